@@ -1,0 +1,127 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// deleteBatch is how many deletions one sendmsg carries. Each can be answered by an error
+// of less than 1 KiB of socket memory, and all of them fit the default receive buffer of
+// 208 KiB: the answers cannot overrun it.
+const deleteBatch = 128
+
+// Delete deletes flows and returns how many it deleted. A flow that has ended meanwhile is
+// neither counted nor an error, and a newer one with the same addresses is left alone. If
+// some could not be deleted, the others are, and the error is about the first.
+func (t *Table) Delete(ctx context.Context, flows []Flow) (deleted int, err error) {
+	for batch := range slices.Chunk(flows, deleteBatch) {
+		if ctx.Err() != nil {
+			return deleted, errors.Join(err, ctx.Err())
+		}
+		n, refused := t.deleteSafely(batch)
+		deleted += n
+		if err == nil {
+			err = refused
+		}
+		if errors.Is(refused, unix.EPERM) {
+			break
+		}
+	}
+	return deleted, err
+}
+
+// deleteSafely deletes one batch. When the kernel drops answers for want of buffer space,
+// it is unknown which deletions failed: they are made again, each waiting for its answer.
+func (t *Table) deleteSafely(batch []Flow) (deleted int, err error) {
+	deleted, err = t.deleteBatch(batch)
+	if len(batch) == 1 || !errors.Is(err, unix.ENOBUFS) {
+		return deleted, err
+	}
+	deleted, err = len(batch), nil // those the first pass deleted are gone by now
+	for i := range batch {
+		if _, refused := t.deleteBatch(batch[i : i+1]); refused != nil {
+			deleted--
+			err = errors.Join(err, refused)
+		}
+	}
+	return deleted, err
+}
+
+// deleteBatch sends one batch and reads what became of it. Only the last deletion asks for
+// an acknowledgement: failures are always answered, and the kernel answers in order.
+func (t *Table) deleteBatch(batch []Flow) (deleted int, err error) {
+	conn, err := t.ready()
+	if err != nil {
+		return 0, err
+	}
+	messages, err := deletions(batch)
+	if err != nil {
+		return 0, err
+	}
+	if messages, err = conn.SendMessages(messages); err != nil {
+		return 0, fmt.Errorf("delete connection tracking entries: %w", err)
+	}
+	return t.outcome(conn, batch, messages)
+}
+
+func deletions(batch []Flow) ([]netlink.Message, error) {
+	messages := make([]netlink.Message, len(batch))
+	for i := range batch {
+		data, err := encodeDelete(&batch[i])
+		if err != nil {
+			return nil, fmt.Errorf("delete connection tracking entry %s: %w", batch[i].Original, err)
+		}
+		messages[i] = netlink.Message{
+			Header: netlink.Header{Type: typeDelete, Flags: netlink.Request},
+			Data:   data,
+		}
+	}
+	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
+	return messages, nil
+}
+
+// outcome reads answers until the one to the last message.
+func (t *Table) outcome(conn *netlink.Conn, batch []Flow, sent []netlink.Message) (deleted int, err error) {
+	deleted = len(batch)
+	for {
+		sequence, refused := answer(conn)
+		index := int(sequence - sent[0].Header.Sequence) // sequence numbers are consecutive
+		if sequence == 0 || index < 0 || index >= len(batch) {
+			t.broken = true
+			return 0, fmt.Errorf("delete connection tracking entries: %w", refused)
+		}
+		if refused != nil {
+			deleted--
+		}
+		if refused != nil && !errors.Is(refused, unix.ENOENT) && err == nil {
+			err = fmt.Errorf("delete connection tracking entry %s: %w", batch[index].Original, refused)
+		}
+		if errors.Is(refused, unix.EPERM) { // refused as a whole: there is no other answer
+			return 0, err
+		}
+		if index == len(batch)-1 {
+			return deleted, err
+		}
+	}
+}
+
+// answer reads one answer: the sequence number of the message it is about and the
+// kernel's error, if any. Sequence 0 means that reading itself failed.
+func answer(conn *netlink.Conn) (sequence uint32, err error) {
+	messages, err := conn.Receive()
+	var failed *netlink.OpError
+	switch {
+	case errors.As(err, &failed):
+		return failed.Sequence, failed.Err
+	case err != nil:
+		return 0, err
+	case len(messages) == 0:
+		return 0, errMalformed
+	}
+	return messages[0].Header.Sequence, nil
+}

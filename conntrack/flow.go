@@ -1,0 +1,73 @@
+package conntrack
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Tuple identifies one direction of a flow. Protocols without ports have port 0.
+type Tuple struct {
+	Source, Destination netip.AddrPort
+	Protocol            tracker.Protocol
+}
+
+// String returns "udp 192.0.2.1:4000 -> 10.96.0.10:53".
+func (t Tuple) String() string {
+	return fmt.Sprintf("%s %s -> %s", t.Protocol, t.Source, t.Destination)
+}
+
+// Status holds the kernel's IPS_ bits of a flow; see linux/netfilter/nf_conntrack_common.h.
+type Status uint32
+
+// The bits that decide here.
+const (
+	SeenReply      Status = 1 << 1 // IPS_SEEN_REPLY: a packet of the reply direction was seen
+	Assured        Status = 1 << 2 // IPS_ASSURED: never dropped early
+	SourceNAT      Status = 1 << 4 // IPS_SRC_NAT
+	DestinationNAT Status = 1 << 5 // IPS_DST_NAT: the destination was translated
+)
+
+// TCPState is a state of the kernel's TCP tracker (enum tcp_conntrack).
+type TCPState uint8
+
+// SYNSent is the state after a SYN that nobody answered yet (TCP_CONNTRACK_SYN_SENT).
+const SYNSent TCPState = 1
+
+// A Flow is one entry of the connection tracking table.
+type Flow struct {
+	Family          tracker.Family
+	Original, Reply Tuple
+	Zone            uint16 // connection tracking zone of the original direction; 0 is the default
+	Status          Status
+	TCPState        TCPState // 0 for every other protocol
+	ID              uint32   // the kernel's name for this very entry, in network byte order as sent
+	Mark            uint32
+	Timeout         time.Duration // until it expires without another packet; whole seconds
+}
+
+// Endpoint is where the flow's packets end up: the reply's source, which is the original
+// destination unless it was translated.
+func (f *Flow) Endpoint() netip.AddrPort { return f.Reply.Source }
+
+// Translated reports whether the flow's destination was changed.
+func (f *Flow) Translated() bool { return f.Status&DestinationNAT != 0 }
+
+// Bypasses reports whether the flow is the trace of a first packet that no rule
+// translated and nobody answered. Repetitions of that packet match the entry, are not seen
+// by nat chains and go on escaping until the entry is deleted.
+func (f *Flow) Bypasses() bool {
+	if f.Status&(SeenReply|DestinationNAT) != 0 {
+		return false
+	}
+	switch f.Original.Protocol {
+	case tracker.UDP, tracker.SCTP:
+		return true
+	case tracker.TCP:
+		// A connection picked up in its middle is unanswered too, but established.
+		return f.TCPState == SYNSent
+	}
+	return false
+}

@@ -1,0 +1,172 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// newNamespace moves the test into an empty network namespace. The thread stays locked:
+// when the test ends the runtime discards it, and the namespace with it.
+func newNamespace(tb testing.TB) {
+	tb.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		if os.Getenv("KUBE_NFT_REQUIRE_KERNEL") == "1" {
+			tb.Fatalf("unshare network namespace: %v", err)
+		}
+		tb.Skipf("unshare network namespace: %v", err)
+	}
+}
+
+// run runs a program in the test's namespace, with input as its standard input.
+func run(tb testing.TB, input string, command ...string) string {
+	tb.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		tb.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out)
+	}
+	return string(out)
+}
+
+func openTable(tb testing.TB) *Table {
+	tb.Helper()
+	table, err := Open()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = table.Close() })
+	return table
+}
+
+// create makes entries in the kernel, as if their packets had been seen.
+func create(tb testing.TB, table *Table, flows ...Flow) {
+	tb.Helper()
+	for len(flows) > 0 {
+		batch := flows[:min(len(flows), 1000)]
+		flows = flows[len(batch):]
+		messages := make([]netlink.Message, len(batch))
+		for i := range batch {
+			messages[i] = creation(tb, &batch[i])
+		}
+		messages[len(batch)-1].Header.Flags |= netlink.Acknowledge
+		sent, err := table.conn.SendMessages(messages)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for {
+			sequence, err := answer(table.conn)
+			if err != nil {
+				tb.Fatalf("create %s: %v", batch[int(sequence-sent[0].Header.Sequence)].Original, err)
+			}
+			if sequence == sent[len(sent)-1].Header.Sequence {
+				break
+			}
+		}
+	}
+}
+
+// creation encodes IPCTNL_MSG_CT_NEW. The kernel takes the translation from CTA_NAT_DST
+// and derives the reply from it.
+func creation(tb testing.TB, flow *Flow) netlink.Message {
+	tb.Helper()
+	const confirmed = 1 << 3
+	e := newEncoder()
+	e.Nested(ctaTupleOrig, flow.Original.encode)
+	reverse := Tuple{
+		Source:      flow.Original.Destination,
+		Destination: flow.Original.Source,
+		Protocol:    flow.Original.Protocol,
+	}
+	e.Nested(ctaTupleReply, reverse.encode)
+	e.Uint32(ctaTimeout, 300)
+	e.Uint32(ctaStatus, uint32(flow.Status&^DestinationNAT)|confirmed)
+	e.Uint32(ctaMark, flow.Mark)
+	if flow.Zone != 0 {
+		e.Uint16(ctaZone, flow.Zone)
+	}
+	if flow.TCPState != 0 {
+		e.Nested(ctaProtoInfo, func(e *netlink.AttributeEncoder) error {
+			e.Nested(ctaProtoInfoTCP, func(e *netlink.AttributeEncoder) error {
+				e.Uint8(ctaProtoInfoTCPState, uint8(flow.TCPState))
+				return nil
+			})
+			return nil
+		})
+	}
+	if endpoint := flow.Endpoint(); endpoint != flow.Original.Destination {
+		e.Nested(13, func(e *netlink.AttributeEncoder) error { // CTA_NAT_DST
+			typ := uint16(1) // CTA_NAT_V4_MINIP; CTA_NAT_V6_MINIP is 4
+			if endpoint.Addr().Is6() {
+				typ = 4
+			}
+			e.Bytes(typ, endpoint.Addr().AsSlice())
+			e.Bytes(typ+1, endpoint.Addr().AsSlice())
+			e.Nested(3, func(e *netlink.AttributeEncoder) error { // CTA_NAT_PROTO
+				e.Bytes(1, binary.BigEndian.AppendUint16(nil, endpoint.Port()))
+				e.Bytes(2, binary.BigEndian.AppendUint16(nil, endpoint.Port()))
+				return nil
+			})
+			return nil
+		})
+	}
+	data, err := body(flow.Family, e)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return netlink.Message{
+		Header: netlink.Header{Type: typeNew, Flags: netlink.Request | netlink.Create | netlink.Excl},
+		Data:   data,
+	}
+}
+
+// flow returns a flow from source to destination that ended up at endpoint.
+func flow(protocol tracker.Protocol, source, destination, endpoint string, status Status) Flow {
+	from, to, at := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination), netip.MustParseAddrPort(endpoint)
+	if at != to {
+		status |= DestinationNAT
+	}
+	f := Flow{
+		Family:   tracker.FamilyOf(from.Addr()),
+		Original: Tuple{Source: from, Destination: to, Protocol: protocol},
+		Reply:    Tuple{Source: at, Destination: from, Protocol: protocol},
+		Status:   status,
+	}
+	if protocol == tracker.TCP {
+		f.TCPState = SYNSent
+		if status&SeenReply != 0 {
+			f.TCPState = 3 // TCP_CONNTRACK_ESTABLISHED
+		}
+	}
+	return f
+}
+
+const established = SeenReply | Assured
+
+// mixed is a table in which each filter has something to select and to leave out.
+func mixed() []Flow {
+	return []Flow{
+		flow(tracker.UDP, "192.0.2.1:1000", "10.96.0.10:53", "10.244.0.5:5353", established),
+		flow(tracker.UDP, "192.0.2.1:1001", "10.96.0.10:53", "10.244.1.5:5353", 0),
+		flow(tracker.UDP, "192.0.2.1:1002", "10.96.0.10:53", "10.96.0.10:53", 0),
+		flow(tracker.UDP, "192.0.2.1:1003", "10.96.0.11:53", "10.244.0.5:5353", established),
+		flow(tracker.TCP, "192.0.2.1:1004", "10.96.0.10:53", "10.244.0.5:5353", established),
+		flow(tracker.TCP, "192.0.2.1:1005", "10.96.0.10:80", "10.96.0.10:80", 0),
+		flow(tracker.SCTP, "192.0.2.1:1006", "10.96.0.10:90", "10.96.0.10:90", 0),
+		flow(tracker.SCTP, "192.0.2.1:1007", "10.96.0.10:91", "10.244.0.5:91", established),
+		flow(tracker.UDP, "[2001:db8::1]:1000", "[fd00:96::10]:53", "[fd00:244::5]:5353", established),
+		flow(tracker.UDP, "[2001:db8::1]:1001", "[fd00:96::11]:53", "[fd00:244::6]:5353", 0),
+		flow(tracker.TCP, "[2001:db8::1]:1002", "[fd00:96::10]:80", "[fd00:96::10]:80", 0),
+	}
+}

@@ -1,0 +1,169 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Frontend is a place where a Service port can be reached.
+type Frontend struct {
+	// Address is a cluster IP, a load-balancer IP or an external IP. The unspecified address
+	// of a family (0.0.0.0, ::) stands for a node port: any of the node-port addresses.
+	Address  netip.Addr
+	Protocol tracker.Protocol
+	Port     uint16
+}
+
+// NodePort returns the frontend that a node port is.
+func NodePort(family tracker.Family, protocol tracker.Protocol, port uint16) Frontend {
+	address := netip.IPv4Unspecified()
+	if family == tracker.IPv6 {
+		address = netip.IPv6Unspecified()
+	}
+	return Frontend{Address: address, Protocol: protocol, Port: port}
+}
+
+// IsNodePort reports whether f stands for a node port.
+func (f Frontend) IsNodePort() bool { return f.Address.IsUnspecified() }
+
+// A Change is what one commit changed at one frontend, as far as flows are concerned.
+type Change struct {
+	Frontend Frontend
+
+	// Removed are endpoints that served the frontend before the commit and do not serve it
+	// any more, on any node; endpoints that only stop taking new connections are not among
+	// them. For a frontend that is Gone they are all that ever served it since the last
+	// Change, and they tell its flows from those that somebody else translated.
+	Removed []netip.AddrPort
+
+	// Gone says that the frontend exists no longer or has lost its last endpoint.
+	Gone bool
+
+	// Appeared says that the commit made the frontend, or that it was without endpoints:
+	// packets sent before left entries that keep later ones from being translated.
+	Appeared bool
+}
+
+// Desired answers what should exist after the latest commit. Lookups are made for every
+// flow that the kernel reports, so they should cost no more than a map access.
+type Desired interface {
+	// Endpoints returns which endpoints may go on serving flows to frontend: all that are
+	// serving, whatever the policies. Known is false if nothing is reached at frontend.
+	Endpoints(frontend Frontend) (allowed func(netip.AddrPort) bool, known bool)
+	// ClusterIP reports whether addr is a cluster IP of a Service handled here.
+	ClusterIP(addr netip.Addr) bool
+	// ServiceCIDR reports whether addr is within a Service CIDR.
+	ServiceCIDR(addr netip.Addr) bool
+	// NodePortAddress reports whether node ports are reached at addr.
+	NodePortAddress(addr netip.Addr) bool
+}
+
+// destination returns the frontend at the very address a flow was sent to.
+func destination(flow *Flow) Frontend {
+	to := flow.Original.Destination
+	return Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}
+}
+
+// nodePort returns the node port that a flow sent to a node-port address was sent to.
+func nodePort(flow *Flow) Frontend {
+	return NodePort(flow.Family, flow.Original.Protocol, flow.Original.Destination.Port())
+}
+
+// serving returns the endpoints of the frontend that a flow was sent to. As in the
+// ruleset, a frontend with the address itself goes before a node port.
+func serving(flow *Flow, desired Desired) (allowed func(netip.AddrPort) bool, known bool) {
+	if allowed, known = desired.Endpoints(destination(flow)); known {
+		return allowed, true
+	}
+	if desired.NodePortAddress(flow.Original.Destination.Addr()) {
+		return desired.Endpoints(nodePort(flow))
+	}
+	return nil, false
+}
+
+// stale reports whether flow contradicts desired, whatever changed when. A translated flow
+// to an address or node port that is not ours is somebody else's.
+func stale(flow *Flow, desired Desired) bool {
+	addr := flow.Original.Destination.Addr()
+	if allowed, known := serving(flow, desired); known {
+		return (isUDP(flow) || flow.Bypasses()) && !allowed(flow.Endpoint())
+	}
+	if flow.Bypasses() {
+		return desired.ClusterIP(addr) || desired.ServiceCIDR(addr)
+	}
+	return isUDP(flow) && flow.Translated() && desired.ClusterIP(addr)
+}
+
+// isUDP: only UDP flows are cut from an endpoint that stopped serving. Connections of TCP
+// and SCTP end by themselves, and their endpoint may still be finishing them.
+func isUDP(flow *Flow) bool { return flow.Original.Protocol == tracker.UDP }
+
+// changeSet is a commit's changes, ready for lookups.
+type changeSet struct {
+	changes  map[Frontend]*Change
+	appeared map[netip.Addr]bool // addresses of the frontends that appeared
+	desired  Desired
+}
+
+func newChangeSet(changes []Change, desired Desired) *changeSet {
+	s := &changeSet{
+		changes:  make(map[Frontend]*Change, len(changes)),
+		appeared: make(map[netip.Addr]bool),
+		desired:  desired,
+	}
+	for i := range changes {
+		change := &changes[i]
+		s.changes[change.Frontend] = change
+		if change.Appeared && !change.Frontend.IsNodePort() {
+			s.appeared[change.Frontend.Address] = true
+		}
+	}
+	return s
+}
+
+// change returns the change at the frontend that a flow was sent to, or nil.
+func (s *changeSet) change(flow *Flow) *Change {
+	if change := s.changes[destination(flow)]; change != nil {
+		return change
+	}
+	if s.desired.NodePortAddress(flow.Original.Destination.Addr()) {
+		return s.changes[nodePort(flow)]
+	}
+	return nil
+}
+
+// stale reports whether the changes made flow stale.
+func (s *changeSet) stale(flow *Flow) bool {
+	change := s.change(flow)
+	allowed, known := serving(flow, s.desired)
+	switch {
+	case known && allowed(flow.Endpoint()):
+		return false
+	case change != nil && known:
+		return isUDP(flow) || change.Appeared && flow.Bypasses()
+	case change != nil && change.orphans(flow):
+		return true
+	}
+	return s.strays(flow)
+}
+
+// orphans reports whether flow was a flow of the frontend, which is gone. At a node port
+// that nobody owns now, anybody may translate: its endpoint must be one that we know.
+func (c *Change) orphans(flow *Flow) bool {
+	if !c.Gone || !isUDP(flow) || !flow.Translated() {
+		return false
+	}
+	if len(c.Removed) == 0 {
+		return !c.Frontend.IsNodePort()
+	}
+	return slices.Contains(c.Removed, flow.Endpoint())
+}
+
+// strays reports whether flow bypasses a cluster IP that a frontend just appeared at: our
+// rules now reject what is sent to its other ports.
+func (s *changeSet) strays(flow *Flow) bool {
+	addr := flow.Original.Destination.Addr()
+	return s.appeared[addr] && flow.Bypasses() && s.desired.ClusterIP(addr)
+}

@@ -1,0 +1,146 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+var filterCases = []struct {
+	name   string
+	filter Filter
+}{
+	{"everything", Filter{}},
+	{"family", Filter{Family: tracker.IPv6}},
+	{"protocol", Filter{Family: tracker.IPv4, Protocol: tracker.UDP}},
+	{"protocol of both families", Filter{Protocol: tracker.UDP}},
+	{"address", Filter{Family: tracker.IPv4, Destination: netip.MustParseAddr("10.96.0.10")}},
+	{"IPv6 address", Filter{Family: tracker.IPv6, Destination: netip.MustParseAddr("fd00:96::10")}},
+	{"address and port", Filter{Family: tracker.IPv4, Protocol: tracker.UDP, Destination: netip.MustParseAddr("10.96.0.10"), Port: 53}},
+	{"IPv6 address and port", Filter{Family: tracker.IPv6, Protocol: tracker.UDP, Destination: netip.MustParseAddr("fd00:96::10"), Port: 53}},
+	{"port", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Port: 53}},
+	{"SCTP port", Filter{Family: tracker.IPv4, Protocol: tracker.SCTP, Port: 90}},
+	{"endpoint address", Filter{Family: tracker.IPv4, Endpoint: netip.AddrPortFrom(netip.MustParseAddr("10.244.0.5"), 0)}},
+	{"endpoint", Filter{Family: tracker.IPv4, Protocol: tracker.UDP, Endpoint: netip.MustParseAddrPort("10.244.0.5:5353")}},
+	{"IPv6 endpoint", Filter{Family: tracker.IPv6, Protocol: tracker.UDP, Endpoint: netip.MustParseAddrPort("[fd00:244::5]:5353")}},
+	{"unanswered", Filter{Family: tracker.IPv4, Unanswered: true}},
+	{"unanswered to an address", Filter{Family: tracker.IPv4, Destination: netip.MustParseAddr("10.96.0.10"), Unanswered: true}},
+	{"unanswered IPv6", Filter{Family: tracker.IPv6, Unanswered: true}},
+}
+
+// TestFilterInKernel holds what the kernel returns against Filter.Matches, with and
+// without the kernel's help, and says how much it filtered.
+func TestFilterInKernel(t *testing.T) {
+	newNamespace(t)
+	table := openTable(t)
+	create(t, table, mixed()...)
+	for _, tt := range filterCases {
+		t.Run(tt.name, func(t *testing.T) {
+			want := sources(slices.DeleteFunc(mixed(), func(f Flow) bool { return !tt.filter.Matches(&f) }))
+			for _, table.unfiltered = range []bool{false, true} {
+				flows, err := table.Flows(t.Context(), tt.filter, nil)
+				if got := sources(flows); err != nil || !slices.Equal(got, want) {
+					t.Errorf("unfiltered %t: got %v, %v, want %v", table.unfiltered, got, err, want)
+				}
+			}
+		})
+	}
+}
+
+func sources(flows []Flow) []string {
+	var list []string
+	for i := range flows {
+		list = append(list, flows[i].Original.String())
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestFlowInKernel checks that what was created is what is read.
+func TestFlowInKernel(t *testing.T) {
+	newNamespace(t)
+	table := openTable(t)
+	want := flow(tracker.TCP, "192.0.2.1:1000", "10.96.0.10:53", "10.244.0.5:5353", established)
+	want.Mark, want.Zone = 0x4000, 7
+	create(t, table, want)
+	flows, err := table.Flows(t.Context(), Filter{}, nil)
+	if err != nil || len(flows) != 1 {
+		t.Fatalf("got %v, %v, want one flow", flows, err)
+	}
+	got := flows[0]
+	if got.ID == 0 || got.Timeout == 0 || got.Status&want.Status != want.Status {
+		t.Errorf("got ID %d, timeout %s, status %#x, want all set", got.ID, got.Timeout, got.Status)
+	}
+	got.ID, got.Timeout, got.Status = 0, 0, want.Status
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	newNamespace(t)
+	table := openTable(t)
+	var flows []Flow
+	for i := range 3 * deleteBatch {
+		f := flow(tracker.UDP, fmt.Sprintf("192.0.2.1:%d", 1000+i), "10.96.0.10:53", "10.244.0.5:53", 0)
+		f.Zone = uint16(i % 3)
+		flows = append(flows, f)
+	}
+	create(t, table, flows...)
+	listed, err := table.Flows(t.Context(), Filter{}, nil)
+	if err != nil || len(listed) != len(flows) {
+		t.Fatalf("got %d flows, %v, want %d", len(listed), err, len(flows))
+	}
+
+	replaced := listed[5]
+	replaced.ID++ // as if the entry were another one by now
+	if n, err := table.Delete(t.Context(), []Flow{replaced}); n != 0 || err != nil {
+		t.Errorf("newer flow: deleted %d, %v, want 0", n, err)
+	}
+	if n, err := table.Delete(t.Context(), listed[:200]); n != 200 || err != nil {
+		t.Errorf("deleted %d, %v, want 200", n, err)
+	}
+	if n, err := table.Delete(t.Context(), listed); n != len(flows)-200 || err != nil {
+		t.Errorf("second time: deleted %d, %v, want %d", n, err, len(flows)-200)
+	}
+	if n, err := table.Delete(t.Context(), nil); n != 0 || err != nil {
+		t.Errorf("nothing: deleted %d, %v", n, err)
+	}
+}
+
+// TestDeleteOverrun makes the kernel drop answers: every deletion fails, and the receive
+// buffer takes but a few failures.
+func TestDeleteOverrun(t *testing.T) {
+	newNamespace(t)
+	table := openTable(t)
+	if err := table.conn.SetReadBuffer(1); err != nil {
+		t.Fatal(err)
+	}
+	flows := slices.Repeat(mixed(), 10)
+	if _, err := table.deleteBatch(flows); !errors.Is(err, unix.ENOBUFS) {
+		t.Fatalf("got %v, want ENOBUFS", err)
+	}
+	create(t, openTable(t), mixed()...)
+	if err := table.conn.SetReadBuffer(1); err != nil {
+		t.Fatal(err)
+	}
+	listed, err := table.Flows(t.Context(), Filter{}, nil)
+	if err != nil || len(listed) != len(mixed()) {
+		t.Fatalf("after the overrun: got %d flows, %v, want %d", len(listed), err, len(mixed()))
+	}
+	if err := table.conn.SetReadBuffer(1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Delete(t.Context(), slices.Repeat(listed, 10)); err != nil {
+		t.Error(err)
+	}
+	if left, err := table.Flows(t.Context(), Filter{}, nil); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v, want none", left, err)
+	}
+}
