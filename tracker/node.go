@@ -1,0 +1,89 @@
+package tracker
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// autoscalerTaint is put on nodes that the cluster autoscaler is about to remove.
+const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+
+// parseNode returns what obj says and, joined, what of it is refused. The override addresses
+// replace those of obj, family by family.
+func parseNode(obj *corev1.Node, override []netip.Addr) (*Node, error) {
+	r := refusals{kind: "Node", name: obj.Name}
+	return &Node{
+		Name:      obj.Name,
+		Addresses: primaryAddresses(override, statusAddresses(obj, &r)),
+		PodCIDRs:  podCIDRs(obj, &r),
+		Zone:      obj.Labels[corev1.LabelTopologyZone],
+		Deleting:  obj.DeletionTimestamp != nil || toBeDeleted(obj.Spec.Taints),
+	}, r.err()
+}
+
+// toBeDeleted reports whether the autoscaler has announced the end of the node.
+func toBeDeleted(taints []corev1.Taint) bool {
+	for i := range taints {
+		if taints[i].Key == autoscalerTaint {
+			return true
+		}
+	}
+	return false
+}
+
+// statusAddresses reads the internal addresses of the node, then the external ones.
+func statusAddresses(obj *corev1.Node, r *refusals) []netip.Addr {
+	var addrs []netip.Addr
+	for _, kind := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for i, address := range obj.Status.Addresses {
+			if address.Type != kind {
+				continue
+			}
+			addr, err := parseReachable(address.Address)
+			if err != nil {
+				r.add(fmt.Sprintf("status.addresses[%d].address", i), "%v", err)
+				continue
+			}
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// primaryAddresses returns the first address of each family, those of override before
+// those of others. An unspecified override, as in "listen everywhere", overrides nothing.
+func primaryAddresses(override, others []netip.Addr) []netip.Addr {
+	var primary []netip.Addr
+	for _, addrs := range [...][]netip.Addr{override, others} {
+		for _, addr := range addrs {
+			if !addr.IsUnspecified() && len(ofFamily(primary, FamilyOf(addr))) == 0 {
+				primary = append(primary, addr)
+			}
+		}
+	}
+	return primary
+}
+
+// podCIDRs reads spec.podCIDRs, or spec.podCIDR of an object that has that alone.
+func podCIDRs(obj *corev1.Node, r *refusals) []netip.Prefix {
+	if len(obj.Spec.PodCIDRs) == 0 && obj.Spec.PodCIDR != "" {
+		return parsePrefixes(r, func(int) string { return "spec.podCIDR" }, obj.Spec.PodCIDR)
+	}
+	return parsePrefixes(r, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) }, obj.Spec.PodCIDRs...)
+}
+
+// parsePrefixes reads CIDRs, refusing those that are none under the name field gives them.
+func parsePrefixes(r *refusals, field func(i int) string, texts ...string) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for i, text := range texts {
+		prefix, err := parsePrefix(text)
+		if err != nil {
+			r.add(field(i), "%v", err)
+			continue
+		}
+		prefixes = append(prefixes, prefix)
+	}
+	return prefixes
+}

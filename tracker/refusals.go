@@ -1,0 +1,60 @@
+package tracker
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+const (
+	// maxRefusals bounds what one object can write into logs and events.
+	maxRefusals = 16
+	// maxQuoted bounds how much of a refused value is repeated, in bytes.
+	maxQuoted = 64
+)
+
+// refusals collects what could not be used of one object.
+type refusals struct {
+	kind, namespace, name string
+	list                  []error
+	left                  int // refusals beyond maxRefusals
+}
+
+// add refuses field for the reason that format and args say.
+func (r *refusals) add(field, format string, args ...any) {
+	if len(r.list) == maxRefusals {
+		r.left++
+		return
+	}
+	r.list = append(r.list, &Refusal{
+		Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name),
+		Field: field, Reason: fmt.Sprintf(format, args...),
+	})
+}
+
+// err returns all refusals joined, nil if there are none.
+func (r *refusals) err() error {
+	if r.left > 0 {
+		r.list = append(r.list, &Refusal{
+			Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name),
+			Field: "object", Reason: fmt.Sprintf("%d more values were refused", r.left),
+		})
+	}
+	return errors.Join(r.list...)
+}
+
+// quote returns s for a reason: quoted, without control characters, cut to maxQuoted bytes.
+func quote(s string) string {
+	if len(s) > maxQuoted {
+		return strconv.QuoteToASCII(s[:maxQuoted]) + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}
+
+// printable returns s itself if a log line can hold it, else quoted.
+func printable(s string) string {
+	if q := quote(s); len(q) != len(s)+2 {
+		return q
+	}
+	return s
+}

@@ -1,0 +1,85 @@
+package tracker
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// resolve works out what the ports of e mean on this node now, sorted by ID.
+func (t *Tracker) resolve(e *entry) []*ServicePort {
+	if e.service == nil {
+		return nil
+	}
+	ready := localReady(e)
+	ports := make([]*ServicePort, 0, len(e.service.ports)*len(e.service.fronts))
+	for i := range e.service.ports {
+		for j := range e.service.fronts {
+			p := t.frontends(e, &e.service.ports[i], &e.service.fronts[j])
+			p.LocalReady = ready[j]
+			t.addEndpoints(p, e)
+			ports = append(ports, p)
+		}
+	}
+	return ports
+}
+
+// localReady counts, for each of the fronts of e, what a load balancer asks for. The
+// others' Services have no use for it, and should not change with it.
+func localReady(e *entry) (ready [len(Families)]int) {
+	if e.service.healthPort != 0 {
+		for i, f := range e.service.fronts {
+			ready[i] = countLocalReady(e.slices, e.service.ports, f.family)
+		}
+	}
+	return ready
+}
+
+// frontends returns the ServicePort of one port and family without endpoints.
+func (t *Tracker) frontends(e *entry, p *port, f *front) *ServicePort {
+	s := e.service
+	sp := &ServicePort{
+		ID:                  PortID{Namespace: e.namespace, Service: e.name, Port: p.name, Protocol: p.protocol, Family: f.family},
+		Created:             s.created,
+		UID:                 s.uid,
+		Port:                p.number,
+		ClusterIP:           f.clusterIP,
+		LoadBalancers:       f.loadBalancers,
+		ExternalIPs:         f.externalIPs,
+		NodePort:            p.nodePort,
+		InternalLocal:       s.internalLocal,
+		Affinity:            s.timeout,
+		HealthCheckNodePort: s.healthPort,
+	}
+	sp.ExternalLocal = s.externalLocal && sp.External()
+	sp.Sources = sources(f, t.addresses())
+	sp.Guarded = len(sp.Sources) > 0
+	return sp
+}
+
+// sources returns who may reach the load-balancer IPs of f, nil for everybody. A node that
+// may reach them is also met with one of them as its source, if it holds that address.
+func sources(f *front, node []netip.Addr) []netip.Prefix {
+	if len(f.ranges) == 0 || len(f.loadBalancers) == 0 {
+		return nil
+	}
+	inside := func(addr netip.Addr) bool { return contains(f.ranges, addr) }
+	if !slices.ContainsFunc(node, inside) {
+		return f.ranges
+	}
+	excused := slices.Clone(f.ranges)
+	for _, ip := range f.loadBalancers {
+		excused = append(excused, netip.PrefixFrom(ip, ip.BitLen()))
+	}
+	return mergePrefixes(excused)
+}
+
+// addEndpoints adds to p the endpoints that the slices of e have for it.
+func (t *Tracker) addEndpoints(p *ServicePort, e *entry) {
+	id := port{name: p.ID.Port, protocol: p.ID.Protocol}
+	t.scratch = appendCandidates(t.scratch[:0], e.slices, &id, p.ID.Family)
+	wantCluster := !p.InternalLocal || p.External()
+	wantLocal := p.InternalLocal || p.ExternalLocal
+	chosen := selectEndpoints(t.scratch, t.zone(), wantCluster, wantLocal)
+	p.Cluster, p.Local, p.OnNode, p.Serving = chosen.cluster, chosen.local, chosen.onNode, chosen.serving
+	p.HasEndpoints = chosen.any
+}

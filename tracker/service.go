@@ -1,0 +1,297 @@
+package tracker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// proxyNameLabel hands a Service to another proxy, by the name that is its value.
+const proxyNameLabel = "service.kubernetes.io/service-proxy-name"
+
+// The bounds and default of spec.sessionAffinityConfig.clientIP.timeoutSeconds, in seconds,
+// as the API server holds them (MaxClientIPServiceAffinitySeconds in core/v1 validation).
+const (
+	minAffinity     = 1
+	maxAffinity     = 86400
+	defaultAffinity = corev1.DefaultClientIPServiceAffinitySeconds
+)
+
+// A service is what a Service says, endpoints and this node aside. It is never changed.
+type service struct {
+	created time.Time
+	uid     string
+	ports   []port        // sorted by name and protocol, no two alike
+	fronts  []front       // in the order of Families, one for each that the Service has
+	timeout time.Duration // session affinity, zero for none
+
+	internalLocal, externalLocal bool
+	healthPort                   uint16
+}
+
+// A port is one of spec.ports.
+type port struct {
+	name     string
+	protocol Protocol
+	number   uint16
+	nodePort uint16 // 0: none
+}
+
+// compare orders ports as PortID.Compare orders their IDs.
+func (p port) compare(q port) int {
+	return cmp.Or(cmp.Compare(p.name, q.name), cmp.Compare(p.protocol, q.protocol))
+}
+
+// A front holds the addresses of a Service in one family.
+type front struct {
+	family        Family
+	clusterIP     netip.Addr
+	loadBalancers []netip.Addr
+	externalIPs   []netip.Addr
+	ranges        []netip.Prefix // merged loadBalancerSourceRanges; nil: everybody may come
+}
+
+// equal reports whether s and o mean the same; either may be nil.
+func (s *service) equal(o *service) bool {
+	if s == nil || o == nil {
+		return s == o
+	}
+	return s.created.Equal(o.created) && s.uid == o.uid && s.timeout == o.timeout &&
+		s.internalLocal == o.internalLocal && s.externalLocal == o.externalLocal &&
+		s.healthPort == o.healthPort && slices.Equal(s.ports, o.ports) &&
+		slices.EqualFunc(s.fronts, o.fronts, front.equal)
+}
+
+func (f front) equal(o front) bool {
+	return f.family == o.family && f.clusterIP == o.clusterIP &&
+		slices.Equal(f.loadBalancers, o.loadBalancers) &&
+		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.ranges, o.ranges)
+}
+
+// guarded reports whether what the Service means depends on this node's addresses.
+func (s *service) guarded() bool {
+	return s != nil && slices.ContainsFunc(s.fronts, func(f front) bool { return f.ranges != nil })
+}
+
+// parseService returns what obj says and, joined, what of it is refused. It returns nil for
+// a Service that is not for this proxy: headless, ExternalName, or labelled for another.
+func parseService(obj *corev1.Service, proxyName string) (*service, error) {
+	if !proxied(obj, proxyName) {
+		return nil, nil
+	}
+	p := serviceParser{obj: obj, refusals: refusals{kind: "Service", namespace: obj.Namespace, name: obj.Name}}
+	s := &service{
+		created:       obj.CreationTimestamp.UTC(),
+		uid:           string(obj.UID),
+		ports:         p.ports(),
+		fronts:        p.fronts(),
+		timeout:       p.affinity(),
+		internalLocal: p.internalLocal(),
+		externalLocal: p.externalLocal(),
+	}
+	s.healthPort = p.healthPort(s.externalLocal)
+	return s, p.err()
+}
+
+// proxied reports whether obj has a cluster IP and is meant for the proxy of that name.
+func proxied(obj *corev1.Service, proxyName string) bool {
+	name, labelled := obj.Labels[proxyNameLabel]
+	if labelled != (proxyName != "") || name != proxyName {
+		return false
+	}
+	ip := obj.Spec.ClusterIP
+	return obj.Spec.Type != corev1.ServiceTypeExternalName && ip != "" && ip != corev1.ClusterIPNone
+}
+
+// A serviceParser reads one Service field by field.
+type serviceParser struct {
+	obj *corev1.Service
+	refusals
+}
+
+// ports reads spec.ports; a port that is refused is left out.
+func (p *serviceParser) ports() []port {
+	ports := make([]port, 0, len(p.obj.Spec.Ports))
+	seen := make(map[port]int, len(p.obj.Spec.Ports)) // by name and protocol alone
+	for i := range p.obj.Spec.Ports {
+		parsed, ok := p.port(i)
+		if !ok {
+			continue
+		}
+		id := port{name: parsed.name, protocol: parsed.protocol}
+		if first, twice := seen[id]; twice {
+			p.add(fmt.Sprintf("spec.ports[%d].name", i), "%s/%s is already the name of spec.ports[%d]", quote(id.name), id.protocol, first)
+			continue
+		}
+		seen[id] = i
+		ports = append(ports, parsed)
+	}
+	slices.SortFunc(ports, port.compare)
+	return ports
+}
+
+// port reads spec.ports[i].
+func (p *serviceParser) port(i int) (_ port, ok bool) {
+	spec, field := &p.obj.Spec.Ports[i], func(name string) string { return fmt.Sprintf("spec.ports[%d].%s", i, name) }
+	if fault := labelFault(spec.Name); fault != "" && spec.Name != "" {
+		p.add(field("name"), "%s", fault)
+		return port{}, false
+	}
+	protocol, ok := protocolOf(spec.Protocol)
+	if !ok {
+		p.add(field("protocol"), "%s is not TCP, UDP or SCTP", quote(string(spec.Protocol)))
+		return port{}, false
+	}
+	number, ok := portNumber(spec.Port)
+	if !ok || number == 0 {
+		p.add(field("port"), "%d is not in the range 1 to 65535", spec.Port)
+		return port{}, false
+	}
+	nodePort, ok := portNumber(spec.NodePort)
+	if !ok {
+		p.add(field("nodePort"), "%d is not in the range 0 to 65535; the port has no node port", spec.NodePort)
+	}
+	return port{name: spec.Name, protocol: protocol, number: number, nodePort: nodePort}, true
+}
+
+// portNumber returns n as a port number; 0 and not ok if it is none.
+func portNumber(n int32) (number uint16, ok bool) {
+	if n < 0 || n > 65535 {
+		return 0, false
+	}
+	return uint16(n), true
+}
+
+// protocolOf returns the Protocol that the API calls name; the API's default is TCP.
+func protocolOf(name corev1.Protocol) (_ Protocol, ok bool) {
+	switch name {
+	case corev1.ProtocolTCP, "":
+		return TCP, true
+	case corev1.ProtocolUDP:
+		return UDP, true
+	case corev1.ProtocolSCTP:
+		return SCTP, true
+	}
+	return 0, false
+}
+
+// fronts reads the addresses of each family that has a cluster IP. Without one, a Service
+// does not exist in a family, whatever else it lists there.
+func (p *serviceParser) fronts() []front {
+	clusterIPs := p.clusterIPs()
+	if len(clusterIPs) == 0 {
+		return nil
+	}
+	external, balancers := p.externalIPs(), p.loadBalancers()
+	ranges, closed := p.sourceRanges()
+	if closed {
+		balancers = nil
+	}
+	fronts := make([]front, 0, len(clusterIPs))
+	for _, family := range Families {
+		if ip, ok := clusterIPs[family]; ok {
+			fronts = append(fronts, front{
+				family: family, clusterIP: ip, ranges: guardOf(ranges, family),
+				loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
+			})
+		}
+	}
+	return fronts
+}
+
+// guardOf merges the ranges of family; nil if there are none or they let everybody in.
+func guardOf(ranges []netip.Prefix, family Family) []netip.Prefix {
+	var own []netip.Prefix
+	for _, r := range ranges {
+		if FamilyOf(r.Addr()) == family {
+			own = append(own, r)
+		}
+	}
+	if own = mergePrefixes(own); len(own) == 0 || covers(own) {
+		return nil
+	}
+	return own
+}
+
+// affinity reads spec.sessionAffinity. A timeout out of range is replaced by the default,
+// not dropped: the owner of such a Service wants its clients to stay where they are.
+func (p *serviceParser) affinity() time.Duration {
+	switch kind := p.obj.Spec.SessionAffinity; kind {
+	case corev1.ServiceAffinityNone, "":
+		return 0
+	case corev1.ServiceAffinityClientIP:
+		return p.affinityTimeout()
+	default:
+		p.add("spec.sessionAffinity", "%s is not None or ClientIP; there is no affinity", quote(string(kind)))
+		return 0
+	}
+}
+
+func (p *serviceParser) affinityTimeout() time.Duration {
+	seconds := int32(defaultAffinity)
+	config := p.obj.Spec.SessionAffinityConfig
+	if config != nil && config.ClientIP != nil && config.ClientIP.TimeoutSeconds != nil {
+		seconds = *config.ClientIP.TimeoutSeconds
+	}
+	if seconds < minAffinity || seconds > maxAffinity {
+		p.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+			"%d is not in the range %d to %d; %d is used", seconds, minAffinity, maxAffinity, defaultAffinity)
+		seconds = defaultAffinity
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// internalLocal reads spec.internalTrafficPolicy.
+func (p *serviceParser) internalLocal() bool {
+	policy := p.obj.Spec.InternalTrafficPolicy
+	if policy == nil {
+		return false
+	}
+	switch *policy {
+	case corev1.ServiceInternalTrafficPolicyLocal:
+		return true
+	case corev1.ServiceInternalTrafficPolicyCluster, "":
+	default:
+		p.add("spec.internalTrafficPolicy", "%s is not Cluster or Local; Cluster is used", quote(string(*policy)))
+	}
+	return false
+}
+
+// externalLocal reads spec.externalTrafficPolicy, which counts for Services that are meant
+// to be reached from outside only.
+func (p *serviceParser) externalLocal() bool {
+	switch policy := p.obj.Spec.ExternalTrafficPolicy; policy {
+	case corev1.ServiceExternalTrafficPolicyLocal:
+		return externallyAccessible(&p.obj.Spec)
+	case corev1.ServiceExternalTrafficPolicyCluster, "":
+	default:
+		p.add("spec.externalTrafficPolicy", "%s is not Cluster or Local; Cluster is used", quote(string(policy)))
+	}
+	return false
+}
+
+// externallyAccessible reports whether a Service is of a kind that has clients outside.
+func externallyAccessible(spec *corev1.ServiceSpec) bool {
+	switch spec.Type {
+	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
+		return true
+	}
+	return len(spec.ExternalIPs) > 0
+}
+
+// healthPort reads spec.healthCheckNodePort, which a load balancer asks where to send
+// clients of a Service with the external policy Local.
+func (p *serviceParser) healthPort(externalLocal bool) uint16 {
+	if p.obj.Spec.Type != corev1.ServiceTypeLoadBalancer || !externalLocal {
+		return 0
+	}
+	number, ok := portNumber(p.obj.Spec.HealthCheckNodePort)
+	if !ok || number == 0 {
+		p.add("spec.healthCheckNodePort", "%d is not in the range 1 to 65535; load balancers cannot ask which nodes have endpoints", p.obj.Spec.HealthCheckNodePort)
+	}
+	return number
+}

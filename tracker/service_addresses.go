@@ -1,0 +1,148 @@
+package tracker
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// clusterIPs reads the cluster IP of each family: the one of spec.clusterIPs that stands
+// where the family stands in spec.ipFamilies.
+func (p *serviceParser) clusterIPs() map[Family]netip.Addr {
+	spec := &p.obj.Spec
+	ips := make(map[Family]netip.Addr, len(Families))
+	if len(spec.IPFamilies) == 0 {
+		if ip, ok := p.addr("spec.clusterIP", spec.ClusterIP); ok {
+			ips[FamilyOf(ip)] = ip
+		}
+		return ips
+	}
+	for i, name := range spec.IPFamilies {
+		family, ok := familyOf(name)
+		if !ok {
+			p.add(fmt.Sprintf("spec.ipFamilies[%d]", i), "%s is not IPv4 or IPv6", quote(string(name)))
+			continue
+		}
+		if _, twice := ips[family]; twice {
+			continue
+		}
+		if ip, ok := p.clusterIP(i, family); ok {
+			ips[family] = ip
+		}
+	}
+	return ips
+}
+
+// clusterIP reads spec.clusterIPs[i], which belongs to family. By the API's definition
+// spec.clusterIP stands for the first of them.
+func (p *serviceParser) clusterIP(i int, family Family) (_ netip.Addr, ok bool) {
+	spec := &p.obj.Spec
+	field, text := fmt.Sprintf("spec.clusterIPs[%d]", i), ""
+	switch {
+	case i < len(spec.ClusterIPs):
+		text = spec.ClusterIPs[i]
+	case i == 0:
+		field, text = "spec.clusterIP", spec.ClusterIP
+	default:
+		return netip.Addr{}, false
+	}
+	ip, ok := p.addr(field, text)
+	if ok && FamilyOf(ip) != family {
+		p.add(field, "%s is not an %s address, but spec.ipFamilies[%d] is %s", quote(text), family, i, family)
+		return netip.Addr{}, false
+	}
+	return ip, ok
+}
+
+// externalIPs reads spec.externalIPs, sorted and each once.
+func (p *serviceParser) externalIPs() []netip.Addr {
+	var ips []netip.Addr
+	for i, text := range p.obj.Spec.ExternalIPs {
+		if ip, ok := p.addr(fmt.Sprintf("spec.externalIPs[%d]", i), text); ok {
+			ips = append(ips, ip)
+		}
+	}
+	return distinct(ips)
+}
+
+// loadBalancers reads the addresses that the load balancer leaves to the nodes, sorted and
+// each once. Traffic to others comes with a destination of the balancer's choice.
+func (p *serviceParser) loadBalancers() []netip.Addr {
+	var ips []netip.Addr
+	for i, ingress := range p.obj.Status.LoadBalancer.Ingress {
+		if ingress.IP == "" {
+			continue // a host name only
+		}
+		field := fmt.Sprintf("status.loadBalancer.ingress[%d]", i)
+		if !p.captured(field, ingress.IPMode) {
+			continue
+		}
+		if ip, ok := p.addr(field+".ip", ingress.IP); ok {
+			ips = append(ips, ip)
+		}
+	}
+	return distinct(ips)
+}
+
+// captured reports whether an ingress address of that mode is to be translated.
+func (p *serviceParser) captured(field string, mode *corev1.LoadBalancerIPMode) bool {
+	if mode == nil {
+		return true
+	}
+	switch *mode {
+	case corev1.LoadBalancerIPModeVIP:
+		return true
+	case corev1.LoadBalancerIPModeProxy:
+	default:
+		p.add(field+".ipMode", "%s is not VIP or Proxy; the address is left alone", quote(string(*mode)))
+	}
+	return false
+}
+
+// sourceRanges reads spec.loadBalancerSourceRanges. Closed says that none of them could be
+// read: the owner wanted a guard, so that no guard at all would be worse than no load
+// balancer.
+func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed bool) {
+	texts := p.obj.Spec.LoadBalancerSourceRanges
+	for i, text := range texts {
+		prefix, err := parsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			p.add(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "%v", err)
+			continue
+		}
+		ranges = append(ranges, prefix)
+	}
+	if closed = len(texts) > 0 && len(ranges) == 0; closed {
+		p.add("spec.loadBalancerSourceRanges", "no range is valid; the load-balancer addresses are not served")
+	}
+	return ranges, closed
+}
+
+// addr reads an address of the Service, refusing field if it is none.
+func (p *serviceParser) addr(field, text string) (_ netip.Addr, ok bool) {
+	addr, err := parseReachable(text)
+	if err != nil {
+		p.add(field, "%v", err)
+	}
+	return addr, err == nil
+}
+
+// familyOf returns the Family that the API calls name.
+func familyOf(name corev1.IPFamily) (_ Family, ok bool) {
+	switch name {
+	case corev1.IPv4Protocol:
+		return IPv4, true
+	case corev1.IPv6Protocol:
+		return IPv6, true
+	}
+	return 0, false
+}
+
+// distinct sorts addrs and removes what occurs twice.
+func distinct(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}

@@ -1,0 +1,260 @@
+package tracker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// A slice is what an EndpointSlice says. It is never changed.
+type slice struct {
+	name      string
+	service   string // in the same namespace
+	family    Family
+	ports     []slicePort
+	endpoints []endpoint
+}
+
+// A slicePort is one of the ports of an EndpointSlice: the port of the Service that it
+// serves, and the number under which its endpoints do.
+type slicePort struct {
+	name     string
+	protocol Protocol
+	number   uint16
+}
+
+// An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of
+// thousands: names of nodes are not kept but their meaning here, names of zones are shared.
+type endpoint struct {
+	addr  netip.Addr
+	zones unique.Handle[string] // sorted, joined by zoneSeparator; valid only with zoneHint
+	is    trait
+}
+
+// A trait is a set of facts about an endpoint.
+type trait uint8
+
+const (
+	ready       trait = 1 << iota // conditions.ready
+	serving                       // conditions.serving
+	terminating                   // conditions.terminating
+	onNode                        // nodeName is this node
+	nodeHint                      // hints.forNodes is not empty
+	forNode                       // hints.forNodes has this node
+	zoneHint                      // hints.forZones is not empty
+)
+
+const draining = serving | terminating
+
+// zoneSeparator occurs in no label value, so in no name of a zone.
+const zoneSeparator = "\x00"
+
+// has reports whether all of want hold.
+func (t trait) has(want trait) bool { return t&want == want }
+
+// forZone reports whether the endpoint is meant for clients in zone.
+func (e *endpoint) forZone(zone string) bool {
+	if !e.is.has(zoneHint) {
+		return false
+	}
+	for name := range strings.SplitSeq(e.zones.Value(), zoneSeparator) {
+		if name == zone {
+			return true
+		}
+	}
+	return false
+}
+
+// equal reports whether s and o mean the same.
+func (s *slice) equal(o *slice) bool {
+	return s.service == o.service && s.family == o.family &&
+		slices.Equal(s.ports, o.ports) && slices.Equal(s.endpoints, o.endpoints)
+}
+
+// hinted reports whether what the slice means depends on this node's zone.
+func (s *slice) hinted() bool {
+	return slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.is.has(zoneHint) })
+}
+
+// parseSlice returns what obj says for the node of that name and, joined, what of it is
+// refused. It returns nil for a slice that serves no Service of ours: one without the
+// Service's label, of a headless Service, or with names instead of addresses.
+func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
+	p := sliceParser{obj: obj, node: node, refusals: refusals{kind: "EndpointSlice", namespace: obj.Namespace, name: obj.Name}}
+	if !p.relevant() {
+		return nil, p.err()
+	}
+	family, ok := familyOf(corev1.IPFamily(obj.AddressType))
+	if !ok {
+		p.add("addressType", "%s is not IPv4 or IPv6; the slice is ignored", quote(string(obj.AddressType)))
+		return nil, p.err()
+	}
+	return &slice{
+		name:      obj.Name,
+		service:   obj.Labels[discoveryv1.LabelServiceName],
+		family:    family,
+		ports:     p.ports(),
+		endpoints: p.endpoints(family),
+	}, p.err()
+}
+
+// A sliceParser reads one EndpointSlice field by field, for the node of that name.
+type sliceParser struct {
+	obj  *discoveryv1.EndpointSlice
+	node string
+	refusals
+}
+
+// relevant reports whether the labels of the slice name a Service that may be proxied.
+func (p *sliceParser) relevant() bool {
+	service := p.obj.Labels[discoveryv1.LabelServiceName]
+	if _, headless := p.obj.Labels[corev1.IsHeadlessService]; headless || service == "" {
+		return false
+	}
+	if fault := labelFault(service); fault != "" {
+		p.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "%s", fault)
+		return false
+	}
+	return true
+}
+
+// ports reads the ports. Those without name or number serve no port of a Service.
+func (p *sliceParser) ports() []slicePort {
+	ports := make([]slicePort, 0, len(p.obj.Ports))
+	for i := range p.obj.Ports {
+		spec := &p.obj.Ports[i]
+		if spec.Name == nil || spec.Port == nil || *spec.Port == 0 {
+			continue
+		}
+		protocol, ok := TCP, true
+		if spec.Protocol != nil {
+			protocol, ok = protocolOf(*spec.Protocol)
+		}
+		if !ok {
+			p.add(fmt.Sprintf("ports[%d].protocol", i), "%s is not TCP, UDP or SCTP", quote(string(*spec.Protocol)))
+			continue
+		}
+		number, ok := portNumber(*spec.Port)
+		if !ok {
+			p.add(fmt.Sprintf("ports[%d].port", i), "%d is not in the range 1 to 65535", *spec.Port)
+			continue
+		}
+		ports = append(ports, slicePort{name: *spec.Name, protocol: protocol, number: number})
+	}
+	return ports
+}
+
+// endpoints reads the endpoints, of which the first address counts. Those that no condition
+// makes usable stay: they may hide a terminating endpoint of the same address.
+func (p *sliceParser) endpoints(family Family) []endpoint {
+	endpoints := make([]endpoint, 0, len(p.obj.Endpoints))
+	for i := range p.obj.Endpoints {
+		spec := &p.obj.Endpoints[i]
+		if len(spec.Addresses) == 0 {
+			continue
+		}
+		addr, err := parseReachable(spec.Addresses[0])
+		if err == nil && FamilyOf(addr) != family {
+			err = fmt.Errorf("%s is not an %s address, but addressType is %s", quote(spec.Addresses[0]), family, family)
+		}
+		if err != nil {
+			p.add(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%v", err)
+			continue
+		}
+		endpoints = append(endpoints, p.endpoint(spec, addr))
+	}
+	return endpoints
+}
+
+// endpoint reads what is known of the endpoint at addr.
+func (p *sliceParser) endpoint(spec *discoveryv1.Endpoint, addr netip.Addr) endpoint {
+	e := endpoint{addr: addr}
+	e.set(ready, orDefault(spec.Conditions.Ready, true))
+	e.set(serving, orDefault(spec.Conditions.Serving, true))
+	e.set(terminating, orDefault(spec.Conditions.Terminating, false))
+	e.set(onNode, spec.NodeName != nil && *spec.NodeName == p.node)
+	if spec.Hints == nil {
+		return e
+	}
+	e.set(nodeHint, len(spec.Hints.ForNodes) > 0)
+	e.set(forNode, slices.ContainsFunc(spec.Hints.ForNodes, func(n discoveryv1.ForNode) bool { return n.Name == p.node }))
+	if len(spec.Hints.ForZones) > 0 {
+		e.set(zoneHint, true)
+		e.zones = joinZones(spec.Hints.ForZones)
+	}
+	return e
+}
+
+// set records that t holds, if it does.
+func (e *endpoint) set(t trait, holds bool) {
+	if holds {
+		e.is |= t
+	}
+}
+
+// orDefault returns what condition points to, unset if it is nil.
+func orDefault(condition *bool, unset bool) bool {
+	if condition == nil {
+		return unset
+	}
+	return *condition
+}
+
+// joinZones returns the names of zones as one shared string, in an order that does not
+// depend on theirs.
+func joinZones(zones []discoveryv1.ForZone) unique.Handle[string] {
+	if len(zones) == 1 {
+		return unique.Make(zones[0].Name)
+	}
+	names := make([]string, len(zones))
+	for i, zone := range zones {
+		names[i] = zone.Name
+	}
+	slices.Sort(names)
+	return unique.Make(strings.Join(names, zoneSeparator))
+}
+
+// A candidate is an endpoint as one port of a Service sees it.
+type candidate struct {
+	at netip.AddrPort
+	endpoint
+}
+
+// appendCandidates appends to all, which must be empty, the endpoints that parts have for
+// p in family, sorted and without duplicates. Parts must be in the order of their names:
+// what wins among duplicates must not depend on the order of events.
+func appendCandidates(all []candidate, parts []*slice, p *port, family Family) []candidate {
+	for _, part := range parts {
+		if part.family != family {
+			continue
+		}
+		for _, served := range part.ports {
+			if served.name != p.name || served.protocol != p.protocol {
+				continue
+			}
+			for _, e := range part.endpoints {
+				all = append(all, candidate{netip.AddrPortFrom(e.addr, served.number), e})
+			}
+		}
+	}
+	slices.SortStableFunc(all, candidate.compare)
+	return slices.CompactFunc(all, func(a, b candidate) bool { return a.at == b.at })
+}
+
+// compare orders candidates by address and puts the one of several with the same address
+// that is believed first: one that is not terminating, as addresses of pods are reused
+// before the old pod is gone, then one that is ready, then one that is serving.
+func (c candidate) compare(o candidate) int {
+	return cmp.Or(
+		c.at.Compare(o.at),
+		cmp.Compare(c.is&terminating, o.is&terminating),
+		cmp.Compare(o.is&ready, c.is&ready),
+		cmp.Compare(o.is&serving, c.is&serving),
+	)
+}

@@ -1,0 +1,255 @@
+package tracker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Family is an IP family. Its values are the address family numbers that nf_tables
+// uses for the families ip and ip6 (NFPROTO_IPV4 and NFPROTO_IPV6 in linux/netfilter.h).
+type Family uint8
+
+// The IP families; the zero value is neither.
+const (
+	IPv4 Family = 2
+	IPv6 Family = 10
+)
+
+// Families lists both families in the order in which everything is printed.
+var Families = [...]Family{IPv4, IPv6}
+
+// String returns the family as the Kubernetes API spells it: IPv4 or IPv6.
+func (f Family) String() string {
+	switch f {
+	case IPv4:
+		return "IPv4"
+	case IPv6:
+		return "IPv6"
+	}
+	return fmt.Sprintf("Family(%d)", uint8(f))
+}
+
+// FamilyOf returns the family of addr; an IPv4-mapped IPv6 address counts as IPv6, as
+// the tracker never produces one. The zero address has no family.
+func FamilyOf(addr netip.Addr) Family {
+	switch {
+	case addr.Is4():
+		return IPv4
+	case addr.Is6():
+		return IPv6
+	}
+	return 0
+}
+
+// Protocol is a transport protocol by its IANA number, as it stands in the IP header.
+type Protocol uint8
+
+// The protocols that a Service port can have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String returns the protocol as nft prints it: tcp, udp or sctp.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return fmt.Sprintf("%d", uint8(p))
+}
+
+// PortID names one port of one Service in one family. It is the unit of change.
+type PortID struct {
+	Namespace, Service string
+	Port               string // Service.spec.ports[].name; empty for a single unnamed port
+	Protocol           Protocol
+	Family             Family
+}
+
+// String returns "namespace/name:port/protocol", the form of logs and errors. The family
+// is left out: the table that an error names tells it.
+func (id PortID) String() string {
+	return id.Namespace + "/" + id.Service + ":" + id.Port + "/" + id.Protocol.String()
+}
+
+// Compare orders PortIDs by namespace, Service, port, protocol and family.
+func (id PortID) Compare(other PortID) int {
+	return cmp.Or(
+		cmp.Compare(id.Namespace, other.Namespace),
+		cmp.Compare(id.Service, other.Service),
+		cmp.Compare(id.Port, other.Port),
+		cmp.Compare(id.Protocol, other.Protocol),
+		cmp.Compare(id.Family, other.Family),
+	)
+}
+
+// A ServicePort is what one port of a Service means on this node, in one family: where it
+// can be reached and which endpoints serve it there. Traffic policies, conditions and
+// topology are already resolved. It is a value that is never changed after Take returned
+// it; its slices are sorted, free of duplicates and must not be written to.
+type ServicePort struct {
+	ID PortID
+
+	// Created and UID order Services that claim one frontend: the older one wins, then
+	// the smaller UID, then the smaller PortID. Source: metadata.creationTimestamp, .uid.
+	Created time.Time
+	UID     string
+
+	Port          uint16       // at the cluster IP, load-balancer IPs and external IPs; never 0
+	ClusterIP     netip.Addr   // always valid
+	LoadBalancers []netip.Addr // status.loadBalancer.ingress of ipMode VIP or unset
+	ExternalIPs   []netip.Addr // spec.externalIPs
+	NodePort      uint16       // 0: none
+
+	// Guarded says that load-balancer IPs take connections from Sources only. Sources are
+	// merged: they neither overlap nor touch. They include the load-balancer IPs
+	// themselves when this node's primary address is among the ranges. Guarded with no
+	// Sources does not occur: ranges of the other family alone guard nothing here.
+	Guarded bool
+	Sources []netip.Prefix
+
+	// InternalLocal restricts the cluster IP to Local, ExternalLocal every other frontend
+	// for clients that are neither pods nor this node.
+	InternalLocal, ExternalLocal bool
+
+	// Affinity is how long a client keeps reaching the endpoint it reached last, counted
+	// from its latest new connection; 1s to 24h, zero for none.
+	// Source: spec.sessionAffinityConfig.clientIP.timeoutSeconds.
+	Affinity time.Duration
+
+	Cluster []netip.AddrPort // the cluster-wide list
+	Local   []netip.AddrPort // the list for Local policies; nil when no policy asks for it
+
+	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some
+	// node: an empty list then means drop, otherwise reject.
+	HasEndpoints bool
+
+	// OnNode are the endpoints of Cluster and Local that run on this node: those whose own
+	// connections through the Service need masquerading (hairpin).
+	OnNode []netip.AddrPort
+
+	// Serving are all endpoints that are serving, ready or not, on any node, topology
+	// ignored: connection tracking entries to them are left alone. It may share memory
+	// with Cluster.
+	Serving []netip.AddrPort
+
+	// HealthCheckNodePort is the port of the Service's health check server, 0 for none.
+	// LocalReady counts the distinct addresses of ready endpoints on this node.
+	// Source: spec.healthCheckNodePort of type LoadBalancer with external policy Local.
+	HealthCheckNodePort uint16
+	LocalReady          int
+}
+
+// External reports whether the port can be reached at more than its cluster IP.
+func (p *ServicePort) External() bool {
+	return p.NodePort != 0 || len(p.LoadBalancers) > 0 || len(p.ExternalIPs) > 0
+}
+
+// Equal reports whether p and q mean the same.
+func (p *ServicePort) Equal(q *ServicePort) bool {
+	return p.ID == q.ID && p.Created.Equal(q.Created) && p.UID == q.UID &&
+		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
+		p.Guarded == q.Guarded && p.InternalLocal == q.InternalLocal &&
+		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
+		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
+		p.LocalReady == q.LocalReady &&
+		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
+		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
+		slices.Equal(p.Local, q.Local) && slices.Equal(p.OnNode, q.OnNode) &&
+		slices.Equal(p.Serving, q.Serving)
+}
+
+// A Node is what the proxy needs to know of the node it runs on.
+type Node struct {
+	Name string
+	// Addresses holds at most one address of each family, the primary family first.
+	// Source: status.addresses, InternalIP before ExternalIP.
+	Addresses []netip.Addr
+	PodCIDRs  []netip.Prefix // spec.podCIDRs
+	Zone      string         // label topology.kubernetes.io/zone
+	// Deleting says that the node is being deleted or carries the autoscaler's
+	// ToBeDeletedByClusterAutoscaler taint: load balancers should look elsewhere.
+	Deleting bool
+}
+
+// Equal reports whether n and m mean the same.
+func (n *Node) Equal(m *Node) bool {
+	return n.Name == m.Name && n.Zone == m.Zone && n.Deleting == m.Deleting &&
+		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
+}
+
+// A Delta is what changed between two calls of Take. Its values are complete: applying
+// one twice, or several merged, gives the same state.
+type Delta struct {
+	Changed map[PortID]*ServicePort // current value of every added or altered port
+	Removed map[PortID]bool         // ports that are gone; never also in Changed
+
+	Node         *Node          // the node's current value if it changed, else nil; never changed once published
+	NodeGone     bool           // the Node object was deleted
+	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
+	CIDRsChanged bool
+
+	// Oldest is when the earliest of these changes was observed; zero if there is none.
+	Oldest time.Time
+	// Triggers are the times at which the control plane saw the changes of endpoints that
+	// this delta carries. Source: annotation endpoints.kubernetes.io/last-change-trigger-time.
+	Triggers []time.Time
+}
+
+// Empty reports whether d carries no change.
+func (d *Delta) Empty() bool {
+	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil && !d.NodeGone && !d.CIDRsChanged
+}
+
+// Merge puts newer on top of d: the loop merges onto a Delta that it could not commit.
+func (d *Delta) Merge(newer Delta) {
+	if d.Changed == nil {
+		d.Changed = make(map[PortID]*ServicePort, len(newer.Changed))
+	}
+	if d.Removed == nil {
+		d.Removed = make(map[PortID]bool, len(newer.Removed))
+	}
+	for id, port := range newer.Changed {
+		d.Changed[id] = port
+		delete(d.Removed, id)
+	}
+	for id := range newer.Removed {
+		d.Removed[id] = true
+		delete(d.Changed, id)
+	}
+	if newer.Node != nil || newer.NodeGone {
+		d.Node, d.NodeGone = newer.Node, newer.NodeGone
+	}
+	if newer.CIDRsChanged {
+		d.ServiceCIDRs, d.CIDRsChanged = newer.ServiceCIDRs, true
+	}
+	if d.Oldest.IsZero() {
+		d.Oldest = newer.Oldest
+	}
+	d.Triggers = append(d.Triggers, newer.Triggers...)
+}
+
+// A Refusal says which field of which object the tracker could not use, and why. The rest
+// of the object is in force.
+type Refusal struct {
+	Kind, Namespace, Name string
+	Field                 string // path in the object, e.g. "spec.ports[1].protocol"
+	Reason                string // what was found and what is expected
+}
+
+func (r *Refusal) Error() string {
+	name := r.Name
+	if r.Namespace != "" {
+		name = r.Namespace + "/" + name
+	}
+	return fmt.Sprintf("%s %s: %s: %s", r.Kind, name, r.Field, r.Reason)
+}
