@@ -1,0 +1,102 @@
+package informer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// remedy ends every error that says that no API server is known.
+const remedy = "pass --kubeconfig FILE, or --manifests PATH to run without an API server"
+
+// A Connection says how to reach the API server.
+type Connection struct {
+	// Kubeconfig is the path of a kubeconfig file; its current context is used. Empty:
+	// the service account of the pod that this process runs in, unless Master is set.
+	Kubeconfig string
+	// Master is a URL that takes precedence over the server of the kubeconfig.
+	Master string
+	// QPS and Burst limit requests to the server; 0 means client-go's defaults, 5 and 10.
+	QPS   float32
+	Burst int
+	// ContentType is the preferred encoding of objects; empty means protobuf. JSON is
+	// accepted in any case.
+	ContentType string
+	// UserAgent is how the client names itself to the server; empty means client-go's
+	// default, the program's name and build.
+	UserAgent string
+}
+
+// Config returns the client configuration of c. Its errors are single lines that say
+// what to do. The server is not contacted.
+func (c *Connection) Config() (*rest.Config, error) {
+	config, err := c.credentials()
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = c.ContentType
+	if config.ContentType == "" {
+		config.ContentType = runtime.ContentTypeProtobuf
+	}
+	config.AcceptContentTypes = config.ContentType
+	if config.ContentType != runtime.ContentTypeJSON {
+		config.AcceptContentTypes += "," + runtime.ContentTypeJSON
+	}
+	config.QPS, config.Burst, config.UserAgent = c.QPS, c.Burst, c.UserAgent
+	config.WarningHandler = rest.NoWarnings{} // about deprecated APIs, of which none is used
+	return config, nil
+}
+
+func (c *Connection) credentials() (*rest.Config, error) {
+	switch {
+	case c.Kubeconfig != "":
+		return c.fromFile()
+	case c.Master != "":
+		config, err := clientcmd.BuildConfigFromFlags(c.Master, "")
+		if err != nil {
+			return nil, fmt.Errorf("--master %s: %s; expected a URL such as https://10.0.0.1:6443", c.Master, oneLine(err))
+		}
+		return config, nil
+	}
+	config, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("not running in a Kubernetes cluster: " + remedy)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("service account of this pod: %s; %s", oneLine(err), remedy)
+	}
+	return config, nil
+}
+
+func (c *Connection) fromFile() (*rest.Config, error) {
+	file, err := clientcmd.LoadFromFile(c.Kubeconfig)
+	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+		return nil, fmt.Errorf("kubeconfig %s: %s; %s", c.Kubeconfig, pathError.Err, remedy)
+	}
+	if err == nil {
+		err = clientcmd.ResolveLocalPaths(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %s; %s", c.Kubeconfig, oneLine(err), remedy)
+	}
+	overrides := clientcmd.ConfigOverrides{}
+	overrides.ClusterInfo.Server = c.Master
+	config, err := clientcmd.NewDefaultClientConfig(*file, &overrides).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, fmt.Errorf("kubeconfig %s: it names no cluster in its current context; %s", c.Kubeconfig, remedy)
+	case err != nil:
+		return nil, fmt.Errorf("kubeconfig %s: %s; %s", c.Kubeconfig, oneLine(err), remedy)
+	}
+	return config, nil
+}
+
+// oneLine returns the text of err without line breaks.
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

@@ -1,0 +1,126 @@
+package informer
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+// sink takes the objects. Its methods are called from several goroutines, but never two
+// at a time for objects of one kind. An error says what of an object could not be used.
+type sink interface {
+	SetService(*corev1.Service) error
+	DeleteService(namespace, name string)
+	SetSlice(*discoveryv1.EndpointSlice) error
+	DeleteSlice(namespace, name string)
+	SetNode(*corev1.Node) error
+	DeleteNode(name string)
+	SetServiceCIDR(*networkingv1.ServiceCIDR) error
+	DeleteServiceCIDR(name string)
+}
+
+// Options say what a Source reads and whom it tells. Every function may be nil; those
+// that are not are called from several goroutines and must not block.
+type Options struct {
+	// NodeName is the name of the Node to watch; empty for none.
+	NodeName string
+	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name of the
+	// Services to watch; empty for those without the label.
+	ProxyName string
+	// Changed is called after the sink was given something: once per watch event, once
+	// per list.
+	Changed func()
+	// Refused gets the errors of the sink.
+	Refused func(error)
+	// Reached tells how requests for a resource (its plural name) fare: it is called with
+	// an error when they begin to fail or fail for another reason, and with nil when they
+	// succeed again. Meanwhile they are retried.
+	Reached func(resource string, err error)
+}
+
+func (o *Options) changed() {
+	if o.Changed != nil {
+		o.Changed()
+	}
+}
+
+func (o *Options) refused(err error) {
+	if err != nil && o.Refused != nil {
+		o.Refused(err)
+	}
+}
+
+func (o *Options) reached(resource string, err error) {
+	if o.Reached != nil {
+		o.Reached(resource, err)
+	}
+}
+
+// A Source keeps a sink equal to what an API server holds.
+type Source struct {
+	client  kubernetes.Interface
+	options Options
+
+	synced   chan struct{}
+	unlisted atomic.Int32 // resources that Synced still waits for
+}
+
+// New returns a Source that reads from client. Nothing is requested before Run.
+func New(client kubernetes.Interface, options Options) *Source {
+	return &Source{client: client, options: options, synced: make(chan struct{})}
+}
+
+// Synced returns a channel that is closed once the sink was given all Services,
+// EndpointSlices and ServiceCIDRs and the Node if it exists. ServiceCIDRs are not waited
+// for when the API server does not serve them or forbids to read them.
+func (s *Source) Synced() <-chan struct{} {
+	return s.synced
+}
+
+// Run feeds sink until ctx ends, and then returns nil once nothing is under way any more.
+// It may be called once.
+func (s *Source) Run(ctx context.Context, sink sink) error {
+	// The reflectors tell their troubles in their own words and repeat them; Reached says
+	// the same once.
+	ctx = klog.NewContext(ctx, logr.Discard())
+	all := resources(s.client, s.options)
+	s.unlisted.Store(int32(len(all)))
+	var running sync.WaitGroup
+	for _, resource := range all {
+		store := newStore(resource, sink, &s.options, sync.OnceFunc(s.listed))
+		running.Go(func() { store.reflector().RunWithContext(ctx) })
+	}
+	running.Wait()
+	return nil
+}
+
+// listed notes that one more resource need not be waited for.
+func (s *Source) listed() {
+	if s.unlisted.Add(-1) == 0 {
+		close(s.synced)
+	}
+}
+
+// Load gives sink what the API server holds now and returns. ServiceCIDRs are left out
+// when they cannot be read; Reached is then told why.
+func Load(ctx context.Context, client kubernetes.Interface, options Options, sink sink) error {
+	for _, resource := range resources(client, options) {
+		err := resource.load(ctx, &options, sink)
+		if err == nil {
+			continue
+		}
+		err = explain(resource.name, err)
+		if !resource.optional || !isUnavailable(err) {
+			return err
+		}
+		options.reached(resource.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package informer
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+)
+
+// serviceProxyNameLabel hands a Service to another proxy, whatever its value is.
+// Source: SIG Network's well-known labels.
+const serviceProxyNameLabel = "service.kubernetes.io/service-proxy-name"
+
+// A resource is one kind of object to read: where it is served, which objects are wanted
+// and which methods of the sink they go to.
+type resource struct {
+	name     string // plural, as in paths and in RBAC rules
+	client   cache.Getter
+	labels   string         // label selector
+	fields   string         // field selector
+	example  runtime.Object // of the type that is expected
+	optional bool           // kube-nft works without it
+	set      func(sink, any) error
+	remove   func(s sink, namespace, name string)
+	trim     func(any) any
+}
+
+// resources lists what is read with the given options.
+func resources(client kubernetes.Interface, options Options) []resource {
+	all := []resource{
+		services(client, options.ProxyName),
+		endpointSlices(client),
+		serviceCIDRs(client),
+	}
+	if options.NodeName != "" {
+		all = append(all, node(client, options.NodeName))
+	}
+	return all
+}
+
+func services(client kubernetes.Interface, proxyName string) resource {
+	labels := "!" + serviceProxyNameLabel
+	if proxyName != "" {
+		labels = serviceProxyNameLabel + "=" + proxyName
+	}
+	return resource{
+		name:    "services",
+		client:  client.CoreV1().RESTClient(),
+		labels:  labels,
+		fields:  fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String(),
+		example: &corev1.Service{},
+		set:     func(s sink, object any) error { return s.SetService(object.(*corev1.Service)) },
+		remove:  sink.DeleteService,
+		trim:    func(object any) any { return trimService(object.(*corev1.Service)) },
+	}
+}
+
+func endpointSlices(client kubernetes.Interface) resource {
+	return resource{
+		name:    "endpointslices",
+		client:  client.DiscoveryV1().RESTClient(),
+		labels:  "!" + corev1.IsHeadlessService,
+		example: &discoveryv1.EndpointSlice{},
+		set:     func(s sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) },
+		remove:  sink.DeleteSlice,
+		trim:    func(object any) any { return trimSlice(object.(*discoveryv1.EndpointSlice)) },
+	}
+}
+
+func serviceCIDRs(client kubernetes.Interface) resource {
+	return resource{
+		name:     "servicecidrs",
+		client:   client.NetworkingV1().RESTClient(),
+		example:  &networkingv1.ServiceCIDR{},
+		optional: true, // without them, unused cluster IPs are not guarded
+		set:      func(s sink, object any) error { return s.SetServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
+		remove:   func(s sink, _, name string) { s.DeleteServiceCIDR(name) },
+		trim:     func(object any) any { return trimServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
+	}
+}
+
+func node(client kubernetes.Interface, name string) resource {
+	return resource{
+		name:    "nodes",
+		client:  client.CoreV1().RESTClient(),
+		fields:  fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
+		example: &corev1.Node{},
+		set:     func(s sink, object any) error { return s.SetNode(object.(*corev1.Node)) },
+		remove:  func(s sink, _, name string) { s.DeleteNode(name) },
+		trim:    func(object any) any { return trimNode(object.(*corev1.Node)) },
+	}
+}
+
+// listWatch returns the requests for the resource.
+func (r *resource) listWatch() *cache.ListWatch {
+	return cache.NewFilteredListWatchFromClient(r.client, r.name, metav1.NamespaceAll, func(options *metav1.ListOptions) {
+		options.LabelSelector, options.FieldSelector = r.labels, r.fields
+	})
+}
+
+// load gives sink every object of one list, fetched in chunks.
+func (r *resource) load(ctx context.Context, options *Options, sink sink) error {
+	chunks := pager.New(r.listWatch().ListWithContext)
+	return chunks.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		options.refused(r.set(sink, r.trim(object)))
+		return nil
+	})
+}

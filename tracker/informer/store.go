@@ -1,0 +1,197 @@
+package informer
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// maxDeleted is how many deleted objects are remembered between two lists. The memory
+// serves only against servers and proxies that repeat events out of order.
+const maxDeleted = 4096
+
+// A store passes what a reflector receives of one resource on to the sink. It is used by
+// one goroutine.
+//
+// Watch events that are older than what is known are dropped: a repeated or late event
+// must not undo a newer one. A list is taken as it is, even if its versions are lower, as
+// they are after the cluster was restored from a backup.
+type store struct {
+	resource
+	sink    sink
+	options *Options
+	listed  func() // called when the sink was given everything, or need not be; idempotent
+	failure string // why requests fail now; empty if they do not
+
+	versions map[cache.ObjectName]string // resource versions of what the sink holds
+	deleted  map[cache.ObjectName]string // and of deletions since the last list
+}
+
+func newStore(resource resource, sink sink, options *Options, listed func()) *store {
+	return &store{
+		resource: resource,
+		sink:     sink,
+		options:  options,
+		listed:   listed,
+		versions: make(map[cache.ObjectName]string),
+		deleted:  make(map[cache.ObjectName]string),
+	}
+}
+
+// reflector returns a reflector that writes to s.
+func (s *store) reflector() *cache.Reflector {
+	silent := logr.Discard()
+	return cache.NewReflectorWithOptions(s.observed(), s.example, s, cache.ReflectorOptions{
+		Name:    s.name,
+		Logger:  &silent,
+		Backoff: s.backoff(),
+	})
+}
+
+// backoff spaces out retries of lists and watches. The first comes soon, for a cut
+// connection; the jitter spreads a cluster's nodes after an outage. A resource that can be
+// done without and may never come is asked for less often.
+func (s *store) backoff() *wait.Backoff {
+	limit := 30 * time.Second
+	if s.optional {
+		limit = 5 * time.Minute
+	}
+	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 20, Cap: limit}
+}
+
+// observed returns the requests for the resource with their outcome reported.
+func (s *store) observed() *cache.ListWatch {
+	requests := s.listWatch()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := requests.ListWithContext(ctx, options)
+			s.observe(ctx, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			events, err := requests.WatchWithContext(ctx, options)
+			if err == nil || options.SendInitialEvents == nil {
+				s.observe(ctx, err) // a refused streaming list is followed by a plain one
+			}
+			return events, err
+		},
+	}
+}
+
+// observe tells Reached about err if it is news, and stops waiting for a resource that
+// is not to be had.
+func (s *store) observe(ctx context.Context, err error) {
+	if ctx.Err() != nil || isExpired(err) {
+		return
+	}
+	if s.optional && isUnavailable(err) {
+		s.listed()
+	}
+	failure := reason(err)
+	if failure == s.failure {
+		return
+	}
+	s.failure = failure
+	s.options.reached(s.name, explain(s.name, err))
+}
+
+// Transformer lets the reflector trim objects that it collects during a streaming list.
+func (s *store) Transformer() cache.TransformFunc {
+	return func(object any) (any, error) { return s.trim(object), nil }
+}
+
+// Add implements cache.ReflectorStore.
+func (s *store) Add(object any) error {
+	return s.Update(object)
+}
+
+// Update implements cache.ReflectorStore.
+func (s *store) Update(object any) error {
+	meta := object.(metav1.Object)
+	name, version := cache.MetaObjectToName(meta), meta.GetResourceVersion()
+	if !newer(version, s.versions[name]) || !newer(version, s.deleted[name]) {
+		return nil
+	}
+	s.set(name, version, object)
+	s.options.changed()
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *store) Delete(object any) error {
+	meta := object.(metav1.Object)
+	name, version := cache.MetaObjectToName(meta), meta.GetResourceVersion()
+	known, found := s.versions[name]
+	if version != known && !newer(version, known) {
+		return nil
+	}
+	s.remember(name, version)
+	if found {
+		s.unset(name)
+		s.options.changed()
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore: objects is a complete list.
+func (s *store) Replace(objects []any, _ string) error {
+	clear(s.deleted)
+	listed := make(map[cache.ObjectName]bool, len(objects))
+	for _, object := range objects {
+		meta := object.(metav1.Object)
+		name, version := cache.MetaObjectToName(meta), meta.GetResourceVersion()
+		listed[name] = true
+		if known, found := s.versions[name]; !found || known != version {
+			s.set(name, version, object)
+		}
+	}
+	for name := range s.versions {
+		if !listed[name] {
+			s.unset(name)
+		}
+	}
+	s.options.changed()
+	s.listed()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore. There is no cache to play back.
+func (s *store) Resync() error {
+	return nil
+}
+
+func (s *store) set(name cache.ObjectName, version string, object any) {
+	s.versions[name] = version
+	delete(s.deleted, name)
+	s.options.refused(s.resource.set(s.sink, s.trim(object)))
+}
+
+func (s *store) unset(name cache.ObjectName) {
+	delete(s.versions, name)
+	s.remove(s.sink, name.Namespace, name.Name)
+}
+
+// remember notes a deletion; when there are too many, all earlier ones are forgotten.
+func (s *store) remember(name cache.ObjectName, version string) {
+	if len(s.deleted) >= maxDeleted {
+		clear(s.deleted)
+	}
+	s.deleted[name] = version
+}
+
+// newer reports whether version comes after known, which is empty if nothing is known. A
+// version that is not a number counts as newer: better a repeated event than a lost one.
+func newer(version, known string) bool {
+	if known == "" {
+		return true
+	}
+	order, err := resourceversion.CompareResourceVersion(version, known)
+	return err != nil || order > 0
+}
