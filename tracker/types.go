@@ -111,23 +111,29 @@ type ServicePort struct {
 	NodePort      uint16       // 0: none
 
 	// Guarded says that load-balancer IPs take connections from Sources only. Sources are
-	// merged: they neither overlap nor touch. They include the load-balancer IPs
-	// themselves when this node's primary address is among the ranges. Guarded with no
-	// Sources does not occur: ranges of the other family alone guard nothing here.
+	// merged: none overlaps another, and no two could be written as one prefix. Two may
+	// still touch, as 10.0.1.0/24 and 10.0.2.0/24 do. They include the load-balancer IPs
+	// themselves when this node's primary address is among the ranges. Guarded without
+	// LoadBalancers or without Sources does not occur: ranges of the other family alone, or
+	// ranges that contain every address, guard nothing here.
+	// Source: spec.loadBalancerSourceRanges.
 	Guarded bool
 	Sources []netip.Prefix
 
 	// InternalLocal restricts the cluster IP to Local, ExternalLocal every other frontend
-	// for clients that are neither pods nor this node.
+	// for clients that are neither pods nor this node. ExternalLocal is false for a port
+	// that has no other frontend.
 	InternalLocal, ExternalLocal bool
 
 	// Affinity is how long a client keeps reaching the endpoint it reached last, counted
 	// from its latest new connection; 1s to 24h, zero for none.
-	// Source: spec.sessionAffinityConfig.clientIP.timeoutSeconds.
+	// Source: spec.sessionAffinity, .sessionAffinityConfig.clientIP.timeoutSeconds.
 	Affinity time.Duration
 
-	Cluster []netip.AddrPort // the cluster-wide list
-	Local   []netip.AddrPort // the list for Local policies; nil when no policy asks for it
+	// Cluster is the cluster-wide list; nil also when no frontend uses it, as when the
+	// cluster IP, the only one, is restricted to Local. Local is the list for Local
+	// policies; nil when no policy asks for it, but not when it is merely empty.
+	Cluster, Local []netip.AddrPort
 
 	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some
 	// node: an empty list then means drop, otherwise reject.
@@ -137,13 +143,15 @@ type ServicePort struct {
 	// connections through the Service need masquerading (hairpin).
 	OnNode []netip.AddrPort
 
-	// Serving are all endpoints that are serving, ready or not, on any node, topology
-	// ignored: connection tracking entries to them are left alone. It may share memory
-	// with Cluster.
+	// Serving are all endpoints that are serving or ready, on any node, topology ignored:
+	// connection tracking entries to them are left alone. Ready ones that are not serving
+	// belong to it because new connections go to them (publishNotReadyAddresses). The four
+	// lists may share memory.
 	Serving []netip.AddrPort
 
 	// HealthCheckNodePort is the port of the Service's health check server, 0 for none.
-	// LocalReady counts the distinct addresses of ready endpoints on this node.
+	// LocalReady counts the distinct addresses of ready endpoints on this node over all
+	// ports of the Service in this family; 0 without such a server.
 	// Source: spec.healthCheckNodePort of type LoadBalancer with external policy Local.
 	HealthCheckNodePort uint16
 	LocalReady          int

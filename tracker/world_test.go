@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,8 +64,11 @@ func internalLocal(s *corev1.Service) {
 	s.Spec.InternalTrafficPolicy = &policy
 }
 
+// externalLocal gives s the external policy Local, and the health check port that the API
+// server adds to it.
 func externalLocal(s *corev1.Service) {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	s.Spec.HealthCheckNodePort = 32000
 }
 
 // newSlice returns an IPv4 slice of shop/web with one port http, 8080/TCP.
@@ -185,4 +189,16 @@ func addrs(texts ...string) []netip.Addr {
 		list[i] = netip.MustParseAddr(text)
 	}
 	return list
+}
+
+// octets returns the last octets of the IPv4 addresses of list; "-" if it is nil.
+func octets(list []netip.AddrPort) string {
+	if list == nil {
+		return "-"
+	}
+	words := make([]string, len(list))
+	for i, at := range list {
+		words[i] = strconv.Itoa(int(at.Addr().As4()[3]))
+	}
+	return strings.Join(words, " ")
 }

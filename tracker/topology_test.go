@@ -1,0 +1,205 @@
+package tracker
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// TestWhichEndpoints holds the conditions, topology and the traffic policies against each other. The
+// node is node-a in zone a; addresses are written by their last octet.
+func TestWhichEndpoints(t *testing.T) {
+	both := []func(*corev1.Service){balanced("198.51.100.1"), externalLocal}
+	tests := []struct {
+		name                            string
+		service                         []func(*corev1.Service)
+		endpoints                       []string
+		cluster, local, onNode, serving string
+		any                             bool
+	}{
+		{name: "no endpoints", cluster: "-", local: "-", onNode: "-", serving: "-"},
+		{name: "conditions unset", endpoints: []string{"1", "2 node=node-a"},
+			cluster: "1 2", local: "-", onNode: "2", serving: "1 2", any: true},
+		{name: "not ready", endpoints: []string{"1 notready"}, cluster: "-", local: "-", onNode: "-", serving: "1"},
+		{name: "not ready and not serving", endpoints: []string{"1 notready notserving"},
+			cluster: "-", local: "-", onNode: "-", serving: "-"},
+		{name: "published although not serving", endpoints: []string{"1 notserving", "2 notserving terminating"},
+			cluster: "1 2", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "ready beats draining", endpoints: []string{"1", "2 notready terminating"},
+			cluster: "1", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "draining without ready", endpoints: []string{"1 notready", "2 notready terminating", "3 notready notserving terminating"},
+			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
+
+		{name: "internal Local", service: []func(*corev1.Service){internalLocal}, endpoints: []string{"1 node=node-a", "2 node=node-b", "3"},
+			cluster: "-", local: "1", onNode: "1", serving: "1 2 3", any: true},
+		{name: "internal Local, none here", service: []func(*corev1.Service){internalLocal}, endpoints: []string{"1 node=node-b"},
+			cluster: "-", local: "", onNode: "-", serving: "1", any: true},
+		{name: "internal Local, none anywhere", service: []func(*corev1.Service){internalLocal},
+			cluster: "-", local: "", onNode: "-", serving: "-"},
+		{name: "internal Local, reachable from outside", service: []func(*corev1.Service){internalLocal, balanced("198.51.100.1")},
+			endpoints: []string{"1 node=node-a", "2"}, cluster: "1 2", local: "1", onNode: "1", serving: "1 2", any: true},
+		{name: "external Local", service: both, endpoints: []string{"1 node=node-a", "2 node=node-b"},
+			cluster: "1 2", local: "1", onNode: "1", serving: "1 2", any: true},
+		{name: "external Local, nothing external", service: []func(*corev1.Service){externalLocal}, endpoints: []string{"1 node=node-a"},
+			cluster: "1", local: "-", onNode: "1", serving: "1", any: true},
+		{name: "external Local, remote draining", service: both, endpoints: []string{"1 node=node-b notready terminating"},
+			cluster: "1", local: "", onNode: "-", serving: "1", any: true},
+		{name: "draining here, ready elsewhere", service: both, endpoints: []string{"1 node=node-a notready terminating", "2 node=node-b"},
+			cluster: "2", local: "1", onNode: "1", serving: "1 2", any: true},
+		{name: "node name differs in case", service: both, endpoints: []string{"1 node=Node-A"},
+			cluster: "1", local: "", onNode: "-", serving: "1", any: true},
+
+		{name: "zone hints", endpoints: []string{"1 zones=a", "2 zones=b", "3 zones=c,b,a"},
+			cluster: "1 3", local: "-", onNode: "-", serving: "1 2 3", any: true},
+		{name: "zone hint missing on a ready one", endpoints: []string{"1 zones=a", "2"},
+			cluster: "1 2", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "zone hint missing on an unready one", endpoints: []string{"1 zones=a", "2 notready", "3 zones=b"},
+			cluster: "1", local: "-", onNode: "-", serving: "1 2 3", any: true},
+		{name: "no ready one for the zone", endpoints: []string{"1 zones=a notready", "2 zones=b", "3 zones=c"},
+			cluster: "2 3", local: "-", onNode: "-", serving: "1 2 3", any: true},
+		{name: "draining ignores zones", endpoints: []string{"1 zones=a notready terminating", "2 zones=b notready terminating"},
+			cluster: "1 2", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "zone names are not prefixes", endpoints: []string{"1 zones=ab", "2 zones=b,ca"},
+			cluster: "1 2", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "Local ignores zones", service: both, endpoints: []string{"1 zones=b node=node-a", "2 zones=a node=node-b"},
+			cluster: "2", local: "1", onNode: "1", serving: "1 2", any: true},
+
+		{name: "node hints", endpoints: []string{"1 nodes=node-a", "2 nodes=node-b", "3 nodes=node-b,node-a"},
+			cluster: "1 3", local: "-", onNode: "-", serving: "1 2 3", any: true},
+		{name: "node hints beat zone hints", endpoints: []string{"1 nodes=node-a zones=b", "2 nodes=node-b zones=a"},
+			cluster: "1", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "node hint missing, zone hints complete", endpoints: []string{"1 nodes=node-a zones=b", "2 zones=a"},
+			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "no node hint for this node, zone hints complete", endpoints: []string{"1 nodes=node-b zones=b", "2 nodes=node-c zones=a"},
+			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "unready one hinted for this node", endpoints: []string{"1 nodes=node-a notready", "2 nodes=node-b"},
+			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := newTracker(Config{})
+			must(t, tr.SetNode(newNode("a", "192.168.0.2")))
+			must(t, tr.SetService(newService(tt.service...)))
+			must(t, tr.SetSlice(newSlice("web-1", octetEndpoints(tt.endpoints)...)))
+			d := tr.Take()
+			p := only(t, d)
+			if p.HasEndpoints != tt.any {
+				t.Errorf("HasEndpoints %v, want %v", p.HasEndpoints, tt.any)
+			}
+			for _, list := range []struct{ name, got, want string }{
+				{"Cluster", octets(p.Cluster), tt.cluster}, {"Local", octets(p.Local), tt.local},
+				{"OnNode", octets(p.OnNode), tt.onNode}, {"Serving", octets(p.Serving), tt.serving},
+			} {
+				if list.got != list.want {
+					t.Errorf("%s [%s], want [%s]", list.name, list.got, list.want)
+				}
+			}
+		})
+	}
+}
+
+// octetEndpoints reads endpoints whose addresses are given by the last octet.
+func octetEndpoints(texts []string) []discoveryv1.Endpoint {
+	full := make([]string, len(texts))
+	for i, text := range texts {
+		full[i] = "10.0.0." + text
+	}
+	return newEndpoints(full...)
+}
+
+// TestDuplicateEndpoints gives one address to several slices, in both orders of arrival.
+func TestDuplicateEndpoints(t *testing.T) {
+	tests := []struct {
+		name           string
+		a, b           string
+		cluster, local string
+	}{
+		{name: "not terminating wins", a: "1 notready terminating node=node-b", b: "1 node=node-a", cluster: "1", local: "1"},
+		{name: "not terminating wins even if not ready", a: "1 terminating node=node-a", b: "1 notready", cluster: "-", local: ""},
+		{name: "ready wins", a: "1 notready node=node-b", b: "1 node=node-a", cluster: "1", local: "1"},
+		{name: "the first slice wins", a: "1 node=node-a", b: "1 node=node-b", cluster: "1", local: "1"},
+		{name: "the first slice wins, the other way round", a: "1 node=node-b", b: "1 node=node-a", cluster: "1", local: ""},
+		{name: "hints are those of the winner", a: "1 node=node-a", b: "1 zones=a notready", cluster: "1", local: "1"},
+	}
+	for _, tt := range tests {
+		for _, order := range [][2]int{{0, 1}, {1, 0}} {
+			t.Run(fmt.Sprint(tt.name, order), func(t *testing.T) {
+				tr := newTracker(Config{})
+				must(t, tr.SetService(newService(balanced("198.51.100.1"), externalLocal)))
+				parts := []*discoveryv1.EndpointSlice{newSlice("a", octetEndpoints([]string{tt.a})...), newSlice("b", octetEndpoints([]string{tt.b})...)}
+				for _, i := range order {
+					must(t, tr.SetSlice(parts[i]))
+				}
+				p := only(t, tr.Take())
+				if octets(p.Cluster) != tt.cluster || octets(p.Local) != tt.local {
+					t.Errorf("Cluster [%s], Local [%s]; want [%s], [%s]", octets(p.Cluster), octets(p.Local), tt.cluster, tt.local)
+				}
+			})
+		}
+	}
+}
+
+// TestNodeChanges changes the node at run time and looks at which Services are handed out.
+func TestNodeChanges(t *testing.T) {
+	named := func(name string) func(*corev1.Service) { return func(s *corev1.Service) { s.Name = name } }
+	ranges := func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.168.0.0/24"} }
+	sliceOf := func(service string, e ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+		s := newSlice(service+"-1", e...)
+		s.Labels[discoveryv1.LabelServiceName] = service
+		return s
+	}
+	tests := []struct {
+		name     string
+		change   func(*Tracker)
+		want     map[string]bool // Services that change
+		node     bool
+		nodeGone bool
+	}{
+		{name: "nothing", change: func(tr *Tracker) { tr.SetNode(newNode("a", "192.168.0.2")) }},
+		{name: "heartbeat", change: func(tr *Tracker) {
+			n := newNode("a", "192.168.0.2")
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
+			tr.SetNode(n)
+		}},
+		{name: "zone", change: func(tr *Tracker) { tr.SetNode(newNode("b", "192.168.0.2")) }, want: map[string]bool{"hinted": true}, node: true},
+		{name: "address", change: func(tr *Tracker) { tr.SetNode(newNode("a", "192.168.9.2")) }, want: map[string]bool{"guarded": true}, node: true},
+		{name: "pod CIDR", change: func(tr *Tracker) {
+			n := newNode("a", "192.168.0.2")
+			n.Spec.PodCIDRs = []string{"10.244.0.0/24"}
+			tr.SetNode(n)
+		}, node: true},
+		{name: "taint", change: func(tr *Tracker) {
+			n := newNode("a", "192.168.0.2")
+			n.Spec.Taints = []corev1.Taint{{Key: autoscalerTaint}}
+			tr.SetNode(n)
+		}, node: true},
+		{name: "deleted", change: func(tr *Tracker) { tr.DeleteNode("node-a") }, want: map[string]bool{"hinted": true, "guarded": true}, nodeGone: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := newTracker(Config{})
+			must(t, tr.SetNode(newNode("a", "192.168.0.2")))
+			must(t, tr.SetService(newService(named("plain"))))
+			must(t, tr.SetService(newService(named("hinted"))))
+			must(t, tr.SetService(newService(named("guarded"), balanced("198.51.100.1"), ranges)))
+			must(t, tr.SetSlice(sliceOf("plain", newEndpoints("10.0.0.1", "10.0.0.2")...)))
+			must(t, tr.SetSlice(sliceOf("hinted", newEndpoints("10.0.0.3 zones=a", "10.0.0.4 zones=b")...)))
+			tr.Take()
+			tt.change(tr)
+			for _, e := range tr.dirty {
+				if !tt.want[e.name] {
+					t.Errorf("Service %s is worked out again", e.name)
+				}
+			}
+			d := tr.Take()
+			if len(d.Changed) != len(tt.want) || len(d.Removed) != 0 {
+				t.Errorf("changed %v, removed %v; want %v", d.Changed, d.Removed, tt.want)
+			}
+			if (d.Node != nil) != tt.node || d.NodeGone != tt.nodeGone {
+				t.Errorf("Node %v, NodeGone %v; want %v, %v", d.Node, d.NodeGone, tt.node, tt.nodeGone)
+			}
+		})
+	}
+}
