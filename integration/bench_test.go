@@ -147,11 +147,7 @@ func (b *bench) try(f flow) (map[tuple]outcome, error) {
 		return nil, err
 	}
 	seen := sightings(connections, packets, tracked)
-	outcomes := make(map[tuple]outcome, len(seen))
-	for connection, s := range seen {
-		outcomes[connection] = outcomeOf(connection, s, tracked)
-	}
-	return outcomes, b.answerOne(f, seen, sockets)
+	return outcomes(seen, tracked), b.answerOne(f, seen, sockets)
 }
 
 // connections returns n connections of a flow, each from a port that was never used before.
@@ -208,35 +204,42 @@ func (b *bench) device(via string) *tun {
 // returns it. It sends markers after it, which cannot overtake and which no Service
 // takes; once they are out, what is not out yet never will be.
 func (b *bench) settle(via string, from netip.Addr) ([]packet, error) {
-	waiting, err := b.sendMarkers(via, from)
+	markers, err := b.sendMarkers(via, from)
 	if err != nil {
 		return nil, err
 	}
-	var all []packet
-	for deadline := time.Now().Add(markerTimeout); len(waiting) > 0; {
+	packets, err := b.captureUntil(markers)
+	if err != nil {
+		return nil, fmt.Errorf("after packets from %s via %s: %w", from, via, err)
+	}
+	arrivals, err := b.arrivals()
+	return append(packets, arrivals...), err
+}
+
+// captureUntil returns what comes out until all markers with the given sequence numbers
+// are among it.
+func (b *bench) captureUntil(markers map[uint16]bool) (packets []packet, err error) {
+	deadline := time.Now().Add(markerTimeout)
+	for len(markers) > 0 {
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("a packet from %s to %s did not come out within %s", from, farFrom(from), markerTimeout)
+			return nil, fmt.Errorf("a marker did not come out within %s", markerTimeout)
 		}
-		if err := b.capture.wait(int(markerTimeout.Milliseconds())); err != nil {
+		if err := b.capture.wait(markerTimeout); err != nil {
 			return nil, err
 		}
-		packets, err := b.capture.drain()
+		fresh, err := b.capture.drain()
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range packets {
+		for _, p := range fresh {
 			if p.kind == echo {
-				delete(waiting, uint16(p.sequence))
+				delete(markers, uint16(p.sequence))
 			}
 		}
-		all = append(all, packets...)
+		packets = append(packets, fresh...)
 	}
-	rest, err := b.capture.drain()
-	if err != nil {
-		return nil, err
-	}
-	arrivals, err := b.arrivals()
-	return append(append(all, rest...), arrivals...), err
+	rest, err := b.capture.drain() // what came out by another device while one was read
+	return append(packets, rest...), err
 }
 
 // arrivals returns the first packets that reached listeners on the node.

@@ -112,6 +112,15 @@ func outcomeOf(connection tuple, s *sighting, tracked trackedTable) outcome {
 	return outcome{fate: delivered, endpoint: translated.dst, source: translated.src.Addr()}
 }
 
+// outcomes judges all connections of a flow.
+func outcomes(seen map[tuple]*sighting, tracked trackedTable) map[tuple]outcome {
+	outcomes := make(map[tuple]outcome, len(seen))
+	for connection, s := range seen {
+		outcomes[connection] = outcomeOf(connection, s, tracked)
+	}
+	return outcomes
+}
+
 // An expectation is what the connections of a flow have to come to; exactly one of DNAT,
 // Reject, Drop and Passthrough is set.
 type expectation struct {

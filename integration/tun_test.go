@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
 	"github.com/vishvananda/netlink"
@@ -125,13 +126,13 @@ func newCapture(t testing.TB, tuns ...*tun) *capture {
 	return &capture{tuns: tuns, loopback: fd, buf: make([]byte, longestPacket)}
 }
 
-// wait returns when there is something to read, or after the given number of milliseconds.
-func (c *capture) wait(milliseconds int) error {
+// wait returns when there is something to read, or after the timeout.
+func (c *capture) wait(timeout time.Duration) error {
 	fds := []unix.PollFd{{Fd: int32(c.loopback), Events: unix.POLLIN}}
 	for _, d := range c.tuns {
 		fds = append(fds, unix.PollFd{Fd: int32(d.fd), Events: unix.POLLIN})
 	}
-	if _, err := unix.Poll(fds, milliseconds); err != nil && !errors.Is(err, unix.EINTR) {
+	if _, err := unix.Poll(fds, int(timeout.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
 		return os.NewSyscallError("poll", err)
 	}
 	return nil
