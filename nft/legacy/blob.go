@@ -1,0 +1,235 @@
+package legacy
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// hookNames are the base chains of a table by the number of their hook, NF_INET_*.
+var hookNames = [numHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+
+// numHooks is NF_INET_NUMHOOKS.
+const numHooks = 5
+
+// A hookTable is the part of a table's description that changes with its rules.
+type hookTable struct {
+	valid     uint32           // bit h: the table has a base chain at hook h
+	entry     [numHooks]uint32 // where it begins, in bytes
+	underflow [numHooks]uint32 // where its policy is
+	entries   uint32           // the number of rules
+}
+
+// A blob is the whole of a table, its rules cut into chains. Bytes that decodeBlob has
+// read, encode gives back unchanged.
+type blob struct {
+	layout *layout
+	valid  uint32
+	chains []blobChain
+	end    entry // an ERROR target, which closes every table
+}
+
+// A blobChain is a chain in the order of the blob.
+type blobChain struct {
+	name    string
+	hook    int     // of a base chain; -1
+	head    entry   // of a chain that is not: an ERROR target with its name
+	entries []entry // the last is the policy, or the return at the end
+}
+
+// rules returns the entries but for the last, which iptables does not show.
+func (c *blobChain) rules() []entry { return c.entries[:len(c.entries)-1] }
+
+// decodeBlob cuts the rules of a table into chains. It refuses whatever it could not write
+// back: nothing but iptables programs has ever written other forms.
+func decodeBlob(l *layout, hooks hookTable, data []byte) (*blob, error) {
+	entries, starts, err := cutEntries(l, data)
+	if err != nil {
+		return nil, err
+	}
+	if int(hooks.entries) != len(entries) {
+		return nil, fmt.Errorf("%d rules instead of %d", len(entries), hooks.entries)
+	}
+	b := &blob{layout: l, valid: hooks.valid, end: entries[len(entries)-1]}
+	if b.end.targetName(l) != "ERROR" {
+		return nil, fmt.Errorf("the closing rule is missing")
+	}
+	offsets, err := b.cutChains(hooks, entries[:len(entries)-1])
+	if err != nil {
+		return nil, err
+	}
+	return b, b.resolve(starts, offsets)
+}
+
+// cutEntries returns the rules in data and, by offset, the number of each.
+func cutEntries(l *layout, data []byte) (entries []entry, starts map[int]int, err error) {
+	starts = map[int]int{}
+	for off := 0; off < len(data); off += len(entries[len(entries)-1].data) {
+		e, err := cutEntry(l, data[off:])
+		if err != nil {
+			return nil, nil, fmt.Errorf("at byte %d: %w", off, err)
+		}
+		e.index = len(entries)
+		starts[off] = e.index
+		entries = append(entries, e)
+	}
+	if len(entries) == 0 {
+		return nil, nil, fmt.Errorf("no rules, not even a policy")
+	}
+	return entries, starts, nil
+}
+
+// cutChains sorts entries into chains and returns the chains by the offset of their first
+// entry, which is what a jump holds.
+func (b *blob) cutChains(hooks hookTable, entries []entry) (map[int]string, error) {
+	offsets := map[int]string{}
+	off := 0
+	for _, e := range entries {
+		begun, err := b.begin(hooks, off, e)
+		if err != nil {
+			return nil, err
+		}
+		off += len(e.data)
+		c := &b.chains[len(b.chains)-1]
+		if begun && c.hook < 0 {
+			offsets[off] = c.name
+			continue
+		}
+		if begun {
+			offsets[off-len(e.data)] = c.name
+		}
+		c.entries = append(c.entries, e)
+	}
+	return offsets, b.check(hooks)
+}
+
+// begin starts a new chain if the entry at off is where one begins.
+func (b *blob) begin(hooks hookTable, off int, e entry) (begun bool, err error) {
+	for h := range numHooks {
+		if hooks.valid&(1<<h) == 0 || int(hooks.entry[h]) != off {
+			continue
+		}
+		if begun {
+			return false, fmt.Errorf("two base chains begin at byte %d", off)
+		}
+		b.chains = append(b.chains, blobChain{name: hookNames[h], hook: h})
+		begun = true
+	}
+	if e.targetName(b.layout) == "ERROR" && !begun {
+		name := text(e.data[e.field(b.layout.target)+extensionHeader:], errorName)
+		b.chains = append(b.chains, blobChain{name: name, hook: -1, head: e})
+		begun = true
+	}
+	if len(b.chains) == 0 {
+		return false, fmt.Errorf("the rule at byte %d is in no chain", off)
+	}
+	return begun, nil
+}
+
+// check reports an error unless names are unique, no chain lacks its last entry, and each
+// policy is where the kernel says.
+func (b *blob) check(hooks hookTable) error {
+	seen := map[string]bool{}
+	off, base := 0, uint32(0)
+	for _, c := range b.chains {
+		if seen[c.name] {
+			return fmt.Errorf("two chains are named %q", c.name)
+		}
+		seen[c.name] = true
+		if len(c.entries) == 0 {
+			return fmt.Errorf("chain %q has no end", c.name)
+		}
+		off += c.size()
+		last := c.entries[len(c.entries)-1]
+		if c.hook < 0 {
+			continue
+		}
+		base |= 1 << c.hook
+		if int(hooks.underflow[c.hook]) != off-len(last.data) {
+			return fmt.Errorf("the policy of %s is not at its end", c.name)
+		}
+	}
+	if base != hooks.valid {
+		return fmt.Errorf("base chains at hooks %#x instead of %#x", base, hooks.valid)
+	}
+	return nil
+}
+
+// size is the length of the chain in bytes.
+func (c *blobChain) size() int {
+	n := len(c.head.data)
+	for _, e := range c.entries {
+		n += len(e.data)
+	}
+	return n
+}
+
+// resolve turns the offsets that verdicts hold into chains.
+func (b *blob) resolve(starts map[int]int, chains map[int]string) error {
+	for i := range b.chains {
+		c := &b.chains[i]
+		for j := range c.entries {
+			if err := b.resolveEntry(&c.entries[j], starts, chains); err != nil {
+				return fmt.Errorf("chain %q rule %d: %w", c.name, j+1, err)
+			}
+		}
+		if last := c.entries[len(c.entries)-1]; last.jump != "" || last.through {
+			return fmt.Errorf("chain %q runs into the next", c.name)
+		}
+	}
+	return nil
+}
+
+// resolveEntry sets where e jumps to, if it does.
+func (b *blob) resolveEntry(e *entry, starts map[int]int, chains map[int]string) error {
+	at, ok := e.verdict(b.layout)
+	if !ok {
+		return nil
+	}
+	verdict := int(int32(binary.NativeEndian.Uint32(e.data[at:])))
+	if verdict < 0 {
+		return nil
+	}
+	if index, ok := starts[verdict]; ok && index == e.index+1 {
+		e.through = true
+		return nil
+	}
+	if e.jump, ok = chains[verdict]; !ok {
+		return fmt.Errorf("a jump to byte %d, where no chain begins", verdict)
+	}
+	return nil
+}
+
+// ruleset returns the chains and rules as the plan of a removal needs them.
+func (b *blob) ruleset(table string) ruleset {
+	rs := ruleset{table: table}
+	for _, c := range b.chains {
+		out := chain{name: c.name, base: c.hook >= 0}
+		for _, e := range c.rules() {
+			out.rules = append(out.rules, e.summary(b.layout))
+		}
+		rs.chains = append(rs.chains, out)
+	}
+	return rs
+}
+
+// without returns the blob that remains after a removal. It shares its entries with b.
+func (b *blob) without(r removal) *blob {
+	rest := &blob{layout: b.layout, valid: b.valid, end: b.end}
+	for _, c := range b.chains {
+		f := r.fates[c.name]
+		if f == leaves {
+			continue
+		}
+		kept := c
+		kept.entries = nil
+		gone := r.deletes(c.name)
+		for i, e := range c.rules() {
+			if f == keeps && !gone[i] {
+				kept.entries = append(kept.entries, e)
+			}
+		}
+		kept.entries = append(kept.entries, c.entries[len(c.entries)-1])
+		rest.chains = append(rest.chains, kept)
+	}
+	return rest
+}

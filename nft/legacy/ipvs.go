@@ -1,0 +1,130 @@
+package legacy
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Device is the dummy device on which kube-proxy's IPVS mode keeps the addresses of
+// Services.
+const Device = "kube-ipvs0"
+
+// A Server is a virtual server of IPVS.
+type Server struct {
+	Protocol string         `json:"protocol"` // tcp, udp or sctp
+	Frontend netip.AddrPort `json:"frontend"`
+}
+
+// command returns what removes the server: IPVS has no other names for them.
+func (s Server) command() string {
+	flag := map[string]string{"tcp": "-t", "udp": "-u", "sctp": "--sctp-service"}[s.Protocol]
+	return fmt.Sprintf("ipvsadm -D %s %s", flag, s.Frontend)
+}
+
+// findDevice returns the device and its addresses; nil if there is none. A device of that
+// name that is not a dummy is not kube-proxy's.
+func findDevice() (netlink.Link, []netip.Addr, error) {
+	link, err := netlink.LinkByName(Device)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil, nil
+	}
+	if err != nil || link.Type() != "dummy" {
+		return nil, nil, err
+	}
+	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, nil, err
+	}
+	var addrs []netip.Addr
+	for _, a := range list {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	return link, addrs, nil
+}
+
+// deleteDevice deletes kube-ipvs0, if it is there, and with it its addresses.
+func deleteDevice() error {
+	link, _, err := findDevice()
+	if err != nil || link == nil {
+		return err
+	}
+	return netlink.LinkDel(link)
+}
+
+// readServers lists the virtual servers on any of the addresses. All others are somebody
+// else's.
+func readServers(addrs []netip.Addr) ([]Server, error) {
+	file, err := os.Open("/proc/thread-self/net/ip_vs")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // IPVS is not loaded
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	servers, err := parseServers(file)
+	return slices.DeleteFunc(servers, func(s Server) bool {
+		return !slices.Contains(addrs, s.Frontend.Addr())
+	}), err
+}
+
+// parseServers reads the form of /proc/net/ip_vs: one line per virtual server, such as
+// "TCP  0A600001:01BB rr", and below it its destinations, indented. Servers by firewall
+// mark have no address and are left out.
+func parseServers(r io.Reader) (servers []Server, err error) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || !slices.Contains([]string{"TCP", "UDP", "SCTP"}, fields[0]) {
+			continue
+		}
+		frontend, err := parseFrontend(fields[1])
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, Server{strings.ToLower(fields[0]), frontend})
+	}
+	return servers, lines.Err()
+}
+
+// parseFrontend reads 0A600001:01BB or [fd00:0000:…:0001]:01BB; the port is hexadecimal.
+func parseFrontend(s string) (netip.AddrPort, error) {
+	colon := strings.LastIndexByte(s, ':')
+	if colon < 0 {
+		return netip.AddrPort{}, fmt.Errorf("virtual server %q: no port", s)
+	}
+	port, err := strconv.ParseUint(s[colon+1:], 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
+	}
+	addr, err := parseServerAddr(s[:colon])
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
+	}
+	return netip.AddrPortFrom(addr, uint16(port)), nil
+}
+
+// parseServerAddr reads eight hexadecimal digits or an IPv6 address in brackets.
+func parseServerAddr(s string) (netip.Addr, error) {
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		return netip.ParseAddr(strings.TrimSuffix(inner, "]"))
+	}
+	data, err := hex.DecodeString(s)
+	if err != nil || len(data) != 4 {
+		return netip.Addr{}, errors.New("not an IPv4 address in hexadecimal")
+	}
+	return netip.AddrFrom4([4]byte(data)), nil
+}

@@ -1,0 +1,150 @@
+package legacy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A layout is the form of a rule in one family, in bytes: struct ipt_entry of
+// linux/netfilter_ipv4/ip_tables.h or struct ip6t_entry of its IPv6 twin, where 64-bit
+// numbers are aligned to eight bytes.
+type layout struct {
+	level    int    // of the socket options
+	names    string // the file under /proc/net that lists the tables in use
+	protocol int    // offset of the protocol; before it the addresses and interfaces with their masks
+	flags    int    // offset of the flags; the inversion flags follow, then padding up to target-4
+	gotoFlag byte
+	target   int // offset of target_offset, u16; next_offset, u16, follows
+	counters int // offset of the packet counter, u64; the byte counter follows
+	header   int // length of the whole; the first match, or the target, follows
+}
+
+// layouts are constant.
+var (
+	layoutIP = layout{level: unix.SOL_IP, names: "ip_tables_names",
+		protocol: 80, flags: 82, gotoFlag: 2, target: 88, counters: 96, header: 112}
+	layoutIP6 = layout{level: unix.SOL_IPV6, names: "ip6_tables_names",
+		protocol: 128, flags: 131, gotoFlag: 4, target: 140, counters: 152, header: 168}
+)
+
+// layoutOf returns the layout of family f.
+func layoutOf(f nft.Family) *layout {
+	if f == nft.IP6 {
+		return &layoutIP6
+	}
+	return &layoutIP
+}
+
+// Of struct xt_entry_match and xt_entry_target in linux/netfilter/x_tables.h, which both
+// start with their size, u16, and a name of 29 bytes.
+const (
+	extensionHeader = 32
+	extensionName   = 29
+	standardTarget  = 40 // with the verdict, s32, and padding
+	errorName       = 30 // of a chain, in an ERROR target
+)
+
+// entryBlock is the alignment of rules and extensions.
+const entryBlock = 8
+
+// An entry is one rule as the kernel holds it. What it matches is never looked into.
+type entry struct {
+	data  []byte // aliases the blob it was read from, and is never written to
+	index int    // its place in that blob, by which the kernel counts
+	// A verdict that is an offset: the chain it jumps or goes to, or true for the offset of
+	// the next entry, which is how a rule without a target is written.
+	jump    string
+	through bool
+}
+
+// field returns a u16 at off.
+func (e entry) field(off int) int { return int(binary.NativeEndian.Uint16(e.data[off:])) }
+
+// targetName returns the name of the rule's target: empty for a verdict or a jump.
+func (e entry) targetName(l *layout) string {
+	return text(e.data[e.field(l.target)+2:], extensionName)
+}
+
+// verdict returns where the verdict of a standard target is, or false for an extension.
+func (e entry) verdict(l *layout) (off int, ok bool) {
+	off = e.field(l.target)
+	ok = e.targetName(l) == "" && len(e.data)-off == standardTarget
+	return off + extensionHeader, ok
+}
+
+// text returns the string at the start of data, which ends with a zero or after n bytes.
+func text(data []byte, n int) string {
+	s, _, _ := bytes.Cut(data[:min(n, len(data))], []byte{0})
+	return string(s)
+}
+
+// cutEntry takes the first rule off data and checks that it is well formed.
+func cutEntry(l *layout, data []byte) (entry, error) {
+	e := entry{data: data}
+	if len(data) < l.header {
+		return entry{}, fmt.Errorf("%d bytes are too few for a rule", len(data))
+	}
+	target, next := e.field(l.target), e.field(l.target+2)
+	if next%entryBlock != 0 || next > len(data) || target < l.header || target+extensionHeader > next {
+		return entry{}, fmt.Errorf("a rule of %d bytes with its target at %d", next, target)
+	}
+	if size := e.field(target); size < extensionHeader || target+size > next {
+		return entry{}, fmt.Errorf("a target of %d bytes", size)
+	}
+	e.data = data[:next:next]
+	_, err := e.matches(l)
+	return e, err
+}
+
+// A match is a condition of a rule: the name of an extension and its parameters.
+type match struct {
+	name string
+	data []byte
+}
+
+// matches returns the rule's conditions apart from addresses, interfaces and protocol.
+func (e entry) matches(l *layout) (list []match, err error) {
+	for data := e.data[l.header:e.field(l.target)]; len(data) > 0; {
+		if len(data) < extensionHeader {
+			return nil, fmt.Errorf("a match cut off after %d bytes", len(data))
+		}
+		size := int(binary.NativeEndian.Uint16(data))
+		if size < extensionHeader || size > len(data) {
+			return nil, fmt.Errorf("a match of %d bytes", size)
+		}
+		list = append(list, match{text(data[2:], extensionName), data[extensionHeader:size]})
+		data = data[size:]
+	}
+	return list, nil
+}
+
+// summary returns what a ruleset says of the rule.
+func (e entry) summary(l *layout) rule {
+	r := rule{target: e.jump, plain: e.anyPacket(l)}
+	matches, _ := e.matches(l) // checked by cutEntry
+	for _, m := range matches {
+		switch m.name {
+		case "comment":
+			r.comment = text(m.data, len(m.data))
+		case "conntrack", "state":
+		default:
+			r.plain = false
+		}
+	}
+	return r
+}
+
+// anyPacket reports whether the rule leaves addresses, interfaces and protocol open.
+func (e entry) anyPacket(l *layout) bool {
+	for i, b := range e.data[:l.flags+2] {
+		if b != 0 && (i != l.flags || b != l.gotoFlag) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,108 @@
+// Package legacytest writes rulesets in the shape that kube-proxy's three modes leave on a
+// node, with rules of other programs before, between and after: what migration tests load
+// with iptables-legacy-restore, iptables-nft-restore, ipset restore and nft -f. Rules have
+// counters that are not zero; load them with -c (--counters).
+package legacytest
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A Shape is the size of a cluster as one node sees it, in one family. Ports count from 0;
+// every kind of Service that kube-proxy tells apart recurs among any 30 of them.
+type Shape struct {
+	Family    nft.Family
+	Services  int
+	Endpoints int // of each Service that has any; at least 1
+	// Borrowed adds foreign rules that send to chains of kube-proxy's, in table nat.
+	Borrowed bool
+}
+
+// ClusterIP returns the cluster IP of Service i, which serves TCP port 80.
+func (s Shape) ClusterIP(i int) netip.Addr { return s.addr("10.96.0.0", "fd00:10:96::", i+1) }
+
+// Endpoint returns endpoint j of Service i, which serves TCP port 8080.
+func (s Shape) Endpoint(i, j int) netip.Addr {
+	return s.addr("10.244.0.0", "fd00:10:244::", 1+i*s.Endpoints+j)
+}
+
+// NodePort returns the node port of Service i, or false if it has none.
+func (s Shape) NodePort(i int) (port int, ok bool) { return 30000 + i%2000, i%5 == 1 }
+
+// Local reports whether Service i has a load balancer address, its external policy Local.
+func (s Shape) Local(i int) bool { return i%6 == 2 }
+
+// Refused reports whether Service i has no endpoints.
+func (s Shape) Refused(i int) bool { return i%10 == 7 }
+
+// affine reports whether Service i has session affinity.
+func (s Shape) affine(i int) bool { return i%10 == 4 }
+
+// loadBalancer returns the load balancer address of Service i.
+func (s Shape) loadBalancer(i int) netip.Addr { return s.addr("198.18.0.0", "fd00:198:18::", i+1) }
+
+// addr returns address n of a range.
+func (s Shape) addr(v4, v6 string, n int) netip.Addr {
+	base := netip.MustParseAddr(v4)
+	if s.Family == nft.IP6 {
+		base = netip.MustParseAddr(v6)
+	}
+	raw := base.AsSlice()
+	raw[len(raw)-1] += byte(n)
+	raw[len(raw)-2] += byte(n >> 8)
+	raw[len(raw)-3] += byte(n >> 16)
+	addr, _ := netip.AddrFromSlice(raw)
+	return addr
+}
+
+// host returns the address as iptables lists it, with the length of its prefix.
+func host(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// socket returns address and port as DNAT takes them.
+func socket(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
+
+// chainName returns the name of a chain of a Service or endpoint as kube-proxy forms it.
+func chainName(kind, of string) string {
+	sum := sha256.Sum256([]byte(of))
+	return "KUBE-" + kind + "-" + base32.StdEncoding.EncodeToString(sum[:])[:16]
+}
+
+// service returns the name of Service i.
+func service(i int) string { return fmt.Sprintf("shop/service-%d:http", i) }
+
+// proxyLine recognises what is kube-proxy's in the output of iptables-save: chains, rules
+// inside them and jumps to them. It is written without regard to the code under test.
+var proxyLine = regexp.MustCompile(`(^:|-A |-[jg] )KUBE-(` +
+	`SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY|` +
+	`NODE-PORT|LOAD-BALANCER|SOURCE-RANGES-FIREWALL|IPVS-FILTER|IPVS-OUT-FILTER|` +
+	`(SVC|SVL|SEP|FW|EXT|XLB)-[A-Z2-7]{16})( |$)`)
+
+// Foreign returns the output of iptables-save without kube-proxy's lines and without
+// comments, which have the time in them.
+func Foreign(saved string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(saved) {
+		if !strings.HasPrefix(line, "#") && !proxyLine.MatchString(strings.TrimSuffix(line, "\n")) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+// Proxys returns kube-proxy's lines of the output of iptables-save.
+func Proxys(saved string) string {
+	var found strings.Builder
+	for line := range strings.Lines(saved) {
+		if proxyLine.MatchString(strings.TrimSuffix(line, "\n")) {
+			found.WriteString(line)
+		}
+	}
+	return found.String()
+}

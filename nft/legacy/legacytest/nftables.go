@@ -1,0 +1,98 @@
+package legacytest
+
+import (
+	"fmt"
+	"strings"
+)
+
+// NFTables returns the text for nft -f of kube-proxy's own table in its nftables mode, and
+// of a table of somebody else's.
+func (s Shape) NFTables() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table %s kube-proxy {\n", s.Family)
+	s.nftMaps(&b)
+	s.nftBase(&b)
+	for i := range s.Services {
+		s.nftService(&b, i)
+	}
+	b.WriteString("}\n")
+	fmt.Fprintf(&b, "table %s admin {\n\tchain kube-proxy {\n\t\ttcp dport 22 counter packets 3 bytes 180 accept\n\t}\n}\n", s.Family)
+	return b.String()
+}
+
+// nftMaps are the maps by which kube-proxy finds a Service.
+func (s Shape) nftMaps(b *strings.Builder) {
+	addr := "ipv4_addr"
+	if s.ClusterIP(0).Is6() {
+		addr = "ipv6_addr"
+	}
+	var ips, services, nodePorts, refused []string
+	for i := range s.Services {
+		key := fmt.Sprintf("%s . tcp . 80", s.ClusterIP(i))
+		ips = append(ips, s.ClusterIP(i).String())
+		if s.Refused(i) {
+			refused = append(refused, fmt.Sprintf("%s comment %q : goto reject-chain", key, service(i)))
+			continue
+		}
+		services = append(services, fmt.Sprintf("%s : goto %s", key, nftChain("service", i)))
+		if port, ok := s.NodePort(i); ok {
+			nodePorts = append(nodePorts, fmt.Sprintf("tcp . %d : goto %s", port, nftChain("external", i)))
+		}
+	}
+	nftSet(b, "set cluster-ips", addr, ips)
+	nftSet(b, "map service-ips", addr+" . inet_proto . inet_service : verdict", services)
+	nftSet(b, "map service-nodeports", "inet_proto . inet_service : verdict", nodePorts)
+	nftSet(b, "map no-endpoint-services", addr+" . inet_proto . inet_service : verdict", refused)
+}
+
+// nftSet writes a set or map.
+func nftSet(b *strings.Builder, name, typ string, elements []string) {
+	fmt.Fprintf(b, "\t%s {\n\t\ttype %s\n", name, typ)
+	if len(elements) > 0 {
+		fmt.Fprintf(b, "\t\telements = { %s }\n", strings.Join(elements, ",\n\t\t\t"))
+	}
+	b.WriteString("\t}\n")
+}
+
+// nftBase writes the chains that do not depend on Services.
+func (s Shape) nftBase(b *strings.Builder) {
+	f := s.Family
+	for _, c := range [][2]string{
+		{"mark-for-masquerade", "mark set mark or 0x4000"},
+		{"masquerading", "mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random"},
+		{"reject-chain", "reject"},
+		{"services", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @service-ips\n\t\tfib daddr type local meta l4proto . th dport vmap @service-nodeports", f)},
+		{"service-endpoints-check", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @no-endpoint-services", f)},
+		{"cluster-ips-check", fmt.Sprintf("%s daddr @cluster-ips reject", f)},
+		{"nat-prerouting", "type nat hook prerouting priority dstnat; policy accept;\n\t\tjump services"},
+		{"nat-output", "type nat hook output priority -100; policy accept;\n\t\tjump services"},
+		{"nat-postrouting", "type nat hook postrouting priority srcnat; policy accept;\n\t\tjump masquerading"},
+		{"filter-input", "type filter hook input priority 0; policy accept;\n\t\tct state new jump service-endpoints-check"},
+		{"filter-forward", "type filter hook forward priority 0; policy accept;\n\t\tct state new jump service-endpoints-check\n\t\tct state new jump cluster-ips-check"},
+		{"filter-output", "type filter hook output priority 0; policy accept;\n\t\tct state new jump service-endpoints-check\n\t\tct state new jump cluster-ips-check"},
+	} {
+		fmt.Fprintf(b, "\tchain %s {\n\t\t%s\n\t}\n", c[0], c[1])
+	}
+}
+
+// nftService writes the chains of one Service.
+func (s Shape) nftService(b *strings.Builder, i int) {
+	if s.Refused(i) {
+		return
+	}
+	var ends []string
+	for j := range s.Endpoints {
+		ends = append(ends, fmt.Sprintf("%d : %s . 8080", j, s.Endpoint(i, j)))
+	}
+	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s tcp dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), s.Family, s.ClusterIP(i), s.Family, s.pods())
+	fmt.Fprintf(b, "\t\tmeta l4proto tcp dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Family, s.Endpoints, strings.Join(ends, ", "))
+	if _, ok := s.NodePort(i); ok {
+		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i), nftChain("service", i))
+	}
+}
+
+// nftChain names a chain of a Service as kube-proxy does.
+func nftChain(kind string, i int) string {
+	hash := strings.TrimPrefix(chainName("X", service(i)), "KUBE-X-")
+	return fmt.Sprintf("%s-%s-shop/service-%d/tcp/http", kind, hash[:8], i)
+}

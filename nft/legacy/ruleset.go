@@ -1,0 +1,147 @@
+package legacy
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A ruleset is what matters here of one iptables table, in either backend.
+type ruleset struct {
+	table  string
+	chains []chain
+}
+
+// A chain holds its rules in order. Names are unique within a table.
+type chain struct {
+	name  string
+	base  bool
+	rules []rule
+	// elsewhere says that something besides rules sends to the chain: with nf_tables, the
+	// element of a verdict map. Such a chain cannot be deleted.
+	elsewhere bool
+}
+
+// A rule is known by where it sends packets and, for the reader, by its comment.
+type rule struct {
+	target  string // the chain it jumps or goes to; empty for any other verdict
+	comment string
+	// plain says that the rule asks for nothing but a connection state.
+	plain bool
+}
+
+// A Jump is a rule that sends to a chain of kube-proxy's.
+type Jump struct {
+	Chain   string `json:"chain"`
+	Rule    int    `json:"rule"` // its number in the chain as iptables counts, from 1; of an element, 0
+	Target  string `json:"target"`
+	Comment string `json:"comment,omitempty"`
+}
+
+// String names the rule for an operator.
+func (j Jump) String() string {
+	if j.Rule == 0 {
+		return "an element of a verdict map, to " + j.Target
+	}
+	s := fmt.Sprintf("%s rule %d to %s", j.Chain, j.Rule, j.Target)
+	if j.Comment != "" {
+		s += fmt.Sprintf(" (%q)", j.Comment)
+	}
+	return s
+}
+
+// A fate is what becomes of a chain.
+type fate uint8
+
+const (
+	keeps   fate = iota // its rules stay, but for the jumps of kube-proxy's
+	leaves              // deleted
+	empties             // kube-proxy's, but foreign rules send to it: kept without its rules
+)
+
+// A removal is what takes kube-proxy's share out of a ruleset and leaves the rest.
+type removal struct {
+	fates   map[string]fate // of kube-proxy's chains; all others keep
+	jumps   []Jump          // rules to delete from chains that keep, in the ruleset's order
+	blocked []Jump          // foreign rules that keep a chain of kube-proxy's in place
+	foreign int             // rules that are not kube-proxy's
+	rules   int             // rules inside kube-proxy's chains that go
+}
+
+// newRemoval decides for every chain and rule of rs. It has no side effects.
+func newRemoval(rs ruleset) removal {
+	r := removal{fates: map[string]fate{}}
+	for _, c := range rs.chains {
+		if Classify(rs.table, c.name) == KubeProxy && !c.base {
+			r.fates[c.name] = leaves
+		}
+	}
+	for _, c := range rs.chains {
+		r.sort(rs.table, c)
+	}
+	for _, j := range r.blocked {
+		r.fates[j.Target] = empties
+	}
+	for _, c := range rs.chains {
+		if r.fates[c.name] == empties && marksOnly(c) {
+			r.fates[c.name] = keeps
+		}
+		if r.fates[c.name] != keeps {
+			r.rules += len(c.rules)
+		}
+	}
+	return r
+}
+
+// marksOnly reports whether the chain may keep its rules although it is kube-proxy's.
+func marksOnly(c chain) bool {
+	sends := func(r rule) bool { return r.target != "" }
+	return c.name == "KUBE-MARK-MASQ" && !slices.ContainsFunc(c.rules, sends)
+}
+
+// sort puts the rules of one chain into jumps, blocked and foreign.
+func (r *removal) sort(table string, c chain) {
+	_, ours := r.fates[c.name]
+	if ours && c.elsewhere {
+		r.blocked = append(r.blocked, Jump{Target: c.name})
+	}
+	if ours {
+		return
+	}
+	for i, rule := range c.rules {
+		_, sends := r.fates[rule.target]
+		jump := Jump{Chain: c.name, Rule: i + 1, Target: rule.target, Comment: rule.comment}
+		switch {
+		case sends && c.base && rule.plain && isEntrance(table, rule.target):
+			r.jumps = append(r.jumps, jump)
+			continue
+		case sends:
+			r.blocked = append(r.blocked, jump)
+		}
+		r.foreign++
+	}
+}
+
+// deletes returns the indexes of the rules of a chain that keeps which are to be deleted.
+func (r *removal) deletes(chain string) map[int]bool {
+	rules := map[int]bool{}
+	for _, j := range r.jumps {
+		if j.Chain == chain {
+			rules[j.Rule-1] = true
+		}
+	}
+	return rules
+}
+
+// empty reports whether there is nothing to change in rs.
+func (r *removal) empty(rs ruleset) bool {
+	if len(r.jumps) > 0 {
+		return false
+	}
+	for _, c := range rs.chains {
+		f, ours := r.fates[c.name]
+		if ours && (f == leaves || f == empties && len(c.rules) > 0) {
+			return false
+		}
+	}
+	return true
+}

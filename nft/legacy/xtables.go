@@ -1,0 +1,140 @@
+package legacy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// replaceAttempts is how often a table that others write meanwhile is read again. Each
+// attempt takes milliseconds, and writers that honour the lock do not cause any.
+const replaceAttempts = 20
+
+// errBusy is the remedy after the last attempt.
+var errBusy = errors.New("other programs keep changing it; nothing was changed; stop kube-proxy and try again")
+
+// xtablesTables returns the tables of ours that exist in family f: the kernel creates a
+// table for whoever asks for it, and its hooks cost every packet something.
+func xtablesTables(f nft.Family) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join("/proc/thread-self/net", layoutOf(f).names))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the module is not loaded
+	}
+	if err != nil {
+		return nil, err
+	}
+	exist := strings.Fields(string(data))
+	return slices.DeleteFunc(slices.Clone(iptablesTables[:]), func(table string) bool {
+		return !slices.Contains(exist, table)
+	}), nil
+}
+
+// A xtable is a table of ip_tables or ip6_tables as it was at one moment.
+type xtable struct {
+	hooks hookTable
+	data  []byte
+	rules *blob
+}
+
+// read takes the table from the kernel.
+func (s *socket) read(table string) (*xtable, error) {
+	hooks, data, err := s.snapshot(table)
+	for range replaceAttempts {
+		if !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		hooks, data, err = s.snapshot(table)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rules, err := decodeBlob(s.layout, hooks, data)
+	if err != nil {
+		return nil, fmt.Errorf("a form that kube-nft does not know: %w; use iptables-legacy", err)
+	}
+	return &xtable{hooks, data, rules}, nil
+}
+
+// clean takes kube-proxy's share out of a table. The table is another one at once, and
+// the counters of the rules that stay go on from where they were.
+func (s *socket) clean(ctx context.Context, table string) error {
+	for range replaceAttempts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := s.tryClean(table)
+		if !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+	}
+	return errBusy
+}
+
+// tryClean returns EAGAIN if the table changed between reading and writing. The kernel
+// notices another number of rules; the rest is compared at the last moment.
+func (s *socket) tryClean(table string) error {
+	have, err := s.read(table)
+	if err != nil {
+		return err
+	}
+	rs := have.rules.ruleset(table)
+	removal := newRemoval(rs)
+	if removal.empty(rs) {
+		return nil
+	}
+	rest := have.rules.without(removal)
+	hooks, data, err := rest.encode()
+	if err != nil {
+		return err
+	}
+	now, err := s.read(table)
+	if err != nil {
+		return err
+	}
+	if !have.equal(now) {
+		return unix.EAGAIN
+	}
+	counters, err := s.replace(table, have.hooks.entries, hooks, data)
+	if err != nil {
+		return err
+	}
+	if err := s.addCounters(table, pick(counters, rest.order())); err != nil {
+		return fmt.Errorf("removed, but the counters of the other rules were reset: %w", err)
+	}
+	return nil
+}
+
+// pick returns the counters with the given indexes, in that order.
+func pick(counters []byte, indexes []int) []byte {
+	picked := make([]byte, 0, len(indexes)*counterLen)
+	for _, i := range indexes {
+		picked = append(picked, counters[i*counterLen:(i+1)*counterLen]...)
+	}
+	return picked
+}
+
+// equal reports whether two snapshots hold the same rules, whatever their counters.
+func (x *xtable) equal(y *xtable) bool {
+	return x.hooks == y.hooks && bytes.Equal(x.uncounted(), y.uncounted())
+}
+
+// uncounted returns the rules with their counters at zero.
+func (x *xtable) uncounted() []byte {
+	data := bytes.Clone(x.data)
+	l := x.rules.layout
+	for off := 0; off < len(data); {
+		clear(data[off+l.counters : off+l.counters+counterLen])
+		off += entry{data: data[off:]}.field(l.target + 2)
+	}
+	return data
+}
