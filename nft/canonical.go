@@ -1,0 +1,119 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Raw is a rule as the kernel holds it: the content of NFTA_RULE_EXPRESSIONS.
+type Raw struct{ Expressions string }
+
+// text names the expressions; it is no nft syntax.
+func (s Raw) text(Family) string {
+	var names []string
+	items := attributes{b: []byte(s.Expressions)}
+	for items.next() {
+		name := strings.TrimRight(string(find(items.value, unix.NFTA_EXPR_NAME)), "\x00")
+		names = append(names, plainComment(name))
+	}
+	return "# expressions: " + strings.Join(names, " ")
+}
+
+func (s Raw) encode(e *encoder) { e.buf = append(e.buf, s.Expressions...) }
+
+// Equal reports whether two rules do the same in a table of family f: whether they are made
+// of the same expressions. Comments and the values of counters do not matter. Either rule may
+// have been read from the kernel.
+func (r Rule) Equal(f Family, other Rule) bool {
+	return string(r.canonical(f)) == string(other.canonical(f))
+}
+
+// canonical brings the rule's expressions into the one form that everything equal has.
+func (r Rule) canonical(f Family) []byte {
+	e := encoder{family: f}
+	r.encode(&e)
+	var c wire
+	items := attributes{b: e.buf}
+	for items.next() {
+		at := c.open(unix.NFTA_LIST_ELEM)
+		c.expression(items.value)
+		c.close(at)
+	}
+	return c.buf
+}
+
+// expression appends the canonical form of one expression. What counts is its state and left
+// out.
+func (w *wire) expression(b []byte) {
+	name := string(find(b, unix.NFTA_EXPR_NAME))
+	w.bytes(unix.NFTA_EXPR_NAME, name)
+	if name == "counter\x00" {
+		return
+	}
+	at := w.open(unix.NFTA_EXPR_DATA)
+	w.sorted(name, find(b, unix.NFTA_EXPR_DATA))
+	w.close(at)
+}
+
+// sorted appends an expression's attributes by type, without those that say nothing.
+func (w *wire) sorted(name string, b []byte) {
+	var list []attributes
+	attrs := attributes{b: b}
+	for attrs.next() {
+		if !attrs.idle(name) {
+			list = append(list, attrs)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b attributes) int { return int(a.typ) - int(b.typ) })
+	for _, a := range list {
+		w.head(a.typ, len(a.value))
+		w.buf = append(w.buf, plainNested(a.value, maxNested)...)
+		w.pad()
+	}
+}
+
+// idle reports whether an attribute of the named expression says nothing: flags, operations
+// and the like that are zero, which the kernel lists and a writer need not mention; the
+// identity of a set within the batch that made it; and the code of a TCP reset.
+func (a *attributes) idle(name string) bool {
+	switch strings.TrimRight(name, "\x00") {
+	case "lookup":
+		return a.typ == unix.NFTA_LOOKUP_SET_ID || a.typ == unix.NFTA_LOOKUP_FLAGS && a.isZero()
+	case "dynset":
+		return a.typ == unix.NFTA_DYNSET_SET_ID || a.typ == unix.NFTA_DYNSET_FLAGS && a.isZero()
+	case "bitwise":
+		const operation = 6 // NFTA_BITWISE_OP
+		return a.typ == operation && a.isZero()
+	case "numgen":
+		return a.typ == unix.NFTA_NG_OFFSET && a.isZero()
+	case "nat":
+		return a.typ == unix.NFTA_NAT_FLAGS && a.isZero()
+	case "masq":
+		return a.typ == unix.NFTA_MASQ_FLAGS && a.isZero()
+	case "reject":
+		return a.typ == unix.NFTA_REJECT_ICMP_CODE && a.isZero()
+	}
+	return false
+}
+
+func (a *attributes) isZero() bool { return len(bytes.Trim(a.value, "\x00")) == 0 }
+
+// maxNested is how deep attributes are nested in any expression, and more.
+const maxNested = 8
+
+// plainNested is a value without the flag that marks nested attributes, which the kernel
+// sets, or does not, as it likes. It is applied to anything that looks like attributes, in
+// both rules of a comparison alike.
+func plainNested(b []byte, depth int) []byte {
+	out := slices.Clone(b)
+	attrs := attributes{b: out}
+	for depth > 0 && attrs.next() {
+		binary.NativeEndian.PutUint16(out[attrs.at+2:], attrs.typ)
+		copy(attrs.value, plainNested(attrs.value, depth-1))
+	}
+	return out
+}

@@ -1,0 +1,205 @@
+package nft
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// The decoders take the attributes of one message each, and any bytes at all: what they do
+// not understand comes out as something that equals nothing of ours.
+
+// decodeTable returns the table without its content.
+func decodeTable(f Family, b []byte) (name string, t *Table) {
+	t = &Table{Family: f, Sets: make(map[string]*Elements), Chains: make(map[string]*Chain)}
+	attrs := attributes{b: b}
+	var flags uint32
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_TABLE_NAME:
+			name = attrs.name()
+		case unix.NFTA_TABLE_FLAGS:
+			flags = attrs.uint32()
+		case attrTableUserdata:
+			t.Comment = decodeComment(attrs.value)
+		}
+	}
+	if odd := flags &^ (tableFlagOwner | tableFlagPersist); odd != 0 {
+		t.Comment += fmt.Sprintf(" (flags %#x)", odd) // dormant, for one
+	}
+	return name, t
+}
+
+// decodeComment finds the comment in the userdata of a table or an element.
+func decodeComment(b []byte) string {
+	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
+		value := b[2 : 2+int(b[1])]
+		if b[0] == 0 { // the comment, in both
+			if n := len(value); n > 0 && value[n-1] == 0 {
+				value = value[:n-1]
+			}
+			return string(value)
+		}
+		b = b[2+len(value):]
+	}
+	return ""
+}
+
+// decodeChain returns the chain without rules. A base chain whose policy is not accept has
+// the policy in its type, which so equals none of ours.
+func decodeChain(b []byte) (table string, c *Chain) {
+	c = &Chain{}
+	var typ string
+	policy := uint32(expr.VerdictAccept)
+	attrs := attributes{b: b}
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_CHAIN_TABLE:
+			table = attrs.name()
+		case unix.NFTA_CHAIN_NAME:
+			c.Name = attrs.name()
+		case unix.NFTA_CHAIN_HOOK:
+			c.Hook = decodeHook(attrs.value)
+		case unix.NFTA_CHAIN_POLICY:
+			policy = attrs.uint32()
+		case unix.NFTA_CHAIN_TYPE:
+			typ = attrs.name()
+		}
+	}
+	if c.Hook != nil {
+		c.Hook.Type = typ
+		if policy != uint32(expr.VerdictAccept) {
+			c.Hook.Type += fmt.Sprintf(" (policy %d)", policy)
+		}
+	}
+	return table, c
+}
+
+func decodeHook(b []byte) *Hook {
+	h := &Hook{Point: "unknown"}
+	attrs := attributes{b: b}
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_HOOK_HOOKNUM:
+			for name, number := range hookNumbers {
+				if number == attrs.uint32() {
+					h.Point = name
+				}
+			}
+		case unix.NFTA_HOOK_PRIORITY:
+			h.Priority = int32(attrs.uint32())
+		}
+	}
+	return h
+}
+
+func decodeRule(b []byte) (table, chain string, rule Rule) {
+	rule = Rule{Raw{}}
+	attrs := attributes{b: b}
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_RULE_TABLE:
+			table = attrs.name()
+		case unix.NFTA_RULE_CHAIN:
+			chain = attrs.name()
+		case unix.NFTA_RULE_EXPRESSIONS:
+			rule = Rule{Raw{Expressions: string(attrs.value)}}
+		}
+	}
+	return table, chain, rule
+}
+
+// decodeSet returns the definition of a set. If it is not one that a Set can describe, in
+// kind, flags or anything that the kernel does with elements, Key is empty.
+func decodeSet(f Family, b []byte) (table string, s *Set) {
+	var d setDecoder
+	d.read(b)
+	s = &Set{
+		Name: d.name, Size: d.size, Counters: d.counter,
+		Key: fieldsOf(f, d.keyType), Data: fieldsOf(f, d.dataType), Verdicts: d.dataType == unix.NFT_DATA_VERDICT,
+		Interval: d.flags&unix.NFT_SET_INTERVAL != 0, Dynamic: d.flags&unix.NFT_SET_EVAL != 0,
+	}
+	if d.odd || s.flags() != d.flags || s.keyLen(f) != int(d.keyLen) || s.isMap() && s.dataLenOnWire(f) != d.dataLen {
+		s.Key, s.Data = nil, nil
+	}
+	return d.table, s
+}
+
+// setDecoder holds the attributes of a set.
+type setDecoder struct {
+	table, name       string
+	flags             uint32
+	keyType, keyLen   uint32
+	dataType, dataLen uint32
+	size              uint32
+	counter           bool
+	odd               bool // it has something that no set of ours has
+}
+
+func (d *setDecoder) read(b []byte) {
+	attrs := attributes{b: b}
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_SET_TABLE:
+			d.table = attrs.name()
+		case unix.NFTA_SET_NAME:
+			d.name = attrs.name()
+		case unix.NFTA_SET_FLAGS:
+			d.flags = attrs.uint32()
+		case unix.NFTA_SET_KEY_TYPE:
+			d.keyType = attrs.uint32()
+		case unix.NFTA_SET_KEY_LEN:
+			d.keyLen = attrs.uint32()
+		default:
+			d.readOptional(&attrs)
+		}
+	}
+}
+
+func (d *setDecoder) readOptional(attrs *attributes) {
+	switch attrs.typ {
+	case unix.NFTA_SET_DATA_TYPE:
+		d.dataType = attrs.uint32()
+	case unix.NFTA_SET_DATA_LEN:
+		d.dataLen = attrs.uint32()
+	case unix.NFTA_SET_DESC:
+		description := attributes{b: attrs.value}
+		for description.next() {
+			if description.typ == unix.NFTA_SET_DESC_SIZE {
+				d.size = description.uint32()
+			}
+		}
+	case attrSetExpr:
+		d.counter = string(find(attrs.value, unix.NFTA_EXPR_NAME)) == "counter\x00"
+		d.odd = d.odd || !d.counter
+	case attrSetExpressions, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL:
+		d.odd = true
+	}
+}
+
+// fieldsOf turns nft's type number back into fields; nil if there are others among them.
+func fieldsOf(f Family, typ uint32) (fields []Field) {
+	if typ == unix.NFT_DATA_VERDICT {
+		return nil
+	}
+	for ; typ != 0; typ >>= typeBits {
+		field, ok := fieldOf(f, typ&(1<<typeBits-1))
+		if !ok {
+			return nil
+		}
+		fields = append(fields, field)
+	}
+	slices.Reverse(fields)
+	return fields
+}
+
+func fieldOf(f Family, typ uint32) (Field, bool) {
+	for _, field := range []Field{FieldAddr, FieldProtocol, FieldPort, FieldIndex} {
+		if field.dataType(f) == typ {
+			return field, true
+		}
+	}
+	return 0, false
+}

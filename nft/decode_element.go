@@ -1,0 +1,193 @@
+package nft
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// elementDecoder collects the elements of one set.
+type elementDecoder struct {
+	ranges   rangeKind
+	keyLen   int
+	elements map[string]Element
+	points   []point
+	verdicts map[string]string // those met so far: elements share few
+}
+
+// A point is an element of a set of ranges: the first key of one, or the first key behind.
+type point struct {
+	key     string
+	end     bool
+	element Element
+}
+
+func newElementDecoder(f Family, s *Set) *elementDecoder {
+	return &elementDecoder{
+		ranges: s.ranges(), keyLen: s.keyLen(f),
+		elements: make(map[string]Element), verdicts: make(map[string]string),
+	}
+}
+
+// message takes the attributes of one message of the dump.
+func (d *elementDecoder) message(b []byte) {
+	items := attributes{b: find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)}
+	for items.next() {
+		d.element(items.value)
+	}
+}
+
+func (d *elementDecoder) element(b []byte) {
+	var key, keyEnd []byte
+	var el Element
+	end := false
+	attrs := attributes{b: b}
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_SET_ELEM_KEY:
+			key = find(attrs.value, unix.NFTA_DATA_VALUE)
+		case attrElemKeyEnd:
+			keyEnd = find(attrs.value, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_DATA:
+			el.Data = d.data(attrs.value)
+		case unix.NFTA_SET_ELEM_FLAGS:
+			end = attrs.uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_USERDATA:
+			el.Comment = decodeComment(attrs.value)
+		case unix.NFTA_SET_ELEM_TIMEOUT:
+			el.life().Timeout = milliseconds(attrs.uint64())
+		case unix.NFTA_SET_ELEM_EXPIRATION:
+			el.life().Expires = milliseconds(attrs.uint64())
+		}
+	}
+	d.add(key, keyEnd, end, el)
+}
+
+// add files an element; a key of another length than the set's is passed over.
+func (d *elementDecoder) add(key, keyEnd []byte, end bool, el Element) {
+	switch {
+	case len(key) != d.keyLen:
+	case d.ranges == twoPoints:
+		d.points = append(d.points, point{string(key), end, el})
+	case d.ranges == twoKeys && len(keyEnd) == d.keyLen:
+		d.elements[string(key)+string(keyEnd)] = el
+	case d.ranges == twoKeys: // a range of one key
+		d.elements[string(key)+string(key)] = el
+	default:
+		d.elements[string(key)] = el
+	}
+}
+
+// data returns raw data, or a verdict in words.
+func (d *elementDecoder) data(b []byte) string {
+	if value := find(b, unix.NFTA_DATA_VALUE); value != nil {
+		return string(value)
+	}
+	verdict := find(b, unix.NFTA_DATA_VERDICT)
+	if words, ok := d.verdicts[string(verdict)]; ok {
+		return words
+	}
+	words := verdictWords(verdict)
+	d.verdicts[string(verdict)] = words
+	return words
+}
+
+// verdictWords is a verdict in nft's words.
+func verdictWords(b []byte) string {
+	var kind expr.VerdictKind
+	var chain string
+	attrs := attributes{b: b}
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_VERDICT_CODE:
+			kind = expr.VerdictKind(int32(attrs.uint32()))
+		case unix.NFTA_VERDICT_CHAIN:
+			chain = attrs.name()
+		}
+	}
+	switch kind {
+	case expr.VerdictGoto:
+		return "goto " + chain
+	case expr.VerdictJump:
+		return "jump " + chain
+	case expr.VerdictDrop:
+		return "drop"
+	case expr.VerdictAccept:
+		return "accept"
+	case expr.VerdictReturn:
+		return "return"
+	}
+	return "unknown"
+}
+
+func (e *Element) life() *Life {
+	if e.Life == nil {
+		e.Life = new(Life)
+	}
+	return e.Life
+}
+
+// milliseconds is a number of the kernel as a duration; the longest one if it is longer.
+func milliseconds(n uint64) time.Duration {
+	const longest = uint64(1<<63-1) / uint64(time.Millisecond)
+	return time.Duration(min(n, longest)) * time.Millisecond
+}
+
+// finish returns the elements; those of a set of ranges are made of their points.
+func (d *elementDecoder) finish() map[string]Element {
+	slices.SortFunc(d.points, func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), compareEnd(a.end, b.end))
+	})
+	for i, p := range d.points {
+		if !p.end {
+			d.elements[p.key+d.lastKey(d.points[i+1:])] = p.element
+		}
+	}
+	return d.elements
+}
+
+// compareEnd puts the end of one range before the beginning of the next.
+func compareEnd(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// lastKey is the last key of a range, which the next point tells: it is the first one behind.
+// Without one the range reaches to the end.
+func (d *elementDecoder) lastKey(after []point) string {
+	if len(after) > 0 {
+		return predecessor(after[0].key)
+	}
+	last := make([]byte, d.keyLen)
+	for i := range last {
+		last[i] = 0xff
+	}
+	return string(last)
+}
+
+// predecessor is the key before key, in network order; before the first comes the last.
+func predecessor(key string) string {
+	b := []byte(key)
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i]--
+		if b[i] != 0xff {
+			break
+		}
+	}
+	return string(b)
+}
+
+// isEndPoint reports whether an element, as it is sent, is the end of a range.
+func isEndPoint(b []byte) bool {
+	flags := find(b, unix.NFTA_SET_ELEM_FLAGS)
+	return len(flags) == 4 && binary.BigEndian.Uint32(flags)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+}

@@ -1,0 +1,240 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+)
+
+// maxList is where a list of elements goes on in the next message. A list is one attribute,
+// of at most 64 KiB; an element of ours takes less than 1 KiB.
+const maxList = maxAttr - 1024
+
+// elements writes elements of a set, in as many messages as it takes. It allocates nothing
+// for an element.
+func (e *encoder) elements(i int, op *Op) {
+	typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), uint16(flagsCreate)
+	if op.Verb == Delete {
+		typ, flags = unix.NFT_MSG_DELSETELEM, unix.NLM_F_REQUEST
+	}
+	shape := e.shape(op)
+	for next := 0; next < len(op.Elements) && e.err == nil; {
+		first := next
+		e.message(i, first, typ, flags, func() {
+			e.name(unix.NFTA_SET_ELEM_LIST_SET, op.Set.Name)
+			list := e.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for next < len(op.Elements) && len(e.buf)-list < maxList && e.err == nil {
+				e.element(&shape, &op.Elements[next])
+				next++
+			}
+			e.close(list)
+		})
+	}
+}
+
+// elementShape is what all elements of an operation have in common.
+type elementShape struct {
+	keyLen   int
+	ranges   rangeKind
+	verdicts bool
+	keysOnly bool // of a deletion
+}
+
+// rangeKind is how the kernel takes an element that is a range.
+type rangeKind uint8
+
+const (
+	noRange   rangeKind = iota
+	twoKeys             // one element with the first and the last key
+	twoPoints           // two elements: where the range begins, and where the next gap does
+)
+
+func (e *encoder) shape(op *Op) elementShape {
+	return elementShape{
+		keyLen: op.Set.keyLen(e.family), ranges: op.Set.ranges(),
+		verdicts: op.Set.Verdicts, keysOnly: op.Verb == Delete,
+	}
+}
+
+func (s *Set) ranges() rangeKind {
+	switch {
+	case !s.Interval:
+		return noRange
+	case len(s.Key) > 1:
+		return twoKeys
+	}
+	return twoPoints
+}
+
+// wantKey is the length that the key of an element must have.
+func (s *elementShape) wantKey() int {
+	if s.ranges == noRange {
+		return s.keyLen
+	}
+	return 2 * s.keyLen
+}
+
+func (e *encoder) element(s *elementShape, el *KeyedElement) {
+	if len(el.Key) != s.wantKey() {
+		e.fail(fmt.Errorf("the key has %d bytes instead of %d", len(el.Key), s.wantKey()))
+		return
+	}
+	switch first, last := el.Key[:s.keyLen], el.Key[len(el.Key)-s.keyLen:]; s.ranges {
+	case noRange:
+		e.oneElement(s, el, first, "", false)
+	case twoKeys:
+		e.oneElement(s, el, first, last, false)
+	default:
+		end, ok := successor(last)
+		e.oneElement(s, el, first, "", !ok)
+		if ok {
+			e.endPoint(end[:len(last)])
+		}
+	}
+}
+
+// oneElement writes an element; open says that its range has no end.
+func (e *encoder) oneElement(s *elementShape, el *KeyedElement, key, keyEnd string, open bool) {
+	at := e.open(unix.NFTA_LIST_ELEM)
+	e.value(unix.NFTA_SET_ELEM_KEY, key)
+	if keyEnd != "" {
+		e.value(attrElemKeyEnd, keyEnd)
+	}
+	if !s.keysOnly {
+		e.content(s, el, open)
+	}
+	e.close(at)
+}
+
+func (e *encoder) content(s *elementShape, el *KeyedElement, open bool) {
+	switch {
+	case s.verdicts:
+		e.verdict(el.Data)
+	case el.Data != "":
+		e.value(unix.NFTA_SET_ELEM_DATA, el.Data)
+	}
+	if el.Life != nil {
+		e.life(el.Life)
+	}
+	e.elementUserdata(el.Comment, open)
+}
+
+// value writes raw data (struct nft_data).
+func (e *encoder) value(typ uint16, data string) {
+	at := e.open(typ)
+	e.bytes(unix.NFTA_DATA_VALUE, data)
+	e.close(at)
+}
+
+// endPoint writes the first key behind a range.
+func (e *encoder) endPoint(key []byte) {
+	at := e.open(unix.NFTA_LIST_ELEM)
+	value := e.open(unix.NFTA_SET_ELEM_KEY)
+	e.head(unix.NFTA_DATA_VALUE, len(key))
+	e.buf = append(e.buf, key...)
+	e.pad()
+	e.close(value)
+	e.uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+	e.close(at)
+}
+
+// firstSegment says that a set of ranges begins with a gap. nft writes it with the first
+// elements; here it comes with the set, whichever elements follow.
+func (e *encoder) firstSegment(i int, s *Set) {
+	var zero [16]byte
+	e.message(i, 0, unix.NFT_MSG_NEWSETELEM, flagsCreate, func() {
+		e.name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		list := e.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		e.endPoint(zero[:s.keyLen(e.family)])
+		e.close(list)
+	})
+}
+
+// successor is the key after key, in network order; ok is false for the last one of all.
+func successor(key string) (next [16]byte, ok bool) {
+	copy(next[:], key)
+	for i := len(key) - 1; i >= 0; i-- {
+		next[i]++
+		if next[i] != 0 {
+			return next, true
+		}
+	}
+	return next, false
+}
+
+func (e *encoder) verdict(words string) {
+	kind, chain, ok := verdictOf(words)
+	if !ok {
+		e.fail(fmt.Errorf("unknown verdict %q", words))
+		return
+	}
+	at := e.open(unix.NFTA_SET_ELEM_DATA)
+	verdict := e.open(unix.NFTA_DATA_VERDICT)
+	e.uint32(unix.NFTA_VERDICT_CODE, uint32(kind))
+	if chain != "" {
+		e.name(unix.NFTA_VERDICT_CHAIN, chain)
+	}
+	e.close(verdict)
+	e.close(at)
+}
+
+// verdictOf reads a verdict in nft's words.
+func verdictOf(words string) (kind expr.VerdictKind, chain string, ok bool) {
+	word, chain, _ := strings.Cut(words, " ")
+	switch word {
+	case "goto":
+		return expr.VerdictGoto, chain, chain != ""
+	case "jump":
+		return expr.VerdictJump, chain, chain != ""
+	case "drop":
+		return expr.VerdictDrop, chain, chain == ""
+	case "accept":
+		return expr.VerdictAccept, chain, chain == ""
+	case "return":
+		return expr.VerdictReturn, chain, chain == ""
+	}
+	return 0, "", false
+}
+
+func (e *encoder) life(l *Life) {
+	e.uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(l.Timeout/time.Millisecond))
+	if l.Expires != 0 {
+		e.uint64(unix.NFTA_SET_ELEM_EXPIRATION, uint64(l.Expires/time.Millisecond))
+	}
+}
+
+// elementUserdata is the element's comment and, for nft alone, that its range has no end.
+func (e *encoder) elementUserdata(comment string, open bool) {
+	if comment == "" && !open {
+		return
+	}
+	comment = plainComment(comment)
+	at := len(e.buf)
+	e.head(unix.NFTA_SET_ELEM_USERDATA, 0)
+	if comment != "" {
+		e.buf = append(e.buf, byte(userdata.NFTNL_UDATA_SET_ELEM_COMMENT), byte(len(comment)+1))
+		e.buf = append(e.buf, comment...)
+		e.buf = append(e.buf, 0)
+	}
+	if open {
+		e.buf = append(e.buf, byte(userdata.NFTNL_UDATA_SET_ELEM_FLAGS), 4)
+		e.buf = binary.NativeEndian.AppendUint32(e.buf, userdata.NFTNL_UDATA_SET_ELEM_F_INTERVAL_OPEN)
+	}
+	e.close(at)
+	e.pad()
+}
+
+// elementSize is about what an element takes in the batch, rather more than less.
+func elementSize(el *KeyedElement) int {
+	const headers = 56 // of the element, key, data, verdict and comment, and padding
+	size := headers + len(el.Key) + len(el.Data) + len(el.Comment)
+	if el.Life != nil {
+		size += 24
+	}
+	return size
+}

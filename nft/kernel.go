@@ -1,0 +1,181 @@
+package nft
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Kernel is a lasting connection to nf_tables in the network namespace in which it was
+// opened. It is for one goroutine at a time.
+type Kernel struct {
+	conn *netlink.Conn
+	raw  syscall.RawConn
+	seq  uint32 // of the next message
+	sent int    // the longest batch that the send buffer has been made for
+	buf  []byte // what is received
+}
+
+// The kernel answers a dump in pieces of at most 32 KiB. Errors wait in the receive buffer
+// until all of the batch has been worked on, each in about 1 KiB.
+const (
+	receiveLen    = 64 << 10
+	receiveBuffer = 8 << 20
+)
+
+// Open opens the connection. It takes no privilege but what Commit and Read need later,
+// CAP_NET_ADMIN.
+func Open() (*Kernel, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open nf_tables: %w%s", err, accessRemedy(err))
+	}
+	k := &Kernel{conn: conn, seq: 1, buf: make([]byte, receiveLen)}
+	if err := k.configure(); err != nil {
+		return nil, errors.Join(fmt.Errorf("set up the netlink socket: %w", err), conn.Close())
+	}
+	return k, nil
+}
+
+// configure asks for errors that say where in a message they are, but do not repeat it.
+func (k *Kernel) configure() (err error) {
+	for _, option := range []netlink.ConnOption{netlink.ExtendedAcknowledge, netlink.CapAcknowledge} {
+		if err := k.conn.SetOption(option, true); err != nil {
+			return err
+		}
+	}
+	if k.raw, err = k.conn.SyscallConn(); err != nil {
+		return err
+	}
+	return k.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
+}
+
+// Close closes the connection.
+func (k *Kernel) Close() error { return k.conn.Close() }
+
+// Commit makes the kernel apply the batch: all of it, or nothing if it returns an *OpError or
+// a *BatchError. After ErrUnknownOutcome either may be the case. A batch that has been sent
+// cannot be cancelled; ctx is looked at before. An empty batch is not sent.
+func (k *Kernel) Commit(ctx context.Context, b Batch) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return k.commit(&b, scope{table: TableName})
+}
+
+// commit encodes and sends a batch about some table.
+func (k *Kernel) commit(b *Batch, s scope) error {
+	x, err := encodeBatch(b, s, k.seq)
+	if err != nil || len(x.refs) == 0 {
+		return err
+	}
+	k.seq += uint32(len(x.refs)) + 2
+	if err := k.reserve(len(x.buf)); err != nil {
+		return fmt.Errorf("enlarge the send buffer: %w", err)
+	}
+	if err := k.send(x.buf); err != nil {
+		return &BatchError{Bytes: len(x.buf), Err: err}
+	}
+	return k.outcome(x, b)
+}
+
+// reserve makes the send buffer large enough for a batch of n bytes. Without CAP_NET_ADMIN
+// in the initial user namespace net.core.wmem_max limits it; send then fails if it was not
+// enough.
+func (k *Kernel) reserve(n int) error {
+	if n <= k.sent {
+		return nil
+	}
+	k.sent = n
+	return k.setBuffer(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, n)
+}
+
+func (k *Kernel) setBuffer(force, normal, n int) (err error) {
+	controlErr := k.raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, force, n) != nil {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, normal, n)
+		}
+	})
+	return errors.Join(controlErr, err)
+}
+
+// send hands over messages in one system call. For a batch it returns when the kernel has
+// worked on all of it.
+func (k *Kernel) send(b []byte) (err error) {
+	to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+	rawErr := k.raw.Write(func(fd uintptr) bool {
+		err = unix.Sendto(int(fd), b, 0, to)
+		return err != unix.EAGAIN
+	})
+	return cmp.Or(rawErr, err)
+}
+
+// outcome collects the answers to a batch. They are all there when the batch has been sent.
+func (k *Kernel) outcome(x *encoding, b *Batch) (err error) {
+	done, lost := false, false
+	last := x.first + uint32(len(x.refs))
+	for {
+		n, from, recvErr := k.receive(false)
+		if recvErr == unix.ENOBUFS {
+			lost = true // those that came before are still to be received
+			continue
+		}
+		if recvErr != nil {
+			break
+		}
+		if from != 0 {
+			continue
+		}
+		replies(k.buf[:n], func(r reply) {
+			index := int(int32(r.seq - x.first))
+			if r.typ != unix.NLMSG_ERROR || index < 0 || index > len(x.refs)+1 {
+				return
+			}
+			a := r.ack()
+			switch {
+			case a.errno == 0:
+				done = done || r.seq == last
+			case err == nil:
+				err = x.refusal(b, index-1, a)
+			}
+		})
+	}
+	if err == nil && (!done || lost) {
+		return ErrUnknownOutcome
+	}
+	return err
+}
+
+// refusal is the error for a refused message, or for the begin or end of the batch.
+func (x *encoding) refusal(b *Batch, index int, a ack) error {
+	var err error = a.errno
+	if a.text != "" {
+		err = fmt.Errorf("%w: %s", a.errno, a.text)
+	}
+	if index < 0 || index >= len(x.refs) {
+		return &BatchError{Bytes: len(x.buf), Err: err}
+	}
+	return x.opError(b, index, a.offset, err)
+}
+
+// receive reads one datagram into buf and returns the port of the sender; the kernel's is 0.
+// Without wait it returns EAGAIN if there is none.
+func (k *Kernel) receive(wait bool) (n int, from uint32, err error) {
+	rawErr := k.raw.Read(func(fd uintptr) bool {
+		var sender unix.Sockaddr
+		n, sender, err = unix.Recvfrom(int(fd), k.buf, unix.MSG_DONTWAIT)
+		if sa, ok := sender.(*unix.SockaddrNetlink); ok {
+			from = sa.Pid
+		}
+		return err != unix.EAGAIN || !wait
+	})
+	if rawErr != nil {
+		return 0, 0, rawErr
+	}
+	return n, from, err
+}

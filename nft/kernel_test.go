@@ -1,0 +1,60 @@
+package nft
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+func sortedSets(t *Table) []string { return slices.SortedFunc(maps.Keys(t.Sets), setLess) }
+
+func sortedChains(t *Table) []*Chain { return slices.SortedFunc(maps.Values(t.Chains), chainLess) }
+
+// openKernel opens a Kernel in the namespace of the calling goroutine.
+func openKernel(t testing.TB) *Kernel {
+	t.Helper()
+	k, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+func commit(t testing.TB, k *Kernel, b Batch) {
+	t.Helper()
+	if err := k.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkTriangle holds tables against the kernel: our batch lists as our text, and our text
+// loaded by nft lists as itself.
+func checkTriangle(t *testing.T, k *Kernel, tables Tables) {
+	t.Helper()
+	want := tables.Text()
+	commit(t, k, creation(tables))
+	if diff := cmp.Diff(lines(want), lines(netns.Run(t, "", "nft", "list", "ruleset"))); diff != "" {
+		t.Errorf("after our batch (-want +got):\n%s", diff)
+	}
+	netns.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
+	if diff := cmp.Diff(lines(want), lines(netns.Run(t, "", "nft", "list", "ruleset"))); diff != "" {
+		t.Errorf("after our text (-want +got):\n%s", diff)
+	}
+}
+
+func lines(s string) []string { return strings.Split(s, "\n") }
+
+func TestStatementsInKernel(t *testing.T) {
+	netns.New(t)
+	checkTriangle(t, openKernel(t), statementTables())
+}

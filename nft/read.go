@@ -1,0 +1,215 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxReads is how often a read begins anew because somebody changed nf_tables meanwhile.
+const maxReads = 16
+
+// Read returns our tables as the kernel holds them and the generation that they are of. A
+// table that does not exist is missing. The elements of dynamic sets are left out; Elements
+// reads them. What no kube-nft wrote comes out so that it equals nothing that one would
+// write: a set of another kind has an empty Key, a rule is compared by its expressions, flags
+// of the table show in its Comment. Objects and flowtables do nothing without a rule and are
+// passed over.
+func (k *Kernel) Read(ctx context.Context) (t Tables, generation uint32, err error) {
+	err = k.retry(ctx, func() error {
+		t, generation, err = k.readOnce(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read nf_tables: %w%s", err, accessRemedy(err))
+	}
+	return t, generation, nil
+}
+
+// Elements returns what a set holds at this moment, with the age of elements that expire.
+func (k *Kernel) Elements(ctx context.Context, f Family, s *Set) (elements map[string]Element, err error) {
+	err = k.retry(ctx, func() error {
+		elements, err = k.readElements(ctx, f, s)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s %s %s: %w%s", s.noun(), f, TableName, s.Name, err, accessRemedy(err))
+	}
+	return elements, nil
+}
+
+// Generation returns the number of the latest commit to nf_tables in this network namespace,
+// whoever made it.
+func (k *Kernel) Generation(ctx context.Context) (generation uint32, err error) {
+	err = k.ask(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, func(*wire) {}, func(r reply) {
+		attrs := attributes{b: r.attributes()}
+		for attrs.next() {
+			if attrs.typ == unix.NFTA_GEN_ID {
+				generation = attrs.uint32()
+			}
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the generation of nf_tables: %w%s", err, accessRemedy(err))
+	}
+	return generation, nil
+}
+
+// retry calls read again as long as it reports that nf_tables changed under it.
+func (k *Kernel) retry(ctx context.Context, read func() error) error {
+	for range maxReads {
+		if err := read(); !errors.Is(err, unix.EINTR) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("nf_tables changed during each of %d attempts: %w", maxReads, unix.EINTR)
+}
+
+// readOnce returns EINTR if the generation changed.
+func (k *Kernel) readOnce(ctx context.Context) (Tables, uint32, error) {
+	before, err := k.Generation(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	tables, err := k.readTables(ctx)
+	for _, table := range tables {
+		if err == nil {
+			err = k.readTable(ctx, table)
+		}
+	}
+	after, genErr := k.Generation(ctx)
+	switch {
+	case genErr != nil:
+		return nil, 0, genErr
+	case before != after:
+		return nil, 0, unix.EINTR
+	}
+	return tables, after, err
+}
+
+func (k *Kernel) readTables(ctx context.Context) (Tables, error) {
+	tables := make(Tables)
+	err := k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*wire) {}, func(r reply) {
+		f := r.family()
+		if name, table := decodeTable(f, r.attributes()); name == TableName && (f == IP || f == IP6) {
+			tables[f] = table
+		}
+	})
+	return tables, err
+}
+
+// readTable fills in the sets with their elements, the chains and their rules.
+func (k *Kernel) readTable(ctx context.Context, t *Table) error {
+	ours := func(w *wire) { w.name(unix.NFTA_SET_TABLE, TableName) }
+	err := k.dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r reply) {
+		if name, set := decodeSet(t.Family, r.attributes()); name == TableName {
+			t.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, set := range t.Sets {
+		if set.Set.Dynamic || len(set.Set.Key) == 0 {
+			continue
+		}
+		if set.Map, err = k.readElements(ctx, t.Family, set.Set); err != nil {
+			return err
+		}
+	}
+	return k.readChains(ctx, t)
+}
+
+// readChains reads the chains, of which the kernel lists those of other tables too, and then
+// the rules.
+func (k *Kernel) readChains(ctx context.Context, t *Table) error {
+	err := k.dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*wire) {}, func(r reply) {
+		if name, chain := decodeChain(r.attributes()); name == TableName {
+			t.Chains[chain.Name] = chain
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ours := func(w *wire) { w.name(unix.NFTA_RULE_TABLE, TableName) }
+	return k.dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r reply) {
+		name, chain, rule := decodeRule(r.attributes())
+		if c := t.Chains[chain]; c != nil && name == TableName {
+			c.Rules = append(c.Rules, rule)
+		}
+	})
+}
+
+func (k *Kernel) readElements(ctx context.Context, f Family, s *Set) (map[string]Element, error) {
+	which := func(w *wire) {
+		w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		w.name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+	}
+	d := newElementDecoder(f, s)
+	err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r reply) { d.message(r.attributes()) })
+	return d.finish(), err
+}
+
+// dump asks for all objects of a kind and calls each for every message of the answer, whose
+// memory is used again afterwards. It returns EINTR if the kernel saw a change meanwhile.
+func (k *Kernel) dump(ctx context.Context, typ uint16, f Family, which func(*wire), each func(reply)) error {
+	interrupted := false
+	err := k.ask(ctx, typ, unix.NLM_F_DUMP, f, which, func(r reply) {
+		interrupted = interrupted || r.flags&unix.NLM_F_DUMP_INTR != 0
+		each(r)
+	})
+	if err == nil && interrupted {
+		return unix.EINTR
+	}
+	return err
+}
+
+// ask sends a request and reads until the kernel has answered it.
+func (k *Kernel) ask(ctx context.Context, typ, flags uint16, f Family, which func(*wire), each func(reply)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	seq := k.seq
+	k.seq++
+	var w wire
+	at := w.openMessage(messageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
+	which(&w)
+	w.closeMessage(at)
+	if err := k.send(w.buf); err != nil {
+		return err
+	}
+	for done := false; !done; {
+		n, from, err := k.receive(true)
+		if err != nil {
+			return err
+		}
+		if from != 0 {
+			continue
+		}
+		if done, err = answer(k.buf[:n], seq, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer goes through one datagram; done says that it ends the answer to the request with
+// that number. What was left over from another request is passed over.
+func answer(b []byte, seq uint32, each func(reply)) (done bool, err error) {
+	replies(b, func(r reply) {
+		switch {
+		case r.seq != seq:
+		case r.typ == unix.NLMSG_ERROR, r.typ == unix.NLMSG_DONE:
+			done = true
+			if a := r.ack(); a.errno != 0 && err == nil {
+				err = a.errno
+			}
+		default:
+			each(r)
+			done = done || r.flags&unix.NLM_F_MULTI == 0
+		}
+	})
+	return done, err
+}

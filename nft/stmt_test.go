@@ -1,0 +1,237 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// statements holds every statement to its text in both families. Where the second text is
+// empty, both are the same.
+var statements = []struct {
+	name string
+	rule func(f Family) Rule
+	ip   string
+	ip6  string
+}{
+	{"in set", always(InSet{Key: []Part{Source}, Set: "addresses"}), "ip saddr @addresses", "ip6 saddr @addresses"},
+	{"not in set", always(InSet{Key: []Part{Destination}, Set: "addresses", Not: true}), "ip daddr != @addresses", "ip6 daddr != @addresses"},
+	{"in set of four fields", always(InSet{Key: []Part{Source, Destination, Protocol, Port}, Set: "pairs"}),
+		"ip saddr . ip daddr . meta l4proto . th dport @pairs", "ip6 saddr . ip6 daddr . meta l4proto . th dport @pairs"},
+	{"in set of ranges", always(InSet{Key: []Part{Destination, Protocol, Port, Source}, Set: "ranges", Not: true}),
+		"ip daddr . meta l4proto . th dport . ip saddr != @ranges", "ip6 daddr . meta l4proto . th dport . ip6 saddr != @ranges"},
+	{"protocol in set", always(InSet{Key: []Part{Protocol}, Set: transportProtocols}), "meta l4proto @transport-protocols", ""},
+	{"source in whole bytes", prefix(false, false, "10.244.0.0/16", "fd00::/64"), "ip saddr 10.244.0.0/16", "ip6 saddr fd00::/64"},
+	{"source not in whole bytes", prefix(false, true, "10.0.0.0/8", "fd00::/8"), "ip saddr != 10.0.0.0/8", "ip6 saddr != fd00::/8"},
+	{"source in bits", prefix(false, false, "10.240.0.0/12", "fd80::/9"), "ip saddr 10.240.0.0/12", "ip6 saddr fd80::/9"},
+	{"source not in bits", prefix(false, true, "10.240.0.0/13", "2001:db8::/29"), "ip saddr != 10.240.0.0/13", "ip6 saddr != 2001:db8::/29"},
+	{"source anywhere", prefix(false, false, "0.0.0.0/0", "::/0"), "ip saddr 0.0.0.0/0", "ip6 saddr ::/0"},
+	{"source is", prefix(false, false, "192.0.2.1/32", "2001:db8::1/128"), "ip saddr 192.0.2.1", "ip6 saddr 2001:db8::1"},
+	{"destination in", prefix(true, false, "10.244.1.7/16", "fd00::7/64"), "ip daddr 10.244.0.0/16", "ip6 daddr fd00::/64"},
+	{"destination is not", prefix(true, true, "192.0.2.1/32", "2001:db8::1/128"), "ip daddr != 192.0.2.1", "ip6 daddr != 2001:db8::1"},
+	{"loopback", prefix(true, true, "127.0.0.0/8", "::1/128"), "ip daddr != 127.0.0.0/8", "ip6 daddr != ::1"},
+	{"interface", always(InputInterface{Name: "eth0"}), `iifname "eth0"`, ""},
+	{"not interface", always(InputInterface{Name: "abcdefghijklmno", Not: true}), `iifname != "abcdefghijklmno"`, ""},
+	{"interface prefix", always(InputInterface{Name: "veth", Prefix: true}), `iifname "veth*"`, ""},
+	{"not interface prefix", always(InputInterface{Name: "c", Prefix: true, Not: true}), `iifname != "c*"`, ""},
+	{"source local", always(SourceLocal{}), "fib saddr type local", ""},
+	{"destination local", always(DestinationLocal{}), "fib daddr type local", ""},
+	{"protocol", always(ProtocolIs{17}), "meta l4proto udp", ""},
+	{"port", always(PortIs{8080}), "th dport 8080", ""},
+	{"translated", always(Translated{}), "ct status dnat", ""},
+	{"mark has", always(MarkHas{0x4000}), "meta mark & 0x00004000 != 0x00000000", ""},
+	{"set mark", always(SetMark{0x4000}), "meta mark set meta mark | 0x00004000", ""},
+	{"set highest mark", always(SetMark{1 << 31}), "meta mark set meta mark | 0x80000000", ""},
+	{"flip mark", always(FlipMark{1}), "meta mark set meta mark ^ 0x00000001", ""},
+	{"verdict", always(VerdictFrom{Key: []Part{Destination, Protocol, Port}, Map: "frontends"}),
+		"ip daddr . meta l4proto . th dport vmap @frontends", "ip6 daddr . meta l4proto . th dport vmap @frontends"},
+	{"verdict of node port", always(VerdictFrom{Key: []Part{Protocol, Port}, Map: "node-ports"}), "meta l4proto . th dport vmap @node-ports", ""},
+	{"verdict of connection", always(ProtocolIs{6}, VerdictFrom{Key: []Part{OriginalDestination, Protocol, OriginalPort}, Map: "frontends"}),
+		"meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @frontends",
+		"meta l4proto tcp ct original ip6 daddr . meta l4proto . ct original proto-dst vmap @frontends"},
+	{"dnat", always(DNATFrom{Key: []Part{Destination, Protocol, Port, RandomIndex(2)}, Map: "endpoints"}),
+		"meta l4proto @transport-protocols dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints",
+		"meta l4proto @transport-protocols dnat ip6 to ip6 daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints"},
+	{"dnat of node port", always(DNATFrom{Key: []Part{Protocol, Port, RandomIndex(1000)}, Map: "node-port-endpoints"}),
+		"meta l4proto @transport-protocols dnat ip to meta l4proto . th dport . numgen random mod 1000 map @node-port-endpoints",
+		"meta l4proto @transport-protocols dnat ip6 to meta l4proto . th dport . numgen random mod 1000 map @node-port-endpoints"},
+	{"dnat to port", always(ProtocolIs{6}, DNATFrom{Key: []Part{Source}, Map: "affinity-x-8080", ToPort: 8080}),
+		"meta l4proto tcp dnat to ip saddr map @affinity-x-8080:8080", "meta l4proto tcp dnat to ip6 saddr map @affinity-x-8080:8080"},
+	{"remember", always(Remember{Map: "affinity-x-8080", Timeout: 10800}),
+		"update @affinity-x-8080 { ct original ip saddr timeout 3h : ip daddr }",
+		"update @affinity-x-8080 { ct original ip6 saddr timeout 3h : ip6 daddr }"},
+	{"remember for long", always(Remember{Map: "affinity-x-8080", Timeout: 90061}),
+		"update @affinity-x-8080 { ct original ip saddr timeout 1d1h1m1s : ip daddr }",
+		"update @affinity-x-8080 { ct original ip6 saddr timeout 1d1h1m1s : ip6 daddr }"},
+	{"record", always(PortIs{8080}, InSet{Key: []Part{Destination}, Set: "addresses"}, Remember{Map: "affinity-x-8080", Timeout: 1}),
+		"th dport 8080 ip daddr @addresses update @affinity-x-8080 { ct original ip saddr timeout 1s : ip daddr }",
+		"th dport 8080 ip6 daddr @addresses update @affinity-x-8080 { ct original ip6 saddr timeout 1s : ip6 daddr }"},
+	{"masquerade", always(Masquerade{}), "masquerade fully-random", ""},
+	{"reject tcp", always(RejectTCP{}), "reject with tcp reset", ""},
+	{"reject", always(Reject{}), "reject", ""},
+	{"jump", always(Jump{"other"}), "jump other", ""},
+	{"goto", always(Goto{"other"}), "goto other", ""},
+	{"drop", always(Drop{}), "drop", ""},
+	{"return", always(Return{}), "return", ""},
+	{"several", always(Translated{}, InSet{Key: []Part{Source}, Set: "addresses"}, Masquerade{}),
+		"ct status dnat ip saddr @addresses masquerade fully-random", "ct status dnat ip6 saddr @addresses masquerade fully-random"},
+}
+
+func always(r ...Stmt) func(Family) Rule { return func(Family) Rule { return r } }
+
+func prefix(destination, not bool, ip, ip6 string) func(Family) Rule {
+	return func(f Family) Rule {
+		p := netip.MustParsePrefix(ip)
+		if f == IP6 {
+			p = netip.MustParsePrefix(ip6)
+		}
+		if destination {
+			return Rule{DestinationIn{Prefix: p, Not: not}}
+		}
+		return Rule{SourceIn{Prefix: p, Not: not}}
+	}
+}
+
+func TestStatementsText(t *testing.T) {
+	for _, tt := range statements {
+		for f, want := range map[Family]string{IP: tt.ip, IP6: orElse(tt.ip6, tt.ip)} {
+			if got := tt.rule(f).Text(f); got != want {
+				t.Errorf("%s: got  %s\nwant %s", tt.name, got, want)
+			}
+		}
+	}
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// statementTables are tables with all statements, a rule each, in base chains of the hook
+// in which the kernel takes them.
+func statementTables() Tables {
+	tables := make(Tables)
+	for _, f := range Families {
+		t := NewTable(f)
+		for _, s := range statementSets() {
+			t.Sets[s.Name] = &Elements{Set: s, Map: map[string]Element{}}
+		}
+		t.Sets[transportProtocols].Map = map[string]Element{"\x06": {}, "\x11": {}, "\x84": {}}
+		before := &Chain{Name: "before", Hook: &Hook{"nat", "prerouting", -101}}
+		after := &Chain{Name: "after", Hook: &Hook{"nat", "postrouting", 100}}
+		for _, tt := range statements {
+			chain := before
+			if strings.HasPrefix(tt.name, "masquerade") || tt.name == "several" {
+				chain = after
+			}
+			chain.Rules = append(chain.Rules, tt.rule(f))
+		}
+		for _, c := range []*Chain{before, after, {Name: "other"}} {
+			t.Chains[c.Name] = c
+		}
+		tables[f] = t
+	}
+	return tables
+}
+
+// statementSets are the sets and maps that the statements refer to.
+func statementSets() []*Set {
+	frontend := []Field{FieldAddr, FieldProtocol, FieldPort}
+	endpoint := []Field{FieldAddr, FieldPort}
+	return []*Set{
+		{Name: "addresses", Key: []Field{FieldAddr}},
+		{Name: "pairs", Key: []Field{FieldAddr, FieldAddr, FieldProtocol, FieldPort}, Size: 1000},
+		{Name: "ranges", Key: append(frontend, FieldAddr), Interval: true},
+		{Name: "prefixes", Key: []Field{FieldAddr}, Interval: true},
+		{Name: "frontends", Key: frontend, Verdicts: true},
+		{Name: "counted", Key: frontend, Verdicts: true, Counters: true},
+		{Name: "node-ports", Key: frontend[1:], Verdicts: true},
+		{Name: "endpoints", Key: append(frontend, FieldIndex), Data: endpoint},
+		{Name: "node-port-endpoints", Key: []Field{FieldProtocol, FieldPort, FieldIndex}, Data: endpoint, Counters: true},
+		{Name: "affinity-x-8080", Key: []Field{FieldAddr}, Data: []Field{FieldAddr}, Dynamic: true, Size: 65536},
+		{Name: "ports", Key: []Field{FieldPort}},
+		{Name: transportProtocols, Key: []Field{FieldProtocol}},
+	}
+}
+
+// creation is the batch that makes the tables from nothing.
+func creation(tables Tables) Batch {
+	var b Batch
+	for _, f := range Families {
+		if t := tables[f]; t != nil {
+			b.Ops = append(b.Ops, creationOf(t)...)
+		}
+	}
+	return b
+}
+
+func creationOf(t *Table) []Op {
+	ops := []Op{{Verb: Add, Family: t.Family, Table: t}}
+	for _, name := range sortedSets(t) {
+		ops = append(ops, Op{Verb: Add, Family: t.Family, Set: t.Sets[name].Set})
+	}
+	for _, c := range sortedChains(t) {
+		ops = append(ops, Op{Verb: Add, Family: t.Family, Chain: c})
+	}
+	for _, c := range sortedChains(t) {
+		if len(c.Rules) > 0 {
+			ops = append(ops, Op{Verb: Add, Family: t.Family, Chain: c, Rules: c.Rules})
+		}
+	}
+	for _, name := range sortedSets(t) {
+		set := t.Sets[name]
+		var list []KeyedElement
+		for _, key := range set.sortedKeys(t.Family) {
+			list = append(list, KeyedElement{key, set.Map[key]})
+		}
+		if list != nil {
+			ops = append(ops, Op{Verb: Add, Family: t.Family, Set: set.Set, Elements: list})
+		}
+	}
+	return ops
+}
+
+func TestPriorityText(t *testing.T) {
+	for _, tt := range []struct {
+		point    string
+		priority int32
+		want     string
+	}{
+		{"prerouting", -101, "dstnat - 1"}, {"prerouting", -100, "dstnat"}, {"prerouting", 100, "100"},
+		{"output", -101, "-101"}, {"input", 100, "100"}, {"postrouting", 100, "srcnat"},
+		{"postrouting", 99, "srcnat - 1"}, {"postrouting", 110, "srcnat + 10"}, {"postrouting", 111, "111"},
+		{"postrouting", 0, "filter"}, {"output", -300, "raw"}, {"output", 51, "security + 1"},
+	} {
+		h := Hook{"nat", tt.point, tt.priority}
+		if got := h.priorityText(); got != tt.want {
+			t.Errorf("%s %d: got %q, want %q", tt.point, tt.priority, got, tt.want)
+		}
+	}
+}
+
+func TestDurationText(t *testing.T) {
+	for seconds, want := range map[uint64]string{0: "0s", 1: "1s", 59: "59s", 60: "1m", 61: "1m1s", 10800: "3h", 86400: "1d", 90061: "1d1h1m1s"} {
+		if got := durationText(Remember{Timeout: seconds}.timeout()); got != want {
+			t.Errorf("%d s: got %s, want %s", seconds, got, want)
+		}
+	}
+}
+
+func TestAddrText(t *testing.T) {
+	for addr, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1", "::": "::", "::1": "::1", "::1:0": "::0.1.0.0", "::7f00:1": "::127.0.0.1",
+		"::ffff:1.2.3.4": "::ffff:1.2.3.4", "64:ff9b::102:304": "64:ff9b::102:304", "1:0:0:2::3": "1:0:0:2::3",
+	} {
+		if got := addrText(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s: got %s, want %s", addr, got, want)
+		}
+	}
+}
+
+func ExampleRule_Text() {
+	fmt.Println(Rule{SourceIn{Prefix: netip.MustParsePrefix("10.244.0.0/16")}, Goto{"pick-2"}}.Text(IP))
+	// Output: ip saddr 10.244.0.0/16 goto pick-2
+}

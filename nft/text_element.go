@@ -1,0 +1,142 @@
+package nft
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"strconv"
+)
+
+// elementWriter prints the elements of a set.
+type elementWriter struct {
+	set      *Set
+	family   Family
+	counters bool // print the counter of a fresh element
+	keysOnly bool // print neither comment nor data
+	buf      []byte
+}
+
+// appendElement appends "key [counter] [timeout] [comment] [: data]".
+func (w *elementWriter) appendElement(b []byte, key string, el *Element) []byte {
+	b = w.appendKey(b, key)
+	if w.keysOnly {
+		return b
+	}
+	if w.counters {
+		b = append(b, " counter packets 0 bytes 0"...)
+	}
+	if el.Life != nil {
+		b = el.Life.appendText(b)
+	}
+	if comment := plainComment(el.Comment); comment != "" {
+		b = append(b, ` comment "`...)
+		b = append(append(b, comment...), '"')
+	}
+	return w.appendData(b, el.Data)
+}
+
+func (l *Life) appendText(b []byte) []byte {
+	b = append(append(b, " timeout "...), durationText(l.Timeout)...)
+	if l.Expires != 0 {
+		b = append(append(b, " expires "...), durationText(l.Expires)...)
+	}
+	return b
+}
+
+func (w *elementWriter) appendData(b []byte, data string) []byte {
+	switch {
+	case w.set.Verdicts:
+		return append(append(b, " : "...), data...)
+	case len(w.set.Data) > 0:
+		return appendFields(append(b, " : "...), w.family, w.set.Data, data, "")
+	}
+	return b
+}
+
+func (w *elementWriter) appendKey(b []byte, key string) []byte {
+	if !w.set.Interval {
+		return appendFields(b, w.family, w.set.Key, key, "")
+	}
+	half := len(key) / 2
+	return appendFields(b, w.family, w.set.Key, key[:half], key[half:])
+}
+
+// appendFields prints a concatenation; with last, one of ranges. Raw bytes that are too
+// short for the fields are printed as far as they go.
+func appendFields(b []byte, f Family, fields []Field, first, last string) []byte {
+	for i, field := range fields {
+		n := field.padded(f, len(fields) > 1)
+		if len(first) < n {
+			return b
+		}
+		if i > 0 {
+			b = append(b, " . "...)
+		}
+		if length := field.len(f); len(last) < n {
+			b = field.appendValue(b, first[:length])
+		} else {
+			b = field.appendRange(b, first[:length], last[:length])
+			last = last[n:]
+		}
+		first = first[n:]
+	}
+	return b
+}
+
+func (d Field) appendValue(b []byte, raw string) []byte {
+	switch d {
+	case FieldAddr:
+		return append(b, addrText(rawAddr(raw))...)
+	case FieldProtocol:
+		return append(b, protocolText(raw[0])...)
+	case FieldPort:
+		return strconv.AppendUint(b, uint64(raw[0])<<8|uint64(raw[1]), 10)
+	}
+	return strconv.AppendUint(b, uint64(binary.NativeEndian.Uint32([]byte(raw))), 10)
+}
+
+// appendRange prints a range as nft does: as a value, as a prefix if it is one, else from
+// first to last.
+func (d Field) appendRange(b []byte, first, last string) []byte {
+	if first == last {
+		return d.appendValue(b, first)
+	}
+	if n, ok := prefixLen(first, last); ok && d == FieldAddr {
+		b = append(d.appendValue(b, first), '/')
+		return strconv.AppendInt(b, int64(n), 10)
+	}
+	return d.appendValue(append(d.appendValue(b, first), '-'), last)
+}
+
+// prefixLen is the length of the prefix that reaches from first to last, if that is one.
+func prefixLen(first, last string) (n int, ok bool) {
+	i := 0
+	for i < len(first) && first[i] == last[i] {
+		i++
+	}
+	if i == len(first) {
+		return 8 * i, true
+	}
+	host := first[i] ^ last[i]
+	if host&(host+1) != 0 || first[i]&host != 0 {
+		return 0, false
+	}
+	for j := i + 1; j < len(first); j++ {
+		if first[j] != 0 || last[j] != 0xff {
+			return 0, false
+		}
+	}
+	return 8*i + bits.LeadingZeros8(host), true
+}
+
+func rawAddr(raw string) netip.Addr {
+	addr, _ := netip.AddrFromSlice([]byte(raw))
+	return addr
+}
+
+// elementText is the element under a key, as nft lists it without its counter.
+func (s *Elements) elementText(f Family, key string) string {
+	w := elementWriter{set: s.Set, family: f}
+	el := s.Map[key]
+	return string(w.appendElement(nil, key, &el))
+}
