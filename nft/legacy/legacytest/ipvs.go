@@ -1,0 +1,81 @@
+package legacytest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// setName returns the name of an ipset in the Shape's family.
+func (s Shape) setName(suffix string) string {
+	if s.Family == nft.IP6 {
+		return "KUBE-6-" + suffix
+	}
+	return "KUBE-" + suffix
+}
+
+// IPSets returns the text for ipset restore of kube-proxy's IPVS mode. The rules of IPVS
+// need the sets.
+func (s Shape) IPSets() string {
+	family := "inet"
+	if s.Family == nft.IP6 {
+		family = "inet6"
+	}
+	var b strings.Builder
+	for _, set := range [][2]string{
+		{"CLUSTER-IP", "hash:ip,port"}, {"LOAD-BALANCER", "hash:ip,port"},
+		{"LOOP-BACK", "hash:ip,port,ip"}, {"IPVS-IPS", "hash:ip"},
+	} {
+		fmt.Fprintf(&b, "create %s %s family %s\n", s.setName(set[0]), set[1], family)
+	}
+	fmt.Fprintf(&b, "create %s bitmap:port range 0-65535\n", s.setName("NODE-PORT-TCP"))
+	for i := range s.Services {
+		fmt.Fprintf(&b, "add %s %s,tcp:80\n", s.setName("CLUSTER-IP"), s.ClusterIP(i))
+		fmt.Fprintf(&b, "add %s %s\n", s.setName("IPVS-IPS"), s.ClusterIP(i))
+	}
+	return b.String()
+}
+
+// IPVS returns the text for iptables-restore that kube-proxy's IPVS mode and others make
+// together.
+func (s Shape) IPVS() string { return s.ipvsFilter().String() + s.ipvsNAT().String() }
+
+// ipvsFilter has the rules that keep cluster IPs from answering for the node.
+func (s Shape) ipvsFilter() *table {
+	t := &table{name: "filter", base: []string{"INPUT", "FORWARD", "OUTPUT"}}
+	t.chain("KUBE-FIREWALL", "KUBE-FORWARD", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-NODE-PORT",
+		"KUBE-PROXY-FIREWALL", "KUBE-SOURCE-RANGES-FIREWALL")
+	t.rule(`INPUT -i lo -m comment --comment "admin: loopback" -j ACCEPT`)
+	t.rule(`INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER`)
+	t.rule(`INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL`)
+	t.rule(`INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT`)
+	t.rule(`INPUT -j KUBE-FIREWALL`)
+	t.rule(`FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL`)
+	t.rule(`FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`)
+	t.rule(`OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER`)
+	t.rule(`KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT`)
+	t.rule(`KUBE-IPVS-FILTER -m set --match-set %s dst,dst -j RETURN`, s.setName("LOAD-BALANCER"))
+	t.rule(`KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set %s dst -j REJECT --reject-with %s`, s.setName("IPVS-IPS"), s.reject())
+	t.rule(`KUBE-SOURCE-RANGES-FIREWALL -j DROP`)
+	return t
+}
+
+// ipvsNAT has the rules that mark what is to be masqueraded.
+func (s Shape) ipvsNAT() *table {
+	t := &table{name: "nat", base: []string{"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"}}
+	t.chain("KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-POSTROUTING", "KUBE-SERVICES")
+	t.rule(`PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
+	t.rule(`OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
+	t.rule(`POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`)
+	t.rule(`POSTROUTING -o docker0 -j MASQUERADE`)
+	t.rule(`KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ`)
+	t.rule(`KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`)
+	t.rule(`KUBE-NODE-PORT -p tcp -m set --match-set %s dst -j KUBE-MARK-MASQ`, s.setName("NODE-PORT-TCP"))
+	t.rule(`KUBE-POSTROUTING -m set --match-set %s dst,dst,src -j MASQUERADE`, s.setName("LOOP-BACK"))
+	t.rule(`KUBE-SERVICES -m set --match-set %s dst,dst -j KUBE-LOAD-BALANCER`, s.setName("LOAD-BALANCER"))
+	t.rule(`KUBE-SERVICES ! -s %s -m set --match-set %s dst,dst -j KUBE-MARK-MASQ`, s.pods(), s.setName("CLUSTER-IP"))
+	t.rule(`KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT`)
+	t.rule(`KUBE-SERVICES -m set --match-set %s dst,dst -j ACCEPT`, s.setName("CLUSTER-IP"))
+	return t
+}
