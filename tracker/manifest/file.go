@@ -1,0 +1,151 @@
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxFileSize is how long a manifest may be, in bytes.
+const maxFileSize = 64 << 20
+
+// racy is the age below which a file's times do not prove that it was not written again
+// since: kernels before 6.13 count them in ticks of up to 10ms.
+const racy = 50 * time.Millisecond
+
+// list returns the manifests at path, sorted: path itself if it is no directory.
+func list(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("manifests %s: %w", path, cause(err))
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path) // sorted by name
+	if err != nil {
+		return nil, fmt.Errorf("manifests %s: %w", path, cause(err))
+	}
+	var paths []string
+	for _, entry := range entries {
+		if name := entry.Name(); isManifest(name) && !entry.IsDir() {
+			paths = append(paths, filepath.Join(path, name))
+		}
+	}
+	return paths, nil
+}
+
+// isManifest reports whether a file of that name in a directory counts.
+func isManifest(name string) bool {
+	return name[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
+}
+
+// cause strips the operation and path from err.
+func cause(err error) error {
+	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+		return pathError.Err
+	}
+	return err
+}
+
+// A stamp tells versions of a file apart without reading it. The zero stamp is no file's.
+type stamp struct {
+	device, inode uint64
+	size          int64
+	mtime, ctime  syscall.Timespec
+}
+
+// A file is one manifest and what it said when it last could be used.
+type file struct {
+	path    string
+	stamp   stamp
+	objects []object
+	cache   cache
+	failure error    // why the present version is not used; nil if it is
+	notices []string // about the present version
+}
+
+// refresh reads the file if it may have changed. It reports whether it did so and whether
+// there is something new to tell about the file.
+func (f *file) refresh() (read, news bool) {
+	before := f.outcome()
+	content, stamp, err := f.read()
+	if err == nil && content == nil {
+		return false, false
+	}
+	f.stamp, f.notices, f.failure = stamp, nil, err
+	if err == nil {
+		f.failure = f.parse(content)
+	}
+	return true, f.outcome() != before
+}
+
+// outcome is all that can be told about the file.
+func (f *file) outcome() string {
+	return fmt.Sprint(f.failure, f.notices)
+}
+
+// read returns the content of the file, nil if it is known already, and its stamp.
+func (f *file) read() ([]byte, stamp, error) {
+	handle, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
+	if err != nil {
+		return nil, stamp{}, fmt.Errorf("%s: %w", f.path, cause(err))
+	}
+	defer handle.Close()
+	info, err := handle.Stat()
+	switch {
+	case err != nil:
+		return nil, stamp{}, fmt.Errorf("%s: %w", f.path, cause(err))
+	case !info.Mode().IsRegular():
+		return nil, stamp{}, fmt.Errorf("%s: not a regular file", f.path)
+	}
+	found := stampOf(info)
+	if found == f.stamp {
+		return nil, found, nil
+	}
+	content, err := io.ReadAll(io.LimitReader(handle, maxFileSize+1))
+	switch {
+	case err != nil:
+		return nil, stamp{}, fmt.Errorf("%s: %w", f.path, cause(err))
+	case len(content) > maxFileSize:
+		return nil, found, fmt.Errorf("%s: larger than %d MiB: split it into several files", f.path, maxFileSize>>20)
+	case time.Since(time.Unix(found.ctime.Unix())) < racy:
+		found = stamp{}
+	}
+	return content, found, nil
+}
+
+func stampOf(info fs.FileInfo) stamp {
+	stat := info.Sys().(*syscall.Stat_t)
+	return stamp{device: stat.Dev, inode: stat.Ino, size: stat.Size, mtime: stat.Mtim, ctime: stat.Ctim}
+}
+
+// parse replaces the objects of the file by those of content, or keeps them if there is
+// an error.
+func (f *file) parse(content []byte) error {
+	if len(bytes.TrimSpace(content)) == 0 && len(f.objects) > 0 {
+		return fmt.Errorf("%s: empty; its %d objects stay in force: delete the file to delete them", f.path, len(f.objects))
+	}
+	p := parser{path: f.path, old: f.cache, cache: make(cache), skipped: make(map[string]int)}
+	var err error
+	if strings.HasSuffix(f.path, ".json") {
+		err = p.json(content)
+	} else {
+		err = p.yaml(content)
+	}
+	if err != nil {
+		return err
+	}
+	f.objects, f.cache, f.notices = p.objects, p.cache, p.summary()
+	return nil
+}

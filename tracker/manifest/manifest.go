@@ -1,0 +1,141 @@
+package manifest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// sink takes the objects. An error says what of an object could not be used.
+type sink interface {
+	SetService(*corev1.Service) error
+	DeleteService(namespace, name string)
+	SetSlice(*discoveryv1.EndpointSlice) error
+	DeleteSlice(namespace, name string)
+	SetNode(*corev1.Node) error
+	DeleteNode(name string)
+	SetServiceCIDR(*networkingv1.ServiceCIDR) error
+	DeleteServiceCIDR(name string)
+}
+
+const (
+	// quiet is how long nothing must have happened before files are read: an editor's
+	// save is several steps.
+	quiet = 5 * time.Millisecond
+	// maxQuiet bounds the wait when something happens all the time.
+	maxQuiet = 200 * time.Millisecond
+	// defaultRescan finds what inotify does not see: writes through memory maps, network
+	// file systems, targets of links in other directories.
+	defaultRescan = 10 * time.Second
+)
+
+// Options say whom a Source tells. Every function may be nil.
+type Options struct {
+	// Changed is called after the sink was given something, once for all that was found
+	// together. It must not block.
+	Changed func()
+	// Refused gets the errors of the sink.
+	Refused func(error)
+	// Problem gets what keeps a file from being used, once for each version of the file.
+	Problem func(error)
+	// Notice gets what a user may want to know: unknown fields, objects of other kinds,
+	// objects that are defined twice.
+	Notice func(text string)
+	// Rescan is the interval of looking for changes that were not announced; 0 means 10s.
+	Rescan time.Duration
+}
+
+func (o *Options) refused(err error) {
+	if err != nil && o.Refused != nil {
+		o.Refused(err)
+	}
+}
+
+func (o *Options) problem(err error) {
+	if err != nil && o.Problem != nil {
+		o.Problem(err)
+	}
+}
+
+func (o *Options) notice(text string) {
+	if o.Notice != nil {
+		o.Notice(text)
+	}
+}
+
+// A Source keeps a sink equal to what files say.
+type Source struct {
+	path    string
+	options Options
+	synced  chan struct{}
+}
+
+// New returns a Source for a file or directory. Nothing is read before Run.
+func New(path string, options Options) *Source {
+	if options.Rescan == 0 {
+		options.Rescan = defaultRescan
+	}
+	return &Source{path: path, options: options, synced: make(chan struct{})}
+}
+
+// Synced returns a channel that is closed once the sink was given the objects of all
+// files that can be used.
+func (s *Source) Synced() <-chan struct{} {
+	return s.synced
+}
+
+// Run feeds sink until ctx ends, and then returns nil. It fails at once if the path
+// cannot be read. It may be called once.
+func (s *Source) Run(ctx context.Context, sink sink) error {
+	watch, err := newWatch(s.path)
+	if err != nil {
+		s.options.notice(fmt.Sprintf("changes of manifests are noticed every %s only: %v", s.options.Rescan, err))
+	}
+	defer watch.close()
+	set := newFileSet(s.path, &s.options)
+	if err := set.scan(sink); err != nil {
+		return err
+	}
+	close(s.synced)
+	s.follow(ctx, watch, set, sink)
+	return nil
+}
+
+// follow scans set when its files change and from time to time, until ctx ends.
+func (s *Source) follow(ctx context.Context, watch *watch, set *fileSet, sink sink) {
+	ticker := time.NewTicker(s.options.Rescan)
+	defer ticker.Stop()
+	missing := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-watch.events():
+			watch.settle(ctx, quiet, maxQuiet)
+		}
+		watch.arm() // before the scan, so that nothing falls in between
+		text := ""
+		if err := set.scan(sink); err != nil {
+			text = err.Error()
+			if text != missing {
+				s.options.problem(fmt.Errorf("%w; what it said stays in force", err))
+			}
+		}
+		missing = text
+	}
+}
+
+// Load gives sink what the files at path say and returns. It fails if any of them cannot
+// be used; the error then joins one for each such file.
+func Load(path string, options Options, sink sink) error {
+	set := newFileSet(path, &options)
+	if err := set.scan(sink); err != nil {
+		return err
+	}
+	return set.err()
+}

@@ -1,0 +1,153 @@
+package manifest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// contentEvents are the inotify events after which a directory may hold other files, or a
+// file other content. IN_MODIFY is not among them: a write is looked at when it is
+// complete, or by the periodic scan.
+const contentEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CREATE |
+	unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ATTRIB
+
+// A watch tells when something may have changed at a path: in it, or in its parent
+// directory, where it is renamed, deleted and created. A nil watch tells nothing.
+type watch struct {
+	path   string
+	file   *os.File      // the inotify instance
+	wake   chan struct{} // holds at most one
+	self   int           // watch descriptor of the path, -1 for none
+	parent atomic.Int64  // of its directory
+}
+
+// newWatch watches path.
+func newWatch(path string) (*watch, error) {
+	path, err := filepath.Abs(path) // its parent is another directory, even for "."
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if errors.Is(err, unix.EMFILE) {
+		return nil, fmt.Errorf("inotify: %w: raise fs.inotify.max_user_instances", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inotify: %w", err)
+	}
+	w := &watch{path: path, file: os.NewFile(uintptr(fd), "inotify"), wake: make(chan struct{}, 1), self: -1}
+	w.parent.Store(-1)
+	w.arm()
+	go w.read()
+	return w, nil
+}
+
+// arm directs the watch at what is at the path now: links may have changed, and
+// directories may have come back.
+func (w *watch) arm() {
+	if w == nil {
+		return
+	}
+	w.parent.Store(int64(w.add(filepath.Dir(w.path), unix.IN_MOVED_TO|unix.IN_MOVED_FROM|unix.IN_CREATE|unix.IN_DELETE)))
+	self := w.add(w.path, contentEvents)
+	if w.self >= 0 && self != w.self {
+		w.control(func(fd int) { _, _ = unix.InotifyRmWatch(fd, uint32(w.self)) }) // it may be gone
+	}
+	w.self = self
+}
+
+// add returns a watch descriptor for path, or -1 if there is nothing to watch there.
+func (w *watch) add(path string, events uint32) int {
+	descriptor := -1
+	w.control(func(fd int) {
+		// The parent directory and the path can be one inode: events add up.
+		if added, err := unix.InotifyAddWatch(fd, path, events|unix.IN_MASK_ADD); err == nil {
+			descriptor = added
+		}
+	})
+	return descriptor
+}
+
+// control calls use with the inotify descriptor.
+func (w *watch) control(use func(fd int)) {
+	connection, err := w.file.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	_ = connection.Control(func(fd uintptr) { use(int(fd)) }) // fails only if closed
+}
+
+// events returns a channel that receives when something may have changed.
+func (w *watch) events() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.wake
+}
+
+// settle returns when nothing was announced for the time quiet, at the latest after most
+// or when ctx ends.
+func (w *watch) settle(ctx context.Context, quiet, most time.Duration) {
+	limit := time.After(most)
+	for {
+		select {
+		case <-w.wake:
+		case <-time.After(quiet):
+			return
+		case <-limit:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// read passes on that there were events, until the watch is closed.
+func (w *watch) read() {
+	buffer := make([]byte, 1<<14)
+	for {
+		n, err := w.file.Read(buffer)
+		if err != nil {
+			return
+		}
+		if !w.relevant(buffer[:n]) {
+			continue
+		}
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// relevant reports whether one of the events concerns the path. Of what happens in the
+// parent directory, that is the path's own name and, as in mounted ConfigMaps, names that
+// begin with two dots. Source of the layout: struct inotify_event in inotify(7).
+func (w *watch) relevant(events []byte) bool {
+	base := filepath.Base(w.path)
+	for len(events) >= unix.SizeofInotifyEvent {
+		descriptor := int32(binary.NativeEndian.Uint32(events))
+		size := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
+		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:size]), "\x00")
+		if int64(descriptor) != w.parent.Load() || name == base || strings.HasPrefix(name, "..") {
+			return true
+		}
+		events = events[size:]
+	}
+	return false
+}
+
+// close ends the watch.
+func (w *watch) close() {
+	if w != nil {
+		_ = w.file.Close() // nothing is lost
+	}
+}
