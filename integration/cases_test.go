@@ -41,6 +41,19 @@ func TestCases(t *testing.T) {
 
 // runCase plays one case from its first objects to its last step.
 func runCase(t *testing.T, c behaviourCase, binary string, newSource func(testing.TB) source) {
+	b, w := startCase(t, c, binary, newSource)
+	runFlows(t, b, c.Flows, 0)
+	for _, step := range c.Steps {
+		w.change(step.Apply, step.Delete)
+		w.sync(t, b)
+		runFlows(t, b, step.Flows, w.patience(step))
+	}
+}
+
+// startCase moves the calling test onto a bench on which kube-nft has acted on the first
+// objects of a case.
+func startCase(t *testing.T, c behaviourCase, binary string, newSource func(testing.TB) source) (*bench, *world) {
+	t.Helper()
 	pods, err := c.Proxy.podRanges()
 	if err != nil {
 		t.Fatal(err)
@@ -55,12 +68,7 @@ func runCase(t *testing.T, c behaviourCase, binary string, newSource func(testin
 	w.proxy = startProxy(t, binary, c.Proxy, w.source)
 	t.Cleanup(func() { logOnFailure(t, w.proxy) })
 	w.sync(t, b)
-	runFlows(t, b, c.Flows, 0)
-	for _, step := range c.Steps {
-		w.change(step.Apply, step.Delete)
-		w.sync(t, b)
-		runFlows(t, b, step.Flows, w.patience(step))
-	}
+	return b, w
 }
 
 // logOnFailure shows what the proxy said and did in a case that failed.
@@ -92,7 +100,7 @@ func runFlows(t *testing.T, b *bench, flows []flow, patience time.Duration) {
 
 // complaint tries a flow and returns what is wrong with what became of it, or "".
 func (b *bench) complaint(f flow) string {
-	outcomes, err := b.try(f)
+	outcomes, err := b.try(f, connectionsPerEndpoint*f.Expect.endpoints())
 	complaint := f.Expect.complaint(outcomes, b.addresses)
 	if err != nil {
 		complaint += err.Error()

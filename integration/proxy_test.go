@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,9 +11,15 @@ import (
 	"github.com/kube-nft/kube-nft/integration/netns"
 )
 
+// proxyPath is a flag.
+var proxyPath = flag.String("proxy", "", "program to test instead of building kube-nft")
+
 // buildProxy builds kube-nft for the duration of a test and returns the program's path.
 func buildProxy(t testing.TB) string {
 	t.Helper()
+	if *proxyPath != "" {
+		return *proxyPath
+	}
 	path := filepath.Join(t.TempDir(), "kube-nft")
 	cmd := exec.Command("go", "build", "-o", path, "../cmd/kube-nft")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

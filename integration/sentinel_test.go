@@ -12,7 +12,7 @@ import (
 
 // syncTimeout bounds the wait for the proxy to act on a change. A proxy that works takes
 // milliseconds.
-const syncTimeout = 20 * time.Second
+const syncTimeout = 10 * time.Second
 
 // probeInterval is the pause between two looks at whether the proxy has acted.
 const probeInterval = 2 * time.Millisecond
