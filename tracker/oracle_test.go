@@ -1,0 +1,152 @@
+package tracker
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// A view is an endpoint as the API has it, with the defaults filled in.
+type view struct {
+	at                          netip.AddrPort
+	ready, serving, terminating bool
+	here                        bool
+	zones, nodes                []string
+}
+
+// views lists the endpoints that the API objects have for p, by name of slice.
+func (w *randomWorld) views(p *ServicePort) []view {
+	var names []string
+	for name := range w.slices {
+		names = append(names, name.name)
+	}
+	slices.Sort(names)
+	var all []view
+	for _, name := range names {
+		s := w.slices[objectName{p.ID.Namespace, name}]
+		if _, headless := s.Labels[corev1.IsHeadlessService]; headless || s.Labels[discoveryv1.LabelServiceName] != p.ID.Service || string(s.AddressType) != p.ID.Family.String() {
+			continue
+		}
+		for _, port := range s.Ports {
+			if *port.Name == p.ID.Port {
+				for _, e := range s.Endpoints {
+					all = believe(all, newView(e, uint16(*port.Port)))
+				}
+			}
+		}
+	}
+	return all
+}
+
+func newView(e discoveryv1.Endpoint, port uint16) view {
+	v := view{
+		at:          netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), port),
+		ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
+		serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
+		terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
+		here:        e.NodeName != nil && *e.NodeName == "node-a",
+	}
+	if e.Hints != nil {
+		for _, zone := range e.Hints.ForZones {
+			v.zones = append(v.zones, zone.Name)
+		}
+		for _, node := range e.Hints.ForNodes {
+			v.nodes = append(v.nodes, node.Name)
+		}
+	}
+	return v
+}
+
+// believe adds v to all unless one of the same address is there that counts for more.
+func believe(all []view, v view) []view {
+	weight := func(v view) int {
+		weight := 0
+		for i, holds := range []bool{v.serving, v.ready, !v.terminating} {
+			if holds {
+				weight |= 1 << i
+			}
+		}
+		return weight
+	}
+	i := slices.IndexFunc(all, func(o view) bool { return o.at == v.at })
+	switch {
+	case i < 0:
+		return append(all, v)
+	case weight(v) > weight(all[i]):
+		all[i] = v
+	}
+	return all
+}
+
+// filter returns the views that pass.
+func filter(all []view, pass func(view) bool) []view {
+	return slices.DeleteFunc(slices.Clone(all), func(v view) bool { return !pass(v) })
+}
+
+// clusterWide is the rule for the cluster-wide list, word by word.
+func clusterWide(all []view, zone string) []view {
+	usable := filter(all, func(v view) bool { return v.ready })
+	if len(usable) == 0 {
+		return filter(all, func(v view) bool { return v.serving && v.terminating })
+	}
+	forUs := func(v view) bool { return slices.Contains(v.nodes, "node-a") }
+	if !slices.ContainsFunc(usable, func(v view) bool { return v.nodes == nil }) && slices.ContainsFunc(usable, forUs) {
+		return filter(usable, forUs)
+	}
+	inZone := func(v view) bool { return slices.Contains(v.zones, zone) }
+	if zone != "" && !slices.ContainsFunc(usable, func(v view) bool { return v.zones == nil }) && slices.ContainsFunc(usable, inZone) {
+		return filter(usable, inZone)
+	}
+	return usable
+}
+
+// nodeLocal is the rule for the list of this node.
+func nodeLocal(all []view) []view {
+	here := filter(all, func(v view) bool { return v.here })
+	if usable := filter(here, func(v view) bool { return v.ready }); len(usable) > 0 {
+		return usable
+	}
+	return filter(here, func(v view) bool { return v.serving && v.terminating })
+}
+
+// checkEndpoints compares the lists of p with the rules.
+func (w *randomWorld) checkEndpoints(t *testing.T, p *ServicePort) {
+	all, zone := w.views(p), ""
+	if w.node != nil {
+		zone = w.node.Labels[corev1.LabelTopologyZone]
+	}
+	var cluster, local []view
+	if !p.InternalLocal || p.External() {
+		cluster = clusterWide(all, zone)
+	}
+	if p.InternalLocal || p.ExternalLocal {
+		local = nodeLocal(all)
+	}
+	used := slices.Concat(cluster, local)
+	for _, list := range []struct {
+		name string
+		got  []netip.AddrPort
+		want []view
+	}{
+		{"Cluster", p.Cluster, cluster},
+		{"Local", p.Local, local},
+		{"OnNode", p.OnNode, filter(used, func(v view) bool { return v.here })},
+		{"Serving", p.Serving, filter(all, func(v view) bool { return v.serving || v.ready })},
+	} {
+		want := make([]netip.AddrPort, 0, len(list.want))
+		for _, v := range list.want {
+			want = append(want, v.at)
+		}
+		slices.SortFunc(want, netip.AddrPort.Compare)
+		if !slices.Equal(list.got, slices.Compact(want)) || !sorted(list.got) {
+			t.Errorf("%v: %s %v, want %v", p.ID, list.name, list.got, want)
+		}
+	}
+	any := slices.ContainsFunc(all, func(v view) bool { return v.ready || v.serving && v.terminating })
+	if p.HasEndpoints != any {
+		t.Errorf("%v: HasEndpoints %v, want %v", p.ID, p.HasEndpoints, any)
+	}
+}
