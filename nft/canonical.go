@@ -64,7 +64,7 @@ func (w *wire) sorted(name string, b []byte) {
 	var list []attributes
 	attrs := attributes{b: b}
 	for attrs.next() {
-		if !attrs.idle(name) {
+		if !attrs.idle(name, b) {
 			list = append(list, attrs)
 		}
 	}
@@ -78,8 +78,9 @@ func (w *wire) sorted(name string, b []byte) {
 
 // idle reports whether an attribute of the named expression says nothing: flags, operations
 // and the like that are zero, which the kernel lists and a writer need not mention; the
-// identity of a set within the batch that made it; and the code of a TCP reset.
-func (a *attributes) idle(name string) bool {
+// identity of a set within the batch that made it; and the code of a TCP reset. siblings are
+// all attributes of the expression.
+func (a *attributes) idle(name string, siblings []byte) bool {
 	switch strings.TrimRight(name, "\x00") {
 	case "lookup":
 		return a.typ == unix.NFTA_LOOKUP_SET_ID || a.typ == unix.NFTA_LOOKUP_FLAGS && a.isZero()
@@ -91,11 +92,26 @@ func (a *attributes) idle(name string) bool {
 	case "numgen":
 		return a.typ == unix.NFTA_NG_OFFSET && a.isZero()
 	case "nat":
-		return a.typ == unix.NFTA_NAT_FLAGS && a.isZero()
+		return a.idleNAT(siblings)
 	case "masq":
 		return a.typ == unix.NFTA_MASQ_FLAGS && a.isZero()
 	case "reject":
 		return a.typ == unix.NFTA_REJECT_ICMP_CODE && a.isZero()
+	}
+	return false
+}
+
+// idleNAT is idle for the nat expression: the kernel makes a range of a single register and
+// adds the flags that say which registers are given.
+func (a *attributes) idleNAT(siblings []byte) bool {
+	const given = 1 | 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED
+	switch a.typ {
+	case unix.NFTA_NAT_FLAGS:
+		return a.uint32()&^given == 0
+	case unix.NFTA_NAT_REG_ADDR_MAX:
+		return bytes.Equal(a.value, find(siblings, unix.NFTA_NAT_REG_ADDR_MIN))
+	case unix.NFTA_NAT_REG_PROTO_MAX:
+		return bytes.Equal(a.value, find(siblings, unix.NFTA_NAT_REG_PROTO_MIN))
 	}
 	return false
 }

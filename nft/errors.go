@@ -20,6 +20,9 @@ type OpError struct {
 	Set   string // name of the set, if the operation is about elements
 	Key   string // the key of the very element in nft syntax, if the kernel named it
 	Err   error
+
+	Family  Family // of Table
+	Element string // the key of the very element as sets hold it, if the kernel named it
 }
 
 func (e *OpError) Error() string {
@@ -74,12 +77,13 @@ func accessRemedy(err error) string {
 func (x *encoding) opError(b *Batch, index, offset int, err error) error {
 	ref := x.refs[index]
 	op := b.Ops[ref.op]
-	e := &OpError{Table: op.Family.String() + " " + TableName, Err: err}
+	e := &OpError{Table: op.Family.String() + " " + TableName, Family: op.Family, Err: err}
 	switch {
 	case op.Elements != nil:
 		e.Set = op.Set.Name
 		if i, ok := x.elementAt(ref, offset, &op); ok {
 			op.Elements = op.Elements[i : i+1]
+			e.Element = op.Elements[0].Key
 			e.Key = op.Set.keyText(op.Family, op.Elements[0].Key)
 		}
 	case op.Rules != nil:

@@ -1,0 +1,55 @@
+# kube-nft. A blank `make` lists the targets.
+SHELL := /bin/bash
+GO ?= go
+BIN := bin/kube-nft
+# Debian packages that the tests need: nft and iptables to compare with, conntrack and ip to look.
+PACKAGES := nftables iptables iproute2 conntrack
+FUZZTIME ?= 10s
+export CGO_ENABLED := 0
+export GOFLAGS := -trimpath
+
+.PHONY: help build run test test-unit test-kernel golden fuzz bench lint image packages
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the static binary bin/kube-nft
+	$(GO) build -o $(BIN) ./cmd/kube-nft
+
+run: build ## show it at work: namespaces, traffic, a change, clean up (root)
+	$(GO) run ./integration/demo -binary $(BIN) -manifests deploy/examples
+
+packages: ## install the Debian packages that the tests need (root)
+	@for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing+=" $$p"; done; \
+	if [ -n "$$missing" ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+
+test: packages lint ## everything: unit, golden, kernel and packet tests (root)
+	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test ./...
+	CGO_ENABLED=1 $(GO) test -race -short ./tracker/... ./sync/...
+
+test-unit: ## what needs neither root nor nft nor a network
+	$(GO) test -short ./tracker/... ./nft/... ./sync/... ./conntrack/... ./cmd/...
+
+test-kernel: packages ## kernel and packet tests alone (root)
+	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test -run 'Kernel|Cases|Packets' ./nft/... ./conntrack/... ./integration/...
+
+golden: ## rewrite the golden dry runs; review the difference
+	$(GO) test ./integration -run Golden -update
+
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@for package in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+	    echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+	  done; \
+	done
+
+bench: ## benchmarks, in the format that benchstat reads (root)
+	$(GO) test -run '^$$' -bench . -benchmem ./tracker/... ./nft/... ./conntrack/... ./integration/...
+
+lint: ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(GO) vet ./...
+	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+
+image: ## build the container image with docker, podman or buildah
+	./deploy/image.sh

@@ -1,0 +1,98 @@
+// Command kube-nft is a Kubernetes Service proxy on nftables: it watches Services,
+// EndpointSlices, ServiceCIDRs and its Node, and keeps the kernel's ruleset equal to them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. exitDiffers is that of a diff that found differences.
+const (
+	exitOK      = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitDiffers = 1
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// execute runs one command line and returns the exit code. Errors are one line on stderr.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	var differs differsError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &differs):
+		return exitDiffers
+	}
+	fmt.Fprintln(stderr, "kube-nft: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+	var usage usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// A usageError is a command line that cannot be meant: exit code 2.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() + "; kube-nft --help lists the flags" }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// newRoot declares the commands. The root command itself is the daemon.
+func newRoot() *cobra.Command {
+	var o options
+	var dryRun bool
+	root := &cobra.Command{
+		Use:   "kube-nft",
+		Short: "A Kubernetes Service proxy on nftables",
+		Long: `kube-nft makes Kubernetes Services work on this node: it watches Services,
+EndpointSlices, ServiceCIDRs and its Node, from the API server or from files, and
+programs nftables over netlink so that traffic to cluster IPs, node ports,
+load-balancer IPs and external IPs reaches ready endpoints.`,
+		Args:          noArguments,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.complete(); err != nil {
+				return err
+			}
+			if dryRun {
+				return dryRunCommand(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
+			return run(cmd.Context(), &o, cmd.ErrOrStderr())
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	o.addFlags(root.PersistentFlags())
+	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
+	root.AddCommand(newVersion(), newDiff(&o))
+	return root
+}
+
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unknown command %q", args[0])
+	}
+	return nil
+}

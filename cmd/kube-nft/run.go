@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kube-nft/kube-nft/nft"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// run is the daemon: it ends when ctx does, and leaves the rules in place.
+func run(ctx context.Context, o *options, stderr io.Writer) error {
+	d := daemon{options: o, log: o.newLog(stderr), changed: proxysync.NewSignal()}
+	var err error
+	if d.kernel, d.families, err = openKernel(ctx, d.log); err != nil {
+		return err
+	}
+	defer d.kernel.Close()
+	d.tracker = tracker.New(o.trackerConfig())
+	if d.feed, err = o.newFeed(d.tracker, d.changed.Raise, d.log); err != nil {
+		return err
+	}
+	d.group, ctx = errgroup.WithContext(ctx)
+	d.group.Go(func() error { return d.feed.run(ctx) })
+	d.group.Go(func() error { return d.sync(ctx) })
+	return d.group.Wait()
+}
+
+// A daemon holds what the goroutines of run share.
+type daemon struct {
+	options  *options
+	log      *zap.Logger
+	kernel   *nft.Kernel
+	families []nft.Family
+	tracker  *tracker.Tracker
+	feed     *feed
+	changed  proxysync.Signal
+	group    *errgroup.Group
+}
+
+// openKernel opens the lasting socket, before anything else takes descriptors, and finds
+// out what the kernel can do.
+func openKernel(ctx context.Context, log *zap.Logger) (*nft.Kernel, []nft.Family, error) {
+	kernel, err := nft.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	features, err := kernel.Probe(ctx)
+	if err != nil {
+		kernel.Close()
+		return nil, nil, err
+	}
+	families := []nft.Family{nft.IP}
+	if features.IP6 {
+		families = append(families, nft.IP6)
+	} else {
+		log.Warn("IPv6 Services are not served: this kernel has no IPv6 nat")
+	}
+	return kernel, families, nil
+}
+
+// sync waits for everything that the first commit has to be based on, and then keeps the
+// kernel up to date until ctx ends.
+func (d *daemon) sync(ctx context.Context) error {
+	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced()) {
+		return nil
+	}
+	if d.options.fromNodeCIDR && !d.waitPodCIDRs(ctx) {
+		return nil
+	}
+	loop := proxysync.New(d.tracker, nft.NewRuleset(d.options.rulesetConfig(d.families)), d.kernel, proxysync.Options{
+		MinInterval: d.options.minSyncPeriod,
+		Changed:     d.changed,
+		NodePorts:   d.options.nodePorts,
+		Log:         d.log,
+	})
+	if d.options.nodePorts.Follows() {
+		addrs, err := proxysync.Addresses()
+		if err != nil {
+			return err
+		}
+		loop.SetAddresses(addrs)
+		d.group.Go(func() error { return proxysync.FollowAddresses(ctx, loop.SetAddresses, d.log) })
+	}
+	return loop.Run(ctx)
+}
+
+// patience is how long something is waited for before the log says so, again and again.
+const patience = 10 * time.Second
+
+// wait waits until ready is closed; false if ctx ended.
+func (d *daemon) wait(ctx context.Context, what string, ready <-chan struct{}) bool {
+	for {
+		select {
+		case <-ready:
+			return ctx.Err() == nil
+		case <-ctx.Done():
+			return false
+		case <-time.After(patience):
+			d.log.Warn("waiting", zap.String("for", what))
+		}
+	}
+}
+
+// waitPodCIDRs waits until the Node object says which addresses its pods have.
+func (d *daemon) waitPodCIDRs(ctx context.Context) bool {
+	for {
+		if d.options.setPodCIDRs(d.tracker.Node()) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-d.changed:
+		case <-time.After(patience):
+			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.options.nodeName)))
+		}
+	}
+}
+
+// setPodCIDRs recognises pods by the addresses that the Node object gives them, if it does.
+func (o *options) setPodCIDRs(node *tracker.Node) bool {
+	if node == nil || len(node.PodCIDRs) == 0 {
+		return false
+	}
+	for _, prefix := range node.PodCIDRs {
+		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
+		if _, twice := o.pods[family]; !twice {
+			o.pods[family] = nft.PodMatch{CIDR: prefix}
+		}
+	}
+	return true
+}

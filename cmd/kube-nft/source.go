@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/tracker/informer"
+	"github.com/kube-nft/kube-nft/tracker/manifest"
+)
+
+// A source is where objects come from: an API server or files.
+type source interface {
+	// Synced is closed when the tracker has all that there is.
+	Synced() <-chan struct{}
+}
+
+// A feed runs a source into a tracker.
+type feed struct {
+	source
+	run func(context.Context) error
+}
+
+// newFeed connects the source that the options name with a tracker; changed is called when
+// there is something new.
+func (o *options) newFeed(t *tracker.Tracker, changed func(), log *zap.Logger) (*feed, error) {
+	if o.manifests != "" {
+		s := manifest.New(o.manifests, o.manifestOptions(changed, log))
+		return &feed{s, func(ctx context.Context) error { return s.Run(ctx, t) }}, nil
+	}
+	client, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	s := informer.New(client, o.informerOptions(changed, log))
+	return &feed{s, func(ctx context.Context) error { return s.Run(ctx, t) }}, nil
+}
+
+// load fills a tracker once.
+func (o *options) load(ctx context.Context, t *tracker.Tracker, log *zap.Logger) error {
+	if o.manifests != "" {
+		return manifest.Load(o.manifests, o.manifestOptions(nil, log), t)
+	}
+	client, err := o.client()
+	if err != nil {
+		return err
+	}
+	return informer.Load(ctx, client, o.informerOptions(nil, log), t)
+}
+
+func (o *options) client() (kubernetes.Interface, error) {
+	config, err := o.connection.Config()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("API client: %w", err)
+	}
+	return client, nil
+}
+
+func (o *options) manifestOptions(changed func(), log *zap.Logger) manifest.Options {
+	return manifest.Options{
+		Changed: changed,
+		Refused: refused(log),
+		Problem: func(err error) { log.Error("manifest", zap.Error(err)) },
+		Notice:  func(text string) { log.Warn("manifest", zap.String("notice", text)) },
+	}
+}
+
+func (o *options) informerOptions(changed func(), log *zap.Logger) informer.Options {
+	return informer.Options{
+		NodeName: o.nodeName,
+		Changed:  changed,
+		Refused:  refused(log),
+		Reached: func(resource string, err error) {
+			if err != nil {
+				log.Warn("API server", zap.String("resource", resource), zap.Error(err))
+				return
+			}
+			log.Info("API server", zap.String("resource", resource), zap.String("state", "reached again"))
+		},
+	}
+}
+
+// refused logs each field of an object that could not be used.
+func refused(log *zap.Logger) func(error) {
+	return func(err error) {
+		for _, err := range unjoin(err) {
+			log.Warn("refused", zap.Error(err))
+		}
+	}
+}
+
+// unjoin takes apart what errors.Join put together.
+func unjoin(err error) []error {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}

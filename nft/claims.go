@@ -1,0 +1,156 @@
+package nft
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Frontend is a place where a Service port can be reached. Without an address it is a
+// node port.
+type Frontend struct {
+	Address  netip.Addr
+	Protocol tracker.Protocol
+	Port     uint16
+}
+
+// String returns "address:port/protocol", or "node port port/protocol".
+func (f Frontend) String() string {
+	if !f.Address.IsValid() {
+		return fmt.Sprintf("node port %d/%s", f.Port, f.Protocol)
+	}
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(f.Address, f.Port), f.Protocol)
+}
+
+func (f Frontend) nodePort() bool { return !f.Address.IsValid() }
+
+func (f Frontend) key() string { return frontendKey(f.Address, uint8(f.Protocol), f.Port) }
+
+// frontendKind is what a frontend is to the Service port that claims it. Where one Service
+// port claims an address twice, the smaller kind counts.
+type frontendKind uint8
+
+const (
+	clusterIP frontendKind = iota + 1
+	loadBalancerIP
+	externalIP
+	nodePort
+)
+
+// A claim is a Service port's wish for a frontend.
+type claim struct {
+	port *portState
+	kind frontendKind
+}
+
+// compare orders claims: the first one is served. A cluster IP belongs to the Service that
+// the API server gave it to, whoever else lists that address; otherwise the older Service
+// wins.
+func (c claim) compare(d claim) int {
+	p, q := c.port.current, d.port.current
+	return cmp.Or(
+		compareBool(d.kind == clusterIP, c.kind == clusterIP),
+		p.Created.Compare(q.Created),
+		cmp.Compare(p.UID, q.UID),
+		p.ID.Compare(q.ID),
+	)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return 1
+	}
+	return -1
+}
+
+// A frontendState is a frontend with its claims, and what has been made of the first.
+type frontendState struct {
+	Frontend
+	claims []claim // in order; the first one is served
+	shown  service
+}
+
+// drop removes the claim of a Service port.
+func (s *frontendState) drop(port *portState) {
+	s.claims = slices.DeleteFunc(s.claims, func(c claim) bool { return c.port == port })
+}
+
+// claim adds or replaces the claim of a Service port.
+func (s *frontendState) claim(c claim) {
+	s.drop(c.port)
+	i, _ := slices.BinarySearchFunc(s.claims, c, claim.compare)
+	s.claims = slices.Insert(s.claims, i, c)
+}
+
+// A Conflict is a frontend that Loser asks for and does not get, because Winner has it.
+type Conflict struct {
+	Frontend
+	Winner, Loser tracker.PortID
+}
+
+// String says who has the frontend and who goes without.
+func (c Conflict) String() string {
+	return fmt.Sprintf("%s is claimed by Service %s and by Service %s, which is not served there: the older Service wins, a cluster IP always does",
+		c.Frontend, c.Winner, c.Loser)
+}
+
+// frontendsOf lists where a Service port wants to be reached. Of the ways in which it names
+// one address, the first of cluster IP, load-balancer IP and external IP counts.
+func frontendsOf(p *tracker.ServicePort) map[Frontend]frontendKind {
+	wanted := make(map[Frontend]frontendKind, 2+len(p.LoadBalancers)+len(p.ExternalIPs))
+	if p.NodePort != 0 {
+		wanted[Frontend{Protocol: p.ID.Protocol, Port: p.NodePort}] = nodePort
+	}
+	add := func(kind frontendKind, addrs ...netip.Addr) {
+		for _, addr := range addrs {
+			f := Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}
+			if _, ok := wanted[f]; !ok {
+				wanted[f] = kind
+			}
+		}
+	}
+	add(clusterIP, p.ClusterIP)
+	add(loadBalancerIP, p.LoadBalancers...)
+	add(externalIP, p.ExternalIPs...)
+	return wanted
+}
+
+// noteConflicts remembers who goes without a frontend.
+func (r *family) noteConflicts(state *frontendState) {
+	if len(state.claims) < 2 && r.conflicts[state.Frontend] == nil {
+		return
+	}
+	before := r.conflicts[state.Frontend]
+	var now []Conflict
+	for i := 1; i < len(state.claims); i++ {
+		c := Conflict{state.Frontend, state.claims[0].port.current.ID, state.claims[i].port.current.ID}
+		now = append(now, c)
+		if !slices.Contains(before, c) {
+			r.fresh = append(r.fresh, c)
+		}
+	}
+	if now == nil {
+		delete(r.conflicts, state.Frontend)
+		return
+	}
+	r.conflicts[state.Frontend] = now
+}
+
+// Conflicts returns the conflicts that have come up since it was last called, and the
+// number of those that stand.
+func (r *Ruleset) Conflicts() (fresh []Conflict, standing int) {
+	for _, f := range r.config.Families {
+		family := r.families[f]
+		fresh, family.fresh = append(fresh, family.fresh...), nil
+		for _, conflicts := range family.conflicts {
+			standing += len(conflicts)
+		}
+	}
+	return fresh, standing
+}

@@ -1,0 +1,216 @@
+package nft
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Diff returns the operations that turn have into want. It is total and pure: Diff(x, x) is
+// empty, and applying Diff(a, b) to a gives b. Both may be parts of tables, as long as they
+// are the same part.
+//
+// What packets put into dynamic sets is never compared; it goes only with its set.
+//
+// The order of the operations within one table is that in which the kernel accepts them:
+// definitions of sets and chains come before the rules that name them, rules before the
+// elements that go to their chains (and so choosing rules bind their maps while these are
+// empty), deletions of elements before additions, since a changed element is deleted and
+// added again, and what nothing refers to any more goes last: first the rules of old
+// chains, then the chains, then their sets.
+func Diff(have, want Tables) Batch {
+	var d differ
+	for _, f := range Families {
+		d.family = f
+		switch h, w := have[f], want[f]; {
+		case w == nil && h != nil:
+			d.add(Op{Verb: Delete, Table: h})
+		case w != nil && h == nil:
+			d.create(w, nil)
+		case w != nil && replaces(h, w):
+			d.add(Op{Verb: Delete, Table: h})
+			d.create(w, h)
+		case w != nil:
+			d.table(h, w)
+		}
+	}
+	return Batch{Ops: d.ops}
+}
+
+// replaces reports whether a table has to be made anew: it carries another marker, or what
+// rules or hooks depend on cannot be changed in place.
+func replaces(have, want *Table) bool {
+	if have.Comment != want.Comment {
+		return true
+	}
+	for name, w := range want.Sets {
+		if h, ok := have.Sets[name]; ok && !h.Set.Equal(w.Set) {
+			return true
+		}
+	}
+	for name, w := range want.Chains {
+		if h, ok := have.Chains[name]; ok && !h.Hook.equal(w.Hook) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Hook) equal(other *Hook) bool {
+	if h == nil || other == nil {
+		return h == other
+	}
+	return *h == *other
+}
+
+type differ struct {
+	family Family
+	ops    []Op
+}
+
+func (d *differ) add(op Op) {
+	op.Family = d.family
+	d.ops = append(d.ops, op)
+}
+
+// create makes a table with all that it holds. What clients old remembers in affinity maps
+// of the same shape is carried over.
+func (d *differ) create(want, old *Table) {
+	d.add(Op{Verb: Add, Table: want})
+	empty := NewTable(want.Family)
+	d.table(empty, want)
+	if old == nil {
+		return
+	}
+	for _, name := range sortedNames(want.Sets) {
+		set := want.Sets[name].Set
+		if before, ok := old.Sets[name]; ok && set.Dynamic && before.Set.Equal(set) {
+			d.elements(Add, set, before.Map)
+		}
+	}
+}
+
+func (d *differ) table(have, want *Table) {
+	d.newSets(have, want)
+	changed := d.newChains(have, want)
+	for _, chain := range changed {
+		if _, ok := have.Chains[chain.Name]; ok {
+			d.add(Op{Verb: Flush, Chain: chain})
+		}
+	}
+	for _, chain := range changed {
+		if len(chain.Rules) > 0 {
+			d.add(Op{Verb: Add, Chain: chain, Rules: chain.Rules})
+		}
+	}
+	d.changedElements(have, want)
+	d.oldChains(have, want)
+	d.oldSets(have, want)
+}
+
+func (d *differ) newSets(have, want *Table) {
+	for _, name := range sortedNames(want.Sets) {
+		if _, ok := have.Sets[name]; !ok {
+			d.add(Op{Verb: Add, Set: want.Sets[name].Set})
+		}
+	}
+}
+
+// newChains adds the chains that are missing and returns all whose rules must be written,
+// in order.
+func (d *differ) newChains(have, want *Table) (changed []*Chain) {
+	for _, chain := range slices.SortedFunc(maps.Values(want.Chains), chainLess) {
+		h, ok := have.Chains[chain.Name]
+		if !ok {
+			d.add(Op{Verb: Add, Chain: chain})
+		}
+		if !ok || !h.equalRules(d.family, chain) {
+			changed = append(changed, chain)
+		}
+	}
+	return changed
+}
+
+func (c *Chain) equalRules(f Family, other *Chain) bool {
+	return c == other || slices.EqualFunc(c.Rules, other.Rules, func(a, b Rule) bool { return a.Equal(f, b) })
+}
+
+func (d *differ) changedElements(have, want *Table) {
+	for _, name := range sortedNames(want.Sets) {
+		w, h := want.Sets[name], have.Sets[name]
+		if w.Set.Dynamic {
+			continue
+		}
+		if h == nil {
+			d.elements(Add, w.Set, w.Map)
+			continue
+		}
+		d.elements(Delete, w.Set, missing(h.Map, w.Map))
+		d.elements(Add, w.Set, missing(w.Map, h.Map))
+	}
+}
+
+// missing returns the elements of a that b does not hold in the same way.
+func missing(a, b map[string]Element) map[string]Element {
+	var m map[string]Element
+	for key, element := range a {
+		if other, ok := b[key]; ok && other.Equal(element) {
+			continue
+		}
+		if m == nil {
+			m = make(map[string]Element)
+		}
+		m[key] = element
+	}
+	return m
+}
+
+// elements adds one operation for all elements of m, in the order of their keys.
+func (d *differ) elements(verb Verb, set *Set, m map[string]Element) {
+	if len(m) == 0 {
+		return
+	}
+	list := make([]KeyedElement, 0, len(m))
+	for key, element := range m {
+		list = append(list, KeyedElement{key, element})
+	}
+	d.add(Op{Verb: verb, Set: set, Elements: sortElements(list)})
+}
+
+func sortElements(list []KeyedElement) []KeyedElement {
+	slices.SortFunc(list, func(a, b KeyedElement) int { return strings.Compare(a.Key, b.Key) })
+	return list
+}
+
+func (d *differ) oldChains(have, want *Table) {
+	var old []*Chain
+	for name, chain := range have.Chains {
+		if _, ok := want.Chains[name]; !ok {
+			old = append(old, chain)
+		}
+	}
+	slices.SortFunc(old, chainLess)
+	for _, chain := range old {
+		if len(chain.Rules) > 0 {
+			d.add(Op{Verb: Flush, Chain: chain})
+		}
+	}
+	for _, chain := range old {
+		d.add(Op{Verb: Delete, Chain: chain})
+	}
+}
+
+func (d *differ) oldSets(have, want *Table) {
+	for _, name := range sortedNames(have.Sets) {
+		if _, ok := want.Sets[name]; !ok {
+			d.add(Op{Verb: Delete, Set: have.Sets[name].Set})
+		}
+	}
+}
+
+func sortedNames(sets map[string]*Elements) []string {
+	return slices.SortedFunc(maps.Keys(sets), func(a, b string) int {
+		return cmp.Or(setLess(a, b), strings.Compare(a, b))
+	})
+}

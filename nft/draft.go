@@ -1,0 +1,163 @@
+package nft
+
+// A draft is a wanted table together with what it held before the changes that have not
+// been committed yet. The cost of a change and of its commit is that of the change alone.
+type draft struct {
+	table *Table
+	// tracking is false until the first commit: before it, everything is new.
+	tracking bool
+
+	// What touched objects were before they were first touched; nil where nothing was.
+	elements map[string]map[string]*Element
+	sets     map[string]*Set
+	chains   map[string]*Chain
+}
+
+func newDraft(table *Table) *draft { return &draft{table: table} }
+
+// put makes set hold element under key.
+func (d *draft) put(set, key string, element Element) {
+	held := d.table.Sets[set].Map
+	old, ok := held[key]
+	if ok && old.Equal(element) {
+		return
+	}
+	d.touch(set, key, old, ok)
+	held[key] = element
+}
+
+// remove makes set hold nothing under key.
+func (d *draft) remove(set, key string) {
+	held := d.table.Sets[set].Map
+	if old, ok := held[key]; ok {
+		d.touch(set, key, old, true)
+		delete(held, key)
+	}
+}
+
+func (d *draft) touch(set, key string, old Element, present bool) {
+	if !d.tracking {
+		return
+	}
+	touched := d.elements[set]
+	if touched == nil {
+		touched = make(map[string]*Element)
+		d.elements[set] = touched
+	}
+	if _, done := touched[key]; done {
+		return
+	}
+	if !present {
+		touched[key] = nil
+		return
+	}
+	touched[key] = &old
+}
+
+// putChain makes the table hold chain, removeChain none of that name.
+func (d *draft) putChain(chain *Chain) {
+	d.touchChain(chain.Name)
+	d.table.Chains[chain.Name] = chain
+}
+
+func (d *draft) removeChain(name string) {
+	d.touchChain(name)
+	delete(d.table.Chains, name)
+}
+
+func (d *draft) touchChain(name string) {
+	if _, done := d.chains[name]; !done && d.tracking {
+		d.chains[name] = d.table.Chains[name]
+	}
+}
+
+// putSet makes the table hold a set of this definition, empty if it is new; removeSet none
+// of that name.
+func (d *draft) putSet(set *Set) {
+	if have, ok := d.table.Sets[set.Name]; ok && have.Set.Equal(set) {
+		return
+	}
+	d.touchSet(set.Name)
+	d.table.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
+}
+
+func (d *draft) removeSet(name string) {
+	d.touchSet(name)
+	delete(d.table.Sets, name)
+}
+
+// touchSet remembers a set with all that it held.
+func (d *draft) touchSet(name string) {
+	if !d.tracking {
+		return
+	}
+	have, ok := d.table.Sets[name]
+	if _, done := d.sets[name]; !done {
+		d.sets[name] = nil
+		if ok {
+			d.sets[name] = have.Set
+		}
+	}
+	if ok {
+		for key, element := range have.Map {
+			d.touch(name, key, element, true)
+		}
+	}
+}
+
+// pending returns the touched part of the table as it was and as it is wanted: what Diff
+// needs to see, and no more.
+func (d *draft) pending() (have, want *Table) {
+	have, want = NewTable(d.table.Family), NewTable(d.table.Family)
+	for name := range d.sets {
+		d.pendingSet(name, have, want)
+	}
+	for name := range d.elements {
+		d.pendingSet(name, have, want)
+		d.pendingElements(name, have, want)
+	}
+	for name, old := range d.chains {
+		if old != nil {
+			have.Chains[name] = old
+		}
+		if chain, ok := d.table.Chains[name]; ok {
+			want.Chains[name] = chain
+		}
+	}
+	return have, want
+}
+
+func (d *draft) pendingSet(name string, have, want *Table) {
+	now, present := d.table.Sets[name]
+	before, touched := d.sets[name]
+	if !touched {
+		before = now.Set
+	}
+	if before != nil && have.Sets[name] == nil {
+		have.Sets[name] = &Elements{Set: before, Map: make(map[string]Element)}
+	}
+	if present && want.Sets[name] == nil {
+		want.Sets[name] = &Elements{Set: now.Set, Map: make(map[string]Element)}
+	}
+}
+
+func (d *draft) pendingElements(name string, have, want *Table) {
+	for key, old := range d.elements[name] {
+		if old != nil {
+			have.Sets[name].Map[key] = *old
+		}
+		if now, ok := d.table.Sets[name]; ok {
+			if element, ok := now.Map[key]; ok {
+				want.Sets[name].Map[key] = element
+			}
+		}
+	}
+}
+
+// committed forgets what was before: the kernel holds the table as it is wanted now.
+func (d *draft) committed() {
+	d.tracking = true
+	d.elements = make(map[string]map[string]*Element)
+	d.sets = make(map[string]*Set)
+	d.chains = make(map[string]*Chain)
+}

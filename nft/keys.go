@@ -1,0 +1,83 @@
+package nft
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Keys and data are built as the kernel holds them: fields of a concatenation padded to
+// four bytes, addresses and ports in network order, indexes in host order.
+
+func appendAddr(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		x := a.As4()
+		return append(b, x[:]...)
+	}
+	x := a.As16()
+	return append(b, x[:]...)
+}
+
+func appendProtocol(b []byte, p uint8) []byte { return append(b, p, 0, 0, 0) }
+
+func appendPort(b []byte, port uint16) []byte {
+	return append(b, byte(port>>8), byte(port), 0, 0)
+}
+
+func addrKey(a netip.Addr) string {
+	var buf [16]byte
+	return string(appendAddr(buf[:0], a))
+}
+
+// frontendKey is the key of an address, protocol and port; of a protocol and port alone if
+// the address is the zero Addr, as for a node port.
+func frontendKey(a netip.Addr, protocol uint8, port uint16) string {
+	var buf [24]byte
+	b := buf[:0]
+	if a.IsValid() {
+		b = appendAddr(b, a)
+	}
+	return string(appendPort(appendProtocol(b, protocol), port))
+}
+
+// indexedKey is the key of a frontend's endpoint number i.
+func indexedKey(frontend string, i int) string {
+	var buf [28]byte
+	b := append(buf[:0], frontend...)
+	return string(binary.NativeEndian.AppendUint32(b, uint32(i)))
+}
+
+// endpointData is an address and port as the data of a map.
+func endpointData(ep netip.AddrPort) string {
+	var buf [20]byte
+	return string(appendPort(appendAddr(buf[:0], ep.Addr()), ep.Port()))
+}
+
+// endpointOf reads back what endpointData wrote; ok is false for data of another shape.
+func endpointOf(data string) (ep netip.AddrPort, ok bool) {
+	n := len(data) - 4
+	if n != 4 && n != 16 {
+		return ep, false
+	}
+	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
+	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:n+2]))), true
+}
+
+// rangeKey is the key of an interval: what comes before, then the prefix's first address,
+// and once more with its last.
+func rangeKey(before string, p netip.Prefix) string {
+	var buf [80]byte
+	b := append(buf[:0], before...)
+	b = appendAddr(b, p.Masked().Addr())
+	b = append(b, before...)
+	return string(appendAddr(b, lastAddr(p)))
+}
+
+// lastAddr is the highest address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last
+}

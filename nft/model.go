@@ -1,0 +1,256 @@
+package nft
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Family is the family of a table, by its nf_tables number (NFPROTO_IPV4 and NFPROTO_IPV6
+// in linux/netfilter.h). Rules are declared once and rendered for either.
+type Family uint8
+
+// The families of our tables.
+const (
+	IP  Family = 2
+	IP6 Family = 10
+)
+
+// Families lists both families in the order in which the kernel lists their tables.
+var Families = [...]Family{IP, IP6}
+
+// String returns the family as nft spells it: ip or ip6.
+func (f Family) String() string {
+	switch f {
+	case IP:
+		return "ip"
+	case IP6:
+		return "ip6"
+	}
+	return fmt.Sprintf("family-%d", uint8(f))
+}
+
+// addrLen is the length of an address in bytes.
+func (f Family) addrLen() int {
+	if f == IP6 {
+		return 16
+	}
+	return 4
+}
+
+// TableName is the name of our table in each family.
+const TableName = "kube-nft"
+
+// A Field is one part of the key of a set or of the data of a map.
+type Field uint8
+
+// The fields that our sets are made of.
+const (
+	FieldAddr     Field = iota + 1 // ipv4_addr or ipv6_addr, network order
+	FieldProtocol                  // inet_proto, one byte
+	FieldPort                      // inet_service, two bytes, network order
+	FieldIndex                     // a 32-bit index in host order: typeof numgen random mod 65536
+)
+
+// A Set is the definition of a set or, with Data or Verdicts, of a map. Key and data are
+// raw bytes as the kernel holds them: a concatenation pads each field to four bytes.
+type Set struct {
+	Name     string
+	Key      []Field
+	Data     []Field // of a map; nil for a set and for a verdict map
+	Verdicts bool    // a verdict map
+	Interval bool    // elements are ranges: their Key is the first key followed by the last
+	Dynamic  bool    // the packet path adds elements, with a timeout (flags dynamic,timeout)
+	Size     uint32  // a hard limit on the number of elements; 0: none
+	Counters bool    // each element counts the packets that matched it
+}
+
+// Equal reports whether s and t define the same set.
+func (s *Set) Equal(t *Set) bool {
+	return s.Name == t.Name && slices.Equal(s.Key, t.Key) && slices.Equal(s.Data, t.Data) &&
+		s.Verdicts == t.Verdicts && s.Interval == t.Interval && s.Dynamic == t.Dynamic &&
+		s.Size == t.Size && s.Counters == t.Counters
+}
+
+// keyLen is the length in bytes of one key of the set in a table of family f: the sum of
+// its fields, each padded to a register of four bytes if there is more than one.
+func (s *Set) keyLen(f Family) int { return fieldsLen(f, s.Key) }
+
+// dataLen is the length in bytes of the data of the map in a table of family f.
+func (s *Set) dataLen(f Family) int { return fieldsLen(f, s.Data) }
+
+func fieldsLen(f Family, fields []Field) (n int) {
+	for _, field := range fields {
+		n += field.padded(f, len(fields) > 1)
+	}
+	return n
+}
+
+// len is the length of the field in bytes in a table of family f.
+func (d Field) len(f Family) int {
+	switch d {
+	case FieldAddr:
+		return f.addrLen()
+	case FieldProtocol:
+		return 1
+	case FieldPort:
+		return 2
+	default:
+		return 4
+	}
+}
+
+func (d Field) padded(f Family, concatenated bool) int {
+	n := d.len(f)
+	if concatenated {
+		n = (n + 3) &^ 3
+	}
+	return n
+}
+
+// An Element is what a set holds under a key; the key itself is the map key that leads to
+// it. The zero Element is that of a plain set.
+type Element struct {
+	// Data is the raw data of a map, or a verdict of a verdict map in nft's words: "drop",
+	// "goto CHAIN" or "jump CHAIN".
+	Data string
+	// Comment is shown by nft list; at most 127 bytes, printable, without double quotes.
+	Comment string
+	// Life is set for elements that expire; nil for the lasting ones.
+	Life *Life
+}
+
+// Equal reports whether e and f are the same, ages aside.
+func (e Element) Equal(f Element) bool { return e.Data == f.Data && e.Comment == f.Comment }
+
+// Life is the age of an element that expires. Units are those of the kernel, which counts
+// milliseconds (NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_EXPIRATION).
+type Life struct {
+	Timeout time.Duration // how long it lives when it is refreshed
+	Expires time.Duration // how long it has still to live; zero means all of Timeout
+}
+
+// A Stmt is one statement of a rule. It renders itself as nft text and as kernel
+// expressions; the two stand side by side in one file.
+type Stmt interface {
+	// text returns the statement as nft list prints it.
+	text(f Family) string
+	// encode appends the statement's expressions.
+	encode(e *encoder)
+}
+
+// A Rule is a sequence of statements, evaluated in order until one does not match.
+type Rule []Stmt
+
+// A Hook makes a chain a base chain.
+type Hook struct {
+	Type     string // "nat"
+	Point    string // "prerouting", "input", "output" or "postrouting"
+	Priority int32
+}
+
+// A Chain is a named list of rules; with a Hook a base chain of policy accept.
+type Chain struct {
+	Name  string
+	Hook  *Hook
+	Rules []Rule
+}
+
+// Elements is a set together with what it holds. For a Dynamic set that is what the
+// packet path put there; Diff never compares it.
+type Elements struct {
+	Set *Set
+	Map map[string]Element
+}
+
+// A Table is the content of our table in one family: what should be there, what is there,
+// or the part of either that a change touches.
+type Table struct {
+	Family  Family
+	Comment string // the marker of the schema: a table with another one is replaced
+	Sets    map[string]*Elements
+	Chains  map[string]*Chain
+}
+
+// NewTable returns an empty table of family f with our marker.
+func NewTable(f Family) *Table {
+	return &Table{Family: f, Comment: tableComment, Sets: make(map[string]*Elements), Chains: make(map[string]*Chain)}
+}
+
+// tableComment marks a table that this version can adopt. The number grows with every
+// change of the fixed sets and base chains that an element diff cannot express.
+const tableComment = "Kubernetes Services, written by kube-nft (schema 1)"
+
+// Tables are our tables by family. A missing family is one without a table.
+type Tables map[Family]*Table
+
+// Verb is what an operation does.
+type Verb uint8
+
+// The verbs, as nft spells them.
+const (
+	Add Verb = iota + 1
+	Delete
+	Flush
+	// Destroy is Delete that does not mind a missing element (kernel 6.3).
+	Destroy
+)
+
+// String returns the verb in nft's words.
+func (v Verb) String() string {
+	switch v {
+	case Add:
+		return "add"
+	case Delete:
+		return "delete"
+	case Flush:
+		return "flush"
+	case Destroy:
+		return "destroy"
+	}
+	return fmt.Sprintf("verb-%d", uint8(v))
+}
+
+// An Op is one operation of a Batch. Exactly one of these shapes occurs:
+//
+//	Add, Delete  Table            the table itself, empty
+//	Add, Delete  Set              a set definition without elements
+//	Add, Delete  Chain            a chain without rules
+//	Flush        Chain            all rules of a chain
+//	Add          Chain, Rules     rules, appended to a chain in order
+//	Add, Delete  Set, Elements    elements of a set, of which Delete uses the keys only
+//	Destroy      Set, Elements    the same as Delete
+type Op struct {
+	Verb     Verb
+	Family   Family
+	Table    *Table
+	Set      *Set
+	Chain    *Chain
+	Rules    []Rule
+	Elements []KeyedElement
+}
+
+// A KeyedElement is an element with its key.
+type KeyedElement struct {
+	Key string
+	Element
+}
+
+// A Batch is a sequence of operations that the kernel applies as one, or not at all.
+type Batch struct {
+	Ops []Op
+	// Generation, if not zero, makes the kernel refuse the batch (ERESTART) when anybody
+	// has committed to nf_tables since that generation. Source: NFNL_BATCH_GENID.
+	Generation uint32
+}
+
+// Empty reports whether the batch would change nothing.
+func (b *Batch) Empty() bool { return len(b.Ops) == 0 }
+
+// ElementCount is the number of elements that the batch adds and deletes.
+func (b *Batch) ElementCount() (n int) {
+	for i := range b.Ops {
+		n += len(b.Ops[i].Elements)
+	}
+	return n
+}

@@ -1,0 +1,172 @@
+package nft
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// The fixed sets and maps, in the order in which they are created and listed. Those that
+// hold most come first: the kernel finds a set by walking the table's list of them.
+const (
+	servicesMap              = "services"
+	endpointsMap             = "endpoints"
+	localEndpointsMap        = "local-endpoints"
+	nodePortsMap             = "node-ports"
+	nodePortEndpointsMap     = "node-port-endpoints"
+	nodePortLocalEndpointMap = "node-port-local-endpoints"
+	nodePortAddressesSet     = "node-port-addresses"
+	allowedSourcesSet        = "allowed-sources"
+	clusterIPsSet            = "cluster-ips"
+	serviceCIDRsSet          = "service-cidrs"
+	hairpinSet               = "hairpin"
+	stickyMap                = "sticky"
+	stickyNodePortsMap       = "sticky-node-ports"
+)
+
+var fixedSets = []string{
+	servicesMap, endpointsMap, localEndpointsMap,
+	nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, nodePortAddressesSet,
+	allowedSourcesSet, clusterIPsSet, serviceCIDRsSet, hairpinSet,
+	stickyMap, stickyNodePortsMap, transportProtocols,
+}
+
+// The fixed chains. Base chains are named after their type and hook.
+const (
+	markChain        = "mark-for-masquerade"
+	masqueradeChain  = "masquerade-marked"
+	rejectChain      = "reject-new"
+	servicesChain    = "services"
+	recordChain      = "record-affinity"
+	preroutingChain  = "nat-prerouting"
+	outputChain      = "nat-output"
+	inputChain       = "nat-input"
+	rememberChain    = "nat-postrouting-record"
+	postroutingChain = "nat-postrouting"
+)
+
+// setLess orders sets for creation and for the text: the fixed ones, then those of single
+// Services by name.
+func setLess(a, b string) int {
+	i, j := slices.Index(fixedSets, a), slices.Index(fixedSets, b)
+	if i >= 0 && j >= 0 {
+		return cmp.Compare(i, j)
+	}
+	if (i >= 0) != (j >= 0) {
+		return cmp.Compare(j, i)
+	}
+	return naturalCompare(a, b)
+}
+
+// chainLess orders chains for creation and for the text: regular ones by name with their
+// numbers in numeric order, then the base chains.
+func chainLess(a, b *Chain) int {
+	if (a.Hook == nil) != (b.Hook == nil) {
+		if a.Hook == nil {
+			return -1
+		}
+		return 1
+	}
+	return naturalCompare(a.Name, b.Name)
+}
+
+// naturalCompare orders text with its runs of digits compared as numbers, so that pick-9
+// stands before pick-10.
+func naturalCompare(a, b string) int {
+	for a != "" && b != "" {
+		na, nb := digits(a), digits(b)
+		if na > 0 && nb > 0 {
+			if c := compareNumbers(a[:na], b[:nb]); c != 0 {
+				return c
+			}
+			a, b = a[na:], b[nb:]
+			continue
+		}
+		if a[0] != b[0] {
+			return cmp.Compare(a[0], b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// digits is the length of the run of digits that s begins with.
+func digits(s string) (n int) {
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}
+
+func compareNumbers(a, b string) int {
+	x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+	return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y), cmp.Compare(len(a), len(b)))
+}
+
+// stickyName names the objects of one Service port with session affinity: eight letters of
+// a hash, which make it unique whatever is cut off, and then text to read.
+//
+// Length: 8 + 1 + 63 + 1 + 63 + 1 + 63 = 200 at most, as Kubernetes names are DNS labels; with
+// the longest prefix ("members-local-", 14) and suffix ("-65535", 6) 220, within the 255
+// that the kernel allows (NFT_NAME_MAXLEN is 256 with the NUL).
+func stickyName(id tracker.PortID) string {
+	sum := sha256.Sum256([]byte(id.String()))
+	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:5]))
+	return hash + "-" + cut(plain(id.Namespace+"-"+id.Service+"-"+portText(id)), 191)
+}
+
+func portText(id tracker.PortID) string {
+	if id.Port == "" {
+		return id.Protocol.String()
+	}
+	return id.Port
+}
+
+// plain replaces everything that an nft identifier cannot hold.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, s)
+}
+
+func cut(s string, n int) string {
+	if len(s) > n {
+		return s[:n]
+	}
+	return s
+}
+
+// comment is what nft list shows beside a frontend: namespace/name:port. Three names of 63
+// characters overflow the 127 bytes of a comment; then its end is cut off.
+func comment(id tracker.PortID) string {
+	s := id.Namespace + "/" + id.Service
+	if id.Port != "" {
+		s += ":" + id.Port
+	}
+	return cut(s, maxComment)
+}
+
+// affinityName and membersName name the map of remembered endpoints and the set of those
+// that may be remembered, of one list of endpoints and one of their ports.
+func affinityName(sticky string, local bool, port uint16) string {
+	return "affinity-" + localInfix(local) + sticky + "-" + strconv.Itoa(int(port))
+}
+
+func membersName(sticky string, local bool, port uint16) string {
+	return "members-" + localInfix(local) + sticky + "-" + strconv.Itoa(int(port))
+}
+
+func localInfix(local bool) string {
+	if local {
+		return "local-"
+	}
+	return ""
+}

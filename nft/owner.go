@@ -1,0 +1,74 @@
+package nft
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Owner says for whom an element, or with an empty key a set or chain, stands in a table:
+// a Service port, or a part of the node's own configuration. For errors.
+func (r *Ruleset) Owner(f Family, set, key string) string {
+	family := r.families[f]
+	if family == nil {
+		return "base chains"
+	}
+	if id, ok := family.ownerOf(set, key); ok {
+		return "Service " + id.String()
+	}
+	switch set {
+	case nodePortAddressesSet:
+		return "node port addresses"
+	case serviceCIDRsSet:
+		return "Service CIDRs"
+	}
+	return "base chains"
+}
+
+func (r *family) ownerOf(set, key string) (id tracker.PortID, ok bool) {
+	if state := r.frontends[r.frontendOf(set, key)]; state != nil {
+		return state.shown.owner, true
+	}
+	for _, port := range r.ports {
+		if r.uses(port, set, key) {
+			return port.current.ID, true
+		}
+	}
+	return id, false
+}
+
+// frontendOf reads the frontend back from the key of an element; the zero Frontend if the
+// set is not one that is keyed by frontends.
+func (r *family) frontendOf(set, key string) (f Frontend) {
+	n := r.table.Family.addrLen()
+	switch set {
+	case nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, stickyNodePortsMap:
+		n = 0
+	case servicesMap, endpointsMap, localEndpointsMap, allowedSourcesSet, stickyMap:
+	default:
+		return f
+	}
+	if len(key) < n+8 {
+		return f
+	}
+	f.Address, _ = netip.AddrFromSlice([]byte(key[:n]))
+	f.Protocol = tracker.Protocol(key[n])
+	f.Port = binary.BigEndian.Uint16([]byte(key[n+4 : n+6]))
+	return f
+}
+
+// uses reports whether a Service port needs an element that several may share, or owns the
+// set as part of its affinity.
+func (r *family) uses(port *portState, set, key string) bool {
+	if port.affinity.name != "" && strings.Contains(set, port.affinity.name) {
+		return true
+	}
+	for _, element := range sharedOf(port.current) {
+		if element.set == set && element.key == key {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,302 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Ruleset is the wanted state: it takes what the tracker hands out and keeps the tables
+// that follow from it, together with what has changed since the last commit.
+//
+// It is not safe for concurrent use; the sync loop owns it.
+type Ruleset struct {
+	config   Config
+	families map[Family]*family
+}
+
+// family is the part of a Ruleset in one table.
+type family struct {
+	*draft
+	config    *Config
+	ports     map[tracker.PortID]*portState
+	frontends map[Frontend]*frontendState
+	chains    map[string]*chainUse
+	shared    map[sharedElement]int
+	adopted   *Table // what the kernel held at start; for the order of lists
+	tasks     map[string]AffinityTask
+	flows     map[Frontend]bool
+	conflicts map[Frontend][]Conflict
+	fresh     []Conflict // not reported yet
+}
+
+// A chainUse counts who goes to a chain.
+type chainUse struct {
+	verdict string
+	users   int
+}
+
+// NewRuleset returns the ruleset of a cluster without Services.
+func NewRuleset(config Config) *Ruleset {
+	r := &Ruleset{config: config, families: make(map[Family]*family)}
+	for _, f := range config.Families {
+		r.families[f] = newFamily(&r.config, f)
+	}
+	return r
+}
+
+func newFamily(config *Config, f Family) *family {
+	r := &family{
+		draft:     newDraft(config.skeleton(f)),
+		config:    config,
+		ports:     make(map[tracker.PortID]*portState),
+		frontends: make(map[Frontend]*frontendState),
+		chains:    make(map[string]*chainUse),
+		shared:    make(map[sharedElement]int),
+		tasks:     make(map[string]AffinityTask),
+		flows:     make(map[Frontend]bool),
+		conflicts: make(map[Frontend][]Conflict),
+	}
+	r.chains[rejectChain] = &chainUse{verdict: verdictGoto + rejectChain, users: 1}
+	for _, list := range []*endpointList{&clusterList, &nodePortList} {
+		r.acquirePicks(list, usualLengths)
+	}
+	for _, list := range []*endpointList{&localList, &nodePortLocalList} {
+		r.acquirePicks(list, usualLocalLengths)
+	}
+	return r
+}
+
+func (r *family) acquirePicks(list *endpointList, n int) {
+	for length := range n {
+		r.acquirePick(pick{list, length + 1})
+	}
+}
+
+// Adopt tells the ruleset what the kernel holds, so that endpoints keep the places that
+// they have there and a restart writes only what differs. It comes before the first Apply.
+func (r *Ruleset) Adopt(tables Tables) {
+	for f, family := range r.families {
+		family.adopted = tables[f]
+	}
+}
+
+// Apply takes in what changed.
+func (r *Ruleset) Apply(delta tracker.Delta) {
+	for id := range delta.Removed {
+		if family := r.families[Family(id.Family)]; family != nil {
+			family.removePort(id)
+		}
+	}
+	for _, port := range inOrder(delta.Changed) {
+		if family := r.families[Family(port.ID.Family)]; family != nil {
+			family.setPort(port)
+		}
+	}
+	if delta.CIDRsChanged {
+		for f, family := range r.families {
+			family.fillSet(serviceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
+		}
+	}
+}
+
+// inOrder makes the result of a change independent of the order of a Go map.
+func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePort {
+	list := make([]*tracker.ServicePort, 0, len(ports))
+	for _, port := range ports {
+		list = append(list, port)
+	}
+	slices.SortFunc(list, func(a, b *tracker.ServicePort) int { return a.ID.Compare(b.ID) })
+	return list
+}
+
+// SetNodePortAddresses says at which addresses node ports are served, in families that do
+// not serve them at all addresses.
+func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
+	for f, family := range r.families {
+		keys := make(map[string]bool)
+		for _, addr := range addrs {
+			if Family(tracker.FamilyOf(addr)) == f {
+				keys[addrKey(addr)] = true
+			}
+		}
+		family.fillSet(nodePortAddressesSet, keys)
+	}
+}
+
+func rangesOf(f Family, prefixes []netip.Prefix) map[string]bool {
+	keys := make(map[string]bool)
+	for _, p := range prefixes {
+		if Family(tracker.FamilyOf(p.Addr())) == f {
+			keys[rangeKey("", p)] = true
+		}
+	}
+	return keys
+}
+
+// fillSet makes a fixed set hold exactly these keys.
+func (r *family) fillSet(set string, keys map[string]bool) {
+	for key := range r.table.Sets[set].Map {
+		if !keys[key] {
+			r.remove(set, key)
+		}
+	}
+	for key := range keys {
+		r.put(set, key, Element{})
+	}
+}
+
+// Want returns the complete wanted tables. They must not be changed and are valid until
+// the next Apply.
+func (r *Ruleset) Want() Tables {
+	tables := make(Tables, len(r.families))
+	for f, family := range r.families {
+		tables[f] = family.table
+	}
+	return tables
+}
+
+// Pending returns the part of the tables that has changed since Committed: as it was, and
+// as it is wanted.
+func (r *Ruleset) Pending() (have, want Tables) {
+	have, want = make(Tables), make(Tables)
+	for f, family := range r.families {
+		have[f], want[f] = family.pending()
+	}
+	return have, want
+}
+
+// Committed says that the kernel holds what is wanted now.
+func (r *Ruleset) Committed() {
+	for _, family := range r.families {
+		family.committed()
+		family.adopted = nil
+		clear(family.tasks)
+		clear(family.flows)
+	}
+}
+
+// adoptLists returns the order in which the kernel has the endpoints of a Service port
+// that is new to the ruleset, as far as it was told. All frontends that the port has share
+// one order; the comment tells those of other Services apart.
+func (r *family) adoptLists(p *tracker.ServicePort) (cluster, local []netip.AddrPort) {
+	if r.adopted == nil {
+		return nil, nil
+	}
+	for f := range frontendsOf(p) {
+		if r.adopted.commentOf(f) != comment(p.ID) {
+			continue
+		}
+		if cluster == nil {
+			cluster = r.adopted.list(listOf(f.nodePort(), false).Map, f.key())
+		}
+		if local == nil {
+			local = r.adopted.list(listOf(f.nodePort(), true).Map, f.key())
+		}
+	}
+	return cluster, local
+}
+
+// verdictMap is the map that says what to do at a frontend.
+func (f Frontend) verdictMap() string {
+	if f.nodePort() {
+		return nodePortsMap
+	}
+	return servicesMap
+}
+
+func (t *Table) commentOf(f Frontend) string {
+	if held := t.Sets[f.verdictMap()]; held != nil {
+		return held.Map[f.key()].Comment
+	}
+	return ""
+}
+
+// list reads a frontend's endpoints back from a map.
+func (t *Table) list(set, key string) (endpoints []netip.AddrPort) {
+	held, ok := t.Sets[set]
+	if !ok {
+		return nil
+	}
+	for {
+		element, ok := held.Map[indexedKey(key, len(endpoints))]
+		if !ok {
+			return endpoints
+		}
+		ep, ok := endpointOf(element.Data)
+		if !ok {
+			return endpoints
+		}
+		endpoints = append(endpoints, ep)
+	}
+}
+
+// verdict is the policy's verdict; policies in use share the memory of its text.
+func (r *family) verdict(p policy) string {
+	if use, ok := r.chains[p.chainName()]; ok && p.kind != dropped {
+		return use.verdict
+	}
+	return p.verdict()
+}
+
+// acquire makes sure that the chains of a policy exist while somebody goes there; release
+// gives them up.
+func (r *family) acquire(p policy) {
+	if p.kind == 0 || p.kind == dropped {
+		return
+	}
+	name := p.chainName()
+	if use, ok := r.chains[name]; ok {
+		use.users++
+		return
+	}
+	r.chains[name] = &chainUse{verdict: p.verdict(), users: 1}
+	for _, next := range p.next() {
+		r.acquire(next)
+	}
+	for _, pick := range p.picks() {
+		r.acquirePick(pick)
+	}
+	r.putChain(p.chain(r.config, r.table.Family))
+}
+
+func (r *family) release(p policy) {
+	if p.kind == 0 || p.kind == dropped {
+		return
+	}
+	name := p.chainName()
+	if !r.giveUp(name) {
+		return
+	}
+	for _, next := range p.next() {
+		r.release(next)
+	}
+	for _, pick := range p.picks() {
+		r.releasePick(pick)
+	}
+}
+
+func (r *family) acquirePick(p pick) {
+	name := p.list.pickName(p.n)
+	if use, ok := r.chains[name]; ok {
+		use.users++
+		return
+	}
+	r.chains[name] = &chainUse{users: 1}
+	r.putChain(p.list.pickChain(p.n))
+}
+
+func (r *family) releasePick(p pick) { r.giveUp(p.list.pickName(p.n)) }
+
+// giveUp takes away one user of a chain and reports whether it was the last, with which
+// the chain goes.
+func (r *family) giveUp(name string) bool {
+	use := r.chains[name]
+	if use.users--; use.users > 0 {
+		return false
+	}
+	delete(r.chains, name)
+	r.removeChain(name)
+	return true
+}

@@ -1,0 +1,143 @@
+package nft
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+var endpointSet = Set{Name: "endpoints", Key: []Field{FieldAddr, FieldProtocol, FieldPort, FieldIndex}, Data: []Field{FieldAddr, FieldPort}}
+
+// endpointBatch makes a map of services times per endpoints, and a verdict for each service.
+func endpointBatch(services, per int) Batch {
+	b := frontendBatch(services, "goto other")
+	var list []KeyedElement
+	for _, frontend := range b.Ops[3].Elements {
+		for i := range per {
+			data := binary.BigEndian.AppendUint32(nil, 172<<24+uint32(len(list)))
+			list = append(list, KeyedElement{indexedKey(frontend.Key, i), Element{Data: string(append(data, 0x1f, 0x90, 0, 0))}})
+		}
+	}
+	b.Ops = append(b.Ops,
+		Op{Verb: Add, Family: IP, Set: &endpointSet},
+		Op{Verb: Add, Family: IP, Set: &endpointSet, Elements: list})
+	return b
+}
+
+// TestCommitOfAllAtOnce commits 330,000 elements in one system call. That takes a send
+// buffer that only root of the initial user namespace can have.
+func TestCommitOfAllAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	netns.New(t)
+	k := openKernel(t)
+	b := endpointBatch(30000, 10)
+	err := k.Commit(t.Context(), b)
+	if isTooLong(err) {
+		netns.SkipOrFail(t, "%v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range b.Ops {
+		if op.Elements == nil {
+			continue
+		}
+		got := tables[IP].Sets[op.Set.Name]
+		if len(got.Map) != len(op.Elements) || !got.Set.Equal(op.Set) {
+			t.Errorf("%s: read %d elements, want %d", op.Set.Name, len(got.Map), len(op.Elements))
+		}
+		for _, want := range op.Elements {
+			if !got.Map[want.Key].Equal(want.Element) {
+				t.Fatalf("%s: got %+v, want %+v", op.Set.keyText(IP, want.Key), got.Map[want.Key], want.Element)
+			}
+		}
+	}
+}
+
+func isTooLong(err error) bool {
+	e, ok := err.(*BatchError)
+	return ok && e.Err == unix.EMSGSIZE
+}
+
+func BenchmarkEncode(b *testing.B) {
+	batch := endpointBatch(30000, 10)
+	b.ReportAllocs()
+	n, bytes := 0, 0
+	for b.Loop() {
+		x, err := encodeBatch(&batch, scope{table: TableName}, 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, bytes = n+330000, len(x.buf)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/element")
+	b.ReportMetric(float64(bytes)/330000, "bytes/element")
+}
+
+// BenchmarkCommit tells the kernel's share (raw) of a commit from ours, and reads it back.
+func BenchmarkCommit(b *testing.B) {
+	netns.New(b)
+	k := openKernel(b)
+	batch := endpointBatch(30000, 10)
+	var raw, read, elements time.Duration
+	for b.Loop() {
+		x, err := encodeBatch(&batch, scope{table: TableName}, k.seq)
+		if err != nil {
+			b.Fatal(err)
+		}
+		k.seq += uint32(len(x.refs)) + 2
+		if err := k.reserve(len(x.buf)); err != nil {
+			b.Fatal(err)
+		}
+		start := time.Now()
+		if err := k.send(x.buf); err != nil {
+			b.Fatal(err)
+		}
+		if err := k.outcome(x, &batch); err != nil {
+			b.Fatal(err)
+		}
+		raw += time.Since(start)
+		start = time.Now()
+		if _, _, err := k.Read(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		read += time.Since(start)
+		start = time.Now()
+		if _, err := k.Elements(b.Context(), IP, &endpointSet); err != nil {
+			b.Fatal(err)
+		}
+		elements += time.Since(start)
+		commit(b, k, Batch{Ops: []Op{{Verb: Delete, Family: IP, Table: NewTable(IP)}}})
+	}
+	b.ReportMetric(raw.Seconds()/float64(b.N), "raw-s/op")
+	b.ReportMetric(read.Seconds()/float64(b.N), "read-s/op")
+	b.ReportMetric(elements.Seconds()/float64(b.N), "elements-s/op")
+}
+
+func BenchmarkText(b *testing.B) {
+	batch := endpointBatch(10000, 10)
+	t := NewTable(IP)
+	for _, op := range batch.Ops {
+		if op.Elements == nil {
+			continue
+		}
+		t.Sets[op.Set.Name] = &Elements{Set: op.Set, Map: map[string]Element{}}
+		for _, el := range op.Elements {
+			t.Sets[op.Set.Name].Map[el.Key] = el.Element
+		}
+	}
+	tables := Tables{IP: t}
+	for b.Loop() {
+		_ = tables.Text()
+	}
+}

@@ -1,0 +1,236 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A portState is a Service port that the ruleset serves.
+type portState struct {
+	current        *tracker.ServicePort
+	frontends      map[Frontend]frontendKind
+	cluster, local []netip.AddrPort // its endpoints, in the order of their indexes
+	affinity       affinity
+}
+
+// A service is what a frontend is programmed to do; the zero service is nothing.
+type service struct {
+	policy         policy
+	owner          tracker.PortID
+	comment        string
+	cluster, local []netip.AddrPort // the lists that the policy uses
+	sources        []netip.Prefix   // of a guarded policy
+	record         string           // the chain that remembers clients; empty without affinity
+	serving        []netip.AddrPort // whose flows are left alone
+}
+
+// serve says what the claim's Service port does at its frontend.
+func (c claim) serve() service {
+	p := c.port.current
+	s := service{owner: p.ID, comment: comment(p.ID), serving: p.Serving}
+	s.policy = policy{
+		kind:     c.policyKind(),
+		nodePort: c.kind == nodePort,
+		guarded:  c.kind == loadBalancerIP && p.Guarded,
+	}
+	switch s.policy.kind {
+	case dropped:
+		s.policy.guarded = false
+		return s
+	case internal, external:
+		s.cluster = c.port.cluster
+	case internalLocal:
+		s.local = c.port.local
+	case externalLocal:
+		s.cluster, s.local = c.port.cluster, c.port.local
+	}
+	if s.policy.guarded {
+		s.sources = p.Sources
+	}
+	s.policy.cluster, s.policy.local = len(s.cluster), len(s.local)
+	if s.policy.kind != refused && c.port.affinity.name != "" {
+		s.policy.sticky = c.port.affinity.name
+		s.record = recordName(s.policy.sticky)
+	}
+	return s
+}
+
+// policyKind chooses the kind of policy from traffic policies and endpoints.
+func (c claim) policyKind() policyKind {
+	p := c.port.current
+	kind, usable := external, len(c.port.cluster)
+	switch {
+	case c.kind == clusterIP && p.InternalLocal:
+		kind, usable = internalLocal, len(c.port.local)
+	case c.kind == clusterIP:
+		kind = internal
+	case p.ExternalLocal:
+		kind = externalLocal
+	}
+	switch {
+	case usable > 0:
+		return kind
+	case p.HasEndpoints:
+		return dropped
+	}
+	return refused
+}
+
+// setPort programs a Service port that is new or has changed.
+func (r *family) setPort(p *tracker.ServicePort) {
+	port := r.ports[p.ID]
+	if port == nil {
+		port = &portState{}
+		r.ports[p.ID] = port
+		port.cluster, port.local = r.adoptLists(p)
+	} else {
+		r.releaseShared(port)
+	}
+	before := port.frontends
+	port.current, port.frontends = p, frontendsOf(p)
+	port.cluster, port.local = reorder(port.cluster, p.Cluster), reorder(port.local, p.Local)
+	r.holdShared(port)
+	r.setAffinity(port, affinityOf(port))
+	for f := range before {
+		if _, ok := port.frontends[f]; !ok {
+			r.unclaim(f, port)
+		}
+	}
+	for f, kind := range port.frontends {
+		r.claim(f, claim{port, kind})
+	}
+}
+
+// removePort takes a Service port out.
+func (r *family) removePort(id tracker.PortID) {
+	port := r.ports[id]
+	if port == nil {
+		return
+	}
+	delete(r.ports, id)
+	for f := range port.frontends {
+		r.unclaim(f, port)
+	}
+	r.releaseShared(port)
+	r.setAffinity(port, affinity{})
+}
+
+func (r *family) claim(f Frontend, c claim) {
+	state := r.frontends[f]
+	if state == nil {
+		state = &frontendState{Frontend: f}
+		r.frontends[f] = state
+	}
+	state.claim(c)
+	r.program(state)
+}
+
+func (r *family) unclaim(f Frontend, port *portState) {
+	state := r.frontends[f]
+	state.drop(port)
+	r.program(state)
+	if len(state.claims) == 0 {
+		delete(r.frontends, f)
+	}
+}
+
+// program makes a frontend do what its first claim says.
+func (r *family) program(state *frontendState) {
+	var want service
+	if len(state.claims) > 0 {
+		want = state.claims[0].serve()
+	}
+	have := state.shown
+	r.acquire(want.policy)
+	r.programVerdict(state.Frontend, want)
+	r.programList(state.Frontend, false, have.cluster, want.cluster)
+	r.programList(state.Frontend, true, have.local, want.local)
+	r.programSources(state.Frontend, have.sources, want.sources)
+	r.programRecord(state.Frontend, want.record)
+	r.release(have.policy)
+	r.noteFlows(state.Frontend, &have, &want)
+	r.noteConflicts(state)
+	state.shown = want
+}
+
+func (r *family) programVerdict(f Frontend, want service) {
+	if want.policy.kind == 0 {
+		r.remove(f.verdictMap(), f.key())
+		return
+	}
+	r.put(f.verdictMap(), f.key(), Element{Data: r.verdict(want.policy), Comment: want.comment})
+}
+
+// programList writes the elements in which two lists differ, index by index.
+func (r *family) programList(f Frontend, local bool, have, want []netip.AddrPort) {
+	set, key := listOf(f.nodePort(), local).Map, f.key()
+	for i := range max(len(have), len(want)) {
+		switch {
+		case i >= len(want):
+			r.remove(set, indexedKey(key, i))
+		case i >= len(have) || have[i] != want[i]:
+			r.put(set, indexedKey(key, i), Element{Data: endpointData(want[i])})
+		}
+	}
+}
+
+func (r *family) programSources(f Frontend, have, want []netip.Prefix) {
+	if slices.Equal(have, want) {
+		return
+	}
+	for _, source := range have {
+		if !slices.Contains(want, source) {
+			r.remove(allowedSourcesSet, rangeKey(f.key(), source))
+		}
+	}
+	for _, source := range want {
+		r.put(allowedSourcesSet, rangeKey(f.key(), source), Element{})
+	}
+}
+
+func (r *family) programRecord(f Frontend, chain string) {
+	set := stickyMap
+	if f.nodePort() {
+		set = stickyNodePortsMap
+	}
+	if chain == "" {
+		r.remove(set, f.key())
+		return
+	}
+	r.put(set, f.key(), Element{Data: verdictGoto + chain})
+}
+
+// holdShared and releaseShared count the elements that several Service ports may need.
+func (r *family) holdShared(port *portState) {
+	for _, element := range sharedOf(port.current) {
+		if r.shared[element]++; r.shared[element] == 1 {
+			r.put(element.set, element.key, Element{})
+		}
+	}
+}
+
+func (r *family) releaseShared(port *portState) {
+	for _, element := range sharedOf(port.current) {
+		if r.shared[element]--; r.shared[element] == 0 {
+			delete(r.shared, element)
+			r.remove(element.set, element.key)
+		}
+	}
+}
+
+type sharedElement struct{ set, key string }
+
+// sharedOf lists the cluster IP of a Service port, and the endpoints on this node that may
+// reach themselves through it.
+func sharedOf(p *tracker.ServicePort) []sharedElement {
+	elements := make([]sharedElement, 0, 1+len(p.OnNode))
+	elements = append(elements, sharedElement{clusterIPsSet, addrKey(p.ClusterIP)})
+	for _, ep := range p.OnNode {
+		addr := addrKey(ep.Addr())
+		key := addr + addr + frontendKey(netip.Addr{}, uint8(p.ID.Protocol), ep.Port())
+		elements = append(elements, sharedElement{hairpinSet, key})
+	}
+	return elements
+}

@@ -1,0 +1,323 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// A Packet is the first one of a connection, as a Table's chains see it before any
+// translation.
+type Packet struct {
+	Source, Destination netip.Addr
+	Protocol            uint8  // IANA number
+	Port                uint16 // destination port; 0 for protocols without ports
+	Interface           string // that it arrived on; empty if this node sends it
+	// SourceLocal and DestinationLocal say whether the addresses are this node's own.
+	SourceLocal, DestinationLocal bool
+}
+
+// A Fate is what becomes of a connection.
+type Fate struct {
+	Verdict string // "accept" (not touched), "dnat", "drop" or "reject"
+	// Endpoints are those that it may be translated to, each equally likely; one alone if
+	// the client is remembered with it.
+	Endpoints []netip.AddrPort
+	// Masquerade says whether it gets a source address of this node. Endpoints at which
+	// this depends on who connects (hairpin) are in Hairpin.
+	Masquerade bool
+	Hairpin    []netip.AddrPort
+	// Holes counts indexes of the random choice that have no endpoint: none, unless the
+	// table is broken.
+	Holes int
+	Steps []Step
+}
+
+// A Step is a rule that applied.
+type Step struct {
+	Chain, Rule string
+	Element     string // the element that decided, as nft prints it; empty if none did
+}
+
+// Trace follows a new connection through the table, from the base chain that translates
+// destinations to the one that translates sources. It looks at what the table holds and at
+// nothing else.
+func (t *Table) Trace(p Packet) Fate {
+	tr := tracer{table: t, packet: p}
+	base := preroutingChain
+	if p.Interface == "" {
+		base = outputChain
+	}
+	if tr.chain(base) != done {
+		tr.fate.Verdict = "accept"
+	}
+	if tr.fate.Verdict == "dnat" {
+		tr.source()
+	}
+	return tr.fate
+}
+
+type tracer struct {
+	table  *Table
+	packet Packet
+	mark   uint32
+	fate   Fate
+	depth  int
+}
+
+// flow is how evaluation goes on after a statement, a rule or a chain.
+type flow uint8
+
+const (
+	next  flow = iota // with the next one
+	skip              // with the next rule: the statement did not match
+	leave             // in the chain that jumped here
+	done              // not at all: the packet's fate is sealed
+)
+
+// maxDepth bounds the walk; the kernel allows 16 jumps (NFT_JUMP_STACK_SIZE).
+const maxDepth = 16
+
+func (t *tracer) chain(name string) flow {
+	chain := t.table.Chains[name]
+	if t.depth++; chain == nil || t.depth > maxDepth {
+		return leave
+	}
+	defer func() { t.depth-- }()
+	for _, rule := range chain.Rules {
+		if f := t.rule(name, rule); f == leave || f == done {
+			return f
+		}
+	}
+	return next
+}
+
+func (t *tracer) rule(chain string, rule Rule) flow {
+	t.fate.Steps = append(t.fate.Steps, Step{Chain: chain, Rule: rule.Text(t.table.Family)})
+	step := len(t.fate.Steps) - 1
+	for _, stmt := range rule {
+		if f := t.stmt(stmt, step); f != next {
+			if f == skip {
+				t.fate.Steps = t.fate.Steps[:step]
+			}
+			return f
+		}
+	}
+	return next
+}
+
+func matched(ok, not bool) flow {
+	if ok != not {
+		return next
+	}
+	return skip
+}
+
+func (t *tracer) stmt(stmt Stmt, step int) flow {
+	p := &t.packet
+	switch s := stmt.(type) {
+	case InSet:
+		return t.inSet(s, step)
+	case SourceIn:
+		return matched(s.Prefix.Contains(p.Source), s.Not)
+	case DestinationIn:
+		return matched(s.Prefix.Contains(p.Destination), s.Not)
+	case InputInterface:
+		return matched(p.Interface == s.Name || s.Prefix && strings.HasPrefix(p.Interface, s.Name), s.Not)
+	case SourceLocal:
+		return matched(p.SourceLocal, false)
+	case DestinationLocal:
+		return matched(p.DestinationLocal, false)
+	case ProtocolIs:
+		return matched(p.Protocol == s.Number, false)
+	case PortIs:
+		return matched(p.Port == s.Port, false)
+	case MarkHas:
+		return matched(t.mark&s.Bits != 0, false)
+	case Translated:
+		return matched(t.fate.Verdict == "dnat", false)
+	case SetMark:
+		t.mark |= s.Bits
+	case FlipMark:
+		t.mark ^= s.Bits
+	case VerdictFrom:
+		return t.verdictFrom(s, step)
+	case DNATFrom:
+		return t.dnat(s, step)
+	default:
+		return t.verdict(stmt)
+	}
+	return next
+}
+
+// verdict evaluates the statements that end a rule.
+func (t *tracer) verdict(stmt Stmt) flow {
+	switch s := stmt.(type) {
+	case Jump:
+		if t.chain(s.Chain) == done {
+			return done
+		}
+		return next
+	case Goto:
+		if t.chain(s.Chain) == done {
+			return done
+		}
+		return leave
+	case Return:
+		return leave
+	case Drop:
+		return t.seal("drop")
+	case Reject:
+		return t.seal("reject")
+	case RejectTCP:
+		if t.packet.Protocol != transportNumbers[0] {
+			return skip
+		}
+		return t.seal("reject")
+	case Masquerade:
+		t.fate.Masquerade = true
+		return done
+	}
+	return skip
+}
+
+func (t *tracer) seal(verdict string) flow {
+	t.fate.Verdict = verdict
+	return done
+}
+
+// key builds what a lookup looks for, without the random index if it has one.
+func (t *tracer) key(parts []Part) (key string, modulus uint32) {
+	var b []byte
+	for _, part := range parts {
+		switch part.kind {
+		case partSource, partOriginalSource:
+			b = appendAddr(b, t.packet.Source)
+		case partDestination, partOriginalDestination:
+			b = appendAddr(b, t.packet.Destination)
+		case partProtocol:
+			b = appendProtocol(b, t.packet.Protocol)
+		case partPort, partOriginalPort:
+			b = appendPort(b, t.packet.Port)
+		case partRandom:
+			modulus = part.modulus
+		}
+	}
+	return string(b), modulus
+}
+
+func (t *tracer) inSet(s InSet, step int) flow {
+	held := t.table.Sets[s.Set]
+	if held == nil {
+		return skip
+	}
+	key, _ := t.key(s.Key)
+	found := ""
+	if _, ok := held.Map[key]; ok {
+		found = key
+	} else if held.Set.Interval {
+		found = held.covering(t.table.Family, key)
+	}
+	if found != "" {
+		t.fate.Steps[step].Element = held.elementText(t.table.Family, found)
+	}
+	return matched(found != "", s.Not)
+}
+
+// covering returns the interval that contains key, field by field; empty if none does.
+func (e *Elements) covering(f Family, key string) string {
+	n := e.Set.keyLen(f)
+	if len(key) != n {
+		return ""
+	}
+	for interval := range e.Map {
+		if len(interval) == 2*n && inside(f, e.Set.Key, interval, key) {
+			return interval
+		}
+	}
+	return ""
+}
+
+func inside(f Family, fields []Field, interval, key string) bool {
+	low, high := interval[:len(key)], interval[len(key):]
+	for _, field := range fields {
+		n := field.padded(f, len(fields) > 1)
+		if key[:n] < low[:n] || key[:n] > high[:n] {
+			return false
+		}
+		key, low, high = key[n:], low[n:], high[n:]
+	}
+	return true
+}
+
+func (t *tracer) verdictFrom(s VerdictFrom, step int) flow {
+	held := t.table.Sets[s.Map]
+	if held == nil {
+		return skip
+	}
+	key, _ := t.key(s.Key)
+	element, ok := held.Map[key]
+	if !ok {
+		return skip
+	}
+	t.fate.Steps[step].Element = held.elementText(t.table.Family, key)
+	if chain, ok := strings.CutPrefix(element.Data, verdictGoto); ok {
+		return t.verdict(Goto{chain})
+	}
+	return t.verdict(Drop{})
+}
+
+func (t *tracer) dnat(s DNATFrom, step int) flow {
+	held := t.table.Sets[s.Map]
+	if held == nil || !slices.Contains(transportNumbers[:], t.packet.Protocol) {
+		return skip
+	}
+	key, modulus := t.key(s.Key)
+	if modulus == 0 {
+		return t.dnatKnown(s, held, key, step)
+	}
+	for i := range int(modulus) {
+		ep, ok := endpointOf(held.Map[indexedKey(key, i)].Data)
+		if !ok {
+			t.fate.Holes++
+			continue
+		}
+		t.fate.Endpoints = append(t.fate.Endpoints, ep)
+	}
+	if len(t.fate.Endpoints) == 0 {
+		return skip
+	}
+	return t.seal("dnat")
+}
+
+// dnatKnown translates the connection of a client that is remembered.
+func (t *tracer) dnatKnown(s DNATFrom, held *Elements, key string, step int) flow {
+	addr, ok := netip.AddrFromSlice([]byte(held.Map[key].Data))
+	if !ok {
+		return skip
+	}
+	t.fate.Endpoints = []netip.AddrPort{netip.AddrPortFrom(addr, s.ToPort)}
+	t.fate.Steps[step].Element = held.elementText(t.table.Family, key)
+	return t.seal("dnat")
+}
+
+// source evaluates the translation of the source, for each endpoint that the connection may
+// have been translated to.
+func (t *tracer) source() {
+	original, mark := t.packet, t.mark
+	endpoints, masqueraded := t.fate.Endpoints, 0
+	for _, ep := range endpoints {
+		t.packet.Destination, t.packet.Port, t.mark = ep.Addr(), ep.Port(), mark
+		t.fate.Masquerade = false
+		t.chain(postroutingChain)
+		if t.fate.Masquerade {
+			masqueraded++
+			t.fate.Hairpin = append(t.fate.Hairpin, ep)
+		}
+	}
+	t.packet = original
+	t.fate.Verdict = "dnat"
+	if t.fate.Masquerade = masqueraded == len(endpoints); t.fate.Masquerade {
+		t.fate.Hairpin = nil
+	}
+}

@@ -1,0 +1,116 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// Addresses returns the addresses of all interfaces of this network namespace, sorted.
+func Addresses() ([]netip.Addr, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list interface addresses: %w", err)
+	}
+	var addrs []netip.Addr
+	for _, entry := range list {
+		if addr, ok := netip.AddrFromSlice(entry.IP); ok {
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil
+}
+
+// addressRetry is the pause before the kernel is asked again for notifications that it
+// refused or broke off, and addressAudit how often addresses are listed without one.
+const (
+	addressRetry = time.Second
+	addressAudit = time.Minute
+)
+
+// FollowAddresses calls set with the addresses of this namespace's interfaces, at once and
+// after each change, until ctx ends.
+func FollowAddresses(ctx context.Context, set func([]netip.Addr), log *zap.Logger) error {
+	for ctx.Err() == nil {
+		if err := followOnce(ctx, set); err != nil && ctx.Err() == nil {
+			log.Warn("interface addresses", zap.Error(err), zap.Duration("retry_in", addressRetry))
+			wait(ctx, addressRetry)
+		}
+	}
+	return nil
+}
+
+// followOnce follows addresses until the notifications break off: the kernel drops some
+// when there are too many, and says so with ENOBUFS.
+func followOnce(ctx context.Context, set func([]netip.Addr)) error {
+	updates, stop := make(chan netlink.AddrUpdate, 64), make(chan struct{})
+	defer close(stop)
+	broken := make(chan error, 1)
+	err := netlink.AddrSubscribeWithOptions(updates, stop, netlink.AddrSubscribeOptions{
+		ErrorCallback: func(err error) {
+			select {
+			case broken <- err:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe to interface addresses: %w", err)
+	}
+	audit := time.NewTicker(addressAudit)
+	defer audit.Stop()
+	for {
+		addrs, err := Addresses()
+		if err != nil {
+			return err
+		}
+		set(addrs)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-audit.C:
+		case _, open := <-updates:
+			if !open {
+				return fmt.Errorf("address notifications ended: %w", firstOf(broken))
+			}
+			drain(updates)
+		}
+	}
+}
+
+// drain takes the notifications that are there already: one list answers them all.
+func drain(updates <-chan netlink.AddrUpdate) {
+	for {
+		select {
+		case _, open := <-updates:
+			if !open {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+func firstOf(broken <-chan error) error {
+	select {
+	case err := <-broken:
+		return err
+	default:
+		return unix.ENOBUFS
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

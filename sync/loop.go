@@ -1,0 +1,360 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// kernel is what the loop needs of *nft.Kernel.
+type kernel interface {
+	Read(context.Context) (nft.Tables, uint32, error)
+	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
+	Commit(context.Context, nft.Batch) error
+}
+
+// source is what the loop needs of *tracker.Tracker.
+type source interface {
+	Take() tracker.Delta
+	NodeAddresses() []netip.Addr
+}
+
+// Options are the settings of a Loop. MinInterval and the bounds of the retry must be
+// positive or zero; zero RetryMin and RetryMax stand for the defaults.
+type Options struct {
+	// MinInterval is the least time between the end of one commit and the start of the
+	// next; what happens meanwhile goes into one batch.
+	MinInterval time.Duration
+	// RetryMin is the pause after a first refused batch. It doubles with every further
+	// one, up to RetryMax.
+	RetryMin, RetryMax time.Duration
+	// Changed is raised when the source has something new. It may be nil.
+	Changed Signal
+	// NodePorts says at which addresses node ports are served.
+	NodePorts NodePortAddresses
+	Log       *zap.Logger
+	// Committed, if set, is called on the loop's goroutine after each successful sync.
+	Committed func(Report)
+	// Failed, if set, is called on the loop's goroutine after each failed one.
+	Failed func(error)
+}
+
+// The defaults of Options.
+const (
+	DefaultRetryMin = 50 * time.Millisecond
+	DefaultRetryMax = 30 * time.Second
+)
+
+// A Report says what a sync did. An empty batch is not sent: Operations is 0 then.
+type Report struct {
+	Full       bool // the kernel's state was read first
+	Operations int
+	Elements   int
+	Compile    time.Duration // from the delta to the batch
+	Commit     time.Duration // the kernel's part
+	Oldest     time.Time     // when the earliest change in it was observed; zero if there was none
+	Triggers   []time.Time   // see tracker.Delta
+	Conflicts  []nft.Conflict
+}
+
+// A Loop brings changes of a tracker into the kernel. Make it with New.
+type Loop struct {
+	options Options
+	source  source
+	ruleset *nft.Ruleset
+	kernel  kernel
+
+	wake      Signal
+	distrust  chan string
+	addresses chan []netip.Addr
+
+	// The rest is owned by the goroutine of Run.
+	known     bool // whether the kernel holds what the ruleset calls committed
+	adopted   bool
+	local     []netip.Addr // addresses of this node's interfaces
+	waiting   tracker.Delta
+	attempts  int
+	lastEnded time.Time
+}
+
+// New returns a loop that has not started.
+func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *Loop {
+	if options.Changed == nil {
+		options.Changed = NewSignal()
+	}
+	if options.RetryMin == 0 {
+		options.RetryMin = DefaultRetryMin
+	}
+	if options.RetryMax == 0 {
+		options.RetryMax = DefaultRetryMax
+	}
+	return &Loop{
+		options:   options,
+		source:    source,
+		ruleset:   ruleset,
+		kernel:    kernel,
+		wake:      options.Changed,
+		distrust:  make(chan string, 1),
+		addresses: make(chan []netip.Addr, 1),
+	}
+}
+
+// A Signal says that something has happened since its receiver last looked.
+type Signal chan struct{}
+
+// NewSignal returns a Signal that has not been raised.
+func NewSignal() Signal { return make(Signal, 1) }
+
+// Raise never blocks; raised twice is raised.
+func (s Signal) Raise() {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+}
+
+// Wake makes the loop look at its source. It never blocks.
+func (l *Loop) Wake() { l.wake.Raise() }
+
+// Distrust tells the loop that somebody may have changed our tables, and why it is thought
+// so. It reads them back and repairs what differs. It never blocks.
+func (l *Loop) Distrust(reason string) {
+	select {
+	case l.distrust <- reason:
+	default:
+	}
+}
+
+// SetAddresses tells the loop which addresses the node's interfaces have. The latest call
+// counts. It must be called from one goroutine at a time.
+func (l *Loop) SetAddresses(addrs []netip.Addr) {
+	select {
+	case <-l.addresses:
+	default:
+	}
+	l.addresses <- addrs
+}
+
+// Run syncs until ctx ends; then it returns nil at once and leaves the rules in place. Start
+// it when all sources have synced: its first sync is unconditional.
+func (l *Loop) Run(ctx context.Context) error {
+	l.Wake()
+	retry := time.NewTimer(0)
+	<-retry.C
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+		case <-retry.C:
+		case reason := <-l.distrust:
+			l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
+			l.known = false
+		case addrs := <-l.addresses:
+			l.addresses <- addrs
+		}
+		if !l.pause(ctx) {
+			return nil
+		}
+		l.takeAddresses()
+		if err := l.sync(ctx); err != nil && ctx.Err() == nil {
+			pause := l.failed(err)
+			retry.Reset(pause)
+		}
+	}
+}
+
+func (l *Loop) takeAddresses() {
+	select {
+	case l.local = <-l.addresses:
+	default:
+	}
+}
+
+// pause waits until the minimum interval since the last sync is over; false if ctx ended.
+func (l *Loop) pause(ctx context.Context) bool {
+	wait := time.Until(l.lastEnded.Add(l.options.MinInterval))
+	if l.lastEnded.IsZero() || wait <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
+}
+
+// failed reports a sync that failed and returns how long to wait before the next one. A
+// new event does not shorten the pause of the following failure.
+func (l *Loop) failed(err error) time.Duration {
+	pause := l.options.RetryMax
+	if l.attempts < 20 {
+		pause = min(l.options.RetryMin<<l.attempts, l.options.RetryMax)
+	}
+	l.attempts++
+	l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", pause), zap.Int("attempt", l.attempts))
+	if l.options.Failed != nil {
+		l.options.Failed(err)
+	}
+	return pause
+}
+
+// sync brings the kernel up to date, once. Somebody else's commit between our reading and
+// writing only makes us read again.
+func (l *Loop) sync(ctx context.Context) error {
+	defer func() { l.lastEnded = time.Now() }()
+	var err error
+	for range 5 {
+		if err = l.attempt(ctx); !errors.Is(err, unix.ERESTART) && !errors.Is(err, nft.ErrUnknownOutcome) {
+			return err
+		}
+	}
+	return err
+}
+
+func (l *Loop) attempt(ctx context.Context) error {
+	started := time.Now()
+	plan, err := l.plan(ctx)
+	if err != nil {
+		return err
+	}
+	compiled := time.Now()
+	if err := l.commit(ctx, plan.batch); err != nil {
+		return err
+	}
+	l.sweep(ctx, plan.tasks)
+	l.done(Report{
+		Full: plan.full, Operations: len(plan.batch.Ops), Elements: plan.batch.ElementCount(),
+		Compile: compiled.Sub(started), Commit: time.Since(compiled),
+	})
+	return nil
+}
+
+// A plan is what one attempt is going to send.
+type plan struct {
+	batch nft.Batch
+	tasks []nft.AffinityTask
+	full  bool
+}
+
+// plan takes in what changed and computes the batch for it: against what was committed
+// last, or against what the kernel says it holds.
+func (l *Loop) plan(ctx context.Context) (plan, error) {
+	if l.known {
+		l.apply()
+		return l.planChange(ctx)
+	}
+	have, generation, err := l.kernel.Read(ctx)
+	if err != nil {
+		return plan{}, fmt.Errorf("read the tables back: %w", err)
+	}
+	if !l.adopted {
+		l.ruleset.Adopt(have)
+		l.adopted = true
+	}
+	l.apply()
+	p := plan{batch: nft.Diff(have, l.ruleset.Want()), tasks: l.ruleset.AllAffinityTasks(), full: true}
+	for _, task := range append(p.tasks, l.ruleset.AffinityTasks()...) {
+		if table := have[task.Family]; table != nil && table.Sets[task.From] != nil {
+			p.batch.Ops = append(p.batch.Ops, task.Ops(table.Sets[task.From].Map)...)
+		}
+	}
+	p.batch.Generation = generation
+	return p, nil
+}
+
+func (l *Loop) planChange(ctx context.Context) (plan, error) {
+	p := plan{batch: nft.Diff(l.ruleset.Pending()), tasks: l.ruleset.AffinityTasks()}
+	for _, task := range p.tasks {
+		entries, err := l.kernel.Elements(ctx, task.Family, task.Source())
+		if err != nil {
+			l.known = false
+			return plan{}, fmt.Errorf("read affinity map %s: %w", task.From, err)
+		}
+		p.batch.Ops = append(p.batch.Ops, task.Ops(entries)...)
+	}
+	return p, nil
+}
+
+// apply moves what the source has into the ruleset.
+func (l *Loop) apply() {
+	delta := l.source.Take()
+	l.ruleset.Apply(delta)
+	l.ruleset.SetNodePortAddresses(l.options.NodePorts.Select(l.source.NodeAddresses(), l.local))
+	delta.Changed, delta.Removed = nil, nil
+	l.waiting.Merge(delta)
+}
+
+// commit sends a batch, unless it is empty. From then until the kernel's answer, what it
+// holds is unknown.
+func (l *Loop) commit(ctx context.Context, batch nft.Batch) error {
+	if batch.Empty() {
+		l.known = true
+		return nil
+	}
+	l.known = false
+	if err := l.kernel.Commit(ctx, batch); err != nil {
+		return l.own(err)
+	}
+	l.known = true
+	return nil
+}
+
+// own adds the Service that an operation was for to the kernel's error about it.
+func (l *Loop) own(err error) error {
+	var op *nft.OpError
+	if errors.As(err, &op) {
+		op.Owner = l.ruleset.Owner(op.Family, op.Set, op.Element)
+	}
+	return err
+}
+
+// sweep removes the affinity entries that packets made for a leaving endpoint between our
+// reading of the map and the commit. After the commit, no more of them can be made.
+func (l *Loop) sweep(ctx context.Context, tasks []nft.AffinityTask) {
+	var batch nft.Batch
+	for _, task := range tasks {
+		task = task.Sweep()
+		entries, err := l.kernel.Elements(ctx, task.Family, task.Map)
+		if err == nil {
+			batch.Ops = append(batch.Ops, task.Ops(entries)...)
+		}
+	}
+	if batch.Empty() {
+		return
+	}
+	if err := l.kernel.Commit(ctx, batch); err != nil {
+		l.known = false
+		l.options.Log.Warn("session affinity: entries of removed endpoints stay until the next sync", zap.Error(err))
+		l.Wake()
+	}
+}
+
+// done closes a successful sync.
+func (l *Loop) done(report Report) {
+	l.attempts = 0
+	l.ruleset.Committed()
+	report.Oldest, report.Triggers = l.waiting.Oldest, l.waiting.Triggers
+	report.Conflicts, _ = l.ruleset.Conflicts()
+	l.waiting = tracker.Delta{}
+	for _, conflict := range report.Conflicts {
+		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
+			zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser))
+	}
+	if report.Operations > 0 {
+		l.options.Log.Info("committed", zap.Bool("full", report.Full), zap.Int("operations", report.Operations),
+			zap.Int("elements", report.Elements), zap.Duration("compile", report.Compile), zap.Duration("commit", report.Commit))
+	}
+	if l.options.Committed != nil {
+		l.options.Committed(report)
+	}
+}

@@ -1,0 +1,92 @@
+package sync
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// NodePortAddresses says at which addresses of the node its node ports are served. Make it
+// with ParseNodePortAddresses; the zero value serves none.
+type NodePortAddresses struct {
+	primary  bool
+	prefixes []netip.Prefix
+	all      map[tracker.Family]bool
+}
+
+// ParseNodePortAddresses reads the entries of --nodeport-addresses: the keyword primary for
+// the Node's own addresses, the keyword all, and CIDRs. No entry at all means primary; in a
+// list without primary, a family without an entry is served at all addresses, as it is by
+// a prefix of length 0.
+func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
+	a := NodePortAddresses{all: make(map[tracker.Family]bool)}
+	named := make(map[tracker.Family]bool)
+	for _, entry := range entries {
+		switch entry {
+		case "primary":
+			a.primary = true
+		case "all":
+			a.all[tracker.IPv4], a.all[tracker.IPv6] = true, true
+		default:
+			prefix, err := netip.ParsePrefix(entry)
+			if err != nil {
+				return a, fmt.Errorf("%q is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary and all", entry)
+			}
+			family := tracker.FamilyOf(prefix.Addr())
+			named[family] = true
+			if prefix.Bits() == 0 {
+				a.all[family] = true
+			}
+			a.prefixes = append(a.prefixes, prefix.Masked())
+		}
+	}
+	if len(entries) == 0 {
+		a.primary = true
+	}
+	for _, family := range tracker.Families {
+		if !a.primary && !named[family] {
+			a.all[family] = true
+		}
+	}
+	return a, nil
+}
+
+// All reports whether node ports of the family are served at every address but loopback.
+func (a NodePortAddresses) All(family tracker.Family) bool { return a.all[family] }
+
+// Follows reports whether the addresses of the node's interfaces matter.
+func (a NodePortAddresses) Follows() bool {
+	return slices.ContainsFunc(a.prefixes, func(p netip.Prefix) bool { return !a.all[tracker.FamilyOf(p.Addr())] })
+}
+
+// Select returns the addresses at which node ports are served, of families that are not
+// served at all addresses: node's are those of the Node object, local those of interfaces.
+func (a NodePortAddresses) Select(node, local []netip.Addr) []netip.Addr {
+	var selected []netip.Addr
+	if a.primary {
+		selected = append(selected, node...)
+	}
+	for _, addr := range local {
+		if !addr.IsLoopback() && slices.ContainsFunc(a.prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			selected = append(selected, addr)
+		}
+	}
+	selected = slices.DeleteFunc(selected, func(addr netip.Addr) bool { return a.all[tracker.FamilyOf(addr)] })
+	slices.SortFunc(selected, netip.Addr.Compare)
+	return slices.Compact(selected)
+}
+
+// String shows the setting as it is given on the command line.
+func (a NodePortAddresses) String() string {
+	var parts []string
+	if a.primary {
+		parts = append(parts, "primary")
+	}
+	for _, prefix := range a.prefixes {
+		parts = append(parts, prefix.String())
+	}
+	return strings.Join(parts, ",")
+}
