@@ -1,3 +1,62 @@
 // Package nft declares kube-nft's ruleset, computes what a change of it takes, and speaks
-// to the kernel. (To be completed: hooks, priorities, packet paths.)
+// nf_tables to the kernel. It needs no nft program.
+//
+// # The ruleset
+//
+// There is one table of each family, ip kube-nft and ip6 kube-nft, of the same shape. Its
+// chains, rules and sets are as many for ten Services as for thirty thousand; what changes
+// are the elements of its maps and sets. Session affinity is the exception: a Service port
+// that asks for it has maps, sets and chains of its own.
+//
+// A frontend is a place where a Service port can be reached: an address, protocol and port,
+// or the protocol and port of a node port. The map services leads from a frontend to its
+// policy, a chain named after what it does and after the lengths of the endpoint lists:
+//
+//	cluster-N                cluster IP, N endpoints: masquerade clients that are no pods
+//	cluster-local-M          the same with internal traffic policy Local, M endpoints here
+//	external-N               other addresses: always masquerade
+//	external-local-N-M       external traffic policy Local: pods and this node get the
+//	                         cluster-wide list, everybody else the M endpoints here
+//	node-port-…              the same for node ports
+//	guarded-…                before any of these: drop sources that are not allowed
+//	reject-new               no endpoints anywhere
+//
+// Frontends of equal policy share one chain, which comes with the first of them and goes
+// with the last. A policy ends in a pick chain: pick-N looks up the frontend and a random
+// number below N in the map endpoints, and translates the destination to what it finds.
+//
+// # Packet path
+//
+//	hook         priority  chain                   does
+//	prerouting   -101      nat-prerouting          translate destinations
+//	output       -101      nat-output              the same for this node's own connections
+//	input         100      nat-input               remember clients (session affinity)
+//	postrouting    99      nat-postrouting-record  the same for forwarded connections
+//	postrouting   100      nat-postrouting         masquerade
+//
+// All of them are nat chains: they see the first packet of a connection and no other, so
+// established traffic costs nothing. Reject and drop work there too (reject since kernel
+// 5.9), which is why there is no filter chain. At -101 the table wins against rules of
+// kube-proxy in every mode, in whatever order they were loaded.
+//
+// Others may rely on the names of the tables, on the maps services and node-ports, and on
+// the priorities. The packet mark is our own: one bit, set before and cleared in
+// postrouting.
+//
+// # Two shapes that were considered
+//
+// Where a choice among N endpoints needs an anonymous set of protocols in each rule, for
+// nft insists on a test for protocols that have ports before it accepts a port translation,
+// one named set serves all (measured with nft 1.0.6: loads, lists and reloads unchanged).
+// And where skeletons end each pick chain with the same lookup once more at index 0, for
+// lists that shrink between two lookups of one packet, ours goes on to pick-1, which is that
+// lookup: half the rules bind the large maps.
+//
+// # State
+//
+// State is two values, the tables that are wanted and those that are applied. Ruleset holds
+// the wanted ones together with what the changes since the last commit touched, Kernel.Read
+// returns the others, Diff turns the second into the first. The alternative, to render and
+// compare whole tables for every change, was simpler by one type and cost in proportion to
+// the cluster.
 package nft

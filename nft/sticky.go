@@ -14,11 +14,12 @@ import (
 // of the endpoints that may be remembered, and the chains that use them. The zero affinity
 // is none.
 type affinity struct {
-	name    string
-	timeout time.Duration
-	groups  map[group][]netip.Addr // who may be remembered; sorted
-	chains  []*Chain
-	picks   []pick // the choosing chains that its chains go to
+	name     string
+	protocol uint8
+	timeout  time.Duration
+	groups   map[group][]netip.Addr // who may be remembered; sorted
+	chains   []*Chain
+	picks    []pick // the choosing chains that its chains go to
 }
 
 // A group are the endpoints of a list that have the same port. nft can rewrite to an
@@ -44,7 +45,7 @@ func affinityOf(port *portState) affinity {
 	if p.Affinity == 0 {
 		return affinity{}
 	}
-	a := affinity{name: stickyName(p.ID), timeout: p.Affinity, groups: make(map[group][]netip.Addr)}
+	a := affinity{name: stickyName(p.ID), protocol: uint8(p.ID.Protocol), timeout: p.Affinity, groups: make(map[group][]netip.Addr)}
 	for _, ep := range port.cluster {
 		a.add(group{false, ep.Port()}, ep.Addr())
 	}
@@ -97,7 +98,7 @@ func (a *affinity) stickChain(nodePort, local bool, next pick) *Chain {
 	chain := &Chain{Name: stickName(nodePort, local, a.name)}
 	for _, g := range a.sorted() {
 		if g.local == local {
-			chain.Rules = append(chain.Rules, Rule{
+			chain.Rules = append(chain.Rules, Rule{ProtocolIs{a.protocol},
 				DNATFrom{Key: []Part{Source}, Map: affinityName(a.name, local, g.port), ToPort: g.port}})
 		}
 	}
