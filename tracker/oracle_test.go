@@ -145,8 +145,8 @@ func (w *randomWorld) checkEndpoints(t *testing.T, p *ServicePort) {
 			t.Errorf("%v: %s %v, want %v", p.ID, list.name, list.got, want)
 		}
 	}
-	any := slices.ContainsFunc(all, func(v view) bool { return v.ready || v.serving && v.terminating })
-	if p.HasEndpoints != any {
-		t.Errorf("%v: HasEndpoints %v, want %v", p.ID, p.HasEndpoints, any)
+	some := slices.ContainsFunc(all, func(v view) bool { return v.ready || v.serving && v.terminating })
+	if p.HasEndpoints != some {
+		t.Errorf("%v: HasEndpoints %v, want %v", p.ID, p.HasEndpoints, some)
 	}
 }

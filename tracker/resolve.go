@@ -10,12 +10,12 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	if e.service == nil {
 		return nil
 	}
-	ready := localReady(e)
+	counts := localReady(e)
 	ports := make([]*ServicePort, 0, len(e.service.ports)*len(e.service.fronts))
 	for i := range e.service.ports {
 		for j := range e.service.fronts {
 			p := t.frontends(e, &e.service.ports[i], &e.service.fronts[j])
-			p.LocalReady = ready[j]
+			p.LocalReady = counts[j]
 			t.addEndpoints(p, e)
 			ports = append(ports, p)
 		}
@@ -23,15 +23,15 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	return ports
 }
 
-// localReady counts, for each of the fronts of e, what a load balancer asks for. The
-// others' Services have no use for it, and should not change with it.
-func localReady(e *entry) (ready [len(Families)]int) {
+// localReady counts, for each of the fronts of e, what load balancers ask for. Services
+// that have no health check port do not change with it.
+func localReady(e *entry) (counts [len(Families)]int) {
 	if e.service.healthPort != 0 {
 		for i, f := range e.service.fronts {
-			ready[i] = countLocalReady(e.slices, e.service.ports, f.family)
+			counts[i] = countLocalReady(e.slices, e.service.ports, f.family)
 		}
 	}
-	return ready
+	return counts
 }
 
 // frontends returns the ServicePort of one port and family without endpoints.

@@ -203,3 +203,30 @@ func TestNodeChanges(t *testing.T) {
 		})
 	}
 }
+
+// TestHintsWithoutNames has a node without a zone, and hints that name none.
+func TestHintsWithoutNames(t *testing.T) {
+	tr := newTracker(Config{})
+	must(t, tr.SetNode(newNode("", "192.168.0.2")))
+	must(t, tr.SetService(newService()))
+	must(t, tr.SetSlice(newSlice("web-1", octetEndpoints([]string{"1 zones=", "2 zones=b"})...)))
+	if got := octets(only(t, tr.Take()).Cluster); got != "1 2" {
+		t.Errorf("Cluster [%s], want [1 2]", got)
+	}
+}
+
+// TestManyDuplicates has two slices with the same endpoints, of which the first puts them here.
+func TestManyDuplicates(t *testing.T) {
+	tr := newTracker(Config{})
+	must(t, tr.SetService(newService(internalLocal)))
+	for _, name := range []string{"b", "a"} {
+		s := newSlice(name)
+		for i := range 100 {
+			s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.0.0.%d node=node-%s", i, name)))
+		}
+		must(t, tr.SetSlice(s))
+	}
+	if n := len(only(t, tr.Take()).Local); n != 100 {
+		t.Errorf("%d local endpoints, want 100", n)
+	}
+}
