@@ -90,7 +90,7 @@ func isEntrance(table, chain string) bool {
 		"KUBE-NODE-PORT", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER":
 		return table == "filter"
 	case "KUBE-NODEPORTS":
-		return true
+		return table != "mangle"
 	}
 	return false
 }

@@ -18,6 +18,10 @@ const nfnlBatchGenID = 1
 // sendRoom is what the kernel's accounting of a batch may exceed its bytes by.
 const sendRoom = 1 << 16
 
+// receiveBuffer is what the kernel puts into one message at most. It begins each message of
+// a listing by walking to where the last one ended: the fewer, the better.
+const receiveBuffer = 1 << 15
+
 // Messages returns what removes kube-proxy's state from the selected nf_tables backends,
 // Compat and ProxyTables: messages of nf_tables without the batch around them, for the
 // caller's own transaction, and the generation for which they hold. A transaction that is
@@ -41,7 +45,7 @@ func Messages(ctx context.Context, sel Selector) (messages []netlink.Message, ge
 
 // dialNetfilter opens a socket in the network namespace of the calling thread.
 func dialNetfilter() (*netlink.Conn, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}

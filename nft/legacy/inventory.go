@@ -93,6 +93,7 @@ func (n Node) Take(ctx context.Context) (Inventory, error) {
 	for i := range inv.Parts {
 		inv.Parts[i].finish()
 	}
+	inv.Parts, inv.Processes = orEmpty(inv.Parts), orEmpty(inv.Processes)
 	return inv, errors.Join(failures...)
 }
 

@@ -118,8 +118,8 @@ func (s *Set) addHeader(d *netlink.AttributeDecoder) error {
 // drops the references of removed rules a little after the commit.
 func destroySets(ctx context.Context) error {
 	sets, err := settledSets(ctx)
-	if err != nil || len(sets) == 0 {
-		return err
+	if err != nil {
+		return fmt.Errorf("list ipsets: %w", err)
 	}
 	c, err := dialNetfilter()
 	if err != nil {

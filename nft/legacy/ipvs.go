@@ -58,10 +58,13 @@ func findDevice() (netlink.Link, []netip.Addr, error) {
 // deleteDevice deletes kube-ipvs0, if it is there, and with it its addresses.
 func deleteDevice() error {
 	link, _, err := findDevice()
-	if err != nil || link == nil {
-		return err
+	if err == nil && link != nil {
+		err = netlink.LinkDel(link)
 	}
-	return netlink.LinkDel(link)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", Device, err)
+	}
+	return nil
 }
 
 // readServers lists the virtual servers on any of the addresses. All others are somebody

@@ -111,10 +111,19 @@ func (r *rule) addExpression(data []byte) error {
 		return r.addImmediate(params)
 	case name == "match":
 		return r.addMatch(params)
-	case name != "counter":
-		r.plain = false
+	case name == "ct":
+		r.plain = r.plain && isConnectionState(params)
+	case name != "counter" && name != "bitwise" && name != "cmp":
+		r.plain = false // bitwise and cmp only judge what another expression has loaded
 	}
 	return nil
+}
+
+// isConnectionState reports whether an expression loads ct state, which is how a rule asks
+// for it without an extension.
+func isConnectionState(data []byte) bool {
+	key := attribute(data, unix.NFTA_CT_KEY)
+	return len(key) == 4 && binary.BigEndian.Uint32(key) == unix.NFT_CT_STATE
 }
 
 // addImmediate notes the chain that an immediate verdict names, if it is one and does.
@@ -154,7 +163,7 @@ func attribute(data []byte, typ uint16) (value []byte) {
 	return value
 }
 
-// An attribute list in the making.
+// An encoder is a list of attributes in the making.
 type encoder struct{ *netlink.AttributeEncoder }
 
 // newEncoder returns an empty list.

@@ -125,16 +125,18 @@ func pick(counters []byte, indexes []int) []byte {
 
 // equal reports whether two snapshots hold the same rules, whatever their counters.
 func (x *xtable) equal(y *xtable) bool {
-	return x.hooks == y.hooks && bytes.Equal(x.uncounted(), y.uncounted())
-}
-
-// uncounted returns the rules with their counters at zero.
-func (x *xtable) uncounted() []byte {
-	data := bytes.Clone(x.data)
-	l := x.rules.layout
-	for off := 0; off < len(data); {
-		clear(data[off+l.counters : off+l.counters+counterLen])
-		off += entry{data: data[off:]}.field(l.target + 2)
+	if x.hooks != y.hooks || len(x.data) != len(y.data) {
+		return false
 	}
-	return data
+	l := x.rules.layout
+	for off := 0; off < len(x.data); {
+		next := off + entry{data: x.data[off:]}.field(l.target+2)
+		at := off + l.counters
+		if !bytes.Equal(x.data[off:at], y.data[off:at]) ||
+			!bytes.Equal(x.data[at+counterLen:next], y.data[at+counterLen:next]) {
+			return false
+		}
+		off = next
+	}
+	return true
 }

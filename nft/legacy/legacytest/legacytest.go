@@ -33,8 +33,9 @@ func (s Shape) Endpoint(i, j int) netip.Addr {
 	return s.addr("10.244.0.0", "fd00:10:244::", 1+i*s.Endpoints+j)
 }
 
-// NodePort returns the node port of Service i, or false if it has none.
-func (s Shape) NodePort(i int) (port int, ok bool) { return 30000 + i%2000, i%5 == 1 }
+// NodePort returns the node port of Service i, or false if it has none. Ports repeat after
+// 13840 Services.
+func (s Shape) NodePort(i int) (port int, ok bool) { return 30000 + i/5%2768, i%5 == 1 }
 
 // Local reports whether Service i has a load balancer address, its external policy Local.
 func (s Shape) Local(i int) bool { return i%6 == 2 }
