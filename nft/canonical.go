@@ -39,11 +39,26 @@ func (r Rule) canonical(f Family) []byte {
 	var c wire
 	items := attributes{b: e.buf}
 	for items.next() {
+		if doesNothing(items.value) {
+			continue
+		}
 		at := c.open(unix.NFTA_LIST_ELEM)
 		c.expression(items.value)
 		c.close(at)
 	}
 	return c.buf
+}
+
+// doesNothing recognises the change of byte order of a single byte, which nft 1.0.6 writes for
+// a protocol that is looked up among ranges.
+func doesNothing(b []byte) bool {
+	length := attributes{b: find(b, unix.NFTA_EXPR_DATA)}
+	for length.next() {
+		if length.typ == unix.NFTA_BYTEORDER_LEN {
+			return length.uint32() == 1 && string(find(b, unix.NFTA_EXPR_NAME)) == "byteorder\x00"
+		}
+	}
+	return false
 }
 
 // expression appends the canonical form of one expression. What counts is its state and left

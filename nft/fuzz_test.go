@@ -1,0 +1,103 @@
+package nft
+
+import (
+	"strings"
+	"testing"
+)
+
+// FuzzReplies feeds hostile bytes to everything that reads what a socket received.
+func FuzzReplies(f *testing.F) {
+	batch := creation(sampleTables(2))
+	seed, err := encodeBatch(&batch, scope{table: TableName}, 1)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, ref := range seed.refs {
+		f.Add(messageAt(seed.buf, ref.offset))
+	}
+	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 12, 0, 4, 0, 8, 0, 2, 0, 1, 0, 0, 0})
+	sets := append(elementKinds(IP), &Set{Name: "nothing"})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = answer(b, 1, func(reply) {})
+		replies(b, func(r reply) {
+			_ = r.ack()
+			for _, family := range Families {
+				decodeAll(family, sets, r.attributes())
+			}
+		})
+	})
+}
+
+func decodeAll(f Family, sets []*Set, b []byte) {
+	name, table := decodeTable(f, b)
+	_, set := decodeSet(f, b)
+	_, chain := decodeChain(b)
+	_, _, rule := decodeRule(b)
+	chain.Rules = append(chain.Rules, rule)
+	table.Chains[chain.Name] = chain
+	table.Sets[set.Name] = &Elements{Set: set}
+	for _, s := range sets {
+		d := newElementDecoder(f, s)
+		d.message(b)
+		table.Sets[s.Name] = &Elements{Set: s, Map: d.finish()}
+	}
+	_ = rule.Equal(f, Rule{Drop{}})
+	if name != "" {
+		_ = Tables{f: table}.Text()
+	}
+}
+
+// FuzzCanonical holds the comparison of rules to its laws on any bytes.
+func FuzzCanonical(f *testing.F) {
+	for _, tt := range statements {
+		e := encoder{family: IP6}
+		tt.rule(IP6).encode(&e)
+		f.Add(e.buf)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		rule := Rule{Raw{Expressions: string(b)}}
+		if !rule.Equal(IP, rule) {
+			t.Error("a rule does not equal itself")
+		}
+		_ = rule.Text(IP)
+	})
+}
+
+// FuzzComment checks that no comment can end itself and go on as nft text, or be too long.
+func FuzzComment(f *testing.F) {
+	for _, s := range []string{"", "shop/cart:http", `a" ; flush ruleset ; "`, "a\nb", `\"`, strings.Repeat("é\"", 200), "\x00\x7f\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := plainComment(s)
+		if len(got) > maxComment {
+			t.Errorf("%d bytes", len(got))
+		}
+		for _, c := range []byte(got) {
+			if c < ' ' || c > '~' || c == '"' || c == '\\' {
+				t.Errorf("%q has %q in it", got, c)
+			}
+		}
+		if plainComment(got) != got {
+			t.Errorf("%q is stripped again", got)
+		}
+		checkCommentOnWire(t, s, got)
+	})
+}
+
+// checkCommentOnWire checks that the kernel gets the same comment, and that it does not run
+// into what follows.
+func checkCommentOnWire(t *testing.T, comment, want string) {
+	b := frontendBatch(1, "drop")
+	el := &b.Ops[3].Elements[0]
+	el.Comment = comment
+	x, err := encodeBatch(&b, scope{table: TableName}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newElementDecoder(IP, &frontendSet)
+	d.message(messageAt(x.buf, x.refs[3].offset)[headerLen+nfHeaderLen:])
+	if got := d.finish()[el.Key]; got.Comment != want || got.Data != "drop" {
+		t.Errorf("sent %+v, want comment %q", got, want)
+	}
+}
