@@ -1,44 +1,13 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"net/netip"
-	"os"
-	"os/exec"
-	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/tracker"
 )
-
-// newNamespace moves the test into an empty network namespace. The thread stays locked:
-// when the test ends the runtime discards it, and the namespace with it.
-func newNamespace(tb testing.TB) {
-	tb.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		if os.Getenv("KUBE_NFT_REQUIRE_KERNEL") == "1" {
-			tb.Fatalf("unshare network namespace: %v", err)
-		}
-		tb.Skipf("unshare network namespace: %v", err)
-	}
-}
-
-// run runs a program in the test's namespace, with input as its standard input.
-func run(tb testing.TB, input string, command ...string) string {
-	tb.Helper()
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stdin = strings.NewReader(input)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		tb.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out)
-	}
-	return string(out)
-}
 
 func openTable(tb testing.TB) *Table {
 	tb.Helper()
@@ -61,12 +30,16 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 			messages[i] = creation(tb, &batch[i])
 		}
 		messages[len(batch)-1].Header.Flags |= netlink.Acknowledge
-		sent, err := table.conn.SendMessages(messages)
+		conn, err := table.ready()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		sent, err := conn.SendMessages(messages)
 		if err != nil {
 			tb.Fatal(err)
 		}
 		for {
-			sequence, err := answer(table.conn)
+			sequence, err := answer(conn)
 			if err != nil {
 				tb.Fatalf("create %s: %v", batch[int(sequence-sent[0].Header.Sequence)].Original, err)
 			}
@@ -77,11 +50,23 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 	}
 }
 
-// creation encodes IPCTNL_MSG_CT_NEW. The kernel takes the translation from CTA_NAT_DST
-// and derives the reply from it.
+// creation returns the message IPCTNL_MSG_CT_NEW for flow.
 func creation(tb testing.TB, flow *Flow) netlink.Message {
 	tb.Helper()
-	const confirmed = 1 << 3
+	data, err := body(flow.Family, creationAttributes(flow))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return netlink.Message{
+		Header: netlink.Header{Type: typeNew, Flags: netlink.Request | netlink.Create | netlink.Excl},
+		Data:   data,
+	}
+}
+
+// creationAttributes describes flow as the kernel wants it for a new entry: the reply as if
+// nothing were translated, and the translation beside it.
+func creationAttributes(flow *Flow) *netlink.AttributeEncoder {
+	const confirmed = 1 << 3 // IPS_CONFIRMED, which every entry in the table has
 	e := newEncoder()
 	e.Nested(ctaTupleOrig, flow.Original.encode)
 	reverse := Tuple{
@@ -93,41 +78,41 @@ func creation(tb testing.TB, flow *Flow) netlink.Message {
 	e.Uint32(ctaTimeout, 300)
 	e.Uint32(ctaStatus, uint32(flow.Status&^DestinationNAT)|confirmed)
 	e.Uint32(ctaMark, flow.Mark)
-	if flow.Zone != 0 {
-		e.Uint16(ctaZone, flow.Zone)
-	}
+	e.Uint16(ctaZone, flow.Zone)
 	if flow.TCPState != 0 {
-		e.Nested(ctaProtoInfo, func(e *netlink.AttributeEncoder) error {
-			e.Nested(ctaProtoInfoTCP, func(e *netlink.AttributeEncoder) error {
-				e.Uint8(ctaProtoInfoTCPState, uint8(flow.TCPState))
-				return nil
-			})
+		e.Nested(ctaProtoInfo, nested(ctaProtoInfoTCP, func(e *netlink.AttributeEncoder) error {
+			e.Uint8(ctaProtoInfoTCPState, uint8(flow.TCPState))
+			return nil
+		}))
+	}
+	if flow.Translated() {
+		e.Nested(13, translation(flow.Endpoint())) // CTA_NAT_DST
+	}
+	return e
+}
+
+func nested(typ uint16, fn func(*netlink.AttributeEncoder) error) func(*netlink.AttributeEncoder) error {
+	return func(e *netlink.AttributeEncoder) error {
+		e.Nested(typ, fn)
+		return nil
+	}
+}
+
+// translation describes a translation to one address and port.
+func translation(endpoint netip.AddrPort) func(*netlink.AttributeEncoder) error {
+	return func(e *netlink.AttributeEncoder) error {
+		lowest := uint16(1) // CTA_NAT_V4_MINIP, before CTA_NAT_V4_MAXIP
+		if endpoint.Addr().Is6() {
+			lowest = 4 // CTA_NAT_V6_MINIP, before CTA_NAT_V6_MAXIP
+		}
+		e.Bytes(lowest, endpoint.Addr().AsSlice())
+		e.Bytes(lowest+1, endpoint.Addr().AsSlice())
+		e.Nested(3, func(e *netlink.AttributeEncoder) error { // CTA_NAT_PROTO
+			e.Uint16(1, endpoint.Port()) // CTA_PROTONAT_PORT_MIN
+			e.Uint16(2, endpoint.Port()) // CTA_PROTONAT_PORT_MAX
 			return nil
 		})
-	}
-	if endpoint := flow.Endpoint(); endpoint != flow.Original.Destination {
-		e.Nested(13, func(e *netlink.AttributeEncoder) error { // CTA_NAT_DST
-			typ := uint16(1) // CTA_NAT_V4_MINIP; CTA_NAT_V6_MINIP is 4
-			if endpoint.Addr().Is6() {
-				typ = 4
-			}
-			e.Bytes(typ, endpoint.Addr().AsSlice())
-			e.Bytes(typ+1, endpoint.Addr().AsSlice())
-			e.Nested(3, func(e *netlink.AttributeEncoder) error { // CTA_NAT_PROTO
-				e.Bytes(1, binary.BigEndian.AppendUint16(nil, endpoint.Port()))
-				e.Bytes(2, binary.BigEndian.AppendUint16(nil, endpoint.Port()))
-				return nil
-			})
-			return nil
-		})
-	}
-	data, err := body(flow.Family, e)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return netlink.Message{
-		Header: netlink.Header{Type: typeNew, Flags: netlink.Request | netlink.Create | netlink.Excl},
-		Data:   data,
+		return nil
 	}
 }
 

@@ -110,6 +110,7 @@ func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) 
 		return nil, err
 	}
 	var flows []Flow
+	var flow Flow // outside the loop: keep makes it escape, and one is enough
 	interrupted := false
 	for message, err := range conn.ReceiveIter() {
 		if err != nil {
@@ -121,8 +122,7 @@ func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) 
 			return flows, err
 		}
 		interrupted = interrupted || message.Header.Flags&netlink.DumpInterrupted != 0
-		flow, err := decode(message.Data)
-		if err != nil {
+		if flow, err = decode(message.Data); err != nil {
 			return flows, err
 		}
 		if filter.Matches(&flow) && (keep == nil || keep(&flow)) {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/integration/netns"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -37,7 +38,7 @@ var filterCases = []struct {
 // TestFilterInKernel holds what the kernel returns against Filter.Matches, with and
 // without the kernel's help, and says how much it filtered.
 func TestFilterInKernel(t *testing.T) {
-	newNamespace(t)
+	netns.New(t)
 	table := openTable(t)
 	create(t, table, mixed()...)
 	for _, tt := range filterCases {
@@ -64,7 +65,7 @@ func sources(flows []Flow) []string {
 
 // TestFlowInKernel checks that what was created is what is read.
 func TestFlowInKernel(t *testing.T) {
-	newNamespace(t)
+	netns.New(t)
 	table := openTable(t)
 	want := flow(tracker.TCP, "192.0.2.1:1000", "10.96.0.10:53", "10.244.0.5:5353", established)
 	want.Mark, want.Zone = 0x4000, 7
@@ -84,7 +85,7 @@ func TestFlowInKernel(t *testing.T) {
 }
 
 func TestDelete(t *testing.T) {
-	newNamespace(t)
+	netns.New(t)
 	table := openTable(t)
 	var flows []Flow
 	for i := range 3 * deleteBatch {
@@ -117,7 +118,7 @@ func TestDelete(t *testing.T) {
 // TestDeleteOverrun makes the kernel drop answers: every deletion fails, and the receive
 // buffer takes but a few failures.
 func TestDeleteOverrun(t *testing.T) {
-	newNamespace(t)
+	netns.New(t)
 	table := openTable(t)
 	if err := table.conn.SetReadBuffer(1); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,109 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// allCases returns the flows of staleCases, each with a source of its own, as the kernel
+// holds no two with the same addresses.
+func allCases() (flows []Flow, stale []string) {
+	for i, tt := range staleCases {
+		f := tt.flow
+		if f.Original.Protocol == 1 { // the kernel wants more than ports to create these
+			continue
+		}
+		f = from(f, i)
+		flows = append(flows, f)
+		if tt.stale {
+			stale = append(stale, f.Original.String())
+		}
+	}
+	return flows, stale
+}
+
+// from returns f as the flow number i of its client.
+func from(f Flow, i int) Flow {
+	source := netip4(client, uint16(1000+i))
+	f.Original.Source, f.Reply.Destination = source, source
+	return f
+}
+
+// TestFullInKernel deletes what TestStale calls stale from a real table, and no more.
+func TestFullInKernel(t *testing.T) {
+	netns.New(t)
+	table := openTable(t)
+	flows, stale := allCases()
+	create(t, table, flows...)
+	result, err := NewReconciler(table).Full(t.Context(), desired)
+	if err != nil || result.Deleted != len(stale) || result.Stale != len(stale) {
+		t.Errorf("got %+v, %v, want %d deleted", result, err, len(stale))
+	}
+	left, err := table.Flows(t.Context(), Filter{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(sources(flows), func(s string) bool { return slices.Contains(stale, s) })
+	if got := sources(left); !slices.Equal(got, want) {
+		t.Errorf("left\n%q\nwant\n%q", got, want)
+	}
+}
+
+// TestCleanInKernel runs each case of TestChange in a table that holds all the others.
+func TestCleanInKernel(t *testing.T) {
+	netns.New(t)
+	table := openTable(t)
+	reconciler := NewReconciler(table)
+	bystanders, _ := allCases()
+	for i, tt := range changeCases {
+		f := from(tt.flow, 10_000+i)
+		create(t, table, f)
+		if _, err := reconciler.Clean(t.Context(), []Change{tt.change}, desired); err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		left, err := table.Flows(t.Context(), Filter{}, func(l *Flow) bool { return l.Original == f.Original })
+		if err != nil || (len(left) == 0) != tt.stale {
+			t.Errorf("%s: left %v, %v, want stale %t", tt.name, left, err, tt.stale)
+		}
+	}
+	create(t, table, bystanders...)
+	change := Change{Frontend: at(tracker.UDP, "203.0.113.5:443"), Removed: endpoints("10.244.9.9:8443")}
+	result, err := reconciler.Clean(t.Context(), []Change{change}, desired)
+	if err != nil || result.Requests != 1 || result.Examined != 2 || result.Deleted != 2 {
+		t.Errorf("among others: got %+v, %v, want 1 request, 2 examined, 2 deleted", result, err)
+	}
+}
+
+// faulty is a table that reports one flow and cannot delete it.
+type faulty struct{ flow Flow }
+
+func (f *faulty) Flows(_ context.Context, filter Filter, keep func(*Flow) bool) ([]Flow, error) {
+	if filter.Matches(&f.flow) && keep(&f.flow) {
+		return []Flow{f.flow}, ErrInterrupted
+	}
+	return nil, nil
+}
+
+func (f *faulty) Delete(_ context.Context, flows []Flow) (int, error) {
+	if len(flows) > 0 {
+		return 0, errors.New("refused")
+	}
+	return 0, nil
+}
+
+func TestCleanReportsErrors(t *testing.T) {
+	f := flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", established)
+	reconciler := &Reconciler{table: &faulty{flow: f}}
+	result, err := reconciler.Full(t.Context(), desired)
+	if !errors.Is(err, ErrInterrupted) || err.Error() != ErrInterrupted.Error()+"\nrefused" {
+		t.Errorf("got %v, want both errors", err)
+	}
+	if want := (Result{Requests: 4, Examined: 1, Stale: 1}); result != want {
+		t.Errorf("got %+v, want %+v", result, want)
+	}
+}

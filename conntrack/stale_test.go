@@ -1,0 +1,230 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// cluster is a Desired of plain maps.
+type cluster struct {
+	endpoints  map[Frontend][]string
+	clusterIPs []string
+	cidr       string
+	nodes      []string
+}
+
+func (c *cluster) Endpoints(f Frontend) (func(netip.AddrPort) bool, bool) {
+	list, known := c.endpoints[f]
+	return func(ep netip.AddrPort) bool { return slices.Contains(list, ep.String()) }, known
+}
+func (c *cluster) ClusterIP(addr netip.Addr) bool {
+	return slices.Contains(c.clusterIPs, addr.String())
+}
+func (c *cluster) ServiceCIDR(addr netip.Addr) bool {
+	return netip.MustParsePrefix(c.cidr).Contains(addr)
+}
+func (c *cluster) NodePortAddress(addr netip.Addr) bool {
+	return slices.Contains(c.nodes, addr.String())
+}
+
+func at(protocol tracker.Protocol, address string) Frontend {
+	addr := netip.MustParseAddrPort(address)
+	return Frontend{Address: addr.Addr(), Protocol: protocol, Port: addr.Port()}
+}
+
+// desired is what the cases below should be like: DNS, a Service without endpoints, a web
+// Service with a node port and an external IP, one of SCTP.
+var desired = &cluster{
+	endpoints: map[Frontend][]string{
+		at(tracker.UDP, "10.96.0.10:53"):   {"10.244.0.5:5353", "10.244.1.5:5353"},
+		at(tracker.TCP, "10.96.0.10:53"):   {"10.244.0.5:5353", "10.244.1.5:5353"},
+		at(tracker.UDP, "10.96.0.20:53"):   {},
+		at(tracker.SCTP, "10.96.0.30:90"):  {"10.244.0.6:90"},
+		at(tracker.UDP, "203.0.113.5:443"): {"10.244.0.7:8443"},
+		at(tracker.UDP, "0.0.0.0:30053"):   {"10.244.0.5:5353", "192.0.2.1:30053"},
+		at(tracker.TCP, "0.0.0.0:30080"):   {"10.244.0.5:80"},
+	},
+	clusterIPs: []string{"10.96.0.10", "10.96.0.20", "10.96.0.30"},
+	cidr:       "10.96.0.0/16",
+	nodes:      []string{"192.0.2.1"},
+}
+
+const client = "198.51.100.1:4000"
+
+var staleCases = []struct {
+	name  string
+	flow  Flow
+	stale bool
+}{
+	{"UDP to a serving endpoint", flow(tracker.UDP, client, "10.96.0.10:53", "10.244.0.5:5353", established), false},
+	{"UDP to an endpoint that is gone", flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", established), true},
+	{"the same, unanswered", flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", 0), true},
+	{"UDP to another port of an endpoint", flow(tracker.UDP, client, "10.96.0.10:53", "10.244.0.5:53", established), true},
+	{"TCP to an endpoint that is gone", flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", established), false},
+	{"SYN to an endpoint that is gone", flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", 0), false},
+	{"SCTP to an endpoint that is gone", flow(tracker.SCTP, client, "10.96.0.30:90", "10.244.9.9:90", established), false},
+	{"UDP to a Service without endpoints", flow(tracker.UDP, client, "10.96.0.20:53", "10.244.0.5:53", established), true},
+	{"UDP to a port that is no frontend", flow(tracker.UDP, client, "10.96.0.10:54", "10.244.0.5:5353", established), true},
+	{"UDP to a foreign cluster IP", flow(tracker.UDP, client, "10.96.0.99:53", "10.244.9.9:53", established), false},
+	{"UDP to a foreign address", flow(tracker.UDP, client, "203.0.113.99:53", "10.244.9.9:53", established), false},
+	{"UDP to an external IP", flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:8443", established), true},
+	{"UDP to another port of an external IP", flow(tracker.UDP, client, "203.0.113.5:444", "10.244.9.9:8443", established), false},
+
+	{"untranslated UDP to a frontend", flow(tracker.UDP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true},
+	{"untranslated, answered UDP to a frontend", flow(tracker.UDP, client, "203.0.113.5:443", "203.0.113.5:443", established), true},
+	{"untranslated SYN to a frontend", flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true},
+	{"untranslated TCP connection to a frontend", flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", established), false},
+	{"TCP picked up in its middle", pickedUp(flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0)), false},
+	{"untranslated SCTP to a frontend", flow(tracker.SCTP, client, "10.96.0.30:90", "10.96.0.30:90", 0), true},
+	{"untranslated SCTP association", flow(tracker.SCTP, client, "10.96.0.30:90", "10.96.0.30:90", established), false},
+	{"echo request to a cluster IP", flow(1, client, "10.96.0.10:0", "10.96.0.10:0", 0), false},
+	{"untranslated SYN to another port of a cluster IP", flow(tracker.TCP, client, "10.96.0.10:99", "10.96.0.10:99", 0), true},
+	{"untranslated SYN into the Service CIDR", flow(tracker.TCP, client, "10.96.7.7:80", "10.96.7.7:80", 0), true},
+	{"untranslated UDP into the Service CIDR", flow(tracker.UDP, client, "10.96.7.7:80", "10.96.7.7:80", 0), true},
+	{"answered UDP into the Service CIDR", flow(tracker.UDP, client, "10.96.7.7:80", "10.96.7.7:80", established), false},
+	{"untranslated SYN elsewhere", flow(tracker.TCP, client, "192.0.2.99:80", "192.0.2.99:80", 0), false},
+	{"untranslated UDP elsewhere", flow(tracker.UDP, client, "192.0.2.99:53", "192.0.2.99:53", 0), false},
+
+	{"UDP to a node port", flow(tracker.UDP, client, "192.0.2.1:30053", "10.244.0.5:5353", established), false},
+	{"UDP to a node port whose endpoint is gone", flow(tracker.UDP, client, "192.0.2.1:30053", "10.244.9.9:5353", established), true},
+	{"UDP to a node port that is its own endpoint", flow(tracker.UDP, client, "192.0.2.1:30053", "192.0.2.1:30053", 0), false},
+	{"UDP to a node port's number elsewhere", flow(tracker.UDP, client, "192.0.2.99:30053", "192.0.2.99:30053", 0), false},
+	{"the same, translated", flow(tracker.UDP, client, "192.0.2.99:30053", "10.244.9.9:5353", established), false},
+	{"UDP to a foreign published port", flow(tracker.UDP, client, "192.0.2.1:30099", "172.17.0.2:53", established), false},
+	{"UDP to the node itself", flow(tracker.UDP, client, "192.0.2.1:68", "192.0.2.1:68", 0), false},
+	{"untranslated SYN to a node port", flow(tracker.TCP, client, "192.0.2.1:30080", "192.0.2.1:30080", 0), true},
+	{"untranslated SYN to the node itself", flow(tracker.TCP, client, "192.0.2.1:22", "192.0.2.1:22", 0), false},
+}
+
+// pickedUp returns f as the kernel tracks a connection whose start it has not seen.
+func pickedUp(f Flow) Flow {
+	f.TCPState = 3
+	return f
+}
+
+func TestStale(t *testing.T) {
+	for _, tt := range staleCases {
+		if got := stale(&tt.flow, desired); got != tt.stale {
+			t.Errorf("%s: stale is %t, want %t", tt.name, got, tt.stale)
+		}
+	}
+}
+
+var changeCases = []struct {
+	name   string
+	change Change
+	flow   Flow
+	stale  bool
+}{
+	{
+		"endpoint removed",
+		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", established), true,
+	}, {
+		"another endpoint of the same frontend",
+		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.1.5:5353", established), false,
+	}, {
+		"the same endpoint at a frontend that did not change",
+		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:5353", established), false,
+	}, {
+		"endpoint of TCP removed",
+		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", established), false,
+	}, {
+		"scaled to zero",
+		Change{Frontend: at(tracker.UDP, "10.96.0.20:53"), Gone: true},
+		flow(tracker.UDP, client, "10.96.0.20:53", "10.244.0.5:53", established), true,
+	}, {
+		"scaled up again",
+		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true},
+		flow(tracker.UDP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true,
+	}, {
+		"frontend gone",
+		Change{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
+		flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established), true,
+	}, {
+		"frontend gone, flow translated by somebody else",
+		Change{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		flow(tracker.UDP, client, "203.0.113.9:53", "172.17.0.2:53", established), false,
+	}, {
+		"frontend gone, flow never translated",
+		Change{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
+		flow(tracker.UDP, client, "203.0.113.9:53", "203.0.113.9:53", 0), false,
+	}, {
+		"node port gone",
+		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		flow(tracker.UDP, client, "192.0.2.1:30099", "10.244.0.5:53", established), true,
+	}, {
+		"node port gone, other address",
+		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		flow(tracker.UDP, client, "192.0.2.99:30099", "10.244.0.5:53", established), false,
+	}, {
+		"node port gone, published by somebody else",
+		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true},
+		flow(tracker.UDP, client, "192.0.2.1:30099", "172.17.0.2:53", established), false,
+	}, {
+		"node port gone, a program on the node took the port",
+		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		flow(tracker.UDP, client, "192.0.2.1:30099", "192.0.2.1:30099", established), false,
+	}, {
+		"node port appeared",
+		Change{Frontend: at(tracker.TCP, "0.0.0.0:30080"), Appeared: true},
+		flow(tracker.TCP, client, "192.0.2.1:30080", "192.0.2.1:30080", 0), true,
+	}, {
+		"frontend appeared, SYN to it",
+		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
+		flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true,
+	}, {
+		"endpoint removed, SYN to it",
+		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0), false,
+	}, {
+		"frontend appeared, SYN to another port of its cluster IP",
+		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
+		flow(tracker.TCP, client, "10.96.0.10:99", "10.96.0.10:99", 0), true,
+	}, {
+		"frontend appeared, SYN to another port of its external IP",
+		Change{Frontend: at(tracker.UDP, "203.0.113.5:443"), Appeared: true},
+		flow(tracker.TCP, client, "203.0.113.5:99", "203.0.113.5:99", 0), false,
+	}, {
+		"frontend appeared, SYN to an unrelated cluster IP",
+		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
+		flow(tracker.TCP, client, "10.96.0.30:99", "10.96.0.30:99", 0), false,
+	},
+}
+
+func endpoints(list ...string) (addrs []netip.AddrPort) {
+	for _, ep := range list {
+		addrs = append(addrs, netip.MustParseAddrPort(ep))
+	}
+	return addrs
+}
+
+// TestChange also checks that what is stale would be asked for.
+func TestChange(t *testing.T) {
+	for _, tt := range changeCases {
+		set := newChangeSet([]Change{tt.change}, desired)
+		if got := set.stale(&tt.flow); got != tt.stale {
+			t.Errorf("%s: stale is %t, want %t", tt.name, got, tt.stale)
+		}
+		asked := slices.ContainsFunc(set.filters(), func(f Filter) bool { return f.Matches(&tt.flow) })
+		if tt.stale && !asked {
+			t.Errorf("%s: %v does not select the flow", tt.name, set.filters())
+		}
+	}
+}
+
+// TestCoarse checks that nothing stale escapes the filters of a full clean-up.
+func TestCoarse(t *testing.T) {
+	for _, tt := range staleCases {
+		asked := slices.ContainsFunc(coarse(tracker.IPv4), func(f Filter) bool { return f.Matches(&tt.flow) })
+		if tt.stale && !asked {
+			t.Errorf("%s: not selected", tt.name)
+		}
+	}
+}

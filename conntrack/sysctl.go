@@ -1,0 +1,126 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// maxEntries is the largest table size that Apply sets: 2^20 entries.
+const maxEntries = 1 << 20
+
+// bucketEntries is how many entries each hash bucket should hold at most.
+const bucketEntries = 4
+
+// Settings are the connection tracking sysctls to set. A zero field leaves its sysctl as
+// it is. Source: KubeProxyConfiguration.conntrack.
+type Settings struct {
+	// MaxPerCore times the number of CPUs, at least Min and at most 1048576, is the number of
+	// entries that the table can hold. MaxPerCore 0 leaves it, whatever Min is.
+	MaxPerCore, Min int32
+
+	// How long an entry lives without a packet, in whole seconds.
+	TCPEstablished time.Duration // an established TCP connection
+	TCPCloseWait   time.Duration // a TCP connection of which one side has closed
+	UDP            time.Duration // a UDP flow without a reply
+	UDPStream      time.Duration // a UDP flow that goes both ways
+
+	// TCPBeLiberal accepts TCP packets outside the window instead of calling them invalid.
+	TCPBeLiberal bool
+}
+
+// A Sysctl is one setting and what became of it.
+type Sysctl struct {
+	Name       string // as sysctl(8) writes it
+	Want, Have int64  // Have is the value before; 0 if it could not be read
+	Changed    bool   // Want was written
+	Err        error  // why the value is not Want; exact about name, values and remedy
+}
+
+// Apply sets what settings ask for below root, usually /proc/sys, on a node with cpus CPUs.
+// It writes only what differs and goes on after an error; none needs to be fatal. The hash
+// table is raised to a quarter of the entries and never made smaller.
+func Apply(settings Settings, root string, cpus int) []Sysctl {
+	var done []Sysctl
+	set := func(name string, want int64, keep func(have, want int64) bool) {
+		if want > 0 {
+			done = append(done, apply(root, name, want, keep))
+		}
+	}
+	entries := settings.entries(cpus)
+	set("net.netfilter.nf_conntrack_max", entries, equal)
+	set("net.netfilter.nf_conntrack_buckets", entries/bucketEntries, atLeast)
+	set("net.netfilter.nf_conntrack_tcp_timeout_established", seconds(settings.TCPEstablished), equal)
+	set("net.netfilter.nf_conntrack_tcp_timeout_close_wait", seconds(settings.TCPCloseWait), equal)
+	set("net.netfilter.nf_conntrack_tcp_be_liberal", flag(settings.TCPBeLiberal), equal)
+	set("net.netfilter.nf_conntrack_udp_timeout", seconds(settings.UDP), equal)
+	set("net.netfilter.nf_conntrack_udp_timeout_stream", seconds(settings.UDPStream), equal)
+	return done
+}
+
+// entries returns the wanted size of the table, 0 to leave it.
+func (s *Settings) entries(cpus int) int64 {
+	if s.MaxPerCore <= 0 {
+		return 0
+	}
+	return min(max(int64(s.Min), int64(s.MaxPerCore)*int64(cpus)), maxEntries)
+}
+
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }
+
+func flag(set bool) int64 {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+func equal(have, want int64) bool   { return have == want }
+func atLeast(have, want int64) bool { return have >= want }
+
+// apply sets one sysctl unless keep is content with the value it has.
+func apply(root, name string, want int64, keep func(have, want int64) bool) Sysctl {
+	s := Sysctl{Name: name, Want: want}
+	path := filepath.Join(root, strings.ReplaceAll(name, ".", "/"))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		s.Err = fmt.Errorf("sysctl %s: want %d, cannot be read: %w; %s", name, want, cause(err), s.remedy(err))
+		return s
+	}
+	if s.Have, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil {
+		s.Err = fmt.Errorf("sysctl %s: want %d, have %q, which is not a number; %s", name, want, text, s.remedy(err))
+		return s
+	}
+	if keep(s.Have, want) {
+		return s
+	}
+	if err := os.WriteFile(path, []byte(strconv.FormatInt(want, 10)), 0); err != nil {
+		s.Err = fmt.Errorf("sysctl %s: want %d, have %d: %w; %s", name, want, s.Have, cause(err), s.remedy(err))
+		return s
+	}
+	s.Changed = true
+	return s
+}
+
+// remedy says what an administrator can do about err.
+func (s *Sysctl) remedy(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "load the kernel module nf_conntrack (modprobe nf_conntrack)"
+	}
+	return fmt.Sprintf("set it on the node (sysctl -w %s=%d) or in an init container that may write /proc/sys", s.Name, s.Want)
+}
+
+// cause strips the path from err: the sysctl's name has been said.
+func cause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}
