@@ -23,13 +23,19 @@
 // there comes straight back. KUBE-MARK-MASQ is the exception and keeps its rule, which
 // touches nothing but the mark: host port plug-ins borrow it to ask for masquerading.
 //
+// A kubelet before 1.27 makes KUBE-MARK-MASQ and KUBE-POSTROUTING anew within a minute. They
+// do no harm: what they masquerade has been marked for it.
+//
 // Rules that others have put inside kube-proxy's chains cannot be told apart and go with
 // them, as they would at kube-proxy's next write.
 //
 // # How it is removed
 //
 // A table of Xtables is replaced by one system call, which the kernel does atomically; the
-// counters of the rules that stay are carried over. Both nf_tables backends go in one
+// counters of the rules that stay are carried over. Extensions with a memory in the rule
+// (limit, quota, statistic) begin anew, as they do whenever iptables-legacy writes. Both nf_tables backends go in one
 // transaction, which Messages also hands out for use in a larger one. Each removal reads
-// afresh, changes only what Take would have shown, and is empty the second time.
+// afresh, changes only what Take would have shown, and is empty the second time. A live
+// kube-proxy (Processes) writes everything again as soon as it misses its canary chain:
+// stop it first.
 package legacy

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -299,5 +300,32 @@ func TestPassedGeneration(t *testing.T) {
 	}
 	if after, _, err := Messages(t.Context(), Selector{}); err != nil || len(after) != len(messages) {
 		t.Errorf("%d messages are left of %d (%v)", len(after), len(messages), err)
+	}
+}
+
+// TestOneTransaction puts the removal into a transaction that does something else too.
+func TestOneTransaction(t *testing.T) {
+	newNode(t)
+	restore(t, nft.IP, Compat, shape(nft.IP).IPTables())
+	run(t, shape(nft.IP6).NFTables(), "nft", "-f", "-")
+	messages, generation, err := Messages(t.Context(), Selector{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEncoder()
+	e.String(unix.NFTA_TABLE_NAME, "ours")
+	ours := e.message(nfTables(unix.NFT_MSG_NEWTABLE), netlink.Create, nft.IP)
+	if err := Commit(t.Context(), append([]netlink.Message{ours}, messages...), generation); err != nil {
+		t.Fatal(err)
+	}
+	_, after, err := Messages(t.Context(), Selector{})
+	if err != nil || after != generation+1 {
+		t.Errorf("generation %d after %d (%v)", after, generation, err)
+	}
+	if got := run(t, "", "nft", "list", "table", "ip", "ours"); got != "table ip ours {\n}\n" {
+		t.Errorf("our table:\n%s", got)
+	}
+	if left := legacytest.Proxys(save(t, nft.IP, Compat)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s", left)
 	}
 }

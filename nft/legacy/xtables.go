@@ -23,6 +23,10 @@ const replaceAttempts = 20
 // errBusy is the remedy after the last attempt.
 var errBusy = errors.New("other programs keep changing it; nothing was changed; stop kube-proxy and try again")
 
+// errCounters is what remains to be said if somebody without the lock changed the table
+// between its replacement and the return of its counters.
+var errCounters = errors.New("removed, but the counters of the other rules were reset")
+
 // xtablesTables returns the tables of ours that exist in family f: the kernel creates a
 // table for whoever asks for it, and its hooks cost every packet something.
 func xtablesTables(f nft.Family) ([]string, error) {
@@ -109,7 +113,7 @@ func (s *socket) tryClean(table string) error {
 		return err
 	}
 	if err := s.addCounters(table, pick(counters, rest.order())); err != nil {
-		return fmt.Errorf("removed, but the counters of the other rules were reset: %w", err)
+		return fmt.Errorf("%w: %w", errCounters, err)
 	}
 	return nil
 }
