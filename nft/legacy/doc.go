@@ -33,9 +33,9 @@
 //
 // A table of Xtables is replaced by one system call, which the kernel does atomically; the
 // counters of the rules that stay are carried over. Extensions with a memory in the rule
-// (limit, quota, statistic) begin anew, as they do whenever iptables-legacy writes. Both nf_tables backends go in one
-// transaction, which Messages also hands out for use in a larger one. Each removal reads
-// afresh, changes only what Take would have shown, and is empty the second time. A live
-// kube-proxy (Processes) writes everything again as soon as it misses its canary chain:
-// stop it first.
+// (limit, quota, statistic) begin anew, as they do whenever iptables-legacy writes. Both
+// nf_tables backends go in one transaction, which Messages also hands out for use in a
+// larger one. Each removal reads afresh, changes only what Take would have shown, and is
+// empty the second time. A live kube-proxy (Processes) writes everything again as soon as
+// it misses its canary chain: stop it first.
 package legacy
