@@ -6,7 +6,7 @@ import (
 )
 
 // Types of the netlink attributes that this package reads and writes, by the names of
-// linux/netfilter/nfnetlink_conntrack.h. CTA_FILTER needs kernel 5.8, CTA_STATUS_MASK 5.14.
+// linux/netfilter/nfnetlink_conntrack.h. CTA_FILTER came with kernel 5.8, CTA_STATUS_MASK later.
 const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,10 +91,10 @@ func (t *Table) outcome(conn *netlink.Conn, batch []Flow, sent []netlink.Message
 	deleted = len(batch)
 	for {
 		sequence, refused := answer(conn)
-		index := int(sequence - sent[0].Header.Sequence) // sequence numbers are consecutive
-		if sequence == 0 || index < 0 || index >= len(batch) {
+		index := int(sequence - sent[0].Header.Sequence) // they are consecutive and may wrap
+		if sequence == 0 || index >= len(batch) {
 			t.broken = true
-			return 0, fmt.Errorf("delete connection tracking entries: %w", refused)
+			return 0, fmt.Errorf("delete connection tracking entries: %w", cmp.Or(refused, errMalformed))
 		}
 		if refused != nil {
 			deleted--

@@ -38,7 +38,9 @@
 // kernel's filter only saves work. A kernel that refuses a filter is not asked again.
 //
 // A filtered dump still walks the whole table in the kernel, but neither copies nor
-// decodes what it leaves out; see the benchmarks.
+// decodes what it leaves out. Measured with 262,144 buckets on two cores: cleaning up one
+// frontend takes 9 ms in an empty table and 17 ms among 200,000 foreign flows; reading
+// all of those without a filter takes 420 ms.
 //
 // # Deletion
 //

@@ -26,7 +26,6 @@ type Status uint32
 const (
 	SeenReply      Status = 1 << 1 // IPS_SEEN_REPLY: a packet of the reply direction was seen
 	Assured        Status = 1 << 2 // IPS_ASSURED: never dropped early
-	SourceNAT      Status = 1 << 4 // IPS_SRC_NAT
 	DestinationNAT Status = 1 << 5 // IPS_DST_NAT: the destination was translated
 )
 

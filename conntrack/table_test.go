@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -143,5 +144,61 @@ func TestDeleteOverrun(t *testing.T) {
 	}
 	if left, err := table.Flows(t.Context(), Filter{}, nil); err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v, want none", left, err)
+	}
+}
+
+// TestRefusedFilter asks for a family that the kernel cannot filter tuples of.
+func TestRefusedFilter(t *testing.T) {
+	netns.New(t)
+	table := openTable(t)
+	flows, err := table.Flows(t.Context(), Filter{Family: 7, Protocol: tracker.UDP}, nil)
+	if len(flows) != 0 || err != nil || !table.unfiltered || table.broken {
+		t.Errorf("got %v, %v, unfiltered %t, broken %t, want no flows and no filters from now on",
+			flows, err, table.unfiltered, table.broken)
+	}
+}
+
+// TestDumpLeft checks that the socket can be used after a dump that nobody read to its
+// end, and that a broken one is replaced.
+func TestDumpLeft(t *testing.T) {
+	netns.New(t)
+	table := openTable(t)
+	create(t, table, foreign(tracker.UDP, 2000)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := table.Flows(ctx, Filter{}, func(*Flow) bool { cancel(); return false })
+	want := "read connection tracking table: context canceled"
+	if err == nil || err.Error() != want || table.broken {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	for _, table.broken = range []bool{false, true} {
+		if n := count(t, table); n != 2000 || table.broken {
+			t.Errorf("got %d flows, want 2000", n)
+		}
+	}
+	if _, err := table.Delete(ctx, mixed()); !errors.Is(err, context.Canceled) {
+		t.Errorf("delete: got %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestDeleteUnprivileged: the kernel refuses a whole batch with a single answer.
+func TestDeleteUnprivileged(t *testing.T) {
+	netns.New(t)
+	table := openTable(t)
+	create(t, table, mixed()...)
+	dropCapabilities(t)
+	n, err := table.Delete(t.Context(), mixed())
+	want := "delete connection tracking entry udp 192.0.2.1:1000 -> 10.96.0.10:53: operation not permitted"
+	if n != 0 || err == nil || err.Error() != want {
+		t.Errorf("deleted %d, %v, want %s", n, err, want)
+	}
+}
+
+// dropCapabilities takes all capabilities from this thread, which dies with the test.
+func dropCapabilities(t *testing.T) {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		t.Fatal(err)
 	}
 }
