@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -39,6 +40,9 @@ func (c *Connection) Config() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, _, err := rest.DefaultServerUrlFor(config); err != nil {
+		return nil, fmt.Errorf("%s: %s; expected a URL such as https://10.0.0.1:6443", c.origin(), oneLine(err))
+	}
 	config.ContentType = c.ContentType
 	if config.ContentType == "" {
 		config.ContentType = runtime.ContentTypeProtobuf
@@ -52,23 +56,44 @@ func (c *Connection) Config() (*rest.Config, error) {
 	return config, nil
 }
 
+// Client returns a client for the API server; its errors are those of Config, and those
+// of certificates that cannot be used.
+func (c *Connection) Client() (kubernetes.Interface, error) {
+	config, err := c.Config()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
+	}
+	return client, nil
+}
+
+// origin says where the address and credentials come from.
+func (c *Connection) origin() string {
+	switch {
+	case c.Kubeconfig != "":
+		return "kubeconfig " + c.Kubeconfig
+	case c.Master != "":
+		return "--master " + c.Master
+	}
+	return "service account of this pod"
+}
+
 func (c *Connection) credentials() (*rest.Config, error) {
 	switch {
 	case c.Kubeconfig != "":
 		return c.fromFile()
 	case c.Master != "":
-		config, err := clientcmd.BuildConfigFromFlags(c.Master, "")
-		if err != nil {
-			return nil, fmt.Errorf("--master %s: %s; expected a URL such as https://10.0.0.1:6443", c.Master, oneLine(err))
-		}
-		return config, nil
+		return &rest.Config{Host: c.Master}, nil
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
 		return nil, errors.New("not running in a Kubernetes cluster: " + remedy)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("service account of this pod: %s; %s", oneLine(err), remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
 	}
 	return config, nil
 }
@@ -76,22 +101,22 @@ func (c *Connection) credentials() (*rest.Config, error) {
 func (c *Connection) fromFile() (*rest.Config, error) {
 	file, err := clientcmd.LoadFromFile(c.Kubeconfig)
 	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
-		return nil, fmt.Errorf("kubeconfig %s: %s; %s", c.Kubeconfig, pathError.Err, remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), pathError.Err, remedy)
 	}
 	if err == nil {
 		err = clientcmd.ResolveLocalPaths(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %s; %s", c.Kubeconfig, oneLine(err), remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
 	}
 	overrides := clientcmd.ConfigOverrides{}
 	overrides.ClusterInfo.Server = c.Master
 	config, err := clientcmd.NewDefaultClientConfig(*file, &overrides).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, fmt.Errorf("kubeconfig %s: it names no cluster in its current context; %s", c.Kubeconfig, remedy)
+		return nil, fmt.Errorf("%s: it names no cluster in its current context; %s", c.origin(), remedy)
 	case err != nil:
-		return nil, fmt.Errorf("kubeconfig %s: %s; %s", c.Kubeconfig, oneLine(err), remedy)
+		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
 	}
 	return config, nil
 }

@@ -126,14 +126,8 @@ func start(t *testing.T) (server *apiserver.Server, url string) {
 func dial(t *testing.T, url, contentType string) kubernetes.Interface {
 	t.Helper()
 	connection := informer.Connection{Master: url, ContentType: contentType, QPS: 1000, Burst: 1000}
-	config, err := connection.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, err := connection.Client()
+	must(t, err)
 	return client
 }
 

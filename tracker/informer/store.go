@@ -2,9 +2,11 @@ package informer
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -77,12 +79,23 @@ func (s *store) observed() *cache.ListWatch {
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			events, err := requests.WatchWithContext(ctx, options)
-			if err == nil || options.SendInitialEvents == nil {
-				s.observe(ctx, err) // a refused streaming list is followed by a plain one
+			if err != nil && options.SendInitialEvents != nil {
+				return nil, refusedStream(err)
 			}
+			s.observe(ctx, err)
 			return events, err
 		},
 	}
+}
+
+// refusedStream returns the error of a streaming list in a form after which the reflector
+// asks for a plain list, which tells the outcome. Left as it is, a refused connection
+// would make it sleep without regard to the end of its context.
+func refusedStream(err error) error {
+	if apierrors.IsTooManyRequests(err) || isExpired(err) {
+		return err // a plain list would be a greater load; a new stream follows
+	}
+	return fmt.Errorf("streaming list: %v", err)
 }
 
 // observe tells Reached about err if it is news, and stops waiting for a resource that

@@ -14,7 +14,7 @@ const toBeDeletedTaint = "ToBeDeletedByClusterAutoscaler"
 // field that is missing here stays unseen on this node.
 
 // trimMeta keeps what names, orders and versions an object.
-func trimMeta(meta *metav1.ObjectMeta, label, annotation string) metav1.ObjectMeta {
+func trimMeta(meta *metav1.ObjectMeta, labels ...string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         meta.Namespace,
 		Name:              meta.Name,
@@ -22,24 +22,28 @@ func trimMeta(meta *metav1.ObjectMeta, label, annotation string) metav1.ObjectMe
 		ResourceVersion:   meta.ResourceVersion,
 		CreationTimestamp: meta.CreationTimestamp,
 		DeletionTimestamp: meta.DeletionTimestamp,
-		Labels:            only(meta.Labels, label),
-		Annotations:       only(meta.Annotations, annotation),
+		Labels:            only(meta.Labels, labels...),
 	}
 }
 
-// only returns the entry of all under key, or nil.
-func only(all map[string]string, key string) map[string]string {
-	value, found := all[key]
-	if !found {
-		return nil
+// only returns the entries of all under the given keys, nil if there are none.
+func only(all map[string]string, keys ...string) map[string]string {
+	var some map[string]string
+	for _, key := range keys {
+		if value, found := all[key]; found {
+			if some == nil {
+				some = make(map[string]string, 1)
+			}
+			some[key] = value
+		}
 	}
-	return map[string]string{key: value}
+	return some
 }
 
 func trimService(service *corev1.Service) *corev1.Service {
 	spec := &service.Spec
 	return &corev1.Service{
-		ObjectMeta: trimMeta(&service.ObjectMeta, serviceProxyNameLabel, ""),
+		ObjectMeta: trimMeta(&service.ObjectMeta, serviceProxyNameLabel),
 		Spec: corev1.ServiceSpec{
 			Type:                     spec.Type,
 			ClusterIP:                spec.ClusterIP,
@@ -88,8 +92,10 @@ func trimIngress(ingress []corev1.LoadBalancerIngress) []corev1.LoadBalancerIngr
 }
 
 func trimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	meta := trimMeta(&slice.ObjectMeta, discoveryv1.LabelServiceName, corev1.IsHeadlessService)
+	meta.Annotations = only(slice.Annotations, corev1.EndpointsLastChangeTriggerTime)
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta:  trimMeta(&slice.ObjectMeta, discoveryv1.LabelServiceName, corev1.EndpointsLastChangeTriggerTime),
+		ObjectMeta:  meta,
 		AddressType: slice.AddressType,
 		Ports:       trimSlicePorts(slice.Ports),
 		Endpoints:   trimEndpoints(slice.Endpoints),
@@ -126,7 +132,7 @@ func trimEndpoints(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 
 func trimNode(node *corev1.Node) *corev1.Node {
 	trimmed := &corev1.Node{
-		ObjectMeta: trimMeta(&node.ObjectMeta, corev1.LabelTopologyZone, ""),
+		ObjectMeta: trimMeta(&node.ObjectMeta, corev1.LabelTopologyZone),
 		Spec:       corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs},
 		Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
 	}
@@ -140,7 +146,7 @@ func trimNode(node *corev1.Node) *corev1.Node {
 
 func trimServiceCIDR(cidr *networkingv1.ServiceCIDR) *networkingv1.ServiceCIDR {
 	return &networkingv1.ServiceCIDR{
-		ObjectMeta: trimMeta(&cidr.ObjectMeta, "", ""),
+		ObjectMeta: trimMeta(&cidr.ObjectMeta),
 		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: cidr.Spec.CIDRs},
 	}
 }
