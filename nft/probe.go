@@ -76,9 +76,8 @@ func succeeded(err error) (ok bool, failure error) {
 
 // reason is the kernel's reason for refusing a batch.
 func reason(err error) error {
-	var op *OpError
-	if errors.As(err, &op) {
-		return op.Err
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
 	}
 	return err
 }

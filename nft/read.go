@@ -42,7 +42,15 @@ func (k *Kernel) Elements(ctx context.Context, f Family, s *Set) (elements map[s
 
 // Generation returns the number of the latest commit to nf_tables in this network namespace,
 // whoever made it.
-func (k *Kernel) Generation(ctx context.Context) (generation uint32, err error) {
+func (k *Kernel) Generation(ctx context.Context) (uint32, error) {
+	generation, err := k.generation(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the generation of nf_tables: %w%s", err, accessRemedy(err))
+	}
+	return generation, nil
+}
+
+func (k *Kernel) generation(ctx context.Context) (generation uint32, err error) {
 	err = k.ask(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, func(*wire) {}, func(r reply) {
 		attrs := attributes{b: r.attributes()}
 		for attrs.next() {
@@ -51,10 +59,7 @@ func (k *Kernel) Generation(ctx context.Context) (generation uint32, err error) 
 			}
 		}
 	})
-	if err != nil {
-		return 0, fmt.Errorf("read the generation of nf_tables: %w%s", err, accessRemedy(err))
-	}
-	return generation, nil
+	return generation, err
 }
 
 // retry calls read again as long as it reports that nf_tables changed under it.
@@ -69,7 +74,7 @@ func (k *Kernel) retry(ctx context.Context, read func() error) error {
 
 // readOnce returns EINTR if the generation changed.
 func (k *Kernel) readOnce(ctx context.Context) (Tables, uint32, error) {
-	before, err := k.Generation(ctx)
+	before, err := k.generation(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -79,7 +84,7 @@ func (k *Kernel) readOnce(ctx context.Context) (Tables, uint32, error) {
 			err = k.readTable(ctx, table)
 		}
 	}
-	after, genErr := k.Generation(ctx)
+	after, genErr := k.generation(ctx)
 	switch {
 	case genErr != nil:
 		return nil, 0, genErr

@@ -1,0 +1,162 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestSameAsLibrary compares our messages with those of google/nftables where both can write
+// them: a table, chains, a rule and elements of the kinds that the library knows.
+func TestSameAsLibrary(t *testing.T) {
+	for _, f := range Families {
+		if diff := cmp.Diff(libraryMessages(t, f), ourMessages(t, f)); diff != "" {
+			t.Errorf("%s (-library +ours):\n%s", f, diff)
+		}
+	}
+}
+
+// commonMaps are a map and a verdict map without typeof, counters and ranges.
+func commonMaps() []*Set {
+	key := []Field{FieldAddr, FieldProtocol, FieldPort}
+	return []*Set{{Name: "map", Key: key, Data: []Field{FieldAddr}}, {Name: "verdicts", Key: key, Verdicts: true}}
+}
+
+func commonElements(f Family, s *Set) (list []KeyedElement) {
+	elements := &Elements{Set: s, Map: sampleElements(f, s, 7)}
+	for _, key := range elements.sortedKeys(f) {
+		list = append(list, KeyedElement{key, elements.Map[key]})
+	}
+	return list
+}
+
+func ourMessages(t *testing.T, f Family) (messages []string) {
+	base, other := &Chain{Name: "before", Hook: &Hook{"nat", "prerouting", -101}}, &Chain{Name: "other"}
+	b := Batch{Ops: []Op{
+		{Verb: Add, Family: f, Table: &Table{}},
+		{Verb: Add, Family: f, Chain: base},
+		{Verb: Add, Family: f, Chain: other},
+		{Verb: Add, Family: f, Chain: base, Rules: []Rule{{PortIs{80}, Masquerade{}}}},
+	}}
+	for _, s := range commonMaps() {
+		b.Ops = append(b.Ops, Op{Verb: Add, Family: f, Set: s, Elements: commonElements(f, s)})
+	}
+	for _, s := range commonMaps() {
+		b.Ops = append(b.Ops, Op{Verb: Delete, Family: f, Set: s})
+	}
+	b.Ops = append(b.Ops, Op{Verb: Delete, Family: f, Chain: other}, Op{Verb: Delete, Family: f, Table: &Table{}})
+	x, err := encodeBatch(&b, scope{table: TableName}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range x.refs {
+		msg := messageAt(x.buf, ref.offset)
+		messages = append(messages, messageTree(binary.NativeEndian.Uint16(msg[4:]), msg[headerLen:]))
+	}
+	return messages
+}
+
+func libraryMessages(t *testing.T, f Family) (messages []string) {
+	conn, err := nftables.New(nftables.WithTestDial(func(req []netlink.Message) ([]netlink.Message, error) {
+		for _, m := range req {
+			if m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
+				messages = append(messages, messageTree(uint16(m.Header.Type), m.Data))
+			}
+		}
+		return nil, nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := conn.AddTable(&nftables.Table{Name: TableName, Family: nftables.TableFamily(f)})
+	accept := nftables.ChainPolicyAccept
+	base := conn.AddChain(&nftables.Chain{
+		Name: "before", Table: table, Type: nftables.ChainTypeNAT, Policy: &accept,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRef(-101),
+	})
+	other := conn.AddChain(&nftables.Chain{Name: "other", Table: table})
+	conn.AddRule(&nftables.Rule{Table: table, Chain: base, Exprs: []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Register: 1, Data: []byte{0, 80}}, &expr.Masq{FullyRandom: true},
+	}})
+	var sets []*nftables.Set
+	for _, s := range commonMaps() {
+		set := &nftables.Set{Table: table, Name: s.Name, IsMap: true}
+		sets = append(sets, set)
+		if err := conn.SetAddElements(set, libraryElements(f, s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, set := range sets {
+		conn.DelSet(set)
+	}
+	conn.DelChain(other)
+	conn.DelTable(table)
+	_ = conn.Flush() // the double gives no acknowledgements
+	return messages
+}
+
+func libraryElements(f Family, s *Set) (list []nftables.SetElement) {
+	for _, el := range commonElements(f, s) {
+		element := nftables.SetElement{Key: []byte(el.Key), Comment: el.Comment}
+		if s.Verdicts {
+			kind, chain, _ := verdictOf(el.Data)
+			element.VerdictData = &expr.Verdict{Kind: kind, Chain: chain}
+		} else {
+			element.Val = []byte(el.Data)
+		}
+		list = append(list, element)
+	}
+	return list
+}
+
+// messageTree prints a message with its attributes in no particular order. Left out are ids
+// within the batch and the flags of a table that is deleted, which the library writes, and the
+// numbers of list items, which it counts.
+func messageTree(typ uint16, b []byte) string {
+	var list []string
+	attrs := attributes{b: b[nfHeaderLen:]}
+	for attrs.next() {
+		switch kind := typ & 0xff; {
+		case kind == unix.NFT_MSG_NEWRULE && attrs.typ == ruleID:
+		case kind == unix.NFT_MSG_DELTABLE && attrs.typ == unix.NFTA_TABLE_FLAGS:
+		case kind == unix.NFT_MSG_NEWSETELEM && attrs.typ == unix.NFTA_SET_ELEM_LIST_SET_ID:
+		case kind == unix.NFT_MSG_NEWSETELEM && attrs.typ == unix.NFTA_SET_ELEM_LIST_ELEMENTS:
+			items := attributes{b: attrs.value}
+			for items.next() {
+				list = append(list, "element "+attributeTree(items.value))
+			}
+		default:
+			list = append(list, attributeText(&attrs))
+		}
+	}
+	slices.Sort(list)
+	return fmt.Sprintf("%#x %x\n%s", typ, b[:nfHeaderLen], strings.Join(list, "\n"))
+}
+
+const ruleID = 9 // NFTA_RULE_ID
+
+func attributeTree(b []byte) string {
+	var list []string
+	attrs := attributes{b: b}
+	for attrs.next() {
+		list = append(list, attributeText(&attrs))
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+func attributeText(a *attributes) string {
+	if binary.NativeEndian.Uint16(a.b[a.at+2:])&unix.NLA_F_NESTED != 0 {
+		return fmt.Sprintf("%d{%s}", a.typ, attributeTree(a.value))
+	}
+	return fmt.Sprintf("%d=%x", a.typ, a.value)
+}
