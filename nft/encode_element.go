@@ -15,12 +15,19 @@ import (
 // of at most 64 KiB; an element of ours takes less than 1 KiB.
 const maxList = maxAttr - 1024
 
+// messageDestroyElements deletes elements that may have gone already: NFT_MSG_DESTROYSETELEM
+// in linux/netfilter/nf_tables.h, since kernel 6.3.
+const messageDestroyElements = 30
+
 // elements writes elements of a set, in as many messages as it takes. It allocates nothing
 // for an element.
 func (e *encoder) elements(i int, op *Op) {
 	typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), uint16(flagsCreate)
-	if op.Verb == Delete {
+	switch op.Verb {
+	case Delete:
 		typ, flags = unix.NFT_MSG_DELSETELEM, unix.NLM_F_REQUEST
+	case Destroy:
+		typ, flags = messageDestroyElements, unix.NLM_F_REQUEST
 	}
 	shape := e.shape(op)
 	for next := 0; next < len(op.Elements) && e.err == nil; {
@@ -57,7 +64,7 @@ const (
 func (e *encoder) shape(op *Op) elementShape {
 	return elementShape{
 		keyLen: op.Set.keyLen(e.family), ranges: op.Set.ranges(),
-		verdicts: op.Set.Verdicts, keysOnly: op.Verb == Delete,
+		verdicts: op.Set.Verdicts, keysOnly: op.Verb != Add,
 	}
 }
 

@@ -68,7 +68,7 @@ func (o *Op) rulesText(table string) string {
 }
 
 func (o *Op) elementsText(shown int) string {
-	w := elementWriter{set: o.Set, family: o.Family, keysOnly: o.Verb == Delete}
+	w := elementWriter{set: o.Set, family: o.Family, keysOnly: o.Verb != Add}
 	for i := range o.Elements[:min(shown, len(o.Elements))] {
 		if i > 0 {
 			w.buf = append(w.buf, ", "...)
