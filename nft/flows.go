@@ -3,27 +3,137 @@ package nft
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// noteFlows remembers frontends whose connections may have become stale: they are new, so
-// that older flows bypass them, or an endpoint that served them does not serve any more.
-func (r *family) noteFlows(f Frontend, have, want *service) {
-	switch {
-	case have.policy.kind == 0 && want.policy.kind != 0:
-	case want.policy.kind == 0:
-	case have.owner == want.owner && !lost(have.serving, want.serving):
-		return
-	}
-	r.flows[f] = true
+// A FlowChange is what the changes since the last commit mean for connections that are
+// under way to a frontend.
+type FlowChange struct {
+	Family Family
+	Frontend
+	// Removed are the endpoints that served it before and do not serve it any more.
+	Removed []netip.AddrPort
+	// Gone says that it does not exist any more or has no endpoint left.
+	Gone bool
+	// Appeared says that it is new or had no endpoint: older connections bypass it.
+	Appeared bool
 }
 
-// lost reports whether an endpoint of have is missing in want.
-func lost(have, want []netip.AddrPort) bool {
-	if len(have) > 0 && len(have) == len(want) && &have[0] == &want[0] {
-		return false
+// noteFlows remembers what the change from have to want means for connections. Those of TCP
+// and SCTP end by themselves when their endpoint does.
+func (r *family) noteFlows(f Frontend, have, want *service) {
+	appeared := want.serves() && !have.serves()
+	var removed []netip.AddrPort
+	if f.Protocol == tracker.UDP {
+		removed = lost(have.serving, want.serving)
 	}
-	return slices.ContainsFunc(have, func(ep netip.AddrPort) bool {
-		_, ok := slices.BinarySearchFunc(want, ep, netip.AddrPort.Compare)
-		return !ok
+	if !appeared && len(removed) == 0 {
+		return
+	}
+	change := r.flows[f]
+	if change == nil {
+		change = &FlowChange{Family: r.table.Family, Frontend: f}
+		r.flows[f] = change
+	}
+	change.Removed = append(change.Removed, removed...)
+	change.Gone = len(want.serving) == 0
+	change.Appeared = change.Appeared || appeared
+}
+
+// serves reports whether connections are translated.
+func (s *service) serves() bool { return s.policy.kind != 0 && len(s.serving) > 0 }
+
+// lost returns the endpoints of have that are missing in want; both are sorted.
+func lost(have, want []netip.AddrPort) (gone []netip.AddrPort) {
+	if len(have) > 0 && len(have) == len(want) && &have[0] == &want[0] {
+		return nil
+	}
+	for _, ep := range have {
+		if _, ok := slices.BinarySearchFunc(want, ep, netip.AddrPort.Compare); !ok {
+			gone = append(gone, ep)
+		}
+	}
+	return gone
+}
+
+// FlowChanges returns what the changes since Committed mean for connections, in order.
+func (r *Ruleset) FlowChanges() (changes []FlowChange) {
+	for _, f := range r.config.Families {
+		first := len(changes)
+		for _, change := range r.families[f].flows {
+			changes = append(changes, *change)
+		}
+		slices.SortFunc(changes[first:], func(a, b FlowChange) int { return a.Frontend.compare(b.Frontend) })
+	}
+	return changes
+}
+
+func (f Frontend) compare(g Frontend) int {
+	if c := f.Address.Compare(g.Address); c != 0 {
+		return c
+	}
+	return int(f.Protocol)<<16 + int(f.Port) - int(g.Protocol)<<16 - int(g.Port)
+}
+
+// Vanished returns the UDP frontends that the kernel's tables have and that are not wanted,
+// with the endpoints that they have there: what happened while nobody watched.
+func (r *Ruleset) Vanished(have Tables) (changes []FlowChange) {
+	for _, f := range r.config.Families {
+		if table := have[f]; table != nil {
+			changes = append(changes, r.families[f].vanished(table)...)
+		}
+	}
+	return changes
+}
+
+func (r *family) vanished(have *Table) (changes []FlowChange) {
+	for _, set := range []string{servicesMap, nodePortsMap} {
+		held := have.Sets[set]
+		if held == nil {
+			continue
+		}
+		for key := range held.Map {
+			f := r.frontendOf(set, key)
+			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
+				continue
+			}
+			change := FlowChange{Family: r.table.Family, Frontend: f, Gone: true}
+			for _, local := range []bool{false, true} {
+				change.Removed = append(change.Removed, have.list(listOf(f.nodePort(), local).Map, key)...)
+			}
+			changes = append(changes, change)
+		}
+	}
+	return changes
+}
+
+// Serving returns the endpoints that may go on serving connections to a frontend, sorted.
+// Known is false if nothing is reached there.
+func (r *Ruleset) Serving(f Family, at Frontend) (endpoints []netip.AddrPort, known bool) {
+	family := r.families[f]
+	if family == nil || family.frontends[at] == nil {
+		return nil, false
+	}
+	return family.frontends[at].shown.serving, true
+}
+
+// HasClusterIP reports whether addr is the cluster IP of a Service.
+func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
+	return r.holds(clusterIPsSet, addr, func(held *Elements) bool {
+		_, ok := held.Map[addrKey(addr)]
+		return ok
 	})
+}
+
+// InServiceCIDR reports whether addr lies in one of the Service CIDRs.
+func (r *Ruleset) InServiceCIDR(addr netip.Addr) bool {
+	return r.holds(serviceCIDRsSet, addr, func(held *Elements) bool {
+		return held.covering(Family(tracker.FamilyOf(addr)), addrKey(addr)) != ""
+	})
+}
+
+func (r *Ruleset) holds(set string, addr netip.Addr, test func(*Elements) bool) bool {
+	family := r.families[Family(tracker.FamilyOf(addr))]
+	return family != nil && test(family.table.Sets[set])
 }

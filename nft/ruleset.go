@@ -26,7 +26,7 @@ type family struct {
 	shared    map[sharedElement]int
 	adopted   *Table // what the kernel held at start; for the order of lists
 	tasks     map[string]AffinityTask
-	flows     map[Frontend]bool
+	flows     map[Frontend]*FlowChange
 	conflicts map[Frontend][]Conflict
 	fresh     []Conflict // not reported yet
 }
@@ -55,7 +55,7 @@ func newFamily(config *Config, f Family) *family {
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
 		tasks:     make(map[string]AffinityTask),
-		flows:     make(map[Frontend]bool),
+		flows:     make(map[Frontend]*FlowChange),
 		conflicts: make(map[Frontend][]Conflict),
 	}
 	r.chains[rejectChain] = &chainUse{verdict: verdictGoto + rejectChain, users: 1}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -60,8 +61,9 @@ type Report struct {
 	Elements   int
 	Compile    time.Duration // from the delta to the batch
 	Commit     time.Duration // the kernel's part
-	Oldest     time.Time     // when the earliest change in it was observed; zero if there was none
-	Triggers   []time.Time   // see tracker.Delta
+	Flows      FlowReport
+	Oldest     time.Time   // when the earliest change in it was observed; zero if there was none
+	Triggers   []time.Time // see tracker.Delta
 	Conflicts  []nft.Conflict
 }
 
@@ -71,18 +73,22 @@ type Loop struct {
 	source  source
 	ruleset *nft.Ruleset
 	kernel  kernel
+	flows   flows // nil leaves connections alone
 
 	wake      Signal
 	distrust  chan string
 	addresses chan []netip.Addr
 
 	// The rest is owned by the goroutine of Run.
-	known     bool // whether the kernel holds what the ruleset calls committed
-	adopted   bool
-	local     []netip.Addr // addresses of this node's interfaces
-	waiting   tracker.Delta
-	attempts  int
-	lastEnded time.Time
+	known   bool // whether the kernel holds what the ruleset calls committed
+	adopted bool
+	local   []netip.Addr // addresses of this node's interfaces
+	waiting tracker.Delta
+	stale   []nft.FlowChange // that could not be cleaned up yet
+	// nodePortAddrs are the addresses at which node ports are reached.
+	nodePortAddrs []netip.Addr
+	attempts      int
+	lastEnded     time.Time
 }
 
 // New returns a loop that has not started.
@@ -106,6 +112,10 @@ func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *L
 		addresses: make(chan []netip.Addr, 1),
 	}
 }
+
+// CleanFlows makes the loop remove stale connections after each commit. It must be called
+// before Run.
+func (l *Loop) CleanFlows(flows flows) { l.flows = flows }
 
 // A Signal says that something has happened since its receiver last looked.
 type Signal chan struct{}
@@ -232,8 +242,9 @@ func (l *Loop) attempt(ctx context.Context) error {
 		return err
 	}
 	l.sweep(ctx, plan.tasks)
+	flows := l.clean(ctx, &plan)
 	l.done(Report{
-		Full: plan.full, Operations: len(plan.batch.Ops), Elements: plan.batch.ElementCount(),
+		Full: plan.full, Flows: flows, Operations: len(plan.batch.Ops), Elements: plan.batch.ElementCount(),
 		Compile: compiled.Sub(started), Commit: time.Since(compiled),
 	})
 	return nil
@@ -244,14 +255,19 @@ type plan struct {
 	batch nft.Batch
 	tasks []nft.AffinityTask
 	full  bool
+	flows []nft.FlowChange
+	// allFlows asks to look at every connection: those that matter are not known.
+	allFlows bool
 }
 
 // plan takes in what changed and computes the batch for it: against what was committed
 // last, or against what the kernel says it holds.
 func (l *Loop) plan(ctx context.Context) (plan, error) {
 	if l.known {
-		l.apply()
-		return l.planChange(ctx)
+		moved := l.apply()
+		p, err := l.planChange(ctx)
+		p.allFlows = moved
+		return p, err
 	}
 	have, generation, err := l.kernel.Read(ctx)
 	if err != nil {
@@ -262,7 +278,8 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 		l.adopted = true
 	}
 	l.apply()
-	p := plan{batch: nft.Diff(have, l.ruleset.Want()), tasks: l.ruleset.AllAffinityTasks(), full: true}
+	p := plan{batch: nft.Diff(have, l.ruleset.Want()), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
+	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
 	for _, task := range append(p.tasks, l.ruleset.AffinityTasks()...) {
 		if table := have[task.Family]; table != nil && table.Sets[task.From] != nil {
 			p.batch.Ops = append(p.batch.Ops, task.Ops(table.Sets[task.From].Map)...)
@@ -273,7 +290,7 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 }
 
 func (l *Loop) planChange(ctx context.Context) (plan, error) {
-	p := plan{batch: nft.Diff(l.ruleset.Pending()), tasks: l.ruleset.AffinityTasks()}
+	p := plan{batch: nft.Diff(l.ruleset.Pending()), tasks: l.ruleset.AffinityTasks(), flows: l.ruleset.FlowChanges()}
 	for _, task := range p.tasks {
 		entries, err := l.kernel.Elements(ctx, task.Family, task.Source())
 		if err != nil {
@@ -285,13 +302,19 @@ func (l *Loop) planChange(ctx context.Context) (plan, error) {
 	return p, nil
 }
 
-// apply moves what the source has into the ruleset.
-func (l *Loop) apply() {
+// apply moves what the source has into the ruleset. It reports whether addresses have
+// moved in or out of our care as a whole: Service CIDRs, or those of node ports.
+func (l *Loop) apply() (moved bool) {
 	delta := l.source.Take()
 	l.ruleset.Apply(delta)
-	l.ruleset.SetNodePortAddresses(l.options.NodePorts.Select(l.source.NodeAddresses(), l.local))
+	node := l.source.NodeAddresses()
+	l.ruleset.SetNodePortAddresses(l.options.NodePorts.Select(node, l.local))
+	reached := l.options.NodePorts.Reached(node, l.local)
+	moved = delta.CIDRsChanged || !slices.Equal(reached, l.nodePortAddrs)
+	l.nodePortAddrs = reached
 	delta.Changed, delta.Removed = nil, nil
 	l.waiting.Merge(delta)
+	return moved
 }
 
 // commit sends a batch, unless it is empty. From then until the kernel's answer, what it

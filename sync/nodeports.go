@@ -58,9 +58,7 @@ func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 func (a NodePortAddresses) All(family tracker.Family) bool { return a.all[family] }
 
 // Follows reports whether the addresses of the node's interfaces matter.
-func (a NodePortAddresses) Follows() bool {
-	return slices.ContainsFunc(a.prefixes, func(p netip.Prefix) bool { return !a.all[tracker.FamilyOf(p.Addr())] })
-}
+func (a NodePortAddresses) Follows() bool { return len(a.prefixes) > 0 || len(a.all) > 0 }
 
 // Select returns the addresses at which node ports are served, of families that are not
 // served at all addresses: node's are those of the Node object, local those of interfaces.
@@ -77,6 +75,19 @@ func (a NodePortAddresses) Select(node, local []netip.Addr) []netip.Addr {
 	selected = slices.DeleteFunc(selected, func(addr netip.Addr) bool { return a.all[tracker.FamilyOf(addr)] })
 	slices.SortFunc(selected, netip.Addr.Compare)
 	return slices.Compact(selected)
+}
+
+// Reached returns the addresses at which node ports are reached, whether the ruleset has
+// to name them or not; sorted.
+func (a NodePortAddresses) Reached(node, local []netip.Addr) []netip.Addr {
+	reached := a.Select(node, local)
+	for _, addr := range local {
+		if a.all[tracker.FamilyOf(addr)] && !addr.IsLoopback() {
+			reached = append(reached, addr)
+		}
+	}
+	slices.SortFunc(reached, netip.Addr.Compare)
+	return slices.Compact(reached)
 }
 
 // String shows the setting as it is given on the command line.

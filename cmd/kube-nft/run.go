@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -80,6 +81,12 @@ func (d *daemon) sync(ctx context.Context) error {
 		NodePorts:   d.options.nodePorts,
 		Log:         d.log,
 	})
+	if table, err := conntrack.Open(); err != nil {
+		d.log.Warn("stale connections will not be removed", zap.Error(err))
+	} else {
+		defer table.Close()
+		loop.CleanFlows(conntrack.NewReconciler(table))
+	}
 	if d.options.nodePorts.Follows() {
 		addrs, err := proxysync.Addresses()
 		if err != nil {

@@ -1,0 +1,88 @@
+package sync
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// flows is what the loop needs of *conntrack.Reconciler.
+type flows interface {
+	Clean(context.Context, []conntrack.Change, conntrack.Desired) (conntrack.Result, error)
+	Full(context.Context, conntrack.Desired) (conntrack.Result, error)
+}
+
+// desired answers conntrack's questions from the ruleset.
+type desired struct{ *Loop }
+
+func (d desired) Endpoints(f conntrack.Frontend) (allowed func(netip.AddrPort) bool, known bool) {
+	at := nft.Frontend{Address: f.Address, Protocol: f.Protocol, Port: f.Port}
+	if f.IsNodePort() {
+		at.Address = netip.Addr{}
+	}
+	serving, known := d.ruleset.Serving(nft.Family(tracker.FamilyOf(f.Address)), at)
+	return func(ep netip.AddrPort) bool {
+		_, ok := slices.BinarySearchFunc(serving, ep, netip.AddrPort.Compare)
+		return ok
+	}, known
+}
+
+func (d desired) ClusterIP(addr netip.Addr) bool { return d.ruleset.HasClusterIP(addr) }
+
+func (d desired) ServiceCIDR(addr netip.Addr) bool { return d.ruleset.InServiceCIDR(addr) }
+
+func (d desired) NodePortAddress(addr netip.Addr) bool { return slices.Contains(d.nodePortAddrs, addr) }
+
+// changesOf says in conntrack's words what a commit changed.
+func changesOf(noted []nft.FlowChange) []conntrack.Change {
+	changes := make([]conntrack.Change, 0, len(noted))
+	for _, c := range noted {
+		at := conntrack.Frontend{Address: c.Address, Protocol: c.Protocol, Port: c.Port}
+		if !c.Address.IsValid() {
+			at = conntrack.NodePort(tracker.Family(c.Family), c.Protocol, c.Port)
+		}
+		changes = append(changes, conntrack.Change{Frontend: at, Removed: c.Removed, Gone: c.Gone, Appeared: c.Appeared})
+	}
+	return changes
+}
+
+// clean removes the connections that the commit has made stale. What could not be done is
+// done with the next commit.
+func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
+	if l.flows == nil {
+		return FlowReport{}
+	}
+	l.stale = append(l.stale, p.flows...)
+	var report FlowReport
+	if p.allFlows {
+		report.add(l.flows.Full(ctx, desired{l}))
+	}
+	if len(l.stale) > 0 {
+		report.add(l.flows.Clean(ctx, changesOf(l.stale), desired{l}))
+	}
+	if report.Err != nil {
+		l.options.Log.Warn("stale connections may have stayed until the next commit", zap.Error(report.Err))
+		return report
+	}
+	l.stale = nil
+	return report
+}
+
+// A FlowReport says what became of stale connections.
+type FlowReport struct {
+	Deleted int
+	Err     error
+}
+
+func (r *FlowReport) add(result conntrack.Result, err error) {
+	r.Deleted += result.Deleted
+	if err != nil {
+		r.Err = err
+	}
+}
