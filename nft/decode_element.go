@@ -17,6 +17,7 @@ type elementDecoder struct {
 	elements map[string]Element
 	points   []point
 	verdicts map[string]string // those met so far: elements share few
+	repeated bool              // an element came twice
 }
 
 // A point is an element of a set of ranges: the first key of one, or the first key behind.
@@ -69,10 +70,15 @@ func (d *elementDecoder) element(b []byte) {
 
 // add files an element; a key of another length than the set's is passed over.
 func (d *elementDecoder) add(key, keyEnd []byte, end bool, el Element) {
-	switch {
-	case len(key) != d.keyLen:
-	case d.ranges == twoPoints:
+	if len(key) != d.keyLen {
+		return
+	}
+	if d.ranges == twoPoints {
 		d.points = append(d.points, point{string(key), end, el})
+		return
+	}
+	before := len(d.elements)
+	switch {
 	case d.ranges == twoKeys && len(keyEnd) == d.keyLen:
 		d.elements[string(key)+string(keyEnd)] = el
 	case d.ranges == twoKeys: // a range of one key
@@ -80,6 +86,7 @@ func (d *elementDecoder) add(key, keyEnd []byte, end bool, el Element) {
 	default:
 		d.elements[string(key)] = el
 	}
+	d.repeated = d.repeated || len(d.elements) == before
 }
 
 // data returns raw data, or a verdict in words.

@@ -1,7 +1,9 @@
 package nft
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -107,24 +109,51 @@ func (k *Kernel) readTables(ctx context.Context) (Tables, error) {
 
 // readTable fills in the sets with their elements, the chains and their rules.
 func (k *Kernel) readTable(ctx context.Context, t *Table) error {
-	ours := func(w *wire) { w.name(unix.NFTA_SET_TABLE, TableName) }
-	err := k.dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r reply) {
-		if name, set := decodeSet(t.Family, r.attributes()); name == TableName {
-			t.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
-		}
-	})
+	counts, err := k.readSets(ctx, t)
 	if err != nil {
 		return err
 	}
-	for _, set := range t.Sets {
+	for name, set := range t.Sets {
 		if set.Set.Dynamic || len(set.Set.Key) == 0 {
 			continue
 		}
-		if set.Map, err = k.readElements(ctx, t.Family, set.Set); err != nil {
+		err := k.retry(ctx, func() error {
+			set.Map, err = k.readElements(ctx, t.Family, set.Set)
+			return cmp.Or(err, checkCount(set, counts[name]))
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return k.readChains(ctx, t)
+}
+
+// readSets reads the definitions of the sets and how many elements each has, if the kernel
+// says so.
+func (k *Kernel) readSets(ctx context.Context, t *Table) (counts map[string]uint32, err error) {
+	ours := func(w *wire) { w.name(unix.NFTA_SET_TABLE, TableName) }
+	counts = make(map[string]uint32)
+	return counts, k.dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r reply) {
+		name, set := decodeSet(t.Family, r.attributes())
+		if name != TableName {
+			return
+		}
+		t.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
+		if count := find(r.attributes(), attrSetCount); len(count) == 4 {
+			counts[set.Name] = binary.BigEndian.Uint32(count)
+		}
+	})
+}
+
+// checkCount returns EINTR if elements are missing. That happens: the kernel grows a hash
+// table some time after the elements have come, and a dump that is under way then may pass
+// over some and list others twice. A count of zero means that the kernel gave none, as before
+// about Linux 6.16.
+func checkCount(s *Elements, count uint32) error {
+	if count != 0 && !s.Set.Interval && uint32(len(s.Map)) != count {
+		return unix.EINTR
+	}
+	return nil
 }
 
 // readChains reads the chains, of which the kernel lists those of other tables too, and then
@@ -153,8 +182,13 @@ func (k *Kernel) readElements(ctx context.Context, f Family, s *Set) (map[string
 		w.name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 	}
 	d := newElementDecoder(f, s)
-	err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r reply) { d.message(r.attributes()) })
-	return d.finish(), err
+	if err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r reply) { d.message(r.attributes()) }); err != nil {
+		return nil, err
+	}
+	if d.repeated {
+		return nil, unix.EINTR // see checkCount
+	}
+	return d.finish(), nil
 }
 
 // dump asks for all objects of a kind and calls each for every message of the answer, whose

@@ -22,6 +22,7 @@ const (
 	attrTableUserdata   = 6    // NFTA_TABLE_USERDATA
 	attrSetExpr         = 17   // NFTA_SET_EXPR
 	attrSetExpressions  = 18   // NFTA_SET_EXPRESSIONS
+	attrSetCount        = 20   // NFTA_SET_COUNT
 	attrDescConcat      = 2    // NFTA_SET_DESC_CONCAT
 	attrFieldLen        = 1    // NFTA_SET_FIELD_LEN
 	attrElemKeyEnd      = 10   // NFTA_SET_ELEM_KEY_END
