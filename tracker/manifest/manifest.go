@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/kube-nft/kube-nft/tracker/manifest/watch"
 )
 
 // sink takes the objects. An error says what of an object could not be used.
@@ -91,22 +93,22 @@ func (s *Source) Synced() <-chan struct{} {
 // Run feeds sink until ctx ends, and then returns nil. It fails at once if the path
 // cannot be read. It may be called once.
 func (s *Source) Run(ctx context.Context, sink sink) error {
-	watch, err := newWatch(s.path)
+	changes, err := watch.New(s.path)
 	if err != nil {
 		s.options.notice(fmt.Sprintf("changes of manifests are noticed every %s only: %v", s.options.Rescan, err))
 	}
-	defer watch.close()
+	defer changes.Close()
 	set := newFileSet(s.path, &s.options)
 	if err := set.scan(sink); err != nil {
 		return err
 	}
 	close(s.synced)
-	s.follow(ctx, watch, set, sink)
+	s.follow(ctx, changes, set, sink)
 	return nil
 }
 
 // follow scans set when its files change and from time to time, until ctx ends.
-func (s *Source) follow(ctx context.Context, watch *watch, set *fileSet, sink sink) {
+func (s *Source) follow(ctx context.Context, changes *watch.Watch, set *fileSet, sink sink) {
 	ticker := time.NewTicker(s.options.Rescan)
 	defer ticker.Stop()
 	missing := ""
@@ -115,10 +117,10 @@ func (s *Source) follow(ctx context.Context, watch *watch, set *fileSet, sink si
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-watch.events():
-			watch.settle(ctx, quiet, maxQuiet)
+		case <-changes.Events():
+			changes.Settle(ctx, quiet, maxQuiet)
 		}
-		watch.arm() // before the scan, so that nothing falls in between
+		changes.Arm() // before the scan, so that nothing falls in between
 		text := ""
 		if err := set.scan(sink); err != nil {
 			text = err.Error()

@@ -1,4 +1,6 @@
-package manifest
+// Package watch tells when the content of a file or directory may have changed, for files
+// that are written in place, renamed over, or exchanged as mounted ConfigMaps are.
+package watch
 
 import (
 	"context"
@@ -20,9 +22,10 @@ import (
 const contentEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CREATE |
 	unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ATTRIB
 
-// A watch tells when something may have changed at a path: in it, or in its parent
-// directory, where it is renamed, deleted and created. A nil watch tells nothing.
-type watch struct {
+// A Watch tells when something may have changed at a path: in it, or in its parent
+// directory, where it is renamed, deleted and created. A nil Watch tells nothing. Only
+// Events may be used by more than one goroutine.
+type Watch struct {
 	path   string
 	file   *os.File      // the inotify instance
 	wake   chan struct{} // holds at most one
@@ -30,8 +33,9 @@ type watch struct {
 	parent atomic.Int64  // of its directory
 }
 
-// newWatch watches path.
-func newWatch(path string) (*watch, error) {
+// New watches path, which need not exist. It fails where inotify cannot be used; the error
+// names the limit to raise if that is why.
+func New(path string) (*Watch, error) {
 	path, err := filepath.Abs(path) // its parent is another directory, even for "."
 	if err != nil {
 		return nil, err
@@ -43,16 +47,17 @@ func newWatch(path string) (*watch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
-	w := &watch{path: path, file: os.NewFile(uintptr(fd), "inotify"), wake: make(chan struct{}, 1), self: -1}
+	w := &Watch{path: path, file: os.NewFile(uintptr(fd), "inotify"), wake: make(chan struct{}, 1), self: -1}
 	w.parent.Store(-1)
-	w.arm()
+	w.Arm()
 	go w.read()
 	return w, nil
 }
 
-// arm directs the watch at what is at the path now: links may have changed, and
-// directories may have come back.
-func (w *watch) arm() {
+// Arm directs the watch at what is at the path now: links may have changed, and
+// directories may have come back. Call it before each look at the content, so that nothing
+// falls in between.
+func (w *Watch) Arm() {
 	if w == nil {
 		return
 	}
@@ -65,7 +70,7 @@ func (w *watch) arm() {
 }
 
 // add returns a watch descriptor for path, or -1 if there is nothing to watch there.
-func (w *watch) add(path string, events uint32) int {
+func (w *Watch) add(path string, events uint32) int {
 	descriptor := -1
 	w.control(func(fd int) {
 		// The parent directory and the path can be one inode: events add up.
@@ -77,7 +82,7 @@ func (w *watch) add(path string, events uint32) int {
 }
 
 // control calls use with the inotify descriptor.
-func (w *watch) control(use func(fd int)) {
+func (w *Watch) control(use func(fd int)) {
 	connection, err := w.file.SyscallConn()
 	if err != nil {
 		return // closed
@@ -85,17 +90,17 @@ func (w *watch) control(use func(fd int)) {
 	_ = connection.Control(func(fd uintptr) { use(int(fd)) }) // fails only if closed
 }
 
-// events returns a channel that receives when something may have changed.
-func (w *watch) events() <-chan struct{} {
+// Events returns a channel that receives when something may have changed.
+func (w *Watch) Events() <-chan struct{} {
 	if w == nil {
 		return nil
 	}
 	return w.wake
 }
 
-// settle returns when nothing was announced for the time quiet, at the latest after most
+// Settle returns when nothing was announced for the time quiet, at the latest after most
 // or when ctx ends.
-func (w *watch) settle(ctx context.Context, quiet, most time.Duration) {
+func (w *Watch) Settle(ctx context.Context, quiet, most time.Duration) {
 	limit := time.After(most)
 	for {
 		select {
@@ -111,7 +116,7 @@ func (w *watch) settle(ctx context.Context, quiet, most time.Duration) {
 }
 
 // read passes on that there were events, until the watch is closed.
-func (w *watch) read() {
+func (w *Watch) read() {
 	buffer := make([]byte, 1<<14)
 	for {
 		n, err := w.file.Read(buffer)
@@ -131,7 +136,7 @@ func (w *watch) read() {
 // relevant reports whether one of the events concerns the path. Of what happens in the
 // parent directory, that is the path's own name and, as in mounted ConfigMaps, names that
 // begin with two dots. Source of the layout: struct inotify_event in inotify(7).
-func (w *watch) relevant(events []byte) bool {
+func (w *Watch) relevant(events []byte) bool {
 	base := filepath.Base(w.path)
 	for len(events) >= unix.SizeofInotifyEvent {
 		descriptor := int32(binary.NativeEndian.Uint32(events))
@@ -145,8 +150,8 @@ func (w *watch) relevant(events []byte) bool {
 	return false
 }
 
-// close ends the watch.
-func (w *watch) close() {
+// Close ends the watch.
+func (w *Watch) Close() {
 	if w != nil {
 		_ = w.file.Close() // nothing is lost
 	}
