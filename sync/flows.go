@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -76,8 +77,9 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 
 // A FlowReport says what became of stale connections.
 type FlowReport struct {
-	Deleted int
-	Err     error
+	Deleted  int
+	Duration time.Duration
+	Err      error
 }
 
 func (r *FlowReport) add(result conntrack.Result, err error) {

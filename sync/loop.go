@@ -62,9 +62,12 @@ type Report struct {
 	Compile    time.Duration // from the delta to the batch
 	Commit     time.Duration // the kernel's part
 	Flows      FlowReport
-	Oldest     time.Time   // when the earliest change in it was observed; zero if there was none
-	Triggers   []time.Time // see tracker.Delta
+	Taken      time.Time     // everything that the source had before is in the kernel now
+	Delta      tracker.Delta // what changed since the last successful sync
+	NodePorts  []netip.Addr  // the addresses at which node ports are reached
 	Conflicts  []nft.Conflict
+	Standing   int    // conflicts that there are now, new ones or not
+	Distrust   string // why the tables were read back; empty if Distrust was not called
 }
 
 // A Loop brings changes of a tracker into the kernel. Make it with New.
@@ -82,6 +85,7 @@ type Loop struct {
 	// The rest is owned by the goroutine of Run.
 	known   bool // whether the kernel holds what the ruleset calls committed
 	adopted bool
+	reason  string       // the latest of Distrust that no sync has dealt with
 	local   []netip.Addr // addresses of this node's interfaces
 	waiting tracker.Delta
 	stale   []nft.FlowChange // that could not be cleaned up yet
@@ -167,7 +171,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-retry.C:
 		case reason := <-l.distrust:
 			l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
-			l.known = false
+			l.known, l.reason = false, reason
 		case addrs := <-l.addresses:
 			l.addresses <- addrs
 		}
@@ -242,10 +246,12 @@ func (l *Loop) attempt(ctx context.Context) error {
 		return err
 	}
 	l.sweep(ctx, plan.tasks)
+	committed := time.Now()
 	flows := l.clean(ctx, &plan)
+	flows.Duration = time.Since(committed)
 	l.done(Report{
 		Full: plan.full, Flows: flows, Operations: len(plan.batch.Ops), Elements: plan.batch.ElementCount(),
-		Compile: compiled.Sub(started), Commit: time.Since(compiled),
+		Taken: started, Compile: compiled.Sub(started), Commit: committed.Sub(compiled),
 	})
 	return nil
 }
@@ -312,7 +318,6 @@ func (l *Loop) apply() (moved bool) {
 	reached := l.options.NodePorts.Reached(node, l.local)
 	moved = delta.CIDRsChanged || !slices.Equal(reached, l.nodePortAddrs)
 	l.nodePortAddrs = reached
-	delta.Changed, delta.Removed = nil, nil
 	l.waiting.Merge(delta)
 	return moved
 }
@@ -366,9 +371,9 @@ func (l *Loop) sweep(ctx context.Context, tasks []nft.AffinityTask) {
 func (l *Loop) done(report Report) {
 	l.attempts = 0
 	l.ruleset.Committed()
-	report.Oldest, report.Triggers = l.waiting.Oldest, l.waiting.Triggers
-	report.Conflicts, _ = l.ruleset.Conflicts()
-	l.waiting = tracker.Delta{}
+	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePortAddrs, l.reason
+	report.Conflicts, report.Standing = l.ruleset.Conflicts()
+	l.waiting, l.reason = tracker.Delta{}, ""
 	for _, conflict := range report.Conflicts {
 		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
 			zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser))

@@ -164,8 +164,8 @@ func TestOldestSurvivesFailure(t *testing.T) {
 		f.add("bb")
 		time.Sleep(5 * time.Second)
 		last := (*reports)[len(*reports)-1]
-		if !last.Oldest.Equal(observed) {
-			t.Errorf("oldest change observed at %v, want %v", last.Oldest, observed)
+		if !last.Delta.Oldest.Equal(observed) {
+			t.Errorf("oldest change observed at %v, want %v", last.Delta.Oldest, observed)
 		}
 	})
 }
