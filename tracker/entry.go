@@ -31,7 +31,7 @@ type entry struct {
 	out      []*ServicePort // sorted by ID
 	dirty    bool           // changed after Take
 	since    time.Time      // when that was observed first; meaningful if dirty
-	triggers []time.Time    // of the changes after Take
+	triggers []Trigger      // of the changes after Take
 }
 
 // addEntry makes the entry of a Service of which nothing was known.

@@ -23,6 +23,7 @@ func (t *Tracker) Take() Delta {
 	}
 	clear(t.dirty)
 	t.dirty = t.dirty[:0]
+	t.taken = t.seen
 	t.takeNode(&d)
 	t.takeCIDRs(&d)
 	return d

@@ -45,6 +45,8 @@ type Tracker struct {
 	entries map[objectName]*entry
 	owners  map[objectName]*entry // EndpointSlice -> the Service that has it
 	dirty   []*entry
+	seen    Changes     // since New
+	taken   Changes     // what seen was at the last Take
 	scratch []candidate // reused by Take
 
 	node     versioned[*Node]
@@ -111,6 +113,7 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 	}
 	if !e.service.equal(parsed) {
 		e.service = parsed
+		t.seen.Services++
 		t.mark(e)
 	}
 }
@@ -144,6 +147,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	if owner != nil && (parsed == nil || parsed.service != owner.name) {
 		owner.removeSlice(name.name)
 		delete(t.owners, name)
+		t.seen.Slices++
 		t.mark(owner)
 	}
 	if parsed == nil {
@@ -157,9 +161,10 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 		return
 	}
 	t.owners[name] = e
+	t.seen.Slices++
 	t.mark(e)
 	if trigger.After(t.started) {
-		e.triggers = append(e.triggers, trigger)
+		e.triggers = append(e.triggers, Trigger{parsed.family, trigger})
 	}
 }
 

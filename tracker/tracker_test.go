@@ -190,8 +190,14 @@ func TestTriggers(t *testing.T) {
 			tr := newTracker(Config{})
 			must(t, tr.SetService(newService()))
 			tt.act(tr)
-			if d := tr.Take(); len(d.Triggers) != tt.want {
+			d := tr.Take()
+			if len(d.Triggers) != tt.want {
 				t.Errorf("got %v, want %d", d.Triggers, tt.want)
+			}
+			for _, trigger := range d.Triggers {
+				if trigger.Family != IPv4 || !trigger.At.After(started) {
+					t.Errorf("got %v, want a later time and the family of the slice", trigger)
+				}
 			}
 		})
 	}

@@ -208,9 +208,17 @@ type Delta struct {
 
 	// Oldest is when the earliest of these changes was observed; zero if there is none.
 	Oldest time.Time
-	// Triggers are the times at which the control plane saw the changes of endpoints that
-	// this delta carries. Source: annotation endpoints.kubernetes.io/last-change-trigger-time.
-	Triggers []time.Time
+	// Triggers say when the control plane saw the changes of endpoints that this delta
+	// carries, one for each update of an EndpointSlice that has that annotation.
+	Triggers []Trigger
+}
+
+// A Trigger is the time at which the control plane saw why endpoints of a family had to
+// change; it is later than the start of this process.
+// Source: annotation endpoints.kubernetes.io/last-change-trigger-time.
+type Trigger struct {
+	Family Family
+	At     time.Time
 }
 
 // Empty reports whether d carries no change.
