@@ -8,6 +8,6 @@
 // copy would only cost memory and a hop between goroutines. What is remembered of an
 // object is its name and resource version.
 //
-// Objects are trimmed to the fields that the tracker reads as soon as they are decoded,
-// so that a list in flight is small as well.
+// Objects of a list are trimmed to the fields that the tracker reads as soon as they are
+// decoded, so that a list in flight is small as well.
 package informer

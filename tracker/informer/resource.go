@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,7 +30,7 @@ type resource struct {
 	optional bool           // kube-nft works without it
 	set      func(sink, any) error
 	remove   func(s sink, namespace, name string)
-	trim     func(any) any
+	trim     func(any) // in place
 }
 
 // resources lists what is read with the given options.
@@ -58,7 +59,7 @@ func services(client kubernetes.Interface, proxyName string) resource {
 		example: &corev1.Service{},
 		set:     func(s sink, object any) error { return s.SetService(object.(*corev1.Service)) },
 		remove:  sink.DeleteService,
-		trim:    func(object any) any { return trimService(object.(*corev1.Service)) },
+		trim:    func(object any) { trimService(object.(*corev1.Service)) },
 	}
 }
 
@@ -70,7 +71,7 @@ func endpointSlices(client kubernetes.Interface) resource {
 		example: &discoveryv1.EndpointSlice{},
 		set:     func(s sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) },
 		remove:  sink.DeleteSlice,
-		trim:    func(object any) any { return trimSlice(object.(*discoveryv1.EndpointSlice)) },
+		trim:    func(object any) { trimSlice(object.(*discoveryv1.EndpointSlice)) },
 	}
 }
 
@@ -82,7 +83,7 @@ func serviceCIDRs(client kubernetes.Interface) resource {
 		optional: true, // without them, unused cluster IPs are not guarded
 		set:      func(s sink, object any) error { return s.SetServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
 		remove:   func(s sink, _, name string) { s.DeleteServiceCIDR(name) },
-		trim:     func(object any) any { return trimServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
+		trim:     func(object any) { trimServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
 	}
 }
 
@@ -94,22 +95,36 @@ func node(client kubernetes.Interface, name string) resource {
 		example: &corev1.Node{},
 		set:     func(s sink, object any) error { return s.SetNode(object.(*corev1.Node)) },
 		remove:  func(s sink, _, name string) { s.DeleteNode(name) },
-		trim:    func(object any) any { return trimNode(object.(*corev1.Node)) },
+		trim:    func(object any) { trimNode(object.(*corev1.Node)) },
 	}
 }
 
-// listWatch returns the requests for the resource.
+// listWatch returns the requests for the resource. Lists come trimmed; watch events do
+// not, as nothing holds them for longer than the sink takes to read them.
 func (r *resource) listWatch() *cache.ListWatch {
-	return cache.NewFilteredListWatchFromClient(r.client, r.name, metav1.NamespaceAll, func(options *metav1.ListOptions) {
+	requests := cache.NewFilteredListWatchFromClient(r.client, r.name, metav1.NamespaceAll, func(options *metav1.ListOptions) {
 		options.LabelSelector, options.FieldSelector = r.labels, r.fields
 	})
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := requests.ListWithContext(ctx, options)
+			if err != nil {
+				return nil, err
+			}
+			return list, meta.EachListItem(list, func(object runtime.Object) error {
+				r.trim(object)
+				return nil
+			})
+		},
+		WatchFuncWithContext: requests.WatchWithContext,
+	}
 }
 
 // load gives sink every object of one list, fetched in chunks.
 func (r *resource) load(ctx context.Context, options *Options, sink sink) error {
 	chunks := pager.New(r.listWatch().ListWithContext)
 	return chunks.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		options.refused(r.set(sink, r.trim(object)))
+		options.refused(r.set(sink, object))
 		return nil
 	})
 }

@@ -117,7 +117,10 @@ func (s *store) observe(ctx context.Context, err error) {
 
 // Transformer lets the reflector trim objects that it collects during a streaming list.
 func (s *store) Transformer() cache.TransformFunc {
-	return func(object any) (any, error) { return s.trim(object), nil }
+	return func(object any) (any, error) {
+		s.trim(object)
+		return object, nil
+	}
 }
 
 // Add implements cache.ReflectorStore.
@@ -183,7 +186,7 @@ func (s *store) Resync() error {
 func (s *store) set(name cache.ObjectName, version string, object any) {
 	s.versions[name] = version
 	delete(s.deleted, name)
-	s.options.refused(s.resource.set(s.sink, s.trim(object)))
+	s.options.refused(s.resource.set(s.sink, object))
 }
 
 func (s *store) unset(name cache.ObjectName) {

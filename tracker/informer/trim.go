@@ -10,7 +10,7 @@ import (
 // toBeDeletedTaint is set by the cluster autoscaler on nodes that it is about to remove.
 const toBeDeletedTaint = "ToBeDeletedByClusterAutoscaler"
 
-// The functions of this file copy what the tracker reads of an object, and only that: a
+// The functions of this file leave of an object what the tracker reads, and only that: a
 // field that is missing here stays unseen on this node.
 
 // trimMeta keeps what names, orders and versions an object.
@@ -40,9 +40,9 @@ func only(all map[string]string, keys ...string) map[string]string {
 	return some
 }
 
-func trimService(service *corev1.Service) *corev1.Service {
+func trimService(service *corev1.Service) {
 	spec := &service.Spec
-	return &corev1.Service{
+	*service = corev1.Service{
 		ObjectMeta: trimMeta(&service.ObjectMeta, serviceProxyNameLabel),
 		Spec: corev1.ServiceSpec{
 			Type:                     spec.Type,
@@ -91,10 +91,10 @@ func trimIngress(ingress []corev1.LoadBalancerIngress) []corev1.LoadBalancerIngr
 	return trimmed
 }
 
-func trimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+func trimSlice(slice *discoveryv1.EndpointSlice) {
 	meta := trimMeta(&slice.ObjectMeta, discoveryv1.LabelServiceName, corev1.IsHeadlessService)
 	meta.Annotations = only(slice.Annotations, corev1.EndpointsLastChangeTriggerTime)
-	return &discoveryv1.EndpointSlice{
+	*slice = discoveryv1.EndpointSlice{
 		ObjectMeta:  meta,
 		AddressType: slice.AddressType,
 		Ports:       trimSlicePorts(slice.Ports),
@@ -130,22 +130,29 @@ func trimEndpoints(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 	return trimmed
 }
 
-func trimNode(node *corev1.Node) *corev1.Node {
-	trimmed := &corev1.Node{
+func trimNode(node *corev1.Node) {
+	*node = corev1.Node{
 		ObjectMeta: trimMeta(&node.ObjectMeta, corev1.LabelTopologyZone),
-		Spec:       corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs},
-		Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
+		Spec: corev1.NodeSpec{
+			PodCIDR:  node.Spec.PodCIDR,
+			PodCIDRs: node.Spec.PodCIDRs,
+			Taints:   trimTaints(node.Spec.Taints),
+		},
+		Status: corev1.NodeStatus{Addresses: node.Status.Addresses},
 	}
-	for _, taint := range node.Spec.Taints {
-		if taint.Key == toBeDeletedTaint {
-			trimmed.Spec.Taints = append(trimmed.Spec.Taints, taint)
-		}
-	}
-	return trimmed
 }
 
-func trimServiceCIDR(cidr *networkingv1.ServiceCIDR) *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{
+func trimTaints(taints []corev1.Taint) []corev1.Taint {
+	for _, taint := range taints {
+		if taint.Key == toBeDeletedTaint {
+			return []corev1.Taint{taint}
+		}
+	}
+	return nil
+}
+
+func trimServiceCIDR(cidr *networkingv1.ServiceCIDR) {
+	*cidr = networkingv1.ServiceCIDR{
 		ObjectMeta: trimMeta(&cidr.ObjectMeta),
 		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: cidr.Spec.CIDRs},
 	}

@@ -17,7 +17,7 @@ type fileSet struct {
 	files   map[string]*file // by path
 	given   map[id]object    // what the sink holds
 	twice   string           // the last notice about objects that are defined twice
-	scanned bool
+	scanned bool             // at least once
 }
 
 func newFileSet(path string, options *Options) *fileSet {
@@ -30,6 +30,9 @@ func (s *fileSet) scan(sink sink) error {
 	paths, err := list(s.path)
 	if err != nil {
 		return err
+	}
+	if len(paths) == 0 && (len(s.files) > 0 || !s.scanned) {
+		s.options.notice(fmt.Sprintf("manifests %s: no file is named *.yaml, *.yml or *.json", s.path))
 	}
 	files := make(map[string]*file, len(paths))
 	changed := false

@@ -18,10 +18,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // patience is how long a condition is awaited before a test fails.
 const patience = 20 * time.Second
+
+var _ sink = (*tracker.Tracker)(nil)
 
 // A state is a sink that remembers what tells versions of an object apart.
 type state struct {
@@ -311,6 +315,13 @@ func TestRescanFindsUnannouncedChanges(t *testing.T) {
 	f.holds("web", "10.0.0.2")
 }
 
+func TestEmptyDirectoryIsNoticed(t *testing.T) {
+	dir := t.TempDir()
+	f := follow(t, filepath.Dir(dir), dir)
+	f.holds()
+	f.tells(&f.notices, "manifests "+filepath.Base(dir)+": no file is named *.yaml, *.yml or *.json")
+}
+
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.yaml", services("web", "10.0.0.1"))
@@ -348,3 +359,29 @@ func TestPipeIsRefused(t *testing.T) {
 }
 
 func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
+
+// BenchmarkEdit measures from renaming a file into place until the sink was called, in a
+// directory that also holds 1,000 Services that do not change.
+func BenchmarkEdit(b *testing.B) {
+	dir := b.TempDir()
+	if err := os.WriteFile(dir+"/big.yaml", manifestOf(1000), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	changed := make(chan struct{}, 1)
+	source := New(dir, Options{Changed: func() { changed <- struct{}{} }})
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = source.Run(ctx, newState()) })
+	defer running.Wait()
+	defer cancel()
+	<-changed
+	for i := 0; b.Loop(); i++ {
+		if err := os.WriteFile(dir+"/.new", []byte(services("web", fmt.Sprintf("10.0.0.%d", i%250))), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.Rename(dir+"/.new", dir+"/web.yaml"); err != nil {
+			b.Fatal(err)
+		}
+		<-changed
+	}
+}

@@ -33,7 +33,8 @@ type parser struct {
 	cache   cache
 	objects []object
 	notices []string
-	skipped map[string]int // objects of other kinds, by kind
+	skipped map[string]int // objects of other kinds, by apiVersion and kind
+	remarks int            // notices and skipped objects so far
 }
 
 // yaml reads a stream of YAML documents.
@@ -85,11 +86,11 @@ func (p *parser) document(d document, convert func(document) ([]byte, int, error
 	if err != nil {
 		return fmt.Errorf("%s: %s", position{p.path, line}, yamlText(err))
 	}
-	first, notices, skipped := len(p.objects), len(p.notices), len(p.skipped)
+	first, remarks := len(p.objects), p.remarks
 	if err := p.value(data, at, "", metav1.TypeMeta{}); err != nil {
 		return fmt.Errorf("%s: %w", at, err)
 	}
-	if len(p.notices) == notices && len(p.skipped) == skipped {
+	if p.remarks == remarks { // else they are made again for the next version
 		p.cache[hash] = slices.Clone(p.objects[first:])
 	}
 	return nil
@@ -130,7 +131,8 @@ func (p *parser) value(data []byte, at position, field string, usual metav1.Type
 func (p *parser) object(data []byte, at position, field string, kind metav1.TypeMeta) error {
 	empty := kinds[kind]
 	if empty == nil {
-		p.skipped[kind.Kind]++
+		p.skipped[kind.APIVersion+" "+kind.Kind]++
+		p.remarks++
 		return nil
 	}
 	value := empty()
@@ -143,6 +145,7 @@ func (p *parser) object(data []byte, at position, field string, kind metav1.Type
 	}
 	setDefaults(value)
 	name := id{kind: kind.Kind, namespace: value.GetNamespace(), name: value.GetName()}
+	p.remarks += len(strict)
 	for _, err := range strict {
 		p.notices = append(p.notices, fmt.Sprintf("%s: %s: %s%v; it is ignored", at, name, field, err))
 	}

@@ -69,7 +69,7 @@ func TestParse(t *testing.T) {
 		{
 			name: "other kinds", file: "a.yaml",
 			content: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}\n---\n{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Pod}, {apiVersion: apps/v1, kind: Deployment}]}\n",
-			notices: []string{"a.yaml: skipped what is not for a service proxy: 2 Deployment, 1 Pod"},
+			notices: []string{"a.yaml: skipped what is not for a service proxy: 2 apps/v1 Deployment, 1 v1 Pod"},
 		},
 		{
 			name: "unknown and repeated fields", file: "a.yaml",
@@ -209,6 +209,21 @@ func TestUneditedDocumentsAreKept(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"2 Node one", "8 Node two"}, ids(f.objects)); diff != "" {
 		t.Errorf("positions (-want +got):\n%s", diff)
+	}
+}
+
+func TestNoticesStayWhenOtherDocumentsAreEdited(t *testing.T) {
+	const pods = "{apiVersion: v1, kind: Pod}\n---\n{apiVersion: v1, kind: Pod}\n---\n{apiVersion: v1, kind: Node, x: 1, metadata: {name: one}}\n"
+	f, err := parse("a.yaml", pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := f.notices
+	if err := f.parse([]byte(pods + "---\n{apiVersion: v1, kind: Node, metadata: {name: two}}\n")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, f.notices); diff != "" || len(before) != 2 {
+		t.Errorf("notices (-before +after):\n%s", diff)
 	}
 }
 
