@@ -19,6 +19,8 @@ type Kernel struct {
 	seq  uint32 // of the next message
 	sent int    // the longest batch that the send buffer has been made for
 	buf  []byte // what is received
+
+	traffic Traffic
 }
 
 // The kernel answers a dump in pieces of at most 32 KiB. Errors wait in the receive buffer
@@ -78,6 +80,7 @@ func (k *Kernel) commit(b *Batch, s scope) error {
 	if err := k.reserve(len(x.buf)); err != nil {
 		return fmt.Errorf("enlarge the send buffer: %w", err)
 	}
+	k.traffic.add(x)
 	if err := k.send(x.buf); err != nil {
 		return &BatchError{Bytes: len(x.buf), Err: err}
 	}
@@ -116,39 +119,48 @@ func (k *Kernel) send(b []byte) (err error) {
 }
 
 // outcome collects the answers to a batch. They are all there when the batch has been sent.
-func (k *Kernel) outcome(x *encoding, b *Batch) (err error) {
-	done, lost := false, false
-	last := x.first + uint32(len(x.refs))
+func (k *Kernel) outcome(x *encoding, b *Batch) error {
+	o := outcome{encoding: x, batch: b}
 	for {
-		n, from, recvErr := k.receive(false)
-		if recvErr == unix.ENOBUFS {
-			lost = true // those that came before are still to be received
-			continue
+		n, from, err := k.receive(false)
+		switch {
+		case err == unix.ENOBUFS:
+			o.lost = true // those that came before are still to be received
+		case err != nil:
+			return o.result()
+		case from == 0:
+			replies(k.buf[:n], o.add)
 		}
-		if recvErr != nil {
-			break
-		}
-		if from != 0 {
-			continue
-		}
-		replies(k.buf[:n], func(r reply) {
-			index := int(int32(r.seq - x.first))
-			if r.typ != unix.NLMSG_ERROR || index < 0 || index > len(x.refs)+1 {
-				return
-			}
-			a := r.ack()
-			switch {
-			case a.errno == 0:
-				done = done || r.seq == last
-			case err == nil:
-				err = x.refusal(b, index-1, a)
-			}
-		})
 	}
-	if err == nil && (!done || lost) {
+}
+
+// An outcome is what the answers to a batch add up to.
+type outcome struct {
+	*encoding
+	batch *Batch
+	done  bool  // the last operation was acknowledged
+	lost  bool  // answers did not fit into the receive buffer
+	err   error // the first one
+}
+
+func (o *outcome) add(r reply) {
+	index := int(int32(r.seq - o.first)) // 0 is the begin message
+	if r.typ != unix.NLMSG_ERROR || index < 0 || index > len(o.refs)+1 {
+		return
+	}
+	switch a := r.ack(); {
+	case a.errno == 0:
+		o.done = o.done || index == len(o.refs)
+	case o.err == nil:
+		o.err = o.refusal(o.batch, index-1, a)
+	}
+}
+
+func (o *outcome) result() error {
+	if o.err == nil && (o.lost || !o.done) {
 		return ErrUnknownOutcome
 	}
-	return err
+	return o.err
 }
 
 // refusal is the error for a refused message, or for the begin or end of the batch.
