@@ -1,0 +1,104 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// cluster makes up services Service ports with a cluster IP and the given number of
+// endpoints each; endpoints are pods of many nodes.
+func cluster(services, endpoints int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, services)}
+	for i := range services {
+		p := clusterPort(i, endpoints)
+		delta.Changed[p.ID] = p
+	}
+	return delta
+}
+
+func clusterPort(i, endpoints int) *tracker.ServicePort {
+	p := &tracker.ServicePort{
+		ID:  tracker.PortID{Namespace: "bench", Service: fmt.Sprintf("service-%d", i), Port: "http", Protocol: tracker.TCP, Family: tracker.IPv4},
+		UID: fmt.Sprintf("uid-%d", i), Created: time.Unix(int64(i), 0), Port: 80,
+		ClusterIP: netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}), HasEndpoints: true,
+	}
+	for e := range endpoints {
+		n := i*endpoints + e
+		p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}), 8080))
+	}
+	p.Serving = p.Cluster
+	return p
+}
+
+var benchSizes = []struct{ services, endpoints int }{{1000, 10}, {10000, 10}, {30000, 10}, {5000, 50}}
+
+// BenchmarkCompile is the way from Service ports to the batch of a cold start.
+func BenchmarkCompile(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			delta := cluster(size.services, size.endpoints)
+			b.ReportAllocs()
+			for b.Loop() {
+				r := NewRuleset(testConfig())
+				r.Apply(delta)
+				if batch := Diff(Tables{}, r.Want()); batch.Empty() {
+					b.Fatal("nothing to do")
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*size.services*size.endpoints), "ns/endpoint")
+		})
+	}
+}
+
+// BenchmarkHeap is the memory that a loaded ruleset holds.
+func BenchmarkHeap(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			delta := cluster(size.services, size.endpoints)
+			var before, after runtime.MemStats
+			for b.Loop() {
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				r := NewRuleset(testConfig())
+				r.Apply(delta)
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				runtime.KeepAlive(r)
+			}
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(size.services*size.endpoints), "heap-bytes/endpoint")
+		})
+	}
+}
+
+// BenchmarkChange is one endpoint that leaves and comes back, from the Service port's new
+// value to the batch.
+func BenchmarkChange(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			r := NewRuleset(testConfig())
+			r.Apply(cluster(size.services, size.endpoints))
+			r.Committed()
+			full, less := clusterPort(7, size.endpoints), clusterPort(7, size.endpoints)
+			less.Cluster = less.Cluster[:size.endpoints-1]
+			less.Serving = less.Cluster
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				port := less
+				if i%2 == 1 {
+					port = full
+				}
+				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+				batch := Diff(r.Pending())
+				if n := len(batch.Ops); n == 0 || n > 8 {
+					b.Fatalf("%d operations", n)
+				}
+				r.Committed()
+			}
+		})
+	}
+}
