@@ -34,7 +34,7 @@ func newSpreadTable(out io.Writer, servers ...string) *spreadTable {
 	for _, server := range servers {
 		fmt.Fprintf(t.columns, "%s\t", server)
 	}
-	fmt.Fprintln(t.columns, "client address the servers see")
+	fmt.Fprintln(t.columns, "client address seen")
 	return t
 }
 

@@ -73,7 +73,7 @@ func (d *demo) ways() []way {
 	return []way{
 		{"pod", d.shell, "cluster IP", clusterIP, podAddresses("20")[0], "the pod's own"},
 		{"pod", d.shell, "cluster IP", clusterIPv6, podAddresses("20")[1], "the pod's own"},
-		{"client outside", d.network.client, "node port", nodePort, podAddresses("1")[0], "the node's, masqueraded"},
+		{"outside", d.network.client, "node port", nodePort, podAddresses("1")[0], "the node's"},
 	}
 }
 
