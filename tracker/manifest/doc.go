@@ -7,8 +7,8 @@
 // documents, Lists included. What an API server would fill in is filled in.
 //
 // The files are watched. A file that cannot be used keeps its last good state in force,
-// and so does a path that disappears: what is wrong is told, with file and line, and
-// nothing is taken down by a slip. Deleting a file from the directory deletes its
-// objects. Writers should rename a complete file into place; one that is written slowly
-// may be seen half done.
+// and so does one that is emptied in place, or a path that disappears: what is wrong is
+// told, with file and line, and nothing is taken down by a slip. Deleting a file from the
+// directory deletes its objects. Writers should rename a complete file into place; one
+// that is written slowly may be seen half done.
 package manifest

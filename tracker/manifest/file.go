@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -58,17 +57,21 @@ func cause(err error) error {
 	return err
 }
 
-// A stamp tells versions of a file apart without reading it. The zero stamp is no file's.
+// A stamp tells versions of a file apart without reading it.
 type stamp struct {
 	device, inode uint64
 	size          int64
 	mtime, ctime  syscall.Timespec
 }
 
+// noStamp is no file's.
+var noStamp stamp
+
 // A file is one manifest and what it said when it last could be used.
 type file struct {
 	path    string
-	stamp   stamp
+	stamp   stamp  // of the version that was read last
+	inode   uint64 // of it: a file that was emptied in place is about to be written
 	objects []object
 	cache   cache
 	failure error    // why the present version is not used; nil if it is
@@ -83,8 +86,15 @@ func (f *file) refresh() (read, news bool) {
 	if err == nil && content == nil {
 		return false, false
 	}
-	f.stamp, f.notices, f.failure = stamp, nil, err
-	if err == nil {
+	truncated := err == nil && len(content) == 0 && len(f.objects) > 0 && stamp.inode == f.inode
+	f.stamp, f.inode, f.notices, f.failure = stamp, stamp.inode, nil, err
+	if time.Since(time.Unix(stamp.ctime.Unix())) < racy {
+		f.stamp = noStamp // read it again next time
+	}
+	switch {
+	case truncated:
+		f.failure = fmt.Errorf("%s: cut to nothing; its %d objects stay in force: delete the file to delete them", f.path, len(f.objects))
+	case err == nil:
 		f.failure = f.parse(content)
 	}
 	return true, f.outcome() != before
@@ -99,15 +109,15 @@ func (f *file) outcome() string {
 func (f *file) read() ([]byte, stamp, error) {
 	handle, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
 	if err != nil {
-		return nil, stamp{}, fmt.Errorf("%s: %w", f.path, cause(err))
+		return nil, noStamp, fmt.Errorf("%s: %w", f.path, cause(err))
 	}
 	defer handle.Close()
 	info, err := handle.Stat()
 	switch {
 	case err != nil:
-		return nil, stamp{}, fmt.Errorf("%s: %w", f.path, cause(err))
+		return nil, noStamp, fmt.Errorf("%s: %w", f.path, cause(err))
 	case !info.Mode().IsRegular():
-		return nil, stamp{}, fmt.Errorf("%s: not a regular file", f.path)
+		return nil, noStamp, fmt.Errorf("%s: not a regular file", f.path)
 	}
 	found := stampOf(info)
 	if found == f.stamp {
@@ -116,11 +126,9 @@ func (f *file) read() ([]byte, stamp, error) {
 	content, err := io.ReadAll(io.LimitReader(handle, maxFileSize+1))
 	switch {
 	case err != nil:
-		return nil, stamp{}, fmt.Errorf("%s: %w", f.path, cause(err))
+		return nil, noStamp, fmt.Errorf("%s: %w", f.path, cause(err))
 	case len(content) > maxFileSize:
 		return nil, found, fmt.Errorf("%s: larger than %d MiB: split it into several files", f.path, maxFileSize>>20)
-	case time.Since(time.Unix(found.ctime.Unix())) < racy:
-		found = stamp{}
 	}
 	return content, found, nil
 }
@@ -133,9 +141,6 @@ func stampOf(info fs.FileInfo) stamp {
 // parse replaces the objects of the file by those of content, or keeps them if there is
 // an error.
 func (f *file) parse(content []byte) error {
-	if len(bytes.TrimSpace(content)) == 0 && len(f.objects) > 0 {
-		return fmt.Errorf("%s: empty; its %d objects stay in force: delete the file to delete them", f.path, len(f.objects))
-	}
 	p := parser{path: f.path, old: f.cache, cache: make(cache), skipped: make(map[string]int)}
 	var err error
 	if strings.HasSuffix(f.path, ".json") {

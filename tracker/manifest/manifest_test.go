@@ -221,10 +221,12 @@ func TestBadFileKeepsLastGoodState(t *testing.T) {
 	put(t, dir+"/a.yaml", services("web", "10.0.0.2")+"---\nkind: {\n")
 	f.tells(&f.problems, "a.yaml:7: did not find expected node content")
 	f.holds("web", "10.0.0.1")
-	put(t, dir+"/a.yaml", "\n")
-	f.tells(&f.problems, "a.yaml: empty; its 1 objects stay in force: delete the file to delete them")
-	f.holds("web", "10.0.0.1")
-	put(t, dir+"/a.yaml", "# nothing any more\n")
+	put(t, dir+"/a.yaml", services("web", "10.0.0.3"))
+	f.holds("web", "10.0.0.3")
+	write(t, dir+"/a.yaml", "")
+	f.tells(&f.problems, "a.yaml: cut to nothing; its 1 objects stay in force: delete the file to delete them")
+	f.holds("web", "10.0.0.3")
+	put(t, dir+"/a.yaml", "") // a complete file, which says that there is nothing
 	f.holds()
 }
 
