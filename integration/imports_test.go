@@ -45,7 +45,7 @@ var importRules = map[string]importRule{
 	"nft/legacy":       {Ours: []string{"nft"}, Foreign: []string{netlinkSockets, rtnetlink, system}},
 	"conntrack":        {Ours: []string{"tracker"}, Foreign: []string{netlinkSockets, system}},
 	"sync":             {Below: true, Ours: []string{"tracker", "nft", "conntrack"}, Foreign: []string{zap, rtnetlink, system, "github.com/prometheus/", kubernetesTypes, kubernetesMeta, "k8s.io/client-go/"}},
-	"cmd":              {Below: true, Ours: []string{"tracker", "tracker/informer", "tracker/manifest", "nft/legacy", "sync/*", "nft", "conntrack", "sync"}, Foreign: []string{"k8s.io/", "sigs.k8s.io/", zap, system, "github.com/spf13/", "github.com/prometheus/", "golang.org/x/sync/"}},
+	"cmd":              {Below: true, Ours: []string{"tracker", "tracker/*", "tracker/manifest/*", "nft/*", "sync/*", "nft", "conntrack", "sync"}, Foreign: []string{"k8s.io/", "sigs.k8s.io/", zap, system, "github.com/spf13/", "github.com/prometheus/", "golang.org/x/sync/"}},
 	"integration":      {Below: true, Foreign: []string{"k8s.io/", "sigs.k8s.io/", rtnetlink, system}},
 }
 
