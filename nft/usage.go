@@ -1,0 +1,70 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+)
+
+// Traffic counts what a Kernel has sent in its life: all batches, whatever became of them.
+type Traffic struct {
+	Batches  uint64
+	Messages uint64 // with the begin and the end of each batch
+	Bytes    uint64
+}
+
+// Sent returns what Commit has sent. It is for the goroutine that calls Commit.
+func (k *Kernel) Sent() Traffic { return k.traffic }
+
+func (t *Traffic) add(x *encoding) {
+	t.Batches++
+	t.Messages += uint64(len(x.refs)) + 2
+	t.Bytes += uint64(len(x.buf))
+}
+
+// Lengths returns how many elements the fixed sets and maps should have. Its cost does not
+// depend on that.
+func (r *Ruleset) Lengths() map[Family]map[string]int {
+	lengths := make(map[Family]map[string]int, len(r.families))
+	for f, family := range r.families {
+		lengths[f] = make(map[string]int)
+		for _, set := range r.config.fixedSetDefinitions() {
+			lengths[f][set.Name] = len(family.table.Sets[set.Name].Map)
+		}
+	}
+	return lengths
+}
+
+// A Usage says how full a set is that packets fill.
+type Usage struct {
+	Count, Size uint32
+}
+
+// AffinityUsage returns how many clients each affinity map of a family holds. Where the
+// kernel does not count, as before about Linux 6.16, maps are read until limit elements have
+// come; those that were not read are missing.
+func (k *Kernel) AffinityUsage(ctx context.Context, f Family, limit int) (map[string]Usage, error) {
+	t := NewTable(f)
+	counts, err := k.readSets(ctx, t)
+	if err != nil {
+		return nil, fmt.Errorf("read the sizes of affinity maps: %w%s", err, accessRemedy(err))
+	}
+	usage := make(map[string]Usage)
+	for name, set := range t.Sets {
+		if !set.Set.Dynamic {
+			continue
+		}
+		count, counted := counts[name]
+		if !counted && limit > 0 {
+			elements, err := k.Elements(ctx, f, set.Set)
+			if err != nil {
+				return nil, err
+			}
+			count, counted = uint32(len(elements)), true
+			limit -= len(elements)
+		}
+		if counted {
+			usage[name] = Usage{Count: count, Size: set.Set.Size}
+		}
+	}
+	return usage, nil
+}
