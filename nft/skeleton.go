@@ -36,6 +36,10 @@ type Config struct {
 	// AllNodePorts lists the families whose node ports are served at every address of the
 	// node but loopback; in the others, at those given to SetNodePortAddresses.
 	AllNodePorts map[Family]bool
+	// Localhost serves node ports at 127.0.0.1 too, for connections of this node. It takes
+	// the sysctl route_localnet, with which others on the network could reach what listens
+	// on loopback addresses: the ruleset keeps them out.
+	Localhost bool
 	// AffinitySize is how many clients one affinity map remembers at most.
 	AffinitySize uint32
 	// Counters makes every element of the services, node-ports and endpoints maps count
@@ -97,6 +101,11 @@ var transportNumbers = [...]uint8{6, 17, 132}
 func (c *Config) fixedChains(f Family) []*Chain {
 	bit := uint32(1) << c.MasqueradeBit
 	toServices := []Rule{{Jump{servicesChain}}}
+	arriving := toServices
+	if c.localhost(f) {
+		keepOut := Rule{InputInterface{Name: "lo", Not: true}, DestinationIn{Prefix: loopback(f)}, Drop{}}
+		arriving = []Rule{keepOut, toServices[0]}
+	}
 	record := []Rule{{Translated{}, Jump{recordChain}}}
 	return []*Chain{
 		{Name: markChain, Rules: []Rule{{SetMark{bit}}}},
@@ -104,7 +113,7 @@ func (c *Config) fixedChains(f Family) []*Chain {
 		{Name: rejectChain, Rules: []Rule{{RejectTCP{}}, {Reject{}}}},
 		{Name: recordChain, Rules: c.recordRules(f)},
 		{Name: servicesChain, Rules: c.servicesRules(f)},
-		{Name: preroutingChain, Hook: &Hook{"nat", "prerouting", dstnatPriority}, Rules: toServices},
+		{Name: preroutingChain, Hook: &Hook{"nat", "prerouting", dstnatPriority}, Rules: arriving},
 		{Name: outputChain, Hook: &Hook{"nat", "output", dstnatPriority}, Rules: toServices},
 		{Name: inputChain, Hook: &Hook{"nat", "input", srcnatPriority}, Rules: record},
 		{Name: rememberChain, Hook: &Hook{"nat", "postrouting", srcnatPriority - 1}, Rules: record},
@@ -132,13 +141,21 @@ func (c *Config) servicesRules(f Family) []Rule {
 	if c.AllNodePorts[f] {
 		atNode = Rule{DestinationLocal{}, DestinationIn{Prefix: loopback(f), Not: true}, nodePorts}
 	}
-	return []Rule{
-		{VerdictFrom{Key: []Part{Destination, Protocol, Port}, Map: servicesMap}},
-		atNode,
+	rules := []Rule{{VerdictFrom{Key: []Part{Destination, Protocol, Port}, Map: servicesMap}}, atNode}
+	if c.localhost(f) {
+		rules = append(rules, Rule{DestinationIn{Prefix: localhostAddress}, nodePorts})
+	}
+	return append(rules, []Rule{
 		{InSet{Key: []Part{Destination}, Set: clusterIPsSet}, Goto{rejectChain}},
 		{InSet{Key: []Part{Destination}, Set: serviceCIDRsSet}, Drop{}},
-	}
+	}...)
 }
+
+// localhost reports whether node ports are served at a loopback address. The kernel does
+// not route ::1 beyond the loopback interface, whatever the sysctls.
+func (c *Config) localhost(f Family) bool { return c.Localhost && f == IP }
+
+var localhostAddress = netip.MustParsePrefix("127.0.0.1/32")
 
 func loopback(f Family) netip.Prefix {
 	if f == IP6 {

@@ -275,9 +275,9 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 		p.allFlows = moved
 		return p, err
 	}
-	have, generation, err := l.kernel.Read(ctx)
+	have, generation, err := l.read(ctx)
 	if err != nil {
-		return plan{}, fmt.Errorf("read the tables back: %w", err)
+		return plan{}, err
 	}
 	if !l.adopted {
 		l.ruleset.Adopt(have)
@@ -293,6 +293,25 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 	}
 	p.batch.Generation = generation
 	return p, nil
+}
+
+// read returns what the kernel holds, with what packets have put into affinity maps.
+func (l *Loop) read(ctx context.Context) (nft.Tables, uint32, error) {
+	have, generation, err := l.kernel.Read(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the tables back: %w", err)
+	}
+	for family, table := range have {
+		for name, held := range table.Sets {
+			if !held.Set.Dynamic {
+				continue
+			}
+			if held.Map, err = l.kernel.Elements(ctx, family, held.Set); err != nil {
+				return nil, 0, fmt.Errorf("read affinity map %s: %w", name, err)
+			}
+		}
+	}
+	return have, generation, nil
 }
 
 func (l *Loop) planChange(ctx context.Context) (plan, error) {
