@@ -25,6 +25,7 @@ type Result struct {
 	Examined int // flows that the kernel reported
 	Stale    int // flows found stale; those not in Deleted had ended meanwhile, or see the error
 	Deleted  int
+	Deleted6 int // those of Deleted that are of IPv6
 }
 
 // Clean deletes the flows that changes, already committed, made stale, and no others.
@@ -57,6 +58,9 @@ func (r *Reconciler) clean(ctx context.Context, filters []Filter, stale func(*Fl
 		deleted, refused := r.table.Delete(ctx, flows)
 		result.Stale += len(flows)
 		result.Deleted += deleted
+		if filter.Family == tracker.IPv6 {
+			result.Deleted6 += deleted
+		}
 		err = errors.Join(err, failed, refused)
 	}
 	return result, err

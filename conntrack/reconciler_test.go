@@ -74,7 +74,7 @@ func TestCleanInKernel(t *testing.T) {
 	create(t, table, bystanders...)
 	change := Change{Frontend: at(tracker.UDP, "203.0.113.5:443"), Removed: endpoints("10.244.9.9:8443")}
 	result, err := reconciler.Clean(t.Context(), []Change{change}, desired)
-	if err != nil || result.Requests != 1 || result.Examined != 2 || result.Deleted != 2 {
+	if err != nil || result.Requests != 1 || result.Examined != 2 || result.Deleted != 2 || result.Deleted6 != 0 {
 		t.Errorf("among others: got %+v, %v, want 1 request, 2 examined, 2 deleted", result, err)
 	}
 }

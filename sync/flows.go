@@ -61,6 +61,7 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 	}
 	l.stale = append(l.stale, p.flows...)
 	var report FlowReport
+	report.Ran = p.allFlows || len(l.stale) > 0
 	if p.allFlows {
 		report.add(l.flows.Full(ctx, desired{l}))
 	}
@@ -77,13 +78,18 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 
 // A FlowReport says what became of stale connections.
 type FlowReport struct {
-	Deleted  int
+	Ran      bool // connections were looked at
+	Deleted  map[tracker.Family]int
 	Duration time.Duration
 	Err      error
 }
 
 func (r *FlowReport) add(result conntrack.Result, err error) {
-	r.Deleted += result.Deleted
+	if r.Deleted == nil {
+		r.Deleted = make(map[tracker.Family]int)
+	}
+	r.Deleted[tracker.IPv4] += result.Deleted - result.Deleted6
+	r.Deleted[tracker.IPv6] += result.Deleted6
 	if err != nil {
 		r.Err = err
 	}
