@@ -29,14 +29,14 @@ func (o *options) loadRuleset(ctx context.Context, stderr io.Writer, kernel nft.
 	if err := o.load(ctx, t, o.newLog(stderr)); err != nil {
 		return nil, err
 	}
-	if o.fromNodeCIDR && !o.setPodCIDRs(t.Node()) {
-		return nil, fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", o.nodeName)
+	if o.PodsFromNode && !o.setPodCIDRs(t.Node()) {
+		return nil, fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", o.NodeName)
 	}
 	ruleset := nft.NewRuleset(o.rulesetConfig(nft.Families[:]))
 	ruleset.Adopt(kernel)
 	ruleset.Apply(t.Take())
 	addrs := t.NodeAddresses()
-	ruleset.SetNodePortAddresses(o.nodePorts.Select(addrs, addrs))
+	ruleset.SetNodePortAddresses(o.NodePorts.Select(addrs, addrs))
 	return ruleset, nil
 }
 

@@ -13,14 +13,19 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 )
 
-// Exit codes. exitDiffers is that of a diff that found differences.
+// Exit codes. exitDiffers is that of a diff that found differences. exitConfig says that the
+// configuration file changed; it is not 0 because service managers are often told to start
+// a program again only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1
 	exitUsage   = 2
 	exitDiffers = 1
+	exitConfig  = 3
 )
 
 func main() {
@@ -43,10 +48,13 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case errors.As(err, &differs):
 		return exitDiffers
+	case errors.Is(err, errConfigChanged): // the log has said so
+		return exitConfig
 	}
 	fmt.Fprintln(stderr, "kube-nft: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 	var usage usageError
-	if errors.As(err, &usage) {
+	var setting *config.Error
+	if errors.As(err, &usage) || errors.As(err, &setting) {
 		return exitUsage
 	}
 	return exitFailed
@@ -62,7 +70,8 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // newRoot declares the commands. The root command itself is the daemon.
 func newRoot() *cobra.Command {
 	var o options
-	var dryRun bool
+	var dryRun, showConfig bool
+	var writeConfig string
 	root := &cobra.Command{
 		Use:   "kube-nft",
 		Short: "A Kubernetes Service proxy on nftables",
@@ -77,7 +86,12 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 			if err := o.complete(); err != nil {
 				return err
 			}
-			if dryRun {
+			switch {
+			case showConfig:
+				return o.showConfig(cmd.OutOrStdout())
+			case writeConfig != "":
+				return o.writeConfig(writeConfig)
+			case dryRun:
 				return dryRunCommand(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
 			return run(cmd.Context(), &o, cmd.ErrOrStderr())
@@ -86,6 +100,9 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	o.addFlags(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
+	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
+	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
+	root.SetGlobalNormalizationFunc(config.NormalizeName)
 	root.AddCommand(newVersion(), newDiff(&o))
 	return root
 }

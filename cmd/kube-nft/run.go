@@ -18,6 +18,7 @@ import (
 // run is the daemon: it ends when ctx does, and leaves the rules in place.
 func run(ctx context.Context, o *options, stderr io.Writer) error {
 	d := daemon{options: o, log: o.newLog(stderr), changed: proxysync.NewSignal()}
+	o.notices(d.log)
 	var err error
 	if d.kernel, d.families, err = openKernel(ctx, d.log); err != nil {
 		return err
@@ -27,10 +28,25 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	if d.feed, err = o.newFeed(d.tracker, d.changed.Raise, d.log); err != nil {
 		return err
 	}
-	d.group, ctx = errgroup.WithContext(ctx)
-	d.group.Go(func() error { return d.feed.run(ctx) })
-	d.group.Go(func() error { return d.sync(ctx) })
-	return d.group.Wait()
+	group, working := errgroup.WithContext(ctx)
+	d.group = group
+	group.Go(func() error { return d.feed.run(working) })
+	group.Go(func() error { return d.sync(working) })
+	group.Go(func() error { return o.followConfig(working, d.log) })
+	return untilDone(ctx, group.Wait)
+}
+
+// untilDone returns what wait returns, or nil as soon as ctx ends: the rules stay as they
+// are whatever is under way, and a request to an API server may take long to give up.
+func untilDone(ctx context.Context, wait func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // A daemon holds what the goroutines of run share.
@@ -72,13 +88,13 @@ func (d *daemon) sync(ctx context.Context) error {
 	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced()) {
 		return nil
 	}
-	if d.options.fromNodeCIDR && !d.waitPodCIDRs(ctx) {
+	if d.options.PodsFromNode && !d.waitPodCIDRs(ctx) {
 		return nil
 	}
 	loop := proxysync.New(d.tracker, nft.NewRuleset(d.options.rulesetConfig(d.families)), d.kernel, proxysync.Options{
-		MinInterval: d.options.minSyncPeriod,
+		MinInterval: d.options.MinSyncPeriod,
 		Changed:     d.changed,
-		NodePorts:   d.options.nodePorts,
+		NodePorts:   d.options.NodePorts,
 		Log:         d.log,
 	})
 	if table, err := conntrack.Open(); err != nil {
@@ -87,7 +103,7 @@ func (d *daemon) sync(ctx context.Context) error {
 		defer table.Close()
 		loop.CleanFlows(conntrack.NewReconciler(table))
 	}
-	if d.options.nodePorts.Follows() {
+	if d.options.NodePorts.Follows() {
 		addrs, err := proxysync.Addresses()
 		if err != nil {
 			return err
@@ -126,7 +142,7 @@ func (d *daemon) waitPodCIDRs(ctx context.Context) bool {
 			return false
 		case <-d.changed:
 		case <-time.After(patience):
-			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.options.nodeName)))
+			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.options.NodeName)))
 		}
 	}
 }
@@ -138,8 +154,8 @@ func (o *options) setPodCIDRs(node *tracker.Node) bool {
 	}
 	for _, prefix := range node.PodCIDRs {
 		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
-		if _, twice := o.pods[family]; !twice {
-			o.pods[family] = nft.PodMatch{CIDR: prefix}
+		if _, twice := o.Pods[family]; !twice {
+			o.Pods[family] = nft.PodMatch{CIDR: prefix}
 		}
 	}
 	return true

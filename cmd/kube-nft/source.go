@@ -28,8 +28,8 @@ type feed struct {
 // newFeed connects the source that the options name with a tracker; changed is called when
 // there is something new.
 func (o *options) newFeed(t *tracker.Tracker, changed func(), log *zap.Logger) (*feed, error) {
-	if o.manifests != "" {
-		s := manifest.New(o.manifests, o.manifestOptions(changed, log))
+	if o.Manifests != "" {
+		s := manifest.New(o.Manifests, o.manifestOptions(changed, log))
 		return &feed{s, func(ctx context.Context) error { return s.Run(ctx, t) }}, nil
 	}
 	client, err := o.client()
@@ -42,8 +42,8 @@ func (o *options) newFeed(t *tracker.Tracker, changed func(), log *zap.Logger) (
 
 // load fills a tracker once.
 func (o *options) load(ctx context.Context, t *tracker.Tracker, log *zap.Logger) error {
-	if o.manifests != "" {
-		return manifest.Load(o.manifests, o.manifestOptions(nil, log), t)
+	if o.Manifests != "" {
+		return manifest.Load(o.Manifests, o.manifestOptions(nil, log), t)
 	}
 	client, err := o.client()
 	if err != nil {
@@ -53,7 +53,7 @@ func (o *options) load(ctx context.Context, t *tracker.Tracker, log *zap.Logger)
 }
 
 func (o *options) client() (kubernetes.Interface, error) {
-	config, err := o.connection.Config()
+	config, err := o.Connection.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -75,9 +75,10 @@ func (o *options) manifestOptions(changed func(), log *zap.Logger) manifest.Opti
 
 func (o *options) informerOptions(changed func(), log *zap.Logger) informer.Options {
 	return informer.Options{
-		NodeName: o.nodeName,
-		Changed:  changed,
-		Refused:  refused(log),
+		NodeName:  o.NodeName,
+		ProxyName: o.ServiceProxyName,
+		Changed:   changed,
+		Refused:   refused(log),
 		Reached: func(resource string, err error) {
 			if err != nil {
 				log.Warn("API server", zap.String("resource", resource), zap.Error(err))

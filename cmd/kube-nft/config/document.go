@@ -1,0 +1,118 @@
+package config
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
+	utiljson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// KubeNFTConfiguration is what kube-proxy's configuration has no field for. An empty field
+// counts as left out; the flag of the same name says what it means.
+type KubeNFTConfiguration struct {
+	metav1.TypeMeta `json:",inline"`
+
+	Manifests          string   `json:"manifests,omitempty"`
+	Master             string   `json:"master,omitempty"`
+	ServiceCIDRs       []string `json:"serviceCIDRs,omitempty"` // --service-cidr
+	ServiceProxyName   string   `json:"serviceProxyName,omitempty"`
+	LocalhostNodePorts bool     `json:"localhostNodePorts,omitempty"`
+	// MinSyncPeriod wins over nftables.minSyncPeriod, and can be 0s, for no pause at all.
+	MinSyncPeriod      *metav1.Duration `json:"minSyncPeriod,omitempty"`
+	AffinitySize       uint32           `json:"affinitySize,omitempty"`
+	ConnectionCounters bool             `json:"connectionCounters,omitempty"`
+	Takeover           string           `json:"takeover,omitempty"`
+	TableOwnership     string           `json:"tableOwnership,omitempty"`
+	LogLevel           string           `json:"logLevel,omitempty"`
+	LogFormat          string           `json:"logFormat,omitempty"`
+	// HealthzDisabled and MetricsDisabled stand for an empty address, which
+	// KubeProxyConfiguration takes for the default.
+	HealthzDisabled bool `json:"healthzDisabled,omitempty"`
+	MetricsDisabled bool `json:"metricsDisabled,omitempty"`
+}
+
+// The identities of the two kinds of documents.
+const (
+	proxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
+	proxyKind    = "KubeProxyConfiguration"
+	ownVersion   = "kube-nft.github.io/v1alpha1"
+	ownKind      = "KubeNFTConfiguration"
+)
+
+// A document is the content of a file.
+type document struct {
+	proxy proxyv1alpha1.KubeProxyConfiguration
+	own   KubeNFTConfiguration
+	// useless lists fields with a value that has no effect here, as "path value".
+	useless []string
+}
+
+// parse reads the documents of a file, which is named in errors.
+func parse(file string, content []byte) (*document, error) {
+	var d document
+	seen := make(map[string]bool)
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for {
+		part, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, &Error{Setting: file, Reason: oneLine(err)}
+		}
+		kind, err := d.add(file, part)
+		if err != nil {
+			return nil, err
+		}
+		if kind != "" && seen[kind] {
+			return nil, &Error{Setting: file, Reason: "it has two documents of kind " + kind + "; merge them"}
+		}
+		seen[kind] = true
+	}
+	if !seen[proxyKind] && !seen[ownKind] {
+		return nil, &Error{Setting: file, Reason: "it has no content; expected a document of kind " + proxyKind}
+	}
+	return &d, nil
+}
+
+// add reads one document and returns its kind, or nothing if it is empty.
+func (d *document) add(file string, part []byte) (kind string, err error) {
+	converted, err := yaml.YAMLToJSONStrict(part)
+	if err != nil {
+		return "", &Error{Setting: file, Reason: strings.TrimPrefix(oneLine(err), "error converting YAML to JSON: ")}
+	}
+	if string(converted) == "null" {
+		return "", nil
+	}
+	var tree any
+	if err := utiljson.UnmarshalCaseSensitivePreserveInts(converted, &tree); err != nil {
+		return "", &Error{Setting: file, Reason: oneLine(err)}
+	}
+	top, _ := tree.(map[string]any)
+	version, _ := top["apiVersion"].(string)
+	kind, _ = top["kind"].(string)
+	s := section{file: file, tree: top}
+	switch {
+	case version == proxyVersion && kind == proxyKind:
+		s.into = &d.proxy
+		d.useless = uselessFields(top)
+	case version == ownVersion && kind == ownKind:
+		s.into = &d.own
+	default:
+		return "", &Error{Setting: file, Reason: fmt.Sprintf("it has kind %q of apiVersion %q; expected %s of %s or %s of %s", kind, version, proxyKind, proxyVersion, ownKind, ownVersion)}
+	}
+	return kind, s.decode(converted)
+}
+
+// oneLine returns the text of err without line breaks.
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}
