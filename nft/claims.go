@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -50,13 +49,16 @@ type claim struct {
 // the API server gave it to, whoever else lists that address; otherwise the older Service
 // wins.
 func (c claim) compare(d claim) int {
-	p, q := c.port.current, d.port.current
-	return cmp.Or(
-		compareBool(d.kind == clusterIP, c.kind == clusterIP),
-		p.Created.Compare(q.Created),
-		cmp.Compare(p.UID, q.UID),
-		p.ID.Compare(q.ID),
-	)
+	if c.kind == clusterIP != (d.kind == clusterIP) {
+		return compareBool(d.kind == clusterIP, c.kind == clusterIP)
+	}
+	switch p, q := c.port.current, d.port.current; {
+	case p.Older(q):
+		return -1
+	case q.Older(p):
+		return 1
+	}
+	return 0
 }
 
 func compareBool(a, b bool) int {

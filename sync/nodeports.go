@@ -20,7 +20,8 @@ type NodePortAddresses struct {
 // ParseNodePortAddresses reads the entries of --nodeport-addresses: the keyword primary for
 // the Node's own addresses, the keyword all, and CIDRs. No entry at all means primary; in a
 // list without primary, a family without an entry is served at all addresses, as it is by
-// a prefix of length 0.
+// a prefix of length 0. Loopback addresses, which the keyword localhost stands for, count as
+// entries but are never served this way.
 func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 	a := NodePortAddresses{all: make(map[tracker.Family]bool)}
 	named := make(map[tracker.Family]bool)
@@ -30,10 +31,12 @@ func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 			a.primary = true
 		case "all":
 			a.all[tracker.IPv4], a.all[tracker.IPv6] = true, true
+		case "localhost":
+			named[tracker.IPv4], named[tracker.IPv6] = true, true
 		default:
 			prefix, err := netip.ParsePrefix(entry)
 			if err != nil {
-				return a, fmt.Errorf("%q is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary and all", entry)
+				return a, fmt.Errorf("%q is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary, localhost and all", entry)
 			}
 			family := tracker.FamilyOf(prefix.Addr())
 			named[family] = true

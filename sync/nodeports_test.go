@@ -33,6 +33,8 @@ func TestNodePortAddresses(t *testing.T) {
 		{"zero length", []string{"0.0.0.0/0", "fd01::/16"}, addrs("fd01::2"), []tracker.Family{tracker.IPv4}},
 		{"matches nothing", []string{"172.16.0.0/12", "fd09::/16"}, nil, nil},
 		{"loopback is left out", []string{"127.0.0.0/8", "fd01::/16"}, addrs("fd01::2"), nil},
+		{"localhost alone", []string{"localhost"}, nil, nil},
+		{"localhost and primary", []string{"localhost", "primary"}, addrs("192.168.0.2", "fd00::2"), nil},
 		{"primary and a range", []string{"primary", "10.0.0.0/8"}, addrs("10.0.0.7", "192.168.0.2", "fd00::2"), nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -54,7 +56,7 @@ func TestNodePortAddresses(t *testing.T) {
 
 func TestNodePortAddressesRefused(t *testing.T) {
 	_, err := ParseNodePortAddresses([]string{"192.168.0.2"})
-	want := `"192.168.0.2" is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary and all`
+	want := `"192.168.0.2" is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary, localhost and all`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

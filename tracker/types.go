@@ -157,6 +157,11 @@ type ServicePort struct {
 	LocalReady          int
 }
 
+// Older reports whether p takes precedence over q where both claim one frontend.
+func (p *ServicePort) Older(q *ServicePort) bool {
+	return cmp.Or(p.Created.Compare(q.Created), cmp.Compare(p.UID, q.UID), p.ID.Compare(q.ID)) < 0
+}
+
 // External reports whether the port can be reached at more than its cluster IP.
 func (p *ServicePort) External() bool {
 	return p.NodePort != 0 || len(p.LoadBalancers) > 0 || len(p.ExternalIPs) > 0

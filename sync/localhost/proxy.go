@@ -1,0 +1,229 @@
+package localhost
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// dialTimeout bounds the attempt to reach one endpoint, and attempts how many are tried.
+const (
+	dialTimeout = 5 * time.Second
+	attempts    = 3
+)
+
+// A Proxy serves TCP node ports at [::1]. Make it with NewProxy.
+type Proxy struct {
+	ctx context.Context
+	log *zap.Logger
+
+	// Apply's goroutine owns these.
+	numbers map[tracker.PortID]uint16 // the node port of each Service port that has one
+	claims  map[uint16]map[tracker.PortID]*tracker.ServicePort
+	servers map[uint16]*server
+}
+
+// NewProxy returns a Proxy without node ports. When ctx ends, so do its listeners and
+// connections.
+func NewProxy(ctx context.Context, log *zap.Logger) *Proxy {
+	return &Proxy{
+		ctx: ctx, log: log,
+		numbers: make(map[tracker.PortID]uint16),
+		claims:  make(map[uint16]map[tracker.PortID]*tracker.ServicePort),
+		servers: make(map[uint16]*server),
+	}
+}
+
+// Apply takes in what a commit changed. Connections that are under way go on. It must not
+// be called from two goroutines at a time.
+func (p *Proxy) Apply(delta tracker.Delta) {
+	touched := make(map[uint16]bool)
+	for id := range delta.Removed {
+		p.set(id, nil, touched)
+	}
+	for id, port := range delta.Changed {
+		p.set(id, port, touched)
+	}
+	for number := range touched {
+		p.serve(number, p.owner(number))
+	}
+}
+
+// set remembers the value of a Service port if it has a node port that is served here.
+func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[uint16]bool) {
+	if id.Protocol != tracker.TCP || id.Family != tracker.IPv6 {
+		return
+	}
+	if number, ok := p.numbers[id]; ok {
+		touched[number] = true
+		delete(p.numbers, id)
+		delete(p.claims[number], id)
+	}
+	if port == nil || port.NodePort == 0 {
+		return
+	}
+	touched[port.NodePort] = true
+	p.numbers[id] = port.NodePort
+	if p.claims[port.NodePort] == nil {
+		p.claims[port.NodePort] = make(map[tracker.PortID]*tracker.ServicePort)
+	}
+	p.claims[port.NodePort][id] = port
+}
+
+// owner is the Service port that has a node port: as in the ruleset, the oldest.
+func (p *Proxy) owner(number uint16) (oldest *tracker.ServicePort) {
+	for _, port := range p.claims[number] {
+		if oldest == nil || port.Older(oldest) {
+			oldest = port
+		}
+	}
+	if oldest == nil {
+		delete(p.claims, number)
+	}
+	return oldest
+}
+
+// serve starts, changes or stops the server of a node port.
+func (p *Proxy) serve(number uint16, port *tracker.ServicePort) {
+	s := p.servers[number]
+	if port == nil || len(port.Cluster) == 0 {
+		if s != nil {
+			s.stop()
+			delete(p.servers, number)
+		}
+		return
+	}
+	if s == nil {
+		ctx, stop := context.WithCancel(p.ctx)
+		s = &server{log: p.log, number: number, stop: stop}
+		p.servers[number] = s
+		go s.run(ctx, p.ctx)
+	}
+	s.set(port)
+}
+
+// A server listens on one node port.
+type server struct {
+	log    *zap.Logger
+	number uint16
+	stop   context.CancelFunc
+
+	mu     sync.Mutex
+	port   *tracker.ServicePort
+	pinned netip.AddrPort // where session affinity keeps the node, until expires
+	until  time.Time
+}
+
+func (s *server) set(port *tracker.ServicePort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.port = port
+}
+
+// listenRetry is the pause before a node port that is in use is tried again.
+const listenRetry = 5 * time.Second
+
+// run accepts until ctx ends; connections last until node ends.
+func (s *server) run(ctx, node context.Context) {
+	for ctx.Err() == nil {
+		if err := s.listen(ctx, node); err != nil && ctx.Err() == nil {
+			s.log.Warn("node port is not served at [::1]", zap.Uint16("node_port", s.number), zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenRetry):
+		}
+	}
+}
+
+func (s *server) listen(ctx, node context.Context) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), s.number).String())
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		go s.forward(node, conn.(*net.TCPConn))
+	}
+}
+
+// forward connects a client to an endpoint and copies until both are done.
+func (s *server) forward(ctx context.Context, client *net.TCPConn) {
+	defer client.Close()
+	endpoint, err := s.dial(ctx)
+	if err != nil {
+		s.log.Warn("no endpoint answers", zap.Uint16("node_port", s.number), zap.Error(err))
+		client.SetLinger(0) // a reset, as a refused connection gets
+		return
+	}
+	defer endpoint.Close()
+	defer context.AfterFunc(ctx, func() { client.Close(); endpoint.Close() })()
+	var copying sync.WaitGroup
+	copying.Go(func() { pour(endpoint, client) })
+	copying.Go(func() { pour(client, endpoint) })
+	copying.Wait()
+}
+
+// pour copies until from has no more, and says so to the other side.
+func pour(to, from *net.TCPConn) {
+	if _, err := io.Copy(to, from); err != nil {
+		to.SetLinger(0)
+		to.Close()
+		return
+	}
+	to.CloseWrite()
+}
+
+// dial connects to the endpoint that the node is pinned to, or to one at random, and to
+// others if that does not answer.
+func (s *server) dial(ctx context.Context) (*net.TCPConn, error) {
+	var errs []error
+	for _, ep := range s.candidates(time.Now()) {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		conn, err := dialer.DialContext(ctx, "tcp6", ep.String())
+		if err == nil {
+			s.pin(ep, time.Now())
+			return conn.(*net.TCPConn), nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// candidates lists the endpoints to try, in order.
+func (s *server) candidates(now time.Time) []netip.AddrPort {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]netip.AddrPort, 0, attempts)
+	for _, i := range rand.Perm(len(s.port.Cluster)) {
+		ep := s.port.Cluster[i]
+		switch {
+		case ep == s.pinned && now.Before(s.until):
+			list = append([]netip.AddrPort{ep}, list...)
+		default:
+			list = append(list, ep)
+		}
+	}
+	return list[:min(attempts, len(list))]
+}
+
+// pin remembers where the node's connection went, if the Service asks for that.
+func (s *server) pin(ep netip.AddrPort, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pinned, s.until = ep, now.Add(s.port.Affinity)
+}

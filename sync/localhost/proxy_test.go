@@ -1,0 +1,188 @@
+package localhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// endpoint starts a server that answers what it is sent with its name before it.
+func endpoint(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	listener, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skipf("no IPv6 loopback: %v", err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				text, _ := io.ReadAll(conn)
+				fmt.Fprintf(conn, "%s: %s", name, text)
+			}()
+		}
+	}()
+	return listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// freePort returns a port at which nothing listens.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	listener, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skipf("no IPv6 loopback: %v", err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+func servicePort(name string, nodePort uint16, endpoints ...netip.AddrPort) *tracker.ServicePort {
+	return &tracker.ServicePort{
+		ID:       tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.IPv6},
+		UID:      name,
+		NodePort: nodePort,
+		Cluster:  endpoints,
+	}
+}
+
+func changed(ports ...*tracker.ServicePort) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for _, port := range ports {
+		delta.Changed[port.ID] = port
+	}
+	return delta
+}
+
+// ask sends a text to a node port and returns the answer; it goes through both halves of
+// the connection.
+func ask(t *testing.T, nodePort uint16) (string, error) {
+	t.Helper()
+	conn, err := net.Dial("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), nodePort).String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		return "", err
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	return string(answer), err
+}
+
+// eventually asks until the answer is as wanted: listeners start and stop on their own.
+func eventually(t *testing.T, nodePort uint16, wanted func(string, error) bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		answer, err := ask(t, nodePort)
+		if wanted(answer, err) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still %q, %v", answer, err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func refusedConnection(_ string, err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+func answers(want string) func(string, error) bool {
+	return func(answer string, err error) bool { return err == nil && answer == want }
+}
+
+func newProxy(t *testing.T) *Proxy {
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	return NewProxy(ctx, zap.NewNop())
+}
+
+func TestProxyFollowsItsService(t *testing.T) {
+	a, b, number := endpoint(t, "a"), endpoint(t, "b"), freePort(t)
+	p := newProxy(t)
+	p.Apply(changed(servicePort("web", number, a)))
+	eventually(t, number, answers("a: hello"))
+	p.Apply(changed(servicePort("web", number, b)))
+	eventually(t, number, answers("b: hello"))
+	p.Apply(changed(servicePort("web", number)))
+	eventually(t, number, refusedConnection)
+	p.Apply(changed(servicePort("web", number, a)))
+	eventually(t, number, answers("a: hello"))
+	p.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{servicePort("web", 0).ID: true}})
+	eventually(t, number, refusedConnection)
+}
+
+func TestProxyOlderServiceHasThePort(t *testing.T) {
+	a, b, number := endpoint(t, "a"), endpoint(t, "b"), freePort(t)
+	p := newProxy(t)
+	p.Apply(changed(servicePort("younger", number, b), servicePort("elder", number, a)))
+	eventually(t, number, answers("a: hello"))
+	p.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{servicePort("elder", 0).ID: true}})
+	eventually(t, number, answers("b: hello"))
+}
+
+func TestProxyKeepsToOneEndpointWithAffinity(t *testing.T) {
+	number := freePort(t)
+	port := servicePort("web", number, endpoint(t, "a"), endpoint(t, "b"), endpoint(t, "c"))
+	port.Affinity = time.Hour
+	p := newProxy(t)
+	p.Apply(changed(port))
+	var first string
+	eventually(t, number, func(answer string, err error) bool { first = answer; return err == nil })
+	for range 30 {
+		if answer, err := ask(t, number); err != nil || answer != first {
+			t.Fatalf("%q, %v after %q", answer, err, first)
+		}
+	}
+}
+
+func TestProxyTriesAnotherEndpoint(t *testing.T) {
+	number := freePort(t)
+	dead := netip.AddrPortFrom(netip.IPv6Loopback(), freePort(t))
+	p := newProxy(t)
+	p.Apply(changed(servicePort("web", number, dead, endpoint(t, "a"))))
+	for range 20 {
+		eventually(t, number, answers("a: hello"))
+	}
+}
+
+func TestRoute(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, routeLocalnet)
+	_, err := Route(root)
+	want := "node ports at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet=1: open " + path + ": no such file or directory; set it on the host"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{true, false} {
+		if changed, err := Route(root); changed != want || err != nil {
+			t.Errorf("changed %v, %v; want %v", changed, err, want)
+		}
+	}
+}
