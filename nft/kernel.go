@@ -80,7 +80,9 @@ func (k *Kernel) commit(b *Batch, s scope) error {
 	if err := k.reserve(len(x.buf)); err != nil {
 		return fmt.Errorf("enlarge the send buffer: %w", err)
 	}
-	k.traffic.add(x)
+	if s.table == TableName { // and not a probe
+		k.traffic.add(x)
+	}
 	if err := k.send(x.buf); err != nil {
 		return &BatchError{Bytes: len(x.buf), Err: err}
 	}

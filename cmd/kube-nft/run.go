@@ -25,11 +25,16 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	}
 	defer d.kernel.Close()
 	d.tracker = tracker.New(o.trackerConfig())
-	if d.feed, err = o.newFeed(d.tracker, d.changed.Raise, d.log); err != nil {
-		return err
-	}
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
+	if d.monitor, err = newMonitor(working, o, d.tracker, d.families, d.log); err != nil {
+		return err
+	}
+	defer d.monitor.close()
+	if d.feed, err = o.newFeed(d.tracker, d.queue, d.monitor.refused, d.log); err != nil {
+		return err
+	}
+	d.monitor.run(working, group)
 	group.Go(func() error { return d.feed.run(working) })
 	group.Go(func() error { return d.sync(working) })
 	group.Go(func() error { return o.followConfig(working, d.log) })
@@ -57,6 +62,7 @@ type daemon struct {
 	families []nft.Family
 	tracker  *tracker.Tracker
 	feed     *feed
+	monitor  *monitor
 	changed  proxysync.Signal
 	group    *errgroup.Group
 }
@@ -91,12 +97,15 @@ func (d *daemon) sync(ctx context.Context) error {
 	if d.options.PodsFromNode && !d.waitPodCIDRs(ctx) {
 		return nil
 	}
-	loop := proxysync.New(d.tracker, nft.NewRuleset(d.options.rulesetConfig(d.families)), d.kernel, proxysync.Options{
+	settings := proxysync.Options{
 		MinInterval: d.options.MinSyncPeriod,
 		Changed:     d.changed,
 		NodePorts:   d.options.NodePorts,
 		Log:         d.log,
-	})
+	}
+	ruleset := nft.NewRuleset(d.options.rulesetConfig(d.families))
+	d.monitor.watch(&settings, ruleset, d.kernel)
+	loop := proxysync.New(d.tracker, ruleset, d.kernel, settings)
 	if table, err := conntrack.Open(); err != nil {
 		d.log.Warn("stale connections will not be removed", zap.Error(err))
 	} else {
@@ -111,7 +120,14 @@ func (d *daemon) sync(ctx context.Context) error {
 		loop.SetAddresses(addrs)
 		d.group.Go(func() error { return proxysync.FollowAddresses(ctx, loop.SetAddresses, d.log) })
 	}
+	d.monitor.start()
 	return loop.Run(ctx)
+}
+
+// queue says that the source has something new.
+func (d *daemon) queue() {
+	d.monitor.queued()
+	d.changed.Raise()
 }
 
 // patience is how long something is waited for before the log says so, again and again.

@@ -26,30 +26,30 @@ type feed struct {
 }
 
 // newFeed connects the source that the options name with a tracker; changed is called when
-// there is something new.
-func (o *options) newFeed(t *tracker.Tracker, changed func(), log *zap.Logger) (*feed, error) {
+// there is something new, note with each field that could not be used.
+func (o *options) newFeed(t *tracker.Tracker, changed func(), note func(error), log *zap.Logger) (*feed, error) {
 	if o.Manifests != "" {
-		s := manifest.New(o.Manifests, o.manifestOptions(changed, log))
+		s := manifest.New(o.Manifests, o.manifestOptions(changed, note, log))
 		return &feed{s, func(ctx context.Context) error { return s.Run(ctx, t) }}, nil
 	}
 	client, err := o.client()
 	if err != nil {
 		return nil, err
 	}
-	s := informer.New(client, o.informerOptions(changed, log))
+	s := informer.New(client, o.informerOptions(changed, note, log))
 	return &feed{s, func(ctx context.Context) error { return s.Run(ctx, t) }}, nil
 }
 
 // load fills a tracker once.
 func (o *options) load(ctx context.Context, t *tracker.Tracker, log *zap.Logger) error {
 	if o.Manifests != "" {
-		return manifest.Load(o.Manifests, o.manifestOptions(nil, log), t)
+		return manifest.Load(o.Manifests, o.manifestOptions(nil, nil, log), t)
 	}
 	client, err := o.client()
 	if err != nil {
 		return err
 	}
-	return informer.Load(ctx, client, o.informerOptions(nil, log), t)
+	return informer.Load(ctx, client, o.informerOptions(nil, nil, log), t)
 }
 
 func (o *options) client() (kubernetes.Interface, error) {
@@ -64,21 +64,21 @@ func (o *options) client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-func (o *options) manifestOptions(changed func(), log *zap.Logger) manifest.Options {
+func (o *options) manifestOptions(changed func(), note func(error), log *zap.Logger) manifest.Options {
 	return manifest.Options{
 		Changed: changed,
-		Refused: refused(log),
+		Refused: refused(log, note),
 		Problem: func(err error) { log.Error("manifest", zap.Error(err)) },
 		Notice:  func(text string) { log.Warn("manifest", zap.String("notice", text)) },
 	}
 }
 
-func (o *options) informerOptions(changed func(), log *zap.Logger) informer.Options {
+func (o *options) informerOptions(changed func(), note func(error), log *zap.Logger) informer.Options {
 	return informer.Options{
 		NodeName:  o.NodeName,
 		ProxyName: o.ServiceProxyName,
 		Changed:   changed,
-		Refused:   refused(log),
+		Refused:   refused(log, note),
 		Reached: func(resource string, err error) {
 			if err != nil {
 				log.Warn("API server", zap.String("resource", resource), zap.Error(err))
@@ -89,11 +89,15 @@ func (o *options) informerOptions(changed func(), log *zap.Logger) informer.Opti
 	}
 }
 
-// refused logs each field of an object that could not be used.
-func refused(log *zap.Logger) func(error) {
+// refused logs each field of an object that could not be used, and calls note with it unless
+// that is nil.
+func refused(log *zap.Logger, note func(error)) func(error) {
 	return func(err error) {
 		for _, err := range unjoin(err) {
 			log.Warn("refused", zap.Error(err))
+			if note != nil {
+				note(err)
+			}
 		}
 	}
 }

@@ -1,0 +1,123 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Service names a Service in one family.
+type Service struct {
+	Namespace, Name string
+	Family          tracker.Family
+}
+
+func serviceOf(id tracker.PortID) Service { return Service{id.Namespace, id.Service, id.Family} }
+
+// String returns "namespace/name".
+func (s Service) String() string { return s.Namespace + "/" + s.Name }
+
+func (s Service) compare(other Service) int {
+	return cmp.Or(cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Name, other.Name),
+		cmp.Compare(s.Family, other.Family))
+}
+
+// A claim is a Service's wish for a health-check node port.
+type claim struct {
+	created time.Time
+	uid     string
+	port    uint16
+	ready   int // ready endpoints on this node
+}
+
+// before reports whether c of Service s is served rather than d of Service other, when both
+// have the same port: the older Service wins, then the smaller UID.
+func (c claim) before(s Service, d claim, other Service) bool {
+	return cmp.Or(c.created.Compare(d.created), cmp.Compare(c.uid, d.uid), s.compare(other)) < 0
+}
+
+// claims holds the Services with a health-check node port. All ports of a Service say the
+// same about it; the Service claims it while one of them is left.
+type claims struct {
+	ports    map[tracker.PortID]bool
+	count    map[Service]int // of its ports
+	services map[Service]claim
+}
+
+func newClaims() *claims {
+	return &claims{
+		ports:    make(map[tracker.PortID]bool),
+		count:    make(map[Service]int),
+		services: make(map[Service]claim),
+	}
+}
+
+// apply takes in what changed, and reports whether that concerns any claim. Removals come
+// first, as a Service may have renamed its ports.
+func (c *claims) apply(delta *tracker.Delta) (changed bool) {
+	for id := range delta.Removed {
+		changed = c.remove(id) || changed
+	}
+	for id, port := range delta.Changed {
+		if port.HealthCheckNodePort == 0 {
+			changed = c.remove(id) || changed
+		}
+	}
+	for id, port := range delta.Changed {
+		if port.HealthCheckNodePort != 0 {
+			c.put(id, port)
+			changed = true
+		}
+	}
+	return changed
+}
+
+func (c *claims) put(id tracker.PortID, port *tracker.ServicePort) {
+	service := serviceOf(id)
+	if !c.ports[id] {
+		c.ports[id] = true
+		c.count[service]++
+	}
+	c.services[service] = claim{created: port.Created, uid: port.UID, port: port.HealthCheckNodePort, ready: port.LocalReady}
+}
+
+func (c *claims) remove(id tracker.PortID) bool {
+	if !c.ports[id] {
+		return false
+	}
+	service := serviceOf(id)
+	delete(c.ports, id)
+	if c.count[service]--; c.count[service] == 0 {
+		delete(c.count, service)
+		delete(c.services, service)
+	}
+	return true
+}
+
+// A familyPort is a health-check node port in one family.
+type familyPort struct {
+	family tracker.Family
+	port   uint16
+}
+
+// winners returns who is served at each port, and for each other Service why it is not.
+func (c *claims) winners() (map[familyPort]Service, map[Service]error) {
+	won := make(map[familyPort]Service)
+	for service, claim := range c.services {
+		at := familyPort{service.Family, claim.port}
+		holder, taken := won[at]
+		if !taken || claim.before(service, c.services[holder], holder) {
+			won[at] = service
+		}
+	}
+	lost := make(map[Service]error)
+	for service, claim := range c.services {
+		if holder := won[familyPort{service.Family, claim.port}]; holder != service {
+			lost[service] = fmt.Errorf("health check node port %d (%s) belongs to Service %s, which is older; give Service %s another spec.healthCheckNodePort",
+				claim.port, service.Family, holder, service)
+		}
+	}
+	return won, lost
+}

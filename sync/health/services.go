@@ -1,0 +1,207 @@
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/sync/web"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// reopenInterval is the pause before a port that could not be opened is tried again.
+const reopenInterval = 5 * time.Second
+
+// Services answers on the health-check node ports of Services. Make it with NewServices;
+// Apply may be called while Run runs.
+type Services struct {
+	healthy func() bool
+	failed  func(Service, error)
+	log     *zap.Logger
+	wake    chan struct{}
+
+	mu        sync.Mutex
+	claims    *claims
+	addresses []netip.Addr
+
+	// The rest is owned by the goroutine of Run.
+	open     map[netip.AddrPort]*listener
+	reported map[Service]string // the problem that failed was told of last
+}
+
+// A listener is an open port of a Service.
+type listener struct {
+	service Service
+	server  *http.Server
+}
+
+// NewServices returns a Services without any. Healthy says whether the proxy works; failed
+// is called, on the goroutine of Run, with each new reason for which a port of a Service is
+// not served.
+func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logger) *Services {
+	return &Services{
+		healthy:  healthy,
+		failed:   failed,
+		log:      log,
+		wake:     make(chan struct{}, 1),
+		claims:   newClaims(),
+		open:     make(map[netip.AddrPort]*listener),
+		reported: make(map[Service]string),
+	}
+}
+
+// Apply takes in what a commit changed, and the addresses at which ports are served now: an
+// unspecified one stands for all of its family. It does not wait for ports to open.
+func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.claims.apply(delta)
+	if !changed && slices.Equal(s.addresses, addresses) {
+		return
+	}
+	s.addresses = addresses
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run opens and closes ports until ctx ends, and then closes them all.
+func (s *Services) Run(ctx context.Context) error {
+	defer s.reconcile(ctx, nil, nil)
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wake:
+		case <-retry:
+		}
+		retry = nil
+		wanted, problems := s.wanted()
+		if !s.reconcile(ctx, wanted, problems) {
+			retry = time.After(reopenInterval)
+		}
+	}
+}
+
+// wanted returns the ports that should be open, and the Services that have to do without.
+func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	won, lost := s.claims.winners()
+	ports := make(map[netip.AddrPort]Service, len(won)*len(s.addresses))
+	for at, service := range won {
+		for _, addr := range s.addresses {
+			if tracker.FamilyOf(addr) == at.family {
+				ports[netip.AddrPortFrom(addr, at.port)] = service
+			}
+		}
+	}
+	return ports, lost
+}
+
+// reconcile makes exactly the wanted ports open, and reports whether it could. Closing comes
+// first: a port may pass from one Service to another, or from one address to all.
+func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Service, problems map[Service]error) (done bool) {
+	for at, l := range s.open {
+		if service, ok := wanted[at]; !ok || service != l.service {
+			l.server.Close()
+			delete(s.open, at)
+		}
+	}
+	done = true
+	for _, at := range slices.SortedFunc(maps.Keys(wanted), netip.AddrPort.Compare) {
+		if s.open[at] != nil {
+			continue
+		}
+		if err := s.listen(ctx, at, wanted[at]); err != nil {
+			problems[wanted[at]], done = err, false
+		}
+	}
+	s.report(problems)
+	return done
+}
+
+// report tells of the problems that are new.
+func (s *Services) report(problems map[Service]error) {
+	for service := range s.reported {
+		if problems[service] == nil {
+			delete(s.reported, service)
+		}
+	}
+	for service, err := range problems {
+		if text := err.Error(); s.reported[service] != text {
+			s.reported[service] = text
+			s.failed(service, err)
+		}
+	}
+}
+
+// listen opens a port. Of the two families, each has its own: a wildcard of IPv6 does not
+// take IPv4 along.
+func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Service) error {
+	network := "tcp4"
+	if at.Addr().Is6() {
+		network = "tcp6"
+	}
+	socket, err := new(net.ListenConfig).Listen(ctx, network, at.String())
+	if err != nil {
+		return fmt.Errorf("health check of Service %s: %w; it is tried again every %s", service, err, reopenInterval)
+	}
+	server := web.NewServer(&answer{services: s, service: service}, s.log)
+	s.open[at] = &listener{service: service, server: server}
+	go server.Serve(socket) // ends with Close; a connection that fails is the client's affair
+	return nil
+}
+
+// ready returns the number of ready endpoints that a Service has on this node.
+func (s *Services) ready(service Service) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims.services[service].ready
+}
+
+// An answer is what a load balancer gets at the health-check node port of a Service.
+type answer struct {
+	services *Services
+	service  Service
+}
+
+// A serviceReport is the body, with kube-proxy's fields.
+type serviceReport struct {
+	Service struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"service"`
+	LocalEndpoints int  `json:"localEndpoints"`
+	ProxyHealthy   bool `json:"serviceProxyHealthy"`
+}
+
+// ServeHTTP answers any request: 200 if the Service has a ready endpoint on this node and the
+// proxy works, else 503.
+func (a *answer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	r := serviceReport{LocalEndpoints: a.services.ready(a.service), ProxyHealthy: a.services.healthy()}
+	r.Service.Namespace, r.Service.Name = a.service.Namespace, a.service.Name
+	body, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	code := http.StatusServiceUnavailable
+	if r.LocalEndpoints > 0 && r.ProxyHealthy {
+		code = http.StatusOK
+	}
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(r.LocalEndpoints))
+	writeAnswer(w, code, "application/json", body)
+}

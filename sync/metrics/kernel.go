@@ -1,0 +1,88 @@
+package metrics
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Kernel is what a scrape asks of nf_tables. It is used by one goroutine at a time; a
+// *nft.Kernel of its own will do.
+type Kernel interface {
+	AffinityUsage(ctx context.Context, f nft.Family, limit int) (map[string]nft.Usage, error)
+	Generation(context.Context) (uint32, error)
+}
+
+const (
+	// kernelTimeout bounds the questions of one scrape.
+	kernelTimeout = 5 * time.Second
+	// affinityLimit is how many affinity entries are read at most where the kernel does not
+	// count them: about a tenth of a second.
+	affinityLimit = 100_000
+)
+
+// A kernelCollector shows the state of nf_tables at the time of a scrape. What cannot be
+// read is left out, and counted.
+type kernelCollector struct {
+	families []tracker.Family
+
+	mu     sync.Mutex
+	kernel Kernel
+	failed float64
+}
+
+var (
+	generationDesc = prometheus.NewDesc("kube_nft_nftables_generation",
+		"Number of the last commit to nf_tables in this network namespace, by anybody.", nil, nil)
+	affinityDesc = prometheus.NewDesc("kube_nft_affinity_entries",
+		"Clients that affinity maps remember.", []string{labelFamily}, nil)
+	fillDesc = prometheus.NewDesc("kube_nft_affinity_fill_ratio",
+		"Fill of the fullest affinity map, 0 to 1. A full map remembers no further clients.", []string{labelFamily}, nil)
+	failedDesc = prometheus.NewDesc("kube_nft_scrape_failures_total",
+		"Questions to nf_tables that a scrape could not get answered.", nil, nil)
+)
+
+func (c *kernelCollector) Describe(descs chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{generationDesc, affinityDesc, fillDesc, failedDesc} {
+		descs <- desc
+	}
+}
+
+func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), kernelTimeout)
+	defer cancel()
+	if generation, err := c.kernel.Generation(ctx); err == nil {
+		metrics <- prometheus.MustNewConstMetric(generationDesc, prometheus.GaugeValue, float64(generation))
+	} else {
+		c.failed++
+	}
+	for _, family := range c.families {
+		usage, err := c.kernel.AffinityUsage(ctx, nft.Family(family), affinityLimit)
+		if err != nil {
+			c.failed++
+			continue
+		}
+		entries, fill := sum(usage)
+		metrics <- prometheus.MustNewConstMetric(affinityDesc, prometheus.GaugeValue, entries, family.String())
+		metrics <- prometheus.MustNewConstMetric(fillDesc, prometheus.GaugeValue, fill, family.String())
+	}
+	metrics <- prometheus.MustNewConstMetric(failedDesc, prometheus.CounterValue, c.failed)
+}
+
+// sum returns the number of entries of all maps, and how full the fullest is.
+func sum(usage map[string]nft.Usage) (entries, fill float64) {
+	for _, u := range usage {
+		entries += float64(u.Count)
+		if u.Size > 0 {
+			fill = max(fill, float64(u.Count)/float64(u.Size))
+		}
+	}
+	return entries, fill
+}

@@ -1,0 +1,115 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kube-nft/kube-nft/nft"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// objectMetrics are about Kubernetes objects and what has been made of them.
+type objectMetrics struct {
+	noLocal   *prometheus.GaugeVec
+	elements  *prometheus.GaugeVec
+	refused   *prometheus.CounterVec
+	conflicts prometheus.Gauge
+	healthy   prometheus.Counter
+
+	without map[tracker.PortID]lacking // ports that are in noLocal
+}
+
+// lacking says for which of its policies a port has endpoints on other nodes only.
+type lacking struct{ internal, external bool }
+
+// refusable are the kinds of objects of which a field can be refused.
+var refusable = []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"}
+
+func newObjectMetrics(families []tracker.Family) *objectMetrics {
+	o := &objectMetrics{
+		noLocal: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+			Help: "Service ports with traffic policy Local that have endpoints, but none on this node.",
+		}, []string{labelPolicy, labelFamily}),
+		elements: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kube_nft_elements",
+			Help: "Elements of each nftables set and map as of the last commit. Affinity maps, which packets fill, are not among them.",
+		}, []string{labelSet, labelFamily}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kube_nft_refused_fields_total",
+			Help: "Fields of Kubernetes objects that could not be used, by kind of object; counted each time that the object is read.",
+		}, []string{labelKind}),
+		conflicts: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kube_nft_conflicts",
+			Help: "Frontends that a Service asks for and does not get, because another Service has them.",
+		}),
+		healthy: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kube_nft_health_check_failures_total",
+			Help: "Failures to serve the health-check node port of a Service.",
+		}),
+		without: make(map[tracker.PortID]lacking),
+	}
+	for _, kind := range refusable {
+		o.refused.WithLabelValues(kind)
+	}
+	for _, family := range families {
+		o.noLocal.WithLabelValues("internal", family.String())
+		o.noLocal.WithLabelValues("external", family.String())
+	}
+	return o
+}
+
+func (o *objectMetrics) register(registry *prometheus.Registry) {
+	registry.MustRegister(o.noLocal, o.elements, o.refused, o.conflicts, o.healthy)
+}
+
+// Refused counts a field of an object of that kind that could not be used.
+func (m *Metrics) Refused(kind string) { m.objects.refused.WithLabelValues(kind).Inc() }
+
+// HealthCheckFailed counts a health-check node port that is not served.
+func (m *Metrics) HealthCheckFailed() { m.objects.healthy.Inc() }
+
+func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[string]int) {
+	o.conflicts.Set(float64(r.Standing))
+	for family, sets := range lengths {
+		for name, n := range sets {
+			o.elements.WithLabelValues(name, tracker.Family(family).String()).Set(float64(n))
+		}
+	}
+	for id := range r.Delta.Removed {
+		o.setLacking(id, lacking{})
+	}
+	for id, port := range r.Delta.Changed {
+		o.setLacking(id, lackingOf(port))
+	}
+}
+
+func lackingOf(p *tracker.ServicePort) lacking {
+	none := p.HasEndpoints && len(p.Local) == 0
+	return lacking{internal: none && p.InternalLocal, external: none && p.ExternalLocal}
+}
+
+// setLacking counts a port as what it is now instead of what it was.
+func (o *objectMetrics) setLacking(id tracker.PortID, now lacking) {
+	was := o.without[id]
+	family := id.Family.String()
+	o.noLocal.WithLabelValues("internal", family).Add(difference(was.internal, now.internal))
+	o.noLocal.WithLabelValues("external", family).Add(difference(was.external, now.external))
+	if now == (lacking{}) {
+		delete(o.without, id)
+		return
+	}
+	o.without[id] = now
+}
+
+// difference is what a count changes by when something was or was not counted, and now is or
+// is not.
+func difference(was, now bool) float64 {
+	switch {
+	case was == now:
+		return 0
+	case now:
+		return 1
+	}
+	return -1
+}
