@@ -2,13 +2,18 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin/kube-nft
-# Debian packages that the tests need: nft and iptables to compare with, conntrack and ip to look.
-PACKAGES := nftables iptables iproute2 conntrack
+# Debian packages that the tests need: nft, iptables and ipset to compare with, conntrack and
+# ip to look, a C compiler for the race detector. The image is built with buildah.
+PACKAGES := nftables iptables ipset iproute2 conntrack gcc libc6-dev
+IMAGE_PACKAGES := buildah
+# Flags for go test; .ci/run passes -v to see what was skipped.
+TESTFLAGS ?=
 FUZZTIME ?= 10s
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build run test test-unit test-kernel golden fuzz bench lint image packages
+.PHONY: help build run test test-unit test-kernel golden fuzz bench lint image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,19 +24,27 @@ build: ## build the static binary bin/kube-nft
 run: build ## show it at work: namespaces, traffic, a change, clean up (root)
 	$(GO) run ./integration/demo -binary $(BIN) -manifests deploy/examples
 
-packages: ## install the Debian packages that the tests need (root)
-	@for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing+=" $$p"; done; \
-	if [ -n "$$missing" ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+# install PACKAGE...: those that are not installed yet.
+define install
+@for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing+=" $$p"; done; \
+if [ -n "$$missing" ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+endef
+
+packages:
+	$(call install,$(PACKAGES))
+
+image-packages:
+	$(call install,$(IMAGE_PACKAGES))
 
 test: packages lint ## everything: unit, golden, kernel and packet tests (root)
-	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test ./...
+	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test $(TESTFLAGS) ./...
 	CGO_ENABLED=1 $(GO) test -race -short ./tracker/... ./sync/...
 
 test-unit: ## what needs neither root nor nft nor a network
 	$(GO) test -short ./tracker/... ./nft/... ./sync/... ./conntrack/... ./cmd/...
 
 test-kernel: packages ## kernel and packet tests alone (root)
-	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test -run 'Kernel|Cases|Packets' ./nft/... ./conntrack/... ./integration/...
+	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test $(TESTFLAGS) -run 'Kernel|Cases|Packets' ./nft/... ./conntrack/... ./integration/...
 
 golden: ## rewrite the golden dry runs; review the difference
 	$(GO) test ./integration -run Golden -update
@@ -49,7 +62,10 @@ bench: ## benchmarks, in the format that benchstat reads (root)
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	$(GO) vet ./...
-	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+	$(GO) run $(STATICCHECK) ./...
 
 image: ## build the container image with docker, podman or buildah
 	./deploy/image.sh
+
+image-test: image-packages ## build the image without a registry and run it (root, Debian)
+	./deploy/image-test.sh
