@@ -43,6 +43,7 @@ var importRules = map[string]importRule{
 	"tracker/manifest": {Below: true, Ours: []string{"tracker"}, Foreign: []string{kubernetesTypes, kubernetesMeta, "sigs.k8s.io/", system}},
 	"nft":              {Ours: []string{"tracker"}, Foreign: []string{netlinkSockets, "github.com/google/nftables", system}},
 	"nft/legacy":       {Ours: []string{"nft"}, Foreign: []string{netlinkSockets, rtnetlink, system}},
+	"nft/migrate":      {Ours: []string{"tracker", "nft", "nft/legacy"}, Foreign: []string{system}},
 	"conntrack":        {Ours: []string{"tracker"}, Foreign: []string{netlinkSockets, system}},
 	"sync":             {Below: true, Ours: []string{"tracker", "nft", "conntrack"}, Foreign: []string{zap, rtnetlink, system, "github.com/prometheus/", kubernetesTypes, kubernetesMeta, "k8s.io/client-go/"}},
 	"cmd":              {Below: true, Ours: []string{"tracker", "tracker/*", "tracker/manifest/*", "nft/*", "sync/*", "nft", "conntrack", "sync"}, Foreign: []string{"k8s.io/", "sigs.k8s.io/", zap, system, "github.com/spf13/", "github.com/prometheus/", "golang.org/x/sync/"}},

@@ -24,6 +24,9 @@ func (a Action) String() string {
 // fill sets what the part contains from a removal and the ruleset that it is for.
 func (p *Part) fill(rs ruleset, r removal) {
 	for _, c := range rs.chains {
+		if c.drops {
+			p.Drops = append(p.Drops, c.name)
+		}
 		f, ours := r.fates[c.name]
 		switch {
 		case ours && f == leaves:

@@ -39,6 +39,9 @@ type blobChain struct {
 // rules returns the entries but for the last, which iptables does not show.
 func (c *blobChain) rules() []entry { return c.entries[:len(c.entries)-1] }
 
+// policy returns the last entry, which of a base chain is its policy.
+func (c *blobChain) policy() entry { return c.entries[len(c.entries)-1] }
+
 // decodeBlob cuts the rules of a table into chains. It refuses whatever it could not write
 // back: nothing but iptables programs has ever written other forms.
 func decodeBlob(l *layout, hooks hookTable, data []byte) (*blob, error) {
@@ -203,7 +206,7 @@ func (b *blob) resolveEntry(e *entry, starts map[int]int, chains map[int]string)
 func (b *blob) ruleset(table string) ruleset {
 	rs := ruleset{table: table}
 	for _, c := range b.chains {
-		out := chain{name: c.name, base: c.hook >= 0}
+		out := chain{name: c.name, base: c.hook >= 0, drops: c.hook >= 0 && c.policy().drops(b.layout)}
 		for _, e := range c.rules() {
 			out.rules = append(out.rules, e.summary(b.layout))
 		}

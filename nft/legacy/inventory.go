@@ -33,6 +33,8 @@ type Part struct {
 	Jumps   []Jump   `json:"jumps"`   // to be removed from chains that stay
 	Blocked []Jump   `json:"blocked"` // foreign rules for which chains of kube-proxy's stay
 	Foreign int      `json:"foreignRules"`
+	// Drops are the base chains that drop what no rule accepts.
+	Drops []string `json:"drops,omitempty"`
 
 	Sets    []Set    `json:"sets,omitempty"`    // of an nf_tables table, or ipsets
 	Device  string   `json:"device,omitempty"`  // kube-ipvs0

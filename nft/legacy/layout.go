@@ -77,6 +77,16 @@ func (e entry) verdict(l *layout) (off int, ok bool) {
 	return off + extensionHeader, ok
 }
 
+// verdictDrop is NF_DROP.
+const verdictDrop = 0
+
+// drops reports whether the rule's verdict is to drop, which the kernel writes as -1 less
+// than NF_DROP.
+func (e entry) drops(l *layout) bool {
+	at, ok := e.verdict(l)
+	return ok && int32(binary.NativeEndian.Uint32(e.data[at:])) == -verdictDrop-1
+}
+
 // text returns the string at the start of data, which ends with a zero or after n bytes.
 func text(data []byte, n int) string {
 	s, _, _ := bytes.Cut(data[:min(n, len(data))], []byte{0})

@@ -137,7 +137,7 @@ func (t *nfTable) readChains(c *netlink.Conn) (use map[string]uint32, err error)
 			return err
 		}
 		use[found.name] = found.use
-		t.rules.chains = append(t.rules.chains, chain{name: found.name, base: found.base})
+		t.rules.chains = append(t.rules.chains, chain{name: found.name, base: found.base, drops: found.drops})
 		t.chains++
 		return nil
 	})

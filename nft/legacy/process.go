@@ -19,8 +19,16 @@ type Process struct {
 }
 
 // Processes lists the live kube-proxies under root, a mounted proc file system that shows
-// the node's processes. Processes that end meanwhile are left out.
-func Processes(root string) (list []Process, err error) {
+// the node's processes. Processes that end meanwhile are left out, and so are those that are
+// known to be in another network namespace: they are another node's.
+func Processes(root string) ([]Process, error) { return scan(root, newProcess) }
+
+// Daemons lists the live kube-nft daemons in the same way, without the calling process. Its
+// commands, which end by themselves, are no daemons.
+func Daemons(root string) ([]Process, error) { return scan(root, newDaemon) }
+
+// scan lists the processes that judge accepts by their arguments.
+func scan(root string, judge func(pid int, args []string) (Process, bool)) (list []Process, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, err
@@ -34,7 +42,7 @@ func Processes(root string) (list []Process, err error) {
 		if err != nil {
 			continue // it is gone, or hidden from us
 		}
-		if p, ok := newProcess(pid, data); ok {
+		if p, ok := judge(pid, arguments(data)); ok && !elsewhere(filepath.Join(root, e.Name())) {
 			list = append(list, p)
 		}
 	}
@@ -42,10 +50,25 @@ func Processes(root string) (list []Process, err error) {
 	return list, nil
 }
 
-// newProcess judges a process by its arguments, each of which ends with a zero byte. Those
-// that have set a title of their own, as k3s does, separate them by spaces.
-func newProcess(pid int, cmdline []byte) (Process, bool) {
-	args := strings.FieldsFunc(string(cmdline), func(c rune) bool { return c == 0 || c == ' ' })
+// elsewhere reports whether the process with that directory is in another network namespace
+// than the calling thread. In doubt it is not.
+func elsewhere(dir string) bool {
+	theirs, err := os.Readlink(filepath.Join(dir, "ns", "net"))
+	if err != nil {
+		return false
+	}
+	ours, err := os.Readlink("/proc/thread-self/ns/net")
+	return err == nil && ours != theirs
+}
+
+// arguments cuts a command line, in which each argument ends with a zero byte. Those that
+// have set a title of their own, as k3s does, separate them by spaces.
+func arguments(cmdline []byte) []string {
+	return strings.FieldsFunc(string(cmdline), func(c rune) bool { return c == 0 || c == ' ' })
+}
+
+// newProcess judges whether a process is a kube-proxy.
+func newProcess(pid int, args []string) (Process, bool) {
 	if len(args) == 0 {
 		return Process{}, false // a kernel thread
 	}
@@ -69,4 +92,19 @@ func runsAgent(args []string) bool {
 		return false
 	}
 	return args[0] == "server" || args[0] == "agent"
+}
+
+// newDaemon judges whether a process is a kube-nft daemon: one whose first argument, if it
+// has any, is a flag that does not ask for something else.
+func newDaemon(pid int, args []string) (Process, bool) {
+	if len(args) == 0 || filepath.Base(args[0]) != "kube-nft" || pid == os.Getpid() {
+		return Process{}, false
+	}
+	command := func(arg string) bool {
+		return slices.Contains([]string{"migrate", "cleanup", "diff", "version", "help", "--help", "-h", "--dry-run", "--show-config"}, arg)
+	}
+	if slices.ContainsFunc(args[1:], command) {
+		return Process{}, false
+	}
+	return Process{PID: pid, Command: strings.Join(args, " ")}, true
 }

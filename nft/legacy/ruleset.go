@@ -15,6 +15,7 @@ type ruleset struct {
 type chain struct {
 	name  string
 	base  bool
+	drops bool // a base chain whose policy is to drop
 	rules []rule
 	// elsewhere says that something besides rules sends to the chain: with nf_tables, the
 	// element of a verdict map. Such a chain cannot be deleted.

@@ -40,7 +40,7 @@ func payload(m netlink.Message) ([]byte, error) {
 // A wireChain is a chain as nf_tables lists it.
 type wireChain struct {
 	table, name string
-	base        bool
+	base, drops bool   // drops: a base chain of that policy
 	use         uint32 // its rules, and whatever sends to it
 }
 
@@ -54,6 +54,8 @@ func decodeChain(data []byte) (c wireChain, err error) {
 			c.name = d.String()
 		case unix.NFTA_CHAIN_HOOK:
 			c.base = true
+		case unix.NFTA_CHAIN_POLICY:
+			c.drops = d.Uint32() == verdictDrop
 		case unix.NFTA_CHAIN_USE:
 			c.use = d.Uint32()
 		}

@@ -1,0 +1,91 @@
+package migrate
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kube-nft/kube-nft/nft/legacy"
+)
+
+// textWidth is how many columns the text of a plan takes at most, unless a single word is
+// longer.
+const textWidth = 100
+
+// Text returns the plan for an operator. Each line begins with what will become of a thing
+// or, among the checks, how much it matters.
+func (p *Plan) Text() string {
+	var b strings.Builder
+	b.WriteString("Before\n")
+	for _, c := range p.Checks {
+		b.WriteString(c.text())
+	}
+	b.WriteString("\nFound\n")
+	for i := range p.Inventory.Parts {
+		writePart(&b, &p.Inventory.Parts[i])
+	}
+	if len(p.Inventory.Parts) == 0 {
+		b.WriteString(line("", "nothing of kube-proxy's, and none of the tables that it writes to"))
+	}
+	b.WriteString("\nSteps of kube-nft migrate apply\n")
+	for i, step := range p.Steps {
+		b.WriteString(line(fmt.Sprintf("%d.", i+1), step))
+	}
+	if !p.Ready {
+		b.WriteString("\nThis node cannot be migrated: see the lines that begin with blocks.\n")
+	}
+	return b.String()
+}
+
+// writePart writes what is in one table of a backend.
+func writePart(b *strings.Builder, p *legacy.Part) {
+	verdict := ""
+	if p.Clean() {
+		verdict = ": nothing of kube-proxy's to remove"
+	}
+	fmt.Fprintf(b, "  %s%s\n", partName(p), verdict)
+	for _, a := range p.Actions {
+		will, rest, _ := strings.Cut(strings.Replace(a.Will, "; ", " ", 1), " ")
+		text := a.Object + " — " + a.Means
+		if rest != "" {
+			text += "; " + rest
+		}
+		b.WriteString(line(will, text))
+	}
+}
+
+// text is the check for an operator.
+func (c *Check) text() string {
+	text := c.About + ": " + c.Found
+	if c.Means != "" {
+		text += " — " + c.Means
+	}
+	if c.Do != "" {
+		text += ". Do: " + c.Do
+	}
+	return line(string(c.Level), text)
+}
+
+// line writes text behind a first word, broken into lines of textWidth that are indented.
+func line(first, text string) string {
+	const margin = 12
+	var b strings.Builder
+	column := margin
+	fmt.Fprintf(&b, "    %-*s", margin-4, first)
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > textWidth:
+			b.WriteString("\n" + strings.Repeat(" ", margin))
+			column = margin
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
