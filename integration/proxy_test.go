@@ -2,10 +2,12 @@ package integration
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
@@ -14,19 +16,37 @@ import (
 // proxyPath is a flag.
 var proxyPath = flag.String("proxy", "", "program to test instead of building kube-nft")
 
-// buildProxy builds kube-nft for the duration of a test and returns the program's path.
+// TestMain removes the program that tests have built.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	os.RemoveAll(buildDir())
+	os.Exit(code)
+}
+
+// buildDir is where this process builds kube-nft.
+func buildDir() string { return filepath.Join(os.TempDir(), fmt.Sprintf("kube-nft-test-%d", os.Getpid())) }
+
+// build builds kube-nft when it is called first.
+var build = sync.OnceValue(func() error {
+	cmd := exec.Command("go", "build", "-o", filepath.Join(buildDir(), "kube-nft"), "../cmd/kube-nft")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build ../cmd/kube-nft: %w\n%s", err, out)
+	}
+	return nil
+})
+
+// buildProxy builds kube-nft, once for all tests, and returns the program's path.
 func buildProxy(t testing.TB) string {
 	t.Helper()
 	if *proxyPath != "" {
 		return *proxyPath
 	}
-	path := filepath.Join(t.TempDir(), "kube-nft")
-	cmd := exec.Command("go", "build", "-o", path, "../cmd/kube-nft")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build ../cmd/kube-nft: %v\n%s", err, out)
+	if err := build(); err != nil {
+		t.Fatal(err)
 	}
-	return path
+	return filepath.Join(buildDir(), "kube-nft")
 }
 
 // startProxy starts kube-nft in the current namespace.
