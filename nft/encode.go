@@ -53,6 +53,7 @@ func encodeBatch(b *Batch, s scope, first uint32) (*encoding, error) {
 			return nil, err
 		}
 	}
+	e.beside(b.Beside)
 	e.askForAck()
 	e.envelope(messageBatchEnd)
 	return &encoding{buf: e.buf, first: first, refs: e.refs}, nil
@@ -210,6 +211,9 @@ func batchSize(b *Batch) int {
 		for j := range op.Elements {
 			size += elementSize(&op.Elements[j])
 		}
+	}
+	for i := range b.Beside {
+		size += headerLen + len(b.Beside[i].Data)
 	}
 	return size
 }

@@ -76,6 +76,9 @@ func accessRemedy(err error) string {
 // offset into the message, points at one.
 func (x *encoding) opError(b *Batch, index, offset int, err error) error {
 	ref := x.refs[index]
+	if ref.op == besideOps {
+		return &BesideError{Message: ref.element, Of: len(b.Beside), Err: err}
+	}
 	op := b.Ops[ref.op]
 	e := &OpError{Table: op.Family.String() + " " + TableName, Family: op.Family, Err: err}
 	switch {

@@ -239,13 +239,15 @@ type KeyedElement struct {
 // A Batch is a sequence of operations that the kernel applies as one, or not at all.
 type Batch struct {
 	Ops []Op
+	// Beside is what happens to tables of others in the same transaction, after Ops.
+	Beside []Message
 	// Generation, if not zero, makes the kernel refuse the batch (ERESTART) when anybody
 	// has committed to nf_tables since that generation. Source: NFNL_BATCH_GENID.
 	Generation uint32
 }
 
 // Empty reports whether the batch would change nothing.
-func (b *Batch) Empty() bool { return len(b.Ops) == 0 }
+func (b *Batch) Empty() bool { return len(b.Ops) == 0 && len(b.Beside) == 0 }
 
 // ElementCount is the number of elements that the batch adds and deletes.
 func (b *Batch) ElementCount() (n int) {

@@ -42,6 +42,8 @@ type Options struct {
 	// NodePorts says at which addresses node ports are served.
 	NodePorts NodePortAddresses
 	Log       *zap.Logger
+	// Beside, if set, is asked for what goes into the same transaction as the first batch.
+	Beside Beside
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
 	// Failed, if set, is called on the loop's goroutine after each failed one.
@@ -59,6 +61,7 @@ type Report struct {
 	Full       bool // the kernel's state was read first
 	Operations int
 	Elements   int
+	Beside     int           // messages about tables of others, see Options.Beside
 	Compile    time.Duration // from the delta to the batch
 	Commit     time.Duration // the kernel's part
 	Flows      FlowReport
@@ -83,7 +86,8 @@ type Loop struct {
 	addresses chan []netip.Addr
 
 	// The rest is owned by the goroutine of Run.
-	known   bool // whether the kernel holds what the ruleset calls committed
+	beside  Beside // nil once the first batch has been committed
+	known   bool   // whether the kernel holds what the ruleset calls committed
 	adopted bool
 	reason  string       // the latest of Distrust that no sync has dealt with
 	local   []netip.Addr // addresses of this node's interfaces
@@ -108,6 +112,7 @@ func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *L
 	}
 	return &Loop{
 		options:   options,
+		beside:    options.Beside,
 		source:    source,
 		ruleset:   ruleset,
 		kernel:    kernel,
@@ -250,7 +255,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	flows := l.clean(ctx, &plan)
 	flows.Duration = time.Since(committed)
 	l.done(Report{
-		Full: plan.full, Flows: flows, Operations: len(plan.batch.Ops), Elements: plan.batch.ElementCount(),
+		Full: plan.full, Flows: flows, Operations: len(plan.batch.Ops), Elements: plan.batch.ElementCount(), Beside: len(plan.batch.Beside),
 		Taken: started, Compile: compiled.Sub(started), Commit: committed.Sub(compiled),
 	})
 	return nil
@@ -292,7 +297,7 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 		}
 	}
 	p.batch.Generation = generation
-	return p, nil
+	return p, l.addBeside(ctx, &p.batch)
 }
 
 // read returns what the kernel holds, with what packets have put into affinity maps.
@@ -349,7 +354,9 @@ func (l *Loop) commit(ctx context.Context, batch nft.Batch) error {
 		return nil
 	}
 	l.known = false
-	if err := l.kernel.Commit(ctx, batch); err != nil {
+	err := l.kernel.Commit(ctx, batch)
+	l.besideDone(err)
+	if err != nil {
 		return l.own(err)
 	}
 	l.known = true

@@ -43,6 +43,15 @@ func Messages(ctx context.Context, sel Selector) (messages []netlink.Message, ge
 	return messages, generation, nil
 }
 
+// Beside is Messages for a transaction of package nft, see nft.Batch.
+func Beside(ctx context.Context, sel Selector) (list []nft.Message, generation uint32, err error) {
+	messages, generation, err := Messages(ctx, sel)
+	for _, m := range messages {
+		list = append(list, nft.Message{Type: uint16(m.Header.Type), Flags: uint16(m.Header.Flags), Data: m.Data})
+	}
+	return list, generation, err
+}
+
 // dialNetfilter opens a socket in the network namespace of the calling thread.
 func dialNetfilter() (*netlink.Conn, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
