@@ -91,12 +91,17 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	s.Log.Info("HTTP server", zap.String("name", s.Name), zap.Stringer("address", listener.Addr()))
 	server := NewServer(s.Handler, s.Log)
-	ended := context.AfterFunc(ctx, func() { shutDown(server) })
-	defer ended()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s on %s: %w", s.Name, s.Address, err)
+	finished := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(finished)
+		shutDown(server)
+	})
+	err = server.Serve(listener)
+	if !stop() {
+		<-finished
+		return nil
 	}
-	return nil
+	return fmt.Errorf("serve %s on %s: %w", s.Name, s.Address, err)
 }
 
 func shutDown(server *http.Server) {
