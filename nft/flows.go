@@ -94,7 +94,7 @@ func (r *family) vanished(have *Table) (changes []FlowChange) {
 			continue
 		}
 		for key := range held.Map {
-			f := r.frontendOf(set, key)
+			f := frontendIn(r.table.Family, set, key)
 			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
 				continue
 			}

@@ -28,7 +28,7 @@ func (r *Ruleset) Owner(f Family, set, key string) string {
 }
 
 func (r *family) ownerOf(set, key string) (id tracker.PortID, ok bool) {
-	if state := r.frontends[r.frontendOf(set, key)]; state != nil {
+	if state := r.frontends[frontendIn(r.table.Family, set, key)]; state != nil {
 		return state.shown.owner, true
 	}
 	for _, port := range r.ports {
@@ -39,10 +39,10 @@ func (r *family) ownerOf(set, key string) (id tracker.PortID, ok bool) {
 	return id, false
 }
 
-// frontendOf reads the frontend back from the key of an element; the zero Frontend if the
+// frontendIn reads the frontend back from the key of an element; the zero Frontend if the
 // set is not one that is keyed by frontends.
-func (r *family) frontendOf(set, key string) (f Frontend) {
-	n := r.table.Family.addrLen()
+func frontendIn(family Family, set, key string) (f Frontend) {
+	n := family.addrLen()
 	switch set {
 	case nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, stickyNodePortsMap:
 		n = 0

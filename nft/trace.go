@@ -30,13 +30,17 @@ type Fate struct {
 	// Holes counts indexes of the random choice that have no endpoint: none, unless the
 	// table is broken.
 	Holes int
-	Steps []Step
+	// Foreign are the rules on the way that no kube-nft writes. The trace passes them over:
+	// it does not know what they do.
+	Foreign []Step
+	Steps   []Step
 }
 
 // A Step is a rule that applied.
 type Step struct {
 	Chain, Rule string
-	Element     string // the element that decided, as nft prints it; empty if none did
+	Set         string // where Element is; empty if none decided
+	Element     string // the element that decided, as nft prints it
 }
 
 // Trace follows a new connection through the table, from the base chain that translates
@@ -55,6 +59,32 @@ func (t *Table) Trace(p Packet) Fate {
 		tr.source()
 	}
 	return tr.fate
+}
+
+// Recollections are the affinity maps that were looked into on the way, whether or not they
+// held the client. Kernel.Read leaves out what they hold: read it with Kernel.Elements and
+// trace once more.
+func (t *Table) Recollections(fate Fate) (sets []*Set) {
+	seen := make(map[string]bool)
+	for _, step := range fate.Steps {
+		if chain := t.Chains[step.Chain]; chain != nil && !seen[step.Chain] {
+			seen[step.Chain] = true
+			sets = append(sets, t.dynamicMaps(chain)...)
+		}
+	}
+	return sets
+}
+
+func (t *Table) dynamicMaps(chain *Chain) (sets []*Set) {
+	for _, rule := range chain.Rules {
+		for _, stmt := range rule {
+			dnat, ok := stmt.(DNATFrom)
+			if held := t.Sets[dnat.Map]; ok && held != nil && held.Set.Dynamic {
+				sets = append(sets, held.Set)
+			}
+		}
+	}
+	return sets
 }
 
 type tracer struct {
@@ -144,10 +174,19 @@ func (t *tracer) stmt(stmt Stmt, step int) flow {
 		return t.verdictFrom(s, step)
 	case DNATFrom:
 		return t.dnat(s, step)
+	case Raw:
+		t.fate.Foreign = append(t.fate.Foreign, t.fate.Steps[step])
+		return skip
 	default:
 		return t.verdict(stmt)
 	}
 	return next
+}
+
+// decided notes the element that decided about a step.
+func (t *tracer) decided(step int, held *Elements, key string) {
+	s := &t.fate.Steps[step]
+	s.Set, s.Element = held.Set.Name, held.elementText(t.table.Family, key)
 }
 
 // verdict evaluates the statements that end a rule.
@@ -219,7 +258,7 @@ func (t *tracer) inSet(s InSet, step int) flow {
 		found = held.covering(t.table.Family, key)
 	}
 	if found != "" {
-		t.fate.Steps[step].Element = held.elementText(t.table.Family, found)
+		t.decided(step, held, found)
 	}
 	return matched(found != "", s.Not)
 }
@@ -260,7 +299,7 @@ func (t *tracer) verdictFrom(s VerdictFrom, step int) flow {
 	if !ok {
 		return skip
 	}
-	t.fate.Steps[step].Element = held.elementText(t.table.Family, key)
+	t.decided(step, held, key)
 	if chain, ok := strings.CutPrefix(element.Data, verdictGoto); ok {
 		return t.verdict(Goto{chain})
 	}
@@ -297,7 +336,7 @@ func (t *tracer) dnatKnown(s DNATFrom, held *Elements, key string, step int) flo
 		return skip
 	}
 	t.fate.Endpoints = []netip.AddrPort{netip.AddrPortFrom(addr, s.ToPort)}
-	t.fate.Steps[step].Element = held.elementText(t.table.Family, key)
+	t.decided(step, held, key)
 	return t.seal("dnat")
 }
 
@@ -306,16 +345,22 @@ func (t *tracer) dnatKnown(s DNATFrom, held *Elements, key string, step int) flo
 func (t *tracer) source() {
 	original, mark := t.packet, t.mark
 	endpoints, masqueraded := t.fate.Endpoints, 0
+	steps := t.fate.Steps
 	for _, ep := range endpoints {
 		t.packet.Destination, t.packet.Port, t.mark = ep.Addr(), ep.Port(), mark
-		t.fate.Masquerade = false
+		t.fate.Masquerade, t.fate.Steps = false, nil
 		t.chain(postroutingChain)
+		for _, step := range t.fate.Steps {
+			if !slices.Contains(steps, step) {
+				steps = append(steps, step)
+			}
+		}
 		if t.fate.Masquerade {
 			masqueraded++
 			t.fate.Hairpin = append(t.fate.Hairpin, ep)
 		}
 	}
-	t.packet = original
+	t.packet, t.fate.Steps = original, steps
 	t.fate.Verdict = "dnat"
 	if t.fate.Masquerade = masqueraded == len(endpoints); t.fate.Masquerade {
 		t.fate.Hairpin = nil

@@ -1,0 +1,217 @@
+package nft
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A ServiceName names a Service port as the comment of its elements does. The comment holds
+// 127 bytes: of very long names the end is missing.
+type ServiceName struct{ Namespace, Name, Port string }
+
+// String returns "namespace/name:port", without the colon if the port has no name.
+func (n ServiceName) String() string {
+	if n.Port == "" {
+		return n.Namespace + "/" + n.Name
+	}
+	return n.Namespace + "/" + n.Name + ":" + n.Port
+}
+
+// parseServiceName reads what comment wrote.
+func parseServiceName(comment string) (n ServiceName) {
+	n.Namespace, n.Name, _ = strings.Cut(comment, "/")
+	n.Name, n.Port, _ = strings.Cut(n.Name, ":")
+	return n
+}
+
+// A Service is a frontend as a table holds it: what Services returns of a table that was
+// read from the kernel depends on nothing that anybody wants.
+type Service struct {
+	Frontend
+	Name ServiceName
+	// Kind is "cluster IP", "external IP" (a load balancer's, too) or "node port".
+	Kind string
+	// Policy is what becomes of connections, in words.
+	Policy string
+	// Verdict is the verdict of the frontend's element, in nft's words.
+	Verdict string
+	// Cluster and Local are the lists of endpoints, in the order of their indexes.
+	Cluster, Local []netip.AddrPort
+	// Affinity is how long a client is remembered; 0: it is not.
+	Affinity time.Duration
+	// Remembered names the Service port's affinity maps; nil without affinity.
+	Remembered []string
+}
+
+// Endpoints returns the distinct endpoints of both lists.
+func (s *Service) Endpoints() []netip.AddrPort {
+	all := slices.Clone(s.Cluster)
+	for _, ep := range s.Local {
+		if !slices.Contains(all, ep) {
+			all = append(all, ep)
+		}
+	}
+	return all
+}
+
+// Services lists the frontends of a table by name, kind and address. The rules must be typed
+// for Affinity.
+func (t *Table) Services() []Service {
+	var list []Service
+	for _, set := range []string{servicesMap, nodePortsMap} {
+		held := t.Sets[set]
+		if held == nil {
+			continue
+		}
+		for key, element := range held.Map {
+			list = append(list, t.service(set, key, element))
+		}
+	}
+	slices.SortFunc(list, func(a, b Service) int {
+		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
+			strings.Compare(a.Name.Port, b.Name.Port), strings.Compare(a.Kind, b.Kind), a.Frontend.compare(b.Frontend))
+	})
+	return list
+}
+
+func (t *Table) service(set, key string, element Element) Service {
+	s := Service{Frontend: frontendIn(t.Family, set, key), Name: parseServiceName(element.Comment), Verdict: element.Data}
+	s.Cluster = t.list(listOf(s.nodePort(), false).Map, key)
+	s.Local = t.list(listOf(s.nodePort(), true).Map, key)
+	t.remembered(&s, key)
+	s.Kind = t.kindOf(s.Frontend)
+	s.Policy = policyWords(element.Data, s.Affinity)
+	return s
+}
+
+func (t *Table) kindOf(f Frontend) string {
+	switch {
+	case f.nodePort():
+		return "node port"
+	case t.Sets[clusterIPsSet] != nil:
+		if _, ok := t.Sets[clusterIPsSet].Map[addrKey(f.Address)]; ok {
+			return "cluster IP"
+		}
+	}
+	return "external IP"
+}
+
+// remembered finds the affinity of the frontend's Service port: what its record chain writes.
+func (t *Table) remembered(s *Service, key string) {
+	set := stickyMap
+	if s.nodePort() {
+		set = stickyNodePortsMap
+	}
+	held := t.Sets[set]
+	if held == nil {
+		return
+	}
+	chain := t.Chains[strings.TrimPrefix(held.Map[key].Data, verdictGoto)]
+	if chain == nil {
+		return
+	}
+	for _, rule := range chain.Rules {
+		for _, stmt := range rule {
+			if r, ok := stmt.(Remember); ok {
+				s.Affinity = r.timeout()
+				s.Remembered = append(s.Remembered, r.Map)
+			}
+		}
+	}
+}
+
+// policyWords says in words what a frontend's verdict means.
+func policyWords(verdict string, affinity time.Duration) string {
+	p, ok := policyOf(verdict)
+	if !ok {
+		return "unknown: " + verdict
+	}
+	words := p.words()
+	if p.guarded {
+		words += ", source ranges"
+	}
+	if affinity > 0 {
+		words += ", sticky for " + durationText(affinity)
+	}
+	return words
+}
+
+func (p policy) words() string {
+	switch p.kind {
+	case refused:
+		return "reject: no endpoint"
+	case dropped:
+		return "drop: no endpoint on this node"
+	case internalLocal:
+		return "endpoints on this node"
+	case externalLocal:
+		if p.local == 0 {
+			return "outside clients: drop, no endpoint on this node"
+		}
+		return "outside clients: endpoints on this node"
+	}
+	return "all endpoints"
+}
+
+// policyPrefixes are how the names of policy chains begin; longer ones first.
+var policyPrefixes = []struct {
+	text     string
+	kind     policyKind
+	nodePort bool
+}{
+	{"cluster-local-", internalLocal, false},
+	{"cluster-", internal, false},
+	{"external-local-", externalLocal, false},
+	{"external-", external, false},
+	{"node-port-local-", externalLocal, true},
+	{"node-port-", external, true},
+}
+
+// policyOf reads a policy back from its verdict.
+func policyOf(verdict string) (p policy, ok bool) {
+	if verdict == verdictDrop {
+		return policy{kind: dropped}, true
+	}
+	chain, ok := strings.CutPrefix(verdict, verdictGoto)
+	if !ok {
+		return p, false
+	}
+	name, guarded := strings.CutPrefix(chain, "guarded-")
+	p.guarded = guarded
+	if name == rejectChain {
+		p.kind = refused
+		return p, p.chainName() == chain
+	}
+	for _, prefix := range policyPrefixes {
+		if suffix, ok := strings.CutPrefix(name, prefix.text); ok {
+			p.kind, p.nodePort = prefix.kind, prefix.nodePort
+			p.readSuffix(suffix)
+			return p, p.chainName() == chain
+		}
+	}
+	return p, false
+}
+
+// readSuffix reads the lengths of the lists, or the name of the affinity objects.
+func (p *policy) readSuffix(suffix string) {
+	first, second, both := strings.Cut(suffix, "-")
+	n, err := strconv.Atoi(first)
+	m, secondErr := strconv.Atoi(second)
+	switch {
+	case err == nil && !both && p.kind == internalLocal:
+		p.local = n
+	case err == nil && !both:
+		p.cluster = n
+	case err == nil && secondErr == nil && p.kind == externalLocal:
+		p.cluster, p.local = n, m
+	default:
+		p.sticky, p.local = suffix, 1
+		if without, none := strings.CutSuffix(suffix, "-none"); none && p.kind == externalLocal {
+			p.sticky, p.local = without, 0
+		}
+	}
+}

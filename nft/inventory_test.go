@@ -1,0 +1,108 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestServicesOfRandomWorlds holds the inventory of a table against the state that it was
+// made from.
+func TestServicesOfRandomWorlds(t *testing.T) {
+	for seed := range uint64(10) {
+		w, r := newWorld(seed), NewRuleset(testConfig())
+		for range 10 {
+			r.Apply(w.change())
+		}
+		for f, table := range r.Want() {
+			services := table.Services()
+			if len(services) != len(r.families[f].frontends) {
+				t.Fatalf("seed %d: %d frontends, want %d", seed, len(services), len(r.families[f].frontends))
+			}
+			for _, s := range services {
+				checkService(t, &s, r.families[f].frontends[s.Frontend])
+			}
+		}
+	}
+}
+
+func checkService(t *testing.T, got *Service, state *frontendState) {
+	t.Helper()
+	want := state.shown
+	p, ok := policyOf(got.Verdict)
+	if want.policy.sticky != "" { // lengths are not in the name
+		p.cluster, p.local = want.policy.cluster, want.policy.local
+	}
+	p.nodePort = want.policy.nodePort
+	if !ok || want.policy.kind != refused && want.policy.kind != dropped && p != want.policy {
+		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
+	}
+	if got.Name.String() != want.comment || !slices.Equal(got.Cluster, want.cluster) || !slices.Equal(got.Local, want.local) {
+		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
+	}
+	if owner := state.claims[0].port.current; want.record != "" && got.Affinity != owner.Affinity {
+		t.Errorf("%s: affinity %s, want %s", got.Frontend, got.Affinity, owner.Affinity)
+	}
+}
+
+func TestPolicyWords(t *testing.T) {
+	for verdict, want := range map[string]string{
+		"drop":                     "drop: no endpoint on this node",
+		"goto reject-new":          "reject: no endpoint",
+		"goto guarded-reject-new":  "reject: no endpoint, source ranges",
+		"goto cluster-3":           "all endpoints",
+		"goto cluster-local-1":     "endpoints on this node",
+		"goto external-7":          "all endpoints",
+		"goto external-local-7-2":  "outside clients: endpoints on this node",
+		"goto external-local-7-0":  "outside clients: drop, no endpoint on this node",
+		"goto guarded-external-1":  "all endpoints, source ranges",
+		"goto node-port-local-3-1": "outside clients: endpoints on this node",
+		"goto node-port-local-k3f8h2mz-ns-web-http-none": "outside clients: drop, no endpoint on this node",
+		"goto cluster-03": "unknown: goto cluster-03",
+		"goto elsewhere":  "unknown: goto elsewhere",
+		"accept":          "unknown: accept",
+		"":                "unknown: ",
+	} {
+		if got := policyWords(verdict, 0); got != want {
+			t.Errorf("%q: %q, want %q", verdict, got, want)
+		}
+	}
+	if got, want := policyWords("goto cluster-k3f8h2mz-ns-web-http", 3*time.Hour), "all endpoints, sticky for 3h"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestRecollections: what has to be read besides the table is the affinity of the one Service
+// port on the way.
+func TestRecollections(t *testing.T) {
+	r := NewRuleset(testConfig())
+	sticky, other := clusterPort(0, 2), clusterPort(1, 2)
+	sticky.Affinity, other.Affinity = time.Hour, time.Hour
+	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{sticky.ID: sticky, other.ID: other}})
+	table := r.Want()[IP]
+	p := Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: sticky.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
+	sets := table.Recollections(table.Trace(p))
+	if want := affinityName(stickyName(sticky.ID), false, 8080); len(sets) != 1 || sets[0].Name != want {
+		t.Fatalf("%d maps, want %s", len(sets), want)
+	}
+	table.Sets[sets[0].Name].Map[addrKey(p.Source)] = Element{Data: addrKey(sticky.Cluster[1].Addr())}
+	fate := table.Trace(p)
+	if diff := cmp.Diff(sticky.Cluster[1:], fate.Endpoints, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("endpoints of a remembered client (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzPolicyOf(f *testing.F) {
+	f.Add("goto guarded-node-port-local-3-1")
+	f.Add("goto external-local-k3f8h2mz-ns-web-http-none")
+	f.Fuzz(func(t *testing.T, verdict string) {
+		if p, ok := policyOf(verdict); ok && p.verdict() != verdict {
+			t.Errorf("%q is read as the policy of %q", verdict, p.verdict())
+		}
+	})
+}
