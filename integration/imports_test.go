@@ -55,7 +55,7 @@ var importRules = map[string]importRule{
 var kubernetesFiles = []string{"claims.go", "flows.go", "names.go", "owner.go", "ruleset.go", "service.go", "sticky.go"}
 
 // socketFiles are the files of package nft that may open a socket.
-var socketFiles = []string{"kernel.go"}
+var socketFiles = []string{"kernel.go", "monitor.go"}
 
 // testPackages are there for tests: nothing else imports them.
 var testPackages = []string{module + "integration/netns", module + "nft/legacy/legacytest"}

@@ -25,7 +25,9 @@ func TestMain(m *testing.M) {
 }
 
 // buildDir is where this process builds kube-nft.
-func buildDir() string { return filepath.Join(os.TempDir(), fmt.Sprintf("kube-nft-test-%d", os.Getpid())) }
+func buildDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("kube-nft-test-%d", os.Getpid()))
+}
 
 // build builds kube-nft when it is called first.
 var build = sync.OnceValue(func() error {
