@@ -1,0 +1,223 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+var bothFamilies = []tracker.Family{tracker.IPv4, tracker.IPv6}
+
+// A fakeKernel answers scrapes.
+type fakeKernel struct {
+	usage map[nft.Family]map[string]nft.Usage
+	err   error
+}
+
+func (k *fakeKernel) AffinityUsage(_ context.Context, f nft.Family, _ int) (map[string]nft.Usage, error) {
+	return k.usage[f], k.err
+}
+
+func (k *fakeKernel) Generation(context.Context) (uint32, error) { return 42, k.err }
+
+// newTestMetrics returns Metrics of both families with everything that can be in them.
+func newTestMetrics(kernel *fakeKernel) *Metrics {
+	return New(Config{
+		Families: bothFamilies,
+		Changes: func() (total, pending tracker.Changes) {
+			return tracker.Changes{Services: 5, Slices: 7}, tracker.Changes{Services: 1, Slices: 2}
+		},
+		Kernel: kernel,
+		Build: &debug.BuildInfo{
+			GoVersion: "go1.26", Main: debug.Module{Version: "v1.2.3"},
+			Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}},
+		},
+	})
+}
+
+// used returns Metrics in which every metric has a series.
+func used() *Metrics {
+	m := newTestMetrics(new(fakeKernel))
+	m.Queued()
+	m.Committed(&proxysync.Report{}, map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
+	return m
+}
+
+// lintExceptions are names of kube-proxy's that Prometheus would choose differently. Those
+// who watch kube-proxy look for these names.
+var lintExceptions = map[string]string{
+	"kubeproxy_sync_proxy_rules_no_local_endpoints_total": `non-counter metrics should not have "_total" suffix`,
+}
+
+func TestLint(t *testing.T) {
+	problems, err := testutil.GatherAndLint(used().Gatherer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		if lintExceptions[problem.Metric] != problem.Text {
+			t.Errorf("%s: %s", problem.Metric, problem.Text)
+		}
+	}
+	if len(problems) != len(lintExceptions) {
+		t.Errorf("%d problems, %d exceptions", len(problems), len(lintExceptions))
+	}
+}
+
+// check holds series against the text format, without HELP and TYPE.
+func check(t *testing.T, m *Metrics, want string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler(zap.NewNop()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	got := map[string]bool{}
+	for line := range strings.Lines(w.Body.String()) {
+		got[strings.TrimSpace(line)] = true
+	}
+	for line := range strings.Lines(want) {
+		if line = strings.TrimSpace(line); line != "" && !got[line] {
+			t.Errorf("no %s in the scrape", line)
+		}
+	}
+	if t.Failed() {
+		t.Logf("scrape:\n%s", w.Body)
+	}
+}
+
+func TestBeforeAnythingHappened(t *testing.T) {
+	m := newTestMetrics(&fakeKernel{usage: map[nft.Family]map[string]nft.Usage{
+		nft.IP: {"a": {Count: 1, Size: 4}, "b": {Count: 3, Size: 4}},
+	}})
+	check(t, m, `
+		kube_nft_build_info{go_version="go1.26",revision="abc",version="v1.2.3"} 1
+		kube_nft_nftables_generation 42
+		kube_nft_affinity_entries{ip_family="IPv4"} 4
+		kube_nft_affinity_entries{ip_family="IPv6"} 0
+		kube_nft_affinity_fill_ratio{ip_family="IPv4"} 0.75
+		kube_nft_scrape_failures_total 0
+		kube_nft_refused_fields_total{kind="EndpointSlice"} 0
+		kubeproxy_sync_proxy_rules_service_changes_total 5
+		kubeproxy_sync_proxy_rules_service_changes_pending 1
+		kubeproxy_sync_proxy_rules_endpoint_changes_total 7
+		kubeproxy_sync_proxy_rules_endpoint_changes_pending 2
+		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 0
+		kubeproxy_proxy_livez_total{code="503"} 0
+		kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family="IPv4",le="0.001"} 0
+		kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family="IPv4",le="16.384"} 0
+		kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le="0.25"} 0
+		kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le="59"} 0
+		kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le="115"} 0
+		kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le="300"} 0
+	`)
+}
+
+func TestKernelThatDoesNotAnswer(t *testing.T) {
+	check(t, newTestMetrics(&fakeKernel{err: errors.New("no")}), `
+		kube_nft_scrape_failures_total 3
+		kube_nft_conflicts 0
+	`)
+}
+
+func TestCommitted(t *testing.T) {
+	m := newTestMetrics(new(fakeKernel))
+	m.Committed(&proxysync.Report{
+		Full: true, Operations: 3, Compile: time.Millisecond, Commit: 2 * time.Millisecond,
+		Flows:    proxysync.FlowReport{Ran: true, Duration: 5 * time.Millisecond, Deleted: map[tracker.Family]int{tracker.IPv6: 4}},
+		Delta:    tracker.Delta{Triggers: []tracker.Trigger{{Family: tracker.IPv6, At: time.Now().Add(-90 * time.Second)}}},
+		Standing: 2,
+	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
+	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
+	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1}, nil, nft.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
+	check(t, m, `
+		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3
+		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.008
+		kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1
+		kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"} 2
+		kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv6",le="85"} 0
+		kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv6",le="100"} 1
+		kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 0
+		kubeproxy_conntrack_reconciler_sync_duration_seconds_sum{ip_family="IPv4"} 0.005
+		kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 0
+		kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv6"} 4
+		kube_nft_compile_duration_seconds_count 3
+		kube_nft_commit_duration_seconds_count 2
+		kube_nft_commit_duration_seconds_sum 0.002
+		kube_nft_batches_total 3
+		kube_nft_batch_messages_total 25
+		kube_nft_batch_bytes_total 2500
+		kube_nft_elements{ip_family="IPv4",set="services"} 10
+		kube_nft_elements{ip_family="IPv6",set="services"} 20
+		kube_nft_conflicts 0
+		kube_nft_reviews_total 2
+		kube_nft_repairs_total 1
+	`)
+}
+
+func TestFailed(t *testing.T) {
+	m := newTestMetrics(new(fakeKernel))
+	m.Failed(errors.New("read the tables back"))
+	m.Failed(&nft.OpError{Family: nft.IP6})
+	m.Refused("Service")
+	m.HealthCheckFailed()
+	check(t, m, `
+		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
+		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 2
+		kube_nft_sync_retries_total 2
+		kube_nft_refused_fields_total{kind="Service"} 1
+		kube_nft_health_check_failures_total 1
+	`)
+}
+
+func TestNoLocalEndpoints(t *testing.T) {
+	m := newTestMetrics(new(fakeKernel))
+	id := func(name string) tracker.PortID {
+		return tracker.PortID{Namespace: "shop", Service: name, Protocol: tracker.TCP, Family: tracker.IPv4}
+	}
+	commit := func(delta tracker.Delta) { m.Committed(&proxysync.Report{Delta: delta}, nil, nft.Traffic{}) }
+	some := &tracker.ServicePort{InternalLocal: true, ExternalLocal: true, HasEndpoints: true}
+	external := &tracker.ServicePort{ExternalLocal: true, HasEndpoints: true}
+	nowhere := &tracker.ServicePort{InternalLocal: true, ExternalLocal: true}
+	for _, step := range []struct {
+		delta              tracker.Delta
+		internal, external string
+	}{
+		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("a"): some, id("b"): external, id("c"): nowhere}}, "1", "2"},
+		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("a"): some}}, "1", "2"},
+		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("a"): external}}, "0", "2"},
+		{tracker.Delta{Removed: map[tracker.PortID]bool{id("a"): true, id("c"): true}}, "0", "1"},
+		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("b"): nowhere}}, "0", "0"},
+	} {
+		commit(step.delta)
+		check(t, m, `
+			kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="internal"} `+step.internal+`
+			kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} `+step.external+`
+			kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv6",traffic_policy="internal"} 0
+		`)
+	}
+}
+
+func TestProbesAreCounted(t *testing.T) {
+	m := newTestMetrics(new(fakeKernel))
+	answer := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	request := httptest.NewRequest(http.MethodGet, "/", nil)
+	m.CountHealthz(answer(503)).ServeHTTP(httptest.NewRecorder(), request)
+	m.CountLivez(answer(200)).ServeHTTP(httptest.NewRecorder(), request)
+	check(t, m, `
+		kubeproxy_proxy_healthz_total{code="200"} 0
+		kubeproxy_proxy_healthz_total{code="503"} 1
+		kubeproxy_proxy_livez_total{code="200"} 1
+	`)
+}
