@@ -120,3 +120,12 @@ func TestServiceCIDRs(t *testing.T) {
 		}
 	}
 }
+
+// TestServiceCIDRsBesideAnotherProxy does not claim addresses that the other proxy serves.
+func TestServiceCIDRsBesideAnotherProxy(t *testing.T) {
+	tr := newTracker(Config{ServiceProxyName: "edge"})
+	must(t, tr.SetServiceCIDR(newServiceCIDR("a", "10.96.0.0/16")))
+	if d := tr.Take(); len(d.ServiceCIDRs) > 0 {
+		t.Errorf("got %s, want none", texts(d.ServiceCIDRs))
+	}
+}

@@ -23,6 +23,8 @@ type Config struct {
 	NodeAddresses []netip.Addr
 	// ServiceProxyName limits the Tracker to Services whose label
 	// service.kubernetes.io/service-proxy-name has this value; empty: to those without it.
+	// If it is set, ServiceCIDR objects are read but not in force: an address that no known
+	// Service has may be one of the other proxy's.
 	ServiceProxyName string
 	// ServiceCIDRs hold in addition to the ServiceCIDR objects. May be empty.
 	ServiceCIDRs []netip.Prefix
@@ -257,8 +259,10 @@ func (t *Tracker) DeleteServiceCIDR(name string) {
 // mergeCIDRs makes the Service CIDRs the union of all sources.
 func (t *Tracker) mergeCIDRs() {
 	all := slices.Clone(t.config.ServiceCIDRs)
-	for _, prefixes := range t.cidrObjs {
-		all = append(all, prefixes...)
+	if t.config.ServiceProxyName == "" {
+		for _, prefixes := range t.cidrObjs {
+			all = append(all, prefixes...)
+		}
 	}
 	if merged := mergePrefixes(all); !slices.Equal(merged, t.cidrs.current) {
 		t.cidrs.set(merged, t.config.Clock())
