@@ -13,7 +13,7 @@ import (
 )
 
 // A Config is the settings as the program uses them. They were checked, also against each
-// other. It is never changed.
+// other. Only Pods is written to afterwards, if PodsFromNode.
 type Config struct {
 	// File is the path of the configuration file, empty without one.
 	File string

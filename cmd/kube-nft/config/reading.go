@@ -33,6 +33,9 @@ func (r *reading) name(flag string) string {
 
 // invalid returns the error of a setting.
 func (r *reading) invalid(flag, value, reason string) error {
+	if value == "" {
+		value = `""`
+	}
 	return &Error{Setting: r.name(flag), Value: value, Reason: reason}
 }
 

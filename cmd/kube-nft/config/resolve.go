@@ -87,8 +87,8 @@ func (r *reading) resolveSource(c *Config) error {
 }
 
 func (r *reading) resolveServices(c *Config) error {
-	if problems := validation.IsValidLabelValue(r.proxyName); len(problems) > 0 {
-		return r.invalid("service-proxy-name", r.proxyName, "not the value of a label: "+problems[0])
+	if len(validation.IsValidLabelValue(r.proxyName)) > 0 {
+		return r.invalid("service-proxy-name", r.proxyName, "expected the value of a label: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
 	}
 	c.ServiceProxyName = r.proxyName
 	for _, text := range r.serviceCIDRs {
@@ -131,9 +131,9 @@ func (r *reading) resolvePods(c *Config) error {
 		c.PodsFromNode = true
 		return nil
 	case detectBridge:
-		return r.resolveInterface(c, "pod-bridge-interface", r.podBridge, false)
+		return r.resolveInterface(c, "pod-bridge-interface", "detectLocal.bridgeInterface", r.podBridge)
 	case detectPrefix:
-		return r.resolveInterface(c, "pod-interface-name-prefix", r.podPrefix, true)
+		return r.resolveInterface(c, "pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", r.podPrefix)
 	}
 	return r.invalid("detect-local-mode", r.detectLocalMode, "expected ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
 }
@@ -158,15 +158,15 @@ func (r *reading) resolveClusterCIDR(c *Config) error {
 
 // resolveInterface recognises pods by the interface that their packets arrive on. The
 // kernel's names have at most 15 bytes (IFNAMSIZ in linux/if.h is 16 with the NUL).
-func (r *reading) resolveInterface(c *Config, flag, name string, prefix bool) error {
+func (r *reading) resolveInterface(c *Config, flag, field, name string) error {
 	if name == "" {
-		return r.invalid("detect-local-mode", r.detectLocalMode, "it needs "+r.name(flag))
+		return r.invalid("detect-local-mode", r.detectLocalMode, "it needs --"+flag+" or, in a file, "+field)
 	}
 	if len(name) > 15 || strings.ContainsAny(name, " \t\n\"/*\\") {
 		return r.invalid(flag, name, "expected the name of a network interface, at most 15 bytes")
 	}
 	for _, family := range nft.Families {
-		c.Pods[family] = nft.PodMatch{Interface: name, Prefix: prefix}
+		c.Pods[family] = nft.PodMatch{Interface: name, Prefix: r.detectLocalMode == detectPrefix}
 	}
 	return nil
 }
@@ -176,7 +176,7 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 		r.nodePorts = []string{"primary"}
 	}
 	if c.NodePorts, err = proxysync.ParseNodePortAddresses(r.nodePorts); err != nil {
-		return r.invalid("nodeport-addresses", "", err.Error())
+		return &Error{Setting: r.name("nodeport-addresses"), Reason: err.Error()}
 	}
 	c.LocalhostNodePorts = r.localhostPorts
 	return nil

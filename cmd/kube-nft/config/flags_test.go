@@ -1,0 +1,143 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+// TestVisibleFlags: --help lists what does something, and nothing that only is accepted.
+func TestVisibleFlags(t *testing.T) {
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	NewReader(f)
+	want := strings.Fields(`affinity-size bind-address cluster-cidr config detect-local-mode hostname-override
+		kube-api-burst kube-api-content-type kube-api-qps kubeconfig log-format log-level logging-format manifests
+		masquerade-all masquerade-bit master min-sync-period nodeport-addresses pod-bridge-interface
+		pod-interface-name-prefix service-cidr service-proxy-name v`)
+	var got []string
+	f.VisitAll(func(flag *pflag.Flag) {
+		if !flag.Hidden {
+			got = append(got, flag.Name)
+		}
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestFlagsOfKubeProxy takes command lines as tools write them.
+func TestFlagsOfKubeProxy(t *testing.T) {
+	tests := []struct {
+		name, line string
+		notices    []string
+		check      func(*Config) bool
+	}{
+		{
+			name: "k3s",
+			line: `--cluster-cidr=10.42.0.0/16 --conntrack-max-per-core=0 --conntrack-tcp-timeout-close-wait=0s
+				--conntrack-tcp-timeout-established=0s --healthz-bind-address=127.0.0.1 --hostname-override=node
+				--kubeconfig=/var/lib/rancher/k3s/agent/kubeproxy.kubeconfig --proxy-mode=iptables`,
+			notices: []string{"no effect in kube-nft: --proxy-mode iptables"},
+			check: func(c *Config) bool {
+				return c.Healthz.String() == "127.0.0.1:10256" && c.Conntrack.MaxPerCore == 0 && c.Conntrack.TCPEstablished == 0 &&
+					c.Connection.Kubeconfig == "/var/lib/rancher/k3s/agent/kubeproxy.kubeconfig"
+			},
+		},
+		{
+			name:    "ipvs",
+			line:    `--proxy-mode ipvs --ipvs-strict-arp --ipvs-scheduler=rr --ipvs-exclude-cidrs= --feature-gates A=true,B=false`,
+			notices: []string{"no effect in kube-nft: --ipvs-scheduler rr, --feature-gates A=true,B=false, --ipvs-strict-arp true", "no effect in kube-nft: --proxy-mode ipvs"},
+		},
+		{
+			name: "logging",
+			line: `--logtostderr=true --alsologtostderr --v=2 --logging-format=text --log-flush-frequency 5s --stderrthreshold=INFO`,
+			check: func(c *Config) bool {
+				return c.LogLevel.String() == "info" && c.LogFormat == "console"
+			},
+		},
+		{
+			name:  "old ports",
+			line:  `--healthz-port=0 --metrics-port=9000`,
+			check: func(c *Config) bool { return !c.Healthz.IsValid() && c.Metrics.String() == "127.0.0.1:9000" },
+		},
+		{
+			name:  "underscores",
+			line:  `--proxy_mode=nftables --iptables_min_sync_period=2s --masquerade_all`,
+			check: func(c *Config) bool { return c.MasqueradeAll && c.MinSyncPeriod.String() == "2s" },
+		},
+		{
+			name:  "the same twice",
+			line:  `--iptables-min-sync-period=2000ms --min-sync-period=2s`,
+			check: func(c *Config) bool { return c.MinSyncPeriod.String() == "2s" },
+		},
+		{name: "Windows", line: `--enable-dsr=false --source-vip 10.0.0.1`, notices: []string{"no effect in kube-nft: --source-vip 10.0.0.1"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newReader(t, strings.Fields(tt.line)...)
+			for range 2 { // the second time is what a change of the file does
+				c, err := r.Read()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(c.Notices, tt.notices) {
+					t.Errorf("notices %q, want %q", c.Notices, tt.notices)
+				}
+				if tt.check != nil && !tt.check(c) {
+					t.Errorf("got %+v", c)
+				}
+			}
+		})
+	}
+}
+
+// TestLogging: which of the settings for the log holds.
+func TestLogging(t *testing.T) {
+	const own = "\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nlogLevel: warn\nlogFormat: console\n"
+	tests := []struct {
+		name, file, line string
+		level, format    string
+	}{
+		{name: "default", level: "info", format: "json"},
+		{name: "verbosity", line: "-v 4", level: "debug", format: "json"},
+		{name: "less verbosity", line: "-v 3", level: "info", format: "json"},
+		{name: "both flags", line: "-v 4 --log-level error --log-format json --logging-format text", level: "error", format: "json"},
+		{name: "file", file: "logging: {verbosity: 5, format: text}", level: "debug", format: "console"},
+		{name: "flag over file", file: "logging: {verbosity: 5, format: text}", line: "--log-level info --logging-format json", level: "info", format: "json"},
+		{name: "our field over theirs", file: "logging: {verbosity: 5, format: json}" + own, level: "warn", format: "console"},
+		{name: "their flag over our field", file: own, line: "--v 4 --logging-format json", level: "debug", format: "json"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := mustRead(t, append(strings.Fields(tt.line), "--config", proxyFile(t, tt.file))...)
+			if c.LogLevel.String() != tt.level || c.LogFormat != tt.format {
+				t.Errorf("got %s, %s; want %s, %s", c.LogLevel, c.LogFormat, tt.level, tt.format)
+			}
+		})
+	}
+}
+
+// TestSource: a flag wins over the file also where two settings exclude each other.
+func TestSource(t *testing.T) {
+	server := proxyFile(t, "clientConnection: {kubeconfig: /k}")
+	if c := mustRead(t, "--config", server, "--manifests", "/m"); c.Manifests != "/m" || c.Connection.Kubeconfig != "" {
+		t.Errorf("--manifests over the file's kubeconfig: got %q, %q", c.Manifests, c.Connection.Kubeconfig)
+	}
+	files := writeFile(t, "apiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nmanifests: /m\n")
+	if c := mustRead(t, "--config", files, "--master", "https://h"); c.Manifests != "" || c.Connection.Master != "https://h" {
+		t.Errorf("--master over the file's manifests: got %q, %q", c.Manifests, c.Connection.Master)
+	}
+}
+
+// TestTakeover: another proxy's rules are left alone.
+func TestTakeover(t *testing.T) {
+	if !mustRead(t).Takeover {
+		t.Error("Takeover is off by default")
+	}
+	if mustRead(t, "--service-proxy-name", "ours").Takeover {
+		t.Error("Takeover is on beside another proxy")
+	}
+}
