@@ -1,0 +1,112 @@
+package watch
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// patience is more than any event takes to arrive.
+const patience = 20 * time.Second
+
+func newWatch(t *testing.T, path string) *Watch {
+	t.Helper()
+	w, err := New(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
+func expectEvent(t *testing.T, w *Watch, what string) {
+	t.Helper()
+	select {
+	case <-w.Events():
+	case <-time.After(patience):
+		t.Fatal("no event after " + what)
+	}
+	w.Settle(t.Context(), 20*time.Millisecond, time.Second)
+	w.Arm()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWatchFile follows a file through everything that editors do to it.
+func TestWatchFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	w := newWatch(t, path)
+	must(t, os.WriteFile(path, []byte("1"), 0o600))
+	expectEvent(t, w, "creation")
+	must(t, os.WriteFile(path, []byte("2"), 0o600))
+	expectEvent(t, w, "a write")
+	must(t, os.WriteFile(path+".new", []byte("3"), 0o600))
+	must(t, os.Rename(path+".new", path))
+	expectEvent(t, w, "a rename over it")
+	must(t, os.WriteFile(path, []byte("4"), 0o600))
+	expectEvent(t, w, "a write to the new file")
+	must(t, os.Remove(path))
+	expectEvent(t, w, "removal")
+}
+
+// TestRelevant: of what happens in the parent directory, only the path's own name and those
+// that mounted ConfigMaps exchange count.
+func TestRelevant(t *testing.T) {
+	w := &Watch{path: "/directory/file", self: 1}
+	w.parent.Store(2)
+	for _, tt := range []struct {
+		name   string
+		events []byte
+		want   bool
+	}{
+		{"none", nil, false},
+		{"the path itself", event(1, ""), true},
+		{"its name in the parent", event(2, "file"), true},
+		{"a neighbour", event(2, "other"), false},
+		{"two neighbours", append(event(2, "other"), event(2, "another one")...), false},
+		{"after a neighbour", append(event(2, "other"), event(2, "file")...), true},
+		{"a ConfigMap", event(2, "..data"), true},
+		{"cut short", event(2, "other")[:8], false},
+	} {
+		if got := w.relevant(tt.events); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// event encodes a struct inotify_event, with the name padded by NULs.
+func event(descriptor int32, name string) []byte {
+	size := len(name) + 16 - len(name)%16
+	b := binary.NativeEndian.AppendUint32(nil, uint32(descriptor))
+	b = binary.NativeEndian.AppendUint64(b, 0) // mask and cookie
+	b = binary.NativeEndian.AppendUint32(b, uint32(size))
+	return append(append(b, name...), make([]byte, size-len(name))...)
+}
+
+// TestSettle ends when it is quiet, when time is up, and with its context.
+func TestSettle(t *testing.T) {
+	w := newWatch(t, t.TempDir())
+	w.Settle(t.Context(), time.Millisecond, time.Hour)
+	w.Settle(t.Context(), time.Hour, time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.Settle(ctx, time.Hour, time.Hour)
+}
+
+// TestNil: where inotify cannot be used, a nil Watch stands for the one that is missing.
+func TestNil(t *testing.T) {
+	var w *Watch
+	w.Arm()
+	w.Close()
+	if w.Events() != nil {
+		t.Error("a nil Watch has a channel of events")
+	}
+}
