@@ -45,6 +45,11 @@ type differsError struct{}
 
 func (differsError) Error() string { return "the kernel holds something else" }
 
+// A troubleError kept a diff from finding out.
+type troubleError struct{ error }
+
+func (e troubleError) Unwrap() error { return e.error }
+
 func newDiff(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff",
@@ -57,33 +62,38 @@ diff(1) it exits 0 if there are none and 1 if there are some.`,
 			if err := o.complete(); err != nil {
 				return err
 			}
-			return o.diff(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			differs, err := o.diff(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			switch {
+			case err != nil:
+				return troubleError{err}
+			case differs:
+				return differsError{}
+			}
+			return nil
 		},
 	}
 }
 
-func (o *options) diff(ctx context.Context, stdout, stderr io.Writer) error {
+// diff prints the batch that a sync would send and reports whether there is one.
+func (o *options) diff(ctx context.Context, stdout, stderr io.Writer) (differs bool, err error) {
 	kernel, err := nft.Open()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer kernel.Close()
 	have, _, err := kernel.Read(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	ruleset, err := o.loadRuleset(ctx, stderr, have)
 	if err != nil {
-		return err
+		return false, err
 	}
 	batch := nft.Diff(have, ruleset.Want())
 	for i := range batch.Ops {
 		if _, err := fmt.Fprintln(stdout, batch.Ops[i].Text()); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if !batch.Empty() {
-		return differsError{}
-	}
-	return nil
+	return !batch.Empty(), nil
 }

@@ -23,7 +23,13 @@ type options struct {
 	reader *config.Reader
 }
 
-func (o *options) addFlags(f *pflag.FlagSet) { o.reader = config.NewReader(f) }
+func (o *options) addFlags(f *pflag.FlagSet) {
+	o.reader = config.NewReader(f)
+	o.reader.AddHealthFlags()
+	o.reader.AddConntrackFlags()
+	o.reader.AddOOMFlag()
+	o.reader.AddLocalhostFlag()
+}
 
 // complete works out the settings.
 func (o *options) complete() (err error) {
@@ -97,6 +103,7 @@ func (o *options) rulesetConfig(families []nft.Family) nft.Config {
 		MasqueradeBit: o.MasqueradeBit,
 		Pods:          o.Pods,
 		AllNodePorts:  all,
+		Localhost:     o.LocalhostNodePorts,
 		AffinitySize:  o.AffinitySize,
 	}
 }

@@ -24,6 +24,7 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 		return err
 	}
 	defer d.kernel.Close()
+	o.tune(d.log)
 	d.tracker = tracker.New(o.trackerConfig())
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
@@ -105,6 +106,9 @@ func (d *daemon) sync(ctx context.Context) error {
 	}
 	ruleset := nft.NewRuleset(d.options.rulesetConfig(d.families))
 	d.monitor.watch(&settings, ruleset, d.kernel)
+	if d.options.LocalhostNodePorts {
+		d.serveLocalhost(ctx, &settings)
+	}
 	loop := proxysync.New(d.tracker, ruleset, d.kernel, settings)
 	if table, err := conntrack.Open(); err != nil {
 		d.log.Warn("stale connections will not be removed", zap.Error(err))
