@@ -18,6 +18,7 @@ type elementDecoder struct {
 	points   []point
 	verdicts map[string]string // those met so far: elements share few
 	repeated bool              // an element came twice
+	packets  map[string]uint64 // what the counters of elements say; nil if nobody asks
 }
 
 // A point is an element of a set of ranges: the first key of one, or the first key behind.
@@ -43,12 +44,14 @@ func (d *elementDecoder) message(b []byte) {
 }
 
 func (d *elementDecoder) element(b []byte) {
-	var key, keyEnd []byte
+	var key, keyEnd, counter []byte
 	var el Element
 	end := false
 	attrs := attributes{b: b}
 	for attrs.next() {
 		switch attrs.typ {
+		case unix.NFTA_SET_ELEM_EXPR:
+			counter = attrs.value
 		case unix.NFTA_SET_ELEM_KEY:
 			key = find(attrs.value, unix.NFTA_DATA_VALUE)
 		case attrElemKeyEnd:
@@ -66,6 +69,23 @@ func (d *elementDecoder) element(b []byte) {
 		}
 	}
 	d.add(key, keyEnd, end, el)
+	if d.packets != nil && len(key) == d.keyLen {
+		d.packets[string(key)] = packetsOf(counter)
+	}
+}
+
+// packetsOf returns how many packets a counter says that it has seen.
+func packetsOf(b []byte) uint64 {
+	if string(find(b, unix.NFTA_EXPR_NAME)) != "counter\x00" {
+		return 0
+	}
+	data := attributes{b: find(b, unix.NFTA_EXPR_DATA)}
+	for data.next() {
+		if data.typ == unix.NFTA_COUNTER_PACKETS {
+			return data.uint64()
+		}
+	}
+	return 0
 }
 
 // add files an element; a key of another length than the set's is passed over.

@@ -50,6 +50,7 @@ type elementShape struct {
 	ranges   rangeKind
 	verdicts bool
 	keysOnly bool // of a deletion
+	packets  map[string]uint64
 }
 
 // rangeKind is how the kernel takes an element that is a range.
@@ -64,7 +65,7 @@ const (
 func (e *encoder) shape(op *Op) elementShape {
 	return elementShape{
 		keyLen: op.Set.keyLen(e.family), ranges: op.Set.ranges(),
-		verdicts: op.Set.Verdicts, keysOnly: op.Verb != Add,
+		verdicts: op.Set.Verdicts, keysOnly: op.Verb != Add, packets: op.Packets,
 	}
 }
 
@@ -127,6 +128,9 @@ func (e *encoder) content(s *elementShape, el *KeyedElement, open bool) {
 	}
 	if el.Life != nil {
 		e.life(el.Life)
+	}
+	if n := s.packets[el.Key]; n != 0 {
+		e.startCounter(n)
 	}
 	e.elementUserdata(el.Comment, open)
 }

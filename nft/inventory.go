@@ -43,8 +43,14 @@ type Service struct {
 	Cluster, Local []netip.AddrPort
 	// Affinity is how long a client is remembered; 0: it is not.
 	Affinity time.Duration
-	// Remembered names the Service port's affinity maps; nil without affinity.
-	Remembered []string
+	// Memories are the Service port's affinity maps, which all its frontends share.
+	Memories []Memory
+}
+
+// A Memory is an affinity map: client -> endpoint, for the endpoints with one port.
+type Memory struct {
+	Map  string
+	Port uint16
 }
 
 // Endpoints returns the distinct endpoints of both lists.
@@ -115,11 +121,10 @@ func (t *Table) remembered(s *Service, key string) {
 		return
 	}
 	for _, rule := range chain.Rules {
-		for _, stmt := range rule {
-			if r, ok := stmt.(Remember); ok {
-				s.Affinity = r.timeout()
-				s.Remembered = append(s.Remembered, r.Map)
-			}
+		port, _ := rule[0].(PortIs)
+		if r, ok := last(rule).(Remember); ok {
+			s.Affinity = r.timeout()
+			s.Memories = append(s.Memories, Memory{Map: r.Map, Port: port.Port})
 		}
 	}
 }
@@ -145,14 +150,14 @@ func (p policy) words() string {
 	case refused:
 		return "reject: no endpoint"
 	case dropped:
-		return "drop: no endpoint on this node"
+		return "drop: no local endpoint"
 	case internalLocal:
-		return "endpoints on this node"
+		return "local endpoints"
 	case externalLocal:
 		if p.local == 0 {
-			return "outside clients: drop, no endpoint on this node"
+			return "outside: drop, none local"
 		}
-		return "outside clients: endpoints on this node"
+		return "outside: local endpoints"
 	}
 	return "all endpoints"
 }

@@ -52,17 +52,17 @@ func checkService(t *testing.T, got *Service, state *frontendState) {
 
 func TestPolicyWords(t *testing.T) {
 	for verdict, want := range map[string]string{
-		"drop":                     "drop: no endpoint on this node",
+		"drop":                     "drop: no local endpoint",
 		"goto reject-new":          "reject: no endpoint",
 		"goto guarded-reject-new":  "reject: no endpoint, source ranges",
 		"goto cluster-3":           "all endpoints",
-		"goto cluster-local-1":     "endpoints on this node",
+		"goto cluster-local-1":     "local endpoints",
 		"goto external-7":          "all endpoints",
-		"goto external-local-7-2":  "outside clients: endpoints on this node",
-		"goto external-local-7-0":  "outside clients: drop, no endpoint on this node",
+		"goto external-local-7-2":  "outside: local endpoints",
+		"goto external-local-7-0":  "outside: drop, none local",
 		"goto guarded-external-1":  "all endpoints, source ranges",
-		"goto node-port-local-3-1": "outside clients: endpoints on this node",
-		"goto node-port-local-k3f8h2mz-ns-web-http-none": "outside clients: drop, no endpoint on this node",
+		"goto node-port-local-3-1": "outside: local endpoints",
+		"goto node-port-local-k3f8h2mz-ns-web-http-none": "outside: drop, none local",
 		"goto cluster-03": "unknown: goto cluster-03",
 		"goto elsewhere":  "unknown: goto elsewhere",
 		"accept":          "unknown: accept",

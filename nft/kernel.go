@@ -67,6 +67,9 @@ func (k *Kernel) Commit(ctx context.Context, b Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := k.carryCounters(ctx, &b); err != nil {
+		return err
+	}
 	return k.commit(&b, scope{table: TableName})
 }
 

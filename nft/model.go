@@ -228,6 +228,9 @@ type Op struct {
 	Chain    *Chain
 	Rules    []Rule
 	Elements []KeyedElement
+	// Packets is what the counters of elements that are added start from, by key, where that
+	// is not zero. Commit sets it.
+	Packets map[string]uint64
 }
 
 // A KeyedElement is an element with its key.

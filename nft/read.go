@@ -156,15 +156,9 @@ func checkCount(s *Elements, count uint32) error {
 	return nil
 }
 
-// readChains reads the chains, of which the kernel lists those of other tables too, and then
-// the rules.
+// readChains reads the chains and then the rules.
 func (k *Kernel) readChains(ctx context.Context, t *Table) error {
-	err := k.dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*wire) {}, func(r reply) {
-		if name, chain := decodeChain(r.attributes()); name == TableName {
-			t.Chains[chain.Name] = chain
-		}
-	})
-	if err != nil {
+	if err := k.readChainNames(ctx, t); err != nil {
 		return err
 	}
 	ours := func(w *wire) { w.name(unix.NFTA_RULE_TABLE, TableName) }
@@ -176,12 +170,26 @@ func (k *Kernel) readChains(ctx context.Context, t *Table) error {
 	})
 }
 
+// readChainNames reads the chains without their rules. The kernel lists those of other
+// tables too.
+func (k *Kernel) readChainNames(ctx context.Context, t *Table) error {
+	return k.dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*wire) {}, func(r reply) {
+		if name, chain := decodeChain(r.attributes()); name == TableName {
+			t.Chains[chain.Name] = chain
+		}
+	})
+}
+
 func (k *Kernel) readElements(ctx context.Context, f Family, s *Set) (map[string]Element, error) {
+	return k.dumpElements(ctx, f, s.Name, newElementDecoder(f, s))
+}
+
+// dumpElements returns the elements of a set once they went through a decoder made for it.
+func (k *Kernel) dumpElements(ctx context.Context, f Family, set string, d *elementDecoder) (map[string]Element, error) {
 	which := func(w *wire) {
 		w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		w.name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		w.name(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}
-	d := newElementDecoder(f, s)
 	if err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r reply) { d.message(r.attributes()) }); err != nil {
 		return nil, err
 	}

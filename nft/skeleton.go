@@ -42,9 +42,10 @@ type Config struct {
 	Localhost bool
 	// AffinitySize is how many clients one affinity map remembers at most.
 	AffinitySize uint32
-	// Counters makes every element of the services, node-ports and endpoints maps count
-	// the connections it was chosen for.
-	Counters bool
+	// Counters makes the elements of the services and node-ports maps count the connections
+	// to their frontends, EndpointCounters those of lists of endpoints the connections that
+	// they were chosen for. What a client is remembered with is not chosen.
+	Counters, EndpointCounters bool
 }
 
 // usualLengths and usualLocalLengths are the lengths of endpoint lists for which the
@@ -64,11 +65,11 @@ func (c *Config) fixedSetDefinitions() []*Set {
 	endpoint := []Field{FieldAddr, FieldPort}
 	return []*Set{
 		{Name: servicesMap, Key: frontend, Verdicts: true, Counters: c.Counters},
-		{Name: endpointsMap, Key: indexed, Data: endpoint, Counters: c.Counters},
-		{Name: localEndpointsMap, Key: indexed, Data: endpoint, Counters: c.Counters},
+		{Name: endpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: localEndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortsMap, Key: nodePort, Verdicts: true, Counters: c.Counters},
-		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.Counters},
-		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.Counters},
+		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortAddressesSet, Key: []Field{FieldAddr}},
 		{Name: allowedSourcesSet, Key: []Field{FieldAddr, FieldProtocol, FieldPort, FieldAddr}, Interval: true},
 		{Name: clusterIPsSet, Key: []Field{FieldAddr}},
