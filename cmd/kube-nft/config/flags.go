@@ -21,7 +21,7 @@ func (v *values) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&v.podPrefix, "pod-interface-name-prefix", v.podPrefix, "how the names of pods' interfaces begin, for InterfaceNamePrefix")
 	f.StringSliceVar(&v.serviceCIDRs, "service-cidr", v.serviceCIDRs, "addresses of Services, besides those of ServiceCIDR objects; what no Service has there is dropped")
 	f.StringVar(&v.proxyName, "service-proxy-name", v.proxyName, "serve only Services whose label service.kubernetes.io/service-proxy-name has this value; without it, only those without the label")
-	f.StringSliceVar(&v.nodePorts, "nodeport-addresses", v.nodePorts, "where node ports are served: CIDRs, primary (the Node's addresses), all; without it, primary")
+	f.StringSliceVar(&v.nodePorts, "nodeport-addresses", v.nodePorts, "where node ports are served: CIDRs, primary (the Node's addresses), localhost, all; without it, primary")
 	f.BoolVar(&v.masqueradeAll, "masquerade-all", v.masqueradeAll, "masquerade all connections to cluster IPs")
 	f.Int32Var(&v.masqueradeBit, "masquerade-bit", v.masqueradeBit, "bit of the packet mark that requests masquerading, 0 to 31")
 	f.DurationVar(&v.minSyncPeriod, "min-sync-period", v.minSyncPeriod, "least time between two commits; changes meanwhile go into one")
@@ -76,7 +76,7 @@ func (r *Reader) AddSyncPeriodFlag() {
 
 // AddLocalhostFlag declares node ports at loopback addresses.
 func (r *Reader) AddLocalhostFlag() {
-	r.flags.BoolVar(&r.given.localhostPorts, "localhost-nodeports", r.given.localhostPorts, "serve node ports at loopback addresses as well")
+	r.flags.BoolVar(&r.given.localhostPorts, "localhost-nodeports", r.given.localhostPorts, "serve node ports at loopback addresses as well; follows from --nodeport-addresses unless given")
 }
 
 // AddCountersFlag declares counters of connections.

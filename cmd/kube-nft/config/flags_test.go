@@ -132,6 +132,31 @@ func TestSource(t *testing.T) {
 	}
 }
 
+// TestLocalhostNodePorts: loopback addresses that are listed are meant.
+func TestLocalhostNodePorts(t *testing.T) {
+	for line, want := range map[string]bool{
+		"":                                      false,
+		"--localhost-nodeports":                 true,
+		"--nodeport-addresses all":              false,
+		"--nodeport-addresses 0.0.0.0/0":        false,
+		"--nodeport-addresses 64.0.0.0/1":       false,
+		"--nodeport-addresses 127.0.0.0/8":      true,
+		"--nodeport-addresses ::1/128":          true,
+		"--nodeport-addresses ::/0":             false,
+		"--nodeport-addresses localhost":        true,
+		"--nodeport-addresses all,127.0.0.1/32": true,
+		"--nodeport-addresses localhost --localhost-nodeports=false": false,
+	} {
+		if got := mustRead(t, strings.Fields(line)...).LocalhostNodePorts; got != want {
+			t.Errorf("%q: %v, want %v", line, got, want)
+		}
+	}
+	gate := proxyFile(t, "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\nnodePortAddresses: [primary, localhost]\n")
+	if c := mustRead(t, "--config", gate); !c.LocalhostNodePorts || len(c.Notices) > 0 {
+		t.Errorf("with kube-proxy's gate: %v, %q", c.LocalhostNodePorts, c.Notices)
+	}
+}
+
 // TestTakeover: another proxy's rules are left alone.
 func TestTakeover(t *testing.T) {
 	if !mustRead(t).Takeover {

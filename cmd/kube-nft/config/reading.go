@@ -129,7 +129,7 @@ func (r *reading) readOwn(o *KubeNFTConfiguration) {
 	take(r, "master", "master", &r.master, o.Master)
 	takeList(r, "service-cidr", "serviceCIDRs", &r.serviceCIDRs, o.ServiceCIDRs)
 	take(r, "service-proxy-name", "serviceProxyName", &r.proxyName, o.ServiceProxyName)
-	take(r, "localhost-nodeports", "localhostNodePorts", &r.localhostPorts, o.LocalhostNodePorts)
+	takePointer(r, "localhost-nodeports", "localhostNodePorts", &r.localhostPorts, o.LocalhostNodePorts)
 	takeDuration(r, "min-sync-period", "minSyncPeriod", &r.minSyncPeriod, o.MinSyncPeriod)
 	take(r, "affinity-size", "affinitySize", &r.affinitySize, o.AffinitySize)
 	take(r, "connection-counters", "connectionCounters", &r.counters, o.ConnectionCounters)

@@ -171,6 +171,7 @@ func (r *reading) resolveInterface(c *Config, flag, field, name string) error {
 	return nil
 }
 
+// resolveNodePorts: whoever lists loopback addresses wants them served.
 func (r *reading) resolveNodePorts(c *Config) (err error) {
 	if len(r.nodePorts) == 0 {
 		r.nodePorts = []string{"primary"}
@@ -178,8 +179,17 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 	if c.NodePorts, err = proxysync.ParseNodePortAddresses(r.nodePorts); err != nil {
 		return &Error{Setting: r.name("nodeport-addresses"), Reason: err.Error()}
 	}
+	if !r.given("localhost-nodeports") {
+		r.localhostPorts = slices.ContainsFunc(r.nodePorts, isLoopback)
+	}
 	c.LocalhostNodePorts = r.localhostPorts
 	return nil
+}
+
+// isLoopback reports whether an entry of the node-port addresses is about loopback alone.
+func isLoopback(entry string) bool {
+	prefix, err := netip.ParsePrefix(entry)
+	return entry == "localhost" || err == nil && prefix.Addr().IsLoopback() && (prefix.Addr().Is6() || prefix.Bits() >= 8)
 }
 
 func (r *reading) resolveRuleset(c *Config) error {

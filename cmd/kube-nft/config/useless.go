@@ -51,6 +51,7 @@ func knownUseless() []uselessField {
 		{"winkernel", nil},
 		{"windowsRunAsService", nil},
 		{"portRange", nil},
+		{"featureGates.KubeProxyNFTablesLocalhostNodePorts", []string{"true"}}, // listing the addresses is enough
 		{"featureGates", nil},
 		{"showHiddenMetricsForVersion", nil},
 		{"clientConnection.acceptContentTypes", nil},

@@ -92,7 +92,7 @@ func (v *values) ownConfiguration() *KubeNFTConfiguration {
 		Master:             v.master,
 		ServiceCIDRs:       v.serviceCIDRs,
 		ServiceProxyName:   v.proxyName,
-		LocalhostNodePorts: v.localhostPorts,
+		LocalhostNodePorts: &v.localhostPorts,
 		AffinitySize:       v.affinitySize,
 		ConnectionCounters: v.counters,
 		Takeover:           v.takeover,

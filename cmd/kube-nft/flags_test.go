@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+)
+
+// commandLine runs one and returns its exit code and output.
+func commandLine(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = execute(t.Context(), args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+// TestSettingsOnTheCommandLine takes command lines of DaemonSets and test harnesses.
+func TestSettingsOnTheCommandLine(t *testing.T) {
+	for line, want := range map[string][]string{
+		"--config=config/testdata/kubeadm.yaml --hostname-override=Node-1": {
+			"hostnameOverride: Node-1", "clusterCIDR: 10.244.0.0/16", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf", "minSyncPeriod: 10ms",
+		},
+		"--kubeconfig /f --hostname-override n --cluster-cidr 10.0.0.0/8 --masquerade-all --nodeport-addresses 192.168.0.0/16 --min-sync-period 1s": {
+			"kubeconfig: /f", "hostnameOverride: \"n\"", "clusterCIDR: 10.0.0.0/8", "masqueradeAll: true", "- 192.168.0.0/16", "minSyncPeriod: 1s",
+		},
+		"--config config/testdata/kubeadm.yaml --cluster_cidr=10.1.0.0/16 --v=2 --proxy-mode=iptables": {"clusterCIDR: 10.1.0.0/16", "mode: nftables"},
+	} {
+		code, stdout, stderr := commandLine(t, append(strings.Fields(line), "--show-config")...)
+		if code != exitOK || stderr != "" {
+			t.Errorf("%s: exit code %d, %q", line, code, stderr)
+		}
+		for _, setting := range want {
+			if !strings.Contains(stdout, setting+"\n") {
+				t.Errorf("%s: no %q in\n%s", line, setting, stdout)
+			}
+		}
+	}
+}
+
+// TestWriteConfig: what is written is what is shown, and starts the same settings.
+func TestWriteConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.conf")
+	if code, _, stderr := commandLine(t, "--cluster-cidr", "10.0.0.0/8", "--write-config-to", path); code != exitOK {
+		t.Fatalf("exit code %d, %q", code, stderr)
+	}
+	written, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--cluster-cidr", "10.0.0.0/8"}, {"--config", path}} {
+		if _, shown, _ := commandLine(t, append(args, "--show-config")...); shown != string(written) {
+			t.Errorf("%s shows\n%s\nwritten was\n%s", args, shown, written)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	directory := t.TempDir()
+	unknown := filepath.Join(directory, "unknown.yaml")
+	if err := os.WriteFile(unknown, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nsysctls: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--cluster-cidr", "x"}, exitUsage, "kube-nft: --cluster-cidr x: expected a CIDR such as 10.244.0.0/16, or one of each family with a comma\n"},
+		{[]string{"diff", "--masquerade-bit", "32"}, exitUsage, "kube-nft: --masquerade-bit 32: expected a bit of the packet mark, 0 to 31\n"},
+		{[]string{"--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft --help lists the flags\n"},
+		{[]string{"--config", unknown}, exitUsage, "kube-nft: " + unknown + ": sysctls: no such field; remove it\n"},
+		{[]string{"--config", directory}, exitFailed, "kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
+		{[]string{"--write-config-to", directory}, exitFailed, "kube-nft: --write-config-to: open " + directory + ": is a directory\n"},
+	} {
+		if code, _, stderr := commandLine(t, tt.args...); code != tt.code || stderr != tt.want {
+			t.Errorf("%s: exit code %d, %q; want %d, %q", tt.args, code, stderr, tt.code, tt.want)
+		}
+	}
+}
+
+// TestHelpIsHonest: hidden flags are accepted, not offered.
+func TestHelpIsHonest(t *testing.T) {
+	_, help, _ := commandLine(t, "--help")
+	for _, flag := range []string{"--ipvs-scheduler", "--proxy-mode", "--feature-gates", "--iptables-sync-period", "--logtostderr"} {
+		if strings.Contains(help, flag+" ") {
+			t.Errorf("--help offers %s", flag)
+		}
+	}
+}
+
+// TestFollowConfig: a changed file ends the daemon, and the log names it.
+func TestFollowConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.conf")
+	write := func(fields string) {
+		text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + fields
+		if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	o := options{reader: config.NewReader(flags)}
+	if err := flags.Set("config", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.complete(); err != nil {
+		t.Fatal(err)
+	}
+	core, logs := observer.New(zapcore.InfoLevel)
+	ended := make(chan error, 1)
+	go func() { ended <- o.followConfig(t.Context(), zap.New(core)) }()
+	write("clusterCIDR: 10.0.0.0/8\n")
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errConfigChanged) {
+			t.Errorf("got %v, want %v", err, errConfigChanged)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the change was not noticed")
+	}
+	if lines := logs.All(); len(lines) != 1 || lines[0].ContextMap()["file"] != path {
+		t.Errorf("log %v, want one line naming %s", lines, path)
+	}
+}
