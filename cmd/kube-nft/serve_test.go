@@ -1,0 +1,128 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/sync/health"
+	"github.com/kube-nft/kube-nft/sync/metrics"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// newTestOptions returns the options of a command line.
+func newTestOptions(t *testing.T, args ...string) *options {
+	t.Helper()
+	var o options
+	flags := pflag.NewFlagSet("kube-nft", pflag.ContinueOnError)
+	o.addFlags(flags)
+	if err := flags.Parse(append([]string{"--hostname-override=node-1", "--manifests=."}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.complete(); err != nil {
+		t.Fatal(err)
+	}
+	return &o
+}
+
+func newTestMetrics() *metrics.Metrics {
+	return metrics.New(metrics.Config{Changes: func() (total, pending tracker.Changes) { return }})
+}
+
+func TestMetricsServer(t *testing.T) {
+	for _, tt := range []struct {
+		path, args  string
+		code        int
+		contentType string
+		body        string // empty: any
+	}{
+		{"/healthz", "", 200, "text/plain; charset=utf-8", "ok"},
+		{"/proxyMode", "", 200, "text/plain; charset=utf-8", "nftables"},
+		{"/metrics", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", ""},
+		{"/configz", "", 200, "application/json", ""},
+		{"/debug/pprof/", "", 404, "text/plain; charset=utf-8", ""},
+		{"/debug/pprof/", "--profiling", 200, "text/html; charset=utf-8", ""},
+		{"/debug/pprof/goroutine?debug=1", "--profiling", 200, "text/plain; charset=utf-8", ""},
+		{"/debug/pprof/cmdline", "--profiling", 200, "text/plain; charset=utf-8", ""},
+		{"/", "", 404, "text/plain; charset=utf-8", ""},
+	} {
+		t.Run(tt.path+tt.args, func(t *testing.T) {
+			o := newTestOptions(t)
+			o.Profiling = tt.args != ""
+			handler, err := o.metricsHandler(newTestMetrics(), zap.NewNop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest("GET", tt.path, nil))
+			if w.Code != tt.code || tt.body != "" && w.Body.String() != tt.body {
+				t.Errorf("got %d %s", w.Code, w.Body)
+			}
+			if got := w.Header().Get("Content-Type"); got != tt.contentType {
+				t.Errorf("Content-Type %q, want %q", got, tt.contentType)
+			}
+		})
+	}
+}
+
+func TestConfigzIsKubeProxys(t *testing.T) {
+	text, err := newTestOptions(t, "--masquerade-all").configz()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown map[string]struct {
+		Kind             string
+		HostnameOverride string
+		NFTables         struct{ MasqueradeAll bool }
+	}
+	if err := json.Unmarshal([]byte(text), &shown); err != nil {
+		t.Fatal(err)
+	}
+	config := shown["kubeproxy.config.k8s.io"]
+	if config.Kind != "KubeProxyConfiguration" || config.HostnameOverride != "node-1" || !config.NFTables.MasqueradeAll {
+		t.Errorf("got %+v", config)
+	}
+}
+
+func TestServers(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"defaults", nil, "health 0.0.0.0:10256 metrics 127.0.0.1:10249 "},
+		{"IPv6", []string{"--bind-address=::"}, "health [::]:10256 metrics [::1]:10249 "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newTestOptions(t, tt.args...)
+			proxy := health.NewProxy(1, func() *tracker.Node { return nil })
+			servers, err := o.servers(proxy, newTestMetrics(), nil, zap.NewNop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, server := range servers {
+				got += server.Name + " " + server.Address + " "
+				server.Failed(io.EOF) // without an API server
+			}
+			if got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestHealthServer(t *testing.T) {
+	handler := healthHandler(health.NewProxy(1, func() *tracker.Node { return new(tracker.Node) }), newTestMetrics())
+	for path, code := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 503, "/": 404, "/metrics": 404} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if w.Code != code {
+			t.Errorf("%s: got %d, want %d", path, w.Code, code)
+		}
+	}
+}
