@@ -1,0 +1,240 @@
+package integration
+
+import (
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+// overlays are the directories that are applied to clusters.
+var overlays = []string{"base", "overlays/kubeadm", "overlays/canary"}
+
+// kubeadmConfig is where the overlay kubeadm mounts kube-proxy's ConfigMap, and an example
+// of what is in there.
+var kubeadmConfig = map[string]string{"/var/lib/kube-proxy/config.conf": "../cmd/kube-nft/config/testdata/kubeadm.yaml"}
+
+// TestDeployObjects decodes every overlay strictly and looks at what matters for safety.
+func TestDeployObjects(t *testing.T) {
+	for _, overlay := range overlays {
+		t.Run(overlay, func(t *testing.T) {
+			objects := kustomize(t, "../deploy/"+overlay)
+			got := slices.Sorted(maps.Keys(objects))
+			want := []string{"ClusterRole kube-nft", "ClusterRoleBinding kube-nft", "DaemonSet kube-nft", "ServiceAccount kube-nft"}
+			if !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			set, container := objects.daemonSet(t)
+			checkPod(t, set)
+			checkContainer(t, container)
+			checkProbes(t, container)
+			checkMounts(t, set)
+			checkBinding(t, objects)
+		})
+	}
+}
+
+func checkPod(t *testing.T, set *appsv1.DaemonSet) {
+	t.Helper()
+	pod := set.Spec.Template.Spec
+	if !pod.HostNetwork || pod.HostPID || pod.HostIPC {
+		t.Error("the pod needs the node's network and nothing else of the node")
+	}
+	if pod.DNSPolicy != corev1.DNSDefault {
+		t.Errorf("DNS policy %s: cluster DNS does not work before kube-nft does", pod.DNSPolicy)
+	}
+	if pod.PriorityClassName != "system-node-critical" {
+		t.Errorf("priority class %q", pod.PriorityClassName)
+	}
+	if !slices.Equal(pod.Tolerations, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}) {
+		t.Errorf("tolerations %v, want every taint tolerated", pod.Tolerations)
+	}
+	if want := set.Spec.Selector.MatchLabels; !maps.Equal(set.Spec.Template.Labels, want) {
+		t.Errorf("pods are labelled %v, selected by %v", set.Spec.Template.Labels, want)
+	}
+}
+
+// checkContainer holds the privileges to what is needed.
+func checkContainer(t *testing.T, container *corev1.Container) {
+	t.Helper()
+	security := container.SecurityContext
+	if security == nil || security.Capabilities == nil {
+		t.Fatal("no capabilities are taken away")
+	}
+	if got := security.Capabilities; !slices.Equal(got.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(got.Add, []corev1.Capability{"NET_ADMIN"}) {
+		t.Errorf("capabilities %v", got)
+	}
+	isTrue := func(b *bool) bool { return b != nil && *b }
+	if !isTrue(security.ReadOnlyRootFilesystem) || isTrue(security.Privileged) {
+		t.Error("the root file system is writable, or the container is privileged")
+	}
+	if allow := security.AllowPrivilegeEscalation; allow == nil || *allow {
+		t.Error("privilege escalation is allowed")
+	}
+	if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() {
+		t.Errorf("resource requests %v", container.Resources.Requests)
+	}
+}
+
+// checkProbes compares the probes with the port that the arguments ask for.
+func checkProbes(t *testing.T, container *corev1.Container) {
+	t.Helper()
+	if len(container.Ports) != 1 || container.Ports[0].Name != "healthz" || container.Ports[0].HostPort != container.Ports[0].ContainerPort {
+		t.Fatalf("ports %v, want one with the name healthz, the same on the node", container.Ports)
+	}
+	want := "10256"
+	for _, arg := range container.Args {
+		if address, given := strings.CutPrefix(arg, "--healthz-bind-address="); given {
+			want = address[strings.LastIndex(address, ":")+1:]
+		}
+	}
+	port := container.Ports[0].ContainerPort
+	if got := container.Ports[0].String(); !strings.Contains(got, "ContainerPort:"+want+",") {
+		t.Errorf("port %d, want %s as in the arguments", port, want)
+	}
+	for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.StrVal != "healthz" {
+			t.Errorf("probe of %s: %v", path, probe)
+		}
+	}
+}
+
+// checkMounts wants each mount to be read-only and of a volume that exists.
+func checkMounts(t *testing.T, set *appsv1.DaemonSet) {
+	t.Helper()
+	volumes := make(map[string]bool)
+	for _, volume := range set.Spec.Template.Spec.Volumes {
+		volumes[volume.Name] = true
+	}
+	for _, mount := range set.Spec.Template.Spec.Containers[0].VolumeMounts {
+		if !mount.ReadOnly || !volumes[mount.Name] {
+			t.Errorf("mount %v of volumes %v", mount, volumes)
+		}
+	}
+}
+
+func checkBinding(t *testing.T, objects deployment) {
+	t.Helper()
+	binding := objects["ClusterRoleBinding kube-nft"].(*rbacv1.ClusterRoleBinding)
+	account := objects["ServiceAccount kube-nft"].(*corev1.ServiceAccount)
+	set, _ := objects.daemonSet(t)
+	want := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account.Name, Namespace: set.Namespace}}
+	if !slices.Equal(binding.Subjects, want) || account.Namespace != set.Namespace {
+		t.Errorf("subjects %v, want %v", binding.Subjects, want)
+	}
+	if binding.RoleRef.Name != "kube-nft" || set.Spec.Template.Spec.ServiceAccountName != account.Name {
+		t.Errorf("role %s, service account %s", binding.RoleRef.Name, set.Spec.Template.Spec.ServiceAccountName)
+	}
+}
+
+// TestDeployArguments has the program check the arguments of every overlay.
+func TestDeployArguments(t *testing.T) {
+	for _, overlay := range overlays {
+		t.Run(overlay, func(t *testing.T) {
+			_, container := kustomize(t, "../deploy/"+overlay).daemonSet(t)
+			cmd := exec.Command(buildProxy(t), append(arguments(container, kubeadmConfig), "--show-config")...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", cmd, err, out)
+			}
+		})
+	}
+}
+
+// A permission is one verb on one resource.
+type permission struct{ group, resource, verb string }
+
+// permissions lists what a role allows.
+func permissions(role *rbacv1.ClusterRole) map[permission]bool {
+	all := make(map[permission]bool)
+	for _, rule := range role.Rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					all[permission{group, resource, verb}] = true
+				}
+			}
+		}
+	}
+	return all
+}
+
+// requests lists what a server was asked for.
+func requests(server *apiserver.Server) map[permission]bool {
+	all := make(map[permission]bool)
+	for _, r := range server.Requests() {
+		all[permission{r.Group, r.Resource, r.Verb}] = true
+	}
+	return all
+}
+
+// TestKernelDeployRole runs the program against a server that records requests, with and
+// without streaming lists: the role allows all of them, and nothing else. Patching an event
+// is what is not seen here: it takes an event that repeats for minutes.
+func TestKernelDeployRole(t *testing.T) {
+	want := permissions(kustomize(t, "../deploy/base")["ClusterRole kube-nft"].(*rbacv1.ClusterRole))
+	patch := permission{"events.k8s.io", "events", "patch"}
+	if !want[patch] {
+		t.Errorf("the role does not allow %v", patch)
+	}
+	delete(want, patch)
+	seen := make(map[permission]bool)
+	for _, streaming := range []bool{true, false} {
+		netns.New(t)
+		server := apiserver.New()
+		if !streaming {
+			server.DisableWatchList()
+		}
+		maps.Copy(seen, observeRequests(t, server))
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("requests %v\nthe role allows %v", seen, want)
+	}
+}
+
+// observeRequests starts the server and the program, and returns the requests until all
+// resources are watched and an event was posted.
+func observeRequests(t *testing.T, server *apiserver.Server) map[permission]bool {
+	t.Helper()
+	server.Apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}})
+	if _, err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	kubeconfig, err := server.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := netns.Start(t, buildProxy(t), "--kubeconfig", kubeconfig, "--hostname-override", "node-a")
+	limit, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
+	defer tick.Stop()
+	for {
+		watched := 0
+		seen := requests(server)
+		for p := range seen {
+			if p.verb == "watch" || p.verb == "create" {
+				watched++
+			}
+		}
+		if watched == 5 {
+			stop(t, process)
+			return seen
+		}
+		select {
+		case <-tick.C:
+		case <-process.Exited():
+			t.Fatalf("kube-nft has ended:\n%s", process.Stderr())
+		case <-limit:
+			t.Fatalf("after 20s only %v; log:\n%s", seen, process.Stderr())
+		}
+	}
+}
