@@ -20,7 +20,11 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	d := daemon{options: o, log: o.newLog(stderr), changed: proxysync.NewSignal()}
 	o.notices(d.log)
 	var err error
-	if d.kernel, d.families, err = openKernel(ctx, d.log); err != nil {
+	d.kernel, d.families, err = openKernel(ctx, d.log)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // asked to end while it looked at the kernel
+	case err != nil:
 		return err
 	}
 	defer d.kernel.Close()
