@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -115,6 +116,25 @@ func (l *noticeListener) next(t testing.TB, enough func(notice) bool) []notice {
 				notices, found = append(notices, n), found || enough(n)
 			}
 		}
+	}
+}
+
+// drain forgets what has been told so far.
+func (l *noticeListener) drain(t testing.TB) {
+	t.Helper()
+	raw, err := l.conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1) // a datagram is cut to it
+	raw.Read(func(fd uintptr) bool {
+		for err == nil {
+			_, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+		}
+		return true
+	})
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
 	}
 }
 

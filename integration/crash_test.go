@@ -1,0 +1,188 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// Sizes of the crash test.
+const (
+	crashStates   = 8   // of the cluster, between which it goes back and forth
+	crashServices = 20  // of each family; every state changes all of them
+	crashes       = 150 // kills
+)
+
+// longestLife bounds how long kube-nft lives from the moment from which it may be killed:
+// a few times what a commit takes from the change of a file on.
+const longestLife = 40 * time.Millisecond
+
+// crashManifest returns the objects of a state of the cluster. No two states have an
+// endpoint in common, so there is but one order in which a list can be in the kernel.
+func crashManifest(state int) string {
+	var objects []string
+	for i := range crashServices {
+		for _, family := range []string{"10.%d.%d.1", "fd00:10:%d:%d::1"} {
+			name := fmt.Sprintf("web-%d-%d", i, len(family))
+			clusterIP := netip.MustParseAddr(fmt.Sprintf(family, 96, i+1))
+			pod := netip.MustParseAddr(fmt.Sprintf(family, 200+state, i+1))
+			external := fmt.Sprintf("externalIPs: [%q]", fmt.Sprintf(family, 100+state%3, i+1))
+			policy := "externalTrafficPolicy: " + []string{"Cluster", "Local"}[state%2]
+			objects = append(objects, webObjects(name, clusterIP, addressesFrom(pod, 1+(i+state)%5), external, policy))
+		}
+	}
+	return strings.Join(objects, "---\n")
+}
+
+// A sequence is the states that the kernel may hold.
+type sequence struct {
+	manifests []string
+	rulesets  []nft.Tables
+}
+
+// newSequence compiles all states.
+func newSequence(t *testing.T) *sequence {
+	t.Helper()
+	s := &sequence{}
+	for state := range crashStates {
+		manifest := crashManifest(state)
+		p := newPlay(t, scenarioSettings(t, nil))
+		p.applyText(t, manifest)
+		p.batch()
+		s.manifests, s.rulesets = append(s.manifests, manifest), append(s.rulesets, p.ruleset.Want())
+	}
+	return s
+}
+
+// stateOf returns which state the tables are in; the test fails if they are in none.
+func (s *sequence) stateOf(t *testing.T, have nft.Tables) int {
+	t.Helper()
+	for state, want := range s.rulesets {
+		if sameEndpoints(have, want) {
+			if repair := nft.Diff(have, want); !repair.Empty() {
+				t.Fatalf("the kernel holds a mixture: to be state %d it lacks\n%s", state, batchText(repair))
+			}
+			return state
+		}
+	}
+	t.Fatal("the kernel holds the endpoints of no state")
+	return 0
+}
+
+// sameEndpoints tells states apart without comparing everything.
+func sameEndpoints(a, b nft.Tables) bool {
+	return a[nft.IP] != nil && maps.Equal(a[nft.IP].Sets["endpoints"].Map, b[nft.IP].Sets["endpoints"].Map)
+}
+
+// other returns a state that is not the given one.
+func (s *sequence) other(random *rand.Rand, state int) int {
+	return (state + 1 + random.IntN(crashStates-1)) % crashStates
+}
+
+// churn changes the manifests as fast as it can for a while.
+func (s *sequence) churn(t *testing.T, objects directory, random *rand.Rand, d time.Duration) {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		objects.write(t, "web.yaml", s.manifests[random.IntN(crashStates)])
+	}
+}
+
+// TestCrash kills kube-nft at random moments, while the cluster changes quickly. What it
+// leaves behind is one of the cluster's states as a whole, and when it starts again it
+// writes no more than the difference.
+func TestCrash(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	netns.New(t)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	k, heard, objects, s := openKernel(t), listenToNotices(t), newDirectory(t), newSequence(t)
+	objects.write(t, "web.yaml", s.manifests[0])
+	p := objects.start(t, "--min-sync-period=0")
+	heard.next(t, about("shop/web-0"))
+	for crash := range crashes {
+		s.churn(t, objects, random, time.Duration(random.Int64N(int64(longestLife))))
+		kill(t, p)
+		have := read(t, k)
+		next := s.other(random, s.stateOf(t, have))
+		heard.drain(t)
+		objects.write(t, "web.yaml", s.manifests[next])
+		p = objects.start(t, "--min-sync-period=0")
+		if crash%4 == 0 {
+			continue // and be killed before it has finished its start
+		}
+		want := notices(nft.Diff(have, s.rulesets[next]))
+		if diff := cmp.Diff(want, summary(heard.next(t, anyNotice))); diff != "" {
+			t.Fatalf("a start wrote something else than the difference (-want +got):\n%s", diff)
+		}
+	}
+	stop(t, p)
+	s.stateOf(t, read(t, k))
+	if tables := netns.Run(t, "", "nft", "list", "tables"); tables != "table ip kube-nft\ntable ip6 kube-nft\n" {
+		t.Errorf("tables in the end:\n%s", tables)
+	}
+}
+
+// TestTermination ends kube-nft while the cluster changes quickly: it goes at once, with
+// success, and leaves the rules in place.
+func TestTermination(t *testing.T) {
+	t.Parallel()
+	netns.New(t)
+	random := rand.New(rand.NewPCG(1, 0))
+	k, heard, objects, s := openKernel(t), listenToNotices(t), newDirectory(t), newSequence(t)
+	state := 0
+	for range 10 {
+		state = s.other(random, state)
+		objects.write(t, "web.yaml", s.manifests[state])
+		heard.drain(t)
+		p := objects.start(t, "--min-sync-period=0")
+		heard.next(t, anyNotice)
+		s.churn(t, objects, random, time.Duration(random.Int64N(int64(longestLife))))
+		stop(t, p)
+		state = s.stateOf(t, read(t, k))
+	}
+}
+
+// kill ends kube-nft without a warning and returns when it is gone.
+func kill(t *testing.T, p *netns.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		t.Fatalf("kube-nft was gone before it was killed: %v\n%s", err, p.Stderr())
+	}
+	<-p.Exited()
+}
+
+// notices returns what the kernel tells about a batch without new tables. It mentions the
+// rules of a chain that is flushed one by one, and a set or chain with its definition.
+func notices(batch nft.Batch) map[string]int {
+	counts := map[string]int{}
+	for _, op := range batch.Ops {
+		verb := map[nft.Verb]string{nft.Add: "add", nft.Delete: "delete", nft.Flush: "delete"}[op.Verb]
+		switch {
+		case op.Elements != nil:
+			counts[fmt.Sprintf("%s element %s %s", verb, op.Family, op.Set.Name)] += len(op.Elements)
+		case op.Set != nil:
+			counts[fmt.Sprintf("%s set %s %s", verb, op.Family, op.Set.Name)]++
+		case op.Verb == nft.Flush:
+			counts[fmt.Sprintf("delete rule %s %s", op.Family, op.Chain.Name)] += len(op.Chain.Rules)
+		case op.Rules != nil:
+			counts[fmt.Sprintf("add rule %s %s", op.Family, op.Chain.Name)] += len(op.Rules)
+		default:
+			counts[fmt.Sprintf("%s chain %s %s", verb, op.Family, op.Chain.Name)]++
+		}
+	}
+	return counts
+}
