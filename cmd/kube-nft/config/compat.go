@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -34,19 +36,23 @@ func addText(f *pflag.FlagSet, name string, isSwitch bool) *text {
 type alias struct {
 	name, of  string
 	given     *text
-	translate func(string) string // to what the other flag takes; nil: the same
+	translate func(string) (string, error) // to what the other flag takes; nil: the same
 }
 
-func (r *Reader) addAlias(name, of string, translate func(string) string) {
+func (r *Reader) addAlias(name, of string, translate func(string) (string, error)) {
 	r.aliases = append(r.aliases, alias{name, of, addText(r.flags, name, false), translate})
 }
 
 // portAddress turns a port, of which 0 means none, into an address to listen at.
-func portAddress(port string) string {
-	if port == "0" {
-		return ""
+func portAddress(text string) (string, error) {
+	port, err := strconv.ParseUint(text, 10, 16)
+	switch {
+	case err != nil:
+		return "", errors.New("expected a port, or 0 for no server")
+	case port == 0:
+		return "", nil
 	}
-	return ":" + port
+	return ":" + text, nil
 }
 
 // resolveAliases gives flags the values that their other names were given.
@@ -55,18 +61,28 @@ func (r *Reader) resolveAliases() error {
 		if !r.flags.Changed(alias.name) {
 			continue
 		}
-		value := alias.given.String()
-		if alias.translate != nil {
-			value = alias.translate(value)
+		if err := r.resolveAlias(&alias); err != nil {
+			return &Error{Setting: "--" + alias.name, Value: alias.given.String(), Reason: err.Error()}
 		}
-		flag := r.flags.Lookup(alias.of)
-		before, given := flag.Value.String(), flag.Changed
-		if err := r.flags.Set(alias.of, value); err != nil {
-			return &Error{Setting: "--" + alias.name, Value: alias.given.String(), Reason: expectation(flag.Value.Type())}
+	}
+	return nil
+}
+
+func (r *Reader) resolveAlias(a *alias) error {
+	value := a.given.String()
+	if a.translate != nil {
+		var err error
+		if value, err = a.translate(value); err != nil {
+			return err
 		}
-		if given && flag.Value.String() != before {
-			return &Error{Setting: "--" + alias.name, Value: alias.given.String(), Reason: fmt.Sprintf("it is another name of --%s, which is given as %s; give one of them", alias.of, before)}
-		}
+	}
+	flag := r.flags.Lookup(a.of)
+	before, given := flag.Value.String(), flag.Changed
+	if r.flags.Set(a.of, value) != nil {
+		return errors.New(expectation(flag.Value.Type()))
+	}
+	if given && flag.Value.String() != before {
+		return fmt.Errorf("it is another name of --%s, which is given as %s; give one of them", a.of, before)
 	}
 	return nil
 }
@@ -116,7 +132,7 @@ func (r *Reader) uselessFlags() []string {
 	var given []string
 	for _, flag := range r.useless {
 		if r.flags.Changed(flag.name) && flag.given.String() != flag.harmless {
-			given = append(given, "--"+flag.name+" "+flag.given.String())
+			given = append(given, brief("--"+flag.name+" "+flag.given.String()))
 		}
 	}
 	return given

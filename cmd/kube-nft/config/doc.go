@@ -10,4 +10,7 @@
 // iptables, masqueradeAll, masqueradeBit, syncPeriod and minSyncPeriod hold where the
 // section nftables leaves them out, so that nodes that ran kube-proxy in another mode keep
 // them; not so if the file's mode is nftables, in which kube-proxy ignores that section.
+//
+// A minSyncPeriod that a file does give holds, even if it is the second that kube-proxy
+// defaults to: nothing tells whether its owner chose it. kubeadm leaves it out.
 package config

@@ -10,9 +10,9 @@ import (
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
 )
 
-// TestEveryField sets each field of KubeProxyConfiguration alone to something else than its
-// default: it must change the settings, or be reported as useless. None is lost in silence,
-// also none that a later version of the API adds.
+// TestEveryField sets each field of both kinds alone to something else than its default: it
+// must change the settings, or be reported as useless. None is lost in silence, also none
+// that a later version of the API adds.
 func TestEveryField(t *testing.T) {
 	silent := []string{
 		"apiVersion", "kind",
@@ -20,23 +20,32 @@ func TestEveryField(t *testing.T) {
 		"logging.flushFrequency",      // lines are written at once
 	}
 	defaults := yamlOf(t, mustRead(t))
-	api := reflect.TypeFor[proxyv1alpha1.KubeProxyConfiguration]()
-	for _, path := range fieldPaths(api, "") {
-		_, field := deepest(api, strings.Split(path, "."))
-		if isSection(field) || slices.Contains(silent, path) {
-			continue
+	for _, identity := range []struct {
+		version, kind string
+		api           reflect.Type
+	}{
+		{proxyVersion, proxyKind, reflect.TypeFor[proxyv1alpha1.KubeProxyConfiguration]()},
+		{ownVersion, ownKind, reflect.TypeFor[KubeNFTConfiguration]()},
+	} {
+		for _, path := range fieldPaths(identity.api, "") {
+			_, field := deepest(identity.api, strings.Split(path, "."))
+			if isSection(field) || slices.Contains(silent, path) {
+				continue
+			}
+			t.Run(identity.kind+"."+path, func(t *testing.T) {
+				l := leaf{strings.Split(path, "."), otherValue(t, path, field)}
+				tree := l.tree().(map[string]any)
+				tree["apiVersion"], tree["kind"] = identity.version, identity.kind
+				text, err := json.Marshal(tree)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := mustRead(t, "--config", writeFile(t, string(text)))
+				if yamlOf(t, c) == defaults && !strings.Contains(strings.Join(c.Notices, "\n"), path) {
+					t.Errorf("%s has no effect and is not reported", text)
+				}
+			})
 		}
-		t.Run(path, func(t *testing.T) {
-			l := leaf{strings.Split(path, "."), otherValue(t, path, field)}
-			text, err := json.Marshal(l.tree())
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := mustRead(t, "--config", writeFile(t, strings.Replace(string(text), "{", `{"apiVersion":"`+proxyVersion+`","kind":"`+proxyKind+`",`, 1)))
-			if yamlOf(t, c) == defaults && !strings.Contains(strings.Join(c.Notices, "\n"), path) {
-				t.Errorf("%s has no effect and is not reported", text)
-			}
-		})
 	}
 }
 
@@ -52,6 +61,10 @@ func otherValue(t *testing.T, path string, field reflect.Type) any {
 		"nodePortAddresses":  []string{"10.0.0.0/8"},
 		"detectLocalMode":    "NodeCIDR",
 		"logging.format":     "text",
+		"logLevel":           "warn",
+		"logFormat":          "console",
+		"takeover":           "never",
+		"tableOwnership":     "never",
 		"logging.verbosity":  4,
 		"logging.vmodule":    []any{map[string]any{"filePattern": "a", "verbosity": 1}},
 	}[path]; found {
@@ -112,6 +125,7 @@ func FuzzParse(f *testing.F) {
 		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\niptables: {syncPeriod: 1}\n",
 		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.0.0.0/8\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nminSyncPeriod: 0s\n",
 		"a: &a [*a]", "{", "\x00", "- - -\n---\n...\n", "featureGates: {}\n? {}\n: 1",
+		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\"\\n\": 1\n",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/pflag"
 )
@@ -19,10 +21,31 @@ type Error struct {
 
 // Error returns one line: the setting, its value and what is expected.
 func (e *Error) Error() string {
-	if e.Value == "" {
-		return e.Setting + ": " + e.Reason
+	setting := brief(e.Setting)
+	if e.Value != "" {
+		setting += " " + brief(e.Value)
 	}
-	return e.Setting + " " + strings.Join(strings.Fields(e.Value), " ") + ": " + e.Reason
+	return setting + ": " + brief(e.Reason)
+}
+
+// longest is about how many bytes of a text from outside are shown.
+const longest = 200
+
+// brief makes a text fit for a line of a log: what cannot be printed is escaped as in Go,
+// and what is too long is cut.
+func brief(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+		if b.Len() > longest {
+			return b.String() + "…"
+		}
+	}
+	return b.String()
 }
 
 // A Reader reads the settings of one command line and the file that it names.

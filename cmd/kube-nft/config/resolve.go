@@ -25,7 +25,7 @@ const modeNFTables = "nftables"
 func (r *reading) resolve() (*Config, error) {
 	c := &Config{File: r.file}
 	for _, step := range []func(*Config) error{
-		r.resolveMode, r.resolveSource, r.resolveServices, r.resolveNode, r.resolvePods, r.resolveNodePorts,
+		r.resolveMode, r.resolveSource, r.resolveConnection, r.resolveServices, r.resolveNode, r.resolvePods, r.resolveNodePorts,
 		r.resolveRuleset, r.resolvePeriods, r.resolveChoices, r.resolveServers, r.resolveConntrack,
 		r.resolveProcess, r.resolveLog,
 	} {
@@ -64,6 +64,11 @@ func (r *reading) resolveSource(c *Config) error {
 			r.manifests = ""
 		}
 	}
+	c.Manifests = r.manifests
+	return nil
+}
+
+func (r *reading) resolveConnection(c *Config) error {
 	switch {
 	case r.qps < 0:
 		return r.invalid("kube-api-qps", fmt.Sprint(r.qps), "expected a number that is not negative")
@@ -81,7 +86,7 @@ func (r *reading) resolveSource(c *Config) error {
 	if r.contentType == "" {
 		r.contentType = protobuf
 	}
-	c.Manifests, c.ConfigSyncPeriod = r.manifests, r.configSync
+	c.ConfigSyncPeriod = r.configSync
 	c.Connection = informer.Connection{Kubeconfig: r.kubeconfig, Master: r.master, QPS: r.qps, Burst: int(r.burst), ContentType: r.contentType}
 	return nil
 }

@@ -33,7 +33,7 @@ func uselessFields(tree map[string]any) []string {
 				continue
 			}
 			if !slices.Contains(field.harmless, leaf.text()) {
-				found = append(found, path+" "+leaf.text())
+				found = append(found, brief(path+" "+leaf.text()))
 			}
 			break
 		}
