@@ -137,10 +137,10 @@ func policyWords(verdict string, affinity time.Duration) string {
 	}
 	words := p.words()
 	if p.guarded {
-		words += ", source ranges"
+		words += ", ranges"
 	}
 	if affinity > 0 {
-		words += ", sticky for " + durationText(affinity)
+		words += ", sticky " + durationText(affinity)
 	}
 	return words
 }
@@ -150,14 +150,14 @@ func (p policy) words() string {
 	case refused:
 		return "reject: no endpoint"
 	case dropped:
-		return "drop: no local endpoint"
+		return "drop: none local"
 	case internalLocal:
 		return "local endpoints"
 	case externalLocal:
 		if p.local == 0 {
 			return "outside: drop, none local"
 		}
-		return "outside: local endpoints"
+		return "outside: local"
 	}
 	return "all endpoints"
 }

@@ -52,16 +52,16 @@ func checkService(t *testing.T, got *Service, state *frontendState) {
 
 func TestPolicyWords(t *testing.T) {
 	for verdict, want := range map[string]string{
-		"drop":                     "drop: no local endpoint",
+		"drop":                     "drop: none local",
 		"goto reject-new":          "reject: no endpoint",
-		"goto guarded-reject-new":  "reject: no endpoint, source ranges",
+		"goto guarded-reject-new":  "reject: no endpoint, ranges",
 		"goto cluster-3":           "all endpoints",
 		"goto cluster-local-1":     "local endpoints",
 		"goto external-7":          "all endpoints",
-		"goto external-local-7-2":  "outside: local endpoints",
+		"goto external-local-7-2":  "outside: local",
 		"goto external-local-7-0":  "outside: drop, none local",
-		"goto guarded-external-1":  "all endpoints, source ranges",
-		"goto node-port-local-3-1": "outside: local endpoints",
+		"goto guarded-external-1":  "all endpoints, ranges",
+		"goto node-port-local-3-1": "outside: local",
 		"goto node-port-local-k3f8h2mz-ns-web-http-none": "outside: drop, none local",
 		"goto cluster-03": "unknown: goto cluster-03",
 		"goto elsewhere":  "unknown: goto elsewhere",
@@ -72,7 +72,7 @@ func TestPolicyWords(t *testing.T) {
 			t.Errorf("%q: %q, want %q", verdict, got, want)
 		}
 	}
-	if got, want := policyWords("goto cluster-k3f8h2mz-ns-web-http", 3*time.Hour), "all endpoints, sticky for 3h"; got != want {
+	if got, want := policyWords("goto cluster-k3f8h2mz-ns-web-http", 3*time.Hour), "all endpoints, sticky 3h"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A selection is which Services a command is about, and how it prints.
+type selection struct {
+	namespace string
+	name      string
+	family    string
+	format    format
+}
+
+func newGet() *cobra.Command {
+	var s selection
+	get := &cobra.Command{
+		Use:   "get",
+		Short: "List what the kernel holds: services, endpoints or affinity",
+		Long: `get lists what is programmed in this network namespace, read from the kernel: the
+elements name the Services that they are for. Neither the daemon nor the API server is
+asked.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("get: expected services, endpoints or affinity")
+			}
+			return usagef("get %q: expected services, endpoints or affinity", args[0])
+		},
+		RunE: func(*cobra.Command, []string) error { return nil },
+	}
+	s.format.addFlag(get, formatTable, formatJSON, formatYAML)
+	get.PersistentFlags().StringVarP(&s.namespace, "namespace", "n", "", "only Services of this namespace")
+	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6")
+	complete(get, "family", "4", "6")
+	if err := get.RegisterFlagCompletionFunc("namespace", completeNamespaces); err != nil {
+		panic(err) // the flag is declared above
+	}
+	get.AddCommand(s.command("services", "List frontends, with the Service that each belongs to", getServices),
+		s.command("endpoints", "List the endpoints of each frontend, with connections if they are counted", getEndpoints),
+		s.command("affinity", "List the clients that Services with session affinity remember", getAffinity))
+	return get
+}
+
+// command declares one kind of list.
+func (s *selection) command(what, short string, list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
+	return &cobra.Command{
+		Use:               what + " [NAME]",
+		Short:             short,
+		ValidArgsFunction: s.completeNames,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("get %s: expected one name of a Service at most, got %d", what, len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				s.name = args[0]
+			}
+			if err := s.check(); err != nil {
+				return err
+			}
+			i, err := inspectTables(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer i.close()
+			return list(cmd, s, i)
+		},
+	}
+}
+
+func (s *selection) check() error {
+	if s.family != "" && s.family != "4" && s.family != "6" {
+		return usagef("--family %s: expected 4 or 6", s.family)
+	}
+	return s.format.check()
+}
+
+// families lists the tables that are asked for.
+func (s *selection) families(tables nft.Tables) (list []*nft.Table) {
+	for _, f := range nft.Families {
+		wanted := s.family == "" || s.family == familyDigit(f)
+		if table := tables[f]; wanted && table != nil {
+			list = append(list, table)
+		}
+	}
+	return list
+}
+
+func familyDigit(f nft.Family) string {
+	if f == nft.IP6 {
+		return "6"
+	}
+	return "4"
+}
+
+// familyName is the family as the Kubernetes API spells it.
+func familyName(f nft.Family) string { return "IPv" + familyDigit(f) }
+
+// services lists the frontends of a table that are asked for.
+func (s *selection) services(table *nft.Table) []nft.Service {
+	return slices.DeleteFunc(table.Services(), func(service nft.Service) bool {
+		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
+	})
+}
+
+// completeNamespaces and completeNames offer what the kernel knows; nothing if it cannot be
+// read.
+func completeNamespaces(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var s selection
+	return s.offer(cmd, func(n nft.ServiceName) string { return n.Namespace })
+}
+
+func (s *selection) completeNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return s.offer(cmd, func(n nft.ServiceName) string { return n.Name })
+}
+
+func (s *selection) offer(cmd *cobra.Command, word func(nft.ServiceName) string) ([]string, cobra.ShellCompDirective) {
+	i, err := inspect(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer i.close()
+	words := make(map[string]bool)
+	for _, table := range s.families(i.tables) {
+		for _, service := range s.services(table) {
+			words[word(service.Name)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(words)), cobra.ShellCompDirectiveNoFileComp
+}

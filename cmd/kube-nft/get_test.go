@@ -1,0 +1,113 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+func TestGet(t *testing.T) {
+	program(t)
+	for _, tt := range []struct{ name, args string }{
+		{"services", "get services"},
+		{"services-of-one-name", "get services -n shop web -o yaml"},
+		{"services-of-family-6", "get services --family 6 -o json"},
+		{"endpoints", "get endpoints"},
+		{"endpoints-of-one-namespace", "get endpoints --namespace kube-system -o json"},
+		{"affinity", "get affinity"},
+	} {
+		code, stdout, stderr := kubeNFT(t, strings.Fields(tt.args)...)
+		if code != exitOK || stderr != "" {
+			t.Errorf("%s: exit %d: %s", tt.args, code, stderr)
+		}
+		stdout = strings.ReplaceAll(stdout, "23h59m59s", "24h0m0s") // as old as the test
+		checkGolden(t, tt.name, stdout)
+		checkWidth(t, stdout)
+	}
+}
+
+func TestGetNothing(t *testing.T) {
+	program(t)
+	for args, want := range map[string]string{
+		"get affinity dns":             "no affinity found\n",
+		"get services --family 6 web":  "no services found\n",
+		"get endpoints -n shop nobody": "no endpoints found\n",
+	} {
+		if code, stdout, stderr := kubeNFT(t, strings.Fields(args)...); code != exitOK || stdout != "" || stderr != want {
+			t.Errorf("%s: exit %d, %q, %q", args, code, stdout, stderr)
+		}
+		if _, stdout, stderr := kubeNFT(t, append(strings.Fields(args), "-o", "json")...); stdout != "[]\n" || stderr != "" {
+			t.Errorf("%s as json: %q, %q", args, stdout, stderr)
+		}
+	}
+}
+
+func TestGetWithoutTable(t *testing.T) {
+	netns.New(t)
+	code, stdout, stderr := kubeNFT(t, "get", "services")
+	const want = "kube-nft: this network namespace has no table kube-nft: no kube-nft has programmed it; " +
+		"run this where the daemon runs, in the node's network namespace\n"
+	if code != exitFailed || stdout != "" || stderr != want {
+		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// TestGetConnections: where the kernel counts, there is a column for it.
+func TestGetConnections(t *testing.T) {
+	netns.New(t)
+	_, ruleset, _ := kubeNFT(t, append(inspectionSource, "--dry-run")...)
+	counting := regexp.MustCompile(`(map [a-z-]*endpoints \{\n\t\ttypeof .*)\n`)
+	netns.Run(t, counting.ReplaceAllString(ruleset, "$1\n\t\tcounter\n"), "nft", "-f", "-")
+	_, stdout, stderr := kubeNFT(t, "get", "endpoints", "dns")
+	const want = `SERVICE              FRONTEND         LIST     INDEX  ENDPOINT       CONNECTIONS
+kube-system/dns:dns  10.96.0.2:53/udp  cluster  0      10.244.0.6:53  0
+kube-system/dns:dns  10.96.0.2:53/udp  cluster  1      10.244.1.6:53  0
+`
+	if diff := cmp.Diff(strings.Fields(want), strings.Fields(stdout)); diff != "" || stderr != "" {
+		t.Errorf("%s(-want +got):\n%s", stderr, diff)
+	}
+}
+
+func TestGetUsage(t *testing.T) {
+	checkUsage(t, []usage{
+		{[]string{"get"}, "get: expected services, endpoints or affinity"},
+		{[]string{"get", "pods"}, `get "pods": expected services, endpoints or affinity`},
+		{[]string{"get", "services", "a", "b"}, "get services: expected one name of a Service at most, got 2"},
+		{[]string{"get", "services", "-o", "xml"}, "--output xml: expected table, json or yaml"},
+		{[]string{"get", "affinity", "--family", "5"}, "--family 5: expected 4 or 6"},
+	})
+}
+
+// TestCompletion: the shell is offered what the kernel knows, and nothing without it.
+func TestCompletion(t *testing.T) {
+	program(t)
+	for args, want := range map[string]string{
+		"__complete get -n ":                "kube-system shop :4",
+		"__complete get services ":          "dns empty web web6 :4",
+		"__complete get services -n shop ":  "empty web web6 :4",
+		"__complete get services web ":      ":4",
+		"__complete get services --family ": "4 6 :4",
+		"__complete get services -o ":       "table json yaml :4",
+	} {
+		_, stdout, _ := kubeNFT(t, strings.Split(args, " ")...)
+		if got := strings.Join(strings.Fields(stdout), " "); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, stdout, _ := kubeNFT(t, "completion", shell); code != exitOK || !strings.Contains(stdout, "kube-nft") {
+			t.Errorf("completion %s: exit %d", shell, code)
+		}
+	}
+}
+
+func TestCompletionWithoutTable(t *testing.T) {
+	netns.New(t)
+	if _, stdout, _ := kubeNFT(t, "__complete", "get", "services", ""); strings.TrimSpace(stdout) != ":4" {
+		t.Errorf("%q", stdout)
+	}
+}

@@ -1,0 +1,49 @@
+package nft
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+)
+
+// A Client is somebody whom a Service port with session affinity remembers.
+type Client struct {
+	Address  netip.Addr
+	Endpoint netip.AddrPort
+	Life
+}
+
+// Clients returns whom a Service port remembers at this moment, ordered by address. The table
+// that the Service is of has to be one that was read from k.
+func (k *Kernel) Clients(ctx context.Context, t *Table, s *Service) (clients []Client, err error) {
+	for _, memory := range s.Memories {
+		held := t.Sets[memory.Map]
+		if held == nil {
+			continue
+		}
+		elements, err := k.Elements(ctx, t.Family, held.Set)
+		if err != nil {
+			return nil, err
+		}
+		for key, element := range elements {
+			clients = append(clients, clientOf(key, element, memory.Port))
+		}
+	}
+	slices.SortFunc(clients, func(a, b Client) int {
+		if c := a.Address.Compare(b.Address); c != 0 {
+			return c
+		}
+		return a.Endpoint.Compare(b.Endpoint)
+	})
+	return clients, nil
+}
+
+func clientOf(key string, element Element, port uint16) (c Client) {
+	c.Address, _ = netip.AddrFromSlice([]byte(key))
+	addr, _ := netip.AddrFromSlice([]byte(element.Data))
+	c.Endpoint = netip.AddrPortFrom(addr, port)
+	if element.Life != nil {
+		c.Life = *element.Life
+	}
+	return c
+}
