@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -25,13 +27,14 @@ const (
 	warning = corev1.EventTypeWarning
 )
 
-// What events are about. Every node of a cluster sees the same Services, so that one mistake
-// in one of them is as many events as there are nodes: each node sends few.
+// How many events there are at most. Every node of a cluster sees the same Services, so that
+// a mistake in one of them is as many events as there are nodes: each node sends few.
 const (
 	eventBurst  = 20
 	eventRate   = 1.0 / 15 // per second, after the burst
 	eventRepeat = time.Hour
 	eventMemory = 1000 // events that are remembered, to not repeat them
+	maxNote     = 1024 // bytes that the API takes
 )
 
 // events records what users should see with kubectl. A nil *events records nothing: without
@@ -87,7 +90,7 @@ func (e *events) service(namespace, name string, related tracker.PortID, reason,
 	if e == nil {
 		return
 	}
-	var other *corev1.ObjectReference
+	var other runtime.Object
 	if related.Service != "" {
 		other = e.serviceRef(related.Namespace, related.Service)
 	}
@@ -108,15 +111,11 @@ func (e *events) refused(err error) {
 	}
 }
 
-func (e *events) record(regarding, related *corev1.ObjectReference, kind, reason, action, note string) {
+func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
 	if !e.admit(event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}) {
 		return
 	}
-	note = note[:min(len(note), 1024)] // the API's limit
-	if related == nil {
-		e.recorder.Eventf(regarding, nil, kind, reason, action, "%s", note)
-		return
-	}
+	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
 	e.recorder.Eventf(regarding, related, kind, reason, action, "%s", note)
 }
 

@@ -42,7 +42,15 @@ type Services struct {
 // A listener is an open port of a Service.
 type listener struct {
 	service Service
+	socket  net.Listener
 	server  *http.Server
+}
+
+// close closes the port at once. The server closes its listeners, but only those that its
+// goroutine has told it of already.
+func (l *listener) close() {
+	l.server.Close()
+	l.socket.Close()
 }
 
 // NewServices returns a Services without any. Healthy says whether the proxy works; failed
@@ -116,7 +124,7 @@ func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
 func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Service, problems map[Service]error) (done bool) {
 	for at, l := range s.open {
 		if service, ok := wanted[at]; !ok || service != l.service {
-			l.server.Close()
+			l.close()
 			delete(s.open, at)
 		}
 	}
@@ -160,7 +168,7 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 		return fmt.Errorf("health check of Service %s: %w; it is tried again every %s", service, err, reopenInterval)
 	}
 	server := web.NewServer(&answer{services: s, service: service}, s.log)
-	s.open[at] = &listener{service: service, server: server}
+	s.open[at] = &listener{service: service, socket: socket, server: server}
 	go server.Serve(socket) // ends with Close; a connection that fails is the client's affair
 	return nil
 }
