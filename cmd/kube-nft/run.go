@@ -28,7 +28,6 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 		return err
 	}
 	defer d.kernel.Close()
-	o.tune(d.log)
 	d.tracker = tracker.New(o.trackerConfig())
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
@@ -39,6 +38,7 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	if d.feed, err = o.newFeed(d.tracker, d.queue, d.monitor.refused, d.log); err != nil {
 		return err
 	}
+	o.tune(d.log) // now that nothing is missing: a start that fails leaves the host as it was
 	d.monitor.run(working, group)
 	group.Go(func() error { return d.feed.run(working) })
 	group.Go(func() error { return d.sync(working) })
