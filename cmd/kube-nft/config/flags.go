@@ -76,7 +76,7 @@ func (r *Reader) AddSyncPeriodFlag() {
 
 // AddLocalhostFlag declares node ports at loopback addresses.
 func (r *Reader) AddLocalhostFlag() {
-	r.flags.BoolVar(&r.given.localhostPorts, "localhost-nodeports", r.given.localhostPorts, "serve node ports at loopback addresses as well; follows from --nodeport-addresses unless given")
+	r.flags.BoolVar(&r.given.localhostPorts, "localhost-nodeports", r.given.localhostPorts, "serve node ports at 127.0.0.1 too (sets the sysctl net.ipv4.conf.all.route_localnet and keeps other hosts out), and those of TCP at [::1]")
 }
 
 // AddCountersFlag declares counters of connections.

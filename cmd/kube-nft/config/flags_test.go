@@ -132,28 +132,27 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestLocalhostNodePorts: loopback addresses that are listed are meant.
+// TestLocalhostNodePorts: listing loopback addresses is not enough, and says so.
 func TestLocalhostNodePorts(t *testing.T) {
-	for line, want := range map[string]bool{
-		"":                                      false,
-		"--localhost-nodeports":                 true,
-		"--nodeport-addresses all":              false,
-		"--nodeport-addresses 0.0.0.0/0":        false,
-		"--nodeport-addresses 64.0.0.0/1":       false,
-		"--nodeport-addresses 127.0.0.0/8":      true,
-		"--nodeport-addresses ::1/128":          true,
-		"--nodeport-addresses ::/0":             false,
-		"--nodeport-addresses localhost":        true,
-		"--nodeport-addresses all,127.0.0.1/32": true,
-		"--nodeport-addresses localhost --localhost-nodeports=false": false,
+	const notice = "no effect without --localhost-nodeports: the loopback addresses in --nodeport-addresses"
+	for line, want := range map[string][]string{
+		"":                                 nil,
+		"--localhost-nodeports":            nil,
+		"--nodeport-addresses all":         nil,
+		"--nodeport-addresses 0.0.0.0/0":   nil,
+		"--nodeport-addresses 64.0.0.0/1":  nil,
+		"--nodeport-addresses 127.0.0.0/8": {notice},
+		"--nodeport-addresses ::1/128":     {notice},
+		"--nodeport-addresses localhost":   {notice},
+		"--nodeport-addresses localhost --localhost-nodeports": nil,
 	} {
-		if got := mustRead(t, strings.Fields(line)...).LocalhostNodePorts; got != want {
-			t.Errorf("%q: %v, want %v", line, got, want)
+		c := mustRead(t, strings.Fields(line)...)
+		if want := strings.Contains(line, "--localhost-nodeports"); c.LocalhostNodePorts != want {
+			t.Errorf("%q: %v, want %v", line, c.LocalhostNodePorts, want)
 		}
-	}
-	gate := proxyFile(t, "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\nnodePortAddresses: [primary, localhost]\n")
-	if c := mustRead(t, "--config", gate); !c.LocalhostNodePorts || len(c.Notices) > 0 {
-		t.Errorf("with kube-proxy's gate: %v, %q", c.LocalhostNodePorts, c.Notices)
+		if !slices.Equal(c.Notices, want) {
+			t.Errorf("%q: notices %q, want %q", line, c.Notices, want)
+		}
 	}
 }
 

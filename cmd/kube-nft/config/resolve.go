@@ -176,7 +176,8 @@ func (r *reading) resolveInterface(c *Config, flag, field, name string) error {
 	return nil
 }
 
-// resolveNodePorts: whoever lists loopback addresses wants them served.
+// resolveNodePorts: serving loopback addresses takes a sysctl with consequences for the
+// whole node, so that listing them is not enough.
 func (r *reading) resolveNodePorts(c *Config) (err error) {
 	if len(r.nodePorts) == 0 {
 		r.nodePorts = []string{"primary"}
@@ -184,10 +185,10 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 	if c.NodePorts, err = proxysync.ParseNodePortAddresses(r.nodePorts); err != nil {
 		return &Error{Setting: r.name("nodeport-addresses"), Reason: err.Error()}
 	}
-	if !r.given("localhost-nodeports") {
-		r.localhostPorts = slices.ContainsFunc(r.nodePorts, isLoopback)
-	}
 	c.LocalhostNodePorts = r.localhostPorts
+	if !r.localhostPorts && slices.ContainsFunc(r.nodePorts, isLoopback) {
+		r.notices = append(r.notices, "no effect without --localhost-nodeports: the loopback addresses in "+r.name("nodeport-addresses"))
+	}
 	return nil
 }
 

@@ -51,7 +51,6 @@ func knownUseless() []uselessField {
 		{"winkernel", nil},
 		{"windowsRunAsService", nil},
 		{"portRange", nil},
-		{"featureGates.KubeProxyNFTablesLocalhostNodePorts", []string{"true"}}, // listing the addresses is enough
 		{"featureGates", nil},
 		{"showHiddenMetricsForVersion", nil},
 		{"clientConnection.acceptContentTypes", nil},
