@@ -261,7 +261,7 @@ func TestRoundTrip(t *testing.T) {
 		{"--healthz-bind-address", "10.0.0.1", "--metrics-bind-address", ":9", "--profiling", "--bind-address-hard-fail", "--bind-address", "fd00::1"},
 		{"--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", "cbr0", "--min-sync-period", "0"},
 		{"--detect-local-mode", "InterfaceNamePrefix", "--pod-interface-name-prefix", "veth", "-v", "6", "--logging-format", "text"},
-		{"--nodeport-addresses", "primary,localhost", "--localhost-nodeports=false"},
+		{"--nodeport-addresses", "primary,localhost", "--localhost-nodeports"},
 		{"--detect-local-mode", "NodeCIDR", "--oom-score-adj", "1000", "--config-sync-period", "1h", "--sync-period", "1h"},
 		{"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0", "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout", "10s", "--conntrack-udp-timeout-stream", "20s"},
 	} {
