@@ -56,7 +56,7 @@ func newDiff(o *options) *cobra.Command {
 		Short: "Print what a sync would change in the kernel; exit 0 if nothing, 1 if something",
 		Long: `diff compares the ruleset of what the source holds now with what the kernel holds
 and prints the operations of the batch that a sync would send, as nft commands. Like
-diff(1) it exits 0 if there are none and 1 if there are some.`,
+diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tell.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.complete(); err != nil {

@@ -17,14 +17,15 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 )
 
-// Exit codes. exitDiffers is that of a diff that found differences. exitConfig says that the
-// configuration file changed; it is not 0 because service managers are often told to start
-// a program again only after a failure.
+// Exit codes. exitDiffers is that of a diff that found differences, exitTrouble that of one
+// that could not find out. exitConfig says that the configuration file changed; it is not 0
+// because service managers are often told to start a program again only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1
 	exitUsage   = 2
 	exitDiffers = 1
+	exitTrouble = 2
 	exitConfig  = 3
 )
 
@@ -54,8 +55,12 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fmt.Fprintln(stderr, "kube-nft: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 	var usage usageError
 	var setting *config.Error
-	if errors.As(err, &usage) || errors.As(err, &setting) {
+	var trouble troubleError
+	switch {
+	case errors.As(err, &usage), errors.As(err, &setting):
 		return exitUsage
+	case errors.As(err, &trouble):
+		return exitTrouble
 	}
 	return exitFailed
 }
