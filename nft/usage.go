@@ -3,6 +3,8 @@ package nft
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 )
 
 // Traffic counts what a Kernel has sent in its life: all batches, whatever became of them.
@@ -48,23 +50,30 @@ func (k *Kernel) AffinityUsage(ctx context.Context, f Family, limit int) (map[st
 	if err != nil {
 		return nil, fmt.Errorf("read the sizes of affinity maps: %w%s", err, accessRemedy(err))
 	}
+	return affinityUsage(t.Sets, counts, limit, func(s *Set) (map[string]Element, error) { return k.Elements(ctx, f, s) })
+}
+
+// affinityUsage reads the sets that are missing in counts.
+func affinityUsage(sets map[string]*Elements, counts map[string]uint32, limit int, read func(*Set) (map[string]Element, error)) (map[string]Usage, error) {
 	usage := make(map[string]Usage)
-	for name, set := range t.Sets {
-		if !set.Set.Dynamic {
+	for _, name := range slices.Sorted(maps.Keys(sets)) {
+		set := sets[name].Set
+		if !set.Dynamic {
 			continue
 		}
 		count, counted := counts[name]
-		if !counted && limit > 0 {
-			elements, err := k.Elements(ctx, f, set.Set)
+		if !counted {
+			if limit <= 0 {
+				continue
+			}
+			elements, err := read(set)
 			if err != nil {
 				return nil, err
 			}
-			count, counted = uint32(len(elements)), true
+			count = uint32(len(elements))
 			limit -= len(elements)
 		}
-		if counted {
-			usage[name] = Usage{Count: count, Size: set.Set.Size}
-		}
+		usage[name] = Usage{Count: count, Size: set.Size}
 	}
 	return usage, nil
 }

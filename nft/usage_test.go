@@ -1,10 +1,12 @@
 package nft
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
 )
@@ -53,5 +55,26 @@ func TestLengths(t *testing.T) {
 		if lengths[f][servicesMap] == 0 {
 			t.Errorf("%s: nothing in %s", f, servicesMap)
 		}
+	}
+}
+
+func TestAffinityUsageOfKernelsThatDoNotCount(t *testing.T) {
+	sets := make(map[string]*Elements)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		sets[name] = &Elements{Set: &Set{Name: name, Dynamic: true, Size: 8}}
+	}
+	sets["fixed"] = &Elements{Set: &Set{Name: "fixed"}}
+	var read []string
+	three := map[string]Element{"1": {}, "2": {}, "3": {}}
+	got, err := affinityUsage(sets, map[string]uint32{"d": 7}, 4, func(s *Set) (map[string]Element, error) {
+		read = append(read, s.Name)
+		return three, nil
+	})
+	want := map[string]Usage{"a": {3, 8}, "b": {3, 8}, "d": {7, 8}} // after b, the limit is reached
+	if diff := cmp.Diff(want, got); diff != "" || err != nil || !slices.Equal(read, []string{"a", "b"}) {
+		t.Errorf("error %v, read %q, usage (-want +got):\n%s", err, read, diff)
+	}
+	if _, err := affinityUsage(sets, nil, 1, func(*Set) (map[string]Element, error) { return nil, unix.EPERM }); err != unix.EPERM {
+		t.Errorf("got %v, want the error of reading", err)
 	}
 }

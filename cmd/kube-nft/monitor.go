@@ -53,8 +53,11 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	m.metrics = metrics.New(metrics.Config{Families: m.families, Changes: t.Changes, Kernel: m.scraped, Build: build})
 	m.proxy = health.NewProxy(2*o.SyncPeriod, t.Node)
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
-	m.servers, err = o.servers(m.proxy, m.metrics, m.events, log)
-	return m, err
+	if m.servers, err = o.servers(m.proxy, m.metrics, m.events, log); err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
 }
 
 // run starts the servers.

@@ -92,6 +92,9 @@ func lackingOf(p *tracker.ServicePort) lacking {
 // setLacking counts a port as what it is now instead of what it was.
 func (o *objectMetrics) setLacking(id tracker.PortID, now lacking) {
 	was := o.without[id]
+	if was == now {
+		return
+	}
 	family := id.Family.String()
 	o.noLocal.WithLabelValues("internal", family).Add(difference(was.internal, now.internal))
 	o.noLocal.WithLabelValues("external", family).Add(difference(was.external, now.external))
