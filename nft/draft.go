@@ -6,6 +6,8 @@ type draft struct {
 	table *Table
 	// tracking is false until the first commit: before it, everything is new.
 	tracking bool
+	// gone says that somebody deleted the table, so that all of it is to be made again.
+	gone bool
 
 	// What touched objects were before they were first touched; nil where nothing was.
 	elements map[string]map[string]*Element
@@ -106,8 +108,11 @@ func (d *draft) touchSet(name string) {
 }
 
 // pending returns the touched part of the table as it was and as it is wanted: what Diff
-// needs to see, and no more.
+// needs to see, and no more. A table that is gone was nothing.
 func (d *draft) pending() (have, want *Table) {
+	if d.gone {
+		return nil, d.table
+	}
 	have, want = NewTable(d.table.Family), NewTable(d.table.Family)
 	for name := range d.sets {
 		d.pendingSet(name, have, want)
@@ -156,7 +161,7 @@ func (d *draft) pendingElements(name string, have, want *Table) {
 
 // committed forgets what was before: the kernel holds the table as it is wanted now.
 func (d *draft) committed() {
-	d.tracking = true
+	d.tracking, d.gone = true, false
 	d.elements = make(map[string]map[string]*Element)
 	d.sets = make(map[string]*Set)
 	d.chains = make(map[string]*Chain)

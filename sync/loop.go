@@ -42,6 +42,9 @@ type Options struct {
 	// NodePorts says at which addresses node ports are served.
 	NodePorts NodePortAddresses
 	Log       *zap.Logger
+	// AuditInterval is the time between two audits of the tables; zero stands for
+	// DefaultAuditInterval. Without Watch there are none.
+	AuditInterval time.Duration
 	// Beside, if set, is asked for what goes into the same transaction as the first batch.
 	Beside Beside
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
@@ -70,7 +73,7 @@ type Report struct {
 	NodePorts  []netip.Addr  // the addresses at which node ports are reached
 	Conflicts  []nft.Conflict
 	Standing   int    // conflicts that there are now, new ones or not
-	Distrust   string // why the tables were read back; empty if Distrust was not called
+	Distrust   string // why the tables were looked at or repaired; empty if nobody was suspected
 }
 
 // A Loop brings changes of a tracker into the kernel. Make it with New.
@@ -86,13 +89,15 @@ type Loop struct {
 	addresses chan []netip.Addr
 
 	// The rest is owned by the goroutine of Run.
-	beside  Beside // nil once the first batch has been committed
-	known   bool   // whether the kernel holds what the ruleset calls committed
-	adopted bool
-	reason  string       // the latest of Distrust that no sync has dealt with
-	local   []netip.Addr // addresses of this node's interfaces
-	waiting tracker.Delta
-	stale   []nft.FlowChange // that could not be cleaned up yet
+	guard     *guard // nil: nobody watches over the tables
+	beside    Beside // nil once the first batch has been committed
+	known     bool   // whether the kernel holds what the ruleset calls committed
+	adopted   bool
+	reason    string       // the latest suspicion that no sync has dealt with
+	suspected time.Time    // when it came up
+	local     []netip.Addr // addresses of this node's interfaces
+	waiting   tracker.Delta
+	stale     []nft.FlowChange // that could not be cleaned up yet
 	// nodePortAddrs are the addresses at which node ports are reached.
 	nodePortAddrs []netip.Addr
 	attempts      int
@@ -109,6 +114,9 @@ func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *L
 	}
 	if options.RetryMax == 0 {
 		options.RetryMax = DefaultRetryMax
+	}
+	if options.AuditInterval == 0 {
+		options.AuditInterval = DefaultAuditInterval
 	}
 	return &Loop{
 		options:   options,
@@ -168,27 +176,42 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.Wake()
 	retry := time.NewTimer(0)
 	<-retry.C
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.wake:
-		case <-retry.C:
-		case reason := <-l.distrust:
-			l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
-			l.known, l.reason = false, reason
-		case addrs := <-l.addresses:
-			l.addresses <- addrs
-		}
-		if !l.pause(ctx) {
-			return nil
+	if l.guard != nil {
+		go l.guard.listen(ctx, l.options.Log)
+	}
+	l.guard.schedule(l.options.AuditInterval)
+	for ctx.Err() == nil {
+		if !l.due(ctx, retry.C) || !l.pause(ctx) {
+			continue
 		}
 		l.takeAddresses()
 		if err := l.sync(ctx); err != nil && ctx.Err() == nil {
-			pause := l.failed(err)
-			retry.Reset(pause)
+			retry.Reset(l.failed(err))
 		}
 	}
+	return nil
+}
+
+// due waits for something to happen and reports whether to sync because of it.
+func (l *Loop) due(ctx context.Context, retry <-chan time.Time) bool {
+	changes, audit, repair := l.guard.alarms()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-l.wake:
+	case <-retry:
+	case <-repair:
+	case <-audit:
+		return l.inspect(ctx)
+	case change := <-changes:
+		return l.suspect(change)
+	case reason := <-l.distrust:
+		l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
+		l.known, l.reason, l.suspected = false, reason, time.Now()
+	case addrs := <-l.addresses:
+		l.addresses <- addrs
+	}
+	return true
 }
 
 func (l *Loop) takeAddresses() {
@@ -277,7 +300,7 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 	if l.known {
 		moved := l.apply()
 		p, err := l.planChange(ctx)
-		p.allFlows = moved
+		p.allFlows = moved || l.reason != ""
 		return p, err
 	}
 	have, generation, err := l.read(ctx)
@@ -320,7 +343,9 @@ func (l *Loop) read(ctx context.Context) (nft.Tables, uint32, error) {
 }
 
 func (l *Loop) planChange(ctx context.Context) (plan, error) {
-	p := plan{batch: nft.Diff(l.ruleset.Pending()), tasks: l.ruleset.AffinityTasks(), flows: l.ruleset.FlowChanges()}
+	have, want := l.ruleset.Pending()
+	p := plan{batch: nft.Diff(have, want), tasks: l.ruleset.AffinityTasks(), flows: l.ruleset.FlowChanges()}
+	p.batch.Generation = l.guard.since(have)
 	for _, task := range p.tasks {
 		entries, err := l.kernel.Elements(ctx, task.Family, task.Source())
 		if err != nil {
@@ -351,15 +376,20 @@ func (l *Loop) apply() (moved bool) {
 func (l *Loop) commit(ctx context.Context, batch nft.Batch) error {
 	if batch.Empty() {
 		l.known = true
+		l.guard.listenFrom(ctx, batch.Generation, l.options.Log)
 		return nil
 	}
 	l.known = false
+	l.guard.quiet(batch.Generation, l.options.Log)
 	err := l.kernel.Commit(ctx, batch)
 	l.besideDone(err)
 	if err != nil {
 		return l.own(err)
 	}
 	l.known = true
+	if batch.Generation != 0 {
+		l.guard.listenFrom(ctx, batch.Generation+1, l.options.Log)
+	}
 	return nil
 }
 
@@ -403,6 +433,9 @@ func (l *Loop) done(report Report) {
 	for _, conflict := range report.Conflicts {
 		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
 			zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser))
+	}
+	if report.Operations > 0 && report.Distrust != "" {
+		l.options.Log.Warn("repaired our tables", zap.String("reason", report.Distrust), zap.Duration("after", time.Since(l.suspected)))
 	}
 	if report.Operations > 0 {
 		l.options.Log.Info("committed", zap.Bool("full", report.Full), zap.Int("operations", report.Operations),

@@ -120,6 +120,12 @@ func (d *daemon) sync(ctx context.Context) error {
 		defer table.Close()
 		loop.CleanFlows(conntrack.NewReconciler(table))
 	}
+	foreign, err := nft.NewMonitor(d.kernel)
+	if err != nil {
+		return err
+	}
+	defer foreign.Close()
+	loop.Watch(foreign, d.kernel)
 	if d.options.NodePorts.Follows() {
 		addrs, err := proxysync.Addresses()
 		if err != nil {

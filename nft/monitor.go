@@ -1,0 +1,206 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Monitor tells what others commit to our tables. It is for one goroutine; Close may be
+// called from another one and ends Next.
+type Monitor struct {
+	conn *netlink.Conn
+	raw  syscall.RawConn
+	buf  []byte
+	now  ForeignChange // the commit whose notifications are coming in
+	size int           // bytes of its events
+}
+
+// A ForeignChange is what a commit that is not ours did to our tables.
+type ForeignChange struct {
+	Generation uint32
+	// PID and Program are those of the thread that committed; zero if they are not known.
+	PID     uint32
+	Program string
+	// Lost says that notifications were lost or are too many to be looked at: what was
+	// changed is not known.
+	Lost bool
+
+	events []event
+}
+
+// An event is a notification about an object of one of our tables.
+type event struct {
+	typ    uint16 // NFT_MSG_NEWTABLE and so on
+	family Family
+	attrs  []byte
+}
+
+// monitorBuffer is the receive buffer, and how much a single commit may have to say before
+// it is taken for lost. The kernel counts a notification of one element as about 1 KiB.
+const monitorBuffer = 8 << 20
+
+// genProcess is NFTA_GEN_PROC_PID, which is followed by NFTA_GEN_PROC_NAME. Source:
+// linux/netfilter/nf_tables.h.
+const (
+	attrGenProcPID  = 2
+	attrGenProcName = 3
+)
+
+// NewMonitor returns a Monitor for the commits of all but k in the network namespace of the
+// calling thread. It hears nothing before Join.
+func NewMonitor(k *Kernel) (*Monitor, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
+	}
+	m := &Monitor{conn: conn, buf: make([]byte, receiveLen)}
+	if err := m.prepare(k.conn.PID()); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err)), conn.Close())
+	}
+	return m, nil
+}
+
+func (m *Monitor) prepare(own uint32) (err error) {
+	if m.raw, err = m.conn.SyscallConn(); err != nil {
+		return err
+	}
+	return m.configure(own)
+}
+
+func (m *Monitor) configure(own uint32) (err error) {
+	controlErr := m.raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, monitorBuffer) != nil {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, monitorBuffer)
+		}
+		if err == nil {
+			err = attachFilter(int(fd), own)
+		}
+	})
+	return errors.Join(controlErr, err)
+}
+
+// attachFilter drops datagrams whose first message comes from the port own. All messages of
+// a datagram are of one commit (nft_commit_notify in net/netfilter/nf_tables_api.c).
+func attachFilter(fd int, own uint32) error {
+	const portOffset = 12 // nlmsg_pid, in host order; BPF loads in network order
+	var port [4]byte
+	binary.NativeEndian.PutUint32(port[:], own)
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOffset},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: binary.BigEndian.Uint32(port[:]), Jt: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: unsafe.SliceData(program)})
+}
+
+// Join begins to listen. The kernel composes notifications as soon as anybody listens, and
+// the one who commits pays: measured, 1.1 us for each element of a batch of 110,000, which
+// makes a large batch half as long again and a change of one element 1 us longer. So Join
+// comes after the first commit. Our own notifications are dropped by a socket filter.
+func (m *Monitor) Join() error {
+	if err := m.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
+	}
+	return nil
+}
+
+// Leave ends the listening for a while. What has been heard before can still come from Next.
+func (m *Monitor) Leave() error {
+	if err := m.conn.LeaveGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("stop listening to nf_tables: %w", err)
+	}
+	return nil
+}
+
+// Close makes Next return an error.
+func (m *Monitor) Close() error { return m.conn.Close() }
+
+// Next waits for the next commit of somebody else that concerned our tables, or may have.
+func (m *Monitor) Next() (*ForeignChange, error) {
+	for {
+		n, from, err := m.receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			m.now = ForeignChange{}
+			return &ForeignChange{Lost: true}, nil
+		case err != nil:
+			return nil, fmt.Errorf("listen to nf_tables: %w", err)
+		case from != 0:
+			continue
+		}
+		if change := m.take(m.buf[:n]); change != nil {
+			return change, nil
+		}
+	}
+}
+
+func (m *Monitor) receive() (n int, from uint32, err error) {
+	rawErr := m.raw.Read(func(fd uintptr) bool {
+		var sender unix.Sockaddr
+		n, sender, err = unix.Recvfrom(int(fd), m.buf, unix.MSG_DONTWAIT)
+		if sa, ok := sender.(*unix.SockaddrNetlink); ok {
+			from = sa.Pid
+		}
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	return n, from, errors.Join(rawErr, err)
+}
+
+// take goes through one datagram. The notification of the new generation is the last one of
+// a commit, in a datagram of its own.
+func (m *Monitor) take(b []byte) (finished *ForeignChange) {
+	replies(b, func(r reply) {
+		if r.typ>>8 != unix.NFNL_SUBSYS_NFTABLES {
+			return
+		}
+		if typ := r.typ & 0xff; typ == unix.NFT_MSG_NEWGEN {
+			finished = m.finish(r.attributes())
+		} else {
+			m.note(typ, &r)
+		}
+	})
+	return finished
+}
+
+// note keeps a notification that is about one of our tables. The name of the table is
+// attribute 1 of every kind of object.
+func (m *Monitor) note(typ uint16, r *reply) {
+	f, attrs := r.family(), r.attributes()
+	if f != IP && f != IP6 || attributeName(attrs, unix.NFTA_TABLE_NAME) != TableName {
+		return
+	}
+	if m.size += len(attrs); m.size > monitorBuffer {
+		m.now.Lost, m.now.events = true, nil
+		return
+	}
+	m.now.events = append(m.now.events, event{typ: typ, family: f, attrs: append([]byte(nil), attrs...)})
+}
+
+// finish closes a commit; nil if it left our tables alone.
+func (m *Monitor) finish(b []byte) *ForeignChange {
+	change := m.now
+	m.now, m.size = ForeignChange{}, 0
+	if len(change.events) == 0 && !change.Lost {
+		return nil
+	}
+	attrs := attributes{b: b}
+	for attrs.next() {
+		switch attrs.typ {
+		case unix.NFTA_GEN_ID:
+			change.Generation = attrs.uint32()
+		case attrGenProcPID:
+			change.PID = attrs.uint32()
+		case attrGenProcName:
+			change.Program = attrs.name()
+		}
+	}
+	return &change
+}

@@ -1,0 +1,249 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A guarded is a loop at work in the test's namespace, with somebody beside it who commits
+// to the same tables.
+type guarded struct {
+	ruleset          *nft.Ruleset
+	reports          chan Report
+	stranger, reader *nft.Kernel
+}
+
+// guardServices runs a loop that has committed Services and listens.
+func guardServices(t testing.TB, services, endpoints int) *guarded {
+	t.Helper()
+	netns.New(t)
+	g := &guarded{reports: make(chan Report, 64), stranger: openKernel(t), reader: openKernel(t)}
+	g.ruleset = nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
+	kernel := openKernel(t)
+	monitor, err := nft.NewMonitor(kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &feed{deltas: []tracker.Delta{manyServices(services, endpoints)}}
+	loop := New(f, g.ruleset, kernel, Options{Log: zap.NewNop(), Committed: func(r Report) { g.reports <- r }})
+	loop.Watch(monitor, kernel)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- loop.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := monitor.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if report := g.report(t); report.Operations == 0 {
+		t.Fatal("nothing was committed")
+	}
+	return g
+}
+
+func openKernel(t testing.TB) *nft.Kernel {
+	t.Helper()
+	k, err := nft.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+// manyServices makes up Service ports; every tenth has session affinity.
+func manyServices(services, endpoints int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, services)}
+	for i := range services {
+		p := &tracker.ServicePort{
+			ID:  tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Protocol: tracker.TCP, Family: tracker.IPv4},
+			UID: fmt.Sprintf("uid-%d", i), Port: 80, HasEndpoints: true,
+			ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}),
+		}
+		for e := range endpoints {
+			n := i*endpoints + e
+			p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}), 8080))
+		}
+		if i%10 == 0 && services <= 100 {
+			p.Affinity = time.Hour
+		}
+		p.Serving = p.Cluster
+		delta.Changed[p.ID] = p
+	}
+	delta.ServiceCIDRs, delta.CIDRsChanged = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, true
+	return delta
+}
+
+// report waits for the loop's next sync.
+func (g *guarded) report(t testing.TB) Report {
+	t.Helper()
+	select {
+	case report := <-g.reports:
+		return report
+	case <-time.After(20 * time.Second):
+		t.Fatal("no sync within 20 s")
+		return Report{}
+	}
+}
+
+// commit is what the stranger does.
+func (g *guarded) commit(t testing.TB, ops ...nft.Op) {
+	t.Helper()
+	if err := g.stranger.Commit(t.Context(), nft.Batch{Ops: ops}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check holds the kernel against what is wanted.
+func (g *guarded) check(t testing.TB) {
+	t.Helper()
+	have, _, err := g.reader.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if batch := nft.Diff(have, g.ruleset.Want()); !batch.Empty() {
+		t.Errorf("%d operations are left to do, first: %s", len(batch.Ops), batch.Ops[0].Text())
+	}
+}
+
+// A vandal makes up what somebody does to a table.
+type vandal struct {
+	name string
+	ops  func(*nft.Table) []nft.Op
+	read bool // the repair takes a full read
+}
+
+// vandals lists kinds of damage.
+var vandals = []vandal{
+	{name: "endpoint deleted", ops: func(t *nft.Table) []nft.Op { return deletion(t, "endpoints", 1) }},
+	{name: "frontend deleted", ops: func(t *nft.Table) []nft.Op { return deletion(t, "services", 1) }},
+	{name: "map emptied", ops: func(t *nft.Table) []nft.Op { return deletion(t, "services", len(t.Sets["services"].Map)) }},
+	{name: "endpoint redirected", ops: func(t *nft.Table) []nft.Op {
+		ops := deletion(t, "endpoints", 1)
+		element := ops[0].Elements[0]
+		element.Data = string([]byte{192, 0, 2, 1, 0, 80, 0, 0})
+		return append(ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: ops[0].Set, Elements: []nft.KeyedElement{element}})
+	}},
+	{name: "element added", ops: func(*nft.Table) []nft.Op {
+		set := &nft.Set{Name: "cluster-ips", Key: []nft.Field{nft.FieldAddr}}
+		return []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: "\xc0\x00\x02\x01"}}}}
+	}},
+	{name: "range deleted", read: true, ops: func(t *nft.Table) []nft.Op { return deletion(t, "service-cidrs", 1) }},
+	{name: "rules deleted", ops: func(t *nft.Table) []nft.Op {
+		return []nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: t.Chains["services"]}}
+	}},
+	{name: "rule added", ops: func(t *nft.Table) []nft.Op {
+		return []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: t.Chains["services"], Rules: []nft.Rule{{nft.Drop{}}}}}
+	}},
+	{name: "chain deleted", ops: func(t *nft.Table) []nft.Op {
+		chain := t.Chains["nat-prerouting"]
+		return []nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: chain}, {Verb: nft.Delete, Family: nft.IP, Chain: chain}}
+	}},
+	{name: "chain and set added", ops: func(*nft.Table) []nft.Op {
+		set := &nft.Set{Name: "foreign", Key: []nft.Field{nft.FieldAddr}}
+		chain := &nft.Chain{Name: "foreign"}
+		return []nft.Op{
+			{Verb: nft.Add, Family: nft.IP, Set: set}, {Verb: nft.Add, Family: nft.IP, Chain: chain},
+			{Verb: nft.Add, Family: nft.IP, Chain: chain, Rules: []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Source}, Set: "foreign"}, nft.Drop{}}}},
+			{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: "\xc0\x00\x02\x01"}}},
+		}
+	}},
+	{name: "set deleted", ops: func(t *nft.Table) []nft.Op {
+		return []nft.Op{
+			{Verb: nft.Flush, Family: nft.IP, Chain: t.Chains["nat-postrouting"]},
+			{Verb: nft.Delete, Family: nft.IP, Set: t.Sets["hairpin"].Set},
+		}
+	}},
+	{name: "table deleted", ops: func(t *nft.Table) []nft.Op { return []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: t}} }},
+	{name: "table replaced", read: true, ops: func(t *nft.Table) []nft.Op {
+		return []nft.Op{
+			{Verb: nft.Delete, Family: nft.IP, Table: t}, {Verb: nft.Add, Family: nft.IP, Table: t},
+			{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}},
+		}
+	}},
+}
+
+// deletion takes the first n elements out of a set.
+func deletion(t *nft.Table, set string, n int) []nft.Op {
+	var elements []nft.KeyedElement
+	for key, element := range t.Sets[set].Map {
+		if len(elements) < n {
+			elements = append(elements, nft.KeyedElement{Key: key, Element: element})
+		}
+	}
+	return []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: t.Sets[set].Set, Elements: elements}}
+}
+
+func TestDamageIsRepaired(t *testing.T) {
+	g := guardServices(t, 20, 3)
+	for _, v := range vandals {
+		g.commit(t, v.ops(g.ruleset.Want()[nft.IP])...)
+		report := g.report(t)
+		if report.Distrust == "" || report.Operations == 0 || report.Full != v.read {
+			t.Errorf("%s: %d operations because of %q, full read %v", v.name, report.Operations, report.Distrust, report.Full)
+		}
+		g.check(t)
+	}
+}
+
+// TestWhatOthersDoElsewhere commits to other tables, and to ours what changes nothing.
+func TestWhatOthersDoElsewhere(t *testing.T) {
+	g := guardServices(t, 20, 3)
+	netns.Run(t, "table ip other { map services { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }; }", "nft", "-f", "-")
+	want := g.ruleset.Want()[nft.IP]
+	same := deletion(want, "endpoints", 1)
+	g.commit(t, same[0], nft.Op{Verb: nft.Add, Family: nft.IP, Set: same[0].Set, Elements: same[0].Elements})
+	netns.Run(t, "", "nft", "delete", "table", "ip", "other")
+	g.commit(t, deletion(want, "services", 1)...)
+	report := g.report(t)
+	if report.Operations != 1 || len(g.reports) != 0 {
+		t.Errorf("%d operations, %d more syncs; want the repair of one element to be all", report.Operations, len(g.reports))
+	}
+	g.check(t)
+}
+
+// TestFlushRuleset lets nft empty everything, which names it in the log.
+func TestFlushRuleset(t *testing.T) {
+	g := guardServices(t, 20, 3)
+	netns.Run(t, "", "nft", "flush", "ruleset")
+	report := g.report(t)
+	var pid, objects int
+	if n, err := fmt.Sscanf(report.Distrust, "nft (pid %d) changed our tables: %d objects are not as they should be", &pid, &objects); n != 2 || pid == 0 || objects != 2 {
+		t.Errorf("reason %q (%v), want that nft changed two objects, the tables", report.Distrust, err)
+	}
+	g.check(t)
+}
+
+// BenchmarkRepair is the time from a stranger's commit to the end of the repair.
+func BenchmarkRepair(b *testing.B) {
+	for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10000, 10}} {
+		for _, v := range vandals {
+			b.Run(fmt.Sprintf("services=%d/%s", size.services, v.name), func(b *testing.B) {
+				g := guardServices(b, size.services, size.endpoints)
+				ops := v.ops(g.ruleset.Want()[nft.IP])
+				b.ResetTimer()
+				for b.Loop() {
+					g.commit(b, ops...)
+					g.report(b)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// An ear is a monitor whose news come from the test.
+type ear struct {
+	news   chan *nft.ForeignChange // closed: the socket is broken
+	joined []bool
+}
+
+func (e *ear) Join() error  { e.joined = append(e.joined, true); return nil }
+func (e *ear) Leave() error { e.joined = append(e.joined, false); return nil }
+
+func (e *ear) Next() (*nft.ForeignChange, error) {
+	change, ok := <-e.news
+	if !ok {
+		return nil, errors.New("listen to nf_tables: bad file descriptor")
+	}
+	return change, nil
+}
+
+// An inspector answers audits as it is told.
+type inspector struct {
+	generation uint32 // now; the batches of a table are made for 7
+	difference string
+	audits     int
+}
+
+func (i *inspector) Generation(context.Context) (uint32, error) { return i.generation, nil }
+
+func (i *inspector) Audit(context.Context, nft.Tables) (string, error) {
+	i.audits++
+	return i.difference, nil
+}
+
+// watch starts a loop with a guard and waits for its first commit.
+func watch(t *testing.T, k *table, i *inspector) (*ear, *observer.ObservedLogs) {
+	t.Helper()
+	e := &ear{news: make(chan *nft.ForeignChange)}
+	core, logs := observer.New(zap.WarnLevel)
+	loop := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core), AuditInterval: time.Hour})
+	loop.Watch(e, i)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- loop.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		if !loop.guard.deaf {
+			close(e.news)
+		}
+	})
+	synctest.Wait()
+	return e, logs
+}
+
+func TestListeningBeginsAfterTheFirstCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(table)
+		e, _ := watch(t, k, &inspector{generation: 8})
+		if len(e.joined) != 2 || e.joined[0] || !e.joined[1] {
+			t.Errorf("joined %v, want to leave before the first commit and to join after it", e.joined)
+		}
+		time.Sleep(time.Minute)
+		if k.reads != 1 {
+			t.Errorf("%d reads, want only the first: nobody came between", k.reads)
+		}
+	})
+}
+
+func TestCommitBeforeListeningIsReadBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(table)
+		watch(t, k, &inspector{generation: 9})
+		time.Sleep(rereadAfter)
+		synctest.Wait()
+		if k.reads != 2 {
+			t.Errorf("%d reads, want another one: somebody committed before we listened", k.reads)
+		}
+	})
+}
+
+func TestLostNotificationsAreReadBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(table)
+		e, logs := watch(t, k, &inspector{generation: 8})
+		e.news <- &nft.ForeignChange{Lost: true}
+		synctest.Wait()
+		if k.reads != 2 || len(k.batches) != 2 {
+			t.Errorf("%d reads, %d batches; want the tables read and repaired", k.reads, len(k.batches))
+		}
+		for _, entry := range logs.All() {
+			if got := entry.ContextMap()["reason"]; got != "notifications about changes by others were lost" {
+				t.Errorf("%s: reason %q", entry.Message, got)
+			}
+		}
+	})
+}
+
+func TestChangeBeforeTheReadIsDealtWith(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(table)
+		e, _ := watch(t, k, &inspector{generation: 8})
+		e.news <- &nft.ForeignChange{Generation: 7}
+		synctest.Wait()
+		if k.reads != 1 || len(k.batches) != 1 {
+			t.Errorf("%d reads, %d batches; want the old news to be passed over", k.reads, len(k.batches))
+		}
+	})
+}
+
+func TestStormIsRepairedEverLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(table)
+		e, logs := watch(t, k, &inspector{generation: 8})
+		for range 1000 {
+			e.news <- &nft.ForeignChange{Lost: true}
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(longestWait)
+		// 20 at once, one for each of 100 seconds, and those that had to wait.
+		if n := len(k.batches) - 1; n < promptRepairs || n > 140 {
+			t.Errorf("%d repairs of 1000 changes in 100 s", n)
+		}
+		if logs.FilterMessage("somebody keeps changing our tables: the repair waits").Len() == 0 {
+			t.Error("nothing in the log says so")
+		}
+		before := len(k.batches)
+		time.Sleep(time.Minute)
+		e.news <- &nft.ForeignChange{Lost: true}
+		synctest.Wait()
+		if len(k.batches) != before+1 {
+			t.Error("a repair has to wait although it has been quiet for a while")
+		}
+	})
+}
+
+func TestPace(t *testing.T) {
+	now := time.Unix(0, 0)
+	var p pace
+	for i := range promptRepairs {
+		if wait := p.next(now); wait != 0 {
+			t.Fatalf("repair %d waits %v", i, wait)
+		}
+	}
+	for _, want := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
+		if wait := p.next(now); wait != want {
+			t.Errorf("the next one waits %v, want %v", wait, want)
+		}
+		if wait := p.next(now.Add(want / 2)); wait != want/2 {
+			t.Errorf("damage found meanwhile waits %v, want it to go with the repair that is due in %v", wait, want/2)
+		}
+		now = now.Add(want)
+	}
+}
+
+func TestAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, i := new(table), &inspector{generation: 8}
+		watch(t, k, i)
+		time.Sleep(150 * time.Minute)
+		if i.audits != 2 || k.reads != 1 {
+			t.Errorf("%d audits, %d reads; want two and none but the first", i.audits, k.reads)
+		}
+		i.difference = "table ip kube-nft does not exist"
+		time.Sleep(time.Hour)
+		if k.reads != 2 || len(k.batches) != 2 {
+			t.Errorf("%d reads, %d batches after an audit that found something", k.reads, len(k.batches))
+		}
+		i.difference = ""
+		time.Sleep(2 * auditsPerRead * time.Hour)
+		if n := k.reads - 2; n < 1 || n > 3 {
+			t.Errorf("%d reads in %d hours, want one for every %d audits", n, 2*auditsPerRead, auditsPerRead)
+		}
+	})
+}
+
+func TestLoopThatHearsNothingReadsAtEveryAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, i := new(table), &inspector{generation: 8}
+		e, logs := watch(t, k, i)
+		close(e.news)
+		time.Sleep(210 * time.Minute)
+		if k.reads != 4 || i.audits != 0 {
+			t.Errorf("%d reads, %d cheap audits in three and a half hours without a monitor", k.reads, i.audits)
+		}
+		if logs.FilterMessage("changes by others are noticed at the next audit only").Len() != 1 {
+			t.Errorf("log: %v", logs.All())
+		}
+	})
+}
