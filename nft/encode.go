@@ -59,6 +59,16 @@ func encodeBatch(b *Batch, s scope, first uint32) (*encoding, error) {
 	return &encoding{buf: e.buf, first: first, refs: e.refs}, nil
 }
 
+// Encode returns the netlink messages that Commit sends for the batch, for those who want to
+// know how many and how long they are, or what the kernel takes for them alone.
+func (b *Batch) Encode() ([]byte, error) {
+	x, err := encodeBatch(b, scope{table: TableName}, 1)
+	if err != nil {
+		return nil, err
+	}
+	return x.buf, nil
+}
+
 // begin opens the batch. With a generation the kernel compares it before anything else.
 func (e *encoder) begin(generation uint32) {
 	at := e.envelope(messageBatchBegin)

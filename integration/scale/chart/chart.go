@@ -1,0 +1,155 @@
+// Package chart draws what was measured as SVG files.
+package chart
+
+import (
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// A Series is a line of points. A Floor is drawn dashed and grey: nothing can be below it.
+type Series struct {
+	Name  string
+	Floor bool
+	Y     []float64 // seconds, one for each X of the chart; NaN: not measured
+}
+
+// A Chart shows durations by number of Services, both axes logarithmic.
+type Chart struct {
+	Title  string
+	X      []float64 // numbers of Services, above zero
+	Series []Series
+}
+
+// Size of a chart.
+const (
+	width  = 18 * vg.Centimeter
+	height = 11 * vg.Centimeter
+)
+
+// colors are those of the series in order; floors have greys. They can be told apart by
+// those who do not see red and green alike.
+var (
+	colors = []color.Color{color.RGBA{0, 90, 181, 255}, color.RGBA{220, 50, 32, 255}, color.RGBA{64, 176, 166, 255}}
+	greys  = []color.Color{color.Gray{70}, color.Gray{120}, color.Gray{165}}
+)
+
+// Write draws the chart into an SVG file.
+func (c *Chart) Write(path string) error {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text = c.Title, "Services"
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.ConstantTicks(c.sizeTicks()), plot.TickerFunc(durationTicks)
+	p.BackgroundColor = color.White
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.YOffs, p.Legend.XOffs = -vg.Millimeter, 3*vg.Millimeter
+	p.Add(plotter.NewGrid())
+	ours, floors := 0, 0
+	for _, s := range c.Series {
+		style, dashes := colors[ours%len(colors)], []vg.Length(nil)
+		if s.Floor {
+			style, dashes = greys[floors%len(greys)], []vg.Length{vg.Points(4), vg.Points(3)}
+			floors++
+		} else {
+			ours++
+		}
+		if err := c.add(p, s, style, dashes); err != nil {
+			return fmt.Errorf("chart %s: %s: %w", filepath.Base(path), s.Name, err)
+		}
+	}
+	p.Y.Min, p.Y.Max = c.bounds()
+	return save(p, path)
+}
+
+// add draws one series.
+func (c *Chart) add(p *plot.Plot, s Series, style color.Color, dashes []vg.Length) error {
+	var points plotter.XYs
+	for i, y := range s.Y {
+		if !math.IsNaN(y) && y > 0 {
+			points = append(points, plotter.XY{X: c.X[i], Y: y})
+		}
+	}
+	if len(points) == 0 {
+		return nil
+	}
+	line, marks, err := plotter.NewLinePoints(points)
+	if err != nil {
+		return err
+	}
+	line.Color, line.Width, line.Dashes = style, vg.Points(1.6), dashes
+	marks.Color, marks.Shape = style, draw.CircleGlyph{}
+	p.Add(line, marks)
+	p.Legend.Add(s.Name, line, marks)
+	return nil
+}
+
+// bounds are the next powers of ten around all points, and room for the legend above.
+func (c *Chart) bounds() (low, high float64) {
+	low, high = math.Inf(1), 0
+	for _, s := range c.Series {
+		for _, y := range s.Y {
+			if y > 0 {
+				low, high = min(low, y), max(high, y)
+			}
+		}
+	}
+	if high == 0 {
+		return 1e-3, 1
+	}
+	return math.Pow(10, math.Floor(math.Log10(low))), math.Pow(10, math.Ceil(math.Log10(high))+1)
+}
+
+func (c *Chart) sizeTicks() []plot.Tick {
+	ticks := make([]plot.Tick, len(c.X))
+	for i, x := range c.X {
+		ticks[i] = plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'f', -1, 64)}
+	}
+	return ticks
+}
+
+// durationTicks labels the powers of ten.
+func durationTicks(low, high float64) (ticks []plot.Tick) {
+	for exponent := int(math.Floor(math.Log10(low))); exponent <= int(math.Ceil(math.Log10(high))); exponent++ {
+		value := math.Pow(10, float64(exponent))
+		ticks = append(ticks, plot.Tick{Value: value, Label: duration(exponent)})
+	}
+	return ticks
+}
+
+// duration spells a power of ten of a second.
+func duration(exponent int) string {
+	for _, unit := range []struct {
+		name     string
+		exponent int
+	}{{"s", 0}, {"ms", -3}, {"µs", -6}} {
+		if exponent >= unit.exponent {
+			return fmt.Sprintf("%.0f %s", math.Pow(10, float64(exponent-unit.exponent)), unit.name)
+		}
+	}
+	return fmt.Sprintf("%.0f ns", math.Pow(10, float64(exponent+9)))
+}
+
+func save(p *plot.Plot, path string) (err error) {
+	canvas := vgsvg.New(width, height)
+	p.Draw(draw.New(canvas))
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := file.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	_, err = canvas.WriteTo(file)
+	return err
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	binary string
+	out    string
+	sizes  []size
+	runs   int
+	churn  time.Duration
+}
+
+func main() {
+	var o options
+	sizes := flag.String("sizes", "1000x10,5000x10,10000x10,30000x10,5000x50", "clusters to measure, SERVICESxENDPOINTS with commas")
+	flag.StringVar(&o.binary, "binary", "bin/kube-nft", "the kube-nft to measure; none if empty")
+	flag.StringVar(&o.out, "out", "", "directory to write the results page, charts and benchmark lines to")
+	flag.IntVar(&o.runs, "runs", 3, "how often each start is repeated")
+	flag.DurationVar(&o.churn, "churn", 30*time.Second, "how long each rate of changes is kept up")
+	flag.Parse()
+	var err error
+	if o.sizes, err = parseSizes(*sizes); err == nil {
+		err = o.run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+func (o *options) run() error {
+	sheet := newSheet(o.sizes)
+	for _, at := range o.sizes {
+		if err := o.measure(sheet, at); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+	}
+	sheet.writeTable(os.Stdout)
+	if o.out == "" {
+		return nil
+	}
+	return sheet.write(o.out, os.Args)
+}
+
+// measure measures one size, in this process first.
+func (o *options) measure(sheet *sheet, at size) error {
+	l, err := measureStart(sheet, at, o.runs)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := measureChanges(sheet, at, l); err != nil {
+		return err
+	}
+	if err := measureRollout(sheet, at, l); err != nil {
+		return err
+	}
+	if err := measurePackets(sheet, at, l); err != nil {
+		return err
+	}
+	if o.binary == "" {
+		return nil
+	}
+	return o.measureDaemon(sheet, at)
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/scale/chart"
+)
+
+// A figure is a chart of some rows of the sheet.
+type figure struct {
+	file, title string
+	rows        []string
+	floors      []string
+}
+
+var figures = []figure{
+	{"change.svg", "One endpoint changes: until the kernel has it",
+		[]string{changeLag, changeAll, changeOwn}, []string{changeFloor}},
+	{"cold-start.svg", "Cold start: until the last Service answers",
+		[]string{coldDaemon, coldAfterLists}, []string{coldFloor}},
+	{"first-packet.svg", "First packet of a connection: time in the kernel",
+		[]string{packetOwn}, []string{packetMap, packetRule, packetEmpty}},
+}
+
+// write writes the page, its charts and the benchmark lines into a directory.
+func (s *sheet) write(dir string, arguments []string) error {
+	for _, figure := range figures {
+		if err := s.draw(figure, filepath.Join(dir, figure.file)); err != nil {
+			return err
+		}
+	}
+	var bench, page bytes.Buffer
+	s.writeBench(&bench)
+	if err := os.WriteFile(filepath.Join(dir, "bench.txt"), bench.Bytes(), 0o644); err != nil {
+		return err
+	}
+	s.writePage(&page, arguments)
+	return os.WriteFile(filepath.Join(dir, "README.md"), page.Bytes(), 0o644)
+}
+
+// draw draws a figure of the sizes that have ten endpoints: an axis has room for one
+// number.
+func (s *sheet) draw(f figure, path string) error {
+	c := chart.Chart{Title: f.title}
+	var sizes []size
+	for _, at := range s.sizes {
+		if at.endpoints == s.sizes[0].endpoints {
+			sizes, c.X = append(sizes, at), append(c.X, float64(at.services))
+		}
+	}
+	for i, name := range append(f.rows[:len(f.rows):len(f.rows)], f.floors...) {
+		series := chart.Series{Name: name, Floor: i >= len(f.rows)}
+		for _, at := range sizes {
+			series.Y = append(series.Y, s.value(at, name, seconds))
+		}
+		c.Series = append(c.Series, series)
+	}
+	return c.Write(path)
+}
+
+func (s *sheet) writePage(page *bytes.Buffer, arguments []string) {
+	fmt.Fprintf(page, pageHead, machine(), strings.Join(arguments, " "), time.Now().UTC().Format(time.DateOnly))
+	for _, figure := range figures {
+		fmt.Fprintf(page, "![%s](%s)\n", figure.title, figure.file)
+	}
+	fmt.Fprint(page, "\n## All numbers\n\nA column is a cluster, Services x endpoints of each.\n\n")
+	s.writeTable(page)
+	fmt.Fprint(page, pageEnd)
+}
+
+const pageHead = `# Scale
+
+Written by the scale program, integration/scale; do not edit.
+
+- Machine: %s
+- Command: %s
+- Date: %s
+
+Every number stands beside its floor, measured in the same run: for commits, the same
+bytes sent by a bare netlink socket; for packets, nat chains that are empty, hold one static
+rule, or one static map. Starts are the least of several runs, packets the least of
+several rounds; small changes are medians.
+
+`
+
+const pageEnd = `
+[bench.txt](bench.txt) has the same numbers for benchstat.
+`
+
+// machine describes what the program runs on.
+func machine() string {
+	var name unix.Utsname
+	_ = unix.Uname(&name) // fails for a bad address only
+	release, _, _ := bytes.Cut(name.Release[:], []byte{0})
+	return fmt.Sprintf("Linux %s, %s, %d CPUs (%s), %s of memory, %s",
+		release, runtime.GOARCH, runtime.NumCPU(), field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"), runtime.Version())
+}
+
+// field returns the value of the first line of a file of /proc that begins with a name.
+func field(path, name string) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "unknown"
+	}
+	for _, line := range strings.Split(string(content), "\n") {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			_, value, _ := strings.Cut(rest, ":")
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown"
+}
