@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,31 @@ func TestKernelDemo(t *testing.T) {
 	if lines := strings.Count(out.String(), "\n"); lines >= 60 {
 		t.Errorf("%d lines, want less than 60", lines)
 	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(withoutNumbers(string(readme)), withoutNumbers(strings.TrimSpace(out.String()))) {
+		t.Errorf("README.md shows another output than this:\n%s", out.String())
+	}
+}
+
+// What differs from run to run, and from machine to machine.
+var (
+	measured = regexp.MustCompile(`^\d+(\.\d+)?,?$`)
+	release  = regexp.MustCompile(`Linux \S+:`)
+)
+
+// withoutNumbers replaces measurements and counts, and the widths of columns.
+func withoutNumbers(text string) string {
+	var b strings.Builder
+	for _, line := range strings.Split(release.ReplaceAllString(text, "Linux N:"), "\n") {
+		for _, field := range strings.Fields(line) {
+			b.WriteString(measured.ReplaceAllString(field, "N") + " ")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 func TestRunNamesWhatIsMissing(t *testing.T) {
