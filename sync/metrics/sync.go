@@ -58,11 +58,11 @@ func newSyncMetrics(families []tracker.Family) *syncMetrics {
 		compile:  newHistogram("kube_nft_compile_duration_seconds", "Time from taking the changes to the complete batch.", commitBuckets),
 		commit:   newHistogram("kube_nft_commit_duration_seconds", "Time that the kernel took to apply what a sync had for it.", commitBuckets),
 		batches:  newCounter("kube_nft_batches_total", "Batches sent to the kernel."),
-		messages: newCounter("kube_nft_batch_messages_total", "Netlink messages in these batches."),
-		bytes:    newCounter("kube_nft_batch_bytes_total", "Bytes in these batches."),
+		messages: newCounter("kube_nft_batch_messages_total", "Netlink messages in all batches sent to the kernel."),
+		bytes:    newCounter("kube_nft_batch_bytes_total", "Bytes of all batches sent to the kernel."),
 		retries:  newCounter("kube_nft_sync_retries_total", "Syncs that failed and are tried again."),
-		repairs:  newCounter("kube_nft_repairs_total", "Reviews that found something to write. What changed in the cluster at the same moment looks the same."),
-		reviews:  newCounter("kube_nft_reviews_total", "Syncs that read the tables back because somebody else may have changed them."),
+		repairs:  newCounter("kube_nft_repairs_total", "Syncs that had to write because somebody else had changed the tables. A change of the cluster at the same moment counts as one, too."),
+		reviews:  newCounter("kube_nft_reviews_total", "Syncs that looked at the tables because somebody else may have changed them."),
 	}
 }
 
