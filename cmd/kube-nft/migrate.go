@@ -18,6 +18,6 @@ The daemon does what migrate apply does by itself when it starts, unless it is t
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	c.AddCommand(newMigratePlan(o))
+	c.AddCommand(newMigratePlan(o), newMigrateApply(o), newMigrateRollback())
 	return c
 }

@@ -270,3 +270,19 @@ func explain(err error) error {
 	}
 	return err
 }
+
+// Serves reports whether the part sends connections in family f to endpoints of Services,
+// so that the node can do with kube-proxy's rules alone.
+func (p *Part) Serves(f nft.Family) bool {
+	if p.Backend == IPVS {
+		return slices.ContainsFunc(p.Servers, func(s Server) bool { return s.Frontend.Addr().Is6() == (f == nft.IP6) })
+	}
+	if p.Family != f.String() {
+		return false
+	}
+	if p.Backend == ProxyTables {
+		return slices.ContainsFunc(p.Sets, func(s Set) bool { return s.Name == "service-ips" && s.Elements > 0 })
+	}
+	toServices := func(j Jump) bool { return j.Chain == "PREROUTING" && j.Target == "KUBE-SERVICES" }
+	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) && slices.ContainsFunc(p.Chains, isPerService)
+}

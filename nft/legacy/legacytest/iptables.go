@@ -120,7 +120,7 @@ func (s Shape) filterProxy(t *table) {
 		}
 		if s.Local(i) {
 			t.rule(`KUBE-NODEPORTS -p tcp -m comment --comment "%s health check node port" -m tcp --dport %d -j ACCEPT`, service(i), 32000+i%700)
-			t.rule(`KUBE-PROXY-FIREWALL -d %s -p tcp -m comment --comment "%s traffic not accepted by its ranges" -m tcp --dport 80 -j DROP`, host(s.loadBalancer(i)), service(i))
+			t.rule(`KUBE-PROXY-FIREWALL -d %s -p %s -m comment --comment "%s traffic not accepted by its ranges" -m %s --dport 80 -j DROP`, host(s.LoadBalancer(i)), s.Protocol(i), service(i), s.Protocol(i))
 		}
 	}
 }

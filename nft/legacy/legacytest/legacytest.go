@@ -25,10 +25,18 @@ type Shape struct {
 	Borrowed bool
 }
 
-// ClusterIP returns the cluster IP of Service i, which serves TCP port 80.
+// ClusterIP returns the cluster IP of Service i, which serves port 80.
 func (s Shape) ClusterIP(i int) netip.Addr { return s.addr("10.96.0.0", "fd00:10:96::", i+1) }
 
-// Endpoint returns endpoint j of Service i, which serves TCP port 8080.
+// Protocol returns the protocol of Service i, tcp or udp.
+func (s Shape) Protocol(i int) string {
+	if i%10 == 6 {
+		return "udp"
+	}
+	return "tcp"
+}
+
+// Endpoint returns endpoint j of Service i, which serves port 8080.
 func (s Shape) Endpoint(i, j int) netip.Addr {
 	return s.addr("10.244.0.0", "fd00:10:244::", 1+i*s.Endpoints+j)
 }
@@ -46,8 +54,8 @@ func (s Shape) Refused(i int) bool { return i%10 == 7 }
 // affine reports whether Service i has session affinity.
 func (s Shape) affine(i int) bool { return i%10 == 4 }
 
-// loadBalancer returns the load balancer address of Service i.
-func (s Shape) loadBalancer(i int) netip.Addr { return s.addr("198.18.0.0", "fd00:198:18::", i+1) }
+// LoadBalancer returns the load balancer address of Service i, if it is Local.
+func (s Shape) LoadBalancer(i int) netip.Addr { return s.addr("198.18.0.0", "fd00:198:18::", i+1) }
 
 // addr returns address n of a range.
 func (s Shape) addr(v4, v6 string, n int) netip.Addr {

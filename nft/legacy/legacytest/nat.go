@@ -52,11 +52,11 @@ func (s Shape) natService(t *table, i int) {
 	if s.Refused(i) {
 		return
 	}
-	name, svc := service(i), chainName("SVC", service(i))
+	name, svc, proto := service(i), chainName("SVC", service(i)), s.Protocol(i)
 	t.chain(svc)
 	ip := host(s.ClusterIP(i))
-	t.rule(`KUBE-SERVICES -d %s -p tcp -m comment --comment "%s cluster IP" -m tcp --dport 80 -j %s`, ip, name, svc)
-	t.rule(`%s ! -s %s -d %s -p tcp -m comment --comment "%s cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ`, svc, s.pods(), ip, name)
+	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j %s`, ip, proto, name, proto, svc)
+	t.rule(`%s ! -s %s -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j KUBE-MARK-MASQ`, svc, s.pods(), ip, proto, name, proto)
 	s.natExternal(t, i)
 	if s.affine(i) {
 		for j := range s.Endpoints {
@@ -72,14 +72,14 @@ func (s Shape) natService(t *table, i int) {
 
 // natExternal is how a Service is reached from outside.
 func (s Shape) natExternal(t *table, i int) {
-	name, ext := service(i), chainName("EXT", service(i))
+	name, ext, proto := service(i), chainName("EXT", service(i)), s.Protocol(i)
 	port, hasPort := s.NodePort(i)
 	if !hasPort && !s.Local(i) {
 		return
 	}
 	t.chain(ext)
 	if hasPort {
-		t.rule(`KUBE-NODEPORTS -p tcp -m comment --comment "%s" -m tcp --dport %d -j %s`, name, port, ext)
+		t.rule(`KUBE-NODEPORTS -p %s -m comment --comment "%s" -m %s --dport %d -j %s`, proto, name, proto, port, ext)
 	}
 	if !s.Local(i) {
 		t.rule(`%s -m comment --comment "masquerade traffic for %s external destinations" -j KUBE-MARK-MASQ`, ext, name)
@@ -88,7 +88,7 @@ func (s Shape) natExternal(t *table, i int) {
 	}
 	fw, svl := chainName("FW", name), chainName("SVL", name)
 	t.chain(fw, svl)
-	t.rule(`KUBE-SERVICES -d %s -p tcp -m comment --comment "%s loadbalancer IP" -m tcp --dport 80 -j %s`, host(s.loadBalancer(i)), name, fw)
+	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s loadbalancer IP" -m %s --dport 80 -j %s`, host(s.LoadBalancer(i)), proto, name, proto, fw)
 	t.rule(`%s -s %s -m comment --comment "%s loadbalancer IP" -j %s`, fw, s.pods(), name, ext)
 	t.rule(`%s -s %s -m comment --comment "pod traffic for %s external destinations" -j %s`, ext, s.pods(), name, chainName("SVC", name))
 	t.rule(`%s -m comment --comment "route LOCAL traffic for %s external destinations" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ`, ext, name)
@@ -109,14 +109,14 @@ func (s Shape) natPick(t *table, i int, svc string) {
 
 // natEndpoint is one endpoint.
 func (s Shape) natEndpoint(t *table, i, j int) {
-	sep, name := s.endpointChain(i, j), service(i)
+	sep, name, proto := s.endpointChain(i, j), service(i), s.Protocol(i)
 	t.chain(sep)
 	t.rule(`%s -s %s -m comment --comment "%s" -j KUBE-MARK-MASQ`, sep, host(s.Endpoint(i, j)), name)
 	recent := ""
 	if s.affine(i) {
 		recent = fmt.Sprintf("-m recent --set --name %s --mask %s --rsource ", sep, s.mask())
 	}
-	t.rule(`%s -p tcp -m comment --comment "%s" %s-m tcp -j DNAT --to-destination %s`, sep, name, recent, socket(s.Endpoint(i, j), 8080))
+	t.rule(`%s -p %s -m comment --comment "%s" %s-m %s -j DNAT --to-destination %s`, sep, proto, name, recent, proto, socket(s.Endpoint(i, j), 8080))
 }
 
 // endpointChain returns the name of the chain of an endpoint.

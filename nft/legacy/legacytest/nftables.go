@@ -28,7 +28,7 @@ func (s Shape) nftMaps(b *strings.Builder) {
 	}
 	var ips, services, nodePorts, refused []string
 	for i := range s.Services {
-		key := fmt.Sprintf("%s . tcp . 80", s.ClusterIP(i))
+		key := fmt.Sprintf("%s . %s . 80", s.ClusterIP(i), s.Protocol(i))
 		ips = append(ips, s.ClusterIP(i).String())
 		if s.Refused(i) {
 			refused = append(refused, fmt.Sprintf("%s comment %q : goto reject-chain", key, service(i)))
@@ -36,7 +36,7 @@ func (s Shape) nftMaps(b *strings.Builder) {
 		}
 		services = append(services, fmt.Sprintf("%s : goto %s", key, nftChain("service", i)))
 		if port, ok := s.NodePort(i); ok {
-			nodePorts = append(nodePorts, fmt.Sprintf("tcp . %d : goto %s", port, nftChain("external", i)))
+			nodePorts = append(nodePorts, fmt.Sprintf("%s . %d : goto %s", s.Protocol(i), port, nftChain("external", i)))
 		}
 	}
 	nftSet(b, "set cluster-ips", addr, ips)
@@ -84,8 +84,8 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 	for j := range s.Endpoints {
 		ends = append(ends, fmt.Sprintf("%d : %s . 8080", j, s.Endpoint(i, j)))
 	}
-	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s tcp dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), s.Family, s.ClusterIP(i), s.Family, s.pods())
-	fmt.Fprintf(b, "\t\tmeta l4proto tcp dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Family, s.Endpoints, strings.Join(ends, ", "))
+	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), s.Family, s.ClusterIP(i), s.Protocol(i), s.Family, s.pods())
+	fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), s.Family, s.Endpoints, strings.Join(ends, ", "))
 	if _, ok := s.NodePort(i); ok {
 		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i), nftChain("service", i))
 	}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+)
+
+// A remover is the commands cleanup and migrate rollback.
+type remover struct {
+	timeout time.Duration
+	wait    bool
+	journal io.Writer
+}
+
+func newCleanup() *cobra.Command {
+	r := remover{timeout: time.Minute}
+	return &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove everything that kube-nft has programmed on this node",
+		Long: `cleanup deletes the tables ip kube-nft and ip6 kube-nft and says so. Connections that are
+under way keep their translation; new ones to Services are not answered any more, unless
+another proxy has rules in place. Stop the daemon first.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r.journal = cmd.ErrOrStderr()
+			return r.run(cmd.Context())
+		},
+	}
+}
+
+func newMigrateRollback() *cobra.Command {
+	r := remover{}
+	c := &cobra.Command{
+		Use:   "rollback",
+		Short: "Give the node back to kube-proxy: remove kube-nft's tables without a gap",
+		Long: `rollback removes every trace of kube-nft, so that kube-proxy finds a clean node. To lose
+no connection, stop the daemon, start kube-proxy, and then run this: kube-proxy's rules
+come to lie under ours, which go on serving until rollback removes them.
+
+If a kube-proxy runs, rollback waits until its rules are in place; with --wait it waits
+for one to be started too. Otherwise it removes our tables at once and says that nothing
+serves until kube-proxy is back.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r.journal = cmd.ErrOrStderr()
+			return r.runRollback(cmd.Context())
+		},
+	}
+	c.Flags().BoolVar(&r.wait, "wait", false, "wait for kube-proxy's rules even if no kube-proxy is to be seen")
+	c.Flags().DurationVar(&r.timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	return c
+}
+
+// runRollback decides whether there is something to wait for.
+func (r *remover) runRollback(ctx context.Context) error {
+	if !r.wait {
+		alive, err := legacy.Processes(procRoot)
+		if err != nil {
+			return err
+		}
+		r.wait = len(alive) > 0
+	}
+	return r.run(ctx)
+}
+
+// run removes our tables when no daemon is left that would write them again.
+func (r *remover) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	err := migrate.WaitUntilGone(ctx, procRoot, legacy.Daemons, func(alive []legacy.Process) {
+		fmt.Fprintf(r.journal, "kube-nft: a kube-nft daemon runs, %s; nothing is removed before it has ended: stop it on this node\n", migrate.Describe(alive))
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("kube-nft daemon, %w; nothing was removed; stop it on this node and run this again", err)
+	}
+	if err != nil {
+		return err
+	}
+	kernel, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	if err := r.warn(ctx); err != nil {
+		return err
+	}
+	rollback := migrate.Rollback{Kernel: kernel, Wait: r.wait, Journal: journalTo(r.journal)}
+	return rollback.Run(ctx)
+}
+
+// warn says if nothing is going to serve once our tables are gone.
+func (r *remover) warn(ctx context.Context) error {
+	inventory, err := legacy.Node{}.Take(ctx)
+	if err != nil || r.wait || migrate.Served(&inventory) {
+		return err
+	}
+	_, err = fmt.Fprintln(r.journal, "kube-nft: no rules of kube-proxy's are in place: new connections to Services are not answered until a proxy is started")
+	return err
+}

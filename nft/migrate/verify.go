@@ -1,0 +1,61 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// lookups is how many elements of one set are looked up at most; one takes about 10 us.
+const lookups = 4096
+
+// Verify reads our tables back and compares them with those that are wanted; then it looks
+// elements up one by one, all of a set or, if it is large, some from all over it. It returns
+// how many it has looked up.
+func Verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked int, err error) {
+	have, _, err := kernel.Read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if difference := nft.Diff(have, want); !difference.Empty() {
+		return 0, fmt.Errorf("the kernel holds something else: %s is missing, and %d operations more",
+			difference.Ops[0].Text(), len(difference.Ops)-1)
+	}
+	for _, table := range want {
+		for _, set := range table.Sets {
+			n, err := verifySet(ctx, kernel, table.Family, set)
+			if looked += n; err != nil {
+				return looked, err
+			}
+		}
+	}
+	return looked, nil
+}
+
+// errMissing is what a failed lookup means.
+var errMissing = errors.New("the kernel lists it and does not find it")
+
+// verifySet looks up elements of a set. Ranges and what packets put into sets are left to
+// the comparison.
+func verifySet(ctx context.Context, kernel *nft.Kernel, f nft.Family, set *nft.Elements) (looked int, err error) {
+	if set.Set.Interval || set.Set.Dynamic {
+		return 0, nil
+	}
+	keys := slices.Sorted(maps.Keys(set.Map))
+	for i := 0; i < len(keys); i += 1 + len(keys)/lookups {
+		found, ok, err := kernel.Lookup(ctx, f, set.Set, keys[i])
+		if err != nil {
+			return looked, err
+		}
+		if !ok || !found.Equal(set.Map[keys[i]]) {
+			op := nft.Op{Verb: nft.Add, Family: f, Set: set.Set, Elements: []nft.KeyedElement{{Key: keys[i], Element: set.Map[keys[i]]}}}
+			return looked, fmt.Errorf("%s: %w", op.Text(), errMissing)
+		}
+		looked++
+	}
+	return looked, nil
+}
