@@ -41,6 +41,7 @@ func scrape(t *testing.T) map[string]*metric {
 	m := metrics.New(metrics.Config{
 		Families: []tracker.Family{tracker.IPv4},
 		Changes:  func() (total, pending tracker.Changes) { return },
+		Unserved: func() int { return 0 },
 		Kernel:   silentKernel{}, Build: new(debug.BuildInfo),
 	})
 	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})

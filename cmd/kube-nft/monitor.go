@@ -49,10 +49,12 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	if m.scraped, err = nft.Open(); err != nil {
 		return nil, err
 	}
-	build, _ := debug.ReadBuildInfo()
-	m.metrics = metrics.New(metrics.Config{Families: m.families, Changes: t.Changes, Kernel: m.scraped, Build: build})
 	m.proxy = health.NewProxy(2*o.SyncPeriod, t.Node)
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
+	build, _ := debug.ReadBuildInfo()
+	m.metrics = metrics.New(metrics.Config{
+		Families: m.families, Changes: t.Changes, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
+	})
 	if m.servers, err = o.servers(m.proxy, m.metrics, m.events, log); err != nil {
 		m.close()
 		return nil, err
@@ -89,7 +91,6 @@ func (m *monitor) refused(err error) {
 
 func (m *monitor) healthCheckFailed(service health.Service, err error) {
 	m.log.Error("health check node port", zap.Stringer("service", service), zap.Error(err))
-	m.metrics.HealthCheckFailed()
 	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen", err.Error())
 }
 

@@ -30,7 +30,10 @@ func newTestOptions(t *testing.T, args ...string) *options {
 }
 
 func newTestMetrics() *metrics.Metrics {
-	return metrics.New(metrics.Config{Changes: func() (total, pending tracker.Changes) { return }})
+	return metrics.New(metrics.Config{
+		Changes:  func() (total, pending tracker.Changes) { return },
+		Unserved: func() int { return 0 },
+	})
 }
 
 func TestMetricsServer(t *testing.T) {

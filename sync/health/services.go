@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,6 +34,8 @@ type Services struct {
 	mu        sync.Mutex
 	claims    *claims
 	addresses []netip.Addr
+
+	unserved atomic.Int64
 
 	// The rest is owned by the goroutine of Run.
 	open     map[netip.AddrPort]*listener
@@ -141,8 +144,12 @@ func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Serv
 	return done
 }
 
+// Unserved returns for how many Services a port is not served, in each family.
+func (s *Services) Unserved() int { return int(s.unserved.Load()) }
+
 // report tells of the problems that are new.
 func (s *Services) report(problems map[Service]error) {
+	s.unserved.Store(int64(len(problems)))
 	for service := range s.reported {
 		if problems[service] == nil {
 			delete(s.reported, service)

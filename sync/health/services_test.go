@@ -224,6 +224,9 @@ func TestTakenPortInKernel(t *testing.T) {
 			t.Error("done, although a port is taken")
 		}
 	}
+	if got := w.Unserved(); got != 1 {
+		t.Errorf("%d Services are not served, want 1", got)
+	}
 	want := "shop/a: health check of Service shop/a: listen tcp4 192.0.2.1:30000: bind: address already in use; it is tried again every 5s"
 	if len(w.problems) != 1 || w.problems[0] != want {
 		t.Errorf("problems: %q, want %q", w.problems, want)
@@ -232,6 +235,9 @@ func TestTakenPortInKernel(t *testing.T) {
 	taken.Close()
 	if !w.sync(t, a, "192.0.2.1", "192.0.2.2") {
 		t.Error("not done, although the port is free")
+	}
+	if got := w.Unserved(); got != 0 {
+		t.Errorf("%d Services are not served, want 0", got)
 	}
 	checkPort(t, "192.0.2.1:30000", 200, "a", "1", "true")
 }

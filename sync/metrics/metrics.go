@@ -15,6 +15,8 @@ type Config struct {
 	Families []tracker.Family // that are served
 	// Changes returns the counts of tracker.Tracker.Changes.
 	Changes func() (total, pending tracker.Changes)
+	// Unserved returns the count of health.Services.Unserved.
+	Unserved func() int
 	// Kernel asks nf_tables about its state; nil leaves these metrics out.
 	Kernel Kernel
 	// Build is what debug.ReadBuildInfo returned; nil leaves kube_nft_build_info out.
@@ -55,6 +57,7 @@ func New(config Config) *Metrics {
 	m.objects.register(m.registry)
 	m.flows.register(m.registry)
 	registerChanges(m.registry, config.Changes)
+	m.registry.MustRegister(newUnserved(config.Unserved))
 	if config.Kernel != nil {
 		m.registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
 	}
@@ -74,6 +77,14 @@ func newProbeCounter(name, help string) *prometheus.CounterVec {
 		counter.WithLabelValues(code)
 	}
 	return counter
+}
+
+// newUnserved exports how many health-check node ports are missing.
+func newUnserved(unserved func() int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kube_nft_health_check_ports_unserved",
+		Help: "Services whose health-check node port is not served on this node, as somebody else has it; each family counts.",
+	}, func() float64 { return float64(unserved()) })
 }
 
 // newBuildInfo is a constant that carries what the binary was built from in its labels.

@@ -39,7 +39,8 @@ func newTestMetrics(kernel *fakeKernel) *Metrics {
 		Changes: func() (total, pending tracker.Changes) {
 			return tracker.Changes{Services: 5, Slices: 7}, tracker.Changes{Services: 1, Slices: 2}
 		},
-		Kernel: kernel,
+		Unserved: func() int { return 3 },
+		Kernel:   kernel,
 		Build: &debug.BuildInfo{
 			GoVersion: "go1.26", Main: debug.Module{Version: "v1.2.3"},
 			Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}},
@@ -106,6 +107,7 @@ func TestBeforeAnythingHappened(t *testing.T) {
 		kube_nft_affinity_entries{ip_family="IPv6"} 0
 		kube_nft_affinity_fill_ratio{ip_family="IPv4"} 0.75
 		kube_nft_scrape_failures_total 0
+		kube_nft_health_check_ports_unserved 3
 		kube_nft_refused_fields_total{kind="EndpointSlice"} 0
 		kubeproxy_sync_proxy_rules_service_changes_total 5
 		kubeproxy_sync_proxy_rules_service_changes_pending 1
@@ -169,13 +171,11 @@ func TestFailed(t *testing.T) {
 	m.Failed(errors.New("read the tables back"))
 	m.Failed(&nft.OpError{Family: nft.IP6})
 	m.Refused("Service")
-	m.HealthCheckFailed()
 	check(t, m, `
 		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
 		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 2
 		kube_nft_sync_retries_total 2
 		kube_nft_refused_fields_total{kind="Service"} 1
-		kube_nft_health_check_failures_total 1
 	`)
 }
 

@@ -14,7 +14,6 @@ type objectMetrics struct {
 	elements  *prometheus.GaugeVec
 	refused   *prometheus.CounterVec
 	conflicts prometheus.Gauge
-	healthy   prometheus.Counter
 
 	without map[tracker.PortID]lacking // ports that are in noLocal
 }
@@ -43,10 +42,6 @@ func newObjectMetrics(families []tracker.Family) *objectMetrics {
 			Name: "kube_nft_conflicts",
 			Help: "Frontends that a Service asks for and does not get, because another Service has them.",
 		}),
-		healthy: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kube_nft_health_check_failures_total",
-			Help: "Failures to serve the health-check node port of a Service.",
-		}),
 		without: make(map[tracker.PortID]lacking),
 	}
 	for _, kind := range refusable {
@@ -60,14 +55,11 @@ func newObjectMetrics(families []tracker.Family) *objectMetrics {
 }
 
 func (o *objectMetrics) register(registry *prometheus.Registry) {
-	registry.MustRegister(o.noLocal, o.elements, o.refused, o.conflicts, o.healthy)
+	registry.MustRegister(o.noLocal, o.elements, o.refused, o.conflicts)
 }
 
 // Refused counts a field of an object of that kind that could not be used.
 func (m *Metrics) Refused(kind string) { m.objects.refused.WithLabelValues(kind).Inc() }
-
-// HealthCheckFailed counts a health-check node port that is not served.
-func (m *Metrics) HealthCheckFailed() { m.objects.healthy.Inc() }
 
 func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[string]int) {
 	o.conflicts.Set(float64(r.Standing))
