@@ -1,0 +1,41 @@
+package metrics
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// BenchmarkCommitted is what metrics add to a sync of one port, and of the first one in a
+// cluster of 20,000.
+func BenchmarkCommitted(b *testing.B) {
+	for _, ports := range []int{1, 20_000} {
+		b.Run(fmt.Sprintf("ports=%d", ports), func(b *testing.B) {
+			m := newTestMetrics(new(fakeKernel))
+			lengths := nft.NewRuleset(nft.Config{Families: nft.Families[:]}).Lengths()
+			r := proxysync.Report{Delta: tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}}
+			for i := range ports {
+				id := tracker.PortID{Namespace: "shop", Service: fmt.Sprint(i), Family: tracker.IPv4}
+				r.Delta.Changed[id] = &tracker.ServicePort{ID: id}
+			}
+			for b.Loop() {
+				m.Committed(&r, lengths, nft.Traffic{})
+			}
+		})
+	}
+}
+
+func BenchmarkScrape(b *testing.B) {
+	handler := used().Handler(zap.NewNop())
+	request := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	for b.Loop() {
+		handler.ServeHTTP(httptest.NewRecorder(), request)
+	}
+}
