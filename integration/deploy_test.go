@@ -36,10 +36,18 @@ func TestDeployObjects(t *testing.T) {
 			}
 			set, container := objects.daemonSet(t)
 			checkPod(t, set)
-			checkContainer(t, container)
+			checkPrivileges(t, container, "NET_ADMIN")
 			checkProbes(t, container)
-			checkMounts(t, set)
+			checkMounts(t, set, container, "")
 			checkBinding(t, objects)
+			init := set.Spec.Template.Spec.InitContainers
+			if set.Spec.Template.Spec.HostPID != (len(init) > 0) {
+				t.Error("only the migration needs to see the node's processes")
+			}
+			for i := range init {
+				checkPrivileges(t, &init[i], "NET_ADMIN", "NET_RAW")
+				checkMounts(t, set, &init[i], "/run/xtables.lock")
+			}
 		})
 	}
 }
@@ -47,8 +55,8 @@ func TestDeployObjects(t *testing.T) {
 func checkPod(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
 	pod := set.Spec.Template.Spec
-	if !pod.HostNetwork || pod.HostPID || pod.HostIPC {
-		t.Error("the pod needs the node's network and nothing else of the node")
+	if !pod.HostNetwork || pod.HostIPC {
+		t.Error("the pod needs the node's network, and not its IPC")
 	}
 	if pod.DNSPolicy != corev1.DNSDefault {
 		t.Errorf("DNS policy %s: cluster DNS does not work before kube-nft does", pod.DNSPolicy)
@@ -64,14 +72,14 @@ func checkPod(t *testing.T, set *appsv1.DaemonSet) {
 	}
 }
 
-// checkContainer holds the privileges to what is needed.
-func checkContainer(t *testing.T, container *corev1.Container) {
+// checkPrivileges holds a container to the capabilities that it needs.
+func checkPrivileges(t *testing.T, container *corev1.Container, capabilities ...corev1.Capability) {
 	t.Helper()
 	security := container.SecurityContext
 	if security == nil || security.Capabilities == nil {
 		t.Fatal("no capabilities are taken away")
 	}
-	if got := security.Capabilities; !slices.Equal(got.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(got.Add, []corev1.Capability{"NET_ADMIN"}) {
+	if got := security.Capabilities; !slices.Equal(got.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(got.Add, capabilities) {
 		t.Errorf("capabilities %v", got)
 	}
 	isTrue := func(b *bool) bool { return b != nil && *b }
@@ -109,16 +117,16 @@ func checkProbes(t *testing.T, container *corev1.Container) {
 	}
 }
 
-// checkMounts wants each mount to be read-only and of a volume that exists.
-func checkMounts(t *testing.T, set *appsv1.DaemonSet) {
+// checkMounts wants each mount to be of a volume that exists, and all but one to be read-only.
+func checkMounts(t *testing.T, set *appsv1.DaemonSet, container *corev1.Container, writable string) {
 	t.Helper()
 	volumes := make(map[string]bool)
 	for _, volume := range set.Spec.Template.Spec.Volumes {
 		volumes[volume.Name] = true
 	}
-	for _, mount := range set.Spec.Template.Spec.Containers[0].VolumeMounts {
-		if !mount.ReadOnly || !volumes[mount.Name] {
-			t.Errorf("mount %v of volumes %v", mount, volumes)
+	for _, mount := range container.VolumeMounts {
+		if mount.ReadOnly == (mount.MountPath == writable) || !volumes[mount.Name] {
+			t.Errorf("container %s: mount %v of volumes %v", container.Name, mount, volumes)
 		}
 	}
 }
@@ -141,12 +149,21 @@ func checkBinding(t *testing.T, objects deployment) {
 func TestDeployArguments(t *testing.T) {
 	for _, overlay := range overlays {
 		t.Run(overlay, func(t *testing.T) {
-			_, container := kustomize(t, "../deploy/"+overlay).daemonSet(t)
-			cmd := exec.Command(buildProxy(t), append(arguments(container, kubeadmConfig), "--show-config")...)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%s: %v\n%s", cmd, err, out)
+			set, container := kustomize(t, "../deploy/"+overlay).daemonSet(t)
+			accepted(t, append(arguments(container, kubeadmConfig), "--show-config"))
+			for _, init := range set.Spec.Template.Spec.InitContainers {
+				accepted(t, append(arguments(&init, kubeadmConfig), "--help"))
 			}
 		})
+	}
+}
+
+// accepted runs the program, which must find nothing wrong with its arguments.
+func accepted(t *testing.T, args []string) {
+	t.Helper()
+	cmd := exec.Command(buildProxy(t), args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", cmd, err, out)
 	}
 }
 
