@@ -46,7 +46,12 @@ type Usage struct {
 // come; those that were not read are missing.
 func (k *Kernel) AffinityUsage(ctx context.Context, f Family, limit int) (map[string]Usage, error) {
 	t := NewTable(f)
-	counts, err := k.readSets(ctx, t)
+	var counts map[string]uint32
+	err := k.retry(ctx, func() (err error) {
+		clear(t.Sets)
+		counts, err = k.readSets(ctx, t)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the sizes of affinity maps: %w%s", err, accessRemedy(err))
 	}
