@@ -20,6 +20,7 @@ type encoder struct {
 	refs   []message // in sequence, without begin and end
 	setID  uint32    // the kernel wants an id, unique in the batch, for each new set
 	err    error     // the first
+	bad    int       // the element that it is about, counted from 1; 0 for none
 }
 
 // A message says where in the batch a netlink message comes from.
@@ -55,7 +56,9 @@ func encodeBatch(b *Batch, s scope, first uint32) (*encoding, error) {
 	}
 	e.beside(b.Beside)
 	e.askForAck()
-	e.envelope(messageBatchEnd)
+	if !b.Check { // the kernel takes back what has no end
+		e.envelope(messageBatchEnd)
+	}
 	return &encoding{buf: e.buf, first: first, refs: e.refs}, nil
 }
 
@@ -121,7 +124,7 @@ func (e *encoder) op(i int, op *Op) error {
 		return fmt.Errorf("operation %d of the batch has no object", i)
 	}
 	if e.err != nil {
-		return fmt.Errorf("encode %s: %w", op.shortText(), e.err)
+		return e.opError(*op)
 	}
 	return nil
 }

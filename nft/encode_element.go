@@ -38,6 +38,9 @@ func (e *encoder) elements(i int, op *Op) {
 			for next < len(op.Elements) && len(e.buf)-list < maxList && e.err == nil {
 				e.element(&shape, &op.Elements[next])
 				next++
+				if e.err != nil {
+					e.bad = next
+				}
 			}
 			e.close(list)
 		})

@@ -12,7 +12,7 @@ import (
 var ErrUnknownOutcome = errors.New("the kernel's answer was lost, the batch may have been done or not; read the tables back")
 
 // An OpError reports the operation for which the kernel refused a batch; it unwraps to the
-// errno.
+// errno. It also reports one that there is no way to ask the kernel for.
 type OpError struct {
 	Table string // family and name as nft prints them: "ip kube-nft"
 	Op    string // the operation in nft syntax
@@ -94,6 +94,21 @@ func (x *encoding) opError(b *Batch, index, offset int, err error) error {
 	}
 	e.Op, e.Owner = op.shortText(), op.owner()
 	return e
+}
+
+// opError reports an operation that cannot be encoded.
+func (e *encoder) opError(op Op) error {
+	refused := &OpError{Table: op.Family.String() + " " + e.scope.table, Family: op.Family, Err: e.err}
+	if op.Elements != nil {
+		refused.Set = op.Set.Name
+	}
+	if e.bad > 0 {
+		op.Elements = op.Elements[e.bad-1 : e.bad]
+		refused.Element = op.Elements[0].Key
+		refused.Key = op.Set.keyText(op.Family, refused.Element)
+	}
+	refused.Op, refused.Owner = op.shortText(), op.owner()
+	return refused
 }
 
 // owner is on whose behalf the operation is done, as far as it shows: the comment of a

@@ -123,11 +123,11 @@ func TestErrorNamesOperation(t *testing.T) {
 
 func TestErrorBeforeSending(t *testing.T) {
 	for text, op := range map[string]Op{
-		`encode add element services { 1.2.3.4 . tcp . 80 : gto x }: unknown verdict "gto x"`: {Verb: Add, Family: IP, Set: &frontendSet,
+		`table ip kube-nft: add element services { 1.2.3.4 . tcp . 80 : gto x }: unknown verdict "gto x"; nothing was changed`: {Verb: Add, Family: IP, Set: &frontendSet,
 			Elements: []KeyedElement{{"\x01\x02\x03\x04\x06\x00\x00\x00\x00\x50\x00\x00", Element{Data: "gto x"}}}},
-		`encode add element services { 1.2.3.4 : drop }: the key has 4 bytes instead of 12`: {Verb: Add, Family: IP, Set: &frontendSet,
+		`table ip kube-nft: add element services { 1.2.3.4 : drop }: the key has 4 bytes instead of 12; nothing was changed`: {Verb: Add, Family: IP, Set: &frontendSet,
 			Elements: []KeyedElement{{"\x01\x02\x03\x04", Element{Data: "drop"}}}},
-		`encode add chain base { type nat hook nowhere priority filter; policy accept; }: unknown hook "nowhere"`: {Verb: Add, Family: IP,
+		`table ip kube-nft: add chain base { type nat hook nowhere priority filter; policy accept; } (base chains): unknown hook "nowhere"; nothing was changed`: {Verb: Add, Family: IP,
 			Chain: &Chain{Name: "base", Hook: &Hook{"nat", "nowhere", 0}}},
 		"operation 0 of the batch has no object": {Verb: Add, Family: IP},
 	} {

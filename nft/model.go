@@ -244,6 +244,9 @@ type Batch struct {
 	Ops []Op
 	// Beside is what happens to tables of others in the same transaction, after Ops.
 	Beside []Message
+	// Check asks the kernel only whether it would take the batch: nothing changes. Hooks and
+	// loops of chains are not looked into before a batch is really done.
+	Check bool
 	// Generation, if not zero, makes the kernel refuse the batch (ERESTART) when anybody
 	// has committed to nf_tables since that generation. Source: NFNL_BATCH_GENID.
 	Generation uint32

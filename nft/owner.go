@@ -27,6 +27,24 @@ func (r *Ruleset) Owner(f Family, set, key string) string {
 	return "base chains"
 }
 
+// Culprit is the Service port for which an operation that the kernel refused was done, as
+// far as the error tells.
+func (r *Ruleset) Culprit(e *OpError) (id tracker.PortID, ok bool) {
+	family := r.families[e.Family]
+	if family == nil || e.Set == "" {
+		return id, false
+	}
+	return family.ownerOf(e.Set, e.Element)
+}
+
+// Port returns what the ruleset holds of a Service port; nil if it holds nothing.
+func (r *Ruleset) Port(id tracker.PortID) *tracker.ServicePort {
+	if family := r.families[Family(id.Family)]; family != nil && family.ports[id] != nil {
+		return family.ports[id].current
+	}
+	return nil
+}
+
 func (r *family) ownerOf(set, key string) (id tracker.PortID, ok bool) {
 	if state := r.frontends[frontendIn(r.table.Family, set, key)]; state != nil {
 		return state.shown.owner, true

@@ -18,27 +18,40 @@ import (
 // to the same tables.
 type guarded struct {
 	ruleset          *nft.Ruleset
+	loop             *Loop
+	feed             *feed
 	reports          chan Report
+	refusals         chan refusal
 	stranger, reader *nft.Kernel
+}
+
+// A refusal is a Service port that was left out.
+type refusal struct {
+	id  tracker.PortID
+	err error
 }
 
 // guardServices runs a loop that has committed Services and listens.
 func guardServices(t testing.TB, services, endpoints int) *guarded {
 	t.Helper()
 	netns.New(t)
-	g := &guarded{reports: make(chan Report, 64), stranger: openKernel(t), reader: openKernel(t)}
+	g := &guarded{reports: make(chan Report, 64), refusals: make(chan refusal, 64), stranger: openKernel(t), reader: openKernel(t)}
 	g.ruleset = nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	kernel := openKernel(t)
 	monitor, err := nft.NewMonitor(kernel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &feed{deltas: []tracker.Delta{manyServices(services, endpoints)}}
-	loop := New(f, g.ruleset, kernel, Options{Log: zap.NewNop(), Committed: func(r Report) { g.reports <- r }})
-	loop.Watch(monitor, kernel)
+	g.feed = &feed{deltas: []tracker.Delta{manyServices(services, endpoints)}}
+	g.loop = New(g.feed, g.ruleset, kernel, Options{
+		Log:       zap.NewNop(),
+		Committed: func(r Report) { g.reports <- r },
+		Refused:   func(id tracker.PortID, err error) { g.refusals <- refusal{id, err} },
+	})
+	g.loop.Watch(monitor, kernel)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- loop.Run(ctx) }()
+	go func() { ended <- g.loop.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {

@@ -49,6 +49,9 @@ type Options struct {
 	Beside Beside
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
+	// Refused, if set, is called on the loop's goroutine when a Service port is left out
+	// because the kernel refuses it, and with a nil error when it is taken after all.
+	Refused func(tracker.PortID, error)
 	// Failed, if set, is called on the loop's goroutine after each failed one.
 	Failed func(error)
 }
@@ -90,6 +93,7 @@ type Loop struct {
 
 	// The rest is owned by the goroutine of Run.
 	guard     *guard // nil: nobody watches over the tables
+	poison    poison
 	beside    Beside // nil once the first batch has been committed
 	known     bool   // whether the kernel holds what the ruleset calls committed
 	adopted   bool
@@ -125,6 +129,7 @@ func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *L
 		ruleset:   ruleset,
 		kernel:    kernel,
 		wake:      options.Changed,
+		poison:    newPoison(),
 		distrust:  make(chan string, 1),
 		addresses: make(chan []netip.Addr, 1),
 	}
@@ -201,6 +206,8 @@ func (l *Loop) due(ctx context.Context, retry <-chan time.Time) bool {
 	case <-l.wake:
 	case <-retry:
 	case <-repair:
+	case <-l.poison.timer.C:
+		l.retryRefused()
 	case <-audit:
 		return l.inspect(ctx)
 	case change := <-changes:
@@ -251,12 +258,17 @@ func (l *Loop) failed(err error) time.Duration {
 }
 
 // sync brings the kernel up to date, once. Somebody else's commit between our reading and
-// writing only makes us read again.
+// writing only makes us read again, and so does a batch that the kernel refuses; if it
+// refuses it then, the Service ports that it is about are left out.
 func (l *Loop) sync(ctx context.Context) error {
 	defer func() { l.lastEnded = time.Now() }()
 	var err error
 	for range 5 {
-		if err = l.attempt(ctx); !errors.Is(err, unix.ERESTART) && !errors.Is(err, nft.ErrUnknownOutcome) {
+		full := !l.known
+		err = l.attempt(ctx)
+		switch {
+		case errors.Is(err, unix.ERESTART), errors.Is(err, nft.ErrUnknownOutcome):
+		case !isRefusal(err), full && !l.isolate(ctx, err):
 			return err
 		}
 	}
@@ -361,6 +373,7 @@ func (l *Loop) planChange(ctx context.Context) (plan, error) {
 // moved in or out of our care as a whole: Service CIDRs, or those of node ports.
 func (l *Loop) apply() (moved bool) {
 	delta := l.source.Take()
+	l.poison.note(l.ruleset, &delta)
 	l.ruleset.Apply(delta)
 	node := l.source.NodeAddresses()
 	l.ruleset.SetNodePortAddresses(l.options.NodePorts.Select(node, l.local))
@@ -427,6 +440,7 @@ func (l *Loop) sweep(ctx context.Context, tasks []nft.AffinityTask) {
 func (l *Loop) done(report Report) {
 	l.attempts = 0
 	l.ruleset.Committed()
+	l.settlePoison(time.Now())
 	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePortAddrs, l.reason
 	report.Conflicts, report.Standing = l.ruleset.Conflicts()
 	l.waiting, l.reason = tracker.Delta{}, ""

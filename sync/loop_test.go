@@ -23,6 +23,7 @@ type table struct {
 	batches []nft.Batch
 	times   []time.Time
 	answers []error
+	always  error // the answer to everything, if set
 	reads   int
 }
 
@@ -39,8 +40,8 @@ func (k *table) Commit(_ context.Context, batch nft.Batch) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.batches, k.times = append(k.batches, batch), append(k.times, time.Now())
-	if len(k.answers) == 0 {
-		return nil
+	if len(k.answers) == 0 || k.always != nil {
+		return k.always
 	}
 	answer := k.answers[0]
 	k.answers = k.answers[1:]

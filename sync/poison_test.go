@@ -1,0 +1,233 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A picky kernel refuses batches that add an endpoint at one of the bad addresses.
+type picky struct {
+	table
+	bad     map[netip.Addr]bool
+	unnamed bool // it does not say which element it is
+}
+
+func (k *picky) Commit(ctx context.Context, batch nft.Batch) error {
+	for _, op := range batch.Ops {
+		for _, element := range op.Elements {
+			if op.Verb != nft.Add || op.Set.Name != "endpoints" || !k.bad[netip.AddrFrom4([4]byte([]byte(element.Data[:4])))] {
+				continue
+			}
+			refusal := &nft.OpError{Family: nft.IP, Set: op.Set.Name, Err: unix.EINVAL}
+			if !k.unnamed {
+				refusal.Element = element.Key
+			}
+			return refusal
+		}
+	}
+	if batch.Check {
+		return nil
+	}
+	return k.table.Commit(ctx, batch)
+}
+
+// endpointsHeld are the addresses of endpoints that batches have added and not deleted since
+// the table was last made.
+func (k *picky) endpointsHeld() map[netip.Addr]bool {
+	byKey := make(map[string]netip.Addr)
+	for _, batch := range k.batches {
+		for _, op := range batch.Ops {
+			if op.Table != nil {
+				clear(byKey)
+			}
+			for _, element := range op.Elements {
+				switch {
+				case op.Set.Name != "endpoints":
+				case op.Verb == nft.Add:
+					byKey[element.Key] = netip.AddrFrom4([4]byte([]byte(element.Data[:4])))
+				default:
+					delete(byKey, element.Key)
+				}
+			}
+		}
+	}
+	held := make(map[netip.Addr]bool)
+	for _, addr := range byKey {
+		held[addr] = true
+	}
+	return held
+}
+
+func portWith(service string, number byte, endpoint byte) *tracker.ServicePort {
+	p := &tracker.ServicePort{
+		ID:   tracker.PortID{Namespace: "ns", Service: service, Protocol: tracker.TCP, Family: tracker.IPv4},
+		Port: 80, ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, number}), HasEndpoints: true,
+		Cluster: []netip.AddrPort{netip.AddrPortFrom(pod(endpoint), 8080)},
+	}
+	p.Serving = p.Cluster
+	return p
+}
+
+func pod(number byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 0, number}) }
+
+func (f *feed) set(ports ...*tracker.ServicePort) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for _, port := range ports {
+		delta.Changed[port.ID] = port
+	}
+	f.deltas = append(f.deltas, delta)
+}
+
+// runPicky starts a loop on a picky kernel, which the tests' ports are told to.
+func runPicky(t *testing.T, k *picky, ports ...*tracker.ServicePort) (*Loop, *feed, *observer.ObservedLogs) {
+	t.Helper()
+	core, logs := observer.New(zap.InfoLevel)
+	f := new(feed)
+	f.set(ports...)
+	loop := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core)})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- loop.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+	synctest.Wait()
+	return loop, f, logs
+}
+
+func TestRefusedServiceIsLeftOut(t *testing.T) {
+	for _, unnamed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			k := &picky{bad: map[netip.Addr]bool{pod(3): true, pod(6): true}, unnamed: unnamed}
+			var ports []*tracker.ServicePort
+			for i := range byte(8) {
+				ports = append(ports, portWith("service-"+string('a'+i), i, i))
+			}
+			_, _, logs := runPicky(t, k, ports...)
+			held := k.endpointsHeld()
+			for i := range byte(8) {
+				if held[pod(i)] == k.bad[pod(i)] {
+					t.Errorf("unnamed %v: endpoint %d programmed: %v", unnamed, i, held[pod(i)])
+				}
+			}
+			if n := logs.FilterMessage("Service port left out: the kernel refuses it").Len(); n != 2 {
+				t.Errorf("unnamed %v: %d ports logged, want two", unnamed, n)
+			}
+		})
+	}
+}
+
+func TestRefusedServiceKeepsItsLastState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
+		loop, f, logs := runPicky(t, k, portWith("a", 1, 1), portWith("b", 2, 2))
+		f.set(portWith("a", 1, 9), portWith("b", 2, 3))
+		loop.Wake()
+		synctest.Wait()
+		if held := loop.ruleset.Port(portWith("a", 1, 0).ID); held.Cluster[0].Addr() != pod(1) {
+			t.Errorf("Service a is wanted with endpoint %v, want the one that works", held.Cluster)
+		}
+		if held := loop.ruleset.Port(portWith("b", 2, 0).ID); held.Cluster[0].Addr() != pod(3) {
+			t.Errorf("Service b is wanted with endpoint %v, want the new one", held.Cluster)
+		}
+		entry := logs.FilterMessage("Service port left out: the kernel refuses it").All()
+		if len(entry) != 1 || entry[0].ContextMap()["keeps_last_state"] != true {
+			t.Errorf("log: %v", entry)
+		}
+	})
+}
+
+func TestRefusedServiceIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
+		_, _, logs := runPicky(t, k, portWith("a", 1, 9), portWith("b", 2, 2))
+		time.Sleep(10 * time.Minute)
+		if n := logs.FilterMessage("Service port left out: the kernel refuses it").Len(); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+		k.bad = nil
+		time.Sleep(2 * longestRetry)
+		if logs.FilterMessage("Service port taken after all").Len() != 1 || !k.endpointsHeld()[pod(9)] {
+			t.Errorf("the Service is still left out; log: %v", logs.All())
+		}
+	})
+}
+
+func TestRefusedServiceIsTriedWhenItChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
+		loop, f, _ := runPicky(t, k, portWith("a", 1, 9), portWith("b", 2, 2))
+		f.set(portWith("a", 1, 8))
+		loop.Wake()
+		synctest.Wait()
+		if !k.endpointsHeld()[pod(8)] || len(loop.poison.refused) != 0 {
+			t.Errorf("held %v, left out %v", k.endpointsHeld(), loop.poison.refused)
+		}
+	})
+}
+
+func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
+	for _, err := range []error{
+		unix.ENOMEM, unix.EPERM, errors.New("no"), &nft.BatchError{Err: unix.EMSGSIZE},
+		&nft.OpError{Family: nft.IP, Set: "services", Err: unix.ENOMEM}, &nft.OpError{Family: nft.IP, Err: unix.EOPNOTSUPP},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := &table{always: err}
+			loop, _, reports := start(t, k, Options{})
+			time.Sleep(time.Minute)
+			if len(loop.poison.refused) != 0 || len(*reports) != 0 {
+				t.Errorf("%v: %d ports left out, %d syncs succeeded", err, len(loop.poison.refused), len(*reports))
+			}
+			k.always = nil
+			time.Sleep(time.Minute)
+			if len(*reports) != 1 {
+				t.Errorf("%v: not programmed when it is over", err)
+			}
+		})
+	}
+}
+
+// TestPoisonInKernel hands the kernel a Service port that it really refuses, an endpoint of
+// the other family, among others.
+func TestPoisonInKernel(t *testing.T) {
+	g := guardServices(t, 20, 3)
+	bad := portWith("bad", 1, 1)
+	bad.ClusterIP = netip.MustParseAddr("10.96.200.1")
+	bad.Cluster = []netip.AddrPort{netip.MustParseAddrPort("[fd00::1]:8080")}
+	good := portWith("good", 2, 2)
+	good.ClusterIP = netip.MustParseAddr("10.96.200.2")
+	g.feed.set(bad, good)
+	g.loop.Wake()
+	if report := g.report(t); report.Operations == 0 {
+		t.Errorf("report %+v", report)
+	}
+	g.check(t)
+	if len(g.refusals) != 1 {
+		t.Fatalf("%d ports left out", len(g.refusals))
+	}
+	want := "table ip kube-nft: add element endpoints { 10.96.200.1 . tcp . 80 . 0 : "
+	if refusal := <-g.refusals; refusal.id != bad.ID || !strings.HasPrefix(refusal.err.Error(), want) || !errors.Is(refusal.err, unix.EINVAL) {
+		t.Errorf("left out %s: %v", refusal.id, refusal.err)
+	}
+	if text := netns.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"); !strings.Contains(text, "10.96.200.2") || strings.Contains(text, "10.96.200.1 ") {
+		t.Errorf("the kernel holds\n%s", text)
+	}
+}
