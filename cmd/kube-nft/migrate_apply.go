@@ -72,6 +72,9 @@ func (a *applier) run(ctx context.Context) (err error) {
 	if err := a.waitForProxy(ctx); err != nil {
 		return err
 	}
+	if _, err := migrate.Look(ctx, legacy.Node{}); err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
 	daemons, err := legacy.Daemons(procRoot)
 	if err != nil {
 		return err

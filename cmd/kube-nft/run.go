@@ -113,6 +113,9 @@ func (d *daemon) sync(ctx context.Context) error {
 	if d.options.LocalhostNodePorts {
 		d.serveLocalhost(ctx, &settings)
 	}
+	if ready, err := d.takeOver(ctx, ruleset, &settings); !ready {
+		return err
+	}
 	loop := proxysync.New(d.tracker, ruleset, d.kernel, settings)
 	if table, err := conntrack.Open(); err != nil {
 		d.log.Warn("stale connections will not be removed", zap.Error(err))

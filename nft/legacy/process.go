@@ -11,17 +11,40 @@ import (
 // A Process is a program that writes kube-proxy's rules, or may: while it runs, what is
 // removed comes back.
 type Process struct {
-	PID     int    `json:"pid"`
+	PID     int    `json:"pid"`     // 0 if it cannot be seen
 	Command string `json:"command"` // its arguments, separated by spaces
 	// Embedded says that the program can do without: k3s and kubelite run kube-proxy inside
-	// unless told not to, by an argument or by a configuration that is not looked at.
+	// unless told not to.
 	Embedded bool `json:"embedded,omitempty"`
 }
 
 // Processes lists the live kube-proxies under root, a mounted proc file system that shows
 // the node's processes. Processes that end meanwhile are left out, and so are those that are
-// known to be in another network namespace: they are another node's.
-func Processes(root string) ([]Process, error) { return scan(root, newProcess) }
+// known to be in another network namespace: they are another node's. An embedded kube-proxy
+// is alive if it listens where kube-proxy does. If none is to be seen but a process that is
+// hidden from us listens there, that is the list, without a number.
+func Processes(root string) ([]Process, error) {
+	list, err := scan(root, newProcess)
+	if err != nil {
+		return nil, err
+	}
+	sockets, known, err := readListeners(root)
+	if err != nil || !known || len(sockets) == 0 && !slices.ContainsFunc(list, func(p Process) bool { return p.Embedded }) {
+		return list, err
+	}
+	owns := map[int]bool{}
+	all, err := os.ReadDir(root)
+	for _, e := range all {
+		if pid, notProcess := strconv.Atoi(e.Name()); notProcess == nil {
+			owns[pid] = sockets.take(filepath.Join(root, e.Name()))
+		}
+	}
+	list = slices.DeleteFunc(list, func(p Process) bool { return p.Embedded && !owns[p.PID] })
+	if len(list) == 0 {
+		list = sockets.hidden()
+	}
+	return list, err
+}
 
 // Daemons lists the live kube-nft daemons in the same way, without the calling process. Its
 // commands, which end by themselves, are no daemons.

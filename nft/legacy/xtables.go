@@ -64,9 +64,20 @@ func (s *socket) read(table string) (*xtable, error) {
 	}
 	rules, err := decodeBlob(s.layout, hooks, data)
 	if err != nil {
-		return nil, fmt.Errorf("a form that kube-nft does not know: %w; use iptables-legacy", err)
+		return nil, fmt.Errorf("a form that kube-nft does not know: %w; remove kube-proxy's rules by hand, on the node: %s", err, s.byHand(table))
 	}
 	return &xtable{hooks, data, rules}, nil
+}
+
+// byHand returns the commands that remove kube-proxy's chains from a table, the rules in
+// them and those that send to them, with the programs of iptables-legacy.
+func (s *socket) byHand(table string) string {
+	program := "iptables-legacy"
+	if s.layout == layoutOf(nft.IP6) {
+		program = "ip6tables-legacy"
+	}
+	return fmt.Sprintf(`%s-save -c -t %s | grep -Ev '(^:|-A |-[jg] )KUBE-(SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY|(SVC|SVL|SEP|FW|EXT|XLB)-[A-Z2-7]{16})( |$)' | %s-restore -c -T %s`,
+		program, table, program, table)
 }
 
 // clean takes kube-proxy's share out of a table. The table is another one at once, and

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -239,4 +240,26 @@ func normal(h hookTable) hookTable {
 		}
 	}
 	return h
+}
+
+// TestByHand runs the commands that a message recommends where the codec gives up.
+func TestByHand(t *testing.T) {
+	for _, f := range nft.Families {
+		t.Run(f.String(), func(t *testing.T) {
+			newNode(t)
+			restore(t, f, Xtables, shape(f).IPTables())
+			before := save(t, f, Xtables)
+			s := openTestSocket(t, f)
+			for _, table := range iptablesTables {
+				run(t, "", "sh", "-c", s.byHand(table))
+			}
+			after := save(t, f, Xtables)
+			if left := legacytest.Proxys(after); left != "" {
+				t.Errorf("left of kube-proxy's:\n%s", left)
+			}
+			if diff := cmp.Diff(legacytest.Foreign(before), legacytest.Foreign(after)); diff != "" {
+				t.Errorf("foreign rules (-before +after):\n%s", diff)
+			}
+		})
+	}
 }

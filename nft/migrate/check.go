@@ -48,6 +48,10 @@ func liveCheck(processes []legacy.Process) Check {
 func Describe(processes []legacy.Process) string {
 	var list []string
 	for _, p := range processes {
+		if p.PID == 0 {
+			list = append(list, "a process "+p.Command)
+			continue
+		}
 		list = append(list, fmt.Sprintf("process %d (%s)", p.PID, firstWords(p.Command)))
 	}
 	return strings.Join(list, ", ")

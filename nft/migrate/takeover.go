@@ -64,11 +64,25 @@ func (t *Takeover) Run(ctx context.Context) error {
 
 // Clean removes what is left of kube-proxy's state. Our tables must be in force.
 func (t *Takeover) Clean(ctx context.Context) error {
-	inventory, err := t.Node.Take(ctx)
+	inventory, err := Look(ctx, t.Node)
 	if err != nil {
-		return fmt.Errorf("look for kube-proxy's state: %w", err)
+		return err
 	}
 	return t.perform(ctx, append(t.removals(&inventory), step{"look again", t.lookAgain}))
+}
+
+// Look takes the inventory for a takeover, which has to see everything.
+func Look(ctx context.Context, node legacy.Node) (legacy.Inventory, error) {
+	inventory, err := node.Take(ctx)
+	for i := range inventory.Parts {
+		if p := &inventory.Parts[i]; p.Needs != "" && err == nil {
+			err = fmt.Errorf("%s could not be read: needs %s", partName(p), p.Needs)
+		}
+	}
+	if err != nil {
+		return inventory, fmt.Errorf("look for kube-proxy's state: %w", err)
+	}
+	return inventory, nil
 }
 
 // perform does steps in order, with a journal.
@@ -151,7 +165,7 @@ var errLeft = errors.New("kube-proxy's state is back: is a kube-proxy running th
 
 // lookAgain is the last step.
 func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
-	inventory, err := t.Node.Take(ctx)
+	inventory, err := Look(ctx, t.Node)
 	if err != nil {
 		return "", err
 	}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+)
+
+// takeoverRetry is the pause after a step that failed. Nobody is without service meanwhile.
+const takeoverRetry = 30 * time.Second
+
+// A takeover is what the daemon does of migrate apply when it starts.
+type takeover struct {
+	kernel  *nft.Kernel // the sync loop's; for its goroutine
+	ruleset *nft.Ruleset
+	log     *zap.Logger
+	group   *errgroup.Group
+
+	current  atomic.Value // a migrate.State
+	verified bool         // owned by the sync loop's goroutine
+}
+
+// states are those of a takeover as metrics spell them.
+func (t *takeover) states() (list []string) {
+	for _, s := range migrate.States {
+		list = append(list, string(s))
+	}
+	return list
+}
+
+// now returns the current state, for metrics.
+func (t *takeover) now() string { return string(t.current.Load().(migrate.State)) }
+
+func (t *takeover) state(s migrate.State) { t.current.Store(s) }
+
+// takeOver prepares the settings of the sync loop for a takeover; false if there is nothing
+// to sync any more.
+func (d *daemon) takeOver(ctx context.Context, ruleset *nft.Ruleset, settings *proxysync.Options) (bool, error) {
+	if !d.options.Takeover {
+		return true, nil
+	}
+	t := takeover{kernel: d.kernel, ruleset: ruleset, log: d.log, group: d.group}
+	t.state(migrate.Taking)
+	d.monitor.metrics.Takeover(t.states(), t.now)
+	return t.begin(ctx, settings)
+}
+
+// begin prepares a loop's settings for the takeover. It waits for a live kube-proxy to end,
+// writing nothing, unless tables of ours are in force already: those must not grow old, and
+// kube-proxy's rules lose to them. False if ctx ended.
+func (t *takeover) begin(ctx context.Context, settings *proxysync.Options) (bool, error) {
+	ours, _, err := t.kernel.Read(ctx)
+	if err != nil {
+		return false, err
+	}
+	if len(ours) == 0 {
+		if err := t.waitForProxy(ctx); err != nil {
+			return false, ignoreEnd(ctx, err)
+		}
+	}
+	alive, err := legacy.Processes(procRoot)
+	if err != nil {
+		return false, fmt.Errorf("look for a live kube-proxy: %w", err)
+	}
+	if len(alive) == 0 {
+		settings.Beside = besideTakeover
+	}
+	next := settings.Committed
+	settings.Committed = func(r proxysync.Report) {
+		if next != nil {
+			next(r)
+		}
+		t.committed(ctx)
+	}
+	return true, nil
+}
+
+// ignoreEnd returns nil if the reason for an error is that ctx ended.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// waitForProxy waits until no kube-proxy is alive.
+func (t *takeover) waitForProxy(ctx context.Context) error {
+	err := migrate.WaitUntilGone(ctx, procRoot, legacy.Processes, func(alive []legacy.Process) {
+		t.state(migrate.Waiting)
+		t.log.Warn("kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. "+
+			"Stop it, or start kube-nft with --takeover=never", zap.String("kube_proxy", migrate.Describe(alive)))
+	})
+	t.state(migrate.Taking)
+	return err
+}
+
+// committed is called after each sync. After the first of which the outcome holds, the rest
+// happens beside the loop.
+func (t *takeover) committed(ctx context.Context) {
+	if t.verified {
+		return
+	}
+	looked, err := migrate.Verify(ctx, t.kernel, t.ruleset.Want())
+	if err != nil {
+		t.state(migrate.Stuck)
+		t.log.Error("takeover: verify: kube-proxy's rules stay until it succeeds after a sync", zap.Error(err))
+		return
+	}
+	t.verified = true
+	t.log.Info("takeover", zap.String("step", "verify"), zap.Int("elements", looked))
+	t.group.Go(func() error { return t.clean(ctx) })
+}
+
+// clean removes kube-proxy's state, again and again until nothing of it is left.
+func (t *takeover) clean(ctx context.Context) error {
+	steps := migrate.Takeover{Journal: t.journal}
+	for {
+		err := t.waitForProxy(ctx)
+		if err == nil {
+			err = steps.Clean(ctx)
+		}
+		if err == nil {
+			t.state(migrate.Taken)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		t.state(migrate.Stuck)
+		t.log.Error("takeover", zap.Error(err), zap.Duration("retry_in", takeoverRetry))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(takeoverRetry):
+		}
+	}
+}
+
+// journal logs what is done.
+func (t *takeover) journal(e migrate.Entry) {
+	if e.Event == migrate.Done {
+		t.log.Info("takeover", zap.String("step", e.Step), zap.String("done", e.Text))
+	}
+}

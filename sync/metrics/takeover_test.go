@@ -1,0 +1,30 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+func TestTakeover(t *testing.T) {
+	m := New(Config{Changes: func() (total, pending tracker.Changes) { return total, pending }, Unserved: func() int { return 0 }})
+	state := "waiting"
+	m.Takeover([]string{"waiting", "done"}, func() string { return state })
+	for _, want := range []string{
+		`kube_nft_takeover{state="done"} 0
+		kube_nft_takeover{state="waiting"} 1
+		`,
+		`kube_nft_takeover{state="done"} 1
+		kube_nft_takeover{state="waiting"} 0
+		`,
+	} {
+		want = "# HELP kube_nft_takeover How far the takeover from kube-proxy is: 1 for the current state. It waits for a live kube-proxy to end.\n# TYPE kube_nft_takeover gauge\n" + want
+		if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(want), "kube_nft_takeover"); err != nil {
+			t.Error(err)
+		}
+		state = "done"
+	}
+}
