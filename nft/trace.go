@@ -27,9 +27,10 @@ type Fate struct {
 	// this depends on who connects (hairpin) are in Hairpin.
 	Masquerade bool
 	Hairpin    []netip.AddrPort
-	// Holes counts indexes of the random choice that have no endpoint: none, unless the
-	// table is broken.
-	Holes int
+	// Holes counts indexes without an endpoint before one that has one, and Uneven says that
+	// the endpoints are not equally likely: neither occurs unless the table is broken.
+	Holes  int
+	Uneven bool
 	// Foreign are the rules on the way that no kube-nft writes. The trace passes them over:
 	// it does not know what they do.
 	Foreign []Step
@@ -41,6 +42,8 @@ type Step struct {
 	Chain, Rule string
 	Set         string // where Element is; empty if none decided
 	Element     string // the element that decided, as nft prints it
+	key         string // of the element, as the set holds it
+	masquerade  bool   // the rule asks for masquerading
 }
 
 // Trace follows a new connection through the table, from the base chain that translates
@@ -54,6 +57,10 @@ func (t *Table) Trace(p Packet) Fate {
 	}
 	if tr.chain(base) != done {
 		tr.fate.Verdict = "accept"
+	}
+	tr.fate.Uneven = tr.uneven()
+	if len(tr.fate.Endpoints) > 0 && tr.fate.Verdict != "dnat" { // some connections end so
+		tr.fate.Verdict, tr.fate.Uneven = "dnat", true
 	}
 	if tr.fate.Verdict == "dnat" {
 		tr.source()
@@ -93,6 +100,8 @@ type tracer struct {
 	mark   uint32
 	fate   Fate
 	depth  int
+	shares []float64 // of the endpoints of fate
+	missed []float64 // the chance of each draw so far to hit nothing
 }
 
 // flow is how evaluation goes on after a statement, a rule or a chain.
@@ -168,6 +177,7 @@ func (t *tracer) stmt(stmt Stmt, step int) flow {
 		return matched(t.fate.Verdict == "dnat", false)
 	case SetMark:
 		t.mark |= s.Bits
+		t.askMasquerade(step)
 	case FlipMark:
 		t.mark ^= s.Bits
 	case VerdictFrom:
@@ -183,10 +193,18 @@ func (t *tracer) stmt(stmt Stmt, step int) flow {
 	return next
 }
 
+// askMasquerade notes that the rule before step asked for masquerading: the one that jumped to
+// the chain that step is in.
+func (t *tracer) askMasquerade(step int) {
+	if step > 0 {
+		t.fate.Steps[step-1].masquerade = true
+	}
+}
+
 // decided notes the element that decided about a step.
 func (t *tracer) decided(step int, held *Elements, key string) {
 	s := &t.fate.Steps[step]
-	s.Set, s.Element = held.Set.Name, held.elementText(t.table.Family, key)
+	s.Set, s.Element, s.key = held.Set.Name, held.elementText(t.table.Family, key), key
 }
 
 // verdict evaluates the statements that end a rule.
@@ -315,18 +333,53 @@ func (t *tracer) dnat(s DNATFrom, step int) flow {
 	if modulus == 0 {
 		return t.dnatKnown(s, held, key, step)
 	}
-	for i := range int(modulus) {
+	return t.draw(held, key, int(modulus))
+}
+
+// draw evaluates a random choice. What it misses goes on with the next rule, in its share of
+// the connections that have come here.
+func (t *tracer) draw(held *Elements, key string, modulus int) flow {
+	missed, holes := 0, 0 // a hole is a place that is missing before one that is there
+	share := t.share() / float64(modulus)
+	for i := range modulus {
 		ep, ok := endpointOf(held.Map[indexedKey(key, i)].Data)
 		if !ok {
-			t.fate.Holes++
+			missed++
 			continue
 		}
-		t.fate.Endpoints = append(t.fate.Endpoints, ep)
+		holes = missed
+		t.choose(ep, share)
 	}
-	if len(t.fate.Endpoints) == 0 {
+	t.fate.Holes = max(t.fate.Holes, holes)
+	t.missed = append(t.missed, float64(missed)/float64(modulus))
+	if missed > 0 {
 		return skip
 	}
 	return t.seal("dnat")
+}
+
+// share is what part of the connections none of the draws so far has hit.
+func (t *tracer) share() float64 {
+	share := 1.0
+	for _, missed := range t.missed {
+		share *= missed
+	}
+	return share
+}
+
+// choose gives an endpoint a share of the connections.
+func (t *tracer) choose(ep netip.AddrPort, share float64) {
+	i := slices.Index(t.fate.Endpoints, ep)
+	if i < 0 {
+		i = len(t.fate.Endpoints)
+		t.fate.Endpoints, t.shares = append(t.fate.Endpoints, ep), append(t.shares, 0)
+	}
+	t.shares[i] += share
+}
+
+// uneven reports whether one endpoint gets more than another by more than one in a thousand.
+func (t *tracer) uneven() bool {
+	return len(t.shares) > 0 && slices.Max(t.shares) > slices.Min(t.shares)*1.001
 }
 
 // dnatKnown translates the connection of a client that is remembered.

@@ -25,6 +25,15 @@ func dryRunCommand(ctx context.Context, o *options, stdout, stderr io.Writer) er
 // loadRuleset builds the ruleset of what the source holds now, in the order in which the
 // kernel holds it already.
 func (o *options) loadRuleset(ctx context.Context, stderr io.Writer, kernel nft.Tables) (*nft.Ruleset, error) {
+	t, err := o.loadTracker(ctx, stderr)
+	if err != nil {
+		return nil, err
+	}
+	return o.compile(t, kernel), nil
+}
+
+// loadTracker reads what the source holds now.
+func (o *options) loadTracker(ctx context.Context, stderr io.Writer) (*tracker.Tracker, error) {
 	t := tracker.New(o.trackerConfig())
 	if err := o.load(ctx, t, o.newLog(stderr)); err != nil {
 		return nil, err
@@ -32,12 +41,16 @@ func (o *options) loadRuleset(ctx context.Context, stderr io.Writer, kernel nft.
 	if o.PodsFromNode && !o.setPodCIDRs(t.Node()) {
 		return nil, fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", o.NodeName)
 	}
+	return t, nil
+}
+
+func (o *options) compile(t *tracker.Tracker, kernel nft.Tables) *nft.Ruleset {
 	ruleset := nft.NewRuleset(o.rulesetConfig(nft.Families[:]))
 	ruleset.Adopt(kernel)
 	ruleset.Apply(t.Take())
 	addrs := t.NodeAddresses()
 	ruleset.SetNodePortAddresses(o.NodePorts.Select(addrs, addrs))
-	return ruleset, nil
+	return ruleset
 }
 
 // A differsError is the outcome of a diff that found differences.

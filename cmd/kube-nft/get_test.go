@@ -66,6 +66,8 @@ func TestGetConnections(t *testing.T) {
 	const want = `SERVICE              FRONTEND         LIST     INDEX  ENDPOINT       CONNECTIONS
 kube-system/dns:dns  10.96.0.2:53/udp  cluster  0      10.244.0.6:53  0
 kube-system/dns:dns  10.96.0.2:53/udp  cluster  1      10.244.1.6:53  0
+kube-system/dns:dns  10.96.0.2:53/udp  cluster  2      10.244.2.6:53  0
+kube-system/dns:dns  10.96.0.2:53/udp  cluster  3      10.244.3.6:53  0
 `
 	if diff := cmp.Diff(strings.Fields(want), strings.Fields(stdout)); diff != "" || stderr != "" {
 		t.Errorf("%s(-want +got):\n%s", stderr, diff)

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+// questions are asked on a node with the address 192.168.0.2, one for each kind of answer.
+var questions = []string{
+	"10.244.0.8 10.96.0.10:80/tcp",
+	"10.244.0.9 10.96.0.10:80/tcp", // remembered
+	"10.244.0.6 10.96.0.2:53/udp",  // an endpoint itself
+	"node 10.96.0.2:53/udp",
+	"192.0.2.9 10.96.0.2:53/udp --interface eth0",
+	"203.0.113.9 198.51.100.7:80/tcp",
+	"192.0.2.9 -> 198.51.100.7:80/tcp", // not in the source ranges
+	"node 198.51.100.7:80/tcp --from node",
+	"10.244.0.8 192.168.0.2:30080/tcp --from pod",
+	"192.0.2.9 192.168.0.2:30080/tcp",
+	"192.0.2.9 192.168.0.3:30080/tcp", // served elsewhere
+	"10.244.0.8 10.96.0.2:54/udp",
+	"10.244.0.8 10.96.0.2/icmp",
+	"10.244.0.8 10.96.77.2:80/sctp",
+	"10.244.0.8 10.96.0.3:80/tcp",
+	"fd44::9 [fd96::10]:80/tcp",
+	"10.244.0.8 192.0.2.1:443/tcp",
+}
+
+// TestExplain explains the kernel's rules, and what the source asks for in the same words.
+func TestExplain(t *testing.T) {
+	program(t)
+	netns.Run(t, "", "ip", "address", "add", "192.168.0.2/24", "dev", "lo")
+	var fromKernel, fromSource strings.Builder
+	for _, q := range questions {
+		ask(t, &fromKernel, q, nil)
+		ask(t, &fromSource, q, inspectionSource)
+	}
+	age := regexp.MustCompile(`expires\s+[0-9dhms]+`)
+	kernel := age.ReplaceAllString(fromKernel.String(), "expires soon")
+	checkGolden(t, "explain", kernel)
+	checkGolden(t, "explain-source", fromSource.String())
+	checkWidth(t, fromKernel.String())
+}
+
+func ask(t *testing.T, b *strings.Builder, question string, source []string) {
+	t.Helper()
+	words := strings.Fields(question)
+	if strings.Contains(question, "->") { // in quotes
+		words = []string{question}
+	}
+	args := append(append([]string{"explain"}, words...), source...)
+	code, stdout, stderr := kubeNFT(t, args...)
+	if code != exitOK || stderr != "" {
+		t.Errorf("%s: exit %d: %s", question, code, stderr)
+	}
+	b.WriteString("$ kube-nft explain " + question + "\n" + stdout + "\n")
+}
+
+func TestExplainAsJSON(t *testing.T) {
+	program(t)
+	code, stdout, stderr := kubeNFT(t, "explain", "10.244.0.8", "10.96.0.2:53/udp", "-o", "json")
+	var a answer
+	if err := json.Unmarshal([]byte(stdout), &a); code != exitOK || err != nil {
+		t.Fatalf("exit %d, %v: %s", code, err, stderr)
+	}
+	checkGolden(t, "explain-json", stdout)
+}
+
+// TestExplainForeignChanges: a rule that somebody put in is named, an element that somebody
+// took away shows against the source.
+func TestExplainForeignChanges(t *testing.T) {
+	program(t)
+	netns.Run(t, "", "nft", "insert", "rule", "ip", "kube-nft", "services", "counter", "accept")
+	netns.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", "services", "{ 10.96.0.2 . udp . 53 }")
+	args := []string{"explain", "10.244.0.8", "10.96.0.2:53/udp", "--from-kernel"}
+	code, stdout, stderr := kubeNFT(t, append(args, inspectionSource...)...)
+	if code != exitDiffers || stderr != "" {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	checkGolden(t, "explain-foreign", stdout)
+	checkWidth(t, stdout)
+}
+
+func TestExplainWithoutTable(t *testing.T) {
+	netns.New(t)
+	code, stdout, stderr := kubeNFT(t, "explain", "10.244.0.8", "10.96.0.2:53/udp")
+	if code != exitFailed || stdout != "" || !strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
+		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+func TestExplainUsage(t *testing.T) {
+	const shape = "explain: expected SRC and ADDR:PORT/PROTO, such as 10.244.0.9 10.96.0.10:80/tcp"
+	usages := []usage{
+		{nil, shape},
+		{[]string{"10.0.0.1"}, shape},
+		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "10.0.0.3:80/tcp"}, shape},
+		{[]string{"pod", "10.0.0.2:80/tcp"}, `source "pod": expected an IP address, or node`},
+		{[]string{"10.0.0.256", "10.0.0.2:80/tcp"}, `source "10.0.0.256": expected an IP address, or node`},
+		{[]string{"fe80::1%eth0", "[fd96::10]:80/tcp"}, `source "fe80::1%eth0": expected an IP address, or node`},
+		{[]string{"10.0.0.1", "10.0.0.2:80"}, `destination "10.0.0.2:80": expected a protocol behind it: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp`},
+		{[]string{"10.0.0.1", "10.0.0.2:80/http"}, `protocol "http": expected tcp, udp, sctp or icmp`},
+		{[]string{"10.0.0.1", "10.0.0.2/tcp"}, `destination "10.0.0.2/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
+		{[]string{"fd44::1", "fd96::10:80/tcp"}, `destination "fd96::10:80/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
+		{[]string{"10.0.0.1", "web:80/tcp"}, `destination "web:80/tcp": "web" is not an IP address`},
+		{[]string{"10.0.0.1", "10.0.0.2:0/tcp"}, `destination "10.0.0.2:0/tcp": "0" is not a port, 1 to 65535`},
+		{[]string{"10.0.0.1", "10.0.0.2:65536/tcp"}, `destination "10.0.0.2:65536/tcp": "65536" is not a port, 1 to 65535`},
+		{[]string{"10.0.0.1", "10.0.0.2:8/icmp"}, `destination "10.0.0.2:8/icmp": "10.0.0.2:8" is not an IP address; icmp has no port`},
+		{[]string{"fd44::1", "10.0.0.2:80/tcp"}, "explain: fd44::1 and 10.0.0.2 are of different IP families"},
+		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "--from", "mars"}, "--from mars: expected pod, node or outside"},
+		{[]string{"node", "10.0.0.2:80/tcp", "--from", "pod"}, "--from pod: expected the address of the source instead of node"},
+		{[]string{"node", "10.0.0.2:80/tcp", "--interface", "eth0"}, "--interface eth0: what this node sends arrives on no interface"},
+		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "--interface", "a-name-that-is-too-long"}, "--interface a-name-that-is-too-long: the name of an interface has at most 15 bytes"},
+		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "-o", "table"}, "--output table: expected text, json or yaml"},
+	}
+	for i := range usages {
+		usages[i].args = append([]string{"explain"}, usages[i].args...)
+	}
+	checkUsage(t, usages)
+}
+
+// TestExplainContradictions: who is taken for a pod is for the rules to say.
+func TestExplainContradictions(t *testing.T) {
+	source := append([]string{"explain"}, inspectionSource...)
+	checkUsage(t, []usage{
+		{append(source[:len(source):len(source)], "192.0.2.1", "10.96.0.2:53/udp", "--from", "pod"),
+			"--from pod: the rules do not take 192.0.2.1 for a pod, as it is not in 10.244.0.0/16"},
+		{append(source[:len(source):len(source)], "10.244.0.8", "10.96.0.2:53/udp", "--from", "outside"),
+			"--from outside: the rules take 10.244.0.8 for a pod, as 10.244.0.0/16 contains it"},
+	})
+}
+
+func FuzzParseQuestion(f *testing.F) {
+	f.Add("10.244.0.9 -> 10.96.0.10:80/tcp")
+	f.Add("node [fd96::10]:80/sctp")
+	f.Add("::ffff:10.0.0.1 → 10.0.0.2/icmp")
+	f.Fuzz(func(t *testing.T, text string) {
+		q, err := parseQuestion([]string{text})
+		if err == nil && (!q.destination.IsValid() || q.destination.Zone() != "" || q.protocol == 0 || q.source.IsValid() && q.source.Is4() != q.destination.Is4()) {
+			t.Errorf("%q is taken for %+v", text, q)
+		}
+	})
+}

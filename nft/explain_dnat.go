@@ -1,0 +1,118 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// explainEndpoints lists the candidates, and which of them are on this node, as far as that is
+// known.
+func (e *explainer) explainEndpoints() {
+	chain := ""
+	for _, step := range e.Steps {
+		if stmt, ok := e.ruleOf(step).(DNATFrom); ok && stmt.ToPort == 0 {
+			chain = "chain " + step.Chain + ", map " + stmt.Map
+		}
+	}
+	names := make([]string, len(e.Endpoints))
+	for i, ep := range e.Endpoints {
+		names[i] = ep.String()
+		if e.table.onNode(ep, e.packet.Protocol) {
+			names[i] += " (on this node)"
+		}
+	}
+	e.add("Endpoints", strings.Join(names, ", "), chain)
+	if e.Holes > 0 || e.Uneven {
+		e.add("Broken list", "the endpoints are not equally likely, or some are missing: the table is damaged", chain)
+	}
+}
+
+// onNode reports whether an endpoint is known to run on this node: those that may reach
+// themselves are listed.
+func (t *Table) onNode(ep netip.AddrPort, protocol uint8) bool {
+	held := t.Sets[hairpinSet]
+	if held == nil {
+		return false
+	}
+	addr := addrKey(ep.Addr())
+	_, ok := held.Map[addr+addr+frontendKey(netip.Addr{}, protocol, ep.Port())]
+	return ok
+}
+
+// explainMasquerade says whether the endpoint sees the client's address.
+func (e *explainer) explainMasquerade() {
+	if i := slices.IndexFunc(e.Steps, func(s Step) bool { return s.masquerade }); i >= 0 {
+		e.add("Masquerade", "yes: "+e.whyMasquerade(e.Steps[i]), e.Steps[i].by())
+		return
+	}
+	hairpin := e.step(hairpinSet)
+	switch {
+	case hairpin != nil && e.Masquerade:
+		e.add("Masquerade", "yes: the endpoint would connect to itself", hairpin.by())
+	case hairpin != nil:
+		e.add("Masquerade", fmt.Sprintf("only to %s, which would connect to itself", endpointTexts(e.Hairpin)), hairpin.by())
+	default:
+		e.add("Masquerade", "no: "+e.whyNot(), "")
+	}
+}
+
+func endpointTexts(endpoints []netip.AddrPort) string {
+	texts := make([]string, len(endpoints))
+	for i, ep := range endpoints {
+		texts[i] = ep.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// whyMasquerade is about the rule that asks for it.
+func (e *explainer) whyMasquerade(s Step) string {
+	p, _ := policyOf(verdictGoto + s.Chain)
+	internalKind := p.kind == internal || p.kind == internalLocal
+	switch e.ruleOf(s).(type) {
+	case SourceIn, InputInterface:
+		return "the client is not recognised as a pod, and replies have to come back through this node"
+	case Jump:
+		if internalKind {
+			return "all connections to cluster IPs are masqueraded (--masquerade-all)"
+		}
+	}
+	return "the endpoint may be on another node, and replies have to come back through this one"
+}
+
+// whyNot is about a connection that keeps its source.
+func (e *explainer) whyNot() string {
+	p, _ := policyOf(e.Service.Verdict)
+	pods := e.table.Pods()
+	fromPod := !pods.none() && e.fromPod(pods)
+	switch {
+	case fromPod:
+		return "the client is a pod (" + pods.stmt(false).text(e.table.Family) + ")"
+	case p.kind == externalLocal:
+		return "external traffic policy Local keeps the client's address"
+	}
+	return "pods are not recognised (no cluster CIDR), so no client of a cluster IP is"
+}
+
+func (e *explainer) fromPod(pods PodMatch) bool {
+	tr := tracer{table: e.table, packet: e.packet, fate: Fate{Steps: make([]Step, 1)}}
+	return tr.stmt(pods.stmt(false), 0) == next
+}
+
+// Pods returns how the table's rules recognise pods.
+func (t *Table) Pods() PodMatch {
+	for name, chain := range t.Chains {
+		p, ok := policyOf(verdictGoto + name)
+		if !ok || p.guarded || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
+			continue
+		}
+		switch stmt := chain.Rules[0][0].(type) {
+		case SourceIn:
+			return PodMatch{CIDR: stmt.Prefix}
+		case InputInterface:
+			return PodMatch{Interface: stmt.Name, Prefix: stmt.Prefix}
+		}
+	}
+	return PodMatch{}
+}
