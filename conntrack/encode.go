@@ -11,7 +11,7 @@ import (
 
 // Message types of ctnetlink: the subsystem in the upper byte, the operation below.
 const (
-	typeNew    netlink.HeaderType = 1<<8 | 0 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
+	typeNew    netlink.HeaderType = 1 << 8   // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
 	typeGet    netlink.HeaderType = 1<<8 | 1 // IPCTNL_MSG_CT_GET
 	typeDelete netlink.HeaderType = 1<<8 | 2 // IPCTNL_MSG_CT_DELETE
 )

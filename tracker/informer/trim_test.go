@@ -35,7 +35,7 @@ func clutter(namespace, name string, labels map[string]string) metav1.ObjectMeta
 		Finalizers:      []string{"service.kubernetes.io/load-balancer-cleanup"},
 		ManagedFields: []metav1.ManagedFieldsEntry{{
 			Manager: "helm", Operation: "Update", APIVersion: "v1", Time: &created, FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:spec":{"%01500d":{}}}`, 0)},
+			FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:spec":{"%01500d":{}}}`, 0)),
 		}},
 	}
 }

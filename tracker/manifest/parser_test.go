@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // parse reads content as a file of that name.
@@ -293,7 +292,7 @@ func FuzzParse(f *testing.F) {
 		}
 		sink := newState()
 		for _, o := range parsed.objects {
-			if o.name == "" || o.line < 1 || o.value.(metav1.Object).GetName() != o.name {
+			if o.name == "" || o.line < 1 || o.value.GetName() != o.name {
 				t.Fatalf("object %+v", o)
 			}
 			_ = o.give(sink)
