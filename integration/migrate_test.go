@@ -24,9 +24,9 @@ type migration struct {
 }
 
 // newMigration makes a node on which kube-proxy has been until now, and puts it under load.
-func newMigration(t *testing.T, binary string, state oldState) *migration {
+func newMigration(t *testing.T, binary string, state oldState, shapes []legacytest.Shape) *migration {
 	t.Helper()
-	m := &migration{net: newMigrationNet(t), state: state, shapes: migrationShapes(), binary: binary, source: newManifests(t)}
+	m := &migration{net: newMigrationNet(t), state: state, shapes: shapes, binary: binary, source: newManifests(t)}
 	m.source.publish(t, migrationObjects(m.shapes))
 	m.program(t)
 	targets, pods := migrationTargets(m.shapes)
@@ -58,7 +58,13 @@ func (m *migration) migrate(t *testing.T, args ...string) string {
 // apply is migrate apply.
 func (m *migration) apply(t *testing.T) string {
 	t.Helper()
-	return m.migrate(t, append([]string{"apply", "--hostname-override", "node-1", "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/48"}, m.source.flags()...)...)
+	return m.migrate(t, m.applyArgs()...)
+}
+
+// applyArgs are the words after migrate.
+func (m *migration) applyArgs() []string {
+	args := []string{"apply", "--hostname-override", "node-1", "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/48"}
+	return append(args, m.source.flags()...)
 }
 
 // TestMigrateKernel moves a node with each kind of old state to kube-nft and back, under
@@ -73,7 +79,7 @@ func TestMigrateKernel(t *testing.T) {
 }
 
 func moveThereAndBack(t *testing.T, binary string, state oldState) {
-	m := newMigration(t, binary, state)
+	m := newMigration(t, binary, state, migrationShapes())
 	before := state.save(t)
 	journal := m.apply(t)
 	m.load.await(t, 200)

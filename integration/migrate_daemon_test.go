@@ -1,0 +1,133 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+// metricsAddress is where the daemon under test serves metrics.
+const metricsAddress = "127.0.0.1:10249"
+
+// TestMigrateDaemonKernel starts the daemon beside a live kube-proxy, under load: it waits,
+// says so and takes over when kube-proxy has ended. A later kube-proxy changes nothing as
+// long as ours serve, and a daemon that starts while our tables are there keeps them fresh.
+func TestMigrateDaemonKernel(t *testing.T) {
+	binary := buildProxy(t)
+	for _, state := range oldStates {
+		t.Run(state.name, func(t *testing.T) {
+			m := newMigration(t, binary, state, fewServices(migrationShapes()))
+			before := foreign(state.save(t))
+			proxy := startFakeProxy(t)
+			daemon := m.startDaemon(t)
+			awaitText(t, daemon, "kube-proxy runs on this node")
+			if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
+				t.Errorf("it has committed beside a live kube-proxy:\n%s", tables)
+			}
+			awaitMetric(t, `kube_nft_takeover{state="waiting"} 1`)
+			proxy.Signal(syscall.SIGTERM)
+			awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
+			m.load.await(t, 100)
+			after := state.save(t)
+			if left := proxys(after); left != "" {
+				t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
+			}
+			if diff := cmp.Diff(before, foreign(after)); diff != "" {
+				t.Errorf("foreign rules (-before +after):\n%s", diff)
+			}
+			m.restartBeside(t, daemon)
+			m.load.check(t)
+		})
+	}
+}
+
+// restartBeside starts the daemon again while a kube-proxy runs that should not.
+func (m *migration) restartBeside(t *testing.T, daemon *netns.Process) {
+	t.Helper()
+	daemon.Signal(syscall.SIGTERM)
+	<-daemon.Exited()
+	proxy := startFakeProxy(t)
+	m.program(t)
+	daemon = m.startDaemon(t)
+	awaitText(t, daemon, "kube-proxy runs on this node")
+	awaitMetric(t, `kubeproxy_sync_proxy_rules_last_timestamp_seconds`)
+	m.load.await(t, 50)
+	proxy.Signal(syscall.SIGTERM)
+	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
+	}
+}
+
+// startDaemon starts the daemon with the settings of migrate apply.
+func (m *migration) startDaemon(t *testing.T) *netns.Process {
+	t.Helper()
+	argv := append([]string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:]...)
+	return netns.Start(t, argv...)
+}
+
+// startFakeProxy starts a program that is called kube-proxy and does nothing.
+func startFakeProxy(t *testing.T) *netns.Process {
+	t.Helper()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		netns.SkipOrFail(t, "%v", err)
+	}
+	program, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kube-proxy")
+	if err := os.WriteFile(path, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return netns.Start(t, path, "3600")
+}
+
+// awaitText waits until a process has written something to its standard error.
+func awaitText(t *testing.T, p *netns.Process, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(p.Stderr(), text); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not say %q:\n%s", text, p.Stderr())
+		}
+	}
+}
+
+// awaitMetric waits until a scrape has a text.
+func awaitMetric(t *testing.T, text string) {
+	t.Helper()
+	var last string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if last = scrape(); strings.Contains(last, text) {
+			return
+		}
+	}
+	t.Fatalf("no %s in the metrics:\n%s", text, last)
+}
+
+// scrape asks for the metrics over a connection of this thread, which is the node's.
+func scrape() string {
+	conn, err := net.DialTimeout("tcp", metricsAddress, time.Second)
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /metrics HTTP/1.0\r\nHost: %s\r\n\r\n", metricsAddress)
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
