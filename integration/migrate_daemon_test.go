@@ -27,7 +27,7 @@ func TestMigrateDaemonKernel(t *testing.T) {
 	binary := buildProxy(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
-			m := newMigration(t, binary, state, fewServices(migrationShapes()))
+			m := newMigration(t, binary, state, shapesOf(60))
 			before := foreign(state.save(t))
 			proxy := startFakeProxy(t)
 			daemon := m.startDaemon(t)

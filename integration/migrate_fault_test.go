@@ -11,17 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
-	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
 )
-
-// fewServices makes shapes small enough to load and remove often.
-func fewServices(shapes []legacytest.Shape) []legacytest.Shape {
-	shapes = slices.Clone(shapes)
-	for i := range shapes {
-		shapes[i].Services = 60
-	}
-	return shapes
-}
 
 // TestMigrateKilledKernel kills migrate apply at each line of its journal. Whatever had been
 // done by then, no connection fails, and a rerun completes.
@@ -29,7 +19,7 @@ func TestMigrateKilledKernel(t *testing.T) {
 	binary := buildProxy(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
-			m := newMigration(t, binary, state, fewServices(migrationShapes()))
+			m := newMigration(t, binary, state, shapesOf(60))
 			before := foreign(state.save(t))
 			lines := strings.Split(strings.TrimSpace(m.apply(t)), "\n")
 			for _, line := range lines {
@@ -117,7 +107,7 @@ func TestMigrateRefusedKernel(t *testing.T) {
 }
 
 func refuse(t *testing.T, binary string, state oldState, r refusal) {
-	m := newMigration(t, binary, state, fewServices(migrationShapes()))
+	m := newMigration(t, binary, state, shapesOf(60))
 	release := holdTable(t, r.hold)
 	p := netns.Start(t, append(append(r.wrap, m.binary, "migrate"), m.applyArgs()...)...)
 	<-p.Exited()

@@ -26,12 +26,15 @@ var oldStates = []oldState{
 	{"kube-proxy-nftables", loadProxyTables, saveProxyTables},
 }
 
-// migrationShapes are several hundred Services, half of them in each family.
-func migrationShapes() []legacytest.Shape {
-	return []legacytest.Shape{{Family: nft.IP, Services: 300, Endpoints: 3}, {Family: nft.IP6, Services: 300, Endpoints: 3}}
+// shapesOf are clusters with that many Services in each family.
+func shapesOf(services int) []legacytest.Shape {
+	return []legacytest.Shape{
+		{Family: nft.IP, Services: services, Endpoints: 3},
+		{Family: nft.IP6, Services: services, Endpoints: 3},
+	}
 }
 
-// program names one of the iptables programs.
+// iptablesProgram names one of the iptables programs.
 func iptablesProgram(f nft.Family, backend, verb string) string {
 	return map[nft.Family]string{nft.IP: "iptables-", nft.IP6: "ip6tables-"}[f] + backend + "-" + verb
 }

@@ -79,7 +79,7 @@ func TestMigrateKernel(t *testing.T) {
 }
 
 func moveThereAndBack(t *testing.T, binary string, state oldState) {
-	m := newMigration(t, binary, state, migrationShapes())
+	m := newMigration(t, binary, state, shapesOf(300))
 	before := state.save(t)
 	journal := m.apply(t)
 	m.load.await(t, 200)
