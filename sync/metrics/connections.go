@@ -1,0 +1,104 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// ConnectionCounters is what a scrape asks of the counters in nf_tables. It is used by one
+// goroutine at a time; a *nft.Kernel of its own will do.
+type ConnectionCounters interface {
+	Connections(ctx context.Context, f nft.Family, endpoints bool) ([]nft.Connections, error)
+}
+
+// connectionCollector shows the counters of connections as the kernel has them at the time of
+// a scrape. It keeps nothing: commits carry the counts over from element to element, so that
+// a series grows for as long as the frontend belongs to the Service, whatever becomes of this
+// process. It starts anew with the frontend, and when the table is made anew.
+type connectionCollector struct {
+	families  []tracker.Family
+	endpoints bool
+
+	mu     sync.Mutex
+	kernel ConnectionCounters
+}
+
+// NewConnectionCollector returns a collector of the connections of each frontend and, if
+// endpoints says so, of each endpoint at each frontend: a series for each element. The tables
+// have to count them: nft.Config.Counters and EndpointCounters.
+func NewConnectionCollector(kernel ConnectionCounters, families []tracker.Family, endpoints bool) prometheus.Collector {
+	return &connectionCollector{kernel: kernel, families: families, endpoints: endpoints}
+}
+
+var (
+	serviceConnectionsDesc = prometheus.NewDesc("kube_nft_service_connections_total",
+		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again for want of an answer counts again.",
+		[]string{"namespace", "service", "port", "frontend"}, nil)
+	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
+		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections of clients that session affinity remembers are not chosen.",
+		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
+)
+
+func (c *connectionCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- serviceConnectionsDesc
+	if c.endpoints {
+		descs <- endpointConnectionsDesc
+	}
+}
+
+// Collect leaves out what cannot be read; the registry reports the error.
+func (c *connectionCollector) Collect(metrics chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), kernelTimeout)
+	defer cancel()
+	for _, family := range c.families {
+		c.collect(ctx, nft.Family(family), false, serviceConnectionsDesc, metrics)
+		if c.endpoints {
+			c.collect(ctx, nft.Family(family), true, endpointConnectionsDesc, metrics)
+		}
+	}
+}
+
+func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoints bool, desc *prometheus.Desc, metrics chan<- prometheus.Metric) {
+	list, err := c.kernel.Connections(ctx, f, endpoints)
+	if err != nil {
+		metrics <- prometheus.NewInvalidMetric(desc, err)
+		return
+	}
+	for _, n := range list {
+		labels := []string{n.Name.Namespace, n.Name.Name, n.Name.Port, frontendLabel(f, n.Frontend)}
+		if endpoints {
+			labels = append(labels, n.Endpoint.String(), listLabel(n.Local))
+		}
+		metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Count), labels...)
+	}
+}
+
+// frontendLabel is address:port/protocol. A node port has the address of no interface, which
+// tells the families apart.
+func frontendLabel(f nft.Family, at nft.Frontend) string {
+	addr := at.Address
+	switch {
+	case addr.IsValid():
+	case f == nft.IP6:
+		addr = netip.IPv6Unspecified()
+	default:
+		addr = netip.IPv4Unspecified()
+	}
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(addr, at.Port), at.Protocol)
+}
+
+func listLabel(local bool) string {
+	if local {
+		return "local"
+	}
+	return "cluster"
+}

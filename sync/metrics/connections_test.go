@@ -1,0 +1,75 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// countingKernel answers with the same counts for every family.
+type countingKernel struct{ err error }
+
+func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints bool) ([]nft.Connections, error) {
+	name := nft.ServiceName{Namespace: "shop", Name: "web", Port: "http"}
+	at := nft.Frontend{Protocol: tracker.TCP, Port: 30080}
+	if !endpoints {
+		list := []nft.Connections{{Frontend: at, Name: name, Count: 5}}
+		if f == nft.IP {
+			at.Address, at.Port = netip.MustParseAddr("10.96.0.10"), 80
+			list = append(list, nft.Connections{Frontend: at, Name: name, Count: 1 << 40})
+		}
+		return list, k.err
+	}
+	ep := netip.MustParseAddrPort("10.244.0.5:8080")
+	return []nft.Connections{
+		{Frontend: at, Name: name, Endpoint: ep, Count: 3},
+		{Frontend: at, Name: name, Endpoint: ep, Local: true, Count: 2},
+	}, k.err
+}
+
+func TestConnections(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(NewConnectionCollector(countingKernel{}, tracker.Families[:], true))
+	const want = `# HELP kube_nft_endpoint_connections_total Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections of clients that session affinity remembers are not chosen.
+# TYPE kube_nft_endpoint_connections_total counter
+kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
+kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2
+kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="[::]:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
+kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="[::]:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2
+# HELP kube_nft_service_connections_total Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again for want of an answer counts again.
+# TYPE kube_nft_service_connections_total counter
+kube_nft_service_connections_total{frontend="0.0.0.0:30080/tcp",namespace="shop",port="http",service="web"} 5
+kube_nft_service_connections_total{frontend="10.96.0.10:80/tcp",namespace="shop",port="http",service="web"} 1.099511627776e+12
+kube_nft_service_connections_total{frontend="[::]:30080/tcp",namespace="shop",port="http",service="web"} 5
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+func TestConnectionsOfServicesAlone(t *testing.T) {
+	collector := NewConnectionCollector(countingKernel{}, tracker.Families[:1], false)
+	if n := testutil.CollectAndCount(collector); n != 2 {
+		t.Errorf("%d series, want 2", n)
+	}
+}
+
+// TestConnectionsUnreadable: what cannot be read is an error, not a count of zero.
+func TestConnectionsUnreadable(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(NewConnectionCollector(countingKernel{err: errors.New("no answer")}, tracker.Families[:1], false))
+	if families, err := registry.Gather(); err == nil || len(families) != 0 {
+		t.Errorf("%v, %v", families, err)
+	}
+}
