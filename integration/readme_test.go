@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,16 +14,34 @@ import (
 
 const readmePath = "../README.md"
 
-// Markers around the table of flags.
-const (
-	flagsBegin = "<!-- flags: make golden rewrites this table -->\n"
-	flagsEnd   = "<!-- end of flags -->\n"
+// A section is a part of the README that is made from what the program prints.
+type section struct{ begin, end string }
+
+var (
+	flagSection    = section{"<!-- flags: make golden rewrites this table -->\n", "<!-- end of flags -->\n"}
+	rulesetSection = section{"```nft\n", "```\n"}
 )
 
-// readme returns the README.
-func readme(t *testing.T) string {
+// check compares the section with what it should be, or rewrites it.
+func (s section) check(t *testing.T, want string) {
 	t.Helper()
-	return string(readFile(t, readmePath))
+	text := string(readFile(t, readmePath))
+	before, rest, found := strings.Cut(text, s.begin)
+	have, after, closed := strings.Cut(rest, s.end)
+	if !found || !closed {
+		t.Fatalf("the README has no section from %q to %q", s.begin, s.end)
+	}
+	diff := cmp.Diff(strings.Split(have, "\n"), strings.Split(want, "\n"))
+	if diff == "" {
+		return
+	}
+	if !*update {
+		t.Errorf("go test ./integration -run Golden -update accepts this (-want +got):\n%s", diff)
+		return
+	}
+	if err := os.WriteFile(readmePath, []byte(before+s.begin+want+s.end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // output runs kube-nft and returns its standard output.
@@ -37,24 +56,14 @@ func output(t *testing.T, args ...string) string {
 
 // TestGoldenReadmeFlags compares the table of flags with the program's help.
 func TestGoldenReadmeFlags(t *testing.T) {
-	text := readme(t)
-	before, rest, found := strings.Cut(text, flagsBegin)
-	have, after, closed := strings.Cut(rest, flagsEnd)
-	if !found || !closed {
-		t.Fatal("the markers around the table of flags are missing")
-	}
-	want := flagTable(t, output(t, "--help"))
-	diff := cmp.Diff(strings.Split(have, "\n"), strings.Split(want, "\n"))
-	if diff == "" {
-		return
-	}
-	if !*update {
-		t.Errorf("go test ./integration -run Golden -update accepts this (-want +got):\n%s", diff)
-		return
-	}
-	if err := os.WriteFile(readmePath, []byte(before+flagsBegin+want+flagsEnd+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	flagSection.check(t, flagTable(t, output(t, "--help")))
+}
+
+// TestGoldenReadmeRuleset compares the excerpt of a ruleset with a dry run.
+func TestGoldenReadmeRuleset(t *testing.T) {
+	ruleset := output(t, "--manifests", "../deploy/examples", "--hostname-override", "node-a",
+		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
+	rulesetSection.check(t, excerpt(t, ruleset))
 }
 
 // helpLine matches a flag in the output of --help: its name, type and text.
@@ -88,23 +97,55 @@ func flagTable(t *testing.T, help string) string {
 	return table.String()
 }
 
-// TestReadmeRuleset looks for every line of the excerpt in the dry run, in order.
-func TestReadmeRuleset(t *testing.T) {
-	_, rest, _ := strings.Cut(readme(t), "```nft\n")
-	excerpt, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("the README has no excerpt of a ruleset")
+// policyOf matches the policy of Service shop/web in the map services.
+var policyOf = regexp.MustCompile(`"shop/web:http" : goto ([\w-]+)`)
+
+// excerpt shows how the cluster IP of Service shop/web is served: what is in the maps for it
+// and for one without endpoints, the chains that its packets meet, and the base chain.
+func excerpt(t *testing.T, ruleset string) string {
+	t.Helper()
+	const table = "table ip kube-nft {\n"
+	find := func(name string) string {
+		for _, b := range blocks(ruleset) {
+			if b.table == table && b.head == "\t"+name+" {\n" {
+				return b.text
+			}
+		}
+		t.Fatalf("no %s in:\n%s", name, ruleset)
+		return ""
 	}
-	ruleset := strings.Split(output(t, "--manifests", "../deploy/examples", "--hostname-override", "node-a", "--dry-run"), "\n")
-	for _, line := range strings.Split(strings.TrimSpace(excerpt), "\n") {
-		if line == "..." {
-			continue
-		}
-		for len(ruleset) > 0 && ruleset[0] != line {
-			ruleset = ruleset[1:]
-		}
-		if len(ruleset) == 0 {
-			t.Fatalf("the dry run does not have this line, or not in this place:\n%s", line)
+	services := find("map services")
+	policy := policyOf.FindStringSubmatch(services)
+	if policy == nil {
+		t.Fatalf("no policy of shop/web in:\n%s", services)
+	}
+	chain := find("chain " + policy[1])
+	pick := strings.Fields(chain[strings.LastIndex(chain, "goto "):])[1]
+	return table + strings.Join([]string{
+		elements(services, "10.96.0.80 ", "10.96.0.99 "),
+		elements(find("map endpoints"), "10.96.0.80 "),
+		chain,
+		find("chain " + pick),
+		find("chain services"),
+		find("chain nat-prerouting"),
+	}, "\n") + "}\n"
+}
+
+// elements leaves only those elements of a map that begin with one of the keys, and dots for
+// the others.
+func elements(text string, keys ...string) string {
+	const begin, between, end = "elements = { ", ",\n\t\t\t     ", " }\n\t}"
+	head, rest, _ := strings.Cut(text, begin)
+	list, tail, _ := strings.Cut(rest, end)
+	var kept []string
+	for _, element := range strings.Split(list, between) {
+		isKey := func(key string) bool { return strings.HasPrefix(element, key) }
+		switch {
+		case slices.ContainsFunc(keys, isKey):
+			kept = append(kept, element)
+		case len(kept) == 0 || kept[len(kept)-1] != "...":
+			kept = append(kept, "...")
 		}
 	}
+	return head + begin + strings.Join(kept, between) + end + tail
 }
