@@ -33,7 +33,7 @@ func parseServiceName(comment string) (n ServiceName) {
 type Service struct {
 	Frontend
 	Name ServiceName
-	// Kind is "cluster IP", "external IP" (a load balancer's, too) or "node port".
+	// Kind is KindClusterIP, KindExternalIP or KindNodePort.
 	Kind string
 	// Policy is what becomes of connections, in words.
 	Policy string
@@ -46,6 +46,14 @@ type Service struct {
 	// Memories are the Service port's affinity maps, which all its frontends share.
 	Memories []Memory
 }
+
+// Kinds of frontends, as far as a table tells them apart: an external IP may be that of a load
+// balancer.
+const (
+	KindClusterIP  = "cluster IP"
+	KindExternalIP = "external IP"
+	KindNodePort   = "node port"
+)
 
 // A Memory is an affinity map: client -> endpoint, for the endpoints with one port.
 type Memory struct {
@@ -97,13 +105,13 @@ func (t *Table) service(set, key string, element Element) Service {
 func (t *Table) kindOf(f Frontend) string {
 	switch {
 	case f.nodePort():
-		return "node port"
+		return KindNodePort
 	case t.Sets[clusterIPsSet] != nil:
 		if _, ok := t.Sets[clusterIPsSet].Map[addrKey(f.Address)]; ok {
-			return "cluster IP"
+			return KindClusterIP
 		}
 	}
-	return "external IP"
+	return KindExternalIP
 }
 
 // remembered finds the affinity of the frontend's Service port: what its record chain writes.
@@ -219,4 +227,26 @@ func (p *policy) readSuffix(suffix string) {
 			p.sticky, p.local = without, 0
 		}
 	}
+}
+
+// PolicyChains counts the chains that say what a kind of frontend does.
+func (t *Table) PolicyChains() (n int) {
+	for name := range t.Chains {
+		if _, ok := policyOf(verdictGoto + name); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// RawRules counts the rules that no kube-nft writes. The others must be typed.
+func (t *Table) RawRules() (n int) {
+	for _, chain := range t.Chains {
+		for _, rule := range chain.Rules {
+			if _, raw := last(rule).(Raw); raw {
+				n++
+			}
+		}
+	}
+	return n
 }
