@@ -63,12 +63,20 @@ func (k *Kernel) Close() error { return k.conn.Close() }
 // Commit makes the kernel apply the batch: all of it, or nothing if it returns an *OpError or
 // a *BatchError. After ErrUnknownOutcome either may be the case. A batch that has been sent
 // cannot be cancelled; ctx is looked at before. An empty batch is not sent.
+//
+// Without a Generation, chains that are new to a table are made in a batch of their own just
+// before, while nothing leads to them: packets must not meet them empty.
 func (k *Kernel) Commit(ctx context.Context, b Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := k.carryCounters(ctx, &b); err != nil {
 		return err
+	}
+	if b.Generation == 0 && !b.Check {
+		if prelude, rest := b.split(); !prelude.Empty() {
+			return k.commitInTwo(&prelude, &rest)
+		}
 	}
 	return k.commit(&b, scope{table: TableName})
 }
