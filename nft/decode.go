@@ -22,10 +22,13 @@ func decodeTable(f Family, b []byte) (name string, t *Table) {
 			name = attrs.name()
 		case unix.NFTA_TABLE_FLAGS:
 			flags = attrs.uint32()
+		case attrTableOwner:
+			t.Owner = attrs.uint32()
 		case attrTableUserdata:
 			t.Comment = decodeComment(attrs.value)
 		}
 	}
+	t.Owned = flags&tableFlagPersist != 0
 	if odd := flags &^ (tableFlagOwner | tableFlagPersist); odd != 0 {
 		t.Comment += fmt.Sprintf(" (flags %#x)", odd) // dormant, for one
 	}

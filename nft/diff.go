@@ -41,7 +41,7 @@ func Diff(have, want Tables) Batch {
 // replaces reports whether a table has to be made anew: it carries another marker, or what
 // rules or hooks depend on cannot be changed in place.
 func replaces(have, want *Table) bool {
-	if have.Comment != want.Comment {
+	if have.Comment != want.Comment || have.Owned != want.Owned {
 		return true
 	}
 	for name, w := range want.Sets {

@@ -135,7 +135,7 @@ func (e *encoder) tableOp(i int, op *Op) {
 		return
 	}
 	e.message(i, 0, unix.NFT_MSG_NEWTABLE, flagsCreate, func() {
-		e.uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags)
+		e.uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags|op.Table.flags())
 		if op.Table.Comment != "" {
 			e.bytes(attrTableUserdata, commentUserdata(op.Table.Comment))
 		}

@@ -30,11 +30,19 @@ func (e *OpError) Error() string {
 	if e.Owner != "" {
 		owner = " (" + e.Owner + ")"
 	}
-	return fmt.Sprintf("table %s: %s%s: %v; nothing was changed", e.Table, e.Op, owner, e.Err)
+	return fmt.Sprintf("table %s: %s%s: %v%s; nothing was changed", e.Table, e.Op, owner, e.Err, e.remedy())
 }
 
 // Unwrap returns the kernel's reason.
 func (e *OpError) Unwrap() error { return e.Err }
+
+// remedy explains EPERM, which one without the capability gets for the batch as a whole.
+func (e *OpError) remedy() string {
+	if errors.Is(e.Err, unix.EPERM) {
+		return " (the table belongs to another program until that ends; nft list tables tells its name)"
+	}
+	return ""
+}
 
 // A BatchError reports that the kernel refused a batch as a whole; it unwraps to the errno.
 // ERESTART means that somebody changed nf_tables since Batch.Generation.

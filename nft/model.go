@@ -168,8 +168,13 @@ type Elements struct {
 type Table struct {
 	Family  Family
 	Comment string // the marker of the schema: a table with another one is replaced
-	Sets    map[string]*Elements
-	Chains  map[string]*Chain
+	// Owned says that nobody but one socket can change the table as long as that is open, and
+	// that the table outlives it (flags owner and persist). Owner is the port of that socket,
+	// as it was read; 0 if it is closed.
+	Owned  bool
+	Owner  uint32
+	Sets   map[string]*Elements
+	Chains map[string]*Chain
 }
 
 // NewTable returns an empty table of family f with our marker.

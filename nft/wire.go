@@ -20,6 +20,7 @@ const (
 // Numbers that x/sys does not have. Source: linux/netfilter/nf_tables.h.
 const (
 	attrTableUserdata   = 6    // NFTA_TABLE_USERDATA
+	attrTableOwner      = 7    // NFTA_TABLE_OWNER
 	attrSetExpr         = 17   // NFTA_SET_EXPR
 	attrSetExpressions  = 18   // NFTA_SET_EXPRESSIONS
 	attrSetCount        = 20   // NFTA_SET_COUNT

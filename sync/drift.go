@@ -26,12 +26,12 @@ type auditor interface {
 
 // DefaultAuditInterval is the time between two audits, give or take a tenth so that the
 // nodes of a cluster do not audit in step.
-const DefaultAuditInterval = 5 * time.Minute
+const DefaultAuditInterval = 30 * time.Second
 
 // auditsPerRead is how many audits there are for one that reads the tables back as a whole;
 // rereadAfter is when that is done because somebody committed while nobody was listening.
 const (
-	auditsPerRead = 12
+	auditsPerRead = 20
 	rereadAfter   = time.Second
 )
 

@@ -89,13 +89,15 @@ type Loop struct {
 
 	wake      Signal
 	distrust  chan string
+	disown    chan chan<- error
 	addresses chan []netip.Addr
 
 	// The rest is owned by the goroutine of Run.
 	guard     *guard // nil: nobody watches over the tables
 	poison    poison
-	beside    Beside // nil once the first batch has been committed
-	known     bool   // whether the kernel holds what the ruleset calls committed
+	disowning []chan<- error // who waits for Disown
+	beside    Beside         // nil once the first batch has been committed
+	known     bool           // whether the kernel holds what the ruleset calls committed
 	adopted   bool
 	reason    string       // the latest suspicion that no sync has dealt with
 	suspected time.Time    // when it came up
@@ -131,6 +133,7 @@ func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *L
 		wake:      options.Changed,
 		poison:    newPoison(),
 		distrust:  make(chan string, 1),
+		disown:    make(chan chan<- error),
 		addresses: make(chan []netip.Addr, 1),
 	}
 }
@@ -190,9 +193,11 @@ func (l *Loop) Run(ctx context.Context) error {
 			continue
 		}
 		l.takeAddresses()
-		if err := l.sync(ctx); err != nil && ctx.Err() == nil {
+		err := l.sync(ctx)
+		if err != nil && ctx.Err() == nil {
 			retry.Reset(l.failed(err))
 		}
+		l.answer(err)
 	}
 	return nil
 }
@@ -208,6 +213,8 @@ func (l *Loop) due(ctx context.Context, retry <-chan time.Time) bool {
 	case <-repair:
 	case <-l.poison.timer.C:
 		l.retryRefused()
+	case answer := <-l.disown:
+		l.release(answer)
 	case <-audit:
 		return l.inspect(ctx)
 	case change := <-changes:
@@ -331,6 +338,7 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 			p.batch.Ops = append(p.batch.Ops, task.Ops(table.Sets[task.From].Map)...)
 		}
 	}
+	p.batch.Ops = append(nft.Adoption(have, l.ruleset.Want()), p.batch.Ops...)
 	p.batch.Generation = generation
 	return p, l.addBeside(ctx, &p.batch)
 }

@@ -29,6 +29,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	o.reader.AddConntrackFlags()
 	o.reader.AddOOMFlag()
 	o.reader.AddLocalhostFlag()
+	o.reader.AddCountersFlag()
+	o.reader.AddSyncPeriodFlag()
+	o.reader.AddOwnershipFlag()
 }
 
 // complete works out the settings.
@@ -98,12 +101,14 @@ func (o *options) rulesetConfig(families []nft.Family) nft.Config {
 		all[nft.Family(family)] = o.NodePorts.All(family)
 	}
 	return nft.Config{
-		Families:      families,
-		MasqueradeAll: o.MasqueradeAll,
-		MasqueradeBit: o.MasqueradeBit,
-		Pods:          o.Pods,
-		AllNodePorts:  all,
-		Localhost:     o.LocalhostNodePorts,
-		AffinitySize:  o.AffinitySize,
+		Families:         families,
+		MasqueradeAll:    o.MasqueradeAll,
+		MasqueradeBit:    o.MasqueradeBit,
+		Pods:             o.Pods,
+		AllNodePorts:     all,
+		Localhost:        o.LocalhostNodePorts,
+		AffinitySize:     o.AffinitySize,
+		Counters:         o.ConnectionCounters,
+		EndpointCounters: o.EndpointCounters,
 	}
 }

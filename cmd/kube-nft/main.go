@@ -108,7 +108,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
 	root.SetGlobalNormalizationFunc(config.NormalizeName)
-	root.AddCommand(newVersion(), newDiff(&o), newStatus(&o), newGet(), newExplain(&o), newMigrate(&o), newCleanup())
+	root.AddCommand(newVersion(), newDiff(&o), newStatus(&o), newGet(), newExplain(&o), newMigrate(&o), newCleanup(), newRelease())
 	return root
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"runtime/debug"
 
@@ -23,6 +24,7 @@ type monitor struct {
 	log      *zap.Logger
 	families []tracker.Family
 	scraped  *nft.Kernel // for scrapes, beside the sync loop's
+	counted  *nft.Kernel // for scrapes of counters; nil without
 
 	proxy    *health.Proxy
 	services *health.Services
@@ -55,6 +57,9 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	m.metrics = metrics.New(metrics.Config{
 		Families: m.families, Changes: t.Changes, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
 	})
+	if err := m.countConnections(); err != nil {
+		return nil, errors.Join(err, m.scraped.Close())
+	}
 	if m.servers, err = o.servers(m.proxy, m.metrics, m.events, log); err != nil {
 		m.close()
 		return nil, err
@@ -71,8 +76,26 @@ func (m *monitor) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return m.services.Run(ctx) })
 }
 
-// close gives up the socket of scrapes, which must have ended.
-func (m *monitor) close() { m.scraped.Close() }
+// countConnections shows the kernel's counters of connections, if it counts. They are read over
+// a socket of their own: scrapes gather all collectors at the same time.
+func (m *monitor) countConnections() (err error) {
+	if !m.options.ConnectionCounters {
+		return nil
+	}
+	if m.counted, err = nft.Open(); err != nil {
+		return err
+	}
+	m.metrics.CountConnections(m.counted, m.options.EndpointCounters)
+	return nil
+}
+
+// close gives up the sockets of scrapes, which must have ended.
+func (m *monitor) close() {
+	m.scraped.Close()
+	if m.counted != nil {
+		m.counted.Close()
+	}
+}
 
 // queued says that the sync loop has something to do.
 func (m *monitor) queued() {
@@ -98,6 +121,11 @@ func (m *monitor) healthCheckFailed(service health.Service, err error) {
 // of the loop, on whose goroutine they are looked at.
 func (m *monitor) watch(options *proxysync.Options, ruleset *nft.Ruleset, kernel *nft.Kernel) {
 	options.Failed = m.metrics.Failed
+	options.Refused = func(id tracker.PortID, err error) {
+		if err != nil {
+			m.events.service(id.Namespace, id.Service, tracker.PortID{}, "PortRefused", "Program", fmt.Sprintf("port %s is left out on this node: %v", id, err))
+		}
+	}
 	options.Committed = func(r proxysync.Report) {
 		m.proxy.Updated(r.Taken)
 		m.metrics.Committed(&r, ruleset.Lengths(), kernel.Sent())

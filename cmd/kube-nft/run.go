@@ -20,7 +20,8 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	d := daemon{options: o, log: o.newLog(stderr), changed: proxysync.NewSignal()}
 	o.notices(d.log)
 	var err error
-	d.kernel, d.families, err = openKernel(ctx, d.log)
+	var features nft.Features
+	d.kernel, features, err = openKernel(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil // asked to end while it looked at the kernel
@@ -28,6 +29,7 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 		return err
 	}
 	defer d.kernel.Close()
+	d.use(features)
 	d.tracker = tracker.New(o.trackerConfig())
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
@@ -65,6 +67,7 @@ type daemon struct {
 	log      *zap.Logger
 	kernel   *nft.Kernel
 	families []nft.Family
+	owned    bool // the tables are to belong to our socket
 	tracker  *tracker.Tracker
 	feed     *feed
 	monitor  *monitor
@@ -74,23 +77,31 @@ type daemon struct {
 
 // openKernel opens the lasting socket, before anything else takes descriptors, and finds
 // out what the kernel can do.
-func openKernel(ctx context.Context, log *zap.Logger) (*nft.Kernel, []nft.Family, error) {
+func openKernel(ctx context.Context) (*nft.Kernel, nft.Features, error) {
 	kernel, err := nft.Open()
 	if err != nil {
-		return nil, nil, err
+		return nil, nft.Features{}, err
 	}
 	features, err := kernel.Probe(ctx)
 	if err != nil {
 		kernel.Close()
-		return nil, nil, err
+		return nil, nft.Features{}, err
 	}
-	families := []nft.Family{nft.IP}
+	return kernel, features, nil
+}
+
+// use decides by the kernel's features what to do.
+func (d *daemon) use(features nft.Features) {
+	d.families = []nft.Family{nft.IP}
 	if features.IP6 {
-		families = append(families, nft.IP6)
+		d.families = append(d.families, nft.IP6)
 	} else {
-		log.Warn("IPv6 Services are not served: this kernel has no IPv6 nat")
+		d.log.Warn("IPv6 Services are not served: this kernel has no IPv6 nat")
 	}
-	return kernel, families, nil
+	d.owned = d.options.TableOwnership && features.OwnerPersist
+	if d.options.TableOwnership && !d.owned {
+		d.log.Warn("others can change our tables: this kernel cannot let a table outlive its owner (Linux 6.9 can)")
+	}
 }
 
 // sync waits for everything that the first commit has to be based on, and then keeps the
@@ -102,13 +113,19 @@ func (d *daemon) sync(ctx context.Context) error {
 	if d.options.PodsFromNode && !d.waitPodCIDRs(ctx) {
 		return nil
 	}
+	instance, ready := d.claim(ctx)
+	if !ready {
+		return nil
+	}
 	settings := proxysync.Options{
-		MinInterval: d.options.MinSyncPeriod,
-		Changed:     d.changed,
-		NodePorts:   d.options.NodePorts,
-		Log:         d.log,
+		MinInterval:   d.options.MinSyncPeriod,
+		AuditInterval: d.options.SyncPeriod,
+		Changed:       d.changed,
+		NodePorts:     d.options.NodePorts,
+		Log:           d.log,
 	}
 	ruleset := nft.NewRuleset(d.options.rulesetConfig(d.families))
+	ruleset.SetOwned(d.owned)
 	d.monitor.watch(&settings, ruleset, d.kernel)
 	if d.options.LocalhostNodePorts {
 		d.serveLocalhost(ctx, &settings)
@@ -129,6 +146,9 @@ func (d *daemon) sync(ctx context.Context) error {
 	}
 	defer foreign.Close()
 	loop.Watch(foreign, d.kernel)
+	if instance != nil {
+		d.group.Go(func() error { return answerPeers(ctx, instance, loop.Disown) })
+	}
 	if d.options.NodePorts.Follows() {
 		addrs, err := proxysync.Addresses()
 		if err != nil {

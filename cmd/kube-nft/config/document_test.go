@@ -64,7 +64,7 @@ func otherValue(t *testing.T, path string, field reflect.Type) any {
 		"logLevel":           "warn",
 		"logFormat":          "console",
 		"takeover":           "never",
-		"tableOwnership":     "never",
+		"tableOwnership":     "auto",
 		"logging.verbosity":  4,
 		"logging.vmodule":    []any{map[string]any{"filePattern": "a", "verbosity": 1}},
 	}[path]; found {

@@ -128,7 +128,7 @@ kind: KubeNFTConfiguration
 localhostNodePorts: false
 logFormat: json
 logLevel: info
-tableOwnership: auto
+tableOwnership: never
 takeover: auto
 `
 	c := mustRead(t)

@@ -5,33 +5,34 @@ import "time"
 // values are all settings as they are written: by default, by flags or in a file. Those
 // without a comment are those of kube-proxy's field of that name.
 type values struct {
-	manifests       string // path of objects to use instead of an API server's
-	master          string // URL of the API server
-	kubeconfig      string
-	contentType     string
-	qps             float32
-	burst           int32
-	configSync      time.Duration
-	hostname        string
-	bindAddress     string
-	proxyName       string // value of the label of the Services to serve
-	detectLocalMode string
-	podBridge       string
-	podPrefix       string
-	clusterCIDR     string
-	serviceCIDRs    []string // besides those of ServiceCIDR objects
-	nodePorts       []string
-	localhostPorts  bool // serve node ports at loopback addresses
-	masqueradeAll   bool
-	masqueradeBit   int32
-	syncPeriod      time.Duration
-	minSyncPeriod   time.Duration
-	affinitySize    uint32 // clients in one session affinity map
-	counters        bool   // count connections of Services and endpoints
-	takeover        string // of what kube-proxy programmed: auto or never
-	tableOwnership  string // of our tables by our socket: auto or never
-	mode            string
-	oomScoreAdj     int32
+	manifests        string // path of objects to use instead of an API server's
+	master           string // URL of the API server
+	kubeconfig       string
+	contentType      string
+	qps              float32
+	burst            int32
+	configSync       time.Duration
+	hostname         string
+	bindAddress      string
+	proxyName        string // value of the label of the Services to serve
+	detectLocalMode  string
+	podBridge        string
+	podPrefix        string
+	clusterCIDR      string
+	serviceCIDRs     []string // besides those of ServiceCIDR objects
+	nodePorts        []string
+	localhostPorts   bool // serve node ports at loopback addresses
+	masqueradeAll    bool
+	masqueradeBit    int32
+	syncPeriod       time.Duration
+	minSyncPeriod    time.Duration
+	affinitySize     uint32 // clients in one session affinity map
+	counters         bool   // count connections to frontends
+	endpointCounters bool   // and to endpoints
+	takeover         string // of what kube-proxy programmed: auto or never
+	tableOwnership   string // of our tables by our socket: auto or never
+	mode             string
+	oomScoreAdj      int32
 
 	healthz, metrics string // addresses; empty for no server
 	hardFail         bool
@@ -74,7 +75,8 @@ const (
 )
 
 // defaults are kube-proxy's, except for minSyncPeriod: its second is meant for syncs that
-// cost as much as there are Services.
+// cost as much as there are Services. Tables are not owned by default because nft 1.0.6 lists
+// an owned table, once kube-nft has ended, in a way that nft does not read.
 func defaults() values {
 	return values{
 		contentType:     protobuf,
@@ -88,7 +90,7 @@ func defaults() values {
 		minSyncPeriod:   defaultMinSyncPeriod,
 		affinitySize:    65536,
 		takeover:        auto,
-		tableOwnership:  auto,
+		tableOwnership:  never,
 		oomScoreAdj:     -999,
 
 		healthz: "0.0.0.0:10256",

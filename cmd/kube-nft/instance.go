@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// instanceName is the address of the socket that the kube-nft which programs a network
+// namespace listens on. An abstract address belongs to the network namespace, as our tables
+// do, and is free as soon as the process has ended, in whatever way.
+const instanceName = "@kube-nft"
+
+// requestRelease is what kube-nft release writes to the socket. The answer is one line:
+// answerDone, or why not.
+const (
+	requestRelease = "release"
+	answerDone     = "done"
+)
+
+// A holder is the process that has the instance socket.
+type holder struct {
+	conn *net.UnixConn
+	unix.Ucred
+}
+
+// findHolder connects to the process that has the instance socket.
+func findHolder() (*holder, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: instanceName, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	ucred, err := peerOf(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &holder{conn, *ucred}, nil
+}
+
+// peerOf returns who is at the other end.
+func peerOf(conn *net.UnixConn) (ucred *unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		ucred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return ucred, errors.Join(controlErr, err)
+}
+
+// trusted reports whether a process at the other end may speak for kube-nft: anybody can
+// connect to an abstract address, or take it.
+func trusted(peer *unix.Ucred) bool { return peer.Uid == 0 || int(peer.Uid) == os.Geteuid() }
+
+// String names the process, as far as we can see it.
+func (h *holder) String() string {
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(h.Pid)), "comm"))
+	if err != nil || h.Pid == 0 {
+		return fmt.Sprintf("pid %d", h.Pid)
+	}
+	return fmt.Sprintf("%s, pid %d", strings.TrimSpace(string(name)), h.Pid)
+}
+
+// gone returns a channel that is closed when the process has given the socket up.
+func (h *holder) gone() <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, h.conn) // it ends in one way or another
+		close(gone)
+	}()
+	return gone
+}
+
+// claim waits until no other kube-nft programs this network namespace, so that an old and a
+// new one do not fight over the tables; false if ctx ended. The listener is nil if there can
+// be no such agreement.
+func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool) {
+	for {
+		listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: instanceName, Net: "unix"})
+		switch {
+		case err == nil:
+			return listener, true
+		case !errors.Is(err, unix.EADDRINUSE):
+			d.log.Warn("another kube-nft would not be noticed", zap.Error(err))
+			return nil, true
+		}
+		other, err := findHolder()
+		if err != nil { // it is about to end, or very busy
+			if !d.pause(ctx) {
+				return nil, false
+			}
+			continue
+		}
+		done := d.yield(ctx, other)
+		other.conn.Close()
+		if done {
+			return nil, ctx.Err() == nil
+		}
+	}
+}
+
+// yield waits for another process to end; done says not to wait for this one any more.
+func (d *daemon) yield(ctx context.Context, other *holder) (done bool) {
+	if !trusted(&other.Ucred) {
+		d.log.Warn("a process of another user poses as kube-nft: not waiting for it", zap.Stringer("process", other), zap.Uint32("uid", other.Uid))
+		return true
+	}
+	d.log.Warn("another kube-nft programs this network namespace: waiting until it ends", zap.Stringer("process", other))
+	if !d.wait(ctx, fmt.Sprintf("the other kube-nft (%s) to end", other), other.gone()) {
+		return true
+	}
+	d.log.Info("the other kube-nft has ended: taking over")
+	return false
+}
+
+// pause lets a moment pass; false if ctx ended.
+func (d *daemon) pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(100 * time.Millisecond):
+		return true
+	}
+}
+
+// answerPeers serves the instance socket until ctx ends. Other instances only wait for its
+// end.
+func answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) error) error {
+	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	defer stop()
+	for {
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("instance socket: %w", err)
+		}
+		go answerPeer(ctx, conn, release)
+	}
+}
+
+func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) error) {
+	defer conn.Close()
+	if peer, err := peerOf(conn); err != nil || !trusted(peer) {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	request, err := bufio.NewReader(io.LimitReader(conn, 64)).ReadString('\n')
+	if err != nil || strings.TrimSpace(request) != requestRelease {
+		return
+	}
+	answer := answerDone
+	if err := release(ctx); err != nil {
+		answer = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	fmt.Fprintln(conn, answer) // who has gone does not want to know
+}

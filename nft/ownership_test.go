@@ -1,0 +1,109 @@
+package nft
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+// ownedRuleset commits a ruleset whose tables belong to k. Kernels before 6.9 cannot.
+func ownedRuleset(t *testing.T, k *Kernel) *Ruleset {
+	t.Helper()
+	features, err := k.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !features.OwnerPersist {
+		netns.SkipOrFail(t, "this kernel cannot let a table outlive its owner")
+	}
+	r := NewRuleset(testConfig())
+	r.SetOwned(true)
+	r.Apply(cluster(10, 2))
+	syncWith(t, k, r)
+	return r
+}
+
+// syncWith does what a start does: it reads, adopts and writes what differs.
+func syncWith(t *testing.T, k *Kernel, r *Ruleset) Batch {
+	t.Helper()
+	have, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := Diff(have, r.Want())
+	b.Ops = append(Adoption(have, r.Want()), b.Ops...)
+	commit(t, k, b)
+	return b
+}
+
+func TestOwnedTableIsForItsOwner(t *testing.T) {
+	netns.New(t)
+	owner, other := openKernel(t), openKernel(t)
+	ownedRuleset(t, owner)
+	checkError(t, other.Commit(t.Context(), Batch{Ops: []Op{{Verb: Delete, Family: IP, Chain: &Chain{Name: "services"}}}}), unix.EPERM,
+		"table ip kube-nft: delete chain services: operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed")
+	netns.Run(t, "", "nft", "flush", "ruleset")
+	have, _, err := other.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !have[IP].Owned || have[IP].Owner != owner.conn.PID() || len(have[IP].Sets[endpointsMap].Map) != 20 {
+		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[IP].Owned, have[IP].Owner, len(have[IP].Sets[endpointsMap].Map), owner.conn.PID())
+	}
+}
+
+func TestOrphanIsAdopted(t *testing.T) {
+	netns.New(t)
+	first, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := ownedRuleset(t, first)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := openKernel(t)
+	if b := syncWith(t, second, r); len(b.Ops) != 2 || b.Ops[0].Table == nil || b.Ops[1].Table == nil {
+		t.Errorf("%d operations, want the adoption of two tables and nothing else", len(b.Ops))
+	}
+	if b := syncWith(t, second, r); !b.Empty() {
+		t.Errorf("%d operations for tables that are ours already", len(b.Ops))
+	}
+	if text := netns.Run(t, "", "nft", "list", "table", "ip", "kube-nft"); !strings.Contains(text, "flags owner") {
+		t.Errorf("the table has no owner:\n%s", text)
+	}
+}
+
+// TestOrphanCanBeFlushed is why nobody needs us to get rid of the tables.
+func TestOrphanCanBeFlushed(t *testing.T) {
+	netns.New(t)
+	owner, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ownedRuleset(t, owner)
+	if err := owner.Close(); err != nil {
+		t.Fatal(err)
+	}
+	netns.Run(t, "", "nft", "flush", "ruleset")
+	if text := netns.Run(t, "", "nft", "list", "ruleset"); text != "" {
+		t.Errorf("left:\n%s", text)
+	}
+}
+
+func TestOwnershipIsGivenUpAndTaken(t *testing.T) {
+	netns.New(t)
+	k, other := openKernel(t), openKernel(t)
+	r := ownedRuleset(t, k)
+	for _, owned := range []bool{false, true, false} {
+		r.SetOwned(owned)
+		syncWith(t, k, r)
+		err := other.Commit(t.Context(), Batch{Ops: []Op{{Verb: Add, Family: IP, Chain: &Chain{Name: "foreign"}}}})
+		if (err != nil) != owned {
+			t.Errorf("owned %v: somebody else's batch: %v", owned, err)
+		}
+	}
+}
