@@ -161,6 +161,9 @@ func (p *planner) sourceChecks(ctx context.Context) []migrate.Check {
 		return append(checks, unknown("node ports", err))
 	}
 	ports := migrate.NodePorts{Local: local, Reached: p.NodePorts.Reached(t.NodeAddresses(), local), Setting: p.NodePorts.String()}
+	if p.LocalhostNodePorts {
+		ports.Reached = append(ports.Reached, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	}
 	if ports.InUse, err = nodePortUses(ctx, nodePortsOf(delta), local); err != nil {
 		checks = append(checks, unknown("node ports in use", err))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -122,17 +123,18 @@ func (t *takeover) committed(ctx context.Context) {
 
 // clean removes kube-proxy's state, again and again until nothing of it is left.
 func (t *takeover) clean(ctx context.Context) error {
-	steps := migrate.Takeover{Journal: t.journal}
 	for {
-		err := t.waitForProxy(ctx)
-		if err == nil {
-			err = steps.Clean(ctx)
-		}
-		if err == nil {
+		err := t.cleanOnce(ctx)
+		var needs *migrate.NeedsError
+		switch {
+		case err == nil:
 			t.state(migrate.Taken)
 			return nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &needs):
+			t.state(migrate.Blind)
+			t.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege", zap.Error(err))
 			return nil
 		}
 		t.state(migrate.Stuck)
@@ -143,6 +145,15 @@ func (t *takeover) clean(ctx context.Context) error {
 		case <-time.After(takeoverRetry):
 		}
 	}
+}
+
+// cleanOnce waits for the end of a kube-proxy and removes what it left.
+func (t *takeover) cleanOnce(ctx context.Context) error {
+	if err := t.waitForProxy(ctx); err != nil {
+		return err
+	}
+	steps := migrate.Takeover{Journal: t.journal}
+	return steps.Clean(ctx)
 }
 
 // journal logs what is done.

@@ -63,11 +63,20 @@ func (n *NodePorts) used(lost []netip.Addr) (checks []Check) {
 			Level: Warning, About: fmt.Sprintf("node port %s %s", use.Protocol, use.Address),
 			Found: fmt.Sprintf("in use by %d connections now", count),
 			Means: "they go on; new ones will not be answered at this address",
-			Do:    fmt.Sprintf("use another address, or --nodeport-addresses %s,%s", n.Setting, netip.PrefixFrom(use.Address.Addr(), use.Address.Addr().BitLen())),
+			Do:    n.remedy(use.Address.Addr()),
 		})
 	}
 	slices.SortFunc(checks, func(a, b Check) int { return strings.Compare(a.About, b.About) })
 	return checks
+}
+
+// remedy says how a node port can be used that is not served at addr. Those at loopback
+// addresses are asked for in another way.
+func (n *NodePorts) remedy(addr netip.Addr) string {
+	if addr.IsLoopback() {
+		return "use another address, or --localhost-nodeports"
+	}
+	return fmt.Sprintf("use another address, or --nodeport-addresses %s,%s", n.Setting, netip.PrefixFrom(addr, addr.BitLen()))
 }
 
 // join lists addresses, or the first of many.

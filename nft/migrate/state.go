@@ -9,7 +9,8 @@ const (
 	Taking  State = "taking"  // committing, verifying, removing
 	Taken   State = "done"    // nothing of kube-proxy's is left
 	Stuck   State = "failed"  // a step failed; it is tried again
+	Blind   State = "blind"   // done but for places that need a privilege to be looked at
 )
 
 // States lists all of them.
-var States = [...]State{Waiting, Taking, Taken, Stuck}
+var States = [...]State{Waiting, Taking, Taken, Stuck, Blind}

@@ -62,25 +62,37 @@ func (t *Takeover) Run(ctx context.Context) error {
 	return t.Clean(ctx)
 }
 
-// Clean removes what is left of kube-proxy's state. Our tables must be in force.
+// Clean removes what is left of kube-proxy's state. Our tables must be in force. What it
+// cannot see, it leaves, and returns a *NeedsError after all the rest.
 func (t *Takeover) Clean(ctx context.Context) error {
-	inventory, err := Look(ctx, t.Node)
+	inventory, err := t.Node.Take(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("look for kube-proxy's state: %w", err)
 	}
 	return t.perform(ctx, append(t.removals(&inventory), step{"look again", t.lookAgain}))
 }
 
-// Look takes the inventory for a takeover, which has to see everything.
+// A NeedsError says that a place where kube-proxy may have left something could not be
+// looked at.
+type NeedsError struct {
+	Where string // backend and family
+	Needs string // the privilege that lacks
+}
+
+func (e *NeedsError) Error() string {
+	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.Where, e.Needs)
+}
+
+// Look takes the inventory for somebody who has to see everything.
 func Look(ctx context.Context, node legacy.Node) (legacy.Inventory, error) {
 	inventory, err := node.Take(ctx)
-	for i := range inventory.Parts {
-		if p := &inventory.Parts[i]; p.Needs != "" && err == nil {
-			err = fmt.Errorf("%s could not be read: needs %s", partName(p), p.Needs)
-		}
-	}
 	if err != nil {
 		return inventory, fmt.Errorf("look for kube-proxy's state: %w", err)
+	}
+	for i := range inventory.Parts {
+		if p := &inventory.Parts[i]; p.Needs != "" {
+			return inventory, &NeedsError{Where: partName(p), Needs: p.Needs}
+		}
 	}
 	return inventory, nil
 }
@@ -118,7 +130,7 @@ func (t *Takeover) removals(inv *legacy.Inventory) (steps []step) {
 func (t *Takeover) removal(inv *legacy.Inventory, sel legacy.Selector) []step {
 	var names, contents []string
 	for i := range inv.Parts {
-		if p := &inv.Parts[i]; selects(sel, p) && !p.Clean() {
+		if p := &inv.Parts[i]; selects(sel, p) && !p.Clean() && p.Needs == "" {
 			names = append(names, partName(p))
 			contents = append(contents, content(p))
 		}

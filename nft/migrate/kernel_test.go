@@ -1,0 +1,239 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// openKernel returns a connection to a new namespace.
+func openKernel(t *testing.T) *nft.Kernel {
+	t.Helper()
+	netns.New(t)
+	kernel, err := nft.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { kernel.Close() })
+	return kernel
+}
+
+// commitTables commits the tables of a cluster without Services and returns them.
+func commitTables(t *testing.T, kernel *nft.Kernel) nft.Tables {
+	t.Helper()
+	ruleset := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
+	ruleset.Apply(tracker.Delta{})
+	want := ruleset.Want()
+	if err := kernel.Commit(t.Context(), nft.Diff(nil, want)); err != nil {
+		t.Fatal(err)
+	}
+	return want
+}
+
+func TestVerifyKernel(t *testing.T) {
+	kernel := openKernel(t)
+	want := commitTables(t, kernel)
+	looked, err := Verify(t.Context(), kernel, want)
+	if err != nil || looked != 6 { // the protocols that have ports, in both families
+		t.Errorf("looked %d elements up, %v", looked, err)
+	}
+	netns.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
+	_, err = Verify(t.Context(), kernel, want)
+	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) + " { sctp } is missing, and 0 operations more"
+	if err == nil || err.Error() != wanted {
+		t.Errorf("error %q, want %q", err, wanted)
+	}
+}
+
+// protocolsSet is the name of the only set that has elements without Services.
+func protocolsSet(tables nft.Tables) string {
+	for name, set := range tables[nft.IP].Sets {
+		if len(set.Map) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// takeover returns a Takeover that commits by commit, and the journal it writes.
+func takeover(t *testing.T, commit func(context.Context) (string, error)) (*Takeover, *[]string) {
+	t.Helper()
+	var journal []string
+	return &Takeover{
+		Node:    legacy.Node{Lock: filepath.Join(t.TempDir(), "lock")},
+		Commit:  commit,
+		Verify:  func(context.Context) (string, error) { return "true", nil },
+		Journal: func(e Entry) { journal = append(journal, e.String()) },
+	}, &journal
+}
+
+func TestTakeoverStopsKernel(t *testing.T) {
+	netns.New(t)
+	steps, journal := takeover(t, func(context.Context) (string, error) { return "", unix.EPERM })
+	err := steps.Run(t.Context())
+	if !errors.Is(err, unix.EPERM) || err.Error() != "commit: operation not permitted" {
+		t.Errorf("error %v", err)
+	}
+	want := []string{"commit: begins", "commit: failed: operation not permitted"}
+	if diff := cmp.Diff(want, *journal); diff != "" {
+		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+}
+
+func TestTakeoverJournalKernel(t *testing.T) {
+	openKernel(t)
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
+	netns.Run(t, shape.IPTables(), "iptables-legacy-restore")
+	netns.Run(t, shape.NFTables(), "nft", "-f", "-")
+	steps, journal := takeover(t, func(context.Context) (string, error) { return "something", nil })
+	if err := steps.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"commit: begins", "commit: done: something", "verify: begins", "verify: done: true",
+		"remove from legacy ip filter: begins", "remove from legacy ip filter: done: 9 jumps, 6 chains, 16 rules in them",
+		"remove from legacy ip nat: begins", "remove from legacy ip nat: done: 3 jumps, 106 chains, 273 rules in them",
+		"remove from legacy ip mangle: begins", "remove from legacy ip mangle: done: 1 chain",
+		"remove from kube-proxy-nftables ip kube-proxy: begins",
+		"remove from kube-proxy-nftables ip kube-proxy: done: 45 chains, 81 rules in them, 4 sets",
+		"look again: begins", "look again: done: nothing of kube-proxy's is left",
+	}
+	if diff := cmp.Diff(want, *journal); diff != "" {
+		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+}
+
+// TestTakeoverBlindKernel lacks the privilege for ip_tables, but not for nf_tables.
+func TestTakeoverBlindKernel(t *testing.T) {
+	openKernel(t)
+	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
+	netns.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
+	netns.Run(t, shape.NFTables(), "nft", "-f", "-")
+	dropRaw(t)
+	steps, _ := takeover(t, nil)
+	err := steps.Clean(t.Context())
+	var needs *NeedsError
+	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace"
+	if !errors.As(err, &needs) || err.Error() != want {
+		t.Errorf("error %q, want %q", err, want)
+	}
+	if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
+		t.Errorf("what can be seen has not been removed:\n%s", tables)
+	}
+}
+
+// dropRaw gives up CAP_NET_RAW on this thread, which ends with the test.
+func dropRaw(t *testing.T) {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		t.Fatal(err)
+	}
+	sets[0].Effective &^= 1 << unix.CAP_NET_RAW
+	if err := unix.Capset(&header, &sets[0]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRollbackKernel(t *testing.T) {
+	kernel := openKernel(t)
+	commitTables(t, kernel)
+	netns.Run(t, "", "nft", "add table ip kube-nft-probe { flags dormant; }")
+	var journal []string
+	r := Rollback{Kernel: kernel, Wait: true, Journal: func(e Entry) { journal = append(journal, e.String()) }}
+	for range 2 {
+		if err := r.Run(t.Context()); err != nil { // nothing is served, so there is nothing to wait for
+			t.Fatal(err)
+		}
+	}
+	want := []string{
+		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
+		"remove our tables: begins",
+		"remove our tables: done: table ip kube-nft, table ip6 kube-nft, table ip kube-nft-probe; connections that are under way keep their translation",
+		"look again: begins", "look again: done: no trace of kube-nft is left in nf_tables",
+		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
+		"remove our tables: begins", "remove our tables: done: there are none",
+		"look again: begins", "look again: done: no trace of kube-nft is left in nf_tables",
+	}
+	if diff := cmp.Diff(want, journal); diff != "" {
+		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+}
+
+func TestUnserved(t *testing.T) {
+	services := func(n int) *nft.Table {
+		table := nft.NewTable(nft.IP)
+		table.Sets["services"] = &nft.Elements{Map: map[string]nft.Element{}}
+		for i := range n {
+			table.Sets["services"].Map[string(rune(i))] = nft.Element{}
+		}
+		return table
+	}
+	iptables := legacy.Part{
+		Backend: legacy.Compat, Family: "ip", Table: "nat",
+		Chains: []string{"KUBE-SERVICES", "KUBE-SVC-AAAAAAAAAAAAAAAA"},
+		Jumps:  []legacy.Jump{{Chain: "PREROUTING", Rule: 1, Target: "KUBE-SERVICES"}},
+	}
+	empty := iptables
+	empty.Chains = []string{"KUBE-SERVICES"}
+	for _, tt := range []struct {
+		name string
+		ours nft.Tables
+		part legacy.Part
+		want []string
+	}{
+		{"no tables", nil, legacy.Part{}, nil},
+		{"no Services", nft.Tables{nft.IP: services(0)}, legacy.Part{}, nil},
+		{"nothing there", nft.Tables{nft.IP: services(1), nft.IP6: services(1)}, legacy.Part{}, []string{"family ip", "family ip6"}},
+		{"the other family", nft.Tables{nft.IP: services(1), nft.IP6: services(1)}, iptables, []string{"family ip6"}},
+		{"begun", nft.Tables{nft.IP: services(1)}, empty, []string{"family ip"}},
+		{"iptables", nft.Tables{nft.IP: services(1)}, iptables, nil},
+		{"nftables", nft.Tables{nft.IP: services(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips", Elements: 1}}}, nil},
+		{"nftables, begun", nft.Tables{nft.IP: services(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips"}}}, []string{"family ip"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := unserved(tt.ours, &legacy.Inventory{Parts: []legacy.Part{tt.part}})
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWaitUntilGone(t *testing.T) { synctest.Test(t, waitUntilGone) }
+
+func waitUntilGone(t *testing.T) {
+	lists := [][]legacy.Process{{{PID: 1, Command: "a"}}, {{PID: 1, Command: "a"}}, nil}
+	calls, reports := 0, 0
+	list := func(string) ([]legacy.Process, error) { calls++; return lists[min(calls, len(lists))-1], nil }
+	if err := WaitUntilGone(t.Context(), "", list, func([]legacy.Process) { reports++ }); err != nil || reports != 1 {
+		t.Errorf("%d reports, %v", reports, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	forever := func(string) ([]legacy.Process, error) { return lists[0], nil }
+	err := WaitUntilGone(ctx, "", forever, func([]legacy.Process) {})
+	if want := "process 1 (a) is still running: context deadline exceeded"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	broken := func(string) ([]legacy.Process, error) { return nil, os.ErrNotExist }
+	if err := WaitUntilGone(t.Context(), "", broken, nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+}

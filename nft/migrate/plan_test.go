@@ -1,0 +1,152 @@
+package migrate
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// inventory has something of every kind.
+func inventory() legacy.Inventory {
+	jump := legacy.Jump{Chain: "FORWARD", Rule: 2, Target: "KUBE-FORWARD", Comment: "kubernetes forwarding rules"}
+	return legacy.Inventory{
+		Processes: []legacy.Process{{PID: 42, Command: "kube-proxy --config=/var/lib/kube-proxy/config.conf"}},
+		Parts: []legacy.Part{
+			{Backend: legacy.Xtables, Family: "ip", Table: "filter", Chains: []string{"KUBE-FORWARD"}, Jumps: []legacy.Jump{jump}, Drops: []string{"FORWARD"},
+				Actions: []legacy.Action{
+					{Where: "legacy ip filter", Object: jump.String(), Means: "sends packets to kube-proxy's rules", Will: "removed"},
+					{Where: "legacy ip filter", Object: "chain KUBE-FORWARD", Means: "may reject or drop packets of Services", Will: "removed"},
+					{Where: "legacy ip filter", Object: "chain KUBE-FIREWALL", Means: "the kubelet's protection of loopback addresses", Will: "kept"},
+				}},
+			{Backend: legacy.Compat, Family: "ip6", Table: "nat", Chains: []string{"KUBE-SERVICES"},
+				Actions: []legacy.Action{{Where: "nft-compat ip6 nat", Object: "chain KUBE-SERVICES", Means: "kube-proxy's, but a foreign rule sends to it", Will: "kept without its rules"}}},
+			{Backend: legacy.Compat, Family: "ip", Table: "mangle", Foreign: 3,
+				Actions: []legacy.Action{{Where: "nft-compat ip mangle", Object: "3 rules", Means: "foreign or the kubelet's", Will: "kept"}}},
+			{Backend: legacy.IPVS, Device: "kube-ipvs0",
+				Actions: []legacy.Action{{Where: "ipvs", Object: "virtual server tcp 10.96.0.1:443", Means: "answers for a Service", Will: "kept; remove it with ipvsadm -D -t 10.96.0.1:443"}}},
+		},
+	}
+}
+
+// planText is the text of a plan for inventory.
+const planText = `Before
+    warning kube-proxy: process 42 (kube-proxy --config=/var/lib/kube-proxy/config.conf) — it writes
+            its rules again as soon as it misses them. Do: stop it on this node; its rules stay and
+            serve until they are taken over
+    blocks  kernel features: no nat
+    warning policy of FORWARD in legacy ip filter: drop — until now kube-proxy's chain KUBE-FORWARD
+            accepts packets of Services; it goes. Do: see that the network plug-in accepts pod
+            traffic (-s and -d the pod CIDR), or set the policy to ACCEPT
+
+Found
+  legacy ip filter
+    removed FORWARD rule 2 to KUBE-FORWARD ("kubernetes forwarding rules") — sends packets to
+            kube-proxy's rules
+    removed chain KUBE-FORWARD — may reject or drop packets of Services
+    kept    chain KUBE-FIREWALL — the kubelet's protection of loopback addresses
+  nft-compat ip6 nat
+    kept    chain KUBE-SERVICES — kube-proxy's, but a foreign rule sends to it; without its rules
+  nft-compat ip mangle: nothing of kube-proxy's to remove
+    kept    3 rules — foreign or the kubelet's
+  ipvs
+    kept    virtual server tcp 10.96.0.1:443 — answers for a Service; remove it with ipvsadm -D -t
+            10.96.0.1:443
+
+Steps of kube-nft migrate apply
+    1.      wait until kube-proxy has ended; stop it first
+    2.      commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove
+            kube-proxy's from nft-compat ip6 nat
+    3.      verify: read our tables back, look up every frontend in the kernel
+    4.      remove kube-proxy's from legacy ip filter, each in one atomic replacement
+    5.      remove the device and the ipsets of kube-proxy's IPVS mode
+    6.      look again: nothing of kube-proxy's may be left
+
+This node cannot be migrated: see the lines that begin with blocks.
+`
+
+func TestPlanText(t *testing.T) {
+	plan := NewPlan(inventory(), []Check{{Level: Blocks, About: "kernel features", Found: "no nat"}})
+	text := plan.Text()
+	if diff := cmp.Diff(planText, text); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for line := range strings.Lines(text) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > textWidth {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if plan.Ready {
+		t.Error("ready, although a check blocks")
+	}
+}
+
+func TestPlanOfCleanNode(t *testing.T) {
+	plan := NewPlan(legacy.Inventory{}, nil)
+	want := `Before
+    ok      kube-proxy: no process of it is to be seen
+
+Found
+            nothing of kube-proxy's, and none of the tables that it writes to
+
+Steps of kube-nft migrate apply
+    1.      commit the tables ip kube-nft and ip6 kube-nft, if they are not there already
+    2.      verify: read our tables back, look up every frontend in the kernel
+    3.      look again: nothing of kube-proxy's may be left
+`
+	if diff := cmp.Diff(want, plan.Text()); diff != "" || !plan.Ready {
+		t.Errorf("ready %v (-want +got):\n%s", plan.Ready, diff)
+	}
+}
+
+func TestPlanJSON(t *testing.T) {
+	plan := NewPlan(inventory(), nil)
+	text, err := json.Marshal(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Plan
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(plan, back); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNodePorts(t *testing.T) {
+	addr := netip.MustParseAddr
+	ports := NodePorts{
+		Local:   []netip.Addr{addr("127.0.0.1"), addr("192.0.2.1"), addr("192.0.2.2"), addr("fe80::1")},
+		Reached: []netip.Addr{addr("192.0.2.1")},
+		Setting: "primary",
+		InUse: []Use{
+			{tracker.TCP, netip.MustParseAddrPort("192.0.2.2:30080")},
+			{tracker.TCP, netip.MustParseAddrPort("192.0.2.2:30080")},
+			{tracker.TCP, netip.MustParseAddrPort("192.0.2.1:30080")},
+			{tracker.UDP, netip.MustParseAddrPort("127.0.0.1:30053")},
+		},
+	}
+	want := []Check{
+		{OK, "node ports", "will be served at 192.0.2.1", "the addresses of --nodeport-addresses primary; they stop answering, if they did, at 127.0.0.1, 192.0.2.2", ""},
+		{Warning, "node port tcp 192.0.2.2:30080", "in use by 2 connections now", "they go on; new ones will not be answered at this address", "use another address, or --nodeport-addresses primary,192.0.2.2/32"},
+		{Warning, "node port udp 127.0.0.1:30053", "in use by 1 connections now", "they go on; new ones will not be answered at this address", "use another address, or --localhost-nodeports"},
+	}
+	if diff := cmp.Diff(want, ports.Checks()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNodePortsNowhere(t *testing.T) {
+	ports := NodePorts{Setting: "10.0.0.0/8"}
+	want := []Check{{Note, "node ports", "will be served at no address", "the addresses of --nodeport-addresses 10.0.0.0/8", ""}}
+	if diff := cmp.Diff(want, ports.Checks()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
