@@ -116,10 +116,14 @@ func (g *guarded) report(t testing.TB) Report {
 	}
 }
 
-// commit is what the stranger does.
+// commit is what the stranger does, in one transaction.
 func (g *guarded) commit(t testing.TB, ops ...nft.Op) {
 	t.Helper()
-	if err := g.stranger.Commit(t.Context(), nft.Batch{Ops: ops}); err != nil {
+	generation, err := g.stranger.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.stranger.Commit(t.Context(), nft.Batch{Ops: ops, Generation: generation}); err != nil {
 		t.Fatal(err)
 	}
 }
