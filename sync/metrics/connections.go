@@ -30,11 +30,11 @@ type connectionCollector struct {
 	kernel ConnectionCounters
 }
 
-// NewConnectionCollector returns a collector of the connections of each frontend and, if
-// endpoints says so, of each endpoint at each frontend: a series for each element. The tables
-// have to count them: nft.Config.Counters and EndpointCounters.
-func NewConnectionCollector(kernel ConnectionCounters, families []tracker.Family, endpoints bool) prometheus.Collector {
-	return &connectionCollector{kernel: kernel, families: families, endpoints: endpoints}
+// CountConnections makes scrapes show the connections of each frontend and, if endpoints says
+// so, of each endpoint at each frontend: a series for each element. The tables have to count
+// them: nft.Config.Counters and EndpointCounters. It is called once, before the first scrape.
+func (m *Metrics) CountConnections(kernel ConnectionCounters, endpoints bool) {
+	m.registry.MustRegister(&connectionCollector{kernel: kernel, families: m.families, endpoints: endpoints})
 }
 
 var (

@@ -49,7 +49,9 @@ type Config struct {
 	// MinSyncPeriod is the least time between two commits; 0: none. SyncPeriod, which is
 	// positive and not less, is how often the kernel is compared with what it should hold.
 	MinSyncPeriod, SyncPeriod time.Duration
-	ConnectionCounters        bool
+	// ConnectionCounters asks to count the connections to frontends, EndpointCounters those to
+	// endpoints as well.
+	ConnectionCounters, EndpointCounters bool
 	// Takeover asks to remove what kube-proxy programmed. It is false if another proxy is
 	// to go on, that is with a ServiceProxyName.
 	Takeover bool

@@ -26,13 +26,14 @@ type KubeNFTConfiguration struct {
 	ServiceProxyName   string   `json:"serviceProxyName,omitempty"`
 	LocalhostNodePorts *bool    `json:"localhostNodePorts,omitempty"` // --localhost-nodeports
 	// MinSyncPeriod wins over nftables.minSyncPeriod, and can be 0s, for no pause at all.
-	MinSyncPeriod      *metav1.Duration `json:"minSyncPeriod,omitempty"`
-	AffinitySize       uint32           `json:"affinitySize,omitempty"`
-	ConnectionCounters bool             `json:"connectionCounters,omitempty"`
-	Takeover           string           `json:"takeover,omitempty"`
-	TableOwnership     string           `json:"tableOwnership,omitempty"`
-	LogLevel           string           `json:"logLevel,omitempty"`
-	LogFormat          string           `json:"logFormat,omitempty"`
+	MinSyncPeriod              *metav1.Duration `json:"minSyncPeriod,omitempty"`
+	AffinitySize               uint32           `json:"affinitySize,omitempty"`
+	ConnectionCounters         bool             `json:"connectionCounters,omitempty"`
+	EndpointConnectionCounters bool             `json:"endpointConnectionCounters,omitempty"`
+	Takeover                   string           `json:"takeover,omitempty"`
+	TableOwnership             string           `json:"tableOwnership,omitempty"`
+	LogLevel                   string           `json:"logLevel,omitempty"`
+	LogFormat                  string           `json:"logFormat,omitempty"`
 	// HealthzDisabled and MetricsDisabled stand for an empty address, which
 	// KubeProxyConfiguration takes for the default.
 	HealthzDisabled bool `json:"healthzDisabled,omitempty"`

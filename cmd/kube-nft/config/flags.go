@@ -81,7 +81,9 @@ func (r *Reader) AddLocalhostFlag() {
 
 // AddCountersFlag declares counters of connections.
 func (r *Reader) AddCountersFlag() {
-	r.flags.BoolVar(&r.given.counters, "connection-counters", r.given.counters, "count the connections of each Service port and endpoint in the kernel")
+	v := &r.given
+	r.flags.BoolVar(&v.counters, "connection-counters", v.counters, "count the connections to each frontend of a Service port in the kernel, for metrics")
+	r.flags.BoolVar(&v.endpointCounters, "endpoint-connection-counters", v.endpointCounters, "count those that each endpoint is chosen for as well: a series for each endpoint of each frontend")
 }
 
 // AddTakeoverFlag declares what becomes of kube-proxy's leftovers.

@@ -133,6 +133,7 @@ func (r *reading) readOwn(o *KubeNFTConfiguration) {
 	takeDuration(r, "min-sync-period", "minSyncPeriod", &r.minSyncPeriod, o.MinSyncPeriod)
 	take(r, "affinity-size", "affinitySize", &r.affinitySize, o.AffinitySize)
 	take(r, "connection-counters", "connectionCounters", &r.counters, o.ConnectionCounters)
+	take(r, "endpoint-connection-counters", "endpointConnectionCounters", &r.endpointCounters, o.EndpointConnectionCounters)
 	take(r, "takeover", "takeover", &r.takeover, o.Takeover)
 	take(r, "table-ownership", "tableOwnership", &r.tableOwnership, o.TableOwnership)
 	take(r, "log-level", "logLevel", &r.logLevel, o.LogLevel)

@@ -206,7 +206,8 @@ func (r *reading) resolveRuleset(c *Config) error {
 		return r.invalid("affinity-size", "0", "expected at least 1 client to remember")
 	}
 	c.MasqueradeAll, c.MasqueradeBit = r.masqueradeAll, uint8(r.masqueradeBit)
-	c.AffinitySize, c.ConnectionCounters = r.affinitySize, r.counters
+	c.AffinitySize = r.affinitySize
+	c.ConnectionCounters, c.EndpointCounters = r.counters || r.endpointCounters, r.endpointCounters
 	return nil
 }
 

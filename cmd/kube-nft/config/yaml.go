@@ -87,20 +87,21 @@ func (v *values) proxyConfiguration() *proxyv1alpha1.KubeProxyConfiguration {
 
 func (v *values) ownConfiguration() *KubeNFTConfiguration {
 	o := &KubeNFTConfiguration{
-		TypeMeta:           metav1.TypeMeta{APIVersion: ownVersion, Kind: ownKind},
-		Manifests:          v.manifests,
-		Master:             v.master,
-		ServiceCIDRs:       v.serviceCIDRs,
-		ServiceProxyName:   v.proxyName,
-		LocalhostNodePorts: &v.localhostPorts,
-		AffinitySize:       v.affinitySize,
-		ConnectionCounters: v.counters,
-		Takeover:           v.takeover,
-		TableOwnership:     v.tableOwnership,
-		LogLevel:           v.logLevel,
-		LogFormat:          v.logFormat,
-		HealthzDisabled:    v.healthz == "",
-		MetricsDisabled:    v.metrics == "",
+		TypeMeta:                   metav1.TypeMeta{APIVersion: ownVersion, Kind: ownKind},
+		Manifests:                  v.manifests,
+		Master:                     v.master,
+		ServiceCIDRs:               v.serviceCIDRs,
+		ServiceProxyName:           v.proxyName,
+		LocalhostNodePorts:         &v.localhostPorts,
+		AffinitySize:               v.affinitySize,
+		ConnectionCounters:         v.counters,
+		EndpointConnectionCounters: v.endpointCounters,
+		Takeover:                   v.takeover,
+		TableOwnership:             v.tableOwnership,
+		LogLevel:                   v.logLevel,
+		LogFormat:                  v.logFormat,
+		HealthzDisabled:            v.healthz == "",
+		MetricsDisabled:            v.metrics == "",
 	}
 	if v.minSyncPeriod == 0 {
 		o.MinSyncPeriod = duration(0)
