@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"io"
 
 	"go.uber.org/zap"
@@ -17,4 +18,14 @@ func (o *options) newLog(w io.Writer) *zap.Logger {
 		encoder = zapcore.NewConsoleEncoder(config)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), o.LogLevel))
+}
+
+// newDaemonLog returns such a logger that never waits for w.
+func (o *options) newDaemonLog(w io.Writer) *zap.Logger {
+	notice := func(dropped uint64) []byte {
+		var line bytes.Buffer
+		o.newLog(&line).Warn("log lines were dropped: nobody took them", zap.Uint64("lines", dropped))
+		return line.Bytes()
+	}
+	return o.newLog(newLineWriter(w, notice))
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os/signal"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
@@ -17,7 +19,9 @@ import (
 
 // run is the daemon: it ends when ctx does, and leaves the rules in place.
 func run(ctx context.Context, o *options, stderr io.Writer) error {
-	d := daemon{options: o, log: o.newLog(stderr), changed: proxysync.NewSignal()}
+	d := daemon{options: o, log: o.newDaemonLog(stderr), changed: proxysync.NewSignal()}
+	defer d.log.Sync()
+	signal.Ignore(unix.SIGPIPE) // the reader of the log may go, Services stay
 	o.notices(d.log)
 	var err error
 	var features nft.Features
