@@ -1,0 +1,104 @@
+package nft
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+// deleteTable is the message that deletes a table of somebody else.
+func deleteTable(f Family, name string) Message {
+	var w wire
+	w.buf = []byte{byte(f), unix.NFNETLINK_V0, 0, 0}
+	w.name(unix.NFTA_TABLE_NAME, name)
+	return Message{Type: messageType | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_REQUEST, Data: w.buf}
+}
+
+// TestBesideKernel deletes tables of others in the transaction that makes ours.
+func TestBesideKernel(t *testing.T) {
+	netns.New(t)
+	k := openKernel(t)
+	netns.Run(t, "add table ip first\nadd table ip6 second\nadd table ip stays\n", "nft", "-f", "-")
+	before, err := k.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := frontendBatch(1, "drop")
+	b.Beside = []Message{deleteTable(IP, "first"), deleteTable(IP6, "second")}
+	commit(t, k, b)
+	if after, err := k.Generation(t.Context()); err != nil || after != before+1 {
+		t.Errorf("generation %d after %d (%v): not one transaction", after, before, err)
+	}
+	want := "table ip stays\ntable ip kube-nft\n"
+	if got := netns.Run(t, "", "nft", "list", "tables"); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	commit(t, k, Batch{Beside: []Message{deleteTable(IP, "stays")}})
+}
+
+// TestBesideRefusedKernel has one of the messages refused: nothing is done.
+func TestBesideRefusedKernel(t *testing.T) {
+	netns.New(t)
+	k := openKernel(t)
+	netns.Run(t, "add table ip first\n", "nft", "-f", "-")
+	b := frontendBatch(1, "drop")
+	b.Beside = []Message{deleteTable(IP, "first"), deleteTable(IP, "nowhere")}
+	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
+		"commit to nf_tables: message 2 of 2 about tables of others: no such file or directory; nothing was changed")
+	if got := netns.Run(t, "", "nft", "list", "tables"); got != "table ip first\n" {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// TestLookupKernel finds every kind of element that a packet finds, and no other.
+func TestLookupKernel(t *testing.T) {
+	netns.New(t)
+	k := openKernel(t)
+	b := frontendBatch(2, "drop")
+	prefixes := &Set{Name: "prefixes", Key: []Field{FieldAddr}, Interval: true}
+	from, to := "\x0a\x00\x00\x00", "\x0a\x00\xff\xff"
+	b.Ops = append(b.Ops, Op{Verb: Add, Family: IP, Set: prefixes},
+		Op{Verb: Add, Family: IP, Set: prefixes, Elements: []KeyedElement{{Key: from + to}}})
+	commit(t, k, b)
+	for _, el := range frontends(2, "drop") {
+		if got, ok, err := k.Lookup(t.Context(), IP, &frontendSet, el.Key); err != nil || !ok || !got.Equal(el.Element) {
+			t.Errorf("got %v, %v, %v, want %v", got, ok, err, el.Element)
+		}
+	}
+	missing := frontends(3, "drop")[2].Key
+	if _, ok, err := k.Lookup(t.Context(), IP, &frontendSet, missing); err != nil || ok {
+		t.Errorf("a missing element: %v, %v", ok, err)
+	}
+	if _, ok, err := k.Lookup(t.Context(), IP, prefixes, "\x0a\x00\x01\x02"); err != nil || !ok {
+		t.Errorf("inside a range: %v, %v", ok, err)
+	}
+	if _, ok, err := k.Lookup(t.Context(), IP, prefixes, "\x0b\x00\x01\x02"); err != nil || ok {
+		t.Errorf("outside of it: %v, %v", ok, err)
+	}
+	_, _, err := k.Lookup(t.Context(), IP, prefixes, "\x0a")
+	if err == nil || !strings.HasPrefix(err.Error(), "look up an element of set ip kube-nft prefixes: invalid argument") {
+		t.Errorf("a short key: %v", err)
+	}
+}
+
+// TestRemoveKernel removes our tables and nothing else.
+func TestRemoveKernel(t *testing.T) {
+	netns.New(t)
+	k := openKernel(t)
+	commit(t, k, frontendBatch(1, "drop"))
+	netns.Run(t, "add table ip6 kube-nft-probe\nadd table inet kube-nft\nadd table ip kube-nft-other\n", "nft", "-f", "-")
+	removed, err := k.Remove(t.Context())
+	if got := strings.Join(removed, ", "); err != nil || got != "table ip kube-nft, table ip6 kube-nft-probe" {
+		t.Errorf("removed %s (%v)", got, err)
+	}
+	want := "table inet kube-nft\ntable ip kube-nft-other\n"
+	if got := netns.Run(t, "", "nft", "list", "tables"); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if removed, err := k.Remove(t.Context()); err != nil || len(removed) != 0 {
+		t.Errorf("removed %v again (%v)", removed, err)
+	}
+}
