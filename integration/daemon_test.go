@@ -57,7 +57,7 @@ func stop(t testing.TB, p *netns.Process) {
 // webObjects returns, in YAML, a Service of the namespace shop with port 80 and endpoints at
 // port 8080, all of the family of the cluster IP. The lines of extra belong to its spec.
 func webObjects(name string, clusterIP netip.Addr, endpoints []netip.Addr, extra ...string) string {
-	return webService(name, clusterIP, extra...) + "---\n" + webSlice(name+"-1", name, endpoints)
+	return webService(name, clusterIP, extra...) + "---\n" + webSlice(name+"-1", name, familyName(clusterIP), endpoints)
 }
 
 func webService(name string, clusterIP netip.Addr, extra ...string) string {
@@ -81,24 +81,19 @@ func specLines(lines []string) string {
 	return b.String()
 }
 
-// webSlice returns an EndpointSlice of a Service in YAML; without endpoints it is of IPv4.
-func webSlice(name, service string, endpoints []netip.Addr) string {
-	family := "IPv4"
-	var b strings.Builder
-	for _, addr := range endpoints {
-		family = familyName(addr)
-		fmt.Fprintf(&b, "\n- {addresses: [\"%s\"]}", addr)
-	}
-	if len(endpoints) == 0 {
-		b.WriteString(" []")
+// webSlice returns an EndpointSlice of a Service in YAML.
+func webSlice(name, service, family string, endpoints []netip.Addr) string {
+	list := make([]string, len(endpoints))
+	for i, addr := range endpoints {
+		list[i] = fmt.Sprintf("{addresses: [%q]}", addr)
 	}
 	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {namespace: shop, name: %s, labels: {kubernetes.io/service-name: %s}}
 addressType: %s
 ports: [{name: http, protocol: TCP, port: 8080}]
-endpoints:%s
-`, name, service, family, b.String())
+endpoints: [%s]
+`, name, service, family, strings.Join(list, ", "))
 }
 
 // familyName returns the family of an address as the Kubernetes API spells it.

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"testing"
@@ -119,20 +120,45 @@ func (l *noticeListener) next(t testing.TB, enough func(notice) bool) []notice {
 	}
 }
 
+// told reports whether a notice that enough is true for has come, without waiting for it.
+func (l *noticeListener) told(t testing.TB, enough func(notice) bool) bool {
+	t.Helper()
+	found := false
+	buf := make([]byte, 64<<10)
+	l.receive(t, buf, func(n int) {
+		for data := buf[:n]; len(data) >= unix.NLMSG_HDRLEN; {
+			length := int(binary.NativeEndian.Uint32(data))
+			found = found || enough(notice{data: data[unix.NLMSG_HDRLEN+nfgenmsgLen : length]})
+			data = data[min(len(data), (length+3)&^3):]
+		}
+	})
+	return found
+}
+
 // drain forgets what has been told so far.
 func (l *noticeListener) drain(t testing.TB) {
+	t.Helper()
+	l.receive(t, make([]byte, 1), func(int) {}) // a datagram is cut to it
+}
+
+// receive reads every datagram that is there and calls each with its length.
+func (l *noticeListener) receive(t testing.TB, buf []byte, each func(n int)) {
 	t.Helper()
 	raw, err := l.conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	buf := make([]byte, 1) // a datagram is cut to it
-	raw.Read(func(fd uintptr) bool {
+	controlErr := raw.Control(func(fd uintptr) {
 		for err == nil {
-			_, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+			var n int
+			if n, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT); err == nil {
+				each(n)
+			}
 		}
-		return true
 	})
+	if controlErr != nil {
+		t.Fatal(controlErr)
+	}
 	if !errors.Is(err, unix.EAGAIN) {
 		t.Fatal(err)
 	}
