@@ -47,7 +47,7 @@ func steps(inv *legacy.Inventory) (list []string) {
 	add("verify: read our tables back, look up every frontend in the kernel")
 	for _, table := range legacyTables {
 		if parts := dirtyTables(inv, table); len(parts) > 0 {
-			add("remove kube-proxy's from %s, each in one atomic replacement", strings.Join(parts, ", "))
+			add("remove kube-proxy's from %s, each by one atomic replacement", strings.Join(parts, ", "))
 		}
 	}
 	if len(dirty(inv, legacy.IPVS)) > 0 {

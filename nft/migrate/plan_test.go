@@ -64,7 +64,7 @@ Steps of kube-nft migrate apply
     2.      commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove
             kube-proxy's from nft-compat ip6 nat
     3.      verify: read our tables back, look up every frontend in the kernel
-    4.      remove kube-proxy's from legacy ip filter, each in one atomic replacement
+    4.      remove kube-proxy's from legacy ip filter, each by one atomic replacement
     5.      remove the device and the ipsets of kube-proxy's IPVS mode
     6.      look again: nothing of kube-proxy's may be left
 
@@ -148,5 +148,13 @@ func TestNodePortsNowhere(t *testing.T) {
 	want := []Check{{Note, "node ports", "will be served at no address", "the addresses of --nodeport-addresses 10.0.0.0/8", ""}}
 	if diff := cmp.Diff(want, ports.Checks()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestExceptions(t *testing.T) {
+	inv := legacy.Inventory{Parts: []legacy.Part{{Emptied: []string{"KUBE-SERVICES"}, Blocked: []legacy.Jump{{}, {}}}, {}}}
+	want := " but chains that 2 foreign rules send to, 1 of them empty; migrate plan lists them"
+	if got := exceptions(&inv); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -190,5 +190,19 @@ func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
 	if len(left) > 0 {
 		return "", fmt.Errorf("in %s: %w", strings.Join(left, ", "), errLeft)
 	}
-	return "nothing of kube-proxy's is left", nil
+	return "nothing of kube-proxy's is left" + exceptions(&inventory), nil
+}
+
+// exceptions names what had to stay because rules of others send there.
+func exceptions(inv *legacy.Inventory) string {
+	empty, borrowed := 0, 0
+	for i := range inv.Parts {
+		p := &inv.Parts[i]
+		empty += len(p.Emptied)
+		borrowed += len(p.Blocked)
+	}
+	if borrowed == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" but chains that %d foreign rules send to, %d of them empty; migrate plan lists them", borrowed, empty)
 }
