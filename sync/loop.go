@@ -179,7 +179,8 @@ func (l *Loop) SetAddresses(addrs []netip.Addr) {
 }
 
 // Run syncs until ctx ends; then it returns nil at once and leaves the rules in place. Start
-// it when all sources have synced: its first sync is unconditional.
+// it when all sources have synced: its first sync is unconditional. It returns an error only
+// if the kernel's socket is broken.
 func (l *Loop) Run(ctx context.Context) error {
 	l.Wake()
 	retry := time.NewTimer(0)
@@ -194,6 +195,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		l.takeAddresses()
 		err := l.sync(ctx)
+		if isBroken(err) {
+			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
+		}
 		if err != nil && ctx.Err() == nil {
 			retry.Reset(l.failed(err))
 		}
@@ -226,6 +230,11 @@ func (l *Loop) due(ctx context.Context, retry <-chan time.Time) bool {
 		l.addresses <- addrs
 	}
 	return true
+}
+
+// isBroken reports whether the socket is: somebody closed it, and it does not come back.
+func isBroken(err error) bool {
+	return errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK)
 }
 
 func (l *Loop) takeAddresses() {

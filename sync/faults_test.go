@@ -1,0 +1,241 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A faulty kernel is a real one whose answers are replaced by errors, as long as there are
+// any; after those of late the kernel has done what it was asked for.
+type faulty struct {
+	*nft.Kernel
+	read, early, late []error
+	commits           int // that the kernel was asked for
+}
+
+func next(errs *[]error) (err error) {
+	if len(*errs) > 0 {
+		err, *errs = (*errs)[0], (*errs)[1:]
+	}
+	return err
+}
+
+func (k *faulty) Read(ctx context.Context) (nft.Tables, uint32, error) {
+	if err := next(&k.read); err != nil {
+		return nil, 0, err
+	}
+	return k.Kernel.Read(ctx)
+}
+
+func (k *faulty) Commit(ctx context.Context, batch nft.Batch) error {
+	if err := next(&k.early); err != nil {
+		return err
+	}
+	k.commits++
+	if err := k.Kernel.Commit(ctx, batch); err != nil {
+		return err
+	}
+	return next(&k.late)
+}
+
+// TestFaults lets the socket fail before and after the first commit: in the end everything is
+// programmed, with no more commits than it takes.
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		kernel  faulty
+		commits int
+	}{
+		{"EINTR while reading", faulty{read: []error{unix.EINTR, unix.EINTR}}, 1},
+		{"ENOBUFS while reading", faulty{read: []error{unix.ENOBUFS}}, 1},
+		{"EINTR", faulty{early: []error{&nft.BatchError{Err: unix.EINTR}}}, 1},
+		{"ERESTART", faulty{early: []error{&nft.BatchError{Err: unix.ERESTART}, &nft.BatchError{Err: unix.ERESTART}}}, 1},
+		{"EMSGSIZE", faulty{early: []error{&nft.BatchError{Err: unix.EMSGSIZE}}}, 1},
+		{"ENOMEM", faulty{early: []error{&nft.OpError{Err: unix.ENOMEM}, &nft.BatchError{Err: unix.ENOMEM}}}, 1},
+		{"EPERM", faulty{early: []error{&nft.OpError{Err: unix.EPERM}}}, 1},
+		{"answer lost, batch lost", faulty{early: []error{nft.ErrUnknownOutcome}}, 1},
+		{"answer lost, batch done", faulty{late: []error{nft.ErrUnknownOutcome}}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			netns.New(t)
+			k := tt.kernel
+			k.Kernel = openKernel(t)
+			g := guardWith(t, &k, k.Kernel, manyServices(10, 2))
+			g.check(t)
+			if k.commits != tt.commits {
+				t.Errorf("%d commits, want %d", k.commits, tt.commits)
+			}
+		})
+	}
+}
+
+// TestFaultsLater is the same for a change, and what was programmed stays in force.
+func TestFaultsLater(t *testing.T) {
+	for _, fault := range []error{unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.EMSGSIZE, unix.EPERM} {
+		t.Run(fault.Error(), func(t *testing.T) {
+			netns.New(t)
+			k := &faulty{Kernel: openKernel(t)}
+			g := guardWith(t, k, k.Kernel, manyServices(10, 2))
+			before, _, err := g.reader.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			failed := make(chan nft.Batch, 1)
+			k.early = []error{&nft.BatchError{Err: fault}}
+			g.loop.options.Failed = func(error) {
+				now, _, err := g.stranger.Read(context.Background())
+				if err != nil {
+					t.Error(err)
+				}
+				failed <- nft.Diff(now, before)
+			}
+			port := portWith("web", 1, 1)
+			port.ClusterIP = netip.MustParseAddr("10.96.200.1")
+			g.feed.set(port)
+			g.loop.Wake()
+			if batch := <-failed; !batch.Empty() {
+				t.Errorf("%d operations away from what was programmed", len(batch.Ops))
+			}
+			g.report(t)
+			g.check(t)
+		})
+	}
+}
+
+// TestFaultsAreReported holds what an administrator reads.
+func TestFaultsAreReported(t *testing.T) {
+	for text, fault := range map[string]error{
+		"commit to nf_tables: message too long (a batch of 7 bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user namespace); nothing was changed": &nft.BatchError{Bytes: 7, Err: unix.EMSGSIZE},
+		"commit to nf_tables: cannot allocate memory; nothing was changed":                                                                                                 &nft.BatchError{Err: unix.ENOMEM},
+		"table ip kube-nft: add table ip kube-nft (base chains): operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed": &nft.OpError{
+			Table: "ip kube-nft", Op: "add table ip kube-nft", Err: unix.EPERM},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			core, logs := observer.New(zap.WarnLevel)
+			k := &table{answers: []error{fault}}
+			loop := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core)})
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			if err := loop.Run(ctx); err != nil {
+				t.Error(err)
+			}
+			if len(logs.All()) != 1 || logs.All()[0].Message != "sync failed" || logs.All()[0].ContextMap()["error"] != text {
+				t.Errorf("logged %v, want one failure: %s", logs.All(), text)
+			}
+		})
+	}
+}
+
+// TestBrokenSocket ends the loop: whoever supervises the process starts it again, and finds
+// the rules in force.
+func TestBrokenSocket(t *testing.T) {
+	for _, fault := range []error{unix.EBADF, unix.ENOTSOCK} {
+		k := &table{always: fmt.Errorf("enlarge the send buffer: %w", fault)}
+		loop := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop()})
+		err := loop.Run(t.Context())
+		want := "nf_tables cannot be reached any more: enlarge the send buffer: " + fault.Error() + "; the rules stay in force, start kube-nft again"
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+// TestOtherSchema starts over tables of another version of kube-nft: they are replaced in one
+// transaction, and clients stay with their endpoints.
+func TestOtherSchema(t *testing.T) {
+	netns.New(t)
+	k := openKernel(t)
+	old := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
+	services := manyServices(10, 2)
+	old.Apply(services)
+	tables := old.Want()
+	for _, table := range tables {
+		table.Comment = "Kubernetes Services, written by kube-nft (schema 0)"
+	}
+	batch := nft.Diff(nft.Tables{}, tables)
+	client, life := "\xc0\x00\x02\x01", &nft.Life{Timeout: time.Hour, Expires: 30 * time.Minute}
+	affinity := affinityMap(t, tables[nft.IP])
+	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: affinity, Elements: []nft.KeyedElement{
+		{Key: client, Element: nft.Element{Data: string([]byte{10, 128, 0, 1}), Life: life}}}})
+	if err := k.Commit(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	before, err := k.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := guardWith(t, k, k, services)
+	g.check(t)
+	after, err := g.reader.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after != before+1 {
+		t.Errorf("%d transactions, want one", after-before)
+	}
+	entries, err := g.reader.Elements(t.Context(), nft.IP, affinity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := entries[client]
+	if len(entries) != 1 || entry.Data != string([]byte{10, 128, 0, 1}) || entry.Life == nil ||
+		entry.Life.Timeout != time.Hour || entry.Life.Expires > 30*time.Minute || entry.Life.Expires < 29*time.Minute {
+		t.Errorf("entries %+v, want the client with its endpoint for the rest of its time", entries)
+	}
+}
+
+// affinityMap returns the map of clients of the first Service, which has affinity.
+func affinityMap(t *testing.T, table *nft.Table) *nft.Set {
+	t.Helper()
+	for name, held := range table.Sets {
+		if held.Set.Dynamic && strings.HasPrefix(name, "affinity-") {
+			return held.Set
+		}
+	}
+	t.Fatal("no Service has affinity")
+	return nil
+}
+
+// TestRestartWritesNothing starts a second loop over what the first has left.
+func TestRestartWritesNothing(t *testing.T) {
+	netns.New(t)
+	k := &faulty{Kernel: openKernel(t)}
+	services := manyServices(50, 3)
+	guardWith(t, k, k.Kernel, services)
+	again := &faulty{Kernel: openKernel(t)}
+	g := guardWith(t, again, again.Kernel, services)
+	if again.commits != 0 || g.first.Operations != 0 {
+		t.Errorf("%d commits of %d operations", again.commits, g.first.Operations)
+	}
+}
+
+var errOdd = errors.New("odd")
+
+func TestIsRefusal(t *testing.T) {
+	for err, want := range map[error]bool{
+		errOdd:                            false,
+		&nft.BatchError{Err: unix.EINVAL}: false,
+		&nft.OpError{Err: unix.EINVAL}:    true,
+		&nft.OpError{Err: unix.EEXIST}:    true,
+		&nft.OpError{Err: errOdd}:         true, // it could not be encoded
+		&nft.OpError{Err: unix.ENOMEM}:    false,
+		&nft.OpError{Err: unix.EPERM}:     false,
+	} {
+		if got := isRefusal(err); got != want {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}
