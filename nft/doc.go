@@ -10,7 +10,8 @@
 //
 // A frontend is a place where a Service port can be reached: an address, protocol and port,
 // or the protocol and port of a node port. The map services leads from a frontend to its
-// policy, a chain named after what it does and after the lengths of the endpoint lists:
+// policy, a chain named after what it does and after the capacity of its endpoint lists, which
+// is their length or a little more (1, 4, 8, 12, ..., 32, 40, 48, 56, 64, 80, ...):
 //
 //	cluster-N                cluster IP, N endpoints: masquerade clients that are no pods
 //	cluster-local-M          the same with internal traffic policy Local, M endpoints here
@@ -23,7 +24,12 @@
 //
 // Frontends of equal policy share one chain, which comes with the first of them and goes
 // with the last. A policy ends in a pick chain: pick-N looks up the frontend and a random
-// number below N in the map endpoints, and translates the destination to what it finds.
+// number below N in the map endpoints, and translates the destination to what it finds. If
+// that is nothing, for the list is shorter, it draws again: each endpoint is equally likely,
+// and a list that grows from 9 to 10 is a plain element more. With one
+// chain for each length, every such change was one of the verdict, for which the kernel walks
+// all of the map services (4 ms at 30,000 Services, against 10 us for a plain element), and a
+// rolling restart of 1,000 endpoints made and removed chains all the time (60 ms for each).
 //
 // # Packet path
 //

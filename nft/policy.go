@@ -2,56 +2,13 @@ package nft
 
 import "strconv"
 
-// An endpointList is one of the maps that lists of endpoints are in.
-type endpointList struct {
-	Map  string
-	Key  []Part // what a list is found by; the random index follows
-	pick string // how the choosing chains are called, before the length
-}
-
-var (
-	atAddress         = []Part{Destination, Protocol, Port}
-	atNodePort        = []Part{Protocol, Port}
-	clusterList       = endpointList{endpointsMap, atAddress, "pick-"}
-	localList         = endpointList{localEndpointsMap, atAddress, "pick-local-"}
-	nodePortList      = endpointList{nodePortEndpointsMap, atNodePort, "pick-node-port-"}
-	nodePortLocalList = endpointList{nodePortLocalEndpointMap, atNodePort, "pick-node-port-local-"}
-)
-
-func listOf(nodePort, local bool) *endpointList {
-	switch {
-	case nodePort && local:
-		return &nodePortLocalList
-	case nodePort:
-		return &nodePortList
-	case local:
-		return &localList
-	}
-	return &clusterList
-}
-
-// pickName is the name of the chain that chooses among n endpoints of the list.
-func (l *endpointList) pickName(n int) string { return l.pick + strconv.Itoa(n) }
-
-// pickChain chooses among n endpoints, each equally likely. A commit can fall between two
-// lookups of one packet: it came here for n endpoints and finds fewer, because the list has
-// just shrunk. Then the first one, which any list has, takes it; and if there is no list any
-// more, the packet must not go on untranslated.
-func (l *endpointList) pickChain(n int) *Chain {
-	choose := Rule{DNATFrom{Key: append(l.Key[:len(l.Key):len(l.Key)], RandomIndex(uint32(n))), Map: l.Map}}
-	if n == 1 {
-		return &Chain{Name: l.pickName(n), Rules: []Rule{choose, {Drop{}}}}
-	}
-	return &Chain{Name: l.pickName(n), Rules: []Rule{choose, {Goto{l.pickName(1)}}}}
-}
-
 // A policy says what happens to a new connection to a frontend. Frontends of equal policy
 // share its chains, whichever Services they belong to.
 type policy struct {
 	kind     policyKind
 	nodePort bool // the frontend is a node port
 	guarded  bool // only the sources in allowedSourcesSet may connect
-	// cluster and local are the lengths of the two lists of endpoints.
+	// cluster and local are the capacities of the two lists of endpoints.
 	cluster, local int
 	// sticky is the name of the Service port's affinity objects; empty without affinity.
 	sticky string
@@ -200,9 +157,9 @@ func (p policy) choose(local bool) string {
 		return stickName(p.nodePort, local, p.sticky)
 	}
 	if local {
-		return list.pickName(p.local)
+		return pick{list, p.local}.name()
 	}
-	return list.pickName(p.cluster)
+	return pick{list, p.cluster}.name()
 }
 
 // stickName names the chain that sends a client to the endpoint it is remembered with.
@@ -243,10 +200,4 @@ func (p policy) picks() []pick {
 		return []pick{cluster}
 	}
 	return nil
-}
-
-// A pick names the choosing chain for n endpoints of a list.
-type pick struct {
-	list *endpointList
-	n    int
 }

@@ -69,8 +69,8 @@ func newFamily(config *Config, f Family) *family {
 }
 
 func (r *family) acquirePicks(list *endpointList, n int) {
-	for length := range n {
-		r.acquirePick(pick{list, length + 1})
+	for c := 1; c <= n; c = capacity(c + 1) {
+		r.acquirePick(pick{list, c})
 	}
 }
 
@@ -278,16 +278,30 @@ func (r *family) release(p policy) {
 }
 
 func (r *family) acquirePick(p pick) {
-	name := p.list.pickName(p.n)
-	if use, ok := r.chains[name]; ok {
+	if use, ok := r.chains[p.name()]; ok {
 		use.users++
 		return
 	}
-	r.chains[name] = &chainUse{users: 1}
-	r.putChain(p.list.pickChain(p.n))
+	r.chains[p.name()] = &chainUse{users: 1}
+	for _, next := range p.next() {
+		r.acquirePick(next)
+	}
+	for _, chain := range p.chains() {
+		r.putChain(chain)
+	}
 }
 
-func (r *family) releasePick(p pick) { r.giveUp(p.list.pickName(p.n)) }
+func (r *family) releasePick(p pick) {
+	if !r.giveUp(p.name()) {
+		return
+	}
+	for _, chain := range p.chains()[1:] {
+		r.removeChain(chain.Name)
+	}
+	for _, next := range p.next() {
+		r.releasePick(next)
+	}
+}
 
 // giveUp takes away one user of a chain and reports whether it was the last, with which
 // the chain goes.

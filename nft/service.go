@@ -49,7 +49,7 @@ func (c claim) serve() service {
 	if s.policy.guarded {
 		s.sources = p.Sources
 	}
-	s.policy.cluster, s.policy.local = len(s.cluster), len(s.local)
+	s.policy.cluster, s.policy.local = capacity(len(s.cluster)), capacity(len(s.local))
 	if s.policy.kind != refused && c.port.affinity.name != "" {
 		s.policy.sticky = c.port.affinity.name
 		s.record = recordName(s.policy.sticky)

@@ -48,12 +48,12 @@ type Config struct {
 	Counters, EndpointCounters bool
 }
 
-// usualLengths and usualLocalLengths are the lengths of endpoint lists for which the
+// usualLengths and usualLocalLengths are the lengths of endpoint lists up to which the
 // choosing chains exist from the start. Making such a chain later costs the kernel a walk
 // over the whole map (measured: 8 ms at 100,000 elements).
 const (
 	usualLengths      = 32
-	usualLocalLengths = 8
+	usualLocalLengths = 16
 )
 
 // fixedSetDefinitions are the sets and maps that exist whatever the cluster holds.

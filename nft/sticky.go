@@ -74,7 +74,7 @@ func (a *affinity) declare(port *portState) {
 	for _, nodePort := range port.kinds() {
 		for _, local := range []bool{false, true} {
 			if n := port.length(local); n > 0 {
-				next := pick{listOf(nodePort, local), n}
+				next := pick{listOf(nodePort, local), capacity(n)}
 				a.picks = append(a.picks, next)
 				a.chains = append(a.chains, a.stickChain(nodePort, local, next))
 			}
@@ -102,7 +102,7 @@ func (a *affinity) stickChain(nodePort, local bool, next pick) *Chain {
 				DNATFrom{Key: []Part{Source}, Map: affinityName(a.name, local, g.port), ToPort: g.port}})
 		}
 	}
-	chain.Rules = append(chain.Rules, Rule{Goto{next.list.pickName(next.n)}})
+	chain.Rules = append(chain.Rules, Rule{Goto{next.name()}})
 	return chain
 }
 
