@@ -239,6 +239,15 @@ func (tr *traffic) stickyComplaint(client netip.Addr, host int, states []movingS
 	return ""
 }
 
+// forget lets clients of the sticky Service go anywhere whose endpoint may have left it.
+func (tr *traffic) forget(states ...movingState) {
+	for client, host := range tr.stuck {
+		if !stays("sticky", host, states) {
+			delete(tr.stuck, client)
+		}
+	}
+}
+
 // stays reports whether a slice has an endpoint of a Service in all states. One that moves
 // to another slice may be gone for a moment, since slices are taken up one by one.
 func stays(service string, host int, states []movingState) bool {
@@ -282,6 +291,7 @@ func TestTrafficUnderChange(t *testing.T) {
 				tr.burst(t, state, next)
 			}
 		}
+		tr.forget(state, next)
 		state = next
 		tr.burst(t, state)
 		flushTracked(t)
