@@ -1,0 +1,222 @@
+package nft
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+// joined returns a monitor that listens to all but k.
+func joined(t testing.TB, k *Kernel) *Monitor {
+	t.Helper()
+	m, err := NewMonitor(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := m.Join(); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func nextChange(t testing.TB, m *Monitor) *ForeignChange {
+	t.Helper()
+	change, err := m.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return change
+}
+
+func TestMonitorHearsOthersAlone(t *testing.T) {
+	netns.New(t)
+	k, other := openKernel(t), openKernel(t)
+	m := joined(t, k)
+	commit(t, k, frontendBatch(100, "drop"))
+	netns.Run(t, "table ip other { set s { type ipv4_addr; elements = { 192.0.2.1 }; }; }", "nft", "-f", "-")
+	commit(t, other, Batch{Ops: []Op{{Verb: Add, Family: IP, Chain: &Chain{Name: "foreign"}}}})
+	generation, err := k.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := nextChange(t, m)
+	if len(change.events) != 1 || change.events[0].typ != unix.NFT_MSG_NEWCHAIN || change.Generation != generation {
+		t.Errorf("heard %d events of generation %d, want the new chain of generation %d", len(change.events), change.Generation, generation)
+	}
+	if change.PID == 0 || change.Program == "" || change.Lost {
+		t.Errorf("done by %q (pid %d), lost: %v", change.Program, change.PID, change.Lost)
+	}
+	netns.Run(t, "", "nft", "flush", "ruleset")
+	if change = nextChange(t, m); change.Program != "nft" {
+		t.Errorf("done by %q, want nft", change.Program)
+	}
+}
+
+func TestMonitorLeaves(t *testing.T) {
+	netns.New(t)
+	k, other := openKernel(t), openKernel(t)
+	m := joined(t, k)
+	commit(t, k, frontendBatch(1, "drop"))
+	if err := m.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, other, Batch{Ops: []Op{{Verb: Add, Family: IP, Chain: &Chain{Name: "unheard"}}}})
+	if err := m.Join(); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, other, Batch{Ops: []Op{{Verb: Add, Family: IP, Chain: &Chain{Name: "heard"}}}})
+	_, chain := decodeChain(nextChange(t, m).events[0].attrs)
+	if chain.Name != "heard" {
+		t.Errorf("heard of chain %s", chain.Name)
+	}
+}
+
+// TestMonitorOverrun commits more than a receive buffer holds while nobody receives.
+func TestMonitorOverrun(t *testing.T) {
+	netns.New(t)
+	k, other := openKernel(t), openKernel(t)
+	m := joined(t, k)
+	elements := frontendBatch(20000, "drop")
+	commit(t, k, elements)
+	last := elements.Ops[len(elements.Ops)-1]
+	for range 20 {
+		gone := last
+		gone.Verb = Delete
+		commit(t, other, Batch{Ops: []Op{gone, last}})
+	}
+	for range 100 {
+		if nextChange(t, m).Lost {
+			return
+		}
+	}
+	t.Error("800,000 notifications, and none was lost")
+}
+
+func TestMonitorClosed(t *testing.T) {
+	netns.New(t)
+	m, err := NewMonitor(openKernel(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := m.Next()
+		ended <- err
+	}()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("Next goes on after Close")
+	}
+}
+
+func TestAudit(t *testing.T) {
+	netns.New(t)
+	k := openKernel(t)
+	r := NewRuleset(testConfig())
+	r.Apply(cluster(10, 2))
+	commit(t, k, Diff(Tables{}, r.Want()))
+	want := r.Want()[IP]
+	for _, tt := range []struct {
+		difference string
+		damage     []Op
+	}{
+		{"", nil},
+		{"table ip kube-nft: set endpoints has 19 elements instead of 20", []Op{
+			{Verb: Delete, Set: want.Sets[endpointsMap].Set, Elements: anyElements(want.Sets[endpointsMap], 1)}}},
+		{"table ip kube-nft: set cluster-ips has 8 elements instead of 10", []Op{
+			{Verb: Delete, Set: want.Sets[clusterIPsSet].Set, Elements: anyElements(want.Sets[clusterIPsSet], 2)}}},
+		{"table ip kube-nft has 15 sets instead of 14", []Op{{Verb: Add, Set: &Set{Name: "foreign", Key: []Field{FieldAddr}}}}},
+		{"table ip kube-nft: no chain nat-input", []Op{
+			{Verb: Add, Chain: &Chain{Name: "foreign"}},
+			{Verb: Flush, Chain: want.Chains[inputChain]}, {Verb: Delete, Chain: want.Chains[inputChain]}}},
+		{"table ip kube-nft: no set hairpin of the right kind", []Op{
+			{Verb: Flush, Chain: want.Chains[postroutingChain]}, {Verb: Delete, Set: want.Sets[hairpinSet].Set},
+			{Verb: Add, Set: &Set{Name: hairpinSet, Key: []Field{FieldAddr}}}}},
+		{"table ip kube-nft does not exist", []Op{{Verb: Delete, Table: want}}},
+	} {
+		b := Batch{Ops: tt.damage}
+		for i := range b.Ops {
+			b.Ops[i].Family = IP
+		}
+		commit(t, k, b)
+		difference, err := k.Audit(t.Context(), r.Want())
+		if err != nil || difference != tt.difference {
+			t.Errorf("got %q, %v; want %q", difference, err, tt.difference)
+		}
+		have, _, err := k.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		commit(t, k, Diff(have, r.Want()))
+	}
+}
+
+func anyElements(held *Elements, n int) (list []KeyedElement) {
+	for key, element := range held.Map {
+		if len(list) < n {
+			list = append(list, KeyedElement{Key: key, Element: element})
+		}
+	}
+	return list
+}
+
+// FuzzForeignChange feeds hostile notifications to a monitor and a ruleset: whatever they say,
+// our tables are never taken out of the kernel because of them.
+func FuzzForeignChange(f *testing.F) {
+	r := NewRuleset(testConfig())
+	r.Apply(cluster(3, 2))
+	batch := Diff(Tables{}, r.Want())
+	seed, err := encodeBatch(&batch, scope{table: TableName}, 1)
+	if err != nil {
+		f.Fatal(err)
+	}
+	generation := []byte{28, 0, 0, 0, 15, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 1, 0, 0, 0, 0, 9}
+	seen := make(map[byte]int)
+	for _, ref := range seed.refs {
+		kind := seed.buf[ref.offset+4]
+		if seen[kind]++; seen[kind] > 5 {
+			continue
+		}
+		message := messageAt(seed.buf, ref.offset)
+		f.Add(message, generation)
+		deletion := append([]byte(nil), message...)
+		deletion[4]++ // what takes away is numbered after what makes, or after what gets
+		f.Add(deletion, generation)
+		deletion[4]++
+		f.Add(deletion, generation)
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		r := NewRuleset(testConfig())
+		r.Apply(cluster(3, 2))
+		r.Committed()
+		var m Monitor
+		for _, b := range [][]byte{first, second, generation} {
+			change := m.take(b)
+			if change == nil {
+				continue
+			}
+			damaged, known := r.Note(change)
+			if !known {
+				return
+			}
+			repair := Diff(r.Pending())
+			if (damaged == 0) != repair.Empty() {
+				t.Errorf("%d objects are damaged, %d operations repair them", damaged, len(repair.Ops))
+			}
+			for _, op := range repair.Ops {
+				if op.Table != nil && op.Verb != Add {
+					t.Errorf("the repair would %s", op.Text())
+				}
+			}
+		}
+	})
+}
