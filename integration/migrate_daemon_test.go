@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,10 +71,58 @@ func (m *migration) restartBeside(t *testing.T, daemon *netns.Process) {
 	}
 }
 
+// TestMigrateBesideDaemonKernel applies and rolls back while a daemon runs that is told not
+// to take over: apply leaves the tables to it, rollback waits for its end.
+func TestMigrateBesideDaemonKernel(t *testing.T) {
+	m := newMigration(t, buildProxy(t), oldStates[1], shapesOf(60))
+	before := m.state.save(t)
+	daemon := m.startDaemon(t, "--takeover=never")
+	awaitText(t, daemon, `"committed"`)
+	if diff := cmp.Diff(before, m.state.save(t)); diff != "" {
+		t.Errorf("with --takeover=never (-before +after):\n%s", diff)
+	}
+	if journal := m.apply(t); !strings.Contains(journal, "commit: done: left to the running daemon, kube-nft, pid") {
+		t.Errorf("journal:\n%s", journal)
+	}
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s", left)
+	}
+	for _, command := range [][]string{{"migrate", "rollback", "--timeout", "10ms"}, {"cleanup", "--timeout", "10ms"}} {
+		refused := netns.Start(t, append([]string{m.binary}, command...)...)
+		<-refused.Exited()
+		if refused.ExitCode() != 1 || !strings.Contains(refused.Stderr(), "nothing was removed; stop it on this node and run this again") {
+			t.Errorf("%v beside a daemon: exit code %d\n%s", command, refused.ExitCode(), refused.Stderr())
+		}
+	}
+	m.program(t)
+	daemon.Signal(syscall.SIGTERM)
+	<-daemon.Exited()
+	m.migrate(t, "rollback", "--wait")
+	m.load.await(t, 50)
+	m.load.check(t)
+}
+
+// TestMigrateBlindKernel starts a daemon that may not use raw sockets where there is state in
+// the legacy tables: it serves, and says what it could not do.
+func TestMigrateBlindKernel(t *testing.T) {
+	m := newMigration(t, buildProxy(t), oldStates[0], shapesOf(60))
+	m.wrap = []string{"setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"}
+	daemon := m.startDaemon(t)
+	awaitMetric(t, `kube_nft_takeover{state="blind"} 1`)
+	awaitText(t, daemon, "run kube-nft migrate apply on this node with the privilege")
+	m.wrap = nil
+	m.apply(t)
+	m.load.await(t, 50)
+	m.load.check(t)
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s", left)
+	}
+}
+
 // startDaemon starts the daemon with the settings of migrate apply.
-func (m *migration) startDaemon(t *testing.T) *netns.Process {
+func (m *migration) startDaemon(t *testing.T, flags ...string) *netns.Process {
 	t.Helper()
-	argv := append([]string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:]...)
+	argv := slices.Concat(m.wrap, []string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:], flags)
 	return netns.Start(t, argv...)
 }
 

@@ -19,6 +19,7 @@ type migration struct {
 	state  oldState
 	shapes []legacytest.Shape
 	binary string
+	wrap   []string // a command to start the daemon with
 	source source
 	load   *load
 }

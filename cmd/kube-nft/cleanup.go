@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -22,8 +21,8 @@ type remover struct {
 }
 
 func newCleanup() *cobra.Command {
-	r := remover{timeout: time.Minute}
-	return &cobra.Command{
+	r := remover{}
+	c := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that kube-nft has programmed on this node",
 		Long: `cleanup deletes the tables ip kube-nft and ip6 kube-nft and says so. Connections that are
@@ -35,6 +34,8 @@ another proxy has rules in place. Stop the daemon first.`,
 			return r.run(cmd.Context())
 		},
 	}
+	c.Flags().DurationVar(&r.timeout, "timeout", time.Minute, "how long to wait for a daemon to end")
+	return c
 }
 
 func newMigrateRollback() *cobra.Command {
@@ -76,13 +77,7 @@ func (r *remover) runRollback(ctx context.Context) error {
 func (r *remover) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	err := migrate.WaitUntilGone(ctx, procRoot, legacy.Daemons, func(alive []legacy.Process) {
-		fmt.Fprintf(r.journal, "kube-nft: a kube-nft daemon runs, %s; nothing is removed before it has ended: stop it on this node\n", migrate.Describe(alive))
-	})
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("kube-nft daemon, %w; nothing was removed; stop it on this node and run this again", err)
-	}
-	if err != nil {
+	if err := r.waitForDaemon(ctx); err != nil {
 		return err
 	}
 	kernel, err := nft.Open()
@@ -95,6 +90,24 @@ func (r *remover) run(ctx context.Context) error {
 	}
 	rollback := migrate.Rollback{Kernel: kernel, Wait: r.wait, Journal: journalTo(r.journal)}
 	return rollback.Run(ctx)
+}
+
+// waitForDaemon waits until no kube-nft programs this network namespace.
+func (r *remover) waitForDaemon(ctx context.Context) error {
+	for {
+		daemon, err := runningDaemon()
+		if err != nil || daemon == nil {
+			return err
+		}
+		fmt.Fprintf(r.journal, "kube-nft: a daemon runs, %s; nothing is removed before it has ended: stop it on this node\n", daemon)
+		select {
+		case <-daemon.gone():
+			daemon.conn.Close()
+		case <-ctx.Done():
+			daemon.conn.Close()
+			return fmt.Errorf("the daemon, %s, is still running: %w; nothing was removed; stop it on this node and run this again", daemon, ctx.Err())
+		}
+	}
 }
 
 // warn says if nothing is going to serve once our tables are gone.

@@ -32,6 +32,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	o.reader.AddCountersFlag()
 	o.reader.AddSyncPeriodFlag()
 	o.reader.AddOwnershipFlag()
+	o.reader.AddTakeoverFlag()
 }
 
 // complete works out the settings.

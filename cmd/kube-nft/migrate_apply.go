@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
@@ -75,13 +76,14 @@ func (a *applier) run(ctx context.Context) (err error) {
 	if _, err := migrate.Look(ctx, legacy.Node{}); err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	daemons, err := legacy.Daemons(procRoot)
+	daemon, err := runningDaemon()
 	if err != nil {
 		return err
 	}
 	t := migrate.Takeover{Commit: a.commit, Verify: a.verify, Journal: journalTo(a.journal)}
-	if len(daemons) > 0 {
-		t.Commit, t.Verify = a.leaveToDaemon(daemons), a.present
+	if daemon != nil {
+		defer daemon.conn.Close()
+		t.Commit, t.Verify = leaveTo(daemon), a.present
 	}
 	return t.Run(ctx)
 }
@@ -93,7 +95,7 @@ func journalTo(w io.Writer) func(migrate.Entry) {
 
 // waitForProxy waits until no kube-proxy is alive to write its rules again.
 func (a *applier) waitForProxy(ctx context.Context) error {
-	err := migrate.WaitUntilGone(ctx, procRoot, legacy.Processes, func(alive []legacy.Process) {
+	err := migrate.WaitForEnd(ctx, procRoot, legacy.Processes, func(alive []legacy.Process) {
 		fmt.Fprintf(a.journal, "kube-nft: kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay\n", migrate.Describe(alive))
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -175,11 +177,23 @@ func (a *applier) verify(ctx context.Context) (string, error) {
 	return fmt.Sprintf("our tables read back as they should be, %d elements looked up", looked), err
 }
 
-// leaveToDaemon stands for a commit where the daemon makes them.
-func (a *applier) leaveToDaemon(daemons []legacy.Process) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) {
-		return "left to the daemon, " + migrate.Describe(daemons), nil
+// runningDaemon returns the daemon that programs this network namespace, or nil.
+func runningDaemon() (*holder, error) {
+	h, err := findHolder()
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look for a running kube-nft: %w", err)
+	case !trusted(&h.Ucred):
+		return nil, h.conn.Close()
 	}
+	return h, nil
+}
+
+// leaveTo stands for a commit where a daemon makes them.
+func leaveTo(daemon *holder) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) { return "left to the running daemon, " + daemon.String(), nil }
 }
 
 // errNoTables says that the daemon has not got as far as its first commit.

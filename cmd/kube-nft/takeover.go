@@ -95,7 +95,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // waitForProxy waits until no kube-proxy is alive.
 func (t *takeover) waitForProxy(ctx context.Context) error {
-	err := migrate.WaitUntilGone(ctx, procRoot, legacy.Processes, func(alive []legacy.Process) {
+	err := migrate.WaitForEnd(ctx, procRoot, legacy.Processes, func(alive []legacy.Process) {
 		t.state(migrate.Waiting)
 		t.log.Warn("kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. "+
 			"Stop it, or start kube-nft with --takeover=never", zap.String("kube_proxy", migrate.Describe(alive)))

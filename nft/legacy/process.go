@@ -24,7 +24,7 @@ type Process struct {
 // is alive if it listens where kube-proxy does. If none is to be seen but a process that is
 // hidden from us listens there, that is the list, without a number.
 func Processes(root string) ([]Process, error) {
-	list, err := scan(root, newProcess)
+	list, err := scan(root)
 	if err != nil {
 		return nil, err
 	}
@@ -46,12 +46,8 @@ func Processes(root string) ([]Process, error) {
 	return list, err
 }
 
-// Daemons lists the live kube-nft daemons in the same way, without the calling process. Its
-// commands, which end by themselves, are no daemons.
-func Daemons(root string) ([]Process, error) { return scan(root, newDaemon) }
-
-// scan lists the processes that judge accepts by their arguments.
-func scan(root string, judge func(pid int, args []string) (Process, bool)) (list []Process, err error) {
+// scan lists the processes that are a kube-proxy by their arguments.
+func scan(root string) (list []Process, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, err
@@ -65,7 +61,7 @@ func scan(root string, judge func(pid int, args []string) (Process, bool)) (list
 		if err != nil {
 			continue // it is gone, or hidden from us
 		}
-		if p, ok := judge(pid, arguments(data)); ok && !elsewhere(filepath.Join(root, e.Name())) {
+		if p, ok := newProcess(pid, arguments(data)); ok && !elsewhere(filepath.Join(root, e.Name())) {
 			list = append(list, p)
 		}
 	}
@@ -115,19 +111,4 @@ func runsAgent(args []string) bool {
 		return false
 	}
 	return args[0] == "server" || args[0] == "agent"
-}
-
-// newDaemon judges whether a process is a kube-nft daemon: one whose first argument, if it
-// has any, is a flag that does not ask for something else.
-func newDaemon(pid int, args []string) (Process, bool) {
-	if len(args) == 0 || filepath.Base(args[0]) != "kube-nft" || pid == os.Getpid() {
-		return Process{}, false
-	}
-	command := func(arg string) bool {
-		return slices.Contains([]string{"migrate", "cleanup", "diff", "version", "help", "--help", "-h", "--dry-run", "--show-config"}, arg)
-	}
-	if slices.ContainsFunc(args[1:], command) {
-		return Process{}, false
-	}
-	return Process{PID: pid, Command: strings.Join(args, " ")}, true
 }

@@ -23,9 +23,6 @@ func TestProcesses(t *testing.T) {
 		9:  "k3s\x00kubectl\x00get\x00nodes\x00",
 		10: "/snap/microk8s/1/kubelite\x00--proxy-args-file=x\x00",
 		11: "vi\x00kube-proxy\x00",
-		12: "/usr/bin/kube-nft\x00--manifests\x00/etc/objects\x00",
-		13: "kube-nft\x00migrate\x00apply\x00",
-		14: "kube-nft\x00--config\x00x\x00diff\x00",
 	} {
 		dir := filepath.Join(root, strconv.Itoa(pid))
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -50,14 +47,6 @@ func TestProcesses(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-	got, err = Daemons(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want = []Process{{PID: 12, Command: "/usr/bin/kube-nft --manifests /etc/objects"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("daemons (-want +got):\n%s", diff)
 	}
 	if _, err := Processes(filepath.Join(root, "none")); err == nil {
 		t.Error("no error without a proc file system")

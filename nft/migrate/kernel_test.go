@@ -216,24 +216,24 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-func TestWaitUntilGone(t *testing.T) { synctest.Test(t, waitUntilGone) }
+func TestWaitForEnd(t *testing.T) { synctest.Test(t, waitForEnd) }
 
-func waitUntilGone(t *testing.T) {
+func waitForEnd(t *testing.T) {
 	lists := [][]legacy.Process{{{PID: 1, Command: "a"}}, {{PID: 1, Command: "a"}}, nil}
 	calls, reports := 0, 0
 	list := func(string) ([]legacy.Process, error) { calls++; return lists[min(calls, len(lists))-1], nil }
-	if err := WaitUntilGone(t.Context(), "", list, func([]legacy.Process) { reports++ }); err != nil || reports != 1 {
+	if err := WaitForEnd(t.Context(), "", list, func([]legacy.Process) { reports++ }); err != nil || reports != 1 {
 		t.Errorf("%d reports, %v", reports, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	forever := func(string) ([]legacy.Process, error) { return lists[0], nil }
-	err := WaitUntilGone(ctx, "", forever, func([]legacy.Process) {})
+	err := WaitForEnd(ctx, "", forever, func([]legacy.Process) {})
 	if want := "process 1 (a) is still running: context deadline exceeded"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	broken := func(string) ([]legacy.Process, error) { return nil, os.ErrNotExist }
-	if err := WaitUntilGone(t.Context(), "", broken, nil); !errors.Is(err, os.ErrNotExist) {
+	if err := WaitForEnd(t.Context(), "", broken, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 }

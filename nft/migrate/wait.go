@@ -11,9 +11,9 @@ import (
 // poll is how often it is looked whether something has come or gone.
 const poll = 500 * time.Millisecond
 
-// WaitUntilGone waits until list, legacy.Processes or legacy.Daemons, shows no process any
-// more. It calls alive whenever others than before are there.
-func WaitUntilGone(ctx context.Context, proc string, list func(root string) ([]legacy.Process, error), alive func([]legacy.Process)) error {
+// WaitForEnd waits until no kube-proxy is alive, as list, which is legacy.Processes, shows it
+// under proc. It calls alive whenever others than before are there.
+func WaitForEnd(ctx context.Context, proc string, list func(root string) ([]legacy.Process, error), alive func([]legacy.Process)) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	last := ""
