@@ -6,9 +6,8 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
-
-	"github.com/kube-nft/kube-nft/integration/netns"
 )
 
 // falseAlarm is how often a fair choice may look unfair: less than once in 10^6 times.
@@ -91,78 +90,80 @@ func TestUnfairness(t *testing.T) {
 	}
 }
 
-// spreadCase has Services of 7 endpoints, in both families.
-const spreadCase = `
-name: spread
-proxy: {clusterCIDR: "10.244.0.0/16,fd00:10:244::/48"}
-nodeIPs: [192.168.0.2, "fd00:192:168::2"]
-objects:
-- apiVersion: v1
-  kind: Service
-  metadata: {namespace: shop, name: web}
-  spec:
-    type: ClusterIP
-    clusterIP: 10.96.0.10
-    clusterIPs: [10.96.0.10, "fd00:10:96::10"]
-    ipFamilies: [IPv4, IPv6]
-    ipFamilyPolicy: RequireDualStack
-    internalTrafficPolicy: Cluster
-    sessionAffinity: None
-    ports:
-    - {name: http, protocol: TCP, port: 80}
-    - {name: quic, protocol: UDP, port: 80}
-- apiVersion: discovery.k8s.io/v1
-  kind: EndpointSlice
-  metadata: {namespace: shop, name: web-4, labels: {kubernetes.io/service-name: web}}
-  addressType: IPv4
-  ports: [{name: http, protocol: TCP, port: 8080}, {name: quic, protocol: UDP, port: 8080}]
-  endpoints: [{addresses: [10.244.1.1]}, {addresses: [10.244.1.2]}, {addresses: [10.244.1.3]}, {addresses: [10.244.1.4]},
-    {addresses: [10.244.1.5]}, {addresses: [10.244.1.6]}, {addresses: [10.244.1.7]}]
-- apiVersion: discovery.k8s.io/v1
-  kind: EndpointSlice
-  metadata: {namespace: shop, name: web-6, labels: {kubernetes.io/service-name: web}}
-  addressType: IPv6
-  ports: [{name: http, protocol: TCP, port: 8080}, {name: quic, protocol: UDP, port: 8080}]
-  endpoints: [{addresses: ["fd00:10:244:1::1"]}, {addresses: ["fd00:10:244:1::2"]}, {addresses: ["fd00:10:244:1::3"]},
-    {addresses: ["fd00:10:244:1::4"]}, {addresses: ["fd00:10:244:1::5"]}, {addresses: ["fd00:10:244:1::6"]}, {addresses: ["fd00:10:244:1::7"]}]
-`
+// spreadCounts are the numbers of endpoints for which the choice is tested: without a
+// choice, powers of two and not, and more than there are chains for from the start.
+var spreadCounts = []int{1, 2, 3, 7, 50, 250}
 
-// spreadEndpoints and spreadConnections size the test of the choice: a share that is off
-// by a third shows.
+// spreadSample is how many connections are made for each endpoint, and smallestSample how
+// many at least: a share that is off by a third shows.
 const (
-	spreadEndpoints   = 7
-	spreadConnections = 300 * spreadEndpoints
+	spreadSample   = 25 // one of 250 is missed in 1 of 10^8 runs
+	smallestSample = 600
 )
 
-// spreadFlows reach the endpoints of spreadCase over every path of the choice.
-var spreadFlows = []flow{
-	{Name: "tcp", From: netip.MustParseAddr("10.244.0.7"), Via: "pod", Proto: "tcp", To: netip.MustParseAddrPort("10.96.0.10:80")},
-	{Name: "udp", From: netip.MustParseAddr("203.0.113.2"), Via: "external", Proto: "udp", To: netip.MustParseAddrPort("10.96.0.10:80")},
-	{Name: "node", From: netip.MustParseAddr("192.168.0.2"), Via: "local", Proto: "tcp", To: netip.MustParseAddrPort("10.96.0.10:80")},
-	{Name: "IPv6", From: netip.MustParseAddr("fd00:10:244::7"), Via: "pod", Proto: "tcp", To: netip.MustParseAddrPort("[fd00:10:96::10]:80")},
+// spreadObjects returns, for each number of endpoints, a Service of each family.
+func spreadObjects() string {
+	objects := []string{nodeObject}
+	for i, n := range spreadCounts {
+		for family := range 2 {
+			name := fmt.Sprintf("web-%d-%d", n, family)
+			objects = append(objects, webObjects(name, movingIP(i, family), addressesFrom(movingHost(1, family), n)))
+		}
+	}
+	return strings.Join(objects, "---\n")
 }
 
+// TestChoiceIsUniform counts where connections go, from pods, from outside and from the node
+// itself, each a path of its own through the ruleset.
 func TestChoiceIsUniform(t *testing.T) {
-	netns.Require(t)
-	c, err := parseCase([]byte(spreadCase))
-	if err != nil {
-		t.Fatal(err)
+	t.Parallel()
+	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+	heard, objects := listenToNotices(t), newDirectory(t)
+	objects.write(t, "objects.yaml", spreadObjects())
+	p := objects.start(t, "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")
+	t.Cleanup(func() { logOnFailure(t, p) })
+	heard.next(t, about("shop/web-250-1:http"))
+	for i, n := range spreadCounts {
+		for _, f := range spreadFlows {
+			if n != 3 && f.Via == "local" {
+				continue // a socket for each connection: once is enough
+			}
+			f.To = netip.AddrPortFrom(movingIP(i, f.family), 80)
+			b.port = firstPort - 1 // ports of connections to another Service are free again
+			checkSpread(t, b, f.flow, n)
+		}
 	}
-	b, _ := startCase(t, c, buildProxy(t), newManifests)
-	for _, f := range spreadFlows {
-		outcomes, err := b.try(f, spreadConnections)
+}
+
+// spreadFlows are the paths of a choice through the ruleset, without their destinations.
+var spreadFlows = []struct {
+	family int
+	flow
+}{
+	{0, flow{From: netip.MustParseAddr("10.244.7.1"), Via: "pod", Proto: "tcp"}},
+	{0, flow{From: nodeAddresses[0], Via: "local", Proto: "tcp"}},
+	{1, flow{From: netip.MustParseAddr("2001:db8:113::2"), Via: "external", Proto: "tcp"}},
+	{1, flow{From: nodeAddresses[1], Via: "local", Proto: "tcp"}},
+}
+
+// checkSpread makes connections of a flow and holds their spread over n endpoints to the
+// bound of a uniform choice.
+func checkSpread(t *testing.T, b *bench, f flow, n int) {
+	t.Helper()
+	reached := map[netip.AddrPort]int{}
+	for rest := max(smallestSample, n*spreadSample); rest > 0; rest -= tunQueue / 2 {
+		outcomes, err := b.try(f, min(rest, tunQueue/2)) // all come out before the first is read
 		if err != nil {
 			t.Fatal(err)
 		}
-		reached := map[netip.AddrPort]int{}
 		for _, o := range outcomes {
 			reached[o.endpoint]++
 		}
-		counts := slices.Collect(maps.Values(reached))
-		if len(counts) != spreadEndpoints {
-			t.Errorf("%s: %d destinations, want %d: %v", f.Name, len(counts), spreadEndpoints, reached)
-		} else if complaint := unfairness(counts); complaint != "" {
-			t.Errorf("%s: %s", f.Name, complaint)
-		}
+	}
+	counts := slices.Collect(maps.Values(reached))
+	if len(counts) != n {
+		t.Errorf("%s from %s: %d destinations, want %d: %v", f.To, f.From, len(counts), n, reached)
+	} else if complaint := unfairness(counts); n > 1 && complaint != "" {
+		t.Errorf("%s from %s: %s", f.To, f.From, complaint)
 	}
 }
