@@ -41,7 +41,8 @@
 //	postrouting   100      nat-postrouting         masquerade
 //
 // All of them are nat chains: they see the first packet of a connection and no other, so
-// established traffic costs nothing. Reject and drop work there too (reject since kernel
+// established traffic costs nothing. The two that remember clients exist while a Service port
+// asks for session affinity. Reject and drop work there too (reject since kernel
 // 5.9), which is why there is no filter chain. At -101 the table wins against rules of
 // kube-proxy in every mode, in whatever order they were loaded.
 //

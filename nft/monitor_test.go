@@ -135,9 +135,9 @@ func TestAudit(t *testing.T) {
 		{"table ip kube-nft: set cluster-ips has 8 elements instead of 10", []Op{
 			{Verb: Delete, Set: want.Sets[clusterIPsSet].Set, Elements: anyElements(want.Sets[clusterIPsSet], 2)}}},
 		{"table ip kube-nft has 15 sets instead of 14", []Op{{Verb: Add, Set: &Set{Name: "foreign", Key: []Field{FieldAddr}}}}},
-		{"table ip kube-nft: no chain nat-input", []Op{
+		{"table ip kube-nft: no chain nat-output", []Op{
 			{Verb: Add, Chain: &Chain{Name: "foreign"}},
-			{Verb: Flush, Chain: want.Chains[inputChain]}, {Verb: Delete, Chain: want.Chains[inputChain]}}},
+			{Verb: Flush, Chain: want.Chains[outputChain]}, {Verb: Delete, Chain: want.Chains[outputChain]}}},
 		{"table ip kube-nft: no set hairpin of the right kind", []Op{
 			{Verb: Flush, Chain: want.Chains[postroutingChain]}, {Verb: Delete, Set: want.Sets[hairpinSet].Set},
 			{Verb: Add, Set: &Set{Name: hairpinSet, Key: []Field{FieldAddr}}}}},

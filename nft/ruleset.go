@@ -23,6 +23,7 @@ type family struct {
 	ports     map[tracker.PortID]*portState
 	frontends map[Frontend]*frontendState
 	chains    map[string]*chainUse
+	sticky    int // Service ports with affinity
 	shared    map[sharedElement]int
 	adopted   *Table // what the kernel held at start; for the order of lists
 	tasks     map[string]AffinityTask

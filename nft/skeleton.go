@@ -107,17 +107,13 @@ func (c *Config) fixedChains(f Family) []*Chain {
 		keepOut := Rule{InputInterface{Name: "lo", Not: true}, DestinationIn{Prefix: loopback(f)}, Drop{}}
 		arriving = []Rule{keepOut, toServices[0]}
 	}
-	record := []Rule{{Translated{}, Jump{recordChain}}}
 	return []*Chain{
 		{Name: markChain, Rules: []Rule{{SetMark{bit}}}},
 		{Name: masqueradeChain, Rules: []Rule{{FlipMark{bit}}, {Masquerade{}}}},
 		{Name: rejectChain, Rules: []Rule{{RejectTCP{}}, {Reject{}}}},
-		{Name: recordChain, Rules: c.recordRules(f)},
 		{Name: servicesChain, Rules: c.servicesRules(f)},
 		{Name: preroutingChain, Hook: &Hook{"nat", "prerouting", dstnatPriority}, Rules: arriving},
 		{Name: outputChain, Hook: &Hook{"nat", "output", dstnatPriority}, Rules: toServices},
-		{Name: inputChain, Hook: &Hook{"nat", "input", srcnatPriority}, Rules: record},
-		{Name: rememberChain, Hook: &Hook{"nat", "postrouting", srcnatPriority - 1}, Rules: record},
 		{Name: postroutingChain, Hook: &Hook{"nat", "postrouting", srcnatPriority}, Rules: []Rule{
 			{MarkHas{bit}, Goto{masqueradeChain}},
 			{Translated{}, InSet{Key: []Part{Source, Destination, Protocol, Port}, Set: hairpinSet}, Masquerade{}},
@@ -163,23 +159,4 @@ func loopback(f Family) netip.Prefix {
 		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
 	}
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-}
-
-// recordRules find the Service port that a translated connection was addressed to. Each
-// protocol needs a rule of its own: nft reads the port that connection tracking remembers
-// only in the context of one protocol.
-func (c *Config) recordRules(f Family) []Rule {
-	var rules []Rule
-	for _, protocol := range transportNumbers {
-		rules = append(rules,
-			Rule{ProtocolIs{protocol}, VerdictFrom{Key: []Part{OriginalDestination, Protocol, OriginalPort}, Map: stickyMap}})
-	}
-	for _, protocol := range transportNumbers {
-		rule := Rule{ProtocolIs{protocol}}
-		if !c.AllNodePorts[f] {
-			rule = append(rule, InSet{Key: []Part{OriginalDestination}, Set: nodePortAddressesSet})
-		}
-		rules = append(rules, append(rule, VerdictFrom{Key: []Part{Protocol, OriginalPort}, Map: stickyNodePortsMap}))
-	}
-	return rules
 }

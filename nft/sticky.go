@@ -125,8 +125,13 @@ func (p *portState) length(local bool) int {
 func (r *family) setAffinity(port *portState, want affinity) {
 	have := port.affinity
 	port.affinity = want
-	if have.name == "" && want.name == "" {
+	switch {
+	case have.name == "" && want.name == "":
 		return
+	case have.name == "":
+		r.acquireRecord()
+	case want.name == "":
+		defer r.releaseRecord()
 	}
 	for _, pick := range want.picks {
 		r.acquirePick(pick)
