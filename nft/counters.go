@@ -105,7 +105,8 @@ func (k *Kernel) counted(ctx context.Context, t *Table, name string) (held map[s
 //
 // The counts are read right before the batch is sent: connections between the two are not
 // counted, none is counted twice. Since the count is the kernel's, nothing is lost when this
-// process ends.
+// process ends. What it costs is one request for each element that is carried over, about
+// 10 us; elements that are new or go for good cost nothing.
 func (k *Kernel) carryCounters(ctx context.Context, b *Batch) error {
 	deleted := make(map[countedElement]string)
 	for i := range b.Ops {
