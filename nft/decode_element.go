@@ -177,6 +177,15 @@ func (d *elementDecoder) finish() map[string]Element {
 	return d.elements
 }
 
+// addRange adds the points of a range.
+func (d *elementDecoder) addRange(key string, element Element) {
+	first, last := key[:d.keyLen], key[d.keyLen:]
+	d.points = append(d.points, point{first, false, element})
+	if end, ok := successor(last); ok {
+		d.points = append(d.points, point{string(end[:d.keyLen]), true, Element{}})
+	}
+}
+
 // compareEnd puts the end of one range before the beginning of the next.
 func compareEnd(a, b bool) int {
 	switch {

@@ -59,6 +59,28 @@
 // lists that shrink between two lookups of one packet, ours goes on to pick-1, which is that
 // lookup: half the rules bind the large maps.
 //
+// # Others
+//
+// What others do to the tables is heard by a Monitor. Ruleset.Note follows the notifications
+// object by object, and from then on Pending contains the repair, without a read: measured at
+// 10,000 Services with 10 endpoints each, a deleted element is back within 0.2 ms and deleted
+// rules within 15 ms. A deleted table takes as long as the kernel does to make it again.
+//
+// With Ruleset.SetOwned the tables have the flags owner and persist (Linux 6.9): as long as
+// our socket is open nobody else can change them, nft gets "Operation not permitted", and
+// nft flush ruleset passes over them. When the socket is closed they stay, anybody can change,
+// flush or delete them, and the next kube-nft adopts them by adding the table with the same
+// flags. Measured on Linux 6.18 with nft 1.0.6; and these are the reasons why the default is
+// not to own:
+//
+//   - Of an orphan nft 1.0.6 prints an empty list of flags, which it does not load again, and
+//     in JSON what happens to be in its memory, because it does not know the flag persist.
+//   - While kube-nft runs nft list prints "flags owner" and the program's name, which our text
+//     does not have: it is for loading, and would not be ours if it had.
+//   - The flags of a table cannot be changed in place. To own a table that exists, or to give
+//     it up, is to replace it, in one batch.
+//   - Owner without persist is never used: the table would vanish with the process.
+//
 // # State
 //
 // State is two values, the tables that are wanted and those that are applied. Ruleset holds

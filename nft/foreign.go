@@ -1,6 +1,9 @@
 package nft
 
 import (
+	"maps"
+	"slices"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -134,14 +137,16 @@ func (d *draft) noteElements(e *event) bool {
 		return touched
 	case wanted.Set.Dynamic:
 		return true
-	case wanted.Set.ranges() == twoPoints:
-		return false // a range is two notifications
 	}
 	if d.elements[name] == nil {
 		d.elements[name] = make(map[string]*Element)
 	}
 	decoder := newElementDecoder(d.table.Family, wanted.Set)
 	decoder.message(e.attrs)
+	if wanted.Set.ranges() == twoPoints {
+		d.notePoints(name, decoder, e.typ == unix.NFT_MSG_NEWSETELEM)
+		return true
+	}
 	for key, element := range decoder.finish() {
 		d.elements[name][key] = nil
 		if e.typ == unix.NFT_MSG_NEWSETELEM {
@@ -149,6 +154,43 @@ func (d *draft) noteElements(e *event) bool {
 		}
 	}
 	return true
+}
+
+// notePoints follows points that came to a set of ranges or went: each by itself changes
+// where ranges begin and end.
+func (d *draft) notePoints(name string, heard *elementDecoder, came bool) {
+	wanted, touched := d.table.Sets[name], d.elements[name]
+	now := newElementDecoder(d.table.Family, wanted.Set)
+	for key, element := range d.held(name) {
+		now.addRange(key, element)
+	}
+	for _, p := range heard.points {
+		now.points = slices.DeleteFunc(now.points, func(q point) bool { return q.key == p.key && q.end == p.end })
+		if came {
+			now.points = append(now.points, p)
+		}
+	}
+	for key := range wanted.Map {
+		touched[key] = nil
+	}
+	for key := range touched {
+		touched[key] = nil
+	}
+	for key, element := range now.finish() {
+		touched[key] = &element
+	}
+}
+
+// held returns what a set holds in the kernel, as far as it is known.
+func (d *draft) held(name string) map[string]Element {
+	held := maps.Clone(d.table.Sets[name].Map)
+	for key, element := range d.elements[name] {
+		delete(held, key)
+		if element != nil {
+			held[key] = *element
+		}
+	}
+	return held
 }
 
 // damaged counts the touched objects that are not as they are wanted.
