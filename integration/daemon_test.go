@@ -61,6 +61,11 @@ func webObjects(name string, clusterIP netip.Addr, endpoints []netip.Addr, extra
 }
 
 func webService(name string, clusterIP netip.Addr, extra ...string) string {
+	return serviceText(name, clusterIP, "protocol: TCP", extra...)
+}
+
+// serviceText is webService with further fields of the port.
+func serviceText(name string, clusterIP netip.Addr, port string, extra ...string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata: {namespace: shop, name: %s}
@@ -68,8 +73,8 @@ spec:
   clusterIP: "%s"
   clusterIPs: ["%s"]
   ipFamilies: [%s]
-  ports: [{name: http, protocol: TCP, port: 80}]
-%s`, name, clusterIP, clusterIP, familyName(clusterIP), specLines(extra))
+  ports: [{name: http, port: 80, %s}]
+%s`, name, clusterIP, clusterIP, familyName(clusterIP), port, specLines(extra))
 }
 
 // specLines indents lines as a Service's spec needs them.
@@ -87,13 +92,18 @@ func webSlice(name, service, family string, endpoints []netip.Addr) string {
 	for i, addr := range endpoints {
 		list[i] = fmt.Sprintf("{addresses: [%q]}", addr)
 	}
+	return sliceText(name, service, family, "TCP", list)
+}
+
+// sliceText is webSlice of any protocol, with endpoints as they stand in YAML.
+func sliceText(name, service, family, protocol string, endpoints []string) string {
 	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {namespace: shop, name: %s, labels: {kubernetes.io/service-name: %s}}
 addressType: %s
-ports: [{name: http, protocol: TCP, port: 8080}]
+ports: [{name: http, protocol: %s, port: 8080}]
 endpoints: [%s]
-`, name, service, family, strings.Join(list, ", "))
+`, name, service, family, protocol, strings.Join(endpoints, ", "))
 }
 
 // familyName returns the family of an address as the Kubernetes API spells it.
