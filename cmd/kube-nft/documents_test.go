@@ -34,6 +34,9 @@ func (silentKernel) AffinityUsage(context.Context, nft.Family, int) (map[string]
 	return nil, nil
 }
 func (silentKernel) Generation(context.Context) (uint32, error) { return 1, nil }
+func (silentKernel) Connections(context.Context, nft.Family, bool) ([]nft.Connections, error) {
+	return make([]nft.Connections, 1), nil
+}
 
 // scrape asks the metrics server of a daemon that has synced, by HTTP.
 func scrape(t *testing.T) map[string]*metric {
@@ -44,6 +47,7 @@ func scrape(t *testing.T) map[string]*metric {
 		Unserved: func() int { return 0 },
 		Kernel:   silentKernel{}, Build: new(debug.BuildInfo),
 	})
+	m.CountConnections(silentKernel{}, true)
 	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
 	handler, err := newTestOptions(t).metricsHandler(m, zap.NewNop())
 	if err != nil {
