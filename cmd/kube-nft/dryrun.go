@@ -102,6 +102,9 @@ func (o *options) diff(ctx context.Context, stdout, stderr io.Writer) (differs b
 	if err != nil {
 		return false, err
 	}
+	for _, table := range have {
+		ruleset.SetOwned(table.Owned) // that is the daemon's to decide
+	}
 	batch := nft.Diff(have, ruleset.Want())
 	for i := range batch.Ops {
 		if _, err := fmt.Fprintln(stdout, batch.Ops[i].Text()); err != nil {
