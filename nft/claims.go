@@ -123,6 +123,12 @@ func frontendsOf(p *tracker.ServicePort) map[Frontend]frontendKind {
 	return wanted
 }
 
+// sameFrontends reports whether two values of one Service port want the same frontends.
+func sameFrontends(p, q *tracker.ServicePort) bool {
+	return p.ClusterIP == q.ClusterIP && p.Port == q.Port && p.NodePort == q.NodePort &&
+		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs)
+}
+
 // noteConflicts remembers who goes without a frontend.
 func (r *family) noteConflicts(state *frontendState) {
 	if len(state.claims) < 2 && r.conflicts[state.Frontend] == nil {

@@ -17,6 +17,16 @@ type draft struct {
 
 func newDraft(table *Table) *draft { return &draft{table: table} }
 
+// reserve makes room in a set for n elements. It does so only before the first commit: what
+// comes then comes all at once.
+func (d *draft) reserve(set string, n int) {
+	held := d.table.Sets[set]
+	if d.tracking || len(held.Map) > 0 {
+		return
+	}
+	held.Map = make(map[string]Element, n)
+}
+
 // put makes set hold element under key.
 func (d *draft) put(set, key string, element Element) {
 	held := d.table.Sets[set].Map
@@ -107,6 +117,9 @@ func (d *draft) touchSet(name string) {
 	}
 }
 
+// touched reports whether anything has changed since the last commit.
+func (d *draft) touched() bool { return d.gone || len(d.sets)+len(d.elements)+len(d.chains) > 0 }
+
 // pending returns the touched part of the table as it was and as it is wanted: what Diff
 // needs to see, and no more. A table that is gone was nothing.
 func (d *draft) pending() (have, want *Table) {
@@ -161,6 +174,9 @@ func (d *draft) pendingElements(name string, have, want *Table) {
 
 // committed forgets what was before: the kernel holds the table as it is wanted now.
 func (d *draft) committed() {
+	if d.tracking && !d.touched() {
+		return
+	}
 	d.tracking, d.gone = true, false
 	d.elements = make(map[string]map[string]*Element)
 	d.sets = make(map[string]*Set)

@@ -1,27 +1,32 @@
 package nft
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
-// reorder returns the endpoints of want in an order that changes as little as possible of
-// have: those that stay keep their index, new ones take the free indexes, and only then do
-// the last ones move into the holes that are left.
+// reorder returns the endpoints of want, which is sorted, in an order that changes as little
+// as possible of have: those that stay keep their index, new ones take the free indexes, and
+// only then do the last ones move into the holes that are left.
 func reorder(have, want []netip.AddrPort) []netip.AddrPort {
-	missing := make(map[netip.AddrPort]bool, len(want))
-	for _, ep := range want {
-		missing[ep] = true
+	if len(have) == 0 {
+		return want
 	}
-	list := make([]netip.AddrPort, 0, max(len(have), len(want)))
+	list := make([]netip.AddrPort, len(have), max(len(have), len(want)))
+	copy(list, have)
+	kept := make([]bool, len(want))
 	var holes []int
 	for i, ep := range have {
-		list = append(list, ep)
-		if !missing[ep] {
+		j, wanted := slices.BinarySearchFunc(want, ep, netip.AddrPort.Compare)
+		if !wanted || kept[j] {
 			holes = append(holes, i)
+			continue
 		}
-		delete(missing, ep)
+		kept[j] = true
 	}
-	for _, ep := range want {
+	for j, ep := range want {
 		switch {
-		case !missing[ep]:
+		case kept[j]:
 		case len(holes) > 0:
 			list[holes[0]], holes = ep, holes[1:]
 		default:

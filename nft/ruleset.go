@@ -90,7 +90,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 			family.removePort(id)
 		}
 	}
-	for _, port := range inOrder(delta.Changed) {
+	ports := inOrder(delta.Changed)
+	r.reserve(ports)
+	for _, port := range ports {
 		if family := r.families[Family(port.ID.Family)]; family != nil {
 			family.setPort(port)
 		}
@@ -99,6 +101,20 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		for f, family := range r.families {
 			family.fillSet(serviceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
 		}
+	}
+}
+
+// reserve makes room for Service ports in the sets that grow with them, if these are empty.
+func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
+	services, endpoints := make(map[Family]int), make(map[Family]int)
+	for _, port := range ports {
+		services[Family(port.ID.Family)]++
+		endpoints[Family(port.ID.Family)] += len(port.Cluster)
+	}
+	for f, family := range r.families {
+		family.reserve(servicesMap, services[f])
+		family.reserve(clusterIPsSet, services[f])
+		family.reserve(endpointsMap, endpoints[f])
 	}
 }
 
@@ -163,7 +179,9 @@ func (r *Ruleset) Want() Tables {
 func (r *Ruleset) Pending() (have, want Tables) {
 	have, want = make(Tables), make(Tables)
 	for f, family := range r.families {
-		have[f], want[f] = family.pending()
+		if family.touched() {
+			have[f], want[f] = family.pending()
+		}
 	}
 	return have, want
 }

@@ -85,13 +85,14 @@ func (r *family) setPort(p *tracker.ServicePort) {
 		port = &portState{}
 		r.ports[p.ID] = port
 		port.cluster, port.local = r.adoptLists(p)
-	} else {
-		r.releaseShared(port)
 	}
-	before := port.frontends
-	port.current, port.frontends = p, frontendsOf(p)
+	before, shown := port.frontends, port.current
+	port.current = p
+	if shown == nil || !sameFrontends(shown, p) {
+		port.frontends = frontendsOf(p)
+	}
 	port.cluster, port.local = reorder(port.cluster, p.Cluster), reorder(port.local, p.Local)
-	r.holdShared(port)
+	r.changeShared(shown, p)
 	r.setAffinity(port, affinityOf(port))
 	for f := range before {
 		if _, ok := port.frontends[f]; !ok {
@@ -113,7 +114,7 @@ func (r *family) removePort(id tracker.PortID) {
 	for f := range port.frontends {
 		r.unclaim(f, port)
 	}
-	r.releaseShared(port)
+	r.changeShared(port.current, nil)
 	r.setAffinity(port, affinity{})
 }
 
@@ -202,17 +203,18 @@ func (r *family) programRecord(f Frontend, chain string) {
 	r.put(set, f.key(), Element{Data: verdictGoto + chain})
 }
 
-// holdShared and releaseShared count the elements that several Service ports may need.
-func (r *family) holdShared(port *portState) {
-	for _, element := range sharedOf(port.current) {
+// changeShared counts the elements that several Service ports may need, of a port that
+// changes; nil stands for none. Those that stay are not touched.
+func (r *family) changeShared(have, want *tracker.ServicePort) {
+	if have != nil && want != nil && have.ClusterIP == want.ClusterIP && slices.Equal(have.OnNode, want.OnNode) {
+		return
+	}
+	for _, element := range sharedOf(want) {
 		if r.shared[element]++; r.shared[element] == 1 {
 			r.put(element.set, element.key, Element{})
 		}
 	}
-}
-
-func (r *family) releaseShared(port *portState) {
-	for _, element := range sharedOf(port.current) {
+	for _, element := range sharedOf(have) {
 		if r.shared[element]--; r.shared[element] == 0 {
 			delete(r.shared, element)
 			r.remove(element.set, element.key)
@@ -225,6 +227,9 @@ type sharedElement struct{ set, key string }
 // sharedOf lists the cluster IP of a Service port, and the endpoints on this node that may
 // reach themselves through it.
 func sharedOf(p *tracker.ServicePort) []sharedElement {
+	if p == nil {
+		return nil
+	}
 	elements := make([]sharedElement, 0, 1+len(p.OnNode))
 	elements = append(elements, sharedElement{clusterIPsSet, addrKey(p.ClusterIP)})
 	for _, ep := range p.OnNode {
