@@ -7,6 +7,9 @@
 // from the kernel first. Nothing is written before all sources have synced, and nothing is
 // removed when the loop ends.
 //
+// What others do to the tables is undone as soon as it is heard of, and Service ports that the
+// kernel refuses are left out: see Loop.Watch and Options.Refused.
+//
 // A package of this name may itself import the standard library's sync. Importers call it
 // proxysync, so that a bare sync always is the standard one.
 package sync

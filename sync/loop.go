@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -26,57 +25,6 @@ type kernel interface {
 type source interface {
 	Take() tracker.Delta
 	NodeAddresses() []netip.Addr
-}
-
-// Options are the settings of a Loop. MinInterval and the bounds of the retry must be
-// positive or zero; zero RetryMin and RetryMax stand for the defaults.
-type Options struct {
-	// MinInterval is the least time between the end of one commit and the start of the
-	// next; what happens meanwhile goes into one batch.
-	MinInterval time.Duration
-	// RetryMin is the pause after a first refused batch. It doubles with every further
-	// one, up to RetryMax.
-	RetryMin, RetryMax time.Duration
-	// Changed is raised when the source has something new. It may be nil.
-	Changed Signal
-	// NodePorts says at which addresses node ports are served.
-	NodePorts NodePortAddresses
-	Log       *zap.Logger
-	// AuditInterval is the time between two audits of the tables; zero stands for
-	// DefaultAuditInterval. Without Watch there are none.
-	AuditInterval time.Duration
-	// Beside, if set, is asked for what goes into the same transaction as the first batch.
-	Beside Beside
-	// Committed, if set, is called on the loop's goroutine after each successful sync.
-	Committed func(Report)
-	// Refused, if set, is called on the loop's goroutine when a Service port is left out
-	// because the kernel refuses it, and with a nil error when it is taken after all.
-	Refused func(tracker.PortID, error)
-	// Failed, if set, is called on the loop's goroutine after each failed one.
-	Failed func(error)
-}
-
-// The defaults of Options.
-const (
-	DefaultRetryMin = 50 * time.Millisecond
-	DefaultRetryMax = 30 * time.Second
-)
-
-// A Report says what a sync did. An empty batch is not sent: Operations is 0 then.
-type Report struct {
-	Full       bool // the kernel's state was read first
-	Operations int
-	Elements   int
-	Beside     int           // messages about tables of others, see Options.Beside
-	Compile    time.Duration // from the delta to the batch
-	Commit     time.Duration // the kernel's part
-	Flows      FlowReport
-	Taken      time.Time     // everything that the source had before is in the kernel now
-	Delta      tracker.Delta // what changed since the last successful sync
-	NodePorts  []netip.Addr  // the addresses at which node ports are reached
-	Conflicts  []nft.Conflict
-	Standing   int    // conflicts that there are now, new ones or not
-	Distrust   string // why the tables were looked at or repaired; empty if nobody was suspected
 }
 
 // A Loop brings changes of a tracker into the kernel. Make it with New.
@@ -226,8 +174,7 @@ func (l *Loop) due(ctx context.Context, retry <-chan time.Time) bool {
 	case reason := <-l.distrust:
 		l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
 		l.known, l.reason, l.suspected = false, reason, time.Now()
-	case addrs := <-l.addresses:
-		l.addresses <- addrs
+	case l.local = <-l.addresses:
 	}
 	return true
 }
@@ -310,95 +257,6 @@ func (l *Loop) attempt(ctx context.Context) error {
 		Taken: started, Compile: compiled.Sub(started), Commit: committed.Sub(compiled),
 	})
 	return nil
-}
-
-// A plan is what one attempt is going to send.
-type plan struct {
-	batch nft.Batch
-	tasks []nft.AffinityTask
-	full  bool
-	flows []nft.FlowChange
-	// allFlows asks to look at every connection: those that matter are not known.
-	allFlows bool
-}
-
-// plan takes in what changed and computes the batch for it: against what was committed
-// last, or against what the kernel says it holds.
-func (l *Loop) plan(ctx context.Context) (plan, error) {
-	if l.known {
-		moved := l.apply()
-		p, err := l.planChange(ctx)
-		p.allFlows = moved || l.reason != ""
-		return p, err
-	}
-	have, generation, err := l.read(ctx)
-	if err != nil {
-		return plan{}, err
-	}
-	if !l.adopted {
-		l.ruleset.Adopt(have)
-		l.adopted = true
-	}
-	l.apply()
-	p := plan{batch: nft.Diff(have, l.ruleset.Want()), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
-	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
-	for _, task := range append(p.tasks, l.ruleset.AffinityTasks()...) {
-		if table := have[task.Family]; table != nil && table.Sets[task.From] != nil {
-			p.batch.Ops = append(p.batch.Ops, task.Ops(table.Sets[task.From].Map)...)
-		}
-	}
-	p.batch.Ops = append(nft.Adoption(have, l.ruleset.Want()), p.batch.Ops...)
-	p.batch.Generation = generation
-	return p, l.addBeside(ctx, &p.batch)
-}
-
-// read returns what the kernel holds, with what packets have put into affinity maps.
-func (l *Loop) read(ctx context.Context) (nft.Tables, uint32, error) {
-	have, generation, err := l.kernel.Read(ctx)
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the tables back: %w", err)
-	}
-	for family, table := range have {
-		for name, held := range table.Sets {
-			if !held.Set.Dynamic {
-				continue
-			}
-			if held.Map, err = l.kernel.Elements(ctx, family, held.Set); err != nil {
-				return nil, 0, fmt.Errorf("read affinity map %s: %w", name, err)
-			}
-		}
-	}
-	return have, generation, nil
-}
-
-func (l *Loop) planChange(ctx context.Context) (plan, error) {
-	have, want := l.ruleset.Pending()
-	p := plan{batch: nft.Diff(have, want), tasks: l.ruleset.AffinityTasks(), flows: l.ruleset.FlowChanges()}
-	p.batch.Generation = l.guard.since(have)
-	for _, task := range p.tasks {
-		entries, err := l.kernel.Elements(ctx, task.Family, task.Source())
-		if err != nil {
-			l.known = false
-			return plan{}, fmt.Errorf("read affinity map %s: %w", task.From, err)
-		}
-		p.batch.Ops = append(p.batch.Ops, task.Ops(entries)...)
-	}
-	return p, nil
-}
-
-// apply moves what the source has into the ruleset. It reports whether addresses have
-// moved in or out of our care as a whole: Service CIDRs, or those of node ports.
-func (l *Loop) apply() (moved bool) {
-	delta := l.source.Take()
-	l.poison.note(l.ruleset, &delta)
-	l.ruleset.Apply(delta)
-	node := l.source.NodeAddresses()
-	l.ruleset.SetNodePortAddresses(l.options.NodePorts.Select(node, l.local))
-	reached := l.options.NodePorts.Reached(node, l.local)
-	moved = delta.CIDRsChanged || !slices.Equal(reached, l.nodePortAddrs)
-	l.nodePortAddrs = reached
-	l.waiting.Merge(delta)
-	return moved
 }
 
 // commit sends a batch, unless it is empty. From then until the kernel's answer, what it

@@ -1,0 +1,62 @@
+package sync
+
+import (
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Options are the settings of a Loop. MinInterval and the bounds of the retry must be
+// positive or zero; zero RetryMin and RetryMax stand for the defaults.
+type Options struct {
+	// MinInterval is the least time between the end of one commit and the start of the
+	// next; what happens meanwhile goes into one batch.
+	MinInterval time.Duration
+	// RetryMin is the pause after a first refused batch. It doubles with every further
+	// one, up to RetryMax.
+	RetryMin, RetryMax time.Duration
+	// Changed is raised when the source has something new. It may be nil.
+	Changed Signal
+	// NodePorts says at which addresses node ports are served.
+	NodePorts NodePortAddresses
+	Log       *zap.Logger
+	// AuditInterval is the time between two audits of the tables; zero stands for
+	// DefaultAuditInterval. Without Watch there are none.
+	AuditInterval time.Duration
+	// Beside, if set, is asked for what goes into the same transaction as the first batch.
+	Beside Beside
+	// Committed, if set, is called on the loop's goroutine after each successful sync.
+	Committed func(Report)
+	// Refused, if set, is called on the loop's goroutine when a Service port is left out
+	// because the kernel refuses it, and with a nil error when it is taken after all.
+	Refused func(tracker.PortID, error)
+	// Failed, if set, is called on the loop's goroutine after each failed one.
+	Failed func(error)
+}
+
+// The defaults of Options.
+const (
+	DefaultRetryMin = 50 * time.Millisecond
+	DefaultRetryMax = 30 * time.Second
+)
+
+// A Report says what a sync did. An empty batch is not sent: Operations is 0 then.
+type Report struct {
+	Full       bool // the kernel's state was read first
+	Operations int
+	Elements   int
+	Beside     int           // messages about tables of others, see Options.Beside
+	Compile    time.Duration // from the delta to the batch
+	Commit     time.Duration // the kernel's part
+	Flows      FlowReport
+	Taken      time.Time     // everything that the source had before is in the kernel now
+	Delta      tracker.Delta // what changed since the last successful sync
+	NodePorts  []netip.Addr  // the addresses at which node ports are reached
+	Conflicts  []nft.Conflict
+	Standing   int    // conflicts that there are now, new ones or not
+	Distrust   string // why the tables were looked at or repaired; empty if nobody was suspected
+}

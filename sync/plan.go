@@ -1,0 +1,98 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A plan is what one attempt is going to send.
+type plan struct {
+	batch nft.Batch
+	tasks []nft.AffinityTask
+	full  bool
+	flows []nft.FlowChange
+	// allFlows asks to look at every connection: those that matter are not known.
+	allFlows bool
+}
+
+// plan takes in what changed and computes the batch for it: against what was committed
+// last, or against what the kernel says it holds.
+func (l *Loop) plan(ctx context.Context) (plan, error) {
+	if l.known {
+		moved := l.apply()
+		p, err := l.planChange(ctx)
+		p.allFlows = moved || l.reason != ""
+		return p, err
+	}
+	have, generation, err := l.read(ctx)
+	if err != nil {
+		return plan{}, err
+	}
+	if !l.adopted {
+		l.ruleset.Adopt(have)
+		l.adopted = true
+	}
+	l.apply()
+	p := plan{batch: nft.Diff(have, l.ruleset.Want()), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
+	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
+	for _, task := range append(p.tasks, l.ruleset.AffinityTasks()...) {
+		if table := have[task.Family]; table != nil && table.Sets[task.From] != nil {
+			p.batch.Ops = append(p.batch.Ops, task.Ops(table.Sets[task.From].Map)...)
+		}
+	}
+	p.batch.Ops = append(nft.Adoption(have, l.ruleset.Want()), p.batch.Ops...)
+	p.batch.Generation = generation
+	return p, l.addBeside(ctx, &p.batch)
+}
+
+// read returns what the kernel holds, with what packets have put into affinity maps.
+func (l *Loop) read(ctx context.Context) (nft.Tables, uint32, error) {
+	have, generation, err := l.kernel.Read(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the tables back: %w", err)
+	}
+	for family, table := range have {
+		for name, held := range table.Sets {
+			if !held.Set.Dynamic {
+				continue
+			}
+			if held.Map, err = l.kernel.Elements(ctx, family, held.Set); err != nil {
+				return nil, 0, fmt.Errorf("read affinity map %s: %w", name, err)
+			}
+		}
+	}
+	return have, generation, nil
+}
+
+func (l *Loop) planChange(ctx context.Context) (plan, error) {
+	have, want := l.ruleset.Pending()
+	p := plan{batch: nft.Diff(have, want), tasks: l.ruleset.AffinityTasks(), flows: l.ruleset.FlowChanges()}
+	p.batch.Generation = l.guard.since(have)
+	for _, task := range p.tasks {
+		entries, err := l.kernel.Elements(ctx, task.Family, task.Source())
+		if err != nil {
+			l.known = false
+			return plan{}, fmt.Errorf("read affinity map %s: %w", task.From, err)
+		}
+		p.batch.Ops = append(p.batch.Ops, task.Ops(entries)...)
+	}
+	return p, nil
+}
+
+// apply moves what the source has into the ruleset. It reports whether addresses have
+// moved in or out of our care as a whole: Service CIDRs, or those of node ports.
+func (l *Loop) apply() (moved bool) {
+	delta := l.source.Take()
+	l.poison.note(l.ruleset, &delta)
+	l.ruleset.Apply(delta)
+	node := l.source.NodeAddresses()
+	l.ruleset.SetNodePortAddresses(l.options.NodePorts.Select(node, l.local))
+	reached := l.options.NodePorts.Reached(node, l.local)
+	moved = delta.CIDRsChanged || !slices.Equal(reached, l.nodePortAddrs)
+	l.nodePortAddrs = reached
+	l.waiting.Merge(delta)
+	return moved
+}
