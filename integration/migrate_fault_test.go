@@ -65,7 +65,6 @@ type refusal struct {
 	states []string                // the kinds of old state for which the step exists
 	wrap   []string                // what to put before the command
 	hold   string                  // what an nft that stays holds on to
-	after  string                  // hold is done after the old state was loaded
 	fails  string                  // part of the error
 	serves func(saved string) bool // whether old state is expected to be left
 }
@@ -80,7 +79,7 @@ var refusals = []refusal{
 	},
 	{
 		name: "beside our commit", states: []string{"nft-compat"},
-		hold:   "add table ip kube-proxy { flags owner; }\n",
+		hold:   "add table ip kube-proxy { flags owner; }\nadd chain ip kube-proxy filter-input { type filter hook input priority 0; }\nadd rule ip kube-proxy filter-input counter\n",
 		fails:  "operation not permitted",
 		serves: func(saved string) bool { return true },
 	},
@@ -127,6 +126,21 @@ func refuse(t *testing.T, binary string, state oldState, r refusal) {
 	m.load.check(t)
 }
 
+// lastWord returns what shows that all commands have been done.
+func lastWord(commands string) string {
+	words := strings.Fields(strings.Trim(commands, " ;}\n"))
+	return words[len(words)-1]
+}
+
+// listed lists a table; nothing if it is not there.
+func listed(table string) string {
+	out, err := exec.Command("nft", "list", table).Output()
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
+
 // holdTable has an nft make a table that nobody else may write to until release is called.
 func holdTable(t *testing.T, commands string) (release func()) {
 	t.Helper()
@@ -146,7 +160,7 @@ func holdTable(t *testing.T, commands string) (release func()) {
 		t.Fatal(err)
 	}
 	table := strings.Join(strings.Fields(commands)[1:4], " ")
-	for !strings.Contains(netns.Run(t, "", "nft", "list", "tables"), table) {
+	for last := lastWord(commands); !strings.Contains(listed(table), last); {
 		time.Sleep(time.Millisecond)
 	}
 	return func() {

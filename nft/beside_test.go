@@ -83,22 +83,3 @@ func TestLookupKernel(t *testing.T) {
 		t.Errorf("a short key: %v", err)
 	}
 }
-
-// TestRemoveKernel removes our tables and nothing else.
-func TestRemoveKernel(t *testing.T) {
-	netns.New(t)
-	k := openKernel(t)
-	commit(t, k, frontendBatch(1, "drop"))
-	netns.Run(t, "add table ip6 kube-nft-probe\nadd table inet kube-nft\nadd table ip kube-nft-other\n", "nft", "-f", "-")
-	removed, err := k.Remove(t.Context())
-	if got := strings.Join(removed, ", "); err != nil || got != "table ip kube-nft, table ip6 kube-nft-probe" {
-		t.Errorf("removed %s (%v)", got, err)
-	}
-	want := "table inet kube-nft\ntable ip kube-nft-other\n"
-	if got := netns.Run(t, "", "nft", "list", "tables"); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
-	if removed, err := k.Remove(t.Context()); err != nil || len(removed) != 0 {
-		t.Errorf("removed %v again (%v)", removed, err)
-	}
-}

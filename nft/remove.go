@@ -7,6 +7,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Detach takes the rules out of the base chains that translate destinations, so that new
+// connections pass us by, in one transaction. The maps and all other chains stay as they are
+// for packets that are on their way through them. It returns in which tables there were any.
+func (k *Kernel) Detach(ctx context.Context) (detached []string, err error) {
+	tables, generation, err := k.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := Batch{Generation: generation}
+	for _, f := range Families {
+		ops := tables[f].detach()
+		if b.Ops = append(b.Ops, ops...); len(ops) > 0 {
+			detached = append(detached, "table "+f.String()+" "+TableName)
+		}
+	}
+	return detached, k.Commit(ctx, b)
+}
+
+func (t *Table) detach() (ops []Op) {
+	if t == nil {
+		return nil
+	}
+	for _, name := range []string{preroutingChain, outputChain} {
+		if chain := t.Chains[name]; chain != nil && len(chain.Rules) > 0 {
+			ops = append(ops, Op{Verb: Flush, Family: t.Family, Chain: chain})
+		}
+	}
+	return ops
+}
+
 // Remove deletes our tables, with everything in them, in one transaction, and those that an
 // interrupted Probe may have left. It returns the names of what it deleted: none, if there
 // was nothing. A table that a socket of somebody else owns is refused (EPERM).

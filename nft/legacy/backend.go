@@ -29,7 +29,7 @@ var iptablesTables = [...]string{"filter", "nat", "mangle"}
 type Selector struct {
 	Backends []Backend
 	Families []nft.Family
-	Tables   []string // of Xtables and Compat: filter, nat, mangle
+	Tables   []string // of iptables: filter, nat, mangle; of ProxyTables: what belongs there
 }
 
 // takes reports whether the selector allows backend b.
@@ -40,7 +40,8 @@ func (s Selector) takesFamily(b Backend, f nft.Family) bool {
 	return s.takes(b) && allows(s.Families, f)
 }
 
-// takesTable reports whether the selector allows a table of backend b in family f.
+// takesTable reports whether the selector allows a table of backend b in family f. Of
+// ProxyTables the chains at filter hooks count as filter, the rest as nat.
 func (s Selector) takesTable(b Backend, f nft.Family, table string) bool {
 	return s.takesFamily(b, f) && allows(s.Tables, table)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -64,15 +65,30 @@ func dialNetfilter() (*netlink.Conn, error) {
 // messages returns what takes kube-proxy's share out of the table.
 func (t *nfTable) messages(sel Selector) []netlink.Message {
 	if t.backend() == ProxyTables {
-		if !sel.takesFamily(ProxyTables, t.family) {
-			return nil
-		}
-		return []netlink.Message{t.deleteTable()}
+		return t.removeProxy(sel)
 	}
 	if !sel.takesTable(Compat, t.family, t.name) {
 		return nil
 	}
 	return t.remove(newRemoval(t.rules))
+}
+
+// removeProxy deletes a table of kube-proxy's nftables mode, which is most of all its nat
+// part. If the selector allows table filter, but not nat, only what begins at filter hooks
+// goes: what can refuse a packet.
+func (t *nfTable) removeProxy(sel Selector) (messages []netlink.Message) {
+	if sel.takesTable(ProxyTables, t.family, "nat") {
+		return []netlink.Message{t.deleteTable()}
+	}
+	if !sel.takesTable(ProxyTables, t.family, "filter") {
+		return nil
+	}
+	for _, c := range t.rules.chains {
+		if c.base && strings.HasPrefix(c.name, "filter-") && len(c.rules) > 0 {
+			messages = append(messages, t.flushChain(c.name))
+		}
+	}
+	return messages
 }
 
 // remove deletes jumps first, then all rules of kube-proxy's chains, since these refer to

@@ -190,6 +190,34 @@ func TestSelector(t *testing.T) {
 	}
 }
 
+// TestSelectorOfProxyTables removes what refuses packets first, then the rest.
+func TestSelectorOfProxyTables(t *testing.T) {
+	n := newNode(t)
+	run(t, shape(nft.IP).NFTables(), "nft", "-f", "-")
+	before := run(t, "", "nft", "list", "table", "ip", "kube-proxy")
+	sel := Selector{Backends: []Backend{ProxyTables}, Tables: []string{"filter", "mangle"}}
+	remove(t, n, sel)
+	after := run(t, "", "nft", "list", "table", "ip", "kube-proxy")
+	var gone []string
+	for line := range strings.Lines(before) {
+		if !strings.Contains(after, line) {
+			gone = append(gone, strings.TrimSpace(line))
+		}
+	}
+	want := []string{"ct state new jump service-endpoints-check", "ct state new jump service-endpoints-check",
+		"ct state new jump cluster-ips-check", "ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}
+	if diff := cmp.Diff(want, gone); diff != "" {
+		t.Errorf("gone (-want +got):\n%s", diff)
+	}
+	if messages, _, err := Messages(t.Context(), sel); err != nil || len(messages) != 0 {
+		t.Errorf("a second time, %d messages (%v)", len(messages), err)
+	}
+	remove(t, n, Selector{})
+	if inv := take(t, n); !inv.Clean() {
+		t.Errorf("not clean: %v", inv.Plan())
+	}
+}
+
 // TestBlocked has foreign rules that send to kube-proxy's chains: those rules stay, and so
 // do the chains, without their rules but for the mark.
 func TestBlocked(t *testing.T) {

@@ -106,6 +106,7 @@ func TestTakeoverJournalKernel(t *testing.T) {
 	}
 	want := []string{
 		"commit: begins", "commit: done: something", "verify: begins", "verify: done: true",
+		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
 		"remove from legacy ip filter: begins", "remove from legacy ip filter: done: 9 jumps, 6 chains, 16 rules in them",
 		"remove from legacy ip nat: begins", "remove from legacy ip nat: done: 3 jumps, 106 chains, 273 rules in them",
 		"remove from legacy ip mangle: begins", "remove from legacy ip mangle: done: 1 chain",
@@ -164,10 +165,14 @@ func TestRollbackKernel(t *testing.T) {
 	}
 	want := []string{
 		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
+		"pass connections on: begins", "pass connections on: done: new ones are not ours any more, in table ip kube-nft, table ip6 kube-nft",
+		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
 		"remove our tables: begins",
 		"remove our tables: done: table ip kube-nft, table ip6 kube-nft, table ip kube-nft-probe; connections that are under way keep their translation",
 		"look again: begins", "look again: done: no trace of kube-nft is left in nf_tables",
 		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
+		"pass connections on: begins", "pass connections on: done: there are no rules of ours",
+		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
 		"remove our tables: begins", "remove our tables: done: there are none",
 		"look again: begins", "look again: done: no trace of kube-nft is left in nf_tables",
 	}

@@ -38,17 +38,20 @@ func steps(inv *legacy.Inventory) (list []string) {
 	if len(inv.Processes) > 0 {
 		add("wait until kube-proxy has ended; stop it first")
 	}
-	together := dirty(inv, legacy.Compat, legacy.ProxyTables)
-	if len(together) == 0 {
+	tables := dirty(inv, legacy.Compat, legacy.ProxyTables)
+	if len(tables) == 0 {
 		add("commit the tables ip kube-nft and ip6 kube-nft, if they are not there already")
 	} else {
-		add("commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove kube-proxy's from %s", strings.Join(together, ", "))
+		add("commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove what kube-proxy has in nf_tables that refuses packets")
 	}
 	add("verify: read our tables back, look up every frontend in the kernel")
 	for _, table := range legacyTables {
 		if parts := dirtyTables(inv, table); len(parts) > 0 {
 			add("remove kube-proxy's from %s, each by one atomic replacement", strings.Join(parts, ", "))
 		}
+	}
+	if len(tables) > 0 {
+		add("remove kube-proxy's from %s, in one transaction", strings.Join(tables, ", "))
 	}
 	if len(dirty(inv, legacy.IPVS)) > 0 {
 		add("remove the device and the ipsets of kube-proxy's IPVS mode")

@@ -61,12 +61,13 @@ Found
 
 Steps of kube-nft migrate apply
     1.      wait until kube-proxy has ended; stop it first
-    2.      commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove
-            kube-proxy's from nft-compat ip6 nat
+    2.      commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove what
+            kube-proxy has in nf_tables that refuses packets
     3.      verify: read our tables back, look up every frontend in the kernel
     4.      remove kube-proxy's from legacy ip filter, each by one atomic replacement
-    5.      remove the device and the ipsets of kube-proxy's IPVS mode
-    6.      look again: nothing of kube-proxy's may be left
+    5.      remove kube-proxy's from nft-compat ip6 nat, in one transaction
+    6.      remove the device and the ipsets of kube-proxy's IPVS mode
+    7.      look again: nothing of kube-proxy's may be left
 
 This node cannot be migrated: see the lines that begin with blocks.
 `

@@ -25,7 +25,10 @@ type Rollback struct {
 // Run does it. A second run finds nothing to remove.
 func (r *Rollback) Run(ctx context.Context) error {
 	t := Takeover{Journal: r.Journal}
-	steps := []step{{"remove our tables", r.remove}, {"look again", r.lookAgain}}
+	steps := []step{
+		{"pass connections on", r.detach}, {"let packets pass", settle},
+		{"remove our tables", r.remove}, {"look again", r.lookAgain},
+	}
 	if r.Wait {
 		steps = append([]step{{"wait for kube-proxy's rules", r.waitForRules}}, steps...)
 	}
@@ -76,6 +79,15 @@ func unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 func servesAny(t *nft.Table) bool {
 	services := t.Sets["services"]
 	return services != nil && len(services.Map) > 0
+}
+
+// detach makes our chains let go of new connections.
+func (r *Rollback) detach(ctx context.Context) (string, error) {
+	detached, err := r.Kernel.Detach(ctx)
+	if len(detached) == 0 {
+		return "there are no rules of ours", err
+	}
+	return "new ones are not ours any more, in " + strings.Join(detached, ", "), err
 }
 
 // remove deletes our tables.

@@ -15,7 +15,7 @@ import (
 type Takeover struct {
 	Node legacy.Node // where kube-proxy's state is
 	// Commit makes the kernel hold our tables and removes, in the same transaction if there
-	// is one, what kube-proxy has in nf_tables. It says what it did.
+	// is one, what kube-proxy has in nf_tables that refuses packets. It says what it did.
 	Commit func(context.Context) (done string, err error)
 	// Verify finds out whether our tables are in force. It says how.
 	Verify  func(context.Context) (done string, err error)
@@ -69,7 +69,11 @@ func (t *Takeover) Clean(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for kube-proxy's state: %w", err)
 	}
-	return t.perform(ctx, append(t.removals(&inventory), step{"look again", t.lookAgain}))
+	steps := t.removals(&inventory)
+	if len(steps) > 0 {
+		steps = append([]step{{"let packets pass", settle}}, steps...)
+	}
+	return t.perform(ctx, append(steps, step{"look again", t.lookAgain}))
 }
 
 // A NeedsError says that a place where kube-proxy may have left something could not be
