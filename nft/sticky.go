@@ -147,6 +147,7 @@ func (r *family) setAffinity(port *portState, want affinity) {
 		if _, ok := want.groups[g]; !ok {
 			r.removeSet(affinityName(have.name, g.local, g.port))
 			r.removeSet(membersName(have.name, g.local, g.port))
+			delete(r.tasks, affinityName(have.name, g.local, g.port)) // of a batch that has failed
 		}
 	}
 	r.noteTasks(&have, &want)
