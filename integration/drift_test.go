@@ -41,7 +41,7 @@ func holds(t testing.TB, k *nft.Kernel, addr netip.Addr) bool {
 var (
 	firstWeb  = netip.MustParseAddr("10.96.0.1")
 	secondWeb = netip.MustParseAddr("10.96.0.2")
-	webPods = netip.MustParseAddr("10.244.0.5")
+	webPods   = netip.MustParseAddr("10.244.0.5")
 )
 
 // TestDrift lets nft do its worst beside a running kube-nft.
