@@ -44,6 +44,10 @@ func writePart(b *strings.Builder, p *legacy.Part) {
 		verdict = ": nothing of kube-proxy's to remove"
 	}
 	fmt.Fprintf(b, "  %s%s\n", partName(p), verdict)
+	if p.Needs != "" {
+		b.WriteString(line(string(Unknown), "could not be read: needs "+p.Needs))
+		return
+	}
 	for _, a := range p.Actions {
 		will, rest, _ := strings.Cut(strings.Replace(a.Will, "; ", " ", 1), " ")
 		text := a.Object + " — " + a.Means
