@@ -38,6 +38,9 @@ func (d directory) start(t testing.TB, flags ...string) *netns.Process {
 	return netns.Start(t, append(argv, flags...)...)
 }
 
+// stopTimeout bounds how long kube-nft takes to end; milliseconds, unless the machine is busy.
+const stopTimeout = 5 * time.Second
+
 // stop ends kube-nft as a service manager does. It must go at once and call that a success.
 func stop(t testing.TB, p *netns.Process) {
 	t.Helper()
@@ -46,8 +49,8 @@ func stop(t testing.TB, p *netns.Process) {
 	}
 	select {
 	case <-p.Exited():
-	case <-time.After(2 * time.Second):
-		t.Fatalf("kube-nft is still there 2s after SIGTERM:\n%s", p.Stderr())
+	case <-time.After(stopTimeout):
+		t.Fatalf("kube-nft is still there %s after SIGTERM:\n%s", stopTimeout, p.Stderr())
 	}
 	if p.ExitCode() != 0 {
 		t.Errorf("exit code %d after SIGTERM, want 0:\n%s", p.ExitCode(), p.Stderr())
