@@ -21,7 +21,7 @@ type chainKey struct {
 // new element to a new chain which is still empty in the generation that the packet sees,
 // and fall through, untranslated. Measured with a list that alternates between two lengths
 // whose chains come and go, at 5,000 commits a second: 210 of 642,411 connections escaped,
-// and 3 of 1,480,792 with a prelude. After the prelude, both generations of the chains have
+// and 9 of 2,915,577 with a prelude. After the prelude, both generations of the chains have
 // their rules before anything leads there.
 func (b *Batch) split() (prelude, rest Batch) {
 	fresh := b.newChains()
