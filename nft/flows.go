@@ -20,6 +20,15 @@ type FlowChange struct {
 	Appeared bool
 }
 
+// Then is what c and a later change of the same frontend mean together.
+func (c FlowChange) Then(later FlowChange) FlowChange {
+	later.Removed = append(slices.Clip(c.Removed), later.Removed...)
+	slices.SortFunc(later.Removed, netip.AddrPort.Compare)
+	later.Removed = slices.Compact(later.Removed)
+	later.Appeared = later.Appeared || c.Appeared
+	return later
+}
+
 // noteFlows remembers what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does.
 func (r *family) noteFlows(f Frontend, have, want *service) {

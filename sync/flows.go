@@ -38,7 +38,10 @@ func (d desired) ClusterIP(addr netip.Addr) bool { return d.ruleset.HasClusterIP
 
 func (d desired) ServiceCIDR(addr netip.Addr) bool { return d.ruleset.InServiceCIDR(addr) }
 
-func (d desired) NodePortAddress(addr netip.Addr) bool { return slices.Contains(d.nodePortAddrs, addr) }
+func (d desired) NodePortAddress(addr netip.Addr) bool {
+	_, ok := slices.BinarySearchFunc(d.nodePortAddrs, addr, netip.Addr.Compare)
+	return ok
+}
 
 // changesOf says in conntrack's words what a commit changed.
 func changesOf(noted []nft.FlowChange) []conntrack.Change {
@@ -53,26 +56,50 @@ func changesOf(noted []nft.FlowChange) []conntrack.Change {
 	return changes
 }
 
+// staleFlows are connections that commits have made stale and that are not cleaned up yet.
+type staleFlows struct {
+	all     bool // which ones is not known
+	changes []nft.FlowChange
+}
+
+// add takes in what a commit has made stale. Of one frontend there is one change, so that
+// they do not pile up while connection tracking cannot be reached.
+func (s *staleFlows) add(p *plan) {
+	s.all = s.all || p.allFlows
+	if len(s.changes) == 0 {
+		s.changes = p.flows
+		return
+	}
+	for _, change := range p.flows {
+		i := slices.IndexFunc(s.changes, func(c nft.FlowChange) bool { return c.Family == change.Family && c.Frontend == change.Frontend })
+		if i < 0 {
+			s.changes = append(s.changes, change)
+			continue
+		}
+		s.changes[i] = s.changes[i].Then(change)
+	}
+}
+
 // clean removes the connections that the commit has made stale. What could not be done is
 // done with the next commit.
 func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 	if l.flows == nil {
 		return FlowReport{}
 	}
-	l.stale = append(l.stale, p.flows...)
+	l.stale.add(p)
 	var report FlowReport
-	report.Ran = p.allFlows || len(l.stale) > 0
-	if p.allFlows {
+	report.Ran = l.stale.all || len(l.stale.changes) > 0
+	if l.stale.all {
 		report.add(l.flows.Full(ctx, desired{l}))
 	}
-	if len(l.stale) > 0 {
-		report.add(l.flows.Clean(ctx, changesOf(l.stale), desired{l}))
+	if len(l.stale.changes) > 0 {
+		report.add(l.flows.Clean(ctx, changesOf(l.stale.changes), desired{l}))
 	}
 	if report.Err != nil {
 		l.options.Log.Warn("stale connections may have stayed until the next commit", zap.Error(report.Err))
 		return report
 	}
-	l.stale = nil
+	l.stale = staleFlows{}
 	return report
 }
 

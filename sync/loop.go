@@ -51,7 +51,7 @@ type Loop struct {
 	suspected time.Time    // when it came up
 	local     []netip.Addr // addresses of this node's interfaces
 	waiting   tracker.Delta
-	stale     []nft.FlowChange // that could not be cleaned up yet
+	stale     staleFlows
 	// nodePortAddrs are the addresses at which node ports are reached.
 	nodePortAddrs []netip.Addr
 	attempts      int

@@ -182,3 +182,25 @@ func TestDistrustReadsBack(t *testing.T) {
 		}
 	})
 }
+
+// TestAddressesWhileTheLoopTakesThem sets addresses all the time: neither side may wait for
+// the other, and the latest ones count.
+func TestAddressesWhileTheLoopTakesThem(t *testing.T) {
+	l := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	ctx, stop := context.WithCancel(t.Context())
+	latest := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	l.options.Committed = func(Report) {
+		if len(l.local) > 0 && l.local[0] == latest[0] {
+			stop()
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	for range 200000 {
+		l.SetAddresses(nil)
+	}
+	l.SetAddresses(latest)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

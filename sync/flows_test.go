@@ -1,0 +1,62 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// cleaner remembers what it is asked to clean up and fails as it is told.
+type cleaner struct {
+	fails   error
+	full    int
+	changes []conntrack.Change
+}
+
+func (c *cleaner) Clean(_ context.Context, changes []conntrack.Change, _ conntrack.Desired) (conntrack.Result, error) {
+	c.changes = changes
+	return conntrack.Result{}, c.fails
+}
+
+func (c *cleaner) Full(context.Context, conntrack.Desired) (conntrack.Result, error) {
+	c.full++
+	return conntrack.Result{}, c.fails
+}
+
+// TestFailedCleaningIsRepeated fails to clean up after one commit: the next one does it all,
+// with one change for each frontend.
+func TestFailedCleaningIsRepeated(t *testing.T) {
+	c := &cleaner{fails: errors.New("no connection tracking")}
+	l := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	l.CleanFlows(c)
+	dns := nft.Frontend{Address: netip.MustParseAddr("10.96.0.10"), Protocol: tracker.UDP, Port: 53}
+	a, b := netip.MustParseAddrPort("10.244.0.1:53"), netip.MustParseAddrPort("10.244.0.2:53")
+	first := &plan{allFlows: true, flows: []nft.FlowChange{{Family: nft.IP, Frontend: dns, Removed: []netip.AddrPort{b}, Appeared: true}}}
+	if report := l.clean(t.Context(), first); report.Err == nil {
+		t.Error("no error is reported")
+	}
+	c.fails = nil
+	later := &plan{flows: []nft.FlowChange{{Family: nft.IP, Frontend: dns, Removed: []netip.AddrPort{a, b}, Gone: true}}}
+	if report := l.clean(t.Context(), later); report.Err != nil || !report.Ran || c.full != 2 {
+		t.Errorf("report %+v after %d full runs, want 2", report, c.full)
+	}
+	want := []conntrack.Change{{
+		Frontend: conntrack.Frontend{Address: dns.Address, Protocol: tracker.UDP, Port: 53},
+		Removed:  []netip.AddrPort{a, b}, Gone: true, Appeared: true,
+	}}
+	if diff := cmp.Diff(want, c.changes, cmp.Comparer(func(x, y netip.Addr) bool { return x == y }),
+		cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	if report := l.clean(t.Context(), new(plan)); report.Ran || c.full != 2 {
+		t.Errorf("cleaned up again: %+v", report)
+	}
+}
