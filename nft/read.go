@@ -114,18 +114,30 @@ func (k *Kernel) readTable(ctx context.Context, t *Table) error {
 		return err
 	}
 	for name, set := range t.Sets {
-		if set.Set.Dynamic || len(set.Set.Key) == 0 {
+		if set.Set.Dynamic || len(set.Set.Key) == 0 || counts[name] >= manyElements {
 			continue
 		}
-		err := k.retry(ctx, func() error {
-			set.Map, err = k.readElements(ctx, t.Family, set.Set)
-			return cmp.Or(err, checkCount(set, counts[name]))
-		})
-		if err != nil {
+		if err := k.fill(ctx, t.Family, set, counts[name]); err != nil {
+			return err
+		}
+	}
+	for name, set := range t.Sets {
+		if set.Set.Dynamic || len(set.Set.Key) == 0 || counts[name] < manyElements {
+			continue
+		}
+		if err := k.fillLarge(ctx, t, set, counts[name]); err != nil {
 			return err
 		}
 	}
 	return k.readChains(ctx, t)
+}
+
+// fill reads the elements of a set by a dump.
+func (k *Kernel) fill(ctx context.Context, f Family, set *Elements, count uint32) error {
+	return k.retry(ctx, func() (err error) {
+		set.Map, err = k.readElements(ctx, f, set.Set)
+		return cmp.Or(err, checkCount(set, count))
+	})
 }
 
 // readSets reads the definitions of the sets and how many elements each has, if the kernel

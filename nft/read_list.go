@@ -1,0 +1,147 @@
+package nft
+
+import (
+	"cmp"
+	"context"
+
+	"golang.org/x/sys/unix"
+)
+
+// manyElements is from how many elements on lists are read by their keys. A dump is a walk over
+// the kernel's hash table that begins anew for every 32 KiB: twice as many elements take four
+// times as long. Keys are found one by one, and those of a list follow from its frontend.
+// Measured, CPU time of the thread: 100,000 elements 0.20 s by a dump and 0.24 s by keys,
+// 300,000 elements 1.8 s and 0.9 s.
+const manyElements = 120_000
+
+const (
+	firstKeys    = 16 // how many indexes of a list are asked for at first; then ever more
+	keysPerAsk   = 256
+	listsAtOnce  = 64 // how many lists are asked for in one system call
+	ackedRequest = unix.NLM_F_REQUEST | unix.NLM_F_ACK
+)
+
+// listFrontends says where the frontends are whose lists a map holds.
+var listFrontends = map[string]string{
+	endpointsMap: servicesMap, localEndpointsMap: servicesMap,
+	nodePortEndpointsMap: nodePortsMap, nodePortLocalEndpointMap: nodePortsMap,
+}
+
+// fillLarge reads the elements of a set that holds many. What does not belong to a frontend
+// shows in their number; then, and for other sets, it is a dump.
+func (k *Kernel) fillLarge(ctx context.Context, t *Table, set *Elements, count uint32) (err error) {
+	frontends := t.Sets[listFrontends[set.Set.Name]]
+	if frontends == nil || set.Set.ranges() != noRange || set.Set.keyLen(t.Family) != frontends.Set.keyLen(t.Family)+4 {
+		return k.fill(ctx, t.Family, set, count)
+	}
+	if len(frontends.Map) == 0 { // they are many themselves, and their turn has not come
+		if err := k.fill(ctx, t.Family, frontends, 0); err != nil {
+			return err
+		}
+	}
+	set.Map, err = k.readLists(ctx, t, set.Set, frontends.Map)
+	if err != nil || uint32(len(set.Map)) != count {
+		return cmp.Or(err, k.fill(ctx, t.Family, set, count))
+	}
+	return nil
+}
+
+// A listReader reads the elements of one map of endpoint lists.
+type listReader struct {
+	kernel  *Kernel
+	family  Family
+	set     *Set
+	decoder *elementDecoder
+}
+
+// A listRequest asks for some indexes of a list.
+type listRequest struct {
+	frontend   string
+	first, num int
+}
+
+// readLists returns the endpoints of the frontends that t has already been read with.
+// Whether there are further ones in the map, the caller must find out.
+func (k *Kernel) readLists(ctx context.Context, t *Table, s *Set, frontends map[string]Element) (map[string]Element, error) {
+	r := &listReader{kernel: k, family: t.Family, set: s, decoder: newElementDecoder(t.Family, s)}
+	requests := make([]listRequest, 0, len(frontends))
+	for key := range frontends {
+		requests = append(requests, listRequest{frontend: key, num: firstKeys})
+	}
+	for len(requests) > 0 {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		n := min(len(requests), listsAtOnce)
+		more, err := r.ask(requests[:n])
+		if err != nil {
+			return nil, err
+		}
+		requests = append(requests[n:], more...)
+	}
+	return r.decoder.finish(), nil
+}
+
+// ask sends some requests and takes the answers. It returns the requests for what may follow
+// behind those of which every index was there.
+func (r *listReader) ask(requests []listRequest) (more []listRequest, err error) {
+	k, first := r.kernel, r.kernel.seq
+	k.seq += uint32(len(requests))
+	if err := k.send(r.encode(requests, first)); err != nil {
+		return nil, err
+	}
+	for open := len(requests); open > 0 && err == nil; {
+		n, from, receiveErr := k.receive(true)
+		if receiveErr != nil {
+			return nil, receiveErr
+		}
+		if from != 0 {
+			continue
+		}
+		replies(k.buf[:n], func(reply reply) {
+			i := int(int32(reply.seq - first))
+			switch {
+			case i < 0 || i >= len(requests):
+			case reply.typ != unix.NLMSG_ERROR:
+				r.decoder.message(reply.attributes())
+			default:
+				open--
+				switch errno := reply.ack().errno; errno {
+				case 0:
+					more = append(more, requests[i].next())
+				case unix.ENOENT: // the list ends here
+				default:
+					err = errno
+				}
+			}
+		})
+	}
+	return more, err
+}
+
+// next asks for what follows.
+func (l listRequest) next() listRequest {
+	return listRequest{frontend: l.frontend, first: l.first + l.num, num: min(4*l.num, keysPerAsk)}
+}
+
+// encode writes a message for each request. The kernel answers them in order, each with the
+// elements up to the first that is missing.
+func (r *listReader) encode(requests []listRequest, seq uint32) []byte {
+	var w wire
+	for i, request := range requests {
+		at := w.openMessage(messageType|unix.NFT_MSG_GETSETELEM, ackedRequest, seq+uint32(i), r.family, 0)
+		w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		w.name(unix.NFTA_SET_ELEM_LIST_SET, r.set.Name)
+		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		for index := range request.num {
+			element := w.open(unix.NFTA_LIST_ELEM)
+			key := w.open(unix.NFTA_SET_ELEM_KEY)
+			w.bytes(unix.NFTA_DATA_VALUE, indexedKey(request.frontend, request.first+index))
+			w.close(key)
+			w.close(element)
+		}
+		w.close(list)
+		w.closeMessage(at)
+	}
+	return w.buf
+}
