@@ -27,9 +27,9 @@ type load struct {
 	began     time.Time
 	tcp, udp  atomic.Int64 // connections and exchanges that went well
 	exchanges atomic.Int64 // over connections that last
-	slow      atomic.Int64 // that needed a packet sent again
 	mu        sync.Mutex
 	failures  []string
+	slow      []string // those that needed a packet sent again, or a busy machine
 }
 
 // A target is a frontend that the load connects to.
@@ -105,8 +105,8 @@ func (l *load) once(x target) bool {
 	if err := exchange(conn); err != nil {
 		return l.fail("exchange with %s %s after %v: %v", x.network, x.address, time.Since(began), err)
 	}
-	if time.Since(began) > slowExchange {
-		l.slow.Add(1)
+	if took := time.Since(began); took > slowExchange {
+		l.note(&l.slow, "%s %s took %v", x.network, x.address, took)
 	}
 	return true
 }
@@ -152,10 +152,15 @@ func exchange(conn net.Conn) error {
 
 // fail notes a failure and returns false.
 func (l *load) fail(format string, args ...any) bool {
+	l.note(&l.failures, format, args...)
+	return false
+}
+
+// note appends to a list, with the time.
+func (l *load) note(list *[]string, format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failures = append(l.failures, time.Since(l.began).String()+": "+fmt.Sprintf(format, args...))
-	return false
+	*list = append(*list, time.Since(l.began).String()+": "+fmt.Sprintf(format, args...))
 }
 
 // end stops the load and waits for its last exchanges.
@@ -192,8 +197,8 @@ func (l *load) check(t *testing.T) {
 	t.Helper()
 	l.end()
 	rate := float64(l.tcp.Load()) / time.Since(l.began).Seconds()
-	t.Logf("%d TCP connections (%.0f/s), %d UDP exchanges, %d exchanges over lasting connections, %d of all slow",
-		l.tcp.Load(), rate, l.udp.Load(), l.exchanges.Load(), l.slow.Load())
+	t.Logf("%d TCP connections (%.0f/s), %d UDP exchanges, %d exchanges over lasting connections, %d of all slow %v",
+		l.tcp.Load(), rate, l.udp.Load(), l.exchanges.Load(), len(l.slow), l.slow)
 	if len(l.failures) > 0 {
 		t.Errorf("%d failures, the first of them: %v", len(l.failures), l.some())
 	}
