@@ -22,7 +22,8 @@
 //	guarded-…                before any of these: drop sources that are not allowed
 //	reject-new               no endpoints anywhere
 //
-// Frontends of equal policy share one chain, which comes with the first of them and goes
+// Frontends of equal policy share one chain. Those of usual lengths are always there, others
+// come with the first frontend and go
 // with the last. A policy ends in a pick chain: pick-N looks up the frontend and a random
 // number below N in the map endpoints, and translates the destination to what it finds. If
 // that is nothing, for the list is shorter, it draws again: each endpoint is equally likely,

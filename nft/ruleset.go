@@ -60,19 +60,16 @@ func newFamily(config *Config, f Family) *family {
 		conflicts: make(map[Frontend][]Conflict),
 	}
 	r.chains[rejectChain] = &chainUse{verdict: verdictGoto + rejectChain, users: 1}
-	for _, list := range []*endpointList{&clusterList, &nodePortList} {
-		r.acquirePicks(list, usualLengths)
+	for c := 1; c <= usualLengths; c = capacity(c + 1) {
+		r.acquire(policy{kind: internal, cluster: c})
+		r.acquire(policy{kind: external, cluster: c})
+		r.acquire(policy{kind: external, nodePort: true, cluster: c})
 	}
-	for _, list := range []*endpointList{&localList, &nodePortLocalList} {
-		r.acquirePicks(list, usualLocalLengths)
+	for c := 1; c <= usualLocalLengths; c = capacity(c + 1) {
+		r.acquire(policy{kind: internalLocal, local: c})
+		r.acquirePick(pick{&nodePortLocalList, c})
 	}
 	return r
-}
-
-func (r *family) acquirePicks(list *endpointList, n int) {
-	for c := 1; c <= n; c = capacity(c + 1) {
-		r.acquirePick(pick{list, c})
-	}
 }
 
 // Adopt tells the ruleset what the kernel holds, so that endpoints keep the places that
