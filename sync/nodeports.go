@@ -12,6 +12,7 @@ import (
 // NodePortAddresses says at which addresses of the node its node ports are served. Make it
 // with ParseNodePortAddresses; the zero value serves none.
 type NodePortAddresses struct {
+	entries  []string // as they were given
 	primary  bool
 	prefixes []netip.Prefix
 	all      map[tracker.Family]bool
@@ -23,7 +24,7 @@ type NodePortAddresses struct {
 // a prefix of length 0. Loopback addresses, which the keyword localhost stands for, count as
 // entries but are never served this way.
 func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
-	a := NodePortAddresses{all: make(map[tracker.Family]bool)}
+	a := NodePortAddresses{entries: slices.Clone(entries), all: make(map[tracker.Family]bool)}
 	named := make(map[tracker.Family]bool)
 	for _, entry := range entries {
 		switch entry {
@@ -95,12 +96,8 @@ func (a NodePortAddresses) Reached(node, local []netip.Addr) []netip.Addr {
 
 // String shows the setting as it is given on the command line.
 func (a NodePortAddresses) String() string {
-	var parts []string
-	if a.primary {
-		parts = append(parts, "primary")
+	if len(a.entries) == 0 && a.primary {
+		return "primary"
 	}
-	for _, prefix := range a.prefixes {
-		parts = append(parts, prefix.String())
-	}
-	return strings.Join(parts, ",")
+	return strings.Join(a.entries, ",")
 }

@@ -54,6 +54,25 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
+func TestNodePortAddressesString(t *testing.T) {
+	for _, tt := range []struct {
+		entries []string
+		want    string
+	}{
+		{nil, "primary"},
+		{[]string{"all"}, "all"},
+		{[]string{"localhost", "10.0.0.0/8", "primary"}, "localhost,10.0.0.0/8,primary"},
+	} {
+		a, err := ParseNodePortAddresses(tt.entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.String(); got != tt.want {
+			t.Errorf("%q is shown as %q, want %q", tt.entries, got, tt.want)
+		}
+	}
+}
+
 func TestNodePortAddressesRefused(t *testing.T) {
 	_, err := ParseNodePortAddresses([]string{"192.168.0.2"})
 	want := `"192.168.0.2" is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary, localhost and all`
