@@ -45,11 +45,10 @@ type event struct {
 // it is taken for lost. The kernel counts a notification of one element as about 1 KiB.
 const monitorBuffer = 8 << 20
 
-// genProcess is NFTA_GEN_PROC_PID, which is followed by NFTA_GEN_PROC_NAME. Source:
-// linux/netfilter/nf_tables.h.
+// Numbers that x/sys does not have. Source: linux/netfilter/nf_tables.h.
 const (
-	attrGenProcPID  = 2
-	attrGenProcName = 3
+	attrGenProcPID  = 2 // NFTA_GEN_PROC_PID
+	attrGenProcName = 3 // NFTA_GEN_PROC_NAME
 )
 
 // NewMonitor returns a Monitor for the commits of all but k in the network namespace of the
@@ -129,7 +128,7 @@ func (m *Monitor) Next() (*ForeignChange, error) {
 		n, from, err := m.receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			m.now = ForeignChange{}
+			m.now, m.size = ForeignChange{}, 0
 			return &ForeignChange{Lost: true}, nil
 		case err != nil:
 			return nil, fmt.Errorf("listen to nf_tables: %w", err)
