@@ -293,22 +293,28 @@ func (l *Loop) own(err error) error {
 // sweep removes the affinity entries that packets made for a leaving endpoint between our
 // reading of the map and the commit. After the commit, no more of them can be made.
 func (l *Loop) sweep(ctx context.Context, tasks []nft.AffinityTask) {
-	var batch nft.Batch
-	for _, task := range tasks {
-		task = task.Sweep()
-		entries, err := l.kernel.Elements(ctx, task.Family, task.Map)
-		if err == nil {
-			batch.Ops = append(batch.Ops, task.Ops(entries)...)
-		}
+	batch, err := l.sweepings(ctx, tasks)
+	if err == nil && !batch.Empty() {
+		err = l.kernel.Commit(ctx, batch)
 	}
-	if batch.Empty() {
-		return
-	}
-	if err := l.kernel.Commit(ctx, batch); err != nil {
+	if err != nil && ctx.Err() == nil {
 		l.known = false
 		l.options.Log.Warn("session affinity: entries of removed endpoints stay until the next sync", zap.Error(err))
 		l.Wake()
 	}
+}
+
+// sweepings are the operations of a sweep.
+func (l *Loop) sweepings(ctx context.Context, tasks []nft.AffinityTask) (batch nft.Batch, err error) {
+	for _, task := range tasks {
+		task = task.Sweep()
+		entries, err := l.kernel.Elements(ctx, task.Family, task.Map)
+		if err != nil {
+			return nft.Batch{}, err
+		}
+		batch.Ops = append(batch.Ops, task.Ops(entries)...)
+	}
+	return batch, nil
 }
 
 // done closes a successful sync.

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -40,12 +41,28 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
 	for _, task := range append(p.tasks, l.ruleset.AffinityTasks()...) {
 		if table := have[task.Family]; table != nil && table.Sets[task.From] != nil {
-			p.batch.Ops = append(p.batch.Ops, task.Ops(table.Sets[task.From].Map)...)
+			p.batch.Ops = append(p.batch.Ops, task.Ops(entriesFor(&task, table))...)
 		}
 	}
 	p.batch.Ops = append(nft.Adoption(have, l.ruleset.Want()), p.batch.Ops...)
 	p.batch.Generation = generation
 	return p, l.addBeside(ctx, &p.batch)
+}
+
+// entriesFor returns the entries that a task is about. The map that it is to fill from another
+// one may exist, if the kernel did an earlier batch and its answer was lost: the clients that
+// packets have put there since stay where they are. To add them again is refused.
+func entriesFor(task *nft.AffinityTask, table *nft.Table) map[string]nft.Element {
+	entries, into := table.Sets[task.From].Map, table.Sets[task.Map.Name]
+	if !task.Seeds() || into == nil {
+		return entries
+	}
+	entries = maps.Clone(entries)
+	maps.DeleteFunc(entries, func(client string, _ nft.Element) bool {
+		_, known := into.Map[client]
+		return known
+	})
+	return entries
 }
 
 // read returns what the kernel holds, with what packets have put into affinity maps.
