@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"cmp"
 	"context"
 
 	"golang.org/x/sys/unix"
@@ -40,10 +39,10 @@ func (k *Kernel) fillLarge(ctx context.Context, t *Table, set *Elements, count u
 		}
 	}
 	set.Map, err = k.readLists(ctx, t, set.Set, frontends.Map)
-	if err != nil || uint32(len(set.Map)) != count {
-		return cmp.Or(err, k.fill(ctx, t.Family, set, count))
+	if err == nil && uint32(len(set.Map)) != count {
+		return k.fill(ctx, t.Family, set, count)
 	}
-	return nil
+	return err
 }
 
 // A listReader reads the elements of one map of endpoint lists.
