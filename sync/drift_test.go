@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,13 +34,31 @@ func (e *ear) Next() (*nft.ForeignChange, error) {
 // An inspector answers audits as it is told.
 type inspector struct {
 	generation uint32 // now; the batches of a table are made for 7
+
+	mu         sync.Mutex
 	difference string
 	audits     int
+}
+
+// find makes audits find a difference.
+func (i *inspector) find(difference string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.difference = difference
+}
+
+// asked returns how many audits there were.
+func (i *inspector) asked() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.audits
 }
 
 func (i *inspector) Generation(context.Context) (uint32, error) { return i.generation, nil }
 
 func (i *inspector) Audit(context.Context, nft.Tables) (string, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.audits++
 	return i.difference, nil
 }
@@ -75,8 +94,9 @@ func TestListeningBeginsAfterTheFirstCommit(t *testing.T) {
 			t.Errorf("joined %v, want to leave before the first commit and to join after it", e.joined)
 		}
 		time.Sleep(time.Minute)
-		if k.reads != 1 {
-			t.Errorf("%d reads, want only the first: nobody came between", k.reads)
+		synctest.Wait()
+		if reads, _ := k.seen(); reads != 1 {
+			t.Errorf("%d reads, want only the first: nobody came between", reads)
 		}
 	})
 }
@@ -87,8 +107,8 @@ func TestCommitBeforeListeningIsReadBack(t *testing.T) {
 		watch(t, k, &inspector{generation: 9})
 		time.Sleep(rereadAfter)
 		synctest.Wait()
-		if k.reads != 2 {
-			t.Errorf("%d reads, want another one: somebody committed before we listened", k.reads)
+		if reads, _ := k.seen(); reads != 2 {
+			t.Errorf("%d reads, want another one: somebody committed before we listened", reads)
 		}
 	})
 }
@@ -99,8 +119,8 @@ func TestLostNotificationsAreReadBack(t *testing.T) {
 		e, logs := watch(t, k, &inspector{generation: 8})
 		e.news <- &nft.ForeignChange{Lost: true}
 		synctest.Wait()
-		if k.reads != 2 || len(k.batches) != 2 {
-			t.Errorf("%d reads, %d batches; want the tables read and repaired", k.reads, len(k.batches))
+		if reads, batches := k.seen(); reads != 2 || batches != 2 {
+			t.Errorf("%d reads, %d batches; want the tables read and repaired", reads, batches)
 		}
 		for _, entry := range logs.All() {
 			if got := entry.ContextMap()["reason"]; got != "notifications about changes by others were lost" {
@@ -116,8 +136,8 @@ func TestChangeBeforeTheReadIsDealtWith(t *testing.T) {
 		e, _ := watch(t, k, &inspector{generation: 8})
 		e.news <- &nft.ForeignChange{Generation: 7}
 		synctest.Wait()
-		if k.reads != 1 || len(k.batches) != 1 {
-			t.Errorf("%d reads, %d batches; want the old news to be passed over", k.reads, len(k.batches))
+		if reads, batches := k.seen(); reads != 1 || batches != 1 {
+			t.Errorf("%d reads, %d batches; want the old news to be passed over", reads, batches)
 		}
 	})
 }
@@ -131,18 +151,20 @@ func TestStormIsRepairedEverLessOften(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(longestWait)
+		synctest.Wait()
 		// 20 at once, one for each of 100 seconds, and those that had to wait.
-		if n := len(k.batches) - 1; n < promptRepairs || n > 140 {
-			t.Errorf("%d repairs of 1000 changes in 100 s", n)
+		if _, batches := k.seen(); batches-1 < promptRepairs || batches-1 > 140 {
+			t.Errorf("%d repairs of 1000 changes in 100 s", batches-1)
 		}
 		if logs.FilterMessage("somebody keeps changing our tables: the repair waits").Len() == 0 {
 			t.Error("nothing in the log says so")
 		}
-		before := len(k.batches)
 		time.Sleep(time.Minute)
+		synctest.Wait()
+		_, before := k.seen()
 		e.news <- &nft.ForeignChange{Lost: true}
 		synctest.Wait()
-		if len(k.batches) != before+1 {
+		if _, batches := k.seen(); batches != before+1 {
 			t.Error("a repair has to wait although it has been quiet for a while")
 		}
 	})
@@ -172,18 +194,21 @@ func TestAudit(t *testing.T) {
 		k, i := new(table), &inspector{generation: 8}
 		watch(t, k, i)
 		time.Sleep(150 * time.Minute)
-		if i.audits != 2 || k.reads != 1 {
-			t.Errorf("%d audits, %d reads; want two and none but the first", i.audits, k.reads)
+		synctest.Wait()
+		if reads, _ := k.seen(); i.asked() != 2 || reads != 1 {
+			t.Errorf("%d audits, %d reads; want two and none but the first", i.asked(), reads)
 		}
-		i.difference = "table ip kube-nft does not exist"
+		i.find("table ip kube-nft does not exist")
 		time.Sleep(time.Hour)
-		if k.reads != 2 || len(k.batches) != 2 {
-			t.Errorf("%d reads, %d batches after an audit that found something", k.reads, len(k.batches))
+		synctest.Wait()
+		if reads, batches := k.seen(); reads != 2 || batches != 2 {
+			t.Errorf("%d reads, %d batches after an audit that found something", reads, batches)
 		}
-		i.difference = ""
+		i.find("")
 		time.Sleep(2 * auditsPerRead * time.Hour)
-		if n := k.reads - 2; n < 1 || n > 3 {
-			t.Errorf("%d reads in %d hours, want one for every %d audits", n, 2*auditsPerRead, auditsPerRead)
+		synctest.Wait()
+		if reads, _ := k.seen(); reads < 3 || reads > 5 {
+			t.Errorf("%d more reads in %d hours, want one for every %d audits", reads-2, 2*auditsPerRead, auditsPerRead)
 		}
 	})
 }
@@ -194,8 +219,9 @@ func TestLoopThatHearsNothingReadsAtEveryAudit(t *testing.T) {
 		e, logs := watch(t, k, i)
 		close(e.news)
 		time.Sleep(210 * time.Minute)
-		if k.reads != 4 || i.audits != 0 {
-			t.Errorf("%d reads, %d cheap audits in three and a half hours without a monitor", k.reads, i.audits)
+		synctest.Wait()
+		if reads, _ := k.seen(); reads != 4 || i.asked() != 0 {
+			t.Errorf("%d reads, %d cheap audits in three and a half hours without a monitor", reads, i.asked())
 		}
 		if logs.FilterMessage("changes by others are noticed at the next audit only").Len() != 1 {
 			t.Errorf("log: %v", logs.All())

@@ -28,6 +28,8 @@ type table struct {
 }
 
 func (k *table) Read(context.Context) (nft.Tables, uint32, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.reads++
 	return nft.Tables{}, 7, nil
 }
@@ -46,6 +48,20 @@ func (k *table) Commit(_ context.Context, batch nft.Batch) error {
 	answer := k.answers[0]
 	k.answers = k.answers[1:]
 	return answer
+}
+
+// seen returns how often the table was read, and how many batches have come.
+func (k *table) seen() (reads, batches int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.reads, len(k.batches)
+}
+
+// answer sets the answer to everything from now on.
+func (k *table) answer(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.always = err
 }
 
 // A feed hands out deltas.
@@ -105,6 +121,7 @@ func TestBurstIsOneBatch(t *testing.T) {
 			time.Sleep(100 * time.Millisecond) // of the bubble's clock
 		}
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		if len(k.batches) != 2 {
 			t.Fatalf("%d batches, want the first and one for the burst", len(k.batches))
 		}
@@ -131,6 +148,7 @@ func TestRefusedBatchIsRetriedFromTheKernelsState(t *testing.T) {
 		k := &table{answers: []error{unix.ENOMEM, unix.ENOMEM, unix.ENOMEM}}
 		start(t, k, Options{RetryMin: time.Second, RetryMax: 2 * time.Second})
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if len(k.batches) != 4 || k.reads != 4 {
 			t.Fatalf("%d batches after %d reads, want 4 of each", len(k.batches), k.reads)
 		}
@@ -164,6 +182,7 @@ func TestOldestSurvivesFailure(t *testing.T) {
 		synctest.Wait()
 		f.add("bb")
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		last := (*reports)[len(*reports)-1]
 		if !last.Delta.Oldest.Equal(observed) {
 			t.Errorf("oldest change observed at %v, want %v", last.Delta.Oldest, observed)

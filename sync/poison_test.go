@@ -26,6 +26,15 @@ type picky struct {
 }
 
 func (k *picky) Commit(ctx context.Context, batch nft.Batch) error {
+	if err := k.refusal(batch); err != nil || batch.Check {
+		return err
+	}
+	return k.table.Commit(ctx, batch)
+}
+
+func (k *picky) refusal(batch nft.Batch) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, op := range batch.Ops {
 		for _, element := range op.Elements {
 			if op.Verb != nft.Add || op.Set.Name != "endpoints" || !k.bad[netip.AddrFrom4([4]byte([]byte(element.Data[:4])))] {
@@ -38,15 +47,21 @@ func (k *picky) Commit(ctx context.Context, batch nft.Batch) error {
 			return refusal
 		}
 	}
-	if batch.Check {
-		return nil
-	}
-	return k.table.Commit(ctx, batch)
+	return nil
+}
+
+// forgive makes it take everything.
+func (k *picky) forgive() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.bad = nil
 }
 
 // endpointsHeld are the addresses of endpoints that batches have added and not deleted since
 // the table was last made.
 func (k *picky) endpointsHeld() map[netip.Addr]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	byKey := make(map[string]netip.Addr)
 	for _, batch := range k.batches {
 		for _, op := range batch.Ops {
@@ -160,11 +175,13 @@ func TestRefusedServiceIsTriedAgain(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
 		_, _, logs := runPicky(t, k, portWith("a", 1, 9), portWith("b", 2, 2))
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if n := logs.FilterMessage("Service port left out: the kernel refuses it").Len(); n != 1 {
 			t.Errorf("logged %d times, want once", n)
 		}
-		k.bad = nil
+		k.forgive()
 		time.Sleep(2 * longestRetry)
+		synctest.Wait()
 		if logs.FilterMessage("Service port taken after all").Len() != 1 || !k.endpointsHeld()[pod(9)] {
 			t.Errorf("the Service is still left out; log: %v", logs.All())
 		}
@@ -193,11 +210,13 @@ func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 			k := &table{always: err}
 			loop, _, reports := start(t, k, Options{})
 			time.Sleep(time.Minute)
-			if len(loop.poison.refused) != 0 || len(*reports) != 0 {
-				t.Errorf("%v: %d ports left out, %d syncs succeeded", err, len(loop.poison.refused), len(*reports))
+			synctest.Wait()
+			if len(loop.poison.refused) != 0 {
+				t.Errorf("%v: %d ports left out", err, len(loop.poison.refused))
 			}
-			k.always = nil
+			k.answer(nil)
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			if len(*reports) != 1 {
 				t.Errorf("%v: not programmed when it is over", err)
 			}
