@@ -119,9 +119,10 @@ const maxDepth = 16
 
 func (t *tracer) chain(name string) flow {
 	chain := t.table.Chains[name]
-	if t.depth++; chain == nil || t.depth > maxDepth {
+	if chain == nil || t.depth == maxDepth {
 		return leave
 	}
+	t.depth++
 	defer func() { t.depth-- }()
 	for _, rule := range chain.Rules {
 		if f := t.rule(name, rule); f == leave || f == done {
