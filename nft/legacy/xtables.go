@@ -10,15 +10,20 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// replaceAttempts is how often a table that others write meanwhile is read again. Each
-// attempt takes milliseconds, and writers that honour the lock do not cause any.
-const replaceAttempts = 20
+// replaceAttempts is how often a table that others write meanwhile is read again, with a
+// pause. Each attempt takes milliseconds, as does an iptables program; those that honour the
+// lock do not cause any.
+const (
+	replaceAttempts = 200
+	replacePause    = 5 * time.Millisecond
+)
 
 // errBusy is the remedy after the last attempt.
 var errBusy = errors.New("other programs keep changing it; nothing was changed; stop kube-proxy and try again")
@@ -90,6 +95,10 @@ func (s *socket) clean(ctx context.Context, table string) error {
 		err := s.tryClean(table)
 		if !errors.Is(err, unix.EAGAIN) {
 			return err
+		}
+		select {
+		case <-time.After(replacePause):
+		case <-ctx.Done():
 		}
 	}
 	return errBusy
