@@ -86,7 +86,11 @@ func (k *Kernel) readLists(ctx context.Context, t *Table, s *Set, frontends map[
 func (r *listReader) ask(requests []listRequest) (more []listRequest, err error) {
 	k, first := r.kernel, r.kernel.seq
 	k.seq += uint32(len(requests))
-	if err := k.send(r.encode(requests, first)); err != nil {
+	b := r.encode(requests, first)
+	if err := k.reserve(len(b)); err != nil {
+		return nil, err
+	}
+	if err := k.send(b); err != nil {
 		return nil, err
 	}
 	for open := len(requests); open > 0 && err == nil; {
