@@ -165,7 +165,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	t.owners[name] = e
 	t.seen.Slices++
 	t.mark(e)
-	if trigger.After(t.started) {
+	if trigger.After(t.started) && len(e.triggers) < maxServiceTriggers {
 		e.triggers = append(e.triggers, Trigger{parsed.family, trigger})
 	}
 }

@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -161,6 +162,16 @@ func apply(have map[PortID]*ServicePort, d Delta) {
 	}
 }
 
+func TestTriggersOfDeltasThatWait(t *testing.T) {
+	var waiting Delta
+	for range 5 {
+		waiting.Merge(Delta{Triggers: make([]Trigger, maxTriggers/4)})
+	}
+	if n := len(waiting.Triggers); n != maxTriggers {
+		t.Errorf("%d trigger times are kept, want %d", n, maxTriggers)
+	}
+}
+
 func TestTriggers(t *testing.T) {
 	at := func(d time.Duration) string { return started.Add(d).Format(time.RFC3339Nano) }
 	annotated := func(name, ip, when string) *discoveryv1.EndpointSlice {
@@ -184,6 +195,11 @@ func TestTriggers(t *testing.T) {
 			tr.SetSlice(annotated("b", "10.0.0.2", at(time.Second)))
 			tr.DeleteSlice("shop", "a")
 		}, 0},
+		{"nobody takes for long", func(tr *Tracker) {
+			for i := range 2 * maxServiceTriggers {
+				tr.SetSlice(annotated("a", fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250), at(time.Second)))
+			}
+		}, maxServiceTriggers},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -214,9 +214,16 @@ type Delta struct {
 	// Oldest is when the earliest of these changes was observed; zero if there is none.
 	Oldest time.Time
 	// Triggers say when the control plane saw the changes of endpoints that this delta
-	// carries, one for each update of an EndpointSlice that has that annotation.
+	// carries, one for each update of an EndpointSlice that has that annotation. Where many
+	// updates wait, for a loop that is held up, the earliest are kept.
 	Triggers []Trigger
 }
+
+// How many Triggers are kept, so that they do not grow for as long as nothing is committed.
+const (
+	maxTriggers        = 1 << 16 // of a Delta
+	maxServiceTriggers = 1 << 8  // of a Service, between two calls of Take
+)
 
 // A Trigger is the time at which the control plane saw why endpoints of a family had to
 // change; it is later than the start of this process.
@@ -256,7 +263,8 @@ func (d *Delta) Merge(newer Delta) {
 	if d.Oldest.IsZero() {
 		d.Oldest = newer.Oldest
 	}
-	d.Triggers = append(d.Triggers, newer.Triggers...)
+	room := max(0, maxTriggers-len(d.Triggers))
+	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }
 
 // A Refusal says which field of which object the tracker could not use, and why. The rest
