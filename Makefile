@@ -13,7 +13,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build run test test-unit test-kernel golden fuzz bench lint image image-test packages image-packages
+.PHONY: help build run test test-unit test-kernel golden fuzz bench scale lint image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 
 bench: ## benchmarks, in the format that benchstat reads (root)
 	$(GO) test -run '^$$' -bench . -benchmem ./tracker/... ./nft/... ./conntrack/... ./integration/...
+
+scale: build ## measure clusters of up to 30,000 Services beside the kernel's floor; writes integration/results (root)
+	$(GO) run ./integration/scale -binary $(BIN) -out integration/results
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

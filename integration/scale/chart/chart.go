@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -26,7 +27,7 @@ type Series struct {
 // A Chart shows durations by number of Services, both axes logarithmic.
 type Chart struct {
 	Title  string
-	X      []float64 // numbers of Services, above zero
+	X      []float64 // numbers of Services, above zero; at least one
 	Series []Series
 }
 
@@ -66,6 +67,7 @@ func (c *Chart) Write(path string) error {
 			return fmt.Errorf("chart %s: %s: %w", filepath.Base(path), s.Name, err)
 		}
 	}
+	p.X.Min, p.X.Max = 0.9*slices.Min(c.X), 1.1*slices.Max(c.X)
 	p.Y.Min, p.Y.Max = c.bounds()
 	return save(p, path)
 }

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseSizes(t *testing.T) {
+	sizes, err := parseSizes("1000x10,5000x50")
+	if err != nil || len(sizes) != 2 || sizes[0] != (size{1000, 10}) || sizes[1].String() != "5000x50" {
+		t.Errorf("got %v, %v", sizes, err)
+	}
+	for _, tt := range []struct{ text, err string }{
+		{"", `size "": want SERVICESxENDPOINTS, such as 1000x10`},
+		{"1000", `size "1000": want SERVICESxENDPOINTS, such as 1000x10`},
+		{"1x2x3", `size "1x2x3": want SERVICESxENDPOINTS, such as 1000x10`},
+		{"0x10", `size "0x10": want 1 to 524288 Services of 1 to 100 endpoints`},
+		{"1x101", `size "1x101": want 1 to 524288 Services of 1 to 100 endpoints`},
+		{"500000x100", `size "500000x100": want at most 4194304 endpoints in all`},
+	} {
+		if _, err := parseSizes(tt.text); err == nil || err.Error() != tt.err {
+			t.Errorf("%q: got %v, want %s", tt.text, err, tt.err)
+		}
+	}
+}
+
+func TestAddressesAreApart(t *testing.T) {
+	s := size{30000, 10}
+	last := s.endpointsOf(s.services - 1)[s.endpoints-1]
+	fresh := sequence{}
+	switch first := fresh.next(); {
+	case !podCIDR.Contains(last), !podCIDR.Contains(first), !first.Less(clientAddress.Addr()), !last.Less(first):
+		t.Errorf("last endpoint %s, first newcomer %s", last, first)
+	case !serviceCIDR.Contains(clusterIP(maxServices + maxServices/4)):
+		t.Errorf("%s is outside of %s", clusterIP(maxServices+maxServices/4), serviceCIDR)
+	}
+}
+
+// TestSYN computes the checksum of a packet with its checksum: that of a right one is 0.
+func TestSYN(t *testing.T) {
+	p := syn(netip.MustParseAddr("10.96.0.17"), 4321)
+	if got := checksum(p[12:], 6+20); got != 0 {
+		t.Errorf("checksum is off by %#x", got)
+	}
+	if port := binary.BigEndian.Uint16(p[20:]); port != 4321 {
+		t.Errorf("source port %d", port)
+	}
+}
+
+func TestSheet(t *testing.T) {
+	small, large := size{1000, 10}, size{30000, 10}
+	s := newSheet([]size{small, large})
+	s.duration(small, "one change: p50", 62800*time.Nanosecond)
+	s.duration(large, "one change: p50", 1234567*time.Microsecond)
+	s.set(large, "batch length", octets, 1<<20)
+	var table, bench bytes.Buffer
+	s.writeTable(&table)
+	s.writeBench(&bench)
+	wantTable := "| | 1000x10 | 30000x10 |\n|---|--:|--:|\n| one change: p50 | 62.8 µs | 1.23s |\n| batch length | | 1024 KiB |\n"
+	wantBench := "goos: linux\nBenchmarkScale/one-change-p50/services=1000/endpoints=10 1 6.28e-05 sec/op\n" +
+		"BenchmarkScale/one-change-p50/services=30000/endpoints=10 1 1.234567 sec/op\nBenchmarkScale/batch-length/services=30000/endpoints=10 1 1.048576e+06 B\n"
+	if table.String() != strings.Replace(wantTable, "1024 KiB", "1 MiB", 1) {
+		t.Errorf("table:\n%s", table.String())
+	}
+	if bench.String() != wantBench {
+		t.Errorf("bench:\n%s", bench.String())
+	}
+	if !math.IsNaN(s.value(small, "batch length", octets)) {
+		t.Error("a number that was never measured")
+	}
+}
+
+// TestPage writes all files of a page, with charts of what was measured and what was not.
+func TestPage(t *testing.T) {
+	s := newSheet([]size{{1000, 10}, {30000, 10}, {5000, 50}})
+	for i, at := range s.sizes {
+		s.duration(at, packetOwn, time.Duration(i+1)*time.Microsecond)
+		s.duration(at, packetMap, time.Duration(i+1)*time.Microsecond/2)
+	}
+	dir := t.TempDir()
+	if err := s.write(dir, []string{"scale", "-sizes", "1000x10"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"README.md", "bench.txt", "change.svg", "cold-start.svg", "first-packet.svg"} {
+		content, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil || len(content) == 0 {
+			t.Errorf("%s: %d bytes, %v", file, len(content), err)
+		}
+	}
+	page, _ := os.ReadFile(filepath.Join(dir, "README.md"))
+	if !strings.Contains(string(page), "- Command: scale -sizes 1000x10\n") {
+		t.Errorf("the page does not show the command:\n%s", page)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	list := []time.Duration{5, 1, 4, 2, 3}
+	if quantile(list, 0.5) != 3 || quantile(list, 0.99) != 5 || least(list) != 1 {
+		t.Errorf("median %d, p99 %d, least %d", quantile(list, 0.5), quantile(list, 0.99), least(list))
+	}
+}
