@@ -102,3 +102,30 @@ func BenchmarkChange(b *testing.B) {
 		})
 	}
 }
+
+// TestCostOfOneChange counts allocations and operations: neither depends on the number of
+// Services.
+func TestCostOfOneChange(t *testing.T) {
+	few, many := costOfOneChange(t, 10), costOfOneChange(t, 5000)
+	if many > few {
+		t.Errorf("one change costs %v allocations among 10 Services, %v among 5000", few, many)
+	}
+}
+
+func costOfOneChange(t *testing.T, services int) (allocations float64) {
+	r := NewRuleset(testConfig())
+	r.Apply(cluster(services, 10))
+	r.Committed()
+	full, less := clusterPort(7, 10), clusterPort(7, 10)
+	less.Cluster = less.Cluster[:9]
+	less.Serving = less.Cluster
+	return testing.AllocsPerRun(100, func() {
+		for _, port := range []*tracker.ServicePort{less, full} {
+			r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+			if batch := Diff(r.Pending()); len(batch.Ops) != 1 || batch.ElementCount() != 1 {
+				t.Fatalf("%d operations, %d elements: want one of each", len(batch.Ops), batch.ElementCount())
+			}
+			r.Committed()
+		}
+	})
+}
