@@ -98,7 +98,7 @@ func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool
 		}
 		other, err := findHolder()
 		if err != nil { // it is about to end, or very busy
-			if !d.pause(ctx) {
+			if !pause(ctx, claimRetry) {
 				return nil, false
 			}
 			continue
@@ -125,30 +125,39 @@ func (d *daemon) yield(ctx context.Context, other *holder) (done bool) {
 	return false
 }
 
-// pause lets a moment pass; false if ctx ended.
-func (d *daemon) pause(ctx context.Context) bool {
+// pause lets time pass; false if ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(d):
 		return true
 	}
 }
 
+// How long it is until the instance socket is tried again, for want of an answer and of what
+// it takes to accept a connection.
+const (
+	claimRetry  = 100 * time.Millisecond
+	acceptRetry = time.Second
+)
+
 // answerPeers serves the instance socket until ctx ends. Other instances only wait for its
-// end.
-func answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) error) error {
+// end. Want of descriptors or memory passes, and Services do not depend on it.
+func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) error) error {
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
 	for {
 		conn, err := listener.AcceptUnix()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("instance socket: %w", err)
+		switch {
+		case err == nil:
+			go answerPeer(ctx, conn, release)
+		case ctx.Err() != nil:
+			return nil
+		default:
+			d.log.Warn("instance socket", zap.Error(err), zap.Duration("retry_in", acceptRetry))
+			pause(ctx, acceptRetry)
 		}
-		go answerPeer(ctx, conn, release)
 	}
 }
 

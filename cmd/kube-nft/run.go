@@ -138,6 +138,14 @@ func (d *daemon) sync(ctx context.Context) error {
 		return err
 	}
 	loop := proxysync.New(d.tracker, ruleset, d.kernel, settings)
+	if instance != nil {
+		d.group.Go(func() error { return d.answerPeers(ctx, instance, loop.Disown) })
+	}
+	return d.loop(ctx, loop)
+}
+
+// loop gives the sync loop what else it looks at, and runs it until ctx ends.
+func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
 	if table, err := conntrack.Open(); err != nil {
 		d.log.Warn("stale connections will not be removed", zap.Error(err))
 	} else {
@@ -150,9 +158,6 @@ func (d *daemon) sync(ctx context.Context) error {
 	}
 	defer foreign.Close()
 	loop.Watch(foreign, d.kernel)
-	if instance != nil {
-		d.group.Go(func() error { return answerPeers(ctx, instance, loop.Disown) })
-	}
 	if d.options.NodePorts.Follows() {
 		addrs, err := proxysync.Addresses()
 		if err != nil {
