@@ -50,7 +50,7 @@ type claim struct {
 // wins.
 func (c claim) compare(d claim) int {
 	if c.kind == clusterIP != (d.kind == clusterIP) {
-		return compareBool(d.kind == clusterIP, c.kind == clusterIP)
+		return compareBool(c.kind != clusterIP, d.kind != clusterIP)
 	}
 	switch p, q := c.port.current, d.port.current; {
 	case p.Older(q):
