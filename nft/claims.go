@@ -49,26 +49,20 @@ type claim struct {
 // the API server gave it to, whoever else lists that address; otherwise the older Service
 // wins.
 func (c claim) compare(d claim) int {
-	if c.kind == clusterIP != (d.kind == clusterIP) {
-		return compareBool(c.kind != clusterIP, d.kind != clusterIP)
-	}
-	switch p, q := c.port.current, d.port.current; {
-	case p.Older(q):
+	if c.precedes(d) {
 		return -1
-	case q.Older(p):
+	}
+	if d.precedes(c) {
 		return 1
 	}
 	return 0
 }
 
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return 1
+func (c claim) precedes(d claim) bool {
+	if c.kind == clusterIP != (d.kind == clusterIP) {
+		return c.kind == clusterIP
 	}
-	return -1
+	return c.port.current.Older(d.port.current)
 }
 
 // A frontendState is a frontend with its claims, and what has been made of the first.

@@ -81,3 +81,14 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	last, _ := netip.AddrFromSlice(b)
 	return last
 }
+
+// trueFirst orders true before false.
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}

@@ -32,7 +32,7 @@ type group struct {
 // compare orders groups by list, then port.
 func (g group) compare(h group) int {
 	if g.local != h.local {
-		return compareBool(g.local, h.local)
+		return trueFirst(g.local, h.local)
 	}
 	return int(g.port) - int(h.port)
 }
