@@ -138,7 +138,7 @@ func TestDryRunProgramsTheSame(t *testing.T) {
 	heard := listenToNotices(t)
 	objects.start(t)
 	objects.write(t, "99-more.yaml", webObjects("more", netip.MustParseAddr("10.96.0.200"), addressesFrom(firstPod, 1)))
-	want := map[string]int{"add element ip services": 1, "add element ip endpoints": 1, "add element ip cluster-ips": 1, "add chain ip cluster-1": 1, "add rule ip cluster-1": 1}
+	want := map[string]int{"add element ip services": 1, "add element ip endpoints": 1, "add element ip cluster-ips": 1}
 	if diff := cmp.Diff(want, summary(heard.next(t, about("shop/more:http")))); diff != "" {
 		t.Errorf("written after a start on the dry run (-want +got):\n%s", diff)
 	}
