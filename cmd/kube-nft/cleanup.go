@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/sync/localhost"
 )
 
 // A remover is the commands cleanup and migrate rollback.
@@ -89,7 +90,20 @@ func (r *remover) run(ctx context.Context) error {
 		return err
 	}
 	rollback := migrate.Rollback{Kernel: kernel, Wait: r.wait, Journal: journalTo(r.journal)}
-	return rollback.Run(ctx)
+	if err := rollback.Run(ctx); err != nil {
+		return err
+	}
+	return r.warnExposed()
+}
+
+// warnExposed says what the rules that are gone kept closed.
+func (r *remover) warnExposed() error {
+	exposure := localhost.Exposure(sysctlRoot)
+	if exposure == "" {
+		return nil
+	}
+	_, err := fmt.Fprintln(r.journal, "kube-nft: "+exposure)
+	return err
 }
 
 // waitForDaemon waits until no kube-nft programs this network namespace.

@@ -22,8 +22,8 @@ func (d *daemon) serveLocalhost(ctx context.Context, settings *proxysync.Options
 	proxy, committed := localhost.NewProxy(ctx, d.log), settings.Committed
 	var route sync.Once
 	settings.Committed = func(report proxysync.Report) {
-		route.Do(d.routeLocalhost) // the rule that keeps other hosts out is in force by now
 		committed(report)
+		route.Do(d.routeLocalhost) // the rule that keeps other hosts out is in force by now
 		proxy.Apply(report.Delta)
 	}
 }

@@ -2,13 +2,17 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/integration/netns"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/localhost"
 )
 
 // TestLocalhostIsRoutedAfterTheCommit: before it, nothing keeps other hosts away from what
@@ -21,13 +25,51 @@ func TestLocalhostIsRoutedAfterTheCommit(t *testing.T) {
 			t.Error("loopback addresses are routed before the first commit")
 		}
 	}}
-	d := daemon{log: zap.NewNop()}
+	d := daemon{log: zap.NewNop(), options: localhostOptions(true)}
 	d.serveLocalhost(t.Context(), &settings)
 	settings.Committed(proxysync.Report{})
 	settings.Committed(proxysync.Report{})
 	if got := routeLocalnet(t); got != "1" || commits != 2 {
 		t.Errorf("route_localnet is %s after %d commits, want 1 after 2", got, commits)
 	}
+}
+
+// TestExposureIsTold once the flag is given up, by a daemon without it and by cleanup.
+func TestExposureIsTold(t *testing.T) {
+	netns.New(t)
+	for _, value := range []string{"0", "1"} {
+		netns.Sysctl(t, "net.ipv4.conf.all.route_localnet", value)
+		var want []string
+		if value == "1" {
+			want = []string{localhost.Exposure(sysctlRoot)}
+		}
+		core, logs := observer.New(zap.WarnLevel)
+		settings := proxysync.Options{Committed: func(proxysync.Report) {}}
+		d := daemon{log: zap.New(core), options: localhostOptions(false)}
+		d.serveLocalhost(t.Context(), &settings)
+		settings.Committed(proxysync.Report{})
+		var logged []string
+		for _, entry := range logs.All() {
+			logged = append(logged, entry.ContextMap()["notice"].(string))
+		}
+		if !slices.Equal(logged, want) {
+			t.Errorf("with %s, logged %q, want %q", value, logged, want)
+		}
+		var journal strings.Builder
+		if err := (&remover{journal: &journal}).warnExposed(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimPrefix(strings.TrimSpace(journal.String()), "kube-nft: "); got != strings.Join(want, "") {
+			t.Errorf("with %s, cleanup says %q, want %q", value, got, want)
+		}
+		if got := routeLocalnet(t); got != value {
+			t.Errorf("route_localnet became %s, was %s", got, value)
+		}
+	}
+}
+
+func localhostOptions(serve bool) *options {
+	return &options{Config: &config.Config{LocalhostNodePorts: serve}}
 }
 
 func routeLocalnet(t *testing.T) string {

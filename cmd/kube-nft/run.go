@@ -131,9 +131,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	ruleset := nft.NewRuleset(d.options.rulesetConfig(d.families))
 	ruleset.SetOwned(d.owned)
 	d.monitor.watch(&settings, ruleset, d.kernel)
-	if d.options.LocalhostNodePorts {
-		d.serveLocalhost(ctx, &settings)
-	}
+	d.serveLocalhost(ctx, &settings)
 	if ready, err := d.takeOver(ctx, ruleset, &settings); !ready {
 		return err
 	}

@@ -180,9 +180,17 @@ func TestRoute(t *testing.T) {
 	if err := os.WriteFile(path, []byte("0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	if text := Exposure(root); text != "" {
+		t.Errorf("before: %s", text)
+	}
 	for _, want := range []bool{true, false} {
 		if changed, err := Route(root); changed != want || err != nil {
 			t.Errorf("changed %v, %v; want %v", changed, err, want)
 		}
+	}
+	const exposure = "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's iptables mode leave it, and no rule of kube-nft's " +
+		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w net.ipv4.conf.all.route_localnet=0"
+	if text := Exposure(root); text != exposure {
+		t.Errorf("got %s\nwant %s", text, exposure)
 	}
 }
