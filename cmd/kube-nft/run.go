@@ -22,6 +22,9 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	d := daemon{options: o, log: o.newDaemonLog(stderr), changed: proxysync.NewSignal()}
 	defer d.log.Sync()
 	signal.Ignore(unix.SIGPIPE) // the reader of the log may go, Services stay
+	if err := o.checkSource(); err != nil {
+		return err
+	}
 	o.notices(d.log)
 	var err error
 	var features nft.Features

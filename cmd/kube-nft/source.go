@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kube-nft/kube-nft/tracker"
@@ -38,6 +41,28 @@ func (o *options) newFeed(t *tracker.Tracker, changed func(), note func(error), 
 	}
 	s := informer.New(client, o.informerOptions(changed, note, log))
 	return &feed{s, func(ctx context.Context) error { return s.Run(ctx, t) }}, nil
+}
+
+// checkSource finds out, without a trace, whether there is a source to read from.
+func (o *options) checkSource() error {
+	if o.Manifests != "" {
+		return checkManifests(o.Manifests)
+	}
+	_, err := o.client()
+	return err
+}
+
+// checkManifests finds out whether a file or directory of manifests can be read.
+func checkManifests(path string) error {
+	const remedy = "--manifests takes a file or directory of YAML or JSON"
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer would block
+	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+		return fmt.Errorf("manifests %s: %w; %s", path, pathError.Err, remedy)
+	}
+	if err != nil {
+		return fmt.Errorf("manifests %s: %w; %s", path, err, remedy)
+	}
+	return file.Close()
 }
 
 // load fills a tracker once.
