@@ -84,7 +84,8 @@ func (s *slice) hinted() bool {
 
 // parseSlice returns what obj says for the node of that name and, joined, what of it is
 // refused. It returns nil for a slice that serves no Service of ours: one without the
-// Service's label, of a headless Service, or with names instead of addresses.
+// Service's label or with names instead of addresses, which is refused, or one of a headless
+// Service.
 func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 	p := sliceParser{obj: obj, node: node, refusals: refusals{kind: "EndpointSlice", namespace: obj.Namespace, name: obj.Name}}
 	if !p.relevant() {
@@ -114,14 +115,17 @@ type sliceParser struct {
 // relevant reports whether the labels of the slice name a Service that may be proxied.
 func (p *sliceParser) relevant() bool {
 	service := p.obj.Labels[discoveryv1.LabelServiceName]
-	if _, headless := p.obj.Labels[corev1.IsHeadlessService]; headless || service == "" {
+	if _, headless := p.obj.Labels[corev1.IsHeadlessService]; headless {
 		return false
 	}
-	if fault := labelFault(service); fault != "" {
+	fault := labelFault(service)
+	if service == "" {
+		fault = "is missing: no Service has these endpoints; the slice is ignored"
+	}
+	if fault != "" {
 		p.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "%s", fault)
-		return false
 	}
-	return true
+	return fault == ""
 }
 
 // ports reads the ports. Those without name or number serve no port of a Service.
@@ -157,6 +161,7 @@ func (p *sliceParser) endpoints(family Family) []endpoint {
 	for i := range p.obj.Endpoints {
 		spec := &p.obj.Endpoints[i]
 		if len(spec.Addresses) == 0 {
+			p.add(fmt.Sprintf("endpoints[%d].addresses", i), "is empty; the endpoint is ignored")
 			continue
 		}
 		addr, err := parseReachable(spec.Addresses[0])

@@ -21,6 +21,7 @@ func TestSlices(t *testing.T) {
 	}
 	http, udp, odd := new("http"), new(corev1.ProtocolUDP), new(corev1.Protocol("X"))
 	const one, none = "10.0.0.1:8080", "nil"
+	const unlabelled = "metadata.labels[kubernetes.io/service-name]: is missing: no Service has these endpoints; the slice is ignored"
 	tests := []struct {
 		name    string
 		edit    func(*discoveryv1.EndpointSlice)
@@ -28,11 +29,14 @@ func TestSlices(t *testing.T) {
 		refused string // after "EndpointSlice shop/web-1: "
 	}{
 		{name: "ordinary", edit: func(*discoveryv1.EndpointSlice) {}, want: one},
-		{name: "label missing", edit: func(s *discoveryv1.EndpointSlice) { s.Labels = nil }, want: none},
-		{name: "label empty", edit: label(""), want: none},
+		{name: "label missing", edit: func(s *discoveryv1.EndpointSlice) { s.Labels = nil }, want: none, refused: unlabelled},
+		{name: "label empty", edit: label(""), want: none, refused: unlabelled},
 		{name: "label no Service can have", edit: label("a.b"), want: none,
 			refused: `metadata.labels[kubernetes.io/service-name]: "a.b" is no DNS label: use a-z, 0-9 and, inside, '-'`},
 		{name: "headless", edit: func(s *discoveryv1.EndpointSlice) { s.Labels[corev1.IsHeadlessService] = "" }, want: none},
+		{name: "headless without the Service's label", edit: func(s *discoveryv1.EndpointSlice) {
+			s.Labels = map[string]string{corev1.IsHeadlessService: ""}
+		}, want: none},
 		{name: "FQDN", edit: func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressTypeFQDN }, want: none,
 			refused: `addressType: "FQDN" is not IPv4 or IPv6; the slice is ignored`},
 		{name: "namespace", edit: func(s *discoveryv1.EndpointSlice) { s.Namespace = "other" }, want: none},
@@ -52,7 +56,7 @@ func TestSlices(t *testing.T) {
 		{name: "port too large", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(65536))}), want: none,
 			refused: "ports[0].port: 65536 is not in the range 1 to 65535"},
 
-		{name: "no addresses", edit: endpoint(discoveryv1.Endpoint{}), want: one},
+		{name: "no addresses", edit: endpoint(discoveryv1.Endpoint{}), want: one, refused: "endpoints[1].addresses: is empty; the endpoint is ignored"},
 		{name: "first address only", edit: endpoint(discoveryv1.Endpoint{Addresses: []string{"10.0.0.2", "10.0.0.3"}}), want: one + " 10.0.0.2:8080"},
 		{name: "sorted by address", edit: endpoint(newEndpoint("9.0.0.10")), want: "9.0.0.10:8080 " + one},
 		{name: "twice", edit: endpoint(newEndpoint("10.0.0.01")), want: one},
