@@ -21,6 +21,8 @@ type Kernel struct {
 	buf  []byte // what is received
 
 	traffic Traffic
+	// destroys says that the kernel knows the verb Destroy. It is not assumed before Probe.
+	destroys bool
 }
 
 // The kernel answers a dump in pieces of at most 32 KiB. Errors wait in the receive buffer
@@ -83,6 +85,9 @@ func (k *Kernel) Commit(ctx context.Context, b Batch) error {
 
 // commit encodes and sends a batch about some table.
 func (k *Kernel) commit(b *Batch, s scope) error {
+	if !k.destroys && s.table == TableName {
+		b = b.withoutDestroy()
+	}
 	x, err := encodeBatch(b, s, k.seq)
 	if err != nil || len(x.refs) == 0 {
 		return err

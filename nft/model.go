@@ -197,7 +197,8 @@ const (
 	Add Verb = iota + 1
 	Delete
 	Flush
-	// Destroy is Delete that does not mind a missing element (kernel 6.3).
+	// Destroy is Delete that does not mind a missing element. Kernels before 6.3 need the
+	// element whole for it.
 	Destroy
 )
 
@@ -224,7 +225,7 @@ func (v Verb) String() string {
 //	Flush        Chain            all rules of a chain
 //	Add          Chain, Rules     rules, appended to a chain in order
 //	Add, Delete  Set, Elements    elements of a set, of which Delete uses the keys only
-//	Destroy      Set, Elements    the same as Delete
+//	Destroy      Set, Elements    elements of a set that may have gone already
 type Op struct {
 	Verb     Verb
 	Family   Family

@@ -47,6 +47,9 @@ func (k *Kernel) Probe(ctx context.Context) (have Features, err error) {
 			return have, err
 		}
 	}
+	if k.destroys, err = k.probeDestroy(ctx); err != nil {
+		return have, err
+	}
 	have.OwnerPersist, err = succeeded(k.tryFlags(ctx, IP, probe{}, tableFlagOwner|tableFlagPersist))
 	return have, err
 }

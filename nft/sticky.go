@@ -256,7 +256,7 @@ func (t *AffinityTask) Ops(entries map[string]Element) []Op {
 			kept = append(kept, KeyedElement{key, Element{Data: entry.Data, Life: t.renew(entry.Life)}})
 		}
 		if !t.Seeds() && (!member || entry.Life == nil || entry.Life.Timeout != t.timeout) {
-			gone = append(gone, KeyedElement{Key: key})
+			gone = append(gone, KeyedElement{key, Element{Data: entry.Data, Life: t.renew(entry.Life)}})
 		}
 	}
 	var ops []Op
