@@ -16,8 +16,7 @@ import (
 func TestEveryField(t *testing.T) {
 	silent := []string{
 		"apiVersion", "kind",
-		"iptables.localhostNodePorts", // see knownUseless
-		"logging.flushFrequency",      // lines are written at once
+		"logging.flushFrequency", // lines are written at once
 	}
 	defaults := yamlOf(t, mustRead(t))
 	for _, identity := range []struct {

@@ -156,6 +156,33 @@ func TestLocalhostNodePorts(t *testing.T) {
 	}
 }
 
+// TestLocalhostNodePortsOfKubeProxy: the mode iptables serves them by default, and a file that
+// says so gets one notice.
+func TestLocalhostNodePortsOfKubeProxy(t *testing.T) {
+	for _, tt := range []struct {
+		fields string
+		flags  []string
+		notice bool
+	}{
+		{fields: "iptables: {localhostNodePorts: true}", notice: true},
+		{fields: "mode: nftables\niptables: {localhostNodePorts: true}", notice: true},
+		{fields: "iptables: {localhostNodePorts: true}", flags: []string{"--localhost-nodeports"}},
+		{fields: "iptables: {localhostNodePorts: false}"},
+		{fields: "iptables: {localhostNodePorts: null}"},
+		{fields: "iptables: {localhostNodePorts: true}\n---\napiVersion: " + ownVersion + "\nkind: " + ownKind + "\nlocalhostNodePorts: true"},
+	} {
+		file := proxyFile(t, tt.fields)
+		c := mustRead(t, append([]string{"--config", file}, tt.flags...)...)
+		var want []string
+		if tt.notice {
+			want = []string{file + ": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"}
+		}
+		if !slices.Equal(c.Notices, want) {
+			t.Errorf("%q %q: notices %q, want %q", tt.fields, tt.flags, c.Notices, want)
+		}
+	}
+}
+
 // TestTakeover: another proxy's rules are left alone.
 func TestTakeover(t *testing.T) {
 	if !mustRead(t).Takeover {

@@ -151,7 +151,11 @@ func TestFilesOfKubeProxy(t *testing.T) {
 	}{
 		{file: "kubeadm.yaml", settings: kubeadm.Replace},
 		{file: "v1.10.yaml", settings: kubeadm.Replace},
-		{file: "defaulted.yaml", settings: strings.NewReplacer("minSyncPeriod: 10ms", "minSyncPeriod: 1s", "logFormat: json", "logFormat: console").Replace},
+		{
+			file:     "defaulted.yaml",
+			settings: strings.NewReplacer("minSyncPeriod: 10ms", "minSyncPeriod: 1s", "logFormat: json", "logFormat: console").Replace,
+			notices:  []string{"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"},
+		},
 		{
 			file: "ipvs.yaml",
 			settings: func(defaults string) string {

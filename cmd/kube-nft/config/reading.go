@@ -73,6 +73,16 @@ func (r *reading) read(d *document) {
 	r.readMasquerading(&d.proxy)
 	r.readConntrack(&d.proxy.Conntrack)
 	r.readOwn(&d.own)
+	r.noticeLocalhost(d.proxy.IPTables.LocalhostNodePorts)
+}
+
+// noticeLocalhost says that node ports at localhost have to be asked for in kube-nft's own
+// way: true is also what kube-proxy fills in, and nothing tells who chose it.
+func (r *reading) noticeLocalhost(asked *bool) {
+	if asked == nil || !*asked || r.localhostPorts {
+		return
+	}
+	r.notices = append(r.notices, r.file+": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports")
 }
 
 func (r *reading) readProxy(p *proxyv1alpha1.KubeProxyConfiguration) {

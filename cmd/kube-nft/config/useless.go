@@ -42,7 +42,7 @@ func uselessFields(tree map[string]any) []string {
 }
 
 // knownUseless lists the fields; of two that match, the first counts. iptables.localhostNodePorts
-// is not among them: true is what kube-proxy fills in, false what happens here.
+// is not among them: it has a notice of its own.
 func knownUseless() []uselessField {
 	return []uselessField{
 		{"mode", []string{modeNFTables}},
