@@ -10,6 +10,7 @@ import (
 type Client struct {
 	Address  netip.Addr
 	Endpoint netip.AddrPort
+	Local    bool // it is remembered for connections to local endpoints
 	Life
 }
 
@@ -26,7 +27,7 @@ func (k *Kernel) Clients(ctx context.Context, t *Table, s *Service) (clients []C
 			return nil, err
 		}
 		for key, element := range elements {
-			clients = append(clients, clientOf(key, element, memory.Port))
+			clients = append(clients, clientOf(key, element, memory))
 		}
 	}
 	slices.SortFunc(clients, func(a, b Client) int {
@@ -38,10 +39,11 @@ func (k *Kernel) Clients(ctx context.Context, t *Table, s *Service) (clients []C
 	return clients, nil
 }
 
-func clientOf(key string, element Element, port uint16) (c Client) {
+func clientOf(key string, element Element, m Memory) (c Client) {
 	c.Address, _ = netip.AddrFromSlice([]byte(key))
 	addr, _ := netip.AddrFromSlice([]byte(element.Data))
-	c.Endpoint = netip.AddrPortFrom(addr, port)
+	c.Endpoint = netip.AddrPortFrom(addr, m.Port)
+	c.Local = m.Local
 	if element.Life != nil {
 		c.Life = *element.Life
 	}

@@ -41,6 +41,8 @@ type Service struct {
 	Verdict string
 	// Cluster and Local are the lists of endpoints, in the order of their indexes.
 	Cluster, Local []netip.AddrPort
+	// HasLocal says that there is a list of local endpoints, which may be empty.
+	HasLocal bool
 	// Affinity is how long a client is remembered; 0: it is not.
 	Affinity time.Duration
 	// Memories are the Service port's affinity maps, which all its frontends share.
@@ -57,8 +59,9 @@ const (
 
 // A Memory is an affinity map: client -> endpoint, for the endpoints with one port.
 type Memory struct {
-	Map  string
-	Port uint16
+	Map   string
+	Port  uint16
+	Local bool // for connections that local endpoints alone are chosen for
 }
 
 // Endpoints returns the distinct endpoints of both lists.
@@ -99,6 +102,7 @@ func (t *Table) service(set, key string, element Element) Service {
 	t.remembered(&s, key)
 	s.Kind = t.kindOf(s.Frontend)
 	s.Policy = policyWords(element.Data, s.Affinity)
+	s.HasLocal = hasLocal(element.Data)
 	return s
 }
 
@@ -132,9 +136,15 @@ func (t *Table) remembered(s *Service, key string) {
 		port, _ := rule[0].(PortIs)
 		if r, ok := last(rule).(Remember); ok {
 			s.Affinity = r.timeout()
-			s.Memories = append(s.Memories, Memory{Map: r.Map, Port: port.Port})
+			s.Memories = append(s.Memories, Memory{Map: r.Map, Port: port.Port, Local: isLocalAffinity(r.Map)})
 		}
 	}
+}
+
+// hasLocal reports whether a frontend's verdict chooses among local endpoints.
+func hasLocal(verdict string) bool {
+	p, ok := policyOf(verdict)
+	return ok && (p.kind == internalLocal || p.kind == externalLocal || p.kind == dropped)
 }
 
 // policyWords says in words what a frontend's verdict means.

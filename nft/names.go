@@ -160,6 +160,10 @@ func affinityName(sticky string, local bool, port uint16) string {
 	return "affinity-" + localInfix(local) + sticky + "-" + strconv.Itoa(int(port))
 }
 
+// isLocalAffinity tells by its name which list of endpoints an affinity map is for: what
+// follows affinity- is local- or a hash, which is longer than that word.
+func isLocalAffinity(name string) bool { return strings.HasPrefix(name, "affinity-"+localInfix(true)) }
+
 func membersName(sticky string, local bool, port uint16) string {
 	return "members-" + localInfix(local) + sticky + "-" + strconv.Itoa(int(port))
 }

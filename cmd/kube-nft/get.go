@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,7 +51,7 @@ asked.`,
 // command declares one kind of list.
 func (s *selection) command(what, short string, list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
 	return &cobra.Command{
-		Use:               what + " [NAME]",
+		Use:               what + " [[NAMESPACE/]NAME]",
 		Short:             short,
 		ValidArgsFunction: s.completeNames,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -59,10 +61,7 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				s.name = args[0]
-			}
-			if err := s.check(); err != nil {
+			if err := cmp.Or(s.setName(args), s.check()); err != nil {
 				return err
 			}
 			i, err := inspectTables(cmd.Context())
@@ -73,6 +72,25 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 			return list(cmd, s, i)
 		},
 	}
+}
+
+// setName takes the argument: a name, or as the lists show it, a namespace and a name.
+func (s *selection) setName(args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	namespace, name, qualified := strings.Cut(args[0], "/")
+	switch {
+	case !qualified:
+		s.name = args[0]
+		return nil
+	case namespace == "" || name == "":
+		return usagef("Service %q: expected NAME or NAMESPACE/NAME", args[0])
+	case s.namespace != "" && s.namespace != namespace:
+		return usagef("Service %s: --namespace %s says otherwise", args[0], s.namespace)
+	}
+	s.namespace, s.name = namespace, strings.Split(name, ":")[0] // the lists add the port's name
+	return nil
 }
 
 func (s *selection) check() error {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,10 +29,21 @@ func (s *subject) text() string {
 	return nft.ServiceName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String()
 }
 
+// frontend is a frontend for people. A node port does not tell its family.
+func (s *subject) frontend(text string) string {
+	if strings.HasPrefix(text, anyAddress) {
+		return text + " (" + s.Family + ")"
+	}
+	return text
+}
+
+// anyAddress stands where a node port has no address.
+const anyAddress = "*:"
+
 // frontendText is a frontend as address:port/protocol; of a node port, *:port/protocol.
 func frontendText(f nft.Frontend) string {
 	if !f.Address.IsValid() {
-		return "*:" + strconv.Itoa(int(f.Port)) + "/" + f.Protocol.String()
+		return anyAddress + strconv.Itoa(int(f.Port)) + "/" + f.Protocol.String()
 	}
 	return f.String()
 }
@@ -46,14 +58,24 @@ type serviceRow struct {
 	Endpoints       int    `json:"endpoints"`
 	LocalEndpoints  int    `json:"localEndpoints"` // in the list for Local policies
 	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
+
+	hasLocal bool // there is such a list
+}
+
+// local is the length of the list for Local policies, for people.
+func (r *serviceRow) local() string {
+	if !r.hasLocal {
+		return "-"
+	}
+	return strconv.Itoa(r.LocalEndpoints)
 }
 
 var serviceColumns = []column[serviceRow]{
 	{"SERVICE", func(r *serviceRow) string { return r.text() }},
-	{"FRONTEND", func(r *serviceRow) string { return r.Frontend }},
+	{"FRONTEND", func(r *serviceRow) string { return r.frontend(r.Frontend) }},
 	{"KIND", func(r *serviceRow) string { return r.Kind }},
 	{"EP", func(r *serviceRow) string { return strconv.Itoa(r.Endpoints) }},
-	{"LOCAL", func(r *serviceRow) string { return strconv.Itoa(r.LocalEndpoints) }},
+	{"LOCAL", func(r *serviceRow) string { return r.local() }},
 	{"POLICY", func(r *serviceRow) string { return r.Policy }},
 }
 
@@ -65,7 +87,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
 				Policy: service.Policy, Verdict: service.Verdict,
 				Endpoints: len(service.Endpoints()), LocalEndpoints: len(service.Local),
-				AffinitySeconds: int(service.Affinity / time.Second),
+				AffinitySeconds: int(service.Affinity / time.Second), hasLocal: service.HasLocal,
 			})
 		}
 	}
@@ -85,7 +107,7 @@ type endpointRow struct {
 
 var endpointColumns = []column[endpointRow]{
 	{"SERVICE", func(r *endpointRow) string { return r.text() }},
-	{"FRONTEND", func(r *endpointRow) string { return r.Frontend }},
+	{"FRONTEND", func(r *endpointRow) string { return r.frontend(r.Frontend) }},
 	{"LIST", func(r *endpointRow) string { return r.List }},
 	{"INDEX", func(r *endpointRow) string { return strconv.Itoa(r.Index) }},
 	{"ENDPOINT", func(r *endpointRow) string { return r.Endpoint }},
@@ -136,18 +158,26 @@ func (i *inspection) endpointCounts(ctx context.Context, f nft.Family) (map[coun
 	return counts, nil
 }
 
+// listName is the name of a list of endpoints.
+func listName(local bool) string {
+	if local {
+		return "local"
+	}
+	return "cluster"
+}
+
 func endpointRows(t *nft.Table, s *nft.Service, counts map[countKey]uint64) (rows []endpointRow) {
-	add := func(list string, local bool, endpoints []netip.AddrPort) {
+	add := func(local bool, endpoints []netip.AddrPort) {
 		for index, ep := range endpoints {
-			row := endpointRow{subject: subjectOf(t, s), Frontend: frontendText(s.Frontend), List: list, Index: index, Endpoint: ep.String()}
+			row := endpointRow{subject: subjectOf(t, s), Frontend: frontendText(s.Frontend), List: listName(local), Index: index, Endpoint: ep.String()}
 			if n, ok := counts[countKey{s.Frontend, ep, local}]; ok {
 				row.Connections = &n
 			}
 			rows = append(rows, row)
 		}
 	}
-	add("cluster", false, s.Cluster)
-	add("local", true, s.Local)
+	add(false, s.Cluster)
+	add(true, s.Local)
 	return rows
 }
 
@@ -155,6 +185,7 @@ func endpointRows(t *nft.Table, s *nft.Service, counts map[countKey]uint64) (row
 type affinityRow struct {
 	subject
 	Client           string  `json:"client"`
+	List             string  `json:"list"` // cluster or local: what the endpoint was chosen from
 	Endpoint         string  `json:"endpoint"`
 	RemainingSeconds float64 `json:"remainingSeconds"`
 }
@@ -162,6 +193,7 @@ type affinityRow struct {
 var affinityColumns = []column[affinityRow]{
 	{"SERVICE", func(r *affinityRow) string { return r.text() }},
 	{"CLIENT", func(r *affinityRow) string { return r.Client }},
+	{"LIST", func(r *affinityRow) string { return r.List }},
 	{"ENDPOINT", func(r *affinityRow) string { return r.Endpoint }},
 	{"REMAINING", func(r *affinityRow) string { return roundedSeconds(r.RemainingSeconds).String() }},
 }
@@ -173,23 +205,29 @@ func roundedSeconds(s float64) time.Duration {
 func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 	rows := []affinityRow{}
 	for _, table := range s.families(i.tables) {
-		seen := make(map[string]bool) // a Service port's frontends share its maps
-		for _, service := range s.services(table) {
-			maps := memoryNames(&service)
-			if seen[maps] {
-				continue
-			}
-			seen[maps] = true
+		for _, service := range remembering(s.services(table)) {
 			clients, err := i.kernel.Clients(cmd.Context(), table, &service)
 			if err != nil {
 				return err
 			}
 			for _, c := range clients {
-				rows = append(rows, affinityRow{subjectOf(table, &service), c.Address.String(), c.Endpoint.String(), c.Expires.Seconds()})
+				rows = append(rows, affinityRow{subjectOf(table, &service), c.Address.String(), listName(c.Local), c.Endpoint.String(), c.Expires.Seconds()})
 			}
 		}
 	}
 	return writeList(cmd, &s.format, affinityColumns, rows)
+}
+
+// remembering lists one frontend of each Service port that remembers clients: its frontends
+// share its maps.
+func remembering(services []nft.Service) []nft.Service {
+	seen := map[string]bool{"": true}
+	return slices.DeleteFunc(services, func(s nft.Service) bool {
+		maps := memoryNames(&s)
+		shared := seen[maps]
+		seen[maps] = true
+		return shared
+	})
 }
 
 func memoryNames(s *nft.Service) string {

@@ -15,6 +15,8 @@ func TestGet(t *testing.T) {
 	for _, tt := range []struct{ name, args string }{
 		{"services", "get services"},
 		{"services-of-one-name", "get services -n shop web -o yaml"},
+		{"services-of-one-name", "get services shop/web -o yaml"},
+		{"services-of-one-name", "get services shop/web:http -o yaml"},
 		{"services-of-family-6", "get services --family 6 -o json"},
 		{"endpoints", "get endpoints"},
 		{"endpoints-of-one-namespace", "get endpoints --namespace kube-system -o json"},
@@ -79,6 +81,8 @@ func TestGetUsage(t *testing.T) {
 		{[]string{"get"}, "get: expected services, endpoints or affinity"},
 		{[]string{"get", "pods"}, `get "pods": expected services, endpoints or affinity`},
 		{[]string{"get", "services", "a", "b"}, "get services: expected one name of a Service at most, got 2"},
+		{[]string{"get", "services", "shop/"}, `Service "shop/": expected NAME or NAMESPACE/NAME`},
+		{[]string{"get", "services", "shop/web", "-n", "dev"}, "Service shop/web: --namespace dev says otherwise"},
 		{[]string{"get", "services", "-o", "xml"}, "--output xml: expected table, json or yaml"},
 		{[]string{"get", "affinity", "--family", "5"}, "--family 5: expected 4 or 6"},
 	})

@@ -30,7 +30,7 @@ func kubeNFT(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 // program loads the cluster of testdata into a namespace of the test's own, and makes one
-// client remembered.
+// client remembered by way of both lists of endpoints.
 func program(t *testing.T) {
 	t.Helper()
 	netns.New(t)
@@ -39,8 +39,12 @@ func program(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	netns.Run(t, ruleset, "nft", "-f", "-")
-	netns.Run(t, "", "nft", "add", "element", "ip", "kube-nft", "affinity-rwbfhqhx-shop-web-http-8080",
-		"{ 10.244.0.9 timeout 1d : 10.244.1.5 }")
+	for name, element := range map[string]string{
+		"affinity-rwbfhqhx-shop-web-http-8080":       "{ 10.244.0.9 timeout 1d : 10.244.1.5 }",
+		"affinity-local-rwbfhqhx-shop-web-http-8080": "{ 10.244.0.9 timeout 1d : 10.244.0.5 }",
+	} {
+		netns.Run(t, "", "nft", "add", "element", "ip", "kube-nft", name, element)
+	}
 }
 
 // checkGolden compares what a command printed with a file.

@@ -23,7 +23,7 @@ type tableStatus struct {
 	Places       int    `json:"endpointElements"`
 	PolicyChains int    `json:"policyChains"`
 	AffinityMaps int    `json:"affinityMaps"`
-	Clients      uint32 `json:"rememberedClients"`
+	Clients      uint32 `json:"rememberedClients"` // distinct ones of each Service port
 	// FullestPercent is how full the fullest affinity map is.
 	FullestPercent int `json:"fullestAffinityMapPercent"`
 	ForeignRules   int `json:"foreignRules"` // that no kube-nft writes
@@ -41,12 +41,33 @@ func (i *inspection) tableStatus(ctx context.Context, t *nft.Table) (s tableStat
 	}
 	s.AffinityMaps = len(usage)
 	for _, u := range usage {
-		s.Clients += u.Count
 		if u.Size > 0 {
 			s.FullestPercent = max(s.FullestPercent, int(uint64(u.Count)*100/uint64(u.Size)))
 		}
 	}
-	return s, nil
+	s.Clients, err = i.rememberedClients(ctx, t, usage)
+	return s, err
+}
+
+// rememberedClients counts the clients of each Service port once: who reaches one by way of
+// both lists of endpoints is remembered for each.
+func (i *inspection) rememberedClients(ctx context.Context, t *nft.Table, usage map[string]nft.Usage) (n uint32, err error) {
+	for _, service := range remembering(t.Services()) {
+		if len(service.Memories) == 1 {
+			n += usage[service.Memories[0].Map].Count
+			continue
+		}
+		clients, err := i.kernel.Clients(ctx, t, &service)
+		if err != nil {
+			return 0, err
+		}
+		distinct := make(map[netip.Addr]bool)
+		for _, c := range clients {
+			distinct[c.Address] = true
+		}
+		n += uint32(len(distinct))
+	}
+	return n, nil
 }
 
 func (s *tableStatus) countServices(list []nft.Service) {
