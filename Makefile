@@ -3,8 +3,9 @@ SHELL := /bin/bash
 GO ?= go
 BIN := bin/kube-nft
 # Debian packages that the tests need: nft, iptables and ipset to compare with, conntrack and
-# ip to look, a C compiler for the race detector. The image is built with buildah.
-PACKAGES := nftables iptables ipset iproute2 conntrack gcc libc6-dev
+# ip to look, strace and socat to interfere, a C compiler for the race detector. The image is
+# built with buildah.
+PACKAGES := nftables iptables ipset iproute2 conntrack strace socat gcc libc6-dev
 IMAGE_PACKAGES := buildah
 # Flags for go test; .ci/run passes -v to see what was skipped.
 TESTFLAGS ?=
@@ -67,7 +68,7 @@ lint: ## gofmt, go vet, staticcheck
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
-image: ## build the container image with docker, podman or buildah
+image: ## build the container image; IMAGE, BUILDER, BUILD_IMAGE, FINAL_IMAGE: see README
 	./deploy/image.sh
 
 image-test: image-packages ## build the image without a registry and run it (root, Debian)
