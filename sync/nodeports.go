@@ -61,6 +61,9 @@ func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 // All reports whether node ports of the family are served at every address but loopback.
 func (a NodePortAddresses) All(family tracker.Family) bool { return a.all[family] }
 
+// Primary reports whether node ports are served at the Node's own addresses.
+func (a NodePortAddresses) Primary() bool { return a.primary }
+
 // Follows reports whether the addresses of the node's interfaces matter.
 func (a NodePortAddresses) Follows() bool { return len(a.prefixes) > 0 || len(a.all) > 0 }
 

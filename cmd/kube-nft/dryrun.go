@@ -35,8 +35,12 @@ func (o *options) loadRuleset(ctx context.Context, stderr io.Writer, kernel nft.
 // loadTracker reads what the source holds now.
 func (o *options) loadTracker(ctx context.Context, stderr io.Writer) (*tracker.Tracker, error) {
 	t := tracker.New(o.trackerConfig())
-	if err := o.load(ctx, t, o.newLog(stderr)); err != nil {
+	log := o.newLog(stderr)
+	if err := o.load(ctx, t, log); err != nil {
 		return nil, err
+	}
+	if t.Node() == nil {
+		o.warnNode(log)
 	}
 	if o.PodsFromNode && !o.setPodCIDRs(t.Node()) {
 		return nil, fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", o.NodeName)

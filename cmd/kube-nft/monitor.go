@@ -51,7 +51,7 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	if m.scraped, err = nft.Open(); err != nil {
 		return nil, err
 	}
-	m.proxy = health.NewProxy(2*o.SyncPeriod, t.Node)
+	m.proxy = health.NewProxy(2*o.SyncPeriod, o.nodeOf(t))
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
 	build, _ := debug.ReadBuildInfo()
 	m.metrics = metrics.New(metrics.Config{

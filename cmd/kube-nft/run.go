@@ -134,6 +134,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	ruleset := nft.NewRuleset(d.options.rulesetConfig(d.families))
 	ruleset.SetOwned(d.owned)
 	d.monitor.watch(&settings, ruleset, d.kernel)
+	d.watchNode(&settings)
 	d.serveLocalhost(ctx, &settings)
 	if ready, err := d.takeOver(ctx, ruleset, &settings); !ready {
 		return err
