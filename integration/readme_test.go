@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 )
 
 const readmePath = "../README.md"
@@ -64,6 +65,32 @@ func TestGoldenReadmeRuleset(t *testing.T) {
 	ruleset := output(t, "--manifests", "../deploy/examples", "--hostname-override", "node-a",
 		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
 	rulesetSection.check(t, excerpt(t, ruleset))
+}
+
+// TestReadmeScrape: the example for Prometheus is YAML, keeps the container of the DaemonSet and
+// asks the default port.
+func TestReadmeScrape(t *testing.T) {
+	_, rest, found := strings.Cut(string(readFile(t, readmePath)), "```yaml\nscrape_configs:")
+	text, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatal("the README has no scrape_configs")
+	}
+	var example struct {
+		Jobs []struct {
+			Rules []struct{ Regex, Replacement string } `json:"relabel_configs"`
+		} `json:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal([]byte("scrape_configs:"+text), &example); err != nil {
+		t.Fatal(err)
+	}
+	set, container := kustomize(t, "../deploy/base").daemonSet(t)
+	rules := example.Jobs[0].Rules
+	if want := set.Spec.Template.Labels["app.kubernetes.io/name"] + ";" + container.Name; rules[0].Regex != want {
+		t.Errorf("keeps %s, want %s", rules[0].Regex, want)
+	}
+	if _, port, _ := strings.Cut(rules[1].Replacement, ":"); !strings.Contains(output(t, "--help"), "127.0.0.1:"+port) {
+		t.Errorf("asks port %s, which is not the default", port)
+	}
 }
 
 // helpLine matches a flag in the output of --help: its name, type and text.

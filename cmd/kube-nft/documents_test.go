@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/migrate"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -48,6 +49,7 @@ func scrape(t *testing.T) map[string]*metric {
 		Kernel:   silentKernel{}, Build: new(debug.BuildInfo),
 	})
 	m.CountConnections(silentKernel{}, true)
+	m.Takeover((&takeover{}).states(), func() string { return string(migrate.Taken) })
 	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
 	handler, err := newTestOptions(t).metricsHandler(m, zap.NewNop())
 	if err != nil {
