@@ -54,7 +54,9 @@ type Loop struct {
 	stale     staleFlows
 	// nodePortAddrs are the addresses at which node ports are reached.
 	nodePortAddrs []netip.Addr
+	retry         *time.Timer
 	attempts      int
+	debt          debt
 	lastEnded     time.Time
 }
 
@@ -80,6 +82,7 @@ func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *L
 		kernel:    kernel,
 		wake:      options.Changed,
 		poison:    newPoison(),
+		retry:     stopped(),
 		distrust:  make(chan string, 1),
 		disown:    make(chan chan<- error),
 		addresses: make(chan []netip.Addr, 1),
@@ -131,14 +134,12 @@ func (l *Loop) SetAddresses(addrs []netip.Addr) {
 // if the kernel's socket is broken.
 func (l *Loop) Run(ctx context.Context) error {
 	l.Wake()
-	retry := time.NewTimer(0)
-	<-retry.C
 	if l.guard != nil {
 		go l.guard.listen(ctx, l.options.Log)
 	}
 	l.guard.schedule(l.options.AuditInterval)
 	for ctx.Err() == nil {
-		if !l.due(ctx, retry.C) || !l.pause(ctx) {
+		if !l.due(ctx) || !l.pause(ctx) {
 			continue
 		}
 		l.takeAddresses()
@@ -147,7 +148,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}
 		if err != nil && ctx.Err() == nil {
-			retry.Reset(l.failed(err))
+			l.retry.Reset(l.failed(err))
 		}
 		l.answer(err)
 	}
@@ -155,13 +156,14 @@ func (l *Loop) Run(ctx context.Context) error {
 }
 
 // due waits for something to happen and reports whether to sync because of it.
-func (l *Loop) due(ctx context.Context, retry <-chan time.Time) bool {
+func (l *Loop) due(ctx context.Context) bool {
 	changes, audit, repair := l.guard.alarms()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-l.wake:
-	case <-retry:
+	case <-l.retry.C:
+		l.known = l.known && l.debt.attempts == 0
 	case <-repair:
 	case <-l.poison.timer.C:
 		l.retryRefused()
@@ -208,10 +210,7 @@ func (l *Loop) pause(ctx context.Context) bool {
 // failed reports a sync that failed and returns how long to wait before the next one. A
 // new event does not shorten the pause of the following failure.
 func (l *Loop) failed(err error) time.Duration {
-	pause := l.options.RetryMax
-	if l.attempts < 20 {
-		pause = min(l.options.RetryMin<<l.attempts, l.options.RetryMax)
-	}
+	pause := l.backoff(l.attempts)
 	l.attempts++
 	l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", pause), zap.Int("attempt", l.attempts))
 	if l.options.Failed != nil {
@@ -220,11 +219,26 @@ func (l *Loop) failed(err error) time.Duration {
 	return pause
 }
 
+// backoff is the pause after one more failure than attempts.
+func (l *Loop) backoff(attempts int) time.Duration {
+	if attempts >= 20 {
+		return l.options.RetryMax
+	}
+	return min(l.options.RetryMin<<attempts, l.options.RetryMax)
+}
+
+// stopped returns a timer that nobody has set.
+func stopped() *time.Timer {
+	timer := time.NewTimer(0)
+	<-timer.C
+	return timer
+}
+
 // sync brings the kernel up to date, once. Somebody else's commit between our reading and
 // writing only makes us read again, and so does a batch that the kernel refuses; if it
 // refuses it then, the Service ports that it is about are left out.
 func (l *Loop) sync(ctx context.Context) error {
-	defer func() { l.lastEnded = time.Now() }()
+	defer func() { l.lastEnded, l.debt.refused = time.Now(), nil }()
 	var err error
 	for range 5 {
 		full := !l.known
@@ -248,7 +262,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	if err := l.commit(ctx, plan.batch); err != nil {
 		return err
 	}
-	l.sweep(ctx, plan.tasks)
+	l.sweep(ctx, &plan)
 	committed := time.Now()
 	flows := l.clean(ctx, &plan)
 	flows.Duration = time.Since(committed)
@@ -290,33 +304,6 @@ func (l *Loop) own(err error) error {
 	return err
 }
 
-// sweep removes the affinity entries that packets made for a leaving endpoint between our
-// reading of the map and the commit. After the commit, no more of them can be made.
-func (l *Loop) sweep(ctx context.Context, tasks []nft.AffinityTask) {
-	batch, err := l.sweepings(ctx, tasks)
-	if err == nil && !batch.Empty() {
-		err = l.kernel.Commit(ctx, batch)
-	}
-	if err != nil && ctx.Err() == nil {
-		l.known = false
-		l.options.Log.Warn("session affinity: entries of removed endpoints stay until the next sync", zap.Error(err))
-		l.Wake()
-	}
-}
-
-// sweepings are the operations of a sweep.
-func (l *Loop) sweepings(ctx context.Context, tasks []nft.AffinityTask) (batch nft.Batch, err error) {
-	for _, task := range tasks {
-		task = task.Sweep()
-		entries, err := l.kernel.Elements(ctx, task.Family, task.Map)
-		if err != nil {
-			return nft.Batch{}, err
-		}
-		batch.Ops = append(batch.Ops, task.Ops(entries)...)
-	}
-	return batch, nil
-}
-
 // done closes a successful sync.
 func (l *Loop) done(report Report) {
 	l.attempts = 0
@@ -324,6 +311,7 @@ func (l *Loop) done(report Report) {
 	l.settlePoison(time.Now())
 	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePortAddrs, l.reason
 	report.Conflicts, report.Standing = l.ruleset.Conflicts()
+	report.LeftOut = len(l.poison.refused)
 	l.waiting, l.reason = tracker.Delta{}, ""
 	for _, conflict := range report.Conflicts {
 		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),

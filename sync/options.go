@@ -32,7 +32,8 @@ type Options struct {
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
 	// Refused, if set, is called on the loop's goroutine when a Service port is left out
-	// because the kernel refuses it, and with a nil error when it is taken after all.
+	// because the kernel refuses it, and with a nil error when it is taken after all, as it
+	// was, changed or removed. A port that changed and is refused again is told again.
 	Refused func(tracker.PortID, error)
 	// Failed, if set, is called on the loop's goroutine after each failed one.
 	Failed func(error)
@@ -58,5 +59,6 @@ type Report struct {
 	NodePorts  []netip.Addr  // the addresses at which node ports are reached
 	Conflicts  []nft.Conflict
 	Standing   int    // conflicts that there are now, new ones or not
+	LeftOut    int    // Service ports that are left out now, see Options.Refused
 	Distrust   string // why the tables were looked at or repaired; empty if nobody was suspected
 }

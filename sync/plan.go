@@ -39,14 +39,23 @@ func (l *Loop) plan(ctx context.Context) (plan, error) {
 	l.apply()
 	p := plan{batch: nft.Diff(have, l.ruleset.Want()), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
+	l.addTasks(&p, have)
+	p.batch.Ops = append(nft.Adoption(have, l.ruleset.Want()), p.batch.Ops...)
+	p.batch.Generation = generation
+	return p, l.addBeside(ctx, &p.batch)
+}
+
+// addTasks adds what is to be done to the entries of affinity maps that the kernel holds,
+// unless it has refused that.
+func (l *Loop) addTasks(p *plan, have nft.Tables) {
+	if l.debt.refused != nil {
+		return
+	}
 	for _, task := range append(p.tasks, l.ruleset.AffinityTasks()...) {
 		if table := have[task.Family]; table != nil && table.Sets[task.From] != nil {
 			p.batch.Ops = append(p.batch.Ops, task.Ops(entriesFor(&task, table))...)
 		}
 	}
-	p.batch.Ops = append(nft.Adoption(have, l.ruleset.Want()), p.batch.Ops...)
-	p.batch.Generation = generation
-	return p, l.addBeside(ctx, &p.batch)
 }
 
 // entriesFor returns the entries that a task is about. The map that it is to fill from another

@@ -36,17 +36,16 @@ type portChange struct{ before, after *tracker.ServicePort }
 
 // A refusedPort is a Service port that is left out.
 type refusedPort struct {
-	want   *tracker.ServicePort // nil: that it goes
-	wait   time.Duration        // from one try to the next
-	due    time.Time
-	trying bool // it is in the wanted state again
+	want    *tracker.ServicePort // nil: that it goes
+	wait    time.Duration        // from one try to the next
+	due     time.Time
+	trying  bool // it is in the wanted state again
+	changed bool // since it was refused
 }
 
 func newPoison() poison {
-	timer := time.NewTimer(0)
-	<-timer.C
 	return poison{
-		changes: make(map[tracker.PortID]portChange), refused: make(map[tracker.PortID]*refusedPort), timer: timer,
+		changes: make(map[tracker.PortID]portChange), refused: make(map[tracker.PortID]*refusedPort), timer: stopped(),
 	}
 }
 
@@ -68,7 +67,7 @@ func (p *poison) change(r *nft.Ruleset, id tracker.PortID, after *tracker.Servic
 	change.after = after
 	p.changes[id] = change
 	if refused := p.refused[id]; refused != nil && refused.want != after {
-		delete(p.refused, id)
+		*refused = refusedPort{want: after, wait: firstRetry / 2, trying: true, changed: true}
 	}
 }
 
@@ -88,15 +87,21 @@ func isRefusal(err error) bool {
 }
 
 // isolate takes Service ports out of the wanted state without which the kernel would not
-// refuse it, and reports whether it has found any. It asks the kernel without changing
-// anything, so what is programmed stays in force.
+// refuse it, and reports whether there is another batch to try. It asks the kernel without
+// changing anything, so what is programmed stays in force. What it asks about leaves out the
+// entries of affinity maps; if the kernel does not mind the rest, they go.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
 	have, _, readErr := l.read(ctx)
 	if readErr != nil {
 		return false
 	}
 	t := trial{loop: l, have: have}
+	if l.debt.refused == nil && t.check(ctx) == nil {
+		l.debt.refused = err
+		return true
+	}
 	if t.named(ctx, err) || t.unnamed(ctx) {
+		l.debt.refused = nil
 		for id, err := range t.refused {
 			l.leaveOut(id, err)
 		}
@@ -211,7 +216,7 @@ func (l *Loop) leaveOut(id tracker.PortID, err error) {
 	change := l.poison.changes[id]
 	delete(l.poison.changes, id)
 	refused := l.poison.refused[id]
-	if refused == nil {
+	if refused == nil || refused.changed {
 		refused = &refusedPort{want: change.after, wait: firstRetry / 2}
 		l.poison.refused[id] = refused
 		l.options.Log.Error("Service port left out: the kernel refuses it", zap.Stringer("service", id), zap.Error(err),
@@ -229,7 +234,7 @@ func (l *Loop) leaveOut(id tracker.PortID, err error) {
 func (l *Loop) retryRefused() {
 	now := time.Now()
 	for id, refused := range l.poison.refused {
-		if refused.due.After(now) {
+		if refused.trying || refused.due.After(now) {
 			continue
 		}
 		delta := tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: refused.want}}

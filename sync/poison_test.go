@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -222,6 +223,25 @@ func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRefusedPortIsReportedUntilItIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &picky{bad: map[netip.Addr]bool{pod(8): true, pod(9): true}}
+		loop, f, _ := runPicky(t, k, portWith("a", 1, 9), portWith("b", 2, 2))
+		var told []bool
+		loop.options.Refused = func(_ tracker.PortID, err error) { told = append(told, err != nil) }
+		var leftOut []int
+		loop.options.Committed = func(r Report) { leftOut = append(leftOut, r.LeftOut) }
+		for _, endpoint := range []byte{8, 7} {
+			f.set(portWith("a", 1, endpoint))
+			loop.Wake()
+			synctest.Wait()
+		}
+		if !slices.Equal(told, []bool{true, false}) || !slices.Equal(leftOut, []int{1, 0}) {
+			t.Errorf("refusals told %v, left out %v", told, leftOut)
+		}
+	})
 }
 
 // TestPoisonInKernel hands the kernel a Service port that it really refuses, an endpoint of
