@@ -137,10 +137,10 @@ func TestCommitted(t *testing.T) {
 		Full: true, Operations: 3, Compile: time.Millisecond, Commit: 2 * time.Millisecond,
 		Flows:    proxysync.FlowReport{Ran: true, Duration: 5 * time.Millisecond, Deleted: map[tracker.Family]int{tracker.IPv6: 4}},
 		Delta:    tracker.Delta{Triggers: []tracker.Trigger{{Family: tracker.IPv6, At: time.Now().Add(-90 * time.Second)}}},
-		Standing: 2,
+		Standing: 2, LeftOut: 1,
 	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
 	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
-	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1}, nil, nft.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
+	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3}, nil, nft.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
 	check(t, m, `
 		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3
 		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.008
@@ -161,6 +161,7 @@ func TestCommitted(t *testing.T) {
 		kube_nft_elements{ip_family="IPv4",set="services"} 10
 		kube_nft_elements{ip_family="IPv6",set="services"} 20
 		kube_nft_conflicts 0
+		kube_nft_refused_ports 3
 		kube_nft_reviews_total 2
 		kube_nft_repairs_total 1
 	`)

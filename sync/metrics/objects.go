@@ -14,6 +14,7 @@ type objectMetrics struct {
 	elements  *prometheus.GaugeVec
 	refused   *prometheus.CounterVec
 	conflicts prometheus.Gauge
+	leftOut   prometheus.Gauge
 
 	without map[tracker.PortID]lacking // ports that are in noLocal
 }
@@ -42,6 +43,10 @@ func newObjectMetrics(families []tracker.Family) *objectMetrics {
 			Name: "kube_nft_conflicts",
 			Help: "Frontends that a Service asks for and does not get, because another Service has them.",
 		}),
+		leftOut: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kube_nft_refused_ports",
+			Help: "Service ports that are left out on this node as they are wanted, because the kernel refuses them.",
+		}),
 		without: make(map[tracker.PortID]lacking),
 	}
 	for _, kind := range refusable {
@@ -55,7 +60,7 @@ func newObjectMetrics(families []tracker.Family) *objectMetrics {
 }
 
 func (o *objectMetrics) register(registry *prometheus.Registry) {
-	registry.MustRegister(o.noLocal, o.elements, o.refused, o.conflicts)
+	registry.MustRegister(o.noLocal, o.elements, o.refused, o.conflicts, o.leftOut)
 }
 
 // Refused counts a field of an object of that kind that could not be used.
@@ -63,6 +68,7 @@ func (m *Metrics) Refused(kind string) { m.objects.refused.WithLabelValues(kind)
 
 func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[string]int) {
 	o.conflicts.Set(float64(r.Standing))
+	o.leftOut.Set(float64(r.LeftOut))
 	for family, sets := range lengths {
 		for name, n := range sets {
 			o.elements.WithLabelValues(name, tracker.Family(family).String()).Set(float64(n))
