@@ -2,7 +2,9 @@ package integration
 
 import (
 	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -40,15 +42,76 @@ func TestDeployObjects(t *testing.T) {
 			checkProbes(t, container)
 			checkMounts(t, set, container, "")
 			checkBinding(t, objects)
-			init := set.Spec.Template.Spec.InitContainers
-			if set.Spec.Template.Spec.HostPID != (len(init) > 0) {
-				t.Error("only the migration needs to see the node's processes")
-			}
-			for i := range init {
-				checkPrivileges(t, &init[i], "NET_ADMIN", "NET_RAW")
-				checkMounts(t, set, &init[i], "/run/xtables.lock")
-			}
+			checkInit(t, set)
 		})
+	}
+}
+
+// checkInit holds the containers that run before kube-nft to what they need.
+func checkInit(t *testing.T, set *appsv1.DaemonSet) {
+	t.Helper()
+	migrates := false
+	for _, container := range set.Spec.Template.Spec.InitContainers {
+		switch container.Name {
+		case "migrate":
+			migrates = true
+			checkPrivileges(t, &container, "NET_ADMIN", "NET_RAW")
+			checkMounts(t, set, &container, "/run/xtables.lock")
+		case "sysctls":
+			checkSysctls(t, &container)
+			checkMounts(t, set, &container, "")
+		default:
+			t.Errorf("init container %s", container.Name)
+		}
+	}
+	if set.Spec.Template.Spec.HostPID != migrates {
+		t.Error("only the migration needs to see the node's processes")
+	}
+}
+
+// checkSysctls allows the one privileged container to set sysctls, and nothing else.
+func checkSysctls(t *testing.T, container *corev1.Container) {
+	t.Helper()
+	security := container.SecurityContext
+	if security.Privileged == nil || !*security.Privileged || security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
+		t.Error("sysctls can be written by a privileged container alone, whose root file system is read-only")
+	}
+	if len(container.Args) == 0 || container.Args[0] != "--init-only" {
+		t.Errorf("a privileged container runs %v", container.Args)
+	}
+}
+
+// TestDeployKeepsTheConfigMap: with the overlay kubeadm, no flag wins over kube-proxy's settings.
+func TestDeployKeepsTheConfigMap(t *testing.T) {
+	set, container := kustomize(t, "../deploy/overlays/kubeadm").daemonSet(t)
+	for _, container := range append(set.Spec.Template.Spec.InitContainers, *container) {
+		for _, arg := range container.Args {
+			name, _, _ := strings.Cut(arg, "=")
+			if !slices.Contains([]string{"migrate", "apply", "--config", "--hostname-override", "--takeover", "--timeout", "--init-only"}, name) {
+				t.Errorf("container %s: %s wins over the ConfigMap", container.Name, arg)
+			}
+		}
+	}
+}
+
+// TestInitOnly sets the sysctls that a ConfigMap asks for, and programs nothing.
+func TestInitOnly(t *testing.T) {
+	t.Parallel()
+	netns.New(t)
+	const timeout = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
+	config := filepath.Join(t.TempDir(), "config.conf")
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := runProxy(t, "--init-only", "--config", config); got.code != 0 {
+		t.Fatalf("exit code %d: %s", got.code, got.stderr)
+	}
+	if got := netns.Run(t, "", "cat", timeout); got != "3600\n" {
+		t.Errorf("%s is %s", timeout, got)
+	}
+	if ruleset := netns.Run(t, "", "nft", "list", "ruleset"); ruleset != "" {
+		t.Errorf("left behind:\n%s", ruleset)
 	}
 }
 

@@ -75,7 +75,7 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // newRoot declares the commands. The root command itself is the daemon.
 func newRoot() *cobra.Command {
 	var o options
-	var dryRun, showConfig bool
+	var dryRun, showConfig, initOnly bool
 	var writeConfig string
 	root := &cobra.Command{
 		Use:   "kube-nft",
@@ -98,6 +98,8 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 				return o.writeConfig(writeConfig)
 			case dryRun:
 				return dryRunCommand(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			case initOnly:
+				return o.prepare(cmd.Context(), cmd.ErrOrStderr())
 			}
 			return run(cmd.Context(), &o, cmd.ErrOrStderr())
 		},
@@ -105,6 +107,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	o.addFlags(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
+	root.Flags().BoolVar(&initOnly, "init-only", false, "set the connection tracking sysctls and exit, for an init container that may write them")
 	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
 	root.SetGlobalNormalizationFunc(config.NormalizeName)

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -19,18 +22,53 @@ const (
 // tune sets what the options ask of the kernel besides rules. Services work without it, so
 // that nothing here is fatal.
 func (o *options) tune(log *zap.Logger) {
+	o.tuneConntrack(log)
+	o.tuneOOM(log)
+}
+
+// tuneOOM sets how likely the kernel is to end this process when memory runs out. It can be
+// refused where the kubelet has given a score already, which is as good if it protects too.
+func (o *options) tuneOOM(log *zap.Logger) {
+	err := os.WriteFile(oomScore, []byte(strconv.Itoa(o.OOMScoreAdj)), 0)
+	if err == nil {
+		return
+	}
+	have, readErr := readScore()
+	if readErr == nil && have < 0 {
+		log.Info("oom_score_adj stays as it was given to this process", zap.Int("want", o.OOMScoreAdj), zap.Int("have", have), zap.Error(err))
+		return
+	}
+	log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", o.OOMScoreAdj), zap.Error(err))
+}
+
+func readScore() (int, error) {
+	text, err := os.ReadFile(oomScore)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// prepare does what needs more privileges than the daemon has, and nothing else. What cannot
+// be set is logged: Services work without it.
+func (o *options) prepare(ctx context.Context, stderr io.Writer) error {
+	log := o.newLog(stderr)
+	o.notices(log)
+	kernel, _, err := openKernel(ctx) // which makes the kernel load connection tracking
+	if err != nil {
+		return err
+	}
+	kernel.Close()
+	o.tuneConntrack(log)
+	return nil
+}
+
+func (o *options) tuneConntrack(log *zap.Logger) {
 	cpus, err := conntrack.OnlineCPUs(onlineCPUs)
 	if err != nil {
 		log.Warn("connection tracking is not sized", zap.Error(err))
-	} else {
-		o.tuneConntrack(cpus, log)
+		return
 	}
-	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(o.OOMScoreAdj)), 0); err != nil {
-		log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", o.OOMScoreAdj), zap.Error(err))
-	}
-}
-
-func (o *options) tuneConntrack(cpus int, log *zap.Logger) {
 	for _, sysctl := range conntrack.Apply(o.Conntrack, sysctlRoot, cpus) {
 		switch {
 		case sysctl.Err != nil:
