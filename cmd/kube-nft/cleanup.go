@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,7 @@ serves until kube-proxy is back.`,
 // runRollback decides whether there is something to wait for.
 func (r *remover) runRollback(ctx context.Context) error {
 	if !r.wait {
-		alive, err := legacy.Processes(procRoot)
+		alive, err := steady(ctx, legacy.Processes)(procRoot)
 		if err != nil {
 			return err
 		}
@@ -86,6 +87,13 @@ func (r *remover) run(ctx context.Context) error {
 		return err
 	}
 	defer kernel.Close()
+	ours, _, err := kernel.Read(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w; nothing was removed", err)
+	case len(ours) == 0:
+		return r.removeRest(ctx, kernel)
+	}
 	if err := r.warn(ctx); err != nil {
 		return err
 	}
@@ -103,6 +111,21 @@ func (r *remover) warnExposed() error {
 		return nil
 	}
 	_, err := fmt.Fprintln(r.journal, "kube-nft: "+exposure)
+	return err
+}
+
+// removeRest is for a network namespace without our tables; a start that was interrupted may
+// have left one of another name.
+func (r *remover) removeRest(ctx context.Context, kernel *nft.Kernel) error {
+	removed, err := kernel.Remove(ctx)
+	if err != nil {
+		return err
+	}
+	done := "nothing to remove: no table kube-nft in this network namespace"
+	if len(removed) > 0 {
+		done = "removed: " + strings.Join(removed, ", ")
+	}
+	_, err = fmt.Fprintln(r.journal, "kube-nft: "+done)
 	return err
 }
 
@@ -124,12 +147,26 @@ func (r *remover) waitForDaemon(ctx context.Context) error {
 	}
 }
 
+// unseen is the privilege that lacks to see all rules of kube-proxy's, or empty.
+func unseen(inventory *legacy.Inventory) string {
+	for i := range inventory.Parts {
+		if missing := inventory.Parts[i].Needs; missing != "" {
+			return missing
+		}
+	}
+	return ""
+}
+
 // warn says if nothing is going to serve once our tables are gone.
 func (r *remover) warn(ctx context.Context) error {
 	inventory, err := legacy.Node{}.Take(ctx)
 	if err != nil || r.wait || migrate.Served(&inventory) {
 		return err
 	}
-	_, err = fmt.Fprintln(r.journal, "kube-nft: no rules of kube-proxy's are in place: new connections to Services are not answered until a proxy is started")
+	found := "no rules of kube-proxy's are in place"
+	if missing := unseen(&inventory); missing != "" {
+		found = "no rules of kube-proxy's are to be seen (all can be with " + missing + ")"
+	}
+	_, err = fmt.Fprintf(r.journal, "kube-nft: %s: new connections to Services are not answered until a proxy is started\n", found)
 	return err
 }

@@ -95,7 +95,7 @@ func journalTo(w io.Writer) func(migrate.Entry) {
 
 // waitForProxy waits until no kube-proxy is alive to write its rules again.
 func (a *applier) waitForProxy(ctx context.Context) error {
-	err := migrate.WaitForEnd(ctx, procRoot, legacy.Processes, func(alive []legacy.Process) {
+	err := migrate.WaitForEnd(ctx, procRoot, steady(ctx, legacy.Processes), func(alive []legacy.Process) {
 		fmt.Fprintf(a.journal, "kube-nft: kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay\n", migrate.Describe(alive))
 	})
 	if errors.Is(err, context.DeadlineExceeded) {

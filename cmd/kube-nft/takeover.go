@@ -52,7 +52,22 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *nft.Ruleset, settings *p
 	t := takeover{kernel: d.kernel, ruleset: ruleset, log: d.log, group: d.group}
 	t.state(migrate.Taking)
 	d.monitor.metrics.Takeover(t.states(), t.now)
+	if nothingToTake(ctx) {
+		t.state(migrate.Taken)
+		return true, nil
+	}
 	return t.begin(ctx, settings)
+}
+
+// nothingToTake reports whether it is certain that no kube-proxy runs here or has left
+// anything, so that a start need not read our own tables to verify them.
+func nothingToTake(ctx context.Context) bool {
+	alive, err := steady(ctx, legacy.Processes)(procRoot)
+	if err != nil || len(alive) > 0 {
+		return false
+	}
+	found, err := legacy.Node{}.Take(ctx)
+	return err == nil && found.Clean()
 }
 
 // begin prepares a loop's settings for the takeover. It waits for a live kube-proxy to end,
@@ -68,7 +83,7 @@ func (t *takeover) begin(ctx context.Context, settings *proxysync.Options) (bool
 			return false, ignoreEnd(ctx, err)
 		}
 	}
-	alive, err := legacy.Processes(procRoot)
+	alive, err := steady(ctx, legacy.Processes)(procRoot)
 	if err != nil {
 		return false, fmt.Errorf("look for a live kube-proxy: %w", err)
 	}
@@ -95,13 +110,33 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // waitForProxy waits until no kube-proxy is alive.
 func (t *takeover) waitForProxy(ctx context.Context) error {
-	err := migrate.WaitForEnd(ctx, procRoot, legacy.Processes, func(alive []legacy.Process) {
+	err := migrate.WaitForEnd(ctx, procRoot, steady(ctx, legacy.Processes), func(alive []legacy.Process) {
 		t.state(migrate.Waiting)
 		t.log.Warn("kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. "+
 			"Stop it, or start kube-nft with --takeover=never", zap.String("kube_proxy", migrate.Describe(alive)))
 	})
 	t.state(migrate.Taking)
 	return err
+}
+
+// How long a listener without a process that can be seen is looked at again, and how often. A
+// kube-nft that was killed has no files to be seen while the kernel still ends it.
+const (
+	hiddenGrace = time.Second
+	hiddenRetry = 50 * time.Millisecond
+)
+
+// steady is list, but believes in a process that is known by its port alone only if it stays.
+func steady(ctx context.Context, list func(root string) ([]legacy.Process, error)) func(root string) ([]legacy.Process, error) {
+	return func(root string) (found []legacy.Process, err error) {
+		for began := time.Now(); ; {
+			found, err = list(root)
+			hidden := len(found) == 1 && found[0].PID == 0
+			if err != nil || !hidden || time.Since(began) >= hiddenGrace || !pause(ctx, hiddenRetry) {
+				return found, err
+			}
+		}
+	}
 }
 
 // committed is called after each sync. After the first of which the outcome holds, the rest
