@@ -261,6 +261,12 @@ type Batch struct {
 // Empty reports whether the batch would change nothing.
 func (b *Batch) Empty() bool { return len(b.Ops) == 0 && len(b.Beside) == 0 }
 
+// Remakes reports whether the batch deletes a table, to make it anew or not. Such a batch has
+// to be the difference of whole tables.
+func (b *Batch) Remakes() bool {
+	return slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Delete && op.Table != nil })
+}
+
 // ElementCount is the number of elements that the batch adds and deletes.
 func (b *Batch) ElementCount() (n int) {
 	for i := range b.Ops {

@@ -24,9 +24,14 @@ type plan struct {
 func (l *Loop) plan(ctx context.Context) (plan, error) {
 	if l.known {
 		moved := l.apply()
-		p, err := l.planChange(ctx)
-		p.allFlows = moved || l.reason != ""
-		return p, err
+		have, want := l.ruleset.Pending()
+		if batch := nft.Diff(have, want); !batch.Remakes() {
+			batch.Generation = l.guard.since(have)
+			p, err := l.planChange(ctx, batch)
+			p.allFlows = moved || l.reason != ""
+			return p, err
+		}
+		l.known = false // a table takes more to make anew than what has changed of it
 	}
 	have, generation, err := l.read(ctx)
 	if err != nil {
@@ -93,10 +98,9 @@ func (l *Loop) read(ctx context.Context) (nft.Tables, uint32, error) {
 	return have, generation, nil
 }
 
-func (l *Loop) planChange(ctx context.Context) (plan, error) {
-	have, want := l.ruleset.Pending()
-	p := plan{batch: nft.Diff(have, want), tasks: l.ruleset.AffinityTasks(), flows: l.ruleset.FlowChanges()}
-	p.batch.Generation = l.guard.since(have)
+// planChange completes the batch for what changed since the last commit.
+func (l *Loop) planChange(ctx context.Context, batch nft.Batch) (plan, error) {
+	p := plan{batch: batch, tasks: l.ruleset.AffinityTasks(), flows: l.ruleset.FlowChanges()}
 	for _, task := range p.tasks {
 		entries, err := l.kernel.Elements(ctx, task.Family, task.Source())
 		if err != nil {
