@@ -38,6 +38,7 @@ const (
 // FollowAddresses calls set with the addresses of this namespace's interfaces, at once and
 // after each change, until ctx ends.
 func FollowAddresses(ctx context.Context, set func([]netip.Addr), log *zap.Logger) error {
+	set = onChange(set)
 	for ctx.Err() == nil {
 		if err := followOnce(ctx, set); err != nil && ctx.Err() == nil {
 			log.Warn("interface addresses", zap.Error(err), zap.Duration("retry_in", addressRetry))
@@ -47,11 +48,24 @@ func FollowAddresses(ctx context.Context, set func([]netip.Addr), log *zap.Logge
 	return nil
 }
 
+// onChange passes on what differs from the time before: the kernel notifies of more than
+// that, such as lifetimes that are prolonged.
+func onChange(set func([]netip.Addr)) func([]netip.Addr) {
+	var last []netip.Addr
+	known := false
+	return func(addrs []netip.Addr) {
+		if known && slices.Equal(addrs, last) {
+			return
+		}
+		last, known = addrs, true
+		set(addrs)
+	}
+}
+
 // followOnce follows addresses until the notifications break off: the kernel drops some
 // when there are too many, and says so with ENOBUFS.
 func followOnce(ctx context.Context, set func([]netip.Addr)) error {
 	updates, stop := make(chan netlink.AddrUpdate, 64), make(chan struct{})
-	defer close(stop)
 	broken := make(chan error, 1)
 	err := netlink.AddrSubscribeWithOptions(updates, stop, netlink.AddrSubscribeOptions{
 		ErrorCallback: func(err error) {
@@ -62,8 +76,10 @@ func followOnce(ctx context.Context, set func([]netip.Addr)) error {
 		},
 	})
 	if err != nil {
+		close(stop)
 		return fmt.Errorf("subscribe to interface addresses: %w", err)
 	}
+	defer end(updates, stop)
 	audit := time.NewTicker(addressAudit)
 	defer audit.Stop()
 	for {
@@ -82,6 +98,14 @@ func followOnce(ctx context.Context, set func([]netip.Addr)) error {
 			}
 			drain(updates)
 		}
+	}
+}
+
+// end ends a subscription and takes what it has left: whoever sends it may be waiting.
+func end(updates <-chan netlink.AddrUpdate, stop chan<- struct{}) {
+	close(stop)
+	for range updates {
+		continue
 	}
 }
 

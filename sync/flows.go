@@ -96,10 +96,12 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 		report.add(l.flows.Clean(ctx, changesOf(l.stale.changes), desired{l}))
 	}
 	if report.Err != nil {
-		l.options.Log.Warn("stale connections may have stayed until the next commit", zap.Error(report.Err))
+		if l.unclean.news(report.Err) {
+			l.options.Log.Warn("stale connections may have stayed until the next commit", zap.Error(report.Err))
+		}
 		return report
 	}
-	l.stale = staleFlows{}
+	l.stale, l.unclean = staleFlows{}, complaint{}
 	return report
 }
 

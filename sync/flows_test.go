@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
@@ -58,5 +59,24 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 	}
 	if report := l.clean(t.Context(), new(plan)); report.Ran || c.full != 2 {
 		t.Errorf("cleaned up again: %+v", report)
+	}
+}
+
+// TestFailedCleaningIsLoggedOnce fails to clean up with every commit, then in another way, and
+// after a success in that way again.
+func TestFailedCleaningIsLoggedOnce(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	l := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.New(core)})
+	c := new(cleaner)
+	l.CleanFlows(c)
+	away, busy := errors.New("no connection tracking"), errors.New("busy")
+	for i, tt := range []struct {
+		err  error
+		want int // lines so far
+	}{{away, 1}, {away, 1}, {busy, 2}, {busy, 2}, {nil, 2}, {busy, 3}} {
+		c.fails = tt.err
+		if l.clean(t.Context(), &plan{allFlows: true}); logs.Len() != tt.want {
+			t.Errorf("commit %d: %d lines, want %d", i, logs.Len(), tt.want)
+		}
 	}
 }

@@ -52,6 +52,7 @@ type Loop struct {
 	local     []netip.Addr // addresses of this node's interfaces
 	waiting   tracker.Delta
 	stale     staleFlows
+	unclean   complaint // of connection tracking
 	// nodePortAddrs are the addresses at which node ports are reached.
 	nodePortAddrs []netip.Addr
 	retry         *time.Timer

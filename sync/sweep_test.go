@@ -135,3 +135,31 @@ func TestFailingSweepBacksOff(t *testing.T) {
 		}
 	})
 }
+
+// TestTableIsNotMadeAnewFromAPart changes the definition of a map: only a read can tell what
+// else a new table has to hold.
+func TestTableIsNotMadeAnewFromAPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(forgetful)
+		loop, f, _ := runForgetful(t, k, Options{})
+		for _, held := range loop.ruleset.Want()[nft.IP].Sets {
+			if held.Set.Dynamic {
+				held.Set.Size *= 2
+			}
+		}
+		sticky := portWith("sticky", 1, 2)
+		sticky.Affinity = time.Hour
+		f.set(sticky)
+		before, _ := k.seen()
+		loop.Wake()
+		synctest.Wait()
+		if reads, _ := k.seen(); reads != before+1 {
+			t.Errorf("%d reads after %d, want one more", reads, before)
+		}
+		for _, batch := range k.batches {
+			if batch.Remakes() {
+				t.Errorf("a batch of %d operations makes the table anew", len(batch.Ops))
+			}
+		}
+	})
+}
