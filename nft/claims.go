@@ -137,11 +137,40 @@ func (r *family) noteConflicts(state *frontendState) {
 			r.fresh = append(r.fresh, c)
 		}
 	}
+	r.noteSuccession(state, before)
 	if now == nil {
 		delete(r.conflicts, state.Frontend)
 		return
 	}
 	r.conflicts[state.Frontend] = now
+}
+
+// noteSuccession remembers whether who went without the frontend before has it now.
+func (r *family) noteSuccession(state *frontendState, before []Conflict) {
+	if len(state.claims) == 0 {
+		return
+	}
+	owner := state.claims[0].port.current.ID
+	for _, c := range before {
+		if c.Loser == owner {
+			r.successions = append(r.successions, Succession{state.Frontend, c.Winner, owner})
+		}
+	}
+}
+
+// A Succession is a frontend that Heir asked for in vain before and has now.
+type Succession struct {
+	Frontend
+	Before, Heir tracker.PortID
+}
+
+// Successions returns those that have come about since it was last called.
+func (r *Ruleset) Successions() (list []Succession) {
+	for _, f := range r.config.Families {
+		family := r.families[f]
+		list, family.successions = append(list, family.successions...), nil
+	}
+	return list
 }
 
 // Conflicts returns the conflicts that have come up since it was last called, and the

@@ -70,6 +70,15 @@ func TestClaims(t *testing.T) {
 			if got := r.families[IP].frontends[at].shown.owner.Service; got == tt.owner {
 				t.Errorf("still served for %s", got)
 			}
+			var heirs []string
+			for _, s := range r.Successions() {
+				if s.Frontend == at && s.Before.Service == tt.owner {
+					heirs = append(heirs, s.Heir.Service)
+				}
+			}
+			if len(heirs) != 1 || len(r.Successions()) != 0 {
+				t.Errorf("successions to %v", heirs)
+			}
 		})
 	}
 }

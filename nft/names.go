@@ -109,13 +109,15 @@ func compareNumbers(a, b string) int {
 }
 
 // stickyName names the objects of one Service port with session affinity: eight letters of
-// a hash, which make it unique whatever is cut off, and then text to read.
+// a hash, which make it unique whatever is cut off, and then text to read. The hash must not
+// change: clients are remembered in maps of that name.
 //
 // Length: 8 + 1 + 63 + 1 + 63 + 1 + 63 = 200 at most, as Kubernetes names are DNS labels; with
 // the longest prefix ("members-local-", 14) and suffix ("-65535", 6) 220, within the 255
 // that the kernel allows (NFT_NAME_MAXLEN is 256 with the NUL).
 func stickyName(id tracker.PortID) string {
-	sum := sha256.Sum256([]byte(id.String()))
+	identity := id.Namespace + "/" + id.Service + ":" + id.Port + "/" + id.Protocol.String()
+	sum := sha256.Sum256([]byte(identity))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:5]))
 	return hash + "-" + cut(plain(id.Namespace+"-"+id.Service+"-"+portText(id)), 191)
 }

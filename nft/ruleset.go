@@ -30,6 +30,8 @@ type family struct {
 	flows     map[Frontend]*FlowChange
 	conflicts map[Frontend][]Conflict
 	fresh     []Conflict // not reported yet
+	// successions are those that have not been reported yet.
+	successions []Succession
 }
 
 // A chainUse counts who goes to a chain.

@@ -305,6 +305,19 @@ func (l *Loop) own(err error) error {
 	return err
 }
 
+// logConflicts says who goes without a frontend, and who has got one after all.
+func (l *Loop) logConflicts(conflicts []nft.Conflict) {
+	for _, conflict := range conflicts {
+		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
+			zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser),
+			zap.String("remedy", "the loser is not served there while the winner claims it: change the address or port of one of them"))
+	}
+	for _, s := range l.ruleset.Successions() {
+		l.options.Log.Info("conflict over: the loser is served there now", zap.Stringer("frontend", s.Frontend),
+			zap.Stringer("before", s.Before), zap.Stringer("now", s.Heir))
+	}
+}
+
 // done closes a successful sync.
 func (l *Loop) done(report Report) {
 	l.attempts = 0
@@ -314,10 +327,7 @@ func (l *Loop) done(report Report) {
 	report.Conflicts, report.Standing = l.ruleset.Conflicts()
 	report.LeftOut = len(l.poison.refused)
 	l.waiting, l.reason = tracker.Delta{}, ""
-	for _, conflict := range report.Conflicts {
-		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
-			zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser))
-	}
+	l.logConflicts(report.Conflicts)
 	if report.Operations > 0 && report.Distrust != "" {
 		l.options.Log.Warn("repaired our tables", zap.String("reason", report.Distrust), zap.Duration("after", time.Since(l.suspected)))
 	}

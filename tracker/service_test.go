@@ -129,7 +129,7 @@ func TestServicePorts(t *testing.T) {
 	}
 	runServiceTests(t, Config{}, []serviceTest{
 		{name: "none", edit: ports()},
-		{name: "unnamed, protocol unset", edit: ports(corev1.ServicePort{Port: 80}), want: "shop/web:/tcp IPv4 172.30.0.1:80"},
+		{name: "unnamed, protocol unset", edit: ports(corev1.ServicePort{Port: 80}), want: "shop/web/tcp IPv4 172.30.0.1:80"},
 		{name: "one number, three protocols",
 			edit: ports(corev1.ServicePort{Name: "a", Port: 53, Protocol: "UDP"}, corev1.ServicePort{Name: "b", Port: 53, Protocol: "TCP"}, corev1.ServicePort{Name: "c", Port: 53, Protocol: "SCTP"}),
 			want: "shop/web:a/udp IPv4 172.30.0.1:53\nshop/web:b/tcp IPv4 172.30.0.1:53\nshop/web:c/sctp IPv4 172.30.0.1:53"},

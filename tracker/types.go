@@ -75,10 +75,14 @@ type PortID struct {
 	Family             Family
 }
 
-// String returns "namespace/name:port/protocol", the form of logs and errors. The family
-// is left out: the table that an error names tells it.
+// String returns "namespace/name:port/protocol", the form of logs and errors, without the colon
+// if the port has no name. The family is left out: the table that an error names tells it.
 func (id PortID) String() string {
-	return id.Namespace + "/" + id.Service + ":" + id.Port + "/" + id.Protocol.String()
+	service := id.Namespace + "/" + id.Service
+	if id.Port != "" {
+		service += ":" + id.Port
+	}
+	return service + "/" + id.Protocol.String()
 }
 
 // Compare orders PortIDs by namespace, Service, port, protocol and family.
