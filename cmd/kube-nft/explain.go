@@ -28,8 +28,8 @@ func newExplain(o *options) *cobra.Command {
 of it: which frontend, Service, policy and endpoints, whether its source is masqueraded,
 and which rule or element decides each of these.
 
-SRC is an IP address, or node for this node itself. With quotes an arrow may stand between
-the two: 'SRC -> ADDR:PORT/PROTO'. IPv6 addresses with a port stand in brackets. PROTO is
+SRC is an IP address, or node for this node itself. A quoted arrow may stand between the
+two: SRC '->' ADDR:PORT/PROTO. IPv6 addresses with a port stand in brackets. PROTO is
 tcp, udp, sctp or icmp, the latter without a port.
 
 The rules are those that the kernel holds, read back. With --manifests, --kubeconfig or

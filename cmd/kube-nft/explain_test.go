@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,6 +84,16 @@ func TestExplainForeignChanges(t *testing.T) {
 	}
 	checkGolden(t, "explain-foreign", stdout)
 	checkWidth(t, stdout)
+}
+
+// TestExplainArrow: an arrow may be quoted alone, and changes nothing.
+func TestExplainArrow(t *testing.T) {
+	command := append([]string{"explain", "10.244.0.9", "10.96.0.2:53/udp"}, inspectionSource...)
+	_, want, _ := kubeNFT(t, command...)
+	code, got, stderr := kubeNFT(t, slices.Insert(command, 2, "->")...)
+	if code != exitOK || got != want || stderr != "" {
+		t.Errorf("exit %d, %s%s", code, got, stderr)
+	}
 }
 
 func TestExplainWithoutTable(t *testing.T) {

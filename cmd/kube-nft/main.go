@@ -39,7 +39,7 @@ func main() {
 // execute runs one command line and returns the exit code. Errors are one line on stderr.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(args)
+	root.SetArgs(withoutArrows(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
@@ -64,13 +64,6 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	return exitFailed
 }
-
-// A usageError is a command line that cannot be meant: exit code 2.
-type usageError struct{ err error }
-
-func (e usageError) Error() string { return e.err.Error() + "; kube-nft --help lists the flags" }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // newRoot declares the commands. The root command itself is the daemon.
 func newRoot() *cobra.Command {
@@ -104,7 +97,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 			return run(cmd.Context(), &o, cmd.ErrOrStderr())
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{plainly(err)} })
 	o.addFlags(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
 	root.Flags().BoolVar(&initOnly, "init-only", false, "set the connection tracking sysctls and exit, for an init container that may write them")
@@ -112,6 +105,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
 	root.SetGlobalNormalizationFunc(config.NormalizeName)
 	root.AddCommand(newVersion(), newDiff(&o), newStatus(&o), newGet(), newExplain(&o), newMigrate(&o), newCleanup(), newRelease())
+	setHelp(root)
 	return root
 }
 

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// offered lists the flags that help offers, but for --help.
+func offered(help string) (flags []string) {
+	for _, match := range regexp.MustCompile(`(?m)^ {2,6}(?:-\w, )?--([a-z-]+)`).FindAllStringSubmatch(help, -1) {
+		if match[1] != "help" {
+			flags = append(flags, match[1])
+		}
+	}
+	slices.Sort(flags)
+	return flags
+}
+
+// TestHelpOffersWhatMatters: commands do not list the daemon's flags that they do not use.
+func TestHelpOffersWhatMatters(t *testing.T) {
+	for command, want := range map[string]string{
+		"version":          "",
+		"release":          "",
+		"migrate":          "",
+		"cleanup":          "timeout",
+		"migrate rollback": "timeout wait",
+		"get services":     "family namespace output",
+		"status":           "bind-address config healthz-bind-address metrics-bind-address output",
+	} {
+		_, help, _ := commandLine(t, append(strings.Fields(command), "--help")...)
+		if got := strings.Join(offered(help), " "); got != want || help == "" {
+			t.Errorf("%s: offers %q, want %q", command, got, want)
+		}
+	}
+}
+
+// TestHelpOfWhatReadsTheSource: what decides about rules is offered, what is the daemon's is not.
+func TestHelpOfWhatReadsTheSource(t *testing.T) {
+	for _, command := range []string{"diff", "explain", "migrate plan", "migrate apply"} {
+		_, help, _ := commandLine(t, append(strings.Fields(command), "--help")...)
+		flags := offered(help)
+		for _, flag := range []string{"config", "manifests", "kubeconfig", "hostname-override", "cluster-cidr", "nodeport-addresses"} {
+			if !slices.Contains(flags, flag) {
+				t.Errorf("%s: --%s is not offered", command, flag)
+			}
+		}
+		for _, flag := range []string{"oom-score-adj", "conntrack-min", "healthz-bind-address", "takeover"} {
+			if slices.Contains(flags, flag) {
+				t.Errorf("%s: --%s is offered", command, flag)
+			}
+		}
+	}
+}
+
+// TestHelpWidth: help fits a terminal, and so do the flags of the daemon.
+func TestHelpWidth(t *testing.T) {
+	for _, command := range []string{"", "status", "explain", "get", "migrate apply"} {
+		_, help, _ := commandLine(t, append(strings.Fields(command), "--help")...)
+		checkWidth(t, help)
+	}
+	_, help, _ := commandLine(t, "--help")
+	if !slices.Contains(offered(help), "conntrack-min") {
+		t.Error("the daemon's help lacks its flags")
+	}
+}
