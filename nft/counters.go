@@ -164,21 +164,9 @@ func (s *Set) counts(el *KeyedElement) string {
 
 // packets reads the counter of one element; zero if there is no such element.
 func (k *Kernel) packets(ctx context.Context, f Family, s *Set, key string) (uint64, error) {
-	which := func(w *wire) {
-		w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		w.name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		item := w.open(unix.NFTA_LIST_ELEM)
-		value := w.open(unix.NFTA_SET_ELEM_KEY)
-		w.bytes(unix.NFTA_DATA_VALUE, key)
-		w.close(value)
-		w.close(item)
-		w.close(list)
-	}
 	d := newElementDecoder(f, s)
 	d.packets = make(map[string]uint64)
-	err := k.ask(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r reply) { d.message(r.attributes()) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := k.element(ctx, f, s, key, d); err != nil && !errors.Is(err, unix.ENOENT) {
 		return 0, err
 	}
 	return d.packets[key], nil

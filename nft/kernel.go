@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -139,6 +140,9 @@ func (k *Kernel) send(b []byte) (err error) {
 // outcome collects the answers to a batch. They are all there when the batch has been sent.
 func (k *Kernel) outcome(x *encoding, b *Batch) error {
 	o := outcome{encoding: x, batch: b}
+	if err := k.conn.SetReadDeadline(time.Time{}); err != nil { // that of an earlier answer
+		return ErrUnknownOutcome
+	}
 	for {
 		n, from, err := k.receive(false)
 		switch {

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"context"
+	"errors"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +28,8 @@ var listFrontends = map[string]string{
 }
 
 // fillLarge reads the elements of a set that holds many. What does not belong to a frontend
-// shows in their number; then, and for other sets, it is a dump.
+// shows in their number; then, for other sets, and where the answers do not fit into the
+// receive buffer, which net.core.rmem_max limits in a user namespace, it is a dump.
 func (k *Kernel) fillLarge(ctx context.Context, t *Table, set *Elements, count uint32) (err error) {
 	frontends := t.Sets[listFrontends[set.Set.Name]]
 	if frontends == nil || set.Set.ranges() != noRange || set.Set.keyLen(t.Family) != frontends.Set.keyLen(t.Family)+4 {
@@ -39,10 +41,22 @@ func (k *Kernel) fillLarge(ctx context.Context, t *Table, set *Elements, count u
 		}
 	}
 	set.Map, err = k.readLists(ctx, t, set.Set, frontends.Map)
-	if err == nil && uint32(len(set.Map)) != count {
-		return k.fill(ctx, t.Family, set, count)
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		k.discard()
+	case err != nil || uint32(len(set.Map)) == count:
+		return err
 	}
-	return err
+	return k.fill(ctx, t.Family, set, count)
+}
+
+// discard takes all answers that are there: before that, the kernel gives no others.
+func (k *Kernel) discard() {
+	for {
+		if _, _, err := k.receive(false); err != nil && err != unix.ENOBUFS {
+			return
+		}
+	}
 }
 
 // A listReader reads the elements of one map of endpoint lists.
@@ -94,14 +108,11 @@ func (r *listReader) ask(requests []listRequest) (more []listRequest, err error)
 		return nil, err
 	}
 	for open := len(requests); open > 0 && err == nil; {
-		n, from, receiveErr := k.receive(true)
-		if receiveErr != nil {
-			return nil, receiveErr
+		datagram, awaitErr := k.await(answerTimeout)
+		if awaitErr != nil {
+			return nil, awaitErr
 		}
-		if from != 0 {
-			continue
-		}
-		replies(k.buf[:n], func(reply reply) {
+		replies(datagram, func(reply reply) {
 			i := int(int32(reply.seq - first))
 			switch {
 			case i < 0 || i >= len(requests):
@@ -131,19 +142,14 @@ func (l listRequest) next() listRequest {
 // elements up to the first that is missing.
 func (r *listReader) encode(requests []listRequest, seq uint32) []byte {
 	var w wire
+	var keys []string
 	for i, request := range requests {
-		at := w.openMessage(messageType|unix.NFT_MSG_GETSETELEM, ackedRequest, seq+uint32(i), r.family, 0)
-		w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		w.name(unix.NFTA_SET_ELEM_LIST_SET, r.set.Name)
-		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		keys = keys[:0]
 		for index := range request.num {
-			element := w.open(unix.NFTA_LIST_ELEM)
-			key := w.open(unix.NFTA_SET_ELEM_KEY)
-			w.bytes(unix.NFTA_DATA_VALUE, indexedKey(request.frontend, request.first+index))
-			w.close(key)
-			w.close(element)
+			keys = append(keys, indexedKey(request.frontend, request.first+index))
 		}
-		w.close(list)
+		at := w.openMessage(messageType|unix.NFT_MSG_GETSETELEM, ackedRequest, seq+uint32(i), r.family, 0)
+		w.keys(r.set.Name, keys...)
 		w.closeMessage(at)
 	}
 	return w.buf

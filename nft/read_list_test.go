@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -67,6 +68,30 @@ func TestLargeMapsAreReadWhole(t *testing.T) {
 	}
 	if len(got.Map) != 2001 || !got.Map[key].Equal(foreign.Element) {
 		t.Errorf("read %d elements, want 2001 with one of no frontend: %+v", len(got.Map), got.Map[key])
+	}
+}
+
+// TestLargeMapsAreReadIntoASmallBuffer has no room for the answers about many lists.
+func TestLargeMapsAreReadIntoASmallBuffer(t *testing.T) {
+	k, r := large(t, 200, 10)
+	want := r.Want()[IP]
+	set := want.Sets[endpointsMap].Set
+	if err := k.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.readLists(t.Context(), want, set, want.Sets[servicesMap].Map); !errors.Is(err, unix.ENOBUFS) {
+		t.Fatalf("reading by keys: %v, want ENOBUFS", err)
+	}
+	k.discard()
+	got := &Elements{Set: set}
+	if err := k.fillLarge(t.Context(), want, got, 2000); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.EqualFunc(got.Map, want.Sets[endpointsMap].Map, Element.Equal) {
+		t.Errorf("read %d elements that differ from the 2000 that were written", len(got.Map))
+	}
+	if _, err := k.Generation(t.Context()); err != nil {
+		t.Errorf("the next question: %v", err)
 	}
 }
 
