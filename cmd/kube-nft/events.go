@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	k8sevents "k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -54,14 +57,29 @@ type event struct {
 	kind, namespace, name, reason, note string
 }
 
-// startEvents records events of this node through client until ctx ends.
-func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string) (*events, error) {
+// startEvents records events of this node through client until ctx ends. What keeps the API
+// server from taking one is logged.
+func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string, log *zap.Logger) (*events, error) {
+	ctx = klog.NewContext(ctx, logr.New(eventLog{log}))
 	broadcaster := k8sevents.NewBroadcaster(&k8sevents.EventSinkImpl{Interface: client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, broadcaster.Shutdown)
 	return newEvents(broadcaster.NewRecorder(scheme.Scheme, reporter), t, nodeName), nil
+}
+
+// An eventLog takes what client-go has to say of events. Its errors come again with each attempt;
+// their values repeat the event.
+type eventLog struct{ log *zap.Logger }
+
+func (eventLog) Init(logr.RuntimeInfo)            {}
+func (eventLog) Enabled(level int) bool           { return level == 0 }
+func (eventLog) Info(int, string, ...any)         {}
+func (e eventLog) WithValues(...any) logr.LogSink { return e }
+func (e eventLog) WithName(string) logr.LogSink   { return e }
+func (e eventLog) Error(err error, text string, _ ...any) {
+	e.log.Warn("event not recorded", zap.String("reason", text), zap.Error(err))
 }
 
 func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName string) *events {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,7 +134,7 @@ func TestEventsReachTheServer(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	e, err := startEvents(ctx, client, tracker.New(tracker.Config{NodeName: "node"}), "node")
+	e, err := startEvents(ctx, client, tracker.New(tracker.Config{NodeName: "node"}), "node", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,5 +142,22 @@ func TestEventsReachTheServer(t *testing.T) {
 	want := "POST /apis/events.k8s.io/v1/namespaces/shop/events: Warning FieldRefused by kube-nft: spec.ports[0]: no"
 	if got := <-received; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+// TestEventLog: what client-go says of events is a line of our log, without the event.
+func TestEventLog(t *testing.T) {
+	core, logs := observer.New(zapcore.DebugLevel)
+	logger := logr.New(eventLog{zap.New(core)}).WithName("n").WithValues("event", 1)
+	logger.Info("Event occurred", "event", 1)
+	logger.V(5).Info("Server rejected event")
+	logger.Error(errors.New("connection refused"), "Unable to write event", "event", 1)
+	lines := logs.All()
+	if len(lines) != 1 || lines[0].Message != "event not recorded" {
+		t.Fatalf("log %v", lines)
+	}
+	want := map[string]any{"reason": "Unable to write event", "error": "connection refused"}
+	if diff := cmp.Diff(want, lines[0].ContextMap()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

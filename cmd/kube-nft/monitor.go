@@ -44,7 +44,7 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 		if err != nil {
 			return nil, err
 		}
-		if m.events, err = startEvents(ctx, client, t, o.NodeName); err != nil {
+		if m.events, err = startEvents(ctx, client, t, o.NodeName, log); err != nil {
 			return nil, err
 		}
 	}
