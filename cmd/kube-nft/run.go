@@ -52,20 +52,23 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	group.Go(func() error { return d.feed.run(working) })
 	group.Go(func() error { return d.sync(working) })
 	group.Go(func() error { return o.followConfig(working, d.log) })
-	return untilDone(ctx, group.Wait)
+	return d.untilDone(ctx, group.Wait)
 }
 
 // untilDone returns what wait returns, or nil as soon as ctx ends: the rules stay as they
 // are whatever is under way, and a request to an API server may take long to give up.
-func untilDone(ctx context.Context, wait func() error) error {
+func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- wait() }()
 	select {
 	case err := <-ended:
-		return err
+		if ctx.Err() == nil {
+			return err
+		}
 	case <-ctx.Done():
-		return nil
 	}
+	d.log.Info("ending; the rules stay")
+	return nil
 }
 
 // A daemon holds what the goroutines of run share.
