@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 
 	"go.uber.org/zap"
@@ -74,7 +75,28 @@ func (o *options) load(ctx context.Context, t *tracker.Tracker, log *zap.Logger)
 	if err != nil {
 		return err
 	}
-	return informer.Load(ctx, client, o.informerOptions(nil, nil, log), t)
+	return o.unreachable(informer.Load(ctx, client, o.informerOptions(nil, nil, log), t))
+}
+
+// unreachable makes a line of a request that got no answer: the server, the reason and what to
+// do. Other errors stay as they are.
+func (o *options) unreachable(err error) error {
+	var request *url.Error
+	if !errors.As(err, &request) {
+		return err
+	}
+	server := "API server"
+	if u, parseErr := url.Parse(request.URL); parseErr == nil {
+		server += " " + u.Scheme + "://" + u.Host
+	}
+	setting := "the service account's environment"
+	switch {
+	case o.Connection.Master != "":
+		setting = "--master"
+	case o.Connection.Kubeconfig != "":
+		setting = "kubeconfig " + o.Connection.Kubeconfig
+	}
+	return fmt.Errorf("%s: %w; check %s, or pass --manifests PATH to do without it", server, request.Err, setting)
 }
 
 func (o *options) client() (kubernetes.Interface, error) {

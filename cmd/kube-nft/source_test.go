@@ -1,7 +1,11 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -16,6 +20,29 @@ func TestSourceIsCheckedFirst(t *testing.T) {
 		code, stdout, stderr := commandLine(t, flag, missing)
 		if code != exitFailed || stdout != "" || stderr != want {
 			t.Errorf("%s: exit %d, %q on stdout, on stderr\n%swant\n%s", flag, code, stdout, stderr, want)
+		}
+	}
+}
+
+// TestServerUnreachable: commands that read once name the server and where it is set.
+func TestServerUnreachable(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "{clusters: [{name: c, cluster: {server: \"" + server.URL + "\"}}], contexts: [{name: c, context: {cluster: c}}], current-context: c}"
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for setting, args := range map[string][]string{
+		"--master":                 {"--master", server.URL},
+		"kubeconfig " + kubeconfig: {"--kubeconfig", kubeconfig},
+	} {
+		code, stdout, stderr := commandLine(t, append(args, "--dry-run")...)
+		want := "kube-nft: API server " + server.URL + ": dial tcp " + address + ": connect: connection refused; check " +
+			setting + ", or pass --manifests PATH to do without it\n"
+		if code != exitFailed || stdout != "" || stderr != want {
+			t.Errorf("exit %d, %q, %q; want %q", code, stdout, stderr, want)
 		}
 	}
 }
