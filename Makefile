@@ -14,7 +14,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build run test test-unit test-kernel golden fuzz bench scale lint image image-test packages image-packages
+.PHONY: help build run test test-unit test-kernel golden fuzz bench scale soak chaos lint image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ bench: ## benchmarks, in the format that benchstat reads (root)
 
 scale: build ## measure clusters of up to 30,000 Services beside the kernel's floor; writes integration/results (root)
 	$(GO) run ./integration/scale -binary $(BIN) -out integration/results
+
+soak: build ## random churn, drift and API faults for DURATION (10m): no leak, no difference at the end (root, nft)
+	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),10m)
+
+chaos: build ## soak with kills of kube-nft and changing addresses, for DURATION (15m) (root, nft)
+	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),15m) -chaos
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
