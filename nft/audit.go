@@ -32,7 +32,7 @@ func (k *Kernel) audit(ctx context.Context, want Tables) (difference string, err
 			continue
 		case h == nil:
 			return fmt.Sprintf("table %s %s does not exist", f, TableName), nil
-		case h.Comment != w.Comment:
+		case !h.marked(w):
 			return fmt.Sprintf("table %s %s has another comment or flag", f, TableName), nil
 		}
 		if difference, err := k.auditTable(ctx, h, w); err != nil || difference != "" {

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // Diff returns the operations that turn have into want. It is total and pure: Diff(x, x) is
-// empty, and applying Diff(a, b) to a gives b. Both may be parts of tables, as long as they
-// are the same part.
+// empty, and applying Diff(a, b) to a gives b, but for the number in the marker. Both may be
+// parts of tables, as long as they are the same part.
 //
 // What packets put into dynamic sets is never compared; it goes only with its set.
 //
@@ -38,10 +39,11 @@ func Diff(have, want Tables) Batch {
 	return Batch{Ops: d.ops}
 }
 
-// replaces reports whether a table has to be made anew: it carries another marker, or what
-// rules or hooks depend on cannot be changed in place.
+// replaces reports whether a table has to be made anew: it carries no marker of ours, or what
+// rules or hooks depend on cannot be changed in place. The marker itself cannot either, but
+// its number is no reason: see "Tables that are made anew" in the package's documentation.
 func replaces(have, want *Table) bool {
-	if have.Comment != want.Comment || have.Owned != want.Owned {
+	if !have.marked(want) || have.Owned != want.Owned {
 		return true
 	}
 	for name, w := range want.Sets {
@@ -55,6 +57,19 @@ func replaces(have, want *Table) bool {
 		}
 	}
 	return false
+}
+
+// marked reports whether a table has the marker of another one, whatever the schema.
+func (t *Table) marked(as *Table) bool {
+	return t.Comment == as.Comment || isMarker(t.Comment) && isMarker(as.Comment)
+}
+
+// isMarker reports whether some version of kube-nft has written a table with that comment.
+func isMarker(comment string) bool {
+	rest, ours := strings.CutPrefix(comment, markerHead)
+	number, closed := strings.CutSuffix(rest, ")")
+	_, err := strconv.ParseUint(number, 10, 32)
+	return ours && closed && err == nil
 }
 
 func (h *Hook) equal(other *Hook) bool {

@@ -47,6 +47,16 @@
 // 5.9), which is why there is no filter chain. At -101 the table wins against rules of
 // kube-proxy in every mode, in whatever order they were loaded.
 //
+// With Config.Localhost the kernel routes packets to 127.0.0.0/8 from anywhere, and
+// nat-prerouting drops those that did not come over lo. As a nat chain it sees packets that
+// connection tracking has taken in as the first of a connection. What is not tracked passes:
+// packets that a rule of somebody else exempts (notrack), and those that tracking calls
+// invalid, such as a TCP segment out of the blue. So a neighbour on the link cannot connect,
+// but may find out which ports are in use by what is answered with a reset and what is not;
+// and where somebody has exempted 127.0.0.0/8 from tracking, it can connect. To stop that
+// takes a filter chain that all traffic goes through, for which every packet of established
+// connections would pay.
+//
 // Others may rely on the names of the tables, on the maps services and node-ports, and on
 // the priorities. The packet mark is our own: one bit, set before and cleared in
 // postrouting.
@@ -81,6 +91,23 @@
 //   - The flags of a table cannot be changed in place. To own a table that exists, or to give
 //     it up, is to replace it, in one batch.
 //   - Owner without persist is never used: the table would vanish with the process.
+//
+// # Tables that are made anew
+//
+// A table is replaced, in one batch, if it has no marker of ours, if a set or a base chain of
+// the same name is defined in another way, and if the owner changes, which takes place when
+// --table-ownership or the counters are switched, with Loop.Disown, and with a version that needs it.
+// A marker of another schema alone is none of these: what it stands for shows in the
+// definitions, the rest is an ordinary difference, and the old marker stays, for the kernel
+// does not change it.
+//
+// It is avoided because it is not without loss. The kernel swaps the tables at once, but a
+// packet that has entered a chain of the old one goes on there, and finds the elements of its
+// maps gone. Behind the first lookup that means a drop, and the packet is sent again. Before
+// it, the packet looks like one to no frontend: it goes on untranslated, and its connection,
+// which has no translation from then on, fails. On a busy machine about one new connection in
+// a hundred that are made at the very moment was seen to. Established connections and what
+// clients are remembered with stay.
 //
 // # State
 //

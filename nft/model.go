@@ -167,7 +167,7 @@ type Elements struct {
 // or the part of either that a change touches.
 type Table struct {
 	Family  Family
-	Comment string // the marker of the schema: a table with another one is replaced
+	Comment string // the marker of the schema: a table without one is replaced
 	// Owned says that nobody but one socket can change the table as long as that is open, and
 	// that the table outlives it (flags owner and persist). Owner is the port of that socket,
 	// as it was read; 0 if it is closed.
@@ -182,9 +182,12 @@ func NewTable(f Family) *Table {
 	return &Table{Family: f, Comment: tableComment, Sets: make(map[string]*Elements), Chains: make(map[string]*Chain)}
 }
 
-// tableComment marks a table that this version can adopt. The number grows with every
-// change of the fixed sets and base chains that an element diff cannot express.
-const tableComment = "Kubernetes Services, written by kube-nft (schema 1)"
+// tableComment marks a table of ours. The number grows with every change of the fixed sets
+// and base chains for which a table has to be made anew; that, the definitions show too.
+const (
+	markerHead   = "Kubernetes Services, written by kube-nft (schema "
+	tableComment = markerHead + "1)"
+)
 
 // Tables are our tables by family. A missing family is one without a table.
 type Tables map[Family]*Table
