@@ -2,11 +2,13 @@ package nft
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"runtime"
 	"testing"
 	"time"
 
+	"github.com/kube-nft/kube-nft/integration/netns"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -128,4 +130,60 @@ func costOfOneChange(t *testing.T, services int) (allocations float64) {
 			r.Committed()
 		}
 	})
+}
+
+// BenchmarkColdStart is the way from Service ports to the kernel's commit in an empty
+// namespace, and beside it the commit of the same bytes alone: of both the least of all
+// rounds, and how they compare.
+func BenchmarkColdStart(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			netns.New(b)
+			k := openKernel(b)
+			delta := cluster(size.services, size.endpoints)
+			all, raw := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+			for b.Loop() {
+				start := time.Now()
+				r := NewRuleset(testConfig())
+				r.Apply(delta)
+				batch := Diff(Tables{}, r.Want())
+				commit(b, k, batch)
+				all = min(all, time.Since(start))
+				clearTables(b, k, r.Want())
+				raw = min(raw, rawCommit(b, k, &batch))
+				clearTables(b, k, r.Want())
+			}
+			b.ReportMetric(float64(all.Microseconds())/1000, "ms/start")
+			b.ReportMetric(float64(raw.Microseconds())/1000, "ms/raw-commit")
+			b.ReportMetric(float64(all)/float64(raw), "start/raw")
+		})
+	}
+}
+
+// clearTables takes away what a round has made.
+func clearTables(b *testing.B, k *Kernel, tables Tables) {
+	b.Helper()
+	commit(b, k, Diff(tables, Tables{}))
+}
+
+// rawCommit sends the bytes of a batch that were encoded before, and returns how long the
+// kernel took.
+func rawCommit(b *testing.B, k *Kernel, batch *Batch) time.Duration {
+	b.Helper()
+	x, err := encodeBatch(batch, scope{table: TableName}, k.seq)
+	if err != nil {
+		b.Fatal(err)
+	}
+	k.seq += uint32(len(x.refs)) + 2
+	if err := k.reserve(len(x.buf)); err != nil {
+		b.Fatal(err)
+	}
+	start := time.Now()
+	if err := k.send(x.buf); err != nil {
+		b.Fatal(err)
+	}
+	if err := k.outcome(x, batch); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(start)
 }
