@@ -95,8 +95,8 @@
 // # Tables that are made anew
 //
 // A table is replaced, in one batch, if it has no marker of ours, if a set or a base chain of
-// the same name is defined in another way, and if the owner changes, which takes place when
-// --table-ownership or the counters are switched, with Loop.Disown, and with a version that needs it.
+// the same name is defined in another way, and if the owner changes. That comes with a switch
+// of --table-ownership or of the counters, with Loop.Disown, and with a version that needs it.
 // A marker of another schema alone is none of these: what it stands for shows in the
 // definitions, the rest is an ordinary difference, and the old marker stays, for the kernel
 // does not change it.
