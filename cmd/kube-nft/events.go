@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -60,7 +59,7 @@ type event struct {
 // startEvents records events of this node through client until ctx ends. What keeps the API
 // server from taking one is logged.
 func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string, log *zap.Logger) (*events, error) {
-	ctx = klog.NewContext(ctx, logr.New(eventLog{log}))
+	ctx = klog.NewContext(ctx, klog.New(eventLog{log}))
 	broadcaster := k8sevents.NewBroadcaster(&k8sevents.EventSinkImpl{Interface: client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return nil, err
@@ -73,11 +72,11 @@ func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tr
 // their values repeat the event.
 type eventLog struct{ log *zap.Logger }
 
-func (eventLog) Init(logr.RuntimeInfo)            {}
+func (eventLog) Init(klog.RuntimeInfo)            {}
 func (eventLog) Enabled(level int) bool           { return level == 0 }
 func (eventLog) Info(int, string, ...any)         {}
-func (e eventLog) WithValues(...any) logr.LogSink { return e }
-func (e eventLog) WithName(string) logr.LogSink   { return e }
+func (e eventLog) WithValues(...any) klog.LogSink { return e }
+func (e eventLog) WithName(string) klog.LogSink   { return e }
 func (e eventLog) Error(err error, text string, _ ...any) {
 	e.log.Warn("event not recorded", zap.String("reason", text), zap.Error(err))
 }

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -23,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -148,7 +148,7 @@ func TestEventsReachTheServer(t *testing.T) {
 // TestEventLog: what client-go says of events is a line of our log, without the event.
 func TestEventLog(t *testing.T) {
 	core, logs := observer.New(zapcore.DebugLevel)
-	logger := logr.New(eventLog{zap.New(core)}).WithName("n").WithValues("event", 1)
+	logger := klog.New(eventLog{zap.New(core)}).WithName("n").WithValues("event", 1)
 	logger.Info("Event occurred", "event", 1)
 	logger.V(5).Info("Server rejected event")
 	logger.Error(errors.New("connection refused"), "Unable to write event", "event", 1)
