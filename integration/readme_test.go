@@ -96,6 +96,9 @@ func TestReadmeScrape(t *testing.T) {
 // helpLine matches a flag in the output of --help: its name, type and text.
 var helpLine = regexp.MustCompile(`^ +(?:-\w, )?--([\w-]+)(?: (\w+))? {2,}(.*)$`)
 
+// wrapped matches the break of a text that does not fit into a line.
+var wrapped = regexp.MustCompile(`\n {20,}`)
+
 // defaultValue matches the default at the end of a flag's text.
 var defaultValue = regexp.MustCompile(`^(.*) \(default (.*)\)$`)
 
@@ -105,7 +108,7 @@ func flagTable(t *testing.T, help string) string {
 	var table strings.Builder
 	table.WriteString("\n| flag | default | |\n|---|---|---|\n")
 	rows := 0
-	for _, line := range strings.Split(help, "\n") {
+	for _, line := range strings.Split(wrapped.ReplaceAllString(help, " "), "\n") {
 		match := helpLine.FindStringSubmatch(line)
 		if match == nil || match[1] == "help" {
 			continue
