@@ -117,6 +117,7 @@ func (d *daemon) use(features nft.Features) {
 // sync waits for everything that the first commit has to be based on, and then keeps the
 // kernel up to date until ctx ends.
 func (d *daemon) sync(ctx context.Context) error {
+	kernel := proxysync.NewReadAhead(ctx, d.kernel)
 	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced()) {
 		return nil
 	}
@@ -142,7 +143,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	if ready, err := d.takeOver(ctx, ruleset, &settings); !ready {
 		return err
 	}
-	loop := proxysync.New(d.tracker, ruleset, d.kernel, settings)
+	loop := proxysync.New(d.tracker, ruleset, kernel, settings)
 	if instance != nil {
 		d.group.Go(func() error { return d.answerPeers(ctx, instance, loop.Disown) })
 	}
