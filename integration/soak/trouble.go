@@ -32,29 +32,31 @@ func (t *trouble) while() time.Duration {
 	return shortest + time.Duration(t.random.Int64N(int64(longest-shortest)))
 }
 
-// fault lets the API server do something that API servers do.
+// fault lets the API server do something that API servers do. It seldom fails altogether:
+// after each failure client-go waits for twice as long as before, and there would be nothing
+// else to see.
 func (t *trouble) fault() error {
 	t.faults++
-	switch t.random.IntN(8) {
-	case 0:
+	switch t.random.IntN(20) {
+	case 0, 1, 2:
 		t.server.CutWatches()
-	case 1:
+	case 3, 4, 5:
 		t.server.Gone()
-	case 2:
+	case 6, 7, 8, 9:
 		t.server.Replay(1 + t.random.IntN(50))
-	case 3:
+	case 10, 11, 12:
 		t.server.Duplicate(t.random.IntN(2) == 0)
-	case 4:
+	case 13, 14, 15:
 		t.server.Delay(t.while() / 4)
-	case 5:
+	case 16, 17:
 		t.server.Bookmark()
-	case 6:
+	case 18:
 		if err := t.server.Down(true); err != nil {
 			return err
 		}
 		time.Sleep(t.while())
 		return t.server.Down(false)
-	case 7:
+	case 19:
 		t.server.Fail([]int{http.StatusInternalServerError, http.StatusTooManyRequests, http.StatusServiceUnavailable}[t.random.IntN(3)])
 		time.Sleep(t.while())
 		t.server.Fail(0)
