@@ -147,13 +147,14 @@ func cut(s string, n int) string {
 }
 
 // comment is what nft list shows beside a frontend: namespace/name:port. Three names of 63
-// characters overflow the 127 bytes of a comment; then its end is cut off.
+// characters overflow the 127 bytes of a comment; then its end is cut off. It is what the
+// kernel will hold, whatever a name is made of.
 func comment(id tracker.PortID) string {
 	s := id.Namespace + "/" + id.Service
 	if id.Port != "" {
 		s += ":" + id.Port
 	}
-	return cut(s, maxComment)
+	return plainComment(s)
 }
 
 // affinityName and membersName name the map of remembered endpoints and the set of those
