@@ -31,10 +31,11 @@ type Chart struct {
 	Series []Series
 }
 
-// Size of a chart.
+// Size of a chart. The margin keeps labels inside that a viewer draws in a wider font.
 const (
 	width  = 18 * vg.Centimeter
 	height = 11 * vg.Centimeter
+	margin = 3 * vg.Millimeter
 )
 
 // colors are those of the series in order; floors have greys. They can be told apart by
@@ -52,7 +53,8 @@ func (c *Chart) Write(path string) error {
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.ConstantTicks(c.sizeTicks()), plot.TickerFunc(durationTicks)
 	p.BackgroundColor = color.White
 	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.YOffs, p.Legend.XOffs = -vg.Millimeter, 3*vg.Millimeter
+	p.Legend.YOffs, p.Legend.XOffs = -2*vg.Millimeter, 3*vg.Millimeter
+	p.Legend.Padding = vg.Millimeter
 	p.Add(plotter.NewGrid())
 	ours, floors := 0, 0
 	for _, s := range c.Series {
@@ -142,7 +144,7 @@ func duration(exponent int) string {
 
 func save(p *plot.Plot, path string) (err error) {
 	canvas := vgsvg.New(width, height)
-	p.Draw(draw.New(canvas))
+	p.Draw(draw.Crop(draw.New(canvas), margin, -2*margin, margin, -margin))
 	file, err := os.Create(path)
 	if err != nil {
 		return err
