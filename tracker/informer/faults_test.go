@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,14 @@ func (w *world) set(name string) {
 	ip := fmt.Sprintf("10.96.%d.%d", w.count/250, w.count%250)
 	w.server.Apply(service(name, ip))
 	w.want["Service shop/"+name] = ip
+}
+
+// setLarge changes a Service into one that is nearly as large as etcd takes.
+func (w *world) setLarge(name string) {
+	w.set(name)
+	object := service(name, w.want["Service shop/"+name])
+	object.Annotations = map[string]string{"filler": strings.Repeat("x", 1<<20)}
+	w.server.Apply(object)
 }
 
 func (w *world) remove(name string) {
@@ -108,6 +117,13 @@ func TestFaults(t *testing.T) {
 		}},
 		{"duplicated", func(t *testing.T, w *world) {
 			w.server.Duplicate(true)
+			w.churn()
+		}},
+		{"objects of 1 MiB", func(t *testing.T, w *world) {
+			for i := range 20 {
+				w.setLarge(fmt.Sprintf("s%d", i))
+			}
+			w.server.CutWatches()
 			w.churn()
 		}},
 		{"late", func(t *testing.T, w *world) {
