@@ -207,7 +207,7 @@ func checkTriangle(t testing.TB, k *nft.Kernel, want nft.Tables) {
 // checkListed compares what nft lists with a text.
 func checkListed(t testing.TB, when, want string) {
 	t.Helper()
-	got := netns.Run(t, "", "nft", "list", "ruleset")
+	got := netns.Listing(t, want)
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
 		t.Errorf("%s nft lists (-want +got):\n%s", when, diff)
 	}

@@ -43,11 +43,11 @@ func checkTriangle(t *testing.T, k *Kernel, tables Tables) {
 	t.Helper()
 	want := tables.Text()
 	commit(t, k, creation(tables))
-	if diff := cmp.Diff(lines(want), lines(netns.Run(t, "", "nft", "list", "ruleset"))); diff != "" {
+	if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
 		t.Errorf("after our batch (-want +got):\n%s", diff)
 	}
 	netns.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
-	if diff := cmp.Diff(lines(want), lines(netns.Run(t, "", "nft", "list", "ruleset"))); diff != "" {
+	if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
 		t.Errorf("after our text (-want +got):\n%s", diff)
 	}
 }

@@ -25,11 +25,11 @@ func TestRulesetInKernel(t *testing.T) {
 		commit(t, k, Diff(Tables{}, r.Want()))
 		r.Committed()
 		want := r.Want().Text()
-		if diff := cmp.Diff(lines(want), lines(netns.Run(t, "", "nft", "list", "ruleset"))); diff != "" {
+		if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
 			t.Fatalf("seed %d: after our batch (-want +got):\n%s", seed, diff)
 		}
 		netns.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
-		if diff := cmp.Diff(lines(want), lines(netns.Run(t, "", "nft", "list", "ruleset"))); diff != "" {
+		if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
 			t.Fatalf("seed %d: after our text (-want +got):\n%s", seed, diff)
 		}
 		checkNothingToWrite(t, k, r)

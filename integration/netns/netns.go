@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -71,4 +72,24 @@ func Sysctl(t testing.TB, name, value string) {
 	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
 		t.Fatalf("set %s to %s: %v", name, value, err)
 	}
+}
+
+// How often a listing that is not as wanted is made again, and how long after the last one.
+const (
+	listings    = 50
+	listingWait = 10 * time.Millisecond
+)
+
+// Listing returns what nft lists of the ruleset. If that is not as wanted it lists again for
+// a while: after many elements were added the kernel moves their hash table to a larger one,
+// and a dump meanwhile has some of them twice or not at all.
+func Listing(t testing.TB, want string) (got string) {
+	t.Helper()
+	for range listings {
+		if got = Run(t, "", "nft", "list", "ruleset"); got == want {
+			break
+		}
+		time.Sleep(listingWait)
+	}
+	return got
 }
