@@ -155,3 +155,16 @@ func TestReadyz(t *testing.T) {
 	p.Updated(time.Now())
 	checkAnswer(t, p.Readyz, 200, "text/plain; charset=utf-8", "ok")
 }
+
+// TestProxyClockMayJump holds what a waiting time is reckoned from to carry the monotonic
+// clock, so that setting the wall clock makes nobody unhealthy, and nobody well.
+func TestProxyClockMayJump(t *testing.T) {
+	var node *tracker.Node
+	p := newTestProxy(&node)
+	p.Queued()
+	for name, at := range map[string]time.Time{"oldest": p.oldest, "newest": p.newest, "updated": p.updated} {
+		if at == at.Round(0) { // which takes the monotonic clock off
+			t.Errorf("%s: %v follows a clock that is set", name, at)
+		}
+	}
+}

@@ -167,6 +167,17 @@ func TestCommitted(t *testing.T) {
 	`)
 }
 
+// TestControlPlaneIsAhead has a control plane whose clock is ahead of the node's.
+func TestControlPlaneIsAhead(t *testing.T) {
+	m := newTestMetrics(new(fakeKernel))
+	ahead := tracker.Trigger{Family: tracker.IPv4, At: time.Now().Add(time.Hour)}
+	m.Committed(&proxysync.Report{Delta: tracker.Delta{Triggers: []tracker.Trigger{ahead}}}, nil, nft.Traffic{})
+	check(t, m, `
+		kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 1
+		kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 0
+	`)
+}
+
 func TestFailed(t *testing.T) {
 	m := newTestMetrics(new(fakeKernel))
 	m.Failed(errors.New("read the tables back"))

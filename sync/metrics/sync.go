@@ -120,7 +120,8 @@ func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, no
 		s.last.WithLabelValues(name).SetToCurrentTime()
 	}
 	for _, trigger := range r.Delta.Triggers {
-		s.programming.WithLabelValues(trigger.Family.String()).Observe(now.Sub(trigger.At).Seconds())
+		// The control plane's clock may be ahead of ours; a sum of durations must not shrink.
+		s.programming.WithLabelValues(trigger.Family.String()).Observe(max(0, now.Sub(trigger.At)).Seconds())
 	}
 	s.compile.Observe(r.Compile.Seconds())
 	if r.Operations > 0 {

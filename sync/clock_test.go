@@ -1,0 +1,39 @@
+package sync
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// TestClockMayJump holds every time that a pause or a duration is reckoned from to carry the
+// monotonic clock, which goes on evenly while somebody sets the wall clock. Timers follow the
+// former anyway.
+func TestClockMayJump(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var report Report
+	changes := new(feed)
+	changes.add("web")
+	loop := New(changes, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	loop.Distrust("a test")
+	loop.options.Committed = func(r Report) {
+		report = r
+		if !loop.suspected.IsZero() {
+			stop()
+		}
+	}
+	if err := loop.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for name, at := range map[string]time.Time{
+		"end of the last sync": loop.lastEnded, "suspicion": loop.suspected, "start of the sync": report.Taken,
+	} {
+		if at == at.Round(0) { // which takes the monotonic clock off
+			t.Errorf("%s: %v follows a clock that is set", name, at)
+		}
+	}
+}
