@@ -11,10 +11,11 @@ IMAGE_PACKAGES := buildah
 TESTFLAGS ?=
 FUZZTIME ?= 10s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build run test test-unit test-kernel golden fuzz bench scale soak chaos lint image image-test packages image-packages
+.PHONY: help build run test test-unit test-kernel golden fuzz bench scale soak chaos lint vuln image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,10 +70,14 @@ soak: build ## random churn, drift and API faults for DURATION (10m): no leak, n
 chaos: build ## soak with kills of kube-nft and changing addresses, for DURATION (15m) (root, nft)
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),15m) -chaos
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck; modules are what go.sum says
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+	$(GO) mod verify
+
+vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
+	$(GO) run $(GOVULNCHECK) ./...
 
 image: ## build the container image; IMAGE, BUILDER, BUILD_IMAGE, FINAL_IMAGE: see README
 	./deploy/image.sh
