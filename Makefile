@@ -53,7 +53,8 @@ golden: ## rewrite the golden dry runs; review the difference
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@for package in $$($(GO) list ./...); do \
-	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+	  list=$$($(GO) test -list '^Fuzz' $$package) || { echo "$$list"; exit 1; }; \
+	  for target in $$(grep '^Fuzz' <<<"$$list"); do \
 	    echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
 	  done; \
 	done
