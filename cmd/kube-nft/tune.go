@@ -26,23 +26,25 @@ func (o *options) tune(log *zap.Logger) {
 	o.tuneOOM(log)
 }
 
-// tuneOOM sets how likely the kernel is to end this process when memory runs out. It can be
-// refused where the kubelet has given a score already, which is as good if it protects too.
+// tuneOOM sets how likely the kernel is to end this process when memory runs out.
 func (o *options) tuneOOM(log *zap.Logger) {
-	err := os.WriteFile(oomScore, []byte(strconv.Itoa(o.OOMScoreAdj)), 0)
-	if err == nil {
-		return
+	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(o.OOMScoreAdj)), 0); err != nil {
+		o.noteScore(oomScore, err, log)
 	}
-	have, readErr := readScore()
-	if readErr == nil && have < 0 {
-		log.Info("oom_score_adj stays as it was given to this process", zap.Int("want", o.OOMScoreAdj), zap.Int("have", have), zap.Error(err))
-		return
-	}
-	log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", o.OOMScoreAdj), zap.Error(err))
 }
 
-func readScore() (int, error) {
-	text, err := os.ReadFile(oomScore)
+// noteScore logs that the score was refused. Where the kubelet has given one already that
+// protects, that is as good.
+func (o *options) noteScore(path string, refusal error, log *zap.Logger) {
+	if have, err := readScore(path); err == nil && have < 0 {
+		log.Info("oom_score_adj stays as it was given to this process", zap.Int("want", o.OOMScoreAdj), zap.Int("have", have), zap.Error(refusal))
+		return
+	}
+	log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", o.OOMScoreAdj), zap.Error(refusal))
+}
+
+func readScore(path string) (int, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
