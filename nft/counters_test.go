@@ -30,6 +30,7 @@ type counted struct {
 	*testing.T
 	kernel  *Kernel
 	ruleset *Ruleset
+	port    int // source port of the latest connection
 }
 
 func newCounted(t *testing.T) *counted {
@@ -37,7 +38,7 @@ func newCounted(t *testing.T) *counted {
 	config := testConfig()
 	config.Counters, config.EndpointCounters = true, true
 	config.Pods = map[Family]PodMatch{IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
-	c := &counted{T: t, kernel: openKernel(t), ruleset: NewRuleset(config)}
+	c := &counted{T: t, kernel: openKernel(t), ruleset: NewRuleset(config), port: 20000}
 	commit(t, c.kernel, Diff(Tables{}, c.ruleset.Want()))
 	c.ruleset.Committed()
 	return c
@@ -54,7 +55,9 @@ func (c *counted) set(p *tracker.ServicePort) {
 func (c *counted) connect(n int) {
 	c.Helper()
 	for range n {
-		conn, err := net.DialTimeout("udp", "127.96.0.1:80", time.Second)
+		c.port++ // the kernel may give out one port twice, and that is no new connection
+		dialer := net.Dialer{Timeout: time.Second, LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: c.port}}
+		conn, err := dialer.Dial("udp", "127.96.0.1:80")
 		if err != nil {
 			c.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -49,7 +50,7 @@ func main() {
 	stop()
 	var exit *exec.ExitError
 	switch {
-	case errors.As(err, &exit): // it has said why
+	case errors.As(err, &exit) && exit.Exited(): // it has said why
 		os.Exit(1)
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "soak: %v\n", err)
@@ -76,6 +77,7 @@ func again(seed string) error {
 	if err != nil {
 		return err
 	}
+	runtime.LockOSThread() // Pdeathsig comes when the thread ends that started the child
 	cmd := exec.Command(self, append(os.Args[1:], seed, "-inside")...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
