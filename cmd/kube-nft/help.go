@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 
 // setHelp makes help of root and its commands fit a terminal and leave out what does not matter.
 func setHelp(root *cobra.Command) {
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |", "FlagUsagesWrapped 100 |"))
+	root.SetUsageFunc(writeUsage)
 	show := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		if cmd != root {
@@ -21,6 +22,42 @@ func setHelp(root *cobra.Command) {
 		}
 		show(cmd, args)
 	})
+}
+
+// helpWidth is how wide the descriptions of flags are.
+const helpWidth = 100
+
+// writeUsage prints what cobra does, in lines that fit. It is no template: those make the linker
+// keep every method in the program, 20 MB of them.
+func writeUsage(cmd *cobra.Command) error {
+	var b strings.Builder
+	b.WriteString("Usage:")
+	if cmd.Runnable() {
+		fmt.Fprintf(&b, "\n  %s", cmd.UseLine())
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "\n  %s [command]\n\nAvailable Commands:", cmd.CommandPath())
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() || c.Name() == "help" {
+				fmt.Fprintf(&b, "\n  %-*s %s", c.NamePadding(), c.Name(), c.Short)
+			}
+		}
+	}
+	if cmd.HasAvailableLocalFlags() {
+		b.WriteString("\n\nFlags:\n" + wrapped(cmd.LocalFlags()))
+	}
+	if cmd.HasAvailableInheritedFlags() {
+		b.WriteString("\n\nGlobal Flags:\n" + wrapped(cmd.InheritedFlags()))
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "\n\nUse %q for more information about a command.", cmd.CommandPath()+" [command] --help")
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStderr(), b.String())
+	return err
+}
+
+func wrapped(flags *pflag.FlagSet) string {
+	return strings.TrimRight(flags.FlagUsagesWrapped(helpWidth), " \n")
 }
 
 func hideSettings(flags *pflag.FlagSet, matters func(name string) bool) {
