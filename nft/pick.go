@@ -83,8 +83,8 @@ const maxDraws = 5
 // finds fewer, because the list has just shrunk. Then the first one, which any list has,
 // takes it; and if there is no list any more, the packet must not go on untranslated. The
 // first one is looked up twice: an endpoint that is replaced is an element that is deleted
-// and added, and a lookup in that instant may miss both (seen once in some millions of
-// connections).
+// and added, and a lookup in that instant may find neither. One connection in some millions
+// was lost before; this is the likely way.
 func (p pick) chains() []*Chain {
 	chain := &Chain{Name: p.name()}
 	switch {
