@@ -21,7 +21,7 @@ var injections = []struct{ name, inject, shows string }{
 // rules fail, or kill it, one after the other. With -runs 40 all of them, else some.
 func TestMigrateInjectedKernel(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {
-		t.Skip(err)
+		netns.SkipOrFail(t, "%v", err)
 	}
 	binary := buildProxy(t)
 	strides := map[string]int{"setsockopt": 1, "sendto,sendmsg": max(1, 40 / *migrationRuns)}
