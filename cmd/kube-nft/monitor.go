@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	clientmetrics "k8s.io/client-go/tools/metrics"
 
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -57,6 +58,9 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	m.metrics = metrics.New(metrics.Config{
 		Families: m.families, Changes: t.Changes, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
 	})
+	if o.Manifests == "" {
+		clientmetrics.Register(m.metrics.CountRequests())
+	}
 	if err := m.countConnections(); err != nil {
 		return nil, errors.Join(err, m.scraped.Close())
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -12,7 +13,7 @@ import (
 func metricsTable(found map[string]*metric) string {
 	var names []string
 	for name := range found {
-		if strings.HasPrefix(name, "kube") {
+		if isDocumented(name) {
 			names = append(names, name)
 		}
 	}
@@ -34,7 +35,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if !found {
 		t.Fatal("README.md has no section Metrics")
 	}
-	table := metricsTable(scrape(t))
+	metrics := scrape(t, "/metrics")
+	maps.Copy(metrics, scrape(t, "/metrics/slis"))
+	table := metricsTable(metrics)
 	if !strings.Contains(section, table) {
 		t.Errorf("the section Metrics of README.md has to contain this table:\n%s", table)
 	}

@@ -46,7 +46,7 @@ func healthHandler(proxy *health.Proxy, m *metrics.Metrics) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", m.CountHealthz(proxy.Healthz))
 	mux.Handle("/livez", m.CountLivez(proxy.Livez))
-	mux.HandleFunc("/readyz", proxy.Readyz)
+	mux.Handle("/readyz", m.CountReadyz(proxy.Readyz))
 	return mux
 }
 
@@ -58,7 +58,8 @@ func (o *options) metricsHandler(m *metrics.Metrics, log *zap.Logger) (http.Hand
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", m.Handler(log))
-	mux.Handle("/healthz", constant("text/plain; charset=utf-8", "ok"))
+	mux.Handle("/metrics/slis", m.ChecksHandler(log))
+	mux.Handle("/healthz", m.CountPing(constant("text/plain; charset=utf-8", "ok")))
 	mux.Handle("/proxyMode", constant("text/plain; charset=utf-8", proxyMode))
 	mux.Handle("/configz", constant("application/json", settings))
 	if o.Profiling {

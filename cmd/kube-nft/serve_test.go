@@ -46,6 +46,7 @@ func TestMetricsServer(t *testing.T) {
 		{"/healthz", "", 200, "text/plain; charset=utf-8", "ok"},
 		{"/proxyMode", "", 200, "text/plain; charset=utf-8", "nftables"},
 		{"/metrics", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", ""},
+		{"/metrics/slis", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", ""},
 		{"/configz", "", 200, "application/json", ""},
 		{"/debug/pprof/", "", 404, "text/plain; charset=utf-8", ""},
 		{"/debug/pprof/", "--profiling", 200, "text/html; charset=utf-8", ""},

@@ -33,6 +33,7 @@ type Metrics struct {
 	flows    *flowMetrics
 	healthz  *prometheus.CounterVec
 	livez    *prometheus.CounterVec
+	checks   *checks
 }
 
 // New returns Metrics in which nothing has happened yet. Series that have a known set of
@@ -47,6 +48,7 @@ func New(config Config) *Metrics {
 		flows:    newFlowMetrics(config.Families),
 		healthz:  newProbeCounter("kubeproxy_proxy_healthz_total", "Answers of /healthz by status code."),
 		livez:    newProbeCounter("kubeproxy_proxy_livez_total", "Answers of /livez by status code."),
+		checks:   newChecks(),
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -111,6 +113,12 @@ const (
 	labelCode   = "code"           // of HTTP
 	labelKind   = "kind"           // of a Kubernetes object
 	labelSet    = "set"            // name of an nftables set or map
+	labelHost   = "host"           // of the API server, with its port
+	labelMethod = "method"         // of HTTP, as verb
+	labelVerb   = "verb"
+	labelName   = "name"   // of a health check
+	labelType   = "type"   // of a health check: healthz, livez or readyz
+	labelStatus = "status" // success or error
 )
 
 // perFamily makes the series of each family exist.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
+	clientmetrics "k8s.io/client-go/tools/metrics"
 
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -53,7 +55,37 @@ func used() *Metrics {
 	m := newTestMetrics(new(fakeKernel))
 	m.Queued()
 	m.Committed(&proxysync.Report{}, map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
+	request(m.CountRequests())
 	return m
+}
+
+// request reports a request as client-go does, one that waited, failed, was repeated and
+// answered.
+func request(hooks clientmetrics.RegisterOpts) {
+	ctx := context.Background()
+	u := url.URL{Scheme: "https", Host: "192.0.2.10:6443", Path: "/api/v1/services"}
+	hooks.RateLimiterLatency.Observe(ctx, "GET", u, 20*time.Millisecond)
+	hooks.RequestSize.Observe(ctx, "GET", u.Host, 0)
+	hooks.RequestResult.Increment(ctx, "<error>", "GET", u.Host)
+	hooks.RequestRetry.IncrementRetry(ctx, "<error>", "GET", u.Host)
+	hooks.RequestResult.Increment(ctx, "200", "GET", u.Host)
+	hooks.RequestLatency.Observe(ctx, "GET", u, 3*time.Second)
+	hooks.ResponseSize.Observe(ctx, "GET", u.Host, 5000)
+}
+
+// TestRequests: names, labels and buckets are those that dashboards of kube-proxy ask for.
+func TestRequests(t *testing.T) {
+	check(t, used().Handler(zap.NewNop()), `
+		rest_client_requests_total{code="200",host="192.0.2.10:6443",method="GET"} 1
+		rest_client_requests_total{code="<error>",host="192.0.2.10:6443",method="GET"} 1
+		rest_client_request_retries_total{code="<error>",host="192.0.2.10:6443",verb="GET"} 1
+		rest_client_request_duration_seconds_bucket{host="192.0.2.10:6443",verb="GET",le="2"} 0
+		rest_client_request_duration_seconds_bucket{host="192.0.2.10:6443",verb="GET",le="4"} 1
+		rest_client_rate_limiter_duration_seconds_bucket{host="192.0.2.10:6443",verb="GET",le="0.025"} 1
+		rest_client_request_size_bytes_bucket{host="192.0.2.10:6443",verb="GET",le="64"} 1
+		rest_client_response_size_bytes_bucket{host="192.0.2.10:6443",verb="GET",le="4096"} 0
+		rest_client_response_size_bytes_bucket{host="192.0.2.10:6443",verb="GET",le="16384"} 1
+	`)
 }
 
 // lintExceptions are names of kube-proxy's that Prometheus would choose differently. Those
@@ -77,11 +109,11 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// check holds series against the text format, without HELP and TYPE.
-func check(t *testing.T, m *Metrics, want string) {
+// check holds series of a scrape against the text format, without HELP and TYPE.
+func check(t *testing.T, handler http.Handler, want string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	m.Handler(zap.NewNop()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	got := map[string]bool{}
 	for line := range strings.Lines(w.Body.String()) {
 		got[strings.TrimSpace(line)] = true
@@ -100,7 +132,7 @@ func TestBeforeAnythingHappened(t *testing.T) {
 	m := newTestMetrics(&fakeKernel{usage: map[nft.Family]map[string]nft.Usage{
 		nft.IP: {"a": {Count: 1, Size: 4}, "b": {Count: 3, Size: 4}},
 	}})
-	check(t, m, `
+	check(t, m.Handler(zap.NewNop()), `
 		kube_nft_build_info{go_version="go1.26",revision="abc",version="v1.2.3"} 1
 		kube_nft_nftables_generation 42
 		kube_nft_affinity_entries{ip_family="IPv4"} 4
@@ -125,7 +157,7 @@ func TestBeforeAnythingHappened(t *testing.T) {
 }
 
 func TestKernelThatDoesNotAnswer(t *testing.T) {
-	check(t, newTestMetrics(&fakeKernel{err: errors.New("no")}), `
+	check(t, newTestMetrics(&fakeKernel{err: errors.New("no")}).Handler(zap.NewNop()), `
 		kube_nft_scrape_failures_total 3
 		kube_nft_conflicts 0
 	`)
@@ -141,7 +173,7 @@ func TestCommitted(t *testing.T) {
 	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
 	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
 	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3}, nil, nft.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
-	check(t, m, `
+	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3
 		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.008
 		kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1
@@ -172,7 +204,7 @@ func TestControlPlaneIsAhead(t *testing.T) {
 	m := newTestMetrics(new(fakeKernel))
 	ahead := tracker.Trigger{Family: tracker.IPv4, At: time.Now().Add(time.Hour)}
 	m.Committed(&proxysync.Report{Delta: tracker.Delta{Triggers: []tracker.Trigger{ahead}}}, nil, nft.Traffic{})
-	check(t, m, `
+	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 1
 		kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 0
 	`)
@@ -183,7 +215,7 @@ func TestFailed(t *testing.T) {
 	m.Failed(errors.New("read the tables back"))
 	m.Failed(&nft.OpError{Family: nft.IP6})
 	m.Refused("Service")
-	check(t, m, `
+	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
 		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 2
 		kube_nft_sync_retries_total 2
@@ -211,7 +243,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("b"): nowhere}}, "0", "0"},
 	} {
 		commit(step.delta)
-		check(t, m, `
+		check(t, m.Handler(zap.NewNop()), `
 			kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="internal"} `+step.internal+`
 			kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} `+step.external+`
 			kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv6",traffic_policy="internal"} 0
@@ -227,9 +259,45 @@ func TestProbesAreCounted(t *testing.T) {
 	request := httptest.NewRequest(http.MethodGet, "/", nil)
 	m.CountHealthz(answer(503)).ServeHTTP(httptest.NewRecorder(), request)
 	m.CountLivez(answer(200)).ServeHTTP(httptest.NewRecorder(), request)
-	check(t, m, `
+	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_proxy_healthz_total{code="200"} 0
 		kubeproxy_proxy_healthz_total{code="503"} 1
 		kubeproxy_proxy_livez_total{code="200"} 1
 	`)
+}
+
+// TestChecks: answers of health checks are shown as other components show them, apart from
+// the other metrics.
+func TestChecks(t *testing.T) {
+	m, code := newTestMetrics(new(fakeKernel)), http.StatusServiceUnavailable
+	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	handlers := []http.Handler{
+		m.CountReadyz(probe), m.CountHealthz(probe), m.CountLivez(probe),
+		m.CountPing(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})),
+	}
+	ask := func() {
+		for _, handler := range handlers {
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		}
+	}
+	ask()
+	check(t, m.ChecksHandler(zap.NewNop()), `
+		kubernetes_healthcheck{name="ping",type="healthz"} 1
+		kubernetes_healthcheck{name="proxy",type="healthz"} 0
+		kubernetes_healthcheck{name="proxy",type="livez"} 0
+		kubernetes_healthcheck{name="proxy",type="readyz"} 0
+		kubernetes_healthchecks_total{name="proxy",status="error",type="readyz"} 1
+		kubernetes_healthchecks_total{name="proxy",status="success",type="readyz"} 0
+	`)
+	code = http.StatusOK
+	ask()
+	check(t, m.ChecksHandler(zap.NewNop()), `
+		kubernetes_healthcheck{name="proxy",type="readyz"} 1
+		kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 2
+		kubernetes_healthchecks_total{name="proxy",status="error",type="readyz"} 1
+		kubernetes_healthchecks_total{name="proxy",status="success",type="readyz"} 1
+	`)
+	if problems, err := testutil.GatherAndLint(m.checks.registry); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
 }

@@ -1,0 +1,74 @@
+package metrics
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientmetrics "k8s.io/client-go/tools/metrics"
+)
+
+// Names, labels and buckets of metrics about requests are those of all Kubernetes components.
+var (
+	requestBuckets = []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
+	sizeBuckets    = []float64{64, 256, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20}
+)
+
+// CountRequests returns where client-go has to report its requests to the API server to, for
+// clientmetrics.Register, which a process calls once. It is called once, before the first
+// scrape. Hosts are labels, paths are not.
+func (m *Metrics) CountRequests() clientmetrics.RegisterOpts {
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{labelVerb, labelHost})
+		m.registry.MustRegister(vec)
+		return vec
+	}
+	counter := func(name, help, method string) *prometheus.CounterVec {
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelCode, method, labelHost})
+		m.registry.MustRegister(vec)
+		return vec
+	}
+	return clientmetrics.RegisterOpts{
+		RequestResult: results{counter("rest_client_requests_total",
+			"Requests to the API server by status code, which says error if there was no answer.", labelMethod)},
+		RequestRetry: retries{counter("rest_client_request_retries_total",
+			"Requests to the API server that were repeated, by the status code that was the reason.", labelVerb)},
+		RequestLatency: latencies{histogram("rest_client_request_duration_seconds",
+			"Time until the API server answered a request. Watches are not among them.", requestBuckets)},
+		RateLimiterLatency: latencies{histogram("rest_client_rate_limiter_duration_seconds",
+			"Time that requests to the API server waited for --kube-api-qps.", requestBuckets)},
+		RequestSize: sizes{histogram("rest_client_request_size_bytes",
+			"Size of the bodies of requests to the API server.", sizeBuckets)},
+		ResponseSize: sizes{histogram("rest_client_response_size_bytes",
+			"Size of the bodies of answers of the API server. Watches are not among them.", sizeBuckets)},
+	}
+}
+
+// Adapters to what client-go calls.
+type (
+	results   struct{ *prometheus.CounterVec }
+	retries   struct{ *prometheus.CounterVec }
+	latencies struct{ *prometheus.HistogramVec }
+	sizes     struct{ *prometheus.HistogramVec }
+)
+
+// Increment counts an answer.
+func (r results) Increment(_ context.Context, code, method, host string) {
+	r.WithLabelValues(code, method, host).Inc()
+}
+
+// IncrementRetry counts a repetition.
+func (r retries) IncrementRetry(_ context.Context, code, verb, host string) {
+	r.WithLabelValues(code, verb, host).Inc()
+}
+
+// Observe notes how long a request took.
+func (l latencies) Observe(_ context.Context, verb string, u url.URL, d time.Duration) {
+	l.WithLabelValues(verb, u.Host).Observe(d.Seconds())
+}
+
+// Observe notes how large a body was, in bytes.
+func (s sizes) Observe(_ context.Context, verb, host string, size float64) {
+	s.WithLabelValues(verb, host).Observe(size)
+}
