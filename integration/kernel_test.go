@@ -129,7 +129,7 @@ func TestCostIsConstant(t *testing.T) {
 			change := func(endpoints int, want map[string]int) {
 				p := withEndpoints(plainPort(8), endpoints)
 				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-				commit(t, k, nft.Diff(r.Pending()))
+				commit(t, k, r.Changes())
 				r.Committed()
 				if diff := cmp.Diff(want, summary(heard.next(t, anyNotice))); diff != "" {
 					t.Errorf("%d endpoints (-want +got):\n%s", endpoints, diff)

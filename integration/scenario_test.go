@@ -137,7 +137,7 @@ func (p *play) batch() nft.Batch {
 	p.ruleset.Apply(p.tracker.Take())
 	addrs := p.tracker.NodeAddresses()
 	p.ruleset.SetNodePortAddresses(p.nodePorts.Select(addrs, addrs))
-	return nft.Diff(p.ruleset.Pending())
+	return p.ruleset.Changes()
 }
 
 // scenarioFlags are those of kube-nft's flags on which the ruleset depends. That they mean

@@ -95,7 +95,7 @@ func BenchmarkChange(b *testing.B) {
 					port = full
 				}
 				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
-				batch := Diff(r.Pending())
+				batch := r.Changes()
 				if n := len(batch.Ops); n == 0 || n > 8 {
 					b.Fatalf("%d operations", n)
 				}
@@ -124,7 +124,7 @@ func costOfOneChange(t *testing.T, services int) (allocations float64) {
 	return testing.AllocsPerRun(100, func() {
 		for _, port := range []*tracker.ServicePort{less, full} {
 			r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
-			if batch := Diff(r.Pending()); len(batch.Ops) != 1 || batch.ElementCount() != 1 {
+			if batch := r.Changes(); len(batch.Ops) != 1 || batch.ElementCount() != 1 {
 				t.Fatalf("%d operations, %d elements: want one of each", len(batch.Ops), batch.ElementCount())
 			}
 			r.Committed()

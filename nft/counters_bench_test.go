@@ -68,7 +68,7 @@ func BenchmarkCommitCounted(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				p := countingPort(sizes[i%2]...)
 				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-				commit(b, k, Diff(r.Pending()))
+				commit(b, k, r.Changes())
 				r.Committed()
 			}
 		})

@@ -47,7 +47,7 @@ func newCounted(t *testing.T) *counted {
 func (c *counted) set(p *tracker.ServicePort) {
 	c.Helper()
 	c.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-	commit(c, c.kernel, Diff(c.ruleset.Pending()))
+	commit(c, c.kernel, c.ruleset.Changes())
 	c.ruleset.Committed()
 }
 
@@ -148,7 +148,7 @@ func TestCountersOfAnotherService(t *testing.T) {
 		Changed: map[tracker.PortID]*tracker.ServicePort{other.ID: other},
 		Removed: map[tracker.PortID]bool{p.ID: true},
 	})
-	commit(t, c.kernel, Diff(c.ruleset.Pending()))
+	commit(t, c.kernel, c.ruleset.Changes())
 	frontends, err := c.kernel.Connections(t.Context(), IP, false)
 	if err != nil || len(frontends) != 1 || frontends[0].Count != 0 || frontends[0].Name.Name != "new" {
 		t.Errorf("got %+v, %v; want no connection of shop/new", frontends, err)

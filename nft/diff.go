@@ -24,19 +24,24 @@ func Diff(have, want Tables) Batch {
 	var d differ
 	for _, f := range Families {
 		d.family = f
-		switch h, w := have[f], want[f]; {
-		case w == nil && h != nil:
-			d.add(Op{Verb: Delete, Table: h})
-		case w != nil && h == nil:
-			d.create(w, nil)
-		case w != nil && replaces(h, w):
-			d.add(Op{Verb: Delete, Table: h})
-			d.create(w, h)
-		case w != nil:
-			d.table(h, w)
-		}
+		d.tables(have[f], want[f])
 	}
 	return Batch{Ops: d.ops}
+}
+
+// tables turns one table into another; either may be nil.
+func (d *differ) tables(have, want *Table) {
+	switch {
+	case want == nil && have != nil:
+		d.add(Op{Verb: Delete, Table: have})
+	case want != nil && have == nil:
+		d.create(want, nil)
+	case want != nil && replaces(have, want):
+		d.add(Op{Verb: Delete, Table: have})
+		d.create(want, have)
+	case want != nil:
+		d.table(have, want)
+	}
 }
 
 // replaces reports whether a table has to be made anew: it carries no marker of ours, or what
@@ -190,7 +195,14 @@ func (d *differ) elements(verb Verb, set *Set, m map[string]Element) {
 	for key, element := range m {
 		list = append(list, KeyedElement{key, element})
 	}
-	d.add(Op{Verb: verb, Set: set, Elements: sortElements(list)})
+	d.list(verb, set, list)
+}
+
+// list adds one operation for the elements of a list.
+func (d *differ) list(verb Verb, set *Set, list []KeyedElement) {
+	if len(list) > 0 {
+		d.add(Op{Verb: verb, Set: set, Elements: sortElements(list)})
+	}
 }
 
 func sortElements(list []KeyedElement) []KeyedElement {
@@ -225,7 +237,8 @@ func (d *differ) oldSets(have, want *Table) {
 }
 
 func sortedNames(sets map[string]*Elements) []string {
-	return slices.SortedFunc(maps.Keys(sets), func(a, b string) int {
-		return cmp.Or(setLess(a, b), strings.Compare(a, b))
-	})
+	return slices.SortedFunc(maps.Keys(sets), inSetOrder)
 }
+
+// inSetOrder orders the names of sets as their elements are written.
+func inSetOrder(a, b string) int { return cmp.Or(setLess(a, b), strings.Compare(a, b)) }

@@ -73,7 +73,7 @@
 // # Others
 //
 // What others do to the tables is heard by a Monitor. Ruleset.Note follows the notifications
-// object by object, and from then on Pending contains the repair, without a read: measured at
+// object by object, and from then on Changes contains the repair, without a read: measured at
 // 10,000 Services with 10 endpoints each, a deleted element is back within 0.2 ms and deleted
 // rules within 15 ms. A deleted table takes as long as the kernel does to make it again.
 //

@@ -1,5 +1,7 @@
 package nft
 
+import "slices"
+
 // A draft is a wanted table together with what it held before the changes that have not
 // been committed yet. The cost of a change and of its commit is that of the change alone.
 type draft struct {
@@ -13,6 +15,8 @@ type draft struct {
 	elements map[string]map[string]*Element
 	sets     map[string]*Set
 	chains   map[string]*Chain
+	// spare are empty maps of elements that were used before.
+	spare []map[string]*Element
 }
 
 func newDraft(table *Table) *draft { return &draft{table: table} }
@@ -51,11 +55,7 @@ func (d *draft) touch(set, key string, old Element, present bool) {
 	if !d.tracking {
 		return
 	}
-	touched := d.elements[set]
-	if touched == nil {
-		touched = make(map[string]*Element)
-		d.elements[set] = touched
-	}
+	touched := d.touchedIn(set)
 	if _, done := touched[key]; done {
 		return
 	}
@@ -64,6 +64,21 @@ func (d *draft) touch(set, key string, old Element, present bool) {
 		return
 	}
 	touched[key] = &old
+}
+
+// touchedIn returns what touched elements of a set were; it may be written to.
+func (d *draft) touchedIn(set string) map[string]*Element {
+	touched := d.elements[set]
+	if touched != nil {
+		return touched
+	}
+	if last := len(d.spare) - 1; last >= 0 {
+		touched, d.spare = d.spare[last], d.spare[:last]
+	} else {
+		touched = make(map[string]*Element)
+	}
+	d.elements[set] = touched
+	return touched
 }
 
 // putChain makes the table hold chain, removeChain none of that name.
@@ -119,6 +134,52 @@ func (d *draft) touchSet(name string) {
 
 // touched reports whether anything has changed since the last commit.
 func (d *draft) touched() bool { return d.gone || len(d.sets)+len(d.elements)+len(d.chains) > 0 }
+
+// changes adds the operations for what was touched.
+func (d *draft) changes(to *differ) {
+	if d.gone || len(d.sets)+len(d.chains) > 0 {
+		to.tables(d.pending())
+		return
+	}
+	for _, name := range d.touchedSets() {
+		d.elementChanges(to, name)
+	}
+}
+
+// touchedSets lists the sets of touched elements, in order.
+func (d *draft) touchedSets() []string {
+	names := make([]string, 0, 4)
+	for name := range d.elements {
+		names = append(names, name)
+	}
+	if len(names) > 1 {
+		slices.SortFunc(names, inSetOrder)
+	}
+	return names
+}
+
+// elementChanges adds the operations for the touched elements of a set.
+func (d *draft) elementChanges(to *differ, name string) {
+	set := d.table.Sets[name]
+	if set.Set.Dynamic {
+		return
+	}
+	var gone, come []KeyedElement
+	for key, before := range d.elements[name] {
+		now, present := set.Map[key]
+		if before != nil && present && before.Equal(now) {
+			continue
+		}
+		if before != nil {
+			gone = append(gone, KeyedElement{key, *before})
+		}
+		if present {
+			come = append(come, KeyedElement{key, now})
+		}
+	}
+	to.list(Delete, set.Set, gone)
+	to.list(Add, set.Set, come)
+}
 
 // pending returns the touched part of the table as it was and as it is wanted: what Diff
 // needs to see, and no more. A table that is gone was nothing.
@@ -177,8 +238,29 @@ func (d *draft) committed() {
 	if d.tracking && !d.touched() {
 		return
 	}
+	if !d.tracking {
+		d.elements, d.sets, d.chains = make(map[string]map[string]*Element), make(map[string]*Set), make(map[string]*Chain)
+	}
 	d.tracking, d.gone = true, false
-	d.elements = make(map[string]map[string]*Element)
-	d.sets = make(map[string]*Set)
-	d.chains = make(map[string]*Chain)
+	for _, touched := range d.elements {
+		d.save(touched)
+	}
+	clear(d.elements)
+	clear(d.sets)
+	clear(d.chains)
+}
+
+// How many maps are kept for further use, and up to which length.
+const (
+	maxSpare    = 8
+	maxSpareLen = 64
+)
+
+// save keeps a map for further use, if it is small: a cleared one takes as long to go
+// through as it was long.
+func (d *draft) save(touched map[string]*Element) {
+	if len(d.spare) < maxSpare && len(touched) <= maxSpareLen {
+		clear(touched)
+		d.spare = append(d.spare, touched)
+	}
 }

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Note takes in what a foreign change has left of our tables, so that Pending shows it and
-// its difference is the repair. It returns how many chains, sets and elements are not as
-// they should be; a table that is gone counts as one. Known is false if that cannot be told
-// from the notifications: then the tables have to be read back.
+// Note takes in what a foreign change has left of our tables, so that Changes is the repair.
+// It returns how many chains, sets and elements are not as they should be; a table that is
+// gone counts as one. Known is false if that cannot be told from the notifications: then the
+// tables have to be read back.
 //
 // It is for a ruleset whose changes have been committed. A change that the kernel made before
 // the last commit may be noted after it: the kernel has refused that commit if the two had to
@@ -138,9 +138,7 @@ func (d *draft) noteElements(e *event) bool {
 	case wanted.Set.Dynamic:
 		return true
 	}
-	if d.elements[name] == nil {
-		d.elements[name] = make(map[string]*Element)
-	}
+	touched := d.touchedIn(name)
 	decoder := newElementDecoder(d.table.Family, wanted.Set)
 	decoder.message(e.attrs)
 	if wanted.Set.ranges() == twoPoints {
@@ -148,9 +146,9 @@ func (d *draft) noteElements(e *event) bool {
 		return true
 	}
 	for key, element := range decoder.finish() {
-		d.elements[name][key] = nil
+		touched[key] = nil
 		if e.typ == unix.NFT_MSG_NEWSETELEM {
-			d.elements[name][key] = &element
+			touched[key] = &element
 		}
 	}
 	return true

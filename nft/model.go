@@ -270,6 +270,11 @@ func (b *Batch) Remakes() bool {
 	return slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Delete && op.Table != nil })
 }
 
+// Makes reports whether the batch adds a table.
+func (b *Batch) Makes() bool {
+	return slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Add && op.Table != nil })
+}
+
 // ElementCount is the number of elements that the batch adds and deletes.
 func (b *Batch) ElementCount() (n int) {
 	for i := range b.Ops {

@@ -208,7 +208,7 @@ func FuzzForeignChange(f *testing.F) {
 			if !known {
 				return
 			}
-			repair := Diff(r.Pending())
+			repair := r.Changes()
 			if (damaged == 0) != repair.Empty() {
 				t.Errorf("%d objects are damaged, %d operations repair them", damaged, len(repair.Ops))
 			}

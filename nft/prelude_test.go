@@ -23,7 +23,7 @@ func TestSplit(t *testing.T) {
 		r.Committed()
 		for range 20 {
 			r.Apply(w.change())
-			batch := Diff(r.Pending())
+			batch := r.Changes()
 			prelude, rest := batch.split()
 			if !prelude.Empty() {
 				splits++

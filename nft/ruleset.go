@@ -90,7 +90,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		}
 	}
 	ports := inOrder(delta.Changed)
-	r.reserve(ports)
+	if len(ports) > 1 {
+		r.reserve(ports)
+	}
 	for _, port := range ports {
 		if family := r.families[Family(port.ID.Family)]; family != nil {
 			family.setPort(port)
@@ -173,16 +175,17 @@ func (r *Ruleset) Want() Tables {
 	return tables
 }
 
-// Pending returns the part of the tables that has changed since Committed: as it was, and
-// as it is wanted.
-func (r *Ruleset) Pending() (have, want Tables) {
-	have, want = make(Tables), make(Tables)
-	for f, family := range r.families {
-		if family.touched() {
-			have[f], want[f] = family.pending()
+// Changes returns the batch for what has changed since Committed: the difference of the whole
+// tables as they were and as they are wanted, at the cost of what was touched.
+func (r *Ruleset) Changes() Batch {
+	var d differ
+	for _, f := range Families {
+		if family := r.families[f]; family != nil {
+			d.family = f
+			family.changes(&d)
 		}
 	}
-	return have, want
+	return Batch{Ops: d.ops}
 }
 
 // Committed says that the kernel holds what is wanted now.

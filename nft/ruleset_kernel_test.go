@@ -35,7 +35,7 @@ func TestRulesetInKernel(t *testing.T) {
 		checkNothingToWrite(t, k, r)
 		for range 20 {
 			r.Apply(w.change())
-			commit(t, k, Diff(r.Pending()))
+			commit(t, k, r.Changes())
 			r.Committed()
 		}
 		checkNothingToWrite(t, k, r)

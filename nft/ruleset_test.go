@@ -12,8 +12,9 @@ import (
 )
 
 // TestRandomChanges takes worlds through random changes and holds after each of them: the
-// difference turns the tables that were into those that are wanted; what grew by changes
-// equals what is made at once; every frontend does what its owner asked for.
+// changes are the difference of the whole tables, and turn those that were into those that
+// are wanted; what grew by changes equals what is made at once; every frontend does what its
+// owner asked for.
 func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		w, r := newWorld(seed), NewRuleset(testConfig())
@@ -25,7 +26,11 @@ func TestRandomChanges(t *testing.T) {
 		r.Committed()
 		for step := range 25 {
 			r.Apply(w.change())
-			if err := apply(applied, Diff(r.Pending())); err != nil {
+			changes := r.Changes()
+			if diff := cmp.Diff(textOf(Diff(applied, r.Want())), textOf(changes)); diff != "" {
+				t.Fatalf("seed %d: the changes are not the difference of the tables (-difference +changes):\n%s", seed, diff)
+			}
+			if err := apply(applied, changes); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			r.Committed()
@@ -36,6 +41,13 @@ func TestRandomChanges(t *testing.T) {
 			checkFates(t, seed, w, r.Want())
 		}
 	}
+}
+
+func textOf(b Batch) (lines []string) {
+	for _, op := range b.Ops {
+		lines = append(lines, op.Text())
+	}
+	return lines
 }
 
 var nodeAddresses = []netip.Addr{netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("fd00::2")}

@@ -88,15 +88,13 @@ func (g *guard) alarms() (changes <-chan *nft.ForeignChange, audit, repair <-cha
 	return g.changes, g.audit.C, g.repair.C
 }
 
-// since is the generation since which nobody may have committed when a table is made again
-// that the kernel should not have; 0 if there is no such table.
-func (g *guard) since(have nft.Tables) uint32 {
-	for _, table := range have {
-		if table == nil && g != nil {
-			return g.seen
-		}
+// since is the generation since which nobody may have committed when a batch makes a table
+// again that the kernel should not have; 0 if it makes none.
+func (g *guard) since(batch *nft.Batch) uint32 {
+	if g == nil || !batch.Makes() {
+		return 0
 	}
-	return 0
+	return g.seen
 }
 
 // quiet stops the listening for a batch that the kernel refuses if there was another one

@@ -24,9 +24,8 @@ type plan struct {
 func (l *Loop) plan(ctx context.Context) (plan, error) {
 	if l.known {
 		moved := l.apply()
-		have, want := l.ruleset.Pending()
-		if batch := nft.Diff(have, want); !batch.Remakes() {
-			batch.Generation = l.guard.since(have)
+		if batch := l.ruleset.Changes(); !batch.Remakes() {
+			batch.Generation = l.guard.since(&batch)
 			p, err := l.planChange(ctx, batch)
 			p.allFlows = moved || l.reason != ""
 			return p, err

@@ -38,7 +38,7 @@ func (l *loaded) change(c *cost, bare bool, set func() error) error {
 		return err
 	}
 	l.ruleset.Apply(l.tracker.Take())
-	batch := nft.Diff(l.ruleset.Pending())
+	batch := l.ruleset.Changes()
 	if bare {
 		return l.changeBare(c, &batch, begin)
 	}

@@ -1,0 +1,123 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// BenchmarkEndpointChange is one endpoint that leaves a Service and comes back, from the
+// EndpointSlice to the kernel's commit: all of it, our part up to the encoded batch, and the
+// stages of that.
+func BenchmarkEndpointChange(b *testing.B) {
+	for _, services := range []int{1000, 10_000, 30_000} {
+		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) { benchmarkChange(b, services) })
+	}
+}
+
+func benchmarkChange(b *testing.B, services int) {
+	netns.New(b)
+	tr := tracker.New(tracker.Config{NodeName: "node-a"})
+	for i := range services {
+		if err := tr.SetService(benchService(i)); err != nil {
+			b.Fatal(err)
+		}
+		if err := tr.SetSlice(benchSlice(i, 10)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	ruleset := nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}})
+	kernel, err := nft.Open()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer kernel.Close()
+	ctx := context.Background()
+	ruleset.Apply(tr.Take())
+	if err := kernel.Commit(ctx, nft.Diff(nft.Tables{}, ruleset.Want())); err != nil {
+		b.Fatal(err)
+	}
+	ruleset.Committed()
+	const some = 500
+	var slices [some][2]*discoveryv1.EndpointSlice
+	for i := range slices {
+		slices[i] = [2]*discoveryv1.EndpointSlice{benchSlice(i*(services/some), 9), benchSlice(i*(services/some), 10)}
+	}
+	change := func(b *testing.B, i int) nft.Batch {
+		if err := tr.SetSlice(slices[i/2%some][i%2]); err != nil {
+			b.Fatal(err)
+		}
+		ruleset.Apply(tr.Take())
+		batch := ruleset.Changes()
+		if len(batch.Ops) != 1 {
+			b.Fatalf("%d operations", len(batch.Ops))
+		}
+		return batch
+	}
+	b.Run("track", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; i < b.N*2; i++ {
+			if err := tr.SetSlice(slices[i/2%some][i%2]); err != nil {
+				b.Fatal(err)
+			}
+			tr.Take()
+		}
+	})
+	b.Run("own", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; i < b.N*2; i++ {
+			batch := change(b, i)
+			if _, err := batch.Encode(); err != nil {
+				b.Fatal(err)
+			}
+			ruleset.Committed()
+		}
+	})
+	b.Run("committed", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; i < b.N*2; i++ {
+			if err := kernel.Commit(ctx, change(b, i)); err != nil {
+				b.Fatal(err)
+			}
+			ruleset.Committed()
+		}
+	})
+}
+
+func benchService(i int) *corev1.Service {
+	ip := netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}).String()
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: fmt.Sprintf("service-%d", i)},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+func benchSlice(i, endpoints int) *discoveryv1.EndpointSlice {
+	name, protocol, number := "http", corev1.ProtocolTCP, int32(8080)
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "bench", Name: fmt.Sprintf("service-%d-abcde", i),
+			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", i)},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &number}},
+	}
+	for e := range endpoints {
+		n := i*10 + e
+		addr := netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr.String()}})
+	}
+	return s
+}
