@@ -35,7 +35,7 @@ func (r *family) noteFlows(f Frontend, have, want *service) {
 	appeared := want.serves() && !have.serves()
 	var removed []netip.AddrPort
 	if f.Protocol == tracker.UDP {
-		removed = lost(have.serving, want.serving)
+		removed, _ = difference(have.serving, want.serving)
 	}
 	if !appeared && len(removed) == 0 {
 		return
@@ -52,19 +52,6 @@ func (r *family) noteFlows(f Frontend, have, want *service) {
 
 // serves reports whether connections are translated.
 func (s *service) serves() bool { return s.policy.kind != 0 && len(s.serving) > 0 }
-
-// lost returns the endpoints of have that are missing in want; both are sorted.
-func lost(have, want []netip.AddrPort) (gone []netip.AddrPort) {
-	if len(have) > 0 && len(have) == len(want) && &have[0] == &want[0] {
-		return nil
-	}
-	for _, ep := range have {
-		if _, ok := slices.BinarySearchFunc(want, ep, netip.AddrPort.Compare); !ok {
-			gone = append(gone, ep)
-		}
-	}
-	return gone
-}
 
 // FlowChanges returns what the changes since Committed mean for connections, in order.
 func (r *Ruleset) FlowChanges() (changes []FlowChange) {

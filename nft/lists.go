@@ -5,35 +5,73 @@ import (
 	"slices"
 )
 
-// reorder returns the endpoints of want, which is sorted, in an order that changes as little
-// as possible of have: those that stay keep their index, new ones take the free indexes, and
-// only then do the last ones move into the holes that are left.
-func reorder(have, want []netip.AddrPort) []netip.AddrPort {
+// reorder returns the endpoints of want in an order that changes as little as possible of
+// have, which is an order of before: those that stay keep their index, new ones take the free
+// indexes, and only then do the last ones move into the holes that are left.
+func reorder(have, before, want []netip.AddrPort) []netip.AddrPort {
 	if len(have) == 0 {
 		return want
 	}
-	list := make([]netip.AddrPort, len(have), max(len(have), len(want)))
+	gone, come := difference(before, want)
+	if len(gone)+len(come) == 0 {
+		return have
+	}
+	list := make([]netip.AddrPort, len(have), len(have)+max(0, len(come)-len(gone)))
 	copy(list, have)
-	kept := make([]bool, len(want))
 	var holes []int
-	for i, ep := range have {
-		j, wanted := slices.BinarySearchFunc(want, ep, netip.AddrPort.Compare)
-		if !wanted || kept[j] {
+	for i, left := 0, len(gone); left > 0; i++ {
+		if _, found := slices.BinarySearchFunc(gone, list[i], netip.AddrPort.Compare); !found {
+			continue
+		}
+		left--
+		if len(come) == 0 {
 			holes = append(holes, i)
 			continue
 		}
-		kept[j] = true
+		list[i], come = come[0], come[1:]
 	}
-	for j, ep := range want {
-		switch {
-		case kept[j]:
-		case len(holes) > 0:
-			list[holes[0]], holes = ep, holes[1:]
+	return fill(append(list, come...), holes)
+}
+
+// difference returns what before and want do not have in common. Both are sorted and name
+// nothing twice; mostly they are nearly the same.
+func difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
+	before, want = trimCommon(before, want)
+	for len(before) > 0 && len(want) > 0 {
+		switch c := before[0].Compare(want[0]); {
+		case c < 0:
+			gone, before = append(gone, before[0]), before[1:]
+		case c > 0:
+			come, want = append(come, want[0]), want[1:]
 		default:
-			list = append(list, ep)
+			before, want = before[1:], want[1:]
 		}
 	}
-	return fill(list, holes)
+	return append(gone, before...), append(come, want...)
+}
+
+// trimCommon takes off with what both begin and end.
+func trimCommon(a, b []netip.AddrPort) (restA, restB []netip.AddrPort) {
+	if len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] {
+		return nil, nil
+	}
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return a, b
+}
+
+// reorderAdopted is reorder for a list that was found in the kernel, where it may have become
+// anything: one that names an endpoint twice is no order to keep.
+func reorderAdopted(have, want []netip.AddrPort) []netip.AddrPort {
+	before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare)
+	if len(slices.Compact(before)) < len(have) {
+		return want
+	}
+	return reorder(have, before, want)
 }
 
 // fill closes the holes of a list with its last entries.

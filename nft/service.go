@@ -10,6 +10,7 @@ import (
 // A portState is a Service port that the ruleset serves.
 type portState struct {
 	current        *tracker.ServicePort
+	comment        string
 	frontends      map[Frontend]frontendKind
 	cluster, local []netip.AddrPort // its endpoints, in the order of their indexes
 	affinity       affinity
@@ -29,7 +30,7 @@ type service struct {
 // serve says what the claim's Service port does at its frontend.
 func (c claim) serve() service {
 	p := c.port.current
-	s := service{owner: p.ID, comment: comment(p.ID), serving: p.Serving}
+	s := service{owner: p.ID, comment: c.port.comment, serving: p.Serving}
 	s.policy = policy{
 		kind:     c.policyKind(),
 		nodePort: c.kind == nodePort,
@@ -82,25 +83,44 @@ func (c claim) policyKind() policyKind {
 func (r *family) setPort(p *tracker.ServicePort) {
 	port := r.ports[p.ID]
 	if port == nil {
-		port = &portState{}
+		port = &portState{comment: comment(p.ID)}
 		r.ports[p.ID] = port
 		port.cluster, port.local = r.adoptLists(p)
 	}
 	before, shown := port.frontends, port.current
 	port.current = p
-	if shown == nil || !sameFrontends(shown, p) {
+	moved := shown == nil || !sameFrontends(shown, p)
+	if moved {
 		port.frontends = frontendsOf(p)
 	}
-	port.cluster, port.local = reorder(port.cluster, p.Cluster), reorder(port.local, p.Local)
+	port.order(shown)
 	r.changeShared(shown, p)
 	r.setAffinity(port, affinityOf(port))
-	for f := range before {
-		if _, ok := port.frontends[f]; !ok {
-			r.unclaim(f, port)
-		}
+	if moved {
+		r.unclaimAll(before, port)
 	}
 	for f, kind := range port.frontends {
 		r.claim(f, claim{port, kind})
+	}
+}
+
+// order brings the endpoints of the current value into the order of their indexes. shown is
+// the value before, nil if there was none: what is in order then was found in the kernel.
+func (p *portState) order(shown *tracker.ServicePort) {
+	if shown == nil {
+		p.cluster, p.local = reorderAdopted(p.cluster, p.current.Cluster), reorderAdopted(p.local, p.current.Local)
+		return
+	}
+	p.cluster = reorder(p.cluster, shown.Cluster, p.current.Cluster)
+	p.local = reorder(p.local, shown.Local, p.current.Local)
+}
+
+// unclaimAll gives up those of some frontends that the port does not want any more.
+func (r *family) unclaimAll(frontends map[Frontend]frontendKind, port *portState) {
+	for f := range frontends {
+		if _, ok := port.frontends[f]; !ok {
+			r.unclaim(f, port)
+		}
 	}
 }
 
@@ -143,20 +163,22 @@ func (r *family) program(state *frontendState) {
 	if len(state.claims) > 0 {
 		want = state.claims[0].serve()
 	}
-	have := state.shown
-	r.acquire(want.policy)
-	r.programVerdict(state.Frontend, want)
+	have := &state.shown
+	if have.policy != want.policy || have.comment != want.comment {
+		r.acquire(want.policy)
+		r.programVerdict(state.Frontend, &want)
+		defer r.release(have.policy)
+	}
 	r.programList(state.Frontend, false, have.cluster, want.cluster)
 	r.programList(state.Frontend, true, have.local, want.local)
 	r.programSources(state.Frontend, have.sources, want.sources)
-	r.programRecord(state.Frontend, want.record)
-	r.release(have.policy)
-	r.noteFlows(state.Frontend, &have, &want)
+	r.programRecord(state.Frontend, have.record, want.record)
+	r.noteFlows(state.Frontend, have, &want)
 	r.noteConflicts(state)
 	state.shown = want
 }
 
-func (r *family) programVerdict(f Frontend, want service) {
+func (r *family) programVerdict(f Frontend, want *service) {
 	if want.policy.kind == 0 {
 		r.remove(f.verdictMap(), f.key())
 		return
@@ -166,13 +188,18 @@ func (r *family) programVerdict(f Frontend, want service) {
 
 // programList writes the elements in which two lists differ, index by index.
 func (r *family) programList(f Frontend, local bool, have, want []netip.AddrPort) {
-	set, key := listOf(f.nodePort(), local).Map, f.key()
+	set, key := listOf(f.nodePort(), local).Map, ""
 	for i := range max(len(have), len(want)) {
-		switch {
-		case i >= len(want):
-			r.remove(set, indexedKey(key, i))
-		case i >= len(have) || have[i] != want[i]:
+		if i < len(have) && i < len(want) && have[i] == want[i] {
+			continue
+		}
+		if key == "" {
+			key = f.key()
+		}
+		if i < len(want) {
 			r.put(set, indexedKey(key, i), Element{Data: endpointData(want[i])})
+		} else {
+			r.remove(set, indexedKey(key, i))
 		}
 	}
 }
@@ -191,7 +218,10 @@ func (r *family) programSources(f Frontend, have, want []netip.Prefix) {
 	}
 }
 
-func (r *family) programRecord(f Frontend, chain string) {
+func (r *family) programRecord(f Frontend, have, chain string) {
+	if have == chain {
+		return
+	}
 	set := stickyMap
 	if f.nodePort() {
 		set = stickyNodePortsMap
