@@ -50,7 +50,7 @@ func main() {
 	stop()
 	var exit *exec.ExitError
 	switch {
-	case errors.As(err, &exit) && exit.Exited(): // it has said why
+	case !*inside && errors.As(err, &exit) && exit.Exited(): // the process inside has said why
 		os.Exit(1)
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "soak: %v\n", err)
