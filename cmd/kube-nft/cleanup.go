@@ -22,8 +22,11 @@ type remover struct {
 	journal io.Writer
 }
 
+// cleanupTimeout is how long cleanup waits for a daemon to end, by default.
+const cleanupTimeout = time.Minute
+
 func newCleanup() *cobra.Command {
-	r := remover{}
+	timeout := cleanupTimeout
 	c := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that kube-nft has programmed on this node",
@@ -32,11 +35,11 @@ under way keep their translation; new ones to Services are not answered any more
 another proxy has rules in place. Stop the daemon first.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r.journal = cmd.ErrOrStderr()
+			r := remover{timeout: timeout, journal: cmd.ErrOrStderr()}
 			return r.run(cmd.Context())
 		},
 	}
-	c.Flags().DurationVar(&r.timeout, "timeout", time.Minute, "how long to wait for a daemon to end")
+	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait for a daemon to end")
 	return c
 }
 

@@ -9,8 +9,14 @@ import (
 )
 
 func TestCleanup(t *testing.T) {
+	for _, args := range [][]string{{"cleanup"}, {"--cleanup", "--cluster-cidr=10.0.0.0/8"}} {
+		t.Run(args[0], func(t *testing.T) { checkCleanup(t, args...) })
+	}
+}
+
+func checkCleanup(t *testing.T, args ...string) {
 	program(t)
-	code, stdout, stderr := kubeNFT(t, "cleanup")
+	code, stdout, stderr := kubeNFT(t, args...)
 	const first = "kube-nft: no rules of kube-proxy's are in place: new connections to Services are not answered until a proxy is started\n"
 	if code != exitOK || stdout != "" || !strings.HasPrefix(stderr, first) || !strings.Contains(stderr, "table ip kube-nft, table ip6 kube-nft; connections") {
 		t.Errorf("exit %d, %q, %s", code, stdout, stderr)

@@ -37,13 +37,35 @@ func TestSettingsOnTheCommandLine(t *testing.T) {
 		"--config config/testdata/kubeadm.yaml --cluster_cidr=10.1.0.0/16 --v=2 --proxy-mode=iptables": {"clusterCIDR: 10.1.0.0/16", "mode: nftables"},
 	} {
 		code, stdout, stderr := commandLine(t, append(strings.Fields(line), "--show-config")...)
-		if code != exitOK || stderr != "" {
+		if inVain := strings.Contains(line, "=iptables"); code != exitOK || (stderr != "") != inVain {
 			t.Errorf("%s: exit code %d, %q", line, code, stderr)
 		}
 		for _, setting := range want {
 			if !strings.Contains(stdout, setting+"\n") {
 				t.Errorf("%s: no %q in\n%s", line, setting, stdout)
 			}
+		}
+	}
+}
+
+// TestNoticesOnTheCommandLine: whoever looks at the settings hears what was given in vain.
+func TestNoticesOnTheCommandLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.conf")
+	for _, action := range []string{"--show-config", "--write-config-to=" + path} {
+		code, _, stderr := commandLine(t, "--ipvs-scheduler=rr", "--config-sync-period=1h", action)
+		const want = `"notice":"no effect in kube-nft: --ipvs-scheduler rr, --config-sync-period 1h"`
+		if code != exitOK || strings.Count(stderr, want) != 1 {
+			t.Errorf("%s: exit code %d, %s", action, code, stderr)
+		}
+	}
+}
+
+// TestVersionFlag is what scripts ask kube-proxy for.
+func TestVersionFlag(t *testing.T) {
+	_, want, _ := commandLine(t, "version")
+	for _, flag := range []string{"--version", "--version=true"} {
+		if code, stdout, stderr := commandLine(t, flag, "--cluster-cidr=x"); code != exitOK || stdout != want || stderr != "" {
+			t.Errorf("%s: exit code %d, %q, %q; want %q", flag, code, stdout, stderr, want)
 		}
 	}
 }

@@ -70,7 +70,7 @@ var statusSettings = []string{"config", "bind-address", "healthz-bind-address", 
 // daemonSettings matter while the daemon runs, not to what it programs.
 var daemonSettings = []string{
 	"healthz-bind-address", "metrics-bind-address", "bind-address-hard-fail", "profiling", "oom-score-adj",
-	"sync-period", "min-sync-period", "config-sync-period", "takeover", "table-ownership",
+	"sync-period", "min-sync-period", "takeover", "table-ownership",
 }
 
 // settingsOf returns which settings matter to a command.

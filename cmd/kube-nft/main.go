@@ -68,7 +68,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // newRoot declares the commands. The root command itself is the daemon.
 func newRoot() *cobra.Command {
 	var o options
-	var dryRun, showConfig, initOnly bool
+	var dryRun, showConfig, initOnly, cleanUp, version bool
 	var writeConfig string
 	root := &cobra.Command{
 		Use:   "kube-nft",
@@ -81,18 +81,26 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return printVersion(cmd.OutOrStdout())
+			}
 			if err := o.complete(); err != nil {
 				return err
 			}
 			switch {
 			case showConfig:
+				o.notices(o.newLog(cmd.ErrOrStderr()))
 				return o.showConfig(cmd.OutOrStdout())
 			case writeConfig != "":
+				o.notices(o.newLog(cmd.ErrOrStderr()))
 				return o.writeConfig(writeConfig)
 			case dryRun:
 				return dryRunCommand(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			case initOnly:
 				return o.prepare(cmd.Context(), cmd.ErrOrStderr())
+			case cleanUp:
+				r := remover{timeout: cleanupTimeout, journal: cmd.ErrOrStderr()}
+				return r.run(cmd.Context())
 			}
 			return run(cmd.Context(), &o, cmd.ErrOrStderr())
 		},
@@ -100,6 +108,8 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{plainly(err)} })
 	o.addFlags(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
+	root.Flags().BoolVar(&cleanUp, "cleanup", false, "do what the command cleanup does, and exit")
+	root.Flags().BoolVar(&version, "version", false, "do what the command version does, and exit")
 	root.Flags().BoolVar(&initOnly, "init-only", false, "set the connection tracking sysctls and exit, for an init container that may write them")
 	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"runtime/debug"
 	"strings"
 
@@ -14,14 +16,18 @@ func newVersion() *cobra.Command {
 		Short: "Print what this binary was built from",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			info, ok := debug.ReadBuildInfo()
-			if !ok {
-				return fmt.Errorf("this binary carries no build information; build it with go build in module mode")
-			}
-			_, err := fmt.Fprint(cmd.OutOrStdout(), versionText(info))
-			return err
+			return printVersion(cmd.OutOrStdout())
 		},
 	}
+}
+
+func printVersion(w io.Writer) error {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return errors.New("this binary carries no build information; build it with go build in module mode")
+	}
+	_, err := io.WriteString(w, versionText(info))
+	return err
 }
 
 // versionText lists the version, the commit, the toolchain and the modules that decide how

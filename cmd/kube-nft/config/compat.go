@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -102,24 +103,28 @@ func expectation(flagType string) string {
 // another system, or a way of logging.
 type useless struct {
 	name     string
-	harmless string // the value that means what happens anyway
+	harmless []string // values that mean what happens anyway
 	given    *text
 }
 
 // addUseless declares kube-proxy's flags on which existing command lines must not fail.
 func (r *Reader) addUseless() {
-	for _, name := range strings.Fields(`ipvs-exclude-cidrs ipvs-min-sync-period ipvs-scheduler ipvs-sync-period
-		ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout proxy-port-range udp-timeout resource-container
-		feature-gates show-hidden-metrics-for-version vmodule network-name source-vip root-hnsendpoint-name
-		log-dir log-file log-backtrace-at`) {
-		r.useless = append(r.useless, useless{name, "", addText(r.flags, name, false)})
+	add := func(names string, isSwitch bool, harmless ...string) {
+		for _, name := range strings.Fields(names) {
+			r.useless = append(r.useless, useless{name, harmless, addText(r.flags, name, isSwitch)})
+		}
 	}
-	for _, name := range strings.Fields(`ipvs-strict-arp iptables-localhost-nodeports enable-dsr forward-healthcheck-vip
-		windows-service`) {
-		r.useless = append(r.useless, useless{name, "false", addText(r.flags, name, true)})
-	}
+	add(`ipvs-exclude-cidrs ipvs-min-sync-period ipvs-scheduler ipvs-sync-period ipvs-tcp-timeout ipvs-tcpfin-timeout
+		ipvs-udp-timeout proxy-port-range udp-timeout resource-container feature-gates show-hidden-metrics-for-version
+		vmodule network-name source-vip root-hnsendpoint-name log-dir log-file log-backtrace-at
+		log-text-info-buffer-size log-json-info-buffer-size azure-container-registry-config boot-id-file
+		machine-id-file`, false, "")
+	add("config-sync-period", false, "", "15m", "15m0s") // watches miss nothing that would have to be looked at again
+	add(`ipvs-strict-arp iptables-localhost-nodeports enable-dsr forward-healthcheck-vip windows-service
+		log-text-split-stream log-json-split-stream add-dir-header skip-headers`, true, "false")
+	add("logtostderr cleanup-ipvs", true, "true")
 	// Nobody misses what these do: log lines go to stderr at once, one each.
-	for _, name := range strings.Fields(`logtostderr alsologtostderr add-dir-header skip-headers skip-log-headers one-output`) {
+	for _, name := range strings.Fields(`alsologtostderr skip-log-headers one-output`) {
 		addText(r.flags, name, true)
 	}
 	for _, name := range strings.Fields(`log-flush-frequency log-file-max-size stderrthreshold`) {
@@ -131,7 +136,7 @@ func (r *Reader) addUseless() {
 func (r *Reader) uselessFlags() []string {
 	var given []string
 	for _, flag := range r.useless {
-		if r.flags.Changed(flag.name) && flag.given.String() != flag.harmless {
+		if r.flags.Changed(flag.name) && !slices.Contains(flag.harmless, flag.given.String()) {
 			given = append(given, brief("--"+flag.name+" "+flag.given.String()))
 		}
 	}

@@ -24,8 +24,6 @@ type Config struct {
 	// Connection leads to.
 	Manifests  string
 	Connection informer.Connection
-	// ConfigSyncPeriod is how often all objects are looked at again; positive.
-	ConfigSyncPeriod time.Duration
 	// ServiceProxyName is the label value of the Services to serve; empty: those without.
 	ServiceProxyName string
 	// ServiceCIDRs hold besides those of ServiceCIDR objects.

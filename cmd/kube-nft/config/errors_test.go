@@ -28,7 +28,6 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"--manifests /m --master https://h", "--manifests /m: it replaces the API server, so it cannot be combined with a kubeconfig or a master"},
 		{"--kube-api-qps -1", "--kube-api-qps -1: expected a number that is not negative"},
 		{"--kube-api-burst -1", "--kube-api-burst -1: expected a number that is not negative"},
-		{"--config-sync-period 0", "--config-sync-period 0s: expected more than 0s"},
 		{"--service-proxy-name a/b", "--service-proxy-name a/b: expected the value of a label: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"},
 		{"--service-cidr 10.96.0.0/12,x", "--service-cidr x: expected a CIDR such as 10.96.0.0/12"},
 		{"--hostname-override %20", `--hostname-override " ": expected the name of a node`},

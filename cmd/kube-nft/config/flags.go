@@ -63,11 +63,6 @@ func (r *Reader) AddOOMFlag() {
 	r.flags.Int32Var(&r.given.oomScoreAdj, "oom-score-adj", r.given.oomScoreAdj, "oom_score_adj of this process, -1000 to 1000")
 }
 
-// AddConfigSyncFlag declares the interval at which informers look at all objects again.
-func (r *Reader) AddConfigSyncFlag() {
-	r.flags.DurationVar(&r.given.configSync, "config-sync-period", r.given.configSync, "how often all objects are looked at again")
-}
-
 // AddSyncPeriodFlag declares the interval at which the kernel is read back.
 func (r *Reader) AddSyncPeriodFlag() {
 	r.flags.DurationVar(&r.given.syncPeriod, "sync-period", r.given.syncPeriod, "how often the kernel is compared with what it should hold")

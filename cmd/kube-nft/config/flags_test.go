@@ -73,6 +73,12 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 			line:  `--iptables-min-sync-period=2000ms --min-sync-period=2s`,
 			check: func(c *Config) bool { return c.MinSyncPeriod.String() == "2s" },
 		},
+		{
+			name:    "in vain",
+			line:    `--config-sync-period=1h --cleanup-ipvs=false --logtostderr=false --log-text-split-stream --machine-id-file=/f`,
+			notices: []string{"no effect in kube-nft: --machine-id-file /f, --config-sync-period 1h, --log-text-split-stream true, --logtostderr false, --cleanup-ipvs false"},
+		},
+		{name: "as it is anyway", line: `--config-sync-period=15m --cleanup-ipvs --logtostderr --log-json-split-stream=false --skip-headers=false`},
 		{name: "Windows", line: `--enable-dsr=false --source-vip 10.0.0.1`, notices: []string{"no effect in kube-nft: --source-vip 10.0.0.1"}},
 	}
 	for _, tt := range tests {

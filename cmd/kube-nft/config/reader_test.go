@@ -19,7 +19,7 @@ func newReader(t testing.TB, args ...string) *Reader {
 	f.SetNormalizeFunc(NormalizeName)
 	r := NewReader(f)
 	for _, add := range []func(){
-		r.AddHealthFlags, r.AddConntrackFlags, r.AddOOMFlag, r.AddConfigSyncFlag, r.AddSyncPeriodFlag,
+		r.AddHealthFlags, r.AddConntrackFlags, r.AddOOMFlag, r.AddSyncPeriodFlag,
 		r.AddLocalhostFlag, r.AddCountersFlag, r.AddTakeoverFlag, r.AddOwnershipFlag,
 	} {
 		add()
@@ -266,7 +266,7 @@ func TestRoundTrip(t *testing.T) {
 		{"--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", "cbr0", "--min-sync-period", "0"},
 		{"--detect-local-mode", "InterfaceNamePrefix", "--pod-interface-name-prefix", "veth", "-v", "6", "--logging-format", "text"},
 		{"--nodeport-addresses", "primary,localhost", "--localhost-nodeports"},
-		{"--detect-local-mode", "NodeCIDR", "--oom-score-adj", "1000", "--config-sync-period", "1h", "--sync-period", "1h"},
+		{"--detect-local-mode", "NodeCIDR", "--oom-score-adj", "1000", "--sync-period", "1h"},
 		{"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0", "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout", "10s", "--conntrack-udp-timeout-stream", "20s"},
 	} {
 		t.Run(strings.Join(args[:2], " "), func(t *testing.T) { checkRoundTrip(t, mustRead(t, args...)) })

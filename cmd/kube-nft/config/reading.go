@@ -91,7 +91,6 @@ func (r *reading) readProxy(p *proxyv1alpha1.KubeProxyConfiguration) {
 	take(r, "kube-api-content-type", "clientConnection.contentType", &r.contentType, client.ContentType)
 	take(r, "kube-api-qps", "clientConnection.qps", &r.qps, client.QPS)
 	take(r, "kube-api-burst", "clientConnection.burst", &r.burst, client.Burst)
-	take(r, "config-sync-period", "configSyncPeriod", &r.configSync, p.ConfigSyncPeriod.Duration)
 	take(r, "hostname-override", "hostnameOverride", &r.hostname, p.HostnameOverride)
 	take(r, "bind-address", "bindAddress", &r.bindAddress, p.BindAddress)
 	take(r, "healthz-bind-address", "healthzBindAddress", &r.healthz, p.HealthzBindAddress)

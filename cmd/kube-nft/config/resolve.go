@@ -74,8 +74,6 @@ func (r *reading) resolveConnection(c *Config) error {
 		return r.invalid("kube-api-qps", fmt.Sprint(r.qps), "expected a number that is not negative")
 	case r.burst < 0:
 		return r.invalid("kube-api-burst", fmt.Sprint(r.burst), "expected a number that is not negative")
-	case r.configSync <= 0:
-		return r.invalid("config-sync-period", r.configSync.String(), "expected more than 0s")
 	}
 	if r.qps == 0 {
 		r.qps = defaultQPS
@@ -86,7 +84,6 @@ func (r *reading) resolveConnection(c *Config) error {
 	if r.contentType == "" {
 		r.contentType = protobuf
 	}
-	c.ConfigSyncPeriod = r.configSync
 	c.Connection = informer.Connection{Kubeconfig: r.kubeconfig, Master: r.master, QPS: r.qps, Burst: int(r.burst), ContentType: r.contentType}
 	return nil
 }

@@ -56,6 +56,7 @@ func knownUseless() []uselessField {
 		{"clientConnection.acceptContentTypes", nil},
 		{"logging.vmodule", nil},
 		{"logging.options", nil},
+		{"configSyncPeriod", []string{"15m", "15m0s"}},
 		{"udpIdleTimeout", []string{"250ms"}},
 		{"resourceContainer", []string{"/kube-proxy"}},
 		{"conntrack.max", nil},

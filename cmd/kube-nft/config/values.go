@@ -11,7 +11,6 @@ type values struct {
 	contentType      string
 	qps              float32
 	burst            int32
-	configSync       time.Duration
 	hostname         string
 	bindAddress      string
 	proxyName        string // value of the label of the Services to serve
@@ -82,7 +81,6 @@ func defaults() values {
 		contentType:     protobuf,
 		qps:             defaultQPS,
 		burst:           defaultBurst,
-		configSync:      15 * time.Minute,
 		bindAddress:     "0.0.0.0",
 		detectLocalMode: detectClusterCIDR,
 		masqueradeBit:   14,

@@ -61,7 +61,7 @@ func (v *values) proxyConfiguration() *proxyv1alpha1.KubeProxyConfiguration {
 		ClusterCIDR:         v.clusterCIDR,
 		NodePortAddresses:   v.nodePorts,
 		OOMScoreAdj:         &v.oomScoreAdj,
-		ConfigSyncPeriod:    *duration(v.configSync),
+		ConfigSyncPeriod:    *duration(15 * time.Minute), // kube-proxy's default; there is no such setting here
 	}
 	p.ClientConnection.Kubeconfig = v.kubeconfig
 	p.ClientConnection.ContentType = v.contentType
