@@ -46,7 +46,7 @@ func (k *Kernel) ask(ctx context.Context, typ, flags uint16, f Family, which fun
 
 // await returns the next datagram of the kernel. It is overwritten by the one after it.
 func (k *Kernel) await(timeout time.Duration) ([]byte, error) {
-	if err := k.conn.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+	if err := k.setDeadline(timeout); err != nil {
 		return nil, err
 	}
 	for {

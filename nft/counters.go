@@ -108,6 +108,9 @@ func (k *Kernel) counted(ctx context.Context, t *Table, name string) (held map[s
 // process ends. What it costs is one request for each element that is carried over, about
 // 10 us; elements that are new or go for good cost nothing.
 func (k *Kernel) carryCounters(ctx context.Context, b *Batch) error {
+	if !slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Set != nil && op.Set.Counters }) {
+		return nil
+	}
 	deleted := make(map[countedElement]string)
 	for i := range b.Ops {
 		op := &b.Ops[i]

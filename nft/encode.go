@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -45,13 +46,19 @@ type scope struct {
 
 // encodeBatch encodes the batch, its messages numbered from first on.
 func encodeBatch(b *Batch, s scope, first uint32) (*encoding, error) {
-	e := &encoder{scope: s, seq: first}
-	e.buf = make([]byte, 0, batchSize(b))
+	x := new(encoding)
+	return x, x.encode(b, s, first)
+}
+
+// encode is encodeBatch in the memory of an encoding that is not needed any more.
+func (x *encoding) encode(b *Batch, s scope, first uint32) error {
+	e := encoder{scope: s, seq: first, refs: x.refs[:0]}
+	e.buf = slices.Grow(x.buf[:0], batchSize(b))
 	e.begin(b.Generation)
 	for i := range b.Ops {
 		e.family = b.Ops[i].Family
 		if err := e.op(i, &b.Ops[i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	e.beside(b.Beside)
@@ -59,7 +66,18 @@ func encodeBatch(b *Batch, s scope, first uint32) (*encoding, error) {
 	if !b.Check { // the kernel takes back what has no end
 		e.envelope(messageBatchEnd)
 	}
-	return &encoding{buf: e.buf, first: first, refs: e.refs}, nil
+	x.buf, x.first, x.refs = e.buf, first, e.refs
+	return nil
+}
+
+// maxSpareBatch is how much of an encoding is kept for the next one, in bytes.
+const maxSpareBatch = 64 << 10
+
+// trim gives up the memory of an encoding that was unusually long.
+func (x *encoding) trim() {
+	if cap(x.buf) > maxSpareBatch {
+		*x = encoding{}
+	}
 }
 
 // Encode returns the netlink messages that Commit sends for the batch, for those who want to
@@ -217,7 +235,7 @@ func (e *encoder) fail(err error) {
 // batchSize estimates the length of the encoded batch from above for what dominates it,
 // the elements, so that the buffer does not grow while they are written.
 func batchSize(b *Batch) int {
-	size := 4096
+	size := 128
 	for i := range b.Ops {
 		op := &b.Ops[i]
 		size += 512 * (1 + len(op.Rules))

@@ -20,6 +20,10 @@ type Kernel struct {
 	seq  uint32 // of the next message
 	sent int    // the longest batch that the send buffer has been made for
 	buf  []byte // what is received
+	// encoding is the memory of the latest batch.
+	encoding encoding
+	// deadline says that waiting for an answer has been given one.
+	deadline bool
 
 	traffic Traffic
 	// destroys says that the kernel knows the verb Destroy. It is not assumed before Probe.
@@ -89,8 +93,9 @@ func (k *Kernel) commit(b *Batch, s scope) error {
 	if !k.destroys && s.table == TableName {
 		b = b.withoutDestroy()
 	}
-	x, err := encodeBatch(b, s, k.seq)
-	if err != nil || len(x.refs) == 0 {
+	x := &k.encoding
+	defer x.trim()
+	if err := x.encode(b, s, k.seq); err != nil || len(x.refs) == 0 {
 		return err
 	}
 	k.seq += uint32(len(x.refs)) + 2
@@ -137,13 +142,14 @@ func (k *Kernel) send(b []byte) (err error) {
 	return cmp.Or(rawErr, err)
 }
 
-// outcome collects the answers to a batch. They are all there when the batch has been sent.
+// outcome collects the answers to a batch. They are all there when the batch has been sent,
+// in its order; the last operation has one in any case.
 func (k *Kernel) outcome(x *encoding, b *Batch) error {
 	o := outcome{encoding: x, batch: b}
-	if err := k.conn.SetReadDeadline(time.Time{}); err != nil { // that of an earlier answer
+	if err := k.setDeadline(0); err != nil {
 		return ErrUnknownOutcome
 	}
-	for {
+	for !o.ended {
 		n, from, err := k.receive(false)
 		switch {
 		case err == unix.ENOBUFS:
@@ -154,13 +160,27 @@ func (k *Kernel) outcome(x *encoding, b *Batch) error {
 			replies(k.buf[:n], o.add)
 		}
 	}
+	return o.result()
+}
+
+// setDeadline makes receive wait for so long at most; 0 is no limit.
+func (k *Kernel) setDeadline(timeout time.Duration) error {
+	var at time.Time
+	if timeout > 0 {
+		at = time.Now().Add(timeout)
+	} else if !k.deadline {
+		return nil
+	}
+	k.deadline = timeout > 0
+	return k.conn.SetReadDeadline(at)
 }
 
 // An outcome is what the answers to a batch add up to.
 type outcome struct {
 	*encoding
 	batch *Batch
-	done  bool  // the last operation was acknowledged
+	ended bool  // the last operation was answered
+	done  bool  // and acknowledged
 	lost  bool  // answers did not fit into the receive buffer
 	err   error // the first one
 }
@@ -170,6 +190,7 @@ func (o *outcome) add(r reply) {
 	if r.typ != unix.NLMSG_ERROR || index < 0 || index > len(o.refs)+1 {
 		return
 	}
+	o.ended = o.ended || index == len(o.refs)
 	switch a := r.ack(); {
 	case a.errno == 0:
 		o.done = o.done || index == len(o.refs)

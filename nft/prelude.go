@@ -42,9 +42,12 @@ func (b *Batch) split() (prelude, rest Batch) {
 
 // newChains returns the chains that the batch adds to tables that it does not make itself.
 func (b *Batch) newChains() map[chainKey]bool {
-	fresh := make(map[chainKey]bool)
+	var fresh map[chainKey]bool
 	for i := range b.Ops {
 		if op := &b.Ops[i]; op.Verb == Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil {
+			if fresh == nil {
+				fresh = make(map[chainKey]bool)
+			}
 			fresh[chainKey{op.Family, op.Chain.Name}] = true
 		}
 	}
