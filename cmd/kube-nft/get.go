@@ -26,7 +26,12 @@ func newGet() *cobra.Command {
 		Short: "List what the kernel holds: services, endpoints or affinity",
 		Long: `get lists what is programmed in this network namespace, read from the kernel: the
 elements name the Services that they are for. Neither the daemon nor the API server is
-asked.`,
+asked.
+
+A frontend has one list of endpoints, or two: cluster, for connections that any node may
+serve, and local, the endpoints on this node, for those that a traffic policy Local keeps
+here. The kind external IP stands for addresses of load balancers, too: the tables do not
+tell them apart.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("get: expected services, endpoints or affinity")
