@@ -49,7 +49,7 @@ var importRules = map[string]importRule{
 	"cmd":              {Below: true, Ours: []string{"tracker", "tracker/*", "tracker/manifest/*", "nft/*", "sync/*", "nft", "conntrack", "sync"}, Foreign: []string{"k8s.io/", "sigs.k8s.io/", zap, system, "github.com/spf13/", "github.com/prometheus/", "golang.org/x/sync/"}},
 	"integration":      {Below: true, Foreign: []string{"k8s.io/", "sigs.k8s.io/", rtnetlink, system}},
 	// The one package that draws is imported by the scale program alone, not by the daemon.
-	"integration/scale":       {Ours: []string{"tracker", "tracker/informer", "nft", "integration/apiserver", "integration/scale/chart"}, Foreign: []string{"k8s.io/", rtnetlink, system}},
+	"integration/scale":       {Ours: []string{"tracker", "tracker/informer", "nft", "integration/apiserver", "integration/daemon", "integration/scale/chart"}, Foreign: []string{"k8s.io/", rtnetlink, system}},
 	"integration/scale/chart": {Foreign: []string{"gonum.org/v1/plot"}},
 }
 

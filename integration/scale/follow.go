@@ -30,7 +30,7 @@ func (o *options) measureDaemon(results *sheet, at size) (err error) {
 		l.measureRestart,
 	} {
 		if err := step(results); err != nil {
-			return l.daemon.failure(err)
+			return l.daemon.Failure(err)
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ type live struct {
 	dir        string
 	kubeconfig string
 	binary     string
-	daemon     *daemon
+	daemon     *measured
 	fresh      sequence
 }
 
@@ -102,7 +102,7 @@ func (l *live) start() (time.Duration, error) {
 	}
 	last := netip.AddrPortFrom(clusterIP(l.at.services-1), servicePort)
 	if err := l.answers(last); err != nil {
-		return 0, l.daemon.failure(err)
+		return 0, l.daemon.Failure(err)
 	}
 	return time.Since(l.daemon.started), nil
 }
@@ -119,7 +119,7 @@ func (l *live) answers(to netip.AddrPort) error {
 				return conn.Close()
 			}
 			select {
-			case <-l.daemon.exited:
+			case <-l.daemon.Exited():
 				return errors.New("kube-nft has ended")
 			default:
 			}
