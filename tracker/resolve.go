@@ -10,7 +10,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	if e.service == nil {
 		return nil
 	}
-	counts := localReady(e)
+	counts := t.localReady(e)
 	ports := make([]*ServicePort, 0, len(e.service.ports)*len(e.service.fronts))
 	for i := range e.service.ports {
 		for j := range e.service.fronts {
@@ -25,10 +25,10 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 
 // localReady counts, for each of the fronts of e, what load balancers ask for. Services
 // that have no health check port do not change with it.
-func localReady(e *entry) (counts [len(Families)]int) {
+func (t *Tracker) localReady(e *entry) (counts [len(Families)]int) {
 	if e.service.healthPort != 0 {
 		for i, f := range e.service.fronts {
-			counts[i] = countLocalReady(e.slices, e.service.ports, f.family)
+			counts[i] = t.countLocalReady(e, f.family)
 		}
 	}
 	return counts
@@ -76,10 +76,10 @@ func sources(f *front, node []netip.Addr) []netip.Prefix {
 // addEndpoints adds to p the endpoints that the slices of e have for it.
 func (t *Tracker) addEndpoints(p *ServicePort, e *entry) {
 	id := port{name: p.ID.Port, protocol: p.ID.Protocol}
-	t.scratch = appendCandidates(t.scratch[:0], e.slices, &id, p.ID.Family)
+	all := t.gathering.gather(e.slices, &id, p.ID.Family, t.zone())
 	wantCluster := !p.InternalLocal || p.External()
 	wantLocal := p.InternalLocal || p.ExternalLocal
-	chosen := selectEndpoints(t.scratch, t.zone(), wantCluster, wantLocal)
+	chosen := selectEndpoints(all, wantCluster, wantLocal)
 	p.Cluster, p.Local, p.OnNode, p.Serving = chosen.cluster, chosen.local, chosen.onNode, chosen.serving
 	p.HasEndpoints = chosen.any
 }

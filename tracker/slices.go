@@ -18,7 +18,7 @@ type slice struct {
 	service   string // in the same namespace
 	family    Family
 	ports     []slicePort
-	endpoints []endpoint
+	endpoints []endpoint // sorted, one for each address
 }
 
 // A slicePort is one of the ports of an EndpointSlice: the port of the Service that it
@@ -38,7 +38,7 @@ type endpoint struct {
 }
 
 // A trait is a set of facts about an endpoint.
-type trait uint8
+type trait uint16
 
 const (
 	ready       trait = 1 << iota // conditions.ready
@@ -48,6 +48,8 @@ const (
 	nodeHint                      // hints.forNodes is not empty
 	forNode                       // hints.forNodes has this node
 	zoneHint                      // hints.forZones is not empty
+	inZone                        // hints.forZones has this node's zone; only of candidates
+	impossible                    // no endpoint is
 )
 
 const draining = serving | terminating
@@ -174,7 +176,24 @@ func (p *sliceParser) endpoints(family Family) []endpoint {
 		}
 		endpoints = append(endpoints, p.endpoint(spec, addr))
 	}
-	return endpoints
+	if !slices.IsSortedFunc(endpoints, endpoint.compare) {
+		slices.SortStableFunc(endpoints, endpoint.compare)
+	}
+	return slices.CompactFunc(endpoints, func(a, b endpoint) bool { return a.addr == b.addr })
+}
+
+// compare orders endpoints by address and puts the one of several with the same address
+// that is believed first: one that is not terminating, as addresses of pods are reused
+// before the old pod is gone, then one that is ready, then one that is serving.
+func (e endpoint) compare(o endpoint) int {
+	if c := e.addr.Compare(o.addr); c != 0 {
+		return c
+	}
+	return e.is.compare(o.is)
+}
+
+func (t trait) compare(o trait) int {
+	return cmp.Or(cmp.Compare(t&terminating, o&terminating), cmp.Compare(o&ready, t&ready), cmp.Compare(o&serving, t&serving))
 }
 
 // endpoint reads what is known of the endpoint at addr.
@@ -223,43 +242,4 @@ func joinZones(zones []discoveryv1.ForZone) unique.Handle[string] {
 	}
 	slices.Sort(names)
 	return unique.Make(strings.Join(names, zoneSeparator))
-}
-
-// A candidate is an endpoint as one port of a Service sees it.
-type candidate struct {
-	at netip.AddrPort
-	endpoint
-}
-
-// appendCandidates appends to all, which must be empty, the endpoints that parts have for
-// p in family, sorted and without duplicates. Parts must be in the order of their names:
-// what wins among duplicates must not depend on the order of events.
-func appendCandidates(all []candidate, parts []*slice, p *port, family Family) []candidate {
-	for _, part := range parts {
-		if part.family != family {
-			continue
-		}
-		for _, served := range part.ports {
-			if served.name != p.name || served.protocol != p.protocol {
-				continue
-			}
-			for _, e := range part.endpoints {
-				all = append(all, candidate{netip.AddrPortFrom(e.addr, served.number), e})
-			}
-		}
-	}
-	slices.SortStableFunc(all, candidate.compare)
-	return slices.CompactFunc(all, func(a, b candidate) bool { return a.at == b.at })
-}
-
-// compare orders candidates by address and puts the one of several with the same address
-// that is believed first: one that is not terminating, as addresses of pods are reused
-// before the old pod is gone, then one that is ready, then one that is serving.
-func (c candidate) compare(o candidate) int {
-	return cmp.Or(
-		c.at.Compare(o.at),
-		cmp.Compare(c.is&terminating, o.is&terminating),
-		cmp.Compare(o.is&ready, c.is&ready),
-		cmp.Compare(o.is&serving, c.is&serving),
-	)
 }

@@ -12,31 +12,22 @@ type selection struct {
 	any                             bool
 }
 
-// A test decides whether an endpoint belongs to a list.
-type test func(*candidate) bool
-
-func never(*candidate) bool { return false }
-
-// all returns the test that the endpoint has all of want.
-func (want trait) all(c *candidate) bool { return c.is.has(want) }
-
-// selectEndpoints makes the lists of one port from all its endpoints, for a node in zone, which
-// may be empty. Lists that no traffic policy asks for are nil. all must be sorted.
-func selectEndpoints(all []candidate, zone string, wantCluster, wantLocal bool) selection {
-	inCluster, inLocal := test(never), test(never)
+// selectEndpoints makes the lists of one port from all its endpoints. Lists that no traffic
+// policy asks for are nil. all must be sorted.
+func selectEndpoints(all []candidate, wantCluster, wantLocal bool) selection {
+	c := takeCensus(all)
+	inCluster, inLocal := impossible, impossible
 	if wantCluster {
-		inCluster = clusterTest(all, zone)
+		inCluster = c.clusterTraits()
 	}
 	if wantLocal {
-		inLocal = localTest(all)
+		inLocal = c.localTraits()
 	}
-	s := selection{
-		cluster: pick(all, inCluster),
-		local:   pick(all, inLocal),
-		onNode:  pick(all, func(c *candidate) bool { return c.is.has(onNode) && (inCluster(c) || inLocal(c)) }),
-		serving: pick(all, func(c *candidate) bool { return c.is&(serving|ready) != 0 }),
-		any:     some(all, ready.all) || some(all, draining.all),
-	}
+	s := selection{any: c.ready.has(ready) || c.draining.has(draining)}
+	s.serving = pick(all, nil, serving, ready)
+	s.cluster = pick(all, s.serving, inCluster, impossible)
+	s.local = pick(all, s.serving, inLocal, impossible)
+	s.onNode = pick(all, s.serving, onNode|inCluster, onNode|inLocal)
 	s.share()
 	if wantLocal && s.local == nil {
 		s.local = []netip.AddrPort{}
@@ -44,61 +35,71 @@ func selectEndpoints(all []candidate, zone string, wantCluster, wantLocal bool) 
 	return s
 }
 
-// clusterTest decides the cluster-wide list: ready endpoints as topology allows or, without
-// any, draining ones wherever they are.
-func clusterTest(all []candidate, zone string) test {
-	forZone := func(c *candidate) bool { return c.is.has(ready) && c.forZone(zone) }
-	switch {
-	case !some(all, ready.all):
-		return draining.all
-	case everyReady(all, nodeHint) && some(all, (ready|forNode).all):
-		return (ready | forNode).all
-	case zone != "" && everyReady(all, zoneHint) && some(all, forZone):
-		return forZone
-	}
-	return ready.all
+// A census says which traits there are among candidates.
+type census struct {
+	ready    trait // those of a ready one, of any
+	allReady trait // those that all ready ones have
+	draining trait // those of a draining one, of any
 }
 
-// localTest decides the list of this node, on which topology has no say: its ready
-// endpoints or, without any, its draining ones.
-func localTest(all []candidate) test {
-	if some(all, (ready | onNode).all) {
-		return (ready | onNode).all
-	}
-	return (draining | onNode).all
-}
-
-// everyReady reports whether all ready endpoints have hint: topology is ignored unless the
-// control plane has planned for each of them.
-func everyReady(all []candidate, hint trait) bool {
-	return !some(all, func(c *candidate) bool { return c.is.has(ready) && !c.is.has(hint) })
-}
-
-// some reports whether an endpoint passes t.
-func some(all []candidate, t test) bool {
+func takeCensus(all []candidate) census {
+	c := census{allReady: ^trait(0)}
 	for i := range all {
-		if t(&all[i]) {
-			return true
+		is := all[i].is
+		if is.has(ready) {
+			c.ready |= is
+			c.allReady &= is
+		}
+		if is.has(draining) {
+			c.draining |= is
 		}
 	}
-	return false
+	return c
 }
 
-// pick returns the addresses of the endpoints that pass t, nil for none. It counts first:
-// these lists are most of what the tracker holds.
-func pick(all []candidate, t test) []netip.AddrPort {
+// clusterTraits are what the endpoints of the cluster-wide list have: they are ready and as
+// topology allows or, without any ready one, draining wherever they are. Topology is ignored
+// unless the control plane has planned for each of the ready ones.
+func (c *census) clusterTraits() trait {
+	switch {
+	case !c.ready.has(ready):
+		return draining
+	case c.allReady.has(nodeHint) && c.ready.has(forNode):
+		return ready | forNode
+	case c.allReady.has(zoneHint) && c.ready.has(inZone):
+		return ready | inZone
+	}
+	return ready
+}
+
+// localTraits are what the endpoints of this node's list have, on which topology has no say:
+// they are ready or, without any, draining.
+func (c *census) localTraits() trait {
+	if c.ready.has(onNode) {
+		return ready | onNode
+	}
+	return draining | onNode
+}
+
+// pick returns the addresses of the candidates that have all of one or all of another, nil
+// for none. It counts first, as these lists are most of what the tracker holds; if there are as
+// many as in whole, of which they must be some, it is whole.
+func pick(all []candidate, whole []netip.AddrPort, one, another trait) []netip.AddrPort {
 	n := 0
 	for i := range all {
-		if t(&all[i]) {
+		if all[i].is.has(one) || all[i].is.has(another) {
 			n++
 		}
 	}
-	if n == 0 {
+	switch n {
+	case 0:
 		return nil
+	case len(whole):
+		return whole
 	}
 	list := make([]netip.AddrPort, 0, n)
 	for i := range all {
-		if t(&all[i]) {
+		if all[i].is.has(one) || all[i].is.has(another) {
 			list = append(list, all[i].at)
 		}
 	}
@@ -119,15 +120,13 @@ func (s *selection) share() {
 }
 
 // countLocalReady returns the number of distinct addresses of ready endpoints on this node
-// that parts have for any of ports in family.
-func countLocalReady(parts []*slice, ports []port, family Family) int {
-	var all []candidate
+// that the slices of e have for any of its ports in family.
+func (t *Tracker) countLocalReady(e *entry, family Family) int {
 	var addrs []netip.Addr
-	for i := range ports {
-		all = appendCandidates(all[:0], parts, &ports[i], family)
-		for j := range all {
-			if all[j].is.has(ready | onNode) {
-				addrs = append(addrs, all[j].addr)
+	for i := range e.service.ports {
+		for _, c := range t.gathering.gather(e.slices, &e.service.ports[i], family, "") {
+			if c.is.has(ready | onNode) {
+				addrs = append(addrs, c.at.Addr())
 			}
 		}
 	}

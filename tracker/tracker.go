@@ -47,9 +47,10 @@ type Tracker struct {
 	entries map[objectName]*entry
 	owners  map[objectName]*entry // EndpointSlice -> the Service that has it
 	dirty   []*entry
-	seen    Changes     // since New
-	taken   Changes     // what seen was at the last Take
-	scratch []candidate // reused by Take
+	seen    Changes // since New
+	taken   Changes // what seen was at the last Take
+
+	gathering gathering // reused by Take
 
 	node     versioned[*Node]
 	cidrs    versioned[[]netip.Prefix]
@@ -172,7 +173,11 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 
 // triggerTime returns when the control plane saw what made it write obj; zero if obj does not say.
 func triggerTime(obj *discoveryv1.EndpointSlice) time.Time {
-	at, err := time.Parse(time.RFC3339Nano, obj.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	text, ok := obj.Annotations[corev1.EndpointsLastChangeTriggerTime]
+	if !ok {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return time.Time{}
 	}

@@ -1,7 +1,10 @@
 package informer
 
 import (
+	"errors"
 	"fmt"
+	"net"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +31,26 @@ func reason(err error) string {
 		return string(reason)
 	}
 	return "unreachable"
+}
+
+// Concise shortens the error of a request that got no answer to the host that was asked and
+// the reason; the request itself, with its path and query, is left out. Other errors, and nil,
+// it returns as they are.
+func Concise(err error) error {
+	var request *url.Error
+	if !errors.As(err, &request) {
+		return err
+	}
+	reason := request.Err
+	var network *net.OpError
+	if errors.As(reason, &network) {
+		reason = network.Err // without the addresses, one of which is new each time
+	}
+	host := "API server"
+	if u, err := url.Parse(request.URL); err == nil {
+		host += " " + u.Host
+	}
+	return fmt.Errorf("%s: %w", host, reason)
 }
 
 // explain adds to err the resource and, where there is one, the remedy.

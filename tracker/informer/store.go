@@ -57,15 +57,22 @@ func (s *store) reflector() *cache.Reflector {
 	})
 }
 
+// Limits of the pauses between retries; jitter makes them up to half as long again. The first
+// bounds how late a node hears of changes after an outage, the second is for a resource that
+// can be done without and may never come.
+const (
+	maxPause         = 10 * time.Second
+	maxOptionalPause = 5 * time.Minute
+)
+
 // backoff spaces out retries of lists and watches. The first comes soon, for a cut
-// connection; the jitter spreads a cluster's nodes after an outage. A resource that can be
-// done without and may never come is asked for less often.
+// connection; the jitter spreads a cluster's nodes after an outage.
 func (s *store) backoff() *wait.Backoff {
-	limit := 30 * time.Second
+	limit := maxPause
 	if s.optional {
-		limit = 5 * time.Minute
+		limit = maxOptionalPause
 	}
-	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 20, Cap: limit}
+	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 20, Cap: limit}
 }
 
 // observed returns the requests for the resource with their outcome reported.
@@ -112,7 +119,7 @@ func (s *store) observe(ctx context.Context, err error) {
 		return
 	}
 	s.failure = failure
-	s.options.reached(s.name, explain(s.name, err))
+	s.options.reached(s.name, explain(s.name, Concise(err)))
 }
 
 // Transformer lets the reflector trim objects that it collects during a streaming list.
