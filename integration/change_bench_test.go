@@ -121,3 +121,49 @@ func benchSlice(i, endpoints int) *discoveryv1.EndpointSlice {
 	}
 	return s
 }
+
+// BenchmarkLargeService is one endpoint that leaves a Service of many slices and comes back.
+func BenchmarkLargeService(b *testing.B) {
+	for _, endpoints := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			tr, ruleset := tracker.New(tracker.Config{NodeName: "node-a"}), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}})
+			if err := tr.SetService(benchService(0)); err != nil {
+				b.Fatal(err)
+			}
+			for part := range endpoints / 100 {
+				if err := tr.SetSlice(benchPart(part, 100)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			ruleset.Apply(tr.Take())
+			ruleset.Committed()
+			few, all := benchPart(7, 99), benchPart(7, 100)
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, slice := range []*discoveryv1.EndpointSlice{few, all} {
+					if err := tr.SetSlice(slice); err != nil {
+						b.Fatal(err)
+					}
+					ruleset.Apply(tr.Take())
+					batch := ruleset.Changes()
+					if _, err := batch.Encode(); err != nil || len(batch.Ops) == 0 {
+						b.Fatal(len(batch.Ops), err)
+					}
+					ruleset.Committed()
+				}
+			}
+		})
+	}
+}
+
+// benchPart is one slice of many of a Service, whose addresses lie between those of others.
+func benchPart(part, endpoints int) *discoveryv1.EndpointSlice {
+	s := benchSlice(0, endpoints)
+	s.Name = fmt.Sprintf("service-0-%d", part)
+	for e := range s.Endpoints {
+		n := e*1000 + part
+		addr := netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)})
+		s.Endpoints[e].Addresses = []string{addr.String()}
+	}
+	return s
+}

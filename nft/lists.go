@@ -18,19 +18,26 @@ func reorder(have, before, want []netip.AddrPort) []netip.AddrPort {
 	}
 	list := make([]netip.AddrPort, len(have), len(have)+max(0, len(come)-len(gone)))
 	copy(list, have)
-	var holes []int
-	for i, left := 0, len(gone); left > 0; i++ {
-		if _, found := slices.BinarySearchFunc(gone, list[i], netip.AddrPort.Compare); !found {
-			continue
-		}
-		left--
-		if len(come) == 0 {
-			holes = append(holes, i)
-			continue
-		}
-		list[i], come = come[0], come[1:]
+	holes := indexes(list, gone)
+	filled := min(len(holes), len(come))
+	for i, hole := range holes[:filled] {
+		list[hole] = come[i]
 	}
-	return fill(append(list, come...), holes)
+	return fill(append(list, come[filled:]...), holes[filled:])
+}
+
+// indexes returns where in list the endpoints of some are, in order. some is sorted.
+func indexes(list, some []netip.AddrPort) []int {
+	found := make([]int, 0, len(some))
+	if len(some) == 1 {
+		return append(found, slices.Index(list, some[0]))
+	}
+	for i := 0; len(found) < len(some); i++ {
+		if _, ok := slices.BinarySearchFunc(some, list[i], netip.AddrPort.Compare); ok {
+			found = append(found, i)
+		}
+	}
+	return found
 }
 
 // difference returns what before and want do not have in common. Both are sorted and name

@@ -1,11 +1,29 @@
 package tracker
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // A candidate is an endpoint as one port of a Service sees it on this node.
 type candidate struct {
 	at netip.AddrPort
 	is trait
+}
+
+// newCandidate is an endpoint that serves a port under a number, for a node in zone, which may
+// be empty.
+func newCandidate(e *endpoint, number uint16, zone string) candidate {
+	c := candidate{netip.AddrPortFrom(e.addr, number), e.is}
+	if zone != "" && e.forZone(zone) {
+		c.is |= inZone
+	}
+	return c
+}
+
+// compare orders candidates by address and puts the one that is believed first.
+func (c candidate) compare(o candidate) int {
+	return cmp.Or(c.at.Compare(o.at), c.is.compare(o.is))
 }
 
 // A gathering collects candidates. It keeps its memory from one use to the next.
@@ -24,7 +42,7 @@ func (g *gathering) gather(parts []*slice, p *port, family Family, zone string) 
 			continue
 		}
 		for _, served := range part.ports {
-			if served.name == p.name && served.protocol == p.protocol {
+			if served.serves(p) {
 				g.add(part.endpoints, served.number, zone)
 			}
 		}
@@ -38,12 +56,7 @@ func (g *gathering) gather(parts []*slice, p *port, family Family, zone string) 
 // add appends a run.
 func (g *gathering) add(endpoints []endpoint, number uint16, zone string) {
 	for i := range endpoints {
-		e := &endpoints[i]
-		c := candidate{netip.AddrPortFrom(e.addr, number), e.is}
-		if zone != "" && e.forZone(zone) {
-			c.is |= inZone
-		}
-		g.all = append(g.all, c)
+		g.all = append(g.all, newCandidate(&endpoints[i], number, zone))
 	}
 	g.ends = append(g.ends, len(g.all))
 }

@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -32,6 +33,9 @@ type entry struct {
 	dirty    bool           // changed after Take
 	since    time.Time      // when that was observed first; meaningful if dirty
 	triggers []Trigger      // of the changes after Take
+
+	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
+	changed  []netip.Addr // what has changed since they were brought up to date
 }
 
 // addEntry makes the entry of a Service of which nothing was known.
@@ -55,10 +59,12 @@ func (e *entry) putSlice(s *slice) (changed bool) {
 	i, found := e.findSlice(s.name)
 	switch {
 	case !found:
+		e.note(nil, s)
 		e.slices = slices.Insert(e.slices, i, s)
 	case e.slices[i].equal(s):
 		return false
 	default:
+		e.note(e.slices[i], s)
 		e.slices[i] = s
 	}
 	return true
@@ -68,6 +74,7 @@ func (e *entry) putSlice(s *slice) (changed bool) {
 // slice that is gone would be measured against a change that came later.
 func (e *entry) removeSlice(name string) {
 	if i, found := e.findSlice(name); found {
+		e.note(e.slices[i], nil)
 		e.slices = slices.Delete(e.slices, i, i+1)
 		e.triggers = nil
 	}

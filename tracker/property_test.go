@@ -21,11 +21,14 @@ type randomWorld struct {
 	slices   map[objectName]*discoveryv1.EndpointSlice
 	cidrs    map[string]*networkingv1.ServiceCIDR
 	node     *corev1.Node
+	parts    int // how many slices there are at most; with many, most belong to one Service
 }
 
 func newRandomWorld(seed uint64) *randomWorld {
+	random := rand.New(rand.NewPCG(seed, 0))
 	return &randomWorld{
-		Rand:     rand.New(rand.NewPCG(seed, 0)),
+		Rand:     random,
+		parts:    5 + 15*random.IntN(2),
 		services: make(map[objectName]*corev1.Service),
 		slices:   make(map[objectName]*discoveryv1.EndpointSlice),
 		cidrs:    make(map[string]*networkingv1.ServiceCIDR),
@@ -54,7 +57,7 @@ func (w *randomWorld) event(tr *Tracker) {
 		w.slices[objectName{s.Namespace, s.Name}] = s
 		tr.SetSlice(s)
 	case 7:
-		name := fmt.Sprint("slice-", w.IntN(5))
+		name := w.sliceName()
 		delete(w.slices, objectName{"shop", name})
 		tr.DeleteSlice("shop", name)
 	case 8:
@@ -114,9 +117,14 @@ func (w *randomWorld) service() *corev1.Service {
 	})
 }
 
+func (w *randomWorld) sliceName() string { return fmt.Sprint("slice-", w.IntN(w.parts)) }
+
 func (w *randomWorld) slice() *discoveryv1.EndpointSlice {
-	s := newSlice(fmt.Sprint("slice-", w.IntN(5)))
+	s := newSlice(w.sliceName())
 	s.Labels[discoveryv1.LabelServiceName] = one(w, "web", "api", "db", "", "NO")
+	if w.parts > 5 && !w.chance(4) {
+		s.Labels[discoveryv1.LabelServiceName] = "web"
+	}
 	if w.chance(10) {
 		s.Labels[corev1.IsHeadlessService] = ""
 	}
@@ -189,7 +197,7 @@ func followWorld(t *testing.T, w *randomWorld) {
 			return
 		}
 	}
-	if len(tr.entries) > 3+2 || len(tr.owners) > 5 {
+	if len(tr.entries) > 3+2 || len(tr.owners) > w.parts {
 		t.Errorf("%d entries, %d owners are kept", len(tr.entries), len(tr.owners))
 	}
 }

@@ -16,10 +16,11 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 		for j := range e.service.fronts {
 			p := t.frontends(e, &e.service.ports[i], &e.service.fronts[j])
 			p.LocalReady = counts[j]
-			t.addEndpoints(p, e)
+			p.choose(t.candidates(e, i, j))
 			ports = append(ports, p)
 		}
 	}
+	e.changed = e.changed[:0]
 	return ports
 }
 
@@ -73,10 +74,8 @@ func sources(f *front, node []netip.Addr) []netip.Prefix {
 	return mergePrefixes(excused)
 }
 
-// addEndpoints adds to p the endpoints that the slices of e have for it.
-func (t *Tracker) addEndpoints(p *ServicePort, e *entry) {
-	id := port{name: p.ID.Port, protocol: p.ID.Protocol}
-	all := t.gathering.gather(e.slices, &id, p.ID.Family, t.zone())
+// choose makes the lists of endpoints.
+func (p *ServicePort) choose(all []candidate) {
 	wantCluster := !p.InternalLocal || p.External()
 	wantLocal := p.InternalLocal || p.ExternalLocal
 	chosen := selectEndpoints(all, wantCluster, wantLocal)

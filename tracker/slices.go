@@ -29,6 +29,9 @@ type slicePort struct {
 	number   uint16
 }
 
+// serves reports whether this is the port p of the Service.
+func (s *slicePort) serves(p *port) bool { return s.name == p.name && s.protocol == p.protocol }
+
 // An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of
 // thousands: names of nodes are not kept but their meaning here, names of zones are shared.
 type endpoint struct {

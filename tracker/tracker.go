@@ -116,6 +116,7 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 	}
 	if !e.service.equal(parsed) {
 		e.service = parsed
+		e.forgetListings()
 		t.seen.Services++
 		t.mark(e)
 	}
@@ -221,6 +222,7 @@ func (t *Tracker) setNode(parsed *Node) {
 	}
 	for _, e := range t.entries {
 		if moved && e.hinted() || readdressed && e.service.guarded() {
+			e.forgetListings()
 			t.mark(e)
 		}
 	}
