@@ -26,7 +26,7 @@ func parseObjects(t *testing.T, text string) (objects []map[string]any) {
 // TestServerIsGone takes the API server away from a running kube-nft: what is programmed
 // stays and is watched over, /healthz stays well, as no change waits, and when the server is
 // back, what happened meanwhile is programmed. How long it is away makes no difference to
-// anything but client-go's pauses, which end at half a minute.
+// anything but the pauses between attempts, which end at fifteen seconds.
 func TestServerIsGone(t *testing.T) {
 	t.Parallel()
 	netns.New(t)

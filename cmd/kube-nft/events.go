@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
 // reporter is who our events are from.
@@ -78,7 +79,7 @@ func (eventLog) Info(int, string, ...any)         {}
 func (e eventLog) WithValues(...any) klog.LogSink { return e }
 func (e eventLog) WithName(string) klog.LogSink   { return e }
 func (e eventLog) Error(err error, text string, _ ...any) {
-	e.log.Warn("event not recorded", zap.String("reason", text), zap.Error(err))
+	e.log.Warn("event not recorded", zap.String("reason", text), zap.Error(informer.Concise(err)))
 }
 
 func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName string) *events {
