@@ -9,7 +9,7 @@ PACKAGES := nftables iptables ipset iproute2 conntrack strace socat gcc libc6-de
 IMAGE_PACKAGES := buildah
 # Flags for go test; .ci/run passes -v to see what was skipped.
 TESTFLAGS ?=
-FUZZTIME ?= 10s
+FUZZTIME ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
@@ -51,7 +51,7 @@ test-kernel: packages ## kernel and packet tests alone (root)
 golden: ## rewrite the golden dry runs; review the difference
 	$(GO) test ./integration -run Golden -update
 
-fuzz: ## every fuzz target for FUZZTIME (10s)
+fuzz: ## every fuzz target for FUZZTIME (60s)
 	@for package in $$($(GO) list ./...); do \
 	  list=$$($(GO) test -list '^Fuzz' $$package) || { echo "$$list"; exit 1; }; \
 	  for target in $$(grep '^Fuzz' <<<"$$list"); do \

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -127,6 +128,13 @@ func FuzzParse(f *testing.F) {
 		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\"\\n\": 1\n",
 	} {
 		f.Add([]byte(seed))
+	}
+	for _, file := range []string{"defaulted", "ipvs", "kubeadm", "v1.10"} {
+		seed, err := os.ReadFile("testdata/" + file + ".yaml")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		d, err := parse("FILE", content)
