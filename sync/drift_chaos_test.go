@@ -62,7 +62,7 @@ func manyTables(services, endpoints int) *nft.Table {
 
 // changedPort is the n-th change: Services whose endpoints come and go.
 func changedPort(n int) *tracker.ServicePort {
-	p := portWith("changing-"+string(rune('a'+n%5)), byte(n%5), byte(n))
+	p := portWith("changing-"+string(rune('a'+n%5)), byte(n%5), byte(n%100))
 	p.ClusterIP = netip.AddrFrom4([4]byte{10, 96, 200, byte(n % 5)})
 	for i := range n % 7 {
 		p.Cluster = append(p.Cluster, netip.AddrPortFrom(pod(byte(100+i)), 8080))

@@ -58,7 +58,8 @@ type Loop struct {
 	retry         *time.Timer
 	attempts      int
 	debt          debt
-	lastEnded     time.Time
+	ended         time.Time     // the latest sync
+	took          time.Duration // and how long it took
 }
 
 // New returns a loop that has not started.
@@ -194,10 +195,27 @@ func (l *Loop) takeAddresses() {
 	}
 }
 
-// pause waits until the minimum interval since the last sync is over; false if ctx ended.
+// A sync that takes long, as one does that changes verdicts among very many Services, is
+// followed by a pause of restRatio times its duration, up to maxRest: however many changes
+// there are, the kernel is kept busy for a quarter of the time at most, and what comes after
+// a start is not held up.
+const (
+	restRatio = 3
+	maxRest   = 20 * time.Millisecond
+)
+
+// rest is the pause after a sync.
+func (o *Options) rest(took time.Duration) time.Duration {
+	if o.MinInterval == 0 {
+		return 0
+	}
+	return max(o.MinInterval, min(restRatio*took, maxRest))
+}
+
+// pause waits until the pause after the latest sync is over; false if ctx ended.
 func (l *Loop) pause(ctx context.Context) bool {
-	wait := time.Until(l.lastEnded.Add(l.options.MinInterval))
-	if l.lastEnded.IsZero() || wait <= 0 {
+	wait := time.Until(l.ended.Add(l.options.rest(l.took)))
+	if l.ended.IsZero() || wait <= 0 {
 		return ctx.Err() == nil
 	}
 	select {
@@ -239,7 +257,11 @@ func stopped() *time.Timer {
 // writing only makes us read again, and so does a batch that the kernel refuses; if it
 // refuses it then, the Service ports that it is about are left out.
 func (l *Loop) sync(ctx context.Context) error {
-	defer func() { l.lastEnded, l.debt.refused = time.Now(), nil }()
+	started := time.Now()
+	defer func() {
+		l.ended, l.debt.refused = time.Now(), nil
+		l.took = l.ended.Sub(started)
+	}()
 	var err error
 	for range 5 {
 		full := !l.known

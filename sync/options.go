@@ -13,8 +13,9 @@ import (
 // Options are the settings of a Loop. MinInterval and the bounds of the retry must be
 // positive or zero; zero RetryMin and RetryMax stand for the defaults.
 type Options struct {
-	// MinInterval is the least time between the end of one commit and the start of the
-	// next; what happens meanwhile goes into one batch.
+	// MinInterval is the least time between the end of one sync and the start of the next;
+	// what happens meanwhile goes into one batch. After a sync of more than a third of it
+	// the pause is longer, see Loop.Run. Zero is no pause at all.
 	MinInterval time.Duration
 	// RetryMin is the pause after a first refused batch. It doubles with every further
 	// one, up to RetryMax.

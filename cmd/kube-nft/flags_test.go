@@ -29,7 +29,7 @@ func commandLine(t *testing.T, args ...string) (code int, stdout, stderr string)
 func TestSettingsOnTheCommandLine(t *testing.T) {
 	for line, want := range map[string][]string{
 		"--config=config/testdata/kubeadm.yaml --hostname-override=Node-1": {
-			"hostnameOverride: Node-1", "clusterCIDR: 10.244.0.0/16", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf", "minSyncPeriod: 10ms",
+			"hostnameOverride: Node-1", "clusterCIDR: 10.244.0.0/16", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf", "minSyncPeriod: 1ms",
 		},
 		"--kubeconfig /f --hostname-override n --cluster-cidr 10.0.0.0/8 --masquerade-all --nodeport-addresses 192.168.0.0/16 --min-sync-period 1s": {
 			"kubeconfig: /f", "hostnameOverride: \"n\"", "clusterCIDR: 10.0.0.0/8", "masqueradeAll: true", "- 192.168.0.0/16", "minSyncPeriod: 1s",

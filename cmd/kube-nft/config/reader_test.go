@@ -116,7 +116,7 @@ mode: nftables
 nftables:
   masqueradeAll: false
   masqueradeBit: 14
-  minSyncPeriod: 10ms
+  minSyncPeriod: 1ms
   syncPeriod: 30s
 nodePortAddresses:
 - primary
@@ -153,7 +153,7 @@ func TestFilesOfKubeProxy(t *testing.T) {
 		{file: "v1.10.yaml", settings: kubeadm.Replace},
 		{
 			file:     "defaulted.yaml",
-			settings: strings.NewReplacer("minSyncPeriod: 10ms", "minSyncPeriod: 1s", "logFormat: json", "logFormat: console").Replace,
+			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: json", "logFormat: console").Replace,
 			notices:  []string{"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"},
 		},
 		{
@@ -165,7 +165,7 @@ func TestFilesOfKubeProxy(t *testing.T) {
 					"0.0.0.0:10256", "'[::]:10256'", "127.0.0.1:10249", "'[::1]:10249'",
 					"maxPerCore: 32768", "maxPerCore: 0",
 					"masqueradeAll: false", "masqueradeAll: true", "masqueradeBit: 14", "masqueradeBit: 15",
-					"minSyncPeriod: 10ms", "minSyncPeriod: 1s",
+					"minSyncPeriod: 1ms", "minSyncPeriod: 1s",
 				).Replace(kubeadm.Replace(defaults))
 			},
 			notices: []string{"testdata/ipvs.yaml: no effect in kube-nft: ipvs.scheduler rr, ipvs.strictARP true, mode ipvs"},
@@ -229,10 +229,10 @@ func TestSections(t *testing.T) {
 		sync, min    time.Duration
 		notices      string
 	}{
-		{name: "neither", bit: 14, sync: 30 * time.Second, min: 10 * time.Millisecond},
+		{name: "neither", bit: 14, sync: 30 * time.Second, min: time.Millisecond},
 		{name: "iptables alone", fields: iptables, all: true, bit: 3, sync: time.Minute, min: 2 * time.Second},
 		{name: "nftables wins", fields: iptables + "nftables: {masqueradeBit: 0, minSyncPeriod: 3s}", all: true, bit: 0, sync: time.Minute, min: 3 * time.Second},
-		{name: "in mode nftables, iptables has no effect", fields: iptables + "mode: nftables", bit: 14, sync: 30 * time.Second, min: 10 * time.Millisecond,
+		{name: "in mode nftables, iptables has no effect", fields: iptables + "mode: nftables", bit: 14, sync: 30 * time.Second, min: time.Millisecond,
 			notices: "no effect in kube-nft: iptables.masqueradeAll true, iptables.masqueradeBit 3, iptables.minSyncPeriod 2s, iptables.syncPeriod 1m"},
 		{name: "flags of the other mode count", args: []string{"--iptables-sync-period", "2m", "--iptables-min-sync-period=4s", "--iptables-masquerade-bit=5"},
 			fields: "nftables: {masqueradeBit: 6, syncPeriod: 9m}", bit: 5, sync: 2 * time.Minute, min: 4 * time.Second},

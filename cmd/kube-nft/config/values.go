@@ -70,11 +70,13 @@ const (
 	defaultBurst         = 10
 	defaultHealthzPort   = 10256
 	defaultMetricsPort   = 10249
-	defaultMinSyncPeriod = 10 * time.Millisecond
+	defaultMinSyncPeriod = time.Millisecond
 )
 
 // defaults are kube-proxy's, except for minSyncPeriod: its second is meant for syncs that
-// cost as much as there are Services. Tables are not owned by default because nft 1.0.6 lists
+// cost as much as there are Services. With 10ms, changes at 100 a second were 6 ms late instead
+// of 0.4, and the CPU time was the same; at 1,000 a second, with three times as many commits,
+// it is half as much again. Tables are not owned by default because nft 1.0.6 lists
 // an owned table, once kube-nft has ended, in a way that nft does not read.
 func defaults() values {
 	return values{
