@@ -61,7 +61,7 @@ var kubernetesFiles = []string{"claims.go", "flows.go", "names.go", "owner.go", 
 var socketFiles = []string{"kernel.go", "monitor.go"}
 
 // testPackages are there for tests: nothing else imports them.
-var testPackages = []string{module + "integration/netns", module + "nft/legacy/legacytest"}
+var testPackages = []string{module + "integration/netns", module + "nft/legacy/legacytest", module + "tracker/trackertest"}
 
 // TestImports holds every import of the module against the rules.
 func TestImports(t *testing.T) {

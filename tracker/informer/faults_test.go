@@ -13,6 +13,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
 	"github.com/kube-nft/kube-nft/tracker/informer"
+	"github.com/kube-nft/kube-nft/tracker/trackertest"
 )
 
 // A world is a server with some Services and what a sink must hold of them.
@@ -148,7 +149,7 @@ func TestFaults(t *testing.T) {
 			inAllModes(t, func(t *testing.T, server *apiserver.Server, client kubernetes.Interface) {
 				t.Parallel()
 				w := newWorld(server)
-				sink := newState()
+				sink := trackertest.NewSink()
 				awaitSync(t, run(t, client, informer.Options{}, sink))
 				tt.fault(t, w)
 				w.set("last")
@@ -166,7 +167,7 @@ func TestRandomFaults(t *testing.T) {
 		t.Logf("seed %d", seed)
 		random := rand.New(rand.NewPCG(seed, 0))
 		w := newWorld(server)
-		sink := newState()
+		sink := trackertest.NewSink()
 		awaitSync(t, run(t, client, informer.Options{}, sink))
 		for range 200 {
 			name := fmt.Sprintf("s%d", random.IntN(30))
@@ -206,15 +207,15 @@ func must(t *testing.T, err error) {
 func TestReplayedEventsAreDropped(t *testing.T) {
 	server, url := start(t)
 	w := newWorld(server)
-	sink := newState()
+	sink := trackertest.NewSink()
 	awaitSync(t, run(t, dial(t, url, ""), informer.Options{}, sink))
 	w.churn()
 	await(t, sink, w.want)
-	before := sink.setCount()
+	before := sink.Calls()
 	server.Replay(100)
 	w.set("last")
 	await(t, sink, w.want)
-	if sets := sink.setCount() - before; sets != 1 {
+	if sets := sink.Calls() - before; sets != 1 {
 		t.Errorf("the sink was given %d objects, one was changed", sets)
 	}
 }
@@ -223,13 +224,13 @@ func TestReplayedEventsAreDropped(t *testing.T) {
 func TestRelistGivesOnlyWhatDiffers(t *testing.T) {
 	server, url := start(t)
 	w := newWorld(server)
-	sink := newState()
+	sink := trackertest.NewSink()
 	awaitSync(t, run(t, dial(t, url, ""), informer.Options{}, sink))
-	before := sink.setCount()
+	before := sink.Calls()
 	server.Gone()
 	w.set("last")
 	await(t, sink, w.want)
-	if sets := sink.setCount() - before; sets != 1 {
+	if sets := sink.Calls() - before; sets != 1 {
 		t.Errorf("the sink was given %d objects, one was changed", sets)
 	}
 }

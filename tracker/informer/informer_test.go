@@ -2,7 +2,6 @@ package informer_test
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -16,72 +15,11 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
 	"github.com/kube-nft/kube-nft/tracker/informer"
+	"github.com/kube-nft/kube-nft/tracker/trackertest"
 )
 
 // patience is how long a condition is awaited before a test fails.
 const patience = 30 * time.Second
-
-// A state is a sink that remembers a mark of every object: kind, namespace and name lead
-// to a field that tells versions apart.
-type state struct {
-	mu      sync.Mutex
-	objects map[string]string
-	sets    int
-	refusal error // returned for every object
-}
-
-func newState() *state {
-	return &state{objects: make(map[string]string)}
-}
-
-func (s *state) set(id, mark string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.objects[id] = mark
-	s.sets++
-	return s.refusal
-}
-
-func (s *state) unset(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.objects, id)
-}
-
-func (s *state) snapshot() map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	snapshot := make(map[string]string, len(s.objects))
-	for id, mark := range s.objects {
-		snapshot[id] = mark
-	}
-	return snapshot
-}
-
-func (s *state) setCount() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sets
-}
-
-func (s *state) SetService(o *corev1.Service) error {
-	return s.set("Service "+o.Namespace+"/"+o.Name, o.Spec.ClusterIP)
-}
-func (s *state) DeleteService(namespace, name string) { s.unset("Service " + namespace + "/" + name) }
-func (s *state) SetSlice(o *discoveryv1.EndpointSlice) error {
-	return s.set("EndpointSlice "+o.Namespace+"/"+o.Name, fmt.Sprint(len(o.Endpoints)))
-}
-func (s *state) DeleteSlice(namespace, name string) {
-	s.unset("EndpointSlice " + namespace + "/" + name)
-}
-func (s *state) SetNode(o *corev1.Node) error {
-	return s.set("Node "+o.Name, o.Labels[corev1.LabelTopologyZone])
-}
-func (s *state) DeleteNode(name string) { s.unset("Node " + name) }
-func (s *state) SetServiceCIDR(o *networkingv1.ServiceCIDR) error {
-	return s.set("ServiceCIDR "+o.Name, fmt.Sprint(o.Spec.CIDRs))
-}
-func (s *state) DeleteServiceCIDR(name string) { s.unset("ServiceCIDR " + name) }
 
 func service(name, clusterIP string, labels ...string) *corev1.Service {
 	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: clusterIP}}
@@ -132,7 +70,7 @@ func dial(t *testing.T, url, contentType string) kubernetes.Interface {
 }
 
 // run feeds sink from client for as long as the test lasts.
-func run(t *testing.T, client kubernetes.Interface, options informer.Options, sink *state) *informer.Source {
+func run(t *testing.T, client kubernetes.Interface, options informer.Options, sink *trackertest.Sink) *informer.Source {
 	t.Helper()
 	source := informer.New(client, options)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -157,11 +95,11 @@ func awaitSync(t *testing.T, source *informer.Source) {
 }
 
 // await polls until sink holds want.
-func await(t *testing.T, sink *state, want map[string]string) {
+func await(t *testing.T, sink *trackertest.Sink, want map[string]string) {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
-		got := sink.snapshot()
+		got := sink.Snapshot()
 		if cmp.Equal(got, want) {
 			return
 		}
@@ -206,7 +144,7 @@ func TestFollowsServer(t *testing.T) {
 			slice("web-1", 2), slice("headless-1", 2, corev1.IsHeadlessService, ""),
 			node("one", "a"), node("two", "b"), serviceCIDR("kubernetes", "10.96.0.0/16"),
 		)
-		sink := newState()
+		sink := trackertest.NewSink()
 		source := run(t, client, informer.Options{NodeName: "one"}, sink)
 		awaitSync(t, source)
 		await(t, sink, map[string]string{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
 	"github.com/kube-nft/kube-nft/tracker/informer"
+	"github.com/kube-nft/kube-nft/tracker/trackertest"
 )
 
 // A log collects what Reached is told, without the part that differs between runs.
@@ -72,7 +73,7 @@ func TestServiceCIDRsAreNotWaitedFor(t *testing.T) {
 			server, url := start(t)
 			tt.turn(server, true)
 			server.Apply(service("web", "10.96.0.1"), serviceCIDR("kubernetes", "10.96.0.0/16"))
-			sink, told := newState(), &log{}
+			sink, told := trackertest.NewSink(), &log{}
 			source := run(t, dial(t, url, ""), informer.Options{Reached: told.reached}, sink)
 			awaitSync(t, source)
 			told.await(t, "servicecidrs", tt.want)
@@ -87,7 +88,7 @@ func TestServicesAreWaitedFor(t *testing.T) {
 	server, url := start(t)
 	server.Apply(service("web", "10.96.0.1"), node("one", "a"))
 	server.Forbid("services", true)
-	sink, told := newState(), &log{}
+	sink, told := trackertest.NewSink(), &log{}
 	source := run(t, dial(t, url, ""), informer.Options{NodeName: "one", Reached: told.reached}, sink)
 	await(t, sink, map[string]string{"Node one": "a"})
 	const forbidden = "services: services is forbidden: switched on by Forbid; allow list and watch of services in kube-nft's ClusterRole"
@@ -106,15 +107,15 @@ func TestServicesAreWaitedFor(t *testing.T) {
 func TestRefusalsAndChanges(t *testing.T) {
 	server, url := start(t)
 	server.Apply(service("web", "10.96.0.1"))
-	sink := newState()
-	sink.refusal = errors.New("Service shop/web: spec.ports: none")
+	sink := trackertest.NewSink()
+	sink.Refusal = errors.New("Service shop/web: spec.ports: none")
 	refused, changed := make(chan error, 100), make(chan struct{}, 100)
 	source := run(t, dial(t, url, ""), informer.Options{
 		Refused: func(err error) { refused <- err },
 		Changed: func() { changed <- struct{}{} },
 	}, sink)
 	awaitSync(t, source)
-	if err := <-refused; err != sink.refusal {
+	if err := <-refused; err != sink.Refusal {
 		t.Errorf("refused %v", err)
 	}
 	for range 3 {
@@ -150,7 +151,7 @@ func TestRequests(t *testing.T) {
 			server, url := start(t)
 			server.DisableWatchList()
 			options := informer.Options{NodeName: "one", ProxyName: tt.proxyName}
-			awaitSync(t, run(t, dial(t, url, ""), options, newState()))
+			awaitSync(t, run(t, dial(t, url, ""), options, trackertest.NewSink()))
 			got := make(map[string]string)
 			for _, request := range server.Requests() {
 				if request.Verb != "list" && request.Verb != "watch" {
@@ -172,7 +173,7 @@ func TestFallsBackToJSON(t *testing.T) {
 	server, url := start(t)
 	server.DisableProtobuf()
 	server.Apply(service("web", "10.96.0.1"))
-	sink := newState()
+	sink := trackertest.NewSink()
 	awaitSync(t, run(t, dial(t, url, ""), informer.Options{}, sink))
 	server.Apply(service("web", "10.96.0.2"))
 	await(t, sink, map[string]string{"Service shop/web": "10.96.0.2"})
@@ -181,7 +182,7 @@ func TestFallsBackToJSON(t *testing.T) {
 func TestStreamsListsWhereTheServerCan(t *testing.T) {
 	server, url := start(t)
 	server.Apply(service("web", "10.96.0.1"))
-	awaitSync(t, run(t, dial(t, url, ""), informer.Options{}, newState()))
+	awaitSync(t, run(t, dial(t, url, ""), informer.Options{}, trackertest.NewSink()))
 	for _, request := range server.Requests() {
 		if request.Verb == "list" {
 			t.Errorf("a plain list of %s", request.Resource)
@@ -199,7 +200,7 @@ func TestLoad(t *testing.T) {
 	server.Apply(service("headless", corev1.ClusterIPNone), node("one", "a"), node("two", "b"))
 	want["Node one"] = "a"
 	server.Forbid("servicecidrs", true)
-	sink, told := newState(), &log{}
+	sink, told := trackertest.NewSink(), &log{}
 	client := dial(t, url, "")
 	err := informer.Load(t.Context(), client, informer.Options{NodeName: "one", Reached: told.reached}, sink)
 	must(t, err)
@@ -208,7 +209,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("told %q", told.lines)
 	}
 	server.Forbid("nodes", true)
-	err = informer.Load(t.Context(), client, informer.Options{NodeName: "one"}, newState())
+	err = informer.Load(t.Context(), client, informer.Options{NodeName: "one"}, trackertest.NewSink())
 	const forbidden = "nodes: nodes is forbidden: switched on by Forbid; allow list and watch of nodes in kube-nft's ClusterRole"
 	if err == nil || err.Error() != forbidden {
 		t.Errorf("got %v, want %s", err, forbidden)
@@ -232,10 +233,10 @@ func TestNothingRunsAfterRun(t *testing.T) {
 				server.Apply(service("web", "10.96.0.1"))
 				fault(server)
 				told := &log{}
-				sink := newState()
+				sink := trackertest.NewSink()
 				run(t, dial(t, url, ""), informer.Options{NodeName: "one", Reached: told.reached}, sink)
 				deadline := time.After(patience)
-				for len(told.about("services")) == 0 && sink.setCount() == 0 {
+				for len(told.about("services")) == 0 && sink.Calls() == 0 {
 					select {
 					case <-deadline:
 						t.Fatal("nothing happens")

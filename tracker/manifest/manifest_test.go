@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,11 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/tracker/trackertest"
 )
 
 // patience is how long a condition is awaited before a test fails.
@@ -27,65 +24,9 @@ const patience = 20 * time.Second
 
 var _ sink = (*tracker.Tracker)(nil)
 
-// A state is a sink that remembers what tells versions of an object apart.
-type state struct {
-	mu      sync.Mutex
-	objects map[string]string
-	calls   int
-	refusal error
-}
-
-func newState() *state { return &state{objects: make(map[string]string)} }
-
-func (s *state) set(id, mark string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.objects[id] = mark
-	s.calls++
-	return s.refusal
-}
-
-func (s *state) unset(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.objects, id)
-	s.calls++
-}
-
-func (s *state) snapshot() map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.objects)
-}
-
-func (s *state) callCount() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.calls
-}
-
-func (s *state) SetService(o *corev1.Service) error {
-	return s.set("Service "+o.Namespace+"/"+o.Name, o.Spec.ClusterIP)
-}
-func (s *state) DeleteService(namespace, name string) { s.unset("Service " + namespace + "/" + name) }
-func (s *state) SetSlice(o *discoveryv1.EndpointSlice) error {
-	return s.set("EndpointSlice "+o.Namespace+"/"+o.Name, fmt.Sprint(len(o.Endpoints)))
-}
-func (s *state) DeleteSlice(namespace, name string) {
-	s.unset("EndpointSlice " + namespace + "/" + name)
-}
-func (s *state) SetNode(o *corev1.Node) error {
-	return s.set("Node "+o.Name, o.Labels[corev1.LabelTopologyZone])
-}
-func (s *state) DeleteNode(name string) { s.unset("Node " + name) }
-func (s *state) SetServiceCIDR(o *networkingv1.ServiceCIDR) error {
-	return s.set("ServiceCIDR "+o.Name, fmt.Sprint(o.Spec.CIDRs))
-}
-func (s *state) DeleteServiceCIDR(name string) { s.unset("ServiceCIDR " + name) }
-
 // A fixture is a Source that runs on a directory for as long as the test lasts.
 type fixture struct {
-	*state
+	*trackertest.Sink
 	t   *testing.T
 	dir string
 
@@ -98,7 +39,7 @@ type fixture struct {
 // scan is off: what the test awaits must come from inotify.
 func follow(t *testing.T, dir, path string) *fixture {
 	t.Helper()
-	f := &fixture{state: newState(), t: t, dir: dir}
+	f := &fixture{Sink: trackertest.NewSink(), t: t, dir: dir}
 	source := New(path, Options{
 		Rescan:  time.Hour,
 		Problem: func(err error) { f.note(&f.problems, err.Error()) },
@@ -133,7 +74,7 @@ func (f *fixture) await(what string, condition func() bool) {
 	for !condition() {
 		select {
 		case <-deadline:
-			f.t.Fatalf("no %s; objects %v, problems %q, notices %q", what, f.snapshot(), f.problems, f.notices)
+			f.t.Fatalf("no %s; objects %v, problems %q, notices %q", what, f.Snapshot(), f.problems, f.notices)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -146,7 +87,7 @@ func (f *fixture) holds(pairs ...string) {
 	for pair := range slices.Chunk(pairs, 2) {
 		want["Service default/"+pair[0]] = pair[1]
 	}
-	f.await(fmt.Sprint(want), func() bool { return cmp.Equal(f.snapshot(), want) })
+	f.await(fmt.Sprint(want), func() bool { return cmp.Equal(f.Snapshot(), want) })
 }
 
 func (f *fixture) tells(where *[]string, text string) {
@@ -196,10 +137,10 @@ func TestFollowsDirectory(t *testing.T) {
 	f := follow(t, dir, dir)
 	f.holds("web", "10.0.0.1", "db", "10.0.0.2")
 
-	before := f.callCount()
+	before := f.Calls()
 	put(t, dir+"/a.yaml", services("web", "10.0.0.7", "db", "10.0.0.2"))
 	f.holds("web", "10.0.0.7", "db", "10.0.0.2")
-	if calls := f.callCount() - before; calls != 1 {
+	if calls := f.Calls() - before; calls != 1 {
 		t.Errorf("one of two objects changed, the sink was called %d times", calls)
 	}
 	write(t, dir+"/b.yml", services("new", "10.0.0.3")) // in place
@@ -305,13 +246,13 @@ func TestRescanFindsUnannouncedChanges(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()+"/target"
 	write(t, target, services("web", "10.0.0.1"))
 	must(t, os.Symlink(target, dir+"/a.yaml"))
-	sink := newState()
+	sink := trackertest.NewSink()
 	source := New(dir, Options{Rescan: 5 * time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = source.Run(ctx, sink) })
 	t.Cleanup(func() { cancel(); running.Wait() })
-	f := &fixture{state: sink, t: t}
+	f := &fixture{Sink: sink, t: t}
 	f.holds("web", "10.0.0.1")
 	write(t, target, services("web", "10.0.0.2"))
 	f.holds("web", "10.0.0.2")
@@ -327,26 +268,26 @@ func TestEmptyDirectoryIsNoticed(t *testing.T) {
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.yaml", services("web", "10.0.0.1"))
-	sink := newState()
-	sink.refusal = errors.New("refused")
+	sink := trackertest.NewSink()
+	sink.Refusal = errors.New("refused")
 	var refusals []string
 	err := Load(dir, Options{Refused: func(err error) { refusals = append(refusals, err.Error()) }}, sink)
-	if err != nil || sink.objects["Service default/web"] != "10.0.0.1" {
-		t.Errorf("error %v, objects %v", err, sink.objects)
+	if err != nil || sink.Snapshot()["Service default/web"] != "10.0.0.1" {
+		t.Errorf("error %v, objects %v", err, sink.Snapshot())
 	}
 	if !slices.Equal(refusals, []string{"refused"}) {
 		t.Errorf("refusals: %q", refusals)
 	}
 	write(t, dir+"/b.yaml", "x\n")
 	want := dir + "/b.yaml:1: found a string, expected an object"
-	if err := Load(dir, Options{}, newState()); err == nil || err.Error() != want {
+	if err := Load(dir, Options{}, trackertest.NewSink()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	want = "manifests " + dir + "/none: no such file or directory"
-	if err := Load(dir+"/none", Options{}, newState()); err == nil || err.Error() != want {
+	if err := Load(dir+"/none", Options{}, trackertest.NewSink()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if err := New(dir+"/none", Options{}).Run(t.Context(), newState()); err == nil || err.Error() != want {
+	if err := New(dir+"/none", Options{}).Run(t.Context(), trackertest.NewSink()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -355,7 +296,7 @@ func TestPipeIsRefused(t *testing.T) {
 	path := t.TempDir() + "/a.yaml"
 	must(t, mkfifo(path))
 	want := path + ": not a regular file"
-	if err := Load(path, Options{}, newState()); err == nil || err.Error() != want {
+	if err := Load(path, Options{}, trackertest.NewSink()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -373,7 +314,7 @@ func BenchmarkEdit(b *testing.B) {
 	source := New(dir, Options{Changed: func() { changed <- struct{}{} }})
 	ctx, cancel := context.WithCancel(b.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = source.Run(ctx, newState()) })
+	running.Go(func() { _ = source.Run(ctx, trackertest.NewSink()) })
 	defer running.Wait()
 	defer cancel()
 	<-changed

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-nft/kube-nft/tracker/trackertest"
 )
 
 // parse reads content as a file of that name.
@@ -235,7 +237,7 @@ func TestSizeLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := path + ": larger than 64 MiB: split it into several files"
-	if err := Load(path, Options{}, newState()); err == nil || err.Error() != want {
+	if err := Load(path, Options{}, trackertest.NewSink()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -290,7 +292,7 @@ func FuzzParse(f *testing.F) {
 			checkPosition(t, err.Error(), name, bytes.Count(content, []byte("\n"))+2)
 			return
 		}
-		sink := newState()
+		sink := trackertest.NewSink()
 		for _, o := range parsed.objects {
 			if o.name == "" || o.line < 1 || o.value.GetName() != o.name {
 				t.Fatalf("object %+v", o)
