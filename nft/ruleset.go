@@ -90,9 +90,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		}
 	}
 	ports := inOrder(delta.Changed)
-	if len(ports) > 1 {
-		r.reserve(ports)
-	}
+	r.reserve(ports)
 	for _, port := range ports {
 		if family := r.families[Family(port.ID.Family)]; family != nil {
 			family.setPort(port)
@@ -105,8 +103,11 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	}
 }
 
-// reserve makes room for Service ports in the sets that grow with them, if these are empty.
+// reserve makes room for the first Service ports in the sets that grow with them.
 func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
+	if len(ports) < manyPorts {
+		return
+	}
 	services, endpoints := make(map[Family]int), make(map[Family]int)
 	for _, port := range ports {
 		services[Family(port.ID.Family)]++
@@ -118,6 +119,9 @@ func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 		family.reserve(endpointsMap, endpoints[f])
 	}
 }
+
+// manyPorts is for how many Service ports it is worth to count what they will need.
+const manyPorts = 64
 
 // inOrder makes the result of a change independent of the order of a Go map.
 func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePort {
