@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -57,18 +56,12 @@ func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracke
 		Refused:   func(id tracker.PortID, err error) { g.refusals <- refusal{id, err} },
 	})
 	g.loop.Watch(monitor, kernel)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.loop.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+	t.Cleanup(func() { // when the loop has ended
 		if err := monitor.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	runLoop(t, g.loop)
 	g.first = g.report(t)
 	return g
 }

@@ -70,18 +70,12 @@ func watch(t *testing.T, k *table, i *inspector) (*ear, *observer.ObservedLogs) 
 	core, logs := observer.New(zap.WarnLevel)
 	loop := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core), AuditInterval: time.Hour})
 	loop.Watch(e, i)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- loop.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v", err)
-		}
+	t.Cleanup(func() { // when the loop has ended
 		if !loop.guard.deaf {
 			close(e.news)
 		}
 	})
+	runLoop(t, loop)
 	synctest.Wait()
 	return e, logs
 }

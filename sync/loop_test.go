@@ -92,14 +92,8 @@ func (f *feed) add(service string) {
 	f.deltas = append(f.deltas, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port}, Oldest: time.Now()})
 }
 
-// start runs a loop until the test ends and waits for its first commit.
-func start(t *testing.T, k *table, options Options) (*Loop, *feed, *[]Report) {
-	t.Helper()
-	var reports []Report
-	options.Log = zap.NewNop()
-	options.Committed = func(r Report) { reports = append(reports, r) }
-	f := new(feed)
-	loop := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, options)
+// runLoop runs a loop until the test ends.
+func runLoop(t testing.TB, loop *Loop) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- loop.Run(ctx) }()
@@ -109,6 +103,17 @@ func start(t *testing.T, k *table, options Options) (*Loop, *feed, *[]Report) {
 			t.Errorf("Run returned %v", err)
 		}
 	})
+}
+
+// start runs a loop until the test ends and waits for its first commit.
+func start(t *testing.T, k *table, options Options) (*Loop, *feed, *[]Report) {
+	t.Helper()
+	var reports []Report
+	options.Log = zap.NewNop()
+	options.Committed = func(r Report) { reports = append(reports, r) }
+	f := new(feed)
+	loop := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, options)
+	runLoop(t, loop)
 	synctest.Wait()
 	return loop, f, &reports
 }
@@ -151,6 +156,7 @@ func TestPauseAfterALongSync(t *testing.T) {
 			f.add("web")
 			loop.Wake()
 			time.Sleep(2 * time.Minute)
+			synctest.Wait()
 			if len(k.times) != 2 {
 				t.Fatalf("%d batches, want 2", len(k.times))
 			}

@@ -116,15 +116,7 @@ func runPicky(t *testing.T, k *picky, ports ...*tracker.ServicePort) (*Loop, *fe
 	f := new(feed)
 	f.set(ports...)
 	loop := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core)})
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- loop.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v", err)
-		}
-	})
+	runLoop(t, loop)
 	synctest.Wait()
 	return loop, f, logs
 }

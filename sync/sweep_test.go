@@ -78,15 +78,7 @@ func runForgetful(t *testing.T, k *forgetful, options Options) (*Loop, *feed, *o
 	core, logs := observer.New(zap.InfoLevel)
 	options.Log = zap.New(core)
 	loop := New(f, nft.NewRuleset(config), k, options)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- loop.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v", err)
-		}
-	})
+	runLoop(t, loop)
 	synctest.Wait()
 	return loop, f, logs
 }
