@@ -1,7 +1,7 @@
 package main
 
 import (
-	"encoding/binary"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -20,75 +20,98 @@ const (
 	nodeName  = "node-0"
 )
 
-// after returns the address that comes n after a.
-func after(a netip.Addr, n int) netip.Addr {
-	b := a.As4()
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b[:])+uint32(n))))
+// A staying is a Service that is always there.
+type staying struct {
+	name     string
+	nodePort int32
 }
 
-// allServers lists the endpoints that answer.
-func allServers() []netip.Addr {
-	addrs := make([]netip.Addr, servers)
-	for i := range addrs {
-		addrs[i] = after(firstServer, i)
-	}
-	return addrs
-}
+// stays are the Services of the clients: steady has all its servers as endpoints, rolling a
+// few of them, which change.
+var stays = [...]staying{{name: "steady", nodePort: 32501}, {name: rolling, nodePort: 32502}}
+
+const (
+	rolling = "rolling"
+
+	rollingNumber = 1 // in stays
+	servers       = 8 // of each Service that stays, in each family
+	serverPort    = 8080
+	servicePort   = 80
+)
 
 // A cluster is what the API server holds: Services that change at random, and those of the
-// clients, which stay.
+// clients.
 type cluster struct {
 	server   *apiserver.Server
+	record   *record
 	random   *rand.Rand
 	services int
-	rolling  []netip.Addr // the endpoints of Service rolling
-	changes  int          // so far
+	skew     time.Duration // of the control plane's clock
+	changes  int           // so far
+	jumps    int           // of its clock
 }
 
 // newCluster fills a server.
 func newCluster(server *apiserver.Server, random *rand.Rand, services int) *cluster {
-	c := &cluster{server: server, random: random, services: services}
-	server.Apply(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: nodeName},
-		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddress.String()}}},
-	})
-	for i := range services {
-		server.Apply(c.randomService(i), c.randomSlice(i, 0))
+	c := &cluster{server: server, record: newRecord(), random: random, services: services}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	for _, f := range families {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: f.node.String()})
 	}
-	server.Apply(newService(steady, steadyIP), newSlice(steady, 0, allServers()), newService(rolling, rollingIP))
+	server.Apply(node)
+	for i := range services {
+		server.Apply(c.randomService(i))
+		c.randomSlice(i, 0, 0)
+		c.randomSlice(i, 1, 0)
+	}
+	for i, s := range stays {
+		service := newService(s.name, func(f *family) netip.Addr { return f.stayingIP(i) })
+		service.Spec.Type = corev1.ServiceTypeNodePort
+		for p := range service.Spec.Ports {
+			service.Spec.Ports[p].NodePort = s.nodePort
+		}
+		server.Apply(service)
+		for f := range families {
+			c.fill(i, f, 0, servers)
+		}
+	}
 	c.roll()
 	return c
 }
 
-// clusterIP is that of the changing Service i.
-func clusterIP(i int) netip.Addr { return after(serviceCIDR.Addr(), 1024+i) }
-
 func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }
 
-// newService returns a Service with a port for TCP and one for UDP.
-func newService(name string, ip netip.Addr) *corev1.Service {
-	return &corev1.Service{
+// newService returns a Service of both families with a port for TCP and one for UDP.
+func newService(name string, ip func(*family) netip.Addr) *corev1.Service {
+	policy := corev1.IPFamilyPolicyRequireDualStack
+	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(time.Unix(1_700_000_000, 0)),
 		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: ip.String(), ClusterIPs: []string{ip.String()},
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, SessionAffinity: corev1.ServiceAffinityNone,
+			Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: &policy, SessionAffinity: corev1.ServiceAffinityNone,
 			Ports: []corev1.ServicePort{
 				{Name: "tcp", Protocol: corev1.ProtocolTCP, Port: servicePort},
 				{Name: "udp", Protocol: corev1.ProtocolUDP, Port: servicePort},
 			},
 		},
 	}
+	for i := range families {
+		service.Spec.IPFamilies = append(service.Spec.IPFamilies, families[i].name)
+		service.Spec.ClusterIPs = append(service.Spec.ClusterIPs, ip(&families[i]).String())
+	}
+	service.Spec.ClusterIP = service.Spec.ClusterIPs[0]
+	return service
 }
 
-// newSlice returns slice number part of a Service.
-func newSlice(service string, part int, addrs []netip.Addr) *discoveryv1.EndpointSlice {
+// newSlice returns slice number part of a Service in a family.
+func (c *cluster) newSlice(service string, f, part int, addrs []netip.Addr) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: sliceName(service, part), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Namespace: namespace, Name: sliceName(service, f, part), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(c.skew).Format(time.RFC3339Nano)},
 		},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: families[f].addressType,
 		Ports: []discoveryv1.EndpointPort{
 			{Name: new("tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(serverPort))},
 			{Name: new("udp"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(serverPort))},
@@ -100,12 +123,14 @@ func newSlice(service string, part int, addrs []netip.Addr) *discoveryv1.Endpoin
 	return slice
 }
 
-func sliceName(service string, part int) string { return fmt.Sprintf("%s-%d", service, part) }
+func sliceName(service string, f, part int) string {
+	return fmt.Sprintf("%s-%d-%d", service, f, part)
+}
 
-// randomService returns some value of the changing Service i. Its external IP may be claimed
+// randomService returns some value of the changing Service i. Its external IPs may be claimed
 // by others, too.
 func (c *cluster) randomService(i int) *corev1.Service {
-	s := newService(serviceName(i), clusterIP(i))
+	s := newService(serviceName(i), func(f *family) netip.Addr { return f.clusterIP(i) })
 	s.Spec.Ports = s.Spec.Ports[c.random.IntN(2):]
 	switch c.random.IntN(6) {
 	case 0:
@@ -116,7 +141,9 @@ func (c *cluster) randomService(i int) *corev1.Service {
 		timeout := int32(1 + c.random.IntN(3600))
 		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
 	case 2:
-		s.Spec.ExternalIPs = []string{fmt.Sprintf("198.51.100.%d", c.random.IntN(8))}
+		for _, f := range families {
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, after(f.external, c.random.IntN(8)).String())
+		}
 	case 3:
 		local := corev1.ServiceInternalTrafficPolicyLocal
 		s.Spec.InternalTrafficPolicy = &local
@@ -124,14 +151,14 @@ func (c *cluster) randomService(i int) *corev1.Service {
 	return s
 }
 
-// randomSlice returns a slice of the changing Service i with up to ten endpoints, some of
-// which are on this node, not ready or terminating.
-func (c *cluster) randomSlice(i, part int) *discoveryv1.EndpointSlice {
+// randomSlice gives a slice of the changing Service i up to ten endpoints, some of which are
+// on this node, not ready or terminating.
+func (c *cluster) randomSlice(i, f, part int) {
 	var addrs []netip.Addr
 	for range c.random.IntN(11) {
-		addrs = append(addrs, after(podCIDR.Addr(), 1+c.random.IntN(1<<16)))
+		addrs = append(addrs, families[f].podOf(i, 1+c.random.IntN(perService-1)))
 	}
-	slice := newSlice(serviceName(i), part, addrs)
+	slice := c.newSlice(serviceName(i), f, part, addrs)
 	for e := range slice.Endpoints {
 		endpoint := &slice.Endpoints[e]
 		switch c.random.IntN(5) {
@@ -143,30 +170,76 @@ func (c *cluster) randomSlice(i, part int) *discoveryv1.EndpointSlice {
 			endpoint.Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 		}
 	}
-	return slice
+	c.record.set(serviceName(i), slice.Name, addrs)
+	c.server.Apply(slice)
+}
+
+// How often something changes, and how many changes there are between two jumps of the clock.
+const (
+	changeEvery = 20 * time.Millisecond
+	jumpAfter   = 250
+)
+
+// run changes something again and again until ctx ends.
+func (c *cluster) run(ctx context.Context) {
+	tick := time.NewTicker(changeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			c.change()
+			if c.changes%jumpAfter == 0 {
+				c.jump()
+			}
+		}
+	}
 }
 
 // change changes something at random.
 func (c *cluster) change() {
 	c.changes++
-	i, part := c.random.IntN(c.services), c.random.IntN(2)
+	i, f, part := c.random.IntN(c.services), c.random.IntN(len(families)), c.random.IntN(2)
 	switch c.random.IntN(8) {
 	case 0:
 		c.server.Delete("Service", namespace, serviceName(i))
 	case 1, 2:
 		c.server.Apply(c.randomService(i))
 	case 3:
-		c.server.Delete("EndpointSlice", namespace, sliceName(serviceName(i), part))
+		name := sliceName(serviceName(i), f, part)
+		c.record.set(serviceName(i), name, nil)
+		c.server.Delete("EndpointSlice", namespace, name)
 	case 4:
 		c.roll()
 	default:
-		c.server.Apply(c.randomSlice(i, part))
+		c.randomSlice(i, f, part)
 	}
 }
 
-// roll gives Service rolling other endpoints, two of those that answer.
+// roll gives Service rolling other endpoints, one to three of its servers.
 func (c *cluster) roll() {
-	first := c.random.IntN(servers)
-	c.rolling = []netip.Addr{after(firstServer, first), after(firstServer, (first+1)%servers)}
-	c.server.Apply(newSlice(rolling, 0, c.rolling))
+	for f := range families {
+		c.fill(rollingNumber, f, c.random.IntN(servers), 1+c.random.IntN(3))
+	}
+}
+
+// fill makes n servers, from the given one on, the endpoints of the i-th Service that stays.
+func (c *cluster) fill(i, f, first, n int) {
+	var addrs []netip.Addr
+	for k := range n {
+		addrs = append(addrs, families[f].serverOf(i, (first+k)%servers))
+	}
+	slice := c.newSlice(stays[i].name, f, 0, addrs)
+	c.record.set(stays[i].name, slice.Name, addrs)
+	c.server.Apply(slice)
+}
+
+// farthest is how far the control plane's clock may be off.
+const farthest = 30 * 24 * time.Hour
+
+// jump sets the control plane's clock.
+func (c *cluster) jump() {
+	c.jumps++
+	c.skew = time.Duration(c.random.Int64N(int64(2*farthest))) - farthest
 }

@@ -4,74 +4,56 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os/exec"
-	"sync"
-	"syscall"
-	"time"
-)
+	"strings"
 
-// A daemon is the kube-nft under test.
-type daemon struct {
-	cmd    *exec.Cmd
-	log    tail
-	exited chan struct{} // closed when it has ended
-}
+	"github.com/kube-nft/kube-nft/integration/daemon"
+)
 
 // flags are those of kube-nft and of kube-nft diff.
 func flags(kubeconfig string) []string {
-	return []string{"--kubeconfig", kubeconfig, "--hostname-override", nodeName, "--cluster-cidr", podCIDR.String(), "--nodeport-addresses", nodeNetwork.String()}
+	var pods, nodes []string
+	for _, f := range families {
+		pods, nodes = append(pods, f.pods.String()), append(nodes, f.nodes.String())
+	}
+	return []string{
+		"--kubeconfig", kubeconfig, "--hostname-override", nodeName,
+		"--cluster-cidr", strings.Join(pods, ","), "--nodeport-addresses", strings.Join(nodes, ","),
+	}
 }
 
-// startDaemon starts kube-nft. It dies with us.
-func startDaemon(binary, kubeconfig string) (*daemon, error) {
-	d := &daemon{cmd: exec.Command(binary, flags(kubeconfig)...), exited: make(chan struct{})}
-	d.cmd.Stderr = &d.log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := d.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", binary, err)
-	}
-	go func() {
-		_ = d.cmd.Wait() // how it ended shows in ProcessState
-		close(d.exited)
-	}()
-	return d, nil
+// startDaemon starts kube-nft.
+func startDaemon(binary, kubeconfig string) (*daemon.Daemon, error) {
+	return daemon.Start(append([]string{binary}, flags(kubeconfig)...)...)
+}
+
+// startOwner starts kube-nft as the owner of its tables, on a node that seems to have been
+// running for some other time, up to ten years.
+func startOwner(binary, kubeconfig string, random *rand.Rand) (*daemon.Daemon, error) {
+	const tenYears = 10 * 365 * 24 * 3600
+	uptime := fmt.Sprint(random.IntN(tenYears))
+	argv := []string{"unshare", "--time", "--monotonic", uptime, "--boottime", uptime, "--", binary, "--table-ownership=auto"}
+	return daemon.Start(append(argv, flags(kubeconfig)...)...)
 }
 
 // alive returns an error with the end of the log if kube-nft has ended.
-func (d *daemon) alive() error {
+func alive(d *daemon.Daemon) error {
 	select {
-	case <-d.exited:
-		return d.failure("kube-nft has ended: " + d.cmd.ProcessState.String())
+	case <-d.Exited():
+		return d.Failure(fmt.Errorf("kube-nft has ended: %s", d.State()))
 	default:
 		return nil
 	}
 }
 
-// failure is an error that shows the end of kube-nft's log.
-func (d *daemon) failure(text string) error {
-	return fmt.Errorf("%s; its log ends with:\n%s", text, d.log.String())
-}
-
-// kill ends kube-nft without giving it a chance to do anything.
-func (d *daemon) kill() {
-	_ = d.cmd.Process.Kill() // fails if it has ended, which is as good
-	<-d.exited
-}
-
 // terminate ends kube-nft as a service manager does. It has to exit with 0.
-func (d *daemon) terminate() error {
-	if err := d.alive(); err != nil {
+func terminate(d *daemon.Daemon) error {
+	if err := errors.Join(alive(d), d.Terminate()); err != nil {
 		return err
 	}
-	_ = d.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-d.exited:
-	case <-time.After(10 * time.Second):
-		d.kill()
-		return d.failure("kube-nft does not end on SIGTERM")
-	}
-	if d.cmd.ProcessState.ExitCode() != 0 {
-		return d.failure("on SIGTERM: " + d.cmd.ProcessState.String())
+	if d.State().ExitCode() != 0 {
+		return d.Failure(fmt.Errorf("on SIGTERM: %s", d.State()))
 	}
 	return nil
 }
@@ -91,29 +73,4 @@ func diff(binary, kubeconfig string) (string, error) {
 		return "", fmt.Errorf("kube-nft diff: %w\n%s", err, stderr.String())
 	}
 	return "", nil
-}
-
-// A tail keeps the end of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	end []byte
-}
-
-// tailLen is how many bytes a tail keeps.
-const tailLen = 4096
-
-// Write appends p.
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, p...)
-	t.end = t.end[max(0, len(t.end)-tailLen):]
-	return len(p), nil
-}
-
-// String returns what is kept.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.end)
 }

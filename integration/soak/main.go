@@ -1,15 +1,3 @@
-// Command soak lets kube-nft follow a cluster that does not come to rest, for as long as one
-// likes: it is the program behind make soak and make chaos.
-//
-// Services and endpoints change at random behind an API server that cuts connections, loses
-// its history, answers late, twice and not at all. Beside kube-nft, nft changes and deletes
-// its tables, and clients talk TCP and UDP to Services that stay. With -chaos kube-nft is
-// killed again and again, and the node's addresses come and go.
-//
-// Every cycle ends with a calm, in which kube-nft has to come to hold exactly what a fresh
-// start would program, and to answer the clients. What it uses then, goroutines, descriptors
-// and memory, must not grow. All of it happens in a network namespace that ends with the
-// program; it needs root and nft.
 package main
 
 import (
@@ -40,11 +28,12 @@ func main() {
 	flag.StringVar(&p.binary, "binary", "bin/kube-nft", "the kube-nft to test")
 	flag.DurationVar(&p.duration, "duration", 10*time.Minute, "how long, at least")
 	flag.DurationVar(&p.cycle, "cycle", 10*time.Second, "how long there is trouble before a calm")
-	flag.IntVar(&p.services, "services", 200, "Services that change")
+	flag.IntVar(&p.services, "services", 200, fmt.Sprintf("Services that change, up to %d", maxServices))
 	flag.Uint64Var(&p.seed, "seed", uint64(time.Now().UnixNano()), "of what happens; the program prints it")
-	flag.BoolVar(&p.chaos, "chaos", false, "kill kube-nft and change the node's addresses, too")
+	flag.BoolVar(&p.chaos, "chaos", false, "kill kube-nft and change the node's addresses, too; no exchange may fail")
 	inside := flag.Bool("inside", false, "the network namespace is ours already")
 	flag.Parse()
+	runtime.LockOSThread() // what we start is to die with us, and dies with the thread that started it
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := start(ctx, &p, *inside)
 	stop()
@@ -60,7 +49,10 @@ func main() {
 
 // start runs the plan, in a network namespace of its own.
 func start(ctx context.Context, p *plan, inside bool) error {
-	if !inside {
+	switch {
+	case p.services < 1 || p.services > maxServices:
+		return fmt.Errorf("-services %d: from 1 to %d", p.services, maxServices)
+	case !inside:
 		return again(fmt.Sprintf("-seed=%d", p.seed))
 	}
 	s, err := newSoak(p, os.Stdout)
@@ -77,7 +69,6 @@ func again(seed string) error {
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // Pdeathsig comes when the thread ends that started the child
 	cmd := exec.Command(self, append(os.Args[1:], seed, "-inside")...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}

@@ -11,15 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses of the cluster. Endpoints that answer have those from firstServer on.
-var (
-	serviceCIDR = netip.MustParsePrefix("10.96.0.0/12")
-	podCIDR     = netip.MustParsePrefix("10.128.0.0/9")
-	firstServer = netip.MustParseAddr("10.128.255.1")
-	nodeAddress = netip.MustParseAddr("192.0.2.11")
-	nodeNetwork = netip.MustParsePrefix("192.0.2.0/24")
-)
-
 // outside is the device that packets leave by; it swallows them.
 const outside = "outside"
 
@@ -34,30 +25,53 @@ func setUpNode() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(
+	err = errors.Join(
 		netlink.LinkSetUp(loopback),
 		netlink.LinkSetUp(device),
-		setAddress(nodeAddress, true),
-		netlink.RouteAdd(&netlink.Route{
-			LinkIndex: loopback.Attrs().Index, Dst: network(podCIDR), Type: unix.RTN_LOCAL,
-			Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST,
-		}),
-		netlink.RouteAdd(&netlink.Route{LinkIndex: device.Index, Dst: network(serviceCIDR), Scope: netlink.SCOPE_LINK}),
-		os.WriteFile(filepath.Join("/proc/sys/net/ipv4", "ip_forward"), []byte("1"), 0),
+		setSysctl("net/ipv4/ip_forward"),
+		setSysctl("net/ipv6/conf/all/forwarding"),
+		setSysctl("net/ipv6/ip_nonlocal_bind"), // IPv6 does not count a local route as an address
 	)
+	for _, f := range families {
+		err = errors.Join(err,
+			setAddress(f.node, true),
+			netlink.RouteAdd(&netlink.Route{
+				LinkIndex: loopback.Attrs().Index, Dst: network(f.pods), Type: unix.RTN_LOCAL,
+				Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST,
+			}),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: device.Index, Dst: network(f.services), Scope: netlink.SCOPE_LINK}))
+	}
+	return err
 }
 
-// setAddress gives the node an address, or takes it away.
+// setSysctl switches on a kernel parameter of this network namespace.
+func setSysctl(name string) error {
+	return os.WriteFile(filepath.Join("/proc/sys", name), []byte("1"), 0)
+}
+
+// setAddress gives the node an address that stays, or takes it away.
 func setAddress(addr netip.Addr, present bool) error {
+	return changeAddress(&netlink.Addr{IPNet: network(netip.PrefixFrom(addr, addr.BitLen()))}, present)
+}
+
+// setVisitor gives the node an address that does not stay, or takes it away. It is a
+// deprecated one: IPv6 would prefer it as the source address of connections, which have to
+// end when it goes.
+func setVisitor(addr netip.Addr, present bool) error {
+	const forever = 1<<32 - 1
+	return changeAddress(&netlink.Addr{IPNet: network(netip.PrefixFrom(addr, addr.BitLen())), ValidLft: forever}, present)
+}
+
+func changeAddress(address *netlink.Addr, present bool) error {
 	link, err := netlink.LinkByName(outside)
 	if err != nil {
 		return err
 	}
-	address := &netlink.Addr{IPNet: network(netip.PrefixFrom(addr, addr.BitLen()))}
-	if present {
-		return netlink.AddrReplace(link, address)
+	if !present {
+		return netlink.AddrDel(link, address)
 	}
-	return netlink.AddrDel(link, address)
+	address.Flags = unix.IFA_F_NODAD
+	return netlink.AddrReplace(link, address)
 }
 
 func network(p netip.Prefix) *net.IPNet {

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/daemon"
 )
 
 // A soak is one run of the program.
@@ -24,9 +25,11 @@ type soak struct {
 	server     *apiserver.Server
 	cluster    *cluster
 	trouble    *trouble
-	sockets    []io.Closer
-	clients    []*client
-	daemon     *daemon
+	desks      *desks
+	traffic    *traffic
+	hurry      atomic.Bool // of the clients: in trouble that costs answers
+	wrong      chan error  // what ends the run, from those who serve and ask
+	daemon     *daemon.Daemon
 	kills      int
 	samples    []usage
 }
@@ -34,7 +37,7 @@ type soak struct {
 // newSoak makes everything but kube-nft.
 func newSoak(p *plan, out io.Writer) (s *soak, err error) {
 	random := rand.New(rand.NewPCG(p.seed, 0))
-	s = &soak{plan: p, out: out, random: random, server: apiserver.New()}
+	s = &soak{plan: p, out: out, random: random, server: apiserver.New(), wrong: make(chan error, 1)}
 	s.trouble = &trouble{server: s.server, random: random}
 	defer func() {
 		if err != nil {
@@ -53,126 +56,157 @@ func newSoak(p *plan, out io.Writer) (s *soak, err error) {
 	if s.kubeconfig, err = s.server.Kubeconfig(s.dir); err != nil {
 		return s, err
 	}
-	s.cluster = newCluster(s.server, random, p.services)
-	return s, s.people()
+	s.cluster = newCluster(s.server, rand.New(rand.NewPCG(p.seed, 1)), p.services)
+	if s.desks, err = newDesks(s.complain); err != nil {
+		return s, err
+	}
+	s.traffic = newTraffic(s.rules(), p.services, p.seed)
+	return s, nil
 }
 
-// people makes the servers and the clients.
-func (s *soak) people() error {
-	for _, addr := range allServers() {
-		sockets, err := serve(addr)
-		s.sockets = append(s.sockets, sockets...)
-		if err != nil {
-			return err
-		}
+// rules are those of the clients.
+func (s *soak) rules() rules {
+	return rules{record: s.cluster.record, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain}
+}
+
+// complain keeps the first error.
+func (s *soak) complain(err error) {
+	select {
+	case s.wrong <- err:
+	default:
 	}
-	for _, network := range []string{"tcp4", "udp4"} {
-		for _, service := range []netip.Addr{steadyIP, rollingIP} {
-			c, err := newClient(network, service)
-			if err != nil {
-				return err
-			}
-			s.clients = append(s.clients, c)
-		}
-	}
-	return nil
 }
 
 // close ends everything.
 func (s *soak) close() (err error) {
+	if s.traffic != nil {
+		s.traffic.end()
+	}
 	if s.daemon != nil {
-		s.daemon.kill()
+		s.daemon.Kill()
 	}
 	s.server.Close()
-	for _, socket := range s.sockets {
-		err = errors.Join(err, socket.Close())
+	if s.desks != nil {
+		err = s.desks.close()
 	}
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
+// start starts kube-nft.
+func (s *soak) start() (err error) {
+	if s.chaos {
+		s.daemon, err = startOwner(s.binary, s.kubeconfig, s.random)
+	} else {
+		s.daemon, err = startDaemon(s.binary, s.kubeconfig)
+	}
+	return err
+}
+
 // run lets trouble and calm take turns.
-func (s *soak) run(ctx context.Context) (err error) {
+func (s *soak) run(ctx context.Context) error {
 	fmt.Fprintf(s.out, "seed %d, %d Services, at least %s\n", s.seed, s.services, s.duration)
-	if s.daemon, err = startDaemon(s.binary, s.kubeconfig); err != nil {
+	if err := s.start(); err != nil {
 		return err
 	}
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
+	s.traffic.start(ctx)
 	for end := time.Now().Add(s.duration); time.Now().Before(end) && ctx.Err() == nil; {
 		if err := s.turn(ctx); err != nil {
 			return err
 		}
 	}
-	if err := leak(s.samples); err != nil {
+	return s.finish(ctx)
+}
+
+// finish looks at what is left after the end.
+func (s *soak) finish(ctx context.Context) error {
+	s.traffic.end()
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	if err := errors.Join(s.verdict(), leak(s.samples)); err != nil {
 		return err
 	}
-	if err := s.daemon.terminate(); err != nil {
+	if err := terminate(s.daemon); err != nil {
 		return err
 	}
 	if rest, err := diff(s.binary, s.kubeconfig); err != nil || rest != "" {
 		return errors.Join(err, errors.New("after the end the kernel differs from a fresh start's: "+rest))
 	}
-	fmt.Fprintln(s.out, "nothing grew, nothing is left over: as expected")
+	sum := s.traffic.total()
+	if s.chaos {
+		fmt.Fprintf(s.out, "no wrong delivery and no failed exchange among %d, nothing is left over: as expected\n", sum.answers+sum.inFlight)
+	} else {
+		fmt.Fprintf(s.out, "no wrong delivery among %d exchanges, nothing grew, nothing is left over: as expected\n", sum.answers)
+	}
 	return nil
 }
 
 // turn is one cycle.
 func (s *soak) turn(ctx context.Context) error {
-	talking, hush := context.WithCancel(ctx)
-	var clients sync.WaitGroup
-	for _, c := range s.clients {
-		clients.Go(func() { c.run(talking) })
-	}
+	s.hurry.Store(!s.chaos)
+	changing, rest := context.WithCancel(ctx)
+	var changes sync.WaitGroup
+	changes.Go(func() { s.cluster.run(changing) })
 	err := s.stir(ctx)
-	hush()
-	clients.Wait()
+	rest()
+	changes.Wait()
 	s.trouble.calm()
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
 	started := time.Now()
-	if err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	return s.report(time.Since(started))
+	settled := time.Since(started)
+	s.hurry.Store(false)
+	if err := s.listen(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return s.report(settled)
 }
 
 // How often something happens while there is trouble.
 const (
-	changeEvery = 20 * time.Millisecond
-	faultEvery  = time.Second
-	driftEvery  = 1500 * time.Millisecond
-	moveEvery   = 300 * time.Millisecond
-	killEvery   = 4 * time.Second
+	faultEvery = time.Second
+	driftEvery = 1500 * time.Millisecond
+	moveEvery  = 300 * time.Millisecond
+	killEvery  = 4 * time.Second
 )
+
+// An event happens again and again.
+type event struct {
+	every, next time.Duration
+	happen      func() error
+}
+
+// events are those of a cycle.
+func (s *soak) events() []*event {
+	events := []*event{{every: faultEvery, happen: s.trouble.fault}}
+	if !s.chaos {
+		return append(events, &event{every: driftEvery, happen: s.trouble.drift})
+	}
+	return append(events,
+		&event{every: driftEvery, happen: s.trouble.driftRefused},
+		&event{every: moveEvery, happen: func() error { s.trouble.move(); return nil }},
+		&event{every: killEvery, next: killEvery / 2, happen: s.restart})
+}
+
+// resolution is how exactly trouble keeps to its times.
+const resolution = 20 * time.Millisecond
 
 // stir makes trouble for a cycle. One thing happens after the other, so that a seed stands
 // for one order.
 func (s *soak) stir(ctx context.Context) error {
-	type event struct {
-		every, next time.Duration
-		happen      func() error
-	}
-	events := []*event{
-		{every: changeEvery, happen: func() error { s.cluster.change(); return nil }},
-		{every: faultEvery, happen: s.trouble.fault},
-		{every: driftEvery, happen: s.trouble.drift},
-	}
-	if s.chaos {
-		events = append(events,
-			&event{every: moveEvery, happen: func() error { s.trouble.move(); return nil }},
-			&event{every: killEvery, next: killEvery / 2, happen: s.restart})
-	}
-	tick := time.NewTicker(changeEvery)
+	events := s.events()
+	tick := time.NewTicker(resolution)
 	defer tick.Stop()
 	for started := time.Now(); time.Since(started) < s.cycle; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.daemon.exited:
-			return s.daemon.alive()
-		case <-tick.C:
+		if going, err := s.wait(ctx, tick.C); !going {
+			return err
 		}
 		for _, e := range events {
 			if time.Since(started) < e.next {
@@ -187,52 +221,79 @@ func (s *soak) stir(ctx context.Context) error {
 	return nil
 }
 
+// wait waits for a tick. It reports false if the run has come to an end before.
+func (s *soak) wait(ctx context.Context, tick <-chan time.Time) (going bool, err error) {
+	select {
+	case <-ctx.Done():
+		return false, nil
+	case err := <-s.wrong:
+		return false, s.daemon.Failure(err)
+	case <-s.daemon.Exited():
+		return false, alive(s.daemon)
+	case <-tick:
+		return true, nil
+	}
+}
+
 // restart kills kube-nft and starts it again.
-func (s *soak) restart() (err error) {
+func (s *soak) restart() error {
 	s.kills++
-	s.daemon.kill()
-	s.daemon, err = startDaemon(s.binary, s.kubeconfig)
-	return err
+	s.daemon.Kill()
+	return s.start()
 }
 
 // patience bounds how long kube-nft takes to catch up: client-go waits for up to 30 s, and
 // then some, before it asks an API server again that failed several times.
 const patience = 90 * time.Second
 
-// settle waits until the kernel holds what a fresh start would program. Then the clients have
-// to be answered by current endpoints.
+// settle waits until the kernel holds what a fresh start would program. It has to do so twice
+// in a row, for kube-nft cuts stale connections off after a commit.
 func (s *soak) settle(ctx context.Context) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
+	same := 0
 	for end := time.Now().Add(patience); ; {
 		rest, err := diff(s.binary, s.kubeconfig)
+		same++
 		switch {
 		case err != nil:
 			return err
-		case rest == "":
-			return s.talk(ctx)
-		case time.Now().After(end):
-			return s.daemon.failure(fmt.Sprintf("after %s of calm the kernel lacks:\n%.2000s", patience, rest))
-		}
-		select {
-		case <-ctx.Done():
+		case rest != "":
+			same = 0
+		case same == 2:
+			s.cluster.record.settled()
 			return nil
-		case <-s.daemon.exited:
-			return s.daemon.alive()
-		case <-tick.C:
+		}
+		if time.Now().After(end) {
+			return s.daemon.Failure(fmt.Errorf("after %s of calm the kernel lacks:\n%.2000s", patience, rest))
+		}
+		if going, err := s.wait(ctx, tick.C); !going {
+			return err
 		}
 	}
 }
 
-// talk has the clients check who answers.
-func (s *soak) talk(ctx context.Context) error {
-	for _, c := range s.clients {
-		endpoints := allServers()
-		if c.to.Addr() == rollingIP {
-			endpoints = s.cluster.rolling
-		}
-		if err := c.check(ctx, endpoints); err != nil && ctx.Err() == nil {
-			return s.daemon.failure(err.Error())
+// enough is how many answers each client has to get in a calm.
+const enough = 10
+
+// listen waits until every client has been answered some times. None may go without an
+// answer now.
+func (s *soak) listen(ctx context.Context) error {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	began := time.Now()
+	for _, c := range s.traffic.clients {
+		for want := c.count().answers + enough; ; {
+			now := c.count()
+			if now.failed.After(began) || time.Since(began) > patience {
+				return s.daemon.Failure(fmt.Errorf("%s is not answered in a calm", c))
+			}
+			if now.answers >= want {
+				break
+			}
+			if going, err := s.wait(ctx, tick.C); !going {
+				return err
+			}
 		}
 	}
 	return nil
@@ -242,25 +303,31 @@ func (s *soak) talk(ctx context.Context) error {
 // repaired at once, and nothing else may cost an answer.
 const longestOutage = 5 * time.Second
 
+// verdict returns what those who ask and serve complain about.
+func (s *soak) verdict() error {
+	select {
+	case err := <-s.wrong:
+		return s.daemon.Failure(err)
+	default:
+	}
+	if sum := s.traffic.total(); sum.outage > longestOutage && !s.chaos { // with -chaos none may fail at all
+		return s.daemon.Failure(fmt.Errorf("a Service that stays was not answered for %s", sum.outage))
+	}
+	return nil
+}
+
 // report samples what kube-nft uses and prints a line.
 func (s *soak) report(settled time.Duration) error {
 	used, err := scrapeUsage()
 	if err != nil {
-		return s.daemon.failure(err.Error())
+		return s.daemon.Failure(err)
 	}
 	if !s.chaos { // a process that is killed again and again has no time to leak
 		s.samples = append(s.samples, used)
 	}
-	var answers, lost int
-	var outage time.Duration
-	for _, c := range s.clients {
-		answers, lost, outage = answers+c.answers, lost+c.lost, max(outage, c.outage)
-	}
-	fmt.Fprintf(s.out, "%6d changes %4d faults %4d drifts %3d kills %4d moves | calm after %6.2f s | %7d answers %4d lost, outage at most %5.2f s | %3.0f goroutines %3.0f descriptors %6.1f MiB\n",
-		s.cluster.changes, s.trouble.faults, s.trouble.drifts, s.kills, s.trouble.moves, settled.Seconds(),
-		answers, lost, outage.Seconds(), used.goroutines, used.descriptors, used.memory/(1<<20))
-	if outage > longestOutage && !s.chaos { // a kube-nft that was killed needs the API server to come back
-		return s.daemon.failure(fmt.Sprintf("a Service that stays was not answered for %s", outage))
-	}
-	return nil
+	sum := s.traffic.total()
+	fmt.Fprintf(s.out, "%6d changes %4d faults %3d jumps %4d drifts (%4d refused) %3d kills %4d moves | calm after %5.2f s | %7d answers %4d lost %3d in flight, slowest %4.2f s, outage at most %4.2f s | %3.0f goroutines %3.0f descriptors %5.1f MiB\n",
+		s.cluster.changes, s.trouble.faults, s.cluster.jumps, s.trouble.drifts, s.trouble.refused, s.kills, s.trouble.moves, settled.Seconds(),
+		sum.answers, sum.lost, sum.inFlight, sum.slowest.Seconds(), sum.outage.Seconds(), used.goroutines, used.descriptors, used.memory/(1<<20))
+	return s.verdict()
 }

@@ -2,159 +2,106 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"net"
+	"math/rand/v2"
 	"net/netip"
-	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// The Services of the clients: steady has all servers as endpoints, rolling two of them,
-// which change.
-const (
-	steady  = "steady"
-	rolling = "rolling"
+// A traffic is all that clients ask, all the time.
+type traffic struct {
+	clients   []*client
+	wanderers []*wanderer
+	running   sync.WaitGroup
+	stop      context.CancelFunc
+}
 
-	servers     = 8
-	serverPort  = 8080
-	servicePort = 80
-)
-
-var (
-	steadyIP  = netip.MustParseAddr("10.96.0.10")
-	rollingIP = netip.MustParseAddr("10.96.0.11")
-)
-
-// serve answers over TCP and UDP at addr with addr.
-func serve(addr netip.Addr) (closers []io.Closer, err error) {
-	at := netip.AddrPortFrom(addr, serverPort).String()
-	listener, err := net.Listen("tcp4", at)
-	if err != nil {
-		return nil, err
-	}
-	packets, err := net.ListenPacket("udp4", at)
-	if err != nil {
-		return []io.Closer{listener}, err
-	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
+// newTraffic makes a client for each way to reach each of the Services that stay.
+func newTraffic(r rules, services int, seed uint64) *traffic {
+	t := &traffic{stop: func() {}}
+	for i, s := range stays {
+		for f := range families {
+			family := &families[f]
+			frontends := []netip.AddrPort{
+				netip.AddrPortFrom(family.stayingIP(i), servicePort),
+				netip.AddrPortFrom(family.node, uint16(s.nodePort)),
 			}
-			_, _ = io.WriteString(conn, addr.String()) // the client may be gone
-			_ = conn.Close()
-		}
-	}()
-	go func() {
-		var buf [64]byte
-		for {
-			_, client, err := packets.ReadFrom(buf[:])
-			if err != nil {
-				return
+			for _, to := range frontends {
+				for _, network := range []string{"tcp", "udp"} {
+					for _, lasting := range []bool{false, true} {
+						t.clients = append(t.clients, &client{
+							id: len(t.clients), service: s.name, network: network, lasting: lasting,
+							from: family.node, to: to, rules: r,
+						})
+					}
+				}
 			}
-			_, _ = packets.WriteTo([]byte(addr.String()), client) // the client may be gone
 		}
-	}()
-	return []io.Closer{listener, packets}, nil
+	}
+	for f := range families {
+		t.wanderers = append(t.wanderers, newWanderer(len(t.clients)+f, &families[f], r, services, seed))
+	}
+	return t
 }
 
-// exchangeTimeout bounds one exchange of a client.
-const exchangeTimeout = 500 * time.Millisecond
-
-// A client talks to a Service: over new connections with TCP, over one lasting socket with UDP.
-type client struct {
-	network string // tcp4 or udp4
-	to      netip.AddrPort
-	socket  net.Conn // with UDP
-
-	// Owned by run while it runs.
-	answers, lost int
-	answered      time.Time     // last
-	outage        time.Duration // the longest so far
+// start lets all talk until end is called.
+func (t *traffic) start(ctx context.Context) {
+	ctx, t.stop = context.WithCancel(ctx)
+	for _, c := range t.clients {
+		t.running.Go(func() { c.run(ctx) })
+	}
+	for _, w := range t.wanderers {
+		t.running.Go(func() { w.run(ctx) })
+	}
 }
 
-func newClient(network string, service netip.Addr) (*client, error) {
-	c := &client{network: network, to: netip.AddrPortFrom(service, servicePort), answered: time.Now()}
-	if network == "tcp4" {
-		return c, nil
-	}
-	var err error
-	c.socket, err = net.Dial(network, c.to.String())
-	return c, err
+// end returns when nobody talks any more.
+func (t *traffic) end() {
+	t.stop()
+	t.running.Wait()
 }
 
-// exchange asks once and returns who answered.
-func (c *client) exchange(ctx context.Context) (netip.Addr, error) {
-	conn := c.socket
-	if c.network == "tcp4" {
-		dialer := net.Dialer{Timeout: exchangeTimeout}
-		var err error
-		if conn, err = dialer.DialContext(ctx, c.network, c.to.String()); err != nil {
-			return netip.Addr{}, err
-		}
-		defer conn.Close()
-	} else if _, err := conn.Write([]byte("?")); err != nil {
-		return netip.Addr{}, err
+// total adds up the tallies of the clients; its times are zero.
+func (t *traffic) total() (sum tally) {
+	for _, c := range t.clients {
+		one := c.count()
+		sum.answers += one.answers
+		sum.lost += one.lost
+		sum.inFlight += one.inFlight
+		sum.slowest = max(sum.slowest, one.slowest)
+		sum.outage = max(sum.outage, one.outage)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(exchangeTimeout)); err != nil {
-		return netip.Addr{}, err
-	}
-	var buf [64]byte
-	n, err := conn.Read(buf[:])
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	return netip.ParseAddr(string(buf[:n]))
+	return sum
 }
 
-// pause is what a client waits between two exchanges.
-const pause = 10 * time.Millisecond
+// A wanderer asks Services that change, by new TCP connections. It need not be answered, but
+// by nobody else.
+type wanderer struct {
+	client
+	family   *family
+	services int
+	random   *rand.Rand
+}
 
-// run talks until ctx ends.
-func (c *client) run(ctx context.Context) {
-	c.answered = time.Now() // what was before is no outage
+func newWanderer(id int, f *family, r rules, services int, seed uint64) *wanderer {
+	r.hurry, r.strict = new(atomic.Bool), false
+	r.hurry.Store(true)
+	return &wanderer{
+		client: client{id: id, network: "tcp", from: f.node, rules: r},
+		family: f, services: services, random: rand.New(rand.NewPCG(seed, uint64(id))),
+	}
+}
+
+// run asks until ctx ends.
+func (w *wanderer) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		_, err := c.exchange(ctx)
-		if ctx.Err() == nil {
-			c.note(err == nil)
-		}
+		i := w.random.IntN(w.services)
+		w.service, w.to = serviceName(i), netip.AddrPortFrom(w.family.clusterIP(i), servicePort)
+		w.ask(ctx)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
 	}
-}
-
-// note counts an exchange.
-func (c *client) note(answered bool) {
-	if !answered {
-		c.lost++
-	} else {
-		c.answers++
-	}
-	c.outage = max(c.outage, time.Since(c.answered))
-	if answered {
-		c.answered = time.Now()
-	}
-}
-
-// check asks some times, and wants each answer from one of the endpoints. An
-// answer that came too late for the question before is passed over.
-func (c *client) check(ctx context.Context, endpoints []netip.Addr) error {
-	const times = 20
-	for i := range times {
-		from, err := c.exchange(ctx)
-		if i == 0 && c.socket != nil {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%s %s does not answer in a calm: %w", c.network, c.to, err)
-		}
-		if !slices.Contains(endpoints, from) {
-			return fmt.Errorf("%s %s is answered by %s, which is none of its endpoints, %v", c.network, c.to, from, endpoints)
-		}
-	}
-	return nil
 }

@@ -15,11 +15,12 @@ import (
 
 // Trouble is what an API server and others on the node do to kube-nft.
 type trouble struct {
-	server *apiserver.Server
-	random *rand.Rand
-	faults int // of the API server, so far
-	drifts int // commits of others, so far
-	moves  int // of addresses, so far
+	server  *apiserver.Server
+	random  *rand.Rand
+	faults  int // of the API server, so far
+	drifts  int // commits that others tried, so far
+	refused int // of them, as our tables belong to kube-nft
+	moves   int // of addresses, so far
 }
 
 // shortest and longest are how long a fault of the API server lasts.
@@ -69,43 +70,106 @@ func (t *trouble) calm() {
 	t.server.Duplicate(false)
 	t.server.Delay(0)
 	for i := range visiting {
-		_ = setAddress(visitor(i), false) // fails if it is not there
+		for f := range families {
+			_ = setVisitor(families[f].visitor(i), false) // fails if it is not there
+		}
 	}
 }
 
-// drifts are commands of nft. Some are about tables that are not kube-nft's.
-var drifts = [...]string{
-	"flush ruleset",
-	"delete table ip kube-nft",
-	"delete table ip6 kube-nft",
-	"flush chain ip kube-nft services",
-	"insert rule ip kube-nft services drop",
-	"flush map ip kube-nft endpoints",
-	"flush map ip kube-nft services",
-	"add chain ip kube-nft foreign",
-	"add element ip kube-nft cluster-ips { 10.111.111.111 }",
-	"add table inet other; add chain inet other input { type filter hook input priority 0; }; add rule inet other input counter",
-	"delete table inet other",
+// flushAll is the command of nft that skips tables which belong to somebody.
+const flushAll = "flush ruleset"
+
+// onOurs are commands of nft that change kube-nft's tables, onOthers those that do not.
+var (
+	onOurs = [...]string{
+		flushAll,
+		"delete table ip kube-nft",
+		"delete table ip6 kube-nft",
+		"delete table ip kube-nft; delete table ip6 kube-nft",
+		"flush chain ip kube-nft services",
+		"insert rule ip kube-nft services drop",
+		"insert rule ip6 kube-nft services drop",
+		"flush map ip kube-nft endpoints",
+		"flush map ip6 kube-nft endpoints",
+		"flush map ip kube-nft services",
+		"add chain ip kube-nft foreign",
+		"add element ip kube-nft cluster-ips { 10.111.111.111 }",
+	}
+	onOthers = [...]string{
+		"add table inet other; add chain inet other input { type filter hook input priority 0; }; add rule inet other input counter",
+		"delete table inet other",
+		"add table ip other; add chain ip other out { type nat hook output priority -100; }; add rule ip other out ip daddr 203.0.113.99 dnat to 203.0.113.98",
+		"delete table ip other",
+	}
+)
+
+// drift lets nft change something: our tables, or others'. What it says about objects that
+// are not there is no matter.
+func (t *trouble) drift() error {
+	_, err := t.commit(pick(t.random, append(onOurs[:], onOthers[:]...)))
+	return err
 }
 
-// drift lets nft change something. What it says about objects that are not there is no matter.
-func (t *trouble) drift() error {
-	t.drifts++
-	command := drifts[t.random.IntN(len(drifts))]
-	out, err := exec.Command("nft", command).CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return fmt.Errorf("nft %s: %w: %s", command, err, strings.TrimSpace(string(out)))
+// driftRefused lets nft change others' tables, and try to change ours if they belong to
+// kube-nft.
+func (t *trouble) driftRefused() error {
+	if _, err := t.commit(pick(t.random, onOthers[:])); err != nil {
+		return err
+	}
+	if owned, err := owned(); err != nil || !owned {
+		return err
+	}
+	command := pick(t.random, onOurs[:])
+	done, err := t.commit(command)
+	switch {
+	case err != nil:
+		return err
+	case !done:
+		t.refused++
+	case command != flushAll:
+		return fmt.Errorf("nft %s: done, although the table belongs to kube-nft", command)
 	}
 	return nil
 }
 
-// visiting are how many addresses the node may get besides its own.
+func pick(random *rand.Rand, from []string) string { return from[random.IntN(len(from))] }
+
+// commit runs a command of nft and reports whether nft did it.
+func (t *trouble) commit(command string) (done bool, err error) {
+	t.drifts++
+	_, err = run("nft", command)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// owned asks the kernel whether it refuses a commit to our tables, without one.
+func owned() (bool, error) {
+	out, err := run("nft", "--check", "add chain ip kube-nft foreign; add chain ip6 kube-nft foreign")
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && strings.Contains(out, "Operation not permitted") {
+		return true, nil
+	}
+	return false, err
+}
+
+// run runs a program and returns what it says.
+func run(argv ...string) (string, error) {
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), err
+}
+
+// visiting are how many addresses of each family the node may get besides its own.
 const visiting = 8
 
-func visitor(i int) netip.Addr { return after(nodeAddress, 100+i) }
+func (f *family) visitor(i int) netip.Addr { return after(f.node, 100+i) }
 
 // move gives the node an address or takes it away.
 func (t *trouble) move() {
 	t.moves++
-	_ = setAddress(visitor(t.random.IntN(visiting)), t.random.IntN(2) == 0) // fails to take away what is not there
+	f := &families[t.random.IntN(len(families))]
+	_ = setVisitor(f.visitor(t.random.IntN(visiting)), t.random.IntN(2) == 0) // fails to take away what is not there
 }

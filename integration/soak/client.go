@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A client asks at one frontend of a Service.
+type client struct {
+	id      int
+	service string
+	network string // tcp or udp
+	lasting bool   // one socket for all questions
+	from    netip.Addr
+	to      netip.AddrPort
+	rules
+
+	// The rest is owned by run.
+	conn  net.Conn // nil if there is none
+	lines *bufio.Reader
+	peer  netip.Addr // who has answered on a lasting TCP connection
+	asked int
+
+	mu    sync.Mutex
+	tally tally
+}
+
+// rules are what all clients have in common.
+type rules struct {
+	record   *record
+	desks    *desks
+	hurry    *atomic.Bool // a Service that does not answer at once is counted as not answering
+	strict   bool         // no exchange may fail
+	complain func(error)  // about what ends the run
+}
+
+// How long a client waits for an answer, in a hurry and without. TCP has sent its first packet
+// for a fourth time by then; UDP does not send anything again.
+const (
+	hurriedPatience = 500 * time.Millisecond
+	patienceTCP     = 10 * time.Second
+	patienceUDP     = 3 * time.Second
+)
+
+// patience is how long the client waits for an answer now.
+func (c *client) patience() time.Duration {
+	switch {
+	case c.hurry.Load():
+		return hurriedPatience
+	case c.network == "udp":
+		return patienceUDP
+	}
+	return patienceTCP
+}
+
+// A tally is what became of a client's questions.
+type tally struct {
+	answers  int
+	lost     int
+	inFlight int           // of UDP, lost on the way back
+	slowest  time.Duration // answer
+	outage   time.Duration // the longest, from a question without an answer to the next answer
+
+	failing time.Time // when the first exchange began that failed since the latest answer; zero: none did
+	failed  time.Time // when the latest exchange began that failed
+}
+
+func (c *client) String() string {
+	kind := "new"
+	if c.lasting {
+		kind = "lasting"
+	}
+	return fmt.Sprintf("%s (%s) to %s at %s", c.network, kind, c.service, c.to)
+}
+
+// pause is what a client waits between two exchanges.
+const pause = 50 * time.Millisecond
+
+// run asks until ctx ends.
+func (c *client) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.ask(ctx)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	c.hangUp()
+}
+
+// ask asks once and notes what comes of it.
+func (c *client) ask(ctx context.Context) {
+	may, left := c.record.of(c.service)
+	started := time.Now()
+	by, err := c.exchange(ctx, started.Add(c.patience()))
+	if ctx.Err() != nil {
+		return
+	}
+	mayNow, leftNow := c.record.of(c.service)
+	if err != nil {
+		c.lose(started, err, func(at netip.Addr) bool { return left[at] || leftNow[at] })
+		return
+	}
+	c.note(started)
+	switch {
+	case c.peer.IsValid() && by != c.peer:
+		c.complain(fmt.Errorf("%s was answered by %s and then by %s", c, c.peer, by))
+	case !c.peer.IsValid() && !may[by] && !mayNow[by]:
+		c.complain(fmt.Errorf("%s was answered by %s, which has not been an endpoint since the last calm", c, by))
+	case c.lasting && c.network == "tcp":
+		c.peer = by
+	}
+}
+
+// exchange asks once and returns who answered. A socket that does not last is closed, and so
+// is a connection that failed; a lasting UDP socket stays whatever happens.
+func (c *client) exchange(ctx context.Context, deadline time.Time) (by netip.Addr, err error) {
+	defer func() {
+		if !c.lasting || err != nil && c.network == "tcp" {
+			c.hangUp()
+		}
+	}()
+	if c.conn == nil {
+		if err := c.connect(ctx, deadline); err != nil {
+			return by, err
+		}
+	}
+	if err := c.conn.SetDeadline(deadline); err != nil {
+		return by, err
+	}
+	c.asked++
+	if _, err := fmt.Fprintf(c.conn, questionFormat, c.id, c.asked, c.service); err != nil {
+		return by, err
+	}
+	return c.read()
+}
+
+// grace is for an answer that is there although its time is over: while the machine stands
+// still, all deadlines pass.
+const grace = 200 * time.Millisecond
+
+// read waits for the answer to the latest question.
+func (c *client) read() (by netip.Addr, err error) {
+	for late := false; ; {
+		line, err := c.lines.ReadString('\n')
+		if errors.Is(err, os.ErrDeadlineExceeded) && !late {
+			late = true
+			err = c.conn.SetReadDeadline(time.Now().Add(grace))
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return by, err
+		}
+		var number int
+		var text string
+		if _, err := fmt.Sscanf(line, answerFormat, &number, &text); err != nil {
+			return by, fmt.Errorf("answer %q: %w", line, err)
+		}
+		if number == c.asked { // else it is late
+			return netip.ParseAddr(text)
+		}
+	}
+}
+
+// connect opens the socket.
+func (c *client) connect(ctx context.Context, deadline time.Time) (err error) {
+	dialer := net.Dialer{Deadline: deadline, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))}
+	if c.network == "udp" {
+		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
+	}
+	if c.conn, err = dialer.DialContext(ctx, c.network, c.to.String()); err != nil {
+		c.conn = nil
+		return err
+	}
+	c.lines = bufio.NewReaderSize(c.conn, lineLen)
+	return nil
+}
+
+// hangUp closes the socket, TCP by a reset: thousands of connections that linger on both
+// sides would leave no room for others.
+func (c *client) hangUp() {
+	if c.conn == nil {
+		return
+	}
+	if tcp, ok := c.conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // without it, closing takes longer
+	}
+	_ = c.conn.Close() // nothing is unwritten
+	c.conn, c.peer = nil, netip.Addr{}
+}
+
+// note counts an answer.
+func (c *client) note(started time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tally.answers++
+	c.tally.slowest = max(c.tally.slowest, time.Since(started))
+	c.tally.fails()
+	c.tally.failing = time.Time{}
+}
+
+// fails counts the outage that is under way, if there is one.
+func (t *tally) fails() {
+	if !t.failing.IsZero() {
+		t.outage = max(t.outage, time.Since(t.failing))
+	}
+}
+
+// lose counts a question without an answer. Left says whether an endpoint has been taken out.
+func (c *client) lose(started time.Time, err error, left func(netip.Addr) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	again := !c.tally.failing.IsZero()
+	if !again {
+		c.tally.failing = started
+	}
+	c.tally.failed = started
+	c.tally.fails()
+	at, arrived := c.desks.arrival(c.id, c.asked)
+	if c.network == "udp" && arrived && left(at) && !again {
+		c.tally.inFlight++
+		return
+	}
+	c.tally.lost++
+	if !c.strict {
+		return
+	}
+	where := "it reached no server"
+	if arrived {
+		where = fmt.Sprintf("it reached %s, which answered", at)
+	}
+	c.complain(fmt.Errorf("%s failed after %s: %w; %s", c, time.Since(started).Round(time.Millisecond), err, where))
+}
+
+// count returns the tally so far.
+func (c *client) count() tally {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tally
+}

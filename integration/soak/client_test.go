@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A bench is a client of Service rolling with a server that answers as a test likes.
+type bench struct {
+	*client
+	complaints chan string
+	at         atomic.Pointer[netip.Addr] // where the server says that it is; nil: it does not answer
+}
+
+// newBench returns a client that asks by UDP over one socket.
+func newBench(t *testing.T) *bench {
+	packets, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{complaints: make(chan string, 8)}
+	complain := func(err error) { b.complaints <- err.Error() }
+	r := rules{record: newRecord(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain}
+	r.hurry.Store(true)
+	b.client = &client{
+		service: rolling, network: "udp", lasting: true, rules: r,
+		from: netip.MustParseAddr("127.0.0.1"), to: packets.LocalAddr().(*net.UDPAddr).AddrPort(),
+	}
+	t.Cleanup(func() { packets.Close(); b.hangUp() })
+	go func() {
+		var buf [lineLen]byte
+		for {
+			n, from, err := packets.ReadFrom(buf[:])
+			if err != nil {
+				return
+			}
+			if at := b.at.Load(); at != nil {
+				answer := b.desks.answer(string(buf[:n]), *at)
+				packets.WriteTo([]byte(fmt.Sprintf(answerFormat, 0, *at)+answer), from) // a late answer before
+			}
+		}
+	}()
+	return b
+}
+
+// asks asks once, while the server is somewhere or nowhere, and returns the complaints.
+func (b *bench) asks(at *netip.Addr) string {
+	b.at.Store(at)
+	b.ask(context.Background())
+	return b.heard()
+}
+
+// heard returns the complaints since it was called last.
+func (b *bench) heard() string {
+	var all []string
+	for len(b.complaints) > 0 {
+		all = append(all, <-b.complaints)
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestClientJudges(t *testing.T) {
+	b := newBench(t)
+	mine, yours := families[0].serverOf(rollingNumber, 0), families[0].serverOf(0, 0)
+	b.record.set(rolling, "slice", []netip.Addr{mine, yours})
+	if got := b.asks(&mine); got != "" {
+		t.Errorf("an endpoint answers: %s", got)
+	}
+	const foreign = "a question for Service rolling came to 10.135.208.1, a server of steady"
+	if got := b.asks(&yours); got != foreign {
+		t.Errorf("a server of another Service answers: %q", got)
+	}
+	b.record.set(rolling, "slice", []netip.Addr{families[0].serverOf(rollingNumber, 1)})
+	if got := b.asks(&mine); got != "" {
+		t.Errorf("an endpoint of before answers: %s", got)
+	}
+	b.record.settled()
+	want := fmt.Sprintf("%s was answered by %s, which has not been an endpoint since the last calm", b.client, mine)
+	if got := b.asks(&mine); got != want {
+		t.Errorf("an endpoint of before the calm answers: %q, want %q", got, want)
+	}
+	if got := b.count(); got.answers != 4 || got.lost != 0 || got.inFlight != 0 {
+		t.Errorf("counted %+v", got)
+	}
+}
+
+func TestClientLoses(t *testing.T) {
+	b := newBench(t)
+	mine := families[0].serverOf(rollingNumber, 0)
+	b.record.set(rolling, "slice", []netip.Addr{mine})
+	if got := b.asks(nil); !strings.Contains(got, "i/o timeout; it reached no server") {
+		t.Errorf("nobody answers: %q", got)
+	}
+	b.asks(&mine)
+	arrived := func(left bool) string {
+		b.asked++
+		b.desks.answer(fmt.Sprintf(questionFormat, b.id, b.asked, b.service), mine)
+		b.lose(time.Now(), context.DeadlineExceeded, func(netip.Addr) bool { return left })
+		return b.heard()
+	}
+	if got := arrived(true); got != "" {
+		t.Errorf("an answer of an endpoint that was taken out is lost: %s", got)
+	}
+	if got := arrived(true); !strings.Contains(got, "it reached "+mine.String()+", which answered") {
+		t.Errorf("two in a row are lost: %q", got)
+	}
+	b.asks(&mine)
+	if got := arrived(false); !strings.Contains(got, "it reached "+mine.String()+", which answered") {
+		t.Errorf("an answer of an endpoint that stays is lost: %q", got)
+	}
+	if got := b.count(); got.answers != 2 || got.lost != 3 || got.inFlight != 1 {
+		t.Errorf("counted %+v", got)
+	}
+}

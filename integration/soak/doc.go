@@ -1,0 +1,36 @@
+// Command soak lets kube-nft follow a cluster that does not come to rest, for as long as one
+// likes: it is the program behind make soak and make chaos.
+//
+// Services and endpoints of both families change at random behind an API server that cuts
+// connections, loses its history, answers late, twice and not at all, and whose clock jumps.
+// Beside kube-nft, nft changes and deletes tables. All the time clients ask Services that
+// stay, over TCP and UDP, IPv4 and IPv6, at cluster IPs and node ports, by new connections and
+// by lasting ones; two more ask the Services that change. Every Service has servers of its
+// own: a question at a server of another Service, or an answer from an endpoint that the
+// Service has not had since the kernel was last known to be in step, ends the run.
+//
+// Every cycle ends with a calm, in which kube-nft has to come to hold exactly what a fresh
+// start would program, and to answer every question. What it uses then, goroutines,
+// descriptors and memory, must not grow.
+//
+// Without -chaos nft changes kube-nft's tables, too. That costs answers; how long a client
+// goes without one is bounded.
+//
+// With -chaos kube-nft is killed again and again, the node's addresses come and go, and no
+// exchange may fail. For this kube-nft runs with --table-ownership=auto. nft goes on changing
+// other tables all the time, and ours as far as the kernel refuses it: between a kill and the
+// moment when the next kube-nft has adopted the tables they are nobody's, so that a foreign
+// commit then would break Services by right, and could even cut kube-nft off from its API
+// server; nft leaves them alone meanwhile. One loss has to be told apart: a UDP answer that is
+// on its way while its endpoint is removed finds its entry in connection tracking deleted, as
+// it must be, and is not translated back. Such a question was delivered to an endpoint that
+// has been removed since the last calm, and the client's next one is answered.
+//
+// The clock of this machine is left alone, for it is everybody's. What jumps is the control
+// plane's clock against it, as far as objects show it, and with -chaos each kube-nft lives in
+// a time namespace with another time since boot. That the wall clock may jump under a running
+// kube-nft is held by TestClockMayJump of package sync.
+//
+// All of it happens in a network namespace that ends with the program; it needs root, nft, and
+// unshare for -chaos.
+package main
