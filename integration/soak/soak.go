@@ -274,21 +274,24 @@ func (s *soak) settle(ctx context.Context) error {
 }
 
 // enough is how many answers each client has to get in a calm.
-const enough = 10
+const enough = 20
 
 // listen waits until every client has been answered some times. None may go without an
 // answer now.
 func (s *soak) listen(ctx context.Context) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	began := time.Now()
+	began, before := time.Now(), make(map[*client]int)
 	for _, c := range s.traffic.clients {
-		for want := c.count().answers + enough; ; {
+		before[c] = c.count().answers
+	}
+	for _, c := range s.traffic.clients {
+		for {
 			now := c.count()
 			if now.failed.After(began) || time.Since(began) > patience {
 				return s.daemon.Failure(fmt.Errorf("%s is not answered in a calm", c))
 			}
-			if now.answers >= want {
+			if now.answers >= before[c]+enough {
 				break
 			}
 			if going, err := s.wait(ctx, tick.C); !going {
