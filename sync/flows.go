@@ -89,11 +89,13 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 	l.stale.add(p)
 	var report FlowReport
 	report.Ran = l.stale.all || len(l.stale.changes) > 0
+	changes := l.stale.changes
 	if l.stale.all {
 		report.add(l.flows.Full(ctx, desired{l}))
+		changes = l.vanished(changes)
 	}
-	if len(l.stale.changes) > 0 {
-		report.add(l.flows.Clean(ctx, changesOf(l.stale.changes), desired{l}))
+	if len(changes) > 0 {
+		report.add(l.flows.Clean(ctx, changesOf(changes), desired{l}))
 	}
 	if report.Err != nil {
 		if l.unclean.news(report.Err) {
@@ -103,6 +105,17 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 	}
 	l.stale, l.unclean = staleFlows{}, complaint{}
 	return report
+}
+
+// vanished returns the changes of frontends that are not there any more: what was left of them
+// cannot be told from connections of others without the change.
+func (l *Loop) vanished(changes []nft.FlowChange) (gone []nft.FlowChange) {
+	for _, change := range changes {
+		if _, known := l.ruleset.Serving(change.Family, change.Frontend); !known {
+			gone = append(gone, change)
+		}
+	}
+	return gone
 }
 
 // A FlowReport says what became of stale connections.

@@ -80,3 +80,22 @@ func TestFailedCleaningIsLoggedOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestFullCleaningKnowsFrontends looks at all connections: changes are needed for the
+// frontends only that are gone.
+func TestFullCleaningKnowsFrontends(t *testing.T) {
+	f, c := new(feed), new(cleaner)
+	l := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	l.CleanFlows(c)
+	f.add("web")
+	l.ruleset.Apply(f.Take())
+	known := nft.Frontend{Address: netip.MustParseAddr("10.96.0.3"), Protocol: tracker.TCP, Port: 80}
+	gone := nft.Frontend{Address: netip.MustParseAddr("10.96.0.9"), Protocol: tracker.TCP, Port: 80}
+	flows := []nft.FlowChange{{Family: nft.IP, Frontend: known, Appeared: true}, {Family: nft.IP, Frontend: gone, Gone: true}}
+	if report := l.clean(t.Context(), &plan{allFlows: true, flows: flows}); report.Err != nil {
+		t.Fatal(report.Err)
+	}
+	if c.full != 1 || len(c.changes) != 1 || c.changes[0].Frontend.Address != gone.Address {
+		t.Errorf("%d full runs, and changes %v; want one, and %s", c.full, c.changes, gone)
+	}
+}
