@@ -11,7 +11,8 @@
 //
 // Every cycle ends with a calm, in which kube-nft has to come to hold exactly what a fresh
 // start would program, and to answer every question. What it uses then, goroutines,
-// descriptors and memory, must not grow.
+// descriptors and memory, must not grow. After the last one, what nft lists is compared with
+// what it lists once the tables are deleted and kube-nft has started afresh.
 //
 // Without -chaos nft changes kube-nft's tables, too. That costs answers; how long a client
 // goes without one is bounded.

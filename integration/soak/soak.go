@@ -129,11 +129,8 @@ func (s *soak) finish(ctx context.Context) error {
 	if err := errors.Join(s.verdict(), leak(s.samples)); err != nil {
 		return err
 	}
-	if err := terminate(s.daemon); err != nil {
+	if err := s.startFresh(ctx); err != nil {
 		return err
-	}
-	if rest, err := diff(s.binary, s.kubeconfig); err != nil || rest != "" {
-		return errors.Join(err, errors.New("after the end the kernel differs from a fresh start's: "+rest))
 	}
 	sum := s.traffic.total()
 	if s.chaos {
@@ -142,6 +139,38 @@ func (s *soak) finish(ctx context.Context) error {
 		fmt.Fprintf(s.out, "no wrong delivery among %d exchanges, nothing grew, nothing is left over: as expected\n", sum.answers)
 	}
 	return nil
+}
+
+// startFresh ends kube-nft and compares what it leaves behind with what another one programs
+// where there was nothing.
+func (s *soak) startFresh(ctx context.Context) error {
+	if err := terminate(s.daemon); err != nil {
+		return err
+	}
+	if rest, err := diff(s.binary, s.kubeconfig); err != nil || rest != "" {
+		return errors.Join(err, errors.New("after the end the kernel differs from a fresh start's: "+rest))
+	}
+	have, err := list()
+	if err != nil {
+		return err
+	}
+	if _, err := run("nft", "delete table ip kube-nft; delete table ip6 kube-nft"); err != nil {
+		return err
+	}
+	if err := s.start(); err != nil {
+		return err
+	}
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	if err := terminate(s.daemon); err != nil {
+		return err
+	}
+	want, err := list()
+	if difference := compare(have, want); err == nil && difference != "" {
+		return fmt.Errorf("after the end nft lists something else than after a fresh start:\n%.4000s", difference)
+	}
+	return err
 }
 
 // turn is one cycle.

@@ -58,7 +58,7 @@ func TestSoak(t *testing.T) {
 		t.Skip("takes some seconds")
 	}
 	netns.Require(t)
-	for _, program := range []string{"nft", "go"} {
+	for _, program := range []string{"nft", "unshare", "go"} {
 		if _, err := exec.LookPath(program); err != nil {
 			netns.SkipOrFail(t, "%v", err)
 		}
