@@ -70,7 +70,7 @@ func (d *Daemon) Terminate() error {
 
 // Failure adds the end of the program's log to an error.
 func (d *Daemon) Failure(err error) error {
-	return fmt.Errorf("%w; the log of %s ends with:\n%s", err, d.cmd.Path, d.log.String())
+	return fmt.Errorf("%w; the daemon's log ends with:\n%s", err, d.log.String())
 }
 
 // A tail keeps the end of what is written to it.

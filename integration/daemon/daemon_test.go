@@ -34,7 +34,7 @@ func TestTerminate(t *testing.T) {
 	if err := d.Terminate(); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
-	const want = "no answer; the log of /bin/sh ends with:\nready\n"
+	const want = "no answer; the daemon's log ends with:\nready\n"
 	if got := d.Failure(errors.New("no answer")).Error(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
