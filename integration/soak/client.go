@@ -69,7 +69,8 @@ type tally struct {
 	slowest  time.Duration // answer
 	outage   time.Duration // the longest, from a question without an answer to the next answer
 
-	failing time.Time // when the first exchange began that failed since the latest answer; zero: none did
+	cutOff  bool      // the latest exchange was lost in flight
+	failing time.Time // when the first exchange began that was lost since the latest answer; zero: none was
 	failed  time.Time // when the latest exchange began that failed
 }
 
@@ -128,6 +129,7 @@ func (c *client) exchange(ctx context.Context, deadline time.Time) (by netip.Add
 			c.hangUp()
 		}
 	}()
+	c.asked++
 	if c.conn == nil {
 		if err := c.connect(ctx, deadline); err != nil {
 			return by, err
@@ -136,7 +138,6 @@ func (c *client) exchange(ctx context.Context, deadline time.Time) (by netip.Add
 	if err := c.conn.SetDeadline(deadline); err != nil {
 		return by, err
 	}
-	c.asked++
 	if _, err := fmt.Fprintf(c.conn, questionFormat, c.id, c.asked, c.service); err != nil {
 		return by, err
 	}
@@ -206,7 +207,7 @@ func (c *client) note(started time.Time) {
 	c.tally.answers++
 	c.tally.slowest = max(c.tally.slowest, time.Since(started))
 	c.tally.fails()
-	c.tally.failing = time.Time{}
+	c.tally.failing, c.tally.cutOff = time.Time{}, false
 }
 
 // fails counts the outage that is under way, if there is one.
@@ -220,17 +221,17 @@ func (t *tally) fails() {
 func (c *client) lose(started time.Time, err error, left func(netip.Addr) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	again := !c.tally.failing.IsZero()
-	if !again {
-		c.tally.failing = started
-	}
-	c.tally.failed = started
-	c.tally.fails()
+	again := c.tally.cutOff || !c.tally.failing.IsZero()
 	at, arrived := c.desks.arrival(c.id, c.asked)
+	c.tally.failed = started
 	if c.network == "udp" && arrived && left(at) && !again {
-		c.tally.inFlight++
+		c.tally.inFlight, c.tally.cutOff = c.tally.inFlight+1, true
 		return
 	}
+	if c.tally.failing.IsZero() {
+		c.tally.failing = started
+	}
+	c.tally.fails()
 	c.tally.lost++
 	if !c.strict {
 		return

@@ -134,7 +134,7 @@ func (s *soak) finish(ctx context.Context) error {
 	}
 	sum := s.traffic.total()
 	if s.chaos {
-		fmt.Fprintf(s.out, "no wrong delivery and no failed exchange among %d, nothing is left over: as expected\n", sum.answers+sum.inFlight)
+		fmt.Fprintf(s.out, "no wrong delivery and no failed exchange among %d but for %d UDP answers in flight, nothing is left over: as expected\n", sum.answers+sum.inFlight, sum.inFlight)
 	} else {
 		fmt.Fprintf(s.out, "no wrong delivery among %d exchanges, nothing grew, nothing is left over: as expected\n", sum.answers)
 	}
