@@ -65,10 +65,10 @@ bench: ## benchmarks, in the format that benchstat reads (root)
 scale: build ## measure clusters of up to 30,000 Services beside the kernel's floor; writes integration/results (root)
 	$(GO) run ./integration/scale -binary $(BIN) -out integration/results
 
-soak: build ## random churn, drift and API faults for DURATION (10m): no leak, no difference at the end (root, nft)
+soak: build ## random churn, drift and API faults for DURATION (10m): no leak, no wrong delivery, no difference at the end (root, nft)
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),10m)
 
-chaos: build ## soak with kills of kube-nft and changing addresses, for DURATION (15m) (root, nft)
+chaos: build ## churn, API faults, kills of kube-nft and changing addresses for DURATION (15m): no exchange may fail (root, nft)
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),15m) -chaos
 
 lint: ## gofmt, go vet, staticcheck; modules are what go.sum says
