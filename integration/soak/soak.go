@@ -132,7 +132,8 @@ func (s *soak) finish(ctx context.Context) error {
 	if err := s.startFresh(ctx); err != nil {
 		return err
 	}
-	sum := s.traffic.total()
+	sum, slowest := s.traffic.total()
+	fmt.Fprintf(s.out, "the slowest answer took %.2f s: %s\n", sum.slowest.Seconds(), slowest)
 	if s.chaos {
 		fmt.Fprintf(s.out, "no wrong delivery and no failed exchange among %d but for %d UDP answers in flight, nothing is left over: as expected\n", sum.answers+sum.inFlight, sum.inFlight)
 	} else {
@@ -342,7 +343,7 @@ func (s *soak) verdict() error {
 		return s.daemon.Failure(err)
 	default:
 	}
-	if sum := s.traffic.total(); sum.outage > longestOutage && !s.chaos { // with -chaos none may fail at all
+	if sum, _ := s.traffic.total(); sum.outage > longestOutage && !s.chaos { // with -chaos none may fail at all
 		return s.daemon.Failure(fmt.Errorf("a Service that stays was not answered for %s", sum.outage))
 	}
 	return nil
@@ -357,7 +358,7 @@ func (s *soak) report(settled time.Duration) error {
 	if !s.chaos { // a process that is killed again and again has no time to leak
 		s.samples = append(s.samples, used)
 	}
-	sum := s.traffic.total()
+	sum, _ := s.traffic.total()
 	fmt.Fprintf(s.out, "%6d changes %4d faults %3d jumps %4d drifts (%4d refused) %3d kills %4d moves | calm after %5.2f s | %7d answers %4d lost %3d in flight, slowest %4.2f s, outage at most %4.2f s | %3.0f goroutines %3.0f descriptors %5.1f MiB\n",
 		s.cluster.changes, s.trouble.faults, s.cluster.jumps, s.trouble.drifts, s.trouble.refused, s.kills, s.trouble.moves, settled.Seconds(),
 		sum.answers, sum.lost, sum.inFlight, sum.slowest.Seconds(), sum.outage.Seconds(), used.goroutines, used.descriptors, used.memory/(1<<20))

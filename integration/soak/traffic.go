@@ -62,17 +62,19 @@ func (t *traffic) end() {
 	t.running.Wait()
 }
 
-// total adds up the tallies of the clients; its times are zero.
-func (t *traffic) total() (sum tally) {
+// total adds up the tallies of the clients and returns the one with the slowest answer.
+func (t *traffic) total() (sum tally, slowest *client) {
 	for _, c := range t.clients {
 		one := c.count()
 		sum.answers += one.answers
 		sum.lost += one.lost
 		sum.inFlight += one.inFlight
-		sum.slowest = max(sum.slowest, one.slowest)
+		if slowest == nil || one.slowest > sum.slowest {
+			sum.slowest, slowest = one.slowest, c
+		}
 		sum.outage = max(sum.outage, one.outage)
 	}
-	return sum
+	return sum, slowest
 }
 
 // A wanderer asks Services that change, by new TCP connections. It need not be answered, but
