@@ -53,8 +53,8 @@ func parseExpressions(f Family, b string) (list []expr.Any) {
 		}
 		name := strings.TrimRight(string(find(items.value, unix.NFTA_EXPR_NAME)), "\x00")
 		data := find(items.value, unix.NFTA_EXPR_DATA)
-		x := newExpression(name, data)
-		if x == nil || expr.Unmarshal(byte(f), data, x) != nil {
+		x := parseExpression(f, name, data)
+		if x == nil {
 			return nil
 		}
 		list = append(list, x)
@@ -62,12 +62,33 @@ func parseExpressions(f Family, b string) (list []expr.Any) {
 	return list
 }
 
-func newExpression(name string, data []byte) expr.Any {
+// parseExpression decodes one expression; nil if no rule of ours has it.
+func parseExpression(f Family, name string, data []byte) expr.Any {
+	if name == "immediate" {
+		if verdict := find(find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT); verdict != nil {
+			return parseVerdict(verdict)
+		}
+	}
+	x := newExpression(name)
+	if x == nil || expr.Unmarshal(byte(f), data, x) != nil {
+		return nil
+	}
+	return x
+}
+
+// parseVerdict is there because expr.Verdict takes the length of what it decodes for granted.
+func parseVerdict(b []byte) expr.Any {
+	code := find(b, unix.NFTA_VERDICT_CODE)
+	if len(code) != 4 {
+		return nil
+	}
+	chain := attributes{value: find(b, unix.NFTA_VERDICT_CHAIN)}
+	return &expr.Verdict{Kind: expr.VerdictKind(int32(binary.BigEndian.Uint32(code))), Chain: chain.name()}
+}
+
+func newExpression(name string) expr.Any {
 	switch name {
 	case "immediate":
-		if find(find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT) != nil {
-			return &expr.Verdict{}
-		}
 		return &expr.Immediate{}
 	case "payload":
 		return &expr.Payload{}
