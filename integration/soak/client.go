@@ -42,8 +42,8 @@ type rules struct {
 	complain func(error)  // about what ends the run
 }
 
-// How long a client waits for an answer, in a hurry and without. TCP has sent its first packet
-// for a fourth time by then; UDP does not send anything again.
+// How long a client waits for a connection and then for an answer, in a hurry and without. TCP
+// has sent its first packet for a fourth time by then; UDP does not send anything again.
 const (
 	hurriedPatience = 500 * time.Millisecond
 	patienceTCP     = 10 * time.Second
@@ -101,7 +101,7 @@ func (c *client) run(ctx context.Context) {
 func (c *client) ask(ctx context.Context) {
 	may, left := c.record.of(c.service)
 	started := time.Now()
-	by, err := c.exchange(ctx, started.Add(c.patience()))
+	by, err := c.exchange(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -123,7 +123,7 @@ func (c *client) ask(ctx context.Context) {
 
 // exchange asks once and returns who answered. A socket that does not last is closed, and so
 // is a connection that failed; a lasting UDP socket stays whatever happens.
-func (c *client) exchange(ctx context.Context, deadline time.Time) (by netip.Addr, err error) {
+func (c *client) exchange(ctx context.Context) (by netip.Addr, err error) {
 	defer func() {
 		if !c.lasting || err != nil && c.network == "tcp" {
 			c.hangUp()
@@ -131,14 +131,14 @@ func (c *client) exchange(ctx context.Context, deadline time.Time) (by netip.Add
 	}()
 	c.asked++
 	if c.conn == nil {
-		if err := c.connect(ctx, deadline); err != nil {
+		if err := c.connect(ctx); err != nil {
 			return by, err
 		}
 	}
-	if err := c.conn.SetDeadline(deadline); err != nil {
+	if _, err := fmt.Fprintf(c.conn, questionFormat, c.id, c.asked, c.service); err != nil {
 		return by, err
 	}
-	if _, err := fmt.Fprintf(c.conn, questionFormat, c.id, c.asked, c.service); err != nil {
+	if err := c.conn.SetReadDeadline(time.Now().Add(c.patience())); err != nil {
 		return by, err
 	}
 	return c.read()
@@ -174,8 +174,8 @@ func (c *client) read() (by netip.Addr, err error) {
 }
 
 // connect opens the socket.
-func (c *client) connect(ctx context.Context, deadline time.Time) (err error) {
-	dialer := net.Dialer{Deadline: deadline, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))}
+func (c *client) connect(ctx context.Context) (err error) {
+	dialer := net.Dialer{Timeout: c.patience(), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))}
 	if c.network == "udp" {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
 	}
