@@ -40,6 +40,7 @@ type rules struct {
 	hurry    *atomic.Bool // a Service that does not answer at once is counted as not answering
 	strict   bool         // no exchange may fail
 	complain func(error)  // about what ends the run
+	pulse    *pulse       // by which slow answers and outages are measured
 }
 
 // How long a client waits for a connection and then for an answer, in a hurry and without. TCP
@@ -69,9 +70,10 @@ type tally struct {
 	slowest  time.Duration // answer
 	outage   time.Duration // the longest, from a question without an answer to the next answer
 
-	cutOff  bool      // the latest exchange was lost in flight
-	failing time.Time // when the first exchange began that was lost since the latest answer; zero: none was
-	failed  time.Time // when the latest exchange began that failed
+	cutOff  bool          // the latest exchange was lost in flight
+	failing bool          // there is an outage, which began
+	since   time.Duration // with the exchange at this time of the pulse
+	failed  time.Time     // when the latest exchange began that failed
 }
 
 func (c *client) String() string {
@@ -100,17 +102,17 @@ func (c *client) run(ctx context.Context) {
 // ask asks once and notes what comes of it.
 func (c *client) ask(ctx context.Context) {
 	may, left := c.record.of(c.service)
-	started := time.Now()
+	started, since := time.Now(), c.pulse.now()
 	by, err := c.exchange(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	mayNow, leftNow := c.record.of(c.service)
 	if err != nil {
-		c.lose(started, err, func(at netip.Addr) bool { return left[at] || leftNow[at] })
+		c.lose(started, since, err, func(at netip.Addr) bool { return left[at] || leftNow[at] })
 		return
 	}
-	c.note(started)
+	c.note(since)
 	switch {
 	case c.peer.IsValid() && by != c.peer:
 		c.complain(fmt.Errorf("%s was answered by %s and then by %s", c, c.peer, by))
@@ -144,9 +146,9 @@ func (c *client) exchange(ctx context.Context) (by netip.Addr, err error) {
 	return c.read()
 }
 
-// grace is for an answer that is there although its time is over: while the machine stands
-// still, all deadlines pass.
-const grace = 200 * time.Millisecond
+// grace is for an answer that comes although its time is over: while the machine stands still,
+// all deadlines pass.
+const grace = 500 * time.Millisecond
 
 // read waits for the answer to the latest question.
 func (c *client) read() (by netip.Addr, err error) {
@@ -200,38 +202,39 @@ func (c *client) hangUp() {
 	c.conn, c.peer = nil, netip.Addr{}
 }
 
-// note counts an answer.
-func (c *client) note(started time.Time) {
+// note counts an answer to a question that was asked at a time of the pulse.
+func (c *client) note(since time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := c.pulse.now()
 	c.tally.answers++
-	c.tally.slowest = max(c.tally.slowest, time.Since(started))
-	c.tally.fails()
-	c.tally.failing, c.tally.cutOff = time.Time{}, false
+	c.tally.slowest = max(c.tally.slowest, now-since)
+	c.tally.fails(now)
+	c.tally.failing, c.tally.cutOff = false, false
 }
 
 // fails counts the outage that is under way, if there is one.
-func (t *tally) fails() {
-	if !t.failing.IsZero() {
-		t.outage = max(t.outage, time.Since(t.failing))
+func (t *tally) fails(now time.Duration) {
+	if t.failing {
+		t.outage = max(t.outage, now-t.since)
 	}
 }
 
 // lose counts a question without an answer. Left says whether an endpoint has been taken out.
-func (c *client) lose(started time.Time, err error, left func(netip.Addr) bool) {
+func (c *client) lose(started time.Time, since time.Duration, err error, left func(netip.Addr) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	again := c.tally.cutOff || !c.tally.failing.IsZero()
+	again := c.tally.cutOff || c.tally.failing
 	at, arrived := c.desks.arrival(c.id, c.asked)
 	c.tally.failed = started
 	if c.network == "udp" && arrived && left(at) && !again {
 		c.tally.inFlight, c.tally.cutOff = c.tally.inFlight+1, true
 		return
 	}
-	if c.tally.failing.IsZero() {
-		c.tally.failing = started
+	if !c.tally.failing {
+		c.tally.failing, c.tally.since = true, since
 	}
-	c.tally.fails()
+	c.tally.fails(c.pulse.now())
 	c.tally.lost++
 	if !c.strict {
 		return

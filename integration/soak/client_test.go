@@ -26,7 +26,7 @@ func newBench(t *testing.T) *bench {
 	}
 	b := &bench{complaints: make(chan string, 8)}
 	complain := func(err error) { b.complaints <- err.Error() }
-	r := rules{record: newRecord(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain}
+	r := rules{record: newRecord(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain, pulse: new(pulse)}
 	r.hurry.Store(true)
 	b.client = &client{
 		service: rolling, network: "udp", lasting: true, rules: r,
@@ -101,7 +101,7 @@ func TestClientLoses(t *testing.T) {
 	arrived := func(left bool) string {
 		b.asked++
 		b.desks.answer(fmt.Sprintf(questionFormat, b.id, b.asked, b.service), mine)
-		b.lose(time.Now(), context.DeadlineExceeded, func(netip.Addr) bool { return left })
+		b.lose(time.Now(), 0, context.DeadlineExceeded, func(netip.Addr) bool { return left })
 		return b.heard()
 	}
 	if got := arrived(true); got != "" {

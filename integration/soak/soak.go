@@ -66,7 +66,7 @@ func newSoak(p *plan, out io.Writer) (s *soak, err error) {
 
 // rules are those of the clients.
 func (s *soak) rules() rules {
-	return rules{record: s.cluster.record, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain}
+	return rules{record: s.cluster.record, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain, pulse: new(pulse)}
 }
 
 // complain keeps the first error.
@@ -133,7 +133,8 @@ func (s *soak) finish(ctx context.Context) error {
 		return err
 	}
 	sum, slowest := s.traffic.total()
-	fmt.Fprintf(s.out, "the slowest answer took %.2f s: %s\n", sum.slowest.Seconds(), slowest)
+	fmt.Fprintf(s.out, "the slowest answer took %.2f s: %s; the machine stood still for %.1f s, which does not count\n",
+		sum.slowest.Seconds(), slowest, s.traffic.pulse.stoodStill().Seconds())
 	if s.chaos {
 		fmt.Fprintf(s.out, "no wrong delivery and no failed exchange among %d but for %d UDP answers in flight, nothing is left over: as expected\n", sum.answers+sum.inFlight, sum.inFlight)
 	} else {

@@ -13,13 +13,14 @@ import (
 type traffic struct {
 	clients   []*client
 	wanderers []*wanderer
+	pulse     *pulse
 	running   sync.WaitGroup
 	stop      context.CancelFunc
 }
 
 // newTraffic makes a client for each way to reach each of the Services that stay.
 func newTraffic(r rules, services int, seed uint64) *traffic {
-	t := &traffic{stop: func() {}}
+	t := &traffic{stop: func() {}, pulse: r.pulse}
 	for i, s := range stays {
 		for f := range families {
 			family := &families[f]
@@ -48,6 +49,7 @@ func newTraffic(r rules, services int, seed uint64) *traffic {
 // start lets all talk until end is called.
 func (t *traffic) start(ctx context.Context) {
 	ctx, t.stop = context.WithCancel(ctx)
+	t.running.Go(func() { t.pulse.run(ctx) })
 	for _, c := range t.clients {
 		t.running.Go(func() { c.run(ctx) })
 	}
