@@ -47,7 +47,7 @@ func TestBackoff(t *testing.T) {
 	for _, tt := range []struct {
 		optional bool
 		limit    time.Duration
-	}{{false, 15 * time.Second}, {true, 450 * time.Second}} {
+	}{{false, 15 * time.Second}, {true, 90 * time.Second}} {
 		s := store{resource: resource{optional: tt.optional}}
 		pause := s.backoff().DelayFunc()
 		if first := pause(); first > 300*time.Millisecond {

@@ -59,10 +59,11 @@ func (s *store) reflector() *cache.Reflector {
 
 // Limits of the pauses between retries; jitter makes them up to half as long again. The first
 // bounds how late a node hears of changes after an outage, the second is for a resource that
-// can be done without and may never come.
+// can be done without and may never come. More than two minutes would never be reached: that
+// often the reflector begins anew with short pauses.
 const (
 	maxPause         = 10 * time.Second
-	maxOptionalPause = 5 * time.Minute
+	maxOptionalPause = time.Minute
 )
 
 // backoff spaces out retries of lists and watches. The first comes soon, for a cut
