@@ -135,7 +135,8 @@ func (d *draft) touchSet(name string) {
 // touched reports whether anything has changed since the last commit.
 func (d *draft) touched() bool { return d.gone || len(d.sets)+len(d.elements)+len(d.chains) > 0 }
 
-// changes adds the operations for what was touched.
+// changes adds the operations for what was touched. Elements alone need no order among chains
+// and sets, so nothing is made for Diff to compare.
 func (d *draft) changes(to *differ) {
 	if d.gone || len(d.sets)+len(d.chains) > 0 {
 		to.tables(d.pending())

@@ -142,8 +142,10 @@ func (k *Kernel) send(b []byte) (err error) {
 	return cmp.Or(rawErr, err)
 }
 
-// outcome collects the answers to a batch. They are all there when the batch has been sent,
-// in its order; the last operation has one in any case.
+// outcome collects the answers to a batch. They are all there when the batch has been sent:
+// that to the begin message, if it or the commit as a whole failed, and those to operations in
+// their order. After the one to the last operation, which a refused begin leaves out, nothing
+// comes.
 func (k *Kernel) outcome(x *encoding, b *Batch) error {
 	o := outcome{encoding: x, batch: b}
 	if err := k.setDeadline(0); err != nil {

@@ -165,9 +165,9 @@ func (r *family) program(state *frontendState) {
 	}
 	have := &state.shown
 	if have.policy != want.policy || have.comment != want.comment {
-		r.acquire(want.policy)
+		r.acquire(want.policy) // first, for the two may share chains
 		r.programVerdict(state.Frontend, &want)
-		defer r.release(have.policy)
+		r.release(have.policy)
 	}
 	r.programList(state.Frontend, false, have.cluster, want.cluster)
 	r.programList(state.Frontend, true, have.local, want.local)
