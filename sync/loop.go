@@ -196,9 +196,9 @@ func (l *Loop) takeAddresses() {
 }
 
 // A sync that takes long, as one does that changes verdicts among very many Services, is
-// followed by a pause of restRatio times its duration, up to maxRest: however many changes
-// there are, the kernel is kept busy for a quarter of the time at most, and what comes after
-// a start is not held up.
+// followed by a pause of restRatio times its duration: however many changes there are, the
+// kernel is kept busy for a quarter of the time at most. Above maxRest the pause would hold up
+// changes for longer than that is worth, those after a start for instance.
 const (
 	restRatio = 3
 	maxRest   = 20 * time.Millisecond
