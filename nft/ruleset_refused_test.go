@@ -13,7 +13,7 @@ import (
 // other one, while somebody else deletes and changes elements: what the changes since the
 // last commit add up to, and the repair with them, is the difference of the whole tables.
 func TestRandomRefusals(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(10) {
 		w, r := newWorld(seed), NewRuleset(testConfig())
 		r.SetNodePortAddresses(nodeAddresses)
 		applied := Tables{}
