@@ -163,3 +163,30 @@ func TestConcurrentUse(t *testing.T) {
 		}
 	}
 }
+
+// TestCostInALargeService counts allocations: they must not depend on the number of slices
+// that the Service has.
+func TestCostInALargeService(t *testing.T) {
+	cost := func(parts int) float64 {
+		tr := newTracker(Config{})
+		must(t, tr.SetService(newService()))
+		part := func(i, last int) *discoveryv1.EndpointSlice {
+			return newSlice(fmt.Sprintf("part-%d", i), newEndpoints(fmt.Sprintf("10.%d.%d.1", i>>8, i&255), fmt.Sprintf("10.%d.%d.%d", i>>8, i&255, last))...)
+		}
+		for i := range parts {
+			must(t, tr.SetSlice(part(i, 2)))
+		}
+		tr.Take()
+		changes, i := []*discoveryv1.EndpointSlice{part(1, 3), part(1, 4)}, 0
+		return testing.AllocsPerRun(100, func() {
+			i++
+			tr.SetSlice(changes[i%2])
+			if d := tr.Take(); len(d.Changed) != 1 {
+				t.Fatal(d)
+			}
+		})
+	}
+	if few, many := cost(manySlices), cost(1000); many > few {
+		t.Errorf("one change costs %v allocations among %d slices, %v among 1000", few, manySlices, many)
+	}
+}

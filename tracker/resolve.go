@@ -10,29 +10,36 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	if e.service == nil {
 		return nil
 	}
-	counts := t.localReady(e)
 	ports := make([]*ServicePort, 0, len(e.service.ports)*len(e.service.fronts))
+	var here [len(Families)][]netip.Addr // ready endpoints on this node, by front
 	for i := range e.service.ports {
 		for j := range e.service.fronts {
-			p := t.frontends(e, &e.service.ports[i], &e.service.fronts[j])
-			p.LocalReady = counts[j]
-			p.choose(t.candidates(e, i, j))
+			p, all := t.frontends(e, &e.service.ports[i], &e.service.fronts[j]), t.candidates(e, i, j)
+			p.choose(all)
 			ports = append(ports, p)
+			if e.service.healthPort != 0 { // others do not change with their number
+				here[j] = appendReadyHere(here[j], all)
+			}
 		}
 	}
 	e.changed = e.changed[:0]
+	for j := range e.service.fronts {
+		ready := len(distinct(here[j]))
+		for n := j; n < len(ports); n += len(e.service.fronts) {
+			ports[n].LocalReady = ready
+		}
+	}
 	return ports
 }
 
-// localReady counts, for each of the fronts of e, what load balancers ask for. Services
-// that have no health check port do not change with it.
-func (t *Tracker) localReady(e *entry) (counts [len(Families)]int) {
-	if e.service.healthPort != 0 {
-		for i, f := range e.service.fronts {
-			counts[i] = t.countLocalReady(e, f.family)
+// appendReadyHere appends the addresses of the ready endpoints on this node.
+func appendReadyHere(addrs []netip.Addr, all []candidate) []netip.Addr {
+	for i := range all {
+		if all[i].is.has(ready | onNode) {
+			addrs = append(addrs, all[i].at.Addr())
 		}
 	}
-	return counts
+	return addrs
 }
 
 // frontends returns the ServicePort of one port and family without endpoints.

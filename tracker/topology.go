@@ -118,17 +118,3 @@ func (s *selection) share() {
 		}
 	}
 }
-
-// countLocalReady returns the number of distinct addresses of ready endpoints on this node
-// that the slices of e have for any of its ports in family.
-func (t *Tracker) countLocalReady(e *entry, family Family) int {
-	var addrs []netip.Addr
-	for i := range e.service.ports {
-		for _, c := range t.gathering.gather(e.slices, &e.service.ports[i], family, "") {
-			if c.is.has(ready | onNode) {
-				addrs = append(addrs, c.at.Addr())
-			}
-		}
-	}
-	return len(distinct(addrs))
-}
