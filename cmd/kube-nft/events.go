@@ -57,6 +57,15 @@ type event struct {
 	kind, namespace, name, reason, note string
 }
 
+// recordEvents records events of this node at the API server until ctx ends.
+func (o *options) recordEvents(ctx context.Context, t *tracker.Tracker, log *zap.Logger) (*events, error) {
+	client, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	return startEvents(ctx, client, t, o.NodeName, log)
+}
+
 // startEvents records events of this node through client until ctx ends. What keeps the API
 // server from taking one is logged.
 func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string, log *zap.Logger) (*events, error) {

@@ -99,6 +99,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 			case initOnly:
 				return o.prepare(cmd.Context(), cmd.ErrOrStderr())
 			case cleanUp:
+				o.notices(o.newLog(cmd.ErrOrStderr()))
 				r := remover{timeout: cleanupTimeout, journal: cmd.ErrOrStderr()}
 				return r.run(cmd.Context())
 			}

@@ -40,15 +40,6 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	for _, family := range families {
 		m.families = append(m.families, tracker.Family(family))
 	}
-	if o.Manifests == "" {
-		client, err := o.client()
-		if err != nil {
-			return nil, err
-		}
-		if m.events, err = startEvents(ctx, client, t, o.NodeName, log); err != nil {
-			return nil, err
-		}
-	}
 	if m.scraped, err = nft.Open(); err != nil {
 		return nil, err
 	}
@@ -58,11 +49,15 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	m.metrics = metrics.New(metrics.Config{
 		Families: m.families, Changes: t.Changes, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
 	})
-	if o.Manifests == "" {
-		clientmetrics.Register(m.metrics.CountRequests())
-	}
 	if err := m.countConnections(); err != nil {
 		return nil, errors.Join(err, m.scraped.Close())
+	}
+	if o.Manifests == "" {
+		clientmetrics.Register(m.metrics.CountRequests()) // before there is a client that may ask
+		if m.events, err = o.recordEvents(ctx, t, log); err != nil {
+			m.close()
+			return nil, err
+		}
 	}
 	if m.servers, err = o.servers(m.proxy, m.metrics, m.events, log); err != nil {
 		m.close()
