@@ -205,7 +205,8 @@ func endpoints(list ...string) (addrs []netip.AddrPort) {
 	return addrs
 }
 
-// TestChange also checks that what is stale would be asked for.
+// TestChange also checks that what is stale would be asked for, and that a full clean-up
+// needs no change of a frontend that is there: its flows it finds by itself.
 func TestChange(t *testing.T) {
 	for _, tt := range changeCases {
 		set := newChangeSet([]Change{tt.change}, desired)
@@ -215,6 +216,9 @@ func TestChange(t *testing.T) {
 		asked := slices.ContainsFunc(set.filters(), func(f Filter) bool { return f.Matches(&tt.flow) })
 		if tt.stale && !asked {
 			t.Errorf("%s: %v does not select the flow", tt.name, set.filters())
+		}
+		if _, known := desired.Endpoints(tt.change.Frontend); known && tt.stale && !stale(&tt.flow, desired) {
+			t.Errorf("%s: a full clean-up leaves the flow", tt.name)
 		}
 	}
 }
