@@ -2,9 +2,7 @@ package nft
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +24,7 @@ func (k *Kernel) ask(ctx context.Context, typ, flags uint16, f Family, which fun
 	at := w.openMessage(messageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
 	which(&w)
 	w.closeMessage(at)
-	if err := k.send(w.buf); err != nil {
+	if err := k.socket.send(w.buf); err != nil {
 		return err
 	}
 	for done := false; !done; {
@@ -46,13 +44,10 @@ func (k *Kernel) ask(ctx context.Context, typ, flags uint16, f Family, which fun
 
 // await returns the next datagram of the kernel. It is overwritten by the one after it.
 func (k *Kernel) await(timeout time.Duration) ([]byte, error) {
-	if err := k.setDeadline(timeout); err != nil {
-		return nil, err
-	}
 	for {
-		n, from, err := k.receive(true)
+		n, from, err := k.socket.receive(k.buf, timeout)
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
+		case err == unix.EAGAIN:
 			return nil, fmt.Errorf("nf_tables has not answered for %v: %w", timeout, unix.ETIMEDOUT)
 		case err != nil:
 			return nil, err

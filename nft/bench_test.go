@@ -179,7 +179,7 @@ func rawCommit(b *testing.B, k *Kernel, batch *Batch) time.Duration {
 		b.Fatal(err)
 	}
 	start := time.Now()
-	if err := k.send(x.buf); err != nil {
+	if err := k.socket.send(x.buf); err != nil {
 		b.Fatal(err)
 	}
 	if err := k.outcome(x, batch); err != nil {

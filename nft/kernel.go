@@ -1,29 +1,22 @@
 package nft
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
-	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // Kernel is a lasting connection to nf_tables in the network namespace in which it was
 // opened. It is for one goroutine at a time.
 type Kernel struct {
-	conn *netlink.Conn
-	raw  syscall.RawConn
-	seq  uint32 // of the next message
-	sent int    // the longest batch that the send buffer has been made for
-	buf  []byte // what is received
+	socket *socket
+	seq    uint32 // of the next message
+	sent   int    // the longest batch that the send buffer has been made for
+	buf    []byte // what is received
 	// encoding is the memory of the latest batch.
 	encoding encoding
-	// deadline says that waiting for an answer has been given one.
-	deadline bool
 
 	traffic Traffic
 	// destroys says that the kernel knows the verb Destroy. It is not assumed before Probe.
@@ -40,32 +33,29 @@ const (
 // Open opens the connection. It takes no privilege but what Commit and Read need later,
 // CAP_NET_ADMIN.
 func Open() (*Kernel, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	socket, err := openSocket()
 	if err != nil {
 		return nil, fmt.Errorf("open nf_tables: %w%s", err, accessRemedy(err))
 	}
-	k := &Kernel{conn: conn, seq: 1, buf: make([]byte, receiveLen)}
+	k := &Kernel{socket: socket, seq: 1, buf: make([]byte, receiveLen)}
 	if err := k.configure(); err != nil {
-		return nil, errors.Join(fmt.Errorf("set up the netlink socket: %w", err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("set up the netlink socket: %w", err), socket.close())
 	}
 	return k, nil
 }
 
 // configure asks for errors that say where in a message they are, but do not repeat it.
-func (k *Kernel) configure() (err error) {
-	for _, option := range []netlink.ConnOption{netlink.ExtendedAcknowledge, netlink.CapAcknowledge} {
-		if err := k.conn.SetOption(option, true); err != nil {
+func (k *Kernel) configure() error {
+	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
+		if err := k.socket.setOption(option); err != nil {
 			return err
 		}
 	}
-	if k.raw, err = k.conn.SyscallConn(); err != nil {
-		return err
-	}
-	return k.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
+	return k.socket.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
 }
 
 // Close closes the connection.
-func (k *Kernel) Close() error { return k.conn.Close() }
+func (k *Kernel) Close() error { return k.socket.close() }
 
 // Commit makes the kernel apply the batch: all of it, or nothing if it returns an *OpError or
 // a *BatchError. After ErrUnknownOutcome either may be the case. A batch that has been sent
@@ -105,7 +95,7 @@ func (k *Kernel) commit(b *Batch, s scope) error {
 	if s.table == TableName { // and not a probe
 		k.traffic.add(x)
 	}
-	if err := k.send(x.buf); err != nil {
+	if err := k.socket.send(x.buf); err != nil {
 		return &BatchError{Bytes: len(x.buf), Err: err}
 	}
 	return k.outcome(x, b)
@@ -119,27 +109,7 @@ func (k *Kernel) reserve(n int) error {
 		return nil
 	}
 	k.sent = n
-	return k.setBuffer(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, n)
-}
-
-func (k *Kernel) setBuffer(force, normal, n int) (err error) {
-	controlErr := k.raw.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, force, n) != nil {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, normal, n)
-		}
-	})
-	return errors.Join(controlErr, err)
-}
-
-// send hands over messages in one system call. For a batch it returns when the kernel has
-// worked on all of it.
-func (k *Kernel) send(b []byte) (err error) {
-	to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
-	rawErr := k.raw.Write(func(fd uintptr) bool {
-		err = unix.Sendto(int(fd), b, 0, to)
-		return err != unix.EAGAIN
-	})
-	return cmp.Or(rawErr, err)
+	return k.socket.setBuffer(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, n)
 }
 
 // outcome collects the answers to a batch. They are all there when the batch has been sent:
@@ -148,11 +118,8 @@ func (k *Kernel) send(b []byte) (err error) {
 // comes.
 func (k *Kernel) outcome(x *encoding, b *Batch) error {
 	o := outcome{encoding: x, batch: b}
-	if err := k.setDeadline(0); err != nil {
-		return ErrUnknownOutcome
-	}
 	for !o.ended {
-		n, from, err := k.receive(false)
+		n, from, err := k.socket.receive(k.buf, 0)
 		switch {
 		case err == unix.ENOBUFS:
 			o.lost = true // those that came before are still to be received
@@ -163,18 +130,6 @@ func (k *Kernel) outcome(x *encoding, b *Batch) error {
 		}
 	}
 	return o.result()
-}
-
-// setDeadline makes receive wait for so long at most; 0 is no limit.
-func (k *Kernel) setDeadline(timeout time.Duration) error {
-	var at time.Time
-	if timeout > 0 {
-		at = time.Now().Add(timeout)
-	} else if !k.deadline {
-		return nil
-	}
-	k.deadline = timeout > 0
-	return k.conn.SetReadDeadline(at)
 }
 
 // An outcome is what the answers to a batch add up to.
@@ -218,21 +173,4 @@ func (x *encoding) refusal(b *Batch, index int, a ack) error {
 		return &BatchError{Bytes: len(x.buf), Err: err}
 	}
 	return x.opError(b, index, a.offset, err)
-}
-
-// receive reads one datagram into buf and returns the port of the sender; the kernel's is 0.
-// Without wait it returns EAGAIN if there is none.
-func (k *Kernel) receive(wait bool) (n int, from uint32, err error) {
-	rawErr := k.raw.Read(func(fd uintptr) bool {
-		var sender unix.Sockaddr
-		n, sender, err = unix.Recvfrom(int(fd), k.buf, unix.MSG_DONTWAIT)
-		if sa, ok := sender.(*unix.SockaddrNetlink); ok {
-			from = sa.Pid
-		}
-		return err != unix.EAGAIN || !wait
-	})
-	if rawErr != nil {
-		return 0, 0, rawErr
-	}
-	return n, from, err
 }

@@ -34,10 +34,10 @@ func TestLostAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.send(x.buf); err != nil {
+	if err := k.socket.send(x.buf); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := k.receive(false); err != nil {
+	if _, _, err := k.socket.receive(k.buf, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := k.outcome(x, &b); !errors.Is(err, ErrUnknownOutcome) {

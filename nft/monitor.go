@@ -59,7 +59,7 @@ func NewMonitor(k *Kernel) (*Monitor, error) {
 		return nil, fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
 	}
 	m := &Monitor{conn: conn, buf: make([]byte, receiveLen)}
-	if err := m.prepare(k.conn.PID()); err != nil {
+	if err := m.prepare(k.socket.port); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err)), conn.Close())
 	}
 	return m, nil

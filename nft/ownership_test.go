@@ -50,8 +50,8 @@ func TestOwnedTableIsForItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !have[IP].Owned || have[IP].Owner != owner.conn.PID() || len(have[IP].Sets[endpointsMap].Map) != 20 {
-		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[IP].Owned, have[IP].Owner, len(have[IP].Sets[endpointsMap].Map), owner.conn.PID())
+	if !have[IP].Owned || have[IP].Owner != owner.socket.port || len(have[IP].Sets[endpointsMap].Map) != 20 {
+		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[IP].Owned, have[IP].Owner, len(have[IP].Sets[endpointsMap].Map), owner.socket.port)
 	}
 }
 

@@ -53,7 +53,7 @@ func (k *Kernel) fillLarge(ctx context.Context, t *Table, set *Elements, count u
 // discard takes all answers that are there: before that, the kernel gives no others.
 func (k *Kernel) discard() {
 	for {
-		if _, _, err := k.receive(false); err != nil && err != unix.ENOBUFS {
+		if _, _, err := k.socket.receive(k.buf, 0); err != nil && err != unix.ENOBUFS {
 			return
 		}
 	}
@@ -104,7 +104,7 @@ func (r *listReader) ask(requests []listRequest) (more []listRequest, err error)
 	if err := k.reserve(len(b)); err != nil {
 		return nil, err
 	}
-	if err := k.send(b); err != nil {
+	if err := k.socket.send(b); err != nil {
 		return nil, err
 	}
 	for open := len(requests); open > 0 && err == nil; {

@@ -76,7 +76,7 @@ func TestLargeMapsAreReadIntoASmallBuffer(t *testing.T) {
 	k, r := large(t, 200, 10)
 	want := r.Want()[IP]
 	set := want.Sets[endpointsMap].Set
-	if err := k.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, 4096); err != nil {
+	if err := k.socket.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, 4096); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := k.readLists(t.Context(), want, set, want.Sets[servicesMap].Map); !errors.Is(err, unix.ENOBUFS) {
