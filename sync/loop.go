@@ -58,8 +58,7 @@ type Loop struct {
 	retry         *time.Timer
 	attempts      int
 	debt          debt
-	ended         time.Time     // the latest sync
-	took          time.Duration // and how long it took
+	tempo         tempo
 }
 
 // New returns a loop that has not started.
@@ -195,27 +194,10 @@ func (l *Loop) takeAddresses() {
 	}
 }
 
-// A sync that takes long, as one does that changes verdicts among very many Services, is
-// followed by a pause of restRatio times its duration: however many changes there are, the
-// kernel is kept busy for a quarter of the time at most. Above maxRest the pause would hold up
-// changes for longer than that is worth, those after a start for instance.
-const (
-	restRatio = 3
-	maxRest   = 20 * time.Millisecond
-)
-
-// rest is the pause after a sync.
-func (o *Options) rest(took time.Duration) time.Duration {
-	if o.MinInterval == 0 {
-		return 0
-	}
-	return max(o.MinInterval, min(restRatio*took, maxRest))
-}
-
-// pause waits until the pause after the latest sync is over; false if ctx ended.
+// pause waits until the next sync may begin; false if ctx ended.
 func (l *Loop) pause(ctx context.Context) bool {
-	wait := time.Until(l.ended.Add(l.options.rest(l.took)))
-	if l.ended.IsZero() || wait <= 0 {
+	wait := time.Until(l.tempo.next(l.options.MinInterval))
+	if l.tempo.ended.IsZero() || wait <= 0 {
 		return ctx.Err() == nil
 	}
 	select {
@@ -257,10 +239,10 @@ func stopped() *time.Timer {
 // writing only makes us read again, and so does a batch that the kernel refuses; if it
 // refuses it then, the Service ports that it is about are left out.
 func (l *Loop) sync(ctx context.Context) error {
-	started := time.Now()
+	began := time.Now()
 	defer func() {
-		l.ended, l.debt.refused = time.Now(), nil
-		l.took = l.ended.Sub(started)
+		l.debt.refused = nil
+		l.tempo.note(began, time.Now())
 	}()
 	var err error
 	for range 5 {

@@ -24,7 +24,6 @@ type table struct {
 	times   []time.Time
 	answers []error
 	always  error // the answer to everything, if set
-	takes   time.Duration
 	reads   int
 }
 
@@ -43,7 +42,6 @@ func (k *table) Commit(_ context.Context, batch nft.Batch) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.batches, k.times = append(k.batches, batch), append(k.times, time.Now())
-	time.Sleep(k.takes)
 	if len(k.answers) == 0 || k.always != nil {
 		return k.always
 	}
@@ -136,35 +134,6 @@ func TestBurstIsOneBatch(t *testing.T) {
 			t.Errorf("second batch after %v, want the minimum interval", gap)
 		}
 	})
-}
-
-// TestPauseAfterALongSync holds what is left for the kernel's other users.
-func TestPauseAfterALongSync(t *testing.T) {
-	const least = time.Millisecond
-	for _, tt := range []struct{ least, takes, pause time.Duration }{
-		{least, 0, least},
-		{least, 100 * time.Microsecond, least},
-		{least, 2 * time.Millisecond, 6 * time.Millisecond},
-		{least, time.Minute, maxRest},
-		{time.Second, 2 * time.Millisecond, time.Second},
-		{0, time.Second, 0},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			k := &table{takes: tt.takes}
-			loop, f, _ := start(t, k, Options{MinInterval: tt.least})
-			time.Sleep(tt.takes) // the first commit
-			f.add("web")
-			loop.Wake()
-			time.Sleep(2 * time.Minute)
-			synctest.Wait()
-			if len(k.times) != 2 {
-				t.Fatalf("%d batches, want 2", len(k.times))
-			}
-			if pause := k.times[1].Sub(k.times[0]) - tt.takes; pause != tt.pause {
-				t.Errorf("a pause of %v after a sync of %v with MinInterval %v, want %v", pause, tt.takes, tt.least, tt.pause)
-			}
-		})
-	}
 }
 
 func TestNothingNewSendsNothing(t *testing.T) {

@@ -14,9 +14,8 @@ import (
 // positive or zero; zero RetryMin and RetryMax stand for the defaults.
 type Options struct {
 	// MinInterval is the least time between the end of one sync and the start of the next;
-	// what happens meanwhile goes into one batch. After a sync that takes more than a third
-	// of it, the least time is three times as long as that took, up to 20 ms. Zero is no
-	// pause at all.
+	// what happens meanwhile goes into one batch. Syncs that take long are further apart when
+	// there are many, see tempo. Zero is no pause at all.
 	MinInterval time.Duration
 	// RetryMin is the pause after a first refused batch. It doubles with every further
 	// one, up to RetryMax.

@@ -24,7 +24,7 @@ func (v *values) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&v.nodePorts, "nodeport-addresses", v.nodePorts, "where node ports are served: CIDRs, primary (the Node's addresses), localhost, all; without it, primary")
 	f.BoolVar(&v.masqueradeAll, "masquerade-all", v.masqueradeAll, "masquerade all connections to cluster IPs")
 	f.Int32Var(&v.masqueradeBit, "masquerade-bit", v.masqueradeBit, "bit of the packet mark that requests masquerading, 0 to 31")
-	f.DurationVar(&v.minSyncPeriod, "min-sync-period", v.minSyncPeriod, "least time between two commits; changes meanwhile go into one. After a commit that takes long it is three times as long as that took, up to 20ms; 0 is no pause at all")
+	f.DurationVar(&v.minSyncPeriod, "min-sync-period", v.minSyncPeriod, "least time between two commits; changes meanwhile go into one. Commits that take long are further apart when there are many, by up to 20ms; 0 is no pause at all")
 	f.Uint32Var(&v.affinitySize, "affinity-size", v.affinitySize, "clients that one session affinity map remembers at most")
 	f.StringVar(&v.logLevel, "log-level", v.logLevel, "least severe log lines to write: debug, info, warn or error")
 	f.StringVar(&v.logFormat, "log-format", v.logFormat, "log lines as json or as console text")
