@@ -96,24 +96,33 @@ func (c Conflict) String() string {
 		c.Frontend, c.Winner, c.Loser)
 }
 
+// A wish is a frontend that a Service port wants, and what it is to it.
+type wish struct {
+	Frontend
+	kind frontendKind
+}
+
 // frontendsOf lists where a Service port wants to be reached. Of the ways in which it names
 // one address, the first of cluster IP, load-balancer IP and external IP counts.
-func frontendsOf(p *tracker.ServicePort) map[Frontend]frontendKind {
-	wanted := make(map[Frontend]frontendKind, 2+len(p.LoadBalancers)+len(p.ExternalIPs))
+func frontendsOf(p *tracker.ServicePort) []wish {
+	wanted := make([]wish, 0, 2+len(p.LoadBalancers)+len(p.ExternalIPs))
 	if p.NodePort != 0 {
-		wanted[Frontend{Protocol: p.ID.Protocol, Port: p.NodePort}] = nodePort
+		wanted = append(wanted, wish{Frontend{Protocol: p.ID.Protocol, Port: p.NodePort}, nodePort})
 	}
-	add := func(kind frontendKind, addrs ...netip.Addr) {
-		for _, addr := range addrs {
-			f := Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}
-			if _, ok := wanted[f]; !ok {
-				wanted[f] = kind
-			}
+	add := func(addr netip.Addr, kind frontendKind) {
+		wanted = append(wanted, wish{Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}, kind})
+	}
+	add(p.ClusterIP, clusterIP)
+	for _, addr := range p.LoadBalancers {
+		if addr != p.ClusterIP {
+			add(addr, loadBalancerIP)
 		}
 	}
-	add(clusterIP, p.ClusterIP)
-	add(loadBalancerIP, p.LoadBalancers...)
-	add(externalIP, p.ExternalIPs...)
+	for _, addr := range p.ExternalIPs {
+		if _, balanced := slices.BinarySearchFunc(p.LoadBalancers, addr, netip.Addr.Compare); addr != p.ClusterIP && !balanced {
+			add(addr, externalIP)
+		}
+	}
 	return wanted
 }
 

@@ -209,7 +209,8 @@ func (r *family) adoptLists(p *tracker.ServicePort) (cluster, local []netip.Addr
 	if r.adopted == nil {
 		return nil, nil
 	}
-	for f := range frontendsOf(p) {
+	for _, wanted := range frontendsOf(p) {
+		f := wanted.Frontend
 		if r.adopted.commentOf(f) != comment(p.ID) {
 			continue
 		}

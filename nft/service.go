@@ -11,7 +11,7 @@ import (
 type portState struct {
 	current        *tracker.ServicePort
 	comment        string
-	frontends      map[Frontend]frontendKind
+	frontends      []wish
 	cluster, local []netip.AddrPort // its endpoints, in the order of their indexes
 	affinity       affinity
 }
@@ -96,11 +96,11 @@ func (r *family) setPort(p *tracker.ServicePort) {
 	port.order(shown)
 	r.changeShared(shown, p)
 	r.setAffinity(port, affinityOf(port))
-	if moved {
+	if moved && before != nil {
 		r.unclaimAll(before, port)
 	}
-	for f, kind := range port.frontends {
-		r.claim(f, claim{port, kind})
+	for _, wanted := range port.frontends {
+		r.claim(wanted.Frontend, claim{port, wanted.kind})
 	}
 }
 
@@ -116,10 +116,14 @@ func (p *portState) order(shown *tracker.ServicePort) {
 }
 
 // unclaimAll gives up those of some frontends that the port does not want any more.
-func (r *family) unclaimAll(frontends map[Frontend]frontendKind, port *portState) {
-	for f := range frontends {
-		if _, ok := port.frontends[f]; !ok {
-			r.unclaim(f, port)
+func (r *family) unclaimAll(frontends []wish, port *portState) {
+	kept := make(map[Frontend]bool, len(port.frontends))
+	for _, wanted := range port.frontends {
+		kept[wanted.Frontend] = true
+	}
+	for _, wanted := range frontends {
+		if !kept[wanted.Frontend] {
+			r.unclaim(wanted.Frontend, port)
 		}
 	}
 }
@@ -131,8 +135,8 @@ func (r *family) removePort(id tracker.PortID) {
 		return
 	}
 	delete(r.ports, id)
-	for f := range port.frontends {
-		r.unclaim(f, port)
+	for _, wanted := range port.frontends {
+		r.unclaim(wanted.Frontend, port)
 	}
 	r.changeShared(port.current, nil)
 	r.setAffinity(port, affinity{})
