@@ -47,6 +47,26 @@ func TestDeployObjects(t *testing.T) {
 	}
 }
 
+// TestDeployImage sets the image where the README says, in the directory that is applied, and
+// looks for it in all containers.
+func TestDeployImage(t *testing.T) {
+	for _, overlay := range overlays {
+		dir := "../deploy/" + overlay
+		k := readKustomization(t, dir)
+		if len(k.Images) != 1 {
+			t.Errorf("%s: %d images, want one to set", overlay, len(k.Images))
+			continue
+		}
+		k.Images[0].NewName, k.Images[0].NewTag = "registry.example/kube-nft", "v1"
+		set, container := k.build(t, dir).daemonSet(t)
+		for _, c := range append(set.Spec.Template.Spec.InitContainers, *container) {
+			if c.Image != "registry.example/kube-nft:v1" {
+				t.Errorf("%s: container %s runs image %s", overlay, c.Name, c.Image)
+			}
+		}
+	}
+}
+
 // checkInit holds the containers that run before kube-nft to what they need.
 func checkInit(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()

@@ -27,14 +27,17 @@ type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Namespace       string   `json:"namespace,omitempty"`
 	Resources       []string `json:"resources"`
-	Images          []struct {
-		Name    string `json:"name"`
-		NewName string `json:"newName"`
-		NewTag  string `json:"newTag"`
-	} `json:"images,omitempty"`
-	Patches []struct {
+	Patches         []struct {
 		Path string `json:"path"`
 	} `json:"patches,omitempty"`
+	Images []image `json:"images,omitempty"`
+}
+
+// An image says what stands for the name of one in containers.
+type image struct {
+	Name    string `json:"name"`
+	NewName string `json:"newName"`
+	NewTag  string `json:"newTag"`
 }
 
 // deployTypes are the kinds of objects that deploy/ may hold.
@@ -51,11 +54,22 @@ type deployment map[string]any
 // kustomize builds a directory below deploy/ as kubectl kustomize does, as far as ours go.
 func kustomize(t *testing.T, dir string) deployment {
 	t.Helper()
-	var k kustomization
-	text := readFile(t, filepath.Join(dir, "kustomization.yaml"))
-	if err := yaml.UnmarshalStrict(text, &k); err != nil {
+	return readKustomization(t, dir).build(t, dir)
+}
+
+func readKustomization(t *testing.T, dir string) *kustomization {
+	t.Helper()
+	k := new(kustomization)
+	if err := yaml.UnmarshalStrict(readFile(t, filepath.Join(dir, "kustomization.yaml")), k); err != nil {
 		t.Fatalf("%s/kustomization.yaml: %v", dir, err)
 	}
+	return k
+}
+
+// build does what the kustomization of a directory says, in kustomize's order: images come
+// last, and those of a directory below have been there before.
+func (k *kustomization) build(t *testing.T, dir string) deployment {
+	t.Helper()
 	objects := make(deployment)
 	for _, resource := range k.Resources {
 		path := filepath.Join(dir, resource)
@@ -73,7 +87,23 @@ func kustomize(t *testing.T, dir string) deployment {
 	for _, patch := range k.Patches {
 		objects.patch(t, filepath.Join(dir, patch.Path))
 	}
+	set, _ := objects.daemonSet(t)
+	for _, image := range k.Images {
+		for _, containers := range [][]corev1.Container{set.Spec.Template.Spec.InitContainers, set.Spec.Template.Spec.Containers} {
+			for i := range containers {
+				containers[i].Image = image.replace(containers[i].Image)
+			}
+		}
+	}
 	return objects
+}
+
+// replace returns what stands for an image.
+func (i *image) replace(name string) string {
+	if bare, _, _ := strings.Cut(name, ":"); bare != i.Name {
+		return name
+	}
+	return i.NewName + ":" + i.NewTag
 }
 
 func readFile(t *testing.T, path string) []byte {
