@@ -97,7 +97,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	if diff := cmp.Diff(want, runUnprivileged(t, append([]string{"diff"}, examples...)...), cmp.AllowUnexported(commandRun{})); diff != "" {
 		t.Errorf("diff (-want +got):\n%s", diff)
 	}
-	want = commandRun{code: 1, stderr: "kube-nft: read nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was removed\n"}
+	want = commandRun{code: 1, stderr: "kube-nft: read the generation of nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was removed\n"}
 	if diff := cmp.Diff(want, runUnprivileged(t, "cleanup"), cmp.AllowUnexported(commandRun{})); diff != "" {
 		t.Errorf("cleanup (-want +got):\n%s", diff)
 	}

@@ -82,14 +82,17 @@ func (r *remover) runRollback(ctx context.Context) error {
 func (r *remover) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	if err := r.waitForDaemon(ctx); err != nil {
-		return err
-	}
 	kernel, err := nft.Open()
 	if err != nil {
 		return err
 	}
 	defer kernel.Close()
+	if _, err := kernel.Generation(ctx); err != nil { // the privilege is missing: waiting is in vain
+		return fmt.Errorf("%w; nothing was removed", err)
+	}
+	if err := r.waitForDaemon(ctx); err != nil {
+		return err
+	}
 	ours, _, err := kernel.Read(ctx)
 	switch {
 	case err != nil:
@@ -141,7 +144,7 @@ func (r *remover) waitForDaemon(ctx context.Context) error {
 		}
 		fmt.Fprintf(r.journal, "kube-nft: a daemon runs, %s; nothing is removed before it has ended: stop it on this node\n", daemon)
 		select {
-		case <-daemon.gone():
+		case <-daemon.gone(ctx):
 			daemon.conn.Close()
 		case <-ctx.Done():
 			daemon.conn.Close()

@@ -73,14 +73,34 @@ func (h *holder) String() string {
 	return fmt.Sprintf("%s, pid %d", strings.TrimSpace(string(name)), h.Pid)
 }
 
-// gone returns a channel that is closed when the process has given the socket up.
-func (h *holder) gone() <-chan struct{} {
+// gone returns a channel that is closed when the process has given the socket up; never, once
+// ctx has ended. That it ends the connection is not enough: it does so to whoever it does not
+// trust.
+func (h *holder) gone(ctx context.Context) <-chan struct{} {
 	gone := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, h.conn) // it ends in one way or another
-		close(gone)
+		for {
+			_, _ = io.Copy(io.Discard, h.conn) // it ends in one way or another
+			if !h.holds() {
+				close(gone)
+				return
+			}
+			if !pause(ctx, claimRetry) {
+				return
+			}
+		}
 	}()
 	return gone
+}
+
+// holds reports whether the process has the instance socket still, as far as can be told.
+func (h *holder) holds() bool {
+	now, err := findHolder()
+	if err != nil {
+		return false
+	}
+	now.conn.Close()
+	return now.Ucred == h.Ucred
 }
 
 // claim waits until no other kube-nft programs this network namespace, so that an old and a
@@ -118,7 +138,7 @@ func (d *daemon) yield(ctx context.Context, other *holder) (done bool) {
 		return true
 	}
 	d.log.Warn("another kube-nft programs this network namespace: waiting until it ends", zap.Stringer("process", other))
-	if !d.wait(ctx, fmt.Sprintf("the other kube-nft (%s) to end", other), other.gone()) {
+	if !d.wait(ctx, fmt.Sprintf("the other kube-nft (%s) to end", other), other.gone(ctx)) {
 		return true
 	}
 	d.log.Info("the other kube-nft has ended: taking over")

@@ -1,0 +1,54 @@
+package integration
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/netns"
+)
+
+// asNobody are the words before a command line that a user other than root runs, with the
+// capability or without any.
+func asNobody(capability string) []string {
+	capabilities := "-all"
+	if capability != "" {
+		capabilities += ",+" + capability
+	}
+	return []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+		"--bounding-set=" + capabilities, "--inh-caps=" + capabilities, "--ambient-caps=" + capabilities, "--"}
+}
+
+// TestOtherUserBesideDaemon runs commands beside a daemon that does not talk to their user.
+// Without the privilege they end at once; with it they wait, and say so once.
+func TestOtherUserBesideDaemon(t *testing.T) {
+	t.Parallel()
+	netns.New(t)
+	k, objects := openKernel(t), newDirectory(t)
+	objects.write(t, "web.yaml", webObjects("web", firstWeb, addressesFrom(webPods, 3)))
+	daemon := objects.start(t)
+	eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	for _, command := range []string{"cleanup", "migrate rollback"} {
+		argv := slices.Concat(asNobody(""), []string{buildProxy(t)}, strings.Fields(command))
+		want := commandRun{code: 1, stderr: "kube-nft: read the generation of nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was removed\n"}
+		if diff := cmp.Diff(want, runCommand(t, exec.Command(argv[0], argv[1:]...)), cmp.AllowUnexported(commandRun{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", command, diff)
+		}
+		argv = slices.Concat(asNobody("net_admin"), []string{buildProxy(t)}, strings.Fields(command), []string{"--timeout", "500ms"})
+		got := runCommand(t, exec.Command(argv[0], argv[1:]...))
+		if got.code != 1 || strings.Count(got.stderr, "kube-nft: a daemon runs, kube-nft, pid ") != 1 || strings.Count(got.stderr, "\n") != 2 {
+			t.Errorf("%s with CAP_NET_ADMIN: exit code %d, standard error:\n%s", command, got.code, got.stderr)
+		}
+	}
+	argv := slices.Concat(asNobody("net_admin"), []string{buildProxy(t), "cleanup"})
+	cleanup := netns.Start(t, argv...)
+	logs(t, cleanup, "a daemon runs")
+	stop(t, daemon)
+	<-cleanup.Exited()
+	if cleanup.ExitCode() != 0 || len(read(t, k)) > 0 {
+		t.Errorf("cleanup after the daemon: exit code %d\n%s", cleanup.ExitCode(), cleanup.Stderr())
+	}
+}
