@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -60,11 +61,14 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 
 // document writes a value as JSON or YAML.
 func (f *format) document(w io.Writer, value any) error {
-	encoded, err := json.MarshalIndent(value, "", "  ")
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	encoded := text.Bytes()
 	if err == nil && f.value == formatYAML {
 		encoded, err = yaml.JSONToYAML(encoded)
-	} else {
-		encoded = append(encoded, '\n')
 	}
 	if err != nil {
 		return fmt.Errorf("print as %s: %w", f.value, err)

@@ -106,6 +106,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 			return run(cmd.Context(), &o, cmd.ErrOrStderr())
 		},
 	}
+	root.SuggestionsMinimumDistance = 2 // letters that differ
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{plainly(err)} })
 	o.addFlags(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
@@ -121,8 +122,11 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("unknown command %q", args[0])
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		return usagef("unknown command %q, did you mean %s?", args[0], strings.Join(meant, " or "))
+	}
+	return usagef("unknown command %q", args[0])
 }

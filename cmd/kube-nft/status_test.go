@@ -51,6 +51,7 @@ Not known           no metrics server is configured (--metrics-bind-address)
 
 func TestStatusUsage(t *testing.T) {
 	checkUsage(t, []usage{
+		{[]string{"stauts"}, `unknown command "stauts", did you mean status?`},
 		{[]string{"status", "web"}, `unknown command "web"`},
 		{[]string{"status", "-o", "text"}, "--output text: expected table, json or yaml"},
 	})
