@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -165,8 +166,36 @@ func describe(change *nft.ForeignChange, damaged int) string {
 		return "notifications about changes by others were lost"
 	case damaged == 0:
 		return fmt.Sprintf("%s (pid %d) changed our tables", change.Program, change.PID)
+	case damaged == 1:
+		return fmt.Sprintf("%s (pid %d) changed our tables: 1 object is not as it should be", change.Program, change.PID)
 	}
 	return fmt.Sprintf("%s (pid %d) changed our tables: %d objects are not as they should be", change.Program, change.PID, damaged)
+}
+
+// logRepair says what a batch repaired that was committed at that time, if it did: what
+// follows a commit, such as a look at all connections, is not part of the repair.
+func (l *Loop) logRepair(batch *nft.Batch, committed time.Time) {
+	if l.reason == "" || len(batch.Ops) == 0 {
+		return
+	}
+	l.options.Log.Warn("repaired our tables", zap.String("reason", l.reason), zap.Duration("after", committed.Sub(l.suspected)),
+		zap.Int("operations", len(batch.Ops)), zap.String("first_operation", brief(batch.Ops[0])))
+}
+
+// Bounds of what the log shows of an operation, which may be about every endpoint there is.
+const (
+	briefLength   = 200 // bytes
+	briefElements = 20  // of this many some do not fit into briefLength
+)
+
+// brief is the beginning of an operation's text, in one line.
+func brief(op nft.Op) string {
+	op.Elements = op.Elements[:min(briefElements, len(op.Elements))]
+	text := strings.ReplaceAll(op.Text(), "\n", "; ")
+	if len(text) <= briefLength {
+		return text
+	}
+	return strings.ToValidUTF8(text[:briefLength], "") + "…"
 }
 
 // damage notes that there is something to repair. It reports whether to do so now; a repair

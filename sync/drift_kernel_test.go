@@ -1,13 +1,17 @@
 package sync
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/integration/netns"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -22,6 +26,7 @@ type guarded struct {
 	reports          chan Report
 	first            Report // of the sync at the start
 	refusals         chan refusal
+	logs             *observer.ObservedLogs
 	stranger, reader *nft.Kernel
 }
 
@@ -40,8 +45,8 @@ func guardServices(t testing.TB, services, endpoints int) *guarded {
 }
 
 // guardWith runs a loop that commits Services by way of a kernel, real one or with faults,
-// whose commits the monitor passes over.
-func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracker.Delta) *guarded {
+// whose commits the monitor passes over, and cleans flows if given.
+func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracker.Delta, looks ...flows) *guarded {
 	t.Helper()
 	g := &guarded{reports: make(chan Report, 64), refusals: make(chan refusal, 64), stranger: openKernel(t), reader: openKernel(t)}
 	g.ruleset = nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
@@ -49,12 +54,17 @@ func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracke
 	if err != nil {
 		t.Fatal(err)
 	}
+	core, logs := observer.New(zap.InfoLevel)
+	g.logs = logs
 	g.feed = &feed{deltas: []tracker.Delta{services}}
 	g.loop = New(g.feed, g.ruleset, through, Options{
-		Log:       zap.NewNop(),
+		Log:       zap.New(core),
 		Committed: func(r Report) { g.reports <- r },
 		Refused:   func(id tracker.PortID, err error) { g.refusals <- refusal{id, err} },
 	})
+	for _, flows := range looks {
+		g.loop.CleanFlows(flows)
+	}
 	g.loop.Watch(monitor, kernel)
 	t.Cleanup(func() { // when the loop has ended
 		if err := monitor.Close(); err != nil {
@@ -224,6 +234,52 @@ func TestDamageIsRepaired(t *testing.T) {
 			t.Errorf("%s: %d operations because of %q, full read %v", v.name, report.Operations, report.Distrust, report.Full)
 		}
 		g.check(t)
+	}
+}
+
+// slowFlows take their time for every look at connections.
+type slowFlows struct{ flows }
+
+const slowness = 200 * time.Millisecond
+
+func (slowFlows) Full(context.Context, conntrack.Desired) (conntrack.Result, error) {
+	time.Sleep(slowness)
+	return conntrack.Result{}, nil
+}
+
+// TestRepairIsLogged: with what was repaired, and when that was done.
+func TestRepairIsLogged(t *testing.T) {
+	netns.New(t)
+	kernel := openKernel(t)
+	g := guardWith(t, &faulty{Kernel: kernel}, kernel, manyServices(50, 3), slowFlows{})
+	for _, tt := range []struct {
+		damage     []nft.Op
+		first      string
+		operations int64
+		reason     string
+	}{
+		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 1), "add element ip kube-nft endpoints { ", 1, "changed our tables: 1 object is not as it should be"},
+		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 100), "add element ip kube-nft endpoints { ", 1, "changed our tables: 100 objects are not as they should be"},
+		{[]nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: g.ruleset.Want()[nft.IP].Chains["services"]}}, "flush chain ip kube-nft services", 2, "1 object is"},
+	} {
+		g.commit(t, tt.damage...)
+		g.report(t)
+		lines := g.logs.FilterMessage("repaired our tables").All()
+		g.logs.TakeAll()
+		if len(lines) != 1 {
+			t.Fatalf("%d lines about the repair", len(lines))
+		}
+		fields := lines[0].ContextMap()
+		first, reason := fields["first_operation"].(string), fields["reason"].(string)
+		if !strings.HasPrefix(first, tt.first) || len(first) > briefLength+len("…") || strings.Contains(first, "\n") {
+			t.Errorf("first operation %q, want %s… in a line of %d bytes at most", first, tt.first, briefLength)
+		}
+		if fields["operations"] != tt.operations || !strings.Contains(reason, tt.reason) {
+			t.Errorf("%v operations because of %q, want %d because of %q", fields["operations"], reason, tt.operations, tt.reason)
+		}
+		if after := fields["after"].(time.Duration); after <= 0 || after >= slowness {
+			t.Errorf("repaired after %v, want that without the look at connections", after)
+		}
 	}
 }
 

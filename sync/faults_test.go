@@ -225,6 +225,12 @@ func TestRestartWritesNothing(t *testing.T) {
 	if again.commits != 0 || g.first.Operations != 0 {
 		t.Errorf("%d commits of %d operations", again.commits, g.first.Operations)
 	}
+	g.loop.Wake()
+	g.report(t)
+	lines := g.logs.FilterMessage("in sync, nothing to write").All()
+	if len(lines) != 1 || lines[0].ContextMap()["elements"] != int64(count(g.ruleset.Lengths())) {
+		t.Errorf("%d lines say that all is well, want one: %v", len(lines), g.logs.All())
+	}
 }
 
 var errOdd = errors.New("odd")

@@ -47,6 +47,7 @@ type Loop struct {
 	beside    Beside         // nil once the first batch has been committed
 	known     bool           // whether the kernel holds what the ruleset calls committed
 	adopted   bool
+	synced    bool         // a sync has succeeded
 	reason    string       // the latest suspicion that no sync has dealt with
 	suspected time.Time    // when it came up
 	local     []netip.Addr // addresses of this node's interfaces
@@ -269,6 +270,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	}
 	l.sweep(ctx, &plan)
 	committed := time.Now()
+	l.logRepair(&plan.batch, committed)
 	flows := l.clean(ctx, &plan)
 	flows.Duration = time.Since(committed)
 	l.done(Report{
@@ -322,6 +324,30 @@ func (l *Loop) logConflicts(conflicts []nft.Conflict) {
 	}
 }
 
+// logSync says what a successful sync wrote. One that wrote nothing is worth a line only if
+// it is the first: a restart has succeeded then.
+func (l *Loop) logSync(report *Report) {
+	first := !l.synced
+	l.synced = true
+	switch {
+	case report.Operations > 0:
+		l.options.Log.Info("committed", zap.Bool("full", report.Full), zap.Int("operations", report.Operations),
+			zap.Int("elements", report.Elements), zap.Duration("compile", report.Compile), zap.Duration("commit", report.Commit))
+	case first:
+		l.options.Log.Info("in sync, nothing to write", zap.Int("elements", count(l.ruleset.Lengths())), zap.Duration("compile", report.Compile))
+	}
+}
+
+// count adds up lengths of sets.
+func count(lengths map[nft.Family]map[string]int) (elements int) {
+	for _, sets := range lengths {
+		for _, n := range sets {
+			elements += n
+		}
+	}
+	return elements
+}
+
 // done closes a successful sync.
 func (l *Loop) done(report Report) {
 	l.attempts = 0
@@ -332,13 +358,7 @@ func (l *Loop) done(report Report) {
 	report.LeftOut = len(l.poison.refused)
 	l.waiting, l.reason = tracker.Delta{}, ""
 	l.logConflicts(report.Conflicts)
-	if report.Operations > 0 && report.Distrust != "" {
-		l.options.Log.Warn("repaired our tables", zap.String("reason", report.Distrust), zap.Duration("after", time.Since(l.suspected)))
-	}
-	if report.Operations > 0 {
-		l.options.Log.Info("committed", zap.Bool("full", report.Full), zap.Int("operations", report.Operations),
-			zap.Int("elements", report.Elements), zap.Duration("compile", report.Compile), zap.Duration("commit", report.Commit))
-	}
+	l.logSync(&report)
 	if l.options.Committed != nil {
 		l.options.Committed(report)
 	}

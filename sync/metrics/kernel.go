@@ -2,10 +2,12 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -65,7 +67,7 @@ func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for _, family := range c.families {
 		usage, err := c.kernel.AffinityUsage(ctx, nft.Family(family), affinityLimit)
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.ENOENT) { // before the first commit there is no table
 			c.failed++
 			continue
 		}

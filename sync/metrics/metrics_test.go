@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
+	"github.com/kube-nft/kube-nft/integration/netns"
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -160,6 +161,29 @@ func TestKernelThatDoesNotAnswer(t *testing.T) {
 	check(t, newTestMetrics(&fakeKernel{err: errors.New("no")}).Handler(zap.NewNop()), `
 		kube_nft_scrape_failures_total 3
 		kube_nft_conflicts 0
+	`)
+}
+
+// TestNoTableIsNoFailure scrapes before the first commit.
+func TestNoTableIsNoFailure(t *testing.T) {
+	netns.New(t)
+	kernel, err := nft.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kernel.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	check(t, New(Config{
+		Families: bothFamilies, Kernel: kernel, Build: new(debug.BuildInfo),
+		Changes:  func() (total, pending tracker.Changes) { return },
+		Unserved: func() int { return 0 },
+	}).Handler(zap.NewNop()), `
+		kube_nft_affinity_entries{ip_family="IPv4"} 0
+		kube_nft_affinity_entries{ip_family="IPv6"} 0
+		kube_nft_scrape_failures_total 0
 	`)
 }
 
