@@ -18,7 +18,8 @@ import (
 // A remover is the commands cleanup and migrate rollback.
 type remover struct {
 	timeout time.Duration
-	wait    bool
+	back    bool // to kube-proxy: its rules have to be in place before ours go
+	wait    bool // until they are
 	journal io.Writer
 }
 
@@ -44,7 +45,7 @@ another proxy has rules in place. Stop the daemon first.`,
 }
 
 func newMigrateRollback() *cobra.Command {
-	r := remover{}
+	r := remover{back: true}
 	c := &cobra.Command{
 		Use:   "rollback",
 		Short: "Give the node back to kube-proxy: remove kube-nft's tables without a gap",
@@ -52,30 +53,18 @@ func newMigrateRollback() *cobra.Command {
 no connection, stop the daemon, start kube-proxy, and then run this: kube-proxy's rules
 come to lie under ours, which go on serving until rollback removes them.
 
-If a kube-proxy runs, rollback waits until its rules are in place; with --wait it waits
-for one to be started too. Otherwise it removes our tables at once and says that nothing
-serves until kube-proxy is back.`,
+Our tables go only if kube-proxy's rules are in place, in each IP family that ours serve. If
+a kube-proxy runs, or with --wait, rollback waits for its rules; otherwise it removes
+nothing when they are missing. kube-nft cleanup removes our tables without a successor.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r.journal = cmd.ErrOrStderr()
-			return r.runRollback(cmd.Context())
+			return r.run(cmd.Context())
 		},
 	}
-	c.Flags().BoolVar(&r.wait, "wait", false, "wait for kube-proxy's rules even if no kube-proxy is to be seen")
+	c.Flags().BoolVar(&r.wait, "wait", false, "wait for kube-proxy's rules though no kube-proxy runs yet, instead of refusing")
 	c.Flags().DurationVar(&r.timeout, "timeout", 5*time.Minute, "how long all of it may take")
 	return c
-}
-
-// runRollback decides whether there is something to wait for.
-func (r *remover) runRollback(ctx context.Context) error {
-	if !r.wait {
-		alive, err := steady(ctx, legacy.Processes)(procRoot)
-		if err != nil {
-			return err
-		}
-		r.wait = len(alive) > 0
-	}
-	return r.run(ctx)
 }
 
 // run removes our tables when no daemon is left that would write them again.
@@ -100,7 +89,7 @@ func (r *remover) run(ctx context.Context) error {
 	case len(ours) == 0:
 		return r.removeRest(ctx, kernel)
 	}
-	if err := r.warn(ctx); err != nil {
+	if err := r.checkSuccessor(ctx, ours); err != nil {
 		return err
 	}
 	rollback := migrate.Rollback{Kernel: kernel, Wait: r.wait, Journal: journalTo(r.journal)}
@@ -163,16 +152,50 @@ func unseen(inventory *legacy.Inventory) string {
 	return ""
 }
 
-// warn says if nothing is going to serve once our tables are gone.
-func (r *remover) warn(ctx context.Context) error {
+// checkSuccessor refuses to give the node back to nobody. Cleanup may, and says so.
+func (r *remover) checkSuccessor(ctx context.Context, ours nft.Tables) error {
+	if r.back && !r.wait {
+		alive, err := steady(ctx, legacy.Processes)(procRoot)
+		if err != nil {
+			return fmt.Errorf("%w; nothing was removed", err)
+		}
+		r.wait = len(alive) > 0
+	}
 	inventory, err := legacy.Node{}.Take(ctx)
-	if err != nil || r.wait || migrate.Served(&inventory) {
-		return err
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w; nothing was removed", err)
+	case r.wait:
+		return nil
+	case r.back:
+		return refusal(migrate.Unserved(ours, &inventory), &inventory)
 	}
-	found := "no rules of kube-proxy's are in place"
-	if missing := unseen(&inventory); missing != "" {
-		found = "no rules of kube-proxy's are to be seen (all can be with " + missing + ")"
+	return r.warn(&inventory)
+}
+
+// refusal is the error for families that kube-proxy does not serve, if there are any.
+func refusal(missing []string, inventory *legacy.Inventory) error {
+	if len(missing) == 0 {
+		return nil
 	}
-	_, err = fmt.Fprintf(r.journal, "kube-nft: %s: new connections to Services are not answered until a proxy is started\n", found)
+	return fmt.Errorf("%s for %s; nothing was removed, our tables go on serving: "+
+		"start kube-proxy on this node and run this again with --wait, or remove them without a successor with kube-nft cleanup",
+		noRules(inventory), strings.Join(missing, " and "))
+}
+
+// noRules says that kube-proxy's rules are missing, as far as we can see.
+func noRules(inventory *legacy.Inventory) string {
+	if missing := unseen(inventory); missing != "" {
+		return "no rules of kube-proxy's are to be seen (all can be with " + missing + ")"
+	}
+	return "no rules of kube-proxy's are in place"
+}
+
+// warn says if nothing is going to serve once our tables are gone.
+func (r *remover) warn(inventory *legacy.Inventory) error {
+	if migrate.Served(inventory) {
+		return nil
+	}
+	_, err := fmt.Fprintf(r.journal, "kube-nft: %s: new connections to Services are not answered until a proxy is started\n", noRules(inventory))
 	return err
 }

@@ -26,6 +26,46 @@ func checkCleanup(t *testing.T, args ...string) {
 	}
 }
 
+// TestRollbackToNobody: without kube-proxy's rules rollback removes nothing, and refuses as
+// soon as one IP family would be without; with them it removes our tables.
+func TestRollbackToNobody(t *testing.T) {
+	program(t)
+	const hint = "; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again with --wait, " +
+		"or remove them without a successor with kube-nft cleanup\n"
+	before := netns.Run(t, "", "nft", "-s", "list", "ruleset")
+	checkRefused := func(families string) {
+		t.Helper()
+		code, stdout, stderr := kubeNFT(t, "migrate", "rollback")
+		if want := "kube-nft: no rules of kube-proxy's are in place for " + families + hint; code != exitFailed || stdout != "" || stderr != want {
+			t.Errorf("exit %d, %q, %q, want %q", code, stdout, stderr, want)
+		}
+	}
+	checkRefused("family ip and family ip6")
+	if after := netns.Run(t, "", "nft", "-s", "list", "ruleset"); after != before {
+		t.Error("something was removed")
+	}
+	proxyTable := func(family, keyType, addr string) {
+		netns.Run(t, "table "+family+" kube-proxy { map service-ips { type "+keyType+" . inet_proto . inet_service : verdict; "+
+			"elements = { "+addr+" . tcp . 80 : accept }; }; }\n", "nft", "-f", "-")
+	}
+	proxyTable("ip", "ipv4_addr", "10.96.0.1")
+	checkRefused("family ip6")
+	proxyTable("ip6", "ipv6_addr", "fd00::1")
+	code, _, stderr := kubeNFT(t, "migrate", "rollback")
+	if left := netns.Run(t, "", "nft", "list", "tables"); code != exitOK || strings.Contains(left, "kube-nft") {
+		t.Errorf("beside kube-proxy's rules: exit %d, %s, left behind: %s", code, stderr, left)
+	}
+}
+
+// TestRollbackWait: with --wait it looks for kube-proxy's rules until the time is over.
+func TestRollbackWait(t *testing.T) {
+	program(t)
+	code, _, stderr := kubeNFT(t, "migrate", "rollback", "--wait", "--timeout", "50ms")
+	if code != exitFailed || !strings.Contains(stderr, "kube-proxy serves no Services in family ip and family ip6 yet; nothing was removed") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
 func TestCleanupOfNothing(t *testing.T) {
 	netns.New(t)
 	for _, command := range []string{"cleanup", "migrate rollback"} {

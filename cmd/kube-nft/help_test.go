@@ -56,7 +56,7 @@ func TestHelpOfWhatReadsTheSource(t *testing.T) {
 
 // TestHelpWidth: help fits a terminal, and so do the flags of the daemon.
 func TestHelpWidth(t *testing.T) {
-	for _, command := range []string{"", "status", "explain", "get", "migrate apply"} {
+	for _, command := range []string{"", "status", "explain", "get", "migrate apply", "migrate rollback"} {
 		_, help, _ := commandLine(t, append(strings.Fields(command), "--help")...)
 		checkWidth(t, help)
 	}

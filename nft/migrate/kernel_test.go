@@ -213,7 +213,7 @@ func TestUnserved(t *testing.T) {
 		{"nftables, begun", nft.Tables{nft.IP: services(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips"}}}, []string{"family ip"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := unserved(tt.ours, &legacy.Inventory{Parts: []legacy.Part{tt.part}})
+			got := Unserved(tt.ours, &legacy.Inventory{Parts: []legacy.Part{tt.part}})
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -48,7 +48,7 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		missing := unserved(ours, &inventory)
+		missing := Unserved(ours, &inventory)
 		if len(missing) == 0 {
 			return "they are in place under ours", nil
 		}
@@ -60,8 +60,9 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 	}
 }
 
-// unserved lists the families with Services in our tables and none in kube-proxy's rules.
-func unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
+// Unserved lists the families, as in "family ip", with Services in our tables and none in
+// kube-proxy's rules.
+func Unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 	for _, f := range nft.Families {
 		table := ours[f]
 		if table == nil || !servesAny(table) {
