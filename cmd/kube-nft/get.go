@@ -30,8 +30,12 @@ asked.
 
 A frontend has one list of endpoints, or two: cluster, for connections that any node may
 serve, and local, the endpoints on this node, for those that a traffic policy Local keeps
-here. The kind external IP stands for addresses of load balancers, too: the tables do not
-tell them apart.`,
+here. Of services, EP counts the endpoints of both and LOCAL those of local: endpoints on this
+node, where a traffic policy Local asks for them. Where there is no such list, LOCAL is -, and
+JSON and YAML have no localEndpoints.
+
+The kind external IP stands for addresses of load balancers, too: the tables do not tell them
+apart.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("get: expected services, endpoints or affinity")
@@ -42,7 +46,7 @@ tell them apart.`,
 	}
 	s.format.addFlag(get, formatTable, formatJSON, formatYAML)
 	get.PersistentFlags().StringVarP(&s.namespace, "namespace", "n", "", "only Services of this namespace")
-	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6")
+	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
 	complete(get, "family", "4", "6")
 	if err := get.RegisterFlagCompletionFunc("namespace", completeNamespaces); err != nil {
 		panic(err) // the flag is declared above
@@ -99,10 +103,22 @@ func (s *selection) setName(args []string) error {
 }
 
 func (s *selection) check() error {
-	if s.family != "" && s.family != "4" && s.family != "6" {
-		return usagef("--family %s: expected 4 or 6", s.family)
+	return cmp.Or(s.setFamily(), s.format.check())
+}
+
+// setFamily takes the flag: a digit, or as the lists show it, IPv4 or IPv6 in any case.
+func (s *selection) setFamily() error {
+	if s.family == "" {
+		return nil
 	}
-	return s.format.check()
+	for _, f := range nft.Families {
+		digit := familyDigit(f)
+		if s.family == digit || strings.EqualFold(s.family, familyName(f)) {
+			s.family = digit
+			return nil
+		}
+	}
+	return usagef("--family %s: expected 4, 6, IPv4 or IPv6", s.family)
 }
 
 // families lists the tables that are asked for.

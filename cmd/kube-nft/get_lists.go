@@ -56,18 +56,25 @@ type serviceRow struct {
 	Policy          string `json:"policy"`
 	Verdict         string `json:"verdict"` // in nft's words
 	Endpoints       int    `json:"endpoints"`
-	LocalEndpoints  int    `json:"localEndpoints"` // in the list for Local policies
+	LocalEndpoints  *int   `json:"localEndpoints,omitempty"` // nil: no list for a policy Local
 	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
-
-	hasLocal bool // there is such a list
 }
 
-// local is the length of the list for Local policies, for people.
+// localCount is the length of the list for policies Local; nil if there is no such list.
+func localCount(s *nft.Service) *int {
+	if !s.HasLocal {
+		return nil
+	}
+	n := len(s.Local)
+	return &n
+}
+
+// local is the length of that list, for people.
 func (r *serviceRow) local() string {
-	if !r.hasLocal {
+	if r.LocalEndpoints == nil {
 		return "-"
 	}
-	return strconv.Itoa(r.LocalEndpoints)
+	return strconv.Itoa(*r.LocalEndpoints)
 }
 
 var serviceColumns = []column[serviceRow]{
@@ -86,8 +93,8 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 			rows = append(rows, serviceRow{
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
 				Policy: service.Policy, Verdict: service.Verdict,
-				Endpoints: len(service.Endpoints()), LocalEndpoints: len(service.Local),
-				AffinitySeconds: int(service.Affinity / time.Second), hasLocal: service.HasLocal,
+				Endpoints: len(service.Endpoints()), LocalEndpoints: localCount(&service),
+				AffinitySeconds: int(service.Affinity / time.Second),
 			})
 		}
 	}

@@ -18,6 +18,7 @@ func TestGet(t *testing.T) {
 		{"services-of-one-name", "get services shop/web -o yaml"},
 		{"services-of-one-name", "get services shop/web:http -o yaml"},
 		{"services-of-family-6", "get services --family 6 -o json"},
+		{"services-of-family-6", "get services --family ipV6 -o json"},
 		{"endpoints", "get endpoints"},
 		{"endpoints-of-one-namespace", "get endpoints --namespace kube-system -o json"},
 		{"affinity", "get affinity"},
@@ -84,7 +85,7 @@ func TestGetUsage(t *testing.T) {
 		{[]string{"get", "services", "shop/"}, `Service "shop/": expected NAME or NAMESPACE/NAME`},
 		{[]string{"get", "services", "shop/web", "-n", "dev"}, "Service shop/web: --namespace dev says otherwise"},
 		{[]string{"get", "services", "-o", "xml"}, "--output xml: expected table, json or yaml"},
-		{[]string{"get", "affinity", "--family", "5"}, "--family 5: expected 4 or 6"},
+		{[]string{"get", "affinity", "--family", "5"}, "--family 5: expected 4, 6, IPv4 or IPv6"},
 	})
 }
 
