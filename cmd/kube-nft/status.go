@@ -30,8 +30,9 @@ func newStatus(o *options) *cobra.Command {
 		Short: "Summarise what is programmed and how the daemon fares",
 		Long: `status counts what the kernel holds in this network namespace and asks the daemon for its
 health and its metrics, at the addresses that --healthz-bind-address and
---metrics-bind-address, or the file of --config, give it. It exits 0 whatever it finds, if
-the kernel can be read.`,
+--metrics-bind-address, or the file of --config, give it. Of a daemon that has not synced
+since it was started it says what it waits for. It exits 0 whatever it finds, if the kernel
+can be read.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cmp.Or(f.check(), o.complete()); err != nil {

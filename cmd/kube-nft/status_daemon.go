@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 type daemonStatus struct {
 	Reached  bool     `json:"reached"`            // one of the servers answered
 	Problems []string `json:"problems,omitempty"` // why a server did not
+
+	Ready      *bool  `json:"ready,omitempty"`      // a sync has succeeded since the start
+	WaitingFor string `json:"waitingFor,omitempty"` // what the first sync waits for, if it does
 
 	Healthy      *bool `json:"healthy,omitempty"`      // changes reach the kernel in time
 	NodeEligible *bool `json:"nodeEligible,omitempty"` // load balancers may send traffic here
@@ -49,11 +53,14 @@ type daemonAsker struct {
 
 func (a *daemonAsker) ask(ctx context.Context) (d daemonStatus) {
 	a.get(ctx, &d, "health", "--healthz-bind-address", a.healthz, "/healthz", d.readHealth)
+	if d.Healthy != nil {
+		a.get(ctx, &d, "health", "--healthz-bind-address", a.healthz, "/readyz", d.readReady)
+	}
 	a.get(ctx, &d, "metrics", "--metrics-bind-address", a.metrics, "/metrics", d.readMetrics)
 	return d
 }
 
-// get asks one server. /healthz has a body with any status.
+// get asks one server. /healthz and /readyz have a body with any status.
 func (a *daemonAsker) get(ctx context.Context, d *daemonStatus, name, flag string, address netip.AddrPort, path string, read func(io.Reader) error) {
 	if !address.IsValid() {
 		d.Problems = append(d.Problems, fmt.Sprintf("no %s server is configured (%s)", name, flag))
@@ -111,6 +118,14 @@ func (d *daemonStatus) readHealth(r io.Reader) error {
 	return nil
 }
 
+// readReady reads the body of /readyz.
+func (d *daemonStatus) readReady(r io.Reader) error {
+	body, err := io.ReadAll(r)
+	ready := string(body) == "ok"
+	d.Ready = &ready
+	return err
+}
+
 // readMetrics reads a scrape.
 func (d *daemonStatus) readMetrics(r io.Reader) error {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -130,11 +145,50 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 		at := time.UnixMilli(int64(*last * 1000)).UTC()
 		d.LastSync = &at
 	}
+	if d.Ready == nil {
+		ready := d.LastSync != nil
+		d.Ready = &ready
+	}
+	if !*d.Ready {
+		d.WaitingFor = s.obstacle()
+	}
 	return nil
+}
+
+// obstacle is what the first sync waits for, as far as metrics tell. Requests to the API
+// server are counted only with one.
+func (s samples) obstacle() string {
+	has := func(name, label, prefix string) bool { return s.matching(name, label, prefix) > 0 }
+	switch {
+	case has("kube_nft_takeover", "state", "waiting"):
+		return "a live kube-proxy to end"
+	case has("kube_nft_sync_retries_total", "", ""):
+		return `a commit that the kernel takes: the log line "sync failed" says why it does not`
+	case has("rest_client_requests_total", "code", "") && !has("rest_client_requests_total", "code", "2"):
+		return "the API server, which has answered no request with what was asked for"
+	}
+	return ""
 }
 
 // samples are the metrics of a scrape, by name.
 type samples map[string]*dto.MetricFamily
+
+// matching adds up the series of a counter or gauge in which the value of a label begins with
+// a prefix. The value of a label that a series does not have is "".
+func (s samples) matching(name, label, prefix string) (sum float64) {
+	for _, m := range s[name].GetMetric() {
+		value := ""
+		for _, pair := range m.Label {
+			if pair.GetName() == label {
+				value = pair.GetValue()
+			}
+		}
+		if strings.HasPrefix(value, prefix) {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum
+}
 
 // sum adds up the series of a metric; nil if it is missing.
 func (s samples) sum(name string) *float64 {
@@ -194,6 +248,8 @@ func (d *daemonStatus) health() string {
 	switch {
 	case !d.Reached:
 		return "not reached"
+	case d.Ready != nil && !*d.Ready:
+		return d.waiting()
 	case d.Healthy == nil:
 		return "running"
 	case !*d.Healthy:
@@ -202,4 +258,13 @@ func (d *daemonStatus) health() string {
 		return "healthy; load balancers should not send traffic here: the Node is going away or is missing"
 	}
 	return "healthy"
+}
+
+// waiting is the state of a daemon that has not synced.
+func (d *daemonStatus) waiting() string {
+	text := "has not synced since it was started; it waits"
+	if d.WaitingFor == "" {
+		return text + `, and the log line "waiting" says for what`
+	}
+	return text + " for " + d.WaitingFor
 }

@@ -118,15 +118,64 @@ Refused fields      6
 	}
 }
 
-// An answerOf is what a server answers to everything.
+// TestStatusBeforeTheFirstSync: what a daemon waits for is more to the point than its health.
+func TestStatusBeforeTheFirstSync(t *testing.T) {
+	const scrape = `# TYPE kube_nft_repairs_total counter
+kube_nft_repairs_total 0
+# TYPE kubeproxy_sync_proxy_rules_last_timestamp_seconds gauge
+kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 0
+`
+	const requests = "# TYPE rest_client_requests_total counter\nrest_client_requests_total{code=%q,host=\"192.0.2.10:6443\",method=\"GET\"} 3\n"
+	const api = "the API server, which has answered no request with what was asked for"
+	for name, tt := range map[string]struct{ scrape, want string }{
+		"knows nothing":      {"", ""},
+		"no API server":      {fmt.Sprintf(requests, "<error>"), api},
+		"refused":            {fmt.Sprintf(requests, "403"), api},
+		"answered":           {fmt.Sprintf(requests, "200"), ""},
+		"kube-proxy lives":   {"# TYPE kube_nft_takeover gauge\nkube_nft_takeover{state=\"taking\"} 0\nkube_nft_takeover{state=\"waiting\"} 1\n", "a live kube-proxy to end"},
+		"takes over":         {"# TYPE kube_nft_takeover gauge\nkube_nft_takeover{state=\"taking\"} 1\nkube_nft_takeover{state=\"waiting\"} 0\n", ""},
+		"no commit is taken": {"# TYPE kube_nft_sync_retries_total counter\nkube_nft_sync_retries_total 2\n", `a commit that the kernel takes: the log line "sync failed" says why it does not`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			health := serveAnswers(t, answerOf{503, `{"healthy":true,"nodeEligible":false}`}, answerOf{503, "nothing has been committed yet"})
+			for _, healthz := range []netip.AddrPort{health, {}} { // without its server, metrics tell
+				asker := daemonAsker{client: http.DefaultClient, healthz: healthz, metrics: answerOf{200, scrape + tt.scrape}.serve(t)}
+				d := asker.ask(t.Context())
+				if d.Ready == nil || *d.Ready || d.WaitingFor != tt.want {
+					t.Errorf("ready %v, waits for %q, want %q", d.Ready, d.WaitingFor, tt.want)
+				}
+				if got, want := d.health(), "has not synced since it was started; it waits"; !strings.HasPrefix(got, want) || !strings.Contains(got, tt.want) {
+					t.Errorf("%s; want %s ... %s", got, want, tt.want)
+				}
+				b, err := json.Marshal(d)
+				if err != nil || !strings.Contains(string(b), `"ready":false`) || strings.Contains(string(b), "waitingFor") != (tt.want != "") {
+					t.Errorf("%s, %v", b, err)
+				}
+			}
+		})
+	}
+}
+
+// An answerOf is what a server answers.
 type answerOf struct {
 	code int
 	body string
 }
 
+// serve answers, and says to whoever asks for it that the daemon has synced.
 func (a answerOf) serve(t *testing.T) netip.AddrPort {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return serveAnswers(t, a, answerOf{200, "ok"})
+}
+
+// serveAnswers answers one way to /readyz and another one to everything else.
+func serveAnswers(t *testing.T, other, readyz answerOf) netip.AddrPort {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := other
+		if r.URL.Path == "/readyz" {
+			a = readyz
+		}
 		w.WriteHeader(a.code)
 		w.Write([]byte(a.body))
 	}))
