@@ -119,14 +119,32 @@ func TestOwnership(t *testing.T) {
 	kill(t, p)
 	p = objects.start(t, "--table-ownership", "auto")
 	eventually(t, "adoption", func() bool { return read(t, k)[nft.IP].Owner != 0 })
-	if got := netns.Run(t, "", buildProxy(t), "release"); got != "the tables belong to nobody now\n" {
-		t.Errorf("release: %q", got)
-	}
+	release(t, "the tables belong to nobody now\n")
+	releaseAgain(t, k)
 	netns.Run(t, "", "nft", "flush", "ruleset")
 	eventually(t, "repair", func() bool { return holds(t, k, firstWeb) && !read(t, k)[nft.IP].Owned })
 	stop(t, p)
 	p = objects.start(t, "--table-ownership", "never")
 	objects.write(t, "more.yaml", webObjects("more", secondWeb, addressesFrom(webPods, 3)))
 	eventually(t, "the next commit", func() bool { return holds(t, k, secondWeb) })
+	releaseAgain(t, k)
 	stop(t, p)
+}
+
+// release runs kube-nft release and compares what it prints.
+func release(t *testing.T, want string) {
+	t.Helper()
+	if got := netns.Run(t, "", buildProxy(t), "release"); got != want {
+		t.Errorf("release: %q, want %q", got, want)
+	}
+}
+
+// releaseAgain releases tables that belong to nobody, which changes nothing.
+func releaseAgain(t *testing.T, k *nft.Kernel) {
+	t.Helper()
+	before, err := k.Generation(t.Context())
+	release(t, "the tables belong to nobody already\n")
+	if after, againErr := k.Generation(t.Context()); err != nil || againErr != nil || after != before {
+		t.Errorf("the generation of nf_tables went from %d to %d, %v, %v", before, after, err, againErr)
+	}
 }

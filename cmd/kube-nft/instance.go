@@ -23,10 +23,11 @@ import (
 const instanceName = "@kube-nft"
 
 // requestRelease is what kube-nft release writes to the socket. The answer is one line:
-// answerDone, or why not.
+// answerDone, answerAlready, or why not.
 const (
 	requestRelease = "release"
 	answerDone     = "done"
+	answerAlready  = "already" // there was nothing to give up
 )
 
 // A holder is the process that has the instance socket.
@@ -164,7 +165,7 @@ const (
 
 // answerPeers serves the instance socket until ctx ends. Other instances only wait for its
 // end. Want of descriptors or memory passes, and Services do not depend on it.
-func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) error) error {
+func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) string) error {
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
 	for {
@@ -181,7 +182,7 @@ func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, re
 	}
 }
 
-func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) error) {
+func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) string) {
 	defer conn.Close()
 	if peer, err := peerOf(conn); err != nil || !trusted(peer) {
 		return
@@ -192,9 +193,5 @@ func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Co
 	if err != nil || strings.TrimSpace(request) != requestRelease {
 		return
 	}
-	answer := answerDone
-	if err := release(ctx); err != nil {
-		answer = strings.ReplaceAll(err.Error(), "\n", "; ")
-	}
-	fmt.Fprintln(conn, answer) // who has gone does not want to know
+	fmt.Fprintln(conn, release(ctx)) // who has gone does not want to know
 }

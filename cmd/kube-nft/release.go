@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -20,8 +21,8 @@ func newRelease() *cobra.Command {
 nft gets "Operation not permitted". release asks the kube-nft that runs in this network
 namespace to replace them by tables of the same content that belong to nobody, in one
 transaction. It goes on repairing what others change, and owns its tables again when it is
-started again. When no kube-nft runs there is nothing to release: then nft can change and
-delete the tables.`,
+started again. Tables that belong to nobody already stay as they are. When no kube-nft runs
+there is nothing to release: then nft can change and delete the tables.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return release(cmd.Context(), cmd.OutOrStdout()) },
 	}
@@ -45,12 +46,38 @@ func release(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("ask kube-nft (%s): %w", other, err)
 	}
 	answer, err := bufio.NewReader(other.conn).ReadString('\n')
-	switch answer = strings.TrimSpace(answer); {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("kube-nft (%s) did not answer: %w; is it root that asks?", other, err)
-	case answer != answerDone:
-		return fmt.Errorf("kube-nft (%s): %s", other, answer)
 	}
-	_, err = fmt.Fprintln(stdout, "the tables belong to nobody now")
+	switch answer = strings.TrimSpace(answer); answer {
+	case answerDone:
+		_, err = fmt.Fprintln(stdout, "the tables belong to nobody now")
+	case answerAlready:
+		_, err = fmt.Fprintln(stdout, "the tables belong to nobody already")
+	default:
+		err = fmt.Errorf("kube-nft (%s): %s", other, answer)
+	}
 	return err
+}
+
+// A releaser is the daemon's part: it gives up what there is to give up, once.
+type releaser struct {
+	disown func(context.Context) error
+
+	mu    sync.Mutex
+	owned bool
+}
+
+// release returns the answer to a request.
+func (r *releaser) release(ctx context.Context) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.owned {
+		return answerAlready
+	}
+	if err := r.disown(ctx); err != nil {
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	r.owned = false
+	return answerDone
 }

@@ -145,7 +145,8 @@ func (d *daemon) sync(ctx context.Context) error {
 	}
 	loop := proxysync.New(d.tracker, ruleset, kernel, settings)
 	if instance != nil {
-		d.group.Go(func() error { return d.answerPeers(ctx, instance, loop.Disown) })
+		r := releaser{disown: loop.Disown, owned: d.owned}
+		d.group.Go(func() error { return d.answerPeers(ctx, instance, r.release) })
 	}
 	return d.loop(ctx, loop)
 }
