@@ -273,7 +273,7 @@ func (s *soak) restart() error {
 	return s.start()
 }
 
-// patience bounds how long kube-nft takes to catch up: client-go waits for up to 30 s, and
+// patience bounds how long kube-nft takes to catch up: an informer waits for up to 15 s, and
 // then some, before it asks an API server again that failed several times.
 const patience = 90 * time.Second
 
