@@ -44,7 +44,12 @@ func (s *socket) bind() error {
 	return nil
 }
 
-func (s *socket) close() error { return unix.Close(s.fd) }
+// close may be repeated: by then, the descriptor may be somebody else's.
+func (s *socket) close() error {
+	fd := s.fd
+	s.fd = -1
+	return os.NewSyscallError("close", unix.Close(fd))
+}
 
 // setOption sets an option of netlink (SOL_NETLINK).
 func (s *socket) setOption(option int) error {
