@@ -44,14 +44,22 @@ var (
 	webPods   = netip.MustParseAddr("10.244.0.5")
 )
 
-// TestDrift lets nft do its worst beside a running kube-nft.
-func TestDrift(t *testing.T) {
-	t.Parallel()
+// startWeb starts kube-nft with Service web in a namespace of its own, and waits until the
+// kernel has it.
+func startWeb(t *testing.T) (*nft.Kernel, directory, *netns.Process) {
+	t.Helper()
 	netns.New(t)
 	k, objects := openKernel(t), newDirectory(t)
 	objects.write(t, "web.yaml", webObjects("web", firstWeb, addressesFrom(webPods, 3)))
 	p := objects.start(t)
 	eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	return k, objects, p
+}
+
+// TestDrift lets nft do its worst beside a running kube-nft.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	k, _, p := startWeb(t)
 	want := read(t, k)
 	for _, command := range []string{
 		"flush ruleset",
@@ -78,12 +86,9 @@ func TestDrift(t *testing.T) {
 // DaemonSet may: it waits, says for whom, and takes over.
 func TestSecondInstanceWaits(t *testing.T) {
 	t.Parallel()
-	netns.New(t)
-	k, objects, newer := openKernel(t), newDirectory(t), newDirectory(t)
-	objects.write(t, "web.yaml", webObjects("web", firstWeb, addressesFrom(webPods, 3)))
+	k, _, first := startWeb(t)
+	newer := newDirectory(t)
 	newer.write(t, "web.yaml", webObjects("web", secondWeb, addressesFrom(webPods, 3)))
-	first := objects.start(t)
-	eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 	second := newer.start(t, "--healthz-bind-address", "127.0.0.1:10356", "--metrics-bind-address", "127.0.0.1:10349")
 	logs(t, second, "another kube-nft programs this network namespace: waiting until it ends")
 	logs(t, second, `"process":"kube-nft, pid `)

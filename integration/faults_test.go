@@ -19,11 +19,7 @@ func clusterIPOf(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte
 // TestStopped stops kube-nft for a while, in which the cluster and the tables change.
 func TestStopped(t *testing.T) {
 	t.Parallel()
-	netns.New(t)
-	k, objects := openKernel(t), newDirectory(t)
-	objects.write(t, "web.yaml", webObjects("web", firstWeb, addressesFrom(webPods, 3)))
-	p := objects.start(t)
-	eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	k, objects, p := startWeb(t)
 	signal(t, p, syscall.SIGSTOP)
 	netns.Run(t, "", "nft", "flush", "ruleset")
 	objects.write(t, "more.yaml", webObjects("more", secondWeb, addressesFrom(webPods, 3)))

@@ -26,11 +26,7 @@ func asNobody(capability string) []string {
 // Without the privilege they end at once; with it they wait, and say so once.
 func TestOtherUserBesideDaemon(t *testing.T) {
 	t.Parallel()
-	netns.New(t)
-	k, objects := openKernel(t), newDirectory(t)
-	objects.write(t, "web.yaml", webObjects("web", firstWeb, addressesFrom(webPods, 3)))
-	daemon := objects.start(t)
-	eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	k, _, daemon := startWeb(t)
 	for _, command := range []string{"cleanup", "migrate rollback"} {
 		argv := slices.Concat(asNobody(""), []string{buildProxy(t)}, strings.Fields(command))
 		want := commandRun{code: 1, stderr: "kube-nft: read the generation of nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was removed\n"}

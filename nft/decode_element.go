@@ -167,7 +167,7 @@ func milliseconds(n uint64) time.Duration {
 // finish returns the elements; those of a set of ranges are made of their points.
 func (d *elementDecoder) finish() map[string]Element {
 	slices.SortFunc(d.points, func(a, b point) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), compareEnd(a.end, b.end))
+		return cmp.Or(cmp.Compare(a.key, b.key), trueFirst(a.end, b.end)) // one range ends before the next begins
 	})
 	for i, p := range d.points {
 		if !p.end {
@@ -184,17 +184,6 @@ func (d *elementDecoder) addRange(key string, element Element) {
 	if end, ok := successor(last); ok {
 		d.points = append(d.points, point{string(end[:d.keyLen]), true, Element{}})
 	}
-}
-
-// compareEnd puts the end of one range before the beginning of the next.
-func compareEnd(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // lastKey is the last key of a range, which the next point tells: it is the first one behind.

@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestRandomRefusals takes worlds through random changes of which the kernel refuses every
@@ -14,27 +12,14 @@ import (
 // last commit add up to, and the repair with them, is the difference of the whole tables.
 func TestRandomRefusals(t *testing.T) {
 	for seed := range uint64(10) {
-		w, r := newWorld(seed), NewRuleset(testConfig())
-		r.SetNodePortAddresses(nodeAddresses)
-		applied := Tables{}
-		if err := apply(applied, Diff(applied, r.Want())); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		r.Committed()
+		w, r, applied := startWorld(t, seed)
 		for range 25 {
 			r.damage(applied, w.random)
 			r.Apply(w.change())
 			for w.random.IntN(2) == 0 { // refused
 				r.Apply(w.change())
 			}
-			changes := r.Changes()
-			if diff := cmp.Diff(textOf(Diff(applied, r.Want())), textOf(changes)); diff != "" {
-				t.Fatalf("seed %d: the changes are not the difference of the tables (-difference +changes):\n%s", seed, diff)
-			}
-			if err := apply(applied, changes); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			r.Committed()
+			commitChanges(t, seed, r, applied)
 			checkFates(t, seed, w, applied)
 		}
 		checkFromScratch(t, seed, w, applied)

@@ -17,23 +17,10 @@ import (
 // owner asked for.
 func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(20) {
-		w, r := newWorld(seed), NewRuleset(testConfig())
-		r.SetNodePortAddresses(nodeAddresses)
-		applied := Tables{}
-		if err := apply(applied, Diff(applied, r.Want())); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		r.Committed()
+		w, r, applied := startWorld(t, seed)
 		for step := range 25 {
 			r.Apply(w.change())
-			changes := r.Changes()
-			if diff := cmp.Diff(textOf(Diff(applied, r.Want())), textOf(changes)); diff != "" {
-				t.Fatalf("seed %d: the changes are not the difference of the tables (-difference +changes):\n%s", seed, diff)
-			}
-			if err := apply(applied, changes); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			r.Committed()
+			commitChanges(t, seed, r, applied)
 			checkEqual(t, seed, applied, r.Want())
 			if step%5 == 0 {
 				checkFromScratch(t, seed, w, applied)
@@ -41,6 +28,31 @@ func TestRandomChanges(t *testing.T) {
 			checkFates(t, seed, w, r.Want())
 		}
 	}
+}
+
+// startWorld returns a world without Services, and a ruleset for it that was committed.
+func startWorld(t *testing.T, seed uint64) (*world, *Ruleset, Tables) {
+	t.Helper()
+	w, r, applied := newWorld(seed), NewRuleset(testConfig()), Tables{}
+	r.SetNodePortAddresses(nodeAddresses)
+	if err := apply(applied, Diff(applied, r.Want())); err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	r.Committed()
+	return w, r, applied
+}
+
+// commitChanges applies the changes, which have to be the difference of the whole tables.
+func commitChanges(t *testing.T, seed uint64, r *Ruleset, applied Tables) {
+	t.Helper()
+	changes := r.Changes()
+	if diff := cmp.Diff(textOf(Diff(applied, r.Want())), textOf(changes)); diff != "" {
+		t.Fatalf("seed %d: the changes are not the difference of the tables (-difference +changes):\n%s", seed, diff)
+	}
+	if err := apply(applied, changes); err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	r.Committed()
 }
 
 func textOf(b Batch) (lines []string) {

@@ -110,18 +110,23 @@ func heapInUse() uint64 {
 	return stats.HeapAlloc
 }
 
+// allocations counts those of a change, in turn to one of these values of a slice.
+func allocations(t *testing.T, tr *Tracker, values ...*discoveryv1.EndpointSlice) float64 {
+	i := 0
+	return testing.AllocsPerRun(100, func() {
+		i++
+		tr.SetSlice(values[i%len(values)])
+		if d := tr.Take(); len(d.Changed) != 1 {
+			t.Fatal(d)
+		}
+	})
+}
+
 // TestCostOfOneChange counts allocations: they must not depend on the number of Services.
 func TestCostOfOneChange(t *testing.T) {
 	cost := func(services int) float64 {
 		tr := newCluster(t, services)
-		changes, i := []*discoveryv1.EndpointSlice{numberedSlice(7, 1), numberedSlice(7, 2)}, 0
-		return testing.AllocsPerRun(100, func() {
-			i++
-			tr.SetSlice(changes[i%2])
-			if d := tr.Take(); len(d.Changed) != 1 {
-				t.Fatal(d)
-			}
-		})
+		return allocations(t, tr, numberedSlice(7, 1), numberedSlice(7, 2))
 	}
 	if few, many := cost(10), cost(3000); many > few {
 		t.Errorf("one change costs %v allocations among 10 Services, %v among 3000", few, many)
@@ -177,14 +182,7 @@ func TestCostInALargeService(t *testing.T) {
 			must(t, tr.SetSlice(part(i, 2)))
 		}
 		tr.Take()
-		changes, i := []*discoveryv1.EndpointSlice{part(1, 3), part(1, 4)}, 0
-		return testing.AllocsPerRun(100, func() {
-			i++
-			tr.SetSlice(changes[i%2])
-			if d := tr.Take(); len(d.Changed) != 1 {
-				t.Fatal(d)
-			}
-		})
+		return allocations(t, tr, part(1, 3), part(1, 4))
 	}
 	if few, many := cost(manySlices), cost(1000); many > few {
 		t.Errorf("one change costs %v allocations among %d slices, %v among 1000", few, manySlices, many)
