@@ -26,7 +26,7 @@ func TestBesideKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := frontendBatch(1, "drop")
+	b := frontendBatch(1, Drop)
 	b.Beside = []Message{deleteTable(IP, "first"), deleteTable(IP6, "second")}
 	commit(t, k, b)
 	if after, err := k.Generation(t.Context()); err != nil || after != before+1 {
@@ -44,7 +44,7 @@ func TestBesideRefusedKernel(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
 	netns.Run(t, "add table ip first\n", "nft", "-f", "-")
-	b := frontendBatch(1, "drop")
+	b := frontendBatch(1, Drop)
 	b.Beside = []Message{deleteTable(IP, "first"), deleteTable(IP, "nowhere")}
 	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
 		"commit to nf_tables: message 2 of 2 about tables of others: no such file or directory; nothing was changed")
@@ -57,18 +57,18 @@ func TestBesideRefusedKernel(t *testing.T) {
 func TestLookupKernel(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
-	b := frontendBatch(2, "drop")
+	b := frontendBatch(2, Drop)
 	prefixes := &Set{Name: "prefixes", Key: []Field{FieldAddr}, Interval: true}
 	from, to := "\x0a\x00\x00\x00", "\x0a\x00\xff\xff"
 	b.Ops = append(b.Ops, Op{Verb: Add, Family: IP, Set: prefixes},
 		Op{Verb: Add, Family: IP, Set: prefixes, Elements: []KeyedElement{{Key: from + to}}})
 	commit(t, k, b)
-	for _, el := range frontends(2, "drop") {
+	for _, el := range frontends(2, Drop) {
 		if got, ok, err := k.Lookup(t.Context(), IP, &frontendSet, el.Key); err != nil || !ok || !got.Equal(el.Element) {
 			t.Errorf("got %v, %v, %v, want %v", got, ok, err, el.Element)
 		}
 	}
-	missing := frontends(3, "drop")[2].Key
+	missing := frontends(3, Drop)[2].Key
 	if _, ok, err := k.Lookup(t.Context(), IP, &frontendSet, missing); err != nil || ok {
 		t.Errorf("a missing element: %v, %v", ok, err)
 	}

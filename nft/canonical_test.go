@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/google/nftables/expr"
@@ -55,11 +54,7 @@ func TestRuleEqualInKernel(t *testing.T) {
 // TestRuleUnequal compares pairs that differ in one small thing.
 func TestRuleUnequal(t *testing.T) {
 	raw := func(exprs ...expr.Any) Rule {
-		e := encoder{family: IP}
-		for _, x := range exprs {
-			e.add(x)
-		}
-		return Rule{Raw{Expressions: string(e.buf)}}
+		return rawRule(t, IP, Rule{expressionsOf(exprs)})
 	}
 	for name, pair := range map[string][2]Rule{
 		"lookup with and without verdict": {raw(&expr.Lookup{SourceRegister: 1, SetName: "s"}), raw(&expr.Lookup{SourceRegister: 1, SetName: "s", IsDestRegSet: true})},
@@ -69,8 +64,8 @@ func TestRuleUnequal(t *testing.T) {
 		"nat range":                       {raw(&expr.NAT{Type: 1, RegAddrMin: 1}), raw(&expr.NAT{Type: 1, RegAddrMin: 1, RegAddrMax: 2})},
 		"masquerade":                      {raw(&expr.Masq{}), {Masquerade{}}},
 		"reject code":                     {raw(&expr.Reject{Type: 0, Code: 1}), {Reject{}}},
-		"order":                           {{Drop{}, Return{}}, {Return{}, Drop{}}},
-		"number":                          {{Drop{}}, {Drop{}, Drop{}}},
+		"order":                           {{Drop, Return}, {Return, Drop}},
+		"number":                          {{Drop}, {Drop, Drop}},
 	} {
 		if pair[0].Equal(IP, pair[1]) || pair[1].Equal(IP, pair[0]) {
 			t.Errorf("%s: equal", name)
@@ -82,15 +77,12 @@ func TestRuleUnequal(t *testing.T) {
 }
 
 func TestRawText(t *testing.T) {
-	e := encoder{family: IP}
-	Rule{RejectTCP{}, Drop{}}.encode(&e)
-	got := Raw{Expressions: string(e.buf)}.text(IP)
+	raw := rawRule(t, IP, Rule{RejectTCP{}, Drop})
+	got := raw.Text(IP)
 	if want := "# expressions: meta cmp reject immediate"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	again := encoder{family: IP}
-	Raw{Expressions: string(e.buf)}.encode(&again)
-	if !bytes.Equal(again.buf, e.buf) {
+	if again := rawRule(t, IP, raw); again[0] != raw[0] {
 		t.Error("a raw rule is not written as it was read")
 	}
 }

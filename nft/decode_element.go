@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,9 +15,9 @@ type elementDecoder struct {
 	keyLen   int
 	elements map[string]Element
 	points   []point
-	verdicts map[string]string // those met so far: elements share few
-	repeated bool              // an element came twice
-	packets  map[string]uint64 // what the counters of elements say; nil if nobody asks
+	verdicts map[string]*Verdict // those met so far: elements share few
+	repeated bool                // an element came twice
+	packets  map[string]uint64   // what the counters of elements say; nil if nobody asks
 }
 
 // A point is an element of a set of ranges: the first key of one, or the first key behind.
@@ -31,7 +30,7 @@ type point struct {
 func newElementDecoder(f Family, s *Set) *elementDecoder {
 	return &elementDecoder{
 		ranges: s.ranges(), keyLen: s.keyLen(f),
-		elements: make(map[string]Element), verdicts: make(map[string]string),
+		elements: make(map[string]Element), verdicts: make(map[string]*Verdict),
 	}
 }
 
@@ -57,7 +56,11 @@ func (d *elementDecoder) element(b []byte) {
 		case attrElemKeyEnd:
 			keyEnd = find(attrs.value, unix.NFTA_DATA_VALUE)
 		case unix.NFTA_SET_ELEM_DATA:
-			el.Data = d.data(attrs.value)
+			if value := find(attrs.value, unix.NFTA_DATA_VALUE); value != nil {
+				el.Data = string(value)
+			} else {
+				el.Verdict = d.verdict(find(attrs.value, unix.NFTA_DATA_VERDICT))
+			}
 		case unix.NFTA_SET_ELEM_FLAGS:
 			end = attrs.uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_USERDATA:
@@ -109,46 +112,23 @@ func (d *elementDecoder) add(key, keyEnd []byte, end bool, el Element) {
 	d.repeated = d.repeated || len(d.elements) == before
 }
 
-// data returns raw data, or a verdict in words.
-func (d *elementDecoder) data(b []byte) string {
-	if value := find(b, unix.NFTA_DATA_VALUE); value != nil {
-		return string(value)
+// verdict decodes a verdict. Elements that have the same one share it.
+func (d *elementDecoder) verdict(b []byte) *Verdict {
+	if v := d.verdicts[string(b)]; v != nil {
+		return v
 	}
-	verdict := find(b, unix.NFTA_DATA_VERDICT)
-	if words, ok := d.verdicts[string(verdict)]; ok {
-		return words
-	}
-	words := verdictWords(verdict)
-	d.verdicts[string(verdict)] = words
-	return words
-}
-
-// verdictWords is a verdict in nft's words.
-func verdictWords(b []byte) string {
-	var kind expr.VerdictKind
-	var chain string
+	v := new(Verdict)
 	attrs := attributes{b: b}
 	for attrs.next() {
 		switch attrs.typ {
 		case unix.NFTA_VERDICT_CODE:
-			kind = expr.VerdictKind(int32(attrs.uint32()))
+			v.Kind = VerdictKind(int32(attrs.uint32()))
 		case unix.NFTA_VERDICT_CHAIN:
-			chain = attrs.name()
+			v.Chain = attrs.name()
 		}
 	}
-	switch kind {
-	case expr.VerdictGoto:
-		return "goto " + chain
-	case expr.VerdictJump:
-		return "jump " + chain
-	case expr.VerdictDrop:
-		return "drop"
-	case expr.VerdictAccept:
-		return "accept"
-	case expr.VerdictReturn:
-		return "return"
-	}
-	return "unknown"
+	d.verdicts[string(b)] = v
+	return v
 }
 
 func (e *Element) life() *Life {

@@ -79,7 +79,7 @@ func sampleAddr(f Family, octet byte, i int, ranged bool) (first, last []byte) {
 func sampleElement(f Family, s *Set, i int) (el Element) {
 	switch {
 	case s.Verdicts:
-		el.Data = []string{"drop", "goto other", "jump other"}[i%3]
+		el.Verdict = []*Verdict{&Drop, gotoChain("other"), {VerdictJump, "other"}}[i%3]
 	case len(s.Data) == 1:
 		el.Data = string(netip.IPv6Loopback().AsSlice()[16-f.addrLen():])
 	case len(s.Data) == 2:

@@ -201,29 +201,10 @@ func (e *encoder) rules(i int, op *Op) {
 		e.message(i, j, unix.NFT_MSG_NEWRULE, flagsCreateAndQueue, func() {
 			e.name(unix.NFTA_RULE_CHAIN, op.Chain.Name)
 			at := e.open(unix.NFTA_RULE_EXPRESSIONS)
-			rule.encode(e)
+			e.fail(rule.append(&e.wire, e.family))
 			e.close(at)
 		})
 	}
-}
-
-func (r Rule) encode(e *encoder) {
-	for _, stmt := range r {
-		stmt.encode(e)
-	}
-}
-
-// add appends one expression to the open rule.
-func (e *encoder) add(x expr.Any) {
-	b, err := expr.Marshal(byte(e.family), x)
-	if err != nil {
-		e.fail(err)
-		return
-	}
-	at := e.open(unix.NFTA_LIST_ELEM)
-	e.buf = append(e.buf, b...)
-	e.pad()
-	e.close(at)
 }
 
 func (e *encoder) fail(err error) {

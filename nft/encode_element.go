@@ -2,11 +2,10 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
@@ -125,7 +124,7 @@ func (e *encoder) oneElement(s *elementShape, el *KeyedElement, key, keyEnd stri
 func (e *encoder) content(s *elementShape, el *KeyedElement, open bool) {
 	switch {
 	case s.verdicts:
-		e.verdict(el.Data)
+		e.verdict(el.Verdict)
 	case el.Data != "":
 		e.value(unix.NFTA_SET_ELEM_DATA, el.Data)
 	}
@@ -181,38 +180,19 @@ func successor(key string) (next [16]byte, ok bool) {
 	return next, false
 }
 
-func (e *encoder) verdict(words string) {
-	kind, chain, ok := verdictOf(words)
-	if !ok {
-		e.fail(fmt.Errorf("unknown verdict %q", words))
+func (e *encoder) verdict(v *Verdict) {
+	if v == nil {
+		e.fail(errors.New("an element of a verdict map without a verdict"))
 		return
 	}
 	at := e.open(unix.NFTA_SET_ELEM_DATA)
 	verdict := e.open(unix.NFTA_DATA_VERDICT)
-	e.uint32(unix.NFTA_VERDICT_CODE, uint32(kind))
-	if chain != "" {
-		e.name(unix.NFTA_VERDICT_CHAIN, chain)
+	e.uint32(unix.NFTA_VERDICT_CODE, uint32(v.Kind))
+	if v.Chain != "" {
+		e.name(unix.NFTA_VERDICT_CHAIN, v.Chain)
 	}
 	e.close(verdict)
 	e.close(at)
-}
-
-// verdictOf reads a verdict in nft's words.
-func verdictOf(words string) (kind expr.VerdictKind, chain string, ok bool) {
-	word, chain, _ := strings.Cut(words, " ")
-	switch word {
-	case "goto":
-		return expr.VerdictGoto, chain, chain != ""
-	case "jump":
-		return expr.VerdictJump, chain, chain != ""
-	case "drop":
-		return expr.VerdictDrop, chain, chain == ""
-	case "accept":
-		return expr.VerdictAccept, chain, chain == ""
-	case "return":
-		return expr.VerdictReturn, chain, chain == ""
-	}
-	return 0, "", false
 }
 
 func (e *encoder) life(l *Life) {
@@ -247,6 +227,9 @@ func (e *encoder) elementUserdata(comment string, open bool) {
 func elementSize(el *KeyedElement) int {
 	const headers = 56 // of the element, key, data, verdict and comment, and padding
 	size := headers + len(el.Key) + len(el.Data) + len(el.Comment)
+	if el.Verdict != nil {
+		size += len(el.Verdict.Chain)
+	}
 	if el.Life != nil {
 		size += 24
 	}

@@ -14,20 +14,20 @@ import (
 var frontendSet = Set{Name: "services", Key: []Field{FieldAddr, FieldProtocol, FieldPort}, Verdicts: true}
 
 // frontends makes up n elements of frontendSet in the family ip.
-func frontends(n int, verdict string) []KeyedElement {
+func frontends(n int, verdict Verdict) []KeyedElement {
 	list := make([]KeyedElement, n)
 	for i := range list {
 		key := binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i))
 		list[i] = KeyedElement{
 			string(append(key, "\x06\x00\x00\x00\x00\x50\x00\x00"...)),
-			Element{Data: verdict, Comment: fmt.Sprintf("shop/cart-%d:http", i)},
+			Element{Verdict: &verdict, Comment: fmt.Sprintf("shop/cart-%d:http", i)},
 		}
 	}
 	return list
 }
 
 // frontendBatch makes a table with a verdict map of n elements.
-func frontendBatch(n int, verdict string) Batch {
+func frontendBatch(n int, verdict Verdict) Batch {
 	b := Batch{Ops: []Op{
 		{Verb: Add, Family: IP, Table: NewTable(IP)},
 		{Verb: Add, Family: IP, Set: &frontendSet},
@@ -43,18 +43,18 @@ func frontendBatch(n int, verdict string) Batch {
 func TestErrorNamesElement(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
-	b := frontendBatch(70000, "goto other")
+	b := frontendBatch(70000, Goto("other"))
 	bad := &b.Ops[3].Elements[35000]
-	bad.Data = "goto nowhere"
+	bad.Verdict = gotoChain("nowhere")
 	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
 		`table ip kube-nft: add element services { 10.0.136.184 . tcp . 80 comment "shop/cart-35000:http" : goto nowhere }`+
 			` (Service shop/cart-35000:http): no such file or directory; nothing was changed`)
 	checkRead(t, k, Tables{})
 
-	bad.Data = "goto other"
+	bad.Verdict = gotoChain("other")
 	commit(t, k, b)
-	again := frontends(70000, "goto other")
-	again[69999].Data = "drop"
+	again := frontends(70000, Goto("other"))
+	again[69999].Verdict = &Drop
 	checkError(t, k.Commit(t.Context(), Batch{Ops: []Op{{Verb: Add, Family: IP, Set: &frontendSet, Elements: again}}}), unix.EEXIST,
 		`table ip kube-nft: add element services { 10.1.17.111 . tcp . 80 comment "shop/cart-69999:http" : drop }`+
 			` (Service shop/cart-69999:http): file exists; nothing was changed`)
@@ -105,14 +105,14 @@ func TestErrorNamesOperation(t *testing.T) {
 		{Op{Verb: Flush, Family: IP, Chain: &Chain{Name: "nowhere"}}, unix.ENOENT, "flush chain nowhere: no such file or directory"},
 		{Op{Verb: Add, Family: IP, Chain: &Chain{Name: "base", Hook: &Hook{"nat", "forward", 0}}}, unix.EOPNOTSUPP,
 			"add chain base { type nat hook forward priority filter; policy accept; } (base chains): operation not supported"},
-		{Op{Verb: Add, Family: IP, Chain: &Chain{Name: "other"}, Rules: []Rule{{Drop{}}, {Translated{}, InSet{Key: []Part{Source}, Set: "addresses"}}}},
+		{Op{Verb: Add, Family: IP, Chain: &Chain{Name: "other"}, Rules: []Rule{{Drop}, {Translated{}, InSet{Key: []Part{Source}, Set: "addresses"}}}},
 			unix.ENOENT, "add rule other ct status dnat ip saddr @addresses: no such file or directory"},
 		{Op{Verb: Add, Family: IP, Set: &Set{Name: "services", Key: set.Key, Data: set.Key}}, unix.EEXIST,
 			"add map services { type ipv4_addr : ipv4_addr; }: file exists"},
 	} {
 		t.Run(tt.op.Text(), func(t *testing.T) {
 			netns.New(t)
-			b := frontendBatch(10, "drop")
+			b := frontendBatch(10, Drop)
 			b.Ops = append(b.Ops, tt.op)
 			k := openKernel(t)
 			checkError(t, k.Commit(t.Context(), b), tt.errno, "table ip kube-nft: "+tt.text+"; nothing was changed")
@@ -123,10 +123,10 @@ func TestErrorNamesOperation(t *testing.T) {
 
 func TestErrorBeforeSending(t *testing.T) {
 	for text, op := range map[string]Op{
-		`table ip kube-nft: add element services { 1.2.3.4 . tcp . 80 : gto x }: unknown verdict "gto x"; nothing was changed`: {Verb: Add, Family: IP, Set: &frontendSet,
-			Elements: []KeyedElement{{"\x01\x02\x03\x04\x06\x00\x00\x00\x00\x50\x00\x00", Element{Data: "gto x"}}}},
+		`table ip kube-nft: add element services { 1.2.3.4 . tcp . 80 :  }: an element of a verdict map without a verdict; nothing was changed`: {Verb: Add, Family: IP, Set: &frontendSet,
+			Elements: []KeyedElement{{"\x01\x02\x03\x04\x06\x00\x00\x00\x00\x50\x00\x00", Element{}}}},
 		`table ip kube-nft: add element services { 1.2.3.4 : drop }: the key has 4 bytes instead of 12; nothing was changed`: {Verb: Add, Family: IP, Set: &frontendSet,
-			Elements: []KeyedElement{{"\x01\x02\x03\x04", Element{Data: "drop"}}}},
+			Elements: []KeyedElement{{"\x01\x02\x03\x04", Element{Verdict: &Drop}}}},
 		`table ip kube-nft: add chain base { type nat hook nowhere priority filter; policy accept; } (base chains): unknown hook "nowhere"; nothing was changed`: {Verb: Add, Family: IP,
 			Chain: &Chain{Name: "base", Hook: &Hook{"nat", "nowhere", 0}}},
 		"operation 0 of the batch has no object": {Verb: Add, Family: IP},
@@ -145,7 +145,7 @@ func TestStaleGeneration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := frontendBatch(3, "drop")
+	b := frontendBatch(3, Drop)
 	b.Generation = generation
 	commit(t, k, b)
 	checkError(t, k.Commit(t.Context(), b), unix.ERESTART,

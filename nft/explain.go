@@ -42,7 +42,12 @@ func (t *Table) Explain(p Packet) Explanation {
 		e.explainMasquerade()
 	}
 	for _, step := range e.Foreign {
-		e.add("Foreign rule", "no kube-nft writes this; what it does is not known and was left out", step.by())
+		text := "no kube-nft writes this; what it does is not known and was left out"
+		if e.Fate.Verdict == "accept" && step == e.Steps[len(e.Steps)-1] {
+			text = "no kube-nft writes this; it accepts the packet, so that no Service gets it"
+			e.Reason = "a rule or an element that no kube-nft writes accepts it"
+		}
+		e.add("Foreign rule", text, step.by())
 	}
 	return e.Explanation
 }
@@ -81,7 +86,7 @@ func (e *explainer) frontend() {
 	if step == nil {
 		return
 	}
-	s := e.table.service(step.Set, step.key, e.table.Sets[step.Set].Map[step.key])
+	s := e.table.service(step.Set, step.Key, e.table.Sets[step.Set].Map[step.Key])
 	e.Service = &s
 	text := fmt.Sprintf("%s %s of Service %s", s.Kind, s.Frontend, s.Name)
 	if s.nodePort() {
@@ -100,7 +105,7 @@ func (e *explainer) explainNone() {
 	case e.step(serviceCIDRsSet) != nil:
 		e.Reason = fmt.Sprintf("no Service has %s, which is in a Service CIDR", p.Destination)
 		e.add("Service CIDR", "addresses of Services that no Service has lead nowhere", e.step(serviceCIDRsSet).by())
-	case e.Verdict == verdictDrop:
+	case e.Fate.Verdict == "drop":
 		e.Reason = "loopback addresses are for this node alone"
 		e.add("Loopback", "connections from elsewhere to loopback addresses are kept out", lastStep(e.Steps))
 	default:
@@ -118,7 +123,7 @@ func lastStep(steps []Step) string {
 }
 
 func (e *explainer) target() string {
-	protocol := protocolText(e.packet.Protocol)
+	protocol := ProtocolText(e.packet.Protocol)
 	if e.packet.Port == 0 {
 		return e.packet.Destination.String()
 	}
@@ -129,7 +134,7 @@ func (e *explainer) target() string {
 func (e *explainer) explainUnserved() {
 	held := e.table.Sets[nodePortsMap]
 	key := frontendKey(netip.Addr{}, e.packet.Protocol, e.packet.Port)
-	if held == nil || held.Map[key].Data == "" {
+	if held == nil || held.Map[key].Verdict == nil {
 		return
 	}
 	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s",
@@ -155,7 +160,8 @@ func (e *explainer) servicesAt(addr netip.Addr) string {
 func (e *explainer) explainPolicy() {
 	p, ok := policyOf(e.Service.Verdict)
 	if !ok {
-		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict, "")
+		e.Reason = fmt.Sprintf("an element that no kube-nft writes says %q at this frontend of Service %s", e.Service.Verdict, e.Service.Name)
+		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict.String(), "")
 		return
 	}
 	if p.guarded && !e.explainGuard() {
@@ -183,7 +189,7 @@ func (e *explainer) explainGuard() bool {
 	held := e.table.Sets[allowedSourcesSet]
 	key := e.Service.key() + addrKey(e.packet.Source)
 	if held != nil {
-		if found := held.covering(e.table.Family, key); found != "" {
+		if found := held.Covering(e.table.Family, key); found != "" {
 			e.add("Source", fmt.Sprintf("%s is in an allowed range", e.packet.Source), "element of "+allowedSourcesSet+": "+held.elementText(e.table.Family, found))
 			return true
 		}
@@ -202,15 +208,17 @@ func (e *explainer) explainLocal(chain string) {
 			by = step
 		}
 	}
-	switch stmts := e.ruleOf(by); stmts.(type) {
+	switch stmt := e.ruleOf(by).(type) {
 	case SourceIn, InputInterface:
 		e.add("Policy", local+"it does not apply to pods, which get all endpoints", by.by())
 	case SourceLocal:
 		e.add("Policy", local+"it does not apply to this node, which gets all endpoints", by.by())
-	case Drop:
-		e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its external traffic policy is Local", e.Service.Name)
-		e.add("Policy", local+"clients outside get endpoints on this node, and there is none", by.by())
 	default:
+		if stmt == Drop {
+			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its external traffic policy is Local", e.Service.Name)
+			e.add("Policy", local+"clients outside get endpoints on this node, and there is none", by.by())
+			return
+		}
 		e.add("Policy", local+"clients outside get endpoints on this node alone", by.by())
 	}
 }
@@ -239,5 +247,5 @@ func (e *explainer) explainAffinity() {
 			return
 		}
 	}
-	e.add("Affinity", fmt.Sprintf("%s is not remembered yet; it will be, for %s", e.packet.Source, durationText(s.Affinity)), "")
+	e.add("Affinity", fmt.Sprintf("%s is not remembered yet; it will be, for %s", e.packet.Source, DurationText(s.Affinity)), "")
 }

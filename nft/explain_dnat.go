@@ -43,7 +43,7 @@ func (t *Table) onNode(ep netip.AddrPort, protocol uint8) bool {
 
 // explainMasquerade says whether the endpoint sees the client's address.
 func (e *explainer) explainMasquerade() {
-	if i := slices.IndexFunc(e.Steps, func(s Step) bool { return s.masquerade }); i >= 0 {
+	if i := slices.IndexFunc(e.Steps, func(s Step) bool { return s.Masquerade }); i >= 0 {
 		e.add("Masquerade", "yes: "+e.whyMasquerade(e.Steps[i]), e.Steps[i].by())
 		return
 	}
@@ -68,12 +68,12 @@ func endpointTexts(endpoints []netip.AddrPort) string {
 
 // whyMasquerade is about the rule that asks for it.
 func (e *explainer) whyMasquerade(s Step) string {
-	p, _ := policyOf(verdictGoto + s.Chain)
+	p, _ := policyOfChain(s.Chain)
 	internalKind := p.kind == internal || p.kind == internalLocal
 	switch e.ruleOf(s).(type) {
 	case SourceIn, InputInterface:
 		return "the client is not recognised as a pod, and replies have to come back through this node"
-	case Jump:
+	case Verdict:
 		if internalKind {
 			return "all connections to cluster IPs are masqueraded (--masquerade-all)"
 		}
@@ -97,13 +97,13 @@ func (e *explainer) whyNot() string {
 
 func (e *explainer) fromPod(pods PodMatch) bool {
 	tr := tracer{table: e.table, packet: e.packet, fate: Fate{Steps: make([]Step, 1)}}
-	return tr.stmt(pods.stmt(false), 0) == next
+	return pods.stmt(false).trace(&tr, 0) == next
 }
 
 // Pods returns how the table's rules recognise pods.
 func (t *Table) Pods() PodMatch {
 	for name, chain := range t.Chains {
-		p, ok := policyOf(verdictGoto + name)
+		p, ok := policyOfChain(name)
 		if !ok || p.guarded || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
 			continue
 		}

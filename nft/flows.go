@@ -125,7 +125,7 @@ func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 // InServiceCIDR reports whether addr lies in one of the Service CIDRs.
 func (r *Ruleset) InServiceCIDR(addr netip.Addr) bool {
 	return r.holds(serviceCIDRsSet, addr, func(held *Elements) bool {
-		return held.covering(Family(tracker.FamilyOf(addr)), addrKey(addr)) != ""
+		return held.Covering(Family(tracker.FamilyOf(addr)), addrKey(addr)) != ""
 	})
 }
 

@@ -41,7 +41,7 @@ func decodeAll(f Family, sets []*Set, b []byte) {
 		d.message(b)
 		table.Sets[s.Name] = &Elements{Set: s, Map: d.finish()}
 	}
-	_ = rule.Equal(f, Rule{Drop{}})
+	_ = rule.Equal(f, Rule{Drop})
 	if name != "" {
 		_ = Tables{f: table}.Text()
 	}
@@ -50,9 +50,7 @@ func decodeAll(f Family, sets []*Set, b []byte) {
 // FuzzCanonical holds the comparison of rules to its laws on any bytes.
 func FuzzCanonical(f *testing.F) {
 	for _, tt := range statements {
-		e := encoder{family: IP6}
-		tt.rule(IP6).encode(&e)
-		f.Add(e.buf)
+		f.Add([]byte(rawRule(f, IP6, tt.rule(IP6))[0].(Raw).Expressions))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		rule := Rule{Raw{Expressions: string(b)}}
@@ -88,7 +86,7 @@ func FuzzComment(f *testing.F) {
 // checkCommentOnWire checks that the kernel gets the same comment, and that it does not run
 // into what follows.
 func checkCommentOnWire(t *testing.T, comment, want string) {
-	b := frontendBatch(1, "drop")
+	b := frontendBatch(1, Drop)
 	el := &b.Ops[3].Elements[0]
 	el.Comment = comment
 	x, err := encodeBatch(&b, scope{table: TableName}, 1)
@@ -97,7 +95,7 @@ func checkCommentOnWire(t *testing.T, comment, want string) {
 	}
 	d := newElementDecoder(IP, &frontendSet)
 	d.message(messageAt(x.buf, x.refs[3].offset)[headerLen+nfHeaderLen:])
-	if got := d.finish()[el.Key]; got.Comment != want || got.Data != "drop" {
+	if got := d.finish()[el.Key]; got.Comment != want || *got.Verdict != Drop {
 		t.Errorf("sent %+v, want comment %q", got, want)
 	}
 }

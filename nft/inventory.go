@@ -37,8 +37,8 @@ type Service struct {
 	Kind string
 	// Policy is what becomes of connections, in words.
 	Policy string
-	// Verdict is the verdict of the frontend's element, in nft's words.
-	Verdict string
+	// Verdict is the verdict of the frontend's element.
+	Verdict Verdict
 	// Cluster and Local are the lists of endpoints, in the order of their indexes.
 	Cluster, Local []netip.AddrPort
 	// HasLocal says that there is a list of local endpoints, which may be empty.
@@ -96,13 +96,13 @@ func (t *Table) Services() []Service {
 }
 
 func (t *Table) service(set, key string, element Element) Service {
-	s := Service{Frontend: frontendIn(t.Family, set, key), Name: parseServiceName(element.Comment), Verdict: element.Data}
+	s := Service{Frontend: frontendIn(t.Family, set, key), Name: parseServiceName(element.Comment), Verdict: verdictOf(element)}
 	s.Cluster = t.list(listOf(s.nodePort(), false).Map, key)
 	s.Local = t.list(listOf(s.nodePort(), true).Map, key)
 	t.remembered(&s, key)
 	s.Kind = t.kindOf(s.Frontend)
-	s.Policy = policyWords(element.Data, s.Affinity)
-	s.HasLocal = hasLocal(element.Data)
+	s.Policy = policyWords(s.Verdict, s.Affinity)
+	s.HasLocal = hasLocal(s.Verdict)
 	return s
 }
 
@@ -128,37 +128,53 @@ func (t *Table) remembered(s *Service, key string) {
 	if held == nil {
 		return
 	}
-	chain := t.Chains[strings.TrimPrefix(held.Map[key].Data, verdictGoto)]
+	chain := t.Chains[verdictOf(held.Map[key]).Chain]
 	if chain == nil {
 		return
 	}
 	for _, rule := range chain.Rules {
 		port, _ := rule[0].(PortIs)
-		if r, ok := last(rule).(Remember); ok {
-			s.Affinity = r.timeout()
+		if r, ok := last(rule).(Update); ok {
+			s.Affinity = r.Duration()
 			s.Memories = append(s.Memories, Memory{Map: r.Map, Port: port.Port, Local: isLocalAffinity(r.Map)})
 		}
 	}
 }
 
+// verdictOf is the verdict of an element; the zero Verdict if there is none.
+func verdictOf(e Element) (v Verdict) {
+	if e.Verdict != nil {
+		v = *e.Verdict
+	}
+	return v
+}
+
+// last is the statement that ends a rule; nil if the rule is empty.
+func last(rule Rule) Stmt {
+	if len(rule) == 0 {
+		return nil
+	}
+	return rule[len(rule)-1]
+}
+
 // hasLocal reports whether a frontend's verdict chooses among local endpoints.
-func hasLocal(verdict string) bool {
+func hasLocal(verdict Verdict) bool {
 	p, ok := policyOf(verdict)
 	return ok && (p.kind == internalLocal || p.kind == externalLocal || p.kind == dropped)
 }
 
 // policyWords says in words what a frontend's verdict means.
-func policyWords(verdict string, affinity time.Duration) string {
+func policyWords(verdict Verdict, affinity time.Duration) string {
 	p, ok := policyOf(verdict)
 	if !ok {
-		return "unknown: " + verdict
+		return "unknown: " + verdict.String()
 	}
 	words := p.words()
 	if p.guarded {
 		words += ", ranges"
 	}
 	if affinity > 0 {
-		words += ", sticky " + durationText(affinity)
+		words += ", sticky " + DurationText(affinity)
 	}
 	return words
 }
@@ -195,14 +211,18 @@ var policyPrefixes = []struct {
 }
 
 // policyOf reads a policy back from its verdict.
-func policyOf(verdict string) (p policy, ok bool) {
-	if verdict == verdictDrop {
+func policyOf(verdict Verdict) (p policy, ok bool) {
+	switch verdict.Kind {
+	case VerdictDrop:
 		return policy{kind: dropped}, true
+	case VerdictGoto:
+		return policyOfChain(verdict.Chain)
 	}
-	chain, ok := strings.CutPrefix(verdict, verdictGoto)
-	if !ok {
-		return p, false
-	}
+	return p, false
+}
+
+// policyOfChain reads a policy back from the name of its chain.
+func policyOfChain(chain string) (p policy, ok bool) {
 	name, guarded := strings.CutPrefix(chain, "guarded-")
 	p.guarded = guarded
 	if name == rejectChain {
@@ -242,7 +262,7 @@ func (p *policy) readSuffix(suffix string) {
 // PolicyChains counts the chains that say what a kind of frontend does.
 func (t *Table) PolicyChains() (n int) {
 	for name := range t.Chains {
-		if _, ok := policyOf(verdictGoto + name); ok {
+		if _, ok := policyOfChain(name); ok {
 			n++
 		}
 	}

@@ -3,6 +3,7 @@ package nft
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,14 +67,28 @@ func TestPolicyWords(t *testing.T) {
 		"goto cluster-03": "unknown: goto cluster-03",
 		"goto elsewhere":  "unknown: goto elsewhere",
 		"accept":          "unknown: accept",
-		"":                "unknown: ",
+		"queue":           "unknown: verdict 3",
 	} {
-		if got := policyWords(verdict, 0); got != want {
+		if got := policyWords(verdictIn(verdict), 0); got != want {
 			t.Errorf("%q: %q, want %q", verdict, got, want)
 		}
 	}
-	if got, want := policyWords("goto cluster-k3f8h2mz-ns-web-http", 3*time.Hour), "all endpoints, sticky 3h"; got != want {
+	if got, want := policyWords(Goto("cluster-k3f8h2mz-ns-web-http"), 3*time.Hour), "all endpoints, sticky 3h"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// verdictIn reads a verdict in nft's words.
+func verdictIn(words string) Verdict {
+	switch word, chain, _ := strings.Cut(words, " "); word {
+	case "goto":
+		return Goto(chain)
+	case "accept":
+		return Accept
+	case "queue":
+		return Verdict{Kind: 3}
+	default:
+		return Drop
 	}
 }
 
@@ -98,10 +113,11 @@ func TestRecollections(t *testing.T) {
 }
 
 func FuzzPolicyOf(f *testing.F) {
-	f.Add("goto guarded-node-port-local-3-1")
-	f.Add("goto external-local-k3f8h2mz-ns-web-http-none")
-	f.Fuzz(func(t *testing.T, verdict string) {
-		if p, ok := policyOf(verdict); ok && p.verdict() != verdict {
+	f.Add("guarded-node-port-local-3-1")
+	f.Add("external-local-k3f8h2mz-ns-web-http-none")
+	f.Fuzz(func(t *testing.T, chain string) {
+		verdict := Goto(chain)
+		if p, ok := policyOf(verdict); ok && *p.verdict() != verdict {
 			t.Errorf("%q is read as the policy of %q", verdict, p.verdict())
 		}
 	})

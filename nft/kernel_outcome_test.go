@@ -15,21 +15,21 @@ import (
 func TestMoreErrorsThanFit(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
-	b := frontendBatch(1, "drop")
+	b := frontendBatch(1, Drop)
 	for i := range 50000 {
 		b.Ops = append(b.Ops, Op{Verb: Delete, Family: IP, Chain: &Chain{Name: fmt.Sprintf("nowhere-%d", i)}})
 	}
 	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
 		"table ip kube-nft: delete chain nowhere-0: no such file or directory; nothing was changed")
 	checkRead(t, k, Tables{})
-	commit(t, k, frontendBatch(1, "drop"))
+	commit(t, k, frontendBatch(1, Drop))
 }
 
 // TestLostAnswer takes the kernel's answer away before Commit looks for it.
 func TestLostAnswer(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
-	b := frontendBatch(1, "drop")
+	b := frontendBatch(1, Drop)
 	x, err := encodeBatch(&b, scope{table: TableName}, k.seq)
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestTooLong(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
 	k.sent = 1 << 30
-	err := k.Commit(t.Context(), frontendBatch(20000, "drop"))
+	err := k.Commit(t.Context(), frontendBatch(20000, Drop))
 	if !isTooLong(err) {
 		t.Errorf("got %v, want %v", err, unix.EMSGSIZE)
 	}
@@ -62,7 +62,7 @@ func TestWithoutCapability(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
 	dropNetAdmin(t)
-	checkError(t, k.Commit(t.Context(), frontendBatch(1, "drop")), unix.EPERM,
+	checkError(t, k.Commit(t.Context(), frontendBatch(1, Drop)), unix.EPERM,
 		"commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was changed")
 	_, _, err := k.Read(t.Context())
 	checkError(t, err, unix.EPERM, "read nf_tables: operation not permitted (needs CAP_NET_ADMIN)")

@@ -108,8 +108,7 @@ func libraryElements(f Family, s *Set) (list []nftables.SetElement) {
 	for _, el := range commonElements(f, s) {
 		element := nftables.SetElement{Key: []byte(el.Key), Comment: el.Comment}
 		if s.Verdicts {
-			kind, chain, _ := verdictOf(el.Data)
-			element.VerdictData = &expr.Verdict{Kind: kind, Chain: chain}
+			element.VerdictData = &expr.Verdict{Kind: expr.VerdictKind(el.Verdict.Kind), Chain: el.Verdict.Chain}
 		} else {
 			element.Val = []byte(el.Data)
 		}

@@ -111,9 +111,10 @@ func (d Field) padded(f Family, concatenated bool) int {
 // An Element is what a set holds under a key; the key itself is the map key that leads to
 // it. The zero Element is that of a plain set.
 type Element struct {
-	// Data is the raw data of a map, or a verdict of a verdict map in nft's words: "drop",
-	// "goto CHAIN" or "jump CHAIN".
+	// Data is the raw data of a map.
 	Data string
+	// Verdict is that of a verdict map; nil in other sets. It is shared and must not be changed.
+	Verdict *Verdict
 	// Comment is shown by nft list; at most 127 bytes, printable, without double quotes.
 	Comment string
 	// Life is set for elements that expire; nil for the lasting ones.
@@ -121,7 +122,10 @@ type Element struct {
 }
 
 // Equal reports whether e and f are the same, ages aside.
-func (e Element) Equal(f Element) bool { return e.Data == f.Data && e.Comment == f.Comment }
+func (e Element) Equal(f Element) bool {
+	return e.Data == f.Data && e.Comment == f.Comment &&
+		(e.Verdict == f.Verdict || e.Verdict != nil && f.Verdict != nil && *e.Verdict == *f.Verdict)
+}
 
 // Life is the age of an element that expires. Units are those of the kernel, which counts
 // milliseconds (NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_EXPIRATION).
@@ -129,18 +133,6 @@ type Life struct {
 	Timeout time.Duration // how long it lives when it is refreshed
 	Expires time.Duration // how long it has still to live; zero means all of Timeout
 }
-
-// A Stmt is one statement of a rule. It renders itself as nft text and as kernel
-// expressions; the two stand side by side in one file.
-type Stmt interface {
-	// text returns the statement as nft list prints it.
-	text(f Family) string
-	// encode appends the statement's expressions.
-	encode(e *encoder)
-}
-
-// A Rule is a sequence of statements, evaluated in order until one does not match.
-type Rule []Stmt
 
 // A Hook makes a chain a base chain.
 type Hook struct {

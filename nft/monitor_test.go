@@ -39,7 +39,7 @@ func TestMonitorHearsOthersAlone(t *testing.T) {
 	netns.New(t)
 	k, other := openKernel(t), openKernel(t)
 	m := joined(t, k)
-	commit(t, k, frontendBatch(100, "drop"))
+	commit(t, k, frontendBatch(100, Drop))
 	netns.Run(t, "table ip other { set s { type ipv4_addr; elements = { 192.0.2.1 }; }; }", "nft", "-f", "-")
 	commit(t, other, Batch{Ops: []Op{{Verb: Add, Family: IP, Chain: &Chain{Name: "foreign"}}}})
 	generation, err := k.Generation(t.Context())
@@ -63,7 +63,7 @@ func TestMonitorLeaves(t *testing.T) {
 	netns.New(t)
 	k, other := openKernel(t), openKernel(t)
 	m := joined(t, k)
-	commit(t, k, frontendBatch(1, "drop"))
+	commit(t, k, frontendBatch(1, Drop))
 	if err := m.Leave(); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestMonitorOverrun(t *testing.T) {
 	netns.New(t)
 	k, other := openKernel(t), openKernel(t)
 	m := joined(t, k)
-	elements := frontendBatch(20000, "drop")
+	elements := frontendBatch(20000, Drop)
 	commit(t, k, elements)
 	last := elements.Ops[len(elements.Ops)-1]
 	for range 20 {

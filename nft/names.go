@@ -33,7 +33,7 @@ var fixedSets = []string{
 	servicesMap, endpointsMap, localEndpointsMap,
 	nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, nodePortAddressesSet,
 	allowedSourcesSet, clusterIPsSet, serviceCIDRsSet, hairpinSet,
-	stickyMap, stickyNodePortsMap, transportProtocols,
+	stickyMap, stickyNodePortsMap, TransportProtocols,
 }
 
 // The fixed chains. Base chains are named after their type and hook.

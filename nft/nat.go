@@ -3,16 +3,17 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"strconv"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
-// transportProtocols is the set {tcp, udp, sctp}: a rule that rewrites ports has to name
+// TransportProtocols is the set {tcp, udp, sctp}: a rule that rewrites ports has to name
 // the protocols that have them. One named set serves every such rule, where nft's own
 // way, an anonymous set in each, would make hundreds.
-const transportProtocols = "transport-protocols"
+const TransportProtocols = "transport-protocols"
 
 // DNATFrom rewrites the destination to what the map has for Key. Without an entry the rule
 // does not apply.
@@ -27,37 +28,98 @@ type DNATFrom struct {
 	ToPort uint16
 }
 
+// havePorts is the test with which the statement begins if ToPort is zero.
+var havePorts = InSet{Key: []Part{Protocol}, Set: TransportProtocols}
+
 func (s DNATFrom) text(f Family) string {
 	lookup := keyText(f, s.Key) + " map @" + s.Map
 	if s.ToPort != 0 {
 		return "dnat to " + lookup + ":" + strconv.Itoa(int(s.ToPort))
 	}
-	return s.havePorts().text(f) + " dnat " + f.String() + " to " + lookup
+	return havePorts.text(f) + " dnat " + f.String() + " to " + lookup
 }
 
-func (s DNATFrom) encode(e *encoder) {
-	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(e.family), RegAddrMin: register(0)}
+func (s DNATFrom) expressions(f Family) (x []expr.Any) {
+	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: register(0)}
 	if s.ToPort == 0 {
-		s.havePorts().encode(e)
-		nat.RegProtoMin = register(e.family.addrLen() / 4) // the data's second field
+		x = havePorts.expressions(f)
+		nat.RegProtoMin = register(f.addrLen() / 4) // the data's second field
 	}
-	e.load(s.Key...)
-	e.add(&expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: register(0)})
+	x = append(x, load(f, s.Key...)...)
+	x = append(x, &expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: register(0)})
 	if s.ToPort != 0 {
 		nat.RegProtoMin, nat.Specified = unix.NFT_REG_2, true
-		e.add(&expr.Immediate{Register: nat.RegProtoMin, Data: binary.BigEndian.AppendUint16(nil, s.ToPort)})
+		x = append(x, &expr.Immediate{Register: nat.RegProtoMin, Data: binary.BigEndian.AppendUint16(nil, s.ToPort)})
 	}
-	e.add(nat)
+	return append(x, nat)
 }
 
-func (DNATFrom) havePorts() InSet { return InSet{Key: []Part{Protocol}, Set: transportProtocols} }
+func (DNATFrom) parse(f Family, x []expr.Any) (Stmt, int) {
+	n := 0
+	if test, length := (InSet{}).parse(f, x); length > 0 && test.(InSet).Set == TransportProtocols {
+		n = length
+	}
+	key, length := parseKey(f, x[n:])
+	n += length
+	l := at[*expr.Lookup](x, n)
+	if l == nil || !l.IsDestRegSet {
+		return nil, 0
+	}
+	n++
+	dnat := DNATFrom{Key: key, Map: l.SetName}
+	if port := at[*expr.Immediate](x, n); port != nil && len(port.Data) == 2 {
+		dnat.ToPort = binary.BigEndian.Uint16(port.Data)
+		n++
+	}
+	if at[*expr.NAT](x, n) == nil {
+		return nil, 0
+	}
+	return dnat, n + 1
+}
+
+func (s DNATFrom) trace(t *tracer, step int) flow {
+	held := t.table.Sets[s.Map]
+	if held == nil || !hasPorts(t.packet.Protocol) {
+		return skip
+	}
+	key, modulus := t.key(s.Key)
+	if modulus != 0 {
+		return t.draw(held, key, int(modulus))
+	}
+	addr, ok := netip.AddrFromSlice([]byte(held.Map[key].Data))
+	if !ok {
+		return skip
+	}
+	t.fate.Endpoints = []netip.AddrPort{netip.AddrPortFrom(addr, s.ToPort)}
+	t.decided(step, held, key)
+	return t.seal("dnat")
+}
+
+// TransportNumbers are the protocols of Service ports: TCP, UDP and SCTP (IANA).
+var TransportNumbers = [...]uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP}
+
+func hasPorts(protocol uint8) bool {
+	return protocol == TransportNumbers[0] || protocol == TransportNumbers[1] || protocol == TransportNumbers[2]
+}
 
 // Masquerade gives the packet a source address of this node and a random source port.
 type Masquerade struct{}
 
 func (Masquerade) text(Family) string { return "masquerade fully-random" }
 
-func (Masquerade) encode(e *encoder) { e.add(&expr.Masq{FullyRandom: true}) }
+func (Masquerade) expressions(Family) []expr.Any { return []expr.Any{&expr.Masq{FullyRandom: true}} }
+
+func (Masquerade) parse(_ Family, x []expr.Any) (Stmt, int) {
+	if at[*expr.Masq](x, 0) != nil {
+		return Masquerade{}, 1
+	}
+	return nil, 0
+}
+
+func (Masquerade) trace(t *tracer, _ int) flow {
+	t.fate.Masquerade = true
+	return done
+}
 
 // SetMark sets bits of the packet mark.
 type SetMark struct{ Bits uint32 }
@@ -66,7 +128,23 @@ func (s SetMark) text(Family) string {
 	return fmt.Sprintf("meta mark set meta mark | 0x%08x", s.Bits)
 }
 
-func (s SetMark) encode(e *encoder) { e.changeMark(^s.Bits, s.Bits) }
+func (s SetMark) expressions(Family) []expr.Any { return changeMark(^s.Bits, s.Bits) }
+
+func (SetMark) parse(_ Family, x []expr.Any) (Stmt, int) {
+	keep, flip, n := parseChangedMark(x)
+	if n > 0 && keep == ^flip {
+		return SetMark{flip}, n
+	}
+	return nil, 0
+}
+
+func (s SetMark) trace(t *tracer, step int) flow {
+	t.mark |= s.Bits
+	if step > 0 { // the rule that jumped here asked for masquerading
+		t.fate.Steps[step-1].Masquerade = true
+	}
+	return next
+}
 
 // FlipMark inverts bits of the packet mark.
 type FlipMark struct{ Bits uint32 }
@@ -75,11 +153,36 @@ func (s FlipMark) text(Family) string {
 	return fmt.Sprintf("meta mark set meta mark ^ 0x%08x", s.Bits)
 }
 
-func (s FlipMark) encode(e *encoder) { e.changeMark(^uint32(0), s.Bits) }
+func (s FlipMark) expressions(Family) []expr.Any { return changeMark(^uint32(0), s.Bits) }
+
+func (FlipMark) parse(_ Family, x []expr.Any) (Stmt, int) {
+	keep, flip, n := parseChangedMark(x)
+	if n > 0 && keep == ^uint32(0) {
+		return FlipMark{flip}, n
+	}
+	return nil, 0
+}
+
+func (s FlipMark) trace(t *tracer, _ int) flow {
+	t.mark ^= s.Bits
+	return next
+}
 
 // changeMark turns the packet mark into (mark & keep) ^ flip.
-func (e *encoder) changeMark(keep, flip uint32) {
-	e.add(&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0)})
-	e.bitwise(hostOrder(keep), hostOrder(flip))
-	e.add(&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0), SourceRegister: true})
+func changeMark(keep, flip uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0)},
+		bitwise(hostOrder(keep), hostOrder(flip)),
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0), SourceRegister: true},
+	}
+}
+
+// parseChangedMark reads what changeMark wrote; n is 0 for anything else.
+func parseChangedMark(x []expr.Any) (keep, flip uint32, n int) {
+	loaded, change, stored := at[*expr.Meta](x, 0), at[*expr.Bitwise](x, 1), at[*expr.Meta](x, 2)
+	if loaded == nil || change == nil || stored == nil || stored.Key != expr.MetaKeyMARK || !stored.SourceRegister ||
+		len(change.Mask) != 4 || len(change.Xor) != 4 {
+		return 0, 0, 0
+	}
+	return binary.NativeEndian.Uint32(change.Mask), binary.NativeEndian.Uint32(change.Xor), 3
 }

@@ -89,17 +89,17 @@ func (p pick) chains() []*Chain {
 	chain := &Chain{Name: p.name()}
 	switch {
 	case p.capacity == 1:
-		chain.Rules = []Rule{p.draw(1), p.draw(1), {Drop{}}}
+		chain.Rules = []Rule{p.draw(1), p.draw(1), {Drop}}
 		return []*Chain{chain}
 	case p.capacity > exactLengths:
-		again := Rule{Jump{p.drawName()}}
-		chain.Rules = append(slices.Repeat([]Rule{again}, maxDraws), Rule{Jump{p.below()}}, Rule{Goto{p.first().name()}})
+		again := Rule{Jump(p.drawName())}
+		chain.Rules = append(slices.Repeat([]Rule{again}, maxDraws), Rule{Jump(p.below())}, Rule{Goto(p.first().name())})
 		return []*Chain{chain, {Name: p.drawName(), Rules: []Rule{p.draw(p.capacity)}}}
 	}
 	for modulus := p.capacity; modulus >= p.shortest(); modulus-- {
 		chain.Rules = append(chain.Rules, p.draw(modulus))
 	}
-	chain.Rules = append(chain.Rules, Rule{Goto{p.first().name()}})
+	chain.Rules = append(chain.Rules, Rule{Goto(p.first().name())})
 	return []*Chain{chain}
 }
 

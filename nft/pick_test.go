@@ -59,10 +59,13 @@ func (d *distribution) follow(chain string, share float64) (left float64) {
 		switch s := rule[0].(type) {
 		case DNATFrom:
 			share = d.draw(int(s.Key[len(s.Key)-1].modulus), share)
-		case Jump:
-			share = d.follow(s.Chain, share)
-		case Goto:
-			return d.follow(s.Chain, share)
+		case Verdict:
+			switch s.Kind {
+			case VerdictJump:
+				share = d.follow(s.Chain, share)
+			case VerdictGoto:
+				return d.follow(s.Chain, share)
+			}
 		}
 	}
 	return share

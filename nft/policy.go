@@ -26,18 +26,17 @@ const (
 )
 
 // verdict is the element that sends a connection to the policy's chain.
-func (p policy) verdict() string {
+func (p policy) verdict() *Verdict {
 	if p.kind == dropped {
-		return verdictDrop
+		return &Drop
 	}
-	return verdictGoto + p.chainName()
+	return gotoChain(p.chainName())
 }
 
-// The verdicts of verdict maps, in nft's words.
-const (
-	verdictDrop = "drop"
-	verdictGoto = "goto "
-)
+func gotoChain(name string) *Verdict {
+	v := Goto(name)
+	return &v
+}
 
 // chainName names a chain after what it does: the kind of frontend and the lengths of its
 // lists, or the Service port whose affinity it keeps.
@@ -105,17 +104,17 @@ func (p policy) everywhere() policy {
 func (p policy) chain(c *Config, f Family) *Chain {
 	chain := &Chain{Name: p.chainName()}
 	if p.guarded {
-		guard := Rule{InSet{Key: []Part{Destination, Protocol, Port, Source}, Set: allowedSourcesSet, Not: true}, Drop{}}
-		chain.Rules = []Rule{guard, {Goto{p.open().chainName()}}}
+		guard := Rule{InSet{Key: []Part{Destination, Protocol, Port, Source}, Set: allowedSourcesSet, Not: true}, Drop}
+		chain.Rules = []Rule{guard, {Goto(p.open().chainName())}}
 		return chain
 	}
 	switch p.kind {
 	case internal:
-		chain.Rules = append(c.masqueradeInternal(f), Rule{Goto{p.choose(false)}})
+		chain.Rules = append(c.masqueradeInternal(f), Rule{Goto(p.choose(false))})
 	case internalLocal:
-		chain.Rules = append(c.masqueradeInternal(f), Rule{Goto{p.choose(true)}})
+		chain.Rules = append(c.masqueradeInternal(f), Rule{Goto(p.choose(true))})
 	case external:
-		chain.Rules = []Rule{{Jump{markChain}}, {Goto{p.choose(false)}}}
+		chain.Rules = []Rule{{Jump(markChain)}, {Goto(p.choose(false))}}
 	case externalLocal:
 		chain.Rules = p.externalLocalRules(c, f)
 	}
@@ -127,13 +126,13 @@ func (p policy) chain(c *Config, f Family) *Chain {
 func (p policy) externalLocalRules(c *Config, f Family) []Rule {
 	var rules []Rule
 	if pods := c.Pods[f]; !pods.none() {
-		rules = append(rules, Rule{pods.stmt(false), Goto{p.choose(false)}})
+		rules = append(rules, Rule{pods.stmt(false), Goto(p.choose(false))})
 	}
-	rules = append(rules, Rule{SourceLocal{}, Goto{p.everywhere().chainName()}})
+	rules = append(rules, Rule{SourceLocal{}, Goto(p.everywhere().chainName())})
 	if p.local == 0 {
-		return append(rules, Rule{Drop{}})
+		return append(rules, Rule{Drop})
 	}
-	return append(rules, Rule{Goto{p.choose(true)}})
+	return append(rules, Rule{Goto(p.choose(true))})
 }
 
 // masqueradeInternal marks connections to a cluster IP whose replies would not come back
@@ -142,11 +141,11 @@ func (c *Config) masqueradeInternal(f Family) []Rule {
 	pods := c.Pods[f]
 	switch {
 	case c.MasqueradeAll:
-		return []Rule{{Jump{markChain}}}
+		return []Rule{{Jump(markChain)}}
 	case pods.none():
 		return nil
 	}
-	return []Rule{{pods.stmt(true), Jump{markChain}}}
+	return []Rule{{pods.stmt(true), Jump(markChain)}}
 }
 
 // choose names the chain that picks an endpoint: the shared one for the list's length, or

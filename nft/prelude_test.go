@@ -56,7 +56,7 @@ func TestPreludeIsTakenBack(t *testing.T) {
 	netns.New(t)
 	k, r := openKernel(t), NewRuleset(testConfig())
 	commit(t, k, Diff(nil, r.Want()))
-	chain := &Chain{Name: "new", Rules: []Rule{{Drop{}}}}
+	chain := &Chain{Name: "new", Rules: []Rule{{Drop}}}
 	refused := Batch{Ops: []Op{
 		{Verb: Add, Family: IP, Chain: chain},
 		{Verb: Add, Family: IP, Chain: chain, Rules: chain.Rules},

@@ -165,7 +165,7 @@ func natProbe() probe {
 // probes lists what is needed, each thing after those that it needs itself.
 func probes() []probe {
 	frontend := []Field{FieldAddr, FieldProtocol, FieldPort}
-	protocols := &Set{Name: transportProtocols, Key: []Field{FieldProtocol}}
+	protocols := &Set{Name: TransportProtocols, Key: []Field{FieldProtocol}}
 	endpoints := &Set{Name: "endpoints", Key: append(frontend, FieldIndex), Data: []Field{FieldAddr, FieldPort}}
 	ranges := &Set{Name: "ranges", Key: append(frontend, FieldAddr), Interval: true}
 	prefixes := &Set{Name: "prefixes", Key: []Field{FieldAddr}, Interval: true}
@@ -189,7 +189,7 @@ func probes() []probe {
 		{feature: "sets of ranges", options: inBoth("Linux 5.6"),
 			sets: []*Set{prefixes, ranges}},
 		{feature: "sets that packets fill, with timeouts", options: inBoth("Linux 4.1"),
-			sets: []*Set{affinity}, chains: []*Chain{natChain("postrouting", Rule{Remember{Map: affinity.Name, Timeout: 60}})}},
+			sets: []*Set{affinity}, chains: []*Chain{natChain("postrouting", Rule{Update{Map: affinity.Name, Timeout: 60}})}},
 	}
 }
 

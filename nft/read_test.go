@@ -77,7 +77,7 @@ func TestReadCancelled(t *testing.T) {
 	if _, _, err := k.Read(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Read: %v", err)
 	}
-	if err := k.Commit(ctx, frontendBatch(1, "drop")); !errors.Is(err, context.Canceled) {
+	if err := k.Commit(ctx, frontendBatch(1, Drop)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit: %v", err)
 	}
 	if _, err := k.Elements(ctx, IP, &frontendSet); !errors.Is(err, context.Canceled) {

@@ -3,7 +3,7 @@ package nft
 // recordChains remember where clients went. They exist while a Service port asks for session
 // affinity: without them the first packet of a connection passes one base chain less.
 func (c *Config) recordChains(f Family) []*Chain {
-	record := []Rule{{Translated{}, Jump{recordChain}}}
+	record := []Rule{{Translated{}, Jump(recordChain)}}
 	return []*Chain{
 		{Name: recordChain, Rules: c.recordRules(f)},
 		{Name: inputChain, Hook: &Hook{"nat", "input", srcnatPriority}, Rules: record},
@@ -16,11 +16,11 @@ func (c *Config) recordChains(f Family) []*Chain {
 // only in the context of one protocol.
 func (c *Config) recordRules(f Family) []Rule {
 	var rules []Rule
-	for _, protocol := range transportNumbers {
+	for _, protocol := range TransportNumbers {
 		rules = append(rules,
 			Rule{ProtocolIs{protocol}, VerdictFrom{Key: []Part{OriginalDestination, Protocol, OriginalPort}, Map: stickyMap}})
 	}
-	for _, protocol := range transportNumbers {
+	for _, protocol := range TransportNumbers {
 		rule := Rule{ProtocolIs{protocol}}
 		if !c.AllNodePorts[f] {
 			rule = append(rule, InSet{Key: []Part{OriginalDestination}, Set: nodePortAddressesSet})

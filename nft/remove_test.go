@@ -13,7 +13,7 @@ import (
 func TestRemoveKernel(t *testing.T) {
 	netns.New(t)
 	k := openKernel(t)
-	commit(t, k, frontendBatch(1, "drop"))
+	commit(t, k, frontendBatch(1, Drop))
 	netns.Run(t, "add table ip6 kube-nft-probe\nadd table inet kube-nft\nadd table ip kube-nft-other\n", "nft", "-f", "-")
 	removed, err := k.Remove(t.Context())
 	if got := strings.Join(removed, ", "); err != nil || got != "table ip kube-nft, table ip6 kube-nft-probe" {

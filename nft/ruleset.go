@@ -36,7 +36,7 @@ type family struct {
 
 // A chainUse counts who goes to a chain.
 type chainUse struct {
-	verdict string
+	verdict *Verdict
 	users   int
 }
 
@@ -61,7 +61,7 @@ func newFamily(config *Config, f Family) *family {
 		flows:     make(map[Frontend]*FlowChange),
 		conflicts: make(map[Frontend][]Conflict),
 	}
-	r.chains[rejectChain] = &chainUse{verdict: verdictGoto + rejectChain, users: 1}
+	r.chains[rejectChain] = &chainUse{verdict: gotoChain(rejectChain), users: 1}
 	for c := 1; c <= usualLengths; c = capacity(c + 1) {
 		r.acquire(policy{kind: internal, cluster: c})
 		r.acquire(policy{kind: external, cluster: c})
@@ -258,8 +258,8 @@ func (t *Table) list(set, key string) (endpoints []netip.AddrPort) {
 	}
 }
 
-// verdict is the policy's verdict; policies in use share the memory of its text.
-func (r *family) verdict(p policy) string {
+// verdict is the policy's verdict, which the elements of its frontends share.
+func (r *family) verdict(p policy) *Verdict {
 	if use, ok := r.chains[p.chainName()]; ok && p.kind != dropped {
 		return use.verdict
 	}

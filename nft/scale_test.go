@@ -14,7 +14,7 @@ var endpointSet = Set{Name: "endpoints", Key: []Field{FieldAddr, FieldProtocol, 
 
 // endpointBatch makes a map of services times per endpoints, and a verdict for each service.
 func endpointBatch(services, per int) Batch {
-	b := frontendBatch(services, "goto other")
+	b := frontendBatch(services, Goto("other"))
 	var list []KeyedElement
 	for _, frontend := range b.Ops[3].Elements {
 		for i := range per {

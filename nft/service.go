@@ -187,7 +187,7 @@ func (r *family) programVerdict(f Frontend, want *service) {
 		r.remove(f.verdictMap(), f.key())
 		return
 	}
-	r.put(f.verdictMap(), f.key(), Element{Data: r.verdict(want.policy), Comment: want.comment})
+	r.put(f.verdictMap(), f.key(), Element{Verdict: r.verdict(want.policy), Comment: want.comment})
 }
 
 // programList writes the elements in which two lists differ, index by index.
@@ -234,7 +234,7 @@ func (r *family) programRecord(f Frontend, have, chain string) {
 		r.remove(set, f.key())
 		return
 	}
-	r.put(set, f.key(), Element{Data: verdictGoto + chain})
+	r.put(set, f.key(), Element{Verdict: gotoChain(chain)})
 }
 
 // changeShared counts the elements that several Service ports may need, of a port that

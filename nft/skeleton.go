@@ -79,7 +79,7 @@ func (c *Config) fixedSetDefinitions() []*Set {
 		{Name: hairpinSet, Key: []Field{FieldAddr, FieldAddr, FieldProtocol, FieldPort}},
 		{Name: stickyMap, Key: frontend, Verdicts: true},
 		{Name: stickyNodePortsMap, Key: nodePort, Verdicts: true},
-		{Name: transportProtocols, Key: []Field{FieldProtocol}},
+		{Name: TransportProtocols, Key: []Field{FieldProtocol}},
 	}
 }
 
@@ -89,8 +89,8 @@ func (c *Config) skeleton(f Family) *Table {
 	for _, set := range c.fixedSetDefinitions() {
 		t.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
 	}
-	for _, protocol := range transportNumbers {
-		t.Sets[transportProtocols].Map[string([]byte{protocol})] = Element{}
+	for _, protocol := range TransportNumbers {
+		t.Sets[TransportProtocols].Map[string([]byte{protocol})] = Element{}
 	}
 	for _, chain := range c.fixedChains(f) {
 		t.Chains[chain.Name] = chain
@@ -98,15 +98,12 @@ func (c *Config) skeleton(f Family) *Table {
 	return t
 }
 
-// transportNumbers are the protocols of Service ports: TCP, UDP and SCTP (IANA).
-var transportNumbers = [...]uint8{6, 17, 132}
-
 func (c *Config) fixedChains(f Family) []*Chain {
 	bit := uint32(1) << c.MasqueradeBit
-	toServices := []Rule{{Jump{servicesChain}}}
+	toServices := []Rule{{Jump(servicesChain)}}
 	arriving := toServices
 	if c.localhost(f) {
-		keepOut := Rule{InputInterface{Name: "lo", Not: true}, DestinationIn{Prefix: loopback(f)}, Drop{}}
+		keepOut := Rule{InputInterface{Name: "lo", Not: true}, DestinationIn{Prefix: loopback(f)}, Drop}
 		arriving = []Rule{keepOut, toServices[0]}
 	}
 	return []*Chain{
@@ -117,7 +114,7 @@ func (c *Config) fixedChains(f Family) []*Chain {
 		{Name: preroutingChain, Hook: &Hook{"nat", "prerouting", dstnatPriority}, Rules: arriving},
 		{Name: outputChain, Hook: &Hook{"nat", "output", dstnatPriority}, Rules: toServices},
 		{Name: postroutingChain, Hook: &Hook{"nat", "postrouting", srcnatPriority}, Rules: []Rule{
-			{MarkHas{bit}, Goto{masqueradeChain}},
+			{MarkHas{bit}, Goto(masqueradeChain)},
 			{Translated{}, InSet{Key: []Part{Source, Destination, Protocol, Port}, Set: hairpinSet}, Masquerade{}},
 		}},
 	}
@@ -145,8 +142,8 @@ func (c *Config) servicesRules(f Family) []Rule {
 		rules = append(rules, Rule{DestinationIn{Prefix: localhostAddress}, nodePorts})
 	}
 	return append(rules, []Rule{
-		{InSet{Key: []Part{Destination}, Set: clusterIPsSet}, Goto{rejectChain}},
-		{InSet{Key: []Part{Destination}, Set: serviceCIDRsSet}, Drop{}},
+		{InSet{Key: []Part{Destination}, Set: clusterIPsSet}, Goto(rejectChain)},
+		{InSet{Key: []Part{Destination}, Set: serviceCIDRsSet}, Drop},
 	}...)
 }
 

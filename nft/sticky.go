@@ -88,7 +88,7 @@ func (a *affinity) recordChain() *Chain {
 		chain.Rules = append(chain.Rules, Rule{
 			PortIs{g.port},
 			InSet{Key: []Part{Destination}, Set: membersName(a.name, g.local, g.port)},
-			Remember{Map: affinityName(a.name, g.local, g.port), Timeout: uint64(a.timeout / time.Second)},
+			Update{Map: affinityName(a.name, g.local, g.port), Timeout: uint64(a.timeout / time.Second)},
 		})
 	}
 	return chain
@@ -102,7 +102,7 @@ func (a *affinity) stickChain(nodePort, local bool, next pick) *Chain {
 				DNATFrom{Key: []Part{Source}, Map: affinityName(a.name, local, g.port), ToPort: g.port}})
 		}
 	}
-	chain.Rules = append(chain.Rules, Rule{Goto{next.name()}})
+	chain.Rules = append(chain.Rules, Rule{Goto(next.name())})
 	return chain
 }
 

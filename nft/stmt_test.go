@@ -21,7 +21,7 @@ var statements = []struct {
 		"ip saddr . ip daddr . meta l4proto . th dport @pairs", "ip6 saddr . ip6 daddr . meta l4proto . th dport @pairs"},
 	{"in set of ranges", always(InSet{Key: []Part{Destination, Protocol, Port, Source}, Set: "ranges", Not: true}),
 		"ip daddr . meta l4proto . th dport . ip saddr != @ranges", "ip6 daddr . meta l4proto . th dport . ip6 saddr != @ranges"},
-	{"protocol in set", always(InSet{Key: []Part{Protocol}, Set: transportProtocols}), "meta l4proto @transport-protocols", ""},
+	{"protocol in set", always(InSet{Key: []Part{Protocol}, Set: TransportProtocols}), "meta l4proto @transport-protocols", ""},
 	{"source in whole bytes", prefix(false, false, "10.244.0.0/16", "fd00::/64"), "ip saddr 10.244.0.0/16", "ip6 saddr fd00::/64"},
 	{"source not in whole bytes", prefix(false, true, "10.0.0.0/8", "fd00::/8"), "ip saddr != 10.0.0.0/8", "ip6 saddr != fd00::/8"},
 	{"source in bits", prefix(false, false, "10.240.0.0/12", "fd80::/9"), "ip saddr 10.240.0.0/12", "ip6 saddr fd80::/9"},
@@ -58,22 +58,22 @@ var statements = []struct {
 		"meta l4proto @transport-protocols dnat ip6 to meta l4proto . th dport . numgen random mod 1000 map @node-port-endpoints"},
 	{"dnat to port", always(ProtocolIs{6}, DNATFrom{Key: []Part{Source}, Map: "affinity-x-8080", ToPort: 8080}),
 		"meta l4proto tcp dnat to ip saddr map @affinity-x-8080:8080", "meta l4proto tcp dnat to ip6 saddr map @affinity-x-8080:8080"},
-	{"remember", always(Remember{Map: "affinity-x-8080", Timeout: 10800}),
+	{"remember", always(Update{Map: "affinity-x-8080", Timeout: 10800}),
 		"update @affinity-x-8080 { ct original ip saddr timeout 3h : ip daddr }",
 		"update @affinity-x-8080 { ct original ip6 saddr timeout 3h : ip6 daddr }"},
-	{"remember for long", always(Remember{Map: "affinity-x-8080", Timeout: 90061}),
+	{"remember for long", always(Update{Map: "affinity-x-8080", Timeout: 90061}),
 		"update @affinity-x-8080 { ct original ip saddr timeout 1d1h1m1s : ip daddr }",
 		"update @affinity-x-8080 { ct original ip6 saddr timeout 1d1h1m1s : ip6 daddr }"},
-	{"record", always(PortIs{8080}, InSet{Key: []Part{Destination}, Set: "addresses"}, Remember{Map: "affinity-x-8080", Timeout: 1}),
+	{"record", always(PortIs{8080}, InSet{Key: []Part{Destination}, Set: "addresses"}, Update{Map: "affinity-x-8080", Timeout: 1}),
 		"th dport 8080 ip daddr @addresses update @affinity-x-8080 { ct original ip saddr timeout 1s : ip daddr }",
 		"th dport 8080 ip6 daddr @addresses update @affinity-x-8080 { ct original ip6 saddr timeout 1s : ip6 daddr }"},
 	{"masquerade", always(Masquerade{}), "masquerade fully-random", ""},
 	{"reject tcp", always(RejectTCP{}), "reject with tcp reset", ""},
 	{"reject", always(Reject{}), "reject", ""},
-	{"jump", always(Jump{"other"}), "jump other", ""},
-	{"goto", always(Goto{"other"}), "goto other", ""},
-	{"drop", always(Drop{}), "drop", ""},
-	{"return", always(Return{}), "return", ""},
+	{"jump", always(Jump("other")), "jump other", ""},
+	{"goto", always(Goto("other")), "goto other", ""},
+	{"drop", always(Drop), "drop", ""},
+	{"return", always(Return), "return", ""},
 	{"several", always(Translated{}, InSet{Key: []Part{Source}, Set: "addresses"}, Masquerade{}),
 		"ct status dnat ip saddr @addresses masquerade fully-random", "ct status dnat ip6 saddr @addresses masquerade fully-random"},
 }
@@ -119,7 +119,7 @@ func statementTables() Tables {
 		for _, s := range statementSets() {
 			t.Sets[s.Name] = &Elements{Set: s, Map: map[string]Element{}}
 		}
-		t.Sets[transportProtocols].Map = map[string]Element{"\x06": {}, "\x11": {}, "\x84": {}}
+		t.Sets[TransportProtocols].Map = map[string]Element{"\x06": {}, "\x11": {}, "\x84": {}}
 		before := &Chain{Name: "before", Hook: &Hook{"nat", "prerouting", -101}}
 		after := &Chain{Name: "after", Hook: &Hook{"nat", "postrouting", 100}}
 		for _, tt := range statements {
@@ -153,7 +153,7 @@ func statementSets() []*Set {
 		{Name: "node-port-endpoints", Key: []Field{FieldProtocol, FieldPort, FieldIndex}, Data: endpoint, Counters: true},
 		{Name: "affinity-x-8080", Key: []Field{FieldAddr}, Data: []Field{FieldAddr}, Dynamic: true, Size: 65536},
 		{Name: "ports", Key: []Field{FieldPort}},
-		{Name: transportProtocols, Key: []Field{FieldProtocol}},
+		{Name: TransportProtocols, Key: []Field{FieldProtocol}},
 	}
 }
 
@@ -214,7 +214,7 @@ func TestPriorityText(t *testing.T) {
 
 func TestDurationText(t *testing.T) {
 	for seconds, want := range map[uint64]string{0: "0s", 1: "1s", 59: "59s", 60: "1m", 61: "1m1s", 10800: "3h", 86400: "1d", 90061: "1d1h1m1s"} {
-		if got := durationText(Remember{Timeout: seconds}.timeout()); got != want {
+		if got := DurationText(Update{Timeout: seconds}.Duration()); got != want {
 			t.Errorf("%d s: got %s, want %s", seconds, got, want)
 		}
 	}
@@ -232,6 +232,6 @@ func TestAddrText(t *testing.T) {
 }
 
 func ExampleRule_Text() {
-	fmt.Println(Rule{SourceIn{Prefix: netip.MustParsePrefix("10.244.0.0/16")}, Goto{"pick-2"}}.Text(IP))
+	fmt.Println(Rule{SourceIn{Prefix: netip.MustParsePrefix("10.244.0.0/16")}, Goto("pick-2")}.Text(IP))
 	// Output: ip saddr 10.244.0.0/16 goto pick-2
 }

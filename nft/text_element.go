@@ -32,23 +32,22 @@ func (w *elementWriter) appendElement(b []byte, key string, el *Element) []byte 
 		b = append(b, ` comment "`...)
 		b = append(append(b, comment...), '"')
 	}
-	return w.appendData(b, el.Data)
-}
-
-func (l *Life) appendText(b []byte) []byte {
-	b = append(append(b, " timeout "...), durationText(l.Timeout)...)
-	if l.Expires != 0 {
-		b = append(append(b, " expires "...), durationText(l.Expires)...)
+	switch {
+	case w.set.Verdicts:
+		b = append(b, " : "...)
+		if el.Verdict != nil {
+			b = append(b, el.Verdict.String()...)
+		}
+	case len(w.set.Data) > 0:
+		b = appendFields(append(b, " : "...), w.family, w.set.Data, el.Data, "")
 	}
 	return b
 }
 
-func (w *elementWriter) appendData(b []byte, data string) []byte {
-	switch {
-	case w.set.Verdicts:
-		return append(append(b, " : "...), data...)
-	case len(w.set.Data) > 0:
-		return appendFields(append(b, " : "...), w.family, w.set.Data, data, "")
+func (l *Life) appendText(b []byte) []byte {
+	b = append(append(b, " timeout "...), DurationText(l.Timeout)...)
+	if l.Expires != 0 {
+		b = append(append(b, " expires "...), DurationText(l.Expires)...)
 	}
 	return b
 }
@@ -88,7 +87,7 @@ func (d Field) appendValue(b []byte, raw string) []byte {
 	case FieldAddr:
 		return append(b, addrText(rawAddr(raw))...)
 	case FieldProtocol:
-		return append(b, protocolText(raw[0])...)
+		return append(b, ProtocolText(raw[0])...)
 	case FieldPort:
 		return strconv.AppendUint(b, uint64(raw[0])<<8|uint64(raw[1]), 10)
 	}

@@ -31,15 +31,15 @@ func TestOpText(t *testing.T) {
 		{Op{Verb: Add, Family: IP, Chain: other}, "add chain ip kube-nft other"},
 		{Op{Verb: Add, Family: IP, Chain: &Chain{Name: "base", Hook: &Hook{"nat", "prerouting", -101}}},
 			"add chain ip kube-nft base { type nat hook prerouting priority dstnat - 1; policy accept; }"},
-		{Op{Verb: Add, Family: IP, Chain: other, Rules: []Rule{{Translated{}, Return{}}, {Drop{}}}},
+		{Op{Verb: Add, Family: IP, Chain: other, Rules: []Rule{{Translated{}, Return}, {Drop}}},
 			"add rule ip kube-nft other ct status dnat return\nadd rule ip kube-nft other drop"},
-		{Op{Verb: Add, Family: IP, Set: &frontendSet, Elements: frontends(2, "goto other")},
+		{Op{Verb: Add, Family: IP, Set: &frontendSet, Elements: frontends(2, Goto("other"))},
 			`add element ip kube-nft services { 10.0.0.0 . tcp . 80 comment "shop/cart-0:http" : goto other, 10.0.0.1 . tcp . 80 comment "shop/cart-1:http" : goto other }`},
 		{Op{Verb: Add, Family: IP, Set: affinity, Elements: clients},
 			"add element ip kube-nft affinity-x-8080 { 10.0.0.1 timeout 3h expires 1m : 10.0.0.2 }"},
 		{Op{Verb: Add, Family: IP, Set: prefixes, Elements: ranges}, "add element ip kube-nft prefixes { 10.0.0.0/24, 11.0.0.1 }"},
 		{Op{Verb: Delete, Family: IP, Set: prefixes, Elements: ranges}, "delete element ip kube-nft prefixes { 10.0.0.0/24, 11.0.0.1 }"},
-		{Op{Verb: Delete, Family: IP, Set: &frontendSet, Elements: frontends(1, "goto other")}, "delete element ip kube-nft services { 10.0.0.0 . tcp . 80 }"},
+		{Op{Verb: Delete, Family: IP, Set: &frontendSet, Elements: frontends(1, Goto("other"))}, "delete element ip kube-nft services { 10.0.0.0 . tcp . 80 }"},
 		{Op{Verb: Delete, Family: IP, Set: prefixes}, "delete set ip kube-nft prefixes"},
 		{Op{Verb: Flush, Family: IP, Chain: other}, "flush chain ip kube-nft other"},
 		{Op{Verb: Delete, Family: IP, Chain: &Chain{Name: "base", Hook: &Hook{"nat", "prerouting", -101}}}, "delete chain ip kube-nft base"},
@@ -57,7 +57,7 @@ func TestOpText(t *testing.T) {
 }
 
 func TestShortText(t *testing.T) {
-	op := Op{Verb: Delete, Family: IP, Set: &frontendSet, Elements: frontends(5, "drop")}
+	op := Op{Verb: Delete, Family: IP, Set: &frontendSet, Elements: frontends(5, Drop)}
 	const want = "delete element services { 10.0.0.0 . tcp . 80, 10.0.0.1 . tcp . 80, 10.0.0.2 . tcp . 80, and 2 more }"
 	if diff := cmp.Diff(want, op.shortText()); diff != "" {
 		t.Error(diff)

@@ -3,7 +3,6 @@ package nft
 import (
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // A Packet is the first one of a connection, as a Table's chains see it before any
@@ -42,8 +41,8 @@ type Step struct {
 	Chain, Rule string
 	Set         string // where Element is; empty if none decided
 	Element     string // the element that decided, as nft prints it
-	key         string // of the element, as the set holds it
-	masquerade  bool   // the rule asks for masquerading
+	Key         string // of the element, as the set holds it
+	Masquerade  bool   // the rule asks for masquerading
 }
 
 // Trace follows a new connection through the table, from the base chain that translates
@@ -136,7 +135,7 @@ func (t *tracer) rule(chain string, rule Rule) flow {
 	t.fate.Steps = append(t.fate.Steps, Step{Chain: chain, Rule: rule.Text(t.table.Family)})
 	step := len(t.fate.Steps) - 1
 	for _, stmt := range rule {
-		if f := t.stmt(stmt, step); f != next {
+		if f := stmt.trace(t, step); f != next {
 			if f == skip {
 				t.fate.Steps = t.fate.Steps[:step]
 			}
@@ -153,90 +152,16 @@ func matched(ok, not bool) flow {
 	return skip
 }
 
-func (t *tracer) stmt(stmt Stmt, step int) flow {
-	p := &t.packet
-	switch s := stmt.(type) {
-	case InSet:
-		return t.inSet(s, step)
-	case SourceIn:
-		return matched(s.Prefix.Contains(p.Source), s.Not)
-	case DestinationIn:
-		return matched(s.Prefix.Contains(p.Destination), s.Not)
-	case InputInterface:
-		return matched(p.Interface == s.Name || s.Prefix && strings.HasPrefix(p.Interface, s.Name), s.Not)
-	case SourceLocal:
-		return matched(p.SourceLocal, false)
-	case DestinationLocal:
-		return matched(p.DestinationLocal, false)
-	case ProtocolIs:
-		return matched(p.Protocol == s.Number, false)
-	case PortIs:
-		return matched(p.Port == s.Port, false)
-	case MarkHas:
-		return matched(t.mark&s.Bits != 0, false)
-	case Translated:
-		return matched(t.fate.Verdict == "dnat", false)
-	case SetMark:
-		t.mark |= s.Bits
-		t.askMasquerade(step)
-	case FlipMark:
-		t.mark ^= s.Bits
-	case VerdictFrom:
-		return t.verdictFrom(s, step)
-	case DNATFrom:
-		return t.dnat(s, step)
-	case Raw:
-		t.fate.Foreign = append(t.fate.Foreign, t.fate.Steps[step])
-		return skip
-	default:
-		return t.verdict(stmt)
-	}
-	return next
-}
-
-// askMasquerade notes that the rule before step asked for masquerading: the one that jumped to
-// the chain that step is in.
-func (t *tracer) askMasquerade(step int) {
-	if step > 0 {
-		t.fate.Steps[step-1].masquerade = true
-	}
+// foreign notes a rule or an element whose effect is not known. The trace passes it over.
+func (t *tracer) foreign(step int) flow {
+	t.fate.Foreign = append(t.fate.Foreign, t.fate.Steps[step])
+	return skip
 }
 
 // decided notes the element that decided about a step.
 func (t *tracer) decided(step int, held *Elements, key string) {
 	s := &t.fate.Steps[step]
-	s.Set, s.Element, s.key = held.Set.Name, held.elementText(t.table.Family, key), key
-}
-
-// verdict evaluates the statements that end a rule.
-func (t *tracer) verdict(stmt Stmt) flow {
-	switch s := stmt.(type) {
-	case Jump:
-		if t.chain(s.Chain) == done {
-			return done
-		}
-		return next
-	case Goto:
-		if t.chain(s.Chain) == done {
-			return done
-		}
-		return leave
-	case Return:
-		return leave
-	case Drop:
-		return t.seal("drop")
-	case Reject:
-		return t.seal("reject")
-	case RejectTCP:
-		if t.packet.Protocol != transportNumbers[0] {
-			return skip
-		}
-		return t.seal("reject")
-	case Masquerade:
-		t.fate.Masquerade = true
-		return done
-	}
-	return skip
+	s.Set, s.Element, s.Key = held.Set.Name, held.elementText(t.table.Family, key), key
 }
 
 func (t *tracer) seal(verdict string) flow {
@@ -264,26 +189,8 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 	return string(b), modulus
 }
 
-func (t *tracer) inSet(s InSet, step int) flow {
-	held := t.table.Sets[s.Set]
-	if held == nil {
-		return skip
-	}
-	key, _ := t.key(s.Key)
-	found := ""
-	if _, ok := held.Map[key]; ok {
-		found = key
-	} else if held.Set.Interval {
-		found = held.covering(t.table.Family, key)
-	}
-	if found != "" {
-		t.decided(step, held, found)
-	}
-	return matched(found != "", s.Not)
-}
-
-// covering returns the interval that contains key, field by field; empty if none does.
-func (e *Elements) covering(f Family, key string) string {
+// Covering returns the interval that contains key, field by field; empty if none does.
+func (e *Elements) Covering(f Family, key string) string {
 	n := e.Set.keyLen(f)
 	if len(key) != n {
 		return ""
@@ -306,46 +213,6 @@ func inside(f Family, fields []Field, interval, key string) bool {
 		key, low, high = key[n:], low[n:], high[n:]
 	}
 	return true
-}
-
-func (t *tracer) verdictFrom(s VerdictFrom, step int) flow {
-	held := t.table.Sets[s.Map]
-	if held == nil {
-		return skip
-	}
-	key, _ := t.key(s.Key)
-	element, ok := held.Map[key]
-	if !ok {
-		return skip
-	}
-	t.decided(step, held, key)
-	if chain, ok := strings.CutPrefix(element.Data, verdictGoto); ok {
-		return t.verdict(Goto{chain})
-	}
-	return t.verdict(Drop{})
-}
-
-func (t *tracer) dnat(s DNATFrom, step int) flow {
-	held := t.table.Sets[s.Map]
-	if held == nil || !slices.Contains(transportNumbers[:], t.packet.Protocol) {
-		return skip
-	}
-	key, modulus := t.key(s.Key)
-	if modulus == 0 {
-		return t.dnatKnown(s, held, key, step)
-	}
-	return t.draw(held, key, int(modulus))
-}
-
-// dnatKnown translates the connection of a client that is remembered.
-func (t *tracer) dnatKnown(s DNATFrom, held *Elements, key string, step int) flow {
-	addr, ok := netip.AddrFromSlice([]byte(held.Map[key].Data))
-	if !ok {
-		return skip
-	}
-	t.fate.Endpoints = []netip.AddrPort{netip.AddrPortFrom(addr, s.ToPort)}
-	t.decided(step, held, key)
-	return t.seal("dnat")
 }
 
 // source evaluates the translation of the source, for each endpoint that the connection may

@@ -12,13 +12,20 @@ import (
 // rawRule is a rule as it would be read back.
 func rawRule(t testing.TB, f Family, rule Rule) Rule {
 	t.Helper()
-	e := encoder{family: f}
-	rule.encode(&e)
-	if e.err != nil {
-		t.Fatal(e.err)
+	var w wire
+	if err := rule.append(&w, f); err != nil {
+		t.Fatal(err)
 	}
-	return Rule{Raw{Expressions: string(e.buf)}}
+	return Rule{Raw{Expressions: string(w.buf)}}
 }
+
+// expressionsOf is a statement of any expressions.
+type expressionsOf []expr.Any
+
+func (expressionsOf) text(Family) string                   { return "" }
+func (x expressionsOf) expressions(Family) []expr.Any      { return x }
+func (expressionsOf) parse(Family, []expr.Any) (Stmt, int) { return nil, 0 }
+func (expressionsOf) trace(*tracer, int) flow              { return skip }
 
 // TestTypedReadsEveryStatement reads back each statement that a rule of ours can have.
 func TestTypedReadsEveryStatement(t *testing.T) {
@@ -69,12 +76,10 @@ func TestTypedLeavesForeignRules(t *testing.T) {
 		"a counter":            &expr.Counter{},
 		"another expression":   &expr.Log{},
 		"random, but not full": &expr.Masq{Random: true},
-		"accept":               &expr.Verdict{Kind: expr.VerdictAccept},
+		"continue":             &expr.Verdict{Kind: expr.VerdictContinue},
 		"a code of its own":    &expr.Reject{Type: 0, Code: 13},
 	} {
-		e := encoder{family: IP}
-		e.add(x)
-		rule := Rule{Raw{Expressions: string(e.buf)}}
+		rule := rawRule(t, IP, Rule{expressionsOf{x}})
 		if _, raw := rule.typed(IP)[0].(Raw); !raw {
 			t.Errorf("%s was read as %s", name, rule.typed(IP).Text(IP))
 		}

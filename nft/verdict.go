@@ -1,9 +1,99 @@
 package nft
 
 import (
+	"strconv"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
+
+// A Verdict ends a rule, or is what a verdict map holds for a key. It is a statement.
+type Verdict struct {
+	Kind  VerdictKind
+	Chain string // of VerdictGoto and VerdictJump
+}
+
+// VerdictKind is the kernel's code of a verdict. A foreign rule or element may hold others than
+// those named here. Source: enum nft_verdicts in linux/netfilter/nf_tables.h and NF_DROP and
+// NF_ACCEPT in linux/netfilter.h.
+type VerdictKind int32
+
+// The kinds that we write or meet.
+const (
+	VerdictDrop   VerdictKind = 0  // discards the packet without an answer
+	VerdictAccept VerdictKind = 1  // ends the walk through this hook's chain
+	VerdictJump   VerdictKind = -3 // goes on in Chain and comes back after its last rule
+	VerdictGoto   VerdictKind = -4 // goes on in Chain and does not come back
+	VerdictReturn VerdictKind = -5 // goes back to the chain that jumped here; in a base chain, to the policy
+)
+
+func (k VerdictKind) known() bool {
+	return k == VerdictDrop || k == VerdictAccept || VerdictReturn <= k && k <= VerdictJump
+}
+
+// Drop, Accept and Return are the verdicts that name no chain.
+var (
+	Drop   = Verdict{Kind: VerdictDrop}
+	Accept = Verdict{Kind: VerdictAccept}
+	Return = Verdict{Kind: VerdictReturn}
+)
+
+// Goto is the verdict that goes on in a chain and does not come back.
+func Goto(chain string) Verdict { return Verdict{VerdictGoto, chain} }
+
+// Jump is the verdict that goes on in a chain and comes back after its last rule.
+func Jump(chain string) Verdict { return Verdict{VerdictJump, chain} }
+
+// String returns the verdict as nft prints it.
+func (v Verdict) String() string {
+	switch v.Kind {
+	case VerdictDrop:
+		return "drop"
+	case VerdictAccept:
+		return "accept"
+	case VerdictReturn:
+		return "return"
+	case VerdictJump:
+		return "jump " + v.Chain
+	case VerdictGoto:
+		return "goto " + v.Chain
+	}
+	return "verdict " + strconv.Itoa(int(v.Kind))
+}
+
+func (v Verdict) text(Family) string { return v.String() }
+
+func (v Verdict) expressions(Family) []expr.Any {
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictKind(v.Kind), Chain: v.Chain}}
+}
+
+func (Verdict) parse(_ Family, x []expr.Any) (Stmt, int) {
+	if v := at[*expr.Verdict](x, 0); v != nil && VerdictKind(v.Kind).known() {
+		return Verdict{VerdictKind(v.Kind), v.Chain}, 1
+	}
+	return nil, 0
+}
+
+func (v Verdict) trace(t *tracer, step int) flow {
+	switch v.Kind {
+	case VerdictDrop:
+		return t.seal("drop")
+	case VerdictAccept: // no rule or element of ours says so
+		t.foreign(step)
+		return t.seal("accept")
+	case VerdictReturn:
+		return leave
+	case VerdictJump, VerdictGoto:
+		if t.chain(v.Chain) == done {
+			return done
+		}
+		if v.Kind == VerdictGoto {
+			return leave
+		}
+		return next
+	}
+	return t.foreign(step)
+}
 
 // VerdictFrom takes the verdict that the map has for Key; without one, the rule does not
 // apply. A Key with OriginalPort must follow a ProtocolIs: nft wants to know the protocol.
@@ -14,41 +104,34 @@ type VerdictFrom struct {
 
 func (s VerdictFrom) text(f Family) string { return keyText(f, s.Key) + " vmap @" + s.Map }
 
-func (s VerdictFrom) encode(e *encoder) {
-	e.load(s.Key...)
-	e.add(&expr.Lookup{
+func (s VerdictFrom) expressions(f Family) []expr.Any {
+	return append(load(f, s.Key...), &expr.Lookup{
 		SourceRegister: register(0), SetName: s.Map,
 		IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT,
 	})
 }
 
-// Jump goes on in Chain and comes back after its last rule.
-type Jump struct{ Chain string }
+func (VerdictFrom) parse(f Family, x []expr.Any) (Stmt, int) {
+	key, n := parseKey(f, x)
+	if l := at[*expr.Lookup](x, n); l != nil && l.IsDestRegSet && l.DestRegister == unix.NFT_REG_VERDICT {
+		return VerdictFrom{Key: key, Map: l.SetName}, n + 1
+	}
+	return nil, 0
+}
 
-func (s Jump) text(Family) string { return "jump " + s.Chain }
-
-func (s Jump) encode(e *encoder) { e.add(&expr.Verdict{Kind: expr.VerdictJump, Chain: s.Chain}) }
-
-// Goto goes on in Chain and does not come back.
-type Goto struct{ Chain string }
-
-func (s Goto) text(Family) string { return "goto " + s.Chain }
-
-func (s Goto) encode(e *encoder) { e.add(&expr.Verdict{Kind: expr.VerdictGoto, Chain: s.Chain}) }
-
-// Drop discards the packet without an answer.
-type Drop struct{}
-
-func (Drop) text(Family) string { return "drop" }
-
-func (Drop) encode(e *encoder) { e.add(&expr.Verdict{Kind: expr.VerdictDrop}) }
-
-// Return goes back to the chain that jumped here; in a base chain, to the policy.
-type Return struct{}
-
-func (Return) text(Family) string { return "return" }
-
-func (Return) encode(e *encoder) { e.add(&expr.Verdict{Kind: expr.VerdictReturn}) }
+func (s VerdictFrom) trace(t *tracer, step int) flow {
+	held := t.table.Sets[s.Map]
+	if held == nil {
+		return skip
+	}
+	key, _ := t.key(s.Key)
+	element, ok := held.Map[key]
+	if !ok || element.Verdict == nil {
+		return skip
+	}
+	t.decided(step, held, key)
+	return element.Verdict.trace(t, step)
+}
 
 // RejectTCP answers TCP with a reset and does not apply to anything else. The kernel wants
 // the protocol tested, nft lists the test as part of the statement.
@@ -56,9 +139,23 @@ type RejectTCP struct{}
 
 func (RejectTCP) text(Family) string { return "reject with tcp reset" }
 
-func (RejectTCP) encode(e *encoder) {
-	ProtocolIs{unix.IPPROTO_TCP}.encode(e)
-	e.add(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+func (RejectTCP) expressions(f Family) []expr.Any {
+	return append(ProtocolIs{unix.IPPROTO_TCP}.expressions(f), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+}
+
+func (RejectTCP) parse(f Family, x []expr.Any) (Stmt, int) {
+	_, n := ProtocolIs{}.parse(f, x)
+	if r := at[*expr.Reject](x, n); n > 0 && r != nil && r.Type == unix.NFT_REJECT_TCP_RST {
+		return RejectTCP{}, n + 1
+	}
+	return nil, 0
+}
+
+func (RejectTCP) trace(t *tracer, _ int) flow {
+	if t.packet.Protocol != unix.IPPROTO_TCP {
+		return skip
+	}
+	return t.seal("reject")
 }
 
 // Reject answers with an ICMP or ICMPv6 port unreachable.
@@ -66,14 +163,23 @@ type Reject struct{}
 
 func (Reject) text(Family) string { return "reject" }
 
-func (Reject) encode(e *encoder) {
+func (Reject) expressions(f Family) []expr.Any {
 	const (
 		portUnreachable4 = 3 // ICMP_PORT_UNREACH in linux/icmp.h
 		portUnreachable6 = 4 // ICMPV6_PORT_UNREACH in linux/icmpv6.h
 	)
 	code := uint8(portUnreachable4)
-	if e.family == IP6 {
+	if f == IP6 {
 		code = portUnreachable6
 	}
-	e.add(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code})
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code}}
 }
+
+func (Reject) parse(_ Family, x []expr.Any) (Stmt, int) {
+	if at[*expr.Reject](x, 0) != nil {
+		return Reject{}, 1
+	}
+	return nil, 0
+}
+
+func (Reject) trace(t *tracer, _ int) flow { return t.seal("reject") }

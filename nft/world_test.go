@@ -238,10 +238,10 @@ func (t *Table) dangling() error {
 	}
 	for name, held := range t.Sets {
 		for key, element := range held.Map {
-			if !held.Set.Verdicts || element.Data == verdictDrop {
+			if !held.Set.Verdicts || *element.Verdict == Drop {
 				continue
 			}
-			if chain := element.Data[len(verdictGoto):]; t.Chains[chain] == nil {
+			if chain := element.Verdict.Chain; t.Chains[chain] == nil {
 				return fmt.Errorf("element %x of %s goes to chain %s, which does not exist", key, name, chain)
 			}
 		}
@@ -252,9 +252,7 @@ func (t *Table) dangling() error {
 func (t *Table) missing(stmt Stmt) string {
 	var chain, set string
 	switch s := stmt.(type) {
-	case Jump:
-		chain = s.Chain
-	case Goto:
+	case Verdict:
 		chain = s.Chain
 	case InSet:
 		set = s.Set
@@ -262,7 +260,7 @@ func (t *Table) missing(stmt Stmt) string {
 		set = s.Map
 	case DNATFrom:
 		set = s.Map
-	case Remember:
+	case Update:
 		set = s.Map
 	}
 	if chain != "" && t.Chains[chain] == nil {

@@ -9,6 +9,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A Stmt is one statement of a rule. Its four faces stand in one file: nft text, kernel
+// expressions, how it is read back from those, and what it does to a packet.
+type Stmt interface {
+	// text returns the statement as nft list prints it.
+	text(f Family) string
+	// expressions are what the kernel evaluates for the statement.
+	expressions(f Family) []expr.Any
+	// parse reads a statement of the same type from the expressions that a list begins with. It
+	// returns how many it has read; 0 if they are not such a statement. What it does not look
+	// at, the comparison of whole rules finds.
+	parse(f Family, x []expr.Any) (Stmt, int)
+	// trace evaluates the statement for the tracer's packet. step is the place of the rule among
+	// the steps of the trace.
+	trace(t *tracer, step int) flow
+}
+
+// statementTypes holds one of each type, for parse. RejectTCP and DNATFrom begin as others do and
+// therefore come first.
+var statementTypes = [...]Stmt{
+	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
+	DestinationLocal{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Verdict{}, Raw{},
+}
+
+// A Rule is a sequence of statements, evaluated in order until one does not match.
+type Rule []Stmt
+
 // Text returns the rule as nft list prints it in a table of family f. nft joins a test for
 // one protocol with a port test that follows it ("tcp dport 53"); no rule of ours holds
 // both, so that statements render one by one.
@@ -79,9 +105,9 @@ func (p Part) text(f Family) string {
 func (p Part) load(f Family, register uint32) expr.Any {
 	switch p.kind {
 	case partSource:
-		return f.loadAddr(f.sourceOffset(), f.addrLen(), register)
+		return loadAddr(f.sourceOffset(), f.addrLen(), register)
 	case partDestination:
-		return f.loadAddr(f.destinationOffset(), f.addrLen(), register)
+		return loadAddr(f.destinationOffset(), f.addrLen(), register)
 	case partProtocol:
 		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}
 	case partPort:
@@ -117,7 +143,7 @@ func (f Family) sourceOffset() uint32 {
 func (f Family) destinationOffset() uint32 { return f.sourceOffset() + uint32(f.addrLen()) }
 
 // loadAddr loads the first n bytes of the address at an offset of the network header.
-func (f Family) loadAddr(offset uint32, n int, register uint32) expr.Any {
+func loadAddr(offset uint32, n int, register uint32) expr.Any {
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(n)}
 }
 
@@ -128,6 +154,74 @@ func (f Family) loadOriginal(key4, key6 expr.CtKey, register uint32) expr.Any {
 		key = key6
 	}
 	return &expr.Ct{Key: key, Register: register} // direction 0 is IP_CT_DIR_ORIGINAL
+}
+
+// parsePart reads what load wrote; ok is false if x loads nothing that a Part stands for.
+func parsePart(f Family, x expr.Any) (p Part, ok bool) {
+	switch x := x.(type) {
+	case *expr.Payload:
+		switch {
+		case x.Base == expr.PayloadBaseTransportHeader:
+			return Port, true
+		case x.Offset == f.sourceOffset():
+			return Source, true
+		}
+		return Destination, true
+	case *expr.Meta:
+		return Protocol, x.Key == expr.MetaKeyL4PROTO
+	case *expr.Numgen:
+		return RandomIndex(x.Modulus), true
+	case *expr.Ct:
+		switch x.Key {
+		case expr.CtKeySRCIP, expr.CtKeySRCIP6:
+			return OriginalSource, true
+		case expr.CtKeyDSTIP, expr.CtKeyDSTIP6:
+			return OriginalDestination, true
+		}
+		return OriginalPort, x.Key == expr.CtKeyPROTODST
+	}
+	return p, false
+}
+
+// load puts the values of parts into consecutive registers, beginning with the first.
+func load(f Family, parts ...Part) []expr.Any {
+	x, word := make([]expr.Any, 0, len(parts)+1), 0
+	for _, p := range parts {
+		x = append(x, p.load(f, register(word)))
+		word += p.words(f)
+	}
+	return x
+}
+
+// parseKey reads the parts that a list of expressions begins with.
+func parseKey(f Family, x []expr.Any) (key []Part, n int) {
+	for n < len(x) {
+		part, ok := parsePart(f, x[n])
+		if !ok {
+			break
+		}
+		key = append(key, part)
+		n++
+	}
+	return key, n
+}
+
+// at is expression i of a list; nil if there is none or if it is of another type.
+func at[T any](x []expr.Any, i int) (found T) {
+	if i < len(x) {
+		found, _ = x[i].(T)
+	}
+	return found
+}
+
+// register is the number under which the kernel lists the 32-bit register that stands word
+// places after the first: every fourth one is also a 128-bit register, and goes by that
+// number. Source: enum nft_registers in linux/netfilter/nf_tables.h.
+func register(word int) uint32 {
+	if word%4 == 0 {
+		return uint32(unix.NFT_REG_1 + word/4)
+	}
+	return uint32(unix.NFT_REG32_00 + word)
 }
 
 // keyText joins parts as nft prints a concatenation.
@@ -155,9 +249,9 @@ func notText(not bool) string {
 	return ""
 }
 
-// protocolText prints a protocol as nft does, for those that Services can have; nft reads
+// ProtocolText prints a protocol as nft does, for those that Services can have; nft reads
 // the number of any other, though it may list it by name.
-func protocolText(number uint8) string {
+func ProtocolText(number uint8) string {
 	switch number {
 	case unix.IPPROTO_TCP:
 		return "tcp"

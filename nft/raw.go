@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +24,12 @@ func (s Raw) text(Family) string {
 	return "# expressions: " + strings.Join(names, " ")
 }
 
-func (s Raw) encode(e *encoder) { e.buf = append(e.buf, s.Expressions...) }
+// expressions has no use: the encoder and Equal take the bytes as they are.
+func (Raw) expressions(Family) []expr.Any { return nil }
+
+func (Raw) parse(Family, []expr.Any) (Stmt, int) { return nil, 0 }
+
+func (Raw) trace(t *tracer, step int) flow { return t.foreign(step) }
 
 // Equal reports whether two rules do the same in a table of family f: whether they are made
 // of the same expressions. Comments and the values of counters do not matter. Either rule may
@@ -34,10 +40,11 @@ func (r Rule) Equal(f Family, other Rule) bool {
 
 // canonical brings the rule's expressions into the one form that everything equal has.
 func (r Rule) canonical(f Family) []byte {
-	e := encoder{family: f}
-	r.encode(&e)
-	var c wire
-	items := attributes{b: e.buf}
+	var given, c wire
+	if err := r.append(&given, f); err != nil {
+		return nil
+	}
+	items := attributes{b: given.buf}
 	for items.next() {
 		if doesNothing(items.value) {
 			continue
@@ -47,6 +54,27 @@ func (r Rule) canonical(f Family) []byte {
 		c.close(at)
 	}
 	return c.buf
+}
+
+// append appends the rule's expressions, the content of NFTA_RULE_EXPRESSIONS.
+func (r Rule) append(w *wire, f Family) error {
+	for _, stmt := range r {
+		if raw, ok := stmt.(Raw); ok {
+			w.buf = append(w.buf, raw.Expressions...)
+			continue
+		}
+		for _, x := range stmt.expressions(f) {
+			b, err := expr.Marshal(byte(f), x)
+			if err != nil {
+				return err
+			}
+			at := w.open(unix.NFTA_LIST_ELEM)
+			w.buf = append(w.buf, b...)
+			w.pad()
+			w.close(at)
+		}
+	}
+	return nil
 }
 
 // doesNothing recognises the change of byte order of a single byte, which nft 1.0.6 writes for

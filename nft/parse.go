@@ -1,0 +1,136 @@
+package nft
+
+import (
+	"encoding/binary"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Typed returns a table that was read from the kernel with its rules as statements, so that
+// Trace can follow them. A rule that no kube-nft would write stays Raw. Sets are shared with
+// the table.
+func (t *Table) Typed() *Table {
+	typed := &Table{Family: t.Family, Comment: t.Comment, Sets: t.Sets, Chains: make(map[string]*Chain, len(t.Chains))}
+	for name, chain := range t.Chains {
+		c := &Chain{Name: chain.Name, Hook: chain.Hook, Rules: make([]Rule, len(chain.Rules))}
+		for i, rule := range chain.Rules {
+			c.Rules[i] = rule.typed(t.Family)
+		}
+		typed.Chains[name] = c
+	}
+	return typed
+}
+
+// typed reads statements out of a rule's expressions. What it reads must give the same
+// expressions again: whatever it misunderstands stays as it was.
+func (r Rule) typed(f Family) Rule {
+	if len(r) != 1 {
+		return r
+	}
+	raw, ok := r[0].(Raw)
+	if !ok {
+		return r
+	}
+	if rule := parseRule(f, parseExpressions(f, raw.Expressions)); rule != nil && rule.Equal(f, r) {
+		return rule
+	}
+	return r
+}
+
+// parseRule turns expressions into statements; nil if there is anything that no statement is.
+func parseRule(f Family, x []expr.Any) (rule Rule) {
+	for len(x) > 0 {
+		stmt, n := parseStmt(f, x)
+		if n == 0 {
+			return nil
+		}
+		rule, x = append(rule, stmt), x[n:]
+	}
+	return rule
+}
+
+func parseStmt(f Family, x []expr.Any) (Stmt, int) {
+	for _, one := range statementTypes {
+		if stmt, n := one.parse(f, x); n > 0 {
+			return stmt, n
+		}
+	}
+	return nil, 0
+}
+
+// parseExpressions decodes a rule's expressions; nil if one of them is of a kind that no rule
+// of ours has.
+func parseExpressions(f Family, b string) (list []expr.Any) {
+	items := attributes{b: []byte(b)}
+	for items.next() {
+		if doesNothing(items.value) {
+			continue
+		}
+		name := strings.TrimRight(string(find(items.value, unix.NFTA_EXPR_NAME)), "\x00")
+		data := find(items.value, unix.NFTA_EXPR_DATA)
+		x := parseExpression(f, name, data)
+		if x == nil {
+			return nil
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// parseExpression decodes one expression; nil if no rule of ours has it.
+func parseExpression(f Family, name string, data []byte) expr.Any {
+	if name == "immediate" {
+		if verdict := find(find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT); verdict != nil {
+			return parseVerdict(verdict)
+		}
+	}
+	x := newExpression(name)
+	if x == nil || expr.Unmarshal(byte(f), data, x) != nil {
+		return nil
+	}
+	return x
+}
+
+// parseVerdict is there because expr.Verdict takes the length of what it decodes for granted.
+func parseVerdict(b []byte) expr.Any {
+	code := find(b, unix.NFTA_VERDICT_CODE)
+	if len(code) != 4 {
+		return nil
+	}
+	chain := attributes{value: find(b, unix.NFTA_VERDICT_CHAIN)}
+	return &expr.Verdict{Kind: expr.VerdictKind(int32(binary.BigEndian.Uint32(code))), Chain: chain.name()}
+}
+
+func newExpression(name string) expr.Any {
+	switch name {
+	case "immediate":
+		return &expr.Immediate{}
+	case "payload":
+		return &expr.Payload{}
+	case "meta":
+		return &expr.Meta{}
+	case "ct":
+		return &expr.Ct{}
+	case "fib":
+		return &expr.Fib{}
+	case "numgen":
+		return &expr.Numgen{}
+	case "bitwise":
+		return &expr.Bitwise{}
+	case "cmp":
+		return &expr.Cmp{}
+	case "lookup":
+		return &expr.Lookup{}
+	case "nat":
+		return &expr.NAT{}
+	case "masq":
+		return &expr.Masq{}
+	case "reject":
+		return &expr.Reject{}
+	case "dynset":
+		return &expr.Dynset{}
+	}
+	return nil
+}
