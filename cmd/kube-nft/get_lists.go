@@ -92,7 +92,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 		for _, service := range s.services(table) {
 			rows = append(rows, serviceRow{
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
-				Policy: service.Policy, Verdict: service.Verdict,
+				Policy: service.Policy, Verdict: service.Verdict.String(),
 				Endpoints: len(service.Endpoints()), LocalEndpoints: localCount(&service),
 				AffinitySeconds: int(service.Affinity / time.Second),
 			})
