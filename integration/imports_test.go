@@ -38,13 +38,14 @@ const (
 // that of the nearest one above it. Imports point one way: from cmd over sync and nft to
 // tracker.
 var importRules = map[string]importRule{
-	"tracker":          {Foreign: []string{kubernetesTypes, kubernetesMeta}},
+	"nft/attr":         {Foreign: []string{system}},
+	"tracker":          {Ours: []string{"nft/attr"}, Foreign: []string{kubernetesTypes, kubernetesMeta}},
 	"tracker/informer": {Ours: []string{"tracker"}, Foreign: []string{kubernetesTypes, kubernetesMeta, "k8s.io/client-go/", "k8s.io/klog/v2", "github.com/go-logr/logr"}},
 	"tracker/manifest": {Below: true, Ours: []string{"tracker"}, Foreign: []string{kubernetesTypes, kubernetesMeta, "sigs.k8s.io/", system}},
-	"nft":              {Ours: []string{"tracker"}, Foreign: []string{netlinkSockets, "github.com/google/nftables", system}},
-	"nft/legacy":       {Ours: []string{"nft"}, Foreign: []string{netlinkSockets, rtnetlink, system}},
+	"nft":              {Ours: []string{"tracker", "nft/attr"}, Foreign: []string{netlinkSockets, "github.com/google/nftables", system}},
+	"nft/legacy":       {Ours: []string{"nft", "nft/attr"}, Foreign: []string{netlinkSockets, rtnetlink, system}},
 	"nft/migrate":      {Ours: []string{"tracker", "nft", "nft/legacy"}, Foreign: []string{system}},
-	"conntrack":        {Ours: []string{"tracker"}, Foreign: []string{netlinkSockets, system}},
+	"conntrack":        {Ours: []string{"tracker", "nft/attr"}, Foreign: []string{netlinkSockets, system}},
 	"sync":             {Below: true, Ours: []string{"tracker", "nft", "conntrack"}, Foreign: []string{zap, rtnetlink, system, "github.com/prometheus/", kubernetesTypes, kubernetesMeta, "k8s.io/client-go/"}},
 	"cmd":              {Below: true, Ours: []string{"tracker", "tracker/*", "tracker/manifest/*", "nft/*", "sync/*", "nft", "conntrack", "sync"}, Foreign: []string{"k8s.io/", "sigs.k8s.io/", zap, system, "github.com/spf13/", "github.com/prometheus/", "golang.org/x/sync/"}},
 	"integration":      {Below: true, Foreign: []string{"k8s.io/", "sigs.k8s.io/", rtnetlink, system}},
@@ -100,6 +101,8 @@ func TestImportRules(t *testing.T) {
 		{"tracker/service.go", module + "nft", false},
 		{"tracker/informer/store.go", "k8s.io/client-go/tools/cache", true},
 		{"tracker/manifest/watch/watch.go", "k8s.io/client-go/tools/cache", false},
+		{"tracker/types.go", module + "nft/attr", true},
+		{"nft/attr/family.go", module + "tracker", false},
 		{"nft/service.go", module + "tracker", true},
 		{"nft/match.go", module + "tracker", false},
 		{"nft/match.go", netlinkSockets, false},

@@ -6,43 +6,25 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// Family is an IP family. Its values are the address family numbers that nf_tables
-// uses for the families ip and ip6 (NFPROTO_IPV4 and NFPROTO_IPV6 in linux/netfilter.h).
-type Family uint8
+// Family is an IP family.
+type Family = attr.Family
 
 // The IP families; the zero value is neither.
 const (
-	IPv4 Family = 2
-	IPv6 Family = 10
+	IPv4 = attr.IPv4
+	IPv6 = attr.IPv6
 )
 
 // Families lists both families in the order in which everything is printed.
-var Families = [...]Family{IPv4, IPv6}
-
-// String returns the family as the Kubernetes API spells it: IPv4 or IPv6.
-func (f Family) String() string {
-	switch f {
-	case IPv4:
-		return "IPv4"
-	case IPv6:
-		return "IPv6"
-	}
-	return fmt.Sprintf("Family(%d)", uint8(f))
-}
+var Families = attr.Families
 
 // FamilyOf returns the family of addr; an IPv4-mapped IPv6 address counts as IPv6, as
 // the tracker never produces one. The zero address has no family.
-func FamilyOf(addr netip.Addr) Family {
-	switch {
-	case addr.Is4():
-		return IPv4
-	case addr.Is6():
-		return IPv6
-	}
-	return 0
-}
+func FamilyOf(addr netip.Addr) Family { return attr.Of(addr) }
 
 // Protocol is a transport protocol by its IANA number, as it stands in the IP header.
 type Protocol uint8

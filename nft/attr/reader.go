@@ -1,0 +1,158 @@
+// Package attr reads and writes netlink attributes, in one way for nf_tables, connection
+// tracking and ipset: the [Reader] and the [Writer]. It also cuts what a socket of netfilter
+// received into messages ([Replies]). It allocates nothing but the Writer's buffer, opens no
+// socket and imports none of our packages.
+package attr
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lengths in bytes. Lengths and types are in host order, values in network order.
+const (
+	MessageHeader   = unix.SizeofNlMsghdr // before each message: struct nlmsghdr
+	NetfilterHeader = 4                   // before the attributes of a message of netfilter: struct nfgenmsg
+	Header          = unix.SizeofNlAttr   // before the value of an attribute: struct nlattr
+	MaxLen          = 1<<16 - 1           // of an attribute with its header
+
+	typeMask = 0x3fff // NLA_TYPE_MASK in linux/netlink.h
+)
+
+// ErrMalformed says that bytes are not the netlink attributes that they should be.
+var ErrMalformed = errors.New("malformed netlink attributes")
+
+// A Reader walks over a list of netlink attributes in place. It takes hostile bytes: what
+// does not hold a whole attribute ends the walk, and a number of the wrong length reads as
+// zero. Whoever wants to know asks Err.
+//
+//	list := attr.NewReader(b)
+//	for list.Next() {
+//		switch list.Type {
+//		case unix.NFTA_TABLE_NAME:
+//			name = list.Name()
+//		}
+//	}
+type Reader struct {
+	Type  uint16 // of the current attribute, without flags
+	Value []byte // of the current attribute, without padding
+
+	b      []byte
+	rest   int // where the next attribute begins
+	at     int // where the current one begins
+	bad    bool
+	parent *Reader // hears of what is malformed
+}
+
+// NewReader returns a Reader that stands before the first attribute of b.
+func NewReader(b []byte) Reader { return Reader{b: b} }
+
+// Nested returns a Reader of the attributes within the current one. What is malformed there
+// is malformed in r too.
+func (r *Reader) Nested() Reader { return Reader{b: r.Value, parent: r} }
+
+// Next moves to the next attribute and reports whether there is one.
+func (r *Reader) Next() bool {
+	if r.rest > len(r.b)-Header {
+		return r.rest < len(r.b) && r.malformed()
+	}
+	n := int(binary.NativeEndian.Uint16(r.b[r.rest:]))
+	if n < Header || n > len(r.b)-r.rest {
+		return r.malformed()
+	}
+	r.at = r.rest
+	r.Type = binary.NativeEndian.Uint16(r.b[r.at+2:]) & typeMask
+	r.Value = r.b[r.at+Header : r.at+n]
+	r.rest = r.at + (n+3)&^3
+	return true
+}
+
+// malformed notes the fault and returns false.
+func (r *Reader) malformed() bool {
+	for ; r != nil; r = r.parent {
+		r.bad = true
+	}
+	return false
+}
+
+// Err returns ErrMalformed if anything that was read so far was malformed.
+func (r *Reader) Err() error {
+	if r.bad {
+		return ErrMalformed
+	}
+	return nil
+}
+
+// At is where the current attribute begins in the list.
+func (r *Reader) At() int { return r.at }
+
+// End is where the current attribute ends in the list, padding included.
+func (r *Reader) End() int { return r.rest }
+
+// Name is the value as a string that ends at the first NUL.
+func (r *Reader) Name() string { return Name(r.Value) }
+
+// Uint8 is the value as a number; zero if it has another length. Uint16, Uint32 and Uint64
+// are the same for longer numbers.
+func (r *Reader) Uint8() uint8 {
+	if len(r.Value) != 1 {
+		r.malformed()
+		return 0
+	}
+	return r.Value[0]
+}
+
+// Uint16 is Uint8 for two bytes.
+func (r *Reader) Uint16() uint16 {
+	if len(r.Value) != 2 {
+		r.malformed()
+		return 0
+	}
+	return binary.BigEndian.Uint16(r.Value)
+}
+
+// Uint32 is Uint8 for four bytes.
+func (r *Reader) Uint32() uint32 {
+	if len(r.Value) != 4 {
+		r.malformed()
+		return 0
+	}
+	return binary.BigEndian.Uint32(r.Value)
+}
+
+// Uint64 is Uint8 for eight bytes.
+func (r *Reader) Uint64() uint64 {
+	if len(r.Value) != 8 {
+		r.malformed()
+		return 0
+	}
+	return binary.BigEndian.Uint64(r.Value)
+}
+
+// Name returns a value as a string that ends at the first NUL.
+func Name(value []byte) string {
+	name, _, _ := bytes.Cut(value, []byte{0})
+	return string(name)
+}
+
+// Uint32 returns a value as a number; zero if it has another length.
+func Uint32(value []byte) uint32 {
+	if len(value) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(value)
+}
+
+// Find returns the value of the first attribute of a type; nil if there is none.
+func Find(b []byte, typ uint16) []byte {
+	list := Reader{b: b}
+	for list.Next() {
+		if list.Type == typ {
+			return list.Value
+		}
+	}
+	return nil
+}
