@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // answerTimeout bounds the wait for the next piece of an answer. The kernel gives it at once:
@@ -14,17 +16,17 @@ const answerTimeout = 30 * time.Second
 
 // ask sends a request and reads until the kernel has answered it. When ctx ends meanwhile, the
 // rest of the answer is still taken, but nobody sees it: a socket has one dump at a time.
-func (k *Kernel) ask(ctx context.Context, typ, flags uint16, f Family, which func(*wire), each func(reply)) error {
+func (k *Kernel) ask(ctx context.Context, typ, flags uint16, f Family, which func(*attr.Writer), each func(attr.Reply)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	seq := k.seq
 	k.seq++
-	var w wire
-	at := w.openMessage(messageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
+	var w attr.Writer
+	at := w.OpenMessage(messageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
 	which(&w)
-	w.closeMessage(at)
-	if err := k.socket.send(w.buf); err != nil {
+	w.CloseMessage(at)
+	if err := k.socket.send(w.Buf); err != nil {
 		return err
 	}
 	for done := false; !done; {
@@ -33,7 +35,7 @@ func (k *Kernel) ask(ctx context.Context, typ, flags uint16, f Family, which fun
 			return err
 		}
 		if ctx.Err() != nil {
-			each = func(reply) {}
+			each = func(attr.Reply) {}
 		}
 		if done, err = answer(b, seq, each); err != nil {
 			return err
@@ -59,18 +61,18 @@ func (k *Kernel) await(timeout time.Duration) ([]byte, error) {
 
 // answer goes through one datagram; done says that it ends the answer to the request with
 // that number. What was left over from another request is passed over.
-func answer(b []byte, seq uint32, each func(reply)) (done bool, err error) {
-	replies(b, func(r reply) {
+func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) {
+	attr.Replies(b, func(r attr.Reply) {
 		switch {
-		case r.seq != seq:
-		case r.typ == unix.NLMSG_ERROR, r.typ == unix.NLMSG_DONE:
+		case r.Seq != seq:
+		case r.Type == unix.NLMSG_ERROR, r.Type == unix.NLMSG_DONE:
 			done = true
-			if a := r.ack(); a.errno != 0 && err == nil {
-				err = a.errno
+			if a := r.Ack(); a.Errno != 0 && err == nil {
+				err = a.Errno
 			}
 		default:
 			each(r)
-			done = done || r.flags&unix.NLM_F_MULTI == 0
+			done = done || r.Flags&unix.NLM_F_MULTI == 0
 		}
 	})
 	return done, err
@@ -78,21 +80,21 @@ func answer(b []byte, seq uint32, each func(reply)) (done bool, err error) {
 
 // element asks for one element by its key, which d decodes. ENOENT says that there is none.
 func (k *Kernel) element(ctx context.Context, f Family, s *Set, key string, d *elementDecoder) error {
-	which := func(w *wire) { w.keys(s.Name, key) }
-	return k.ask(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r reply) { d.message(r.attributes()) })
+	which := func(w *attr.Writer) { writeKeys(w, s.Name, key) }
+	return k.ask(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.message(r.Attributes()) })
 }
 
-// keys names elements of one of our sets.
-func (w *wire) keys(set string, keys ...string) {
-	w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-	w.name(unix.NFTA_SET_ELEM_LIST_SET, set)
-	list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+// writeKeys names elements of one of our sets.
+func writeKeys(w *attr.Writer, set string, keys ...string) {
+	w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
+	list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	for _, key := range keys {
-		item := w.open(unix.NFTA_LIST_ELEM)
-		value := w.open(unix.NFTA_SET_ELEM_KEY)
-		w.bytes(unix.NFTA_DATA_VALUE, key)
-		w.close(value)
-		w.close(item)
+		item := w.Open(unix.NFTA_LIST_ELEM)
+		value := w.Open(unix.NFTA_SET_ELEM_KEY)
+		w.Bytes(unix.NFTA_DATA_VALUE, key)
+		w.Close(value)
+		w.Close(item)
 	}
-	w.close(list)
+	w.Close(list)
 }

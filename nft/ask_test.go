@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // TestAnswerThatDoesNotCome waits for an answer that never comes. What follows does not suffer from it.
@@ -32,7 +34,7 @@ func TestReadingEndsWithItsContext(t *testing.T) {
 	set := r.Want()[IP].Sets[endpointsMap].Set
 	ctx, stop := context.WithCancel(t.Context())
 	messages := 0
-	err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, IP, func(w *wire) { w.keys(set.Name) }, func(reply) {
+	err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, IP, func(w *attr.Writer) { writeKeys(w, set.Name) }, func(attr.Reply) {
 		messages++
 		stop()
 	})

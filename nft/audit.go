@@ -31,9 +31,9 @@ func (k *Kernel) audit(ctx context.Context, want Tables) (difference string, err
 		case w == nil:
 			continue
 		case h == nil:
-			return fmt.Sprintf("table %s %s does not exist", f, TableName), nil
+			return fmt.Sprintf("table %s %s does not exist", f.NFT(), TableName), nil
 		case !h.marked(w):
-			return fmt.Sprintf("table %s %s has another comment or flag", f, TableName), nil
+			return fmt.Sprintf("table %s %s has another comment or flag", f.NFT(), TableName), nil
 		}
 		if difference, err := k.auditTable(ctx, h, w); err != nil || difference != "" {
 			return difference, err
@@ -50,7 +50,7 @@ func (k *Kernel) auditTable(ctx context.Context, have, want *Table) (difference 
 	if err := k.readChainNames(ctx, have); err != nil {
 		return "", err
 	}
-	table := fmt.Sprintf("table %s %s", have.Family, TableName)
+	table := fmt.Sprintf("table %s %s", have.Family.NFT(), TableName)
 	if n, m := len(have.Sets), len(want.Sets); n != m {
 		return fmt.Sprintf("%s has %d sets instead of %d", table, n, m), nil
 	}

@@ -20,15 +20,15 @@ const besideOps = -1
 // beside writes the messages that are no operations, after those that are.
 func (e *encoder) beside(messages []Message) {
 	for i, m := range messages {
-		at := len(e.buf)
-		b := append(e.buf, 0, 0, 0, 0)
+		at := len(e.Buf)
+		b := append(e.Buf, 0, 0, 0, 0)
 		b = binary.NativeEndian.AppendUint16(b, m.Type)
 		b = binary.NativeEndian.AppendUint16(b, m.Flags|unix.NLM_F_REQUEST)
 		b = binary.NativeEndian.AppendUint32(b, e.seq)
 		b = append(b, 0, 0, 0, 0)
-		e.buf = append(b, m.Data...)
-		e.closeMessage(at)
-		e.pad()
+		e.Buf = append(b, m.Data...)
+		e.CloseMessage(at)
+		e.Pad()
 		e.refs = append(e.refs, message{op: besideOps, element: i, offset: at})
 		e.seq++
 	}

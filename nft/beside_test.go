@@ -7,14 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // deleteTable is the message that deletes a table of somebody else.
 func deleteTable(f Family, name string) Message {
-	var w wire
-	w.buf = []byte{byte(f), unix.NFNETLINK_V0, 0, 0}
-	w.name(unix.NFTA_TABLE_NAME, name)
-	return Message{Type: messageType | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_REQUEST, Data: w.buf}
+	var w attr.Writer
+	w.Buf = []byte{byte(f), unix.NFNETLINK_V0, 0, 0}
+	w.Name(unix.NFTA_TABLE_NAME, name)
+	return Message{Type: messageType | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_REQUEST, Data: w.Buf}
 }
 
 // TestBesideKernel deletes tables of others in the transaction that makes ours.

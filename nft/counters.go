@@ -140,7 +140,7 @@ func (k *Kernel) carryCounter(ctx context.Context, op *Op, el *KeyedElement, del
 	}
 	packets, err := k.packets(ctx, op.Family, op.Set, key)
 	if err != nil {
-		return fmt.Errorf("read a counter of %s %s %s %s: %w", op.Set.noun(), op.Family, TableName, op.Set.Name, err)
+		return fmt.Errorf("read a counter of %s %s %s %s: %w", op.Set.noun(), op.Family.NFT(), TableName, op.Set.Name, err)
 	}
 	if op.Packets == nil {
 		op.Packets = make(map[string]uint64)
@@ -181,7 +181,7 @@ func (e *encoder) startCounter(packets uint64) {
 	if err != nil {
 		e.fail(err)
 	}
-	e.head(unix.NFTA_SET_ELEM_EXPR|unix.NLA_F_NESTED, len(b))
-	e.buf = append(e.buf, b...)
-	e.pad()
+	e.Head(unix.NFTA_SET_ELEM_EXPR|unix.NLA_F_NESTED, len(b))
+	e.Buf = append(e.Buf, b...)
+	e.Pad()
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // The decoders take the attributes of one message each, and any bytes at all: what they do
@@ -14,18 +16,18 @@ import (
 // decodeTable returns the table without its content.
 func decodeTable(f Family, b []byte) (name string, t *Table) {
 	t = &Table{Family: f, Sets: make(map[string]*Elements), Chains: make(map[string]*Chain)}
-	attrs := attributes{b: b}
+	attrs := attr.NewReader(b)
 	var flags uint32
-	for attrs.next() {
-		switch attrs.typ {
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_TABLE_NAME:
-			name = attrs.name()
+			name = attrs.Name()
 		case unix.NFTA_TABLE_FLAGS:
-			flags = attrs.uint32()
+			flags = attrs.Uint32()
 		case attrTableOwner:
-			t.Owner = attrs.uint32()
+			t.Owner = attrs.Uint32()
 		case attrTableUserdata:
-			t.Comment = decodeComment(attrs.value)
+			t.Comment = decodeComment(attrs.Value)
 		}
 	}
 	t.Owned = flags&tableFlagPersist != 0
@@ -56,19 +58,19 @@ func decodeChain(b []byte) (table string, c *Chain) {
 	c = &Chain{}
 	var typ string
 	policy := uint32(expr.VerdictAccept)
-	attrs := attributes{b: b}
-	for attrs.next() {
-		switch attrs.typ {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_CHAIN_TABLE:
-			table = attrs.name()
+			table = attrs.Name()
 		case unix.NFTA_CHAIN_NAME:
-			c.Name = attrs.name()
+			c.Name = attrs.Name()
 		case unix.NFTA_CHAIN_HOOK:
-			c.Hook = decodeHook(attrs.value)
+			c.Hook = decodeHook(attrs.Value)
 		case unix.NFTA_CHAIN_POLICY:
-			policy = attrs.uint32()
+			policy = attrs.Uint32()
 		case unix.NFTA_CHAIN_TYPE:
-			typ = attrs.name()
+			typ = attrs.Name()
 		}
 	}
 	if c.Hook != nil {
@@ -82,17 +84,17 @@ func decodeChain(b []byte) (table string, c *Chain) {
 
 func decodeHook(b []byte) *Hook {
 	h := &Hook{Point: "unknown"}
-	attrs := attributes{b: b}
-	for attrs.next() {
-		switch attrs.typ {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_HOOK_HOOKNUM:
 			for name, number := range hookNumbers {
-				if number == attrs.uint32() {
+				if number == attrs.Uint32() {
 					h.Point = name
 				}
 			}
 		case unix.NFTA_HOOK_PRIORITY:
-			h.Priority = int32(attrs.uint32())
+			h.Priority = int32(attrs.Uint32())
 		}
 	}
 	return h
@@ -100,15 +102,15 @@ func decodeHook(b []byte) *Hook {
 
 func decodeRule(b []byte) (table, chain string, rule Rule) {
 	rule = Rule{Raw{}}
-	attrs := attributes{b: b}
-	for attrs.next() {
-		switch attrs.typ {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_RULE_TABLE:
-			table = attrs.name()
+			table = attrs.Name()
 		case unix.NFTA_RULE_CHAIN:
-			chain = attrs.name()
+			chain = attrs.Name()
 		case unix.NFTA_RULE_EXPRESSIONS:
-			rule = Rule{Raw{Expressions: string(attrs.value)}}
+			rule = Rule{Raw{Expressions: string(attrs.Value)}}
 		}
 	}
 	return table, chain, rule
@@ -142,40 +144,40 @@ type setDecoder struct {
 }
 
 func (d *setDecoder) read(b []byte) {
-	attrs := attributes{b: b}
-	for attrs.next() {
-		switch attrs.typ {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_SET_TABLE:
-			d.table = attrs.name()
+			d.table = attrs.Name()
 		case unix.NFTA_SET_NAME:
-			d.name = attrs.name()
+			d.name = attrs.Name()
 		case unix.NFTA_SET_FLAGS:
-			d.flags = attrs.uint32()
+			d.flags = attrs.Uint32()
 		case unix.NFTA_SET_KEY_TYPE:
-			d.keyType = attrs.uint32()
+			d.keyType = attrs.Uint32()
 		case unix.NFTA_SET_KEY_LEN:
-			d.keyLen = attrs.uint32()
+			d.keyLen = attrs.Uint32()
 		default:
 			d.readOptional(&attrs)
 		}
 	}
 }
 
-func (d *setDecoder) readOptional(attrs *attributes) {
-	switch attrs.typ {
+func (d *setDecoder) readOptional(attrs *attr.Reader) {
+	switch attrs.Type {
 	case unix.NFTA_SET_DATA_TYPE:
-		d.dataType = attrs.uint32()
+		d.dataType = attrs.Uint32()
 	case unix.NFTA_SET_DATA_LEN:
-		d.dataLen = attrs.uint32()
+		d.dataLen = attrs.Uint32()
 	case unix.NFTA_SET_DESC:
-		description := attributes{b: attrs.value}
-		for description.next() {
-			if description.typ == unix.NFTA_SET_DESC_SIZE {
-				d.size = description.uint32()
+		description := attr.NewReader(attrs.Value)
+		for description.Next() {
+			if description.Type == unix.NFTA_SET_DESC_SIZE {
+				d.size = description.Uint32()
 			}
 		}
 	case attrSetExpr:
-		d.counter = string(find(attrs.value, unix.NFTA_EXPR_NAME)) == "counter\x00"
+		d.counter = string(attr.Find(attrs.Value, unix.NFTA_EXPR_NAME)) == "counter\x00"
 		d.odd = d.odd || !d.counter
 	case attrSetExpressions, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL:
 		d.odd = true

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // elementDecoder collects the elements of one set.
@@ -36,9 +38,9 @@ func newElementDecoder(f Family, s *Set) *elementDecoder {
 
 // message takes the attributes of one message of the dump.
 func (d *elementDecoder) message(b []byte) {
-	items := attributes{b: find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)}
-	for items.next() {
-		d.element(items.value)
+	items := attr.NewReader(attr.Find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
+	for items.Next() {
+		d.element(items.Value)
 	}
 }
 
@@ -46,29 +48,29 @@ func (d *elementDecoder) element(b []byte) {
 	var key, keyEnd, counter []byte
 	var el Element
 	end := false
-	attrs := attributes{b: b}
-	for attrs.next() {
-		switch attrs.typ {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_SET_ELEM_EXPR:
-			counter = attrs.value
+			counter = attrs.Value
 		case unix.NFTA_SET_ELEM_KEY:
-			key = find(attrs.value, unix.NFTA_DATA_VALUE)
+			key = attr.Find(attrs.Value, unix.NFTA_DATA_VALUE)
 		case attrElemKeyEnd:
-			keyEnd = find(attrs.value, unix.NFTA_DATA_VALUE)
+			keyEnd = attr.Find(attrs.Value, unix.NFTA_DATA_VALUE)
 		case unix.NFTA_SET_ELEM_DATA:
-			if value := find(attrs.value, unix.NFTA_DATA_VALUE); value != nil {
+			if value := attr.Find(attrs.Value, unix.NFTA_DATA_VALUE); value != nil {
 				el.Data = string(value)
 			} else {
-				el.Verdict = d.verdict(find(attrs.value, unix.NFTA_DATA_VERDICT))
+				el.Verdict = d.verdict(attr.Find(attrs.Value, unix.NFTA_DATA_VERDICT))
 			}
 		case unix.NFTA_SET_ELEM_FLAGS:
-			end = attrs.uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			end = attrs.Uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_USERDATA:
-			el.Comment = decodeComment(attrs.value)
+			el.Comment = decodeComment(attrs.Value)
 		case unix.NFTA_SET_ELEM_TIMEOUT:
-			el.life().Timeout = milliseconds(attrs.uint64())
+			el.life().Timeout = milliseconds(attrs.Uint64())
 		case unix.NFTA_SET_ELEM_EXPIRATION:
-			el.life().Expires = milliseconds(attrs.uint64())
+			el.life().Expires = milliseconds(attrs.Uint64())
 		}
 	}
 	d.add(key, keyEnd, end, el)
@@ -79,13 +81,13 @@ func (d *elementDecoder) element(b []byte) {
 
 // packetsOf returns how many packets a counter says that it has seen.
 func packetsOf(b []byte) uint64 {
-	if string(find(b, unix.NFTA_EXPR_NAME)) != "counter\x00" {
+	if string(attr.Find(b, unix.NFTA_EXPR_NAME)) != "counter\x00" {
 		return 0
 	}
-	data := attributes{b: find(b, unix.NFTA_EXPR_DATA)}
-	for data.next() {
-		if data.typ == unix.NFTA_COUNTER_PACKETS {
-			return data.uint64()
+	data := attr.NewReader(attr.Find(b, unix.NFTA_EXPR_DATA))
+	for data.Next() {
+		if data.Type == unix.NFTA_COUNTER_PACKETS {
+			return data.Uint64()
 		}
 	}
 	return 0
@@ -118,13 +120,13 @@ func (d *elementDecoder) verdict(b []byte) *Verdict {
 		return v
 	}
 	v := new(Verdict)
-	attrs := attributes{b: b}
-	for attrs.next() {
-		switch attrs.typ {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_VERDICT_CODE:
-			v.Kind = VerdictKind(int32(attrs.uint32()))
+			v.Kind = VerdictKind(int32(attrs.Uint32()))
 		case unix.NFTA_VERDICT_CHAIN:
-			v.Chain = attrs.name()
+			v.Chain = attrs.Name()
 		}
 	}
 	d.verdicts[string(b)] = v
@@ -193,6 +195,6 @@ func predecessor(key string) string {
 
 // isEndPoint reports whether an element, as it is sent, is the end of a range.
 func isEndPoint(b []byte) bool {
-	flags := find(b, unix.NFTA_SET_ELEM_FLAGS)
+	flags := attr.Find(b, unix.NFTA_SET_ELEM_FLAGS)
 	return len(flags) == 4 && binary.BigEndian.Uint32(flags)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }

@@ -81,7 +81,7 @@ func sampleElement(f Family, s *Set, i int) (el Element) {
 	case s.Verdicts:
 		el.Verdict = []*Verdict{&Drop, gotoChain("other"), {VerdictJump, "other"}}[i%3]
 	case len(s.Data) == 1:
-		el.Data = string(netip.IPv6Loopback().AsSlice()[16-f.addrLen():])
+		el.Data = string(netip.IPv6Loopback().AsSlice()[16-addrLen(f):])
 	case len(s.Data) == 2:
 		addr := netip.MustParseAddr("10.1.2.3")
 		if f == IP6 {

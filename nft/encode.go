@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // An encoder writes a Batch as netlink messages, one after the other in one buffer.
@@ -14,7 +16,7 @@ import (
 // kernel works on a batch while it is being sent and queues every error before that
 // acknowledgement, so one that arrives alone means that all of the batch was done.
 type encoder struct {
-	wire
+	attr.Writer
 	scope  scope
 	family Family
 	seq    uint32    // of the next message
@@ -53,7 +55,7 @@ func encodeBatch(b *Batch, s scope, first uint32) (*encoding, error) {
 // encode is encodeBatch in the memory of an encoding that is not needed any more.
 func (x *encoding) encode(b *Batch, s scope, first uint32) error {
 	e := encoder{scope: s, seq: first, refs: x.refs[:0]}
-	e.buf = slices.Grow(x.buf[:0], batchSize(b))
+	e.Buf = slices.Grow(x.buf[:0], batchSize(b))
 	e.begin(b.Generation)
 	for i := range b.Ops {
 		e.family = b.Ops[i].Family
@@ -66,7 +68,7 @@ func (x *encoding) encode(b *Batch, s scope, first uint32) error {
 	if !b.Check { // the kernel takes back what has no end
 		e.envelope(messageBatchEnd)
 	}
-	x.buf, x.first, x.refs = e.buf, first, e.refs
+	x.buf, x.first, x.refs = e.Buf, first, e.refs
 	return nil
 }
 
@@ -94,14 +96,14 @@ func (b *Batch) Encode() ([]byte, error) {
 func (e *encoder) begin(generation uint32) {
 	at := e.envelope(messageBatchBegin)
 	if generation != 0 {
-		e.uint32(unix.NFNL_BATCH_GENID, generation)
-		e.closeMessage(at)
+		e.Uint32(unix.NFNL_BATCH_GENID, generation)
+		e.CloseMessage(at)
 	}
 }
 
 func (e *encoder) envelope(typ uint16) (at int) {
-	at = e.openMessage(typ, unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, subsystemNFTables)
-	e.closeMessage(at)
+	at = e.OpenMessage(typ, unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, subsystemNFTables)
+	e.CloseMessage(at)
 	e.seq++
 	return at
 }
@@ -111,18 +113,18 @@ func (e *encoder) askForAck() {
 	if len(e.refs) == 0 {
 		return
 	}
-	flags := e.buf[e.refs[len(e.refs)-1].offset+6:]
+	flags := e.Buf[e.refs[len(e.refs)-1].offset+6:]
 	flags[0] |= unix.NLM_F_ACK
 }
 
 // message writes one message of operation op. element is the index of its first element.
 func (e *encoder) message(op, element int, typ, flags uint16, body func()) {
-	at := e.openMessage(messageType|typ, flags, e.seq, e.family, 0)
+	at := e.OpenMessage(messageType|typ, flags, e.seq, e.family, 0)
 	e.refs = append(e.refs, message{op: op, element: element, offset: at})
 	e.seq++
-	e.name(1, e.scope.table) // NFTA_TABLE_NAME, NFTA_SET_TABLE and so on are all 1
+	e.Name(1, e.scope.table) // NFTA_TABLE_NAME, NFTA_SET_TABLE and so on are all 1
 	body()
-	e.closeMessage(at)
+	e.CloseMessage(at)
 }
 
 // op writes the messages of operation i.
@@ -153,9 +155,9 @@ func (e *encoder) tableOp(i int, op *Op) {
 		return
 	}
 	e.message(i, 0, unix.NFT_MSG_NEWTABLE, flagsCreate, func() {
-		e.uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags|op.Table.flags())
+		e.Uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags|op.Table.flags())
 		if op.Table.Comment != "" {
-			e.bytes(attrTableUserdata, commentUserdata(op.Table.Comment))
+			e.Bytes(attrTableUserdata, commentUserdata(op.Table.Comment))
 		}
 	})
 }
@@ -164,12 +166,12 @@ func (e *encoder) tableOp(i int, op *Op) {
 func (e *encoder) chain(i int, op *Op) {
 	switch op.Verb {
 	case Delete:
-		e.message(i, 0, unix.NFT_MSG_DELCHAIN, unix.NLM_F_REQUEST, func() { e.name(unix.NFTA_CHAIN_NAME, op.Chain.Name) })
+		e.message(i, 0, unix.NFT_MSG_DELCHAIN, unix.NLM_F_REQUEST, func() { e.Name(unix.NFTA_CHAIN_NAME, op.Chain.Name) })
 	case Flush:
-		e.message(i, 0, unix.NFT_MSG_DELRULE, unix.NLM_F_REQUEST, func() { e.name(unix.NFTA_RULE_CHAIN, op.Chain.Name) })
+		e.message(i, 0, unix.NFT_MSG_DELRULE, unix.NLM_F_REQUEST, func() { e.Name(unix.NFTA_RULE_CHAIN, op.Chain.Name) })
 	default:
 		e.message(i, 0, unix.NFT_MSG_NEWCHAIN, flagsCreate, func() {
-			e.name(unix.NFTA_CHAIN_NAME, op.Chain.Name)
+			e.Name(unix.NFTA_CHAIN_NAME, op.Chain.Name)
 			if op.Chain.Hook != nil {
 				e.hook(op.Chain.Hook)
 			}
@@ -182,12 +184,12 @@ func (e *encoder) hook(h *Hook) {
 	if !ok {
 		e.fail(fmt.Errorf("unknown hook %q", h.Point))
 	}
-	at := e.open(unix.NFTA_CHAIN_HOOK)
-	e.uint32(unix.NFTA_HOOK_HOOKNUM, number)
-	e.uint32(unix.NFTA_HOOK_PRIORITY, uint32(h.Priority))
-	e.close(at)
-	e.uint32(unix.NFTA_CHAIN_POLICY, uint32(expr.VerdictAccept))
-	e.name(unix.NFTA_CHAIN_TYPE, h.Type)
+	at := e.Open(unix.NFTA_CHAIN_HOOK)
+	e.Uint32(unix.NFTA_HOOK_HOOKNUM, number)
+	e.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(h.Priority))
+	e.Close(at)
+	e.Uint32(unix.NFTA_CHAIN_POLICY, uint32(expr.VerdictAccept))
+	e.Name(unix.NFTA_CHAIN_TYPE, h.Type)
 }
 
 // hookNumbers are the numbers of enum nf_inet_hooks in linux/netfilter.h.
@@ -199,10 +201,10 @@ var hookNumbers = map[string]uint32{
 func (e *encoder) rules(i int, op *Op) {
 	for j, rule := range op.Rules {
 		e.message(i, j, unix.NFT_MSG_NEWRULE, flagsCreateAndQueue, func() {
-			e.name(unix.NFTA_RULE_CHAIN, op.Chain.Name)
-			at := e.open(unix.NFTA_RULE_EXPRESSIONS)
-			e.fail(rule.append(&e.wire, e.family))
-			e.close(at)
+			e.Name(unix.NFTA_RULE_CHAIN, op.Chain.Name)
+			at := e.Open(unix.NFTA_RULE_EXPRESSIONS)
+			e.fail(rule.append(&e.Writer, e.family))
+			e.Close(at)
 		})
 	}
 }
@@ -225,7 +227,7 @@ func batchSize(b *Batch) int {
 		}
 	}
 	for i := range b.Beside {
-		size += headerLen + len(b.Beside[i].Data)
+		size += attr.MessageHeader + len(b.Beside[i].Data)
 	}
 	return size
 }

@@ -8,11 +8,13 @@ import (
 
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // maxList is where a list of elements goes on in the next message. A list is one attribute,
 // of at most 64 KiB; an element of ours takes less than 1 KiB.
-const maxList = maxAttr - 1024
+const maxList = attr.MaxLen - 1024
 
 // messageDestroyElements deletes elements that may have gone already: NFT_MSG_DESTROYSETELEM
 // in linux/netfilter/nf_tables.h, since kernel 6.3.
@@ -32,16 +34,16 @@ func (e *encoder) elements(i int, op *Op) {
 	for next := 0; next < len(op.Elements) && e.err == nil; {
 		first := next
 		e.message(i, first, typ, flags, func() {
-			e.name(unix.NFTA_SET_ELEM_LIST_SET, op.Set.Name)
-			list := e.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-			for next < len(op.Elements) && len(e.buf)-list < maxList && e.err == nil {
+			e.Name(unix.NFTA_SET_ELEM_LIST_SET, op.Set.Name)
+			list := e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for next < len(op.Elements) && len(e.Buf)-list < maxList && e.err == nil {
 				e.element(&shape, &op.Elements[next])
 				next++
 				if e.err != nil {
 					e.bad = next
 				}
 			}
-			e.close(list)
+			e.Close(list)
 		})
 	}
 }
@@ -110,7 +112,7 @@ func (e *encoder) element(s *elementShape, el *KeyedElement) {
 
 // oneElement writes an element; open says that its range has no end.
 func (e *encoder) oneElement(s *elementShape, el *KeyedElement, key, keyEnd string, open bool) {
-	at := e.open(unix.NFTA_LIST_ELEM)
+	at := e.Open(unix.NFTA_LIST_ELEM)
 	e.value(unix.NFTA_SET_ELEM_KEY, key)
 	if keyEnd != "" {
 		e.value(attrElemKeyEnd, keyEnd)
@@ -118,7 +120,7 @@ func (e *encoder) oneElement(s *elementShape, el *KeyedElement, key, keyEnd stri
 	if !s.keysOnly {
 		e.content(s, el, open)
 	}
-	e.close(at)
+	e.Close(at)
 }
 
 func (e *encoder) content(s *elementShape, el *KeyedElement, open bool) {
@@ -139,21 +141,21 @@ func (e *encoder) content(s *elementShape, el *KeyedElement, open bool) {
 
 // value writes raw data (struct nft_data).
 func (e *encoder) value(typ uint16, data string) {
-	at := e.open(typ)
-	e.bytes(unix.NFTA_DATA_VALUE, data)
-	e.close(at)
+	at := e.Open(typ)
+	e.Bytes(unix.NFTA_DATA_VALUE, data)
+	e.Close(at)
 }
 
 // endPoint writes the first key behind a range.
 func (e *encoder) endPoint(key []byte) {
-	at := e.open(unix.NFTA_LIST_ELEM)
-	value := e.open(unix.NFTA_SET_ELEM_KEY)
-	e.head(unix.NFTA_DATA_VALUE, len(key))
-	e.buf = append(e.buf, key...)
-	e.pad()
-	e.close(value)
-	e.uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-	e.close(at)
+	at := e.Open(unix.NFTA_LIST_ELEM)
+	value := e.Open(unix.NFTA_SET_ELEM_KEY)
+	e.Head(unix.NFTA_DATA_VALUE, len(key))
+	e.Buf = append(e.Buf, key...)
+	e.Pad()
+	e.Close(value)
+	e.Uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+	e.Close(at)
 }
 
 // firstSegment says that a set of ranges begins with a gap. nft writes it with the first
@@ -161,10 +163,10 @@ func (e *encoder) endPoint(key []byte) {
 func (e *encoder) firstSegment(i int, s *Set) {
 	var zero [16]byte
 	e.message(i, 0, unix.NFT_MSG_NEWSETELEM, flagsCreate, func() {
-		e.name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		list := e.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		e.Name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		list := e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		e.endPoint(zero[:s.keyLen(e.family)])
-		e.close(list)
+		e.Close(list)
 	})
 }
 
@@ -185,20 +187,20 @@ func (e *encoder) verdict(v *Verdict) {
 		e.fail(errors.New("an element of a verdict map without a verdict"))
 		return
 	}
-	at := e.open(unix.NFTA_SET_ELEM_DATA)
-	verdict := e.open(unix.NFTA_DATA_VERDICT)
-	e.uint32(unix.NFTA_VERDICT_CODE, uint32(v.Kind))
+	at := e.Open(unix.NFTA_SET_ELEM_DATA)
+	verdict := e.Open(unix.NFTA_DATA_VERDICT)
+	e.Uint32(unix.NFTA_VERDICT_CODE, uint32(v.Kind))
 	if v.Chain != "" {
-		e.name(unix.NFTA_VERDICT_CHAIN, v.Chain)
+		e.Name(unix.NFTA_VERDICT_CHAIN, v.Chain)
 	}
-	e.close(verdict)
-	e.close(at)
+	e.Close(verdict)
+	e.Close(at)
 }
 
 func (e *encoder) life(l *Life) {
-	e.uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(l.Timeout/time.Millisecond))
+	e.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(l.Timeout/time.Millisecond))
 	if l.Expires != 0 {
-		e.uint64(unix.NFTA_SET_ELEM_EXPIRATION, uint64(l.Expires/time.Millisecond))
+		e.Uint64(unix.NFTA_SET_ELEM_EXPIRATION, uint64(l.Expires/time.Millisecond))
 	}
 }
 
@@ -208,19 +210,19 @@ func (e *encoder) elementUserdata(comment string, open bool) {
 		return
 	}
 	comment = plainComment(comment)
-	at := len(e.buf)
-	e.head(unix.NFTA_SET_ELEM_USERDATA, 0)
+	at := len(e.Buf)
+	e.Head(unix.NFTA_SET_ELEM_USERDATA, 0)
 	if comment != "" {
-		e.buf = append(e.buf, byte(userdata.NFTNL_UDATA_SET_ELEM_COMMENT), byte(len(comment)+1))
-		e.buf = append(e.buf, comment...)
-		e.buf = append(e.buf, 0)
+		e.Buf = append(e.Buf, byte(userdata.NFTNL_UDATA_SET_ELEM_COMMENT), byte(len(comment)+1))
+		e.Buf = append(e.Buf, comment...)
+		e.Buf = append(e.Buf, 0)
 	}
 	if open {
-		e.buf = append(e.buf, byte(userdata.NFTNL_UDATA_SET_ELEM_FLAGS), 4)
-		e.buf = binary.NativeEndian.AppendUint32(e.buf, userdata.NFTNL_UDATA_SET_ELEM_F_INTERVAL_OPEN)
+		e.Buf = append(e.Buf, byte(userdata.NFTNL_UDATA_SET_ELEM_FLAGS), 4)
+		e.Buf = binary.NativeEndian.AppendUint32(e.Buf, userdata.NFTNL_UDATA_SET_ELEM_F_INTERVAL_OPEN)
 	}
-	e.close(at)
-	e.pad()
+	e.Close(at)
+	e.Pad()
 }
 
 // elementSize is about what an element takes in the batch, rather more than less.

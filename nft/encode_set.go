@@ -11,7 +11,7 @@ import (
 // set writes a set's definition or its removal.
 func (e *encoder) set(i int, op *Op) {
 	if op.Verb == Delete {
-		e.message(i, 0, unix.NFT_MSG_DELSET, unix.NLM_F_REQUEST, func() { e.name(unix.NFTA_SET_NAME, op.Set.Name) })
+		e.message(i, 0, unix.NFT_MSG_DELSET, unix.NLM_F_REQUEST, func() { e.Name(unix.NFTA_SET_NAME, op.Set.Name) })
 		return
 	}
 	e.message(i, 0, unix.NFT_MSG_NEWSET, flagsCreate, func() { e.setDefinition(op.Set) })
@@ -22,17 +22,17 @@ func (e *encoder) set(i int, op *Op) {
 
 func (e *encoder) setDefinition(s *Set) {
 	e.setID++
-	e.name(unix.NFTA_SET_NAME, s.Name)
-	e.uint32(unix.NFTA_SET_FLAGS, s.flags())
-	e.uint32(unix.NFTA_SET_KEY_TYPE, typeOf(e.family, s.Key))
-	e.uint32(unix.NFTA_SET_KEY_LEN, uint32(s.keyLen(e.family)))
+	e.Name(unix.NFTA_SET_NAME, s.Name)
+	e.Uint32(unix.NFTA_SET_FLAGS, s.flags())
+	e.Uint32(unix.NFTA_SET_KEY_TYPE, typeOf(e.family, s.Key))
+	e.Uint32(unix.NFTA_SET_KEY_LEN, uint32(s.keyLen(e.family)))
 	if s.isMap() {
-		e.uint32(unix.NFTA_SET_DATA_TYPE, s.dataType(e.family))
-		e.uint32(unix.NFTA_SET_DATA_LEN, s.dataLenOnWire(e.family))
+		e.Uint32(unix.NFTA_SET_DATA_TYPE, s.dataType(e.family))
+		e.Uint32(unix.NFTA_SET_DATA_LEN, s.dataLenOnWire(e.family))
 	}
 	e.description(s)
-	e.uint32(unix.NFTA_SET_ID, e.setID)
-	e.bytes(unix.NFTA_SET_USERDATA, s.userdata(e.family))
+	e.Uint32(unix.NFTA_SET_ID, e.setID)
+	e.Bytes(unix.NFTA_SET_USERDATA, s.userdata(e.family))
 	if s.Counters {
 		e.counter()
 	}
@@ -41,20 +41,20 @@ func (e *encoder) setDefinition(s *Set) {
 // description is the size of the set, and for ranges of concatenations the length of each
 // field.
 func (e *encoder) description(s *Set) {
-	at := e.open(unix.NFTA_SET_DESC)
+	at := e.Open(unix.NFTA_SET_DESC)
 	if s.Size != 0 {
-		e.uint32(unix.NFTA_SET_DESC_SIZE, s.Size)
+		e.Uint32(unix.NFTA_SET_DESC_SIZE, s.Size)
 	}
 	if s.flags()&setFlagConcat != 0 {
-		concat := e.open(attrDescConcat)
+		concat := e.Open(attrDescConcat)
 		for _, field := range s.Key {
-			item := e.open(unix.NFTA_LIST_ELEM)
-			e.uint32(attrFieldLen, uint32(field.len(e.family)))
-			e.close(item)
+			item := e.Open(unix.NFTA_LIST_ELEM)
+			e.Uint32(attrFieldLen, uint32(field.len(e.family)))
+			e.Close(item)
 		}
-		e.close(concat)
+		e.Close(concat)
 	}
-	e.close(at)
+	e.Close(at)
 }
 
 // counter makes the kernel give every element a counter.
@@ -63,9 +63,9 @@ func (e *encoder) counter() {
 	if err != nil {
 		e.fail(err)
 	}
-	e.head(attrSetExpr|unix.NLA_F_NESTED, len(b))
-	e.buf = append(e.buf, b...)
-	e.pad()
+	e.Head(attrSetExpr|unix.NLA_F_NESTED, len(b))
+	e.Buf = append(e.Buf, b...)
+	e.Pad()
 }
 
 func (s *Set) isMap() bool { return s.Verdicts || len(s.Data) > 0 }

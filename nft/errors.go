@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // ErrUnknownOutcome says that a batch was sent and the kernel's answer was lost: it may
@@ -88,7 +90,7 @@ func (x *encoding) opError(b *Batch, index, offset int, err error) error {
 		return &BesideError{Message: ref.element, Of: len(b.Beside), Err: err}
 	}
 	op := b.Ops[ref.op]
-	e := &OpError{Table: op.Family.String() + " " + TableName, Family: op.Family, Err: err}
+	e := &OpError{Table: op.Family.NFT() + " " + TableName, Family: op.Family, Err: err}
 	switch {
 	case op.Elements != nil:
 		e.Set = op.Set.Name
@@ -106,7 +108,7 @@ func (x *encoding) opError(b *Batch, index, offset int, err error) error {
 
 // opError reports an operation that cannot be encoded.
 func (e *encoder) opError(op Op) error {
-	refused := &OpError{Table: op.Family.String() + " " + e.scope.table, Family: op.Family, Err: e.err}
+	refused := &OpError{Table: op.Family.NFT() + " " + e.scope.table, Family: op.Family, Err: e.err}
 	if op.Elements != nil {
 		refused.Set = op.Set.Name
 	}
@@ -134,11 +136,11 @@ func (o *Op) owner() string {
 // elementAt finds the element of a message that an offset into it points at, by walking over
 // what was sent. An offset of zero points at none.
 func (x *encoding) elementAt(ref message, offset int, op *Op) (i int, ok bool) {
-	const body = headerLen + nfHeaderLen
-	list := attributes{b: messageAt(x.buf, ref.offset)[body:]}
-	for list.next() {
-		if list.typ == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			i, ok = itemAt(list.value, offset-body-list.at-attrLen)
+	const body = attr.MessageHeader + attr.NetfilterHeader
+	list := attr.NewReader(attr.MessageAt(x.buf, ref.offset)[body:])
+	for list.Next() {
+		if list.Type == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			i, ok = itemAt(list.Value, offset-body-list.At()-attr.Header)
 			i += ref.element
 		}
 	}
@@ -149,12 +151,12 @@ func (x *encoding) elementAt(ref message, offset int, op *Op) (i int, ok bool) {
 // element of a range belongs to the first.
 func itemAt(list []byte, offset int) (i int, ok bool) {
 	i = -1
-	items := attributes{b: list}
-	for offset >= 0 && items.next() {
-		if !isEndPoint(items.value) {
+	items := attr.NewReader(list)
+	for offset >= 0 && items.Next() {
+		if !isEndPoint(items.Value) {
 			i++
 		}
-		if offset < items.end() {
+		if offset < items.End() {
 			return i, i >= 0
 		}
 	}

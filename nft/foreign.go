@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // Note takes in what a foreign change has left of our tables, so that Changes is the repair.
@@ -229,6 +231,6 @@ func extra[V any](have, want map[string]V) (n int) {
 
 // attributeName is the value of an attribute that is a name.
 func attributeName(b []byte, typ uint16) string {
-	value := attributes{value: find(b, typ)}
-	return value.name()
+	value := attr.Reader{Value: attr.Find(b, typ)}
+	return value.Name()
 }

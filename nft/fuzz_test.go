@@ -3,6 +3,8 @@ package nft
 import (
 	"strings"
 	"testing"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // FuzzReplies feeds hostile bytes to everything that reads what a socket received.
@@ -13,16 +15,16 @@ func FuzzReplies(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, ref := range seed.refs {
-		f.Add(messageAt(seed.buf, ref.offset))
+		f.Add(attr.MessageAt(seed.buf, ref.offset))
 	}
 	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 12, 0, 4, 0, 8, 0, 2, 0, 1, 0, 0, 0})
 	sets := append(elementKinds(IP), &Set{Name: "nothing"})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = answer(b, 1, func(reply) {})
-		replies(b, func(r reply) {
-			_ = r.ack()
+		_, _ = answer(b, 1, func(attr.Reply) {})
+		attr.Replies(b, func(r attr.Reply) {
+			_ = r.Ack()
 			for _, family := range Families {
-				decodeAll(family, sets, r.attributes())
+				decodeAll(family, sets, r.Attributes())
 			}
 		})
 	})
@@ -94,7 +96,7 @@ func checkCommentOnWire(t *testing.T, comment, want string) {
 		t.Fatal(err)
 	}
 	d := newElementDecoder(IP, &frontendSet)
-	d.message(messageAt(x.buf, x.refs[3].offset)[headerLen+nfHeaderLen:])
+	d.message(attr.MessageAt(x.buf, x.refs[3].offset)[attr.MessageHeader+attr.NetfilterHeader:])
 	if got := d.finish()[el.Key]; got.Comment != want || *got.Verdict != Drop {
 		t.Errorf("sent %+v, want comment %q", got, want)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // Kernel is a lasting connection to nf_tables in the network namespace in which it was
@@ -126,7 +128,7 @@ func (k *Kernel) outcome(x *encoding, b *Batch) error {
 		case err != nil:
 			return o.result()
 		case from == 0:
-			replies(k.buf[:n], o.add)
+			attr.Replies(k.buf[:n], o.add)
 		}
 	}
 	return o.result()
@@ -142,14 +144,14 @@ type outcome struct {
 	err   error // the first one
 }
 
-func (o *outcome) add(r reply) {
-	index := int(int32(r.seq - o.first)) // 0 is the begin message
-	if r.typ != unix.NLMSG_ERROR || index < 0 || index > len(o.refs)+1 {
+func (o *outcome) add(r attr.Reply) {
+	index := int(int32(r.Seq - o.first)) // 0 is the begin message
+	if r.Type != unix.NLMSG_ERROR || index < 0 || index > len(o.refs)+1 {
 		return
 	}
 	o.ended = o.ended || index == len(o.refs)
-	switch a := r.ack(); {
-	case a.errno == 0:
+	switch a := r.Ack(); {
+	case a.Errno == 0:
 		o.done = o.done || index == len(o.refs)
 	case o.err == nil:
 		o.err = o.refusal(o.batch, index-1, a)
@@ -164,13 +166,13 @@ func (o *outcome) result() error {
 }
 
 // refusal is the error for a refused message, or for the begin or end of the batch.
-func (x *encoding) refusal(b *Batch, index int, a ack) error {
-	var err error = a.errno
-	if a.text != "" {
-		err = fmt.Errorf("%w: %s", a.errno, a.text)
+func (x *encoding) refusal(b *Batch, index int, a attr.Ack) error {
+	var err error = a.Errno
+	if a.Text != "" {
+		err = fmt.Errorf("%w: %s", a.Errno, a.Text)
 	}
 	if index < 0 || index >= len(x.refs) {
 		return &BatchError{Bytes: len(x.buf), Err: err}
 	}
-	return x.opError(b, index, a.offset, err)
+	return x.opError(b, index, a.Offset, err)
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // TestSameAsLibrary compares our messages with those of google/nftables where both can write
@@ -58,8 +60,8 @@ func ourMessages(t *testing.T, f Family) (messages []string) {
 		t.Fatal(err)
 	}
 	for _, ref := range x.refs {
-		msg := messageAt(x.buf, ref.offset)
-		messages = append(messages, messageTree(binary.NativeEndian.Uint16(msg[4:]), msg[headerLen:]))
+		msg := attr.MessageAt(x.buf, ref.offset)
+		messages = append(messages, messageTree(binary.NativeEndian.Uint16(msg[4:]), msg[attr.MessageHeader:]))
 	}
 	return messages
 }
@@ -122,40 +124,41 @@ func libraryElements(f Family, s *Set) (list []nftables.SetElement) {
 // numbers of list items, which it counts.
 func messageTree(typ uint16, b []byte) string {
 	var list []string
-	attrs := attributes{b: b[nfHeaderLen:]}
-	for attrs.next() {
+	head, b := b[:attr.NetfilterHeader], b[attr.NetfilterHeader:]
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
 		switch kind := typ & 0xff; {
-		case kind == unix.NFT_MSG_NEWRULE && attrs.typ == ruleID:
-		case kind == unix.NFT_MSG_DELTABLE && attrs.typ == unix.NFTA_TABLE_FLAGS:
-		case kind == unix.NFT_MSG_NEWSETELEM && attrs.typ == unix.NFTA_SET_ELEM_LIST_SET_ID:
-		case kind == unix.NFT_MSG_NEWSETELEM && attrs.typ == unix.NFTA_SET_ELEM_LIST_ELEMENTS:
-			items := attributes{b: attrs.value}
-			for items.next() {
-				list = append(list, "element "+attributeTree(items.value))
+		case kind == unix.NFT_MSG_NEWRULE && attrs.Type == ruleID:
+		case kind == unix.NFT_MSG_DELTABLE && attrs.Type == unix.NFTA_TABLE_FLAGS:
+		case kind == unix.NFT_MSG_NEWSETELEM && attrs.Type == unix.NFTA_SET_ELEM_LIST_SET_ID:
+		case kind == unix.NFT_MSG_NEWSETELEM && attrs.Type == unix.NFTA_SET_ELEM_LIST_ELEMENTS:
+			items := attr.NewReader(attrs.Value)
+			for items.Next() {
+				list = append(list, "element "+attributeTree(items.Value))
 			}
 		default:
-			list = append(list, attributeText(&attrs))
+			list = append(list, attributeText(b, &attrs))
 		}
 	}
 	slices.Sort(list)
-	return fmt.Sprintf("%#x %x\n%s", typ, b[:nfHeaderLen], strings.Join(list, "\n"))
+	return fmt.Sprintf("%#x %x\n%s", typ, head, strings.Join(list, "\n"))
 }
 
 const ruleID = 9 // NFTA_RULE_ID
 
 func attributeTree(b []byte) string {
 	var list []string
-	attrs := attributes{b: b}
-	for attrs.next() {
-		list = append(list, attributeText(&attrs))
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		list = append(list, attributeText(b, &attrs))
 	}
 	slices.Sort(list)
 	return strings.Join(list, " ")
 }
 
-func attributeText(a *attributes) string {
-	if binary.NativeEndian.Uint16(a.b[a.at+2:])&unix.NLA_F_NESTED != 0 {
-		return fmt.Sprintf("%d{%s}", a.typ, attributeTree(a.value))
+func attributeText(list []byte, a *attr.Reader) string {
+	if binary.NativeEndian.Uint16(list[a.At()+2:])&unix.NLA_F_NESTED != 0 {
+		return fmt.Sprintf("%d{%s}", a.Type, attributeTree(a.Value))
 	}
-	return fmt.Sprintf("%d=%x", a.typ, a.value)
+	return fmt.Sprintf("%d=%x", a.Type, a.Value)
 }

@@ -18,7 +18,7 @@ func (k *Kernel) Lookup(ctx context.Context, f Family, s *Set, key string) (elem
 	case errors.Is(err, unix.ENOENT):
 		return element, false, nil
 	case err != nil:
-		return element, false, fmt.Errorf("look up an element of %s %s %s %s: %w%s", s.noun(), f, TableName, s.Name, err, accessRemedy(err))
+		return element, false, fmt.Errorf("look up an element of %s %s %s %s: %w%s", s.noun(), f.NFT(), TableName, s.Name, err, accessRemedy(err))
 	}
 	for _, element = range d.finish() {
 		return element, true, nil

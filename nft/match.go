@@ -61,15 +61,15 @@ type SourceIn struct {
 }
 
 func (s SourceIn) text(f Family) string {
-	return f.String() + " saddr " + notText(s.Not) + prefixText(s.Prefix)
+	return f.NFT() + " saddr " + notText(s.Not) + prefixText(s.Prefix)
 }
 
 func (s SourceIn) expressions(f Family) []expr.Any {
-	return matchPrefix(f, f.sourceOffset(), s.Prefix, s.Not)
+	return matchPrefix(f, sourceOffset(f), s.Prefix, s.Not)
 }
 
 func (SourceIn) parse(f Family, x []expr.Any) (Stmt, int) {
-	prefix, not, n := parsePrefix(f, f.sourceOffset(), x)
+	prefix, not, n := parsePrefix(f, sourceOffset(f), x)
 	return SourceIn{prefix, not}, n
 }
 
@@ -84,15 +84,15 @@ type DestinationIn struct {
 }
 
 func (s DestinationIn) text(f Family) string {
-	return f.String() + " daddr " + notText(s.Not) + prefixText(s.Prefix)
+	return f.NFT() + " daddr " + notText(s.Not) + prefixText(s.Prefix)
 }
 
 func (s DestinationIn) expressions(f Family) []expr.Any {
-	return matchPrefix(f, f.destinationOffset(), s.Prefix, s.Not)
+	return matchPrefix(f, destinationOffset(f), s.Prefix, s.Not)
 }
 
 func (DestinationIn) parse(f Family, x []expr.Any) (Stmt, int) {
-	prefix, not, n := parsePrefix(f, f.destinationOffset(), x)
+	prefix, not, n := parsePrefix(f, destinationOffset(f), x)
 	return DestinationIn{prefix, not}, n
 }
 
@@ -135,7 +135,7 @@ func parsePrefix(f Family, offset uint32, x []expr.Any) (prefix netip.Prefix, no
 	if mask == nil {
 		ones = 8 * len(compared.Data)
 	}
-	full := make([]byte, f.addrLen())
+	full := make([]byte, addrLen(f))
 	copy(full, compared.Data)
 	addr, _ := netip.AddrFromSlice(full)
 	return netip.PrefixFrom(addr, ones), compared.Op == expr.CmpOpNeq, n + 1

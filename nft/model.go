@@ -1,37 +1,27 @@
 package nft
 
 import (
+	"github.com/kube-nft/kube-nft/nft/attr"
+
 	"fmt"
 	"slices"
 	"time"
 )
 
-// Family is the family of a table, by its nf_tables number (NFPROTO_IPV4 and NFPROTO_IPV6
-// in linux/netfilter.h). Rules are declared once and rendered for either.
-type Family uint8
+// Family is the family of a table. Rules are declared once and rendered for either.
+type Family = attr.Family
 
 // The families of our tables.
 const (
-	IP  Family = 2
-	IP6 Family = 10
+	IP  = attr.IPv4
+	IP6 = attr.IPv6
 )
 
 // Families lists both families in the order in which the kernel lists their tables.
-var Families = [...]Family{IP, IP6}
+var Families = attr.Families
 
-// String returns the family as nft spells it: ip or ip6.
-func (f Family) String() string {
-	switch f {
-	case IP:
-		return "ip"
-	case IP6:
-		return "ip6"
-	}
-	return fmt.Sprintf("family-%d", uint8(f))
-}
-
-// addrLen is the length of an address in bytes.
-func (f Family) addrLen() int {
+// addrLen is the length of an address of the family in bytes.
+func addrLen(f Family) int {
 	if f == IP6 {
 		return 16
 	}
@@ -90,7 +80,7 @@ func fieldsLen(f Family, fields []Field) (n int) {
 func (d Field) len(f Family) int {
 	switch d {
 	case FieldAddr:
-		return f.addrLen()
+		return addrLen(f)
 	case FieldProtocol:
 		return 1
 	case FieldPort:

@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // A Monitor tells what others commit to our tables. It is for one goroutine; Close may be
@@ -156,12 +158,12 @@ func (m *Monitor) receive() (n int, from uint32, err error) {
 // take goes through one datagram. The notification of the new generation is the last one of
 // a commit, in a datagram of its own.
 func (m *Monitor) take(b []byte) (finished *ForeignChange) {
-	replies(b, func(r reply) {
-		if r.typ>>8 != unix.NFNL_SUBSYS_NFTABLES {
+	attr.Replies(b, func(r attr.Reply) {
+		if r.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
 			return
 		}
-		if typ := r.typ & 0xff; typ == unix.NFT_MSG_NEWGEN {
-			finished = m.finish(r.attributes())
+		if typ := r.Type & 0xff; typ == unix.NFT_MSG_NEWGEN {
+			finished = m.finish(r.Attributes())
 		} else {
 			m.note(typ, &r)
 		}
@@ -171,8 +173,8 @@ func (m *Monitor) take(b []byte) (finished *ForeignChange) {
 
 // note keeps a notification that is about one of our tables. The name of the table is
 // attribute 1 of every kind of object.
-func (m *Monitor) note(typ uint16, r *reply) {
-	f, attrs := r.family(), r.attributes()
+func (m *Monitor) note(typ uint16, r *attr.Reply) {
+	f, attrs := r.Family(), r.Attributes()
 	if f != IP && f != IP6 || attributeName(attrs, unix.NFTA_TABLE_NAME) != TableName {
 		return
 	}
@@ -190,15 +192,15 @@ func (m *Monitor) finish(b []byte) *ForeignChange {
 	if len(change.events) == 0 && !change.Lost {
 		return nil
 	}
-	attrs := attributes{b: b}
-	for attrs.next() {
-		switch attrs.typ {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
 		case unix.NFTA_GEN_ID:
-			change.Generation = attrs.uint32()
+			change.Generation = attrs.Uint32()
 		case attrGenProcPID:
-			change.PID = attrs.uint32()
+			change.PID = attrs.Uint32()
 		case attrGenProcName:
-			change.Program = attrs.name()
+			change.Program = attrs.Name()
 		}
 	}
 	return &change

@@ -6,6 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // joined returns a monitor that listens to all but k.
@@ -186,7 +188,7 @@ func FuzzForeignChange(f *testing.F) {
 		if seen[kind]++; seen[kind] > 5 {
 			continue
 		}
-		message := messageAt(seed.buf, ref.offset)
+		message := attr.MessageAt(seed.buf, ref.offset)
 		f.Add(message, generation)
 		deletion := append([]byte(nil), message...)
 		deletion[4]++ // what takes away is numbered after what makes, or after what gets

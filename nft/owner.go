@@ -60,7 +60,7 @@ func (r *family) ownerOf(set, key string) (id tracker.PortID, ok bool) {
 // frontendIn reads the frontend back from the key of an element; the zero Frontend if the
 // set is not one that is keyed by frontends.
 func frontendIn(family Family, set, key string) (f Frontend) {
-	n := family.addrLen()
+	n := addrLen(family)
 	switch set {
 	case nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, stickyNodePortsMap:
 		n = 0

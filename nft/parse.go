@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // Typed returns a table that was read from the kernel with its rules as statements, so that
@@ -63,13 +65,13 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 // parseExpressions decodes a rule's expressions; nil if one of them is of a kind that no rule
 // of ours has.
 func parseExpressions(f Family, b string) (list []expr.Any) {
-	items := attributes{b: []byte(b)}
-	for items.next() {
-		if doesNothing(items.value) {
+	items := attr.NewReader([]byte(b))
+	for items.Next() {
+		if doesNothing(items.Value) {
 			continue
 		}
-		name := strings.TrimRight(string(find(items.value, unix.NFTA_EXPR_NAME)), "\x00")
-		data := find(items.value, unix.NFTA_EXPR_DATA)
+		name := strings.TrimRight(string(attr.Find(items.Value, unix.NFTA_EXPR_NAME)), "\x00")
+		data := attr.Find(items.Value, unix.NFTA_EXPR_DATA)
 		x := parseExpression(f, name, data)
 		if x == nil {
 			return nil
@@ -82,7 +84,7 @@ func parseExpressions(f Family, b string) (list []expr.Any) {
 // parseExpression decodes one expression; nil if no rule of ours has it.
 func parseExpression(f Family, name string, data []byte) expr.Any {
 	if name == "immediate" {
-		if verdict := find(find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT); verdict != nil {
+		if verdict := attr.Find(attr.Find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT); verdict != nil {
 			return parseVerdict(verdict)
 		}
 	}
@@ -95,12 +97,12 @@ func parseExpression(f Family, name string, data []byte) expr.Any {
 
 // parseVerdict is there because expr.Verdict takes the length of what it decodes for granted.
 func parseVerdict(b []byte) expr.Any {
-	code := find(b, unix.NFTA_VERDICT_CODE)
+	code := attr.Find(b, unix.NFTA_VERDICT_CODE)
 	if len(code) != 4 {
 		return nil
 	}
-	chain := attributes{value: find(b, unix.NFTA_VERDICT_CHAIN)}
-	return &expr.Verdict{Kind: expr.VerdictKind(int32(binary.BigEndian.Uint32(code))), Chain: chain.name()}
+	chain := attr.Reader{Value: attr.Find(b, unix.NFTA_VERDICT_CHAIN)}
+	return &expr.Verdict{Kind: expr.VerdictKind(int32(binary.BigEndian.Uint32(code))), Chain: chain.Name()}
 }
 
 func newExpression(name string) expr.Any {

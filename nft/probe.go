@@ -26,7 +26,7 @@ type FeatureError struct {
 }
 
 func (e *FeatureError) Error() string {
-	return fmt.Sprintf("this kernel lacks %s in family %s: %v; it needs %s", e.Feature, e.Family, e.Err, e.Option)
+	return fmt.Sprintf("this kernel lacks %s in family %s: %v; it needs %s", e.Feature, e.Family.NFT(), e.Err, e.Option)
 }
 
 // Unwrap returns the kernel's reason.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // Raw is a rule as the kernel holds it: the content of NFTA_RULE_EXPRESSIONS.
@@ -16,9 +18,9 @@ type Raw struct{ Expressions string }
 // text names the expressions; it is no nft syntax.
 func (s Raw) text(Family) string {
 	var names []string
-	items := attributes{b: []byte(s.Expressions)}
-	for items.next() {
-		name := strings.TrimRight(string(find(items.value, unix.NFTA_EXPR_NAME)), "\x00")
+	items := attr.NewReader([]byte(s.Expressions))
+	for items.Next() {
+		name := strings.TrimRight(string(attr.Find(items.Value, unix.NFTA_EXPR_NAME)), "\x00")
 		names = append(names, plainComment(name))
 	}
 	return "# expressions: " + strings.Join(names, " ")
@@ -40,27 +42,27 @@ func (r Rule) Equal(f Family, other Rule) bool {
 
 // canonical brings the rule's expressions into the one form that everything equal has.
 func (r Rule) canonical(f Family) []byte {
-	var given, c wire
+	var given, c attr.Writer
 	if err := r.append(&given, f); err != nil {
 		return nil
 	}
-	items := attributes{b: given.buf}
-	for items.next() {
-		if doesNothing(items.value) {
+	items := attr.NewReader(given.Buf)
+	for items.Next() {
+		if doesNothing(items.Value) {
 			continue
 		}
-		at := c.open(unix.NFTA_LIST_ELEM)
-		c.expression(items.value)
-		c.close(at)
+		at := c.Open(unix.NFTA_LIST_ELEM)
+		canonicalExpression(&c, items.Value)
+		c.Close(at)
 	}
-	return c.buf
+	return c.Buf
 }
 
 // append appends the rule's expressions, the content of NFTA_RULE_EXPRESSIONS.
-func (r Rule) append(w *wire, f Family) error {
+func (r Rule) append(w *attr.Writer, f Family) error {
 	for _, stmt := range r {
 		if raw, ok := stmt.(Raw); ok {
-			w.buf = append(w.buf, raw.Expressions...)
+			w.Buf = append(w.Buf, raw.Expressions...)
 			continue
 		}
 		for _, x := range stmt.expressions(f) {
@@ -68,10 +70,10 @@ func (r Rule) append(w *wire, f Family) error {
 			if err != nil {
 				return err
 			}
-			at := w.open(unix.NFTA_LIST_ELEM)
-			w.buf = append(w.buf, b...)
-			w.pad()
-			w.close(at)
+			at := w.Open(unix.NFTA_LIST_ELEM)
+			w.Buf = append(w.Buf, b...)
+			w.Pad()
+			w.Close(at)
 		}
 	}
 	return nil
@@ -80,86 +82,82 @@ func (r Rule) append(w *wire, f Family) error {
 // doesNothing recognises the change of byte order of a single byte, which nft 1.0.6 writes for
 // a protocol that is looked up among ranges.
 func doesNothing(b []byte) bool {
-	length := attributes{b: find(b, unix.NFTA_EXPR_DATA)}
-	for length.next() {
-		if length.typ == unix.NFTA_BYTEORDER_LEN {
-			return length.uint32() == 1 && string(find(b, unix.NFTA_EXPR_NAME)) == "byteorder\x00"
+	length := attr.NewReader(attr.Find(b, unix.NFTA_EXPR_DATA))
+	for length.Next() {
+		if length.Type == unix.NFTA_BYTEORDER_LEN {
+			return length.Uint32() == 1 && string(attr.Find(b, unix.NFTA_EXPR_NAME)) == "byteorder\x00"
 		}
 	}
 	return false
 }
 
-// expression appends the canonical form of one expression. What counts is its state and left
+// canonicalExpression appends the canonical form of one expression. What counts is its state and left
 // out.
-func (w *wire) expression(b []byte) {
-	name := string(find(b, unix.NFTA_EXPR_NAME))
-	w.bytes(unix.NFTA_EXPR_NAME, name)
+func canonicalExpression(w *attr.Writer, b []byte) {
+	name := string(attr.Find(b, unix.NFTA_EXPR_NAME))
+	w.Bytes(unix.NFTA_EXPR_NAME, name)
 	if name == "counter\x00" {
 		return
 	}
-	at := w.open(unix.NFTA_EXPR_DATA)
-	w.sorted(name, find(b, unix.NFTA_EXPR_DATA))
-	w.close(at)
-}
-
-// sorted appends an expression's attributes by type, without those that say nothing.
-func (w *wire) sorted(name string, b []byte) {
-	var list []attributes
-	attrs := attributes{b: b}
-	for attrs.next() {
-		if !attrs.idle(name, b) {
+	at := w.Open(unix.NFTA_EXPR_DATA)
+	var list []attr.Reader
+	data := attr.Find(b, unix.NFTA_EXPR_DATA)
+	attrs := attr.NewReader(data)
+	for attrs.Next() {
+		if !idle(&attrs, name, data) {
 			list = append(list, attrs)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b attributes) int { return int(a.typ) - int(b.typ) })
+	slices.SortStableFunc(list, func(a, b attr.Reader) int { return int(a.Type) - int(b.Type) })
 	for _, a := range list {
-		w.head(a.typ, len(a.value))
-		w.buf = append(w.buf, plainNested(a.value, maxNested)...)
-		w.pad()
+		w.Head(a.Type, len(a.Value))
+		w.Buf = append(w.Buf, plainNested(a.Value, maxNested)...)
+		w.Pad()
 	}
+	w.Close(at)
 }
 
 // idle reports whether an attribute of the named expression says nothing: flags, operations
 // and the like that are zero, which the kernel lists and a writer need not mention; the
 // identity of a set within the batch that made it; and the code of a TCP reset. siblings are
 // all attributes of the expression.
-func (a *attributes) idle(name string, siblings []byte) bool {
+func idle(a *attr.Reader, name string, siblings []byte) bool {
 	switch strings.TrimRight(name, "\x00") {
 	case "lookup":
-		return a.typ == unix.NFTA_LOOKUP_SET_ID || a.typ == unix.NFTA_LOOKUP_FLAGS && a.isZero()
+		return a.Type == unix.NFTA_LOOKUP_SET_ID || a.Type == unix.NFTA_LOOKUP_FLAGS && isZero(a.Value)
 	case "dynset":
-		return a.typ == unix.NFTA_DYNSET_SET_ID || a.typ == unix.NFTA_DYNSET_FLAGS && a.isZero()
+		return a.Type == unix.NFTA_DYNSET_SET_ID || a.Type == unix.NFTA_DYNSET_FLAGS && isZero(a.Value)
 	case "bitwise":
 		const operation = 6 // NFTA_BITWISE_OP
-		return a.typ == operation && a.isZero()
+		return a.Type == operation && isZero(a.Value)
 	case "numgen":
-		return a.typ == unix.NFTA_NG_OFFSET && a.isZero()
+		return a.Type == unix.NFTA_NG_OFFSET && isZero(a.Value)
 	case "nat":
-		return a.idleNAT(siblings)
+		return idleNAT(a, siblings)
 	case "masq":
-		return a.typ == unix.NFTA_MASQ_FLAGS && a.isZero()
+		return a.Type == unix.NFTA_MASQ_FLAGS && isZero(a.Value)
 	case "reject":
-		return a.typ == unix.NFTA_REJECT_ICMP_CODE && a.isZero()
+		return a.Type == unix.NFTA_REJECT_ICMP_CODE && isZero(a.Value)
 	}
 	return false
 }
 
 // idleNAT is idle for the nat expression: the kernel makes a range of a single register and
 // adds the flags that say which registers are given.
-func (a *attributes) idleNAT(siblings []byte) bool {
+func idleNAT(a *attr.Reader, siblings []byte) bool {
 	const given = 1 | 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED
-	switch a.typ {
+	switch a.Type {
 	case unix.NFTA_NAT_FLAGS:
-		return a.uint32()&^given == 0
+		return a.Uint32()&^given == 0
 	case unix.NFTA_NAT_REG_ADDR_MAX:
-		return bytes.Equal(a.value, find(siblings, unix.NFTA_NAT_REG_ADDR_MIN))
+		return bytes.Equal(a.Value, attr.Find(siblings, unix.NFTA_NAT_REG_ADDR_MIN))
 	case unix.NFTA_NAT_REG_PROTO_MAX:
-		return bytes.Equal(a.value, find(siblings, unix.NFTA_NAT_REG_PROTO_MIN))
+		return bytes.Equal(a.Value, attr.Find(siblings, unix.NFTA_NAT_REG_PROTO_MIN))
 	}
 	return false
 }
 
-func (a *attributes) isZero() bool { return len(bytes.Trim(a.value, "\x00")) == 0 }
+func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 // maxNested is how deep attributes are nested in any expression, and more.
 const maxNested = 8
@@ -169,10 +167,10 @@ const maxNested = 8
 // both rules of a comparison alike.
 func plainNested(b []byte, depth int) []byte {
 	out := slices.Clone(b)
-	attrs := attributes{b: out}
-	for depth > 0 && attrs.next() {
-		binary.NativeEndian.PutUint16(out[attrs.at+2:], attrs.typ)
-		copy(attrs.value, plainNested(attrs.value, depth-1))
+	attrs := attr.NewReader(out)
+	for depth > 0 && attrs.Next() {
+		binary.NativeEndian.PutUint16(out[attrs.At()+2:], attrs.Type)
+		copy(attrs.Value, plainNested(attrs.Value, depth-1))
 	}
 	return out
 }

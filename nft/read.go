@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // maxReads is how often a read begins anew because somebody changed nf_tables meanwhile.
@@ -37,7 +39,7 @@ func (k *Kernel) Elements(ctx context.Context, f Family, s *Set) (elements map[s
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %s %s %s %s: %w%s", s.noun(), f, TableName, s.Name, err, accessRemedy(err))
+		return nil, fmt.Errorf("read %s %s %s %s: %w%s", s.noun(), f.NFT(), TableName, s.Name, err, accessRemedy(err))
 	}
 	return elements, nil
 }
@@ -53,11 +55,11 @@ func (k *Kernel) Generation(ctx context.Context) (uint32, error) {
 }
 
 func (k *Kernel) generation(ctx context.Context) (generation uint32, err error) {
-	err = k.ask(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, func(*wire) {}, func(r reply) {
-		attrs := attributes{b: r.attributes()}
-		for attrs.next() {
-			if attrs.typ == unix.NFTA_GEN_ID {
-				generation = attrs.uint32()
+	err = k.ask(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+		attrs := attr.NewReader(r.Attributes())
+		for attrs.Next() {
+			if attrs.Type == unix.NFTA_GEN_ID {
+				generation = attrs.Uint32()
 			}
 		}
 	})
@@ -98,9 +100,9 @@ func (k *Kernel) readOnce(ctx context.Context) (Tables, uint32, error) {
 
 func (k *Kernel) readTables(ctx context.Context) (Tables, error) {
 	tables := make(Tables)
-	err := k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*wire) {}, func(r reply) {
-		f := r.family()
-		if name, table := decodeTable(f, r.attributes()); name == TableName && (f == IP || f == IP6) {
+	err := k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+		f := r.Family()
+		if name, table := decodeTable(f, r.Attributes()); name == TableName && (f == IP || f == IP6) {
 			tables[f] = table
 		}
 	})
@@ -143,15 +145,15 @@ func (k *Kernel) fill(ctx context.Context, f Family, set *Elements, count uint32
 // readSets reads the definitions of the sets and how many elements each has, if the kernel
 // says so.
 func (k *Kernel) readSets(ctx context.Context, t *Table) (counts map[string]uint32, err error) {
-	ours := func(w *wire) { w.name(unix.NFTA_SET_TABLE, TableName) }
+	ours := func(w *attr.Writer) { w.Name(unix.NFTA_SET_TABLE, TableName) }
 	counts = make(map[string]uint32)
-	return counts, k.dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r reply) {
-		name, set := decodeSet(t.Family, r.attributes())
+	return counts, k.dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r attr.Reply) {
+		name, set := decodeSet(t.Family, r.Attributes())
 		if name != TableName {
 			return
 		}
 		t.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
-		if count := find(r.attributes(), attrSetCount); len(count) == 4 {
+		if count := attr.Find(r.Attributes(), attrSetCount); len(count) == 4 {
 			counts[set.Name] = binary.BigEndian.Uint32(count)
 		}
 	})
@@ -173,9 +175,9 @@ func (k *Kernel) readChains(ctx context.Context, t *Table) error {
 	if err := k.readChainNames(ctx, t); err != nil {
 		return err
 	}
-	ours := func(w *wire) { w.name(unix.NFTA_RULE_TABLE, TableName) }
-	return k.dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r reply) {
-		name, chain, rule := decodeRule(r.attributes())
+	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, TableName) }
+	return k.dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r attr.Reply) {
+		name, chain, rule := decodeRule(r.Attributes())
 		if c := t.Chains[chain]; c != nil && name == TableName {
 			c.Rules = append(c.Rules, rule)
 		}
@@ -185,8 +187,8 @@ func (k *Kernel) readChains(ctx context.Context, t *Table) error {
 // readChainNames reads the chains without their rules. The kernel lists those of other
 // tables too.
 func (k *Kernel) readChainNames(ctx context.Context, t *Table) error {
-	return k.dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*wire) {}, func(r reply) {
-		if name, chain := decodeChain(r.attributes()); name == TableName {
+	return k.dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
+		if name, chain := decodeChain(r.Attributes()); name == TableName {
 			t.Chains[chain.Name] = chain
 		}
 	})
@@ -198,11 +200,11 @@ func (k *Kernel) readElements(ctx context.Context, f Family, s *Set) (map[string
 
 // dumpElements returns the elements of a set once they went through a decoder made for it.
 func (k *Kernel) dumpElements(ctx context.Context, f Family, set string, d *elementDecoder) (map[string]Element, error) {
-	which := func(w *wire) {
-		w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		w.name(unix.NFTA_SET_ELEM_LIST_SET, set)
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}
-	if err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r reply) { d.message(r.attributes()) }); err != nil {
+	if err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) }); err != nil {
 		return nil, err
 	}
 	if d.repeated {
@@ -213,10 +215,10 @@ func (k *Kernel) dumpElements(ctx context.Context, f Family, set string, d *elem
 
 // dump asks for all objects of a kind and calls each for every message of the answer, whose
 // memory is used again afterwards. It returns EINTR if the kernel saw a change meanwhile.
-func (k *Kernel) dump(ctx context.Context, typ uint16, f Family, which func(*wire), each func(reply)) error {
+func (k *Kernel) dump(ctx context.Context, typ uint16, f Family, which func(*attr.Writer), each func(attr.Reply)) error {
 	interrupted := false
-	err := k.ask(ctx, typ, unix.NLM_F_DUMP, f, which, func(r reply) {
-		interrupted = interrupted || r.flags&unix.NLM_F_DUMP_INTR != 0
+	err := k.ask(ctx, typ, unix.NLM_F_DUMP, f, which, func(r attr.Reply) {
+		interrupted = interrupted || r.Flags&unix.NLM_F_DUMP_INTR != 0
 		each(r)
 	})
 	if err == nil && interrupted {

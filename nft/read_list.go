@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // manyElements is from how many elements on lists are read by their keys. A dump is a walk over
@@ -112,15 +114,15 @@ func (r *listReader) ask(requests []listRequest) (more []listRequest, err error)
 		if awaitErr != nil {
 			return nil, awaitErr
 		}
-		replies(datagram, func(reply reply) {
-			i := int(int32(reply.seq - first))
+		attr.Replies(datagram, func(reply attr.Reply) {
+			i := int(int32(reply.Seq - first))
 			switch {
 			case i < 0 || i >= len(requests):
-			case reply.typ != unix.NLMSG_ERROR:
-				r.decoder.message(reply.attributes())
+			case reply.Type != unix.NLMSG_ERROR:
+				r.decoder.message(reply.Attributes())
 			default:
 				open--
-				switch errno := reply.ack().errno; errno {
+				switch errno := reply.Ack().Errno; errno {
 				case 0:
 					more = append(more, requests[i].next())
 				case unix.ENOENT: // the list ends here
@@ -141,16 +143,16 @@ func (l listRequest) next() listRequest {
 // encode writes a message for each request. The kernel answers them in order, each with the
 // elements up to the first that is missing.
 func (r *listReader) encode(requests []listRequest, seq uint32) []byte {
-	var w wire
+	var w attr.Writer
 	var keys []string
 	for i, request := range requests {
 		keys = keys[:0]
 		for index := range request.num {
 			keys = append(keys, indexedKey(request.frontend, request.first+index))
 		}
-		at := w.openMessage(messageType|unix.NFT_MSG_GETSETELEM, ackedRequest, seq+uint32(i), r.family, 0)
-		w.keys(r.set.Name, keys...)
-		w.closeMessage(at)
+		at := w.OpenMessage(messageType|unix.NFT_MSG_GETSETELEM, ackedRequest, seq+uint32(i), r.family, 0)
+		writeKeys(&w, r.set.Name, keys...)
+		w.CloseMessage(at)
 	}
-	return w.buf
+	return w.Buf
 }

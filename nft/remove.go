@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // Detach takes the rules out of the base chains that translate destinations, so that new
@@ -19,7 +21,7 @@ func (k *Kernel) Detach(ctx context.Context) (detached []string, err error) {
 	for _, f := range Families {
 		ops := tables[f].detach()
 		if b.Ops = append(b.Ops, ops...); len(ops) > 0 {
-			detached = append(detached, "table "+f.String()+" "+TableName)
+			detached = append(detached, "table "+f.NFT()+" "+TableName)
 		}
 	}
 	return detached, k.Commit(ctx, b)
@@ -54,7 +56,7 @@ func (k *Kernel) Remove(ctx context.Context) (removed []string, err error) {
 			return removed, err
 		}
 		for _, f := range families {
-			removed = append(removed, "table "+f.String()+" "+name)
+			removed = append(removed, "table "+f.NFT()+" "+name)
 		}
 	}
 	return removed, nil
@@ -62,9 +64,9 @@ func (k *Kernel) Remove(ctx context.Context) (removed []string, err error) {
 
 // families lists the families, of ours, that have a table of a name.
 func (k *Kernel) families(ctx context.Context, table string) (list []Family, err error) {
-	return list, k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*wire) {}, func(r reply) {
-		f := r.family()
-		if name, _ := decodeTable(f, r.attributes()); name == table && (f == IP || f == IP6) {
+	return list, k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+		f := r.Family()
+		if name, _ := decodeTable(f, r.Attributes()); name == table && (f == IP || f == IP6) {
 			list = append(list, f)
 		}
 	})

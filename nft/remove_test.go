@@ -46,7 +46,7 @@ func TestDetachKernel(t *testing.T) {
 	back := Diff(have, want)
 	for _, op := range back.Ops {
 		if op.Verb == Add {
-			missing = append(missing, op.Family.String()+" "+op.Chain.Name)
+			missing = append(missing, op.Family.NFT()+" "+op.Chain.Name)
 		}
 	}
 	if diff := cmp.Diff([]string{"ip nat-output", "ip nat-prerouting", "ip6 nat-output", "ip6 nat-prerouting"}, missing); diff != "" {

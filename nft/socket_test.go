@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // TestSocketWaits asks for nothing, and then for the generation while somebody waits for it.
@@ -24,10 +26,10 @@ func TestSocketWaits(t *testing.T) {
 		_, _, err := k.socket.receive(k.buf, time.Minute)
 		answered <- err
 	}()
-	var w wire
-	at := w.openMessage(messageType|unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, 1, IP, 0)
-	w.closeMessage(at)
-	if err := k.socket.send(w.buf); err != nil {
+	var w attr.Writer
+	at := w.OpenMessage(messageType|unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, 1, IP, 0)
+	w.CloseMessage(at)
+	if err := k.socket.send(w.Buf); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-answered; err != nil {

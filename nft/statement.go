@@ -83,9 +83,9 @@ func RandomIndex(n uint32) Part { return Part{kind: partRandom, modulus: n} }
 func (p Part) text(f Family) string {
 	switch p.kind {
 	case partSource:
-		return f.String() + " saddr"
+		return f.NFT() + " saddr"
 	case partDestination:
-		return f.String() + " daddr"
+		return f.NFT() + " daddr"
 	case partProtocol:
 		return "meta l4proto"
 	case partPort:
@@ -93,9 +93,9 @@ func (p Part) text(f Family) string {
 	case partRandom:
 		return "numgen random mod " + strconv.FormatUint(uint64(p.modulus), 10)
 	case partOriginalSource:
-		return "ct original " + f.String() + " saddr"
+		return "ct original " + f.NFT() + " saddr"
 	case partOriginalDestination:
-		return "ct original " + f.String() + " daddr"
+		return "ct original " + f.NFT() + " daddr"
 	default:
 		return "ct original proto-dst"
 	}
@@ -105,9 +105,9 @@ func (p Part) text(f Family) string {
 func (p Part) load(f Family, register uint32) expr.Any {
 	switch p.kind {
 	case partSource:
-		return loadAddr(f.sourceOffset(), f.addrLen(), register)
+		return loadAddr(sourceOffset(f), addrLen(f), register)
 	case partDestination:
-		return loadAddr(f.destinationOffset(), f.addrLen(), register)
+		return loadAddr(destinationOffset(f), addrLen(f), register)
 	case partProtocol:
 		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}
 	case partPort:
@@ -115,9 +115,9 @@ func (p Part) load(f Family, register uint32) expr.Any {
 	case partRandom:
 		return &expr.Numgen{Register: register, Modulus: p.modulus, Type: unix.NFT_NG_RANDOM}
 	case partOriginalSource:
-		return f.loadOriginal(expr.CtKeySRCIP, expr.CtKeySRCIP6, register)
+		return loadOriginal(f, expr.CtKeySRCIP, expr.CtKeySRCIP6, register)
 	case partOriginalDestination:
-		return f.loadOriginal(expr.CtKeyDSTIP, expr.CtKeyDSTIP6, register)
+		return loadOriginal(f, expr.CtKeyDSTIP, expr.CtKeyDSTIP6, register)
 	default:
 		return &expr.Ct{Key: expr.CtKeyPROTODST, Register: register}
 	}
@@ -127,20 +127,20 @@ func (p Part) load(f Family, register uint32) expr.Any {
 func (p Part) words(f Family) int {
 	switch p.kind {
 	case partSource, partDestination, partOriginalSource, partOriginalDestination:
-		return f.addrLen() / 4
+		return addrLen(f) / 4
 	}
 	return 1
 }
 
 // sourceOffset and destinationOffset are where the addresses stand in the network header.
-func (f Family) sourceOffset() uint32 {
+func sourceOffset(f Family) uint32 {
 	if f == IP6 {
 		return 8
 	}
 	return 12
 }
 
-func (f Family) destinationOffset() uint32 { return f.sourceOffset() + uint32(f.addrLen()) }
+func destinationOffset(f Family) uint32 { return sourceOffset(f) + uint32(addrLen(f)) }
 
 // loadAddr loads the first n bytes of the address at an offset of the network header.
 func loadAddr(offset uint32, n int, register uint32) expr.Any {
@@ -148,7 +148,7 @@ func loadAddr(offset uint32, n int, register uint32) expr.Any {
 }
 
 // loadOriginal loads an address of a connection as its first packet had it.
-func (f Family) loadOriginal(key4, key6 expr.CtKey, register uint32) expr.Any {
+func loadOriginal(f Family, key4, key6 expr.CtKey, register uint32) expr.Any {
 	key := key4
 	if f == IP6 {
 		key = key6
@@ -163,7 +163,7 @@ func parsePart(f Family, x expr.Any) (p Part, ok bool) {
 		switch {
 		case x.Base == expr.PayloadBaseTransportHeader:
 			return Port, true
-		case x.Offset == f.sourceOffset():
+		case x.Offset == sourceOffset(f):
 			return Source, true
 		}
 		return Destination, true

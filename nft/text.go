@@ -41,7 +41,7 @@ func (t Tables) Text() string {
 }
 
 func (t *Table) write(b *strings.Builder) {
-	fmt.Fprintf(b, "table %s %s {\n", t.Family, TableName)
+	fmt.Fprintf(b, "table %s %s {\n", t.Family.NFT(), TableName)
 	if t.Comment != "" {
 		fmt.Fprintf(b, "\tcomment \"%s\"\n", plainComment(t.Comment))
 	}

@@ -7,7 +7,7 @@ import (
 
 // Text returns the operation as nft commands, one a line: an operation that adds several
 // rules has several.
-func (o Op) Text() string { return o.render(o.Family.String()+" "+TableName+" ", len(o.Elements)) }
+func (o Op) Text() string { return o.render(o.Family.NFT()+" "+TableName+" ", len(o.Elements)) }
 
 // shortText is the operation for an error that names the table by itself: in one line, with
 // the first rule and few elements only.
@@ -52,7 +52,7 @@ func (o *Op) body(lines []string) string {
 }
 
 func (o *Op) tableText() string {
-	text := fmt.Sprintf("%s table %s %s", o.Verb, o.Family, TableName)
+	text := fmt.Sprintf("%s table %s %s", o.Verb, o.Family.NFT(), TableName)
 	if o.Table != nil && o.Table.Comment != "" {
 		text += o.body([]string{`comment "` + plainComment(o.Table.Comment) + `"`})
 	}

@@ -7,16 +7,18 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // rawRule is a rule as it would be read back.
 func rawRule(t testing.TB, f Family, rule Rule) Rule {
 	t.Helper()
-	var w wire
+	var w attr.Writer
 	if err := rule.append(&w, f); err != nil {
 		t.Fatal(err)
 	}
-	return Rule{Raw{Expressions: string(w.buf)}}
+	return Rule{Raw{Expressions: string(w.Buf)}}
 }
 
 // expressionsOf is a statement of any expressions.

@@ -185,7 +185,7 @@ var vandals = []vandal{
 		return []nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: t.Chains["services"]}}
 	}},
 	{name: "rule added", ops: func(t *nft.Table) []nft.Op {
-		return []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: t.Chains["services"], Rules: []nft.Rule{{nft.Drop{}}}}}
+		return []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: t.Chains["services"], Rules: []nft.Rule{{nft.Drop}}}}
 	}},
 	{name: "chain deleted", ops: func(t *nft.Table) []nft.Op {
 		chain := t.Chains["nat-prerouting"]
@@ -196,7 +196,7 @@ var vandals = []vandal{
 		chain := &nft.Chain{Name: "foreign"}
 		return []nft.Op{
 			{Verb: nft.Add, Family: nft.IP, Set: set}, {Verb: nft.Add, Family: nft.IP, Chain: chain},
-			{Verb: nft.Add, Family: nft.IP, Chain: chain, Rules: []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Source}, Set: "foreign"}, nft.Drop{}}}},
+			{Verb: nft.Add, Family: nft.IP, Chain: chain, Rules: []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Source}, Set: "foreign"}, nft.Drop}}},
 			{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: "\xc0\x00\x02\x01"}}},
 		}
 	}},
