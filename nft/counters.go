@@ -38,7 +38,7 @@ func (k *Kernel) Connections(ctx context.Context, f Family, endpoints bool) (lis
 		list = append(list, counts...)
 	}
 	slices.SortFunc(list, func(a, b Connections) int {
-		return cmp.Or(a.Frontend.compare(b.Frontend), trueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
+		return cmp.Or(a.Frontend.compare(b.Frontend), TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
 	})
 	return list, nil
 }

@@ -126,7 +126,7 @@ func decodeSet(f Family, b []byte) (table string, s *Set) {
 		Key: fieldsOf(f, d.keyType), Data: fieldsOf(f, d.dataType), Verdicts: d.dataType == unix.NFT_DATA_VERDICT,
 		Interval: d.flags&unix.NFT_SET_INTERVAL != 0, Dynamic: d.flags&unix.NFT_SET_EVAL != 0,
 	}
-	if d.odd || s.flags() != d.flags || s.keyLen(f) != int(d.keyLen) || s.isMap() && s.dataLenOnWire(f) != d.dataLen {
+	if d.odd || s.flags() != d.flags || s.KeyLen(f) != int(d.keyLen) || s.isMap() && s.dataLenOnWire(f) != d.dataLen {
 		s.Key, s.Data = nil, nil
 	}
 	return d.table, s

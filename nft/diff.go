@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -140,7 +139,7 @@ func (d *differ) newSets(have, want *Table) {
 // newChains adds the chains that are missing and returns all whose rules must be written,
 // in order.
 func (d *differ) newChains(have, want *Table) (changed []*Chain) {
-	for _, chain := range slices.SortedFunc(maps.Values(want.Chains), chainLess) {
+	for _, chain := range slices.SortedFunc(maps.Values(want.Chains), compareChains) {
 		h, ok := have.Chains[chain.Name]
 		if !ok {
 			d.add(Op{Verb: Add, Chain: chain})
@@ -217,7 +216,7 @@ func (d *differ) oldChains(have, want *Table) {
 			old = append(old, chain)
 		}
 	}
-	slices.SortFunc(old, chainLess)
+	slices.SortFunc(old, compareChains)
 	for _, chain := range old {
 		if len(chain.Rules) > 0 {
 			d.add(Op{Verb: Flush, Chain: chain})
@@ -235,10 +234,3 @@ func (d *differ) oldSets(have, want *Table) {
 		}
 	}
 }
-
-func sortedNames(sets map[string]*Elements) []string {
-	return slices.SortedFunc(maps.Keys(sets), inSetOrder)
-}
-
-// inSetOrder orders the names of sets as their elements are written.
-func inSetOrder(a, b string) int { return cmp.Or(setLess(a, b), strings.Compare(a, b)) }

@@ -51,41 +51,22 @@ func (e *encoder) elements(i int, op *Op) {
 // elementShape is what all elements of an operation have in common.
 type elementShape struct {
 	keyLen   int
-	ranges   rangeKind
+	ranges   Ranges
 	verdicts bool
 	keysOnly bool // of a deletion
 	packets  map[string]uint64
 }
 
-// rangeKind is how the kernel takes an element that is a range.
-type rangeKind uint8
-
-const (
-	noRange   rangeKind = iota
-	twoKeys             // one element with the first and the last key
-	twoPoints           // two elements: where the range begins, and where the next gap does
-)
-
 func (e *encoder) shape(op *Op) elementShape {
 	return elementShape{
-		keyLen: op.Set.keyLen(e.family), ranges: op.Set.ranges(),
+		keyLen: op.Set.KeyLen(e.family), ranges: op.Set.Ranges(),
 		verdicts: op.Set.Verdicts, keysOnly: op.Verb != Add, packets: op.Packets,
 	}
 }
 
-func (s *Set) ranges() rangeKind {
-	switch {
-	case !s.Interval:
-		return noRange
-	case len(s.Key) > 1:
-		return twoKeys
-	}
-	return twoPoints
-}
-
 // wantKey is the length that the key of an element must have.
 func (s *elementShape) wantKey() int {
-	if s.ranges == noRange {
+	if s.ranges == NoRanges {
 		return s.keyLen
 	}
 	return 2 * s.keyLen
@@ -97,12 +78,12 @@ func (e *encoder) element(s *elementShape, el *KeyedElement) {
 		return
 	}
 	switch first, last := el.Key[:s.keyLen], el.Key[len(el.Key)-s.keyLen:]; s.ranges {
-	case noRange:
+	case NoRanges:
 		e.oneElement(s, el, first, "", false)
-	case twoKeys:
+	case TwoKeys:
 		e.oneElement(s, el, first, last, false)
 	default:
-		end, ok := successor(last)
+		end, ok := Successor(last)
 		e.oneElement(s, el, first, "", !ok)
 		if ok {
 			e.endPoint(end[:len(last)])
@@ -165,21 +146,9 @@ func (e *encoder) firstSegment(i int, s *Set) {
 	e.message(i, 0, unix.NFT_MSG_NEWSETELEM, flagsCreate, func() {
 		e.Name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 		list := e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		e.endPoint(zero[:s.keyLen(e.family)])
+		e.endPoint(zero[:s.KeyLen(e.family)])
 		e.Close(list)
 	})
-}
-
-// successor is the key after key, in network order; ok is false for the last one of all.
-func successor(key string) (next [16]byte, ok bool) {
-	copy(next[:], key)
-	for i := len(key) - 1; i >= 0; i-- {
-		next[i]++
-		if next[i] != 0 {
-			return next, true
-		}
-	}
-	return next, false
 }
 
 func (e *encoder) verdict(v *Verdict) {

@@ -25,7 +25,7 @@ func (e *encoder) setDefinition(s *Set) {
 	e.Name(unix.NFTA_SET_NAME, s.Name)
 	e.Uint32(unix.NFTA_SET_FLAGS, s.flags())
 	e.Uint32(unix.NFTA_SET_KEY_TYPE, typeOf(e.family, s.Key))
-	e.Uint32(unix.NFTA_SET_KEY_LEN, uint32(s.keyLen(e.family)))
+	e.Uint32(unix.NFTA_SET_KEY_LEN, uint32(s.KeyLen(e.family)))
 	if s.isMap() {
 		e.Uint32(unix.NFTA_SET_DATA_TYPE, s.dataType(e.family))
 		e.Uint32(unix.NFTA_SET_DATA_LEN, s.dataLenOnWire(e.family))
@@ -68,8 +68,6 @@ func (e *encoder) counter() {
 	e.Pad()
 }
 
-func (s *Set) isMap() bool { return s.Verdicts || len(s.Data) > 0 }
-
 func (s *Set) flags() (flags uint32) {
 	if s.isMap() {
 		flags |= unix.NFT_SET_MAP
@@ -99,7 +97,7 @@ func (s *Set) dataLenOnWire(f Family) uint32 {
 	if s.Verdicts {
 		return 16
 	}
-	return uint32(s.dataLen(f))
+	return uint32(s.DataLen(f))
 }
 
 // The numbers of nft's data types, which the kernel keeps without looking at them. A
@@ -170,17 +168,6 @@ func byteOrder(fields []Field) uint32 {
 	return network
 }
 
-// declaredByExpression reports whether nft declares the set with typeof: no named type is an
-// index.
-func (s *Set) declaredByExpression() bool {
-	for _, field := range s.Key {
-		if field == FieldIndex {
-			return true
-		}
-	}
-	return false
-}
-
 // typeofKey is the key as typeof describes it; empty in a set that is declared by types.
 func (s *Set) typeofKey() []Field {
 	if s.declaredByExpression() {
@@ -233,9 +220,6 @@ func (d Field) typeofData(f Family) []byte {
 	}
 	return typeofExpr(exprNumgen, hostUint32s(unix.NFT_NG_RANDOM, indexModulus, 0))
 }
-
-// indexModulus stands in the declaration of an index; it limits nothing.
-const indexModulus = 65536
 
 // hostUint32s is a list of numbers, each under its place.
 func hostUint32s(values ...uint32) (b []byte) {

@@ -41,7 +41,7 @@ func decodeAll(f Family, sets []*Set, b []byte) {
 	for _, s := range sets {
 		d := newElementDecoder(f, s)
 		d.message(b)
-		table.Sets[s.Name] = &Elements{Set: s, Map: d.finish()}
+		table.Sets[s.Name] = &Elements{Set: s, Map: d.Elements()}
 	}
 	_ = rule.Equal(f, Rule{Drop})
 	if name != "" {
@@ -97,7 +97,7 @@ func checkCommentOnWire(t *testing.T, comment, want string) {
 	}
 	d := newElementDecoder(IP, &frontendSet)
 	d.message(attr.MessageAt(x.buf, x.refs[3].offset)[attr.MessageHeader+attr.NetfilterHeader:])
-	if got := d.finish()[el.Key]; got.Comment != want || *got.Verdict != Drop {
+	if got := d.Elements()[el.Key]; got.Comment != want || *got.Verdict != Drop {
 		t.Errorf("sent %+v, want comment %q", got, want)
 	}
 }

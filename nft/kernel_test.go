@@ -11,9 +11,9 @@ import (
 	"github.com/kube-nft/kube-nft/integration/netns"
 )
 
-func sortedSets(t *Table) []string { return slices.SortedFunc(maps.Keys(t.Sets), setLess) }
+func sortedSets(t *Table) []string { return sortedNames(t.Sets) }
 
-func sortedChains(t *Table) []*Chain { return slices.SortedFunc(maps.Values(t.Chains), chainLess) }
+func sortedChains(t *Table) []*Chain { return slices.SortedFunc(maps.Values(t.Chains), compareChains) }
 
 // openKernel opens a Kernel in the namespace of the calling goroutine.
 func openKernel(t testing.TB) *Kernel {

@@ -83,7 +83,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 }
 
 // trueFirst orders true before false.
-func trueFirst(a, b bool) int {
+func TrueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0

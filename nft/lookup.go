@@ -20,7 +20,7 @@ func (k *Kernel) Lookup(ctx context.Context, f Family, s *Set, key string) (elem
 	case err != nil:
 		return element, false, fmt.Errorf("look up an element of %s %s %s %s: %w%s", s.noun(), f.NFT(), TableName, s.Name, err, accessRemedy(err))
 	}
-	for _, element = range d.finish() {
+	for _, element = range d.Elements() {
 		return element, true, nil
 	}
 	return element, false, nil

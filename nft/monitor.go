@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -21,26 +22,6 @@ type Monitor struct {
 	buf  []byte
 	now  ForeignChange // the commit whose notifications are coming in
 	size int           // bytes of its events
-}
-
-// A ForeignChange is what a commit that is not ours did to our tables.
-type ForeignChange struct {
-	Generation uint32
-	// PID and Program are those of the thread that committed; zero if they are not known.
-	PID     uint32
-	Program string
-	// Lost says that notifications were lost or are too many to be looked at: what was
-	// changed is not known.
-	Lost bool
-
-	events []event
-}
-
-// An event is a notification about an object of one of our tables.
-type event struct {
-	typ    uint16 // NFT_MSG_NEWTABLE and so on
-	family Family
-	attrs  []byte
 }
 
 // monitorBuffer is the receive buffer, and how much a single commit may have to say before
@@ -179,17 +160,51 @@ func (m *Monitor) note(typ uint16, r *attr.Reply) {
 		return
 	}
 	if m.size += len(attrs); m.size > monitorBuffer {
-		m.now.Lost, m.now.events = true, nil
+		m.now.Lost, m.now.Events = true, nil
 		return
 	}
-	m.now.events = append(m.now.events, event{typ: typ, family: f, attrs: append([]byte(nil), attrs...)})
+	m.now.Events = append(m.now.Events, decodeEvent(typ, f, slices.Clone(attrs)))
 }
+
+// decodeEvent decodes a notification. Objects and flowtables, which do nothing without a rule,
+// come out as an event without an object.
+func decodeEvent(typ uint16, f Family, attrs []byte) (e Event) {
+	e.Op = Op{Verb: Add, Family: f}
+	switch typ {
+	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
+		e.Verb = Delete
+	}
+	switch typ {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		_, e.Table = decodeTable(f, attrs)
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		_, e.Chain = decodeChain(attrs)
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		_, chain, rule := decodeRule(attrs)
+		e.Chain, e.Rules = &Chain{Name: chain}, []Rule{rule}
+	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
+		_, e.Set = decodeSet(f, attrs)
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+		e.Set = &Set{Name: attributeName(attrs, unix.NFTA_SET_ELEM_LIST_SET)}
+		e.Listed = []ListedElement{}
+		decoder := elementDecoder{verdicts: make(map[string]*Verdict)}
+		items := attr.NewReader(attr.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
+		for items.Next() {
+			listed, _ := decoder.element(items.Value)
+			e.Listed = append(e.Listed, listed)
+		}
+	}
+	return e
+}
+
+// attributeName is the value of an attribute that is a name.
+func attributeName(b []byte, typ uint16) string { return attr.Name(attr.Find(b, typ)) }
 
 // finish closes a commit; nil if it left our tables alone.
 func (m *Monitor) finish(b []byte) *ForeignChange {
 	change := m.now
 	m.now, m.size = ForeignChange{}, 0
-	if len(change.events) == 0 && !change.Lost {
+	if len(change.Events) == 0 && !change.Lost {
 		return nil
 	}
 	attrs := attr.NewReader(b)

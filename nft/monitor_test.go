@@ -3,8 +3,6 @@ package nft
 import (
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kube-nft/kube-nft/integration/netns"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
@@ -49,8 +47,8 @@ func TestMonitorHearsOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	change := nextChange(t, m)
-	if len(change.events) != 1 || change.events[0].typ != unix.NFT_MSG_NEWCHAIN || change.Generation != generation {
-		t.Errorf("heard %d events of generation %d, want the new chain of generation %d", len(change.events), change.Generation, generation)
+	if len(change.Events) != 1 || change.Events[0].Verb != Add || change.Events[0].Chain == nil || change.Generation != generation {
+		t.Errorf("heard %d events of generation %d, want the new chain of generation %d", len(change.Events), change.Generation, generation)
 	}
 	if change.PID == 0 || change.Program == "" || change.Lost {
 		t.Errorf("done by %q (pid %d), lost: %v", change.Program, change.PID, change.Lost)
@@ -74,7 +72,7 @@ func TestMonitorLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	commit(t, other, Batch{Ops: []Op{{Verb: Add, Family: IP, Chain: &Chain{Name: "heard"}}}})
-	_, chain := decodeChain(nextChange(t, m).events[0].attrs)
+	chain := nextChange(t, m).Events[0].Chain
 	if chain.Name != "heard" {
 		t.Errorf("heard of chain %s", chain.Name)
 	}

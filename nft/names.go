@@ -1,10 +1,8 @@
 package nft
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -29,13 +27,6 @@ const (
 	stickyNodePortsMap       = "sticky-node-ports"
 )
 
-var fixedSets = []string{
-	servicesMap, endpointsMap, localEndpointsMap,
-	nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, nodePortAddressesSet,
-	allowedSourcesSet, clusterIPsSet, serviceCIDRsSet, hairpinSet,
-	stickyMap, stickyNodePortsMap, TransportProtocols,
-}
-
 // The fixed chains. Base chains are named after their type and hook.
 const (
 	markChain        = "mark-for-masquerade"
@@ -49,64 +40,6 @@ const (
 	rememberChain    = "nat-postrouting-record"
 	postroutingChain = "nat-postrouting"
 )
-
-// setLess orders sets for creation and for the text: the fixed ones, then those of single
-// Services by name.
-func setLess(a, b string) int {
-	i, j := slices.Index(fixedSets, a), slices.Index(fixedSets, b)
-	if i >= 0 && j >= 0 {
-		return cmp.Compare(i, j)
-	}
-	if (i >= 0) != (j >= 0) {
-		return cmp.Compare(j, i)
-	}
-	return naturalCompare(a, b)
-}
-
-// chainLess orders chains for creation and for the text: regular ones by name with their
-// numbers in numeric order, then the base chains.
-func chainLess(a, b *Chain) int {
-	if (a.Hook == nil) != (b.Hook == nil) {
-		if a.Hook == nil {
-			return -1
-		}
-		return 1
-	}
-	return naturalCompare(a.Name, b.Name)
-}
-
-// naturalCompare orders text with its runs of digits compared as numbers, so that pick-9
-// stands before pick-10.
-func naturalCompare(a, b string) int {
-	for a != "" && b != "" {
-		na, nb := digits(a), digits(b)
-		if na > 0 && nb > 0 {
-			if c := compareNumbers(a[:na], b[:nb]); c != 0 {
-				return c
-			}
-			a, b = a[na:], b[nb:]
-			continue
-		}
-		if a[0] != b[0] {
-			return cmp.Compare(a[0], b[0])
-		}
-		a, b = a[1:], b[1:]
-	}
-	return cmp.Compare(len(a), len(b))
-}
-
-// digits is the length of the run of digits that s begins with.
-func digits(s string) (n int) {
-	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
-		n++
-	}
-	return n
-}
-
-func compareNumbers(a, b string) int {
-	x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
-	return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y), cmp.Compare(len(a), len(b)))
-}
 
 // stickyName names the objects of one Service port with session affinity: eight letters of
 // a hash, which make it unique whatever is cut off, and then text to read. The hash must not

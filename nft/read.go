@@ -152,6 +152,7 @@ func (k *Kernel) readSets(ctx context.Context, t *Table) (counts map[string]uint
 		if name != TableName {
 			return
 		}
+		set.Rank = len(t.Sets) // the kernel lists them in the order in which they were made
 		t.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
 		if count := attr.Find(r.Attributes(), attrSetCount); len(count) == 4 {
 			counts[set.Name] = binary.BigEndian.Uint32(count)
@@ -207,10 +208,10 @@ func (k *Kernel) dumpElements(ctx context.Context, f Family, set string, d *elem
 	if err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) }); err != nil {
 		return nil, err
 	}
-	if d.repeated {
+	if d.Repeated {
 		return nil, unix.EINTR // see checkCount
 	}
-	return d.finish(), nil
+	return d.Elements(), nil
 }
 
 // dump asks for all objects of a kind and calls each for every message of the answer, whose

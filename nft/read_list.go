@@ -34,7 +34,7 @@ var listFrontends = map[string]string{
 // receive buffer, which net.core.rmem_max limits in a user namespace, it is a dump.
 func (k *Kernel) fillLarge(ctx context.Context, t *Table, set *Elements, count uint32) (err error) {
 	frontends := t.Sets[listFrontends[set.Set.Name]]
-	if frontends == nil || set.Set.ranges() != noRange || set.Set.keyLen(t.Family) != frontends.Set.keyLen(t.Family)+4 {
+	if frontends == nil || set.Set.Ranges() != NoRanges || set.Set.KeyLen(t.Family) != frontends.Set.KeyLen(t.Family)+4 {
 		return k.fill(ctx, t.Family, set, count)
 	}
 	if len(frontends.Map) == 0 { // they are many themselves, and their turn has not come
@@ -94,7 +94,7 @@ func (k *Kernel) readLists(ctx context.Context, t *Table, s *Set, frontends map[
 		}
 		requests = append(requests[n:], more...)
 	}
-	return r.decoder.finish(), nil
+	return r.decoder.Elements(), nil
 }
 
 // ask sends some requests and takes the answers. It returns the requests for what may follow

@@ -31,8 +31,8 @@ func (t *Table) detach() (ops []Op) {
 	if t == nil {
 		return nil
 	}
-	for _, name := range []string{preroutingChain, outputChain} {
-		if chain := t.Chains[name]; chain != nil && len(chain.Rules) > 0 {
+	for _, chain := range append(t.baseChains("prerouting"), t.baseChains("output")...) {
+		if len(chain.Rules) > 0 {
 			ops = append(ops, Op{Verb: Flush, Family: t.Family, Chain: chain})
 		}
 	}

@@ -18,7 +18,7 @@ type Ruleset struct {
 
 // family is the part of a Ruleset in one table.
 type family struct {
-	*draft
+	*Journal
 	config    *Config
 	ports     map[tracker.PortID]*portState
 	frontends map[Frontend]*frontendState
@@ -51,7 +51,7 @@ func NewRuleset(config Config) *Ruleset {
 
 func newFamily(config *Config, f Family) *family {
 	r := &family{
-		draft:     newDraft(config.skeleton(f)),
+		Journal:   NewJournal(config.skeleton(f)),
 		config:    config,
 		ports:     make(map[tracker.PortID]*portState),
 		frontends: make(map[Frontend]*frontendState),
@@ -195,7 +195,7 @@ func (r *Ruleset) Changes() Batch {
 // Committed says that the kernel holds what is wanted now.
 func (r *Ruleset) Committed() {
 	for _, family := range r.families {
-		family.committed()
+		family.Committed()
 		family.adopted = nil
 		clear(family.tasks)
 		clear(family.flows)

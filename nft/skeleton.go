@@ -58,14 +58,15 @@ const (
 	usualLocalLengths = 16
 )
 
-// fixedSetDefinitions are the sets and maps that exist whatever the cluster holds.
+// fixedSetDefinitions are the sets and maps that exist whatever the cluster holds. Those that
+// hold most come first: the kernel finds a set by walking the table's list of them.
 func (c *Config) fixedSetDefinitions() []*Set {
 	frontend := []Field{FieldAddr, FieldProtocol, FieldPort}
 	nodePort := []Field{FieldProtocol, FieldPort}
 	indexed := []Field{FieldAddr, FieldProtocol, FieldPort, FieldIndex}
 	nodePortIndexed := []Field{FieldProtocol, FieldPort, FieldIndex}
 	endpoint := []Field{FieldAddr, FieldPort}
-	return []*Set{
+	sets := []*Set{
 		{Name: servicesMap, Key: frontend, Verdicts: true, Counters: c.Counters},
 		{Name: endpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: localEndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
@@ -81,7 +82,14 @@ func (c *Config) fixedSetDefinitions() []*Set {
 		{Name: stickyNodePortsMap, Key: nodePort, Verdicts: true},
 		{Name: TransportProtocols, Key: []Field{FieldProtocol}},
 	}
+	for i, set := range sets {
+		set.Rank = i
+	}
+	return sets
 }
+
+// affinityRank is that of the sets of single Service ports, which come after the fixed ones.
+const affinityRank = 1000
 
 // skeleton is the table before any Service: fixed sets, fixed chains and base chains.
 func (c *Config) skeleton(f Family) *Table {

@@ -32,7 +32,7 @@ type group struct {
 // compare orders groups by list, then port.
 func (g group) compare(h group) int {
 	if g.local != h.local {
-		return trueFirst(g.local, h.local)
+		return TrueFirst(g.local, h.local)
 	}
 	return int(g.port) - int(h.port)
 }
@@ -168,7 +168,7 @@ func (r *family) programChains(have, want []*Chain) {
 
 func (r *family) programGroup(sticky string, g group, members []netip.Addr) {
 	r.putSet(r.config.affinityMap(affinityName(sticky, g.local, g.port)))
-	set := &Set{Name: membersName(sticky, g.local, g.port), Key: []Field{FieldAddr}}
+	set := &Set{Name: membersName(sticky, g.local, g.port), Rank: affinityRank, Key: []Field{FieldAddr}}
 	r.putSet(set)
 	keys := make(map[string]bool, len(members))
 	for _, addr := range members {
@@ -178,7 +178,7 @@ func (r *family) programGroup(sticky string, g group, members []netip.Addr) {
 }
 
 func (c *Config) affinityMap(name string) *Set {
-	return &Set{Name: name, Key: []Field{FieldAddr}, Data: []Field{FieldAddr}, Dynamic: true, Size: c.AffinitySize}
+	return &Set{Name: name, Rank: affinityRank, Key: []Field{FieldAddr}, Data: []Field{FieldAddr}, Dynamic: true, Size: c.AffinitySize}
 }
 
 // An AffinityTask is what remains to be done to the entries of one affinity map, which the

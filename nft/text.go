@@ -1,32 +1,12 @@
 package nft
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 )
-
-// maxComment is the length of the longest comment in bytes. Source: NFTNL_UDATA_COMMENT_MAXLEN
-// in libnftnl, 128 with the NUL.
-const maxComment = 127
-
-// plainComment strips a comment of all that could end it or that does not print. What is
-// left is at most maxComment bytes of ASCII without double quotes and backslashes.
-func plainComment(s string) string {
-	clean := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' }
-	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) >= 0 {
-		s = strings.Map(func(r rune) rune {
-			if clean(r) {
-				return r
-			}
-			return -1
-		}, s)
-	}
-	return s[:min(len(s), maxComment)]
-}
 
 // Text returns the tables exactly as nft list ruleset prints them after a commit into an
 // empty kernel: what was counted since and what the packet path added is left out.
@@ -45,13 +25,13 @@ func (t *Table) write(b *strings.Builder) {
 	if t.Comment != "" {
 		fmt.Fprintf(b, "\tcomment \"%s\"\n", plainComment(t.Comment))
 	}
-	for i, name := range slices.SortedFunc(maps.Keys(t.Sets), setLess) {
+	for i, name := range sortedNames(t.Sets) {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
 		t.Sets[name].write(b, t.Family)
 	}
-	for i, chain := range slices.SortedFunc(maps.Values(t.Chains), chainLess) {
+	for i, chain := range slices.SortedFunc(maps.Values(t.Chains), compareChains) {
 		if i > 0 || len(t.Sets) > 0 {
 			b.WriteByte('\n')
 		}
@@ -121,85 +101,6 @@ func (s *Elements) write(b *strings.Builder, f Family) {
 	b.WriteString("\t}\n")
 }
 
-// noun is what nft calls the set.
-func (s *Set) noun() string {
-	if s.isMap() {
-		return "map"
-	}
-	return "set"
-}
-
-// declaration lists the lines that declare the set.
-func (s *Set) declaration(f Family) []string {
-	lines := []string{s.typeText(f)}
-	if s.Size != 0 {
-		lines = append(lines, "size "+strconv.FormatUint(uint64(s.Size), 10))
-	}
-	switch {
-	case s.Interval && s.Dynamic:
-		lines = append(lines, "flags interval,dynamic,timeout")
-	case s.Interval:
-		lines = append(lines, "flags interval")
-	case s.Dynamic:
-		lines = append(lines, "flags dynamic,timeout")
-	}
-	if s.Counters {
-		lines = append(lines, "counter")
-	}
-	return lines
-}
-
-func (s *Set) typeText(f Family) string {
-	word, name := "type ", Field.typeName
-	if s.declaredByExpression() {
-		word, name = "typeof ", Field.expression
-	}
-	text := word + fieldsText(f, s.Key, name)
-	switch {
-	case s.Verdicts:
-		return text + " : verdict"
-	case len(s.Data) > 0:
-		return text + " : " + fieldsText(f, s.Data, name)
-	}
-	return text
-}
-
-func fieldsText(f Family, fields []Field, name func(Field, Family) string) string {
-	names := make([]string, len(fields))
-	for i, field := range fields {
-		names[i] = name(field, f)
-	}
-	return strings.Join(names, " . ")
-}
-
-// typeName is the field's type in nft's words.
-func (d Field) typeName(f Family) string {
-	switch {
-	case d == FieldAddr && f == IP6:
-		return "ipv6_addr"
-	case d == FieldAddr:
-		return "ipv4_addr"
-	case d == FieldProtocol:
-		return "inet_proto"
-	case d == FieldPort:
-		return "inet_service"
-	}
-	return "integer"
-}
-
-// expression is the field as typeof declares it.
-func (d Field) expression(f Family) string {
-	switch d {
-	case FieldAddr:
-		return Destination.text(f)
-	case FieldProtocol:
-		return Protocol.text(f)
-	case FieldPort:
-		return Port.text(f)
-	}
-	return RandomIndex(indexModulus).text(f)
-}
-
 // writeElements prints the elements in the order and with the line breaks of nft.
 func (s *Elements) writeElements(b *strings.Builder, f Family) {
 	w := elementWriter{set: s.Set, family: f, counters: s.Set.Counters}
@@ -218,46 +119,4 @@ func (s *Elements) writeElements(b *strings.Builder, f Family) {
 		b.Write(w.buf)
 	}
 	b.WriteString(" }\n")
-}
-
-// elementsPerLine is how many elements nft prints in a line, by the type of the key. Source:
-// calculate_delim in nftables' expression.c.
-func (s *Set) elementsPerLine(f Family) int {
-	switch {
-	case len(s.Key) != 1:
-		return 1
-	case s.Key[0] != FieldAddr:
-		return 5
-	case f == IP6:
-		return 1
-	}
-	return 2
-}
-
-// sortedKeys lists the keys in the order in which nft prints them. That of single values and
-// of their ranges is by value. A concatenation of values it reads as one number of the
-// host's byte order: the last byte counts most. Ranges of concatenations it does not
-// sort; the kernel returns them as they were added, which is here by key.
-func (s *Elements) sortedKeys(f Family) []string {
-	keys := slices.Collect(maps.Keys(s.Map))
-	switch {
-	case !s.Set.Interval && len(s.Set.Key) > 1:
-		slices.SortFunc(keys, compareFromEnd)
-	case len(s.Set.Key) == 1 && s.Set.Key[0] == FieldIndex:
-		slices.SortFunc(keys, compareFromEnd)
-	default:
-		slices.Sort(keys)
-	}
-	return keys
-}
-
-// compareFromEnd compares two keys of a little-endian host from their last byte on. Padding
-// is zero in both and does not matter.
-func compareFromEnd(a, b string) int {
-	for i := min(len(a), len(b)) - 1; i >= 0; i-- {
-		if a[i] != b[i] {
-			return cmp.Compare(a[i], b[i])
-		}
-	}
-	return cmp.Compare(len(a), len(b))
 }

@@ -1,10 +1,14 @@
 package nft
 
 import (
+	"cmp"
 	"encoding/binary"
+	"maps"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // elementWriter prints the elements of a set.
@@ -138,4 +142,51 @@ func (s *Elements) elementText(f Family, key string) string {
 	w := elementWriter{set: s.Set, family: f}
 	el := s.Map[key]
 	return string(w.appendElement(nil, key, &el))
+}
+
+// maxComment is the length of the longest comment in bytes. Source: NFTNL_UDATA_COMMENT_MAXLEN
+// in libnftnl, 128 with the NUL.
+const maxComment = 127
+
+// plainComment strips a comment of all that could end it or that does not print. What is
+// left is at most maxComment bytes of ASCII without double quotes and backslashes.
+func plainComment(s string) string {
+	clean := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' }
+	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) >= 0 {
+		s = strings.Map(func(r rune) rune {
+			if clean(r) {
+				return r
+			}
+			return -1
+		}, s)
+	}
+	return s[:min(len(s), maxComment)]
+}
+
+// sortedKeys lists the keys in the order in which nft prints them. That of single values and
+// of their ranges is by value. A concatenation of values it reads as one number of the
+// host's byte order: the last byte counts most. Ranges of concatenations it does not
+// sort; the kernel returns them as they were added, which is here by key.
+func (s *Elements) sortedKeys(f Family) []string {
+	keys := slices.Collect(maps.Keys(s.Map))
+	switch {
+	case !s.Set.Interval && len(s.Set.Key) > 1:
+		slices.SortFunc(keys, compareFromEnd)
+	case len(s.Set.Key) == 1 && s.Set.Key[0] == FieldIndex:
+		slices.SortFunc(keys, compareFromEnd)
+	default:
+		slices.Sort(keys)
+	}
+	return keys
+}
+
+// compareFromEnd compares two keys of a little-endian host from their last byte on. Padding
+// is zero in both and does not matter.
+func compareFromEnd(a, b string) int {
+	for i := min(len(a), len(b)) - 1; i >= 0; i-- {
+		if a[i] != b[i] {
+			return cmp.Compare(a[i], b[i])
+		}
+	}
+	return cmp.Compare(len(a), len(b))
 }

@@ -1,8 +1,10 @@
 package nft
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // A Packet is the first one of a connection, as a Table's chains see it before any
@@ -50,12 +52,15 @@ type Step struct {
 // nothing else.
 func (t *Table) Trace(p Packet) Fate {
 	tr := tracer{table: t, packet: p}
-	base := preroutingChain
+	hook := "prerouting"
 	if p.Interface == "" {
-		base = outputChain
+		hook = "output"
 	}
-	if tr.chain(base) != done {
-		tr.fate.Verdict = "accept"
+	tr.fate.Verdict = "accept"
+	for _, base := range t.baseChains(hook) {
+		if tr.chain(base.Name) == done && tr.fate.Verdict != "accept" {
+			break
+		}
 	}
 	tr.fate.Uneven = tr.uneven()
 	if len(tr.fate.Endpoints) > 0 && tr.fate.Verdict != "dnat" { // some connections end so
@@ -65,6 +70,19 @@ func (t *Table) Trace(p Packet) Fate {
 		tr.source()
 	}
 	return tr.fate
+}
+
+// baseChains lists the base chains at a hook in the order in which packets meet them.
+func (t *Table) baseChains(point string) (chains []*Chain) {
+	for _, chain := range t.Chains {
+		if chain.Hook != nil && chain.Hook.Point == point {
+			chains = append(chains, chain)
+		}
+	}
+	slices.SortFunc(chains, func(a, b *Chain) int {
+		return cmp.Or(cmp.Compare(a.Hook.Priority, b.Hook.Priority), strings.Compare(a.Name, b.Name))
+	})
+	return chains
 }
 
 // Recollections are the affinity maps that were looked into on the way, whether or not they
@@ -189,32 +207,6 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 	return string(b), modulus
 }
 
-// Covering returns the interval that contains key, field by field; empty if none does.
-func (e *Elements) Covering(f Family, key string) string {
-	n := e.Set.keyLen(f)
-	if len(key) != n {
-		return ""
-	}
-	for interval := range e.Map {
-		if len(interval) == 2*n && inside(f, e.Set.Key, interval, key) {
-			return interval
-		}
-	}
-	return ""
-}
-
-func inside(f Family, fields []Field, interval, key string) bool {
-	low, high := interval[:len(key)], interval[len(key):]
-	for _, field := range fields {
-		n := field.padded(f, len(fields) > 1)
-		if key[:n] < low[:n] || key[:n] > high[:n] {
-			return false
-		}
-		key, low, high = key[n:], low[n:], high[n:]
-	}
-	return true
-}
-
 // source evaluates the translation of the source, for each endpoint that the connection may
 // have been translated to.
 func (t *tracer) source() {
@@ -224,7 +216,9 @@ func (t *tracer) source() {
 	for _, ep := range endpoints {
 		t.packet.Destination, t.packet.Port, t.mark = ep.Addr(), ep.Port(), mark
 		t.fate.Masquerade, t.fate.Steps = false, nil
-		t.chain(postroutingChain)
+		if chains := t.table.baseChains("postrouting"); len(chains) > 0 {
+			t.chain(chains[len(chains)-1].Name) // those before it update affinity maps
+		}
 		for _, step := range t.fate.Steps {
 			if !slices.Contains(steps, step) {
 				steps = append(steps, step)

@@ -1,0 +1,212 @@
+package nft
+
+import (
+	"maps"
+	"slices"
+)
+
+// A ForeignChange is what a commit that is not ours did to our tables.
+type ForeignChange struct {
+	Generation uint32
+	// PID and Program are those of the thread that committed; zero if they are not known.
+	PID     uint32
+	Program string
+	// Lost says that notifications were lost or are too many to be looked at: what was
+	// changed is not known.
+	Lost   bool
+	Events []Event
+}
+
+// An Event is what a notification tells about an object of one of our tables. It has the shape
+// of the operation that somebody else did; Verb is Add for a change too. Objects that are no
+// table, chain, rule, set or element leave all of Op but its family empty.
+type Event struct {
+	Op
+	// Listed are the elements that came, changed or went, of a Set of which the name alone is
+	// known; nil if the event is about something else.
+	Listed []ListedElement
+}
+
+// note follows one notification; false if it cannot be followed.
+func (j *Journal) note(e *Event) bool {
+	switch {
+	case !j.tracking:
+		return false
+	case e.Table != nil && e.Verb == Delete:
+		j.Committed()
+		j.gone = true
+		return true
+	case e.Table != nil:
+		return false
+	case e.Listed != nil:
+		return j.noteElements(e)
+	case e.Rules != nil:
+		return j.noteRule(e)
+	case e.Chain != nil:
+		return j.noteChain(e)
+	case e.Set != nil:
+		return j.noteSet(e)
+	}
+	return true
+}
+
+// unknownRules stand for rules that were not reaj. They equal none of ours.
+func unknownRules() []Rule { return []Rule{{Raw{}}} }
+
+// noteChain follows a chain that came, changed or went. Of a base chain, hook and policy
+// cannot be changed in place.
+func (j *Journal) noteChain(e *Event) bool {
+	chain := e.Chain
+	wanted := j.table.Chains[chain.Name]
+	switch {
+	case j.gone:
+		return false
+	case e.Verb == Delete:
+		j.chains[chain.Name] = nil
+	case wanted != nil && !chain.Hook.equal(wanted.Hook):
+		return false
+	default:
+		j.chains[chain.Name] = &Chain{Name: chain.Name, Hook: chain.Hook, Rules: unknownRules()}
+	}
+	return true
+}
+
+// noteRule follows a rule that came or went: its chain is written anew.
+func (j *Journal) noteRule(e *Event) bool {
+	name := e.Chain.Name
+	chain, touched := j.chains[name]
+	if !touched {
+		chain = j.table.Chains[name]
+	}
+	if j.gone || chain == nil {
+		return false
+	}
+	j.chains[name] = &Chain{Name: name, Hook: chain.Hook, Rules: unknownRules()}
+	return true
+}
+
+// noteSet follows a set that came or went.
+func (j *Journal) noteSet(e *Event) bool {
+	set := e.Set
+	wanted := j.table.Sets[set.Name]
+	switch {
+	case j.gone:
+		return false
+	case e.Verb == Delete:
+		j.touchSet(set.Name)
+		j.sets[set.Name] = nil
+		for key := range j.elements[set.Name] {
+			j.elements[set.Name][key] = nil
+		}
+	case wanted == nil, wanted.Set.Equal(set):
+		j.sets[set.Name] = set
+	default:
+		return false
+	}
+	return true
+}
+
+// noteElements follows elements that came, changed or went. Those of dynamic sets belong to
+// the packets, and those of a set that is not ours go with it.
+func (j *Journal) noteElements(e *Event) bool {
+	name := e.Set.Name
+	wanted := j.table.Sets[name]
+	switch {
+	case j.gone:
+		return false
+	case wanted == nil:
+		_, touched := j.sets[name]
+		return touched
+	case wanted.Set.Dynamic:
+		return true
+	}
+	touched := j.touchedIn(name)
+	heard := NewListing(j.table.Family, wanted.Set)
+	for i := range e.Listed {
+		heard.Add(&e.Listed[i])
+	}
+	if wanted.Set.Ranges() == TwoPoints {
+		j.notePoints(name, heard.points, e.Verb == Add)
+		return true
+	}
+	for key, element := range heard.Elements() {
+		touched[key] = nil
+		if e.Verb == Add {
+			touched[key] = &element
+		}
+	}
+	return true
+}
+
+// notePoints follows points that came to a set of ranges or went: each by itself changes
+// where ranges begin and end.
+func (j *Journal) notePoints(name string, heard []point, came bool) {
+	wanted, touched := j.table.Sets[name], j.elements[name]
+	now := NewListing(j.table.Family, wanted.Set)
+	for key, element := range j.held(name) {
+		now.addRange(key, element)
+	}
+	for _, p := range heard {
+		now.points = slices.DeleteFunc(now.points, func(q point) bool { return q.key == p.key && q.end == p.end })
+		if came {
+			now.points = append(now.points, p)
+		}
+	}
+	for key := range wanted.Map {
+		touched[key] = nil
+	}
+	for key := range touched {
+		touched[key] = nil
+	}
+	for key, element := range now.Elements() {
+		touched[key] = &element
+	}
+}
+
+// held returns what a set holds in the kernel, as far as it is known.
+func (j *Journal) held(name string) map[string]Element {
+	held := maps.Clone(j.table.Sets[name].Map)
+	for key, element := range j.elements[name] {
+		delete(held, key)
+		if element != nil {
+			held[key] = *element
+		}
+	}
+	return held
+}
+
+// damaged counts the touched objects that are not as they are wanted.
+func (j *Journal) damaged() (n int) {
+	if j.gone {
+		return 1
+	}
+	have, want := j.pending()
+	for name, set := range want.Sets {
+		if have.Sets[name] == nil {
+			n++
+			continue
+		}
+		n += len(missing(set.Map, have.Sets[name].Map)) + extra(have.Sets[name].Map, set.Map)
+	}
+	for name := range have.Sets {
+		if want.Sets[name] == nil {
+			n++
+		}
+	}
+	for name, chain := range want.Chains {
+		if have.Chains[name] == nil || !have.Chains[name].equalRules(j.table.Family, chain) {
+			n++
+		}
+	}
+	return n + extra(have.Chains, want.Chains)
+}
+
+// extra counts the keys that only have holds.
+func extra[V any](have, want map[string]V) (n int) {
+	for key := range have {
+		if _, ok := want[key]; !ok {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,112 @@
+package nft
+
+import (
+	"cmp"
+	"slices"
+)
+
+// A ListedElement is an element as the kernel lists it. A range of a set with one field is
+// listed as two: its first key, and with End the first key behind it.
+type ListedElement struct {
+	Key, KeyEnd []byte // KeyEnd is the last key of a range of concatenations
+	End         bool
+	Element     Element
+}
+
+// A Listing puts the elements of one set together from those that the kernel lists.
+type Listing struct {
+	// Repeated says that an element was listed twice.
+	Repeated bool
+
+	ranges   Ranges
+	keyLen   int
+	elements map[string]Element
+	points   []point
+}
+
+// A point is an element of a set of ranges: the first key of one, or the first key behind.
+type point struct {
+	key     string
+	end     bool
+	element Element
+}
+
+// NewListing returns an empty listing of a set in a table of family f.
+func NewListing(f Family, s *Set) *Listing {
+	return &Listing{ranges: s.Ranges(), keyLen: s.KeyLen(f), elements: make(map[string]Element)}
+}
+
+// Add files an element and reports whether it belongs to the set: one with a key of another
+// length is passed over.
+func (l *Listing) Add(e *ListedElement) bool {
+	if len(e.Key) != l.keyLen {
+		return false
+	}
+	if l.ranges == TwoPoints {
+		l.points = append(l.points, point{string(e.Key), e.End, e.Element})
+		return true
+	}
+	before := len(l.elements)
+	switch {
+	case l.ranges == TwoKeys && len(e.KeyEnd) == l.keyLen:
+		l.elements[string(e.Key)+string(e.KeyEnd)] = e.Element
+	case l.ranges == TwoKeys: // a range of one key
+		l.elements[string(e.Key)+string(e.Key)] = e.Element
+	default:
+		l.elements[string(e.Key)] = e.Element
+	}
+	l.Repeated = l.Repeated || len(l.elements) == before
+	return true
+}
+
+// addRange adds the points of a range.
+func (l *Listing) addRange(key string, element Element) {
+	first, last := key[:l.keyLen], key[l.keyLen:]
+	l.points = append(l.points, point{first, false, element})
+	if end, ok := Successor(last); ok {
+		l.points = append(l.points, point{string(end[:l.keyLen]), true, Element{}})
+	}
+}
+
+// Elements returns what was added; ranges are made of their points.
+func (l *Listing) Elements() map[string]Element {
+	slices.SortFunc(l.points, func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), TrueFirst(a.end, b.end)) // one range ends before the next begins
+	})
+	for i, p := range l.points {
+		if p.end {
+			continue
+		}
+		// The next point is the first key behind. Without one the range reaches to the end.
+		last := slices.Repeat([]byte{0xff}, l.keyLen)
+		if i+1 < len(l.points) {
+			last = predecessor(l.points[i+1].key)
+		}
+		l.elements[p.key+string(last)] = p.element
+	}
+	return l.elements
+}
+
+// Successor is the key after key, in network order; ok is false for the last one of all.
+func Successor(key string) (next [16]byte, ok bool) {
+	copy(next[:], key)
+	for i := len(key) - 1; i >= 0; i-- {
+		next[i]++
+		if next[i] != 0 {
+			return next, true
+		}
+	}
+	return next, false
+}
+
+// predecessor is the key before key, in network order; before the first comes the last.
+func predecessor(key string) []byte {
+	b := []byte(key)
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i]--
+		if b[i] != 0xff {
+			break
+		}
+	}
+	return b
+}

@@ -1,0 +1,62 @@
+package nft
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// sortedNames lists the names of sets in the order in which they are made and printed.
+func sortedNames(sets map[string]*Elements) []string {
+	return slices.SortedFunc(maps.Keys(sets), func(a, b string) int { return compareSets(sets[a].Set, sets[b].Set) })
+}
+
+func compareSets(s, t *Set) int {
+	return cmp.Or(cmp.Compare(s.Rank, t.Rank), naturalCompare(s.Name, t.Name), strings.Compare(s.Name, t.Name))
+}
+
+// compareChains orders chains for creation and for the text: regular ones by name with their
+// numbers in numeric order, then the base chains.
+func compareChains(a, b *Chain) int {
+	if (a.Hook == nil) != (b.Hook == nil) {
+		if a.Hook == nil {
+			return -1
+		}
+		return 1
+	}
+	return naturalCompare(a.Name, b.Name)
+}
+
+// naturalCompare orders text with its runs of digits compared as numbers, so that pick-9
+// stands before pick-10.
+func naturalCompare(a, b string) int {
+	for a != "" && b != "" {
+		na, nb := digits(a), digits(b)
+		if na > 0 && nb > 0 {
+			if c := compareNumbers(a[:na], b[:nb]); c != 0 {
+				return c
+			}
+			a, b = a[na:], b[nb:]
+			continue
+		}
+		if a[0] != b[0] {
+			return cmp.Compare(a[0], b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// digits is the length of the run of digits that s begins with.
+func digits(s string) (n int) {
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}
+
+func compareNumbers(a, b string) int {
+	x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+	return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y), cmp.Compare(len(a), len(b)))
+}
