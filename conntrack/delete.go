@@ -60,30 +60,18 @@ func (t *Table) deleteBatch(batch []Flow) (deleted int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	messages, err := deletions(batch)
-	if err != nil {
-		return 0, err
+	messages := make([]netlink.Message, len(batch))
+	for i := range batch {
+		messages[i] = netlink.Message{
+			Header: netlink.Header{Type: typeDelete, Flags: netlink.Request},
+			Data:   encodeDelete(&batch[i]),
+		}
 	}
+	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
 	if messages, err = conn.SendMessages(messages); err != nil {
 		return 0, fmt.Errorf("delete connection tracking entries: %w", err)
 	}
 	return t.outcome(conn, batch, messages)
-}
-
-func deletions(batch []Flow) ([]netlink.Message, error) {
-	messages := make([]netlink.Message, len(batch))
-	for i := range batch {
-		data, err := encodeDelete(&batch[i])
-		if err != nil {
-			return nil, fmt.Errorf("delete connection tracking entry %s: %w", batch[i].Original, err)
-		}
-		messages[i] = netlink.Message{
-			Header: netlink.Header{Type: typeDelete, Flags: netlink.Request},
-			Data:   data,
-		}
-	}
-	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
-	return messages, nil
 }
 
 // outcome reads answers until the one to the last message.

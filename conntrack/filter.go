@@ -3,8 +3,7 @@ package conntrack
 import (
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
-
+	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -31,16 +30,6 @@ func (f *Filter) Matches(flow *Flow) bool {
 		(!f.Unanswered || flow.Status&(SeenReply|DestinationNAT) == 0)
 }
 
-// Bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS: which parts of the tuple count.
-// They are the kernel's own (net/netfilter/nf_internals.h) and in no public header.
-const (
-	filterSource          = 1 << 0
-	filterDestination     = 1 << 1
-	filterProtocol        = 1 << 3
-	filterSourcePort      = 1 << 4
-	filterDestinationPort = 1 << 5
-)
-
 // widened returns the part of f that the kernel is asked for. IPv6 addresses are left out:
 // up to and including 6.18 the kernel inverts their comparison and would return every
 // flow but those asked for.
@@ -60,91 +49,42 @@ func (f Filter) widened() Filter {
 }
 
 // encode returns the body of a dump request for a widened filter.
-func (f *Filter) encode() ([]byte, error) {
-	e := newEncoder()
-	orig, reply := f.original(), f.reply()
-	if orig.flags|reply.flags != 0 {
-		e.Nested(ctaFilter, func(e *netlink.AttributeEncoder) error {
-			encodeFlags(e, ctaFilterOrigFlags, orig.flags)
-			encodeFlags(e, ctaFilterReplyFlags, reply.flags)
-			return nil
-		})
+func (f *Filter) encode() []byte {
+	original := Tuple{Destination: netip.AddrPortFrom(f.Destination, f.Port), Protocol: f.Protocol}
+	reply := Tuple{Source: f.Endpoint, Protocol: f.Protocol}
+	var inOriginal, inReply parts
+	if f.Protocol != 0 {
+		inOriginal |= partProtocol
 	}
-	orig.encode(e, ctaTupleOrig)
-	reply.encode(e, ctaTupleReply)
+	if f.Destination.IsValid() {
+		inOriginal |= partDestination
+	}
+	if f.Port != 0 {
+		inOriginal |= partDestinationPort
+	}
+	if f.Endpoint.Addr().IsValid() {
+		inReply |= partSource
+	}
+	if f.Endpoint.Port() != 0 {
+		inReply |= partProtocol | partSourcePort
+	}
+	var w attr.Writer
+	w.Netfilter(f.Family, 0)
+	if inOriginal|inReply != 0 {
+		filter := w.Open(ctaFilter)
+		inOriginal.encode(&w, ctaFilterOrigFlags)
+		inReply.encode(&w, ctaFilterReplyFlags)
+		w.Close(filter)
+	}
+	if inOriginal != 0 {
+		original.encode(&w, ctaTupleOrig, inOriginal)
+	}
+	if inReply != 0 {
+		reply.encode(&w, ctaTupleReply, inReply)
+	}
 	if f.Unanswered {
-		e.Uint32(ctaStatus, 0)
-		e.Uint32(ctaStatusMask, uint32(SeenReply|DestinationNAT))
+		w.Uint32(ctaStatus, 0)
+		w.Uint32(ctaStatusMask, uint32(SeenReply|DestinationNAT))
 	}
-	return body(f.Family, e)
-}
-
-// A tupleFilter is one direction's part of a filter: values, and which of them count.
-type tupleFilter struct {
-	tuple Tuple
-	flags uint32
-}
-
-func (f *Filter) original() tupleFilter {
-	t := tupleFilter{tuple: Tuple{
-		Destination: netip.AddrPortFrom(f.Destination, f.Port),
-		Protocol:    f.Protocol,
-	}}
-	t.countIf(f.Protocol != 0, filterProtocol)
-	t.countIf(f.Destination.IsValid(), filterDestination)
-	t.countIf(f.Port != 0, filterDestinationPort)
-	return t
-}
-
-func (f *Filter) reply() tupleFilter {
-	t := tupleFilter{tuple: Tuple{Source: f.Endpoint, Protocol: f.Protocol}}
-	t.countIf(f.Endpoint.Addr().IsValid(), filterSource)
-	t.countIf(f.Endpoint.Port() != 0, filterProtocol|filterSourcePort)
-	return t
-}
-
-func (t *tupleFilter) countIf(set bool, flag uint32) {
-	if set {
-		t.flags |= flag
-	}
-}
-
-// encode writes the tuple under typ, with only the parts that count.
-func (t *tupleFilter) encode(e *netlink.AttributeEncoder, typ uint16) {
-	if t.flags == 0 {
-		return
-	}
-	e.Nested(typ, func(e *netlink.AttributeEncoder) error {
-		e.Nested(ctaTupleIP, func(e *netlink.AttributeEncoder) error {
-			t.address(e, filterSource, ctaIPv4Source, t.tuple.Source.Addr())
-			t.address(e, filterDestination, ctaIPv4Destination, t.tuple.Destination.Addr())
-			return nil
-		})
-		e.Nested(ctaTupleProto, func(e *netlink.AttributeEncoder) error {
-			e.Uint8(ctaProtoNumber, uint8(t.tuple.Protocol))
-			t.port(e, filterSourcePort, ctaProtoSourcePort, t.tuple.Source.Port())
-			t.port(e, filterDestinationPort, ctaProtoDestinationPort, t.tuple.Destination.Port())
-			return nil
-		})
-		return nil
-	})
-}
-
-func (t *tupleFilter) address(e *netlink.AttributeEncoder, flag uint32, typ uint16, addr netip.Addr) {
-	if t.flags&flag != 0 {
-		encodeAddress(e, typ, addr)
-	}
-}
-
-func (t *tupleFilter) port(e *netlink.AttributeEncoder, flag uint32, typ, port uint16) {
-	if t.flags&flag != 0 {
-		e.Uint16(typ, port)
-	}
-}
-
-// encodeFlags writes which parts count, in host byte order: CTA_FILTER alone is so.
-func encodeFlags(e *netlink.AttributeEncoder, typ uint16, flags uint32) {
-	if flags != 0 {
-		e.Bytes(typ, nativeEndian(flags))
-	}
+	return w.Buf
 }

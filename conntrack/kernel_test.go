@@ -6,6 +6,7 @@ import (
 
 	"github.com/mdlayher/netlink"
 
+	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -27,7 +28,7 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 		flows = flows[len(batch):]
 		messages := make([]netlink.Message, len(batch))
 		for i := range batch {
-			messages[i] = creation(tb, &batch[i])
+			messages[i] = creation(&batch[i])
 		}
 		messages[len(batch)-1].Header.Flags |= netlink.Acknowledge
 		conn, err := table.ready()
@@ -51,69 +52,57 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 }
 
 // creation returns the message IPCTNL_MSG_CT_NEW for flow.
-func creation(tb testing.TB, flow *Flow) netlink.Message {
-	tb.Helper()
-	data, err := body(flow.Family, creationAttributes(flow))
-	if err != nil {
-		tb.Fatal(err)
-	}
+func creation(flow *Flow) netlink.Message {
 	return netlink.Message{
 		Header: netlink.Header{Type: typeNew, Flags: netlink.Request | netlink.Create | netlink.Excl},
-		Data:   data,
+		Data:   encodeCreation(flow),
 	}
 }
 
-// creationAttributes describes flow as the kernel wants it for a new entry: the reply as if
+// encodeCreation describes flow as the kernel wants it for a new entry: the reply as if
 // nothing were translated, and the translation beside it.
-func creationAttributes(flow *Flow) *netlink.AttributeEncoder {
+func encodeCreation(flow *Flow) []byte {
 	const confirmed = 1 << 3 // IPS_CONFIRMED, which every entry in the table has
-	e := newEncoder()
-	e.Nested(ctaTupleOrig, flow.Original.encode)
+	var w attr.Writer
+	w.Netfilter(flow.Family, 0)
+	flow.Original.encode(&w, ctaTupleOrig, allParts)
 	reverse := Tuple{
 		Source:      flow.Original.Destination,
 		Destination: flow.Original.Source,
 		Protocol:    flow.Original.Protocol,
 	}
-	e.Nested(ctaTupleReply, reverse.encode)
-	e.Uint32(ctaTimeout, 300)
-	e.Uint32(ctaStatus, uint32(flow.Status&^DestinationNAT)|confirmed)
-	e.Uint32(ctaMark, flow.Mark)
-	e.Uint16(ctaZone, flow.Zone)
+	reverse.encode(&w, ctaTupleReply, allParts)
+	w.Uint32(ctaTimeout, 300)
+	w.Uint32(ctaStatus, uint32(flow.Status&^DestinationNAT)|confirmed)
+	w.Uint32(ctaMark, flow.Mark)
+	w.Uint16(ctaZone, flow.Zone)
 	if flow.TCPState != 0 {
-		e.Nested(ctaProtoInfo, nested(ctaProtoInfoTCP, func(e *netlink.AttributeEncoder) error {
-			e.Uint8(ctaProtoInfoTCPState, uint8(flow.TCPState))
-			return nil
-		}))
+		info := w.Open(ctaProtoInfo)
+		tcp := w.Open(ctaProtoInfoTCP)
+		w.Uint8(ctaProtoInfoTCPState, uint8(flow.TCPState))
+		w.Close(tcp)
+		w.Close(info)
 	}
 	if flow.Translated() {
-		e.Nested(13, translation(flow.Endpoint())) // CTA_NAT_DST
+		encodeTranslation(&w, flow.Endpoint())
 	}
-	return e
+	return w.Buf
 }
 
-func nested(typ uint16, fn func(*netlink.AttributeEncoder) error) func(*netlink.AttributeEncoder) error {
-	return func(e *netlink.AttributeEncoder) error {
-		e.Nested(typ, fn)
-		return nil
+// encodeTranslation describes a translation to one address and port.
+func encodeTranslation(w *attr.Writer, endpoint netip.AddrPort) {
+	at := w.Open(13)    // CTA_NAT_DST
+	lowest := uint16(1) // CTA_NAT_V4_MINIP, before CTA_NAT_V4_MAXIP
+	if endpoint.Addr().Is6() {
+		lowest = 4 // CTA_NAT_V6_MINIP, before CTA_NAT_V6_MAXIP
 	}
-}
-
-// translation describes a translation to one address and port.
-func translation(endpoint netip.AddrPort) func(*netlink.AttributeEncoder) error {
-	return func(e *netlink.AttributeEncoder) error {
-		lowest := uint16(1) // CTA_NAT_V4_MINIP, before CTA_NAT_V4_MAXIP
-		if endpoint.Addr().Is6() {
-			lowest = 4 // CTA_NAT_V6_MINIP, before CTA_NAT_V6_MAXIP
-		}
-		e.Bytes(lowest, endpoint.Addr().AsSlice())
-		e.Bytes(lowest+1, endpoint.Addr().AsSlice())
-		e.Nested(3, func(e *netlink.AttributeEncoder) error { // CTA_NAT_PROTO
-			e.Uint16(1, endpoint.Port()) // CTA_PROTONAT_PORT_MIN
-			e.Uint16(2, endpoint.Port()) // CTA_PROTONAT_PORT_MAX
-			return nil
-		})
-		return nil
-	}
+	w.Addr(lowest, endpoint.Addr())
+	w.Addr(lowest+1, endpoint.Addr())
+	proto := w.Open(3)           // CTA_NAT_PROTO
+	w.Uint16(1, endpoint.Port()) // CTA_PROTONAT_PORT_MIN
+	w.Uint16(2, endpoint.Port()) // CTA_PROTONAT_PORT_MAX
+	w.Close(proto)
+	w.Close(at)
 }
 
 // flow returns a flow from source to destination that ended up at endpoint.

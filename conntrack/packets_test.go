@@ -123,17 +123,17 @@ func (p *path) desired(serving ...netip.AddrPort) *cluster {
 	for _, endpoint := range serving {
 		list = append(list, endpoint.String())
 	}
-	c.endpoints = map[Frontend][]string{p.frontend(tracker.UDP): list, p.frontend(tracker.TCP): list}
+	c.endpoints = map[tracker.Frontend][]string{p.frontend(tracker.UDP): list, p.frontend(tracker.TCP): list}
 	return c
 }
 
-func (p *path) frontend(protocol tracker.Protocol) Frontend {
+func (p *path) frontend(protocol tracker.Protocol) tracker.Frontend {
 	return at(protocol, p.clusterIP.String())
 }
 
-func clean(t *testing.T, change Change, desired Desired) Result {
+func clean(t *testing.T, change tracker.FlowChange, desired Desired) Result {
 	t.Helper()
-	result, err := NewReconciler(openTable(t)).Clean(t.Context(), []Change{change}, desired)
+	result, err := NewReconciler(openTable(t)).Clean(t.Context(), []tracker.FlowChange{change}, desired)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestEndpointRemoved(t *testing.T) {
 			if got, _ := ask(t, conn, 200*time.Millisecond); got != "" {
 				t.Fatalf("%s answered before the clean-up: the test proves nothing", got)
 			}
-			clean(t, Change{Frontend: p.frontend(tracker.UDP), Removed: p.endpoints[:1]}, p.desired(p.endpoints[1]))
+			clean(t, tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Removed: p.endpoints[:1]}, p.desired(p.endpoints[1]))
 			got, after := ask(t, conn, 5*time.Second)
 			if got != p.endpoints[1].String() || after > time.Second {
 				t.Errorf("%q answered after %s, want %s within a second", got, after, p.endpoints[1])
@@ -178,7 +178,7 @@ func TestScaledToZeroAndBack(t *testing.T) {
 				t.Fatalf("%q answered, want %s", got, p.endpoints[0])
 			}
 			p.translate(t, netip.AddrPort{})
-			gone := Change{Frontend: p.frontend(tracker.UDP), Gone: true, Removed: p.endpoints[:1]}
+			gone := tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Gone: true, Removed: p.endpoints[:1]}
 			if result := clean(t, gone, p.desired()); result.Deleted != 1 {
 				t.Errorf("scaled to zero: got %+v, want 1 deleted", result)
 			}
@@ -186,7 +186,7 @@ func TestScaledToZeroAndBack(t *testing.T) {
 				t.Errorf("scaled to zero: %s answered", got)
 			}
 			p.translate(t, p.endpoints[0])
-			clean(t, Change{Frontend: p.frontend(tracker.UDP), Appeared: true}, p.desired(p.endpoints[0]))
+			clean(t, tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Appeared: true}, p.desired(p.endpoints[0]))
 			if got, _ := ask(t, conn, time.Second); got != p.endpoints[0].String() {
 				t.Errorf("scaled up: %q answered, want %s", got, p.endpoints[0])
 			}
@@ -208,7 +208,7 @@ func TestConnectionBeforeRules(t *testing.T) {
 			client := netns.Start(t, "socat", "-u", "OPEN:/dev/null", fmt.Sprintf("TCP:%s,bind=%s", p.clusterIP, bracketed(p.client)))
 			awaitSYN(t, p.client)
 			p.translate(t, p.endpoints[0])
-			change := Change{Frontend: p.frontend(tracker.TCP), Appeared: true}
+			change := tracker.FlowChange{Frontend: p.frontend(tracker.TCP), Appeared: true}
 			if result := clean(t, change, p.desired(p.endpoints[0])); result.Deleted != 1 {
 				t.Errorf("got %+v, want 1 deleted", result)
 			}

@@ -31,14 +31,14 @@ type Result struct {
 // Clean deletes the flows that changes, already committed, made stale, and no others.
 // Desired is the state after the commit. Everything that can be done is done before an
 // error is returned; to try again, repeat the call with the same changes.
-func (r *Reconciler) Clean(ctx context.Context, changes []Change, desired Desired) (Result, error) {
+func (r *Reconciler) Clean(ctx context.Context, changes []tracker.FlowChange, desired Desired) (Result, error) {
 	set := newChangeSet(changes, desired)
 	return r.clean(ctx, set.filters(), set.stale)
 }
 
 // Full deletes all flows that contradict desired: after a start or restart, and when the
 // Service CIDRs or the node-port addresses changed. Frontends that vanished unseen, other
-// than ports of cluster IPs, are unknown here: they need a Change.
+// than ports of cluster IPs, are unknown here: they need a FlowChange.
 func (r *Reconciler) Full(ctx context.Context, desired Desired) (Result, error) {
 	var filters []Filter
 	for _, family := range tracker.Families {

@@ -63,7 +63,7 @@ func TestCleanInKernel(t *testing.T) {
 	for i, tt := range changeCases {
 		f := from(tt.flow, 10_000+i)
 		create(t, table, f)
-		if _, err := reconciler.Clean(t.Context(), []Change{tt.change}, desired); err != nil {
+		if _, err := reconciler.Clean(t.Context(), []tracker.FlowChange{tt.change}, desired); err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		left, err := table.Flows(t.Context(), Filter{}, func(l *Flow) bool { return l.Original == f.Original })
@@ -72,8 +72,8 @@ func TestCleanInKernel(t *testing.T) {
 		}
 	}
 	create(t, table, bystanders...)
-	change := Change{Frontend: at(tracker.UDP, "203.0.113.5:443"), Removed: endpoints("10.244.9.9:8443")}
-	result, err := reconciler.Clean(t.Context(), []Change{change}, desired)
+	change := tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.5:443"), Removed: endpoints("10.244.9.9:8443")}
+	result, err := reconciler.Clean(t.Context(), []tracker.FlowChange{change}, desired)
 	if err != nil || result.Requests != 1 || result.Examined != 2 || result.Deleted != 2 || result.Deleted6 != 0 {
 		t.Errorf("among others: got %+v, %v, want 1 request, 2 examined, 2 deleted", result, err)
 	}

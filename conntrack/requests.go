@@ -41,7 +41,7 @@ func (s *changeSet) filters() []Filter {
 func (s *changeSet) requests(family tracker.Family) []Filter {
 	r := requests{addresses: make(map[netip.Addr]Filter), ports: make(map[Filter]bool)}
 	for _, change := range s.changes {
-		if tracker.FamilyOf(change.Frontend.Address) == family {
+		if change.Family() == family {
 			r.add(change, s.desired)
 		}
 	}
@@ -57,14 +57,14 @@ type requests struct {
 }
 
 // add puts in what finds the stale flows of change, if there can be any.
-func (r *requests) add(change *Change, desired Desired) {
+func (r *requests) add(change *tracker.FlowChange, desired Desired) {
 	frontend := change.Frontend
 	filter := Filter{
-		Family:   tracker.FamilyOf(frontend.Address),
+		Family:   frontend.Family(),
 		Protocol: frontend.Protocol,
 		Port:     frontend.Port,
 	}
-	if !frontend.IsNodePort() {
+	if !frontend.NodePort() {
 		filter.Destination = frontend.Address
 	}
 	if frontend.Protocol == tracker.UDP && (change.Appeared || change.Gone || len(change.Removed) > 0) {

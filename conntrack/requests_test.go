@@ -14,44 +14,44 @@ func TestFilters(t *testing.T) {
 	gone := endpoints("10.244.9.9:5353")
 	tests := []struct {
 		name    string
-		changes []Change
+		changes []tracker.FlowChange
 		want    []Filter
 	}{{
 		name: "nothing",
 	}, {
 		name:    "endpoint of UDP removed",
-		changes: []Change{{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: gone}},
+		changes: []tracker.FlowChange{{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: gone}},
 		want:    []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP, Destination: dns, Port: 53}},
 	}, {
 		name:    "the same in IPv6, where the kernel cannot compare addresses",
-		changes: []Change{{Frontend: at(tracker.UDP, "[fd00:96::10]:53"), Removed: gone}},
+		changes: []tracker.FlowChange{{Frontend: at(tracker.UDP, "[fd00:96::10]:53"), Removed: gone}},
 		want:    []Filter{{Family: tracker.IPv6, Protocol: tracker.UDP, Port: 53}},
 	}, {
 		name:    "endpoint of TCP removed: nothing to do",
-		changes: []Change{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: gone}},
+		changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: gone}},
 	}, {
 		name:    "cluster IP appeared",
-		changes: []Change{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true}},
+		changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true}},
 		want:    []Filter{{Family: tracker.IPv4, Destination: dns, Unanswered: true}},
 	}, {
 		name: "both protocols of a cluster IP appeared: one request for the address",
-		changes: []Change{
+		changes: []tracker.FlowChange{
 			{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
 			{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true},
 		},
 		want: []Filter{{Family: tracker.IPv4, Destination: dns}},
 	}, {
 		name:    "external IP appeared: no other port of it is ours",
-		changes: []Change{{Frontend: at(tracker.TCP, "203.0.113.5:443"), Appeared: true}},
+		changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "203.0.113.5:443"), Appeared: true}},
 		want: []Filter{{
 			Family: tracker.IPv4, Protocol: tracker.TCP, Port: 443, Unanswered: true,
 			Destination: netip.MustParseAddr("203.0.113.5"),
 		}},
 	}, {
 		name: "node ports: one request for all addresses",
-		changes: []Change{
-			{Frontend: NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: gone},
-			{Frontend: NodePort(tracker.IPv6, tracker.TCP, 30080), Appeared: true},
+		changes: []tracker.FlowChange{
+			{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: gone},
+			{Frontend: tracker.NodePort(tracker.IPv6, tracker.TCP, 30080), Appeared: true},
 		},
 		want: []Filter{
 			{Family: tracker.IPv4, Protocol: tracker.UDP, Port: 30053},
@@ -59,8 +59,8 @@ func TestFilters(t *testing.T) {
 		},
 	}, {
 		name: "UDP cluster IP appeared in IPv6",
-		changes: []Change{
-			{Frontend: Frontend{Address: dns6, Protocol: tracker.UDP, Port: 53}, Appeared: true},
+		changes: []tracker.FlowChange{
+			{Frontend: tracker.Frontend{Address: dns6, Protocol: tracker.UDP, Port: 53}, Appeared: true},
 		},
 		want: []Filter{{Family: tracker.IPv6, Protocol: tracker.UDP, Port: 53}},
 	}}
@@ -74,10 +74,10 @@ func TestFilters(t *testing.T) {
 // TestFiltersOfManyChanges: the number of requests does not grow with the changes.
 func TestFiltersOfManyChanges(t *testing.T) {
 	for _, n := range []int{maxRequests, maxRequests + 1, 10_000} {
-		var changes []Change
+		var changes []tracker.FlowChange
 		for i := range n {
 			address := fmt.Sprintf("10.96.%d.%d:53", i/256, i%256)
-			changes = append(changes, Change{Frontend: at(tracker.UDP, address), Gone: true})
+			changes = append(changes, tracker.FlowChange{Frontend: at(tracker.UDP, address), Gone: true})
 		}
 		want := n
 		if n > maxRequests {

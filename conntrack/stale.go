@@ -7,51 +7,12 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A Frontend is a place where a Service port can be reached.
-type Frontend struct {
-	// Address is a cluster IP, a load-balancer IP or an external IP. The unspecified address
-	// of a family (0.0.0.0, ::) stands for a node port: any of the node-port addresses.
-	Address  netip.Addr
-	Protocol tracker.Protocol
-	Port     uint16
-}
-
-// NodePort returns the frontend that a node port is.
-func NodePort(family tracker.Family, protocol tracker.Protocol, port uint16) Frontend {
-	address := netip.IPv4Unspecified()
-	if family == tracker.IPv6 {
-		address = netip.IPv6Unspecified()
-	}
-	return Frontend{Address: address, Protocol: protocol, Port: port}
-}
-
-// IsNodePort reports whether f stands for a node port.
-func (f Frontend) IsNodePort() bool { return f.Address.IsUnspecified() }
-
-// A Change is what one commit changed at one frontend, as far as flows are concerned.
-type Change struct {
-	Frontend Frontend
-
-	// Removed are endpoints that served the frontend before the commit and do not serve it
-	// any more, on any node; endpoints that only stop taking new connections are not among
-	// them. For a frontend that is Gone they are all that ever served it since the last
-	// Change, and they tell its flows from those that somebody else translated.
-	Removed []netip.AddrPort
-
-	// Gone says that the frontend exists no longer or has lost its last endpoint.
-	Gone bool
-
-	// Appeared says that the commit made the frontend, or that it was without endpoints:
-	// packets sent before left entries that keep later ones from being translated.
-	Appeared bool
-}
-
 // Desired answers what should exist after the latest commit. Lookups are made for every
 // flow that the kernel reports, so they should cost no more than a map access.
 type Desired interface {
 	// Endpoints returns which endpoints may go on serving flows to frontend: all that are
 	// serving, whatever the policies. Known is false if nothing is reached at frontend.
-	Endpoints(frontend Frontend) (allowed func(netip.AddrPort) bool, known bool)
+	Endpoints(frontend tracker.Frontend) (allowed func(netip.AddrPort) bool, known bool)
 	// ClusterIP reports whether addr is a cluster IP of a Service handled here.
 	ClusterIP(addr netip.Addr) bool
 	// ServiceCIDR reports whether addr is within a Service CIDR.
@@ -61,14 +22,14 @@ type Desired interface {
 }
 
 // destination returns the frontend at the very address a flow was sent to.
-func destination(flow *Flow) Frontend {
+func destination(flow *Flow) tracker.Frontend {
 	to := flow.Original.Destination
-	return Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}
+	return tracker.Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}
 }
 
 // nodePort returns the node port that a flow sent to a node-port address was sent to.
-func nodePort(flow *Flow) Frontend {
-	return NodePort(flow.Family, flow.Original.Protocol, flow.Original.Destination.Port())
+func nodePort(flow *Flow) tracker.Frontend {
+	return tracker.NodePort(flow.Family, flow.Original.Protocol, flow.Original.Destination.Port())
 }
 
 // serving returns the endpoints of the frontend that a flow was sent to. As in the
@@ -102,29 +63,29 @@ func isUDP(flow *Flow) bool { return flow.Original.Protocol == tracker.UDP }
 
 // changeSet is a commit's changes, ready for lookups.
 type changeSet struct {
-	changes  map[Frontend]*Change
+	changes  map[tracker.Frontend]*tracker.FlowChange
 	appeared map[netip.Addr]bool // addresses of the frontends that appeared
 	desired  Desired
 }
 
-func newChangeSet(changes []Change, desired Desired) *changeSet {
+func newChangeSet(changes []tracker.FlowChange, desired Desired) *changeSet {
 	s := &changeSet{
-		changes:  make(map[Frontend]*Change, len(changes)),
+		changes:  make(map[tracker.Frontend]*tracker.FlowChange, len(changes)),
 		appeared: make(map[netip.Addr]bool),
 		desired:  desired,
 	}
 	for i := range changes {
 		change := &changes[i]
 		s.changes[change.Frontend] = change
-		if change.Appeared && !change.Frontend.IsNodePort() {
-			s.appeared[change.Frontend.Address] = true
+		if change.Appeared && !change.NodePort() {
+			s.appeared[change.Address] = true
 		}
 	}
 	return s
 }
 
 // change returns the change at the frontend that a flow was sent to, or nil.
-func (s *changeSet) change(flow *Flow) *Change {
+func (s *changeSet) change(flow *Flow) *tracker.FlowChange {
 	if change := s.changes[destination(flow)]; change != nil {
 		return change
 	}
@@ -143,20 +104,20 @@ func (s *changeSet) stale(flow *Flow) bool {
 		return false
 	case change != nil && known:
 		return isUDP(flow) || change.Appeared && flow.Bypasses()
-	case change != nil && change.orphans(flow):
+	case change != nil && orphans(change, flow):
 		return true
 	}
 	return s.strays(flow)
 }
 
-// orphans reports whether flow was a flow of the frontend, which is gone. At a node port
-// that nobody owns now, anybody may translate: its endpoint must be one that we know.
-func (c *Change) orphans(flow *Flow) bool {
+// orphans reports whether flow was a flow of the changed frontend, which is gone. At a node
+// port that nobody owns now, anybody may translate: its endpoint must be one that we know.
+func orphans(c *tracker.FlowChange, flow *Flow) bool {
 	if !c.Gone || !isUDP(flow) || !flow.Translated() {
 		return false
 	}
 	if len(c.Removed) == 0 {
-		return !c.Frontend.IsNodePort()
+		return !c.NodePort()
 	}
 	return slices.Contains(c.Removed, flow.Endpoint())
 }

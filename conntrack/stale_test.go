@@ -10,13 +10,13 @@ import (
 
 // cluster is a Desired of plain maps.
 type cluster struct {
-	endpoints  map[Frontend][]string
+	endpoints  map[tracker.Frontend][]string
 	clusterIPs []string
 	cidr       string
 	nodes      []string
 }
 
-func (c *cluster) Endpoints(f Frontend) (func(netip.AddrPort) bool, bool) {
+func (c *cluster) Endpoints(f tracker.Frontend) (func(netip.AddrPort) bool, bool) {
 	list, known := c.endpoints[f]
 	return func(ep netip.AddrPort) bool { return slices.Contains(list, ep.String()) }, known
 }
@@ -30,15 +30,15 @@ func (c *cluster) NodePortAddress(addr netip.Addr) bool {
 	return slices.Contains(c.nodes, addr.String())
 }
 
-func at(protocol tracker.Protocol, address string) Frontend {
+func at(protocol tracker.Protocol, address string) tracker.Frontend {
 	addr := netip.MustParseAddrPort(address)
-	return Frontend{Address: addr.Addr(), Protocol: protocol, Port: addr.Port()}
+	return tracker.Frontend{Address: addr.Addr(), Protocol: protocol, Port: addr.Port()}
 }
 
 // desired is what the cases below should be like: DNS, a Service without endpoints, a web
 // Service with a node port and an external IP, one of SCTP.
 var desired = &cluster{
-	endpoints: map[Frontend][]string{
+	endpoints: map[tracker.Frontend][]string{
 		at(tracker.UDP, "10.96.0.10:53"):   {"10.244.0.5:5353", "10.244.1.5:5353"},
 		at(tracker.TCP, "10.96.0.10:53"):   {"10.244.0.5:5353", "10.244.1.5:5353"},
 		at(tracker.UDP, "10.96.0.20:53"):   {},
@@ -115,85 +115,85 @@ func TestStale(t *testing.T) {
 
 var changeCases = []struct {
 	name   string
-	change Change
+	change tracker.FlowChange
 	flow   Flow
 	stale  bool
 }{
 	{
 		"endpoint removed",
-		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
 		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", established), true,
 	}, {
 		"another endpoint of the same frontend",
-		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
 		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.1.5:5353", established), false,
 	}, {
 		"the same endpoint at a frontend that did not change",
-		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
 		flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:5353", established), false,
 	}, {
 		"endpoint of TCP removed",
-		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", established), false,
 	}, {
 		"scaled to zero",
-		Change{Frontend: at(tracker.UDP, "10.96.0.20:53"), Gone: true},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.20:53"), Gone: true},
 		flow(tracker.UDP, client, "10.96.0.20:53", "10.244.0.5:53", established), true,
 	}, {
 		"scaled up again",
-		Change{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true},
 		flow(tracker.UDP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true,
 	}, {
 		"frontend gone",
-		Change{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
 		flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established), true,
 	}, {
 		"frontend gone, flow translated by somebody else",
-		Change{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true, Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "203.0.113.9:53", "172.17.0.2:53", established), false,
 	}, {
 		"frontend gone, flow never translated",
-		Change{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
 		flow(tracker.UDP, client, "203.0.113.9:53", "203.0.113.9:53", 0), false,
 	}, {
 		"node port gone",
-		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "192.0.2.1:30099", "10.244.0.5:53", established), true,
 	}, {
 		"node port gone, other address",
-		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "192.0.2.99:30099", "10.244.0.5:53", established), false,
 	}, {
 		"node port gone, published by somebody else",
-		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true},
 		flow(tracker.UDP, client, "192.0.2.1:30099", "172.17.0.2:53", established), false,
 	}, {
 		"node port gone, a program on the node took the port",
-		Change{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},
 		flow(tracker.UDP, client, "192.0.2.1:30099", "192.0.2.1:30099", established), false,
 	}, {
 		"node port appeared",
-		Change{Frontend: at(tracker.TCP, "0.0.0.0:30080"), Appeared: true},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "0.0.0.0:30080"), Appeared: true},
 		flow(tracker.TCP, client, "192.0.2.1:30080", "192.0.2.1:30080", 0), true,
 	}, {
 		"frontend appeared, SYN to it",
-		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true,
 	}, {
 		"endpoint removed, SYN to it",
-		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0), false,
 	}, {
 		"frontend appeared, SYN to another port of its cluster IP",
-		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
 		flow(tracker.TCP, client, "10.96.0.10:99", "10.96.0.10:99", 0), true,
 	}, {
 		"frontend appeared, SYN to another port of its external IP",
-		Change{Frontend: at(tracker.UDP, "203.0.113.5:443"), Appeared: true},
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.5:443"), Appeared: true},
 		flow(tracker.TCP, client, "203.0.113.5:99", "203.0.113.5:99", 0), false,
 	}, {
 		"frontend appeared, SYN to an unrelated cluster IP",
-		Change{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true},
 		flow(tracker.TCP, client, "10.96.0.30:99", "10.96.0.30:99", 0), false,
 	},
 }
@@ -209,7 +209,7 @@ func endpoints(list ...string) (addrs []netip.AddrPort) {
 // needs no change of a frontend that is there: its flows it finds by itself.
 func TestChange(t *testing.T) {
 	for _, tt := range changeCases {
-		set := newChangeSet([]Change{tt.change}, desired)
+		set := newChangeSet([]tracker.FlowChange{tt.change}, desired)
 		if got := set.stale(&tt.flow); got != tt.stale {
 			t.Errorf("%s: stale is %t, want %t", tt.name, got, tt.stale)
 		}

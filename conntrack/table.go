@@ -100,13 +100,21 @@ func refusesFilter(err error) bool {
 }
 
 // dump makes one attempt. Whatever the kernel was asked for, every flow is held against
-// filter here as well.
+// filter here as well. A kernel that refused a filter sends all of the family.
 func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) ([]Flow, error) {
 	conn, err := t.ready()
 	if err != nil {
 		return nil, err
 	}
-	if err := t.request(conn, filter); err != nil {
+	wanted := filter.widened()
+	if t.unfiltered {
+		wanted = Filter{Family: wanted.Family}
+	}
+	_, err = conn.Send(netlink.Message{
+		Header: netlink.Header{Type: typeGet, Flags: netlink.Request | netlink.Dump},
+		Data:   wanted.encode(),
+	})
+	if err != nil {
 		return nil, err
 	}
 	var flows []Flow
@@ -115,7 +123,10 @@ func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) 
 	for message, err := range conn.ReceiveIter() {
 		if err != nil {
 			t.broken = !refusesFilter(err)
-			return flows, interruption(err)
+			if errors.Is(err, unix.EINTR) {
+				err = ErrInterrupted
+			}
+			return flows, err
 		}
 		// Leaving the loop early is safe: the iterator discards the rest of the dump.
 		if err := ctx.Err(); err != nil {
@@ -133,29 +144,4 @@ func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) 
 		return flows, ErrInterrupted
 	}
 	return flows, nil
-}
-
-// interruption returns ErrInterrupted if that is what err means, else err.
-func interruption(err error) error {
-	if errors.Is(err, unix.EINTR) {
-		return ErrInterrupted
-	}
-	return err
-}
-
-// request asks for a dump of what filter selects, or of its family if the kernel does not filter.
-func (t *Table) request(conn *netlink.Conn, filter Filter) error {
-	filter = filter.widened()
-	if t.unfiltered {
-		filter = Filter{Family: filter.Family}
-	}
-	data, err := filter.encode()
-	if err != nil {
-		return err
-	}
-	_, err = conn.Send(netlink.Message{
-		Header: netlink.Header{Type: typeGet, Flags: netlink.Request | netlink.Dump},
-		Data:   data,
-	})
-	return err
 }

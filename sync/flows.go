@@ -15,19 +15,19 @@ import (
 
 // flows is what the loop needs of *conntrack.Reconciler.
 type flows interface {
-	Clean(context.Context, []conntrack.Change, conntrack.Desired) (conntrack.Result, error)
+	Clean(context.Context, []tracker.FlowChange, conntrack.Desired) (conntrack.Result, error)
 	Full(context.Context, conntrack.Desired) (conntrack.Result, error)
 }
 
 // desired answers conntrack's questions from the ruleset.
 type desired struct{ *Loop }
 
-func (d desired) Endpoints(f conntrack.Frontend) (allowed func(netip.AddrPort) bool, known bool) {
+func (d desired) Endpoints(f tracker.Frontend) (allowed func(netip.AddrPort) bool, known bool) {
 	at := nft.Frontend{Address: f.Address, Protocol: f.Protocol, Port: f.Port}
-	if f.IsNodePort() {
+	if f.NodePort() {
 		at.Address = netip.Addr{}
 	}
-	serving, known := d.ruleset.Serving(nft.Family(tracker.FamilyOf(f.Address)), at)
+	serving, known := d.ruleset.Serving(nft.Family(f.Family()), at)
 	return func(ep netip.AddrPort) bool {
 		_, ok := slices.BinarySearchFunc(serving, ep, netip.AddrPort.Compare)
 		return ok
@@ -43,15 +43,15 @@ func (d desired) NodePortAddress(addr netip.Addr) bool {
 	return ok
 }
 
-// changesOf says in conntrack's words what a commit changed.
-func changesOf(noted []nft.FlowChange) []conntrack.Change {
-	changes := make([]conntrack.Change, 0, len(noted))
+// changesOf says in the tracker's words what a commit changed.
+func changesOf(noted []nft.FlowChange) []tracker.FlowChange {
+	changes := make([]tracker.FlowChange, 0, len(noted))
 	for _, c := range noted {
-		at := conntrack.Frontend{Address: c.Address, Protocol: c.Protocol, Port: c.Port}
+		at := tracker.Frontend{Address: c.Address, Protocol: c.Protocol, Port: c.Port}
 		if !c.Address.IsValid() {
-			at = conntrack.NodePort(tracker.Family(c.Family), c.Protocol, c.Port)
+			at = tracker.NodePort(tracker.Family(c.Family), c.Protocol, c.Port)
 		}
-		changes = append(changes, conntrack.Change{Frontend: at, Removed: c.Removed, Gone: c.Gone, Appeared: c.Appeared})
+		changes = append(changes, tracker.FlowChange{Frontend: at, Removed: c.Removed, Gone: c.Gone, Appeared: c.Appeared})
 	}
 	return changes
 }
@@ -59,19 +59,20 @@ func changesOf(noted []nft.FlowChange) []conntrack.Change {
 // staleFlows are connections that commits have made stale and that are not cleaned up yet.
 type staleFlows struct {
 	all     bool // which ones is not known
-	changes []nft.FlowChange
+	changes []tracker.FlowChange
 }
 
 // add takes in what a commit has made stale. Of one frontend there is one change, so that
 // they do not pile up while connection tracking cannot be reached.
 func (s *staleFlows) add(p *plan) {
 	s.all = s.all || p.allFlows
+	changes := changesOf(p.flows)
 	if len(s.changes) == 0 {
-		s.changes = p.flows
+		s.changes = changes
 		return
 	}
-	for _, change := range p.flows {
-		i := slices.IndexFunc(s.changes, func(c nft.FlowChange) bool { return c.Family == change.Family && c.Frontend == change.Frontend })
+	for _, change := range changes {
+		i := slices.IndexFunc(s.changes, func(c tracker.FlowChange) bool { return c.Frontend == change.Frontend })
 		if i < 0 {
 			s.changes = append(s.changes, change)
 			continue
@@ -95,7 +96,7 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 		changes = l.vanished(changes)
 	}
 	if len(changes) > 0 {
-		report.add(l.flows.Clean(ctx, changesOf(changes), desired{l}))
+		report.add(l.flows.Clean(ctx, changes, desired{l}))
 	}
 	if report.Err != nil {
 		if l.unclean.news(report.Err) {
@@ -109,9 +110,9 @@ func (l *Loop) clean(ctx context.Context, p *plan) FlowReport {
 
 // vanished returns the changes of frontends that are not there any more: what was left of them
 // cannot be told from connections of others without the change.
-func (l *Loop) vanished(changes []nft.FlowChange) (gone []nft.FlowChange) {
+func (l *Loop) vanished(changes []tracker.FlowChange) (gone []tracker.FlowChange) {
 	for _, change := range changes {
-		if _, known := l.ruleset.Serving(change.Family, change.Frontend); !known {
+		if _, known := (desired{l}).Endpoints(change.Frontend); !known {
 			gone = append(gone, change)
 		}
 	}

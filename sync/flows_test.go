@@ -19,10 +19,10 @@ import (
 type cleaner struct {
 	fails   error
 	full    int
-	changes []conntrack.Change
+	changes []tracker.FlowChange
 }
 
-func (c *cleaner) Clean(_ context.Context, changes []conntrack.Change, _ conntrack.Desired) (conntrack.Result, error) {
+func (c *cleaner) Clean(_ context.Context, changes []tracker.FlowChange, _ conntrack.Desired) (conntrack.Result, error) {
 	c.changes = changes
 	return conntrack.Result{}, c.fails
 }
@@ -49,8 +49,8 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 	if report := l.clean(t.Context(), later); report.Err != nil || !report.Ran || c.full != 2 {
 		t.Errorf("report %+v after %d full runs, want 2", report, c.full)
 	}
-	want := []conntrack.Change{{
-		Frontend: conntrack.Frontend{Address: dns.Address, Protocol: tracker.UDP, Port: 53},
+	want := []tracker.FlowChange{{
+		Frontend: tracker.Frontend{Address: dns.Address, Protocol: tracker.UDP, Port: 53},
 		Removed:  []netip.AddrPort{a, b}, Gone: true, Appeared: true,
 	}}
 	if diff := cmp.Diff(want, c.changes, cmp.Comparer(func(x, y netip.Addr) bool { return x == y }),

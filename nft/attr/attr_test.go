@@ -19,6 +19,7 @@ func sample(w *Writer) {
 	w.Uint16(6, 53)
 	w.Uint32(7, 0x01020304)
 	w.Uint64(8, 0x0102030405060708)
+	w.Addr(9, netip.AddrFrom4([4]byte{10, 96, 0, 1}))
 	w.Close(item)
 	w.Close(list)
 	w.CloseMessage(at)
@@ -33,16 +34,17 @@ func TestWriter(t *testing.T) {
 	var w Writer
 	sample(&w)
 	want := []byte{
-		92, 0, 0, 0, 0x0c, 0x0a, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
+		100, 0, 0, 0, 0x0c, 0x0a, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
 		10, 0, 1, 2, // nfgenmsg
 		13, 0, 1, 0, 'k', 'u', 'b', 'e', '-', 'n', 'f', 't', 0, 0, 0, 0,
-		56, 0, 2, 0x80,
-		52, 0, 3, 0x80,
+		64, 0, 2, 0x80,
+		60, 0, 3, 0x80,
 		9, 0, 4, 0, 10, 96, 0, 1, 17, 0, 0, 0,
 		5, 0, 5, 0, 17, 0, 0, 0,
 		6, 0, 6, 0, 0, 53, 0, 0,
 		8, 0, 7, 0, 1, 2, 3, 4,
 		12, 0, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8,
+		8, 0, 9, 0, 10, 96, 0, 1,
 	}
 	if !bytes.Equal(w.Buf, want) {
 		t.Errorf("got\n%v, want\n%v", w.Buf, want)
@@ -68,7 +70,7 @@ func TestReader(t *testing.T) {
 	if !list.Next() || list.Type != 1 || list.Name() != "kube-nft" || list.At() != 0 || list.End() != 16 {
 		t.Errorf("name %+v", list)
 	}
-	if !list.Next() || list.Type != 2 || list.At() != 16 || list.End() != 72 {
+	if !list.Next() || list.Type != 2 || list.At() != 16 || list.End() != 80 {
 		t.Errorf("list %+v", list)
 	}
 	items := list.Nested()
@@ -84,11 +86,12 @@ func TestReader(t *testing.T) {
 		case item.Type == 6 && item.Uint16() == 53:
 		case item.Type == 7 && item.Uint32() == 0x01020304:
 		case item.Type == 8 && item.Uint64() == 0x0102030405060708:
+		case item.Type == 9 && item.Addr(IPv4) == netip.AddrFrom4([4]byte{10, 96, 0, 1}):
 		default:
 			t.Errorf("attribute %d is %v", item.Type, item.Value)
 		}
 	}
-	if types != "45678" || items.Next() || list.Next() || list.Err() != nil {
+	if types != "456789" || items.Next() || list.Next() || list.Err() != nil {
 		t.Errorf("types %s, error %v", types, list.Err())
 	}
 }
@@ -104,7 +107,7 @@ func TestFind(t *testing.T) {
 	if got := Uint32(Find(Find(Find(b, 2), 3), 7)); got != 0x01020304 {
 		t.Errorf("number %#x", got)
 	}
-	if Find(b, 9) != nil || Find(Find(b, 2), 9) != nil || Find(nil, 1) != nil || Uint32(Find(b, 1)) != 0 {
+	if Find(b, 3) != nil || Find(Find(b, 2), 1) != nil || Find(nil, 1) != nil || Uint32(Find(b, 1)) != 0 {
 		t.Error("found what is not there")
 	}
 }
@@ -124,6 +127,7 @@ func TestMalformed(t *testing.T) {
 		{name: "a short number", b: []byte{6, 0, 1, 0, 1, 2, 0, 0}, seen: 1, read: func(r *Reader) { r.Uint32() }},
 		{name: "a long number", b: []byte{6, 0, 1, 0, 1, 2, 0, 0}, seen: 1, read: func(r *Reader) { r.Uint8() }},
 		{name: "no number", b: []byte{4, 0, 1, 0}, seen: 1, read: func(r *Reader) { r.Uint16(); r.Uint64() }},
+		{name: "an address of the other family", b: []byte{8, 0, 1, 0, 1, 2, 3, 4}, seen: 1, read: func(r *Reader) { r.Addr(IPv6) }},
 		{name: "within", b: []byte{7, 0, 1, 0, 1, 2, 3}, seen: 1, read: func(r *Reader) {
 			nested := r.Nested()
 			nested.Next()
@@ -250,6 +254,9 @@ func walk(t *testing.T, list Reader, depth int) {
 		}
 		end = list.End()
 		_, _, _, _, _ = list.Name(), list.Uint8(), list.Uint16(), list.Uint32(), list.Uint64()
+		if addr := list.Addr(IPv6); addr.IsValid() != (len(list.Value) == 16) {
+			t.Errorf("%d bytes are the address %s", len(list.Value), addr)
+		}
 		if depth > 0 {
 			walk(t, list.Nested(), depth-1)
 		}

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -130,6 +131,16 @@ func (r *Reader) Uint64() uint64 {
 		return 0
 	}
 	return binary.BigEndian.Uint64(r.Value)
+}
+
+// Addr is the value as an address of a family; the zero address if it has another length.
+func (r *Reader) Addr(f Family) netip.Addr {
+	addr, _ := netip.AddrFromSlice(r.Value)
+	if Of(addr) != f {
+		r.malformed()
+		return netip.Addr{}
+	}
+	return addr
 }
 
 // Name returns a value as a string that ends at the first NUL.

@@ -2,6 +2,7 @@ package attr
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,6 +73,18 @@ func (w *Writer) Name(typ uint16, value string) {
 	w.Buf = append(w.Buf, value...)
 	w.Buf = append(w.Buf, 0)
 	w.Pad()
+}
+
+// Addr writes an IPv4 or IPv6 address.
+func (w *Writer) Addr(typ uint16, addr netip.Addr) {
+	w.Head(typ, addr.BitLen()/8)
+	if addr.Is4() {
+		b := addr.As4()
+		w.Buf = append(w.Buf, b[:]...)
+	} else if addr.Is6() {
+		b := addr.As16()
+		w.Buf = append(w.Buf, b[:]...)
+	}
 }
 
 // Uint8 writes a number of one byte.

@@ -39,15 +39,22 @@ type blobChain struct {
 // rules returns the entries but for the last, which iptables does not show.
 func (c *blobChain) rules() []entry { return c.entries[:len(c.entries)-1] }
 
-// policy returns the last entry, which of a base chain is its policy.
-func (c *blobChain) policy() entry { return c.entries[len(c.entries)-1] }
-
 // decodeBlob cuts the rules of a table into chains. It refuses whatever it could not write
 // back: nothing but iptables programs has ever written other forms.
 func decodeBlob(l *layout, hooks hookTable, data []byte) (*blob, error) {
-	entries, starts, err := cutEntries(l, data)
-	if err != nil {
-		return nil, err
+	var entries []entry
+	starts := map[int]int{} // the number of each entry by its offset
+	for off := 0; off < len(data); off += len(entries[len(entries)-1].data) {
+		e, err := cutEntry(l, data[off:])
+		if err != nil {
+			return nil, fmt.Errorf("at byte %d: %w", off, err)
+		}
+		e.index = len(entries)
+		starts[off] = e.index
+		entries = append(entries, e)
+	}
+	if len(entries) == 0 {
+		return nil, fmt.Errorf("no rules, not even a policy")
 	}
 	if int(hooks.entries) != len(entries) {
 		return nil, fmt.Errorf("%d rules instead of %d", len(entries), hooks.entries)
@@ -61,24 +68,6 @@ func decodeBlob(l *layout, hooks hookTable, data []byte) (*blob, error) {
 		return nil, err
 	}
 	return b, b.resolve(starts, offsets)
-}
-
-// cutEntries returns the rules in data and, by offset, the number of each.
-func cutEntries(l *layout, data []byte) (entries []entry, starts map[int]int, err error) {
-	starts = map[int]int{}
-	for off := 0; off < len(data); off += len(entries[len(entries)-1].data) {
-		e, err := cutEntry(l, data[off:])
-		if err != nil {
-			return nil, nil, fmt.Errorf("at byte %d: %w", off, err)
-		}
-		e.index = len(entries)
-		starts[off] = e.index
-		entries = append(entries, e)
-	}
-	if len(entries) == 0 {
-		return nil, nil, fmt.Errorf("no rules, not even a policy")
-	}
-	return entries, starts, nil
 }
 
 // cutChains sorts entries into chains and returns the chains by the offset of their first
@@ -171,8 +160,19 @@ func (b *blob) resolve(starts map[int]int, chains map[int]string) error {
 	for i := range b.chains {
 		c := &b.chains[i]
 		for j := range c.entries {
-			if err := b.resolveEntry(&c.entries[j], starts, chains); err != nil {
-				return fmt.Errorf("chain %q rule %d: %w", c.name, j+1, err)
+			e := &c.entries[j]
+			at, ok := e.verdict(b.layout)
+			if !ok {
+				continue
+			}
+			verdict := int(int32(binary.NativeEndian.Uint32(e.data[at:])))
+			if verdict < 0 {
+				continue
+			}
+			if index, ok := starts[verdict]; ok && index == e.index+1 {
+				e.through = true
+			} else if e.jump, ok = chains[verdict]; !ok {
+				return fmt.Errorf("chain %q rule %d: a jump to byte %d, where no chain begins", c.name, j+1, verdict)
 			}
 		}
 		if last := c.entries[len(c.entries)-1]; last.jump != "" || last.through {
@@ -182,31 +182,15 @@ func (b *blob) resolve(starts map[int]int, chains map[int]string) error {
 	return nil
 }
 
-// resolveEntry sets where e jumps to, if it does.
-func (b *blob) resolveEntry(e *entry, starts map[int]int, chains map[int]string) error {
-	at, ok := e.verdict(b.layout)
-	if !ok {
-		return nil
-	}
-	verdict := int(int32(binary.NativeEndian.Uint32(e.data[at:])))
-	if verdict < 0 {
-		return nil
-	}
-	if index, ok := starts[verdict]; ok && index == e.index+1 {
-		e.through = true
-		return nil
-	}
-	if e.jump, ok = chains[verdict]; !ok {
-		return fmt.Errorf("a jump to byte %d, where no chain begins", verdict)
-	}
-	return nil
-}
-
 // ruleset returns the chains and rules as the plan of a removal needs them.
 func (b *blob) ruleset(table string) ruleset {
 	rs := ruleset{table: table}
 	for _, c := range b.chains {
-		out := chain{name: c.name, base: c.hook >= 0, drops: c.hook >= 0 && c.policy().drops(b.layout)}
+		out := chain{name: c.name, base: c.hook >= 0}
+		if policy := c.entries[len(c.entries)-1]; out.base {
+			at, ok := policy.verdict(b.layout)
+			out.drops = ok && int32(binary.NativeEndian.Uint32(policy.data[at:])) == -verdictDrop-1
+		}
 		for _, e := range c.rules() {
 			out.rules = append(out.rules, e.summary(b.layout))
 		}
@@ -235,4 +219,55 @@ func (b *blob) without(r removal) *blob {
 		rest.chains = append(rest.chains, kept)
 	}
 	return rest
+}
+
+// encode lays the chains out one after another and returns the rules with their offsets
+// as the kernel takes them. It fails if a rule jumps to a chain that is not there.
+func (b *blob) encode() (hooks hookTable, data []byte, err error) {
+	hooks = hookTable{valid: b.valid, entries: uint32(len(b.order()))}
+	offsets := map[string]int{} // where each chain's first entry will be
+	off := 0
+	for _, c := range b.chains {
+		offsets[c.name] = off + len(c.head.data)
+		end := off + c.size()
+		if c.hook >= 0 {
+			hooks.entry[c.hook] = uint32(off)
+			hooks.underflow[c.hook] = uint32(end - len(c.entries[len(c.entries)-1].data))
+		}
+		off = end
+	}
+	for _, c := range b.chains {
+		data = append(data, c.head.data...)
+		for _, e := range c.entries {
+			start := len(data)
+			data = append(data, e.data...)
+			verdict, known := len(data), true // of a rule without a target: the next one
+			if e.jump != "" {
+				verdict, known = offsets[e.jump]
+			}
+			if !known {
+				return hookTable{}, nil, fmt.Errorf("chain %q: a rule jumps to %q, which is gone", c.name, e.jump)
+			}
+			if e.jump != "" || e.through {
+				at, _ := e.verdict(b.layout)
+				binary.NativeEndian.PutUint32(data[start+at:], uint32(verdict))
+			}
+		}
+	}
+	return hooks, append(data, b.end.data...), nil
+}
+
+// order returns, for each entry of the encoded blob, its index in the blob it was decoded
+// from: the key to its counters.
+func (b *blob) order() []int {
+	var order []int
+	for _, c := range b.chains {
+		if c.hook < 0 {
+			order = append(order, c.head.index)
+		}
+		for _, e := range c.entries {
+			order = append(order, e.index)
+		}
+	}
+	return append(order, b.end.index)
 }

@@ -1,6 +1,9 @@
 package legacy
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // An Owner is who created a chain, by its table and name.
 type Owner uint8
@@ -15,25 +18,21 @@ const (
 // Classify tells who created a chain of the tables filter, nat or mangle. In doubt it is
 // Foreign: kube-router names chains KUBE-ROUTER-*, KUBE-NWPLCY-* and KUBE-POD-FW-*.
 func Classify(table, chain string) Owner {
-	switch {
-	case isKubelet(table, chain):
+	switch chain { // what the kubelet creates, or did so before 1.28
+	case "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT":
 		return Kubelet
-	case isFixed(table, chain), table == "nat" && isPerService(chain):
+	}
+	switch {
+	case isFixed(table, chain):
+		return KubeProxy
+	case table != "nat":
+		return Foreign
+	case chain == "KUBE-MARK-DROP", chain == "KUBE-HOSTPORTS", strings.HasPrefix(chain, "KUBE-HP-"):
+		return Kubelet // of host ports, from the days of dockershim
+	case perService.MatchString(chain):
 		return KubeProxy
 	}
 	return Foreign
-}
-
-// isKubelet reports whether the kubelet creates the chain, or did so before 1.28. Host
-// port chains are from the days of dockershim.
-func isKubelet(table, chain string) bool {
-	switch chain {
-	case "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT":
-		return true
-	case "KUBE-MARK-DROP", "KUBE-HOSTPORTS":
-		return table == "nat"
-	}
-	return table == "nat" && strings.HasPrefix(chain, "KUBE-HP-")
 }
 
 // isFixed reports whether the chain is one of those that kube-proxy always has. The names
@@ -53,50 +52,22 @@ func isFixed(table, chain string) bool {
 	return false
 }
 
-// servicePrefixes are of the chains that kube-proxy has per Service port or endpoint;
-// KUBE-XLB- was replaced by KUBE-EXT- in 1.24.
-var servicePrefixes = [...]string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-"}
-
-// isPerService reports whether the chain belongs to one Service port or endpoint: a known
-// prefix and the first 16 digits of a hash in base 32.
-func isPerService(chain string) bool {
-	for _, prefix := range servicePrefixes {
-		if hash, ok := strings.CutPrefix(chain, prefix); ok {
-			return isHash(hash)
-		}
-	}
-	return false
-}
-
-// isHash reports whether s has the form of the hash in kube-proxy's chain names.
-func isHash(s string) bool {
-	for _, c := range s {
-		if (c < 'A' || c > 'Z') && (c < '2' || c > '7') {
-			return false
-		}
-	}
-	return len(s) == 16
-}
+// perService are the names of the chains that kube-proxy has per Service port or endpoint: a
+// prefix and the first 16 digits of a hash in base 32. KUBE-XLB- was replaced by KUBE-EXT- in
+// 1.24.
+var perService = regexp.MustCompile(`^(KUBE-(?:SVC|SVL|SEP|FW|EXT|XLB)-)[A-Z2-7]{16}$`)
 
 // isEntrance reports whether kube-proxy sends to the chain from base chains. The set is
 // wider than any one release's, which differ in the base chains they use.
 func isEntrance(table, chain string) bool {
 	switch chain {
-	case "KUBE-SERVICES":
+	case "KUBE-SERVICES", "KUBE-NODEPORTS":
 		return table != "mangle"
 	case "KUBE-POSTROUTING":
 		return table == "nat"
 	case "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-PROXY-FIREWALL",
 		"KUBE-NODE-PORT", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER":
 		return table == "filter"
-	case "KUBE-NODEPORTS":
-		return table != "mangle"
 	}
 	return false
-}
-
-// refuses reports whether the chain of table filter may reject or drop packets that
-// kube-nft has yet to see or has already sent on their way.
-func refuses(table, chain string) bool {
-	return table == "filter" && isFixed(table, chain) && chain != "KUBE-PROXY-CANARY"
 }

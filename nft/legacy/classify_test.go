@@ -78,7 +78,7 @@ func TestIsProxySet(t *testing.T) {
 		"KUBE-CLUSTER-IP": true, "KUBE-6-CLUSTER-IP": true, "KUBE-NODE-PORT-LOCAL-SCTP-HASH": true,
 		"KUBE-ADMIN": false, "KUBE-6-": false, "CLUSTER-IP": false, "KUBE-DST-TCOU7JCQXEZGVUNU": false,
 	} {
-		if got := isProxySet(name); got != want {
+		if got := proxySets.MatchString(name); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // An Inventory is all that kube-proxy has on a node, and what keeps it there.
@@ -80,7 +81,7 @@ type Node struct {
 }
 
 // Take looks everywhere and changes nothing. What needs a privilege that the caller lacks
-// says so in its Part; any other failure is in the error, beside what could be read.
+// says so in its Part; any other failure is in the error, and does not keep from reading the rest.
 func (n Node) Take(ctx context.Context) (Inventory, error) {
 	var inv Inventory
 	var failures []error
@@ -104,11 +105,19 @@ func (n Node) Take(ctx context.Context) (Inventory, error) {
 // once or not at all. The order is: filter, nat and mangle of Xtables, nf_tables, IPVS.
 func (n Node) Remove(ctx context.Context, sel Selector) error {
 	var failures []error
-	if sel.takes(Xtables) {
-		failures = append(failures, removeXtables(ctx, sel, cmp.Or(n.Lock, LockFile)))
+	for _, f := range nft.Families {
+		if !sel.takes(Xtables) || !allows(sel.Families, f) {
+			continue
+		}
+		failures = append(failures, explain(eachXtable(ctx, f, cmp.Or(n.Lock, LockFile), func(s *socket, table string) error {
+			if !sel.takesTable(Xtables, f, table) {
+				return nil
+			}
+			return s.clean(ctx, table)
+		})))
 	}
 	if sel.takes(Compat) || sel.takes(ProxyTables) {
-		failures = append(failures, explain(cleanNFTables(ctx, sel)))
+		failures = append(failures, explain(removeNFTables(ctx, sel)))
 	}
 	if sel.takes(IPVS) {
 		failures = append(failures, explain(deleteDevice()), explain(destroySets(ctx)))
@@ -117,121 +126,56 @@ func (n Node) Remove(ctx context.Context, sel Selector) error {
 }
 
 // takeXtables reads the tables of ip_tables and ip6_tables that exist.
-func takeXtables(context.Context) (parts []Part, err error) {
+func takeXtables(ctx context.Context) (parts []Part, err error) {
 	for _, f := range nft.Families {
-		list, familyErr := takeXtablesOf(f)
+		family := attr.Family(f).NFT()
+		var tables []Part
+		familyErr := eachXtable(ctx, f, "", func(s *socket, table string) error {
+			x, err := s.read(table)
+			if err != nil {
+				return err
+			}
+			part := Part{Backend: Xtables, Family: family, Table: table}
+			part.fill(x.rules.ruleset(table))
+			tables = append(tables, part)
+			return nil
+		})
 		if missing := needs(familyErr); missing != "" {
-			list, familyErr = []Part{{Backend: Xtables, Family: f.String(), Needs: missing}}, nil
+			tables, familyErr = []Part{{Backend: Xtables, Family: family, Needs: missing}}, nil
 		}
-		parts = append(parts, list...)
+		parts = append(parts, tables...)
 		err = errors.Join(err, familyErr)
 	}
 	return parts, err
 }
 
-// takeXtablesOf reads the tables of one family.
-func takeXtablesOf(f nft.Family) (parts []Part, err error) {
-	tables, err := xtablesTables(f)
-	if err != nil || len(tables) == 0 {
-		return nil, err
-	}
-	s, err := openSocket(f)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	for _, table := range tables {
-		part := Part{Backend: Xtables, Family: f.String(), Table: table}
-		x, err := s.read(table)
-		if err != nil {
-			return parts, fmt.Errorf("%s: %w", part.name(), err)
-		}
-		rs := x.rules.ruleset(table)
-		part.fill(rs, newRemoval(rs))
-		parts = append(parts, part)
-	}
-	return parts, nil
-}
-
-// removeXtables cleans the selected tables of ip_tables and ip6_tables.
-func removeXtables(ctx context.Context, sel Selector, lockFile string) (err error) {
-	for _, f := range nft.Families {
-		if !sel.takesFamily(Xtables, f) {
-			continue
-		}
-		err = errors.Join(err, explain(removeXtablesOf(ctx, f, sel, lockFile)))
-	}
-	return err
-}
-
-// removeXtablesOf cleans the selected tables of one family under the lock.
-func removeXtablesOf(ctx context.Context, f nft.Family, sel Selector, lockFile string) error {
-	tables, err := xtablesTables(f)
-	if err != nil || len(tables) == 0 {
-		return err
-	}
-	release, err := lock(ctx, lockFile)
-	if err != nil {
-		return err
-	}
-	defer release()
-	s, err := openSocket(f)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	for _, table := range tables {
-		if !sel.takesTable(Xtables, f, table) {
-			continue
-		}
-		if tableErr := s.clean(ctx, table); tableErr != nil {
-			err = errors.Join(err, fmt.Errorf("%s %s %s: %w", Xtables, f, table, tableErr))
-		}
-	}
-	return err
-}
-
-// takeNFTables reads both nf_tables backends.
-func takeNFTables(ctx context.Context) (parts []Part, err error) {
-	c, err := dialNetfilter()
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	tables, _, err := readNFTables(ctx, c)
+// takeNFTables reads both nf_tables backends, nft-compat before kube-proxy's own tables.
+func takeNFTables(ctx context.Context) ([]Part, error) {
+	tables, _, err := readNFTables(ctx)
 	if missing := needs(err); missing != "" {
 		return []Part{{Backend: Compat, Needs: missing}, {Backend: ProxyTables, Needs: missing}}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nf_tables: %w", err)
 	}
+	var compat, own []Part
 	for _, t := range tables {
-		parts = append(parts, t.part())
+		p := Part{Backend: t.backend(), Family: attr.Family(t.family).NFT(), Table: t.rules.table}
+		if p.Backend == Compat {
+			p.fill(t.rules)
+			compat = append(compat, p)
+			continue
+		}
+		for _, c := range t.rules.chains {
+			p.Chains = append(p.Chains, c.name)
+		}
+		p.Rules, p.Sets = t.count, t.sets
+		own = append(own, p)
 	}
-	slices.SortStableFunc(parts, func(a, b Part) int { return cmp.Compare(rank(a), rank(b)) })
-	return parts, nil
+	return append(compat, own...), nil
 }
 
-// rank puts nft-compat before kube-proxy's own tables.
-func rank(p Part) int {
-	return slices.Index([]Backend{Xtables, Compat, ProxyTables, IPVS}, p.Backend)
-}
-
-// part returns the table as a part of an inventory.
-func (t *nfTable) part() Part {
-	p := Part{Backend: t.backend(), Family: t.family.String(), Table: t.name}
-	if p.Backend == Compat {
-		p.fill(t.rules, newRemoval(t.rules))
-		return p
-	}
-	for _, c := range t.rules.chains {
-		p.Chains = append(p.Chains, c.name)
-	}
-	p.Rules, p.Sets = t.count, t.sets
-	return p
-}
-
-// takeIPVS reads what the IPVS mode has beside chains; no part if there is nothing.
+// takeIPVS reads what the IPVS mode has apart from chains; no part if there is nothing.
 func takeIPVS(context.Context) ([]Part, error) {
 	p := Part{Backend: IPVS}
 	link, addrs, err := findDevice()
@@ -277,12 +221,50 @@ func (p *Part) Serves(f nft.Family) bool {
 	if p.Backend == IPVS {
 		return slices.ContainsFunc(p.Servers, func(s Server) bool { return s.Frontend.Addr().Is6() == (f == nft.IP6) })
 	}
-	if p.Family != f.String() {
+	if p.Family != attr.Family(f).NFT() {
 		return false
 	}
 	if p.Backend == ProxyTables {
 		return slices.ContainsFunc(p.Sets, func(s Set) bool { return s.Name == "service-ips" && s.Elements > 0 })
 	}
 	toServices := func(j Jump) bool { return j.Chain == "PREROUTING" && j.Target == "KUBE-SERVICES" }
-	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) && slices.ContainsFunc(p.Chains, isPerService)
+	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) && slices.ContainsFunc(p.Chains, perService.MatchString)
 }
+
+// A Backend is a place in the kernel where kube-proxy may have left state.
+type Backend string
+
+// The backends, in the order of an inventory. Their spelling is part of its JSON form.
+const (
+	Xtables     Backend = "legacy"
+	Compat      Backend = "nft-compat"
+	ProxyTables Backend = "kube-proxy-nftables"
+	IPVS        Backend = "ipvs"
+)
+
+// ProxyTable is the name of kube-proxy's own nf_tables table in each family.
+const ProxyTable = "kube-proxy"
+
+// iptablesTables are the tables that kube-proxy writes, filter first: its leftovers can
+// refuse traffic, while those in nat only lose to a base chain of lower priority. Tables
+// raw and security are none of our business.
+var iptablesTables = [...]string{"filter", "nat", "mangle"}
+
+// A Selector limits a removal. A nil field allows everything.
+type Selector struct {
+	Backends []Backend
+	Families []nft.Family
+	Tables   []string // of iptables: filter, nat, mangle; of ProxyTables: what belongs there
+}
+
+// takes reports whether the selector allows backend b.
+func (s Selector) takes(b Backend) bool { return allows(s.Backends, b) }
+
+// takesTable reports whether the selector allows a table of backend b in family f. Of
+// ProxyTables the chains at filter hooks count as filter, the rest as nat.
+func (s Selector) takesTable(b Backend, f nft.Family, table string) bool {
+	return s.takes(b) && allows(s.Families, f) && allows(s.Tables, table)
+}
+
+// allows reports whether v is listed, or nothing is.
+func allows[T comparable](list []T, v T) bool { return list == nil || slices.Contains(list, v) }

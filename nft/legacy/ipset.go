@@ -6,34 +6,33 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
+	"regexp"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // Of linux/netfilter/ipset/ip_set.h.
 const (
-	ipsetProtocol    = 6 // understood by every kernel since 2.6.39
-	ipsetCmdDestroy  = 3
-	ipsetCmdList     = 7
-	ipsetAttrProto   = 1
-	ipsetAttrName    = 2
-	ipsetAttrFlags   = 6
-	ipsetAttrData    = 7
-	ipsetListHeader  = 4 // in the flags: sets without their elements
-	ipsetAttrCount   = 24
-	ipsetAttrRefs    = 25
-	ipsetErrBusy     = unix.Errno(4101)
-	ipsetSettle      = time.Second // how long nf_tables may take to drop what a commit removed
-	ipsetSettlePoll  = 20 * time.Millisecond
-	ipsetModule      = "/sys/module/ip_set" // also there if the kernel has it built in
-	ipsetPrefix      = "KUBE-"
-	ipsetPrefixIPv6  = "KUBE-6-"
-	ipsetRemedyInUse = "a rule of another program uses it"
+	ipsetProtocol   = 6 // understood by every kernel since 2.6.39
+	ipsetCmdDestroy = 3
+	ipsetCmdList    = 7
+	ipsetAttrProto  = 1
+	ipsetAttrName   = 2
+	ipsetAttrFlags  = 6
+	ipsetAttrData   = 7
+	ipsetListHeader = 4 // in the flags: sets without their elements
+	ipsetAttrCount  = 24
+	ipsetAttrRefs   = 25
+	ipsetErrBusy    = unix.Errno(4101)
+	ipsetSettle     = time.Second // how long nf_tables may take to drop what a commit removed
+	ipsetSettlePoll = 20 * time.Millisecond
+	ipsetModule     = "/sys/module/ip_set" // also there if the kernel has it built in
 )
 
 // A Set is an ipset, or a set or map of an nf_tables table.
@@ -43,25 +42,12 @@ type Set struct {
 	References int    `json:"references,omitempty"` // rules that use an ipset
 }
 
-// isProxySet reports whether the IPVS mode of kube-proxy makes an ipset of that name.
-func isProxySet(name string) bool {
-	suffix, ok := strings.CutPrefix(name, ipsetPrefixIPv6)
-	if !ok {
-		suffix, ok = strings.CutPrefix(name, ipsetPrefix)
-	}
-	if !ok {
-		return false
-	}
-	switch suffix {
-	case "LOOP-BACK", "CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL",
-		"LOAD-BALANCER", "LOAD-BALANCER-FW", "LOAD-BALANCER-LOCAL",
-		"LOAD-BALANCER-SOURCE-IP", "LOAD-BALANCER-SOURCE-CIDR",
-		"NODE-PORT-TCP", "NODE-PORT-UDP", "NODE-PORT-LOCAL-TCP", "NODE-PORT-LOCAL-UDP",
-		"NODE-PORT-SCTP-HASH", "NODE-PORT-LOCAL-SCTP-HASH", "HEALTH-CHECK-NODE-PORT", "IPVS-IPS":
-		return true
-	}
-	return false
-}
+// proxySets are the names of the ipsets that the IPVS mode of kube-proxy makes; those of IPv6
+// have a 6- behind the prefix.
+var proxySets = regexp.MustCompile(`^KUBE-(6-)?(LOOP-BACK|CLUSTER-IP|EXTERNAL-IP|EXTERNAL-IP-LOCAL|` +
+	`LOAD-BALANCER|LOAD-BALANCER-FW|LOAD-BALANCER-LOCAL|LOAD-BALANCER-SOURCE-IP|LOAD-BALANCER-SOURCE-CIDR|` +
+	`NODE-PORT-TCP|NODE-PORT-UDP|NODE-PORT-LOCAL-TCP|NODE-PORT-LOCAL-UDP|` +
+	`NODE-PORT-SCTP-HASH|NODE-PORT-LOCAL-SCTP-HASH|HEALTH-CHECK-NODE-PORT|IPVS-IPS)$`)
 
 // readSets lists kube-proxy's ipsets. Without the kernel's ip_set there are none; asking
 // would load it.
@@ -74,50 +60,51 @@ func readSets() (sets []Set, err error) {
 		return nil, err
 	}
 	defer c.Close()
-	e := newEncoder()
-	e.Uint8(ipsetAttrProto, ipsetProtocol)
-	e.Uint32(ipsetAttrFlags, ipsetListHeader)
-	return sets, dump(c, e.message(ipsetType(ipsetCmdList), 0, nft.IP), func(data []byte) error {
-		s, err := decodeSet(data)
-		if isProxySet(s.Name) {
+	r := newRequest(ipSets|ipsetCmdList, nft.IP)
+	r.Uint8(ipsetAttrProto, ipsetProtocol)
+	r.Uint32(ipsetAttrFlags, ipsetListHeader)
+	err = ask(c, r, netlink.Dump, func(list *attr.Reader) {
+		if s := decodeSet(list); proxySets.MatchString(s.Name) {
 			sets = append(sets, s)
 		}
-		return err
 	})
+	return sets, err
 }
-
-// ipsetType returns the type of a message of ip_set.
-func ipsetType(command uint16) uint16 { return unix.NFNL_SUBSYS_IPSET<<8 | command }
 
 // decodeSet reads a set from the attributes of IPSET_CMD_LIST.
-func decodeSet(data []byte) (s Set, err error) {
-	err = attributes(data, func(d *netlink.AttributeDecoder) error {
-		switch d.Type() {
+func decodeSet(list *attr.Reader) (s Set) {
+	for list.Next() {
+		switch list.Type {
 		case ipsetAttrName:
-			s.Name = d.String()
+			s.Name = list.Name()
 		case ipsetAttrData:
-			return attributes(d.Bytes(), s.addHeader)
+			for header := list.Nested(); header.Next(); {
+				switch header.Type {
+				case ipsetAttrCount:
+					s.Elements = int(header.Uint32())
+				case ipsetAttrRefs:
+					s.References = int(header.Uint32())
+				}
+			}
 		}
-		return nil
-	})
-	return s, err
-}
-
-// addHeader notes one attribute of the set's description.
-func (s *Set) addHeader(d *netlink.AttributeDecoder) error {
-	switch d.Type() {
-	case ipsetAttrCount:
-		s.Elements = int(d.Uint32())
-	case ipsetAttrRefs:
-		s.References = int(d.Uint32())
 	}
-	return nil
+	return s
 }
 
 // destroySets destroys kube-proxy's ipsets but for those that rules still use. nf_tables
-// drops the references of removed rules a little after the commit.
+// drops the references of removed rules a little after the commit, hence the wait.
 func destroySets(ctx context.Context) error {
-	sets, err := settledSets(ctx)
+	settle, cancel := context.WithTimeout(ctx, ipsetSettle)
+	defer cancel()
+	used := func(s Set) bool { return s.References > 0 }
+	sets, err := readSets()
+	for err == nil && settle.Err() == nil && slices.ContainsFunc(sets, used) {
+		select {
+		case <-time.After(ipsetSettlePoll):
+		case <-settle.Done():
+		}
+		sets, err = readSets()
+	}
 	if err != nil {
 		return fmt.Errorf("list ipsets: %w", err)
 	}
@@ -126,54 +113,16 @@ func destroySets(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	for _, s := range sets {
-		if s.References == 0 {
-			err = errors.Join(err, destroySet(c, s.Name))
+	for _, s := range slices.DeleteFunc(sets, used) {
+		r := newRequest(ipSets|ipsetCmdDestroy, nft.IP)
+		r.Uint8(ipsetAttrProto, ipsetProtocol)
+		r.Name(ipsetAttrName, s.Name)
+		switch refused := ask(c, r, netlink.Acknowledge, nil); {
+		case errors.Is(refused, ipsetErrBusy):
+			err = errors.Join(err, fmt.Errorf("ipset %s: a rule of another program uses it", s.Name))
+		case refused != nil && !errors.Is(refused, unix.ENOENT):
+			err = errors.Join(err, fmt.Errorf("ipset %s: %w", s.Name, refused))
 		}
 	}
 	return err
-}
-
-// settledSets waits until no set is in use, but no longer than ipsetSettle.
-func settledSets(ctx context.Context) (sets []Set, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ipsetSettle)
-	defer cancel()
-	tick := time.NewTicker(ipsetSettlePoll)
-	defer tick.Stop()
-	for {
-		sets, err = readSets()
-		if err != nil || !anyUsed(sets) {
-			return sets, err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return sets, nil
-		}
-	}
-}
-
-// anyUsed reports whether a rule uses one of the sets.
-func anyUsed(sets []Set) bool {
-	for _, s := range sets {
-		if s.References > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// destroySet destroys one ipset.
-func destroySet(c *netlink.Conn, name string) error {
-	e := newEncoder()
-	e.Uint8(ipsetAttrProto, ipsetProtocol)
-	e.String(ipsetAttrName, name)
-	_, err := c.Execute(e.message(ipsetType(ipsetCmdDestroy), netlink.Acknowledge, nft.IP))
-	switch {
-	case errors.Is(err, ipsetErrBusy):
-		return fmt.Errorf("ipset %s: %s", name, ipsetRemedyInUse)
-	case err != nil && !errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("ipset %s: %w", name, err)
-	}
-	return nil
 }

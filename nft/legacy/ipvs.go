@@ -113,21 +113,16 @@ func parseFrontend(s string) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
 	}
-	addr, err := parseServerAddr(s[:colon])
+	var addr netip.Addr
+	if inner, ok := strings.CutPrefix(s[:colon], "["); ok {
+		addr, err = netip.ParseAddr(strings.TrimSuffix(inner, "]"))
+	} else if raw, hexErr := hex.DecodeString(s[:colon]); hexErr == nil && len(raw) == 4 {
+		addr = netip.AddrFrom4([4]byte(raw))
+	} else {
+		err = errors.New("not an IPv4 address in hexadecimal")
+	}
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
 	}
 	return netip.AddrPortFrom(addr, uint16(port)), nil
-}
-
-// parseServerAddr reads eight hexadecimal digits or an IPv6 address in brackets.
-func parseServerAddr(s string) (netip.Addr, error) {
-	if inner, ok := strings.CutPrefix(s, "["); ok {
-		return netip.ParseAddr(strings.TrimSuffix(inner, "]"))
-	}
-	data, err := hex.DecodeString(s)
-	if err != nil || len(data) != 4 {
-		return netip.Addr{}, errors.New("not an IPv4 address in hexadecimal")
-	}
-	return netip.AddrFrom4([4]byte(data)), nil
 }

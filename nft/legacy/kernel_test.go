@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -322,7 +321,7 @@ func TestPassedGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "add table ip admin", "nft", "-f", "-")
-	err = Commit(t.Context(), messages, generation)
+	err = commit(t.Context(), messages, generation)
 	if !errors.Is(err, unix.ERESTART) {
 		t.Errorf("committed after somebody else: %v", err)
 	}
@@ -340,10 +339,10 @@ func TestOneTransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEncoder()
-	e.String(unix.NFTA_TABLE_NAME, "ours")
-	ours := e.message(nfTables(unix.NFT_MSG_NEWTABLE), netlink.Create, nft.IP)
-	if err := Commit(t.Context(), append([]netlink.Message{ours}, messages...), generation); err != nil {
+	r := newRequest(nfTables|unix.NFT_MSG_NEWTABLE, nft.IP)
+	r.Name(unix.NFTA_TABLE_NAME, "ours")
+	ours := nft.Message{Type: r.typ, Flags: unix.NLM_F_CREATE, Data: r.Buf}
+	if err := commit(t.Context(), append([]nft.Message{ours}, messages...), generation); err != nil {
 		t.Fatal(err)
 	}
 	_, after, err := Messages(t.Context(), Selector{})

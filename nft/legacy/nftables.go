@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // readAttempts is how often the listing of nf_tables is begun again because somebody
@@ -21,25 +22,35 @@ var errMoving = errors.New("nf_tables changes faster than it can be read; stop k
 // A nfTable is an nf_tables table that kube-proxy writes to.
 type nfTable struct {
 	family  nft.Family
-	name    string
-	rules   ruleset             // of Compat
+	rules   ruleset
 	handles map[string][]uint64 // of the rules of each chain, in their order
-	chains  int                 // of ProxyTables, as are the rest
 	count   int                 // rules
-	sets    []Set
+	sets    []Set               // of ProxyTables
 }
 
 // backend tells which of the two kinds the table is.
 func (t *nfTable) backend() Backend {
-	if t.name == ProxyTable {
+	if t.rules.table == ProxyTable {
 		return ProxyTables
 	}
 	return Compat
 }
 
+// request begins a message about the table, whose name is attribute 1 of each.
+func (t *nfTable) request(command uint16) *request {
+	r := newRequest(nfTables|command, t.family)
+	r.Name(unix.NFTA_TABLE_NAME, t.rules.table)
+	return r
+}
+
 // readNFTables lists the tables of both nf_tables backends in the order of an inventory,
 // and the generation at which the list is true. It needs CAP_NET_ADMIN.
-func readNFTables(ctx context.Context, c *netlink.Conn) (tables []*nfTable, generation uint32, err error) {
+func readNFTables(ctx context.Context) (tables []*nfTable, generation uint32, err error) {
+	c, err := dialNetfilter()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer c.Close()
 	for range readAttempts {
 		if err := ctx.Err(); err != nil {
 			return nil, 0, err
@@ -47,7 +58,7 @@ func readNFTables(ctx context.Context, c *netlink.Conn) (tables []*nfTable, gene
 		if generation, err = readGeneration(c); err != nil {
 			return nil, 0, err
 		}
-		tables, err = readFamilies(c)
+		tables, err = readTables(c)
 		after, genErr := readGeneration(c)
 		if genErr != nil {
 			return nil, 0, genErr
@@ -61,27 +72,27 @@ func readNFTables(ctx context.Context, c *netlink.Conn) (tables []*nfTable, gene
 
 // readGeneration returns the number of the last commit in this network namespace.
 func readGeneration(c *netlink.Conn) (generation uint32, err error) {
-	replies, err := c.Execute(newEncoder().message(nfTables(unix.NFT_MSG_GETGEN), 0, 0))
-	if err != nil || len(replies) == 0 {
-		return 0, err
-	}
-	data, err := payload(replies[0])
-	if err != nil {
-		return 0, err
-	}
-	err = attributes(data, func(d *netlink.AttributeDecoder) error {
-		if d.Type() == unix.NFTA_GEN_ID {
-			generation = d.Uint32()
+	err = ask(c, newRequest(nfTables|unix.NFT_MSG_GETGEN, 0), 0, func(list *attr.Reader) {
+		for list.Next() {
+			if list.Type == unix.NFTA_GEN_ID {
+				generation = list.Uint32()
+			}
 		}
-		return nil
 	})
 	return generation, err
 }
 
-// readFamilies reads the tables of both families.
-func readFamilies(c *netlink.Conn) (tables []*nfTable, err error) {
+// readTables reads the tables of both families.
+func readTables(c *netlink.Conn) (tables []*nfTable, err error) {
 	for _, f := range nft.Families {
-		exist, err := readNames(c, f)
+		exist := map[string]bool{}
+		err := ask(c, newRequest(nfTables|unix.NFT_MSG_GETTABLE, f), netlink.Dump, func(list *attr.Reader) {
+			for list.Next() {
+				if list.Type == unix.NFTA_TABLE_NAME {
+					exist[list.Name()] = true
+				}
+			}
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +100,7 @@ func readFamilies(c *netlink.Conn) (tables []*nfTable, err error) {
 			if !exist[name] {
 				continue
 			}
-			t := &nfTable{family: f, name: name, handles: map[string][]uint64{}}
+			t := &nfTable{family: f, rules: ruleset{table: name}, handles: map[string][]uint64{}}
 			if err := t.read(c); err != nil {
 				return nil, err
 			}
@@ -99,115 +110,147 @@ func readFamilies(c *netlink.Conn) (tables []*nfTable, err error) {
 	return tables, nil
 }
 
-// readNames returns the names of the tables of a family.
-func readNames(c *netlink.Conn, f nft.Family) (map[string]bool, error) {
-	names := map[string]bool{}
-	request := newEncoder().message(nfTables(unix.NFT_MSG_GETTABLE), 0, f)
-	return names, dump(c, request, func(data []byte) error {
-		name := attribute(data, unix.NFTA_TABLE_NAME)
-		names[text(name, len(name))] = true
-		return nil
-	})
-}
-
 // read fills in what the table contains.
 func (t *nfTable) read(c *netlink.Conn) error {
-	use, err := t.readChains(c)
+	var uses []uint32 // of each chain: its rules, and whatever sends to it
+	err := ask(c, t.request(unix.NFT_MSG_GETCHAIN), netlink.Dump, func(list *attr.Reader) {
+		table, found, use := decodeChain(list)
+		if table == t.rules.table {
+			t.rules.chains = append(t.rules.chains, found)
+			uses = append(uses, use)
+		}
+	})
 	if err != nil {
 		return err
 	}
-	if err := t.readRules(c); err != nil {
+	chains := map[string]*chain{}
+	for i := range t.rules.chains {
+		chains[t.rules.chains[i].name] = &t.rules.chains[i]
+	}
+	known := map[string]uint32{} // uses of each chain by rules
+	err = ask(c, t.request(unix.NFT_MSG_GETRULE), netlink.Dump, func(list *attr.Reader) {
+		r := decodeRule(list)
+		place := chains[r.chain]
+		if r.table != t.rules.table || place == nil {
+			return
+		}
+		place.rules = append(place.rules, r.rule)
+		t.handles[r.chain] = append(t.handles[r.chain], r.handle)
+		t.count++
+		known[r.chain]++
+		known[r.rule.target]++
+	})
+	if err != nil {
 		return err
 	}
 	if t.backend() == ProxyTables {
 		return t.readSets(c)
 	}
-	t.countReferences(use)
-	return nil
-}
-
-// readChains lists the chains and returns how often each is used.
-func (t *nfTable) readChains(c *netlink.Conn) (use map[string]uint32, err error) {
-	use = map[string]uint32{}
-	t.rules = ruleset{table: t.name}
-	request := newEncoder().message(nfTables(unix.NFT_MSG_GETCHAIN), 0, t.family)
-	return use, dump(c, request, func(data []byte) error {
-		found, err := decodeChain(data)
-		if err != nil || found.table != t.name {
-			return err
-		}
-		use[found.name] = found.use
-		t.rules.chains = append(t.rules.chains, chain{name: found.name, base: found.base, drops: found.drops})
-		t.chains++
-		return nil
-	})
-}
-
-// readRules lists the rules of all chains.
-func (t *nfTable) readRules(c *netlink.Conn) error {
-	places := map[string]*chain{}
-	for i := range t.rules.chains {
-		places[t.rules.chains[i].name] = &t.rules.chains[i]
-	}
-	e := newEncoder()
-	e.String(unix.NFTA_RULE_TABLE, t.name)
-	return dump(c, e.message(nfTables(unix.NFT_MSG_GETRULE), 0, t.family), func(data []byte) error {
-		r, err := decodeRule(data)
-		place := places[r.chain]
-		if err != nil || r.table != t.name || place == nil {
-			return err
-		}
-		place.rules = append(place.rules, r.rule)
-		t.handles[r.chain] = append(t.handles[r.chain], r.handle)
-		t.count++
-		return nil
-	})
-}
-
-// countReferences marks the chains that are used by more than their own rules and the
-// jumps of others: elements of verdict maps, which iptables never writes.
-func (t *nfTable) countReferences(use map[string]uint32) {
-	known := map[string]int{}
-	for _, c := range t.rules.chains {
-		known[c.name] += len(c.rules)
-		for _, r := range c.rules {
-			known[r.target]++
-		}
-	}
+	// What uses a chain and is no rule is an element of a verdict map, which iptables never
+	// writes.
 	for i := range t.rules.chains {
 		c := &t.rules.chains[i]
-		c.elsewhere = !c.base && int(use[c.name]) > known[c.name]
+		c.elsewhere = !c.base && uses[i] > known[c.name]
 	}
+	return nil
 }
 
 // readSets lists the named sets and maps with the number of their elements.
 func (t *nfTable) readSets(c *netlink.Conn) error {
-	e := newEncoder()
-	e.String(unix.NFTA_SET_TABLE, t.name)
-	request := e.message(nfTables(unix.NFT_MSG_GETSET), 0, t.family)
-	err := dump(c, request, func(data []byte) error {
-		name := attribute(data, unix.NFTA_SET_NAME)
-		if set := text(name, len(name)); !strings.HasPrefix(set, "__") { // anonymous: part of a rule
-			t.sets = append(t.sets, Set{Name: set})
+	err := ask(c, t.request(unix.NFT_MSG_GETSET), netlink.Dump, func(list *attr.Reader) {
+		for list.Next() {
+			if name := list.Name(); list.Type == unix.NFTA_SET_NAME && !strings.HasPrefix(name, "__") { // anonymous: part of a rule
+				t.sets = append(t.sets, Set{Name: name})
+			}
 		}
-		return nil
 	})
 	for i := range t.sets {
-		err = errors.Join(err, t.readElements(c, &t.sets[i]))
+		set := &t.sets[i]
+		r := t.request(unix.NFT_MSG_GETSETELEM)
+		r.Name(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+		err = errors.Join(err, ask(c, r, netlink.Dump, func(list *attr.Reader) {
+			for list.Next() {
+				if list.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+					continue
+				}
+				for elements := list.Nested(); elements.Next(); {
+					set.Elements++
+				}
+			}
+		}))
 	}
 	return err
 }
 
-// readElements counts the elements of a set.
-func (t *nfTable) readElements(c *netlink.Conn, s *Set) error {
-	e := newEncoder()
-	e.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.name)
-	e.String(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-	request := e.message(nfTables(unix.NFT_MSG_GETSETELEM), 0, t.family)
-	return dump(c, request, func(data []byte) error {
-		return attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(*netlink.AttributeDecoder) error {
-			s.Elements++
-			return nil
-		})
-	})
+// decodeChain reads a chain from the attributes of NFT_MSG_NEWCHAIN, and how often it is used.
+func decodeChain(list *attr.Reader) (table string, c chain, use uint32) {
+	for list.Next() {
+		switch list.Type {
+		case unix.NFTA_CHAIN_TABLE:
+			table = list.Name()
+		case unix.NFTA_CHAIN_NAME:
+			c.name = list.Name()
+		case unix.NFTA_CHAIN_HOOK:
+			c.base = true
+		case unix.NFTA_CHAIN_POLICY:
+			c.drops = list.Uint32() == verdictDrop
+		case unix.NFTA_CHAIN_USE:
+			use = list.Uint32()
+		}
+	}
+	return table, c, use
+}
+
+// A wireRule is a rule as nf_tables lists it.
+type wireRule struct {
+	table, chain string
+	handle       uint64
+	rule         rule
+}
+
+// decodeRule reads a rule from the attributes of NFT_MSG_NEWRULE.
+func decodeRule(list *attr.Reader) (r wireRule) {
+	r.rule.plain = true
+	for list.Next() {
+		switch list.Type {
+		case unix.NFTA_RULE_TABLE:
+			r.table = list.Name()
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = list.Name()
+		case unix.NFTA_RULE_HANDLE:
+			r.handle = list.Uint64()
+		case unix.NFTA_RULE_EXPRESSIONS:
+			for expressions := list.Nested(); expressions.Next(); {
+				r.rule.addExpression(expressions.Value)
+			}
+		}
+	}
+	return r
+}
+
+// addExpression takes note of one expression of the rule. Those it does not know are
+// conditions, and tell only that the rule is not a plain jump.
+func (r *rule) addExpression(expression []byte) {
+	data := attr.Find(expression, unix.NFTA_EXPR_DATA)
+	switch attr.Name(attr.Find(expression, unix.NFTA_EXPR_NAME)) {
+	case "counter", "bitwise", "cmp": // the last two only judge what another expression has loaded
+	case "immediate": // a verdict, which may name a chain, or a value
+		verdict := attr.Find(attr.Find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+		if chain := attr.Find(verdict, unix.NFTA_VERDICT_CHAIN); chain != nil {
+			r.target = attr.Name(chain)
+		}
+	case "match": // an extension of x_tables
+		switch attr.Name(attr.Find(data, unix.NFTA_MATCH_NAME)) {
+		case "comment":
+			r.comment = attr.Name(attr.Find(data, unix.NFTA_MATCH_INFO))
+		case "conntrack", "state":
+		default:
+			r.plain = false
+		}
+	case "ct": // with the key state, how a rule asks for it without an extension
+		key := attr.Find(data, unix.NFTA_CT_KEY)
+		r.plain = r.plain && len(key) == 4 && attr.Uint32(key) == unix.NFT_CT_STATE
+	default:
+		r.plain = false
+	}
 }

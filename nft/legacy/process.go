@@ -1,6 +1,9 @@
 package legacy
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,13 +21,17 @@ type Process struct {
 	Embedded bool `json:"embedded,omitempty"`
 }
 
+// proxyPorts are where every kube-proxy listens unless its configuration says otherwise:
+// for health checks and for metrics.
+var proxyPorts = [...]uint16{10256, 10249}
+
 // Processes lists the live kube-proxies under root, a mounted proc file system that shows
 // the node's processes. Processes that end meanwhile are left out, and so are those that are
 // known to be in another network namespace: they are another node's. An embedded kube-proxy
 // is alive if it listens where kube-proxy does. If none is to be seen but a process that is
 // hidden from us listens there, that is the list, without a number.
 func Processes(root string) ([]Process, error) {
-	list, err := scan(root)
+	list, pids, err := scan(root)
 	if err != nil {
 		return nil, err
 	}
@@ -33,57 +40,96 @@ func Processes(root string) ([]Process, error) {
 		return list, err
 	}
 	owns := map[int]bool{}
-	all, err := os.ReadDir(root)
-	for _, e := range all {
-		if pid, notProcess := strconv.Atoi(e.Name()); notProcess == nil {
-			owns[pid] = sockets.take(filepath.Join(root, e.Name()))
+	for _, pid := range pids {
+		dir := filepath.Join(root, strconv.Itoa(pid), "fd")
+		links, _ := os.ReadDir(dir) // those of a process that is hidden from us cannot be read
+		for _, link := range links {
+			target, err := os.Readlink(filepath.Join(dir, link.Name()))
+			if _, ok := sockets[target]; ok && err == nil {
+				delete(sockets, target)
+				owns[pid] = true
+			}
 		}
 	}
 	list = slices.DeleteFunc(list, func(p Process) bool { return p.Embedded && !owns[p.PID] })
-	if len(list) == 0 {
-		list = sockets.hidden()
+	if len(list) > 0 {
+		return list, nil
 	}
-	return list, err
+	// All processes that can be seen have been looked at. A container that has a process
+	// namespace of its own sees the node's sockets, but not its processes.
+	for _, port := range proxyPorts {
+		for _, p := range sockets {
+			if p == port {
+				return []Process{{Command: fmt.Sprintf("hidden from here; it listens on TCP port %d, as kube-proxy does", port)}}, nil
+			}
+		}
+	}
+	return list, nil
 }
 
-// scan lists the processes that are a kube-proxy by their arguments.
-func scan(root string) (list []Process, err error) {
+// readListeners returns the sockets that listen on one of proxyPorts in the network namespace
+// of the caller, by their link in a proc file system, with the port. Known is false if root
+// has no tables of TCP sockets.
+func readListeners(root string) (found map[string]uint16, known bool, err error) {
+	const listening = "0A" // TCP_LISTEN
+	found = map[string]uint16{}
+	for _, name := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(filepath.Join(root, "thread-self", "net", name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		known = true
+		// A line has: number, local address and port in hexadecimal, remote address, state and
+		// so on; the tenth field is the inode.
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line)
+			if len(fields) < 10 || fields[3] != listening {
+				continue
+			}
+			_, hex, _ := strings.Cut(fields[1], ":")
+			port, err := strconv.ParseUint(hex, 16, 16)
+			if err == nil && slices.Contains(proxyPorts[:], uint16(port)) {
+				found["socket:["+fields[9]+"]"] = uint16(port)
+			}
+		}
+	}
+	return found, known, nil
+}
+
+// scan lists the processes that are a kube-proxy by their arguments, and the numbers of all.
+func scan(root string) (list []Process, pids []int, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	ours, oursErr := os.Readlink("/proc/thread-self/ns/net")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(root, e.Name(), "cmdline"))
+		pids = append(pids, pid)
+		cmdline, err := os.ReadFile(filepath.Join(root, e.Name(), "cmdline"))
 		if err != nil {
 			continue // it is gone, or hidden from us
 		}
-		if p, ok := newProcess(pid, arguments(data)); ok && !elsewhere(filepath.Join(root, e.Name())) {
+		// Each argument ends with a zero byte. Those that have set a title of their own, as k3s
+		// does, separate them by spaces.
+		args := strings.FieldsFunc(string(cmdline), func(c rune) bool { return c == 0 || c == ' ' })
+		p, ok := newProcess(pid, args)
+		if !ok {
+			continue
+		}
+		theirs, err := os.Readlink(filepath.Join(root, e.Name(), "ns", "net"))
+		if elsewhere := err == nil && oursErr == nil && theirs != ours; !elsewhere {
 			list = append(list, p)
 		}
 	}
 	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
-	return list, nil
-}
-
-// elsewhere reports whether the process with that directory is in another network namespace
-// than the calling thread. In doubt it is not.
-func elsewhere(dir string) bool {
-	theirs, err := os.Readlink(filepath.Join(dir, "ns", "net"))
-	if err != nil {
-		return false
-	}
-	ours, err := os.Readlink("/proc/thread-self/ns/net")
-	return err == nil && ours != theirs
-}
-
-// arguments cuts a command line, in which each argument ends with a zero byte. Those that
-// have set a title of their own, as k3s does, separate them by spaces.
-func arguments(cmdline []byte) []string {
-	return strings.FieldsFunc(string(cmdline), func(c rune) bool { return c == 0 || c == ' ' })
+	return list, pids, nil
 }
 
 // newProcess judges whether a process is a kube-proxy.
@@ -100,15 +146,8 @@ func newProcess(pid int, args []string) (Process, bool) {
 		return p, len(rest) > 0 && (rest[0] == "proxy" || rest[0] == "kube-proxy")
 	case "k3s", "kubelite":
 		p.Embedded = true
-		return p, program == "kubelite" || runsAgent(rest)
+		agent := len(rest) > 0 && (rest[0] == "server" || rest[0] == "agent") && !slices.Contains(rest, "--disable-kube-proxy")
+		return p, program == "kubelite" || agent
 	}
 	return Process{}, false
-}
-
-// runsAgent reports whether k3s, called with args, may run kube-proxy.
-func runsAgent(args []string) bool {
-	if len(args) == 0 || slices.Contains(args, "--disable-kube-proxy") {
-		return false
-	}
-	return args[0] == "server" || args[0] == "agent"
 }

@@ -52,3 +52,71 @@ func TestProcesses(t *testing.T) {
 		t.Error("no error without a proc file system")
 	}
 }
+
+// procNetTCP is of the form of /proc/net/tcp: a kube-proxy listens on 10256 by inode 77, a
+// k3s on 10249 by inode 78, and a connection from port 10256 is established by inode 79.
+const procNetTCP = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:2810 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1 0 100 0 0 10 0
+   1: 0100007F:2809 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 78 1 0 100 0 0 10 0
+   2: 0100007F:2810 0100007F:9999 01 00000000:00000000 00:00000000 00000000     0        0 79 1 0 100 0 0 10 0
+   3: short
+`
+
+// proc writes a proc file system with processes by their command lines and open sockets.
+func proc(t *testing.T, tcp string, commands map[string]string, sockets map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	write := func(path, text string) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(root, "thread-self/net/tcp"), tcp)
+	for pid, command := range commands {
+		write(filepath.Join(root, pid, "cmdline"), command)
+	}
+	for pid, socket := range sockets {
+		dir := filepath.Join(root, pid, "fd")
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(socket, filepath.Join(dir, "3")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestListeners(t *testing.T) {
+	k3s := map[string]string{"5": "k3s\x00server\x00"}
+	for _, tt := range []struct {
+		name     string
+		tcp      string
+		commands map[string]string
+		sockets  map[string]string
+		want     []Process
+	}{
+		{"an embedded one that listens", procNetTCP, k3s, map[string]string{"5": "socket:[78]"},
+			[]Process{{PID: 5, Command: "k3s server", Embedded: true}}},
+		{"an embedded one that does not", "", k3s, nil, nil},
+		{"hidden", procNetTCP, nil, nil,
+			[]Process{{Command: "hidden from here; it listens on TCP port 10256, as kube-proxy does"}}},
+		{"somebody else whom we see", procNetTCP, map[string]string{"6": "kube-nft\x00", "7": "nginx\x00"},
+			map[string]string{"6": "socket:[77]", "7": "socket:[78]"}, nil},
+		{"its files are hidden", procNetTCP, map[string]string{"8": "kube-proxy\x00"}, nil,
+			[]Process{{PID: 8, Command: "kube-proxy"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Processes(proc(t, tt.tcp, tt.commands, tt.sockets))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" && len(tt.want)+len(got) > 0 {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -6,82 +6,91 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// encoded returns the attributes that build adds.
-func encoded(build func(e encoder)) []byte {
-	e := newEncoder()
-	build(e)
-	return e.message(0, 0, 0).Data[genmsgLen:]
+// encoded returns the attributes that write adds.
+func encoded(write func(w *attr.Writer)) string {
+	var w attr.Writer
+	write(&w)
+	return string(w.Buf)
+}
+
+// read is how a message's attributes are read.
+func read(data string) *attr.Reader {
+	list := attr.NewReader([]byte(data))
+	return &list
 }
 
 // expressionBytes returns an expression with its parameters.
-func expressionBytes(name string, params []byte) []byte {
-	return encoded(func(e encoder) {
-		e.String(unix.NFTA_EXPR_NAME, name)
-		e.Bytes(unix.NLA_F_NESTED|unix.NFTA_EXPR_DATA, params)
+func expressionBytes(name, params string) string {
+	return encoded(func(w *attr.Writer) {
+		w.Name(unix.NFTA_EXPR_NAME, name)
+		w.Bytes(unix.NLA_F_NESTED|unix.NFTA_EXPR_DATA, params)
 	})
 }
 
 // ruleBytes returns the attributes of a rule.
-func ruleBytes(expressions ...[]byte) []byte {
-	list := encoded(func(e encoder) {
+func ruleBytes(expressions ...string) string {
+	return encoded(func(w *attr.Writer) {
+		w.Name(unix.NFTA_RULE_TABLE, "nat")
+		w.Name(unix.NFTA_RULE_CHAIN, "OUTPUT")
+		w.Uint64(unix.NFTA_RULE_HANDLE, 7)
+		list := w.Open(unix.NFTA_RULE_EXPRESSIONS)
 		for _, x := range expressions {
-			e.Bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, x)
+			w.Bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, x)
 		}
-	})
-	return encoded(func(e encoder) {
-		e.String(unix.NFTA_RULE_TABLE, "nat")
-		e.String(unix.NFTA_RULE_CHAIN, "OUTPUT")
-		e.Uint64(unix.NFTA_RULE_HANDLE, 7)
-		e.Bytes(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, list)
+		w.Close(list)
 	})
 }
 
 // matchBytes returns an extension of x_tables.
-func matchBytes(name, info string) []byte {
-	return expressionBytes("match", encoded(func(e encoder) {
-		e.String(unix.NFTA_MATCH_NAME, name)
-		e.Bytes(unix.NFTA_MATCH_INFO, []byte(info))
+func matchBytes(name, info string) string {
+	return expressionBytes("match", encoded(func(w *attr.Writer) {
+		w.Name(unix.NFTA_MATCH_NAME, name)
+		w.Bytes(unix.NFTA_MATCH_INFO, info)
 	}))
 }
 
 // ctBytes returns an expression that loads something of the connection.
-func ctBytes(key uint32) []byte {
-	return expressionBytes("ct", encoded(func(e encoder) { e.Uint32(unix.NFTA_CT_KEY, key) }))
+func ctBytes(key uint32) string {
+	return expressionBytes("ct", encoded(func(w *attr.Writer) { w.Uint32(unix.NFTA_CT_KEY, key) }))
 }
 
 // jumpBytes returns a jump.
-func jumpBytes(chain string) []byte {
-	verdict := encoded(func(e encoder) { e.String(unix.NFTA_VERDICT_CHAIN, chain) })
-	data := encoded(func(e encoder) { e.Bytes(unix.NLA_F_NESTED|unix.NFTA_DATA_VERDICT, verdict) })
-	return expressionBytes("immediate", encoded(func(e encoder) {
-		e.Bytes(unix.NLA_F_NESTED|unix.NFTA_IMMEDIATE_DATA, data)
+func jumpBytes(chain string) string {
+	return expressionBytes("immediate", encoded(func(w *attr.Writer) {
+		data := w.Open(unix.NFTA_IMMEDIATE_DATA)
+		verdict := w.Open(unix.NFTA_DATA_VERDICT)
+		w.Name(unix.NFTA_VERDICT_CHAIN, chain)
+		w.Close(verdict)
+		w.Close(data)
 	}))
 }
 
 func TestDecodeRule(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		data []byte
+		data string
 		want rule
 	}{
 		{"jump of kube-proxy's", ruleBytes(matchBytes("conntrack", "x"), matchBytes("comment", "portals\x00\x00"),
-			expressionBytes("counter", nil), jumpBytes("KUBE-SERVICES")),
+			expressionBytes("counter", ""), jumpBytes("KUBE-SERVICES")),
 			rule{target: "KUBE-SERVICES", comment: "portals", plain: true}},
 		{"another extension", ruleBytes(matchBytes("addrtype", "x"), jumpBytes("DOCKER")), rule{target: "DOCKER"}},
-		{"a condition", ruleBytes(expressionBytes("payload", nil), jumpBytes("ADMIN")), rule{target: "ADMIN"}},
-		{"a native state", ruleBytes(ctBytes(unix.NFT_CT_STATE), expressionBytes("bitwise", nil),
-			expressionBytes("cmp", nil), jumpBytes("KUBE-SERVICES")), rule{target: "KUBE-SERVICES", plain: true}},
-		{"a native mark", ruleBytes(ctBytes(unix.NFT_CT_MARK), expressionBytes("cmp", nil), jumpBytes("KUBE-SERVICES")),
+		{"a condition", ruleBytes(expressionBytes("payload", ""), jumpBytes("ADMIN")), rule{target: "ADMIN"}},
+		{"a native state", ruleBytes(ctBytes(unix.NFT_CT_STATE), expressionBytes("bitwise", ""),
+			expressionBytes("cmp", ""), jumpBytes("KUBE-SERVICES")), rule{target: "KUBE-SERVICES", plain: true}},
+		{"a native mark", ruleBytes(ctBytes(unix.NFT_CT_MARK), expressionBytes("cmp", ""), jumpBytes("KUBE-SERVICES")),
 			rule{target: "KUBE-SERVICES"}},
 		{"none", ruleBytes(), rule{plain: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := decodeRule(tt.data)
-			if err != nil {
+			list := read(tt.data)
+			got := decodeRule(list)
+			if err := list.Err(); err != nil {
 				t.Fatal(err)
 			}
 			want := wireRule{"nat", "OUTPUT", 7, tt.want}
@@ -95,30 +104,31 @@ func TestDecodeRule(t *testing.T) {
 // FuzzWire feeds bytes to everything that reads netfilter's messages: no panic.
 func FuzzWire(f *testing.F) {
 	f.Add(ruleBytes(matchBytes("comment", "portals\x00"), jumpBytes("KUBE-SERVICES")))
-	f.Add(encoded(func(e encoder) { e.String(unix.NFTA_CHAIN_NAME, "nat"); e.Uint32(unix.NFTA_CHAIN_USE, 3) }))
-	f.Add(encoded(func(e encoder) {
-		e.String(ipsetAttrName, "KUBE-CLUSTER-IP")
-		e.Bytes(ipsetAttrData, encoded(func(e encoder) { e.Uint32(ipsetAttrRefs, 1) }))
-	}))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		_, _ = decodeRule(data)
-		_, _ = decodeChain(data)
-		_, _ = decodeSet(data)
-		_, _ = payload(netlink.Message{Data: data})
+	f.Add(encoded(func(w *attr.Writer) { w.Name(unix.NFTA_CHAIN_NAME, "nat"); w.Uint32(unix.NFTA_CHAIN_USE, 3) }))
+	f.Add(setBytes("KUBE-CLUSTER-IP", 12, 1))
+	f.Fuzz(func(t *testing.T, data string) {
+		_ = decodeRule(read(data))
+		_, _, _ = decodeChain(read(data))
+		_ = decodeSet(read(data))
+	})
+}
+
+// setBytes returns the attributes of an ipset.
+func setBytes(name string, elements, references uint32) string {
+	return encoded(func(w *attr.Writer) {
+		w.Name(ipsetAttrName, name)
+		data := w.Open(ipsetAttrData)
+		w.Uint32(ipsetAttrCount, elements)
+		w.Uint32(ipsetAttrRefs, references)
+		w.Close(data)
 	})
 }
 
 func TestDecodeSet(t *testing.T) {
-	data := encoded(func(e encoder) {
-		e.String(ipsetAttrName, "KUBE-CLUSTER-IP")
-		e.Bytes(ipsetAttrData, encoded(func(e encoder) {
-			e.Uint32(ipsetAttrCount, 12)
-			e.Uint32(ipsetAttrRefs, 2)
-		}))
-	})
-	got, err := decodeSet(data)
-	if want := (Set{"KUBE-CLUSTER-IP", 12, 2}); err != nil || got != want {
-		t.Errorf("%+v (%v), want %+v", got, err, want)
+	list := read(setBytes("KUBE-CLUSTER-IP", 12, 2))
+	got := decodeSet(list)
+	if want := (Set{"KUBE-CLUSTER-IP", 12, 2}); list.Err() != nil || got != want {
+		t.Errorf("%+v (%v), want %+v", got, list.Err(), want)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // replaceAttempts is how often a table that others write meanwhile is read again, with a
@@ -46,6 +47,33 @@ func xtablesTables(f nft.Family) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(iptablesTables[:]), func(table string) bool {
 		return !slices.Contains(exist, table)
 	}), nil
+}
+
+// eachXtable calls do with every table of ours that exists in family f, under the lock if a
+// file is named. It goes on after an error.
+func eachXtable(ctx context.Context, f nft.Family, lockFile string, do func(s *socket, table string) error) error {
+	tables, err := xtablesTables(f)
+	if err != nil || len(tables) == 0 {
+		return err
+	}
+	if lockFile != "" {
+		release, err := lock(ctx, lockFile)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	s, err := openSocket(f)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for _, table := range tables {
+		if tableErr := do(s, table); tableErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s %s %s: %w", Xtables, attr.Family(f).NFT(), table, tableErr))
+		}
+	}
+	return err
 }
 
 // A xtable is a table of ip_tables or ip6_tables as it was at one moment.
@@ -132,19 +160,14 @@ func (s *socket) tryClean(table string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.addCounters(table, pick(counters, rest.order())); err != nil {
+	var kept []byte
+	for _, i := range rest.order() {
+		kept = append(kept, counters[i*counterLen:(i+1)*counterLen]...)
+	}
+	if err := s.addCounters(table, kept); err != nil {
 		return fmt.Errorf("%w: %w", errCounters, err)
 	}
 	return nil
-}
-
-// pick returns the counters with the given indexes, in that order.
-func pick(counters []byte, indexes []int) []byte {
-	picked := make([]byte, 0, len(indexes)*counterLen)
-	for _, i := range indexes {
-		picked = append(picked, counters[i*counterLen:(i+1)*counterLen]...)
-	}
-	return picked
 }
 
 // equal reports whether two snapshots hold the same rules, whatever their counters.
@@ -163,4 +186,42 @@ func (x *xtable) equal(y *xtable) bool {
 		off = next
 	}
 	return true
+}
+
+// LockFile is what iptables programs lock while they change a table of ip_tables, for the
+// kernel does not order them. A container must have it from the host.
+const LockFile = "/run/xtables.lock"
+
+// lockPoll is how often a lock that somebody else holds is tried; they hold it for
+// milliseconds, or seconds if they load many rules.
+const lockPoll = 20 * time.Millisecond
+
+// lock takes the lock of the iptables programs and returns what releases it. Where the
+// file cannot be, nobody can hold it, and the kernel's own check must do.
+func lock(ctx context.Context, path string) (release func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = file.Close() }, nil // closing releases it
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			_ = file.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, fmt.Errorf("an iptables program holds %s: %w", path, ctx.Err())
+		}
+	}
 }

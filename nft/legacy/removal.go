@@ -17,7 +17,7 @@ type chain struct {
 	base  bool
 	drops bool // a base chain whose policy is to drop
 	rules []rule
-	// elsewhere says that something besides rules sends to the chain: with nf_tables, the
+	// elsewhere says that something other than a rule sends to the chain: with nf_tables, the
 	// element of a verdict map. Such a chain cannot be deleted.
 	elsewhere bool
 }
@@ -77,13 +77,32 @@ func newRemoval(rs ruleset) removal {
 		}
 	}
 	for _, c := range rs.chains {
-		r.sort(rs.table, c)
+		if _, ours := r.fates[c.name]; ours {
+			if c.elsewhere {
+				r.blocked = append(r.blocked, Jump{Target: c.name})
+			}
+			continue
+		}
+		for i, rule := range c.rules {
+			_, sends := r.fates[rule.target]
+			jump := Jump{Chain: c.name, Rule: i + 1, Target: rule.target, Comment: rule.comment}
+			if sends && c.base && rule.plain && isEntrance(rs.table, rule.target) {
+				r.jumps = append(r.jumps, jump)
+				continue
+			}
+			if sends {
+				r.blocked = append(r.blocked, jump)
+			}
+			r.foreign++
+		}
 	}
 	for _, j := range r.blocked {
 		r.fates[j.Target] = empties
 	}
+	sends := func(r rule) bool { return r.target != "" }
 	for _, c := range rs.chains {
-		if r.fates[c.name] == empties && marksOnly(c) {
+		// A mark may keep its rules: whoever borrows it asks for masquerading.
+		if r.fates[c.name] == empties && c.name == "KUBE-MARK-MASQ" && !slices.ContainsFunc(c.rules, sends) {
 			r.fates[c.name] = keeps
 		}
 		if r.fates[c.name] != keeps {
@@ -91,35 +110,6 @@ func newRemoval(rs ruleset) removal {
 		}
 	}
 	return r
-}
-
-// marksOnly reports whether the chain may keep its rules although it is kube-proxy's.
-func marksOnly(c chain) bool {
-	sends := func(r rule) bool { return r.target != "" }
-	return c.name == "KUBE-MARK-MASQ" && !slices.ContainsFunc(c.rules, sends)
-}
-
-// sort puts the rules of one chain into jumps, blocked and foreign.
-func (r *removal) sort(table string, c chain) {
-	_, ours := r.fates[c.name]
-	if ours && c.elsewhere {
-		r.blocked = append(r.blocked, Jump{Target: c.name})
-	}
-	if ours {
-		return
-	}
-	for i, rule := range c.rules {
-		_, sends := r.fates[rule.target]
-		jump := Jump{Chain: c.name, Rule: i + 1, Target: rule.target, Comment: rule.comment}
-		switch {
-		case sends && c.base && rule.plain && isEntrance(table, rule.target):
-			r.jumps = append(r.jumps, jump)
-			continue
-		case sends:
-			r.blocked = append(r.blocked, jump)
-		}
-		r.foreign++
-	}
 }
 
 // deletes returns the indexes of the rules of a chain that keeps which are to be deleted.

@@ -77,15 +77,8 @@ func (e entry) verdict(l *layout) (off int, ok bool) {
 	return off + extensionHeader, ok
 }
 
-// verdictDrop is NF_DROP.
+// verdictDrop is NF_DROP. Within a rule it is -1 less than that.
 const verdictDrop = 0
-
-// drops reports whether the rule's verdict is to drop, which the kernel writes as -1 less
-// than NF_DROP.
-func (e entry) drops(l *layout) bool {
-	at, ok := e.verdict(l)
-	return ok && int32(binary.NativeEndian.Uint32(e.data[at:])) == -verdictDrop-1
-}
 
 // text returns the string at the start of data, which ends with a zero or after n bytes.
 func text(data []byte, n int) string {
@@ -135,7 +128,12 @@ func (e entry) matches(l *layout) (list []match, err error) {
 
 // summary returns what a ruleset says of the rule.
 func (e entry) summary(l *layout) rule {
-	r := rule{target: e.jump, plain: e.anyPacket(l)}
+	r := rule{target: e.jump, plain: true}
+	for i, b := range e.data[:l.flags+2] { // addresses, interfaces and protocol
+		if b != 0 && (i != l.flags || b != l.gotoFlag) {
+			r.plain = false
+		}
+	}
 	matches, _ := e.matches(l) // checked by cutEntry
 	for _, m := range matches {
 		switch m.name {
@@ -147,14 +145,4 @@ func (e entry) summary(l *layout) rule {
 		}
 	}
 	return r
-}
-
-// anyPacket reports whether the rule leaves addresses, interfaces and protocol open.
-func (e entry) anyPacket(l *layout) bool {
-	for i, b := range e.data[:l.flags+2] {
-		if b != 0 && (i != l.flags || b != l.gotoFlag) {
-			return false
-		}
-	}
-	return true
 }

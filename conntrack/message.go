@@ -1,0 +1,213 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/mdlayher/netlink"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Message types of ctnetlink: the subsystem in the upper byte, the operation below.
+const (
+	typeNew    netlink.HeaderType = 1 << 8   // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
+	typeGet    netlink.HeaderType = 1<<8 | 1 // IPCTNL_MSG_CT_GET
+	typeDelete netlink.HeaderType = 1<<8 | 2 // IPCTNL_MSG_CT_DELETE
+)
+
+// Types of the netlink attributes that this package reads and writes, by the names of
+// linux/netfilter/nfnetlink_conntrack.h. CTA_FILTER came with kernel 5.8, CTA_STATUS_MASK later.
+const (
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaProtoInfo  = 4
+	ctaTimeout    = 7
+	ctaMark       = 8
+	ctaID         = 12
+	ctaZone       = 18
+	ctaFilter     = 25
+	ctaStatusMask = 26
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+	ctaTupleZone  = 3
+
+	ctaIPv4Source      = 1
+	ctaIPv4Destination = 2
+	ctaIPv6Source      = 3
+	ctaIPv6Destination = 4
+
+	ctaProtoNumber          = 1
+	ctaProtoSourcePort      = 2
+	ctaProtoDestinationPort = 3
+
+	ctaProtoInfoTCP      = 1
+	ctaProtoInfoTCPState = 1
+
+	ctaFilterOrigFlags  = 1
+	ctaFilterReplyFlags = 2
+)
+
+// errMalformed says that bytes claiming to be a connection tracking entry are not one.
+var errMalformed = errors.New("malformed connection tracking message")
+
+// decode reads the body of an IPCTNL_MSG_CT_NEW message: nfgenmsg and attributes. It
+// returns an error, never panics, whatever the bytes. A dump has ten nested attributes for
+// each of perhaps a million flows: nothing is copied and nothing allocated.
+func decode(data []byte) (flow Flow, err error) {
+	if len(data) < attr.NetfilterHeader {
+		return flow, errMalformed
+	}
+	flow.Family = tracker.Family(data[0])
+	list := attr.NewReader(data[attr.NetfilterHeader:])
+	for list.Next() {
+		switch list.Type {
+		case ctaTupleOrig:
+			flow.Original, flow.Zone = decodeTuple(list.Nested(), flow.Zone)
+		case ctaTupleReply: // its zone is not what identifies the entry
+			flow.Reply, _ = decodeTuple(list.Nested(), 0)
+		case ctaStatus:
+			flow.Status = Status(list.Uint32())
+		case ctaProtoInfo:
+			flow.TCPState = decodeTCPState(list.Nested())
+		case ctaTimeout:
+			flow.Timeout = time.Duration(list.Uint32()) * time.Second
+		case ctaMark:
+			flow.Mark = list.Uint32()
+		case ctaID:
+			flow.ID = list.Uint32()
+		case ctaZone:
+			flow.Zone = list.Uint16()
+		}
+	}
+	if list.Err() != nil {
+		return flow, errMalformed
+	}
+	return flow, nil
+}
+
+// decodeTuple returns the tuple and its zone, or the given zone if it names none.
+func decodeTuple(list attr.Reader, zone uint16) (Tuple, uint16) {
+	var source, destination netip.Addr
+	var sourcePort, destinationPort uint16
+	var protocol tracker.Protocol
+	for list.Next() {
+		part := list.Nested()
+		switch list.Type {
+		case ctaTupleIP:
+			for part.Next() {
+				switch part.Type {
+				case ctaIPv4Source:
+					source = part.Addr(attr.IPv4)
+				case ctaIPv4Destination:
+					destination = part.Addr(attr.IPv4)
+				case ctaIPv6Source:
+					source = part.Addr(attr.IPv6)
+				case ctaIPv6Destination:
+					destination = part.Addr(attr.IPv6)
+				}
+			}
+		case ctaTupleProto:
+			for part.Next() {
+				switch part.Type {
+				case ctaProtoNumber:
+					protocol = tracker.Protocol(part.Uint8())
+				case ctaProtoSourcePort:
+					sourcePort = part.Uint16()
+				case ctaProtoDestinationPort:
+					destinationPort = part.Uint16()
+				}
+			}
+		case ctaTupleZone:
+			zone = list.Uint16()
+		}
+	}
+	return Tuple{
+		Source:      netip.AddrPortFrom(source, sourcePort),
+		Destination: netip.AddrPortFrom(destination, destinationPort),
+		Protocol:    protocol,
+	}, zone
+}
+
+// decodeTCPState returns 0 when the protocol information is not TCP's.
+func decodeTCPState(list attr.Reader) (state TCPState) {
+	for list.Next() {
+		if list.Type != ctaProtoInfoTCP {
+			continue
+		}
+		for tcp := list.Nested(); tcp.Next(); {
+			if tcp.Type == ctaProtoInfoTCPState {
+				state = TCPState(tcp.Uint8())
+			}
+		}
+	}
+	return state
+}
+
+// encodeDelete returns the body that deletes flow and nothing that took its tuple since:
+// the kernel compares CTA_ID with the entry it finds.
+func encodeDelete(flow *Flow) []byte {
+	var w attr.Writer
+	w.Netfilter(flow.Family, 0)
+	flow.Original.encode(&w, ctaTupleOrig, allParts)
+	w.Uint16(ctaZone, flow.Zone)
+	w.Uint32(ctaID, flow.ID)
+	return w.Buf
+}
+
+// parts are bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS: which parts of a tuple
+// count. They are the kernel's own (net/netfilter/nf_internals.h) and in no public header.
+type parts uint32
+
+const (
+	partSource          parts = 1 << 0
+	partDestination     parts = 1 << 1
+	partProtocol        parts = 1 << 3
+	partSourcePort      parts = 1 << 4
+	partDestinationPort parts = 1 << 5
+	allParts                  = partSource | partDestination | partProtocol | partSourcePort | partDestinationPort
+)
+
+// encode writes the parts of t that count, and its protocol.
+func (t *Tuple) encode(w *attr.Writer, typ uint16, p parts) {
+	tuple := w.Open(typ)
+	ip := w.Open(ctaTupleIP)
+	if p&partSource != 0 {
+		w.Addr(variant(ctaIPv4Source, t.Source.Addr()), t.Source.Addr())
+	}
+	if p&partDestination != 0 {
+		w.Addr(variant(ctaIPv4Destination, t.Destination.Addr()), t.Destination.Addr())
+	}
+	w.Close(ip)
+	proto := w.Open(ctaTupleProto)
+	w.Uint8(ctaProtoNumber, uint8(t.Protocol))
+	if p&partSourcePort != 0 {
+		w.Uint16(ctaProtoSourcePort, t.Source.Port())
+	}
+	if p&partDestinationPort != 0 {
+		w.Uint16(ctaProtoDestinationPort, t.Destination.Port())
+	}
+	w.Close(proto)
+	w.Close(tuple)
+}
+
+// variant returns the attribute for the family of addr; typ names that of IPv4.
+func variant(typ uint16, addr netip.Addr) uint16 {
+	if addr.Is6() {
+		return typ + ctaIPv6Source - ctaIPv4Source
+	}
+	return typ
+}
+
+// encode writes which parts count, in host byte order: CTA_FILTER alone is so.
+func (p parts) encode(w *attr.Writer, typ uint16) {
+	if p != 0 {
+		w.Head(typ, 4)
+		w.Buf = binary.NativeEndian.AppendUint32(w.Buf, uint32(p))
+	}
+}

@@ -1,0 +1,69 @@
+package legacy
+
+import (
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// receiveBuffer is what the kernel puts into one message at most. It begins each message of
+// a listing by walking to where the last one ended: the fewer, the better.
+const receiveBuffer = 1 << 15
+
+// Subsystems of netfilter, as the upper byte of a message's type.
+const (
+	nfTables = unix.NFNL_SUBSYS_NFTABLES << 8
+	ipSets   = unix.NFNL_SUBSYS_IPSET << 8
+)
+
+// A request is a message to netfilter in the making: its type and attributes.
+type request struct {
+	typ uint16
+	attr.Writer
+}
+
+// newRequest begins a message about a family.
+func newRequest(typ uint16, f nft.Family) *request {
+	r := &request{typ: typ}
+	r.Netfilter(attr.Family(f), 0)
+	return r
+}
+
+// dialNetfilter opens a socket in the network namespace of the calling thread.
+func dialNetfilter() (*netlink.Conn, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	return c, nil
+}
+
+// ask sends a request and calls each with the attributes of every message of the answer. It
+// returns EINTR if a listing is inconsistent because the kernel's state changed meanwhile.
+func ask(c *netlink.Conn, r *request, flags netlink.HeaderFlags, each func(*attr.Reader)) error {
+	replies, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(r.typ), Flags: netlink.Request | flags},
+		Data:   r.Buf,
+	})
+	if err != nil || each == nil {
+		return err
+	}
+	for _, m := range replies {
+		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+			return unix.EINTR
+		}
+		if len(m.Data) < attr.NetfilterHeader {
+			return fmt.Errorf("a message of %d bytes", len(m.Data))
+		}
+		list := attr.NewReader(m.Data[attr.NetfilterHeader:])
+		each(&list)
+		if err := list.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package legacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// Messages returns what removes kube-proxy's state from the selected nf_tables backends,
+// Compat and ProxyTables: foreign messages for a transaction of package nft (see nft.Batch)
+// and the generation for which they hold. A transaction that is not bound to it may fail
+// because an object is gone; it will not remove anything foreign, since handles are never
+// used twice. No messages: there is nothing to remove.
+func Messages(ctx context.Context, sel Selector) (messages []nft.Message, generation uint32, err error) {
+	tables, generation, err := readNFTables(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read nf_tables: %w", err)
+	}
+	for _, t := range tables {
+		requests := t.removal(sel)
+		for _, r := range requests {
+			messages = append(messages, nft.Message{Type: r.typ, Flags: unix.NLM_F_REQUEST, Data: r.Buf})
+		}
+	}
+	return messages, generation, nil
+}
+
+// removal returns what takes kube-proxy's share out of the table: jumps first, then all rules
+// of kube-proxy's chains, since these refer to one another, then the chains.
+//
+// A table of kube-proxy's nftables mode is most of all its nat part, and goes as a whole with
+// that. If the selector allows table filter, but not nat, only what begins at filter hooks
+// goes: what can refuse a packet.
+func (t *nfTable) removal(sel Selector) (requests []*request) {
+	flush := func(chain string) { // a deletion without a handle means all rules
+		r := t.request(unix.NFT_MSG_DELRULE)
+		r.Name(unix.NFTA_RULE_CHAIN, chain)
+		requests = append(requests, r)
+	}
+	switch {
+	case t.backend() == Compat && !sel.takesTable(Compat, t.family, t.rules.table):
+		return nil
+	case t.backend() == Compat:
+	case sel.takesTable(ProxyTables, t.family, "nat"):
+		return []*request{t.request(unix.NFT_MSG_DELTABLE)}
+	case sel.takesTable(ProxyTables, t.family, "filter"):
+		for _, c := range t.rules.chains {
+			if c.base && strings.HasPrefix(c.name, "filter-") && len(c.rules) > 0 {
+				flush(c.name)
+			}
+		}
+		return requests
+	default:
+		return nil
+	}
+	gone := newRemoval(t.rules)
+	for _, j := range gone.jumps {
+		r := t.request(unix.NFT_MSG_DELRULE)
+		r.Name(unix.NFTA_RULE_CHAIN, j.Chain)
+		r.Uint64(unix.NFTA_RULE_HANDLE, t.handles[j.Chain][j.Rule-1])
+		requests = append(requests, r)
+	}
+	for _, c := range t.rules.chains {
+		if gone.fates[c.name] != keeps && len(c.rules) > 0 {
+			flush(c.name)
+		}
+	}
+	for _, c := range t.rules.chains {
+		if gone.fates[c.name] == leaves {
+			r := t.request(unix.NFT_MSG_DELCHAIN)
+			r.Name(unix.NFTA_CHAIN_NAME, c.name)
+			requests = append(requests, r)
+		}
+	}
+	return requests
+}
+
+// removeNFTables removes kube-proxy's state from the selected nf_tables backends in one
+// transaction; it begins again if somebody else committed since the reading.
+func removeNFTables(ctx context.Context, sel Selector) error {
+	for range readAttempts {
+		messages, generation, err := Messages(ctx, sel)
+		if err != nil || len(messages) == 0 {
+			return err
+		}
+		if err = commit(ctx, messages, generation); !errors.Is(err, unix.ERESTART) {
+			return err
+		}
+	}
+	return errMoving
+}
+
+// commit sends what Messages returned as a transaction of its own. The error unwraps to
+// ERESTART if the generation has passed, and then Messages must be asked again.
+func commit(ctx context.Context, messages []nft.Message, generation uint32) error {
+	k, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	if err := k.Commit(ctx, nft.Batch{Beside: messages, Generation: generation}); err != nil {
+		return fmt.Errorf("remove kube-proxy's state from nf_tables: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package legacy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// An Action is a line of a plan: a thing that is there, what it means and what will be
+// done about it.
+type Action struct {
+	Where  string `json:"where"`  // backend, family and table
+	Object string `json:"object"` // "4 chains KUBE-SEP-*"
+	Means  string `json:"means"`
+	Will   string `json:"will"` // "removed", "kept", or what is to be done by hand
+}
+
+// String returns the action as a line for an operator.
+func (a Action) String() string {
+	return fmt.Sprintf("%s: %s (%s): %s", a.Where, a.Object, a.Means, a.Will)
+}
+
+// fill sets what the part contains and what a removal does with it.
+func (p *Part) fill(rs ruleset) {
+	gone := newRemoval(rs)
+	for _, c := range rs.chains {
+		if c.drops {
+			p.Drops = append(p.Drops, c.name)
+		}
+		f, ours := gone.fates[c.name]
+		switch {
+		case ours && f == leaves:
+			p.Chains = append(p.Chains, c.name)
+		case ours && f == empties:
+			p.Emptied = append(p.Emptied, c.name)
+		case ours, Classify(rs.table, c.name) == Kubelet:
+			p.Kept = append(p.Kept, c.name)
+		}
+	}
+	p.Jumps, p.Blocked, p.Rules, p.Foreign = gone.jumps, gone.blocked, gone.rules, gone.foreign
+}
+
+// finish derives the actions and makes empty lists empty lists in JSON.
+func (p *Part) finish() {
+	p.Chains, p.Emptied, p.Kept = orEmpty(p.Chains), orEmpty(p.Emptied), orEmpty(p.Kept)
+	p.Jumps, p.Blocked = orEmpty(p.Jumps), orEmpty(p.Blocked)
+	p.Actions = []Action{}
+	switch {
+	case p.Needs != "":
+		p.add("everything here", "could not be read", "needs "+p.Needs)
+	case p.Backend == ProxyTables:
+		elements := 0
+		for _, s := range p.Sets {
+			elements += s.Elements
+		}
+		p.add(fmt.Sprintf("%s, %s, %s, %s", count(len(p.Chains), "chain"), count(p.Rules, "rule"),
+			count(len(p.Sets), "set"), count(elements, "element")),
+			"all of kube-proxy's nftables mode", "removed with the table")
+	case p.Backend == IPVS:
+		for _, s := range p.Servers {
+			p.add(fmt.Sprintf("virtual server %s %s", s.Protocol, s.Frontend),
+				"answers for a Service", "kept; remove it with "+s.command())
+		}
+		if p.Device != "" {
+			p.add("device "+p.Device, "holds the addresses of Services", "removed")
+		}
+		for _, s := range p.Sets {
+			will := "removed"
+			if s.References > 0 {
+				will = "removed as soon as no rule uses it"
+			}
+			p.add(fmt.Sprintf("ipset %s, %s", s.Name, count(s.Elements, "element")), "kube-proxy's IPVS mode", will)
+		}
+	default:
+		p.addIPTables()
+	}
+}
+
+// addIPTables describes an iptables table, jumps first, which is the order of removal. Chains
+// of Services are counted by their prefix.
+func (p *Part) addIPTables() {
+	for _, j := range p.Jumps {
+		p.add(j.String(), "sends packets to kube-proxy's rules", "removed")
+	}
+	counts := map[string]int{}
+	for _, name := range p.Chains {
+		counts[perService.ReplaceAllString(name, "$1*")]++
+	}
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		object := "chain " + name
+		if strings.HasSuffix(name, "*") {
+			object = count(counts[name], "chain") + " " + name
+		}
+		means, known := proxyChains[name]
+		if !known && p.Table == "filter" {
+			means, known = "may reject or drop packets of Services", isFixed(p.Table, name)
+		}
+		if !known {
+			means = "Services"
+		}
+		p.add(object, means, "removed")
+	}
+	for _, name := range p.Emptied {
+		p.add("chain "+name, "kube-proxy's, but a foreign rule sends to it", "kept without its rules")
+	}
+	for _, j := range p.Blocked {
+		p.add(j.String(), "a foreign rule that relies on kube-proxy", "kept; remove or replace it yourself")
+	}
+	for _, name := range p.Kept {
+		p.add("chain "+name, cmp.Or(keptChains[name], "the kubelet's"), "kept")
+	}
+	if p.Foreign > 0 {
+		p.add(count(p.Foreign, "rule"), "foreign or the kubelet's", "kept")
+	}
+}
+
+// proxyChains says what chains of kube-proxy's do, if their name tells.
+var proxyChains = map[string]string{
+	"KUBE-SEP-*":        "an endpoint each",
+	"KUBE-SVC-*":        "a Service port each",
+	"KUBE-SVL-*":        "a Service port each",
+	"KUBE-EXT-*":        "a Service port each",
+	"KUBE-XLB-*":        "a Service port each",
+	"KUBE-FW-*":         "a Service port each",
+	"KUBE-PROXY-CANARY": "kube-proxy notices by it that rules were flushed",
+	"KUBE-MARK-MASQ":    "masquerading",
+	"KUBE-POSTROUTING":  "masquerading",
+}
+
+// keptChains says what a chain is that stays although its name begins with KUBE-.
+var keptChains = map[string]string{
+	"KUBE-FIREWALL":       "the kubelet's protection of loopback addresses",
+	"KUBE-KUBELET-CANARY": "the kubelet notices by it that rules were flushed",
+	"KUBE-IPTABLES-HINT":  "tells others which iptables the kubelet uses",
+	"KUBE-MARK-MASQ":      "kube-proxy's, but foreign rules ask for masquerading by it",
+}
+
+// add appends an action.
+func (p *Part) add(object, means, will string) {
+	p.Actions = append(p.Actions, Action{p.name(), object, means, will})
+}
+
+// orEmpty returns list, but never nil.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// count returns a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

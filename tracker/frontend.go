@@ -1,0 +1,74 @@
+package tracker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// A Frontend is a place where a Service port can be reached.
+type Frontend struct {
+	// Address is a cluster IP, a load-balancer IP or an external IP. The unspecified address
+	// of a family (0.0.0.0, ::) stands for a node port: any of the node-port addresses.
+	Address  netip.Addr
+	Protocol Protocol
+	Port     uint16
+}
+
+// NodePort returns the frontend that a node port is.
+func NodePort(family Family, protocol Protocol, port uint16) Frontend {
+	address := netip.IPv4Unspecified()
+	if family == IPv6 {
+		address = netip.IPv6Unspecified()
+	}
+	return Frontend{Address: address, Protocol: protocol, Port: port}
+}
+
+// NodePort reports whether f is a node port.
+func (f Frontend) NodePort() bool { return f.Address.IsUnspecified() }
+
+// Family returns the family of f.
+func (f Frontend) Family() Family { return FamilyOf(f.Address) }
+
+// String returns "address:port/protocol", or "node port number/protocol".
+func (f Frontend) String() string {
+	if f.NodePort() {
+		return fmt.Sprintf("node port %d/%s", f.Port, f.Protocol)
+	}
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(f.Address, f.Port), f.Protocol)
+}
+
+// Compare orders frontends by family, address, protocol and port; node ports come first in
+// their family.
+func (f Frontend) Compare(g Frontend) int {
+	return cmp.Or(f.Address.Compare(g.Address), cmp.Compare(f.Protocol, g.Protocol), cmp.Compare(f.Port, g.Port))
+}
+
+// A FlowChange is what one commit, or several, changed at a frontend, as far as connections
+// under way to it are concerned.
+type FlowChange struct {
+	Frontend
+
+	// Removed are endpoints that served the frontend before the commit and do not serve it
+	// any more, on any node; endpoints that only stop taking new connections are not among
+	// them. For a frontend that is Gone they are all that ever served it since the last
+	// FlowChange, and they tell its flows from those that somebody else translated.
+	Removed []netip.AddrPort
+
+	// Gone says that the frontend exists no longer or has lost its last endpoint.
+	Gone bool
+
+	// Appeared says that the commit made the frontend, or that it was without endpoints:
+	// packets sent before left entries that keep later ones from being translated.
+	Appeared bool
+}
+
+// Then returns what c and a later change of the same frontend mean together.
+func (c FlowChange) Then(later FlowChange) FlowChange {
+	later.Removed = append(slices.Clip(c.Removed), later.Removed...)
+	slices.SortFunc(later.Removed, netip.AddrPort.Compare)
+	later.Removed = slices.Compact(later.Removed)
+	later.Appeared = later.Appeared || c.Appeared
+	return later
+}
