@@ -8,26 +8,6 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A Frontend is a place where a Service port can be reached. Without an address it is a
-// node port.
-type Frontend struct {
-	Address  netip.Addr
-	Protocol tracker.Protocol
-	Port     uint16
-}
-
-// String returns "address:port/protocol", or "node port port/protocol".
-func (f Frontend) String() string {
-	if !f.Address.IsValid() {
-		return fmt.Sprintf("node port %d/%s", f.Port, f.Protocol)
-	}
-	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(f.Address, f.Port), f.Protocol)
-}
-
-func (f Frontend) nodePort() bool { return !f.Address.IsValid() }
-
-func (f Frontend) key() string { return frontendKey(f.Address, uint8(f.Protocol), f.Port) }
-
 // frontendKind is what a frontend is to the Service port that claims it. Where one Service
 // port claims an address twice, the smaller kind counts.
 type frontendKind uint8
@@ -67,7 +47,7 @@ func (c claim) precedes(d claim) bool {
 
 // A frontendState is a frontend with its claims, and what has been made of the first.
 type frontendState struct {
-	Frontend
+	tracker.Frontend
 	claims []claim // in order; the first one is served
 	shown  service
 }
@@ -86,7 +66,7 @@ func (s *frontendState) claim(c claim) {
 
 // A Conflict is a frontend that Loser asks for and does not get, because Winner has it.
 type Conflict struct {
-	Frontend
+	tracker.Frontend
 	Winner, Loser tracker.PortID
 }
 
@@ -98,7 +78,7 @@ func (c Conflict) String() string {
 
 // A wish is a frontend that a Service port wants, and what it is to it.
 type wish struct {
-	Frontend
+	tracker.Frontend
 	kind frontendKind
 }
 
@@ -107,10 +87,10 @@ type wish struct {
 func frontendsOf(p *tracker.ServicePort) []wish {
 	wanted := make([]wish, 0, 2+len(p.LoadBalancers)+len(p.ExternalIPs))
 	if p.NodePort != 0 {
-		wanted = append(wanted, wish{Frontend{Protocol: p.ID.Protocol, Port: p.NodePort}, nodePort})
+		wanted = append(wanted, wish{tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort), nodePort})
 	}
 	add := func(addr netip.Addr, kind frontendKind) {
-		wanted = append(wanted, wish{Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}, kind})
+		wanted = append(wanted, wish{tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}, kind})
 	}
 	add(p.ClusterIP, clusterIP)
 	for _, addr := range p.LoadBalancers {
@@ -169,7 +149,7 @@ func (r *family) noteSuccession(state *frontendState, before []Conflict) {
 
 // A Succession is a frontend that Heir asked for in vain before and has now.
 type Succession struct {
-	Frontend
+	tracker.Frontend
 	Before, Heir tracker.PortID
 }
 

@@ -52,7 +52,7 @@ func TestClaims(t *testing.T) {
 			for _, port := range tt.ports {
 				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
 			}
-			at := Frontend{Address: tt.at, Protocol: tracker.TCP, Port: 80}
+			at := tracker.Frontend{Address: tt.at, Protocol: tracker.TCP, Port: 80}
 			if got := r.families[IP].frontends[at].shown.owner.Service; got != tt.owner {
 				t.Errorf("served for %s, want %s", got, tt.owner)
 			}

@@ -10,12 +10,14 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Connections says how many connections a frontend, or an endpoint at a frontend, was given
 // since it exists. A first packet that is sent again counts again if nothing has answered it.
 type Connections struct {
-	Frontend
+	tracker.Frontend
 	Name ServiceName
 	// Endpoint and Local say which endpoint of which list, in the counts of endpoints.
 	Endpoint netip.AddrPort
@@ -38,7 +40,7 @@ func (k *Kernel) Connections(ctx context.Context, f Family, endpoints bool) (lis
 		list = append(list, counts...)
 	}
 	slices.SortFunc(list, func(a, b Connections) int {
-		return cmp.Or(a.Frontend.compare(b.Frontend), TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
+		return cmp.Or(a.Frontend.Compare(b.Frontend), TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
 	})
 	return list, nil
 }

@@ -89,7 +89,7 @@ func (e *explainer) frontend() {
 	s := e.table.service(step.Set, step.Key, e.table.Sets[step.Set].Map[step.Key])
 	e.Service = &s
 	text := fmt.Sprintf("%s %s of Service %s", s.Kind, s.Frontend, s.Name)
-	if s.nodePort() {
+	if s.NodePort() {
 		text = fmt.Sprintf("%s of Service %s, served at %s", s.Frontend, s.Name, e.packet.Destination)
 	}
 	e.add("Frontend", text, step.by())
@@ -187,7 +187,7 @@ func (e *explainer) explainPolicy() {
 // explainGuard says whether the client is in the source ranges.
 func (e *explainer) explainGuard() bool {
 	held := e.table.Sets[allowedSourcesSet]
-	key := e.Service.key() + addrKey(e.packet.Source)
+	key := frontendKeyOf(e.Service.Frontend) + addrKey(e.packet.Source)
 	if held != nil {
 		if found := held.Covering(e.table.Family, key); found != "" {
 			e.add("Source", fmt.Sprintf("%s is in an allowed range", e.packet.Source), "element of "+allowedSourcesSet+": "+held.elementText(e.table.Family, found))

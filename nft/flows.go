@@ -7,31 +7,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A FlowChange is what the changes since the last commit mean for connections that are
-// under way to a frontend.
-type FlowChange struct {
-	Family Family
-	Frontend
-	// Removed are the endpoints that served it before and do not serve it any more.
-	Removed []netip.AddrPort
-	// Gone says that it does not exist any more or has no endpoint left.
-	Gone bool
-	// Appeared says that it is new or had no endpoint: older connections bypass it.
-	Appeared bool
-}
-
-// Then is what c and a later change of the same frontend mean together.
-func (c FlowChange) Then(later FlowChange) FlowChange {
-	later.Removed = append(slices.Clip(c.Removed), later.Removed...)
-	slices.SortFunc(later.Removed, netip.AddrPort.Compare)
-	later.Removed = slices.Compact(later.Removed)
-	later.Appeared = later.Appeared || c.Appeared
-	return later
-}
-
 // noteFlows remembers what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does.
-func (r *family) noteFlows(f Frontend, have, want *service) {
+func (r *family) noteFlows(f tracker.Frontend, have, want *service) {
 	appeared := want.serves() && !have.serves()
 	var removed []netip.AddrPort
 	if f.Protocol == tracker.UDP {
@@ -42,7 +20,7 @@ func (r *family) noteFlows(f Frontend, have, want *service) {
 	}
 	change := r.flows[f]
 	if change == nil {
-		change = &FlowChange{Family: r.table.Family, Frontend: f}
+		change = &tracker.FlowChange{Frontend: f}
 		r.flows[f] = change
 	}
 	change.Removed = append(change.Removed, removed...)
@@ -54,27 +32,20 @@ func (r *family) noteFlows(f Frontend, have, want *service) {
 func (s *service) serves() bool { return s.policy.kind != 0 && len(s.serving) > 0 }
 
 // FlowChanges returns what the changes since Committed mean for connections, in order.
-func (r *Ruleset) FlowChanges() (changes []FlowChange) {
+func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		first := len(changes)
 		for _, change := range r.families[f].flows {
 			changes = append(changes, *change)
 		}
-		slices.SortFunc(changes[first:], func(a, b FlowChange) int { return a.Frontend.compare(b.Frontend) })
+		slices.SortFunc(changes[first:], func(a, b tracker.FlowChange) int { return a.Frontend.Compare(b.Frontend) })
 	}
 	return changes
 }
 
-func (f Frontend) compare(g Frontend) int {
-	if c := f.Address.Compare(g.Address); c != 0 {
-		return c
-	}
-	return int(f.Protocol)<<16 + int(f.Port) - int(g.Protocol)<<16 - int(g.Port)
-}
-
 // Vanished returns the UDP frontends that the kernel's tables have and that are not wanted,
 // with the endpoints that they have there: what happened while nobody watched.
-func (r *Ruleset) Vanished(have Tables) (changes []FlowChange) {
+func (r *Ruleset) Vanished(have Tables) (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		if table := have[f]; table != nil {
 			changes = append(changes, r.families[f].vanished(table)...)
@@ -83,7 +54,7 @@ func (r *Ruleset) Vanished(have Tables) (changes []FlowChange) {
 	return changes
 }
 
-func (r *family) vanished(have *Table) (changes []FlowChange) {
+func (r *family) vanished(have *Table) (changes []tracker.FlowChange) {
 	for _, set := range []string{servicesMap, nodePortsMap} {
 		held := have.Sets[set]
 		if held == nil {
@@ -94,9 +65,9 @@ func (r *family) vanished(have *Table) (changes []FlowChange) {
 			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
 				continue
 			}
-			change := FlowChange{Family: r.table.Family, Frontend: f, Gone: true}
+			change := tracker.FlowChange{Frontend: f, Gone: true}
 			for _, local := range []bool{false, true} {
-				change.Removed = append(change.Removed, have.list(listOf(f.nodePort(), local).Map, key)...)
+				change.Removed = append(change.Removed, have.list(listOf(f.NodePort(), local).Map, key)...)
 			}
 			changes = append(changes, change)
 		}
@@ -106,8 +77,8 @@ func (r *family) vanished(have *Table) (changes []FlowChange) {
 
 // Serving returns the endpoints that may go on serving connections to a frontend, sorted.
 // Known is false if nothing is reached there.
-func (r *Ruleset) Serving(f Family, at Frontend) (endpoints []netip.AddrPort, known bool) {
-	family := r.families[f]
+func (r *Ruleset) Serving(at tracker.Frontend) (endpoints []netip.AddrPort, known bool) {
+	family := r.families[at.Family()]
 	if family == nil || family.frontends[at] == nil {
 		return nil, false
 	}

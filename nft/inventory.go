@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A ServiceName names a Service port as the comment of its elements does. The comment holds
@@ -31,7 +33,7 @@ func parseServiceName(comment string) (n ServiceName) {
 // A Service is a frontend as a table holds it: what Services returns of a table that was
 // read from the kernel depends on nothing that anybody wants.
 type Service struct {
-	Frontend
+	tracker.Frontend
 	Name ServiceName
 	// Kind is KindClusterIP, KindExternalIP or KindNodePort.
 	Kind string
@@ -90,15 +92,15 @@ func (t *Table) Services() []Service {
 	}
 	slices.SortFunc(list, func(a, b Service) int {
 		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
-			strings.Compare(a.Name.Port, b.Name.Port), strings.Compare(a.Kind, b.Kind), a.Frontend.compare(b.Frontend))
+			strings.Compare(a.Name.Port, b.Name.Port), strings.Compare(a.Kind, b.Kind), a.Frontend.Compare(b.Frontend))
 	})
 	return list
 }
 
 func (t *Table) service(set, key string, element Element) Service {
 	s := Service{Frontend: frontendIn(t.Family, set, key), Name: parseServiceName(element.Comment), Verdict: verdictOf(element)}
-	s.Cluster = t.list(listOf(s.nodePort(), false).Map, key)
-	s.Local = t.list(listOf(s.nodePort(), true).Map, key)
+	s.Cluster = t.list(listOf(s.NodePort(), false).Map, key)
+	s.Local = t.list(listOf(s.NodePort(), true).Map, key)
 	t.remembered(&s, key)
 	s.Kind = t.kindOf(s.Frontend)
 	s.Policy = policyWords(s.Verdict, s.Affinity)
@@ -106,9 +108,9 @@ func (t *Table) service(set, key string, element Element) Service {
 	return s
 }
 
-func (t *Table) kindOf(f Frontend) string {
+func (t *Table) kindOf(f tracker.Frontend) string {
 	switch {
-	case f.nodePort():
+	case f.NodePort():
 		return KindNodePort
 	case t.Sets[clusterIPsSet] != nil:
 		if _, ok := t.Sets[clusterIPsSet].Map[addrKey(f.Address)]; ok {
@@ -121,7 +123,7 @@ func (t *Table) kindOf(f Frontend) string {
 // remembered finds the affinity of the frontend's Service port: what its record chain writes.
 func (t *Table) remembered(s *Service, key string) {
 	set := stickyMap
-	if s.nodePort() {
+	if s.NodePort() {
 		set = stickyNodePortsMap
 	}
 	held := t.Sets[set]

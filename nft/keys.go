@@ -3,6 +3,8 @@ package nft
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Keys and data are built as the kernel holds them: fields of a concatenation padded to
@@ -37,6 +39,14 @@ func frontendKey(a netip.Addr, protocol uint8, port uint16) string {
 		b = appendAddr(b, a)
 	}
 	return string(appendPort(appendProtocol(b, protocol), port))
+}
+
+// frontendKeyOf is the key of a frontend in the maps of its kind.
+func frontendKeyOf(f tracker.Frontend) string {
+	if f.NodePort() {
+		return frontendKey(netip.Addr{}, uint8(f.Protocol), f.Port)
+	}
+	return frontendKey(f.Address, uint8(f.Protocol), f.Port)
 }
 
 // indexedKey is the key of a frontend's endpoint number i.

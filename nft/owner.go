@@ -57,9 +57,9 @@ func (r *family) ownerOf(set, key string) (id tracker.PortID, ok bool) {
 	return id, false
 }
 
-// frontendIn reads the frontend back from the key of an element; the zero Frontend if the
+// frontendIn reads the frontend back from the key of an element; the zero tracker.Frontend if the
 // set is not one that is keyed by frontends.
-func frontendIn(family Family, set, key string) (f Frontend) {
+func frontendIn(family Family, set, key string) (f tracker.Frontend) {
 	n := addrLen(family)
 	switch set {
 	case nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, stickyNodePortsMap:
@@ -71,7 +71,10 @@ func frontendIn(family Family, set, key string) (f Frontend) {
 	if len(key) < n+8 {
 		return f
 	}
-	f.Address, _ = netip.AddrFromSlice([]byte(key[:n]))
+	f.Address = tracker.NodePort(family, 0, 0).Address
+	if n > 0 {
+		f.Address, _ = netip.AddrFromSlice([]byte(key[:n]))
+	}
 	f.Protocol = tracker.Protocol(key[n])
 	f.Port = binary.BigEndian.Uint16([]byte(key[n+4 : n+6]))
 	return f

@@ -21,14 +21,14 @@ type family struct {
 	*Journal
 	config    *Config
 	ports     map[tracker.PortID]*portState
-	frontends map[Frontend]*frontendState
+	frontends map[tracker.Frontend]*frontendState
 	chains    map[string]*chainUse
 	sticky    int // Service ports with affinity
 	shared    map[sharedElement]int
 	adopted   *Table // what the kernel held at start; for the order of lists
 	tasks     map[string]AffinityTask
-	flows     map[Frontend]*FlowChange
-	conflicts map[Frontend][]Conflict
+	flows     map[tracker.Frontend]*tracker.FlowChange
+	conflicts map[tracker.Frontend][]Conflict
 	fresh     []Conflict // not reported yet
 	// successions are those that have not been reported yet.
 	successions []Succession
@@ -54,12 +54,12 @@ func newFamily(config *Config, f Family) *family {
 		Journal:   NewJournal(config.skeleton(f)),
 		config:    config,
 		ports:     make(map[tracker.PortID]*portState),
-		frontends: make(map[Frontend]*frontendState),
+		frontends: make(map[tracker.Frontend]*frontendState),
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
 		tasks:     make(map[string]AffinityTask),
-		flows:     make(map[Frontend]*FlowChange),
-		conflicts: make(map[Frontend][]Conflict),
+		flows:     make(map[tracker.Frontend]*tracker.FlowChange),
+		conflicts: make(map[tracker.Frontend][]Conflict),
 	}
 	r.chains[rejectChain] = &chainUse{verdict: gotoChain(rejectChain), users: 1}
 	for c := 1; c <= usualLengths; c = capacity(c + 1) {
@@ -215,26 +215,26 @@ func (r *family) adoptLists(p *tracker.ServicePort) (cluster, local []netip.Addr
 			continue
 		}
 		if cluster == nil {
-			cluster = r.adopted.list(listOf(f.nodePort(), false).Map, f.key())
+			cluster = r.adopted.list(listOf(f.NodePort(), false).Map, frontendKeyOf(f))
 		}
 		if local == nil {
-			local = r.adopted.list(listOf(f.nodePort(), true).Map, f.key())
+			local = r.adopted.list(listOf(f.NodePort(), true).Map, frontendKeyOf(f))
 		}
 	}
 	return cluster, local
 }
 
 // verdictMap is the map that says what to do at a frontend.
-func (f Frontend) verdictMap() string {
-	if f.nodePort() {
+func verdictMap(f tracker.Frontend) string {
+	if f.NodePort() {
 		return nodePortsMap
 	}
 	return servicesMap
 }
 
-func (t *Table) commentOf(f Frontend) string {
-	if held := t.Sets[f.verdictMap()]; held != nil {
-		return held.Map[f.key()].Comment
+func (t *Table) commentOf(f tracker.Frontend) string {
+	if held := t.Sets[verdictMap(f)]; held != nil {
+		return held.Map[frontendKeyOf(f)].Comment
 	}
 	return ""
 }

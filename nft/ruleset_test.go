@@ -110,7 +110,7 @@ type expectation struct {
 }
 
 type place struct {
-	Frontend
+	tracker.Frontend
 	family tracker.Family
 }
 
@@ -121,7 +121,7 @@ func (w *world) claims() map[place][]expectation {
 		add := func(kind string, addr netip.Addr, port uint16) {
 			if !seen[addr] && port != 0 {
 				seen[addr] = true
-				at := place{Frontend{addr, id.Protocol, port}, id.Family}
+				at := place{tracker.Frontend{Address: addr, Protocol: id.Protocol, Port: port}, id.Family}
 				all[at] = append(all[at], expectation{p, kind})
 			}
 		}
@@ -132,7 +132,7 @@ func (w *world) claims() map[place][]expectation {
 		for _, addr := range p.ExternalIPs {
 			add("external", addr, p.Port)
 		}
-		add("node port", netip.Addr{}, p.NodePort)
+		add("node port", tracker.NodePort(id.Family, 0, 0).Address, p.NodePort)
 	}
 	return all
 }
@@ -170,7 +170,7 @@ func (c client) packet(f place, family tracker.Family) Packet {
 	if c.node {
 		p.Interface = ""
 	}
-	if f.nodePort() {
+	if f.NodePort() {
 		p.Destination, p.DestinationLocal = nodeAddresses[0], true
 		if family == tracker.IPv6 {
 			p.Destination = nodeAddresses[1]

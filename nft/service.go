@@ -117,7 +117,7 @@ func (p *portState) order(shown *tracker.ServicePort) {
 
 // unclaimAll gives up those of some frontends that the port does not want any more.
 func (r *family) unclaimAll(frontends []wish, port *portState) {
-	kept := make(map[Frontend]bool, len(port.frontends))
+	kept := make(map[tracker.Frontend]bool, len(port.frontends))
 	for _, wanted := range port.frontends {
 		kept[wanted.Frontend] = true
 	}
@@ -142,7 +142,7 @@ func (r *family) removePort(id tracker.PortID) {
 	r.setAffinity(port, affinity{})
 }
 
-func (r *family) claim(f Frontend, c claim) {
+func (r *family) claim(f tracker.Frontend, c claim) {
 	state := r.frontends[f]
 	if state == nil {
 		state = &frontendState{Frontend: f}
@@ -152,7 +152,7 @@ func (r *family) claim(f Frontend, c claim) {
 	r.program(state)
 }
 
-func (r *family) unclaim(f Frontend, port *portState) {
+func (r *family) unclaim(f tracker.Frontend, port *portState) {
 	state := r.frontends[f]
 	state.drop(port)
 	r.program(state)
@@ -182,23 +182,23 @@ func (r *family) program(state *frontendState) {
 	state.shown = want
 }
 
-func (r *family) programVerdict(f Frontend, want *service) {
+func (r *family) programVerdict(f tracker.Frontend, want *service) {
 	if want.policy.kind == 0 {
-		r.remove(f.verdictMap(), f.key())
+		r.remove(verdictMap(f), frontendKeyOf(f))
 		return
 	}
-	r.put(f.verdictMap(), f.key(), Element{Verdict: r.verdict(want.policy), Comment: want.comment})
+	r.put(verdictMap(f), frontendKeyOf(f), Element{Verdict: r.verdict(want.policy), Comment: want.comment})
 }
 
 // programList writes the elements in which two lists differ, index by index.
-func (r *family) programList(f Frontend, local bool, have, want []netip.AddrPort) {
-	set, key := listOf(f.nodePort(), local).Map, ""
+func (r *family) programList(f tracker.Frontend, local bool, have, want []netip.AddrPort) {
+	set, key := listOf(f.NodePort(), local).Map, ""
 	for i := range max(len(have), len(want)) {
 		if i < len(have) && i < len(want) && have[i] == want[i] {
 			continue
 		}
 		if key == "" {
-			key = f.key()
+			key = frontendKeyOf(f)
 		}
 		if i < len(want) {
 			r.put(set, indexedKey(key, i), Element{Data: endpointData(want[i])})
@@ -208,33 +208,33 @@ func (r *family) programList(f Frontend, local bool, have, want []netip.AddrPort
 	}
 }
 
-func (r *family) programSources(f Frontend, have, want []netip.Prefix) {
+func (r *family) programSources(f tracker.Frontend, have, want []netip.Prefix) {
 	if slices.Equal(have, want) {
 		return
 	}
 	for _, source := range have {
 		if !slices.Contains(want, source) {
-			r.remove(allowedSourcesSet, rangeKey(f.key(), source))
+			r.remove(allowedSourcesSet, rangeKey(frontendKeyOf(f), source))
 		}
 	}
 	for _, source := range want {
-		r.put(allowedSourcesSet, rangeKey(f.key(), source), Element{})
+		r.put(allowedSourcesSet, rangeKey(frontendKeyOf(f), source), Element{})
 	}
 }
 
-func (r *family) programRecord(f Frontend, have, chain string) {
+func (r *family) programRecord(f tracker.Frontend, have, chain string) {
 	if have == chain {
 		return
 	}
 	set := stickyMap
-	if f.nodePort() {
+	if f.NodePort() {
 		set = stickyNodePortsMap
 	}
 	if chain == "" {
-		r.remove(set, f.key())
+		r.remove(set, frontendKeyOf(f))
 		return
 	}
-	r.put(set, f.key(), Element{Verdict: gotoChain(chain)})
+	r.put(set, frontendKeyOf(f), Element{Verdict: gotoChain(chain)})
 }
 
 // changeShared counts the elements that several Service ports may need, of a port that
