@@ -49,6 +49,10 @@ func (t *Tracker) takeNode(d *Delta) {
 		d.observe(t.node.since)
 	}
 	t.node.out, t.node.dirty = t.node.current, false
+	if addrs := t.addresses(); !slices.Equal(addrs, t.reported) {
+		d.NodeAddresses, d.AddressesChanged = addrs, true
+		t.reported = addrs
+	}
 }
 
 // takeCIDRs adds the Service CIDRs to d if they changed.

@@ -53,6 +53,7 @@ type Tracker struct {
 	gathering gathering // reused by Take
 
 	node     versioned[*Node]
+	reported []netip.Addr // the node's addresses as of the last Take
 	cidrs    versioned[[]netip.Prefix]
 	cidrObjs map[string][]netip.Prefix // ServiceCIDR objects by name
 }

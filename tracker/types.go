@@ -215,6 +215,9 @@ type Delta struct {
 	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
 	CIDRsChanged bool
 
+	NodeAddresses    []netip.Addr // those of Tracker.NodeAddresses; meaningful if AddressesChanged
+	AddressesChanged bool
+
 	// Oldest is when the earliest of these changes was observed; zero if there is none.
 	Oldest time.Time
 	// Triggers say when the control plane saw the changes of endpoints that this delta
@@ -239,7 +242,8 @@ type Trigger struct {
 
 // Empty reports whether d carries no change.
 func (d *Delta) Empty() bool {
-	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil && !d.NodeGone && !d.CIDRsChanged
+	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil && !d.NodeGone &&
+		!d.CIDRsChanged && !d.AddressesChanged
 }
 
 // Merge puts newer on top of d: the loop merges onto a Delta that it could not commit.
@@ -263,6 +267,9 @@ func (d *Delta) Merge(newer Delta) {
 	}
 	if newer.CIDRsChanged {
 		d.ServiceCIDRs, d.CIDRsChanged = newer.ServiceCIDRs, true
+	}
+	if newer.AddressesChanged {
+		d.NodeAddresses, d.AddressesChanged = newer.NodeAddresses, true
 	}
 	if d.Oldest.IsZero() {
 		d.Oldest = newer.Oldest

@@ -42,7 +42,7 @@ var (
 		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again for want of an answer counts again.",
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
-		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections of clients that session affinity remembers are not chosen.",
+		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.",
 		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
 )
 
