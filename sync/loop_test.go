@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -259,4 +260,46 @@ func TestAddressesWhileTheLoopTakesThem(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestNodePortAddressesFollowTheNode hands addresses of the Node and of its interfaces to the
+// loop, which works out where node ports are reached when one of them changes, and then only.
+func TestNodePortAddressesFollowTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		setting, err := ParseNodePortAddresses([]string{"primary", "198.51.100.0/24"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := start(t, new(table), Options{NodePorts: setting})
+		node, local := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
+		for _, tt := range []struct {
+			name  string
+			delta tracker.Delta
+			local []netip.Addr
+			want  []netip.Addr
+		}{
+			{name: "nothing is known"},
+			{name: "the Node", delta: tracker.Delta{AddressesChanged: true, NodeAddresses: []netip.Addr{node}}, want: []netip.Addr{node}},
+			{name: "an interface", local: []netip.Addr{local}, want: []netip.Addr{node, local}},
+			{name: "another change", want: []netip.Addr{node, local}},
+			{name: "the Node goes", delta: tracker.Delta{AddressesChanged: true, NodeGone: true}, want: []netip.Addr{local}},
+		} {
+			b.feed.deltas = []tracker.Delta{tt.delta}
+			if tt.local != nil {
+				b.loop.SetAddresses(tt.local)
+			}
+			before := b.loop.nodePorts.reached
+			b.change()
+			reached := b.reports[len(b.reports)-1].NodePorts
+			if !slices.Equal(reached, tt.want) {
+				t.Errorf("%s: reached at %v, want %v", tt.name, reached, tt.want)
+			}
+			if held := b.loop.ruleset.Want()[nft.IP].Sets["node-port-addresses"]; held == nil || len(held.Map) != len(tt.want) {
+				t.Errorf("%s: the ruleset names %v, want %v", tt.name, held, tt.want)
+			}
+			if anew := len(before) > 0 && len(reached) > 0 && &before[0] != &reached[0]; anew != (tt.local != nil || tt.delta.AddressesChanged) && tt.name != "the Node" {
+				t.Errorf("%s: worked out anew: %v", tt.name, anew)
+			}
+		}
+	})
 }
