@@ -192,15 +192,15 @@ func notices(batch nft.Batch) map[string]int {
 		verb := map[nft.Verb]string{nft.Add: "add", nft.Delete: "delete", nft.Flush: "delete"}[op.Verb]
 		switch {
 		case op.Elements != nil:
-			counts[fmt.Sprintf("%s element %s %s", verb, op.Family, op.Set.Name)] += len(op.Elements)
+			counts[fmt.Sprintf("%s element %s %s", verb, op.Family.NFT(), op.Set.Name)] += len(op.Elements)
 		case op.Set != nil:
-			counts[fmt.Sprintf("%s set %s %s", verb, op.Family, op.Set.Name)]++
+			counts[fmt.Sprintf("%s set %s %s", verb, op.Family.NFT(), op.Set.Name)]++
 		case op.Verb == nft.Flush:
-			counts[fmt.Sprintf("delete rule %s %s", op.Family, op.Chain.Name)] += len(op.Chain.Rules)
+			counts[fmt.Sprintf("delete rule %s %s", op.Family.NFT(), op.Chain.Name)] += len(op.Chain.Rules)
 		case op.Rules != nil:
-			counts[fmt.Sprintf("add rule %s %s", op.Family, op.Chain.Name)] += len(op.Rules)
+			counts[fmt.Sprintf("add rule %s %s", op.Family.NFT(), op.Chain.Name)] += len(op.Rules)
 		default:
-			counts[fmt.Sprintf("%s chain %s %s", verb, op.Family, op.Chain.Name)]++
+			counts[fmt.Sprintf("%s chain %s %s", verb, op.Family.NFT(), op.Chain.Name)]++
 		}
 	}
 	return counts

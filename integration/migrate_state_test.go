@@ -69,7 +69,7 @@ func saveIPTables(backend string) func(*testing.T) string {
 func loadProxyTables(t *testing.T, s legacytest.Shape) {
 	t.Helper()
 	for _, table := range []string{"kube-proxy", "admin"} {
-		netns.Run(t, fmt.Sprintf("add table %s %s\ndelete table %s %s\n", s.Family, table, s.Family, table), "nft", "-f", "-")
+		netns.Run(t, fmt.Sprintf("add table %s %s\ndelete table %s %s\n", s.Family.NFT(), table, s.Family.NFT(), table), "nft", "-f", "-")
 	}
 	netns.Run(t, s.NFTables(), "nft", "-f", "-")
 }
@@ -128,7 +128,7 @@ func migrationObjects(shapes []legacytest.Shape) []map[string]any {
 
 // migrationName names Service i of a shape.
 func migrationName(s legacytest.Shape, i int) string {
-	return fmt.Sprintf("service-%s-%d", s.Family, i)
+	return fmt.Sprintf("service-%s-%d", s.Family.NFT(), i)
 }
 
 // migrationService is Service i of a shape.

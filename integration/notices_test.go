@@ -44,7 +44,7 @@ func (n notice) String() string {
 	if n.kind == unix.NFT_MSG_NEWCHAIN || n.kind == unix.NFT_MSG_DELCHAIN {
 		name = n.attribute(unix.NFTA_CHAIN_NAME)
 	}
-	return fmt.Sprintf("%s %s %s", kinds[n.kind], n.family, name)
+	return fmt.Sprintf("%s %s %s", kinds[n.kind], n.family.NFT(), name)
 }
 
 // attribute returns the text of an attribute; a missing one is empty.

@@ -22,7 +22,7 @@ func TestClockMayJump(t *testing.T) {
 	loop.Distrust("a test")
 	loop.options.Committed = func(r Report) {
 		report = r
-		if !loop.suspected.IsZero() {
+		if !loop.guard.suspected.IsZero() {
 			stop()
 		}
 	}
@@ -30,7 +30,7 @@ func TestClockMayJump(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, at := range map[string]time.Time{
-		"end of the last sync": loop.tempo.ended, "suspicion": loop.suspected, "start of the sync": report.Taken,
+		"end of the last sync": loop.rest.ended, "suspicion": loop.guard.suspected, "start of the sync": report.Taken,
 	} {
 		if at == at.Round(0) { // which takes the monotonic clock off
 			t.Errorf("%s: %v follows a clock that is set", name, at)

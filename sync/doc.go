@@ -1,14 +1,34 @@
 // Package sync keeps the kernel's tables equal to what the tracker says.
 //
 // One goroutine, Loop.Run, owns the wanted ruleset and the knowledge of what the kernel
-// holds. It wakes up when the tracker has something new, compiles what changed, computes
-// the difference and commits it as one netlink batch. Start, steady state, retry and repair
-// are one path: they differ only in whether the applied state is known or has to be read
-// from the kernel first. Nothing is written before all sources have synced, and nothing is
-// removed when the loop ends.
+// holds. It compiles what changed, computes the difference and commits it as one netlink
+// batch. Start, steady state, retry and repair are one path: they differ only in whether the
+// applied state is known or has to be read from the kernel first.
 //
-// What others do to the tables is undone as soon as it is heard of, and Service ports that the
-// kernel refuses are left out: see Loop.Watch and Options.Refused.
+//	                        Run
+//	                         |
+//	                         v
+//	+------------------> UNKNOWN -----------------------+
+//	|                        | read the tables          | the kernel refuses the batch:
+//	|                        | commit the difference    | leave out Service ports (refusals)
+//	|                        v                          | or affinity entries, at most five
+//	|                      KNOWN <-----+                | times; then wait and try again
+//	|                        |         |                |
+//	|                        | the queue rings:         |
+//	|                        | commit what changed      |
+//	|                        +---------+                |
+//	|                        |                          |
+//	+------------------------+                          |
+//	^  the commit failed or its outcome is unknown      |
+//	|  somebody changed our tables, or may have (guard) |
+//	|  stale affinity entries stayed (affinityDebt)     |
+//	|  Disown, Distrust                                 |
+//	+---------------------------------------------------+
+//
+// After each commit, and in this order, the loop removes affinity entries that became stale
+// meanwhile, removes stale connections (staleFlows), and reports. A commit that fails changes
+// nothing: the rules stay as they were. Nothing is written before all sources have synced, and
+// nothing is removed when the loop ends.
 //
 // A package of this name may itself import the standard library's sync. Importers call it
 // proxysync, so that a bare sync always is the standard one.

@@ -105,7 +105,7 @@ func TestFaultsLater(t *testing.T) {
 			port := portWith("web", 1, 1)
 			port.ClusterIP = netip.MustParseAddr("10.96.200.1")
 			g.feed.set(port)
-			g.loop.Wake()
+			g.loop.options.Queue.Ring()
 			if batch := <-failed; !batch.Empty() {
 				t.Errorf("%d operations away from what was programmed", len(batch.Ops))
 			}
@@ -225,7 +225,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	if again.commits != 0 || g.first.Operations != 0 {
 		t.Errorf("%d commits of %d operations", again.commits, g.first.Operations)
 	}
-	g.loop.Wake()
+	g.loop.options.Queue.Ring()
 	g.report(t)
 	lines := g.logs.FilterMessage("in sync, nothing to write").All()
 	if len(lines) != 1 || lines[0].ContextMap()["elements"] != int64(count(g.ruleset.Lengths())) {
@@ -249,4 +249,14 @@ func TestIsRefusal(t *testing.T) {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
+}
+
+// count adds up lengths of sets.
+func count(lengths map[nft.Family]map[string]int) (elements int) {
+	for _, sets := range lengths {
+		for _, n := range sets {
+			elements += n
+		}
+	}
+	return elements
 }

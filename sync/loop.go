@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,58 +15,39 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// kernel is what the loop needs of *nft.Kernel.
-type kernel interface {
-	Read(context.Context) (nft.Tables, uint32, error)
-	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
-	Commit(context.Context, nft.Batch) error
-}
-
 // source is what the loop needs of *tracker.Tracker.
-type source interface {
-	Take() tracker.Delta
-	NodeAddresses() []netip.Addr
-}
+type source interface{ Take() tracker.Delta }
 
-// A Loop brings changes of a tracker into the kernel. Make it with New.
+// A Loop brings changes of a tracker into the kernel: it owns the order of things. Make it
+// with New.
 type Loop struct {
 	options Options
 	source  source
 	ruleset *nft.Ruleset
 	kernel  kernel
-	flows   flows // nil leaves connections alone
 
-	wake      Signal
-	distrust  chan string
-	disown    chan chan<- error
-	addresses chan []netip.Addr
+	distrust chan string
+	disown   chan chan<- error
+	local    atomic.Pointer[[]netip.Addr] // of SetAddresses; nil once taken
 
 	// The rest is owned by the goroutine of Run.
-	guard     *guard // nil: nobody watches over the tables
-	poison    poison
-	disowning []chan<- error // who waits for Disown
-	beside    Beside         // nil once the first batch has been committed
-	known     bool           // whether the kernel holds what the ruleset calls committed
-	adopted   bool
-	synced    bool         // a sync has succeeded
-	reason    string       // the latest suspicion that no sync has dealt with
-	suspected time.Time    // when it came up
-	local     []netip.Addr // addresses of this node's interfaces
-	waiting   tracker.Delta
+	known   bool          // whether the kernel holds what the ruleset calls committed
+	synced  bool          // a sync has succeeded
+	waiting tracker.Delta // what no sync has brought into the kernel
+	retry   backoff       // after a sync that failed
+	rest    rest
+
+	nodePorts nodePorts
+	refusals  refusals
+	affinity  affinityDebt
 	stale     staleFlows
-	unclean   complaint // of connection tracking
-	// nodePortAddrs are the addresses at which node ports are reached.
-	nodePortAddrs []netip.Addr
-	retry         *time.Timer
-	attempts      int
-	debt          debt
-	tempo         tempo
+	guard     guard
 }
 
 // New returns a loop that has not started.
 func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *Loop {
-	if options.Changed == nil {
-		options.Changed = NewSignal()
+	if options.Queue == nil {
+		options.Queue = NewQueue()
 	}
 	if options.RetryMin == 0 {
 		options.RetryMin = DefaultRetryMin
@@ -76,41 +58,35 @@ func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *L
 	if options.AuditInterval == 0 {
 		options.AuditInterval = DefaultAuditInterval
 	}
-	return &Loop{
-		options:   options,
-		beside:    options.Beside,
-		source:    source,
-		ruleset:   ruleset,
-		kernel:    kernel,
-		wake:      options.Changed,
-		poison:    newPoison(),
-		retry:     stopped(),
-		distrust:  make(chan string, 1),
-		disown:    make(chan chan<- error),
-		addresses: make(chan []netip.Addr, 1),
+	l := &Loop{
+		options: options, source: source, ruleset: ruleset, kernel: kernel,
+		distrust: make(chan string, 1),
+		disown:   make(chan chan<- error),
+		retry:    backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
+		refusals: refusals{
+			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
+			changes: make(map[tracker.PortID]portChange), leftOut: make(map[tracker.PortID]*refusal),
+		},
+		affinity:  affinityDebt{kernel: kernel, log: options.Log, retry: backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()}},
+		nodePorts: nodePorts{setting: options.NodePorts},
+		guard: guard{
+			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
+			deaf: true, auditing: stopped(), repair: stopped(),
+		},
 	}
+	l.stale = staleFlows{ruleset: ruleset, nodePorts: &l.nodePorts, log: options.Log}
+	return l
 }
 
 // CleanFlows makes the loop remove stale connections after each commit. It must be called
 // before Run.
-func (l *Loop) CleanFlows(flows flows) { l.flows = flows }
+func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 
-// A Signal says that something has happened since its receiver last looked.
-type Signal chan struct{}
-
-// NewSignal returns a Signal that has not been raised.
-func NewSignal() Signal { return make(Signal, 1) }
-
-// Raise never blocks; raised twice is raised.
-func (s Signal) Raise() {
-	select {
-	case s <- struct{}{}:
-	default:
-	}
+// Watch makes the loop repair what others do to our tables. It must be called before Run;
+// whoever closes the monitor does so after Run.
+func (l *Loop) Watch(monitor monitor) {
+	l.guard.monitor, l.guard.deaf, l.guard.changes = monitor, false, make(chan *nft.ForeignChange, 64)
 }
-
-// Wake makes the loop look at its source. It never blocks.
-func (l *Loop) Wake() { l.wake.Raise() }
 
 // Distrust tells the loop that somebody may have changed our tables, and why it is thought
 // so. It reads them back and repairs what differs. It never blocks.
@@ -122,130 +98,98 @@ func (l *Loop) Distrust(reason string) {
 }
 
 // SetAddresses tells the loop which addresses the node's interfaces have. The latest call
-// counts. It must be called from one goroutine at a time.
+// counts. It never blocks.
 func (l *Loop) SetAddresses(addrs []netip.Addr) {
+	l.local.Store(&addrs)
+	l.options.Queue.Ring()
+}
+
+// Disown makes the tables belong to nobody, for an administrator who wants to change them,
+// and returns when that has been committed. It lasts as long as the loop. With the table that
+// is made anew, connections and the entries of affinity maps stay.
+func (l *Loop) Disown(ctx context.Context) error {
+	answer := make(chan error, 1)
 	select {
-	case <-l.addresses:
-	default:
+	case l.disown <- answer:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	l.addresses <- addrs
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Run syncs until ctx ends; then it returns nil at once and leaves the rules in place. Start
 // it when all sources have synced: its first sync is unconditional. It returns an error only
 // if the kernel's socket is broken.
 func (l *Loop) Run(ctx context.Context) error {
-	l.Wake()
-	if l.guard != nil {
-		go l.guard.listen(ctx, l.options.Log)
-	}
-	l.guard.schedule(l.options.AuditInterval)
+	l.options.Queue.Ring()
+	l.guard.start(ctx)
 	for ctx.Err() == nil {
-		if !l.due(ctx) || !l.pause(ctx) {
+		wanted := true
+		var disowned chan<- error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.options.Queue.bell:
+		case <-l.retry.timer.C:
+		case <-l.guard.repair.C:
+		case <-l.affinity.retry.timer.C:
+			l.known = l.known && l.affinity.retry.failures == 0
+		case <-l.refusals.timer.C:
+			l.refusals.retry()
+		case disowned = <-l.disown:
+			l.ruleset.SetOwned(false)
+			l.known = false
+		case <-l.guard.auditing.C:
+			l.known, wanted = l.guard.audit(ctx, l.known)
+		case change := <-l.guard.changes:
+			l.known, wanted = l.guard.hear(change, l.known)
+		case reason := <-l.distrust:
+			l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
+			l.known = false
+			l.guard.suspect(reason)
+		}
+		if wait := time.Until(l.rest.next(l.options.MinInterval)); wanted && wait > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+		if !wanted || ctx.Err() != nil {
 			continue
 		}
-		l.takeAddresses()
-		err := l.sync(ctx)
-		if isBroken(err) {
+		err := l.Once(ctx)
+		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // somebody closed it, and it does not come back
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}
-		if err != nil && ctx.Err() == nil {
-			l.retry.Reset(l.failed(err))
+		if err != nil && ctx.Err() == nil { // a new change does not shorten the pause after the next failure
+			attempt := l.retry.failures + 1
+			l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", l.retry.failed()), zap.Int("attempt", attempt))
+			if l.options.Failed != nil {
+				l.options.Failed(err)
+			}
 		}
-		l.answer(err)
+		if disowned != nil {
+			disowned <- err
+		}
 	}
 	return nil
 }
 
-// due waits for something to happen and reports whether to sync because of it.
-func (l *Loop) due(ctx context.Context) bool {
-	changes, audit, repair := l.guard.alarms()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-l.wake:
-	case <-l.retry.C:
-		l.known = l.known && l.debt.attempts == 0
-	case <-repair:
-	case <-l.poison.timer.C:
-		l.retryRefused()
-	case answer := <-l.disown:
-		l.release(answer)
-	case <-audit:
-		return l.inspect(ctx)
-	case change := <-changes:
-		return l.suspect(change)
-	case reason := <-l.distrust:
-		l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
-		l.known, l.reason, l.suspected = false, reason, time.Now()
-	case l.local = <-l.addresses:
-	}
-	return true
-}
-
-// isBroken reports whether the socket is: somebody closed it, and it does not come back.
-func isBroken(err error) bool {
-	return errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK)
-}
-
-func (l *Loop) takeAddresses() {
-	select {
-	case l.local = <-l.addresses:
-	default:
-	}
-}
-
-// pause waits until the next sync may begin; false if ctx ended.
-func (l *Loop) pause(ctx context.Context) bool {
-	wait := time.Until(l.tempo.next(l.options.MinInterval))
-	if l.tempo.ended.IsZero() || wait <= 0 {
-		return ctx.Err() == nil
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(wait):
-		return true
-	}
-}
-
-// failed reports a sync that failed and returns how long to wait before the next one. A
-// new event does not shorten the pause of the following failure.
-func (l *Loop) failed(err error) time.Duration {
-	pause := l.backoff(l.attempts)
-	l.attempts++
-	l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", pause), zap.Int("attempt", l.attempts))
-	if l.options.Failed != nil {
-		l.options.Failed(err)
-	}
-	return pause
-}
-
-// backoff is the pause after one more failure than attempts.
-func (l *Loop) backoff(attempts int) time.Duration {
-	if attempts >= 20 {
-		return l.options.RetryMax
-	}
-	return min(l.options.RetryMin<<attempts, l.options.RetryMax)
-}
-
-// stopped returns a timer that nobody has set.
-func stopped() *time.Timer {
-	timer := time.NewTimer(0)
-	<-timer.C
-	return timer
-}
-
-// sync brings the kernel up to date, once. Somebody else's commit between our reading and
-// writing only makes us read again, and so does a batch that the kernel refuses; if it
-// refuses it then, the Service ports that it is about are left out.
-func (l *Loop) sync(ctx context.Context) error {
+// Once brings the kernel up to date, one time; callers that do not go on with Run may use it.
+// Somebody else's commit between our reading and writing only makes us read again, and so does
+// a batch that the kernel refuses; if it refuses it then, the Service ports that it is about
+// are left out.
+func (l *Loop) Once(ctx context.Context) (err error) {
 	began := time.Now()
 	defer func() {
-		l.debt.refused = nil
-		l.tempo.note(began, time.Now())
+		l.affinity.refused = nil
+		l.rest.note(began, time.Now())
 	}()
-	var err error
 	for range 5 {
 		full := !l.known
 		err = l.attempt(ctx)
@@ -258,57 +202,101 @@ func (l *Loop) sync(ctx context.Context) error {
 	return err
 }
 
+// isolate takes out of the wanted state what the kernel refuses, and reports whether there is
+// another batch to try. If it does not mind the wanted state alone, the entries of affinity
+// maps go.
+func (l *Loop) isolate(ctx context.Context, err error) bool {
+	have, _, readErr := read(ctx, l.kernel)
+	if readErr != nil {
+		return false
+	}
+	t := trial{refusals: &l.refusals, kernel: l.kernel, have: have}
+	if l.affinity.refused == nil && t.check(ctx) == nil {
+		l.affinity.refused = err
+		return true
+	}
+	if !t.isolate(ctx, err) {
+		return false
+	}
+	l.affinity.refused = nil
+	return true
+}
+
+// attempt computes a batch, commits it and does what follows. From the commit until the
+// kernel's answer, what the kernel holds is unknown.
 func (l *Loop) attempt(ctx context.Context) error {
-	started := time.Now()
-	plan, err := l.plan(ctx)
+	taken := time.Now()
+	p, err := l.plan(ctx)
 	if err != nil {
 		return err
 	}
 	compiled := time.Now()
-	if err := l.commit(ctx, plan.batch); err != nil {
-		return err
+	generation := p.batch.Generation
+	if !p.batch.Empty() {
+		l.known = false
+		if generation != 0 {
+			l.guard.quiet()
+		}
+		if err := l.kernel.Commit(ctx, p.batch); err != nil {
+			var foreign *nft.BesideError
+			if errors.As(err, &foreign) {
+				l.leaveForeign(err)
+			}
+			return attribute(l.ruleset, err)
+		}
+		l.options.Foreign = nil // what was done is not to be done again
+		if generation != 0 {
+			generation++
+		}
 	}
-	l.sweep(ctx, &plan)
+	l.known = true
+	if generation != 0 {
+		l.guard.listenFrom(ctx, generation)
+	}
+	if len(p.tasks) > 0 || p.full {
+		l.affinity.settle(ctx, p.tasks, p.full)
+	}
 	committed := time.Now()
-	l.logRepair(&plan.batch, committed)
-	flows := l.clean(ctx, &plan)
+	if l.guard.reason != "" && len(p.batch.Ops) > 0 {
+		l.guard.logRepair(p.batch.Ops, committed)
+	}
+	l.stale.add(p.flows, p.allFlows)
+	flows := l.stale.clean(ctx)
 	flows.Duration = time.Since(committed)
 	l.done(Report{
-		Full: plan.full, Flows: flows, Operations: len(plan.batch.Ops), Elements: plan.batch.ElementCount(), Beside: len(plan.batch.Beside),
-		Taken: started, Compile: compiled.Sub(started), Commit: committed.Sub(compiled),
+		Full: p.full, Flows: flows, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Beside),
+		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
 	return nil
 }
 
-// commit sends a batch, unless it is empty. From then until the kernel's answer, what it
-// holds is unknown.
-func (l *Loop) commit(ctx context.Context, batch nft.Batch) error {
-	if batch.Empty() {
-		l.known = true
-		l.guard.listenFrom(ctx, batch.Generation, l.options.Log)
-		return nil
+// done closes a successful sync.
+func (l *Loop) done(report Report) {
+	l.retry.failures = 0
+	l.ruleset.Committed()
+	l.refusals.settle()
+	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.guard.reason
+	report.Conflicts, report.Standing = l.ruleset.Conflicts()
+	report.LeftOut = len(l.refusals.leftOut)
+	l.waiting, l.guard.reason = tracker.Delta{}, ""
+	l.logConflicts(report.Conflicts)
+	switch {
+	case report.Operations > 0:
+		l.options.Log.Info("committed", zap.Bool("full", report.Full), zap.Int("operations", report.Operations),
+			zap.Int("elements", report.Elements), zap.Duration("compile", report.Compile), zap.Duration("commit", report.Commit))
+	case !l.synced: // one that wrote nothing is worth a line if a restart has succeeded with it
+		elements := 0
+		for _, sets := range l.ruleset.Lengths() {
+			for _, n := range sets {
+				elements += n
+			}
+		}
+		l.options.Log.Info("in sync, nothing to write", zap.Int("elements", elements), zap.Duration("compile", report.Compile))
 	}
-	l.known = false
-	l.guard.quiet(batch.Generation, l.options.Log)
-	err := l.kernel.Commit(ctx, batch)
-	l.besideDone(err)
-	if err != nil {
-		return l.own(err)
+	l.synced = true
+	if l.options.Committed != nil {
+		l.options.Committed(report)
 	}
-	l.known = true
-	if batch.Generation != 0 {
-		l.guard.listenFrom(ctx, batch.Generation+1, l.options.Log)
-	}
-	return nil
-}
-
-// own adds the Service that an operation was for to the kernel's error about it.
-func (l *Loop) own(err error) error {
-	var op *nft.OpError
-	if errors.As(err, &op) {
-		op.Owner = l.ruleset.Owner(op.Family, op.Set, op.Element)
-	}
-	return err
 }
 
 // logConflicts says who goes without a frontend, and who has got one after all.
@@ -321,45 +309,5 @@ func (l *Loop) logConflicts(conflicts []nft.Conflict) {
 	for _, s := range l.ruleset.Successions() {
 		l.options.Log.Info("conflict over: the loser is served there now", zap.Stringer("frontend", s.Frontend),
 			zap.Stringer("before", s.Before), zap.Stringer("now", s.Heir))
-	}
-}
-
-// logSync says what a successful sync wrote. One that wrote nothing is worth a line only if
-// it is the first: a restart has succeeded then.
-func (l *Loop) logSync(report *Report) {
-	first := !l.synced
-	l.synced = true
-	switch {
-	case report.Operations > 0:
-		l.options.Log.Info("committed", zap.Bool("full", report.Full), zap.Int("operations", report.Operations),
-			zap.Int("elements", report.Elements), zap.Duration("compile", report.Compile), zap.Duration("commit", report.Commit))
-	case first:
-		l.options.Log.Info("in sync, nothing to write", zap.Int("elements", count(l.ruleset.Lengths())), zap.Duration("compile", report.Compile))
-	}
-}
-
-// count adds up lengths of sets.
-func count(lengths map[nft.Family]map[string]int) (elements int) {
-	for _, sets := range lengths {
-		for _, n := range sets {
-			elements += n
-		}
-	}
-	return elements
-}
-
-// done closes a successful sync.
-func (l *Loop) done(report Report) {
-	l.attempts = 0
-	l.ruleset.Committed()
-	l.settlePoison(time.Now())
-	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePortAddrs, l.reason
-	report.Conflicts, report.Standing = l.ruleset.Conflicts()
-	report.LeftOut = len(l.poison.refused)
-	l.waiting, l.reason = tracker.Delta{}, ""
-	l.logConflicts(report.Conflicts)
-	l.logSync(&report)
-	if l.options.Committed != nil {
-		l.options.Committed(report)
 	}
 }

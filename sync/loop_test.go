@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -37,6 +39,10 @@ func (k *table) Read(context.Context) (nft.Tables, uint32, error) {
 func (k *table) Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error) {
 	return nil, nil
 }
+
+func (k *table) Generation(context.Context) (uint32, error) { return 7, nil }
+
+func (k *table) Audit(context.Context, nft.Tables) (string, error) { return "", nil }
 
 func (k *table) Commit(_ context.Context, batch nft.Batch) error {
 	k.mu.Lock()
@@ -80,8 +86,6 @@ func (f *feed) Take() (merged tracker.Delta) {
 	return merged
 }
 
-func (f *feed) NodeAddresses() []netip.Addr { return nil }
-
 func (f *feed) add(service string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,26 +107,55 @@ func runLoop(t testing.TB, loop *Loop) {
 	})
 }
 
-// start runs a loop until the test ends and waits for its first commit.
-func start(t *testing.T, k *table, options Options) (*Loop, *feed, *[]Report) {
-	t.Helper()
-	var reports []Report
-	options.Log = zap.NewNop()
-	options.Committed = func(r Report) { reports = append(reports, r) }
-	f := new(feed)
-	loop := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, options)
-	runLoop(t, loop)
-	synctest.Wait()
-	return loop, f, &reports
+// A bubble is a loop in the bubble of a test, with what goes in and what comes out.
+type bubble struct {
+	loop    *Loop
+	feed    *feed
+	logs    *observer.ObservedLogs
+	reports []Report
 }
+
+// newBubble returns a loop that has not started, and whose source has these ports.
+func newBubble(k kernel, options Options, ports ...*tracker.ServicePort) *bubble {
+	core, logs := observer.New(zap.InfoLevel)
+	b := &bubble{feed: new(feed), logs: logs}
+	b.feed.set(ports...)
+	options.Log = zap.New(core)
+	options.Committed = func(r Report) { b.reports = append(b.reports, r) }
+	b.loop = New(b.feed, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}, AffinitySize: 16}), k, options)
+	return b
+}
+
+// run runs the loop until the test ends and waits for its first sync.
+func (b *bubble) run(t *testing.T) {
+	runLoop(t, b.loop)
+	synctest.Wait()
+}
+
+// start is newBubble and run.
+func start(t *testing.T, k kernel, options Options, ports ...*tracker.ServicePort) *bubble {
+	b := newBubble(k, options, ports...)
+	b.run(t)
+	return b
+}
+
+// change hands ports to the loop and waits until it has dealt with them.
+func (b *bubble) change(ports ...*tracker.ServicePort) {
+	b.feed.set(ports...)
+	b.loop.options.Queue.Ring()
+	synctest.Wait()
+}
+
+// logged returns how many lines have that message.
+func (b *bubble) logged(message string) int { return b.logs.FilterMessage(message).Len() }
 
 func TestBurstIsOneBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
-		loop, f, _ := start(t, k, Options{MinInterval: time.Second})
+		b := start(t, k, Options{MinInterval: time.Second})
 		for _, name := range []string{"a", "bb", "ccc"} {
-			f.add(name)
-			loop.Wake()
+			b.feed.add(name)
+			b.loop.options.Queue.Ring()
 			time.Sleep(100 * time.Millisecond) // of the bubble's clock
 		}
 		time.Sleep(2 * time.Second)
@@ -139,11 +172,11 @@ func TestBurstIsOneBatch(t *testing.T) {
 func TestNothingNewSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
-		loop, _, reports := start(t, k, Options{})
-		loop.Wake()
+		b := start(t, k, Options{})
+		b.loop.options.Queue.Ring()
 		synctest.Wait()
-		if len(k.batches) != 1 || len(*reports) != 2 || (*reports)[1].Operations != 0 {
-			t.Errorf("%d batches, reports %+v", len(k.batches), *reports)
+		if len(k.batches) != 1 || len(b.reports) != 2 || b.reports[1].Operations != 0 {
+			t.Errorf("%d batches, reports %+v", len(k.batches), b.reports)
 		}
 	})
 }
@@ -179,16 +212,16 @@ func TestForeignCommitAndUnknownOutcomeAreReadBackAtOnce(t *testing.T) {
 func TestOldestSurvivesFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
-		loop, f, reports := start(t, k, Options{RetryMin: time.Second})
+		b := start(t, k, Options{RetryMin: time.Second})
 		k.answers = []error{errors.New("no")}
 		observed := time.Now()
-		f.add("a")
-		loop.Wake()
+		b.feed.add("a")
+		b.loop.options.Queue.Ring()
 		synctest.Wait()
-		f.add("bb")
+		b.feed.add("bb")
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		last := (*reports)[len(*reports)-1]
+		last := b.reports[len(b.reports)-1]
 		if !last.Delta.Oldest.Equal(observed) {
 			t.Errorf("oldest change observed at %v, want %v", last.Delta.Oldest, observed)
 		}
@@ -198,8 +231,8 @@ func TestOldestSurvivesFailure(t *testing.T) {
 func TestDistrustReadsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
-		loop, _, _ := start(t, k, Options{})
-		loop.Distrust("somebody flushed the ruleset")
+		b := start(t, k, Options{})
+		b.loop.Distrust("somebody flushed the ruleset")
 		synctest.Wait()
 		if k.reads != 2 || len(k.batches) != 2 {
 			t.Errorf("%d reads, %d batches; want the table read again and made anew", k.reads, len(k.batches))
@@ -214,7 +247,7 @@ func TestAddressesWhileTheLoopTakesThem(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	latest := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	l.options.Committed = func(Report) {
-		if len(l.local) > 0 && l.local[0] == latest[0] {
+		if local := l.nodePorts.local; len(local) > 0 && local[0] == latest[0] {
 			stop()
 		}
 	}
@@ -227,4 +260,46 @@ func TestAddressesWhileTheLoopTakesThem(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestNodePortAddressesFollowTheNode hands addresses of the Node and of its interfaces to the
+// loop, which works out where node ports are reached when one of them changes, and then only.
+func TestNodePortAddressesFollowTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		setting, err := ParseNodePortAddresses([]string{"primary", "198.51.100.0/24"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := start(t, new(table), Options{NodePorts: setting})
+		node, local := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
+		for _, tt := range []struct {
+			name  string
+			delta tracker.Delta
+			local []netip.Addr
+			want  []netip.Addr
+		}{
+			{name: "nothing is known"},
+			{name: "the Node", delta: tracker.Delta{AddressesChanged: true, NodeAddresses: []netip.Addr{node}}, want: []netip.Addr{node}},
+			{name: "an interface", local: []netip.Addr{local}, want: []netip.Addr{node, local}},
+			{name: "another change", want: []netip.Addr{node, local}},
+			{name: "the Node goes", delta: tracker.Delta{AddressesChanged: true, NodeGone: true}, want: []netip.Addr{local}},
+		} {
+			b.feed.deltas = []tracker.Delta{tt.delta}
+			if tt.local != nil {
+				b.loop.SetAddresses(tt.local)
+			}
+			before := b.loop.nodePorts.reached
+			b.change()
+			reached := b.reports[len(b.reports)-1].NodePorts
+			if !slices.Equal(reached, tt.want) {
+				t.Errorf("%s: reached at %v, want %v", tt.name, reached, tt.want)
+			}
+			if held := b.loop.ruleset.Want()[nft.IP].Sets["node-port-addresses"]; held == nil || len(held.Map) != len(tt.want) {
+				t.Errorf("%s: the ruleset names %v, want %v", tt.name, held, tt.want)
+			}
+			if anew := len(before) > 0 && len(reached) > 0 && &before[0] != &reached[0]; anew != (tt.local != nil || tt.delta.AddressesChanged) && tt.name != "the Node" {
+				t.Errorf("%s: worked out anew: %v", tt.name, anew)
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -103,4 +104,20 @@ func (a NodePortAddresses) String() string {
 		return "primary"
 	}
 	return strings.Join(a.entries, ",")
+}
+
+// nodePorts knows at which addresses node ports are reached.
+type nodePorts struct {
+	setting     NodePortAddresses
+	node, local []netip.Addr // of the Node object, and of the node's interfaces
+	reached     []netip.Addr // sorted; see NodePortAddresses.Reached
+}
+
+// update brings new addresses of the node into the ruleset, and reports whether that changed
+// where node ports are reached.
+func (n *nodePorts) update(r *nft.Ruleset) (moved bool) {
+	r.SetNodePortAddresses(n.setting.Select(n.node, n.local))
+	before := n.reached
+	n.reached = n.setting.Reached(n.node, n.local)
+	return !slices.Equal(n.reached, before)
 }

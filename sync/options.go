@@ -15,21 +15,21 @@ import (
 type Options struct {
 	// MinInterval is the least time between the end of one sync and the start of the next;
 	// what happens meanwhile goes into one batch. Syncs that take long are further apart when
-	// there are many, see tempo. Zero is no pause at all.
+	// there are many, see rest. Zero is no pause at all.
 	MinInterval time.Duration
 	// RetryMin is the pause after a first refused batch. It doubles with every further
 	// one, up to RetryMax.
 	RetryMin, RetryMax time.Duration
-	// Changed is raised when the source has something new. It may be nil.
-	Changed Signal
+	// Queue is rung when the source has something new. It may be nil.
+	Queue *Queue
 	// NodePorts says at which addresses node ports are served.
 	NodePorts NodePortAddresses
 	Log       *zap.Logger
 	// AuditInterval is the time between two audits of the tables; zero stands for
 	// DefaultAuditInterval. Without Watch there are none.
 	AuditInterval time.Duration
-	// Beside, if set, is asked for what goes into the same transaction as the first batch.
-	Beside Beside
+	// Foreign, if set, is asked for what goes into the same transaction as the first batch.
+	Foreign ForeignMessages
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
 	// Refused, if set, is called on the loop's goroutine when a Service port is left out
@@ -51,7 +51,7 @@ type Report struct {
 	Full       bool // the kernel's state was read first
 	Operations int
 	Elements   int
-	Beside     int           // messages about tables of others, see Options.Beside
+	Foreign    int           // messages about tables of others, see Options.Foreign
 	Compile    time.Duration // from the delta to the batch
 	Commit     time.Duration // the kernel's part
 	Flows      FlowReport

@@ -73,7 +73,7 @@ func BenchmarkUnchangedSlice(b *testing.B) {
 	for b.Loop() {
 		tr.SetSlice(same)
 	}
-	if tr.Dirty() {
+	if tr.pending() {
 		b.Error("an equal slice made the tracker dirty")
 	}
 }
@@ -155,7 +155,7 @@ func TestConcurrentUse(t *testing.T) {
 			running = false
 		default:
 		}
-		if tr.Dirty() {
+		if tr.pending() {
 			have.Merge(tr.Take())
 		}
 	}

@@ -73,17 +73,3 @@ func podCIDRs(obj *corev1.Node, r *refusals) []netip.Prefix {
 	}
 	return parsePrefixes(r, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) }, obj.Spec.PodCIDRs...)
 }
-
-// parsePrefixes reads CIDRs, refusing those that are none under the name field gives them.
-func parsePrefixes(r *refusals, field func(i int) string, texts ...string) []netip.Prefix {
-	var prefixes []netip.Prefix
-	for i, text := range texts {
-		prefix, err := parsePrefix(text)
-		if err != nil {
-			r.add(field(i), "%v", err)
-			continue
-		}
-		prefixes = append(prefixes, prefix)
-	}
-	return prefixes
-}

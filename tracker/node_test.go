@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,5 +128,43 @@ func TestServiceCIDRsBesideAnotherProxy(t *testing.T) {
 	must(t, tr.SetServiceCIDR(newServiceCIDR("a", "10.96.0.0/16")))
 	if d := tr.Take(); len(d.ServiceCIDRs) > 0 {
 		t.Errorf("got %s, want none", texts(d.ServiceCIDRs))
+	}
+}
+
+// TestNodeAddressesInDelta has them in a Delta when they have changed since the last one.
+func TestNodeAddressesInDelta(t *testing.T) {
+	internal := func(ip string) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-a"},
+			Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}},
+		}
+	}
+	for _, override := range [][]netip.Addr{nil, addrs("192.0.2.9")} {
+		tr := newTracker(Config{NodeAddresses: override})
+		check := func(step string, changed bool, want ...netip.Addr) {
+			t.Helper()
+			d := tr.Take()
+			if d.AddressesChanged != changed || !slices.Equal(d.NodeAddresses, want) {
+				t.Errorf("%s: %v, changed: %v; want %v, %v", step, d.NodeAddresses, d.AddressesChanged, want, changed)
+			}
+		}
+		check("at start", override != nil, override...)
+		must(t, tr.SetNode(internal("192.0.2.1")))
+		if override != nil {
+			check("overridden", false)
+			continue
+		}
+		check("first", true, addrs("192.0.2.1")...)
+		must(t, tr.SetNode(internal("192.0.2.2")))
+		must(t, tr.SetNode(internal("192.0.2.1")))
+		check("there and back", false)
+		zoned := internal("192.0.2.1")
+		zoned.Labels = map[string]string{corev1.LabelTopologyZone: "one"}
+		must(t, tr.SetNode(zoned))
+		check("the zone alone", false)
+		must(t, tr.SetNode(internal("192.0.2.2")))
+		check("moved", true, addrs("192.0.2.2")...)
+		tr.DeleteNode("node-a")
+		check("gone", true)
 	}
 }

@@ -187,7 +187,7 @@ func followWorld(t *testing.T, w *randomWorld) {
 		w.replay(fresh)
 		want := fresh.Take()
 		comparePorts(t, have.Changed, want.Changed)
-		if !slices.Equal(have.ServiceCIDRs, want.ServiceCIDRs) || !have.Node.same(want.Node) {
+		if !slices.Equal(have.ServiceCIDRs, want.ServiceCIDRs) || !have.Node.Equal(want.Node) {
 			t.Errorf("node %v, Service CIDRs %v; want %v, %v", have.Node, have.ServiceCIDRs, want.Node, want.ServiceCIDRs)
 		}
 		for _, p := range want.Changed {

@@ -137,7 +137,7 @@ func (p *serviceParser) ports() []port {
 // port reads spec.ports[i].
 func (p *serviceParser) port(i int) (_ port, ok bool) {
 	spec, field := &p.obj.Spec.Ports[i], func(name string) string { return fmt.Sprintf("spec.ports[%d].%s", i, name) }
-	if fault := labelFault(spec.Name); fault != "" && spec.Name != "" {
+	if fault := nameFault(spec.Name, false); fault != "" && spec.Name != "" {
 		p.add(field("name"), "%s", fault)
 		return port{}, false
 	}
@@ -156,27 +156,6 @@ func (p *serviceParser) port(i int) (_ port, ok bool) {
 		p.add(field("nodePort"), "%d is not in the range 0 to 65535; the port has no node port", spec.NodePort)
 	}
 	return port{name: spec.Name, protocol: protocol, number: number, nodePort: nodePort}, true
-}
-
-// portNumber returns n as a port number; 0 and not ok if it is none.
-func portNumber(n int32) (number uint16, ok bool) {
-	if n < 0 || n > 65535 {
-		return 0, false
-	}
-	return uint16(n), true
-}
-
-// protocolOf returns the Protocol that the API calls name; the API's default is TCP.
-func protocolOf(name corev1.Protocol) (_ Protocol, ok bool) {
-	switch name {
-	case corev1.ProtocolTCP, "":
-		return TCP, true
-	case corev1.ProtocolUDP:
-		return UDP, true
-	case corev1.ProtocolSCTP:
-		return SCTP, true
-	}
-	return 0, false
 }
 
 // fronts reads the addresses of each family that has a cluster IP. Without one, a Service
@@ -211,7 +190,7 @@ func guardOf(ranges []netip.Prefix, family Family) []netip.Prefix {
 			own = append(own, r)
 		}
 	}
-	if own = mergePrefixes(own); len(own) == 0 || covers(own) {
+	if own = mergePrefixes(own); len(own) == 0 || own[0].Bits() == 0 {
 		return nil
 	}
 	return own

@@ -3,7 +3,6 @@ package tracker
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,21 +127,4 @@ func (p *serviceParser) addr(field, text string) (_ netip.Addr, ok bool) {
 		p.add(field, "%v", err)
 	}
 	return addr, err == nil
-}
-
-// familyOf returns the Family that the API calls name.
-func familyOf(name corev1.IPFamily) (_ Family, ok bool) {
-	switch name {
-	case corev1.IPv4Protocol:
-		return IPv4, true
-	case corev1.IPv6Protocol:
-		return IPv6, true
-	}
-	return 0, false
-}
-
-// distinct sorts addrs and removes what occurs twice.
-func distinct(addrs []netip.Addr) []netip.Addr {
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs)
 }

@@ -92,81 +92,55 @@ func (s *slice) hinted() bool {
 // Service's label or with names instead of addresses, which is refused, or one of a headless
 // Service.
 func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
-	p := sliceParser{obj: obj, node: node, refusals: refusals{kind: "EndpointSlice", namespace: obj.Namespace, name: obj.Name}}
-	if !p.relevant() {
-		return nil, p.err()
+	if _, headless := obj.Labels[corev1.IsHeadlessService]; headless {
+		return nil, nil
 	}
-	family, ok := familyOf(corev1.IPFamily(obj.AddressType))
-	if !ok {
-		p.add("addressType", "%s is not IPv4 or IPv6; the slice is ignored", quote(string(obj.AddressType)))
-		return nil, p.err()
-	}
-	return &slice{
-		name:      obj.Name,
-		service:   obj.Labels[discoveryv1.LabelServiceName],
-		family:    family,
-		ports:     p.ports(),
-		endpoints: p.endpoints(family),
-	}, p.err()
-}
-
-// A sliceParser reads one EndpointSlice field by field, for the node of that name.
-type sliceParser struct {
-	obj  *discoveryv1.EndpointSlice
-	node string
-	refusals
-}
-
-// relevant reports whether the labels of the slice name a Service that may be proxied.
-func (p *sliceParser) relevant() bool {
-	service := p.obj.Labels[discoveryv1.LabelServiceName]
-	if _, headless := p.obj.Labels[corev1.IsHeadlessService]; headless {
-		return false
-	}
-	fault := labelFault(service)
-	if service == "" {
-		fault = "is missing: no Service has these endpoints; the slice is ignored"
+	r := refusals{kind: "EndpointSlice", namespace: obj.Namespace, name: obj.Name}
+	s := &slice{name: obj.Name, service: obj.Labels[discoveryv1.LabelServiceName], ports: make([]slicePort, 0, len(obj.Ports))}
+	fault := "is missing: no Service has these endpoints; the slice is ignored"
+	if s.service != "" {
+		fault = nameFault(s.service, false)
 	}
 	if fault != "" {
-		p.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "%s", fault)
+		r.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "%s", fault)
+		return nil, r.err()
 	}
-	return fault == ""
-}
-
-// ports reads the ports. Those without name or number serve no port of a Service.
-func (p *sliceParser) ports() []slicePort {
-	ports := make([]slicePort, 0, len(p.obj.Ports))
-	for i := range p.obj.Ports {
-		spec := &p.obj.Ports[i]
+	var ok bool
+	if s.family, ok = familyOf(corev1.IPFamily(obj.AddressType)); !ok {
+		r.add("addressType", "%s is not IPv4 or IPv6; the slice is ignored", quote(string(obj.AddressType)))
+		return nil, r.err()
+	}
+	for i := range obj.Ports {
+		spec, protocol, ok := &obj.Ports[i], TCP, true
 		if spec.Name == nil || spec.Port == nil || *spec.Port == 0 {
-			continue
+			continue // it serves no port of a Service
 		}
-		protocol, ok := TCP, true
 		if spec.Protocol != nil {
 			protocol, ok = protocolOf(*spec.Protocol)
 		}
 		if !ok {
-			p.add(fmt.Sprintf("ports[%d].protocol", i), "%s is not TCP, UDP or SCTP", quote(string(*spec.Protocol)))
+			r.add(fmt.Sprintf("ports[%d].protocol", i), "%s is not TCP, UDP or SCTP", quote(string(*spec.Protocol)))
 			continue
 		}
 		number, ok := portNumber(*spec.Port)
 		if !ok {
-			p.add(fmt.Sprintf("ports[%d].port", i), "%d is not in the range 1 to 65535", *spec.Port)
+			r.add(fmt.Sprintf("ports[%d].port", i), "%d is not in the range 1 to 65535", *spec.Port)
 			continue
 		}
-		ports = append(ports, slicePort{name: *spec.Name, protocol: protocol, number: number})
+		s.ports = append(s.ports, slicePort{name: *spec.Name, protocol: protocol, number: number})
 	}
-	return ports
+	s.endpoints = parseEndpoints(obj, s.family, node, &r)
+	return s, r.err()
 }
 
-// endpoints reads the endpoints, of which the first address counts. Those that no condition
-// makes usable stay: they may hide a terminating endpoint of the same address.
-func (p *sliceParser) endpoints(family Family) []endpoint {
-	endpoints := make([]endpoint, 0, len(p.obj.Endpoints))
-	for i := range p.obj.Endpoints {
-		spec := &p.obj.Endpoints[i]
+// parseEndpoints reads the endpoints, of which the first address counts. Those that no
+// condition makes usable stay: they may hide a terminating endpoint of the same address.
+func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, r *refusals) []endpoint {
+	endpoints := make([]endpoint, 0, len(obj.Endpoints))
+	for i := range obj.Endpoints {
+		spec := &obj.Endpoints[i]
 		if len(spec.Addresses) == 0 {
-			p.add(fmt.Sprintf("endpoints[%d].addresses", i), "is empty; the endpoint is ignored")
+			r.add(fmt.Sprintf("endpoints[%d].addresses", i), "is empty; the endpoint is ignored")
 			continue
 		}
 		addr, err := parseReachable(spec.Addresses[0])
@@ -174,15 +148,56 @@ func (p *sliceParser) endpoints(family Family) []endpoint {
 			err = fmt.Errorf("%s is not an %s address, but addressType is %s", quote(spec.Addresses[0]), family, family)
 		}
 		if err != nil {
-			p.add(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%v", err)
+			r.add(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%v", err)
 			continue
 		}
-		endpoints = append(endpoints, p.endpoint(spec, addr))
+		e := endpoint{addr: addr}
+		e.set(ready, spec.Conditions.Ready, true)
+		e.set(serving, spec.Conditions.Serving, true)
+		e.set(terminating, spec.Conditions.Terminating, false)
+		if spec.NodeName != nil && *spec.NodeName == node {
+			e.is |= onNode
+		}
+		if spec.Hints != nil {
+			e.hint(spec.Hints, node)
+		}
+		endpoints = append(endpoints, e)
 	}
 	if !slices.IsSortedFunc(endpoints, endpoint.compare) {
 		slices.SortStableFunc(endpoints, endpoint.compare)
 	}
 	return slices.CompactFunc(endpoints, func(a, b endpoint) bool { return a.addr == b.addr })
+}
+
+// set records that t holds if condition says so, or, without one, unset.
+func (e *endpoint) set(t trait, condition *bool, unset bool) {
+	if condition == nil && unset || condition != nil && *condition {
+		e.is |= t
+	}
+}
+
+// hint records for which nodes and zones the control plane has meant the endpoint. The names
+// of zones become one shared string, in an order that does not depend on theirs.
+func (e *endpoint) hint(hints *discoveryv1.EndpointHints, node string) {
+	if len(hints.ForNodes) > 0 {
+		e.is |= nodeHint
+	}
+	if slices.Contains(hints.ForNodes, discoveryv1.ForNode{Name: node}) {
+		e.is |= forNode
+	}
+	if len(hints.ForZones) == 0 {
+		return
+	}
+	e.is |= zoneHint
+	e.zones = unique.Make(hints.ForZones[0].Name)
+	if len(hints.ForZones) > 1 {
+		names := make([]string, len(hints.ForZones))
+		for i, zone := range hints.ForZones {
+			names[i] = zone.Name
+		}
+		slices.Sort(names)
+		e.zones = unique.Make(strings.Join(names, zoneSeparator))
+	}
 }
 
 // compare orders endpoints by address and puts the one of several with the same address
@@ -197,52 +212,4 @@ func (e endpoint) compare(o endpoint) int {
 
 func (t trait) compare(o trait) int {
 	return cmp.Or(cmp.Compare(t&terminating, o&terminating), cmp.Compare(o&ready, t&ready), cmp.Compare(o&serving, t&serving))
-}
-
-// endpoint reads what is known of the endpoint at addr.
-func (p *sliceParser) endpoint(spec *discoveryv1.Endpoint, addr netip.Addr) endpoint {
-	e := endpoint{addr: addr}
-	e.set(ready, orDefault(spec.Conditions.Ready, true))
-	e.set(serving, orDefault(spec.Conditions.Serving, true))
-	e.set(terminating, orDefault(spec.Conditions.Terminating, false))
-	e.set(onNode, spec.NodeName != nil && *spec.NodeName == p.node)
-	if spec.Hints == nil {
-		return e
-	}
-	e.set(nodeHint, len(spec.Hints.ForNodes) > 0)
-	e.set(forNode, slices.ContainsFunc(spec.Hints.ForNodes, func(n discoveryv1.ForNode) bool { return n.Name == p.node }))
-	if len(spec.Hints.ForZones) > 0 {
-		e.set(zoneHint, true)
-		e.zones = joinZones(spec.Hints.ForZones)
-	}
-	return e
-}
-
-// set records that t holds, if it does.
-func (e *endpoint) set(t trait, holds bool) {
-	if holds {
-		e.is |= t
-	}
-}
-
-// orDefault returns what condition points to, unset if it is nil.
-func orDefault(condition *bool, unset bool) bool {
-	if condition == nil {
-		return unset
-	}
-	return *condition
-}
-
-// joinZones returns the names of zones as one shared string, in an order that does not
-// depend on theirs.
-func joinZones(zones []discoveryv1.ForZone) unique.Handle[string] {
-	if len(zones) == 1 {
-		return unique.Make(zones[0].Name)
-	}
-	names := make([]string, len(zones))
-	for i, zone := range zones {
-		names[i] = zone.Name
-	}
-	slices.Sort(names)
-	return unique.Make(strings.Join(names, zoneSeparator))
 }

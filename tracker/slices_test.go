@@ -96,8 +96,8 @@ func TestSliceNames(t *testing.T) {
 		if err := tr.SetSlice(newSlice(name)); errorText(err) != want {
 			t.Errorf("%q: refused\n%v\nwant\n%s", name, err, want)
 		}
-		if tr.Dirty() != (want == "") {
-			t.Errorf("%q: Dirty is %v", name, tr.Dirty())
+		if tr.pending() != (want == "") {
+			t.Errorf("%q: pending is %v", name, tr.pending())
 		}
 	}
 }

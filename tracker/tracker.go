@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -53,6 +54,7 @@ type Tracker struct {
 	gathering gathering // reused by Take
 
 	node     versioned[*Node]
+	reported []netip.Addr // the node's addresses as of the last Take
 	cidrs    versioned[[]netip.Prefix]
 	cidrObjs map[string][]netip.Prefix // ServiceCIDR objects by name
 }
@@ -62,6 +64,41 @@ type versioned[T any] struct {
 	current, out T
 	dirty        bool      // current was set after Take
 	since        time.Time // when that was observed first; meaningful if dirty
+}
+
+// An objectName names an object of a namespaced kind.
+type objectName struct{ namespace, name string }
+
+// check refuses an object of that kind if its name, a label or subdomain, cannot be one;
+// namespaces are labels.
+func (n objectName) check(kind string, subdomain bool) error {
+	namespace, name := nameFault(n.namespace, false), nameFault(n.name, subdomain)
+	if namespace == "" && name == "" {
+		return nil
+	}
+	r := refusals{kind: kind, namespace: n.namespace, name: n.name}
+	if namespace != "" {
+		r.add("metadata.namespace", "%s; the object is ignored", namespace)
+	}
+	if name != "" {
+		r.add("metadata.name", "%s; the object is ignored", name)
+	}
+	return r.err()
+}
+
+// An entry is all that is known of one Service: the object, its slices, and the ports that
+// Take handed out last. It exists for as long as one of them does.
+type entry struct {
+	objectName
+	service  *service       // nil: there is no such Service, or it is not for this proxy
+	slices   []*slice       // sorted by name
+	out      []*ServicePort // sorted by ID
+	dirty    bool           // changed after Take
+	since    time.Time      // when that was observed first; meaningful if dirty
+	triggers []Trigger      // of the changes after Take
+
+	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
+	changed  []netip.Addr // what has changed since they were brought up to date
 }
 
 // New returns a Tracker without objects.
@@ -79,6 +116,7 @@ func New(config Config) *Tracker {
 		owners:   make(map[objectName]*entry),
 		cidrObjs: make(map[string][]netip.Prefix),
 	}
+	t.node.dirty = len(config.NodeAddresses) > 0 // Take has to hand them out
 	t.mergeCIDRs()
 	return t
 }
@@ -88,7 +126,7 @@ func New(config Config) *Tracker {
 // refused is ignored.
 func (t *Tracker) SetService(obj *corev1.Service) error {
 	name := objectName{obj.Namespace, obj.Name}
-	if err := name.check("Service", labelFault); err != nil {
+	if err := name.check("Service", false); err != nil {
 		return err
 	}
 	parsed, err := parseService(obj, t.config.ServiceProxyName)
@@ -112,7 +150,8 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 		return
 	}
 	if e == nil {
-		e = t.addEntry(name)
+		e = &entry{objectName: name}
+		t.entries[name] = e
 	}
 	if !e.service.equal(parsed) {
 		e.service = parsed
@@ -127,11 +166,14 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 // is in force. A slice whose name, namespace or Service's name is refused is ignored.
 func (t *Tracker) SetSlice(obj *discoveryv1.EndpointSlice) error {
 	name := objectName{obj.Namespace, obj.Name}
-	if err := name.check("EndpointSlice", subdomainFault); err != nil {
+	if err := name.check("EndpointSlice", true); err != nil {
 		return err
 	}
 	parsed, err := parseSlice(obj, t.config.NodeName)
-	trigger := triggerTime(obj)
+	var trigger time.Time // when the control plane saw what made it write obj; zero if obj does not say
+	if text := obj.Annotations[corev1.EndpointsLastChangeTriggerTime]; text != "" {
+		trigger, _ = time.Parse(time.RFC3339Nano, text)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setSlice(name, parsed, trigger)
@@ -157,9 +199,11 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	if parsed == nil {
 		return
 	}
-	e := t.entries[objectName{name.namespace, parsed.service}]
+	service := objectName{name.namespace, parsed.service}
+	e := t.entries[service]
 	if e == nil {
-		e = t.addEntry(objectName{name.namespace, parsed.service})
+		e = &entry{objectName: service}
+		t.entries[service] = e
 	}
 	if !e.putSlice(parsed) {
 		return
@@ -170,19 +214,6 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	if trigger.After(t.started) && len(e.triggers) < maxServiceTriggers {
 		e.triggers = append(e.triggers, Trigger{parsed.family, trigger})
 	}
-}
-
-// triggerTime returns when the control plane saw what made it write obj; zero if obj does not say.
-func triggerTime(obj *discoveryv1.EndpointSlice) time.Time {
-	text, ok := obj.Annotations[corev1.EndpointsLastChangeTriggerTime]
-	if !ok {
-		return time.Time{}
-	}
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return time.Time{}
-	}
-	return at
 }
 
 // SetNode takes the current value of a Node; others than this node are ignored. The error
@@ -211,7 +242,7 @@ func (t *Tracker) DeleteNode(name string) {
 
 // setNode makes parsed the value of the Node and marks the Services to which that matters.
 func (t *Tracker) setNode(parsed *Node) {
-	if parsed.same(t.node.current) {
+	if parsed.Equal(t.node.current) {
 		return
 	}
 	zone, addrs := t.zone(), t.addresses()
@@ -279,7 +310,97 @@ func (t *Tracker) mergeCIDRs() {
 // set makes value the current one, observed at now.
 func (v *versioned[T]) set(value T, now time.Time) {
 	v.current = value
-	if !v.dirty {
+	if !v.dirty || v.since.IsZero() {
 		v.dirty, v.since = true, now
 	}
+}
+
+// mark makes Take look at e.
+func (t *Tracker) mark(e *entry) {
+	if e.dirty {
+		return
+	}
+	e.dirty, e.since = true, t.config.Clock()
+	t.dirty = append(t.dirty, e)
+}
+
+// putSlice adds s or replaces the slice of its name, and reports whether that changed anything.
+func (e *entry) putSlice(s *slice) (changed bool) {
+	var before *slice
+	i, found := e.findSlice(s.name)
+	if found {
+		before = e.slices[i]
+		if before.equal(s) {
+			return false
+		}
+		e.slices[i] = s
+	} else {
+		e.slices = slices.Insert(e.slices, i, s)
+	}
+	if e.listings != nil {
+		e.note(before, s)
+	}
+	return true
+}
+
+// removeSlice forgets the slice of that name. The trigger times go with it: those of a
+// slice that is gone would be measured against a change that came later.
+func (e *entry) removeSlice(name string) {
+	if i, found := e.findSlice(name); found {
+		if e.listings != nil {
+			e.note(e.slices[i], nil)
+		}
+		e.slices = slices.Delete(e.slices, i, i+1)
+		e.triggers = nil
+	}
+}
+
+func (e *entry) findSlice(name string) (i int, found bool) {
+	return slices.BinarySearchFunc(e.slices, name, func(s *slice, name string) int { return cmp.Compare(s.name, name) })
+}
+
+// hinted reports whether what the Service means depends on this node's zone.
+func (e *entry) hinted() bool {
+	return slices.ContainsFunc(e.slices, (*slice).hinted)
+}
+
+// Node returns this node's current value, whether Take has handed it out or not; nil if
+// there is no Node object.
+func (t *Tracker) Node() *Node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.node.current
+}
+
+// NodeAddresses returns the address of this node in each family in which it is known, the
+// primary family first: those of Config, then those of the Node object.
+func (t *Tracker) NodeAddresses() []netip.Addr {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.addresses()
+}
+
+// ServiceUID returns the UID of a Service, empty if there is no such Service for this proxy.
+func (t *Tracker) ServiceUID(namespace, name string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[objectName{namespace, name}]
+	if e == nil || e.service == nil {
+		return ""
+	}
+	return e.service.uid
+}
+
+// Changes counts changes of objects: those that mean something to this proxy.
+type Changes struct {
+	Services uint64 // of Services
+	Slices   uint64 // of EndpointSlices
+}
+
+// Changes returns how many changes there have been since New, and how many of them came after
+// the last Take.
+func (t *Tracker) Changes() (total, pending Changes) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seen, Changes{t.seen.Services - t.taken.Services, t.seen.Slices - t.taken.Slices}
 }

@@ -180,77 +180,13 @@ type Node struct {
 	Deleting bool
 }
 
-// Equal reports whether n and m mean the same.
+// Equal reports whether n and m mean the same; either may be nil.
 func (n *Node) Equal(m *Node) bool {
+	if n == nil || m == nil {
+		return n == m
+	}
 	return n.Name == m.Name && n.Zone == m.Zone && n.Deleting == m.Deleting &&
 		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
-}
-
-// A Delta is what changed between two calls of Take. Its values are complete: applying
-// one twice, or several merged, gives the same state.
-type Delta struct {
-	Changed map[PortID]*ServicePort // current value of every added or altered port
-	Removed map[PortID]bool         // ports that are gone; never also in Changed
-
-	Node         *Node          // the node's current value if it changed, else nil; never changed once published
-	NodeGone     bool           // the Node object was deleted
-	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
-	CIDRsChanged bool
-
-	// Oldest is when the earliest of these changes was observed; zero if there is none.
-	Oldest time.Time
-	// Triggers say when the control plane saw the changes of endpoints that this delta
-	// carries, one for each update of an EndpointSlice that has that annotation. Where many
-	// updates wait, for a loop that is held up, the earliest are kept.
-	Triggers []Trigger
-}
-
-// How many Triggers are kept, so that they do not grow for as long as nothing is committed.
-const (
-	maxTriggers        = 1 << 16 // of a Delta
-	maxServiceTriggers = 1 << 8  // of a Service, between two calls of Take
-)
-
-// A Trigger is the time at which the control plane saw why endpoints of a family had to
-// change; it is later than the start of this process.
-// Source: annotation endpoints.kubernetes.io/last-change-trigger-time.
-type Trigger struct {
-	Family Family
-	At     time.Time
-}
-
-// Empty reports whether d carries no change.
-func (d *Delta) Empty() bool {
-	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil && !d.NodeGone && !d.CIDRsChanged
-}
-
-// Merge puts newer on top of d: the loop merges onto a Delta that it could not commit.
-func (d *Delta) Merge(newer Delta) {
-	if d.Changed == nil {
-		d.Changed = make(map[PortID]*ServicePort, len(newer.Changed))
-	}
-	if d.Removed == nil {
-		d.Removed = make(map[PortID]bool, len(newer.Removed))
-	}
-	for id, port := range newer.Changed {
-		d.Changed[id] = port
-		delete(d.Removed, id)
-	}
-	for id := range newer.Removed {
-		d.Removed[id] = true
-		delete(d.Changed, id)
-	}
-	if newer.Node != nil || newer.NodeGone {
-		d.Node, d.NodeGone = newer.Node, newer.NodeGone
-	}
-	if newer.CIDRsChanged {
-		d.ServiceCIDRs, d.CIDRsChanged = newer.ServiceCIDRs, true
-	}
-	if d.Oldest.IsZero() {
-		d.Oldest = newer.Oldest
-	}
-	room := max(0, maxTriggers-len(d.Triggers))
-	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }
 
 // A Refusal says which field of which object the tracker could not use, and why. The rest

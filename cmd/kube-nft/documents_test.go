@@ -53,6 +53,7 @@ func scrape(t *testing.T, path string) map[string]*metric {
 	m := metrics.New(metrics.Config{
 		Families: []tracker.Family{tracker.IPv4},
 		Changes:  func() (total, pending tracker.Changes) { return },
+		Queue:    proxysync.NewQueue(),
 		Unserved: func() int { return 0 },
 		Kernel:   silentKernel{}, Build: new(debug.BuildInfo),
 	})

@@ -121,7 +121,7 @@ func (e *explanation) askKernel(ctx context.Context) (*answer, error) {
 	defer i.close()
 	table := i.tables[e.question.family()]
 	if table == nil {
-		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", e.question.family(), familyName(e.question.family()))
+		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", e.question.family().NFT(), familyName(e.question.family()))
 	}
 	h, err := thisHost()
 	if err != nil {

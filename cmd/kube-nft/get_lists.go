@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A subject is what each row begins with: a port of a Service.
@@ -41,8 +42,8 @@ func (s *subject) frontend(text string) string {
 const anyAddress = "*:"
 
 // frontendText is a frontend as address:port/protocol; of a node port, *:port/protocol.
-func frontendText(f nft.Frontend) string {
-	if !f.Address.IsValid() {
+func frontendText(f tracker.Frontend) string {
+	if f.NodePort() {
 		return anyAddress + strconv.Itoa(int(f.Port)) + "/" + f.Protocol.String()
 	}
 	return f.String()
@@ -147,7 +148,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 
 // A countKey names an endpoint of a list of a frontend.
 type countKey struct {
-	nft.Frontend
+	tracker.Frontend
 	endpoint netip.AddrPort
 	local    bool
 }

@@ -123,7 +123,7 @@ func (a *applier) commit(ctx context.Context) (string, error) {
 
 // committedText says what a sync wrote.
 func committedText(r proxysync.Report) string {
-	if r.Operations+r.Beside == 0 {
+	if r.Operations+r.Foreign == 0 {
 		return "nothing to change"
 	}
 	stale := 0
@@ -131,7 +131,7 @@ func committedText(r proxysync.Report) string {
 		stale += n
 	}
 	return fmt.Sprintf("one transaction with %d operations on our tables, %d elements, and %d on kube-proxy's; %d stale connections removed",
-		r.Operations, r.Elements, r.Beside, stale)
+		r.Operations, r.Elements, r.Foreign, stale)
 }
 
 // newLoop reads the source into a loop that has not synced.
@@ -155,7 +155,7 @@ func (a *applier) newLoop(ctx context.Context) (*proxysync.Loop, error) {
 	loop := proxysync.New(t, a.ruleset, a.kernel, proxysync.Options{
 		NodePorts: a.NodePorts,
 		Log:       a.log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), // the journal tells the rest
-		Beside:    besideTakeover,
+		Foreign:   besideTakeover,
 		Committed: func(r proxysync.Report) { a.report = r },
 	})
 	addrs, err := proxysync.Addresses()

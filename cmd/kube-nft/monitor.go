@@ -35,7 +35,7 @@ type monitor struct {
 }
 
 // newMonitor returns a monitor that has not started. Events are recorded until ctx ends.
-func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []nft.Family, log *zap.Logger) (m *monitor, err error) {
+func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, log *zap.Logger) (m *monitor, err error) {
 	m = &monitor{options: o, log: log}
 	for _, family := range families {
 		m.families = append(m.families, tracker.Family(family))
@@ -43,11 +43,11 @@ func newMonitor(ctx context.Context, o *options, t *tracker.Tracker, families []
 	if m.scraped, err = nft.Open(); err != nil {
 		return nil, err
 	}
-	m.proxy = health.NewProxy(2*o.SyncPeriod, o.nodeOf(t))
+	m.proxy = health.NewProxy(2*o.SyncPeriod, o.nodeOf(t), queue)
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
 	build, _ := debug.ReadBuildInfo()
 	m.metrics = metrics.New(metrics.Config{
-		Families: m.families, Changes: t.Changes, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
+		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
 	})
 	if err := m.countConnections(); err != nil {
 		return nil, errors.Join(err, m.scraped.Close())
@@ -94,12 +94,6 @@ func (m *monitor) close() {
 	if m.counted != nil {
 		m.counted.Close()
 	}
-}
-
-// queued says that the sync loop has something to do.
-func (m *monitor) queued() {
-	m.proxy.Queued()
-	m.metrics.Queued()
 }
 
 // refused notes a field of an object that could not be used.

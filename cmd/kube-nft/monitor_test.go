@@ -23,7 +23,7 @@ func newTestMonitor(t *testing.T, args ...string) (*monitor, *recorder) {
 	m := &monitor{
 		options: newTestOptions(t, args...), log: zap.NewNop(), metrics: newTestMetrics(), events: events,
 		families: tracker.Families[:],
-		proxy:    health.NewProxy(time.Minute, func() *tracker.Node { return new(tracker.Node) }),
+		proxy:    health.NewProxy(time.Minute, func() *tracker.Node { return new(tracker.Node) }, proxysync.NewQueue()),
 	}
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, m.log)
 	return m, recorded
@@ -34,7 +34,7 @@ func TestReportsBecomeEvents(t *testing.T) {
 	loser := winner
 	loser.Service = "late"
 	conflict := nft.Conflict{
-		Frontend: nft.Frontend{Address: netip.MustParseAddr("192.0.2.1"), Protocol: tracker.TCP, Port: 80},
+		Frontend: tracker.Frontend{Address: netip.MustParseAddr("192.0.2.1"), Protocol: tracker.TCP, Port: 80},
 		Winner:   winner, Loser: loser,
 	}
 	for _, tt := range []struct {
@@ -96,8 +96,7 @@ func TestWatch(t *testing.T) {
 	}
 	defer kernel.Close()
 	m.watch(&options, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), kernel)
-	m.start()
-	m.queued()
+	m.start() // with everything to do
 	options.Failed(errors.New("refused by the kernel"))
 	if m.proxy.Ready() {
 		t.Error("ready after a failed sync")

@@ -19,7 +19,7 @@ import (
 
 // run is the daemon: it ends when ctx does, and leaves the rules in place.
 func run(ctx context.Context, o *options, stderr io.Writer) error {
-	d := daemon{options: o, log: o.newDaemonLog(stderr), changed: proxysync.NewSignal()}
+	d := daemon{options: o, log: o.newDaemonLog(stderr), queue: proxysync.NewQueue()}
 	defer d.log.Sync()
 	signal.Ignore(unix.SIGPIPE) // the reader of the log may go, Services stay
 	if err := o.checkSource(); err != nil {
@@ -40,11 +40,11 @@ func run(ctx context.Context, o *options, stderr io.Writer) error {
 	d.tracker = tracker.New(o.trackerConfig())
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
-	if d.monitor, err = newMonitor(working, o, d.tracker, d.families, d.log); err != nil {
+	if d.monitor, err = newMonitor(working, o, d.tracker, d.families, d.queue, d.log); err != nil {
 		return err
 	}
 	defer d.monitor.close()
-	if d.feed, err = o.newFeed(d.tracker, d.queue, d.monitor.refused, d.log); err != nil {
+	if d.feed, err = o.newFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.log); err != nil {
 		return err
 	}
 	o.tune(d.log) // now that nothing is missing: a start that fails leaves the host as it was
@@ -81,7 +81,7 @@ type daemon struct {
 	tracker  *tracker.Tracker
 	feed     *feed
 	monitor  *monitor
-	changed  proxysync.Signal
+	queue    *proxysync.Queue
 	group    *errgroup.Group
 }
 
@@ -117,7 +117,7 @@ func (d *daemon) use(features nft.Features) {
 // sync waits for everything that the first commit has to be based on, and then keeps the
 // kernel up to date until ctx ends.
 func (d *daemon) sync(ctx context.Context) error {
-	kernel := proxysync.NewReadAhead(ctx, d.kernel)
+	kernel := proxysync.ReadEarly(ctx, d.kernel)
 	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced()) {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	settings := proxysync.Options{
 		MinInterval:   d.options.MinSyncPeriod,
 		AuditInterval: d.options.SyncPeriod,
-		Changed:       d.changed,
+		Queue:         d.queue,
 		NodePorts:     d.options.NodePorts,
 		Log:           d.log,
 	}
@@ -164,7 +164,7 @@ func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
 		return err
 	}
 	defer foreign.Close()
-	loop.Watch(foreign, d.kernel)
+	loop.Watch(foreign)
 	if d.options.NodePorts.Follows() {
 		addrs, err := proxysync.Addresses()
 		if err != nil {
@@ -175,12 +175,6 @@ func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
 	}
 	d.monitor.start()
 	return loop.Run(ctx)
-}
-
-// queue says that the source has something new.
-func (d *daemon) queue() {
-	d.monitor.queued()
-	d.changed.Raise()
 }
 
 // patience is how long something is waited for before the log says so, again and again.
@@ -209,7 +203,7 @@ func (d *daemon) waitPodCIDRs(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-d.changed:
+		case <-d.queue.Bell():
 		case <-time.After(patience):
 			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.options.NodeName)))
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/health"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -32,6 +33,7 @@ func newTestOptions(t *testing.T, args ...string) *options {
 func newTestMetrics() *metrics.Metrics {
 	return metrics.New(metrics.Config{
 		Changes:  func() (total, pending tracker.Changes) { return },
+		Queue:    proxysync.NewQueue(),
 		Unserved: func() int { return 0 },
 	})
 }
@@ -103,7 +105,7 @@ func TestServers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newTestOptions(t, tt.args...)
-			proxy := health.NewProxy(1, func() *tracker.Node { return nil })
+			proxy := health.NewProxy(1, func() *tracker.Node { return nil }, proxysync.NewQueue())
 			servers, err := o.servers(proxy, newTestMetrics(), nil, zap.NewNop())
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +123,7 @@ func TestServers(t *testing.T) {
 }
 
 func TestHealthServer(t *testing.T) {
-	handler := healthHandler(health.NewProxy(1, func() *tracker.Node { return new(tracker.Node) }), newTestMetrics())
+	handler := healthHandler(health.NewProxy(1, func() *tracker.Node { return new(tracker.Node) }, proxysync.NewQueue()), newTestMetrics())
 	for path, code := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 503, "/": 404, "/metrics": 404} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))

@@ -88,7 +88,7 @@ func (t *takeover) begin(ctx context.Context, settings *proxysync.Options) (bool
 		return false, fmt.Errorf("look for a live kube-proxy: %w", err)
 	}
 	if len(alive) == 0 {
-		settings.Beside = besideTakeover
+		settings.Foreign = besideTakeover
 	}
 	next := settings.Committed
 	settings.Committed = func(r proxysync.Report) {

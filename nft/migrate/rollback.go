@@ -70,7 +70,7 @@ func Unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 		}
 		serves := func(p legacy.Part) bool { return p.Serves(f) }
 		if !slices.ContainsFunc(inv.Parts, serves) {
-			missing = append(missing, "family "+f.String())
+			missing = append(missing, "family "+f.NFT())
 		}
 	}
 	return missing

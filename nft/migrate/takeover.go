@@ -149,7 +149,7 @@ func (t *Takeover) removal(inv *legacy.Inventory, sel legacy.Selector) []step {
 
 // selects reports whether a part is among those of a selector.
 func selects(sel legacy.Selector, p *legacy.Part) bool {
-	family := func(f nft.Family) bool { return f.String() == p.Family }
+	family := func(f nft.Family) bool { return f.NFT() == p.Family }
 	return slices.Contains(sel.Backends, p.Backend) &&
 		(sel.Families == nil || slices.ContainsFunc(sel.Families, family)) &&
 		(sel.Tables == nil || slices.Contains(sel.Tables, p.Table))

@@ -1,9 +1,14 @@
+// Package health says whether this node's proxy works: to the kubelet and to load balancers
+// as /healthz, /livez and /readyz (Proxy), and to load balancers of one Service on its
+// health-check node port (Services). Status codes, headers and bodies are those of
+// kube-proxy.
 package health
 
 import (
 	"sync"
 	"time"
 
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -15,20 +20,19 @@ import (
 type Proxy struct {
 	timeout time.Duration
 	node    func() *tracker.Node
+	queue   *proxysync.Queue
 
 	mu       sync.Mutex
 	families []tracker.Family
-	waiting  bool
-	oldest   time.Time // when the earliest change that may not be in the kernel came; if waiting
-	newest   time.Time // when the latest change came
+	started  time.Time // zero before Start
 	updated  time.Time // when the kernel was found up to date last
 	ready    bool      // a commit has succeeded
 }
 
-// NewProxy returns a Proxy. A change may wait for less than timeout; node returns this
-// node's Node, or nil while there is none, from any goroutine.
-func NewProxy(timeout time.Duration, node func() *tracker.Node) *Proxy {
-	return &Proxy{timeout: timeout, node: node}
+// NewProxy returns a Proxy. A change may wait in queue for less than timeout; node returns
+// this node's Node, or nil while there is none, from any goroutine.
+func NewProxy(timeout time.Duration, node func() *tracker.Node, queue *proxysync.Queue) *Proxy {
+	return &Proxy{timeout: timeout, node: node, queue: queue}
 }
 
 // Start says that the sync loop of these families starts, with everything to do. What is
@@ -36,25 +40,9 @@ func NewProxy(timeout time.Duration, node func() *tracker.Node) *Proxy {
 func (p *Proxy) Start(families []tracker.Family) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
-	p.families, p.updated = families, now
-	p.queue(now)
-}
-
-// Queued says that there is a change for the loop.
-func (p *Proxy) Queued() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.families != nil {
-		p.queue(time.Now())
-	}
-}
-
-func (p *Proxy) queue(now time.Time) {
-	if !p.waiting {
-		p.waiting, p.oldest = true, now
-	}
-	p.newest = now
+	p.families, p.started = families, time.Now()
+	p.updated = p.started
+	p.queue.Ring()
 }
 
 // Updated says that the kernel has all changes that came before taken. Those that came later
@@ -63,11 +51,7 @@ func (p *Proxy) Updated(taken time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.updated, p.ready = time.Now(), true
-	if p.newest.After(taken) {
-		p.oldest = taken
-		return
-	}
-	p.waiting = false
+	p.queue.Served(taken)
 }
 
 // Healthy reports whether no change waits for too long. The state of the Node is not part of
@@ -79,7 +63,14 @@ func (p *Proxy) Healthy() bool {
 }
 
 func (p *Proxy) healthy(now time.Time) bool {
-	return !p.waiting || now.Sub(p.oldest) < p.timeout
+	oldest, _ := p.queue.Waiting()
+	if p.started.IsZero() || oldest.IsZero() {
+		return true
+	}
+	if oldest.Before(p.started) {
+		oldest = p.started
+	}
+	return now.Sub(oldest) < p.timeout
 }
 
 // Ready reports whether a commit has succeeded since the process started.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -16,7 +17,7 @@ var bothFamilies = []tracker.Family{tracker.IPv4, tracker.IPv6}
 
 // newTestProxy returns a started Proxy of a node that load balancers may use.
 func newTestProxy(node **tracker.Node) *Proxy {
-	p := NewProxy(timeout, func() *tracker.Node { return *node })
+	p := NewProxy(timeout, func() *tracker.Node { return *node }, proxysync.NewQueue())
 	p.Start(bothFamilies)
 	return p
 }
@@ -32,27 +33,27 @@ func TestHealthyUnlessAChangeWaitsTooLong(t *testing.T) {
 		{"the first sync takes too long", func(*Proxy) { wait(timeout) }, false},
 		{"almost too long", func(*Proxy) { wait(timeout - 1) }, true},
 		{"nothing to do for a day", func(p *Proxy) { p.Updated(time.Now()); wait(24 * time.Hour) }, true},
-		{"a change waits", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.Queued(); wait(timeout - 1) }, true},
-		{"a change waits too long", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.Queued(); wait(timeout) }, false},
+		{"a change waits", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout - 1) }, true},
+		{"a change waits too long", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout) }, false},
 		{"later changes do not make it young", func(p *Proxy) {
 			p.Updated(time.Now())
 			wait(time.Hour)
-			p.Queued()
+			p.queue.Ring()
 			wait(timeout / 2)
-			p.Queued()
+			p.queue.Ring()
 			wait(timeout / 2)
 		}, false},
 		{"one that came during a sync waits on", func(p *Proxy) {
 			taken := time.Now()
 			wait(time.Second)
-			p.Queued()
+			p.queue.Ring()
 			p.Updated(taken)
 			wait(timeout)
 		}, false},
 		{"and is done with the next", func(p *Proxy) {
 			taken := time.Now()
 			wait(time.Second)
-			p.Queued()
+			p.queue.Ring()
 			p.Updated(taken)
 			wait(timeout)
 			p.Updated(time.Now())
@@ -73,8 +74,8 @@ func TestHealthyUnlessAChangeWaitsTooLong(t *testing.T) {
 
 func TestNothingIsQueuedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewProxy(timeout, func() *tracker.Node { return nil })
-		p.Queued()
+		p := NewProxy(timeout, func() *tracker.Node { return nil }, proxysync.NewQueue())
+		p.queue.Ring()
 		time.Sleep(time.Hour) // the API server does not answer
 		if !p.Healthy() {
 			t.Error("unhealthy without anything that could be done")
@@ -148,7 +149,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestReadyz(t *testing.T) {
-	p := NewProxy(timeout, func() *tracker.Node { return nil })
+	p := NewProxy(timeout, func() *tracker.Node { return nil }, proxysync.NewQueue())
 	checkAnswer(t, p.Readyz, 503, "text/plain; charset=utf-8", "nothing has been committed yet")
 	p.Start(bothFamilies)
 	checkAnswer(t, p.Readyz, 503, "text/plain; charset=utf-8", "nothing has been committed yet")
@@ -161,8 +162,9 @@ func TestReadyz(t *testing.T) {
 func TestProxyClockMayJump(t *testing.T) {
 	var node *tracker.Node
 	p := newTestProxy(&node)
-	p.Queued()
-	for name, at := range map[string]time.Time{"oldest": p.oldest, "newest": p.newest, "updated": p.updated} {
+	p.queue.Ring()
+	oldest, newest := p.queue.Waiting()
+	for name, at := range map[string]time.Time{"oldest": oldest, "newest": newest, "started": p.started, "updated": p.updated} {
 		if at == at.Round(0) { // which takes the monotonic clock off
 			t.Errorf("%s: %v follows a clock that is set", name, at)
 		}

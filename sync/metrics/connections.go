@@ -42,7 +42,7 @@ var (
 		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again for want of an answer counts again.",
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
-		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections of clients that session affinity remembers are not chosen.",
+		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.",
 		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
 )
 
@@ -74,7 +74,7 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 		return
 	}
 	for _, n := range list {
-		labels := []string{n.Name.Namespace, n.Name.Name, n.Name.Port, frontendLabel(f, n.Frontend)}
+		labels := []string{n.Name.Namespace, n.Name.Name, n.Name.Port, frontendLabel(n.Frontend)}
 		if endpoints {
 			labels = append(labels, n.Endpoint.String(), listLabel(n.Local))
 		}
@@ -82,18 +82,10 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 	}
 }
 
-// frontendLabel is address:port/protocol. A node port has the address of no interface, which
-// tells the families apart.
-func frontendLabel(f nft.Family, at nft.Frontend) string {
-	addr := at.Address
-	switch {
-	case addr.IsValid():
-	case f == nft.IP6:
-		addr = netip.IPv6Unspecified()
-	default:
-		addr = netip.IPv4Unspecified()
-	}
-	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(addr, at.Port), at.Protocol)
+// frontendLabel is address:port/protocol. A node port has the unspecified address of its
+// family, which tells the families apart.
+func frontendLabel(at tracker.Frontend) string {
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(at.Address, at.Port), at.Protocol)
 }
 
 func listLabel(local bool) string {

@@ -19,7 +19,7 @@ type countingKernel struct{ err error }
 
 func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints bool) ([]nft.Connections, error) {
 	name := nft.ServiceName{Namespace: "shop", Name: "web", Port: "http"}
-	at := nft.Frontend{Protocol: tracker.TCP, Port: 30080}
+	at := tracker.NodePort(f, tracker.TCP, 30080)
 	if !endpoints {
 		list := []nft.Connections{{Frontend: at, Name: name, Count: 5}}
 		if f == nft.IP {
@@ -38,7 +38,7 @@ func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints b
 func TestConnections(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&connectionCollector{kernel: countingKernel{}, families: tracker.Families[:], endpoints: true})
-	const want = `# HELP kube_nft_endpoint_connections_total Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections of clients that session affinity remembers are not chosen.
+	const want = `# HELP kube_nft_endpoint_connections_total Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.
 # TYPE kube_nft_endpoint_connections_total counter
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2

@@ -42,9 +42,9 @@ var (
 	generationDesc = prometheus.NewDesc("kube_nft_nftables_generation",
 		"Number of the last commit to nf_tables in this network namespace, by anybody.", nil, nil)
 	affinityDesc = prometheus.NewDesc("kube_nft_affinity_entries",
-		"Clients that affinity maps remember.", []string{labelFamily}, nil)
+		"Clients that affinity maps hold.", []string{labelFamily}, nil)
 	fillDesc = prometheus.NewDesc("kube_nft_affinity_fill_ratio",
-		"Fill of the fullest affinity map, 0 to 1. A full map remembers no further clients.", []string{labelFamily}, nil)
+		"Fill of the fullest affinity map, 0 to 1. A full map takes no further clients.", []string{labelFamily}, nil)
 	failedDesc = prometheus.NewDesc("kube_nft_scrape_failures_total",
 		"Questions to nf_tables that a scrape could not get answered.", nil, nil)
 )

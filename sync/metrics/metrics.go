@@ -1,3 +1,7 @@
+// Package metrics counts what the proxy does, for Prometheus.
+//
+// Names and labels that begin with kubeproxy_ are kube-proxy's, where they mean the same;
+// those that begin with kube_nft_ are ours. Nothing is global: a Metrics has its registry.
 package metrics
 
 import (
@@ -5,7 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -15,6 +21,8 @@ type Config struct {
 	Families []tracker.Family // that are served
 	// Changes returns the counts of tracker.Tracker.Changes.
 	Changes func() (total, pending tracker.Changes)
+	// Queue is that of the sync loop.
+	Queue *proxysync.Queue
 	// Unserved returns the count of health.Services.Unserved.
 	Unserved func() int
 	// Kernel asks nf_tables about its state; nil leaves these metrics out.
@@ -30,7 +38,6 @@ type Metrics struct {
 	families []tracker.Family
 	sync     *syncMetrics
 	objects  *objectMetrics
-	flows    *flowMetrics
 	healthz  *prometheus.CounterVec
 	livez    *prometheus.CounterVec
 	checks   *checks
@@ -40,31 +47,45 @@ type Metrics struct {
 // labels exist from the start: a rate over one that appears with its first event would miss
 // that event.
 func New(config Config) *Metrics {
+	registry := prometheus.NewPedanticRegistry()
+	f := promauto.With(registry)
+	probe := func(name, help string) *prometheus.CounterVec {
+		counter := f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelCode})
+		for _, code := range []string{"200", "503"} {
+			counter.WithLabelValues(code)
+		}
+		return counter
+	}
 	m := &Metrics{
-		registry: prometheus.NewPedanticRegistry(),
+		registry: registry,
 		families: config.Families,
-		sync:     newSyncMetrics(config.Families),
-		objects:  newObjectMetrics(config.Families),
-		flows:    newFlowMetrics(config.Families),
-		healthz:  newProbeCounter("kubeproxy_proxy_healthz_total", "Answers of /healthz by status code."),
-		livez:    newProbeCounter("kubeproxy_proxy_livez_total", "Answers of /livez by status code."),
+		sync:     newSyncMetrics(f, config.Families, config.Queue),
+		objects:  newObjectMetrics(f, config.Families),
+		healthz:  probe("kubeproxy_proxy_healthz_total", "Answers of /healthz by status code."),
+		livez:    probe("kubeproxy_proxy_livez_total", "Answers of /livez by status code."),
 		checks:   newChecks(),
 	}
-	m.registry.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.healthz, m.livez,
-	)
-	m.sync.register(m.registry)
-	m.objects.register(m.registry)
-	m.flows.register(m.registry)
-	registerChanges(m.registry, config.Changes)
-	m.registry.MustRegister(newUnserved(config.Unserved))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registerChanges(f, config.Changes)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kube_nft_health_check_ports_unserved",
+		Help: "Services whose health-check node port is not served on this node, as somebody else has it; each family counts.",
+	}, func() float64 { return float64(config.Unserved()) })
 	if config.Kernel != nil {
-		m.registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
+		registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
 	}
-	if config.Build != nil {
-		m.registry.MustRegister(newBuildInfo(config.Build))
+	if config.Build != nil { // a constant that carries what the binary was built from in its labels
+		revision := ""
+		for _, setting := range config.Build.Settings {
+			if setting.Key == "vcs.revision" {
+				revision = setting.Value
+			}
+		}
+		f.NewGauge(prometheus.GaugeOpts{
+			Name:        "kube_nft_build_info",
+			Help:        "What this binary was built from; always 1.",
+			ConstLabels: prometheus.Labels{"version": config.Build.Main.Version, "revision": revision, "go_version": config.Build.GoVersion},
+		}).Set(1)
 	}
 	return m
 }
@@ -72,38 +93,22 @@ func New(config Config) *Metrics {
 // Gatherer returns what a scrape shows.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
-// newProbeCounter counts answers of a probe, whose status codes are 200 and 503.
-func newProbeCounter(name, help string) *prometheus.CounterVec {
-	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelCode})
-	for _, code := range []string{"200", "503"} {
-		counter.WithLabelValues(code)
+// Takeover adds kube_nft_takeover: how far the takeover from kube-proxy is, as one series
+// for each of the states, 1 for the current one and 0 for the others. It must be called once
+// at most; current may be called from any goroutine.
+func (m *Metrics) Takeover(states []string, current func() string) {
+	for _, state := range states {
+		promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "kube_nft_takeover",
+			Help:        "How far the takeover from kube-proxy is: 1 for the current state. It waits for a live kube-proxy to end.",
+			ConstLabels: prometheus.Labels{"state": state},
+		}, func() float64 {
+			if current() == state {
+				return 1
+			}
+			return 0
+		})
 	}
-	return counter
-}
-
-// newUnserved exports how many health-check node ports are missing.
-func newUnserved(unserved func() int) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kube_nft_health_check_ports_unserved",
-		Help: "Services whose health-check node port is not served on this node, as somebody else has it; each family counts.",
-	}, func() float64 { return float64(unserved()) })
-}
-
-// newBuildInfo is a constant that carries what the binary was built from in its labels.
-func newBuildInfo(info *debug.BuildInfo) prometheus.Collector {
-	revision := ""
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			revision = setting.Value
-		}
-	}
-	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name:        "kube_nft_build_info",
-		Help:        "What this binary was built from; always 1.",
-		ConstLabels: prometheus.Labels{"version": info.Main.Version, "revision": revision, "go_version": info.GoVersion},
-	})
-	gauge.Set(1)
-	return gauge
 }
 
 // Labels. Values of ip_family are IPv4 and IPv6.
@@ -131,33 +136,21 @@ func perFamily[T interface {
 	return vec
 }
 
-func counterPerFamily(name, help string, families []tracker.Family) *prometheus.CounterVec {
-	return perFamily(prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelFamily}), families)
-}
-
-func gaugePerFamily(name, help string, families []tracker.Family) *prometheus.GaugeVec {
-	return perFamily(prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{labelFamily}), families)
-}
-
-func histogramPerFamily(name, help string, buckets []float64, families []tracker.Family) *prometheus.HistogramVec {
-	opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
-	return perFamily(prometheus.NewHistogramVec(opts, []string{labelFamily}), families)
-}
-
 // registerChanges exports the tracker's counts of changes.
-func registerChanges(registry *prometheus.Registry, changes func() (total, pending tracker.Changes)) {
-	registry.MustRegister(
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "kubeproxy_sync_proxy_rules_service_changes_total", Help: "Changes of Services that mean something to this proxy.",
-		}, func() float64 { total, _ := changes(); return float64(total.Services) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "kubeproxy_sync_proxy_rules_service_changes_pending", Help: "Changes of Services that no sync has taken yet.",
-		}, func() float64 { _, pending := changes(); return float64(pending.Services) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "kubeproxy_sync_proxy_rules_endpoint_changes_total", Help: "Changes of EndpointSlices that mean something to this proxy.",
-		}, func() float64 { total, _ := changes(); return float64(total.Slices) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "kubeproxy_sync_proxy_rules_endpoint_changes_pending", Help: "Changes of EndpointSlices that no sync has taken yet.",
-		}, func() float64 { _, pending := changes(); return float64(pending.Slices) }),
-	)
+func registerChanges(f promauto.Factory, changes func() (total, pending tracker.Changes)) {
+	for _, kind := range []struct {
+		name, plural string
+		count        func(tracker.Changes) uint64
+	}{
+		{"service", "Services", func(c tracker.Changes) uint64 { return c.Services }},
+		{"endpoint", "EndpointSlices", func(c tracker.Changes) uint64 { return c.Slices }},
+	} {
+		name := "kubeproxy_sync_proxy_rules_" + kind.name + "_changes_"
+		f.NewCounterFunc(prometheus.CounterOpts{
+			Name: name + "total", Help: "Changes of " + kind.plural + " that mean something to this proxy.",
+		}, func() float64 { total, _ := changes(); return float64(kind.count(total)) })
+		f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: name + "pending", Help: "Changes of " + kind.plural + " that no sync has taken yet.",
+		}, func() float64 { _, pending := changes(); return float64(kind.count(pending)) })
+	}
 }

@@ -37,11 +37,14 @@ func (k *fakeKernel) Generation(context.Context) (uint32, error) { return 42, k.
 
 // newTestMetrics returns Metrics of both families with everything that can be in them.
 func newTestMetrics(kernel *fakeKernel) *Metrics {
+	queue := proxysync.NewQueue()
+	queue.Ring()
 	return New(Config{
 		Families: bothFamilies,
 		Changes: func() (total, pending tracker.Changes) {
 			return tracker.Changes{Services: 5, Slices: 7}, tracker.Changes{Services: 1, Slices: 2}
 		},
+		Queue:    queue,
 		Unserved: func() int { return 3 },
 		Kernel:   kernel,
 		Build: &debug.BuildInfo{
@@ -54,7 +57,6 @@ func newTestMetrics(kernel *fakeKernel) *Metrics {
 // used returns Metrics in which every metric has a series.
 func used() *Metrics {
 	m := newTestMetrics(new(fakeKernel))
-	m.Queued()
 	m.Committed(&proxysync.Report{}, map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
 	request(m.CountRequests())
 	return m
@@ -176,7 +178,7 @@ func TestNoTableIsNoFailure(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	check(t, New(Config{
+	check(t, New(Config{Queue: proxysync.NewQueue(),
 		Families: bothFamilies, Kernel: kernel, Build: new(debug.BuildInfo),
 		Changes:  func() (total, pending tracker.Changes) { return },
 		Unserved: func() int { return 0 },

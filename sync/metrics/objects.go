@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -22,34 +23,31 @@ type objectMetrics struct {
 // lacking says for which of its policies a port has endpoints on other nodes only.
 type lacking struct{ internal, external bool }
 
-// refusable are the kinds of objects of which a field can be refused.
-var refusable = []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"}
-
-func newObjectMetrics(families []tracker.Family) *objectMetrics {
+func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetrics {
 	o := &objectMetrics{
-		noLocal: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		noLocal: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
 			Help: "Service ports with traffic policy Local that have endpoints, but none on this node.",
 		}, []string{labelPolicy, labelFamily}),
-		elements: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		elements: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kube_nft_elements",
 			Help: "Elements of each nftables set and map as of the last commit. Affinity maps, which packets fill, are not among them.",
 		}, []string{labelSet, labelFamily}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kube_nft_refused_fields_total",
 			Help: "Fields of Kubernetes objects that could not be used, by kind of object; counted each time that the object is read.",
 		}, []string{labelKind}),
-		conflicts: prometheus.NewGauge(prometheus.GaugeOpts{
+		conflicts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_conflicts",
 			Help: "Frontends that a Service asks for and does not get, because another Service has them.",
 		}),
-		leftOut: prometheus.NewGauge(prometheus.GaugeOpts{
+		leftOut: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_refused_ports",
 			Help: "Service ports that are left out on this node as they are wanted, because the kernel refuses them.",
 		}),
 		without: make(map[tracker.PortID]lacking),
 	}
-	for _, kind := range refusable {
+	for _, kind := range []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"} {
 		o.refused.WithLabelValues(kind)
 	}
 	for _, family := range families {
@@ -57,10 +55,6 @@ func newObjectMetrics(families []tracker.Family) *objectMetrics {
 		o.noLocal.WithLabelValues("external", family.String())
 	}
 	return o
-}
-
-func (o *objectMetrics) register(registry *prometheus.Registry) {
-	registry.MustRegister(o.noLocal, o.elements, o.refused, o.conflicts, o.leftOut)
 }
 
 // Refused counts a field of an object of that kind that could not be used.
@@ -77,14 +71,10 @@ func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[
 	for id := range r.Delta.Removed {
 		o.setLacking(id, lacking{})
 	}
-	for id, port := range r.Delta.Changed {
-		o.setLacking(id, lackingOf(port))
+	for id, p := range r.Delta.Changed {
+		none := p.HasEndpoints && len(p.Local) == 0
+		o.setLacking(id, lacking{internal: none && p.InternalLocal, external: none && p.ExternalLocal})
 	}
-}
-
-func lackingOf(p *tracker.ServicePort) lacking {
-	none := p.HasEndpoints && len(p.Local) == 0
-	return lacking{internal: none && p.InternalLocal, external: none && p.ExternalLocal}
 }
 
 // setLacking counts a port as what it is now instead of what it was.

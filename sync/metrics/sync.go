@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -17,8 +18,11 @@ import (
 type syncMetrics struct {
 	duration, full, partial *prometheus.HistogramVec
 	programming             *prometheus.HistogramVec
-	last, queued            *prometheus.GaugeVec
+	last                    *prometheus.GaugeVec
 	failures                *prometheus.CounterVec
+
+	flowDuration *prometheus.HistogramVec // of the look at connections
+	deleted      *prometheus.CounterVec
 
 	compile, commit           prometheus.Histogram
 	batches, messages, bytes  prometheus.Counter
@@ -39,50 +43,59 @@ var (
 	)
 )
 
-func newSyncMetrics(families []tracker.Family) *syncMetrics {
+func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxysync.Queue) *syncMetrics {
+	for _, family := range families {
+		f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+			Help:        "When the last change came that asked for a sync, in seconds since the epoch.",
+			ConstLabels: prometheus.Labels{labelFamily: family.String()},
+		}, func() float64 {
+			_, newest := queue.Waiting()
+			if newest.IsZero() {
+				return 0
+			}
+			return float64(newest.UnixNano()) / 1e9
+		})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	histogram := func(name, help string) prometheus.Histogram {
+		return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: commitBuckets})
+	}
+	counterPerFamily := func(name, help string) *prometheus.CounterVec {
+		return perFamily(f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelFamily}), families)
+	}
+	histogramPerFamily := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return perFamily(f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{labelFamily}), families)
+	}
 	return &syncMetrics{
 		duration: histogramPerFamily("kubeproxy_sync_proxy_rules_duration_seconds",
-			"Duration of syncs that succeeded, from taking the changes until stale connections were removed.", syncBuckets, families),
+			"Duration of syncs that succeeded, from taking the changes until stale connections were removed.", syncBuckets),
 		full: histogramPerFamily("kubeproxy_sync_full_proxy_rules_duration_seconds",
-			"Duration of syncs that read the kernel's tables first.", syncBuckets, families),
+			"Duration of syncs that read the kernel's tables first.", syncBuckets),
 		partial: histogramPerFamily("kubeproxy_sync_partial_proxy_rules_duration_seconds",
-			"Duration of syncs that committed only what had changed.", syncBuckets, families),
+			"Duration of syncs that committed only what had changed.", syncBuckets),
 		programming: histogramPerFamily("kubeproxy_network_programming_duration_seconds",
-			"Time from a change of endpoints, as the control plane saw it, until the kernel had it.", programmingBuckets, families),
-		last: gaugePerFamily("kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-			"When the last sync succeeded, in seconds since the epoch.", families),
-		queued: gaugePerFamily("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-			"When the last change came that asked for a sync, in seconds since the epoch.", families),
+			"Time from a change of endpoints, as the control plane saw it, until the kernel had it.", programmingBuckets),
+		last: perFamily(f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+			Help: "When the last sync succeeded, in seconds since the epoch.",
+		}, []string{labelFamily}), families),
 		failures: counterPerFamily("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-			"Syncs that failed, because of this family if that is known.", families),
-		compile:  newHistogram("kube_nft_compile_duration_seconds", "Time from taking the changes to the complete batch.", commitBuckets),
-		commit:   newHistogram("kube_nft_commit_duration_seconds", "Time that the kernel took to apply what a sync had for it.", commitBuckets),
-		batches:  newCounter("kube_nft_batches_total", "Batches sent to the kernel."),
-		messages: newCounter("kube_nft_batch_messages_total", "Netlink messages in all batches sent to the kernel."),
-		bytes:    newCounter("kube_nft_batch_bytes_total", "Bytes of all batches sent to the kernel."),
-		retries:  newCounter("kube_nft_sync_retries_total", "Syncs that failed and are tried again."),
-		repairs:  newCounter("kube_nft_repairs_total", "Syncs that had to write because somebody else had changed the tables. A change of the cluster at the same moment counts as one, too."),
-		reviews:  newCounter("kube_nft_reviews_total", "Syncs that looked at the tables because somebody else may have changed them."),
-	}
-}
-
-func newHistogram(name, help string, buckets []float64) prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-}
-
-func newCounter(name, help string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-}
-
-func (s *syncMetrics) register(registry *prometheus.Registry) {
-	registry.MustRegister(s.duration, s.full, s.partial, s.programming, s.last, s.queued, s.failures,
-		s.compile, s.commit, s.batches, s.messages, s.bytes, s.retries, s.repairs, s.reviews)
-}
-
-// Queued says that there is something to sync.
-func (m *Metrics) Queued() {
-	for _, family := range m.families {
-		m.sync.queued.WithLabelValues(family.String()).SetToCurrentTime()
+			"Syncs that failed, because of this family if that is known."),
+		flowDuration: histogramPerFamily("kubeproxy_conntrack_reconciler_sync_duration_seconds",
+			"Time that removing stale connections took after a commit.", syncBuckets),
+		deleted: counterPerFamily("kubeproxy_conntrack_reconciler_deleted_entries_total",
+			"Connections that were removed from connection tracking because a commit had made them stale."),
+		compile:  histogram("kube_nft_compile_duration_seconds", "Time from taking the changes to the complete batch."),
+		commit:   histogram("kube_nft_commit_duration_seconds", "Time that the kernel took to apply what a sync had for it."),
+		batches:  counter("kube_nft_batches_total", "Batches sent to the kernel."),
+		messages: counter("kube_nft_batch_messages_total", "Netlink messages in all batches sent to the kernel."),
+		bytes:    counter("kube_nft_batch_bytes_total", "Bytes of all batches sent to the kernel."),
+		retries:  counter("kube_nft_sync_retries_total", "Syncs that failed and are tried again."),
+		repairs:  counter("kube_nft_repairs_total", "Syncs that had to write because somebody else had changed the tables. A change of the cluster at the same moment counts as one, too."),
+		reviews:  counter("kube_nft_reviews_total", "Syncs that looked at the tables because somebody else may have changed them."),
 	}
 }
 
@@ -102,14 +115,12 @@ func (m *Metrics) Failed(err error) {
 // Committed counts a sync that succeeded. Lengths are those of nft.Ruleset.Lengths, sent is
 // what nft.Kernel.Sent said after it.
 func (m *Metrics) Committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent nft.Traffic) {
-	m.sync.observe(m.families, r, time.Now())
-	m.sync.observeTraffic(sent)
+	m.sync.observe(m.families, r, sent)
 	m.objects.observe(r, lengths)
-	m.flows.observe(m.families, r)
 }
 
-func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, now time.Time) {
-	kind := s.partial
+func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, sent nft.Traffic) {
+	now, kind := time.Now(), s.partial
 	if r.Full {
 		kind = s.full
 	}
@@ -118,6 +129,10 @@ func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, no
 		s.duration.WithLabelValues(name).Observe(seconds)
 		kind.WithLabelValues(name).Observe(seconds)
 		s.last.WithLabelValues(name).SetToCurrentTime()
+		if r.Flows.Ran {
+			s.flowDuration.WithLabelValues(name).Observe(r.Flows.Duration.Seconds())
+			s.deleted.WithLabelValues(name).Add(float64(r.Flows.Deleted[family]))
+		}
 	}
 	for _, trigger := range r.Delta.Triggers {
 		// The control plane's clock may be ahead of ours; a sum of durations must not shrink.
@@ -133,9 +148,6 @@ func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, no
 			s.repairs.Inc()
 		}
 	}
-}
-
-func (s *syncMetrics) observeTraffic(sent nft.Traffic) {
 	s.batches.Add(float64(sent.Batches - s.sent.Batches))
 	s.messages.Add(float64(sent.Messages - s.sent.Messages))
 	s.bytes.Add(float64(sent.Bytes - s.sent.Bytes))

@@ -6,11 +6,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 func TestTakeover(t *testing.T) {
-	m := New(Config{Changes: func() (total, pending tracker.Changes) { return total, pending }, Unserved: func() int { return 0 }})
+	m := New(Config{Queue: proxysync.NewQueue(), Changes: func() (total, pending tracker.Changes) { return total, pending }, Unserved: func() int { return 0 }})
 	state := "waiting"
 	m.Takeover([]string{"waiting", "done"}, func() string { return state })
 	for _, want := range []string{

@@ -45,22 +45,18 @@ type Options struct {
 	Reached func(resource string, err error)
 }
 
-func (o *Options) changed() {
-	if o.Changed != nil {
-		o.Changed()
+// orNothing returns o with functions that do nothing for those that are nil.
+func (o Options) orNothing() Options {
+	if o.Changed == nil {
+		o.Changed = func() {}
 	}
-}
-
-func (o *Options) refused(err error) {
-	if err != nil && o.Refused != nil {
-		o.Refused(err)
+	if o.Refused == nil {
+		o.Refused = func(error) {}
 	}
-}
-
-func (o *Options) reached(resource string, err error) {
-	if o.Reached != nil {
-		o.Reached(resource, err)
+	if o.Reached == nil {
+		o.Reached = func(string, error) {}
 	}
+	return o
 }
 
 // A Source keeps a sink equal to what an API server holds.
@@ -74,7 +70,7 @@ type Source struct {
 
 // New returns a Source that reads from client. Nothing is requested before Run.
 func New(client kubernetes.Interface, options Options) *Source {
-	return &Source{client: client, options: options, synced: make(chan struct{})}
+	return &Source{client: client, options: options.orNothing(), synced: make(chan struct{})}
 }
 
 // Synced returns a channel that is closed once the sink was given all Services,
@@ -94,23 +90,21 @@ func (s *Source) Run(ctx context.Context, sink sink) error {
 	s.unlisted.Store(int32(len(all)))
 	var running sync.WaitGroup
 	for _, resource := range all {
-		store := newStore(resource, sink, &s.options, sync.OnceFunc(s.listed))
+		store := newStore(resource, sink, &s.options, sync.OnceFunc(func() { // one less to wait for
+			if s.unlisted.Add(-1) == 0 {
+				close(s.synced)
+			}
+		}))
 		running.Go(func() { store.reflector().RunWithContext(ctx) })
 	}
 	running.Wait()
 	return nil
 }
 
-// listed notes that one more resource need not be waited for.
-func (s *Source) listed() {
-	if s.unlisted.Add(-1) == 0 {
-		close(s.synced)
-	}
-}
-
 // Load gives sink what the API server holds now and returns. ServiceCIDRs are left out
 // when they cannot be read; Reached is then told why.
 func Load(ctx context.Context, client kubernetes.Interface, options Options, sink sink) error {
+	options = options.orNothing()
 	for _, resource := range resources(client, options) {
 		err := resource.load(ctx, &options, sink)
 		if err == nil {
@@ -120,7 +114,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, sin
 		if !resource.optional || !isUnavailable(err) {
 			return err
 		}
-		options.reached(resource.name, err)
+		options.Reached(resource.name, err)
 	}
 	return nil
 }

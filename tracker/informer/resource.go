@@ -124,7 +124,9 @@ func (r *resource) listWatch() *cache.ListWatch {
 func (r *resource) load(ctx context.Context, options *Options, sink sink) error {
 	chunks := pager.New(r.listWatch().ListWithContext)
 	return chunks.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		options.refused(r.set(sink, object))
+		if err := r.set(sink, object); err != nil {
+			options.Refused(err)
+		}
 		return nil
 	})
 }

@@ -15,8 +15,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// maxDeleted is how many deleted objects are remembered between two lists. The memory
-// serves only against servers and proxies that repeat events out of order.
+// maxDeleted is how many deleted objects are known between two lists; when there are more, all
+// earlier ones are forgotten. They serve only against servers and proxies that repeat events
+// out of order.
 const maxDeleted = 4096
 
 // A store passes what a reflector receives of one resource on to the sink. It is used by
@@ -120,7 +121,7 @@ func (s *store) observe(ctx context.Context, err error) {
 		return
 	}
 	s.failure = failure
-	s.options.reached(s.name, explain(s.name, Concise(err)))
+	s.options.Reached(s.name, explain(s.name, Concise(err)))
 }
 
 // Transformer lets the reflector trim objects that it collects during a streaming list.
@@ -144,7 +145,7 @@ func (s *store) Update(object any) error {
 		return nil
 	}
 	s.set(name, version, object)
-	s.options.changed()
+	s.options.Changed()
 	return nil
 }
 
@@ -156,10 +157,13 @@ func (s *store) Delete(object any) error {
 	if version != known && !newer(version, known) {
 		return nil
 	}
-	s.remember(name, version)
+	if len(s.deleted) >= maxDeleted {
+		clear(s.deleted)
+	}
+	s.deleted[name] = version
 	if found {
 		s.unset(name)
-		s.options.changed()
+		s.options.Changed()
 	}
 	return nil
 }
@@ -181,7 +185,7 @@ func (s *store) Replace(objects []any, _ string) error {
 			s.unset(name)
 		}
 	}
-	s.options.changed()
+	s.options.Changed()
 	s.listed()
 	return nil
 }
@@ -194,20 +198,14 @@ func (s *store) Resync() error {
 func (s *store) set(name cache.ObjectName, version string, object any) {
 	s.versions[name] = version
 	delete(s.deleted, name)
-	s.options.refused(s.resource.set(s.sink, object))
+	if err := s.resource.set(s.sink, object); err != nil {
+		s.options.Refused(err)
+	}
 }
 
 func (s *store) unset(name cache.ObjectName) {
 	delete(s.versions, name)
 	s.remove(s.sink, name.Namespace, name.Name)
-}
-
-// remember notes a deletion; when there are too many, all earlier ones are forgotten.
-func (s *store) remember(name cache.ObjectName, version string) {
-	if len(s.deleted) >= maxDeleted {
-		clear(s.deleted)
-	}
-	s.deleted[name] = version
 }
 
 // newer reports whether version comes after known, which is empty if nothing is known. A

@@ -9,14 +9,14 @@ import (
 // of a table of somebody else's.
 func (s Shape) NFTables() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "table %s kube-proxy {\n", s.Family)
+	fmt.Fprintf(&b, "table %s kube-proxy {\n", s.Family.NFT())
 	s.nftMaps(&b)
 	s.nftBase(&b)
 	for i := range s.Services {
 		s.nftService(&b, i)
 	}
 	b.WriteString("}\n")
-	fmt.Fprintf(&b, "table %s admin {\n\tchain kube-proxy {\n\t\ttcp dport 22 counter packets 3 bytes 180 accept\n\t}\n}\n", s.Family)
+	fmt.Fprintf(&b, "table %s admin {\n\tchain kube-proxy {\n\t\ttcp dport 22 counter packets 3 bytes 180 accept\n\t}\n}\n", s.Family.NFT())
 	return b.String()
 }
 
@@ -61,9 +61,9 @@ func (s Shape) nftBase(b *strings.Builder) {
 		{"mark-for-masquerade", "mark set mark or 0x4000"},
 		{"masquerading", "mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random"},
 		{"reject-chain", "reject"},
-		{"services", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @service-ips\n\t\tfib daddr type local meta l4proto . th dport vmap @service-nodeports", f)},
-		{"service-endpoints-check", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @no-endpoint-services", f)},
-		{"cluster-ips-check", fmt.Sprintf("%s daddr @cluster-ips reject", f)},
+		{"services", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @service-ips\n\t\tfib daddr type local meta l4proto . th dport vmap @service-nodeports", f.NFT())},
+		{"service-endpoints-check", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @no-endpoint-services", f.NFT())},
+		{"cluster-ips-check", fmt.Sprintf("%s daddr @cluster-ips reject", f.NFT())},
 		{"nat-prerouting", "type nat hook prerouting priority dstnat; policy accept;\n\t\tjump services"},
 		{"nat-output", "type nat hook output priority -100; policy accept;\n\t\tjump services"},
 		{"nat-postrouting", "type nat hook postrouting priority srcnat; policy accept;\n\t\tjump masquerading"},
@@ -84,8 +84,8 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 	for j := range s.Endpoints {
 		ends = append(ends, fmt.Sprintf("%d : %s . 8080", j, s.Endpoint(i, j)))
 	}
-	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), s.Family, s.ClusterIP(i), s.Protocol(i), s.Family, s.pods())
-	fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), s.Family, s.Endpoints, strings.Join(ends, ", "))
+	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), s.Family.NFT(), s.ClusterIP(i), s.Protocol(i), s.Family.NFT(), s.pods())
+	fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), s.Family.NFT(), s.Endpoints, strings.Join(ends, ", "))
 	if _, ok := s.NodePort(i); ok {
 		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i), nftChain("service", i))
 	}

@@ -32,21 +32,27 @@ func (c *cleaner) Full(context.Context, conntrack.Desired) (conntrack.Result, er
 	return conntrack.Result{}, c.fails
 }
 
+// cleanAfter cleans up after a commit.
+func cleanAfter(l *Loop, changes []tracker.FlowChange, all bool) FlowReport {
+	l.stale.add(changes, all)
+	return l.stale.clean(context.Background())
+}
+
 // TestFailedCleaningIsRepeated fails to clean up after one commit: the next one does it all,
 // with one change for each frontend.
 func TestFailedCleaningIsRepeated(t *testing.T) {
 	c := &cleaner{fails: errors.New("no connection tracking")}
 	l := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
 	l.CleanFlows(c)
-	dns := nft.Frontend{Address: netip.MustParseAddr("10.96.0.10"), Protocol: tracker.UDP, Port: 53}
+	dns := tracker.Frontend{Address: netip.MustParseAddr("10.96.0.10"), Protocol: tracker.UDP, Port: 53}
 	a, b := netip.MustParseAddrPort("10.244.0.1:53"), netip.MustParseAddrPort("10.244.0.2:53")
-	first := &plan{allFlows: true, flows: []nft.FlowChange{{Family: nft.IP, Frontend: dns, Removed: []netip.AddrPort{b}, Appeared: true}}}
-	if report := l.clean(t.Context(), first); report.Err == nil {
+	first := []tracker.FlowChange{{Frontend: dns, Removed: []netip.AddrPort{b}, Appeared: true}}
+	if report := cleanAfter(l, first, true); report.Err == nil {
 		t.Error("no error is reported")
 	}
 	c.fails = nil
-	later := &plan{flows: []nft.FlowChange{{Family: nft.IP, Frontend: dns, Removed: []netip.AddrPort{a, b}, Gone: true}}}
-	if report := l.clean(t.Context(), later); report.Err != nil || !report.Ran || c.full != 2 {
+	later := []tracker.FlowChange{{Frontend: dns, Removed: []netip.AddrPort{a, b}, Gone: true}}
+	if report := cleanAfter(l, later, false); report.Err != nil || !report.Ran || c.full != 2 {
 		t.Errorf("report %+v after %d full runs, want 2", report, c.full)
 	}
 	want := []tracker.FlowChange{{
@@ -57,7 +63,7 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 		cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	if report := l.clean(t.Context(), new(plan)); report.Ran || c.full != 2 {
+	if report := cleanAfter(l, nil, false); report.Ran || c.full != 2 {
 		t.Errorf("cleaned up again: %+v", report)
 	}
 }
@@ -75,7 +81,7 @@ func TestFailedCleaningIsLoggedOnce(t *testing.T) {
 		want int // lines so far
 	}{{away, 1}, {away, 1}, {busy, 2}, {busy, 2}, {nil, 2}, {busy, 3}} {
 		c.fails = tt.err
-		if l.clean(t.Context(), &plan{allFlows: true}); logs.Len() != tt.want {
+		if cleanAfter(l, nil, true); logs.Len() != tt.want {
 			t.Errorf("commit %d: %d lines, want %d", i, logs.Len(), tt.want)
 		}
 	}
@@ -89,10 +95,10 @@ func TestFullCleaningKnowsFrontends(t *testing.T) {
 	l.CleanFlows(c)
 	f.add("web")
 	l.ruleset.Apply(f.Take())
-	known := nft.Frontend{Address: netip.MustParseAddr("10.96.0.3"), Protocol: tracker.TCP, Port: 80}
-	gone := nft.Frontend{Address: netip.MustParseAddr("10.96.0.9"), Protocol: tracker.TCP, Port: 80}
-	flows := []nft.FlowChange{{Family: nft.IP, Frontend: known, Appeared: true}, {Family: nft.IP, Frontend: gone, Gone: true}}
-	if report := l.clean(t.Context(), &plan{allFlows: true, flows: flows}); report.Err != nil {
+	known := tracker.Frontend{Address: netip.MustParseAddr("10.96.0.3"), Protocol: tracker.TCP, Port: 80}
+	gone := tracker.Frontend{Address: netip.MustParseAddr("10.96.0.9"), Protocol: tracker.TCP, Port: 80}
+	flows := []tracker.FlowChange{{Frontend: known, Appeared: true}, {Frontend: gone, Gone: true}}
+	if report := cleanAfter(l, flows, true); report.Err != nil {
 		t.Fatal(report.Err)
 	}
 	if c.full != 1 || len(c.changes) != 1 || c.changes[0].Frontend.Address != gone.Address {

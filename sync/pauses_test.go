@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestTempo has changes without a pause: each line is how long syncs take, how long is between
+// TestRest has changes without a pause: each line is how long syncs take, how long is between
 // them at least, and the pauses that follow.
-func TestTempo(t *testing.T) {
+func TestRest(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
 	for _, tt := range []struct {
 		takes, least time.Duration
@@ -21,12 +21,12 @@ func TestTempo(t *testing.T) {
 		{2 * ms, time.Second, []time.Duration{time.Second, time.Second}},
 		{time.Second, 0, []time.Duration{0, 0, 0}},
 	} {
-		var tempo tempo
+		var rest rest
 		now := time.Unix(1000, 0)
 		for i, want := range tt.pauses {
-			tempo.note(now, now.Add(tt.takes))
+			rest.note(now, now.Add(tt.takes))
 			now = now.Add(tt.takes)
-			if pause := max(0, tempo.next(tt.least).Sub(now)); pause != want {
+			if pause := max(0, rest.next(tt.least).Sub(now)); pause != want {
 				t.Errorf("pause %d after syncs of %v, at least %v, is %v; want %v", i, tt.takes, tt.least, pause, want)
 			}
 			now = now.Add(want)

@@ -11,31 +11,31 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// beside answers with one message at a generation.
-func beside(generation uint32, err error) Beside {
+// foreign answers with one message at a generation.
+func foreign(generation uint32, err error) ForeignMessages {
 	return func(context.Context) ([]nft.Message, uint32, error) { return []nft.Message{{Type: 1}}, generation, err }
 }
 
-func TestBeside(t *testing.T) {
+func TestForeignMessages(t *testing.T) {
 	refused := &nft.BesideError{Of: 1, Err: unix.EPERM}
 	for _, tt := range []struct {
 		name    string
-		beside  Beside
+		foreign ForeignMessages
 		answers []error
 		syncs   int
-		want    []int // messages beside each batch
+		want    []int // foreign messages in each batch
 		fails   error // of the first sync
 	}{
-		{"in the first batch", beside(7, nil), nil, 2, []int{1, 0}, nil},
-		{"again after a refusal of ours", beside(7, nil), []error{errors.New("no")}, 2, []int{1, 1}, errors.New("no")},
-		{"not again after a refusal of it", beside(7, nil), []error{refused}, 2, []int{1, 0}, refused},
-		{"read at another generation", beside(8, nil), nil, 1, nil, unix.ERESTART},
-		{"cannot be read", beside(7, unix.EPERM), nil, 1, []int{0}, nil},
+		{"in the first batch", foreign(7, nil), nil, 2, []int{1, 0}, nil},
+		{"again after a refusal of ours", foreign(7, nil), []error{errors.New("no")}, 2, []int{1, 1}, errors.New("no")},
+		{"not again after a refusal of it", foreign(7, nil), []error{refused}, 2, []int{1, 0}, refused},
+		{"read at another generation", foreign(8, nil), nil, 1, nil, unix.ERESTART},
+		{"cannot be read", foreign(7, unix.EPERM), nil, 1, []int{0}, nil},
 		{"nothing to be asked", nil, nil, 1, []int{0}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			k, f := &table{answers: tt.answers}, &feed{}
-			l := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop(), Beside: tt.beside})
+			l := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop(), Foreign: tt.foreign})
 			for i := range tt.syncs {
 				f.add("abc"[:i+1])
 				err := l.Once(t.Context())

@@ -25,7 +25,7 @@ func (k *generational) Read(ctx context.Context) (nft.Tables, uint32, error) {
 
 func (k *generational) Generation(context.Context) (uint32, error) { return k.now, k.err }
 
-func TestReadAhead(t *testing.T) {
+func TestReadEarly(t *testing.T) {
 	lost := errors.New("lost")
 	for _, tt := range []struct {
 		name   string
@@ -44,7 +44,7 @@ func TestReadAhead(t *testing.T) {
 			if tt.before != nil {
 				tt.before(k)
 			}
-			ahead := NewReadAhead(t.Context(), k)
+			ahead := ReadEarly(t.Context(), k)
 			if tt.after != nil {
 				tt.after(k)
 			}

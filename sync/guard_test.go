@@ -3,13 +3,11 @@ package sync
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/nft"
 )
@@ -31,32 +29,31 @@ func (e *ear) Next() (*nft.ForeignChange, error) {
 	return change, nil
 }
 
-// An inspector answers audits as it is told.
-type inspector struct {
+// An inspected table answers audits as it is told.
+type inspected struct {
+	table
 	generation uint32 // now; the batches of a table are made for 7
-
-	mu         sync.Mutex
 	difference string
 	audits     int
 }
 
 // find makes audits find a difference.
-func (i *inspector) find(difference string) {
+func (i *inspected) find(difference string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.difference = difference
 }
 
 // asked returns how many audits there were.
-func (i *inspector) asked() int {
+func (i *inspected) asked() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.audits
 }
 
-func (i *inspector) Generation(context.Context) (uint32, error) { return i.generation, nil }
+func (i *inspected) Generation(context.Context) (uint32, error) { return i.generation, nil }
 
-func (i *inspector) Audit(context.Context, nft.Tables) (string, error) {
+func (i *inspected) Audit(context.Context, nft.Tables) (string, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.audits++
@@ -64,26 +61,24 @@ func (i *inspector) Audit(context.Context, nft.Tables) (string, error) {
 }
 
 // watch starts a loop with a guard and waits for its first commit.
-func watch(t *testing.T, k *table, i *inspector) (*ear, *observer.ObservedLogs) {
+func watch(t *testing.T, k *inspected) (*ear, *bubble) {
 	t.Helper()
 	e := &ear{news: make(chan *nft.ForeignChange)}
-	core, logs := observer.New(zap.WarnLevel)
-	loop := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core), AuditInterval: time.Hour})
-	loop.Watch(e, i)
+	b := newBubble(k, Options{AuditInterval: time.Hour})
+	b.loop.Watch(e)
 	t.Cleanup(func() { // when the loop has ended
-		if !loop.guard.deaf {
+		if !b.loop.guard.deaf {
 			close(e.news)
 		}
 	})
-	runLoop(t, loop)
-	synctest.Wait()
-	return e, logs
+	b.run(t)
+	return e, b
 }
 
 func TestListeningBeginsAfterTheFirstCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := new(table)
-		e, _ := watch(t, k, &inspector{generation: 8})
+		k := &inspected{generation: 8}
+		e, _ := watch(t, k)
 		if len(e.joined) != 2 || e.joined[0] || !e.joined[1] {
 			t.Errorf("joined %v, want to leave before the first commit and to join after it", e.joined)
 		}
@@ -97,8 +92,8 @@ func TestListeningBeginsAfterTheFirstCommit(t *testing.T) {
 
 func TestCommitBeforeListeningIsReadBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := new(table)
-		watch(t, k, &inspector{generation: 9})
+		k := &inspected{generation: 9}
+		watch(t, k)
 		time.Sleep(rereadAfter)
 		synctest.Wait()
 		if reads, _ := k.seen(); reads != 2 {
@@ -109,14 +104,14 @@ func TestCommitBeforeListeningIsReadBack(t *testing.T) {
 
 func TestLostNotificationsAreReadBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := new(table)
-		e, logs := watch(t, k, &inspector{generation: 8})
+		k := &inspected{generation: 8}
+		e, b := watch(t, k)
 		e.news <- &nft.ForeignChange{Lost: true}
 		synctest.Wait()
 		if reads, batches := k.seen(); reads != 2 || batches != 2 {
 			t.Errorf("%d reads, %d batches; want the tables read and repaired", reads, batches)
 		}
-		for _, entry := range logs.All() {
+		for _, entry := range b.logs.FilterLevelExact(zap.WarnLevel).All() {
 			if got := entry.ContextMap()["reason"]; got != "notifications about changes by others were lost" {
 				t.Errorf("%s: reason %q", entry.Message, got)
 			}
@@ -126,8 +121,8 @@ func TestLostNotificationsAreReadBack(t *testing.T) {
 
 func TestChangeBeforeTheReadIsDealtWith(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := new(table)
-		e, _ := watch(t, k, &inspector{generation: 8})
+		k := &inspected{generation: 8}
+		e, _ := watch(t, k)
 		e.news <- &nft.ForeignChange{Generation: 7}
 		synctest.Wait()
 		if reads, batches := k.seen(); reads != 1 || batches != 1 {
@@ -138,8 +133,8 @@ func TestChangeBeforeTheReadIsDealtWith(t *testing.T) {
 
 func TestStormIsRepairedEverLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := new(table)
-		e, logs := watch(t, k, &inspector{generation: 8})
+		k := &inspected{generation: 8}
+		e, b := watch(t, k)
 		for range 1000 {
 			e.news <- &nft.ForeignChange{Lost: true}
 			time.Sleep(100 * time.Millisecond)
@@ -150,7 +145,7 @@ func TestStormIsRepairedEverLessOften(t *testing.T) {
 		if _, batches := k.seen(); batches-1 < promptRepairs || batches-1 > 140 {
 			t.Errorf("%d repairs of 1000 changes in 100 s", batches-1)
 		}
-		if logs.FilterMessage("somebody keeps changing our tables: the repair waits").Len() == 0 {
+		if b.logged("somebody keeps changing our tables: the repair waits") == 0 {
 			t.Error("nothing in the log says so")
 		}
 		time.Sleep(time.Minute)
@@ -185,20 +180,20 @@ func TestPace(t *testing.T) {
 
 func TestAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, i := new(table), &inspector{generation: 8}
-		watch(t, k, i)
+		k := &inspected{generation: 8}
+		watch(t, k)
 		time.Sleep(150 * time.Minute)
 		synctest.Wait()
-		if reads, _ := k.seen(); i.asked() != 2 || reads != 1 {
-			t.Errorf("%d audits, %d reads; want two and none but the first", i.asked(), reads)
+		if reads, _ := k.seen(); k.asked() != 2 || reads != 1 {
+			t.Errorf("%d audits, %d reads; want two and none but the first", k.asked(), reads)
 		}
-		i.find("table ip kube-nft does not exist")
+		k.find("table ip kube-nft does not exist")
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if reads, batches := k.seen(); reads != 2 || batches != 2 {
 			t.Errorf("%d reads, %d batches after an audit that found something", reads, batches)
 		}
-		i.find("")
+		k.find("")
 		time.Sleep(2 * auditsPerRead * time.Hour)
 		synctest.Wait()
 		if reads, _ := k.seen(); reads < 3 || reads > 5 {
@@ -209,16 +204,16 @@ func TestAudit(t *testing.T) {
 
 func TestLoopThatHearsNothingReadsAtEveryAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, i := new(table), &inspector{generation: 8}
-		e, logs := watch(t, k, i)
+		k := &inspected{generation: 8}
+		e, b := watch(t, k)
 		close(e.news)
 		time.Sleep(210 * time.Minute)
 		synctest.Wait()
-		if reads, _ := k.seen(); reads != 4 || i.asked() != 0 {
-			t.Errorf("%d reads, %d cheap audits in three and a half hours without a monitor", reads, i.asked())
+		if reads, _ := k.seen(); reads != 4 || k.asked() != 0 {
+			t.Errorf("%d reads, %d cheap audits in three and a half hours without a monitor", reads, k.asked())
 		}
-		if logs.FilterMessage("changes by others are noticed at the next audit only").Len() != 1 {
-			t.Errorf("log: %v", logs.All())
+		if b.logged("changes by others are noticed at the next audit only") != 1 {
+			t.Errorf("log: %v", b.logs.All())
 		}
 	})
 }

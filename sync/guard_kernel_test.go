@@ -26,13 +26,13 @@ type guarded struct {
 	feed             *feed
 	reports          chan Report
 	first            Report // of the sync at the start
-	refusals         chan refusal
+	refusals         chan leftOut
 	logs             *observer.ObservedLogs
 	stranger, reader *nft.Kernel
 }
 
-// A refusal is a Service port that was left out.
-type refusal struct {
+// A leftOut is a Service port that was left out.
+type leftOut struct {
 	id  tracker.PortID
 	err error
 }
@@ -49,7 +49,7 @@ func guardServices(t testing.TB, services, endpoints int) *guarded {
 // whose commits the monitor passes over, and cleans flows if given.
 func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracker.Delta, looks ...flows) *guarded {
 	t.Helper()
-	g := &guarded{reports: make(chan Report, 64), refusals: make(chan refusal, 64), stranger: openKernel(t), reader: openKernel(t)}
+	g := &guarded{reports: make(chan Report, 64), refusals: make(chan leftOut, 64), stranger: openKernel(t), reader: openKernel(t)}
 	g.ruleset = nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	monitor, err := nft.NewMonitor(kernel)
 	if err != nil {
@@ -61,12 +61,12 @@ func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracke
 	g.loop = New(g.feed, g.ruleset, through, Options{
 		Log:       zap.New(core),
 		Committed: func(r Report) { g.reports <- r },
-		Refused:   func(id tracker.PortID, err error) { g.refusals <- refusal{id, err} },
+		Refused:   func(id tracker.PortID, err error) { g.refusals <- leftOut{id, err} },
 	})
 	for _, flows := range looks {
 		g.loop.CleanFlows(flows)
 	}
-	g.loop.Watch(monitor, kernel)
+	g.loop.Watch(monitor)
 	t.Cleanup(func() { // when the loop has ended
 		if err := monitor.Close(); err != nil {
 			t.Error(err)

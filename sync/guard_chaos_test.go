@@ -40,7 +40,7 @@ func damageAndChange(t *testing.T, random *rand.Rand) {
 			case <-time.After(time.Millisecond):
 			}
 			g.feed.set(changedPort(n))
-			g.loop.Wake()
+			g.loop.options.Queue.Ring()
 		}
 	}()
 	for range promptRepairs {

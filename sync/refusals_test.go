@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
@@ -109,17 +107,11 @@ func (f *feed) set(ports ...*tracker.ServicePort) {
 	f.deltas = append(f.deltas, delta)
 }
 
-// runPicky starts a loop on a picky kernel, which the tests' ports are told to.
-func runPicky(t *testing.T, k *picky, ports ...*tracker.ServicePort) (*Loop, *feed, *observer.ObservedLogs) {
-	t.Helper()
-	core, logs := observer.New(zap.InfoLevel)
-	f := new(feed)
-	f.set(ports...)
-	loop := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core)})
-	runLoop(t, loop)
-	synctest.Wait()
-	return loop, f, logs
-}
+// What the log says of a port that is left out, and when it is not any more.
+const (
+	leftOutText = "Service port left out: the kernel refuses it"
+	takenText   = "Service port taken after all"
+)
 
 func TestRefusedServiceIsLeftOut(t *testing.T) {
 	for _, unnamed := range []bool{false, true} {
@@ -129,14 +121,14 @@ func TestRefusedServiceIsLeftOut(t *testing.T) {
 			for i := range byte(8) {
 				ports = append(ports, portWith("service-"+string('a'+i), i, i))
 			}
-			_, _, logs := runPicky(t, k, ports...)
+			b := start(t, k, Options{}, ports...)
 			held := k.endpointsHeld()
 			for i := range byte(8) {
 				if held[pod(i)] == k.bad[pod(i)] {
 					t.Errorf("unnamed %v: endpoint %d programmed: %v", unnamed, i, held[pod(i)])
 				}
 			}
-			if n := logs.FilterMessage("Service port left out: the kernel refuses it").Len(); n != 2 {
+			if n := b.logged(leftOutText); n != 2 {
 				t.Errorf("unnamed %v: %d ports logged, want two", unnamed, n)
 			}
 		})
@@ -146,17 +138,15 @@ func TestRefusedServiceIsLeftOut(t *testing.T) {
 func TestRefusedServiceKeepsItsLastState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
-		loop, f, logs := runPicky(t, k, portWith("a", 1, 1), portWith("b", 2, 2))
-		f.set(portWith("a", 1, 9), portWith("b", 2, 3))
-		loop.Wake()
-		synctest.Wait()
-		if held := loop.ruleset.Port(portWith("a", 1, 0).ID); held.Cluster[0].Addr() != pod(1) {
+		b := start(t, k, Options{}, portWith("a", 1, 1), portWith("b", 2, 2))
+		b.change(portWith("a", 1, 9), portWith("b", 2, 3))
+		if held := b.loop.ruleset.Port(portWith("a", 1, 0).ID); held.Cluster[0].Addr() != pod(1) {
 			t.Errorf("Service a is wanted with endpoint %v, want the one that works", held.Cluster)
 		}
-		if held := loop.ruleset.Port(portWith("b", 2, 0).ID); held.Cluster[0].Addr() != pod(3) {
+		if held := b.loop.ruleset.Port(portWith("b", 2, 0).ID); held.Cluster[0].Addr() != pod(3) {
 			t.Errorf("Service b is wanted with endpoint %v, want the new one", held.Cluster)
 		}
-		entry := logs.FilterMessage("Service port left out: the kernel refuses it").All()
+		entry := b.logs.FilterMessage(leftOutText).All()
 		if len(entry) != 1 || entry[0].ContextMap()["keeps_last_state"] != true {
 			t.Errorf("log: %v", entry)
 		}
@@ -166,17 +156,17 @@ func TestRefusedServiceKeepsItsLastState(t *testing.T) {
 func TestRefusedServiceIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
-		_, _, logs := runPicky(t, k, portWith("a", 1, 9), portWith("b", 2, 2))
+		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := logs.FilterMessage("Service port left out: the kernel refuses it").Len(); n != 1 {
+		if n := b.logged(leftOutText); n != 1 {
 			t.Errorf("logged %d times, want once", n)
 		}
 		k.forgive()
 		time.Sleep(2 * longestRetry)
 		synctest.Wait()
-		if logs.FilterMessage("Service port taken after all").Len() != 1 || !k.endpointsHeld()[pod(9)] {
-			t.Errorf("the Service is still left out; log: %v", logs.All())
+		if b.logged(takenText) != 1 || !k.endpointsHeld()[pod(9)] {
+			t.Errorf("the Service is still left out; log: %v", b.logs.All())
 		}
 	})
 }
@@ -184,12 +174,10 @@ func TestRefusedServiceIsTriedAgain(t *testing.T) {
 func TestRefusedServiceIsTriedWhenItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
-		loop, f, _ := runPicky(t, k, portWith("a", 1, 9), portWith("b", 2, 2))
-		f.set(portWith("a", 1, 8))
-		loop.Wake()
-		synctest.Wait()
-		if !k.endpointsHeld()[pod(8)] || len(loop.poison.refused) != 0 {
-			t.Errorf("held %v, left out %v", k.endpointsHeld(), loop.poison.refused)
+		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
+		b.change(portWith("a", 1, 8))
+		if !k.endpointsHeld()[pod(8)] || len(b.loop.refusals.leftOut) != 0 {
+			t.Errorf("held %v, left out %v", k.endpointsHeld(), b.loop.refusals.leftOut)
 		}
 	})
 }
@@ -201,16 +189,16 @@ func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := &table{always: err}
-			loop, _, reports := start(t, k, Options{})
+			b := start(t, k, Options{})
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if len(loop.poison.refused) != 0 {
-				t.Errorf("%v: %d ports left out", err, len(loop.poison.refused))
+			if len(b.loop.refusals.leftOut) != 0 {
+				t.Errorf("%v: %d ports left out", err, len(b.loop.refusals.leftOut))
 			}
 			k.answer(nil)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if len(*reports) != 1 {
+			if len(b.reports) != 1 {
 				t.Errorf("%v: not programmed when it is over", err)
 			}
 		})
@@ -220,15 +208,13 @@ func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 func TestRefusedPortIsReportedUntilItIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(8): true, pod(9): true}}
-		loop, f, _ := runPicky(t, k, portWith("a", 1, 9), portWith("b", 2, 2))
+		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
 		var told []bool
-		loop.options.Refused = func(_ tracker.PortID, err error) { told = append(told, err != nil) }
+		b.loop.refusals.report = func(_ tracker.PortID, err error) { told = append(told, err != nil) }
 		var leftOut []int
-		loop.options.Committed = func(r Report) { leftOut = append(leftOut, r.LeftOut) }
+		b.loop.options.Committed = func(r Report) { leftOut = append(leftOut, r.LeftOut) }
 		for _, endpoint := range []byte{8, 7} {
-			f.set(portWith("a", 1, endpoint))
-			loop.Wake()
-			synctest.Wait()
+			b.change(portWith("a", 1, endpoint))
 		}
 		if !slices.Equal(told, []bool{true, false}) || !slices.Equal(leftOut, []int{1, 0}) {
 			t.Errorf("refusals told %v, left out %v", told, leftOut)
@@ -236,9 +222,9 @@ func TestRefusedPortIsReportedUntilItIsTaken(t *testing.T) {
 	})
 }
 
-// TestPoisonInKernel hands the kernel a Service port that it really refuses, an endpoint of
+// TestRefusalInKernel hands the kernel a Service port that it really refuses, an endpoint of
 // the other family, among others.
-func TestPoisonInKernel(t *testing.T) {
+func TestRefusalInKernel(t *testing.T) {
 	g := guardServices(t, 20, 3)
 	bad := portWith("bad", 1, 1)
 	bad.ClusterIP = netip.MustParseAddr("10.96.200.1")
@@ -246,7 +232,7 @@ func TestPoisonInKernel(t *testing.T) {
 	good := portWith("good", 2, 2)
 	good.ClusterIP = netip.MustParseAddr("10.96.200.2")
 	g.feed.set(bad, good)
-	g.loop.Wake()
+	g.loop.options.Queue.Ring()
 	if report := g.report(t); report.Operations == 0 {
 		t.Errorf("report %+v", report)
 	}

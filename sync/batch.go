@@ -1,0 +1,103 @@
+package sync
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// ForeignMessages returns what is to happen to tables of others in the transaction of the
+// first batch, and the generation of nf_tables for which that holds.
+type ForeignMessages func(context.Context) (messages []nft.Message, generation uint32, err error)
+
+// A plan is the batch of one attempt, and what follows when the kernel has taken it.
+type plan struct {
+	batch nft.Batch
+	tasks []nft.AffinityTask
+	full  bool // the kernel's state was read first
+	flows []tracker.FlowChange
+	// allFlows asks to look at every connection: those that matter are not known.
+	allFlows bool
+}
+
+// plan takes in what changed and computes the batch for it: against what was committed
+// last, or against what the kernel says it holds.
+func (l *Loop) plan(ctx context.Context) (p plan, err error) {
+	if l.known {
+		moved := l.apply()
+		p.batch = l.ruleset.Changes()
+		if !p.batch.Remakes() {
+			if p.batch.Makes() { // a table that somebody deleted: nobody may have committed since
+				p.batch.Generation = l.guard.seen
+			}
+			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.guard.reason != ""
+			if p.tasks = l.ruleset.AffinityTasks(); len(p.tasks) > 0 {
+				var ops []nft.Op
+				ops, err = l.affinity.ops(ctx, p.tasks)
+				l.known = err == nil
+				p.batch.Ops = append(p.batch.Ops, ops...)
+			}
+			return p, err
+		}
+		l.known = false // a table takes more to make anew than what has changed of it
+	}
+	have, generation, err := read(ctx, l.kernel)
+	if err != nil {
+		return p, err
+	}
+	if !l.synced {
+		l.ruleset.Adopt(have)
+	}
+	l.apply()
+	want := l.ruleset.Want()
+	p = plan{batch: nft.Diff(have, want), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
+	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
+	p.batch.Ops = append(nft.Adoption(have, want), p.batch.Ops...)
+	p.batch.Ops = append(p.batch.Ops, l.affinity.opsFor(have, append(p.tasks, l.ruleset.AffinityTasks()...))...)
+	p.batch.Generation = generation
+	if l.options.Foreign == nil {
+		return p, nil
+	}
+	// Our own part of the first batch does not wait for what fails here.
+	messages, at, err := l.options.Foreign(ctx)
+	switch {
+	case err != nil:
+		l.leaveForeign(err)
+	case at != generation:
+		return p, unix.ERESTART // somebody committed since the tables were read
+	default:
+		p.batch.Beside = messages
+	}
+	return p, nil
+}
+
+// leaveForeign gives up what was to happen to tables of others: it must not keep our own
+// batches out.
+func (l *Loop) leaveForeign(err error) {
+	l.options.Foreign = nil
+	l.options.Log.Warn("the first commit will leave tables of others as they are", zap.Error(err))
+}
+
+// apply moves what the source has into the ruleset. It reports whether addresses have
+// moved in or out of our care as a whole: Service CIDRs, or those of node ports.
+func (l *Loop) apply() (moved bool) {
+	delta := l.source.Take()
+	l.refusals.note(&delta)
+	l.ruleset.Apply(delta)
+	local := l.local.Swap(nil)
+	if delta.AddressesChanged {
+		l.nodePorts.node = delta.NodeAddresses
+	}
+	if local != nil {
+		l.nodePorts.local = *local
+	}
+	if delta.AddressesChanged || local != nil {
+		moved = l.nodePorts.update(l.ruleset)
+	}
+	l.waiting.Merge(delta)
+	return moved || delta.CIDRsChanged
+}

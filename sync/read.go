@@ -1,0 +1,67 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// kernel is what the loop needs of *nft.Kernel.
+type kernel interface {
+	Read(context.Context) (nft.Tables, uint32, error)
+	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
+	Commit(context.Context, nft.Batch) error
+	Generation(context.Context) (uint32, error)
+	Audit(context.Context, nft.Tables) (difference string, err error)
+}
+
+// read returns what the kernel holds at a generation, with what packets have put into affinity
+// maps.
+func read(ctx context.Context, k kernel) (nft.Tables, uint32, error) {
+	have, generation, err := k.Read(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the tables back: %w", err)
+	}
+	for family, table := range have {
+		for name, held := range table.Sets {
+			if !held.Set.Dynamic {
+				continue
+			}
+			if held.Map, err = k.Elements(ctx, family, held.Set); err != nil {
+				return nil, 0, fmt.Errorf("read affinity map %s: %w", name, err)
+			}
+		}
+	}
+	return have, generation, nil
+}
+
+// An EarlyRead is a kernel whose tables were read before the loop asked for them: while the
+// sources were still listing, so that a restart does not take the time of both. Make it
+// with ReadEarly; it is for one goroutine at a time, as the kernel is.
+type EarlyRead struct {
+	kernel
+	have       nft.Tables // as of generation; nil once handed out
+	generation uint32
+}
+
+// ReadEarly reads the tables of k. If that fails, the loop's own reading will say so.
+func ReadEarly(ctx context.Context, k kernel) *EarlyRead {
+	r := &EarlyRead{kernel: k}
+	if have, generation, err := k.Read(ctx); err == nil {
+		r.have, r.generation = have, generation
+	}
+	return r
+}
+
+// Read returns what was read early, once, and if nobody has committed since.
+func (r *EarlyRead) Read(ctx context.Context) (nft.Tables, uint32, error) {
+	have := r.have
+	r.have = nil
+	if have != nil {
+		if now, err := r.Generation(ctx); err == nil && now == r.generation {
+			return have, now, nil
+		}
+	}
+	return r.kernel.Read(ctx)
+}

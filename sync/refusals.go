@@ -1,0 +1,260 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Service port that the kernel refuses is left out, in its last good state or altogether,
+// so that it does not keep the others out. It is tried again when it changes, and after a
+// pause that doubles.
+const (
+	firstRetry   = time.Minute
+	longestRetry = time.Hour
+	// maxNamed is how many refused ports are found one after the other because the kernel
+	// names an element of theirs; then they are searched for.
+	maxNamed = 16
+)
+
+// refusals are the Service ports that the kernel does not take.
+type refusals struct {
+	ruleset *nft.Ruleset
+	log     *zap.Logger
+	report  func(tracker.PortID, error) // Options.Refused; may be nil
+
+	changes map[tracker.PortID]portChange // since the last commit: what the kernel may refuse
+	leftOut map[tracker.PortID]*refusal
+	timer   *time.Timer // of the next retry
+}
+
+// A portChange is a Service port at the last commit and as the source wants it; nil for none.
+type portChange struct{ before, after *tracker.ServicePort }
+
+// A refusal is about one Service port that is left out.
+type refusal struct {
+	want    *tracker.ServicePort // nil: that it goes
+	wait    time.Duration        // from one try to the next
+	due     time.Time
+	trying  bool // it is in the wanted state again
+	changed bool // since it was refused
+}
+
+// note takes in what a delta is about to change in the ruleset.
+func (r *refusals) note(delta *tracker.Delta) {
+	for id, port := range delta.Changed {
+		r.change(id, port)
+	}
+	for id := range delta.Removed {
+		r.change(id, nil)
+	}
+}
+
+func (r *refusals) change(id tracker.PortID, after *tracker.ServicePort) {
+	change, ok := r.changes[id]
+	if !ok {
+		change.before = r.ruleset.Port(id)
+	}
+	change.after = after
+	r.changes[id] = change
+	if left := r.leftOut[id]; left != nil && left.want != after {
+		*left = refusal{want: after, wait: firstRetry / 2, trying: true, changed: true}
+	}
+}
+
+// set puts a Service port into the wanted state, or takes it out if port is nil.
+func (r *refusals) set(id tracker.PortID, port *tracker.ServicePort) {
+	if port == nil {
+		r.ruleset.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{id: true}})
+		return
+	}
+	r.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port}})
+}
+
+// leave keeps a Service port out until it changes or its time has come.
+func (r *refusals) leave(id tracker.PortID, err error) {
+	change := r.changes[id]
+	delete(r.changes, id)
+	left := r.leftOut[id]
+	if left == nil || left.changed {
+		left = &refusal{want: change.after, wait: firstRetry / 2}
+		r.leftOut[id] = left
+		r.log.Error("Service port left out: the kernel refuses it", zap.Stringer("service", id), zap.Error(err),
+			zap.Bool("keeps_last_state", change.before != nil))
+		if r.report != nil {
+			r.report(id, err)
+		}
+	}
+	left.trying = false
+	left.wait = min(2*left.wait, longestRetry)
+	left.due = time.Now().Add(left.wait)
+}
+
+// retry puts the ports whose time has come into the wanted state again.
+func (r *refusals) retry() {
+	now := time.Now()
+	for id, left := range r.leftOut {
+		if !left.trying && !left.due.After(now) {
+			r.change(id, left.want)
+			r.set(id, left.want)
+			left.trying = true
+		}
+	}
+}
+
+// settle closes a successful commit: what was tried has been taken.
+func (r *refusals) settle() {
+	r.changes = make(map[tracker.PortID]portChange) // the first one was large, and clearing it would stay slow
+	var next time.Time
+	for id, left := range r.leftOut {
+		if left.trying {
+			delete(r.leftOut, id)
+			r.log.Info("Service port taken after all", zap.Stringer("service", id))
+			if r.report != nil {
+				r.report(id, nil)
+			}
+			continue
+		}
+		if next.IsZero() || left.due.Before(next) {
+			next = left.due
+		}
+	}
+	if !next.IsZero() {
+		r.timer.Reset(max(0, time.Until(next)))
+	}
+}
+
+// isRefusal reports whether a batch failed because of what is in it, and not because of the
+// state that the system or the process is in.
+func isRefusal(err error) bool {
+	var refused *nft.OpError
+	if !errors.As(err, &refused) {
+		return false
+	}
+	for _, errno := range []unix.Errno{unix.EPERM, unix.ENOMEM, unix.ENOBUFS, unix.EINTR, unix.EAGAIN} {
+		if errors.Is(err, errno) {
+			return false
+		}
+	}
+	return true
+}
+
+// attribute adds the Service that an operation was for to the kernel's error about it.
+func attribute(r *nft.Ruleset, err error) error {
+	var op *nft.OpError
+	if errors.As(err, &op) {
+		op.Owner = r.Owner(op.Family, op.Set, op.Element)
+	}
+	return err
+}
+
+// A trial looks for the Service ports that the kernel refuses. It asks the kernel without
+// changing anything, so what is programmed stays in force. What it asks about leaves out the
+// entries of affinity maps.
+type trial struct {
+	*refusals
+	kernel  kernel
+	have    nft.Tables
+	refused map[tracker.PortID]error
+}
+
+// check asks the kernel whether it would take the wanted state as it is now.
+func (t *trial) check(ctx context.Context) error {
+	batch := nft.Diff(t.have, t.ruleset.Want())
+	if batch.Empty() {
+		return nil
+	}
+	batch.Check = true
+	return t.kernel.Commit(ctx, batch)
+}
+
+// isolate takes Service ports out of the wanted state without which the kernel would not
+// refuse it with err, and reports whether there are such ports.
+func (t *trial) isolate(ctx context.Context, err error) bool {
+	t.refused = make(map[tracker.PortID]error)
+	if t.named(ctx, err) || t.unnamed(ctx) {
+		for id, err := range t.refused {
+			t.leave(id, err)
+		}
+		return true
+	}
+	for id := range t.refused {
+		t.set(id, t.changes[id].after)
+	}
+	return false
+}
+
+// named takes out the ports of which the kernel names an element, one after the other.
+func (t *trial) named(ctx context.Context, err error) (found bool) {
+	for range maxNamed {
+		var op *nft.OpError
+		if !errors.As(err, &op) || !isRefusal(err) {
+			return false
+		}
+		id, ok := t.ruleset.Culprit(op)
+		change, changed := t.changes[id]
+		if !ok || !changed || t.refused[id] != nil {
+			return false
+		}
+		t.refused[id] = attribute(t.ruleset, err)
+		t.set(id, change.before)
+		if err = t.check(ctx); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// unnamed searches among the other ports that have changed.
+func (t *trial) unnamed(ctx context.Context) (found bool) {
+	var rest []tracker.PortID
+	for id, change := range t.changes {
+		if t.refused[id] == nil {
+			rest = append(rest, id)
+			t.set(id, change.before)
+		}
+	}
+	slices.SortFunc(rest, tracker.PortID.Compare)
+	err := t.check(ctx)
+	if err == nil {
+		err = t.search(ctx, rest)
+	}
+	if err != nil { // it is not about Service ports
+		for _, id := range rest {
+			t.set(id, t.changes[id].after)
+		}
+	}
+	return err == nil && len(t.refused) > 0
+}
+
+// search puts as many of ids into their new state as the kernel takes together.
+func (t *trial) search(ctx context.Context, ids []tracker.PortID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	for _, id := range ids {
+		t.set(id, t.changes[id].after)
+	}
+	err := t.check(ctx)
+	if err == nil || !isRefusal(err) {
+		return err
+	}
+	for _, id := range ids {
+		t.set(id, t.changes[id].before)
+	}
+	if len(ids) == 1 {
+		t.refused[ids[0]] = err
+		return nil
+	}
+	if err := t.search(ctx, ids[:len(ids)/2]); err != nil {
+		return err
+	}
+	return t.search(ctx, ids[len(ids)/2:])
+}

@@ -1,0 +1,165 @@
+package tracker
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A Delta is what changed between two calls of Take. Its values are complete: applying
+// one twice, or several merged, gives the same state.
+type Delta struct {
+	Changed map[PortID]*ServicePort // current value of every added or altered port
+	Removed map[PortID]bool         // ports that are gone; never also in Changed
+
+	Node         *Node          // the node's current value if it changed, else nil; never changed once published
+	NodeGone     bool           // the Node object was deleted
+	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
+	CIDRsChanged bool
+
+	NodeAddresses    []netip.Addr // those of Tracker.NodeAddresses; meaningful if AddressesChanged
+	AddressesChanged bool
+
+	// Oldest is when the earliest of these changes was observed; zero if there is none.
+	Oldest time.Time
+	// Triggers say when the control plane saw the changes of endpoints that this delta
+	// carries, one for each update of an EndpointSlice that has that annotation. Where many
+	// updates wait, for a loop that is held up, the earliest are kept.
+	Triggers []Trigger
+}
+
+// How many Triggers are kept, so that they do not grow for as long as nothing is committed.
+const (
+	maxTriggers        = 1 << 16 // of a Delta
+	maxServiceTriggers = 1 << 8  // of a Service, between two calls of Take
+)
+
+// A Trigger is the time at which the control plane saw why endpoints of a family had to
+// change; it is later than the start of this process.
+// Source: annotation endpoints.kubernetes.io/last-change-trigger-time.
+type Trigger struct {
+	Family Family
+	At     time.Time
+}
+
+// Empty reports whether d carries no change.
+func (d *Delta) Empty() bool {
+	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil && !d.NodeGone &&
+		!d.CIDRsChanged && !d.AddressesChanged
+}
+
+// Merge puts newer on top of d: the loop merges onto a Delta that it could not commit.
+func (d *Delta) Merge(newer Delta) {
+	if d.Changed == nil {
+		d.Changed = make(map[PortID]*ServicePort, len(newer.Changed))
+	}
+	if d.Removed == nil {
+		d.Removed = make(map[PortID]bool, len(newer.Removed))
+	}
+	for id, port := range newer.Changed {
+		d.Changed[id] = port
+		delete(d.Removed, id)
+	}
+	for id := range newer.Removed {
+		d.Removed[id] = true
+		delete(d.Changed, id)
+	}
+	if newer.Node != nil || newer.NodeGone {
+		d.Node, d.NodeGone = newer.Node, newer.NodeGone
+	}
+	if newer.CIDRsChanged {
+		d.ServiceCIDRs, d.CIDRsChanged = newer.ServiceCIDRs, true
+	}
+	if newer.AddressesChanged {
+		d.NodeAddresses, d.AddressesChanged = newer.NodeAddresses, true
+	}
+	if d.Oldest.IsZero() {
+		d.Oldest = newer.Oldest
+	}
+	room := max(0, maxTriggers-len(d.Triggers))
+	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
+}
+
+// Take returns what changed since the last call. What changed and changed back is not in it.
+func (t *Tracker) Take() Delta {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var d Delta
+	for _, e := range t.dirty {
+		ports := t.resolve(e)
+		if d.replace(e.out, ports) {
+			d.observe(e.since)
+			d.Triggers = append(d.Triggers, e.triggers...)
+		}
+		e.out, e.dirty, e.triggers = ports, false, nil
+		if e.service == nil && len(e.slices) == 0 {
+			delete(t.entries, e.objectName)
+		}
+	}
+	clear(t.dirty)
+	t.dirty = t.dirty[:0]
+	t.taken = t.seen
+	if t.node.dirty {
+		if !t.node.current.Equal(t.node.out) {
+			d.Node, d.NodeGone = t.node.current, t.node.current == nil
+			d.observe(t.node.since)
+		}
+		if addrs := t.addresses(); !slices.Equal(addrs, t.reported) {
+			d.NodeAddresses, d.AddressesChanged = addrs, true
+			t.reported = addrs
+		}
+		t.node.out, t.node.dirty = t.node.current, false
+	}
+	if t.cidrs.dirty {
+		if !slices.Equal(t.cidrs.current, t.cidrs.out) {
+			d.ServiceCIDRs, d.CIDRsChanged = t.cidrs.current, true
+			d.observe(t.cidrs.since)
+		}
+		t.cidrs.out, t.cidrs.dirty = t.cidrs.current, false
+	}
+	return d
+}
+
+// observe notes that d carries a change that was observed at that time.
+func (d *Delta) observe(at time.Time) {
+	if d.Oldest.IsZero() || at.Before(d.Oldest) {
+		d.Oldest = at
+	}
+}
+
+// replace adds to d what turns have, the ports of a Service, into want, and reports whether
+// that is anything. Both are sorted by ID. A value of want that equals that of have gives
+// way to it: it was handed out and is shared.
+func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
+	for i, port := range want {
+		for len(have) > 0 && have[0].ID.Compare(port.ID) < 0 {
+			d.remove(have[0].ID)
+			have, changed = have[1:], true
+		}
+		if len(have) > 0 && have[0].ID == port.ID {
+			old := have[0]
+			have = have[1:]
+			if old.Equal(port) {
+				want[i] = old
+				continue
+			}
+		}
+		if d.Changed == nil {
+			d.Changed = make(map[PortID]*ServicePort)
+		}
+		d.Changed[port.ID] = port
+		changed = true
+	}
+	for _, gone := range have {
+		d.remove(gone.ID)
+		changed = true
+	}
+	return changed
+}
+
+func (d *Delta) remove(id PortID) {
+	if d.Removed == nil {
+		d.Removed = make(map[PortID]bool)
+	}
+	d.Removed[id] = true
+}
