@@ -65,7 +65,7 @@ type KeyedElement struct {
 type Batch struct {
 	Ops []Op
 	// Beside is what happens to tables of others in the same transaction, after Ops.
-	Beside []Message
+	Beside []ForeignMessage
 	// Check asks the kernel only whether it would take the batch: nothing changes. Hooks and
 	// loops of chains are not looked into before a batch is really done.
 	Check bool
@@ -94,4 +94,11 @@ func (b *Batch) ElementCount() (n int) {
 		n += len(b.Ops[i].Elements)
 	}
 	return n
+}
+
+// A ForeignMessage is one of nf_tables about a table that is not ours, ready but for its number:
+// what somebody else wants done in the same transaction as a a Batch.
+type ForeignMessage struct {
+	Type, Flags uint16
+	Data        []byte // a nfgenmsg and attributes
 }

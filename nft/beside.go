@@ -7,18 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Message is one of nf_tables about a table that is not ours, ready but for its number:
-// what somebody else wants done in the same transaction as a Batch.
-type Message struct {
-	Type, Flags uint16
-	Data        []byte // a nfgenmsg and attributes
-}
-
 // besideOps stands for the index of an operation in what was sent for Batch.Beside.
 const besideOps = -1
 
 // beside writes the messages that are no operations, after those that are.
-func (e *encoder) beside(messages []Message) {
+func (e *encoder) beside(messages []ForeignMessage) {
 	for i, m := range messages {
 		at := len(e.Buf)
 		b := append(e.Buf, 0, 0, 0, 0)

@@ -12,11 +12,11 @@ import (
 )
 
 // deleteTable is the message that deletes a table of somebody else.
-func deleteTable(f Family, name string) Message {
+func deleteTable(f Family, name string) ForeignMessage {
 	var w attr.Writer
 	w.Buf = []byte{byte(f), unix.NFNETLINK_V0, 0, 0}
 	w.Name(unix.NFTA_TABLE_NAME, name)
-	return Message{Type: messageType | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_REQUEST, Data: w.Buf}
+	return ForeignMessage{Type: messageType | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_REQUEST, Data: w.Buf}
 }
 
 // TestBesideKernel deletes tables of others in the transaction that makes ours.
@@ -29,7 +29,7 @@ func TestBesideKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := frontendBatch(1, Drop)
-	b.Beside = []Message{deleteTable(IP, "first"), deleteTable(IP6, "second")}
+	b.Beside = []ForeignMessage{deleteTable(IP, "first"), deleteTable(IP6, "second")}
 	commit(t, k, b)
 	if after, err := k.Generation(t.Context()); err != nil || after != before+1 {
 		t.Errorf("generation %d after %d (%v): not one transaction", after, before, err)
@@ -38,7 +38,7 @@ func TestBesideKernel(t *testing.T) {
 	if got := netns.Run(t, "", "nft", "list", "tables"); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	commit(t, k, Batch{Beside: []Message{deleteTable(IP, "stays")}})
+	commit(t, k, Batch{Beside: []ForeignMessage{deleteTable(IP, "stays")}})
 }
 
 // TestBesideRefusedKernel has one of the messages refused: nothing is done.
@@ -47,7 +47,7 @@ func TestBesideRefusedKernel(t *testing.T) {
 	k := openKernel(t)
 	netns.Run(t, "add table ip first\n", "nft", "-f", "-")
 	b := frontendBatch(1, Drop)
-	b.Beside = []Message{deleteTable(IP, "first"), deleteTable(IP, "nowhere")}
+	b.Beside = []ForeignMessage{deleteTable(IP, "first"), deleteTable(IP, "nowhere")}
 	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
 		"commit to nf_tables: message 2 of 2 about tables of others: no such file or directory; nothing was changed")
 	if got := netns.Run(t, "", "nft", "list", "tables"); got != "table ip first\n" {

@@ -14,15 +14,15 @@ type Client struct {
 	Life
 }
 
-// Clients returns whom a Service port remembers at this moment, ordered by address. The table
-// that the Service is of has to be one that was read from k.
-func (k *Kernel) Clients(ctx context.Context, t *Table, s *Service) (clients []Client, err error) {
+// ReadClients returns whom a Service port remembers at this moment, ordered by address. s has to
+// be of t, and r be the client that t was read with.
+func ReadClients(ctx context.Context, r reader, t ReadBack, s *Service) (clients []Client, err error) {
 	for _, memory := range s.Memories {
 		held := t.Sets[memory.Map]
 		if held == nil {
 			continue
 		}
-		elements, err := k.Elements(ctx, t.Family, held.Set)
+		elements, err := r.Elements(ctx, t.Family, held.Set)
 		if err != nil {
 			return nil, err
 		}

@@ -1,104 +1,49 @@
 package nft
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Connections says how many connections a frontend, or an endpoint at a frontend, was given
-// since it exists. A first packet that is sent again counts again if nothing has answered it.
-type Connections struct {
-	tracker.Frontend
-	Name ServiceName
-	// Endpoint and Local say which endpoint of which list, in the counts of endpoints.
-	Endpoint netip.AddrPort
-	Local    bool
-	Count    uint64
-}
-
-// Connections returns the counts of all frontends of a family, or with endpoints those of
-// their endpoints, ordered by frontend. It is empty if the table does not count.
-func (k *Kernel) Connections(ctx context.Context, f Family, endpoints bool) (list []Connections, err error) {
+// Counted returns what some sets hold, with the counters of their elements; sets that do not
+// exist or that no kube-nft wrote are missing.
+func (k *Kernel) Counted(ctx context.Context, f Family, sets ...string) (map[string]Counted, error) {
 	t := NewTable(f)
-	if _, err := k.readSets(ctx, t); err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("read the counters of connections: %w%s", err, accessRemedy(err))
-	}
-	for _, node := range []bool{false, true} {
-		counts, err := k.connections(ctx, t, node, endpoints)
-		if err != nil {
-			return nil, fmt.Errorf("read the counters of connections: %w%s", err, accessRemedy(err))
-		}
-		list = append(list, counts...)
-	}
-	slices.SortFunc(list, func(a, b Connections) int {
-		return cmp.Or(a.Frontend.Compare(b.Frontend), TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
-	})
-	return list, nil
-}
-
-// connections returns the counts at addresses, or those at node ports.
-func (k *Kernel) connections(ctx context.Context, t *Table, nodePort, endpoints bool) ([]Connections, error) {
-	frontends := servicesMap
-	if nodePort {
-		frontends = nodePortsMap
-	}
-	held, packets, err := k.counted(ctx, t, frontends)
-	if err != nil || !endpoints {
-		return frontendCounts(t.Family, frontends, held, packets), err
-	}
-	var list []Connections
-	for _, local := range []bool{false, true} {
-		set := listOf(nodePort, local).Map
-		chosen, packets, err := k.counted(ctx, t, set)
-		if err != nil {
-			return nil, err
-		}
-		for key, n := range packets {
-			ep, ok := endpointOf(chosen[key].Data)
-			if !ok {
-				continue
-			}
-			list = append(list, Connections{
-				Frontend: frontendIn(t.Family, set, key), Name: parseServiceName(held[key[:len(key)-4]].Comment),
-				Endpoint: ep, Local: local, Count: n,
-			})
-		}
-	}
-	return list, nil
-}
-
-func frontendCounts(f Family, set string, held map[string]Element, packets map[string]uint64) (list []Connections) {
-	for key, n := range packets {
-		list = append(list, Connections{Frontend: frontendIn(f, set, key), Name: parseServiceName(held[key].Comment), Count: n})
-	}
-	return list
-}
-
-// counted reads a set with its counters; packets is nil if it has none.
-func (k *Kernel) counted(ctx context.Context, t *Table, name string) (held map[string]Element, packets map[string]uint64, err error) {
-	set := t.Sets[name]
-	if set == nil || len(set.Set.Key) == 0 {
-		return nil, nil, nil
-	}
-	err = k.retry(ctx, func() error {
-		d := newElementDecoder(t.Family, set.Set)
-		if set.Set.Counters {
-			d.packets = make(map[string]uint64)
-		}
-		held, err = k.dumpElements(ctx, t.Family, name, d)
-		packets = d.packets
+	err := k.retry(ctx, func() error {
+		clear(t.Sets)
+		_, err := k.readSets(ctx, t)
 		return err
 	})
-	return held, packets, err
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("read counters of nf_tables: %w%s", err, accessRemedy(err))
+	}
+	all := make(map[string]Counted)
+	for _, name := range sets {
+		set := t.Sets[name]
+		if set == nil || len(set.Set.Key) == 0 {
+			continue
+		}
+		var c Counted
+		err := k.retry(ctx, func() (err error) {
+			d := newElementDecoder(f, set.Set)
+			if set.Set.Counters {
+				d.packets = make(map[string]uint64)
+			}
+			c.Elements, err = k.dumpElements(ctx, f, name, d)
+			c.Packets = d.packets
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read counters of %s %s %s %s: %w%s", set.Set.noun(), f.NFT(), TableName, name, err, accessRemedy(err))
+		}
+		all[name] = c
+	}
+	return all, nil
 }
 
 // carryCounters makes elements that are added in the place of others go on from the counts of

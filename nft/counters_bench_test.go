@@ -84,7 +84,7 @@ func BenchmarkScrape(b *testing.B) {
 			k := openKernel(b)
 			countingRuleset(b, k, 10_000, true, true)
 			for b.Loop() {
-				if list, err := k.Connections(b.Context(), IP, endpoints); err != nil || len(list) < 10_000 {
+				if list, err := ReadConnections(b.Context(), k, IP, endpoints); err != nil || len(list) < 10_000 {
 					b.Fatal(len(list), err)
 				}
 			}

@@ -71,11 +71,11 @@ func (c *counted) connect(n int) {
 // want holds the counts of the frontend and the sum of those of its endpoints.
 func (c *counted) want(n uint64) {
 	c.Helper()
-	frontends, err := c.kernel.Connections(c.Context(), IP, false)
+	frontends, err := ReadConnections(c.Context(), c.kernel, IP, false)
 	if err != nil {
 		c.Fatal(err)
 	}
-	endpoints, err := c.kernel.Connections(c.Context(), IP, true)
+	endpoints, err := ReadConnections(c.Context(), c.kernel, IP, true)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func (c *counted) want(n uint64) {
 
 func (c *counted) of(endpoint string) uint64 {
 	c.Helper()
-	endpoints, err := c.kernel.Connections(c.Context(), IP, true)
+	endpoints, err := ReadConnections(c.Context(), c.kernel, IP, true)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestCountersGoOn(t *testing.T) {
 	if got := c.of("127.0.1.3:8080"); got != third || third == 0 {
 		t.Errorf("the endpoint that moved has %d connections, had %d", got, third)
 	}
-	frontends, err := c.kernel.Connections(t.Context(), IP, false)
+	frontends, err := ReadConnections(t.Context(), c.kernel, IP, false)
 	if err != nil || len(frontends) != 1 || frontends[0].Count != 80 {
 		t.Errorf("got %+v, %v; want 80 connections, %d of them to the endpoint that left", frontends, err, first)
 	}
@@ -149,7 +149,7 @@ func TestCountersOfAnotherService(t *testing.T) {
 		Removed: map[tracker.PortID]bool{p.ID: true},
 	})
 	commit(t, c.kernel, c.ruleset.Changes())
-	frontends, err := c.kernel.Connections(t.Context(), IP, false)
+	frontends, err := ReadConnections(t.Context(), c.kernel, IP, false)
 	if err != nil || len(frontends) != 1 || frontends[0].Count != 0 || frontends[0].Name.Name != "new" {
 		t.Errorf("got %+v, %v; want no connection of shop/new", frontends, err)
 	}
@@ -162,7 +162,7 @@ func TestConnectionsWithoutCounters(t *testing.T) {
 	k, r := openKernel(t), NewRuleset(testConfig())
 	check := func() {
 		for _, endpoints := range []bool{false, true} {
-			if got, err := k.Connections(t.Context(), IP, endpoints); err != nil || len(got) != 0 {
+			if got, err := ReadConnections(t.Context(), k, IP, endpoints); err != nil || len(got) != 0 {
 				t.Errorf("got %v, %v", got, err)
 			}
 		}

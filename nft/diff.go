@@ -234,3 +234,15 @@ func (d *differ) oldSets(have, want *Table) {
 		}
 	}
 }
+
+// Adoption returns the operations by which the socket that commits them becomes the owner of
+// tables whose owner has gone. They come first in a batch.
+func Adoption(have, want Tables) (ops []Op) {
+	for _, f := range Families {
+		h, w := have[f], want[f]
+		if h != nil && w != nil && !replaces(h, w) && w.Owned && h.Owner == 0 {
+			ops = append(ops, Op{Verb: Add, Family: f, Table: w})
+		}
+	}
+	return ops
+}

@@ -60,3 +60,9 @@ func inside(f Family, fields []Field, interval, key string) bool {
 	}
 	return true
 }
+
+// Counted is what a set holds, with how many packets the counter of each element has seen.
+type Counted struct {
+	Elements map[string]Element
+	Packets  map[string]uint64 // by key; nil if the set does not count
+}

@@ -155,7 +155,7 @@ func (e *encoder) tableOp(i int, op *Op) {
 		return
 	}
 	e.message(i, 0, unix.NFT_MSG_NEWTABLE, flagsCreate, func() {
-		e.Uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags|op.Table.flags())
+		e.Uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags|tableFlags(op.Table))
 		if op.Table.Comment != "" {
 			e.Bytes(attrTableUserdata, commentUserdata(op.Table.Comment))
 		}
@@ -230,4 +230,12 @@ func batchSize(b *Batch) int {
 		size += attr.MessageHeader + len(b.Beside[i].Data)
 	}
 	return size
+}
+
+// tableFlags are those of the table as it is made.
+func tableFlags(t *Table) uint32 {
+	if t.Owned {
+		return tableFlagOwner | tableFlagPersist
+	}
+	return 0
 }

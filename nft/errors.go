@@ -16,23 +16,23 @@ var ErrUnknownOutcome = errors.New("the kernel's answer was lost, the batch may 
 // An OpError reports the operation for which the kernel refused a batch; it unwraps to the
 // errno. It also reports one that there is no way to ask the kernel for.
 type OpError struct {
-	Table string // family and name as nft prints them: "ip kube-nft"
-	Op    string // the operation in nft syntax
-	Owner string // "Service namespace/name:port" or "base chains"; empty if nothing tells
-	Set   string // name of the set, if the operation is about elements
-	Key   string // the key of the very element in nft syntax, if the kernel named it
-	Err   error
+	Table       string // family and name as nft prints them: "ip kube-nft"
+	Op          string // the operation in nft syntax
+	Attribution string // whose it is: the comment of the element, or "base chains"; empty if nothing tells
+	Set         string // name of the set, if the operation is about elements
+	Key         string // the key of the very element in nft syntax, if the kernel named it
+	Err         error
 
 	Family  Family // of Table
 	Element string // the key of the very element as sets hold it, if the kernel named it
 }
 
 func (e *OpError) Error() string {
-	owner := ""
-	if e.Owner != "" {
-		owner = " (" + e.Owner + ")"
+	whose := ""
+	if e.Attribution != "" {
+		whose = " (" + e.Attribution + ")"
 	}
-	return fmt.Sprintf("table %s: %s%s: %v%s; nothing was changed", e.Table, e.Op, owner, e.Err, e.remedy())
+	return fmt.Sprintf("table %s: %s%s: %v%s; nothing was changed", e.Table, e.Op, whose, e.Err, e.remedy())
 }
 
 // Unwrap returns the kernel's reason.
@@ -102,7 +102,7 @@ func (x *encoding) opError(b *Batch, index, offset int, err error) error {
 	case op.Rules != nil:
 		op.Rules = op.Rules[ref.element : ref.element+1]
 	}
-	e.Op, e.Owner = op.shortText(), op.owner()
+	e.Op, e.Attribution = op.shortText(), attribution(&op)
 	return e
 }
 
@@ -117,16 +117,16 @@ func (e *encoder) opError(op Op) error {
 		refused.Element = op.Elements[0].Key
 		refused.Key = op.Set.keyText(op.Family, refused.Element)
 	}
-	refused.Op, refused.Owner = op.shortText(), op.owner()
+	refused.Op, refused.Attribution = op.shortText(), attribution(&op)
 	return refused
 }
 
-// owner is on whose behalf the operation is done, as far as it shows: the comment of a
-// single element names the Service.
-func (o *Op) owner() string {
+// attribution is on whose behalf the operation is done, as far as it shows: what the comment of
+// a single element says.
+func attribution(o *Op) string {
 	switch {
 	case len(o.Elements) == 1 && o.Elements[0].Comment != "":
-		return "Service " + o.Elements[0].Comment
+		return o.Elements[0].Comment
 	case o.Chain != nil && o.Chain.Hook != nil:
 		return "base chains"
 	}

@@ -48,7 +48,7 @@ func TestErrorNamesElement(t *testing.T) {
 	bad.Verdict = gotoChain("nowhere")
 	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
 		`table ip kube-nft: add element services { 10.0.136.184 . tcp . 80 comment "shop/cart-35000:http" : goto nowhere }`+
-			` (Service shop/cart-35000:http): no such file or directory; nothing was changed`)
+			` (shop/cart-35000:http): no such file or directory; nothing was changed`)
 	checkRead(t, k, Tables{})
 
 	bad.Verdict = gotoChain("other")
@@ -57,7 +57,7 @@ func TestErrorNamesElement(t *testing.T) {
 	again[69999].Verdict = &Drop
 	checkError(t, k.Commit(t.Context(), Batch{Ops: []Op{{Verb: Add, Family: IP, Set: &frontendSet, Elements: again}}}), unix.EEXIST,
 		`table ip kube-nft: add element services { 10.1.17.111 . tcp . 80 comment "shop/cart-69999:http" : drop }`+
-			` (Service shop/cart-69999:http): file exists; nothing was changed`)
+			` (shop/cart-69999:http): file exists; nothing was changed`)
 
 	again[100].Key = "\x01\x02\x03\x04\x06\x00\x00\x00\x00\x50\x00\x00"
 	again[100].Comment = ""

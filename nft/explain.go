@@ -28,8 +28,8 @@ type Fact struct {
 	By string
 }
 
-// Explain traces a packet and says why it fares as it does. The rules must be typed.
-func (t *Table) Explain(p Packet) Explanation {
+// Explain traces a packet and says why it fares as it does.
+func (t ReadBack) Explain(p Packet) Explanation {
 	e := explainer{table: t, packet: p, Explanation: Explanation{Fate: t.Trace(p)}}
 	e.frontend()
 	if e.Service != nil {
@@ -54,7 +54,7 @@ func (t *Table) Explain(p Packet) Explanation {
 
 type explainer struct {
 	Explanation
-	table  *Table
+	table  ReadBack
 	packet Packet
 }
 

@@ -31,7 +31,7 @@ func (e *explainer) explainEndpoints() {
 
 // onNode reports whether an endpoint is known to run on this node: those that may reach
 // themselves are listed.
-func (t *Table) onNode(ep netip.AddrPort, protocol uint8) bool {
+func (t ReadBack) onNode(ep netip.AddrPort, protocol uint8) bool {
 	held := t.Sets[hairpinSet]
 	if held == nil {
 		return false
@@ -96,12 +96,11 @@ func (e *explainer) whyNot() string {
 }
 
 func (e *explainer) fromPod(pods PodMatch) bool {
-	tr := tracer{table: e.table, packet: e.packet, fate: Fate{Steps: make([]Step, 1)}}
-	return pods.stmt(false).trace(&tr, 0) == next
+	return Matches(pods.stmt(false), e.table.Family, e.packet)
 }
 
 // Pods returns how the table's rules recognise pods.
-func (t *Table) Pods() PodMatch {
+func (t ReadBack) Pods() PodMatch {
 	for name, chain := range t.Chains {
 		p, ok := policyOfChain(name)
 		if !ok || p.guarded || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {

@@ -23,7 +23,7 @@ func TestExplainRandomWorlds(t *testing.T) {
 			owner := slices.MinFunc(claims, older).port
 			for _, client := range clients(owner.ID.Family) {
 				table, p := r.Want()[Family(owner.ID.Family)], client.packet(f, owner.ID.Family)
-				checkExplanation(t, table.Trace(p), table.Explain(p), owner.ID)
+				checkExplanation(t, table.Trace(p), NewReadBack(table).Explain(p), owner.ID)
 			}
 		}
 	}
@@ -94,7 +94,7 @@ func TestTracePassesForeignRulesOver(t *testing.T) {
 	r.Apply(cluster(1, 1))
 	table := r.Want()[IP]
 	table.Chains[servicesChain].Rules = append([]Rule{{Raw{}}}, table.Chains[servicesChain].Rules...)
-	e := table.Explain(Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+	e := NewReadBack(table).Explain(Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 	if got := factOf(e, "Foreign rule"); e.Fate.Verdict != "dnat" || got.By != "rule of services: # expressions: " {
 		t.Errorf("%s, %+v", e.Fate.Verdict, got)
 	}

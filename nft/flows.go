@@ -48,13 +48,13 @@ func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 func (r *Ruleset) Vanished(have Tables) (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		if table := have[f]; table != nil {
-			changes = append(changes, r.families[f].vanished(table)...)
+			changes = append(changes, r.families[f].vanished(ReadBack{table})...)
 		}
 	}
 	return changes
 }
 
-func (r *family) vanished(have *Table) (changes []tracker.FlowChange) {
+func (r *family) vanished(have ReadBack) (changes []tracker.FlowChange) {
 	for _, set := range []string{servicesMap, nodePortsMap} {
 		held := have.Sets[set]
 		if held == nil {

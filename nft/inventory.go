@@ -11,6 +11,13 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
+// A ReadBack is a table that was read from the kernel, seen as Services. What it says depends
+// on nothing that anybody wants.
+type ReadBack struct{ *Table }
+
+// NewReadBack returns the read-back of a table, with its rules as statements.
+func NewReadBack(t *Table) ReadBack { return ReadBack{t.Typed()} }
+
 // A ServiceName names a Service port as the comment of its elements does. The comment holds
 // 127 bytes: of very long names the end is missing.
 type ServiceName struct{ Namespace, Name, Port string }
@@ -77,9 +84,8 @@ func (s *Service) Endpoints() []netip.AddrPort {
 	return all
 }
 
-// Services lists the frontends of a table by name, kind and address. The rules must be typed
-// for Affinity.
-func (t *Table) Services() []Service {
+// Services lists the frontends by name, kind and address.
+func (t ReadBack) Services() []Service {
 	var list []Service
 	for _, set := range []string{servicesMap, nodePortsMap} {
 		held := t.Sets[set]
@@ -97,7 +103,7 @@ func (t *Table) Services() []Service {
 	return list
 }
 
-func (t *Table) service(set, key string, element Element) Service {
+func (t ReadBack) service(set, key string, element Element) Service {
 	s := Service{Frontend: frontendIn(t.Family, set, key), Name: parseServiceName(element.Comment), Verdict: verdictOf(element)}
 	s.Cluster = t.list(listOf(s.NodePort(), false).Map, key)
 	s.Local = t.list(listOf(s.NodePort(), true).Map, key)
@@ -108,7 +114,7 @@ func (t *Table) service(set, key string, element Element) Service {
 	return s
 }
 
-func (t *Table) kindOf(f tracker.Frontend) string {
+func (t ReadBack) kindOf(f tracker.Frontend) string {
 	switch {
 	case f.NodePort():
 		return KindNodePort
@@ -121,7 +127,7 @@ func (t *Table) kindOf(f tracker.Frontend) string {
 }
 
 // remembered finds the affinity of the frontend's Service port: what its record chain writes.
-func (t *Table) remembered(s *Service, key string) {
+func (t ReadBack) remembered(s *Service, key string) {
 	set := stickyMap
 	if s.NodePort() {
 		set = stickyNodePortsMap
@@ -262,7 +268,7 @@ func (p *policy) readSuffix(suffix string) {
 }
 
 // PolicyChains counts the chains that say what a kind of frontend does.
-func (t *Table) PolicyChains() (n int) {
+func (t ReadBack) PolicyChains() (n int) {
 	for name := range t.Chains {
 		if _, ok := policyOfChain(name); ok {
 			n++
@@ -271,8 +277,8 @@ func (t *Table) PolicyChains() (n int) {
 	return n
 }
 
-// RawRules counts the rules that no kube-nft writes. The others must be typed.
-func (t *Table) RawRules() (n int) {
+// RawRules counts the rules that no kube-nft writes.
+func (t ReadBack) RawRules() (n int) {
 	for _, chain := range t.Chains {
 		for _, rule := range chain.Rules {
 			if _, raw := last(rule).(Raw); raw {

@@ -21,7 +21,7 @@ func TestServicesOfRandomWorlds(t *testing.T) {
 			r.Apply(w.change())
 		}
 		for f, table := range r.Want() {
-			services := table.Services()
+			services := NewReadBack(table).Services()
 			if len(services) != len(r.families[f].frontends) {
 				t.Fatalf("seed %d: %d frontends, want %d", seed, len(services), len(r.families[f].frontends))
 			}
@@ -92,16 +92,16 @@ func verdictIn(words string) Verdict {
 	}
 }
 
-// TestRecollections: what has to be read besides the table is the affinity of the one Service
+// TestDynamicMaps: what has to be read besides the table is the affinity of the one Service
 // port on the way.
-func TestRecollections(t *testing.T) {
+func TestDynamicMaps(t *testing.T) {
 	r := NewRuleset(testConfig())
 	sticky, other := clusterPort(0, 2), clusterPort(1, 2)
 	sticky.Affinity, other.Affinity = time.Hour, time.Hour
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{sticky.ID: sticky, other.ID: other}})
 	table := r.Want()[IP]
 	p := Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: sticky.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
-	sets := table.Recollections(table.Trace(p))
+	sets := table.DynamicMaps(table.Trace(p))
 	if want := affinityName(stickyName(sticky.ID), false, 8080); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)
 	}

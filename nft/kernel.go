@@ -80,6 +80,22 @@ func (k *Kernel) Commit(ctx context.Context, b Batch) error {
 	return k.commit(&b, scope{table: TableName})
 }
 
+// commitInTwo sends a prelude before the rest of a batch, and takes it back if the kernel
+// refuses the rest. If that fails in turn, or the process ends in between, chains are left
+// that nothing leads to, and the next commit that is based on a reading removes them.
+func (k *Kernel) commitInTwo(prelude, rest *Batch) error {
+	ours := scope{table: TableName}
+	if err := k.commit(prelude, ours); err != nil {
+		return err
+	}
+	err := k.commit(rest, ours)
+	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
+		back := prelude.reverse()
+		k.commit(&back, ours)
+	}
+	return err
+}
+
 // commit encodes and sends a batch about some table.
 func (k *Kernel) commit(b *Batch, s scope) error {
 	if !k.destroys && s.table == TableName {

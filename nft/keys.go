@@ -3,8 +3,6 @@ package nft
 import (
 	"encoding/binary"
 	"net/netip"
-
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Keys and data are built as the kernel holds them: fields of a concatenation padded to
@@ -28,25 +26,6 @@ func appendPort(b []byte, port uint16) []byte {
 func addrKey(a netip.Addr) string {
 	var buf [16]byte
 	return string(appendAddr(buf[:0], a))
-}
-
-// frontendKey is the key of an address, protocol and port; of a protocol and port alone if
-// the address is the zero Addr, as for a node port.
-func frontendKey(a netip.Addr, protocol uint8, port uint16) string {
-	var buf [24]byte
-	b := buf[:0]
-	if a.IsValid() {
-		b = appendAddr(b, a)
-	}
-	return string(appendPort(appendProtocol(b, protocol), port))
-}
-
-// frontendKeyOf is the key of a frontend in the maps of its kind.
-func frontendKeyOf(f tracker.Frontend) string {
-	if f.NodePort() {
-		return frontendKey(netip.Addr{}, uint8(f.Protocol), f.Port)
-	}
-	return frontendKey(f.Address, uint8(f.Protocol), f.Port)
 }
 
 // indexedKey is the key of a frontend's endpoint number i.

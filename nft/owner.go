@@ -8,9 +8,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Owner says for whom an element, or with an empty key a set or chain, stands in a table:
+// Attribution says for whom an element, or with an empty key a set or chain, stands in a table:
 // a Service port, or a part of the node's own configuration. For errors.
-func (r *Ruleset) Owner(f Family, set, key string) string {
+func (r *Ruleset) Attribution(f Family, set, key string) string {
 	family := r.families[f]
 	if family == nil {
 		return "base chains"

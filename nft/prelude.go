@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"errors"
 	"slices"
 )
 
@@ -95,18 +94,24 @@ func (b *Batch) reverse() Batch {
 	return back
 }
 
-// commitInTwo sends a prelude before the rest of a batch, and takes it back if the kernel
-// refuses the rest. If that fails in turn, or the process ends in between, chains are left
-// that nothing leads to, and the next commit that is based on a reading removes them.
-func (k *Kernel) commitInTwo(prelude, rest *Batch) error {
-	ours := scope{table: TableName}
-	if err := k.commit(prelude, ours); err != nil {
-		return err
+// withoutDestroy says with other verbs what Destroy says, for kernels that do not know it
+// (before 6.3): to add an element that is there already changes nothing, and after that it
+// can be deleted whether it was there or not.
+func (b *Batch) withoutDestroy() *Batch {
+	if !slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Destroy }) {
+		return b
 	}
-	err := k.commit(rest, ours)
-	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
-		back := prelude.reverse()
-		k.commit(&back, ours)
+	same := *b
+	same.Ops = nil
+	for _, op := range b.Ops {
+		if op.Verb != Destroy {
+			same.Ops = append(same.Ops, op)
+			continue
+		}
+		op.Verb = Add
+		same.Ops = append(same.Ops, op)
+		op.Verb = Delete
+		same.Ops = append(same.Ops, op)
 	}
-	return err
+	return &same
 }

@@ -199,3 +199,13 @@ func inBoth(option string) map[Family]string { return map[Family]string{IP: opti
 func natChain(point string, rules ...Rule) *Chain {
 	return &Chain{Name: point, Hook: &Hook{Type: "nat", Point: point}, Rules: rules}
 }
+
+// probeDestroy finds out whether the kernel knows Destroy.
+func (k *Kernel) probeDestroy(ctx context.Context) (ok bool, err error) {
+	set := &Set{Name: "addresses", Key: []Field{FieldAddr}}
+	p := probe{sets: []*Set{set}}
+	b := Batch{Ops: append(p.ops(IP),
+		Op{Verb: Destroy, Family: IP, Set: set, Elements: []KeyedElement{{Key: "\x7f\x00\x00\x01"}}},
+		Op{Verb: Delete, Family: IP, Table: &Table{}})}
+	return succeeded(k.commitProbe(ctx, &b, 0))
+}

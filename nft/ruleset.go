@@ -25,7 +25,7 @@ type family struct {
 	chains    map[string]*chainUse
 	sticky    int // Service ports with affinity
 	shared    map[sharedElement]int
-	adopted   *Table // what the kernel held at start; for the order of lists
+	adopted   ReadBack // what the kernel held at start; for the order of lists
 	tasks     map[string]AffinityTask
 	flows     map[tracker.Frontend]*tracker.FlowChange
 	conflicts map[tracker.Frontend][]Conflict
@@ -78,7 +78,7 @@ func newFamily(config *Config, f Family) *family {
 // they have there and a restart writes only what differs. It comes before the first Apply.
 func (r *Ruleset) Adopt(tables Tables) {
 	for f, family := range r.families {
-		family.adopted = tables[f]
+		family.adopted = ReadBack{tables[f]}
 	}
 }
 
@@ -196,7 +196,7 @@ func (r *Ruleset) Changes() Batch {
 func (r *Ruleset) Committed() {
 	for _, family := range r.families {
 		family.Committed()
-		family.adopted = nil
+		family.adopted = ReadBack{}
 		clear(family.tasks)
 		clear(family.flows)
 	}
@@ -206,7 +206,7 @@ func (r *Ruleset) Committed() {
 // that is new to the ruleset, as far as it was told. All frontends that the port has share
 // one order; the comment tells those of other Services apart.
 func (r *family) adoptLists(p *tracker.ServicePort) (cluster, local []netip.AddrPort) {
-	if r.adopted == nil {
+	if r.adopted.Table == nil {
 		return nil, nil
 	}
 	for _, wanted := range frontendsOf(p) {
@@ -225,22 +225,22 @@ func (r *family) adoptLists(p *tracker.ServicePort) (cluster, local []netip.Addr
 }
 
 // verdictMap is the map that says what to do at a frontend.
-func verdictMap(f tracker.Frontend) string {
-	if f.NodePort() {
+func verdictMap(nodePort bool) string {
+	if nodePort {
 		return nodePortsMap
 	}
 	return servicesMap
 }
 
-func (t *Table) commentOf(f tracker.Frontend) string {
-	if held := t.Sets[verdictMap(f)]; held != nil {
+func (t ReadBack) commentOf(f tracker.Frontend) string {
+	if held := t.Sets[verdictMap(f.NodePort())]; held != nil {
 		return held.Map[frontendKeyOf(f)].Comment
 	}
 	return ""
 }
 
 // list reads a frontend's endpoints back from a map.
-func (t *Table) list(set, key string) (endpoints []netip.AddrPort) {
+func (t ReadBack) list(set, key string) (endpoints []netip.AddrPort) {
 	held, ok := t.Sets[set]
 	if !ok {
 		return nil
@@ -339,4 +339,25 @@ func (r *family) giveUp(name string) bool {
 	delete(r.chains, name)
 	r.removeChain(name)
 	return true
+}
+
+// Lengths returns how many elements the fixed sets and maps should have. Its cost does not
+// depend on that.
+func (r *Ruleset) Lengths() map[Family]map[string]int {
+	lengths := make(map[Family]map[string]int, len(r.families))
+	for f, family := range r.families {
+		lengths[f] = make(map[string]int)
+		for _, set := range r.config.fixedSetDefinitions() {
+			lengths[f][set.Name] = len(family.table.Sets[set.Name].Map)
+		}
+	}
+	return lengths
+}
+
+// SetOwned says whether the tables are to belong to the socket that commits them. A table
+// that exists in the other way is replaced: the kernel does not change it in place.
+func (r *Ruleset) SetOwned(owned bool) {
+	for _, family := range r.families {
+		family.table.Owned = owned
+	}
 }

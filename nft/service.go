@@ -184,10 +184,10 @@ func (r *family) program(state *frontendState) {
 
 func (r *family) programVerdict(f tracker.Frontend, want *service) {
 	if want.policy.kind == 0 {
-		r.remove(verdictMap(f), frontendKeyOf(f))
+		r.remove(verdictMap(f.NodePort()), frontendKeyOf(f))
 		return
 	}
-	r.put(verdictMap(f), frontendKeyOf(f), Element{Verdict: r.verdict(want.policy), Comment: want.comment})
+	r.put(verdictMap(f.NodePort()), frontendKeyOf(f), Element{Verdict: r.verdict(want.policy), Comment: want.comment})
 }
 
 // programList writes the elements in which two lists differ, index by index.

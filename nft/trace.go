@@ -85,10 +85,16 @@ func (t *Table) baseChains(point string) (chains []*Chain) {
 	return chains
 }
 
-// Recollections are the affinity maps that were looked into on the way, whether or not they
+// Matches reports whether a packet matches a statement that needs no set.
+func Matches(stmt Stmt, f Family, p Packet) bool {
+	tr := tracer{table: NewTable(f), packet: p, fate: Fate{Steps: make([]Step, 1)}}
+	return stmt.trace(&tr, 0) == next
+}
+
+// DynamicMaps are the affinity maps that were looked into on the way, whether or not they
 // held the client. Kernel.Read leaves out what they hold: read it with Kernel.Elements and
 // trace once more.
-func (t *Table) Recollections(fate Fate) (sets []*Set) {
+func (t *Table) DynamicMaps(fate Fate) (sets []*Set) {
 	seen := make(map[string]bool)
 	for _, step := range fate.Steps {
 		if chain := t.Chains[step.Chain]; chain != nil && !seen[step.Chain] {

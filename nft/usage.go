@@ -23,19 +23,6 @@ func (t *Traffic) add(x *encoding) {
 	t.Bytes += uint64(len(x.buf))
 }
 
-// Lengths returns how many elements the fixed sets and maps should have. Its cost does not
-// depend on that.
-func (r *Ruleset) Lengths() map[Family]map[string]int {
-	lengths := make(map[Family]map[string]int, len(r.families))
-	for f, family := range r.families {
-		lengths[f] = make(map[string]int)
-		for _, set := range r.config.fixedSetDefinitions() {
-			lengths[f][set.Name] = len(family.table.Sets[set.Name].Map)
-		}
-	}
-	return lengths
-}
-
 // A Usage says how full a set is that packets fill.
 type Usage struct {
 	Count, Size uint32

@@ -13,7 +13,7 @@ import (
 
 // foreign answers with one message at a generation.
 func foreign(generation uint32, err error) ForeignMessages {
-	return func(context.Context) ([]nft.Message, uint32, error) { return []nft.Message{{Type: 1}}, generation, err }
+	return func(context.Context) ([]nft.ForeignMessage, uint32, error) { return []nft.ForeignMessage{{Type: 1}}, generation, err }
 }
 
 func TestForeignMessages(t *testing.T) {

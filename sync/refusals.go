@@ -150,7 +150,7 @@ func isRefusal(err error) bool {
 func attribute(r *nft.Ruleset, err error) error {
 	var op *nft.OpError
 	if errors.As(err, &op) {
-		op.Owner = r.Owner(op.Family, op.Set, op.Element)
+		op.Attribution = r.Attribution(op.Family, op.Set, op.Element)
 	}
 	return err
 }

@@ -168,7 +168,7 @@ func (a *applier) newLoop(ctx context.Context) (*proxysync.Loop, error) {
 
 // besideTakeover is what goes into the transaction of our first commit: what kube-proxy has
 // in nf_tables that can refuse a packet. Its nat chains go later, see package migrate.
-func besideTakeover(ctx context.Context) ([]nft.Message, uint32, error) {
+func besideTakeover(ctx context.Context) ([]nft.ForeignMessage, uint32, error) {
 	return legacy.Messages(ctx, legacy.Selector{
 		Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
 	})

@@ -341,8 +341,8 @@ func TestOneTransaction(t *testing.T) {
 	}
 	r := newRequest(nfTables|unix.NFT_MSG_NEWTABLE, nft.IP)
 	r.Name(unix.NFTA_TABLE_NAME, "ours")
-	ours := nft.Message{Type: r.typ, Flags: unix.NLM_F_CREATE, Data: r.Buf}
-	if err := commit(t.Context(), append([]nft.Message{ours}, messages...), generation); err != nil {
+	ours := nft.ForeignMessage{Type: r.typ, Flags: unix.NLM_F_CREATE, Data: r.Buf}
+	if err := commit(t.Context(), append([]nft.ForeignMessage{ours}, messages...), generation); err != nil {
 		t.Fatal(err)
 	}
 	_, after, err := Messages(t.Context(), Selector{})

@@ -16,7 +16,7 @@ import (
 // and the generation for which they hold. A transaction that is not bound to it may fail
 // because an object is gone; it will not remove anything foreign, since handles are never
 // used twice. No messages: there is nothing to remove.
-func Messages(ctx context.Context, sel Selector) (messages []nft.Message, generation uint32, err error) {
+func Messages(ctx context.Context, sel Selector) (messages []nft.ForeignMessage, generation uint32, err error) {
 	tables, generation, err := readNFTables(ctx)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read nf_tables: %w", err)
@@ -24,7 +24,7 @@ func Messages(ctx context.Context, sel Selector) (messages []nft.Message, genera
 	for _, t := range tables {
 		requests := t.removal(sel)
 		for _, r := range requests {
-			messages = append(messages, nft.Message{Type: r.typ, Flags: unix.NLM_F_REQUEST, Data: r.Buf})
+			messages = append(messages, nft.ForeignMessage{Type: r.typ, Flags: unix.NLM_F_REQUEST, Data: r.Buf})
 		}
 	}
 	return messages, generation, nil
@@ -97,7 +97,7 @@ func removeNFTables(ctx context.Context, sel Selector) error {
 
 // commit sends what Messages returned as a transaction of its own. The error unwraps to
 // ERESTART if the generation has passed, and then Messages must be asked again.
-func commit(ctx context.Context, messages []nft.Message, generation uint32) error {
+func commit(ctx context.Context, messages []nft.ForeignMessage, generation uint32) error {
 	k, err := nft.Open()
 	if err != nil {
 		return err
