@@ -23,9 +23,9 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
 )
 
-// Exit codes. exitDiffers is that of a diff that found differences, exitTrouble that of one
-// that could not find out. exitConfig says that the configuration file changed; it is not 0
-// because service managers are often told to start a program again only after a failure.
+// Exit codes. A diff ends with exitDiffers if it found differences and with exitTrouble if it
+// could not look. exitConfig says that the configuration file changed; it is not 0 because many
+// service managers start a program again only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1

@@ -142,7 +142,7 @@ func version(text string) (major, minor, patch int) {
 	return major, minor, patch
 }
 
-// firewalls looks for programs that own the host's firewall. What they drop stays dropped:
+// firewalls looks for programs that manage the host's firewall. What they drop stays dropped:
 // a nat chain accepts nothing.
 func (h Host) firewalls() (checks []Check) {
 	if h.running("firewalld") {
@@ -238,7 +238,7 @@ func (p plugin) check() (Check, bool) {
 		c.Means = "with kubeProxyReplacement it serves Services itself, before kube-nft sees their packets"
 		c.Do = "cilium status on this node; if KubeProxyReplacement is True, do not run kube-nft"
 	case "calico":
-		c.Means = "in its eBPF mode it serves Services itself; its other modes work beside kube-nft"
+		c.Means = "in its eBPF mode it serves Services itself; its other modes work together with kube-nft"
 		c.Do = "if bpfEnabled is true in its FelixConfiguration, do not run kube-nft"
 	case "kube-router":
 		c.Means = "with --run-service-proxy it serves Services itself"

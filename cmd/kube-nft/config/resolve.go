@@ -48,7 +48,7 @@ type reading struct {
 // given reports whether the setting is more than a default.
 func (r *reading) given(flag string) bool { return r.flags.Changed(flag) || r.fields[flag] != "" }
 
-// name returns the setting as its owner knows it: the flag, or the field of the file.
+// name returns the setting as a user knows it: the flag, or the field of the file.
 func (r *reading) name(flag string) string {
 	if field := r.fields[flag]; field != "" {
 		return r.file + ": " + field
@@ -192,7 +192,22 @@ func (r *reading) resolvePods(c *Config) error {
 	mode, flag, name := string(r.proxy.DetectLocalMode), "pod-bridge-interface", r.proxy.DetectLocal.BridgeInterface
 	switch mode {
 	case detectClusterCIDR:
-		return r.resolveClusterCIDR(c)
+		cidrs := r.proxy.ClusterCIDR
+		if cidrs == "" {
+			return nil
+		}
+		for text := range strings.SplitSeq(cidrs, ",") {
+			prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+			if err != nil {
+				return r.invalid("cluster-cidr", cidrs, "expected a CIDR such as 10.244.0.0/16, or one of each family with a comma")
+			}
+			family := nft.Family(tracker.FamilyOf(prefix.Addr()))
+			if _, twice := c.Pods[family]; twice {
+				return r.invalid("cluster-cidr", cidrs, "expected no more than one CIDR of a family")
+			}
+			c.Pods[family] = nft.PodMatch{CIDR: prefix.Masked()}
+		}
+		return nil
 	case detectNodeCIDR:
 		c.PodsFromNode = true
 		return nil
@@ -212,25 +227,6 @@ func (r *reading) resolvePods(c *Config) error {
 	}
 	for _, family := range nft.Families {
 		c.Pods[family] = nft.PodMatch{Interface: name, Prefix: mode == detectPrefix}
-	}
-	return nil
-}
-
-func (r *reading) resolveClusterCIDR(c *Config) error {
-	cidrs := r.proxy.ClusterCIDR
-	if cidrs == "" {
-		return nil
-	}
-	for text := range strings.SplitSeq(cidrs, ",") {
-		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
-		if err != nil {
-			return r.invalid("cluster-cidr", cidrs, "expected a CIDR such as 10.244.0.0/16, or one of each family with a comma")
-		}
-		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
-		if _, twice := c.Pods[family]; twice {
-			return r.invalid("cluster-cidr", cidrs, "expected no more than one CIDR of a family")
-		}
-		c.Pods[family] = nft.PodMatch{CIDR: prefix.Masked()}
 	}
 	return nil
 }
@@ -263,7 +259,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	case bit < 0 || bit > 31:
 		return r.invalid("masquerade-bit", fmt.Sprint(bit), "expected a bit of the packet mark, 0 to 31")
 	case own.AffinitySize == 0:
-		return r.invalid("affinity-size", "0", "expected at least 1 client to remember")
+		return r.invalid("affinity-size", "0", "expected at least 1 client")
 	case least < 0:
 		return r.invalid("min-sync-period", least.String(), "expected a duration that is not negative")
 	case most <= 0:

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -82,7 +84,9 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 		return err
 	}
 	tuneConntrack(c, d.log) // now that nothing is missing: a start that fails leaves the host as it was
-	tuneOOM(c.OOMScoreAdj, d.log)
+	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(c.OOMScoreAdj)), 0); err != nil {
+		noteScore(oomScore, c.OOMScoreAdj, err, d.log)
+	}
 	d.monitor.run(working, group)
 	group.Go(func() error { return d.feed.Run(working) })
 	group.Go(func() error { return d.sync(working) })

@@ -36,7 +36,7 @@ const (
 	eventBurst  = 20
 	eventRate   = 1.0 / 15 // per second, after the burst
 	eventRepeat = time.Hour
-	eventMemory = 1000 // events that are remembered, to not repeat them
+	maxSent     = 1000 // events that are kept, to not repeat them
 	maxNote     = 1024 // bytes that the API takes
 )
 
@@ -129,24 +129,18 @@ func (e *events) refused(err error) {
 	}
 }
 
+// record sends an event unless it is one too many.
 func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
-	if !e.admit(event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}) {
-		return
-	}
-	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
-	e.recorder.Eventf(regarding, related, kind, reason, action, "%s", note)
-}
-
-// admit reports whether an event may be sent now.
-func (e *events) admit(ev event) bool {
+	this := event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if at, ok := e.sent[ev]; ok && time.Since(at) < eventRepeat || !e.limit.TryAccept() {
-		return false
+	if at, ok := e.sent[this]; ok && time.Since(at) < eventRepeat || !e.limit.TryAccept() {
+		return
 	}
-	if len(e.sent) >= eventMemory {
+	if len(e.sent) >= maxSent {
 		clear(e.sent)
 	}
-	e.sent[ev] = time.Now()
-	return true
+	e.sent[this] = time.Now()
+	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
+	e.recorder.Eventf(regarding, related, kind, reason, action, "%s", note)
 }

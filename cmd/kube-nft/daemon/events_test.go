@@ -85,7 +85,7 @@ func TestEventsAreFew(t *testing.T) {
 	if len(*recorded) != 1 {
 		t.Errorf("%d events for 100 of the same, want 1", len(*recorded))
 	}
-	for i := range 2 * eventMemory {
+	for i := range 2 * maxSent {
 		e.node(warning, "TablesRepaired", "Program", fmt.Sprint(i))
 	}
 	if len(*recorded) != eventBurst {

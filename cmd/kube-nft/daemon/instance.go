@@ -225,11 +225,11 @@ func Release(ctx context.Context) (already bool, err error) {
 		return false, fmt.Errorf("a process of user %d poses as kube-nft (%s)", other.Uid, other)
 	}
 	if _, err := fmt.Fprintln(other.conn, requestRelease); err != nil {
-		return false, fmt.Errorf("ask kube-nft (%s): %w", other, err)
+		return false, fmt.Errorf("request to kube-nft (%s): %w", other, err)
 	}
 	answer, err := bufio.NewReader(other.conn).ReadString('\n')
 	if err != nil {
-		return false, fmt.Errorf("kube-nft (%s) did not answer: %w; is it root that asks?", other, err)
+		return false, fmt.Errorf("kube-nft (%s) did not answer: %w; run this as root", other, err)
 	}
 	if answer = strings.TrimSpace(answer); answer != answerDone && answer != answerAlready {
 		return false, fmt.Errorf("kube-nft (%s): %s", other, answer)

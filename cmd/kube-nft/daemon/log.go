@@ -22,9 +22,9 @@ func newLog(c *config.Config, w io.Writer) *zap.Logger {
 	return c.Log(newLineWriter(w, notice))
 }
 
-// A lineWriter writes log lines without ever making the one who logs wait: whoever reads the
-// other end of a pipe may have stopped, and the disk may be full. Lines that there is no room
-// for are counted, and the count is written before the next one.
+// A lineWriter writes log lines and never makes its caller wait: the reader of a pipe may have
+// stopped, and the disk may be full. It counts the lines that it drops, and writes the count
+// before the next line.
 type lineWriter struct {
 	lines   chan logLine
 	dropped atomic.Uint64

@@ -23,13 +23,6 @@ const (
 	oomScore   = "/proc/self/oom_score_adj"
 )
 
-// tuneOOM sets how likely the kernel is to end this process when memory runs out.
-func tuneOOM(score int, log *zap.Logger) {
-	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(score)), 0); err != nil {
-		noteScore(oomScore, score, err, log)
-	}
-}
-
 // noteScore logs that the score was refused. Where the kubelet has given one already that
 // protects, that is as good.
 func noteScore(path string, score int, refusal error, log *zap.Logger) {

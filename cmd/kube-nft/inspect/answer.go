@@ -113,7 +113,7 @@ func verdictText(p nft.Packet, e *nft.Explanation) string {
 	return "is left alone: " + e.Reason + "."
 }
 
-// topicWidth is the width of the column of topics, textWidth that of the rest: 100 together.
+// Widths of the column of topics and of the rest.
 const (
 	topicWidth = 14
 	textWidth  = 100 - topicWidth

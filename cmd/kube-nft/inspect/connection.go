@@ -40,8 +40,12 @@ func parseConnection(args []string) (c connection, err error) {
 	if len(words) != 2 {
 		return c, config.Usagef("explain: expected SRC and ADDR:PORT/PROTO, such as 10.244.0.9 10.96.0.10:80/tcp")
 	}
-	if err := c.parseSource(strings.TrimSuffix(words[0], "-")); err != nil {
-		return c, err
+	if source := strings.TrimSuffix(words[0], "-"); source != fromNode {
+		addr, ok := parseAddress(source)
+		if !ok {
+			return c, config.Usagef("source %q: expected an IP address, or node", source)
+		}
+		c.source = addr
 	}
 	if err := c.parseDestination(words[1]); err != nil {
 		return c, err
@@ -50,18 +54,6 @@ func parseConnection(args []string) (c connection, err error) {
 		return c, config.Usagef("explain: %s and %s are of different IP families", c.source, c.destination)
 	}
 	return c, nil
-}
-
-func (c *connection) parseSource(text string) error {
-	if text == fromNode {
-		return nil
-	}
-	addr, ok := parseAddress(text)
-	if !ok {
-		return config.Usagef("source %q: expected an IP address, or node", text)
-	}
-	c.source = addr
-	return nil
 }
 
 // parseAddress takes IPv4 addresses as such, however they are written, and none with a zone.
@@ -81,7 +73,14 @@ func (c *connection) parseDestination(text string) error {
 	}
 	c.protocol = number
 	if number == explainedProtocols["icmp"] {
-		return c.parseICMP(text, target)
+		addr, ok := parseAddress(target)
+		if !ok {
+			return config.Usagef("destination %q: %q is not an IP address; icmp has no port", text, target)
+		}
+		if c.destination = addr; addr.Is6() {
+			c.protocol = icmpv6
+		}
+		return nil
 	}
 	at := strings.LastIndexByte(target, ':')
 	if at < 0 || strings.Count(target, ":") > 1 && !strings.HasPrefix(target, "[") {
@@ -96,18 +95,6 @@ func (c *connection) parseDestination(text string) error {
 		return config.Usagef("destination %q: %q is not a port, 1 to 65535", text, target[at+1:])
 	}
 	c.destination, c.port = addr, uint16(port)
-	return nil
-}
-
-func (c *connection) parseICMP(text, target string) error {
-	addr, ok := parseAddress(target)
-	if !ok {
-		return config.Usagef("destination %q: %q is not an IP address; icmp has no port", text, target)
-	}
-	c.destination = addr
-	if addr.Is6() {
-		c.protocol = icmpv6
-	}
 	return nil
 }
 
@@ -162,7 +149,12 @@ func (h *host) sender(to netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, config.Usagef("source node: this node has no address of the family of %s; pass an address and --from node", to)
 }
 
-// packet is the first packet of the connection as it meets the table.
+// unknownInterface stands for one that is no pod's; no interface can have a slash in its name.
+const unknownInterface = "not/a/pod"
+
+// packet is the first packet of the connection as it meets the table. It makes up the
+// interface that the packet arrives on, and holds --from against the way in which the table
+// recognises pods.
 func (c *connection) packet(t *nft.Table, h *host) (p nft.Packet, err error) {
 	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, Interface: c.iface}
 	if !p.Source.IsValid() {
@@ -172,28 +164,20 @@ func (c *connection) packet(t *nft.Table, h *host) (p nft.Packet, err error) {
 	}
 	p.DestinationLocal = h.local(p.Destination)
 	p.SourceLocal = h.local(p.Source) || c.from == fromNode
-	if c.iface == "" && !(p.SourceLocal && (c.from == "" || c.from == fromNode)) {
-		p.Interface, err = c.arrival(t.Pods(), p.Source)
+	if c.iface != "" || p.SourceLocal && (c.from == "" || c.from == fromNode) {
+		return p, nil
 	}
-	return p, err
-}
-
-// unknownInterface stands for one that is no pod's; no interface can have a slash in its name.
-const unknownInterface = "not/a/pod"
-
-// arrival makes up the interface that a packet arrives on, and holds --from against the way in
-// which the table recognises pods.
-func (c *connection) arrival(pods nft.PodMatch, source netip.Addr) (string, error) {
+	pods := t.Pods()
 	if pods.CIDR.IsValid() && c.from != "" {
-		switch in := pods.CIDR.Contains(source); {
+		switch in := pods.CIDR.Contains(p.Source); {
 		case in && c.from == fromOutside:
-			return "", config.Usagef("--from outside: the rules take %s for a pod, as %s contains it", source, pods.CIDR)
+			return p, config.Usagef("--from outside: the rules take %s for a pod, as %s contains it", p.Source, pods.CIDR)
 		case !in && c.from == fromPod:
-			return "", config.Usagef("--from pod: the rules do not take %s for a pod, as it is not in %s", source, pods.CIDR)
+			return p, config.Usagef("--from pod: the rules do not take %s for a pod, as it is not in %s", p.Source, pods.CIDR)
 		}
 	}
-	if c.from == fromPod && pods.Interface != "" {
-		return pods.Interface, nil
+	if p.Interface = unknownInterface; c.from == fromPod && pods.Interface != "" {
+		p.Interface = pods.Interface
 	}
-	return unknownInterface, nil
+	return p, nil
 }

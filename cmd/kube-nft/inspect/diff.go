@@ -55,11 +55,11 @@ diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tel
 			if err != nil {
 				return err
 			}
-			if err := diff(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil && !errors.Is(err, ErrDiffers) {
+			err = diff(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if err != nil && !errors.Is(err, ErrDiffers) {
 				return TroubleError{err}
-			} else {
-				return err
 			}
+			return err
 		},
 	}
 }

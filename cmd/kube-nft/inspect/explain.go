@@ -138,7 +138,7 @@ func thisHost() (*host, error) {
 	return h, nil
 }
 
-// senderTo asks the routing table for the address that this host would send from. Nothing is
+// senderTo looks up in the routing table which address this host would send from. Nothing is
 // sent.
 func senderTo(to netip.Addr) (netip.Addr, bool) {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))

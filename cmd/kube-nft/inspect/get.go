@@ -57,7 +57,7 @@ apart.`,
 	}
 	get.AddCommand(s.command("services", "List frontends, with the Service that each belongs to", getServices),
 		s.command("endpoints", "List the endpoints of each frontend, with connections if they are counted", getEndpoints),
-		s.command("affinity", "List the clients that Services with session affinity remember", getAffinity))
+		s.command("affinity", "List the entries of affinity maps: clients and their endpoints", getAffinity))
 	return get
 }
 

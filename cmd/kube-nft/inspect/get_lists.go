@@ -1,7 +1,7 @@
 package inspect
 
 import (
-	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -60,29 +60,12 @@ type serviceRow struct {
 	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
 }
 
-// localCount is the length of the list for policies Local; nil if there is no such list.
-func localCount(s *nft.Service) *int {
-	if !s.HasLocal {
-		return nil
-	}
-	n := len(s.Local)
-	return &n
-}
-
-// local is the length of that list, for people.
-func (r *serviceRow) local() string {
-	if r.LocalEndpoints == nil {
-		return "-"
-	}
-	return strconv.Itoa(*r.LocalEndpoints)
-}
-
 var serviceColumns = []column[serviceRow]{
 	{"SERVICE", func(r *serviceRow) string { return r.text() }},
 	{"FRONTEND", func(r *serviceRow) string { return r.frontend(r.Frontend) }},
 	{"KIND", func(r *serviceRow) string { return r.Kind }},
 	{"EP", func(r *serviceRow) string { return strconv.Itoa(r.Endpoints) }},
-	{"LOCAL", func(r *serviceRow) string { return r.local() }},
+	{"LOCAL", func(r *serviceRow) string { return orDash(r.LocalEndpoints) }},
 	{"POLICY", func(r *serviceRow) string { return r.Policy }},
 }
 
@@ -90,12 +73,15 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 	rows := []serviceRow{}
 	for _, table := range s.families(i.tables) {
 		for _, service := range s.services(table) {
-			rows = append(rows, serviceRow{
+			row := serviceRow{
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
 				Policy: service.Policy, Verdict: service.Verdict,
-				Endpoints: len(service.Endpoints()), LocalEndpoints: localCount(&service),
-				AffinitySeconds: int(service.Affinity / time.Second),
-			})
+				Endpoints: len(service.Endpoints()), AffinitySeconds: int(service.Affinity / time.Second),
+			}
+			if service.HasLocal {
+				row.LocalEndpoints = new(len(service.Local))
+			}
+			rows = append(rows, row)
 		}
 	}
 	return writeList(cmd, &s.format, serviceColumns, rows)
@@ -121,48 +107,52 @@ var endpointColumns = []column[endpointRow]{
 }
 
 // connectionsColumn is printed if any row has a count.
-var connectionsColumn = column[endpointRow]{"CONNECTIONS", func(r *endpointRow) string {
-	if r.Connections == nil {
+var connectionsColumn = column[endpointRow]{"CONNECTIONS", func(r *endpointRow) string { return orDash(r.Connections) }}
+
+// orDash is a number that may be missing.
+func orDash[T any](n *T) string {
+	if n == nil {
 		return "-"
 	}
-	return strconv.FormatUint(*r.Connections, 10)
-}}
+	return fmt.Sprint(*n)
+}
 
 func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
+	type key struct { // of an endpoint of a list of a frontend
+		nft.Frontend
+		endpoint netip.AddrPort
+		local    bool
+	}
 	rows, columns := []endpointRow{}, endpointColumns
 	for _, table := range s.families(i.tables) {
-		counts, err := i.endpointCounts(cmd.Context(), table.Family)
+		list, err := i.kernel.Connections(cmd.Context(), table.Family, true)
 		if err != nil {
 			return err
+		}
+		counts := make(map[key]uint64, len(list))
+		for _, c := range list {
+			counts[key{c.Frontend, c.Endpoint, c.Local}] = c.Count
 		}
 		if len(counts) > 0 && len(columns) == len(endpointColumns) {
 			columns = append(columns[:len(columns):len(columns)], connectionsColumn)
 		}
 		for _, service := range s.services(table) {
-			rows = append(rows, endpointRows(table, &service, counts)...)
+			for _, local := range []bool{false, true} {
+				endpoints := service.Cluster
+				if local {
+					endpoints = service.Local
+				}
+				for index, ep := range endpoints {
+					row := endpointRow{subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), List: listName(local), Index: index, Endpoint: ep.String()}
+					if n, ok := counts[key{service.Frontend, ep, local}]; ok {
+						row.Connections = &n
+					}
+					rows = append(rows, row)
+				}
+			}
 		}
 	}
 	return writeList(cmd, &s.format, columns, rows)
-}
-
-// A countKey names an endpoint of a list of a frontend.
-type countKey struct {
-	nft.Frontend
-	endpoint netip.AddrPort
-	local    bool
-}
-
-// endpointCounts reads the counters of endpoints; none if there are none.
-func (i *inspection) endpointCounts(ctx context.Context, f nft.Family) (map[countKey]uint64, error) {
-	list, err := i.kernel.Connections(ctx, f, true)
-	if err != nil {
-		return nil, err
-	}
-	counts := make(map[countKey]uint64, len(list))
-	for _, c := range list {
-		counts[countKey{c.Frontend, c.Endpoint, c.Local}] = c.Count
-	}
-	return counts, nil
 }
 
 // listName is the name of a list of endpoints.
@@ -171,21 +161,6 @@ func listName(local bool) string {
 		return "local"
 	}
 	return "cluster"
-}
-
-func endpointRows(t *nft.Table, s *nft.Service, counts map[countKey]uint64) (rows []endpointRow) {
-	add := func(local bool, endpoints []netip.AddrPort) {
-		for index, ep := range endpoints {
-			row := endpointRow{subject: subjectOf(t, s), Frontend: frontendText(s.Frontend), List: listName(local), Index: index, Endpoint: ep.String()}
-			if n, ok := counts[countKey{s.Frontend, ep, local}]; ok {
-				row.Connections = &n
-			}
-			rows = append(rows, row)
-		}
-	}
-	add(false, s.Cluster)
-	add(true, s.Local)
-	return rows
 }
 
 // An affinityRow is one entry of an affinity map: a client and its endpoint.
@@ -202,11 +177,9 @@ var affinityColumns = []column[affinityRow]{
 	{"CLIENT", func(r *affinityRow) string { return r.Client }},
 	{"LIST", func(r *affinityRow) string { return r.List }},
 	{"ENDPOINT", func(r *affinityRow) string { return r.Endpoint }},
-	{"REMAINING", func(r *affinityRow) string { return roundedSeconds(r.RemainingSeconds).String() }},
-}
-
-func roundedSeconds(s float64) time.Duration {
-	return time.Duration(s * float64(time.Second)).Round(time.Second)
+	{"REMAINING", func(r *affinityRow) string {
+		return time.Duration(r.RemainingSeconds * float64(time.Second)).Round(time.Second).String()
+	}},
 }
 
 func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {

@@ -67,7 +67,20 @@ func (c *daemonClient) get(ctx context.Context, d *daemonStatus, name, flag stri
 		return
 	}
 	url := "http://" + reachable(address).String() + path
-	err := c.fetch(ctx, url, read)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err == nil {
+		var response *http.Response
+		switch response, err = c.client.Do(request); {
+		case err != nil:
+			err = errors.Unwrap(err) // url.Error repeats the URL
+		case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusServiceUnavailable:
+			err = fmt.Errorf("status %s: another program listens there", response.Status)
+			response.Body.Close()
+		default:
+			err = read(io.LimitReader(response.Body, maxAnswer))
+			response.Body.Close()
+		}
+	}
 	switch {
 	case err == nil:
 		d.Reached = true
@@ -76,22 +89,6 @@ func (c *daemonClient) get(ctx context.Context, d *daemonStatus, name, flag stri
 	default:
 		d.Problems = append(d.Problems, fmt.Sprintf("%s: %v", url, err))
 	}
-}
-
-func (c *daemonClient) fetch(ctx context.Context, url string, read func(io.Reader) error) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := c.client.Do(request)
-	if err != nil {
-		return errors.Unwrap(err) // url.Error repeats the URL
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusServiceUnavailable {
-		return fmt.Errorf("status %s: another program listens there", response.Status)
-	}
-	return read(io.LimitReader(response.Body, maxAnswer))
 }
 
 // reachable is where a server that listens at address is reached from this host.
@@ -181,7 +178,7 @@ func (s samples) obstacle() string {
 	case has("kube_nft_sync_retries_total", "", ""):
 		return `a commit that the kernel takes: the log line "sync failed" says why it does not`
 	case has("rest_client_requests_total", "code", "") && !has("rest_client_requests_total", "code", "2"):
-		return "the API server, which has answered no request with what was asked for"
+		return "the API server, which has not answered any request successfully"
 	}
 	return ""
 }

@@ -33,40 +33,9 @@ const countedClients = 1_000_000
 
 func (i *inspection) tableStatus(ctx context.Context, t *nft.Table) (s tableStatus, err error) {
 	s = tableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
-	s.countServices(t.Services())
-	usage, err := i.kernel.AffinityUsage(ctx, t.Family, countedClients)
-	if err != nil {
-		return s, err
-	}
-	s.AffinityMaps = len(usage)
-	for _, u := range usage {
-		if u.Size > 0 {
-			s.FullestPercent = max(s.FullestPercent, int(uint64(u.Count)*100/uint64(u.Size)))
-		}
-	}
-	// A client of a Service port counts once: one that reaches it by way of both lists of
-	// endpoints has an entry for each.
-	for _, service := range withAffinity(t.Services()) {
-		if len(service.Memories) == 1 {
-			s.Clients += usage[service.Memories[0].Map].Count
-			continue
-		}
-		clients, err := i.kernel.Clients(ctx, t, &service)
-		if err != nil {
-			return s, err
-		}
-		distinct := make(map[netip.Addr]bool)
-		for _, c := range clients {
-			distinct[c.Address] = true
-		}
-		s.Clients += uint32(len(distinct))
-	}
-	return s, nil
-}
-
-func (s *tableStatus) countServices(list []nft.Service) {
+	frontends := t.Services()
 	services, ports, endpoints := make(map[string]bool), make(map[string]bool), make(map[netip.AddrPort]bool)
-	for _, service := range list {
+	for _, service := range frontends {
 		services[service.Name.Namespace+"/"+service.Name.Name] = true
 		ports[service.Name.String()+service.Protocol.String()] = true
 		s.Places += len(service.Cluster) + len(service.Local)
@@ -85,7 +54,35 @@ func (s *tableStatus) countServices(list []nft.Service) {
 			s.ExternalIPs++
 		}
 	}
-	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(services), len(ports), len(list), len(endpoints)
+	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(services), len(ports), len(frontends), len(endpoints)
+	usage, err := i.kernel.AffinityUsage(ctx, t.Family, countedClients)
+	if err != nil {
+		return s, err
+	}
+	s.AffinityMaps = len(usage)
+	for _, u := range usage {
+		if u.Size > 0 {
+			s.FullestPercent = max(s.FullestPercent, int(uint64(u.Count)*100/uint64(u.Size)))
+		}
+	}
+	// A client of a Service port counts once: one that reaches it by way of both lists of
+	// endpoints has an entry for each.
+	for _, service := range withAffinity(frontends) {
+		if len(service.Memories) == 1 {
+			s.Clients += usage[service.Memories[0].Map].Count
+			continue
+		}
+		clients, err := i.kernel.Clients(ctx, t, &service)
+		if err != nil {
+			return s, err
+		}
+		distinct := make(map[netip.Addr]bool)
+		for _, c := range clients {
+			distinct[c.Address] = true
+		}
+		s.Clients += uint32(len(distinct))
+	}
+	return s, nil
 }
 
 // tableRows is the tables for people, one column for each.

@@ -83,7 +83,7 @@ kube_nft_repairs_total 0
 kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 0
 `
 	const requests = "# TYPE rest_client_requests_total counter\nrest_client_requests_total{code=%q,host=\"192.0.2.10:6443\",method=\"GET\"} 3\n"
-	const api = "the API server, which has answered no request with what was asked for"
+	const api = "the API server, which has not answered any request successfully"
 	for name, tt := range map[string]struct{ scrape, want string }{
 		"knows nothing":      {"", ""},
 		"no API server":      {fmt.Sprintf(requests, "<error>"), api},

@@ -28,12 +28,34 @@ func Commands(reader *config.Reader) []*cobra.Command {
 in nf_tables by way of iptables-nft, in tables of its own or in IPVS, and moves the
 node to kube-nft without a gap in service. It runs no iptables, nft or ipset program.
 
-The daemon does what migrate apply does by itself when it starts, unless it is told
---takeover=never.`,
+The daemon does what migrate apply does by itself when it starts, unless
+--takeover=never is set.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	group.AddCommand(newPlan(reader), newApply(reader), newRollback())
-	return []*cobra.Command{group, newCleanup(), newRelease()}
+	release := &cobra.Command{
+		Use:   "release",
+		Short: "Make the running kube-nft give up the ownership of its tables",
+		Long: `With --table-ownership=auto nobody but the running kube-nft can change its tables;
+nft gets "Operation not permitted". release asks the kube-nft that runs in this network
+namespace to replace them by tables of the same content that belong to nobody, in one
+transaction. It goes on repairing what others change, and owns its tables again when it is
+started again. Tables that belong to nobody already stay as they are. When no kube-nft runs
+there is nothing to release: then nft can change and delete the tables.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			already, err := daemon.Release(cmd.Context())
+			if err != nil {
+				return err
+			}
+			since := "now"
+			if already {
+				since = "already"
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the tables belong to nobody "+since)
+			return err
+		},
+	}
+	return []*cobra.Command{group, newCleanup(), release}
 }
 
 func newApply(reader *config.Reader) *cobra.Command {

@@ -90,6 +90,14 @@ func sourceChecks(ctx context.Context, c *config.Config) []migrate.Check {
 		return []migrate.Check{check}
 	}
 	delta := t.Take()
+	type nodePort struct {
+		protocol tracker.Protocol
+		port     uint16
+	}
+	nodePorts := make(map[nodePort]bool)
+	for id, p := range delta.Changed {
+		nodePorts[nodePort{id.Protocol, p.NodePort}] = p.NodePort != 0
+	}
 	checks := []migrate.Check{{
 		Level: migrate.OK, About: "Services", Found: fmt.Sprintf("%d Service ports to serve", len(delta.Changed)),
 	}}
@@ -101,33 +109,19 @@ func sourceChecks(ctx context.Context, c *config.Config) []migrate.Check {
 	if c.LocalhostNodePorts {
 		ports.Reached = append(ports.Reached, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
-	if ports.InUse, err = nodePortUses(ctx, delta, local); err != nil {
+	table, err := conntrack.Open()
+	if err == nil {
+		defer table.Close()
+		_, err = table.Flows(ctx, conntrack.Filter{}, func(f *conntrack.Flow) bool {
+			to := f.Original
+			if f.Translated() && nodePorts[nodePort{to.Protocol, to.Destination.Port()}] && slices.Contains(local, to.Destination.Addr()) {
+				ports.InUse = append(ports.InUse, migrate.Use{Protocol: to.Protocol, Address: to.Destination})
+			}
+			return false
+		})
+	}
+	if err != nil {
 		checks = append(checks, migrate.NotSeen("node ports in use", err))
 	}
 	return append(checks, ports.Checks()...)
-}
-
-// nodePortUses lists the connections to node ports that are under way.
-func nodePortUses(ctx context.Context, delta tracker.Delta, local []netip.Addr) (uses []migrate.Use, err error) {
-	type nodePort struct {
-		protocol tracker.Protocol
-		port     uint16
-	}
-	ports := make(map[nodePort]bool)
-	for id, p := range delta.Changed {
-		ports[nodePort{id.Protocol, p.NodePort}] = p.NodePort != 0
-	}
-	table, err := conntrack.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer table.Close()
-	_, err = table.Flows(ctx, conntrack.Filter{}, func(f *conntrack.Flow) bool {
-		to := f.Original
-		if f.Translated() && ports[nodePort{to.Protocol, to.Destination.Port()}] && slices.Contains(local, to.Destination.Addr()) {
-			uses = append(uses, migrate.Use{Protocol: to.Protocol, Address: to.Destination})
-		}
-		return false
-	})
-	return uses, err
 }

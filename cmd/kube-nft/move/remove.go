@@ -69,17 +69,14 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 		return err
 	}
 	defer r.Kernel.Close()
-	r.Journal, r.Notice = journalTo(journal), noticeTo(journal)
+	r.Journal = journalTo(journal)
+	r.Notice = func(text string) { fmt.Fprintln(journal, "kube-nft: "+text) }
 	r.Stopped = func(ctx context.Context) error { return waitForDaemon(ctx, journal) }
 	found, err := r.Run(ctx)
 	if err == nil && found {
 		warnExposed(r.Notice)
 	}
 	return err
-}
-
-func noticeTo(w io.Writer) func(string) {
-	return func(text string) { fmt.Fprintln(w, "kube-nft: "+text) }
 }
 
 // warnExposed says what the rules that are gone kept closed.
@@ -104,30 +101,5 @@ func waitForDaemon(ctx context.Context, journal io.Writer) error {
 			running.Close()
 			return fmt.Errorf("the daemon, %s, is still running: %w; nothing was removed; stop it on this node and run this again", running, ctx.Err())
 		}
-	}
-}
-
-func newRelease() *cobra.Command {
-	return &cobra.Command{
-		Use:   "release",
-		Short: "Make the running kube-nft give up the ownership of its tables",
-		Long: `With --table-ownership=auto nobody but the running kube-nft can change its tables;
-nft gets "Operation not permitted". release asks the kube-nft that runs in this network
-namespace to replace them by tables of the same content that belong to nobody, in one
-transaction. It goes on repairing what others change, and owns its tables again when it is
-started again. Tables that belong to nobody already stay as they are. When no kube-nft runs
-there is nothing to release: then nft can change and delete the tables.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			already, err := daemon.Release(cmd.Context())
-			if err != nil {
-				return err
-			}
-			since := "now"
-			if already {
-				since = "already"
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the tables belong to nobody "+since)
-			return err
-		},
 	}
 }
