@@ -47,12 +47,12 @@ func commitTables(t *testing.T, kernel *nft.Kernel) nft.Tables {
 func TestVerifyKernel(t *testing.T) {
 	kernel := openKernel(t)
 	want := commitTables(t, kernel)
-	looked, err := Verify(t.Context(), kernel, want)
+	looked, err := verify(t.Context(), kernel, want)
 	if err != nil || looked != 6 { // the protocols that have ports, in both families
 		t.Errorf("looked %d elements up, %v", looked, err)
 	}
 	netns.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
-	_, err = Verify(t.Context(), kernel, want)
+	_, err = verify(t.Context(), kernel, want)
 	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) + " { sctp } is missing, and 0 operations more"
 	if err == nil || err.Error() != wanted {
 		t.Errorf("error %q, want %q", err, wanted)
@@ -141,13 +141,77 @@ func TestTakeoverBlindKernel(t *testing.T) {
 	dropRaw(t)
 	steps, _ := takeover(t, kernel, nil)
 	err := steps.clean(t.Context())
-	var needs *NeedsError
+	var needs *needsError
 	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace"
 	if !errors.As(err, &needs) || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
 	if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
 		t.Errorf("what can be seen has not been removed:\n%s", tables)
+	}
+}
+
+// TestTakeoverLeavesTablesToDaemonKernel: a daemon that runs makes the commits.
+func TestTakeoverLeavesTablesToDaemonKernel(t *testing.T) {
+	kernel := openKernel(t)
+	steps, journal := takeover(t, kernel, nil)
+	steps.Daemon = func() (string, error) { return "kube-nft, pid 7", nil }
+	err := steps.Run(t.Context())
+	if want := "verify: the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	commitTables(t, kernel)
+	if err := steps.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"commit: begins", "commit: done: left to the running daemon, kube-nft, pid 7",
+		"verify: begins", "verify: done: our tables are there, in 2 families",
+		"look again: begins", "look again: done: nothing of kube-proxy's is left",
+	}
+	if diff := cmp.Diff(want, (*journal)[len(*journal)-len(want):]); diff != "" {
+		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+}
+
+// TestTakeoverOfDaemonKernel goes through the parts that a daemon calls.
+func TestTakeoverOfDaemonKernel(t *testing.T) {
+	kernel := openKernel(t)
+	var states []State
+	start := func() *Takeover {
+		steps, _ := takeover(t, kernel, nil)
+		states = nil
+		steps.State = func(s State, _ error, _ time.Duration) { states = append(states, s) }
+		return steps
+	}
+	if needed, foreign, err := start().Begin(t.Context()); needed || foreign != nil || err != nil {
+		t.Errorf("on a clean node: needed %v, %v", needed, err)
+	}
+	if diff := cmp.Diff([]State{Taking, Taken}, states); diff != "" {
+		t.Errorf("on a clean node (-want +got):\n%s", diff)
+	}
+	netns.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
+	steps := start()
+	if needed, foreign, err := steps.Begin(t.Context()); !needed || foreign == nil || err != nil {
+		t.Fatalf("needed %v, %v", needed, err)
+	}
+	missing := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
+	missing.Apply(tracker.Delta{})
+	if steps.Synced(t.Context(), missing.Want()) {
+		t.Error("verified before our tables are there")
+	}
+	want := commitTables(t, kernel)
+	for i, verified := range []bool{true, false} {
+		if got := steps.Synced(t.Context(), want); got != verified {
+			t.Errorf("sync %d: verified %v", i, got)
+		}
+	}
+	steps.Finish(t.Context())
+	if diff := cmp.Diff([]State{Taking, Taking, Stuck, Taking, Taken}, states); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
+		t.Errorf("left behind:\n%s", tables)
 	}
 }
 

@@ -75,9 +75,9 @@ func (t *Takeover) Run(ctx context.Context) error {
 		want, done, err = t.Commit(ctx)
 		return done, err
 	}
-	verify := func(ctx context.Context) (string, error) {
+	check := func(ctx context.Context) (string, error) {
 		if daemon == "" {
-			looked, err := Verify(ctx, t.Kernel, want)
+			looked, err := verify(ctx, t.Kernel, want)
 			return fmt.Sprintf("our tables read back as they should be, %d elements looked up", looked), err
 		}
 		tables, _, err := t.Kernel.Read(ctx)
@@ -86,7 +86,7 @@ func (t *Takeover) Run(ctx context.Context) error {
 		}
 		return fmt.Sprintf("our tables are there, in %d families", len(tables)), err
 	}
-	if err := perform(ctx, t.Journal, []step{{"commit", commit}, {"verify", verify}}); err != nil {
+	if err := perform(ctx, t.Journal, []step{{"commit", commit}, {"verify", check}}); err != nil {
 		return err
 	}
 	return t.clean(ctx)
@@ -129,7 +129,7 @@ func (t *Takeover) Synced(ctx context.Context, want nft.Tables) bool {
 	if t.verified {
 		return false
 	}
-	looked, err := Verify(ctx, t.Kernel, want)
+	looked, err := verify(ctx, t.Kernel, want)
 	if err != nil {
 		t.State(Stuck, err, 0) // kube-proxy's rules stay
 		return false
@@ -147,7 +147,7 @@ func (t *Takeover) Finish(ctx context.Context) {
 		if err == nil {
 			err = t.clean(ctx)
 		}
-		var needs *NeedsError
+		var needs *needsError
 		switch {
 		case err == nil:
 			t.State(Taken, nil, 0)
@@ -186,7 +186,7 @@ func ForeignMessages(ctx context.Context) ([]nft.Message, uint32, error) {
 }
 
 // clean removes what is left of kube-proxy's state. Our tables must be in force. What it
-// cannot see, it leaves, and returns a *NeedsError after all the rest.
+// cannot see, it leaves, and returns a *needsError after all the rest.
 //
 // The tables of ip_tables come first, those that can refuse connections before the others;
 // IPVS comes last, for its sets are in use until the rules are gone.
@@ -284,14 +284,14 @@ func exceptions(inv *legacy.Inventory) string {
 	return fmt.Sprintf(" but chains that %d foreign rules send to, %d of them empty; migrate plan lists them", blocked, empty)
 }
 
-// A NeedsError says that a place where kube-proxy may have left something could not be
+// A needsError says that a place where kube-proxy may have left something could not be
 // looked at.
-type NeedsError struct {
+type needsError struct {
 	Where string // backend and family
 	Needs string // the privilege that lacks
 }
 
-func (e *NeedsError) Error() string {
+func (e *needsError) Error() string {
 	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.Where, e.Needs)
 }
 
@@ -303,7 +303,7 @@ func look(ctx context.Context, node legacy.Node) (legacy.Inventory, error) {
 	}
 	for i := range inventory.Parts {
 		if p := &inventory.Parts[i]; p.Needs != "" {
-			return inventory, &NeedsError{Where: partName(p), Needs: p.Needs}
+			return inventory, &needsError{Where: partName(p), Needs: p.Needs}
 		}
 	}
 	return inventory, nil

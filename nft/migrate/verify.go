@@ -12,10 +12,10 @@ import (
 // lookups is how many elements of one set are looked up at most; one takes about 10 us.
 const lookups = 4096
 
-// Verify reads our tables back and compares them with those that are wanted; then it looks
+// verify reads our tables back and compares them with those that are wanted; then it looks
 // elements up one by one, all of a set or, if it is large, some from all over it. It returns
 // how many it has looked up.
-func Verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked int, err error) {
+func verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked int, err error) {
 	have, _, err := kernel.Read(ctx)
 	if err != nil {
 		return 0, err
