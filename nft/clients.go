@@ -16,7 +16,7 @@ type Client struct {
 
 // ReadClients returns whom a Service port remembers at this moment, ordered by address. s has to
 // be of t, and r be the client that t was read with.
-func ReadClients(ctx context.Context, r reader, t ReadBack, s *Service) (clients []Client, err error) {
+func ReadClients(ctx context.Context, r reader, t *ReadBack, s *Service) (clients []Client, err error) {
 	for _, memory := range s.Memories {
 		held := t.Sets[memory.Map]
 		if held == nil {

@@ -16,7 +16,7 @@ import (
 type ReadBack struct{ *Table }
 
 // NewReadBack returns the read-back of a table, with its rules as statements.
-func NewReadBack(t *Table) ReadBack { return ReadBack{t.Typed()} }
+func NewReadBack(t *Table) *ReadBack { return &ReadBack{t.Typed()} }
 
 // A ServiceName names a Service port as the comment of its elements does. The comment holds
 // 127 bytes: of very long names the end is missing.

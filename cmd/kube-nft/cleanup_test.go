@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/kube-nft/kube-nft/integration/netns"
-	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 func TestCleanup(t *testing.T) {
@@ -73,15 +72,5 @@ func TestCleanupOfNothing(t *testing.T) {
 		if code != exitOK || stdout != "" || stderr != "kube-nft: nothing to remove: no table kube-nft in this network namespace\n" {
 			t.Errorf("%s: exit %d, %q, %q", command, code, stdout, stderr)
 		}
-	}
-}
-
-func TestUnseen(t *testing.T) {
-	inventory := legacy.Inventory{Parts: []legacy.Part{{}, {Needs: "CAP_NET_RAW"}}}
-	if got := unseen(&inventory); got != "CAP_NET_RAW" {
-		t.Errorf("got %q", got)
-	}
-	if got := unseen(new(legacy.Inventory)); got != "" {
-		t.Errorf("of nothing %q", got)
 	}
 }

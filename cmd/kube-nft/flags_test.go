@@ -2,19 +2,10 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/spf13/pflag"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 )
 
 // commandLine runs one and returns its exit code and output.
@@ -118,40 +109,5 @@ func TestHelpIsHonest(t *testing.T) {
 		if strings.Contains(help, flag+" ") {
 			t.Errorf("--help offers %s", flag)
 		}
-	}
-}
-
-// TestFollowConfig: a changed file ends the daemon, and the log names it.
-func TestFollowConfig(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.conf")
-	write := func(fields string) {
-		text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + fields
-		if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("")
-	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	o := options{reader: config.NewReader(flags)}
-	if err := flags.Set("config", path); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.complete(); err != nil {
-		t.Fatal(err)
-	}
-	core, logs := observer.New(zapcore.InfoLevel)
-	ended := make(chan error, 1)
-	go func() { ended <- o.followConfig(t.Context(), zap.New(core)) }()
-	write("clusterCIDR: 10.0.0.0/8\n")
-	select {
-	case err := <-ended:
-		if !errors.Is(err, errConfigChanged) {
-			t.Errorf("got %v, want %v", err, errConfigChanged)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("the change was not noticed")
-	}
-	if lines := logs.All(); len(lines) != 1 || lines[0].ContextMap()["file"] != path {
-		t.Errorf("log %v, want one line naming %s", lines, path)
 	}
 }

@@ -9,17 +9,23 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
 )
 
-// Exit codes. exitDiffers is that of a diff that found differences, exitTrouble that of one
-// that could not find out. exitConfig says that the configuration file changed; it is not 0
-// because service managers are often told to start a program again only after a failure.
+// Exit codes. A diff ends with exitDiffers if it found differences and with exitTrouble if it
+// could not look. exitConfig says that the configuration file changed; it is not 0 because many
+// service managers start a program again only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1
@@ -38,24 +44,29 @@ func main() {
 
 // execute runs one command line and returns the exit code. Errors are one line on stderr.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	args = slices.Clone(args)
+	for i := range args {
+		if args[i] == "->" { // as in SRC -> ADDR: it is not to be taken for a flag
+			args[i] = "→"
+		}
+	}
 	root := newRoot()
-	root.SetArgs(withoutArrows(args))
+	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	var differs differsError
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &differs):
+	case errors.Is(err, inspect.ErrDiffers):
 		return exitDiffers
-	case errors.Is(err, errConfigChanged): // the log has said so
+	case errors.Is(err, daemon.ErrConfigChanged): // the log has said so
 		return exitConfig
 	}
 	fmt.Fprintln(stderr, "kube-nft: "+strings.ReplaceAll(err.Error(), "\n", "; "))
-	var usage usageError
+	var usage config.UsageError
 	var setting *config.Error
-	var trouble troubleError
+	var trouble inspect.TroubleError
 	switch {
 	case errors.As(err, &usage), errors.As(err, &setting):
 		return exitUsage
@@ -67,7 +78,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // newRoot declares the commands. The root command itself is the daemon.
 func newRoot() *cobra.Command {
-	var o options
+	var reader *config.Reader
 	var dryRun, showConfig, initOnly, cleanUp, version bool
 	var writeConfig string
 	root := &cobra.Command{
@@ -77,38 +88,43 @@ func newRoot() *cobra.Command {
 EndpointSlices, ServiceCIDRs and its Node, from the API server or from files, and
 programs nftables over netlink so that traffic to cluster IPs, node ports,
 load-balancer IPs and external IPs reaches ready endpoints.`,
-		Args:          noArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if version {
-				return printVersion(cmd.OutOrStdout())
+				return printVersion(stdout)
 			}
-			if err := o.complete(); err != nil {
+			c, err := reader.Read()
+			if err != nil {
 				return err
 			}
 			switch {
-			case showConfig:
-				o.notices(o.newLog(cmd.ErrOrStderr()))
-				return o.showConfig(cmd.OutOrStdout())
-			case writeConfig != "":
-				o.notices(o.newLog(cmd.ErrOrStderr()))
-				return o.writeConfig(writeConfig)
+			case showConfig, writeConfig != "":
+				c.LogNotices(c.Log(stderr))
+				text, err := c.YAML()
+				if err == nil && showConfig {
+					_, err = stdout.Write(text)
+				} else if err == nil {
+					if err = os.WriteFile(writeConfig, text, 0o644); err != nil {
+						err = fmt.Errorf("--write-config-to: %w", err)
+					}
+				}
+				return err
 			case dryRun:
-				return dryRunCommand(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return inspect.DryRun(ctx, c, stdout, stderr)
 			case initOnly:
-				return o.prepare(cmd.Context(), cmd.ErrOrStderr())
+				return daemon.Prepare(ctx, c, stderr)
 			case cleanUp:
-				o.notices(o.newLog(cmd.ErrOrStderr()))
-				r := remover{timeout: cleanupTimeout, journal: cmd.ErrOrStderr()}
-				return r.run(cmd.Context())
+				c.LogNotices(c.Log(stderr))
+				return move.Cleanup(ctx, stderr)
 			}
-			return run(cmd.Context(), &o, cmd.ErrOrStderr())
+			return daemon.Run(ctx, reader, c, stderr)
 		},
 	}
 	root.SuggestionsMinimumDistance = 2 // letters that differ
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{plainly(err)} })
-	o.addFlags(root.PersistentFlags())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.UsageError{Err: plainly(err)} })
+	reader = config.NewReader(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
 	root.Flags().BoolVar(&cleanUp, "cleanup", false, "do what the command cleanup does, and exit")
 	root.Flags().BoolVar(&version, "version", false, "do what the command version does, and exit")
@@ -116,17 +132,78 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
 	root.SetGlobalNormalizationFunc(config.NormalizeName)
-	root.AddCommand(newVersion(), newDiff(&o), newStatus(&o), newGet(), newExplain(&o), newMigrate(&o), newCleanup(), newRelease())
+	root.AddCommand(&cobra.Command{
+		Use:   "version",
+		Short: "Print what this binary was built from",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) },
+	})
+	root.AddCommand(inspect.Commands(reader)...)
+	root.AddCommand(move.Commands(reader)...)
+	takeNoArguments(root)
 	setHelp(root)
 	return root
 }
 
-func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
+// takeNoArguments makes commands that do not say what arguments they take refuse all.
+func takeNoArguments(cmd *cobra.Command) {
+	if cmd.Args == nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+				return config.Usagef("unknown command %q, did you mean %s?", args[0], strings.Join(meant, " or "))
+			}
+			return config.Usagef("unknown command %q", args[0])
+		}
 	}
-	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
-		return usagef("unknown command %q, did you mean %s?", args[0], strings.Join(meant, " or "))
+	for _, below := range cmd.Commands() {
+		takeNoArguments(below)
 	}
-	return usagef("unknown command %q", args[0])
+}
+
+// plainly says in plain words what a flag takes instead of the value that it was given.
+func plainly(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	expected, known := map[string]string{
+		"bool":     "true or false",
+		"int32":    "a whole number, -2147483648 to 2147483647",
+		"uint32":   "a whole number, 0 to 4294967295",
+		"float32":  "a number",
+		"duration": "a duration such as 30s, 5m or 1h",
+	}[invalid.GetFlag().Value.Type()]
+	if !known {
+		return err
+	}
+	return fmt.Errorf("--%s %s: expected %s", invalid.GetFlag().Name, invalid.GetValue(), expected)
+}
+
+// printVersion lists the version, the commit, the toolchain and the modules that decide how
+// the kernel and the API server are spoken to.
+func printVersion(w io.Writer) error {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return errors.New("this binary carries no build information; build it with go build in module mode")
+	}
+	settings := make(map[string]string)
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "kube-nft %s\n", info.Main.Version)
+	if revision := settings["vcs.revision"]; revision != "" {
+		fmt.Fprintf(&b, "commit %s of %s\n", revision, settings["vcs.time"])
+	}
+	fmt.Fprintf(&b, "%s %s/%s\n", info.GoVersion, settings["GOOS"], settings["GOARCH"])
+	for _, dep := range info.Deps {
+		switch dep.Path {
+		case "github.com/google/nftables", "github.com/mdlayher/netlink", "k8s.io/client-go":
+			fmt.Fprintf(&b, "%s %s\n", dep.Path, dep.Version)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -44,5 +45,17 @@ func TestServerUnreachable(t *testing.T) {
 		if code != exitFailed || stdout != "" || stderr != want {
 			t.Errorf("exit %d, %q, %q; want %q", code, stdout, stderr, want)
 		}
+	}
+}
+
+// TestDryRunWithoutNode: a wrong name is told, on stderr.
+func TestDryRunWithoutNode(t *testing.T) {
+	_, _, stderr := commandLine(t, "--dry-run", "--manifests", "testdata/inspection/cluster.yaml", "--hostname-override", "node-77")
+	var line struct{ Level, Msg, Node string }
+	if err := json.Unmarshal([]byte(stderr), &line); err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+	if line.Level != "warn" || line.Node != "node-77" || !strings.HasPrefix(line.Msg, "no such Node: node ports are not served at primary addresses, ") {
+		t.Errorf("got %s", stderr)
 	}
 }

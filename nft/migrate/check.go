@@ -1,10 +1,13 @@
 package migrate
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
@@ -29,13 +32,53 @@ type Check struct {
 	Do    string `json:"do,omitempty"` // what to do about it; empty: nothing
 }
 
+// NotSeen is the check for something that could not be looked at.
+func NotSeen(about string, err error) Check {
+	return Check{Level: Unknown, About: about, Found: err.Error()}
+}
+
+// KernelChecks finds out whether the kernel can do what the ruleset needs, and whether tables
+// of ours are there.
+func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
+	kernel, err := nft.Open()
+	if err != nil {
+		return []Check{NotSeen("kernel features", err)}, true
+	}
+	defer kernel.Close()
+	features, err := kernel.Probe(ctx)
+	c := Check{
+		Level: OK, About: "kernel features", Found: "all there, for IPv4 and IPv6",
+		Means: "each was tried in a table of its own that no packet meets",
+	}
+	var missing *nft.FeatureError
+	switch {
+	case errors.As(err, &missing):
+		c.Level, c.Found, c.Means = Blocks, missing.Error(), ""
+	case err != nil:
+		c = NotSeen(c.About, err)
+	case !features.IP6:
+		c.Level, c.Found = Warning, "all there for IPv4, no nat chains for IPv6"
+		c.Means = "IPv6 Services will not be served"
+	}
+	t := Check{Level: OK, About: "tables of kube-nft", Found: "none yet"}
+	tables, _, err := kernel.Read(ctx)
+	switch {
+	case err != nil:
+		t = NotSeen(t.About, err)
+	case len(tables) > 0:
+		t.Found = fmt.Sprintf("in %d families", len(tables))
+		t.Means = "they win over kube-proxy's rules already; they will be brought up to date"
+	}
+	return []Check{c, t}, features.IP6
+}
+
 // liveCheck is about kube-proxies that run.
 func liveCheck(processes []legacy.Process) Check {
 	c := Check{Level: OK, About: "kube-proxy", Found: "no process of it is to be seen"}
 	if len(processes) == 0 {
 		return c
 	}
-	c.Level, c.Found = Warning, Describe(processes)
+	c.Level, c.Found = Warning, describe(processes)
 	c.Means = "it writes its rules again as soon as it misses them"
 	c.Do = "stop it on this node; its rules stay and serve until they are taken over"
 	if slices.ContainsFunc(processes, func(p legacy.Process) bool { return p.Embedded }) {
@@ -44,26 +87,21 @@ func liveCheck(processes []legacy.Process) Check {
 	return c
 }
 
-// Describe names processes for an operator.
-func Describe(processes []legacy.Process) string {
+// describe names processes for an operator.
+func describe(processes []legacy.Process) string {
+	const room = 60 // of a command line, in a message
 	var list []string
 	for _, p := range processes {
-		if p.PID == 0 {
+		switch {
+		case p.PID == 0:
 			list = append(list, "a process "+p.Command)
-			continue
+		case len(p.Command) > room:
+			list = append(list, fmt.Sprintf("process %d (%s…)", p.PID, p.Command[:room]))
+		default:
+			list = append(list, fmt.Sprintf("process %d (%s)", p.PID, p.Command))
 		}
-		list = append(list, fmt.Sprintf("process %d (%s)", p.PID, firstWords(p.Command)))
 	}
 	return strings.Join(list, ", ")
-}
-
-// firstWords cuts a command line to what fits into a message.
-func firstWords(command string) string {
-	const room = 60
-	if len(command) <= room {
-		return command
-	}
-	return command[:room] + "…"
 }
 
 // forwardChecks are about hosts that drop forwarded packets unless a rule accepts them:

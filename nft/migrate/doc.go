@@ -1,9 +1,9 @@
 // Package migrate moves a node from kube-proxy to kube-nft and back.
 //
 // NewPlan says what is there, what of it will go and what an operator should know first; it
-// changes nothing. A Takeover is the way there, in steps of which each looks afresh at what
-// is left to do: a rerun after an interruption goes on where the first run ended, and a
-// second run after a complete one changes nothing. Remove is the way back.
+// changes nothing. A Takeover is the way there. Each of its steps looks afresh at what is left
+// to do: a rerun after an interruption goes on where the first run ended, and a second run
+// after a complete one changes nothing. A Rollback is the way back.
 //
 // # The order of a takeover
 //
@@ -21,10 +21,10 @@
 // waits until there is no such packet any more.
 //
 // The way back is the same: first our chains let go of new connections, which are
-// kube-proxy's from then on, then the tables are deleted. When the kernel deletes a table, the
-// elements of its maps are gone for packets that are still in its rules, but those of its sets
-// are not: a cluster IP would be known and its frontend not, and the connection be rejected
-// (measured, one in about a hundred).
+// kube-proxy's from then on, then the tables are deleted. When the kernel deletes a table,
+// packets that are still in its rules find elements in its sets but no longer in its maps: a
+// cluster IP would be known and its frontend not, and the connection be rejected (measured,
+// one in about a hundred).
 //
 // Connections that are under way keep their translation, whoever made it.
 package migrate

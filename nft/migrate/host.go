@@ -2,13 +2,14 @@ package migrate
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -23,61 +24,48 @@ type Host struct {
 
 // Checks looks at sysctls, modules, the kernel, the nft program and other programs that
 // have a say in what becomes of packets. It runs no program and needs no privilege.
-func (h Host) Checks() (checks []Check) {
-	for _, look := range []func() []Check{h.forwarding, h.liberal, h.localnet, h.bridge, h.tracking, h.nftProgram, h.firewalls, h.network} {
-		checks = append(checks, look()...)
+func (h Host) Checks() []Check {
+	return slices.Concat(h.sysctls(), h.nftProgram(), h.firewalls(), h.network())
+}
+
+// sysctls looks at parameters of the kernel. One that does not exist says nothing.
+func (h Host) sysctls() (checks []Check) {
+	read := func(name string) (string, error) {
+		text, err := os.ReadFile(filepath.Join(cmp.Or(h.Proc, "/proc"), "sys", strings.ReplaceAll(name, ".", "/")))
+		return strings.TrimSpace(string(text)), err
 	}
-	return checks
-}
-
-// sysctl returns the value of a kernel parameter.
-func (h Host) sysctl(name string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Proc, "/proc"), "sys", strings.ReplaceAll(name, ".", "/")))
-	return strings.TrimSpace(string(text)), err
-}
-
-// one checks one kernel parameter; judge completes the check from the value.
-func (h Host) one(name string, judge func(value string, c *Check)) []Check {
-	value, err := h.sysctl(name)
-	c := Check{Level: OK, About: "sysctl " + name, Found: value}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		c.Level, c.Found = Unknown, err.Error()
-	default:
-		judge(value, &c)
-	}
-	return []Check{c}
-}
-
-// forwarding: without it, packets for endpoints on other hosts or in pods are dropped.
-func (h Host) forwarding() []Check {
-	judge := func(name string) func(string, *Check) {
-		return func(value string, c *Check) {
-			if value != "0" {
-				c.Means = "packets are forwarded to endpoints"
-				return
-			}
-			c.Level, c.Means = Warning, "packets of others that are addressed to Services are not forwarded"
-			c.Do = "sysctl -w " + name + "=1; the network plug-in usually sets it"
+	look := func(name string, judge func(value string, c *Check)) {
+		value, err := read(name)
+		switch {
+		case err == nil:
+			c := Check{Level: OK, About: "sysctl " + name, Found: value}
+			judge(value, &c)
+			checks = append(checks, c)
+		case !errors.Is(err, fs.ErrNotExist):
+			checks = append(checks, NotSeen("sysctl "+name, err))
 		}
 	}
-	checks := h.one("net.ipv4.ip_forward", judge("net.ipv4.ip_forward"))
-	if h.IP6 {
-		checks = append(checks, h.one("net.ipv6.conf.all.forwarding", judge("net.ipv6.conf.all.forwarding"))...)
+	// Without it, packets for endpoints on other hosts or in pods are dropped.
+	forwarding := []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"}
+	if !h.IP6 {
+		forwarding = forwarding[:1]
 	}
-	return checks
-}
-
-// liberal: kube-proxy's iptables mode drops packets that connection tracking calls invalid,
-// kube-nft leaves them; on old kernels an endpoint may answer one with a reset.
-func (h Host) liberal() []Check {
-	return h.one("net.netfilter.nf_conntrack_tcp_be_liberal", func(value string, c *Check) {
+	for _, name := range forwarding {
+		look(name, func(value string, c *Check) {
+			if c.Means = "packets are forwarded to endpoints"; value == "0" {
+				c.Level, c.Means = Warning, "packets of others that are addressed to Services are not forwarded"
+				c.Do = "sysctl -w " + name + "=1; the network plug-in usually sets it"
+			}
+		})
+	}
+	// kube-proxy's iptables mode drops packets that connection tracking calls invalid, kube-nft
+	// leaves them; on old kernels an endpoint may answer one with a reset.
+	look("net.netfilter.nf_conntrack_tcp_be_liberal", func(value string, c *Check) {
+		major, minor, _ := version(h.Release)
 		switch {
 		case value != "0":
 			c.Means = "packets outside a TCP window are translated like all others"
-		case atLeast(h.Release, 6, 1):
+		case major > 6 || major == 6 && minor >= 1:
 			c.Means = "right for this kernel, " + h.Release
 		default:
 			c.Level = Warning
@@ -86,50 +74,27 @@ func (h Host) liberal() []Check {
 			c.Do = "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1, or --conntrack-tcp-be-liberal"
 		}
 	})
-}
-
-// atLeast compares the release of a kernel with a version.
-func atLeast(release string, major, minor int) bool {
-	var a, b int
-	if n, _ := fmt.Sscanf(release, "%d.%d", &a, &b); n != 2 {
-		return false
-	}
-	return a > major || a == major && b >= minor
-}
-
-// localnet: what kube-proxy's iptables mode sets for node ports at localhost.
-func (h Host) localnet() []Check {
-	return h.one("net.ipv4.conf.all.route_localnet", func(value string, c *Check) {
-		c.Means = "addresses of 127.0.0.0/8 stay on the host"
-		if value == "0" {
-			return
+	look("net.ipv4.conf.all.route_localnet", func(value string, c *Check) {
+		if c.Means = "addresses of 127.0.0.0/8 stay on the host"; value != "0" {
+			c.Level = Note
+			c.Means = "kube-proxy set it to serve node ports at 127.0.0.1; kube-nft needs it for nothing else and leaves it"
+			c.Do = "if node ports at localhost are not asked for, set it to 0 when kube-proxy is gone for good"
 		}
-		c.Level = Note
-		c.Means = "kube-proxy set it to serve node ports at 127.0.0.1; kube-nft needs it for nothing else and leaves it"
-		c.Do = "if node ports at localhost are not asked for, set it to 0 when kube-proxy is gone for good"
 	})
-}
-
-// bridge: pods on one bridge reach each other's Services only if bridged packets are seen.
-func (h Host) bridge() []Check {
-	return h.one("net.bridge.bridge-nf-call-iptables", func(value string, c *Check) {
-		c.Means = "bridged packets pass our chains as well"
-		if value == "0" {
+	// Pods on one bridge reach each other's Services only if bridged packets are seen.
+	look("net.bridge.bridge-nf-call-iptables", func(value string, c *Check) {
+		if c.Means = "bridged packets pass our chains as well"; value == "0" {
 			c.Level = Note
 			c.Means = "replies between pods on one bridge bypass translation; it was so with kube-proxy"
 			c.Do = "sysctl -w net.bridge.bridge-nf-call-iptables=1 if pods share a bridge"
 		}
 	})
-}
-
-// tracking: the module of connection tracking may not have been loaded yet.
-func (h Host) tracking() []Check {
 	c := Check{Level: OK, About: "module nf_conntrack", Found: "loaded or built in"}
-	if _, err := h.sysctl("net.netfilter.nf_conntrack_max"); err != nil {
+	if _, err := read("net.netfilter.nf_conntrack_max"); err != nil {
 		c.Level, c.Found = Note, "not loaded"
 		c.Means = "the first commit loads it; conntrack settings are applied after that"
 	}
-	return []Check{c}
+	return append(checks, c)
 }
 
 // nftVersion matches the version in the program's text.
@@ -144,22 +109,22 @@ func (h Host) nftProgram() []Check {
 		if err != nil {
 			continue
 		}
-		version := ""
+		found := ""
 		if m := nftVersion.FindSubmatch(text); m != nil {
-			version = string(m[1])
+			found = string(m[1])
 		}
-		judgeNFT(version, &c)
+		judgeNFT(found, &c)
 		break
 	}
 	return []Check{c}
 }
 
 // judgeNFT tells what is known of a version of nft, for those who list our tables with it.
-func judgeNFT(version string, c *Check) {
-	c.Found = "version " + cmp.Or(version, "unknown")
-	major, minor, patch := numbers(version)
+func judgeNFT(found string, c *Check) {
+	c.Found = "version " + cmp.Or(found, "unknown")
+	major, minor, patch := version(found)
 	switch {
-	case version == "":
+	case found == "":
 		c.Level, c.Means = Note, "versions before 1.0.1 may crash on listing tables of kube-nft; kube-nft itself needs none"
 	case major < 1 || major == 1 && minor == 0 && patch < 1:
 		c.Level, c.Means = Warning, "it may crash on listing our tables and those of kube-proxy's nftables mode; kube-nft itself does not use it"
@@ -171,11 +136,121 @@ func judgeNFT(version string, c *Check) {
 	}
 }
 
-// numbers takes a version apart.
-func numbers(version string) (major, minor, patch int) {
-	fields := append(strings.Split(version, "."), "", "", "")
-	for i, n := range []*int{&major, &minor, &patch} {
-		*n, _ = strconv.Atoi(fields[i]) // empty is 0
-	}
+// version takes a version apart; what is missing is 0.
+func version(text string) (major, minor, patch int) {
+	_, _ = fmt.Sscanf(text, "%d.%d.%d", &major, &minor, &patch)
 	return major, minor, patch
+}
+
+// firewalls looks for programs that manage the host's firewall. What they drop stays dropped:
+// a nat chain accepts nothing.
+func (h Host) firewalls() (checks []Check) {
+	if h.running("firewalld") {
+		checks = append(checks, Check{
+			Level: Note, About: "firewalld", Found: "runs",
+			Means: "its zones go on deciding about node ports and pods, as with kube-proxy; a reload leaves our tables alone",
+			Do:    "see that pod interfaces are in the zone trusted and node ports are open",
+		})
+	}
+	if h.contains("etc/ufw/ufw.conf", "ENABLED=yes") {
+		c := Check{Level: Note, About: "ufw", Found: "enabled", Means: "its rules go on deciding about node ports, as with kube-proxy"}
+		if !h.contains("etc/default/ufw", `DEFAULT_FORWARD_POLICY="ACCEPT"`) {
+			c.Level = Warning
+			c.Means += "; it drops forwarded packets, which kube-proxy's chain KUBE-FORWARD accepted for Services"
+			c.Do = `set DEFAULT_FORWARD_POLICY="ACCEPT" in /etc/default/ufw, or ufw route allow for the pod CIDR`
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// contains reports whether a file of the node has a line.
+func (h Host) contains(path, line string) bool {
+	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), path))
+	return err == nil && slices.Contains(strings.Fields(string(text)), line)
+}
+
+// running reports whether a process has an argument that ends in the program's name: an
+// interpreter may stand before it.
+func (h Host) running(program string) bool {
+	lines, _ := filepath.Glob(filepath.Join(cmp.Or(h.Proc, "/proc"), "[0-9]*", "cmdline"))
+	for _, path := range lines {
+		text, err := os.ReadFile(path)
+		args := strings.Split(string(text), "\x00")
+		if err == nil && slices.ContainsFunc(args[:min(len(args), 3)], func(a string) bool { return filepath.Base(a) == program }) {
+			return true
+		}
+	}
+	return false
+}
+
+// network looks at the configuration of network plug-ins for those that matter.
+func (h Host) network() (checks []Check) {
+	dir := filepath.Join(cmp.Or(h.Root, "/"), "etc/cni/net.d")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); ext != ".conf" && ext != ".conflist" && ext != ".json" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue
+		}
+		for _, plugin := range pluginsOf(text) {
+			if c, ok := plugin.check(); ok {
+				checks = append(checks, c)
+			}
+		}
+	}
+	return checks
+}
+
+// A plugin is one entry of a network configuration (CNI specification 1.0).
+type plugin struct {
+	Type      string `json:"type"`
+	MarkChain string `json:"externalSetMarkChain"` // of portmap
+}
+
+// pluginsOf reads a network configuration: one plug-in or a list.
+func pluginsOf(text []byte) []plugin {
+	var conf struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	if json.Unmarshal(text, &conf) != nil {
+		return nil
+	}
+	if conf.Type != "" {
+		return append(conf.Plugins, conf.plugin)
+	}
+	return conf.Plugins
+}
+
+// check says what a plug-in means for a migration, or false if nothing.
+func (p plugin) check() (Check, bool) {
+	c := Check{Level: Note, About: "network plug-in " + p.Type, Found: "configured"}
+	switch p.Type {
+	case "cilium-cni":
+		c.Level = Warning
+		c.Means = "with kubeProxyReplacement it serves Services itself, before kube-nft sees their packets"
+		c.Do = "cilium status on this node; if KubeProxyReplacement is True, do not run kube-nft"
+	case "calico":
+		c.Means = "in its eBPF mode it serves Services itself; its other modes work together with kube-nft"
+		c.Do = "if bpfEnabled is true in its FelixConfiguration, do not run kube-nft"
+	case "kube-router":
+		c.Means = "with --run-service-proxy it serves Services itself"
+		c.Do = "start it with --run-service-proxy=false"
+	case "portmap":
+		if p.MarkChain == "" {
+			return c, false
+		}
+		c.Means = "it asks for masquerading by " + p.MarkChain + ", which stays if it is in use"
+		c.Do = "remove externalSetMarkChain when convenient"
+	default:
+		return c, false
+	}
+	return c, true
 }

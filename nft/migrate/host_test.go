@@ -105,7 +105,7 @@ func TestLiberal(t *testing.T) {
 	for release, want := range map[string]Level{"6.1.0": OK, "6.18.44": OK, "7.0": OK, "6.0.9": Warning, "5.15.0-91": Warning, "": Warning} {
 		h := host(t, map[string]string{"proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal": "0\n"})
 		h.Release = release
-		if got := h.liberal()[0].Level; got != want {
+		if got := h.sysctls()[0].Level; got != want {
 			t.Errorf("kernel %q: %s, want %s", release, got, want)
 		}
 	}

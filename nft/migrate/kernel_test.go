@@ -47,12 +47,12 @@ func commitTables(t *testing.T, kernel *nft.Kernel) nft.Tables {
 func TestVerifyKernel(t *testing.T) {
 	kernel := openKernel(t)
 	want := commitTables(t, kernel)
-	looked, err := Verify(t.Context(), kernel, want)
+	looked, err := verify(t.Context(), kernel, want)
 	if err != nil || looked != 6 { // the protocols that have ports, in both families
 		t.Errorf("looked %d elements up, %v", looked, err)
 	}
 	netns.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
-	_, err = Verify(t.Context(), kernel, want)
+	_, err = verify(t.Context(), kernel, want)
 	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) + " { sctp } is missing, and 0 operations more"
 	if err == nil || err.Error() != wanted {
 		t.Errorf("error %q, want %q", err, wanted)
@@ -70,20 +70,31 @@ func protocolsSet(tables nft.Tables) string {
 }
 
 // takeover returns a Takeover that commits by commit, and the journal it writes.
-func takeover(t *testing.T, commit func(context.Context) (string, error)) (*Takeover, *[]string) {
+func takeover(t *testing.T, kernel *nft.Kernel, commit func(context.Context) (nft.Tables, string, error)) (*Takeover, *[]string) {
 	t.Helper()
 	var journal []string
 	return &Takeover{
-		Node:    legacy.Node{Lock: filepath.Join(t.TempDir(), "lock")},
+		Node:    legacy.Node{Lock: filepath.Join(t.TempDir(), "lock"), Proc: emptyProc(t)},
+		Kernel:  kernel,
 		Commit:  commit,
-		Verify:  func(context.Context) (string, error) { return "true", nil },
+		Daemon:  func() (string, error) { return "", nil },
 		Journal: func(e Entry) { journal = append(journal, e.String()) },
+		Alive:   func(processes string) { t.Errorf("waits for %s", processes) },
 	}, &journal
 }
 
+// emptyProc is a proc file system in which no kube-proxy is to be seen.
+func emptyProc(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Symlink("/proc/net", filepath.Join(dir, "net")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func TestTakeoverStopsKernel(t *testing.T) {
-	netns.New(t)
-	steps, journal := takeover(t, func(context.Context) (string, error) { return "", unix.EPERM })
+	steps, journal := takeover(t, openKernel(t), func(context.Context) (nft.Tables, string, error) { return nil, "", unix.EPERM })
 	err := steps.Run(t.Context())
 	if !errors.Is(err, unix.EPERM) || err.Error() != "commit: operation not permitted" {
 		t.Errorf("error %v", err)
@@ -95,17 +106,19 @@ func TestTakeoverStopsKernel(t *testing.T) {
 }
 
 func TestTakeoverJournalKernel(t *testing.T) {
-	openKernel(t)
+	kernel := openKernel(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	netns.Run(t, shape.IPTables(), "iptables-legacy-restore")
 	netns.Run(t, shape.NFTables(), "nft", "-f", "-")
-	steps, journal := takeover(t, func(context.Context) (string, error) { return "something", nil })
+	steps, journal := takeover(t, kernel, func(context.Context) (nft.Tables, string, error) {
+		return commitTables(t, kernel), "something", nil
+	})
 	if err := steps.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"commit: begins", "commit: done: something", "verify: begins", "verify: done: true",
+		"commit: begins", "commit: done: something", "verify: begins", "verify: done: our tables read back as they should be, 6 elements looked up",
 		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
 		"remove from legacy ip filter: begins", "remove from legacy ip filter: done: 9 jumps, 6 chains, 16 rules in them",
 		"remove from legacy ip nat: begins", "remove from legacy ip nat: done: 3 jumps, 106 chains, 273 rules in them",
@@ -121,20 +134,84 @@ func TestTakeoverJournalKernel(t *testing.T) {
 
 // TestTakeoverBlindKernel lacks the privilege for ip_tables, but not for nf_tables.
 func TestTakeoverBlindKernel(t *testing.T) {
-	openKernel(t)
+	kernel := openKernel(t)
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	netns.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
 	netns.Run(t, shape.NFTables(), "nft", "-f", "-")
 	dropRaw(t)
-	steps, _ := takeover(t, nil)
-	err := steps.Clean(t.Context())
-	var needs *NeedsError
+	steps, _ := takeover(t, kernel, nil)
+	err := steps.clean(t.Context())
+	var needs *needsError
 	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace"
 	if !errors.As(err, &needs) || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
 	if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
 		t.Errorf("what can be seen has not been removed:\n%s", tables)
+	}
+}
+
+// TestTakeoverLeavesTablesToDaemonKernel: a daemon that runs makes the commits.
+func TestTakeoverLeavesTablesToDaemonKernel(t *testing.T) {
+	kernel := openKernel(t)
+	steps, journal := takeover(t, kernel, nil)
+	steps.Daemon = func() (string, error) { return "kube-nft, pid 7", nil }
+	err := steps.Run(t.Context())
+	if want := "verify: the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	commitTables(t, kernel)
+	if err := steps.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"commit: begins", "commit: done: left to the running daemon, kube-nft, pid 7",
+		"verify: begins", "verify: done: our tables are there, in 2 families",
+		"look again: begins", "look again: done: nothing of kube-proxy's is left",
+	}
+	if diff := cmp.Diff(want, (*journal)[len(*journal)-len(want):]); diff != "" {
+		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+}
+
+// TestTakeoverOfDaemonKernel goes through the parts that a daemon calls.
+func TestTakeoverOfDaemonKernel(t *testing.T) {
+	kernel := openKernel(t)
+	var states []State
+	start := func() *Takeover {
+		steps, _ := takeover(t, kernel, nil)
+		states = nil
+		steps.State = func(s State, _ error, _ time.Duration) { states = append(states, s) }
+		return steps
+	}
+	if needed, foreign, err := start().Begin(t.Context()); needed || foreign != nil || err != nil {
+		t.Errorf("on a clean node: needed %v, %v", needed, err)
+	}
+	if diff := cmp.Diff([]State{Taking, Taken}, states); diff != "" {
+		t.Errorf("on a clean node (-want +got):\n%s", diff)
+	}
+	netns.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
+	steps := start()
+	if needed, foreign, err := steps.Begin(t.Context()); !needed || foreign == nil || err != nil {
+		t.Fatalf("needed %v, %v", needed, err)
+	}
+	missing := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
+	missing.Apply(tracker.Delta{})
+	if steps.Synced(t.Context(), missing.Want()) {
+		t.Error("verified before our tables are there")
+	}
+	want := commitTables(t, kernel)
+	for i, verified := range []bool{true, false} {
+		if got := steps.Synced(t.Context(), want); got != verified {
+			t.Errorf("sync %d: verified %v", i, got)
+		}
+	}
+	steps.Finish(t.Context())
+	if diff := cmp.Diff([]State{Taking, Taking, Stuck, Taking, Taken}, states); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
+		t.Errorf("left behind:\n%s", tables)
 	}
 }
 
@@ -159,7 +236,7 @@ func TestRollbackKernel(t *testing.T) {
 	var journal []string
 	r := Rollback{Kernel: kernel, Wait: true, Journal: func(e Entry) { journal = append(journal, e.String()) }}
 	for range 2 {
-		if err := r.Run(t.Context()); err != nil { // nothing is served, so there is nothing to wait for
+		if err := r.remove(t.Context()); err != nil { // nothing is served, so there is nothing to wait for
 			t.Fatal(err)
 		}
 	}
@@ -213,7 +290,7 @@ func TestUnserved(t *testing.T) {
 		{"nftables, begun", nft.Tables{nft.IP: services(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips"}}}, []string{"family ip"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := Unserved(tt.ours, &legacy.Inventory{Parts: []legacy.Part{tt.part}})
+			got := unserved(tt.ours, &legacy.Inventory{Parts: []legacy.Part{tt.part}})
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -226,19 +303,62 @@ func TestWaitForEnd(t *testing.T) { synctest.Test(t, waitForEnd) }
 func waitForEnd(t *testing.T) {
 	lists := [][]legacy.Process{{{PID: 1, Command: "a"}}, {{PID: 1, Command: "a"}}, nil}
 	calls, reports := 0, 0
-	list := func(string) ([]legacy.Process, error) { calls++; return lists[min(calls, len(lists))-1], nil }
-	if err := WaitForEnd(t.Context(), "", list, func([]legacy.Process) { reports++ }); err != nil || reports != 1 {
+	list := processList(func(string) ([]legacy.Process, error) { calls++; return lists[min(calls, len(lists))-1], nil })
+	if err := list.waitForEnd(t.Context(), legacy.Node{}, func(string) { reports++ }); err != nil || reports != 1 {
 		t.Errorf("%d reports, %v", reports, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	forever := func(string) ([]legacy.Process, error) { return lists[0], nil }
-	err := WaitForEnd(ctx, "", forever, func([]legacy.Process) {})
+	forever := processList(func(string) ([]legacy.Process, error) { return lists[0], nil })
+	err := forever.waitForEnd(ctx, legacy.Node{}, func(string) {})
 	if want := "process 1 (a) is still running: context deadline exceeded"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
-	broken := func(string) ([]legacy.Process, error) { return nil, os.ErrNotExist }
-	if err := WaitForEnd(t.Context(), "", broken, nil); !errors.Is(err, os.ErrNotExist) {
+	broken := processList(func(string) ([]legacy.Process, error) { return nil, os.ErrNotExist })
+	if err := broken.waitForEnd(t.Context(), legacy.Node{}, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestSteady: a process that is hidden has to stay for a while; one that is seen is believed at
+// once.
+func TestSteady(t *testing.T) {
+	hidden, seen := legacy.Process{Command: "hidden from here"}, legacy.Process{PID: 7, Command: "kube-proxy"}
+	for name, tt := range map[string]struct {
+		process legacy.Process
+		lives   time.Duration
+		found   int
+		takes   time.Duration
+	}{
+		"dies":         {hidden, 120 * time.Millisecond, 0, 150 * time.Millisecond},
+		"stays":        {hidden, time.Hour, 1, time.Second},
+		"is seen":      {seen, time.Hour, 1, 0},
+		"is not there": {hidden, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				list := processList(func(string) (list []legacy.Process, _ error) {
+					if time.Since(began) < tt.lives {
+						list = append(list, tt.process)
+					}
+					return list, nil
+				})
+				found, err := list.steady(t.Context(), legacy.Node{})
+				if took := time.Since(began); len(found) != tt.found || err != nil || took != tt.takes {
+					t.Errorf("found %v, %v after %s", found, err, took)
+				}
+			})
+		})
+	}
+}
+
+func TestNoRules(t *testing.T) {
+	inventory := legacy.Inventory{Parts: []legacy.Part{{}, {Needs: "CAP_NET_RAW"}}}
+	if got := noRules(&inventory); got != "no rules of kube-proxy's are to be seen (all can be with CAP_NET_RAW)" {
+		t.Errorf("got %q", got)
+	}
+	if got := noRules(new(legacy.Inventory)); got != "no rules of kube-proxy's are in place" {
+		t.Errorf("of nothing %q", got)
 	}
 }

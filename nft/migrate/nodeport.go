@@ -26,7 +26,12 @@ type Use struct {
 
 // Checks says which addresses stop answering and who uses them at the moment.
 func (n *NodePorts) Checks() []Check {
-	lost := n.lost()
+	var lost []netip.Addr
+	for _, addr := range n.Local {
+		if !slices.Contains(n.Reached, addr) && !addr.IsLinkLocalUnicast() {
+			lost = append(lost, addr)
+		}
+	}
 	c := Check{
 		Level: OK, About: "node ports", Found: "will be served at " + join(n.Reached),
 		Means: "the addresses of --nodeport-addresses " + n.Setting,
@@ -37,46 +42,27 @@ func (n *NodePorts) Checks() []Check {
 	if len(lost) > 0 {
 		c.Means += "; they stop answering, if they did, at " + join(lost)
 	}
-	return append([]Check{c}, n.used(lost)...)
-}
-
-// lost returns the addresses at which node ports are not going to be served.
-func (n *NodePorts) lost() (lost []netip.Addr) {
-	for _, addr := range n.Local {
-		if !slices.Contains(n.Reached, addr) && !addr.IsLinkLocalUnicast() {
-			lost = append(lost, addr)
-		}
-	}
-	return lost
-}
-
-// used counts the connections to addresses that stop answering, one check for each port.
-func (n *NodePorts) used(lost []netip.Addr) (checks []Check) {
-	counts := make(map[Use]int)
+	counts := make(map[Use]int) // connections to addresses that stop answering
 	for _, use := range n.InUse {
 		if slices.Contains(lost, use.Address.Addr()) {
 			counts[use]++
 		}
 	}
+	var used []Check
 	for use, count := range counts {
-		checks = append(checks, Check{
+		remedy := fmt.Sprintf("--nodeport-addresses %s,%s", n.Setting, netip.PrefixFrom(use.Address.Addr(), use.Address.Addr().BitLen()))
+		if use.Address.Addr().IsLoopback() {
+			remedy = "--localhost-nodeports"
+		}
+		used = append(used, Check{
 			Level: Warning, About: fmt.Sprintf("node port %s %s", use.Protocol, use.Address),
 			Found: fmt.Sprintf("in use by %d connections now", count),
 			Means: "they go on; new ones will not be answered at this address",
-			Do:    n.remedy(use.Address.Addr()),
+			Do:    "use another address, or " + remedy,
 		})
 	}
-	slices.SortFunc(checks, func(a, b Check) int { return strings.Compare(a.About, b.About) })
-	return checks
-}
-
-// remedy says how a node port can be used that is not served at addr. Those at loopback
-// addresses are asked for in another way.
-func (n *NodePorts) remedy(addr netip.Addr) string {
-	if addr.IsLoopback() {
-		return "use another address, or --localhost-nodeports"
-	}
-	return fmt.Sprintf("use another address, or --nodeport-addresses %s,%s", n.Setting, netip.PrefixFrom(addr, addr.BitLen()))
+	slices.SortFunc(used, func(a, b Check) int { return strings.Compare(a.About, b.About) })
+	return append([]Check{c}, used...)
 }
 
 // join lists addresses, or the first of many.

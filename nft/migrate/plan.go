@@ -35,25 +35,34 @@ func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 // steps describes a takeover of what was found.
 func steps(inv *legacy.Inventory) (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	named := func(selects func(*legacy.Part) bool) string {
+		var names []string
+		for i := range inv.Parts {
+			if p := &inv.Parts[i]; selects(p) && dirty(p) {
+				names = append(names, partName(p))
+			}
+		}
+		return strings.Join(names, ", ")
+	}
 	if len(inv.Processes) > 0 {
 		add("wait until kube-proxy has ended; stop it first")
 	}
-	tables := dirty(inv, legacy.Compat, legacy.ProxyTables)
-	if len(tables) == 0 {
+	tables := named(func(p *legacy.Part) bool { return p.Backend == legacy.Compat || p.Backend == legacy.ProxyTables })
+	if tables == "" {
 		add("commit the tables ip kube-nft and ip6 kube-nft, if they are not there already")
 	} else {
 		add("commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove what kube-proxy has in nf_tables that refuses packets")
 	}
 	add("verify: read our tables back, look up every frontend in the kernel")
 	for _, table := range legacyTables {
-		if parts := dirtyTables(inv, table); len(parts) > 0 {
-			add("remove kube-proxy's from %s, each by one atomic replacement", strings.Join(parts, ", "))
+		if parts := named(func(p *legacy.Part) bool { return p.Backend == legacy.Xtables && p.Table == table }); parts != "" {
+			add("remove kube-proxy's from %s, each by one atomic replacement", parts)
 		}
 	}
-	if len(tables) > 0 {
-		add("remove kube-proxy's from %s, in one transaction", strings.Join(tables, ", "))
+	if tables != "" {
+		add("remove kube-proxy's from %s, in one transaction", tables)
 	}
-	if len(dirty(inv, legacy.IPVS)) > 0 {
+	if named(func(p *legacy.Part) bool { return p.Backend == legacy.IPVS }) != "" {
 		add("remove the device and the ipsets of kube-proxy's IPVS mode")
 	}
 	add("look again: nothing of kube-proxy's may be left")
@@ -64,25 +73,8 @@ func steps(inv *legacy.Inventory) (list []string) {
 // cleaned: those that can refuse a connection first.
 var legacyTables = [...]string{"filter", "nat", "mangle"}
 
-// dirty names the parts of the backends that are to be changed.
-func dirty(inv *legacy.Inventory, backends ...legacy.Backend) (names []string) {
-	for i := range inv.Parts {
-		if p := &inv.Parts[i]; slices.Contains(backends, p.Backend) && !p.Clean() && p.Needs == "" {
-			names = append(names, partName(p))
-		}
-	}
-	return names
-}
-
-// dirtyTables names the parts of the legacy ip_tables of one name that are to be changed.
-func dirtyTables(inv *legacy.Inventory, table string) (names []string) {
-	for i := range inv.Parts {
-		if p := &inv.Parts[i]; p.Backend == legacy.Xtables && p.Table == table && !p.Clean() && p.Needs == "" {
-			names = append(names, partName(p))
-		}
-	}
-	return names
-}
+// dirty reports whether a part is to be changed.
+func dirty(p *legacy.Part) bool { return !p.Clean() && p.Needs == "" }
 
 // partName says where a part is.
 func partName(p *legacy.Part) string {

@@ -11,28 +11,106 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// A Rollback gives a node back to kube-proxy: it removes our tables. While kube-proxy's rules
-// are in place under them, no connection notices.
+// A Rollback removes our tables. While kube-proxy's rules are in place under them, no
+// connection notices.
 type Rollback struct {
 	Node   legacy.Node
 	Kernel *nft.Kernel
-	// Wait makes it wait, as long as the context allows, until kube-proxy's rules are in
-	// place. Without it our tables go at once.
+	// Stopped waits until no kube-nft programs this network namespace.
+	Stopped func(context.Context) error
+	// Back gives the node back to kube-proxy: its rules have to be in place before ours go.
+	Back bool
+	// Wait waits for that as long as the context allows; so does Back if a kube-proxy runs.
 	Wait    bool
 	Journal func(Entry)
+	Notice  func(string)
 }
 
-// Run does it. A second run finds nothing to remove.
-func (r *Rollback) Run(ctx context.Context) error {
-	t := Takeover{Journal: r.Journal}
-	steps := []step{
-		{"pass connections on", r.detach}, {"let packets pass", settle},
-		{"remove our tables", r.remove}, {"look again", r.lookAgain},
+// Run does it and returns whether there were tables of ours. A second run finds nothing to
+// remove.
+func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
+	if _, err := r.Kernel.Generation(ctx); err != nil { // the privilege is missing: waiting is in vain
+		return false, fmt.Errorf("%w; nothing was removed", err)
 	}
+	if err := r.Stopped(ctx); err != nil {
+		return false, err
+	}
+	ours, _, err := r.Kernel.Read(ctx)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("%w; nothing was removed", err)
+	case len(ours) == 0: // a start that was interrupted may have left a table of another name
+		removed, err := r.Kernel.Remove(ctx)
+		switch {
+		case len(removed) > 0:
+			r.Notice("removed: " + strings.Join(removed, ", "))
+		case err == nil:
+			r.Notice("nothing to remove: no table kube-nft in this network namespace")
+		}
+		return false, err
+	}
+	if r.Back && !r.Wait {
+		alive, err := processList(legacy.Processes).steady(ctx, r.Node)
+		if err != nil {
+			return true, fmt.Errorf("%w; nothing was removed", err)
+		}
+		r.Wait = len(alive) > 0
+	}
+	inventory, err := r.Node.Take(ctx)
+	if err != nil {
+		return true, fmt.Errorf("%w; nothing was removed", err)
+	}
+	serves := func(p legacy.Part) bool { return p.Serves(nft.IP) || p.Serves(nft.IP6) }
+	switch missing := unserved(ours, &inventory); {
+	case r.Wait:
+	case r.Back && len(missing) > 0:
+		return true, fmt.Errorf("%s for %s; nothing was removed, our tables go on serving: "+
+			"start kube-proxy on this node and run this again with --wait, or remove them without a successor with kube-nft cleanup",
+			noRules(&inventory), strings.Join(missing, " and "))
+	case !r.Back && !slices.ContainsFunc(inventory.Parts, serves):
+		r.Notice(noRules(&inventory) + ": new connections to Services are not answered until a proxy is started")
+	}
+	return true, r.remove(ctx)
+}
+
+// noRules says that kube-proxy's rules are missing, as far as we can see.
+func noRules(inventory *legacy.Inventory) string {
+	for i := range inventory.Parts {
+		if missing := inventory.Parts[i].Needs; missing != "" {
+			return "no rules of kube-proxy's are to be seen (all can be with " + missing + ")"
+		}
+	}
+	return "no rules of kube-proxy's are in place"
+}
+
+// remove takes our tables away without a packet between them and kube-proxy's rules.
+func (r *Rollback) remove(ctx context.Context) error {
+	detach := func(ctx context.Context) (string, error) {
+		detached, err := r.Kernel.Detach(ctx)
+		if len(detached) == 0 {
+			return "there are no rules of ours", err
+		}
+		return "new ones are not ours any more, in " + strings.Join(detached, ", "), err
+	}
+	remove := func(ctx context.Context) (string, error) {
+		removed, err := r.Kernel.Remove(ctx)
+		if len(removed) == 0 {
+			return "there are none", err
+		}
+		return strings.Join(removed, ", ") + "; connections that are under way keep their translation", err
+	}
+	lookAgain := func(ctx context.Context) (string, error) {
+		left, _, err := r.Kernel.Read(ctx)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("our tables are back: is a kube-nft daemon running that is hidden from us? Stop it and run this again")
+		}
+		return "no trace of kube-nft is left in nf_tables", err
+	}
+	steps := []step{{"pass connections on", detach}, {"let packets pass", settle}, {"remove our tables", remove}, {"look again", lookAgain}}
 	if r.Wait {
 		steps = append([]step{{"wait for kube-proxy's rules", r.waitForRules}}, steps...)
 	}
-	return t.perform(ctx, steps)
+	return perform(ctx, r.Journal, steps)
 }
 
 // waitForRules waits until kube-proxy serves every family that our tables serve.
@@ -48,7 +126,7 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		missing := Unserved(ours, &inventory)
+		missing := unserved(ours, &inventory)
 		if len(missing) == 0 {
 			return "they are in place under ours", nil
 		}
@@ -60,12 +138,12 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 	}
 }
 
-// Unserved lists the families, as in "family ip", with Services in our tables and none in
+// unserved lists the families, as in "family ip", with Services in our tables and none in
 // kube-proxy's rules.
-func Unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
+func unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 	for _, f := range nft.Families {
 		table := ours[f]
-		if table == nil || !servesAny(table) {
+		if table == nil || table.Sets["services"] == nil || len(table.Sets["services"].Map) == 0 {
 			continue
 		}
 		serves := func(p legacy.Part) bool { return p.Serves(f) }
@@ -74,42 +152,4 @@ func Unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 		}
 	}
 	return missing
-}
-
-// servesAny reports whether the table has frontends.
-func servesAny(t *nft.Table) bool {
-	services := t.Sets["services"]
-	return services != nil && len(services.Map) > 0
-}
-
-// detach makes our chains let go of new connections.
-func (r *Rollback) detach(ctx context.Context) (string, error) {
-	detached, err := r.Kernel.Detach(ctx)
-	if len(detached) == 0 {
-		return "there are no rules of ours", err
-	}
-	return "new ones are not ours any more, in " + strings.Join(detached, ", "), err
-}
-
-// remove deletes our tables.
-func (r *Rollback) remove(ctx context.Context) (string, error) {
-	removed, err := r.Kernel.Remove(ctx)
-	if len(removed) == 0 {
-		return "there are none", err
-	}
-	return strings.Join(removed, ", ") + "; connections that are under way keep their translation", err
-}
-
-// lookAgain is the last step.
-func (r *Rollback) lookAgain(ctx context.Context) (string, error) {
-	left, _, err := r.Kernel.Read(ctx)
-	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("our tables are back: is a kube-nft daemon running that is hidden from us? Stop it and run this again")
-	}
-	return "no trace of kube-nft is left in nf_tables", err
-}
-
-// Served reports whether kube-proxy's rules send connections to endpoints, in any family.
-func Served(inv *legacy.Inventory) bool {
-	return slices.ContainsFunc(inv.Parts, func(p legacy.Part) bool { return p.Serves(nft.IP) || p.Serves(nft.IP6) })
 }

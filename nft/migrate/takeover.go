@@ -6,145 +6,220 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// A Takeover brings a node from kube-proxy to kube-nft. All fields but Node must be set.
+// A Takeover brings a node from kube-proxy to kube-nft: at once, by Run, or while the sync
+// loop of a daemon makes the commits, by Begin, Synced and Finish.
 type Takeover struct {
-	Node legacy.Node // where kube-proxy's state is
-	// Commit makes the kernel hold our tables and removes, in the same transaction if there
-	// is one, what kube-proxy has in nf_tables that refuses packets. It says what it did.
-	Commit func(context.Context) (done string, err error)
-	// Verify finds out whether our tables are in force. It says how.
-	Verify  func(context.Context) (done string, err error)
+	Node    legacy.Node // where kube-proxy's state is
+	Kernel  *nft.Kernel // of the goroutine that commits
 	Journal func(Entry)
+	Alive   func(processes string) // hears of live kube-proxies that are waited for
+
+	// Commit, for Run, makes the kernel hold our tables and returns them. The transaction
+	// carries what ForeignMessages returns. It says what it did.
+	Commit func(context.Context) (want nft.Tables, done string, err error)
+	// Daemon, for Run, names the kube-nft that runs here and makes the commits; empty if none
+	// does.
+	Daemon func() (string, error)
+
+	// State, for Begin, Synced and Finish, hears how far it is, what went wrong, and when that
+	// is tried again; 0 stands for after the next sync.
+	State    func(s State, err error, retry time.Duration)
+	verified bool
 }
 
-// An Entry of the journal says that a step of a migration begins or how it ended.
-type Entry struct {
-	Step  string
-	Event Event
-	Text  string // what was done, or why it failed; empty when a step begins
-}
+// A State says how far the takeover of a daemon is; for metrics.
+type State string
 
-// An Event is what an Entry is about.
-type Event string
-
-// The events.
+// The states.
 const (
-	Begins Event = "begins"
-	Done   Event = "done"
-	Failed Event = "failed"
+	Waiting State = "waiting" // for a live kube-proxy to end
+	Taking  State = "taking"  // committing, verifying, removing
+	Taken   State = "done"    // nothing of kube-proxy's is left
+	Stuck   State = "failed"  // a step failed; it is tried again
+	Blind   State = "blind"   // done but for places that need a privilege to be looked at
 )
 
-// String returns the entry as a line for an operator.
-func (e Entry) String() string {
-	if e.Text == "" {
-		return fmt.Sprintf("%s: %s", e.Step, e.Event)
-	}
-	return fmt.Sprintf("%s: %s: %s", e.Step, e.Event, e.Text)
-}
+// States lists all of them.
+var States = [...]State{Waiting, Taking, Taken, Stuck, Blind}
 
-// A step is one change that happens as a whole or not at all.
-type step struct {
-	name string
-	do   func(context.Context) (done string, err error)
-}
+// retry is the pause of a daemon after a step that failed. Nobody is without service
+// meanwhile.
+const retry = 30 * time.Second
 
 // Run does all of it. It stops at the first step that fails: the node is served by our
 // tables or by what is left of kube-proxy's, and Run can be called again.
 func (t *Takeover) Run(ctx context.Context) error {
-	if err := t.perform(ctx, []step{{"commit", t.Commit}, {"verify", t.Verify}}); err != nil {
+	if err := processList(legacy.Processes).waitForEnd(ctx, t.Node, t.Alive); errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("kube-proxy, %w; nothing was changed; stop it on this node and run this again", err)
+	} else if err != nil {
 		return err
 	}
-	return t.Clean(ctx)
+	if _, err := look(ctx, t.Node); err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	daemon, err := t.Daemon()
+	if err != nil {
+		return err
+	}
+	var want nft.Tables
+	commit := func(ctx context.Context) (done string, err error) {
+		if daemon != "" {
+			return "left to the running daemon, " + daemon, nil
+		}
+		want, done, err = t.Commit(ctx)
+		return done, err
+	}
+	check := func(ctx context.Context) (string, error) {
+		if daemon == "" {
+			looked, err := verify(ctx, t.Kernel, want)
+			return fmt.Sprintf("our tables read back as they should be, %d elements looked up", looked), err
+		}
+		tables, _, err := t.Kernel.Read(ctx)
+		if err == nil && len(tables) == 0 {
+			err = errors.New("the daemon has not committed our tables yet; see its log, and run this again")
+		}
+		return fmt.Sprintf("our tables are there, in %d families", len(tables)), err
+	}
+	if err := perform(ctx, t.Journal, []step{{"commit", commit}, {"verify", check}}); err != nil {
+		return err
+	}
+	return t.clean(ctx)
 }
 
-// Clean removes what is left of kube-proxy's state. Our tables must be in force. What it
-// cannot see, it leaves, and returns a *NeedsError after all the rest.
-func (t *Takeover) Clean(ctx context.Context) error {
+// Begin returns when the loop may make its first commit, and false if there is nothing to take
+// over. It waits for a live kube-proxy to end, writing nothing, unless tables of ours are in
+// force already: those must not grow old, and kube-proxy's rules lose to them. The first
+// transaction carries what foreign returns, if that is not nil.
+func (t *Takeover) Begin(ctx context.Context) (needed bool, foreign func(context.Context) ([]nft.ForeignMessage, uint32, error), err error) {
+	t.State(Taking, nil, 0)
+	list := processList(legacy.Processes)
+	alive, aliveErr := list.steady(ctx, t.Node)
+	found, err := t.Node.Take(ctx)
+	if aliveErr == nil && len(alive) == 0 && err == nil && found.Clean() {
+		t.State(Taken, nil, 0) // for certain, so that a start need not read our own tables to verify them
+		return false, nil, nil
+	}
+	ours, _, err := t.Kernel.Read(ctx)
+	if err != nil {
+		return true, nil, err
+	}
+	if len(ours) == 0 {
+		if err := t.waitForEnd(ctx); err != nil {
+			return true, nil, err
+		}
+	}
+	if alive, err = list.steady(ctx, t.Node); err != nil {
+		return true, nil, fmt.Errorf("look for a live kube-proxy: %w", err)
+	}
+	if len(alive) == 0 {
+		foreign = ForeignMessages
+	}
+	return true, foreign, nil
+}
+
+// Synced is to be called after each sync, with the tables that are wanted; true once, as soon
+// as the kernel holds them. Then Finish may begin.
+func (t *Takeover) Synced(ctx context.Context, want nft.Tables) bool {
+	if t.verified {
+		return false
+	}
+	looked, err := verify(ctx, t.Kernel, want)
+	if err != nil {
+		t.State(Stuck, err, 0) // kube-proxy's rules stay
+		return false
+	}
+	t.verified = true
+	t.Journal(Entry{Step: "verify", Event: Done, Text: fmt.Sprintf("%d elements looked up", looked)})
+	return true
+}
+
+// Finish removes what is left of kube-proxy's state, again and again until that succeeds, ctx
+// ends or a privilege is missing.
+func (t *Takeover) Finish(ctx context.Context) {
+	for {
+		err := t.waitForEnd(ctx)
+		if err == nil {
+			err = t.clean(ctx)
+		}
+		var needs *needsError
+		switch {
+		case err == nil:
+			t.State(Taken, nil, 0)
+			return
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &needs):
+			t.State(Blind, err, 0)
+			return
+		}
+		t.State(Stuck, err, retry)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+	}
+}
+
+// waitForEnd waits until no kube-proxy is alive.
+func (t *Takeover) waitForEnd(ctx context.Context) error {
+	err := processList(legacy.Processes).waitForEnd(ctx, t.Node, func(processes string) {
+		t.State(Waiting, nil, 0)
+		t.Alive(processes)
+	})
+	t.State(Taking, nil, 0)
+	return err
+}
+
+// ForeignMessages is what goes into the transaction of our first commit: what kube-proxy has
+// in nf_tables that can refuse a packet. Its nat chains go later, see the package's comment.
+func ForeignMessages(ctx context.Context) ([]nft.ForeignMessage, uint32, error) {
+	return legacy.Messages(ctx, legacy.Selector{
+		Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
+	})
+}
+
+// clean removes what is left of kube-proxy's state. Our tables must be in force. What it
+// cannot see, it leaves, and returns a *needsError after all the rest.
+//
+// The tables of ip_tables come first, those that can refuse connections before the others;
+// IPVS comes last, for its sets are in use until the rules are gone.
+func (t *Takeover) clean(ctx context.Context) error {
 	inventory, err := t.Node.Take(ctx)
 	if err != nil {
 		return fmt.Errorf("look for kube-proxy's state: %w", err)
 	}
-	steps := t.removals(&inventory)
-	if len(steps) > 0 {
-		steps = append([]step{{"let packets pass", settle}}, steps...)
-	}
-	return t.perform(ctx, append(steps, step{"look again", t.lookAgain}))
-}
-
-// A NeedsError says that a place where kube-proxy may have left something could not be
-// looked at.
-type NeedsError struct {
-	Where string // backend and family
-	Needs string // the privilege that lacks
-}
-
-func (e *NeedsError) Error() string {
-	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.Where, e.Needs)
-}
-
-// Look takes the inventory for somebody who has to see everything.
-func Look(ctx context.Context, node legacy.Node) (legacy.Inventory, error) {
-	inventory, err := node.Take(ctx)
-	if err != nil {
-		return inventory, fmt.Errorf("look for kube-proxy's state: %w", err)
-	}
-	for i := range inventory.Parts {
-		if p := &inventory.Parts[i]; p.Needs != "" {
-			return inventory, &NeedsError{Where: partName(p), Needs: p.Needs}
-		}
-	}
-	return inventory, nil
-}
-
-// perform does steps in order, with a journal.
-func (t *Takeover) perform(ctx context.Context, steps []step) error {
-	for _, s := range steps {
-		t.Journal(Entry{Step: s.name, Event: Begins})
-		done, err := s.do(ctx)
-		if err != nil {
-			t.Journal(Entry{Step: s.name, Event: Failed, Text: err.Error()})
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		t.Journal(Entry{Step: s.name, Event: Done, Text: done})
-	}
-	return nil
-}
-
-// removals lists the steps for what was found. The tables of ip_tables come first, those
-// that can refuse connections before the others; IPVS comes last, for its sets are in use
-// until the rules are gone.
-func (t *Takeover) removals(inv *legacy.Inventory) (steps []step) {
+	var selectors []legacy.Selector
 	for _, table := range legacyTables {
 		for _, f := range nft.Families {
-			steps = append(steps, t.removal(inv, legacy.Selector{
-				Backends: []legacy.Backend{legacy.Xtables}, Families: []nft.Family{f}, Tables: []string{table},
-			})...)
+			selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Xtables}, Families: []nft.Family{f}, Tables: []string{table}})
 		}
 	}
-	steps = append(steps, t.removal(inv, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}})...)
-	return append(steps, t.removal(inv, legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}})...)
-}
-
-// removal is the step that removes what sel selects, if there is anything.
-func (t *Takeover) removal(inv *legacy.Inventory, sel legacy.Selector) []step {
-	var names, contents []string
-	for i := range inv.Parts {
-		if p := &inv.Parts[i]; selects(sel, p) && !p.Clean() && p.Needs == "" {
-			names = append(names, partName(p))
-			contents = append(contents, content(p))
+	selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}}, legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}})
+	steps := []step{{"let packets pass", settle}}
+	for _, selector := range selectors {
+		var names, contents []string
+		for i := range inventory.Parts {
+			if p := &inventory.Parts[i]; selects(selector, p) && dirty(p) {
+				names, contents = append(names, partName(p)), append(contents, content(p))
+			}
+		}
+		if len(names) > 0 {
+			steps = append(steps, step{"remove from " + strings.Join(names, ", "), func(ctx context.Context) (string, error) {
+				return strings.Join(contents, "; "), t.Node.Remove(ctx, selector)
+			}})
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	if len(steps) == 1 { // nothing is going to be removed
+		steps = nil
 	}
-	return []step{{"remove from " + strings.Join(names, ", "), func(ctx context.Context) (string, error) {
-		return strings.Join(contents, "; "), t.Node.Remove(ctx, sel)
-	}}}
+	return perform(ctx, t.Journal, append(steps, step{"look again", t.lookAgain}))
 }
 
 // selects reports whether a part is among those of a selector.
@@ -158,30 +233,29 @@ func selects(sel legacy.Selector, p *legacy.Part) bool {
 // content counts what a part loses.
 func content(p *legacy.Part) string {
 	var list []string
-	count := func(n int, one, many string) {
+	for _, count := range []struct {
+		n         int
+		one, many string
+	}{
+		{len(p.Jumps), "jump", "jumps"}, {len(p.Chains), "chain", "chains"},
+		{p.Rules, "rule in them", "rules in them"}, {len(p.Sets), "set", "sets"},
+	} {
 		switch {
-		case n == 1:
-			list = append(list, "1 "+one)
-		case n > 1:
-			list = append(list, fmt.Sprintf("%d %s", n, many))
+		case count.n == 1:
+			list = append(list, "1 "+count.one)
+		case count.n > 1:
+			list = append(list, fmt.Sprintf("%d %s", count.n, count.many))
 		}
 	}
-	count(len(p.Jumps), "jump", "jumps")
-	count(len(p.Chains), "chain", "chains")
-	count(p.Rules, "rule in them", "rules in them")
-	count(len(p.Sets), "set", "sets")
 	if p.Device != "" {
 		list = append(list, "device "+p.Device)
 	}
 	return strings.Join(list, ", ")
 }
 
-// errLeft says that a removal was not complete.
-var errLeft = errors.New("kube-proxy's state is back: is a kube-proxy running that is hidden from us? Stop it and run this again")
-
 // lookAgain is the last step.
 func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
-	inventory, err := Look(ctx, t.Node)
+	inventory, err := look(ctx, t.Node)
 	if err != nil {
 		return "", err
 	}
@@ -192,21 +266,45 @@ func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
 		}
 	}
 	if len(left) > 0 {
-		return "", fmt.Errorf("in %s: %w", strings.Join(left, ", "), errLeft)
+		return "", fmt.Errorf("in %s: kube-proxy's state is back: is a kube-proxy running that is hidden from us? Stop it and run this again", strings.Join(left, ", "))
 	}
 	return "nothing of kube-proxy's is left" + exceptions(&inventory), nil
 }
 
 // exceptions names what had to stay because rules of others send there.
 func exceptions(inv *legacy.Inventory) string {
-	empty, borrowed := 0, 0
+	empty, blocked := 0, 0
 	for i := range inv.Parts {
-		p := &inv.Parts[i]
-		empty += len(p.Emptied)
-		borrowed += len(p.Blocked)
+		empty += len(inv.Parts[i].Emptied)
+		blocked += len(inv.Parts[i].Blocked)
 	}
-	if borrowed == 0 {
+	if blocked == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" but chains that %d foreign rules send to, %d of them empty; migrate plan lists them", borrowed, empty)
+	return fmt.Sprintf(" but chains that %d foreign rules send to, %d of them empty; migrate plan lists them", blocked, empty)
+}
+
+// A needsError says that a place where kube-proxy may have left something could not be
+// looked at.
+type needsError struct {
+	Where string // backend and family
+	Needs string // the privilege that lacks
+}
+
+func (e *needsError) Error() string {
+	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.Where, e.Needs)
+}
+
+// look takes the inventory for somebody who has to see everything.
+func look(ctx context.Context, node legacy.Node) (legacy.Inventory, error) {
+	inventory, err := node.Take(ctx)
+	if err != nil {
+		return inventory, fmt.Errorf("look for kube-proxy's state: %w", err)
+	}
+	for i := range inventory.Parts {
+		if p := &inventory.Parts[i]; p.Needs != "" {
+			return inventory, &needsError{Where: partName(p), Needs: p.Needs}
+		}
+	}
+	return inventory, nil
 }

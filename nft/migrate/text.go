@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 // textWidth is how many columns the text of a plan takes at most, unless a single word is
@@ -18,11 +16,34 @@ func (p *Plan) Text() string {
 	var b strings.Builder
 	b.WriteString("Before\n")
 	for _, c := range p.Checks {
-		b.WriteString(c.text())
+		text := c.About + ": " + c.Found
+		if c.Means != "" {
+			text += " — " + c.Means
+		}
+		if c.Do != "" {
+			text += ". Do: " + c.Do
+		}
+		b.WriteString(line(string(c.Level), text))
 	}
 	b.WriteString("\nFound\n")
 	for i := range p.Inventory.Parts {
-		writePart(&b, &p.Inventory.Parts[i])
+		part, verdict := &p.Inventory.Parts[i], ""
+		if part.Clean() {
+			verdict = ": nothing of kube-proxy's to remove"
+		}
+		fmt.Fprintf(&b, "  %s%s\n", partName(part), verdict)
+		if part.Needs != "" {
+			b.WriteString(line(string(Unknown), "could not be read: needs "+part.Needs))
+			continue
+		}
+		for _, a := range part.Actions {
+			will, rest, _ := strings.Cut(strings.Replace(a.Will, "; ", " ", 1), " ")
+			text := a.Object + " — " + a.Means
+			if rest != "" {
+				text += "; " + rest
+			}
+			b.WriteString(line(will, text))
+		}
 	}
 	if len(p.Inventory.Parts) == 0 {
 		b.WriteString(line("", "nothing of kube-proxy's, and none of the tables that it writes to"))
@@ -35,39 +56,6 @@ func (p *Plan) Text() string {
 		b.WriteString("\nThis node cannot be migrated: see the lines that begin with blocks.\n")
 	}
 	return b.String()
-}
-
-// writePart writes what is in one table of a backend.
-func writePart(b *strings.Builder, p *legacy.Part) {
-	verdict := ""
-	if p.Clean() {
-		verdict = ": nothing of kube-proxy's to remove"
-	}
-	fmt.Fprintf(b, "  %s%s\n", partName(p), verdict)
-	if p.Needs != "" {
-		b.WriteString(line(string(Unknown), "could not be read: needs "+p.Needs))
-		return
-	}
-	for _, a := range p.Actions {
-		will, rest, _ := strings.Cut(strings.Replace(a.Will, "; ", " ", 1), " ")
-		text := a.Object + " — " + a.Means
-		if rest != "" {
-			text += "; " + rest
-		}
-		b.WriteString(line(will, text))
-	}
-}
-
-// text is the check for an operator.
-func (c *Check) text() string {
-	text := c.About + ": " + c.Found
-	if c.Means != "" {
-		text += " — " + c.Means
-	}
-	if c.Do != "" {
-		text += ". Do: " + c.Do
-	}
-	return line(string(c.Level), text)
 }
 
 // line writes text behind a first word, broken into lines of textWidth that are indented.

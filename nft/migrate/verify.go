@@ -2,7 +2,6 @@ package migrate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,10 +12,10 @@ import (
 // lookups is how many elements of one set are looked up at most; one takes about 10 us.
 const lookups = 4096
 
-// Verify reads our tables back and compares them with those that are wanted; then it looks
+// verify reads our tables back and compares them with those that are wanted; then it looks
 // elements up one by one, all of a set or, if it is large, some from all over it. It returns
 // how many it has looked up.
-func Verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked int, err error) {
+func verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked int, err error) {
 	have, _, err := kernel.Read(ctx)
 	if err != nil {
 		return 0, err
@@ -36,9 +35,6 @@ func Verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked in
 	return looked, nil
 }
 
-// errMissing is what a failed lookup means.
-var errMissing = errors.New("the kernel lists it and does not find it")
-
 // verifySet looks up elements of a set. Ranges and what packets put into sets are left to
 // the comparison.
 func verifySet(ctx context.Context, kernel *nft.Kernel, f nft.Family, set *nft.Elements) (looked int, err error) {
@@ -53,7 +49,7 @@ func verifySet(ctx context.Context, kernel *nft.Kernel, f nft.Family, set *nft.E
 		}
 		if !ok || !found.Equal(set.Map[keys[i]]) {
 			op := nft.Op{Verb: nft.Add, Family: f, Set: set.Set, Elements: []nft.KeyedElement{{Key: keys[i], Element: set.Map[keys[i]]}}}
-			return looked, fmt.Errorf("%s: %w", op.Text(), errMissing)
+			return looked, fmt.Errorf("%s: the kernel lists it and does not find it", op.Text())
 		}
 		looked++
 	}

@@ -12,12 +12,6 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// ConnectionCounters is what a scrape asks of the counters in nf_tables. It is used by one
-// goroutine at a time; a *nft.Kernel of its own will do.
-type ConnectionCounters interface {
-	Connections(ctx context.Context, f nft.Family, endpoints bool) ([]nft.Connections, error)
-}
-
 // connectionCollector shows the counters of connections as the kernel has them at the time of
 // a scrape. It keeps nothing: commits carry the counts over from element to element, so that
 // a series grows for as long as the frontend belongs to the Service, whatever becomes of this
@@ -26,15 +20,19 @@ type connectionCollector struct {
 	families  []tracker.Family
 	endpoints bool
 
-	mu     sync.Mutex
-	kernel ConnectionCounters
+	mu   sync.Mutex
+	read ReadConnections
 }
+
+// ReadConnections reads the counters of connections from nf_tables.
+type ReadConnections func(ctx context.Context, f nft.Family, endpoints bool) ([]nft.Connections, error)
 
 // CountConnections makes scrapes show the connections of each frontend and, if endpoints says
 // so, of each endpoint at each frontend: a series for each element. The tables have to count
 // them: nft.Config.Counters and EndpointCounters. It is called once, before the first scrape.
-func (m *Metrics) CountConnections(kernel ConnectionCounters, endpoints bool) {
-	m.registry.MustRegister(&connectionCollector{kernel: kernel, families: m.families, endpoints: endpoints})
+// read is called by one goroutine at a time.
+func (m *Metrics) CountConnections(read ReadConnections, endpoints bool) {
+	m.registry.MustRegister(&connectionCollector{read: read, families: m.families, endpoints: endpoints})
 }
 
 var (
@@ -68,7 +66,7 @@ func (c *connectionCollector) Collect(metrics chan<- prometheus.Metric) {
 }
 
 func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoints bool, desc *prometheus.Desc, metrics chan<- prometheus.Metric) {
-	list, err := c.kernel.Connections(ctx, f, endpoints)
+	list, err := c.read(ctx, f, endpoints)
 	if err != nil {
 		metrics <- prometheus.NewInvalidMetric(desc, err)
 		return

@@ -37,7 +37,7 @@ func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints b
 
 func TestConnections(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&connectionCollector{kernel: countingKernel{}, families: tracker.Families[:], endpoints: true})
+	registry.MustRegister(&connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:], endpoints: true})
 	const want = `# HELP kube_nft_endpoint_connections_total Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.
 # TYPE kube_nft_endpoint_connections_total counter
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
@@ -59,7 +59,7 @@ kube_nft_service_connections_total{frontend="[::]:30080/tcp",namespace="shop",po
 }
 
 func TestConnectionsOfServicesAlone(t *testing.T) {
-	collector := &connectionCollector{kernel: countingKernel{}, families: tracker.Families[:1]}
+	collector := &connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:1]}
 	if n := testutil.CollectAndCount(collector); n != 2 {
 		t.Errorf("%d series, want 2", n)
 	}
@@ -68,7 +68,7 @@ func TestConnectionsOfServicesAlone(t *testing.T) {
 // TestConnectionsUnreadable: what cannot be read is an error, not a count of zero.
 func TestConnectionsUnreadable(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&connectionCollector{kernel: countingKernel{err: errors.New("no answer")}, families: tracker.Families[:1]})
+	registry.MustRegister(&connectionCollector{read: countingKernel{err: errors.New("no answer")}.Connections, families: tracker.Families[:1]})
 	if families, err := registry.Gather(); err == nil || len(families) != 0 {
 		t.Errorf("%v, %v", families, err)
 	}

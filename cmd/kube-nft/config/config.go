@@ -1,14 +1,18 @@
 package config
 
 import (
+	"fmt"
+	"io"
 	"net/netip"
 	"time"
 
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
@@ -70,5 +74,86 @@ type Config struct {
 	LogLevel  zapcore.Level
 	LogFormat string // json or console
 
-	effective values // for YAML
+	effective document // for YAML
+}
+
+// Tracker is what package tracker is to know of the settings.
+func (c *Config) Tracker() tracker.Config {
+	return tracker.Config{
+		NodeName:         c.NodeName,
+		NodeAddresses:    c.NodeAddresses,
+		ServiceProxyName: c.ServiceProxyName,
+		ServiceCIDRs:     c.ServiceCIDRs,
+		Clock:            time.Now,
+	}
+}
+
+// Ruleset is what the ruleset of these families depends on.
+func (c *Config) Ruleset(families []nft.Family) nft.Config {
+	all := make(map[nft.Family]bool)
+	for _, family := range tracker.Families {
+		all[nft.Family(family)] = c.NodePorts.All(family)
+	}
+	return nft.Config{
+		Families:         families,
+		MasqueradeAll:    c.MasqueradeAll,
+		MasqueradeBit:    c.MasqueradeBit,
+		Pods:             c.Pods,
+		AllNodePorts:     all,
+		Localhost:        c.LocalhostNodePorts,
+		AffinitySize:     c.AffinitySize,
+		Counters:         c.ConnectionCounters,
+		EndpointCounters: c.EndpointCounters,
+	}
+}
+
+// UsePodCIDRs recognises pods by the addresses that the Node object gives them; false if it
+// gives none.
+func (c *Config) UsePodCIDRs(node *tracker.Node) bool {
+	if node == nil || len(node.PodCIDRs) == 0 {
+		return false
+	}
+	for _, prefix := range node.PodCIDRs {
+		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
+		if _, twice := c.Pods[family]; !twice {
+			c.Pods[family] = nft.PodMatch{CIDR: prefix}
+		}
+	}
+	return true
+}
+
+// WarnNode logs that there is no Node object of this name, and what comes of it.
+func (c *Config) WarnNode(log *zap.Logger) {
+	log.Warn("no such Node: "+c.withoutNode(), zap.String("node", c.NodeName))
+}
+
+// withoutNode says what a daemon cannot do while its Node object is missing.
+func (c *Config) withoutNode() string {
+	consequence := "/healthz tells load balancers that this node is not eligible"
+	if c.Manifests != "" {
+		consequence = "the zone of this node is not known"
+	}
+	if c.NodePorts.Primary() && len(c.NodeAddresses) == 0 {
+		consequence = "node ports are not served at primary addresses, and " + consequence
+	}
+	return fmt.Sprintf("%s; a Node object of this name or another --hostname-override changes that", consequence)
+}
+
+// Log returns a logger that writes to w, one line per entry.
+func (c *Config) Log(w io.Writer) *zap.Logger {
+	config := zap.NewProductionEncoderConfig()
+	config.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	config.EncodeDuration = zapcore.StringDurationEncoder
+	encoder := zapcore.NewJSONEncoder(config)
+	if c.LogFormat == "console" {
+		encoder = zapcore.NewConsoleEncoder(config)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), c.LogLevel))
+}
+
+// LogNotices logs what was given in vain.
+func (c *Config) LogNotices(log *zap.Logger) {
+	for _, notice := range c.Notices {
+		log.Warn("configuration", zap.String("notice", notice))
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,7 +114,18 @@ func (d *document) add(file string, part []byte) (kind string, err error) {
 	return kind, s.decode(converted)
 }
 
-// oneLine returns the text of err without line breaks.
-func oneLine(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
+// at returns the field of either kind that has this path in a file.
+func (d *document) at(path string) reflect.Value {
+kinds:
+	for _, v := range []reflect.Value{reflect.ValueOf(&d.proxy).Elem(), reflect.ValueOf(&d.own).Elem()} {
+		for name := range strings.SplitSeq(path, ".") {
+			field, found := fieldNamed(v.Type(), name)
+			if !found {
+				continue kinds
+			}
+			v = v.FieldByIndex(field.Index)
+		}
+		return v
+	}
+	panic("no field " + path)
 }

@@ -145,8 +145,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		r := newReader(t)
-		read := &reading{values: r.given, flags: r.flags, file: "FILE", fields: make(map[string]string)}
-		read.read(d)
+		read := &reading{document: *r.given, flags: r.flags, file: "FILE", fields: make(map[string]string)}
+		read.merge(d)
 		c, err := read.resolve()
 		if err != nil {
 			if text := err.Error(); strings.ContainsAny(text, "\n\r") {

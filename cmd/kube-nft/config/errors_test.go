@@ -45,7 +45,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"--nodeport-addresses 10.0.0.1", `--nodeport-addresses: "10.0.0.1" is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary, localhost and all`},
 		{"--masquerade-bit 32", "--masquerade-bit 32: expected a bit of the packet mark, 0 to 31"},
 		{"--masquerade-bit -1", "--masquerade-bit -1: expected a bit of the packet mark, 0 to 31"},
-		{"--affinity-size 0", "--affinity-size 0: expected at least 1 client to remember"},
+		{"--affinity-size 0", "--affinity-size 0: expected at least 1 client"},
 		{"--min-sync-period -1s", "--min-sync-period -1s: expected a duration that is not negative"},
 		{"--sync-period 0", "--sync-period 0s: expected more than 0s"},
 		{"--min-sync-period 1m", "--min-sync-period 1m0s: expected no more than 30s, the value of --sync-period"},

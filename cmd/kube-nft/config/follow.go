@@ -21,7 +21,7 @@ const (
 
 // Follow returns true once the file gives other settings than have, and false when ctx
 // ends or there is no file. Another text that means the same is no change. As long as the
-// file cannot be read or means nothing, have stays in force; problem is told why, once for
+// file cannot be read or means nothing, have stays in force; problem hears why, once for
 // each reason.
 func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) bool {
 	if have.File == "" {

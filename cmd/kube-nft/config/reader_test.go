@@ -12,18 +12,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// newReader returns a Reader with the flags of all features, after it parsed args.
+// newReader returns a Reader after it parsed args.
 func newReader(t testing.TB, args ...string) *Reader {
 	t.Helper()
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.SetNormalizeFunc(NormalizeName)
 	r := NewReader(f)
-	for _, add := range []func(){
-		r.AddHealthFlags, r.AddConntrackFlags, r.AddOOMFlag, r.AddSyncPeriodFlag,
-		r.AddLocalhostFlag, r.AddCountersFlag, r.AddTakeoverFlag, r.AddOwnershipFlag,
-	} {
-		add()
-	}
 	if err := f.Parse(args); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +71,7 @@ func checkRoundTrip(t testing.TB, c *Config) {
 	}
 	first, second := *c, *again
 	for _, c := range []*Config{&first, &second} {
-		c.File, c.Notices, c.effective = "", nil, values{}
+		c.File, c.Notices, c.effective = "", nil, document{}
 	}
 	if !reflect.DeepEqual(first, second) {
 		t.Errorf("after reading back: %+v, want %+v", second, first)
@@ -270,5 +264,20 @@ func TestRoundTrip(t *testing.T) {
 		{"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0", "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout", "10s", "--conntrack-udp-timeout-stream", "20s"},
 	} {
 		t.Run(strings.Join(args[:2], " "), func(t *testing.T) { checkRoundTrip(t, mustRead(t, args...)) })
+	}
+}
+
+func TestWithoutNode(t *testing.T) {
+	const remedy = "; a Node object of this name or another --hostname-override changes that"
+	for line, want := range map[string]string{
+		"":                         "node ports are not served at primary addresses, and /healthz tells load balancers that this node is not eligible",
+		"--nodeport-addresses all": "/healthz tells load balancers that this node is not eligible",
+		"--bind-address 192.0.2.1": "/healthz tells load balancers that this node is not eligible",
+		"--manifests m":            "node ports are not served at primary addresses, and the zone of this node is not known",
+		"--manifests m --nodeport-addresses 192.168.0.0/16": "the zone of this node is not known",
+	} {
+		if got := mustRead(t, strings.Fields(line)...).withoutNode(); got != want+remedy {
+			t.Errorf("%q: %s", line, got)
+		}
 	}
 }

@@ -1,14 +1,18 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 
+	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kube-nft/kube-nft/conntrack"
@@ -18,82 +22,140 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
-// modeNFTables is kube-proxy's name of what kube-nft does.
-const modeNFTables = "nftables"
+// Values of detectLocalMode.
+const (
+	detectClusterCIDR = "ClusterCIDR"
+	detectNodeCIDR    = "NodeCIDR"
+	detectBridge      = "BridgeInterface"
+	detectPrefix      = "InterfaceNamePrefix"
+)
+
+// Values of takeover and tableOwnership.
+const (
+	auto  = "auto"
+	never = "never"
+)
+
+// A reading is one passage from what is written to what is meant.
+type reading struct {
+	document
+	flags   *pflag.FlagSet
+	file    string
+	fields  map[string]string // by flag: the field of the file that gives the setting
+	notices []string
+}
+
+// given reports whether the setting is more than a default.
+func (r *reading) given(flag string) bool { return r.flags.Changed(flag) || r.fields[flag] != "" }
+
+// name returns the setting as a user knows it: the flag, or the field of the file.
+func (r *reading) name(flag string) string {
+	if field := r.fields[flag]; field != "" {
+		return r.file + ": " + field
+	}
+	return "--" + flag
+}
+
+// invalid returns the error of a setting.
+func (r *reading) invalid(flag, value, reason string) error {
+	if value == "" {
+		value = `""`
+	}
+	return &Error{Setting: r.name(flag), Value: value, Reason: reason}
+}
+
+// merge gives the settings the values of a file, except where a flag was given.
+func (r *reading) merge(file *document) {
+	if len(file.useless) > 0 {
+		r.notices = append(r.notices, r.file+": no effect in kube-nft: "+strings.Join(file.useless, ", "))
+	}
+	for _, s := range settings {
+		if s.weaker != "" && file.proxy.Mode != modeNFTables {
+			r.set(&s, s.weaker, file.at(s.weaker))
+		}
+		r.set(&s, s.field, file.at(s.field))
+		if s.stronger != "" {
+			r.set(&s, s.stronger, file.at(s.stronger))
+		}
+		switch empty := reflect.ValueOf(new(string)); {
+		case s.flag == "healthz-bind-address" && file.own.HealthzDisabled:
+			r.set(&s, "healthzDisabled", empty)
+		case s.flag == "metrics-bind-address" && file.own.MetricsDisabled:
+			r.set(&s, "metricsDisabled", empty)
+		}
+	}
+	// True is also what kube-proxy fills in, and nothing tells who chose it.
+	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts {
+		r.notices = append(r.notices, r.file+": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports")
+	}
+}
+
+// set gives a setting the value of a field, unless the field counts as left out. A pointer
+// can point to zero.
+func (r *reading) set(s *setting, field string, from reflect.Value) {
+	if r.flags.Changed(s.flag) || from.IsZero() || from.Kind() == reflect.Slice && from.Len() == 0 {
+		return
+	}
+	to := r.at(s.field)
+	if from.Kind() == reflect.Pointer && to.Kind() != reflect.Pointer {
+		from = from.Elem()
+	}
+	to.Set(from)
+	r.fields[s.flag] = field
+}
 
 // resolve checks the settings against each other and turns them into a Config.
 func (r *reading) resolve() (*Config, error) {
 	c := &Config{File: r.file}
 	for _, step := range []func(*Config) error{
-		r.resolveMode, r.resolveSource, r.resolveConnection, r.resolveServices, r.resolveNode, r.resolvePods, r.resolveNodePorts,
-		r.resolveRuleset, r.resolvePeriods, r.resolveChoices, r.resolveServers, r.resolveConntrack,
-		r.resolveProcess, r.resolveLog,
+		r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
 	} {
 		if err := step(c); err != nil {
 			return nil, err
 		}
 	}
-	c.Notices, c.effective = r.notices, r.values
+	c.Notices, c.effective = r.notices, r.document
 	return c, nil
-}
-
-func (r *reading) resolveMode(*Config) error {
-	switch r.mode {
-	case modeNFTables, "":
-	case "iptables", "ipvs", "userspace", "kernelspace":
-		if r.changed("proxy-mode") {
-			r.notices = append(r.notices, "no effect in kube-nft: --proxy-mode "+r.mode)
-		}
-	default:
-		return r.invalid("proxy-mode", r.mode, "expected nftables")
-	}
-	r.mode = modeNFTables
-	return nil
 }
 
 // resolveSource decides between files and an API server: a flag wins over the file.
 func (r *reading) resolveSource(c *Config) error {
-	if r.manifests != "" && (r.kubeconfig != "" || r.master != "") {
-		byFlag := r.changed("manifests")
-		switch server := r.changed("kubeconfig") || r.changed("master"); {
+	switch r.proxy.Mode {
+	case modeNFTables, "":
+	case "iptables", "ipvs", "userspace", "kernelspace":
+		if r.flags.Changed("proxy-mode") {
+			r.notices = append(r.notices, "no effect in kube-nft: --proxy-mode "+string(r.proxy.Mode))
+		}
+	default:
+		return r.invalid("proxy-mode", string(r.proxy.Mode), "expected nftables")
+	}
+	r.proxy.Mode = modeNFTables
+	client := &r.proxy.ClientConnection
+	if r.own.Manifests != "" && (client.Kubeconfig != "" || r.own.Master != "") {
+		byFlag := r.flags.Changed("manifests")
+		switch server := r.flags.Changed("kubeconfig") || r.flags.Changed("master"); {
 		case byFlag == server:
-			return r.invalid("manifests", r.manifests, "it replaces the API server, so it cannot be combined with a kubeconfig or a master")
+			return r.invalid("manifests", r.own.Manifests, "it replaces the API server, so it cannot be combined with a kubeconfig or a master")
 		case byFlag:
-			r.kubeconfig, r.master = "", ""
+			client.Kubeconfig, r.own.Master = "", ""
 		default:
-			r.manifests = ""
+			r.own.Manifests = ""
 		}
 	}
-	c.Manifests = r.manifests
-	return nil
-}
-
-func (r *reading) resolveConnection(c *Config) error {
+	c.Manifests = r.own.Manifests
 	switch {
-	case r.qps < 0:
-		return r.invalid("kube-api-qps", fmt.Sprint(r.qps), "expected a number that is not negative")
-	case r.burst < 0:
-		return r.invalid("kube-api-burst", fmt.Sprint(r.burst), "expected a number that is not negative")
+	case client.QPS < 0:
+		return r.invalid("kube-api-qps", fmt.Sprint(client.QPS), "expected a number that is not negative")
+	case client.Burst < 0:
+		return r.invalid("kube-api-burst", fmt.Sprint(client.Burst), "expected a number that is not negative")
 	}
-	if r.qps == 0 {
-		r.qps = defaultQPS
+	client.QPS, client.Burst, client.ContentType = cmp.Or(client.QPS, defaultQPS), cmp.Or(client.Burst, defaultBurst), cmp.Or(client.ContentType, protobuf)
+	c.Connection = informer.Connection{Kubeconfig: client.Kubeconfig, Master: r.own.Master, QPS: client.QPS, Burst: int(client.Burst), ContentType: client.ContentType}
+	if len(validation.IsValidLabelValue(r.own.ServiceProxyName)) > 0 {
+		return r.invalid("service-proxy-name", r.own.ServiceProxyName, "expected the value of a label: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
 	}
-	if r.burst == 0 {
-		r.burst = defaultBurst
-	}
-	if r.contentType == "" {
-		r.contentType = protobuf
-	}
-	c.Connection = informer.Connection{Kubeconfig: r.kubeconfig, Master: r.master, QPS: r.qps, Burst: int(r.burst), ContentType: r.contentType}
-	return nil
-}
-
-func (r *reading) resolveServices(c *Config) error {
-	if len(validation.IsValidLabelValue(r.proxyName)) > 0 {
-		return r.invalid("service-proxy-name", r.proxyName, "expected the value of a label: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
-	}
-	c.ServiceProxyName = r.proxyName
-	for _, text := range r.serviceCIDRs {
+	c.ServiceProxyName = r.own.ServiceProxyName
+	for _, text := range r.own.ServiceCIDRs {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
 			return r.invalid("service-cidr", text, "expected a CIDR such as 10.96.0.0/12")
@@ -104,7 +166,7 @@ func (r *reading) resolveServices(c *Config) error {
 }
 
 func (r *reading) resolveNode(c *Config) error {
-	name := r.hostname
+	name := r.proxy.HostnameOverride
 	if name == "" {
 		var err error
 		if name, err = os.Hostname(); err != nil {
@@ -112,11 +174,11 @@ func (r *reading) resolveNode(c *Config) error {
 		}
 	}
 	if c.NodeName = strings.ToLower(strings.TrimSpace(name)); c.NodeName == "" {
-		return r.invalid("hostname-override", fmt.Sprintf("%q", r.hostname), "expected the name of a node")
+		return r.invalid("hostname-override", fmt.Sprintf("%q", r.proxy.HostnameOverride), "expected the name of a node")
 	}
-	addr, err := netip.ParseAddr(r.bindAddress)
+	addr, err := netip.ParseAddr(r.proxy.BindAddress)
 	if err != nil {
-		return r.invalid("bind-address", r.bindAddress, "expected an IP address")
+		return r.invalid("bind-address", r.proxy.BindAddress, "expected an IP address")
 	}
 	if !addr.IsUnspecified() {
 		c.NodeAddresses = []netip.Addr{addr}
@@ -124,51 +186,47 @@ func (r *reading) resolveNode(c *Config) error {
 	return nil
 }
 
+// resolvePods finds out how pods are recognised.
 func (r *reading) resolvePods(c *Config) error {
 	c.Pods = make(map[nft.Family]nft.PodMatch)
-	switch r.detectLocalMode {
+	mode, flag, name := string(r.proxy.DetectLocalMode), "pod-bridge-interface", r.proxy.DetectLocal.BridgeInterface
+	switch mode {
 	case detectClusterCIDR:
-		return r.resolveClusterCIDR(c)
+		cidrs := r.proxy.ClusterCIDR
+		if cidrs == "" {
+			return nil
+		}
+		for text := range strings.SplitSeq(cidrs, ",") {
+			prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+			if err != nil {
+				return r.invalid("cluster-cidr", cidrs, "expected a CIDR such as 10.244.0.0/16, or one of each family with a comma")
+			}
+			family := nft.Family(tracker.FamilyOf(prefix.Addr()))
+			if _, twice := c.Pods[family]; twice {
+				return r.invalid("cluster-cidr", cidrs, "expected no more than one CIDR of a family")
+			}
+			c.Pods[family] = nft.PodMatch{CIDR: prefix.Masked()}
+		}
+		return nil
 	case detectNodeCIDR:
 		c.PodsFromNode = true
 		return nil
 	case detectBridge:
-		return r.resolveInterface(c, "pod-bridge-interface", "detectLocal.bridgeInterface", r.podBridge)
 	case detectPrefix:
-		return r.resolveInterface(c, "pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", r.podPrefix)
+		flag, name = "pod-interface-name-prefix", r.proxy.DetectLocal.InterfaceNamePrefix
+	default:
+		return r.invalid("detect-local-mode", mode, "expected ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
 	}
-	return r.invalid("detect-local-mode", r.detectLocalMode, "expected ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
-}
-
-func (r *reading) resolveClusterCIDR(c *Config) error {
-	if r.clusterCIDR == "" {
-		return nil
-	}
-	for text := range strings.SplitSeq(r.clusterCIDR, ",") {
-		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
-		if err != nil {
-			return r.invalid("cluster-cidr", r.clusterCIDR, "expected a CIDR such as 10.244.0.0/16, or one of each family with a comma")
-		}
-		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
-		if _, twice := c.Pods[family]; twice {
-			return r.invalid("cluster-cidr", r.clusterCIDR, "expected no more than one CIDR of a family")
-		}
-		c.Pods[family] = nft.PodMatch{CIDR: prefix.Masked()}
-	}
-	return nil
-}
-
-// resolveInterface recognises pods by the interface that their packets arrive on. The
-// kernel's names have at most 15 bytes (IFNAMSIZ in linux/if.h is 16 with the NUL).
-func (r *reading) resolveInterface(c *Config, flag, field, name string) error {
-	if name == "" {
-		return r.invalid("detect-local-mode", r.detectLocalMode, "it needs --"+flag+" or, in a file, "+field)
-	}
-	if len(name) > 15 || strings.ContainsAny(name, " \t\n\"/*\\") {
+	switch {
+	case name == "":
+		field := map[string]string{detectBridge: "bridgeInterface", detectPrefix: "interfaceNamePrefix"}[mode]
+		return r.invalid("detect-local-mode", mode, "it needs --"+flag+" or, in a file, detectLocal."+field)
+	// The kernel's names have at most 15 bytes (IFNAMSIZ in linux/if.h is 16 with the NUL).
+	case len(name) > 15 || strings.ContainsAny(name, " \t\n\"/*\\"):
 		return r.invalid(flag, name, "expected the name of a network interface, at most 15 bytes")
 	}
 	for _, family := range nft.Families {
-		c.Pods[family] = nft.PodMatch{Interface: name, Prefix: r.detectLocalMode == detectPrefix}
+		c.Pods[family] = nft.PodMatch{Interface: name, Prefix: mode == detectPrefix}
 	}
 	return nil
 }
@@ -176,107 +234,133 @@ func (r *reading) resolveInterface(c *Config, flag, field, name string) error {
 // resolveNodePorts: serving loopback addresses takes a sysctl with consequences for the
 // whole node, so that listing them is not enough.
 func (r *reading) resolveNodePorts(c *Config) (err error) {
-	if len(r.nodePorts) == 0 {
-		r.nodePorts = []string{"primary"}
+	if len(r.proxy.NodePortAddresses) == 0 {
+		r.proxy.NodePortAddresses = []string{"primary"}
 	}
-	if c.NodePorts, err = proxysync.ParseNodePortAddresses(r.nodePorts); err != nil {
+	if c.NodePorts, err = proxysync.ParseNodePortAddresses(r.proxy.NodePortAddresses); err != nil {
 		return &Error{Setting: r.name("nodeport-addresses"), Reason: err.Error()}
 	}
-	c.LocalhostNodePorts = r.localhostPorts
-	if !r.localhostPorts && slices.ContainsFunc(r.nodePorts, isLoopback) {
+	c.LocalhostNodePorts = *r.own.LocalhostNodePorts
+	isLoopback := func(entry string) bool {
+		prefix, err := netip.ParsePrefix(entry)
+		return entry == "localhost" || err == nil && prefix.Addr().IsLoopback() && (prefix.Addr().Is6() || prefix.Bits() >= 8)
+	}
+	if !c.LocalhostNodePorts && slices.ContainsFunc(r.proxy.NodePortAddresses, isLoopback) {
 		r.notices = append(r.notices, "no effect without --localhost-nodeports: the loopback addresses in "+r.name("nodeport-addresses"))
 	}
 	return nil
 }
 
-// isLoopback reports whether an entry of the node-port addresses is about loopback alone.
-func isLoopback(entry string) bool {
-	prefix, err := netip.ParsePrefix(entry)
-	return entry == "localhost" || err == nil && prefix.Addr().IsLoopback() && (prefix.Addr().Is6() || prefix.Bits() >= 8)
-}
-
+// resolveRuleset: whoever names a proxy has another one on the node, which needs its rules.
 func (r *reading) resolveRuleset(c *Config) error {
+	nftables, own := &r.proxy.NFTables, &r.own
+	bit, least, most := *nftables.MasqueradeBit, nftables.MinSyncPeriod.Duration, nftables.SyncPeriod.Duration
 	switch {
-	case r.masqueradeBit < 0 || r.masqueradeBit > 31:
-		return r.invalid("masquerade-bit", fmt.Sprint(r.masqueradeBit), "expected a bit of the packet mark, 0 to 31")
-	case r.affinitySize == 0:
-		return r.invalid("affinity-size", "0", "expected at least 1 client to remember")
+	case bit < 0 || bit > 31:
+		return r.invalid("masquerade-bit", fmt.Sprint(bit), "expected a bit of the packet mark, 0 to 31")
+	case own.AffinitySize == 0:
+		return r.invalid("affinity-size", "0", "expected at least 1 client")
+	case least < 0:
+		return r.invalid("min-sync-period", least.String(), "expected a duration that is not negative")
+	case most <= 0:
+		return r.invalid("sync-period", most.String(), "expected more than 0s")
+	case least > most:
+		return r.invalid("min-sync-period", least.String(), fmt.Sprintf("expected no more than %s, the value of %s", most, r.name("sync-period")))
+	case own.Takeover != auto && own.Takeover != never:
+		return r.invalid("takeover", own.Takeover, "expected auto or never")
+	case own.TableOwnership != auto && own.TableOwnership != never:
+		return r.invalid("table-ownership", own.TableOwnership, "expected auto or never")
+	case own.ServiceProxyName != "" && own.Takeover == auto && r.given("takeover"):
+		return r.invalid("takeover", auto, fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
+	case own.ServiceProxyName != "":
+		own.Takeover = never
 	}
-	c.MasqueradeAll, c.MasqueradeBit = r.masqueradeAll, uint8(r.masqueradeBit)
-	c.AffinitySize = r.affinitySize
-	c.ConnectionCounters, c.EndpointCounters = r.counters || r.endpointCounters, r.endpointCounters
+	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize = nftables.MasqueradeAll, uint8(bit), own.AffinitySize
+	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
+	c.MinSyncPeriod, c.SyncPeriod = least, most
+	c.Takeover, c.TableOwnership = own.Takeover == auto, own.TableOwnership == auto
 	return nil
 }
 
-func (r *reading) resolvePeriods(c *Config) error {
+// resolveServers finds out where the servers listen. The defaults follow the family of the
+// bind address.
+func (r *reading) resolveServers(c *Config) (err error) {
+	anywhere, loopback := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if bind, err := netip.ParseAddr(r.proxy.BindAddress); err == nil && bind.Is6() {
+		anywhere, loopback = netip.IPv6Unspecified(), netip.IPv6Loopback()
+	}
+	if c.Healthz, err = r.resolveServer("healthz-bind-address", &r.proxy.HealthzBindAddress, netip.AddrPortFrom(anywhere, 10256)); err != nil {
+		return err
+	}
+	if c.Metrics, err = r.resolveServer("metrics-bind-address", &r.proxy.MetricsBindAddress, netip.AddrPortFrom(loopback, 10249)); err != nil {
+		return err
+	}
+	a, b := c.Healthz, c.Metrics
 	switch {
-	case r.minSyncPeriod < 0:
-		return r.invalid("min-sync-period", r.minSyncPeriod.String(), "expected a duration that is not negative")
-	case r.syncPeriod <= 0:
-		return r.invalid("sync-period", r.syncPeriod.String(), "expected more than 0s")
-	case r.minSyncPeriod > r.syncPeriod:
-		return r.invalid("min-sync-period", r.minSyncPeriod.String(), fmt.Sprintf("expected no more than %s, the value of %s", r.syncPeriod, r.name("sync-period")))
+	case a.IsValid() && a.Port() == b.Port() && (a.Addr() == b.Addr() || a.Addr().IsUnspecified() || b.Addr().IsUnspecified()):
+		return r.invalid("metrics-bind-address", b.String(), fmt.Sprintf("expected another port than that of %s, %s", r.name("healthz-bind-address"), a))
+	case r.proxy.EnableProfiling && !b.IsValid():
+		return r.invalid("profiling", "true", fmt.Sprintf("it needs an address in %s", r.name("metrics-bind-address")))
 	}
-	c.MinSyncPeriod, c.SyncPeriod = r.minSyncPeriod, r.syncPeriod
+	c.BindAddressHardFail, c.Profiling = r.proxy.BindAddressHardFail, r.proxy.EnableProfiling
 	return nil
 }
 
-// resolveChoices: whoever names a proxy has another one beside it, which needs its rules.
-func (r *reading) resolveChoices(c *Config) error {
-	for _, choice := range []struct{ flag, value string }{{"takeover", r.takeover}, {"table-ownership", r.tableOwnership}} {
-		if choice.value != auto && choice.value != never {
-			return r.invalid(choice.flag, choice.value, "expected auto or never")
-		}
+// resolveServer reads one address, of which the IP or the port can be left out, and writes
+// it out in full.
+func (r *reading) resolveServer(flag string, text *string, fallback netip.AddrPort) (netip.AddrPort, error) {
+	switch {
+	case !r.given(flag):
+		*text = fallback.String()
+		return fallback, nil
+	case *text == "":
+		return netip.AddrPort{}, nil
 	}
-	if r.proxyName != "" && r.takeover == auto {
-		if r.given("takeover") {
-			return r.invalid("takeover", auto, fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
-		}
-		r.takeover = never
+	address, err := netip.ParseAddrPort(*text)
+	if addr, addrErr := netip.ParseAddr(*text); addrErr == nil {
+		address, err = netip.AddrPortFrom(addr, fallback.Port()), nil
+	} else if digits, found := strings.CutPrefix(*text, ":"); found {
+		var port uint64
+		port, err = strconv.ParseUint(digits, 10, 16)
+		address = netip.AddrPortFrom(fallback.Addr(), uint16(port))
 	}
-	c.Takeover, c.TableOwnership = r.takeover == auto, r.tableOwnership == auto
-	return nil
+	if err != nil || address.Port() == 0 {
+		return netip.AddrPort{}, r.invalid(flag, *text, fmt.Sprintf("expected an IP address and a port such as %s", fallback))
+	}
+	*text = address.String()
+	return address, nil
 }
 
-func (r *reading) resolveConntrack(c *Config) error {
-	for _, limit := range []struct {
-		flag  string
-		value int32
-	}{{"conntrack-max-per-core", r.conntrackMaxPerCore}, {"conntrack-min", r.conntrackMin}} {
-		if limit.value < 0 {
-			return r.invalid(limit.flag, fmt.Sprint(limit.value), "expected a number that is not negative")
-		}
-	}
-	for _, timeout := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"conntrack-tcp-timeout-established", r.tcpEstablishedTimeout},
-		{"conntrack-tcp-timeout-close-wait", r.tcpCloseWaitTimeout},
-		{"conntrack-udp-timeout", r.udpTimeout},
-		{"conntrack-udp-timeout-stream", r.udpStreamTimeout},
-	} {
-		if timeout.value < 0 {
-			return r.invalid(timeout.flag, timeout.value.String(), "expected a duration that is not negative")
-		}
-	}
-	c.Conntrack = conntrack.Settings{
-		MaxPerCore:     r.conntrackMaxPerCore,
-		Min:            r.conntrackMin,
-		TCPEstablished: r.tcpEstablishedTimeout,
-		TCPCloseWait:   r.tcpCloseWaitTimeout,
-		UDP:            r.udpTimeout,
-		UDPStream:      r.udpStreamTimeout,
-		TCPBeLiberal:   r.tcpBeLiberal,
-	}
-	return nil
-}
-
+// resolveProcess is about what the kernel does for and to this process.
 func (r *reading) resolveProcess(c *Config) error {
-	if r.oomScoreAdj < -1000 || r.oomScoreAdj > 1000 {
-		return r.invalid("oom-score-adj", fmt.Sprint(r.oomScoreAdj), "expected -1000 to 1000")
+	t := &r.proxy.Conntrack
+	c.Conntrack = conntrack.Settings{
+		MaxPerCore:     *t.MaxPerCore,
+		Min:            *t.Min,
+		TCPEstablished: t.TCPEstablishedTimeout.Duration,
+		TCPCloseWait:   t.TCPCloseWaitTimeout.Duration,
+		UDP:            t.UDPTimeout.Duration,
+		UDPStream:      t.UDPStreamTimeout.Duration,
+		TCPBeLiberal:   t.TCPBeLiberal,
 	}
-	c.OOMScoreAdj = int(r.oomScoreAdj)
+	for _, s := range settings {
+		if !strings.HasPrefix(s.field, "conntrack.") {
+			continue
+		}
+		switch value := reflect.Indirect(r.at(s.field)).Interface().(type) {
+		case int32:
+			if value < 0 {
+				return r.invalid(s.flag, fmt.Sprint(value), "expected a number that is not negative")
+			}
+		case metav1.Duration:
+			if value.Duration < 0 {
+				return r.invalid(s.flag, value.Duration.String(), "expected a duration that is not negative")
+			}
+		}
+	}
+	if c.OOMScoreAdj = int(*r.proxy.OOMScoreAdj); c.OOMScoreAdj < -1000 || c.OOMScoreAdj > 1000 {
+		return r.invalid("oom-score-adj", fmt.Sprint(c.OOMScoreAdj), "expected -1000 to 1000")
+	}
 	return nil
 }
 
@@ -286,28 +370,26 @@ const debugVerbosity = 4
 // resolveLog combines our settings with kube-proxy's. Ours win, but not those of the file
 // over flags.
 func (r *reading) resolveLog(c *Config) (err error) {
-	if r.verbosity >= debugVerbosity && r.outranks("v", "log-level") {
-		r.logLevel = "debug"
+	outranks := func(theirs, ours string) bool {
+		return !r.given(ours) || r.flags.Changed(theirs) && !r.flags.Changed(ours)
 	}
-	if c.LogLevel, err = zapcore.ParseLevel(r.logLevel); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, r.logLevel) {
-		return r.invalid("log-level", r.logLevel, "expected debug, info, warn or error")
+	logging, own := &r.proxy.Logging, &r.own
+	if logging.Verbosity >= debugVerbosity && outranks("v", "log-level") {
+		own.LogLevel = "debug"
 	}
-	switch r.loggingFormat {
-	case "", "text", "json":
-	default:
-		return r.invalid("logging-format", r.loggingFormat, "expected text or json")
+	if c.LogLevel, err = zapcore.ParseLevel(own.LogLevel); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, own.LogLevel) {
+		return r.invalid("log-level", own.LogLevel, "expected debug, info, warn or error")
 	}
-	if r.loggingFormat != "" && r.outranks("logging-format", "log-format") {
-		r.logFormat = map[string]string{"text": "console", "json": "json"}[r.loggingFormat]
+	format, known := map[string]string{"": own.LogFormat, "text": "console", "json": "json"}[logging.Format]
+	if !known {
+		return r.invalid("logging-format", logging.Format, "expected text or json")
 	}
-	if r.logFormat != "json" && r.logFormat != "console" {
-		return r.invalid("log-format", r.logFormat, "expected json or console")
+	if outranks("logging-format", "log-format") {
+		own.LogFormat = format
 	}
-	c.LogFormat = r.logFormat
+	if own.LogFormat != "json" && own.LogFormat != "console" {
+		return r.invalid("log-format", own.LogFormat, "expected json or console")
+	}
+	c.LogFormat = own.LogFormat
 	return nil
-}
-
-// outranks reports whether kube-proxy's setting counts, not our own.
-func (r *reading) outranks(theirs, ours string) bool {
-	return !r.given(ours) || r.changed(theirs) && !r.changed(ours)
 }

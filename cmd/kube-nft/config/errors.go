@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// An Error is a setting that cannot be meant.
+type Error struct {
+	Setting string // the flag, or the file and the field
+	Value   string // as it was given; empty if that says nothing
+	Reason  string // what is expected
+}
+
+// Error returns one line: the setting, its value and what is expected.
+func (e *Error) Error() string {
+	setting := brief(e.Setting)
+	if e.Value != "" {
+		setting += " " + brief(e.Value)
+	}
+	return setting + ": " + brief(e.Reason)
+}
+
+// A UsageError is a command line that cannot be meant.
+type UsageError struct{ Err error }
+
+func (e UsageError) Error() string { return e.Err.Error() + "; kube-nft --help lists the flags" }
+
+// Usagef returns a UsageError.
+func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
+
+// longest is about how many bytes of a text from outside are shown.
+const longest = 200
+
+// brief makes a text fit for a line of a log: what cannot be printed is escaped as in Go,
+// and what is too long is cut.
+func brief(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+		if b.Len() > longest {
+			return b.String() + "…"
+		}
+	}
+	return b.String()
+}
+
+// oneLine returns the text of err without line breaks.
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

@@ -1,0 +1,178 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// A setting is a flag and a field of a document, which has the setting's name in a file and
+// keeps its value. Fields of KubeProxyConfiguration mean what they mean there.
+type setting struct {
+	flag, field string
+	weaker      string // field of the section iptables, which holds where field is left out
+	stronger    string // field of KubeNFTConfiguration, which wins over field
+	usage       string // empty hides the flag
+}
+
+// settings are all settings.
+var settings = []setting{
+	{flag: "manifests", field: "manifests", usage: "read Services, EndpointSlices, Nodes and ServiceCIDRs from this file or directory of YAML or JSON, and follow its changes, instead of an API server"},
+	{flag: "kubeconfig", field: "clientConnection.kubeconfig", usage: "kubeconfig of the API server; without it, the service account of the pod is used"},
+	{flag: "master", field: "master", usage: "URL of the API server, overriding the one in the kubeconfig"},
+	{flag: "kube-api-qps", field: "clientConnection.qps", usage: "requests per second to the API server"},
+	{flag: "kube-api-burst", field: "clientConnection.burst", usage: "requests to the API server in one burst"},
+	{flag: "kube-api-content-type", field: "clientConnection.contentType", usage: "encoding of objects that is asked for first"},
+	{flag: "hostname-override", field: "hostnameOverride", usage: "name of this node; without it, the host's name"},
+	{flag: "bind-address", field: "bindAddress", usage: "if a real address, the node's primary address instead of the one in its Node object"},
+	{flag: "cluster-cidr", field: "clusterCIDR", usage: "addresses of pods, one CIDR or one of each family with a comma; connections from elsewhere to cluster IPs are masqueraded"},
+	{flag: "detect-local-mode", field: "detectLocalMode", usage: "how pod traffic is recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"},
+	{flag: "pod-bridge-interface", field: "detectLocal.bridgeInterface", usage: "bridge that pods are connected to, for BridgeInterface"},
+	{flag: "pod-interface-name-prefix", field: "detectLocal.interfaceNamePrefix", usage: "how the names of pods' interfaces begin, for InterfaceNamePrefix"},
+	{flag: "service-cidr", field: "serviceCIDRs", usage: "addresses of Services, besides those of ServiceCIDR objects; what no Service has there is dropped"},
+	{flag: "service-proxy-name", field: "serviceProxyName", usage: "serve only Services whose label service.kubernetes.io/service-proxy-name has this value; without it, only those without the label"},
+	{flag: "nodeport-addresses", field: "nodePortAddresses", usage: "where node ports are served: CIDRs, primary (the Node's addresses), localhost, all; without it, primary"},
+	{flag: "localhost-nodeports", field: "localhostNodePorts", usage: "serve node ports at 127.0.0.1 too (sets the sysctl net.ipv4.conf.all.route_localnet and keeps other hosts out), and those of TCP at [::1]"},
+	{flag: "masquerade-all", field: "nftables.masqueradeAll", weaker: "iptables.masqueradeAll", usage: "masquerade all connections to cluster IPs"},
+	{flag: "masquerade-bit", field: "nftables.masqueradeBit", weaker: "iptables.masqueradeBit", usage: "bit of the packet mark that requests masquerading, 0 to 31"},
+	{flag: "min-sync-period", field: "nftables.minSyncPeriod", weaker: "iptables.minSyncPeriod", stronger: "minSyncPeriod", usage: "least time between two commits; changes meanwhile go into one. Commits that take long are further apart when there are many, by up to 20ms; 0 is no pause at all"},
+	{flag: "sync-period", field: "nftables.syncPeriod", weaker: "iptables.syncPeriod", usage: "how often the kernel is compared with what it should hold"},
+	{flag: "affinity-size", field: "affinitySize", usage: "clients that one affinity map holds at most"},
+	{flag: "connection-counters", field: "connectionCounters", usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
+	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters", usage: "count those that each endpoint is chosen for as well: a series for each endpoint of each frontend"},
+	{flag: "takeover", field: "takeover", usage: "remove what kube-proxy programmed on this node once our rules are in force: auto or never; with --service-proxy-name never"},
+	{flag: "table-ownership", field: "tableOwnership", usage: "keep others from changing our tables, where the kernel can: auto or never"},
+	{flag: "proxy-mode", field: "mode"},
+	{flag: "oom-score-adj", field: "oomScoreAdj", usage: "oom_score_adj of this process, -1000 to 1000"},
+
+	{flag: "healthz-bind-address", field: "healthzBindAddress", usage: "address and port of /healthz, /livez and /readyz; [::] if --bind-address is IPv6; empty for no such server"},
+	{flag: "metrics-bind-address", field: "metricsBindAddress", usage: "address and port of /metrics; [::1] if --bind-address is IPv6; empty for no such server"},
+	{flag: "bind-address-hard-fail", field: "bindAddressHardFail", usage: "fail if one of these addresses cannot be listened at"},
+	{flag: "profiling", field: "enableProfiling", usage: "serve /debug/pprof at the metrics address"},
+
+	{flag: "conntrack-max-per-core", field: "conntrack.maxPerCore", usage: "connections that can be tracked, for each CPU; 0 leaves the limit as it is, whatever --conntrack-min"},
+	{flag: "conntrack-min", field: "conntrack.min", usage: "connections that can be tracked at least"},
+	{flag: "conntrack-tcp-timeout-established", field: "conntrack.tcpEstablishedTimeout", usage: "how long an idle TCP connection is tracked; 0 leaves it as it is"},
+	{flag: "conntrack-tcp-timeout-close-wait", field: "conntrack.tcpCloseWaitTimeout", usage: "how long a TCP connection in CLOSE_WAIT is tracked; 0 leaves it as it is"},
+	{flag: "conntrack-tcp-be-liberal", field: "conntrack.tcpBeLiberal", usage: "accept TCP packets outside the window"},
+	{flag: "conntrack-udp-timeout", field: "conntrack.udpTimeout", usage: "how long a UDP flow without a reply is tracked; 0 leaves it as it is"},
+	{flag: "conntrack-udp-timeout-stream", field: "conntrack.udpStreamTimeout", usage: "how long a UDP flow with replies is tracked; 0 leaves it as it is"},
+
+	{flag: "log-level", field: "logLevel", usage: "least severe log lines to write: debug, info, warn or error"},
+	{flag: "log-format", field: "logFormat", usage: "log lines as json or as console text"},
+	{flag: "v", field: "logging.verbosity", usage: "log verbosity in kube-proxy's numbers: 4 and more stand for --log-level debug"},
+	{flag: "logging-format", field: "logging.format", usage: "log format in kube-proxy's words: text stands for --log-format console, json for json"},
+}
+
+const (
+	protobuf     = "application/vnd.kubernetes.protobuf"
+	defaultQPS   = 5
+	defaultBurst = 10
+)
+
+// defaults are kube-proxy's, except for minSyncPeriod: its second is meant for syncs that
+// cost as much as there are Services. With 10ms, changes at 100 a second were 6 ms late instead
+// of 0.4, and the CPU time was the same; at 1,000 a second, with three times as many commits,
+// it is half as much again. Tables are not owned by default because nft 1.0.6 lists
+// an owned table, once kube-nft has ended, in a way that nft does not read.
+func defaults() *document {
+	d := &document{own: KubeNFTConfiguration{
+		TypeMeta:           metav1.TypeMeta{APIVersion: ownVersion, Kind: ownKind},
+		LocalhostNodePorts: new(bool),
+		AffinitySize:       65536,
+		Takeover:           auto,
+		TableOwnership:     never,
+		LogLevel:           "info",
+		LogFormat:          "json",
+	}}
+	p := &d.proxy
+	p.TypeMeta = metav1.TypeMeta{APIVersion: proxyVersion, Kind: proxyKind}
+	p.ClientConnection.ContentType, p.ClientConnection.QPS, p.ClientConnection.Burst = protobuf, defaultQPS, defaultBurst
+	p.BindAddress, p.HealthzBindAddress, p.MetricsBindAddress = "0.0.0.0", "0.0.0.0:10256", "127.0.0.1:10249"
+	p.DetectLocalMode, p.Mode, p.OOMScoreAdj = detectClusterCIDR, modeNFTables, new(int32(-999))
+	p.NFTables.MasqueradeBit = new(int32(14))
+	p.NFTables.SyncPeriod.Duration, p.NFTables.MinSyncPeriod.Duration = 30*time.Second, time.Millisecond
+	p.Conntrack.MaxPerCore, p.Conntrack.Min = new(int32(32768)), new(int32(131072))
+	p.Conntrack.TCPEstablishedTimeout, p.Conntrack.TCPCloseWaitTimeout = &metav1.Duration{Duration: 24 * time.Hour}, &metav1.Duration{Duration: time.Hour}
+	p.ConfigSyncPeriod.Duration = 15 * time.Minute // kube-proxy's default; there is no such setting here
+	return d
+}
+
+// addFlags declares the flags, which write into the document.
+func (d *document) addFlags(f *pflag.FlagSet) {
+	for _, s := range settings {
+		v := d.at(s.field)
+		if v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		switch {
+		case v.Type() == reflect.TypeFor[metav1.Duration]():
+			p := pointerTo[metav1.Duration](v)
+			f.DurationVar(&p.Duration, s.flag, p.Duration, s.usage)
+		case v.Kind() == reflect.String:
+			p := pointerTo[string](v)
+			f.StringVar(p, s.flag, *p, s.usage)
+		case v.Kind() == reflect.Bool:
+			p := pointerTo[bool](v)
+			f.BoolVar(p, s.flag, *p, s.usage)
+		case v.Kind() == reflect.Int32:
+			p := pointerTo[int32](v)
+			f.Int32Var(p, s.flag, *p, s.usage)
+		case v.Kind() == reflect.Uint32:
+			p := pointerTo[uint32](v)
+			short := "" // -v is the only one
+			if len(s.flag) == 1 {
+				short = s.flag
+			}
+			f.Uint32VarP(p, s.flag, short, *p, s.usage)
+		case v.Kind() == reflect.Float32:
+			p := pointerTo[float32](v)
+			f.Float32Var(p, s.flag, *p, s.usage)
+		default:
+			p := pointerTo[[]string](v)
+			f.StringSliceVar(p, s.flag, *p, s.usage)
+		}
+		f.Lookup(s.flag).Hidden = s.usage == ""
+	}
+}
+
+// pointerTo returns the address of a value of type T, or of a type that has T below it.
+func pointerTo[T any](v reflect.Value) *T {
+	return v.Addr().Convert(reflect.TypeFor[*T]()).Interface().(*T)
+}
+
+// YAML returns the settings as a file that gives the same ones when it is read: a
+// KubeProxyConfiguration without what has no effect, and a KubeNFTConfiguration.
+func (c *Config) YAML() ([]byte, error) {
+	own := c.effective.own
+	own.HealthzDisabled, own.MetricsDisabled = c.effective.proxy.HealthzBindAddress == "", c.effective.proxy.MetricsBindAddress == ""
+	if own.MinSyncPeriod = nil; c.effective.proxy.NFTables.MinSyncPeriod.Duration == 0 {
+		own.MinSyncPeriod = new(metav1.Duration)
+	}
+	text, err := json.Marshal(c.effective.proxy)
+	if err != nil {
+		return nil, fmt.Errorf("configuration as JSON: %w", err)
+	}
+	var proxy map[string]any
+	if err := json.Unmarshal(text, &proxy); err != nil {
+		return nil, fmt.Errorf("configuration as JSON: %w", err)
+	}
+	// These are not read, and ours stand for the logging settings.
+	for _, name := range []string{"iptables", "ipvs", "winkernel", "portRange", "logging", "showHiddenMetricsForVersion"} {
+		delete(proxy, name)
+	}
+	delete(proxy["clientConnection"].(map[string]any), "acceptContentTypes")
+	var parts [2][]byte
+	for i, part := range []any{proxy, own} {
+		if parts[i], err = yaml.Marshal(part); err != nil {
+			return nil, fmt.Errorf("configuration as YAML: %w", err)
+		}
+	}
+	return bytes.Join(parts[:], []byte("---\n")), nil
+}

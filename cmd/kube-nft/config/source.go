@@ -1,0 +1,153 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/tracker/informer"
+	"github.com/kube-nft/kube-nft/tracker/manifest"
+)
+
+// A Feed runs a source of objects, an API server or files, into a tracker.
+type Feed struct {
+	Run    func(context.Context) error
+	Synced <-chan struct{} // closed when the tracker has all that there is
+}
+
+// NewFeed connects the source that the settings name with a tracker. It calls changed when
+// there is something new, and note with each field that could not be used.
+func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), log *zap.Logger) (*Feed, error) {
+	if c.Manifests != "" {
+		s := manifest.New(c.Manifests, manifestOptions(changed, note, log))
+		return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil
+	}
+	client, err := c.Client()
+	if err != nil {
+		return nil, err
+	}
+	s := informer.New(client, c.informerOptions(changed, note, log))
+	return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil
+}
+
+// CheckSource finds out, without a trace, whether there is a source to read from.
+func (c *Config) CheckSource() error {
+	if c.Manifests == "" {
+		_, err := c.Client()
+		return err
+	}
+	file, err := os.OpenFile(c.Manifests, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer would block
+	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+		err = pathError.Err
+	}
+	if err != nil {
+		return fmt.Errorf("manifests %s: %w; --manifests takes a file or directory of YAML or JSON", c.Manifests, err)
+	}
+	return file.Close()
+}
+
+// Load returns a tracker with what the source holds now, for who makes a ruleset of it.
+func (c *Config) Load(ctx context.Context, log *zap.Logger) (*tracker.Tracker, error) {
+	t := tracker.New(c.Tracker())
+	if err := c.Fill(ctx, t, log); err != nil {
+		return nil, err
+	}
+	if t.Node() == nil {
+		c.WarnNode(log)
+	}
+	if c.PodsFromNode && !c.UsePodCIDRs(t.Node()) {
+		return nil, fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)
+	}
+	return t, nil
+}
+
+// Fill gives a tracker what the source holds now.
+func (c *Config) Fill(ctx context.Context, t *tracker.Tracker, log *zap.Logger) error {
+	if c.Manifests != "" {
+		return manifest.Load(c.Manifests, manifestOptions(nil, nil, log), t)
+	}
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	err = informer.Load(ctx, client, c.informerOptions(nil, nil, log), t)
+	var request *url.Error
+	if !errors.As(err, &request) {
+		return err
+	}
+	// The request got no answer: the line names the server, the reason and what to do.
+	server, setting := "API server", "the service account's environment"
+	if u, err := url.Parse(request.URL); err == nil {
+		server += " " + u.Scheme + "://" + u.Host
+	}
+	switch {
+	case c.Connection.Master != "":
+		setting = "--master"
+	case c.Connection.Kubeconfig != "":
+		setting = "kubeconfig " + c.Connection.Kubeconfig
+	}
+	return fmt.Errorf("%s: %w; check %s, or pass --manifests PATH to do without it", server, request.Err, setting)
+}
+
+// Client returns a client of the API server.
+func (c *Config) Client() (kubernetes.Interface, error) {
+	config, err := c.Connection.Config()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("API client: %w", err)
+	}
+	return client, nil
+}
+
+func manifestOptions(changed func(), note func(error), log *zap.Logger) manifest.Options {
+	return manifest.Options{
+		Changed: changed,
+		Refused: refused(log, note),
+		Problem: func(err error) { log.Error("manifest", zap.Error(err)) },
+		Notice:  func(text string) { log.Warn("manifest", zap.String("notice", text)) },
+	}
+}
+
+func (c *Config) informerOptions(changed func(), note func(error), log *zap.Logger) informer.Options {
+	return informer.Options{
+		NodeName:  c.NodeName,
+		ProxyName: c.ServiceProxyName,
+		Changed:   changed,
+		Refused:   refused(log, note),
+		Reached: func(resource string, err error) {
+			if err != nil {
+				log.Warn("API server", zap.String("resource", resource), zap.Error(err))
+				return
+			}
+			log.Info("API server", zap.String("resource", resource), zap.String("state", "reached again"))
+		},
+	}
+}
+
+// refused logs each field of an object that could not be used, and calls note with it unless
+// that is nil.
+func refused(log *zap.Logger, note func(error)) func(error) {
+	return func(err error) {
+		list := []error{err}
+		if joined := (interface{ Unwrap() []error })(nil); errors.As(err, &joined) {
+			list = joined.Unwrap()
+		}
+		for _, err := range list {
+			log.Warn("refused", zap.Error(err))
+			if note != nil {
+				note(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,223 @@
+// Package daemon is kube-nft as it runs on a node: it follows a source of objects, keeps the
+// kernel's tables equal to them, and shows its health, metrics and events.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// ErrConfigChanged ends the daemon so that it is started again.
+var ErrConfigChanged = errors.New("the configuration file changed")
+
+// A daemon holds what the goroutines of Run share.
+type daemon struct {
+	config   *config.Config
+	log      *zap.Logger
+	kernel   *nft.Kernel
+	families []nft.Family
+	owned    bool // the tables are to belong to our socket
+	tracker  *tracker.Tracker
+	feed     *config.Feed
+	monitor  *monitor
+	queue    *proxysync.Queue
+	group    *errgroup.Group
+}
+
+// Run is the daemon: it ends when ctx does, and leaves the rules in place. It returns
+// ErrConfigChanged when reader gives other settings than c.
+func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io.Writer) error {
+	d := daemon{config: c, log: newLog(c, stderr), queue: proxysync.NewQueue()}
+	defer d.log.Sync()
+	signal.Ignore(unix.SIGPIPE) // the reader of the log may go, Services stay
+	if err := c.CheckSource(); err != nil {
+		return err
+	}
+	c.LogNotices(d.log)
+	var err error
+	var features nft.Features
+	d.kernel, features, err = openKernel(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // asked to end while it looked at the kernel
+	case err != nil:
+		return err
+	}
+	defer d.kernel.Close()
+	d.families = nft.Families[:]
+	if !features.IP6 {
+		d.families = []nft.Family{nft.IP}
+		d.log.Warn("IPv6 Services are not served: this kernel has no IPv6 nat")
+	}
+	d.owned = c.TableOwnership && features.OwnerPersist
+	if c.TableOwnership && !d.owned {
+		d.log.Warn("others can change our tables: this kernel cannot let a table outlive its owner (Linux 6.9 can)")
+	}
+	d.tracker = tracker.New(c.Tracker())
+	group, working := errgroup.WithContext(ctx)
+	d.group = group
+	if d.monitor, err = newMonitor(working, c, d.tracker, d.families, d.queue, d.log); err != nil {
+		return err
+	}
+	defer d.monitor.close()
+	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.log); err != nil {
+		return err
+	}
+	tuneConntrack(c, d.log) // now that nothing is missing: a start that fails leaves the host as it was
+	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(c.OOMScoreAdj)), 0); err != nil {
+		noteScore(oomScore, c.OOMScoreAdj, err, d.log)
+	}
+	d.monitor.run(working, group)
+	group.Go(func() error { return d.feed.Run(working) })
+	group.Go(func() error { return d.sync(working) })
+	group.Go(func() error { return followConfig(working, reader, c, d.log) })
+	return d.untilDone(ctx, group.Wait)
+}
+
+// openKernel opens the lasting socket, before anything else takes descriptors, and finds
+// out what the kernel can do.
+func openKernel(ctx context.Context) (*nft.Kernel, nft.Features, error) {
+	kernel, err := nft.Open()
+	if err != nil {
+		return nil, nft.Features{}, err
+	}
+	features, err := kernel.Probe(ctx)
+	if err != nil {
+		kernel.Close()
+		return nil, nft.Features{}, err
+	}
+	return kernel, features, nil
+}
+
+// followConfig returns ErrConfigChanged when the file gives other settings, and nil when
+// ctx ends.
+func followConfig(ctx context.Context, reader *config.Reader, c *config.Config, log *zap.Logger) error {
+	problem := func(err error) {
+		log.Error("configuration", zap.String("file", c.File), zap.Error(err))
+	}
+	if !reader.Follow(ctx, c, problem) {
+		return nil
+	}
+	log.Info("ending, to be started with the changed configuration", zap.String("file", c.File))
+	return ErrConfigChanged
+}
+
+// untilDone returns what wait returns, or nil as soon as ctx ends: the rules stay as they
+// are whatever is under way, and a request to an API server may take long to give up.
+func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- wait() }()
+	select {
+	case err := <-ended:
+		if ctx.Err() == nil {
+			return err
+		}
+	case <-ctx.Done():
+	}
+	d.log.Info("ending; the rules stay")
+	return nil
+}
+
+// sync waits for everything that the first commit has to be based on, and then keeps the
+// kernel up to date until ctx ends.
+func (d *daemon) sync(ctx context.Context) error {
+	kernel := proxysync.ReadEarly(ctx, d.kernel)
+	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced) {
+		return nil
+	}
+	for d.config.PodsFromNode && !d.config.UsePodCIDRs(d.tracker.Node()) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.queue.Bell():
+		case <-time.After(patience):
+			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName)))
+		}
+	}
+	instance, ready := d.claim(ctx)
+	if !ready {
+		return nil
+	}
+	settings := proxysync.Options{
+		MinInterval:   d.config.MinSyncPeriod,
+		AuditInterval: d.config.SyncPeriod,
+		Queue:         d.queue,
+		NodePorts:     d.config.NodePorts,
+		Log:           d.log,
+	}
+	ruleset := nft.NewRuleset(d.config.Ruleset(d.families))
+	ruleset.SetOwned(d.owned)
+	d.monitor.watch(&settings, ruleset, d.kernel)
+	d.watchNode(&settings)
+	d.serveLocalhost(ctx, &settings)
+	if d.config.Takeover {
+		if ready, err := d.takeOver(ctx, ruleset, &settings); !ready {
+			return err
+		}
+	}
+	loop := proxysync.New(d.tracker, ruleset, kernel, settings)
+	if instance != nil {
+		r := releaser{disown: loop.Disown, owned: d.owned}
+		d.group.Go(func() error { return d.answerPeers(ctx, instance, r.release) })
+	}
+	return d.loop(ctx, loop)
+}
+
+// loop gives the sync loop what else it looks at, and runs it until ctx ends.
+func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
+	if table, err := conntrack.Open(); err != nil {
+		d.log.Warn("stale connections will not be removed", zap.Error(err))
+	} else {
+		defer table.Close()
+		loop.CleanFlows(conntrack.NewReconciler(table))
+	}
+	foreign, err := nft.NewMonitor(d.kernel)
+	if err != nil {
+		return err
+	}
+	defer foreign.Close()
+	loop.Watch(foreign)
+	if d.config.NodePorts.Follows() {
+		addrs, err := proxysync.Addresses()
+		if err != nil {
+			return err
+		}
+		loop.SetAddresses(addrs)
+		d.group.Go(func() error { return proxysync.FollowAddresses(ctx, loop.SetAddresses, d.log) })
+	}
+	d.monitor.proxy.Start(d.monitor.families)
+	return loop.Run(ctx)
+}
+
+// patience is how long something is waited for before the log says so, again and again.
+const patience = 10 * time.Second
+
+// wait waits until ready is closed; false if ctx ended.
+func (d *daemon) wait(ctx context.Context, what string, ready <-chan struct{}) bool {
+	for {
+		select {
+		case <-ready:
+			return ctx.Err() == nil
+		case <-ctx.Done():
+			return false
+		case <-time.After(patience):
+			d.log.Warn("waiting", zap.String("for", what))
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	clientmetrics "k8s.io/client-go/tools/metrics"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/metrics"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A metric is what a scrape says about one metric.
+type metric struct {
+	name, kind, help string
+	labels           []string // of its series, without le
+}
+
+// A silentKernel has nothing to tell.
+type silentKernel struct{}
+
+func (silentKernel) AffinityUsage(context.Context, nft.Family, int) (map[string]nft.Usage, error) {
+	return nil, nil
+}
+func (silentKernel) Generation(context.Context) (uint32, error) { return 1, nil }
+func (silentKernel) Connections(context.Context, nft.Family, bool) ([]nft.Connections, error) {
+	return make([]nft.Connections, 1), nil
+}
+
+// isDocumented says of which metrics the README and the dashboard speak: not of those that
+// every Go program has.
+func isDocumented(name string) bool {
+	return strings.HasPrefix(name, "kube") || strings.HasPrefix(name, "rest_client_")
+}
+
+// scrape asks the metrics server of a daemon that has synced, by HTTP.
+func scrape(t *testing.T, path string) map[string]*metric {
+	t.Helper()
+	m := metrics.New(metrics.Config{
+		Families: []tracker.Family{tracker.IPv4},
+		Changes:  func() (total, pending tracker.Changes) { return },
+		Queue:    proxysync.NewQueue(),
+		Unserved: func() int { return 0 },
+		Kernel:   silentKernel{}, Build: new(debug.BuildInfo),
+	})
+	m.CountConnections(silentKernel{}, true)
+	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
+	reportRequest(m.CountRequests())
+	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
+	handler, err := metricsHandler(newTestConfig(t), m, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/healthz", nil))
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return parseScrape(w.Body.String())
+}
+
+// reportRequest reports one request in every way that client-go has.
+func reportRequest(hooks clientmetrics.RegisterOpts) {
+	ctx := context.Background()
+	hooks.RateLimiterLatency.Observe(ctx, "GET", url.URL{}, 0)
+	hooks.RequestSize.Observe(ctx, "GET", "", 0)
+	hooks.RequestRetry.IncrementRetry(ctx, "500", "GET", "")
+	hooks.RequestResult.Increment(ctx, "200", "GET", "")
+	hooks.RequestLatency.Observe(ctx, "GET", url.URL{}, 0)
+	hooks.ResponseSize.Observe(ctx, "GET", "", 0)
+}
+
+var (
+	commentLine = regexp.MustCompile(`^# (HELP|TYPE) (\S+) (.*)$`)
+	seriesLine  = regexp.MustCompile(`^([a-z0-9_]+)(?:\{(.*)\})? \S+$`)
+	labelName   = regexp.MustCompile(`([a-z_]+)="`)
+)
+
+// parseScrape reads the text format.
+func parseScrape(text string) map[string]*metric {
+	found := make(map[string]*metric)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if c := commentLine.FindStringSubmatch(line); c != nil {
+			if found[c[2]] == nil {
+				found[c[2]] = &metric{name: c[2]}
+			}
+			if c[1] == "HELP" {
+				found[c[2]].help = c[3]
+			} else {
+				found[c[2]].kind = c[3]
+			}
+			continue
+		}
+		if s := seriesLine.FindStringSubmatch(line); s != nil {
+			found[baseName(s[1], found)].addLabels(s[2])
+		}
+	}
+	return found
+}
+
+// baseName takes the suffix off a series of a histogram.
+func baseName(series string, found map[string]*metric) string {
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		if base := strings.TrimSuffix(series, suffix); base != series && found[base] != nil {
+			return base
+		}
+	}
+	return series
+}
+
+func (m *metric) addLabels(text string) {
+	for _, label := range labelName.FindAllStringSubmatch(text, -1) {
+		if label[1] != "le" && label[1] != "quantile" && !slices.Contains(m.labels, label[1]) {
+			m.labels = append(m.labels, label[1])
+		}
+	}
+}
+
+// metricName finds metrics in an expression of PromQL.
+var metricName = regexp.MustCompile(`\b(?:kube_nft|kubeproxy|rest_client|go|process)_[a-z0-9_]+`)
+
+// checkExpression reports metrics that no scrape has.
+func checkExpression(t *testing.T, found map[string]*metric, where, expression string) {
+	t.Helper()
+	names := metricName.FindAllString(expression, -1)
+	if len(names) == 0 {
+		t.Errorf("%s: no metric in %q", where, expression)
+	}
+	for _, name := range names {
+		if found[baseName(name, found)] == nil {
+			t.Errorf("%s: no scrape has %s", where, name)
+		}
+	}
+}
+
+func TestAlertsUseMetricsThatExist(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct {
+			Name  string
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.UnmarshalStrict(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	found, seen := scrape(t, "/metrics"), map[string]bool{}
+	for _, group := range file.Groups {
+		for _, rule := range group.Rules {
+			checkExpression(t, found, rule.Alert, rule.Expr)
+			if seen[rule.Alert] || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+				t.Errorf("%q: an alert has a name of its own, a severity, a summary and a description", rule.Alert)
+			}
+			seen[rule.Alert] = true
+		}
+	}
+	if len(seen) == 0 {
+		t.Error("no alerts")
+	}
+}
+
+// A panel is a panel of a dashboard, as far as tests look at it.
+type panel struct {
+	ID      int
+	Title   string
+	Type    string
+	Targets []struct{ Expr string }
+	GridPos struct{ X, Y, W, H int }
+}
+
+func (p *panel) overlaps(q *panel) bool {
+	a, b := p.GridPos, q.GridPos
+	return a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H
+}
+
+func TestDashboardUsesMetricsThatExist(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		UID, Title string
+		Panels     []panel
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	found := scrape(t, "/metrics")
+	for i := range dashboard.Panels {
+		p := &dashboard.Panels[i]
+		for _, target := range p.Targets {
+			checkExpression(t, found, p.Title, target.Expr)
+		}
+		if p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("panel %q shows nothing", p.Title)
+		}
+		for j := range i {
+			if q := &dashboard.Panels[j]; p.ID == q.ID || p.overlaps(q) {
+				t.Errorf("panels %q and %q have one place or one number", p.Title, q.Title)
+			}
+		}
+	}
+	if len(dashboard.Panels) == 0 {
+		t.Error("no panels")
+	}
+}
+
+// TestDashboardShowsEveryMetric keeps new metrics from being forgotten.
+func TestDashboardShowsEveryMetric(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range scrape(t, "/metrics") {
+		if isDocumented(name) && !strings.Contains(string(text), name) {
+			t.Errorf("the dashboard does not show %s", name)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	k8sevents "k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
+
+	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/tracker/informer"
+)
+
+// reporter is who our events are from.
+const reporter = "kube-nft"
+
+// Types of events.
+const (
+	normal  = corev1.EventTypeNormal
+	warning = corev1.EventTypeWarning
+)
+
+// How many events there are at most. Every node of a cluster sees the same Services, so that
+// a mistake in one of them is as many events as there are nodes: each node sends few.
+const (
+	eventBurst  = 20
+	eventRate   = 1.0 / 15 // per second, after the burst
+	eventRepeat = time.Hour
+	maxSent     = 1000 // events that are kept, to not repeat them
+	maxNote     = 1024 // bytes that the API takes
+)
+
+// events records what users should see with kubectl. A nil *events records nothing: without
+// an API server there is nowhere to.
+type events struct {
+	recorder k8sevents.EventRecorder
+	limit    flowcontrol.PassiveRateLimiter
+	tracker  *tracker.Tracker
+	nodeName string
+
+	mu   sync.Mutex
+	sent map[event]time.Time
+}
+
+// An event is what makes two of them the same.
+type event struct {
+	kind, namespace, name, reason, note string
+}
+
+// startEvents records events of this node through client until ctx ends. What keeps the API
+// server from taking one is logged.
+func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string, log *zap.Logger) (*events, error) {
+	ctx = klog.NewContext(ctx, klog.New(eventLog{log}))
+	broadcaster := k8sevents.NewBroadcaster(&k8sevents.EventSinkImpl{Interface: client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	return newEvents(broadcaster.NewRecorder(scheme.Scheme, reporter), t, nodeName), nil
+}
+
+// An eventLog takes what client-go has to say of events. Its errors come again with each attempt;
+// their values repeat the event.
+type eventLog struct{ log *zap.Logger }
+
+func (eventLog) Init(klog.RuntimeInfo)            {}
+func (eventLog) Enabled(level int) bool           { return level == 0 }
+func (eventLog) Info(int, string, ...any)         {}
+func (e eventLog) WithValues(...any) klog.LogSink { return e }
+func (e eventLog) WithName(string) klog.LogSink   { return e }
+func (e eventLog) Error(err error, text string, _ ...any) {
+	e.log.Warn("event not recorded", zap.String("reason", text), zap.Error(informer.Concise(err)))
+}
+
+func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName string) *events {
+	return &events{
+		recorder: recorder,
+		limit:    flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst),
+		tracker:  t,
+		nodeName: nodeName,
+		sent:     make(map[event]time.Time),
+	}
+}
+
+// node records an event about this node. kubectl describe looks for those that have the
+// Node's name as UID.
+func (e *events) node(kind, reason, action, note string) {
+	if e == nil {
+		return
+	}
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.nodeName, UID: types.UID(e.nodeName)}
+	e.record(ref, nil, kind, reason, action, note)
+}
+
+// service records a warning about a Service; related, if not empty, is another one that it
+// has to do with.
+func (e *events) service(namespace, name string, related tracker.PortID, reason, action, note string) {
+	if e == nil {
+		return
+	}
+	var other runtime.Object
+	if related.Service != "" {
+		other = e.serviceRef(related.Namespace, related.Service)
+	}
+	e.record(e.serviceRef(namespace, name), other, warning, reason, action, note)
+}
+
+func (e *events) serviceRef(namespace, name string) *corev1.ObjectReference {
+	uid := types.UID(e.tracker.ServiceUID(namespace, name))
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}
+}
+
+// refused records what of an object could not be used. Objects other than Services are left
+// to the log: people look at those.
+func (e *events) refused(err error) {
+	var refusal *tracker.Refusal
+	if errors.As(err, &refusal) && refusal.Kind == "Service" {
+		e.service(refusal.Namespace, refusal.Name, tracker.PortID{}, "FieldRefused", "Read", refusal.Error())
+	}
+}
+
+// record sends an event unless it is one too many.
+func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
+	this := event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if at, ok := e.sent[this]; ok && time.Since(at) < eventRepeat || !e.limit.TryAccept() {
+		return
+	}
+	if len(e.sent) >= maxSent {
+		clear(e.sent)
+	}
+	e.sent[this] = time.Now()
+	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
+	e.recorder.Eventf(regarding, related, kind, reason, action, "%s", note)
+}

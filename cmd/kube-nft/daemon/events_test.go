@@ -1,0 +1,163 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A recorder remembers events as text.
+type recorder []string
+
+func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	text := func(object runtime.Object) string {
+		ref, ok := object.(*corev1.ObjectReference)
+		if !ok {
+			return "-"
+		}
+		return fmt.Sprintf("%s %s/%s (%s)", ref.Kind, ref.Namespace, ref.Name, ref.UID)
+	}
+	*r = append(*r, fmt.Sprintf("%s, %s: %s %s %s: %s", text(regarding), text(related), kind, reason, action, fmt.Sprintf(note, args...)))
+}
+
+func newTestEvents(t *testing.T) (*events, *recorder) {
+	tr := tracker.New(tracker.Config{NodeName: "node"})
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1-2-3"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}},
+	}
+	if err := tr.SetService(service); err != nil {
+		t.Fatal(err)
+	}
+	recorded := new(recorder)
+	return newEvents(recorded, tr, "node"), recorded
+}
+
+func TestEventTexts(t *testing.T) {
+	e, recorded := newTestEvents(t)
+	e.node(normal, "Starting", "StartProxy", "")
+	e.service("shop", "gone", tracker.PortID{Namespace: "shop", Service: "web"}, "FrontendConflict", "Program", "100%s taken")
+	e.refused(&tracker.Refusal{Kind: "Service", Namespace: "shop", Name: "web", Field: "spec.ports[0]", Reason: "no"})
+	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", Field: "endpoints", Reason: "no"})
+	want := []string{
+		"Node /node (node), -: Normal Starting StartProxy: ",
+		"Service shop/gone (), Service shop/web (1-2-3): Warning FrontendConflict Program: 100%s taken",
+		"Service shop/web (1-2-3), -: Warning FieldRefused Read: Service shop/web: spec.ports[0]: no",
+	}
+	if got := strings.Join(*recorded, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+func TestNoEventsWithoutAPIServer(t *testing.T) {
+	var e *events
+	e.node(normal, "Starting", "StartProxy", "")
+	e.service("shop", "web", tracker.PortID{}, "FieldRefused", "Read", "")
+	e.refused(&tracker.Refusal{Kind: "Service"})
+}
+
+func TestEventsAreFew(t *testing.T) {
+	e, recorded := newTestEvents(t)
+	for range 100 {
+		e.node(warning, "TablesRepaired", "Program", "the same")
+	}
+	if len(*recorded) != 1 {
+		t.Errorf("%d events for 100 of the same, want 1", len(*recorded))
+	}
+	for i := range 2 * maxSent {
+		e.node(warning, "TablesRepaired", "Program", fmt.Sprint(i))
+	}
+	if len(*recorded) != eventBurst {
+		t.Errorf("%d events in a burst, want %d", len(*recorded), eventBurst)
+	}
+}
+
+func TestEventsAreRepeatedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, recorded := newTestEvents(t)
+		for _, pause := range []time.Duration{0, eventRepeat - 1, 1} {
+			time.Sleep(pause) // of the bubble's clock
+			e.node(warning, "TablesRepaired", "Program", "the same")
+		}
+		if len(*recorded) != 2 {
+			t.Errorf("%d events, want one now and one after %s", len(*recorded), eventRepeat)
+		}
+	})
+}
+
+func TestLongNotesAreCut(t *testing.T) {
+	e, recorded := newTestEvents(t)
+	e.node(warning, "TablesRepaired", "Program", strings.Repeat("x", 5000))
+	if got := len((*recorded)[0]); got > 1100 {
+		t.Errorf("%d bytes, the API takes 1024 of a note", got)
+	}
+}
+
+// TestEventsReachTheServer sends events through the client to a server that looks at them.
+func TestEventsReachTheServer(t *testing.T) {
+	received := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var event eventsv1.Event
+		if err := json.NewDecoder(r.Body).Decode(&event); err != nil {
+			t.Error(err)
+		}
+		received <- fmt.Sprintf("%s %s: %s %s by %s: %s", r.Method, r.URL.Path, event.Type, event.Reason, event.ReportingController, event.Note)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		json.NewEncoder(w).Encode(event)
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	e, err := startEvents(ctx, client, tracker.New(tracker.Config{NodeName: "node"}), "node", zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.service("shop", "web", tracker.PortID{}, "FieldRefused", "Read", "spec.ports[0]: no")
+	want := "POST /apis/events.k8s.io/v1/namespaces/shop/events: Warning FieldRefused by kube-nft: spec.ports[0]: no"
+	if got := <-received; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+// TestEventLog: what client-go says of events is a line of our log, without the event.
+func TestEventLog(t *testing.T) {
+	core, logs := observer.New(zapcore.DebugLevel)
+	logger := klog.New(eventLog{zap.New(core)}).WithName("n").WithValues("event", 1)
+	logger.Info("Event occurred", "event", 1)
+	logger.V(5).Info("Server rejected event")
+	logger.Error(errors.New("connection refused"), "Unable to write event", "event", 1)
+	lines := logs.All()
+	if len(lines) != 1 || lines[0].Message != "event not recorded" {
+		t.Fatalf("log %v", lines)
+	}
+	want := map[string]any{"reason": "Unable to write event", "error": "connection refused"}
+	if diff := cmp.Diff(want, lines[0].ContextMap()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,260 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// instanceName is the address of the socket that the kube-nft which programs a network
+// namespace listens on. An abstract address belongs to the network namespace, as our tables
+// do, and is free as soon as the process has ended, in whatever way.
+const instanceName = "@kube-nft"
+
+// requestRelease is what Release writes to the socket. The answer is one line: answerDone,
+// answerAlready, or why not.
+const (
+	requestRelease = "release"
+	answerDone     = "done"
+	answerAlready  = "already" // there was nothing to give up
+)
+
+// An Instance is the process that has the instance socket.
+type Instance struct {
+	conn *net.UnixConn
+	unix.Ucred
+}
+
+// findInstance connects to the process that has the instance socket.
+func findInstance() (*Instance, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: instanceName, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	ucred, err := peerOf(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Instance{conn, *ucred}, nil
+}
+
+// Running returns the daemon that programs this network namespace, or nil. The caller closes
+// it.
+func Running() (*Instance, error) {
+	i, err := findInstance()
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look for a running kube-nft: %w", err)
+	case !trusted(&i.Ucred):
+		return nil, i.conn.Close()
+	}
+	return i, nil
+}
+
+// Close ends the connection.
+func (i *Instance) Close() { i.conn.Close() }
+
+// peerOf returns who is at the other end.
+func peerOf(conn *net.UnixConn) (ucred *unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		ucred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return ucred, errors.Join(controlErr, err)
+}
+
+// trusted reports whether a process at the other end may speak for kube-nft: anybody can
+// connect to an abstract address, or take it.
+func trusted(peer *unix.Ucred) bool { return peer.Uid == 0 || int(peer.Uid) == os.Geteuid() }
+
+// String names the process, as far as we can see it.
+func (i *Instance) String() string {
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(i.Pid)), "comm"))
+	if err != nil || i.Pid == 0 {
+		return fmt.Sprintf("pid %d", i.Pid)
+	}
+	return fmt.Sprintf("%s, pid %d", strings.TrimSpace(string(name)), i.Pid)
+}
+
+// Ended returns a channel that is closed when the process has given the socket up; never, once
+// ctx has ended. That it ends the connection is not enough: it does so to whoever it does not
+// trust.
+func (i *Instance) Ended(ctx context.Context) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		for {
+			_, _ = io.Copy(io.Discard, i.conn) // it ends in one way or another
+			if !i.holds() {
+				close(ended)
+				return
+			}
+			if !pause(ctx, claimRetry) {
+				return
+			}
+		}
+	}()
+	return ended
+}
+
+// holds reports whether the process has the instance socket still, as far as can be told.
+func (i *Instance) holds() bool {
+	now, err := findInstance()
+	if err != nil {
+		return false
+	}
+	now.conn.Close()
+	return now.Ucred == i.Ucred
+}
+
+// claim waits until no other kube-nft programs this network namespace, so that an old and a
+// new one do not fight over the tables; false if ctx ended. The listener is nil if there can
+// be no such agreement.
+func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool) {
+	for {
+		listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: instanceName, Net: "unix"})
+		switch {
+		case err == nil:
+			return listener, true
+		case !errors.Is(err, unix.EADDRINUSE):
+			d.log.Warn("another kube-nft would not be noticed", zap.Error(err))
+			return nil, true
+		}
+		other, err := findInstance()
+		if err != nil { // it is about to end, or very busy
+			if !pause(ctx, claimRetry) {
+				return nil, false
+			}
+			continue
+		}
+		if !trusted(&other.Ucred) {
+			d.log.Warn("a process of another user poses as kube-nft: not waiting for it", zap.Stringer("process", other), zap.Uint32("uid", other.Uid))
+			other.Close()
+			return nil, ctx.Err() == nil
+		}
+		d.log.Warn("another kube-nft programs this network namespace: waiting until it ends", zap.Stringer("process", other))
+		ended := d.wait(ctx, fmt.Sprintf("the other kube-nft (%s) to end", other), other.Ended(ctx))
+		other.Close()
+		if !ended {
+			return nil, false
+		}
+		d.log.Info("the other kube-nft has ended: taking over")
+	}
+}
+
+// pause lets time pass; false if ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// How long it is until the instance socket is tried again: when nobody answers, and when
+// accepting a connection fails.
+const (
+	claimRetry  = 100 * time.Millisecond
+	acceptRetry = time.Second
+)
+
+// answerPeers serves the instance socket until ctx ends. Other instances only wait for its
+// end. A lack of descriptors or memory passes, and Services do not depend on it.
+func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) string) error {
+	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	defer stop()
+	for {
+		conn, err := listener.AcceptUnix()
+		switch {
+		case err == nil:
+			go answerPeer(ctx, conn, release)
+		case ctx.Err() != nil:
+			return nil
+		default:
+			d.log.Warn("instance socket", zap.Error(err), zap.Duration("retry_in", acceptRetry))
+			pause(ctx, acceptRetry)
+		}
+	}
+}
+
+func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) string) {
+	defer conn.Close()
+	if peer, err := peerOf(conn); err != nil || !trusted(peer) {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	request, err := bufio.NewReader(io.LimitReader(conn, 64)).ReadString('\n')
+	if err != nil || strings.TrimSpace(request) != requestRelease {
+		return
+	}
+	fmt.Fprintln(conn, release(ctx)) // who has gone does not want to know
+}
+
+// Release makes the daemon that runs here give up the ownership of its tables; already says
+// that they belonged to nobody.
+func Release(ctx context.Context) (already bool, err error) {
+	other, err := findInstance()
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return false, errors.New("no kube-nft programs this network namespace: nft can change what there is")
+	case err != nil:
+		return false, fmt.Errorf("reach the running kube-nft: %w", err)
+	}
+	defer other.Close()
+	stop := context.AfterFunc(ctx, other.Close)
+	defer stop()
+	if !trusted(&other.Ucred) {
+		return false, fmt.Errorf("a process of user %d poses as kube-nft (%s)", other.Uid, other)
+	}
+	if _, err := fmt.Fprintln(other.conn, requestRelease); err != nil {
+		return false, fmt.Errorf("request to kube-nft (%s): %w", other, err)
+	}
+	answer, err := bufio.NewReader(other.conn).ReadString('\n')
+	if err != nil {
+		return false, fmt.Errorf("kube-nft (%s) did not answer: %w; run this as root", other, err)
+	}
+	if answer = strings.TrimSpace(answer); answer != answerDone && answer != answerAlready {
+		return false, fmt.Errorf("kube-nft (%s): %s", other, answer)
+	}
+	return answer == answerAlready, nil
+}
+
+// A releaser is the daemon's part: it gives up what there is to give up, once.
+type releaser struct {
+	disown func(context.Context) error
+
+	mu    sync.Mutex
+	owned bool
+}
+
+// release returns the answer to a request.
+func (r *releaser) release(ctx context.Context) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.owned {
+		return answerAlready
+	}
+	if err := r.disown(ctx); err != nil {
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	r.owned = false
+	return answerDone
+}

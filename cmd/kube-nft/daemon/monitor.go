@@ -1,0 +1,185 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime/debug"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	clientmetrics "k8s.io/client-go/tools/metrics"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/health"
+	"github.com/kube-nft/kube-nft/sync/metrics"
+	"github.com/kube-nft/kube-nft/sync/web"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A monitor shows from outside what the daemon does: health, metrics and events.
+type monitor struct {
+	config   *config.Config
+	log      *zap.Logger
+	families []tracker.Family
+	scraped  *nft.Kernel // for scrapes; the sync loop has another one
+	counted  *nft.Kernel // for scrapes of counters; nil without
+
+	proxy    *health.Proxy
+	services *health.Services
+	metrics  *metrics.Metrics
+	events   *events
+	servers  []*web.Server
+}
+
+// newMonitor returns a monitor that has not started. Events are recorded until ctx ends.
+func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, log *zap.Logger) (m *monitor, err error) {
+	m = &monitor{config: c, log: log}
+	for _, family := range families {
+		m.families = append(m.families, tracker.Family(family))
+	}
+	if m.scraped, err = nft.Open(); err != nil {
+		return nil, err
+	}
+	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), queue)
+	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
+	build, _ := debug.ReadBuildInfo()
+	m.metrics = metrics.New(metrics.Config{
+		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
+	})
+	defer func(opened *monitor) {
+		if err != nil {
+			opened.close()
+		}
+	}(m)
+	if c.ConnectionCounters { // over a socket of their own: scrapes gather all collectors at the same time
+		if m.counted, err = nft.Open(); err != nil {
+			return nil, err
+		}
+		m.metrics.CountConnections(func(ctx context.Context, f nft.Family, endpoints bool) ([]nft.Connections, error) {
+			return nft.ReadConnections(ctx, m.counted, f, endpoints)
+		}, c.EndpointCounters)
+	}
+	if c.Manifests == "" {
+		clientmetrics.Register(m.metrics.CountRequests()) // before there is a client that may send one
+		client, err := c.Client()
+		if err != nil {
+			return nil, err
+		}
+		if m.events, err = startEvents(ctx, client, t, c.NodeName, log); err != nil {
+			return nil, err
+		}
+	}
+	m.servers, err = newServers(c, m.proxy, m.metrics, m.events, log)
+	return m, err
+}
+
+// run starts the servers.
+func (m *monitor) run(ctx context.Context, group *errgroup.Group) {
+	m.events.node(normal, "Starting", "StartProxy", "")
+	for _, server := range m.servers {
+		group.Go(func() error { return server.Run(ctx) })
+	}
+	group.Go(func() error { return m.services.Run(ctx) })
+}
+
+// close gives up the sockets of scrapes, which must have ended.
+func (m *monitor) close() {
+	m.scraped.Close()
+	if m.counted != nil {
+		m.counted.Close()
+	}
+}
+
+// refused notes a field of an object that could not be used.
+func (m *monitor) refused(err error) {
+	m.events.refused(err)
+	var refusal *tracker.Refusal
+	if errors.As(err, &refusal) {
+		m.metrics.Refused(refusal.Kind)
+	}
+}
+
+func (m *monitor) healthCheckFailed(service health.Service, err error) {
+	m.log.Error("health check node port", zap.Stringer("service", service), zap.Error(err))
+	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen", err.Error())
+}
+
+// watch makes the loop's options report to the monitor. The ruleset and the kernel are those
+// of the loop, on whose goroutine they are looked at.
+func (m *monitor) watch(options *proxysync.Options, ruleset *nft.Ruleset, kernel *nft.Kernel) {
+	options.Failed = m.metrics.Failed
+	options.Refused = func(id tracker.PortID, err error) {
+		if err != nil {
+			m.events.service(id.Namespace, id.Service, tracker.PortID{}, "PortRefused", "Program", fmt.Sprintf("port %s is left out on this node: %v", id, err))
+		}
+	}
+	options.Committed = func(r proxysync.Report) {
+		m.proxy.Updated(r.Taken)
+		m.metrics.Committed(&r, ruleset.Lengths(), kernel.Sent())
+		m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
+		m.recordReport(&r)
+	}
+}
+
+// recordReport records what of a sync concerns people.
+func (m *monitor) recordReport(r *proxysync.Report) {
+	for _, c := range r.Conflicts {
+		m.events.service(c.Loser.Namespace, c.Loser.Service, c.Winner, "FrontendConflict", "Program", c.String())
+	}
+	if r.Distrust != "" && r.Operations > 0 {
+		m.events.node(warning, "TablesRepaired", "Program", "the nftables tables of kube-nft differed from what they should be and were repaired: "+r.Distrust)
+	}
+}
+
+// healthCheckAddresses returns where health-check node ports are served: at the addresses of
+// node ports, or at all addresses of a family that serves node ports at all of them.
+func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Addr) {
+	for _, family := range m.families {
+		switch {
+		case !m.config.NodePorts.All(family):
+			for _, addr := range nodePorts {
+				if tracker.FamilyOf(addr) == family {
+					addrs = append(addrs, addr)
+				}
+			}
+		case family == tracker.IPv4:
+			addrs = append(addrs, netip.IPv4Unspecified())
+		default:
+			addrs = append(addrs, netip.IPv6Unspecified())
+		}
+	}
+	return addrs
+}
+
+// watchNode logs that the Node is missing, now and whenever it is deleted.
+func (d *daemon) watchNode(settings *proxysync.Options) {
+	if d.tracker.Node() == nil {
+		d.config.WarnNode(d.log)
+	}
+	committed := settings.Committed
+	settings.Committed = func(r proxysync.Report) {
+		committed(r)
+		if r.Delta.NodeGone {
+			d.config.WarnNode(d.log)
+		}
+	}
+}
+
+// nodeOf is the Node whose state /healthz tells. Manifests need not have Node objects: without
+// one nobody takes the node away.
+func nodeOf(c *config.Config, t *tracker.Tracker) func() *tracker.Node {
+	if c.Manifests == "" {
+		return t.Node
+	}
+	unnamed := &tracker.Node{Name: c.NodeName}
+	return func() *tracker.Node {
+		if node := t.Node(); node != nil {
+			return node
+		}
+		return unnamed
+	}
+}

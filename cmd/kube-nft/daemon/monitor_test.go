@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/nft"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/health"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// newTestMonitor returns the monitor of a daemon with these flags, and what it records.
+func newTestMonitor(t *testing.T, args ...string) (*monitor, *recorder) {
+	t.Helper()
+	events, recorded := newTestEvents(t)
+	m := &monitor{
+		config: newTestConfig(t, args...), log: zap.NewNop(), metrics: newTestMetrics(), events: events,
+		families: tracker.Families[:],
+		proxy:    health.NewProxy(time.Minute, func() *tracker.Node { return new(tracker.Node) }, proxysync.NewQueue()),
+	}
+	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, m.log)
+	return m, recorded
+}
+
+func TestReportsBecomeEvents(t *testing.T) {
+	winner := tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.TCP, Family: tracker.IPv4}
+	loser := winner
+	loser.Service = "late"
+	conflict := nft.Conflict{
+		Frontend: tracker.Frontend{Address: netip.MustParseAddr("192.0.2.1"), Protocol: tracker.TCP, Port: 80},
+		Winner:   winner, Loser: loser,
+	}
+	for _, tt := range []struct {
+		name   string
+		report proxysync.Report
+		want   string
+	}{
+		{"ordinary", proxysync.Report{Operations: 1}, ""},
+		{"conflict", proxysync.Report{Conflicts: []nft.Conflict{conflict}},
+			"Service shop/late (), Service shop/web (1-2-3): Warning FrontendConflict Program: " + conflict.String()},
+		{"review", proxysync.Report{Distrust: "nft flushed the ruleset"}, ""},
+		{"repair", proxysync.Report{Distrust: "nft flushed the ruleset", Operations: 1},
+			"Node /node (node), -: Warning TablesRepaired Program: the nftables tables of kube-nft differed from what they should be and were repaired: nft flushed the ruleset"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, recorded := newTestMonitor(t)
+			m.recordReport(&tt.report)
+			if got := strings.Join(*recorded, "\n"); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestHealthCheckFailuresBecomeEvents(t *testing.T) {
+	m, recorded := newTestMonitor(t)
+	m.healthCheckFailed(health.Service{Namespace: "shop", Name: "web"}, errors.New("port 31000 is taken"))
+	want := "Service shop/web (1-2-3), -: Warning FailedToStartServiceHealthcheck Listen: port 31000 is taken"
+	if got := strings.Join(*recorded, "\n"); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestHealthCheckAddresses(t *testing.T) {
+	reached := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1")}
+	for _, tt := range []struct{ nodePorts, want string }{
+		{"", "[192.0.2.1 192.0.2.2 2001:db8::1]"},
+		{"primary", "[192.0.2.1 192.0.2.2 2001:db8::1]"},
+		{"192.0.2.0/24", "[192.0.2.1 192.0.2.2 ::]"},
+		{"192.0.2.0/24,2001:db8::/64", "[192.0.2.1 192.0.2.2 2001:db8::1]"},
+		{"0.0.0.0/0,::/0", "[0.0.0.0 ::]"},
+	} {
+		t.Run(tt.nodePorts, func(t *testing.T) {
+			m, _ := newTestMonitor(t, "--nodeport-addresses="+tt.nodePorts)
+			if got := fmt.Sprint(m.healthCheckAddresses(reached)); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestWatch follows a change from the source to the probes.
+func TestWatch(t *testing.T) {
+	m, _ := newTestMonitor(t)
+	var options proxysync.Options
+	kernel, err := nft.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kernel.Close()
+	m.watch(&options, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), kernel)
+	m.proxy.Start(m.families)
+	m.queued()
+	options.Failed(errors.New("refused by the kernel"))
+	if m.proxy.Ready() {
+		t.Error("ready after a failed sync")
+	}
+	options.Committed(proxysync.Report{Taken: time.Now()})
+	if !m.proxy.Ready() || !m.proxy.Healthy() {
+		t.Error("not ready after a sync")
+	}
+}
+
+// TestWatchNode: a missing Node is said once, and again when it has come and gone.
+func TestWatchNode(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	d := daemon{config: configOf(t, "--hostname-override", "node-9"), log: zap.New(core)}
+	d.tracker = tracker.New(d.config.Tracker())
+	settings := proxysync.Options{Committed: func(proxysync.Report) {}}
+	d.watchNode(&settings)
+	commit := func(want int) {
+		t.Helper()
+		settings.Committed(proxysync.Report{Delta: d.tracker.Take()})
+		if logs.Len() != want {
+			t.Errorf("%d lines, want %d: %v", logs.Len(), want, logs.All())
+		}
+	}
+	commit(1)
+	if err := d.tracker.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}}); err != nil {
+		t.Fatal(err)
+	}
+	commit(1)
+	d.tracker.DeleteNode("node-9")
+	commit(2)
+	for _, line := range logs.All() {
+		if !strings.HasPrefix(line.Message, "no such Node: node ports are not served at primary addresses, and /healthz ") || line.ContextMap()["node"] != "node-9" {
+			t.Errorf("%s %v", line.Message, line.ContextMap())
+		}
+	}
+}
+
+// TestNodeOf: without an API server the Node need not exist, but may go away.
+func TestNodeOf(t *testing.T) {
+	for args, missing := range map[string]bool{"--manifests=m": false, "--master=m": true} {
+		c := configOf(t, args, "--hostname-override", "n")
+		tr := tracker.New(c.Tracker())
+		node := nodeOf(c, tr)
+		if got := node() == nil; got != missing {
+			t.Errorf("%s: missing is %v", args, got)
+		}
+		leaving := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", DeletionTimestamp: new(metav1.Now())}}
+		if err := tr.SetNode(leaving); err != nil {
+			t.Fatal(err)
+		}
+		if !node().Deleting {
+			t.Errorf("%s: the Node is about to be deleted", args)
+		}
+	}
+}

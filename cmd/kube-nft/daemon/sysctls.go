@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/conntrack"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/localhost"
+)
+
+// Where the kernel's settings are. Services work without them, so that nothing here is fatal.
+const (
+	sysctlRoot = "/proc/sys"
+	onlineCPUs = "/sys/devices/system/cpu/online"
+	oomScore   = "/proc/self/oom_score_adj"
+)
+
+// noteScore logs that the score was refused. Where the kubelet has given one already that
+// protects, that is as good.
+func noteScore(path string, score int, refusal error, log *zap.Logger) {
+	text, _ := os.ReadFile(path)
+	if have, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && have < 0 {
+		log.Info("oom_score_adj stays as it was given to this process", zap.Int("want", score), zap.Int("have", have), zap.Error(refusal))
+		return
+	}
+	log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", score), zap.Error(refusal))
+}
+
+// Prepare does what needs more privileges than the daemon has, and nothing else. What cannot
+// be set is logged: Services work without it.
+func Prepare(ctx context.Context, c *config.Config, stderr io.Writer) error {
+	log := c.Log(stderr)
+	c.LogNotices(log)
+	kernel, _, err := openKernel(ctx) // which makes the kernel load connection tracking
+	if err != nil {
+		return err
+	}
+	kernel.Close()
+	tuneConntrack(c, log)
+	return nil
+}
+
+func tuneConntrack(c *config.Config, log *zap.Logger) {
+	cpus, err := conntrack.OnlineCPUs(onlineCPUs)
+	if err != nil {
+		log.Warn("connection tracking is not sized", zap.Error(err))
+		return
+	}
+	for _, sysctl := range conntrack.Apply(c.Conntrack, sysctlRoot, cpus) {
+		switch {
+		case sysctl.Err != nil:
+			log.Warn("sysctl", zap.Error(sysctl.Err))
+		case sysctl.Changed:
+			log.Info("sysctl", zap.String("name", sysctl.Name), zap.Int64("value", sysctl.Want), zap.Int64("before", sysctl.Have))
+		}
+	}
+}
+
+// serveLocalhost serves node ports at loopback addresses if the options ask for that, and
+// otherwise says what an earlier kube-nft that did so may have left open.
+func (d *daemon) serveLocalhost(ctx context.Context, settings *proxysync.Options) {
+	if !d.config.LocalhostNodePorts {
+		if exposure := localhost.Exposure(sysctlRoot); exposure != "" {
+			d.log.Warn("loopback addresses", zap.String("notice", exposure))
+		}
+		return
+	}
+	proxy, committed := localhost.NewProxy(ctx, d.log), settings.Committed
+	var route sync.Once
+	settings.Committed = func(report proxysync.Report) {
+		committed(report)
+		route.Do(func() { // the rule that keeps other hosts out is in force by now
+			switch changed, err := localhost.Route(sysctlRoot); {
+			case err != nil:
+				d.log.Warn("localhost node ports", zap.Error(err))
+			case changed:
+				d.log.Info("localhost node ports: the kernel now routes loopback addresses; our ruleset drops connections to them from other hosts",
+					zap.String("sysctl", "net.ipv4.conf.all.route_localnet"), zap.Int("value", 1))
+			}
+		})
+		proxy.Apply(report.Delta)
+	}
+}

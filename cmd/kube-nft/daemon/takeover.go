@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+)
+
+// takeOver removes what kube-proxy programmed: it waits until the sync loop may commit, prepares
+// the loop's settings and removes the rest after the first sync of which the outcome holds.
+// False if there is nothing to sync any more.
+func (d *daemon) takeOver(ctx context.Context, ruleset *nft.Ruleset, settings *proxysync.Options) (bool, error) {
+	var state atomic.Value // a migrate.State
+	t := migrate.Takeover{
+		Kernel: d.kernel,
+		Journal: func(e migrate.Entry) {
+			if e.Event == migrate.Done {
+				d.log.Info("takeover", zap.String("step", e.Step), zap.String("done", e.Text))
+			}
+		},
+		Alive: func(processes string) {
+			d.log.Warn("kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. "+
+				"Stop it, or start kube-nft with --takeover=never", zap.String("kube_proxy", processes))
+		},
+		State: func(s migrate.State, err error, retry time.Duration) {
+			state.Store(s)
+			switch {
+			case s == migrate.Blind:
+				d.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege", zap.Error(err))
+			case retry > 0:
+				d.log.Error("takeover", zap.Error(err), zap.Duration("retry_in", retry))
+			case err != nil:
+				d.log.Error("takeover: verify: kube-proxy's rules stay until it succeeds after a sync", zap.Error(err))
+			}
+		},
+	}
+	state.Store(migrate.Taking)
+	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(state.Load().(migrate.State)) })
+	needed, foreign, err := t.Begin(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return false, nil
+	case err != nil || !needed:
+		return err == nil, err
+	}
+	settings.Foreign = foreign
+	next := settings.Committed
+	settings.Committed = func(r proxysync.Report) {
+		next(r)
+		if t.Synced(ctx, ruleset.Want()) {
+			d.group.Go(func() error { t.Finish(ctx); return nil })
+		}
+	}
+	return true, nil
+}
+
+// takeoverStates are those of a takeover as metrics spell them.
+func takeoverStates() (list []string) {
+	for _, s := range migrate.States {
+		list = append(list, string(s))
+	}
+	return list
+}

@@ -1,0 +1,155 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// An answer is what explain prints.
+type answer struct {
+	// Verdict is one sentence.
+	Verdict     string `json:"verdict"`
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+	Interface   string `json:"interface,omitempty"` // if it was given
+	// Outcome is accept (left alone), dnat, drop or reject.
+	Outcome    string         `json:"outcome"`
+	Service    *answerService `json:"service,omitempty"`
+	Endpoints  []string       `json:"endpoints,omitempty"` // each equally likely
+	Masquerade bool           `json:"masquerade"`          // at all endpoints
+	Hairpin    []string       `json:"hairpin,omitempty"`   // endpoints with masquerade, others without
+	Facts      []answerFact   `json:"facts"`
+	Path       []answerStep   `json:"path"`             // the rules that applied, in order
+	Wanted     string         `json:"wanted,omitempty"` // the verdict that the source asks for, if another
+}
+
+type answerService struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Port      string `json:"port,omitempty"`
+	Frontend  string `json:"frontend"`
+	Kind      string `json:"kind"`
+	Policy    string `json:"policy"`
+}
+
+type answerFact struct {
+	Topic string `json:"topic"`
+	Text  string `json:"text"`
+	By    string `json:"by,omitempty"` // the rule or element that decides
+}
+
+type answerStep struct {
+	Chain   string `json:"chain"`
+	Rule    string `json:"rule"`
+	Set     string `json:"set,omitempty"`
+	Element string `json:"element,omitempty"`
+}
+
+func newAnswer(p nft.Packet, e nft.Explanation) *answer {
+	destination, protocol := p.Destination.String(), "icmp" // of either family
+	if p.Port != 0 {
+		destination = netip.AddrPortFrom(p.Destination, p.Port).String()
+	}
+	for name, number := range explainedProtocols {
+		if number == p.Protocol {
+			protocol = name
+		}
+	}
+	a := &answer{
+		Source: p.Source.String(), Destination: destination + "/" + protocol, Outcome: e.Fate.Verdict,
+		Endpoints: endpointTexts(e.Endpoints), Masquerade: e.Masquerade, Hairpin: endpointTexts(e.Hairpin),
+	}
+	if p.Interface != unknownInterface {
+		a.Interface = p.Interface
+	}
+	if s := e.Service; s != nil {
+		a.Service = &answerService{s.Name.Namespace, s.Name.Name, s.Name.Port, frontendText(s.Frontend), s.Kind, s.Policy}
+	}
+	for _, fact := range e.Facts {
+		a.Facts = append(a.Facts, answerFact(fact))
+	}
+	for _, s := range e.Steps {
+		a.Path = append(a.Path, answerStep{Chain: s.Chain, Rule: s.Rule, Set: s.Set, Element: s.Element})
+	}
+	a.Verdict = fmt.Sprintf("%s -> %s %s", a.Source, a.Destination, verdictText(p, &e))
+	return a
+}
+
+func endpointTexts(endpoints []netip.AddrPort) (texts []string) {
+	for _, ep := range endpoints {
+		texts = append(texts, ep.String())
+	}
+	return texts
+}
+
+// verdictText goes on after "source -> destination".
+func verdictText(p nft.Packet, e *nft.Explanation) string {
+	switch e.Fate.Verdict {
+	case "dnat":
+		source, target := "its source is kept", fmt.Sprintf("one of %d endpoints", len(e.Endpoints))
+		switch {
+		case e.Masquerade:
+			source = "masqueraded"
+		case len(e.Hairpin) > 0:
+			source = "masqueraded if that is itself"
+		}
+		if len(e.Endpoints) == 1 {
+			target = e.Endpoints[0].String()
+		}
+		return fmt.Sprintf("goes to %s of %s, %s.", target, e.Service.Name, source)
+	case "drop":
+		return "is dropped: " + e.Reason + "."
+	case "reject":
+		answered := "ICMP port unreachable"
+		if p.Protocol == explainedProtocols["tcp"] {
+			answered = "a TCP reset"
+		}
+		return fmt.Sprintf("is rejected with %s: %s.", answered, e.Reason)
+	}
+	return "is left alone: " + e.Reason + "."
+}
+
+// Widths of the column of topics and of the rest.
+const (
+	topicWidth = 14
+	textWidth  = 100 - topicWidth
+)
+
+// print writes the answer.
+func (a *answer) print(w io.Writer, f *format) error {
+	if f.value != formatText {
+		return f.document(w, a)
+	}
+	_, err := io.WriteString(w, a.text())
+	return err
+}
+
+// text is the answer for people: the verdict, the facts, and the chains on the way.
+func (a *answer) text() string {
+	var b strings.Builder
+	b.WriteString(wrap(a.Verdict, 100, "  "))
+	if a.Wanted != "" {
+		b.WriteString(wrap("The kernel differs from what the source asks for: "+a.Wanted, 100, "  "))
+		b.WriteString("  kube-nft diff lists all differences.\n")
+	}
+	b.WriteString("\n")
+	indent := strings.Repeat(" ", topicWidth)
+	for _, fact := range a.Facts {
+		fmt.Fprintf(&b, "%-*s%s", topicWidth, fact.Topic, wrap(fact.Text, textWidth, indent))
+		if fact.By != "" {
+			b.WriteString(indent + "· " + wrap(fact.By, textWidth-2, indent+"  "))
+		}
+	}
+	var chains []string // each once in a row
+	for _, step := range a.Path {
+		if len(chains) == 0 || chains[len(chains)-1] != step.Chain {
+			chains = append(chains, step.Chain)
+		}
+	}
+	fmt.Fprintf(&b, "%-*s%s", topicWidth, "Chains", wrap(strings.Join(chains, " > "), textWidth, indent))
+	return b.String()
+}

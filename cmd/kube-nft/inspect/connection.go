@@ -1,0 +1,183 @@
+package inspect
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A connection is what explain is asked about, as it stands on the command line.
+type connection struct {
+	source      netip.Addr // the zero Addr stands for this node
+	destination netip.Addr
+	port        uint16 // 0 for ICMP
+	protocol    uint8
+	iface       string // that it arrives on
+	from        string // pod, node, outside, or empty for what the source address tells
+}
+
+// Values of --from.
+const (
+	fromPod     = "pod"
+	fromNode    = "node"
+	fromOutside = "outside"
+)
+
+// explainedProtocols are those that can be asked about, by IANA number; ICMPv6 has one of its
+// own.
+var explainedProtocols = map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1}
+
+const icmpv6 = 58
+
+// parseConnection reads SRC and ADDR:PORT/PROTO, with or without an arrow.
+func parseConnection(args []string) (c connection, err error) {
+	words := strings.FieldsFunc(strings.Join(args, " "), func(r rune) bool { return r == ' ' || r == '→' || r == '>' })
+	words = slices.DeleteFunc(words, func(word string) bool { return word == "-" })
+	if len(words) != 2 {
+		return c, config.Usagef("explain: expected SRC and ADDR:PORT/PROTO, such as 10.244.0.9 10.96.0.10:80/tcp")
+	}
+	if source := strings.TrimSuffix(words[0], "-"); source != fromNode {
+		addr, ok := parseAddress(source)
+		if !ok {
+			return c, config.Usagef("source %q: expected an IP address, or node", source)
+		}
+		c.source = addr
+	}
+	if err := c.parseDestination(words[1]); err != nil {
+		return c, err
+	}
+	if c.source.IsValid() && c.source.Is4() != c.destination.Is4() {
+		return c, config.Usagef("explain: %s and %s are of different IP families", c.source, c.destination)
+	}
+	return c, nil
+}
+
+// parseAddress takes IPv4 addresses as such, however they are written, and none with a zone.
+func parseAddress(text string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	return addr.Unmap(), err == nil && addr.Zone() == ""
+}
+
+func (c *connection) parseDestination(text string) error {
+	target, protocol, found := strings.Cut(text, "/")
+	number, known := explainedProtocols[strings.ToLower(protocol)]
+	switch {
+	case !found:
+		return config.Usagef("destination %q: expected a protocol behind it: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp", text)
+	case !known:
+		return config.Usagef("protocol %q: expected tcp, udp, sctp or icmp", protocol)
+	}
+	c.protocol = number
+	if number == explainedProtocols["icmp"] {
+		addr, ok := parseAddress(target)
+		if !ok {
+			return config.Usagef("destination %q: %q is not an IP address; icmp has no port", text, target)
+		}
+		if c.destination = addr; addr.Is6() {
+			c.protocol = icmpv6
+		}
+		return nil
+	}
+	at := strings.LastIndexByte(target, ':')
+	if at < 0 || strings.Count(target, ":") > 1 && !strings.HasPrefix(target, "[") {
+		return config.Usagef("destination %q: expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp", text)
+	}
+	addr, ok := parseAddress(target[:at])
+	if !ok {
+		return config.Usagef("destination %q: %q is not an IP address", text, target[:at])
+	}
+	port, err := strconv.ParseUint(target[at+1:], 10, 16)
+	if err != nil || port == 0 {
+		return config.Usagef("destination %q: %q is not a port, 1 to 65535", text, target[at+1:])
+	}
+	c.destination, c.port = addr, uint16(port)
+	return nil
+}
+
+// check holds the flags against each other and the addresses.
+func (c *connection) check() error {
+	switch {
+	case !slices.Contains([]string{"", fromPod, fromNode, fromOutside}, c.from):
+		return config.Usagef("--from %s: expected pod, node or outside", c.from)
+	case len(c.iface) > 15:
+		return config.Usagef("--interface %s: the name of an interface has at most 15 bytes", c.iface)
+	case c.iface != "" && (c.from == fromNode || !c.source.IsValid()):
+		return config.Usagef("--interface %s: what this node sends arrives on no interface", c.iface)
+	case !c.source.IsValid() && c.from != "" && c.from != fromNode:
+		return config.Usagef("--from %s: expected the address of the source instead of node", c.from)
+	}
+	return nil
+}
+
+func (c *connection) family() nft.Family {
+	if c.destination.Is6() {
+		return nft.IP6
+	}
+	return nft.IP
+}
+
+// A host is the node that the packet comes to or from.
+type host struct {
+	addresses []netip.Addr // loopback left out
+	// route returns the address that the node sends from; nil takes the first of the family.
+	route func(netip.Addr) (netip.Addr, bool)
+}
+
+func (h *host) local(addr netip.Addr) bool {
+	return addr.IsLoopback() || slices.Contains(h.addresses, addr)
+}
+
+// sender is the address that the node uses to reach a destination.
+func (h *host) sender(to netip.Addr) (netip.Addr, error) {
+	if h.local(to) {
+		return to, nil
+	}
+	if h.route != nil {
+		if addr, ok := h.route(to); ok {
+			return addr, nil
+		}
+	}
+	for _, addr := range h.addresses {
+		if addr.Is4() == to.Is4() {
+			return addr, nil
+		}
+	}
+	return netip.Addr{}, config.Usagef("source node: this node has no address of the family of %s; pass an address and --from node", to)
+}
+
+// unknownInterface stands for one that is no pod's; no interface can have a slash in its name.
+const unknownInterface = "not/a/pod"
+
+// packet is the first packet of the connection as it meets the table. It makes up the
+// interface that the packet arrives on, and holds --from against the way in which the table
+// recognises pods.
+func (c *connection) packet(t *nft.ReadBack, h *host) (p nft.Packet, err error) {
+	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, Interface: c.iface}
+	if !p.Source.IsValid() {
+		if p.Source, err = h.sender(c.destination); err != nil {
+			return p, err
+		}
+	}
+	p.DestinationLocal = h.local(p.Destination)
+	p.SourceLocal = h.local(p.Source) || c.from == fromNode
+	if c.iface != "" || p.SourceLocal && (c.from == "" || c.from == fromNode) {
+		return p, nil
+	}
+	pods := t.Pods()
+	if pods.CIDR.IsValid() && c.from != "" {
+		switch in := pods.CIDR.Contains(p.Source); {
+		case in && c.from == fromOutside:
+			return p, config.Usagef("--from outside: the rules take %s for a pod, as %s contains it", p.Source, pods.CIDR)
+		case !in && c.from == fromPod:
+			return p, config.Usagef("--from pod: the rules do not take %s for a pod, as it is not in %s", p.Source, pods.CIDR)
+		}
+	}
+	if p.Interface = unknownInterface; c.from == fromPod && pods.Interface != "" {
+		p.Interface = pods.Interface
+	}
+	return p, nil
+}

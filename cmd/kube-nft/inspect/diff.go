@@ -1,0 +1,96 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// DryRun prints what the daemon would program on a node without our tables. The same input
+// gives the same bytes: nothing of this host goes into it.
+func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error {
+	t, err := c.Load(ctx, c.Log(stderr))
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(stdout, compile(c, t, nil).Want().Text())
+	return err
+}
+
+// compile builds the ruleset of what the tracker has, in the order in which the kernel holds
+// it already.
+func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *nft.Ruleset {
+	ruleset := nft.NewRuleset(c.Ruleset(nft.Families[:]))
+	ruleset.Adopt(kernel)
+	ruleset.Apply(t.Take())
+	addrs := t.NodeAddresses()
+	ruleset.SetNodePortAddresses(c.NodePorts.Select(addrs, addrs))
+	return ruleset
+}
+
+// ErrDiffers is the outcome of a comparison that found differences.
+var ErrDiffers = errors.New("the kernel holds something else")
+
+// A TroubleError kept a diff from finding out.
+type TroubleError struct{ error }
+
+func (e TroubleError) Unwrap() error { return e.error }
+
+func newDiff(reader *config.Reader) *cobra.Command {
+	return &cobra.Command{
+		Use:   "diff",
+		Short: "Print what a sync would change in the kernel; exit 0 if nothing, 1 if something",
+		Long: `diff compares the ruleset of what the source holds now with what the kernel holds
+and prints the operations of the batch that a sync would send, as nft commands. Like
+diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tell.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := reader.Read()
+			if err != nil {
+				return err
+			}
+			err = diff(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if err != nil && !errors.Is(err, ErrDiffers) {
+				return TroubleError{err}
+			}
+			return err
+		},
+	}
+}
+
+// diff prints the batch that a sync would send; ErrDiffers if there is one.
+func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error {
+	kernel, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	have, _, err := kernel.Read(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := c.Load(ctx, c.Log(stderr))
+	if err != nil {
+		return err
+	}
+	ruleset := compile(c, t, have)
+	for _, table := range have {
+		ruleset.SetOwned(table.Owned) // that is the daemon's to decide
+	}
+	batch := nft.Diff(have, ruleset.Want())
+	for i := range batch.Ops {
+		if _, err := fmt.Fprintln(stdout, batch.Ops[i].Text()); err != nil {
+			return err
+		}
+	}
+	if batch.Empty() {
+		return nil
+	}
+	return ErrDiffers
+}

@@ -1,0 +1,155 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+func newExplain(reader *config.Reader) *cobra.Command {
+	var flags connection
+	var f format
+	var fromKernel bool
+	cmd := &cobra.Command{
+		Use:   "explain SRC ADDR:PORT/PROTO",
+		Short: "Say where a connection from SRC goes on this node, and why",
+		Long: `explain follows the first packet of a connection through the rules and says what becomes
+of it: which frontend, Service, policy and endpoints, whether its source is masqueraded,
+and which rule or element decides each of these.
+
+SRC is an IP address, or node for this node itself. A quoted arrow may stand between the
+two: SRC '->' ADDR:PORT/PROTO. IPv6 addresses with a port stand in brackets. PROTO is
+tcp, udp, sctp or icmp, the latter without a port.
+
+The rules are those that the kernel holds, read back. With --manifests, --kubeconfig or
+--master they are those that the daemon would write for what is there; nothing of this host
+goes into them. With --from-kernel as well, the kernel's are explained and held against
+those: the exit code is 1 if the connection would fare in another way. Rules of other
+tables are not followed.`,
+		Example: `  kube-nft explain 10.244.0.9 10.96.0.10:80/tcp
+  kube-nft explain node [fd96::10]:53/udp
+  kube-nft explain 203.0.113.5 192.168.0.2:30080/tcp --from outside -o json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q, err := parseConnection(args)
+			if err != nil {
+				return err
+			}
+			q.iface, q.from = flags.iface, flags.from
+			if err := cmp.Or(q.check(), f.check()); err != nil {
+				return err
+			}
+			c, err := reader.Read()
+			if err != nil {
+				return err
+			}
+			var wanted *answer
+			sourced := slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
+			if sourced {
+				if wanted, err = q.explainSource(cmd.Context(), c, cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+			}
+			if sourced && !fromKernel {
+				return wanted.print(cmd.OutOrStdout(), &f)
+			}
+			held, err := q.explainKernel(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if wanted == nil || held.Verdict == wanted.Verdict {
+				return held.print(cmd.OutOrStdout(), &f)
+			}
+			held.Wanted = wanted.Verdict
+			return cmp.Or(held.print(cmd.OutOrStdout(), &f), ErrDiffers)
+		},
+		Args: cobra.ArbitraryArgs, // parseConnection says what is wrong with them
+	}
+	f.addFlag(cmd, formatText, formatJSON, formatYAML)
+	set := cmd.Flags()
+	set.StringVar(&flags.iface, "interface", "", "interface that the packet arrives on")
+	set.StringVar(&flags.from, "from", "", "who sends it: pod, node or outside; without it, what SRC tells")
+	set.BoolVar(&fromKernel, "from-kernel", false, "explain what the kernel holds, also if a source of objects is given")
+	offer(cmd, "from", fromPod, fromNode, fromOutside)
+	return cmd
+}
+
+// explainSource explains the rules that the daemon would write.
+func (q *connection) explainSource(ctx context.Context, c *config.Config, stderr io.Writer) (*answer, error) {
+	t, err := c.Load(ctx, c.Log(stderr))
+	if err != nil {
+		return nil, err
+	}
+	h := host{addresses: t.NodeAddresses()}
+	table := nft.NewReadBack(compile(c, t, nil).Want()[q.family()])
+	p, err := q.packet(table, &h)
+	if err != nil {
+		return nil, err
+	}
+	return newAnswer(p, table.Explain(p)), nil
+}
+
+// explainKernel explains the rules that the kernel holds.
+func (q *connection) explainKernel(ctx context.Context) (*answer, error) {
+	i, err := lookAtTables(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer i.close()
+	table := i.tables[q.family()]
+	if table == nil {
+		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(), familyName(q.family()))
+	}
+	h, err := thisHost()
+	if err != nil {
+		return nil, err
+	}
+	p, err := q.packet(table, h)
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range table.DynamicMaps(table.Trace(p)) {
+		if table.Sets[set.Name].Map, err = i.kernel.Elements(ctx, table.Family, set); err != nil {
+			return nil, err
+		}
+	}
+	return newAnswer(p, table.Explain(p)), nil
+}
+
+// thisHost is the host that the command runs on.
+func thisHost() (*host, error) {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this node: %w", err)
+	}
+	h := &host{route: senderTo}
+	for _, item := range list {
+		if prefix, err := netip.ParsePrefix(item.String()); err == nil && !prefix.Addr().IsLoopback() {
+			h.addresses = append(h.addresses, prefix.Addr().Unmap())
+		}
+	}
+	return h, nil
+}
+
+// senderTo looks up in the routing table which address this host would send from. Nothing is
+// sent.
+func senderTo(to netip.Addr) (netip.Addr, bool) {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	defer conn.Close()
+	local, ok := conn.LocalAddr().(*net.UDPAddr)
+	if !ok {
+		return netip.Addr{}, false
+	}
+	return local.AddrPort().Addr().Unmap(), true
+}

@@ -1,0 +1,161 @@
+package inspect
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A selection is which Services a command is about, and how it prints.
+type selection struct {
+	namespace string
+	name      string
+	family    string
+	format    format
+}
+
+func newGet() *cobra.Command {
+	var s selection
+	get := &cobra.Command{
+		Use:   "get",
+		Short: "List what the kernel holds: services, endpoints or affinity",
+		Long: `get lists what is programmed in this network namespace, read from the kernel: the
+elements name the Services that they are for. Neither the daemon nor the API server is
+asked.
+
+A frontend has one list of endpoints, or two: cluster, for connections that any node may
+serve, and local, the endpoints on this node, for those that a traffic policy Local keeps
+here. Of services, EP counts the endpoints of both and LOCAL those of local: endpoints on this
+node, where a traffic policy Local asks for them. Where there is no such list, LOCAL is -, and
+JSON and YAML have no localEndpoints.
+
+The kind external IP stands for addresses of load balancers, too: the tables do not tell them
+apart.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return config.Usagef("get: expected services, endpoints or affinity")
+			}
+			return config.Usagef("get %q: expected services, endpoints or affinity", args[0])
+		},
+		RunE: func(*cobra.Command, []string) error { return nil },
+	}
+	s.format.addFlag(get, formatTable, formatJSON, formatYAML)
+	get.PersistentFlags().StringVarP(&s.namespace, "namespace", "n", "", "only Services of this namespace")
+	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
+	offer(get, "family", "4", "6")
+	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return new(selection).names(cmd, func(n nft.ServiceName) string { return n.Namespace })
+	}
+	if err := get.RegisterFlagCompletionFunc("namespace", namespaces); err != nil {
+		panic(err) // the flag is declared above
+	}
+	get.AddCommand(s.command("services", "List frontends, with the Service that each belongs to", getServices),
+		s.command("endpoints", "List the endpoints of each frontend, with connections if they are counted", getEndpoints),
+		s.command("affinity", "List the entries of affinity maps: clients and their endpoints", getAffinity))
+	return get
+}
+
+// command declares one kind of list.
+func (s *selection) command(what, short string, list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   what + " [[NAMESPACE/]NAME]",
+		Short: short,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return s.names(cmd, func(n nft.ServiceName) string { return n.Name })
+		},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return config.Usagef("get %s: expected one name of a Service at most, got %d", what, len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cmp.Or(s.setName(args), s.check()); err != nil {
+				return err
+			}
+			i, err := lookAtTables(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer i.close()
+			return list(cmd, s, i)
+		},
+	}
+}
+
+// setName takes the argument: a name, or as the lists show it, a namespace and a name.
+func (s *selection) setName(args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	namespace, name, qualified := strings.Cut(args[0], "/")
+	switch {
+	case !qualified:
+		s.name = args[0]
+		return nil
+	case namespace == "" || name == "":
+		return config.Usagef("Service %q: expected NAME or NAMESPACE/NAME", args[0])
+	case s.namespace != "" && s.namespace != namespace:
+		return config.Usagef("Service %s: --namespace %s says otherwise", args[0], s.namespace)
+	}
+	s.namespace, s.name = namespace, strings.Split(name, ":")[0] // the lists add the port's name
+	return nil
+}
+
+// check takes the flags. A family is a digit, or as the lists show it, IPv4 or IPv6 in any
+// case.
+func (s *selection) check() error {
+	known := s.family == ""
+	for _, f := range nft.Families {
+		if digit := familyDigit(f); s.family == digit || strings.EqualFold(s.family, familyName(f)) {
+			s.family, known = digit, true
+		}
+	}
+	if !known {
+		return config.Usagef("--family %s: expected 4, 6, IPv4 or IPv6", s.family)
+	}
+	return s.format.check()
+}
+
+// families lists the tables that are asked for.
+func (s *selection) families(tables map[nft.Family]*nft.ReadBack) (list []*nft.ReadBack) {
+	for _, f := range nft.Families {
+		wanted := s.family == "" || s.family == familyDigit(f)
+		if table := tables[f]; wanted && table != nil {
+			list = append(list, table)
+		}
+	}
+	return list
+}
+
+// services lists the frontends of a table that are asked for.
+func (s *selection) services(table *nft.ReadBack) []nft.Service {
+	return slices.DeleteFunc(table.Services(), func(service nft.Service) bool {
+		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
+	})
+}
+
+// names offers the shell what the kernel knows; nothing if it cannot be read.
+func (s *selection) names(cmd *cobra.Command, word func(nft.ServiceName) string) ([]string, cobra.ShellCompDirective) {
+	i, err := look(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer i.close()
+	words := make(map[string]bool)
+	for _, table := range s.families(i.tables) {
+		for _, service := range s.services(table) {
+			words[word(service.Name)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(words)), cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,215 @@
+package inspect
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A subject is what each row begins with: a port of a Service.
+type subject struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Port      string `json:"port,omitempty"`
+	Family    string `json:"family"`
+}
+
+func subjectOf(t *nft.ReadBack, s *nft.Service) subject {
+	return subject{s.Name.Namespace, s.Name.Name, s.Name.Port, familyName(t.Family)}
+}
+
+func (s *subject) text() string {
+	return nft.ServiceName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String()
+}
+
+// frontend is a frontend for people. A node port does not tell its family.
+func (s *subject) frontend(text string) string {
+	if strings.HasPrefix(text, anyAddress) {
+		return text + " (" + s.Family + ")"
+	}
+	return text
+}
+
+// anyAddress stands where a node port has no address.
+const anyAddress = "*:"
+
+// frontendText is a frontend as address:port/protocol; of a node port, *:port/protocol.
+func frontendText(f tracker.Frontend) string {
+	if f.NodePort() {
+		return anyAddress + strconv.Itoa(int(f.Port)) + "/" + f.Protocol.String()
+	}
+	return f.String()
+}
+
+// A serviceRow is one frontend.
+type serviceRow struct {
+	subject
+	Frontend        string `json:"frontend"`
+	Kind            string `json:"kind"`
+	Policy          string `json:"policy"`
+	Verdict         string `json:"verdict"` // in nft's words
+	Endpoints       int    `json:"endpoints"`
+	LocalEndpoints  *int   `json:"localEndpoints,omitempty"` // nil: no list for a policy Local
+	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
+}
+
+var serviceColumns = []column[serviceRow]{
+	{"SERVICE", func(r *serviceRow) string { return r.text() }},
+	{"FRONTEND", func(r *serviceRow) string { return r.frontend(r.Frontend) }},
+	{"KIND", func(r *serviceRow) string { return r.Kind }},
+	{"EP", func(r *serviceRow) string { return strconv.Itoa(r.Endpoints) }},
+	{"LOCAL", func(r *serviceRow) string { return orDash(r.LocalEndpoints) }},
+	{"POLICY", func(r *serviceRow) string { return r.Policy }},
+}
+
+func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
+	rows := []serviceRow{}
+	for _, table := range s.families(i.tables) {
+		for _, service := range s.services(table) {
+			row := serviceRow{
+				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
+				Policy: service.Policy, Verdict: service.Verdict.String(),
+				Endpoints: len(service.Endpoints()), AffinitySeconds: int(service.Affinity / time.Second),
+			}
+			if service.HasLocal {
+				row.LocalEndpoints = new(len(service.Local))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return writeList(cmd, &s.format, serviceColumns, rows)
+}
+
+// An endpointRow is one endpoint of one list of a frontend.
+type endpointRow struct {
+	subject
+	Frontend string `json:"frontend"`
+	List     string `json:"list"`  // cluster or local
+	Index    int    `json:"index"` // that the random choice has for it
+	Endpoint string `json:"endpoint"`
+	// Connections is missing if the kernel does not count them.
+	Connections *uint64 `json:"connections,omitempty"`
+}
+
+var endpointColumns = []column[endpointRow]{
+	{"SERVICE", func(r *endpointRow) string { return r.text() }},
+	{"FRONTEND", func(r *endpointRow) string { return r.frontend(r.Frontend) }},
+	{"LIST", func(r *endpointRow) string { return r.List }},
+	{"INDEX", func(r *endpointRow) string { return strconv.Itoa(r.Index) }},
+	{"ENDPOINT", func(r *endpointRow) string { return r.Endpoint }},
+}
+
+// connectionsColumn is printed if any row has a count.
+var connectionsColumn = column[endpointRow]{"CONNECTIONS", func(r *endpointRow) string { return orDash(r.Connections) }}
+
+// orDash is a number that may be missing.
+func orDash[T any](n *T) string {
+	if n == nil {
+		return "-"
+	}
+	return fmt.Sprint(*n)
+}
+
+func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
+	type key struct { // of an endpoint of a list of a frontend
+		tracker.Frontend
+		endpoint netip.AddrPort
+		local    bool
+	}
+	rows, columns := []endpointRow{}, endpointColumns
+	for _, table := range s.families(i.tables) {
+		list, err := nft.ReadConnections(cmd.Context(), i.kernel, table.Family, true)
+		if err != nil {
+			return err
+		}
+		counts := make(map[key]uint64, len(list))
+		for _, c := range list {
+			counts[key{c.Frontend, c.Endpoint, c.Local}] = c.Count
+		}
+		if len(counts) > 0 && len(columns) == len(endpointColumns) {
+			columns = append(columns[:len(columns):len(columns)], connectionsColumn)
+		}
+		for _, service := range s.services(table) {
+			for _, local := range []bool{false, true} {
+				endpoints := service.Cluster
+				if local {
+					endpoints = service.Local
+				}
+				for index, ep := range endpoints {
+					row := endpointRow{subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), List: listName(local), Index: index, Endpoint: ep.String()}
+					if n, ok := counts[key{service.Frontend, ep, local}]; ok {
+						row.Connections = &n
+					}
+					rows = append(rows, row)
+				}
+			}
+		}
+	}
+	return writeList(cmd, &s.format, columns, rows)
+}
+
+// listName is the name of a list of endpoints.
+func listName(local bool) string {
+	if local {
+		return "local"
+	}
+	return "cluster"
+}
+
+// An affinityRow is one entry of an affinity map: a client and its endpoint.
+type affinityRow struct {
+	subject
+	Client           string  `json:"client"`
+	List             string  `json:"list"` // cluster or local: what the endpoint was chosen from
+	Endpoint         string  `json:"endpoint"`
+	RemainingSeconds float64 `json:"remainingSeconds"`
+}
+
+var affinityColumns = []column[affinityRow]{
+	{"SERVICE", func(r *affinityRow) string { return r.text() }},
+	{"CLIENT", func(r *affinityRow) string { return r.Client }},
+	{"LIST", func(r *affinityRow) string { return r.List }},
+	{"ENDPOINT", func(r *affinityRow) string { return r.Endpoint }},
+	{"REMAINING", func(r *affinityRow) string {
+		return time.Duration(r.RemainingSeconds * float64(time.Second)).Round(time.Second).String()
+	}},
+}
+
+func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
+	rows := []affinityRow{}
+	for _, table := range s.families(i.tables) {
+		for _, service := range withAffinity(s.services(table)) {
+			clients, err := nft.ReadClients(cmd.Context(), i.kernel, table, &service)
+			if err != nil {
+				return err
+			}
+			for _, c := range clients {
+				rows = append(rows, affinityRow{subjectOf(table, &service), c.Address.String(), listName(c.Local), c.Endpoint.String(), c.Expires.Seconds()})
+			}
+		}
+	}
+	return writeList(cmd, &s.format, affinityColumns, rows)
+}
+
+// withAffinity lists one frontend of each Service port with session affinity: its frontends
+// share its maps.
+func withAffinity(services []nft.Service) []nft.Service {
+	seen := map[string]bool{"": true}
+	return slices.DeleteFunc(services, func(s nft.Service) bool {
+		maps := ""
+		for _, memory := range s.Memories {
+			maps += memory.Map + " "
+		}
+		shared := seen[maps]
+		seen[maps] = true
+		return shared
+	})
+}

@@ -1,0 +1,14 @@
+// Package inspect is the commands that look and change nothing: what the kernel holds, what a
+// sync would write, how the daemon fares, where a connection goes.
+package inspect
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+)
+
+// Commands returns the commands; reader has the flags of the daemon.
+func Commands(reader *config.Reader) []*cobra.Command {
+	return []*cobra.Command{newDiff(reader), newStatus(reader), newGet(), newExplain(reader)}
+}

@@ -1,0 +1,56 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// An inspection looks at what the kernel holds. It needs neither the daemon nor the API.
+type inspection struct {
+	kernel *nft.Kernel
+	tables map[nft.Family]*nft.ReadBack
+	// generation is the number of the latest commit to nf_tables that they contain.
+	generation uint32
+}
+
+// look reads our tables in this network namespace. The caller closes the kernel.
+func look(ctx context.Context) (*inspection, error) {
+	kernel, err := nft.Open()
+	if err != nil {
+		return nil, err
+	}
+	tables, generation, err := kernel.Read(ctx)
+	if err != nil {
+		return nil, errors.Join(err, kernel.Close())
+	}
+	i := &inspection{kernel: kernel, tables: make(map[nft.Family]*nft.ReadBack), generation: generation}
+	for f, table := range tables {
+		i.tables[f] = nft.NewReadBack(table)
+	}
+	return i, nil
+}
+
+// lookAtTables is look where there has to be a table.
+func lookAtTables(ctx context.Context) (*inspection, error) {
+	i, err := look(ctx)
+	if err == nil && len(i.tables) == 0 {
+		err = errors.Join(errors.New("this network namespace has no table kube-nft: "+
+			"no kube-nft has programmed it; run this where the daemon runs, in the node's network namespace"), i.kernel.Close())
+	}
+	return i, err
+}
+
+func (i *inspection) close() { i.kernel.Close() }
+
+// familyDigit and familyName are the family as users write it and as the Kubernetes API
+// spells it.
+func familyDigit(f nft.Family) string {
+	if f == nft.IP6 {
+		return "6"
+	}
+	return "4"
+}
+
+func familyName(f nft.Family) string { return "IPv" + familyDigit(f) }

@@ -1,0 +1,105 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A status is what the command of that name prints.
+type status struct {
+	// Generation is the number of the latest commit to nf_tables in this network namespace.
+	Generation uint32        `json:"generation"`
+	Tables     []tableStatus `json:"tables"`
+	Daemon     daemonStatus  `json:"daemon"`
+}
+
+func newStatus(reader *config.Reader) *cobra.Command {
+	var f format
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Summarise what is programmed and how the daemon fares",
+		Long: `status counts what the kernel holds in this network namespace and asks the daemon for its
+health and its metrics, at the addresses that --healthz-bind-address and
+--metrics-bind-address, or the file of --config, give it. Of a daemon that has not synced
+since it was started it says what it waits for. It exits 0 whatever it finds, if the kernel
+can be read.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			c, err := reader.Read()
+			if err != nil {
+				return err
+			}
+			s, err := readStatus(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			if f.value != formatTable {
+				return f.document(cmd.OutOrStdout(), s)
+			}
+			return s.write(cmd.OutOrStdout(), time.Now())
+		},
+	}
+	f.addFlag(cmd, formatTable, formatJSON, formatYAML)
+	return cmd
+}
+
+// readStatus looks at the kernel and asks the daemon.
+func readStatus(ctx context.Context, c *config.Config) (*status, error) {
+	i, err := look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer i.close()
+	s := &status{Generation: i.generation, Tables: []tableStatus{}}
+	for _, f := range nft.Families {
+		if table := i.tables[f]; table != nil {
+			t, err := i.tableStatus(ctx, table)
+			if err != nil {
+				return nil, err
+			}
+			s.Tables = append(s.Tables, t)
+		}
+	}
+	client := daemonClient{client: &http.Client{Timeout: daemonTimeout}, healthz: c.Healthz, metrics: c.Metrics}
+	s.Daemon = client.read(ctx)
+	return s, nil
+}
+
+// write prints the status for people. Cells are aligned; the last one of a row may be as long
+// as it likes.
+func (s *status) write(w io.Writer, now time.Time) error {
+	rows := [][]string{{"Kernel"}}
+	if len(s.Tables) == 0 {
+		rows[0] = append(rows[0], "not programmed: no table kube-nft in this network namespace")
+	} else {
+		rows = tableRows(s.Tables)
+	}
+	rows = append(rows, []string{"Generation", strconv.FormatUint(uint64(s.Generation), 10)}, []string{""})
+	rows = append(rows, s.Daemon.rows(now)...)
+	for _, cells := range rows {
+		last := len(cells) - 1
+		line := fmt.Sprintf("%-20s", cells[0])
+		for _, cell := range cells[min(1, last):last] {
+			line += fmt.Sprintf("%-10s", cell)
+		}
+		if last > 0 {
+			line += wrap(cells[last], 80, strings.Repeat(" ", 20))
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}

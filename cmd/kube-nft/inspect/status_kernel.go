@@ -1,0 +1,105 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A tableStatus counts what one table holds.
+type tableStatus struct {
+	Family       string `json:"family"`
+	Services     int    `json:"services"`
+	ServicePorts int    `json:"servicePorts"`
+	Frontends    int    `json:"frontends"`
+	ClusterIPs   int    `json:"clusterIPFrontends"`
+	ExternalIPs  int    `json:"externalIPFrontends"` // those of load balancers among them
+	NodePorts    int    `json:"nodePortFrontends"`
+	Unreachable  int    `json:"frontendsWithoutEndpoints"` // that are rejected or dropped
+	Endpoints    int    `json:"endpoints"`                 // distinct addresses and ports
+	Places       int    `json:"endpointElements"`
+	PolicyChains int    `json:"policyChains"`
+	AffinityMaps int    `json:"affinityMaps"`
+	Clients      uint32 `json:"rememberedClients"` // distinct ones of each Service port
+	// FullestPercent is how full the fullest affinity map is.
+	FullestPercent int `json:"fullestAffinityMapPercent"`
+	ForeignRules   int `json:"foreignRules"` // that no kube-nft writes
+}
+
+// countedClients is how many clients are counted one by one where the kernel does not count.
+const countedClients = 1_000_000
+
+func (i *inspection) tableStatus(ctx context.Context, t *nft.ReadBack) (s tableStatus, err error) {
+	s = tableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
+	frontends := t.Services()
+	services, ports, endpoints := make(map[string]bool), make(map[string]bool), make(map[netip.AddrPort]bool)
+	for _, service := range frontends {
+		services[service.Name.Namespace+"/"+service.Name.Name] = true
+		ports[service.Name.String()+service.Protocol.String()] = true
+		s.Places += len(service.Cluster) + len(service.Local)
+		if len(service.Cluster)+len(service.Local) == 0 {
+			s.Unreachable++
+		}
+		for _, ep := range service.Endpoints() {
+			endpoints[ep] = true
+		}
+		switch service.Kind {
+		case nft.KindClusterIP:
+			s.ClusterIPs++
+		case nft.KindNodePort:
+			s.NodePorts++
+		default:
+			s.ExternalIPs++
+		}
+	}
+	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(services), len(ports), len(frontends), len(endpoints)
+	usage, err := i.kernel.AffinityUsage(ctx, t.Family, countedClients)
+	if err != nil {
+		return s, err
+	}
+	s.AffinityMaps = len(usage)
+	for _, u := range usage {
+		if u.Size > 0 {
+			s.FullestPercent = max(s.FullestPercent, int(uint64(u.Count)*100/uint64(u.Size)))
+		}
+	}
+	// A client of a Service port counts once: one that reaches it by way of both lists of
+	// endpoints has an entry for each.
+	for _, service := range withAffinity(frontends) {
+		if len(service.Memories) == 1 {
+			s.Clients += usage[service.Memories[0].Map].Count
+			continue
+		}
+		clients, err := nft.ReadClients(ctx, i.kernel, t, &service)
+		if err != nil {
+			return s, err
+		}
+		distinct := make(map[netip.Addr]bool)
+		for _, c := range clients {
+			distinct[c.Address] = true
+		}
+		s.Clients += uint32(len(distinct))
+	}
+	return s, nil
+}
+
+// tableRows is the tables for people, one column for each.
+func tableRows(tables []tableStatus) (rows [][]string) {
+	for _, head := range []string{
+		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  external IPs", "  node ports", "  no endpoint",
+		"Endpoints", "  in all lists", "Policy chains", "Affinity maps", "  clients", "  fullest", "Foreign rules",
+	} {
+		rows = append(rows, []string{head})
+	}
+	for _, t := range tables {
+		for i, cell := range []any{
+			t.Family, t.Services, t.ServicePorts, t.Frontends, t.ClusterIPs, t.ExternalIPs, t.NodePorts, t.Unreachable,
+			t.Endpoints, t.Places, t.PolicyChains, t.AffinityMaps, t.Clients, fmt.Sprintf("%d%%", t.FullestPercent), t.ForeignRules,
+		} {
+			rows[i] = append(rows[i], fmt.Sprint(cell))
+		}
+	}
+	return rows
+}

@@ -1,0 +1,165 @@
+// Package move is the commands that change who serves a node: kube-proxy, kube-nft or nobody;
+// and to whom our tables belong.
+package move
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+)
+
+// Commands returns the commands; reader has the flags of the daemon.
+func Commands(reader *config.Reader) []*cobra.Command {
+	group := &cobra.Command{
+		Use:   "migrate",
+		Short: "Move this node from kube-proxy to kube-nft, or back",
+		Long: `migrate looks at what kube-proxy has programmed on this node, in the legacy ip_tables,
+in nf_tables by way of iptables-nft, in tables of its own or in IPVS, and moves the
+node to kube-nft without a gap in service. It runs no iptables, nft or ipset program.
+
+The daemon does what migrate apply does by itself when it starts, unless
+--takeover=never is set.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	group.AddCommand(newPlan(reader), newApply(reader), newRollback())
+	release := &cobra.Command{
+		Use:   "release",
+		Short: "Make the running kube-nft give up the ownership of its tables",
+		Long: `With --table-ownership=auto nobody but the running kube-nft can change its tables;
+nft gets "Operation not permitted". release asks the kube-nft that runs in this network
+namespace to replace them by tables of the same content that belong to nobody, in one
+transaction. It goes on repairing what others change, and owns its tables again when it is
+started again. Tables that belong to nobody already stay as they are. When no kube-nft runs
+there is nothing to release: then nft can change and delete the tables.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			already, err := daemon.Release(cmd.Context())
+			if err != nil {
+				return err
+			}
+			since := "now"
+			if already {
+				since = "already"
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the tables belong to nobody "+since)
+			return err
+		},
+	}
+	return []*cobra.Command{group, newCleanup(), release}
+}
+
+func newApply(reader *config.Reader) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Put kube-nft's rules in force, then remove kube-proxy's",
+		Long: `apply reads the source as the daemon does, commits our tables once, verifies them and
+removes what kube-proxy has programmed, in the order that migrate plan shows. It waits for
+a live kube-proxy to end. A journal goes to standard error. It may be interrupted and run
+again at any time; a second run after a complete one changes nothing.
+
+Our tables serve from then on, but only the daemon follows changes: start it before or
+right after. If it is running already, apply leaves the tables to it.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := reader.Read()
+			if err != nil {
+				return err
+			}
+			if c.ServiceProxyName != "" {
+				return config.Usagef("migrate apply removes all of kube-proxy's rules; with --service-proxy-name it is to keep some")
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return apply(ctx, c, cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	return cmd
+}
+
+// apply takes the node over, with a journal.
+func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
+	kernel, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	t := migrate.Takeover{
+		Kernel:  kernel,
+		Journal: journalTo(journal),
+		Alive: func(processes string) {
+			fmt.Fprintf(journal, "kube-nft: kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay\n", processes)
+		},
+		Commit: func(ctx context.Context) (nft.Tables, string, error) { return commit(ctx, c, kernel, c.Log(journal)) },
+		Daemon: func() (string, error) {
+			running, err := daemon.Running()
+			if running == nil {
+				return "", err
+			}
+			defer running.Close()
+			return running.String(), nil
+		},
+	}
+	return t.Run(ctx)
+}
+
+// journalTo writes entries of the journal as lines.
+func journalTo(w io.Writer) func(migrate.Entry) {
+	return func(e migrate.Entry) { fmt.Fprintln(w, "kube-nft: "+e.String()) }
+}
+
+// commit syncs once, with the removal of what kube-proxy has in nf_tables in the same
+// transaction, and says what it wrote.
+func commit(ctx context.Context, c *config.Config, kernel *nft.Kernel, log *zap.Logger) (want nft.Tables, done string, err error) {
+	features, err := kernel.Probe(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	families := nft.Families[:]
+	if !features.IP6 {
+		families = []nft.Family{nft.IP}
+	}
+	t, err := c.Load(ctx, log)
+	if err != nil {
+		return nil, "", err
+	}
+	var report proxysync.Report
+	ruleset := nft.NewRuleset(c.Ruleset(families))
+	loop := proxysync.New(t, ruleset, kernel, proxysync.Options{
+		NodePorts: c.NodePorts,
+		Log:       log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), // the journal tells the rest
+		Foreign:   migrate.ForeignMessages,
+		Committed: func(r proxysync.Report) { report = r },
+	})
+	addrs, err := proxysync.Addresses()
+	if err != nil {
+		return nil, "", err
+	}
+	loop.SetAddresses(addrs)
+	if table, err := conntrack.Open(); err == nil { // without it, stale connections stay
+		defer table.Close()
+		loop.CleanFlows(conntrack.NewReconciler(table))
+	}
+	if err := loop.Once(ctx); err != nil {
+		return nil, "", err
+	}
+	if report.Operations+report.Foreign == 0 {
+		return ruleset.Want(), "nothing to change", nil
+	}
+	stale := 0
+	for _, n := range report.Flows.Deleted {
+		stale += n
+	}
+	return ruleset.Want(), fmt.Sprintf("one transaction with %d operations on our tables, %d elements, and %d on kube-proxy's; %d stale connections removed",
+		report.Operations, report.Elements, report.Foreign, stale), nil
+}

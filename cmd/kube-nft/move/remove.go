@@ -1,0 +1,105 @@
+package move
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/sync/localhost"
+)
+
+// cleanupTimeout is how long cleanup waits for a daemon to end, by default.
+const cleanupTimeout = time.Minute
+
+func newCleanup() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove everything that kube-nft has programmed on this node",
+		Long: `cleanup deletes the tables ip kube-nft and ip6 kube-nft and says so. Connections that are
+under way keep their translation; new ones to Services are not answered any more, unless
+another proxy has rules in place. Stop the daemon first.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return remove(cmd.Context(), timeout, migrate.Rollback{}, cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", cleanupTimeout, "how long to wait for a daemon to end")
+	return cmd
+}
+
+// Cleanup is the command cleanup without flags.
+func Cleanup(ctx context.Context, journal io.Writer) error {
+	return remove(ctx, cleanupTimeout, migrate.Rollback{}, journal)
+}
+
+func newRollback() *cobra.Command {
+	var timeout time.Duration
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "rollback",
+		Short: "Give the node back to kube-proxy: remove kube-nft's tables without a gap",
+		Long: `rollback removes every trace of kube-nft, so that kube-proxy finds a clean node. To lose
+no connection, stop the daemon, start kube-proxy, and then run this: kube-proxy's rules
+come to lie under ours, which go on serving until rollback removes them.
+
+Our tables go only if kube-proxy's rules are in place, in each IP family that ours serve. If
+a kube-proxy runs, or with --wait, rollback waits for its rules; otherwise it removes
+nothing when they are missing. kube-nft cleanup removes our tables without a successor.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return remove(cmd.Context(), timeout, migrate.Rollback{Back: true, Wait: wait}, cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait for kube-proxy's rules though no kube-proxy runs yet, instead of refusing")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	return cmd
+}
+
+// remove removes our tables, with a journal, when no daemon is left that would write them
+// again.
+func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, journal io.Writer) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if r.Kernel, err = nft.Open(); err != nil {
+		return err
+	}
+	defer r.Kernel.Close()
+	r.Journal = journalTo(journal)
+	r.Notice = func(text string) { fmt.Fprintln(journal, "kube-nft: "+text) }
+	r.Stopped = func(ctx context.Context) error { return waitForDaemon(ctx, journal) }
+	found, err := r.Run(ctx)
+	if err == nil && found {
+		warnExposed(r.Notice)
+	}
+	return err
+}
+
+// warnExposed says what the rules that are gone kept closed.
+func warnExposed(notice func(string)) {
+	if exposure := localhost.Exposure("/proc/sys"); exposure != "" {
+		notice(exposure)
+	}
+}
+
+// waitForDaemon waits until no kube-nft programs this network namespace.
+func waitForDaemon(ctx context.Context, journal io.Writer) error {
+	for {
+		running, err := daemon.Running()
+		if err != nil || running == nil {
+			return err
+		}
+		fmt.Fprintf(journal, "kube-nft: a daemon runs, %s; nothing is removed before it has ended: stop it on this node\n", running)
+		select {
+		case <-running.Ended(ctx):
+			running.Close()
+		case <-ctx.Done():
+			running.Close()
+			return fmt.Errorf("the daemon, %s, is still running: %w; nothing was removed; stop it on this node and run this again", running, ctx.Err())
+		}
+	}
+}

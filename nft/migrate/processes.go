@@ -1,0 +1,62 @@
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft/legacy"
+)
+
+// poll is how often it is looked whether something has come or gone.
+const poll = 500 * time.Millisecond
+
+// How long a listener without a process that can be seen is looked at again, and how often. A
+// kube-nft that was killed has no files to be seen while the kernel still ends it.
+const (
+	hiddenGrace = time.Second
+	hiddenRetry = 50 * time.Millisecond
+)
+
+// A processList is legacy.Processes.
+type processList func(root string) ([]legacy.Process, error)
+
+// steady lists the live kube-proxies of a node. It believes in a process that is known by its
+// port alone only if that stays.
+func (list processList) steady(ctx context.Context, node legacy.Node) (found []legacy.Process, err error) {
+	for began := time.Now(); ; {
+		found, err = list(cmp.Or(node.Proc, "/proc"))
+		hidden := len(found) == 1 && found[0].PID == 0
+		if err != nil || !hidden || time.Since(began) >= hiddenGrace {
+			return found, err
+		}
+		select {
+		case <-ctx.Done():
+			return found, err
+		case <-time.After(hiddenRetry):
+		}
+	}
+}
+
+// waitForEnd waits until no kube-proxy is alive. It calls alive whenever others than before
+// are there.
+func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive func(processes string)) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for last := ""; ; {
+		processes, err := list.steady(ctx, node)
+		if err != nil || len(processes) == 0 {
+			return err
+		}
+		if now := describe(processes); now != last {
+			alive(now)
+			last = now
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s is still running: %w", last, ctx.Err())
+		}
+	}
+}

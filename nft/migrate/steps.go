@@ -1,0 +1,75 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Entry of the journal says that a step of a migration begins or how it ended.
+type Entry struct {
+	Step  string
+	Event Event
+	Text  string // what was done, or why it failed; empty when a step begins
+}
+
+// An Event is what an Entry is about.
+type Event string
+
+// The events.
+const (
+	Begins Event = "begins"
+	Done   Event = "done"
+	Failed Event = "failed"
+)
+
+// String returns the entry as a line for an operator.
+func (e Entry) String() string {
+	if e.Text == "" {
+		return fmt.Sprintf("%s: %s", e.Step, e.Event)
+	}
+	return fmt.Sprintf("%s: %s: %s", e.Step, e.Event, e.Text)
+}
+
+// A step is one change that happens as a whole or not at all.
+type step struct {
+	name string
+	do   func(context.Context) (done string, err error)
+}
+
+// perform does steps in order, with a journal.
+func perform(ctx context.Context, journal func(Entry), steps []step) error {
+	for _, s := range steps {
+		journal(Entry{Step: s.name, Event: Begins})
+		done, err := s.do(ctx)
+		if err != nil {
+			journal(Entry{Step: s.name, Event: Failed, Text: err.Error()})
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		journal(Entry{Step: s.name, Event: Done, Text: done})
+	}
+	return nil
+}
+
+// membarrierGlobal is MEMBARRIER_CMD_GLOBAL of linux/membarrier.h. The kernel returns from it
+// when everything has ended that was going on under its read lock (synchronize_rcu): among
+// that, every packet that is between two hooks of netfilter.
+const membarrierGlobal = 1
+
+// settleTime is what is waited where the kernel does not offer that.
+const settleTime = 100 * time.Millisecond
+
+// settle waits until no packet is under way that has seen only the rules of before.
+func settle(ctx context.Context) (string, error) {
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno == 0 {
+		return "those that were between two hooks have left them", nil
+	}
+	select {
+	case <-time.After(settleTime):
+		return "waited for " + settleTime.String(), nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
