@@ -42,9 +42,9 @@ func dialNetfilter() (*netlink.Conn, error) {
 	return c, nil
 }
 
-// ask sends a request and calls each with the attributes of every message of the answer. It
+// send sends the request and calls each with the attributes of every message of the answer. It
 // returns EINTR if a listing is inconsistent because the kernel's state changed meanwhile.
-func ask(c *netlink.Conn, r *request, flags netlink.HeaderFlags, each func(*attr.Reader)) error {
+func (r *request) send(c *netlink.Conn, flags netlink.HeaderFlags, each func(*attr.Reader)) error {
 	replies, err := c.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(r.typ), Flags: netlink.Request | flags},
 		Data:   r.Buf,

@@ -101,7 +101,7 @@ func removeNFTables(ctx context.Context, sel Selector) error {
 }
 
 // commit sends what Messages returned as a transaction of its own. The error unwraps to
-// ERESTART if the generation has passed, and then Messages must be asked again.
+// ERESTART if the generation has passed, and then Messages must be called again.
 func commit(ctx context.Context, messages []nft.Message, generation uint32) error {
 	k, err := nft.Open()
 	if err != nil {
