@@ -35,7 +35,7 @@
 // for one returns all other flows (measured on 6.18), and ports of SCTP are not compared
 // (measured). Kernels before 5.8 ignore CTA_FILTER and return everything. Therefore IPv6
 // addresses are never sent, and each flow is held against the filter here again: the
-// kernel's filter only saves work. A kernel that refuses a filter is not asked again.
+// kernel's filter only saves work. A kernel that refuses a filter gets none again.
 //
 // A filtered dump still walks the whole table in the kernel, but neither copies nor
 // decodes what it leaves out. Measured with 262,144 buckets on two cores: cleaning up one

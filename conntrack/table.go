@@ -30,7 +30,7 @@ var ErrInterrupted = errors.New("connection tracking table changed while it was 
 type Table struct {
 	conn       *netlink.Conn
 	broken     bool // answers may still be under way to conn: it must be replaced
-	unfiltered bool // the kernel refused a filter: do not ask again
+	unfiltered bool // the kernel refused a filter: send none again
 }
 
 // Open opens the table over a socket that lasts until Close. Reading needs no privilege

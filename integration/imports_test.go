@@ -112,7 +112,7 @@ func TestImportRules(t *testing.T) {
 		{"nft/world_test.go", module + "tracker", true},
 		{"nft/kernel_test.go", module + "integration/netns", true},
 		{"nft/kernel.go", module + "integration/netns", false},
-		{"nft/legacy/wire.go", module + "tracker", false},
+		{"nft/legacy/netlink.go", module + "tracker", false},
 		{"conntrack/table.go", module + "nft", false},
 		{"conntrack/table.go", module + "tracker", true},
 		{"sync/loop.go", module + "tracker/informer", false},

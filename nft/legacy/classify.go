@@ -5,34 +5,34 @@ import (
 	"strings"
 )
 
-// An Owner is who created a chain, by its table and name.
-type Owner uint8
+// A creator is who made a chain, by its table and name.
+type creator uint8
 
-// The owners. Chains without the prefix KUBE- are always Foreign.
+// The creators. Chains without the prefix KUBE- are always foreign.
 const (
-	Foreign   Owner = iota // an administrator, a CNI plug-in, any other program
-	Kubelet                // the kubelet, which keeps or has abandoned it: not ours to remove
-	KubeProxy              // kube-proxy in its iptables or IPVS mode, any release
+	foreign   creator = iota // an administrator, a CNI plug-in, any other program
+	kubelet                  // the kubelet, which keeps or has abandoned it: not ours to remove
+	kubeProxy                // kube-proxy in its iptables or IPVS mode, any release
 )
 
-// Classify tells who created a chain of the tables filter, nat or mangle. In doubt it is
-// Foreign: kube-router names chains KUBE-ROUTER-*, KUBE-NWPLCY-* and KUBE-POD-FW-*.
-func Classify(table, chain string) Owner {
+// classify tells who created a chain of the tables filter, nat or mangle. In doubt it is
+// foreign: kube-router names chains KUBE-ROUTER-*, KUBE-NWPLCY-* and KUBE-POD-FW-*.
+func classify(table, chain string) creator {
 	switch chain { // what the kubelet creates, or did so before 1.28
 	case "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT":
-		return Kubelet
+		return kubelet
 	}
 	switch {
 	case isFixed(table, chain):
-		return KubeProxy
+		return kubeProxy
 	case table != "nat":
-		return Foreign
+		return foreign
 	case chain == "KUBE-MARK-DROP", chain == "KUBE-HOSTPORTS", strings.HasPrefix(chain, "KUBE-HP-"):
-		return Kubelet // of host ports, from the days of dockershim
+		return kubelet // of host ports, from the days of dockershim
 	case perService.MatchString(chain):
-		return KubeProxy
+		return kubeProxy
 	}
-	return Foreign
+	return foreign
 }
 
 // isFixed reports whether the chain is one of those that kube-proxy always has. The names

@@ -5,54 +5,54 @@ import "testing"
 func TestClassify(t *testing.T) {
 	for _, tt := range []struct {
 		table, chain string
-		want         Owner
+		want         creator
 	}{
-		{"nat", "KUBE-SERVICES", KubeProxy},
-		{"nat", "KUBE-NODEPORTS", KubeProxy},
-		{"nat", "KUBE-POSTROUTING", KubeProxy},
-		{"nat", "KUBE-MARK-MASQ", KubeProxy},
-		{"nat", "KUBE-PROXY-CANARY", KubeProxy},
-		{"nat", "KUBE-NODE-PORT", KubeProxy},
-		{"nat", "KUBE-LOAD-BALANCER", KubeProxy},
-		{"nat", "KUBE-SVC-TCOU7JCQXEZGVUNU", KubeProxy},
-		{"nat", "KUBE-SVL-TCOU7JCQXEZGVUNU", KubeProxy},
-		{"nat", "KUBE-SEP-TCOU7JCQXEZGVUNU", KubeProxy},
-		{"nat", "KUBE-FW-TCOU7JCQXEZGVUNU", KubeProxy},
-		{"nat", "KUBE-EXT-TCOU7JCQXEZGVUNU", KubeProxy},
-		{"nat", "KUBE-XLB-TCOU7JCQXEZGVUNU", KubeProxy},
-		{"filter", "KUBE-SERVICES", KubeProxy},
-		{"filter", "KUBE-EXTERNAL-SERVICES", KubeProxy},
-		{"filter", "KUBE-FORWARD", KubeProxy},
-		{"filter", "KUBE-NODEPORTS", KubeProxy},
-		{"filter", "KUBE-PROXY-FIREWALL", KubeProxy},
-		{"filter", "KUBE-SOURCE-RANGES-FIREWALL", KubeProxy},
-		{"filter", "KUBE-IPVS-FILTER", KubeProxy},
-		{"filter", "KUBE-IPVS-OUT-FILTER", KubeProxy},
-		{"mangle", "KUBE-PROXY-CANARY", KubeProxy},
+		{"nat", "KUBE-SERVICES", kubeProxy},
+		{"nat", "KUBE-NODEPORTS", kubeProxy},
+		{"nat", "KUBE-POSTROUTING", kubeProxy},
+		{"nat", "KUBE-MARK-MASQ", kubeProxy},
+		{"nat", "KUBE-PROXY-CANARY", kubeProxy},
+		{"nat", "KUBE-NODE-PORT", kubeProxy},
+		{"nat", "KUBE-LOAD-BALANCER", kubeProxy},
+		{"nat", "KUBE-SVC-TCOU7JCQXEZGVUNU", kubeProxy},
+		{"nat", "KUBE-SVL-TCOU7JCQXEZGVUNU", kubeProxy},
+		{"nat", "KUBE-SEP-TCOU7JCQXEZGVUNU", kubeProxy},
+		{"nat", "KUBE-FW-TCOU7JCQXEZGVUNU", kubeProxy},
+		{"nat", "KUBE-EXT-TCOU7JCQXEZGVUNU", kubeProxy},
+		{"nat", "KUBE-XLB-TCOU7JCQXEZGVUNU", kubeProxy},
+		{"filter", "KUBE-SERVICES", kubeProxy},
+		{"filter", "KUBE-EXTERNAL-SERVICES", kubeProxy},
+		{"filter", "KUBE-FORWARD", kubeProxy},
+		{"filter", "KUBE-NODEPORTS", kubeProxy},
+		{"filter", "KUBE-PROXY-FIREWALL", kubeProxy},
+		{"filter", "KUBE-SOURCE-RANGES-FIREWALL", kubeProxy},
+		{"filter", "KUBE-IPVS-FILTER", kubeProxy},
+		{"filter", "KUBE-IPVS-OUT-FILTER", kubeProxy},
+		{"mangle", "KUBE-PROXY-CANARY", kubeProxy},
 
-		{"filter", "KUBE-FIREWALL", Kubelet},
-		{"nat", "KUBE-FIREWALL", Kubelet}, // also of an IPVS mode long gone: not to be told apart
-		{"mangle", "KUBE-KUBELET-CANARY", Kubelet},
-		{"mangle", "KUBE-IPTABLES-HINT", Kubelet},
-		{"nat", "KUBE-MARK-DROP", Kubelet},
-		{"nat", "KUBE-HOSTPORTS", Kubelet},
-		{"nat", "KUBE-HP-TCOU7JCQXEZGVUNU", Kubelet},
+		{"filter", "KUBE-FIREWALL", kubelet},
+		{"nat", "KUBE-FIREWALL", kubelet}, // also of an IPVS mode long gone: not to be told apart
+		{"mangle", "KUBE-KUBELET-CANARY", kubelet},
+		{"mangle", "KUBE-IPTABLES-HINT", kubelet},
+		{"nat", "KUBE-MARK-DROP", kubelet},
+		{"nat", "KUBE-HOSTPORTS", kubelet},
+		{"nat", "KUBE-HP-TCOU7JCQXEZGVUNU", kubelet},
 
-		{"nat", "PREROUTING", Foreign},
-		{"nat", "CNI-HOSTPORT-DNAT", Foreign},
-		{"nat", "KUBE-SVC-ADMIN", Foreign},
-		{"nat", "KUBE-SVC-TCOU7JCQXEZGVUN1", Foreign},
-		{"nat", "KUBE-SVC-TCOU7JCQXEZGVUNUU", Foreign},
-		{"nat", "KUBE-FW-tcou7jcqxezgvunu", Foreign},
-		{"filter", "KUBE-SVC-TCOU7JCQXEZGVUNU", Foreign},
-		{"filter", "KUBE-POD-FW-TCOU7JCQXEZGVUNU", Foreign},
-		{"filter", "KUBE-NWPLCY-TCOU7JCQXEZGVUNU", Foreign},
-		{"filter", "KUBE-ROUTER-FORWARD", Foreign},
-		{"mangle", "KUBE-SERVICES", Foreign},
-		{"raw", "KUBE-SERVICES", Foreign},
+		{"nat", "PREROUTING", foreign},
+		{"nat", "CNI-HOSTPORT-DNAT", foreign},
+		{"nat", "KUBE-SVC-ADMIN", foreign},
+		{"nat", "KUBE-SVC-TCOU7JCQXEZGVUN1", foreign},
+		{"nat", "KUBE-SVC-TCOU7JCQXEZGVUNUU", foreign},
+		{"nat", "KUBE-FW-tcou7jcqxezgvunu", foreign},
+		{"filter", "KUBE-SVC-TCOU7JCQXEZGVUNU", foreign},
+		{"filter", "KUBE-POD-FW-TCOU7JCQXEZGVUNU", foreign},
+		{"filter", "KUBE-NWPLCY-TCOU7JCQXEZGVUNU", foreign},
+		{"filter", "KUBE-ROUTER-FORWARD", foreign},
+		{"mangle", "KUBE-SERVICES", foreign},
+		{"raw", "KUBE-SERVICES", foreign},
 	} {
-		if got := Classify(tt.table, tt.chain); got != tt.want {
-			t.Errorf("%s %s: owner %d, want %d", tt.table, tt.chain, got, tt.want)
+		if got := classify(tt.table, tt.chain); got != tt.want {
+			t.Errorf("%s %s: creator %d, want %d", tt.table, tt.chain, got, tt.want)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func TestEntrances(t *testing.T) {
 		for _, chain := range []string{"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD",
 			"KUBE-PROXY-FIREWALL", "KUBE-NODEPORTS", "KUBE-NODE-PORT", "KUBE-POSTROUTING",
 			"KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER"} {
-			if isEntrance(table, chain) != (Classify(table, chain) == KubeProxy && !inside(table, chain)) {
+			if isEntrance(table, chain) != (classify(table, chain) == kubeProxy && !inside(table, chain)) {
 				t.Errorf("%s %s", table, chain)
 			}
 		}

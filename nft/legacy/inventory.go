@@ -11,8 +11,45 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/attr"
 )
+
+// A Backend is a place in the kernel where kube-proxy may have left state.
+type Backend string
+
+// The backends, in the order of an inventory. Their spelling is part of its JSON form.
+const (
+	Xtables     Backend = "legacy"
+	Compat      Backend = "nft-compat"
+	ProxyTables Backend = "kube-proxy-nftables"
+	IPVS        Backend = "ipvs"
+)
+
+// ProxyTable is the name of kube-proxy's own nf_tables table in each family.
+const ProxyTable = "kube-proxy"
+
+// iptablesTables are the tables that kube-proxy writes, filter first: its leftovers can
+// refuse traffic, while those in nat only lose to a base chain of lower priority. Tables
+// raw and security are none of our business.
+var iptablesTables = [...]string{"filter", "nat", "mangle"}
+
+// A Selector limits a removal. A nil field allows everything.
+type Selector struct {
+	Backends []Backend
+	Families []nft.Family
+	Tables   []string // of iptables: filter, nat, mangle; of ProxyTables: what belongs there
+}
+
+// takes reports whether the selector allows backend b.
+func (s Selector) takes(b Backend) bool { return allows(s.Backends, b) }
+
+// takesTable reports whether the selector allows a table of backend b in family f. Of
+// ProxyTables the chains at filter hooks count as filter, the rest as nat.
+func (s Selector) takesTable(b Backend, f nft.Family, table string) bool {
+	return s.takes(b) && allows(s.Families, f) && allows(s.Tables, table)
+}
+
+// allows reports whether v is listed, or nothing is.
+func allows[T comparable](list []T, v T) bool { return list == nil || slices.Contains(list, v) }
 
 // An Inventory is all that kube-proxy has on a node, and what keeps it there.
 type Inventory struct {
@@ -81,7 +118,7 @@ type Node struct {
 }
 
 // Take looks everywhere and changes nothing. What needs a privilege that the caller lacks
-// says so in its Part; any other failure is in the error, and does not keep from reading the rest.
+// says so in its Part. Any other failure is in the error; the rest is read all the same.
 func (n Node) Take(ctx context.Context) (Inventory, error) {
 	var inv Inventory
 	var failures []error
@@ -128,7 +165,7 @@ func (n Node) Remove(ctx context.Context, sel Selector) error {
 // takeXtables reads the tables of ip_tables and ip6_tables that exist.
 func takeXtables(ctx context.Context) (parts []Part, err error) {
 	for _, f := range nft.Families {
-		family := attr.Family(f).NFT()
+		family := f.NFT()
 		var tables []Part
 		familyErr := eachXtable(ctx, f, "", func(s *socket, table string) error {
 			x, err := s.read(table)
@@ -160,7 +197,7 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 	}
 	var compat, own []Part
 	for _, t := range tables {
-		p := Part{Backend: t.backend(), Family: attr.Family(t.family).NFT(), Table: t.rules.table}
+		p := Part{Backend: t.backend(), Family: t.family.NFT(), Table: t.rules.table}
 		if p.Backend == Compat {
 			p.fill(t.rules)
 			compat = append(compat, p)
@@ -221,7 +258,7 @@ func (p *Part) Serves(f nft.Family) bool {
 	if p.Backend == IPVS {
 		return slices.ContainsFunc(p.Servers, func(s Server) bool { return s.Frontend.Addr().Is6() == (f == nft.IP6) })
 	}
-	if p.Family != attr.Family(f).NFT() {
+	if p.Family != f.NFT() {
 		return false
 	}
 	if p.Backend == ProxyTables {
@@ -230,41 +267,3 @@ func (p *Part) Serves(f nft.Family) bool {
 	toServices := func(j Jump) bool { return j.Chain == "PREROUTING" && j.Target == "KUBE-SERVICES" }
 	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) && slices.ContainsFunc(p.Chains, perService.MatchString)
 }
-
-// A Backend is a place in the kernel where kube-proxy may have left state.
-type Backend string
-
-// The backends, in the order of an inventory. Their spelling is part of its JSON form.
-const (
-	Xtables     Backend = "legacy"
-	Compat      Backend = "nft-compat"
-	ProxyTables Backend = "kube-proxy-nftables"
-	IPVS        Backend = "ipvs"
-)
-
-// ProxyTable is the name of kube-proxy's own nf_tables table in each family.
-const ProxyTable = "kube-proxy"
-
-// iptablesTables are the tables that kube-proxy writes, filter first: its leftovers can
-// refuse traffic, while those in nat only lose to a base chain of lower priority. Tables
-// raw and security are none of our business.
-var iptablesTables = [...]string{"filter", "nat", "mangle"}
-
-// A Selector limits a removal. A nil field allows everything.
-type Selector struct {
-	Backends []Backend
-	Families []nft.Family
-	Tables   []string // of iptables: filter, nat, mangle; of ProxyTables: what belongs there
-}
-
-// takes reports whether the selector allows backend b.
-func (s Selector) takes(b Backend) bool { return allows(s.Backends, b) }
-
-// takesTable reports whether the selector allows a table of backend b in family f. Of
-// ProxyTables the chains at filter hooks count as filter, the rest as nat.
-func (s Selector) takesTable(b Backend, f nft.Family, table string) bool {
-	return s.takes(b) && allows(s.Families, f) && allows(s.Tables, table)
-}
-
-// allows reports whether v is listed, or nothing is.
-func allows[T comparable](list []T, v T) bool { return list == nil || slices.Contains(list, v) }

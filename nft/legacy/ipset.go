@@ -63,7 +63,7 @@ func readSets() (sets []Set, err error) {
 	r := newRequest(ipSets|ipsetCmdList, nft.IP)
 	r.Uint8(ipsetAttrProto, ipsetProtocol)
 	r.Uint32(ipsetAttrFlags, ipsetListHeader)
-	err = ask(c, r, netlink.Dump, func(list *attr.Reader) {
+	err = r.send(c, netlink.Dump, func(list *attr.Reader) {
 		if s := decodeSet(list); proxySets.MatchString(s.Name) {
 			sets = append(sets, s)
 		}
@@ -117,7 +117,7 @@ func destroySets(ctx context.Context) error {
 		r := newRequest(ipSets|ipsetCmdDestroy, nft.IP)
 		r.Uint8(ipsetAttrProto, ipsetProtocol)
 		r.Name(ipsetAttrName, s.Name)
-		switch refused := ask(c, r, netlink.Acknowledge, nil); {
+		switch refused := r.send(c, netlink.Acknowledge, nil); {
 		case errors.Is(refused, ipsetErrBusy):
 			err = errors.Join(err, fmt.Errorf("ipset %s: a rule of another program uses it", s.Name))
 		case refused != nil && !errors.Is(refused, unix.ENOENT):

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // replaceAttempts is how often a table that others write meanwhile is read again, with a
@@ -70,7 +69,7 @@ func eachXtable(ctx context.Context, f nft.Family, lockFile string, do func(s *s
 	defer s.close()
 	for _, table := range tables {
 		if tableErr := do(s, table); tableErr != nil {
-			err = errors.Join(err, fmt.Errorf("%s %s %s: %w", Xtables, attr.Family(f).NFT(), table, tableErr))
+			err = errors.Join(err, fmt.Errorf("%s %s %s: %w", Xtables, f.NFT(), table, tableErr))
 		}
 	}
 	return err

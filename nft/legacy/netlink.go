@@ -29,7 +29,7 @@ type request struct {
 // newRequest begins a message about a family.
 func newRequest(typ uint16, f nft.Family) *request {
 	r := &request{typ: typ}
-	r.Netfilter(attr.Family(f), 0)
+	r.Netfilter(f, 0)
 	return r
 }
 
@@ -42,9 +42,9 @@ func dialNetfilter() (*netlink.Conn, error) {
 	return c, nil
 }
 
-// ask sends a request and calls each with the attributes of every message of the answer. It
+// send sends the request and calls each with the attributes of every message of the answer. It
 // returns EINTR if a listing is inconsistent because the kernel's state changed meanwhile.
-func ask(c *netlink.Conn, r *request, flags netlink.HeaderFlags, each func(*attr.Reader)) error {
+func (r *request) send(c *netlink.Conn, flags netlink.HeaderFlags, each func(*attr.Reader)) error {
 	replies, err := c.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(r.typ), Flags: netlink.Request | flags},
 		Data:   r.Buf,

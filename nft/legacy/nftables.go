@@ -72,7 +72,7 @@ func readNFTables(ctx context.Context) (tables []*nfTable, generation uint32, er
 
 // readGeneration returns the number of the last commit in this network namespace.
 func readGeneration(c *netlink.Conn) (generation uint32, err error) {
-	err = ask(c, newRequest(nfTables|unix.NFT_MSG_GETGEN, 0), 0, func(list *attr.Reader) {
+	err = newRequest(nfTables|unix.NFT_MSG_GETGEN, 0).send(c, 0, func(list *attr.Reader) {
 		for list.Next() {
 			if list.Type == unix.NFTA_GEN_ID {
 				generation = list.Uint32()
@@ -86,7 +86,7 @@ func readGeneration(c *netlink.Conn) (generation uint32, err error) {
 func readTables(c *netlink.Conn) (tables []*nfTable, err error) {
 	for _, f := range nft.Families {
 		exist := map[string]bool{}
-		err := ask(c, newRequest(nfTables|unix.NFT_MSG_GETTABLE, f), netlink.Dump, func(list *attr.Reader) {
+		err := newRequest(nfTables|unix.NFT_MSG_GETTABLE, f).send(c, netlink.Dump, func(list *attr.Reader) {
 			for list.Next() {
 				if list.Type == unix.NFTA_TABLE_NAME {
 					exist[list.Name()] = true
@@ -113,7 +113,7 @@ func readTables(c *netlink.Conn) (tables []*nfTable, err error) {
 // read fills in what the table contains.
 func (t *nfTable) read(c *netlink.Conn) error {
 	var uses []uint32 // of each chain: its rules, and whatever sends to it
-	err := ask(c, t.request(unix.NFT_MSG_GETCHAIN), netlink.Dump, func(list *attr.Reader) {
+	err := t.request(unix.NFT_MSG_GETCHAIN).send(c, netlink.Dump, func(list *attr.Reader) {
 		table, found, use := decodeChain(list)
 		if table == t.rules.table {
 			t.rules.chains = append(t.rules.chains, found)
@@ -128,7 +128,7 @@ func (t *nfTable) read(c *netlink.Conn) error {
 		chains[t.rules.chains[i].name] = &t.rules.chains[i]
 	}
 	known := map[string]uint32{} // uses of each chain by rules
-	err = ask(c, t.request(unix.NFT_MSG_GETRULE), netlink.Dump, func(list *attr.Reader) {
+	err = t.request(unix.NFT_MSG_GETRULE).send(c, netlink.Dump, func(list *attr.Reader) {
 		r := decodeRule(list)
 		place := chains[r.chain]
 		if r.table != t.rules.table || place == nil {
@@ -157,7 +157,7 @@ func (t *nfTable) read(c *netlink.Conn) error {
 
 // readSets lists the named sets and maps with the number of their elements.
 func (t *nfTable) readSets(c *netlink.Conn) error {
-	err := ask(c, t.request(unix.NFT_MSG_GETSET), netlink.Dump, func(list *attr.Reader) {
+	err := t.request(unix.NFT_MSG_GETSET).send(c, netlink.Dump, func(list *attr.Reader) {
 		for list.Next() {
 			if name := list.Name(); list.Type == unix.NFTA_SET_NAME && !strings.HasPrefix(name, "__") { // anonymous: part of a rule
 				t.sets = append(t.sets, Set{Name: name})
@@ -168,7 +168,7 @@ func (t *nfTable) readSets(c *netlink.Conn) error {
 		set := &t.sets[i]
 		r := t.request(unix.NFT_MSG_GETSETELEM)
 		r.Name(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
-		err = errors.Join(err, ask(c, r, netlink.Dump, func(list *attr.Reader) {
+		err = errors.Join(err, r.send(c, netlink.Dump, func(list *attr.Reader) {
 			for list.Next() {
 				if list.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 					continue

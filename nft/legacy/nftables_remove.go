@@ -22,8 +22,7 @@ func Messages(ctx context.Context, sel Selector) (messages []nft.ForeignMessage,
 		return nil, 0, fmt.Errorf("read nf_tables: %w", err)
 	}
 	for _, t := range tables {
-		requests := t.removal(sel)
-		for _, r := range requests {
+		for _, r := range t.removal(sel) {
 			messages = append(messages, nft.ForeignMessage{Type: r.typ, Flags: unix.NLM_F_REQUEST, Data: r.Buf})
 		}
 	}
@@ -32,30 +31,11 @@ func Messages(ctx context.Context, sel Selector) (messages []nft.ForeignMessage,
 
 // removal returns what takes kube-proxy's share out of the table: jumps first, then all rules
 // of kube-proxy's chains, since these refer to one another, then the chains.
-//
-// A table of kube-proxy's nftables mode is most of all its nat part, and goes as a whole with
-// that. If the selector allows table filter, but not nat, only what begins at filter hooks
-// goes: what can refuse a packet.
 func (t *nfTable) removal(sel Selector) (requests []*request) {
-	flush := func(chain string) { // a deletion without a handle means all rules
-		r := t.request(unix.NFT_MSG_DELRULE)
-		r.Name(unix.NFTA_RULE_CHAIN, chain)
-		requests = append(requests, r)
+	if t.backend() == ProxyTables {
+		return t.proxyRemoval(sel)
 	}
-	switch {
-	case t.backend() == Compat && !sel.takesTable(Compat, t.family, t.rules.table):
-		return nil
-	case t.backend() == Compat:
-	case sel.takesTable(ProxyTables, t.family, "nat"):
-		return []*request{t.request(unix.NFT_MSG_DELTABLE)}
-	case sel.takesTable(ProxyTables, t.family, "filter"):
-		for _, c := range t.rules.chains {
-			if c.base && strings.HasPrefix(c.name, "filter-") && len(c.rules) > 0 {
-				flush(c.name)
-			}
-		}
-		return requests
-	default:
+	if !sel.takesTable(Compat, t.family, t.rules.table) {
 		return nil
 	}
 	gone := newRemoval(t.rules)
@@ -67,7 +47,7 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 	}
 	for _, c := range t.rules.chains {
 		if gone.fates[c.name] != keeps && len(c.rules) > 0 {
-			flush(c.name)
+			requests = append(requests, t.flush(c.name))
 		}
 	}
 	for _, c := range t.rules.chains {
@@ -78,6 +58,31 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 		}
 	}
 	return requests
+}
+
+// proxyRemoval deletes a table of kube-proxy's nftables mode, which is most of all its nat
+// part. If the selector allows table filter, but not nat, only what begins at filter hooks
+// goes: what can refuse a packet.
+func (t *nfTable) proxyRemoval(sel Selector) (requests []*request) {
+	if sel.takesTable(ProxyTables, t.family, "nat") {
+		return []*request{t.request(unix.NFT_MSG_DELTABLE)}
+	}
+	if !sel.takesTable(ProxyTables, t.family, "filter") {
+		return nil
+	}
+	for _, c := range t.rules.chains {
+		if c.base && strings.HasPrefix(c.name, "filter-") && len(c.rules) > 0 {
+			requests = append(requests, t.flush(c.name))
+		}
+	}
+	return requests
+}
+
+// flush deletes all rules of a chain: what a deletion without a handle means.
+func (t *nfTable) flush(chain string) *request {
+	r := t.request(unix.NFT_MSG_DELRULE)
+	r.Name(unix.NFTA_RULE_CHAIN, chain)
+	return r
 }
 
 // removeNFTables removes kube-proxy's state from the selected nf_tables backends in one
@@ -96,7 +101,7 @@ func removeNFTables(ctx context.Context, sel Selector) error {
 }
 
 // commit sends what Messages returned as a transaction of its own. The error unwraps to
-// ERESTART if the generation has passed, and then Messages must be asked again.
+// ERESTART if the generation has passed, and then Messages must be called again.
 func commit(ctx context.Context, messages []nft.ForeignMessage, generation uint32) error {
 	k, err := nft.Open()
 	if err != nil {

@@ -35,7 +35,7 @@ func (p *Part) fill(rs ruleset) {
 			p.Chains = append(p.Chains, c.name)
 		case ours && f == empties:
 			p.Emptied = append(p.Emptied, c.name)
-		case ours, Classify(rs.table, c.name) == Kubelet:
+		case ours, classify(rs.table, c.name) == kubelet:
 			p.Kept = append(p.Kept, c.name)
 		}
 	}

@@ -39,7 +39,7 @@ func Processes(root string) ([]Process, error) {
 	if err != nil || !known || len(sockets) == 0 && !slices.ContainsFunc(list, func(p Process) bool { return p.Embedded }) {
 		return list, err
 	}
-	owns := map[int]bool{}
+	listens := map[int]bool{}
 	for _, pid := range pids {
 		dir := filepath.Join(root, strconv.Itoa(pid), "fd")
 		links, _ := os.ReadDir(dir) // those of a process that is hidden from us cannot be read
@@ -47,11 +47,11 @@ func Processes(root string) ([]Process, error) {
 			target, err := os.Readlink(filepath.Join(dir, link.Name()))
 			if _, ok := sockets[target]; ok && err == nil {
 				delete(sockets, target)
-				owns[pid] = true
+				listens[pid] = true
 			}
 		}
 	}
-	list = slices.DeleteFunc(list, func(p Process) bool { return p.Embedded && !owns[p.PID] })
+	list = slices.DeleteFunc(list, func(p Process) bool { return p.Embedded && !listens[p.PID] })
 	if len(list) > 0 {
 		return list, nil
 	}

@@ -72,7 +72,7 @@ type removal struct {
 func newRemoval(rs ruleset) removal {
 	r := removal{fates: map[string]fate{}}
 	for _, c := range rs.chains {
-		if Classify(rs.table, c.name) == KubeProxy && !c.base {
+		if classify(rs.table, c.name) == kubeProxy && !c.base {
 			r.fates[c.name] = leaves
 		}
 	}

@@ -57,7 +57,7 @@ func scrape(t *testing.T, path string) map[string]*metric {
 		Unserved: func() int { return 0 },
 		Kernel:   silentKernel{}, Build: new(debug.BuildInfo),
 	})
-	m.CountConnections(silentKernel{}, true)
+	m.CountConnections(silentKernel{}.Connections, true)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})

@@ -67,8 +67,20 @@ func (s Shape) filter() *table {
 		"KUBE-FORWARD", "KUBE-KUBELET-CANARY", "KUBE-NODEPORTS", "KUBE-PROXY-CANARY",
 		"KUBE-PROXY-FIREWALL", "KUBE-ROUTER-INPUT", "KUBE-SERVICES", "ZZZ-LAST")
 	t.rule(`INPUT -i lo -m comment --comment "admin: loopback, KUBE-SERVICES or not" -j ACCEPT`)
-	s.filterInput(t)
-	s.filterForward(t)
+	t.rule(`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
+	t.rule(`INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS`)
+	t.rule(`INPUT -p tcp -m multiport --dports 22,9100 -m comment --comment "admin: ssh" -j ADMIN`)
+	t.rule(`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
+	t.rule(`INPUT -j KUBE-FIREWALL`)
+	t.rule(`INPUT -j KUBE-ROUTER-INPUT`)
+	t.rule(`FORWARD -j DOCKER-USER`)
+	t.rule(`FORWARD -p udp -m udp --dport 53`) // without a target
+	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
+	t.rule(`FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`)
+	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
+	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
+	t.rule(`FORWARD -o docker0 -j DOCKER`)
+	t.rule(`FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD`)
 	t.rule(`OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
 	t.rule(`OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
 	t.rule(`OUTPUT -j KUBE-FIREWALL`)
@@ -80,28 +92,6 @@ func (s Shape) filter() *table {
 	t.rule(`ZZZ-LAST -p udp -m hashlimit --hashlimit-upto 10/sec --hashlimit-burst 5 --hashlimit-mode srcip --hashlimit-name kubenft -j RETURN`)
 	t.rule(`ZZZ-LAST -j REJECT --reject-with %s`, s.reject())
 	return t
-}
-
-// filterInput is the base chain INPUT.
-func (s Shape) filterInput(t *table) {
-	t.rule(`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
-	t.rule(`INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS`)
-	t.rule(`INPUT -p tcp -m multiport --dports 22,9100 -m comment --comment "admin: ssh" -j ADMIN`)
-	t.rule(`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
-	t.rule(`INPUT -j KUBE-FIREWALL`)
-	t.rule(`INPUT -j KUBE-ROUTER-INPUT`)
-}
-
-// filterForward is the base chain FORWARD. Its second rule has no target.
-func (s Shape) filterForward(t *table) {
-	t.rule(`FORWARD -j DOCKER-USER`)
-	t.rule(`FORWARD -p udp -m udp --dport 53`)
-	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
-	t.rule(`FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`)
-	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
-	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
-	t.rule(`FORWARD -o docker0 -j DOCKER`)
-	t.rule(`FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD`)
 }
 
 // filterProxy is what kube-proxy's and the kubelet's chains contain.

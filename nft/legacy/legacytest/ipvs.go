@@ -39,43 +39,38 @@ func (s Shape) IPSets() string {
 
 // IPVS returns the text for iptables-restore that kube-proxy's IPVS mode and others make
 // together.
-func (s Shape) IPVS() string { return s.ipvsFilter().String() + s.ipvsNAT().String() }
-
-// ipvsFilter has the rules that keep cluster IPs from answering for the node.
-func (s Shape) ipvsFilter() *table {
-	t := &table{name: "filter", base: []string{"INPUT", "FORWARD", "OUTPUT"}}
-	t.chain("KUBE-FIREWALL", "KUBE-FORWARD", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-NODE-PORT",
+func (s Shape) IPVS() string {
+	// The rules that keep cluster IPs from answering for the node.
+	filter := &table{name: "filter", base: []string{"INPUT", "FORWARD", "OUTPUT"}}
+	filter.chain("KUBE-FIREWALL", "KUBE-FORWARD", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-NODE-PORT",
 		"KUBE-PROXY-FIREWALL", "KUBE-SOURCE-RANGES-FIREWALL")
-	t.rule(`INPUT -i lo -m comment --comment "admin: loopback" -j ACCEPT`)
-	t.rule(`INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER`)
-	t.rule(`INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL`)
-	t.rule(`INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT`)
-	t.rule(`INPUT -j KUBE-FIREWALL`)
-	t.rule(`FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL`)
-	t.rule(`FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`)
-	t.rule(`OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER`)
-	t.rule(`KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT`)
-	t.rule(`KUBE-IPVS-FILTER -m set --match-set %s dst,dst -j RETURN`, s.setName("LOAD-BALANCER"))
-	t.rule(`KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set %s dst -j REJECT --reject-with %s`, s.setName("IPVS-IPS"), s.reject())
-	t.rule(`KUBE-SOURCE-RANGES-FIREWALL -j DROP`)
-	return t
-}
+	filter.rule(`INPUT -i lo -m comment --comment "admin: loopback" -j ACCEPT`)
+	filter.rule(`INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER`)
+	filter.rule(`INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL`)
+	filter.rule(`INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT`)
+	filter.rule(`INPUT -j KUBE-FIREWALL`)
+	filter.rule(`FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL`)
+	filter.rule(`FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`)
+	filter.rule(`OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER`)
+	filter.rule(`KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT`)
+	filter.rule(`KUBE-IPVS-FILTER -m set --match-set %s dst,dst -j RETURN`, s.setName("LOAD-BALANCER"))
+	filter.rule(`KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set %s dst -j REJECT --reject-with %s`, s.setName("IPVS-IPS"), s.reject())
+	filter.rule(`KUBE-SOURCE-RANGES-FIREWALL -j DROP`)
 
-// ipvsNAT has the rules that mark what is to be masqueraded.
-func (s Shape) ipvsNAT() *table {
-	t := &table{name: "nat", base: []string{"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"}}
-	t.chain("KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-POSTROUTING", "KUBE-SERVICES")
-	t.rule(`PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
-	t.rule(`OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
-	t.rule(`POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`)
-	t.rule(`POSTROUTING -o docker0 -j MASQUERADE`)
-	t.rule(`KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ`)
-	t.rule(`KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`)
-	t.rule(`KUBE-NODE-PORT -p tcp -m set --match-set %s dst -j KUBE-MARK-MASQ`, s.setName("NODE-PORT-TCP"))
-	t.rule(`KUBE-POSTROUTING -m set --match-set %s dst,dst,src -j MASQUERADE`, s.setName("LOOP-BACK"))
-	t.rule(`KUBE-SERVICES -m set --match-set %s dst,dst -j KUBE-LOAD-BALANCER`, s.setName("LOAD-BALANCER"))
-	t.rule(`KUBE-SERVICES ! -s %s -m set --match-set %s dst,dst -j KUBE-MARK-MASQ`, s.pods(), s.setName("CLUSTER-IP"))
-	t.rule(`KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT`)
-	t.rule(`KUBE-SERVICES -m set --match-set %s dst,dst -j ACCEPT`, s.setName("CLUSTER-IP"))
-	return t
+	// The rules that mark what is to be masqueraded.
+	nat := &table{name: "nat", base: []string{"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"}}
+	nat.chain("KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-POSTROUTING", "KUBE-SERVICES")
+	nat.rule(`PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
+	nat.rule(`OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
+	nat.rule(`POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`)
+	nat.rule(`POSTROUTING -o docker0 -j MASQUERADE`)
+	nat.rule(`KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ`)
+	nat.rule(`KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`)
+	nat.rule(`KUBE-NODE-PORT -p tcp -m set --match-set %s dst -j KUBE-MARK-MASQ`, s.setName("NODE-PORT-TCP"))
+	nat.rule(`KUBE-POSTROUTING -m set --match-set %s dst,dst,src -j MASQUERADE`, s.setName("LOOP-BACK"))
+	nat.rule(`KUBE-SERVICES -m set --match-set %s dst,dst -j KUBE-LOAD-BALANCER`, s.setName("LOAD-BALANCER"))
+	nat.rule(`KUBE-SERVICES ! -s %s -m set --match-set %s dst,dst -j KUBE-MARK-MASQ`, s.pods(), s.setName("CLUSTER-IP"))
+	nat.rule(`KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT`)
+	nat.rule(`KUBE-SERVICES -m set --match-set %s dst,dst -j ACCEPT`, s.setName("CLUSTER-IP"))
+	return filter.String() + nat.String()
 }

@@ -17,34 +17,24 @@ func (s Shape) nat() *table {
 	t.rule(`POSTROUTING -s %s ! -o docker0 -j MASQUERADE`, host(s.addr("172.17.0.2", "fd00:172:17::2", 0)))
 	t.rule(`CNI-HOSTPORT-DNAT -p tcp -m tcp --dport 8081 -j DNAT --to-destination %s`, socket(s.Endpoint(0, 0), 81))
 	t.rule(`DOCKER -i docker0 -j RETURN`)
-	s.natFixed(t)
-	for i := range s.Services {
-		s.natService(t, i)
-	}
-	t.rule(`KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`)
-	if s.Borrowed {
-		s.natBorrowed(t)
-	}
-	t.chain("ZZZ-LAST")
-	t.rule(`ZZZ-LAST -m conntrack --ctstate INVALID -j RETURN`)
-	t.rule(`CNI-HOSTPORT-DNAT -j ZZZ-LAST`)
-	return t
-}
-
-// natFixed is what the chains contain that do not depend on Services.
-func (s Shape) natFixed(t *table) {
 	t.rule(`KUBE-MARK-DROP -j MARK --set-xmark 0x8000/0x8000`)
 	t.rule(`KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`)
 	t.rule(`KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN`)
 	t.rule(`KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0`)
 	t.rule(`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`)
-}
-
-// natBorrowed are foreign rules that send to kube-proxy's chains.
-func (s Shape) natBorrowed(t *table) {
-	t.rule(`CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j KUBE-MARK-MASQ`)
-	t.rule(`OUTPUT -p tcp -m tcp --dport 1080 -m comment --comment "admin: short cut" -j %s`, chainName("SVC", service(0)))
-	t.rule(`PREROUTING -s %s -j KUBE-SERVICES`, host(s.Endpoint(0, 0)))
+	for i := range s.Services {
+		s.natService(t, i)
+	}
+	t.rule(`KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`)
+	if s.Borrowed {
+		t.rule(`CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j KUBE-MARK-MASQ`)
+		t.rule(`OUTPUT -p tcp -m tcp --dport 1080 -m comment --comment "admin: short cut" -j %s`, chainName("SVC", service(0)))
+		t.rule(`PREROUTING -s %s -j KUBE-SERVICES`, host(s.Endpoint(0, 0)))
+	}
+	t.chain("ZZZ-LAST")
+	t.rule(`ZZZ-LAST -m conntrack --ctstate INVALID -j RETURN`)
+	t.rule(`CNI-HOSTPORT-DNAT -j ZZZ-LAST`)
+	return t
 }
 
 // natService is one Service.
@@ -64,9 +54,22 @@ func (s Shape) natService(t *table, i int) {
 			t.rule(`%s -m comment --comment "%s -> %s" -m recent --rcheck --seconds 10800 --reap --name %s --mask %s --rsource -j %s`, svc, name, socket(s.Endpoint(i, j), 8080), sep, s.mask(), sep)
 		}
 	}
-	s.natPick(t, i, svc)
 	for j := range s.Endpoints {
-		s.natEndpoint(t, i, j)
+		chance := ""
+		if left := s.Endpoints - j; left > 1 {
+			chance = fmt.Sprintf("-m statistic --mode random --probability %.11f ", 1/float64(left))
+		}
+		t.rule(`%s -m comment --comment "%s -> %s" %s-j %s`, svc, name, socket(s.Endpoint(i, j), 8080), chance, s.endpointChain(i, j))
+	}
+	for j := range s.Endpoints {
+		sep := s.endpointChain(i, j)
+		t.chain(sep)
+		t.rule(`%s -s %s -m comment --comment "%s" -j KUBE-MARK-MASQ`, sep, host(s.Endpoint(i, j)), name)
+		recent := ""
+		if s.affine(i) {
+			recent = fmt.Sprintf("-m recent --set --name %s --mask %s --rsource ", sep, s.mask())
+		}
+		t.rule(`%s -p %s -m comment --comment "%s" %s-m %s -j DNAT --to-destination %s`, sep, proto, name, recent, proto, socket(s.Endpoint(i, j), 8080))
 	}
 }
 
@@ -94,29 +97,6 @@ func (s Shape) natExternal(t *table, i int) {
 	t.rule(`%s -m comment --comment "route LOCAL traffic for %s external destinations" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ`, ext, name)
 	t.rule(`%s -j %s`, ext, svl)
 	t.rule(`%s -m comment --comment "%s -> %s" -j %s`, svl, name, socket(s.Endpoint(i, 0), 8080), s.endpointChain(i, 0))
-}
-
-// natPick chooses an endpoint at random.
-func (s Shape) natPick(t *table, i int, svc string) {
-	for j := range s.Endpoints {
-		chance := ""
-		if left := s.Endpoints - j; left > 1 {
-			chance = fmt.Sprintf("-m statistic --mode random --probability %.11f ", 1/float64(left))
-		}
-		t.rule(`%s -m comment --comment "%s -> %s" %s-j %s`, svc, service(i), socket(s.Endpoint(i, j), 8080), chance, s.endpointChain(i, j))
-	}
-}
-
-// natEndpoint is one endpoint.
-func (s Shape) natEndpoint(t *table, i, j int) {
-	sep, name, proto := s.endpointChain(i, j), service(i), s.Protocol(i)
-	t.chain(sep)
-	t.rule(`%s -s %s -m comment --comment "%s" -j KUBE-MARK-MASQ`, sep, host(s.Endpoint(i, j)), name)
-	recent := ""
-	if s.affine(i) {
-		recent = fmt.Sprintf("-m recent --set --name %s --mask %s --rsource ", sep, s.mask())
-	}
-	t.rule(`%s -p %s -m comment --comment "%s" %s-m %s -j DNAT --to-destination %s`, sep, proto, name, recent, proto, socket(s.Endpoint(i, j), 8080))
 }
 
 // endpointChain returns the name of the chain of an endpoint.

@@ -9,19 +9,8 @@ import (
 // of a table of somebody else's.
 func (s Shape) NFTables() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "table %s kube-proxy {\n", s.Family.NFT())
-	s.nftMaps(&b)
-	s.nftBase(&b)
-	for i := range s.Services {
-		s.nftService(&b, i)
-	}
-	b.WriteString("}\n")
-	fmt.Fprintf(&b, "table %s admin {\n\tchain kube-proxy {\n\t\ttcp dport 22 counter packets 3 bytes 180 accept\n\t}\n}\n", s.Family.NFT())
-	return b.String()
-}
-
-// nftMaps are the maps by which kube-proxy finds a Service.
-func (s Shape) nftMaps(b *strings.Builder) {
+	family := s.Family.NFT()
+	fmt.Fprintf(&b, "table %s kube-proxy {\n", family)
 	addr := "ipv4_addr"
 	if s.ClusterIP(0).Is6() {
 		addr = "ipv6_addr"
@@ -39,10 +28,17 @@ func (s Shape) nftMaps(b *strings.Builder) {
 			nodePorts = append(nodePorts, fmt.Sprintf("%s . %d : goto %s", s.Protocol(i), port, nftChain("external", i)))
 		}
 	}
-	nftSet(b, "set cluster-ips", addr, ips)
-	nftSet(b, "map service-ips", addr+" . inet_proto . inet_service : verdict", services)
-	nftSet(b, "map service-nodeports", "inet_proto . inet_service : verdict", nodePorts)
-	nftSet(b, "map no-endpoint-services", addr+" . inet_proto . inet_service : verdict", refused)
+	nftSet(&b, "set cluster-ips", addr, ips)
+	nftSet(&b, "map service-ips", addr+" . inet_proto . inet_service : verdict", services)
+	nftSet(&b, "map service-nodeports", "inet_proto . inet_service : verdict", nodePorts)
+	nftSet(&b, "map no-endpoint-services", addr+" . inet_proto . inet_service : verdict", refused)
+	s.nftBase(&b)
+	for i := range s.Services {
+		s.nftService(&b, i)
+	}
+	b.WriteString("}\n")
+	fmt.Fprintf(&b, "table %s admin {\n\tchain kube-proxy {\n\t\ttcp dport 22 counter packets 3 bytes 180 accept\n\t}\n}\n", family)
+	return b.String()
 }
 
 // nftSet writes a set or map.
@@ -56,14 +52,14 @@ func nftSet(b *strings.Builder, name, typ string, elements []string) {
 
 // nftBase writes the chains that do not depend on Services.
 func (s Shape) nftBase(b *strings.Builder) {
-	f := s.Family
+	f := s.Family.NFT()
 	for _, c := range [][2]string{
 		{"mark-for-masquerade", "mark set mark or 0x4000"},
 		{"masquerading", "mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random"},
 		{"reject-chain", "reject"},
-		{"services", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @service-ips\n\t\tfib daddr type local meta l4proto . th dport vmap @service-nodeports", f.NFT())},
-		{"service-endpoints-check", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @no-endpoint-services", f.NFT())},
-		{"cluster-ips-check", fmt.Sprintf("%s daddr @cluster-ips reject", f.NFT())},
+		{"services", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @service-ips\n\t\tfib daddr type local meta l4proto . th dport vmap @service-nodeports", f)},
+		{"service-endpoints-check", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @no-endpoint-services", f)},
+		{"cluster-ips-check", fmt.Sprintf("%s daddr @cluster-ips reject", f)},
 		{"nat-prerouting", "type nat hook prerouting priority dstnat; policy accept;\n\t\tjump services"},
 		{"nat-output", "type nat hook output priority -100; policy accept;\n\t\tjump services"},
 		{"nat-postrouting", "type nat hook postrouting priority srcnat; policy accept;\n\t\tjump masquerading"},
@@ -80,12 +76,13 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 	if s.Refused(i) {
 		return
 	}
+	family := s.Family.NFT()
 	var ends []string
 	for j := range s.Endpoints {
 		ends = append(ends, fmt.Sprintf("%d : %s . 8080", j, s.Endpoint(i, j)))
 	}
-	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), s.Family.NFT(), s.ClusterIP(i), s.Protocol(i), s.Family.NFT(), s.pods())
-	fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), s.Family.NFT(), s.Endpoints, strings.Join(ends, ", "))
+	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), family, s.ClusterIP(i), s.Protocol(i), family, s.pods())
+	fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), family, s.Endpoints, strings.Join(ends, ", "))
 	if _, ok := s.NodePort(i); ok {
 		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i), nftChain("service", i))
 	}
