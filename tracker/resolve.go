@@ -31,7 +31,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			}
 			p.ExternalLocal = s.externalLocal && p.External()
 			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 {
-				p.Guarded, p.Sources = true, sources(f, t.addresses())
+				p.Guarded, p.Sources = true, sources(f, t.addresses)
 			}
 			all := t.candidates(e, i, j)
 			p.choose(all)

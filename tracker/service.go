@@ -80,10 +80,10 @@ func (s *service) guarded() bool {
 // parseService returns what obj says and, joined, what of it is refused. It returns nil for
 // a Service that is not for this proxy: headless, ExternalName, or labelled for another.
 func parseService(obj *corev1.Service, proxyName string) (*service, error) {
-	if !proxied(obj, proxyName) {
-		return nil, nil
-	}
 	p := serviceParser{obj: obj, refusals: refusals{kind: "Service", namespace: obj.Namespace, name: obj.Name}}
+	if !p.checkNames(false) || !proxied(obj, proxyName) {
+		return nil, p.err()
+	}
 	s := &service{
 		created:       obj.CreationTimestamp.UTC(),
 		uid:           string(obj.UID),
