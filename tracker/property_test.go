@@ -99,7 +99,7 @@ func (w *randomWorld) service() *corev1.Service {
 			s.Spec.ClusterIP = "None"
 		}
 		if w.chance(10) {
-			s.Labels = map[string]string{proxyNameLabel: "other"}
+			s.Labels = map[string]string{ProxyNameLabel: "other"}
 		}
 		if w.chance(2) {
 			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, NodePort: one(w, int32(0), 30053, -1)})

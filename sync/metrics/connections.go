@@ -76,7 +76,11 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 	for _, n := range list {
 		labels := []string{n.Name.Namespace, n.Name.Name, n.Name.Port, frontendLabel(f, n.Frontend)}
 		if endpoints {
-			labels = append(labels, n.Endpoint.String(), listLabel(n.Local))
+			list := "cluster"
+			if n.Local {
+				list = "local"
+			}
+			labels = append(labels, n.Endpoint.String(), list)
 		}
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Count), labels...)
 	}
@@ -94,11 +98,4 @@ func frontendLabel(f nft.Family, at nft.Frontend) string {
 		addr = netip.IPv4Unspecified()
 	}
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(addr, at.Port), at.Protocol)
-}
-
-func listLabel(local bool) string {
-	if local {
-		return "local"
-	}
-	return "cluster"
 }
