@@ -197,8 +197,8 @@ func followWorld(t *testing.T, w *randomWorld) {
 			return
 		}
 	}
-	if len(tr.entries) > 3+2 || len(tr.owners) > w.parts {
-		t.Errorf("%d entries, %d owners are kept", len(tr.entries), len(tr.owners))
+	if len(tr.entries) > 3+2 || len(tr.holders) > w.parts {
+		t.Errorf("%d entries, %d holders are kept", len(tr.entries), len(tr.holders))
 	}
 }
 

@@ -183,7 +183,7 @@ func (p *serviceParser) fronts() []front {
 }
 
 // affinity reads spec.sessionAffinity. A timeout out of range is replaced by the default,
-// not dropped: the owner of such a Service wants its clients to stay where they are.
+// not dropped: who made such a Service wants its clients to stay where they are.
 func (p *serviceParser) affinity() time.Duration {
 	switch kind := p.obj.Spec.SessionAffinity; kind {
 	case corev1.ServiceAffinityNone, "":

@@ -90,7 +90,7 @@ func (p *serviceParser) loadBalancers() []netip.Addr {
 }
 
 // sourceRanges reads spec.loadBalancerSourceRanges. Closed says that none of them could be
-// read: the owner wanted a guard, so that no guard at all would be worse than no load
+// read: who made the Service wanted a guard, so that no guard at all would be worse than no load
 // balancer.
 func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed bool) {
 	texts := p.obj.Spec.LoadBalancerSourceRanges

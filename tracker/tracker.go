@@ -46,7 +46,7 @@ type Tracker struct {
 
 	mu      sync.Mutex
 	entries map[objectName]*entry
-	owners  map[objectName]*entry // EndpointSlice -> the Service that has it
+	holders map[objectName]*entry // EndpointSlice -> the Service that has it
 	dirty   []*entry
 	seen    Changes // since New
 	taken   Changes // what seen was at the last Take
@@ -62,7 +62,7 @@ type Tracker struct {
 	cidrObjs map[string][]netip.Prefix // ServiceCIDR objects by name
 }
 
-// A versioned value remembers what of it Take handed out last.
+// A versioned value knows what of it Take handed out last.
 type versioned[T any] struct {
 	current, out T
 	dirty        bool      // current was set after Take
@@ -99,7 +99,7 @@ func New(config Config) *Tracker {
 		config:   config,
 		started:  config.Clock(),
 		entries:  make(map[objectName]*entry),
-		owners:   make(map[objectName]*entry),
+		holders:  make(map[objectName]*entry),
 		cidrObjs: make(map[string][]netip.Prefix),
 	}
 	t.addresses = primaryAddresses(config.NodeAddresses, nil)
@@ -168,12 +168,12 @@ func (t *Tracker) DeleteSlice(namespace, name string) {
 
 // setSlice makes parsed the value of the slice of that name.
 func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
-	owner := t.owners[name]
-	if owner != nil && (parsed == nil || parsed.service != owner.name) {
-		owner.removeSlice(name.name)
-		delete(t.owners, name)
+	holder := t.holders[name]
+	if holder != nil && (parsed == nil || parsed.service != holder.name) {
+		holder.removeSlice(name.name)
+		delete(t.holders, name)
 		t.seen.Slices++
-		t.mark(owner)
+		t.mark(holder)
 	}
 	if parsed == nil {
 		return
@@ -187,7 +187,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	if !e.putSlice(parsed) {
 		return
 	}
-	t.owners[name] = e
+	t.holders[name] = e
 	t.seen.Slices++
 	t.mark(e)
 	if trigger.After(t.started) && len(e.triggers) < maxServiceTriggers {

@@ -66,11 +66,11 @@ func (p *Proxy) Apply(delta tracker.Delta) {
 		p.set(id, port, touched)
 	}
 	for number := range touched {
-		p.serve(number, p.owner(number))
+		p.serve(number, p.oldest(number))
 	}
 }
 
-// set remembers the value of a Service port if it has a node port that is served here.
+// set keeps the value of a Service port if it has a node port that is served here.
 func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[uint16]bool) {
 	if id.Protocol != tracker.TCP || id.Family != tracker.IPv6 {
 		return
@@ -91,8 +91,8 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[ui
 	p.claims[port.NodePort][id] = port
 }
 
-// owner is the Service port that has a node port: as in the ruleset, the oldest.
-func (p *Proxy) owner(number uint16) (oldest *tracker.ServicePort) {
+// oldest is the Service port that has a node port: as in the ruleset, the oldest.
+func (p *Proxy) oldest(number uint16) (oldest *tracker.ServicePort) {
 	for _, port := range p.claims[number] {
 		if oldest == nil || port.Older(oldest) {
 			oldest = port
@@ -233,7 +233,7 @@ func (s *server) candidates(now time.Time) []netip.AddrPort {
 	return list[:min(attempts, len(list))]
 }
 
-// pin remembers where the node's connection went, if the Service asks for that.
+// pin notes where the node's connection went, if the Service asks for that.
 func (s *server) pin(ep netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
