@@ -42,7 +42,10 @@ func FollowAddresses(ctx context.Context, set func([]netip.Addr), log *zap.Logge
 	for ctx.Err() == nil {
 		if err := followOnce(ctx, set); err != nil && ctx.Err() == nil {
 			log.Warn("interface addresses", zap.Error(err), zap.Duration("retry_in", addressRetry))
-			wait(ctx, addressRetry)
+			select {
+			case <-ctx.Done():
+			case <-time.After(addressRetry):
+			}
 		}
 	}
 	return nil
@@ -93,10 +96,18 @@ func followOnce(ctx context.Context, set func([]netip.Addr)) error {
 			return nil
 		case <-audit.C:
 		case _, open := <-updates:
-			if !open {
-				return fmt.Errorf("address notifications ended: %w", firstOf(broken))
+			for open && len(updates) > 0 { // one list answers all that are there already
+				_, open = <-updates
 			}
-			drain(updates)
+			if open {
+				continue
+			}
+			err := error(unix.ENOBUFS)
+			select {
+			case err = <-broken:
+			default:
+			}
+			return fmt.Errorf("address notifications ended: %w", err)
 		}
 	}
 }
@@ -106,35 +117,5 @@ func end(updates <-chan netlink.AddrUpdate, stop chan<- struct{}) {
 	close(stop)
 	for range updates {
 		continue
-	}
-}
-
-// drain takes the notifications that are there already: one list answers them all.
-func drain(updates <-chan netlink.AddrUpdate) {
-	for {
-		select {
-		case _, open := <-updates:
-			if !open {
-				return
-			}
-		default:
-			return
-		}
-	}
-}
-
-func firstOf(broken <-chan error) error {
-	select {
-	case err := <-broken:
-		return err
-	default:
-		return unix.ENOBUFS
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

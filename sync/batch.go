@@ -98,6 +98,10 @@ func (l *Loop) apply() (moved bool) {
 	if delta.AddressesChanged || local != nil {
 		moved = l.nodePorts.update(l.ruleset)
 	}
-	l.waiting.Merge(delta)
+	if l.waiting.Empty() {
+		l.waiting = delta
+	} else {
+		l.waiting.Merge(delta)
+	}
 	return moved || delta.CIDRsChanged
 }

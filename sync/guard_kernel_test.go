@@ -18,8 +18,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A guarded is a loop at work in the test's namespace, with somebody beside it who commits
-// to the same tables.
+// A guarded is a loop at work in the test's namespace, with a stranger who commits to
+// the same tables.
 type guarded struct {
 	ruleset          *nft.Ruleset
 	loop             *Loop

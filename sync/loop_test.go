@@ -18,7 +18,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A table is the kernel's part in these tests: it remembers batches and answers them as it
+// A table is the kernel's part in these tests: it keeps batches and answers them as it
 // is told.
 type table struct {
 	mu      sync.Mutex

@@ -15,7 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// cleaner remembers what it is asked to clean up and fails as it is told.
+// cleaner keeps what it is asked to clean up and fails as it is told.
 type cleaner struct {
 	fails   error
 	full    int

@@ -104,9 +104,9 @@ func (t *Tracker) Take() Delta {
 			d.Node, d.NodeGone = t.node.current, t.node.current == nil
 			d.observe(t.node.since)
 		}
-		if addrs := t.addresses(); !slices.Equal(addrs, t.reported) {
-			d.NodeAddresses, d.AddressesChanged = addrs, true
-			t.reported = addrs
+		if !slices.Equal(t.addresses, t.reported) {
+			d.NodeAddresses, d.AddressesChanged = t.addresses, true
+			t.reported = t.addresses
 		}
 		t.node.out, t.node.dirty = t.node.current, false
 	}

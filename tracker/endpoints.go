@@ -122,22 +122,22 @@ func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string) 
 // candidates returns the endpoints that e has for its port i in the family of its front j, as
 // gather does.
 func (t *Tracker) candidates(e *entry, i, j int) []candidate {
-	p, family, zone := &e.service.ports[i], e.service.fronts[j].family, t.zone()
+	p, family := &e.service.ports[i], e.service.fronts[j].family
 	if len(e.slices) < manySlices {
 		e.listings, e.changed = nil, nil
-		return t.gathering.gather(e.slices, p, family, zone)
+		return t.gathering.gather(e.slices, p, family, t.zone)
 	}
 	if e.listings == nil {
 		e.listings = make([]listing, len(e.service.ports)*len(e.service.fronts))
 	}
 	l := &e.listings[i*len(e.service.fronts)+j]
 	if *l == nil {
-		*l = append(listing{}, t.gathering.gather(e.slices, p, family, zone)...)
+		*l = append(listing{}, t.gathering.gather(e.slices, p, family, t.zone)...)
 		return *l
 	}
 	for _, addr := range e.changed {
 		if FamilyOf(addr) == family {
-			l.update(addr, e.slices, p, zone)
+			l.update(addr, e.slices, p, t.zone)
 		}
 	}
 	return *l

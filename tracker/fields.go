@@ -16,6 +16,19 @@ const (
 	maxSubdomain = 253 // RFC 1123, section 2.1: labels and dots together
 )
 
+// checkNames refuses an object, whose name is a label or a subdomain, if it cannot have its
+// name or namespace, and reports whether it can.
+func (r *refusals) checkNames(subdomain bool) (ok bool) {
+	namespace, name := nameFault(r.namespace, false), nameFault(r.name, subdomain)
+	if namespace != "" {
+		r.add("metadata.namespace", "%s; the object is ignored", namespace)
+	}
+	if name != "" {
+		r.add("metadata.name", "%s; the object is ignored", name)
+	}
+	return namespace == "" && name == ""
+}
+
 // nameFault says what keeps s from being a DNS label in the sense of RFC 1123, the form of
 // namespaces, Services and port names, or a subdomain, the form of other names, in which dots
 // may occur; empty if nothing does.

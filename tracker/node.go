@@ -3,34 +3,27 @@ package tracker
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// autoscalerTaint is put on nodes that the cluster autoscaler is about to remove.
-const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+// ToBeDeletedTaint is put on nodes that the cluster autoscaler is about to remove.
+const ToBeDeletedTaint = "ToBeDeletedByClusterAutoscaler"
 
 // parseNode returns what obj says and, joined, what of it is refused. The override addresses
 // replace those of obj, family by family.
 func parseNode(obj *corev1.Node, override []netip.Addr) (*Node, error) {
 	r := refusals{kind: "Node", name: obj.Name}
-	return &Node{
-		Name:      obj.Name,
-		Addresses: primaryAddresses(override, statusAddresses(obj, &r)),
-		PodCIDRs:  podCIDRs(obj, &r),
-		Zone:      obj.Labels[corev1.LabelTopologyZone],
-		Deleting:  obj.DeletionTimestamp != nil || toBeDeleted(obj.Spec.Taints),
-	}, r.err()
-}
-
-// toBeDeleted reports whether the autoscaler has announced the end of the node.
-func toBeDeleted(taints []corev1.Taint) bool {
-	for i := range taints {
-		if taints[i].Key == autoscalerTaint {
-			return true
-		}
+	n := &Node{Name: obj.Name, Addresses: primaryAddresses(override, statusAddresses(obj, &r)), Zone: obj.Labels[corev1.LabelTopologyZone]}
+	if len(obj.Spec.PodCIDRs) == 0 && obj.Spec.PodCIDR != "" {
+		n.PodCIDRs = parsePrefixes(&r, func(int) string { return "spec.podCIDR" }, obj.Spec.PodCIDR)
+	} else {
+		n.PodCIDRs = parsePrefixes(&r, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) }, obj.Spec.PodCIDRs...)
 	}
-	return false
+	n.Deleting = obj.DeletionTimestamp != nil ||
+		slices.ContainsFunc(obj.Spec.Taints, func(t corev1.Taint) bool { return t.Key == ToBeDeletedTaint })
+	return n, r.err()
 }
 
 // statusAddresses reads the internal addresses of the node, then the external ones.
@@ -64,12 +57,4 @@ func primaryAddresses(override, others []netip.Addr) []netip.Addr {
 		}
 	}
 	return primary
-}
-
-// podCIDRs reads spec.podCIDRs, or spec.podCIDR of an object that has that alone.
-func podCIDRs(obj *corev1.Node, r *refusals) []netip.Prefix {
-	if len(obj.Spec.PodCIDRs) == 0 && obj.Spec.PodCIDR != "" {
-		return parsePrefixes(r, func(int) string { return "spec.podCIDR" }, obj.Spec.PodCIDR)
-	}
-	return parsePrefixes(r, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) }, obj.Spec.PodCIDRs...)
 }

@@ -99,7 +99,7 @@ func (w *randomWorld) service() *corev1.Service {
 			s.Spec.ClusterIP = "None"
 		}
 		if w.chance(10) {
-			s.Labels = map[string]string{proxyNameLabel: "other"}
+			s.Labels = map[string]string{ProxyNameLabel: "other"}
 		}
 		if w.chance(2) {
 			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, NodePort: one(w, int32(0), 30053, -1)})
@@ -197,8 +197,8 @@ func followWorld(t *testing.T, w *randomWorld) {
 			return
 		}
 	}
-	if len(tr.entries) > 3+2 || len(tr.owners) > w.parts {
-		t.Errorf("%d entries, %d owners are kept", len(tr.entries), len(tr.owners))
+	if len(tr.entries) > 3+2 || len(tr.holders) > w.parts {
+		t.Errorf("%d entries, %d holders are kept", len(tr.entries), len(tr.holders))
 	}
 }
 

@@ -31,7 +31,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			}
 			p.ExternalLocal = s.externalLocal && p.External()
 			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 {
-				p.Guarded, p.Sources = true, sources(f, t.addresses())
+				p.Guarded, p.Sources = true, sources(f, t.addresses)
 			}
 			all := t.candidates(e, i, j)
 			p.choose(all)
@@ -111,10 +111,10 @@ func (p *ServicePort) choose(all []candidate) {
 		}
 	}
 	p.HasEndpoints = anyReady != 0 || anyDraining != 0
-	p.Serving = pick(all, nil, serving, ready)
-	p.Cluster = pick(all, p.Serving, inCluster, impossible)
-	p.Local = pick(all, p.Serving, inLocal, impossible)
-	p.OnNode = pick(all, p.Serving, onNode|inCluster, onNode|inLocal)
+	p.Serving = having(all, nil, serving, ready)
+	p.Cluster = having(all, p.Serving, inCluster, impossible)
+	p.Local = having(all, p.Serving, inLocal, impossible)
+	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)
 	lists := [...]*[]netip.AddrPort{&p.Cluster, &p.Serving, &p.Local, &p.OnNode}
 	for i, list := range lists { // equal ones share memory
 		for _, earlier := range lists[:i] {
@@ -129,10 +129,10 @@ func (p *ServicePort) choose(all []candidate) {
 	}
 }
 
-// pick returns the addresses of the candidates that have all of one or all of another, nil
+// having returns the addresses of the candidates that have all of one or all of another, nil
 // for none. It counts first, as these lists are most of what the tracker holds; if there are as
 // many as in whole, of which they must be some, it is whole.
-func pick(all []candidate, whole []netip.AddrPort, one, another trait) []netip.AddrPort {
+func having(all []candidate, whole []netip.AddrPort, one, another trait) []netip.AddrPort {
 	n := 0
 	for i := range all {
 		if all[i].is.has(one) || all[i].is.has(another) {

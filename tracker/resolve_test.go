@@ -172,7 +172,7 @@ func TestNodeChanges(t *testing.T) {
 		}, node: true},
 		{name: "taint", change: func(tr *Tracker) {
 			n := newNode("a", "192.168.0.2")
-			n.Spec.Taints = []corev1.Taint{{Key: autoscalerTaint}}
+			n.Spec.Taints = []corev1.Taint{{Key: ToBeDeletedTaint}}
 			tr.SetNode(n)
 		}, node: true},
 		{name: "deleted", change: func(tr *Tracker) { tr.DeleteNode("node-a") }, want: map[string]bool{"hinted": true, "guarded": true}, nodeGone: true},

@@ -10,8 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// proxyNameLabel hands a Service to another proxy, by the name that is its value.
-const proxyNameLabel = "service.kubernetes.io/service-proxy-name"
+// ProxyNameLabel hands a Service to another proxy, by the name that is its value.
+// Source: SIG Network's well-known labels.
+const ProxyNameLabel = "service.kubernetes.io/service-proxy-name"
 
 // The bounds and default of spec.sessionAffinityConfig.clientIP.timeoutSeconds, in seconds,
 // as the API server holds them (MaxClientIPServiceAffinitySeconds in core/v1 validation).
@@ -80,10 +81,13 @@ func (s *service) guarded() bool {
 // parseService returns what obj says and, joined, what of it is refused. It returns nil for
 // a Service that is not for this proxy: headless, ExternalName, or labelled for another.
 func parseService(obj *corev1.Service, proxyName string) (*service, error) {
-	if !proxied(obj, proxyName) {
-		return nil, nil
-	}
 	p := serviceParser{obj: obj, refusals: refusals{kind: "Service", namespace: obj.Namespace, name: obj.Name}}
+	name, labelled := obj.Labels[ProxyNameLabel]
+	ours := labelled == (proxyName != "") && name == proxyName
+	ip := obj.Spec.ClusterIP
+	if !p.checkNames(false) || !ours || obj.Spec.Type == corev1.ServiceTypeExternalName || ip == "" || ip == corev1.ClusterIPNone {
+		return nil, p.err()
+	}
 	s := &service{
 		created:       obj.CreationTimestamp.UTC(),
 		uid:           string(obj.UID),
@@ -95,16 +99,6 @@ func parseService(obj *corev1.Service, proxyName string) (*service, error) {
 	}
 	s.healthPort = p.healthPort(s.externalLocal)
 	return s, p.err()
-}
-
-// proxied reports whether obj has a cluster IP and is meant for the proxy of that name.
-func proxied(obj *corev1.Service, proxyName string) bool {
-	name, labelled := obj.Labels[proxyNameLabel]
-	if labelled != (proxyName != "") || name != proxyName {
-		return false
-	}
-	ip := obj.Spec.ClusterIP
-	return obj.Spec.Type != corev1.ServiceTypeExternalName && ip != "" && ip != corev1.ClusterIPNone
 }
 
 // A serviceParser reads one Service field by field.
@@ -172,45 +166,33 @@ func (p *serviceParser) fronts() []front {
 	}
 	fronts := make([]front, 0, len(clusterIPs))
 	for _, family := range Families {
-		if ip, ok := clusterIPs[family]; ok {
-			fronts = append(fronts, front{
-				family: family, clusterIP: ip, ranges: guardOf(ranges, family),
-				loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
-			})
+		ip, ok := clusterIPs[family]
+		if !ok {
+			continue
 		}
+		own := slices.DeleteFunc(slices.Clone(ranges), func(r netip.Prefix) bool { return FamilyOf(r.Addr()) != family })
+		if own = mergePrefixes(own); len(own) == 0 || own[0].Bits() == 0 {
+			own = nil // there are none, or they let everybody in
+		}
+		fronts = append(fronts, front{
+			family: family, clusterIP: ip, ranges: own,
+			loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
+		})
 	}
 	return fronts
 }
 
-// guardOf merges the ranges of family; nil if there are none or they let everybody in.
-func guardOf(ranges []netip.Prefix, family Family) []netip.Prefix {
-	var own []netip.Prefix
-	for _, r := range ranges {
-		if FamilyOf(r.Addr()) == family {
-			own = append(own, r)
-		}
-	}
-	if own = mergePrefixes(own); len(own) == 0 || own[0].Bits() == 0 {
-		return nil
-	}
-	return own
-}
-
 // affinity reads spec.sessionAffinity. A timeout out of range is replaced by the default,
-// not dropped: the owner of such a Service wants its clients to stay where they are.
+// not dropped: who made such a Service wants its clients to stay where they are.
 func (p *serviceParser) affinity() time.Duration {
 	switch kind := p.obj.Spec.SessionAffinity; kind {
 	case corev1.ServiceAffinityNone, "":
 		return 0
 	case corev1.ServiceAffinityClientIP:
-		return p.affinityTimeout()
 	default:
 		p.add("spec.sessionAffinity", "%s is not None or ClientIP; there is no affinity", quote(string(kind)))
 		return 0
 	}
-}
-
-func (p *serviceParser) affinityTimeout() time.Duration {
 	seconds := int32(defaultAffinity)
 	config := p.obj.Spec.SessionAffinityConfig
 	if config != nil && config.ClientIP != nil && config.ClientIP.TimeoutSeconds != nil {
@@ -245,21 +227,13 @@ func (p *serviceParser) internalLocal() bool {
 func (p *serviceParser) externalLocal() bool {
 	switch policy := p.obj.Spec.ExternalTrafficPolicy; policy {
 	case corev1.ServiceExternalTrafficPolicyLocal:
-		return externallyAccessible(&p.obj.Spec)
+		kind := p.obj.Spec.Type
+		return kind == corev1.ServiceTypeLoadBalancer || kind == corev1.ServiceTypeNodePort || len(p.obj.Spec.ExternalIPs) > 0
 	case corev1.ServiceExternalTrafficPolicyCluster, "":
 	default:
 		p.add("spec.externalTrafficPolicy", "%s is not Cluster or Local; Cluster is used", quote(string(policy)))
 	}
 	return false
-}
-
-// externallyAccessible reports whether a Service is of a kind that has clients outside.
-func externallyAccessible(spec *corev1.ServiceSpec) bool {
-	switch spec.Type {
-	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
-		return true
-	}
-	return len(spec.ExternalIPs) > 0
 }
 
 // healthPort reads spec.healthCheckNodePort, which a load balancer asks where to send

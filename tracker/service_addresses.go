@@ -76,7 +76,10 @@ func (p *serviceParser) loadBalancers() []netip.Addr {
 			continue // a host name only
 		}
 		field := fmt.Sprintf("status.loadBalancer.ingress[%d]", i)
-		if !p.captured(field, ingress.IPMode) {
+		if mode := ingress.IPMode; mode != nil && *mode != corev1.LoadBalancerIPModeVIP {
+			if *mode != corev1.LoadBalancerIPModeProxy {
+				p.add(field+".ipMode", "%s is not VIP or Proxy; the address is left alone", quote(string(*mode)))
+			}
 			continue
 		}
 		if ip, ok := p.addr(field+".ip", ingress.IP); ok {
@@ -86,23 +89,8 @@ func (p *serviceParser) loadBalancers() []netip.Addr {
 	return distinct(ips)
 }
 
-// captured reports whether an ingress address of that mode is to be translated.
-func (p *serviceParser) captured(field string, mode *corev1.LoadBalancerIPMode) bool {
-	if mode == nil {
-		return true
-	}
-	switch *mode {
-	case corev1.LoadBalancerIPModeVIP:
-		return true
-	case corev1.LoadBalancerIPModeProxy:
-	default:
-		p.add(field+".ipMode", "%s is not VIP or Proxy; the address is left alone", quote(string(*mode)))
-	}
-	return false
-}
-
 // sourceRanges reads spec.loadBalancerSourceRanges. Closed says that none of them could be
-// read: the owner wanted a guard, so that no guard at all would be worse than no load
+// read: who made the Service wanted a guard, so that no guard at all would be worse than no load
 // balancer.
 func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed bool) {
 	texts := p.obj.Spec.LoadBalancerSourceRanges

@@ -69,7 +69,7 @@ func runServiceTests(t *testing.T, config Config, tests []serviceTest) {
 
 func TestWhichServicesAreProxied(t *testing.T) {
 	label := func(value string) func(*corev1.Service) {
-		return func(s *corev1.Service) { s.Labels = map[string]string{proxyNameLabel: value} }
+		return func(s *corev1.Service) { s.Labels = map[string]string{ProxyNameLabel: value} }
 	}
 	runServiceTests(t, Config{}, []serviceTest{
 		{name: "ordinary", edit: func(*corev1.Service) {}, want: web},

@@ -92,10 +92,10 @@ func (s *slice) hinted() bool {
 // Service's label or with names instead of addresses, which is refused, or one of a headless
 // Service.
 func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
-	if _, headless := obj.Labels[corev1.IsHeadlessService]; headless {
-		return nil, nil
-	}
 	r := refusals{kind: "EndpointSlice", namespace: obj.Namespace, name: obj.Name}
+	if _, headless := obj.Labels[corev1.IsHeadlessService]; !r.checkNames(true) || headless {
+		return nil, r.err()
+	}
 	s := &slice{name: obj.Name, service: obj.Labels[discoveryv1.LabelServiceName], ports: make([]slicePort, 0, len(obj.Ports))}
 	fault := "is missing: no Service has these endpoints; the slice is ignored"
 	if s.service != "" {
@@ -144,7 +144,7 @@ func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, 
 			continue
 		}
 		addr, err := parseReachable(spec.Addresses[0])
-		if err == nil && FamilyOf(addr) != family {
+		if err == nil && addr.Is4() != (family == IPv4) {
 			err = fmt.Errorf("%s is not an %s address, but addressType is %s", quote(spec.Addresses[0]), family, family)
 		}
 		if err != nil {
@@ -152,9 +152,15 @@ func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, 
 			continue
 		}
 		e := endpoint{addr: addr}
-		e.set(ready, spec.Conditions.Ready, true)
-		e.set(serving, spec.Conditions.Serving, true)
-		e.set(terminating, spec.Conditions.Terminating, false)
+		if is := spec.Conditions.Ready; is == nil || *is {
+			e.is |= ready
+		}
+		if is := spec.Conditions.Serving; is == nil || *is {
+			e.is |= serving
+		}
+		if is := spec.Conditions.Terminating; is != nil && *is {
+			e.is |= terminating
+		}
 		if spec.NodeName != nil && *spec.NodeName == node {
 			e.is |= onNode
 		}
@@ -167,13 +173,6 @@ func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, 
 		slices.SortStableFunc(endpoints, endpoint.compare)
 	}
 	return slices.CompactFunc(endpoints, func(a, b endpoint) bool { return a.addr == b.addr })
-}
-
-// set records that t holds if condition says so, or, without one, unset.
-func (e *endpoint) set(t trait, condition *bool, unset bool) {
-	if condition == nil && unset || condition != nil && *condition {
-		e.is |= t
-	}
 }
 
 // hint records for which nodes and zones the control plane has meant the endpoint. The names

@@ -46,20 +46,23 @@ type Tracker struct {
 
 	mu      sync.Mutex
 	entries map[objectName]*entry
-	owners  map[objectName]*entry // EndpointSlice -> the Service that has it
+	holders map[objectName]*entry // EndpointSlice -> the Service that has it
 	dirty   []*entry
 	seen    Changes // since New
 	taken   Changes // what seen was at the last Take
 
 	gathering gathering // reused by Take
 
-	node     versioned[*Node]
-	reported []netip.Addr // the node's addresses as of the last Take
+	node versioned[*Node]
+
+	zone                string       // of this node; empty if it is not known
+	addresses, reported []netip.Addr // of this node, in each family in which it is known: now, and as of the last Take
+
 	cidrs    versioned[[]netip.Prefix]
 	cidrObjs map[string][]netip.Prefix // ServiceCIDR objects by name
 }
 
-// A versioned value remembers what of it Take handed out last.
+// A versioned value knows what of it Take handed out last.
 type versioned[T any] struct {
 	current, out T
 	dirty        bool      // current was set after Take
@@ -68,23 +71,6 @@ type versioned[T any] struct {
 
 // An objectName names an object of a namespaced kind.
 type objectName struct{ namespace, name string }
-
-// check refuses an object of that kind if its name, a label or subdomain, cannot be one;
-// namespaces are labels.
-func (n objectName) check(kind string, subdomain bool) error {
-	namespace, name := nameFault(n.namespace, false), nameFault(n.name, subdomain)
-	if namespace == "" && name == "" {
-		return nil
-	}
-	r := refusals{kind: kind, namespace: n.namespace, name: n.name}
-	if namespace != "" {
-		r.add("metadata.namespace", "%s; the object is ignored", namespace)
-	}
-	if name != "" {
-		r.add("metadata.name", "%s; the object is ignored", name)
-	}
-	return r.err()
-}
 
 // An entry is all that is known of one Service: the object, its slices, and the ports that
 // Take handed out last. It exists for as long as one of them does.
@@ -113,10 +99,11 @@ func New(config Config) *Tracker {
 		config:   config,
 		started:  config.Clock(),
 		entries:  make(map[objectName]*entry),
-		owners:   make(map[objectName]*entry),
+		holders:  make(map[objectName]*entry),
 		cidrObjs: make(map[string][]netip.Prefix),
 	}
-	t.node.dirty = len(config.NodeAddresses) > 0 // Take has to hand them out
+	t.addresses = primaryAddresses(config.NodeAddresses, nil)
+	t.node.dirty = len(t.addresses) > 0 // Take has to hand them out
 	t.mergeCIDRs()
 	return t
 }
@@ -125,14 +112,10 @@ func New(config Config) *Tracker {
 // field that could not be used; the rest is in force. A Service whose name or namespace is
 // refused is ignored.
 func (t *Tracker) SetService(obj *corev1.Service) error {
-	name := objectName{obj.Namespace, obj.Name}
-	if err := name.check("Service", false); err != nil {
-		return err
-	}
 	parsed, err := parseService(obj, t.config.ServiceProxyName)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.setService(name, parsed)
+	t.setService(objectName{obj.Namespace, obj.Name}, parsed)
 	return err
 }
 
@@ -165,10 +148,6 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 // Service than before. The error joins a *Refusal for each field that could not be used; the rest
 // is in force. A slice whose name, namespace or Service's name is refused is ignored.
 func (t *Tracker) SetSlice(obj *discoveryv1.EndpointSlice) error {
-	name := objectName{obj.Namespace, obj.Name}
-	if err := name.check("EndpointSlice", true); err != nil {
-		return err
-	}
 	parsed, err := parseSlice(obj, t.config.NodeName)
 	var trigger time.Time // when the control plane saw what made it write obj; zero if obj does not say
 	if text := obj.Annotations[corev1.EndpointsLastChangeTriggerTime]; text != "" {
@@ -176,7 +155,7 @@ func (t *Tracker) SetSlice(obj *discoveryv1.EndpointSlice) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.setSlice(name, parsed, trigger)
+	t.setSlice(objectName{obj.Namespace, obj.Name}, parsed, trigger)
 	return err
 }
 
@@ -189,12 +168,12 @@ func (t *Tracker) DeleteSlice(namespace, name string) {
 
 // setSlice makes parsed the value of the slice of that name.
 func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
-	owner := t.owners[name]
-	if owner != nil && (parsed == nil || parsed.service != owner.name) {
-		owner.removeSlice(name.name)
-		delete(t.owners, name)
+	holder := t.holders[name]
+	if holder != nil && (parsed == nil || parsed.service != holder.name) {
+		holder.removeSlice(name.name)
+		delete(t.holders, name)
 		t.seen.Slices++
-		t.mark(owner)
+		t.mark(holder)
 	}
 	if parsed == nil {
 		return
@@ -208,7 +187,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	if !e.putSlice(parsed) {
 		return
 	}
-	t.owners[name] = e
+	t.holders[name] = e
 	t.seen.Slices++
 	t.mark(e)
 	if trigger.After(t.started) && len(e.triggers) < maxServiceTriggers {
@@ -245,9 +224,13 @@ func (t *Tracker) setNode(parsed *Node) {
 	if parsed.Equal(t.node.current) {
 		return
 	}
-	zone, addrs := t.zone(), t.addresses()
 	t.node.set(parsed, t.config.Clock())
-	moved, readdressed := t.zone() != zone, !slices.Equal(t.addresses(), addrs)
+	zone, addrs := "", primaryAddresses(t.config.NodeAddresses, nil)
+	if parsed != nil {
+		zone, addrs = parsed.Zone, parsed.Addresses
+	}
+	moved, readdressed := zone != t.zone, !slices.Equal(addrs, t.addresses)
+	t.zone, t.addresses = zone, addrs
 	if !moved && !readdressed {
 		return
 	}
@@ -257,22 +240,6 @@ func (t *Tracker) setNode(parsed *Node) {
 			t.mark(e)
 		}
 	}
-}
-
-// zone returns the zone of this node, empty if it is not known.
-func (t *Tracker) zone() string {
-	if t.node.current == nil {
-		return ""
-	}
-	return t.node.current.Zone
-}
-
-// addresses returns the address of this node in each family in which it is known.
-func (t *Tracker) addresses() []netip.Addr {
-	if t.node.current == nil {
-		return primaryAddresses(t.config.NodeAddresses, nil)
-	}
-	return t.node.current.Addresses
 }
 
 // SetServiceCIDR takes the current value of a ServiceCIDR. The error joins a *Refusal for
@@ -377,7 +344,7 @@ func (t *Tracker) Node() *Node {
 func (t *Tracker) NodeAddresses() []netip.Addr {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.addresses()
+	return t.addresses
 }
 
 // ServiceUID returns the UID of a Service, empty if there is no such Service for this proxy.

@@ -109,8 +109,8 @@ func TestRemoval(t *testing.T) {
 		t.Errorf("Service deleted: got %+v", d)
 	}
 	tr.DeleteSlice("shop", "web-1")
-	if tr.Take(); len(tr.entries) != 0 || len(tr.owners) != 0 {
-		t.Errorf("kept %d entries and %d owners of nothing", len(tr.entries), len(tr.owners))
+	if tr.Take(); len(tr.entries) != 0 || len(tr.holders) != 0 {
+		t.Errorf("kept %d entries and %d holders of nothing", len(tr.entries), len(tr.holders))
 	}
 }
 

@@ -74,7 +74,11 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 	for _, n := range list {
 		labels := []string{n.Name.Namespace, n.Name.Name, n.Name.Port, frontendLabel(n.Frontend)}
 		if endpoints {
-			labels = append(labels, n.Endpoint.String(), listLabel(n.Local))
+			list := "cluster"
+			if n.Local {
+				list = "local"
+			}
+			labels = append(labels, n.Endpoint.String(), list)
 		}
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Count), labels...)
 	}
@@ -84,11 +88,4 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 // family, which tells the families apart.
 func frontendLabel(at tracker.Frontend) string {
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(at.Address, at.Port), at.Protocol)
-}
-
-func listLabel(local bool) string {
-	if local {
-		return "local"
-	}
-	return "cluster"
 }

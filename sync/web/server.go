@@ -94,7 +94,11 @@ func (s *Server) serve(ctx context.Context) error {
 	finished := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(finished)
-		shutDown(server)
+		ctx, cancel := context.WithTimeout(context.Background(), farewell)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			server.Close()
+		}
 	})
 	err = server.Serve(listener)
 	if !stop() {
@@ -102,14 +106,6 @@ func (s *Server) serve(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("serve %s on %s: %w", s.Name, s.Address, err)
-}
-
-func shutDown(server *http.Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
-	defer cancel()
-	if server.Shutdown(ctx) != nil {
-		server.Close()
-	}
 }
 
 // bindError says why the address cannot be served, and what to do about it.
@@ -121,14 +117,9 @@ func (s *Server) bindError(err error) error {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		remedy = fmt.Sprintf("no interface of this node has this address: %s to one that it has", remedy)
 	}
-	return fmt.Errorf("serve %s on %s: %w; %s", s.Name, s.Address, rootCause(err), remedy)
-}
-
-// rootCause takes off what net.OpError and os.SyscallError say a second time.
-func rootCause(err error) error {
-	var errno syscall.Errno
+	var errno syscall.Errno // without what net.OpError and os.SyscallError say a second time
 	if errors.As(err, &errno) {
-		return errno
+		err = errno
 	}
-	return err
+	return fmt.Errorf("serve %s on %s: %w; %s", s.Name, s.Address, err, remedy)
 }

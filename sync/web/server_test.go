@@ -37,8 +37,8 @@ func occupy(t *testing.T) net.Listener {
 	return l
 }
 
-// ask sends a request as it stands and returns the answer.
-func ask(t *testing.T, address, request string) (code int, body string) {
+// exchange sends a request as it stands and returns the answer.
+func exchange(t *testing.T, address, request string) (code int, body string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -86,7 +86,7 @@ func TestServerBindsAgain(t *testing.T) {
 				break
 			}
 		}
-		if code, body := ask(t, server.Address, get); code != 200 || body != "hello" {
+		if code, body := exchange(t, server.Address, get); code != 200 || body != "hello" {
 			t.Errorf("got %d %q", code, body)
 		}
 		stop()
@@ -133,7 +133,7 @@ func TestServerLimits(t *testing.T) {
 		{"long body", fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body), 413},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if code, body := ask(t, address, tt.request); code != tt.code {
+			if code, body := exchange(t, address, tt.request); code != tt.code {
 				t.Errorf("got %d %q, want %d", code, body, tt.code)
 			}
 		})

@@ -5,7 +5,7 @@
 // watches otherwise, and relists after 410 Gone. A reflector is the lower half of a
 // shared informer. The upper half, an indexed cache of whole objects with a queue to its
 // handlers, is left out: the tracker keeps what it needs of each object, so that a second
-// copy would only cost memory and a hop between goroutines. What is remembered of an
+// copy would only cost memory and a hop between goroutines. What is kept of an
 // object is its name and resource version.
 //
 // Objects of a list are trimmed to the fields that the tracker reads as soon as they are

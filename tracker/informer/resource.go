@@ -13,11 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
-)
 
-// serviceProxyNameLabel hands a Service to another proxy, whatever its value is.
-// Source: SIG Network's well-known labels.
-const serviceProxyNameLabel = "service.kubernetes.io/service-proxy-name"
+	"github.com/kube-nft/kube-nft/tracker"
+)
 
 // A resource is one kind of object to read: where it is served, which objects are wanted
 // and which methods of the sink they go to.
@@ -47,9 +45,9 @@ func resources(client kubernetes.Interface, options Options) []resource {
 }
 
 func services(client kubernetes.Interface, proxyName string) resource {
-	labels := "!" + serviceProxyNameLabel
+	labels := "!" + tracker.ProxyNameLabel
 	if proxyName != "" {
-		labels = serviceProxyNameLabel + "=" + proxyName
+		labels = tracker.ProxyNameLabel + "=" + proxyName
 	}
 	return resource{
 		name:    "services",

@@ -43,7 +43,7 @@ func clutter(namespace, name string, labels map[string]string) metav1.ObjectMeta
 func fullService(i int) *corev1.Service {
 	name := fmt.Sprintf("web-%d", i)
 	return &corev1.Service{
-		ObjectMeta: clutter("shop", name, map[string]string{serviceProxyNameLabel: "edge"}),
+		ObjectMeta: clutter("shop", name, map[string]string{tracker.ProxyNameLabel: "edge"}),
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
@@ -96,7 +96,7 @@ func fullNode(name string) *corev1.Node {
 		ObjectMeta: clutter("", name, map[string]string{corev1.LabelTopologyZone: "zone-a"}),
 		Spec: corev1.NodeSpec{
 			PodCIDR: "10.244.0.0/24", PodCIDRs: []string{"10.244.0.0/24", "fd01::/64"}, ProviderID: "cloud://1",
-			Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}, {Key: toBeDeletedTaint, Effect: corev1.TaintEffectNoSchedule}},
+			Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}, {Key: tracker.ToBeDeletedTaint, Effect: corev1.TaintEffectNoSchedule}},
 		},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: name}},
@@ -161,7 +161,7 @@ func TestTrimKeepsFields(t *testing.T) {
 	service := fullService(1)
 	meta := metav1.ObjectMeta{
 		Namespace: "shop", Name: "web-1", UID: "0f8d8bd2-web-1", ResourceVersion: "123456789", CreationTimestamp: created,
-		Labels: map[string]string{serviceProxyNameLabel: "edge"},
+		Labels: map[string]string{tracker.ProxyNameLabel: "edge"},
 	}
 	want := service.DeepCopy()
 	want.ObjectMeta, want.Spec.Selector, want.Spec.IPFamilyPolicy = meta, nil, nil

@@ -13,18 +13,26 @@ import (
 func setDefaults(value metav1.Object) {
 	switch value := value.(type) {
 	case *corev1.Service:
-		setNamespace(value)
 		setServiceDefaults(&value.Spec)
-		setIngressDefaults(value.Status.LoadBalancer.Ingress)
+		for i := range value.Status.LoadBalancer.Ingress {
+			if ingress := &value.Status.LoadBalancer.Ingress[i]; ingress.IP != "" && ingress.IPMode == nil {
+				ingress.IPMode = new(corev1.LoadBalancerIPModeVIP)
+			}
+		}
 	case *discoveryv1.EndpointSlice:
-		setNamespace(value)
-		setSliceDefaults(value)
-	default: // cluster-scoped
-		value.SetNamespace("")
+		for i := range value.Ports {
+			port := &value.Ports[i]
+			if port.Name == nil {
+				port.Name = new("")
+			}
+			if port.Protocol == nil {
+				port.Protocol = new(corev1.ProtocolTCP)
+			}
+		}
+	default:
+		value.SetNamespace("") // cluster-scoped
+		return
 	}
-}
-
-func setNamespace(value metav1.Object) {
 	if value.GetNamespace() == "" {
 		value.SetNamespace(metav1.NamespaceDefault)
 	}
@@ -40,8 +48,31 @@ func setServiceDefaults(spec *corev1.ServiceSpec) {
 		}
 	}
 	setClusterIPs(spec)
-	setAffinityDefaults(spec)
-	setPolicies(spec)
+	switch spec.SessionAffinity {
+	case "":
+		spec.SessionAffinity = corev1.ServiceAffinityNone
+	case corev1.ServiceAffinityClientIP:
+		if spec.SessionAffinityConfig == nil {
+			spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{}
+		}
+		config := spec.SessionAffinityConfig
+		if config.ClientIP == nil {
+			config.ClientIP = &corev1.ClientIPConfig{}
+		}
+		if config.ClientIP.TimeoutSeconds == nil {
+			config.ClientIP.TimeoutSeconds = new(corev1.DefaultClientIPServiceAffinitySeconds)
+		}
+	}
+	if spec.Type == corev1.ServiceTypeExternalName {
+		return
+	}
+	if spec.InternalTrafficPolicy == nil {
+		spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
+	}
+	external := spec.Type != corev1.ServiceTypeClusterIP || len(spec.ExternalIPs) > 0
+	if spec.ExternalTrafficPolicy == "" && external {
+		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+	}
 }
 
 // setClusterIPs makes clusterIP and clusterIPs agree and derives the families.
@@ -66,57 +97,5 @@ func setClusterIPs(spec *corev1.ServiceSpec) {
 			family = corev1.IPv4Protocol
 		}
 		spec.IPFamilies = append(spec.IPFamilies, family)
-	}
-}
-
-func setAffinityDefaults(spec *corev1.ServiceSpec) {
-	if spec.SessionAffinity == "" {
-		spec.SessionAffinity = corev1.ServiceAffinityNone
-	}
-	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-		return
-	}
-	if spec.SessionAffinityConfig == nil {
-		spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{}
-	}
-	config := spec.SessionAffinityConfig
-	if config.ClientIP == nil {
-		config.ClientIP = &corev1.ClientIPConfig{}
-	}
-	if config.ClientIP.TimeoutSeconds == nil {
-		config.ClientIP.TimeoutSeconds = new(corev1.DefaultClientIPServiceAffinitySeconds)
-	}
-}
-
-func setPolicies(spec *corev1.ServiceSpec) {
-	if spec.Type == corev1.ServiceTypeExternalName {
-		return
-	}
-	if spec.InternalTrafficPolicy == nil {
-		spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
-	}
-	external := spec.Type != corev1.ServiceTypeClusterIP || len(spec.ExternalIPs) > 0
-	if spec.ExternalTrafficPolicy == "" && external {
-		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
-	}
-}
-
-func setIngressDefaults(ingress []corev1.LoadBalancerIngress) {
-	for i := range ingress {
-		if ingress[i].IP != "" && ingress[i].IPMode == nil {
-			ingress[i].IPMode = new(corev1.LoadBalancerIPModeVIP)
-		}
-	}
-}
-
-func setSliceDefaults(slice *discoveryv1.EndpointSlice) {
-	for i := range slice.Ports {
-		port := &slice.Ports[i]
-		if port.Name == nil {
-			port.Name = new("")
-		}
-		if port.Protocol == nil {
-			port.Protocol = new(corev1.ProtocolTCP)
-		}
 	}
 }

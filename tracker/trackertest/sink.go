@@ -11,7 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// A Sink remembers a mark of every object: kind, namespace and name, as in "Service shop/web",
+// A Sink keeps a mark of every object: kind, namespace and name, as in "Service shop/web",
 // lead to a field that tells versions apart. Its methods may be called from any goroutine.
 type Sink struct {
 	// Refusal is returned for every object that is set. It is not changed while the Sink is fed.

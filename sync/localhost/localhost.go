@@ -1,12 +1,24 @@
+// Package localhost serves node ports at loopback addresses.
+//
+// For 127.0.0.1 the ruleset does it, once the kernel routes such packets: Route sets the
+// sysctl. The kernel never routes ::1, so for TCP a Proxy listens there and copies, and UDP
+// and SCTP are not served.
+//
+// Who connects is this node itself, for which external traffic policy Local does not hold:
+// connections go to the cluster-wide list, as those to every other address of the node do.
 package localhost
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,11 +66,11 @@ func (p *Proxy) Apply(delta tracker.Delta) {
 		p.set(id, port, touched)
 	}
 	for number := range touched {
-		p.serve(number, p.owner(number))
+		p.serve(number, p.oldest(number))
 	}
 }
 
-// set remembers the value of a Service port if it has a node port that is served here.
+// set keeps the value of a Service port if it has a node port that is served here.
 func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[uint16]bool) {
 	if id.Protocol != tracker.TCP || id.Family != tracker.IPv6 {
 		return
@@ -79,8 +91,8 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[ui
 	p.claims[port.NodePort][id] = port
 }
 
-// owner is the Service port that has a node port: as in the ruleset, the oldest.
-func (p *Proxy) owner(number uint16) (oldest *tracker.ServicePort) {
+// oldest is the Service port that has a node port: as in the ruleset, the oldest.
+func (p *Proxy) oldest(number uint16) (oldest *tracker.ServicePort) {
 	for _, port := range p.claims[number] {
 		if oldest == nil || port.Older(oldest) {
 			oldest = port
@@ -221,9 +233,48 @@ func (s *server) candidates(now time.Time) []netip.AddrPort {
 	return list[:min(attempts, len(list))]
 }
 
-// pin remembers where the node's connection went, if the Service asks for that.
+// pin notes where the node's connection went, if the Service asks for that.
 func (s *server) pin(ep netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pinned, s.until = ep, now.Add(s.port.Affinity)
+}
+
+// routeLocalnet lets packets of loopback addresses leave and enter by other interfaces
+// (Documentation/networking/ip-sysctl.rst).
+const routeLocalnet = "net/ipv4/conf/all/route_localnet"
+
+// Route makes the kernel route packets from and to 127.0.0.1; root is where /proc/sys is.
+// It reports whether it changed anything. The rule that keeps other hosts out has to be in
+// force before: from then on, nothing else does.
+func Route(root string) (changed bool, err error) {
+	path := filepath.Join(root, routeLocalnet)
+	on, err := routed(path)
+	if on {
+		return false, nil
+	}
+	if err == nil {
+		err = os.WriteFile(path, []byte("1"), 0)
+	}
+	if err != nil {
+		return false, fmt.Errorf("node ports at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet=1: %w; set it on the host", err)
+	}
+	return true, nil
+}
+
+// Exposure says what the kernel leaves open if it routes loopback addresses while no rule of
+// ours keeps other hosts out, and what closes it; empty if it does not route them. Root is
+// where /proc/sys is. Who set the sysctl cannot be known, so that nothing is put back here.
+func Exposure(root string) string {
+	if on, _ := routed(filepath.Join(root, routeLocalnet)); !on {
+		return ""
+	}
+	return "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's iptables mode leave it, and no rule of kube-nft's " +
+		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w net.ipv4.conf.all.route_localnet=0"
+}
+
+// routed reports whether the sysctl is set.
+func routed(path string) (bool, error) {
+	value, err := os.ReadFile(path)
+	return err == nil && strings.TrimSpace(string(value)) == "1", err
 }

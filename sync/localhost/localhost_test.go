@@ -70,9 +70,9 @@ func changed(ports ...*tracker.ServicePort) tracker.Delta {
 	return delta
 }
 
-// ask sends a text to a node port and returns the answer; it goes through both halves of
+// exchange sends a text to a node port and returns the answer; it goes through both halves of
 // the connection.
-func ask(t *testing.T, nodePort uint16) (string, error) {
+func exchange(t *testing.T, nodePort uint16) (string, error) {
 	t.Helper()
 	conn, err := net.Dial("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), nodePort).String())
 	if err != nil {
@@ -94,7 +94,7 @@ func eventually(t *testing.T, nodePort uint16, wanted func(string, error) bool) 
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		answer, err := ask(t, nodePort)
+		answer, err := exchange(t, nodePort)
 		if wanted(answer, err) {
 			return
 		}
@@ -150,7 +150,7 @@ func TestProxyKeepsToOneEndpointWithAffinity(t *testing.T) {
 	var first string
 	eventually(t, number, func(answer string, err error) bool { first = answer; return err == nil })
 	for range 30 {
-		if answer, err := ask(t, number); err != nil || answer != first {
+		if answer, err := exchange(t, number); err != nil || answer != first {
 			t.Fatalf("%q, %v after %q", answer, err, first)
 		}
 	}
