@@ -102,15 +102,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 			switch {
 			case showConfig, writeConfig != "":
 				c.LogNotices(c.Log(stderr))
-				text, err := c.YAML()
-				if err == nil && showConfig {
-					_, err = stdout.Write(text)
-				} else if err == nil {
-					if err = os.WriteFile(writeConfig, text, 0o644); err != nil {
-						err = fmt.Errorf("--write-config-to: %w", err)
-					}
-				}
-				return err
+				return printConfig(c, showConfig, writeConfig, stdout)
 			case dryRun:
 				return inspect.DryRun(ctx, c, stdout, stderr)
 			case initOnly:
@@ -142,6 +134,22 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	takeNoArguments(root)
 	setHelp(root)
 	return root
+}
+
+// printConfig writes the settings as a file for --config, to stdout or to path.
+func printConfig(c *config.Config, show bool, path string, stdout io.Writer) error {
+	text, err := c.YAML()
+	if err != nil {
+		return err
+	}
+	if show {
+		_, err = stdout.Write(text)
+		return err
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		return fmt.Errorf("--write-config-to: %w", err)
+	}
+	return nil
 }
 
 // takeNoArguments makes commands that do not say what arguments they take refuse all.

@@ -125,3 +125,8 @@ func forwardChecks(parts []legacy.Part) (checks []Check) {
 	}
 	return checks
 }
+
+// partName says where a part is.
+func partName(p *legacy.Part) string {
+	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s", p.Backend, p.Family, p.Table)), " ")
+}

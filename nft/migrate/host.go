@@ -25,17 +25,18 @@ type Host struct {
 // Checks looks at sysctls, modules, the kernel, the nft program and other programs that
 // have a say in what becomes of packets. It runs no program and needs no privilege.
 func (h Host) Checks() []Check {
-	return slices.Concat(h.sysctls(), h.nftProgram(), h.firewalls(), h.network())
+	tracking := Check{Level: OK, About: "module nf_conntrack", Found: "loaded or built in"}
+	if _, err := h.sysctl("net.netfilter.nf_conntrack_max"); err != nil {
+		tracking.Level, tracking.Found = Note, "not loaded"
+		tracking.Means = "the first commit loads it; conntrack settings are applied after that"
+	}
+	return slices.Concat(h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.network())
 }
 
 // sysctls looks at parameters of the kernel. One that does not exist says nothing.
 func (h Host) sysctls() (checks []Check) {
-	read := func(name string) (string, error) {
-		text, err := os.ReadFile(filepath.Join(cmp.Or(h.Proc, "/proc"), "sys", strings.ReplaceAll(name, ".", "/")))
-		return strings.TrimSpace(string(text)), err
-	}
 	look := func(name string, judge func(value string, c *Check)) {
-		value, err := read(name)
+		value, err := h.sysctl(name)
 		switch {
 		case err == nil:
 			c := Check{Level: OK, About: "sysctl " + name, Found: value}
@@ -89,12 +90,13 @@ func (h Host) sysctls() (checks []Check) {
 			c.Do = "sysctl -w net.bridge.bridge-nf-call-iptables=1 if pods share a bridge"
 		}
 	})
-	c := Check{Level: OK, About: "module nf_conntrack", Found: "loaded or built in"}
-	if _, err := read("net.netfilter.nf_conntrack_max"); err != nil {
-		c.Level, c.Found = Note, "not loaded"
-		c.Means = "the first commit loads it; conntrack settings are applied after that"
-	}
-	return append(checks, c)
+	return checks
+}
+
+// sysctl returns the value of a kernel parameter.
+func (h Host) sysctl(name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Proc, "/proc"), "sys", strings.ReplaceAll(name, ".", "/")))
+	return strings.TrimSpace(string(text)), err
 }
 
 // nftVersion matches the version in the program's text.

@@ -75,8 +75,3 @@ var legacyTables = [...]string{"filter", "nat", "mangle"}
 
 // dirty reports whether a part is to be changed.
 func dirty(p *legacy.Part) bool { return !p.Clean() && p.Needs == "" }
-
-// partName says where a part is.
-func partName(p *legacy.Part) string {
-	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s", p.Backend, p.Family, p.Table)), " ")
-}

@@ -22,20 +22,6 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
-// Values of detectLocalMode.
-const (
-	detectClusterCIDR = "ClusterCIDR"
-	detectNodeCIDR    = "NodeCIDR"
-	detectBridge      = "BridgeInterface"
-	detectPrefix      = "InterfaceNamePrefix"
-)
-
-// Values of takeover and tableOwnership.
-const (
-	auto  = "auto"
-	never = "never"
-)
-
 // A reading is one passage from what is written to what is meant.
 type reading struct {
 	document

@@ -70,6 +70,20 @@ var settings = []setting{
 	{flag: "logging-format", field: "logging.format", usage: "log format in kube-proxy's words: text stands for --log-format console, json for json"},
 }
 
+// Values of detectLocalMode.
+const (
+	detectClusterCIDR = "ClusterCIDR"
+	detectNodeCIDR    = "NodeCIDR"
+	detectBridge      = "BridgeInterface"
+	detectPrefix      = "InterfaceNamePrefix"
+)
+
+// Values of takeover and tableOwnership.
+const (
+	auto  = "auto"
+	never = "never"
+)
+
 const (
 	protobuf     = "application/vnd.kubernetes.protobuf"
 	defaultQPS   = 5

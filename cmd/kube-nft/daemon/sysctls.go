@@ -64,7 +64,7 @@ func tuneConntrack(c *config.Config, log *zap.Logger) {
 	}
 }
 
-// serveLocalhost serves node ports at loopback addresses if the options ask for that, and
+// serveLocalhost serves node ports at loopback addresses if the settings ask for that, and
 // otherwise says what an earlier kube-nft that did so may have left open.
 func (d *daemon) serveLocalhost(ctx context.Context, settings *proxysync.Options) {
 	if !d.config.LocalhostNodePorts {

@@ -51,25 +51,7 @@ tables are not followed.`,
 			if err != nil {
 				return err
 			}
-			var wanted *answer
-			sourced := slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
-			if sourced {
-				if wanted, err = q.explainSource(cmd.Context(), c, cmd.ErrOrStderr()); err != nil {
-					return err
-				}
-			}
-			if sourced && !fromKernel {
-				return wanted.print(cmd.OutOrStdout(), &f)
-			}
-			held, err := q.explainKernel(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if wanted == nil || held.Verdict == wanted.Verdict {
-				return held.print(cmd.OutOrStdout(), &f)
-			}
-			held.Wanted = wanted.Verdict
-			return cmp.Or(held.print(cmd.OutOrStdout(), &f), ErrDiffers)
+			return q.explain(cmd, c, &f, fromKernel)
 		},
 		Args: cobra.ArbitraryArgs, // parseConnection says what is wrong with them
 	}
@@ -80,6 +62,30 @@ tables are not followed.`,
 	set.BoolVar(&fromKernel, "from-kernel", false, "explain what the kernel holds, also if a source of objects is given")
 	offer(cmd, "from", fromPod, fromNode, fromOutside)
 	return cmd
+}
+
+// explain prints what becomes of the connection by the kernel's rules, by those that the daemon
+// would write, or by both.
+func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, fromKernel bool) (err error) {
+	var wanted *answer
+	sourced := slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
+	if sourced {
+		if wanted, err = q.explainSource(cmd.Context(), c, cmd.ErrOrStderr()); err != nil {
+			return err
+		}
+	}
+	if sourced && !fromKernel {
+		return wanted.print(cmd.OutOrStdout(), f)
+	}
+	held, err := q.explainKernel(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if wanted == nil || held.Verdict == wanted.Verdict {
+		return held.print(cmd.OutOrStdout(), f)
+	}
+	held.Wanted = wanted.Verdict
+	return cmp.Or(held.print(cmd.OutOrStdout(), f), ErrDiffers)
 }
 
 // explainSource explains the rules that the daemon would write.

@@ -113,11 +113,6 @@ func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
 	return t.Run(ctx)
 }
 
-// journalTo writes entries of the journal as lines.
-func journalTo(w io.Writer) func(migrate.Entry) {
-	return func(e migrate.Entry) { fmt.Fprintln(w, "kube-nft: "+e.String()) }
-}
-
 // commit syncs once, with the removal of what kube-proxy has in nf_tables in the same
 // transaction, and says what it wrote.
 func commit(ctx context.Context, c *config.Config, kernel *nft.Kernel, log *zap.Logger) (want nft.Tables, done string, err error) {

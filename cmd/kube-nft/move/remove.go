@@ -79,6 +79,11 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 	return err
 }
 
+// journalTo writes entries of the journal as lines.
+func journalTo(w io.Writer) func(migrate.Entry) {
+	return func(e migrate.Entry) { fmt.Fprintln(w, "kube-nft: "+e.String()) }
+}
+
 // warnExposed says what the rules that are gone kept closed.
 func warnExposed(notice func(string)) {
 	if exposure := localhost.Exposure("/proc/sys"); exposure != "" {
