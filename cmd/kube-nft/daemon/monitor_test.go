@@ -100,8 +100,7 @@ func TestWatch(t *testing.T) {
 	}
 	defer kernel.Close()
 	m.watch(&options, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), kernel)
-	m.proxy.Start(m.families)
-	m.queued()
+	m.proxy.Start(m.families) // with everything to do
 	options.Failed(errors.New("refused by the kernel"))
 	if m.proxy.Ready() {
 		t.Error("ready after a failed sync")
