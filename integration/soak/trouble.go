@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/netip"
 	"os/exec"
 	"strings"
 	"time"
@@ -71,7 +70,7 @@ func (t *trouble) calm() {
 	t.server.Delay(0)
 	for i := range visiting {
 		for f := range families {
-			_ = setVisitor(families[f].visitor(i), false) // fails if it is not there
+			_ = families[f].visit(i, false) // fails if it is not there
 		}
 	}
 }
@@ -162,14 +161,9 @@ func run(argv ...string) (string, error) {
 	return string(out), err
 }
 
-// visiting are how many addresses of each family the node may get besides its own.
-const visiting = 8
-
-func (f *family) visitor(i int) netip.Addr { return after(f.node, 100+i) }
-
 // move gives the node an address or takes it away.
 func (t *trouble) move() {
 	t.moves++
 	f := &families[t.random.IntN(len(families))]
-	_ = setVisitor(f.visitor(t.random.IntN(visiting)), t.random.IntN(2) == 0) // fails to take away what is not there
+	_ = f.visit(t.random.IntN(visiting), t.random.IntN(2) == 0) // fails to take away what is not there
 }
