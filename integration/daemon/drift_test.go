@@ -50,7 +50,7 @@ func startWeb(t *testing.T) (*nft.Kernel, lab.Directory, *lab.Process) {
 	return k, objects, p
 }
 
-// TestDrift lets nft do its worst beside a running kube-nft.
+// TestDrift lets nft do its worst to a running kube-nft.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	k, _, p := startWeb(t)
@@ -76,7 +76,7 @@ func TestDrift(t *testing.T) {
 	p.Stop(t)
 }
 
-// TestSecondInstanceWaits starts another kube-nft beside a running one, as the upgrade of a
+// TestSecondInstanceWaits starts another kube-nft while one runs, as the upgrade of a
 // DaemonSet may: it waits, says for whom, and takes over.
 func TestSecondInstanceWaits(t *testing.T) {
 	t.Parallel()

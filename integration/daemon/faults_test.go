@@ -91,8 +91,8 @@ func fill(t *testing.T, pipe *os.File) {
 	}
 }
 
-// TestAffinityMapIsFull has more clients than affinity maps remember: each of them is served,
-// and those that are remembered stay where they are.
+// TestAffinityMapIsFull has more clients than fit into affinity maps: each of them is served,
+// and those that have an entry stay where they are.
 func TestAffinityMapIsFull(t *testing.T) {
 	t.Parallel()
 	lab.New(t)

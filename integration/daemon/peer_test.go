@@ -21,9 +21,9 @@ func asNobody(capability string) []string {
 		"--bounding-set=" + capabilities, "--inh-caps=" + capabilities, "--ambient-caps=" + capabilities, "--"}
 }
 
-// TestOtherUserBesideDaemon runs commands beside a daemon that does not talk to their user.
+// TestOtherUserWhileDaemonRuns runs commands while there is a daemon that does not talk to their user.
 // Without the privilege they end at once; with it they wait, and say so once.
-func TestOtherUserBesideDaemon(t *testing.T) {
+func TestOtherUserWhileDaemonRuns(t *testing.T) {
 	t.Parallel()
 	k, _, daemon := startWeb(t)
 	for _, command := range []string{"cleanup", "migrate rollback"} {

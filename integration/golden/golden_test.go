@@ -36,7 +36,7 @@ func TestGolden(t *testing.T) {
 			p := s.start(t)
 			for _, step := range s.steps() {
 				batch := p.do(t, &s, step)
-				s.record(step, changedBlocks(base, p.ruleset.Want().Text()), batchText(batch))
+				s.keep(step, changedBlocks(base, p.ruleset.Want().Text()), batchText(batch))
 				p.ruleset.Committed()
 			}
 			s.finish(t, before)
@@ -44,8 +44,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// record takes the outcome of a step into the scenario.
-func (s *scenario) record(step, ruleset, batch string) {
+// keep takes the outcome of a step into the scenario.
+func (s *scenario) keep(step, ruleset, batch string) {
 	behind := step + "/objects.yaml"
 	if s.index(step+"/delete") > s.index(behind) {
 		behind = step + "/delete"

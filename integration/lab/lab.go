@@ -77,9 +77,9 @@ func Listing(t testing.TB, want string) (got string) {
 // Replace writes a file in one step, so that nobody reads a half of it. Until then the text is
 // in a hidden file of the same directory.
 func Replace(path, text string) error {
-	draft := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	if err := os.WriteFile(draft, []byte(text), 0o644); err != nil {
+	fresh := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {
 		return err
 	}
-	return os.Rename(draft, path)
+	return os.Rename(fresh, path)
 }

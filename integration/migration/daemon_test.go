@@ -21,7 +21,7 @@ import (
 // metricsAddress is where the daemon under test serves metrics.
 const metricsAddress = "127.0.0.1:10249"
 
-// TestMigrateDaemonKernel starts the daemon beside a live kube-proxy, under load: it waits,
+// TestMigrateDaemonKernel starts the daemon next to a live kube-proxy, under load: it waits,
 // says so and takes over when kube-proxy has ended. A later kube-proxy changes nothing as
 // long as ours serve, and a daemon that starts while our tables are there keeps them fresh.
 func TestMigrateDaemonKernel(t *testing.T) {
@@ -34,7 +34,7 @@ func TestMigrateDaemonKernel(t *testing.T) {
 			daemon := m.startDaemon(t)
 			daemon.AwaitLog(t, "kube-proxy runs on this node")
 			if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
-				t.Errorf("it has committed beside a live kube-proxy:\n%s", tables)
+				t.Errorf("it has committed next to a live kube-proxy:\n%s", tables)
 			}
 			awaitMetric(t, `kube_nft_takeover{state="waiting"} 1`)
 			proxy.Signal(syscall.SIGTERM)
@@ -47,14 +47,14 @@ func TestMigrateDaemonKernel(t *testing.T) {
 			if diff := cmp.Diff(before, foreign(after)); diff != "" {
 				t.Errorf("foreign rules (-before +after):\n%s", diff)
 			}
-			m.restartBeside(t, daemon)
+			m.restartNextTo(t, daemon)
 			m.load.check(t)
 		})
 	}
 }
 
-// restartBeside starts the daemon again while a kube-proxy runs that should not.
-func (m *migration) restartBeside(t *testing.T, daemon *lab.Process) {
+// restartNextTo starts the daemon again while a kube-proxy runs that should not.
+func (m *migration) restartNextTo(t *testing.T, daemon *lab.Process) {
 	t.Helper()
 	daemon.Signal(syscall.SIGTERM)
 	<-daemon.Exited()
@@ -71,9 +71,9 @@ func (m *migration) restartBeside(t *testing.T, daemon *lab.Process) {
 	}
 }
 
-// TestMigrateBesideDaemonKernel applies and rolls back while a daemon runs that is told not
+// TestMigrateNextToDaemonKernel applies and rolls back while a daemon runs that is told not
 // to take over: apply leaves the tables to it, rollback waits for its end.
-func TestMigrateBesideDaemonKernel(t *testing.T) {
+func TestMigrateNextToDaemonKernel(t *testing.T) {
 	m := newMigration(t, lab.Program(t), oldStates[1], shapesOf(60))
 	before := m.state.save(t)
 	daemon := m.startDaemon(t, "--takeover=never")
@@ -91,7 +91,7 @@ func TestMigrateBesideDaemonKernel(t *testing.T) {
 		refused := lab.Start(t, append([]string{m.binary}, command...)...)
 		<-refused.Exited()
 		if refused.ExitCode() != 1 || !strings.Contains(refused.Stderr(), "nothing was removed; stop it on this node and run this again") {
-			t.Errorf("%v beside a daemon: exit code %d\n%s", command, refused.ExitCode(), refused.Stderr())
+			t.Errorf("%v next to a daemon: exit code %d\n%s", command, refused.ExitCode(), refused.Stderr())
 		}
 	}
 	m.program(t)

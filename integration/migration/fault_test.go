@@ -69,7 +69,7 @@ type refusal struct {
 	serves func(saved string) bool // whether old state is expected to be left
 }
 
-// refusals are of each kind of step: our commit, what goes beside it, the legacy tables.
+// refusals are of each kind of step: our commit, foreign messages in it, the legacy tables.
 var refusals = []refusal{
 	{
 		name: "our commit", states: []string{"legacy", "nft-compat", "kube-proxy-nftables"},
@@ -78,7 +78,7 @@ var refusals = []refusal{
 		serves: func(saved string) bool { return proxys(saved) != "" },
 	},
 	{
-		name: "beside our commit", states: []string{"nft-compat"},
+		name: "foreign messages in our commit", states: []string{"nft-compat"},
 		hold:   "add table ip kube-proxy { flags owner; }\nadd chain ip kube-proxy filter-input { type filter hook input priority 0; }\nadd rule ip kube-proxy filter-input counter\n",
 		fails:  "operation not permitted",
 		serves: func(saved string) bool { return true },

@@ -99,7 +99,7 @@ func (b *bench) listenFor(flows []flow) error {
 	for _, f := range flows {
 		for _, addr := range append([]netip.AddrPort{f.To}, f.Expect.DNAT...) {
 			key := tuple{proto: protocols[f.Proto], dst: addr}
-			if open[key] || !b.owns(addr.Addr()) {
+			if open[key] || !b.hasAddress(addr.Addr()) {
 				continue
 			}
 			open[key] = true
@@ -113,8 +113,8 @@ func (b *bench) listenFor(flows []flow) error {
 	return nil
 }
 
-// owns reports whether an address is one of the node's.
-func (b *bench) owns(addr netip.Addr) bool {
+// hasAddress reports whether an address is one of the node's.
+func (b *bench) hasAddress(addr netip.Addr) bool {
 	for _, own := range b.addresses {
 		if addr == own {
 			return true

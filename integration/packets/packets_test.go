@@ -206,7 +206,7 @@ func transportChecksum(t tuple, segment []byte) uint16 {
 	return internetChecksum(pseudoHeaderSum(t.src.Addr(), t.dst.Addr(), t.proto, len(segment)), segment)
 }
 
-// pseudoHeaderSum returns the sum over what a transport checksum covers beside the segment.
+// pseudoHeaderSum returns the sum over what a transport checksum covers besides the segment.
 func pseudoHeaderSum(src, dst netip.Addr, proto uint8, length int) uint32 {
 	return wordSum(src.AsSlice()) + wordSum(dst.AsSlice()) + uint32(proto) + uint32(length)
 }

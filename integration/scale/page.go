@@ -48,7 +48,7 @@ Written by the scale program, integration/scale; do not edit.
 - Command: %s
 - Date: %s
 
-Every number stands beside its floor, measured in the same run: for commits, the same
+Every number stands next to its floor, measured in the same run: for commits, the same
 bytes sent by a bare netlink socket; for packets, nat chains that are empty, hold one static
 rule, or one static map. Starts are the least of several runs, packets the least of
 several rounds; small changes are medians.

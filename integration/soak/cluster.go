@@ -37,7 +37,7 @@ const (
 // clients.
 type cluster struct {
 	server   *apiserver.Server
-	record   *record
+	ledger   *ledger
 	random   *rand.Rand
 	services int
 	skew     time.Duration // of the control plane's clock
@@ -47,7 +47,7 @@ type cluster struct {
 
 // newCluster fills a server.
 func newCluster(server *apiserver.Server, random *rand.Rand, services int) *cluster {
-	c := &cluster{server: server, record: newRecord(), random: random, services: services}
+	c := &cluster{server: server, ledger: newLedger(), random: random, services: services}
 	server.Apply(lab.Node(lab.NodeName, families[0].node, families[1].node))
 	for i := range services {
 		server.Apply(c.randomService(i))
@@ -140,7 +140,7 @@ func (c *cluster) randomSlice(i, f, part int) {
 			endpoint.Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 		}
 	}
-	c.record.set(serviceName(i), slice.Name, addrs)
+	c.ledger.set(serviceName(i), slice.Name, addrs)
 	c.server.Apply(slice)
 }
 
@@ -178,7 +178,7 @@ func (c *cluster) change() {
 		c.server.Apply(c.randomService(i))
 	case 3:
 		name := sliceName(serviceName(i), f, part)
-		c.record.set(serviceName(i), name, nil)
+		c.ledger.set(serviceName(i), name, nil)
 		c.server.Delete("EndpointSlice", namespace, name)
 	case 4:
 		c.roll()
@@ -201,7 +201,7 @@ func (c *cluster) fill(i, f, first, n int) {
 		addrs = append(addrs, families[f].serverOf(i, (first+k)%servers))
 	}
 	slice := c.newSlice(stays[i].name, f, 0, addrs)
-	c.record.set(stays[i].name, slice.Name, addrs)
+	c.ledger.set(stays[i].name, slice.Name, addrs)
 	c.server.Apply(slice)
 }
 

@@ -67,7 +67,7 @@ func newSoak(p *plan, out io.Writer) (s *soak, err error) {
 
 // rules are those of the clients.
 func (s *soak) rules() rules {
-	return rules{record: s.cluster.record, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain, pulse: new(pulse)}
+	return rules{ledger: s.cluster.ledger, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain, pulse: new(pulse)}
 }
 
 // complain keeps the first error.
@@ -318,7 +318,7 @@ func (s *soak) settle(ctx context.Context) error {
 		case rest != "":
 			same = 0
 		case same == 2:
-			s.cluster.record.settled()
+			s.cluster.ledger.settled()
 			return nil
 		}
 		if time.Now().After(end) {

@@ -104,7 +104,7 @@ func (w *wanderer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		i := w.random.IntN(w.services)
 		w.service, w.to = serviceName(i), netip.AddrPortFrom(w.family.clusterIP(i), lab.ServicePort)
-		w.ask(ctx)
+		w.request(ctx)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

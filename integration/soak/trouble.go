@@ -105,20 +105,20 @@ var (
 // drift lets nft change something: our tables, or others'. What it says about objects that
 // are not there is no matter.
 func (t *trouble) drift() error {
-	_, err := t.commit(pick(t.random, append(onOurs[:], onOthers[:]...)))
+	_, err := t.commit(oneOf(t.random, append(onOurs[:], onOthers[:]...)))
 	return err
 }
 
 // driftRefused lets nft change others' tables, and try to change ours if they belong to
 // kube-nft.
 func (t *trouble) driftRefused() error {
-	if _, err := t.commit(pick(t.random, onOthers[:])); err != nil {
+	if _, err := t.commit(oneOf(t.random, onOthers[:])); err != nil {
 		return err
 	}
 	if owned, err := owned(); err != nil || !owned {
 		return err
 	}
-	command := pick(t.random, onOurs[:])
+	command := oneOf(t.random, onOurs[:])
 	done, err := t.commit(command)
 	switch {
 	case err != nil:
@@ -131,7 +131,7 @@ func (t *trouble) driftRefused() error {
 	return nil
 }
 
-func pick(random *rand.Rand, from []string) string { return from[random.IntN(len(from))] }
+func oneOf(random *rand.Rand, from []string) string { return from[random.IntN(len(from))] }
 
 // commit runs a command of nft and reports whether nft did it.
 func (t *trouble) commit(command string) (done bool, err error) {

@@ -1,4 +1,4 @@
-// Command chart draws what the scale program has measured, as SVG files beside its results.
+// Command chart draws what the scale program has measured, as SVG files next to its results.
 //
 // It is a module of its own: nothing else of this repository needs what draws.
 package main

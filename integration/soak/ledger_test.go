@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-func TestRecord(t *testing.T) {
+func TestLedger(t *testing.T) {
 	addr := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
-	r := newRecord()
+	r := newLedger()
 	check := func(when string, wantMay, wantLeft []netip.Addr) {
 		t.Helper()
 		may, left := r.of("web")

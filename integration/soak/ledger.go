@@ -6,25 +6,25 @@ import (
 	"sync"
 )
 
-// A record tells which endpoints may answer for a Service. API faults delay kube-nft, so that
+// A ledger tells which endpoints may answer for a Service. API faults delay kube-nft, so that
 // those which the Service had at some time since the kernel was last known to be in step are
 // legitimate, too.
-type record struct {
+type ledger struct {
 	mu       sync.Mutex
 	services map[string]*history
 }
 
-// A history is what a record holds of one Service.
+// A history is what a ledger holds of one Service.
 type history struct {
 	slices map[string][]netip.Addr // now
 	may    map[netip.Addr]bool     // answer
 	left   map[netip.Addr]bool     // of those that may answer: taken out at some time
 }
 
-func newRecord() *record { return &record{services: make(map[string]*history)} }
+func newLedger() *ledger { return &ledger{services: make(map[string]*history)} }
 
 // set notes the endpoints that a slice is about to have.
-func (r *record) set(service, slice string, addrs []netip.Addr) {
+func (r *ledger) set(service, slice string, addrs []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.services[service]
@@ -44,7 +44,7 @@ func (r *record) set(service, slice string, addrs []netip.Addr) {
 }
 
 // settled notes that the kernel is in step with what was set.
-func (r *record) settled() {
+func (r *ledger) settled() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.services {
@@ -54,7 +54,7 @@ func (r *record) settled() {
 }
 
 // of returns who may answer for a Service, and who of them has been taken out, at this moment.
-func (r *record) of(service string) (may, left map[netip.Addr]bool) {
+func (r *ledger) of(service string) (may, left map[netip.Addr]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.services[service]
