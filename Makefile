@@ -2,20 +2,32 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin/kube-nft
-# Debian packages that the tests need: nft, iptables and ipset to compare with, conntrack and
-# ip to look, strace and socat to interfere, a C compiler for the race detector. The image is
-# built with buildah.
+# Debian packages for tests; kube-nft itself needs none of them.
 PACKAGES := nftables iptables ipset iproute2 conntrack strace socat gcc libc6-dev
+define PACKAGES_WHY
+  nftables           to list and load what kube-nft programs
+  iptables, ipset    to make what kube-proxy leaves on a node
+  iproute2           to lay out networks in namespaces
+  conntrack          to look at connections
+  strace, socat      to let system calls fail, and to hold connections
+  gcc, libc6-dev     for the race detector
+endef
 IMAGE_PACKAGES := buildah
+define IMAGE_PACKAGES_WHY
+  buildah            to build the image
+endef
+export PACKAGES_WHY IMAGE_PACKAGES_WHY
 # Flags for go test; .ci/run passes -v to see what was skipped.
 TESTFLAGS ?=
 FUZZTIME ?= 60s
+# The program that draws charts is a module of its own.
+CHARTS := integration/scale/chart
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build run test test-unit test-kernel golden fuzz bench scale soak chaos lint vuln image image-test packages image-packages
+.PHONY: help build run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet staticcheck vuln image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,30 +38,36 @@ build: ## build the static binary bin/kube-nft
 run: build ## show it at work: namespaces, traffic, a change, clean up (root)
 	$(GO) run ./integration/demo -binary $(BIN) -manifests deploy/examples
 
-# install PACKAGE...: those that are not installed yet.
+# install NAME: those of the packages in the variable NAME that are not there, after it has said
+# which and why.
 define install
-@for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing+=" $$p"; done; \
-if [ -n "$$missing" ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+@for p in $($(1)); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing+=" $$p"; done; \
+if [ -n "$$missing" ]; then \
+  printf 'make: installs the Debian packages%s; this is what the tests use:\n%s\n' "$$missing" "$$$(1)_WHY"; \
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
 endef
 
 packages:
-	$(call install,$(PACKAGES))
+	$(call install,PACKAGES)
 
 image-packages:
-	$(call install,$(IMAGE_PACKAGES))
+	$(call install,IMAGE_PACKAGES)
+
+check: gofmt vet staticcheck test-unit ## what needs neither root nor Debian packages nor, after the first time, a network
 
 test: packages lint ## everything: unit, golden, kernel and packet tests (root)
 	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test $(TESTFLAGS) ./...
 	CGO_ENABLED=1 $(GO) test -race -short ./tracker/... ./sync/...
+	cd $(CHARTS) && $(GO) test $(TESTFLAGS) ./...
 
-test-unit: ## what needs neither root nor nft nor a network
-	$(GO) test -short ./tracker/... ./nft/... ./sync/... ./conntrack/... ./cmd/...
+test-unit: ## tests without namespaces, nft and long runs
+	KUBE_NFT_REQUIRE_KERNEL=0 $(GO) test -short ./...
 
 test-kernel: packages ## kernel and packet tests alone (root)
 	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test $(TESTFLAGS) -run 'Kernel|Cases|Packets' ./nft/... ./conntrack/... ./integration/...
 
 golden: ## rewrite the golden dry runs; review the difference
-	$(GO) test ./integration -run Golden -update
+	$(GO) test ./integration/golden -run Golden -update
 
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	@for package in $$($(GO) list ./...); do \
@@ -62,8 +80,9 @@ fuzz: ## every fuzz target for FUZZTIME (60s)
 bench: ## benchmarks, in the format that benchstat reads (root)
 	$(GO) test -run '^$$' -bench . -benchmem ./tracker/... ./nft/... ./conntrack/... ./integration/...
 
-scale: build ## measure clusters of up to 30,000 Services beside the kernel's floor; writes integration/results (root)
+scale: build ## measure clusters of up to 30,000 Services next to the kernel's floor; writes integration/results (root)
 	$(GO) run ./integration/scale -binary $(BIN) -out integration/results
+	cd $(CHARTS) && $(GO) run . -results ../../results
 
 soak: build ## random churn, drift and API faults for DURATION (10m): no leak, no wrong delivery, no difference at the end (root, nft)
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),10m)
@@ -71,11 +90,17 @@ soak: build ## random churn, drift and API faults for DURATION (10m): no leak, n
 chaos: build ## churn, API faults, kills of kube-nft and changing addresses for DURATION (15m): no exchange may fail (root, nft)
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),15m) -chaos
 
-lint: ## gofmt, go vet, staticcheck; modules are what go.sum says
+lint: gofmt vet staticcheck ## gofmt, go vet, staticcheck; modules are tidy and what go.sum says
+	@for module in . $(CHARTS); do (cd $$module && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
+
+gofmt:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
-	$(GO) vet ./...
-	$(GO) run $(STATICCHECK) ./...
-	$(GO) mod verify
+
+vet:
+	@for module in . $(CHARTS); do (cd $$module && $(GO) vet ./...) || exit 1; done
+
+staticcheck:
+	@for module in . $(CHARTS); do (cd $$module && $(GO) run $(STATICCHECK) ./...) || exit 1; done
 
 vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
 	$(GO) run $(GOVULNCHECK) ./...

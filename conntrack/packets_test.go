@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -36,17 +36,17 @@ var paths = []path{{
 // lay makes a namespace in which p's addresses exist and connections are tracked.
 func (p *path) lay(t *testing.T) {
 	t.Helper()
-	netns.New(t)
+	lab.New(t)
 	for _, addr := range []netip.Addr{p.client, p.endpoints[0].Addr(), p.endpoints[1].Addr()} {
-		netns.Run(t, "", "ip", "address", "add", addr.String(), "dev", "lo")
+		lab.Run(t, "", "ip", "address", "add", addr.String(), "dev", "lo")
 	}
 	// What is not translated goes to a neighbour that does not exist. Over lo it would not
 	// leave in IPv6: the kernel refuses such routes.
 	addr := p.clusterIP.Addr().String()
-	netns.Run(t, "", "ip", "link", "add", "nowhere", "up", "type", "veth", "peer", "name", "drain")
-	netns.Run(t, "", "ip", "link", "set", "drain", "up")
-	netns.Run(t, "", "ip", "route", "add", addr, "dev", "nowhere")
-	netns.Run(t, "", "ip", "neighbour", "add", addr, "lladdr", "02:00:00:00:00:01", "dev", "nowhere")
+	lab.Run(t, "", "ip", "link", "add", "nowhere", "up", "type", "veth", "peer", "name", "drain")
+	lab.Run(t, "", "ip", "link", "set", "drain", "up")
+	lab.Run(t, "", "ip", "route", "add", addr, "dev", "nowhere")
+	lab.Run(t, "", "ip", "neighbour", "add", addr, "lladdr", "02:00:00:00:00:01", "dev", "nowhere")
 	p.translate(t, netip.AddrPort{})
 }
 
@@ -58,7 +58,7 @@ func (p *path) translate(t *testing.T, endpoint netip.AddrPort) {
 	if endpoint.IsValid() {
 		rule = fmt.Sprintf("%s daddr %s meta l4proto { tcp, udp } dnat to %s", p.family, p.clusterIP.Addr(), endpoint)
 	}
-	netns.Run(t, fmt.Sprintf(`
+	lab.Run(t, fmt.Sprintf(`
 		table %[1]s test {
 			chain output { type nat hook output priority -101; }
 			chain tracked { type filter hook output priority 0; ct state new counter; }
@@ -205,7 +205,7 @@ func TestConnectionBeforeRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = listener.Close() })
-			client := netns.Start(t, "socat", "-u", "OPEN:/dev/null", fmt.Sprintf("TCP:%s,bind=%s", p.clusterIP, bracketed(p.client)))
+			client := lab.Start(t, "socat", "-u", "OPEN:/dev/null", fmt.Sprintf("TCP:%s,bind=%s", p.clusterIP, bracketed(p.client)))
 			awaitSYN(t, p.client)
 			p.translate(t, p.endpoints[0])
 			change := tracker.FlowChange{Frontend: p.frontend(tracker.TCP), Appeared: true}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -36,7 +36,7 @@ func from(f Flow, i int) Flow {
 
 // TestFullInKernel deletes what TestStale calls stale from a real table, and no more.
 func TestFullInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	flows, stale := allCases()
 	create(t, table, flows...)
@@ -56,7 +56,7 @@ func TestFullInKernel(t *testing.T) {
 
 // TestCleanInKernel runs each case of TestChange in a table that holds all the others.
 func TestCleanInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	reconciler := NewReconciler(table)
 	bystanders, _ := allCases()

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -40,7 +40,7 @@ func TestForeignFlows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates 200,000 connection tracking entries")
 	}
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	create(t, table, foreign(tracker.UDP, scale/2)...)
 	create(t, table, foreign(tracker.TCP, scale/2)...)
@@ -112,7 +112,7 @@ func BenchmarkUnfiltered(b *testing.B) {
 
 // BenchmarkDelete deletes 10,000 flows.
 func BenchmarkDelete(b *testing.B) {
-	netns.New(b)
+	lab.New(b)
 	table := openTable(b)
 	for b.Loop() {
 		b.StopTimer()
@@ -130,7 +130,7 @@ func BenchmarkDelete(b *testing.B) {
 
 // crowded returns a table that holds flows.
 func crowded(b *testing.B, flows []Flow) *Table {
-	netns.New(b)
+	lab.New(b)
 	table := openTable(b)
 	create(b, table, flows...)
 	return table

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // kubeProxyDefaults is what an empty KubeProxyConfiguration means.
@@ -130,7 +130,7 @@ func TestApplyErrors(t *testing.T) {
 
 // TestApplyReadOnly uses a mount that is really read-only, as /proc/sys in a container.
 func TestApplyReadOnly(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	root := sysctls(t, "udp_timeout 30")
 	mountReadOnly(t, root)
 	got := errorTexts(Apply(Settings{UDP: time.Minute}, root, 2))

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -39,7 +39,7 @@ var filterCases = []struct {
 // TestFilterInKernel holds what the kernel returns against Filter.Matches, with and
 // without the kernel's help, and says how much it filtered.
 func TestFilterInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	create(t, table, mixed()...)
 	for _, tt := range filterCases {
@@ -66,7 +66,7 @@ func sources(flows []Flow) []string {
 
 // TestFlowInKernel checks that what was created is what is read.
 func TestFlowInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	want := flow(tracker.TCP, "192.0.2.1:1000", "10.96.0.10:53", "10.244.0.5:5353", established)
 	want.Mark, want.Zone = 0x4000, 7
@@ -86,7 +86,7 @@ func TestFlowInKernel(t *testing.T) {
 }
 
 func TestDelete(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	var flows []Flow
 	for i := range 3 * deleteBatch {
@@ -119,7 +119,7 @@ func TestDelete(t *testing.T) {
 // TestDeleteOverrun makes the kernel drop answers: every deletion fails, and the receive
 // buffer takes but a few failures.
 func TestDeleteOverrun(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	if err := table.conn.SetReadBuffer(1); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestDeleteOverrun(t *testing.T) {
 
 // TestRefusedFilter asks for a family that the kernel cannot filter tuples of.
 func TestRefusedFilter(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	flows, err := table.Flows(t.Context(), Filter{Family: 7, Protocol: tracker.UDP}, nil)
 	if len(flows) != 0 || err != nil || !table.unfiltered || table.broken {
@@ -161,7 +161,7 @@ func TestRefusedFilter(t *testing.T) {
 // TestDumpLeft checks that the socket can be used after a dump that nobody read to its
 // end, and that a broken one is replaced.
 func TestDumpLeft(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	create(t, table, foreign(tracker.UDP, 2000)...)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -182,7 +182,7 @@ func TestDumpLeft(t *testing.T) {
 
 // TestDeleteUnprivileged: the kernel refuses a whole batch with a single answer.
 func TestDeleteUnprivileged(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	table := openTable(t)
 	create(t, table, mixed()...)
 	dropCapabilities(t)

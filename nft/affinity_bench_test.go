@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -21,8 +21,8 @@ const affinityClients = 10000
 func BenchmarkAffinity(b *testing.B) {
 	for _, endpoints := range []int{0, 200, 2} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			netns.New(b)
-			netns.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
+			lab.New(b)
+			lab.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
 			k := openKernel(b)
 			loadAffinity(b, k, endpoints)
 			to := &unix.SockaddrInet4{Addr: [4]byte{127, 96, 0, 1}, Port: 80}

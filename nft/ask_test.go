@@ -8,14 +8,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // TestAnswerThatDoesNotCome waits for an answer that never comes. What follows does not suffer from it.
 func TestAnswerThatDoesNotCome(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	_, err := k.await(time.Millisecond)
 	if want := "nf_tables has not answered for 1ms: connection timed out"; err == nil || err.Error() != want || !errors.Is(err, unix.ETIMEDOUT) {

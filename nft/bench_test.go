@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -138,7 +138,7 @@ func costOfOneChange(t *testing.T, services int) (allocations float64) {
 func BenchmarkColdStart(b *testing.B) {
 	for _, size := range benchSizes {
 		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
-			netns.New(b)
+			lab.New(b)
 			k := openKernel(b)
 			delta := cluster(size.services, size.endpoints)
 			all, raw := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
@@ -21,9 +21,9 @@ func deleteTable(f Family, name string) ForeignMessage {
 
 // TestBesideKernel deletes tables of others in the transaction that makes ours.
 func TestBesideKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
-	netns.Run(t, "add table ip first\nadd table ip6 second\nadd table ip stays\n", "nft", "-f", "-")
+	lab.Run(t, "add table ip first\nadd table ip6 second\nadd table ip stays\n", "nft", "-f", "-")
 	before, err := k.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestBesideKernel(t *testing.T) {
 		t.Errorf("generation %d after %d (%v): not one transaction", after, before, err)
 	}
 	want := "table ip stays\ntable ip kube-nft\n"
-	if got := netns.Run(t, "", "nft", "list", "tables"); got != want {
+	if got := lab.Run(t, "", "nft", "list", "tables"); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	commit(t, k, Batch{Beside: []ForeignMessage{deleteTable(IP, "stays")}})
@@ -43,21 +43,21 @@ func TestBesideKernel(t *testing.T) {
 
 // TestBesideRefusedKernel has one of the messages refused: nothing is done.
 func TestBesideRefusedKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
-	netns.Run(t, "add table ip first\n", "nft", "-f", "-")
+	lab.Run(t, "add table ip first\n", "nft", "-f", "-")
 	b := frontendBatch(1, Drop)
 	b.Beside = []ForeignMessage{deleteTable(IP, "first"), deleteTable(IP, "nowhere")}
 	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
 		"commit to nf_tables: message 2 of 2 about tables of others: no such file or directory; nothing was changed")
-	if got := netns.Run(t, "", "nft", "list", "tables"); got != "table ip first\n" {
+	if got := lab.Run(t, "", "nft", "list", "tables"); got != "table ip first\n" {
 		t.Errorf("got\n%s", got)
 	}
 }
 
 // TestLookupKernel finds every kind of element that a packet finds, and no other.
 func TestLookupKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	b := frontendBatch(2, Drop)
 	prefixes := &Set{Name: "prefixes", Key: []Field{FieldAddr}, Interval: true}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestRuleEqual compares every statement with every other one: each equals itself alone.
@@ -23,10 +23,10 @@ func TestRuleEqual(t *testing.T) {
 
 // TestRuleEqualInKernel compares rules as nft wrote them with ours.
 func TestRuleEqualInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	tables := statementTables()
-	netns.Run(t, tables.Text(), "nft", "-f", "-")
+	lab.Run(t, tables.Text(), "nft", "-f", "-")
 	checkRead(t, k, tables)
 	for _, odd := range []struct{ command, chain string }{
 		{"add rule ip kube-nft other counter", "other"},
@@ -34,7 +34,7 @@ func TestRuleEqualInKernel(t *testing.T) {
 		{"add rule ip kube-nft before ip saddr 10.244.0.0/17", "before"},
 		{"add rule ip kube-nft before dnat to 10.0.0.1", "before"},
 	} {
-		netns.Run(t, "", "nft", odd.command)
+		lab.Run(t, "", "nft", odd.command)
 		got, _, err := k.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)

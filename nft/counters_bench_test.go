@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -38,8 +38,8 @@ func countingRuleset(b *testing.B, k *Kernel, services int, counters, endpoints 
 func BenchmarkFirstPacket(b *testing.B) {
 	for _, way := range counting {
 		b.Run(way.name, func(b *testing.B) {
-			netns.New(b)
-			netns.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
+			lab.New(b)
+			lab.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
 			countingRuleset(b, openKernel(b), 1000, way.services, way.endpoints)
 			to := &unix.SockaddrInet4{Addr: [4]byte{127, 96, 0, 1}, Port: 80}
 			for b.Loop() {
@@ -61,7 +61,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 func BenchmarkCommitCounted(b *testing.B) {
 	for _, way := range counting {
 		b.Run(way.name, func(b *testing.B) {
-			netns.New(b)
+			lab.New(b)
 			k := openKernel(b)
 			r := countingRuleset(b, k, 10_000, way.services, way.endpoints)
 			sizes := [][]string{{"127.0.1.1:8080"}, {"127.0.1.1:8080", "127.0.1.2:8080"}}
@@ -80,7 +80,7 @@ func BenchmarkScrape(b *testing.B) {
 	for _, endpoints := range []bool{false, true} {
 		name := map[bool]string{false: "services", true: "endpoints"}[endpoints]
 		b.Run(name, func(b *testing.B) {
-			netns.New(b)
+			lab.New(b)
 			k := openKernel(b)
 			countingRuleset(b, k, 10_000, true, true)
 			for b.Loop() {
@@ -101,12 +101,12 @@ func BenchmarkLoadCounted(b *testing.B) {
 			r := NewRuleset(config)
 			r.Apply(cluster(10_000, 10))
 			batch := Diff(Tables{}, r.Want())
-			netns.New(b)
+			lab.New(b)
 			k := openKernel(b)
 			for b.Loop() {
 				commit(b, k, batch)
 				b.StopTimer()
-				netns.Run(b, "", "nft", "flush", "ruleset")
+				lab.Run(b, "", "nft", "flush", "ruleset")
 				b.StartTimer()
 			}
 		})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -34,7 +34,7 @@ type counted struct {
 }
 
 func newCounted(t *testing.T) *counted {
-	netns.New(t)
+	lab.New(t)
 	config := testConfig()
 	config.Counters, config.EndpointCounters = true, true
 	config.Pods = map[Family]PodMatch{IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
@@ -158,7 +158,7 @@ func TestCountersOfAnotherService(t *testing.T) {
 // TestConnectionsWithoutCounters: a table that does not count has no counts, and no table
 // neither.
 func TestConnectionsWithoutCounters(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k, r := openKernel(t), NewRuleset(testConfig())
 	check := func() {
 		for _, endpoints := range []bool{false, true} {

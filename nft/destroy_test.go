@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestDestroyInKernel deletes entries of an affinity map that are there and that are not,
@@ -12,7 +12,7 @@ import (
 func TestDestroyInKernel(t *testing.T) {
 	for name, destroys := range map[string]bool{"native": true, "emulated": false} {
 		t.Run(name, func(t *testing.T) {
-			netns.New(t)
+			lab.New(t)
 			k := openKernel(t)
 			if _, err := k.Probe(t.Context()); err != nil {
 				t.Fatal(err)

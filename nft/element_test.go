@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // elementKinds are the kinds of sets whose elements are held against nft's listing: how
@@ -117,12 +117,12 @@ func sampleTables(n int) Tables {
 func TestElementsInKernel(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 7} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			netns.New(t)
+			lab.New(t)
 			k := openKernel(t)
 			tables := sampleTables(n)
 			checkTriangle(t, k, tables)
 			checkRead(t, k, tables) // as nft has written it
-			netns.Run(t, "", "nft", "flush", "ruleset")
+			lab.Run(t, "", "nft", "flush", "ruleset")
 			commit(t, k, creation(tables))
 			checkRead(t, k, tables) // as we have
 		})
@@ -149,7 +149,7 @@ func checkRead(t *testing.T, k *Kernel, want Tables) {
 }
 
 func TestReadStatements(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	checkRead(t, k, Tables{})
 	commit(t, k, creation(statementTables()))
@@ -166,7 +166,7 @@ func TestRangesInKernel(t *testing.T) {
 			IP6: {"fd00::-fd00::ff", "fd00::100-fd00::1ff", "fd00::fff4-fd00::fff5"}},
 	} {
 		t.Run(ranges[IP][0], func(t *testing.T) {
-			netns.New(t)
+			lab.New(t)
 			k := openKernel(t)
 			tables := make(Tables)
 			for _, f := range Families {
@@ -206,7 +206,7 @@ func deletion(tables Tables) (b Batch) {
 }
 
 func TestDeleteElementsInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	commit(t, k, creation(sampleTables(7)))
 	commit(t, k, deletion(sampleTables(7)))
@@ -214,7 +214,7 @@ func TestDeleteElementsInKernel(t *testing.T) {
 }
 
 func TestElementsThatExpire(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	set := &Set{Name: "affinity-x-8080", Key: []Field{FieldAddr}, Data: []Field{FieldAddr}, Dynamic: true, Size: 65536}
 	commit(t, k, Batch{Ops: []Op{

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 var frontendSet = Set{Name: "services", Key: []Field{FieldAddr, FieldProtocol, FieldPort}, Verdicts: true}
@@ -41,7 +41,7 @@ func frontendBatch(n int, verdict Verdict) Batch {
 
 // TestErrorNamesElement puts one bad element into the middle of a batch of 70,000.
 func TestErrorNamesElement(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	b := frontendBatch(70000, Goto("other"))
 	bad := &b.Ops[3].Elements[35000]
@@ -78,7 +78,7 @@ func checkError(t *testing.T, err error, errno unix.Errno, text string) {
 
 // TestErrorNamesRange does the same in sets of ranges, whose elements are sent in two parts.
 func TestErrorNamesRange(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	set := &Set{Name: "prefixes", Key: []Field{FieldAddr}, Interval: true}
 	ranges := make([]KeyedElement, 1000)
@@ -111,7 +111,7 @@ func TestErrorNamesOperation(t *testing.T) {
 			"add map services { type ipv4_addr : ipv4_addr; }: file exists"},
 	} {
 		t.Run(tt.op.Text(), func(t *testing.T) {
-			netns.New(t)
+			lab.New(t)
 			b := frontendBatch(10, Drop)
 			b.Ops = append(b.Ops, tt.op)
 			k := openKernel(t)
@@ -139,7 +139,7 @@ func TestErrorBeforeSending(t *testing.T) {
 }
 
 func TestStaleGeneration(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	_, generation, err := k.Read(t.Context())
 	if err != nil {

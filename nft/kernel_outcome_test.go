@@ -7,13 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestMoreErrorsThanFit sends a batch with so many errors that the receive buffer overflows:
 // the first of them still names its operation.
 func TestMoreErrorsThanFit(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	b := frontendBatch(1, Drop)
 	for i := range 50000 {
@@ -27,7 +27,7 @@ func TestMoreErrorsThanFit(t *testing.T) {
 
 // TestLostAnswer takes the kernel's answer away before Commit looks for it.
 func TestLostAnswer(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	b := frontendBatch(1, Drop)
 	x, err := encodeBatch(&b, scope{table: TableName}, k.seq)
@@ -47,7 +47,7 @@ func TestLostAnswer(t *testing.T) {
 
 // TestTooLong keeps the send buffer as small as the system makes it.
 func TestTooLong(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	k.sent = 1 << 30
 	err := k.Commit(t.Context(), frontendBatch(20000, Drop))
@@ -59,7 +59,7 @@ func TestTooLong(t *testing.T) {
 
 // TestWithoutCapability drops CAP_NET_ADMIN on the test's thread, which ends with the test.
 func TestWithoutCapability(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	dropNetAdmin(t)
 	checkError(t, k.Commit(t.Context(), frontendBatch(1, Drop)), unix.EPERM,
@@ -85,7 +85,7 @@ func dropNetAdmin(t *testing.T) {
 
 // TestReadUnderChange reads while somebody else commits without a pause.
 func TestReadUnderChange(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	reader, writer := openKernel(t), openKernel(t)
 	tables := sampleTables(7)
 	commit(t, writer, creation(tables))

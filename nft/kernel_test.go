@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func sortedSets(t *Table) []string { return sortedNames(t.Sets) }
@@ -43,11 +43,11 @@ func checkTriangle(t *testing.T, k *Kernel, tables Tables) {
 	t.Helper()
 	want := tables.Text()
 	commit(t, k, creation(tables))
-	if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
+	if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 		t.Errorf("after our batch (-want +got):\n%s", diff)
 	}
-	netns.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
-	if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
+	lab.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
+	if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 		t.Errorf("after our text (-want +got):\n%s", diff)
 	}
 }
@@ -55,6 +55,6 @@ func checkTriangle(t *testing.T, k *Kernel, tables Tables) {
 func lines(s string) []string { return strings.Split(s, "\n") }
 
 func TestStatementsInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	checkTriangle(t, openKernel(t), statementTables())
 }

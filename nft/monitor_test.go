@@ -3,7 +3,7 @@ package nft
 import (
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
@@ -36,11 +36,11 @@ func nextChange(t testing.TB, m *Monitor) *ForeignChange {
 }
 
 func TestMonitorHearsOthersAlone(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k, other := openKernel(t), openKernel(t)
 	m := joined(t, k)
 	commit(t, k, frontendBatch(100, Drop))
-	netns.Run(t, "table ip other { set s { type ipv4_addr; elements = { 192.0.2.1 }; }; }", "nft", "-f", "-")
+	lab.Run(t, "table ip other { set s { type ipv4_addr; elements = { 192.0.2.1 }; }; }", "nft", "-f", "-")
 	commit(t, other, Batch{Ops: []Op{{Verb: Add, Family: IP, Chain: &Chain{Name: "foreign"}}}})
 	generation, err := k.Generation(t.Context())
 	if err != nil {
@@ -53,14 +53,14 @@ func TestMonitorHearsOthersAlone(t *testing.T) {
 	if change.PID == 0 || change.Program == "" || change.Lost {
 		t.Errorf("done by %q (pid %d), lost: %v", change.Program, change.PID, change.Lost)
 	}
-	netns.Run(t, "", "nft", "flush", "ruleset")
+	lab.Run(t, "", "nft", "flush", "ruleset")
 	if change = nextChange(t, m); change.Program != "nft" {
 		t.Errorf("done by %q, want nft", change.Program)
 	}
 }
 
 func TestMonitorLeaves(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k, other := openKernel(t), openKernel(t)
 	m := joined(t, k)
 	commit(t, k, frontendBatch(1, Drop))
@@ -80,7 +80,7 @@ func TestMonitorLeaves(t *testing.T) {
 
 // TestMonitorOverrun commits more than a receive buffer holds while nobody receives.
 func TestMonitorOverrun(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k, other := openKernel(t), openKernel(t)
 	m := joined(t, k)
 	elements := frontendBatch(20000, Drop)
@@ -100,7 +100,7 @@ func TestMonitorOverrun(t *testing.T) {
 }
 
 func TestMonitorClosed(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	m, err := NewMonitor(openKernel(t))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestMonitorClosed(t *testing.T) {
 }
 
 func TestAudit(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	r := NewRuleset(testConfig())
 	r.Apply(cluster(10, 2))

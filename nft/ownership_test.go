@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // ownedRuleset commits a ruleset whose tables belong to k. Kernels before 6.9 cannot.
@@ -17,7 +17,7 @@ func ownedRuleset(t *testing.T, k *Kernel) *Ruleset {
 		t.Fatal(err)
 	}
 	if !features.OwnerPersist {
-		netns.SkipOrFail(t, "this kernel cannot let a table outlive its owner")
+		lab.SkipOrFail(t, "this kernel cannot let a table outlive its owner")
 	}
 	r := NewRuleset(testConfig())
 	r.SetOwned(true)
@@ -40,12 +40,12 @@ func syncWith(t *testing.T, k *Kernel, r *Ruleset) Batch {
 }
 
 func TestOwnedTableIsForItsOwner(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	owner, other := openKernel(t), openKernel(t)
 	ownedRuleset(t, owner)
 	checkError(t, other.Commit(t.Context(), Batch{Ops: []Op{{Verb: Delete, Family: IP, Chain: &Chain{Name: "services"}}}}), unix.EPERM,
 		"table ip kube-nft: delete chain services: operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed")
-	netns.Run(t, "", "nft", "flush", "ruleset")
+	lab.Run(t, "", "nft", "flush", "ruleset")
 	have, _, err := other.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestOwnedTableIsForItsOwner(t *testing.T) {
 }
 
 func TestOrphanIsAdopted(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	first, err := Open()
 	if err != nil {
 		t.Fatal(err)
@@ -72,14 +72,14 @@ func TestOrphanIsAdopted(t *testing.T) {
 	if b := syncWith(t, second, r); !b.Empty() {
 		t.Errorf("%d operations for tables that are ours already", len(b.Ops))
 	}
-	if text := netns.Run(t, "", "nft", "list", "table", "ip", "kube-nft"); !strings.Contains(text, "flags owner") {
+	if text := lab.Run(t, "", "nft", "list", "table", "ip", "kube-nft"); !strings.Contains(text, "flags owner") {
 		t.Errorf("the table has no owner:\n%s", text)
 	}
 }
 
 // TestOrphanCanBeFlushed is why nobody needs us to get rid of the tables.
 func TestOrphanCanBeFlushed(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	owner, err := Open()
 	if err != nil {
 		t.Fatal(err)
@@ -88,14 +88,14 @@ func TestOrphanCanBeFlushed(t *testing.T) {
 	if err := owner.Close(); err != nil {
 		t.Fatal(err)
 	}
-	netns.Run(t, "", "nft", "flush", "ruleset")
-	if text := netns.Run(t, "", "nft", "list", "ruleset"); text != "" {
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	if text := lab.Run(t, "", "nft", "list", "ruleset"); text != "" {
 		t.Errorf("left:\n%s", text)
 	}
 }
 
 func TestOwnershipIsGivenUpAndTaken(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k, other := openKernel(t), openKernel(t)
 	r := ownedRuleset(t, k)
 	for _, owned := range []bool{false, true, false} {

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestSplit takes random changes apart: both parts, one after the other, are what the whole
@@ -53,7 +53,7 @@ func mustApply(t *testing.T, tables Tables, batch Batch) {
 
 // TestPreludeIsTakenBack has the kernel refuse what follows a prelude: nothing is changed.
 func TestPreludeIsTakenBack(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k, r := openKernel(t), NewRuleset(testConfig())
 	commit(t, k, Diff(nil, r.Want()))
 	chain := &Chain{Name: "new", Rules: []Rule{{Drop}}}

@@ -6,28 +6,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func TestProbe(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	features, err := k.Probe(t.Context())
 	if err != nil {
-		netns.SkipOrFail(t, "%v", err)
+		lab.SkipOrFail(t, "%v", err)
 	}
 	if !features.IP6 {
 		t.Error("no IPv6")
 	}
 	t.Logf("%+v", features)
-	if got := netns.Run(t, "", "nft", "list", "ruleset"); got != "" {
+	if got := lab.Run(t, "", "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left behind:\n%s", got)
 	}
 }
 
 // TestProbeFails asks for things that no kernel has; nothing must be left behind.
 func TestProbeFails(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	for name, p := range map[string]probe{
 		"hook":  {chains: []*Chain{natChain("forward")}},
@@ -41,7 +41,7 @@ func TestProbeFails(t *testing.T) {
 	if err := k.tryFlags(t.Context(), IP, probe{}, 1<<31); !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("table flag: %v", err)
 	}
-	if got := netns.Run(t, "", "nft", "list", "ruleset"); got != "" {
+	if got := lab.Run(t, "", "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left behind:\n%s", got)
 	}
 }

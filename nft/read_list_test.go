@@ -9,14 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // large is a committed ruleset of services Service ports.
 func large(tb testing.TB, services, endpoints int) (*Kernel, *Ruleset) {
 	tb.Helper()
-	netns.New(tb)
+	lab.New(tb)
 	k := openKernel(tb)
 	r := NewRuleset(testConfig())
 	r.Apply(cluster(services, endpoints))
@@ -27,7 +27,7 @@ func large(tb testing.TB, services, endpoints int) (*Kernel, *Ruleset) {
 
 // TestListsAreReadByKey reads lists of many lengths in both ways.
 func TestListsAreReadByKey(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	r := NewRuleset(testConfig())
 	delta := cluster(500, 16)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestReadForeign changes our tables behind our back. Whatever it is comes out as something
@@ -43,10 +43,10 @@ func TestReadForeign(t *testing.T) {
 		{"add table ip other { chain c { drop; }; set s { type mark; }; }", same},
 	} {
 		t.Run(tt.commands, func(t *testing.T) {
-			netns.New(t)
+			lab.New(t)
 			k := openKernel(t)
 			commit(t, k, Batch{Ops: []Op{{Verb: Add, Family: IP, Table: NewTable(IP)}, {Verb: Add, Family: IP, Set: set}}})
-			netns.Run(t, tt.commands, "nft", "-f", "-")
+			lab.Run(t, tt.commands, "nft", "-f", "-")
 			tables, _, err := k.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -70,7 +70,7 @@ func same(t *Table) bool {
 }
 
 func TestReadCancelled(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -87,7 +87,7 @@ func TestReadCancelled(t *testing.T) {
 }
 
 func TestElementsOfMissingSet(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	_, err := openKernel(t).Elements(t.Context(), IP, &frontendSet)
 	const want = "read map ip kube-nft services: no such file or directory"
 	if err == nil || err.Error() != want {

@@ -6,21 +6,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestRemoveKernel removes our tables and nothing else.
 func TestRemoveKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	commit(t, k, frontendBatch(1, Drop))
-	netns.Run(t, "add table ip6 kube-nft-probe\nadd table inet kube-nft\nadd table ip kube-nft-other\n", "nft", "-f", "-")
+	lab.Run(t, "add table ip6 kube-nft-probe\nadd table inet kube-nft\nadd table ip kube-nft-other\n", "nft", "-f", "-")
 	removed, err := k.Remove(t.Context())
 	if got := strings.Join(removed, ", "); err != nil || got != "table ip kube-nft, table ip6 kube-nft-probe" {
 		t.Errorf("removed %s (%v)", got, err)
 	}
 	want := "table inet kube-nft\ntable ip kube-nft-other\n"
-	if got := netns.Run(t, "", "nft", "list", "tables"); got != want {
+	if got := lab.Run(t, "", "nft", "list", "tables"); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if removed, err := k.Remove(t.Context()); err != nil || len(removed) != 0 {
@@ -30,7 +30,7 @@ func TestRemoveKernel(t *testing.T) {
 
 // TestDetachKernel empties the chains that translate destinations and leaves the others.
 func TestDetachKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	want := NewRuleset(Config{Families: Families[:], MasqueradeBit: 14, AffinitySize: 16}).Want()
 	commit(t, k, Diff(nil, want))

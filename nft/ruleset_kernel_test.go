@@ -5,17 +5,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestRulesetInKernel holds whole rulesets of made-up worlds against the kernel: the batch
 // from nothing lists as the text, the text lists as itself, the kernel reads back as what is
 // wanted, and it takes every change.
 func TestRulesetInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	for seed := range uint64(4) {
-		netns.Run(t, "", "nft", "flush", "ruleset")
+		lab.Run(t, "", "nft", "flush", "ruleset")
 		w, r := newWorld(seed), NewRuleset(testConfig())
 		for range 20 {
 			w.change()
@@ -25,11 +25,11 @@ func TestRulesetInKernel(t *testing.T) {
 		commit(t, k, Diff(Tables{}, r.Want()))
 		r.Committed()
 		want := r.Want().Text()
-		if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
+		if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 			t.Fatalf("seed %d: after our batch (-want +got):\n%s", seed, diff)
 		}
-		netns.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
-		if diff := cmp.Diff(lines(want), lines(netns.Listing(t, want))); diff != "" {
+		lab.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
+		if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 			t.Fatalf("seed %d: after our text (-want +got):\n%s", seed, diff)
 		}
 		checkNothingToWrite(t, k, r)

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 var endpointSet = Set{Name: "endpoints", Key: []Field{FieldAddr, FieldProtocol, FieldPort, FieldIndex}, Data: []Field{FieldAddr, FieldPort}}
@@ -34,12 +34,12 @@ func TestCommitOfAllAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	b := endpointBatch(30000, 10)
 	err := k.Commit(t.Context(), b)
 	if isTooLong(err) {
-		netns.SkipOrFail(t, "%v", err)
+		lab.SkipOrFail(t, "%v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func BenchmarkEncode(b *testing.B) {
 
 // BenchmarkCommit tells the kernel's share (raw) of a commit from ours, and reads it back.
 func BenchmarkCommit(b *testing.B) {
-	netns.New(b)
+	lab.New(b)
 	k := openKernel(b)
 	batch := endpointBatch(30000, 10)
 	var raw, read, elements time.Duration

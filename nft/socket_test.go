@@ -7,14 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // TestSocketWaits asks for nothing, and then for the generation while somebody waits for it.
 func TestSocketWaits(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	for _, patience := range []time.Duration{0, time.Millisecond} {
 		if _, _, err := k.socket.receive(k.buf, patience); err != unix.EAGAIN {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestOpText holds the text of operations exactly, and runs it through nft.
@@ -51,8 +51,8 @@ func TestOpText(t *testing.T) {
 		script = append(script, tt.want)
 	}
 	t.Run("in kernel", func(t *testing.T) {
-		netns.New(t)
-		netns.Run(t, strings.Join(script, "\n")+"\n", "nft", "-f", "-")
+		lab.New(t)
+		lab.Run(t, strings.Join(script, "\n")+"\n", "nft", "-f", "-")
 	})
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables/expr"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
@@ -44,7 +44,7 @@ func TestTypedReadsEveryStatement(t *testing.T) {
 // TestTypedReadsWholeRulesets does so with the rules of random worlds, as the kernel lists
 // them.
 func TestTypedReadsWholeRulesets(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	w, r := newWorld(3), NewRuleset(testConfig())
 	for range 20 {

@@ -8,11 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func TestAffinityUsageInKernel(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	set := &Set{Name: "affinity-x-8080", Key: []Field{FieldAddr}, Data: []Field{FieldAddr}, Dynamic: true, Size: 4}
 	empty := &Set{Name: "affinity-y-8080", Key: []Field{FieldAddr}, Data: []Field{FieldAddr}, Dynamic: true, Size: 8}

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/zap"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func TestAddressesAreSetWhenTheyChange(t *testing.T) {
@@ -43,8 +43,8 @@ func TestEndTakesWhatIsLeft(t *testing.T) {
 
 // TestFollowAddressesInKernel adds addresses while they are followed, and ends.
 func TestFollowAddressesInKernel(t *testing.T) {
-	netns.New(t)
-	netns.Run(t, "", "ip", "link", "set", "lo", "up")
+	lab.New(t)
+	lab.Run(t, "", "ip", "link", "set", "lo", "up")
 	want := netip.MustParseAddr("192.0.2.200")
 	ctx, stop := context.WithCancel(t.Context())
 	seen := func(addrs []netip.Addr) {
@@ -53,9 +53,9 @@ func TestFollowAddressesInKernel(t *testing.T) {
 			return
 		}
 		next := fmt.Sprintf("192.0.2.%d/32", 190+len(addrs))
-		netns.Run(t, "", "ip", "addr", "add", next, "dev", "lo")
+		lab.Run(t, "", "ip", "addr", "add", next, "dev", "lo")
 		if len(addrs) >= 5 {
-			netns.Run(t, "", "ip", "addr", "add", want.String()+"/32", "dev", "lo")
+			lab.Run(t, "", "ip", "addr", "add", want.String()+"/32", "dev", "lo")
 		}
 	}
 	if err := FollowAddresses(ctx, seen, zap.NewNop()); err != nil {

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 )
 
@@ -70,7 +70,7 @@ func TestFaults(t *testing.T) {
 		{"answer lost, batch done", faulty{late: []error{nft.ErrUnknownOutcome}}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			netns.New(t)
+			lab.New(t)
 			k := tt.kernel
 			k.Kernel = openKernel(t)
 			g := guardWith(t, &k, k.Kernel, manyServices(10, 2))
@@ -86,7 +86,7 @@ func TestFaults(t *testing.T) {
 func TestFaultsLater(t *testing.T) {
 	for _, fault := range []error{unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.EMSGSIZE, unix.EPERM} {
 		t.Run(fault.Error(), func(t *testing.T) {
-			netns.New(t)
+			lab.New(t)
 			k := &faulty{Kernel: openKernel(t)}
 			g := guardWith(t, k, k.Kernel, manyServices(10, 2))
 			before, _, err := g.reader.Read(t.Context())
@@ -161,7 +161,7 @@ func TestOtherSchema(t *testing.T) {
 }
 
 func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
-	netns.New(t)
+	lab.New(t)
 	k := openKernel(t)
 	old := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024, Counters: counters})
 	services := manyServices(10, 2)
@@ -216,7 +216,7 @@ func affinityMap(t *testing.T, table *nft.Table) *nft.Set {
 
 // TestRestartWritesNothing starts a second loop over what the first has left.
 func TestRestartWritesNothing(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := &faulty{Kernel: openKernel(t)}
 	services := manyServices(50, 3)
 	guardWith(t, k, k.Kernel, services)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -117,7 +117,7 @@ func (k *interrupted) Commit(ctx context.Context, batch nft.Batch) error {
 }
 
 func TestDamageBetweenReadAndCommit(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	k := &interrupted{Kernel: openKernel(t), stranger: openKernel(t), left: 3}
 	g := guardWith(t, k, k.Kernel, manyServices(10, 2))
 	g.settle(t)

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/conntrack"
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -40,7 +40,7 @@ type leftOut struct {
 // guardServices runs a loop that has committed Services and listens.
 func guardServices(t testing.TB, services, endpoints int) *guarded {
 	t.Helper()
-	netns.New(t)
+	lab.New(t)
 	kernel := openKernel(t)
 	return guardWith(t, kernel, kernel, manyServices(services, endpoints))
 }
@@ -254,7 +254,7 @@ func (f *lateFlows) Full(context.Context, conntrack.Desired) (conntrack.Result, 
 
 // TestRepairIsLogged: with what was repaired, and when that was done.
 func TestRepairIsLogged(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	kernel := openKernel(t)
 	late := new(lateFlows)
 	g := guardWith(t, &faulty{Kernel: kernel}, kernel, manyServices(50, 3), late)
@@ -293,11 +293,11 @@ func TestRepairIsLogged(t *testing.T) {
 // TestWhatOthersDoElsewhere commits to other tables, and to ours what changes nothing.
 func TestWhatOthersDoElsewhere(t *testing.T) {
 	g := guardServices(t, 20, 3)
-	netns.Run(t, "table ip other { map services { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }; }", "nft", "-f", "-")
+	lab.Run(t, "table ip other { map services { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }; }", "nft", "-f", "-")
 	want := g.ruleset.Want()[nft.IP]
 	same := deletion(want, "endpoints", 1)
 	g.commit(t, same[0], nft.Op{Verb: nft.Add, Family: nft.IP, Set: same[0].Set, Elements: same[0].Elements})
-	netns.Run(t, "", "nft", "delete", "table", "ip", "other")
+	lab.Run(t, "", "nft", "delete", "table", "ip", "other")
 	g.commit(t, deletion(want, "services", 1)...)
 	report := g.report(t)
 	if report.Operations != 1 || len(g.reports) != 0 {
@@ -309,7 +309,7 @@ func TestWhatOthersDoElsewhere(t *testing.T) {
 // TestFlushRuleset lets nft empty everything, which names it in the log.
 func TestFlushRuleset(t *testing.T) {
 	g := guardServices(t, 20, 3)
-	netns.Run(t, "", "nft", "flush", "ruleset")
+	lab.Run(t, "", "nft", "flush", "ruleset")
 	report := g.report(t)
 	var pid, objects int
 	if n, err := fmt.Sscanf(report.Distrust, "nft (pid %d) changed our tables: %d objects are not as they should be", &pid, &objects); n != 2 || pid == 0 || objects != 2 {

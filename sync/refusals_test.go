@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -244,7 +244,7 @@ func TestRefusalInKernel(t *testing.T) {
 	if refusal := <-g.refusals; refusal.id != bad.ID || !strings.HasPrefix(refusal.err.Error(), want) || !errors.Is(refusal.err, unix.EINVAL) {
 		t.Errorf("left out %s: %v", refusal.id, refusal.err)
 	}
-	if text := netns.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"); !strings.Contains(text, "10.96.200.2") || strings.Contains(text, "10.96.200.1 ") {
+	if text := lab.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"); !strings.Contains(text, "10.96.200.2") || strings.Contains(text, "10.96.200.1 ") {
 		t.Errorf("the kernel holds\n%s", text)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func TestCleanup(t *testing.T) {
@@ -20,7 +20,7 @@ func checkCleanup(t *testing.T, args ...string) {
 	if code != exitOK || stdout != "" || !strings.HasPrefix(stderr, first) || !strings.Contains(stderr, "table ip kube-nft, table ip6 kube-nft; connections") {
 		t.Errorf("exit %d, %q, %s", code, stdout, stderr)
 	}
-	if left := netns.Run(t, "", "nft", "list", "tables"); left != "" {
+	if left := lab.Run(t, "", "nft", "list", "tables"); left != "" {
 		t.Errorf("left behind: %s", left)
 	}
 }
@@ -31,7 +31,7 @@ func TestRollbackToNobody(t *testing.T) {
 	program(t)
 	const hint = "; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again with --wait, " +
 		"or remove them without a successor with kube-nft cleanup\n"
-	before := netns.Run(t, "", "nft", "-s", "list", "ruleset")
+	before := lab.Run(t, "", "nft", "-s", "list", "ruleset")
 	checkRefused := func(families string) {
 		t.Helper()
 		code, stdout, stderr := kubeNFT(t, "migrate", "rollback")
@@ -40,18 +40,18 @@ func TestRollbackToNobody(t *testing.T) {
 		}
 	}
 	checkRefused("family ip and family ip6")
-	if after := netns.Run(t, "", "nft", "-s", "list", "ruleset"); after != before {
+	if after := lab.Run(t, "", "nft", "-s", "list", "ruleset"); after != before {
 		t.Error("something was removed")
 	}
 	proxyTable := func(family, keyType, addr string) {
-		netns.Run(t, "table "+family+" kube-proxy { map service-ips { type "+keyType+" . inet_proto . inet_service : verdict; "+
+		lab.Run(t, "table "+family+" kube-proxy { map service-ips { type "+keyType+" . inet_proto . inet_service : verdict; "+
 			"elements = { "+addr+" . tcp . 80 : accept }; }; }\n", "nft", "-f", "-")
 	}
 	proxyTable("ip", "ipv4_addr", "10.96.0.1")
 	checkRefused("family ip6")
 	proxyTable("ip6", "ipv6_addr", "fd00::1")
 	code, _, stderr := kubeNFT(t, "migrate", "rollback")
-	if left := netns.Run(t, "", "nft", "list", "tables"); code != exitOK || strings.Contains(left, "kube-nft") {
+	if left := lab.Run(t, "", "nft", "list", "tables"); code != exitOK || strings.Contains(left, "kube-nft") {
 		t.Errorf("beside kube-proxy's rules: exit %d, %s, left behind: %s", code, stderr, left)
 	}
 }
@@ -66,7 +66,7 @@ func TestRollbackWait(t *testing.T) {
 }
 
 func TestCleanupOfNothing(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	for _, command := range []string{"cleanup", "migrate rollback"} {
 		code, stdout, stderr := kubeNFT(t, strings.Fields(command)...)
 		if code != exitOK || stdout != "" || stderr != "kube-nft: nothing to remove: no table kube-nft in this network namespace\n" {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // questions are asked on a node with the address 192.168.0.2, one for each kind of answer.
@@ -34,7 +34,7 @@ var questions = []string{
 // TestExplain explains the kernel's rules, and what the source asks for in the same words.
 func TestExplain(t *testing.T) {
 	program(t)
-	netns.Run(t, "", "ip", "address", "add", "192.168.0.2/24", "dev", "lo")
+	lab.Run(t, "", "ip", "address", "add", "192.168.0.2/24", "dev", "lo")
 	var fromKernel, fromSource strings.Builder
 	for _, q := range questions {
 		ask(t, &fromKernel, q, nil)
@@ -75,8 +75,8 @@ func TestExplainAsJSON(t *testing.T) {
 // took away shows against the source.
 func TestExplainForeignChanges(t *testing.T) {
 	program(t)
-	netns.Run(t, "", "nft", "insert", "rule", "ip", "kube-nft", "services", "counter", "accept")
-	netns.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", "services", "{ 10.96.0.2 . udp . 53 }")
+	lab.Run(t, "", "nft", "insert", "rule", "ip", "kube-nft", "services", "counter", "accept")
+	lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", "services", "{ 10.96.0.2 . udp . 53 }")
 	args := []string{"explain", "10.244.0.8", "10.96.0.2:53/udp", "--from-kernel"}
 	code, stdout, stderr := kubeNFT(t, append(args, inspectionSource...)...)
 	if code != exitDiffers || stderr != "" {
@@ -97,7 +97,7 @@ func TestExplainArrow(t *testing.T) {
 }
 
 func TestExplainWithoutTable(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	code, stdout, stderr := kubeNFT(t, "explain", "10.244.0.8", "10.96.0.2:53/udp")
 	if code != exitFailed || stdout != "" || !strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func TestGet(t *testing.T) {
@@ -50,7 +50,7 @@ func TestGetNothing(t *testing.T) {
 }
 
 func TestGetWithoutTable(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	code, stdout, stderr := kubeNFT(t, "get", "services")
 	const want = "kube-nft: this network namespace has no table kube-nft: no kube-nft has programmed it; " +
 		"run this where the daemon runs, in the node's network namespace\n"
@@ -61,10 +61,10 @@ func TestGetWithoutTable(t *testing.T) {
 
 // TestGetConnections: where the kernel counts, there is a column for it.
 func TestGetConnections(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	_, ruleset, _ := kubeNFT(t, append(inspectionSource, "--dry-run")...)
 	counting := regexp.MustCompile(`(map [a-z-]*endpoints \{\n\t\ttypeof .*)\n`)
-	netns.Run(t, counting.ReplaceAllString(ruleset, "$1\n\t\tcounter\n"), "nft", "-f", "-")
+	lab.Run(t, counting.ReplaceAllString(ruleset, "$1\n\t\tcounter\n"), "nft", "-f", "-")
 	_, stdout, stderr := kubeNFT(t, "get", "endpoints", "dns")
 	const want = `SERVICE              FRONTEND         LIST     INDEX  ENDPOINT       CONNECTIONS
 kube-system/dns:dns  10.96.0.2:53/udp  cluster  0      10.244.0.6:53  0
@@ -113,7 +113,7 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestCompletionWithoutTable(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	if _, stdout, _ := kubeNFT(t, "__complete", "get", "services", ""); strings.TrimSpace(stdout) != ":4" {
 		t.Errorf("%q", stdout)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 var updateInspection = flag.Bool("update-inspection", false, "rewrite testdata/inspection/*.golden")
@@ -33,17 +33,17 @@ func kubeNFT(t *testing.T, args ...string) (code int, stdout, stderr string) {
 // client remembered by way of both lists of endpoints.
 func program(t *testing.T) {
 	t.Helper()
-	netns.New(t)
+	lab.New(t)
 	code, ruleset, stderr := kubeNFT(t, append(inspectionSource, "--dry-run")...)
 	if code != exitOK {
 		t.Fatal(stderr)
 	}
-	netns.Run(t, ruleset, "nft", "-f", "-")
+	lab.Run(t, ruleset, "nft", "-f", "-")
 	for name, element := range map[string]string{
 		"affinity-rwbfhqhx-shop-web-http-8080":       "{ 10.244.0.9 timeout 1d : 10.244.1.5 }",
 		"affinity-local-rwbfhqhx-shop-web-http-8080": "{ 10.244.0.9 timeout 1d : 10.244.0.5 }",
 	} {
-		netns.Run(t, "", "nft", "add", "element", "ip", "kube-nft", name, element)
+		lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", name, element)
 	}
 }
 

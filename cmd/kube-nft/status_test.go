@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // noDaemon asks no server.
@@ -14,7 +14,7 @@ var noDaemon = []string{"status", "--healthz-bind-address", "", "--metrics-bind-
 
 func TestStatusOfKernel(t *testing.T) {
 	program(t)
-	netns.Run(t, "", "nft", "add", "rule", "ip6", "kube-nft", "services", "counter")
+	lab.Run(t, "", "nft", "add", "rule", "ip6", "kube-nft", "services", "counter")
 	generation := regexp.MustCompile(`(?i)(generation"?:? +)\d+`)
 	for _, tt := range []struct{ name, format string }{{"status", "table"}, {"status-json", "json"}} {
 		code, stdout, stderr := kubeNFT(t, append(noDaemon, "-o", tt.format)...)
@@ -27,7 +27,7 @@ func TestStatusOfKernel(t *testing.T) {
 }
 
 func TestStatusWithoutTable(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	code, stdout, stderr := kubeNFT(t, noDaemon...)
 	const want = `Kernel              not programmed: no table kube-nft in this network namespace
 Generation          1

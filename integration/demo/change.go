@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 const (
@@ -108,7 +110,7 @@ func (d *demo) change(ctx context.Context, probes <-chan probe) (time.Time, []pr
 		case <-ctx.Done():
 			return changed, nil, ctx.Err()
 		case <-limit:
-			return changed, nil, d.proxy.failure(fmt.Sprintf("%s answered %d times within %s after it joined", joining, joined, changeTimeout))
+			return changed, nil, d.proxy.Failure(fmt.Errorf("%s answered %d times within %s after it joined", joining, joined, changeTimeout))
 		}
 	}
 	return changed, after, nil
@@ -130,11 +132,7 @@ func (d *demo) replaceEndpoint() error {
 		}
 		pairs = append(pairs, old[i].String(), young[i].String())
 	}
-	draft := filepath.Join(d.dir, ".20-web.yaml")
-	if err := os.WriteFile(draft, []byte(strings.NewReplacer(pairs...).Replace(string(text))), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(draft, path)
+	return lab.Replace(path, strings.NewReplacer(pairs...).Replace(string(text)))
 }
 
 // observe derives a transition from the probes that ended after the change. It fails if

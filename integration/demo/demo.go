@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // The frontends of the example manifests that the demo uses.
@@ -27,7 +29,7 @@ type demo struct {
 	dir     string // the copy of the manifests
 	network *network
 	servers []*webServer
-	proxy   *proxy
+	proxy   *lab.Process
 	shell   *host // the pod that sends requests
 }
 
@@ -65,7 +67,7 @@ func newDemo(out io.Writer, binary, manifests string) (d *demo, err error) {
 // close ends kube-nft and the servers, and removes everything that the demo made.
 func (d *demo) close() (err error) {
 	if d.proxy != nil {
-		d.proxy.kill()
+		d.proxy.Kill()
 	}
 	for _, server := range d.servers {
 		err = errors.Join(err, server.Close())

@@ -4,27 +4,19 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestKernelDemo takes all steps: what make run prints is true on this kernel.
 func TestKernelDemo(t *testing.T) {
-	netns.Require(t)
-	binary := filepath.Join(t.TempDir(), "kube-nft")
-	build := exec.Command("go", "build", "-o", binary, "../../cmd/kube-nft")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	lab.Require(t)
 	var out strings.Builder
-	if err := run(t.Context(), &out, binary, "../../deploy/examples"); err != nil {
+	if err := run(t.Context(), &out, lab.Program(t), "../../deploy/examples"); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for number, line := range strings.Split(out.String(), "\n") {
@@ -63,7 +55,7 @@ func withoutNumbers(text string) string {
 }
 
 func TestRunNamesWhatIsMissing(t *testing.T) {
-	netns.Require(t)
+	lab.Require(t)
 	err := run(t.Context(), new(strings.Builder), "no/such/kube-nft", "../../deploy/examples")
 	if err == nil || !strings.Contains(err.Error(), "start kube-nft: ") {
 		t.Errorf("got %v, want an error that kube-nft could not be started", err)

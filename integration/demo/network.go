@@ -3,11 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // uplink is the name of the one device that a host other than the node has.
@@ -22,6 +20,28 @@ const uplink = "eth0"
 type network struct {
 	node, client *host
 	pods         map[string]*host
+}
+
+// A host is the node, a pod or the client.
+type host struct {
+	name string
+	*lab.Namespace
+}
+
+// newHost returns a host whose IPv6 works at once: nobody else can have its addresses.
+func newHost(name string) (*host, error) {
+	space, err := lab.NewNamespace()
+	if err != nil {
+		return nil, fmt.Errorf("network namespace of %s: %w", name, err)
+	}
+	return &host{name, space}, space.Do(func() error {
+		return errors.Join(
+			lab.SetSysctl("net.ipv6.conf.all.disable_ipv6", "0"),
+			lab.SetSysctl("net.ipv6.conf.default.disable_ipv6", "0"),
+			lab.SetSysctl("net.ipv6.conf.all.accept_dad", "0"),
+			lab.SetSysctl("net.ipv6.conf.default.accept_dad", "0"),
+		)
+	})
 }
 
 // podAddresses returns the addresses of a pod by the last number that both share.
@@ -41,7 +61,7 @@ func newNetwork() (n *network, err error) {
 	if n.node, err = newHost("node-a"); err != nil {
 		return n, err
 	}
-	if err := n.node.forward(); err != nil {
+	if err := n.node.Do(lab.Forward); err != nil {
 		return n, err
 	}
 	if n.client, err = newHost("client"); err != nil {
@@ -60,12 +80,17 @@ func newNetwork() (n *network, err error) {
 
 func (n *network) joinClient() error {
 	return errors.Join(
-		n.node.connect("uplink", n.client),
-		n.node.addAddress("uplink", "192.168.0.2/24"),
-		n.node.addAddress("uplink", "fd00:192:168::2/64"),
-		n.client.addAddress(uplink, "192.168.0.100/24"),
-		n.client.addAddress(uplink, "fd00:192:168::100/64"),
-	)
+		n.node.Do(func() error {
+			return errors.Join(
+				lab.Connect("uplink", n.client.Namespace, uplink),
+				lab.AddAddress("uplink", netip.MustParsePrefix("192.168.0.2/24")),
+				lab.AddAddress("uplink", netip.MustParsePrefix("fd00:192:168::2/64")))
+		}),
+		n.client.Do(func() error {
+			return errors.Join(
+				lab.AddAddress(uplink, netip.MustParsePrefix("192.168.0.100/24")),
+				lab.AddAddress(uplink, netip.MustParsePrefix("fd00:192:168::100/64")))
+		}))
 }
 
 // addPod makes a pod that knows nothing but its gateway, the node.
@@ -75,19 +100,20 @@ func (n *network) addPod(name string, addrs [2]netip.Addr) (err error) {
 		return err
 	}
 	n.pods[name] = pod
-	if err := n.node.connect("to-"+name, pod); err != nil {
-		return err
-	}
+	err = n.node.Do(func() error { return lab.Connect("to-"+name, pod.Namespace, uplink) })
 	for i, gateway := range podAddresses("1") {
 		only := netip.PrefixFrom(addrs[i], addrs[i].BitLen())
 		way := netip.PrefixFrom(gateway, gateway.BitLen())
 		err = errors.Join(err,
-			n.node.addAddress("to-"+name, way.String()),
-			n.node.addRoute("to-"+name, only, netip.Addr{}),
-			pod.addAddress(uplink, only.String()),
-			pod.addRoute(uplink, way, netip.Addr{}),
-			pod.addRoute(uplink, netip.PrefixFrom(gateway, 0).Masked(), gateway),
-		)
+			n.node.Do(func() error {
+				return errors.Join(lab.AddAddress("to-"+name, way), lab.AddRoute("to-"+name, only, netip.Addr{}))
+			}),
+			pod.Do(func() error {
+				return errors.Join(
+					lab.AddAddress(uplink, only),
+					lab.AddRoute(uplink, way, netip.Addr{}),
+					lab.AddRoute(uplink, netip.PrefixFrom(gateway, 0).Masked(), gateway))
+			}))
 	}
 	return err
 }
@@ -100,63 +126,8 @@ func (n *network) close() (err error) {
 	}
 	for _, h := range hosts {
 		if h != nil {
-			err = errors.Join(err, h.close())
+			err = errors.Join(err, h.Close())
 		}
 	}
 	return err
-}
-
-// connect makes a pair of devices, one end here and the uplink of peer.
-func (h *host) connect(device string, peer *host) error {
-	veth := netlink.NewVeth(netlink.LinkAttrs{Name: device, TxQLen: -1})
-	veth.PeerName, veth.PeerNamespace = uplink, netlink.NsFd(peer.netns.Fd())
-	if err := h.links.LinkAdd(veth); err != nil {
-		return fmt.Errorf("add veth %s: %w", device, err)
-	}
-	return errors.Join(h.up(device), peer.up(uplink))
-}
-
-func (h *host) up(device string) error {
-	link, err := h.links.LinkByName(device)
-	if err != nil {
-		return err
-	}
-	return h.links.LinkSetUp(link)
-}
-
-// addAddress gives a device an address with its prefix length.
-func (h *host) addAddress(device, addr string) error {
-	link, err := h.links.LinkByName(device)
-	if err != nil {
-		return err
-	}
-	parsed, err := netlink.ParseAddr(addr)
-	if err != nil {
-		return err
-	}
-	parsed.Flags = unix.IFA_F_NODAD
-	if err := h.links.AddrAdd(link, parsed); err != nil {
-		return fmt.Errorf("%s: add address %s to %s: %w", h.name, addr, device, err)
-	}
-	return nil
-}
-
-// addRoute sends what is addressed to a prefix to a device, or by way of a gateway there.
-func (h *host) addRoute(device string, to netip.Prefix, gateway netip.Addr) error {
-	link, err := h.links.LinkByName(device)
-	if err != nil {
-		return err
-	}
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(to), Gw: gateway.AsSlice()}
-	if !gateway.IsValid() {
-		route.Scope = netlink.SCOPE_LINK
-	}
-	if err := h.links.RouteAdd(route); err != nil {
-		return fmt.Errorf("%s: add route to %s: %w", h.name, to, err)
-	}
-	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 const (
@@ -24,14 +26,23 @@ func (d *demo) showStart(ctx context.Context) (err error) {
 		return fmt.Errorf("%s answers before kube-nft runs", clusterIP)
 	}
 	started := time.Now()
-	if d.proxy, err = startProxy(d.network.node, d.binary, d.dir); err != nil {
+	err = d.network.node.Do(func() (err error) {
+		d.proxy, err = lab.StartProcess(append([]string{d.binary}, d.flags()...)...)
 		return err
+	})
+	if err != nil {
+		return fmt.Errorf("start kube-nft: %w", err)
 	}
 	if err := d.awaitAnswer(ctx); err != nil {
 		return err
 	}
 	d.printf("   first answer through the cluster IP %s after the program was started\n", milliseconds(time.Since(started)))
 	return nil
+}
+
+// flags are those that kube-nft and kube-nft diff are started with.
+func (d *demo) flags() []string {
+	return []string{"--manifests", d.dir, "--hostname-override", lab.NodeName, "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64"}
 }
 
 func (d *demo) awaitAnswer(ctx context.Context) error {
@@ -46,10 +57,10 @@ func (d *demo) awaitAnswer(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-d.proxy.exited:
-			return d.proxy.failure("kube-nft has ended")
+		case <-d.proxy.Exited():
+			return d.proxy.Running()
 		case <-limit:
-			return d.proxy.failure(fmt.Sprintf("no answer through %s within %s: %v", clusterIP, startTimeout, err))
+			return d.proxy.Failure(fmt.Errorf("no answer through %s within %s: %v", clusterIP, startTimeout, err))
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -93,23 +104,24 @@ func (d *demo) showRefusal(ctx context.Context) error {
 // showEnd ends kube-nft and shows that its rules stay and are complete.
 func (d *demo) showEnd(ctx context.Context) error {
 	d.printf("\n5. Terminate kube-nft\n")
-	took, err := d.proxy.terminate()
-	if err != nil {
+	started := time.Now()
+	if err := d.proxy.Terminate(); err != nil {
 		return err
 	}
-	d.printf("   SIGTERM           exited with 0 after %s, the rules stay\n", milliseconds(took))
+	d.printf("   SIGTERM           exited with 0 after %s, the rules stay\n", milliseconds(time.Since(started)))
 	for i := range requests {
 		if _, err := d.network.client.get(ctx, nodePort); err != nil {
 			return fmt.Errorf("request %d after kube-nft has ended: %w", i+1, err)
 		}
 	}
 	d.printf("   without kube-nft  %d of %d requests to the node port are answered\n", requests, requests)
-	changes, err := diff(d.network.node, d.binary, d.dir)
-	if err != nil {
+	var diff lab.Output
+	err := d.network.node.Do(func() (err error) {
+		diff, err = lab.Execute(append([]string{d.binary, "diff"}, d.flags()...)...)
 		return err
-	}
-	if changes != "" {
-		return fmt.Errorf("kube-nft diff has changes, want none:\n%s", changes)
+	})
+	if err != nil || diff != (lab.Output{}) {
+		return errors.Join(err, fmt.Errorf("kube-nft diff exits with %d and says, want nothing:\n%s%s", diff.Code, diff.Stdout, diff.Stderr))
 	}
 	d.printf("   kube-nft diff     exits with 0: the kernel holds what the manifests say\n")
 	return nil

@@ -23,7 +23,7 @@ type webServer struct{ http.Server }
 // serve starts a web server at port 8080 of all addresses of h.
 func (h *host) serve() (*webServer, error) {
 	var listener net.Listener
-	err := h.do(func() (err error) {
+	err := h.Do(func() (err error) {
 		listener, err = net.Listen("tcp", "[::]:8080")
 		return err
 	})
@@ -49,7 +49,7 @@ func (h *host) get(ctx context.Context, target string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var conn net.Conn
-	err := h.do(func() (err error) {
+	err := h.Do(func() (err error) {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", target)
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 )
 
@@ -103,7 +104,7 @@ func (l *loaded) changeEndpoint(c *cost, bare bool, at size, i int) error {
 func (l *loaded) addService(c *cost, bare bool, at size, i int) error {
 	name := fmt.Sprintf("added-%d", i)
 	service := newService(name, clusterIP(maxServices+i))
-	slice := newSlice(name, 0, addressesFrom(after(firstNewcomer, i*at.endpoints), at.endpoints))
+	slice := newSlice(name, 0, lab.Addresses(lab.After(firstNewcomer, i*at.endpoints), at.endpoints))
 	return l.change(c, bare, func() error {
 		if err := l.tracker.SetService(service); err != nil {
 			return err
@@ -112,21 +113,13 @@ func (l *loaded) addService(c *cost, bare bool, at size, i int) error {
 	})
 }
 
-func addressesFrom(first netip.Addr, n int) []netip.Addr {
-	addrs := make([]netip.Addr, n)
-	for i := range addrs {
-		addrs[i] = after(first, i)
-	}
-	return addrs
-}
-
 // The Service whose rolling restart is measured.
 const (
 	rollingName      = "rolling"
 	rollingEndpoints = 1000
 )
 
-var rollingIP = after(serviceCIDR.Addr(), 1)
+var rollingIP = lab.After(serviceCIDR.Addr(), 1)
 
 // A rollout is the restart of all pods of one Service: again and again, one comes and then
 // an old one goes.

@@ -1,16 +1,17 @@
 package main
 
 import (
-	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
-	"time"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // The addresses of a made-up cluster. Endpoints take the first half of podCIDR; the other
@@ -32,92 +33,45 @@ const (
 	perSlice     = 100 // as many as the EndpointSlice controller puts into one
 )
 
-// The ports of all Services and of all their endpoints.
-const (
-	servicePort  = 80
-	endpointPort = 8080
-)
-
-const (
-	namespace = "scale"
-	nodeName  = "node-0"
-	portName  = "http"
-)
-
-// after returns the address that comes n after a.
-func after(a netip.Addr, n int) netip.Addr {
-	b := a.As4()
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b[:])+uint32(n))))
-}
+const namespace = "scale"
 
 // clusterIP is that of Service i; the first addresses of the range stay free.
-func clusterIP(i int) netip.Addr { return after(serviceCIDR.Addr(), 16+i) }
+func clusterIP(i int) netip.Addr { return lab.After(serviceCIDR.Addr(), 16+i) }
 
 func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }
 
-// newService returns a Service of the given name and cluster IP, as an API server stores
-// it.
+// newService returns a Service of the given name and cluster IP, with what most have besides.
 func newService(name string, ip netip.Addr) *corev1.Service {
-	created := metav1.NewTime(time.Unix(1_700_000_000, 0))
-	policy := corev1.ServiceInternalTrafficPolicyCluster
-	family := corev1.IPFamilyPolicySingleStack
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid-" + name), CreationTimestamp: created,
-			Labels:        map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "Helm"},
-			Annotations:   map[string]string{"meta.helm.sh/release-name": name, "meta.helm.sh/release-namespace": namespace},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "helm", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &created}},
-		},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: ip.String(), ClusterIPs: []string{ip.String()},
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: &family,
-			InternalTrafficPolicy: &policy, SessionAffinity: corev1.ServiceAffinityNone,
-			Selector: map[string]string{"app.kubernetes.io/name": name},
-			Ports:    []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: servicePort, TargetPort: intstr.FromInt32(endpointPort)}},
-		},
-	}
+	s := lab.Service(namespace, name, ip)
+	s.Labels = map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "Helm"}
+	s.Annotations = map[string]string{"meta.helm.sh/release-name": name, "meta.helm.sh/release-namespace": namespace}
+	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "helm", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &s.CreationTimestamp}}
+	s.Spec.Selector = map[string]string{"app.kubernetes.io/name": name}
+	return s
 }
 
 // newSlice returns slice number part of a Service with ready endpoints at these addresses.
 func newSlice(service string, part int, addrs []netip.Addr) *discoveryv1.EndpointSlice {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fmt.Sprintf("%s-%d", service, part),
-			Labels: map[string]string{
-				discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
-				"app.kubernetes.io/name": service,
-			},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service, UID: types.UID("uid-" + service), Controller: new(true)}},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new(portName), Protocol: new(corev1.ProtocolTCP), Port: new(int32(endpointPort))}},
-	}
+	s := lab.Slice(namespace, service, part, corev1.IPv4Protocol, addrs)
+	s.Labels[discoveryv1.LabelManagedBy], s.Labels["app.kubernetes.io/name"] = "endpointslice-controller.k8s.io", service
+	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service, UID: types.UID("uid-" + service), Controller: new(true)}}
 	for i, addr := range addrs {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{addr.String()},
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-			NodeName:   new(fmt.Sprintf("node-%d", 1+i)),
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%x", service, addr.As4()), UID: types.UID(addr.String())},
-		})
+		e := &s.Endpoints[i]
+		e.Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)}
+		e.NodeName = new(fmt.Sprintf("node-%d", 1+i))
+		e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%x", service, addr.As4()), UID: types.UID(addr.String())}
 	}
-	return slice
+	return s
 }
 
 // newNode returns the node that the proxy runs on.
-func newNode() *corev1.Node {
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: nodeName},
-		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: clientAddress.Addr().String()}},
-		},
-	}
-}
+func newNode() *corev1.Node { return lab.Node(lab.NodeName, clientAddress.Addr()) }
 
 // endpointsOf returns the addresses of the endpoints of Service i.
 func (s size) endpointsOf(i int) []netip.Addr {
 	addrs := make([]netip.Addr, s.endpoints)
 	for e := range addrs {
-		addrs[e] = after(firstEndpoint, 1+i*s.endpoints+e)
+		addrs[e] = lab.After(firstEndpoint, 1+i*s.endpoints+e)
 	}
 	return addrs
 }
@@ -127,5 +81,51 @@ type sequence struct{ used int }
 
 func (s *sequence) next() netip.Addr {
 	s.used++
-	return after(firstNewcomer, s.used)
+	return lab.After(firstNewcomer, s.used)
+}
+
+// newSpace returns a namespace in which Service addresses and endpoints can be reached: cluster
+// IPs lead to a device that swallows everything, and so do endpoints, unless answering:
+// then they are addresses of the namespace itself.
+func newSpace(answering bool) (*lab.Namespace, error) {
+	const sink = "sink"
+	space, err := lab.NewNamespace()
+	if err != nil {
+		return nil, err
+	}
+	err = space.Do(func() error {
+		err := errors.Join(lab.AddSink(sink), lab.AddAddress(sink, clientAddress), lab.AddRoute(sink, serviceCIDR, netip.Addr{}), lab.Forward())
+		if answering {
+			return errors.Join(err, lab.AddLocal(podCIDR))
+		}
+		return errors.Join(err, lab.AddRoute(sink, podCIDR, netip.Addr{}))
+	})
+	if err != nil {
+		return nil, errors.Join(err, space.Close())
+	}
+	return space, nil
+}
+
+// A size is how large a cluster is: so many Services with so many endpoints each.
+type size struct{ services, endpoints int }
+
+// String returns "SERVICESxENDPOINTS", the form that parseSizes reads.
+func (s size) String() string { return fmt.Sprintf("%dx%d", s.services, s.endpoints) }
+
+// parseSizes reads sizes that are separated by commas.
+func parseSizes(text string) (sizes []size, err error) {
+	for _, part := range strings.Split(text, ",") {
+		var s size
+		n, err := fmt.Sscanf(part+"\n", "%dx%d\n", &s.services, &s.endpoints)
+		switch {
+		case err != nil || n != 2:
+			return nil, fmt.Errorf("size %q: want SERVICESxENDPOINTS, such as 1000x10", part)
+		case s.services < 1 || s.services > maxServices || s.endpoints < 1 || s.endpoints > maxEndpoints:
+			return nil, fmt.Errorf("size %q: want 1 to %d Services of 1 to %d endpoints", part, maxServices, maxEndpoints)
+		case s.services*s.endpoints > maxAddresses:
+			return nil, fmt.Errorf("size %q: want at most %d endpoints in all", part, maxAddresses)
+		}
+		sizes = append(sizes, s)
+	}
+	return sizes, nil
 }

@@ -9,20 +9,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/daemon"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // A measured is a kube-nft under measurement.
 type measured struct {
-	*daemon.Daemon
+	*lab.Process
 	started time.Time
 }
 
-// startDaemon starts kube-nft in a space. It dies with the space's thread.
-func startDaemon(s *space, binary, kubeconfig string) (*measured, error) {
+// startDaemon starts kube-nft in a namespace. It dies with the namespace's thread.
+func startDaemon(s *lab.Namespace, binary, kubeconfig string) (*measured, error) {
 	m := &measured{started: time.Now()}
-	err := s.do(func() (err error) {
-		m.Daemon, err = daemon.Start(binary, "--kubeconfig", kubeconfig, "--hostname-override", nodeName,
+	err := s.Do(func() (err error) {
+		m.Process, err = lab.StartProcess(binary, "--kubeconfig", kubeconfig, "--hostname-override", lab.NodeName,
 			"--cluster-cidr", podCIDR.String(), "--log-level", "warn")
 		return err
 	})

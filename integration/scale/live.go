@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"time"
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // patience bounds every wait for the daemon.
@@ -19,10 +19,9 @@ const patience = 2 * time.Minute
 // endpoint answers.
 type live struct {
 	at         size
-	space      *space
+	space      *lab.Namespace
 	server     *apiserver.Server
 	observer   *observer
-	done       chan struct{}
 	listener   net.Listener
 	dir        string
 	kubeconfig string
@@ -32,15 +31,14 @@ type live struct {
 }
 
 func newLive(binary string, at size) (l *live, err error) {
-	l = &live{at: at, binary: binary, done: make(chan struct{}), server: apiserver.New()}
+	l = &live{at: at, binary: binary, server: apiserver.New()}
 	if l.space, err = newSpace(true); err != nil {
 		return nil, err
 	}
-	if err := l.space.do(l.listen); err != nil {
-		l.space.close()
+	if err := l.space.Do(l.listen); err != nil {
+		l.space.Close()
 		return nil, err
 	}
-	go l.observer.run(l.done)
 	go answer(l.listener)
 	l.server.Apply(newNode())
 	for i := range at.services {
@@ -60,7 +58,7 @@ func (l *live) listen() (err error) {
 	if l.kubeconfig, err = l.server.Kubeconfig(l.dir); err != nil {
 		return err
 	}
-	if l.listener, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", endpointPort)); err != nil {
+	if l.listener, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.EndpointPort)); err != nil {
 		return err
 	}
 	l.observer, err = observe()
@@ -84,14 +82,8 @@ func (l *live) close() error {
 	if l.daemon != nil {
 		_, err = l.daemon.stop()
 	}
-	close(l.done)
 	l.server.Close()
-	closers := []io.Closer{l.listener}
-	for _, c := range closers {
-		err = errors.Join(err, c.Close())
-	}
-	l.space.close()
-	return errors.Join(err, os.RemoveAll(l.dir))
+	return errors.Join(err, l.observer.notices.Close(), l.listener.Close(), l.space.Close(), os.RemoveAll(l.dir))
 }
 
 // start starts the daemon and waits until the last Service answers.
@@ -100,7 +92,7 @@ func (l *live) start() (time.Duration, error) {
 	if l.daemon, err = startDaemon(l.space, l.binary, l.kubeconfig); err != nil {
 		return 0, err
 	}
-	last := netip.AddrPortFrom(clusterIP(l.at.services-1), servicePort)
+	last := netip.AddrPortFrom(clusterIP(l.at.services-1), lab.ServicePort)
 	if err := l.answers(last); err != nil {
 		return 0, l.daemon.Failure(err)
 	}
@@ -112,7 +104,7 @@ const attemptFor = 5 * time.Millisecond
 
 // answers waits until a connection to a Service can be made.
 func (l *live) answers(to netip.AddrPort) error {
-	return l.space.do(func() error {
+	return l.space.Do(func() error {
 		dialer := net.Dialer{Timeout: attemptFor}
 		for end := time.Now().Add(patience); time.Now().Before(end); {
 			if conn, err := dialer.Dial("tcp4", to.String()); err == nil {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 )
 
@@ -33,7 +34,7 @@ const (
 // A track is one way that packets can take: a namespace with its own ruleset.
 type track struct {
 	name  string
-	space *space
+	space *lab.Namespace
 	fd    int // raw socket
 	to    func(random *rand.Rand) netip.Addr
 	took  []time.Duration // each packet, a value for each round
@@ -46,7 +47,7 @@ func measurePackets(sheet *sheet, at size, l *loaded) error {
 	defer func() {
 		for _, t := range tracks {
 			unix.Close(t.fd)
-			t.space.close()
+			t.space.Close()
 		}
 	}()
 	if err != nil {
@@ -72,7 +73,7 @@ func measurePackets(sheet *sheet, at size, l *loaded) error {
 func newTracks(at size, l *loaded) (tracks []*track, err error) {
 	toService := func(random *rand.Rand) netip.Addr { return clusterIP(random.IntN(at.services)) }
 	toEndpoint := func(random *rand.Rand) netip.Addr {
-		return after(firstEndpoint, 1+random.IntN(at.services*at.endpoints))
+		return lab.After(firstEndpoint, 1+random.IntN(at.services*at.endpoints))
 	}
 	batch := nft.Diff(nft.Tables{}, l.ruleset.Want())
 	for _, way := range []struct {
@@ -100,7 +101,7 @@ func newTrack(load func() error) (t *track, err error) {
 	if t.space, err = newSpace(false); err != nil {
 		return nil, err
 	}
-	err = t.space.do(func() error {
+	err = t.space.Do(func() error {
 		if err := load(); err != nil {
 			return err
 		}
@@ -108,7 +109,7 @@ func newTrack(load func() error) (t *track, err error) {
 		return err
 	})
 	if err != nil {
-		t.space.close()
+		t.space.Close()
 		return nil, err
 	}
 	return t, nil
@@ -141,14 +142,14 @@ const emptyChains = `table ip floor {
 var staticRule = fmt.Sprintf(`table ip floor {
 	chain output { type nat hook output priority -101; tcp dport %d dnat to %s:%d; }
 	chain postrouting { type nat hook postrouting priority 100; }
-}`, servicePort, after(firstEndpoint, 1), endpointPort)
+}`, lab.ServicePort, lab.After(firstEndpoint, 1), lab.EndpointPort)
 
 // staticMap sends each Service to its first endpoint.
 func staticMap(at size) string {
 	var b strings.Builder
 	b.WriteString("table ip floor {\n\tmap services { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; elements = {\n")
 	for i := range at.services {
-		fmt.Fprintf(&b, "%s . tcp . %d : %s . %d,\n", clusterIP(i), servicePort, after(firstEndpoint, 1+i*at.endpoints), endpointPort)
+		fmt.Fprintf(&b, "%s . tcp . %d : %s . %d,\n", clusterIP(i), lab.ServicePort, lab.After(firstEndpoint, 1+i*at.endpoints), lab.EndpointPort)
 	}
 	b.WriteString("} }\n\tchain output { type nat hook output priority -101; meta l4proto { tcp, udp, sctp } dnat ip to ip daddr . meta l4proto . th dport map @services; }\n")
 	b.WriteString("\tchain postrouting { type nat hook postrouting priority 100; }\n}\n")
@@ -183,7 +184,7 @@ func syn(to netip.Addr, from uint16) []byte {
 	copy(p[16:], destination[:])
 	tcp := p[20:]
 	binary.BigEndian.PutUint16(tcp, from)
-	binary.BigEndian.PutUint16(tcp[2:], servicePort)
+	binary.BigEndian.PutUint16(tcp[2:], lab.ServicePort)
 	tcp[12], tcp[13] = 5<<4, 2 // five words, SYN
 	binary.BigEndian.PutUint16(tcp[14:], 65535)
 	binary.BigEndian.PutUint16(tcp[16:], checksum(p[12:], uint32(unix.IPPROTO_TCP+len(tcp))))

@@ -10,33 +10,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kube-nft/kube-nft/integration/scale/chart"
 )
 
-// A figure is a chart of some rows of the sheet.
-type figure struct {
-	file, title string
-	rows        []string
-	floors      []string
+// figures are the files and titles of the charts, which the program chart draws from bench.txt.
+var figures = [][2]string{
+	{"change.svg", "One endpoint changes: until the kernel has it"},
+	{"cold-start.svg", "Cold start: until the last Service answers"},
+	{"first-packet.svg", "First packet of a connection: time in the kernel"},
 }
 
-var figures = []figure{
-	{"change.svg", "One endpoint changes: until the kernel has it",
-		[]string{changeLag, changeAll, changeOwn}, []string{changeFloor}},
-	{"cold-start.svg", "Cold start: until the last Service answers",
-		[]string{coldDaemon, coldAfterLists}, []string{coldFloor}},
-	{"first-packet.svg", "First packet of a connection: time in the kernel",
-		[]string{packetOwn}, []string{packetMap, packetRule, packetEmpty}},
-}
-
-// write writes the page, its charts and the benchmark lines into a directory.
+// write writes the page and the benchmark lines into a directory.
 func (s *sheet) write(dir string, arguments []string) error {
-	for _, figure := range figures {
-		if err := s.draw(figure, filepath.Join(dir, figure.file)); err != nil {
-			return err
-		}
-	}
 	var bench, page bytes.Buffer
 	s.writeBench(&bench)
 	if err := os.WriteFile(filepath.Join(dir, "bench.txt"), bench.Bytes(), 0o644); err != nil {
@@ -46,30 +30,10 @@ func (s *sheet) write(dir string, arguments []string) error {
 	return os.WriteFile(filepath.Join(dir, "README.md"), page.Bytes(), 0o644)
 }
 
-// draw draws a figure of the sizes that have ten endpoints: an axis has room for one
-// number.
-func (s *sheet) draw(f figure, path string) error {
-	c := chart.Chart{Title: f.title}
-	var sizes []size
-	for _, at := range s.sizes {
-		if at.endpoints == s.sizes[0].endpoints {
-			sizes, c.X = append(sizes, at), append(c.X, float64(at.services))
-		}
-	}
-	for i, name := range append(f.rows[:len(f.rows):len(f.rows)], f.floors...) {
-		series := chart.Series{Name: name, Floor: i >= len(f.rows)}
-		for _, at := range sizes {
-			series.Y = append(series.Y, s.value(at, name, seconds))
-		}
-		c.Series = append(c.Series, series)
-	}
-	return c.Write(path)
-}
-
 func (s *sheet) writePage(page *bytes.Buffer, arguments []string) {
 	fmt.Fprintf(page, pageHead, machine(), strings.Join(arguments, " "), time.Now().UTC().Format(time.DateOnly))
 	for _, figure := range figures {
-		fmt.Fprintf(page, "![%s](%s)\n", figure.title, figure.file)
+		fmt.Fprintf(page, "![%s](%s)\n", figure[1], figure[0])
 	}
 	fmt.Fprint(page, "\n## All numbers\n\nA column is a cluster, Services x endpoints of each.\n\n")
 	s.writeTable(page)
@@ -84,7 +48,7 @@ Written by the scale program, integration/scale; do not edit.
 - Command: %s
 - Date: %s
 
-Every number stands beside its floor, measured in the same run: for commits, the same
+Every number stands next to its floor, measured in the same run: for commits, the same
 bytes sent by a bare netlink socket; for packets, nat chains that are empty, hold one static
 rule, or one static map. Starts are the least of several runs, packets the least of
 several rounds; small changes are medians.

@@ -4,20 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// network parses a constant CIDR.
-func network(cidr string) *net.IPNet {
-	_, parsed, err := net.ParseCIDR(cidr)
-	if err != nil {
-		panic(err)
-	}
-	return parsed
-}
 
 // A floor is a netlink socket without anything around it: what it takes to commit a batch
 // is the kernel's part alone.

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -81,14 +80,6 @@ func (s *sheet) set(at size, name string, unit unit, value float64) {
 // duration notes a value in seconds.
 func (s *sheet) duration(at size, name string, d time.Duration) {
 	s.set(at, name, seconds, d.Seconds())
-}
-
-// value returns what was noted, NaN if nothing was.
-func (s *sheet) value(at size, name string, unit unit) float64 {
-	if v, ok := s.values[metric{name, unit}][at]; ok {
-		return v
-	}
-	return math.NaN()
 }
 
 // writeTable writes a table in Markdown, a row for each metric.

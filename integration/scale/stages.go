@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -34,7 +35,7 @@ func encodeObjects(s size) (*encoded, error) {
 
 // decode turns objects into the tracker's model.
 func (e *encoded) decode() (*tracker.Tracker, error) {
-	t := tracker.New(tracker.Config{NodeName: nodeName})
+	t := tracker.New(tracker.Config{NodeName: lab.NodeName})
 	if err := t.SetNode(newNode()); err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ type loaded struct {
 	ruleset *nft.Ruleset
 	kernel  *nft.Kernel
 	floor   *floor
-	space   *space
+	space   *lab.Namespace
 }
 
 func (l *loaded) close() {
@@ -93,7 +94,7 @@ func (l *loaded) close() {
 		l.kernel.Close()
 	}
 	l.floor.close()
-	l.space.close()
+	l.space.Close()
 }
 
 // load goes through all steps of a cold start.
@@ -155,8 +156,8 @@ func rawCommit(batch *nft.Batch) (raw, encode time.Duration, length int, err err
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	defer s.close()
-	err = s.do(func() error {
+	defer s.Close()
+	err = s.Do(func() error {
 		f, err := openFloor()
 		if err != nil {
 			return err
@@ -173,7 +174,7 @@ func (l *loaded) open() (err error) {
 	if l.space, err = newSpace(false); err != nil {
 		return err
 	}
-	return l.space.do(func() (err error) {
+	return l.space.Do(func() (err error) {
 		if l.floor, err = openFloor(); err != nil {
 			return err
 		}

@@ -2,34 +2,35 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // A family is what the cluster has of IPv4 or of IPv6.
 type family struct {
-	name        corev1.IPFamily
-	addressType discoveryv1.AddressType
-	services    netip.Prefix // cluster IPs
-	pods        netip.Prefix // endpoints
-	node        netip.Addr   // stays
-	nodes       netip.Prefix // where node ports are reached
-	external    netip.Addr   // the first of those that changing Services quarrel about
+	name     corev1.IPFamily
+	services netip.Prefix // cluster IPs
+	pods     netip.Prefix // endpoints
+	node     netip.Addr   // stays
+	nodes    netip.Prefix // where node ports are reached
+	external netip.Addr   // the first of those that changing Services quarrel about
 }
 
 // families are those of the cluster. Both are alike, so that one number stands for an
 // address in each.
 var families = [...]family{
 	{
-		name: corev1.IPv4Protocol, addressType: discoveryv1.AddressTypeIPv4,
+		name:     corev1.IPv4Protocol,
 		services: netip.MustParsePrefix("10.96.0.0/12"), pods: netip.MustParsePrefix("10.128.0.0/9"),
 		node: netip.MustParseAddr("192.0.2.11"), nodes: netip.MustParsePrefix("192.0.2.0/24"),
 		external: netip.MustParseAddr("198.51.100.0"),
 	},
 	{
-		name: corev1.IPv6Protocol, addressType: discoveryv1.AddressTypeIPv6,
+		name:     corev1.IPv6Protocol,
 		services: netip.MustParsePrefix("fd00:10:96::/112"), pods: netip.MustParsePrefix("fd00:10:128::/64"),
 		node: netip.MustParseAddr("2001:db8::11"), nodes: netip.MustParsePrefix("2001:db8::/64"),
 		external: netip.MustParseAddr("2001:db8:51::"),
@@ -42,14 +43,6 @@ func low(a netip.Addr) uint32 {
 	return binary.BigEndian.Uint32(b[len(b)-4:])
 }
 
-// after returns the address that comes n after a, counted in the last four bytes.
-func after(a netip.Addr, n int) netip.Addr {
-	b := a.AsSlice()
-	binary.BigEndian.PutUint32(b[len(b)-4:], low(a)+uint32(n))
-	next, _ := netip.AddrFromSlice(b) // as long as a
-	return next
-}
-
 // How the pods' addresses are shared out: perService to each changing Service, and as many
 // from firstServers on to each of those that stay.
 const (
@@ -59,16 +52,16 @@ const (
 )
 
 // podOf is address n of those that belong to changing Service i.
-func (f *family) podOf(i, n int) netip.Addr { return after(f.pods.Addr(), i*perService+n) }
+func (f *family) podOf(i, n int) netip.Addr { return lab.After(f.pods.Addr(), i*perService+n) }
 
 // serverOf is server n of the i-th Service that stays.
 func (f *family) serverOf(i, n int) netip.Addr {
-	return after(f.pods.Addr(), firstServers+i*perService+1+n)
+	return lab.After(f.pods.Addr(), firstServers+i*perService+1+n)
 }
 
-// ownerOf returns the name of the Service that a pod's address belongs to; empty if there is
+// servedBy returns the name of the Service whose server a pod's address is; empty if there is
 // none.
-func ownerOf(pod netip.Addr) string {
+func servedBy(pod netip.Addr) string {
 	for _, f := range families {
 		if !f.pods.Contains(pod) {
 			continue
@@ -85,7 +78,40 @@ func ownerOf(pod netip.Addr) string {
 }
 
 // clusterIP is that of changing Service i.
-func (f *family) clusterIP(i int) netip.Addr { return after(f.services.Addr(), 1024+i) }
+func (f *family) clusterIP(i int) netip.Addr { return lab.After(f.services.Addr(), 1024+i) }
 
 // stayingIP is the cluster IP of the i-th Service that stays.
-func (f *family) stayingIP(i int) netip.Addr { return after(f.services.Addr(), 10+i) }
+func (f *family) stayingIP(i int) netip.Addr { return lab.After(f.services.Addr(), 10+i) }
+
+// outside is the device that packets leave by; it swallows them.
+const outside = "outside"
+
+// setUpNode makes this network namespace a node whose pods are addresses of its own.
+func setUpNode() error {
+	err := errors.Join(
+		lab.SetUp("lo"),
+		lab.AddSink(outside),
+		lab.Forward(),
+		lab.SetSysctl("net.ipv6.ip_nonlocal_bind", "1"), // IPv6 does not count a local route as an address
+	)
+	for _, f := range families {
+		err = errors.Join(err,
+			lab.AddAddress(outside, netip.PrefixFrom(f.node, f.node.BitLen())),
+			lab.AddLocal(f.pods),
+			lab.AddRoute(outside, f.services, netip.Addr{}))
+	}
+	return err
+}
+
+// visiting are how many addresses of each family the node may get besides its own.
+const visiting = 8
+
+// visit gives the node visiting address i or takes it away. IPv6 would prefer another address
+// as the source of connections, which have to end when this one goes.
+func (f *family) visit(i int, present bool) error {
+	visitor := netip.PrefixFrom(lab.After(f.node, 100+i), f.node.BitLen())
+	if present {
+		return lab.AddDeprecated(outside, visitor)
+	}
+	return lab.RemoveAddress(outside, visitor)
+}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestOwnerOf(t *testing.T) {
+func TestServedBy(t *testing.T) {
 	for _, f := range families {
 		for addr, want := range map[netip.Addr]string{
 			f.podOf(0, 1):                           "service-0",
@@ -18,7 +18,7 @@ func TestOwnerOf(t *testing.T) {
 			netip.MustParseAddr("203.0.113.1"):      "",
 			netip.MustParseAddr("2001:db8:ffff::1"): "",
 		} {
-			if got := ownerOf(addr); got != want {
+			if got := servedBy(addr); got != want {
 				t.Errorf("%s: got %q, want %q", addr, got, want)
 			}
 		}

@@ -24,10 +24,10 @@ type client struct {
 	rules
 
 	// The rest is owned by run.
-	conn  net.Conn // nil if there is none
-	lines *bufio.Reader
-	peer  netip.Addr // who has answered on a lasting TCP connection
-	asked int
+	conn     net.Conn // nil if there is none
+	lines    *bufio.Reader
+	peer     netip.Addr // who has answered on a lasting TCP connection
+	requests int
 
 	mu    sync.Mutex
 	tally tally
@@ -35,7 +35,7 @@ type client struct {
 
 // rules are what all clients have in common.
 type rules struct {
-	record   *record
+	ledger   *ledger
 	desks    *desks
 	hurry    *atomic.Bool // a Service that does not answer at once is counted as not answering
 	strict   bool         // no exchange may fail
@@ -90,7 +90,7 @@ const pause = 50 * time.Millisecond
 // run asks until ctx ends.
 func (c *client) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		c.ask(ctx)
+		c.request(ctx)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -99,15 +99,15 @@ func (c *client) run(ctx context.Context) {
 	c.hangUp()
 }
 
-// ask asks once and notes what comes of it.
-func (c *client) ask(ctx context.Context) {
-	may, left := c.record.of(c.service)
+// request asks once and notes what comes of it.
+func (c *client) request(ctx context.Context) {
+	may, left := c.ledger.of(c.service)
 	started, since := time.Now(), c.pulse.now()
 	by, err := c.exchange(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	mayNow, leftNow := c.record.of(c.service)
+	mayNow, leftNow := c.ledger.of(c.service)
 	if err != nil {
 		c.lose(started, since, err, func(at netip.Addr) bool { return left[at] || leftNow[at] })
 		return
@@ -131,13 +131,13 @@ func (c *client) exchange(ctx context.Context) (by netip.Addr, err error) {
 			c.hangUp()
 		}
 	}()
-	c.asked++
+	c.requests++
 	if c.conn == nil {
 		if err := c.connect(ctx); err != nil {
 			return by, err
 		}
 	}
-	if _, err := fmt.Fprintf(c.conn, questionFormat, c.id, c.asked, c.service); err != nil {
+	if _, err := fmt.Fprintf(c.conn, questionFormat, c.id, c.requests, c.service); err != nil {
 		return by, err
 	}
 	if err := c.conn.SetReadDeadline(time.Now().Add(c.patience())); err != nil {
@@ -169,7 +169,7 @@ func (c *client) read() (by netip.Addr, err error) {
 		if _, err := fmt.Sscanf(line, answerFormat, &number, &text); err != nil {
 			return by, fmt.Errorf("answer %q: %w", line, err)
 		}
-		if number == c.asked { // else it is late
+		if number == c.requests { // else it is late
 			return netip.ParseAddr(text)
 		}
 	}
@@ -225,7 +225,7 @@ func (c *client) lose(started time.Time, since time.Duration, err error, left fu
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	again := c.tally.cutOff || c.tally.failing
-	at, arrived := c.desks.arrival(c.id, c.asked)
+	at, arrived := c.desks.arrival(c.id, c.requests)
 	c.tally.failed = started
 	if c.network == "udp" && arrived && left(at) && !again {
 		c.tally.inFlight, c.tally.cutOff = c.tally.inFlight+1, true

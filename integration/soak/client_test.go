@@ -26,7 +26,7 @@ func newBench(t *testing.T) *bench {
 	}
 	b := &bench{complaints: make(chan string, 8)}
 	complain := func(err error) { b.complaints <- err.Error() }
-	r := rules{record: newRecord(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain, pulse: new(pulse)}
+	r := rules{ledger: newLedger(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain, pulse: new(pulse)}
 	r.hurry.Store(true)
 	b.client = &client{
 		service: rolling, network: "udp", lasting: true, rules: r,
@@ -49,10 +49,10 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// asks asks once, while the server is somewhere or nowhere, and returns the complaints.
-func (b *bench) asks(at *netip.Addr) string {
+// requestAt asks once, while the server is somewhere or nowhere, and returns the complaints.
+func (b *bench) requestAt(at *netip.Addr) string {
 	b.at.Store(at)
-	b.ask(context.Background())
+	b.request(context.Background())
 	return b.heard()
 }
 
@@ -68,21 +68,21 @@ func (b *bench) heard() string {
 func TestClientJudges(t *testing.T) {
 	b := newBench(t)
 	mine, yours := families[0].serverOf(rollingNumber, 0), families[0].serverOf(0, 0)
-	b.record.set(rolling, "slice", []netip.Addr{mine, yours})
-	if got := b.asks(&mine); got != "" {
+	b.ledger.set(rolling, "slice", []netip.Addr{mine, yours})
+	if got := b.requestAt(&mine); got != "" {
 		t.Errorf("an endpoint answers: %s", got)
 	}
 	const foreign = "a question for Service rolling came to 10.135.208.1, a server of steady"
-	if got := b.asks(&yours); got != foreign {
+	if got := b.requestAt(&yours); got != foreign {
 		t.Errorf("a server of another Service answers: %q", got)
 	}
-	b.record.set(rolling, "slice", []netip.Addr{families[0].serverOf(rollingNumber, 1)})
-	if got := b.asks(&mine); got != "" {
+	b.ledger.set(rolling, "slice", []netip.Addr{families[0].serverOf(rollingNumber, 1)})
+	if got := b.requestAt(&mine); got != "" {
 		t.Errorf("an endpoint of before answers: %s", got)
 	}
-	b.record.settled()
+	b.ledger.settled()
 	want := fmt.Sprintf("%s was answered by %s, which has not been an endpoint since the last calm", b.client, mine)
-	if got := b.asks(&mine); got != want {
+	if got := b.requestAt(&mine); got != want {
 		t.Errorf("an endpoint of before the calm answers: %q, want %q", got, want)
 	}
 	if got := b.count(); got.answers != 4 || got.lost != 0 || got.inFlight != 0 {
@@ -93,14 +93,14 @@ func TestClientJudges(t *testing.T) {
 func TestClientLoses(t *testing.T) {
 	b := newBench(t)
 	mine := families[0].serverOf(rollingNumber, 0)
-	b.record.set(rolling, "slice", []netip.Addr{mine})
-	if got := b.asks(nil); !strings.Contains(got, "i/o timeout; it reached no server") {
+	b.ledger.set(rolling, "slice", []netip.Addr{mine})
+	if got := b.requestAt(nil); !strings.Contains(got, "i/o timeout; it reached no server") {
 		t.Errorf("nobody answers: %q", got)
 	}
-	b.asks(&mine)
+	b.requestAt(&mine)
 	arrived := func(left bool) string {
-		b.asked++
-		b.desks.answer(fmt.Sprintf(questionFormat, b.id, b.asked, b.service), mine)
+		b.requests++
+		b.desks.answer(fmt.Sprintf(questionFormat, b.id, b.requests, b.service), mine)
 		b.lose(time.Now(), 0, context.DeadlineExceeded, func(netip.Addr) bool { return left })
 		return b.heard()
 	}
@@ -110,7 +110,7 @@ func TestClientLoses(t *testing.T) {
 	if got := arrived(true); !strings.Contains(got, "it reached "+mine.String()+", which answered") {
 		t.Errorf("two in a row are lost: %q", got)
 	}
-	b.asks(&mine)
+	b.requestAt(&mine)
 	if got := arrived(false); !strings.Contains(got, "it reached "+mine.String()+", which answered") {
 		t.Errorf("an answer of an endpoint that stays is lost: %q", got)
 	}

@@ -9,16 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-const (
-	namespace = "soak"
-	nodeName  = "node-0"
-)
+const namespace = "soak"
 
 // A staying is a Service that is always there.
 type staying struct {
@@ -35,15 +31,13 @@ const (
 
 	rollingNumber = 1 // in stays
 	servers       = 8 // of each Service that stays, in each family
-	serverPort    = 8080
-	servicePort   = 80
 )
 
 // A cluster is what the API server holds: Services that change at random, and those of the
 // clients.
 type cluster struct {
 	server   *apiserver.Server
-	record   *record
+	ledger   *ledger
 	random   *rand.Rand
 	services int
 	skew     time.Duration // of the control plane's clock
@@ -53,12 +47,8 @@ type cluster struct {
 
 // newCluster fills a server.
 func newCluster(server *apiserver.Server, random *rand.Rand, services int) *cluster {
-	c := &cluster{server: server, record: newRecord(), random: random, services: services}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
-	for _, f := range families {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: f.node.String()})
-	}
-	server.Apply(node)
+	c := &cluster{server: server, ledger: newLedger(), random: random, services: services}
+	server.Apply(lab.Node(lab.NodeName, families[0].node, families[1].node))
 	for i := range services {
 		server.Apply(c.randomService(i))
 		c.randomSlice(i, 0, 0)
@@ -83,44 +73,24 @@ func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }
 
 // newService returns a Service of both families with a port for TCP and one for UDP.
 func newService(name string, ip func(*family) netip.Addr) *corev1.Service {
-	policy := corev1.IPFamilyPolicyRequireDualStack
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(time.Unix(1_700_000_000, 0)),
-		},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: &policy, SessionAffinity: corev1.ServiceAffinityNone,
-			Ports: []corev1.ServicePort{
-				{Name: "tcp", Protocol: corev1.ProtocolTCP, Port: servicePort},
-				{Name: "udp", Protocol: corev1.ProtocolUDP, Port: servicePort},
-			},
-		},
+	s := lab.Service(namespace, name, ip(&families[0]), ip(&families[1]))
+	s.Spec.Ports = []corev1.ServicePort{
+		{Name: "tcp", Protocol: corev1.ProtocolTCP, Port: lab.ServicePort},
+		{Name: "udp", Protocol: corev1.ProtocolUDP, Port: lab.ServicePort},
 	}
-	for i := range families {
-		service.Spec.IPFamilies = append(service.Spec.IPFamilies, families[i].name)
-		service.Spec.ClusterIPs = append(service.Spec.ClusterIPs, ip(&families[i]).String())
-	}
-	service.Spec.ClusterIP = service.Spec.ClusterIPs[0]
-	return service
+	return s
 }
 
 // newSlice returns slice number part of a Service in a family.
 func (c *cluster) newSlice(service string, f, part int, addrs []netip.Addr) *discoveryv1.EndpointSlice {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: sliceName(service, f, part), Labels: map[string]string{discoveryv1.LabelServiceName: service},
-			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(c.skew).Format(time.RFC3339Nano)},
-		},
-		AddressType: families[f].addressType,
-		Ports: []discoveryv1.EndpointPort{
-			{Name: new("tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(serverPort))},
-			{Name: new("udp"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(serverPort))},
-		},
+	s := lab.Slice(namespace, service, part, families[f].name, addrs)
+	s.Name = sliceName(service, f, part)
+	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(c.skew).Format(time.RFC3339Nano)}
+	s.Ports = []discoveryv1.EndpointPort{
+		{Name: new("tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(lab.EndpointPort))},
+		{Name: new("udp"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(lab.EndpointPort))},
 	}
-	for _, addr := range addrs {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr.String()}})
-	}
-	return slice
+	return s
 }
 
 func sliceName(service string, f, part int) string {
@@ -142,7 +112,7 @@ func (c *cluster) randomService(i int) *corev1.Service {
 		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
 	case 2:
 		for _, f := range families {
-			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, after(f.external, c.random.IntN(8)).String())
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, lab.After(f.external, c.random.IntN(8)).String())
 		}
 	case 3:
 		local := corev1.ServiceInternalTrafficPolicyLocal
@@ -163,14 +133,14 @@ func (c *cluster) randomSlice(i, f, part int) {
 		endpoint := &slice.Endpoints[e]
 		switch c.random.IntN(5) {
 		case 0:
-			endpoint.NodeName = new(nodeName)
+			endpoint.NodeName = new(lab.NodeName)
 		case 1:
 			endpoint.Conditions.Ready = new(false)
 		case 2:
 			endpoint.Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 		}
 	}
-	c.record.set(serviceName(i), slice.Name, addrs)
+	c.ledger.set(serviceName(i), slice.Name, addrs)
 	c.server.Apply(slice)
 }
 
@@ -208,7 +178,7 @@ func (c *cluster) change() {
 		c.server.Apply(c.randomService(i))
 	case 3:
 		name := sliceName(serviceName(i), f, part)
-		c.record.set(serviceName(i), name, nil)
+		c.ledger.set(serviceName(i), name, nil)
 		c.server.Delete("EndpointSlice", namespace, name)
 	case 4:
 		c.roll()
@@ -231,7 +201,7 @@ func (c *cluster) fill(i, f, first, n int) {
 		addrs = append(addrs, families[f].serverOf(i, (first+k)%servers))
 	}
 	slice := c.newSlice(stays[i].name, f, 0, addrs)
-	c.record.set(stays[i].name, slice.Name, addrs)
+	c.ledger.set(stays[i].name, slice.Name, addrs)
 	c.server.Apply(slice)
 }
 

@@ -3,7 +3,7 @@
 //
 // Services and endpoints of both families change at random behind an API server that cuts
 // connections, loses its history, answers late, twice and not at all, and whose clock jumps.
-// Beside kube-nft, nft changes and deletes tables. All the time clients ask Services that
+// Meanwhile nft changes and deletes tables. All the time clients ask Services that
 // stay, over TCP and UDP, IPv4 and IPv6, at cluster IPs and node ports, by new connections and
 // by lasting ones; two more ask the Services that change. Every Service has servers of its
 // own: a question at a server of another Service, or an answer from an endpoint that the

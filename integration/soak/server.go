@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // A question is one line: the number of the client, that of the question and the name of the
@@ -43,7 +45,7 @@ const (
 // stay.
 func newDesks(wrong func(error)) (*desks, error) {
 	d := &desks{wrong: wrong, latest: make(map[int]delivery)}
-	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", serverPort))
+	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", lab.EndpointPort))
 	if err != nil {
 		return d, err
 	}
@@ -63,7 +65,7 @@ func newDesks(wrong func(error)) (*desks, error) {
 
 // open answers over UDP at an address.
 func (d *desks) open(at netip.Addr) error {
-	packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, serverPort)))
+	packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, lab.EndpointPort)))
 	if err != nil {
 		return err
 	}
@@ -121,8 +123,8 @@ func (d *desks) answer(question string, at netip.Addr) string {
 		d.wrong(fmt.Errorf("%s was asked %q: %w", at, question, err))
 		return ""
 	}
-	if owner := ownerOf(at); owner != service {
-		d.wrong(fmt.Errorf("a question for Service %s came to %s, a server of %s", service, at, owner))
+	if served := servedBy(at); served != service {
+		d.wrong(fmt.Errorf("a question for Service %s came to %s, a server of %s", service, at, served))
 	}
 	d.mu.Lock()
 	d.latest[client] = delivery{question: number, at: at}

@@ -7,12 +7,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
-	"github.com/kube-nft/kube-nft/integration/daemon"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // A soak is one run of the program.
@@ -29,7 +30,7 @@ type soak struct {
 	traffic    *traffic
 	hurry      atomic.Bool // of the clients: in trouble that costs answers
 	wrong      chan error  // what ends the run, from those who serve and ask
-	daemon     *daemon.Daemon
+	daemon     *lab.Process
 	kills      int
 	samples    []usage
 }
@@ -66,7 +67,7 @@ func newSoak(p *plan, out io.Writer) (s *soak, err error) {
 
 // rules are those of the clients.
 func (s *soak) rules() rules {
-	return rules{record: s.cluster.record, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain, pulse: new(pulse)}
+	return rules{ledger: s.cluster.ledger, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain, pulse: new(pulse)}
 }
 
 // complain keeps the first error.
@@ -92,14 +93,39 @@ func (s *soak) close() (err error) {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// start starts kube-nft.
-func (s *soak) start() (err error) {
-	if s.chaos {
-		s.daemon, err = startOwner(s.binary, s.kubeconfig, s.random)
-	} else {
-		s.daemon, err = startDaemon(s.binary, s.kubeconfig)
+// flags are those of kube-nft and of kube-nft diff.
+func (s *soak) flags() []string {
+	var pods, nodes []string
+	for _, f := range families {
+		pods, nodes = append(pods, f.pods.String()), append(nodes, f.nodes.String())
 	}
+	return []string{
+		"--kubeconfig", s.kubeconfig, "--hostname-override", lab.NodeName,
+		"--cluster-cidr", strings.Join(pods, ","), "--nodeport-addresses", strings.Join(nodes, ","),
+	}
+}
+
+// start starts kube-nft: with -chaos as the owner of its tables, on a node that seems to have
+// been running for some other time, up to ten years.
+func (s *soak) start() (err error) {
+	argv := []string{s.binary}
+	if s.chaos {
+		const tenYears = 10 * 365 * 24 * 3600
+		uptime := fmt.Sprint(s.random.IntN(tenYears))
+		argv = []string{"unshare", "--time", "--monotonic", uptime, "--boottime", uptime, "--", s.binary, "--table-ownership=auto"}
+	}
+	s.daemon, err = lab.StartProcess(append(argv, s.flags()...)...)
 	return err
+}
+
+// diff returns what kube-nft would change in the kernel: nothing, if that holds what a fresh
+// start would program.
+func (s *soak) diff() (string, error) {
+	out, err := lab.Execute(append([]string{s.binary, "diff"}, s.flags()...)...)
+	if err == nil && out.Code != 0 && (out.Code != 1 || out.Stdout == "") {
+		err = fmt.Errorf("kube-nft diff: exit code %d\n%s", out.Code, out.Stderr)
+	}
+	return out.Stdout, err
 }
 
 // run lets trouble and calm take turns.
@@ -146,10 +172,10 @@ func (s *soak) finish(ctx context.Context) error {
 // startFresh ends kube-nft and compares what it leaves behind with what another one programs
 // where there was nothing.
 func (s *soak) startFresh(ctx context.Context) error {
-	if err := terminate(s.daemon); err != nil {
+	if err := s.daemon.Terminate(); err != nil {
 		return err
 	}
-	if rest, err := diff(s.binary, s.kubeconfig); err != nil || rest != "" {
+	if rest, err := s.diff(); err != nil || rest != "" {
 		return errors.Join(err, errors.New("after the end the kernel differs from a fresh start's: "+rest))
 	}
 	have, err := list()
@@ -165,7 +191,7 @@ func (s *soak) startFresh(ctx context.Context) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
-	if err := terminate(s.daemon); err != nil {
+	if err := s.daemon.Terminate(); err != nil {
 		return err
 	}
 	want, err := list()
@@ -260,7 +286,7 @@ func (s *soak) wait(ctx context.Context, tick <-chan time.Time) (going bool, err
 	case err := <-s.wrong:
 		return false, s.daemon.Failure(err)
 	case <-s.daemon.Exited():
-		return false, alive(s.daemon)
+		return false, s.daemon.Running()
 	case <-tick:
 		return true, nil
 	}
@@ -284,7 +310,7 @@ func (s *soak) settle(ctx context.Context) error {
 	defer tick.Stop()
 	same := 0
 	for end := time.Now().Add(patience); ; {
-		rest, err := diff(s.binary, s.kubeconfig)
+		rest, err := s.diff()
 		same++
 		switch {
 		case err != nil:
@@ -292,7 +318,7 @@ func (s *soak) settle(ctx context.Context) error {
 		case rest != "":
 			same = 0
 		case same == 2:
-			s.cluster.record.settled()
+			s.cluster.ledger.settled()
 			return nil
 		}
 		if time.Now().After(end) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 func TestParseUsage(t *testing.T) {
@@ -57,19 +57,19 @@ func TestSoak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	netns.Require(t)
+	lab.Require(t)
 	for _, program := range []string{"nft", "unshare", "go"} {
 		if _, err := exec.LookPath(program); err != nil {
-			netns.SkipOrFail(t, "%v", err)
+			lab.SkipOrFail(t, "%v", err)
 		}
 	}
 	dir := t.TempDir()
-	build := exec.Command("go", "build", "-o", dir, ".", "../../cmd/kube-nft")
+	build := exec.Command("go", "build", "-o", dir, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", build, err, out)
 	}
 	for _, extra := range [][]string{nil, {"-chaos"}} {
-		args := append([]string{"-binary", filepath.Join(dir, "kube-nft"), "-duration", "6s", "-cycle", "3s", "-services", "50", "-seed", "1"}, extra...)
+		args := append([]string{"-binary", lab.Program(t), "-duration", "6s", "-cycle", "3s", "-services", "50", "-seed", "1"}, extra...)
 		out, err := exec.Command(filepath.Join(dir, "soak"), args...).CombinedOutput()
 		if err != nil || !strings.HasSuffix(string(out), "as expected\n") {
 			t.Errorf("soak %q: %v\n%s", extra, err, out)

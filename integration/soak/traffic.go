@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // A traffic is all that clients ask, all the time.
@@ -25,7 +27,7 @@ func newTraffic(r rules, services int, seed uint64) *traffic {
 		for f := range families {
 			family := &families[f]
 			frontends := []netip.AddrPort{
-				netip.AddrPortFrom(family.stayingIP(i), servicePort),
+				netip.AddrPortFrom(family.stayingIP(i), lab.ServicePort),
 				netip.AddrPortFrom(family.node, uint16(s.nodePort)),
 			}
 			for _, to := range frontends {
@@ -101,11 +103,50 @@ func newWanderer(id int, f *family, r rules, services int, seed uint64) *wandere
 func (w *wanderer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		i := w.random.IntN(w.services)
-		w.service, w.to = serviceName(i), netip.AddrPortFrom(w.family.clusterIP(i), servicePort)
-		w.ask(ctx)
+		w.service, w.to = serviceName(i), netip.AddrPortFrom(w.family.clusterIP(i), lab.ServicePort)
+		w.request(ctx)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
 	}
 }
+
+// A pulse is a clock that stands still while this machine does, or has no time for us: what
+// takes long then is nobody's fault. Make it with new; it starts with run.
+type pulse struct{ time, lost atomic.Int64 } // in nanoseconds
+
+// What a beat may take, and what of it counts.
+const (
+	beat        = 10 * time.Millisecond
+	longestBeat = 100 * time.Millisecond
+)
+
+// run beats until ctx ends.
+func (p *pulse) run(ctx context.Context) {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			now := time.Now()
+			p.add(now.Sub(last))
+			last = now
+		}
+	}
+}
+
+// add counts the time between two beats.
+func (p *pulse) add(d time.Duration) {
+	counts := min(d, longestBeat)
+	p.time.Add(int64(counts))
+	p.lost.Add(int64(d - counts))
+}
+
+// now returns the time that has passed.
+func (p *pulse) now() time.Duration { return time.Duration(p.time.Load()) }
+
+// stoodStill returns the time that does not count.
+func (p *pulse) stoodStill() time.Duration { return time.Duration(p.lost.Load()) }

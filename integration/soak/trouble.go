@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/netip"
 	"os/exec"
 	"strings"
 	"time"
@@ -71,7 +70,7 @@ func (t *trouble) calm() {
 	t.server.Delay(0)
 	for i := range visiting {
 		for f := range families {
-			_ = setVisitor(families[f].visitor(i), false) // fails if it is not there
+			_ = families[f].visit(i, false) // fails if it is not there
 		}
 	}
 }
@@ -106,20 +105,20 @@ var (
 // drift lets nft change something: our tables, or others'. What it says about objects that
 // are not there is no matter.
 func (t *trouble) drift() error {
-	_, err := t.commit(pick(t.random, append(onOurs[:], onOthers[:]...)))
+	_, err := t.commit(oneOf(t.random, append(onOurs[:], onOthers[:]...)))
 	return err
 }
 
 // driftRefused lets nft change others' tables, and try to change ours if they belong to
 // kube-nft.
 func (t *trouble) driftRefused() error {
-	if _, err := t.commit(pick(t.random, onOthers[:])); err != nil {
+	if _, err := t.commit(oneOf(t.random, onOthers[:])); err != nil {
 		return err
 	}
 	if owned, err := owned(); err != nil || !owned {
 		return err
 	}
-	command := pick(t.random, onOurs[:])
+	command := oneOf(t.random, onOurs[:])
 	done, err := t.commit(command)
 	switch {
 	case err != nil:
@@ -132,7 +131,7 @@ func (t *trouble) driftRefused() error {
 	return nil
 }
 
-func pick(random *rand.Rand, from []string) string { return from[random.IntN(len(from))] }
+func oneOf(random *rand.Rand, from []string) string { return from[random.IntN(len(from))] }
 
 // commit runs a command of nft and reports whether nft did it.
 func (t *trouble) commit(command string) (done bool, err error) {
@@ -162,14 +161,9 @@ func run(argv ...string) (string, error) {
 	return string(out), err
 }
 
-// visiting are how many addresses of each family the node may get besides its own.
-const visiting = 8
-
-func (f *family) visitor(i int) netip.Addr { return after(f.node, 100+i) }
-
 // move gives the node an address or takes it away.
 func (t *trouble) move() {
 	t.moves++
 	f := &families[t.random.IntN(len(families))]
-	_ = setVisitor(f.visitor(t.random.IntN(visiting)), t.random.IntN(2) == 0) // fails to take away what is not there
+	_ = f.visit(t.random.IntN(visiting), t.random.IntN(2) == 0) // fails to take away what is not there
 }

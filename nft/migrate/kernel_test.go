@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
@@ -23,7 +23,7 @@ import (
 // openKernel returns a connection to a new namespace.
 func openKernel(t *testing.T) *nft.Kernel {
 	t.Helper()
-	netns.New(t)
+	lab.New(t)
 	kernel, err := nft.Open()
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestVerifyKernel(t *testing.T) {
 	if err != nil || looked != 6 { // the protocols that have ports, in both families
 		t.Errorf("looked %d elements up, %v", looked, err)
 	}
-	netns.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
+	lab.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
 	_, err = verify(t.Context(), kernel, want)
 	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) + " { sctp } is missing, and 0 operations more"
 	if err == nil || err.Error() != wanted {
@@ -109,8 +109,8 @@ func TestTakeoverJournalKernel(t *testing.T) {
 	kernel := openKernel(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
-	netns.Run(t, shape.IPTables(), "iptables-legacy-restore")
-	netns.Run(t, shape.NFTables(), "nft", "-f", "-")
+	lab.Run(t, shape.IPTables(), "iptables-legacy-restore")
+	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
 	steps, journal := takeover(t, kernel, func(context.Context) (nft.Tables, string, error) {
 		return commitTables(t, kernel), "something", nil
 	})
@@ -136,8 +136,8 @@ func TestTakeoverJournalKernel(t *testing.T) {
 func TestTakeoverBlindKernel(t *testing.T) {
 	kernel := openKernel(t)
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
-	netns.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
-	netns.Run(t, shape.NFTables(), "nft", "-f", "-")
+	lab.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
+	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
 	dropRaw(t)
 	steps, _ := takeover(t, kernel, nil)
 	err := steps.clean(t.Context())
@@ -146,7 +146,7 @@ func TestTakeoverBlindKernel(t *testing.T) {
 	if !errors.As(err, &needs) || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
-	if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
+	if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
 		t.Errorf("what can be seen has not been removed:\n%s", tables)
 	}
 }
@@ -190,7 +190,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 	if diff := cmp.Diff([]State{Taking, Taken}, states); diff != "" {
 		t.Errorf("on a clean node (-want +got):\n%s", diff)
 	}
-	netns.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
+	lab.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
 	steps := start()
 	if needed, foreign, err := steps.Begin(t.Context()); !needed || foreign == nil || err != nil {
 		t.Fatalf("needed %v, %v", needed, err)
@@ -210,7 +210,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 	if diff := cmp.Diff([]State{Taking, Taking, Stuck, Taking, Taken}, states); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
-	if tables := netns.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
+	if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
 		t.Errorf("left behind:\n%s", tables)
 	}
 }
@@ -232,7 +232,7 @@ func dropRaw(t *testing.T) {
 func TestRollbackKernel(t *testing.T) {
 	kernel := openKernel(t)
 	commitTables(t, kernel)
-	netns.Run(t, "", "nft", "add table ip kube-nft-probe { flags dormant; }")
+	lab.Run(t, "", "nft", "add table ip kube-nft-probe { flags dormant; }")
 	var journal []string
 	r := Rollback{Kernel: kernel, Wait: true, Journal: func(e Entry) { journal = append(journal, e.String()) }}
 	for range 2 {

@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/zap"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -163,7 +163,7 @@ func checkClosed(t *testing.T, addresses ...string) {
 // node makes a namespace with addresses on its loopback device, which has ::1 anyway.
 func node(t *testing.T) {
 	t.Helper()
-	netns.New(t)
+	lab.New(t)
 	lo, err := netlink.LinkByName("lo")
 	for _, addr := range []string{"192.0.2.1/32", "192.0.2.2/32"} {
 		parsed, parseErr := netlink.ParseAddr(addr)

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -168,7 +168,7 @@ func TestKernelThatDoesNotAnswer(t *testing.T) {
 
 // TestNoTableIsNoFailure scrapes before the first commit.
 func TestNoTableIsNoFailure(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	kernel, err := nft.Open()
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/localhost"
 )
@@ -20,7 +20,7 @@ import (
 // TestLocalhostIsRoutedAfterTheCommit: before it, nothing keeps other hosts away from what
 // listens on loopback addresses.
 func TestLocalhostIsRoutedAfterTheCommit(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	commits := 0
 	settings := proxysync.Options{Committed: func(proxysync.Report) {
 		if commits++; commits == 1 && routeLocalnet(t) != "0" {
@@ -38,9 +38,9 @@ func TestLocalhostIsRoutedAfterTheCommit(t *testing.T) {
 
 // TestExposureIsTold once the flag is given up, by a daemon without it.
 func TestExposureIsTold(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	for _, value := range []string{"0", "1"} {
-		netns.Sysctl(t, "net.ipv4.conf.all.route_localnet", value)
+		lab.Sysctl(t, "net.ipv4.conf.all.route_localnet", value)
 		var want []string
 		if value == "1" {
 			want = []string{localhost.Exposure(sysctlRoot)}

@@ -3,15 +3,15 @@ package move
 import (
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/netns"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/sync/localhost"
 )
 
 // TestExposureIsTold: cleanup says what it leaves open.
 func TestExposureIsTold(t *testing.T) {
-	netns.New(t)
+	lab.New(t)
 	for _, value := range []string{"0", "1"} {
-		netns.Sysctl(t, "net.ipv4.conf.all.route_localnet", value)
+		lab.Sysctl(t, "net.ipv4.conf.all.route_localnet", value)
 		want, got := "", ""
 		if value == "1" {
 			want = localhost.Exposure("/proc/sys")

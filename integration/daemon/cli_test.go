@@ -1,0 +1,216 @@
+package daemon
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// examples are the manifests that come with kube-nft, and the name of their node.
+var examples = []string{"--manifests", "../../deploy/examples", "--hostname-override", lab.NodeName}
+
+// runProxy runs kube-nft to its end in the namespace of the calling test.
+func runProxy(t testing.TB, args ...string) lab.Output {
+	t.Helper()
+	return execute(t, append([]string{lab.Program(t)}, args...)...)
+}
+
+// runUnprivileged is runProxy without any privilege: in a user namespace of its own, in
+// which no user is known, the process has no capability in any network namespace.
+func runUnprivileged(t testing.TB, args ...string) lab.Output {
+	t.Helper()
+	return execute(t, append([]string{"unshare", "--user", lab.Program(t)}, args...)...)
+}
+
+func execute(t testing.TB, argv ...string) lab.Output {
+	t.Helper()
+	out, err := lab.Execute(argv...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestFailures holds what goes wrong at the start to one line on standard error that says
+// what to do, and to its exit code.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	dir := lab.NewDirectory(t)
+	dir.Write(t, "kubeconfig", "clusters: [\n")
+	kubeconfig := filepath.Join(string(dir), "kubeconfig")
+	for _, tt := range []struct {
+		name, want string
+		code       int
+		args       []string
+	}{
+		{"unknown flag", "unknown flag: --nonsense; kube-nft --help lists the flags", 2, []string{"--nonsense"}},
+		{"unknown command", `unknown command "start"; kube-nft --help lists the flags`, 2, []string{"start"}},
+		{"contradiction", "--manifests ../../deploy/examples: it replaces the API server, so it cannot be combined with a kubeconfig or a master", 2, append(examples, "--kubeconfig", "x")},
+		{"value out of range", "--masquerade-bit 32: expected a bit of the packet mark, 0 to 31", 2, append(examples, "--masquerade-bit=32")},
+		{"no kubeconfig", "kubeconfig /nowhere: no such file or directory; pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1, []string{"--kubeconfig", "/nowhere"}},
+		{"bad kubeconfig", "kubeconfig " + kubeconfig + ": yaml: line 1: did not find expected node content; pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1, []string{"--kubeconfig", kubeconfig}},
+		{"no source", "not running in a Kubernetes cluster: pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1, nil},
+		{"no manifests", "manifests /nowhere: no such file or directory", 1, []string{"--manifests", "/nowhere", "--dry-run"}},
+	} {
+		want := lab.Output{Code: tt.code, Stderr: "kube-nft: " + tt.want + "\n"}
+		if diff := cmp.Diff(want, runProxy(t, tt.args...)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	if ruleset := lab.Run(t, "", "nft", "list", "ruleset"); ruleset != "" {
+		t.Errorf("a start that failed left behind:\n%s", ruleset)
+	}
+}
+
+// TestWithoutPrivilege starts kube-nft without CAP_NET_ADMIN.
+func TestWithoutPrivilege(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	want := lab.Output{Code: 1, Stderr: "kube-nft: probe nf_tables: commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was changed\n"}
+	if diff := cmp.Diff(want, runUnprivileged(t, examples...)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want = lab.Output{Code: 2, Stderr: "kube-nft: read nf_tables: operation not permitted (needs CAP_NET_ADMIN)\n"}
+	if diff := cmp.Diff(want, runUnprivileged(t, append([]string{"diff"}, examples...)...)); diff != "" {
+		t.Errorf("diff (-want +got):\n%s", diff)
+	}
+	want = lab.Output{Code: 1, Stderr: "kube-nft: read the generation of nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was removed\n"}
+	if diff := cmp.Diff(want, runUnprivileged(t, "cleanup")); diff != "" {
+		t.Errorf("cleanup (-want +got):\n%s", diff)
+	}
+}
+
+// TestDryRun holds kube-nft --dry-run to what it promises: the ruleset alone on standard
+// output, the same bytes every time, no privilege, no change of the kernel.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k := lab.Open(t, nft.Open)
+	before, err := k.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dry := append([]string{"--dry-run"}, examples...)
+	first := runProxy(t, dry...)
+	if first.Code != 0 || first.Stderr != "" || !strings.HasPrefix(first.Stdout, "table ip kube-nft {\n") {
+		t.Fatalf("exit code %d, standard error %q, standard output:\n%s", first.Code, first.Stderr, first.Stdout)
+	}
+	for range 3 {
+		if again := runUnprivileged(t, dry...); again != first {
+			t.Errorf("without privilege, exit code %d, %s (-first +again):\n%s", again.Code, again.Stderr, cmp.Diff(first.Stdout, again.Stdout))
+		}
+	}
+	if after, err := k.Generation(t.Context()); err != nil || after != before {
+		t.Errorf("the generation of nf_tables went from %d to %d, %v", before, after, err)
+	}
+}
+
+// TestDryRunProgramsTheSame loads the dry run with nft, and then starts kube-nft on the same
+// objects: it has nothing to write but the Service that appears afterwards.
+func TestDryRunProgramsTheSame(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	objects := lab.NewDirectory(t)
+	if err := os.CopyFS(string(objects), os.DirFS("../../deploy/examples")); err != nil {
+		t.Fatal(err)
+	}
+	dry := runProxy(t, "--dry-run", "--manifests", string(objects), "--hostname-override", lab.NodeName)
+	lab.Run(t, dry.Stdout, "nft", "-f", "-")
+	heard := lab.ListenToNotices(t)
+	objects.Start(t)
+	objects.Write(t, "99-more.yaml", lab.Web("more", netip.MustParseAddr("10.96.0.200"), lab.Addresses(webPods, 1)))
+	want := map[string]int{"add element ip services": 1, "add element ip endpoints": 1, "add element ip cluster-ips": 1}
+	if diff := cmp.Diff(want, lab.Summary(heard.Next(t, lab.About("shop/more:http")))); diff != "" {
+		t.Errorf("written after a start on the dry run (-want +got):\n%s", diff)
+	}
+}
+
+// TestDiff follows kube-nft diff from an empty kernel to one that holds everything: what it
+// prints is what nft needs to get there.
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	diff := append([]string{"diff"}, examples...)
+	first := runProxy(t, diff...)
+	if first.Code != 1 || first.Stderr != "" || !strings.HasPrefix(first.Stdout, "add table ip kube-nft ") {
+		t.Fatalf("empty kernel: exit code %d, standard error %q, standard output:\n%s", first.Code, first.Stderr, first.Stdout)
+	}
+	lab.Run(t, first.Stdout, "nft", "-f", "-")
+	if same := runProxy(t, diff...); same != (lab.Output{}) {
+		t.Errorf("nothing differs, but: %+v", same)
+	}
+	lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", "cluster-ips", "{ 10.96.0.77 }")
+	want := lab.Output{Code: 1, Stdout: "delete element ip kube-nft cluster-ips { 10.96.0.77 }\n"}
+	if got := runProxy(t, diff...); got != want {
+		t.Errorf("a foreign element: %+v, want %+v", got, want)
+	}
+	missing := runProxy(t, "diff", "--manifests", "/nowhere")
+	if want := (lab.Output{Code: 2, Stderr: "kube-nft: manifests /nowhere: no such file or directory\n"}); missing != want {
+		t.Errorf("no manifests: %+v, want %+v", missing, want)
+	}
+}
+
+// TestBrokenManifest breaks a file while kube-nft runs: what it said last stays in force,
+// the log says where the mistake is, and the next good version counts again.
+func TestBrokenManifest(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	heard, k, objects := lab.ListenToNotices(t), lab.Open(t, nft.Open), lab.NewDirectory(t)
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+	p := objects.Start(t)
+	heard.Next(t, lab.About("shop/web:http"))
+	before := read(t, k)
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, nil)+"---\nkind: [\n")
+	lines := strings.Count(lab.Web("web", firstWeb, nil), "\n") + 2
+	p.AwaitLog(t, filepath.Join(string(objects), "web.yaml")+":"+strconv.Itoa(lines)+": did not find expected node content")
+	if repair := nft.Diff(read(t, k), before); !repair.Empty() {
+		t.Errorf("with a broken file %d operations are needed to bring back what was there", len(repair.Ops))
+	}
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 4)))
+	if got := lab.Summary(heard.Next(t, lab.Any)); got["add element ip endpoints"] != 1 {
+		t.Errorf("after the file was mended: %v", got)
+	}
+}
+
+// TestWithoutIPv6 runs kube-nft where IPv6 is switched off.
+func TestWithoutIPv6(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	lab.Sysctl(t, "net.ipv6.conf.all.disable_ipv6", "1")
+	lab.Sysctl(t, "net.ipv6.conf.default.disable_ipv6", "1")
+	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+	p := objects.Start(t, "--nodeport-addresses=0.0.0.0/0")
+	heard.Next(t, lab.About("shop/web:http"))
+	p.Stop(t)
+}
+
+// TestInitOnly sets the sysctls that a ConfigMap asks for, and programs nothing.
+func TestInitOnly(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	const timeout = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
+	config := filepath.Join(t.TempDir(), "config.conf")
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := runProxy(t, "--init-only", "--config", config); got.Code != 0 {
+		t.Fatalf("exit code %d: %s", got.Code, got.Stderr)
+	}
+	if got := lab.Run(t, "", "cat", timeout); got != "3600\n" {
+		t.Errorf("%s is %s", timeout, got)
+	}
+	if ruleset := lab.Run(t, "", "nft", "list", "ruleset"); ruleset != "" {
+		t.Errorf("left behind:\n%s", ruleset)
+	}
+}

@@ -1,0 +1,149 @@
+package daemon
+
+import (
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// holds reports whether the kernel's tables have a cluster IP.
+func holds(t testing.TB, k *nft.Kernel, addr netip.Addr) bool {
+	t.Helper()
+	table := read(t, k)[nft.IP]
+	if table == nil || table.Sets["cluster-ips"] == nil {
+		return false
+	}
+	_, ok := table.Sets["cluster-ips"].Map[string(addr.AsSlice())]
+	return ok
+}
+
+// Cluster IPs of two Services, and the first of their pods.
+var (
+	firstWeb  = netip.MustParseAddr("10.96.0.1")
+	secondWeb = netip.MustParseAddr("10.96.0.2")
+	webPods   = netip.MustParseAddr("10.244.0.5")
+)
+
+// read returns what the kernel holds of our tables.
+func read(t testing.TB, k *nft.Kernel) nft.Tables {
+	t.Helper()
+	tables, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tables
+}
+
+// startWeb starts kube-nft with Service web in a namespace of its own, and waits until the
+// kernel has it.
+func startWeb(t *testing.T) (*nft.Kernel, lab.Directory, *lab.Process) {
+	t.Helper()
+	lab.New(t)
+	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+	p := objects.Start(t)
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	return k, objects, p
+}
+
+// TestDrift lets nft do its worst to a running kube-nft.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	k, _, p := startWeb(t)
+	want := read(t, k)
+	for _, command := range []string{
+		"flush ruleset",
+		"delete table ip kube-nft",
+		"delete element ip kube-nft services { 10.96.0.1 . tcp . 80 }",
+		"flush map ip kube-nft endpoints",
+		"flush chain ip kube-nft services",
+		"insert rule ip kube-nft services drop",
+		"add chain ip6 kube-nft foreign",
+		"add table ip kube-nft { flags dormant; }",
+	} {
+		lab.Run(t, "", append([]string{"nft"}, strings.Fields(command)...)...)
+		lab.Eventually(t, "repair after nft "+command, func() bool {
+			batch := nft.Diff(read(t, k), want)
+			return batch.Empty()
+		})
+	}
+	p.AwaitLog(t, "repaired our tables")
+	p.AwaitLog(t, "nft (pid ")
+	p.Stop(t)
+}
+
+// TestSecondInstanceWaits starts another kube-nft while one runs, as the upgrade of a
+// DaemonSet may: it waits, says for whom, and takes over.
+func TestSecondInstanceWaits(t *testing.T) {
+	t.Parallel()
+	k, _, first := startWeb(t)
+	newer := lab.NewDirectory(t)
+	newer.Write(t, "web.yaml", lab.Web("web", secondWeb, lab.Addresses(webPods, 3)))
+	second := newer.Start(t, "--healthz-bind-address", "127.0.0.1:10356", "--metrics-bind-address", "127.0.0.1:10349")
+	second.AwaitLog(t, "another kube-nft programs this network namespace: waiting until it ends")
+	second.AwaitLog(t, `"process":"kube-nft, pid `)
+	if !holds(t, k, firstWeb) || holds(t, k, secondWeb) {
+		t.Error("the second instance did not wait")
+	}
+	if err := first.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "the second instance's commit", func() bool { return holds(t, k, secondWeb) && !holds(t, k, firstWeb) })
+	second.Stop(t)
+}
+
+// TestOwnership runs kube-nft with tables of its own, kills and restarts it, and releases them.
+func TestOwnership(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	features, err := k.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !features.OwnerPersist {
+		lab.SkipOrFail(t, "this kernel cannot let a table outlive its owner")
+	}
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+	p := objects.Start(t, "--table-ownership", "auto")
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	if !holds(t, k, firstWeb) {
+		t.Error("nft flush ruleset emptied a table that is owned")
+	}
+	kill(t, p)
+	p = objects.Start(t, "--table-ownership", "auto")
+	lab.Eventually(t, "adoption", func() bool { return read(t, k)[nft.IP].Owner != 0 })
+	release(t, "the tables belong to nobody now\n")
+	releaseAgain(t, k)
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	lab.Eventually(t, "repair", func() bool { return holds(t, k, firstWeb) && !read(t, k)[nft.IP].Owned })
+	p.Stop(t)
+	p = objects.Start(t, "--table-ownership", "never")
+	objects.Write(t, "more.yaml", lab.Web("more", secondWeb, lab.Addresses(webPods, 3)))
+	lab.Eventually(t, "the next commit", func() bool { return holds(t, k, secondWeb) })
+	releaseAgain(t, k)
+	p.Stop(t)
+}
+
+// release runs kube-nft release and compares what it prints.
+func release(t *testing.T, want string) {
+	t.Helper()
+	if got := lab.Run(t, "", lab.Program(t), "release"); got != want {
+		t.Errorf("release: %q, want %q", got, want)
+	}
+}
+
+// releaseAgain releases tables that belong to nobody, which changes nothing.
+func releaseAgain(t *testing.T, k *nft.Kernel) {
+	t.Helper()
+	before, err := k.Generation(t.Context())
+	release(t, "the tables belong to nobody already\n")
+	if after, againErr := k.Generation(t.Context()); err != nil || againErr != nil || after != before {
+		t.Errorf("the generation of nf_tables went from %d to %d, %v, %v", before, after, err, againErr)
+	}
+}

@@ -1,0 +1,163 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// clusterIPOf numbers cluster IPs.
+func clusterIPOf(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)}) }
+
+// TestStopped stops kube-nft for a while, in which the cluster and the tables change.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	k, objects, p := startWeb(t)
+	signal(t, p, syscall.SIGSTOP)
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	objects.Write(t, "more.yaml", lab.Web("more", secondWeb, lab.Addresses(webPods, 3)))
+	if holds(t, k, secondWeb) {
+		t.Error("it works while it is stopped")
+	}
+	signal(t, p, syscall.SIGCONT)
+	lab.Eventually(t, "both Services", func() bool { return holds(t, k, firstWeb) && holds(t, k, secondWeb) })
+	p.Stop(t)
+}
+
+func signal(t *testing.T, p *lab.Process, s syscall.Signal) {
+	t.Helper()
+	if err := p.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNobodyReadsTheLog fills the pipe that kube-nft logs to, and then closes it.
+func TestNobodyReadsTheLog(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, writer)
+	cmd := exec.Command(lab.Program(t), "--manifests", string(objects), "--hostname-override", lab.NodeName, "--log-level", "debug")
+	cmd.Stderr, cmd.SysProcAttr = writer, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	objects.Write(t, "web-0.yaml", lab.Web("web-0", clusterIPOf(0), lab.Addresses(webPods, 1)))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	for i := 1; i < 20; i++ {
+		name := fmt.Sprintf("web-%d", i)
+		objects.Write(t, name+".yaml", lab.Web(name, clusterIPOf(i), lab.Addresses(webPods, 1)))
+		lab.Eventually(t, name, func() bool { return holds(t, k, clusterIPOf(i)) })
+		if i == 10 {
+			reader.Close()
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+// fill writes to a pipe until it takes no more.
+func fill(t *testing.T, pipe *os.File) {
+	t.Helper()
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := make([]byte, 4096)
+	err = raw.Control(func(fd uintptr) {
+		for err := error(nil); err == nil; {
+			_, err = syscall.Write(int(fd), block)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAffinityMapIsFull has more clients than fit into affinity maps: each of them is served,
+// and those that have an entry stay where they are.
+func TestAffinityMapIsFull(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	pods := lab.Addresses(webPods, 4)
+	clients := lab.Addresses(netip.MustParseAddr("192.168.7.1"), 20)
+	for _, addr := range append(pods, clients...) {
+		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, 32)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lab.Run(t, "", "ip", "route", "add", "10.96.0.0/16", "dev", "lo")
+	served := make(chan netip.Addr, 1)
+	for _, pod := range pods {
+		serve(t, netip.AddrPortFrom(pod, 8080), served)
+	}
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	p := objects.Start(t, "--affinity-size", "2")
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	faithful := 0
+	for _, client := range clients {
+		first, stays := visit(t, client, served), true
+		for range 15 {
+			if visit(t, client, served) != first {
+				stays = false
+			}
+		}
+		if stays { // by chance once in 10^9
+			faithful++
+		}
+	}
+	if faithful < 1 || faithful > 4 {
+		t.Errorf("%d of %d clients stay with their endpoint, want about the 2 that fit", faithful, len(clients))
+	}
+	p.Stop(t)
+}
+
+// serve accepts connections and tells where each arrived.
+func serve(t *testing.T, at netip.AddrPort, served chan<- netip.Addr) {
+	t.Helper()
+	listener, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+			served <- at.Addr()
+		}
+	}()
+}
+
+// visit connects a client to the Service and returns the endpoint that served it.
+func visit(t *testing.T, client netip.Addr, served <-chan netip.Addr) netip.Addr {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: client.AsSlice()}}
+	conn, err := dialer.DialContext(t.Context(), "tcp4", netip.AddrPortFrom(firstWeb, 80).String())
+	if err != nil {
+		t.Fatalf("client %s: %v", client, err)
+	}
+	defer conn.Close()
+	return <-served
+}

@@ -1,0 +1,148 @@
+package daemon
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// servedObjects are a Node and a Service with a health-check node port. Ready is what the
+// endpoint on the node says of itself.
+const servedObjects = `
+apiVersion: v1
+kind: Node
+metadata: {name: node-a}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 31000
+  clusterIP: 10.96.0.80
+  clusterIPs: [10.96.0.80]
+  ipFamilies: [IPv4]
+  ports: [{name: http, protocol: TCP, port: 80, targetPort: 8080, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, protocol: TCP, port: 8080}]
+endpoints:
+- {addresses: [10.244.0.11], nodeName: node-a, conditions: {ready: %v}}
+- {addresses: [10.244.1.11], nodeName: node-b}
+`
+
+// fetch sends a GET request from the calling thread, which http.Client does not.
+func fetch(address, path string) (code int, body string, err error) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return 0, "", err
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n", path)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}
+
+// awaitCode asks again until the answer has that code; 0 stands for no connection.
+func awaitCode(t *testing.T, proxy *lab.Process, address, path string, want int) {
+	t.Helper()
+	var code int
+	var err error
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		if code, _, err = fetch(address, path); code == want {
+			return
+		}
+	}
+	t.Fatalf("%s%s: %d, %v, want %d\n%s", address, path, code, err, want, proxy.Stderr())
+}
+
+// TestServingInKernel watches a daemon as load balancers, the kubelet and Prometheus do.
+func TestServingInKernel(t *testing.T) {
+	lab.Require(t)
+	binary := lab.Program(t)
+	lab.New(t)
+	lab.Run(t, "", "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+	objects := filepath.Join(t.TempDir(), "objects.yaml")
+	write := func(ready bool) {
+		if err := os.WriteFile(objects+".new", fmt.Appendf(nil, servedObjects, ready), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(objects+".new", objects); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(true)
+	argv := []string{binary, "--hostname-override=node-a", "--manifests", objects}
+	proxy := lab.Start(t, argv...)
+	awaitCode(t, proxy, "127.0.0.1:10256", "/readyz", 200)
+	awaitCode(t, proxy, "127.0.0.1:10256", "/healthz", 200)
+	awaitCode(t, proxy, "127.0.0.1:10256", "/livez", 200)
+	awaitCode(t, proxy, "192.0.2.1:31000", "/", 200)
+	if _, _, err := fetch("127.0.0.1:31000", "/"); err == nil {
+		t.Error("the health-check node port is open at an address that is not for node ports")
+	}
+	checkScrape(t, `kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 0`,
+		`kube_nft_elements{ip_family="IPv4",set="services"} 1`, `kube_nft_batches_total 1`, `kube_nft_scrape_failures_total 0`)
+
+	write(false) // the policy's chain is new, and comes in a batch of its own first
+	awaitCode(t, proxy, "192.0.2.1:31000", "/", 503)
+	checkScrape(t, `kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 1`,
+		`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`, `kube_nft_batches_total 3`)
+
+	checkPortsTaken(t, argv)
+	if err := proxy.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-proxy.Exited()
+	if proxy.ExitCode() != 0 {
+		t.Errorf("exit code %d\n%s", proxy.ExitCode(), proxy.Stderr())
+	}
+}
+
+// checkScrape looks for series in a scrape.
+func checkScrape(t *testing.T, series ...string) {
+	t.Helper()
+	_, body, err := fetch("127.0.0.1:10249", "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range series {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("no %s in\n%s", line, body)
+		}
+	}
+}
+
+// checkPortsTaken starts a second daemon that is told to insist on its ports.
+func checkPortsTaken(t *testing.T, argv []string) {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nbindAddressHardFail: true\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := lab.Start(t, append(argv, "--config", config)...)
+	<-second.Exited()
+	if second.ExitCode() != 1 || !strings.Contains(second.Stderr(), "address already in use; another process has this port, perhaps kube-proxy or another kube-nft: stop it or set --") {
+		t.Errorf("exit code %d\n%s", second.ExitCode(), second.Stderr())
+	}
+}

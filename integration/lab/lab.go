@@ -1,0 +1,85 @@
+// Package lab is where tests and the programs under integration get their network namespaces,
+// processes and Kubernetes objects. Nothing else imports it.
+package lab
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// requireKernel names an environment variable about tests that need a privilege, a program or a
+// kernel feature: with 1 they fail if they lack it, with 0 those that need a namespace are
+// skipped in any case.
+const requireKernel = "KUBE_NFT_REQUIRE_KERNEL"
+
+// SkipOrFail ends a test that this machine cannot run: it skips it on a developer's
+// machine and fails it where KUBE_NFT_REQUIRE_KERNEL is 1.
+func SkipOrFail(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv(requireKernel) == "1" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// Open returns what open opens, and closes it when the test ends.
+func Open[T io.Closer](t testing.TB, open func() (T, error)) T {
+	t.Helper()
+	opened, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := opened.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return opened
+}
+
+// patience bounds how long kube-nft takes to do what a test waits for. It takes milliseconds,
+// unless the machine is busy.
+const patience = 20 * time.Second
+
+// Eventually waits until a condition holds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s", what, patience)
+		}
+	}
+}
+
+// How often a listing that is not as wanted is made again, and how long after the last one.
+const (
+	listings    = 50
+	listingWait = 10 * time.Millisecond
+)
+
+// Listing returns what nft lists of the ruleset. If that is not as wanted it lists again for
+// a while: after many elements were added the kernel moves their hash table to a larger one,
+// and a dump meanwhile has some of them twice or not at all.
+func Listing(t testing.TB, want string) (got string) {
+	t.Helper()
+	for range listings {
+		if got = Run(t, "", "nft", "list", "ruleset"); got == want {
+			break
+		}
+		time.Sleep(listingWait)
+	}
+	return got
+}
+
+// Replace writes a file in one step, so that nobody reads a half of it. Until then the text is
+// in a hidden file of the same directory.
+func Replace(path, text string) error {
+	fresh := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
+}

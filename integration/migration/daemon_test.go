@@ -1,0 +1,172 @@
+package migration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// metricsAddress is where the daemon under test serves metrics.
+const metricsAddress = "127.0.0.1:10249"
+
+// TestMigrateDaemonKernel starts the daemon next to a live kube-proxy, under load: it waits,
+// says so and takes over when kube-proxy has ended. A later kube-proxy changes nothing as
+// long as ours serve, and a daemon that starts while our tables are there keeps them fresh.
+func TestMigrateDaemonKernel(t *testing.T) {
+	binary := lab.Program(t)
+	for _, state := range oldStates {
+		t.Run(state.name, func(t *testing.T) {
+			m := newMigration(t, binary, state, shapesOf(60))
+			before := foreign(state.save(t))
+			proxy := startFakeProxy(t)
+			daemon := m.startDaemon(t)
+			daemon.AwaitLog(t, "kube-proxy runs on this node")
+			if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
+				t.Errorf("it has committed next to a live kube-proxy:\n%s", tables)
+			}
+			awaitMetric(t, `kube_nft_takeover{state="waiting"} 1`)
+			proxy.Signal(syscall.SIGTERM)
+			awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
+			m.load.await(t, 100)
+			after := state.save(t)
+			if left := proxys(after); left != "" {
+				t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
+			}
+			if diff := cmp.Diff(before, foreign(after)); diff != "" {
+				t.Errorf("foreign rules (-before +after):\n%s", diff)
+			}
+			m.restartNextTo(t, daemon)
+			m.load.check(t)
+		})
+	}
+}
+
+// restartNextTo starts the daemon again while a kube-proxy runs that should not.
+func (m *migration) restartNextTo(t *testing.T, daemon *lab.Process) {
+	t.Helper()
+	daemon.Signal(syscall.SIGTERM)
+	<-daemon.Exited()
+	proxy := startFakeProxy(t)
+	m.program(t)
+	daemon = m.startDaemon(t)
+	daemon.AwaitLog(t, "kube-proxy runs on this node")
+	awaitMetric(t, `kubeproxy_sync_proxy_rules_last_timestamp_seconds`)
+	m.load.await(t, 50)
+	proxy.Signal(syscall.SIGTERM)
+	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
+	}
+}
+
+// TestMigrateNextToDaemonKernel applies and rolls back while a daemon runs that is told not
+// to take over: apply leaves the tables to it, rollback waits for its end.
+func TestMigrateNextToDaemonKernel(t *testing.T) {
+	m := newMigration(t, lab.Program(t), oldStates[1], shapesOf(60))
+	before := m.state.save(t)
+	daemon := m.startDaemon(t, "--takeover=never")
+	daemon.AwaitLog(t, `"committed"`)
+	if diff := cmp.Diff(before, m.state.save(t)); diff != "" {
+		t.Errorf("with --takeover=never (-before +after):\n%s", diff)
+	}
+	if journal := m.apply(t); !strings.Contains(journal, "commit: done: left to the running daemon, kube-nft, pid") {
+		t.Errorf("journal:\n%s", journal)
+	}
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s", left)
+	}
+	for _, command := range [][]string{{"migrate", "rollback", "--timeout", "10ms"}, {"cleanup", "--timeout", "10ms"}} {
+		refused := lab.Start(t, append([]string{m.binary}, command...)...)
+		<-refused.Exited()
+		if refused.ExitCode() != 1 || !strings.Contains(refused.Stderr(), "nothing was removed; stop it on this node and run this again") {
+			t.Errorf("%v next to a daemon: exit code %d\n%s", command, refused.ExitCode(), refused.Stderr())
+		}
+	}
+	m.program(t)
+	daemon.Signal(syscall.SIGTERM)
+	<-daemon.Exited()
+	m.migrate(t, "rollback", "--wait")
+	m.load.await(t, 50)
+	m.load.check(t)
+}
+
+// TestMigrateBlindKernel starts a daemon that may not use raw sockets where there is state in
+// the legacy tables: it serves, and says what it could not do.
+func TestMigrateBlindKernel(t *testing.T) {
+	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
+	m.wrap = []string{"setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"}
+	daemon := m.startDaemon(t)
+	awaitMetric(t, `kube_nft_takeover{state="blind"} 1`)
+	daemon.AwaitLog(t, "run kube-nft migrate apply on this node with the privilege")
+	m.wrap = nil
+	m.apply(t)
+	m.load.await(t, 50)
+	m.load.check(t)
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s", left)
+	}
+}
+
+// startDaemon starts the daemon with the settings of migrate apply.
+func (m *migration) startDaemon(t *testing.T, flags ...string) *lab.Process {
+	t.Helper()
+	argv := slices.Concat(m.wrap, []string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:], flags)
+	return lab.Start(t, argv...)
+}
+
+// startFakeProxy starts a program that is called kube-proxy and does nothing.
+func startFakeProxy(t *testing.T) *lab.Process {
+	t.Helper()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		lab.SkipOrFail(t, "%v", err)
+	}
+	program, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kube-proxy")
+	if err := os.WriteFile(path, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return lab.Start(t, path, "3600")
+}
+
+// awaitMetric waits until a scrape has a text.
+func awaitMetric(t *testing.T, text string) {
+	t.Helper()
+	var last string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if last = scrape(); strings.Contains(last, text) {
+			return
+		}
+	}
+	t.Fatalf("no %s in the metrics:\n%s", text, last)
+}
+
+// scrape asks for the metrics over a connection of this thread, which is the node's.
+func scrape() string {
+	conn, err := net.DialTimeout("tcp", metricsAddress, time.Second)
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /metrics HTTP/1.0\r\nHost: %s\r\n\r\n", metricsAddress)
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}

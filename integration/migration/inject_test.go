@@ -1,0 +1,71 @@
+package migration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// injections are what strace does to a system call that writes to the kernel's rules.
+var injections = []struct{ name, inject, shows string }{
+	{"refused", "error=ENOMEM", "(INJECTED)"},
+	{"killed", "signal=SIGKILL", "killed by SIGKILL"},
+}
+
+// TestMigrateInjectedKernel lets the system calls by which migrate apply reads and writes
+// rules fail, or kill it, one after the other. With -runs 40 all of them, else some.
+func TestMigrateInjectedKernel(t *testing.T) {
+	if _, err := exec.LookPath("strace"); err != nil {
+		lab.SkipOrFail(t, "%v", err)
+	}
+	binary := lab.Program(t)
+	strides := map[string]int{"setsockopt": 1, "sendto,sendmsg": max(1, 40 / *migrationRuns)}
+	for _, injection := range injections {
+		for call, stride := range strides {
+			t.Run(injection.name+"/"+call, func(t *testing.T) {
+				m := newMigration(t, binary, oldStates[0], shapesOf(30))
+				count := 0
+				for n := 1; m.inject(t, call, fmt.Sprintf("%s:when=%d", injection.inject, n), injection.shows); n += stride {
+					count++
+					m.recover(t)
+				}
+				t.Logf("%s at %d places", injection.name, count)
+				m.load.check(t)
+			})
+		}
+	}
+}
+
+// inject runs migrate apply with something done to its system calls, and reports whether it
+// was: after the last call there is nothing to do it to.
+func (m *migration) inject(t *testing.T, calls, what, shows string) bool {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "trace")
+	argv := []string{"strace", "-f", "-qq", "-o", log, "-e", "trace=" + calls, "-e", "inject=" + calls + ":" + what, m.binary, "migrate"}
+	p := lab.Start(t, append(argv, m.applyArgs()...)...)
+	<-p.Exited()
+	trace, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(trace), shows)
+}
+
+// recover expects the load to go on and a rerun to complete; then it brings the old state
+// back.
+func (m *migration) recover(t *testing.T) {
+	t.Helper()
+	m.load.await(t, 5)
+	journal := m.apply(t)
+	m.load.await(t, 5)
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Fatalf("run again, left of kube-proxy's:\n%s\n%s", left, journal)
+	}
+	m.program(t)
+	m.migrate(t, "rollback", "--wait")
+}
