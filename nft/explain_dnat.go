@@ -88,7 +88,7 @@ func (e *explainer) whyNot() string {
 	fromPod := !pods.none() && e.fromPod(pods)
 	switch {
 	case fromPod:
-		return "the client is a pod (" + pods.stmt(false).text(e.table.Family) + ")"
+		return "the client is a pod (" + Rule{pods.stmt(false)}.Text(e.table.Family) + ")"
 	case p.kind == externalLocal:
 		return "external traffic policy Local keeps the client's address"
 	}

@@ -136,16 +136,18 @@ func (j *Journal) touchSet(name string) {
 // touched reports whether anything has changed since the last commit.
 func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+len(j.chains) > 0 }
 
-// changes adds the operations for what was touched. Elements alone need no order among chains
-// and sets, so nothing is made for Diff to compare.
-func (j *Journal) changes(to *differ) {
+// Changes appends the operations for what was touched. Elements alone need no order among
+// chains and sets, so nothing is made for Diff to compare.
+func (j *Journal) Changes(ops []Op) []Op {
+	d := differ{family: j.table.Family, ops: ops}
 	if j.gone || len(j.sets)+len(j.chains) > 0 {
-		to.tables(j.pending())
-		return
+		d.tables(j.pending())
+		return d.ops
 	}
 	for _, name := range j.touchedSets() {
-		j.elementChanges(to, name)
+		j.elementChanges(&d, name)
 	}
+	return d.ops
 }
 
 // touchedSets lists the sets of touched elements, in order.

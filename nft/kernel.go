@@ -13,6 +13,11 @@ import (
 // Kernel is a lasting connection to nf_tables in the network namespace in which it was
 // opened. It is for one goroutine at a time.
 type Kernel struct {
+	// Lists names, for each map of lists, the map whose keys the lists are found by; an index
+	// follows in theirs. Read finds large maps of lists by these keys instead of dumping them. It
+	// is set before the first Read, or not at all.
+	Lists map[string]string
+
 	socket *socket
 	seq    uint32 // of the next message
 	sent   int    // the longest batch that the send buffer has been made for

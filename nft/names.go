@@ -27,6 +27,12 @@ const (
 	stickyNodePortsMap       = "sticky-node-ports"
 )
 
+// Lists names the map of the frontends for each map of endpoint lists: for kernel.Client.
+var Lists = map[string]string{
+	endpointsMap: servicesMap, localEndpointsMap: servicesMap,
+	nodePortEndpointsMap: nodePortsMap, nodePortLocalEndpointMap: nodePortsMap,
+}
+
 // The fixed chains. Base chains are named after their type and hook.
 const (
 	markChain        = "mark-for-masquerade"

@@ -23,17 +23,11 @@ const (
 	ackedRequest = unix.NLM_F_REQUEST | unix.NLM_F_ACK
 )
 
-// listFrontends says where the frontends are whose lists a map holds.
-var listFrontends = map[string]string{
-	endpointsMap: servicesMap, localEndpointsMap: servicesMap,
-	nodePortEndpointsMap: nodePortsMap, nodePortLocalEndpointMap: nodePortsMap,
-}
-
 // fillLarge reads the elements of a set that holds many. What does not belong to a frontend
 // shows in their number; then, for other sets, and where the answers do not fit into the
 // receive buffer, which net.core.rmem_max limits in a user namespace, it is a dump.
 func (k *Kernel) fillLarge(ctx context.Context, t *Table, set *Elements, count uint32) (err error) {
-	frontends := t.Sets[listFrontends[set.Set.Name]]
+	frontends := t.Sets[k.Lists[set.Set.Name]]
 	if frontends == nil || set.Set.Ranges() != NoRanges || set.Set.KeyLen(t.Family) != frontends.Set.KeyLen(t.Family)+4 {
 		return k.fill(ctx, t.Family, set, count)
 	}

@@ -182,14 +182,13 @@ func (r *Ruleset) Want() Tables {
 // Changes returns the batch for what has changed since Committed: the difference of the whole
 // tables as they were and as they are wanted, at the cost of what was touched.
 func (r *Ruleset) Changes() Batch {
-	var d differ
+	var b Batch
 	for _, f := range Families {
 		if family := r.families[f]; family != nil {
-			d.family = f
-			family.changes(&d)
+			b.Ops = family.Changes(b.Ops)
 		}
 	}
-	return Batch{Ops: d.ops}
+	return b
 }
 
 // Committed says that the kernel holds what is wanted now.
