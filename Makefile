@@ -22,7 +22,9 @@ TESTFLAGS ?=
 FUZZTIME ?= 60s
 # The program that draws charts is a module of its own.
 CHARTS := integration/scale/chart
+# Installed once, into a file of its version: go run would ask the network each time.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+STATICCHECK_BIN := $(CURDIR)/bin/$(notdir $(STATICCHECK))
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
@@ -99,8 +101,12 @@ gofmt:
 vet:
 	@for module in . $(CHARTS); do (cd $$module && $(GO) vet ./...) || exit 1; done
 
-staticcheck:
-	@for module in . $(CHARTS); do (cd $$module && $(GO) run $(STATICCHECK) ./...) || exit 1; done
+staticcheck: $(STATICCHECK_BIN)
+	@for module in . $(CHARTS); do (cd $$module && $(STATICCHECK_BIN) ./...) || exit 1; done
+
+$(STATICCHECK_BIN):
+	GOBIN=$(@D) $(GO) install $(STATICCHECK)
+	mv $(@D)/staticcheck $@
 
 vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
 	$(GO) run $(GOVULNCHECK) ./...
