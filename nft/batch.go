@@ -65,7 +65,7 @@ type KeyedElement struct {
 type Batch struct {
 	Ops []Op
 	// Beside is what happens to tables of others in the same transaction, after Ops.
-	Beside []ForeignMessage
+	Foreign []ForeignMessage
 	// Check asks the kernel only whether it would take the batch: nothing changes. Hooks and
 	// loops of chains are not looked into before a batch is really done.
 	Check bool
@@ -75,7 +75,7 @@ type Batch struct {
 }
 
 // Empty reports whether the batch would change nothing.
-func (b *Batch) Empty() bool { return len(b.Ops) == 0 && len(b.Beside) == 0 }
+func (b *Batch) Empty() bool { return len(b.Ops) == 0 && len(b.Foreign) == 0 }
 
 // Remakes reports whether the batch deletes a table, to make it anew or not. Such a batch has
 // to be the difference of whole tables.

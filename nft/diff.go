@@ -47,7 +47,7 @@ func (d *differ) tables(have, want *Table) {
 // rules or hooks depend on cannot be changed in place. The marker itself cannot either, but
 // its number is no reason: see "Tables that are made anew" in the package's documentation.
 func replaces(have, want *Table) bool {
-	if !have.marked(want) || have.Owned != want.Owned {
+	if !have.Marked(want) || have.Owned != want.Owned {
 		return true
 	}
 	for name, w := range want.Sets {
@@ -64,7 +64,7 @@ func replaces(have, want *Table) bool {
 }
 
 // marked reports whether a table has the marker of another one, whatever the schema.
-func (t *Table) marked(as *Table) bool {
+func (t *Table) Marked(as *Table) bool {
 	return t.Comment == as.Comment || isMarker(t.Comment) && isMarker(as.Comment)
 }
 
@@ -200,11 +200,11 @@ func (d *differ) elements(verb Verb, set *Set, m map[string]Element) {
 // list adds one operation for the elements of a list.
 func (d *differ) list(verb Verb, set *Set, list []KeyedElement) {
 	if len(list) > 0 {
-		d.add(Op{Verb: verb, Set: set, Elements: sortElements(list)})
+		d.add(Op{Verb: verb, Set: set, Elements: SortElements(list)})
 	}
 }
 
-func sortElements(list []KeyedElement) []KeyedElement {
+func SortElements(list []KeyedElement) []KeyedElement {
 	slices.SortFunc(list, func(a, b KeyedElement) int { return strings.Compare(a.Key, b.Key) })
 	return list
 }

@@ -28,7 +28,7 @@ type Event struct {
 }
 
 // note follows one notification; false if it cannot be followed.
-func (j *Journal) note(e *Event) bool {
+func (j *Journal) Note(e *Event) bool {
 	switch {
 	case !j.tracking:
 		return false
@@ -57,7 +57,7 @@ func unknownRules() []Rule { return []Rule{{Raw{}}} }
 // cannot be changed in place.
 func (j *Journal) noteChain(e *Event) bool {
 	chain := e.Chain
-	wanted := j.table.Chains[chain.Name]
+	wanted := j.Table.Chains[chain.Name]
 	switch {
 	case j.gone:
 		return false
@@ -76,7 +76,7 @@ func (j *Journal) noteRule(e *Event) bool {
 	name := e.Chain.Name
 	chain, touched := j.chains[name]
 	if !touched {
-		chain = j.table.Chains[name]
+		chain = j.Table.Chains[name]
 	}
 	if j.gone || chain == nil {
 		return false
@@ -88,7 +88,7 @@ func (j *Journal) noteRule(e *Event) bool {
 // noteSet follows a set that came or went.
 func (j *Journal) noteSet(e *Event) bool {
 	set := e.Set
-	wanted := j.table.Sets[set.Name]
+	wanted := j.Table.Sets[set.Name]
 	switch {
 	case j.gone:
 		return false
@@ -110,7 +110,7 @@ func (j *Journal) noteSet(e *Event) bool {
 // the packets, and those of a set that is not ours go with it.
 func (j *Journal) noteElements(e *Event) bool {
 	name := e.Set.Name
-	wanted := j.table.Sets[name]
+	wanted := j.Table.Sets[name]
 	switch {
 	case j.gone:
 		return false
@@ -121,7 +121,7 @@ func (j *Journal) noteElements(e *Event) bool {
 		return true
 	}
 	touched := j.touchedIn(name)
-	heard := NewListing(j.table.Family, wanted.Set)
+	heard := NewListing(j.Table.Family, wanted.Set)
 	for i := range e.Listed {
 		heard.Add(&e.Listed[i])
 	}
@@ -141,8 +141,8 @@ func (j *Journal) noteElements(e *Event) bool {
 // notePoints follows points that came to a set of ranges or went: each by itself changes
 // where ranges begin and end.
 func (j *Journal) notePoints(name string, heard []point, came bool) {
-	wanted, touched := j.table.Sets[name], j.elements[name]
-	now := NewListing(j.table.Family, wanted.Set)
+	wanted, touched := j.Table.Sets[name], j.elements[name]
+	now := NewListing(j.Table.Family, wanted.Set)
 	for key, element := range j.held(name) {
 		now.addRange(key, element)
 	}
@@ -165,7 +165,7 @@ func (j *Journal) notePoints(name string, heard []point, came bool) {
 
 // held returns what a set holds in the kernel, as far as it is known.
 func (j *Journal) held(name string) map[string]Element {
-	held := maps.Clone(j.table.Sets[name].Map)
+	held := maps.Clone(j.Table.Sets[name].Map)
 	for key, element := range j.elements[name] {
 		delete(held, key)
 		if element != nil {
@@ -176,7 +176,7 @@ func (j *Journal) held(name string) map[string]Element {
 }
 
 // damaged counts the touched objects that are not as they are wanted.
-func (j *Journal) damaged() (n int) {
+func (j *Journal) Damaged() (n int) {
 	if j.gone {
 		return 1
 	}
@@ -194,7 +194,7 @@ func (j *Journal) damaged() (n int) {
 		}
 	}
 	for name, chain := range want.Chains {
-		if have.Chains[name] == nil || !have.Chains[name].equalRules(j.table.Family, chain) {
+		if have.Chains[name] == nil || !have.Chains[name].equalRules(j.Table.Family, chain) {
 			n++
 		}
 	}

@@ -5,7 +5,7 @@ import "slices"
 // A Journal is a wanted table together with what it held before the changes that have not
 // been committed yet. The cost of a change and of its commit is that of the change alone.
 type Journal struct {
-	table *Table
+	Table *Table
 	// tracking is false until the first commit: before it, everything is new.
 	tracking bool
 	// gone says that somebody deleted the table, so that all of it is to be made again.
@@ -20,12 +20,12 @@ type Journal struct {
 }
 
 // NewJournal returns the journal of a table that nobody has committed yet.
-func NewJournal(table *Table) *Journal { return &Journal{table: table} }
+func NewJournal(table *Table) *Journal { return &Journal{Table: table} }
 
 // reserve makes room in a set for n elements. It does so only before the first commit: what
 // comes then comes all at once.
-func (j *Journal) reserve(set string, n int) {
-	held := j.table.Sets[set]
+func (j *Journal) Reserve(set string, n int) {
+	held := j.Table.Sets[set]
 	if j.tracking || len(held.Map) > 0 {
 		return
 	}
@@ -33,8 +33,8 @@ func (j *Journal) reserve(set string, n int) {
 }
 
 // put makes set hold element under key.
-func (j *Journal) put(set, key string, element Element) {
-	held := j.table.Sets[set].Map
+func (j *Journal) Put(set, key string, element Element) {
+	held := j.Table.Sets[set].Map
 	old, ok := held[key]
 	if ok && old.Equal(element) {
 		return
@@ -44,8 +44,8 @@ func (j *Journal) put(set, key string, element Element) {
 }
 
 // remove makes set hold nothing under key.
-func (j *Journal) remove(set, key string) {
-	held := j.table.Sets[set].Map
+func (j *Journal) Remove(set, key string) {
+	held := j.Table.Sets[set].Map
 	if old, ok := held[key]; ok {
 		j.touch(set, key, old, true)
 		delete(held, key)
@@ -83,35 +83,35 @@ func (j *Journal) touchedIn(set string) map[string]*Element {
 }
 
 // putChain makes the table hold chain, removeChain none of that name.
-func (j *Journal) putChain(chain *Chain) {
+func (j *Journal) PutChain(chain *Chain) {
 	j.touchChain(chain.Name)
-	j.table.Chains[chain.Name] = chain
+	j.Table.Chains[chain.Name] = chain
 }
 
-func (j *Journal) removeChain(name string) {
+func (j *Journal) RemoveChain(name string) {
 	j.touchChain(name)
-	delete(j.table.Chains, name)
+	delete(j.Table.Chains, name)
 }
 
 func (j *Journal) touchChain(name string) {
 	if _, done := j.chains[name]; !done && j.tracking {
-		j.chains[name] = j.table.Chains[name]
+		j.chains[name] = j.Table.Chains[name]
 	}
 }
 
 // putSet makes the table hold a set of this definition, empty if it is new; removeSet none
 // of that name.
-func (j *Journal) putSet(set *Set) {
-	if have, ok := j.table.Sets[set.Name]; ok && have.Set.Equal(set) {
+func (j *Journal) PutSet(set *Set) {
+	if have, ok := j.Table.Sets[set.Name]; ok && have.Set.Equal(set) {
 		return
 	}
 	j.touchSet(set.Name)
-	j.table.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
+	j.Table.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
 }
 
-func (j *Journal) removeSet(name string) {
+func (j *Journal) RemoveSet(name string) {
 	j.touchSet(name)
-	delete(j.table.Sets, name)
+	delete(j.Table.Sets, name)
 }
 
 // touchSet remembers a set with all that it held.
@@ -119,7 +119,7 @@ func (j *Journal) touchSet(name string) {
 	if !j.tracking {
 		return
 	}
-	have, ok := j.table.Sets[name]
+	have, ok := j.Table.Sets[name]
 	if _, done := j.sets[name]; !done {
 		j.sets[name] = nil
 		if ok {
@@ -139,7 +139,7 @@ func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+
 // Changes appends the operations for what was touched. Elements alone need no order among
 // chains and sets, so nothing is made for Diff to compare.
 func (j *Journal) Changes(ops []Op) []Op {
-	d := differ{family: j.table.Family, ops: ops}
+	d := differ{family: j.Table.Family, ops: ops}
 	if j.gone || len(j.sets)+len(j.chains) > 0 {
 		d.tables(j.pending())
 		return d.ops
@@ -157,14 +157,14 @@ func (j *Journal) touchedSets() []string {
 		names = append(names, name)
 	}
 	if len(names) > 1 {
-		slices.SortFunc(names, func(a, b string) int { return compareSets(j.table.Sets[a].Set, j.table.Sets[b].Set) })
+		slices.SortFunc(names, func(a, b string) int { return compareSets(j.Table.Sets[a].Set, j.Table.Sets[b].Set) })
 	}
 	return names
 }
 
 // elementChanges adds the operations for the touched elements of a set.
 func (j *Journal) elementChanges(to *differ, name string) {
-	set := j.table.Sets[name]
+	set := j.Table.Sets[name]
 	if set.Set.Dynamic {
 		return
 	}
@@ -189,9 +189,9 @@ func (j *Journal) elementChanges(to *differ, name string) {
 // needs to see, and no more. A table that is gone was nothing.
 func (j *Journal) pending() (have, want *Table) {
 	if j.gone {
-		return nil, j.table
+		return nil, j.Table
 	}
-	have, want = NewTable(j.table.Family), NewTable(j.table.Family)
+	have, want = NewTable(j.Table.Family), NewTable(j.Table.Family)
 	for name := range j.sets {
 		j.pendingSet(name, have, want)
 	}
@@ -203,7 +203,7 @@ func (j *Journal) pending() (have, want *Table) {
 		if old != nil {
 			have.Chains[name] = old
 		}
-		if chain, ok := j.table.Chains[name]; ok {
+		if chain, ok := j.Table.Chains[name]; ok {
 			want.Chains[name] = chain
 		}
 	}
@@ -211,7 +211,7 @@ func (j *Journal) pending() (have, want *Table) {
 }
 
 func (j *Journal) pendingSet(name string, have, want *Table) {
-	now, present := j.table.Sets[name]
+	now, present := j.Table.Sets[name]
 	before, touched := j.sets[name]
 	if !touched {
 		before = now.Set
@@ -229,7 +229,7 @@ func (j *Journal) pendingElements(name string, have, want *Table) {
 		if old != nil {
 			have.Sets[name].Map[key] = *old
 		}
-		if now, ok := j.table.Sets[name]; ok {
+		if now, ok := j.Table.Sets[name]; ok {
 			if element, ok := now.Map[key]; ok {
 				want.Sets[name].Map[key] = element
 			}

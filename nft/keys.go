@@ -8,7 +8,7 @@ import (
 // Keys and data are built as the kernel holds them: fields of a concatenation padded to
 // four bytes, addresses and ports in network order, indexes in host order.
 
-func appendAddr(b []byte, a netip.Addr) []byte {
+func AppendAddr(b []byte, a netip.Addr) []byte {
 	if a.Is4() {
 		x := a.As4()
 		return append(b, x[:]...)
@@ -17,32 +17,32 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, x[:]...)
 }
 
-func appendProtocol(b []byte, p uint8) []byte { return append(b, p, 0, 0, 0) }
+func AppendProtocol(b []byte, p uint8) []byte { return append(b, p, 0, 0, 0) }
 
-func appendPort(b []byte, port uint16) []byte {
+func AppendPort(b []byte, port uint16) []byte {
 	return append(b, byte(port>>8), byte(port), 0, 0)
 }
 
-func addrKey(a netip.Addr) string {
+func AddrKey(a netip.Addr) string {
 	var buf [16]byte
-	return string(appendAddr(buf[:0], a))
+	return string(AppendAddr(buf[:0], a))
 }
 
 // indexedKey is the key of a frontend's endpoint number i.
-func indexedKey(frontend string, i int) string {
+func IndexedKey(frontend string, i int) string {
 	var buf [28]byte
 	b := append(buf[:0], frontend...)
 	return string(binary.NativeEndian.AppendUint32(b, uint32(i)))
 }
 
 // endpointData is an address and port as the data of a map.
-func endpointData(ep netip.AddrPort) string {
+func AddrPortData(ep netip.AddrPort) string {
 	var buf [20]byte
-	return string(appendPort(appendAddr(buf[:0], ep.Addr()), ep.Port()))
+	return string(AppendPort(AppendAddr(buf[:0], ep.Addr()), ep.Port()))
 }
 
 // endpointOf reads back what endpointData wrote; ok is false for data of another shape.
-func endpointOf(data string) (ep netip.AddrPort, ok bool) {
+func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
 	n := len(data) - 4
 	if n != 4 && n != 16 {
 		return ep, false
@@ -53,12 +53,12 @@ func endpointOf(data string) (ep netip.AddrPort, ok bool) {
 
 // rangeKey is the key of an interval: what comes before, then the prefix's first address,
 // and once more with its last.
-func rangeKey(before string, p netip.Prefix) string {
+func RangeKey(before string, p netip.Prefix) string {
 	var buf [80]byte
 	b := append(buf[:0], before...)
-	b = appendAddr(b, p.Masked().Addr())
+	b = AppendAddr(b, p.Masked().Addr())
 	b = append(b, before...)
-	return string(appendAddr(b, lastAddr(p)))
+	return string(AppendAddr(b, lastAddr(p)))
 }
 
 // lastAddr is the highest address of a prefix.

@@ -135,7 +135,7 @@ func parsePrefix(f Family, offset uint32, x []expr.Any) (prefix netip.Prefix, no
 	if mask == nil {
 		ones = 8 * len(compared.Data)
 	}
-	full := make([]byte, addrLen(f))
+	full := make([]byte, AddrLen(f))
 	copy(full, compared.Data)
 	addr, _ := netip.AddrFromSlice(full)
 	return netip.PrefixFrom(addr, ones), compared.Op == expr.CmpOpNeq, n + 1
@@ -283,7 +283,7 @@ func (Translated) parse(_ Family, x []expr.Any) (Stmt, int) {
 	return Translated{}, 3
 }
 
-func (Translated) trace(t *tracer, _ int) flow { return matched(t.fate.Verdict == "dnat", false) }
+func (Translated) trace(t *tracer, _ int) flow { return matched(t.fate.Outcome == "dnat", false) }
 
 // MarkHas matches packets with any bit of Bits in their mark.
 type MarkHas struct{ Bits uint32 }

@@ -43,7 +43,7 @@ func (s DNATFrom) expressions(f Family) (x []expr.Any) {
 	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: register(0)}
 	if s.ToPort == 0 {
 		x = havePorts.expressions(f)
-		nat.RegProtoMin = register(addrLen(f) / 4) // the data's second field
+		nat.RegProtoMin = register(AddrLen(f) / 4) // the data's second field
 	}
 	x = append(x, load(f, s.Key...)...)
 	x = append(x, &expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: register(0)})

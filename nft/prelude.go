@@ -22,7 +22,7 @@ type chainKey struct {
 // whose chains come and go, at 5,000 commits a second: 210 of 642,411 connections escaped,
 // and 9 of 2,915,577 with a prelude. After the prelude, both generations of the chains have
 // their rules before anything leads there.
-func (b *Batch) split() (prelude, rest Batch) {
+func (b *Batch) TwoPhases() (prelude, rest Batch) {
 	fresh := b.newChains()
 	if len(fresh) == 0 {
 		return Batch{}, *b
@@ -79,7 +79,7 @@ func (o *Op) prepares(fresh map[chainKey]bool) bool {
 }
 
 // reverse takes back what a prelude has made. Nothing refers to it yet.
-func (b *Batch) reverse() Batch {
+func (b *Batch) Reverse() Batch {
 	var back Batch
 	for _, op := range slices.Backward(b.Ops) {
 		switch {
@@ -97,7 +97,7 @@ func (b *Batch) reverse() Batch {
 // withoutDestroy says with other verbs what Destroy says, for kernels that do not know it
 // (before 6.3): to add an element that is there already changes nothing, and after that it
 // can be deleted whether it was there or not.
-func (b *Batch) withoutDestroy() *Batch {
+func (b *Batch) WithoutDestroy() *Batch {
 	if !slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Destroy }) {
 		return b
 	}

@@ -21,7 +21,7 @@ func (s Raw) text(Family) string {
 	items := attr.NewReader([]byte(s.Expressions))
 	for items.Next() {
 		name := strings.TrimRight(string(attr.Find(items.Value, unix.NFTA_EXPR_NAME)), "\x00")
-		names = append(names, plainComment(name))
+		names = append(names, PlainComment(name))
 	}
 	return "# expressions: " + strings.Join(names, " ")
 }
@@ -43,7 +43,7 @@ func (r Rule) Equal(f Family, other Rule) bool {
 // canonical brings the rule's expressions into the one form that everything equal has.
 func (r Rule) canonical(f Family) []byte {
 	var given, c attr.Writer
-	if err := r.append(&given, f); err != nil {
+	if err := r.AppendTo(&given, f); err != nil {
 		return nil
 	}
 	items := attr.NewReader(given.Buf)
@@ -59,7 +59,7 @@ func (r Rule) canonical(f Family) []byte {
 }
 
 // append appends the rule's expressions, the content of NFTA_RULE_EXPRESSIONS.
-func (r Rule) append(w *attr.Writer, f Family) error {
+func (r Rule) AppendTo(w *attr.Writer, f Family) error {
 	for _, stmt := range r {
 		if raw, ok := stmt.(Raw); ok {
 			w.Buf = append(w.Buf, raw.Expressions...)

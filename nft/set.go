@@ -53,10 +53,10 @@ func fieldsLen(f Family, fields []Field) (n int) {
 }
 
 // len is the length of the field in bytes in a table of family f.
-func (d Field) len(f Family) int {
+func (d Field) Len(f Family) int {
 	switch d {
 	case FieldAddr:
-		return addrLen(f)
+		return AddrLen(f)
 	case FieldProtocol:
 		return 1
 	case FieldPort:
@@ -67,18 +67,18 @@ func (d Field) len(f Family) int {
 }
 
 func (d Field) padded(f Family, concatenated bool) int {
-	n := d.len(f)
+	n := d.Len(f)
 	if concatenated {
 		n = (n + 3) &^ 3
 	}
 	return n
 }
 
-func (s *Set) isMap() bool { return s.Verdicts || len(s.Data) > 0 }
+func (s *Set) IsMap() bool { return s.Verdicts || len(s.Data) > 0 }
 
 // noun is what nft calls the set.
-func (s *Set) noun() string {
-	if s.isMap() {
+func (s *Set) Noun() string {
+	if s.IsMap() {
 		return "map"
 	}
 	return "set"
@@ -106,7 +106,7 @@ func (s *Set) declaration(f Family) []string {
 
 func (s *Set) typeText(f Family) string {
 	word, name := "type ", Field.typeName
-	if s.declaredByExpression() {
+	if s.DeclaredByExpression() {
 		word, name = "typeof ", Field.expression
 	}
 	text := word + fieldsText(f, s.Key, name)
@@ -152,7 +152,7 @@ func (d Field) expression(f Family) string {
 	case FieldPort:
 		return Port.text(f)
 	}
-	return RandomIndex(indexModulus).text(f)
+	return RandomIndex(IndexModulus).text(f)
 }
 
 // elementsPerLine is how many elements nft prints in a line, by the type of the key. Source:
@@ -170,11 +170,11 @@ func (s *Set) elementsPerLine(f Family) int {
 }
 
 // indexModulus stands in the declaration of an index; it limits nothing.
-const indexModulus = 65536
+const IndexModulus = 65536
 
 // declaredByExpression reports whether nft declares the set with typeof: no named type is an
 // index.
-func (s *Set) declaredByExpression() bool {
+func (s *Set) DeclaredByExpression() bool {
 	for _, field := range s.Key {
 		if field == FieldIndex {
 			return true

@@ -105,9 +105,9 @@ func (p Part) text(f Family) string {
 func (p Part) load(f Family, register uint32) expr.Any {
 	switch p.kind {
 	case partSource:
-		return loadAddr(sourceOffset(f), addrLen(f), register)
+		return loadAddr(sourceOffset(f), AddrLen(f), register)
 	case partDestination:
-		return loadAddr(destinationOffset(f), addrLen(f), register)
+		return loadAddr(destinationOffset(f), AddrLen(f), register)
 	case partProtocol:
 		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}
 	case partPort:
@@ -127,7 +127,7 @@ func (p Part) load(f Family, register uint32) expr.Any {
 func (p Part) words(f Family) int {
 	switch p.kind {
 	case partSource, partDestination, partOriginalSource, partOriginalDestination:
-		return addrLen(f) / 4
+		return AddrLen(f) / 4
 	}
 	return 1
 }
@@ -140,7 +140,7 @@ func sourceOffset(f Family) uint32 {
 	return 12
 }
 
-func destinationOffset(f Family) uint32 { return sourceOffset(f) + uint32(addrLen(f)) }
+func destinationOffset(f Family) uint32 { return sourceOffset(f) + uint32(AddrLen(f)) }
 
 // loadAddr loads the first n bytes of the address at an offset of the network header.
 func loadAddr(offset uint32, n int, register uint32) expr.Any {

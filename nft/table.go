@@ -17,7 +17,7 @@ const (
 var Families = attr.Families
 
 // addrLen is the length of an address of the family in bytes.
-func addrLen(f Family) int {
+func AddrLen(f Family) int {
 	if f == IP6 {
 		return 16
 	}

@@ -23,7 +23,7 @@ func (t Tables) Text() string {
 func (t *Table) write(b *strings.Builder) {
 	fmt.Fprintf(b, "table %s %s {\n", t.Family.NFT(), TableName)
 	if t.Comment != "" {
-		fmt.Fprintf(b, "\tcomment \"%s\"\n", plainComment(t.Comment))
+		fmt.Fprintf(b, "\tcomment \"%s\"\n", PlainComment(t.Comment))
 	}
 	for i, name := range sortedNames(t.Sets) {
 		if i > 0 {
@@ -91,7 +91,7 @@ func (h *Hook) namedPriorities() []namedPriority {
 }
 
 func (s *Elements) write(b *strings.Builder, f Family) {
-	fmt.Fprintf(b, "\t%s %s {\n", s.Set.noun(), s.Set.Name)
+	fmt.Fprintf(b, "\t%s %s {\n", s.Set.Noun(), s.Set.Name)
 	for _, line := range s.Set.declaration(f) {
 		fmt.Fprintf(b, "\t\t%s\n", line)
 	}

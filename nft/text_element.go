@@ -32,7 +32,7 @@ func (w *elementWriter) appendElement(b []byte, key string, el *Element) []byte 
 	if el.Life != nil {
 		b = el.Life.appendText(b)
 	}
-	if comment := plainComment(el.Comment); comment != "" {
+	if comment := PlainComment(el.Comment); comment != "" {
 		b = append(b, ` comment "`...)
 		b = append(append(b, comment...), '"')
 	}
@@ -75,7 +75,7 @@ func appendFields(b []byte, f Family, fields []Field, first, last string) []byte
 		if i > 0 {
 			b = append(b, " . "...)
 		}
-		if length := field.len(f); len(last) < n {
+		if length := field.Len(f); len(last) < n {
 			b = field.appendValue(b, first[:length])
 		} else {
 			b = field.appendRange(b, first[:length], last[:length])
@@ -138,7 +138,7 @@ func rawAddr(raw string) netip.Addr {
 }
 
 // elementText is the element under a key, as nft lists it without its counter.
-func (s *Elements) elementText(f Family, key string) string {
+func (s *Elements) ElementText(f Family, key string) string {
 	w := elementWriter{set: s.Set, family: f}
 	el := s.Map[key]
 	return string(w.appendElement(nil, key, &el))
@@ -150,7 +150,7 @@ const maxComment = 127
 
 // plainComment strips a comment of all that could end it or that does not print. What is
 // left is at most maxComment bytes of ASCII without double quotes and backslashes.
-func plainComment(s string) string {
+func PlainComment(s string) string {
 	clean := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' }
 	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) >= 0 {
 		s = strings.Map(func(r rune) rune {

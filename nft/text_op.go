@@ -11,7 +11,7 @@ func (o Op) Text() string { return o.render(o.Family.NFT()+" "+TableName+" ", le
 
 // shortText is the operation for an error that names the table by itself: in one line, with
 // the first rule and few elements only.
-func (o *Op) shortText() string {
+func (o *Op) ShortText() string {
 	const elementsShown = 3
 	short := *o
 	if len(short.Rules) > 1 {
@@ -29,7 +29,7 @@ func (o *Op) render(table string, shown int) string {
 	case o.Rules != nil:
 		return o.rulesText(table)
 	case o.Set != nil:
-		return fmt.Sprintf("%s %s %s%s%s", o.Verb, o.Set.noun(), table, o.Set.Name, o.body(o.Set.declaration(o.Family)))
+		return fmt.Sprintf("%s %s %s%s%s", o.Verb, o.Set.Noun(), table, o.Set.Name, o.body(o.Set.declaration(o.Family)))
 	case o.Chain != nil && o.Chain.Hook != nil:
 		return fmt.Sprintf("%s chain %s%s%s", o.Verb, table, o.Chain.Name, o.body([]string{o.Chain.Hook.text()}))
 	case o.Chain != nil:
@@ -54,7 +54,7 @@ func (o *Op) body(lines []string) string {
 func (o *Op) tableText() string {
 	text := fmt.Sprintf("%s table %s %s", o.Verb, o.Family.NFT(), TableName)
 	if o.Table != nil && o.Table.Comment != "" {
-		text += o.body([]string{`comment "` + plainComment(o.Table.Comment) + `"`})
+		text += o.body([]string{`comment "` + PlainComment(o.Table.Comment) + `"`})
 	}
 	return text
 }
@@ -82,7 +82,7 @@ func (o *Op) elementsText(shown int) string {
 }
 
 // keyText is a key of the set in nft's words.
-func (s *Set) keyText(f Family, key string) string {
+func (s *Set) KeyText(f Family, key string) string {
 	w := elementWriter{set: s, family: f}
 	return string(w.appendKey(nil, key))
 }

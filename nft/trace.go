@@ -20,7 +20,7 @@ type Packet struct {
 
 // A Fate is what becomes of a connection.
 type Fate struct {
-	Verdict string // "accept" (not touched), "dnat", "drop" or "reject"
+	Outcome string // "accept" (not touched), "dnat", "drop" or "reject"
 	// Endpoints are those that it may be translated to, each equally likely; one alone if
 	// the client is remembered with it.
 	Endpoints []netip.AddrPort
@@ -47,6 +47,14 @@ type Step struct {
 	Masquerade  bool   // the rule asks for masquerading
 }
 
+// String names what decided about the step, and where it stands.
+func (s Step) String() string {
+	if s.Element != "" {
+		return "element of " + s.Set + ": " + s.Element
+	}
+	return "rule of " + s.Chain + ": " + s.Rule
+}
+
 // Trace follows a new connection through the table, from the base chain that translates
 // destinations to the one that translates sources. It looks at what the table holds and at
 // nothing else.
@@ -56,24 +64,24 @@ func (t *Table) Trace(p Packet) Fate {
 	if p.Interface == "" {
 		hook = "output"
 	}
-	tr.fate.Verdict = "accept"
-	for _, base := range t.baseChains(hook) {
-		if tr.chain(base.Name) == done && tr.fate.Verdict != "accept" {
+	tr.fate.Outcome = "accept"
+	for _, base := range t.BaseChains(hook) {
+		if tr.chain(base.Name) == done && tr.fate.Outcome != "accept" {
 			break
 		}
 	}
 	tr.fate.Uneven = tr.uneven()
-	if len(tr.fate.Endpoints) > 0 && tr.fate.Verdict != "dnat" { // some connections end so
-		tr.fate.Verdict, tr.fate.Uneven = "dnat", true
+	if len(tr.fate.Endpoints) > 0 && tr.fate.Outcome != "dnat" { // some connections end so
+		tr.fate.Outcome, tr.fate.Uneven = "dnat", true
 	}
-	if tr.fate.Verdict == "dnat" {
+	if tr.fate.Outcome == "dnat" {
 		tr.source()
 	}
 	return tr.fate
 }
 
 // baseChains lists the base chains at a hook in the order in which packets meet them.
-func (t *Table) baseChains(point string) (chains []*Chain) {
+func (t *Table) BaseChains(point string) (chains []*Chain) {
 	for _, chain := range t.Chains {
 		if chain.Hook != nil && chain.Hook.Point == point {
 			chains = append(chains, chain)
@@ -185,11 +193,11 @@ func (t *tracer) foreign(step int) flow {
 // decided notes the element that decided about a step.
 func (t *tracer) decided(step int, held *Elements, key string) {
 	s := &t.fate.Steps[step]
-	s.Set, s.Element, s.Key = held.Set.Name, held.elementText(t.table.Family, key), key
+	s.Set, s.Element, s.Key = held.Set.Name, held.ElementText(t.table.Family, key), key
 }
 
 func (t *tracer) seal(verdict string) flow {
-	t.fate.Verdict = verdict
+	t.fate.Outcome = verdict
 	return done
 }
 
@@ -199,13 +207,13 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 	for _, part := range parts {
 		switch part.kind {
 		case partSource, partOriginalSource:
-			b = appendAddr(b, t.packet.Source)
+			b = AppendAddr(b, t.packet.Source)
 		case partDestination, partOriginalDestination:
-			b = appendAddr(b, t.packet.Destination)
+			b = AppendAddr(b, t.packet.Destination)
 		case partProtocol:
-			b = appendProtocol(b, t.packet.Protocol)
+			b = AppendProtocol(b, t.packet.Protocol)
 		case partPort, partOriginalPort:
-			b = appendPort(b, t.packet.Port)
+			b = AppendPort(b, t.packet.Port)
 		case partRandom:
 			modulus = part.modulus
 		}
@@ -222,7 +230,7 @@ func (t *tracer) source() {
 	for _, ep := range endpoints {
 		t.packet.Destination, t.packet.Port, t.mark = ep.Addr(), ep.Port(), mark
 		t.fate.Masquerade, t.fate.Steps = false, nil
-		if chains := t.table.baseChains("postrouting"); len(chains) > 0 {
+		if chains := t.table.BaseChains("postrouting"); len(chains) > 0 {
 			t.chain(chains[len(chains)-1].Name) // those before it update affinity maps
 		}
 		for _, step := range t.fate.Steps {
@@ -236,7 +244,7 @@ func (t *tracer) source() {
 		}
 	}
 	t.packet, t.fate.Steps = original, steps
-	t.fate.Verdict = "dnat"
+	t.fate.Outcome = "dnat"
 	if t.fate.Masquerade = masqueraded == len(endpoints); t.fate.Masquerade {
 		t.fate.Hairpin = nil
 	}

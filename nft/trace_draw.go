@@ -11,7 +11,7 @@ func (t *tracer) draw(held *Elements, key string, modulus int) flow {
 	missed, holes := 0, 0 // a hole is a place that is missing before one that is there
 	share := t.share() / float64(modulus)
 	for i := range modulus {
-		ep, ok := endpointOf(held.Map[indexedKey(key, i)].Data)
+		ep, ok := AddrPortOf(held.Map[IndexedKey(key, i)].Data)
 		if !ok {
 			missed++
 			continue

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -48,7 +50,7 @@ func (k *forgetful) Commit(ctx context.Context, batch nft.Batch) error {
 	for _, op := range batch.Ops {
 		if k.refuses && op.Set != nil && op.Set.Dynamic {
 			k.mu.Unlock()
-			return &nft.OpError{Family: nft.IP, Set: op.Set.Name, Err: unix.EINVAL}
+			return &kernel.OpError{Family: nft.IP, Set: op.Set.Name, Err: unix.EINVAL}
 		}
 	}
 	k.mu.Unlock()
@@ -185,7 +187,7 @@ func TestSeedingLeavesKnownClientsAlone(t *testing.T) {
 }
 
 // seedingTask is that of a Service port with affinity whose policy becomes Local.
-func seedingTask(t *testing.T) nft.AffinityTask {
+func seedingTask(t *testing.T) services.AffinityTask {
 	t.Helper()
 	here := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}
 	port := tracker.ServicePort{
@@ -195,7 +197,7 @@ func seedingTask(t *testing.T) nft.AffinityTask {
 	}
 	local := port
 	local.ExternalLocal, local.Local = true, here
-	r := nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}})
+	r := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: &port}})
 	r.Committed()
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: &local}})

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -17,7 +18,7 @@ type ForeignMessages func(context.Context) (messages []nft.ForeignMessage, gener
 // A plan is the batch of one attempt, and what follows when the kernel has taken it.
 type plan struct {
 	batch nft.Batch
-	tasks []nft.AffinityTask
+	tasks []services.AffinityTask
 	full  bool // the kernel's state was read first
 	flows []tracker.FlowChange
 	// allFlows asks to look at every connection: those that matter are not known.
@@ -70,7 +71,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	case at != generation:
 		return p, unix.ERESTART // somebody committed since the tables were read
 	default:
-		p.batch.Beside = messages
+		p.batch.Foreign = messages
 	}
 	return p, nil
 }

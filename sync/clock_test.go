@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // TestClockMayJump holds every time that a pause or a duration is reckoned from to carry the
@@ -18,7 +19,7 @@ func TestClockMayJump(t *testing.T) {
 	var report Report
 	changes := new(feed)
 	changes.add("web")
-	loop := New(changes, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	loop := New(changes, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
 	loop.Distrust("a test")
 	loop.options.Committed = func(r Report) {
 		report = r

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -20,7 +21,7 @@ func TestLogConflicts(t *testing.T) {
 		return &tracker.ServicePort{ID: id, UID: name, Port: 53, NodePort: 30053, ClusterIP: netip.MustParseAddr(addr)}
 	}
 	i, j := port("i", "10.96.0.1"), port("j", "10.96.0.2")
-	l := Loop{options: Options{Log: zap.New(core)}, ruleset: nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}})}
+	l := Loop{options: Options{Log: zap.New(core)}, ruleset: services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})}
 	apply := func(d tracker.Delta) {
 		l.ruleset.Apply(d)
 		fresh, _ := l.ruleset.Conflicts()

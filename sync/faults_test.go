@@ -16,12 +16,14 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // A faulty kernel is a real one whose answers are replaced by errors, as long as there are
 // any; after those of late the kernel has done what it was asked for.
 type faulty struct {
-	*nft.Kernel
+	*kernel.Client
 	read, early, late []error
 	commits           int // that the kernel was asked for
 }
@@ -37,7 +39,7 @@ func (k *faulty) Read(ctx context.Context) (nft.Tables, uint32, error) {
 	if err := next(&k.read); err != nil {
 		return nil, 0, err
 	}
-	return k.Kernel.Read(ctx)
+	return k.Client.Read(ctx)
 }
 
 func (k *faulty) Commit(ctx context.Context, batch nft.Batch) error {
@@ -45,7 +47,7 @@ func (k *faulty) Commit(ctx context.Context, batch nft.Batch) error {
 		return err
 	}
 	k.commits++
-	if err := k.Kernel.Commit(ctx, batch); err != nil {
+	if err := k.Client.Commit(ctx, batch); err != nil {
 		return err
 	}
 	return next(&k.late)
@@ -61,19 +63,19 @@ func TestFaults(t *testing.T) {
 	}{
 		{"EINTR while reading", faulty{read: []error{unix.EINTR, unix.EINTR}}, 1},
 		{"ENOBUFS while reading", faulty{read: []error{unix.ENOBUFS}}, 1},
-		{"EINTR", faulty{early: []error{&nft.BatchError{Err: unix.EINTR}}}, 1},
-		{"ERESTART", faulty{early: []error{&nft.BatchError{Err: unix.ERESTART}, &nft.BatchError{Err: unix.ERESTART}}}, 1},
-		{"EMSGSIZE", faulty{early: []error{&nft.BatchError{Err: unix.EMSGSIZE}}}, 1},
-		{"ENOMEM", faulty{early: []error{&nft.OpError{Err: unix.ENOMEM}, &nft.BatchError{Err: unix.ENOMEM}}}, 1},
-		{"EPERM", faulty{early: []error{&nft.OpError{Err: unix.EPERM}}}, 1},
-		{"answer lost, batch lost", faulty{early: []error{nft.ErrUnknownOutcome}}, 1},
-		{"answer lost, batch done", faulty{late: []error{nft.ErrUnknownOutcome}}, 1},
+		{"EINTR", faulty{early: []error{&kernel.BatchError{Err: unix.EINTR}}}, 1},
+		{"ERESTART", faulty{early: []error{&kernel.BatchError{Err: unix.ERESTART}, &kernel.BatchError{Err: unix.ERESTART}}}, 1},
+		{"EMSGSIZE", faulty{early: []error{&kernel.BatchError{Err: unix.EMSGSIZE}}}, 1},
+		{"ENOMEM", faulty{early: []error{&kernel.OpError{Err: unix.ENOMEM}, &kernel.BatchError{Err: unix.ENOMEM}}}, 1},
+		{"EPERM", faulty{early: []error{&kernel.OpError{Err: unix.EPERM}}}, 1},
+		{"answer lost, batch lost", faulty{early: []error{kernel.ErrUnknownOutcome}}, 1},
+		{"answer lost, batch done", faulty{late: []error{kernel.ErrUnknownOutcome}}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lab.New(t)
 			k := tt.kernel
-			k.Kernel = openKernel(t)
-			g := guardWith(t, &k, k.Kernel, manyServices(10, 2))
+			k.Client = openKernel(t)
+			g := guardWith(t, &k, k.Client, manyServices(10, 2))
 			g.check(t)
 			if k.commits != tt.commits {
 				t.Errorf("%d commits, want %d", k.commits, tt.commits)
@@ -87,14 +89,14 @@ func TestFaultsLater(t *testing.T) {
 	for _, fault := range []error{unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.EMSGSIZE, unix.EPERM} {
 		t.Run(fault.Error(), func(t *testing.T) {
 			lab.New(t)
-			k := &faulty{Kernel: openKernel(t)}
-			g := guardWith(t, k, k.Kernel, manyServices(10, 2))
+			k := &faulty{Client: openKernel(t)}
+			g := guardWith(t, k, k.Client, manyServices(10, 2))
 			before, _, err := g.reader.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			failed := make(chan nft.Batch, 1)
-			k.early = []error{&nft.BatchError{Err: fault}}
+			k.early = []error{&kernel.BatchError{Err: fault}}
 			g.loop.options.Failed = func(error) {
 				now, _, err := g.stranger.Read(context.Background())
 				if err != nil {
@@ -118,15 +120,15 @@ func TestFaultsLater(t *testing.T) {
 // TestFaultsAreReported holds what an administrator reads.
 func TestFaultsAreReported(t *testing.T) {
 	for text, fault := range map[string]error{
-		"commit to nf_tables: message too long (a batch of 7 bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user namespace); nothing was changed": &nft.BatchError{Bytes: 7, Err: unix.EMSGSIZE},
-		"commit to nf_tables: cannot allocate memory; nothing was changed":                                                                                                 &nft.BatchError{Err: unix.ENOMEM},
-		"table ip kube-nft: add table ip kube-nft (base chains): operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed": &nft.OpError{
+		"commit to nf_tables: message too long (a batch of 7 bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user namespace); nothing was changed": &kernel.BatchError{Bytes: 7, Err: unix.EMSGSIZE},
+		"commit to nf_tables: cannot allocate memory; nothing was changed":                                                                                                 &kernel.BatchError{Err: unix.ENOMEM},
+		"table ip kube-nft: add table ip kube-nft (base chains): operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed": &kernel.OpError{
 			Table: "ip kube-nft", Op: "add table ip kube-nft", Err: unix.EPERM},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			core, logs := observer.New(zap.WarnLevel)
 			k := &table{answers: []error{fault}}
-			loop := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core)})
+			loop := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core)})
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 			defer stop()
 			if err := loop.Run(ctx); err != nil {
@@ -144,7 +146,7 @@ func TestFaultsAreReported(t *testing.T) {
 func TestBrokenSocket(t *testing.T) {
 	for _, fault := range []error{unix.EBADF, unix.ENOTSOCK} {
 		k := &table{always: fmt.Errorf("enlarge the send buffer: %w", fault)}
-		loop := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop()})
+		loop := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop()})
 		err := loop.Run(t.Context())
 		want := "nf_tables cannot be reached any more: enlarge the send buffer: " + fault.Error() + "; the rules stay in force, start kube-nft again"
 		if err == nil || err.Error() != want {
@@ -163,7 +165,7 @@ func TestOtherSchema(t *testing.T) {
 func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	lab.New(t)
 	k := openKernel(t)
-	old := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024, Counters: counters})
+	old := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024, Counters: counters})
 	services := manyServices(10, 2)
 	old.Apply(services)
 	tables := old.Want()
@@ -217,11 +219,11 @@ func affinityMap(t *testing.T, table *nft.Table) *nft.Set {
 // TestRestartWritesNothing starts a second loop over what the first has left.
 func TestRestartWritesNothing(t *testing.T) {
 	lab.New(t)
-	k := &faulty{Kernel: openKernel(t)}
+	k := &faulty{Client: openKernel(t)}
 	services := manyServices(50, 3)
-	guardWith(t, k, k.Kernel, services)
-	again := &faulty{Kernel: openKernel(t)}
-	g := guardWith(t, again, again.Kernel, services)
+	guardWith(t, k, k.Client, services)
+	again := &faulty{Client: openKernel(t)}
+	g := guardWith(t, again, again.Client, services)
 	if again.commits != 0 || g.first.Operations != 0 {
 		t.Errorf("%d commits of %d operations", again.commits, g.first.Operations)
 	}
@@ -237,13 +239,13 @@ var errOdd = errors.New("odd")
 
 func TestIsRefusal(t *testing.T) {
 	for err, want := range map[error]bool{
-		errOdd:                            false,
-		&nft.BatchError{Err: unix.EINVAL}: false,
-		&nft.OpError{Err: unix.EINVAL}:    true,
-		&nft.OpError{Err: unix.EEXIST}:    true,
-		&nft.OpError{Err: errOdd}:         true, // it could not be encoded
-		&nft.OpError{Err: unix.ENOMEM}:    false,
-		&nft.OpError{Err: unix.EPERM}:     false,
+		errOdd:                               false,
+		&kernel.BatchError{Err: unix.EINVAL}: false,
+		&kernel.OpError{Err: unix.EINVAL}:    true,
+		&kernel.OpError{Err: unix.EEXIST}:    true,
+		&kernel.OpError{Err: errOdd}:         true, // it could not be encoded
+		&kernel.OpError{Err: unix.ENOMEM}:    false,
+		&kernel.OpError{Err: unix.EPERM}:     false,
 	} {
 		if got := isRefusal(err); got != want {
 			t.Errorf("%v: %v", err, got)

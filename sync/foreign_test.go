@@ -9,15 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // foreign answers with one message at a generation.
 func foreign(generation uint32, err error) ForeignMessages {
-	return func(context.Context) ([]nft.ForeignMessage, uint32, error) { return []nft.ForeignMessage{{Type: 1}}, generation, err }
+	return func(context.Context) ([]nft.ForeignMessage, uint32, error) {
+		return []nft.ForeignMessage{{Type: 1}}, generation, err
+	}
 }
 
 func TestForeignMessages(t *testing.T) {
-	refused := &nft.BesideError{Of: 1, Err: unix.EPERM}
+	refused := &kernel.ForeignError{Of: 1, Err: unix.EPERM}
 	for _, tt := range []struct {
 		name    string
 		foreign ForeignMessages
@@ -35,7 +39,7 @@ func TestForeignMessages(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			k, f := &table{answers: tt.answers}, &feed{}
-			l := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop(), Foreign: tt.foreign})
+			l := New(f, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop(), Foreign: tt.foreign})
 			for i := range tt.syncs {
 				f.add("abc"[:i+1])
 				err := l.Once(t.Context())
@@ -45,7 +49,7 @@ func TestForeignMessages(t *testing.T) {
 			}
 			var got []int
 			for _, b := range k.batches {
-				got = append(got, len(b.Beside))
+				got = append(got, len(b.Foreign))
 			}
 			if len(got) != len(tt.want) {
 				t.Fatalf("%d batches, with %v, want %v", len(got), got, tt.want)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // monitor is what the guard needs of *nft.Monitor.
@@ -32,8 +33,8 @@ const (
 
 // A guard finds out what others do to our tables, and when to repair it.
 type guard struct {
-	kernel   kernel
-	ruleset  *nft.Ruleset
+	kernel   client
+	ruleset  *services.Ruleset
 	log      *zap.Logger
 	interval time.Duration // between two audits
 

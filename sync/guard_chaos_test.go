@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -55,7 +56,7 @@ func damageAndChange(t *testing.T, random *rand.Rand) {
 
 // manyTables is what manyServices come to: what a vandal may damage.
 func manyTables(services, endpoints int) *nft.Table {
-	r := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
+	r := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	r.Apply(manyServices(services, endpoints))
 	return r.Want()[nft.IP]
 }
@@ -97,8 +98,8 @@ func (g *guarded) settle(t *testing.T) {
 // An interrupted kernel is one in which somebody else commits between our reading and each of
 // our first batches.
 type interrupted struct {
-	*nft.Kernel
-	stranger *nft.Kernel
+	*kernel.Client
+	stranger *kernel.Client
 	left     int // how often it still happens
 }
 
@@ -113,13 +114,13 @@ func (k *interrupted) Commit(ctx context.Context, batch nft.Batch) error {
 			return err
 		}
 	}
-	return k.Kernel.Commit(ctx, batch)
+	return k.Client.Commit(ctx, batch)
 }
 
 func TestDamageBetweenReadAndCommit(t *testing.T) {
 	lab.New(t)
-	k := &interrupted{Kernel: openKernel(t), stranger: openKernel(t), left: 3}
-	g := guardWith(t, k, k.Kernel, manyServices(10, 2))
+	k := &interrupted{Client: openKernel(t), stranger: openKernel(t), left: 3}
+	g := guardWith(t, k, k.Client, manyServices(10, 2))
 	g.settle(t)
 	if k.left != 0 {
 		t.Errorf("it happened %d times too few", k.left)

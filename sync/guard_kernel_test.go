@@ -15,20 +15,22 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A guarded is a loop at work in the test's namespace, with a stranger who commits to
 // the same tables.
 type guarded struct {
-	ruleset          *nft.Ruleset
+	ruleset          *services.Ruleset
 	loop             *Loop
 	feed             *feed
 	reports          chan Report
 	first            Report // of the sync at the start
 	refusals         chan leftOut
 	logs             *observer.ObservedLogs
-	stranger, reader *nft.Kernel
+	stranger, reader *kernel.Client
 }
 
 // A leftOut is a Service port that was left out.
@@ -47,11 +49,11 @@ func guardServices(t testing.TB, services, endpoints int) *guarded {
 
 // guardWith runs a loop that commits Services by way of a kernel, real one or with faults,
 // whose commits the monitor passes over, and cleans flows if given.
-func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracker.Delta, looks ...flows) *guarded {
+func guardWith(t testing.TB, through kernel, kernel *kernel.Client, services tracker.Delta, looks ...flows) *guarded {
 	t.Helper()
 	g := &guarded{reports: make(chan Report, 64), refusals: make(chan leftOut, 64), stranger: openKernel(t), reader: openKernel(t)}
-	g.ruleset = nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
-	monitor, err := nft.NewMonitor(kernel)
+	g.ruleset = services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
+	monitor, err := kernel.NewMonitor(kernel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,9 +79,9 @@ func guardWith(t testing.TB, through kernel, kernel *nft.Kernel, services tracke
 	return g
 }
 
-func openKernel(t testing.TB) *nft.Kernel {
+func openKernel(t testing.TB) *kernel.Client {
 	t.Helper()
-	k, err := nft.Open()
+	k, err := kernel.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +259,7 @@ func TestRepairIsLogged(t *testing.T) {
 	lab.New(t)
 	kernel := openKernel(t)
 	late := new(lateFlows)
-	g := guardWith(t, &faulty{Kernel: kernel}, kernel, manyServices(50, 3), late)
+	g := guardWith(t, &faulty{Client: kernel}, kernel, manyServices(50, 3), late)
 	late.logs.Store(g.logs)
 	for _, tt := range []struct {
 		damage     []nft.Op

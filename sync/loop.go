@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -23,8 +25,8 @@ type source interface{ Take() tracker.Delta }
 type Loop struct {
 	options Options
 	source  source
-	ruleset *nft.Ruleset
-	kernel  kernel
+	ruleset *services.Ruleset
+	kernel  client
 
 	distrust chan string
 	disown   chan chan<- error
@@ -45,7 +47,7 @@ type Loop struct {
 }
 
 // New returns a loop that has not started.
-func New(source source, ruleset *nft.Ruleset, kernel kernel, options Options) *Loop {
+func New(source source, ruleset *services.Ruleset, kernel client, options Options) *Loop {
 	if options.Queue == nil {
 		options.Queue = NewQueue()
 	}
@@ -194,7 +196,7 @@ func (l *Loop) Once(ctx context.Context) (err error) {
 		full := !l.known
 		err = l.attempt(ctx)
 		switch {
-		case errors.Is(err, unix.ERESTART), errors.Is(err, nft.ErrUnknownOutcome):
+		case errors.Is(err, unix.ERESTART), errors.Is(err, kernel.ErrUnknownOutcome):
 		case !isRefusal(err), full && !l.isolate(ctx, err):
 			return err
 		}
@@ -238,7 +240,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 			l.guard.quiet()
 		}
 		if err := l.kernel.Commit(ctx, p.batch); err != nil {
-			var foreign *nft.BesideError
+			var foreign *kernel.ForeignError
 			if errors.As(err, &foreign) {
 				l.leaveForeign(err)
 			}
@@ -264,7 +266,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	flows := l.stale.clean(ctx)
 	flows.Duration = time.Since(committed)
 	l.done(Report{
-		Full: p.full, Flows: flows, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Beside),
+		Full: p.full, Flows: flows, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
 	return nil
@@ -300,7 +302,7 @@ func (l *Loop) done(report Report) {
 }
 
 // logConflicts says who goes without a frontend, and who has got one after all.
-func (l *Loop) logConflicts(conflicts []nft.Conflict) {
+func (l *Loop) logConflicts(conflicts []services.Conflict) {
 	for _, conflict := range conflicts {
 		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
 			zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser),

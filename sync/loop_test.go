@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -122,7 +124,7 @@ func newBubble(k kernel, options Options, ports ...*tracker.ServicePort) *bubble
 	b.feed.set(ports...)
 	options.Log = zap.New(core)
 	options.Committed = func(r Report) { b.reports = append(b.reports, r) }
-	b.loop = New(b.feed, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}, AffinitySize: 16}), k, options)
+	b.loop = New(b.feed, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, AffinitySize: 16}), k, options)
 	return b
 }
 
@@ -200,7 +202,7 @@ func TestRefusedBatchIsRetriedFromTheKernelsState(t *testing.T) {
 
 func TestForeignCommitAndUnknownOutcomeAreReadBackAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &table{answers: []error{unix.ERESTART, nft.ErrUnknownOutcome}}
+		k := &table{answers: []error{unix.ERESTART, kernel.ErrUnknownOutcome}}
 		began := time.Now()
 		start(t, k, Options{})
 		if len(k.batches) != 3 || k.reads != 3 || time.Since(began) != 0 {
@@ -243,7 +245,7 @@ func TestDistrustReadsBack(t *testing.T) {
 // TestAddressesWhileTheLoopTakesThem sets addresses all the time: neither side may wait for
 // the other, and the latest ones count.
 func TestAddressesWhileTheLoopTakesThem(t *testing.T) {
-	l := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
 	ctx, stop := context.WithCancel(t.Context())
 	latest := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	l.options.Committed = func(Report) {

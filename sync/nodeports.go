@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -115,7 +115,7 @@ type nodePorts struct {
 
 // update brings new addresses of the node into the ruleset, and reports whether that changed
 // where node ports are reached.
-func (n *nodePorts) update(r *nft.Ruleset) (moved bool) {
+func (n *nodePorts) update(r *services.Ruleset) (moved bool) {
 	r.SetNodePortAddresses(n.setting.Select(n.node, n.local))
 	before := n.reached
 	n.reached = n.setting.Reached(n.node, n.local)

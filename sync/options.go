@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -58,7 +58,7 @@ type Report struct {
 	Taken      time.Time     // everything that the source had before is in the kernel now
 	Delta      tracker.Delta // what changed since the last successful sync
 	NodePorts  []netip.Addr  // the addresses at which node ports are reached
-	Conflicts  []nft.Conflict
+	Conflicts  []services.Conflict
 	Standing   int    // conflicts that there are now, new ones or not
 	LeftOut    int    // Service ports that are left out now, see Options.Refused
 	Distrust   string // why the tables were looked at or repaired; empty if nobody was suspected

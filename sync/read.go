@@ -7,8 +7,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// kernel is what the loop needs of *nft.Kernel.
-type kernel interface {
+// client is what the loop needs of *nft.Kernel.
+type client interface {
 	Read(context.Context) (nft.Tables, uint32, error)
 	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
 	Commit(context.Context, nft.Batch) error
@@ -18,7 +18,7 @@ type kernel interface {
 
 // read returns what the kernel holds at a generation, with what packets have put into affinity
 // maps.
-func read(ctx context.Context, k kernel) (nft.Tables, uint32, error) {
+func read(ctx context.Context, k client) (nft.Tables, uint32, error) {
 	have, generation, err := k.Read(ctx)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the tables back: %w", err)
@@ -40,14 +40,14 @@ func read(ctx context.Context, k kernel) (nft.Tables, uint32, error) {
 // sources were still listing, so that a restart does not take the time of both. Make it
 // with ReadEarly; it is for one goroutine at a time, as the kernel is.
 type EarlyRead struct {
-	kernel
+	client
 	have       nft.Tables // as of generation; nil once handed out
 	generation uint32
 }
 
 // ReadEarly reads the tables of k. If that fails, the loop's own reading will say so.
-func ReadEarly(ctx context.Context, k kernel) *EarlyRead {
-	r := &EarlyRead{kernel: k}
+func ReadEarly(ctx context.Context, k client) *EarlyRead {
+	r := &EarlyRead{client: k}
 	if have, generation, err := k.Read(ctx); err == nil {
 		r.have, r.generation = have, generation
 	}
@@ -63,5 +63,5 @@ func (r *EarlyRead) Read(ctx context.Context) (nft.Tables, uint32, error) {
 			return have, now, nil
 		}
 	}
-	return r.kernel.Read(ctx)
+	return r.client.Read(ctx)
 }

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -26,7 +28,7 @@ const (
 
 // refusals are the Service ports that the kernel does not take.
 type refusals struct {
-	ruleset *nft.Ruleset
+	ruleset *services.Ruleset
 	log     *zap.Logger
 	report  func(tracker.PortID, error) // Options.Refused; may be nil
 
@@ -134,7 +136,7 @@ func (r *refusals) settle() {
 // isRefusal reports whether a batch failed because of what is in it, and not because of the
 // state that the system or the process is in.
 func isRefusal(err error) bool {
-	var refused *nft.OpError
+	var refused *kernel.OpError
 	if !errors.As(err, &refused) {
 		return false
 	}
@@ -147,8 +149,8 @@ func isRefusal(err error) bool {
 }
 
 // attribute adds the Service that an operation was for to the kernel's error about it.
-func attribute(r *nft.Ruleset, err error) error {
-	var op *nft.OpError
+func attribute(r *services.Ruleset, err error) error {
+	var op *kernel.OpError
 	if errors.As(err, &op) {
 		op.Attribution = r.Attribution(op.Family, op.Set, op.Element)
 	}
@@ -160,7 +162,7 @@ func attribute(r *nft.Ruleset, err error) error {
 // entries of affinity maps.
 type trial struct {
 	*refusals
-	kernel  kernel
+	kernel  client
 	have    nft.Tables
 	refused map[tracker.PortID]error
 }
@@ -194,7 +196,7 @@ func (t *trial) isolate(ctx context.Context, err error) bool {
 // named takes out the ports of which the kernel names an element, one after the other.
 func (t *trial) named(ctx context.Context, err error) (found bool) {
 	for range maxNamed {
-		var op *nft.OpError
+		var op *kernel.OpError
 		if !errors.As(err, &op) || !isRefusal(err) {
 			return false
 		}

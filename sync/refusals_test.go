@@ -14,6 +14,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -39,7 +40,7 @@ func (k *picky) refusal(batch nft.Batch) error {
 			if op.Verb != nft.Add || op.Set.Name != "endpoints" || !k.bad[netip.AddrFrom4([4]byte([]byte(element.Data[:4])))] {
 				continue
 			}
-			refusal := &nft.OpError{Family: nft.IP, Set: op.Set.Name, Err: unix.EINVAL}
+			refusal := &kernel.OpError{Family: nft.IP, Set: op.Set.Name, Err: unix.EINVAL}
 			if !k.unnamed {
 				refusal.Element = element.Key
 			}
@@ -184,8 +185,8 @@ func TestRefusedServiceIsTriedWhenItChanges(t *testing.T) {
 
 func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 	for _, err := range []error{
-		unix.ENOMEM, unix.EPERM, errors.New("no"), &nft.BatchError{Err: unix.EMSGSIZE},
-		&nft.OpError{Family: nft.IP, Set: "services", Err: unix.ENOMEM}, &nft.OpError{Family: nft.IP, Err: unix.EOPNOTSUPP},
+		unix.ENOMEM, unix.EPERM, errors.New("no"), &kernel.BatchError{Err: unix.EMSGSIZE},
+		&kernel.OpError{Family: nft.IP, Set: "services", Err: unix.ENOMEM}, &kernel.OpError{Family: nft.IP, Err: unix.EOPNOTSUPP},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := &table{always: err}

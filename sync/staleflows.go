@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/conntrack"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -23,7 +23,7 @@ type flows interface {
 // answers conntrack's questions from the ruleset.
 type staleFlows struct {
 	flows     // nil leaves connections alone
-	ruleset   *nft.Ruleset
+	ruleset   *services.Ruleset
 	nodePorts *nodePorts
 	log       *zap.Logger
 	logged    string // the latest complaint: one that goes on is not repeated

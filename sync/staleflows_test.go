@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -42,7 +43,7 @@ func cleanAfter(l *Loop, changes []tracker.FlowChange, all bool) FlowReport {
 // with one change for each frontend.
 func TestFailedCleaningIsRepeated(t *testing.T) {
 	c := &cleaner{fails: errors.New("no connection tracking")}
-	l := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
 	l.CleanFlows(c)
 	dns := tracker.Frontend{Address: netip.MustParseAddr("10.96.0.10"), Protocol: tracker.UDP, Port: 53}
 	a, b := netip.MustParseAddrPort("10.244.0.1:53"), netip.MustParseAddrPort("10.244.0.2:53")
@@ -72,7 +73,7 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 // after a success in that way again.
 func TestFailedCleaningIsLoggedOnce(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	l := New(new(feed), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.New(core)})
+	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.New(core)})
 	c := new(cleaner)
 	l.CleanFlows(c)
 	away, busy := errors.New("no connection tracking"), errors.New("busy")
@@ -91,7 +92,7 @@ func TestFailedCleaningIsLoggedOnce(t *testing.T) {
 // frontends only that are gone.
 func TestFullCleaningKnowsFrontends(t *testing.T) {
 	f, c := new(feed), new(cleaner)
-	l := New(f, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	l := New(f, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
 	l.CleanFlows(c)
 	f.add("web")
 	l.ruleset.Apply(f.Take())

@@ -11,6 +11,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -34,8 +36,8 @@ func benchmarkChange(b *testing.B, services int) {
 			b.Fatal(err)
 		}
 	}
-	ruleset := nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}})
-	kernel := lab.Open(b, nft.Open)
+	ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
+	kernel := lab.Open(b, kernel.Open)
 	ctx := context.Background()
 	ruleset.Apply(tr.Take())
 	if err := kernel.Commit(ctx, nft.Diff(nft.Tables{}, ruleset.Want())); err != nil {
@@ -103,7 +105,7 @@ var firstPod = netip.MustParseAddr("10.128.0.0")
 func BenchmarkLargeService(b *testing.B) {
 	for _, endpoints := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			tr, ruleset := tracker.New(tracker.Config{NodeName: "node-a"}), nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}})
+			tr, ruleset := tracker.New(tracker.Config{NodeName: "node-a"}), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
 			if err := tr.SetService(benchService(0)); err != nil {
 				b.Fatal(err)
 			}

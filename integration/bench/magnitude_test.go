@@ -12,6 +12,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -44,9 +46,9 @@ func TestManyEndpointsInKernel(t *testing.T) {
 	for _, tt := range []struct{ services, slices int }{{1, 100}, {1000, 1}} {
 		t.Run(fmt.Sprintf("%d x %d", tt.services, tt.slices*sliceSize), func(t *testing.T) {
 			lab.New(t)
-			k, before := lab.Open(t, nft.Open), heap()
+			k, before := lab.Open(t, kernel.Open), heap()
 			tr := tracker.New(tracker.Config{NodeName: lab.NodeName})
-			ruleset := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 65536})
+			ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 65536})
 			began := time.Now()
 			fill(t, tr, tt.services, tt.slices)
 			tracked := time.Now()
@@ -97,7 +99,7 @@ func fill(t *testing.T, tr *tracker.Tracker, services, slices int) {
 }
 
 // loseEndpoint takes the last endpoint of the first slice away.
-func loseEndpoint(t *testing.T, tr *tracker.Tracker, ruleset *nft.Ruleset, k *nft.Kernel) {
+func loseEndpoint(t *testing.T, tr *tracker.Tracker, ruleset *services.Ruleset, k *kernel.Client) {
 	t.Helper()
 	began := time.Now()
 	if err := tr.SetSlice(largeSlice(0, 0, firstOfMany, sliceSize-1)); err != nil {

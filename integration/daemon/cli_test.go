@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // examples are the manifests that come with kube-nft, and the name of their node.
@@ -94,7 +95,7 @@ func TestWithoutPrivilege(t *testing.T) {
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k := lab.Open(t, nft.Open)
+	k := lab.Open(t, kernel.Open)
 	before, err := k.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +165,7 @@ func TestDiff(t *testing.T) {
 func TestBrokenManifest(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	heard, k, objects := lab.ListenToNotices(t), lab.Open(t, nft.Open), lab.NewDirectory(t)
+	heard, k, objects := lab.ListenToNotices(t), lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
 	p := objects.Start(t)
 	heard.Next(t, lab.About("shop/web:http"))

@@ -18,6 +18,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/manifest"
 )
@@ -83,7 +85,7 @@ func compile(t *testing.T, text string) nft.Tables {
 	if err := manifest.Load(file, options, tr); err != nil {
 		t.Fatal(err)
 	}
-	ruleset := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 65536})
+	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 65536})
 	ruleset.Apply(tr.Take())
 	return ruleset.Want()
 }
@@ -142,7 +144,7 @@ func TestCrash(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
-	k, heard, objects, s := lab.Open(t, nft.Open), lab.ListenToNotices(t), lab.NewDirectory(t), newSequence(t)
+	k, heard, objects, s := lab.Open(t, kernel.Open), lab.ListenToNotices(t), lab.NewDirectory(t), newSequence(t)
 	objects.Write(t, "web.yaml", s.manifests[0])
 	p := objects.Start(t, "--min-sync-period=0")
 	heard.Next(t, lab.About("shop/web-0"))
@@ -178,7 +180,7 @@ func TestTermination(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
 	random := rand.New(rand.NewPCG(1, 0))
-	k, heard, objects, s := lab.Open(t, nft.Open), lab.ListenToNotices(t), lab.NewDirectory(t), newSequence(t)
+	k, heard, objects, s := lab.Open(t, kernel.Open), lab.ListenToNotices(t), lab.NewDirectory(t), newSequence(t)
 	state := 0
 	for range 10 {
 		state = s.other(random, state)

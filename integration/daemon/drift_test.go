@@ -8,10 +8,11 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // holds reports whether the kernel's tables have a cluster IP.
-func holds(t testing.TB, k *nft.Kernel, addr netip.Addr) bool {
+func holds(t testing.TB, k *kernel.Client, addr netip.Addr) bool {
 	t.Helper()
 	table := read(t, k)[nft.IP]
 	if table == nil || table.Sets["cluster-ips"] == nil {
@@ -29,7 +30,7 @@ var (
 )
 
 // read returns what the kernel holds of our tables.
-func read(t testing.TB, k *nft.Kernel) nft.Tables {
+func read(t testing.TB, k *kernel.Client) nft.Tables {
 	t.Helper()
 	tables, _, err := k.Read(t.Context())
 	if err != nil {
@@ -40,10 +41,10 @@ func read(t testing.TB, k *nft.Kernel) nft.Tables {
 
 // startWeb starts kube-nft with Service web in a namespace of its own, and waits until the
 // kernel has it.
-func startWeb(t *testing.T) (*nft.Kernel, lab.Directory, *lab.Process) {
+func startWeb(t *testing.T) (*kernel.Client, lab.Directory, *lab.Process) {
 	t.Helper()
 	lab.New(t)
-	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
 	p := objects.Start(t)
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
@@ -100,7 +101,7 @@ func TestSecondInstanceWaits(t *testing.T) {
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	features, err := k.Probe(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +140,7 @@ func release(t *testing.T, want string) {
 }
 
 // releaseAgain releases tables that belong to nobody, which changes nothing.
-func releaseAgain(t *testing.T, k *nft.Kernel) {
+func releaseAgain(t *testing.T, k *kernel.Client) {
 	t.Helper()
 	before, err := k.Generation(t.Context())
 	release(t, "the tables belong to nobody already\n")

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // clusterIPOf numbers cluster IPs.
@@ -44,7 +44,7 @@ func signal(t *testing.T, p *lab.Process, s syscall.Signal) {
 func TestNobodyReadsTheLog(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func fill(t *testing.T, pipe *os.File) {
 func TestAffinityMapIsFull(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 	pods := lab.Addresses(webPods, 4)
 	clients := lab.Addresses(netip.MustParseAddr("192.168.7.1"), 20)
 	for _, addr := range append(pods, clients...) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
 	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // TestServerIsGone takes the API server away from a running kube-nft: what is programmed
@@ -16,7 +16,7 @@ import (
 func TestServerIsGone(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k, server := lab.Open(t, nft.Open), apiserver.New()
+	k, server := lab.Open(t, kernel.Open), apiserver.New()
 	if _, err := server.Start("127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // confine runs the command that follows it as a container runtime runs a pod that may do
@@ -37,7 +37,7 @@ func TestLeastPrivilege(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lab.New(t)
-			k, objects := lab.Open(t, nft.Open), lab.NewDirectory(t)
+			k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
 			if err := os.Chmod(filepath.Dir(string(objects)), 0o755); err != nil {
 				t.Fatal(err)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // update is a flag.
@@ -137,7 +138,7 @@ func TestGoldenKernel(t *testing.T) {
 		t.Run(s.name(), func(t *testing.T) {
 			t.Parallel()
 			lab.New(t)
-			k := lab.Open(t, nft.Open)
+			k := lab.Open(t, kernel.Open)
 			p := s.start(t)
 			commit(t, k, nft.Diff(nil, p.ruleset.Want()))
 			checkTriangle(t, k, p.ruleset.Want())
@@ -151,7 +152,7 @@ func TestGoldenKernel(t *testing.T) {
 	}
 }
 
-func commit(t testing.TB, k *nft.Kernel, batch nft.Batch) {
+func commit(t testing.TB, k *kernel.Client, batch nft.Batch) {
 	t.Helper()
 	if err := k.Commit(t.Context(), batch); err != nil {
 		t.Fatal(err)
@@ -159,7 +160,7 @@ func commit(t testing.TB, k *nft.Kernel, batch nft.Batch) {
 }
 
 // read returns what the kernel holds of our tables.
-func read(t testing.TB, k *nft.Kernel) nft.Tables {
+func read(t testing.TB, k *kernel.Client) nft.Tables {
 	t.Helper()
 	tables, _, err := k.Read(t.Context())
 	if err != nil {
@@ -169,7 +170,7 @@ func read(t testing.TB, k *nft.Kernel) nft.Tables {
 }
 
 // checkHeld reports what the kernel holds otherwise than wanted.
-func checkHeld(t testing.TB, k *nft.Kernel, when string, want nft.Tables) {
+func checkHeld(t testing.TB, k *kernel.Client, when string, want nft.Tables) {
 	t.Helper()
 	if repair := nft.Diff(read(t, k), want); !repair.Empty() {
 		t.Errorf("%s the kernel still lacks:\n%s", when, batchText(repair))
@@ -178,7 +179,7 @@ func checkHeld(t testing.TB, k *nft.Kernel, when string, want nft.Tables) {
 
 // checkTriangle makes the tables anew, by our batch and by nft from our text, and leaves
 // them in the kernel.
-func checkTriangle(t testing.TB, k *nft.Kernel, want nft.Tables) {
+func checkTriangle(t testing.TB, k *kernel.Client, want nft.Tables) {
 	t.Helper()
 	text := want.Text()
 	commit(t, k, nft.Diff(read(t, k), nft.Tables{}))

@@ -17,6 +17,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/manifest"
 )
@@ -105,7 +107,7 @@ func hostileManifest(random *rand.Rand) string {
 func TestHostileObjectsInKernel(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k, p, refused := lab.Open(t, nft.Open), newPlay(t, scenarioSettings(t, nil)), 0
+	k, p, refused := lab.Open(t, kernel.Open), newPlay(t, scenarioSettings(t, nil)), 0
 	file := filepath.Join(t.TempDir(), "objects.yaml")
 	if err := os.WriteFile(file, []byte(hostileManifest(newRandom(t))), 0o644); err != nil {
 		t.Fatal(err)
@@ -132,7 +134,7 @@ func TestHostileObjectsInKernel(t *testing.T) {
 func TestHostileNamesInKernel(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k, random := lab.Open(t, nft.Open), newRandom(t)
+	k, random := lab.Open(t, kernel.Open), newRandom(t)
 	hostile, harmless := tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}}, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}}
 	for i := range hostileServices {
 		p := plainPort(i)
@@ -155,7 +157,7 @@ func TestHostileNamesInKernel(t *testing.T) {
 func compile(t *testing.T, delta tracker.Delta) nft.Tables {
 	t.Helper()
 	config, _ := scenarioSettings(t, nil).config(t)
-	r := nft.NewRuleset(config)
+	r := services.NewRuleset(config)
 	r.Apply(delta)
 	return r.Want()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // rangeLists are lists of ranges whose shapes have led interval sets astray: touching,
@@ -89,7 +90,7 @@ func yamlList(list []string) string {
 // each other one: the kernel must hold what is wanted, and nft must list and load it.
 func TestRangesInKernel(t *testing.T) {
 	lab.New(t)
-	k := lab.Open(t, nft.Open)
+	k := lab.Open(t, kernel.Open)
 	p := newPlay(t, scenarioSettings(t, nil))
 	commit(t, k, nft.Diff(nil, p.ruleset.Want()))
 	p.ruleset.Committed()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/manifest"
@@ -63,7 +64,7 @@ func (s *scenario) flags() []string { return strings.Fields(s.text("flags")) }
 // A play is a scenario under way: what kube-nft does with it, but for the sockets.
 type play struct {
 	tracker   *tracker.Tracker
-	ruleset   *nft.Ruleset
+	ruleset   *services.Ruleset
 	nodePorts proxysync.NodePortAddresses
 	dir       string // for the steps' objects
 }
@@ -82,7 +83,7 @@ func newPlay(t testing.TB, settings scenarioFlags) *play {
 	config, nodePorts := settings.config(t)
 	return &play{
 		tracker:   tracker.New(tracker.Config{NodeName: lab.NodeName, ServiceCIDRs: settings.serviceCIDRs(t), Clock: func() time.Time { return time.Unix(0, 0) }}),
-		ruleset:   nft.NewRuleset(config),
+		ruleset:   services.NewRuleset(config),
 		nodePorts: nodePorts,
 		dir:       t.TempDir(),
 	}
@@ -166,28 +167,28 @@ func scenarioSettings(t testing.TB, args []string) scenarioFlags {
 }
 
 // config returns what the flags mean for the ruleset.
-func (s scenarioFlags) config(t testing.TB) (nft.Config, proxysync.NodePortAddresses) {
+func (s scenarioFlags) config(t testing.TB) (services.Config, proxysync.NodePortAddresses) {
 	t.Helper()
 	nodePorts, err := proxysync.ParseNodePortAddresses(commaList(s.nodePorts))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := nft.Config{
+	config := services.Config{
 		Families:      nft.Families[:],
 		MasqueradeAll: s.masqueradeAll,
 		MasqueradeBit: uint8(s.masqueradeBit),
-		Pods:          make(map[nft.Family]nft.PodMatch),
+		Pods:          make(map[nft.Family]services.PodMatch),
 		AllNodePorts:  make(map[nft.Family]bool),
 		AffinitySize:  65536,
 	}
 	for _, family := range tracker.Families {
 		config.AllNodePorts[nft.Family(family)] = nodePorts.All(family)
 		if s.bridge+s.prefix != "" {
-			config.Pods[nft.Family(family)] = nft.PodMatch{Interface: s.bridge + s.prefix, Prefix: s.prefix != ""}
+			config.Pods[nft.Family(family)] = services.PodMatch{Interface: s.bridge + s.prefix, Prefix: s.prefix != ""}
 		}
 	}
 	for _, prefix := range parsePrefixes(t, s.clusterCIDR) {
-		config.Pods[nft.Family(tracker.FamilyOf(prefix.Addr()))] = nft.PodMatch{CIDR: prefix}
+		config.Pods[nft.Family(tracker.FamilyOf(prefix.Addr()))] = services.PodMatch{CIDR: prefix}
 	}
 	return config, nodePorts
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -70,10 +72,10 @@ func cluster(n int) tracker.Delta {
 }
 
 // commitCluster commits a ruleset for n Services.
-func commitCluster(t testing.TB, k *nft.Kernel, n int) *nft.Ruleset {
+func commitCluster(t testing.TB, k *kernel.Client, n int) *services.Ruleset {
 	t.Helper()
 	config, _ := scenarioSettings(t, []string{"--cluster-cidr=10.244.0.0/16"}).config(t)
-	r := nft.NewRuleset(config)
+	r := services.NewRuleset(config)
 	r.Apply(cluster(n))
 	commit(t, k, nft.Diff(nil, r.Want()))
 	r.Committed()
@@ -97,7 +99,7 @@ func size(tables nft.Tables) (counts struct{ Tables, Chains, Rules, Sets int }) 
 // for few and for many Services of the same policies and endpoint counts.
 func TestSizeIsConstant(t *testing.T) {
 	lab.New(t)
-	k := lab.Open(t, nft.Open)
+	k := lab.Open(t, kernel.Open)
 	commitCluster(t, k, 10)
 	few := size(read(t, k))
 	commit(t, k, nft.Diff(read(t, k), nft.Tables{}))
@@ -122,7 +124,7 @@ func TestCostIsConstant(t *testing.T) {
 	for _, n := range []int{20, manyServices} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			lab.New(t)
-			k := lab.Open(t, nft.Open)
+			k := lab.Open(t, kernel.Open)
 			r := commitCluster(t, k, n)
 			heard := lab.ListenToNotices(t)
 			change := func(endpoints int, want map[string]int) {

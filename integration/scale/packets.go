@@ -14,6 +14,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // Names of rows that charts show.
@@ -116,10 +118,11 @@ func newTrack(load func() error) (t *track, err error) {
 }
 
 func commitOnce(batch nft.Batch) error {
-	kernel, err := nft.Open()
+	kernel, err := kernel.Open()
 	if err != nil {
 		return err
 	}
+	kernel.Lists = services.Lists
 	defer kernel.Close()
 	return kernel.Commit(context.Background(), batch)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -59,12 +61,12 @@ func (e *encoded) decode() (*tracker.Tracker, error) {
 }
 
 // rulesetConfig is that of the daemon with the flags of startDaemon.
-func rulesetConfig() nft.Config {
-	return nft.Config{
+func rulesetConfig() services.Config {
+	return services.Config{
 		Families:      nft.Families[:],
 		MasqueradeBit: 14,
 		AffinitySize:  65536,
-		Pods:          map[nft.Family]nft.PodMatch{nft.IP: {CIDR: podCIDR}},
+		Pods:          map[nft.Family]services.PodMatch{nft.IP: {CIDR: podCIDR}},
 	}
 }
 
@@ -83,8 +85,8 @@ func (s *start) own() time.Duration { return s.compile + s.diff + s.commit }
 // A loaded cluster is in this process and in the kernel.
 type loaded struct {
 	tracker *tracker.Tracker
-	ruleset *nft.Ruleset
-	kernel  *nft.Kernel
+	ruleset *services.Ruleset
+	kernel  *kernel.Client
 	floor   *floor
 	space   *lab.Namespace
 }
@@ -108,7 +110,7 @@ func load(e *encoded) (*loaded, *start, error) {
 	}
 	delta := t.Take()
 	s.decode = lap(&at)
-	ruleset := nft.NewRuleset(rulesetConfig())
+	ruleset := services.NewRuleset(rulesetConfig())
 	ruleset.Apply(delta)
 	s.compile = lap(&at)
 	batch := nft.Diff(nft.Tables{}, ruleset.Want())
@@ -147,7 +149,7 @@ func lap(at *time.Time) time.Duration {
 // rawCommit encodes a batch and commits it in a namespace that goes at once.
 func rawCommit(batch *nft.Batch) (raw, encode time.Duration, length int, err error) {
 	at := time.Now()
-	b, err := batch.Encode()
+	b, err := kernel.Encode(batch)
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -178,7 +180,7 @@ func (l *loaded) open() (err error) {
 		if l.floor, err = openFloor(); err != nil {
 			return err
 		}
-		l.kernel, err = nft.Open()
+		l.kernel, err = kernel.Open()
 		return err
 	})
 }

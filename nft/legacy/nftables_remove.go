@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // Messages returns what removes kube-proxy's state from the selected nf_tables backends,
@@ -103,12 +104,12 @@ func removeNFTables(ctx context.Context, sel Selector) error {
 // commit sends what Messages returned as a transaction of its own. The error unwraps to
 // ERESTART if the generation has passed, and then Messages must be called again.
 func commit(ctx context.Context, messages []nft.ForeignMessage, generation uint32) error {
-	k, err := nft.Open()
+	k, err := kernel.Open()
 	if err != nil {
 		return err
 	}
 	defer k.Close()
-	if err := k.Commit(ctx, nft.Batch{Beside: messages, Generation: generation}); err != nil {
+	if err := k.Commit(ctx, nft.Batch{Foreign: messages, Generation: generation}); err != nil {
 		return fmt.Errorf("remove kube-proxy's state from nf_tables: %w", err)
 	}
 	return nil

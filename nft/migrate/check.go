@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
@@ -40,17 +40,17 @@ func NotSeen(about string, err error) Check {
 // KernelChecks finds out whether the kernel can do what the ruleset needs, and whether tables
 // of ours are there.
 func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
-	kernel, err := nft.Open()
+	client, err := kernel.Open()
 	if err != nil {
 		return []Check{NotSeen("kernel features", err)}, true
 	}
-	defer kernel.Close()
-	features, err := kernel.Probe(ctx)
+	defer client.Close()
+	features, err := client.Probe(ctx)
 	c := Check{
 		Level: OK, About: "kernel features", Found: "all there, for IPv4 and IPv6",
 		Means: "each was tried in a table of its own that no packet meets",
 	}
-	var missing *nft.FeatureError
+	var missing *kernel.FeatureError
 	switch {
 	case errors.As(err, &missing):
 		c.Level, c.Found, c.Means = Blocks, missing.Error(), ""
@@ -61,7 +61,7 @@ func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 		c.Means = "IPv6 Services will not be served"
 	}
 	t := Check{Level: OK, About: "tables of kube-nft", Found: "none yet"}
-	tables, _, err := kernel.Read(ctx)
+	tables, _, err := client.Read(ctx)
 	switch {
 	case err != nil:
 		t = NotSeen(t.About, err)

@@ -15,16 +15,18 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // openKernel returns a connection to a new namespace.
-func openKernel(t *testing.T) *nft.Kernel {
+func openKernel(t *testing.T) *kernel.Client {
 	t.Helper()
 	lab.New(t)
-	kernel, err := nft.Open()
+	kernel, err := kernel.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,9 +35,9 @@ func openKernel(t *testing.T) *nft.Kernel {
 }
 
 // commitTables commits the tables of a cluster without Services and returns them.
-func commitTables(t *testing.T, kernel *nft.Kernel) nft.Tables {
+func commitTables(t *testing.T, kernel *kernel.Client) nft.Tables {
 	t.Helper()
-	ruleset := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
+	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
 	ruleset.Apply(tracker.Delta{})
 	want := ruleset.Want()
 	if err := kernel.Commit(t.Context(), nft.Diff(nil, want)); err != nil {
@@ -70,7 +72,7 @@ func protocolsSet(tables nft.Tables) string {
 }
 
 // takeover returns a Takeover that commits by commit, and the journal it writes.
-func takeover(t *testing.T, kernel *nft.Kernel, commit func(context.Context) (nft.Tables, string, error)) (*Takeover, *[]string) {
+func takeover(t *testing.T, kernel *kernel.Client, commit func(context.Context) (nft.Tables, string, error)) (*Takeover, *[]string) {
 	t.Helper()
 	var journal []string
 	return &Takeover{
@@ -195,7 +197,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 	if needed, foreign, err := steps.Begin(t.Context()); !needed || foreign == nil || err != nil {
 		t.Fatalf("needed %v, %v", needed, err)
 	}
-	missing := nft.NewRuleset(nft.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
+	missing := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
 	missing.Apply(tracker.Delta{})
 	if steps.Synced(t.Context(), missing.Want()) {
 		t.Error("verified before our tables are there")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
@@ -15,7 +16,7 @@ import (
 // connection notices.
 type Rollback struct {
 	Node   legacy.Node
-	Kernel *nft.Kernel
+	Kernel *kernel.Client
 	// Stopped waits until no kube-nft programs this network namespace.
 	Stopped func(context.Context) error
 	// Back gives the node back to kube-proxy: its rules have to be in place before ours go.

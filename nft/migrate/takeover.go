@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 // A Takeover brings a node from kube-proxy to kube-nft: at once, by Run, or while the sync
 // loop of a daemon makes the commits, by Begin, Synced and Finish.
 type Takeover struct {
-	Node    legacy.Node // where kube-proxy's state is
-	Kernel  *nft.Kernel // of the goroutine that commits
+	Node    legacy.Node    // where kube-proxy's state is
+	Kernel  *kernel.Client // of the goroutine that commits
 	Journal func(Entry)
 	Alive   func(processes string) // hears of live kube-proxies that are waited for
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // lookups is how many elements of one set are looked up at most; one takes about 10 us.
@@ -15,7 +16,7 @@ const lookups = 4096
 // verify reads our tables back and compares them with those that are wanted; then it looks
 // elements up one by one, all of a set or, if it is large, some from all over it. It returns
 // how many it has looked up.
-func verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked int, err error) {
+func verify(ctx context.Context, kernel *kernel.Client, want nft.Tables) (looked int, err error) {
 	have, _, err := kernel.Read(ctx)
 	if err != nil {
 		return 0, err
@@ -37,7 +38,7 @@ func verify(ctx context.Context, kernel *nft.Kernel, want nft.Tables) (looked in
 
 // verifySet looks up elements of a set. Ranges and what packets put into sets are left to
 // the comparison.
-func verifySet(ctx context.Context, kernel *nft.Kernel, f nft.Family, set *nft.Elements) (looked int, err error) {
+func verifySet(ctx context.Context, kernel *kernel.Client, f nft.Family, set *nft.Elements) (looked int, err error) {
 	if set.Set.Interval || set.Set.Dynamic {
 		return 0, nil
 	}

@@ -9,6 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -19,14 +21,14 @@ func BenchmarkCommitted(b *testing.B) {
 	for _, ports := range []int{1, 20_000} {
 		b.Run(fmt.Sprintf("ports=%d", ports), func(b *testing.B) {
 			m := newTestMetrics(new(fakeKernel))
-			lengths := nft.NewRuleset(nft.Config{Families: nft.Families[:]}).Lengths()
+			lengths := services.NewRuleset(services.Config{Families: nft.Families[:]}).Lengths()
 			r := proxysync.Report{Delta: tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}}
 			for i := range ports {
 				id := tracker.PortID{Namespace: "shop", Service: fmt.Sprint(i), Family: tracker.IPv4}
 				r.Delta.Changed[id] = &tracker.ServicePort{ID: id}
 			}
 			for b.Loop() {
-				m.Committed(&r, lengths, nft.Traffic{})
+				m.Committed(&r, lengths, kernel.Traffic{})
 			}
 		})
 	}

@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Kernel is what a scrape asks of nf_tables. It is used by one goroutine at a time; a
 // *nft.Kernel of its own will do.
 type Kernel interface {
-	AffinityUsage(ctx context.Context, f nft.Family, limit int) (map[string]nft.Usage, error)
+	DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]kernel.Fill, error)
 	Generation(context.Context) (uint32, error)
 }
 
@@ -66,7 +67,7 @@ func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
 		c.failed++
 	}
 	for _, family := range c.families {
-		usage, err := c.kernel.AffinityUsage(ctx, nft.Family(family), affinityLimit)
+		usage, err := c.kernel.DynamicFill(ctx, nft.Family(family), affinityLimit)
 		if err != nil && !errors.Is(err, unix.ENOENT) { // before the first commit there is no table
 			c.failed++
 			continue
@@ -79,7 +80,7 @@ func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
 }
 
 // sum returns the number of entries of all maps, and how full the fullest is.
-func sum(usage map[string]nft.Usage) (entries, fill float64) {
+func sum(usage map[string]kernel.Fill) (entries, fill float64) {
 	for _, u := range usage {
 		entries += float64(u.Count)
 		if u.Size > 0 {

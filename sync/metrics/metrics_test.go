@@ -17,6 +17,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -25,11 +26,11 @@ var bothFamilies = []tracker.Family{tracker.IPv4, tracker.IPv6}
 
 // A fakeKernel answers scrapes.
 type fakeKernel struct {
-	usage map[nft.Family]map[string]nft.Usage
+	usage map[nft.Family]map[string]kernel.Fill
 	err   error
 }
 
-func (k *fakeKernel) AffinityUsage(_ context.Context, f nft.Family, _ int) (map[string]nft.Usage, error) {
+func (k *fakeKernel) DynamicFill(_ context.Context, f nft.Family, _ int) (map[string]kernel.Fill, error) {
 	return k.usage[f], k.err
 }
 
@@ -57,7 +58,7 @@ func newTestMetrics(kernel *fakeKernel) *Metrics {
 // used returns Metrics in which every metric has a series.
 func used() *Metrics {
 	m := newTestMetrics(new(fakeKernel))
-	m.Committed(&proxysync.Report{}, map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
+	m.Committed(&proxysync.Report{}, map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
 	request(m.CountRequests())
 	return m
 }
@@ -132,7 +133,7 @@ func check(t *testing.T, handler http.Handler, want string) {
 }
 
 func TestBeforeAnythingHappened(t *testing.T) {
-	m := newTestMetrics(&fakeKernel{usage: map[nft.Family]map[string]nft.Usage{
+	m := newTestMetrics(&fakeKernel{usage: map[nft.Family]map[string]kernel.Fill{
 		nft.IP: {"a": {Count: 1, Size: 4}, "b": {Count: 3, Size: 4}},
 	}})
 	check(t, m.Handler(zap.NewNop()), `
@@ -169,7 +170,7 @@ func TestKernelThatDoesNotAnswer(t *testing.T) {
 // TestNoTableIsNoFailure scrapes before the first commit.
 func TestNoTableIsNoFailure(t *testing.T) {
 	lab.New(t)
-	kernel, err := nft.Open()
+	kernel, err := kernel.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,9 +197,9 @@ func TestCommitted(t *testing.T) {
 		Flows:    proxysync.FlowReport{Ran: true, Duration: 5 * time.Millisecond, Deleted: map[tracker.Family]int{tracker.IPv6: 4}},
 		Delta:    tracker.Delta{Triggers: []tracker.Trigger{{Family: tracker.IPv6, At: time.Now().Add(-90 * time.Second)}}},
 		Standing: 2, LeftOut: 1,
-	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
-	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, nft.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
-	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3}, nil, nft.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
+	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
+	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
+	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3}, nil, kernel.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
 	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3
 		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.008
@@ -229,7 +230,7 @@ func TestCommitted(t *testing.T) {
 func TestControlPlaneIsAhead(t *testing.T) {
 	m := newTestMetrics(new(fakeKernel))
 	ahead := tracker.Trigger{Family: tracker.IPv4, At: time.Now().Add(time.Hour)}
-	m.Committed(&proxysync.Report{Delta: tracker.Delta{Triggers: []tracker.Trigger{ahead}}}, nil, nft.Traffic{})
+	m.Committed(&proxysync.Report{Delta: tracker.Delta{Triggers: []tracker.Trigger{ahead}}}, nil, kernel.Traffic{})
 	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 1
 		kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 0
@@ -239,7 +240,7 @@ func TestControlPlaneIsAhead(t *testing.T) {
 func TestFailed(t *testing.T) {
 	m := newTestMetrics(new(fakeKernel))
 	m.Failed(errors.New("read the tables back"))
-	m.Failed(&nft.OpError{Family: nft.IP6})
+	m.Failed(&kernel.OpError{Family: nft.IP6})
 	m.Refused("Service")
 	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
@@ -254,7 +255,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 	id := func(name string) tracker.PortID {
 		return tracker.PortID{Namespace: "shop", Service: name, Protocol: tracker.TCP, Family: tracker.IPv4}
 	}
-	commit := func(delta tracker.Delta) { m.Committed(&proxysync.Report{Delta: delta}, nil, nft.Traffic{}) }
+	commit := func(delta tracker.Delta) { m.Committed(&proxysync.Report{Delta: delta}, nil, kernel.Traffic{}) }
 	some := &tracker.ServicePort{InternalLocal: true, ExternalLocal: true, HasEndpoints: true}
 	external := &tracker.ServicePort{ExternalLocal: true, HasEndpoints: true}
 	nowhere := &tracker.ServicePort{InternalLocal: true, ExternalLocal: true}

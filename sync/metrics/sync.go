@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -27,7 +28,7 @@ type syncMetrics struct {
 	compile, commit           prometheus.Histogram
 	batches, messages, bytes  prometheus.Counter
 	retries, repairs, reviews prometheus.Counter
-	sent                      nft.Traffic // of the last call of Committed
+	sent                      kernel.Traffic // of the last call of Committed
 }
 
 // syncBuckets and programmingBuckets are kube-proxy's, commitBuckets ours: from 0.1 ms,
@@ -103,7 +104,7 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 func (m *Metrics) Failed(err error) {
 	m.sync.retries.Inc()
 	families := m.families
-	var op *nft.OpError
+	var op *kernel.OpError
 	if errors.As(err, &op) {
 		families = []tracker.Family{tracker.Family(op.Family)}
 	}
@@ -114,12 +115,12 @@ func (m *Metrics) Failed(err error) {
 
 // Committed counts a sync that succeeded. Lengths are those of nft.Ruleset.Lengths, sent is
 // what nft.Kernel.Sent said after it.
-func (m *Metrics) Committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent nft.Traffic) {
+func (m *Metrics) Committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent kernel.Traffic) {
 	m.sync.observe(m.families, r, sent)
 	m.objects.observe(r, lengths)
 }
 
-func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, sent nft.Traffic) {
+func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, sent kernel.Traffic) {
 	now, kind := time.Now(), s.partial
 	if r.Full {
 		kind = s.full

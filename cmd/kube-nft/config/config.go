@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
@@ -38,7 +39,7 @@ type Config struct {
 	// NodeAddresses take the place of the Node object's addresses of their family.
 	NodeAddresses []netip.Addr
 	// Pods tell pod traffic, by family. A family that is missing has no detection.
-	Pods map[nft.Family]nft.PodMatch
+	Pods map[nft.Family]services.PodMatch
 	// PodsFromNode says that Pods has to be filled from the Node's spec.podCIDRs.
 	PodsFromNode bool
 	NodePorts    proxysync.NodePortAddresses
@@ -89,12 +90,12 @@ func (c *Config) Tracker() tracker.Config {
 }
 
 // Ruleset is what the ruleset of these families depends on.
-func (c *Config) Ruleset(families []nft.Family) nft.Config {
+func (c *Config) Ruleset(families []nft.Family) services.Config {
 	all := make(map[nft.Family]bool)
 	for _, family := range tracker.Families {
 		all[nft.Family(family)] = c.NodePorts.All(family)
 	}
-	return nft.Config{
+	return services.Config{
 		Families:         families,
 		MasqueradeAll:    c.MasqueradeAll,
 		MasqueradeBit:    c.MasqueradeBit,
@@ -116,7 +117,7 @@ func (c *Config) UsePodCIDRs(node *tracker.Node) bool {
 	for _, prefix := range node.PodCIDRs {
 		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
 		if _, twice := c.Pods[family]; !twice {
-			c.Pods[family] = nft.PodMatch{CIDR: prefix}
+			c.Pods[family] = services.PodMatch{CIDR: prefix}
 		}
 	}
 	return true

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
@@ -174,7 +175,7 @@ func (r *reading) resolveNode(c *Config) error {
 
 // resolvePods finds out how pods are recognised.
 func (r *reading) resolvePods(c *Config) error {
-	c.Pods = make(map[nft.Family]nft.PodMatch)
+	c.Pods = make(map[nft.Family]services.PodMatch)
 	mode, flag, name := string(r.proxy.DetectLocalMode), "pod-bridge-interface", r.proxy.DetectLocal.BridgeInterface
 	switch mode {
 	case detectClusterCIDR:
@@ -191,7 +192,7 @@ func (r *reading) resolvePods(c *Config) error {
 			if _, twice := c.Pods[family]; twice {
 				return r.invalid("cluster-cidr", cidrs, "expected no more than one CIDR of a family")
 			}
-			c.Pods[family] = nft.PodMatch{CIDR: prefix.Masked()}
+			c.Pods[family] = services.PodMatch{CIDR: prefix.Masked()}
 		}
 		return nil
 	case detectNodeCIDR:
@@ -212,7 +213,7 @@ func (r *reading) resolvePods(c *Config) error {
 		return r.invalid(flag, name, "expected the name of a network interface, at most 15 bytes")
 	}
 	for _, family := range nft.Families {
-		c.Pods[family] = nft.PodMatch{Interface: name, Prefix: mode == detectPrefix}
+		c.Pods[family] = services.PodMatch{Interface: name, Prefix: mode == detectPrefix}
 	}
 	return nil
 }

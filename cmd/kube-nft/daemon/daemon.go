@@ -19,6 +19,8 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -30,7 +32,7 @@ var ErrConfigChanged = errors.New("the configuration file changed")
 type daemon struct {
 	config   *config.Config
 	log      *zap.Logger
-	kernel   *nft.Kernel
+	kernel   *kernel.Client
 	families []nft.Family
 	owned    bool // the tables are to belong to our socket
 	tracker  *tracker.Tracker
@@ -51,7 +53,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	}
 	c.LogNotices(d.log)
 	var err error
-	var features nft.Features
+	var features kernel.Features
 	d.kernel, features, err = openKernel(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -92,17 +94,18 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 
 // openKernel opens the lasting socket, before anything else takes descriptors, and finds
 // out what the kernel can do.
-func openKernel(ctx context.Context) (*nft.Kernel, nft.Features, error) {
-	kernel, err := nft.Open()
+func openKernel(ctx context.Context) (*kernel.Client, kernel.Features, error) {
+	client, err := kernel.Open()
 	if err != nil {
-		return nil, nft.Features{}, err
+		return nil, kernel.Features{}, err
 	}
-	features, err := kernel.Probe(ctx)
+	client.Lists = services.Lists
+	features, err := client.Probe(ctx)
 	if err != nil {
-		kernel.Close()
-		return nil, nft.Features{}, err
+		client.Close()
+		return nil, kernel.Features{}, err
 	}
-	return kernel, features, nil
+	return client, features, nil
 }
 
 // followConfig returns ErrConfigChanged when the file gives other settings, and nil when
@@ -161,7 +164,7 @@ func (d *daemon) sync(ctx context.Context) error {
 		NodePorts:     d.config.NodePorts,
 		Log:           d.log,
 	}
-	ruleset := nft.NewRuleset(d.config.Ruleset(d.families))
+	ruleset := services.NewRuleset(d.config.Ruleset(d.families))
 	ruleset.SetOwned(d.owned)
 	d.monitor.watch(&settings, ruleset, d.kernel)
 	d.watchNode(&settings)
@@ -187,7 +190,7 @@ func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
 		defer table.Close()
 		loop.CleanFlows(conntrack.NewReconciler(table))
 	}
-	foreign, err := nft.NewMonitor(d.kernel)
+	foreign, err := kernel.NewMonitor(d.kernel)
 	if err != nil {
 		return err
 	}

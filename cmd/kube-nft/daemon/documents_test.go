@@ -18,7 +18,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -33,12 +35,12 @@ type metric struct {
 // A silentKernel has nothing to tell.
 type silentKernel struct{}
 
-func (silentKernel) AffinityUsage(context.Context, nft.Family, int) (map[string]nft.Usage, error) {
+func (silentKernel) DynamicFill(context.Context, nft.Family, int) (map[string]kernel.Fill, error) {
 	return nil, nil
 }
 func (silentKernel) Generation(context.Context) (uint32, error) { return 1, nil }
-func (silentKernel) Connections(context.Context, nft.Family, bool) ([]nft.Connections, error) {
-	return make([]nft.Connections, 1), nil
+func (silentKernel) Connections(context.Context, nft.Family, bool) ([]services.Connections, error) {
+	return make([]services.Connections, 1), nil
 }
 
 // isDocumented says of which metrics the README and the dashboard speak: not of those that
@@ -60,7 +62,7 @@ func scrape(t *testing.T, path string) map[string]*metric {
 	m.CountConnections(silentKernel{}.Connections, true)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
 	reportRequest(m.CountRequests())
-	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, nft.Traffic{})
+	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
 	handler, err := metricsHandler(newTestConfig(t), m, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/health"
 	"github.com/kube-nft/kube-nft/sync/metrics"
@@ -25,8 +27,8 @@ type monitor struct {
 	config   *config.Config
 	log      *zap.Logger
 	families []tracker.Family
-	scraped  *nft.Kernel // for scrapes; the sync loop has another one
-	counted  *nft.Kernel // for scrapes of counters; nil without
+	scraped  *kernel.Client // for scrapes; the sync loop has another one
+	counted  *kernel.Client // for scrapes of counters; nil without
 
 	proxy    *health.Proxy
 	services *health.Services
@@ -41,7 +43,7 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 	for _, family := range families {
 		m.families = append(m.families, tracker.Family(family))
 	}
-	if m.scraped, err = nft.Open(); err != nil {
+	if m.scraped, err = kernel.Open(); err != nil {
 		return nil, err
 	}
 	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), queue)
@@ -56,11 +58,11 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 		}
 	}(m)
 	if c.ConnectionCounters { // over a socket of their own: scrapes gather all collectors at the same time
-		if m.counted, err = nft.Open(); err != nil {
+		if m.counted, err = kernel.Open(); err != nil {
 			return nil, err
 		}
-		m.metrics.CountConnections(func(ctx context.Context, f nft.Family, endpoints bool) ([]nft.Connections, error) {
-			return nft.ReadConnections(ctx, m.counted, f, endpoints)
+		m.metrics.CountConnections(func(ctx context.Context, f nft.Family, endpoints bool) ([]services.Connections, error) {
+			return services.ReadConnections(ctx, m.counted, f, endpoints)
 		}, c.EndpointCounters)
 	}
 	if c.Manifests == "" {
@@ -110,7 +112,7 @@ func (m *monitor) healthCheckFailed(service health.Service, err error) {
 
 // watch makes the loop's options report to the monitor. The ruleset and the kernel are those
 // of the loop, on whose goroutine they are looked at.
-func (m *monitor) watch(options *proxysync.Options, ruleset *nft.Ruleset, kernel *nft.Kernel) {
+func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, kernel *kernel.Client) {
 	options.Failed = m.metrics.Failed
 	options.Refused = func(id tracker.PortID, err error) {
 		if err != nil {

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/health"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -37,7 +39,7 @@ func TestReportsBecomeEvents(t *testing.T) {
 	winner := tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.TCP, Family: tracker.IPv4}
 	loser := winner
 	loser.Service = "late"
-	conflict := nft.Conflict{
+	conflict := services.Conflict{
 		Frontend: tracker.Frontend{Address: netip.MustParseAddr("192.0.2.1"), Protocol: tracker.TCP, Port: 80},
 		Winner:   winner, Loser: loser,
 	}
@@ -47,7 +49,7 @@ func TestReportsBecomeEvents(t *testing.T) {
 		want   string
 	}{
 		{"ordinary", proxysync.Report{Operations: 1}, ""},
-		{"conflict", proxysync.Report{Conflicts: []nft.Conflict{conflict}},
+		{"conflict", proxysync.Report{Conflicts: []services.Conflict{conflict}},
 			"Service shop/late (), Service shop/web (1-2-3): Warning FrontendConflict Program: " + conflict.String()},
 		{"review", proxysync.Report{Distrust: "nft flushed the ruleset"}, ""},
 		{"repair", proxysync.Report{Distrust: "nft flushed the ruleset", Operations: 1},
@@ -94,12 +96,12 @@ func TestHealthCheckAddresses(t *testing.T) {
 func TestWatch(t *testing.T) {
 	m, _ := newTestMonitor(t)
 	var options proxysync.Options
-	kernel, err := nft.Open()
+	kernel, err := kernel.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer kernel.Close()
-	m.watch(&options, nft.NewRuleset(nft.Config{Families: []nft.Family{nft.IP}}), kernel)
+	m.watch(&options, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), kernel)
 	m.proxy.Start(m.families) // with everything to do
 	options.Failed(errors.New("refused by the kernel"))
 	if m.proxy.Ready() {

@@ -7,15 +7,15 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
 // takeOver removes what kube-proxy programmed: it waits until the sync loop may commit, prepares
 // the loop's settings and removes the rest after the first sync of which the outcome holds.
 // False if there is nothing to sync any more.
-func (d *daemon) takeOver(ctx context.Context, ruleset *nft.Ruleset, settings *proxysync.Options) (bool, error) {
+func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
 	var state atomic.Value // a migrate.State
 	t := migrate.Takeover{
 		Kernel: d.kernel,

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // An answer is what explain prints.
@@ -49,7 +50,7 @@ type answerStep struct {
 	Element string `json:"element,omitempty"`
 }
 
-func newAnswer(p nft.Packet, e nft.Explanation) *answer {
+func newAnswer(p nft.Packet, e services.Explanation) *answer {
 	destination, protocol := p.Destination.String(), "icmp" // of either family
 	if p.Port != 0 {
 		destination = netip.AddrPortFrom(p.Destination, p.Port).String()
@@ -60,7 +61,7 @@ func newAnswer(p nft.Packet, e nft.Explanation) *answer {
 		}
 	}
 	a := &answer{
-		Source: p.Source.String(), Destination: destination + "/" + protocol, Outcome: e.Fate.Verdict,
+		Source: p.Source.String(), Destination: destination + "/" + protocol, Outcome: e.Fate.Outcome,
 		Endpoints: endpointTexts(e.Endpoints), Masquerade: e.Masquerade, Hairpin: endpointTexts(e.Hairpin),
 	}
 	if p.Interface != unknownInterface {
@@ -87,8 +88,8 @@ func endpointTexts(endpoints []netip.AddrPort) (texts []string) {
 }
 
 // verdictText goes on after "source -> destination".
-func verdictText(p nft.Packet, e *nft.Explanation) string {
-	switch e.Fate.Verdict {
+func verdictText(p nft.Packet, e *services.Explanation) string {
+	switch e.Fate.Outcome {
 	case "dnat":
 		source, target := "its source is kept", fmt.Sprintf("one of %d endpoints", len(e.Endpoints))
 		switch {

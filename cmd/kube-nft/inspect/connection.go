@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // A connection is what explain is asked about, as it stands on the command line.
@@ -155,7 +156,7 @@ const unknownInterface = "not/a/pod"
 // packet is the first packet of the connection as it meets the table. It makes up the
 // interface that the packet arrives on, and holds --from against the way in which the table
 // recognises pods.
-func (c *connection) packet(t *nft.ReadBack, h *host) (p nft.Packet, err error) {
+func (c *connection) packet(t *services.ReadBack, h *host) (p nft.Packet, err error) {
 	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, Interface: c.iface}
 	if !p.Source.IsValid() {
 		if p.Source, err = h.sender(c.destination); err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -26,8 +28,8 @@ func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) err
 
 // compile builds the ruleset of what the tracker has, in the order in which the kernel holds
 // it already.
-func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *nft.Ruleset {
-	ruleset := nft.NewRuleset(c.Ruleset(nft.Families[:]))
+func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.Ruleset {
+	ruleset := services.NewRuleset(c.Ruleset(nft.Families[:]))
 	ruleset.Adopt(kernel)
 	ruleset.Apply(t.Take())
 	addrs := t.NodeAddresses()
@@ -66,10 +68,11 @@ diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tel
 
 // diff prints the batch that a sync would send; ErrDiffers if there is one.
 func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error {
-	kernel, err := nft.Open()
+	kernel, err := kernel.Open()
 	if err != nil {
 		return err
 	}
+	kernel.Lists = services.Lists
 	defer kernel.Close()
 	have, _, err := kernel.Read(ctx)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // A selection is which Services a command is about, and how it prints.
@@ -50,7 +51,7 @@ apart.`,
 	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
 	offer(get, "family", "4", "6")
 	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return new(selection).names(cmd, func(n nft.ServiceName) string { return n.Namespace })
+		return new(selection).names(cmd, func(n services.PortName) string { return n.Namespace })
 	}
 	if err := get.RegisterFlagCompletionFunc("namespace", namespaces); err != nil {
 		panic(err) // the flag is declared above
@@ -70,7 +71,7 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return s.names(cmd, func(n nft.ServiceName) string { return n.Name })
+			return s.names(cmd, func(n services.PortName) string { return n.Name })
 		},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -127,7 +128,7 @@ func (s *selection) check() error {
 }
 
 // families lists the tables that are asked for.
-func (s *selection) families(tables map[nft.Family]*nft.ReadBack) (list []*nft.ReadBack) {
+func (s *selection) families(tables map[nft.Family]*services.ReadBack) (list []*services.ReadBack) {
 	for _, f := range nft.Families {
 		wanted := s.family == "" || s.family == familyDigit(f)
 		if table := tables[f]; wanted && table != nil {
@@ -138,14 +139,14 @@ func (s *selection) families(tables map[nft.Family]*nft.ReadBack) (list []*nft.R
 }
 
 // services lists the frontends of a table that are asked for.
-func (s *selection) services(table *nft.ReadBack) []nft.Service {
-	return slices.DeleteFunc(table.Services(), func(service nft.Service) bool {
+func (s *selection) services(table *services.ReadBack) []services.Programmed {
+	return slices.DeleteFunc(table.Frontends(), func(service services.Programmed) bool {
 		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
 	})
 }
 
 // names offers the shell what the kernel knows; nothing if it cannot be read.
-func (s *selection) names(cmd *cobra.Command, word func(nft.ServiceName) string) ([]string, cobra.ShellCompDirective) {
+func (s *selection) names(cmd *cobra.Command, word func(services.PortName) string) ([]string, cobra.ShellCompDirective) {
 	i, err := look(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

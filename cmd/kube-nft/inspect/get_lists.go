@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -22,12 +22,12 @@ type subject struct {
 	Family    string `json:"family"`
 }
 
-func subjectOf(t *nft.ReadBack, s *nft.Service) subject {
+func subjectOf(t *services.ReadBack, s *services.Programmed) subject {
 	return subject{s.Name.Namespace, s.Name.Name, s.Name.Port, familyName(t.Family)}
 }
 
 func (s *subject) text() string {
-	return nft.ServiceName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String()
+	return services.PortName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String()
 }
 
 // frontend is a frontend for people. A node port does not tell its family.
@@ -126,7 +126,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 	}
 	rows, columns := []endpointRow{}, endpointColumns
 	for _, table := range s.families(i.tables) {
-		list, err := nft.ReadConnections(cmd.Context(), i.kernel, table.Family, true)
+		list, err := services.ReadConnections(cmd.Context(), i.kernel, table.Family, true)
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 	rows := []affinityRow{}
 	for _, table := range s.families(i.tables) {
 		for _, service := range withAffinity(s.services(table)) {
-			clients, err := nft.ReadClients(cmd.Context(), i.kernel, table, &service)
+			clients, err := services.ReadClients(cmd.Context(), i.kernel, table, &service)
 			if err != nil {
 				return err
 			}
@@ -201,11 +201,11 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 
 // withAffinity lists one frontend of each Service port with session affinity: its frontends
 // share its maps.
-func withAffinity(services []nft.Service) []nft.Service {
+func withAffinity(frontends []services.Programmed) []services.Programmed {
 	seen := map[string]bool{"": true}
-	return slices.DeleteFunc(services, func(s nft.Service) bool {
+	return slices.DeleteFunc(frontends, func(s services.Programmed) bool {
 		maps := ""
-		for _, memory := range s.Memories {
+		for _, memory := range s.AffinityMaps {
 			maps += memory.Map + " "
 		}
 		shared := seen[maps]

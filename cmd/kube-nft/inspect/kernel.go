@@ -5,29 +5,32 @@ import (
 	"errors"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // An inspection looks at what the kernel holds. It needs neither the daemon nor the API.
 type inspection struct {
-	kernel *nft.Kernel
-	tables map[nft.Family]*nft.ReadBack
+	kernel *kernel.Client
+	tables map[nft.Family]*services.ReadBack
 	// generation is the number of the latest commit to nf_tables that they contain.
 	generation uint32
 }
 
 // look reads our tables in this network namespace. The caller closes the kernel.
 func look(ctx context.Context) (*inspection, error) {
-	kernel, err := nft.Open()
+	kernel, err := kernel.Open()
 	if err != nil {
 		return nil, err
 	}
+	kernel.Lists = services.Lists
 	tables, generation, err := kernel.Read(ctx)
 	if err != nil {
 		return nil, errors.Join(err, kernel.Close())
 	}
-	i := &inspection{kernel: kernel, tables: make(map[nft.Family]*nft.ReadBack), generation: generation}
+	i := &inspection{kernel: kernel, tables: make(map[nft.Family]*services.ReadBack), generation: generation}
 	for f, table := range tables {
-		i.tables[f] = nft.NewReadBack(table)
+		i.tables[f] = services.NewReadBack(table)
 	}
 	return i, nil
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // A tableStatus counts what one table holds.
@@ -31,12 +31,12 @@ type tableStatus struct {
 // countedClients is how many clients are counted one by one where the kernel does not count.
 const countedClients = 1_000_000
 
-func (i *inspection) tableStatus(ctx context.Context, t *nft.ReadBack) (s tableStatus, err error) {
+func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s tableStatus, err error) {
 	s = tableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
-	frontends := t.Services()
-	services, ports, endpoints := make(map[string]bool), make(map[string]bool), make(map[netip.AddrPort]bool)
+	frontends := t.Frontends()
+	names, ports, endpoints := make(map[string]bool), make(map[string]bool), make(map[netip.AddrPort]bool)
 	for _, service := range frontends {
-		services[service.Name.Namespace+"/"+service.Name.Name] = true
+		names[service.Name.Namespace+"/"+service.Name.Name] = true
 		ports[service.Name.String()+service.Protocol.String()] = true
 		s.Places += len(service.Cluster) + len(service.Local)
 		if len(service.Cluster)+len(service.Local) == 0 {
@@ -46,16 +46,16 @@ func (i *inspection) tableStatus(ctx context.Context, t *nft.ReadBack) (s tableS
 			endpoints[ep] = true
 		}
 		switch service.Kind {
-		case nft.KindClusterIP:
+		case services.KindClusterIP:
 			s.ClusterIPs++
-		case nft.KindNodePort:
+		case services.KindNodePort:
 			s.NodePorts++
 		default:
 			s.ExternalIPs++
 		}
 	}
-	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(services), len(ports), len(frontends), len(endpoints)
-	usage, err := i.kernel.AffinityUsage(ctx, t.Family, countedClients)
+	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(names), len(ports), len(frontends), len(endpoints)
+	usage, err := i.kernel.DynamicFill(ctx, t.Family, countedClients)
 	if err != nil {
 		return s, err
 	}
@@ -68,11 +68,11 @@ func (i *inspection) tableStatus(ctx context.Context, t *nft.ReadBack) (s tableS
 	// A client of a Service port counts once: one that reaches it by way of both lists of
 	// endpoints has an entry for each.
 	for _, service := range withAffinity(frontends) {
-		if len(service.Memories) == 1 {
-			s.Clients += usage[service.Memories[0].Map].Count
+		if len(service.AffinityMaps) == 1 {
+			s.Clients += usage[service.AffinityMaps[0].Map].Count
 			continue
 		}
-		clients, err := nft.ReadClients(ctx, i.kernel, t, &service)
+		clients, err := services.ReadClients(ctx, i.kernel, t, &service)
 		if err != nil {
 			return s, err
 		}

@@ -15,7 +15,9 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
@@ -89,10 +91,11 @@ right after. If it is running already, apply leaves the tables to it.`,
 
 // apply takes the node over, with a journal.
 func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
-	kernel, err := nft.Open()
+	kernel, err := kernel.Open()
 	if err != nil {
 		return err
 	}
+	kernel.Lists = services.Lists
 	defer kernel.Close()
 	t := migrate.Takeover{
 		Kernel:  kernel,
@@ -115,7 +118,7 @@ func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
 
 // commit syncs once, with the removal of what kube-proxy has in nf_tables in the same
 // transaction, and says what it wrote.
-func commit(ctx context.Context, c *config.Config, kernel *nft.Kernel, log *zap.Logger) (want nft.Tables, done string, err error) {
+func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, log *zap.Logger) (want nft.Tables, done string, err error) {
 	features, err := kernel.Probe(ctx)
 	if err != nil {
 		return nil, "", err
@@ -129,7 +132,7 @@ func commit(ctx context.Context, c *config.Config, kernel *nft.Kernel, log *zap.
 		return nil, "", err
 	}
 	var report proxysync.Report
-	ruleset := nft.NewRuleset(c.Ruleset(families))
+	ruleset := services.NewRuleset(c.Ruleset(families))
 	loop := proxysync.New(t, ruleset, kernel, proxysync.Options{
 		NodePorts: c.NodePorts,
 		Log:       log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), // the journal tells the rest

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/localhost"
 )
@@ -65,7 +65,7 @@ nothing when they are missing. kube-nft cleanup removes our tables without a suc
 func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, journal io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if r.Kernel, err = nft.Open(); err != nil {
+	if r.Kernel, err = kernel.Open(); err != nil {
 		return err
 	}
 	defer r.Kernel.Close()

@@ -1,0 +1,211 @@
+package kernel
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// The decoders take the attributes of one message each, and any bytes at all: what they do
+// not understand comes out as something that equals nothing of ours.
+
+// decodeTable returns the table without its content.
+func decodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
+	t = &nft.Table{Family: f, Sets: make(map[string]*nft.Elements), Chains: make(map[string]*nft.Chain)}
+	attrs := attr.NewReader(b)
+	var flags uint32
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_TABLE_NAME:
+			name = attrs.Name()
+		case unix.NFTA_TABLE_FLAGS:
+			flags = attrs.Uint32()
+		case attrTableOwner:
+			t.Owner = attrs.Uint32()
+		case attrTableUserdata:
+			t.Comment = decodeComment(attrs.Value)
+		}
+	}
+	t.Owned = flags&tableFlagPersist != 0
+	if odd := flags &^ (tableFlagOwner | tableFlagPersist); odd != 0 {
+		t.Comment += fmt.Sprintf(" (flags %#x)", odd) // dormant, for one
+	}
+	return name, t
+}
+
+// decodeComment finds the comment in the userdata of a table or an element.
+func decodeComment(b []byte) string {
+	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
+		value := b[2 : 2+int(b[1])]
+		if b[0] == 0 { // the comment, in both
+			if n := len(value); n > 0 && value[n-1] == 0 {
+				value = value[:n-1]
+			}
+			return string(value)
+		}
+		b = b[2+len(value):]
+	}
+	return ""
+}
+
+// decodeChain returns the chain without rules. A base chain whose policy is not accept has
+// the policy in its type, which so equals none of ours.
+func decodeChain(b []byte) (table string, c *nft.Chain) {
+	c = &nft.Chain{}
+	var typ string
+	policy := uint32(expr.VerdictAccept)
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_CHAIN_TABLE:
+			table = attrs.Name()
+		case unix.NFTA_CHAIN_NAME:
+			c.Name = attrs.Name()
+		case unix.NFTA_CHAIN_HOOK:
+			c.Hook = decodeHook(attrs.Value)
+		case unix.NFTA_CHAIN_POLICY:
+			policy = attrs.Uint32()
+		case unix.NFTA_CHAIN_TYPE:
+			typ = attrs.Name()
+		}
+	}
+	if c.Hook != nil {
+		c.Hook.Type = typ
+		if policy != uint32(expr.VerdictAccept) {
+			c.Hook.Type += fmt.Sprintf(" (policy %d)", policy)
+		}
+	}
+	return table, c
+}
+
+func decodeHook(b []byte) *nft.Hook {
+	h := &nft.Hook{Point: "unknown"}
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_HOOK_HOOKNUM:
+			for name, number := range hookNumbers {
+				if number == attrs.Uint32() {
+					h.Point = name
+				}
+			}
+		case unix.NFTA_HOOK_PRIORITY:
+			h.Priority = int32(attrs.Uint32())
+		}
+	}
+	return h
+}
+
+func decodeRule(b []byte) (table, chain string, rule nft.Rule) {
+	rule = nft.Rule{nft.Raw{}}
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_RULE_TABLE:
+			table = attrs.Name()
+		case unix.NFTA_RULE_CHAIN:
+			chain = attrs.Name()
+		case unix.NFTA_RULE_EXPRESSIONS:
+			rule = nft.Rule{nft.Raw{Expressions: string(attrs.Value)}}
+		}
+	}
+	return table, chain, rule
+}
+
+// decodeSet returns the definition of a set. If it is not one that a Set can describe, in
+// kind, flags or anything that the kernel does with elements, Key is empty.
+func decodeSet(f nft.Family, b []byte) (table string, s *nft.Set) {
+	var d setDecoder
+	d.read(b)
+	s = &nft.Set{
+		Name: d.name, Size: d.size, Counters: d.counter,
+		Key: fieldsOf(f, d.keyType), Data: fieldsOf(f, d.dataType), Verdicts: d.dataType == unix.NFT_DATA_VERDICT,
+		Interval: d.flags&unix.NFT_SET_INTERVAL != 0, Dynamic: d.flags&unix.NFT_SET_EVAL != 0,
+	}
+	if d.odd || setFlags(s) != d.flags || s.KeyLen(f) != int(d.keyLen) || s.IsMap() && dataLenOnWire(s, f) != d.dataLen {
+		s.Key, s.Data = nil, nil
+	}
+	return d.table, s
+}
+
+// setDecoder holds the attributes of a set.
+type setDecoder struct {
+	table, name       string
+	flags             uint32
+	keyType, keyLen   uint32
+	dataType, dataLen uint32
+	size              uint32
+	counter           bool
+	odd               bool // it has something that no set of ours has
+}
+
+func (d *setDecoder) read(b []byte) {
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_SET_TABLE:
+			d.table = attrs.Name()
+		case unix.NFTA_SET_NAME:
+			d.name = attrs.Name()
+		case unix.NFTA_SET_FLAGS:
+			d.flags = attrs.Uint32()
+		case unix.NFTA_SET_KEY_TYPE:
+			d.keyType = attrs.Uint32()
+		case unix.NFTA_SET_KEY_LEN:
+			d.keyLen = attrs.Uint32()
+		default:
+			d.readOptional(&attrs)
+		}
+	}
+}
+
+func (d *setDecoder) readOptional(attrs *attr.Reader) {
+	switch attrs.Type {
+	case unix.NFTA_SET_DATA_TYPE:
+		d.dataType = attrs.Uint32()
+	case unix.NFTA_SET_DATA_LEN:
+		d.dataLen = attrs.Uint32()
+	case unix.NFTA_SET_DESC:
+		description := attr.NewReader(attrs.Value)
+		for description.Next() {
+			if description.Type == unix.NFTA_SET_DESC_SIZE {
+				d.size = description.Uint32()
+			}
+		}
+	case attrSetExpr:
+		d.counter = string(attr.Find(attrs.Value, unix.NFTA_EXPR_NAME)) == "counter\x00"
+		d.odd = d.odd || !d.counter
+	case attrSetExpressions, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL:
+		d.odd = true
+	}
+}
+
+// fieldsOf turns nft's type number back into fields; nil if there are others among them.
+func fieldsOf(f nft.Family, typ uint32) (fields []nft.Field) {
+	if typ == unix.NFT_DATA_VERDICT {
+		return nil
+	}
+	for ; typ != 0; typ >>= typeBits {
+		field, ok := fieldOf(f, typ&(1<<typeBits-1))
+		if !ok {
+			return nil
+		}
+		fields = append(fields, field)
+	}
+	slices.Reverse(fields)
+	return fields
+}
+
+func fieldOf(f nft.Family, typ uint32) (nft.Field, bool) {
+	for _, field := range []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex} {
+		if dataType(field, f) == typ {
+			return field, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,116 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// An elementDecoder decodes the elements of one set.
+type elementDecoder struct {
+	*nft.Listing
+	verdicts map[string]*nft.Verdict // those met so far: elements share few
+	packets  map[string]uint64       // what the counters of elements say; nil if nobody asks
+}
+
+func newElementDecoder(f nft.Family, s *nft.Set) *elementDecoder {
+	return &elementDecoder{Listing: nft.NewListing(f, s), verdicts: make(map[string]*nft.Verdict)}
+}
+
+// message takes the attributes of one message of the dump.
+func (d *elementDecoder) message(b []byte) {
+	items := attr.NewReader(attr.Find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
+	for items.Next() {
+		listed, counter := d.element(items.Value)
+		if d.Add(&listed) && d.packets != nil {
+			d.packets[string(listed.Key)] = packetsOf(counter)
+		}
+	}
+}
+
+// element decodes one element. Its keys are within b.
+func (d *elementDecoder) element(b []byte) (listed nft.ListedElement, counter []byte) {
+	el := &listed.Element
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_SET_ELEM_EXPR:
+			counter = attrs.Value
+		case unix.NFTA_SET_ELEM_KEY:
+			listed.Key = attr.Find(attrs.Value, unix.NFTA_DATA_VALUE)
+		case attrElemKeyEnd:
+			listed.KeyEnd = attr.Find(attrs.Value, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_DATA:
+			if value := attr.Find(attrs.Value, unix.NFTA_DATA_VALUE); value != nil {
+				el.Data = string(value)
+			} else {
+				el.Verdict = d.verdict(attr.Find(attrs.Value, unix.NFTA_DATA_VERDICT))
+			}
+		case unix.NFTA_SET_ELEM_FLAGS:
+			listed.End = attrs.Uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_USERDATA:
+			el.Comment = decodeComment(attrs.Value)
+		case unix.NFTA_SET_ELEM_TIMEOUT:
+			lifeOf(el).Timeout = milliseconds(attrs.Uint64())
+		case unix.NFTA_SET_ELEM_EXPIRATION:
+			lifeOf(el).Expires = milliseconds(attrs.Uint64())
+		}
+	}
+	return listed, counter
+}
+
+// packetsOf returns how many packets a counter says that it has seen.
+func packetsOf(b []byte) uint64 {
+	if string(attr.Find(b, unix.NFTA_EXPR_NAME)) != "counter\x00" {
+		return 0
+	}
+	data := attr.NewReader(attr.Find(b, unix.NFTA_EXPR_DATA))
+	for data.Next() {
+		if data.Type == unix.NFTA_COUNTER_PACKETS {
+			return data.Uint64()
+		}
+	}
+	return 0
+}
+
+// verdict decodes a verdict. Elements that have the same one share it.
+func (d *elementDecoder) verdict(b []byte) *nft.Verdict {
+	if v := d.verdicts[string(b)]; v != nil {
+		return v
+	}
+	v := new(nft.Verdict)
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_VERDICT_CODE:
+			v.Kind = nft.VerdictKind(int32(attrs.Uint32()))
+		case unix.NFTA_VERDICT_CHAIN:
+			v.Chain = attrs.Name()
+		}
+	}
+	d.verdicts[string(b)] = v
+	return v
+}
+
+func lifeOf(e *nft.Element) *nft.Life {
+	if e.Life == nil {
+		e.Life = new(nft.Life)
+	}
+	return e.Life
+}
+
+// milliseconds is a number of the kernel as a duration; the longest one if it is longer.
+func milliseconds(n uint64) time.Duration {
+	const longest = uint64(1<<63-1) / uint64(time.Millisecond)
+	return time.Duration(min(n, longest)) * time.Millisecond
+}
+
+// isEndPoint reports whether an element, as it is sent, is the end of a range.
+func isEndPoint(b []byte) bool {
+	flags := attr.Find(b, unix.NFTA_SET_ELEM_FLAGS)
+	return len(flags) == 4 && binary.BigEndian.Uint32(flags)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+}

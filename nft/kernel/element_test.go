@@ -1,0 +1,243 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
+)
+
+// elementKinds are the kinds of sets whose elements are held against nft's listing: how
+// they wrap and sort depends on the key.
+func elementKinds(f nft.Family) []*nft.Set {
+	kinds := append(statementSets(),
+		&nft.Set{Name: "addresses-counted", Key: []nft.Field{nft.FieldAddr}, Counters: true},
+		&nft.Set{Name: "address-verdicts", Key: []nft.Field{nft.FieldAddr}, Verdicts: true},
+		&nft.Set{Name: "address-map", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}},
+		&nft.Set{Name: "port-map", Key: []nft.Field{nft.FieldPort}, Data: []nft.Field{nft.FieldAddr}},
+	)
+	return kinds
+}
+
+// sampleElements makes up to n elements of a set, with addresses and ports whose order as
+// numbers differs from that of their bytes.
+func sampleElements(f nft.Family, s *nft.Set, n int) map[string]nft.Element {
+	elements := make(map[string]nft.Element)
+	for i := range n {
+		var first, last []byte
+		for j, field := range s.Key {
+			a, b := sampleField(f, field, i+j, j == len(s.Key)-1)
+			pad := make([]byte, field.padded(f, len(s.Key) > 1)-len(a))
+			first, last = append(append(first, a...), pad...), append(append(last, b...), pad...)
+		}
+		key := string(first)
+		if s.Interval {
+			key += string(last)
+		}
+		elements[key] = sampleElement(f, s, i)
+	}
+	return elements
+}
+
+// sampleField makes up a value and the end of the range that begins there; only the last
+// field of a key is a range.
+func sampleField(f nft.Family, field nft.Field, i int, ranged bool) (first, last []byte) {
+	octets := []byte{200, 10, 9, 192, 172, 1, 250}
+	switch field {
+	case nft.FieldAddr:
+		return sampleAddr(f, octets[i%7], i, ranged)
+	case nft.FieldProtocol:
+		b := []byte{[]byte{132, 17, 6}[i%3]}
+		return b, b
+	case nft.FieldPort:
+		b := nft.AppendPort(nil, []uint16{80, 8080, 9, 443, 53, 65535, 256}[i%7])[:2]
+		return b, b
+	default:
+		b := nft.hostOrder(uint32([]int{0, 1, 256, 10, 2, 65535, 3}[i%7]))
+		return b, b
+	}
+}
+
+func sampleAddr(f nft.Family, octet byte, i int, ranged bool) (first, last []byte) {
+	addr := netip.AddrFrom4([4]byte{octet, 0, 0, byte(i)})
+	if f == nft.IP6 {
+		addr = netip.AddrFrom16([16]byte{0xfd, 14: octet, 15: byte(i)})
+	}
+	bits := addr.BitLen() - 8*(i%2) // a single address, or the 256 around it
+	if !ranged {
+		bits = addr.BitLen()
+	}
+	p := netip.PrefixFrom(addr, bits).Masked()
+	return p.Addr().AsSlice(), nft.lastAddr(p).AsSlice()
+}
+
+func sampleElement(f nft.Family, s *nft.Set, i int) (el nft.Element) {
+	switch {
+	case s.Verdicts:
+		el.Verdict = []*nft.Verdict{&nft.Drop, services.gotoChain("other"), {Kind: nft.VerdictJump, Chain: "other"}}[i%3]
+	case len(s.Data) == 1:
+		el.Data = string(netip.IPv6Loopback().AsSlice()[16-nft.AddrLen(f):])
+	case len(s.Data) == 2:
+		addr := netip.MustParseAddr("10.1.2.3")
+		if f == nft.IP6 {
+			addr = netip.MustParseAddr("fd00::123")
+		}
+		el.Data = nft.AddrPortData(netip.AddrPortFrom(addr, uint16(8000+i)))
+	}
+	if i%2 == 0 {
+		el.Comment = fmt.Sprintf("shop/cart-%d:http", i)
+	}
+	return el
+}
+
+// sampleTables hold one set of every kind, of n elements each.
+func sampleTables(n int) nft.Tables {
+	tables := make(nft.Tables)
+	for _, f := range nft.Families {
+		t := nft.NewTable(f)
+		t.Chains["other"] = &nft.Chain{Name: "other"}
+		for _, s := range elementKinds(f) {
+			t.Sets[s.Name] = &nft.Elements{Set: s, Map: map[string]nft.Element{}}
+			if !s.Dynamic {
+				t.Sets[s.Name].Map = sampleElements(f, s, n)
+			}
+		}
+		tables[f] = t
+	}
+	return tables
+}
+
+// TestElementsInKernel holds order, line breaks, comments and data of elements of every kind
+// of set against nft's listing, and what the kernel reads back against what was written.
+func TestElementsInKernel(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 7} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			lab.New(t)
+			k := openKernel(t)
+			tables := sampleTables(n)
+			checkTriangle(t, k, tables)
+			checkRead(t, k, tables) // as nft has written it
+			lab.Run(t, "", "nft", "flush", "ruleset")
+			commit(t, k, creation(tables))
+			checkRead(t, k, tables) // as we have
+		})
+	}
+}
+
+// checkRead reads the tables back and compares them with what they should be.
+func checkRead(t *testing.T, k *Client, want nft.Tables) {
+	t.Helper()
+	got, generation, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, err := k.Generation(t.Context()); err != nil || now != generation {
+		t.Errorf("generation %d, now %d (%v)", generation, now, err)
+	}
+	sameRules := cmp.Options{
+		cmp.Comparer(func(a, b nft.Rule) bool { return a.Equal(nft.IP, b) || a.Equal(nft.IP6, b) }),
+		cmp.Comparer(nft.Element.Equal),
+	}
+	if diff := cmp.Diff(want, got, sameRules); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadStatements(t *testing.T) {
+	lab.New(t)
+	k := openKernel(t)
+	checkRead(t, k, nft.Tables{})
+	commit(t, k, creation(statementTables()))
+	checkRead(t, k, statementTables())
+}
+
+// TestRangesInKernel holds single-field ranges against nft: at both ends of the address
+// space, touching, and of lengths that are no prefix.
+func TestRangesInKernel(t *testing.T) {
+	for _, ranges := range []map[nft.Family][]string{
+		{nft.IP: {"0.0.0.0-255.255.255.255"}, nft.IP6: {"::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}},
+		{nft.IP: {"0.0.0.0-0.0.0.0", "224.0.0.0-255.255.255.255"}, nft.IP6: {"::-::", "ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}},
+		{nft.IP: {"10.0.0.0-10.0.0.255", "10.0.1.0-10.0.1.255", "10.0.3.4-10.0.3.7", "10.0.3.9-10.0.3.12"},
+			nft.IP6: {"fd00::-fd00::ff", "fd00::100-fd00::1ff", "fd00::fff4-fd00::fff5"}},
+	} {
+		t.Run(ranges[nft.IP][0], func(t *testing.T) {
+			lab.New(t)
+			k := openKernel(t)
+			tables := make(nft.Tables)
+			for _, f := range nft.Families {
+				tables[f] = rangeTable(f, ranges[f])
+			}
+			checkTriangle(t, k, tables)
+			checkRead(t, k, tables)
+			commit(t, k, deletion(tables))
+			for _, table := range tables {
+				table.Sets["prefixes"].Map = map[string]nft.Element{}
+			}
+			checkRead(t, k, tables)
+		})
+	}
+}
+
+func rangeTable(f nft.Family, ranges []string) *nft.Table {
+	t := nft.NewTable(f)
+	elements := &nft.Elements{Set: &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true}, Map: map[string]nft.Element{}}
+	for _, r := range ranges {
+		first, last, _ := strings.Cut(r, "-")
+		elements.Map[nft.AddrKey(netip.MustParseAddr(first))+nft.AddrKey(netip.MustParseAddr(last))] = nft.Element{}
+	}
+	t.Sets["prefixes"] = elements
+	return t
+}
+
+// deletion is the batch that takes all elements out.
+func deletion(tables nft.Tables) (b nft.Batch) {
+	for _, op := range creation(tables).Ops {
+		if op.Elements != nil {
+			op.Verb = nft.Delete
+			b.Ops = append(b.Ops, op)
+		}
+	}
+	return b
+}
+
+func TestDeleteElementsInKernel(t *testing.T) {
+	lab.New(t)
+	k := openKernel(t)
+	commit(t, k, creation(sampleTables(7)))
+	commit(t, k, deletion(sampleTables(7)))
+	checkRead(t, k, sampleTables(0))
+}
+
+func TestElementsThatExpire(t *testing.T) {
+	lab.New(t)
+	k := openKernel(t)
+	set := &nft.Set{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536}
+	commit(t, k, nft.Batch{Ops: []nft.Op{
+		{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
+		{Verb: nft.Add, Family: nft.IP, Set: set},
+		{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{
+			{Key: "\x0a\x00\x00\x01", Element: nft.Element{Data: "\x0a\x00\x00\x02", Life: &nft.Life{Timeout: 3 * time.Hour, Expires: time.Hour}}},
+			{Key: "\x0a\x00\x00\x02", Element: nft.Element{Data: "\x0a\x00\x00\x02", Life: &nft.Life{Timeout: 3 * time.Hour}}},
+		}},
+	}})
+	got, err := k.Elements(t.Context(), nft.IP, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, atMost := range map[string]time.Duration{"\x0a\x00\x00\x01": time.Hour, "\x0a\x00\x00\x02": 3 * time.Hour} {
+		el := got[key]
+		if el.Data != "\x0a\x00\x00\x02" || el.Life == nil {
+			t.Fatalf("%q: got %+v", key, el)
+		}
+		if el.Life.Timeout != 3*time.Hour || el.Life.Expires > atMost || el.Life.Expires < atMost-time.Minute {
+			t.Errorf("%q: lives %v of %v, want about %v", key, el.Life.Expires, el.Life.Timeout, atMost)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package kernel
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// An encoder writes a Batch as netlink messages, one after the other in one buffer.
+//
+// The batch asks for no echo and for one acknowledgement only, of its last operation. The
+// kernel works on a batch while it is being sent and queues every error before that
+// acknowledgement, so one that arrives alone means that all of the batch was done.
+type encoder struct {
+	attr.Writer
+	scope  scope
+	family nft.Family
+	seq    uint32    // of the next message
+	refs   []message // in sequence, without begin and end
+	setID  uint32    // the kernel wants an id, unique in the batch, for each new set
+	err    error     // the first
+	bad    int       // the element that it is about, counted from 1; 0 for none
+}
+
+// A message says where in the batch a netlink message comes from.
+type message struct {
+	op      int // index into Batch.Ops
+	element int // index of the message's first element or rule
+	offset  int // of the message in the buffer
+}
+
+// An encoding is a batch as it is sent.
+type encoding struct {
+	buf   []byte
+	first uint32 // sequence number of the begin message; those that follow count up
+	refs  []message
+}
+
+// A scope is the table that a batch is about: ours, or one that a probe makes up.
+type scope struct {
+	table string
+	flags uint32 // NFTA_TABLE_FLAGS
+}
+
+// encodeBatch encodes the batch, its messages numbered from first on.
+func encodeBatch(b *nft.Batch, s scope, first uint32) (*encoding, error) {
+	x := new(encoding)
+	return x, x.encode(b, s, first)
+}
+
+// encode is encodeBatch in the memory of an encoding that is not needed any more.
+func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
+	e := encoder{scope: s, seq: first, refs: x.refs[:0]}
+	e.Buf = slices.Grow(x.buf[:0], batchSize(b))
+	e.begin(b.Generation)
+	for i := range b.Ops {
+		e.family = b.Ops[i].Family
+		if err := e.op(i, &b.Ops[i]); err != nil {
+			return err
+		}
+	}
+	e.foreign(b.Foreign)
+	e.askForAck()
+	if !b.Check { // the kernel takes back what has no end
+		e.envelope(messageBatchEnd)
+	}
+	x.buf, x.first, x.refs = e.Buf, first, e.refs
+	return nil
+}
+
+// maxSpareBatch is how much of an encoding is kept for the next one, in bytes.
+const maxSpareBatch = 64 << 10
+
+// trim gives up the memory of an encoding that was unusually long.
+func (x *encoding) trim() {
+	if cap(x.buf) > maxSpareBatch {
+		*x = encoding{}
+	}
+}
+
+// Encode returns the netlink messages that Commit sends for the batch, for those who want to
+// know how many and how long they are, or what the kernel takes for them alone.
+func Encode(b *nft.Batch) ([]byte, error) {
+	x, err := encodeBatch(b, scope{table: nft.TableName}, 1)
+	if err != nil {
+		return nil, err
+	}
+	return x.buf, nil
+}
+
+// begin opens the batch. With a generation the kernel compares it before anything else.
+func (e *encoder) begin(generation uint32) {
+	at := e.envelope(messageBatchBegin)
+	if generation != 0 {
+		e.Uint32(unix.NFNL_BATCH_GENID, generation)
+		e.CloseMessage(at)
+	}
+}
+
+func (e *encoder) envelope(typ uint16) (at int) {
+	at = e.OpenMessage(typ, unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, subsystemNFTables)
+	e.CloseMessage(at)
+	e.seq++
+	return at
+}
+
+// askForAck marks the last operation.
+func (e *encoder) askForAck() {
+	if len(e.refs) == 0 {
+		return
+	}
+	flags := e.Buf[e.refs[len(e.refs)-1].offset+6:]
+	flags[0] |= unix.NLM_F_ACK
+}
+
+// message writes one message of operation op. element is the index of its first element.
+func (e *encoder) message(op, element int, typ, flags uint16, body func()) {
+	at := e.OpenMessage(messageType|typ, flags, e.seq, e.family, 0)
+	e.refs = append(e.refs, message{op: op, element: element, offset: at})
+	e.seq++
+	e.Name(1, e.scope.table) // NFTA_TABLE_NAME, NFTA_SET_TABLE and so on are all 1
+	body()
+	e.CloseMessage(at)
+}
+
+// op writes the messages of operation i.
+func (e *encoder) op(i int, op *nft.Op) error {
+	switch {
+	case op.Elements != nil:
+		e.elements(i, op)
+	case op.Rules != nil:
+		e.rules(i, op)
+	case op.Set != nil:
+		e.set(i, op)
+	case op.Chain != nil:
+		e.chain(i, op)
+	case op.Table != nil:
+		e.tableOp(i, op)
+	default:
+		return fmt.Errorf("operation %d of the batch has no object", i)
+	}
+	if e.err != nil {
+		return e.opError(*op)
+	}
+	return nil
+}
+
+func (e *encoder) tableOp(i int, op *nft.Op) {
+	if op.Verb == nft.Delete {
+		e.message(i, 0, unix.NFT_MSG_DELTABLE, unix.NLM_F_REQUEST, func() {})
+		return
+	}
+	e.message(i, 0, unix.NFT_MSG_NEWTABLE, flagsCreate, func() {
+		e.Uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags|tableFlags(op.Table))
+		if op.Table.Comment != "" {
+			e.Bytes(attrTableUserdata, commentUserdata(op.Table.Comment))
+		}
+	})
+}
+
+// chain writes a chain, its removal, or the removal of all its rules.
+func (e *encoder) chain(i int, op *nft.Op) {
+	switch op.Verb {
+	case nft.Delete:
+		e.message(i, 0, unix.NFT_MSG_DELCHAIN, unix.NLM_F_REQUEST, func() { e.Name(unix.NFTA_CHAIN_NAME, op.Chain.Name) })
+	case nft.Flush:
+		e.message(i, 0, unix.NFT_MSG_DELRULE, unix.NLM_F_REQUEST, func() { e.Name(unix.NFTA_RULE_CHAIN, op.Chain.Name) })
+	default:
+		e.message(i, 0, unix.NFT_MSG_NEWCHAIN, flagsCreate, func() {
+			e.Name(unix.NFTA_CHAIN_NAME, op.Chain.Name)
+			if op.Chain.Hook != nil {
+				e.hook(op.Chain.Hook)
+			}
+		})
+	}
+}
+
+func (e *encoder) hook(h *nft.Hook) {
+	number, ok := hookNumbers[h.Point]
+	if !ok {
+		e.fail(fmt.Errorf("unknown hook %q", h.Point))
+	}
+	at := e.Open(unix.NFTA_CHAIN_HOOK)
+	e.Uint32(unix.NFTA_HOOK_HOOKNUM, number)
+	e.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(h.Priority))
+	e.Close(at)
+	e.Uint32(unix.NFTA_CHAIN_POLICY, uint32(expr.VerdictAccept))
+	e.Name(unix.NFTA_CHAIN_TYPE, h.Type)
+}
+
+// hookNumbers are the numbers of enum nf_inet_hooks in linux/netfilter.h.
+var hookNumbers = map[string]uint32{
+	"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4,
+}
+
+// rules appends rules to a chain, each in a message of its own.
+func (e *encoder) rules(i int, op *nft.Op) {
+	for j, rule := range op.Rules {
+		e.message(i, j, unix.NFT_MSG_NEWRULE, flagsCreateAndQueue, func() {
+			e.Name(unix.NFTA_RULE_CHAIN, op.Chain.Name)
+			at := e.Open(unix.NFTA_RULE_EXPRESSIONS)
+			e.fail(rule.AppendTo(&e.Writer, e.family))
+			e.Close(at)
+		})
+	}
+}
+
+func (e *encoder) fail(err error) {
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+// batchSize estimates the length of the encoded batch from above for what dominates it,
+// the elements, so that the buffer does not grow while they are written.
+func batchSize(b *nft.Batch) int {
+	size := 128
+	for i := range b.Ops {
+		op := &b.Ops[i]
+		size += 512 * (1 + len(op.Rules))
+		for j := range op.Elements {
+			size += elementSize(&op.Elements[j])
+		}
+	}
+	for i := range b.Foreign {
+		size += attr.MessageHeader + len(b.Foreign[i].Data)
+	}
+	return size
+}
+
+// tableFlags are those of the table as it is made.
+func tableFlags(t *nft.Table) uint32 {
+	if t.Owned {
+		return tableFlagOwner | tableFlagPersist
+	}
+	return 0
+}

@@ -1,0 +1,104 @@
+package kernel
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// FuzzReplies feeds hostile bytes to everything that reads what a socket received.
+func FuzzReplies(f *testing.F) {
+	batch := creation(sampleTables(2))
+	seed, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, ref := range seed.refs {
+		f.Add(attr.MessageAt(seed.buf, ref.offset))
+	}
+	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 12, 0, 4, 0, 8, 0, 2, 0, 1, 0, 0, 0})
+	sets := append(elementKinds(nft.IP), &nft.Set{Name: "nothing"})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = answer(b, 1, func(attr.Reply) {})
+		attr.Replies(b, func(r attr.Reply) {
+			_ = r.Ack()
+			for _, family := range nft.Families {
+				decodeAll(family, sets, r.Attributes())
+			}
+		})
+	})
+}
+
+func decodeAll(f nft.Family, sets []*nft.Set, b []byte) {
+	name, table := decodeTable(f, b)
+	_, set := decodeSet(f, b)
+	_, chain := decodeChain(b)
+	_, _, rule := decodeRule(b)
+	chain.Rules = append(chain.Rules, rule)
+	table.Chains[chain.Name] = chain
+	table.Sets[set.Name] = &nft.Elements{Set: set}
+	for _, s := range sets {
+		d := newElementDecoder(f, s)
+		d.message(b)
+		table.Sets[s.Name] = &nft.Elements{Set: s, Map: d.Elements()}
+	}
+	_ = rule.Equal(f, nft.Rule{nft.Drop})
+	if name != "" {
+		_ = nft.Tables{f: table}.Text()
+	}
+}
+
+// FuzzCanonical holds the comparison of rules to its laws on any bytes.
+func FuzzCanonical(f *testing.F) {
+	for _, tt := range statements {
+		f.Add([]byte(rawRule(f, nft.IP6, tt.rule(nft.IP6))[0].(nft.Raw).Expressions))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		rule := nft.Rule{nft.Raw{Expressions: string(b)}}
+		if !rule.Equal(nft.IP, rule) {
+			t.Error("a rule does not equal itself")
+		}
+		_ = rule.Text(nft.IP)
+	})
+}
+
+// FuzzComment checks that no comment can end itself and go on as nft text, or be too long.
+func FuzzComment(f *testing.F) {
+	for _, s := range []string{"", "shop/cart:http", `a" ; flush ruleset ; "`, "a\nb", `\"`, strings.Repeat("é\"", 200), "\x00\x7f\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := nft.PlainComment(s)
+		if len(got) > nft.maxComment {
+			t.Errorf("%d bytes", len(got))
+		}
+		for _, c := range []byte(got) {
+			if c < ' ' || c > '~' || c == '"' || c == '\\' {
+				t.Errorf("%q has %q in it", got, c)
+			}
+		}
+		if nft.PlainComment(got) != got {
+			t.Errorf("%q is stripped again", got)
+		}
+		checkCommentOnWire(t, s, got)
+	})
+}
+
+// checkCommentOnWire checks that the kernel gets the same comment, and that it does not run
+// into what follows.
+func checkCommentOnWire(t *testing.T, comment, want string) {
+	b := frontendBatch(1, nft.Drop)
+	el := &b.Ops[3].Elements[0]
+	el.Comment = comment
+	x, err := encodeBatch(&b, scope{table: nft.TableName}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newElementDecoder(nft.IP, &frontendSet)
+	d.message(attr.MessageAt(x.buf, x.refs[3].offset)[attr.MessageHeader+attr.NetfilterHeader:])
+	if got := d.Elements()[el.Key]; got.Comment != want || *got.Verdict != nft.Drop {
+		t.Errorf("sent %+v, want comment %q", got, want)
+	}
+}

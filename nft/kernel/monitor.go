@@ -1,0 +1,223 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// A Monitor tells what others commit to our tables. It is for one goroutine; Close may be
+// called from another one and ends Next.
+type Monitor struct {
+	conn *netlink.Conn
+	raw  syscall.RawConn
+	buf  []byte
+	now  nft.ForeignChange // the commit whose notifications are coming in
+	size int               // bytes of its events
+}
+
+// monitorBuffer is the receive buffer, and how much a single commit may have to say before
+// it is taken for lost. The kernel counts a notification of one element as about 1 KiB.
+const monitorBuffer = 8 << 20
+
+// Numbers that x/sys does not have. Source: linux/netfilter/nf_tables.h.
+const (
+	attrGenProcPID  = 2 // NFTA_GEN_PROC_PID
+	attrGenProcName = 3 // NFTA_GEN_PROC_NAME
+)
+
+// NewMonitor returns a Monitor for the commits of all but k in the network namespace of the
+// calling thread. It hears nothing before Join.
+func NewMonitor(k *Client) (*Monitor, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
+	}
+	m := &Monitor{conn: conn, buf: make([]byte, receiveLen)}
+	if err := m.prepare(k.socket.port); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err)), conn.Close())
+	}
+	return m, nil
+}
+
+func (m *Monitor) prepare(own uint32) (err error) {
+	if m.raw, err = m.conn.SyscallConn(); err != nil {
+		return err
+	}
+	return m.configure(own)
+}
+
+func (m *Monitor) configure(own uint32) (err error) {
+	controlErr := m.raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, monitorBuffer) != nil {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, monitorBuffer)
+		}
+		if err == nil {
+			err = attachFilter(int(fd), own)
+		}
+	})
+	return errors.Join(controlErr, err)
+}
+
+// attachFilter drops datagrams whose first message comes from the port own. All messages of
+// a datagram are of one commit (nft_commit_notify in net/netfilter/nf_tables_api.c).
+func attachFilter(fd int, own uint32) error {
+	const portOffset = 12 // nlmsg_pid, in host order; BPF loads in network order
+	var port [4]byte
+	binary.NativeEndian.PutUint32(port[:], own)
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOffset},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: binary.BigEndian.Uint32(port[:]), Jt: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: unsafe.SliceData(program)})
+}
+
+// Join begins to listen. The kernel composes notifications as soon as anybody listens, and
+// the one who commits pays: measured, 1.1 us for each element of a batch of 110,000, which
+// makes a large batch half as long again and a change of one element 1 us longer. So Join
+// comes after the first commit. Our own notifications are dropped by a socket filter.
+func (m *Monitor) Join() error {
+	if err := m.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
+	}
+	return nil
+}
+
+// Leave ends the listening for a while. What has been heard before can still come from Next.
+func (m *Monitor) Leave() error {
+	if err := m.conn.LeaveGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("stop listening to nf_tables: %w", err)
+	}
+	return nil
+}
+
+// Close makes Next return an error.
+func (m *Monitor) Close() error { return m.conn.Close() }
+
+// Next waits for the next commit of somebody else that concerned our tables, or may have.
+func (m *Monitor) Next() (*nft.ForeignChange, error) {
+	for {
+		n, from, err := m.receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			m.now, m.size = nft.ForeignChange{}, 0
+			return &nft.ForeignChange{Lost: true}, nil
+		case err != nil:
+			return nil, fmt.Errorf("listen to nf_tables: %w", err)
+		case from != 0:
+			continue
+		}
+		if change := m.take(m.buf[:n]); change != nil {
+			return change, nil
+		}
+	}
+}
+
+func (m *Monitor) receive() (n int, from uint32, err error) {
+	rawErr := m.raw.Read(func(fd uintptr) bool {
+		var sender unix.Sockaddr
+		n, sender, err = unix.Recvfrom(int(fd), m.buf, unix.MSG_DONTWAIT)
+		if sa, ok := sender.(*unix.SockaddrNetlink); ok {
+			from = sa.Pid
+		}
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	return n, from, errors.Join(rawErr, err)
+}
+
+// take goes through one datagram. The notification of the new generation is the last one of
+// a commit, in a datagram of its own.
+func (m *Monitor) take(b []byte) (finished *nft.ForeignChange) {
+	attr.Replies(b, func(r attr.Reply) {
+		if r.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
+			return
+		}
+		if typ := r.Type & 0xff; typ == unix.NFT_MSG_NEWGEN {
+			finished = m.finish(r.Attributes())
+		} else {
+			m.note(typ, &r)
+		}
+	})
+	return finished
+}
+
+// note keeps a notification that is about one of our tables. The name of the table is
+// attribute 1 of every kind of object.
+func (m *Monitor) note(typ uint16, r *attr.Reply) {
+	f, attrs := r.Family(), r.Attributes()
+	if f != nft.IP && f != nft.IP6 || attributeName(attrs, unix.NFTA_TABLE_NAME) != nft.TableName {
+		return
+	}
+	if m.size += len(attrs); m.size > monitorBuffer {
+		m.now.Lost, m.now.Events = true, nil
+		return
+	}
+	m.now.Events = append(m.now.Events, decodeEvent(typ, f, slices.Clone(attrs)))
+}
+
+// decodeEvent decodes a notification. Objects and flowtables, which do nothing without a rule,
+// come out as an event without an object.
+func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e nft.Event) {
+	e.Op = nft.Op{Verb: nft.Add, Family: f}
+	switch typ {
+	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
+		e.Verb = nft.Delete
+	}
+	switch typ {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		_, e.Table = decodeTable(f, attrs)
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		_, e.Chain = decodeChain(attrs)
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		_, chain, rule := decodeRule(attrs)
+		e.Chain, e.Rules = &nft.Chain{Name: chain}, []nft.Rule{rule}
+	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
+		_, e.Set = decodeSet(f, attrs)
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+		e.Set = &nft.Set{Name: attributeName(attrs, unix.NFTA_SET_ELEM_LIST_SET)}
+		e.Listed = []nft.ListedElement{}
+		decoder := elementDecoder{verdicts: make(map[string]*nft.Verdict)}
+		items := attr.NewReader(attr.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
+		for items.Next() {
+			listed, _ := decoder.element(items.Value)
+			e.Listed = append(e.Listed, listed)
+		}
+	}
+	return e
+}
+
+// attributeName is the value of an attribute that is a name.
+func attributeName(b []byte, typ uint16) string { return attr.Name(attr.Find(b, typ)) }
+
+// finish closes a commit; nil if it left our tables alone.
+func (m *Monitor) finish(b []byte) *nft.ForeignChange {
+	change := m.now
+	m.now, m.size = nft.ForeignChange{}, 0
+	if len(change.Events) == 0 && !change.Lost {
+		return nil
+	}
+	attrs := attr.NewReader(b)
+	for attrs.Next() {
+		switch attrs.Type {
+		case unix.NFTA_GEN_ID:
+			change.Generation = attrs.Uint32()
+		case attrGenProcPID:
+			change.PID = attrs.Uint32()
+		case attrGenProcName:
+			change.Program = attrs.Name()
+		}
+	}
+	return &change
+}

@@ -1,0 +1,224 @@
+package kernel
+
+import (
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/services"
+)
+
+// joined returns a monitor that listens to all but k.
+func joined(t testing.TB, k *Client) *Monitor {
+	t.Helper()
+	m, err := NewMonitor(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := m.Join(); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func nextChange(t testing.TB, m *Monitor) *nft.ForeignChange {
+	t.Helper()
+	change, err := m.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return change
+}
+
+func TestMonitorHearsOthersAlone(t *testing.T) {
+	lab.New(t)
+	k, other := openKernel(t), openKernel(t)
+	m := joined(t, k)
+	commit(t, k, frontendBatch(100, nft.Drop))
+	lab.Run(t, "table ip other { set s { type ipv4_addr; elements = { 192.0.2.1 }; }; }", "nft", "-f", "-")
+	commit(t, other, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}}}})
+	generation, err := k.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := nextChange(t, m)
+	if len(change.Events) != 1 || change.Events[0].Verb != nft.Add || change.Events[0].Chain == nil || change.Generation != generation {
+		t.Errorf("heard %d events of generation %d, want the new chain of generation %d", len(change.Events), change.Generation, generation)
+	}
+	if change.PID == 0 || change.Program == "" || change.Lost {
+		t.Errorf("done by %q (pid %d), lost: %v", change.Program, change.PID, change.Lost)
+	}
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	if change = nextChange(t, m); change.Program != "nft" {
+		t.Errorf("done by %q, want nft", change.Program)
+	}
+}
+
+func TestMonitorLeaves(t *testing.T) {
+	lab.New(t)
+	k, other := openKernel(t), openKernel(t)
+	m := joined(t, k)
+	commit(t, k, frontendBatch(1, nft.Drop))
+	if err := m.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, other, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "unheard"}}}})
+	if err := m.Join(); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, other, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "heard"}}}})
+	chain := nextChange(t, m).Events[0].Chain
+	if chain.Name != "heard" {
+		t.Errorf("heard of chain %s", chain.Name)
+	}
+}
+
+// TestMonitorOverrun commits more than a receive buffer holds while nobody receives.
+func TestMonitorOverrun(t *testing.T) {
+	lab.New(t)
+	k, other := openKernel(t), openKernel(t)
+	m := joined(t, k)
+	elements := frontendBatch(20000, nft.Drop)
+	commit(t, k, elements)
+	last := elements.Ops[len(elements.Ops)-1]
+	for range 20 {
+		gone := last
+		gone.Verb = nft.Delete
+		commit(t, other, nft.Batch{Ops: []nft.Op{gone, last}})
+	}
+	for range 100 {
+		if nextChange(t, m).Lost {
+			return
+		}
+	}
+	t.Error("800,000 notifications, and none was lost")
+}
+
+func TestMonitorClosed(t *testing.T) {
+	lab.New(t)
+	m, err := NewMonitor(openKernel(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := m.Next()
+		ended <- err
+	}()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("Next goes on after Close")
+	}
+}
+
+func TestAudit(t *testing.T) {
+	lab.New(t)
+	k := openKernel(t)
+	r := services.NewRuleset(services.testConfig())
+	r.Apply(services.cluster(10, 2))
+	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	want := r.Want()[nft.IP]
+	for _, tt := range []struct {
+		difference string
+		damage     []nft.Op
+	}{
+		{"", nil},
+		{"table ip kube-nft: set endpoints has 19 elements instead of 20", []nft.Op{
+			{Verb: nft.Delete, Set: want.Sets[services.endpointsMap].Set, Elements: anyElements(want.Sets[services.endpointsMap], 1)}}},
+		{"table ip kube-nft: set cluster-ips has 8 elements instead of 10", []nft.Op{
+			{Verb: nft.Delete, Set: want.Sets[services.clusterIPsSet].Set, Elements: anyElements(want.Sets[services.clusterIPsSet], 2)}}},
+		{"table ip kube-nft has 15 sets instead of 14", []nft.Op{{Verb: nft.Add, Set: &nft.Set{Name: "foreign", Key: []nft.Field{nft.FieldAddr}}}}},
+		{"table ip kube-nft: no chain nat-output", []nft.Op{
+			{Verb: nft.Add, Chain: &nft.Chain{Name: "foreign"}},
+			{Verb: nft.Flush, Chain: want.Chains[services.outputChain]}, {Verb: nft.Delete, Chain: want.Chains[services.outputChain]}}},
+		{"table ip kube-nft: no set hairpin of the right kind", []nft.Op{
+			{Verb: nft.Flush, Chain: want.Chains[services.postroutingChain]}, {Verb: nft.Delete, Set: want.Sets[services.hairpinSet].Set},
+			{Verb: nft.Add, Set: &nft.Set{Name: services.hairpinSet, Key: []nft.Field{nft.FieldAddr}}}}},
+		{"table ip kube-nft does not exist", []nft.Op{{Verb: nft.Delete, Table: want}}},
+	} {
+		b := nft.Batch{Ops: tt.damage}
+		for i := range b.Ops {
+			b.Ops[i].Family = nft.IP
+		}
+		commit(t, k, b)
+		difference, err := k.Audit(t.Context(), r.Want())
+		if err != nil || difference != tt.difference {
+			t.Errorf("got %q, %v; want %q", difference, err, tt.difference)
+		}
+		have, _, err := k.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		commit(t, k, nft.Diff(have, r.Want()))
+	}
+}
+
+func anyElements(held *nft.Elements, n int) (list []nft.KeyedElement) {
+	for key, element := range held.Map {
+		if len(list) < n {
+			list = append(list, nft.KeyedElement{Key: key, Element: element})
+		}
+	}
+	return list
+}
+
+// FuzzForeignChange feeds hostile notifications to a monitor and a ruleset: whatever they say,
+// our tables are never taken out of the kernel because of them.
+func FuzzForeignChange(f *testing.F) {
+	r := services.NewRuleset(services.testConfig())
+	r.Apply(services.cluster(3, 2))
+	batch := nft.Diff(nft.Tables{}, r.Want())
+	seed, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
+	if err != nil {
+		f.Fatal(err)
+	}
+	generation := []byte{28, 0, 0, 0, 15, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 1, 0, 0, 0, 0, 9}
+	seen := make(map[byte]int)
+	for _, ref := range seed.refs {
+		kind := seed.buf[ref.offset+4]
+		if seen[kind]++; seen[kind] > 5 {
+			continue
+		}
+		message := attr.MessageAt(seed.buf, ref.offset)
+		f.Add(message, generation)
+		deletion := append([]byte(nil), message...)
+		deletion[4]++ // what takes away is numbered after what makes, or after what gets
+		f.Add(deletion, generation)
+		deletion[4]++
+		f.Add(deletion, generation)
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		r := services.NewRuleset(services.testConfig())
+		r.Apply(services.cluster(3, 2))
+		r.Committed()
+		var m Monitor
+		for _, b := range [][]byte{first, second, generation} {
+			change := m.take(b)
+			if change == nil {
+				continue
+			}
+			damaged, known := r.Note(change)
+			if !known {
+				return
+			}
+			repair := r.Changes()
+			if (damaged == 0) != repair.Empty() {
+				t.Errorf("%d objects are damaged, %d operations repair them", damaged, len(repair.Ops))
+			}
+			for _, op := range repair.Ops {
+				if op.Table != nil && op.Verb != nft.Add {
+					t.Errorf("the repair would %s", op.Text())
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,214 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"golang.org/x/sys/unix"
+)
+
+// Features are what a kernel can do beyond what kube-nft cannot do without.
+type Features struct {
+	IP6 bool // nat chains in the family ip6
+	// OwnerPersist says that a table can belong to our socket and outlive it (table flags
+	// owner and persist, Linux 6.9).
+	OwnerPersist bool
+}
+
+// A FeatureError says that the kernel lacks something without which there are no Services.
+// It unwraps to the errno.
+type FeatureError struct {
+	Family  nft.Family
+	Feature string // in words
+	Option  string // of the kernel's configuration, or the version that brought it
+	Err     error
+}
+
+func (e *FeatureError) Error() string {
+	return fmt.Sprintf("this kernel lacks %s in family %s: %v; it needs %s", e.Feature, e.Family.NFT(), e.Err, e.Option)
+}
+
+// Unwrap returns the kernel's reason.
+func (e *FeatureError) Unwrap() error { return e.Err }
+
+// Probe finds out what the kernel can do by doing it, each thing in a table of its own that no
+// packet meets and that is gone when Probe returns. A feature that is needed and missing is a
+// *FeatureError; IPv6 is not needed, but if there are nat chains, so must be the rest.
+func (k *Client) Probe(ctx context.Context) (have Features, err error) {
+	if err := k.probeFamily(ctx, nft.IP); err != nil {
+		return have, err
+	}
+	if have.IP6, err = succeeded(k.try(ctx, nft.IP6, natProbe())); err != nil {
+		return have, err
+	}
+	if have.IP6 {
+		if err := k.probeFamily(ctx, nft.IP6); err != nil {
+			return have, err
+		}
+	}
+	if k.destroys, err = k.probeDestroy(ctx); err != nil {
+		return have, err
+	}
+	have.OwnerPersist, err = succeeded(k.tryFlags(ctx, nft.IP, probe{}, tableFlagOwner|tableFlagPersist))
+	return have, err
+}
+
+func (k *Client) probeFamily(ctx context.Context, f nft.Family) error {
+	for _, p := range probes() {
+		tried := k.try(ctx, f, p)
+		if ok, err := succeeded(tried); err != nil {
+			return err
+		} else if !ok {
+			return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: reason(tried)}
+		}
+	}
+	return nil
+}
+
+// succeeded tells the outcome of a probe, or why there is none.
+func succeeded(err error) (ok bool, failure error) {
+	switch {
+	case err == nil:
+		return true, nil
+	case isMissing(err):
+		return false, nil
+	}
+	return false, fmt.Errorf("probe nf_tables: %w", err)
+}
+
+// reason is the kernel's reason for refusing a batch.
+func reason(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return err
+}
+
+// isMissing reports whether a refusal means that the kernel does not know a thing, and not
+// that we may not do it or that it is out of memory.
+func isMissing(err error) bool {
+	for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// A probe is something that the kernel must be able to do.
+type probe struct {
+	feature string
+	options map[nft.Family]string
+	sets    []*nft.Set
+	chains  []*nft.Chain
+	empty   bool // its chains have no rules
+}
+
+// probeTable is the table in which probes are made.
+const probeTable = "kube-nft-probe"
+
+// try makes what the probe asks for in a new table and takes the table away again. The kernel
+// checks what a rule may do at its hook when it commits, so these are two batches; the table is
+// dormant, so that no packet meets it meanwhile. Empty chains are made and taken away in one
+// batch: they do take their hooks, which is what is to be tried.
+func (k *Client) try(ctx context.Context, f nft.Family, p probe) error {
+	if p.empty {
+		return k.tryFlags(ctx, f, p, 0)
+	}
+	b := nft.Batch{Ops: p.ops(f)}
+	if err := k.commitProbe(ctx, &b, unix.NFT_TABLE_F_DORMANT); err != nil {
+		return err
+	}
+	b.Ops = []nft.Op{{Verb: nft.Delete, Family: f, Table: &nft.Table{}}}
+	return k.commitProbe(ctx, &b, 0)
+}
+
+// tryFlags makes a table with flags and takes it away in the same batch.
+func (k *Client) tryFlags(ctx context.Context, f nft.Family, p probe, flags uint32) error {
+	b := nft.Batch{Ops: append(p.ops(f), nft.Op{Verb: nft.Delete, Family: f, Table: &nft.Table{}})}
+	return k.commitProbe(ctx, &b, flags)
+}
+
+func (k *Client) commitProbe(ctx context.Context, b *nft.Batch, flags uint32) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return k.commit(b, scope{table: probeTable, flags: flags})
+}
+
+// ops make the probe's table, in place of one that an interrupted probe may have left.
+func (p *probe) ops(f nft.Family) []nft.Op {
+	table := &nft.Table{Family: f}
+	ops := []nft.Op{{Verb: nft.Add, Family: f, Table: table}, {Verb: nft.Delete, Family: f, Table: table}, {Verb: nft.Add, Family: f, Table: table}}
+	for _, s := range p.sets {
+		ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Set: s})
+	}
+	for _, c := range p.chains {
+		ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Chain: c})
+		if len(c.Rules) > 0 {
+			ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Chain: c, Rules: c.Rules})
+		}
+	}
+	return ops
+}
+
+// natProbe are the four hooks that our base chains are in.
+func natProbe() probe {
+	return probe{
+		feature: "nat chains", options: inBoth("CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NF_NAT (module nft_chain_nat)"),
+		chains: []*nft.Chain{natChain("prerouting"), natChain("input"), natChain("output"), natChain("postrouting")},
+		empty:  true,
+	}
+}
+
+// probes lists what is needed, each thing after those that it needs itself.
+func probes() []probe {
+	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
+	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
+	endpoints := &nft.Set{Name: "endpoints", Key: append(frontend, nft.FieldIndex), Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
+	ranges := &nft.Set{Name: "ranges", Key: append(frontend, nft.FieldAddr), Interval: true}
+	prefixes := &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true}
+	affinity := &nft.Set{Name: "affinity", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 16}
+	numbers := &nft.Set{Name: "numbers", Key: []nft.Field{nft.FieldIndex}}
+	random := []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.RandomIndex(2)}
+	return []probe{
+		natProbe(),
+		{feature: "fib lookups", options: map[nft.Family]string{nft.IP: "CONFIG_NFT_FIB_IPV4 (module nft_fib_ipv4)", nft.IP6: "CONFIG_NFT_FIB_IPV6 (module nft_fib_ipv6)"},
+			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.SourceLocal{}}, nft.Rule{nft.DestinationLocal{}})}},
+		{feature: "connection tracking matches", options: inBoth("CONFIG_NFT_CT (module nft_ct)"),
+			chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Translated{}})}},
+		{feature: "masquerading", options: inBoth("CONFIG_NFT_MASQ (module nft_masq)"),
+			chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Masquerade{}})}},
+		{feature: "the random number generator", options: inBoth("CONFIG_NFT_NUMGEN (module nft_numgen)"),
+			sets: []*nft.Set{numbers}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.InSet{Key: []nft.Part{nft.RandomIndex(2)}, Set: numbers.Name}})}},
+		{feature: "destination NAT from a map of concatenations", options: inBoth("CONFIG_NFT_NAT (module nft_nat)"),
+			sets: []*nft.Set{protocols, endpoints}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{Key: random, Map: endpoints.Name}})}},
+		{feature: "rejecting in nat prerouting", options: map[nft.Family]string{nft.IP: "Linux 5.9 and CONFIG_NFT_REJECT_IPV4 (module nft_reject_ipv4)", nft.IP6: "Linux 5.9 and CONFIG_NFT_REJECT_IPV6 (module nft_reject_ipv6)"},
+			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.RejectTCP{}}, nft.Rule{nft.Reject{}})}},
+		{feature: "sets of ranges", options: inBoth("Linux 5.6"),
+			sets: []*nft.Set{prefixes, ranges}},
+		{feature: "sets that packets fill, with timeouts", options: inBoth("Linux 4.1"),
+			sets: []*nft.Set{affinity}, chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Update{Map: affinity.Name, Timeout: 60}})}},
+	}
+}
+
+func inBoth(option string) map[nft.Family]string {
+	return map[nft.Family]string{nft.IP: option, nft.IP6: option}
+}
+
+// natChain is a base chain at a priority of no importance.
+func natChain(point string, rules ...nft.Rule) *nft.Chain {
+	return &nft.Chain{Name: point, Hook: &nft.Hook{Type: "nat", Point: point}, Rules: rules}
+}
+
+// probeDestroy finds out whether the kernel knows Destroy.
+func (k *Client) probeDestroy(ctx context.Context) (ok bool, err error) {
+	set := &nft.Set{Name: "addresses", Key: []nft.Field{nft.FieldAddr}}
+	p := probe{sets: []*nft.Set{set}}
+	b := nft.Batch{Ops: append(p.ops(nft.IP),
+		nft.Op{Verb: nft.Destroy, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: "\x7f\x00\x00\x01"}}},
+		nft.Op{Verb: nft.Delete, Family: nft.IP, Table: &nft.Table{}})}
+	return succeeded(k.commitProbe(ctx, &b, 0))
+}

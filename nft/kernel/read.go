@@ -1,0 +1,230 @@
+package kernel
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// maxReads is how often a read begins anew because somebody changed nf_tables meanwhile.
+const maxReads = 16
+
+// Read returns our tables as the kernel holds them and the generation that they are of. A
+// table that does not exist is missing. The elements of dynamic sets are left out; Elements
+// reads them. What no kube-nft wrote comes out so that it equals nothing that one would
+// write: a set of another kind has an empty Key, a rule is compared by its expressions, flags
+// of the table show in its Comment. Objects and flowtables do nothing without a rule and are
+// passed over.
+func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err error) {
+	err = k.retry(ctx, func() error {
+		t, generation, err = k.readOnce(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read nf_tables: %w%s", err, accessRemedy(err))
+	}
+	return t, generation, nil
+}
+
+// Elements returns what a set holds at this moment, with the age of elements that expire.
+func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
+	err = k.retry(ctx, func() error {
+		elements, err = k.readElements(ctx, f, s)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
+	}
+	return elements, nil
+}
+
+// Generation returns the number of the latest commit to nf_tables in this network namespace,
+// whoever made it.
+func (k *Client) Generation(ctx context.Context) (uint32, error) {
+	generation, err := k.generation(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the generation of nf_tables: %w%s", err, accessRemedy(err))
+	}
+	return generation, nil
+}
+
+func (k *Client) generation(ctx context.Context) (generation uint32, err error) {
+	err = k.request(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+		attrs := attr.NewReader(r.Attributes())
+		for attrs.Next() {
+			if attrs.Type == unix.NFTA_GEN_ID {
+				generation = attrs.Uint32()
+			}
+		}
+	})
+	return generation, err
+}
+
+// retry calls read again as long as it reports that nf_tables changed under it.
+func (k *Client) retry(ctx context.Context, read func() error) error {
+	for range maxReads {
+		if err := read(); !errors.Is(err, unix.EINTR) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("nf_tables changed during each of %d attempts: %w", maxReads, unix.EINTR)
+}
+
+// readOnce returns EINTR if the generation changed.
+func (k *Client) readOnce(ctx context.Context) (nft.Tables, uint32, error) {
+	before, err := k.generation(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	tables, err := k.readTables(ctx)
+	for _, table := range tables {
+		if err == nil {
+			err = k.readTable(ctx, table)
+		}
+	}
+	after, genErr := k.generation(ctx)
+	switch {
+	case genErr != nil:
+		return nil, 0, genErr
+	case before != after:
+		return nil, 0, unix.EINTR
+	}
+	return tables, after, err
+}
+
+func (k *Client) readTables(ctx context.Context) (nft.Tables, error) {
+	tables := make(nft.Tables)
+	err := k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+		f := r.Family()
+		if name, table := decodeTable(f, r.Attributes()); name == nft.TableName && (f == nft.IP || f == nft.IP6) {
+			tables[f] = table
+		}
+	})
+	return tables, err
+}
+
+// readTable fills in the sets with their elements, the chains and their rules.
+func (k *Client) readTable(ctx context.Context, t *nft.Table) error {
+	counts, err := k.readSets(ctx, t)
+	if err != nil {
+		return err
+	}
+	for name, set := range t.Sets {
+		if set.Set.Dynamic || len(set.Set.Key) == 0 || counts[name] >= manyElements {
+			continue
+		}
+		if err := k.fill(ctx, t.Family, set, counts[name]); err != nil {
+			return err
+		}
+	}
+	for name, set := range t.Sets {
+		if set.Set.Dynamic || len(set.Set.Key) == 0 || counts[name] < manyElements {
+			continue
+		}
+		if err := k.fillLarge(ctx, t, set, counts[name]); err != nil {
+			return err
+		}
+	}
+	return k.readChains(ctx, t)
+}
+
+// fill reads the elements of a set by a dump.
+func (k *Client) fill(ctx context.Context, f nft.Family, set *nft.Elements, count uint32) error {
+	return k.retry(ctx, func() (err error) {
+		set.Map, err = k.readElements(ctx, f, set.Set)
+		return cmp.Or(err, checkCount(set, count))
+	})
+}
+
+// readSets reads the definitions of the sets and how many elements each has, if the kernel
+// says so.
+func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]uint32, err error) {
+	ours := func(w *attr.Writer) { w.Name(unix.NFTA_SET_TABLE, nft.TableName) }
+	counts = make(map[string]uint32)
+	return counts, k.dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r attr.Reply) {
+		name, set := decodeSet(t.Family, r.Attributes())
+		if name != nft.TableName {
+			return
+		}
+		set.Rank = len(t.Sets) // the kernel lists them in the order in which they were made
+		t.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
+		if count := attr.Find(r.Attributes(), attrSetCount); len(count) == 4 {
+			counts[set.Name] = binary.BigEndian.Uint32(count)
+		}
+	})
+}
+
+// checkCount returns EINTR if elements are missing. That happens: the kernel grows a hash
+// table some time after the elements have come, and a dump that is under way then may pass
+// over some and list others twice. A count of zero means that the kernel gave none, as before
+// about Linux 6.16.
+func checkCount(s *nft.Elements, count uint32) error {
+	if count != 0 && !s.Set.Interval && uint32(len(s.Map)) != count {
+		return unix.EINTR
+	}
+	return nil
+}
+
+// readChains reads the chains and then the rules.
+func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
+	if err := k.readChainNames(ctx, t); err != nil {
+		return err
+	}
+	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
+	return k.dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r attr.Reply) {
+		name, chain, rule := decodeRule(r.Attributes())
+		if c := t.Chains[chain]; c != nil && name == nft.TableName {
+			c.Rules = append(c.Rules, rule)
+		}
+	})
+}
+
+// readChainNames reads the chains without their rules. The kernel lists those of other
+// tables too.
+func (k *Client) readChainNames(ctx context.Context, t *nft.Table) error {
+	return k.dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
+		if name, chain := decodeChain(r.Attributes()); name == nft.TableName {
+			t.Chains[chain.Name] = chain
+		}
+	})
+}
+
+func (k *Client) readElements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error) {
+	return k.dumpElements(ctx, f, s.Name, newElementDecoder(f, s))
+}
+
+// dumpElements returns the elements of a set once they went through a decoder made for it.
+func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *elementDecoder) (map[string]nft.Element, error) {
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
+		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
+	}
+	if err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) }); err != nil {
+		return nil, err
+	}
+	if d.Repeated {
+		return nil, unix.EINTR // see checkCount
+	}
+	return d.Elements(), nil
+}
+
+// dump asks for all objects of a kind and calls each for every message of the answer, whose
+// memory is used again afterwards. It returns EINTR if the kernel saw a change meanwhile.
+func (k *Client) dump(ctx context.Context, typ uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
+	interrupted := false
+	err := k.request(ctx, typ, unix.NLM_F_DUMP, f, which, func(r attr.Reply) {
+		interrupted = interrupted || r.Flags&unix.NLM_F_DUMP_INTR != 0
+		each(r)
+	})
+	if err == nil && interrupted {
+		return unix.EINTR
+	}
+	return err
+}

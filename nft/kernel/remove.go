@@ -1,0 +1,74 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// Detach takes the rules out of the base chains that translate destinations, so that new
+// connections pass us by, in one transaction. The maps and all other chains stay as they are
+// for packets that are on their way through them. It returns in which tables there were any.
+func (k *Client) Detach(ctx context.Context) (detached []string, err error) {
+	tables, generation, err := k.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := nft.Batch{Generation: generation}
+	for _, f := range nft.Families {
+		ops := detach(tables[f])
+		if b.Ops = append(b.Ops, ops...); len(ops) > 0 {
+			detached = append(detached, "table "+f.NFT()+" "+nft.TableName)
+		}
+	}
+	return detached, k.Commit(ctx, b)
+}
+
+func detach(t *nft.Table) (ops []nft.Op) {
+	if t == nil {
+		return nil
+	}
+	for _, chain := range append(t.BaseChains("prerouting"), t.BaseChains("output")...) {
+		if len(chain.Rules) > 0 {
+			ops = append(ops, nft.Op{Verb: nft.Flush, Family: t.Family, Chain: chain})
+		}
+	}
+	return ops
+}
+
+// Remove deletes our tables, with everything in them, in one transaction, and those that an
+// interrupted Probe may have left. It returns the names of what it deleted: none, if there
+// was nothing. A table that a socket of somebody else owns is refused (EPERM).
+func (k *Client) Remove(ctx context.Context) (removed []string, err error) {
+	for _, name := range []string{nft.TableName, probeTable} {
+		var b nft.Batch
+		families, err := k.families(ctx, name)
+		if err != nil {
+			return removed, fmt.Errorf("list tables: %w%s", err, accessRemedy(err))
+		}
+		for _, f := range families {
+			b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: f, Table: &nft.Table{Family: f}})
+		}
+		if err := k.commit(&b, scope{table: name}); err != nil {
+			return removed, err
+		}
+		for _, f := range families {
+			removed = append(removed, "table "+f.NFT()+" "+name)
+		}
+	}
+	return removed, nil
+}
+
+// families lists the families, of ours, that have a table of a name.
+func (k *Client) families(ctx context.Context, table string) (list []nft.Family, err error) {
+	return list, k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+		f := r.Family()
+		if name, _ := decodeTable(f, r.Attributes()); name == table && (f == nft.IP || f == nft.IP6) {
+			list = append(list, f)
+		}
+	})
+}

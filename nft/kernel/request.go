@@ -1,0 +1,101 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+)
+
+// answerTimeout bounds the wait for the next piece of an answer. The kernel gives it at once:
+// should one be lost, the caller gets an error instead of waiting forever.
+const answerTimeout = 30 * time.Second
+
+// ask sends a request and reads until the kernel has answered it. When ctx ends meanwhile, the
+// rest of the answer is still taken, but nobody sees it: a socket has one dump at a time.
+func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	seq := k.seq
+	k.seq++
+	var w attr.Writer
+	at := w.OpenMessage(messageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
+	which(&w)
+	w.CloseMessage(at)
+	if err := k.socket.send(w.Buf); err != nil {
+		return err
+	}
+	for done := false; !done; {
+		b, err := k.await(answerTimeout)
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			each = func(attr.Reply) {}
+		}
+		if done, err = answer(b, seq, each); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// await returns the next datagram of the kernel. It is overwritten by the one after it.
+func (k *Client) await(timeout time.Duration) ([]byte, error) {
+	for {
+		n, from, err := k.socket.receive(k.buf, timeout)
+		switch {
+		case err == unix.EAGAIN:
+			return nil, fmt.Errorf("nf_tables has not answered for %v: %w", timeout, unix.ETIMEDOUT)
+		case err != nil:
+			return nil, err
+		case from == 0:
+			return k.buf[:n], nil
+		}
+	}
+}
+
+// answer goes through one datagram; done says that it ends the answer to the request with
+// that number. What was left over from another request is passed over.
+func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) {
+	attr.Replies(b, func(r attr.Reply) {
+		switch {
+		case r.Seq != seq:
+		case r.Type == unix.NLMSG_ERROR, r.Type == unix.NLMSG_DONE:
+			done = true
+			if a := r.Ack(); a.Errno != 0 && err == nil {
+				err = a.Errno
+			}
+		default:
+			each(r)
+			done = done || r.Flags&unix.NLM_F_MULTI == 0
+		}
+	})
+	return done, err
+}
+
+// element asks for one element by its key, which d decodes. ENOENT says that there is none.
+func (k *Client) element(ctx context.Context, f nft.Family, s *nft.Set, key string, d *elementDecoder) error {
+	which := func(w *attr.Writer) { writeKeys(w, s.Name, key) }
+	return k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.message(r.Attributes()) })
+}
+
+// writeKeys names elements of one of our sets.
+func writeKeys(w *attr.Writer, set string, keys ...string) {
+	w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
+	w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
+	list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	for _, key := range keys {
+		item := w.Open(unix.NFTA_LIST_ELEM)
+		value := w.Open(unix.NFTA_SET_ELEM_KEY)
+		w.Bytes(unix.NFTA_DATA_VALUE, key)
+		w.Close(value)
+		w.Close(item)
+	}
+	w.Close(list)
+}

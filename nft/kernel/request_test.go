@@ -1,0 +1,49 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/services"
+)
+
+// TestAnswerThatDoesNotCome waits for an answer that never comes. What follows does not suffer from it.
+func TestAnswerThatDoesNotCome(t *testing.T) {
+	lab.New(t)
+	k := openKernel(t)
+	_, err := k.await(time.Millisecond)
+	if want := "nf_tables has not answered for 1ms: connection timed out"; err == nil || err.Error() != want || !errors.Is(err, unix.ETIMEDOUT) {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	r := services.NewRuleset(services.testConfig())
+	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	if have, _, err := k.Read(t.Context()); err != nil || have[nft.IP] == nil {
+		t.Errorf("read %d tables: %v", len(have), err)
+	}
+}
+
+// TestReadingEndsWithItsContext ends a dump in the middle. The socket goes on to serve.
+func TestReadingEndsWithItsContext(t *testing.T) {
+	k, r := large(t, 500, 10)
+	set := r.Want()[nft.IP].Sets[services.endpointsMap].Set
+	ctx, stop := context.WithCancel(t.Context())
+	messages := 0
+	err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, nft.IP, func(w *attr.Writer) { writeKeys(w, set.Name) }, func(attr.Reply) {
+		messages++
+		stop()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("after %d messages: %v", messages, err)
+	}
+	if got, err := k.Elements(t.Context(), nft.IP, set); err != nil || len(got) != 5000 {
+		t.Errorf("read %d elements afterwards, want 5000: %v", len(got), err)
+	}
+}

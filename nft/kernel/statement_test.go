@@ -1,0 +1,239 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// statements holds every statement to its text in both families. Where the second text is
+// empty, both are the same.
+var statements = []struct {
+	name string
+	rule func(f nft.Family) nft.Rule
+	ip   string
+	ip6  string
+}{
+	{"in set", always(nft.InSet{Key: []nft.Part{nft.Source}, Set: "addresses"}), "ip saddr @addresses", "ip6 saddr @addresses"},
+	{"not in set", always(nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses", Not: true}), "ip daddr != @addresses", "ip6 daddr != @addresses"},
+	{"in set of four fields", always(nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port}, Set: "pairs"}),
+		"ip saddr . ip daddr . meta l4proto . th dport @pairs", "ip6 saddr . ip6 daddr . meta l4proto . th dport @pairs"},
+	{"in set of ranges", always(nft.InSet{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.Source}, Set: "ranges", Not: true}),
+		"ip daddr . meta l4proto . th dport . ip saddr != @ranges", "ip6 daddr . meta l4proto . th dport . ip6 saddr != @ranges"},
+	{"protocol in set", always(nft.InSet{Key: []nft.Part{nft.Protocol}, Set: nft.TransportProtocols}), "meta l4proto @transport-protocols", ""},
+	{"source in whole bytes", prefix(false, false, "10.244.0.0/16", "fd00::/64"), "ip saddr 10.244.0.0/16", "ip6 saddr fd00::/64"},
+	{"source not in whole bytes", prefix(false, true, "10.0.0.0/8", "fd00::/8"), "ip saddr != 10.0.0.0/8", "ip6 saddr != fd00::/8"},
+	{"source in bits", prefix(false, false, "10.240.0.0/12", "fd80::/9"), "ip saddr 10.240.0.0/12", "ip6 saddr fd80::/9"},
+	{"source not in bits", prefix(false, true, "10.240.0.0/13", "2001:db8::/29"), "ip saddr != 10.240.0.0/13", "ip6 saddr != 2001:db8::/29"},
+	{"source anywhere", prefix(false, false, "0.0.0.0/0", "::/0"), "ip saddr 0.0.0.0/0", "ip6 saddr ::/0"},
+	{"source is", prefix(false, false, "192.0.2.1/32", "2001:db8::1/128"), "ip saddr 192.0.2.1", "ip6 saddr 2001:db8::1"},
+	{"destination in", prefix(true, false, "10.244.1.7/16", "fd00::7/64"), "ip daddr 10.244.0.0/16", "ip6 daddr fd00::/64"},
+	{"destination is not", prefix(true, true, "192.0.2.1/32", "2001:db8::1/128"), "ip daddr != 192.0.2.1", "ip6 daddr != 2001:db8::1"},
+	{"loopback", prefix(true, true, "127.0.0.0/8", "::1/128"), "ip daddr != 127.0.0.0/8", "ip6 daddr != ::1"},
+	{"interface", always(nft.InputInterface{Name: "eth0"}), `iifname "eth0"`, ""},
+	{"not interface", always(nft.InputInterface{Name: "abcdefghijklmno", Not: true}), `iifname != "abcdefghijklmno"`, ""},
+	{"interface prefix", always(nft.InputInterface{Name: "veth", Prefix: true}), `iifname "veth*"`, ""},
+	{"not interface prefix", always(nft.InputInterface{Name: "c", Prefix: true, Not: true}), `iifname != "c*"`, ""},
+	{"source local", always(nft.SourceLocal{}), "fib saddr type local", ""},
+	{"destination local", always(nft.DestinationLocal{}), "fib daddr type local", ""},
+	{"protocol", always(nft.ProtocolIs{Number: 17}), "meta l4proto udp", ""},
+	{"port", always(nft.PortIs{Port: 8080}), "th dport 8080", ""},
+	{"translated", always(nft.Translated{}), "ct status dnat", ""},
+	{"mark has", always(nft.MarkHas{Bits: 0x4000}), "meta mark & 0x00004000 != 0x00000000", ""},
+	{"set mark", always(nft.SetMark{Bits: 0x4000}), "meta mark set meta mark | 0x00004000", ""},
+	{"set highest mark", always(nft.SetMark{Bits: 1 << 31}), "meta mark set meta mark | 0x80000000", ""},
+	{"flip mark", always(nft.FlipMark{Bits: 1}), "meta mark set meta mark ^ 0x00000001", ""},
+	{"verdict", always(nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: "frontends"}),
+		"ip daddr . meta l4proto . th dport vmap @frontends", "ip6 daddr . meta l4proto . th dport vmap @frontends"},
+	{"verdict of node port", always(nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.Port}, Map: "node-ports"}), "meta l4proto . th dport vmap @node-ports", ""},
+	{"verdict of connection", always(nft.ProtocolIs{Number: 6}, nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort}, Map: "frontends"}),
+		"meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @frontends",
+		"meta l4proto tcp ct original ip6 daddr . meta l4proto . ct original proto-dst vmap @frontends"},
+	{"dnat", always(nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.RandomIndex(2)}, Map: "endpoints"}),
+		"meta l4proto @transport-protocols dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints",
+		"meta l4proto @transport-protocols dnat ip6 to ip6 daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints"},
+	{"dnat of node port", always(nft.DNATFrom{Key: []nft.Part{nft.Protocol, nft.Port, nft.RandomIndex(1000)}, Map: "node-port-endpoints"}),
+		"meta l4proto @transport-protocols dnat ip to meta l4proto . th dport . numgen random mod 1000 map @node-port-endpoints",
+		"meta l4proto @transport-protocols dnat ip6 to meta l4proto . th dport . numgen random mod 1000 map @node-port-endpoints"},
+	{"dnat to port", always(nft.ProtocolIs{Number: 6}, nft.DNATFrom{Key: []nft.Part{nft.Source}, Map: "affinity-x-8080", ToPort: 8080}),
+		"meta l4proto tcp dnat to ip saddr map @affinity-x-8080:8080", "meta l4proto tcp dnat to ip6 saddr map @affinity-x-8080:8080"},
+	{"remember", always(nft.Update{Map: "affinity-x-8080", Timeout: 10800}),
+		"update @affinity-x-8080 { ct original ip saddr timeout 3h : ip daddr }",
+		"update @affinity-x-8080 { ct original ip6 saddr timeout 3h : ip6 daddr }"},
+	{"remember for long", always(nft.Update{Map: "affinity-x-8080", Timeout: 90061}),
+		"update @affinity-x-8080 { ct original ip saddr timeout 1d1h1m1s : ip daddr }",
+		"update @affinity-x-8080 { ct original ip6 saddr timeout 1d1h1m1s : ip6 daddr }"},
+	{"record", always(nft.PortIs{Port: 8080}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Update{Map: "affinity-x-8080", Timeout: 1}),
+		"th dport 8080 ip daddr @addresses update @affinity-x-8080 { ct original ip saddr timeout 1s : ip daddr }",
+		"th dport 8080 ip6 daddr @addresses update @affinity-x-8080 { ct original ip6 saddr timeout 1s : ip6 daddr }"},
+	{"masquerade", always(nft.Masquerade{}), "masquerade fully-random", ""},
+	{"reject tcp", always(nft.RejectTCP{}), "reject with tcp reset", ""},
+	{"reject", always(nft.Reject{}), "reject", ""},
+	{"jump", always(nft.Jump("other")), "jump other", ""},
+	{"goto", always(nft.Goto("other")), "goto other", ""},
+	{"drop", always(nft.Drop), "drop", ""},
+	{"return", always(nft.Return), "return", ""},
+	{"several", always(nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source}, Set: "addresses"}, nft.Masquerade{}),
+		"ct status dnat ip saddr @addresses masquerade fully-random", "ct status dnat ip6 saddr @addresses masquerade fully-random"},
+}
+
+func always(r ...nft.Stmt) func(nft.Family) nft.Rule { return func(nft.Family) nft.Rule { return r } }
+
+func prefix(destination, not bool, ip, ip6 string) func(nft.Family) nft.Rule {
+	return func(f nft.Family) nft.Rule {
+		p := netip.MustParsePrefix(ip)
+		if f == nft.IP6 {
+			p = netip.MustParsePrefix(ip6)
+		}
+		if destination {
+			return nft.Rule{nft.DestinationIn{Prefix: p, Not: not}}
+		}
+		return nft.Rule{nft.SourceIn{Prefix: p, Not: not}}
+	}
+}
+
+func TestStatementsText(t *testing.T) {
+	for _, tt := range statements {
+		for f, want := range map[nft.Family]string{nft.IP: tt.ip, nft.IP6: orElse(tt.ip6, tt.ip)} {
+			if got := tt.rule(f).Text(f); got != want {
+				t.Errorf("%s: got  %s\nwant %s", tt.name, got, want)
+			}
+		}
+	}
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// statementTables are tables with all statements, a rule each, in base chains of the hook
+// in which the kernel takes them.
+func statementTables() nft.Tables {
+	tables := make(nft.Tables)
+	for _, f := range nft.Families {
+		t := nft.NewTable(f)
+		for _, s := range statementSets() {
+			t.Sets[s.Name] = &nft.Elements{Set: s, Map: map[string]nft.Element{}}
+		}
+		t.Sets[nft.TransportProtocols].Map = map[string]nft.Element{"\x06": {}, "\x11": {}, "\x84": {}}
+		before := &nft.Chain{Name: "before", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -101}}
+		after := &nft.Chain{Name: "after", Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: 100}}
+		for _, tt := range statements {
+			chain := before
+			if strings.HasPrefix(tt.name, "masquerade") || tt.name == "several" {
+				chain = after
+			}
+			chain.Rules = append(chain.Rules, tt.rule(f))
+		}
+		for _, c := range []*nft.Chain{before, after, {Name: "other"}} {
+			t.Chains[c.Name] = c
+		}
+		tables[f] = t
+	}
+	return tables
+}
+
+// statementSets are the sets and maps that the statements refer to.
+func statementSets() []*nft.Set {
+	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
+	endpoint := []nft.Field{nft.FieldAddr, nft.FieldPort}
+	return []*nft.Set{
+		{Name: "addresses", Key: []nft.Field{nft.FieldAddr}},
+		{Name: "pairs", Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}, Size: 1000},
+		{Name: "ranges", Key: append(frontend, nft.FieldAddr), Interval: true},
+		{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true},
+		{Name: "frontends", Key: frontend, Verdicts: true},
+		{Name: "counted", Key: frontend, Verdicts: true, Counters: true},
+		{Name: "node-ports", Key: frontend[1:], Verdicts: true},
+		{Name: "endpoints", Key: append(frontend, nft.FieldIndex), Data: endpoint},
+		{Name: "node-port-endpoints", Key: []nft.Field{nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}, Data: endpoint, Counters: true},
+		{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536},
+		{Name: "ports", Key: []nft.Field{nft.FieldPort}},
+		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
+	}
+}
+
+// creation is the batch that makes the tables from nothing.
+func creation(tables nft.Tables) nft.Batch {
+	var b nft.Batch
+	for _, f := range nft.Families {
+		if t := tables[f]; t != nil {
+			b.Ops = append(b.Ops, creationOf(t)...)
+		}
+	}
+	return b
+}
+
+func creationOf(t *nft.Table) []nft.Op {
+	ops := []nft.Op{{Verb: nft.Add, Family: t.Family, Table: t}}
+	for _, name := range sortedSets(t) {
+		ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Set: t.Sets[name].Set})
+	}
+	for _, c := range sortedChains(t) {
+		ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Chain: c})
+	}
+	for _, c := range sortedChains(t) {
+		if len(c.Rules) > 0 {
+			ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Chain: c, Rules: c.Rules})
+		}
+	}
+	for _, name := range sortedSets(t) {
+		set := t.Sets[name]
+		var list []nft.KeyedElement
+		for _, key := range set.sortedKeys(t.Family) {
+			list = append(list, nft.KeyedElement{Key: key, Element: set.Map[key]})
+		}
+		if list != nil {
+			ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Set: set.Set, Elements: list})
+		}
+	}
+	return ops
+}
+
+func TestPriorityText(t *testing.T) {
+	for _, tt := range []struct {
+		point    string
+		priority int32
+		want     string
+	}{
+		{"prerouting", -101, "dstnat - 1"}, {"prerouting", -100, "dstnat"}, {"prerouting", 100, "100"},
+		{"output", -101, "-101"}, {"input", 100, "100"}, {"postrouting", 100, "srcnat"},
+		{"postrouting", 99, "srcnat - 1"}, {"postrouting", 110, "srcnat + 10"}, {"postrouting", 111, "111"},
+		{"postrouting", 0, "filter"}, {"output", -300, "raw"}, {"output", 51, "security + 1"},
+	} {
+		h := nft.Hook{Type: "nat", Point: tt.point, Priority: tt.priority}
+		if got := h.priorityText(); got != tt.want {
+			t.Errorf("%s %d: got %q, want %q", tt.point, tt.priority, got, tt.want)
+		}
+	}
+}
+
+func TestDurationText(t *testing.T) {
+	for seconds, want := range map[uint64]string{0: "0s", 1: "1s", 59: "59s", 60: "1m", 61: "1m1s", 10800: "3h", 86400: "1d", 90061: "1d1h1m1s"} {
+		if got := nft.DurationText(nft.Update{Timeout: seconds}.Duration()); got != want {
+			t.Errorf("%d s: got %s, want %s", seconds, got, want)
+		}
+	}
+}
+
+func TestAddrText(t *testing.T) {
+	for addr, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1", "::": "::", "::1": "::1", "::1:0": "::0.1.0.0", "::7f00:1": "::127.0.0.1",
+		"::ffff:1.2.3.4": "::ffff:1.2.3.4", "64:ff9b::102:304": "64:ff9b::102:304", "1:0:0:2::3": "1:0:0:2::3",
+	} {
+		if got := nft.addrText(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s: got %s, want %s", addr, got, want)
+		}
+	}
+}
+
+func ExampleRule_Text() {
+	fmt.Println(nft.Rule{nft.SourceIn{Prefix: netip.MustParsePrefix("10.244.0.0/16")}, nft.Goto("pick-2")}.Text(nft.IP))
+	// Output: ip saddr 10.244.0.0/16 goto pick-2
+}

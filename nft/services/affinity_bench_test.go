@@ -1,0 +1,89 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// affinityClients is how many clients the map remembers while new connections are counted.
+const affinityClients = 10000
+
+// BenchmarkAffinity is a new connection of a remembered client: a socket, its first packet,
+// and its end. The cost must not depend on how many endpoints there are; endpoints=0 is the
+// same without session affinity, over two of them.
+func BenchmarkAffinity(b *testing.B) {
+	for _, endpoints := range []int{0, 200, 2} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			lab.New(b)
+			lab.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
+			k := kernel.openKernel(b)
+			loadAffinity(b, k, endpoints)
+			to := &unix.SockaddrInet4{Addr: [4]byte{127, 96, 0, 1}, Port: 80}
+			for i := range affinityClients {
+				connectFrom(b, i, to)
+			}
+			for i := 0; b.Loop(); i++ {
+				connectFrom(b, i%affinityClients, to)
+			}
+			checkRemembered(b, k, endpoints)
+		})
+	}
+}
+
+// loadAffinity commits a sticky Service port with that many endpoints.
+func loadAffinity(b *testing.B, k *kernel.Client, endpoints int) {
+	b.Helper()
+	config := testConfig()
+	config.AffinitySize = 2 * affinityClients
+	config.Pods = map[nft.Family]PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
+	p := countingPort()
+	for i := range max(endpoints, 2) {
+		addr := netip.AddrFrom4([4]byte{127, 0, 2, byte(i + 1)})
+		p.Cluster = append(p.Cluster, netip.AddrPortFrom(addr, 8080))
+	}
+	p.Serving, p.HasEndpoints = p.Cluster, true
+	if endpoints > 0 {
+		p.Affinity = time.Hour
+	}
+	r := NewRuleset(config)
+	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+	kernel.commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
+}
+
+// connectFrom sends the first packet of a connection of client i.
+func connectFrom(b *testing.B, i int, to *unix.SockaddrInet4) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 1, byte(i >> 8), byte(i)}})
+	}
+	if err == nil {
+		err = unix.Sendto(fd, []byte("x"), 0, to)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	unix.Close(fd)
+}
+
+// checkRemembered makes sure that the clients were remembered, so that what was measured is
+// what it is called.
+func checkRemembered(b *testing.B, k *kernel.Client, endpoints int) {
+	b.Helper()
+	if endpoints == 0 {
+		return
+	}
+	set := nft.Set{Name: affinityMapName(affinityName(countingPort().ID), false, 8080), Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 2 * affinityClients}
+	entries, err := k.Elements(b.Context(), nft.IP, &set)
+	if err != nil || len(entries) != affinityClients {
+		b.Fatalf("%d clients are remembered, want %d: %v", len(entries), affinityClients, err)
+	}
+}

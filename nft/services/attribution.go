@@ -1,0 +1,97 @@
+package services
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Attribution says for whom an element, or with an empty key a set or chain, stands in a table:
+// a Service port, or a part of the node's own configuration. For errors.
+func (r *Ruleset) Attribution(f nft.Family, set, key string) string {
+	family := r.families[f]
+	if family == nil {
+		return "base chains"
+	}
+	if id, ok := family.attributed(set, key); ok {
+		return "Service " + id.String()
+	}
+	switch set {
+	case nodePortAddressesSet:
+		return "node port addresses"
+	case serviceCIDRsSet:
+		return "Service CIDRs"
+	}
+	return "base chains"
+}
+
+// Culprit is the Service port for which an operation that the kernel refused was done, as
+// far as the error tells.
+func (r *Ruleset) Culprit(e *kernel.OpError) (id tracker.PortID, ok bool) {
+	family := r.families[e.Family]
+	if family == nil || e.Set == "" {
+		return id, false
+	}
+	return family.attributed(e.Set, e.Element)
+}
+
+// Port returns what the ruleset holds of a Service port; nil if it holds nothing.
+func (r *Ruleset) Port(id tracker.PortID) *tracker.ServicePort {
+	if family := r.families[nft.Family(id.Family)]; family != nil && family.ports[id] != nil {
+		return family.ports[id].current
+	}
+	return nil
+}
+
+func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
+	if state := r.frontends[frontendIn(r.Table.Family, set, key)]; state != nil {
+		return state.shown.id, true
+	}
+	for _, port := range r.ports {
+		if r.uses(port, set, key) {
+			return port.current.ID, true
+		}
+	}
+	return id, false
+}
+
+// frontendIn reads the frontend back from the key of an element; the zero tracker.Frontend if the
+// set is not one that is keyed by frontends.
+func frontendIn(family nft.Family, set, key string) (f tracker.Frontend) {
+	n := nft.AddrLen(family)
+	switch set {
+	case nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, affinityNodePortsMap:
+		n = 0
+	case servicesMap, endpointsMap, localEndpointsMap, allowedSourcesSet, affinityFrontendsMap:
+	default:
+		return f
+	}
+	if len(key) < n+8 {
+		return f
+	}
+	f.Address = tracker.NodePort(family, 0, 0).Address
+	if n > 0 {
+		f.Address, _ = netip.AddrFromSlice([]byte(key[:n]))
+	}
+	f.Protocol = tracker.Protocol(key[n])
+	f.Port = binary.BigEndian.Uint16([]byte(key[n+4 : n+6]))
+	return f
+}
+
+// uses reports whether a Service port needs an element that several may share, or owns the
+// set as part of its affinity.
+func (r *familyRules) uses(port *portState, set, key string) bool {
+	if port.affinity.name != "" && strings.Contains(set, port.affinity.name) {
+		return true
+	}
+	for _, element := range sharedOf(port.current) {
+		if element.set == set && element.key == key {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,191 @@
+package services
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// cluster makes up services Service ports with a cluster IP and the given number of
+// endpoints each; endpoints are pods of many nodes.
+func cluster(services, endpoints int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, services)}
+	for i := range services {
+		p := clusterPort(i, endpoints)
+		delta.Changed[p.ID] = p
+	}
+	return delta
+}
+
+func clusterPort(i, endpoints int) *tracker.ServicePort {
+	p := &tracker.ServicePort{
+		ID:  tracker.PortID{Namespace: "bench", Service: fmt.Sprintf("service-%d", i), Port: "http", Protocol: tracker.TCP, Family: tracker.IPv4},
+		UID: fmt.Sprintf("uid-%d", i), Created: time.Unix(int64(i), 0), Port: 80,
+		ClusterIP: netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}), HasEndpoints: true,
+	}
+	for e := range endpoints {
+		n := i*endpoints + e
+		p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}), 8080))
+	}
+	p.Serving = p.Cluster
+	return p
+}
+
+var benchSizes = []struct{ services, endpoints int }{{1000, 10}, {10000, 10}, {30000, 10}, {5000, 50}}
+
+// BenchmarkCompile is the way from Service ports to the batch of a cold start.
+func BenchmarkCompile(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			delta := cluster(size.services, size.endpoints)
+			b.ReportAllocs()
+			for b.Loop() {
+				r := NewRuleset(testConfig())
+				r.Apply(delta)
+				if batch := nft.Diff(nft.Tables{}, r.Want()); batch.Empty() {
+					b.Fatal("nothing to do")
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*size.services*size.endpoints), "ns/endpoint")
+		})
+	}
+}
+
+// BenchmarkHeap is the memory that a loaded ruleset holds.
+func BenchmarkHeap(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			delta := cluster(size.services, size.endpoints)
+			var before, after runtime.MemStats
+			for b.Loop() {
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				r := NewRuleset(testConfig())
+				r.Apply(delta)
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				runtime.KeepAlive(r)
+			}
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(size.services*size.endpoints), "heap-bytes/endpoint")
+		})
+	}
+}
+
+// BenchmarkChange is one endpoint that leaves and comes back, from the Service port's new
+// value to the batch.
+func BenchmarkChange(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			r := NewRuleset(testConfig())
+			r.Apply(cluster(size.services, size.endpoints))
+			r.Committed()
+			full, less := clusterPort(7, size.endpoints), clusterPort(7, size.endpoints)
+			less.Cluster = less.Cluster[:size.endpoints-1]
+			less.Serving = less.Cluster
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				port := less
+				if i%2 == 1 {
+					port = full
+				}
+				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+				batch := r.Changes()
+				if n := len(batch.Ops); n == 0 || n > 8 {
+					b.Fatalf("%d operations", n)
+				}
+				r.Committed()
+			}
+		})
+	}
+}
+
+// TestCostOfOneChange counts allocations and operations: neither depends on the number of
+// Services.
+func TestCostOfOneChange(t *testing.T) {
+	few, many := costOfOneChange(t, 10), costOfOneChange(t, 5000)
+	if many > few {
+		t.Errorf("one change costs %v allocations among 10 Services, %v among 5000", few, many)
+	}
+}
+
+func costOfOneChange(t *testing.T, services int) (allocations float64) {
+	r := NewRuleset(testConfig())
+	r.Apply(cluster(services, 10))
+	r.Committed()
+	full, less := clusterPort(7, 10), clusterPort(7, 10)
+	less.Cluster = less.Cluster[:9]
+	less.Serving = less.Cluster
+	return testing.AllocsPerRun(100, func() {
+		for _, port := range []*tracker.ServicePort{less, full} {
+			r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+			if batch := r.Changes(); len(batch.Ops) != 1 || batch.ElementCount() != 1 {
+				t.Fatalf("%d operations, %d elements: want one of each", len(batch.Ops), batch.ElementCount())
+			}
+			r.Committed()
+		}
+	})
+}
+
+// BenchmarkColdStart is the way from Service ports to the kernel's commit in an empty
+// namespace, and beside it the commit of the same bytes alone: of both the least of all
+// rounds, and how they compare.
+func BenchmarkColdStart(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
+			lab.New(b)
+			k := kernel.openKernel(b)
+			delta := cluster(size.services, size.endpoints)
+			all, raw := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+			for b.Loop() {
+				start := time.Now()
+				r := NewRuleset(testConfig())
+				r.Apply(delta)
+				batch := nft.Diff(nft.Tables{}, r.Want())
+				kernel.commit(b, k, batch)
+				all = min(all, time.Since(start))
+				clearTables(b, k, r.Want())
+				raw = min(raw, rawCommit(b, k, &batch))
+				clearTables(b, k, r.Want())
+			}
+			b.ReportMetric(float64(all.Microseconds())/1000, "ms/start")
+			b.ReportMetric(float64(raw.Microseconds())/1000, "ms/raw-commit")
+			b.ReportMetric(float64(all)/float64(raw), "start/raw")
+		})
+	}
+}
+
+// clearTables takes away what a round has made.
+func clearTables(b *testing.B, k *kernel.Client, tables nft.Tables) {
+	b.Helper()
+	kernel.commit(b, k, nft.Diff(tables, nft.Tables{}))
+}
+
+// rawCommit sends the bytes of a batch that were encoded before, and returns how long the
+// kernel took.
+func rawCommit(b *testing.B, k *kernel.Client, batch *nft.Batch) time.Duration {
+	b.Helper()
+	x, err := kernel.encodeBatch(batch, kernel.scope{table: nft.TableName}, k.seq)
+	if err != nil {
+		b.Fatal(err)
+	}
+	k.seq += uint32(len(x.refs)) + 2
+	if err := k.reserve(len(x.buf)); err != nil {
+		b.Fatal(err)
+	}
+	start := time.Now()
+	if err := k.socket.send(x.buf); err != nil {
+		b.Fatal(err)
+	}
+	if err := k.outcome(x, batch); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(start)
+}

@@ -1,0 +1,71 @@
+package services
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A reader is what reading the state of Services needs of the kernel's client.
+type reader interface {
+	Counted(ctx context.Context, f nft.Family, sets ...string) (map[string]nft.Counted, error)
+	Elements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error)
+}
+
+// Connections says how many connections a frontend, or an endpoint at a frontend, was given
+// since it exists. A first packet that is sent again counts again if nothing has answered it.
+type Connections struct {
+	tracker.Frontend
+	Name PortName
+	// Endpoint and Local say which endpoint of which list, in the counts of endpoints.
+	Endpoint netip.AddrPort
+	Local    bool
+	Count    uint64
+}
+
+// ReadConnections returns the counts of all frontends of a family, or with endpoints those of
+// their endpoints, ordered by frontend. It is empty if the table does not count.
+func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
+	sets := []string{servicesMap, nodePortsMap}
+	if endpoints {
+		sets = append(sets, endpointsMap, localEndpointsMap, nodePortEndpointsMap, nodePortLocalEndpointMap)
+	}
+	held, err := r.Counted(ctx, f, sets...)
+	if err != nil {
+		return nil, fmt.Errorf("count connections: %w", err)
+	}
+	for _, nodePort := range []bool{false, true} {
+		frontends := verdictMap(nodePort)
+		if !endpoints {
+			for key, n := range held[frontends].Packets {
+				list = append(list, Connections{
+					Frontend: frontendIn(f, frontends, key), Name: parsePortName(held[frontends].Elements[key].Comment), Count: n,
+				})
+			}
+			continue
+		}
+		for _, local := range []bool{false, true} {
+			set := listOf(nodePort, local).Map
+			for key, n := range held[set].Packets {
+				ep, ok := nft.AddrPortOf(held[set].Elements[key].Data)
+				if !ok {
+					continue
+				}
+				frontend := key[:len(key)-4]
+				list = append(list, Connections{
+					Frontend: frontendIn(f, set, key), Name: parsePortName(held[frontends].Elements[frontend].Comment),
+					Endpoint: ep, Local: local, Count: n,
+				})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Connections) int {
+		return cmp.Or(a.Frontend.Compare(b.Frontend), nft.TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
+	})
+	return list, nil
+}

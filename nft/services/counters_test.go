@@ -1,0 +1,176 @@
+package services
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// countingPort is a Service port whose endpoints are loopback addresses, so that a packet that
+// this machine sends to its cluster IP is counted and answered by nobody.
+func countingPort(endpoints ...string) *tracker.ServicePort {
+	p := &tracker.ServicePort{
+		ID:  tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tracker.UDP, Family: tracker.IPv4},
+		UID: "1", Port: 80, ClusterIP: netip.MustParseAddr("127.96.0.1"), HasEndpoints: len(endpoints) > 0,
+	}
+	for _, ep := range endpoints {
+		p.Cluster = append(p.Cluster, netip.MustParseAddrPort(ep))
+	}
+	p.Serving = p.Cluster
+	return p
+}
+
+// A counted is a kernel that counts, in a namespace of its own.
+type counted struct {
+	*testing.T
+	kernel  *kernel.Client
+	ruleset *Ruleset
+	port    int // source port of the latest connection
+}
+
+func newCounted(t *testing.T) *counted {
+	lab.New(t)
+	config := testConfig()
+	config.Counters, config.EndpointCounters = true, true
+	config.Pods = map[nft.Family]PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
+	c := &counted{T: t, kernel: kernel.openKernel(t), ruleset: NewRuleset(config), port: 20000}
+	kernel.commit(t, c.kernel, nft.Diff(nft.Tables{}, c.ruleset.Want()))
+	c.ruleset.Committed()
+	return c
+}
+
+func (c *counted) set(p *tracker.ServicePort) {
+	c.Helper()
+	c.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+	kernel.commit(c, c.kernel, c.ruleset.Changes())
+	c.ruleset.Committed()
+}
+
+// connect makes n connections: each has a source port of its own.
+func (c *counted) connect(n int) {
+	c.Helper()
+	for range n {
+		c.port++ // the kernel may give out one port twice, and that is no new connection
+		dialer := net.Dialer{Timeout: time.Second, LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: c.port}}
+		conn, err := dialer.Dial("udp", "127.96.0.1:80")
+		if err != nil {
+			c.Fatal(err)
+		}
+		if _, err := conn.Write([]byte("x")); err != nil {
+			c.Fatal(err)
+		}
+		conn.Close()
+	}
+}
+
+// want holds the counts of the frontend and the sum of those of its endpoints.
+func (c *counted) want(n uint64) {
+	c.Helper()
+	frontends, err := ReadConnections(c.Context(), c.kernel, nft.IP, false)
+	if err != nil {
+		c.Fatal(err)
+	}
+	endpoints, err := ReadConnections(c.Context(), c.kernel, nft.IP, true)
+	if err != nil {
+		c.Fatal(err)
+	}
+	var sum uint64
+	for _, e := range endpoints {
+		sum += e.Count
+	}
+	name := PortName{"shop", "web", "http"}
+	if len(frontends) != 1 || frontends[0].Count != n || frontends[0].Name != name || sum != n {
+		c.Errorf("got %+v and %+v, want %d connections of %s", frontends, endpoints, n, name)
+	}
+}
+
+func (c *counted) of(endpoint string) uint64 {
+	c.Helper()
+	endpoints, err := ReadConnections(c.Context(), c.kernel, nft.IP, true)
+	if err != nil {
+		c.Fatal(err)
+	}
+	i := slices.IndexFunc(endpoints, func(e Connections) bool { return e.Endpoint.String() == endpoint })
+	if i < 0 {
+		c.Fatalf("no %s in %+v", endpoint, endpoints)
+	}
+	return endpoints[i].Count
+}
+
+// TestCountersGoOn: neither a verdict that changes nor an endpoint that moves to another index
+// nor a new process makes the kernel forget.
+func TestCountersGoOn(t *testing.T) {
+	c := newCounted(t)
+	c.set(countingPort("127.0.1.1:8080", "127.0.1.2:8080"))
+	c.connect(40)
+	c.want(40)
+	c.set(countingPort("127.0.1.1:8080", "127.0.1.2:8080", "127.0.1.3:8080"))
+	c.want(40)
+	c.connect(40)
+	c.want(80)
+	first, third := c.of("127.0.1.1:8080"), c.of("127.0.1.3:8080")
+	c.set(countingPort("127.0.1.2:8080", "127.0.1.3:8080")) // the third moves into the hole
+	if got := c.of("127.0.1.3:8080"); got != third || third == 0 {
+		t.Errorf("the endpoint that moved has %d connections, had %d", got, third)
+	}
+	frontends, err := ReadConnections(t.Context(), c.kernel, nft.IP, false)
+	if err != nil || len(frontends) != 1 || frontends[0].Count != 80 {
+		t.Errorf("got %+v, %v; want 80 connections, %d of them to the endpoint that left", frontends, err, first)
+	}
+	again := NewRuleset(c.ruleset.config)
+	have, _, err := c.kernel.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Adopt(have)
+	again.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{
+		countingPort().ID: countingPort("127.0.1.2:8080", "127.0.1.3:8080"),
+	}})
+	if batch := nft.Diff(have, again.Want()); !batch.Empty() {
+		t.Errorf("a restart writes %s", batch.Ops[0].Text())
+	}
+}
+
+// TestCountersOfAnotherService: who takes over a frontend does not take over its count.
+func TestCountersOfAnotherService(t *testing.T) {
+	c := newCounted(t)
+	p := countingPort("127.0.1.1:8080")
+	c.set(p)
+	c.connect(3)
+	other := countingPort("127.0.1.1:8080", "127.0.1.2:8080")
+	other.ID.Service = "new"
+	c.ruleset.Apply(tracker.Delta{
+		Changed: map[tracker.PortID]*tracker.ServicePort{other.ID: other},
+		Removed: map[tracker.PortID]bool{p.ID: true},
+	})
+	kernel.commit(t, c.kernel, c.ruleset.Changes())
+	frontends, err := ReadConnections(t.Context(), c.kernel, nft.IP, false)
+	if err != nil || len(frontends) != 1 || frontends[0].Count != 0 || frontends[0].Name.Name != "new" {
+		t.Errorf("got %+v, %v; want no connection of shop/new", frontends, err)
+	}
+}
+
+// TestConnectionsWithoutCounters: a table that does not count has no counts, and no table
+// neither.
+func TestConnectionsWithoutCounters(t *testing.T) {
+	lab.New(t)
+	k, r := kernel.openKernel(t), NewRuleset(testConfig())
+	check := func() {
+		for _, endpoints := range []bool{false, true} {
+			if got, err := ReadConnections(t.Context(), k, nft.IP, endpoints); err != nil || len(got) != 0 {
+				t.Errorf("got %v, %v", got, err)
+			}
+		}
+	}
+	check()
+	r.Apply(cluster(3, 2))
+	kernel.commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	check()
+}

@@ -1,0 +1,96 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// reorder returns the endpoints of want in an order that changes as little as possible of
+// have, which is an order of before: those that stay keep their index, new ones take the free
+// indexes, and only then do the last ones move into the holes that are left.
+func reorder(have, before, want []netip.AddrPort) []netip.AddrPort {
+	if len(have) == 0 {
+		return want
+	}
+	gone, come := difference(before, want)
+	if len(gone)+len(come) == 0 {
+		return have
+	}
+	list := make([]netip.AddrPort, len(have), len(have)+max(0, len(come)-len(gone)))
+	copy(list, have)
+	holes := indexes(list, gone)
+	filled := min(len(holes), len(come))
+	for i, hole := range holes[:filled] {
+		list[hole] = come[i]
+	}
+	return fill(append(list, come[filled:]...), holes[filled:])
+}
+
+// indexes returns where in list the endpoints of some are, in order. some is sorted.
+func indexes(list, some []netip.AddrPort) []int {
+	found := make([]int, 0, len(some))
+	if len(some) == 1 {
+		return append(found, slices.Index(list, some[0]))
+	}
+	for i := 0; len(found) < len(some); i++ {
+		if _, ok := slices.BinarySearchFunc(some, list[i], netip.AddrPort.Compare); ok {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// difference returns what before and want do not have in common. Both are sorted and name
+// nothing twice; mostly they are nearly the same.
+func difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
+	before, want = trimCommon(before, want)
+	for len(before) > 0 && len(want) > 0 {
+		switch c := before[0].Compare(want[0]); {
+		case c < 0:
+			gone, before = append(gone, before[0]), before[1:]
+		case c > 0:
+			come, want = append(come, want[0]), want[1:]
+		default:
+			before, want = before[1:], want[1:]
+		}
+	}
+	return append(gone, before...), append(come, want...)
+}
+
+// trimCommon takes off with what both begin and end.
+func trimCommon(a, b []netip.AddrPort) (restA, restB []netip.AddrPort) {
+	if len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] {
+		return nil, nil
+	}
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return a, b
+}
+
+// reorderAdopted is reorder for a list that was found in the kernel, where it may have become
+// anything: one that names an endpoint twice is no order to keep.
+func reorderAdopted(have, want []netip.AddrPort) []netip.AddrPort {
+	before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare)
+	if len(slices.Compact(before)) < len(have) {
+		return want
+	}
+	return reorder(have, before, want)
+}
+
+// fill closes the holes of a list with its last entries.
+func fill(list []netip.AddrPort, holes []int) []netip.AddrPort {
+	for len(holes) > 0 {
+		last := len(list) - 1
+		if holes[len(holes)-1] == last {
+			holes = holes[:len(holes)-1]
+		} else {
+			list[holes[0]], holes = list[last], holes[1:]
+		}
+		list = list[:last]
+	}
+	return list
+}

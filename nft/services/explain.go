@@ -1,0 +1,244 @@
+package services
+
+import (
+	"fmt"
+	"github.com/kube-nft/kube-nft/nft"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// An Explanation is what becomes of a connection, and why.
+type Explanation struct {
+	nft.Fate
+	// Service is the frontend that the connection is addressed to; nil if it is none.
+	Service *Programmed
+	// Reason goes on where "is rejected", "is dropped" or "is left alone" ends; empty for
+	// connections that are translated.
+	Reason string
+	// Facts say what decided, in the order of the packet's way.
+	Facts []Fact
+}
+
+// A Fact is one reason, with what it rests on.
+type Fact struct {
+	Topic string // one word, two at most
+	Text  string
+	// By is the rule or element that decides, as nft prints it, and where it is; empty where a
+	// fact follows from those before.
+	By string
+}
+
+// Explain traces a packet and says why it fares as it does.
+func (t ReadBack) Explain(p nft.Packet) Explanation {
+	e := explainer{table: t, packet: p, Explanation: Explanation{Fate: t.Trace(p)}}
+	e.frontend()
+	if e.Service != nil {
+		e.explainPolicy()
+	} else {
+		e.explainNone()
+	}
+	if e.Outcome == "dnat" {
+		e.explainEndpoints()
+		e.explainMasquerade()
+	}
+	for _, step := range e.Foreign {
+		text := "no kube-nft writes this; what it does is not known and was left out"
+		if e.Fate.Outcome == "accept" && step == e.Steps[len(e.Steps)-1] {
+			text = "no kube-nft writes this; it accepts the packet, so that no Service gets it"
+			e.Reason = "a rule or an element that no kube-nft writes accepts it"
+		}
+		e.add("Foreign rule", text, step.String())
+	}
+	return e.Explanation
+}
+
+type explainer struct {
+	Explanation
+	table  ReadBack
+	packet nft.Packet
+}
+
+func (e *explainer) add(topic, text, by string) {
+	e.Facts = append(e.Facts, Fact{Topic: topic, Text: text, By: by})
+}
+
+// step returns the first step that an element of one of these sets decided.
+func (e *explainer) step(sets ...string) *nft.Step {
+	for i := range e.Steps {
+		if slices.Contains(sets, e.Steps[i].Set) {
+			return &e.Steps[i]
+		}
+	}
+	return nil
+}
+
+// frontend finds the element that says what to do.
+func (e *explainer) frontend() {
+	step := e.step(servicesMap, nodePortsMap)
+	if step == nil {
+		return
+	}
+	s := e.table.programmed(step.Set, step.Key, e.table.Sets[step.Set].Map[step.Key])
+	e.Service = &s
+	text := fmt.Sprintf("%s %s of Service %s", s.Kind, s.Frontend, s.Name)
+	if s.NodePort() {
+		text = fmt.Sprintf("%s of Service %s, served at %s", s.Frontend, s.Name, e.packet.Destination)
+	}
+	e.add("Frontend", text, step.String())
+}
+
+// explainNone says what becomes of a connection to no frontend.
+func (e *explainer) explainNone() {
+	p := &e.packet
+	switch {
+	case e.step(clusterIPsSet) != nil:
+		e.Reason = fmt.Sprintf("%s is a cluster IP, but no Service port", p.Destination)
+		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, e.servicesAt(p.Destination)), e.step(clusterIPsSet).String())
+	case e.step(serviceCIDRsSet) != nil:
+		e.Reason = fmt.Sprintf("no Service has %s, which is in a Service CIDR", p.Destination)
+		e.add("Service CIDR", "addresses of Services that no Service has lead nowhere", e.step(serviceCIDRsSet).String())
+	case e.Fate.Outcome == "drop":
+		e.Reason = "loopback addresses are for this node alone"
+		e.add("Loopback", "connections from elsewhere to loopback addresses are kept out", lastStep(e.Steps))
+	default:
+		e.Reason = "it is addressed to no Service"
+		e.add("Frontend", "none: no element of services or node-ports is about "+e.target(), "")
+		e.explainUnserved()
+	}
+}
+
+func lastStep(steps []nft.Step) string {
+	if len(steps) == 0 {
+		return ""
+	}
+	return steps[len(steps)-1].String()
+}
+
+func (e *explainer) target() string {
+	protocol := nft.ProtocolText(e.packet.Protocol)
+	if e.packet.Port == 0 {
+		return e.packet.Destination.String()
+	}
+	return netip.AddrPortFrom(e.packet.Destination, e.packet.Port).String() + "/" + protocol
+}
+
+// explainUnserved says so if there is a node port of that number, but not at this address.
+func (e *explainer) explainUnserved() {
+	held := e.table.Sets[nodePortsMap]
+	key := frontendKey(netip.Addr{}, e.packet.Protocol, e.packet.Port)
+	if held == nil || held.Map[key].Verdict == nil {
+		return
+	}
+	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s",
+		parsePortName(held.Map[key].Comment), e.packet.Destination), "element of "+nodePortsMap+": "+held.ElementText(e.table.Family, key))
+}
+
+// servicesAt names the Services that have an address.
+func (e *explainer) servicesAt(addr netip.Addr) string {
+	var names []string
+	for _, s := range e.table.Frontends() {
+		name := fmt.Sprintf("%s (%d/%s)", s.Name, s.Port, s.Protocol)
+		if s.Address == addr && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		return "a Service of which no port is programmed"
+	}
+	return strings.Join(names, ", ")
+}
+
+// explainPolicy says what the frontend's policy means for this client.
+func (e *explainer) explainPolicy() {
+	p, ok := policyOf(e.Service.Verdict)
+	if !ok {
+		e.Reason = fmt.Sprintf("an element that no kube-nft writes says %q at this frontend of Service %s", e.Service.Verdict, e.Service.Name)
+		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict.String(), "")
+		return
+	}
+	if p.guarded && !e.explainGuard() {
+		return
+	}
+	switch p.kind {
+	case refused:
+		e.Reason = fmt.Sprintf("Service %s has no endpoint", e.Service.Name)
+		e.add("Policy", "no endpoint is ready anywhere: reject", "")
+	case dropped:
+		e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its traffic policy is Local", e.Service.Name)
+		e.add("Policy", "traffic policy Local, and no endpoint on this node: drop, so that others are tried", "")
+	case internal, external:
+		e.add("Policy", "all endpoints", "chain "+p.open().chainName())
+	case internalLocal:
+		e.add("Policy", "internal traffic policy Local: endpoints on this node alone", "chain "+p.open().chainName())
+	case externalLocal:
+		e.explainLocal(p.open().chainName())
+	}
+	e.explainAffinity()
+}
+
+// explainGuard says whether the client is in the source ranges.
+func (e *explainer) explainGuard() bool {
+	held := e.table.Sets[allowedSourcesSet]
+	key := frontendKeyOf(e.Service.Frontend) + nft.AddrKey(e.packet.Source)
+	if held != nil {
+		if found := held.Covering(e.table.Family, key); found != "" {
+			e.add("Source", fmt.Sprintf("%s is in an allowed range", e.packet.Source), "element of "+allowedSourcesSet+": "+held.ElementText(e.table.Family, found))
+			return true
+		}
+	}
+	e.Reason = fmt.Sprintf("%s is in none of the source ranges of Service %s", e.packet.Source, e.Service.Name)
+	e.add("Source", fmt.Sprintf("%s is in no allowed range of this load balancer", e.packet.Source), lastStep(e.Steps))
+	return false
+}
+
+// explainLocal says to whom an external traffic policy Local applies.
+func (e *explainer) explainLocal(chain string) {
+	const local = "external traffic policy Local: "
+	var by nft.Step
+	for _, step := range e.Steps {
+		if step.Chain == chain {
+			by = step
+		}
+	}
+	switch stmt := e.ruleOf(by).(type) {
+	case nft.SourceIn, nft.InputInterface:
+		e.add("Policy", local+"it does not apply to pods, which get all endpoints", by.String())
+	case nft.SourceLocal:
+		e.add("Policy", local+"it does not apply to this node, which gets all endpoints", by.String())
+	default:
+		if stmt == nft.Drop {
+			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its external traffic policy is Local", e.Service.Name)
+			e.add("Policy", local+"clients outside get endpoints on this node, and there is none", by.String())
+			return
+		}
+		e.add("Policy", local+"clients outside get endpoints on this node alone", by.String())
+	}
+}
+
+// ruleOf returns the first statement of the rule that a step stands for.
+func (e *explainer) ruleOf(s nft.Step) nft.Stmt {
+	if chain := e.table.Chains[s.Chain]; chain != nil {
+		for _, rule := range chain.Rules {
+			if len(rule) > 0 && rule.Text(e.table.Family) == s.Rule {
+				return rule[0]
+			}
+		}
+	}
+	return nil
+}
+
+// explainAffinity says whether the client is remembered.
+func (e *explainer) explainAffinity() {
+	s := e.Service
+	if s.Affinity == 0 || e.Outcome != "dnat" {
+		return
+	}
+	for _, step := range e.Steps {
+		if held := e.table.Sets[step.Set]; held != nil && held.Set.Dynamic {
+			e.add("Affinity", fmt.Sprintf("%s is remembered", e.packet.Source), step.String())
+			return
+		}
+	}
+	e.add("Affinity", fmt.Sprintf("%s is not remembered yet; it will be, for %s", e.packet.Source, nft.DurationText(s.Affinity)), "")
+}

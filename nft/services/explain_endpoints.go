@@ -1,0 +1,118 @@
+package services
+
+import (
+	"fmt"
+	"github.com/kube-nft/kube-nft/nft"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// explainEndpoints lists the candidates, and which of them are on this node, as far as that is
+// known.
+func (e *explainer) explainEndpoints() {
+	chain := ""
+	for _, step := range e.Steps {
+		if stmt, ok := e.ruleOf(step).(nft.DNATFrom); ok && stmt.ToPort == 0 {
+			chain = "chain " + step.Chain + ", map " + stmt.Map
+		}
+	}
+	names := make([]string, len(e.Endpoints))
+	for i, ep := range e.Endpoints {
+		names[i] = ep.String()
+		if e.table.onNode(ep, e.packet.Protocol) {
+			names[i] += " (on this node)"
+		}
+	}
+	e.add("Endpoints", strings.Join(names, ", "), chain)
+	if e.Holes > 0 || e.Uneven {
+		e.add("Broken list", "the endpoints are not equally likely, or some are missing: the table is damaged", chain)
+	}
+}
+
+// onNode reports whether an endpoint is known to run on this node: those that may reach
+// themselves are listed.
+func (t ReadBack) onNode(ep netip.AddrPort, protocol uint8) bool {
+	held := t.Sets[hairpinSet]
+	if held == nil {
+		return false
+	}
+	addr := nft.AddrKey(ep.Addr())
+	_, ok := held.Map[addr+addr+frontendKey(netip.Addr{}, protocol, ep.Port())]
+	return ok
+}
+
+// explainMasquerade says whether the endpoint sees the client's address.
+func (e *explainer) explainMasquerade() {
+	if i := slices.IndexFunc(e.Steps, func(s nft.Step) bool { return s.Masquerade }); i >= 0 {
+		e.add("Masquerade", "yes: "+e.whyMasquerade(e.Steps[i]), e.Steps[i].String())
+		return
+	}
+	hairpin := e.step(hairpinSet)
+	switch {
+	case hairpin != nil && e.Masquerade:
+		e.add("Masquerade", "yes: the endpoint would connect to itself", hairpin.String())
+	case hairpin != nil:
+		e.add("Masquerade", fmt.Sprintf("only to %s, which would connect to itself", endpointTexts(e.Hairpin)), hairpin.String())
+	default:
+		e.add("Masquerade", "no: "+e.whyNot(), "")
+	}
+}
+
+func endpointTexts(endpoints []netip.AddrPort) string {
+	texts := make([]string, len(endpoints))
+	for i, ep := range endpoints {
+		texts[i] = ep.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// whyMasquerade is about the rule that asks for it.
+func (e *explainer) whyMasquerade(s nft.Step) string {
+	p, _ := policyOfChain(s.Chain)
+	internalKind := p.kind == internal || p.kind == internalLocal
+	switch e.ruleOf(s).(type) {
+	case nft.SourceIn, nft.InputInterface:
+		return "the client is not recognised as a pod, and replies have to come back through this node"
+	case nft.Verdict:
+		if internalKind {
+			return "all connections to cluster IPs are masqueraded (--masquerade-all)"
+		}
+	}
+	return "the endpoint may be on another node, and replies have to come back through this one"
+}
+
+// whyNot is about a connection that keeps its source.
+func (e *explainer) whyNot() string {
+	p, _ := policyOf(e.Service.Verdict)
+	pods := e.table.Pods()
+	fromPod := !pods.none() && e.fromPod(pods)
+	switch {
+	case fromPod:
+		return "the client is a pod (" + nft.Rule{pods.stmt(false)}.Text(e.table.Family) + ")"
+	case p.kind == externalLocal:
+		return "external traffic policy Local keeps the client's address"
+	}
+	return "pods are not recognised (no cluster CIDR), so no client of a cluster IP is"
+}
+
+func (e *explainer) fromPod(pods PodMatch) bool {
+	return nft.Matches(pods.stmt(false), e.table.Family, e.packet)
+}
+
+// Pods returns how the table's rules recognise pods.
+func (t ReadBack) Pods() PodMatch {
+	for name, chain := range t.Chains {
+		p, ok := policyOfChain(name)
+		if !ok || p.guarded || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
+			continue
+		}
+		switch stmt := chain.Rules[0][0].(type) {
+		case nft.SourceIn:
+			return PodMatch{CIDR: stmt.Prefix}
+		case nft.InputInterface:
+			return PodMatch{Interface: stmt.Name, Prefix: stmt.Prefix}
+		}
+	}
+	return PodMatch{}
+}

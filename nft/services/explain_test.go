@@ -1,0 +1,102 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestExplainRandomWorlds explains a packet of each kind of client to every frontend: whoever
+// owns it is named, whatever is not translated has a reason, and masquerading is explained as
+// it happens.
+func TestExplainRandomWorlds(t *testing.T) {
+	for seed := range uint64(10) {
+		w, r := newWorld(seed), NewRuleset(testConfig())
+		r.SetNodePortAddresses(nodeAddresses)
+		for range 6 {
+			r.Apply(w.change())
+		}
+		for f, claims := range w.claims() {
+			owner := slices.MinFunc(claims, older).port
+			for _, client := range clients(owner.ID.Family) {
+				table, p := r.Want()[nft.Family(owner.ID.Family)], client.packet(f, owner.ID.Family)
+				checkExplanation(t, table.Trace(p), NewReadBack(table).Explain(p), owner.ID)
+			}
+		}
+	}
+}
+
+func checkExplanation(t *testing.T, fate nft.Fate, e Explanation, owner tracker.PortID) {
+	t.Helper()
+	if e.Fate.Outcome != fate.Outcome || !slices.Equal(e.Endpoints, fate.Endpoints) || e.Fate.Masquerade != fate.Masquerade {
+		t.Errorf("explained %+v, traced %+v", e.Fate, fate)
+	}
+	if e.Service == nil || e.Service.Name.String() != comment(owner) {
+		t.Errorf("explained as %+v, want %s", e.Service, owner)
+	}
+	if (e.Reason == "") != (fate.Outcome == "dnat") {
+		t.Errorf("%s because of %q", fate.Outcome, e.Reason)
+	}
+	masquerade := factOf(e, "Masquerade")
+	switch {
+	case fate.Outcome != "dnat" && masquerade.Text != "",
+		fate.Masquerade && !strings.HasPrefix(masquerade.Text, "yes: "),
+		fate.Outcome == "dnat" && !fate.Masquerade && len(fate.Hairpin) == 0 && !strings.HasPrefix(masquerade.Text, "no: "):
+		t.Errorf("%s, masquerade %v: %q", fate.Outcome, fate.Masquerade, masquerade.Text)
+	}
+	if fate.Uneven || factOf(e, "Broken list").Text != "" || factOf(e, "Foreign rule").Text != "" {
+		t.Errorf("a table of ours is called broken: %+v", e.Facts)
+	}
+}
+
+func factOf(e Explanation, topic string) (fact Fact) {
+	for _, f := range e.Facts {
+		if f.Topic == topic {
+			return f
+		}
+	}
+	return fact
+}
+
+// TestTraceOfBrokenTables: what is missing shows.
+func TestTraceOfBrokenTables(t *testing.T) {
+	p := clusterPort(0, 5)
+	packet := nft.Packet{Source: netip.MustParseAddr("192.0.2.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
+	key := frontendKey(p.ClusterIP, 6, 80)
+	for name, tt := range map[string]struct {
+		missing []int // indexes
+		holes   int
+	}{
+		"nothing":            {nil, 0},
+		"an endpoint":        {[]int{1}, 1},
+		"the first endpoint": {[]int{0}, 1},
+		"two endpoints":      {[]int{0, 3}, 2},
+	} {
+		r := NewRuleset(testConfig())
+		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		table := r.Want()[nft.IP]
+		for _, index := range tt.missing {
+			delete(table.Sets[endpointsMap].Map, nft.IndexedKey(key, index))
+		}
+		fate := table.Trace(packet)
+		if fate.Holes != tt.holes || fate.Outcome != "dnat" || len(fate.Endpoints) != 5-tt.holes || tt.holes == 0 && fate.Uneven {
+			t.Errorf("without %s: %d holes, uneven %v, %s", name, fate.Holes, fate.Uneven, fate.Outcome)
+		}
+	}
+}
+
+// TestTracePassesForeignRulesOver: they are named.
+func TestTracePassesForeignRulesOver(t *testing.T) {
+	r := NewRuleset(testConfig())
+	r.Apply(cluster(1, 1))
+	table := r.Want()[nft.IP]
+	table.Chains[servicesChain].Rules = append([]nft.Rule{{nft.Raw{}}}, table.Chains[servicesChain].Rules...)
+	e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+	if got := factOf(e, "Foreign rule"); e.Fate.Outcome != "dnat" || got.By != "rule of services: # expressions: " {
+		t.Errorf("%s, %+v", e.Fate.Outcome, got)
+	}
+}

@@ -1,0 +1,107 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// noteFlows remembers what the change from have to want means for connections. Those of TCP
+// and SCTP end by themselves when their endpoint does.
+func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
+	appeared := want.serves() && !have.serves()
+	var removed []netip.AddrPort
+	if f.Protocol == tracker.UDP {
+		removed, _ = difference(have.serving, want.serving)
+	}
+	if !appeared && len(removed) == 0 {
+		return
+	}
+	change := r.flows[f]
+	if change == nil {
+		change = &tracker.FlowChange{Frontend: f}
+		r.flows[f] = change
+	}
+	change.Removed = append(change.Removed, removed...)
+	change.Gone = len(want.serving) == 0
+	change.Appeared = change.Appeared || appeared
+}
+
+// serves reports whether connections are translated.
+func (s *program) serves() bool { return s.policy.kind != 0 && len(s.serving) > 0 }
+
+// FlowChanges returns what the changes since Committed mean for connections, in order.
+func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
+	for _, f := range r.config.Families {
+		first := len(changes)
+		for _, change := range r.families[f].flows {
+			changes = append(changes, *change)
+		}
+		slices.SortFunc(changes[first:], func(a, b tracker.FlowChange) int { return a.Frontend.Compare(b.Frontend) })
+	}
+	return changes
+}
+
+// Vanished returns the UDP frontends that the kernel's tables have and that are not wanted,
+// with the endpoints that they have there: what happened while nobody watched.
+func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
+	for _, f := range r.config.Families {
+		if table := have[f]; table != nil {
+			changes = append(changes, r.families[f].vanished(ReadBack{table})...)
+		}
+	}
+	return changes
+}
+
+func (r *familyRules) vanished(have ReadBack) (changes []tracker.FlowChange) {
+	for _, set := range []string{servicesMap, nodePortsMap} {
+		held := have.Sets[set]
+		if held == nil {
+			continue
+		}
+		for key := range held.Map {
+			f := frontendIn(r.Table.Family, set, key)
+			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
+				continue
+			}
+			change := tracker.FlowChange{Frontend: f, Gone: true}
+			for _, local := range []bool{false, true} {
+				change.Removed = append(change.Removed, have.list(listOf(f.NodePort(), local).Map, key)...)
+			}
+			changes = append(changes, change)
+		}
+	}
+	return changes
+}
+
+// Serving returns the endpoints that may go on serving connections to a frontend, sorted.
+// Known is false if nothing is reached there.
+func (r *Ruleset) Serving(at tracker.Frontend) (endpoints []netip.AddrPort, known bool) {
+	family := r.families[at.Family()]
+	if family == nil || family.frontends[at] == nil {
+		return nil, false
+	}
+	return family.frontends[at].shown.serving, true
+}
+
+// HasClusterIP reports whether addr is the cluster IP of a Service.
+func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
+	return r.holds(clusterIPsSet, addr, func(held *nft.Elements) bool {
+		_, ok := held.Map[nft.AddrKey(addr)]
+		return ok
+	})
+}
+
+// InServiceCIDR reports whether addr lies in one of the Service CIDRs.
+func (r *Ruleset) InServiceCIDR(addr netip.Addr) bool {
+	return r.holds(serviceCIDRsSet, addr, func(held *nft.Elements) bool {
+		return held.Covering(nft.Family(tracker.FamilyOf(addr)), nft.AddrKey(addr)) != ""
+	})
+}
+
+func (r *Ruleset) holds(set string, addr netip.Addr, test func(*nft.Elements) bool) bool {
+	family := r.families[nft.Family(tracker.FamilyOf(addr))]
+	return family != nil && test(family.Table.Sets[set])
+}

@@ -1,0 +1,111 @@
+package services
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+)
+
+// ownedRuleset commits a ruleset whose tables belong to k. Kernels before 6.9 cannot.
+func ownedRuleset(t *testing.T, k *kernel.Client) *Ruleset {
+	t.Helper()
+	features, err := k.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !features.OwnerPersist {
+		lab.SkipOrFail(t, "this kernel cannot let a table outlive its owner")
+	}
+	r := NewRuleset(testConfig())
+	r.SetOwned(true)
+	r.Apply(cluster(10, 2))
+	syncWith(t, k, r)
+	return r
+}
+
+// syncWith does what a start does: it reads, adopts and writes what differs.
+func syncWith(t *testing.T, k *kernel.Client, r *Ruleset) nft.Batch {
+	t.Helper()
+	have, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := nft.Diff(have, r.Want())
+	b.Ops = append(nft.Adoption(have, r.Want()), b.Ops...)
+	kernel.commit(t, k, b)
+	return b
+}
+
+func TestOwnedTableIsForItsOwner(t *testing.T) {
+	lab.New(t)
+	owner, other := kernel.openKernel(t), kernel.openKernel(t)
+	ownedRuleset(t, owner)
+	kernel.checkError(t, other.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "services"}}}}), unix.EPERM,
+		"table ip kube-nft: delete chain services: operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed")
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	have, _, err := other.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !have[nft.IP].Owned || have[nft.IP].Owner != owner.socket.port || len(have[nft.IP].Sets[endpointsMap].Map) != 20 {
+		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[nft.IP].Owned, have[nft.IP].Owner, len(have[nft.IP].Sets[endpointsMap].Map), owner.socket.port)
+	}
+}
+
+func TestOrphanIsAdopted(t *testing.T) {
+	lab.New(t)
+	first, err := kernel.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := ownedRuleset(t, first)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := kernel.openKernel(t)
+	if b := syncWith(t, second, r); len(b.Ops) != 2 || b.Ops[0].Table == nil || b.Ops[1].Table == nil {
+		t.Errorf("%d operations, want the adoption of two tables and nothing else", len(b.Ops))
+	}
+	if b := syncWith(t, second, r); !b.Empty() {
+		t.Errorf("%d operations for tables that are ours already", len(b.Ops))
+	}
+	if text := lab.Run(t, "", "nft", "list", "table", "ip", "kube-nft"); !strings.Contains(text, "flags owner") {
+		t.Errorf("the table has no owner:\n%s", text)
+	}
+}
+
+// TestOrphanCanBeFlushed is why nobody needs us to get rid of the tables.
+func TestOrphanCanBeFlushed(t *testing.T) {
+	lab.New(t)
+	owner, err := kernel.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ownedRuleset(t, owner)
+	if err := owner.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	if text := lab.Run(t, "", "nft", "list", "ruleset"); text != "" {
+		t.Errorf("left:\n%s", text)
+	}
+}
+
+func TestOwnershipIsGivenUpAndTaken(t *testing.T) {
+	lab.New(t)
+	k, other := kernel.openKernel(t), kernel.openKernel(t)
+	r := ownedRuleset(t, k)
+	for _, owned := range []bool{false, true, false} {
+		r.SetOwned(owned)
+		syncWith(t, k, r)
+		err := other.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}}}})
+		if (err != nil) != owned {
+			t.Errorf("owned %v: somebody else's batch: %v", owned, err)
+		}
+	}
+}

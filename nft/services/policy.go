@@ -1,0 +1,205 @@
+package services
+
+import (
+	"github.com/kube-nft/kube-nft/nft"
+	"strconv"
+)
+
+// A policy says what happens to a new connection to a frontend. Frontends of equal policy
+// share its chains, whichever Services they belong to.
+type policy struct {
+	kind     policyKind
+	nodePort bool // the frontend is a node port
+	guarded  bool // only the sources in allowedSourcesSet may connect
+	// cluster and local are the capacities of the two lists of endpoints.
+	cluster, local int
+	// sticky is the name of the Service port's affinity objects; empty without affinity.
+	affinity string
+}
+
+type policyKind uint8
+
+const (
+	refused       policyKind = iota + 1 // no endpoint anywhere: reject
+	dropped                             // endpoints, but none that the traffic policy allows: drop, guard or not
+	internal                            // a cluster IP: cluster-wide list
+	internalLocal                       // a cluster IP with internal policy Local: local list
+	external                            // cluster-wide list, always masqueraded
+	externalLocal                       // external policy Local
+)
+
+// verdict is the element that sends a connection to the policy's chain.
+func (p policy) verdict() *nft.Verdict {
+	if p.kind == dropped {
+		return &nft.Drop
+	}
+	return gotoChain(p.chainName())
+}
+
+func gotoChain(name string) *nft.Verdict {
+	v := nft.Goto(name)
+	return &v
+}
+
+// chainName names a chain after what it does: the kind of frontend and the lengths of its
+// lists, or the Service port whose affinity it keeps.
+func (p policy) chainName() string {
+	name := p.openName()
+	if p.guarded {
+		return "guarded-" + name
+	}
+	return name
+}
+
+func (p policy) openName() string {
+	switch p.kind {
+	case refused:
+		return rejectChain
+	case internal:
+		return "cluster-" + p.suffix(p.cluster)
+	case internalLocal:
+		return "cluster-local-" + p.suffix(p.local)
+	case external:
+		return p.prefix() + p.suffix(p.cluster)
+	default:
+		return p.prefix() + "local-" + p.bothSuffix()
+	}
+}
+
+func (p policy) prefix() string {
+	if p.nodePort {
+		return "node-port-"
+	}
+	return "external-"
+}
+
+func (p policy) suffix(n int) string {
+	if p.affinity != "" {
+		return p.affinity
+	}
+	return strconv.Itoa(n)
+}
+
+func (p policy) bothSuffix() string {
+	if p.affinity == "" {
+		return strconv.Itoa(p.cluster) + "-" + strconv.Itoa(p.local)
+	}
+	if p.local == 0 {
+		return p.affinity + "-none"
+	}
+	return p.affinity
+}
+
+// open is the policy behind the guard.
+func (p policy) open() policy {
+	p.guarded = false
+	return p
+}
+
+// everywhere is the policy for clients to whom external policy Local does not apply, but
+// who need masquerading: this node itself.
+func (p policy) everywhere() policy {
+	p.kind, p.local = external, 0
+	return p
+}
+
+// chain declares the policy's chain.
+func (p policy) chain(c *Config, f nft.Family) *nft.Chain {
+	chain := &nft.Chain{Name: p.chainName()}
+	if p.guarded {
+		guard := nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.Source}, Set: allowedSourcesSet, Not: true}, nft.Drop}
+		chain.Rules = []nft.Rule{guard, {nft.Goto(p.open().chainName())}}
+		return chain
+	}
+	switch p.kind {
+	case internal:
+		chain.Rules = append(c.masqueradeInternal(f), nft.Rule{nft.Goto(p.choose(false))})
+	case internalLocal:
+		chain.Rules = append(c.masqueradeInternal(f), nft.Rule{nft.Goto(p.choose(true))})
+	case external:
+		chain.Rules = []nft.Rule{{nft.Jump(markChain)}, {nft.Goto(p.choose(false))}}
+	case externalLocal:
+		chain.Rules = p.externalLocalRules(c, f)
+	}
+	return chain
+}
+
+// externalLocalRules keep the source of outside clients and serve them from this node
+// alone. Pods and the node itself are inside: they get the cluster-wide list.
+func (p policy) externalLocalRules(c *Config, f nft.Family) []nft.Rule {
+	var rules []nft.Rule
+	if pods := c.Pods[f]; !pods.none() {
+		rules = append(rules, nft.Rule{pods.stmt(false), nft.Goto(p.choose(false))})
+	}
+	rules = append(rules, nft.Rule{nft.SourceLocal{}, nft.Goto(p.everywhere().chainName())})
+	if p.local == 0 {
+		return append(rules, nft.Rule{nft.Drop})
+	}
+	return append(rules, nft.Rule{nft.Goto(p.choose(true))})
+}
+
+// masqueradeInternal marks connections to a cluster IP whose replies would not come back
+// through this node by themselves.
+func (c *Config) masqueradeInternal(f nft.Family) []nft.Rule {
+	pods := c.Pods[f]
+	switch {
+	case c.MasqueradeAll:
+		return []nft.Rule{{nft.Jump(markChain)}}
+	case pods.none():
+		return nil
+	}
+	return []nft.Rule{{pods.stmt(true), nft.Jump(markChain)}}
+}
+
+// choose names the chain that picks an endpoint: the shared one for the list's length, or
+// the Service port's own when it remembers clients.
+func (p policy) choose(local bool) string {
+	list := listOf(p.nodePort, local)
+	if p.affinity != "" {
+		return affinityChainName(p.nodePort, local, p.affinity)
+	}
+	if local {
+		return balance{list, p.local}.name()
+	}
+	return balance{list, p.cluster}.name()
+}
+
+// stickName names the chain that sends a client to the endpoint it is remembered with.
+func affinityChainName(nodePort, local bool, sticky string) string {
+	name := "stick-"
+	if nodePort {
+		name += "node-port-"
+	}
+	return name + localInfix(local) + sticky
+}
+
+// next lists the policies whose chains the policy's own chain goes to.
+func (p policy) next() []policy {
+	switch {
+	case p.guarded:
+		return []policy{p.open()}
+	case p.kind == externalLocal:
+		return []policy{p.everywhere()}
+	}
+	return nil
+}
+
+// picks lists the choosing chains that the policy's own chain goes to. With affinity they
+// belong to the Service port.
+func (p policy) balances() []balance {
+	if p.guarded || p.affinity != "" {
+		return nil
+	}
+	cluster, local := balance{listOf(p.nodePort, false), p.cluster}, balance{listOf(p.nodePort, true), p.local}
+	switch {
+	case p.kind == internal, p.kind == external:
+		return []balance{cluster}
+	case p.kind == internalLocal:
+		return []balance{local}
+	case p.kind == externalLocal && p.local > 0:
+		return []balance{cluster, local}
+	case p.kind == externalLocal:
+		return []balance{cluster}
+	}
+	return nil
+}

@@ -1,0 +1,291 @@
+package services
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A ReadBack is a table that was read from the kernel, seen as Services. What it says depends
+// on nothing that anybody wants.
+type ReadBack struct{ *nft.Table }
+
+// NewReadBack returns the read-back of a table, with its rules as statements.
+func NewReadBack(t *nft.Table) *ReadBack { return &ReadBack{t.Typed()} }
+
+// A ServiceName names a Service port as the comment of its elements does. The comment holds
+// 127 bytes: of very long names the end is missing.
+type PortName struct{ Namespace, Name, Port string }
+
+// String returns "namespace/name:port", without the colon if the port has no name.
+func (n PortName) String() string {
+	if n.Port == "" {
+		return n.Namespace + "/" + n.Name
+	}
+	return n.Namespace + "/" + n.Name + ":" + n.Port
+}
+
+// parseServiceName reads what comment wrote.
+func parsePortName(comment string) (n PortName) {
+	n.Namespace, n.Name, _ = strings.Cut(comment, "/")
+	n.Name, n.Port, _ = strings.Cut(n.Name, ":")
+	return n
+}
+
+// A Service is a frontend as a table holds it: what Services returns of a table that was
+// read from the kernel depends on nothing that anybody wants.
+type Programmed struct {
+	tracker.Frontend
+	Name PortName
+	// Kind is KindClusterIP, KindExternalIP or KindNodePort.
+	Kind string
+	// Policy is what becomes of connections, in words.
+	Policy string
+	// Verdict is the verdict of the frontend's element.
+	Verdict nft.Verdict
+	// Cluster and Local are the lists of endpoints, in the order of their indexes.
+	Cluster, Local []netip.AddrPort
+	// HasLocal says that there is a list of local endpoints, which may be empty.
+	HasLocal bool
+	// Affinity is how long a client is remembered; 0: it is not.
+	Affinity time.Duration
+	// Memories are the Service port's affinity maps, which all its frontends share.
+	AffinityMaps []AffinityMap
+}
+
+// Kinds of frontends, as far as a table tells them apart: an external IP may be that of a load
+// balancer.
+const (
+	KindClusterIP  = "cluster IP"
+	KindExternalIP = "external IP"
+	KindNodePort   = "node port"
+)
+
+// A Memory is an affinity map: client -> endpoint, for the endpoints with one port.
+type AffinityMap struct {
+	Map   string
+	Port  uint16
+	Local bool // for connections that local endpoints alone are chosen for
+}
+
+// Endpoints returns the distinct endpoints of both lists.
+func (s *Programmed) Endpoints() []netip.AddrPort {
+	all := slices.Clone(s.Cluster)
+	for _, ep := range s.Local {
+		if !slices.Contains(all, ep) {
+			all = append(all, ep)
+		}
+	}
+	return all
+}
+
+// Services lists the frontends by name, kind and address.
+func (t ReadBack) Frontends() []Programmed {
+	var list []Programmed
+	for _, set := range []string{servicesMap, nodePortsMap} {
+		held := t.Sets[set]
+		if held == nil {
+			continue
+		}
+		for key, element := range held.Map {
+			list = append(list, t.programmed(set, key, element))
+		}
+	}
+	slices.SortFunc(list, func(a, b Programmed) int {
+		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
+			strings.Compare(a.Name.Port, b.Name.Port), strings.Compare(a.Kind, b.Kind), a.Frontend.Compare(b.Frontend))
+	})
+	return list
+}
+
+func (t ReadBack) programmed(set, key string, element nft.Element) Programmed {
+	s := Programmed{Frontend: frontendIn(t.Family, set, key), Name: parsePortName(element.Comment), Verdict: verdictOf(element)}
+	s.Cluster = t.list(listOf(s.NodePort(), false).Map, key)
+	s.Local = t.list(listOf(s.NodePort(), true).Map, key)
+	t.findAffinity(&s, key)
+	s.Kind = t.kindOf(s.Frontend)
+	s.Policy = policyWords(s.Verdict, s.Affinity)
+	s.HasLocal = hasLocal(s.Verdict)
+	return s
+}
+
+func (t ReadBack) kindOf(f tracker.Frontend) string {
+	switch {
+	case f.NodePort():
+		return KindNodePort
+	case t.Sets[clusterIPsSet] != nil:
+		if _, ok := t.Sets[clusterIPsSet].Map[nft.AddrKey(f.Address)]; ok {
+			return KindClusterIP
+		}
+	}
+	return KindExternalIP
+}
+
+// remembered finds the affinity of the frontend's Service port: what its record chain writes.
+func (t ReadBack) findAffinity(s *Programmed, key string) {
+	set := affinityFrontendsMap
+	if s.NodePort() {
+		set = affinityNodePortsMap
+	}
+	held := t.Sets[set]
+	if held == nil {
+		return
+	}
+	chain := t.Chains[verdictOf(held.Map[key]).Chain]
+	if chain == nil {
+		return
+	}
+	for _, rule := range chain.Rules {
+		port, _ := rule[0].(nft.PortIs)
+		if r, ok := last(rule).(nft.Update); ok {
+			s.Affinity = r.Duration()
+			s.AffinityMaps = append(s.AffinityMaps, AffinityMap{Map: r.Map, Port: port.Port, Local: isLocalAffinity(r.Map)})
+		}
+	}
+}
+
+// verdictOf is the verdict of an element; the zero Verdict if there is none.
+func verdictOf(e nft.Element) (v nft.Verdict) {
+	if e.Verdict != nil {
+		v = *e.Verdict
+	}
+	return v
+}
+
+// last is the statement that ends a rule; nil if the rule is empty.
+func last(rule nft.Rule) nft.Stmt {
+	if len(rule) == 0 {
+		return nil
+	}
+	return rule[len(rule)-1]
+}
+
+// hasLocal reports whether a frontend's verdict chooses among local endpoints.
+func hasLocal(verdict nft.Verdict) bool {
+	p, ok := policyOf(verdict)
+	return ok && (p.kind == internalLocal || p.kind == externalLocal || p.kind == dropped)
+}
+
+// policyWords says in words what a frontend's verdict means.
+func policyWords(verdict nft.Verdict, affinity time.Duration) string {
+	p, ok := policyOf(verdict)
+	if !ok {
+		return "unknown: " + verdict.String()
+	}
+	words := p.words()
+	if p.guarded {
+		words += ", ranges"
+	}
+	if affinity > 0 {
+		words += ", sticky " + nft.DurationText(affinity)
+	}
+	return words
+}
+
+func (p policy) words() string {
+	switch p.kind {
+	case refused:
+		return "reject: no endpoint"
+	case dropped:
+		return "drop: none local"
+	case internalLocal:
+		return "local endpoints"
+	case externalLocal:
+		if p.local == 0 {
+			return "outside: drop, none local"
+		}
+		return "outside: local"
+	}
+	return "all endpoints"
+}
+
+// policyPrefixes are how the names of policy chains begin; longer ones first.
+var policyPrefixes = []struct {
+	text     string
+	kind     policyKind
+	nodePort bool
+}{
+	{"cluster-local-", internalLocal, false},
+	{"cluster-", internal, false},
+	{"external-local-", externalLocal, false},
+	{"external-", external, false},
+	{"node-port-local-", externalLocal, true},
+	{"node-port-", external, true},
+}
+
+// policyOf reads a policy back from its verdict.
+func policyOf(verdict nft.Verdict) (p policy, ok bool) {
+	switch verdict.Kind {
+	case nft.VerdictDrop:
+		return policy{kind: dropped}, true
+	case nft.VerdictGoto:
+		return policyOfChain(verdict.Chain)
+	}
+	return p, false
+}
+
+// policyOfChain reads a policy back from the name of its chain.
+func policyOfChain(chain string) (p policy, ok bool) {
+	name, guarded := strings.CutPrefix(chain, "guarded-")
+	p.guarded = guarded
+	if name == rejectChain {
+		p.kind = refused
+		return p, p.chainName() == chain
+	}
+	for _, prefix := range policyPrefixes {
+		if suffix, ok := strings.CutPrefix(name, prefix.text); ok {
+			p.kind, p.nodePort = prefix.kind, prefix.nodePort
+			p.readSuffix(suffix)
+			return p, p.chainName() == chain
+		}
+	}
+	return p, false
+}
+
+// readSuffix reads the lengths of the lists, or the name of the affinity objects.
+func (p *policy) readSuffix(suffix string) {
+	first, second, both := strings.Cut(suffix, "-")
+	n, err := strconv.Atoi(first)
+	m, secondErr := strconv.Atoi(second)
+	switch {
+	case err == nil && !both && p.kind == internalLocal:
+		p.local = n
+	case err == nil && !both:
+		p.cluster = n
+	case err == nil && secondErr == nil && p.kind == externalLocal:
+		p.cluster, p.local = n, m
+	default:
+		p.affinity, p.local = suffix, 1
+		if without, none := strings.CutSuffix(suffix, "-none"); none && p.kind == externalLocal {
+			p.affinity, p.local = without, 0
+		}
+	}
+}
+
+// PolicyChains counts the chains that say what a kind of frontend does.
+func (t ReadBack) PolicyChains() (n int) {
+	for name := range t.Chains {
+		if _, ok := policyOfChain(name); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// RawRules counts the rules that no kube-nft writes.
+func (t ReadBack) RawRules() (n int) {
+	for _, chain := range t.Chains {
+		for _, rule := range chain.Rules {
+			if _, raw := last(rule).(nft.Raw); raw {
+				n++
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,125 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestServicesOfRandomWorlds holds the inventory of a table against the state that it was
+// made from.
+func TestServicesOfRandomWorlds(t *testing.T) {
+	for seed := range uint64(10) {
+		w, r := newWorld(seed), NewRuleset(testConfig())
+		for range 10 {
+			r.Apply(w.change())
+		}
+		for f, table := range r.Want() {
+			services := NewReadBack(table).Frontends()
+			if len(services) != len(r.families[f].frontends) {
+				t.Fatalf("seed %d: %d frontends, want %d", seed, len(services), len(r.families[f].frontends))
+			}
+			for _, s := range services {
+				checkService(t, &s, r.families[f].frontends[s.Frontend])
+			}
+		}
+	}
+}
+
+func checkService(t *testing.T, got *Programmed, state *frontendState) {
+	t.Helper()
+	want := state.shown
+	p, ok := policyOf(got.Verdict)
+	if want.policy.affinity != "" { // lengths are not in the name
+		p.cluster, p.local = want.policy.cluster, want.policy.local
+	}
+	p.nodePort = want.policy.nodePort
+	if !ok || want.policy.kind != refused && want.policy.kind != dropped && p != want.policy {
+		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
+	}
+	if got.Name.String() != want.comment || !slices.Equal(got.Cluster, want.cluster) || !slices.Equal(got.Local, want.local) {
+		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
+	}
+	if owner := state.claims[0].port.current; want.updateChain != "" && got.Affinity != owner.Affinity {
+		t.Errorf("%s: affinity %s, want %s", got.Frontend, got.Affinity, owner.Affinity)
+	}
+}
+
+func TestPolicyWords(t *testing.T) {
+	for verdict, want := range map[string]string{
+		"drop":                     "drop: none local",
+		"goto reject-new":          "reject: no endpoint",
+		"goto guarded-reject-new":  "reject: no endpoint, ranges",
+		"goto cluster-3":           "all endpoints",
+		"goto cluster-local-1":     "local endpoints",
+		"goto external-7":          "all endpoints",
+		"goto external-local-7-2":  "outside: local",
+		"goto external-local-7-0":  "outside: drop, none local",
+		"goto guarded-external-1":  "all endpoints, ranges",
+		"goto node-port-local-3-1": "outside: local",
+		"goto node-port-local-k3f8h2mz-ns-web-http-none": "outside: drop, none local",
+		"goto cluster-03": "unknown: goto cluster-03",
+		"goto elsewhere":  "unknown: goto elsewhere",
+		"accept":          "unknown: accept",
+		"queue":           "unknown: verdict 3",
+	} {
+		if got := policyWords(verdictIn(verdict), 0); got != want {
+			t.Errorf("%q: %q, want %q", verdict, got, want)
+		}
+	}
+	if got, want := policyWords(nft.Goto("cluster-k3f8h2mz-ns-web-http"), 3*time.Hour), "all endpoints, sticky 3h"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// verdictIn reads a verdict in nft's words.
+func verdictIn(words string) nft.Verdict {
+	switch word, chain, _ := strings.Cut(words, " "); word {
+	case "goto":
+		return nft.Goto(chain)
+	case "accept":
+		return nft.Accept
+	case "queue":
+		return nft.Verdict{Kind: 3}
+	default:
+		return nft.Drop
+	}
+}
+
+// TestDynamicMaps: what has to be read besides the table is the affinity of the one Service
+// port on the way.
+func TestDynamicMaps(t *testing.T) {
+	r := NewRuleset(testConfig())
+	sticky, other := clusterPort(0, 2), clusterPort(1, 2)
+	sticky.Affinity, other.Affinity = time.Hour, time.Hour
+	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{sticky.ID: sticky, other.ID: other}})
+	table := r.Want()[nft.IP]
+	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: sticky.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
+	sets := table.DynamicMaps(table.Trace(p))
+	if want := affinityMapName(affinityName(sticky.ID), false, 8080); len(sets) != 1 || sets[0].Name != want {
+		t.Fatalf("%d maps, want %s", len(sets), want)
+	}
+	table.Sets[sets[0].Name].Map[nft.AddrKey(p.Source)] = nft.Element{Data: nft.AddrKey(sticky.Cluster[1].Addr())}
+	fate := table.Trace(p)
+	if diff := cmp.Diff(sticky.Cluster[1:], fate.Endpoints, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("endpoints of a remembered client (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzPolicyOf(f *testing.F) {
+	f.Add("guarded-node-port-local-3-1")
+	f.Add("external-local-k3f8h2mz-ns-web-http-none")
+	f.Fuzz(func(t *testing.T, chain string) {
+		verdict := nft.Goto(chain)
+		if p, ok := policyOf(verdict); ok && *p.verdict() != verdict {
+			t.Errorf("%q is read as the policy of %q", verdict, p.verdict())
+		}
+	})
+}

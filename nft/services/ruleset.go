@@ -1,0 +1,363 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Ruleset is the wanted state: it takes what the tracker hands out and keeps the tables
+// that follow from it, together with what has changed since the last commit.
+//
+// It is not safe for concurrent use; the sync loop owns it.
+type Ruleset struct {
+	config   Config
+	families map[nft.Family]*familyRules
+}
+
+// family is the part of a Ruleset in one table.
+type familyRules struct {
+	*nft.Journal
+	config       *Config
+	ports        map[tracker.PortID]*portState
+	frontends    map[tracker.Frontend]*frontendState
+	chains       map[string]*chainUse
+	withAffinity int // Service ports with affinity
+	shared       map[sharedElement]int
+	adopted      ReadBack // what the kernel held at start; for the order of lists
+	tasks        map[string]AffinityTask
+	flows        map[tracker.Frontend]*tracker.FlowChange
+	conflicts    map[tracker.Frontend][]Conflict
+	fresh        []Conflict // not reported yet
+	// successions are those that have not been reported yet.
+	successions []Succession
+}
+
+// A chainUse counts who goes to a chain.
+type chainUse struct {
+	verdict *nft.Verdict
+	users   int
+}
+
+// NewRuleset returns the ruleset of a cluster without Services.
+func NewRuleset(config Config) *Ruleset {
+	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules)}
+	for _, f := range config.Families {
+		r.families[f] = newFamily(&r.config, f)
+	}
+	return r
+}
+
+func newFamily(config *Config, f nft.Family) *familyRules {
+	r := &familyRules{
+		Journal:   nft.NewJournal(config.skeleton(f)),
+		config:    config,
+		ports:     make(map[tracker.PortID]*portState),
+		frontends: make(map[tracker.Frontend]*frontendState),
+		chains:    make(map[string]*chainUse),
+		shared:    make(map[sharedElement]int),
+		tasks:     make(map[string]AffinityTask),
+		flows:     make(map[tracker.Frontend]*tracker.FlowChange),
+		conflicts: make(map[tracker.Frontend][]Conflict),
+	}
+	r.chains[rejectChain] = &chainUse{verdict: gotoChain(rejectChain), users: 1}
+	for c := 1; c <= usualLengths; c = capacity(c + 1) {
+		r.acquire(policy{kind: internal, cluster: c})
+		r.acquire(policy{kind: external, cluster: c})
+		r.acquire(policy{kind: external, nodePort: true, cluster: c})
+	}
+	for c := 1; c <= usualLocalLengths; c = capacity(c + 1) {
+		r.acquire(policy{kind: internalLocal, local: c})
+		r.acquireBalance(balance{&nodePortLocalList, c})
+	}
+	return r
+}
+
+// Adopt tells the ruleset what the kernel holds, so that endpoints keep the places that
+// they have there and a restart writes only what differs. It comes before the first Apply.
+func (r *Ruleset) Adopt(tables nft.Tables) {
+	for f, family := range r.families {
+		family.adopted = ReadBack{tables[f]}
+	}
+}
+
+// Apply takes in what changed.
+func (r *Ruleset) Apply(delta tracker.Delta) {
+	for id := range delta.Removed {
+		if family := r.families[nft.Family(id.Family)]; family != nil {
+			family.removePort(id)
+		}
+	}
+	ports := inOrder(delta.Changed)
+	r.reserve(ports)
+	for _, port := range ports {
+		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
+			family.setPort(port)
+		}
+	}
+	if delta.CIDRsChanged {
+		for f, family := range r.families {
+			family.fillSet(serviceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
+		}
+	}
+}
+
+// reserve makes room for the first Service ports in the sets that grow with them.
+func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
+	if len(ports) < manyPorts {
+		return
+	}
+	services, endpoints := make(map[nft.Family]int), make(map[nft.Family]int)
+	for _, port := range ports {
+		services[nft.Family(port.ID.Family)]++
+		endpoints[nft.Family(port.ID.Family)] += len(port.Cluster)
+	}
+	for f, family := range r.families {
+		family.Reserve(servicesMap, services[f])
+		family.Reserve(clusterIPsSet, services[f])
+		family.Reserve(endpointsMap, endpoints[f])
+	}
+}
+
+// manyPorts is for how many Service ports it is worth to count what they will need.
+const manyPorts = 64
+
+// inOrder makes the result of a change independent of the order of a Go map.
+func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePort {
+	list := make([]*tracker.ServicePort, 0, len(ports))
+	for _, port := range ports {
+		list = append(list, port)
+	}
+	slices.SortFunc(list, func(a, b *tracker.ServicePort) int { return a.ID.Compare(b.ID) })
+	return list
+}
+
+// SetNodePortAddresses says at which addresses node ports are served, in families that do
+// not serve them at all addresses.
+func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
+	for f, family := range r.families {
+		keys := make(map[string]bool)
+		for _, addr := range addrs {
+			if nft.Family(tracker.FamilyOf(addr)) == f {
+				keys[nft.AddrKey(addr)] = true
+			}
+		}
+		family.fillSet(nodePortAddressesSet, keys)
+	}
+}
+
+func rangesOf(f nft.Family, prefixes []netip.Prefix) map[string]bool {
+	keys := make(map[string]bool)
+	for _, p := range prefixes {
+		if nft.Family(tracker.FamilyOf(p.Addr())) == f {
+			keys[nft.RangeKey("", p)] = true
+		}
+	}
+	return keys
+}
+
+// fillSet makes a fixed set hold exactly these keys.
+func (r *familyRules) fillSet(set string, keys map[string]bool) {
+	for key := range r.Table.Sets[set].Map {
+		if !keys[key] {
+			r.Remove(set, key)
+		}
+	}
+	for key := range keys {
+		r.Put(set, key, nft.Element{})
+	}
+}
+
+// Want returns the complete wanted tables. They must not be changed and are valid until
+// the next Apply.
+func (r *Ruleset) Want() nft.Tables {
+	tables := make(nft.Tables, len(r.families))
+	for f, family := range r.families {
+		tables[f] = family.Table
+	}
+	return tables
+}
+
+// Changes returns the batch for what has changed since Committed: the difference of the whole
+// tables as they were and as they are wanted, at the cost of what was touched.
+func (r *Ruleset) Changes() nft.Batch {
+	var b nft.Batch
+	for _, f := range nft.Families {
+		if family := r.families[f]; family != nil {
+			b.Ops = family.Changes(b.Ops)
+		}
+	}
+	return b
+}
+
+// Committed says that the kernel holds what is wanted now.
+func (r *Ruleset) Committed() {
+	for _, family := range r.families {
+		family.Committed()
+		family.adopted = ReadBack{}
+		clear(family.tasks)
+		clear(family.flows)
+	}
+}
+
+// adoptLists returns the order in which the kernel has the endpoints of a Service port
+// that is new to the ruleset, as far as it was told. All frontends that the port has share
+// one order; the comment tells those of other Services apart.
+func (r *familyRules) adoptLists(p *tracker.ServicePort) (cluster, local []netip.AddrPort) {
+	if r.adopted.Table == nil {
+		return nil, nil
+	}
+	for _, wanted := range frontendsOf(p) {
+		f := wanted.Frontend
+		if r.adopted.commentOf(f) != comment(p.ID) {
+			continue
+		}
+		if cluster == nil {
+			cluster = r.adopted.list(listOf(f.NodePort(), false).Map, frontendKeyOf(f))
+		}
+		if local == nil {
+			local = r.adopted.list(listOf(f.NodePort(), true).Map, frontendKeyOf(f))
+		}
+	}
+	return cluster, local
+}
+
+// verdictMap is the map that says what to do at a frontend.
+func verdictMap(nodePort bool) string {
+	if nodePort {
+		return nodePortsMap
+	}
+	return servicesMap
+}
+
+func (t ReadBack) commentOf(f tracker.Frontend) string {
+	if held := t.Sets[verdictMap(f.NodePort())]; held != nil {
+		return held.Map[frontendKeyOf(f)].Comment
+	}
+	return ""
+}
+
+// list reads a frontend's endpoints back from a map.
+func (t ReadBack) list(set, key string) (endpoints []netip.AddrPort) {
+	held, ok := t.Sets[set]
+	if !ok {
+		return nil
+	}
+	for {
+		element, ok := held.Map[nft.IndexedKey(key, len(endpoints))]
+		if !ok {
+			return endpoints
+		}
+		ep, ok := nft.AddrPortOf(element.Data)
+		if !ok {
+			return endpoints
+		}
+		endpoints = append(endpoints, ep)
+	}
+}
+
+// verdict is the policy's verdict, which the elements of its frontends share.
+func (r *familyRules) verdict(p policy) *nft.Verdict {
+	if use, ok := r.chains[p.chainName()]; ok && p.kind != dropped {
+		return use.verdict
+	}
+	return p.verdict()
+}
+
+// acquire makes sure that the chains of a policy exist while somebody goes there; release
+// gives them up.
+func (r *familyRules) acquire(p policy) {
+	if p.kind == 0 || p.kind == dropped {
+		return
+	}
+	name := p.chainName()
+	if use, ok := r.chains[name]; ok {
+		use.users++
+		return
+	}
+	r.chains[name] = &chainUse{verdict: p.verdict(), users: 1}
+	for _, next := range p.next() {
+		r.acquire(next)
+	}
+	for _, pick := range p.balances() {
+		r.acquireBalance(pick)
+	}
+	r.PutChain(p.chain(r.config, r.Table.Family))
+}
+
+func (r *familyRules) release(p policy) {
+	if p.kind == 0 || p.kind == dropped {
+		return
+	}
+	name := p.chainName()
+	if !r.giveUp(name) {
+		return
+	}
+	for _, next := range p.next() {
+		r.release(next)
+	}
+	for _, pick := range p.balances() {
+		r.releaseBalance(pick)
+	}
+}
+
+func (r *familyRules) acquireBalance(p balance) {
+	if use, ok := r.chains[p.name()]; ok {
+		use.users++
+		return
+	}
+	r.chains[p.name()] = &chainUse{users: 1}
+	for _, next := range p.next() {
+		r.acquireBalance(next)
+	}
+	for _, chain := range p.chains() {
+		r.PutChain(chain)
+	}
+}
+
+func (r *familyRules) releaseBalance(p balance) {
+	if !r.giveUp(p.name()) {
+		return
+	}
+	for _, chain := range p.chains()[1:] {
+		r.RemoveChain(chain.Name)
+	}
+	for _, next := range p.next() {
+		r.releaseBalance(next)
+	}
+}
+
+// giveUp takes away one user of a chain and reports whether it was the last, with which
+// the chain goes.
+func (r *familyRules) giveUp(name string) bool {
+	use := r.chains[name]
+	if use.users--; use.users > 0 {
+		return false
+	}
+	delete(r.chains, name)
+	r.RemoveChain(name)
+	return true
+}
+
+// Lengths returns how many elements the fixed sets and maps should have. Its cost does not
+// depend on that.
+func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
+	lengths := make(map[nft.Family]map[string]int, len(r.families))
+	for f, family := range r.families {
+		lengths[f] = make(map[string]int)
+		for _, set := range r.config.fixedSetDefinitions() {
+			lengths[f][set.Name] = len(family.Table.Sets[set.Name].Map)
+		}
+	}
+	return lengths
+}
+
+// SetOwned says whether the tables are to belong to the socket that commits them. A table
+// that exists in the other way is replaced: the kernel does not change it in place.
+func (r *Ruleset) SetOwned(owned bool) {
+	for _, family := range r.families {
+		family.Table.Owned = owned
+	}
+}

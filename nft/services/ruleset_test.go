@@ -1,0 +1,209 @@
+package services
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestRandomChanges takes worlds through random changes and holds after each of them: the
+// changes are the difference of the whole tables, and turn those that were into those that
+// are wanted; what grew by changes equals what is made at once; every frontend does what its
+// owner asked for.
+func TestRandomChanges(t *testing.T) {
+	for seed := range uint64(20) {
+		w, r, applied := startWorld(t, seed)
+		for step := range 25 {
+			r.Apply(w.change())
+			commitChanges(t, seed, r, applied)
+			checkEqual(t, seed, applied, r.Want())
+			if step%5 == 0 {
+				checkFromScratch(t, seed, w, applied)
+			}
+			checkFates(t, seed, w, r.Want())
+		}
+	}
+}
+
+// startWorld returns a world without Services, and a ruleset for it that was committed.
+func startWorld(t *testing.T, seed uint64) (*world, *Ruleset, nft.Tables) {
+	t.Helper()
+	w, r, applied := newWorld(seed), NewRuleset(testConfig()), nft.Tables{}
+	r.SetNodePortAddresses(nodeAddresses)
+	if err := apply(applied, nft.Diff(applied, r.Want())); err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	r.Committed()
+	return w, r, applied
+}
+
+// commitChanges applies the changes, which have to be the difference of the whole tables.
+func commitChanges(t *testing.T, seed uint64, r *Ruleset, applied nft.Tables) {
+	t.Helper()
+	changes := r.Changes()
+	if diff := cmp.Diff(textOf(nft.Diff(applied, r.Want())), textOf(changes)); diff != "" {
+		t.Fatalf("seed %d: the changes are not the difference of the tables (-difference +changes):\n%s", seed, diff)
+	}
+	if err := apply(applied, changes); err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	r.Committed()
+}
+
+func textOf(b nft.Batch) (lines []string) {
+	for _, op := range b.Ops {
+		lines = append(lines, op.Text())
+	}
+	return lines
+}
+
+var nodeAddresses = []netip.Addr{netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("fd00::2")}
+
+func checkEqual(t *testing.T, seed uint64, got, want nft.Tables) {
+	t.Helper()
+	if batch := nft.Diff(got, want); !batch.Empty() {
+		t.Fatalf("seed %d: tables differ (-want +got):\n%s", seed, cmp.Diff(want.Text(), got.Text()))
+	}
+}
+
+// checkFromScratch is a restart: a new ruleset that adopts the tables has nothing to write.
+func checkFromScratch(t *testing.T, seed uint64, w *world, applied nft.Tables) {
+	t.Helper()
+	r := NewRuleset(testConfig())
+	r.Adopt(applied)
+	r.SetNodePortAddresses(nodeAddresses)
+	r.Apply(w.everything())
+	if batch := nft.Diff(applied, r.Want()); !batch.Empty() {
+		t.Fatalf("seed %d: a restart writes %d operations, first: %s", seed, len(batch.Ops), batch.Ops[0].Text())
+	}
+}
+
+// checkFates sends a packet of each kind of client to every frontend and compares what the
+// chains do with what the Service ports say.
+func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
+	t.Helper()
+	for f, claims := range w.claims() {
+		owner := slices.MinFunc(claims, older)
+		for _, client := range clients(owner.port.ID.Family) {
+			p := client.packet(f, owner.port.ID.Family)
+			got := tables[nft.Family(owner.port.ID.Family)].Trace(p)
+			want := owner.fate(client)
+			got.Steps = nil
+			slices.SortFunc(got.Endpoints, netip.AddrPort.Compare)
+			slices.SortFunc(got.Hairpin, netip.AddrPort.Compare)
+			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+				t.Fatalf("seed %d: %s from %s (-want +got):\n%s%+v", seed, f, client.name, diff, owner.port)
+			}
+		}
+	}
+}
+
+// An expectation is a Service port at one of its frontends, as its owner sees it.
+type expectation struct {
+	port *tracker.ServicePort
+	kind string
+}
+
+type place struct {
+	tracker.Frontend
+	family tracker.Family
+}
+
+func (w *world) claims() map[place][]expectation {
+	all := make(map[place][]expectation)
+	for _, id := range slices.SortedFunc(maps.Keys(w.ports), tracker.PortID.Compare) {
+		p, seen := w.ports[id], make(map[netip.Addr]bool)
+		add := func(kind string, addr netip.Addr, port uint16) {
+			if !seen[addr] && port != 0 {
+				seen[addr] = true
+				at := place{tracker.Frontend{Address: addr, Protocol: id.Protocol, Port: port}, id.Family}
+				all[at] = append(all[at], expectation{p, kind})
+			}
+		}
+		add("cluster", p.ClusterIP, p.Port)
+		for _, addr := range p.LoadBalancers {
+			add("balancer", addr, p.Port)
+		}
+		for _, addr := range p.ExternalIPs {
+			add("external", addr, p.Port)
+		}
+		add("node port", tracker.NodePort(id.Family, 0, 0).Address, p.NodePort)
+	}
+	return all
+}
+
+func older(a, b expectation) int {
+	if c := a.port.Created.Compare(b.port.Created); c != 0 {
+		return c
+	}
+	return a.port.ID.Compare(b.port.ID)
+}
+
+// A client is somebody who connects.
+type client struct {
+	name string
+	addr netip.Addr
+	pod  bool
+	node bool
+}
+
+func clients(family tracker.Family) []client {
+	node := nodeAddresses[0]
+	if family == tracker.IPv6 {
+		node = nodeAddresses[1]
+	}
+	return []client{
+		{name: "a pod", addr: address(family, 244, 200), pod: true},
+		{name: "the node", addr: node, node: true},
+		{name: "outside, low", addr: address(family, 113, 1)},
+		{name: "outside, high", addr: address(family, 113, 200)},
+	}
+}
+
+func (c client) packet(f place, family tracker.Family) nft.Packet {
+	p := nft.Packet{Source: c.addr, Destination: f.Address, Protocol: uint8(f.Protocol), Port: f.Port, Interface: "eth0", SourceLocal: c.node}
+	if c.node {
+		p.Interface = ""
+	}
+	if f.NodePort() {
+		p.Destination, p.DestinationLocal = nodeAddresses[0], true
+		if family == tracker.IPv6 {
+			p.Destination = nodeAddresses[1]
+		}
+	}
+	return p
+}
+
+// fate is written from the Service API's documentation alone; it shares nothing with the
+// code that compiles policies.
+func (e expectation) fate(c client) nft.Fate {
+	p := e.port
+	if e.kind == "balancer" && p.Guarded && !slices.ContainsFunc(p.Sources, func(s netip.Prefix) bool { return s.Contains(c.addr) }) {
+		return nft.Fate{Outcome: "drop"}
+	}
+	if !p.HasEndpoints {
+		return nft.Fate{Outcome: "reject"}
+	}
+	list, masquerade := p.Cluster, true
+	switch {
+	case e.kind == "cluster":
+		masquerade = !c.pod
+		if p.InternalLocal {
+			list = p.Local
+		}
+	case p.ExternalLocal && c.pod:
+		masquerade = false
+	case p.ExternalLocal && !c.node:
+		list, masquerade = p.Local, false
+	}
+	if len(list) == 0 {
+		return nft.Fate{Outcome: "drop"}
+	}
+	return nft.Fate{Outcome: "dnat", Endpoints: slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare), Masquerade: masquerade}
+}

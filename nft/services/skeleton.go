@@ -1,0 +1,170 @@
+package services
+
+import (
+	"github.com/kube-nft/kube-nft/nft"
+	"net/netip"
+)
+
+// A PodMatch says how a packet is recognised as coming from a pod. The zero value stands
+// for no detection. Exactly one of CIDR and Interface is set otherwise.
+type PodMatch struct {
+	CIDR      netip.Prefix // by source address
+	Interface string       // by the interface it arrived on
+	Prefix    bool         // Interface is only how the name begins
+}
+
+// none reports whether there is no way to recognise pods.
+func (m PodMatch) none() bool { return !m.CIDR.IsValid() && m.Interface == "" }
+
+// stmt matches pods, or with not everybody else.
+func (m PodMatch) stmt(not bool) nft.Stmt {
+	if m.Interface != "" {
+		return nft.InputInterface{Name: m.Interface, Prefix: m.Prefix, Not: not}
+	}
+	return nft.SourceIn{Prefix: m.CIDR, Not: not}
+}
+
+// Config is what the ruleset depends on besides the cluster's objects. It is fixed for the
+// life of a process.
+type Config struct {
+	Families []nft.Family // those that the kernel can do, in the order of Families
+	// MasqueradeAll masquerades all connections to cluster IPs, not only those of clients
+	// outside the cluster.
+	MasqueradeAll bool
+	// MasqueradeBit is the bit of the packet mark that we use between the hooks, 0 to 31.
+	MasqueradeBit uint8
+	Pods          map[nft.Family]PodMatch
+	// AllNodePorts lists the families whose node ports are served at every address of the
+	// node but loopback; in the others, at those given to SetNodePortAddresses.
+	AllNodePorts map[nft.Family]bool
+	// Localhost serves node ports at 127.0.0.1 too, for connections of this node. It takes
+	// the sysctl route_localnet, with which others on the network could reach what listens
+	// on loopback addresses: the ruleset keeps them out.
+	Localhost bool
+	// AffinitySize is how many clients one affinity map remembers at most.
+	AffinitySize uint32
+	// Counters makes the elements of the services and node-ports maps count the connections
+	// to their frontends, EndpointCounters those of lists of endpoints the connections that
+	// they were chosen for. What a client is remembered with is not chosen.
+	Counters, EndpointCounters bool
+}
+
+// usualLengths and usualLocalLengths are the lengths of endpoint lists up to which the
+// choosing chains, and the policies of cluster IPs and of external frontends, exist from the
+// start. Making a choosing chain later costs the kernel a walk over the whole map (measured:
+// 8 ms at 100,000 elements), and making any chain that new elements lead to takes a batch of
+// its own (see Batch.split).
+const (
+	usualLengths      = 32
+	usualLocalLengths = 16
+)
+
+// fixedSetDefinitions are the sets and maps that exist whatever the cluster holds. Those that
+// hold most come first: the kernel finds a set by walking the table's list of them.
+func (c *Config) fixedSetDefinitions() []*nft.Set {
+	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
+	nodePort := []nft.Field{nft.FieldProtocol, nft.FieldPort}
+	indexed := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}
+	nodePortIndexed := []nft.Field{nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}
+	endpoint := []nft.Field{nft.FieldAddr, nft.FieldPort}
+	sets := []*nft.Set{
+		{Name: servicesMap, Key: frontend, Verdicts: true, Counters: c.Counters},
+		{Name: endpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: localEndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: nodePortsMap, Key: nodePort, Verdicts: true, Counters: c.Counters},
+		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: nodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
+		{Name: allowedSourcesSet, Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldAddr}, Interval: true},
+		{Name: clusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
+		{Name: serviceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
+		{Name: hairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}},
+		{Name: affinityFrontendsMap, Key: frontend, Verdicts: true},
+		{Name: affinityNodePortsMap, Key: nodePort, Verdicts: true},
+		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
+	}
+	for i, set := range sets {
+		set.Rank = i
+	}
+	return sets
+}
+
+// affinityRank is that of the sets of single Service ports, which come after the fixed ones.
+const affinityRank = 1000
+
+// skeleton is the table before any Service: fixed sets, fixed chains and base chains.
+func (c *Config) skeleton(f nft.Family) *nft.Table {
+	t := nft.NewTable(f)
+	for _, set := range c.fixedSetDefinitions() {
+		t.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
+	}
+	for _, protocol := range nft.TransportNumbers {
+		t.Sets[nft.TransportProtocols].Map[string([]byte{protocol})] = nft.Element{}
+	}
+	for _, chain := range c.fixedChains(f) {
+		t.Chains[chain.Name] = chain
+	}
+	return t
+}
+
+func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
+	bit := uint32(1) << c.MasqueradeBit
+	toServices := []nft.Rule{{nft.Jump(servicesChain)}}
+	arriving := toServices
+	if c.localhost(f) {
+		keepOut := nft.Rule{nft.InputInterface{Name: "lo", Not: true}, nft.DestinationIn{Prefix: loopback(f)}, nft.Drop}
+		arriving = []nft.Rule{keepOut, toServices[0]}
+	}
+	return []*nft.Chain{
+		{Name: markChain, Rules: []nft.Rule{{nft.SetMark{Bits: bit}}}},
+		{Name: masqueradeChain, Rules: []nft.Rule{{nft.FlipMark{Bits: bit}}, {nft.Masquerade{}}}},
+		{Name: rejectChain, Rules: []nft.Rule{{nft.RejectTCP{}}, {nft.Reject{}}}},
+		{Name: servicesChain, Rules: c.servicesRules(f)},
+		{Name: preroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority}, Rules: arriving},
+		{Name: outputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority}, Rules: toServices},
+		{Name: postroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority}, Rules: []nft.Rule{
+			{nft.MarkHas{Bits: bit}, nft.Goto(masqueradeChain)},
+			{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port}, Set: hairpinSet}, nft.Masquerade{}},
+		}},
+	}
+}
+
+// Priorities. One before dstnat (NF_IP_PRI_NAT_DST, -100) we win over every other rule set
+// that translates Service addresses, in whatever order they were loaded; at the same
+// priority the one that registered last would win.
+const (
+	dstnatPriority = -101
+	srcnatPriority = 100
+)
+
+// servicesRules sends a new connection to the policy of the frontend that it is addressed
+// to. What is left after that is addressed to no frontend: the cluster owns its Service
+// addresses, so nothing else may answer for them.
+func (c *Config) servicesRules(f nft.Family) []nft.Rule {
+	nodePorts := nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.Port}, Map: nodePortsMap}
+	atNode := nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: nodePortAddressesSet}, nodePorts}
+	if c.AllNodePorts[f] {
+		atNode = nft.Rule{nft.DestinationLocal{}, nft.DestinationIn{Prefix: loopback(f), Not: true}, nodePorts}
+	}
+	rules := []nft.Rule{{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: servicesMap}}, atNode}
+	if c.localhost(f) {
+		rules = append(rules, nft.Rule{nft.DestinationIn{Prefix: localhostAddress}, nodePorts})
+	}
+	return append(rules, []nft.Rule{
+		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: clusterIPsSet}, nft.Goto(rejectChain)},
+		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: serviceCIDRsSet}, nft.Drop},
+	}...)
+}
+
+// localhost reports whether node ports are served at a loopback address. The kernel does
+// not route ::1 beyond the loopback interface, whatever the sysctls.
+func (c *Config) localhost(f nft.Family) bool { return c.Localhost && f == nft.IP }
+
+var localhostAddress = netip.MustParsePrefix("127.0.0.1/32")
+
+func loopback(f nft.Family) netip.Prefix {
+	if f == nft.IP6 {
+		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+}

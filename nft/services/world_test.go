@@ -1,0 +1,274 @@
+package services
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A world makes up Service ports, a few names and addresses again and again, so that they
+// meet: the same frontends, the same endpoints, the same lengths of lists.
+type world struct {
+	random *rand.Rand
+	ports  map[tracker.PortID]*tracker.ServicePort
+}
+
+func newWorld(seed uint64) *world {
+	return &world{random: rand.New(rand.NewPCG(seed, 7)), ports: make(map[tracker.PortID]*tracker.ServicePort)}
+}
+
+// change makes up a delta of one to five Service ports.
+func (w *world) change() tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort), Removed: make(map[tracker.PortID]bool)}
+	for range 1 + w.random.IntN(5) {
+		id := w.id()
+		if w.ports[id] != nil && w.random.IntN(4) == 0 {
+			delete(w.ports, id)
+			delete(delta.Changed, id)
+			delta.Removed[id] = true
+			continue
+		}
+		port := w.port(id)
+		w.ports[id], delta.Changed[id] = port, port
+		delete(delta.Removed, id)
+	}
+	return delta
+}
+
+// everything is the delta that makes the world from nothing.
+func (w *world) everything() tracker.Delta { return tracker.Delta{Changed: w.ports} }
+
+func (w *world) id() tracker.PortID {
+	return tracker.PortID{
+		Namespace: "ns", Service: fmt.Sprintf("svc-%d", w.random.IntN(8)), Port: "p",
+		Protocol: []tracker.Protocol{tracker.TCP, tracker.UDP, tracker.SCTP}[w.random.IntN(3)],
+		Family:   tracker.Families[w.random.IntN(2)],
+	}
+}
+
+func (w *world) port(id tracker.PortID) *tracker.ServicePort {
+	number := int(id.Service[len(id.Service)-1] - '0')
+	p := &tracker.ServicePort{
+		ID: id, UID: id.Service, Created: time.Unix(int64(w.random.IntN(3)), 0),
+		Port: 80, ClusterIP: address(id.Family, 96, byte(number)),
+		InternalLocal: w.random.IntN(3) == 0, ExternalLocal: w.random.IntN(3) == 0,
+	}
+	if w.random.IntN(2) == 0 {
+		p.NodePort = uint16(30000 + w.random.IntN(4))
+	}
+	p.ExternalIPs = w.addresses(id.Family, 2)
+	p.LoadBalancers = w.addresses(id.Family, 2)
+	if p.Guarded = len(p.LoadBalancers) > 0 && w.random.IntN(2) == 0; p.Guarded {
+		p.Sources = w.sources(id.Family)
+	}
+	if w.random.IntN(3) == 0 {
+		p.Affinity = time.Duration(1+w.random.IntN(3)) * time.Hour
+	}
+	w.endpoints(p)
+	return p
+}
+
+func (w *world) endpoints(p *tracker.ServicePort) {
+	for range w.random.IntN(5) {
+		ep := netip.AddrPortFrom(address(p.ID.Family, 244, byte(w.random.IntN(6))), uint16(8080+w.random.IntN(2)))
+		if !slices.Contains(p.Cluster, ep) {
+			p.Cluster = append(p.Cluster, ep)
+		}
+	}
+	slices.SortFunc(p.Cluster, netip.AddrPort.Compare)
+	p.Serving, p.HasEndpoints = p.Cluster, len(p.Cluster) > 0
+	for _, ep := range p.Cluster {
+		if w.random.IntN(2) == 0 {
+			p.OnNode = append(p.OnNode, ep)
+		}
+	}
+	if p.InternalLocal || p.ExternalLocal {
+		p.Local = p.OnNode
+	}
+}
+
+func (w *world) addresses(family tracker.Family, most int) (addrs []netip.Addr) {
+	for i := range most {
+		if w.random.IntN(2) == 0 {
+			addrs = append(addrs, address(family, 51, byte(2*i+w.random.IntN(2))))
+		}
+	}
+	return addrs
+}
+
+func (w *world) sources(family tracker.Family) (sources []netip.Prefix) {
+	for i := range 1 + w.random.IntN(2) {
+		addr := address(family, 113, byte(64*i+w.random.IntN(2)*128))
+		sources = append(sources, netip.PrefixFrom(addr, addr.BitLen()-6).Masked())
+	}
+	slices.SortFunc(sources, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return slices.Compact(sources)
+}
+
+// address makes up an address of a kind: 96 cluster IPs, 51 external ones, 244 pods, 113
+// clients.
+func address(family tracker.Family, kind, number byte) netip.Addr {
+	if family == tracker.IPv6 {
+		return netip.AddrFrom16([16]byte{0xfd, kind, 14: 1, 15: number})
+	}
+	return netip.AddrFrom4([4]byte{10, kind, 1, number})
+}
+
+// testConfig recognises pods by their addresses and serves node ports at one address.
+func testConfig() Config {
+	return Config{
+		Families:      nft.Families[:],
+		MasqueradeBit: 14,
+		AffinitySize:  1024,
+		Pods: map[nft.Family]PodMatch{
+			nft.IP:  {CIDR: netip.MustParsePrefix("10.244.0.0/16")},
+			nft.IP6: {CIDR: netip.MustParsePrefix("fdf4::/16")},
+		},
+	}
+}
+
+// apply is the kernel as a model: it changes the tables as a batch says. It fails where the
+// kernel would: on what exists already or does not, and on references to nothing.
+func apply(tables nft.Tables, batch nft.Batch) error {
+	for _, op := range batch.Ops {
+		if err := applyOp(tables, op); err != nil {
+			return fmt.Errorf("%s: %w", op.Text(), err)
+		}
+	}
+	for f, table := range tables {
+		if err := table.dangling(); err != nil {
+			return fmt.Errorf("%s: %w", f, err)
+		}
+	}
+	return nil
+}
+
+func applyOp(tables nft.Tables, op nft.Op) error {
+	table := tables[op.Family]
+	if op.Table == nil && table == nil {
+		return fmt.Errorf("no table")
+	}
+	switch {
+	case op.Table != nil && op.Verb == nft.Add:
+		if table != nil {
+			return fmt.Errorf("table exists")
+		}
+		tables[op.Family] = &nft.Table{Family: op.Family, Comment: op.Table.Comment, Sets: make(map[string]*nft.Elements), Chains: make(map[string]*nft.Chain)}
+	case op.Table != nil:
+		delete(tables, op.Family)
+	case op.Elements != nil:
+		return table.applyElements(op)
+	case op.Set != nil:
+		return table.applySet(op)
+	default:
+		return table.applyChain(op)
+	}
+	return nil
+}
+
+func (t *nft.Table) applySet(op nft.Op) error {
+	_, exists := t.Sets[op.Set.Name]
+	if exists != (op.Verb == nft.Delete) {
+		return fmt.Errorf("set exists: %v", exists)
+	}
+	if op.Verb == nft.Delete {
+		delete(t.Sets, op.Set.Name)
+		return nil
+	}
+	t.Sets[op.Set.Name] = &nft.Elements{Set: op.Set, Map: make(map[string]nft.Element)}
+	return nil
+}
+
+func (t *nft.Table) applyElements(op nft.Op) error {
+	held := t.Sets[op.Set.Name]
+	if held == nil {
+		return fmt.Errorf("no set %s", op.Set.Name)
+	}
+	for _, element := range op.Elements {
+		_, exists := held.Map[element.Key]
+		switch {
+		case op.Verb == nft.Add && exists:
+			return fmt.Errorf("element %x exists", element.Key)
+		case op.Verb == nft.Delete && !exists:
+			return fmt.Errorf("no element %x", element.Key)
+		case op.Verb == nft.Add:
+			held.Map[element.Key] = element.Element
+		default:
+			delete(held.Map, element.Key)
+		}
+	}
+	return nil
+}
+
+func (t *nft.Table) applyChain(op nft.Op) error {
+	chain, exists := t.Chains[op.Chain.Name]
+	definition := op.Verb == nft.Add && op.Rules == nil
+	if exists == definition {
+		return fmt.Errorf("chain %s exists: %v", op.Chain.Name, exists)
+	}
+	switch {
+	case definition:
+		t.Chains[op.Chain.Name] = &nft.Chain{Name: op.Chain.Name, Hook: op.Chain.Hook}
+	case op.Verb == nft.Add:
+		chain.Rules = append(chain.Rules, op.Rules...)
+	case op.Verb == nft.Flush:
+		chain.Rules = nil
+	case len(chain.Rules) > 0:
+		return fmt.Errorf("chain %s has rules", op.Chain.Name)
+	default:
+		delete(t.Chains, op.Chain.Name)
+	}
+	return nil
+}
+
+// dangling reports a reference to a chain or set that the table does not have.
+func (t *nft.Table) dangling() error {
+	for name, chain := range t.Chains {
+		for _, rule := range chain.Rules {
+			for _, stmt := range rule {
+				if missing := t.missing(stmt); missing != "" {
+					return fmt.Errorf("chain %s refers to %s, which does not exist", name, missing)
+				}
+			}
+		}
+	}
+	for name, held := range t.Sets {
+		for key, element := range held.Map {
+			if !held.Set.Verdicts || *element.Verdict == nft.Drop {
+				continue
+			}
+			if chain := element.Verdict.Chain; t.Chains[chain] == nil {
+				return fmt.Errorf("element %x of %s goes to chain %s, which does not exist", key, name, chain)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *nft.Table) missing(stmt nft.Stmt) string {
+	var chain, set string
+	switch s := stmt.(type) {
+	case nft.Verdict:
+		chain = s.Chain
+	case nft.InSet:
+		set = s.Set
+	case nft.VerdictFrom:
+		set = s.Map
+	case nft.DNATFrom:
+		set = s.Map
+	case nft.Update:
+		set = s.Map
+	}
+	if chain != "" && t.Chains[chain] == nil {
+		return "chain " + chain
+	}
+	if set != "" && t.Sets[set] == nil {
+		return "set " + set
+	}
+	return ""
+}
