@@ -200,7 +200,7 @@ func (t *trial) named(ctx context.Context, err error) (found bool) {
 		if !errors.As(err, &op) || !isRefusal(err) {
 			return false
 		}
-		id, ok := t.ruleset.Culprit(op)
+		id, ok := t.ruleset.Attributed(op.Family, op.Set, op.Element)
 		change, changed := t.changes[id]
 		if !ok || !changed || t.refused[id] != nil {
 			return false

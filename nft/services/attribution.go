@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -29,14 +28,13 @@ func (r *Ruleset) Attribution(f nft.Family, set, key string) string {
 	return "base chains"
 }
 
-// Culprit is the Service port for which an operation that the kernel refused was done, as
-// far as the error tells.
-func (r *Ruleset) Culprit(e *kernel.OpError) (id tracker.PortID, ok bool) {
-	family := r.families[e.Family]
-	if family == nil || e.Set == "" {
+// Attributed is the Service port that an element stands for, or with an empty key a set.
+func (r *Ruleset) Attributed(f nft.Family, set, key string) (id tracker.PortID, ok bool) {
+	family := r.families[f]
+	if family == nil || set == "" {
 		return id, false
 	}
-	return family.attributed(e.Set, e.Element)
+	return family.attributed(set, key)
 }
 
 // Port returns what the ruleset holds of a Service port; nil if it holds nothing.

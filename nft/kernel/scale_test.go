@@ -1,4 +1,4 @@
-package services
+package kernel
 
 import (
 	"encoding/binary"
