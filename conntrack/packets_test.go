@@ -101,8 +101,8 @@ func (p *path) dialUDP(t *testing.T) *net.UDPConn {
 	return conn
 }
 
-// ask sends a datagram every 50 ms until one is answered, and returns who answered and when.
-func ask(t *testing.T, conn *net.UDPConn, patience time.Duration) (answer string, after time.Duration) {
+// exchange sends a datagram every 50 ms until one is answered, and returns who answered and when.
+func exchange(t *testing.T, conn *net.UDPConn, patience time.Duration) (answer string, after time.Duration) {
 	t.Helper()
 	start := time.Now()
 	buffer := make([]byte, 64)
@@ -149,15 +149,15 @@ func TestEndpointRemoved(t *testing.T) {
 			serve(t, p.endpoints[1])
 			p.translate(t, p.endpoints[0])
 			conn := p.dialUDP(t)
-			if got, _ := ask(t, conn, 200*time.Millisecond); got != "" {
+			if got, _ := exchange(t, conn, 200*time.Millisecond); got != "" {
 				t.Fatalf("%s answered, want silence from the first endpoint", got)
 			}
 			p.translate(t, p.endpoints[1])
-			if got, _ := ask(t, conn, 200*time.Millisecond); got != "" {
+			if got, _ := exchange(t, conn, 200*time.Millisecond); got != "" {
 				t.Fatalf("%s answered before the clean-up: the test proves nothing", got)
 			}
 			clean(t, tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Removed: p.endpoints[:1]}, p.desired(p.endpoints[1]))
-			got, after := ask(t, conn, 5*time.Second)
+			got, after := exchange(t, conn, 5*time.Second)
 			if got != p.endpoints[1].String() || after > time.Second {
 				t.Errorf("%q answered after %s, want %s within a second", got, after, p.endpoints[1])
 			}
@@ -174,7 +174,7 @@ func TestScaledToZeroAndBack(t *testing.T) {
 			serve(t, p.endpoints[0])
 			p.translate(t, p.endpoints[0])
 			conn := p.dialUDP(t)
-			if got, _ := ask(t, conn, time.Second); got != p.endpoints[0].String() {
+			if got, _ := exchange(t, conn, time.Second); got != p.endpoints[0].String() {
 				t.Fatalf("%q answered, want %s", got, p.endpoints[0])
 			}
 			p.translate(t, netip.AddrPort{})
@@ -182,12 +182,12 @@ func TestScaledToZeroAndBack(t *testing.T) {
 			if result := clean(t, gone, p.desired()); result.Deleted != 1 {
 				t.Errorf("scaled to zero: got %+v, want 1 deleted", result)
 			}
-			if got, _ := ask(t, conn, 100*time.Millisecond); got != "" {
+			if got, _ := exchange(t, conn, 100*time.Millisecond); got != "" {
 				t.Errorf("scaled to zero: %s answered", got)
 			}
 			p.translate(t, p.endpoints[0])
 			clean(t, tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Appeared: true}, p.desired(p.endpoints[0]))
-			if got, _ := ask(t, conn, time.Second); got != p.endpoints[0].String() {
+			if got, _ := exchange(t, conn, time.Second); got != p.endpoints[0].String() {
 				t.Errorf("scaled up: %q answered, want %s", got, p.endpoints[0])
 			}
 		})

@@ -63,7 +63,7 @@ func replaces(have, want *Table) bool {
 	return false
 }
 
-// marked reports whether a table has the marker of another one, whatever the schema.
+// Marked reports whether a table has the marker of another one, whatever the schema.
 func (t *Table) Marked(as *Table) bool {
 	return t.Comment == as.Comment || isMarker(t.Comment) && isMarker(as.Comment)
 }
@@ -93,7 +93,7 @@ func (d *differ) add(op Op) {
 	d.ops = append(d.ops, op)
 }
 
-// create makes a table with all that it holds. What clients old remembers in affinity maps
+// create makes a table with all that it holds. What old holds in dynamic maps
 // of the same shape is carried over.
 func (d *differ) create(want, old *Table) {
 	d.add(Op{Verb: Add, Table: want})

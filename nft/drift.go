@@ -27,7 +27,7 @@ type Event struct {
 	Listed []ListedElement
 }
 
-// note follows one notification; false if it cannot be followed.
+// Note follows one notification; false if it cannot be followed.
 func (j *Journal) Note(e *Event) bool {
 	switch {
 	case !j.tracking:
@@ -175,7 +175,7 @@ func (j *Journal) held(name string) map[string]Element {
 	return held
 }
 
-// damaged counts the touched objects that are not as they are wanted.
+// Damaged counts the touched objects that are not as they are wanted.
 func (j *Journal) Damaged() (n int) {
 	if j.gone {
 		return 1

@@ -22,7 +22,7 @@ type Journal struct {
 // NewJournal returns the journal of a table that nobody has committed yet.
 func NewJournal(table *Table) *Journal { return &Journal{Table: table} }
 
-// reserve makes room in a set for n elements. It does so only before the first commit: what
+// Reserve makes room in a set for n elements. It does so only before the first commit: what
 // comes then comes all at once.
 func (j *Journal) Reserve(set string, n int) {
 	held := j.Table.Sets[set]
@@ -32,7 +32,7 @@ func (j *Journal) Reserve(set string, n int) {
 	held.Map = make(map[string]Element, n)
 }
 
-// put makes set hold element under key.
+// Put makes set hold element under key.
 func (j *Journal) Put(set, key string, element Element) {
 	held := j.Table.Sets[set].Map
 	old, ok := held[key]
@@ -43,7 +43,7 @@ func (j *Journal) Put(set, key string, element Element) {
 	held[key] = element
 }
 
-// remove makes set hold nothing under key.
+// Remove makes set hold nothing under key.
 func (j *Journal) Remove(set, key string) {
 	held := j.Table.Sets[set].Map
 	if old, ok := held[key]; ok {
@@ -82,7 +82,7 @@ func (j *Journal) touchedIn(set string) map[string]*Element {
 	return touched
 }
 
-// putChain makes the table hold chain, removeChain none of that name.
+// PutChain makes the table hold chain, removeChain none of that name.
 func (j *Journal) PutChain(chain *Chain) {
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
@@ -99,7 +99,7 @@ func (j *Journal) touchChain(name string) {
 	}
 }
 
-// putSet makes the table hold a set of this definition, empty if it is new; removeSet none
+// PutSet makes the table hold a set of this definition, empty if it is new; removeSet none
 // of that name.
 func (j *Journal) PutSet(set *Set) {
 	if have, ok := j.Table.Sets[set.Name]; ok && have.Set.Equal(set) {
@@ -114,7 +114,7 @@ func (j *Journal) RemoveSet(name string) {
 	delete(j.Table.Sets, name)
 }
 
-// touchSet remembers a set with all that it held.
+// touchSet notes a set with all that it held.
 func (j *Journal) touchSet(name string) {
 	if !j.tracking {
 		return
@@ -237,7 +237,7 @@ func (j *Journal) pendingElements(name string, have, want *Table) {
 	}
 }
 
-// committed forgets what was before: the kernel holds the table as it is wanted now.
+// Committed forgets what was before: the kernel holds the table as it is wanted now.
 func (j *Journal) Committed() {
 	if j.tracking && !j.touched() {
 		return

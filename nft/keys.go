@@ -28,20 +28,20 @@ func AddrKey(a netip.Addr) string {
 	return string(AppendAddr(buf[:0], a))
 }
 
-// indexedKey is the key of a frontend's endpoint number i.
+// IndexedKey is the key of a frontend's endpoint number i.
 func IndexedKey(frontend string, i int) string {
 	var buf [28]byte
 	b := append(buf[:0], frontend...)
 	return string(binary.NativeEndian.AppendUint32(b, uint32(i)))
 }
 
-// endpointData is an address and port as the data of a map.
+// AddrPortData is an address and port as the data of a map.
 func AddrPortData(ep netip.AddrPort) string {
 	var buf [20]byte
 	return string(AppendPort(AppendAddr(buf[:0], ep.Addr()), ep.Port()))
 }
 
-// endpointOf reads back what endpointData wrote; ok is false for data of another shape.
+// AddrPortOf reads back what endpointData wrote; ok is false for data of another shape.
 func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
 	n := len(data) - 4
 	if n != 4 && n != 16 {
@@ -51,7 +51,7 @@ func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:n+2]))), true
 }
 
-// rangeKey is the key of an interval: what comes before, then the prefix's first address,
+// RangeKey is the key of an interval: what comes before, then the prefix's first address,
 // and once more with its last.
 func RangeKey(before string, p netip.Prefix) string {
 	var buf [80]byte
@@ -71,7 +71,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// trueFirst orders true before false.
+// TrueFirst orders true before false.
 func TrueFirst(a, b bool) int {
 	switch {
 	case a == b:

@@ -62,6 +62,13 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 	return nil, 0
 }
 
+// statementTypes holds one of each type, for parse. RejectTCP and DNATFrom begin as others do and
+// therefore come first.
+var statementTypes = [...]Stmt{
+	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
+	DestinationLocal{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Verdict{}, Raw{},
+}
+
 // parseExpressions decodes a rule's expressions; nil if one of them is of a kind that no rule
 // of ours has.
 func parseExpressions(f Family, b string) (list []expr.Any) {

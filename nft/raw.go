@@ -58,7 +58,7 @@ func (r Rule) canonical(f Family) []byte {
 	return c.Buf
 }
 
-// append appends the rule's expressions, the content of NFTA_RULE_EXPRESSIONS.
+// AppendTo appends the rule's expressions, the content of NFTA_RULE_EXPRESSIONS.
 func (r Rule) AppendTo(w *attr.Writer, f Family) error {
 	for _, stmt := range r {
 		if raw, ok := stmt.(Raw); ok {

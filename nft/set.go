@@ -42,7 +42,7 @@ func (s *Set) Equal(t *Set) bool {
 // its fields, each padded to a register of four bytes if there is more than one.
 func (s *Set) KeyLen(f Family) int { return fieldsLen(f, s.Key) }
 
-// dataLen is the length in bytes of the data of the map in a table of family f.
+// DataLen is the length in bytes of the data of the map in a table of family f.
 func (s *Set) DataLen(f Family) int { return fieldsLen(f, s.Data) }
 
 func fieldsLen(f Family, fields []Field) (n int) {
@@ -52,7 +52,7 @@ func fieldsLen(f Family, fields []Field) (n int) {
 	return n
 }
 
-// len is the length of the field in bytes in a table of family f.
+// Len is the length of the field in bytes in a table of family f.
 func (d Field) Len(f Family) int {
 	switch d {
 	case FieldAddr:
@@ -76,7 +76,7 @@ func (d Field) padded(f Family, concatenated bool) int {
 
 func (s *Set) IsMap() bool { return s.Verdicts || len(s.Data) > 0 }
 
-// noun is what nft calls the set.
+// Noun is what nft calls the set.
 func (s *Set) Noun() string {
 	if s.IsMap() {
 		return "map"
@@ -169,10 +169,10 @@ func (s *Set) elementsPerLine(f Family) int {
 	return 2
 }
 
-// indexModulus stands in the declaration of an index; it limits nothing.
+// IndexModulus stands in the declaration of an index; it limits nothing.
 const IndexModulus = 65536
 
-// declaredByExpression reports whether nft declares the set with typeof: no named type is an
+// DeclaredByExpression reports whether nft declares the set with typeof: no named type is an
 // index.
 func (s *Set) DeclaredByExpression() bool {
 	for _, field := range s.Key {

@@ -1,49 +1,33 @@
 package nft
 
 import (
-	"net/netip"
 	"strconv"
 	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// A Stmt is one statement of a rule. Its four faces stand in one file: nft text, kernel
-// expressions, how it is read back from those, and what it does to a packet.
-type Stmt interface {
-	// text returns the statement as nft list prints it.
-	text(f Family) string
-	// expressions are what the kernel evaluates for the statement.
-	expressions(f Family) []expr.Any
-	// parse reads a statement of the same type from the expressions that a list begins with. It
-	// returns how many it has read; 0 if they are not such a statement. What it does not look
-	// at, the comparison of whole rules finds.
-	parse(f Family, x []expr.Any) (Stmt, int)
-	// trace evaluates the statement for the tracer's packet. step is the place of the rule among
-	// the steps of the trace.
-	trace(t *tracer, step int) flow
-}
+// Family is the family of a table. Rules are declared once and rendered for either.
+type Family = attr.Family
 
-// statementTypes holds one of each type, for parse. RejectTCP and DNATFrom begin as others do and
-// therefore come first.
-var statementTypes = [...]Stmt{
-	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
-	DestinationLocal{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Verdict{}, Raw{},
-}
+// The families of our tables.
+const (
+	IP  = attr.IPv4
+	IP6 = attr.IPv6
+)
 
-// A Rule is a sequence of statements, evaluated in order until one does not match.
-type Rule []Stmt
+// Families lists both families in the order in which the kernel lists their tables.
+var Families = attr.Families
 
-// Text returns the rule as nft list prints it in a table of family f. nft joins a test for
-// one protocol with a port test that follows it ("tcp dport 53"); no rule of ours holds
-// both, so that statements render one by one.
-func (r Rule) Text(f Family) string {
-	parts := make([]string, len(r))
-	for i, stmt := range r {
-		parts[i] = stmt.text(f)
+// AddrLen is the length of an address of the family in bytes.
+func AddrLen(f Family) int {
+	if f == IP6 {
+		return 16
 	}
-	return strings.Join(parts, " ")
+	return 4
 }
 
 // A Part is one expression that selects a value of the packet or makes one up. Lookups
@@ -233,14 +217,6 @@ func keyText(f Family, key []Part) string {
 	return strings.Join(parts, " . ")
 }
 
-// prefixText prints a prefix as nft does: a single address without its length.
-func prefixText(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return addrText(p.Addr())
-	}
-	return addrText(p.Masked().Addr()) + "/" + strconv.Itoa(p.Bits())
-}
-
 // notText is what stands before the right-hand side of a match that is negated.
 func notText(not bool) string {
 	if not {
@@ -261,17 +237,4 @@ func ProtocolText(number uint8) string {
 		return "sctp"
 	}
 	return strconv.Itoa(int(number))
-}
-
-// addrText prints an address as nft does, that is as the C library's inet_ntop: like
-// netip, but for IPv6 addresses of 96 leading zero bits, which end in IPv4 notation.
-func addrText(a netip.Addr) string {
-	if !a.Is6() {
-		return a.String()
-	}
-	b := a.As16()
-	if [12]byte(b[:12]) == ([12]byte{}) && (b[12] != 0 || b[13] != 0) {
-		return "::" + netip.AddrFrom4([4]byte(b[12:])).String()
-	}
-	return a.String()
 }

@@ -1,28 +1,11 @@
 package nft
 
 import (
-	"github.com/kube-nft/kube-nft/nft/attr"
+	"strings"
+	"time"
+
+	"github.com/google/nftables/expr"
 )
-
-// Family is the family of a table. Rules are declared once and rendered for either.
-type Family = attr.Family
-
-// The families of our tables.
-const (
-	IP  = attr.IPv4
-	IP6 = attr.IPv6
-)
-
-// Families lists both families in the order in which the kernel lists their tables.
-var Families = attr.Families
-
-// addrLen is the length of an address of the family in bytes.
-func AddrLen(f Family) int {
-	if f == IP6 {
-		return 16
-	}
-	return 4
-}
 
 // TableName is the name of our table in each family.
 const TableName = "kube-nft"
@@ -69,3 +52,98 @@ const (
 
 // Tables are our tables by family. A missing family is one without a table.
 type Tables map[Family]*Table
+
+// A Stmt is one statement of a rule. Its four faces stand in one file: nft text, kernel
+// expressions, how it is read back from those, and what it does to a packet.
+type Stmt interface {
+	// text returns the statement as nft list prints it.
+	text(f Family) string
+	// expressions are what the kernel evaluates for the statement.
+	expressions(f Family) []expr.Any
+	// parse reads a statement of the same type from the expressions that a list begins with. It
+	// returns how many it has read; 0 if they are not such a statement. What it does not look
+	// at, the comparison of whole rules finds.
+	parse(f Family, x []expr.Any) (Stmt, int)
+	// trace evaluates the statement for the tracer's packet. step is the place of the rule among
+	// the steps of the trace.
+	trace(t *tracer, step int) flow
+}
+
+// A Rule is a sequence of statements, evaluated in order until one does not match.
+type Rule []Stmt
+
+// Text returns the rule as nft list prints it in a table of family f. nft joins a test for
+// one protocol with a port test that follows it ("tcp dport 53"); no rule of ours holds
+// both, so that statements render one by one.
+func (r Rule) Text(f Family) string {
+	parts := make([]string, len(r))
+	for i, stmt := range r {
+		parts[i] = stmt.text(f)
+	}
+	return strings.Join(parts, " ")
+}
+
+// An Element is what a set holds under a key; the key itself is the map key that leads to
+// it. The zero Element is that of a plain set.
+type Element struct {
+	// Data is the raw data of a map.
+	Data string
+	// Verdict is that of a verdict map; nil in other sets. It is shared and must not be changed.
+	Verdict *Verdict
+	// Comment is shown by nft list; at most 127 bytes, printable, without double quotes.
+	Comment string
+	// Life is set for elements that expire; nil for the lasting ones.
+	Life *Life
+}
+
+// Equal reports whether e and f are the same, ages aside.
+func (e Element) Equal(f Element) bool {
+	return e.Data == f.Data && e.Comment == f.Comment &&
+		(e.Verdict == f.Verdict || e.Verdict != nil && f.Verdict != nil && *e.Verdict == *f.Verdict)
+}
+
+// Life is the age of an element that expires. Units are those of the kernel, which counts
+// milliseconds (NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_EXPIRATION).
+type Life struct {
+	Timeout time.Duration // how long it lives when it is refreshed
+	Expires time.Duration // how long it has still to live; zero means all of Timeout
+}
+
+// Elements is a set together with what it holds. For a Dynamic set that is what the
+// packet path put there; Diff never compares it.
+type Elements struct {
+	Set *Set
+	Map map[string]Element
+}
+
+// Covering returns the interval that contains key, field by field; empty if none does.
+func (e *Elements) Covering(f Family, key string) string {
+	n := e.Set.KeyLen(f)
+	if len(key) != n {
+		return ""
+	}
+	for interval := range e.Map {
+		if len(interval) == 2*n && inside(f, e.Set.Key, interval, key) {
+			return interval
+		}
+	}
+	return ""
+}
+
+func inside(f Family, fields []Field, interval, key string) bool {
+	low, high := interval[:len(key)], interval[len(key):]
+	for _, field := range fields {
+		n := field.padded(f, len(fields) > 1)
+		if key[:n] < low[:n] || key[:n] > high[:n] {
+			return false
+		}
+		key, low, high = key[n:], low[n:], high[n:]
+	}
+	return true
+}
+
+// Counted is what a set holds, with how many packets the counter of each element has seen.
+type Counted struct {
+	Elements map[string]Element
+	Packets  map[string]uint64 // by key; nil if the set does not count
+}

@@ -1,11 +1,16 @@
 package nft
 
 import (
+	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/bits"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Text returns the tables exactly as nft list ruleset prints them after a commit into an
@@ -119,4 +124,224 @@ func (s *Elements) writeElements(b *strings.Builder, f Family) {
 		b.Write(w.buf)
 	}
 	b.WriteString(" }\n")
+}
+
+// elementWriter prints the elements of a set.
+type elementWriter struct {
+	set      *Set
+	family   Family
+	counters bool // print the counter of a fresh element
+	keysOnly bool // print neither comment nor data
+	buf      []byte
+}
+
+// appendElement appends "key [counter] [timeout] [comment] [: data]".
+func (w *elementWriter) appendElement(b []byte, key string, el *Element) []byte {
+	b = w.appendKey(b, key)
+	if w.keysOnly {
+		return b
+	}
+	if w.counters {
+		b = append(b, " counter packets 0 bytes 0"...)
+	}
+	if el.Life != nil {
+		b = el.Life.appendText(b)
+	}
+	if comment := PlainComment(el.Comment); comment != "" {
+		b = append(b, ` comment "`...)
+		b = append(append(b, comment...), '"')
+	}
+	switch {
+	case w.set.Verdicts:
+		b = append(b, " : "...)
+		if el.Verdict != nil {
+			b = append(b, el.Verdict.String()...)
+		}
+	case len(w.set.Data) > 0:
+		b = appendFields(append(b, " : "...), w.family, w.set.Data, el.Data, "")
+	}
+	return b
+}
+
+func (l *Life) appendText(b []byte) []byte {
+	b = append(append(b, " timeout "...), DurationText(l.Timeout)...)
+	if l.Expires != 0 {
+		b = append(append(b, " expires "...), DurationText(l.Expires)...)
+	}
+	return b
+}
+
+func (w *elementWriter) appendKey(b []byte, key string) []byte {
+	if !w.set.Interval {
+		return appendFields(b, w.family, w.set.Key, key, "")
+	}
+	half := len(key) / 2
+	return appendFields(b, w.family, w.set.Key, key[:half], key[half:])
+}
+
+// appendFields prints a concatenation; with last, one of ranges. Raw bytes that are too
+// short for the fields are printed as far as they go.
+func appendFields(b []byte, f Family, fields []Field, first, last string) []byte {
+	for i, field := range fields {
+		n := field.padded(f, len(fields) > 1)
+		if len(first) < n {
+			return b
+		}
+		if i > 0 {
+			b = append(b, " . "...)
+		}
+		if length := field.Len(f); len(last) < n {
+			b = field.appendValue(b, first[:length])
+		} else {
+			b = field.appendRange(b, first[:length], last[:length])
+			last = last[n:]
+		}
+		first = first[n:]
+	}
+	return b
+}
+
+func (d Field) appendValue(b []byte, raw string) []byte {
+	switch d {
+	case FieldAddr:
+		return append(b, addrText(rawAddr(raw))...)
+	case FieldProtocol:
+		return append(b, ProtocolText(raw[0])...)
+	case FieldPort:
+		return strconv.AppendUint(b, uint64(raw[0])<<8|uint64(raw[1]), 10)
+	}
+	return strconv.AppendUint(b, uint64(binary.NativeEndian.Uint32([]byte(raw))), 10)
+}
+
+// appendRange prints a range as nft does: as a value, as a prefix if it is one, else from
+// first to last.
+func (d Field) appendRange(b []byte, first, last string) []byte {
+	if first == last {
+		return d.appendValue(b, first)
+	}
+	if n, ok := prefixLen(first, last); ok && d == FieldAddr {
+		b = append(d.appendValue(b, first), '/')
+		return strconv.AppendInt(b, int64(n), 10)
+	}
+	return d.appendValue(append(d.appendValue(b, first), '-'), last)
+}
+
+// prefixLen is the length of the prefix that reaches from first to last, if that is one.
+func prefixLen(first, last string) (n int, ok bool) {
+	i := 0
+	for i < len(first) && first[i] == last[i] {
+		i++
+	}
+	if i == len(first) {
+		return 8 * i, true
+	}
+	host := first[i] ^ last[i]
+	if host&(host+1) != 0 || first[i]&host != 0 {
+		return 0, false
+	}
+	for j := i + 1; j < len(first); j++ {
+		if first[j] != 0 || last[j] != 0xff {
+			return 0, false
+		}
+	}
+	return 8*i + bits.LeadingZeros8(host), true
+}
+
+func rawAddr(raw string) netip.Addr {
+	addr, _ := netip.AddrFromSlice([]byte(raw))
+	return addr
+}
+
+// ElementText is the element under a key, as nft lists it without its counter.
+func (s *Elements) ElementText(f Family, key string) string {
+	w := elementWriter{set: s.Set, family: f}
+	el := s.Map[key]
+	return string(w.appendElement(nil, key, &el))
+}
+
+// maxComment is the length of the longest comment in bytes. Source: NFTNL_UDATA_COMMENT_MAXLEN
+// in libnftnl, 128 with the NUL.
+const maxComment = 127
+
+// PlainComment strips a comment of all that could end it or that does not print. What is
+// left is at most maxComment bytes of ASCII without double quotes and backslashes.
+func PlainComment(s string) string {
+	clean := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' }
+	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) >= 0 {
+		s = strings.Map(func(r rune) rune {
+			if clean(r) {
+				return r
+			}
+			return -1
+		}, s)
+	}
+	return s[:min(len(s), maxComment)]
+}
+
+// sortedKeys lists the keys in the order in which nft prints them. That of single values and
+// of their ranges is by value. A concatenation of values it reads as one number of the
+// host's byte order: the last byte counts most. Ranges of concatenations it does not
+// sort; the kernel returns them as they were added, which is here by key.
+func (s *Elements) sortedKeys(f Family) []string {
+	keys := slices.Collect(maps.Keys(s.Map))
+	switch {
+	case !s.Set.Interval && len(s.Set.Key) > 1:
+		slices.SortFunc(keys, compareFromEnd)
+	case len(s.Set.Key) == 1 && s.Set.Key[0] == FieldIndex:
+		slices.SortFunc(keys, compareFromEnd)
+	default:
+		slices.Sort(keys)
+	}
+	return keys
+}
+
+// compareFromEnd compares two keys of a little-endian host from their last byte on. Padding
+// is zero in both and does not matter.
+func compareFromEnd(a, b string) int {
+	for i := min(len(a), len(b)) - 1; i >= 0; i-- {
+		if a[i] != b[i] {
+			return cmp.Compare(a[i], b[i])
+		}
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// DurationText prints a duration as nft does: the units that are not zero, from days down
+// to milliseconds.
+func DurationText(d time.Duration) string {
+	if d < time.Millisecond {
+		return "0s"
+	}
+	var b strings.Builder
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if n := d / unit.length; n > 0 {
+			fmt.Fprintf(&b, "%d%s", n, unit.name)
+			d -= n * unit.length
+		}
+	}
+	return b.String()
+}
+
+// prefixText prints a prefix as nft does: a single address without its length.
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return addrText(p.Addr())
+	}
+	return addrText(p.Masked().Addr()) + "/" + strconv.Itoa(p.Bits())
+}
+
+// addrText prints an address as nft does, that is as the C library's inet_ntop: like
+// netip, but for IPv6 addresses of 96 leading zero bits, which end in IPv4 notation.
+func addrText(a netip.Addr) string {
+	if !a.Is6() {
+		return a.String()
+	}
+	b := a.As16()
+	if [12]byte(b[:12]) == ([12]byte{}) && (b[12] != 0 || b[13] != 0) {
+		return "::" + netip.AddrFrom4([4]byte(b[12:])).String()
+	}
+	return a.String()
 }

@@ -9,7 +9,7 @@ import (
 // rules has several.
 func (o Op) Text() string { return o.render(o.Family.NFT()+" "+TableName+" ", len(o.Elements)) }
 
-// shortText is the operation for an error that names the table by itself: in one line, with
+// ShortText is the operation for an error that names the table by itself: in one line, with
 // the first rule and few elements only.
 func (o *Op) ShortText() string {
 	const elementsShown = 3
@@ -81,7 +81,7 @@ func (o *Op) elementsText(shown int) string {
 	return string(w.buf)
 }
 
-// keyText is a key of the set in nft's words.
+// KeyText is a key of the set in nft's words.
 func (s *Set) KeyText(f Family, key string) string {
 	w := elementWriter{set: s, family: f}
 	return string(w.appendKey(nil, key))

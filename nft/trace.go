@@ -22,7 +22,7 @@ type Packet struct {
 type Fate struct {
 	Outcome string // "accept" (not touched), "dnat", "drop" or "reject"
 	// Endpoints are those that it may be translated to, each equally likely; one alone if
-	// the client is remembered with it.
+	// an affinity entry names it.
 	Endpoints []netip.AddrPort
 	// Masquerade says whether it gets a source address of this node. Endpoints at which
 	// this depends on who connects (hairpin) are in Hairpin.
@@ -80,7 +80,7 @@ func (t *Table) Trace(p Packet) Fate {
 	return tr.fate
 }
 
-// baseChains lists the base chains at a hook in the order in which packets meet them.
+// BaseChains lists the base chains at a hook in the order in which packets meet them.
 func (t *Table) BaseChains(point string) (chains []*Chain) {
 	for _, chain := range t.Chains {
 		if chain.Hook != nil && chain.Hook.Point == point {
@@ -97,32 +97,6 @@ func (t *Table) BaseChains(point string) (chains []*Chain) {
 func Matches(stmt Stmt, f Family, p Packet) bool {
 	tr := tracer{table: NewTable(f), packet: p, fate: Fate{Steps: make([]Step, 1)}}
 	return stmt.trace(&tr, 0) == next
-}
-
-// DynamicMaps are the affinity maps that were looked into on the way, whether or not they
-// held the client. Kernel.Read leaves out what they hold: read it with Kernel.Elements and
-// trace once more.
-func (t *Table) DynamicMaps(fate Fate) (sets []*Set) {
-	seen := make(map[string]bool)
-	for _, step := range fate.Steps {
-		if chain := t.Chains[step.Chain]; chain != nil && !seen[step.Chain] {
-			seen[step.Chain] = true
-			sets = append(sets, t.dynamicMaps(chain)...)
-		}
-	}
-	return sets
-}
-
-func (t *Table) dynamicMaps(chain *Chain) (sets []*Set) {
-	for _, rule := range chain.Rules {
-		for _, stmt := range rule {
-			dnat, ok := stmt.(DNATFrom)
-			if held := t.Sets[dnat.Map]; ok && held != nil && held.Set.Dynamic {
-				sets = append(sets, held.Set)
-			}
-		}
-	}
-	return sets
 }
 
 type tracer struct {
@@ -218,6 +192,14 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 			modulus = part.modulus
 		}
 	}
+	if len(parts) == 1 { // a field is padded among others only
+		switch parts[0].kind {
+		case partProtocol:
+			b = b[:1]
+		case partPort, partOriginalPort:
+			b = b[:2]
+		}
+	}
 	return string(b), modulus
 }
 
@@ -248,4 +230,50 @@ func (t *tracer) source() {
 	if t.fate.Masquerade = masqueraded == len(endpoints); t.fate.Masquerade {
 		t.fate.Hairpin = nil
 	}
+}
+
+// draw evaluates a random choice. What it misses goes on with the next rule, in its share of
+// the connections that have come here.
+func (t *tracer) draw(held *Elements, key string, modulus int) flow {
+	missed, holes := 0, 0 // a hole is a place that is missing before one that is there
+	share := t.share() / float64(modulus)
+	for i := range modulus {
+		ep, ok := AddrPortOf(held.Map[IndexedKey(key, i)].Data)
+		if !ok {
+			missed++
+			continue
+		}
+		holes = missed
+		t.choose(ep, share)
+	}
+	t.fate.Holes = max(t.fate.Holes, holes)
+	t.missed = append(t.missed, float64(missed)/float64(modulus))
+	if missed > 0 {
+		return skip
+	}
+	return t.seal("dnat")
+}
+
+// share is what part of the connections none of the draws so far has hit.
+func (t *tracer) share() float64 {
+	share := 1.0
+	for _, missed := range t.missed {
+		share *= missed
+	}
+	return share
+}
+
+// choose gives an endpoint a share of the connections.
+func (t *tracer) choose(ep netip.AddrPort, share float64) {
+	i := slices.Index(t.fate.Endpoints, ep)
+	if i < 0 {
+		i = len(t.fate.Endpoints)
+		t.fate.Endpoints, t.shares = append(t.fate.Endpoints, ep), append(t.shares, 0)
+	}
+	t.shares[i] += share
+}
+
+// uneven reports whether one endpoint gets more than another by more than one in a thousand.
+func (t *tracer) uneven() bool {
+	return len(t.shares) > 0 && slices.Max(t.shares) > slices.Min(t.shares)*1.001
 }

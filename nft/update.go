@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -47,21 +46,28 @@ func (Update) trace(*tracer, int) flow { return skip }
 // Duration is the timeout.
 func (s Update) Duration() time.Duration { return time.Duration(s.Timeout) * time.Second }
 
-// DurationText prints a duration as nft does: the units that are not zero, from days down
-// to milliseconds.
-func DurationText(d time.Duration) string {
-	if d < time.Millisecond {
-		return "0s"
-	}
-	var b strings.Builder
-	for _, unit := range []struct {
-		length time.Duration
-		name   string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
-		if n := d / unit.length; n > 0 {
-			fmt.Fprintf(&b, "%d%s", n, unit.name)
-			d -= n * unit.length
+// DynamicMaps are the affinity maps that were looked into on the way, whether or not they
+// held the client. kernel.Client.Read leaves out what they hold: read it with Client.Elements and
+// trace once more.
+func (t *Table) DynamicMaps(fate Fate) (sets []*Set) {
+	seen := make(map[string]bool)
+	for _, step := range fate.Steps {
+		if chain := t.Chains[step.Chain]; chain != nil && !seen[step.Chain] {
+			seen[step.Chain] = true
+			sets = append(sets, t.dynamicMaps(chain)...)
 		}
 	}
-	return b.String()
+	return sets
+}
+
+func (t *Table) dynamicMaps(chain *Chain) (sets []*Set) {
+	for _, rule := range chain.Rules {
+		for _, stmt := range rule {
+			dnat, ok := stmt.(DNATFrom)
+			if held := t.Sets[dnat.Map]; ok && held != nil && held.Set.Dynamic {
+				sets = append(sets, held.Set)
+			}
+		}
+	}
+	return sets
 }

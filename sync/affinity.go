@@ -84,7 +84,7 @@ func (d *affinityDebt) settle(ctx context.Context, tasks []services.AffinityTask
 
 func (d *affinityDebt) removeStale(ctx context.Context, tasks []services.AffinityTask) error {
 	for i := range tasks {
-		tasks[i] = tasks[i].Sweep()
+		tasks[i] = tasks[i].Rest()
 	}
 	ops, err := d.ops(ctx, tasks)
 	if err != nil || len(ops) == 0 {

@@ -74,7 +74,7 @@ func TestFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			lab.New(t)
 			k := tt.kernel
-			k.Client = openKernel(t)
+			k.Client = lab.Open(t, kernel.Open)
 			g := guardWith(t, &k, k.Client, manyServices(10, 2))
 			g.check(t)
 			if k.commits != tt.commits {
@@ -89,7 +89,7 @@ func TestFaultsLater(t *testing.T) {
 	for _, fault := range []error{unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.EMSGSIZE, unix.EPERM} {
 		t.Run(fault.Error(), func(t *testing.T) {
 			lab.New(t)
-			k := &faulty{Client: openKernel(t)}
+			k := &faulty{Client: lab.Open(t, kernel.Open)}
 			g := guardWith(t, k, k.Client, manyServices(10, 2))
 			before, _, err := g.reader.Read(t.Context())
 			if err != nil {
@@ -164,10 +164,10 @@ func TestOtherSchema(t *testing.T) {
 
 func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, kernel.Open)
 	old := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024, Counters: counters})
-	services := manyServices(10, 2)
-	old.Apply(services)
+	delta := manyServices(10, 2)
+	old.Apply(delta)
 	tables := old.Want()
 	for _, table := range tables {
 		table.Comment = "Kubernetes Services, written by kube-nft (schema 0)"
@@ -184,7 +184,7 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := guardWith(t, k, k, services)
+	g := guardWith(t, k, k, delta)
 	g.check(t)
 	after, err := g.reader.Generation(t.Context())
 	if err != nil {
@@ -219,11 +219,11 @@ func affinityMap(t *testing.T, table *nft.Table) *nft.Set {
 // TestRestartWritesNothing starts a second loop over what the first has left.
 func TestRestartWritesNothing(t *testing.T) {
 	lab.New(t)
-	k := &faulty{Client: openKernel(t)}
-	services := manyServices(50, 3)
-	guardWith(t, k, k.Client, services)
-	again := &faulty{Client: openKernel(t)}
-	g := guardWith(t, again, again.Client, services)
+	k := &faulty{Client: lab.Open(t, kernel.Open)}
+	delta := manyServices(50, 3)
+	guardWith(t, k, k.Client, delta)
+	again := &faulty{Client: lab.Open(t, kernel.Open)}
+	g := guardWith(t, again, again.Client, delta)
 	if again.commits != 0 || g.first.Operations != 0 {
 		t.Errorf("%d commits of %d operations", again.commits, g.first.Operations)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -55,9 +56,9 @@ func damageAndChange(t *testing.T, random *rand.Rand) {
 }
 
 // manyTables is what manyServices come to: what a vandal may damage.
-func manyTables(services, endpoints int) *nft.Table {
+func manyTables(ports, endpoints int) *nft.Table {
 	r := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
-	r.Apply(manyServices(services, endpoints))
+	r.Apply(manyServices(ports, endpoints))
 	return r.Want()[nft.IP]
 }
 
@@ -119,7 +120,7 @@ func (k *interrupted) Commit(ctx context.Context, batch nft.Batch) error {
 
 func TestDamageBetweenReadAndCommit(t *testing.T) {
 	lab.New(t)
-	k := &interrupted{Client: openKernel(t), stranger: openKernel(t), left: 3}
+	k := &interrupted{Client: lab.Open(t, kernel.Open), stranger: lab.Open(t, kernel.Open), left: 3}
 	g := guardWith(t, k, k.Client, manyServices(10, 2))
 	g.settle(t)
 	if k.left != 0 {

@@ -43,23 +43,23 @@ type leftOut struct {
 func guardServices(t testing.TB, services, endpoints int) *guarded {
 	t.Helper()
 	lab.New(t)
-	kernel := openKernel(t)
-	return guardWith(t, kernel, kernel, manyServices(services, endpoints))
+	k := lab.Open(t, kernel.Open)
+	return guardWith(t, k, k, manyServices(services, endpoints))
 }
 
-// guardWith runs a loop that commits Services by way of a kernel, real one or with faults,
-// whose commits the monitor passes over, and cleans flows if given.
-func guardWith(t testing.TB, through kernel, kernel *kernel.Client, services tracker.Delta, looks ...flows) *guarded {
+// guardWith runs a loop that commits a delta by way of a client, or of one with faults, whose
+// commits the monitor passes over, and cleans flows if given.
+func guardWith(t testing.TB, through client, own *kernel.Client, delta tracker.Delta, looks ...flows) *guarded {
 	t.Helper()
-	g := &guarded{reports: make(chan Report, 64), refusals: make(chan leftOut, 64), stranger: openKernel(t), reader: openKernel(t)}
+	g := &guarded{reports: make(chan Report, 64), refusals: make(chan leftOut, 64), stranger: lab.Open(t, kernel.Open), reader: lab.Open(t, kernel.Open)}
 	g.ruleset = services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
-	monitor, err := kernel.NewMonitor(kernel)
+	monitor, err := kernel.NewMonitor(own)
 	if err != nil {
 		t.Fatal(err)
 	}
 	core, logs := observer.New(zap.InfoLevel)
 	g.logs = logs
-	g.feed = &feed{deltas: []tracker.Delta{services}}
+	g.feed = &feed{deltas: []tracker.Delta{delta}}
 	g.loop = New(g.feed, g.ruleset, through, Options{
 		Log:       zap.New(core),
 		Committed: func(r Report) { g.reports <- r },
@@ -77,20 +77,6 @@ func guardWith(t testing.TB, through kernel, kernel *kernel.Client, services tra
 	runLoop(t, g.loop)
 	g.first = g.report(t)
 	return g
-}
-
-func openKernel(t testing.TB) *kernel.Client {
-	t.Helper()
-	k, err := kernel.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := k.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return k
 }
 
 // manyServices makes up Service ports; every tenth has session affinity.
@@ -257,9 +243,9 @@ func (f *lateFlows) Full(context.Context, conntrack.Desired) (conntrack.Result, 
 // TestRepairIsLogged: with what was repaired, and when that was done.
 func TestRepairIsLogged(t *testing.T) {
 	lab.New(t)
-	kernel := openKernel(t)
+	k := lab.Open(t, kernel.Open)
 	late := new(lateFlows)
-	g := guardWith(t, &faulty{Client: kernel}, kernel, manyServices(50, 3), late)
+	g := guardWith(t, &faulty{Client: k}, k, manyServices(50, 3), late)
 	late.logs.Store(g.logs)
 	for _, tt := range []struct {
 		damage     []nft.Op

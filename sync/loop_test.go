@@ -118,7 +118,7 @@ type bubble struct {
 }
 
 // newBubble returns a loop that has not started, and whose source has these ports.
-func newBubble(k kernel, options Options, ports ...*tracker.ServicePort) *bubble {
+func newBubble(k client, options Options, ports ...*tracker.ServicePort) *bubble {
 	core, logs := observer.New(zap.InfoLevel)
 	b := &bubble{feed: new(feed), logs: logs}
 	b.feed.set(ports...)
@@ -135,7 +135,7 @@ func (b *bubble) run(t *testing.T) {
 }
 
 // start is newBubble and run.
-func start(t *testing.T, k kernel, options Options, ports ...*tracker.ServicePort) *bubble {
+func start(t *testing.T, k client, options Options, ports ...*tracker.ServicePort) *bubble {
 	b := newBubble(k, options, ports...)
 	b.run(t)
 	return b

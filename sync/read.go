@@ -7,7 +7,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// client is what the loop needs of *nft.Kernel.
+// client is what the loop needs of *kernel.Client.
 type client interface {
 	Read(context.Context) (nft.Tables, uint32, error)
 	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)

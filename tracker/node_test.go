@@ -122,8 +122,8 @@ func TestServiceCIDRs(t *testing.T) {
 	}
 }
 
-// TestServiceCIDRsBesideAnotherProxy does not claim addresses that the other proxy serves.
-func TestServiceCIDRsBesideAnotherProxy(t *testing.T) {
+// TestServiceCIDRsWithAnotherProxy does not claim addresses that the other proxy serves.
+func TestServiceCIDRsWithAnotherProxy(t *testing.T) {
 	tr := newTracker(Config{ServiceProxyName: "edge"})
 	must(t, tr.SetServiceCIDR(newServiceCIDR("a", "10.96.0.0/16")))
 	if d := tr.Take(); len(d.ServiceCIDRs) > 0 {

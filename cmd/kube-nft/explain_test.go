@@ -13,7 +13,7 @@ import (
 // questions are asked on a node with the address 192.168.0.2, one for each kind of answer.
 var questions = []string{
 	"10.244.0.8 10.96.0.10:80/tcp",
-	"10.244.0.9 10.96.0.10:80/tcp", // remembered
+	"10.244.0.9 10.96.0.10:80/tcp", // with an affinity entry
 	"10.244.0.6 10.96.0.2:53/udp",  // an endpoint itself
 	"node 10.96.0.2:53/udp",
 	"192.0.2.9 10.96.0.2:53/udp --interface eth0",
@@ -37,8 +37,8 @@ func TestExplain(t *testing.T) {
 	lab.Run(t, "", "ip", "address", "add", "192.168.0.2/24", "dev", "lo")
 	var fromKernel, fromSource strings.Builder
 	for _, q := range questions {
-		ask(t, &fromKernel, q, nil)
-		ask(t, &fromSource, q, inspectionSource)
+		explainTo(t, &fromKernel, q, nil)
+		explainTo(t, &fromSource, q, inspectionSource)
 	}
 	age := regexp.MustCompile(`expires\s+[0-9dhms]+`)
 	kernel := age.ReplaceAllString(fromKernel.String(), "expires soon")
@@ -47,7 +47,7 @@ func TestExplain(t *testing.T) {
 	checkWidth(t, fromKernel.String())
 }
 
-func ask(t *testing.T, b *strings.Builder, question string, source []string) {
+func explainTo(t *testing.T, b *strings.Builder, question string, source []string) {
 	t.Helper()
 	words := strings.Fields(question)
 	if strings.Contains(question, "->") { // in quotes

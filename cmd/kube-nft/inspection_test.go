@@ -30,7 +30,7 @@ func kubeNFT(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 // program loads the cluster of testdata into a namespace of the test's own, and makes one
-// client remembered by way of both lists of endpoints.
+// client with an entry by way of both lists of endpoints.
 func program(t *testing.T) {
 	t.Helper()
 	lab.New(t)

@@ -55,7 +55,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A statusRecorder remembers the HTTP status.
+// A statusRecorder keeps the HTTP status.
 type statusRecorder struct {
 	http.ResponseWriter
 	status int

@@ -20,15 +20,16 @@ import (
 // EndpointSlice to the kernel's commit: all of it, our part up to the encoded batch, and the
 // stages of that.
 func BenchmarkEndpointChange(b *testing.B) {
-	for _, services := range []int{1000, 10_000, 30_000} {
-		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) { benchmarkChange(b, services) })
+	for _, n := range []int{1000, 10_000, 30_000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) { benchmarkChange(b, n) })
 	}
 }
 
-func benchmarkChange(b *testing.B, services int) {
+// benchmarkChange changes one of n Services.
+func benchmarkChange(b *testing.B, n int) {
 	lab.New(b)
 	tr := tracker.New(tracker.Config{NodeName: "node-a"})
-	for i := range services {
+	for i := range n {
 		if err := tr.SetService(benchService(i)); err != nil {
 			b.Fatal(err)
 		}
@@ -37,17 +38,17 @@ func benchmarkChange(b *testing.B, services int) {
 		}
 	}
 	ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
-	kernel := lab.Open(b, kernel.Open)
+	client := lab.Open(b, kernel.Open)
 	ctx := context.Background()
 	ruleset.Apply(tr.Take())
-	if err := kernel.Commit(ctx, nft.Diff(nft.Tables{}, ruleset.Want())); err != nil {
+	if err := client.Commit(ctx, nft.Diff(nft.Tables{}, ruleset.Want())); err != nil {
 		b.Fatal(err)
 	}
 	ruleset.Committed()
 	const some = 500
 	var slices [some][2]*discoveryv1.EndpointSlice
 	for i := range slices {
-		slices[i] = [2]*discoveryv1.EndpointSlice{benchSlice(i*(services/some), 9), benchSlice(i*(services/some), 10)}
+		slices[i] = [2]*discoveryv1.EndpointSlice{benchSlice(i*(n/some), 9), benchSlice(i*(n/some), 10)}
 	}
 	change := func(b *testing.B, i int) nft.Batch {
 		if err := tr.SetSlice(slices[i/2%some][i%2]); err != nil {
@@ -73,7 +74,7 @@ func benchmarkChange(b *testing.B, services int) {
 		b.ReportAllocs()
 		for i := 0; i < b.N*2; i++ {
 			batch := change(b, i)
-			if _, err := batch.Encode(); err != nil {
+			if _, err := kernel.Encode(&batch); err != nil {
 				b.Fatal(err)
 			}
 			ruleset.Committed()
@@ -82,7 +83,7 @@ func benchmarkChange(b *testing.B, services int) {
 	b.Run("committed", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; i < b.N*2; i++ {
-			if err := kernel.Commit(ctx, change(b, i)); err != nil {
+			if err := client.Commit(ctx, change(b, i)); err != nil {
 				b.Fatal(err)
 			}
 			ruleset.Committed()
@@ -125,7 +126,7 @@ func BenchmarkLargeService(b *testing.B) {
 					}
 					ruleset.Apply(tr.Take())
 					batch := ruleset.Changes()
-					if _, err := batch.Encode(); err != nil || len(batch.Ops) == 0 {
+					if _, err := kernel.Encode(&batch); err != nil || len(batch.Ops) == 0 {
 						b.Fatal(len(batch.Ops), err)
 					}
 					ruleset.Committed()

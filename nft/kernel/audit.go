@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"fmt"
+
 	"github.com/kube-nft/kube-nft/nft"
 )
 

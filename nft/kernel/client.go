@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// Kernel is a lasting connection to nf_tables in the network namespace in which it was
+// Client is a lasting connection to nf_tables in the network namespace in which it was
 // opened. It is for one goroutine at a time.
 type Client struct {
 	// Lists names, for each map of lists, the map whose keys the lists are found by; an index
@@ -62,6 +62,16 @@ func (k *Client) configure() error {
 	return k.socket.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
 }
 
+// Traffic counts what a Kernel has sent in its life: all batches, whatever became of them.
+type Traffic struct {
+	Batches  uint64
+	Messages uint64 // with the begin and the end of each batch
+	Bytes    uint64
+}
+
+// Sent returns what Commit has sent. It is for the goroutine that calls Commit.
+func (k *Client) Sent() Traffic { return k.traffic }
+
 // Close closes the connection.
 func (k *Client) Close() error { return k.socket.close() }
 
@@ -75,28 +85,30 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := k.carryCounters(ctx, &b); err != nil {
-		return err
+	if slices.ContainsFunc(b.Ops, func(op nft.Op) bool { return op.Set != nil && op.Set.Counters }) {
+		if err := k.carryCounters(ctx, &b); err != nil {
+			return err
+		}
 	}
 	if b.Generation == 0 && !b.Check {
-		if prelude, rest := b.TwoPhases(); !prelude.Empty() {
-			return k.commitInTwo(&prelude, &rest)
+		if first, rest := b.TwoPhases(); !first.Empty() {
+			return k.commitTwoPhases(&first, &rest)
 		}
 	}
 	return k.commit(&b, scope{table: nft.TableName})
 }
 
-// commitInTwo sends a prelude before the rest of a batch, and takes it back if the kernel
+// commitTwoPhases sends the first phase before the rest of a batch, and takes it back if the kernel
 // refuses the rest. If that fails in turn, or the process ends in between, chains are left
 // that nothing leads to, and the next commit that is based on a reading removes them.
-func (k *Client) commitInTwo(prelude, rest *nft.Batch) error {
+func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
 	ours := scope{table: nft.TableName}
-	if err := k.commit(prelude, ours); err != nil {
+	if err := k.commit(first, ours); err != nil {
 		return err
 	}
 	err := k.commit(rest, ours)
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
-		back := prelude.Reverse()
+		back := first.Reverse()
 		k.commit(&back, ours)
 	}
 	return err
@@ -113,11 +125,15 @@ func (k *Client) commit(b *nft.Batch, s scope) error {
 		return err
 	}
 	k.seq += uint32(len(x.refs)) + 2
-	if err := k.reserve(len(x.buf)); err != nil {
-		return fmt.Errorf("enlarge the send buffer: %w", err)
+	if len(x.buf) > k.sent {
+		if err := k.reserve(len(x.buf)); err != nil {
+			return fmt.Errorf("enlarge the send buffer: %w", err)
+		}
 	}
 	if s.table == nft.TableName { // and not a probe
-		k.traffic.add(x)
+		k.traffic.Batches++
+		k.traffic.Messages += uint64(len(x.refs)) + 2
+		k.traffic.Bytes += uint64(len(x.buf))
 	}
 	if err := k.socket.send(x.buf); err != nil {
 		return &BatchError{Bytes: len(x.buf), Err: err}
@@ -134,67 +150,4 @@ func (k *Client) reserve(n int) error {
 	}
 	k.sent = n
 	return k.socket.setBuffer(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, n)
-}
-
-// outcome collects the answers to a batch. They are all there when the batch has been sent:
-// that to the begin message, if it or the commit as a whole failed, and those to operations in
-// their order. After the one to the last operation, which a refused begin leaves out, nothing
-// comes.
-func (k *Client) outcome(x *encoding, b *nft.Batch) error {
-	o := outcome{encoding: x, batch: b}
-	for !o.ended {
-		n, from, err := k.socket.receive(k.buf, 0)
-		switch {
-		case err == unix.ENOBUFS:
-			o.lost = true // those that came before are still to be received
-		case err != nil:
-			return o.result()
-		case from == 0:
-			attr.Replies(k.buf[:n], o.add)
-		}
-	}
-	return o.result()
-}
-
-// An outcome is what the answers to a batch add up to.
-type outcome struct {
-	*encoding
-	batch *nft.Batch
-	ended bool  // the last operation was answered
-	done  bool  // and acknowledged
-	lost  bool  // answers did not fit into the receive buffer
-	err   error // the first one
-}
-
-func (o *outcome) add(r attr.Reply) {
-	index := int(int32(r.Seq - o.first)) // 0 is the begin message
-	if r.Type != unix.NLMSG_ERROR || index < 0 || index > len(o.refs)+1 {
-		return
-	}
-	o.ended = o.ended || index == len(o.refs)
-	switch a := r.Ack(); {
-	case a.Errno == 0:
-		o.done = o.done || index == len(o.refs)
-	case o.err == nil:
-		o.err = o.refusal(o.batch, index-1, a)
-	}
-}
-
-func (o *outcome) result() error {
-	if o.err == nil && (o.lost || !o.done) {
-		return ErrUnknownOutcome
-	}
-	return o.err
-}
-
-// refusal is the error for a refused message, or for the begin or end of the batch.
-func (x *encoding) refusal(b *nft.Batch, index int, a attr.Ack) error {
-	var err error = a.Errno
-	if a.Text != "" {
-		err = fmt.Errorf("%w: %s", a.Errno, a.Text)
-	}
-	if index < 0 || index >= len(x.refs) {
-		return &BatchError{Bytes: len(x.buf), Err: err}
-	}
-	return x.opError(b, index, a.Offset, err)
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
-	"github.com/google/nftables/expr"
-	"github.com/kube-nft/kube-nft/nft"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // Counted returns what some sets hold, with the counters of their elements; sets that do not
@@ -56,9 +57,6 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 // process ends. What it costs is one request for each element that is carried over, about
 // 10 us; elements that are new or go for good cost nothing.
 func (k *Client) carryCounters(ctx context.Context, b *nft.Batch) error {
-	if !slices.ContainsFunc(b.Ops, func(op nft.Op) bool { return op.Set != nil && op.Set.Counters }) {
-		return nil
-	}
 	deleted := make(map[countedElement]string)
 	for i := range b.Ops {
 		op := &b.Ops[i]
@@ -123,13 +121,49 @@ func (k *Client) packets(ctx context.Context, f nft.Family, s *nft.Set, key stri
 	return d.packets[key], nil
 }
 
-// startCounter gives an element a counter that has seen packets already.
-func (e *encoder) startCounter(packets uint64) {
-	b, err := expr.Marshal(byte(e.family), &expr.Counter{Packets: packets})
+// A Fill says how full a set is that packets fill.
+type Fill struct {
+	Count, Size uint32
+}
+
+// DynamicFill returns how many elements each dynamic set of a family holds. Where the
+// kernel does not count, as before about Linux 6.16, maps are read until limit elements have
+// come; those that were not read are missing.
+func (k *Client) DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]Fill, error) {
+	t := nft.NewTable(f)
+	var counts map[string]uint32
+	err := k.retry(ctx, func() (err error) {
+		clear(t.Sets)
+		counts, err = k.readSets(ctx, t)
+		return err
+	})
 	if err != nil {
-		e.fail(err)
+		return nil, fmt.Errorf("read the sizes of dynamic sets: %w%s", err, accessRemedy(err))
 	}
-	e.Head(unix.NFTA_SET_ELEM_EXPR|unix.NLA_F_NESTED, len(b))
-	e.Buf = append(e.Buf, b...)
-	e.Pad()
+	return dynamicFill(t.Sets, counts, limit, func(s *nft.Set) (map[string]nft.Element, error) { return k.Elements(ctx, f, s) })
+}
+
+// dynamicFill reads the sets that are missing in counts.
+func dynamicFill(sets map[string]*nft.Elements, counts map[string]uint32, limit int, read func(*nft.Set) (map[string]nft.Element, error)) (map[string]Fill, error) {
+	usage := make(map[string]Fill)
+	for _, name := range slices.Sorted(maps.Keys(sets)) {
+		set := sets[name].Set
+		if !set.Dynamic {
+			continue
+		}
+		count, counted := counts[name]
+		if !counted {
+			if limit <= 0 {
+				continue
+			}
+			elements, err := read(set)
+			if err != nil {
+				return nil, err
+			}
+			count = uint32(len(elements))
+			limit -= len(elements)
+		}
+		usage[name] = Fill{Count: count, Size: set.Size}
+	}
+	return usage, nil
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -11,13 +12,13 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // elementKinds are the kinds of sets whose elements are held against nft's listing: how
 // they wrap and sort depends on the key.
 func elementKinds(f nft.Family) []*nft.Set {
-	kinds := append(statementSets(),
+	kinds := append(nfttest.StatementSets(),
 		&nft.Set{Name: "addresses-counted", Key: []nft.Field{nft.FieldAddr}, Counters: true},
 		&nft.Set{Name: "address-verdicts", Key: []nft.Field{nft.FieldAddr}, Verdicts: true},
 		&nft.Set{Name: "address-map", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}},
@@ -34,7 +35,10 @@ func sampleElements(f nft.Family, s *nft.Set, n int) map[string]nft.Element {
 		var first, last []byte
 		for j, field := range s.Key {
 			a, b := sampleField(f, field, i+j, j == len(s.Key)-1)
-			pad := make([]byte, field.padded(f, len(s.Key) > 1)-len(a))
+			var pad []byte
+			if len(s.Key) > 1 {
+				pad = make([]byte, -len(a)&3)
+			}
 			first, last = append(append(first, a...), pad...), append(append(last, b...), pad...)
 		}
 		key := string(first)
@@ -60,7 +64,7 @@ func sampleField(f nft.Family, field nft.Field, i int, ranged bool) (first, last
 		b := nft.AppendPort(nil, []uint16{80, 8080, 9, 443, 53, 65535, 256}[i%7])[:2]
 		return b, b
 	default:
-		b := nft.hostOrder(uint32([]int{0, 1, 256, 10, 2, 65535, 3}[i%7]))
+		b := binary.NativeEndian.AppendUint32(nil, []uint32{0, 1, 256, 10, 2, 65535, 3}[i%7])
 		return b, b
 	}
 }
@@ -74,14 +78,14 @@ func sampleAddr(f nft.Family, octet byte, i int, ranged bool) (first, last []byt
 	if !ranged {
 		bits = addr.BitLen()
 	}
-	p := netip.PrefixFrom(addr, bits).Masked()
-	return p.Addr().AsSlice(), nft.lastAddr(p).AsSlice()
+	ends := []byte(nft.RangeKey("", netip.PrefixFrom(addr, bits)))
+	return ends[:len(ends)/2], ends[len(ends)/2:]
 }
 
 func sampleElement(f nft.Family, s *nft.Set, i int) (el nft.Element) {
 	switch {
 	case s.Verdicts:
-		el.Verdict = []*nft.Verdict{&nft.Drop, services.gotoChain("other"), {Kind: nft.VerdictJump, Chain: "other"}}[i%3]
+		el.Verdict = []*nft.Verdict{&nft.Drop, {Kind: nft.VerdictGoto, Chain: "other"}, {Kind: nft.VerdictJump, Chain: "other"}}[i%3]
 	case len(s.Data) == 1:
 		el.Data = string(netip.IPv6Loopback().AsSlice()[16-nft.AddrLen(f):])
 	case len(s.Data) == 2:
@@ -120,12 +124,12 @@ func TestElementsInKernel(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 7} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			lab.New(t)
-			k := openKernel(t)
+			k := lab.Open(t, Open)
 			tables := sampleTables(n)
 			checkTriangle(t, k, tables)
 			checkRead(t, k, tables) // as nft has written it
 			lab.Run(t, "", "nft", "flush", "ruleset")
-			commit(t, k, creation(tables))
+			commit(t, k, nft.Diff(nil, tables))
 			checkRead(t, k, tables) // as we have
 		})
 	}
@@ -152,10 +156,10 @@ func checkRead(t *testing.T, k *Client, want nft.Tables) {
 
 func TestReadStatements(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	checkRead(t, k, nft.Tables{})
-	commit(t, k, creation(statementTables()))
-	checkRead(t, k, statementTables())
+	commit(t, k, nft.Diff(nil, nfttest.StatementTables()))
+	checkRead(t, k, nfttest.StatementTables())
 }
 
 // TestRangesInKernel holds single-field ranges against nft: at both ends of the address
@@ -169,7 +173,7 @@ func TestRangesInKernel(t *testing.T) {
 	} {
 		t.Run(ranges[nft.IP][0], func(t *testing.T) {
 			lab.New(t)
-			k := openKernel(t)
+			k := lab.Open(t, Open)
 			tables := make(nft.Tables)
 			for _, f := range nft.Families {
 				tables[f] = rangeTable(f, ranges[f])
@@ -198,7 +202,7 @@ func rangeTable(f nft.Family, ranges []string) *nft.Table {
 
 // deletion is the batch that takes all elements out.
 func deletion(tables nft.Tables) (b nft.Batch) {
-	for _, op := range creation(tables).Ops {
+	for _, op := range nft.Diff(nil, tables).Ops {
 		if op.Elements != nil {
 			op.Verb = nft.Delete
 			b.Ops = append(b.Ops, op)
@@ -209,15 +213,15 @@ func deletion(tables nft.Tables) (b nft.Batch) {
 
 func TestDeleteElementsInKernel(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
-	commit(t, k, creation(sampleTables(7)))
+	k := lab.Open(t, Open)
+	commit(t, k, nft.Diff(nil, sampleTables(7)))
 	commit(t, k, deletion(sampleTables(7)))
 	checkRead(t, k, sampleTables(0))
 }
 
 func TestElementsThatExpire(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	set := &nft.Set{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536}
 	commit(t, k, nft.Batch{Ops: []nft.Op{
 		{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -64,8 +65,10 @@ func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
 			return err
 		}
 	}
-	e.foreign(b.Foreign)
-	e.askForAck()
+	if len(b.Foreign) > 0 {
+		e.foreign(b.Foreign)
+	}
+	e.requestAck()
 	if !b.Check { // the kernel takes back what has no end
 		e.envelope(messageBatchEnd)
 	}
@@ -109,8 +112,8 @@ func (e *encoder) envelope(typ uint16) (at int) {
 	return at
 }
 
-// askForAck marks the last operation.
-func (e *encoder) askForAck() {
+// requestAck marks the last operation.
+func (e *encoder) requestAck() {
 	if len(e.refs) == 0 {
 		return
 	}
@@ -193,11 +196,6 @@ func (e *encoder) hook(h *nft.Hook) {
 	e.Name(unix.NFTA_CHAIN_TYPE, h.Type)
 }
 
-// hookNumbers are the numbers of enum nf_inet_hooks in linux/netfilter.h.
-var hookNumbers = map[string]uint32{
-	"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4,
-}
-
 // rules appends rules to a chain, each in a message of its own.
 func (e *encoder) rules(i int, op *nft.Op) {
 	for j, rule := range op.Rules {
@@ -239,4 +237,51 @@ func tableFlags(t *nft.Table) uint32 {
 		return tableFlagOwner | tableFlagPersist
 	}
 	return 0
+}
+
+// opError reports an operation that cannot be encoded.
+func (e *encoder) opError(op nft.Op) error {
+	refused := &OpError{Table: op.Family.NFT() + " " + e.scope.table, Family: op.Family, Err: e.err}
+	if op.Elements != nil {
+		refused.Set = op.Set.Name
+	}
+	if e.bad > 0 {
+		op.Elements = op.Elements[e.bad-1 : e.bad]
+		refused.Element = op.Elements[0].Key
+		refused.Key = op.Set.KeyText(op.Family, refused.Element)
+	}
+	refused.Op, refused.Attribution = op.ShortText(), attribution(&op)
+	return refused
+}
+
+// attribution is on whose behalf the operation is done, as far as it shows: what the comment of
+// a single element says.
+func attribution(o *nft.Op) string {
+	switch {
+	case len(o.Elements) == 1 && o.Elements[0].Comment != "":
+		return o.Elements[0].Comment
+	case o.Chain != nil && o.Chain.Hook != nil:
+		return "base chains"
+	}
+	return ""
+}
+
+// foreignOps stands for the index of an operation in what was sent for Batch.Foreign.
+const foreignOps = -1
+
+// foreign writes the messages that are no operations, after those that are.
+func (e *encoder) foreign(messages []nft.ForeignMessage) {
+	for i, m := range messages {
+		at := len(e.Buf)
+		b := append(e.Buf, 0, 0, 0, 0)
+		b = binary.NativeEndian.AppendUint16(b, m.Type)
+		b = binary.NativeEndian.AppendUint16(b, m.Flags|unix.NLM_F_REQUEST)
+		b = binary.NativeEndian.AppendUint32(b, e.seq)
+		b = append(b, 0, 0, 0, 0)
+		e.Buf = append(b, m.Data...)
+		e.CloseMessage(at)
+		e.Pad()
+		e.refs = append(e.refs, message{op: foreignOps, element: i, offset: at})
+		e.seq++
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
@@ -31,7 +32,14 @@ func (e *encoder) elements(i int, op *nft.Op) {
 	case nft.Destroy:
 		typ, flags = messageDestroyElements, unix.NLM_F_REQUEST
 	}
-	shape := e.shape(op)
+	shape := elementShape{
+		keyLen: op.Set.KeyLen(e.family), ranges: op.Set.Ranges(),
+		verdicts: op.Set.Verdicts, keysOnly: op.Verb != nft.Add, packets: op.Packets,
+	}
+	shape.wantKey = shape.keyLen
+	if shape.ranges != nft.NoRanges {
+		shape.wantKey = 2 * shape.keyLen
+	}
 	for next := 0; next < len(op.Elements) && e.err == nil; {
 		first := next
 		e.message(i, first, typ, flags, func() {
@@ -52,30 +60,16 @@ func (e *encoder) elements(i int, op *nft.Op) {
 // elementShape is what all elements of an operation have in common.
 type elementShape struct {
 	keyLen   int
+	wantKey  int // length of the key of an element, which may be a range
 	ranges   nft.Ranges
 	verdicts bool
 	keysOnly bool // of a deletion
 	packets  map[string]uint64
 }
 
-func (e *encoder) shape(op *nft.Op) elementShape {
-	return elementShape{
-		keyLen: op.Set.KeyLen(e.family), ranges: op.Set.Ranges(),
-		verdicts: op.Set.Verdicts, keysOnly: op.Verb != nft.Add, packets: op.Packets,
-	}
-}
-
-// wantKey is the length that the key of an element must have.
-func (s *elementShape) wantKey() int {
-	if s.ranges == nft.NoRanges {
-		return s.keyLen
-	}
-	return 2 * s.keyLen
-}
-
 func (e *encoder) element(s *elementShape, el *nft.KeyedElement) {
-	if len(el.Key) != s.wantKey() {
-		e.fail(fmt.Errorf("the key has %d bytes instead of %d", len(el.Key), s.wantKey()))
+	if len(el.Key) != s.wantKey {
+		e.fail(fmt.Errorf("the key has %d bytes instead of %d", len(el.Key), s.wantKey))
 		return
 	}
 	switch first, last := el.Key[:s.keyLen], el.Key[len(el.Key)-s.keyLen:]; s.ranges {
@@ -206,4 +200,15 @@ func elementSize(el *nft.KeyedElement) int {
 		size += 24
 	}
 	return size
+}
+
+// startCounter gives an element a counter that has seen packets already.
+func (e *encoder) startCounter(packets uint64) {
+	b, err := expr.Marshal(byte(e.family), &expr.Counter{Packets: packets})
+	if err != nil {
+		e.fail(err)
+	}
+	e.Head(unix.NFTA_SET_ELEM_EXPR|unix.NLA_F_NESTED, len(b))
+	e.Buf = append(e.Buf, b...)
+	e.Pad()
 }

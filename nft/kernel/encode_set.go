@@ -5,8 +5,9 @@ import (
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
-	"github.com/kube-nft/kube-nft/nft"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // set writes a set's definition or its removal.

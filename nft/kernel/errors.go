@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // ErrUnknownOutcome says that a batch was sent and the kernel's answer was lost: it may
@@ -83,83 +82,17 @@ func accessRemedy(err error) string {
 	return ""
 }
 
-// opError names the operation of a message that was refused, and the element if offset, an
-// offset into the message, points at one.
-func (x *encoding) opError(b *nft.Batch, index, offset int, err error) error {
-	ref := x.refs[index]
-	if ref.op == foreignOps {
-		return &ForeignError{Message: ref.element, Of: len(b.Foreign), Err: err}
-	}
-	op := b.Ops[ref.op]
-	e := &OpError{Table: op.Family.NFT() + " " + nft.TableName, Family: op.Family, Err: err}
-	switch {
-	case op.Elements != nil:
-		e.Set = op.Set.Name
-		if i, ok := x.elementAt(ref, offset, &op); ok {
-			op.Elements = op.Elements[i : i+1]
-			e.Element = op.Elements[0].Key
-			e.Key = op.Set.KeyText(op.Family, op.Elements[0].Key)
-		}
-	case op.Rules != nil:
-		op.Rules = op.Rules[ref.element : ref.element+1]
-	}
-	e.Op, e.Attribution = op.ShortText(), attribution(&op)
-	return e
+// A ForeignError says that the kernel refused what was to be done beside our operations, and
+// with it the whole batch. It unwraps to the errno.
+type ForeignError struct {
+	Message int // index into Batch.Foreign
+	Of      int // its length
+	Err     error
 }
 
-// opError reports an operation that cannot be encoded.
-func (e *encoder) opError(op nft.Op) error {
-	refused := &OpError{Table: op.Family.NFT() + " " + e.scope.table, Family: op.Family, Err: e.err}
-	if op.Elements != nil {
-		refused.Set = op.Set.Name
-	}
-	if e.bad > 0 {
-		op.Elements = op.Elements[e.bad-1 : e.bad]
-		refused.Element = op.Elements[0].Key
-		refused.Key = op.Set.KeyText(op.Family, refused.Element)
-	}
-	refused.Op, refused.Attribution = op.ShortText(), attribution(&op)
-	return refused
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("commit to nf_tables: message %d of %d about tables of others: %v; nothing was changed", e.Message+1, e.Of, e.Err)
 }
 
-// attribution is on whose behalf the operation is done, as far as it shows: what the comment of
-// a single element says.
-func attribution(o *nft.Op) string {
-	switch {
-	case len(o.Elements) == 1 && o.Elements[0].Comment != "":
-		return o.Elements[0].Comment
-	case o.Chain != nil && o.Chain.Hook != nil:
-		return "base chains"
-	}
-	return ""
-}
-
-// elementAt finds the element of a message that an offset into it points at, by walking over
-// what was sent. An offset of zero points at none.
-func (x *encoding) elementAt(ref message, offset int, op *nft.Op) (i int, ok bool) {
-	const body = attr.MessageHeader + attr.NetfilterHeader
-	list := attr.NewReader(attr.MessageAt(x.buf, ref.offset)[body:])
-	for list.Next() {
-		if list.Type == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			i, ok = itemAt(list.Value, offset-body-list.At()-attr.Header)
-			i += ref.element
-		}
-	}
-	return i, ok && i < len(op.Elements)
-}
-
-// itemAt counts the elements of a list before the one at an offset into it. The second
-// element of a range belongs to the first.
-func itemAt(list []byte, offset int) (i int, ok bool) {
-	i = -1
-	items := attr.NewReader(list)
-	for offset >= 0 && items.Next() {
-		if !isEndPoint(items.Value) {
-			i++
-		}
-		if offset < items.End() {
-			return i, i >= 0
-		}
-	}
-	return 0, false
-}
+// Unwrap returns the kernel's reason.
+func (e *ForeignError) Unwrap() error { return e.Err }

@@ -3,67 +3,38 @@ package kernel
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
-
-var frontendSet = nft.Set{Name: "services", Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}, Verdicts: true}
-
-// frontends makes up n elements of frontendSet in the family ip.
-func frontends(n int, verdict nft.Verdict) []nft.KeyedElement {
-	list := make([]nft.KeyedElement, n)
-	for i := range list {
-		key := binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i))
-		list[i] = nft.KeyedElement{
-			Key:     string(append(key, "\x06\x00\x00\x00\x00\x50\x00\x00"...)),
-			Element: nft.Element{Verdict: &verdict, Comment: fmt.Sprintf("shop/cart-%d:http", i)},
-		}
-	}
-	return list
-}
-
-// frontendBatch makes a table with a verdict map of n elements.
-func frontendBatch(n int, verdict nft.Verdict) nft.Batch {
-	b := nft.Batch{Ops: []nft.Op{
-		{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
-		{Verb: nft.Add, Family: nft.IP, Set: &frontendSet},
-		{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "other"}},
-	}}
-	if n > 0 {
-		b.Ops = append(b.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: &frontendSet, Elements: frontends(n, verdict)})
-	}
-	return b
-}
 
 // TestErrorNamesElement puts one bad element into the middle of a batch of 70,000.
 func TestErrorNamesElement(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
-	b := frontendBatch(70000, nft.Goto("other"))
+	k := lab.Open(t, Open)
+	b := nfttest.FrontendBatch(70000, nft.Goto("other"))
 	bad := &b.Ops[3].Elements[35000]
-	bad.Verdict = services.gotoChain("nowhere")
+	bad.Verdict = &nft.Verdict{Kind: nft.VerdictGoto, Chain: "nowhere"}
 	checkError(t, k.Commit(t.Context(), b), unix.ENOENT,
 		`table ip kube-nft: add element services { 10.0.136.184 . tcp . 80 comment "shop/cart-35000:http" : goto nowhere }`+
 			` (shop/cart-35000:http): no such file or directory; nothing was changed`)
 	checkRead(t, k, nft.Tables{})
 
-	bad.Verdict = services.gotoChain("other")
+	bad.Verdict = &nft.Verdict{Kind: nft.VerdictGoto, Chain: "other"}
 	commit(t, k, b)
-	again := frontends(70000, nft.Goto("other"))
+	again := nfttest.Frontends(70000, nft.Goto("other"))
 	again[69999].Verdict = &nft.Drop
-	checkError(t, k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: &frontendSet, Elements: again}}}), unix.EEXIST,
+	checkError(t, k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: &nfttest.FrontendSet, Elements: again}}}), unix.EEXIST,
 		`table ip kube-nft: add element services { 10.1.17.111 . tcp . 80 comment "shop/cart-69999:http" : drop }`+
 			` (shop/cart-69999:http): file exists; nothing was changed`)
 
 	again[100].Key = "\x01\x02\x03\x04\x06\x00\x00\x00\x00\x50\x00\x00"
 	again[100].Comment = ""
-	checkError(t, k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: &frontendSet, Elements: again[:1000]}}}), unix.ENOENT,
+	checkError(t, k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: &nfttest.FrontendSet, Elements: again[:1000]}}}), unix.ENOENT,
 		`table ip kube-nft: delete element services { 1.2.3.4 . tcp . 80 }: no such file or directory; nothing was changed`)
 }
 
@@ -81,7 +52,7 @@ func checkError(t *testing.T, err error, errno unix.Errno, text string) {
 // TestErrorNamesRange does the same in sets of ranges, whose elements are sent in two parts.
 func TestErrorNamesRange(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	set := &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true}
 	ranges := make([]nft.KeyedElement, 1000)
 	for i := range ranges {
@@ -114,9 +85,9 @@ func TestErrorNamesOperation(t *testing.T) {
 	} {
 		t.Run(tt.op.Text(), func(t *testing.T) {
 			lab.New(t)
-			b := frontendBatch(10, nft.Drop)
+			b := nfttest.FrontendBatch(10, nft.Drop)
 			b.Ops = append(b.Ops, tt.op)
-			k := openKernel(t)
+			k := lab.Open(t, Open)
 			checkError(t, k.Commit(t.Context(), b), tt.errno, "table ip kube-nft: "+tt.text+"; nothing was changed")
 			checkRead(t, k, nft.Tables{})
 		})
@@ -125,9 +96,9 @@ func TestErrorNamesOperation(t *testing.T) {
 
 func TestErrorBeforeSending(t *testing.T) {
 	for text, op := range map[string]nft.Op{
-		`table ip kube-nft: add element services { 1.2.3.4 . tcp . 80 :  }: an element of a verdict map without a verdict; nothing was changed`: {Verb: nft.Add, Family: nft.IP, Set: &frontendSet,
+		`table ip kube-nft: add element services { 1.2.3.4 . tcp . 80 :  }: an element of a verdict map without a verdict; nothing was changed`: {Verb: nft.Add, Family: nft.IP, Set: &nfttest.FrontendSet,
 			Elements: []nft.KeyedElement{{Key: "\x01\x02\x03\x04\x06\x00\x00\x00\x00\x50\x00\x00", Element: nft.Element{}}}},
-		`table ip kube-nft: add element services { 1.2.3.4 : drop }: the key has 4 bytes instead of 12; nothing was changed`: {Verb: nft.Add, Family: nft.IP, Set: &frontendSet,
+		`table ip kube-nft: add element services { 1.2.3.4 : drop }: the key has 4 bytes instead of 12; nothing was changed`: {Verb: nft.Add, Family: nft.IP, Set: &nfttest.FrontendSet,
 			Elements: []nft.KeyedElement{{Key: "\x01\x02\x03\x04", Element: nft.Element{Verdict: &nft.Drop}}}},
 		`table ip kube-nft: add chain base { type nat hook nowhere priority filter; policy accept; } (base chains): unknown hook "nowhere"; nothing was changed`: {Verb: nft.Add, Family: nft.IP,
 			Chain: &nft.Chain{Name: "base", Hook: &nft.Hook{Type: "nat", Point: "nowhere", Priority: 0}}},
@@ -142,12 +113,12 @@ func TestErrorBeforeSending(t *testing.T) {
 
 func TestStaleGeneration(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	_, generation, err := k.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := frontendBatch(3, nft.Drop)
+	b := nfttest.FrontendBatch(3, nft.Drop)
 	b.Generation = generation
 	commit(t, k, b)
 	checkError(t, k.Commit(t.Context(), b), unix.ERESTART,

@@ -1,16 +1,16 @@
 package kernel
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // FuzzReplies feeds hostile bytes to everything that reads what a socket received.
 func FuzzReplies(f *testing.F) {
-	batch := creation(sampleTables(2))
+	batch := nft.Diff(nil, sampleTables(2))
 	seed, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
 	if err != nil {
 		f.Fatal(err)
@@ -50,55 +50,24 @@ func decodeAll(f nft.Family, sets []*nft.Set, b []byte) {
 	}
 }
 
-// FuzzCanonical holds the comparison of rules to its laws on any bytes.
-func FuzzCanonical(f *testing.F) {
-	for _, tt := range statements {
-		f.Add([]byte(rawRule(f, nft.IP6, tt.rule(nft.IP6))[0].(nft.Raw).Expressions))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		rule := nft.Rule{nft.Raw{Expressions: string(b)}}
-		if !rule.Equal(nft.IP, rule) {
-			t.Error("a rule does not equal itself")
-		}
-		_ = rule.Text(nft.IP)
-	})
-}
-
-// FuzzComment checks that no comment can end itself and go on as nft text, or be too long.
-func FuzzComment(f *testing.F) {
-	for _, s := range []string{"", "shop/cart:http", `a" ; flush ruleset ; "`, "a\nb", `\"`, strings.Repeat("é\"", 200), "\x00\x7f\xff"} {
+// FuzzCommentOnWire checks that the kernel gets a comment as nft prints it, and that it does not
+// run into what follows.
+func FuzzCommentOnWire(f *testing.F) {
+	for _, s := range nfttest.Comments {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, s string) {
-		got := nft.PlainComment(s)
-		if len(got) > nft.maxComment {
-			t.Errorf("%d bytes", len(got))
+	f.Fuzz(func(t *testing.T, comment string) {
+		b := nfttest.FrontendBatch(1, nft.Drop)
+		el := &b.Ops[3].Elements[0]
+		el.Comment = comment
+		x, err := encodeBatch(&b, scope{table: nft.TableName}, 1)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, c := range []byte(got) {
-			if c < ' ' || c > '~' || c == '"' || c == '\\' {
-				t.Errorf("%q has %q in it", got, c)
-			}
+		d := newElementDecoder(nft.IP, &nfttest.FrontendSet)
+		d.message(attr.MessageAt(x.buf, x.refs[3].offset)[attr.MessageHeader+attr.NetfilterHeader:])
+		if got, want := d.Elements()[el.Key], nft.PlainComment(comment); got.Comment != want || *got.Verdict != nft.Drop {
+			t.Errorf("sent %+v, want comment %q", got, want)
 		}
-		if nft.PlainComment(got) != got {
-			t.Errorf("%q is stripped again", got)
-		}
-		checkCommentOnWire(t, s, got)
 	})
-}
-
-// checkCommentOnWire checks that the kernel gets the same comment, and that it does not run
-// into what follows.
-func checkCommentOnWire(t *testing.T, comment, want string) {
-	b := frontendBatch(1, nft.Drop)
-	el := &b.Ops[3].Elements[0]
-	el.Comment = comment
-	x, err := encodeBatch(&b, scope{table: nft.TableName}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := newElementDecoder(nft.IP, &frontendSet)
-	d.message(attr.MessageAt(x.buf, x.refs[3].offset)[attr.MessageHeader+attr.NetfilterHeader:])
-	if got := d.Elements()[el.Key]; got.Comment != want || *got.Verdict != nft.Drop {
-		t.Errorf("sent %+v, want comment %q", got, want)
-	}
 }

@@ -34,11 +34,10 @@ func commonMaps() []*nft.Set {
 }
 
 func commonElements(f nft.Family, s *nft.Set) (list []nft.KeyedElement) {
-	elements := &nft.Elements{Set: s, Map: sampleElements(f, s, 7)}
-	for _, key := range elements.sortedKeys(f) {
-		list = append(list, nft.KeyedElement{Key: key, Element: elements.Map[key]})
+	for key, element := range sampleElements(f, s, 7) {
+		list = append(list, nft.KeyedElement{Key: key, Element: element})
 	}
-	return list
+	return nft.SortElements(list)
 }
 
 func ourMessages(t *testing.T, f nft.Family) (messages []string) {

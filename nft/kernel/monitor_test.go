@@ -5,9 +5,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-
 	"github.com/kube-nft/kube-nft/nft/attr"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // joined returns a monitor that listens to all but k.
@@ -39,9 +38,9 @@ func nextChange(t testing.TB, m *Monitor) *nft.ForeignChange {
 
 func TestMonitorHearsOthersAlone(t *testing.T) {
 	lab.New(t)
-	k, other := openKernel(t), openKernel(t)
+	k, other := lab.Open(t, Open), lab.Open(t, Open)
 	m := joined(t, k)
-	commit(t, k, frontendBatch(100, nft.Drop))
+	commit(t, k, nfttest.FrontendBatch(100, nft.Drop))
 	lab.Run(t, "table ip other { set s { type ipv4_addr; elements = { 192.0.2.1 }; }; }", "nft", "-f", "-")
 	commit(t, other, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}}}})
 	generation, err := k.Generation(t.Context())
@@ -63,9 +62,9 @@ func TestMonitorHearsOthersAlone(t *testing.T) {
 
 func TestMonitorLeaves(t *testing.T) {
 	lab.New(t)
-	k, other := openKernel(t), openKernel(t)
+	k, other := lab.Open(t, Open), lab.Open(t, Open)
 	m := joined(t, k)
-	commit(t, k, frontendBatch(1, nft.Drop))
+	commit(t, k, nfttest.FrontendBatch(1, nft.Drop))
 	if err := m.Leave(); err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +82,9 @@ func TestMonitorLeaves(t *testing.T) {
 // TestMonitorOverrun commits more than a receive buffer holds while nobody receives.
 func TestMonitorOverrun(t *testing.T) {
 	lab.New(t)
-	k, other := openKernel(t), openKernel(t)
+	k, other := lab.Open(t, Open), lab.Open(t, Open)
 	m := joined(t, k)
-	elements := frontendBatch(20000, nft.Drop)
+	elements := nfttest.FrontendBatch(20000, nft.Drop)
 	commit(t, k, elements)
 	last := elements.Ops[len(elements.Ops)-1]
 	for range 20 {
@@ -103,7 +102,7 @@ func TestMonitorOverrun(t *testing.T) {
 
 func TestMonitorClosed(t *testing.T) {
 	lab.New(t)
-	m, err := NewMonitor(openKernel(t))
+	m, err := NewMonitor(lab.Open(t, Open))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,62 +119,10 @@ func TestMonitorClosed(t *testing.T) {
 	}
 }
 
-func TestAudit(t *testing.T) {
-	lab.New(t)
-	k := openKernel(t)
-	r := services.NewRuleset(services.testConfig())
-	r.Apply(services.cluster(10, 2))
-	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
-	want := r.Want()[nft.IP]
-	for _, tt := range []struct {
-		difference string
-		damage     []nft.Op
-	}{
-		{"", nil},
-		{"table ip kube-nft: set endpoints has 19 elements instead of 20", []nft.Op{
-			{Verb: nft.Delete, Set: want.Sets[services.endpointsMap].Set, Elements: anyElements(want.Sets[services.endpointsMap], 1)}}},
-		{"table ip kube-nft: set cluster-ips has 8 elements instead of 10", []nft.Op{
-			{Verb: nft.Delete, Set: want.Sets[services.clusterIPsSet].Set, Elements: anyElements(want.Sets[services.clusterIPsSet], 2)}}},
-		{"table ip kube-nft has 15 sets instead of 14", []nft.Op{{Verb: nft.Add, Set: &nft.Set{Name: "foreign", Key: []nft.Field{nft.FieldAddr}}}}},
-		{"table ip kube-nft: no chain nat-output", []nft.Op{
-			{Verb: nft.Add, Chain: &nft.Chain{Name: "foreign"}},
-			{Verb: nft.Flush, Chain: want.Chains[services.outputChain]}, {Verb: nft.Delete, Chain: want.Chains[services.outputChain]}}},
-		{"table ip kube-nft: no set hairpin of the right kind", []nft.Op{
-			{Verb: nft.Flush, Chain: want.Chains[services.postroutingChain]}, {Verb: nft.Delete, Set: want.Sets[services.hairpinSet].Set},
-			{Verb: nft.Add, Set: &nft.Set{Name: services.hairpinSet, Key: []nft.Field{nft.FieldAddr}}}}},
-		{"table ip kube-nft does not exist", []nft.Op{{Verb: nft.Delete, Table: want}}},
-	} {
-		b := nft.Batch{Ops: tt.damage}
-		for i := range b.Ops {
-			b.Ops[i].Family = nft.IP
-		}
-		commit(t, k, b)
-		difference, err := k.Audit(t.Context(), r.Want())
-		if err != nil || difference != tt.difference {
-			t.Errorf("got %q, %v; want %q", difference, err, tt.difference)
-		}
-		have, _, err := k.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		commit(t, k, nft.Diff(have, r.Want()))
-	}
-}
-
-func anyElements(held *nft.Elements, n int) (list []nft.KeyedElement) {
-	for key, element := range held.Map {
-		if len(list) < n {
-			list = append(list, nft.KeyedElement{Key: key, Element: element})
-		}
-	}
-	return list
-}
-
 // FuzzForeignChange feeds hostile notifications to a monitor and a ruleset: whatever they say,
 // our tables are never taken out of the kernel because of them.
 func FuzzForeignChange(f *testing.F) {
-	r := services.NewRuleset(services.testConfig())
-	r.Apply(services.cluster(3, 2))
+	r := newRuleset(3)
 	batch := nft.Diff(nft.Tables{}, r.Want())
 	seed, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
 	if err != nil {
@@ -197,8 +144,7 @@ func FuzzForeignChange(f *testing.F) {
 		f.Add(deletion, generation)
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		r := services.NewRuleset(services.testConfig())
-		r.Apply(services.cluster(3, 2))
+		r := newRuleset(3)
 		r.Committed()
 		var m Monitor
 		for _, b := range [][]byte{first, second, generation} {

@@ -22,3 +22,8 @@ const (
 	flagsCreate         = unix.NLM_F_REQUEST | unix.NLM_F_CREATE
 	flagsCreateAndQueue = flagsCreate | unix.NLM_F_APPEND
 )
+
+// hookNumbers are the numbers of enum nf_inet_hooks in linux/netfilter.h.
+var hookNumbers = map[string]uint32{
+	"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4,
+}

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kube-nft/kube-nft/nft"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // Features are what a kernel can do beyond what kube-nft cannot do without.

@@ -12,7 +12,7 @@ import (
 
 func TestProbe(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	features, err := k.Probe(t.Context())
 	if err != nil {
 		lab.SkipOrFail(t, "%v", err)
@@ -29,7 +29,7 @@ func TestProbe(t *testing.T) {
 // TestProbeFails asks for things that no kernel has; nothing must be left behind.
 func TestProbeFails(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	for name, p := range map[string]probe{
 		"hook":  {chains: []*nft.Chain{natChain("forward")}},
 		"set":   {chains: []*nft.Chain{natChain("input", nft.Rule{nft.InSet{Key: []nft.Part{nft.Source}, Set: "nowhere"}})}},

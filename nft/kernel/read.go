@@ -101,7 +101,7 @@ func (k *Client) readOnce(ctx context.Context) (nft.Tables, uint32, error) {
 
 func (k *Client) readTables(ctx context.Context) (nft.Tables, error) {
 	tables := make(nft.Tables)
-	err := k.dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
+	err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
 		f := r.Family()
 		if name, table := decodeTable(f, r.Attributes()); name == nft.TableName && (f == nft.IP || f == nft.IP6) {
 			tables[f] = table
@@ -148,7 +148,7 @@ func (k *Client) fill(ctx context.Context, f nft.Family, set *nft.Elements, coun
 func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]uint32, err error) {
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_SET_TABLE, nft.TableName) }
 	counts = make(map[string]uint32)
-	return counts, k.dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r attr.Reply) {
+	return counts, k.Dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r attr.Reply) {
 		name, set := decodeSet(t.Family, r.Attributes())
 		if name != nft.TableName {
 			return
@@ -178,7 +178,7 @@ func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
 		return err
 	}
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
-	return k.dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r attr.Reply) {
+	return k.Dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r attr.Reply) {
 		name, chain, rule := decodeRule(r.Attributes())
 		if c := t.Chains[chain]; c != nil && name == nft.TableName {
 			c.Rules = append(c.Rules, rule)
@@ -189,7 +189,7 @@ func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
 // readChainNames reads the chains without their rules. The kernel lists those of other
 // tables too.
 func (k *Client) readChainNames(ctx context.Context, t *nft.Table) error {
-	return k.dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
+	return k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
 		if name, chain := decodeChain(r.Attributes()); name == nft.TableName {
 			t.Chains[chain.Name] = chain
 		}
@@ -206,7 +206,7 @@ func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *
 		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
 		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}
-	if err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) }); err != nil {
+	if err := k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) }); err != nil {
 		return nil, err
 	}
 	if d.Repeated {
@@ -215,9 +215,9 @@ func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *
 	return d.Elements(), nil
 }
 
-// dump asks for all objects of a kind and calls each for every message of the answer, whose
+// Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the answer, whose
 // memory is used again afterwards. It returns EINTR if the kernel saw a change meanwhile.
-func (k *Client) dump(ctx context.Context, typ uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
+func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
 	interrupted := false
 	err := k.request(ctx, typ, unix.NLM_F_DUMP, f, which, func(r attr.Reply) {
 		interrupted = interrupted || r.Flags&unix.NLM_F_DUMP_INTR != 0
@@ -227,4 +227,22 @@ func (k *Client) dump(ctx context.Context, typ uint16, f nft.Family, which func(
 		return unix.EINTR
 	}
 	return err
+}
+
+// Lookup asks the kernel for one element by its key, which finds it the way a packet does:
+// by the structure that a dump does not use. Ok is false if there is none. The key of a set
+// of ranges may be any key inside one.
+func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error) {
+	d := newElementDecoder(f, s)
+	err = k.element(ctx, f, s, key, d)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return element, false, nil
+	case err != nil:
+		return element, false, fmt.Errorf("look up an element of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
+	}
+	for _, element = range d.Elements() {
+		return element, true, nil
+	}
+	return element, false, nil
 }

@@ -18,10 +18,10 @@ import (
 const manyElements = 120_000
 
 const (
-	firstKeys    = 16 // how many indexes of a list are asked for at first; then ever more
-	keysPerAsk   = 256
-	listsAtOnce  = 64 // how many lists are asked for in one system call
-	ackedRequest = unix.NLM_F_REQUEST | unix.NLM_F_ACK
+	firstKeys      = 16 // how many indexes of a list are asked for at first; then ever more
+	keysPerRequest = 256
+	listsAtOnce    = 64 // how many lists are asked for in one system call
+	ackedRequest   = unix.NLM_F_REQUEST | unix.NLM_F_ACK
 )
 
 // fillLarge reads the elements of a set that holds many. What does not belong to a frontend
@@ -92,7 +92,7 @@ func (k *Client) readLists(ctx context.Context, t *nft.Table, s *nft.Set, fronte
 	return r.decoder.Elements(), nil
 }
 
-// ask sends some requests and takes the answers. It returns the requests for what may follow
+// request sends some requests and takes the answers. It returns the requests for what may follow
 // behind those of which every index was there.
 func (r *listReader) request(requests []listRequest) (more []listRequest, err error) {
 	k, first := r.kernel, r.kernel.seq
@@ -132,7 +132,7 @@ func (r *listReader) request(requests []listRequest) (more []listRequest, err er
 
 // next asks for what follows.
 func (l listRequest) next() listRequest {
-	return listRequest{frontend: l.frontend, first: l.first + l.num, num: min(4*l.num, keysPerAsk)}
+	return listRequest{frontend: l.frontend, first: l.first + l.num, num: min(4*l.num, keysPerRequest)}
 }
 
 // encode writes a message for each request. The kernel answers them in order, each with the

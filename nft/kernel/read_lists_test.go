@@ -1,9 +1,12 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,87 +14,89 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
-	"github.com/kube-nft/kube-nft/tracker"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
-// large is a committed ruleset of services Service ports.
-func large(tb testing.TB, services, endpoints int) (*Client, *services.Ruleset) {
+// lists is what Read needs to know about the tables of an EndpointBatch.
+var lists = map[string]string{nfttest.EndpointSet.Name: nfttest.FrontendSet.Name}
+
+// commitLists commits a table with a list of each length.
+func commitLists(tb testing.TB, lengths ...int) (*Client, *nft.Table) {
 	tb.Helper()
 	lab.New(tb)
-	k := openKernel(tb)
-	r := services.NewRuleset(services.testConfig())
-	r.Apply(services.cluster(services, endpoints))
-	commit(tb, k, nft.Diff(nft.Tables{}, r.Want()))
-	r.Committed()
-	return k, r
+	k := lab.Open(tb, Open)
+	k.Lists = lists
+	b := nfttest.EndpointBatch(lengths...)
+	commit(tb, k, b)
+	return k, nfttest.TableOf(b)
 }
 
-// TestListsAreReadByKey reads lists of many lengths in both ways.
+// readLists reads the lists of a table by their keys.
+func readLists(ctx context.Context, k *Client, t *nft.Table) (map[string]nft.Element, error) {
+	return k.readLists(ctx, t, &nfttest.EndpointSet, t.Sets[nfttest.FrontendSet.Name].Map)
+}
+
+// TestListsAreReadByKey reads lists of many lengths.
 func TestListsAreReadByKey(t *testing.T) {
-	lab.New(t)
-	k := openKernel(t)
-	r := services.NewRuleset(services.testConfig())
-	delta := services.cluster(500, 16)
-	for i, n := range []int{1, 15, 16, 17, 79, 80, 81, 700} {
-		p := services.clusterPort(10000+i, n)
-		delta.Changed[p.ID] = p
-	}
-	r.Apply(delta)
-	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
-	want := r.Want()[nft.IP]
-	fresh := openKernel(t) // whose send buffer is as a small commit leaves it
+	k, table := commitLists(t, append(slices.Repeat([]int{16}, 500), 1, 15, 16, 17, 79, 80, 81, 700)...)
+	fresh := lab.Open(t, Open) // whose send buffer is as a small commit leaves it
 	if err := fresh.reserve(1); err != nil {
 		t.Fatal(err)
 	}
-	got, err := fresh.readLists(t.Context(), want, want.Sets[services.endpointsMap].Set, want.Sets[services.servicesMap].Map)
-	if err != nil {
-		t.Fatal(err)
+	for name, k := range map[string]*Client{"used": k, "fresh": fresh} {
+		got, err := readLists(t.Context(), k, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkElements(t, name, got, table)
 	}
-	if !maps.EqualFunc(got, want.Sets[services.endpointsMap].Map, nft.Element.Equal) {
-		t.Errorf("read %d elements that differ from the %d that were written", len(got), len(want.Sets[services.endpointsMap].Map))
+}
+
+// checkElements compares the endpoints that were read with those that were written.
+func checkElements(t *testing.T, name string, got map[string]nft.Element, table *nft.Table) {
+	t.Helper()
+	want := table.Sets[nfttest.EndpointSet.Name].Map
+	if !maps.EqualFunc(got, want, nft.Element.Equal) {
+		t.Errorf("%s: read %d elements that differ from the %d that were written", name, len(got), len(want))
 	}
 }
 
 // TestLargeMapsAreReadWhole reads a map back that holds an element of no frontend.
 func TestLargeMapsAreReadWhole(t *testing.T) {
-	k, r := large(t, 200, 10)
-	key := nft.IndexedKey(services.frontendKey(services.address(tracker.IPv4, 96, 250), 6, 1), 3)
-	foreign := nft.KeyedElement{Key: key, Element: nft.Element{Data: nft.AddrPortData(services.clusterPort(1, 1).Cluster[0])}}
-	set := r.Want()[nft.IP].Sets[services.endpointsMap].Set
-	commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{foreign}}}})
+	k, table := commitLists(t, slices.Repeat([]int{10}, 200)...)
+	key := nft.IndexedKey("\x0a\x60\x01\xfa\x06\x00\x00\x00\x00\x01\x00\x00", 3)
+	foreign := nft.KeyedElement{Key: key, Element: nft.Element{Data: nft.AddrPortData(netip.MustParseAddrPort("10.128.0.1:8080"))}}
+	commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: &nfttest.EndpointSet, Elements: []nft.KeyedElement{foreign}}}})
 	tables, _, err := k.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := &nft.Elements{Set: set}
+	got := &nft.Elements{Set: &nfttest.EndpointSet}
 	if err := k.fillLarge(t.Context(), tables[nft.IP], got, 2001); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Map) != 2001 || !got.Map[key].Equal(foreign.Element) {
-		t.Errorf("read %d elements, want 2001 with one of no frontend: %+v", len(got.Map), got.Map[key])
+	if !got.Map[key].Equal(foreign.Element) {
+		t.Errorf("the element of no frontend: read %+v", got.Map[key])
 	}
+	delete(got.Map, key)
+	checkElements(t, "the others", got.Map, table)
 }
 
 // TestLargeMapsAreReadIntoASmallBuffer has no room for the answers about many lists.
 func TestLargeMapsAreReadIntoASmallBuffer(t *testing.T) {
-	k, r := large(t, 200, 10)
-	want := r.Want()[nft.IP]
-	set := want.Sets[services.endpointsMap].Set
+	k, table := commitLists(t, slices.Repeat([]int{10}, 200)...)
 	if err := k.socket.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, 4096); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.readLists(t.Context(), want, set, want.Sets[services.servicesMap].Map); !errors.Is(err, unix.ENOBUFS) {
+	if _, err := readLists(t.Context(), k, table); !errors.Is(err, unix.ENOBUFS) {
 		t.Fatalf("reading by keys: %v, want ENOBUFS", err)
 	}
 	k.discard()
-	got := &nft.Elements{Set: set}
-	if err := k.fillLarge(t.Context(), want, got, 2000); err != nil {
+	got := &nft.Elements{Set: &nfttest.EndpointSet}
+	if err := k.fillLarge(t.Context(), table, got, 2000); err != nil {
 		t.Fatal(err)
 	}
-	if !maps.EqualFunc(got.Map, want.Sets[services.endpointsMap].Map, nft.Element.Equal) {
-		t.Errorf("read %d elements that differ from the 2000 that were written", len(got.Map))
-	}
+	checkElements(t, "by a dump", got.Map, table)
 	if _, err := k.Generation(t.Context()); err != nil {
 		t.Errorf("the next question: %v", err)
 	}
@@ -99,20 +104,18 @@ func TestLargeMapsAreReadIntoASmallBuffer(t *testing.T) {
 
 // BenchmarkReadLists compares both ways to read a large map, by the CPU time of the thread.
 func BenchmarkReadLists(b *testing.B) {
-	for _, size := range services.benchSizes {
+	for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10000, 10}, {30000, 10}, {5000, 50}} {
 		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
-			k, r := large(b, size.services, size.endpoints)
-			table := r.Want()[nft.IP]
-			set := table.Sets[services.endpointsMap].Set
+			k, table := commitLists(b, slices.Repeat([]int{size.endpoints}, size.services)...)
 			var dump, keys time.Duration
 			for b.Loop() {
 				start := threadTime(b)
-				if _, err := k.readElements(b.Context(), nft.IP, set); err != nil && err != unix.EINTR {
+				if _, err := k.readElements(b.Context(), nft.IP, &nfttest.EndpointSet); err != nil && err != unix.EINTR {
 					b.Fatal(err)
 				}
 				dump += threadTime(b) - start
 				start = threadTime(b)
-				if _, err := k.readLists(b.Context(), table, set, table.Sets[services.servicesMap].Map); err != nil {
+				if _, err := readLists(b.Context(), k, table); err != nil {
 					b.Fatal(err)
 				}
 				keys += threadTime(b) - start

@@ -3,10 +3,14 @@ package kernel
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // TestReadForeign changes our tables behind our back. Whatever it is comes out as something
@@ -47,7 +51,7 @@ func TestReadForeign(t *testing.T) {
 	} {
 		t.Run(tt.commands, func(t *testing.T) {
 			lab.New(t)
-			k := openKernel(t)
+			k := lab.Open(t, Open)
 			commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)}, {Verb: nft.Add, Family: nft.IP, Set: set}}})
 			lab.Run(t, tt.commands, "nft", "-f", "-")
 			tables, _, err := k.Read(t.Context())
@@ -74,16 +78,16 @@ func same(t *nft.Table) bool {
 
 func TestReadCancelled(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := k.Read(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Read: %v", err)
 	}
-	if err := k.Commit(ctx, frontendBatch(1, nft.Drop)); !errors.Is(err, context.Canceled) {
+	if err := k.Commit(ctx, nfttest.FrontendBatch(1, nft.Drop)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit: %v", err)
 	}
-	if _, err := k.Elements(ctx, nft.IP, &frontendSet); !errors.Is(err, context.Canceled) {
+	if _, err := k.Elements(ctx, nft.IP, &nfttest.FrontendSet); !errors.Is(err, context.Canceled) {
 		t.Errorf("Elements: %v", err)
 	}
 	checkRead(t, k, nft.Tables{})
@@ -91,9 +95,93 @@ func TestReadCancelled(t *testing.T) {
 
 func TestElementsOfMissingSet(t *testing.T) {
 	lab.New(t)
-	_, err := openKernel(t).Elements(t.Context(), nft.IP, &frontendSet)
+	_, err := lab.Open(t, Open).Elements(t.Context(), nft.IP, &nfttest.FrontendSet)
 	const want = "read map ip kube-nft services: no such file or directory"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestReadUnderChange reads while somebody else commits without a pause.
+func TestReadUnderChange(t *testing.T) {
+	lab.New(t)
+	reader, writer := lab.Open(t, Open), lab.Open(t, Open)
+	tables := sampleTables(7)
+	commit(t, writer, nft.Diff(nil, tables))
+	stop, done := make(chan struct{}), make(chan error)
+	go func() { done <- toggle(t, writer, stop) }()
+	for range 20 {
+		got, _, err := reader.Read(t.Context())
+		if errors.Is(err, unix.EINTR) {
+			continue // changed each time; said so
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(got[nft.IP].Sets["addresses"].Map); n != 0 && n != 7 {
+			t.Errorf("%d elements: half of a change", n)
+		}
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// toggle takes elements out and puts them back until it is told to stop.
+func toggle(t *testing.T, k *Client, stop chan struct{}) error {
+	all := nft.Diff(nil, sampleTables(7))
+	add := nft.Batch{}
+	for _, op := range all.Ops {
+		if op.Elements != nil && op.Set.Name == "addresses" {
+			add.Ops = append(add.Ops, op)
+		}
+	}
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		b := nft.Batch{Ops: append([]nft.Op(nil), add.Ops...)}
+		for j := range b.Ops {
+			if i%2 == 0 {
+				b.Ops[j].Verb = nft.Delete
+			}
+		}
+		if err := k.Commit(t.Context(), b); err != nil {
+			return err
+		}
+	}
+}
+
+// TestLookupKernel finds every kind of element that a packet finds, and no other.
+func TestLookupKernel(t *testing.T) {
+	lab.New(t)
+	k := lab.Open(t, Open)
+	b := nfttest.FrontendBatch(2, nft.Drop)
+	prefixes := &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true}
+	from, to := "\x0a\x00\x00\x00", "\x0a\x00\xff\xff"
+	b.Ops = append(b.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: prefixes},
+		nft.Op{Verb: nft.Add, Family: nft.IP, Set: prefixes, Elements: []nft.KeyedElement{{Key: from + to}}})
+	commit(t, k, b)
+	for _, el := range nfttest.Frontends(2, nft.Drop) {
+		if got, ok, err := k.Lookup(t.Context(), nft.IP, &nfttest.FrontendSet, el.Key); err != nil || !ok || !got.Equal(el.Element) {
+			t.Errorf("got %v, %v, %v, want %v", got, ok, err, el.Element)
+		}
+	}
+	missing := nfttest.Frontends(3, nft.Drop)[2].Key
+	if _, ok, err := k.Lookup(t.Context(), nft.IP, &nfttest.FrontendSet, missing); err != nil || ok {
+		t.Errorf("a missing element: %v, %v", ok, err)
+	}
+	if _, ok, err := k.Lookup(t.Context(), nft.IP, prefixes, "\x0a\x00\x01\x02"); err != nil || !ok {
+		t.Errorf("inside a range: %v, %v", ok, err)
+	}
+	if _, ok, err := k.Lookup(t.Context(), nft.IP, prefixes, "\x0b\x00\x01\x02"); err != nil || ok {
+		t.Errorf("outside of it: %v, %v", ok, err)
+	}
+	_, _, err := k.Lookup(t.Context(), nft.IP, prefixes, "\x0a")
+	if err == nil || !strings.HasPrefix(err.Error(), "look up an element of set ip kube-nft prefixes: invalid argument") {
+		t.Errorf("a short key: %v", err)
 	}
 }

@@ -8,14 +8,15 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // TestRemoveKernel removes our tables and nothing else.
 func TestRemoveKernel(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
-	commit(t, k, frontendBatch(1, nft.Drop))
+	k := lab.Open(t, Open)
+	commit(t, k, nfttest.FrontendBatch(1, nft.Drop))
 	lab.Run(t, "add table ip6 kube-nft-probe\nadd table inet kube-nft\nadd table ip kube-nft-other\n", "nft", "-f", "-")
 	removed, err := k.Remove(t.Context())
 	if got := strings.Join(removed, ", "); err != nil || got != "table ip kube-nft, table ip6 kube-nft-probe" {
@@ -33,7 +34,7 @@ func TestRemoveKernel(t *testing.T) {
 // TestDetachKernel empties the chains that translate destinations and leaves the others.
 func TestDetachKernel(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	want := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16}).Want()
 	commit(t, k, nft.Diff(nil, want))
 	detached, err := k.Detach(t.Context())

@@ -15,7 +15,7 @@ import (
 // should one be lost, the caller gets an error instead of waiting forever.
 const answerTimeout = 30 * time.Second
 
-// ask sends a request and reads until the kernel has answered it. When ctx ends meanwhile, the
+// request sends a request and reads until the kernel has answered it. When ctx ends meanwhile, the
 // rest of the answer is still taken, but nobody sees it: a socket has one dump at a time.
 func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
 	if err := ctx.Err(); err != nil {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,20 +11,19 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-
 	"github.com/kube-nft/kube-nft/nft/attr"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // TestAnswerThatDoesNotCome waits for an answer that never comes. What follows does not suffer from it.
 func TestAnswerThatDoesNotCome(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	_, err := k.await(time.Millisecond)
 	if want := "nf_tables has not answered for 1ms: connection timed out"; err == nil || err.Error() != want || !errors.Is(err, unix.ETIMEDOUT) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	r := services.NewRuleset(services.testConfig())
+	r := newRuleset(0)
 	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
 	if have, _, err := k.Read(t.Context()); err != nil || have[nft.IP] == nil {
 		t.Errorf("read %d tables: %v", len(have), err)
@@ -32,11 +32,11 @@ func TestAnswerThatDoesNotCome(t *testing.T) {
 
 // TestReadingEndsWithItsContext ends a dump in the middle. The socket goes on to serve.
 func TestReadingEndsWithItsContext(t *testing.T) {
-	k, r := large(t, 500, 10)
-	set := r.Want()[nft.IP].Sets[services.endpointsMap].Set
+	k, _ := commitLists(t, slices.Repeat([]int{10}, 500)...)
+	set := &nfttest.EndpointSet
 	ctx, stop := context.WithCancel(t.Context())
 	messages := 0
-	err := k.dump(ctx, unix.NFT_MSG_GETSETELEM, nft.IP, func(w *attr.Writer) { writeKeys(w, set.Name) }, func(attr.Reply) {
+	err := k.Dump(ctx, unix.NFT_MSG_GETSETELEM, nft.IP, func(w *attr.Writer) { writeKeys(w, set.Name) }, func(attr.Reply) {
 		messages++
 		stop()
 	})

@@ -1,7 +1,7 @@
 package kernel
 
 import (
-	"encoding/binary"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,26 +9,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
-
-var endpointSet = nft.Set{Name: "endpoints", Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}, Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
-
-// endpointBatch makes a map of services times per endpoints, and a verdict for each service.
-func endpointBatch(services, per int) nft.Batch {
-	b := kernel.frontendBatch(services, nft.Goto("other"))
-	var list []nft.KeyedElement
-	for _, frontend := range b.Ops[3].Elements {
-		for i := range per {
-			data := binary.BigEndian.AppendUint32(nil, 172<<24+uint32(len(list)))
-			list = append(list, nft.KeyedElement{Key: nft.IndexedKey(frontend.Key, i), Element: nft.Element{Data: string(append(data, 0x1f, 0x90, 0, 0))}})
-		}
-	}
-	b.Ops = append(b.Ops,
-		nft.Op{Verb: nft.Add, Family: nft.IP, Set: &endpointSet},
-		nft.Op{Verb: nft.Add, Family: nft.IP, Set: &endpointSet, Elements: list})
-	return b
-}
 
 // TestCommitOfAllAtOnce commits 330,000 elements in one system call. That takes a send
 // buffer that only root of the initial user namespace can have.
@@ -37,8 +19,9 @@ func TestCommitOfAllAtOnce(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	lab.New(t)
-	k := kernel.openKernel(t)
-	b := endpointBatch(30000, 10)
+	k := lab.Open(t, Open)
+	k.Lists = lists
+	b := nfttest.EndpointBatch(slices.Repeat([]int{10}, 30000)...)
 	err := k.Commit(t.Context(), b)
 	if isTooLong(err) {
 		lab.SkipOrFail(t, "%v", err)
@@ -67,16 +50,16 @@ func TestCommitOfAllAtOnce(t *testing.T) {
 }
 
 func isTooLong(err error) bool {
-	e, ok := err.(*kernel.BatchError)
+	e, ok := err.(*BatchError)
 	return ok && e.Err == unix.EMSGSIZE
 }
 
 func BenchmarkEncode(b *testing.B) {
-	batch := endpointBatch(30000, 10)
+	batch := nfttest.EndpointBatch(slices.Repeat([]int{10}, 30000)...)
 	b.ReportAllocs()
 	n, bytes := 0, 0
 	for b.Loop() {
-		x, err := kernel.encodeBatch(&batch, kernel.scope{table: nft.TableName}, 1)
+		x, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -89,8 +72,9 @@ func BenchmarkEncode(b *testing.B) {
 // BenchmarkCommit tells the kernel's share (raw) of a commit from ours, and reads it back.
 func BenchmarkCommit(b *testing.B) {
 	lab.New(b)
-	k := kernel.openKernel(b)
-	batch := endpointBatch(30000, 10)
+	k := lab.Open(b, Open)
+	k.Lists = lists
+	batch := nfttest.EndpointBatch(slices.Repeat([]int{10}, 30000)...)
 	var raw, read, elements time.Duration
 	for b.Loop() {
 		raw += rawCommit(b, k, &batch)
@@ -100,31 +84,35 @@ func BenchmarkCommit(b *testing.B) {
 		}
 		read += time.Since(start)
 		start = time.Now()
-		if _, err := k.Elements(b.Context(), nft.IP, &endpointSet); err != nil {
+		if _, err := k.Elements(b.Context(), nft.IP, &nfttest.EndpointSet); err != nil {
 			b.Fatal(err)
 		}
 		elements += time.Since(start)
-		kernel.commit(b, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: nft.NewTable(nft.IP)}}})
+		commit(b, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: nft.NewTable(nft.IP)}}})
 	}
 	b.ReportMetric(raw.Seconds()/float64(b.N), "raw-s/op")
 	b.ReportMetric(read.Seconds()/float64(b.N), "read-s/op")
 	b.ReportMetric(elements.Seconds()/float64(b.N), "elements-s/op")
 }
 
-func BenchmarkText(b *testing.B) {
-	batch := endpointBatch(10000, 10)
-	t := nft.NewTable(nft.IP)
-	for _, op := range batch.Ops {
-		if op.Elements == nil {
-			continue
-		}
-		t.Sets[op.Set.Name] = &nft.Elements{Set: op.Set, Map: map[string]nft.Element{}}
-		for _, el := range op.Elements {
-			t.Sets[op.Set.Name].Map[el.Key] = el.Element
-		}
+// rawCommit sends the bytes of a batch that were encoded before, and returns how long the
+// kernel took.
+func rawCommit(b *testing.B, k *Client, batch *nft.Batch) time.Duration {
+	b.Helper()
+	x, err := encodeBatch(batch, scope{table: nft.TableName}, k.seq)
+	if err != nil {
+		b.Fatal(err)
 	}
-	tables := nft.Tables{nft.IP: t}
-	for b.Loop() {
-		_ = tables.Text()
+	k.seq += uint32(len(x.refs)) + 2
+	if err := k.reserve(len(x.buf)); err != nil {
+		b.Fatal(err)
 	}
+	start := time.Now()
+	if err := k.socket.send(x.buf); err != nil {
+		b.Fatal(err)
+	}
+	if err := k.outcome(x, batch); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(start)
 }

@@ -9,14 +9,13 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // TestSocketWaits asks for nothing, and then for the generation while somebody waits for it.
 func TestSocketWaits(t *testing.T) {
 	lab.New(t)
-	k := openKernel(t)
+	k := lab.Open(t, Open)
 	for _, patience := range []time.Duration{0, time.Millisecond} {
 		if _, _, err := k.socket.receive(k.buf, patience); err != unix.EAGAIN {
 			t.Errorf("nothing to receive for %v: %v, want EAGAIN", patience, err)

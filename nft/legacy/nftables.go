@@ -1,15 +1,16 @@
 package legacy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // readAttempts is how often the listing of nf_tables is begun again because somebody
@@ -46,20 +47,17 @@ func (t *nfTable) request(command uint16) *request {
 // readNFTables lists the tables of both nf_tables backends in the order of an inventory,
 // and the generation at which the list is true. It needs CAP_NET_ADMIN.
 func readNFTables(ctx context.Context) (tables []*nfTable, generation uint32, err error) {
-	c, err := dialNetfilter()
+	k, err := kernel.Open()
 	if err != nil {
 		return nil, 0, err
 	}
-	defer c.Close()
+	defer k.Close()
 	for range readAttempts {
-		if err := ctx.Err(); err != nil {
+		if generation, err = k.Generation(ctx); err != nil {
 			return nil, 0, err
 		}
-		if generation, err = readGeneration(c); err != nil {
-			return nil, 0, err
-		}
-		tables, err = readTables(c)
-		after, genErr := readGeneration(c)
+		tables, err = readTables(ctx, k)
+		after, genErr := k.Generation(ctx)
 		if genErr != nil {
 			return nil, 0, genErr
 		}
@@ -70,28 +68,12 @@ func readNFTables(ctx context.Context) (tables []*nfTable, generation uint32, er
 	return nil, 0, errMoving
 }
 
-// readGeneration returns the number of the last commit in this network namespace.
-func readGeneration(c *netlink.Conn) (generation uint32, err error) {
-	err = newRequest(nfTables|unix.NFT_MSG_GETGEN, 0).send(c, 0, func(list *attr.Reader) {
-		for list.Next() {
-			if list.Type == unix.NFTA_GEN_ID {
-				generation = list.Uint32()
-			}
-		}
-	})
-	return generation, err
-}
-
 // readTables reads the tables of both families.
-func readTables(c *netlink.Conn) (tables []*nfTable, err error) {
+func readTables(ctx context.Context, k *kernel.Client) (tables []*nfTable, err error) {
 	for _, f := range nft.Families {
 		exist := map[string]bool{}
-		err := newRequest(nfTables|unix.NFT_MSG_GETTABLE, f).send(c, netlink.Dump, func(list *attr.Reader) {
-			for list.Next() {
-				if list.Type == unix.NFTA_TABLE_NAME {
-					exist[list.Name()] = true
-				}
-			}
+		err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
+			exist[attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))] = true
 		})
 		if err != nil {
 			return nil, err
@@ -101,7 +83,7 @@ func readTables(c *netlink.Conn) (tables []*nfTable, err error) {
 				continue
 			}
 			t := &nfTable{family: f, rules: ruleset{table: name}, handles: map[string][]uint64{}}
-			if err := t.read(c); err != nil {
+			if err := t.read(ctx, k); err != nil {
 				return nil, err
 			}
 			tables = append(tables, t)
@@ -110,10 +92,27 @@ func readTables(c *netlink.Conn) (tables []*nfTable, err error) {
 	return tables, nil
 }
 
+// dump calls each with the attributes of every object of a kind. set names the one whose
+// elements are listed.
+func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set string, each func(*attr.Reader)) (err error) {
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_TABLE_NAME, t.rules.table) // attribute 1 of each kind
+		if set != "" {
+			w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
+		}
+	}
+	dumpErr := k.Dump(ctx, typ, t.family, which, func(r attr.Reply) {
+		list := attr.NewReader(r.Attributes())
+		each(&list)
+		err = cmp.Or(err, list.Err())
+	})
+	return cmp.Or(dumpErr, err)
+}
+
 // read fills in what the table contains.
-func (t *nfTable) read(c *netlink.Conn) error {
+func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 	var uses []uint32 // of each chain: its rules, and whatever sends to it
-	err := t.request(unix.NFT_MSG_GETCHAIN).send(c, netlink.Dump, func(list *attr.Reader) {
+	err := t.dump(ctx, k, unix.NFT_MSG_GETCHAIN, "", func(list *attr.Reader) {
 		table, found, use := decodeChain(list)
 		if table == t.rules.table {
 			t.rules.chains = append(t.rules.chains, found)
@@ -128,7 +127,7 @@ func (t *nfTable) read(c *netlink.Conn) error {
 		chains[t.rules.chains[i].name] = &t.rules.chains[i]
 	}
 	known := map[string]uint32{} // uses of each chain by rules
-	err = t.request(unix.NFT_MSG_GETRULE).send(c, netlink.Dump, func(list *attr.Reader) {
+	err = t.dump(ctx, k, unix.NFT_MSG_GETRULE, "", func(list *attr.Reader) {
 		r := decodeRule(list)
 		place := chains[r.chain]
 		if r.table != t.rules.table || place == nil {
@@ -144,7 +143,7 @@ func (t *nfTable) read(c *netlink.Conn) error {
 		return err
 	}
 	if t.backend() == ProxyTables {
-		return t.readSets(c)
+		return t.readSets(ctx, k)
 	}
 	// What uses a chain and is no rule is an element of a verdict map, which iptables never
 	// writes.
@@ -156,8 +155,8 @@ func (t *nfTable) read(c *netlink.Conn) error {
 }
 
 // readSets lists the named sets and maps with the number of their elements.
-func (t *nfTable) readSets(c *netlink.Conn) error {
-	err := t.request(unix.NFT_MSG_GETSET).send(c, netlink.Dump, func(list *attr.Reader) {
+func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
+	err := t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(list *attr.Reader) {
 		for list.Next() {
 			if name := list.Name(); list.Type == unix.NFTA_SET_NAME && !strings.HasPrefix(name, "__") { // anonymous: part of a rule
 				t.sets = append(t.sets, Set{Name: name})
@@ -166,9 +165,7 @@ func (t *nfTable) readSets(c *netlink.Conn) error {
 	})
 	for i := range t.sets {
 		set := &t.sets[i]
-		r := t.request(unix.NFT_MSG_GETSETELEM)
-		r.Name(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
-		err = errors.Join(err, r.send(c, netlink.Dump, func(list *attr.Reader) {
+		err = errors.Join(err, t.dump(ctx, k, unix.NFT_MSG_GETSETELEM, set.Name, func(list *attr.Reader) {
 			for list.Next() {
 				if list.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 					continue

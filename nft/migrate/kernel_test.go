@@ -22,39 +22,34 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// openKernel returns a connection to a new namespace.
-func openKernel(t *testing.T) *kernel.Client {
+// newClient returns a client in a new namespace.
+func newClient(t *testing.T) *kernel.Client {
 	t.Helper()
 	lab.New(t)
-	kernel, err := kernel.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { kernel.Close() })
-	return kernel
+	return lab.Open(t, kernel.Open)
 }
 
 // commitTables commits the tables of a cluster without Services and returns them.
-func commitTables(t *testing.T, kernel *kernel.Client) nft.Tables {
+func commitTables(t *testing.T, client *kernel.Client) nft.Tables {
 	t.Helper()
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
 	ruleset.Apply(tracker.Delta{})
 	want := ruleset.Want()
-	if err := kernel.Commit(t.Context(), nft.Diff(nil, want)); err != nil {
+	if err := client.Commit(t.Context(), nft.Diff(nil, want)); err != nil {
 		t.Fatal(err)
 	}
 	return want
 }
 
 func TestVerifyKernel(t *testing.T) {
-	kernel := openKernel(t)
-	want := commitTables(t, kernel)
-	looked, err := verify(t.Context(), kernel, want)
+	client := newClient(t)
+	want := commitTables(t, client)
+	looked, err := verify(t.Context(), client, want)
 	if err != nil || looked != 6 { // the protocols that have ports, in both families
 		t.Errorf("looked %d elements up, %v", looked, err)
 	}
 	lab.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
-	_, err = verify(t.Context(), kernel, want)
+	_, err = verify(t.Context(), client, want)
 	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) + " { sctp } is missing, and 0 operations more"
 	if err == nil || err.Error() != wanted {
 		t.Errorf("error %q, want %q", err, wanted)
@@ -72,12 +67,12 @@ func protocolsSet(tables nft.Tables) string {
 }
 
 // takeover returns a Takeover that commits by commit, and the journal it writes.
-func takeover(t *testing.T, kernel *kernel.Client, commit func(context.Context) (nft.Tables, string, error)) (*Takeover, *[]string) {
+func takeover(t *testing.T, client *kernel.Client, commit func(context.Context) (nft.Tables, string, error)) (*Takeover, *[]string) {
 	t.Helper()
 	var journal []string
 	return &Takeover{
 		Node:    legacy.Node{Lock: filepath.Join(t.TempDir(), "lock"), Proc: emptyProc(t)},
-		Kernel:  kernel,
+		Kernel:  client,
 		Commit:  commit,
 		Daemon:  func() (string, error) { return "", nil },
 		Journal: func(e Entry) { journal = append(journal, e.String()) },
@@ -96,7 +91,7 @@ func emptyProc(t *testing.T) string {
 }
 
 func TestTakeoverStopsKernel(t *testing.T) {
-	steps, journal := takeover(t, openKernel(t), func(context.Context) (nft.Tables, string, error) { return nil, "", unix.EPERM })
+	steps, journal := takeover(t, newClient(t), func(context.Context) (nft.Tables, string, error) { return nil, "", unix.EPERM })
 	err := steps.Run(t.Context())
 	if !errors.Is(err, unix.EPERM) || err.Error() != "commit: operation not permitted" {
 		t.Errorf("error %v", err)
@@ -108,13 +103,13 @@ func TestTakeoverStopsKernel(t *testing.T) {
 }
 
 func TestTakeoverJournalKernel(t *testing.T) {
-	kernel := openKernel(t)
+	client := newClient(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	lab.Run(t, shape.IPTables(), "iptables-legacy-restore")
 	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
-	steps, journal := takeover(t, kernel, func(context.Context) (nft.Tables, string, error) {
-		return commitTables(t, kernel), "something", nil
+	steps, journal := takeover(t, client, func(context.Context) (nft.Tables, string, error) {
+		return commitTables(t, client), "something", nil
 	})
 	if err := steps.Run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -136,12 +131,12 @@ func TestTakeoverJournalKernel(t *testing.T) {
 
 // TestTakeoverBlindKernel lacks the privilege for ip_tables, but not for nf_tables.
 func TestTakeoverBlindKernel(t *testing.T) {
-	kernel := openKernel(t)
+	client := newClient(t)
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	lab.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
 	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
 	dropRaw(t)
-	steps, _ := takeover(t, kernel, nil)
+	steps, _ := takeover(t, client, nil)
 	err := steps.clean(t.Context())
 	var needs *needsError
 	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace"
@@ -155,14 +150,14 @@ func TestTakeoverBlindKernel(t *testing.T) {
 
 // TestTakeoverLeavesTablesToDaemonKernel: a daemon that runs makes the commits.
 func TestTakeoverLeavesTablesToDaemonKernel(t *testing.T) {
-	kernel := openKernel(t)
-	steps, journal := takeover(t, kernel, nil)
+	client := newClient(t)
+	steps, journal := takeover(t, client, nil)
 	steps.Daemon = func() (string, error) { return "kube-nft, pid 7", nil }
 	err := steps.Run(t.Context())
 	if want := "verify: the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
-	commitTables(t, kernel)
+	commitTables(t, client)
 	if err := steps.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -178,10 +173,10 @@ func TestTakeoverLeavesTablesToDaemonKernel(t *testing.T) {
 
 // TestTakeoverOfDaemonKernel goes through the parts that a daemon calls.
 func TestTakeoverOfDaemonKernel(t *testing.T) {
-	kernel := openKernel(t)
+	client := newClient(t)
 	var states []State
 	start := func() *Takeover {
-		steps, _ := takeover(t, kernel, nil)
+		steps, _ := takeover(t, client, nil)
 		states = nil
 		steps.State = func(s State, _ error, _ time.Duration) { states = append(states, s) }
 		return steps
@@ -202,7 +197,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 	if steps.Synced(t.Context(), missing.Want()) {
 		t.Error("verified before our tables are there")
 	}
-	want := commitTables(t, kernel)
+	want := commitTables(t, client)
 	for i, verified := range []bool{true, false} {
 		if got := steps.Synced(t.Context(), want); got != verified {
 			t.Errorf("sync %d: verified %v", i, got)
@@ -232,11 +227,11 @@ func dropRaw(t *testing.T) {
 }
 
 func TestRollbackKernel(t *testing.T) {
-	kernel := openKernel(t)
-	commitTables(t, kernel)
+	client := newClient(t)
+	commitTables(t, client)
 	lab.Run(t, "", "nft", "add table ip kube-nft-probe { flags dormant; }")
 	var journal []string
-	r := Rollback{Kernel: kernel, Wait: true, Journal: func(e Entry) { journal = append(journal, e.String()) }}
+	r := Rollback{Kernel: client, Wait: true, Journal: func(e Entry) { journal = append(journal, e.String()) }}
 	for range 2 {
 		if err := r.remove(t.Context()); err != nil { // nothing is served, so there is nothing to wait for
 			t.Fatal(err)
@@ -261,7 +256,7 @@ func TestRollbackKernel(t *testing.T) {
 }
 
 func TestUnserved(t *testing.T) {
-	services := func(n int) *nft.Table {
+	serving := func(n int) *nft.Table {
 		table := nft.NewTable(nft.IP)
 		table.Sets["services"] = &nft.Elements{Map: map[string]nft.Element{}}
 		for i := range n {
@@ -283,13 +278,13 @@ func TestUnserved(t *testing.T) {
 		want []string
 	}{
 		{"no tables", nil, legacy.Part{}, nil},
-		{"no Services", nft.Tables{nft.IP: services(0)}, legacy.Part{}, nil},
-		{"nothing there", nft.Tables{nft.IP: services(1), nft.IP6: services(1)}, legacy.Part{}, []string{"family ip", "family ip6"}},
-		{"the other family", nft.Tables{nft.IP: services(1), nft.IP6: services(1)}, iptables, []string{"family ip6"}},
-		{"begun", nft.Tables{nft.IP: services(1)}, empty, []string{"family ip"}},
-		{"iptables", nft.Tables{nft.IP: services(1)}, iptables, nil},
-		{"nftables", nft.Tables{nft.IP: services(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips", Elements: 1}}}, nil},
-		{"nftables, begun", nft.Tables{nft.IP: services(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips"}}}, []string{"family ip"}},
+		{"no Services", nft.Tables{nft.IP: serving(0)}, legacy.Part{}, nil},
+		{"nothing there", nft.Tables{nft.IP: serving(1), nft.IP6: serving(1)}, legacy.Part{}, []string{"family ip", "family ip6"}},
+		{"the other family", nft.Tables{nft.IP: serving(1), nft.IP6: serving(1)}, iptables, []string{"family ip6"}},
+		{"begun", nft.Tables{nft.IP: serving(1)}, empty, []string{"family ip"}},
+		{"iptables", nft.Tables{nft.IP: serving(1)}, iptables, nil},
+		{"nftables", nft.Tables{nft.IP: serving(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips", Elements: 1}}}, nil},
+		{"nftables, begun", nft.Tables{nft.IP: serving(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips"}}}, []string{"family ip"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := unserved(tt.ours, &legacy.Inventory{Parts: []legacy.Part{tt.part}})

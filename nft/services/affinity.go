@@ -12,13 +12,13 @@ import (
 
 // An affinity is what a Service port with session affinity has of its own: for each of its
 // lists and each port that endpoints of the list have, a map client -> endpoint and the set
-// of the endpoints that may be remembered, and the chains that use them. The zero affinity
+// of its members, and the chains that use them. The zero affinity
 // is none.
 type affinity struct {
 	name     string
 	protocol uint8
 	timeout  time.Duration
-	groups   map[group][]netip.Addr // who may be remembered; sorted
+	groups   map[group][]netip.Addr // members; sorted
 	chains   []*nft.Chain
 	balances []balance // the choosing chains that its chains go to
 }
@@ -38,7 +38,7 @@ func (g group) compare(h group) int {
 	return int(g.port) - int(h.port)
 }
 
-func updateChainName(sticky string) string { return "record-" + sticky }
+func updateChainName(name string) string { return "record-" + name }
 
 // affinityOf declares the affinity of a Service port.
 func affinityOf(port *portState) affinity {
@@ -69,7 +69,7 @@ func (a *affinity) sorted() []group {
 
 // declare adds the chains of the affinity: for each kind of frontend and list one that
 // sends a known client to its endpoint and a new one on to the random choice, and one that
-// remembers where a connection went.
+// updates the affinity map with where a connection went.
 func (a *affinity) declare(port *portState) {
 	a.chains = []*nft.Chain{a.updateChain()}
 	for _, nodePort := range port.kinds() {
@@ -167,9 +167,9 @@ func (r *familyRules) programChains(have, want []*nft.Chain) {
 	}
 }
 
-func (r *familyRules) programGroup(sticky string, g group, members []netip.Addr) {
-	r.PutSet(r.config.affinityMap(affinityMapName(sticky, g.local, g.port)))
-	set := &nft.Set{Name: membersName(sticky, g.local, g.port), Rank: affinityRank, Key: []nft.Field{nft.FieldAddr}}
+func (r *familyRules) programGroup(name string, g group, members []netip.Addr) {
+	r.PutSet(r.config.affinityMap(affinityMapName(name, g.local, g.port)))
+	set := &nft.Set{Name: membersName(name, g.local, g.port), Rank: affinityRank, Key: []nft.Field{nft.FieldAddr}}
 	r.PutSet(set)
 	keys := make(map[string]bool, len(members))
 	for _, addr := range members {
@@ -194,7 +194,7 @@ type AffinityTask struct {
 	timeout time.Duration
 }
 
-// noteTasks finds out what the change from have to want means for remembered clients.
+// noteTasks finds out what the change from have to want means for affinity entries.
 func (r *familyRules) noteTasks(have, want *affinity) {
 	for g, members := range want.groups {
 		from := g
@@ -239,9 +239,9 @@ func (t *AffinityTask) Source() *nft.Set {
 	return &source
 }
 
-// Sweep is the part of the task that is left after the commit: to remove what packets have
+// Rest is the part of the task that is left after the commit: to remove what packets have
 // put into the map since its entries were read.
-func (t AffinityTask) Sweep() AffinityTask {
+func (t AffinityTask) Rest() AffinityTask {
 	t.From = t.Map.Name
 	return t
 }
@@ -314,4 +314,54 @@ func (r *familyRules) current() map[tracker.PortID]*tracker.ServicePort {
 		}
 	}
 	return ports
+}
+
+// updateChains update affinity maps. They exist while a Service port asks for session
+// affinity: without them the first packet of a connection passes one base chain less.
+func (c *Config) updateChains(f nft.Family) []*nft.Chain {
+	record := []nft.Rule{{nft.Translated{}, nft.Jump(updateAffinityChain)}}
+	return []*nft.Chain{
+		{Name: updateAffinityChain, Rules: c.updateRules(f)},
+		{Name: inputChain, Hook: &nft.Hook{Type: "nat", Point: "input", Priority: srcnatPriority}, Rules: record},
+		{Name: affinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority - 1}, Rules: record},
+	}
+}
+
+// updateRules find the Service port that a translated connection was addressed to. Each
+// protocol needs a rule of its own: nft reads the port that connection tracking keeps
+// only in the context of one protocol.
+func (c *Config) updateRules(f nft.Family) []nft.Rule {
+	var rules []nft.Rule
+	for _, protocol := range nft.TransportNumbers {
+		rules = append(rules,
+			nft.Rule{nft.ProtocolIs{Number: protocol}, nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort}, Map: affinityFrontendsMap}})
+	}
+	for _, protocol := range nft.TransportNumbers {
+		rule := nft.Rule{nft.ProtocolIs{Number: protocol}}
+		if !c.AllNodePorts[f] {
+			rule = append(rule, nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: nodePortAddressesSet})
+		}
+		rules = append(rules, append(rule, nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort}, Map: affinityNodePortsMap}))
+	}
+	return rules
+}
+
+// acquireUpdates makes sure that the chains exist while a Service port has affinity;
+// releaseRecord gives them up.
+func (r *familyRules) acquireUpdates() {
+	if r.withAffinity++; r.withAffinity > 1 {
+		return
+	}
+	for _, chain := range r.config.updateChains(r.Table.Family) {
+		r.PutChain(chain)
+	}
+}
+
+func (r *familyRules) releaseUpdates() {
+	if r.withAffinity--; r.withAffinity > 0 {
+		return
+	}
+	for _, chain := range r.config.updateChains(r.Table.Family) {
+		r.RemoveChain(chain.Name)
+	}
 }

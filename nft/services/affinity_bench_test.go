@@ -14,10 +14,10 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// affinityClients is how many clients the map remembers while new connections are counted.
+// affinityClients is how many clients have an entry while new connections are counted.
 const affinityClients = 10000
 
-// BenchmarkAffinity is a new connection of a remembered client: a socket, its first packet,
+// BenchmarkAffinity is a new connection of a client with an affinity entry: a socket, its first packet,
 // and its end. The cost must not depend on how many endpoints there are; endpoints=0 is the
 // same without session affinity, over two of them.
 func BenchmarkAffinity(b *testing.B) {
@@ -25,7 +25,7 @@ func BenchmarkAffinity(b *testing.B) {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
 			lab.New(b)
 			lab.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
-			k := kernel.openKernel(b)
+			k := lab.Open(b, kernel.Open)
 			loadAffinity(b, k, endpoints)
 			to := &unix.SockaddrInet4{Addr: [4]byte{127, 96, 0, 1}, Port: 80}
 			for i := range affinityClients {
@@ -34,12 +34,12 @@ func BenchmarkAffinity(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				connectFrom(b, i%affinityClients, to)
 			}
-			checkRemembered(b, k, endpoints)
+			checkEntries(b, k, endpoints)
 		})
 	}
 }
 
-// loadAffinity commits a sticky Service port with that many endpoints.
+// loadAffinity commits a Service port with session affinity and that many endpoints.
 func loadAffinity(b *testing.B, k *kernel.Client, endpoints int) {
 	b.Helper()
 	config := testConfig()
@@ -56,7 +56,7 @@ func loadAffinity(b *testing.B, k *kernel.Client, endpoints int) {
 	}
 	r := NewRuleset(config)
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-	kernel.commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
 }
 
 // connectFrom sends the first packet of a connection of client i.
@@ -74,9 +74,9 @@ func connectFrom(b *testing.B, i int, to *unix.SockaddrInet4) {
 	unix.Close(fd)
 }
 
-// checkRemembered makes sure that the clients were remembered, so that what was measured is
+// checkEntries makes sure that the clients have entries, so that what was measured is
 // what it is called.
-func checkRemembered(b *testing.B, k *kernel.Client, endpoints int) {
+func checkEntries(b *testing.B, k *kernel.Client, endpoints int) {
 	b.Helper()
 	if endpoints == 0 {
 		return
@@ -84,6 +84,6 @@ func checkRemembered(b *testing.B, k *kernel.Client, endpoints int) {
 	set := nft.Set{Name: affinityMapName(affinityName(countingPort().ID), false, 8080), Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 2 * affinityClients}
 	entries, err := k.Elements(b.Context(), nft.IP, &set)
 	if err != nil || len(entries) != affinityClients {
-		b.Fatalf("%d clients are remembered, want %d: %v", len(entries), affinityClients, err)
+		b.Fatalf("%d clients have an entry, want %d: %v", len(entries), affinityClients, err)
 	}
 }

@@ -1,8 +1,6 @@
 package services
 
 import (
-	"encoding/binary"
-	"net/netip"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -55,29 +53,6 @@ func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
 		}
 	}
 	return id, false
-}
-
-// frontendIn reads the frontend back from the key of an element; the zero tracker.Frontend if the
-// set is not one that is keyed by frontends.
-func frontendIn(family nft.Family, set, key string) (f tracker.Frontend) {
-	n := nft.AddrLen(family)
-	switch set {
-	case nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, affinityNodePortsMap:
-		n = 0
-	case servicesMap, endpointsMap, localEndpointsMap, allowedSourcesSet, affinityFrontendsMap:
-	default:
-		return f
-	}
-	if len(key) < n+8 {
-		return f
-	}
-	f.Address = tracker.NodePort(family, 0, 0).Address
-	if n > 0 {
-		f.Address, _ = netip.AddrFromSlice([]byte(key[:n]))
-	}
-	f.Protocol = tracker.Protocol(key[n])
-	f.Port = binary.BigEndian.Uint16([]byte(key[n+4 : n+6]))
-	return f
 }
 
 // uses reports whether a Service port needs an element that several may share, or owns the

@@ -35,7 +35,7 @@ func listOf(nodePort, local bool) *endpointList {
 	return &clusterList
 }
 
-// A pick names the chains that choose among the endpoints of a list of some capacity.
+// A balance names the chains that choose among the endpoints of a list of some capacity.
 type balance struct {
 	list     *endpointList
 	capacity int

@@ -2,10 +2,11 @@ package services
 
 import (
 	"fmt"
-	"github.com/kube-nft/kube-nft/nft"
 	"math"
 	"net/netip"
 	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 func TestCapacity(t *testing.T) {
@@ -59,7 +60,7 @@ func (d *distribution) follow(chain string, share float64) (left float64) {
 	for _, rule := range d.table.Chains[chain].Rules {
 		switch s := rule[0].(type) {
 		case nft.DNATFrom:
-			share = d.draw(int(s.Key[len(s.Key)-1].modulus), share)
+			share = d.draw(modulusOf(s.Key[len(s.Key)-1]), share)
 		case nft.Verdict:
 			switch s.Kind {
 			case nft.VerdictJump:
@@ -70,6 +71,13 @@ func (d *distribution) follow(chain string, share float64) (left float64) {
 		}
 	}
 	return share
+}
+
+// modulusOf returns among how many indexes a part of a key chooses.
+func modulusOf(index nft.Part) (n int) {
+	for n = 1; n < 1<<16 && index != nft.RandomIndex(uint32(n)); n++ {
+	}
+	return n
 }
 
 func (d *distribution) draw(modulus int, share float64) (left float64) {

@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -141,7 +144,7 @@ func BenchmarkColdStart(b *testing.B) {
 	for _, size := range benchSizes {
 		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
 			lab.New(b)
-			k := kernel.openKernel(b)
+			k := lab.Open(b, kernel.Open)
 			delta := cluster(size.services, size.endpoints)
 			all, raw := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 			for b.Loop() {
@@ -149,10 +152,10 @@ func BenchmarkColdStart(b *testing.B) {
 				r := NewRuleset(testConfig())
 				r.Apply(delta)
 				batch := nft.Diff(nft.Tables{}, r.Want())
-				kernel.commit(b, k, batch)
+				commit(b, k, batch)
 				all = min(all, time.Since(start))
 				clearTables(b, k, r.Want())
-				raw = min(raw, rawCommit(b, k, &batch))
+				raw = min(raw, rawCommit(b, &batch))
 				clearTables(b, k, r.Want())
 			}
 			b.ReportMetric(float64(all.Microseconds())/1000, "ms/start")
@@ -165,27 +168,39 @@ func BenchmarkColdStart(b *testing.B) {
 // clearTables takes away what a round has made.
 func clearTables(b *testing.B, k *kernel.Client, tables nft.Tables) {
 	b.Helper()
-	kernel.commit(b, k, nft.Diff(tables, nft.Tables{}))
+	commit(b, k, nft.Diff(tables, nft.Tables{}))
 }
 
-// rawCommit sends the bytes of a batch that were encoded before, and returns how long the
-// kernel took.
-func rawCommit(b *testing.B, k *kernel.Client, batch *nft.Batch) time.Duration {
+// rawCommit sends the bytes of a batch that were encoded before, by a bare socket, and returns
+// how long the kernel took.
+func rawCommit(b *testing.B, batch *nft.Batch) time.Duration {
 	b.Helper()
-	x, err := kernel.encodeBatch(batch, kernel.scope{table: nft.TableName}, k.seq)
+	encoded, err := kernel.Encode(batch)
 	if err != nil {
 		b.Fatal(err)
 	}
-	k.seq += uint32(len(x.refs)) + 2
-	if err := k.reserve(len(x.buf)); err != nil {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, len(encoded)); err != nil {
 		b.Fatal(err)
 	}
 	start := time.Now()
-	if err := k.socket.send(x.buf); err != nil {
+	if err := unix.Sendto(fd, encoded, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		b.Fatal(err)
 	}
-	if err := k.outcome(x, batch); err != nil {
+	answer := make([]byte, 1<<16)
+	n, _, err := unix.Recvfrom(fd, answer, 0)
+	took := time.Since(start)
+	if err != nil {
 		b.Fatal(err)
 	}
-	return time.Since(start)
+	attr.Replies(answer[:n], func(r attr.Reply) {
+		if r.Type != unix.NLMSG_ERROR || r.Ack().Errno != 0 {
+			b.Fatalf("the kernel refused the raw batch: %v", r.Ack())
+		}
+	})
+	return took
 }

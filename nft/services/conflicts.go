@@ -76,7 +76,7 @@ func (c Conflict) String() string {
 		c.Frontend, c.Winner, c.Loser)
 }
 
-// A wish is a frontend that a Service port wants, and what it is to it.
+// A wantedFrontend is a frontend that a Service port wants, and what it is to it.
 type wantedFrontend struct {
 	tracker.Frontend
 	kind frontendKind
@@ -106,13 +106,7 @@ func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 	return wanted
 }
 
-// sameFrontends reports whether two values of one Service port want the same frontends.
-func sameFrontends(p, q *tracker.ServicePort) bool {
-	return p.ClusterIP == q.ClusterIP && p.Port == q.Port && p.NodePort == q.NodePort &&
-		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs)
-}
-
-// noteConflicts remembers who goes without a frontend.
+// noteConflicts notes who goes without a frontend.
 func (r *familyRules) noteConflicts(state *frontendState) {
 	if len(state.claims) < 2 && r.conflicts[state.Frontend] == nil {
 		return
@@ -134,7 +128,7 @@ func (r *familyRules) noteConflicts(state *frontendState) {
 	r.conflicts[state.Frontend] = now
 }
 
-// noteSuccession remembers whether who went without the frontend before has it now.
+// noteSuccession notes whether who went without the frontend before has it now.
 func (r *familyRules) noteSuccession(state *frontendState, before []Conflict) {
 	if len(state.claims) == 0 {
 		return

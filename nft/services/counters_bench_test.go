@@ -30,7 +30,7 @@ func countingRuleset(b *testing.B, k *kernel.Client, services int, counters, end
 	p := countingPort("127.0.1.1:8080", "127.0.1.2:8080")
 	delta.Changed[p.ID] = p
 	r.Apply(delta)
-	kernel.commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
 	r.Committed()
 	return r
 }
@@ -42,7 +42,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 		b.Run(way.name, func(b *testing.B) {
 			lab.New(b)
 			lab.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
-			countingRuleset(b, kernel.openKernel(b), 1000, way.services, way.endpoints)
+			countingRuleset(b, lab.Open(b, kernel.Open), 1000, way.services, way.endpoints)
 			to := &unix.SockaddrInet4{Addr: [4]byte{127, 96, 0, 1}, Port: 80}
 			for b.Loop() {
 				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
@@ -64,13 +64,13 @@ func BenchmarkCommitCounted(b *testing.B) {
 	for _, way := range counting {
 		b.Run(way.name, func(b *testing.B) {
 			lab.New(b)
-			k := kernel.openKernel(b)
+			k := lab.Open(b, kernel.Open)
 			r := countingRuleset(b, k, 10_000, way.services, way.endpoints)
 			sizes := [][]string{{"127.0.1.1:8080"}, {"127.0.1.1:8080", "127.0.1.2:8080"}}
 			for i := 0; b.Loop(); i++ {
 				p := countingPort(sizes[i%2]...)
 				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-				kernel.commit(b, k, r.Changes())
+				commit(b, k, r.Changes())
 				r.Committed()
 			}
 		})
@@ -83,7 +83,7 @@ func BenchmarkScrape(b *testing.B) {
 		name := map[bool]string{false: "services", true: "endpoints"}[endpoints]
 		b.Run(name, func(b *testing.B) {
 			lab.New(b)
-			k := kernel.openKernel(b)
+			k := lab.Open(b, kernel.Open)
 			countingRuleset(b, k, 10_000, true, true)
 			for b.Loop() {
 				if list, err := ReadConnections(b.Context(), k, nft.IP, endpoints); err != nil || len(list) < 10_000 {
@@ -104,9 +104,9 @@ func BenchmarkLoadCounted(b *testing.B) {
 			r.Apply(cluster(10_000, 10))
 			batch := nft.Diff(nft.Tables{}, r.Want())
 			lab.New(b)
-			k := kernel.openKernel(b)
+			k := lab.Open(b, kernel.Open)
 			for b.Loop() {
-				kernel.commit(b, k, batch)
+				commit(b, k, batch)
 				b.StopTimer()
 				lab.Run(b, "", "nft", "flush", "ruleset")
 				b.StartTimer()

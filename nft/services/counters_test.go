@@ -30,7 +30,7 @@ func countingPort(endpoints ...string) *tracker.ServicePort {
 // A counted is a kernel that counts, in a namespace of its own.
 type counted struct {
 	*testing.T
-	kernel  *kernel.Client
+	client  *kernel.Client
 	ruleset *Ruleset
 	port    int // source port of the latest connection
 }
@@ -40,8 +40,8 @@ func newCounted(t *testing.T) *counted {
 	config := testConfig()
 	config.Counters, config.EndpointCounters = true, true
 	config.Pods = map[nft.Family]PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
-	c := &counted{T: t, kernel: kernel.openKernel(t), ruleset: NewRuleset(config), port: 20000}
-	kernel.commit(t, c.kernel, nft.Diff(nft.Tables{}, c.ruleset.Want()))
+	c := &counted{T: t, client: lab.Open(t, kernel.Open), ruleset: NewRuleset(config), port: 20000}
+	commit(t, c.client, nft.Diff(nft.Tables{}, c.ruleset.Want()))
 	c.ruleset.Committed()
 	return c
 }
@@ -49,7 +49,7 @@ func newCounted(t *testing.T) *counted {
 func (c *counted) set(p *tracker.ServicePort) {
 	c.Helper()
 	c.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-	kernel.commit(c, c.kernel, c.ruleset.Changes())
+	commit(c, c.client, c.ruleset.Changes())
 	c.ruleset.Committed()
 }
 
@@ -73,11 +73,11 @@ func (c *counted) connect(n int) {
 // want holds the counts of the frontend and the sum of those of its endpoints.
 func (c *counted) want(n uint64) {
 	c.Helper()
-	frontends, err := ReadConnections(c.Context(), c.kernel, nft.IP, false)
+	frontends, err := ReadConnections(c.Context(), c.client, nft.IP, false)
 	if err != nil {
 		c.Fatal(err)
 	}
-	endpoints, err := ReadConnections(c.Context(), c.kernel, nft.IP, true)
+	endpoints, err := ReadConnections(c.Context(), c.client, nft.IP, true)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (c *counted) want(n uint64) {
 
 func (c *counted) of(endpoint string) uint64 {
 	c.Helper()
-	endpoints, err := ReadConnections(c.Context(), c.kernel, nft.IP, true)
+	endpoints, err := ReadConnections(c.Context(), c.client, nft.IP, true)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -120,12 +120,12 @@ func TestCountersGoOn(t *testing.T) {
 	if got := c.of("127.0.1.3:8080"); got != third || third == 0 {
 		t.Errorf("the endpoint that moved has %d connections, had %d", got, third)
 	}
-	frontends, err := ReadConnections(t.Context(), c.kernel, nft.IP, false)
+	frontends, err := ReadConnections(t.Context(), c.client, nft.IP, false)
 	if err != nil || len(frontends) != 1 || frontends[0].Count != 80 {
 		t.Errorf("got %+v, %v; want 80 connections, %d of them to the endpoint that left", frontends, err, first)
 	}
 	again := NewRuleset(c.ruleset.config)
-	have, _, err := c.kernel.Read(t.Context())
+	have, _, err := c.client.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +150,8 @@ func TestCountersOfAnotherService(t *testing.T) {
 		Changed: map[tracker.PortID]*tracker.ServicePort{other.ID: other},
 		Removed: map[tracker.PortID]bool{p.ID: true},
 	})
-	kernel.commit(t, c.kernel, c.ruleset.Changes())
-	frontends, err := ReadConnections(t.Context(), c.kernel, nft.IP, false)
+	commit(t, c.client, c.ruleset.Changes())
+	frontends, err := ReadConnections(t.Context(), c.client, nft.IP, false)
 	if err != nil || len(frontends) != 1 || frontends[0].Count != 0 || frontends[0].Name.Name != "new" {
 		t.Errorf("got %+v, %v; want no connection of shop/new", frontends, err)
 	}
@@ -161,7 +161,7 @@ func TestCountersOfAnotherService(t *testing.T) {
 // neither.
 func TestConnectionsWithoutCounters(t *testing.T) {
 	lab.New(t)
-	k, r := kernel.openKernel(t), NewRuleset(testConfig())
+	k, r := lab.Open(t, kernel.Open), NewRuleset(testConfig())
 	check := func() {
 		for _, endpoints := range []bool{false, true} {
 			if got, err := ReadConnections(t.Context(), k, nft.IP, endpoints); err != nil || len(got) != 0 {
@@ -171,6 +171,6 @@ func TestConnectionsWithoutCounters(t *testing.T) {
 	}
 	check()
 	r.Apply(cluster(3, 2))
-	kernel.commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
 	check()
 }

@@ -41,9 +41,18 @@ func indexes(list, some []netip.AddrPort) []int {
 }
 
 // difference returns what before and want do not have in common. Both are sorted and name
-// nothing twice; mostly they are nearly the same.
+// nothing twice.
 func difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
-	before, want = trimCommon(before, want)
+	if len(before) > 0 && len(before) == len(want) && &before[0] == &want[0] {
+		return nil, nil
+	}
+	// Mostly nearly all is common to both: what both begin and end with is dropped first.
+	for len(before) > 0 && len(want) > 0 && before[0] == want[0] {
+		before, want = before[1:], want[1:]
+	}
+	for len(before) > 0 && len(want) > 0 && before[len(before)-1] == want[len(want)-1] {
+		before, want = before[:len(before)-1], want[:len(want)-1]
+	}
 	for len(before) > 0 && len(want) > 0 {
 		switch c := before[0].Compare(want[0]); {
 		case c < 0:
@@ -55,20 +64,6 @@ func difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
 		}
 	}
 	return append(gone, before...), append(come, want...)
-}
-
-// trimCommon takes off with what both begin and end.
-func trimCommon(a, b []netip.AddrPort) (restA, restB []netip.AddrPort) {
-	if len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] {
-		return nil, nil
-	}
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
-	return a, b
 }
 
 // reorderAdopted is reorder for a list that was found in the kernel, where it may have become

@@ -39,6 +39,7 @@ func (t ReadBack) Explain(p nft.Packet) Explanation {
 		e.explainNone()
 	}
 	if e.Outcome == "dnat" {
+		e.Reason = "" // a foreign verdict may lead to endpoints too
 		e.explainEndpoints()
 		e.explainMasquerade()
 	}
@@ -228,7 +229,7 @@ func (e *explainer) ruleOf(s nft.Step) nft.Stmt {
 	return nil
 }
 
-// explainAffinity says whether the client is remembered.
+// explainAffinity says whether the client has an affinity entry.
 func (e *explainer) explainAffinity() {
 	s := e.Service
 	if s.Affinity == 0 || e.Outcome != "dnat" {
@@ -236,9 +237,9 @@ func (e *explainer) explainAffinity() {
 	}
 	for _, step := range e.Steps {
 		if held := e.table.Sets[step.Set]; held != nil && held.Set.Dynamic {
-			e.add("Affinity", fmt.Sprintf("%s is remembered", e.packet.Source), step.String())
+			e.add("Affinity", fmt.Sprintf("%s has an entry", e.packet.Source), step.String())
 			return
 		}
 	}
-	e.add("Affinity", fmt.Sprintf("%s is not remembered yet; it will be, for %s", e.packet.Source, nft.DurationText(s.Affinity)), "")
+	e.add("Affinity", fmt.Sprintf("%s has no entry yet; its first connection makes one, for %s", e.packet.Source, nft.DurationText(s.Affinity)), "")
 }

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -98,5 +100,73 @@ func TestTracePassesForeignRulesOver(t *testing.T) {
 	e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 	if got := factOf(e, "Foreign rule"); e.Fate.Outcome != "dnat" || got.By != "rule of services: # expressions: " {
 		t.Errorf("%s, %+v", e.Fate.Outcome, got)
+	}
+}
+
+// TestExplainForeignVerdicts explains elements that no kube-nft writes, in a table that was made
+// up and in one that the nft program changed: what they do is told, and who says so.
+func TestExplainForeignVerdicts(t *testing.T) {
+	p := clusterPort(0, 2)
+	chains := map[string]nft.Verdict{"accepts": nft.Accept, "drops": nft.Drop, "comes-back": nft.Return}
+	for _, tt := range []struct {
+		verdict         nft.Verdict
+		outcome, reason string
+		foreign         string // what the fact about it names
+	}{
+		{nft.Accept, "accept", "a rule or an element that no kube-nft writes accepts it", "element of services: 10.96.0.0 . tcp . 80 : accept"},
+		{nft.Return, "accept", `an element that no kube-nft writes says "return" at this frontend of Service `, ""},
+		{nft.Jump("cluster-4"), "dnat", "", ""},
+		{nft.Jump("accepts"), "accept", "a rule or an element that no kube-nft writes accepts it", "rule of accepts: accept"},
+		{nft.Jump("drops"), "drop", `an element that no kube-nft writes says "jump drops" at this frontend of Service `, ""},
+		{nft.Jump("comes-back"), "reject", `an element that no kube-nft writes says "jump comes-back" at this frontend of Service `, ""}, // as what is at a cluster IP, but no Service port
+		{nft.Goto("drops"), "drop", `an element that no kube-nft writes says "goto drops" at this frontend of Service `, ""},
+	} {
+		check := func(t *testing.T, table *nft.Table) {
+			t.Helper()
+			e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+			if e.Outcome != tt.outcome || !strings.HasPrefix(e.Reason, tt.reason) || (e.Reason == "") != (tt.reason == "") {
+				t.Errorf("%s because of %q, want %s because of %q", e.Outcome, e.Reason, tt.outcome, tt.reason)
+			}
+			if got := factOf(e, "Policy").Text; got != "no kube-nft gives this verdict: "+tt.verdict.String() {
+				t.Errorf("policy: %q", got)
+			}
+			if got := factOf(e, "Foreign rule").By; got != tt.foreign {
+				t.Errorf("foreign is %q, want %q", got, tt.foreign)
+			}
+			slices.SortFunc(e.Endpoints, netip.AddrPort.Compare)
+			if tt.outcome == "dnat" && !slices.Equal(e.Endpoints, p.Cluster) {
+				t.Errorf("endpoints %v, want %v", e.Endpoints, p.Cluster)
+			}
+		}
+		newRuleset := func() *Ruleset {
+			r := NewRuleset(testConfig())
+			r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+			return r
+		}
+		t.Run(tt.verdict.String(), func(t *testing.T) {
+			table := newRuleset().Want()[nft.IP]
+			for name, verdict := range chains {
+				table.Chains[name] = &nft.Chain{Name: name, Rules: []nft.Rule{{verdict}}}
+			}
+			table.Sets[servicesMap].Map[frontendKey(p.ClusterIP, 6, 80)] = nft.Element{Verdict: &tt.verdict}
+			check(t, table)
+		})
+		t.Run(tt.verdict.String()+" in the kernel", func(t *testing.T) {
+			lab.New(t)
+			k := lab.Open(t, kernel.Open)
+			commit(t, k, nft.Diff(nft.Tables{}, newRuleset().Want()))
+			for name, verdict := range chains {
+				lab.Run(t, "", "nft", "add", "chain", "ip", "kube-nft", name)
+				lab.Run(t, "", "nft", "add", "rule", "ip", "kube-nft", name, verdict.String())
+			}
+			const frontend = "10.96.0.0 . tcp . 80"
+			lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", servicesMap, "{ "+frontend+" }")
+			lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", servicesMap, "{ "+frontend+" : "+tt.verdict.String()+" }")
+			have, _, err := k.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, have[nft.IP])
+		})
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// noteFlows remembers what the change from have to want means for connections. Those of TCP
+// noteFlows notes what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 	appeared := want.serves() && !have.serves()

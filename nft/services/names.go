@@ -48,9 +48,9 @@ const (
 	postroutingChain         = "nat-postrouting"
 )
 
-// stickyName names the objects of one Service port with session affinity: eight letters of
+// affinityName names the objects of one Service port with session affinity: eight letters of
 // a hash, which make it unique whatever is cut off, and then text to read. The hash must not
-// change: clients are remembered in maps of that name.
+// change: affinity maps have that name.
 //
 // Length: 8 + 1 + 63 + 1 + 63 + 1 + 63 = 200 at most, as Kubernetes names are DNS labels; with
 // the longest prefix ("members-local-", 14) and suffix ("-65535", 6) 220, within the 255
@@ -97,18 +97,18 @@ func comment(id tracker.PortID) string {
 	return nft.PlainComment(s)
 }
 
-// affinityName and membersName name the map of remembered endpoints and the set of those
-// that may be remembered, of one list of endpoints and one of their ports.
-func affinityMapName(sticky string, local bool, port uint16) string {
-	return "affinity-" + localInfix(local) + sticky + "-" + strconv.Itoa(int(port))
+// affinityMapName and membersName name the affinity map and the set of its members, for one
+// list of endpoints and one of their ports.
+func affinityMapName(name string, local bool, port uint16) string {
+	return "affinity-" + localInfix(local) + name + "-" + strconv.Itoa(int(port))
 }
 
 // isLocalAffinity tells by its name which list of endpoints an affinity map is for: what
 // follows affinity- is local- or a hash, which is longer than that word.
 func isLocalAffinity(name string) bool { return strings.HasPrefix(name, "affinity-"+localInfix(true)) }
 
-func membersName(sticky string, local bool, port uint16) string {
-	return "members-" + localInfix(local) + sticky + "-" + strconv.Itoa(int(port))
+func membersName(name string, local bool, port uint16) string {
+	return "members-" + localInfix(local) + name + "-" + strconv.Itoa(int(port))
 }
 
 func localInfix(local bool) string {

@@ -1,6 +1,9 @@
 package services
 
 import (
+	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,24 +40,48 @@ func syncWith(t *testing.T, k *kernel.Client, r *Ruleset) nft.Batch {
 	}
 	b := nft.Diff(have, r.Want())
 	b.Ops = append(nft.Adoption(have, r.Want()), b.Ops...)
-	kernel.commit(t, k, b)
+	commit(t, k, b)
 	return b
 }
 
 func TestOwnedTableIsForItsOwner(t *testing.T) {
 	lab.New(t)
-	owner, other := kernel.openKernel(t), kernel.openKernel(t)
+	before := netlinkPorts()
+	owner := lab.Open(t, kernel.Open)
+	ports := netlinkPorts()
+	maps.DeleteFunc(ports, func(fd int, port uint32) bool { return before[fd] == port })
+	if len(ports) != 1 {
+		t.Fatalf("the client has sockets with the ports %v, want one", ports)
+	}
+	port := slices.Collect(maps.Values(ports))[0]
+	other := lab.Open(t, kernel.Open)
 	ownedRuleset(t, owner)
-	kernel.checkError(t, other.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "services"}}}}), unix.EPERM,
-		"table ip kube-nft: delete chain services: operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed")
+	const want = "table ip kube-nft: delete chain services: operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed"
+	err := other.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "services"}}}})
+	if !errors.Is(err, unix.EPERM) || err.Error() != want {
+		t.Errorf("somebody else's batch: %v, want %s", err, want)
+	}
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	have, _, err := other.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !have[nft.IP].Owned || have[nft.IP].Owner != owner.socket.port || len(have[nft.IP].Sets[endpointsMap].Map) != 20 {
-		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[nft.IP].Owned, have[nft.IP].Owner, len(have[nft.IP].Sets[endpointsMap].Map), owner.socket.port)
+	if !have[nft.IP].Owned || have[nft.IP].Owner != port || len(have[nft.IP].Sets[endpointsMap].Map) != 20 {
+		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[nft.IP].Owned, have[nft.IP].Owner, len(have[nft.IP].Sets[endpointsMap].Map), port)
 	}
+}
+
+// netlinkPorts returns the ports of this process's netlink sockets, by file descriptor.
+func netlinkPorts() map[int]uint32 {
+	ports := make(map[int]uint32)
+	for fd := range 1024 {
+		if name, err := unix.Getsockname(fd); err == nil {
+			if netlink, ok := name.(*unix.SockaddrNetlink); ok {
+				ports[fd] = netlink.Pid
+			}
+		}
+	}
+	return ports
 }
 
 func TestOrphanIsAdopted(t *testing.T) {
@@ -67,7 +94,7 @@ func TestOrphanIsAdopted(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second := kernel.openKernel(t)
+	second := lab.Open(t, kernel.Open)
 	if b := syncWith(t, second, r); len(b.Ops) != 2 || b.Ops[0].Table == nil || b.Ops[1].Table == nil {
 		t.Errorf("%d operations, want the adoption of two tables and nothing else", len(b.Ops))
 	}
@@ -98,7 +125,7 @@ func TestOrphanCanBeFlushed(t *testing.T) {
 
 func TestOwnershipIsGivenUpAndTaken(t *testing.T) {
 	lab.New(t)
-	k, other := kernel.openKernel(t), kernel.openKernel(t)
+	k, other := lab.Open(t, kernel.Open), lab.Open(t, kernel.Open)
 	r := ownedRuleset(t, k)
 	for _, owned := range []bool{false, true, false} {
 		r.SetOwned(owned)

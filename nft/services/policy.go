@@ -13,7 +13,7 @@ type policy struct {
 	guarded  bool // only the sources in allowedSourcesSet may connect
 	// cluster and local are the capacities of the two lists of endpoints.
 	cluster, local int
-	// sticky is the name of the Service port's affinity objects; empty without affinity.
+	// affinity is the name of the Service port's affinity objects; empty without affinity.
 	affinity string
 }
 
@@ -152,7 +152,7 @@ func (c *Config) masqueradeInternal(f nft.Family) []nft.Rule {
 }
 
 // choose names the chain that picks an endpoint: the shared one for the list's length, or
-// the Service port's own when it remembers clients.
+// the Service port's own with session affinity.
 func (p policy) choose(local bool) string {
 	list := listOf(p.nodePort, local)
 	if p.affinity != "" {
@@ -164,13 +164,13 @@ func (p policy) choose(local bool) string {
 	return balance{list, p.cluster}.name()
 }
 
-// stickName names the chain that sends a client to the endpoint it is remembered with.
-func affinityChainName(nodePort, local bool, sticky string) string {
+// affinityChainName names the chain that sends a client to the endpoint of its affinity entry.
+func affinityChainName(nodePort, local bool, affinity string) string {
 	name := "stick-"
 	if nodePort {
 		name += "node-port-"
 	}
-	return name + localInfix(local) + sticky
+	return name + localInfix(local) + affinity
 }
 
 // next lists the policies whose chains the policy's own chain goes to.
@@ -184,7 +184,7 @@ func (p policy) next() []policy {
 	return nil
 }
 
-// picks lists the choosing chains that the policy's own chain goes to. With affinity they
+// balances lists the choosing chains that the policy's own chain goes to. With affinity they
 // belong to the Service port.
 func (p policy) balances() []balance {
 	if p.guarded || p.affinity != "" {

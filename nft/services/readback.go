@@ -19,7 +19,7 @@ type ReadBack struct{ *nft.Table }
 // NewReadBack returns the read-back of a table, with its rules as statements.
 func NewReadBack(t *nft.Table) *ReadBack { return &ReadBack{t.Typed()} }
 
-// A ServiceName names a Service port as the comment of its elements does. The comment holds
+// A PortName names a Service port as the comment of its elements does. The comment holds
 // 127 bytes: of very long names the end is missing.
 type PortName struct{ Namespace, Name, Port string }
 
@@ -31,14 +31,14 @@ func (n PortName) String() string {
 	return n.Namespace + "/" + n.Name + ":" + n.Port
 }
 
-// parseServiceName reads what comment wrote.
+// parsePortName reads what comment wrote.
 func parsePortName(comment string) (n PortName) {
 	n.Namespace, n.Name, _ = strings.Cut(comment, "/")
 	n.Name, n.Port, _ = strings.Cut(n.Name, ":")
 	return n
 }
 
-// A Service is a frontend as a table holds it: what Services returns of a table that was
+// A Programmed is a frontend as a table holds it: what Services returns of a table that was
 // read from the kernel depends on nothing that anybody wants.
 type Programmed struct {
 	tracker.Frontend
@@ -53,7 +53,7 @@ type Programmed struct {
 	Cluster, Local []netip.AddrPort
 	// HasLocal says that there is a list of local endpoints, which may be empty.
 	HasLocal bool
-	// Affinity is how long a client is remembered; 0: it is not.
+	// Affinity is the timeout of an affinity entry; 0: no session affinity.
 	Affinity time.Duration
 	// Memories are the Service port's affinity maps, which all its frontends share.
 	AffinityMaps []AffinityMap
@@ -67,7 +67,7 @@ const (
 	KindNodePort   = "node port"
 )
 
-// A Memory is an affinity map: client -> endpoint, for the endpoints with one port.
+// A AffinityMap is an affinity map: client -> endpoint, for the endpoints with one port.
 type AffinityMap struct {
 	Map   string
 	Port  uint16
@@ -85,7 +85,7 @@ func (s *Programmed) Endpoints() []netip.AddrPort {
 	return all
 }
 
-// Services lists the frontends by name, kind and address.
+// Frontends lists the frontends by name, kind and address.
 func (t ReadBack) Frontends() []Programmed {
 	var list []Programmed
 	for _, set := range []string{servicesMap, nodePortsMap} {
@@ -127,7 +127,7 @@ func (t ReadBack) kindOf(f tracker.Frontend) string {
 	return KindExternalIP
 }
 
-// remembered finds the affinity of the frontend's Service port: what its record chain writes.
+// findAffinity finds the affinity maps of the frontend's Service port: those that its chain updates.
 func (t ReadBack) findAffinity(s *Programmed, key string) {
 	set := affinityFrontendsMap
 	if s.NodePort() {
@@ -183,7 +183,7 @@ func policyWords(verdict nft.Verdict, affinity time.Duration) string {
 		words += ", ranges"
 	}
 	if affinity > 0 {
-		words += ", sticky " + nft.DurationText(affinity)
+		words += ", affinity " + nft.DurationText(affinity)
 	}
 	return words
 }

@@ -13,27 +13,27 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// TestServicesOfRandomWorlds holds the inventory of a table against the state that it was
+// TestFrontendsOfRandomWorlds holds the read-back of a table against the state that it was
 // made from.
-func TestServicesOfRandomWorlds(t *testing.T) {
+func TestFrontendsOfRandomWorlds(t *testing.T) {
 	for seed := range uint64(10) {
 		w, r := newWorld(seed), NewRuleset(testConfig())
 		for range 10 {
 			r.Apply(w.change())
 		}
 		for f, table := range r.Want() {
-			services := NewReadBack(table).Frontends()
-			if len(services) != len(r.families[f].frontends) {
-				t.Fatalf("seed %d: %d frontends, want %d", seed, len(services), len(r.families[f].frontends))
+			frontends := NewReadBack(table).Frontends()
+			if len(frontends) != len(r.families[f].frontends) {
+				t.Fatalf("seed %d: %d frontends, want %d", seed, len(frontends), len(r.families[f].frontends))
 			}
-			for _, s := range services {
-				checkService(t, &s, r.families[f].frontends[s.Frontend])
+			for _, s := range frontends {
+				checkFrontend(t, &s, r.families[f].frontends[s.Frontend])
 			}
 		}
 	}
 }
 
-func checkService(t *testing.T, got *Programmed, state *frontendState) {
+func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 	t.Helper()
 	want := state.shown
 	p, ok := policyOf(got.Verdict)
@@ -74,7 +74,7 @@ func TestPolicyWords(t *testing.T) {
 			t.Errorf("%q: %q, want %q", verdict, got, want)
 		}
 	}
-	if got, want := policyWords(nft.Goto("cluster-k3f8h2mz-ns-web-http"), 3*time.Hour), "all endpoints, sticky 3h"; got != want {
+	if got, want := policyWords(nft.Goto("cluster-k3f8h2mz-ns-web-http"), 3*time.Hour), "all endpoints, affinity 3h"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -97,19 +97,19 @@ func verdictIn(words string) nft.Verdict {
 // port on the way.
 func TestDynamicMaps(t *testing.T) {
 	r := NewRuleset(testConfig())
-	sticky, other := clusterPort(0, 2), clusterPort(1, 2)
-	sticky.Affinity, other.Affinity = time.Hour, time.Hour
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{sticky.ID: sticky, other.ID: other}})
+	port, other := clusterPort(0, 2), clusterPort(1, 2)
+	port.Affinity, other.Affinity = time.Hour, time.Hour
+	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, other.ID: other}})
 	table := r.Want()[nft.IP]
-	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: sticky.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
+	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
 	sets := table.DynamicMaps(table.Trace(p))
-	if want := affinityMapName(affinityName(sticky.ID), false, 8080); len(sets) != 1 || sets[0].Name != want {
+	if want := affinityMapName(affinityName(port.ID), false, 8080); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)
 	}
-	table.Sets[sets[0].Name].Map[nft.AddrKey(p.Source)] = nft.Element{Data: nft.AddrKey(sticky.Cluster[1].Addr())}
+	table.Sets[sets[0].Name].Map[nft.AddrKey(p.Source)] = nft.Element{Data: nft.AddrKey(port.Cluster[1].Addr())}
 	fate := table.Trace(p)
-	if diff := cmp.Diff(sticky.Cluster[1:], fate.Endpoints, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-		t.Errorf("endpoints of a remembered client (-want +got):\n%s", diff)
+	if diff := cmp.Diff(port.Cluster[1:], fate.Endpoints, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("endpoints of a client with an entry (-want +got):\n%s", diff)
 	}
 }
 

@@ -17,7 +17,7 @@ type Ruleset struct {
 	families map[nft.Family]*familyRules
 }
 
-// family is the part of a Ruleset in one table.
+// familyRules is the part of a Ruleset in one table.
 type familyRules struct {
 	*nft.Journal
 	config       *Config
@@ -91,7 +91,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		}
 	}
 	ports := inOrder(delta.Changed)
-	r.reserve(ports)
+	if len(ports) >= manyPorts {
+		r.reserve(ports)
+	}
 	for _, port := range ports {
 		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
 			family.setPort(port)
@@ -106,9 +108,6 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 
 // reserve makes room for the first Service ports in the sets that grow with them.
 func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
-	if len(ports) < manyPorts {
-		return
-	}
 	services, endpoints := make(map[nft.Family]int), make(map[nft.Family]int)
 	for _, port := range ports {
 		services[nft.Family(port.ID.Family)]++
@@ -222,14 +221,6 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (cluster, local []netip
 		}
 	}
 	return cluster, local
-}
-
-// verdictMap is the map that says what to do at a frontend.
-func verdictMap(nodePort bool) string {
-	if nodePort {
-		return nodePortsMap
-	}
-	return servicesMap
 }
 
 func (t ReadBack) commentOf(f tracker.Frontend) string {
@@ -360,4 +351,38 @@ func (r *Ruleset) SetOwned(owned bool) {
 	for _, family := range r.families {
 		family.Table.Owned = owned
 	}
+}
+
+// Note takes in what a foreign change has left of our tables, so that Changes is the repair.
+// It returns how many chains, sets and elements are not as they should be; a table that is
+// gone counts as one. Known is false if that cannot be told from the notifications: then the
+// tables have to be read back.
+//
+// It is for a ruleset whose changes have been committed. A change that the kernel made before
+// the last commit may be noted after it: the kernel has refused that commit if the two had to
+// do with each other, or has done the same as the repair will.
+func (r *Ruleset) Note(change *nft.ForeignChange) (damaged int, known bool) {
+	if change.Lost {
+		return 0, false
+	}
+	last := make(map[nft.Family]int) // where each family's table was deleted last
+	for i := range change.Events {
+		if e := &change.Events[i]; e.Table != nil && e.Verb == nft.Delete {
+			last[e.Family] = i
+		}
+	}
+	for i := range change.Events {
+		e := &change.Events[i]
+		family := r.families[e.Family]
+		switch {
+		case family == nil: // IPv6 is not served
+		case i < last[e.Family]: // what went with the table
+		case !family.Note(e):
+			return 0, false
+		}
+	}
+	for _, family := range r.families {
+		damaged += family.Damaged()
+	}
+	return damaged, true
 }

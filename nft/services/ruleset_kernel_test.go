@@ -1,6 +1,7 @@
 package services
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,7 +16,7 @@ import (
 // wanted, and it takes every change.
 func TestRulesetInKernel(t *testing.T) {
 	lab.New(t)
-	k := kernel.openKernel(t)
+	k := lab.Open(t, kernel.Open)
 	for seed := range uint64(4) {
 		lab.Run(t, "", "nft", "flush", "ruleset")
 		w, r := newWorld(seed), NewRuleset(testConfig())
@@ -24,25 +25,34 @@ func TestRulesetInKernel(t *testing.T) {
 		}
 		r.SetNodePortAddresses(nodeAddresses)
 		r.Apply(w.everything())
-		kernel.commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+		commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
 		r.Committed()
 		want := r.Want().Text()
-		if diff := cmp.Diff(kernel.lines(want), kernel.lines(lab.Listing(t, want))); diff != "" {
+		if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 			t.Fatalf("seed %d: after our batch (-want +got):\n%s", seed, diff)
 		}
 		lab.Run(t, "flush ruleset\n"+want, "nft", "-f", "-")
-		if diff := cmp.Diff(kernel.lines(want), kernel.lines(lab.Listing(t, want))); diff != "" {
+		if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 			t.Fatalf("seed %d: after our text (-want +got):\n%s", seed, diff)
 		}
 		checkNothingToWrite(t, k, r)
 		for range 20 {
 			r.Apply(w.change())
-			kernel.commit(t, k, r.Changes())
+			commit(t, k, r.Changes())
 			r.Committed()
 		}
 		checkNothingToWrite(t, k, r)
 	}
 }
+
+func commit(t testing.TB, k *kernel.Client, b nft.Batch) {
+	t.Helper()
+	if err := k.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func lines(s string) []string { return strings.Split(s, "\n") }
 
 // checkNothingToWrite compares what the kernel reads back with what is wanted.
 func checkNothingToWrite(t *testing.T, k *kernel.Client, r *Ruleset) {

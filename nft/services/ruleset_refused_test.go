@@ -1,11 +1,12 @@
 package services
 
 import (
-	"github.com/kube-nft/kube-nft/nft"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // TestRandomRefusals takes worlds through random changes of which the kernel refuses every
@@ -15,7 +16,7 @@ func TestRandomRefusals(t *testing.T) {
 	for seed := range uint64(10) {
 		w, r, applied := startWorld(t, seed)
 		for range 25 {
-			r.damage(applied, w.random)
+			damage(t, r, applied, w.random)
 			r.Apply(w.change())
 			for w.random.IntN(2) == 0 { // refused
 				r.Apply(w.change())
@@ -29,7 +30,9 @@ func TestRandomRefusals(t *testing.T) {
 
 // damage deletes some elements from what is applied, gives others to somebody else, and has
 // the ruleset hear of it.
-func (r *Ruleset) damage(applied nft.Tables, random *rand.Rand) {
+func damage(t *testing.T, r *Ruleset, applied nft.Tables, random *rand.Rand) {
+	t.Helper()
+	var change nft.ForeignChange
 	for f, table := range applied {
 		for _, name := range slices.Sorted(maps.Keys(table.Sets)) {
 			held := table.Sets[name]
@@ -40,16 +43,31 @@ func (r *Ruleset) damage(applied nft.Tables, random *rand.Rand) {
 				if random.IntN(20) != 0 {
 					continue
 				}
-				touched := r.families[f].touchedIn(name)
-				if random.IntN(2) == 0 {
-					delete(held.Map, key)
-					touched[key] = nil
-					continue
+				verb, foreign := nft.Delete, held.Map[key]
+				delete(held.Map, key)
+				if random.IntN(2) != 0 {
+					verb, foreign.Comment = nft.Add, "foreign"
+					held.Map[key] = foreign
 				}
-				foreign := held.Map[key]
-				foreign.Comment = "foreign"
-				held.Map[key], touched[key] = foreign, &foreign
+				change.Events = append(change.Events, nft.Event{
+					Op:     nft.Op{Verb: verb, Family: f, Set: &nft.Set{Name: name}},
+					Listed: []nft.ListedElement{listed(f, held.Set, key, foreign)},
+				})
 			}
 		}
 	}
+	if damaged, known := r.Note(&change); damaged != len(change.Events) || !known {
+		t.Fatalf("%d elements are damaged, known %v; want %d", damaged, known, len(change.Events))
+	}
+}
+
+// listed returns an element as the kernel lists it. The worlds have no Service CIDRs: all their
+// ranges are of concatenations.
+func listed(f nft.Family, s *nft.Set, key string, element nft.Element) nft.ListedElement {
+	n := s.KeyLen(f)
+	e := nft.ListedElement{Key: []byte(key[:n]), Element: element}
+	if s.Ranges() == nft.TwoKeys {
+		e.KeyEnd = []byte(key[n:])
+	}
+	return e
 }

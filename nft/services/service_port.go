@@ -17,14 +17,14 @@ type portState struct {
 	affinity       affinity
 }
 
-// A service is what a frontend is programmed to do; the zero service is nothing.
+// A program is what a frontend is programmed to do; the zero program is nothing.
 type program struct {
 	policy         policy
 	id             tracker.PortID
 	comment        string
 	cluster, local []netip.AddrPort // the lists that the policy uses
 	sources        []netip.Prefix   // of a guarded policy
-	updateChain    string           // the chain that remembers clients; empty without affinity
+	updateChain    string           // the chain that updates affinity maps; empty without affinity
 	serving        []netip.AddrPort // whose flows are left alone
 }
 
@@ -90,43 +90,44 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	}
 	before, shown := port.frontends, port.current
 	port.current = p
-	moved := shown == nil || !sameFrontends(shown, p)
-	if moved {
-		port.frontends = frontendsOf(p)
+	if shown == nil { // what is in order was found in the kernel
+		port.cluster, port.local = reorderAdopted(port.cluster, p.Cluster), reorderAdopted(port.local, p.Local)
+	} else {
+		port.cluster, port.local = reorder(port.cluster, shown.Cluster, p.Cluster), reorder(port.local, shown.Local, p.Local)
 	}
-	port.order(shown)
-	r.changeShared(shown, p)
-	r.setAffinity(port, affinityOf(port))
-	if moved && before != nil {
-		r.unclaimAll(before, port)
+	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
+		r.changeShared(shown, p)
+	}
+	if p.Affinity != 0 || port.affinity.name != "" {
+		r.setAffinity(port, affinityOf(port))
+	}
+	if shown != nil && sameClaims(shown, p) {
+		for _, wanted := range port.frontends {
+			r.program(r.frontends[wanted.Frontend])
+		}
+		return
+	}
+	port.frontends = frontendsOf(p)
+	kept := make(map[tracker.Frontend]bool, len(port.frontends))
+	for _, wanted := range port.frontends {
+		kept[wanted.Frontend] = true
+	}
+	for _, wanted := range before {
+		if !kept[wanted.Frontend] {
+			r.unclaim(wanted.Frontend, port)
+		}
 	}
 	for _, wanted := range port.frontends {
 		r.claim(wanted.Frontend, claim{port, wanted.kind})
 	}
 }
 
-// order brings the endpoints of the current value into the order of their indexes. shown is
-// the value before, nil if there was none: what is in order then was found in the kernel.
-func (p *portState) order(shown *tracker.ServicePort) {
-	if shown == nil {
-		p.cluster, p.local = reorderAdopted(p.cluster, p.current.Cluster), reorderAdopted(p.local, p.current.Local)
-		return
-	}
-	p.cluster = reorder(p.cluster, shown.Cluster, p.current.Cluster)
-	p.local = reorder(p.local, shown.Local, p.current.Local)
-}
-
-// unclaimAll gives up those of some frontends that the port does not want any more.
-func (r *familyRules) unclaimAll(frontends []wantedFrontend, port *portState) {
-	kept := make(map[tracker.Frontend]bool, len(port.frontends))
-	for _, wanted := range port.frontends {
-		kept[wanted.Frontend] = true
-	}
-	for _, wanted := range frontends {
-		if !kept[wanted.Frontend] {
-			r.unclaim(wanted.Frontend, port)
-		}
-	}
+// sameClaims reports whether two values of one Service port claim the same frontends with the
+// same right.
+func sameClaims(p, q *tracker.ServicePort) bool {
+	return p.ClusterIP == q.ClusterIP && p.Port == q.Port && p.NodePort == q.NodePort &&
+		p.UID == q.UID && p.Created.Equal(q.Created) &&
+		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs)
 }
 
 // removePort takes a Service port out.
@@ -151,12 +152,14 @@ func (r *familyRules) claim(f tracker.Frontend, c claim) {
 	}
 	state.claim(c)
 	r.program(state)
+	r.noteConflicts(state)
 }
 
 func (r *familyRules) unclaim(f tracker.Frontend, port *portState) {
 	state := r.frontends[f]
 	state.drop(port)
 	r.program(state)
+	r.noteConflicts(state)
 	if len(state.claims) == 0 {
 		delete(r.frontends, f)
 	}
@@ -168,27 +171,26 @@ func (r *familyRules) program(state *frontendState) {
 	if len(state.claims) > 0 {
 		want = state.claims[0].serve()
 	}
-	have := &state.shown
+	f, have := state.Frontend, &state.shown
 	if have.policy != want.policy || have.comment != want.comment {
 		r.acquire(want.policy) // first, for the two may share chains
-		r.programVerdict(state.Frontend, &want)
+		if want.policy.kind == 0 {
+			r.Remove(verdictMap(f.NodePort()), frontendKeyOf(f))
+		} else {
+			r.Put(verdictMap(f.NodePort()), frontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy), Comment: want.comment})
+		}
 		r.release(have.policy)
 	}
-	r.programList(state.Frontend, false, have.cluster, want.cluster)
-	r.programList(state.Frontend, true, have.local, want.local)
-	r.programSources(state.Frontend, have.sources, want.sources)
-	r.programUpdates(state.Frontend, have.updateChain, want.updateChain)
-	r.noteFlows(state.Frontend, have, &want)
-	r.noteConflicts(state)
-	state.shown = want
-}
-
-func (r *familyRules) programVerdict(f tracker.Frontend, want *program) {
-	if want.policy.kind == 0 {
-		r.Remove(verdictMap(f.NodePort()), frontendKeyOf(f))
-		return
+	r.programList(f, false, have.cluster, want.cluster)
+	r.programList(f, true, have.local, want.local)
+	if !slices.Equal(have.sources, want.sources) {
+		r.programSources(f, have.sources, want.sources)
 	}
-	r.Put(verdictMap(f.NodePort()), frontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy), Comment: want.comment})
+	if have.updateChain != want.updateChain {
+		r.programUpdates(f, want.updateChain)
+	}
+	r.noteFlows(f, have, &want)
+	state.shown = want
 }
 
 // programList writes the elements in which two lists differ, index by index.
@@ -210,9 +212,6 @@ func (r *familyRules) programList(f tracker.Frontend, local bool, have, want []n
 }
 
 func (r *familyRules) programSources(f tracker.Frontend, have, want []netip.Prefix) {
-	if slices.Equal(have, want) {
-		return
-	}
 	for _, source := range have {
 		if !slices.Contains(want, source) {
 			r.Remove(allowedSourcesSet, nft.RangeKey(frontendKeyOf(f), source))
@@ -223,10 +222,7 @@ func (r *familyRules) programSources(f tracker.Frontend, have, want []netip.Pref
 	}
 }
 
-func (r *familyRules) programUpdates(f tracker.Frontend, have, chain string) {
-	if have == chain {
-		return
-	}
+func (r *familyRules) programUpdates(f tracker.Frontend, chain string) {
 	set := affinityFrontendsMap
 	if f.NodePort() {
 		set = affinityNodePortsMap
@@ -241,9 +237,6 @@ func (r *familyRules) programUpdates(f tracker.Frontend, have, chain string) {
 // changeShared counts the elements that several Service ports may need, of a port that
 // changes; nil stands for none. Those that stay are not touched.
 func (r *familyRules) changeShared(have, want *tracker.ServicePort) {
-	if have != nil && want != nil && have.ClusterIP == want.ClusterIP && slices.Equal(have.OnNode, want.OnNode) {
-		return
-	}
 	for _, element := range sharedOf(want) {
 		if r.shared[element]++; r.shared[element] == 1 {
 			r.Put(element.set, element.key, nft.Element{})

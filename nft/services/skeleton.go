@@ -41,11 +41,11 @@ type Config struct {
 	// the sysctl route_localnet, with which others on the network could reach what listens
 	// on loopback addresses: the ruleset keeps them out.
 	Localhost bool
-	// AffinitySize is how many clients one affinity map remembers at most.
+	// AffinitySize is how many clients one affinity map holds at most.
 	AffinitySize uint32
 	// Counters makes the elements of the services and node-ports maps count the connections
 	// to their frontends, EndpointCounters those of lists of endpoints the connections that
-	// they were chosen for. What a client is remembered with is not chosen.
+	// they were chosen for. What an affinity entry names is not chosen.
 	Counters, EndpointCounters bool
 }
 
@@ -53,7 +53,7 @@ type Config struct {
 // choosing chains, and the policies of cluster IPs and of external frontends, exist from the
 // start. Making a choosing chain later costs the kernel a walk over the whole map (measured:
 // 8 ms at 100,000 elements), and making any chain that new elements lead to takes a batch of
-// its own (see Batch.split).
+// its own (see nft.Batch.TwoPhases).
 const (
 	usualLengths      = 32
 	usualLocalLengths = 16

@@ -141,7 +141,7 @@ func apply(tables nft.Tables, batch nft.Batch) error {
 		}
 	}
 	for f, table := range tables {
-		if err := table.dangling(); err != nil {
+		if err := dangling(table); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
 		}
 	}
@@ -162,16 +162,16 @@ func applyOp(tables nft.Tables, op nft.Op) error {
 	case op.Table != nil:
 		delete(tables, op.Family)
 	case op.Elements != nil:
-		return table.applyElements(op)
+		return applyElements(table, op)
 	case op.Set != nil:
-		return table.applySet(op)
+		return applySet(table, op)
 	default:
-		return table.applyChain(op)
+		return applyChain(table, op)
 	}
 	return nil
 }
 
-func (t *nft.Table) applySet(op nft.Op) error {
+func applySet(t *nft.Table, op nft.Op) error {
 	_, exists := t.Sets[op.Set.Name]
 	if exists != (op.Verb == nft.Delete) {
 		return fmt.Errorf("set exists: %v", exists)
@@ -184,7 +184,7 @@ func (t *nft.Table) applySet(op nft.Op) error {
 	return nil
 }
 
-func (t *nft.Table) applyElements(op nft.Op) error {
+func applyElements(t *nft.Table, op nft.Op) error {
 	held := t.Sets[op.Set.Name]
 	if held == nil {
 		return fmt.Errorf("no set %s", op.Set.Name)
@@ -205,7 +205,7 @@ func (t *nft.Table) applyElements(op nft.Op) error {
 	return nil
 }
 
-func (t *nft.Table) applyChain(op nft.Op) error {
+func applyChain(t *nft.Table, op nft.Op) error {
 	chain, exists := t.Chains[op.Chain.Name]
 	definition := op.Verb == nft.Add && op.Rules == nil
 	if exists == definition {
@@ -227,11 +227,11 @@ func (t *nft.Table) applyChain(op nft.Op) error {
 }
 
 // dangling reports a reference to a chain or set that the table does not have.
-func (t *nft.Table) dangling() error {
+func dangling(t *nft.Table) error {
 	for name, chain := range t.Chains {
 		for _, rule := range chain.Rules {
 			for _, stmt := range rule {
-				if missing := t.missing(stmt); missing != "" {
+				if missing := missing(t, stmt); missing != "" {
 					return fmt.Errorf("chain %s refers to %s, which does not exist", name, missing)
 				}
 			}
@@ -250,7 +250,7 @@ func (t *nft.Table) dangling() error {
 	return nil
 }
 
-func (t *nft.Table) missing(stmt nft.Stmt) string {
+func missing(t *nft.Table, stmt nft.Stmt) string {
 	var chain, set string
 	switch s := stmt.(type) {
 	case nft.Verdict:

@@ -15,7 +15,7 @@ import (
 )
 
 // Kernel is what a scrape asks of nf_tables. It is used by one goroutine at a time; a
-// *nft.Kernel of its own will do.
+// *kernel.Client of its own will do.
 type Kernel interface {
 	DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]kernel.Fill, error)
 	Generation(context.Context) (uint32, error)

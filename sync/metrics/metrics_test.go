@@ -37,7 +37,7 @@ func (k *fakeKernel) DynamicFill(_ context.Context, f nft.Family, _ int) (map[st
 func (k *fakeKernel) Generation(context.Context) (uint32, error) { return 42, k.err }
 
 // newTestMetrics returns Metrics of both families with everything that can be in them.
-func newTestMetrics(kernel *fakeKernel) *Metrics {
+func newTestMetrics(k *fakeKernel) *Metrics {
 	queue := proxysync.NewQueue()
 	queue.Ring()
 	return New(Config{
@@ -47,7 +47,7 @@ func newTestMetrics(kernel *fakeKernel) *Metrics {
 		},
 		Queue:    queue,
 		Unserved: func() int { return 3 },
-		Kernel:   kernel,
+		Kernel:   k,
 		Build: &debug.BuildInfo{
 			GoVersion: "go1.26", Main: debug.Module{Version: "v1.2.3"},
 			Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}},
@@ -170,17 +170,8 @@ func TestKernelThatDoesNotAnswer(t *testing.T) {
 // TestNoTableIsNoFailure scrapes before the first commit.
 func TestNoTableIsNoFailure(t *testing.T) {
 	lab.New(t)
-	kernel, err := kernel.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kernel.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	check(t, New(Config{Queue: proxysync.NewQueue(),
-		Families: bothFamilies, Kernel: kernel, Build: new(debug.BuildInfo),
+		Families: bothFamilies, Kernel: lab.Open(t, kernel.Open), Build: new(debug.BuildInfo),
 		Changes:  func() (total, pending tracker.Changes) { return },
 		Unserved: func() int { return 0 },
 	}).Handler(zap.NewNop()), `

@@ -114,7 +114,7 @@ func (m *Metrics) Failed(err error) {
 }
 
 // Committed counts a sync that succeeded. Lengths are those of nft.Ruleset.Lengths, sent is
-// what nft.Kernel.Sent said after it.
+// what kernel.Client.Sent said after it.
 func (m *Metrics) Committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent kernel.Traffic) {
 	m.sync.observe(m.families, r, sent)
 	m.objects.observe(r, lengths)

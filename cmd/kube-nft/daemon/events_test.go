@@ -27,7 +27,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A recorder remembers events as text.
+// A recorder keeps events as text.
 type recorder []string
 
 func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -96,12 +97,8 @@ func TestHealthCheckAddresses(t *testing.T) {
 func TestWatch(t *testing.T) {
 	m, _ := newTestMonitor(t)
 	var options proxysync.Options
-	kernel, err := kernel.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer kernel.Close()
-	m.watch(&options, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), kernel)
+	client := lab.Open(t, kernel.Open)
+	m.watch(&options, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), client)
 	m.proxy.Start(m.families) // with everything to do
 	options.Failed(errors.New("refused by the kernel"))
 	if m.proxy.Ready() {

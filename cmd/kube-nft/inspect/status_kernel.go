@@ -22,7 +22,7 @@ type tableStatus struct {
 	Places       int    `json:"endpointElements"`
 	PolicyChains int    `json:"policyChains"`
 	AffinityMaps int    `json:"affinityMaps"`
-	Clients      uint32 `json:"rememberedClients"` // distinct ones of each Service port
+	Clients      uint32 `json:"affinityClients"` // distinct ones of each Service port
 	// FullestPercent is how full the fullest affinity map is.
 	FullestPercent int `json:"fullestAffinityMapPercent"`
 	ForeignRules   int `json:"foreignRules"` // that no kube-nft writes

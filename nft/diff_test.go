@@ -1,28 +1,29 @@
-package kernel
+package nft_test
 
 import (
 	"testing"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 func TestTablesOfOtherSchemasAreKept(t *testing.T) {
-	want := services.NewRuleset(services.testConfig()).Want()
+	const head = "Kubernetes Services, written by kube-nft (schema "
+	want := nfttest.StatementTables()
 	for _, tt := range []struct {
 		comment string
 		kept    bool
 	}{
-		{nft.tableComment, true},
-		{nft.markerHead + "0)", true},
-		{nft.markerHead + "27)", true},
+		{head + "1)", true},
+		{head + "0)", true},
+		{head + "27)", true},
 		{"", false},
 		{"somebody else's", false},
-		{nft.markerHead + ")", false},
-		{nft.markerHead + "1", false},
-		{nft.tableComment + " (flags 0x1)", false},
+		{head + ")", false},
+		{head + "1", false},
+		{head + "1) (flags 0x1)", false},
 	} {
-		have := services.NewRuleset(services.testConfig()).Want()
+		have := nfttest.StatementTables()
 		have[nft.IP].Comment = tt.comment
 		batch := nft.Diff(have, want)
 		if kept := !batch.Remakes(); kept != tt.kept || kept != batch.Empty() {

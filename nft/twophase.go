@@ -10,9 +10,9 @@ type chainKey struct {
 	name   string
 }
 
-// split takes apart a batch that makes new chains in a table that exists: the prelude makes
-// these chains and the sets that their rules may name, the rest is everything else. The
-// prelude is empty if there are no such chains.
+// TwoPhases takes apart a batch that makes new chains in a table that exists: first makes
+// these chains and the sets that their rules may name, rest is everything else. first is empty
+// if there are no such chains.
 //
 // The kernel keeps the rules of a chain as they are in the old and in the new generation. A
 // packet stays with one of the two from its base chain on, but looks maps up in whichever
@@ -20,9 +20,9 @@ type chainKey struct {
 // new element to a new chain which is still empty in the generation that the packet sees,
 // and fall through, untranslated. Measured with a list that alternates between two lengths
 // whose chains come and go, at 5,000 commits a second: 210 of 642,411 connections escaped,
-// and 9 of 2,915,577 with a prelude. After the prelude, both generations of the chains have
+// and 9 of 2,915,577 in two phases. After the first phase, both generations of the chains have
 // their rules before anything leads there.
-func (b *Batch) TwoPhases() (prelude, rest Batch) {
+func (b *Batch) TwoPhases() (first, rest Batch) {
 	fresh := b.newChains()
 	if len(fresh) == 0 {
 		return Batch{}, *b
@@ -31,12 +31,12 @@ func (b *Batch) TwoPhases() (prelude, rest Batch) {
 	rest.Ops = nil
 	for _, op := range b.Ops {
 		if op.prepares(fresh) {
-			prelude.Ops = append(prelude.Ops, op)
+			first.Ops = append(first.Ops, op)
 		} else {
 			rest.Ops = append(rest.Ops, op)
 		}
 	}
-	return prelude, rest
+	return first, rest
 }
 
 // newChains returns the chains that the batch adds to tables that it does not make itself.
@@ -78,7 +78,7 @@ func (o *Op) prepares(fresh map[chainKey]bool) bool {
 	return false
 }
 
-// reverse takes back what a prelude has made. Nothing refers to it yet.
+// Reverse takes back what a first phase has made. Nothing refers to it yet.
 func (b *Batch) Reverse() Batch {
 	var back Batch
 	for _, op := range slices.Backward(b.Ops) {
@@ -94,7 +94,7 @@ func (b *Batch) Reverse() Batch {
 	return back
 }
 
-// withoutDestroy says with other verbs what Destroy says, for kernels that do not know it
+// WithoutDestroy says with other verbs what Destroy says, for kernels that do not know it
 // (before 6.3): to add an element that is there already changes nothing, and after that it
 // can be deleted whether it was there or not.
 func (b *Batch) WithoutDestroy() *Batch {

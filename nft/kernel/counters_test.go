@@ -10,17 +10,16 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
-func TestAffinityUsageInKernel(t *testing.T) {
+func TestDynamicFillInKernel(t *testing.T) {
 	lab.New(t)
-	k := kernel.openKernel(t)
+	k := lab.Open(t, Open)
 	set := &nft.Set{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 4}
 	empty := &nft.Set{Name: "affinity-y-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 8}
 	fixed := &nft.Set{Name: "fixed", Key: []nft.Field{nft.FieldAddr}}
 	life := &nft.Life{Timeout: time.Hour}
-	kernel.commit(t, k, nft.Batch{Ops: []nft.Op{
+	commit(t, k, nft.Batch{Ops: []nft.Op{
 		{Verb: nft.Add, Family: nft.IP6, Table: nft.NewTable(nft.IP6)},
 		{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
 		{Verb: nft.Add, Family: nft.IP, Set: set},
@@ -31,36 +30,17 @@ func TestAffinityUsageInKernel(t *testing.T) {
 			{Key: "\x0a\x00\x00\x02", Element: nft.Element{Data: "\x0a\x00\x00\x02", Life: life}},
 		}},
 	}})
-	want := map[string]kernel.Fill{set.Name: {Count: 2, Size: 4}, empty.Name: {Size: 8}}
+	want := map[string]Fill{set.Name: {Count: 2, Size: 4}, empty.Name: {Size: 8}}
 	got, err := k.DynamicFill(t.Context(), nft.IP, 100)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("error %v, usage (-want +got):\n%s", err, diff)
+		t.Errorf("error %v, fill (-want +got):\n%s", err, diff)
 	}
 	if sent := k.Sent(); sent.Batches != 1 || sent.Messages != 8 || sent.Bytes < 100 {
 		t.Errorf("sent %+v, want 1 batch of 6 messages between begin and end", sent)
 	}
 }
 
-func TestLengths(t *testing.T) {
-	w := newWorld(1)
-	r := NewRuleset(testConfig())
-	for range 50 {
-		r.Apply(w.change())
-	}
-	lengths := r.Lengths()
-	for f, table := range r.Want() {
-		for name, n := range lengths[f] {
-			if want := len(table.Sets[name].Map); n != want {
-				t.Errorf("%s %s: %d, want %d", f, name, n, want)
-			}
-		}
-		if lengths[f][servicesMap] == 0 {
-			t.Errorf("%s: nothing in %s", f, servicesMap)
-		}
-	}
-}
-
-func TestAffinityUsageOfKernelsThatDoNotCount(t *testing.T) {
+func TestDynamicFillOfKernelsThatDoNotCount(t *testing.T) {
 	sets := make(map[string]*nft.Elements)
 	for _, name := range []string{"a", "b", "c", "d"} {
 		sets[name] = &nft.Elements{Set: &nft.Set{Name: name, Dynamic: true, Size: 8}}
@@ -68,15 +48,15 @@ func TestAffinityUsageOfKernelsThatDoNotCount(t *testing.T) {
 	sets["fixed"] = &nft.Elements{Set: &nft.Set{Name: "fixed"}}
 	var read []string
 	three := map[string]nft.Element{"1": {}, "2": {}, "3": {}}
-	got, err := kernel.dynamicFill(sets, map[string]uint32{"d": 7}, 4, func(s *nft.Set) (map[string]nft.Element, error) {
+	got, err := dynamicFill(sets, map[string]uint32{"d": 7}, 4, func(s *nft.Set) (map[string]nft.Element, error) {
 		read = append(read, s.Name)
 		return three, nil
 	})
-	want := map[string]kernel.Fill{"a": {Count: 3, Size: 8}, "b": {Count: 3, Size: 8}, "d": {Count: 7, Size: 8}} // after b, the limit is reached
+	want := map[string]Fill{"a": {Count: 3, Size: 8}, "b": {Count: 3, Size: 8}, "d": {Count: 7, Size: 8}} // after b, the limit is reached
 	if diff := cmp.Diff(want, got); diff != "" || err != nil || !slices.Equal(read, []string{"a", "b"}) {
-		t.Errorf("error %v, read %q, usage (-want +got):\n%s", err, read, diff)
+		t.Errorf("error %v, read %q, fill (-want +got):\n%s", err, read, diff)
 	}
-	if _, err := kernel.dynamicFill(sets, nil, 1, func(*nft.Set) (map[string]nft.Element, error) { return nil, unix.EPERM }); err != unix.EPERM {
+	if _, err := dynamicFill(sets, nil, 1, func(*nft.Set) (map[string]nft.Element, error) { return nil, unix.EPERM }); err != unix.EPERM {
 		t.Errorf("got %v, want the error of reading", err)
 	}
 }

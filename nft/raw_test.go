@@ -1,62 +1,59 @@
-package kernel
+package nft_test
 
 import (
 	"testing"
 
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
-	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
+
+// rawRule is a rule as it would be read back.
+func rawRule(t testing.TB, f nft.Family, rule nft.Rule) nft.Rule {
+	t.Helper()
+	var w attr.Writer
+	if err := rule.AppendTo(&w, f); err != nil {
+		t.Fatal(err)
+	}
+	return nft.Rule{nft.Raw{Expressions: string(w.Buf)}}
+}
+
+// expressionRule is a rule of any expressions, as it would be read back.
+func expressionRule(t testing.TB, expressions ...expr.Any) nft.Rule {
+	t.Helper()
+	var w attr.Writer
+	for _, x := range expressions {
+		b, err := expr.Marshal(byte(nft.IP), x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := w.Open(unix.NFTA_LIST_ELEM)
+		w.Buf = append(w.Buf, b...)
+		w.Pad()
+		w.Close(at)
+	}
+	return nft.Rule{nft.Raw{Expressions: string(w.Buf)}}
+}
 
 // TestRuleEqual compares every statement with every other one: each equals itself alone.
 func TestRuleEqual(t *testing.T) {
 	for _, f := range nft.Families {
-		for i, a := range statements {
-			for j, b := range statements {
-				if got := a.rule(f).Equal(f, b.rule(f)); got != (i == j) {
-					t.Errorf("%s: %q equals %q: %v", f, a.name, b.name, got)
+		for i, a := range nfttest.Statements {
+			for j, b := range nfttest.Statements {
+				if got := a.Rule(f).Equal(f, b.Rule(f)); got != (i == j) {
+					t.Errorf("%s: %q equals %q: %v", f, a.Name, b.Name, got)
 				}
 			}
 		}
 	}
 }
 
-// TestRuleEqualInKernel compares rules as nft wrote them with ours.
-func TestRuleEqualInKernel(t *testing.T) {
-	lab.New(t)
-	k := openKernel(t)
-	tables := statementTables()
-	lab.Run(t, tables.Text(), "nft", "-f", "-")
-	checkRead(t, k, tables)
-	for _, odd := range []struct{ command, chain string }{
-		{"add rule ip kube-nft other counter", "other"},
-		{"insert rule ip kube-nft after drop", "after"},
-		{"add rule ip kube-nft before ip saddr 10.244.0.0/17", "before"},
-		{"add rule ip kube-nft before dnat to 10.0.0.1", "before"},
-	} {
-		lab.Run(t, "", "nft", odd.command)
-		got, _, err := k.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		have, want := got[nft.IP].Chains[odd.chain], tables[nft.IP].Chains[odd.chain]
-		if len(have.Rules) != len(want.Rules)+1 {
-			t.Errorf("after %q: %d rules, want one more than %d", odd.command, len(have.Rules), len(want.Rules))
-		}
-		commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: want}}})
-		if len(want.Rules) > 0 {
-			commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: want, Rules: want.Rules}}})
-		}
-		checkRead(t, k, tables)
-	}
-}
-
 // TestRuleUnequal compares pairs that differ in one small thing.
 func TestRuleUnequal(t *testing.T) {
-	raw := func(exprs ...expr.Any) nft.Rule {
-		return rawRule(t, nft.IP, nft.Rule{expressionsOf(exprs)})
-	}
+	raw := func(exprs ...expr.Any) nft.Rule { return expressionRule(t, exprs...) }
 	for name, pair := range map[string][2]nft.Rule{
 		"lookup with and without verdict": {raw(&expr.Lookup{SourceRegister: 1, SetName: "s"}), raw(&expr.Lookup{SourceRegister: 1, SetName: "s", IsDestRegSet: true})},
 		"length of zeros":                 {raw(&expr.Cmp{Register: 1, Data: make([]byte, 4)}), raw(&expr.Cmp{Register: 1, Data: make([]byte, 8)})},
@@ -86,4 +83,18 @@ func TestRawText(t *testing.T) {
 	if again := rawRule(t, nft.IP, raw); again[0] != raw[0] {
 		t.Error("a raw rule is not written as it was read")
 	}
+}
+
+// FuzzCanonical holds the comparison of rules to its laws on any bytes.
+func FuzzCanonical(f *testing.F) {
+	for _, s := range nfttest.Statements {
+		f.Add([]byte(rawRule(f, nft.IP6, s.Rule(nft.IP6))[0].(nft.Raw).Expressions))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		rule := nft.Rule{nft.Raw{Expressions: string(b)}}
+		if !rule.Equal(nft.IP, rule) {
+			t.Error("a rule does not equal itself")
+		}
+		_ = rule.Text(nft.IP)
+	})
 }

@@ -1,22 +1,32 @@
-package kernel
+// Package nfttest holds values that the tests of several packages share: every statement with its
+// text, tables that use them all, and elements in any number.
+package nfttest
 
 import (
-	"fmt"
 	"net/netip"
-	"strings"
-	"testing"
+	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// statements holds every statement to its text in both families. Where the second text is
-// empty, both are the same.
-var statements = []struct {
-	name string
-	rule func(f nft.Family) nft.Rule
+// A Statement is a rule of one statement, or of those that go together, with its text.
+type Statement struct {
+	Name string
+	Rule func(nft.Family) nft.Rule
 	ip   string
-	ip6  string
-}{
+	ip6  string // empty if it is the same as ip
+}
+
+// Text is what nft lists for the rule in a table of family f.
+func (s Statement) Text(f nft.Family) string {
+	if f == nft.IP6 && s.ip6 != "" {
+		return s.ip6
+	}
+	return s.ip
+}
+
+// Statements holds every statement that a rule of ours may have.
+var Statements = []Statement{
 	{"in set", always(nft.InSet{Key: []nft.Part{nft.Source}, Set: "addresses"}), "ip saddr @addresses", "ip6 saddr @addresses"},
 	{"not in set", always(nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses", Not: true}), "ip daddr != @addresses", "ip6 daddr != @addresses"},
 	{"in set of four fields", always(nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port}, Set: "pairs"}),
@@ -60,13 +70,13 @@ var statements = []struct {
 		"meta l4proto @transport-protocols dnat ip6 to meta l4proto . th dport . numgen random mod 1000 map @node-port-endpoints"},
 	{"dnat to port", always(nft.ProtocolIs{Number: 6}, nft.DNATFrom{Key: []nft.Part{nft.Source}, Map: "affinity-x-8080", ToPort: 8080}),
 		"meta l4proto tcp dnat to ip saddr map @affinity-x-8080:8080", "meta l4proto tcp dnat to ip6 saddr map @affinity-x-8080:8080"},
-	{"remember", always(nft.Update{Map: "affinity-x-8080", Timeout: 10800}),
+	{"update", always(nft.Update{Map: "affinity-x-8080", Timeout: 10800}),
 		"update @affinity-x-8080 { ct original ip saddr timeout 3h : ip daddr }",
 		"update @affinity-x-8080 { ct original ip6 saddr timeout 3h : ip6 daddr }"},
-	{"remember for long", always(nft.Update{Map: "affinity-x-8080", Timeout: 90061}),
+	{"update for long", always(nft.Update{Map: "affinity-x-8080", Timeout: 90061}),
 		"update @affinity-x-8080 { ct original ip saddr timeout 1d1h1m1s : ip daddr }",
 		"update @affinity-x-8080 { ct original ip6 saddr timeout 1d1h1m1s : ip6 daddr }"},
-	{"record", always(nft.PortIs{Port: 8080}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Update{Map: "affinity-x-8080", Timeout: 1}),
+	{"update after matches", always(nft.PortIs{Port: 8080}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Update{Map: "affinity-x-8080", Timeout: 1}),
 		"th dport 8080 ip daddr @addresses update @affinity-x-8080 { ct original ip saddr timeout 1s : ip daddr }",
 		"th dport 8080 ip6 daddr @addresses update @affinity-x-8080 { ct original ip6 saddr timeout 1s : ip6 daddr }"},
 	{"masquerade", always(nft.Masquerade{}), "masquerade fully-random", ""},
@@ -95,41 +105,24 @@ func prefix(destination, not bool, ip, ip6 string) func(nft.Family) nft.Rule {
 	}
 }
 
-func TestStatementsText(t *testing.T) {
-	for _, tt := range statements {
-		for f, want := range map[nft.Family]string{nft.IP: tt.ip, nft.IP6: orElse(tt.ip6, tt.ip)} {
-			if got := tt.rule(f).Text(f); got != want {
-				t.Errorf("%s: got  %s\nwant %s", tt.name, got, want)
-			}
-		}
-	}
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
-
-// statementTables are tables with all statements, a rule each, in base chains of the hook
+// StatementTables returns tables with all statements, a rule each, in base chains of the hook
 // in which the kernel takes them.
-func statementTables() nft.Tables {
+func StatementTables() nft.Tables {
 	tables := make(nft.Tables)
 	for _, f := range nft.Families {
 		t := nft.NewTable(f)
-		for _, s := range statementSets() {
+		for _, s := range StatementSets() {
 			t.Sets[s.Name] = &nft.Elements{Set: s, Map: map[string]nft.Element{}}
 		}
 		t.Sets[nft.TransportProtocols].Map = map[string]nft.Element{"\x06": {}, "\x11": {}, "\x84": {}}
 		before := &nft.Chain{Name: "before", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -101}}
 		after := &nft.Chain{Name: "after", Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: 100}}
-		for _, tt := range statements {
-			chain := before
-			if strings.HasPrefix(tt.name, "masquerade") || tt.name == "several" {
+		for _, s := range Statements {
+			rule, chain := s.Rule(f), before
+			if slices.Contains(rule, nft.Stmt(nft.Masquerade{})) {
 				chain = after
 			}
-			chain.Rules = append(chain.Rules, tt.rule(f))
+			chain.Rules = append(chain.Rules, rule)
 		}
 		for _, c := range []*nft.Chain{before, after, {Name: "other"}} {
 			t.Chains[c.Name] = c
@@ -139,8 +132,8 @@ func statementTables() nft.Tables {
 	return tables
 }
 
-// statementSets are the sets and maps that the statements refer to.
-func statementSets() []*nft.Set {
+// StatementSets returns the sets and maps that the statements refer to.
+func StatementSets() []*nft.Set {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
 	endpoint := []nft.Field{nft.FieldAddr, nft.FieldPort}
 	return []*nft.Set{
@@ -157,83 +150,4 @@ func statementSets() []*nft.Set {
 		{Name: "ports", Key: []nft.Field{nft.FieldPort}},
 		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
 	}
-}
-
-// creation is the batch that makes the tables from nothing.
-func creation(tables nft.Tables) nft.Batch {
-	var b nft.Batch
-	for _, f := range nft.Families {
-		if t := tables[f]; t != nil {
-			b.Ops = append(b.Ops, creationOf(t)...)
-		}
-	}
-	return b
-}
-
-func creationOf(t *nft.Table) []nft.Op {
-	ops := []nft.Op{{Verb: nft.Add, Family: t.Family, Table: t}}
-	for _, name := range sortedSets(t) {
-		ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Set: t.Sets[name].Set})
-	}
-	for _, c := range sortedChains(t) {
-		ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Chain: c})
-	}
-	for _, c := range sortedChains(t) {
-		if len(c.Rules) > 0 {
-			ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Chain: c, Rules: c.Rules})
-		}
-	}
-	for _, name := range sortedSets(t) {
-		set := t.Sets[name]
-		var list []nft.KeyedElement
-		for _, key := range set.sortedKeys(t.Family) {
-			list = append(list, nft.KeyedElement{Key: key, Element: set.Map[key]})
-		}
-		if list != nil {
-			ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Set: set.Set, Elements: list})
-		}
-	}
-	return ops
-}
-
-func TestPriorityText(t *testing.T) {
-	for _, tt := range []struct {
-		point    string
-		priority int32
-		want     string
-	}{
-		{"prerouting", -101, "dstnat - 1"}, {"prerouting", -100, "dstnat"}, {"prerouting", 100, "100"},
-		{"output", -101, "-101"}, {"input", 100, "100"}, {"postrouting", 100, "srcnat"},
-		{"postrouting", 99, "srcnat - 1"}, {"postrouting", 110, "srcnat + 10"}, {"postrouting", 111, "111"},
-		{"postrouting", 0, "filter"}, {"output", -300, "raw"}, {"output", 51, "security + 1"},
-	} {
-		h := nft.Hook{Type: "nat", Point: tt.point, Priority: tt.priority}
-		if got := h.priorityText(); got != tt.want {
-			t.Errorf("%s %d: got %q, want %q", tt.point, tt.priority, got, tt.want)
-		}
-	}
-}
-
-func TestDurationText(t *testing.T) {
-	for seconds, want := range map[uint64]string{0: "0s", 1: "1s", 59: "59s", 60: "1m", 61: "1m1s", 10800: "3h", 86400: "1d", 90061: "1d1h1m1s"} {
-		if got := nft.DurationText(nft.Update{Timeout: seconds}.Duration()); got != want {
-			t.Errorf("%d s: got %s, want %s", seconds, got, want)
-		}
-	}
-}
-
-func TestAddrText(t *testing.T) {
-	for addr, want := range map[string]string{
-		"10.0.0.1": "10.0.0.1", "::": "::", "::1": "::1", "::1:0": "::0.1.0.0", "::7f00:1": "::127.0.0.1",
-		"::ffff:1.2.3.4": "::ffff:1.2.3.4", "64:ff9b::102:304": "64:ff9b::102:304", "1:0:0:2::3": "1:0:0:2::3",
-	} {
-		if got := nft.addrText(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("%s: got %s, want %s", addr, got, want)
-		}
-	}
-}
-
-func ExampleRule_Text() {
-	fmt.Println(nft.Rule{nft.SourceIn{Prefix: netip.MustParsePrefix("10.244.0.0/16")}, nft.Goto("pick-2")}.Text(nft.IP))
-	// Output: ip saddr 10.244.0.0/16 goto pick-2
 }

@@ -1,0 +1,57 @@
+package nft
+
+import (
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// RejectTCP answers TCP with a reset and does not apply to anything else. The kernel wants
+// the protocol tested, nft lists the test as part of the statement.
+type RejectTCP struct{}
+
+func (RejectTCP) text(Family) string { return "reject with tcp reset" }
+
+func (RejectTCP) expressions(f Family) []expr.Any {
+	return append(ProtocolIs{unix.IPPROTO_TCP}.expressions(f), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+}
+
+func (RejectTCP) parse(f Family, x []expr.Any) (Stmt, int) {
+	_, n := ProtocolIs{}.parse(f, x)
+	if r := at[*expr.Reject](x, n); n > 0 && r != nil && r.Type == unix.NFT_REJECT_TCP_RST {
+		return RejectTCP{}, n + 1
+	}
+	return nil, 0
+}
+
+func (RejectTCP) trace(t *tracer, _ int) flow {
+	if t.packet.Protocol != unix.IPPROTO_TCP {
+		return skip
+	}
+	return t.seal("reject")
+}
+
+// Reject answers with an ICMP or ICMPv6 port unreachable.
+type Reject struct{}
+
+func (Reject) text(Family) string { return "reject" }
+
+func (Reject) expressions(f Family) []expr.Any {
+	const (
+		portUnreachable4 = 3 // ICMP_PORT_UNREACH in linux/icmp.h
+		portUnreachable6 = 4 // ICMPV6_PORT_UNREACH in linux/icmpv6.h
+	)
+	code := uint8(portUnreachable4)
+	if f == IP6 {
+		code = portUnreachable6
+	}
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code}}
+}
+
+func (Reject) parse(_ Family, x []expr.Any) (Stmt, int) {
+	if at[*expr.Reject](x, 0) != nil {
+		return Reject{}, 1
+	}
+	return nil, 0
+}
+
+func (Reject) trace(t *tracer, _ int) flow { return t.seal("reject") }

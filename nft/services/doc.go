@@ -1,0 +1,59 @@
+// Package services is the ruleset of a cluster: it turns Service ports into tables of package
+// nft, and reads such tables back as Services. Kubernetes words live here and nowhere else
+// below nft. It opens no socket.
+//
+// # The ruleset
+//
+// There is one table of each family, ip kube-nft and ip6 kube-nft, of the same shape. Its
+// chains, rules and sets are as many for ten Services as for thirty thousand; what changes
+// are the elements of its maps and sets. Session affinity is the exception: a Service port
+// that asks for it has maps, sets and chains of its own.
+//
+// A frontend is a place where a Service port can be reached: an address, protocol and port,
+// or the protocol and port of a node port. The map services leads from a frontend to its
+// policy, a chain named after what it does and after the capacity of its endpoint lists, which
+// is their length or a little more (1, 4, 8, 12, ..., 32, 40, 48, 56, 64, 80, ...):
+//
+//	cluster-N                cluster IP, N endpoints: masquerade clients that are no pods
+//	cluster-local-M          the same with internal traffic policy Local, M endpoints here
+//	external-N               other addresses: always masquerade
+//	external-local-N-M       external traffic policy Local: pods and this node get the
+//	                         cluster-wide list, everybody else the M endpoints here
+//	node-port-…              the same for node ports
+//	guarded-…                before any of these: drop sources that are not allowed
+//	reject-new               no endpoints anywhere
+//
+// Frontends of equal policy share one chain. The chains of usual lengths always exist; others
+// come with the first frontend and go with the last. A policy ends in a pick chain: pick-N
+// looks up the frontend and a random number below N in the map endpoints, and translates the
+// destination to what it finds. If it finds nothing, because the list is shorter, it draws
+// again. So each endpoint is equally likely, and a list that grows from 9 to 10 is a plain
+// element more.
+//
+// # Packet path
+//
+//	hook         priority  chain                   does
+//	prerouting   -101      nat-prerouting          translate destinations
+//	output       -101      nat-output              the same for this node's own connections
+//	input         100      nat-input               update affinity maps
+//	postrouting    99      nat-postrouting-record  the same for forwarded connections
+//	postrouting   100      nat-postrouting         masquerade
+//
+// All of them are nat chains: they see the first packet of a connection and no other, so
+// established traffic costs nothing. The two that update affinity maps exist while a Service
+// port asks for session affinity. Reject and drop work in nat chains too (reject since kernel
+// 5.9), which is why there is no filter chain. At -101 the table wins against rules of
+// kube-proxy in every mode, in whatever order they were loaded.
+//
+// With Config.Localhost the kernel routes packets to 127.0.0.0/8 from anywhere, and
+// nat-prerouting drops those that did not come over lo. It sees the packets that connection
+// tracking takes for the first of a connection. Untracked packets pass: those that somebody's
+// notrack rule exempts, and those that tracking calls invalid, such as a TCP segment out of the
+// blue. So a neighbour on the link cannot connect, but may find out which ports are in use;
+// where somebody has exempted 127.0.0.0/8 from tracking, it can connect.
+//
+// Others may rely on the names of the tables, on the maps services and node-ports, and on
+// the priorities. The packet mark is our own: one bit, set before postrouting and cleared there.
+//
+// docs/architecture.md has the reasons for these shapes, with their measurements.
+package services

@@ -1,0 +1,275 @@
+package nft_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
+)
+
+// The packet that traces begin with goes from client to frontend. A traced table knows both.
+var (
+	client    = pair("10.244.1.1", "fd00:244::1")
+	frontend  = pair("10.96.0.1", "fd00:96::1")
+	stranger  = pair("203.0.113.9", "2001:db9::9")
+	endpoints = []map[nft.Family]netip.Addr{pair("10.244.9.1", "fd00:244:9::1"), pair("10.244.9.2", "fd00:244:9::2")}
+)
+
+const port, endpointPort, firstMark = 80, 8080, 0x4000
+
+func pair(ip, ip6 string) map[nft.Family]netip.Addr {
+	return map[nft.Family]netip.Addr{nft.IP: netip.MustParseAddr(ip), nft.IP6: netip.MustParseAddr(ip6)}
+}
+
+// A change makes another packet of the one that traces begin with.
+type change func(*nft.Packet, nft.Family)
+
+func same(*nft.Packet, nft.Family)      {}
+func local(p *nft.Packet, _ nft.Family) { p.SourceLocal, p.DestinationLocal = true, true }
+func udp(p *nft.Packet, _ nft.Family)   { p.Protocol = unix.IPPROTO_UDP }
+func icmp(p *nft.Packet, _ nft.Family)  { p.Protocol = unix.IPPROTO_ICMP }
+
+func to(port uint16) change { return func(p *nft.Packet, _ nft.Family) { p.Port = port } }
+
+func on(name string) change { return func(p *nft.Packet, _ nft.Family) { p.Interface = name } }
+
+func from(addrs map[nft.Family]netip.Addr) change {
+	return func(p *nft.Packet, f nft.Family) { p.Source = addrs[f] }
+}
+
+func toAddr(addrs map[nft.Family]netip.Addr) change {
+	return func(p *nft.Packet, f nft.Family) { p.Destination = addrs[f] }
+}
+
+// A place makes rules at prerouting and postrouting of a statement.
+type place func(nft.Rule) (before, after []nft.Rule)
+
+// drops puts a verdict behind a match.
+func drops(r nft.Rule) (before, after []nft.Rule) {
+	return []nft.Rule{slices.Concat(r, nft.Rule{nft.Drop})}, nil
+}
+
+// thenDrop has the next rule drop what the statement leaves to it.
+func thenDrop(r nft.Rule) (before, after []nft.Rule) { return []nft.Rule{r, {nft.Drop}}, nil }
+
+// thenDropMarked has the next rule drop what has a mark.
+func thenDropMarked(bits uint32) place {
+	return func(r nft.Rule) (before, after []nft.Rule) {
+		return []nft.Rule{r, {nft.MarkHas{Bits: bits}, nft.Drop}}, nil
+	}
+}
+
+var translate = nft.Rule{nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.RandomIndex(2)}, Map: "endpoints"}}
+
+// atPostrouting is for statements about what has been translated.
+func atPostrouting(r nft.Rule) (before, after []nft.Rule) {
+	return []nft.Rule{translate}, []nft.Rule{r}
+}
+
+// atBoth has a match drop before anything is translated, and masquerade afterwards.
+func atBoth(r nft.Rule) (before, after []nft.Rule) {
+	return []nft.Rule{slices.Concat(r, nft.Rule{nft.Drop}), translate}, []nft.Rule{slices.Concat(r, nft.Rule{nft.Masquerade{}})}
+}
+
+// traces holds, for each statement, a packet that matches and one that does not, with what
+// becomes of them. A statement that every packet matches has no other.
+var traces = map[string]struct {
+	place    place
+	match    change
+	want     string
+	other    change
+	wantElse string
+}{
+	"in set":                    {drops, same, "drop", from(stranger), "accept"},
+	"not in set":                {drops, same, "drop", toAddr(client), "accept"},
+	"in set of four fields":     {drops, same, "drop", to(81), "accept"},
+	"in set of ranges":          {drops, from(stranger), "drop", same, "accept"},
+	"protocol in set":           {drops, same, "drop", icmp, "accept"},
+	"source in whole bytes":     {drops, from(pair("10.244.255.255", "fd00::ffff:ffff:ffff:ffff")), "drop", from(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
+	"source not in whole bytes": {drops, from(pair("11.0.0.0", "fe00::")), "drop", from(pair("10.255.255.255", "fdff::")), "accept"},
+	"source in bits":            {drops, from(pair("10.255.255.255", "fd80::")), "drop", from(pair("10.239.0.0", "fd7f::")), "accept"},
+	"source not in bits":        {drops, from(pair("10.248.0.0", "2001:dc0::")), "drop", from(pair("10.247.255.255", "2001:dbf::")), "accept"},
+	"source anywhere":           {drops, from(stranger), "drop", nil, ""},
+	"source is":                 {drops, from(pair("192.0.2.1", "2001:db8::1")), "drop", from(pair("192.0.2.2", "2001:db8::2")), "accept"},
+	"destination in":            {drops, toAddr(pair("10.244.255.255", "fd00::8")), "drop", toAddr(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
+	"destination is not":        {drops, same, "drop", toAddr(pair("192.0.2.1", "2001:db8::1")), "accept"},
+	"loopback":                  {drops, same, "drop", toAddr(pair("127.255.0.1", "::1")), "accept"},
+	"interface":                 {drops, same, "drop", on("eth01"), "accept"},
+	"not interface":             {drops, same, "drop", on("abcdefghijklmno"), "accept"},
+	"interface prefix":          {drops, on("veth12"), "drop", same, "accept"},
+	"not interface prefix":      {drops, same, "drop", on("cni0"), "accept"},
+	"source local":              {drops, local, "drop", same, "accept"},
+	"destination local":         {drops, local, "drop", same, "accept"},
+	"protocol":                  {drops, udp, "drop", same, "accept"},
+	"port":                      {drops, to(8080), "drop", same, "accept"},
+	"translated":                {atBoth, same, "dnat to 0 1 masqueraded", to(81), "accept"},
+	"mark has":                  {drops, udp, "drop", same, "accept"},
+	"set mark":                  {thenDropMarked(firstMark), same, "drop", nil, ""},
+	"set highest mark":          {thenDropMarked(1 << 31), same, "drop", nil, ""},
+	"flip mark":                 {thenDropMarked(1), same, "drop", nil, ""},
+	"verdict":                   {thenDrop, same, "reject", to(81), "drop"},
+	"verdict of node port":      {thenDrop, same, "reject", to(81), "drop"},
+	"verdict of connection":     {thenDrop, same, "reject", udp, "drop"},
+	"dnat":                      {thenDrop, same, "dnat to 0 1", to(81), "drop"},
+	"dnat of node port":         {thenDrop, same, "dnat to 0", icmp, "drop"},
+	"dnat to port":              {thenDrop, same, "dnat to 1", from(stranger), "drop"},
+	"update":                    {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
+	"update for long":           {thenDrop, same, "drop", nil, ""},
+	"update after matches":      {thenDrop, same, "drop", to(8080), "drop"},
+	"masquerade":                {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
+	"reject tcp":                {thenDrop, same, "reject", udp, "drop"},
+	"reject":                    {thenDrop, udp, "reject", nil, ""},
+	"jump":                      {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
+	"goto":                      {thenDrop, same, "reject", udp, "accept"}, // and here it does not
+	"drop":                      {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},
+	"return":                    {thenDrop, same, "accept", nil, ""},
+	"several":                   {atPostrouting, same, "dnat to 0 1 masqueraded", from(stranger), "dnat to 0 1"},
+}
+
+// TestStatementsTrace traces a packet that a statement matches and one that it does not.
+func TestStatementsTrace(t *testing.T) {
+	known := maps.Clone(traces)
+	for _, s := range nfttest.Statements {
+		tt, ok := traces[s.Name]
+		delete(known, s.Name)
+		if !ok {
+			t.Errorf("%s: not traced", s.Name)
+			continue
+		}
+		for _, f := range nft.Families {
+			table := tracedTable(f, tt.place, s.Rule(f))
+			if got := traced(table, tt.match); got != tt.want {
+				t.Errorf("%s: %s: a packet that matches: %s, want %s", f, s.Name, got, tt.want)
+			}
+			if tt.other == nil {
+				continue
+			}
+			if got := traced(table, tt.other); got != tt.wantElse {
+				t.Errorf("%s: %s: another packet: %s, want %s", f, s.Name, got, tt.wantElse)
+			}
+		}
+	}
+	for name := range known {
+		t.Errorf("%s is no statement", name)
+	}
+}
+
+// traced tells what becomes of a packet.
+func traced(table *nft.Table, c change) string {
+	f := table.Family
+	p := nft.Packet{Source: client[f], Destination: frontend[f], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"}
+	c(&p, f)
+	fate := table.Trace(p)
+	text := fate.Outcome
+	if len(fate.Endpoints) > 0 {
+		text += " to"
+	}
+	for _, ep := range fate.Endpoints {
+		number := slices.IndexFunc(endpoints, func(a map[nft.Family]netip.Addr) bool { return netip.AddrPortFrom(a[f], endpointPort) == ep })
+		text += fmt.Sprintf(" %d", number)
+	}
+	if fate.Masquerade {
+		text += " masqueraded"
+	}
+	if fate.Uneven || fate.Holes > 0 || len(fate.Hairpin) > 0 || len(fate.Foreign) > 0 {
+		text += fmt.Sprintf(", and %+v", fate)
+	}
+	return text
+}
+
+// tracedTable is a table with the sets of the table of statements. They hold what the packet that
+// traces begin with looks for; UDP gets the first mark before anything else.
+func tracedTable(f nft.Family, place place, rule nft.Rule) *nft.Table {
+	t := nfttest.StatementTables()[f]
+	before, after := place(rule)
+	t.Chains["before"].Rules = append([]nft.Rule{{nft.ProtocolIs{Number: unix.IPPROTO_UDP}, nft.SetMark{Bits: firstMark}}}, before...)
+	t.Chains["after"].Rules = after
+	t.Chains["other"].Rules = []nft.Rule{{nft.RejectTCP{}}}
+	source, destination := nft.AddrKey(client[f]), nft.AddrKey(frontend[f])
+	portKey := string(nft.AppendPort(nft.AppendProtocol(nil, unix.IPPROTO_TCP), port))
+	jump := nft.Goto("other")
+	hold := func(set, key string, element nft.Element) { t.Sets[set].Map[key] = element }
+	data := func(i int) nft.Element {
+		return nft.Element{Data: nft.AddrPortData(netip.AddrPortFrom(endpoints[i][f], endpointPort))}
+	}
+	hold("addresses", source, nft.Element{})
+	hold("pairs", source+destination+portKey, nft.Element{})
+	hold("ranges", nft.RangeKey(destination+portKey, netip.PrefixFrom(client[f], client[f].BitLen()-8)), nft.Element{})
+	hold("frontends", destination+portKey, nft.Element{Verdict: &jump})
+	hold("node-ports", portKey, nft.Element{Verdict: &jump})
+	for i := range endpoints {
+		hold("endpoints", nft.IndexedKey(destination+portKey, i), data(i))
+	}
+	for i := range 1000 {
+		hold("node-port-endpoints", nft.IndexedKey(portKey, i), data(0))
+	}
+	hold("affinity-x-8080", source, nft.Element{Data: nft.AddrKey(endpoints[1][f])})
+	return t
+}
+
+// TestTraceForeignElements follows verdicts that no kube-nft writes into a verdict map.
+func TestTraceForeignElements(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		verdict nft.Verdict
+		other   []nft.Rule // of the chain that some go to
+		again   []nft.Rule // of a second base chain
+		want    string
+		foreign bool // the trace tells of the element
+	}{
+		{"accept", nft.Accept, nil, nil, "accept", true},
+		{"accept, and a later base chain drops", nft.Accept, nil, []nft.Rule{{nft.Drop}}, "drop", true},
+		{"jump to a chain that rejects", nft.Jump("other"), []nft.Rule{{nft.Reject{}}}, nil, "reject", false},
+		{"jump to a chain that comes back", nft.Jump("other"), []nft.Rule{{nft.Return}, {nft.Reject{}}}, nil, "drop", false},
+		{"jump to an empty chain", nft.Jump("other"), nil, nil, "drop", false},
+		{"jump to a chain that accepts", nft.Jump("other"), []nft.Rule{{nft.Accept}}, nil, "accept", true},
+		{"goto a chain that comes back", nft.Goto("other"), []nft.Rule{{nft.Return}}, nil, "accept", false},
+		{"return", nft.Return, nil, nil, "accept", false},
+		{"drop", nft.Drop, nil, nil, "drop", false},
+		{"a verdict that is not known", nft.Verdict{Kind: 3}, nil, nil, "drop", true},
+	} {
+		for _, f := range nft.Families {
+			table := tracedTable(f, thenDrop, nft.Rule{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: "frontends"}})
+			for key := range table.Sets["frontends"].Map {
+				table.Sets["frontends"].Map[key] = nft.Element{Verdict: &tt.verdict}
+			}
+			table.Chains["other"].Rules = tt.other
+			table.Chains["later"] = &nft.Chain{Name: "later", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -100}, Rules: tt.again}
+			fate := table.Trace(nft.Packet{Source: client[f], Destination: frontend[f], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"})
+			if fate.Outcome != tt.want || (len(fate.Foreign) > 0) != tt.foreign {
+				t.Errorf("%s: %s: %s, foreign %v, want %s", f, tt.name, fate.Outcome, fate.Foreign, tt.want)
+			}
+		}
+	}
+}
+
+// TestTraceNamesForeignElement: the trace tells where the verdict of a packet stands.
+func TestTraceNamesForeignElement(t *testing.T) {
+	table := tracedTable(nft.IP, thenDrop, nft.Rule{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: "frontends"}})
+	for key := range table.Sets["frontends"].Map {
+		table.Sets["frontends"].Map[key] = nft.Element{Verdict: &nft.Accept}
+	}
+	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"})
+	const rule = "ip daddr . meta l4proto . th dport vmap @frontends"
+	want := []nft.Step{{Chain: "before", Rule: rule, Set: "frontends", Element: "10.96.0.1 . tcp . 80 : accept", Key: "\x0a\x60\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00"}}
+	if diff := cmp.Diff(want, fate.Foreign); diff != "" {
+		t.Errorf("foreign steps (-want +got):\n%s", diff)
+	}
+}
+
+// TestTraceForeignRule: what a rule does that no statement stands for is not known. The trace
+// passes it over and names it.
+func TestTraceForeignRule(t *testing.T) {
+	table := tracedTable(nft.IP, thenDrop, nft.Rule{nft.Raw{}})
+	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"})
+	if fate.Outcome != "drop" || len(fate.Foreign) != 1 || fate.Foreign[0].String() != "rule of before: # expressions: " {
+		t.Errorf("%s, foreign %v", fate.Outcome, fate.Foreign)
+	}
+}
