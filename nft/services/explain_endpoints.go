@@ -84,7 +84,10 @@ func (e *explainer) whyMasquerade(s nft.Step) string {
 
 // whyNot is about a connection that keeps its source.
 func (e *explainer) whyNot() string {
-	p, _ := policyOf(e.Service.Verdict)
+	var p policy
+	if e.Service != nil {
+		p, _ = policyOf(e.Service.Verdict)
+	}
 	pods := e.table.Pods()
 	fromPod := !pods.none() && e.fromPod(pods)
 	switch {

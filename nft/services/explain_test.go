@@ -170,3 +170,18 @@ func TestExplainForeignVerdicts(t *testing.T) {
 		})
 	}
 }
+
+// TestExplainForeignRule: a rule that leads straight to a chain of ours is explained without a
+// Service.
+func TestExplainForeignRule(t *testing.T) {
+	r := NewRuleset(testConfig())
+	port := clusterPort(0, 3)
+	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
+	table := r.Want()[nft.IP]
+	chain := table.Chains[servicesChain]
+	chain.Rules = append([]nft.Rule{{nft.Goto("cluster-4")}}, chain.Rules...)
+	e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("203.0.113.1"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+	if e.Outcome != "dnat" || e.Service != nil || len(e.Endpoints) != 3 {
+		t.Errorf("got %+v", e)
+	}
+}

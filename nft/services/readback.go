@@ -25,6 +25,9 @@ type PortName struct{ Namespace, Name, Port string }
 
 // String returns "namespace/name:port", without the colon if the port has no name.
 func (n PortName) String() string {
+	if n == (PortName{}) { // an element of somebody else, without a comment
+		return "(unknown)"
+	}
 	if n.Port == "" {
 		return n.Namespace + "/" + n.Name
 	}
@@ -200,7 +203,7 @@ func (p policy) words() string {
 		if p.local == 0 {
 			return "outside: drop, none local"
 		}
-		return "outside: local"
+		return "outside local"
 	}
 	return "all endpoints"
 }

@@ -101,7 +101,11 @@ func verdictText(p nft.Packet, e *services.Explanation) string {
 		if len(e.Endpoints) == 1 {
 			target = e.Endpoints[0].String()
 		}
-		return fmt.Sprintf("goes to %s of %s, %s.", target, e.Service.Name, source)
+		service := "no Service" // a foreign rule leads to a chain of ours
+		if e.Service != nil {
+			service = e.Service.Name.String()
+		}
+		return fmt.Sprintf("goes to %s of %s, %s.", target, service, source)
 	case "drop":
 		return "is dropped: " + e.Reason + "."
 	case "reject":
