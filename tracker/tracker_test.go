@@ -8,9 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"net/netip"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"net/netip"
 )
 
 var webHTTP = PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: TCP, Family: IPv4}

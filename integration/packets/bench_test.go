@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/lab"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // connectionsPerEndpoint is how many connections a flow makes for each endpoint that it

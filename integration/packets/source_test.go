@@ -5,11 +5,12 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/kube-nft/kube-nft/integration/apiserver"
-	"github.com/kube-nft/kube-nft/integration/lab"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // A source is where kube-nft gets its objects from.

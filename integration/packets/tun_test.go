@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // tunQueue is how many packets a TUN device holds until the bench reads them: several

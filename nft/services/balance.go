@@ -1,10 +1,11 @@
 package services
 
 import (
-	"github.com/kube-nft/kube-nft/nft"
 	"math/bits"
 	"slices"
 	"strconv"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // An endpointList is one of the maps that lists of endpoints are in.

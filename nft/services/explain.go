@@ -2,10 +2,11 @@ package services
 
 import (
 	"fmt"
-	"github.com/kube-nft/kube-nft/nft"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // An Explanation is what becomes of a connection, and why.

@@ -2,10 +2,11 @@ package services
 
 import (
 	"fmt"
-	"github.com/kube-nft/kube-nft/nft"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // explainEndpoints lists the candidates, and which of them are on this node, as far as that is

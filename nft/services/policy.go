@@ -1,8 +1,9 @@
 package services
 
 import (
-	"github.com/kube-nft/kube-nft/nft"
 	"strconv"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // A policy says what happens to a new connection to a frontend. Frontends of equal policy

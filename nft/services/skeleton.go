@@ -1,8 +1,9 @@
 package services
 
 import (
-	"github.com/kube-nft/kube-nft/nft"
 	"net/netip"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // A PodMatch says how a packet is recognised as coming from a pod. The zero value stands
