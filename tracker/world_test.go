@@ -28,9 +28,11 @@ func newTracker(config Config) *Tracker {
 }
 
 // pending reports whether Take has something to work out.
-func (t *Tracker) pending() bool { return len(t.dirty) > 0 || t.node.dirty || t.cidrs.dirty }
+func (t *Tracker) pending() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return len(t.dirty) > 0 || t.node.dirty || t.cidrs.dirty
+}
 
 // newService returns a Service shop/web with one port http, 80/TCP, at 172.30.0.1.
 func newService(edits ...func(*corev1.Service)) *corev1.Service {
