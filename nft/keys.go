@@ -8,6 +8,7 @@ import (
 // Keys and data are built as the kernel holds them: fields of a concatenation padded to
 // four bytes, addresses and ports in network order, indexes in host order.
 
+// AppendAddr, AppendProtocol, AppendPort and AppendNumber append one field of a concatenation.
 func AppendAddr(b []byte, a netip.Addr) []byte {
 	if a.Is4() {
 		x := a.As4()
@@ -17,12 +18,18 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, x[:]...)
 }
 
+// AppendProtocol is described with AppendAddr.
 func AppendProtocol(b []byte, p uint8) []byte { return append(b, p, 0, 0, 0) }
 
+// AppendPort is described with AppendAddr.
 func AppendPort(b []byte, port uint16) []byte {
 	return append(b, byte(port>>8), byte(port), 0, 0)
 }
 
+// AppendNumber is described with AppendAddr.
+func AppendNumber(b []byte, n uint32) []byte { return binary.NativeEndian.AppendUint32(b, n) }
+
+// AddrKey is the key of an address by itself.
 func AddrKey(a netip.Addr) string {
 	var buf [16]byte
 	return string(AppendAddr(buf[:0], a))

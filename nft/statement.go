@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"math/bits"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -33,8 +35,10 @@ func AddrLen(f Family) int {
 // A Part is one expression that selects a value of the packet or makes one up. Lookups
 // take a list of parts, one for each field of the set's key.
 type Part struct {
-	kind    partKind
-	modulus uint32 // of RandomIndex
+	kind partKind
+	// number is the modulus of RandomIndex, the value of Constant, and how many bits of a masked
+	// source count; 0 for all of them.
+	number uint32
 }
 
 type partKind uint8
@@ -48,6 +52,7 @@ const (
 	partOriginalSource
 	partOriginalDestination
 	partOriginalPort
+	partConstant
 )
 
 // The parts that our rules use.
@@ -62,12 +67,36 @@ var (
 )
 
 // RandomIndex is a number below n, each equally likely: numgen random mod n.
-func RandomIndex(n uint32) Part { return Part{kind: partRandom, modulus: n} }
+func RandomIndex(n uint32) Part { return Part{kind: partRandom, number: n} }
+
+// Constant is the number n, at least 1. nft takes no literal in a key that is looked up; a
+// random number below 1 with an offset says the same: numgen random mod 1 offset n. In a
+// concatenation it comes first: with an IPv6 address first, nft 1.0.6 aborts on an update.
+func Constant(n uint32) Part { return Part{kind: partConstant, number: n} }
+
+// SourcePrefix is the first bits of the source address, the others zero; bits is less than the
+// length of an address.
+func SourcePrefix(bits int) Part { return Part{kind: partSource, number: uint32(bits)} }
+
+// mask is the mask of a SourcePrefix in a table of family f.
+func (p Part) mask(f Family) []byte {
+	mask := make([]byte, AddrLen(f))
+	for i := range p.number {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
+}
 
 func (p Part) text(f Family) string {
 	switch p.kind {
 	case partSource:
+		if p.number != 0 {
+			mask, _ := netip.AddrFromSlice(p.mask(f))
+			return f.NFT() + " saddr & " + addrText(mask)
+		}
 		return f.NFT() + " saddr"
+	case partConstant:
+		return "numgen random mod 1 offset " + strconv.FormatUint(uint64(p.number), 10)
 	case partDestination:
 		return f.NFT() + " daddr"
 	case partProtocol:
@@ -75,7 +104,7 @@ func (p Part) text(f Family) string {
 	case partPort:
 		return "th dport"
 	case partRandom:
-		return "numgen random mod " + strconv.FormatUint(uint64(p.modulus), 10)
+		return "numgen random mod " + strconv.FormatUint(uint64(p.number), 10)
 	case partOriginalSource:
 		return "ct original " + f.NFT() + " saddr"
 	case partOriginalDestination:
@@ -97,7 +126,9 @@ func (p Part) load(f Family, register uint32) expr.Any {
 	case partPort:
 		return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
 	case partRandom:
-		return &expr.Numgen{Register: register, Modulus: p.modulus, Type: unix.NFT_NG_RANDOM}
+		return &expr.Numgen{Register: register, Modulus: p.number, Type: unix.NFT_NG_RANDOM}
+	case partConstant:
+		return &expr.Numgen{Register: register, Modulus: 1, Offset: p.number, Type: unix.NFT_NG_RANDOM}
 	case partOriginalSource:
 		return loadOriginal(f, expr.CtKeySRCIP, expr.CtKeySRCIP6, register)
 	case partOriginalDestination:
@@ -154,6 +185,9 @@ func parsePart(f Family, x expr.Any) (p Part, ok bool) {
 	case *expr.Meta:
 		return Protocol, x.Key == expr.MetaKeyL4PROTO
 	case *expr.Numgen:
+		if x.Offset != 0 {
+			return Constant(x.Offset), x.Modulus == 1
+		}
 		return RandomIndex(x.Modulus), true
 	case *expr.Ct:
 		switch x.Key {
@@ -171,7 +205,12 @@ func parsePart(f Family, x expr.Any) (p Part, ok bool) {
 func load(f Family, parts ...Part) []expr.Any {
 	x, word := make([]expr.Any, 0, len(parts)+1), 0
 	for _, p := range parts {
-		x = append(x, p.load(f, register(word)))
+		to := register(word)
+		x = append(x, p.load(f, to))
+		if p.kind == partSource && p.number != 0 {
+			mask := p.mask(f)
+			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))})
+		}
 		word += p.words(f)
 	}
 	return x
@@ -184,8 +223,16 @@ func parseKey(f Family, x []expr.Any) (key []Part, n int) {
 		if !ok {
 			break
 		}
-		key = append(key, part)
 		n++
+		if mask := at[*expr.Bitwise](x, n); mask != nil && part == Source {
+			ones := 0
+			for _, b := range mask.Mask {
+				ones += bits.OnesCount8(b)
+			}
+			part = SourcePrefix(ones)
+			n++
+		}
+		key = append(key, part)
 	}
 	return key, n
 }

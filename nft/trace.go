@@ -181,15 +181,22 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 	for _, part := range parts {
 		switch part.kind {
 		case partSource, partOriginalSource:
-			b = AppendAddr(b, t.packet.Source)
+			source := t.packet.Source
+			if part.number != 0 {
+				prefix, _ := source.Prefix(int(part.number))
+				source = prefix.Addr()
+			}
+			b = AppendAddr(b, source)
 		case partDestination, partOriginalDestination:
 			b = AppendAddr(b, t.packet.Destination)
 		case partProtocol:
 			b = AppendProtocol(b, t.packet.Protocol)
 		case partPort, partOriginalPort:
 			b = AppendPort(b, t.packet.Port)
+		case partConstant:
+			b = AppendNumber(b, part.number)
 		case partRandom:
-			modulus = part.modulus
+			modulus = part.number
 		}
 	}
 	if len(parts) == 1 { // a field is padded among others only

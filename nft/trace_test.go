@@ -87,50 +87,53 @@ var traces = map[string]struct {
 	other    change
 	wantElse string
 }{
-	"in set":                    {drops, same, "drop", from(stranger), "accept"},
-	"not in set":                {drops, same, "drop", toAddr(client), "accept"},
-	"in set of four fields":     {drops, same, "drop", to(81), "accept"},
-	"in set of ranges":          {drops, from(stranger), "drop", same, "accept"},
-	"protocol in set":           {drops, same, "drop", icmp, "accept"},
-	"source in whole bytes":     {drops, from(pair("10.244.255.255", "fd00::ffff:ffff:ffff:ffff")), "drop", from(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
-	"source not in whole bytes": {drops, from(pair("11.0.0.0", "fe00::")), "drop", from(pair("10.255.255.255", "fdff::")), "accept"},
-	"source in bits":            {drops, from(pair("10.255.255.255", "fd80::")), "drop", from(pair("10.239.0.0", "fd7f::")), "accept"},
-	"source not in bits":        {drops, from(pair("10.248.0.0", "2001:dc0::")), "drop", from(pair("10.247.255.255", "2001:dbf::")), "accept"},
-	"source anywhere":           {drops, from(stranger), "drop", nil, ""},
-	"source is":                 {drops, from(pair("192.0.2.1", "2001:db8::1")), "drop", from(pair("192.0.2.2", "2001:db8::2")), "accept"},
-	"destination in":            {drops, toAddr(pair("10.244.255.255", "fd00::8")), "drop", toAddr(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
-	"destination is not":        {drops, same, "drop", toAddr(pair("192.0.2.1", "2001:db8::1")), "accept"},
-	"loopback":                  {drops, same, "drop", toAddr(pair("127.255.0.1", "::1")), "accept"},
-	"interface":                 {drops, same, "drop", on("eth01"), "accept"},
-	"not interface":             {drops, same, "drop", on("abcdefghijklmno"), "accept"},
-	"interface prefix":          {drops, on("veth12"), "drop", same, "accept"},
-	"not interface prefix":      {drops, same, "drop", on("cni0"), "accept"},
-	"source local":              {drops, local, "drop", same, "accept"},
-	"destination local":         {drops, local, "drop", same, "accept"},
-	"protocol":                  {drops, udp, "drop", same, "accept"},
-	"port":                      {drops, to(8080), "drop", same, "accept"},
-	"translated":                {atBoth, same, "dnat to 0 1 masqueraded", to(81), "accept"},
-	"mark has":                  {drops, udp, "drop", same, "accept"},
-	"set mark":                  {thenDropMarked(firstMark), same, "drop", nil, ""},
-	"set highest mark":          {thenDropMarked(1 << 31), same, "drop", nil, ""},
-	"flip mark":                 {thenDropMarked(1), same, "drop", nil, ""},
-	"verdict":                   {thenDrop, same, "reject", to(81), "drop"},
-	"verdict of node port":      {thenDrop, same, "reject", to(81), "drop"},
-	"verdict of connection":     {thenDrop, same, "reject", udp, "drop"},
-	"dnat":                      {thenDrop, same, "dnat to 0 1", to(81), "drop"},
-	"dnat of node port":         {thenDrop, same, "dnat to 0", icmp, "drop"},
-	"dnat to port":              {thenDrop, same, "dnat to 1", from(stranger), "drop"},
-	"update":                    {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
-	"update for long":           {thenDrop, same, "drop", nil, ""},
-	"update after matches":      {thenDrop, same, "drop", to(8080), "drop"},
-	"masquerade":                {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
-	"reject tcp":                {thenDrop, same, "reject", udp, "drop"},
-	"reject":                    {thenDrop, udp, "reject", nil, ""},
-	"jump":                      {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
-	"goto":                      {thenDrop, same, "reject", udp, "accept"}, // and here it does not
-	"drop":                      {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},
-	"return":                    {thenDrop, same, "accept", nil, ""},
-	"several":                   {atPostrouting, same, "dnat to 0 1 masqueraded", from(stranger), "dnat to 0 1"},
+	"in set":                               {drops, same, "drop", from(stranger), "accept"},
+	"not in set":                           {drops, same, "drop", toAddr(client), "accept"},
+	"in set of four fields":                {drops, same, "drop", to(81), "accept"},
+	"in set of ranges":                     {drops, from(stranger), "drop", same, "accept"},
+	"numbered prefix in set":               {drops, same, "drop", from(stranger), "accept"},
+	"numbered prefix of odd length in set": {drops, same, "drop", from(stranger), "accept"},
+	"numbered source in set":               {drops, same, "drop", from(pair("10.244.1.2", "fd00:244::2")), "accept"},
+	"protocol in set":                      {drops, same, "drop", icmp, "accept"},
+	"source in whole bytes":                {drops, from(pair("10.244.255.255", "fd00::ffff:ffff:ffff:ffff")), "drop", from(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
+	"source not in whole bytes":            {drops, from(pair("11.0.0.0", "fe00::")), "drop", from(pair("10.255.255.255", "fdff::")), "accept"},
+	"source in bits":                       {drops, from(pair("10.255.255.255", "fd80::")), "drop", from(pair("10.239.0.0", "fd7f::")), "accept"},
+	"source not in bits":                   {drops, from(pair("10.248.0.0", "2001:dc0::")), "drop", from(pair("10.247.255.255", "2001:dbf::")), "accept"},
+	"source anywhere":                      {drops, from(stranger), "drop", nil, ""},
+	"source is":                            {drops, from(pair("192.0.2.1", "2001:db8::1")), "drop", from(pair("192.0.2.2", "2001:db8::2")), "accept"},
+	"destination in":                       {drops, toAddr(pair("10.244.255.255", "fd00::8")), "drop", toAddr(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
+	"destination is not":                   {drops, same, "drop", toAddr(pair("192.0.2.1", "2001:db8::1")), "accept"},
+	"loopback":                             {drops, same, "drop", toAddr(pair("127.255.0.1", "::1")), "accept"},
+	"interface":                            {drops, same, "drop", on("eth01"), "accept"},
+	"not interface":                        {drops, same, "drop", on("abcdefghijklmno"), "accept"},
+	"interface prefix":                     {drops, on("veth12"), "drop", same, "accept"},
+	"not interface prefix":                 {drops, same, "drop", on("cni0"), "accept"},
+	"source local":                         {drops, local, "drop", same, "accept"},
+	"destination local":                    {drops, local, "drop", same, "accept"},
+	"protocol":                             {drops, udp, "drop", same, "accept"},
+	"port":                                 {drops, to(8080), "drop", same, "accept"},
+	"translated":                           {atBoth, same, "dnat to 0 1 masqueraded", to(81), "accept"},
+	"mark has":                             {drops, udp, "drop", same, "accept"},
+	"set mark":                             {thenDropMarked(firstMark), same, "drop", nil, ""},
+	"set highest mark":                     {thenDropMarked(1 << 31), same, "drop", nil, ""},
+	"flip mark":                            {thenDropMarked(1), same, "drop", nil, ""},
+	"verdict":                              {thenDrop, same, "reject", to(81), "drop"},
+	"verdict of node port":                 {thenDrop, same, "reject", to(81), "drop"},
+	"verdict of connection":                {thenDrop, same, "reject", udp, "drop"},
+	"dnat":                                 {thenDrop, same, "dnat to 0 1", to(81), "drop"},
+	"dnat of node port":                    {thenDrop, same, "dnat to 0", icmp, "drop"},
+	"dnat to port":                         {thenDrop, same, "dnat to 1", from(stranger), "drop"},
+	"update":                               {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
+	"update for long":                      {thenDrop, same, "drop", nil, ""},
+	"update after matches":                 {thenDrop, same, "drop", to(8080), "drop"},
+	"masquerade":                           {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
+	"reject tcp":                           {thenDrop, same, "reject", udp, "drop"},
+	"reject":                               {thenDrop, udp, "reject", nil, ""},
+	"jump":                                 {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
+	"goto":                                 {thenDrop, same, "reject", udp, "accept"}, // and here it does not
+	"drop":                                 {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},
+	"return":                               {thenDrop, same, "accept", nil, ""},
+	"several":                              {atPostrouting, same, "dnat to 0 1 masqueraded", from(stranger), "dnat to 0 1"},
 }
 
 // TestStatementsTrace traces a packet that a statement matches and one that it does not.
@@ -200,6 +203,10 @@ func tracedTable(f nft.Family, place place, rule nft.Rule) *nft.Table {
 		return nft.Element{Data: nft.AddrPortData(netip.AddrPortFrom(endpoints[i][f], endpointPort))}
 	}
 	hold("addresses", source, nft.Element{})
+	for bits, number := range map[int]uint32{24: 17, 9: 70000, client[f].BitLen(): 17} {
+		prefix, _ := client[f].Prefix(bits)
+		hold("numbered", string(nft.AppendAddr(nft.AppendNumber(nil, number), prefix.Addr())), nft.Element{})
+	}
 	hold("pairs", source+destination+portKey, nft.Element{})
 	hold("ranges", nft.RangeKey(destination+portKey, netip.PrefixFrom(client[f], client[f].BitLen()-8)), nft.Element{})
 	hold("frontends", destination+portKey, nft.Element{Verdict: &jump})
