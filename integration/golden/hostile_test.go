@@ -164,7 +164,7 @@ func compile(t *testing.T, delta tracker.Delta) nft.Tables {
 
 // frontends lists the keys of what leads packets to Services and endpoints, sorted.
 func frontends(tables nft.Tables) (keys []string) {
-	for _, set := range []string{"services", "node-ports", "cluster-ips", "endpoints", "allowed-sources"} {
+	for _, set := range []string{"services", "node-ports", "cluster-ips", "endpoints"} {
 		for key := range tables[nft.IP].Sets[set].Map {
 			keys = append(keys, set+" "+key)
 		}

@@ -169,7 +169,7 @@ func probes() []probe {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
 	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
 	endpoints := &nft.Set{Name: "endpoints", Key: append(frontend, nft.FieldIndex), Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
-	ranges := &nft.Set{Name: "ranges", Key: append(frontend, nft.FieldAddr), Interval: true}
+	numbered := &nft.Set{Name: "numbered", Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}}
 	prefixes := &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true}
 	affinity := &nft.Set{Name: "affinity", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 16}
 	numbers := &nft.Set{Name: "numbers", Key: []nft.Field{nft.FieldIndex}}
@@ -188,8 +188,11 @@ func probes() []probe {
 			sets: []*nft.Set{protocols, endpoints}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{Key: random, Map: endpoints.Name}})}},
 		{feature: "rejecting in nat prerouting", options: map[nft.Family]string{nft.IP: "Linux 5.9 and CONFIG_NFT_REJECT_IPV4 (module nft_reject_ipv4)", nft.IP6: "Linux 5.9 and CONFIG_NFT_REJECT_IPV6 (module nft_reject_ipv6)"},
 			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.RejectTCP{}}, nft.Rule{nft.Reject{}})}},
-		{feature: "sets of ranges", options: inBoth("Linux 5.6"),
-			sets: []*nft.Set{prefixes, ranges}},
+		{feature: "sets of prefixes", options: inBoth("Linux 3.16"),
+			sets: []*nft.Set{prefixes}},
+		{feature: "lookups of a masked address under a number", options: inBoth("Linux 4.10 and CONFIG_NFT_NUMGEN (module nft_numgen)"),
+			sets: []*nft.Set{numbered}, chains: []*nft.Chain{natChain("prerouting",
+				nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(1), nft.SourcePrefix(20)}, Set: numbered.Name}})}},
 		{feature: "sets that packets fill, with timeouts", options: inBoth("Linux 4.1"),
 			sets: []*nft.Set{affinity}, chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Update{Map: affinity.Name, Timeout: 60}})}},
 	}

@@ -61,6 +61,9 @@ func (r *familyRules) uses(port *portState, set, key string) bool {
 	if port.affinity.name != "" && strings.Contains(set, port.affinity.name) {
 		return true
 	}
+	if g := r.guardIn(set, key); g != nil {
+		return port.guard == g
+	}
 	for _, element := range sharedOf(port.current) {
 		if element.set == set && element.key == key {
 			return true

@@ -20,7 +20,7 @@
 //	external-local-N-M       external traffic policy Local: pods and this node get the
 //	                         cluster-wide list, everybody else the M endpoints here
 //	node-port-…              the same for node ports
-//	guarded-…                before any of these: drop sources that are not allowed
+//	guarded-G-…              before any of these: drop sources that are not in a range of guard G
 //	reject-new               no endpoints anywhere
 //
 // Frontends of equal policy share one chain. The chains of usual lengths always exist; others
@@ -29,6 +29,9 @@
 // destination to what it finds. If it finds nothing, because the list is shorter, it draws
 // again. So each endpoint is equally likely, and a list that grows from 9 to 10 is a plain
 // element more.
+//
+// Source ranges are elements (G . first address) of plain sets, one set for each prefix length in
+// use: stored once for all ports and load-balancer IPs of a Service, whose number G is.
 //
 // # Packet path
 //

@@ -159,7 +159,7 @@ func (e *explainer) explainPolicy() {
 		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict.String(), "")
 		return
 	}
-	if p.guarded && !e.explainGuard() {
+	if p.guard != 0 && !e.explainGuard() {
 		return
 	}
 	switch p.kind {
@@ -181,11 +181,9 @@ func (e *explainer) explainPolicy() {
 
 // explainGuard says whether the client is in the source ranges.
 func (e *explainer) explainGuard() bool {
-	held := e.table.Sets[allowedSourcesSet]
-	key := frontendKeyOf(e.Service.Frontend) + nft.AddrKey(e.packet.Source)
-	if held != nil {
-		if found := held.Covering(e.table.Family, key); found != "" {
-			e.add("Source", fmt.Sprintf("%s is in an allowed range", e.packet.Source), "element of "+allowedSourcesSet+": "+held.ElementText(e.table.Family, found))
+	for _, step := range e.Steps {
+		if strings.HasPrefix(step.Set, rangesPrefix) {
+			e.add("Source", fmt.Sprintf("%s is in an allowed range", e.packet.Source), step.String())
 			return true
 		}
 	}

@@ -108,7 +108,7 @@ func (e *explainer) fromPod(pods PodMatch) bool {
 func (t ReadBack) Pods() PodMatch {
 	for name, chain := range t.Chains {
 		p, ok := policyOfChain(name)
-		if !ok || p.guarded || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
+		if !ok || p.guard != 0 || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
 			continue
 		}
 		switch stmt := chain.Rules[0][0].(type) {

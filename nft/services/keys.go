@@ -42,7 +42,7 @@ func frontendIn(family nft.Family, set, key string) (f tracker.Frontend) {
 	switch set {
 	case nodePortsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, affinityNodePortsMap:
 		n = 0
-	case servicesMap, endpointsMap, localEndpointsMap, allowedSourcesSet, affinityFrontendsMap:
+	case servicesMap, endpointsMap, localEndpointsMap, affinityFrontendsMap:
 	default:
 		return f
 	}

@@ -20,7 +20,6 @@ const (
 	nodePortEndpointsMap     = "node-port-endpoints"
 	nodePortLocalEndpointMap = "node-port-local-endpoints"
 	nodePortAddressesSet     = "node-port-addresses"
-	allowedSourcesSet        = "allowed-sources"
 	clusterIPsSet            = "cluster-ips"
 	serviceCIDRsSet          = "service-cidrs"
 	hairpinSet               = "hairpin"

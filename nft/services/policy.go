@@ -10,8 +10,8 @@ import (
 // share its chains, whichever Services they belong to.
 type policy struct {
 	kind     policyKind
-	nodePort bool // the frontend is a node port
-	guarded  bool // only the sources in allowedSourcesSet may connect
+	nodePort bool   // the frontend is a node port
+	guard    uint32 // the number of the guard whose sources alone may connect; 0 for none
 	// cluster and local are the capacities of the two lists of endpoints.
 	cluster, local int
 	// affinity is the name of the Service port's affinity objects; empty without affinity.
@@ -42,12 +42,15 @@ func gotoChain(name string) *nft.Verdict {
 	return &v
 }
 
+// guardedPrefix is how the names of guarded policies begin; the number of the guard follows.
+const guardedPrefix = "guarded-"
+
 // chainName names a chain after what it does: the kind of frontend and the lengths of its
 // lists, or the Service port whose affinity it keeps.
 func (p policy) chainName() string {
 	name := p.openName()
-	if p.guarded {
-		return "guarded-" + name
+	if p.guard != 0 {
+		return guardedPrefix + strconv.FormatUint(uint64(p.guard), 10) + "-" + name
 	}
 	return name
 }
@@ -93,7 +96,7 @@ func (p policy) bothSuffix() string {
 
 // open is the policy behind the guard.
 func (p policy) open() policy {
-	p.guarded = false
+	p.guard = 0
 	return p
 }
 
@@ -104,14 +107,9 @@ func (p policy) everywhere() policy {
 	return p
 }
 
-// chain declares the policy's chain.
+// chain declares the chain of a policy without a guard; guardChain declares that of one with it.
 func (p policy) chain(c *Config, f nft.Family) *nft.Chain {
 	chain := &nft.Chain{Name: p.chainName()}
-	if p.guarded {
-		guard := nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.Source}, Set: allowedSourcesSet, Not: true}, nft.Drop}
-		chain.Rules = []nft.Rule{guard, {nft.Goto(p.open().chainName())}}
-		return chain
-	}
 	switch p.kind {
 	case internal:
 		chain.Rules = append(c.masqueradeInternal(f), nft.Rule{nft.Goto(p.choose(false))})
@@ -177,7 +175,7 @@ func affinityChainName(nodePort, local bool, affinity string) string {
 // next lists the policies whose chains the policy's own chain goes to.
 func (p policy) next() []policy {
 	switch {
-	case p.guarded:
+	case p.guard != 0:
 		return []policy{p.open()}
 	case p.kind == externalLocal:
 		return []policy{p.everywhere()}
@@ -188,7 +186,7 @@ func (p policy) next() []policy {
 // balances lists the choosing chains that the policy's own chain goes to. With affinity they
 // belong to the Service port.
 func (p policy) balances() []balance {
-	if p.guarded || p.affinity != "" {
+	if p.guard != 0 || p.affinity != "" {
 		return nil
 	}
 	cluster, local := balance{listOf(p.nodePort, false), p.cluster}, balance{listOf(p.nodePort, true), p.local}

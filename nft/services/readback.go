@@ -182,7 +182,7 @@ func policyWords(verdict nft.Verdict, affinity time.Duration) string {
 		return "unknown: " + verdict.String()
 	}
 	words := p.words()
-	if p.guarded {
+	if p.guard != 0 {
 		words += ", ranges"
 	}
 	if affinity > 0 {
@@ -235,8 +235,15 @@ func policyOf(verdict nft.Verdict) (p policy, ok bool) {
 
 // policyOfChain reads a policy back from the name of its chain.
 func policyOfChain(chain string) (p policy, ok bool) {
-	name, guarded := strings.CutPrefix(chain, "guarded-")
-	p.guarded = guarded
+	name := chain
+	if rest, guarded := strings.CutPrefix(chain, guardedPrefix); guarded {
+		number, behind, _ := strings.Cut(rest, "-")
+		n, err := strconv.ParseUint(number, 10, 32)
+		if err != nil || n == 0 {
+			return p, false
+		}
+		p.guard, name = uint32(n), behind
+	}
 	if name == rejectChain {
 		p.kind = refused
 		return p, p.chainName() == chain

@@ -54,21 +54,23 @@ func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 
 func TestPolicyWords(t *testing.T) {
 	for verdict, want := range map[string]string{
-		"drop":                     "drop: none local",
-		"goto reject-new":          "reject: no endpoint",
-		"goto guarded-reject-new":  "reject: no endpoint, ranges",
-		"goto cluster-3":           "all endpoints",
-		"goto cluster-local-1":     "local endpoints",
-		"goto external-7":          "all endpoints",
-		"goto external-local-7-2":  "outside local",
-		"goto external-local-7-0":  "outside: drop, none local",
-		"goto guarded-external-1":  "all endpoints, ranges",
-		"goto node-port-local-3-1": "outside local",
+		"drop":                                           "drop: none local",
+		"goto reject-new":                                "reject: no endpoint",
+		"goto guarded-17-reject-new":                     "reject: no endpoint, ranges",
+		"goto cluster-3":                                 "all endpoints",
+		"goto cluster-local-1":                           "local endpoints",
+		"goto external-7":                                "all endpoints",
+		"goto external-local-7-2":                        "outside local",
+		"goto external-local-7-0":                        "outside: drop, none local",
+		"goto guarded-17-external-1":                     "all endpoints, ranges",
+		"goto node-port-local-3-1":                       "outside local",
 		"goto node-port-local-k3f8h2mz-ns-web-http-none": "outside: drop, none local",
-		"goto cluster-03": "unknown: goto cluster-03",
-		"goto elsewhere":  "unknown: goto elsewhere",
-		"accept":          "unknown: accept",
-		"queue":           "unknown: verdict 3",
+		"goto cluster-03":                                "unknown: goto cluster-03",
+		"goto elsewhere":                                 "unknown: goto elsewhere",
+		"goto guarded-external-1":                        "unknown: goto guarded-external-1",
+		"goto guarded-017-external-1":                    "unknown: goto guarded-017-external-1",
+		"accept":                                         "unknown: accept",
+		"queue":                                          "unknown: verdict 3",
 	} {
 		if got := policyWords(verdictIn(verdict), 0); got != want {
 			t.Errorf("%q: %q, want %q", verdict, got, want)
@@ -114,7 +116,7 @@ func TestDynamicMaps(t *testing.T) {
 }
 
 func FuzzPolicyOf(f *testing.F) {
-	f.Add("guarded-node-port-local-3-1")
+	f.Add("guarded-17-node-port-local-3-1")
 	f.Add("external-local-k3f8h2mz-ns-web-http-none")
 	f.Fuzz(func(t *testing.T, chain string) {
 		verdict := nft.Goto(chain)

@@ -26,7 +26,9 @@ type familyRules struct {
 	chains       map[string]*chainUse
 	withAffinity int // Service ports with affinity
 	shared       map[sharedElement]int
-	adopted      ReadBack // what the kernel held at start; for the order of lists
+	guards       map[uint32]*guard // by number
+	numbers      map[uint32]string // who has a number
+	adopted      ReadBack          // what the kernel held at start; for the order of lists
 	tasks        map[string]AffinityTask
 	flows        map[tracker.Frontend]*tracker.FlowChange
 	conflicts    map[tracker.Frontend][]Conflict
@@ -58,6 +60,8 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		frontends: make(map[tracker.Frontend]*frontendState),
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
+		guards:    make(map[uint32]*guard),
+		numbers:   make(map[uint32]string),
 		tasks:     make(map[string]AffinityTask),
 		flows:     make(map[tracker.Frontend]*tracker.FlowChange),
 		conflicts: make(map[tracker.Frontend][]Conflict),
@@ -275,6 +279,11 @@ func (r *familyRules) acquire(p policy) {
 	for _, pick := range p.balances() {
 		r.acquireBalance(pick)
 	}
+	if p.guard != 0 {
+		r.useGuard(p)
+		r.PutChain(r.guardChain(p))
+		return
+	}
 	r.PutChain(p.chain(r.config, r.Table.Family))
 }
 
@@ -291,6 +300,9 @@ func (r *familyRules) release(p policy) {
 	}
 	for _, pick := range p.balances() {
 		r.releaseBalance(pick)
+	}
+	if p.guard != 0 {
+		r.leaveGuard(p)
 	}
 }
 

@@ -15,6 +15,7 @@ type portState struct {
 	frontends      []wantedFrontend
 	cluster, local []netip.AddrPort // its endpoints, in the order of their indexes
 	affinity       affinity
+	guard          *guard // of a Service with source ranges
 }
 
 // A program is what a frontend is programmed to do; the zero program is nothing.
@@ -23,7 +24,6 @@ type program struct {
 	id             tracker.PortID
 	comment        string
 	cluster, local []netip.AddrPort // the lists that the policy uses
-	sources        []netip.Prefix   // of a guarded policy
 	updateChain    string           // the chain that updates affinity maps; empty without affinity
 	serving        []netip.AddrPort // whose flows are left alone
 }
@@ -35,11 +35,13 @@ func (c claim) serve() program {
 	s.policy = policy{
 		kind:     c.policyKind(),
 		nodePort: c.kind == nodePort,
-		guarded:  c.kind == loadBalancerIP && p.Guarded,
+	}
+	if c.kind == loadBalancerIP && c.port.guard != nil {
+		s.policy.guard = c.port.guard.number
 	}
 	switch s.policy.kind {
 	case dropped:
-		s.policy.guarded = false
+		s.policy.guard = 0
 		return s
 	case internal, external:
 		s.cluster = c.port.cluster
@@ -47,9 +49,6 @@ func (c claim) serve() program {
 		s.local = c.port.local
 	case externalLocal:
 		s.cluster, s.local = c.port.cluster, c.port.local
-	}
-	if s.policy.guarded {
-		s.sources = p.Sources
 	}
 	s.policy.cluster, s.policy.local = capacity(len(s.cluster)), capacity(len(s.local))
 	if s.policy.kind != refused && c.port.affinity.name != "" {
@@ -98,6 +97,9 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
 		r.changeShared(shown, p)
 	}
+	if p.Guarded || port.guard != nil {
+		r.setGuard(port, p)
+	}
 	if p.Affinity != 0 || port.affinity.name != "" {
 		r.setAffinity(port, affinityOf(port))
 	}
@@ -142,6 +144,7 @@ func (r *familyRules) removePort(id tracker.PortID) {
 	}
 	r.changeShared(port.current, nil)
 	r.setAffinity(port, affinity{})
+	r.setGuard(port, nil)
 }
 
 func (r *familyRules) claim(f tracker.Frontend, c claim) {
@@ -183,9 +186,6 @@ func (r *familyRules) program(state *frontendState) {
 	}
 	r.programList(f, false, have.cluster, want.cluster)
 	r.programList(f, true, have.local, want.local)
-	if !slices.Equal(have.sources, want.sources) {
-		r.programSources(f, have.sources, want.sources)
-	}
 	if have.updateChain != want.updateChain {
 		r.programUpdates(f, want.updateChain)
 	}
@@ -208,17 +208,6 @@ func (r *familyRules) programList(f tracker.Frontend, local bool, have, want []n
 		} else {
 			r.Remove(set, nft.IndexedKey(key, i))
 		}
-	}
-}
-
-func (r *familyRules) programSources(f tracker.Frontend, have, want []netip.Prefix) {
-	for _, source := range have {
-		if !slices.Contains(want, source) {
-			r.Remove(allowedSourcesSet, nft.RangeKey(frontendKeyOf(f), source))
-		}
-	}
-	for _, source := range want {
-		r.Put(allowedSourcesSet, nft.RangeKey(frontendKeyOf(f), source), nft.Element{})
 	}
 }
 

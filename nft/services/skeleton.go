@@ -76,7 +76,6 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
-		{Name: allowedSourcesSet, Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldAddr}, Interval: true},
 		{Name: clusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: serviceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
 		{Name: hairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}},
@@ -89,6 +88,9 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	}
 	return sets
 }
+
+// rangesRank is that of the sets of source ranges, to which the prefix length is added.
+const rangesRank = 100
 
 // affinityRank is that of the sets of single Service ports, which come after the fixed ones.
 const affinityRank = 1000

@@ -16,10 +16,19 @@ import (
 type world struct {
 	random *rand.Rand
 	ports  map[tracker.PortID]*tracker.ServicePort
+	ranges map[serviceName][]netip.Prefix // of each Service
+}
+
+// A serviceName names a Service in one family.
+type serviceName struct {
+	name   string
+	family tracker.Family
 }
 
 func newWorld(seed uint64) *world {
-	return &world{random: rand.New(rand.NewPCG(seed, 7)), ports: make(map[tracker.PortID]*tracker.ServicePort)}
+	return &world{random: rand.New(rand.NewPCG(seed, 7)), ports: make(map[tracker.PortID]*tracker.ServicePort),
+		ranges: make(map[serviceName][]netip.Prefix),
+	}
 }
 
 // change makes up a delta of one to five Service ports.
@@ -36,8 +45,35 @@ func (w *world) change() tracker.Delta {
 		port := w.port(id)
 		w.ports[id], delta.Changed[id] = port, port
 		delete(delta.Removed, id)
+		w.changeRanges(id, delta)
 	}
 	return delta
+}
+
+// changeRanges gives all ports of a Service in one family the same source ranges, now and then
+// others than before.
+func (w *world) changeRanges(id tracker.PortID, delta tracker.Delta) {
+	service := serviceName{id.Service, id.Family}
+	if w.random.IntN(3) == 0 {
+		w.ranges[service] = nil
+		if w.random.IntN(2) == 0 {
+			w.ranges[service] = w.sources(id.Family)
+		}
+	}
+	for other, p := range w.ports {
+		if (serviceName{other.Service, other.Family}) != service {
+			continue
+		}
+		guarded := *p
+		guarded.Guarded = len(p.LoadBalancers) > 0 && w.ranges[service] != nil
+		guarded.Sources = nil
+		if guarded.Guarded {
+			guarded.Sources = w.ranges[service]
+		}
+		if guarded.Guarded != p.Guarded || !slices.Equal(guarded.Sources, p.Sources) {
+			w.ports[other], delta.Changed[other] = &guarded, &guarded
+		}
+	}
 }
 
 // everything is the delta that makes the world from nothing.
@@ -63,9 +99,6 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	}
 	p.ExternalIPs = w.addresses(id.Family, 2)
 	p.LoadBalancers = w.addresses(id.Family, 2)
-	if p.Guarded = len(p.LoadBalancers) > 0 && w.random.IntN(2) == 0; p.Guarded {
-		p.Sources = w.sources(id.Family)
-	}
 	if w.random.IntN(3) == 0 {
 		p.Affinity = time.Duration(1+w.random.IntN(3)) * time.Hour
 	}
@@ -104,7 +137,7 @@ func (w *world) addresses(family tracker.Family, most int) (addrs []netip.Addr) 
 func (w *world) sources(family tracker.Family) (sources []netip.Prefix) {
 	for i := range 1 + w.random.IntN(2) {
 		addr := address(family, 113, byte(64*i+w.random.IntN(2)*128))
-		sources = append(sources, netip.PrefixFrom(addr, addr.BitLen()-6).Masked())
+		sources = append(sources, netip.PrefixFrom(addr, addr.BitLen()-4-w.random.IntN(3)).Masked())
 	}
 	slices.SortFunc(sources, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	return slices.Compact(sources)

@@ -1,0 +1,101 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// guardedService is a Service of some ports at one load-balancer IP each, with some ranges.
+func guardedService(ports, ranges int) map[tracker.PortID]*tracker.ServicePort {
+	var sources []netip.Prefix
+	for i := range ranges {
+		sources = append(sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 7), byte(i<<1) & 0xfe, 0}), 24))
+	}
+	service := make(map[tracker.PortID]*tracker.ServicePort)
+	for i := range ports {
+		p := clusterPort(0, 2)
+		p.ID.Port, p.Port = fmt.Sprintf("port-%d", i), uint16(1000+i)
+		p.LoadBalancers = []netip.Addr{netip.MustParseAddr("198.51.100.7")}
+		p.Guarded, p.Sources = true, sources
+		service[p.ID] = p
+	}
+	return service
+}
+
+// rangeElements counts the elements of source ranges, and the sets that are ranges for the
+// kernel, which no tenant may fill.
+func rangeElements(t *nft.Table) (elements, intervals int) {
+	for name, held := range t.Sets {
+		if len(name) > len(rangesPrefix) && name[:len(rangesPrefix)] == rangesPrefix {
+			elements += len(held.Map)
+		}
+		if held.Set.Interval && len(held.Map) > 0 {
+			intervals++
+		}
+	}
+	return elements, intervals
+}
+
+// TestSourceRangesAreStoredOnce: one element for each range, whatever the number of ports, and
+// two operations for a range that is replaced by another.
+func TestSourceRangesAreStoredOnce(t *testing.T) {
+	for _, size := range []struct{ ports, ranges int }{{1, 1000}, {20, 1000}, {20, 5000}} {
+		r := NewRuleset(testConfig())
+		service := guardedService(size.ports, size.ranges)
+		r.Apply(tracker.Delta{Changed: service})
+		if n, intervals := rangeElements(r.Want()[nft.IP]); n != size.ranges || intervals != 0 {
+			t.Errorf("%d ports, %d ranges: %d elements, %d sets of ranges", size.ports, size.ranges, n, intervals)
+		}
+		r.Committed()
+		changed := guardedService(size.ports, size.ranges)
+		other := netip.MustParsePrefix("21.0.0.0/24")
+		for _, p := range changed {
+			p.Sources = append(append([]netip.Prefix{}, p.Sources[:size.ranges-1]...), other)
+		}
+		r.Apply(tracker.Delta{Changed: changed})
+		batch := r.Changes()
+		if len(batch.Ops) != 2 || batch.ElementCount() != 2 {
+			t.Errorf("%d ports, %d ranges: one range changed is %d operations on %d elements", size.ports, size.ranges, len(batch.Ops), batch.ElementCount())
+		}
+	}
+}
+
+// TestGuardsGo: with the last port that needs it goes all that stands for a guard.
+func TestGuardsGo(t *testing.T) {
+	r := NewRuleset(testConfig())
+	empty := nft.Tables{nft.IP: r.Want()[nft.IP], nft.IP6: r.Want()[nft.IP6]}.Text()
+	service := guardedService(3, 10)
+	r.Apply(tracker.Delta{Changed: service})
+	for id, p := range service {
+		open := *p
+		open.Guarded, open.Sources = false, nil
+		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &open}})
+	}
+	if n, _ := rangeElements(r.Want()[nft.IP]); n != 0 || len(r.families[nft.IP].guards) != 0 || len(r.families[nft.IP].numbers) != 0 {
+		t.Errorf("%d elements, %d guards, %d numbers are left", n, len(r.families[nft.IP].guards), len(r.families[nft.IP].numbers))
+	}
+	r.Apply(tracker.Delta{Changed: service})
+	removed := make(map[tracker.PortID]bool)
+	for id := range service {
+		removed[id] = true
+	}
+	r.Apply(tracker.Delta{Removed: removed})
+	if got := r.Want().Text(); got != empty {
+		t.Error("a Service that came and went left something")
+	}
+}
+
+// TestNumbersThatMeet: two identities at one number get two.
+func TestNumbersThatMeet(t *testing.T) {
+	r := NewRuleset(testConfig()).families[nft.IP]
+	a := r.numberOf("guard shop/web")
+	delete(r.numbers, a)
+	r.numbers[a] = "somebody else"
+	if b := r.numberOf("guard shop/web"); b != a+1 || r.numberOf("guard shop/web") != b {
+		t.Errorf("numbers %d and %d", a, b)
+	}
+}

@@ -1,0 +1,98 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A worstWorld is a cluster that some tenant made as bad as the API lets him.
+type worstWorld struct {
+	name  string
+	delta func() tracker.Delta
+}
+
+// guardedWorld has so many guarded Services, each with one port and ranges of its own.
+func guardedWorld(services, ranges int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for i := range services {
+		for _, p := range guardedService(1, ranges) {
+			other := clusterPort(i, 2)
+			p.ID, p.UID, p.ClusterIP, p.Cluster, p.Serving = other.ID, other.UID, other.ClusterIP, other.Cluster, other.Serving
+			p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
+			delta.Changed[p.ID] = p
+		}
+	}
+	return delta
+}
+
+// worstWorlds stand each beside a friendly world with as many elements.
+func worstWorlds() []worstWorld {
+	return []worstWorld{
+		{"friendly-33000x3", func() tracker.Delta { return cluster(33000, 2) }},
+		{"guarded-100x1000", func() tracker.Delta { return guardedWorld(100, 1000) }},
+		{"guarded-1x30000", func() tracker.Delta { return guardedWorld(1, 30000) }},
+		{"guarded-20-ports-5000", func() tracker.Delta { return tracker.Delta{Changed: guardedService(20, 5000)} }},
+	}
+}
+
+// BenchmarkWorstStart commits a whole world into an empty kernel.
+func BenchmarkWorstStart(b *testing.B) {
+	for _, w := range worstWorlds() {
+		b.Run(w.name, func(b *testing.B) {
+			lab.New(b)
+			client := lab.Open(b, kernel.Open)
+			delta := w.delta()
+			for b.Loop() {
+				r := NewRuleset(testConfig())
+				r.Apply(delta)
+				if err := client.Commit(b.Context(), nft.Diff(nil, r.Want())); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				b.ReportMetric(float64(elementsOf(r)), "elements")
+				clearTables(b, client, r.Want())
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func elementsOf(r *Ruleset) (n int) {
+	for _, table := range r.Want() {
+		for _, held := range table.Sets {
+			n += len(held.Map)
+		}
+	}
+	return n
+}
+
+// BenchmarkRangeChange replaces one source range of a Service among others.
+func BenchmarkRangeChange(b *testing.B) {
+	for _, ranges := range []int{10, 1000, 10000} {
+		b.Run(fmt.Sprint(ranges), func(b *testing.B) {
+			lab.New(b)
+			client := lab.Open(b, kernel.Open)
+			r := NewRuleset(testConfig())
+			service := guardedService(1, ranges)
+			r.Apply(tracker.Delta{Changed: service})
+			commit(b, client, nft.Diff(nil, r.Want()))
+			r.Committed()
+			for i := 0; b.Loop(); i++ {
+				for id, p := range service {
+					other := *p
+					other.Sources = append([]netip.Prefix{}, p.Sources...)
+					other.Sources[ranges-1] = netip.PrefixFrom(netip.AddrFrom4([4]byte{30, byte(i), 0, 0}), 24)
+					r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &other}})
+				}
+				commit(b, client, r.Changes())
+				r.Committed()
+			}
+		})
+	}
+}
