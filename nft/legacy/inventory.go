@@ -102,15 +102,6 @@ func (i *Inventory) Clean() bool {
 	return !slices.ContainsFunc(i.Parts, func(p Part) bool { return !p.Clean() })
 }
 
-// Plan returns the actions of all parts in the order of the inventory.
-func (i *Inventory) Plan() []Action {
-	var plan []Action
-	for _, p := range i.Parts {
-		plan = append(plan, p.Actions...)
-	}
-	return plan
-}
-
 // A Node is where to look. The zero value is the node that the caller's namespaces show.
 type Node struct {
 	Proc string // a proc file system with the node's processes; empty: /proc

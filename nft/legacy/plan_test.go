@@ -126,3 +126,12 @@ func TestSelectorTakes(t *testing.T) {
 		}
 	}
 }
+
+// Plan returns the actions of all parts in the order of the inventory.
+func (i *Inventory) Plan() []Action {
+	var plan []Action
+	for _, p := range i.Parts {
+		plan = append(plan, p.Actions...)
+	}
+	return plan
+}

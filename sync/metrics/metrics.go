@@ -90,9 +90,6 @@ func New(config Config) *Metrics {
 	return m
 }
 
-// Gatherer returns what a scrape shows.
-func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
-
 // Takeover adds kube_nft_takeover: how far the takeover from kube-proxy is, as one series
 // for each of the states, 1 for the current one and 0 for the others. It must be called once
 // at most; current may be called from any goroutine.

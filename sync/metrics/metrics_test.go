@@ -99,7 +99,7 @@ var lintExceptions = map[string]string{
 }
 
 func TestLint(t *testing.T) {
-	problems, err := testutil.GatherAndLint(used().Gatherer())
+	problems, err := testutil.GatherAndLint(used().registry)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestTakeover(t *testing.T) {
 		`,
 	} {
 		want = "# HELP kube_nft_takeover How far the takeover from kube-proxy is: 1 for the current state. It waits for a live kube-proxy to end.\n# TYPE kube_nft_takeover gauge\n" + want
-		if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(want), "kube_nft_takeover"); err != nil {
+		if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "kube_nft_takeover"); err != nil {
 			t.Error(err)
 		}
 		state = "done"
