@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deleteBatch is how many deletions one sendmsg carries. Each can be answered by an error
-// of less than 1 KiB of socket memory, and all of them fit the default receive buffer of
-// 208 KiB: the answers cannot overrun it.
+// deleteBatch is how many deletions one sendmsg carries. Each may cause an error answer of less
+// than 1 KiB of socket memory. All of them fit the default receive buffer of 208 KiB, so the
+// answers cannot overrun it.
 const deleteBatch = 128
 
-// Delete deletes flows and returns how many it deleted. A flow that has ended meanwhile is
-// neither counted nor an error, and a newer one with the same addresses is left alone. If
-// some could not be deleted, the others are, and the error is about the first.
+// Delete deletes flows and returns how many it deleted. A flow that has ended meanwhile is neither
+// counted nor an error; a newer flow with the same addresses stays. If some deletions fail, the
+// others still happen, and the error is about the first failure.
 func (t *Table) Delete(ctx context.Context, flows []Flow) (deleted int, err error) {
 	for batch := range slices.Chunk(flows, deleteBatch) {
 		if ctx.Err() != nil {
@@ -36,14 +36,15 @@ func (t *Table) Delete(ctx context.Context, flows []Flow) (deleted int, err erro
 	return deleted, err
 }
 
-// deleteSafely deletes one batch. When the kernel drops answers for want of buffer space,
-// it is unknown which deletions failed: they are made again, each waiting for its answer.
+// deleteSafely deletes one batch. If the kernel drops answers because the receive buffer is full,
+// nobody knows which deletions failed: deleteSafely repeats them one by one and waits for each
+// answer.
 func (t *Table) deleteSafely(batch []Flow) (deleted int, err error) {
 	deleted, err = t.deleteBatch(batch)
 	if len(batch) == 1 || !errors.Is(err, unix.ENOBUFS) {
 		return deleted, err
 	}
-	deleted, err = len(batch), nil // those the first pass deleted are gone by now
+	deleted, err = len(batch), nil // the deletions that succeeded in the first pass find nothing now
 	for i := range batch {
 		if _, refused := t.deleteBatch(batch[i : i+1]); refused != nil {
 			deleted--
@@ -53,8 +54,8 @@ func (t *Table) deleteSafely(batch []Flow) (deleted int, err error) {
 	return deleted, err
 }
 
-// deleteBatch sends one batch and reads what became of it. Only the last deletion asks for
-// an acknowledgement: failures are always answered, and the kernel answers in order.
+// deleteBatch sends one batch and reads the answers. Only the last deletion asks for an
+// acknowledgement: the kernel always answers failures, and answers in order.
 func (t *Table) deleteBatch(batch []Flow) (deleted int, err error) {
 	conn, err := t.ready()
 	if err != nil {
@@ -74,7 +75,7 @@ func (t *Table) deleteBatch(batch []Flow) (deleted int, err error) {
 	return t.outcome(conn, batch, messages)
 }
 
-// outcome reads answers until the one to the last message.
+// outcome reads answers up to the answer to the last message.
 func (t *Table) outcome(conn *netlink.Conn, batch []Flow, sent []netlink.Message) (deleted int, err error) {
 	deleted = len(batch)
 	for {
@@ -99,8 +100,8 @@ func (t *Table) outcome(conn *netlink.Conn, batch []Flow, sent []netlink.Message
 	}
 }
 
-// answer reads one answer: the sequence number of the message it is about and the
-// kernel's error, if any. Sequence 0 means that reading itself failed.
+// answer reads one answer: the sequence number of its message and the kernel's error, if any.
+// Sequence 0 means that reading itself failed.
 func answer(conn *netlink.Conn) (sequence uint32, err error) {
 	messages, err := conn.Receive()
 	var failed *netlink.OpError

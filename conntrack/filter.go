@@ -30,9 +30,8 @@ func (f *Filter) Matches(flow *Flow) bool {
 		(!f.Unanswered || flow.Status&(SeenReply|DestinationNAT) == 0)
 }
 
-// widened returns the part of f that the kernel is asked for. IPv6 addresses are left out:
-// up to and including 6.18 the kernel inverts their comparison and would return every
-// flow but those asked for.
+// widened returns the part of f that the kernel can filter. It drops IPv6 addresses: up to and
+// including 6.18 the kernel inverts their comparison and would return all other flows.
 func (f Filter) widened() Filter {
 	if f.Family != tracker.IPv4 {
 		f.Destination = netip.Addr{}

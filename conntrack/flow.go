@@ -54,9 +54,9 @@ func (f *Flow) Endpoint() netip.AddrPort { return f.Reply.Source }
 // Translated reports whether the flow's destination was changed.
 func (f *Flow) Translated() bool { return f.Status&DestinationNAT != 0 }
 
-// Bypasses reports whether the flow is the trace of a first packet that no rule
-// translated and nobody answered. Repetitions of that packet match the entry, are not seen
-// by nat chains and go on escaping until the entry is deleted.
+// Bypasses reports whether the flow's first packet was neither translated nor answered. Repetitions
+// of that packet match the entry, so nat chains do not see them. They bypass translation until the
+// entry is deleted.
 func (f *Flow) Bypasses() bool {
 	if f.Status&(SeenReply|DestinationNAT) != 0 {
 		return false

@@ -53,7 +53,7 @@ const (
 	ctaFilterReplyFlags = 2
 )
 
-// errMalformed says that bytes claiming to be a connection tracking entry are not one.
+// errMalformed says that bytes are no proper connection tracking entry.
 var errMalformed = errors.New("malformed connection tracking message")
 
 // decode reads the body of an IPCTNL_MSG_CT_NEW message: nfgenmsg and attributes. It
@@ -69,7 +69,7 @@ func decode(data []byte) (flow Flow, err error) {
 		switch list.Type {
 		case ctaTupleOrig:
 			flow.Original, flow.Zone = decodeTuple(list.Nested(), flow.Zone)
-		case ctaTupleReply: // its zone is not what identifies the entry
+		case ctaTupleReply: // its zone does not identify the entry
 			flow.Reply, _ = decodeTuple(list.Nested(), 0)
 		case ctaStatus:
 			flow.Status = Status(list.Uint32())
@@ -91,7 +91,7 @@ func decode(data []byte) (flow Flow, err error) {
 	return flow, nil
 }
 
-// decodeTuple returns the tuple and its zone, or the given zone if it names none.
+// decodeTuple returns the tuple and its zone; the given zone if the tuple names none.
 func decodeTuple(list attr.Reader, zone uint16) (Tuple, uint16) {
 	var source, destination netip.Addr
 	var sourcePort, destinationPort uint16
@@ -149,8 +149,8 @@ func decodeTCPState(list attr.Reader) (state TCPState) {
 	return state
 }
 
-// encodeDelete returns the body that deletes flow and nothing that took its tuple since:
-// the kernel compares CTA_ID with the entry it finds.
+// encodeDelete returns the body that deletes flow, but no newer flow with its tuple: the kernel
+// compares CTA_ID with the entry that it finds.
 func encodeDelete(flow *Flow) []byte {
 	var w attr.Writer
 	w.Netfilter(flow.Family, 0)
@@ -196,7 +196,7 @@ func (t *Tuple) encode(w *attr.Writer, typ uint16, p parts) {
 	w.Close(tuple)
 }
 
-// variant returns the attribute for the family of addr; typ names that of IPv4.
+// variant returns the attribute for the family of addr; typ is the attribute for IPv4.
 func variant(typ uint16, addr netip.Addr) uint16 {
 	if addr.Is6() {
 		return typ + ctaIPv6Source - ctaIPv4Source
@@ -204,7 +204,7 @@ func variant(typ uint16, addr netip.Addr) uint16 {
 	return typ
 }
 
-// encode writes which parts count, in host byte order: CTA_FILTER alone is so.
+// encode writes which parts count, in host byte order, which only CTA_FILTER uses.
 func (p parts) encode(w *attr.Writer, typ uint16) {
 	if p != 0 {
 		w.Head(typ, 4)

@@ -21,24 +21,24 @@ func NewReconciler(t *Table) *Reconciler { return &Reconciler{table: t} }
 
 // A Result counts what a clean-up did.
 type Result struct {
-	Requests int // dumps asked of the kernel
+	Requests int // dumps requested from the kernel
 	Examined int // flows that the kernel reported
-	Stale    int // flows found stale; those not in Deleted had ended meanwhile, or see the error
+	Stale    int // flows found stale; one that is not in Deleted has ended meanwhile or is in the error
 	Deleted  int
-	Deleted6 int // those of Deleted that are of IPv6
+	Deleted6 int // the IPv6 flows among Deleted
 }
 
-// Clean deletes the flows that changes, already committed, made stale, and no others.
-// Desired is the state after the commit. Everything that can be done is done before an
-// error is returned; to try again, repeat the call with the same changes.
+// Clean deletes the flows that changes, already committed, made stale, and no others. desired is
+// the state after the commit. Clean does all it can before it returns an error. To try again,
+// repeat the call with the same changes.
 func (r *Reconciler) Clean(ctx context.Context, changes []tracker.FlowChange, desired Desired) (Result, error) {
 	set := newChangeSet(changes, desired)
 	return r.clean(ctx, set.filters(), set.stale)
 }
 
-// Full deletes all flows that contradict desired: after a start or restart, and when the
-// Service CIDRs or the node-port addresses changed. Frontends that vanished unseen, other
-// than ports of cluster IPs, are unknown here: they need a FlowChange.
+// Full deletes all flows that contradict desired. It is for a start or restart, and for a change of
+// the Service CIDRs or the node-port addresses. It does not know frontends that vanished unseen,
+// except ports of cluster IPs: they need a FlowChange.
 func (r *Reconciler) Full(ctx context.Context, desired Desired) (Result, error) {
 	var filters []Filter
 	for _, family := range tracker.Families {

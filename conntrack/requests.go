@@ -9,13 +9,13 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// maxRequests is the number of filtered dumps of one family above which the coarse ones are
-// cheaper. Each dump walks the whole table in the kernel, whatever it selects.
+// maxRequests is the largest number of filtered dumps of one family; above it the coarse filters
+// cost less. Each dump walks the whole table in the kernel, whatever it selects.
 const maxRequests = 8
 
-// coarse returns the filters that together select every flow of family that can be stale:
-// UDP flows, and unanswered ones of any protocol. Established connections of TCP and SCTP,
-// usually the most, never leave the kernel.
+// coarse returns the filters that together select every flow of family that can be stale: UDP
+// flows, and unanswered flows of any protocol. Established connections of TCP and SCTP, usually
+// most of all flows, never leave the kernel.
 func coarse(family tracker.Family) []Filter {
 	return []Filter{
 		{Family: family, Protocol: tracker.UDP},
@@ -36,8 +36,8 @@ func (s *changeSet) filters() []Filter {
 	return all
 }
 
-// requests returns one filter for each affected address of family, and one for each port
-// where the address cannot be part of it. They are sorted.
+// requests returns one filter for each affected address of family, and one for each port for which
+// the filter cannot name the address. They are sorted.
 func (s *changeSet) requests(family tracker.Family) []Filter {
 	r := requests{addresses: make(map[netip.Addr]Filter), ports: make(map[Filter]bool)}
 	for _, change := range s.changes {
@@ -50,13 +50,13 @@ func (s *changeSet) requests(family tracker.Family) []Filter {
 	return filters
 }
 
-// requests collects filters: at most one for each address, and those without an address.
+// requests collects filters: at most one for each address, and the filters without an address.
 type requests struct {
 	addresses map[netip.Addr]Filter
 	ports     map[Filter]bool
 }
 
-// add puts in what finds the stale flows of change, if there can be any.
+// add adds the filter that finds the stale flows of change, if there can be any.
 func (r *requests) add(change *tracker.FlowChange, desired Desired) {
 	frontend := change.Frontend
 	filter := Filter{
@@ -74,7 +74,7 @@ func (r *requests) add(change *tracker.FlowChange, desired Desired) {
 		return
 	}
 	filter.Unanswered = true
-	if desired.ClusterIP(frontend.Address) { // whatever was sent to it, on any port
+	if desired.ClusterIP(frontend.Address) { // flows to any of its ports
 		filter.Protocol, filter.Port = 0, 0
 	}
 	if frontend.Protocol != tracker.UDP || filter.Port == 0 {
@@ -82,8 +82,8 @@ func (r *requests) add(change *tracker.FlowChange, desired Desired) {
 	}
 }
 
-// put adds filter. A second, different one for the same address makes both one that
-// selects all of the address.
+// put adds filter. Where a different filter for the same address exists, one filter for the whole
+// address replaces both.
 func (r *requests) put(filter Filter) {
 	filter = filter.widened()
 	if !filter.Destination.IsValid() {

@@ -7,11 +7,11 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Desired answers what should exist after the latest commit. Lookups are made for every
-// flow that the kernel reports, so they should cost no more than a map access.
+// Desired answers what should exist after the latest commit. There is a lookup for every flow that
+// the kernel reports, so it should cost no more than a map access.
 type Desired interface {
-	// Endpoints returns which endpoints may go on serving flows to frontend: all that are
-	// serving, whatever the policies. Known is false if nothing is reached at frontend.
+	// Endpoints returns which endpoints may go on serving flows to frontend: all serving ones,
+	// whatever the policies. known is false if no Service is reached at frontend.
 	Endpoints(frontend tracker.Frontend) (allowed func(netip.AddrPort) bool, known bool)
 	// ClusterIP reports whether addr is a cluster IP of a Service handled here.
 	ClusterIP(addr netip.Addr) bool
@@ -21,19 +21,19 @@ type Desired interface {
 	NodePortAddress(addr netip.Addr) bool
 }
 
-// destination returns the frontend at the very address a flow was sent to.
+// destination returns the frontend at the exact address to which a flow was sent.
 func destination(flow *Flow) tracker.Frontend {
 	to := flow.Original.Destination
 	return tracker.Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}
 }
 
-// nodePort returns the node port that a flow sent to a node-port address was sent to.
+// nodePort returns the node port of a flow to a node-port address.
 func nodePort(flow *Flow) tracker.Frontend {
 	return tracker.NodePort(flow.Family, flow.Original.Protocol, flow.Original.Destination.Port())
 }
 
-// serving returns the endpoints of the frontend that a flow was sent to. As in the
-// ruleset, a frontend with the address itself goes before a node port.
+// serving returns the endpoints of a flow's frontend. As in the ruleset, a frontend at the address
+// itself wins over a node port.
 func serving(flow *Flow, desired Desired) (allowed func(netip.AddrPort) bool, known bool) {
 	if allowed, known = desired.Endpoints(destination(flow)); known {
 		return allowed, true
@@ -44,8 +44,8 @@ func serving(flow *Flow, desired Desired) (allowed func(netip.AddrPort) bool, kn
 	return nil, false
 }
 
-// stale reports whether flow contradicts desired, whatever changed when. A translated flow
-// to an address or node port that is not ours is somebody else's.
+// stale reports whether flow contradicts desired, whatever changed when. It ignores translated
+// flows to an address or node port that is not ours.
 func stale(flow *Flow, desired Desired) bool {
 	addr := flow.Original.Destination.Addr()
 	if allowed, known := serving(flow, desired); known {
@@ -57,8 +57,8 @@ func stale(flow *Flow, desired Desired) bool {
 	return isUDP(flow) && flow.Translated() && desired.ClusterIP(addr)
 }
 
-// isUDP: only UDP flows are cut from an endpoint that stopped serving. Connections of TCP
-// and SCTP end by themselves, and their endpoint may still be finishing them.
+// isUDP limits cuts to UDP when an endpoint stops serving. Connections of TCP and SCTP end on their
+// own, and their endpoint may still be finishing them.
 func isUDP(flow *Flow) bool { return flow.Original.Protocol == tracker.UDP }
 
 // changeSet is a commit's changes, ready for lookups.
@@ -84,7 +84,7 @@ func newChangeSet(changes []tracker.FlowChange, desired Desired) *changeSet {
 	return s
 }
 
-// change returns the change at the frontend that a flow was sent to, or nil.
+// change returns the change at a flow's frontend, or nil.
 func (s *changeSet) change(flow *Flow) *tracker.FlowChange {
 	if change := s.changes[destination(flow)]; change != nil {
 		return change
@@ -110,8 +110,8 @@ func (s *changeSet) stale(flow *Flow) bool {
 	return s.strays(flow)
 }
 
-// orphans reports whether flow was a flow of the changed frontend, which is gone. At a node
-// port that nobody owns now, anybody may translate: its endpoint must be one that we know.
+// orphans reports whether flow was a flow of the changed frontend, which is gone. Any program may
+// translate at a node port that no Service has now: the flow's endpoint must be one that we know.
 func orphans(c *tracker.FlowChange, flow *Flow) bool {
 	if !c.Gone || !isUDP(flow) || !flow.Translated() {
 		return false
@@ -122,8 +122,8 @@ func orphans(c *tracker.FlowChange, flow *Flow) bool {
 	return slices.Contains(c.Removed, flow.Endpoint())
 }
 
-// strays reports whether flow bypasses a cluster IP that a frontend just appeared at: our
-// rules now reject what is sent to its other ports.
+// strays reports whether flow bypasses a cluster IP at which a frontend has just appeared: our
+// rules now reject packets to its other ports.
 func (s *changeSet) strays(flow *Flow) bool {
 	addr := flow.Original.Destination.Addr()
 	return s.appeared[addr] && flow.Bypasses() && s.desired.ClusterIP(addr)

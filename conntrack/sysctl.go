@@ -21,8 +21,8 @@ const bucketEntries = 4
 // Settings are the connection tracking sysctls to set. A zero field leaves its sysctl as
 // it is. Source: KubeProxyConfiguration.conntrack.
 type Settings struct {
-	// MaxPerCore times the number of CPUs, at least Min and at most 1048576, is the number of
-	// entries that the table can hold. MaxPerCore 0 leaves it, whatever Min is.
+	// The table can hold MaxPerCore times the number of CPUs entries, at least Min and at most
+	// 1048576. If MaxPerCore is 0, the table keeps its size, whatever Min is.
 	MaxPerCore, Min int32
 
 	// How long an entry lives without a packet, in whole seconds.
@@ -43,9 +43,9 @@ type Sysctl struct {
 	Err        error  // why the value is not Want; exact about name, values and remedy
 }
 
-// Apply sets what settings ask for below root, usually /proc/sys, on a node with cpus CPUs.
-// It writes only what differs and goes on after an error; none needs to be fatal. The hash
-// table is raised to a quarter of the entries and never made smaller.
+// Apply sets what settings ask for below root, usually /proc/sys, on a node with cpus CPUs. It
+// writes only what differs and goes on after an error; no error needs to be fatal. It raises the
+// hash table to a quarter of the entries and never shrinks it.
 func Apply(settings Settings, root string, cpus int) []Sysctl {
 	var done []Sysctl
 	set := func(name string, want int64, keep func(have, want int64) bool) {
@@ -84,7 +84,7 @@ func flag(set bool) int64 {
 func equal(have, want int64) bool   { return have == want }
 func atLeast(have, want int64) bool { return have >= want }
 
-// apply sets one sysctl unless keep is content with the value it has.
+// apply sets one sysctl unless keep accepts its present value.
 func apply(root, name string, want int64, keep func(have, want int64) bool) Sysctl {
 	s := Sysctl{Name: name, Want: want}
 	path := filepath.Join(root, strings.ReplaceAll(name, ".", "/"))
@@ -108,7 +108,7 @@ func apply(root, name string, want int64, keep func(have, want int64) bool) Sysc
 	return s
 }
 
-// remedy says what an administrator can do about err.
+// remedy says how an administrator can mend err.
 func (s *Sysctl) remedy(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "load the kernel module nf_conntrack (modprobe nf_conntrack)"
@@ -116,7 +116,7 @@ func (s *Sysctl) remedy(err error) string {
 	return fmt.Sprintf("set it on the node (sysctl -w %s=%d) or in an init container that may write /proc/sys", s.Name, s.Want)
 }
 
-// cause strips the path from err: the sysctl's name has been said.
+// cause drops the path from err: the message already names the sysctl.
 func cause(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -126,8 +126,8 @@ func cause(err error) error {
 }
 
 // OnlineCPUs returns how many CPUs are online according to path, usually
-// /sys/devices/system/cpu/online. A container limited to some CPUs still counts all of the
-// node's: the table is the node's.
+// /sys/devices/system/cpu/online. A container limited to some CPUs still counts all CPUs of the
+// node: the table belongs to the node.
 func OnlineCPUs(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -140,11 +140,11 @@ func OnlineCPUs(path string) (int, error) {
 	return n, nil
 }
 
-// maxCPU is above any CPU number that Linux can be built for.
+// maxCPU is above every CPU number that Linux supports.
 const maxCPU = 1 << 16
 
-// countCPUs counts the members of a list such as "0-3,8,10-11": ranges in ascending order
-// that do not overlap, as the kernel prints it.
+// countCPUs counts the members of a list such as "0-3,8,10-11". The kernel prints ranges in
+// ascending order that do not overlap.
 func countCPUs(list string) (n int, err error) {
 	next := uint64(0) // the smallest number that may follow
 	for item := range strings.SplitSeq(list, ",") {

@@ -10,31 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dumpAttempts is how often a dump that the kernel calls inconsistent is made.
+// dumpAttempts is how often an inconsistent dump is tried.
 const dumpAttempts = 3
 
-// replyTimeout bounds the wait for an answer that the kernel always gives at once: should
-// one be lost, the caller gets an error instead of waiting forever.
+// replyTimeout bounds the wait for an answer that the kernel always sends at once. If one is lost,
+// the caller gets an error instead of waiting forever.
 const replyTimeout = 30 * time.Second
 
-// receiveBuffer holds the largest datagram of a dump: the kernel fills as much as the
-// receiver's buffer takes, up to 32 KiB.
+// receiveBuffer holds the largest datagram of a dump: the kernel uses as much of the receiver's
+// buffer as it can, up to 32 KiB.
 const receiveBuffer = 64 << 10
 
-// ErrInterrupted says that the table changed so much during every attempt to dump it that
-// flows may be missing. Those that came with the error are real.
+// ErrInterrupted says that the table changed during every attempt to dump it, so that flows may be
+// missing. The flows that come with the error are real.
 var ErrInterrupted = errors.New("connection tracking table changed while it was read; flows may be missing")
 
 // A Table is the connection tracking table of the network namespace in which it was
 // opened. It belongs to one goroutine.
 type Table struct {
 	conn       *netlink.Conn
-	broken     bool // answers may still be under way to conn: it must be replaced
+	broken     bool // conn may still receive old answers: it must be replaced
 	unfiltered bool // the kernel refused a filter: send none again
 }
 
-// Open opens the table over a socket that lasts until Close. Reading needs no privilege
-// in most kernels, deleting needs CAP_NET_ADMIN.
+// Open opens the table over a socket that lasts until Close. On most kernels reading needs no
+// privilege; deleting needs CAP_NET_ADMIN.
 func Open() (*Table, error) {
 	conn, err := dial()
 	if err != nil {
@@ -73,9 +73,9 @@ func (t *Table) ready() (*netlink.Conn, error) {
 	return t.conn, nil
 }
 
-// Flows returns the flows that filter selects and keep wants; a nil keep wants all. The
-// kernel filters if it can; what it cannot filter never takes memory here. With
-// ErrInterrupted the flows are those of the last attempt.
+// Flows returns the flows that filter selects and keep accepts; a nil keep accepts all. The kernel
+// filters if it can. Flows that it cannot filter take no memory here. With ErrInterrupted the flows
+// come from the last attempt.
 func (t *Table) Flows(ctx context.Context, filter Filter, keep func(*Flow) bool) (flows []Flow, err error) {
 	for range dumpAttempts {
 		flows, err = t.dump(ctx, filter, keep)
@@ -93,14 +93,14 @@ func (t *Table) Flows(ctx context.Context, filter Filter, keep func(*Flow) bool)
 	return flows, nil
 }
 
-// refusesFilter reports whether err is how a kernel declines a filter. Those before 5.8
-// do not decline, they ignore it and send everything.
+// refusesFilter reports whether err means that the kernel refuses a filter. Kernels before 5.8 do
+// not refuse it; they ignore it and send everything.
 func refusesFilter(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// dump makes one attempt. Whatever the kernel was asked for, every flow is held against
-// filter here as well. A kernel that refused a filter sends all of the family.
+// dump makes one attempt. It compares every flow with filter, whatever the kernel was asked for. A
+// kernel that has refused a filter sends all flows of the family.
 func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) ([]Flow, error) {
 	conn, err := t.ready()
 	if err != nil {

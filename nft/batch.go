@@ -13,8 +13,8 @@ const (
 	Add Verb = iota + 1
 	Delete
 	Flush
-	// Destroy is Delete that does not mind a missing element. Kernels before 6.3 need the
-	// element whole for it.
+	// Destroy is Delete that passes over a missing element. Its elements are whole: for kernels
+	// before 6.3 WithoutDestroy adds them first.
 	Destroy
 )
 
@@ -41,7 +41,7 @@ func (v Verb) String() string {
 //	Flush        Chain            all rules of a chain
 //	Add          Chain, Rules     rules, appended to a chain in order
 //	Add, Delete  Set, Elements    elements of a set, of which Delete uses the keys only
-//	Destroy      Set, Elements    elements of a set that may have gone already
+//	Destroy      Set, Elements    elements of a set, present or not
 type Op struct {
 	Verb     Verb
 	Family   Family
@@ -50,8 +50,8 @@ type Op struct {
 	Chain    *Chain
 	Rules    []Rule
 	Elements []KeyedElement
-	// Packets is what the counters of elements that are added start from, by key, where that
-	// is not zero. Commit sets it.
+	// Packets holds the first values of the counters of added elements, by key; a missing key means
+	// zero. Commit sets it.
 	Packets map[string]uint64
 }
 
@@ -64,21 +64,21 @@ type KeyedElement struct {
 // A Batch is a sequence of operations that the kernel applies as one, or not at all.
 type Batch struct {
 	Ops []Op
-	// Beside is what happens to tables of others in the same transaction, after Ops.
+	// Foreign is what happens to tables of others in the same transaction, after Ops.
 	Foreign []ForeignMessage
-	// Check asks the kernel only whether it would take the batch: nothing changes. Hooks and
-	// loops of chains are not looked into before a batch is really done.
+	// Check asks the kernel only whether it would take the batch: nothing changes. The kernel does
+	// not check hooks and loops of chains before it really applies a batch.
 	Check bool
-	// Generation, if not zero, makes the kernel refuse the batch (ERESTART) when anybody
-	// has committed to nf_tables since that generation. Source: NFNL_BATCH_GENID.
+	// Generation, if not zero, is the generation that the batch is based on. The kernel refuses the
+	// batch (ERESTART) if anybody has committed to nf_tables since. Source: NFNL_BATCH_GENID.
 	Generation uint32
 }
 
 // Empty reports whether the batch would change nothing.
 func (b *Batch) Empty() bool { return len(b.Ops) == 0 && len(b.Foreign) == 0 }
 
-// Remakes reports whether the batch deletes a table, to make it anew or not. Such a batch has
-// to be the difference of whole tables.
+// Remakes reports whether the batch deletes a table, whether or not it makes it anew. Such a batch
+// must be the difference of whole tables.
 func (b *Batch) Remakes() bool {
 	return slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Delete && op.Table != nil })
 }
@@ -96,8 +96,8 @@ func (b *Batch) ElementCount() (n int) {
 	return n
 }
 
-// A ForeignMessage is one of nf_tables about a table that is not ours, ready but for its number:
-// what somebody else wants done in the same transaction as a a Batch.
+// A ForeignMessage is a message of nf_tables about a table that is not ours, to be sent in the same
+// transaction as a Batch. It lacks its sequence number only.
 type ForeignMessage struct {
 	Type, Flags uint16
 	Data        []byte // a nfgenmsg and attributes

@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// Diff returns the operations that turn have into want. It is total and pure: Diff(x, x) is
-// empty, and applying Diff(a, b) to a gives b, but for the number in the marker. Both may be
-// parts of tables, as long as they are the same part.
+// Diff returns the operations that turn have into want. It is total and pure. Diff(x, x) is empty.
+// Applying Diff(a, b) to a gives b, except for the number in the marker. Both may be parts of
+// tables, as long as they are the same part.
 //
-// What packets put into dynamic sets is never compared; it goes only with its set.
+// Diff never compares what packets put into dynamic sets; those elements go only with their set.
 //
-// The order of the operations within one table is that in which the kernel accepts them:
-// definitions of sets and chains come before the rules that name them, rules before the
-// elements that go to their chains (and so choosing rules bind their maps while these are
-// empty), deletions of elements before additions, since a changed element is deleted and
-// added again, and what nothing refers to any more goes last: first the rules of old
-// chains, then the chains, then their sets.
+// Within one table the operations stand in the order in which the kernel accepts them. Definitions
+// of sets and chains come before the rules that name them. Rules come before the elements that lead
+// to their chains, so that rules bind their maps while these are empty. Deletions of elements come
+// before additions, since a changed element is deleted and added again. What nothing refers to any
+// more goes last: the rules of old chains, then the chains, then their sets.
 func Diff(have, want Tables) Batch {
 	var d differ
 	for _, f := range Families {
@@ -43,9 +42,10 @@ func (d *differ) tables(have, want *Table) {
 	}
 }
 
-// replaces reports whether a table has to be made anew: it carries no marker of ours, or what
-// rules or hooks depend on cannot be changed in place. The marker itself cannot either, but
-// its number is no reason: see "Tables that are made anew" in the package's documentation.
+// replaces reports whether a table has to be made anew: it carries no marker of ours, or the
+// definition of a set or of a hook differs, which cannot change in place. The marker cannot change
+// in place either, but its number is no reason: see "Tables that are made anew" in the package
+// documentation.
 func replaces(have, want *Table) bool {
 	if !have.Marked(want) || have.Owned != want.Owned {
 		return true
@@ -63,12 +63,12 @@ func replaces(have, want *Table) bool {
 	return false
 }
 
-// Marked reports whether a table has the marker of another one, whatever the schema.
+// Marked reports whether t has the same marker as another table, whatever the schema number.
 func (t *Table) Marked(as *Table) bool {
 	return t.Comment == as.Comment || isMarker(t.Comment) && isMarker(as.Comment)
 }
 
-// isMarker reports whether some version of kube-nft has written a table with that comment.
+// isMarker reports whether some version of kube-nft writes this comment to its tables.
 func isMarker(comment string) bool {
 	rest, ours := strings.CutPrefix(comment, markerHead)
 	number, closed := strings.CutSuffix(rest, ")")
@@ -93,8 +93,8 @@ func (d *differ) add(op Op) {
 	d.ops = append(d.ops, op)
 }
 
-// create makes a table with all that it holds. What old holds in dynamic maps
-// of the same shape is carried over.
+// create makes a table with all that it holds. It carries over the elements of old's dynamic maps
+// of the same shape.
 func (d *differ) create(want, old *Table) {
 	d.add(Op{Verb: Add, Table: want})
 	empty := NewTable(want.Family)
@@ -136,8 +136,7 @@ func (d *differ) newSets(have, want *Table) {
 	}
 }
 
-// newChains adds the chains that are missing and returns all whose rules must be written,
-// in order.
+// newChains adds the missing chains. It returns all chains whose rules must be written, in order.
 func (d *differ) newChains(have, want *Table) (changed []*Chain) {
 	for _, chain := range slices.SortedFunc(maps.Values(want.Chains), compareChains) {
 		h, ok := have.Chains[chain.Name]
@@ -235,8 +234,8 @@ func (d *differ) oldSets(have, want *Table) {
 	}
 }
 
-// Adoption returns the operations by which the socket that commits them becomes the owner of
-// tables whose owner has gone. They come first in a batch.
+// Adoption returns the operations that make the committing socket the owner of tables whose owner
+// has gone. They come first in a batch.
 func Adoption(have, want Tables) (ops []Op) {
 	for _, f := range Families {
 		h, w := have[f], want[f]

@@ -3,26 +3,25 @@
 // takes no context. Package nft/kernel sends batches and reads tables; nft/services makes
 // tables out of Services.
 //
-// A statement has four faces, which stand in one file: its text as nft prints it, the
-// expressions that the kernel evaluates, how it is read back from those, and what it does to a
-// packet in a trace.
+// A statement has four faces, which stand in one file: its text as nft prints it, the expressions
+// that the kernel evaluates, how it is read back from those, and its effect on a packet in a trace.
 //
-// State is two values, the tables that are wanted and those that are applied. Diff turns the
-// second into the first. A Journal is a wanted table together with what has changed since the
-// last commit, so that a change costs what it touches and not what the table holds; what
-// somebody else did to the table is noted there too, and the next batch repairs it.
+// State is two values: the wanted tables and the applied ones. Diff turns the second into the
+// first. A Journal is a wanted table together with what has changed since the last commit, so that
+// a change costs what it touches and not what the table holds. The journal also notes what somebody
+// else did to the table, and the next batch repairs it.
 //
 // # Tables that are made anew
 //
-// A table is replaced, in one batch, if it has no marker of ours, if a set or a base chain of
-// the same name is defined in another way, and if its ownership changes. The number in the
-// marker alone is no reason: the definitions show what it stands for, and the kernel does not
-// change a marker in place.
+// A table is replaced, in one batch, in three cases: it has no marker of ours; a set or a base
+// chain of the same name is defined in another way; its ownership changes. The number in the marker
+// alone is no reason: the definitions show what it stands for, and the kernel does not change a
+// marker in place.
 //
-// Replacing is avoided because it is not without loss. The kernel swaps the tables at once, but a
-// packet that has entered a chain of the old one goes on there, and finds the elements of its
-// maps gone. Behind the first lookup that means a drop, and the packet is sent again. Before
-// it, the packet goes on untranslated, and its connection fails. On a busy machine about one new
-// connection in a hundred that were made at that very moment was seen to fail. Established
-// connections and the entries of affinity maps stay.
+// Replacing a table loses packets. The kernel swaps the tables at once, but a packet that has
+// entered a chain of the old table goes on there, and finds the elements of its maps gone. Behind
+// the first lookup the packet is dropped and sent again. Before it, the packet goes on
+// untranslated, and its connection fails. On a busy machine about one in a hundred of the
+// connections made at that very moment failed. Established connections and the entries of affinity
+// maps stay.
 package nft

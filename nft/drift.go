@@ -8,26 +8,26 @@ import (
 // A ForeignChange is what a commit that is not ours did to our tables.
 type ForeignChange struct {
 	Generation uint32
-	// PID and Program are those of the thread that committed; zero if they are not known.
+	// PID and Program name the thread that committed; zero if not known.
 	PID     uint32
 	Program string
-	// Lost says that notifications were lost or are too many to be looked at: what was
-	// changed is not known.
+	// Lost says that notifications were lost, or were too many to look at: nobody knows what has
+	// changed.
 	Lost   bool
 	Events []Event
 }
 
-// An Event is what a notification tells about an object of one of our tables. It has the shape
-// of the operation that somebody else did; Verb is Add for a change too. Objects that are no
-// table, chain, rule, set or element leave all of Op but its family empty.
+// An Event is what one notification says about an object of one of our tables. Op has the shape of
+// the operation that somebody else did; its Verb is Add for a change too. For objects that are no
+// table, chain, rule, set or element, Op holds the family alone.
 type Event struct {
 	Op
-	// Listed are the elements that came, changed or went, of a Set of which the name alone is
+	// Listed holds the elements that came, changed or went, of a Set of which only the name is
 	// known; nil if the event is about something else.
 	Listed []ListedElement
 }
 
-// Note follows one notification; false if it cannot be followed.
+// Note follows one notification. It returns false if it cannot follow it.
 func (j *Journal) Note(e *Event) bool {
 	switch {
 	case !j.tracking:
@@ -50,11 +50,11 @@ func (j *Journal) Note(e *Event) bool {
 	return true
 }
 
-// unknownRules stand for rules that were not reaj. They equal none of ours.
+// unknownRules stands for rules that were not read. They equal none of ours.
 func unknownRules() []Rule { return []Rule{{Raw{}}} }
 
-// noteChain follows a chain that came, changed or went. Of a base chain, hook and policy
-// cannot be changed in place.
+// noteChain follows a chain that came, changed or went. The hook and the policy of a base chain
+// cannot change in place.
 func (j *Journal) noteChain(e *Event) bool {
 	chain := e.Chain
 	wanted := j.Table.Chains[chain.Name]
@@ -71,7 +71,7 @@ func (j *Journal) noteChain(e *Event) bool {
 	return true
 }
 
-// noteRule follows a rule that came or went: its chain is written anew.
+// noteRule follows a rule that came or went: the next batch writes its chain anew.
 func (j *Journal) noteRule(e *Event) bool {
 	name := e.Chain.Name
 	chain, touched := j.chains[name]
@@ -106,8 +106,8 @@ func (j *Journal) noteSet(e *Event) bool {
 	return true
 }
 
-// noteElements follows elements that came, changed or went. Those of dynamic sets belong to
-// the packets, and those of a set that is not ours go with it.
+// noteElements follows elements that came, changed or went. It passes over dynamic sets, whose
+// elements belong to the packets, and foreign sets, which go with their elements.
 func (j *Journal) noteElements(e *Event) bool {
 	name := e.Set.Name
 	wanted := j.Table.Sets[name]
@@ -138,8 +138,8 @@ func (j *Journal) noteElements(e *Event) bool {
 	return true
 }
 
-// notePoints follows points that came to a set of ranges or went: each by itself changes
-// where ranges begin and end.
+// notePoints follows points that came to a set of ranges or left it. Each point alone changes where
+// ranges begin and end.
 func (j *Journal) notePoints(name string, heard []point, came bool) {
 	wanted, touched := j.Table.Sets[name], j.elements[name]
 	now := NewListing(j.Table.Family, wanted.Set)
@@ -163,7 +163,7 @@ func (j *Journal) notePoints(name string, heard []point, came bool) {
 	}
 }
 
-// held returns what a set holds in the kernel, as far as it is known.
+// held returns what a set holds in the kernel, as far as the journal knows.
 func (j *Journal) held(name string) map[string]Element {
 	held := maps.Clone(j.Table.Sets[name].Map)
 	for key, element := range j.elements[name] {
@@ -175,7 +175,7 @@ func (j *Journal) held(name string) map[string]Element {
 	return held
 }
 
-// Damaged counts the touched objects that are not as they are wanted.
+// Damaged counts the touched objects that differ from the wanted ones.
 func (j *Journal) Damaged() (n int) {
 	if j.gone {
 		return 1

@@ -2,28 +2,28 @@ package nft
 
 import "slices"
 
-// A Journal is a wanted table together with what it held before the changes that have not
-// been committed yet. The cost of a change and of its commit is that of the change alone.
+// A Journal is a wanted table together with what it held before the uncommitted changes. A change
+// and its commit cost in proportion to the change, not to the table.
 type Journal struct {
 	Table *Table
-	// tracking is false until the first commit: before it, everything is new.
+	// tracking is false until the first commit: until then everything is new.
 	tracking bool
-	// gone says that somebody deleted the table, so that all of it is to be made again.
+	// gone says that somebody deleted the table: the next batch makes all of it again.
 	gone bool
 
-	// What touched objects were before they were first touched; nil where nothing was.
+	// The state of touched objects before they were first touched; nil where nothing was.
 	elements map[string]map[string]*Element
 	sets     map[string]*Set
 	chains   map[string]*Chain
-	// spare are empty maps of elements that were used before.
+	// spare holds cleared maps for reuse.
 	spare []map[string]*Element
 }
 
-// NewJournal returns the journal of a table that nobody has committed yet.
+// NewJournal returns the journal of a table that has never been committed.
 func NewJournal(table *Table) *Journal { return &Journal{Table: table} }
 
-// Reserve makes room in a set for n elements. It does so only before the first commit: what
-// comes then comes all at once.
+// Reserve makes room in a set for n elements. It acts only before the first commit, when everything
+// comes at once.
 func (j *Journal) Reserve(set string, n int) {
 	held := j.Table.Sets[set]
 	if j.tracking || len(held.Map) > 0 {
@@ -67,7 +67,8 @@ func (j *Journal) touch(set, key string, old Element, present bool) {
 	touched[key] = &old
 }
 
-// touchedIn returns what touched elements of a set were; it may be written to.
+// touchedIn returns the earlier values of the touched elements of a set. The caller may write to
+// the map.
 func (j *Journal) touchedIn(set string) map[string]*Element {
 	touched := j.elements[set]
 	if touched != nil {
@@ -82,7 +83,7 @@ func (j *Journal) touchedIn(set string) map[string]*Element {
 	return touched
 }
 
-// PutChain makes the table hold chain, removeChain none of that name.
+// PutChain makes the table hold chain; removeChain makes it hold no chain of that name.
 func (j *Journal) PutChain(chain *Chain) {
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
@@ -99,8 +100,8 @@ func (j *Journal) touchChain(name string) {
 	}
 }
 
-// PutSet makes the table hold a set of this definition, empty if it is new; removeSet none
-// of that name.
+// PutSet makes the table hold a set of this definition, empty if it is new; removeSet makes it hold
+// no set of that name.
 func (j *Journal) PutSet(set *Set) {
 	if have, ok := j.Table.Sets[set.Name]; ok && have.Set.Equal(set) {
 		return
@@ -114,7 +115,7 @@ func (j *Journal) RemoveSet(name string) {
 	delete(j.Table.Sets, name)
 }
 
-// touchSet notes a set with all that it held.
+// touchSet notes a set with all that it holds.
 func (j *Journal) touchSet(name string) {
 	if !j.tracking {
 		return
@@ -136,8 +137,8 @@ func (j *Journal) touchSet(name string) {
 // touched reports whether anything has changed since the last commit.
 func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+len(j.chains) > 0 }
 
-// Changes appends the operations for what was touched. Elements alone need no order among
-// chains and sets, so nothing is made for Diff to compare.
+// Changes appends the operations for what was touched. Elements need no order among chains and
+// sets; if only elements were touched, there is no comparison by Diff.
 func (j *Journal) Changes(ops []Op) []Op {
 	d := differ{family: j.Table.Family, ops: ops}
 	if j.gone || len(j.sets)+len(j.chains) > 0 {
@@ -185,8 +186,8 @@ func (j *Journal) elementChanges(to *differ, name string) {
 	to.list(Add, set.Set, come)
 }
 
-// pending returns the touched part of the table as it was and as it is wanted: what Diff
-// needs to see, and no more. A table that is gone was nothing.
+// pending returns the touched part of the table, as it was and as it is wanted: all that Diff
+// needs. Of a table that is gone, nothing was there.
 func (j *Journal) pending() (have, want *Table) {
 	if j.gone {
 		return nil, j.Table
@@ -237,7 +238,7 @@ func (j *Journal) pendingElements(name string, have, want *Table) {
 	}
 }
 
-// Committed forgets what was before: the kernel holds the table as it is wanted now.
+// Committed forgets the earlier values: the kernel now holds the wanted table.
 func (j *Journal) Committed() {
 	if j.tracking && !j.touched() {
 		return
@@ -254,14 +255,14 @@ func (j *Journal) Committed() {
 	clear(j.chains)
 }
 
-// How many maps are kept for further use, and up to which length.
+// How many spare maps are kept, and up to which length.
 const (
 	maxSpare    = 8
 	maxSpareLen = 64
 )
 
-// save keeps a map for further use, if it is small: a cleared one takes as long to go
-// through as it was long.
+// save keeps a map for reuse if it is small: walking over a cleared map takes as long as its former
+// length.
 func (j *Journal) save(touched map[string]*Element) {
 	if len(j.spare) < maxSpare && len(touched) <= maxSpareLen {
 		clear(touched)

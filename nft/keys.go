@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Keys and data are built as the kernel holds them: fields of a concatenation padded to
-// four bytes, addresses and ports in network order, indexes in host order.
+// Keys and data have the form in which the kernel holds them: the fields of a concatenation padded
+// to four bytes, addresses and ports in network order, indexes in host order.
 
 // AppendAddr, AppendProtocol, AppendPort and AppendNumber append one field of a concatenation.
 func AppendAddr(b []byte, a netip.Addr) []byte {
@@ -48,7 +48,7 @@ func AddrPortData(ep netip.AddrPort) string {
 	return string(AppendPort(AppendAddr(buf[:0], ep.Addr()), ep.Port()))
 }
 
-// AddrPortOf reads back what endpointData wrote; ok is false for data of another shape.
+// AddrPortOf reads back what AddrPortData wrote; ok is false for data of another shape.
 func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
 	n := len(data) - 4
 	if n != 4 && n != 16 {
@@ -58,8 +58,8 @@ func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:n+2]))), true
 }
 
-// RangeKey is the key of an interval: what comes before, then the prefix's first address,
-// and once more with its last.
+// RangeKey is the key of an interval: before and the prefix's first address, then before and its
+// last address.
 func RangeKey(before string, p netip.Prefix) string {
 	var buf [80]byte
 	b := append(buf[:0], before...)

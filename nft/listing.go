@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// A ListedElement is an element as the kernel lists it. A range of a set with one field is
-// listed as two: its first key, and with End the first key behind it.
+// A ListedElement is an element as the kernel lists it. The kernel lists a range of a set with one
+// field as two elements: its first key, and, with End, the first key behind it.
 type ListedElement struct {
 	Key, KeyEnd []byte // KeyEnd is the last key of a range of concatenations
 	End         bool
 	Element     Element
 }
 
-// A Listing puts the elements of one set together from those that the kernel lists.
+// A Listing builds the elements of one set from the elements that the kernel lists.
 type Listing struct {
 	// Repeated says that an element was listed twice.
 	Repeated bool
@@ -24,7 +24,7 @@ type Listing struct {
 	points   []point
 }
 
-// A point is an element of a set of ranges: the first key of one, or the first key behind.
+// A point is an element of a set of ranges: the first key of a range, or the first key behind it.
 type point struct {
 	key     string
 	end     bool
@@ -36,8 +36,8 @@ func NewListing(f Family, s *Set) *Listing {
 	return &Listing{ranges: s.Ranges(), keyLen: s.KeyLen(f), elements: make(map[string]Element)}
 }
 
-// Add files an element and reports whether it belongs to the set: one with a key of another
-// length is passed over.
+// Add files an element and reports whether it belongs to the set. It passes over an element whose
+// key has another length.
 func (l *Listing) Add(e *ListedElement) bool {
 	if len(e.Key) != l.keyLen {
 		return false
@@ -68,7 +68,7 @@ func (l *Listing) addRange(key string, element Element) {
 	}
 }
 
-// Elements returns what was added; ranges are made of their points.
+// Elements returns the elements added so far, with points joined into ranges.
 func (l *Listing) Elements() map[string]Element {
 	slices.SortFunc(l.points, func(a, b point) int {
 		return cmp.Or(cmp.Compare(a.key, b.key), TrueFirst(a.end, b.end)) // one range ends before the next begins
@@ -77,7 +77,7 @@ func (l *Listing) Elements() map[string]Element {
 		if p.end {
 			continue
 		}
-		// The next point is the first key behind. Without one the range reaches to the end.
+		// The next point is the first key behind the range. Without one the range has no end.
 		last := slices.Repeat([]byte{0xff}, l.keyLen)
 		if i+1 < len(l.points) {
 			last = predecessor(l.points[i+1].key)
@@ -87,7 +87,7 @@ func (l *Listing) Elements() map[string]Element {
 	return l.elements
 }
 
-// Successor is the key after key, in network order; ok is false for the last one of all.
+// Successor is the key after key, in network order; ok is false for the last possible key.
 func Successor(key string) (next [16]byte, ok bool) {
 	copy(next[:], key)
 	for i := len(key) - 1; i >= 0; i-- {
@@ -99,7 +99,7 @@ func Successor(key string) (next [16]byte, ok bool) {
 	return next, false
 }
 
-// predecessor is the key before key, in network order; before the first comes the last.
+// predecessor is the key before key, in network order; the first key's predecessor is the last key.
 func predecessor(key string) []byte {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {

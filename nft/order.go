@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// sortedNames lists the names of sets in the order in which they are made and printed.
+// sortedNames lists the names of sets in the order in which batches and the text hold them.
 func sortedNames(sets map[string]*Elements) []string {
 	return slices.SortedFunc(maps.Keys(sets), func(a, b string) int { return compareSets(sets[a].Set, sets[b].Set) })
 }
@@ -16,8 +16,8 @@ func compareSets(s, t *Set) int {
 	return cmp.Or(cmp.Compare(s.Rank, t.Rank), naturalCompare(s.Name, t.Name), strings.Compare(s.Name, t.Name))
 }
 
-// compareChains orders chains for creation and for the text: regular ones by name with their
-// numbers in numeric order, then the base chains.
+// compareChains orders chains for batches and for the text: regular chains by name, numbers in
+// numeric order, then the base chains.
 func compareChains(a, b *Chain) int {
 	if (a.Hook == nil) != (b.Hook == nil) {
 		if a.Hook == nil {
@@ -28,8 +28,7 @@ func compareChains(a, b *Chain) int {
 	return naturalCompare(a.Name, b.Name)
 }
 
-// naturalCompare orders text with its runs of digits compared as numbers, so that pick-9
-// stands before pick-10.
+// naturalCompare compares runs of digits as numbers, so that pick-9 stands before pick-10.
 func naturalCompare(a, b string) int {
 	for a != "" && b != "" {
 		na, nb := digits(a), digits(b)
@@ -48,7 +47,7 @@ func naturalCompare(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// digits is the length of the run of digits that s begins with.
+// digits is the length of the run of digits at the beginning of s.
 func digits(s string) (n int) {
 	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
 		n++

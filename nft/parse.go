@@ -10,9 +10,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// Typed returns a table that was read from the kernel with its rules as statements, so that
-// Trace can follow them. A rule that no kube-nft would write stays Raw. Sets are shared with
-// the table.
+// Typed returns a table read from the kernel with its rules as statements, so that Trace can follow
+// them. A rule that kube-nft never writes stays Raw. The result shares its sets with the table.
 func (t *Table) Typed() *Table {
 	typed := &Table{Family: t.Family, Comment: t.Comment, Sets: t.Sets, Chains: make(map[string]*Chain, len(t.Chains))}
 	for name, chain := range t.Chains {
@@ -25,8 +24,8 @@ func (t *Table) Typed() *Table {
 	return typed
 }
 
-// typed reads statements out of a rule's expressions. What it reads must give the same
-// expressions again: whatever it misunderstands stays as it was.
+// typed reads statements from a rule's expressions. The statements must give the same expressions
+// again; otherwise the rule stays as it was.
 func (r Rule) typed(f Family) Rule {
 	if len(r) != 1 {
 		return r
@@ -41,7 +40,7 @@ func (r Rule) typed(f Family) Rule {
 	return r
 }
 
-// parseRule turns expressions into statements; nil if there is anything that no statement is.
+// parseRule turns expressions into statements; nil if some expression belongs to no statement.
 func parseRule(f Family, x []expr.Any) (rule Rule) {
 	for len(x) > 0 {
 		stmt, n := parseStmt(f, x)
@@ -62,15 +61,14 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 	return nil, 0
 }
 
-// statementTypes holds one of each type, for parse. RejectTCP and DNATFrom begin as others do and
-// therefore come first.
+// statementTypes holds one of each type, for parse. RejectTCP and DNATFrom begin as other
+// statements do and therefore come first.
 var statementTypes = [...]Stmt{
 	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
 	DestinationLocal{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Verdict{}, Raw{},
 }
 
-// parseExpressions decodes a rule's expressions; nil if one of them is of a kind that no rule
-// of ours has.
+// parseExpressions decodes a rule's expressions; nil if one is of a kind that no rule of ours has.
 func parseExpressions(f Family, b string) (list []expr.Any) {
 	items := attr.NewReader([]byte(b))
 	for items.Next() {
@@ -102,7 +100,7 @@ func parseExpression(f Family, name string, data []byte) expr.Any {
 	return x
 }
 
-// parseVerdict is there because expr.Verdict takes the length of what it decodes for granted.
+// parseVerdict stands in for expr.Verdict, which trusts the length of what it decodes.
 func parseVerdict(b []byte) expr.Any {
 	code := attr.Find(b, unix.NFTA_VERDICT_CODE)
 	if len(code) != 4 {

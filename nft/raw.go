@@ -26,21 +26,21 @@ func (s Raw) text(Family) string {
 	return "# expressions: " + strings.Join(names, " ")
 }
 
-// expressions has no use: the encoder and Equal take the bytes as they are.
+// expressions is never called: the encoder and Equal take the bytes.
 func (Raw) expressions(Family) []expr.Any { return nil }
 
 func (Raw) parse(Family, []expr.Any) (Stmt, int) { return nil, 0 }
 
 func (Raw) trace(t *tracer, step int) flow { return t.foreign(step) }
 
-// Equal reports whether two rules do the same in a table of family f: whether they are made
-// of the same expressions. Comments and the values of counters do not matter. Either rule may
-// have been read from the kernel.
+// Equal reports whether two rules do the same in a table of family f: whether they have the same
+// expressions. Comments and the values of counters do not matter. Either rule may come from the
+// kernel.
 func (r Rule) Equal(f Family, other Rule) bool {
 	return string(r.canonical(f)) == string(other.canonical(f))
 }
 
-// canonical brings the rule's expressions into the one form that everything equal has.
+// canonical returns the form that all rules equal to this one share.
 func (r Rule) canonical(f Family) []byte {
 	var given, c attr.Writer
 	if err := r.AppendTo(&given, f); err != nil {
@@ -79,8 +79,8 @@ func (r Rule) AppendTo(w *attr.Writer, f Family) error {
 	return nil
 }
 
-// doesNothing recognises the change of byte order of a single byte, which nft 1.0.6 writes for
-// a protocol that is looked up among ranges.
+// doesNothing recognises a change of byte order of a single byte. nft 1.0.6 writes one for a
+// protocol that is looked up among ranges.
 func doesNothing(b []byte) bool {
 	length := attr.NewReader(attr.Find(b, unix.NFTA_EXPR_DATA))
 	for length.Next() {
@@ -91,8 +91,8 @@ func doesNothing(b []byte) bool {
 	return false
 }
 
-// canonicalExpression appends the canonical form of one expression. What counts is its state and left
-// out.
+// canonicalExpression appends the canonical form of one expression. A counter's state, its counts,
+// is left out.
 func canonicalExpression(w *attr.Writer, b []byte) {
 	name := string(attr.Find(b, unix.NFTA_EXPR_NAME))
 	w.Bytes(unix.NFTA_EXPR_NAME, name)
@@ -117,10 +117,10 @@ func canonicalExpression(w *attr.Writer, b []byte) {
 	w.Close(at)
 }
 
-// idle reports whether an attribute of the named expression says nothing: flags, operations
-// and the like that are zero, which the kernel lists and a writer need not mention; the
-// identity of a set within the batch that made it; and the code of a TCP reset. siblings are
-// all attributes of the expression.
+// idle reports whether an attribute of the named expression means nothing. These are flags,
+// operations and the like that are zero, which the kernel lists and a writer may leave out; the
+// identity of a set within the batch that made it; and the code of a TCP reset. siblings are all
+// attributes of the expression.
 func idle(a *attr.Reader, name string, siblings []byte) bool {
 	switch strings.TrimRight(name, "\x00") {
 	case "lookup":
@@ -142,8 +142,8 @@ func idle(a *attr.Reader, name string, siblings []byte) bool {
 	return false
 }
 
-// idleNAT is idle for the nat expression: the kernel makes a range of a single register and
-// adds the flags that say which registers are given.
+// idleNAT is idle for the nat expression: the kernel turns a single register into a range and adds
+// the flags that say which registers are given.
 func idleNAT(a *attr.Reader, siblings []byte) bool {
 	const given = 1 | 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED
 	switch a.Type {
@@ -162,9 +162,9 @@ func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 // maxNested is how deep attributes are nested in any expression, and more.
 const maxNested = 8
 
-// plainNested is a value without the flag that marks nested attributes, which the kernel
-// sets, or does not, as it likes. It is applied to anything that looks like attributes, in
-// both rules of a comparison alike.
+// plainNested is a value without the flag that marks nested attributes: the kernel sets it
+// inconsistently. It is applied to anything that looks like attributes, in both rules of a
+// comparison alike.
 func plainNested(b []byte, depth int) []byte {
 	out := slices.Clone(b)
 	attrs := attr.NewReader(out)

@@ -5,8 +5,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RejectTCP answers TCP with a reset and does not apply to anything else. The kernel wants
-// the protocol tested, nft lists the test as part of the statement.
+// RejectTCP answers TCP with a reset and does not apply to other protocols. The kernel requires a
+// test of the protocol; nft lists the test as part of the statement.
 type RejectTCP struct{}
 
 func (RejectTCP) text(Family) string { return "reject with tcp reset" }

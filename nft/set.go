@@ -21,7 +21,7 @@ const (
 // raw bytes as the kernel holds them: a concatenation pads each field to four bytes.
 type Set struct {
 	Name     string
-	Rank     int // sets are made and listed in the order of their ranks, then of their names
+	Rank     int // batches and the text order sets by rank, then by name
 	Key      []Field
 	Data     []Field // of a map; nil for a set and for a verdict map
 	Verdicts bool    // a verdict map
@@ -38,8 +38,8 @@ func (s *Set) Equal(t *Set) bool {
 		s.Size == t.Size && s.Counters == t.Counters
 }
 
-// KeyLen is the length in bytes of one key of the set in a table of family f: the sum of
-// its fields, each padded to a register of four bytes if there is more than one.
+// KeyLen is the length in bytes of one key of the set in a table of family f: the sum of its
+// fields. If there is more than one, each is padded to a register of four bytes.
 func (s *Set) KeyLen(f Family) int { return fieldsLen(f, s.Key) }
 
 // DataLen is the length in bytes of the data of the map in a table of family f.
@@ -155,8 +155,8 @@ func (d Field) expression(f Family) string {
 	return RandomIndex(IndexModulus).text(f)
 }
 
-// elementsPerLine is how many elements nft prints in a line, by the type of the key. Source:
-// calculate_delim in nftables' expression.c.
+// elementsPerLine is how many elements nft prints in a line, which depends on the type of the key.
+// Source: calculate_delim in nftables' expression.c.
 func (s *Set) elementsPerLine(f Family) int {
 	switch {
 	case len(s.Key) != 1:
@@ -172,8 +172,8 @@ func (s *Set) elementsPerLine(f Family) int {
 // IndexModulus stands in the declaration of an index; it limits nothing.
 const IndexModulus = 65536
 
-// DeclaredByExpression reports whether nft declares the set with typeof: no named type is an
-// index.
+// DeclaredByExpression reports whether nft declares the set with typeof, as it must for an index:
+// no named type is one.
 func (s *Set) DeclaredByExpression() bool {
 	for _, field := range s.Key {
 		if field == FieldIndex {
@@ -183,14 +183,14 @@ func (s *Set) DeclaredByExpression() bool {
 	return false
 }
 
-// Ranges is how the kernel takes the elements of a set that are ranges.
+// Ranges is how the kernel takes the elements of a set of ranges.
 type Ranges uint8
 
 // The ways to write a range.
 const (
 	NoRanges  Ranges = iota
 	TwoKeys          // one element with the first and the last key
-	TwoPoints        // two elements: where the range begins, and where the next gap does
+	TwoPoints        // two elements: the beginning of the range and of the gap behind it
 )
 
 // Ranges says how the set's ranges are written.

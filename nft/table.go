@@ -24,14 +24,14 @@ type Chain struct {
 	Rules []Rule
 }
 
-// A Table is the content of our table in one family: what should be there, what is there,
-// or the part of either that a change touches.
+// A Table is the content of our table in one family: wanted, read from the kernel, or the part of
+// either that a change touches.
 type Table struct {
 	Family  Family
 	Comment string // the marker of the schema: a table without one is replaced
-	// Owned says that nobody but one socket can change the table as long as that is open, and
-	// that the table outlives it (flags owner and persist). Owner is the port of that socket,
-	// as it was read; 0 if it is closed.
+	// Owned says that only the socket that owns the table can change it while that socket is open,
+	// and that the table outlives it (flags owner and persist). Owner is the port of that socket as
+	// it was read; 0 if the socket is closed.
 	Owned  bool
 	Owner  uint32
 	Sets   map[string]*Elements
@@ -43,14 +43,14 @@ func NewTable(f Family) *Table {
 	return &Table{Family: f, Comment: tableComment, Sets: make(map[string]*Elements), Chains: make(map[string]*Chain)}
 }
 
-// tableComment marks a table of ours. The number grows with every change of the fixed sets
-// and base chains for which a table has to be made anew; that, the definitions show too.
+// tableComment marks a table of ours. Its number grows with every change of the fixed sets and base
+// chains that requires a new table; the definitions show such a change too.
 const (
 	markerHead   = "Kubernetes Services, written by kube-nft (schema "
 	tableComment = markerHead + "1)"
 )
 
-// Tables are our tables by family. A missing family is one without a table.
+// Tables holds our tables by family. A family without a table is missing.
 type Tables map[Family]*Table
 
 // A Stmt is one statement of a rule. Its four faces stand in one file: nft text, kernel
@@ -60,21 +60,21 @@ type Stmt interface {
 	text(f Family) string
 	// expressions are what the kernel evaluates for the statement.
 	expressions(f Family) []expr.Any
-	// parse reads a statement of the same type from the expressions that a list begins with. It
-	// returns how many it has read; 0 if they are not such a statement. What it does not look
-	// at, the comparison of whole rules finds.
+	// parse reads a statement of the same type from the beginning of a list of expressions. It
+	// returns how many it has read; 0 if they are not such a statement. It may skip details: the
+	// comparison of whole rules finds them.
 	parse(f Family, x []expr.Any) (Stmt, int)
-	// trace evaluates the statement for the tracer's packet. step is the place of the rule among
-	// the steps of the trace.
+	// trace evaluates the statement for the tracer's packet. step is the index of the rule's step in
+	// the trace.
 	trace(t *tracer, step int) flow
 }
 
 // A Rule is a sequence of statements, evaluated in order until one does not match.
 type Rule []Stmt
 
-// Text returns the rule as nft list prints it in a table of family f. nft joins a test for
-// one protocol with a port test that follows it ("tcp dport 53"); no rule of ours holds
-// both, so that statements render one by one.
+// Text returns the rule as nft list prints it in a table of family f. nft joins a test for one
+// protocol with a port test that follows it ("tcp dport 53"). No rule of ours holds both, so each
+// statement is rendered alone.
 func (r Rule) Text(f Family) string {
 	parts := make([]string, len(r))
 	for i, stmt := range r {
@@ -83,16 +83,16 @@ func (r Rule) Text(f Family) string {
 	return strings.Join(parts, " ")
 }
 
-// An Element is what a set holds under a key; the key itself is the map key that leads to
-// it. The zero Element is that of a plain set.
+// An Element is what a set holds under a key. The key is not part of it. A plain set holds zero
+// Elements.
 type Element struct {
 	// Data is the raw data of a map.
 	Data string
-	// Verdict is that of a verdict map; nil in other sets. It is shared and must not be changed.
+	// Verdict belongs to a verdict map; nil in other sets. It is shared and must not be changed.
 	Verdict *Verdict
 	// Comment is shown by nft list; at most 127 bytes, printable, without double quotes.
 	Comment string
-	// Life is set for elements that expire; nil for the lasting ones.
+	// Life belongs to elements that expire; nil for all others.
 	Life *Life
 }
 
@@ -102,15 +102,15 @@ func (e Element) Equal(f Element) bool {
 		(e.Verdict == f.Verdict || e.Verdict != nil && f.Verdict != nil && *e.Verdict == *f.Verdict)
 }
 
-// Life is the age of an element that expires. Units are those of the kernel, which counts
-// milliseconds (NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_EXPIRATION).
+// Life is the age of an element that expires. The kernel counts milliseconds
+// (NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_EXPIRATION).
 type Life struct {
-	Timeout time.Duration // how long it lives when it is refreshed
-	Expires time.Duration // how long it has still to live; zero means all of Timeout
+	Timeout time.Duration // lifetime after a refresh
+	Expires time.Duration // remaining lifetime; zero means all of Timeout
 }
 
-// Elements is a set together with what it holds. For a Dynamic set that is what the
-// packet path put there; Diff never compares it.
+// Elements is a set together with what it holds. A Dynamic set holds what the packet path put
+// there; Diff never compares that.
 type Elements struct {
 	Set *Set
 	Map map[string]Element
@@ -142,7 +142,7 @@ func inside(f Family, fields []Field, interval, key string) bool {
 	return true
 }
 
-// Counted is what a set holds, with how many packets the counter of each element has seen.
+// Counted is what a set holds, with the packets that each element's counter has seen.
 type Counted struct {
 	Elements map[string]Element
 	Packets  map[string]uint64 // by key; nil if the set does not count

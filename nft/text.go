@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Text returns the tables exactly as nft list ruleset prints them after a commit into an
-// empty kernel: what was counted since and what the packet path added is left out.
+// Text returns the tables exactly as nft list ruleset prints them after a commit into an empty
+// kernel. It leaves out later counts and what the packet path added.
 func (t Tables) Text() string {
 	var b strings.Builder
 	for _, f := range Families {
@@ -60,8 +60,8 @@ func (h *Hook) text() string {
 	return fmt.Sprintf("type %s hook %s priority %s; policy accept;", h.Type, h.Point, h.priorityText())
 }
 
-// priorityText prints a priority as nft does: near one that has a name at this hook, as the
-// distance from it.
+// priorityText prints a priority as nft does: near a named priority of this hook, as the distance
+// from it.
 func (h *Hook) priorityText() string {
 	const near = 10
 	for _, named := range h.namedPriorities() {
@@ -82,8 +82,8 @@ type namedPriority struct {
 	priority int32
 }
 
-// namedPriorities are those of the families ip and ip6. Source: enum nf_ip_hook_priorities in
-// linux/netfilter_ipv4.h and the names that nft 1.0.6 has for them.
+// namedPriorities lists the named priorities of the families ip and ip6. Source: enum
+// nf_ip_hook_priorities in linux/netfilter_ipv4.h, and nft 1.0.6 for the names.
 func (h *Hook) namedPriorities() []namedPriority {
 	names := []namedPriority{{"raw", -300}, {"mangle", -150}, {"filter", 0}, {"security", 50}}
 	switch h.Point {
@@ -179,8 +179,8 @@ func (w *elementWriter) appendKey(b []byte, key string) []byte {
 	return appendFields(b, w.family, w.set.Key, key[:half], key[half:])
 }
 
-// appendFields prints a concatenation; with last, one of ranges. Raw bytes that are too
-// short for the fields are printed as far as they go.
+// appendFields prints a concatenation, or with last a range of them. Of raw bytes that are too
+// short for the fields it prints the whole fields only.
 func appendFields(b []byte, f Family, fields []Field, first, last string) []byte {
 	for i, field := range fields {
 		n := field.padded(f, len(fields) > 1)
@@ -213,8 +213,8 @@ func (d Field) appendValue(b []byte, raw string) []byte {
 	return strconv.AppendUint(b, uint64(binary.NativeEndian.Uint32([]byte(raw))), 10)
 }
 
-// appendRange prints a range as nft does: as a value, as a prefix if it is one, else from
-// first to last.
+// appendRange prints a range as nft does: as a single value or as a prefix if possible, else as
+// first-last.
 func (d Field) appendRange(b []byte, first, last string) []byte {
 	if first == last {
 		return d.appendValue(b, first)
@@ -226,7 +226,7 @@ func (d Field) appendRange(b []byte, first, last string) []byte {
 	return d.appendValue(append(d.appendValue(b, first), '-'), last)
 }
 
-// prefixLen is the length of the prefix that reaches from first to last, if that is one.
+// prefixLen is the length of the prefix that spans first to last, if there is one.
 func prefixLen(first, last string) (n int, ok bool) {
 	i := 0
 	for i < len(first) && first[i] == last[i] {
@@ -252,7 +252,7 @@ func rawAddr(raw string) netip.Addr {
 	return addr
 }
 
-// ElementText is the element under a key, as nft lists it without its counter.
+// ElementText is the element under a key as nft lists it, without its counter.
 func (s *Elements) ElementText(f Family, key string) string {
 	w := elementWriter{set: s.Set, family: f}
 	el := s.Map[key]
@@ -263,8 +263,8 @@ func (s *Elements) ElementText(f Family, key string) string {
 // in libnftnl, 128 with the NUL.
 const maxComment = 127
 
-// PlainComment strips a comment of all that could end it or that does not print. What is
-// left is at most maxComment bytes of ASCII without double quotes and backslashes.
+// PlainComment drops from a comment what could end it or does not print. The result has at most
+// maxComment bytes of ASCII, without double quotes and backslashes.
 func PlainComment(s string) string {
 	clean := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' }
 	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) >= 0 {
@@ -278,10 +278,10 @@ func PlainComment(s string) string {
 	return s[:min(len(s), maxComment)]
 }
 
-// sortedKeys lists the keys in the order in which nft prints them. That of single values and
-// of their ranges is by value. A concatenation of values it reads as one number of the
-// host's byte order: the last byte counts most. Ranges of concatenations it does not
-// sort; the kernel returns them as they were added, which is here by key.
+// sortedKeys lists the keys in the order in which nft prints them. nft sorts single values and
+// their ranges by value. It reads a concatenation of values as one number in the host's byte order:
+// the last byte counts most. It does not sort ranges of concatenations; the kernel returns them in
+// the order of addition, which for us is by key.
 func (s *Elements) sortedKeys(f Family) []string {
 	keys := slices.Collect(maps.Keys(s.Map))
 	switch {
@@ -295,7 +295,7 @@ func (s *Elements) sortedKeys(f Family) []string {
 	return keys
 }
 
-// compareFromEnd compares two keys of a little-endian host from their last byte on. Padding
+// compareFromEnd compares two keys from their last byte on, as a little-endian host does. Padding
 // is zero in both and does not matter.
 func compareFromEnd(a, b string) int {
 	for i := min(len(a), len(b)) - 1; i >= 0; i-- {
@@ -306,8 +306,8 @@ func compareFromEnd(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// DurationText prints a duration as nft does: the units that are not zero, from days down
-// to milliseconds.
+// DurationText prints a duration as nft does: all units that are not zero, from days down to
+// milliseconds.
 func DurationText(d time.Duration) string {
 	if d < time.Millisecond {
 		return "0s"
@@ -333,8 +333,8 @@ func prefixText(p netip.Prefix) string {
 	return addrText(p.Masked().Addr()) + "/" + strconv.Itoa(p.Bits())
 }
 
-// addrText prints an address as nft does, that is as the C library's inet_ntop: like
-// netip, but for IPv6 addresses of 96 leading zero bits, which end in IPv4 notation.
+// addrText prints an address as nft does, which uses the C library's inet_ntop. That differs from
+// netip for IPv6 addresses with 96 leading zero bits, which end in IPv4 notation.
 func addrText(a netip.Addr) string {
 	if !a.Is6() {
 		return a.String()

@@ -5,12 +5,11 @@ import (
 	"strings"
 )
 
-// Text returns the operation as nft commands, one a line: an operation that adds several
-// rules has several.
+// Text returns the operation as nft commands, one a line: one command for each rule that it adds.
 func (o Op) Text() string { return o.render(o.Family.NFT()+" "+TableName+" ", len(o.Elements)) }
 
-// ShortText is the operation for an error that names the table by itself: in one line, with
-// the first rule and few elements only.
+// ShortText is the operation for an error that names the table elsewhere: one line, with the first
+// rule and few elements only.
 func (o *Op) ShortText() string {
 	const elementsShown = 3
 	short := *o
@@ -38,7 +37,7 @@ func (o *Op) render(table string, shown int) string {
 	return o.tableText()
 }
 
-// body is a definition in braces; only Add has one.
+// body is a definition in braces; empty unless the operation is an Add.
 func (o *Op) body(lines []string) string {
 	if o.Verb != Add {
 		return ""

@@ -7,13 +7,12 @@ import (
 	"strings"
 )
 
-// A Packet is the first one of a connection, as a Table's chains see it before any
-// translation.
+// A Packet is the first packet of a connection, as a Table's chains see it before any translation.
 type Packet struct {
 	Source, Destination netip.Addr
 	Protocol            uint8  // IANA number
 	Port                uint16 // destination port; 0 for protocols without ports
-	Interface           string // that it arrived on; empty if this node sends it
+	Interface           string // where it arrived; empty if this node sends it
 	// SourceLocal and DestinationLocal say whether the addresses are this node's own.
 	SourceLocal, DestinationLocal bool
 }
@@ -21,19 +20,19 @@ type Packet struct {
 // A Fate is what becomes of a connection.
 type Fate struct {
 	Outcome string // "accept" (not touched), "dnat", "drop" or "reject"
-	// Endpoints are those that it may be translated to, each equally likely; one alone if
+	// Endpoints lists the possible targets of the translation, each equally likely; a single one if
 	// an affinity entry names it.
 	Endpoints []netip.AddrPort
-	// Masquerade says whether it gets a source address of this node. Endpoints at which
-	// this depends on who connects (hairpin) are in Hairpin.
+	// Masquerade says whether the connection gets a source address of this node. Hairpin lists the
+	// endpoints for which that depends on who connects.
 	Masquerade bool
 	Hairpin    []netip.AddrPort
-	// Holes counts indexes without an endpoint before one that has one, and Uneven says that
-	// the endpoints are not equally likely: neither occurs unless the table is broken.
+	// Holes counts indexes without an endpoint before one that has one. Uneven says that the
+	// endpoints are not equally likely. Both are zero unless the table is broken.
 	Holes  int
 	Uneven bool
-	// Foreign are the rules on the way that no kube-nft writes. The trace passes them over:
-	// it does not know what they do.
+	// Foreign lists the rules on the way that kube-nft never writes. The trace passes over them: it
+	// does not know their effect.
 	Foreign []Step
 	Steps   []Step
 }
@@ -41,13 +40,13 @@ type Fate struct {
 // A Step is a rule that applied.
 type Step struct {
 	Chain, Rule string
-	Set         string // where Element is; empty if none decided
+	Set         string // that holds Element; empty if no element decided
 	Element     string // the element that decided, as nft prints it
 	Key         string // of the element, as the set holds it
 	Masquerade  bool   // the rule asks for masquerading
 }
 
-// String names what decided about the step, and where it stands.
+// String names what decided the step, and where that stands.
 func (s Step) String() string {
 	if s.Element != "" {
 		return "element of " + s.Set + ": " + s.Element
@@ -56,8 +55,7 @@ func (s Step) String() string {
 }
 
 // Trace follows a new connection through the table, from the base chain that translates
-// destinations to the one that translates sources. It looks at what the table holds and at
-// nothing else.
+// destinations to the one that translates sources. It uses nothing but the content of the table.
 func (t *Table) Trace(p Packet) Fate {
 	tr := tracer{table: t, packet: p}
 	hook := "prerouting"
@@ -80,7 +78,7 @@ func (t *Table) Trace(p Packet) Fate {
 	return tr.fate
 }
 
-// BaseChains lists the base chains at a hook in the order in which packets meet them.
+// BaseChains lists the base chains of a hook in the order in which packets meet them.
 func (t *Table) BaseChains(point string) (chains []*Chain) {
 	for _, chain := range t.Chains {
 		if chain.Hook != nil && chain.Hook.Point == point {
@@ -158,13 +156,13 @@ func matched(ok, not bool) flow {
 	return skip
 }
 
-// foreign notes a rule or an element whose effect is not known. The trace passes it over.
+// foreign notes a rule or an element whose effect is unknown. The trace passes over it.
 func (t *tracer) foreign(step int) flow {
 	t.fate.Foreign = append(t.fate.Foreign, t.fate.Steps[step])
 	return skip
 }
 
-// decided notes the element that decided about a step.
+// decided notes the element that decided a step.
 func (t *tracer) decided(step int, held *Elements, key string) {
 	s := &t.fate.Steps[step]
 	s.Set, s.Element, s.Key = held.Set.Name, held.ElementText(t.table.Family, key), key
@@ -175,7 +173,7 @@ func (t *tracer) seal(verdict string) flow {
 	return done
 }
 
-// key builds what a lookup looks for, without the random index if it has one.
+// key builds the key of a lookup, without the random index if it has one.
 func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 	var b []byte
 	for _, part := range parts {
@@ -210,8 +208,7 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 	return string(b), modulus
 }
 
-// source evaluates the translation of the source, for each endpoint that the connection may
-// have been translated to.
+// source evaluates the translation of the source for each endpoint that the connection may go to.
 func (t *tracer) source() {
 	original, mark := t.packet, t.mark
 	endpoints, masqueraded := t.fate.Endpoints, 0
@@ -220,7 +217,7 @@ func (t *tracer) source() {
 		t.packet.Destination, t.packet.Port, t.mark = ep.Addr(), ep.Port(), mark
 		t.fate.Masquerade, t.fate.Steps = false, nil
 		if chains := t.table.BaseChains("postrouting"); len(chains) > 0 {
-			t.chain(chains[len(chains)-1].Name) // those before it update affinity maps
+			t.chain(chains[len(chains)-1].Name) // earlier ones update affinity maps
 		}
 		for _, step := range t.fate.Steps {
 			if !slices.Contains(steps, step) {
@@ -239,8 +236,8 @@ func (t *tracer) source() {
 	}
 }
 
-// draw evaluates a random choice. What it misses goes on with the next rule, in its share of
-// the connections that have come here.
+// draw evaluates a random choice. The share of the connections that it misses goes on with the next
+// rule.
 func (t *tracer) draw(held *Elements, key string, modulus int) flow {
 	missed, holes := 0, 0 // a hole is a place that is missing before one that is there
 	share := t.share() / float64(modulus)
@@ -261,7 +258,7 @@ func (t *tracer) draw(held *Elements, key string, modulus int) flow {
 	return t.seal("dnat")
 }
 
-// share is what part of the connections none of the draws so far has hit.
+// share is the part of the connections that no draw so far has hit.
 func (t *tracer) share() float64 {
 	share := 1.0
 	for _, missed := range t.missed {
@@ -280,7 +277,7 @@ func (t *tracer) choose(ep netip.AddrPort, share float64) {
 	t.shares[i] += share
 }
 
-// uneven reports whether one endpoint gets more than another by more than one in a thousand.
+// uneven reports whether the endpoints' shares differ by more than one in a thousand.
 func (t *tracer) uneven() bool {
 	return len(t.shares) > 0 && slices.Max(t.shares) > slices.Min(t.shares)*1.001
 }

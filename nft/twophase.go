@@ -10,18 +10,17 @@ type chainKey struct {
 	name   string
 }
 
-// TwoPhases takes apart a batch that makes new chains in a table that exists: first makes
-// these chains and the sets that their rules may name, rest is everything else. first is empty
-// if there are no such chains.
+// TwoPhases splits a batch that makes new chains in an existing table. first makes these chains and
+// the sets that their rules may name; rest is everything else. first is empty if the batch makes no
+// such chains.
 //
-// The kernel keeps the rules of a chain as they are in the old and in the new generation. A
-// packet stays with one of the two from its base chain on, but looks maps up in whichever
-// generation it is by then. So a packet that is under way during a commit may be sent by a
-// new element to a new chain which is still empty in the generation that the packet sees,
-// and fall through, untranslated. Measured with a list that alternates between two lengths
-// whose chains come and go, at 5,000 commits a second: 210 of 642,411 connections escaped,
-// and 9 of 2,915,577 in two phases. After the first phase, both generations of the chains have
-// their rules before anything leads there.
+// The kernel keeps the rules of a chain as they are in the old and in the new generation. A packet
+// keeps the generation of rules with which it entered the base chain, but looks maps up in the
+// current generation. So during a commit a new element may send a packet to a new chain that is
+// still empty in the packet's generation. The packet falls through, untranslated. Measured with a
+// list that alternates between two lengths whose chains come and go, at 5,000 commits a second: 210
+// of 642,411 connections escaped, and 9 of 2,915,577 in two phases. After the first phase the
+// chains have their rules in both generations before anything leads there.
 func (b *Batch) TwoPhases() (first, rest Batch) {
 	fresh := b.newChains()
 	if len(fresh) == 0 {
@@ -39,7 +38,7 @@ func (b *Batch) TwoPhases() (first, rest Batch) {
 	return first, rest
 }
 
-// newChains returns the chains that the batch adds to tables that it does not make itself.
+// newChains returns the chains that the batch adds to tables that exist already.
 func (b *Batch) newChains() map[chainKey]bool {
 	var fresh map[chainKey]bool
 	for i := range b.Ops {
@@ -62,7 +61,8 @@ func (b *Batch) newChains() map[chainKey]bool {
 	return fresh
 }
 
-// prepares reports whether the operation belongs before everything that leads to new chains.
+// prepares reports whether the operation belongs to the first phase: before everything that leads
+// to new chains.
 func (o *Op) prepares(fresh map[chainKey]bool) bool {
 	switch {
 	case o.Verb != Add || o.Elements != nil || o.Table != nil:
@@ -78,7 +78,7 @@ func (o *Op) prepares(fresh map[chainKey]bool) bool {
 	return false
 }
 
-// Reverse takes back what a first phase has made. Nothing refers to it yet.
+// Reverse takes back what a first phase has made. Nothing refers to that yet.
 func (b *Batch) Reverse() Batch {
 	var back Batch
 	for _, op := range slices.Backward(b.Ops) {
@@ -94,9 +94,8 @@ func (b *Batch) Reverse() Batch {
 	return back
 }
 
-// WithoutDestroy says with other verbs what Destroy says, for kernels that do not know it
-// (before 6.3): to add an element that is there already changes nothing, and after that it
-// can be deleted whether it was there or not.
+// WithoutDestroy rewrites Destroy as add and delete, for kernels before 6.3. Adding an element that
+// exists changes nothing; afterwards the element exists in any case and can be deleted.
 func (b *Batch) WithoutDestroy() *Batch {
 	if !slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Destroy }) {
 		return b

@@ -13,8 +13,8 @@ type Verdict struct {
 	Chain string // of VerdictGoto and VerdictJump
 }
 
-// VerdictKind is the kernel's code of a verdict. A foreign rule or element may hold others than
-// those named here. Source: enum nft_verdicts in linux/netfilter/nf_tables.h and NF_DROP and
+// VerdictKind is the kernel's code of a verdict. A foreign rule or element may hold other codes
+// than those named here. Source: enum nft_verdicts in linux/netfilter/nf_tables.h, NF_DROP and
 // NF_ACCEPT in linux/netfilter.h.
 type VerdictKind int32
 
@@ -31,17 +31,17 @@ func (k VerdictKind) known() bool {
 	return k == VerdictDrop || k == VerdictAccept || VerdictReturn <= k && k <= VerdictJump
 }
 
-// Drop, Accept and Return are the verdicts that name no chain.
+// Drop, Accept and Return are verdicts without a chain.
 var (
 	Drop   = Verdict{Kind: VerdictDrop}
 	Accept = Verdict{Kind: VerdictAccept}
 	Return = Verdict{Kind: VerdictReturn}
 )
 
-// Goto is the verdict that goes on in a chain and does not come back.
+// Goto is the verdict that goes on in a chain and does not come back to this one.
 func Goto(chain string) Verdict { return Verdict{VerdictGoto, chain} }
 
-// Jump is the verdict that goes on in a chain and comes back after its last rule.
+// Jump is the verdict that goes on in a chain and comes back to this one after its last rule.
 func Jump(chain string) Verdict { return Verdict{VerdictJump, chain} }
 
 // String returns the verdict as nft prints it.
@@ -95,8 +95,8 @@ func (v Verdict) trace(t *tracer, step int) flow {
 	return t.foreign(step)
 }
 
-// VerdictFrom takes the verdict that the map has for Key; without one, the rule does not
-// apply. A Key with OriginalPort must follow a ProtocolIs: nft wants to know the protocol.
+// VerdictFrom takes the map's verdict for Key. If the map has none, the rule does not apply. A Key
+// with OriginalPort must follow a ProtocolIs: nft requires a known protocol.
 type VerdictFrom struct {
 	Key []Part
 	Map string

@@ -12,31 +12,31 @@ type Delta struct {
 	Changed map[PortID]*ServicePort // current value of every added or altered port
 	Removed map[PortID]bool         // ports that are gone; never also in Changed
 
-	Node         *Node          // the node's current value if it changed, else nil; never changed once published
+	Node         *Node          // the node's current value if it changed, else nil; never written to again
 	NodeGone     bool           // the Node object was deleted
 	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
 	CIDRsChanged bool
 
-	NodeAddresses    []netip.Addr // those of Tracker.NodeAddresses; meaningful if AddressesChanged
+	NodeAddresses    []netip.Addr // as Tracker.NodeAddresses returns them; meaningful if AddressesChanged
 	AddressesChanged bool
 
 	// Oldest is when the earliest of these changes was observed; zero if there is none.
 	Oldest time.Time
-	// Triggers say when the control plane saw the changes of endpoints that this delta
-	// carries, one for each update of an EndpointSlice that has that annotation. Where many
-	// updates wait, for a loop that is held up, the earliest are kept.
+	// Triggers say when the control plane saw the causes of endpoint changes in this delta: one for
+	// each update of an EndpointSlice with that annotation. If many updates wait because the loop is
+	// held up, the delta keeps the earliest.
 	Triggers []Trigger
 }
 
-// How many Triggers are kept, so that they do not grow for as long as nothing is committed.
+// Limits on Triggers, so that they do not grow while nothing is committed.
 const (
 	maxTriggers        = 1 << 16 // of a Delta
 	maxServiceTriggers = 1 << 8  // of a Service, between two calls of Take
 )
 
-// A Trigger is the time at which the control plane saw why endpoints of a family had to
-// change; it is later than the start of this process.
-// Source: annotation endpoints.kubernetes.io/last-change-trigger-time.
+// A Trigger is the time at which the control plane saw why endpoints of a family had to change. It
+// is later than the start of this process. Source: annotation
+// endpoints.kubernetes.io/last-change-trigger-time.
 type Trigger struct {
 	Family Family
 	At     time.Time
@@ -48,7 +48,7 @@ func (d *Delta) Empty() bool {
 		!d.CIDRsChanged && !d.AddressesChanged
 }
 
-// Merge puts newer on top of d: the loop merges onto a Delta that it could not commit.
+// Merge puts newer on top of d. The loop merges into a Delta that it could not commit.
 func (d *Delta) Merge(newer Delta) {
 	if d.Changed == nil {
 		d.Changed = make(map[PortID]*ServicePort, len(newer.Changed))
@@ -80,7 +80,7 @@ func (d *Delta) Merge(newer Delta) {
 	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }
 
-// Take returns what changed since the last call. What changed and changed back is not in it.
+// Take returns what has changed since the last call. It leaves out what changed and changed back.
 func (t *Tracker) Take() Delta {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +120,7 @@ func (t *Tracker) Take() Delta {
 	return d
 }
 
-// observe notes that d carries a change that was observed at that time.
+// observe notes that d carries a change observed at that time.
 func (d *Delta) observe(at time.Time) {
 	if d.Oldest.IsZero() || at.Before(d.Oldest) {
 		d.Oldest = at
@@ -128,8 +128,8 @@ func (d *Delta) observe(at time.Time) {
 }
 
 // replace adds to d what turns have, the ports of a Service, into want, and reports whether
-// that is anything. Both are sorted by ID. A value of want that equals that of have gives
-// way to it: it was handed out and is shared.
+// anything differs. Both are sorted by ID. Where a value of want equals one of have, want gets the
+// value of have, which Take has already handed out and others share.
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 	for i, port := range want {
 		for len(have) > 0 && have[0].ID.Compare(port.ID) < 0 {

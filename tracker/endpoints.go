@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// A candidate is an endpoint as one port of a Service sees it on this node.
+// A candidate is an endpoint from the viewpoint of one port of a Service on this node.
 type candidate struct {
 	at netip.AddrPort
 	is trait
 }
 
-// newCandidate is an endpoint that serves a port under a number, for a node in zone, which may
+// newCandidate returns an endpoint that serves a port under a number, for a node in zone, which may
 // be empty.
 func newCandidate(e *endpoint, number uint16, zone string) candidate {
 	c := candidate{netip.AddrPortFrom(e.addr, number), e.is}
@@ -22,7 +22,7 @@ func newCandidate(e *endpoint, number uint16, zone string) candidate {
 	return c
 }
 
-// compare orders candidates by address and puts the one that is believed first.
+// compare orders candidates by address; among equal addresses, the one to believe comes first.
 func (c candidate) compare(o candidate) int {
 	return cmp.Or(c.at.Compare(o.at), c.is.compare(o.is))
 }
@@ -33,9 +33,9 @@ type gathering struct {
 	ends       []int // of the runs in all, each of which is sorted
 }
 
-// gather returns the endpoints that parts have for p in family, sorted and without
-// duplicates; they are valid until the next call. Parts must be in the order of their names:
-// what wins among duplicates must not depend on the order of events.
+// gather returns the endpoints that parts have for p in family, sorted and without duplicates; they
+// are valid until the next call. parts must be in the order of their names: the winner among
+// duplicates must not depend on the order of events.
 func (g *gathering) gather(parts []*slice, p *port, family Family, zone string) []candidate {
 	g.all, g.ends = g.all[:0], g.ends[:0]
 	for _, part := range parts {
@@ -57,7 +57,7 @@ func (g *gathering) gather(parts []*slice, p *port, family Family, zone string) 
 	return g.all
 }
 
-// mergePairs makes one run of each two neighbours.
+// mergePairs merges each two neighbouring runs into one.
 func (g *gathering) mergePairs() {
 	merged, ends, start := g.spare[:0], g.ends[:0], 0
 	for i := 0; i < len(g.ends); i += 2 {
@@ -68,8 +68,8 @@ func (g *gathering) mergePairs() {
 	g.all, g.spare, g.ends = merged, g.all, ends
 }
 
-// mergeRuns appends two runs to merged as one. Of two candidates with the same address, the
-// one that is believed more stays, or the one of a.
+// mergeRuns appends two runs to merged as one. Of two candidates with the same address it keeps the
+// one to believe; if they are equal, the one of a.
 func mergeRuns(merged, a, b []candidate) []candidate {
 	for len(a) > 0 && len(b) > 0 {
 		c := a[0].at.Compare(b[0].at)
@@ -91,8 +91,8 @@ func mergeRuns(merged, a, b []candidate) []candidate {
 	return append(append(merged, a...), b...)
 }
 
-// A listing is what gather returns for a port of a Service of many slices, kept up to date: what
-// changes there should cost as much as what changes, not as all of the Service.
+// A listing is the result of gather for a port of a Service with many slices, kept up to date: a
+// change should cost in proportion to the change, not to the Service.
 type listing []candidate
 
 // update brings what parts have at addr into the listing.
@@ -143,15 +143,15 @@ func (t *Tracker) candidates(e *entry, i, j int) []candidate {
 	return *l
 }
 
-// manySlices is from how many slices on a Service has listings: those of the others are gathered
-// as quickly.
+// manySlices is the number of slices from which on a Service has listings. With fewer slices,
+// gathering anew is as quick.
 const manySlices = 4
 
 // maxChanged bounds how many changed addresses are looked up one by one.
 const maxChanged = 64
 
-// note marks at which addresses two values of a slice differ, if there are listings to bring
-// up to date; nil is a slice without any.
+// note marks the addresses at which two values of a slice differ, if there are listings to update;
+// nil is a slice without endpoints.
 func (e *entry) note(before, now *slice) {
 	var a, b []endpoint
 	if before != nil {
@@ -166,10 +166,10 @@ func (e *entry) note(before, now *slice) {
 	}
 }
 
-// forgetListings makes them be gathered anew.
+// forgetListings makes the next use gather them anew.
 func (e *entry) forgetListings() { e.listings, e.changed = nil, nil }
 
-// appendChanged appends to addrs where two sorted lists of endpoints differ.
+// appendChanged appends to addrs the addresses at which two sorted lists of endpoints differ.
 func appendChanged(addrs []netip.Addr, a, b []endpoint) []netip.Addr {
 	for len(a) > 0 && len(b) > 0 {
 		switch c := a[0].addr.Compare(b[0].addr); {

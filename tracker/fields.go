@@ -16,8 +16,8 @@ const (
 	maxSubdomain = 253 // RFC 1123, section 2.1: labels and dots together
 )
 
-// checkNames refuses an object, whose name is a label or a subdomain, if it cannot have its
-// name or namespace, and reports whether it can.
+// checkNames refuses an object with an impossible name or namespace, and reports whether both are
+// possible. The name is a label or, with subdomain, a subdomain.
 func (r *refusals) checkNames(subdomain bool) (ok bool) {
 	namespace, name := nameFault(r.namespace, false), nameFault(r.name, subdomain)
 	if namespace != "" {
@@ -29,9 +29,9 @@ func (r *refusals) checkNames(subdomain bool) (ok bool) {
 	return namespace == "" && name == ""
 }
 
-// nameFault says what keeps s from being a DNS label in the sense of RFC 1123, the form of
-// namespaces, Services and port names, or a subdomain, the form of other names, in which dots
-// may occur; empty if nothing does.
+// nameFault says what keeps s from being a DNS label in the sense of RFC 1123, or a subdomain;
+// empty if nothing does. Labels are the form of namespaces, Services and port names; subdomains, in
+// which dots may occur, are the form of other names.
 func nameFault(s string, subdomain bool) string {
 	most, kind := maxLabel, "label: use a-z, 0-9 and, inside, '-'"
 	if subdomain {
@@ -43,7 +43,7 @@ func nameFault(s string, subdomain bool) string {
 	case len(s) > most:
 		return fmt.Sprintf("%s has %d bytes, at most %d are allowed", quote(s), len(s), most)
 	}
-	before := byte('.') // of one label after the other, each of which begins and ends with a letter or digit
+	before := byte('.') // the previous byte; each label begins and ends with a letter or digit
 	for i := range len(s) + 1 {
 		c := byte('.')
 		if i < len(s) {
@@ -61,7 +61,7 @@ func nameFault(s string, subdomain bool) string {
 	return ""
 }
 
-// protocolOf returns the Protocol that the API calls name; the API's default is TCP.
+// protocolOf returns the Protocol with this API name; the API's default is TCP.
 func protocolOf(name corev1.Protocol) (_ Protocol, ok bool) {
 	switch name {
 	case corev1.ProtocolTCP, "":
@@ -82,7 +82,7 @@ func portNumber(n int32) (number uint16, ok bool) {
 	return uint16(n), true
 }
 
-// familyOf returns the Family that the API calls name.
+// familyOf returns the Family with this API name.
 func familyOf(name corev1.IPFamily) (_ Family, ok bool) {
 	switch name {
 	case corev1.IPv4Protocol:
@@ -93,11 +93,10 @@ func familyOf(name corev1.IPFamily) (_ Family, ok bool) {
 	return 0, false
 }
 
-// parseAddr reads an address as the Kubernetes API means it: octets with leading zeros are
-// decimal, and an IPv4-mapped IPv6 address is the IPv4 address. The older API servers that
-// stored such forms read them so, and so do the other components of a cluster; refusing
-// them would cut off a Service that works elsewhere. Scoped addresses are refused: a
-// Service has no interface.
+// parseAddr reads an address as the Kubernetes API means it: octets with leading zeros are decimal,
+// and an IPv4-mapped IPv6 address is the IPv4 address. Older API servers stored such forms and read
+// them so, as do the other components of a cluster. Refusing them would cut off a Service that
+// works elsewhere. Scoped addresses are refused: a Service has no interface.
 func parseAddr(s string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(s)
 	if err != nil {
@@ -112,9 +111,9 @@ func parseAddr(s string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// parseReachable is parseAddr for addresses that packets are sent to. It refuses those that
-// never leave a host or mean many hosts: translating them would seize this node's own
-// loopback connections, or open its loopback to others.
+// parseReachable is parseAddr for destinations of packets. It refuses addresses that never leave a
+// host or mean many hosts: translating them would seize this node's own loopback connections, or
+// open its loopback to others.
 func parseReachable(s string) (netip.Addr, error) {
 	addr, err := parseAddr(s)
 	switch {
@@ -130,8 +129,7 @@ func parseReachable(s string) (netip.Addr, error) {
 	return addr, nil
 }
 
-// decimalOctets strips the leading zeros from the octets of the IPv4 address that s is or
-// ends with.
+// decimalOctets strips leading zeros from the octets of the IPv4 address that s is or ends with.
 func decimalOctets(s string) string {
 	start := strings.LastIndexByte(s, ':') + 1
 	if start > 0 && !strings.Contains(s[start:], ".") {
@@ -148,7 +146,7 @@ func decimalOctets(s string) string {
 	return s[:start] + strings.Join(octets, ".")
 }
 
-// ofFamily returns those of addrs that belong to family, nil if there are none.
+// ofFamily returns the addresses of addrs that belong to family, nil if there are none.
 func ofFamily(addrs []netip.Addr, family Family) []netip.Addr {
 	var own []netip.Addr
 	for _, addr := range addrs {
@@ -159,7 +157,7 @@ func ofFamily(addrs []netip.Addr, family Family) []netip.Addr {
 	return own
 }
 
-// distinct sorts addrs and removes what occurs twice.
+// distinct sorts addrs and removes duplicates.
 func distinct(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)

@@ -16,7 +16,7 @@ type Frontend struct {
 	Port     uint16
 }
 
-// NodePort returns the frontend that a node port is.
+// NodePort returns the frontend of a node port.
 func NodePort(family Family, protocol Protocol, port uint16) Frontend {
 	address := netip.IPv4Unspecified()
 	if family == IPv6 {
@@ -45,26 +45,26 @@ func (f Frontend) Compare(g Frontend) int {
 	return cmp.Or(f.Address.Compare(g.Address), cmp.Compare(f.Protocol, g.Protocol), cmp.Compare(f.Port, g.Port))
 }
 
-// A FlowChange is what one commit, or several, changed at a frontend, as far as connections
-// under way to it are concerned.
+// A FlowChange is what one commit, or several, changed at a frontend for connections under way to
+// it.
 type FlowChange struct {
 	Frontend
 
-	// Removed are endpoints that served the frontend before the commit and do not serve it
-	// any more, on any node; endpoints that only stop taking new connections are not among
-	// them. For a frontend that is Gone they are all that ever served it since the last
-	// FlowChange, and they tell its flows from those that somebody else translated.
+	// Removed are endpoints that served the frontend before the commit and do not serve it any more,
+	// on any node. Endpoints that only stop taking new connections do not belong to Removed. For a
+	// frontend that is Gone, Removed holds all endpoints that served it since the last FlowChange:
+	// they distinguish its flows from flows that somebody else translated.
 	Removed []netip.AddrPort
 
-	// Gone says that the frontend exists no longer or has lost its last endpoint.
+	// Gone says that the frontend no longer exists or has lost its last endpoint.
 	Gone bool
 
-	// Appeared says that the commit made the frontend, or that it was without endpoints:
-	// packets sent before left entries that keep later ones from being translated.
+	// Appeared says that the commit made the frontend, or gave it its first endpoint. Packets sent
+	// before have left entries that keep later packets from being translated.
 	Appeared bool
 }
 
-// Then returns what c and a later change of the same frontend mean together.
+// Then returns the joint meaning of c and a later change of the same frontend.
 func (c FlowChange) Then(later FlowChange) FlowChange {
 	later.Removed = append(slices.Clip(c.Removed), later.Removed...)
 	slices.SortFunc(later.Removed, netip.AddrPort.Compare)

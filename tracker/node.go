@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ToBeDeletedTaint is put on nodes that the cluster autoscaler is about to remove.
+// ToBeDeletedTaint marks nodes that the cluster autoscaler is about to remove.
 const ToBeDeletedTaint = "ToBeDeletedByClusterAutoscaler"
 
-// parseNode returns what obj says and, joined, what of it is refused. The override addresses
-// replace those of obj, family by family.
+// parseNode returns the content of obj and, joined, its refusals. The override addresses replace
+// obj's addresses, family by family.
 func parseNode(obj *corev1.Node, override []netip.Addr) (*Node, error) {
 	r := refusals{kind: "Node", name: obj.Name}
 	n := &Node{Name: obj.Name, Addresses: primaryAddresses(override, statusAddresses(obj, &r)), Zone: obj.Labels[corev1.LabelTopologyZone]}
@@ -45,8 +45,8 @@ func statusAddresses(obj *corev1.Node, r *refusals) []netip.Addr {
 	return addrs
 }
 
-// primaryAddresses returns the first address of each family, those of override before
-// those of others. An unspecified override, as in "listen everywhere", overrides nothing.
+// primaryAddresses returns the first address of each family; addresses of override come before
+// addresses of others. An unspecified override, as in "listen everywhere", overrides nothing.
 func primaryAddresses(override, others []netip.Addr) []netip.Addr {
 	var primary []netip.Addr
 	for _, addrs := range [...][]netip.Addr{override, others} {

@@ -10,9 +10,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// parseServiceCIDR returns the ranges that obj lists and, joined, what of it is refused. A
-// range of length zero is refused: unused cluster IPs are dropped, and it would make every
-// address of the world one.
+// parseServiceCIDR returns the ranges of obj and, joined, its refusals. It refuses a range of
+// length zero: packets to unused cluster IPs are dropped, and such a range would cover every
+// address of the world.
 func parseServiceCIDR(obj *networkingv1.ServiceCIDR) ([]netip.Prefix, error) {
 	r := refusals{kind: "ServiceCIDR", name: obj.Name}
 	field := func(i int) string { return fmt.Sprintf("spec.cidrs[%d]", i) }
@@ -25,7 +25,7 @@ func parseServiceCIDR(obj *networkingv1.ServiceCIDR) ([]netip.Prefix, error) {
 	return prefixes, r.err()
 }
 
-// parsePrefixes reads CIDRs, refusing those that are none under the name field gives them.
+// parsePrefixes reads CIDRs. It refuses invalid ones under the name that field gives.
 func parsePrefixes(r *refusals, field func(i int) string, texts ...string) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for i, text := range texts {
@@ -39,8 +39,8 @@ func parsePrefixes(r *refusals, field func(i int) string, texts ...string) []net
 	return prefixes
 }
 
-// parsePrefix reads a CIDR: leading zeros are decimal, bits of the host are cleared. An
-// IPv4-mapped one is refused, as it does not say which family its length counts in.
+// parsePrefix reads a CIDR. Octets with leading zeros are decimal; bits of the host are cleared. It
+// refuses an IPv4-mapped CIDR, which does not show the family of its length.
 func parsePrefix(s string) (netip.Prefix, error) {
 	text, length, found := strings.Cut(s, "/")
 	addr, err := netip.ParseAddr(decimalOctets(text))
@@ -54,15 +54,15 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, int(bits)).Masked(), nil
 }
 
-// mergePrefixes returns the fewest prefixes that cover what prefixes cover, sorted by
-// family and address. The argument, which must be masked, is neither kept nor changed.
+// mergePrefixes returns the fewest prefixes that cover the same addresses, sorted by family and
+// address. It neither keeps nor changes the argument, which must be masked.
 func mergePrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	sorted := slices.Clone(prefixes)
 	slices.SortFunc(sorted, netip.Prefix.Compare)
 	merged := sorted[:0]
 	for _, p := range sorted {
-		// Sorted, a prefix comes after all that contain it, and what was merged last is the
-		// only one that still can.
+		// In this order a prefix comes after all prefixes that contain it, and only the one merged
+		// last still can contain it.
 		if n := len(merged); n > 0 && merged[n-1].Overlaps(p) {
 			continue
 		}
@@ -71,8 +71,7 @@ func mergePrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return merged
 }
 
-// join replaces the last two prefixes by their common parent for as long as they are the
-// two halves of one.
+// join replaces the last two prefixes by their common parent as long as they are its two halves.
 func join(prefixes []netip.Prefix) []netip.Prefix {
 	for n := len(prefixes); n > 1; n = len(prefixes) {
 		parent, ok := parentOf(prefixes[n-2])

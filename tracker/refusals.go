@@ -20,7 +20,7 @@ type refusals struct {
 	left                  int // refusals beyond maxRefusals
 }
 
-// add refuses field for the reason that format and args say.
+// add refuses field for the reason in format and args.
 func (r *refusals) add(field, format string, args ...any) {
 	if len(r.list) == maxRefusals {
 		r.left++

@@ -44,7 +44,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 		}
 	}
 	e.changed = e.changed[:0]
-	if s.healthPort == 0 { // without it, the port does not change with their number
+	if s.healthPort == 0 { // without it, their number is no part of the port
 		return ports
 	}
 	for j := range s.fronts {
@@ -56,8 +56,9 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	return ports
 }
 
-// sources returns who may reach the load-balancer IPs of f, which has source ranges. A node
-// that may reach them is also met with one of them as its source, if it holds that address.
+// sources returns who may reach the load-balancer IPs of f, which has source ranges. A node within
+// the ranges may hold a load-balancer IP as an address of its own and use it as the source; then
+// sources includes these IPs.
 func sources(f *front, node []netip.Addr) []netip.Prefix {
 	inside := func(addr netip.Addr) bool { return contains(f.ranges, addr) }
 	if !slices.ContainsFunc(node, inside) {
@@ -70,16 +71,16 @@ func sources(f *front, node []netip.Addr) []netip.Prefix {
 	return mergePrefixes(excused)
 }
 
-// choose makes the lists of endpoints from all that the port has, which must be sorted. Lists
-// that no traffic policy asks for are nil.
+// choose makes the lists of endpoints from all endpoints of the port, which must be sorted. Lists
+// that no traffic policy needs are nil.
 //
-// The endpoints of the cluster-wide list are ready and as topology allows or, without any
-// ready one, draining wherever they are. Topology is ignored unless the control plane has
-// planned for each of the ready ones. Those of this node's list, on which topology has no
-// say, are ready or, without any on this node, draining.
+// The cluster-wide list holds the ready endpoints that topology allows; if there are no ready ones,
+// all draining endpoints anywhere. Topology counts only if the control plane has planned for every
+// ready endpoint. This node's list ignores topology. It holds the ready endpoints on this node; if
+// there are none, the draining ones.
 func (p *ServicePort) choose(all []candidate) {
-	var anyReady, anyDraining trait // the traits of any that is ready, or draining
-	allReady := ^trait(0)           // those that all ready ones have
+	var anyReady, anyDraining trait // all traits of ready endpoints, and of draining ones
+	allReady := ^trait(0)           // the traits that all ready endpoints share
 	for i := range all {
 		is := all[i].is
 		if is.has(ready) {
@@ -116,7 +117,7 @@ func (p *ServicePort) choose(all []candidate) {
 	p.Local = having(all, p.Serving, inLocal, impossible)
 	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)
 	lists := [...]*[]netip.AddrPort{&p.Cluster, &p.Serving, &p.Local, &p.OnNode}
-	for i, list := range lists { // equal ones share memory
+	for i, list := range lists { // equal lists share memory
 		for _, earlier := range lists[:i] {
 			if slices.Equal(*earlier, *list) {
 				*list = *earlier
@@ -129,9 +130,9 @@ func (p *ServicePort) choose(all []candidate) {
 	}
 }
 
-// having returns the addresses of the candidates that have all of one or all of another, nil
-// for none. It counts first, as these lists are most of what the tracker holds; if there are as
-// many as in whole, of which they must be some, it is whole.
+// having returns the addresses of the candidates that have all traits of one or all traits of
+// another, nil for none. If whole, a list that contains them all, is as long, having returns whole
+// itself. It counts before it allocates, as these lists are most of the tracker's memory.
 func having(all []candidate, whole []netip.AddrPort, one, another trait) []netip.AddrPort {
 	n := 0
 	for i := range all {

@@ -10,19 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ProxyNameLabel hands a Service to another proxy, by the name that is its value.
-// Source: SIG Network's well-known labels.
+// ProxyNameLabel leaves a Service to another proxy, whose name is the value. Source: SIG Network's
+// well-known labels.
 const ProxyNameLabel = "service.kubernetes.io/service-proxy-name"
 
-// The bounds and default of spec.sessionAffinityConfig.clientIP.timeoutSeconds, in seconds,
-// as the API server holds them (MaxClientIPServiceAffinitySeconds in core/v1 validation).
+// The bounds and default of spec.sessionAffinityConfig.clientIP.timeoutSeconds, in seconds, as the
+// API server enforces them (MaxClientIPServiceAffinitySeconds in core/v1 validation).
 const (
 	minAffinity     = 1
 	maxAffinity     = 86400
 	defaultAffinity = corev1.DefaultClientIPServiceAffinitySeconds
 )
 
-// A service is what a Service says, endpoints and this node aside. It is never changed.
+// A service is the content of a Service, apart from endpoints and this node. It never changes.
 type service struct {
 	created time.Time
 	uid     string
@@ -73,13 +73,13 @@ func (f front) equal(o front) bool {
 		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.ranges, o.ranges)
 }
 
-// guarded reports whether what the Service means depends on this node's addresses.
+// guarded reports whether the meaning of the Service depends on this node's addresses.
 func (s *service) guarded() bool {
 	return s != nil && slices.ContainsFunc(s.fronts, func(f front) bool { return f.ranges != nil })
 }
 
-// parseService returns what obj says and, joined, what of it is refused. It returns nil for
-// a Service that is not for this proxy: headless, ExternalName, or labelled for another.
+// parseService returns the content of obj and, joined, its refusals. It returns nil for a Service
+// that is not for this proxy: headless, ExternalName, or labelled for another proxy.
 func parseService(obj *corev1.Service, proxyName string) (*service, error) {
 	p := serviceParser{obj: obj, refusals: refusals{kind: "Service", namespace: obj.Namespace, name: obj.Name}}
 	name, labelled := obj.Labels[ProxyNameLabel]
@@ -107,7 +107,7 @@ type serviceParser struct {
 	refusals
 }
 
-// ports reads spec.ports; a port that is refused is left out.
+// ports reads spec.ports and leaves out refused ports.
 func (p *serviceParser) ports() []port {
 	ports := make([]port, 0, len(p.obj.Spec.Ports))
 	seen := make(map[port]int, len(p.obj.Spec.Ports)) // by name and protocol alone
@@ -152,8 +152,8 @@ func (p *serviceParser) port(i int) (_ port, ok bool) {
 	return port{name: spec.Name, protocol: protocol, number: number, nodePort: nodePort}, true
 }
 
-// fronts reads the addresses of each family that has a cluster IP. Without one, a Service
-// does not exist in a family, whatever else it lists there.
+// fronts reads the addresses of each family with a cluster IP. Without a cluster IP, a Service does
+// not exist in a family, whatever else it lists there.
 func (p *serviceParser) fronts() []front {
 	clusterIPs := p.clusterIPs()
 	if len(clusterIPs) == 0 {
@@ -172,7 +172,7 @@ func (p *serviceParser) fronts() []front {
 		}
 		own := slices.DeleteFunc(slices.Clone(ranges), func(r netip.Prefix) bool { return FamilyOf(r.Addr()) != family })
 		if own = mergePrefixes(own); len(own) == 0 || own[0].Bits() == 0 {
-			own = nil // there are none, or they let everybody in
+			own = nil // no ranges, or ranges that allow every client
 		}
 		fronts = append(fronts, front{
 			family: family, clusterIP: ip, ranges: own,
@@ -182,8 +182,8 @@ func (p *serviceParser) fronts() []front {
 	return fronts
 }
 
-// affinity reads spec.sessionAffinity. A timeout out of range is replaced by the default,
-// not dropped: who made such a Service wants its clients to stay where they are.
+// affinity reads spec.sessionAffinity. A timeout out of range is replaced by the default, so that
+// clients keep their endpoints as the Service's author wants.
 func (p *serviceParser) affinity() time.Duration {
 	switch kind := p.obj.Spec.SessionAffinity; kind {
 	case corev1.ServiceAffinityNone, "":
@@ -222,8 +222,8 @@ func (p *serviceParser) internalLocal() bool {
 	return false
 }
 
-// externalLocal reads spec.externalTrafficPolicy, which counts for Services that are meant
-// to be reached from outside only.
+// externalLocal reads spec.externalTrafficPolicy, which counts only for Services reachable from
+// outside.
 func (p *serviceParser) externalLocal() bool {
 	switch policy := p.obj.Spec.ExternalTrafficPolicy; policy {
 	case corev1.ServiceExternalTrafficPolicyLocal:
@@ -236,8 +236,8 @@ func (p *serviceParser) externalLocal() bool {
 	return false
 }
 
-// healthPort reads spec.healthCheckNodePort, which a load balancer asks where to send
-// clients of a Service with the external policy Local.
+// healthPort reads spec.healthCheckNodePort. Load balancers ask there where to send clients of a
+// Service with the external policy Local.
 func (p *serviceParser) healthPort(externalLocal bool) uint16 {
 	if p.obj.Spec.Type != corev1.ServiceTypeLoadBalancer || !externalLocal {
 		return 0

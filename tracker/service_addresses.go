@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// clusterIPs reads the cluster IP of each family: the one of spec.clusterIPs that stands
-// where the family stands in spec.ipFamilies.
+// clusterIPs reads the cluster IP of each family: the entry of spec.clusterIPs with the index that
+// the family has in spec.ipFamilies.
 func (p *serviceParser) clusterIPs() map[Family]netip.Addr {
 	spec := &p.obj.Spec
 	ips := make(map[Family]netip.Addr, len(Families))
@@ -36,7 +36,7 @@ func (p *serviceParser) clusterIPs() map[Family]netip.Addr {
 }
 
 // clusterIP reads spec.clusterIPs[i], which belongs to family. By the API's definition
-// spec.clusterIP stands for the first of them.
+// spec.clusterIP stands for the first entry.
 func (p *serviceParser) clusterIP(i int, family Family) (_ netip.Addr, ok bool) {
 	spec := &p.obj.Spec
 	field, text := fmt.Sprintf("spec.clusterIPs[%d]", i), ""
@@ -56,7 +56,7 @@ func (p *serviceParser) clusterIP(i int, family Family) (_ netip.Addr, ok bool) 
 	return ip, ok
 }
 
-// externalIPs reads spec.externalIPs, sorted and each once.
+// externalIPs reads spec.externalIPs, sorted and without duplicates.
 func (p *serviceParser) externalIPs() []netip.Addr {
 	var ips []netip.Addr
 	for i, text := range p.obj.Spec.ExternalIPs {
@@ -67,8 +67,8 @@ func (p *serviceParser) externalIPs() []netip.Addr {
 	return distinct(ips)
 }
 
-// loadBalancers reads the addresses that the load balancer leaves to the nodes, sorted and
-// each once. Traffic to others comes with a destination of the balancer's choice.
+// loadBalancers reads the addresses that the load balancer leaves to the nodes, sorted and without
+// duplicates. Traffic to its other addresses comes with a destination of the balancer's choice.
 func (p *serviceParser) loadBalancers() []netip.Addr {
 	var ips []netip.Addr
 	for i, ingress := range p.obj.Status.LoadBalancer.Ingress {
@@ -89,9 +89,8 @@ func (p *serviceParser) loadBalancers() []netip.Addr {
 	return distinct(ips)
 }
 
-// sourceRanges reads spec.loadBalancerSourceRanges. Closed says that none of them could be
-// read: who made the Service wanted a guard, so that no guard at all would be worse than no load
-// balancer.
+// sourceRanges reads spec.loadBalancerSourceRanges. closed says that no range could be read: the
+// author of the Service wanted a guard, so no guard at all would be worse than no load balancer.
 func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed bool) {
 	texts := p.obj.Spec.LoadBalancerSourceRanges
 	for i, text := range texts {
@@ -108,7 +107,7 @@ func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed bool) {
 	return ranges, closed
 }
 
-// addr reads an address of the Service, refusing field if it is none.
+// addr reads an address of the Service, and refuses field if it is invalid.
 func (p *serviceParser) addr(field, text string) (_ netip.Addr, ok bool) {
 	addr, err := parseReachable(text)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// A slice is what an EndpointSlice says. It is never changed.
+// A slice is the content of an EndpointSlice. It never changes.
 type slice struct {
 	name      string
 	service   string // in the same namespace
@@ -21,8 +21,8 @@ type slice struct {
 	endpoints []endpoint // sorted, one for each address
 }
 
-// A slicePort is one of the ports of an EndpointSlice: the port of the Service that it
-// serves, and the number under which its endpoints do.
+// A slicePort is one of the ports of an EndpointSlice: the Service port that it serves, and the
+// port number of its endpoints.
 type slicePort struct {
 	name     string
 	protocol Protocol
@@ -32,8 +32,8 @@ type slicePort struct {
 // serves reports whether this is the port p of the Service.
 func (s *slicePort) serves(p *port) bool { return s.name == p.name && s.protocol == p.protocol }
 
-// An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of
-// thousands: names of nodes are not kept but their meaning here, names of zones are shared.
+// An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of thousands:
+// instead of node names it holds their meaning here, and names of zones are shared.
 type endpoint struct {
 	addr  netip.Addr
 	zones unique.Handle[string] // sorted, joined by zoneSeparator; valid only with zoneHint
@@ -82,15 +82,14 @@ func (s *slice) equal(o *slice) bool {
 		slices.Equal(s.ports, o.ports) && slices.Equal(s.endpoints, o.endpoints)
 }
 
-// hinted reports whether what the slice means depends on this node's zone.
+// hinted reports whether the meaning of the slice depends on this node's zone.
 func (s *slice) hinted() bool {
 	return slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.is.has(zoneHint) })
 }
 
-// parseSlice returns what obj says for the node of that name and, joined, what of it is
-// refused. It returns nil for a slice that serves no Service of ours: one without the
-// Service's label or with names instead of addresses, which is refused, or one of a headless
-// Service.
+// parseSlice returns the content of obj for the node of this name and, joined, its refusals. It
+// returns nil for a slice that serves no Service of ours. It refuses a slice without the Service's
+// label or with names instead of addresses; a slice of a headless Service is no fault.
 func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 	r := refusals{kind: "EndpointSlice", namespace: obj.Namespace, name: obj.Name}
 	if _, headless := obj.Labels[corev1.IsHeadlessService]; !r.checkNames(true) || headless {
@@ -133,8 +132,8 @@ func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 	return s, r.err()
 }
 
-// parseEndpoints reads the endpoints, of which the first address counts. Those that no
-// condition makes usable stay: they may hide a terminating endpoint of the same address.
+// parseEndpoints reads the endpoints; only their first address counts. It keeps endpoints that no
+// condition makes usable: they may hide a terminating endpoint of the same address.
 func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, r *refusals) []endpoint {
 	endpoints := make([]endpoint, 0, len(obj.Endpoints))
 	for i := range obj.Endpoints {
@@ -175,8 +174,8 @@ func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, 
 	return slices.CompactFunc(endpoints, func(a, b endpoint) bool { return a.addr == b.addr })
 }
 
-// hint records for which nodes and zones the control plane has meant the endpoint. The names
-// of zones become one shared string, in an order that does not depend on theirs.
+// hint records for which nodes and zones the control plane has meant the endpoint. The zones' names
+// become one shared string, in an order that does not depend on theirs.
 func (e *endpoint) hint(hints *discoveryv1.EndpointHints, node string) {
 	if len(hints.ForNodes) > 0 {
 		e.is |= nodeHint
@@ -199,9 +198,9 @@ func (e *endpoint) hint(hints *discoveryv1.EndpointHints, node string) {
 	}
 }
 
-// compare orders endpoints by address and puts the one of several with the same address
-// that is believed first: one that is not terminating, as addresses of pods are reused
-// before the old pod is gone, then one that is ready, then one that is serving.
+// compare orders endpoints by address. Among endpoints with the same address, the one to believe
+// comes first: one that is not terminating, as pod addresses are reused before the old pod is gone;
+// then one that is ready; then one that is serving.
 func (e endpoint) compare(o endpoint) int {
 	if c := e.addr.Compare(o.addr); c != 0 {
 		return c

@@ -13,33 +13,31 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// A Config says for whom a Tracker works.
+// A Config says for which node and which Services a Tracker works.
 type Config struct {
-	// NodeName is the name of this node's Node object. It is compared in lower case and
-	// without blanks around it, as the kubelet registers it.
+	// NodeName is the name of this node's Node object. Case and surrounding blanks do not matter:
+	// the kubelet registers names in lower case and trimmed.
 	NodeName string
-	// NodeAddresses take the place of the addresses of the same family in
-	// Node.status.addresses, and the first is the primary one. Unspecified addresses are
-	// ignored. May be empty.
+	// NodeAddresses replace the addresses of the same family in Node.status.addresses; the first one
+	// is the primary address. Unspecified addresses are ignored. May be empty.
 	NodeAddresses []netip.Addr
 	// ServiceProxyName limits the Tracker to Services whose label
-	// service.kubernetes.io/service-proxy-name has this value; empty: to those without it.
-	// If it is set, ServiceCIDR objects are read but not in force: an address that no known
-	// Service has may be one of the other proxy's.
+	// service.kubernetes.io/service-proxy-name has this value; empty limits it to Services without
+	// the label. If it is set, ServiceCIDR objects are read but not in force: an address without a
+	// known Service may belong to the other proxy.
 	ServiceProxyName string
-	// ServiceCIDRs hold in addition to the ServiceCIDR objects. May be empty.
+	// ServiceCIDRs count in addition to the ServiceCIDR objects. May be empty.
 	ServiceCIDRs []netip.Prefix
 	// Clock tells the time at which changes are observed; nil: time.Now.
 	Clock func() time.Time
 }
 
-// A Tracker holds what the Kubernetes objects that it was given mean on one node. All
-// methods may be called from any goroutine. Objects that are passed in are neither kept
-// nor changed.
+// A Tracker holds the meaning of Kubernetes objects on one node. All methods may be called from any
+// goroutine. It neither keeps nor changes the objects passed in.
 //
-// Set methods read an object and note which Service it touches; Take works out what that
-// means. The cost of both depends on the Service, not on how many there are, but for
-// changes of this node's zone or addresses.
+// Set methods read an object and note which Service it touches; Take works out what that means. The
+// cost of both depends on the Service, not on the number of Services, except for changes of this
+// node's zone or addresses.
 type Tracker struct {
 	config  Config
 	started time.Time
@@ -56,31 +54,31 @@ type Tracker struct {
 	node versioned[*Node]
 
 	zone                string       // of this node; empty if it is not known
-	addresses, reported []netip.Addr // of this node, in each family in which it is known: now, and as of the last Take
+	addresses, reported []netip.Addr // this node's known addresses by family: now, and at the last Take
 
 	cidrs    versioned[[]netip.Prefix]
 	cidrObjs map[string][]netip.Prefix // ServiceCIDR objects by name
 }
 
-// A versioned value knows what of it Take handed out last.
+// A versioned value knows which of its values Take handed out last.
 type versioned[T any] struct {
 	current, out T
 	dirty        bool      // current was set after Take
-	since        time.Time // when that was observed first; meaningful if dirty
+	since        time.Time // when the first such change was observed; meaningful if dirty
 }
 
 // An objectName names an object of a namespaced kind.
 type objectName struct{ namespace, name string }
 
-// An entry is all that is known of one Service: the object, its slices, and the ports that
-// Take handed out last. It exists for as long as one of them does.
+// An entry is all that is known of one Service: the object, its slices, and the ports that Take
+// handed out last. It exists as long as one of them does.
 type entry struct {
 	objectName
 	service  *service       // nil: there is no such Service, or it is not for this proxy
 	slices   []*slice       // sorted by name
 	out      []*ServicePort // sorted by ID
 	dirty    bool           // changed after Take
-	since    time.Time      // when that was observed first; meaningful if dirty
+	since    time.Time      // when the first such change was observed; meaningful if dirty
 	triggers []Trigger      // of the changes after Take
 
 	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
@@ -103,7 +101,7 @@ func New(config Config) *Tracker {
 		cidrObjs: make(map[string][]netip.Prefix),
 	}
 	t.addresses = primaryAddresses(config.NodeAddresses, nil)
-	t.node.dirty = len(t.addresses) > 0 // Take has to hand them out
+	t.node.dirty = len(t.addresses) > 0 // Take must hand them out
 	t.mergeCIDRs()
 	return t
 }
@@ -119,14 +117,14 @@ func (t *Tracker) SetService(obj *corev1.Service) error {
 	return err
 }
 
-// DeleteService forgets a Service; one that is not known is ignored.
+// DeleteService forgets a Service; it ignores an unknown one.
 func (t *Tracker) DeleteService(namespace, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setService(objectName{namespace, name}, nil)
 }
 
-// setService makes parsed the value of the Service of that name.
+// setService stores parsed as the value of the Service with this name.
 func (t *Tracker) setService(name objectName, parsed *service) {
 	e := t.entries[name]
 	if e == nil && parsed == nil {
@@ -149,7 +147,7 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 // is in force. A slice whose name, namespace or Service's name is refused is ignored.
 func (t *Tracker) SetSlice(obj *discoveryv1.EndpointSlice) error {
 	parsed, err := parseSlice(obj, t.config.NodeName)
-	var trigger time.Time // when the control plane saw what made it write obj; zero if obj does not say
+	var trigger time.Time // when the control plane saw the cause of this obj; zero if obj does not say
 	if text := obj.Annotations[corev1.EndpointsLastChangeTriggerTime]; text != "" {
 		trigger, _ = time.Parse(time.RFC3339Nano, text)
 	}
@@ -159,14 +157,14 @@ func (t *Tracker) SetSlice(obj *discoveryv1.EndpointSlice) error {
 	return err
 }
 
-// DeleteSlice forgets an EndpointSlice; one that is not known is ignored.
+// DeleteSlice forgets an EndpointSlice; it ignores an unknown one.
 func (t *Tracker) DeleteSlice(namespace, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setSlice(objectName{namespace, name}, nil, time.Time{})
 }
 
-// setSlice makes parsed the value of the slice of that name.
+// setSlice stores parsed as the value of the slice with this name.
 func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	holder := t.holders[name]
 	if holder != nil && (parsed == nil || parsed.service != holder.name) {
@@ -195,8 +193,8 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	}
 }
 
-// SetNode takes the current value of a Node; others than this node are ignored. The error
-// joins a *Refusal for each field that could not be used; the rest is in force.
+// SetNode takes the current value of a Node and ignores other nodes. The error joins a *Refusal for
+// each field that could not be used; the rest is in force.
 func (t *Tracker) SetNode(obj *corev1.Node) error {
 	if obj.Name != t.config.NodeName {
 		return nil
@@ -208,8 +206,8 @@ func (t *Tracker) SetNode(obj *corev1.Node) error {
 	return err
 }
 
-// DeleteNode forgets the Node; others than this node are ignored. Nothing is known of its
-// zone then, nor of its addresses but for Config.NodeAddresses.
+// DeleteNode forgets the Node and ignores other nodes. The zone is then unknown, and so are
+// addresses other than Config.NodeAddresses.
 func (t *Tracker) DeleteNode(name string) {
 	if name != t.config.NodeName {
 		return
@@ -219,7 +217,7 @@ func (t *Tracker) DeleteNode(name string) {
 	t.setNode(nil)
 }
 
-// setNode makes parsed the value of the Node and marks the Services to which that matters.
+// setNode stores parsed as the value of the Node and marks the Services that depend on it.
 func (t *Tracker) setNode(parsed *Node) {
 	if parsed.Equal(t.node.current) {
 		return
@@ -253,7 +251,7 @@ func (t *Tracker) SetServiceCIDR(obj *networkingv1.ServiceCIDR) error {
 	return err
 }
 
-// DeleteServiceCIDR forgets a ServiceCIDR; one that is not known is ignored.
+// DeleteServiceCIDR forgets a ServiceCIDR; it ignores an unknown one.
 func (t *Tracker) DeleteServiceCIDR(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -310,8 +308,8 @@ func (e *entry) putSlice(s *slice) (changed bool) {
 	return true
 }
 
-// removeSlice forgets the slice of that name. The trigger times go with it: those of a
-// slice that is gone would be measured against a change that came later.
+// removeSlice forgets the slice with this name and its trigger times: they would be measured
+// against a change that came later.
 func (e *entry) removeSlice(name string) {
 	if i, found := e.findSlice(name); found {
 		if e.listings != nil {
@@ -326,21 +324,21 @@ func (e *entry) findSlice(name string) (i int, found bool) {
 	return slices.BinarySearchFunc(e.slices, name, func(s *slice, name string) int { return cmp.Compare(s.name, name) })
 }
 
-// hinted reports whether what the Service means depends on this node's zone.
+// hinted reports whether the meaning of the Service depends on this node's zone.
 func (e *entry) hinted() bool {
 	return slices.ContainsFunc(e.slices, (*slice).hinted)
 }
 
-// Node returns this node's current value, whether Take has handed it out or not; nil if
-// there is no Node object.
+// Node returns this node's current value, even if Take has not handed it out; nil if there is no
+// Node object.
 func (t *Tracker) Node() *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.node.current
 }
 
-// NodeAddresses returns the address of this node in each family in which it is known, the
-// primary family first: those of Config, then those of the Node object.
+// NodeAddresses returns the known address of this node in each family, the primary family first.
+// Addresses of Config come before addresses of the Node object.
 func (t *Tracker) NodeAddresses() []netip.Addr {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -358,14 +356,13 @@ func (t *Tracker) ServiceUID(namespace, name string) string {
 	return e.service.uid
 }
 
-// Changes counts changes of objects: those that mean something to this proxy.
+// Changes counts changes of objects that mean something to this proxy.
 type Changes struct {
 	Services uint64 // of Services
 	Slices   uint64 // of EndpointSlices
 }
 
-// Changes returns how many changes there have been since New, and how many of them came after
-// the last Take.
+// Changes returns how many changes there have been since New, and how many after the last Take.
 func (t *Tracker) Changes() (total, pending Changes) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,11 +22,11 @@ const (
 // Families lists both families in the order in which everything is printed.
 var Families = attr.Families
 
-// FamilyOf returns the family of addr; an IPv4-mapped IPv6 address counts as IPv6, as
-// the tracker never produces one. The zero address has no family.
+// FamilyOf returns the family of addr. An IPv4-mapped IPv6 address counts as IPv6; the tracker
+// never produces one. The zero address has no family.
 func FamilyOf(addr netip.Addr) Family { return attr.Of(addr) }
 
-// Protocol is a transport protocol by its IANA number, as it stands in the IP header.
+// Protocol is a transport protocol by its IANA number, as in the IP header.
 type Protocol uint8
 
 // The protocols that a Service port can have.
@@ -57,8 +57,8 @@ type PortID struct {
 	Family             Family
 }
 
-// String returns "namespace/name:port/protocol", the form of logs and errors, without the colon
-// if the port has no name. The family is left out: the table that an error names tells it.
+// String returns "namespace/name:port/protocol", the form in logs and errors, without the colon if
+// the port has no name. It leaves out the family, which the table in the error shows.
 func (id PortID) String() string {
 	service := id.Namespace + "/" + id.Service
 	if id.Port != "" {
@@ -78,10 +78,10 @@ func (id PortID) Compare(other PortID) int {
 	)
 }
 
-// A ServicePort is what one port of a Service means on this node, in one family: where it
-// can be reached and which endpoints serve it there. Traffic policies, conditions and
-// topology are already resolved. It is a value that is never changed after Take returned
-// it; its slices are sorted, free of duplicates and must not be written to.
+// A ServicePort is what one port of a Service means on this node, in one family: where it can be
+// reached and which endpoints serve it there. Traffic policies, conditions and topology are already
+// resolved. Nobody may write to it or to its slices once Take has returned it. The slices are
+// sorted and free of duplicates.
 type ServicePort struct {
 	ID PortID
 
@@ -96,43 +96,41 @@ type ServicePort struct {
 	ExternalIPs   []netip.Addr // spec.externalIPs
 	NodePort      uint16       // 0: none
 
-	// Guarded says that load-balancer IPs take connections from Sources only. Sources are
-	// merged: none overlaps another, and no two could be written as one prefix. Two may
-	// still touch, as 10.0.1.0/24 and 10.0.2.0/24 do. They include the load-balancer IPs
-	// themselves when this node's primary address is among the ranges. Guarded without
-	// LoadBalancers or without Sources does not occur: ranges of the other family alone, or
-	// ranges that contain every address, guard nothing here.
-	// Source: spec.loadBalancerSourceRanges.
+	// Guarded says that load-balancer IPs take connections from Sources only. Sources are merged:
+	// none overlaps another, and no two form one prefix. Two may still touch, as 10.0.1.0/24 and
+	// 10.0.2.0/24 do. They include the load-balancer IPs themselves if this node's primary address
+	// is in the ranges. Guarded implies LoadBalancers and Sources: ranges of the other family alone,
+	// or ranges that contain every address, guard nothing here. Source:
+	// spec.loadBalancerSourceRanges.
 	Guarded bool
 	Sources []netip.Prefix
 
-	// InternalLocal restricts the cluster IP to Local, ExternalLocal every other frontend
-	// for clients that are neither pods nor this node. ExternalLocal is false for a port
-	// that has no other frontend.
+	// InternalLocal restricts the cluster IP to Local. ExternalLocal restricts every other frontend,
+	// for clients that are neither pods nor this node; it is false for a port without another
+	// frontend.
 	InternalLocal, ExternalLocal bool
 
-	// Affinity is how long a client keeps reaching the endpoint it reached last, counted
-	// from its latest new connection; 1s to 24h, zero for none.
-	// Source: spec.sessionAffinity, .sessionAffinityConfig.clientIP.timeoutSeconds.
+	// Affinity is how long a client keeps its endpoint after its latest new connection; 1s to 24h,
+	// zero for none. Source: spec.sessionAffinity, .sessionAffinityConfig.clientIP.timeoutSeconds.
 	Affinity time.Duration
 
-	// Cluster is the cluster-wide list; nil also when no frontend uses it, as when the
-	// cluster IP, the only one, is restricted to Local. Local is the list for Local
-	// policies; nil when no policy asks for it, but not when it is merely empty.
+	// Cluster is the cluster-wide list; nil also if no frontend uses it, as with a cluster IP
+	// restricted to Local and no other frontend. Local is the list for Local policies; nil if no
+	// policy uses it, but not if it is merely empty.
 	Cluster, Local []netip.AddrPort
 
-	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some
-	// node: an empty list then means drop, otherwise reject.
+	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some node. If
+	// so, an empty list means drop, otherwise reject.
 	HasEndpoints bool
 
-	// OnNode are the endpoints of Cluster and Local that run on this node: those whose own
-	// connections through the Service need masquerading (hairpin).
+	// OnNode are the endpoints of Cluster and Local on this node. Their own connections through the
+	// Service need masquerading (hairpin).
 	OnNode []netip.AddrPort
 
-	// Serving are all endpoints that are serving or ready, on any node, topology ignored:
-	// connection tracking entries to them are left alone. Ready ones that are not serving
-	// belong to it because new connections go to them (publishNotReadyAddresses). The four
-	// lists may share memory.
+	// Serving are all endpoints that are serving or ready, on any node, whatever the topology:
+	// connection tracking entries to them stay. Ready endpoints that are not serving belong to
+	// Serving because new connections go to them (publishNotReadyAddresses). The four lists may
+	// share memory.
 	Serving []netip.AddrPort
 
 	// HealthCheckNodePort is the port of the Service's health check server, 0 for none.
@@ -167,7 +165,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		slices.Equal(p.Serving, q.Serving)
 }
 
-// A Node is what the proxy needs to know of the node it runs on.
+// A Node is what the proxy needs to know of its own node.
 type Node struct {
 	Name string
 	// Addresses holds at most one address of each family, the primary family first.
@@ -189,8 +187,8 @@ func (n *Node) Equal(m *Node) bool {
 		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
 }
 
-// A Refusal says which field of which object the tracker could not use, and why. The rest
-// of the object is in force.
+// A Refusal says which field of which object the tracker could not use, and why. The rest of the
+// object is in force.
 type Refusal struct {
 	Kind, Namespace, Name string
 	Field                 string // path in the object, e.g. "spec.ports[1].protocol"

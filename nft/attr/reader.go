@@ -1,7 +1,7 @@
-// Package attr reads and writes netlink attributes, in one way for nf_tables, connection
-// tracking and ipset: the [Reader] and the [Writer]. It also cuts what a socket of netfilter
-// received into messages ([Replies]). It allocates nothing but the Writer's buffer, opens no
-// socket and imports none of our packages.
+// Package attr reads and writes netlink attributes, in one way for nf_tables, connection tracking
+// and ipset: the [Reader] and the [Writer]. It also splits what a netfilter socket received into
+// messages ([Replies]). It allocates nothing but the Writer's buffer, opens no socket and imports
+// none of our packages.
 package attr
 
 import (
@@ -23,12 +23,12 @@ const (
 	typeMask = 0x3fff // NLA_TYPE_MASK in linux/netlink.h
 )
 
-// ErrMalformed says that bytes are not the netlink attributes that they should be.
+// ErrMalformed says that bytes are no proper netlink attributes.
 var ErrMalformed = errors.New("malformed netlink attributes")
 
-// A Reader walks over a list of netlink attributes in place. It takes hostile bytes: what
-// does not hold a whole attribute ends the walk, and a number of the wrong length reads as
-// zero. Whoever wants to know asks Err.
+// A Reader walks over a list of netlink attributes in place. It takes hostile bytes: the walk ends
+// where no whole attribute follows, and a number of the wrong length reads as zero. Err reports
+// both.
 //
 //	list := attr.NewReader(b)
 //	for list.Next() {
@@ -45,14 +45,13 @@ type Reader struct {
 	rest   int // where the next attribute begins
 	at     int // where the current one begins
 	bad    bool
-	parent *Reader // hears of what is malformed
+	parent *Reader // malformed when this Reader is
 }
 
 // NewReader returns a Reader that stands before the first attribute of b.
 func NewReader(b []byte) Reader { return Reader{b: b} }
 
-// Nested returns a Reader of the attributes within the current one. What is malformed there
-// is malformed in r too.
+// Nested returns a Reader of the attributes within the current one. If they are malformed, so is r.
 func (r *Reader) Nested() Reader { return Reader{b: r.Value, parent: r} }
 
 // Next moves to the next attribute and reports whether there is one.
@@ -71,7 +70,7 @@ func (r *Reader) Next() bool {
 	return true
 }
 
-// malformed notes the fault and returns false.
+// malformed marks the Reader and its parents as malformed and returns false.
 func (r *Reader) malformed() bool {
 	for ; r != nil; r = r.parent {
 		r.bad = true
@@ -79,7 +78,7 @@ func (r *Reader) malformed() bool {
 	return false
 }
 
-// Err returns ErrMalformed if anything that was read so far was malformed.
+// Err returns ErrMalformed if anything read so far was malformed.
 func (r *Reader) Err() error {
 	if r.bad {
 		return ErrMalformed
@@ -96,8 +95,8 @@ func (r *Reader) End() int { return r.rest }
 // Name is the value as a string that ends at the first NUL.
 func (r *Reader) Name() string { return Name(r.Value) }
 
-// Uint8 is the value as a number; zero if it has another length. Uint16, Uint32 and Uint64
-// are the same for longer numbers.
+// Uint8 is the value as a number; zero if it has another length. Uint16, Uint32 and Uint64 do the
+// same for longer numbers.
 func (r *Reader) Uint8() uint8 {
 	if len(r.Value) != 1 {
 		r.malformed()
@@ -133,7 +132,7 @@ func (r *Reader) Uint64() uint64 {
 	return binary.BigEndian.Uint64(r.Value)
 }
 
-// Addr is the value as an address of a family; the zero address if it has another length.
+// Addr is the value as an address of a family; the zero address if the value has another length.
 func (r *Reader) Addr(f Family) netip.Addr {
 	addr, _ := netip.AddrFromSlice(r.Value)
 	if Of(addr) != f {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MessageAt returns the netlink message that begins at an offset; nil if it is not all there.
+// MessageAt returns the netlink message that begins at an offset; nil if it is incomplete.
 func MessageAt(b []byte, at int) []byte {
 	if at < 0 || at > len(b)-MessageHeader {
 		return nil
@@ -25,7 +25,7 @@ type Reply struct {
 	Body        []byte // all behind the header
 }
 
-// Replies cuts what was received into messages. It ends at the first one that is not whole.
+// Replies splits received bytes into messages. It ends at the first incomplete one.
 func Replies(b []byte, each func(Reply)) {
 	for at := 0; ; {
 		message := MessageAt(b, at)
@@ -42,7 +42,7 @@ func Replies(b []byte, each func(Reply)) {
 	}
 }
 
-// Family is the family of a message of netfilter; zero if the message is too short for one.
+// Family is the family of a netfilter message; zero if the message is too short for one.
 func (r *Reply) Family() Family {
 	if len(r.Body) < NetfilterHeader {
 		return 0
@@ -50,7 +50,7 @@ func (r *Reply) Family() Family {
 	return Family(r.Body[0])
 }
 
-// Attributes are the attributes of a message of netfilter.
+// Attributes returns the attributes of a netfilter message.
 func (r *Reply) Attributes() []byte {
 	if len(r.Body) < NetfilterHeader {
 		return nil
@@ -58,16 +58,16 @@ func (r *Reply) Attributes() []byte {
 	return r.Body[NetfilterHeader:]
 }
 
-// An Ack is the kernel's answer to one message: zero or an errno, and with extended
-// acknowledgement, where in the message the trouble is and a text.
+// An Ack is the kernel's answer to one message: zero or an errno. Extended acknowledgement adds the
+// offset of the trouble in the message, and a text.
 type Ack struct {
 	Errno  unix.Errno
 	Offset int
 	Text   string
 }
 
-// Ack decodes the body of NLMSG_ERROR, in which the message itself is cut to its header
-// (NETLINK_CAP_ACK), or of NLMSG_DONE. Source: struct nlmsgerr in linux/netlink.h.
+// Ack decodes the body of NLMSG_ERROR or NLMSG_DONE. In NLMSG_ERROR the kernel repeats only the
+// header of the message (NETLINK_CAP_ACK). Source: struct nlmsgerr in linux/netlink.h.
 func (r *Reply) Ack() (a Ack) {
 	if len(r.Body) < 4 {
 		return Ack{Errno: unix.EBADMSG}

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Writer appends netlink messages and attributes to a buffer. What is opened last is
-// closed first; the offset that opening returns goes back into closing.
+// A Writer appends netlink messages and attributes to a buffer. They close in the reverse order of
+// opening; the offset that opening returns goes back into closing.
 type Writer struct{ Buf []byte }
 
-// OpenMessage begins a message of netfilter.
+// OpenMessage begins a netfilter message.
 func (w *Writer) OpenMessage(typ, flags uint16, seq uint32, f Family, resource uint16) (at int) {
 	at = len(w.Buf)
 	b := append(w.Buf, 0, 0, 0, 0)
@@ -23,8 +23,7 @@ func (w *Writer) OpenMessage(typ, flags uint16, seq uint32, f Family, resource u
 	return at
 }
 
-// Netfilter writes the NetfilterHeader alone, for a message whose own header somebody else
-// writes.
+// Netfilter writes the NetfilterHeader alone. The caller has written the message's own header.
 func (w *Writer) Netfilter(f Family, resource uint16) {
 	w.Buf = append(w.Buf, byte(f), unix.NFNETLINK_V0, byte(resource>>8), byte(resource))
 }
@@ -42,12 +41,12 @@ func (w *Writer) Open(typ uint16) (at int) {
 	return at
 }
 
-// Close ends a nested attribute. The caller keeps it at MaxLen or shorter.
+// Close ends a nested attribute. The caller keeps it no longer than MaxLen.
 func (w *Writer) Close(at int) {
 	binary.NativeEndian.PutUint16(w.Buf[at:], uint16(len(w.Buf)-at))
 }
 
-// Head begins an attribute whose value of n bytes the caller appends, and then pads.
+// Head begins an attribute. The caller appends its value of n bytes, then calls Pad.
 func (w *Writer) Head(typ uint16, n int) {
 	b := binary.NativeEndian.AppendUint16(w.Buf, uint16(Header+n))
 	w.Buf = binary.NativeEndian.AppendUint16(b, typ)
@@ -67,7 +66,7 @@ func (w *Writer) Bytes(typ uint16, value string) {
 	w.Pad()
 }
 
-// Name writes a string with the NUL that the kernel wants behind it.
+// Name writes a string and the NUL that the kernel wants behind it.
 func (w *Writer) Name(typ uint16, value string) {
 	w.Head(typ, len(value)+1)
 	w.Buf = append(w.Buf, value...)

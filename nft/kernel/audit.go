@@ -7,10 +7,10 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// Audit compares our tables in the kernel with those that are wanted as far as that is
-// cheap: that they exist, with every set and chain and nothing else, and, where the kernel
-// counts elements (Linux 6.16), with as many of them. It returns the first difference in
-// words, or nothing. Read and Diff find the rest.
+// Audit compares our tables in the kernel with the wanted ones, as far as that is cheap. Every
+// table, set and chain must exist, and no other. Where the kernel counts elements (Linux 6.16), the
+// numbers of elements must agree. Audit returns the first difference in words, or nothing. Read and
+// Diff find the rest.
 func (k *Client) Audit(ctx context.Context, want nft.Tables) (difference string, err error) {
 	err = k.retry(ctx, func() error {
 		difference, err = k.audit(ctx, want)

@@ -14,32 +14,31 @@ import (
 // Client is a lasting connection to nf_tables in the network namespace in which it was
 // opened. It is for one goroutine at a time.
 type Client struct {
-	// Lists names, for each map of lists, the map whose keys the lists are found by; an index
-	// follows in theirs. Read finds large maps of lists by these keys instead of dumping them. It
+	// Lists names, for each map of lists, the map whose keys find the lists: a key of the list is
+	// such a key and an index. Read uses these keys for large maps of lists instead of a dump. Lists
 	// is set before the first Read, or not at all.
 	Lists map[string]string
 
 	socket *socket
 	seq    uint32 // of the next message
-	sent   int    // the longest batch that the send buffer has been made for
+	sent   int    // the longest batch that the send buffer has room for
 	buf    []byte // what is received
 	// encoding is the memory of the latest batch.
 	encoding encoding
 
 	traffic Traffic
-	// destroys says that the kernel knows the verb Destroy. It is not assumed before Probe.
+	// destroys says that the kernel knows the verb Destroy. It is false before Probe.
 	destroys bool
 }
 
-// The kernel answers a dump in pieces of at most 32 KiB. Errors wait in the receive buffer
-// until all of the batch has been worked on, each in about 1 KiB.
+// The kernel answers a dump in pieces of at most 32 KiB. Errors, about 1 KiB each, wait in the
+// receive buffer until the kernel has worked on the whole batch.
 const (
 	receiveLen    = 64 << 10
 	receiveBuffer = 8 << 20
 )
 
-// Open opens the connection. It takes no privilege but what Commit and Read need later,
-// CAP_NET_ADMIN.
+// Open opens the connection. It needs no privilege; Commit and Read need CAP_NET_ADMIN.
 func Open() (*Client, error) {
 	socket, err := openSocket()
 	if err != nil {
@@ -52,7 +51,7 @@ func Open() (*Client, error) {
 	return k, nil
 }
 
-// configure asks for errors that say where in a message they are, but do not repeat it.
+// configure asks for errors that point into the refused message without repeating it.
 func (k *Client) configure() error {
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
 		if err := k.socket.setOption(option); err != nil {
@@ -62,24 +61,24 @@ func (k *Client) configure() error {
 	return k.socket.setBuffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer)
 }
 
-// Traffic counts what a Kernel has sent in its life: all batches, whatever became of them.
+// Traffic counts what a Client has sent in its life: all batches, whatever became of them.
 type Traffic struct {
 	Batches  uint64
 	Messages uint64 // with the begin and the end of each batch
 	Bytes    uint64
 }
 
-// Sent returns what Commit has sent. It is for the goroutine that calls Commit.
+// Sent returns what Commit has sent. Only the goroutine that calls Commit may call it.
 func (k *Client) Sent() Traffic { return k.traffic }
 
 // Close closes the connection.
 func (k *Client) Close() error { return k.socket.close() }
 
-// Commit makes the kernel apply the batch: all of it, or nothing if it returns an *OpError or
-// a *BatchError. After ErrUnknownOutcome either may be the case. A batch that has been sent
-// cannot be cancelled; ctx is looked at before. An empty batch is not sent.
+// Commit makes the kernel apply the batch: all of it, or nothing if Commit returns an *OpError or a
+// *BatchError. After ErrUnknownOutcome either may be true. Commit looks at ctx before it sends; a
+// batch that has been sent cannot be cancelled. It does not send an empty batch.
 //
-// Without a Generation, chains that are new to a table are made in a batch of their own just
+// Without a Generation, Commit makes chains that are new to a table in a batch of their own just
 // before, while nothing leads to them: packets must not meet them empty.
 func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 	if err := ctx.Err(); err != nil {
@@ -98,9 +97,9 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 	return k.commit(&b, scope{table: nft.TableName})
 }
 
-// commitTwoPhases sends the first phase before the rest of a batch, and takes it back if the kernel
-// refuses the rest. If that fails in turn, or the process ends in between, chains are left
-// that nothing leads to, and the next commit that is based on a reading removes them.
+// commitTwoPhases sends the first phase before the rest of a batch. If the kernel refuses the rest,
+// it takes the first phase back. If that fails too, or the process ends in between, chains remain
+// to which nothing leads. The next commit based on a reading removes them.
 func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
 	ours := scope{table: nft.TableName}
 	if err := k.commit(first, ours); err != nil {
@@ -141,9 +140,8 @@ func (k *Client) commit(b *nft.Batch, s scope) error {
 	return k.outcome(x, b)
 }
 
-// reserve makes the send buffer large enough for a batch of n bytes. Without CAP_NET_ADMIN
-// in the initial user namespace net.core.wmem_max limits it; send then fails if it was not
-// enough.
+// reserve makes the send buffer large enough for a batch of n bytes. Without CAP_NET_ADMIN in the
+// initial user namespace net.core.wmem_max limits the buffer; if it is too small, send fails.
 func (k *Client) reserve(n int) error {
 	if n <= k.sent {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// Counted returns what some sets hold, with the counters of their elements; sets that do not
-// exist or that no kube-nft wrote are missing.
+// Counted returns what some sets hold, with the counters of their elements. Sets that do not exist
+// or that kube-nft did not write are missing.
 func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map[string]nft.Counted, error) {
 	t := nft.NewTable(f)
 	err := k.retry(ctx, func() error {
@@ -48,14 +48,14 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 	return all, nil
 }
 
-// carryCounters makes elements that are added in the place of others go on from the counts of
-// those. The kernel deletes and adds an element to change its verdict, and lists of endpoints
-// move their last one into a hole; neither is a reason to forget.
+// carryCounters gives an added element the count of the deleted element that it replaces. Two
+// changes replace an element without ending what it counts: the kernel deletes and adds an element
+// to change its verdict, and lists of endpoints move their last endpoint into a hole.
 //
-// The counts are read right before the batch is sent: connections between the two are not
-// counted, none is counted twice. Since the count is the kernel's, nothing is lost when this
-// process ends. What it costs is one request for each element that is carried over, about
-// 10 us; elements that are new or go for good cost nothing.
+// The counts are read right before the batch is sent. Connections between the two are not counted;
+// none is counted twice. The count is the kernel's, so it outlives this process. The cost is one
+// request for each replaced element, about 10 us; elements that are new or go for good cost
+// nothing.
 func (k *Client) carryCounters(ctx context.Context, b *nft.Batch) error {
 	deleted := make(map[countedElement]string)
 	for i := range b.Ops {
@@ -72,8 +72,8 @@ func (k *Client) carryCounters(ctx context.Context, b *nft.Batch) error {
 	return nil
 }
 
-// carryCounter notes an element that is deleted, or finds for one that is added the one that
-// it takes the place of.
+// carryCounter notes a deleted element. For an added element it finds the deleted one that it
+// replaces.
 func (k *Client) carryCounter(ctx context.Context, op *nft.Op, el *nft.KeyedElement, deleted map[countedElement]string) error {
 	what := countedElement{family: op.Family, set: op.Set.Name, what: counts(op.Set, el)}
 	if op.Verb != nft.Add {
@@ -95,15 +95,15 @@ func (k *Client) carryCounter(ctx context.Context, op *nft.Op, el *nft.KeyedElem
 	return nil
 }
 
-// A countedElement is what the counter of an element is about, wherever the element stands.
+// A countedElement says what an element's counter is about, wherever the element stands.
 type countedElement struct {
 	family nft.Family
 	set    string
 	what   string
 }
 
-// counts says what an element counts: the connections of a Service port to a frontend, or
-// those to one of its endpoints, whose index does not matter.
+// counts says what an element counts: the connections of a Service port to a frontend, or to one of
+// its endpoints, whatever the endpoint's index.
 func counts(s *nft.Set, el *nft.KeyedElement) string {
 	if s.Verdicts || len(el.Key) < 4 {
 		return el.Key + el.Comment
@@ -121,14 +121,14 @@ func (k *Client) packets(ctx context.Context, f nft.Family, s *nft.Set, key stri
 	return d.packets[key], nil
 }
 
-// A Fill says how full a set is that packets fill.
+// A Fill says how full a dynamic set is.
 type Fill struct {
 	Count, Size uint32
 }
 
-// DynamicFill returns how many elements each dynamic set of a family holds. Where the
-// kernel does not count, as before about Linux 6.16, maps are read until limit elements have
-// come; those that were not read are missing.
+// DynamicFill returns how many elements each dynamic set of a family holds. Where the kernel does
+// not count elements, as before about Linux 6.16, it reads maps until limit elements have come;
+// maps that it did not read are missing.
 func (k *Client) DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]Fill, error) {
 	t := nft.NewTable(f)
 	var counts map[string]uint32
@@ -143,7 +143,7 @@ func (k *Client) DynamicFill(ctx context.Context, f nft.Family, limit int) (map[
 	return dynamicFill(t.Sets, counts, limit, func(s *nft.Set) (map[string]nft.Element, error) { return k.Elements(ctx, f, s) })
 }
 
-// dynamicFill reads the sets that are missing in counts.
+// dynamicFill reads the sets that counts lacks.
 func dynamicFill(sets map[string]*nft.Elements, counts map[string]uint32, limit int, read func(*nft.Set) (map[string]nft.Element, error)) (map[string]Fill, error) {
 	usage := make(map[string]Fill)
 	for _, name := range slices.Sorted(maps.Keys(sets)) {

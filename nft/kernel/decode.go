@@ -11,8 +11,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// The decoders take the attributes of one message each, and any bytes at all: what they do
-// not understand comes out as something that equals nothing of ours.
+// The decoders take the attributes of one message each, and any bytes at all. What they do not
+// understand becomes a value that equals nothing of ours.
 
 // decodeTable returns the table without its content.
 func decodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
@@ -33,7 +33,7 @@ func decodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
 	}
 	t.Owned = flags&tableFlagPersist != 0
 	if odd := flags &^ (tableFlagOwner | tableFlagPersist); odd != 0 {
-		t.Comment += fmt.Sprintf(" (flags %#x)", odd) // dormant, for one
+		t.Comment += fmt.Sprintf(" (flags %#x)", odd) // dormant, for example
 	}
 	return name, t
 }
@@ -53,8 +53,8 @@ func decodeComment(b []byte) string {
 	return ""
 }
 
-// decodeChain returns the chain without rules. A base chain whose policy is not accept has
-// the policy in its type, which so equals none of ours.
+// decodeChain returns the chain without rules. A base chain with a policy other than accept has the
+// policy in its type, so it equals none of ours.
 func decodeChain(b []byte) (table string, c *nft.Chain) {
 	c = &nft.Chain{}
 	var typ string
@@ -117,8 +117,8 @@ func decodeRule(b []byte) (table, chain string, rule nft.Rule) {
 	return table, chain, rule
 }
 
-// decodeSet returns the definition of a set. If it is not one that a Set can describe, in
-// kind, flags or anything that the kernel does with elements, Key is empty.
+// decodeSet returns the definition of a set. Key is empty if a Set cannot describe it: its kind,
+// its flags, or what the kernel does with its elements.
 func decodeSet(f nft.Family, b []byte) (table string, s *nft.Set) {
 	var d setDecoder
 	d.read(b)
@@ -141,7 +141,7 @@ type setDecoder struct {
 	dataType, dataLen uint32
 	size              uint32
 	counter           bool
-	odd               bool // it has something that no set of ours has
+	odd               bool // no set of ours is like it
 }
 
 func (d *setDecoder) read(b []byte) {
@@ -185,7 +185,7 @@ func (d *setDecoder) readOptional(attrs *attr.Reader) {
 	}
 }
 
-// fieldsOf turns nft's type number back into fields; nil if there are others among them.
+// fieldsOf turns nft's type number back into fields; nil if one of them is not ours.
 func fieldsOf(f nft.Family, typ uint32) (fields []nft.Field) {
 	if typ == unix.NFT_DATA_VERDICT {
 		return nil

@@ -13,8 +13,8 @@ import (
 // An elementDecoder decodes the elements of one set.
 type elementDecoder struct {
 	*nft.Listing
-	verdicts map[string]*nft.Verdict // those met so far: elements share few
-	packets  map[string]uint64       // what the counters of elements say; nil if nobody asks
+	verdicts map[string]*nft.Verdict // decoded so far: elements share few
+	packets  map[string]uint64       // counts of the elements; nil if nobody asks
 }
 
 func newElementDecoder(f nft.Family, s *nft.Set) *elementDecoder {
@@ -63,7 +63,7 @@ func (d *elementDecoder) element(b []byte) (listed nft.ListedElement, counter []
 	return listed, counter
 }
 
-// packetsOf returns how many packets a counter says that it has seen.
+// packetsOf returns how many packets a counter has seen.
 func packetsOf(b []byte) uint64 {
 	if string(attr.Find(b, unix.NFTA_EXPR_NAME)) != "counter\x00" {
 		return 0
@@ -77,7 +77,7 @@ func packetsOf(b []byte) uint64 {
 	return 0
 }
 
-// verdict decodes a verdict. Elements that have the same one share it.
+// verdict decodes a verdict. Elements with the same verdict share it.
 func (d *elementDecoder) verdict(b []byte) *nft.Verdict {
 	if v := d.verdicts[string(b)]; v != nil {
 		return v
@@ -103,13 +103,13 @@ func lifeOf(e *nft.Element) *nft.Life {
 	return e.Life
 }
 
-// milliseconds is a number of the kernel as a duration; the longest one if it is longer.
+// milliseconds turns the kernel's number into a duration; the longest one if the number is larger.
 func milliseconds(n uint64) time.Duration {
 	const longest = uint64(1<<63-1) / uint64(time.Millisecond)
 	return time.Duration(min(n, longest)) * time.Millisecond
 }
 
-// isEndPoint reports whether an element, as it is sent, is the end of a range.
+// isEndPoint reports whether an element in a message is the end of a range.
 func isEndPoint(b []byte) bool {
 	flags := attr.Find(b, unix.NFTA_SET_ELEM_FLAGS)
 	return len(flags) == 4 && binary.BigEndian.Uint32(flags)&unix.NFT_SET_ELEM_INTERVAL_END != 0

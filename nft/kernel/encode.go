@@ -14,9 +14,9 @@ import (
 
 // An encoder writes a Batch as netlink messages, one after the other in one buffer.
 //
-// The batch asks for no echo and for one acknowledgement only, of its last operation. The
-// kernel works on a batch while it is being sent and queues every error before that
-// acknowledgement, so one that arrives alone means that all of the batch was done.
+// The batch asks for no echo and for one acknowledgement only, of its last operation. The kernel
+// works on a batch while it is being sent and queues every error before that acknowledgement. So an
+// acknowledgement without errors means that all of the batch was done.
 type encoder struct {
 	attr.Writer
 	scope  scope
@@ -25,20 +25,20 @@ type encoder struct {
 	refs   []message // in sequence, without begin and end
 	setID  uint32    // the kernel wants an id, unique in the batch, for each new set
 	err    error     // the first
-	bad    int       // the element that it is about, counted from 1; 0 for none
+	bad    int       // the element that err is about, counted from 1; 0 for none
 }
 
 // A message says where in the batch a netlink message comes from.
 type message struct {
 	op      int // index into Batch.Ops
 	element int // index of the message's first element or rule
-	offset  int // of the message in the buffer
+	offset  int // where the message begins in the buffer
 }
 
 // An encoding is a batch as it is sent.
 type encoding struct {
 	buf   []byte
-	first uint32 // sequence number of the begin message; those that follow count up
+	first uint32 // sequence number of the begin message; later messages count up
 	refs  []message
 }
 
@@ -48,13 +48,13 @@ type scope struct {
 	flags uint32 // NFTA_TABLE_FLAGS
 }
 
-// encodeBatch encodes the batch, its messages numbered from first on.
+// encodeBatch encodes the batch and numbers its messages from first on.
 func encodeBatch(b *nft.Batch, s scope, first uint32) (*encoding, error) {
 	x := new(encoding)
 	return x, x.encode(b, s, first)
 }
 
-// encode is encodeBatch in the memory of an encoding that is not needed any more.
+// encode is encodeBatch in the memory of an earlier encoding.
 func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
 	e := encoder{scope: s, seq: first, refs: x.refs[:0]}
 	e.Buf = slices.Grow(x.buf[:0], batchSize(b))
@@ -69,7 +69,7 @@ func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
 		e.foreign(b.Foreign)
 	}
 	e.requestAck()
-	if !b.Check { // the kernel takes back what has no end
+	if !b.Check { // without an end the kernel takes the batch back
 		e.envelope(messageBatchEnd)
 	}
 	x.buf, x.first, x.refs = e.Buf, first, e.refs
@@ -86,8 +86,8 @@ func (x *encoding) trim() {
 	}
 }
 
-// Encode returns the netlink messages that Commit sends for the batch, for those who want to
-// know how many and how long they are, or what the kernel takes for them alone.
+// Encode returns the netlink messages that Commit sends for the batch. Measurements use it: the
+// number and length of messages, and the time that the kernel alone takes for them.
 func Encode(b *nft.Batch) ([]byte, error) {
 	x, err := encodeBatch(b, scope{table: nft.TableName}, 1)
 	if err != nil {
@@ -96,7 +96,7 @@ func Encode(b *nft.Batch) ([]byte, error) {
 	return x.buf, nil
 }
 
-// begin opens the batch. With a generation the kernel compares it before anything else.
+// begin opens the batch. The kernel checks a generation before anything else.
 func (e *encoder) begin(generation uint32) {
 	at := e.envelope(messageBatchBegin)
 	if generation != 0 {
@@ -112,7 +112,7 @@ func (e *encoder) envelope(typ uint16) (at int) {
 	return at
 }
 
-// requestAck marks the last operation.
+// requestAck asks for the acknowledgement of the last operation.
 func (e *encoder) requestAck() {
 	if len(e.refs) == 0 {
 		return
@@ -214,8 +214,8 @@ func (e *encoder) fail(err error) {
 	}
 }
 
-// batchSize estimates the length of the encoded batch from above for what dominates it,
-// the elements, so that the buffer does not grow while they are written.
+// batchSize is an upper estimate of the encoded length of the batch. Elements dominate it. With it,
+// the buffer does not grow while they are written.
 func batchSize(b *nft.Batch) int {
 	size := 128
 	for i := range b.Ops {
@@ -231,7 +231,7 @@ func batchSize(b *nft.Batch) int {
 	return size
 }
 
-// tableFlags are those of the table as it is made.
+// tableFlags returns the flags with which the table is made.
 func tableFlags(t *nft.Table) uint32 {
 	if t.Owned {
 		return tableFlagOwner | tableFlagPersist
@@ -254,8 +254,8 @@ func (e *encoder) opError(op nft.Op) error {
 	return refused
 }
 
-// attribution is on whose behalf the operation is done, as far as it shows: what the comment of
-// a single element says.
+// attribution says for whom the operation is done: the comment of a single element, or "base
+// chains"; empty if unknown.
 func attribution(o *nft.Op) string {
 	switch {
 	case len(o.Elements) == 1 && o.Elements[0].Comment != "":
@@ -266,10 +266,10 @@ func attribution(o *nft.Op) string {
 	return ""
 }
 
-// foreignOps stands for the index of an operation in what was sent for Batch.Foreign.
+// foreignOps stands for the index of an operation in messages of Batch.Foreign.
 const foreignOps = -1
 
-// foreign writes the messages that are no operations, after those that are.
+// foreign writes the messages of Batch.Foreign, after our operations.
 func (e *encoder) foreign(messages []nft.ForeignMessage) {
 	for i, m := range messages {
 		at := len(e.Buf)

@@ -14,16 +14,16 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// maxList is where a list of elements goes on in the next message. A list is one attribute,
-// of at most 64 KiB; an element of ours takes less than 1 KiB.
+// maxList is the length at which a list of elements continues in the next message. A list is one
+// attribute, of at most 64 KiB; an element of ours takes less than 1 KiB.
 const maxList = attr.MaxLen - 1024
 
-// messageDestroyElements deletes elements that may have gone already: NFT_MSG_DESTROYSETELEM
-// in linux/netfilter/nf_tables.h, since kernel 6.3.
+// messageDestroyElements deletes elements and passes over missing ones: NFT_MSG_DESTROYSETELEM in
+// linux/netfilter/nf_tables.h, since kernel 6.3.
 const messageDestroyElements = 30
 
-// elements writes elements of a set, in as many messages as it takes. It allocates nothing
-// for an element.
+// elements writes elements of a set, in as many messages as they need. It allocates nothing for an
+// element.
 func (e *encoder) elements(i int, op *nft.Op) {
 	typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), uint16(flagsCreate)
 	switch op.Verb {
@@ -57,13 +57,13 @@ func (e *encoder) elements(i int, op *nft.Op) {
 	}
 }
 
-// elementShape is what all elements of an operation have in common.
+// elementShape holds what all elements of an operation have in common.
 type elementShape struct {
 	keyLen   int
 	wantKey  int // length of the key of an element, which may be a range
 	ranges   nft.Ranges
 	verdicts bool
-	keysOnly bool // of a deletion
+	keysOnly bool // for a deletion
 	packets  map[string]uint64
 }
 
@@ -134,8 +134,8 @@ func (e *encoder) endPoint(key []byte) {
 	e.Close(at)
 }
 
-// firstSegment says that a set of ranges begins with a gap. nft writes it with the first
-// elements; here it comes with the set, whichever elements follow.
+// firstSegment says that a set of ranges begins with a gap. nft writes it with the first elements;
+// here it comes with the set.
 func (e *encoder) firstSegment(i int, s *nft.Set) {
 	var zero [16]byte
 	e.message(i, 0, unix.NFT_MSG_NEWSETELEM, flagsCreate, func() {
@@ -168,7 +168,8 @@ func (e *encoder) life(l *nft.Life) {
 	}
 }
 
-// elementUserdata is the element's comment and, for nft alone, that its range has no end.
+// elementUserdata is the element's comment and the mark of a range without an end, which only nft
+// reads.
 func (e *encoder) elementUserdata(comment string, open bool) {
 	if comment == "" && !open {
 		return
@@ -189,7 +190,7 @@ func (e *encoder) elementUserdata(comment string, open bool) {
 	e.Pad()
 }
 
-// elementSize is about what an element takes in the batch, rather more than less.
+// elementSize is an upper estimate of an element's length in the batch.
 func elementSize(el *nft.KeyedElement) int {
 	const headers = 56 // of the element, key, data, verdict and comment, and padding
 	size := headers + len(el.Key) + len(el.Data) + len(el.Comment)
@@ -202,7 +203,7 @@ func elementSize(el *nft.KeyedElement) int {
 	return size
 }
 
-// startCounter gives an element a counter that has seen packets already.
+// startCounter gives an element a counter that has already seen packets.
 func (e *encoder) startCounter(packets uint64) {
 	b, err := expr.Marshal(byte(e.family), &expr.Counter{Packets: packets})
 	if err != nil {

@@ -40,7 +40,7 @@ func (e *encoder) setDefinition(s *nft.Set) {
 	}
 }
 
-// description is the size of the set, and for ranges of concatenations the length of each
+// description writes the size of the set, and for ranges of concatenations the length of each
 // field.
 func (e *encoder) description(s *nft.Set) {
 	at := e.Open(unix.NFTA_SET_DESC)
@@ -59,7 +59,7 @@ func (e *encoder) description(s *nft.Set) {
 	e.Close(at)
 }
 
-// counter makes the kernel give every element a counter.
+// counter makes the kernel give each element a counter.
 func (e *encoder) counter() {
 	b, err := expr.Marshal(byte(e.family), &expr.Counter{})
 	if err != nil {
@@ -93,7 +93,7 @@ func setDataType(s *nft.Set, f nft.Family) uint32 {
 	return typeOf(f, s.Data)
 }
 
-// dataLenOnWire is the length of the data as nft states it; of a verdict it is that of the
+// dataLenOnWire is the length of the data as nft states it. For a verdict it is the length of the
 // kernel's struct nft_verdict.
 func dataLenOnWire(s *nft.Set, f nft.Family) uint32 {
 	if s.Verdicts {
@@ -134,9 +134,9 @@ func dataType(d nft.Field, f nft.Family) uint32 {
 	return typeInteger
 }
 
-// setUserdata is what nft needs besides to list the set: byte orders, and the expressions that
-// stand for the fields. Source: measured with nft 1.0.6 (mnl_nft_set_add); the numbers are
-// those of libnftnl's udata.h.
+// setUserdata is what nft also needs to list the set: byte orders, and the expressions that stand
+// for the fields. Source: measured with nft 1.0.6 (mnl_nft_set_add), with the numbers of libnftnl's
+// udata.h.
 func setUserdata(s *nft.Set, f nft.Family) string {
 	b := userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, byteOrder(s.Key))
 	if s.IsMap() {
@@ -154,7 +154,7 @@ func setUserdata(s *nft.Set, f nft.Family) string {
 	return string(b)
 }
 
-// byteOrder is nft's enum byteorder of a value: none for a concatenation.
+// byteOrder is nft's enum byteorder for a value; none for a concatenation.
 func byteOrder(fields []nft.Field) uint32 {
 	const (
 		unknown = iota
@@ -195,8 +195,8 @@ const (
 	fieldIP6Daddr = 9
 )
 
-// typeofConcat is the userdata of a concatenation: the expression's number, then its parts,
-// each numbered by its place.
+// typeofConcat is the userdata of a concatenation: the expression's number, then its parts, each
+// under its index.
 func typeofConcat(f nft.Family, fields []nft.Field) []byte {
 	var parts []byte
 	for i, field := range fields {
@@ -223,7 +223,7 @@ func typeofData(d nft.Field, f nft.Family) []byte {
 	return typeofExpr(exprNumgen, hostUint32s(unix.NFT_NG_RANDOM, nft.IndexModulus, 0))
 }
 
-// hostUint32s is a list of numbers, each under its place.
+// hostUint32s is a list of numbers, each under its index.
 func hostUint32s(values ...uint32) (b []byte) {
 	for i, v := range values {
 		b = userdata.Append(b, userdata.Type(i), binary.NativeEndian.AppendUint32(nil, v))

@@ -9,16 +9,16 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// ErrUnknownOutcome says that a batch was sent and the kernel's answer was lost: it may
-// have been done or not. Read tells.
+// ErrUnknownOutcome says that a batch was sent and the kernel's answer was lost: the batch may have
+// been done or not. Read finds out.
 var ErrUnknownOutcome = errors.New("the kernel's answer was lost, the batch may have been done or not; read the tables back")
 
-// An OpError reports the operation for which the kernel refused a batch; it unwraps to the
-// errno. It also reports one that there is no way to ask the kernel for.
+// An OpError reports the operation for which the kernel refused a batch; it unwraps to the errno.
+// It also reports an operation that cannot be encoded.
 type OpError struct {
 	Table       string // family and name as nft prints them: "ip kube-nft"
 	Op          string // the operation in nft syntax
-	Attribution string // whose it is: the comment of the element, or "base chains"; empty if nothing tells
+	Attribution string // whose the operation is: the comment of the element, or "base chains"; empty if unknown
 	Set         string // name of the set, if the operation is about elements
 	Key         string // the key of the very element in nft syntax, if the kernel named it
 	Err         error
@@ -38,7 +38,8 @@ func (e *OpError) Error() string {
 // Unwrap returns the kernel's reason.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// remedy explains EPERM, which one without the capability gets for the batch as a whole.
+// remedy explains EPERM. A process without the capability gets EPERM for the batch as a whole
+// instead.
 func (e *OpError) remedy() string {
 	if errors.Is(e.Err, unix.EPERM) {
 		return " (the table belongs to another program until that ends; nft list tables tells its name)"
@@ -47,7 +48,7 @@ func (e *OpError) remedy() string {
 }
 
 // A BatchError reports that the kernel refused a batch as a whole; it unwraps to the errno.
-// ERESTART means that somebody changed nf_tables since Batch.Generation.
+// ERESTART means that somebody has changed nf_tables since Batch.Generation.
 type BatchError struct {
 	Bytes int // length of the batch
 	Err   error
@@ -60,7 +61,7 @@ func (e *BatchError) Error() string {
 // Unwrap returns the kernel's reason.
 func (e *BatchError) Unwrap() error { return e.Err }
 
-// remedy explains the errors that the administrator can do something about.
+// remedy explains the errors that an administrator can mend.
 func (e *BatchError) remedy() string {
 	switch {
 	case errors.Is(e.Err, unix.ERESTART):
@@ -82,8 +83,8 @@ func accessRemedy(err error) string {
 	return ""
 }
 
-// A ForeignError says that the kernel refused what was to be done beside our operations, and
-// with it the whole batch. It unwraps to the errno.
+// A ForeignError reports that the kernel refused a foreign message, and with it the whole batch. It
+// unwraps to the errno.
 type ForeignError struct {
 	Message int // index into Batch.Foreign
 	Of      int // its length

@@ -15,18 +15,18 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// A Monitor tells what others commit to our tables. It is for one goroutine; Close may be
-// called from another one and ends Next.
+// A Monitor tells what others commit to our tables. It is for one goroutine; another one may call
+// Close, which ends Next.
 type Monitor struct {
 	conn *netlink.Conn
 	raw  syscall.RawConn
 	buf  []byte
-	now  nft.ForeignChange // the commit whose notifications are coming in
+	now  nft.ForeignChange // the commit under way
 	size int               // bytes of its events
 }
 
-// monitorBuffer is the receive buffer, and how much a single commit may have to say before
-// it is taken for lost. The kernel counts a notification of one element as about 1 KiB.
+// monitorBuffer is the length of the receive buffer in bytes. A single commit with more to say
+// counts as lost. The kernel counts a notification of one element as about 1 KiB.
 const monitorBuffer = 8 << 20
 
 // Numbers that x/sys does not have. Source: linux/netfilter/nf_tables.h.
@@ -35,7 +35,7 @@ const (
 	attrGenProcName = 3 // NFTA_GEN_PROC_NAME
 )
 
-// NewMonitor returns a Monitor for the commits of all but k in the network namespace of the
+// NewMonitor returns a Monitor for the commits of all but k, in the network namespace of the
 // calling thread. It hears nothing before Join.
 func NewMonitor(k *Client) (*Monitor, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
@@ -68,8 +68,8 @@ func (m *Monitor) configure(own uint32) (err error) {
 	return errors.Join(controlErr, err)
 }
 
-// attachFilter drops datagrams whose first message comes from the port own. All messages of
-// a datagram are of one commit (nft_commit_notify in net/netfilter/nf_tables_api.c).
+// attachFilter drops datagrams whose first message comes from the port own. All messages of a
+// datagram belong to one commit (nft_commit_notify in net/netfilter/nf_tables_api.c).
 func attachFilter(fd int, own uint32) error {
 	const portOffset = 12 // nlmsg_pid, in host order; BPF loads in network order
 	var port [4]byte
@@ -84,10 +84,10 @@ func attachFilter(fd int, own uint32) error {
 		&unix.SockFprog{Len: uint16(len(program)), Filter: unsafe.SliceData(program)})
 }
 
-// Join begins to listen. The kernel composes notifications as soon as anybody listens, and
-// the one who commits pays: measured, 1.1 us for each element of a batch of 110,000, which
-// makes a large batch half as long again and a change of one element 1 us longer. So Join
-// comes after the first commit. Our own notifications are dropped by a socket filter.
+// Join begins to listen. The kernel composes notifications as soon as anybody listens, and the
+// committing process pays. Measured: 1.1 us for each element of a batch of 110,000. That makes a
+// large batch half as long again, and a change of one element 1 us longer. So Join comes after the
+// first commit. A socket filter drops our own notifications.
 func (m *Monitor) Join() error {
 	if err := m.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		return fmt.Errorf("listen to nf_tables: %w%s", err, accessRemedy(err))
@@ -95,7 +95,7 @@ func (m *Monitor) Join() error {
 	return nil
 }
 
-// Leave ends the listening for a while. What has been heard before can still come from Next.
+// Leave stops listening; Join can begin again. Next may still return what came before.
 func (m *Monitor) Leave() error {
 	if err := m.conn.LeaveGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		return fmt.Errorf("stop listening to nf_tables: %w", err)
@@ -106,7 +106,7 @@ func (m *Monitor) Leave() error {
 // Close makes Next return an error.
 func (m *Monitor) Close() error { return m.conn.Close() }
 
-// Next waits for the next commit of somebody else that concerned our tables, or may have.
+// Next waits for the next commit of somebody else that has changed our tables, or may have.
 func (m *Monitor) Next() (*nft.ForeignChange, error) {
 	for {
 		n, from, err := m.receive()
@@ -137,8 +137,8 @@ func (m *Monitor) receive() (n int, from uint32, err error) {
 	return n, from, errors.Join(rawErr, err)
 }
 
-// take goes through one datagram. The notification of the new generation is the last one of
-// a commit, in a datagram of its own.
+// take goes through one datagram. The notification of the new generation ends a commit and has a
+// datagram of its own.
 func (m *Monitor) take(b []byte) (finished *nft.ForeignChange) {
 	attr.Replies(b, func(r attr.Reply) {
 		if r.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
@@ -153,8 +153,8 @@ func (m *Monitor) take(b []byte) (finished *nft.ForeignChange) {
 	return finished
 }
 
-// note keeps a notification that is about one of our tables. The name of the table is
-// attribute 1 of every kind of object.
+// note keeps a notification about one of our tables. The name of the table is attribute 1 of every
+// kind of object.
 func (m *Monitor) note(typ uint16, r *attr.Reply) {
 	f, attrs := r.Family(), r.Attributes()
 	if f != nft.IP && f != nft.IP6 || attributeName(attrs, unix.NFTA_TABLE_NAME) != nft.TableName {
@@ -167,8 +167,8 @@ func (m *Monitor) note(typ uint16, r *attr.Reply) {
 	m.now.Events = append(m.now.Events, decodeEvent(typ, f, slices.Clone(attrs)))
 }
 
-// decodeEvent decodes a notification. Objects and flowtables, which do nothing without a rule,
-// come out as an event without an object.
+// decodeEvent decodes a notification. Objects and flowtables, which have no effect without a rule,
+// become an event without an object.
 func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e nft.Event) {
 	e.Op = nft.Op{Verb: nft.Add, Family: f}
 	switch typ {
@@ -198,10 +198,10 @@ func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e nft.Event) {
 	return e
 }
 
-// attributeName is the value of an attribute that is a name.
+// attributeName returns the value of an attribute as a name.
 func attributeName(b []byte, typ uint16) string { return attr.Name(attr.Find(b, typ)) }
 
-// finish closes a commit; nil if it left our tables alone.
+// finish ends a commit. It returns nil if the commit left our tables alone.
 func (m *Monitor) finish(b []byte) *nft.ForeignChange {
 	change := m.now
 	m.now, m.size = nft.ForeignChange{}, 0

@@ -9,17 +9,17 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// outcome collects the answers to a batch. They are all there when the batch has been sent:
-// that to the begin message, if it or the commit as a whole failed, and those to operations in
-// their order. After the one to the last operation, which a refused begin leaves out, nothing
-// comes.
+// outcome collects the answers to a batch. They are all there when the batch has been sent. First
+// comes an answer to the begin message, if that message or the commit as a whole failed. Answers to
+// operations follow in their order. Nothing comes after the answer to the last operation. A refused
+// begin message leaves that answer out.
 func (k *Client) outcome(x *encoding, b *nft.Batch) error {
 	o := outcome{encoding: x, batch: b}
 	for !o.ended {
 		n, from, err := k.socket.receive(k.buf, 0)
 		switch {
 		case err == unix.ENOBUFS:
-			o.lost = true // those that came before are still to be received
+			o.lost = true // earlier answers can still be received
 		case err != nil:
 			return o.result()
 		case from == 0:
@@ -29,7 +29,7 @@ func (k *Client) outcome(x *encoding, b *nft.Batch) error {
 	return o.result()
 }
 
-// An outcome is what the answers to a batch add up to.
+// An outcome is the sum of the answers to a batch.
 type outcome struct {
 	*encoding
 	batch *nft.Batch
@@ -60,7 +60,7 @@ func (o *outcome) result() error {
 	return o.err
 }
 
-// refusal is the error for a refused message, or for the begin or end of the batch.
+// refusal is the error for a refused message, or for a refused begin or end of the batch.
 func (x *encoding) refusal(b *nft.Batch, index int, a attr.Ack) error {
 	var err error = a.Errno
 	if a.Text != "" {
@@ -72,8 +72,8 @@ func (x *encoding) refusal(b *nft.Batch, index int, a attr.Ack) error {
 	return x.opError(b, index, a.Offset, err)
 }
 
-// opError names the operation of a message that was refused, and the element if offset, an
-// offset into the message, points at one.
+// opError names the operation of a refused message. It names the element too if offset, an offset
+// into the message, points at one.
 func (x *encoding) opError(b *nft.Batch, index, offset int, err error) error {
 	ref := x.refs[index]
 	if ref.op == foreignOps {
@@ -96,8 +96,8 @@ func (x *encoding) opError(b *nft.Batch, index, offset int, err error) error {
 	return e
 }
 
-// elementAt finds the element of a message that an offset into it points at, by walking over
-// what was sent. An offset of zero points at none.
+// elementAt walks over the sent message to find the element at an offset into it. An offset of zero
+// points at none.
 func (x *encoding) elementAt(ref message, offset int, op *nft.Op) (i int, ok bool) {
 	const body = attr.MessageHeader + attr.NetfilterHeader
 	list := attr.NewReader(attr.MessageAt(x.buf, ref.offset)[body:])
@@ -110,8 +110,8 @@ func (x *encoding) elementAt(ref message, offset int, op *nft.Op) (i int, ok boo
 	return i, ok && i < len(op.Elements)
 }
 
-// itemAt counts the elements of a list before the one at an offset into it. The second
-// element of a range belongs to the first.
+// itemAt counts the elements of a list before the one at an offset into it. The second element of a
+// range counts with the first.
 func itemAt(list []byte, offset int) (i int, ok bool) {
 	i = -1
 	items := attr.NewReader(list)

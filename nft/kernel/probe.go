@@ -10,7 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// Features are what a kernel can do beyond what kube-nft cannot do without.
+// Features are abilities of a kernel that kube-nft can do without.
 type Features struct {
 	IP6 bool // nat chains in the family ip6
 	// OwnerPersist says that a table can belong to our socket and outlive it (table flags
@@ -18,12 +18,11 @@ type Features struct {
 	OwnerPersist bool
 }
 
-// A FeatureError says that the kernel lacks something without which there are no Services.
-// It unwraps to the errno.
+// A FeatureError says that the kernel lacks something that kube-nft needs. It unwraps to the errno.
 type FeatureError struct {
 	Family  nft.Family
 	Feature string // in words
-	Option  string // of the kernel's configuration, or the version that brought it
+	Option  string // the option of the kernel's configuration, or the first version
 	Err     error
 }
 
@@ -34,9 +33,10 @@ func (e *FeatureError) Error() string {
 // Unwrap returns the kernel's reason.
 func (e *FeatureError) Unwrap() error { return e.Err }
 
-// Probe finds out what the kernel can do by doing it, each thing in a table of its own that no
-// packet meets and that is gone when Probe returns. A feature that is needed and missing is a
-// *FeatureError; IPv6 is not needed, but if there are nat chains, so must be the rest.
+// Probe tries what the kernel can do, each thing in a table of its own. No packet meets these
+// tables, and they are gone when Probe returns. A needed feature that is missing is a
+// *FeatureError. IPv6 is not needed; but if there are IPv6 nat chains, the other features must be
+// there for IPv6 too.
 func (k *Client) Probe(ctx context.Context) (have Features, err error) {
 	if err := k.probeFamily(ctx, nft.IP); err != nil {
 		return have, err
@@ -68,7 +68,7 @@ func (k *Client) probeFamily(ctx context.Context, f nft.Family) error {
 	return nil
 }
 
-// succeeded tells the outcome of a probe, or why there is none.
+// succeeded returns the outcome of a probe, or the error that leaves it open.
 func succeeded(err error) (ok bool, failure error) {
 	switch {
 	case err == nil:
@@ -79,7 +79,7 @@ func succeeded(err error) (ok bool, failure error) {
 	return false, fmt.Errorf("probe nf_tables: %w", err)
 }
 
-// reason is the kernel's reason for refusing a batch.
+// reason returns the kernel's reason for refusing a batch.
 func reason(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
@@ -87,8 +87,8 @@ func reason(err error) error {
 	return err
 }
 
-// isMissing reports whether a refusal means that the kernel does not know a thing, and not
-// that we may not do it or that it is out of memory.
+// isMissing reports whether a refusal means that the kernel does not know a thing. Other reasons
+// are missing permission or memory.
 func isMissing(err error) bool {
 	for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT} {
 		if errors.Is(err, errno) {
@@ -98,7 +98,7 @@ func isMissing(err error) bool {
 	return false
 }
 
-// A probe is something that the kernel must be able to do.
+// A probe is one thing that the kernel must be able to do.
 type probe struct {
 	feature string
 	options map[nft.Family]string
@@ -107,13 +107,13 @@ type probe struct {
 	empty   bool // its chains have no rules
 }
 
-// probeTable is the table in which probes are made.
+// probeTable is the table of all probes.
 const probeTable = "kube-nft-probe"
 
-// try makes what the probe asks for in a new table and takes the table away again. The kernel
-// checks what a rule may do at its hook when it commits, so these are two batches; the table is
-// dormant, so that no packet meets it meanwhile. Empty chains are made and taken away in one
-// batch: they do take their hooks, which is what is to be tried.
+// try makes what the probe needs in a new table and deletes the table. The kernel checks what a
+// rule may do at its hook when it commits, so these are two batches; meanwhile the table is
+// dormant, so that no packet meets it. Empty chains come and go in one batch: the kernel takes
+// their hooks, which is what the probe tests.
 func (k *Client) try(ctx context.Context, f nft.Family, p probe) error {
 	if p.empty {
 		return k.tryFlags(ctx, f, p, 0)
@@ -126,7 +126,7 @@ func (k *Client) try(ctx context.Context, f nft.Family, p probe) error {
 	return k.commitProbe(ctx, &b, 0)
 }
 
-// tryFlags makes a table with flags and takes it away in the same batch.
+// tryFlags makes a table with flags and deletes it in the same batch.
 func (k *Client) tryFlags(ctx context.Context, f nft.Family, p probe, flags uint32) error {
 	b := nft.Batch{Ops: append(p.ops(f), nft.Op{Verb: nft.Delete, Family: f, Table: &nft.Table{}})}
 	return k.commitProbe(ctx, &b, flags)
@@ -139,7 +139,7 @@ func (k *Client) commitProbe(ctx context.Context, b *nft.Batch, flags uint32) er
 	return k.commit(b, scope{table: probeTable, flags: flags})
 }
 
-// ops make the probe's table, in place of one that an interrupted probe may have left.
+// ops make the probe's table, and replace a table that an interrupted probe has left.
 func (p *probe) ops(f nft.Family) []nft.Op {
 	table := &nft.Table{Family: f}
 	ops := []nft.Op{{Verb: nft.Add, Family: f, Table: table}, {Verb: nft.Delete, Family: f, Table: table}, {Verb: nft.Add, Family: f, Table: table}}
@@ -155,7 +155,7 @@ func (p *probe) ops(f nft.Family) []nft.Op {
 	return ops
 }
 
-// natProbe are the four hooks that our base chains are in.
+// natProbe tries the four hooks of our base chains.
 func natProbe() probe {
 	return probe{
 		feature: "nat chains", options: inBoth("CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NF_NAT (module nft_chain_nat)"),
@@ -164,7 +164,7 @@ func natProbe() probe {
 	}
 }
 
-// probes lists what is needed, each thing after those that it needs itself.
+// probes lists what kube-nft needs. Each probe comes after the probes that it depends on.
 func probes() []probe {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
 	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
@@ -202,7 +202,7 @@ func inBoth(option string) map[nft.Family]string {
 	return map[nft.Family]string{nft.IP: option, nft.IP6: option}
 }
 
-// natChain is a base chain at a priority of no importance.
+// natChain is a base chain; its priority does not matter.
 func natChain(point string, rules ...nft.Rule) *nft.Chain {
 	return &nft.Chain{Name: point, Hook: &nft.Hook{Type: "nat", Point: point}, Rules: rules}
 }

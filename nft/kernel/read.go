@@ -13,15 +13,14 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// maxReads is how often a read begins anew because somebody changed nf_tables meanwhile.
+// maxReads is how often a read is tried while others change nf_tables.
 const maxReads = 16
 
-// Read returns our tables as the kernel holds them and the generation that they are of. A
-// table that does not exist is missing. The elements of dynamic sets are left out; Elements
-// reads them. What no kube-nft wrote comes out so that it equals nothing that one would
-// write: a set of another kind has an empty Key, a rule is compared by its expressions, flags
-// of the table show in its Comment. Objects and flowtables do nothing without a rule and are
-// passed over.
+// Read returns our tables as the kernel holds them, and their generation. A table that does not
+// exist is missing. Read leaves out the elements of dynamic sets; Elements reads them. What
+// kube-nft never writes equals nothing that it would write: a foreign set has an empty Key, a rule
+// is compared by its expressions, flags of the table show in its Comment. Read passes over objects
+// and flowtables: they have no effect without a rule.
 func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err error) {
 	err = k.retry(ctx, func() error {
 		t, generation, err = k.readOnce(ctx)
@@ -33,7 +32,7 @@ func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err
 	return t, generation, nil
 }
 
-// Elements returns what a set holds at this moment, with the age of elements that expire.
+// Elements returns what a set holds at this moment, with the ages of elements that expire.
 func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
 	err = k.retry(ctx, func() error {
 		elements, err = k.readElements(ctx, f, s)
@@ -67,7 +66,7 @@ func (k *Client) generation(ctx context.Context) (generation uint32, err error) 
 	return generation, err
 }
 
-// retry calls read again as long as it reports that nf_tables changed under it.
+// retry repeats read while nf_tables changes under it.
 func (k *Client) retry(ctx context.Context, read func() error) error {
 	for range maxReads {
 		if err := read(); !errors.Is(err, unix.EINTR) || ctx.Err() != nil {
@@ -143,8 +142,8 @@ func (k *Client) fill(ctx context.Context, f nft.Family, set *nft.Elements, coun
 	})
 }
 
-// readSets reads the definitions of the sets and how many elements each has, if the kernel
-// says so.
+// readSets reads the definitions of the sets and, if the kernel says it, the number of elements in
+// each.
 func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]uint32, err error) {
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_SET_TABLE, nft.TableName) }
 	counts = make(map[string]uint32)
@@ -153,7 +152,7 @@ func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]
 		if name != nft.TableName {
 			return
 		}
-		set.Rank = len(t.Sets) // the kernel lists them in the order in which they were made
+		set.Rank = len(t.Sets) // the kernel lists sets in the order of creation
 		t.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
 		if count := attr.Find(r.Attributes(), attrSetCount); len(count) == 4 {
 			counts[set.Name] = binary.BigEndian.Uint32(count)
@@ -161,10 +160,9 @@ func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]
 	})
 }
 
-// checkCount returns EINTR if elements are missing. That happens: the kernel grows a hash
-// table some time after the elements have come, and a dump that is under way then may pass
-// over some and list others twice. A count of zero means that the kernel gave none, as before
-// about Linux 6.16.
+// checkCount returns EINTR if elements are missing. The kernel grows a hash table some time after
+// the elements have come. A dump under way may then miss some elements and list others twice. A
+// count of zero means that the kernel gave none, as before about Linux 6.16.
 func checkCount(s *nft.Elements, count uint32) error {
 	if count != 0 && !s.Set.Interval && uint32(len(s.Map)) != count {
 		return unix.EINTR
@@ -186,8 +184,8 @@ func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
 	})
 }
 
-// readChainNames reads the chains without their rules. The kernel lists those of other
-// tables too.
+// readChainNames reads the chains without their rules. The kernel also lists chains of other
+// tables.
 func (k *Client) readChainNames(ctx context.Context, t *nft.Table) error {
 	return k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
 		if name, chain := decodeChain(r.Attributes()); name == nft.TableName {
@@ -200,7 +198,7 @@ func (k *Client) readElements(ctx context.Context, f nft.Family, s *nft.Set) (ma
 	return k.dumpElements(ctx, f, s.Name, newElementDecoder(f, s))
 }
 
-// dumpElements returns the elements of a set once they went through a decoder made for it.
+// dumpElements returns the elements of a set, decoded by d.
 func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *elementDecoder) (map[string]nft.Element, error) {
 	which := func(w *attr.Writer) {
 		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
@@ -215,8 +213,9 @@ func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *
 	return d.Elements(), nil
 }
 
-// Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the answer, whose
-// memory is used again afterwards. It returns EINTR if the kernel saw a change meanwhile.
+// Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the
+// answer. The message is valid during the call only. Dump returns EINTR if the kernel saw a change
+// meanwhile.
 func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
 	interrupted := false
 	err := k.request(ctx, typ, unix.NLM_F_DUMP, f, which, func(r attr.Reply) {
@@ -229,9 +228,9 @@ func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(
 	return err
 }
 
-// Lookup asks the kernel for one element by its key, which finds it the way a packet does:
-// by the structure that a dump does not use. Ok is false if there is none. The key of a set
-// of ranges may be any key inside one.
+// Lookup asks the kernel for one element by its key. The kernel finds it as it does for a packet,
+// by a structure that a dump does not use. ok is false if there is none. In a set of ranges the key
+// may be any key inside a range.
 func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error) {
 	d := newElementDecoder(f, s)
 	err = k.element(ctx, f, s, key, d)

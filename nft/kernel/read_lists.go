@@ -10,29 +10,29 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// manyElements is from how many elements on lists are read by their keys. A dump is a walk over
-// the kernel's hash table that begins anew for every 32 KiB: twice as many elements take four
-// times as long. Keys are found one by one, and those of a list follow from its frontend.
-// Measured, CPU time of the thread: 100,000 elements 0.20 s by a dump and 0.24 s by keys,
-// 300,000 elements 1.8 s and 0.9 s.
+// manyElements is the number of elements from which on lists are read by their keys. A dump walks
+// over the kernel's hash table anew for every 32 KiB: twice as many elements take four times as
+// long. Keys are found one by one; a list's keys follow from its frontend. Measured, CPU time of
+// the thread: 100,000 elements 0.20 s by a dump and 0.24 s by keys, 300,000 elements 1.8 s and 0.9
+// s.
 const manyElements = 120_000
 
 const (
-	firstKeys      = 16 // how many indexes of a list are asked for at first; then ever more
+	firstKeys      = 16 // how many indexes of a list the first request names; later ones name more
 	keysPerRequest = 256
-	listsAtOnce    = 64 // how many lists are asked for in one system call
+	listsAtOnce    = 64 // how many lists one system call requests
 	ackedRequest   = unix.NLM_F_REQUEST | unix.NLM_F_ACK
 )
 
-// fillLarge reads the elements of a set that holds many. What does not belong to a frontend
-// shows in their number; then, for other sets, and where the answers do not fit into the
-// receive buffer, which net.core.rmem_max limits in a user namespace, it is a dump.
+// fillLarge reads the elements of a large set by keys. It dumps the set instead in three cases: the
+// set is no map of lists; the number of elements shows that some belong to no frontend; the answers
+// do not fit into the receive buffer, which net.core.rmem_max limits in a user namespace.
 func (k *Client) fillLarge(ctx context.Context, t *nft.Table, set *nft.Elements, count uint32) (err error) {
 	frontends := t.Sets[k.Lists[set.Set.Name]]
 	if frontends == nil || set.Set.Ranges() != nft.NoRanges || set.Set.KeyLen(t.Family) != frontends.Set.KeyLen(t.Family)+4 {
 		return k.fill(ctx, t.Family, set, count)
 	}
-	if len(frontends.Map) == 0 { // they are many themselves, and their turn has not come
+	if len(frontends.Map) == 0 { // a large set itself, not yet read
 		if err := k.fill(ctx, t.Family, frontends, 0); err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (k *Client) fillLarge(ctx context.Context, t *nft.Table, set *nft.Elements,
 	return k.fill(ctx, t.Family, set, count)
 }
 
-// discard takes all answers that are there: before that, the kernel gives no others.
+// discard receives all waiting answers: before that the kernel gives no others.
 func (k *Client) discard() {
 	for {
 		if _, _, err := k.socket.receive(k.buf, 0); err != nil && err != unix.ENOBUFS {
@@ -64,14 +64,14 @@ type listReader struct {
 	decoder *elementDecoder
 }
 
-// A listRequest asks for some indexes of a list.
+// A listRequest names some indexes of a list.
 type listRequest struct {
 	frontend   string
 	first, num int
 }
 
-// readLists returns the endpoints of the frontends that t has already been read with.
-// Whether there are further ones in the map, the caller must find out.
+// readLists returns the endpoints of the frontends, which the caller has read. It does not find
+// further endpoints in the map; the caller does.
 func (k *Client) readLists(ctx context.Context, t *nft.Table, s *nft.Set, frontends map[string]nft.Element) (map[string]nft.Element, error) {
 	r := &listReader{kernel: k, family: t.Family, set: s, decoder: newElementDecoder(t.Family, s)}
 	requests := make([]listRequest, 0, len(frontends))
@@ -92,8 +92,8 @@ func (k *Client) readLists(ctx context.Context, t *nft.Table, s *nft.Set, fronte
 	return r.decoder.Elements(), nil
 }
 
-// request sends some requests and takes the answers. It returns the requests for what may follow
-// behind those of which every index was there.
+// request sends some requests and takes the answers. It returns requests for the next indexes of
+// lists whose every index was there.
 func (r *listReader) request(requests []listRequest) (more []listRequest, err error) {
 	k, first := r.kernel, r.kernel.seq
 	k.seq += uint32(len(requests))
@@ -130,13 +130,13 @@ func (r *listReader) request(requests []listRequest) (more []listRequest, err er
 	return more, err
 }
 
-// next asks for what follows.
+// next is the request for the indexes that follow.
 func (l listRequest) next() listRequest {
 	return listRequest{frontend: l.frontend, first: l.first + l.num, num: min(4*l.num, keysPerRequest)}
 }
 
 // encode writes a message for each request. The kernel answers them in order, each with the
-// elements up to the first that is missing.
+// elements up to the first missing one.
 func (r *listReader) encode(requests []listRequest, seq uint32) []byte {
 	var w attr.Writer
 	var keys []string

@@ -10,9 +10,9 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// Detach takes the rules out of the base chains that translate destinations, so that new
-// connections pass us by, in one transaction. The maps and all other chains stay as they are
-// for packets that are on their way through them. It returns in which tables there were any.
+// Detach takes the rules out of the base chains that translate destinations, in one transaction, so
+// that new connections pass us by. The maps and all other chains stay for packets on their way
+// through them. Detach returns the tables that had such rules.
 func (k *Client) Detach(ctx context.Context) (detached []string, err error) {
 	tables, generation, err := k.Read(ctx)
 	if err != nil {
@@ -40,9 +40,9 @@ func detach(t *nft.Table) (ops []nft.Op) {
 	return ops
 }
 
-// Remove deletes our tables, with everything in them, in one transaction, and those that an
-// interrupted Probe may have left. It returns the names of what it deleted: none, if there
-// was nothing. A table that a socket of somebody else owns is refused (EPERM).
+// Remove deletes our tables with everything in them, in one transaction. It also deletes tables
+// that an interrupted Probe has left. It returns the names of what it deleted, none if there was
+// nothing. The kernel refuses (EPERM) to delete a table that somebody else's socket owns.
 func (k *Client) Remove(ctx context.Context) (removed []string, err error) {
 	for _, name := range []string{nft.TableName, probeTable} {
 		var b nft.Batch
@@ -63,7 +63,7 @@ func (k *Client) Remove(ctx context.Context) (removed []string, err error) {
 	return removed, nil
 }
 
-// families lists the families, of ours, that have a table of a name.
+// families lists the families, of IPv4 and IPv6, that have a table of this name.
 func (k *Client) families(ctx context.Context, table string) (list []nft.Family, err error) {
 	return list, k.Dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
 		f := r.Family()

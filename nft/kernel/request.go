@@ -11,12 +11,12 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// answerTimeout bounds the wait for the next piece of an answer. The kernel gives it at once:
-// should one be lost, the caller gets an error instead of waiting forever.
+// answerTimeout bounds the wait for the next piece of an answer. The kernel sends it at once. If a
+// piece is lost, the caller gets an error instead of waiting forever.
 const answerTimeout = 30 * time.Second
 
-// request sends a request and reads until the kernel has answered it. When ctx ends meanwhile, the
-// rest of the answer is still taken, but nobody sees it: a socket has one dump at a time.
+// request sends a request and reads until the kernel has answered it. When ctx ends meanwhile,
+// request still receives the rest of the answer but drops it: a socket has one dump at a time.
 func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, w
 	return ctx.Err()
 }
 
-// await returns the next datagram of the kernel. It is overwritten by the one after it.
+// await returns the next datagram from the kernel. The next call overwrites it.
 func (k *Client) await(timeout time.Duration) ([]byte, error) {
 	for {
 		n, from, err := k.socket.receive(k.buf, timeout)
@@ -60,8 +60,8 @@ func (k *Client) await(timeout time.Duration) ([]byte, error) {
 	}
 }
 
-// answer goes through one datagram; done says that it ends the answer to the request with
-// that number. What was left over from another request is passed over.
+// answer goes through one datagram. done says that it ends the answer to the request with number
+// seq. answer passes over what is left over from another request.
 func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) {
 	attr.Replies(b, func(r attr.Reply) {
 		switch {
@@ -79,7 +79,7 @@ func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) 
 	return done, err
 }
 
-// element asks for one element by its key, which d decodes. ENOENT says that there is none.
+// element requests one element by its key; d decodes it. ENOENT says that there is none.
 func (k *Client) element(ctx context.Context, f nft.Family, s *nft.Set, key string, d *elementDecoder) error {
 	which := func(w *attr.Writer) { writeKeys(w, s.Name, key) }
 	return k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.message(r.Attributes()) })

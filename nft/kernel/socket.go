@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket speaks netlink to nf_tables. The runtime does not poll it: the answer to a commit
-// is there when the commit has been sent, and if a thread that waits for events were woken by
-// its arrival, that took 13 us on the measured machine, where all of a small commit takes 5.
-// Sockets that really wait, like those of a Monitor, are mdlayher/netlink's.
+// A socket speaks netlink to nf_tables. Go's runtime does not poll it: the answer to a commit is
+// there when the commit has been sent. Waking a thread that waits for events took 13 us on the
+// measured machine, where all of a small commit takes 5. Sockets that really wait, such as the
+// Monitor's, come from mdlayher/netlink.
 type socket struct {
 	fd   int
 	port uint32 // its address, as the kernel shows it to others
@@ -44,7 +44,7 @@ func (s *socket) bind() error {
 	return nil
 }
 
-// close may be repeated: by then, the descriptor may be somebody else's.
+// close acts once: later the descriptor may be somebody else's.
 func (s *socket) close() error {
 	fd := s.fd
 	s.fd = -1
@@ -56,7 +56,7 @@ func (s *socket) setOption(option int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1))
 }
 
-// setBuffer sets the length of a buffer, beyond the system's limit if that is allowed.
+// setBuffer sets the length of a buffer, beyond the system's limit if permitted.
 func (s *socket) setBuffer(force, normal, n int) error {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) == nil {
 		return nil
@@ -64,14 +64,14 @@ func (s *socket) setBuffer(force, normal, n int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, normal, n))
 }
 
-// send hands over messages in one system call. For a batch it returns when the kernel has
-// worked on all of it.
+// send sends messages in one system call. For a batch it returns when the kernel has worked on all
+// of it.
 func (s *socket) send(b []byte) error {
 	return unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// receive reads one datagram into b and returns the port of the sender; the kernel's is 0.
-// If there is none for so long, it returns EAGAIN.
+// receive reads one datagram into b and returns the sender's port; the kernel's is 0. It returns
+// EAGAIN if none comes within patience.
 func (s *socket) receive(b []byte, patience time.Duration) (n int, from uint32, err error) {
 	for began := time.Now(); ; {
 		n, sender, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT)
@@ -92,7 +92,7 @@ func (s *socket) receive(b []byte, patience time.Duration) (n int, from uint32, 
 	}
 }
 
-// wait waits until there is something to receive, for so long at most, or a signal comes.
+// wait waits until there is something to receive, at most for patience or until a signal.
 func (s *socket) wait(patience time.Duration) error {
 	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 	milliseconds := int(patience/time.Millisecond) + 1

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// hookNames are the base chains of a table by the number of their hook, NF_INET_*.
+// hookNames are the base chains of a table, indexed by hook number, NF_INET_*.
 var hookNames = [numHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 
 // numHooks is NF_INET_NUMHOOKS.
@@ -19,8 +19,8 @@ type hookTable struct {
 	entries   uint32           // the number of rules
 }
 
-// A blob is the whole of a table, its rules cut into chains. Bytes that decodeBlob has
-// read, encode gives back unchanged.
+// A blob is the whole of a table, with its rules divided into chains. encode returns the bytes that
+// decodeBlob read unchanged.
 type blob struct {
 	layout *layout
 	valid  uint32
@@ -32,15 +32,15 @@ type blob struct {
 type blobChain struct {
 	name    string
 	hook    int     // of a base chain; -1
-	head    entry   // of a chain that is not: an ERROR target with its name
+	head    entry   // of any other chain: an ERROR target with its name
 	entries []entry // the last is the policy, or the return at the end
 }
 
-// rules returns the entries but for the last, which iptables does not show.
+// rules returns the entries without the last, which iptables does not show.
 func (c *blobChain) rules() []entry { return c.entries[:len(c.entries)-1] }
 
-// decodeBlob cuts the rules of a table into chains. It refuses whatever it could not write
-// back: nothing but iptables programs has ever written other forms.
+// decodeBlob divides the rules of a table into chains. It refuses what it could not write back:
+// iptables programs have never written other forms.
 func decodeBlob(l *layout, hooks hookTable, data []byte) (*blob, error) {
 	var entries []entry
 	starts := map[int]int{} // the number of each entry by its offset
@@ -70,8 +70,8 @@ func decodeBlob(l *layout, hooks hookTable, data []byte) (*blob, error) {
 	return b, b.resolve(starts, offsets)
 }
 
-// cutChains sorts entries into chains and returns the chains by the offset of their first
-// entry, which is what a jump holds.
+// cutChains divides entries into chains. It returns the chains by the offset of their first entry,
+// which is the value of a jump.
 func (b *blob) cutChains(hooks hookTable, entries []entry) (map[int]string, error) {
 	offsets := map[int]string{}
 	off := 0
@@ -94,7 +94,7 @@ func (b *blob) cutChains(hooks hookTable, entries []entry) (map[int]string, erro
 	return offsets, b.check(hooks)
 }
 
-// begin starts a new chain if the entry at off is where one begins.
+// begin starts a new chain if one begins with the entry at off.
 func (b *blob) begin(hooks hookTable, off int, e entry) (begun bool, err error) {
 	for h := range numHooks {
 		if hooks.valid&(1<<h) == 0 || int(hooks.entry[h]) != off {
@@ -117,8 +117,7 @@ func (b *blob) begin(hooks hookTable, off int, e entry) (begun bool, err error) 
 	return begun, nil
 }
 
-// check reports an error unless names are unique, no chain lacks its last entry, and each
-// policy is where the kernel says.
+// check requires unique names, a last entry in every chain, and each policy where the kernel says.
 func (b *blob) check(hooks hookTable) error {
 	seen := map[string]bool{}
 	off, base := 0, uint32(0)
@@ -182,7 +181,7 @@ func (b *blob) resolve(starts map[int]int, chains map[int]string) error {
 	return nil
 }
 
-// ruleset returns the chains and rules as the plan of a removal needs them.
+// ruleset returns the chains and rules that the plan of a removal needs.
 func (b *blob) ruleset(table string) ruleset {
 	rs := ruleset{table: table}
 	for _, c := range b.chains {
@@ -221,8 +220,8 @@ func (b *blob) without(r removal) *blob {
 	return rest
 }
 
-// encode lays the chains out one after another and returns the rules with their offsets
-// as the kernel takes them. It fails if a rule jumps to a chain that is not there.
+// encode puts the chains one after another and returns the rules with their offsets as the kernel
+// takes them. It fails if a rule jumps to a missing chain.
 func (b *blob) encode() (hooks hookTable, data []byte, err error) {
 	hooks = hookTable{valid: b.valid, entries: uint32(len(b.order()))}
 	offsets := map[string]int{} // where each chain's first entry will be
@@ -241,7 +240,7 @@ func (b *blob) encode() (hooks hookTable, data []byte, err error) {
 		for _, e := range c.entries {
 			start := len(data)
 			data = append(data, e.data...)
-			verdict, known := len(data), true // of a rule without a target: the next one
+			verdict, known := len(data), true // without a target: the next rule
 			if e.jump != "" {
 				verdict, known = offsets[e.jump]
 			}
@@ -257,8 +256,8 @@ func (b *blob) encode() (hooks hookTable, data []byte, err error) {
 	return hooks, append(data, b.end.data...), nil
 }
 
-// order returns, for each entry of the encoded blob, its index in the blob it was decoded
-// from: the key to its counters.
+// order returns, for each entry of the encoded blob, its index in the decoded blob. Counters follow
+// that index.
 func (b *blob) order() []int {
 	var order []int
 	for _, c := range b.chains {

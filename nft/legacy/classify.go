@@ -11,12 +11,12 @@ type creator uint8
 // The creators. Chains without the prefix KUBE- are always foreign.
 const (
 	foreign   creator = iota // an administrator, a CNI plug-in, any other program
-	kubelet                  // the kubelet, which keeps or has abandoned it: not ours to remove
+	kubelet                  // the kubelet, in use or abandoned: not ours to remove
 	kubeProxy                // kube-proxy in its iptables or IPVS mode, any release
 )
 
-// classify tells who created a chain of the tables filter, nat or mangle. In doubt it is
-// foreign: kube-router names chains KUBE-ROUTER-*, KUBE-NWPLCY-* and KUBE-POD-FW-*.
+// classify returns the creator of a chain in the tables filter, nat or mangle. If in doubt, the
+// chain is foreign: kube-router names chains KUBE-ROUTER-*, KUBE-NWPLCY-* and KUBE-POD-FW-*.
 func classify(table, chain string) creator {
 	switch chain { // what the kubelet creates, or did so before 1.28
 	case "KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT":
@@ -35,8 +35,8 @@ func classify(table, chain string) creator {
 	return foreign
 }
 
-// isFixed reports whether the chain is one of those that kube-proxy always has. The names
-// after the canary are of the IPVS mode.
+// isFixed reports whether the chain is one that kube-proxy always has. The names after the canary
+// belong to the IPVS mode.
 func isFixed(table, chain string) bool {
 	switch table + " " + chain {
 	case "nat KUBE-SERVICES", "nat KUBE-NODEPORTS", "nat KUBE-POSTROUTING",
@@ -52,13 +52,12 @@ func isFixed(table, chain string) bool {
 	return false
 }
 
-// perService are the names of the chains that kube-proxy has per Service port or endpoint: a
-// prefix and the first 16 digits of a hash in base 32. KUBE-XLB- was replaced by KUBE-EXT- in
-// 1.24.
+// perService matches the chains that kube-proxy has for each Service port or endpoint: a prefix and
+// the first 16 digits of a hash in base 32. KUBE-EXT- replaced KUBE-XLB- in 1.24.
 var perService = regexp.MustCompile(`^(KUBE-(?:SVC|SVL|SEP|FW|EXT|XLB)-)[A-Z2-7]{16}$`)
 
-// isEntrance reports whether kube-proxy sends to the chain from base chains. The set is
-// wider than any one release's, which differ in the base chains they use.
+// isEntrance reports whether kube-proxy's base-chain rules lead to the chain. Releases differ in
+// the base chains they use; the set is the union of all.
 func isEntrance(table, chain string) bool {
 	switch chain {
 	case "KUBE-SERVICES", "KUBE-NODEPORTS":

@@ -27,28 +27,28 @@ const (
 // ProxyTable is the name of kube-proxy's own nf_tables table in each family.
 const ProxyTable = "kube-proxy"
 
-// iptablesTables are the tables that kube-proxy writes, filter first: its leftovers can
-// refuse traffic, while those in nat only lose to a base chain of lower priority. Tables
-// raw and security are none of our business.
+// iptablesTables are the tables that kube-proxy writes. filter comes first: leftovers there can
+// refuse traffic, while those in nat only lose to a base chain of lower priority. kube-proxy does
+// not write to raw and security.
 var iptablesTables = [...]string{"filter", "nat", "mangle"}
 
 // A Selector limits a removal. A nil field allows everything.
 type Selector struct {
 	Backends []Backend
 	Families []nft.Family
-	Tables   []string // of iptables: filter, nat, mangle; of ProxyTables: what belongs there
+	Tables   []string // filter, nat or mangle; for ProxyTables see takesTable
 }
 
 // takes reports whether the selector allows backend b.
 func (s Selector) takes(b Backend) bool { return allows(s.Backends, b) }
 
-// takesTable reports whether the selector allows a table of backend b in family f. Of
-// ProxyTables the chains at filter hooks count as filter, the rest as nat.
+// takesTable reports whether the selector allows a table of backend b in family f. In ProxyTables
+// the chains at filter hooks count as filter, the rest as nat.
 func (s Selector) takesTable(b Backend, f nft.Family, table string) bool {
 	return s.takes(b) && allows(s.Families, f) && allows(s.Tables, table)
 }
 
-// allows reports whether v is listed, or nothing is.
+// allows reports whether list contains v or is nil.
 func allows[T comparable](list []T, v T) bool { return list == nil || slices.Contains(list, v) }
 
 // An Inventory is all that kube-proxy has on a node, and what keeps it there.
@@ -57,33 +57,33 @@ type Inventory struct {
 	Processes []Process `json:"processes"`
 }
 
-// A Part is one table of a backend, or all of IPVS. Tables without anything of kube-proxy's
-// are parts too: they say what is foreign. Tables that do not exist are not.
+// A Part is one table of a backend, or all of IPVS. A table without anything of kube-proxy's is a
+// part too: it says what is foreign. A table that does not exist is no part.
 type Part struct {
 	Backend Backend `json:"backend"`
 	Family  string  `json:"family,omitempty"` // ip or ip6; empty for IPVS
 	Table   string  `json:"table,omitempty"`
 
 	Chains  []string `json:"chains"`  // to be removed
-	Emptied []string `json:"emptied"` // chains of kube-proxy's that must stay, but without rules
+	Emptied []string `json:"emptied"` // kube-proxy's chains that must stay, but without rules
 	Kept    []string `json:"kept"`    // the kubelet's, and KUBE-MARK-MASQ if it is in use
 	Rules   int      `json:"rules"`   // inside the chains to be removed or emptied
 	Jumps   []Jump   `json:"jumps"`   // to be removed from chains that stay
 	Blocked []Jump   `json:"blocked"` // foreign rules for which chains of kube-proxy's stay
 	Foreign int      `json:"foreignRules"`
-	// Drops are the base chains that drop what no rule accepts.
+	// Drops are the base chains with the policy to drop.
 	Drops []string `json:"drops,omitempty"`
 
 	Sets    []Set    `json:"sets,omitempty"`    // of an nf_tables table, or ipsets
 	Device  string   `json:"device,omitempty"`  // kube-ipvs0
 	Servers []Server `json:"servers,omitempty"` // virtual servers on the device's addresses
 
-	// Needs is what kube-nft lacks to look at the part, such as a capability.
+	// Needs is the privilege that kube-nft lacks to read the part, such as a capability.
 	Needs   string   `json:"needs,omitempty"`
 	Actions []Action `json:"actions"`
 }
 
-// Clean reports whether nothing of the part is to be changed.
+// Clean reports whether a removal changes nothing in the part.
 func (p *Part) Clean() bool {
 	return len(p.Chains)+p.Rules+len(p.Jumps)+len(p.Servers) == 0 && p.Device == "" && p.Needs == "" &&
 		p.Backend != ProxyTables && !slices.ContainsFunc(p.Sets, func(s Set) bool { return s.References == 0 })
@@ -97,19 +97,19 @@ func (p *Part) name() string {
 	return fmt.Sprintf("%s %s %s", p.Backend, p.Family, p.Table)
 }
 
-// Clean reports whether there is nothing left to remove. It says nothing of processes.
+// Clean reports whether nothing is left to remove. It does not look at processes.
 func (i *Inventory) Clean() bool {
 	return !slices.ContainsFunc(i.Parts, func(p Part) bool { return !p.Clean() })
 }
 
-// A Node is where to look. The zero value is the node that the caller's namespaces show.
+// A Node says where to look. The zero value is the node that the caller's namespaces show.
 type Node struct {
 	Proc string // a proc file system with the node's processes; empty: /proc
 	Lock string // the lock of the iptables programs; empty: LockFile
 }
 
-// Take looks everywhere and changes nothing. What needs a privilege that the caller lacks
-// says so in its Part. Any other failure is in the error; the rest is read all the same.
+// Take looks everywhere and changes nothing. Where the caller lacks a privilege, the Part says so.
+// Any other failure is in the error; Take reads the rest nevertheless.
 func (n Node) Take(ctx context.Context) (Inventory, error) {
 	var inv Inventory
 	var failures []error
@@ -128,9 +128,9 @@ func (n Node) Take(ctx context.Context) (Inventory, error) {
 	return inv, errors.Join(failures...)
 }
 
-// Remove takes kube-proxy's state out of what sel selects and leaves all else as it is.
-// After an error in one table or backend it goes on with the others; each is changed at
-// once or not at all. The order is: filter, nat and mangle of Xtables, nf_tables, IPVS.
+// Remove removes kube-proxy's state from what sel selects and leaves all else as it is. After an
+// error in one table or backend it goes on with the others; each changes as a whole or not at all.
+// The order is: filter, nat and mangle of Xtables, nf_tables, IPVS.
 func (n Node) Remove(ctx context.Context, sel Selector) error {
 	var failures []error
 	for _, f := range nft.Families {
@@ -203,7 +203,7 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 	return append(compat, own...), nil
 }
 
-// takeIPVS reads what the IPVS mode has apart from chains; no part if there is nothing.
+// takeIPVS reads what the IPVS mode has apart from chains. It returns no part if there is nothing.
 func takeIPVS(context.Context) ([]Part, error) {
 	p := Part{Backend: IPVS}
 	link, addrs, err := findDevice()
@@ -227,7 +227,7 @@ func takeIPVS(context.Context) ([]Part, error) {
 	return []Part{p}, nil
 }
 
-// needs returns what the caller lacks if err says that it lacks something.
+// needs returns the missing privilege if err means that one is missing.
 func needs(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, fs.ErrPermission) {
 		return "CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace"
@@ -235,7 +235,7 @@ func needs(err error) string {
 	return ""
 }
 
-// explain adds to a refusal what would lift it.
+// explain adds the remedy to a refusal.
 func explain(err error) error {
 	if missing := needs(err); missing != "" {
 		return fmt.Errorf("%w; needs %s", err, missing)
@@ -243,8 +243,8 @@ func explain(err error) error {
 	return err
 }
 
-// Serves reports whether the part sends connections in family f to endpoints of Services,
-// so that the node can do with kube-proxy's rules alone.
+// Serves reports whether the part sends connections in family f to endpoints of Services, so that
+// the node can work with kube-proxy's rules alone.
 func (p *Part) Serves(f nft.Family) bool {
 	if p.Backend == IPVS {
 		return slices.ContainsFunc(p.Servers, func(s Server) bool { return s.Frontend.Addr().Is6() == (f == nft.IP6) })

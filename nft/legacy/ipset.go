@@ -32,7 +32,7 @@ const (
 	ipsetErrBusy    = unix.Errno(4101)
 	ipsetSettle     = time.Second // how long nf_tables may take to drop what a commit removed
 	ipsetSettlePoll = 20 * time.Millisecond
-	ipsetModule     = "/sys/module/ip_set" // also there if the kernel has it built in
+	ipsetModule     = "/sys/module/ip_set" // exists also if built into the kernel
 )
 
 // A Set is an ipset, or a set or map of an nf_tables table.
@@ -42,14 +42,13 @@ type Set struct {
 	References int    `json:"references,omitempty"` // rules that use an ipset
 }
 
-// proxySets are the names of the ipsets that the IPVS mode of kube-proxy makes; those of IPv6
-// have a 6- behind the prefix.
+// proxySets matches the ipsets of kube-proxy's IPVS mode. IPv6 names have a 6- behind the prefix.
 var proxySets = regexp.MustCompile(`^KUBE-(6-)?(LOOP-BACK|CLUSTER-IP|EXTERNAL-IP|EXTERNAL-IP-LOCAL|` +
 	`LOAD-BALANCER|LOAD-BALANCER-FW|LOAD-BALANCER-LOCAL|LOAD-BALANCER-SOURCE-IP|LOAD-BALANCER-SOURCE-CIDR|` +
 	`NODE-PORT-TCP|NODE-PORT-UDP|NODE-PORT-LOCAL-TCP|NODE-PORT-LOCAL-UDP|` +
 	`NODE-PORT-SCTP-HASH|NODE-PORT-LOCAL-SCTP-HASH|HEALTH-CHECK-NODE-PORT|IPVS-IPS)$`)
 
-// readSets lists kube-proxy's ipsets. Without the kernel's ip_set there are none; asking
+// readSets lists kube-proxy's ipsets. Without the kernel's ip_set there are none, and a request
 // would load it.
 func readSets() (sets []Set, err error) {
 	if _, err := os.Stat(ipsetModule); errors.Is(err, fs.ErrNotExist) {
@@ -91,8 +90,8 @@ func decodeSet(list *attr.Reader) (s Set) {
 	return s
 }
 
-// destroySets destroys kube-proxy's ipsets but for those that rules still use. nf_tables
-// drops the references of removed rules a little after the commit, hence the wait.
+// destroySets destroys kube-proxy's ipsets, except those that rules still use. It waits, because
+// nf_tables drops the references of removed rules a little after the commit.
 func destroySets(ctx context.Context) error {
 	settle, cancel := context.WithTimeout(ctx, ipsetSettle)
 	defer cancel()

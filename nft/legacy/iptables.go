@@ -17,23 +17,23 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// replaceAttempts is how often a table that others write meanwhile is read again, with a
-// pause. Each attempt takes milliseconds, as does an iptables program; those that honour the
-// lock do not cause any.
+// replaceAttempts is how often a table is read again, after a pause, because others write to it.
+// Each attempt takes milliseconds, as does an iptables program. Programs that honour the lock cause
+// no further attempt.
 const (
 	replaceAttempts = 200
 	replacePause    = 5 * time.Millisecond
 )
 
-// errBusy is the remedy after the last attempt.
+// errBusy is the error after the last attempt.
 var errBusy = errors.New("other programs keep changing it; nothing was changed; stop kube-proxy and try again")
 
-// errCounters is what remains to be said if somebody without the lock changed the table
-// between its replacement and the return of its counters.
+// errCounters says that somebody without the lock changed the table between its replacement and the
+// return of its counters.
 var errCounters = errors.New("removed, but the counters of the other rules were reset")
 
-// xtablesTables returns the tables of ours that exist in family f: the kernel creates a
-// table for whoever asks for it, and its hooks cost every packet something.
+// xtablesTables returns the tables of ours that exist in family f. Any other table must not be
+// requested: the kernel would create it, and its hooks cost every packet something.
 func xtablesTables(f nft.Family) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join("/proc/thread-self/net", layoutOf(f).names))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,8 +48,8 @@ func xtablesTables(f nft.Family) ([]string, error) {
 	}), nil
 }
 
-// eachXtable calls do with every table of ours that exists in family f, under the lock if a
-// file is named. It goes on after an error.
+// eachXtable calls do with every table of ours that exists in family f, under the lock if lockFile
+// is set. It goes on after an error.
 func eachXtable(ctx context.Context, f nft.Family, lockFile string, do func(s *socket, table string) error) error {
 	tables, err := xtablesTables(f)
 	if err != nil || len(tables) == 0 {
@@ -75,7 +75,7 @@ func eachXtable(ctx context.Context, f nft.Family, lockFile string, do func(s *s
 	return err
 }
 
-// A xtable is a table of ip_tables or ip6_tables as it was at one moment.
+// A xtable is a snapshot of a table of ip_tables or ip6_tables.
 type xtable struct {
 	hooks hookTable
 	data  []byte
@@ -101,8 +101,8 @@ func (s *socket) read(table string) (*xtable, error) {
 	return &xtable{hooks, data, rules}, nil
 }
 
-// byHand returns the commands that remove kube-proxy's chains from a table, the rules in
-// them and those that send to them, with the programs of iptables-legacy.
+// byHand returns the commands of iptables-legacy that remove kube-proxy's chains from a table, the
+// rules in them and the rules that lead to them.
 func (s *socket) byHand(table string) string {
 	program := "iptables-legacy"
 	if s.layout == layoutOf(nft.IP6) {
@@ -112,8 +112,8 @@ func (s *socket) byHand(table string) string {
 		program, table, program, table)
 }
 
-// clean takes kube-proxy's share out of a table. The table is another one at once, and
-// the counters of the rules that stay go on from where they were.
+// clean removes kube-proxy's share from a table in one replacement. The counters of the rules that
+// stay go on from their values.
 func (s *socket) clean(ctx context.Context, table string) error {
 	for range replaceAttempts {
 		if err := ctx.Err(); err != nil {
@@ -131,8 +131,8 @@ func (s *socket) clean(ctx context.Context, table string) error {
 	return errBusy
 }
 
-// tryClean returns EAGAIN if the table changed between reading and writing. The kernel
-// notices another number of rules; the rest is compared at the last moment.
+// tryClean returns EAGAIN if the table changed between reading and writing. The kernel notices a
+// changed number of rules; tryClean compares the rest at the last moment.
 func (s *socket) tryClean(table string) error {
 	have, err := s.read(table)
 	if err != nil {
@@ -187,16 +187,16 @@ func (x *xtable) equal(y *xtable) bool {
 	return true
 }
 
-// LockFile is what iptables programs lock while they change a table of ip_tables, for the
-// kernel does not order them. A container must have it from the host.
+// LockFile is the file that iptables programs lock while they change a table of ip_tables, because
+// the kernel does not order their changes. A container must mount it from the host.
 const LockFile = "/run/xtables.lock"
 
-// lockPoll is how often a lock that somebody else holds is tried; they hold it for
-// milliseconds, or seconds if they load many rules.
+// lockPoll is how often a busy lock is tried. Programs hold it for milliseconds, or for seconds if
+// they load many rules.
 const lockPoll = 20 * time.Millisecond
 
-// lock takes the lock of the iptables programs and returns what releases it. Where the
-// file cannot be, nobody can hold it, and the kernel's own check must do.
+// lock takes the lock of the iptables programs and returns its release. Where the file cannot
+// exist, nobody can hold the lock, and only the kernel's own check remains.
 func lock(ctx context.Context, path string) (release func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {

@@ -26,14 +26,14 @@ type Server struct {
 	Frontend netip.AddrPort `json:"frontend"`
 }
 
-// command returns what removes the server: IPVS has no other names for them.
+// command returns the command that removes the server, which also serves as its name.
 func (s Server) command() string {
 	flag := map[string]string{"tcp": "-t", "udp": "-u", "sctp": "--sctp-service"}[s.Protocol]
 	return fmt.Sprintf("ipvsadm -D %s %s", flag, s.Frontend)
 }
 
-// findDevice returns the device and its addresses; nil if there is none. A device of that
-// name that is not a dummy is not kube-proxy's.
+// findDevice returns the device and its addresses; nil if there is none. A device of that name is
+// kube-proxy's only if it is a dummy.
 func findDevice() (netlink.Link, []netip.Addr, error) {
 	link, err := netlink.LinkByName(Device)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -55,7 +55,7 @@ func findDevice() (netlink.Link, []netip.Addr, error) {
 	return link, addrs, nil
 }
 
-// deleteDevice deletes kube-ipvs0, if it is there, and with it its addresses.
+// deleteDevice deletes kube-ipvs0, if it exists, with its addresses.
 func deleteDevice() error {
 	link, _, err := findDevice()
 	if err == nil && link != nil {
@@ -67,8 +67,7 @@ func deleteDevice() error {
 	return nil
 }
 
-// readServers lists the virtual servers on any of the addresses. All others are somebody
-// else's.
+// readServers lists the virtual servers on any of the addresses. All other servers are foreign.
 func readServers(addrs []netip.Addr) ([]Server, error) {
 	file, err := os.Open("/proc/thread-self/net/ip_vs")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,9 +83,9 @@ func readServers(addrs []netip.Addr) ([]Server, error) {
 	}), err
 }
 
-// parseServers reads the form of /proc/net/ip_vs: one line per virtual server, such as
-// "TCP  0A600001:01BB rr", and below it its destinations, indented. Servers by firewall
-// mark have no address and are left out.
+// parseServers reads the form of /proc/net/ip_vs: one line per virtual server, such as "TCP
+// 0A600001:01BB rr", and its destinations indented below. It leaves out servers by firewall mark,
+// which have no address.
 func parseServers(r io.Reader) (servers []Server, err error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {

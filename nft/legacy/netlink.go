@@ -10,8 +10,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// receiveBuffer is what the kernel puts into one message at most. It begins each message of
-// a listing by walking to where the last one ended: the fewer, the better.
+// receiveBuffer is the most that the kernel puts into one message. The kernel begins each message
+// of a listing by walking to the end of the last one: fewer messages cost less.
 const receiveBuffer = 1 << 15
 
 // Subsystems of netfilter, as the upper byte of a message's type.
@@ -20,7 +20,7 @@ const (
 	ipSets   = unix.NFNL_SUBSYS_IPSET << 8
 )
 
-// A request is a message to netfilter in the making: its type and attributes.
+// A request is a message to netfilter under construction: its type and attributes.
 type request struct {
 	typ uint16
 	attr.Writer

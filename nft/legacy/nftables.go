@@ -13,11 +13,11 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
-// readAttempts is how often the listing of nf_tables is begun again because somebody
-// committed meanwhile; it takes some ten milliseconds.
+// readAttempts is how often nf_tables is listed again because somebody committed meanwhile; a
+// listing takes some ten milliseconds.
 const readAttempts = 50
 
-// errMoving is the remedy after the last attempt.
+// errMoving is the error after the last attempt.
 var errMoving = errors.New("nf_tables changes faster than it can be read; stop kube-proxy and try again")
 
 // A nfTable is an nf_tables table that kube-proxy writes to.
@@ -29,7 +29,7 @@ type nfTable struct {
 	sets    []Set               // of ProxyTables
 }
 
-// backend tells which of the two kinds the table is.
+// backend returns which of the two kinds the table is.
 func (t *nfTable) backend() Backend {
 	if t.rules.table == ProxyTable {
 		return ProxyTables
@@ -37,15 +37,15 @@ func (t *nfTable) backend() Backend {
 	return Compat
 }
 
-// request begins a message about the table, whose name is attribute 1 of each.
+// request begins a message about the table; attribute 1 of every kind is the table's name.
 func (t *nfTable) request(command uint16) *request {
 	r := newRequest(nfTables|command, t.family)
 	r.Name(unix.NFTA_TABLE_NAME, t.rules.table)
 	return r
 }
 
-// readNFTables lists the tables of both nf_tables backends in the order of an inventory,
-// and the generation at which the list is true. It needs CAP_NET_ADMIN.
+// readNFTables lists the tables of both nf_tables backends in the order of an inventory. It returns
+// the generation for which the list holds. It needs CAP_NET_ADMIN.
 func readNFTables(ctx context.Context) (tables []*nfTable, generation uint32, err error) {
 	k, err := kernel.Open()
 	if err != nil {
@@ -92,8 +92,8 @@ func readTables(ctx context.Context, k *kernel.Client) (tables []*nfTable, err e
 	return tables, nil
 }
 
-// dump calls each with the attributes of every object of a kind. set names the one whose
-// elements are listed.
+// dump calls each with the attributes of every object of a kind. set is the set whose elements are
+// listed, if that is the kind.
 func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set string, each func(*attr.Reader)) (err error) {
 	which := func(w *attr.Writer) {
 		w.Name(unix.NFTA_TABLE_NAME, t.rules.table) // attribute 1 of each kind
@@ -111,7 +111,7 @@ func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set st
 
 // read fills in what the table contains.
 func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
-	var uses []uint32 // of each chain: its rules, and whatever sends to it
+	var uses []uint32 // of each chain: its rules, and what leads to it
 	err := t.dump(ctx, k, unix.NFT_MSG_GETCHAIN, "", func(list *attr.Reader) {
 		table, found, use := decodeChain(list)
 		if table == t.rules.table {
@@ -126,7 +126,7 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 	for i := range t.rules.chains {
 		chains[t.rules.chains[i].name] = &t.rules.chains[i]
 	}
-	known := map[string]uint32{} // uses of each chain by rules
+	known := map[string]uint32{} // how many rules use each chain
 	err = t.dump(ctx, k, unix.NFT_MSG_GETRULE, "", func(list *attr.Reader) {
 		r := decodeRule(list)
 		place := chains[r.chain]
@@ -145,8 +145,7 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 	if t.backend() == ProxyTables {
 		return t.readSets(ctx, k)
 	}
-	// What uses a chain and is no rule is an element of a verdict map, which iptables never
-	// writes.
+	// A use that is no rule is an element of a verdict map, which iptables never writes.
 	for i := range t.rules.chains {
 		c := &t.rules.chains[i]
 		c.elsewhere = !c.base && uses[i] > known[c.name]
@@ -225,12 +224,12 @@ func decodeRule(list *attr.Reader) (r wireRule) {
 	return r
 }
 
-// addExpression takes note of one expression of the rule. Those it does not know are
-// conditions, and tell only that the rule is not a plain jump.
+// addExpression notes one expression of the rule. An expression that it does not know is a
+// condition: the rule is no plain jump.
 func (r *rule) addExpression(expression []byte) {
 	data := attr.Find(expression, unix.NFTA_EXPR_DATA)
 	switch attr.Name(attr.Find(expression, unix.NFTA_EXPR_NAME)) {
-	case "counter", "bitwise", "cmp": // the last two only judge what another expression has loaded
+	case "counter", "bitwise", "cmp": // the last two only test what another expression has loaded
 	case "immediate": // a verdict, which may name a chain, or a value
 		verdict := attr.Find(attr.Find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
 		if chain := attr.Find(verdict, unix.NFTA_VERDICT_CHAIN); chain != nil {
@@ -244,7 +243,7 @@ func (r *rule) addExpression(expression []byte) {
 		default:
 			r.plain = false
 		}
-	case "ct": // with the key state, how a rule asks for it without an extension
+	case "ct": // with the key state: a rule's test of it without an extension
 		key := attr.Find(data, unix.NFTA_CT_KEY)
 		r.plain = r.plain && len(key) == 4 && attr.Uint32(key) == unix.NFT_CT_STATE
 	default:

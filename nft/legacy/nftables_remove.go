@@ -12,11 +12,11 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
-// Messages returns what removes kube-proxy's state from the selected nf_tables backends,
-// Compat and ProxyTables: foreign messages for a transaction of package nft (see nft.Batch)
-// and the generation for which they hold. A transaction that is not bound to it may fail
-// because an object is gone; it will not remove anything foreign, since handles are never
-// used twice. No messages: there is nothing to remove.
+// Messages returns the messages that remove kube-proxy's state from the selected nf_tables
+// backends, Compat and ProxyTables: foreign messages for a transaction of package nft (see
+// nft.Batch). It also returns the generation for which they hold. A transaction that is not bound
+// to that generation may fail because an object is gone. It never removes anything foreign, since
+// the kernel never reuses handles. Without messages there is nothing to remove.
 func Messages(ctx context.Context, sel Selector) (messages []nft.ForeignMessage, generation uint32, err error) {
 	tables, generation, err := readNFTables(ctx)
 	if err != nil {
@@ -30,8 +30,8 @@ func Messages(ctx context.Context, sel Selector) (messages []nft.ForeignMessage,
 	return messages, generation, nil
 }
 
-// removal returns what takes kube-proxy's share out of the table: jumps first, then all rules
-// of kube-proxy's chains, since these refer to one another, then the chains.
+// removal returns the messages that remove kube-proxy's share from the table: jumps first, then all
+// rules of kube-proxy's chains, since these refer to one another, then the chains.
 func (t *nfTable) removal(sel Selector) (requests []*request) {
 	if t.backend() == ProxyTables {
 		return t.proxyRemoval(sel)
@@ -61,9 +61,9 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 	return requests
 }
 
-// proxyRemoval deletes a table of kube-proxy's nftables mode, which is most of all its nat
-// part. If the selector allows table filter, but not nat, only what begins at filter hooks
-// goes: what can refuse a packet.
+// proxyRemoval deletes a table of kube-proxy's nftables mode; most of it is its nat part. If the
+// selector allows table filter but not nat, only the chains at filter hooks go, which can refuse a
+// packet.
 func (t *nfTable) proxyRemoval(sel Selector) (requests []*request) {
 	if sel.takesTable(ProxyTables, t.family, "nat") {
 		return []*request{t.request(unix.NFT_MSG_DELTABLE)}
@@ -79,7 +79,7 @@ func (t *nfTable) proxyRemoval(sel Selector) (requests []*request) {
 	return requests
 }
 
-// flush deletes all rules of a chain: what a deletion without a handle means.
+// flush deletes all rules of a chain: a deletion of a rule without a handle.
 func (t *nfTable) flush(chain string) *request {
 	r := t.request(unix.NFT_MSG_DELRULE)
 	r.Name(unix.NFTA_RULE_CHAIN, chain)
@@ -87,7 +87,7 @@ func (t *nfTable) flush(chain string) *request {
 }
 
 // removeNFTables removes kube-proxy's state from the selected nf_tables backends in one
-// transaction; it begins again if somebody else committed since the reading.
+// transaction. It starts again if somebody else has committed since the reading.
 func removeNFTables(ctx context.Context, sel Selector) error {
 	for range readAttempts {
 		messages, generation, err := Messages(ctx, sel)
@@ -101,8 +101,8 @@ func removeNFTables(ctx context.Context, sel Selector) error {
 	return errMoving
 }
 
-// commit sends what Messages returned as a transaction of its own. The error unwraps to
-// ERESTART if the generation has passed, and then Messages must be called again.
+// commit sends the messages as a transaction of its own. If the generation has passed, the error
+// unwraps to ERESTART; call Messages again.
 func commit(ctx context.Context, messages []nft.ForeignMessage, generation uint32) error {
 	k, err := kernel.Open()
 	if err != nil {

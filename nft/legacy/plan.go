@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// An Action is a line of a plan: a thing that is there, what it means and what will be
-// done about it.
+// An Action is a line of a plan: a thing that exists, its meaning, and what a takeover does with
+// it.
 type Action struct {
 	Where  string `json:"where"`  // backend, family and table
 	Object string `json:"object"` // "4 chains KUBE-SEP-*"
 	Means  string `json:"means"`
-	Will   string `json:"will"` // "removed", "kept", or what is to be done by hand
+	Will   string `json:"will"` // "removed", "kept", or what to do by hand
 }
 
 // String returns the action as a line for an operator.
@@ -42,7 +42,7 @@ func (p *Part) fill(rs ruleset) {
 	p.Jumps, p.Blocked, p.Rules, p.Foreign = gone.jumps, gone.blocked, gone.rules, gone.foreign
 }
 
-// finish derives the actions and makes empty lists empty lists in JSON.
+// finish derives the actions and turns nil lists into empty ones, for JSON.
 func (p *Part) finish() {
 	p.Chains, p.Emptied, p.Kept = orEmpty(p.Chains), orEmpty(p.Emptied), orEmpty(p.Kept)
 	p.Jumps, p.Blocked = orEmpty(p.Jumps), orEmpty(p.Blocked)
@@ -78,8 +78,8 @@ func (p *Part) finish() {
 	}
 }
 
-// addIPTables describes an iptables table, jumps first, which is the order of removal. Chains
-// of Services are counted by their prefix.
+// addIPTables describes an iptables table in the order of removal, jumps first. It counts chains of
+// Services by their prefix.
 func (p *Part) addIPTables() {
 	for _, j := range p.Jumps {
 		p.add(j.String(), "sends packets to kube-proxy's rules", "removed")
@@ -116,7 +116,7 @@ func (p *Part) addIPTables() {
 	}
 }
 
-// proxyChains says what chains of kube-proxy's do, if their name tells.
+// proxyChains says what kube-proxy's chains do, where the name shows it.
 var proxyChains = map[string]string{
 	"KUBE-SEP-*":        "an endpoint each",
 	"KUBE-SVC-*":        "a Service port each",

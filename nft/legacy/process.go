@@ -11,25 +11,25 @@ import (
 	"strings"
 )
 
-// A Process is a program that writes kube-proxy's rules, or may: while it runs, what is
-// removed comes back.
+// A Process is a program that writes, or may write, kube-proxy's rules: while it runs, removed
+// rules come back.
 type Process struct {
 	PID     int    `json:"pid"`     // 0 if it cannot be seen
 	Command string `json:"command"` // its arguments, separated by spaces
-	// Embedded says that the program can do without: k3s and kubelite run kube-proxy inside
-	// unless told not to.
+	// Embedded says that kube-proxy is only part of the program: k3s and kubelite run kube-proxy
+	// inside unless they are told not to.
 	Embedded bool `json:"embedded,omitempty"`
 }
 
-// proxyPorts are where every kube-proxy listens unless its configuration says otherwise:
-// for health checks and for metrics.
+// proxyPorts are the ports on which every kube-proxy listens, unless configured otherwise: for
+// health checks and for metrics.
 var proxyPorts = [...]uint16{10256, 10249}
 
-// Processes lists the live kube-proxies under root, a mounted proc file system that shows
-// the node's processes. Processes that end meanwhile are left out, and so are those that are
-// known to be in another network namespace: they are another node's. An embedded kube-proxy
-// is alive if it listens where kube-proxy does. If none is to be seen but a process that is
-// hidden from us listens there, that is the list, without a number.
+// Processes lists the live kube-proxies under root, a mounted proc file system that shows the
+// node's processes. It leaves out processes that end meanwhile, and processes known to be in
+// another network namespace: they belong to another node. An embedded kube-proxy is alive if it
+// listens on kube-proxy's ports. If there is no visible kube-proxy, but a hidden process listens
+// there, the list holds that process without a number.
 func Processes(root string) ([]Process, error) {
 	list, pids, err := scan(root)
 	if err != nil {
@@ -42,7 +42,7 @@ func Processes(root string) ([]Process, error) {
 	listens := map[int]bool{}
 	for _, pid := range pids {
 		dir := filepath.Join(root, strconv.Itoa(pid), "fd")
-		links, _ := os.ReadDir(dir) // those of a process that is hidden from us cannot be read
+		links, _ := os.ReadDir(dir) // the links of a hidden process cannot be read
 		for _, link := range links {
 			target, err := os.Readlink(filepath.Join(dir, link.Name()))
 			if _, ok := sockets[target]; ok && err == nil {
@@ -55,8 +55,8 @@ func Processes(root string) ([]Process, error) {
 	if len(list) > 0 {
 		return list, nil
 	}
-	// All processes that can be seen have been looked at. A container that has a process
-	// namespace of its own sees the node's sockets, but not its processes.
+	// No visible process is a kube-proxy. A container with a process namespace of its own sees the
+	// node's sockets, but not its processes.
 	for _, port := range proxyPorts {
 		for _, p := range sockets {
 			if p == port {
@@ -67,9 +67,9 @@ func Processes(root string) ([]Process, error) {
 	return list, nil
 }
 
-// readListeners returns the sockets that listen on one of proxyPorts in the network namespace
-// of the caller, by their link in a proc file system, with the port. Known is false if root
-// has no tables of TCP sockets.
+// readListeners returns the sockets that listen on one of proxyPorts in the caller's network
+// namespace: their link in a proc file system, and the port. known is false if root has no tables
+// of TCP sockets.
 func readListeners(root string) (found map[string]uint16, known bool, err error) {
 	const listening = "0A" // TCP_LISTEN
 	found = map[string]uint16{}
@@ -99,7 +99,7 @@ func readListeners(root string) (found map[string]uint16, known bool, err error)
 	return found, known, nil
 }
 
-// scan lists the processes that are a kube-proxy by their arguments, and the numbers of all.
+// scan lists the processes whose arguments are a kube-proxy's, and the numbers of all processes.
 func scan(root string) (list []Process, pids []int, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -116,8 +116,8 @@ func scan(root string) (list []Process, pids []int, err error) {
 		if err != nil {
 			continue // it is gone, or hidden from us
 		}
-		// Each argument ends with a zero byte. Those that have set a title of their own, as k3s
-		// does, separate them by spaces.
+		// Each argument ends with a zero byte. Processes that set their own title, as k3s does,
+		// separate arguments by spaces.
 		args := strings.FieldsFunc(string(cmdline), func(c rune) bool { return c == 0 || c == ' ' })
 		p, ok := newProcess(pid, args)
 		if !ok {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A ruleset is what matters here of one iptables table, in either backend.
+// A ruleset is the part of one iptables table that matters here, in either backend.
 type ruleset struct {
 	table  string
 	chains []chain
@@ -15,22 +15,22 @@ type ruleset struct {
 type chain struct {
 	name  string
 	base  bool
-	drops bool // a base chain whose policy is to drop
+	drops bool // a base chain with the policy to drop
 	rules []rule
-	// elsewhere says that something other than a rule sends to the chain: with nf_tables, the
-	// element of a verdict map. Such a chain cannot be deleted.
+	// elsewhere says that something other than a rule leads to the chain: with nf_tables, an element
+	// of a verdict map. Such a chain cannot be deleted.
 	elsewhere bool
 }
 
-// A rule is known by where it sends packets and, for the reader, by its comment.
+// A rule is known by its target and, for the reader, by its comment.
 type rule struct {
 	target  string // the chain it jumps or goes to; empty for any other verdict
 	comment string
-	// plain says that the rule asks for nothing but a connection state.
+	// plain says that the rule has no condition but a connection state.
 	plain bool
 }
 
-// A Jump is a rule that sends to a chain of kube-proxy's.
+// A Jump is a rule that leads to one of kube-proxy's chains.
 type Jump struct {
 	Chain   string `json:"chain"`
 	Rule    int    `json:"rule"` // its number in the chain as iptables counts, from 1; of an element, 0
@@ -54,12 +54,12 @@ func (j Jump) String() string {
 type fate uint8
 
 const (
-	keeps   fate = iota // its rules stay, but for the jumps of kube-proxy's
+	keeps   fate = iota // its rules stay, except kube-proxy's jumps
 	leaves              // deleted
-	empties             // kube-proxy's, but foreign rules send to it: kept without its rules
+	empties             // kube-proxy's, but foreign rules lead to it: kept without its rules
 )
 
-// A removal is what takes kube-proxy's share out of a ruleset and leaves the rest.
+// A removal says how to remove kube-proxy's share from a ruleset and leave the rest.
 type removal struct {
 	fates   map[string]fate // of kube-proxy's chains; all others keep
 	jumps   []Jump          // rules to delete from chains that keep, in the ruleset's order
@@ -68,7 +68,7 @@ type removal struct {
 	rules   int             // rules inside kube-proxy's chains that go
 }
 
-// newRemoval decides for every chain and rule of rs. It has no side effects.
+// newRemoval decides for every chain and rule of rs. It changes nothing.
 func newRemoval(rs ruleset) removal {
 	r := removal{fates: map[string]fate{}}
 	for _, c := range rs.chains {
@@ -101,7 +101,7 @@ func newRemoval(rs ruleset) removal {
 	}
 	sends := func(r rule) bool { return r.target != "" }
 	for _, c := range rs.chains {
-		// A mark may keep its rules: whoever borrows it asks for masquerading.
+		// The chain may keep its rules: a foreign rule uses it to request masquerading.
 		if r.fates[c.name] == empties && c.name == "KUBE-MARK-MASQ" && !slices.ContainsFunc(c.rules, sends) {
 			r.fates[c.name] = keeps
 		}
@@ -112,7 +112,7 @@ func newRemoval(rs ruleset) removal {
 	return r
 }
 
-// deletes returns the indexes of the rules of a chain that keeps which are to be deleted.
+// deletes returns the indexes of the rules to delete from a chain that stays.
 func (r *removal) deletes(chain string) map[int]bool {
 	rules := map[int]bool{}
 	for _, j := range r.jumps {
@@ -123,7 +123,7 @@ func (r *removal) deletes(chain string) map[int]bool {
 	return rules
 }
 
-// empty reports whether there is nothing to change in rs.
+// empty reports whether the removal changes nothing in rs.
 func (r *removal) empty(rs ruleset) bool {
 	if len(r.jumps) > 0 {
 		return false

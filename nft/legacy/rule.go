@@ -11,8 +11,8 @@ import (
 )
 
 // A layout is the form of a rule in one family, in bytes: struct ipt_entry of
-// linux/netfilter_ipv4/ip_tables.h or struct ip6t_entry of its IPv6 twin, where 64-bit
-// numbers are aligned to eight bytes.
+// linux/netfilter_ipv4/ip_tables.h or struct ip6t_entry of its IPv6 twin. 64-bit numbers are
+// aligned to eight bytes.
 type layout struct {
 	level    int    // of the socket options
 	names    string // the file under /proc/net that lists the tables in use
@@ -40,8 +40,8 @@ func layoutOf(f nft.Family) *layout {
 	return &layoutIP
 }
 
-// Of struct xt_entry_match and xt_entry_target in linux/netfilter/x_tables.h, which both
-// start with their size, u16, and a name of 29 bytes.
+// From struct xt_entry_match and xt_entry_target in linux/netfilter/x_tables.h. Both start with
+// their size, u16, and a name of 29 bytes.
 const (
 	extensionHeader = 32
 	extensionName   = 29
@@ -52,12 +52,12 @@ const (
 // entryBlock is the alignment of rules and extensions.
 const entryBlock = 8
 
-// An entry is one rule as the kernel holds it. What it matches is never looked into.
+// An entry is one rule as the kernel holds it. The code never looks into its conditions.
 type entry struct {
 	data  []byte // aliases the blob it was read from, and is never written to
-	index int    // its place in that blob, by which the kernel counts
-	// A verdict that is an offset: the chain it jumps or goes to, or true for the offset of
-	// the next entry, which is how a rule without a target is written.
+	index int    // its index in that blob, which is the index of its counters
+	// A verdict that is an offset: jump is the chain that it jumps or goes to; through is true for
+	// the offset of the next entry, which is the form of a rule without a target.
 	jump    string
 	through bool
 }
@@ -70,14 +70,14 @@ func (e entry) targetName(l *layout) string {
 	return text(e.data[e.field(l.target)+2:], extensionName)
 }
 
-// verdict returns where the verdict of a standard target is, or false for an extension.
+// verdict returns the offset of a standard target's verdict, or false for an extension.
 func (e entry) verdict(l *layout) (off int, ok bool) {
 	off = e.field(l.target)
 	ok = e.targetName(l) == "" && len(e.data)-off == standardTarget
 	return off + extensionHeader, ok
 }
 
-// verdictDrop is NF_DROP. Within a rule it is -1 less than that.
+// verdictDrop is NF_DROP. A rule holds a verdict as -1 minus its value.
 const verdictDrop = 0
 
 // text returns the string at the start of data, which ends with a zero or after n bytes.
@@ -86,7 +86,7 @@ func text(data []byte, n int) string {
 	return string(s)
 }
 
-// cutEntry takes the first rule off data and checks that it is well formed.
+// cutEntry takes the first rule off data and checks its form.
 func cutEntry(l *layout, data []byte) (entry, error) {
 	e := entry{data: data}
 	if len(data) < l.header {
@@ -126,7 +126,7 @@ func (e entry) matches(l *layout) (list []match, err error) {
 	return list, nil
 }
 
-// summary returns what a ruleset says of the rule.
+// summary returns the rule as a ruleset holds it.
 func (e entry) summary(l *layout) rule {
 	r := rule{target: e.jump, plain: true}
 	for i, b := range e.data[:l.flags+2] { // addresses, interfaces and protocol

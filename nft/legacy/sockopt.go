@@ -21,7 +21,7 @@ const (
 	optAddCounters = 65 // IPT_SO_SET_ADD_COUNTERS
 )
 
-// Lengths of what those options carry, on 64-bit machines.
+// Lengths of the structures of those options, on 64-bit machines.
 const (
 	tableName     = 32 // the name of a table, at the start of each
 	infoLen       = 84 // struct ipt_getinfo
@@ -31,7 +31,7 @@ const (
 	counterLen    = 16 // struct xt_counters: packets, bytes
 )
 
-// errWordSize says why a 32-bit program keeps its hands off.
+// errWordSize says why a 32-bit program does nothing.
 var errWordSize = errors.New("ip_tables has another layout for 32-bit programs; use iptables-legacy")
 
 // A socket talks to ip_tables or ip6_tables in the network namespace of the thread that
@@ -59,8 +59,8 @@ func openSocket(f nft.Family) (*socket, error) {
 
 func (s *socket) close() { _ = unix.Close(s.fd) } // nothing is buffered
 
-// snapshot reads a table that is known to exist: asking for any other would create it.
-// EAGAIN means that it changed meanwhile.
+// snapshot reads a table that must exist: the kernel would create any other. EAGAIN means that the
+// table changed meanwhile.
 func (s *socket) snapshot(table string) (hookTable, []byte, error) {
 	info := append(nameField(table), make([]byte, infoLen-tableName)...)
 	if err := s.get(optGetInfo, info); err != nil {
@@ -80,9 +80,9 @@ func (s *socket) snapshot(table string) (hookTable, []byte, error) {
 	return hooks, data[getEntriesLen:], nil
 }
 
-// replace puts new rules in place of a table of have entries, at once, and returns the
-// last values of the counters that were there. EAGAIN means that the number of entries is
-// another by now; nothing was changed then.
+// replace replaces the rules of a table with have entries in one step, and returns the last values
+// of the old counters. EAGAIN means that the number of entries has changed; replace has changed
+// nothing then.
 func (s *socket) replace(table string, have uint32, hooks hookTable, rules []byte) ([]byte, error) {
 	counters := make([]byte, int(have)*counterLen)
 	var pinner runtime.Pinner // the kernel writes to counters by an address hidden in bytes
@@ -111,7 +111,7 @@ func (s *socket) addCounters(table string, counters []byte) error {
 	return s.set(optAddCounters, append(request, counters...))
 }
 
-// get calls getsockopt(2) with data for both its question and its answer.
+// get calls getsockopt(2); data holds both its question and its answer.
 func (s *socket) get(option int, data []byte) error {
 	size := uint32(len(data))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), uintptr(s.layout.level), uintptr(option),

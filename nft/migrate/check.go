@@ -17,28 +17,28 @@ type Level string
 // The levels. Their spelling is part of the JSON form of a plan.
 const (
 	OK      Level = "ok"
-	Note    Level = "note"    // something will be another way than before
+	Note    Level = "note"    // something will change
 	Warning Level = "warning" // somebody may lose something
 	Blocks  Level = "blocks"  // kube-nft cannot work here
-	Unknown Level = "unknown" // it could not be looked at
+	Unknown Level = "unknown" // it could not be read
 )
 
 // A Check is one thing about the node that matters for a migration.
 type Check struct {
 	Level Level  `json:"level"`
 	About string `json:"about"` // "sysctl net.ipv4.ip_forward"
-	Found string `json:"found"` // what is the case
+	Found string `json:"found"` // what was found
 	Means string `json:"means,omitempty"`
 	Do    string `json:"do,omitempty"` // what to do about it; empty: nothing
 }
 
-// NotSeen is the check for something that could not be looked at.
+// NotSeen is the check for something that could not be read.
 func NotSeen(about string, err error) Check {
 	return Check{Level: Unknown, About: about, Found: err.Error()}
 }
 
-// KernelChecks finds out whether the kernel can do what the ruleset needs, and whether tables
-// of ours are there.
+// KernelChecks finds out whether the kernel can do what the ruleset needs, and whether our tables
+// exist.
 func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 	client, err := kernel.Open()
 	if err != nil {
@@ -72,7 +72,7 @@ func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 	return []Check{c, t}, features.IP6
 }
 
-// liveCheck is about kube-proxies that run.
+// liveCheck is about running kube-proxies.
 func liveCheck(processes []legacy.Process) Check {
 	c := Check{Level: OK, About: "kube-proxy", Found: "no process of it is to be seen"}
 	if len(processes) == 0 {
@@ -104,8 +104,8 @@ func describe(processes []legacy.Process) string {
 	return strings.Join(list, ", ")
 }
 
-// forwardChecks are about hosts that drop forwarded packets unless a rule accepts them:
-// kube-proxy's iptables mode brings such a rule, KUBE-FORWARD.
+// forwardChecks are about hosts that drop forwarded packets unless a rule accepts them.
+// kube-proxy's iptables mode has such a rule, in KUBE-FORWARD.
 func forwardChecks(parts []legacy.Part) (checks []Check) {
 	for i := range parts {
 		p := &parts[i]

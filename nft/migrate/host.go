@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// A Host is where to look for what a migration depends on besides rules. The zero value is
-// the host of the caller.
+// A Host says where to look for what a migration depends on besides rules. The zero value is the
+// caller's host.
 type Host struct {
 	Proc    string // a proc file system; empty: /proc
 	Root    string // the node's file system, for programs and configuration; empty: /
 	Release string // of the kernel, as uname -r says
-	IP6     bool   // IPv6 Services are to be served
+	IP6     bool   // serve IPv6 Services
 }
 
-// Checks looks at sysctls, modules, the kernel, the nft program and other programs that
-// have a say in what becomes of packets. It runs no program and needs no privilege.
+// Checks looks at sysctls, modules, the kernel, the nft program, and other programs that affect
+// packets. It runs no program and needs no privilege.
 func (h Host) Checks() []Check {
 	tracking := Check{Level: OK, About: "module nf_conntrack", Found: "loaded or built in"}
 	if _, err := h.sysctl("net.netfilter.nf_conntrack_max"); err != nil {
@@ -33,7 +33,7 @@ func (h Host) Checks() []Check {
 	return slices.Concat(h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.network())
 }
 
-// sysctls looks at parameters of the kernel. One that does not exist says nothing.
+// sysctls looks at kernel parameters. A missing parameter gives no check.
 func (h Host) sysctls() (checks []Check) {
 	look := func(name string, judge func(value string, c *Check)) {
 		value, err := h.sysctl(name)
@@ -46,7 +46,7 @@ func (h Host) sysctls() (checks []Check) {
 			checks = append(checks, NotSeen("sysctl "+name, err))
 		}
 	}
-	// Without it, packets for endpoints on other hosts or in pods are dropped.
+	// Without forwarding, the kernel drops packets for endpoints on other hosts or in pods.
 	forwarding := []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"}
 	if !h.IP6 {
 		forwarding = forwarding[:1]
@@ -59,8 +59,8 @@ func (h Host) sysctls() (checks []Check) {
 			}
 		})
 	}
-	// kube-proxy's iptables mode drops packets that connection tracking calls invalid, kube-nft
-	// leaves them; on old kernels an endpoint may answer one with a reset.
+	// kube-proxy's iptables mode drops packets that connection tracking calls invalid; kube-nft lets
+	// them pass. On old kernels an endpoint may answer one with a reset.
 	look("net.netfilter.nf_conntrack_tcp_be_liberal", func(value string, c *Check) {
 		major, minor, _ := version(h.Release)
 		switch {
@@ -82,7 +82,7 @@ func (h Host) sysctls() (checks []Check) {
 			c.Do = "if node ports at localhost are not asked for, set it to 0 when kube-proxy is gone for good"
 		}
 	})
-	// Pods on one bridge reach each other's Services only if bridged packets are seen.
+	// Pods on one bridge reach each other's Services only if bridged packets pass the chains.
 	look("net.bridge.bridge-nf-call-iptables", func(value string, c *Check) {
 		if c.Means = "bridged packets pass our chains as well"; value == "0" {
 			c.Level = Note
@@ -99,11 +99,11 @@ func (h Host) sysctl(name string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// nftVersion matches the version in the program's text.
+// nftVersion matches the version in the nft program's bytes.
 var nftVersion = regexp.MustCompile(`\x00([0-9]+\.[0-9]+\.[0-9]+)\x00`)
 
-// nftProgram looks for the administrator's nft, which is not ours to run and which old
-// rules and ours must not crash.
+// nftProgram looks for the administrator's nft. kube-nft must not run it, and neither old rules nor
+// ours may crash it.
 func (h Host) nftProgram() []Check {
 	c := Check{Level: OK, About: "program nft", Found: "not installed", Means: "kube-nft needs none"}
 	for _, dir := range []string{"usr/sbin", "sbin", "usr/local/sbin", "usr/bin"} {
@@ -121,7 +121,7 @@ func (h Host) nftProgram() []Check {
 	return []Check{c}
 }
 
-// judgeNFT tells what is known of a version of nft, for those who list our tables with it.
+// judgeNFT says what is known of a version of nft, for operators who list our tables with it.
 func judgeNFT(found string, c *Check) {
 	c.Found = "version " + cmp.Or(found, "unknown")
 	major, minor, patch := version(found)
@@ -138,14 +138,14 @@ func judgeNFT(found string, c *Check) {
 	}
 }
 
-// version takes a version apart; what is missing is 0.
+// version splits a version; missing parts are 0.
 func version(text string) (major, minor, patch int) {
 	_, _ = fmt.Sscanf(text, "%d.%d.%d", &major, &minor, &patch)
 	return major, minor, patch
 }
 
 // firewalls looks for programs that manage the host's firewall. What they drop stays dropped:
-// a nat chain accepts nothing.
+// accepting in a nat chain does not override them.
 func (h Host) firewalls() (checks []Check) {
 	if h.running("firewalld") {
 		checks = append(checks, Check{
@@ -172,8 +172,8 @@ func (h Host) contains(path, line string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(text)), line)
 }
 
-// running reports whether a process has an argument that ends in the program's name: an
-// interpreter may stand before it.
+// running reports whether a process has an argument that ends in the program's name; the first
+// argument may be an interpreter.
 func (h Host) running(program string) bool {
 	lines, _ := filepath.Glob(filepath.Join(cmp.Or(h.Proc, "/proc"), "[0-9]*", "cmdline"))
 	for _, path := range lines {
@@ -186,7 +186,7 @@ func (h Host) running(program string) bool {
 	return false
 }
 
-// network looks at the configuration of network plug-ins for those that matter.
+// network looks at the configuration of network plug-ins that matter.
 func (h Host) network() (checks []Check) {
 	dir := filepath.Join(cmp.Or(h.Root, "/"), "etc/cni/net.d")
 	entries, err := os.ReadDir(dir)
@@ -216,7 +216,7 @@ type plugin struct {
 	MarkChain string `json:"externalSetMarkChain"` // of portmap
 }
 
-// pluginsOf reads a network configuration: one plug-in or a list.
+// pluginsOf reads a network configuration: one plug-in or a list of them.
 func pluginsOf(text []byte) []plugin {
 	var conf struct {
 		plugin
@@ -231,7 +231,7 @@ func pluginsOf(text []byte) []plugin {
 	return conf.Plugins
 }
 
-// check says what a plug-in means for a migration, or false if nothing.
+// check returns what a plug-in means for a migration, or false if nothing.
 func (p plugin) check() (Check, bool) {
 	c := Check{Level: Note, About: "network plug-in " + p.Type, Found: "configured"}
 	switch p.Type {

@@ -9,11 +9,11 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// NodePorts is what is known of node ports before a migration. kube-proxy's iptables mode
-// serves them at all addresses of the node, localhost among them, unless told otherwise.
+// NodePorts is what is known of node ports before a migration. Unless configured otherwise,
+// kube-proxy's iptables mode serves them at all addresses of the node, localhost among them.
 type NodePorts struct {
 	Local   []netip.Addr // the addresses of the node's interfaces
-	Reached []netip.Addr // those at which kube-nft will serve node ports
+	Reached []netip.Addr // the addresses at which kube-nft will serve node ports
 	Setting string       // of --nodeport-addresses, for the message
 	InUse   []Use        // translated connections to addresses of the node
 }
@@ -24,7 +24,7 @@ type Use struct {
 	Address  netip.AddrPort
 }
 
-// Checks says which addresses stop answering and who uses them at the moment.
+// Checks says which addresses stop answering and who uses them now.
 func (n *NodePorts) Checks() []Check {
 	var lost []netip.Addr
 	for _, addr := range n.Local {
@@ -65,7 +65,7 @@ func (n *NodePorts) Checks() []Check {
 	return append([]Check{c}, used...)
 }
 
-// join lists addresses, or the first of many.
+// join lists addresses; of many, the first ones.
 func join(addrs []netip.Addr) string {
 	const shown = 8
 	var list []string

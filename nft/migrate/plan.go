@@ -11,15 +11,15 @@ import (
 // A Plan is what a migration finds on a node and what it will do. Its JSON form is for
 // programs that review it.
 type Plan struct {
-	// Ready says that nothing stands in the way; see the checks that block. A live
-	// kube-proxy does not block: a takeover waits for it to end.
+	// Ready says that no check blocks. A live kube-proxy does not block: a takeover waits for it to
+	// end.
 	Ready     bool             `json:"ready"`
 	Inventory legacy.Inventory `json:"inventory"`
 	Checks    []Check          `json:"checks"`
 	Steps     []string         `json:"steps"` // what migrate apply will do, in order
 }
 
-// NewPlan puts together what was found.
+// NewPlan builds the plan from the inventory and the checks.
 func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 	checks = append([]Check{liveCheck(inventory.Processes)}, checks...)
 	checks = append(checks, forwardChecks(inventory.Parts)...)
@@ -32,7 +32,7 @@ func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 	}
 }
 
-// steps describes a takeover of what was found.
+// steps describes the steps of a takeover of inv.
 func steps(inv *legacy.Inventory) (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	named := func(selects func(*legacy.Part) bool) string {
@@ -69,9 +69,9 @@ func steps(inv *legacy.Inventory) (list []string) {
 	return list
 }
 
-// legacyTables are the tables of the legacy ip_tables in the order in which they are
-// cleaned: those that can refuse a connection first.
+// legacyTables are the tables of the legacy ip_tables in the order in which they are cleaned: first
+// the table that can refuse a connection.
 var legacyTables = [...]string{"filter", "nat", "mangle"}
 
-// dirty reports whether a part is to be changed.
+// dirty reports whether a takeover changes a part.
 func dirty(p *legacy.Part) bool { return !p.Clean() && p.Needs == "" }

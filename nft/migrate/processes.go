@@ -9,11 +9,11 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// poll is how often it is looked whether something has come or gone.
+// poll is the pause between two looks at the processes.
 const poll = 500 * time.Millisecond
 
-// How long a listener without a process that can be seen is looked at again, and how often. A
-// kube-nft that was killed has no files to be seen while the kernel still ends it.
+// How long a listener without a visible process is looked at again, and how often. While the kernel
+// ends a killed kube-nft, the process has no visible files.
 const (
 	hiddenGrace = time.Second
 	hiddenRetry = 50 * time.Millisecond
@@ -22,8 +22,8 @@ const (
 // A processList is legacy.Processes.
 type processList func(root string) ([]legacy.Process, error)
 
-// steady lists the live kube-proxies of a node. It believes in a process that is known by its
-// port alone only if that stays.
+// steady lists the live kube-proxies of a node. It reports a process known by its port alone only
+// if that process stays.
 func (list processList) steady(ctx context.Context, node legacy.Node) (found []legacy.Process, err error) {
 	for began := time.Now(); ; {
 		found, err = list(cmp.Or(node.Proc, "/proc"))
@@ -39,8 +39,8 @@ func (list processList) steady(ctx context.Context, node legacy.Node) (found []l
 	}
 }
 
-// waitForEnd waits until no kube-proxy is alive. It calls alive whenever others than before
-// are there.
+// waitForEnd waits until no kube-proxy is alive. It calls alive whenever the list of processes
+// changes.
 func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive func(processes string)) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()

@@ -12,25 +12,25 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// A Rollback removes our tables. While kube-proxy's rules are in place under them, no
-// connection notices.
+// A Rollback removes our tables. No connection notices while kube-proxy's rules are in place under
+// them.
 type Rollback struct {
 	Node   legacy.Node
 	Kernel *kernel.Client
 	// Stopped waits until no kube-nft programs this network namespace.
 	Stopped func(context.Context) error
-	// Back gives the node back to kube-proxy: its rules have to be in place before ours go.
+	// Back returns the node to kube-proxy: its rules must be in place before ours go.
 	Back bool
-	// Wait waits for that as long as the context allows; so does Back if a kube-proxy runs.
+	// Wait waits for these rules as long as the context allows; so does Back if a kube-proxy runs.
 	Wait    bool
 	Journal func(Entry)
 	Notice  func(string)
 }
 
-// Run does it and returns whether there were tables of ours. A second run finds nothing to
-// remove.
+// Run performs the rollback and returns whether there were tables of ours. A second run finds
+// nothing to remove.
 func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
-	if _, err := r.Kernel.Generation(ctx); err != nil { // the privilege is missing: waiting is in vain
+	if _, err := r.Kernel.Generation(ctx); err != nil { // without the privilege, waiting has no use
 		return false, fmt.Errorf("%w; nothing was removed", err)
 	}
 	if err := r.Stopped(ctx); err != nil {
@@ -40,7 +40,7 @@ func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("%w; nothing was removed", err)
-	case len(ours) == 0: // a start that was interrupted may have left a table of another name
+	case len(ours) == 0: // an interrupted start may have left a table of another name
 		removed, err := r.Kernel.Remove(ctx)
 		switch {
 		case len(removed) > 0:
@@ -74,7 +74,7 @@ func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
 	return true, r.remove(ctx)
 }
 
-// noRules says that kube-proxy's rules are missing, as far as we can see.
+// noRules says that kube-proxy's rules are missing, as far as visible.
 func noRules(inventory *legacy.Inventory) string {
 	for i := range inventory.Parts {
 		if missing := inventory.Parts[i].Needs; missing != "" {
@@ -84,7 +84,7 @@ func noRules(inventory *legacy.Inventory) string {
 	return "no rules of kube-proxy's are in place"
 }
 
-// remove takes our tables away without a packet between them and kube-proxy's rules.
+// remove removes our tables; no packet falls between them and kube-proxy's rules.
 func (r *Rollback) remove(ctx context.Context) error {
 	detach := func(ctx context.Context) (string, error) {
 		detached, err := r.Kernel.Detach(ctx)
@@ -139,7 +139,7 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 	}
 }
 
-// unserved lists the families, as in "family ip", with Services in our tables and none in
+// unserved lists the families, as in "family ip", that have Services in our tables but not in
 // kube-proxy's rules.
 func unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 	for _, f := range nft.Families {

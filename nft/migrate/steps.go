@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Entry of the journal says that a step of a migration begins or how it ended.
+// An Entry of a migration's journal says that a step begins or how it ended.
 type Entry struct {
 	Step  string
 	Event Event
@@ -53,15 +53,15 @@ func perform(ctx context.Context, journal func(Entry), steps []step) error {
 	return nil
 }
 
-// membarrierGlobal is MEMBARRIER_CMD_GLOBAL of linux/membarrier.h. The kernel returns from it
-// when everything has ended that was going on under its read lock (synchronize_rcu): among
-// that, every packet that is between two hooks of netfilter.
+// membarrierGlobal is MEMBARRIER_CMD_GLOBAL of linux/membarrier.h. The kernel returns from it when
+// everything has ended that ran under its read lock (synchronize_rcu), which includes every packet
+// between two hooks of netfilter.
 const membarrierGlobal = 1
 
-// settleTime is what is waited where the kernel does not offer that.
+// settleTime is the pause where the kernel lacks membarrier.
 const settleTime = 100 * time.Millisecond
 
-// settle waits until no packet is under way that has seen only the rules of before.
+// settle waits until every packet under way has seen the new rules.
 func settle(ctx context.Context) (string, error) {
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno == 0 {
 		return "those that were between two hooks have left them", nil

@@ -13,23 +13,22 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// A Takeover brings a node from kube-proxy to kube-nft: at once, by Run, or while the sync
-// loop of a daemon makes the commits, by Begin, Synced and Finish.
+// A Takeover moves a node from kube-proxy to kube-nft: at once, by Run; or while the sync loop of a
+// daemon makes the commits, by Begin, Synced and Finish.
 type Takeover struct {
 	Node    legacy.Node    // where kube-proxy's state is
 	Kernel  *kernel.Client // of the goroutine that commits
 	Journal func(Entry)
-	Alive   func(processes string) // hears of live kube-proxies that are waited for
+	Alive   func(processes string) // called with the live kube-proxies for which the takeover waits
 
-	// Commit, for Run, makes the kernel hold our tables and returns them. The transaction
-	// carries what ForeignMessages returns. It says what it did.
+	// Commit, for Run, makes the kernel hold our tables and returns them. Its transaction carries
+	// what ForeignMessages returns. done says in words what it did.
 	Commit func(context.Context) (want nft.Tables, done string, err error)
-	// Daemon, for Run, names the kube-nft that runs here and makes the commits; empty if none
-	// does.
+	// Daemon, for Run, names the kube-nft that runs here and makes the commits; empty if none runs.
 	Daemon func() (string, error)
 
-	// State, for Begin, Synced and Finish, hears how far it is, what went wrong, and when that
-	// is tried again; 0 stands for after the next sync.
+	// State, for Begin, Synced and Finish, receives the progress, the failure, and the pause until
+	// the next try; 0 means after the next sync.
 	State    func(s State, err error, retry time.Duration)
 	verified bool
 }
@@ -43,18 +42,17 @@ const (
 	Taking  State = "taking"  // committing, verifying, removing
 	Taken   State = "done"    // nothing of kube-proxy's is left
 	Stuck   State = "failed"  // a step failed; it is tried again
-	Blind   State = "blind"   // done but for places that need a privilege to be looked at
+	Blind   State = "blind"   // done, except places that need a privilege to read
 )
 
-// States lists all of them.
+// States lists all states.
 var States = [...]State{Waiting, Taking, Taken, Stuck, Blind}
 
-// retry is the pause of a daemon after a step that failed. Nobody is without service
-// meanwhile.
+// retry is a daemon's pause after a failed step. Meanwhile every Service is served.
 const retry = 30 * time.Second
 
-// Run does all of it. It stops at the first step that fails: the node is served by our
-// tables or by what is left of kube-proxy's, and Run can be called again.
+// Run performs the takeover. It stops at the first step that fails. Then our tables, or what
+// remains of kube-proxy's, serve the node, and Run can be called again.
 func (t *Takeover) Run(ctx context.Context) error {
 	if err := processList(legacy.Processes).waitForEnd(ctx, t.Node, t.Alive); errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("kube-proxy, %w; nothing was changed; stop it on this node and run this again", err)
@@ -93,17 +91,17 @@ func (t *Takeover) Run(ctx context.Context) error {
 	return t.clean(ctx)
 }
 
-// Begin returns when the loop may make its first commit, and false if there is nothing to take
-// over. It waits for a live kube-proxy to end, writing nothing, unless tables of ours are in
-// force already: those must not grow old, and kube-proxy's rules lose to them. The first
-// transaction carries what foreign returns, if that is not nil.
+// Begin returns when the loop may make its first commit; needed is false if there is nothing to
+// take over. It waits, and writes nothing, until no kube-proxy is alive. It does not wait if our
+// tables are already in force: those must not become stale, and kube-proxy's rules lose to them.
+// The first transaction carries what foreign returns, if foreign is not nil.
 func (t *Takeover) Begin(ctx context.Context) (needed bool, foreign func(context.Context) ([]nft.ForeignMessage, uint32, error), err error) {
 	t.State(Taking, nil, 0)
 	list := processList(legacy.Processes)
 	alive, aliveErr := list.steady(ctx, t.Node)
 	found, err := t.Node.Take(ctx)
 	if aliveErr == nil && len(alive) == 0 && err == nil && found.Clean() {
-		t.State(Taken, nil, 0) // for certain, so that a start need not read our own tables to verify them
+		t.State(Taken, nil, 0) // nothing to verify, so a start need not read our own tables
 		return false, nil, nil
 	}
 	ours, _, err := t.Kernel.Read(ctx)
@@ -124,8 +122,8 @@ func (t *Takeover) Begin(ctx context.Context) (needed bool, foreign func(context
 	return true, foreign, nil
 }
 
-// Synced is to be called after each sync, with the tables that are wanted; true once, as soon
-// as the kernel holds them. Then Finish may begin.
+// Synced must be called after each sync, with the wanted tables. It returns true once, as soon as
+// the kernel holds them. Then Finish may begin.
 func (t *Takeover) Synced(ctx context.Context, want nft.Tables) bool {
 	if t.verified {
 		return false
@@ -140,8 +138,8 @@ func (t *Takeover) Synced(ctx context.Context, want nft.Tables) bool {
 	return true
 }
 
-// Finish removes what is left of kube-proxy's state, again and again until that succeeds, ctx
-// ends or a privilege is missing.
+// Finish removes what remains of kube-proxy's state. It tries until that succeeds, ctx ends or a
+// privilege is missing.
 func (t *Takeover) Finish(ctx context.Context) {
 	for {
 		err := t.waitForEnd(ctx)
@@ -178,19 +176,20 @@ func (t *Takeover) waitForEnd(ctx context.Context) error {
 	return err
 }
 
-// ForeignMessages is what goes into the transaction of our first commit: what kube-proxy has
-// in nf_tables that can refuse a packet. Its nat chains go later, see the package's comment.
+// ForeignMessages returns what goes into the transaction of our first commit: removals of what
+// kube-proxy has in nf_tables that can refuse a packet. kube-proxy's nat chains go later, see the
+// package comment.
 func ForeignMessages(ctx context.Context) ([]nft.ForeignMessage, uint32, error) {
 	return legacy.Messages(ctx, legacy.Selector{
 		Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
 	})
 }
 
-// clean removes what is left of kube-proxy's state. Our tables must be in force. What it
-// cannot see, it leaves, and returns a *needsError after all the rest.
+// clean removes what remains of kube-proxy's state. Our tables must be in force. It leaves what it
+// cannot read, and returns a *needsError after all the rest.
 //
-// The tables of ip_tables come first, those that can refuse connections before the others;
-// IPVS comes last, for its sets are in use until the rules are gone.
+// The tables of ip_tables come first, the ones that can refuse connections before the others. IPVS
+// comes last: rules use its sets until they are gone.
 func (t *Takeover) clean(ctx context.Context) error {
 	inventory, err := t.Node.Take(ctx)
 	if err != nil {
@@ -223,7 +222,7 @@ func (t *Takeover) clean(ctx context.Context) error {
 	return perform(ctx, t.Journal, append(steps, step{"look again", t.lookAgain}))
 }
 
-// selects reports whether a part is among those of a selector.
+// selects reports whether a selector selects a part.
 func selects(sel legacy.Selector, p *legacy.Part) bool {
 	family := func(f nft.Family) bool { return f.NFT() == p.Family }
 	return slices.Contains(sel.Backends, p.Backend) &&
@@ -272,7 +271,7 @@ func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
 	return "nothing of kube-proxy's is left" + exceptions(&inventory), nil
 }
 
-// exceptions names what had to stay because rules of others send there.
+// exceptions names what had to stay because foreign rules lead there.
 func exceptions(inv *legacy.Inventory) string {
 	empty, blocked := 0, 0
 	for i := range inv.Parts {
@@ -285,18 +284,17 @@ func exceptions(inv *legacy.Inventory) string {
 	return fmt.Sprintf(" but chains that %d foreign rules send to, %d of them empty; migrate plan lists them", blocked, empty)
 }
 
-// A needsError says that a place where kube-proxy may have left something could not be
-// looked at.
+// A needsError says that a place where kube-proxy may have left state could not be read.
 type needsError struct {
 	Where string // backend and family
-	Needs string // the privilege that lacks
+	Needs string // the missing privilege
 }
 
 func (e *needsError) Error() string {
 	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.Where, e.Needs)
 }
 
-// look takes the inventory for somebody who has to see everything.
+// look returns the inventory, for a caller that must see everything.
 func look(ctx context.Context, node legacy.Node) (legacy.Inventory, error) {
 	inventory, err := node.Take(ctx)
 	if err != nil {

@@ -6,12 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// textWidth is how many columns the text of a plan takes at most, unless a single word is
-// longer.
+// textWidth is the largest number of columns of a plan's text, unless a single word is longer.
 const textWidth = 100
 
-// Text returns the plan for an operator. Each line begins with what will become of a thing
-// or, among the checks, how much it matters.
+// Text returns the plan for an operator. Each line begins with the fate of a thing or, among the
+// checks, with its level.
 func (p *Plan) Text() string {
 	var b strings.Builder
 	b.WriteString("Before\n")
@@ -58,7 +57,7 @@ func (p *Plan) Text() string {
 	return b.String()
 }
 
-// line writes text behind a first word, broken into lines of textWidth that are indented.
+// line writes text behind a first word, broken into indented lines of textWidth.
 func line(first, text string) string {
 	const margin = 12
 	var b strings.Builder

@@ -10,12 +10,12 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
-// lookups is how many elements of one set are looked up at most; one takes about 10 us.
+// lookups is the largest number of elements of one set that are looked up; one takes about 10 us.
 const lookups = 4096
 
-// verify reads our tables back and compares them with those that are wanted; then it looks
-// elements up one by one, all of a set or, if it is large, some from all over it. It returns
-// how many it has looked up.
+// verify reads our tables back and compares them with the wanted ones. Then it looks elements up
+// one by one: all of a set or, if it is large, a sample from all over it. It returns how many it
+// has looked up.
 func verify(ctx context.Context, kernel *kernel.Client, want nft.Tables) (looked int, err error) {
 	have, _, err := kernel.Read(ctx)
 	if err != nil {
@@ -36,8 +36,7 @@ func verify(ctx context.Context, kernel *kernel.Client, want nft.Tables) (looked
 	return looked, nil
 }
 
-// verifySet looks up elements of a set. Ranges and what packets put into sets are left to
-// the comparison.
+// verifySet looks up elements of a set. Ranges and dynamic sets are covered by the comparison only.
 func verifySet(ctx context.Context, kernel *kernel.Client, f nft.Family, set *nft.Elements) (looked int, err error) {
 	if set.Set.Interval || set.Set.Dynamic {
 		return 0, nil

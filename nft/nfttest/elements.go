@@ -8,8 +8,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// FrontendSet maps frontends to verdicts, EndpointSet the endpoints of frontends, by an index, to
-// addresses and ports.
+// FrontendSet maps frontends to verdicts. EndpointSet maps frontends with an index to addresses and
+// ports.
 var (
 	FrontendSet = nft.Set{Name: "services", Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}, Verdicts: true}
 	EndpointSet = nft.Set{Name: "endpoints", Key: append(FrontendSet.Key[:3:3], nft.FieldIndex), Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
@@ -28,7 +28,7 @@ func Frontends(n int, verdict nft.Verdict) []nft.KeyedElement {
 	return list
 }
 
-// FrontendBatch makes a table with a verdict map of n elements, which its fourth operation adds.
+// FrontendBatch makes a table with a verdict map of n elements; its fourth operation adds them.
 func FrontendBatch(n int, verdict nft.Verdict) nft.Batch {
 	b := nft.Batch{Ops: []nft.Op{
 		{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
@@ -41,7 +41,7 @@ func FrontendBatch(n int, verdict nft.Verdict) nft.Batch {
 	return b
 }
 
-// EndpointBatch makes a frontend for each length, with a list of so many endpoints.
+// EndpointBatch makes a frontend for each length, with a list of that length.
 func EndpointBatch(lengths ...int) nft.Batch {
 	b := FrontendBatch(len(lengths), nft.Goto("other"))
 	var list []nft.KeyedElement
@@ -57,7 +57,7 @@ func EndpointBatch(lengths ...int) nft.Batch {
 	return b
 }
 
-// TableOf returns what a batch in the family ip makes of nothing, but for its chains.
+// TableOf returns the table, without its chains, that a batch in the family ip makes from nothing.
 func TableOf(b nft.Batch) *nft.Table {
 	t := nft.NewTable(nft.IP)
 	for _, op := range b.Ops {
@@ -73,5 +73,5 @@ func TableOf(b nft.Batch) *nft.Table {
 	return t
 }
 
-// Comments are some that must not reach the kernel as they are.
+// Comments must not reach the kernel unchanged.
 var Comments = []string{"", "shop/cart:http", `a" ; flush ruleset ; "`, "a\nb", `\"`, strings.Repeat("é\"", 200), "\x00\x7f\xff"}

@@ -9,7 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// A Statement is a rule of one statement, or of those that go together, with its text.
+// A Statement is a rule of one statement, or of statements that belong together, with its text.
 type Statement struct {
 	Name string
 	Rule func(nft.Family) nft.Rule

@@ -12,13 +12,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// remedy ends every error that says that no API server is known.
+// remedy ends every error about an unknown API server.
 const remedy = "pass --kubeconfig FILE, or --manifests PATH to run without an API server"
 
 // A Connection says how to reach the API server.
 type Connection struct {
-	// Kubeconfig is the path of a kubeconfig file; its current context is used. Empty:
-	// the service account of the pod that this process runs in, unless Master is set.
+	// Kubeconfig is the path of a kubeconfig file; its current context is used. Empty means the
+	// service account of this process's pod, unless Master is set.
 	Kubeconfig string
 	// Master is a URL that takes precedence over the server of the kubeconfig.
 	Master string
@@ -33,8 +33,8 @@ type Connection struct {
 	UserAgent string
 }
 
-// Config returns the client configuration of c. Its errors are single lines that say
-// what to do. The server is not contacted.
+// Config returns the client configuration of c. Its errors are single lines that say what to do. It
+// does not contact the server.
 func (c *Connection) Config() (*rest.Config, error) {
 	config, err := c.credentials()
 	if err != nil {
@@ -56,8 +56,8 @@ func (c *Connection) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Client returns a client for the API server; its errors are those of Config, and those
-// of certificates that cannot be used.
+// Client returns a client for the API server. Its errors are Config's errors, and errors about
+// unusable certificates.
 func (c *Connection) Client() (kubernetes.Interface, error) {
 	config, err := c.Config()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// sink takes the objects. Its methods are called from several goroutines, but never two
-// at a time for objects of one kind. An error says what of an object could not be used.
+// A sink takes the objects. Its methods are called from several goroutines, but never two at a time
+// for objects of one kind. An error says which part of an object could not be used.
 type sink interface {
 	SetService(*corev1.Service) error
 	DeleteService(namespace, name string)
@@ -26,26 +26,25 @@ type sink interface {
 	DeleteServiceCIDR(name string)
 }
 
-// Options say what a Source reads and whom it tells. Every function may be nil; those
-// that are not are called from several goroutines and must not block.
+// Options say what a Source reads and which functions it calls. Each function may be nil. It is
+// called from several goroutines and must not block.
 type Options struct {
 	// NodeName is the name of the Node to watch; empty for none.
 	NodeName string
-	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name of the
-	// Services to watch; empty for those without the label.
+	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name of the Services
+	// to watch; empty for Services without the label.
 	ProxyName string
-	// Changed is called after the sink was given something: once per watch event, once
-	// per list.
+	// Changed is called after the sink has received something: once per watch event, once per list.
 	Changed func()
 	// Refused gets the errors of the sink.
 	Refused func(error)
-	// Reached tells how requests for a resource (its plural name) fare: it is called with
-	// an error when they begin to fail or fail for another reason, and with nil when they
-	// succeed again. Meanwhile they are retried.
+	// Reached reports on requests for a resource (its plural name). It is called with an error when
+	// they begin to fail or fail for another reason, and with nil when they succeed again. Failed
+	// requests are retried.
 	Reached func(resource string, err error)
 }
 
-// orNothing returns o with functions that do nothing for those that are nil.
+// orNothing returns o with empty functions in place of nil ones.
 func (o Options) orNothing() Options {
 	if o.Changed == nil {
 		o.Changed = func() {}
@@ -59,7 +58,7 @@ func (o Options) orNothing() Options {
 	return o
 }
 
-// A Source keeps a sink equal to what an API server holds.
+// A Source keeps a sink equal to the content of an API server.
 type Source struct {
 	client  kubernetes.Interface
 	options Options
@@ -73,18 +72,17 @@ func New(client kubernetes.Interface, options Options) *Source {
 	return &Source{client: client, options: options.orNothing(), synced: make(chan struct{})}
 }
 
-// Synced returns a channel that is closed once the sink was given all Services,
-// EndpointSlices and ServiceCIDRs and the Node if it exists. ServiceCIDRs are not waited
-// for when the API server does not serve them or forbids to read them.
+// Synced returns a channel that is closed once the sink has received all Services, EndpointSlices
+// and ServiceCIDRs, and the Node if it exists. Synced does not wait for ServiceCIDRs if the API
+// server does not serve them or forbids reading them.
 func (s *Source) Synced() <-chan struct{} {
 	return s.synced
 }
 
-// Run feeds sink until ctx ends, and then returns nil once nothing is under way any more.
-// It may be called once.
+// Run feeds sink until ctx ends. It returns nil when nothing is under way any more. It may be
+// called once.
 func (s *Source) Run(ctx context.Context, sink sink) error {
-	// The reflectors tell their troubles in their own words and repeat them; Reached says
-	// the same once.
+	// Reflectors report their troubles in their own words, repeatedly; Reached reports each once.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	all := resources(s.client, s.options)
 	s.unlisted.Store(int32(len(all)))
@@ -101,8 +99,8 @@ func (s *Source) Run(ctx context.Context, sink sink) error {
 	return nil
 }
 
-// Load gives sink what the API server holds now and returns. ServiceCIDRs are left out
-// when they cannot be read; Reached is then told why.
+// Load gives sink the present content of the API server and returns. It leaves out ServiceCIDRs
+// that cannot be read, and calls Reached with the reason.
 func Load(ctx context.Context, client kubernetes.Interface, options Options, sink sink) error {
 	options = options.orNothing()
 	for _, resource := range resources(client, options) {

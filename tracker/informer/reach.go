@@ -10,8 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// isUnavailable reports whether the resource cannot be read from this server now: it is
-// not served, or reading it is forbidden.
+// isUnavailable reports whether this server does not serve the resource, or forbids reading it.
 func isUnavailable(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
 }
@@ -21,8 +20,8 @@ func isExpired(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }
 
-// reason classifies err, so that a failure is reported once although the text of each
-// attempt differs, in a port number for instance.
+// reason classifies err, so that a failure is reported once although each attempt has another text,
+// with another port number for instance.
 func reason(err error) string {
 	if err == nil {
 		return ""
@@ -33,9 +32,8 @@ func reason(err error) string {
 	return "unreachable"
 }
 
-// Concise shortens the error of a request that got no answer to the host that was asked and
-// the reason; the request itself, with its path and query, is left out. Other errors, and nil,
-// it returns as they are.
+// Concise shortens the error of an unanswered request to the host and the reason; it leaves out the
+// request with its path and query. It returns other errors, and nil, unchanged.
 func Concise(err error) error {
 	var request *url.Error
 	if !errors.As(err, &request) {
@@ -44,7 +42,7 @@ func Concise(err error) error {
 	reason := request.Err
 	var network *net.OpError
 	if errors.As(reason, &network) {
-		reason = network.Err // without the addresses, one of which is new each time
+		reason = network.Err // without the addresses: one of them is new each time
 	}
 	host := "API server"
 	if u, err := url.Parse(request.URL); err == nil {
@@ -53,7 +51,7 @@ func Concise(err error) error {
 	return fmt.Errorf("%s: %w", host, reason)
 }
 
-// explain adds to err the resource and, where there is one, the remedy.
+// explain adds to err the resource and, if there is one, the remedy.
 func explain(resource string, err error) error {
 	switch {
 	case err == nil:

@@ -17,8 +17,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A resource is one kind of object to read: where it is served, which objects are wanted
-// and which methods of the sink they go to.
+// A resource is one kind of object to read: where the server has it, which objects are wanted and
+// which methods of the sink take them.
 type resource struct {
 	name     string // plural, as in paths and in RBAC rules
 	client   cache.Getter
@@ -78,7 +78,7 @@ func serviceCIDRs(client kubernetes.Interface) resource {
 		name:     "servicecidrs",
 		client:   client.NetworkingV1().RESTClient(),
 		example:  &networkingv1.ServiceCIDR{},
-		optional: true, // without them, unused cluster IPs are not guarded
+		optional: true, // without them, packets to unused cluster IPs are not dropped
 		set:      func(s sink, object any) error { return s.SetServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
 		remove:   func(s sink, _, name string) { s.DeleteServiceCIDR(name) },
 		trim:     func(object any) { trimServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
@@ -97,8 +97,8 @@ func node(client kubernetes.Interface, name string) resource {
 	}
 }
 
-// listWatch returns the requests for the resource. Lists come trimmed; watch events do
-// not, as nothing holds them for longer than the sink takes to read them.
+// listWatch returns the requests for the resource. Lists come trimmed. Watch events do not: nothing
+// holds them for longer than the sink takes to read them.
 func (r *resource) listWatch() *cache.ListWatch {
 	requests := cache.NewFilteredListWatchFromClient(r.client, r.name, metav1.NamespaceAll, func(options *metav1.ListOptions) {
 		options.LabelSelector, options.FieldSelector = r.labels, r.fields

@@ -15,22 +15,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// maxDeleted is how many deleted objects are known between two lists; when there are more, all
-// earlier ones are forgotten. They serve only against servers and proxies that repeat events
-// out of order.
+// maxDeleted is how many deleted objects are known between two lists; beyond it, all are forgotten.
+// They only guard against servers and proxies that repeat events out of order.
 const maxDeleted = 4096
 
 // A store passes what a reflector receives of one resource on to the sink. It is used by
 // one goroutine.
 //
-// Watch events that are older than what is known are dropped: a repeated or late event
-// must not undo a newer one. A list is taken as it is, even if its versions are lower, as
-// they are after the cluster was restored from a backup.
+// The store drops watch events that are older than what it knows: a repeated or late event must not
+// undo a newer one. It takes a list as it is, even with lower versions, as after a restore of the
+// cluster from a backup.
 type store struct {
 	resource
 	sink    sink
 	options *Options
-	listed  func() // called when the sink was given everything, or need not be; idempotent
+	listed  func() // called when the sink has everything, or the resource is unavailable; idempotent
 	failure string // why requests fail now; empty if they do not
 
 	versions map[cache.ObjectName]string // resource versions of what the sink holds
@@ -59,16 +58,16 @@ func (s *store) reflector() *cache.Reflector {
 }
 
 // Limits of the pauses between retries; jitter makes them up to half as long again. The first
-// bounds how late a node hears of changes after an outage, the second is for a resource that
-// can be done without and may never come. More than two minutes would never be reached: that
-// often the reflector begins anew with short pauses.
+// bounds how late a node hears of changes after an outage. The second is for an optional resource
+// that may never come. More than two minutes would have no effect: the reflector starts again with
+// short pauses that often.
 const (
 	maxPause         = 10 * time.Second
 	maxOptionalPause = time.Minute
 )
 
-// backoff spaces out retries of lists and watches. The first comes soon, for a cut
-// connection; the jitter spreads a cluster's nodes after an outage.
+// backoff spaces out retries of lists and watches. The first retry comes soon, for a broken
+// connection; jitter spreads a cluster's nodes after an outage.
 func (s *store) backoff() *wait.Backoff {
 	limit := maxPause
 	if s.optional {
@@ -77,7 +76,7 @@ func (s *store) backoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 20, Cap: limit}
 }
 
-// observed returns the requests for the resource with their outcome reported.
+// observed returns the requests for the resource; it reports their outcome.
 func (s *store) observed() *cache.ListWatch {
 	requests := s.listWatch()
 	return &cache.ListWatch{
@@ -97,9 +96,9 @@ func (s *store) observed() *cache.ListWatch {
 	}
 }
 
-// refusedStream returns the error of a streaming list in a form after which the reflector
-// asks for a plain list, which tells the outcome. Left as it is, a refused connection
-// would make it sleep without regard to the end of its context.
+// refusedStream returns the error of a streaming list in a form that makes the reflector request a
+// plain list, which shows the outcome. With the original error, a refused connection would make the
+// reflector sleep without regard to the end of its context.
 func refusedStream(err error) error {
 	if apierrors.IsTooManyRequests(err) || isExpired(err) {
 		return err // a plain list would be a greater load; a new stream follows
@@ -107,8 +106,7 @@ func refusedStream(err error) error {
 	return fmt.Errorf("streaming list: %v", err)
 }
 
-// observe tells Reached about err if it is news, and stops waiting for a resource that
-// is not to be had.
+// observe calls Reached with err if it is news, and stops waiting for an unavailable resource.
 func (s *store) observe(ctx context.Context, err error) {
 	if ctx.Err() != nil || isExpired(err) {
 		return
@@ -190,7 +188,7 @@ func (s *store) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore. There is no cache to play back.
+// Resync implements cache.ReflectorStore. There is no cache to replay.
 func (s *store) Resync() error {
 	return nil
 }
@@ -208,8 +206,8 @@ func (s *store) unset(name cache.ObjectName) {
 	s.remove(s.sink, name.Namespace, name.Name)
 }
 
-// newer reports whether version comes after known, which is empty if nothing is known. A
-// version that is not a number counts as newer: better a repeated event than a lost one.
+// newer reports whether version comes after known, which is empty if nothing is known. A version
+// that is not a number counts as newer: a repeated event is better than a lost one.
 func newer(version, known string) bool {
 	if known == "" {
 		return true

@@ -11,9 +11,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// The functions of this file drop from an object what takes much room and is not read.
+// The functions of this file drop the large parts of an object that nothing reads.
 
-// trimMeta leaves only those labels.
+// trimMeta drops all labels except the named ones.
 func trimMeta(meta *metav1.ObjectMeta, labels ...string) {
 	meta.Labels, meta.Annotations = only(meta.Labels, labels...), nil
 	meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// setDefaults fills in what an API server would, as far as it matters to a service proxy.
-// Source: the defaulting functions of core/v1 and discovery/v1 in kubernetes/kubernetes.
+// setDefaults fills in an API server's defaults, as far as they matter to a Service proxy. Source:
+// the defaulting functions of core/v1 and discovery/v1 in kubernetes/kubernetes.
 func setDefaults(value metav1.Object) {
 	switch value := value.(type) {
 	case *corev1.Service:

@@ -14,8 +14,8 @@ type document struct {
 	line  int    // line of the first content, which is neither blank nor comment
 }
 
-// split cuts a stream of YAML documents at its markers, --- and ..., and leaves out what
-// has no content.
+// split cuts a stream of YAML documents at its markers, --- and ..., and leaves out documents
+// without content.
 func split(content []byte) []document {
 	var documents []document
 	content = bytes.TrimPrefix(content, utf8Mark)
@@ -60,14 +60,14 @@ func hasContent(line []byte) bool {
 	return len(line) > 0 && line[0] != '#' && line[0] != '%'
 }
 
-// A lineCounter turns offsets, which must not decrease, into line numbers.
+// A lineCounter turns offsets, in ascending order, into line numbers.
 type lineCounter struct {
 	content []byte
 	offset  int
 	lines   int
 }
 
-// at returns the line, from 1, that offset is on.
+// at returns the line number of offset, counted from 1.
 func (c *lineCounter) at(offset int) int {
 	c.lines += bytes.Count(c.content[c.offset:offset], []byte("\n"))
 	c.offset = offset

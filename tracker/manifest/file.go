@@ -18,11 +18,11 @@ import (
 // maxFileSize is how long a manifest may be, in bytes.
 const maxFileSize = 64 << 20
 
-// racy is the age below which a file's times do not prove that it was not written again
-// since: kernels before 6.13 count them in ticks of up to 10ms.
+// racy is the age below which a file's times do not prove that nobody has written to it since:
+// kernels before 6.13 count them in ticks of up to 10ms.
 const racy = 50 * time.Millisecond
 
-// list returns the manifests at path, sorted: path itself if it is no directory.
+// list returns the manifests at path, sorted; path itself if it is no directory.
 func list(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -44,7 +44,7 @@ func list(path string) ([]string, error) {
 	return paths, nil
 }
 
-// isManifest reports whether a file of that name in a directory counts.
+// isManifest reports whether a file of this name in a directory counts.
 func isManifest(name string) bool {
 	return name[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
 }
@@ -57,29 +57,29 @@ func cause(err error) error {
 	return err
 }
 
-// A stamp tells versions of a file apart without reading it.
+// A stamp distinguishes versions of a file without reading it.
 type stamp struct {
 	device, inode uint64
 	size          int64
 	mtime, ctime  syscall.Timespec
 }
 
-// noStamp is no file's.
+// noStamp is the stamp of no file.
 var noStamp stamp
 
-// A file is one manifest and what it said when it last could be used.
+// A file is one manifest and its last good content.
 type file struct {
 	path    string
-	stamp   stamp  // of the version that was read last
-	inode   uint64 // of it: a file that was emptied in place is about to be written
+	stamp   stamp  // of the version read last
+	inode   uint64 // of that version: an empty file with the same inode is about to be written
 	objects []object
 	cache   cache
-	failure error    // why the present version is not used; nil if it is
+	failure error    // why the present version is not used; nil if it is used
 	notices []string // about the present version
 }
 
-// refresh reads the file if it may have changed. It reports whether it did so and whether
-// there is something new to tell about the file.
+// refresh reads the file if it may have changed. It reports whether it has read it and whether
+// there is something new to report about it.
 func (f *file) refresh() (read, news bool) {
 	before := f.outcome()
 	content, stamp, err := f.read()
@@ -100,7 +100,7 @@ func (f *file) refresh() (read, news bool) {
 	return true, f.outcome() != before
 }
 
-// outcome is all that can be told about the file.
+// outcome is everything to report about the file.
 func (f *file) outcome() string {
 	return fmt.Sprint(f.failure, f.notices)
 }
@@ -138,8 +138,8 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{device: stat.Dev, inode: stat.Ino, size: stat.Size, mtime: stat.Mtim, ctime: stat.Ctim}
 }
 
-// parse replaces the objects of the file by those of content, or keeps them if there is
-// an error.
+// parse replaces the file's objects by the objects in content. After an error it keeps the old
+// ones.
 func (f *file) parse(content []byte) error {
 	p := parser{path: f.path, old: f.cache, cache: make(cache), skipped: make(map[string]int)}
 	var err error

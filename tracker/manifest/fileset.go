@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A fileSet is what the files at a path say, and what of it the sink was given. It is used
-// by one goroutine.
+// A fileSet holds the content of the files at a path, and what the sink has received of it. It is
+// used by one goroutine.
 type fileSet struct {
 	path    string
 	options *Options
@@ -24,8 +24,8 @@ func newFileSet(path string, options *Options) *fileSet {
 	return &fileSet{path: path, options: options, files: make(map[string]*file), given: make(map[id]object)}
 }
 
-// scan reads the files that changed and gives sink what is new. It fails, and changes
-// nothing, if the path itself cannot be read.
+// scan reads the changed files and gives sink what is new. It fails, and changes nothing, if the
+// path itself cannot be read.
 func (s *fileSet) scan(sink sink) error {
 	paths, err := list(s.path)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *fileSet) scan(sink sink) error {
 	return nil
 }
 
-// report tells about a file that was read again.
+// report reports on a file that was read again.
 func (s *fileSet) report(f *file) {
 	s.options.problem(f.failure)
 	for _, notice := range f.notices {
@@ -64,7 +64,7 @@ func (s *fileSet) report(f *file) {
 	}
 }
 
-// err joins what is wrong with the files.
+// err joins the faults of the files.
 func (s *fileSet) err() error {
 	var failures []error
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
@@ -73,8 +73,8 @@ func (s *fileSet) err() error {
 	return errors.Join(failures...)
 }
 
-// merge returns the objects of all files. Of several definitions of one object the last
-// counts, in the order of file names and lines.
+// merge returns the objects of all files. Of several definitions of one object the last one counts,
+// in the order of file names and lines.
 func (s *fileSet) merge() map[id]object {
 	merged := make(map[id]object)
 	var twice []string

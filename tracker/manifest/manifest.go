@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/manifest/watch"
 )
 
-// sink takes the objects. An error says what of an object could not be used.
+// A sink takes the objects. An error says which part of an object could not be used.
 type sink interface {
 	SetService(*corev1.Service) error
 	DeleteService(namespace, name string)
@@ -25,8 +25,7 @@ type sink interface {
 }
 
 const (
-	// quiet is how long nothing must have happened before files are read: an editor's
-	// save is several steps.
+	// quiet is how long nothing must happen before files are read: an editor saves in several steps.
 	quiet = 5 * time.Millisecond
 	// maxQuiet bounds the wait when something happens all the time.
 	maxQuiet = 200 * time.Millisecond
@@ -35,19 +34,19 @@ const (
 	defaultRescan = 10 * time.Second
 )
 
-// Options say whom a Source tells. Every function may be nil.
+// Options are the functions that a Source calls. Each may be nil.
 type Options struct {
-	// Changed is called after the sink was given something, once for all that was found
-	// together. It must not block.
+	// Changed is called after the sink has received something, once for everything found together.
+	// It must not block.
 	Changed func()
 	// Refused gets the errors of the sink.
 	Refused func(error)
-	// Problem gets what keeps a file from being used, once for each version of the file.
+	// Problem gets the reason why a file cannot be used, once for each version of the file.
 	Problem func(error)
-	// Notice gets what a user may want to know: unknown fields, objects of other kinds,
-	// objects that are defined twice.
+	// Notice gets what a user may want to know: unknown fields, objects of other kinds, objects
+	// defined twice.
 	Notice func(text string)
-	// Rescan is the interval of looking for changes that were not announced; 0 means 10s.
+	// Rescan is the interval of looking for unannounced changes; 0 means 10s.
 	Rescan time.Duration
 }
 
@@ -69,7 +68,7 @@ func (o *Options) notice(text string) {
 	}
 }
 
-// A Source keeps a sink equal to what files say.
+// A Source keeps a sink equal to the content of files.
 type Source struct {
 	path    string
 	options Options
@@ -84,14 +83,13 @@ func New(path string, options Options) *Source {
 	return &Source{path: path, options: options, synced: make(chan struct{})}
 }
 
-// Synced returns a channel that is closed once the sink was given the objects of all
-// files that can be used.
+// Synced returns a channel that is closed once the sink has the objects of all usable files.
 func (s *Source) Synced() <-chan struct{} {
 	return s.synced
 }
 
-// Run feeds sink until ctx ends, and then returns nil. It fails at once if the path
-// cannot be read. It may be called once.
+// Run feeds sink until ctx ends, and then returns nil. It fails at once if the path cannot be read.
+// It may be called once.
 func (s *Source) Run(ctx context.Context, sink sink) error {
 	changes, err := watch.New(s.path)
 	if err != nil {
@@ -132,8 +130,8 @@ func (s *Source) follow(ctx context.Context, changes *watch.Watch, set *fileSet,
 	}
 }
 
-// Load gives sink what the files at path say and returns. It fails if any of them cannot
-// be used; the error then joins one for each such file.
+// Load gives sink the content of the files at path and returns. If some file cannot be used it
+// fails with an error that joins one for each such file.
 func Load(path string, options Options, sink sink) error {
 	set := newFileSet(path, &options)
 	if err := set.scan(sink); err != nil {

@@ -42,14 +42,14 @@ func (p position) String() string {
 	return fmt.Sprintf("%s:%d", p.path, p.line)
 }
 
-// An object is what a document defines. Its value is never changed.
+// An object is what a document defines. Its value never changes.
 type object struct {
 	id
 	position // where its document begins
 	value    metav1.Object
 }
 
-// kinds are the objects that are read, by apiVersion and kind.
+// kinds are the readable objects, by apiVersion and kind.
 var kinds = map[metav1.TypeMeta]func() metav1.Object{
 	{APIVersion: "v1", Kind: "Service"}:                        func() metav1.Object { return &corev1.Service{} },
 	{APIVersion: "v1", Kind: "Node"}:                           func() metav1.Object { return &corev1.Node{} },
@@ -72,7 +72,7 @@ func (o object) give(s sink) error {
 	panic("manifest: object of unknown kind " + o.kind)
 }
 
-// remove deletes the object of that name from s.
+// remove deletes the object with this id from s.
 func (i id) remove(s sink) {
 	switch i.kind {
 	case "Service":

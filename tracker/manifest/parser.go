@@ -22,8 +22,8 @@ import (
 // seed is fixed so that documents hash alike in every version of a file.
 var seed = maphash.MakeSeed()
 
-// A cache holds what the documents of a file define, by the hash of their text: after an
-// edit, only documents that were edited are decoded again.
+// A cache holds what the documents of a file define, by the hash of their text: after an edit, only
+// edited documents are decoded again.
 type cache map[uint64][]object
 
 // A parser reads the documents of one file.
@@ -69,7 +69,7 @@ func (p *parser) json(content []byte) error {
 	}
 }
 
-// document reads one document, which convert turns into JSON.
+// document reads one document; convert turns it into JSON.
 func (p *parser) document(d document, convert func(document) ([]byte, int, error)) error {
 	hash := maphash.Bytes(seed, d.text)
 	at := position{p.path, d.line}
@@ -96,8 +96,8 @@ func (p *parser) document(d document, convert func(document) ([]byte, int, error
 	return nil
 }
 
-// value reads an object or a List in JSON. The field is where it stands in its document,
-// and the default type is what an item of a List is if it does not say.
+// value reads an object or a List in JSON. field is its place in the document. usual is the type of
+// a List's item that does not say its own.
 func (p *parser) value(data []byte, at position, field string, usual metav1.TypeMeta) error {
 	var head struct {
 		metav1.TypeMeta
@@ -127,7 +127,7 @@ func (p *parser) value(data []byte, at position, field string, usual metav1.Type
 	return p.object(data, at, field, head.TypeMeta)
 }
 
-// object reads one object that is no List.
+// object reads one object that is not a List.
 func (p *parser) object(data []byte, at position, field string, kind metav1.TypeMeta) error {
 	empty := kinds[kind]
 	if empty == nil {
@@ -165,7 +165,7 @@ func (p *parser) summary() []string {
 	return append(p.notices, fmt.Sprintf("%s: skipped what is not for a service proxy: %s", p.path, strings.Join(counts, ", ")))
 }
 
-// asIs is the conversion of JSON.
+// asIs converts JSON: not at all.
 func asIs(d document) ([]byte, int, error) {
 	return d.text, d.line, nil
 }
@@ -173,7 +173,7 @@ func asIs(d document) ([]byte, int, error) {
 // yamlLine finds the line number in an error of the YAML library.
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
-// yamlToJSON converts a document; with an error comes the line of the file.
+// yamlToJSON converts a document; line is the line in the file of an error.
 func yamlToJSON(d document) ([]byte, int, error) {
 	if d.text[0] == '{' && gojson.Valid(d.text) {
 		return d.text, d.line, nil
@@ -190,8 +190,8 @@ func yamlToJSON(d document) ([]byte, int, error) {
 	return nil, d.start + line - 1, err
 }
 
-// yamlText returns what the YAML library says in one line, without its own preamble and
-// the line number, which counts from the document's beginning.
+// yamlText returns the YAML library's text in one line. It drops the library's preamble, and the
+// line number, which counts from the document's beginning.
 func yamlText(err error) string {
 	text := err.Error()
 	for _, preamble := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:"} {
@@ -200,11 +200,11 @@ func yamlText(err error) string {
 	return strings.Join(strings.Fields(yamlLine.ReplaceAllString(text, "")), " ")
 }
 
-// typeError describes why data does not fit into value: the field, what it is and what it
-// should be.
+// typeError describes why data does not fit into value: the field, what was found and what is
+// expected.
 func typeError(data []byte, value any, err error) string {
 	var wrong *gojson.UnmarshalTypeError
-	// The decoder in use keeps the details to itself; the standard one tells them.
+	// The decoder in use hides the details; the standard one shows them.
 	switch {
 	case !errors.As(gojson.Unmarshal(data, value), &wrong):
 		return jsonText(err)
@@ -214,7 +214,7 @@ func typeError(data []byte, value any, err error) string {
 	return fmt.Sprintf("%s is a %s, expected %s", wrong.Field, wrong.Value, typeName(wrong.Type))
 }
 
-// typeName returns what a user calls a Go type.
+// typeName returns a user's name for a Go type.
 func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -234,7 +234,7 @@ func jsonText(err error) string {
 	return strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "json: ")), " ")
 }
 
-// jsonOffset returns where in the content err was found.
+// jsonOffset returns the place of err in the content.
 func jsonOffset(err error, read int64, length int) int {
 	if syntax := (*gojson.SyntaxError)(nil); errors.As(err, &syntax) {
 		read = syntax.Offset

@@ -1,4 +1,4 @@
-// Package trackertest stands in for a Tracker in tests of what feeds one.
+// Package trackertest stands in for a Tracker in tests of its sources.
 package trackertest
 
 import (
@@ -11,8 +11,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// A Sink keeps a mark of every object: kind, namespace and name, as in "Service shop/web",
-// lead to a field that tells versions apart. Its methods may be called from any goroutine.
+// A Sink keeps a mark of every object: kind, namespace and name, as in "Service shop/web", lead to
+// a field that distinguishes versions. Its methods may be called from any goroutine.
 type Sink struct {
 	// Refusal is returned for every object that is set. It is not changed while the Sink is fed.
 	Refusal error

@@ -18,7 +18,7 @@ type table struct {
 // chain declares a chain.
 func (t *table) chain(names ...string) { t.chains = append(t.chains, names...) }
 
-// rule appends a rule in the syntax of iptables -A, with counters that tell it apart.
+// rule appends a rule in the syntax of iptables -A, with counters of its own.
 func (t *table) rule(format string, args ...any) {
 	n := len(t.rules) + 1
 	t.rules = append(t.rules, fmt.Sprintf("[%d:%d] -A ", n, 60*n)+fmt.Sprintf(format, args...))
@@ -59,8 +59,8 @@ func (s Shape) mangle() *table {
 	return t
 }
 
-// filter has kube-proxy's jumps among those of an administrator, a CNI plug-in, a
-// container engine and the kubelet.
+// filter has kube-proxy's jumps among jumps of an administrator, a CNI plug-in, a container engine
+// and the kubelet.
 func (s Shape) filter() *table {
 	t := &table{name: "filter", base: []string{"INPUT", "FORWARD", "OUTPUT"}}
 	t.chain("ADMIN", "CNI-FORWARD", "DOCKER", "DOCKER-USER", "KUBE-EXTERNAL-SERVICES", "KUBE-FIREWALL",
@@ -115,7 +115,7 @@ func (s Shape) filterProxy(t *table) {
 	}
 }
 
-// reject returns what the kind of refusal that kube-proxy uses is called.
+// reject returns the name of the refusal that kube-proxy uses.
 func (s Shape) reject() string {
 	if s.Family == nft.IP6 {
 		return "icmp6-port-unreachable"

@@ -1,7 +1,7 @@
-// Package legacytest writes rulesets in the shape that kube-proxy's three modes leave on a
-// node, with rules of other programs before, between and after: what migration tests load
-// with iptables-legacy-restore, iptables-nft-restore, ipset restore and nft -f. Rules have
-// counters that are not zero; load them with -c (--counters).
+// Package legacytest writes rulesets in the shape that kube-proxy's three modes leave on a node,
+// with rules of other programs before, between and after. Migration tests load them with
+// iptables-legacy-restore, iptables-nft-restore, ipset restore and nft -f. Rules have counters that
+// are not zero; load them with -c (--counters).
 package legacytest
 
 import (
@@ -15,13 +15,13 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// A Shape is the size of a cluster as one node sees it, in one family. Ports count from 0;
-// every kind of Service that kube-proxy tells apart recurs among any 30 of them.
+// A Shape is the size of a cluster as one node sees it, in one family. Ports count from 0. Among
+// any 30 Services every kind that kube-proxy distinguishes occurs.
 type Shape struct {
 	Family    nft.Family
 	Services  int
 	Endpoints int // of each Service that has any; at least 1
-	// Borrowed adds foreign rules that send to chains of kube-proxy's, in table nat.
+	// Borrowed adds foreign rules that lead to kube-proxy's chains, in table nat.
 	Borrowed bool
 }
 
@@ -86,15 +86,15 @@ func chainName(kind, of string) string {
 // service returns the name of Service i.
 func service(i int) string { return fmt.Sprintf("shop/service-%d:http", i) }
 
-// proxyLine recognises what is kube-proxy's in the output of iptables-save: chains, rules
-// inside them and jumps to them. It is written without regard to the code under test.
+// proxyLine matches what is kube-proxy's in the output of iptables-save: chains, rules inside them
+// and jumps to them. It is independent of the code under test.
 var proxyLine = regexp.MustCompile(`(^:|-A |-[jg] )KUBE-(` +
 	`SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY|` +
 	`NODE-PORT|LOAD-BALANCER|SOURCE-RANGES-FIREWALL|IPVS-FILTER|IPVS-OUT-FILTER|` +
 	`(SVC|SVL|SEP|FW|EXT|XLB)-[A-Z2-7]{16})( |$)`)
 
-// Foreign returns the output of iptables-save without kube-proxy's lines and without
-// comments, which have the time in them.
+// Foreign returns the output of iptables-save without kube-proxy's lines, and without comments,
+// which contain the time.
 func Foreign(saved string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(saved) {

@@ -112,7 +112,7 @@ func (s Shape) pods() string {
 	return "10.244.0.0/16"
 }
 
-// mask returns the mask by which clients are told apart.
+// mask returns the mask that distinguishes clients.
 func (s Shape) mask() string {
 	if s.ClusterIP(0).Is6() {
 		return "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"

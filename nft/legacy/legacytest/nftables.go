@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// NFTables returns the text for nft -f of kube-proxy's own table in its nftables mode, and
-// of a table of somebody else's.
+// NFTables returns the text for nft -f of kube-proxy's own table in its nftables mode, and of a
+// foreign table.
 func (s Shape) NFTables() string {
 	var b strings.Builder
 	family := s.Family.NFT()

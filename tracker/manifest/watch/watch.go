@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// contentEvents are the inotify events after which a directory may hold other files, or a
-// file other content. IN_MODIFY is not among them: a write is looked at when it is
-// complete, or by the periodic scan.
+// contentEvents are the inotify events after which a directory may hold other files, or a file
+// other content. IN_MODIFY is not among them: a write counts when it is complete, or at the
+// periodic scan.
 const contentEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CREATE |
 	unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ATTRIB
 
-// A Watch tells when something may have changed at a path: in it, or in its parent
-// directory, where it is renamed, deleted and created. A nil Watch tells nothing. Only
-// Events may be used by more than one goroutine.
+// A Watch reports that something may have changed at a path: in it, or in its parent directory,
+// where it is renamed, deleted and created. A nil Watch reports nothing. Only Events may be used by
+// more than one goroutine.
 type Watch struct {
 	path   string
 	file   *os.File      // the inotify instance
@@ -33,8 +33,8 @@ type Watch struct {
 	parent atomic.Int64  // of its directory
 }
 
-// New watches path, which need not exist. It fails where inotify cannot be used; the error
-// names the limit to raise if that is why.
+// New watches path, which need not exist. It fails where inotify cannot be used. If a limit is the
+// cause, the error names it.
 func New(path string) (*Watch, error) {
 	path, err := filepath.Abs(path) // its parent is another directory, even for "."
 	if err != nil {
@@ -54,9 +54,8 @@ func New(path string) (*Watch, error) {
 	return w, nil
 }
 
-// Arm directs the watch at what is at the path now: links may have changed, and
-// directories may have come back. Call it before each look at the content, so that nothing
-// falls in between.
+// Arm points the watch at what is at the path now: links may have changed, and directories may have
+// come back. Call it before each look at the content, so that no change is missed.
 func (w *Watch) Arm() {
 	if w == nil {
 		return
@@ -98,8 +97,8 @@ func (w *Watch) Events() <-chan struct{} {
 	return w.wake
 }
 
-// Settle returns when nothing was announced for the time quiet, at the latest after most
-// or when ctx ends.
+// Settle returns when nothing has been announced for quiet, at the latest after most or when ctx
+// ends.
 func (w *Watch) Settle(ctx context.Context, quiet, most time.Duration) {
 	limit := time.After(most)
 	for {
@@ -115,7 +114,7 @@ func (w *Watch) Settle(ctx context.Context, quiet, most time.Duration) {
 	}
 }
 
-// read passes on that there were events, until the watch is closed.
+// read reports events until the watch is closed.
 func (w *Watch) read() {
 	buffer := make([]byte, 1<<14)
 	for {
@@ -133,9 +132,9 @@ func (w *Watch) read() {
 	}
 }
 
-// relevant reports whether one of the events concerns the path. Of what happens in the
-// parent directory, that is the path's own name and, as in mounted ConfigMaps, names that
-// begin with two dots. Source of the layout: struct inotify_event in inotify(7).
+// relevant reports whether one of the events concerns the path. In the parent directory these are
+// events of the path's own name and, as in mounted ConfigMaps, of names that begin with two dots.
+// Source of the layout: struct inotify_event in inotify(7).
 func (w *Watch) relevant(events []byte) bool {
 	base := filepath.Base(w.path)
 	for len(events) >= unix.SizeofInotifyEvent {
