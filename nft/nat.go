@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/google/nftables/expr"
@@ -18,17 +19,20 @@ const TransportProtocols = "transport-protocols"
 // DNATFrom rewrites the destination to what the map has for Key. Without an entry the rule
 // does not apply.
 //
-// With ToPort zero the map holds addresses and ports; the statement tests by itself for the
-// protocols that have ports, and Key must contain Port: otherwise nft does not take its own
-// listing. With ToPort the map holds addresses, to which that port is added, and the rule
-// must test ProtocolIs before, for the same reason.
+// With ToPort zero the map holds addresses and ports; with ToPort it holds addresses, to which
+// that port is added. nft takes its own listing only after a test of the protocol: if Key contains
+// Port, the statement tests by itself for the protocols that have ports, else the rule must test
+// ProtocolIs before.
 type DNATFrom struct {
 	Key    []Part
 	Map    string
 	ToPort uint16
 }
 
-// havePorts is the test with which the statement begins if ToPort is zero.
+// testsProtocol reports whether the statement begins with havePorts.
+func (s DNATFrom) testsProtocol() bool { return s.ToPort == 0 && slices.Contains(s.Key, Port) }
+
+// havePorts tests for the protocols that have ports.
 var havePorts = InSet{Key: []Part{Protocol}, Set: TransportProtocols}
 
 func (s DNATFrom) text(f Family) string {
@@ -36,13 +40,19 @@ func (s DNATFrom) text(f Family) string {
 	if s.ToPort != 0 {
 		return "dnat to " + lookup + ":" + strconv.Itoa(int(s.ToPort))
 	}
-	return havePorts.text(f) + " dnat " + f.NFT() + " to " + lookup
+	lookup = "dnat " + f.NFT() + " to " + lookup
+	if s.testsProtocol() {
+		return havePorts.text(f) + " " + lookup
+	}
+	return lookup
 }
 
 func (s DNATFrom) expressions(f Family) (x []expr.Any) {
 	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: register(0)}
-	if s.ToPort == 0 {
+	if s.testsProtocol() {
 		x = havePorts.expressions(f)
+	}
+	if s.ToPort == 0 {
 		nat.RegProtoMin = register(AddrLen(f) / 4) // the data's second field
 	}
 	x = append(x, load(f, s.Key...)...)

@@ -122,6 +122,7 @@ var traces = map[string]struct {
 	"verdict of connection":                {thenDrop, same, "reject", udp, "drop"},
 	"dnat":                                 {thenDrop, same, "dnat to 0 1", to(81), "drop"},
 	"dnat of node port":                    {thenDrop, same, "dnat to 0", icmp, "drop"},
+	"dnat from numbered list":              {thenDrop, same, "dnat to 0 1", udp, "drop"},
 	"dnat to port":                         {thenDrop, same, "dnat to 1", from(stranger), "drop"},
 	"update":                               {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
 	"update for long":                      {thenDrop, same, "drop", nil, ""},
@@ -213,6 +214,7 @@ func tracedTable(f nft.Family, place place, rule nft.Rule) *nft.Table {
 	hold("node-ports", portKey, nft.Element{Verdict: &jump})
 	for i := range endpoints {
 		hold("endpoints", nft.IndexedKey(destination+portKey, i), data(i))
+		hold("lists", nft.IndexedKey(string(nft.AppendNumber(nil, 34)), i), data(i))
 	}
 	for i := range 1000 {
 		hold("node-port-endpoints", nft.IndexedKey(portKey, i), data(0))

@@ -74,11 +74,17 @@ func (a *affinity) declare(port *portState) {
 	a.chains = []*nft.Chain{a.updateChain()}
 	for _, nodePort := range port.kinds() {
 		for _, local := range []bool{false, true} {
-			if n := port.length(local); n > 0 {
-				next := balance{listOf(nodePort, local), capacity(n)}
-				a.balances = append(a.balances, next)
-				a.chains = append(a.chains, a.affinityChain(nodePort, local, next))
+			n := port.length(local)
+			if n == 0 {
+				continue
 			}
+			next := sharedChainName(port.list.number, local)
+			if port.list.number == 0 {
+				own := balance{listOf(nodePort, local), capacity(n)}
+				a.balances = append(a.balances, own)
+				next = own.name()
+			}
+			a.chains = append(a.chains, a.affinityChain(nodePort, local, next))
 		}
 	}
 }
@@ -95,7 +101,7 @@ func (a *affinity) updateChain() *nft.Chain {
 	return chain
 }
 
-func (a *affinity) affinityChain(nodePort, local bool, next balance) *nft.Chain {
+func (a *affinity) affinityChain(nodePort, local bool, next string) *nft.Chain {
 	chain := &nft.Chain{Name: affinityChainName(nodePort, local, a.name)}
 	for _, g := range a.sorted() {
 		if g.local == local {
@@ -103,7 +109,7 @@ func (a *affinity) affinityChain(nodePort, local bool, next balance) *nft.Chain 
 				nft.DNATFrom{Key: []nft.Part{nft.Source}, Map: affinityMapName(a.name, local, g.port), ToPort: g.port}})
 		}
 	}
-	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(next.name())})
+	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(next)})
 	return chain
 }
 

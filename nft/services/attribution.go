@@ -1,6 +1,7 @@
 package services
 
 import (
+	"encoding/binary"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -60,6 +61,9 @@ func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
 func (r *familyRules) uses(port *portState, set, key string) bool {
 	if port.affinity.name != "" && strings.Contains(set, port.affinity.name) {
 		return true
+	}
+	if set == listsMap && len(key) >= 4 {
+		return port.list.number != 0 && binary.NativeEndian.Uint32([]byte(key))/2 == port.list.number
 	}
 	if g := r.guardIn(set, key); g != nil {
 		return port.guard == g

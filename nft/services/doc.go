@@ -30,6 +30,10 @@
 // again. So each endpoint is equally likely, and a list that grows from 9 to 10 is a plain
 // element more.
 //
+// A Service port with five frontends and more has its endpoint lists once, in the map lists, under
+// a number L that its chains hold (external-list-L, pick-list-L): what it takes is in proportion
+// to its frontends and endpoints, and not to their product.
+//
 // Source ranges are elements (G . first address) of plain sets, one set for each prefix length in
 // use: stored once for all ports and load-balancer IPs of a Service, whose number G is.
 //

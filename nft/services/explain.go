@@ -201,7 +201,7 @@ func (e *explainer) explainLocal(chain string) {
 			by = step
 		}
 	}
-	switch stmt := e.ruleOf(by).(type) {
+	switch stmt := e.firstOf(by).(type) {
 	case nft.SourceIn, nft.InputInterface:
 		e.add("Policy", local+"it does not apply to pods, which get all endpoints", by.String())
 	case nft.SourceLocal:
@@ -216,14 +216,22 @@ func (e *explainer) explainLocal(chain string) {
 	}
 }
 
-// ruleOf returns the first statement of the rule that a step stands for.
-func (e *explainer) ruleOf(s nft.Step) nft.Stmt {
+// ruleOf returns the rule that a step stands for.
+func (e *explainer) ruleOf(s nft.Step) nft.Rule {
 	if chain := e.table.Chains[s.Chain]; chain != nil {
 		for _, rule := range chain.Rules {
 			if len(rule) > 0 && rule.Text(e.table.Family) == s.Rule {
-				return rule[0]
+				return rule
 			}
 		}
+	}
+	return nil
+}
+
+// firstOf returns the first statement of the rule that a step stands for.
+func (e *explainer) firstOf(s nft.Step) nft.Stmt {
+	if rule := e.ruleOf(s); rule != nil {
+		return rule[0]
 	}
 	return nil
 }

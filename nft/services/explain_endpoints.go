@@ -14,7 +14,7 @@ import (
 func (e *explainer) explainEndpoints() {
 	chain := ""
 	for _, step := range e.Steps {
-		if stmt, ok := e.ruleOf(step).(nft.DNATFrom); ok && stmt.ToPort == 0 {
+		if stmt, ok := last(e.ruleOf(step)).(nft.DNATFrom); ok && stmt.ToPort == 0 {
 			chain = "chain " + step.Chain + ", map " + stmt.Map
 		}
 	}
@@ -72,7 +72,7 @@ func endpointTexts(endpoints []netip.AddrPort) string {
 func (e *explainer) whyMasquerade(s nft.Step) string {
 	p, _ := policyOfChain(s.Chain)
 	internalKind := p.kind == internal || p.kind == internalLocal
-	switch e.ruleOf(s).(type) {
+	switch e.firstOf(s).(type) {
 	case nft.SourceIn, nft.InputInterface:
 		return "the client is not recognised as a pod, and replies have to come back through this node"
 	case nft.Verdict:

@@ -61,16 +61,13 @@ func (r *familyRules) vanished(have ReadBack) (changes []tracker.FlowChange) {
 		if held == nil {
 			continue
 		}
-		for key := range held.Map {
+		for key, element := range held.Map {
 			f := frontendIn(r.Table.Family, set, key)
 			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
 				continue
 			}
-			change := tracker.FlowChange{Frontend: f, Gone: true}
-			for _, local := range []bool{false, true} {
-				change.Removed = append(change.Removed, have.list(listOf(f.NodePort(), local).Map, key)...)
-			}
-			changes = append(changes, change)
+			gone := have.programmed(set, key, element)
+			changes = append(changes, tracker.FlowChange{Frontend: f, Gone: true, Removed: append(gone.Cluster, gone.Local...)})
 		}
 	}
 	return changes

@@ -21,6 +21,7 @@ const (
 	nodePortLocalEndpointMap = "node-port-local-endpoints"
 	nodePortAddressesSet     = "node-port-addresses"
 	clusterIPsSet            = "cluster-ips"
+	listsMap                 = "lists"
 	serviceCIDRsSet          = "service-cidrs"
 	hairpinSet               = "hairpin"
 	affinityFrontendsMap     = "sticky"

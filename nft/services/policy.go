@@ -12,6 +12,8 @@ type policy struct {
 	kind     policyKind
 	nodePort bool   // the frontend is a node port
 	guard    uint32 // the number of the guard whose sources alone may connect; 0 for none
+	// list is the number of the Service port's shared lists; 0 if each frontend has its own.
+	list uint32
 	// cluster and local are the capacities of the two lists of endpoints.
 	cluster, local int
 	// affinity is the name of the Service port's affinity objects; empty without affinity.
@@ -81,17 +83,20 @@ func (p policy) suffix(n int) string {
 	if p.affinity != "" {
 		return p.affinity
 	}
+	if p.list != 0 {
+		return sharedPrefix + strconv.FormatUint(uint64(p.list), 10)
+	}
 	return strconv.Itoa(n)
 }
 
 func (p policy) bothSuffix() string {
-	if p.affinity == "" {
+	if p.affinity == "" && p.list == 0 {
 		return strconv.Itoa(p.cluster) + "-" + strconv.Itoa(p.local)
 	}
 	if p.local == 0 {
-		return p.affinity + "-none"
+		return p.suffix(0) + "-none"
 	}
-	return p.affinity
+	return p.suffix(0)
 }
 
 // open is the policy behind the guard.
@@ -157,6 +162,9 @@ func (p policy) choose(local bool) string {
 	if p.affinity != "" {
 		return affinityChainName(p.nodePort, local, p.affinity)
 	}
+	if p.list != 0 {
+		return sharedChainName(p.list, local)
+	}
 	if local {
 		return balance{list, p.local}.name()
 	}
@@ -183,10 +191,10 @@ func (p policy) next() []policy {
 	return nil
 }
 
-// balances lists the choosing chains that the policy's own chain goes to. With affinity they
-// belong to the Service port.
+// balances lists the choosing chains that the policy's own chain goes to. With affinity or shared
+// lists they belong to the Service port.
 func (p policy) balances() []balance {
-	if p.guard != 0 || p.affinity != "" {
+	if p.guard != 0 || p.affinity != "" || p.list != 0 {
 		return nil
 	}
 	cluster, local := balance{listOf(p.nodePort, false), p.cluster}, balance{listOf(p.nodePort, true), p.local}

@@ -3,6 +3,7 @@ package services
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,7 +23,8 @@ type reader interface {
 type Connections struct {
 	tracker.Frontend
 	Name PortName
-	// Endpoint and Local say which endpoint of which list, in the counts of endpoints.
+	// Endpoint and Local say which endpoint of which list, in the counts of endpoints. Those of a
+	// shared list have no Frontend: they are for all of the Service port's.
 	Endpoint netip.AddrPort
 	Local    bool
 	Count    uint64
@@ -33,7 +35,7 @@ type Connections struct {
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{servicesMap, nodePortsMap}
 	if endpoints {
-		sets = append(sets, endpointsMap, localEndpointsMap, nodePortEndpointsMap, nodePortLocalEndpointMap)
+		sets = append(sets, endpointsMap, localEndpointsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, listsMap)
 	}
 	held, err := r.Counted(ctx, f, sets...)
 	if err != nil {
@@ -62,6 +64,13 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 					Endpoint: ep, Local: local, Count: n,
 				})
 			}
+		}
+	}
+	for key, n := range held[listsMap].Packets {
+		element := held[listsMap].Elements[key]
+		if ep, ok := nft.AddrPortOf(element.Data); ok {
+			local := binary.NativeEndian.Uint32([]byte(key))%2 == 1 // see listNumber
+			list = append(list, Connections{Name: parsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
 		}
 	}
 	slices.SortFunc(list, func(a, b Connections) int {

@@ -109,13 +109,44 @@ func (t ReadBack) Frontends() []Programmed {
 
 func (t ReadBack) programmed(set, key string, element nft.Element) Programmed {
 	s := Programmed{Frontend: frontendIn(t.Family, set, key), Name: parsePortName(element.Comment), Verdict: verdictOf(element)}
-	s.Cluster = t.list(listOf(s.NodePort(), false).Map, key)
-	s.Local = t.list(listOf(s.NodePort(), true).Map, key)
+	if number := t.sharedList(s.Verdict, s.NodePort()); number != 0 {
+		p, _ := policyOf(s.Verdict)
+		if p.kind != internalLocal {
+			s.Cluster = t.list(listsMap, listKey(number, false))
+		}
+		if p.kind == internalLocal || p.kind == externalLocal {
+			s.Local = t.list(listsMap, listKey(number, true))
+		}
+	} else {
+		s.Cluster = t.list(listOf(s.NodePort(), false).Map, key)
+		s.Local = t.list(listOf(s.NodePort(), true).Map, key)
+	}
 	t.findAffinity(&s, key)
 	s.Kind = t.kindOf(s.Frontend)
 	s.Policy = policyWords(s.Verdict, s.Affinity)
 	s.HasLocal = hasLocal(s.Verdict)
 	return s
+}
+
+// sharedList is the number of the shared lists that a verdict leads to; 0 if it leads to none. With
+// affinity, the chain of the Service port tells.
+func (t ReadBack) sharedList(v nft.Verdict, nodePort bool) uint32 {
+	p, _ := policyOf(v)
+	if p.affinity == "" {
+		return p.list
+	}
+	for _, local := range []bool{false, true} {
+		chain := t.Chains[affinityChainName(nodePort, local, p.affinity)]
+		if chain == nil || len(chain.Rules) == 0 {
+			continue
+		}
+		next, _ := last(chain.Rules[len(chain.Rules)-1]).(nft.Verdict)
+		if number, shared := strings.CutPrefix(next.Chain, "pick-"+sharedPrefix+localInfix(local)); shared {
+			n, _ := strconv.ParseUint(number, 10, 32)
+			return uint32(n)
+		}
+	}
+	return 0
 }
 
 func (t ReadBack) kindOf(f tracker.Frontend) string {
@@ -271,10 +302,22 @@ func (p *policy) readSuffix(suffix string) {
 	case err == nil && secondErr == nil && p.kind == externalLocal:
 		p.cluster, p.local = n, m
 	default:
-		p.affinity, p.local = suffix, 1
+		p.local = 1
 		if without, none := strings.CutSuffix(suffix, "-none"); none && p.kind == externalLocal {
-			p.affinity, p.local = without, 0
+			suffix, p.local = without, 0
 		}
+		if number, shared := strings.CutPrefix(suffix, sharedPrefix); shared {
+			n, _ := strconv.ParseUint(number, 10, 32)
+			p.list, p.cluster = uint32(n), 1
+			switch p.kind {
+			case internalLocal:
+				p.cluster = 0
+			case internal, external:
+				p.local = 0
+			}
+			return
+		}
+		p.affinity = suffix
 	}
 }
 

@@ -41,6 +41,16 @@ func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 		p.cluster, p.local = want.policy.cluster, want.policy.local
 	}
 	p.nodePort = want.policy.nodePort
+	if port := state.claims[0].port; port.list.number != 0 {
+		switch want.policy.kind {
+		case internal, external:
+			want.cluster = port.cluster
+		case internalLocal:
+			want.local = port.local
+		case externalLocal:
+			want.cluster, want.local = port.cluster, port.local
+		}
+	}
 	if !ok || want.policy.kind != refused && want.policy.kind != dropped && p != want.policy {
 		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
 	}

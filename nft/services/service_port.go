@@ -16,6 +16,7 @@ type portState struct {
 	cluster, local []netip.AddrPort // its endpoints, in the order of their indexes
 	affinity       affinity
 	guard          *guard // of a Service with source ranges
+	list           sharedList
 }
 
 // A program is what a frontend is programmed to do; the zero program is nothing.
@@ -51,9 +52,17 @@ func (c claim) serve() program {
 		s.cluster, s.local = c.port.cluster, c.port.local
 	}
 	s.policy.cluster, s.policy.local = capacity(len(s.cluster)), capacity(len(s.local))
-	if s.policy.kind != refused && c.port.affinity.name != "" {
+	withAffinity := s.policy.kind != refused && c.port.affinity.name != ""
+	if withAffinity {
 		s.policy.affinity = c.port.affinity.name
 		s.updateChain = updateChainName(s.policy.affinity)
+	}
+	if c.port.list.number != 0 {
+		s.cluster, s.local = nil, nil
+		if s.policy.kind != refused && !withAffinity { // its chains do not depend on capacities
+			s.policy.list = c.port.list.number
+			s.policy.cluster, s.policy.local = min(s.policy.cluster, 1), min(s.policy.local, 1)
+		}
 	}
 	return s
 }
@@ -97,19 +106,25 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
 		r.changeShared(shown, p)
 	}
+	claims := shown == nil || !sameClaims(shown, p)
+	if claims {
+		port.frontends = frontendsOf(p)
+	}
+	if shared := len(port.frontends) >= manyFrontends; shared || port.list.number != 0 {
+		r.setList(port, shared)
+	}
 	if p.Guarded || port.guard != nil {
 		r.setGuard(port, p)
 	}
 	if p.Affinity != 0 || port.affinity.name != "" {
 		r.setAffinity(port, affinityOf(port))
 	}
-	if shown != nil && sameClaims(shown, p) {
+	if !claims {
 		for _, wanted := range port.frontends {
 			r.program(r.frontends[wanted.Frontend])
 		}
 		return
 	}
-	port.frontends = frontendsOf(p)
 	kept := make(map[tracker.Frontend]bool, len(port.frontends))
 	for _, wanted := range port.frontends {
 		kept[wanted.Frontend] = true
@@ -145,6 +160,9 @@ func (r *familyRules) removePort(id tracker.PortID) {
 	r.changeShared(port.current, nil)
 	r.setAffinity(port, affinity{})
 	r.setGuard(port, nil)
+	if port.list.number != 0 {
+		r.setList(port, false)
+	}
 }
 
 func (r *familyRules) claim(f tracker.Frontend, c claim) {
@@ -193,19 +211,21 @@ func (r *familyRules) program(state *frontendState) {
 	state.shown = want
 }
 
-// programList writes the elements in which two lists differ, index by index.
+// programList writes one of a frontend's own lists.
 func (r *familyRules) programList(f tracker.Frontend, local bool, have, want []netip.AddrPort) {
-	set, key := listOf(f.NodePort(), local).Map, ""
+	if len(have) > 0 || len(want) > 0 {
+		r.writeList(listOf(f.NodePort(), local).Map, frontendKeyOf(f), "", have, want)
+	}
+}
+
+// writeList writes the elements in which two lists under one key differ, index by index.
+func (r *familyRules) writeList(set, key, comment string, have, want []netip.AddrPort) {
 	for i := range max(len(have), len(want)) {
-		if i < len(have) && i < len(want) && have[i] == want[i] {
-			continue
-		}
-		if key == "" {
-			key = frontendKeyOf(f)
-		}
-		if i < len(want) {
-			r.Put(set, nft.IndexedKey(key, i), nft.Element{Data: nft.AddrPortData(want[i])})
-		} else {
+		switch {
+		case i < len(have) && i < len(want) && have[i] == want[i]:
+		case i < len(want):
+			r.Put(set, nft.IndexedKey(key, i), nft.Element{Data: nft.AddrPortData(want[i]), Comment: comment})
+		default:
 			r.Remove(set, nft.IndexedKey(key, i))
 		}
 	}

@@ -75,6 +75,7 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: nodePortsMap, Key: nodePort, Verdicts: true, Counters: c.Counters},
 		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: listsMap, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: clusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: serviceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},

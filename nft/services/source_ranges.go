@@ -21,9 +21,9 @@ import (
 type guard struct {
 	service  string // "namespace/name"
 	number   uint32
-	ranges   []netip.Prefix  // sorted, none overlaps another
-	ports    int             // Service ports that have it
-	policies map[policy]bool // that have a chain of it; without one, there are no elements
+	ranges   []netip.Prefix    // sorted, none overlaps another
+	ports    int               // Service ports that have it
+	policies map[string]policy // that have a chain of it, by its name; without one, there are no elements
 }
 
 // numberOf returns a number for an identity, which no other identity has at this time. It
@@ -51,7 +51,7 @@ func (r *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
 		number := r.numberOf(guardIdentity + service)
 		g := r.guards[number]
 		if g == nil {
-			g = &guard{service: service, number: number, policies: make(map[policy]bool)}
+			g = &guard{service: service, number: number, policies: make(map[string]policy)}
 			r.guards[number] = g
 		}
 		g.ports++
@@ -76,7 +76,7 @@ func (r *familyRules) setRanges(g *guard, ranges []netip.Prefix) {
 	}
 	r.changeRanges(g, before, ranges)
 	if !slices.Equal(lengthsOf(before), lengthsOf(ranges)) {
-		for p := range g.policies {
+		for _, p := range g.policies {
 			r.PutChain(r.guardChain(p))
 		}
 	}
@@ -88,12 +88,12 @@ func (r *familyRules) useGuard(p policy) {
 	if len(g.policies) == 0 {
 		r.changeRanges(g, nil, g.ranges)
 	}
-	g.policies[p] = true
+	g.policies[p.chainName()] = p
 }
 
 func (r *familyRules) leaveGuard(p policy) {
 	g := r.guards[p.guard]
-	delete(g.policies, p)
+	delete(g.policies, p.chainName())
 	if len(g.policies) == 0 {
 		r.changeRanges(g, g.ranges, nil)
 	}

@@ -31,12 +31,43 @@ func guardedWorld(services, ranges int) tracker.Delta {
 	return delta
 }
 
+// externalWorld has one Service with so many external IPs and endpoints.
+func externalWorld(addresses, endpoints int) tracker.Delta {
+	p := clusterPort(0, endpoints)
+	for i := range addresses {
+		p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}))
+	}
+	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
+}
+
+// TestElementsFollowObjects: what a Service with many frontends takes is its frontends and its
+// endpoints, and not their product; an endpoint more is an element more.
+func TestElementsFollowObjects(t *testing.T) {
+	for _, size := range []struct{ addresses, endpoints int }{{100, 50}, {2000, 500}} {
+		r := NewRuleset(testConfig())
+		empty := elementsOf(r)
+		r.Apply(externalWorld(size.addresses, size.endpoints))
+		// Each frontend has its verdict; the cluster IP stands in the set of cluster IPs, too.
+		if got, want := elementsOf(r)-empty, size.addresses+1+size.endpoints+1; got != want {
+			t.Errorf("%d addresses, %d endpoints: %d elements, want %d", size.addresses, size.endpoints, got, want)
+		}
+		r.Committed()
+		r.Apply(externalWorld(size.addresses, size.endpoints+1))
+		batch := r.Changes()
+		if batch.ElementCount() != 1 || len(batch.Ops) > 3 {
+			t.Errorf("%d addresses: one endpoint more is %d elements in %d operations", size.addresses, batch.ElementCount(), len(batch.Ops))
+		}
+	}
+}
+
 // worstWorlds stand each beside a friendly world with as many elements.
 func worstWorlds() []worstWorld {
 	return []worstWorld{
 		{"friendly-33000x3", func() tracker.Delta { return cluster(33000, 2) }},
 		{"guarded-100x1000", func() tracker.Delta { return guardedWorld(100, 1000) }},
 		{"guarded-1x30000", func() tracker.Delta { return guardedWorld(1, 30000) }},
+		{"friendly-625x4", func() tracker.Delta { return cluster(625, 2) }},
+		{"external-2000x500", func() tracker.Delta { return externalWorld(2000, 500) }},
 		{"guarded-20-ports-5000", func() tracker.Delta { return tracker.Delta{Changed: guardedService(20, 5000)} }},
 	}
 }

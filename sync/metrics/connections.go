@@ -86,7 +86,10 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 }
 
 // frontendLabel is address:port/protocol. A node port has the unspecified address of its
-// family, which tells the families apart.
+// family, which tells the families apart; a list that many frontends share has a star.
 func frontendLabel(at tracker.Frontend) string {
+	if !at.Address.IsValid() { // of a list that all frontends share
+		return "*"
+	}
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(at.Address, at.Port), at.Protocol)
 }
