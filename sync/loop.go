@@ -44,6 +44,12 @@ type Loop struct {
 	affinity  affinityDebt
 	stale     staleFlows
 	guard     guard
+
+	// The log sums up by minutes, which begin with something to tell.
+	minute     *time.Timer
+	minuteRuns bool
+	commits    commitLog
+	conflicts  conflictLog
 }
 
 // New returns a loop that has not started.
@@ -75,6 +81,9 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
 			deaf: true, auditing: stopped(), repair: stopped(),
 		},
+		minute:    stopped(),
+		commits:   commitLog{log: options.Log},
+		conflicts: conflictLog{log: options.Log},
 	}
 	l.stale = staleFlows{ruleset: ruleset, nodePorts: &l.nodePorts, log: options.Log}
 	return l
@@ -143,6 +152,10 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.known = l.known && l.affinity.retry.failures == 0
 		case <-l.refusals.timer.C:
 			l.refusals.retry()
+		case <-l.minute.C:
+			l.minuteRuns, wanted = false, false
+			l.commits.endMinute()
+			l.conflicts.endMinute()
 		case disowned = <-l.disown:
 			l.ruleset.SetOwned(false)
 			l.known = false
@@ -278,38 +291,21 @@ func (l *Loop) done(report Report) {
 	l.ruleset.Committed()
 	l.refusals.settle()
 	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.guard.reason
-	report.Conflicts, report.Standing = l.ruleset.Conflicts()
 	report.LeftOut = len(l.refusals.leftOut)
 	l.waiting, l.guard.reason = tracker.Delta{}, ""
-	l.logConflicts(report.Conflicts)
-	switch {
-	case report.Operations > 0:
-		l.options.Log.Info("committed", zap.Bool("full", report.Full), zap.Int("operations", report.Operations),
-			zap.Int("elements", report.Elements), zap.Duration("compile", report.Compile), zap.Duration("commit", report.Commit))
-	case !l.synced: // one that wrote nothing is worth a line if a restart has succeeded with it
-		elements := 0
-		for _, sets := range l.ruleset.Lengths() {
-			for _, n := range sets {
-				elements += n
-			}
-		}
-		l.options.Log.Info("in sync, nothing to write", zap.Int("elements", elements), zap.Duration("compile", report.Compile))
+	fresh, standing := l.ruleset.Conflicts()
+	report.Conflicts, report.Standing = l.conflicts.note(fresh, l.ruleset.Successions(), standing), standing
+	if l.synced {
+		l.commits.note(&report)
+	} else {
+		l.commits.started(&report, l.ruleset.Lengths())
 	}
 	l.synced = true
+	if !l.minuteRuns && (report.Operations > 0 || len(fresh) > 0) {
+		l.minute.Reset(time.Minute)
+		l.minuteRuns = true
+	}
 	if l.options.Committed != nil {
 		l.options.Committed(report)
-	}
-}
-
-// logConflicts says who goes without a frontend, and who has got one after all.
-func (l *Loop) logConflicts(conflicts []services.Conflict) {
-	for _, conflict := range conflicts {
-		l.options.Log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
-			zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser),
-			zap.String("remedy", "the loser is not served there while the winner claims it: change the address or port of one of them"))
-	}
-	for _, s := range l.ruleset.Successions() {
-		l.options.Log.Info("conflict over: the loser is served there now", zap.Stringer("frontend", s.Frontend),
-			zap.Stringer("before", s.Before), zap.Stringer("now", s.Heir))
 	}
 }

@@ -55,11 +55,11 @@ type Report struct {
 	Compile    time.Duration // from the delta to the batch
 	Commit     time.Duration // the kernel's part
 	Flows      FlowReport
-	Taken      time.Time     // everything that the source had before is in the kernel now
-	Delta      tracker.Delta // what changed since the last successful sync
-	NodePorts  []netip.Addr  // the addresses at which node ports are reached
-	Conflicts  []services.Conflict
-	Standing   int    // conflicts that there are now, new ones or not
-	LeftOut    int    // Service ports that are left out now, see Options.Refused
-	Distrust   string // why the tables were looked at or repaired; empty if nobody was suspected
+	Taken      time.Time           // everything that the source had before is in the kernel now
+	Delta      tracker.Delta       // what changed since the last successful sync
+	NodePorts  []netip.Addr        // the addresses at which node ports are reached
+	Conflicts  []services.Conflict // new ones; of a flood only some of each namespace
+	Standing   int                 // conflicts that there are now, new ones or not
+	LeftOut    int                 // Service ports that are left out now, see Options.Refused
+	Distrust   string              // why the tables were looked at or repaired; empty if nobody was suspected
 }

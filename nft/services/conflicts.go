@@ -1,6 +1,8 @@
 package services
 
 import (
+	"cmp"
+	"container/heap"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -23,45 +25,104 @@ const (
 type claim struct {
 	port *portState
 	kind frontendKind
+	// told says that the port goes without the frontend, and that this has been reported.
+	told bool
 }
 
-// compare orders claims: the first one is served. A cluster IP belongs to the Service that
-// the API server gave it to, whoever else lists that address; otherwise the older Service
-// wins.
-func (c claim) compare(d claim) int {
-	if c.precedes(d) {
-		return -1
-	}
-	if d.precedes(c) {
-		return 1
-	}
-	return 0
-}
-
+// precedes orders claims: the first one is served. An address belongs to the Service that
+// somebody with authority gave it to, whoever else lists it: a cluster IP to the one that the
+// API server chose, then a load balancer's address to the one whose status has it. Only then
+// the older Service wins.
 func (c claim) precedes(d claim) bool {
-	if c.kind == clusterIP != (d.kind == clusterIP) {
-		return c.kind == clusterIP
+	if c.kind != d.kind {
+		return c.kind < d.kind
 	}
 	return c.port.current.Older(d.port.current)
 }
 
+// claims are those to one frontend, as a heap: the first one is served. Each change costs
+// O(log n) however many there are, for any tenant may add one. It is a heap.Interface.
+type claims struct {
+	list   []claim
+	places map[*portState]int // of each port in list; nil until there is a second claim
+}
+
+func (s *claims) Len() int           { return len(s.list) }
+func (s *claims) Less(i, j int) bool { return s.list[i].precedes(s.list[j]) }
+
+func (s *claims) Swap(i, j int) {
+	s.list[i], s.list[j] = s.list[j], s.list[i]
+	s.places[s.list[i].port], s.places[s.list[j].port] = i, j
+}
+
+// Push is described with heap.Interface, as is Pop.
+func (s *claims) Push(c any) {
+	if s.places == nil {
+		s.places = map[*portState]int{s.list[0].port: 0}
+	}
+	s.places[c.(claim).port] = len(s.list)
+	s.list = append(s.list, c.(claim))
+}
+
+// Pop is described with Push.
+func (s *claims) Pop() any {
+	last := s.list[len(s.list)-1]
+	s.list = s.list[:len(s.list)-1]
+	delete(s.places, last.port)
+	return last
+}
+
+// first returns the claim that is served; nil if there is none.
+func (s *claims) first() *claim {
+	if len(s.list) == 0 {
+		return nil
+	}
+	return &s.list[0]
+}
+
+// of returns the claim of a port; nil if it has none.
+func (s *claims) of(port *portState) *claim {
+	if place, ok := s.places[port]; ok {
+		return &s.list[place]
+	}
+	if first := s.first(); first != nil && first.port == port {
+		return first
+	}
+	return nil
+}
+
+// set adds a port's claim or replaces it; its right may have changed with the port.
+func (s *claims) set(port *portState, kind frontendKind) {
+	switch have := s.of(port); {
+	case have != nil:
+		have.kind = kind
+		if len(s.list) > 1 {
+			heap.Fix(s, s.places[port])
+		}
+	case len(s.list) == 0: // as nearly always
+		s.list = append(s.list, claim{port: port, kind: kind})
+	default:
+		heap.Push(s, claim{port: port, kind: kind})
+	}
+}
+
+// drop removes a port's claim.
+func (s *claims) drop(port *portState) {
+	if len(s.list) > 1 {
+		heap.Remove(s, s.places[port])
+		return
+	}
+	*s = claims{}
+}
+
+// losers returns how many go without.
+func (s *claims) losers() int { return max(len(s.list)-1, 0) }
+
 // A frontendState is a frontend with its claims, and what has been made of the first.
 type frontendState struct {
 	tracker.Frontend
-	claims []claim // in order; the first one is served
+	claims claims
 	shown  program
-}
-
-// drop removes the claim of a Service port.
-func (s *frontendState) drop(port *portState) {
-	s.claims = slices.DeleteFunc(s.claims, func(c claim) bool { return c.port == port })
-}
-
-// claim adds or replaces the claim of a Service port.
-func (s *frontendState) claim(c claim) {
-	s.drop(c.port)
-	i, _ := slices.BinarySearchFunc(s.claims, c, claim.compare)
-	s.claims = slices.Insert(s.claims, i, c)
 }
 
 // A Conflict is a frontend that Loser asks for and does not get, because Winner has it.
@@ -72,7 +133,7 @@ type Conflict struct {
 
 // String says who has the frontend and who goes without.
 func (c Conflict) String() string {
-	return fmt.Sprintf("%s is claimed by Service %s and by Service %s, which is not served there: the older Service wins, a cluster IP always does",
+	return fmt.Sprintf("%s is claimed by Service %s and by Service %s, which is not served there: a cluster IP comes first, then a load balancer's address in status, then the older Service",
 		c.Frontend, c.Winner, c.Loser)
 }
 
@@ -106,39 +167,91 @@ func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 	return wanted
 }
 
-// noteConflicts notes who goes without a frontend.
-func (r *familyRules) noteConflicts(state *frontendState) {
-	if len(state.claims) < 2 && r.conflicts[state.Frontend] == nil {
-		return
-	}
-	before := r.conflicts[state.Frontend]
-	var now []Conflict
-	for i := 1; i < len(state.claims); i++ {
-		c := Conflict{state.Frontend, state.claims[0].port.current.ID, state.claims[i].port.current.ID}
-		now = append(now, c)
-		if !slices.Contains(before, c) {
-			r.fresh = append(r.fresh, c)
-		}
-	}
-	r.noteSuccession(state, before)
-	if now == nil {
-		delete(r.conflicts, state.Frontend)
-		return
-	}
-	r.conflicts[state.Frontend] = now
+// A contest is what has happened to a frontend with several claims since conflicts were last
+// reported. It grows with what happens, not with the number of claims.
+type contest struct {
+	winner  tracker.PortID          // who was served then
+	changed map[*portState]struct{} // whose claims are new, or were served for a time
 }
 
-// noteSuccession notes whether who went without the frontend before has it now.
-func (r *familyRules) noteSuccession(state *frontendState, before []Conflict) {
-	if len(state.claims) == 0 {
-		return
+// claim adds a Service port's claim to a frontend or replaces it. The claim of a port that is
+// not served programs nothing.
+func (r *familyRules) claim(wanted wantedFrontend, port *portState) {
+	state := r.frontends[wanted.Frontend]
+	if state == nil {
+		state = &frontendState{Frontend: wanted.Frontend}
+		r.frontends[wanted.Frontend] = state
 	}
-	owner := state.claims[0].port.current.ID
-	for _, c := range before {
-		if c.Loser == owner {
-			r.successions = append(r.successions, Succession{state.Frontend, c.Winner, owner})
+	var before *portState
+	if first := state.claims.first(); first != nil {
+		before = first.port
+	}
+	losers := state.claims.losers()
+	state.claims.set(port, wanted.kind)
+	r.standing += state.claims.losers() - losers
+	if before != nil && before != port || losers > 0 {
+		changed := r.contest(state, before).changed
+		changed[before], changed[port] = struct{}{}, struct{}{}
+	}
+	if now := state.claims.first().port; now != before || now == port {
+		r.program(state)
+	}
+}
+
+// unclaim removes a Service port's claim to a frontend.
+func (r *familyRules) unclaim(f tracker.Frontend, port *portState) {
+	state := r.frontends[f]
+	served := state.claims.first().port == port
+	losers := state.claims.losers()
+	if served && losers > 0 {
+		r.contest(state, port)
+	}
+	state.claims.drop(port)
+	r.standing += state.claims.losers() - losers
+	if contest := r.contests[state]; contest != nil {
+		delete(contest.changed, port)
+	}
+	if served {
+		r.program(state)
+	}
+	if state.claims.Len() == 0 {
+		delete(r.frontends, f)
+		delete(r.contests, state)
+	}
+}
+
+// contest returns that of a frontend at which a port is served so far.
+func (r *familyRules) contest(state *frontendState, served *portState) *contest {
+	c := r.contests[state]
+	if c == nil {
+		c = &contest{winner: served.current.ID, changed: make(map[*portState]struct{})}
+		r.contests[state] = c
+	}
+	return c
+}
+
+// settle finds out what the contests have come to: what stood in between and stands no more
+// has never been in the kernel, and is nobody's business.
+func (r *familyRules) settle() {
+	fresh, successions := len(r.fresh), len(r.successions)
+	for state, contest := range r.contests {
+		winner := state.claims.first()
+		for port := range contest.changed {
+			if c := state.claims.of(port); c != winner && !c.told {
+				c.told = true
+				r.fresh = append(r.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
+			}
+		}
+		if winner.told {
+			winner.told = false
+			r.successions = append(r.successions, Succession{state.Frontend, contest.winner, winner.port.current.ID})
 		}
 	}
+	clear(r.contests)
+	slices.SortFunc(r.fresh[fresh:], func(a, b Conflict) int {
+		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Loser.Compare(b.Loser))
+	})
+	slices.SortFunc(r.successions[successions:], func(a, b Succession) int { return a.Frontend.Compare(b.Frontend) })
 }
 
 // A Succession is a frontend that Heir asked for in vain before and has now.
@@ -147,24 +260,26 @@ type Succession struct {
 	Before, Heir tracker.PortID
 }
 
-// Successions returns those that have come about since it was last called.
+// Successions returns those that have come about since it was last called, by what is wanted
+// now.
 func (r *Ruleset) Successions() (list []Succession) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
+		family.settle()
 		list, family.successions = append(list, family.successions...), nil
 	}
 	return list
 }
 
-// Conflicts returns the conflicts that have come up since it was last called, and the
-// number of those that stand.
+// Conflicts returns the conflicts that have come up since it was last called, by what is
+// wanted now, and the number of those that stand. Each is returned once for as long as its
+// loser goes without, whoever wins meanwhile.
 func (r *Ruleset) Conflicts() (fresh []Conflict, standing int) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
+		family.settle()
 		fresh, family.fresh = append(fresh, family.fresh...), nil
-		for _, conflicts := range family.conflicts {
-			standing += len(conflicts)
-		}
+		standing += family.standing
 	}
 	return fresh, standing
 }

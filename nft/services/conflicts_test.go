@@ -1,7 +1,10 @@
 package services
 
 import (
+	"maps"
 	"net/netip"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,8 +42,14 @@ func TestClaims(t *testing.T) {
 	}{
 		{"older of two external IPs", []*tracker.ServicePort{
 			external(claimant("younger", 2024, "10.96.0.1", 1), shared), external(claimant("older", 2021, "10.96.0.2", 2), shared)}, shared, "older"},
-		{"older external IP against load-balancer IP", []*tracker.ServicePort{
-			balanced(claimant("younger", 2024, "10.96.0.1", 1)), external(claimant("older", 2021, "10.96.0.2", 2), shared)}, shared, "older"},
+		{"load balancer's address against an older external IP", []*tracker.ServicePort{
+			balanced(claimant("younger", 2024, "10.96.0.1", 1)), external(claimant("older", 2021, "10.96.0.2", 2), shared)}, shared, "younger"},
+		{"load balancer's address that comes after an older external IP", []*tracker.ServicePort{
+			external(claimant("older", 2021, "10.96.0.2", 2), shared), balanced(claimant("younger", 2024, "10.96.0.1", 1))}, shared, "younger"},
+		{"older of two load balancers' addresses", []*tracker.ServicePort{
+			balanced(claimant("younger", 2024, "10.96.0.1", 1)), balanced(claimant("older", 2021, "10.96.0.2", 2))}, shared, "older"},
+		{"cluster IP against an older load balancer's address", []*tracker.ServicePort{
+			balanced(claimant("thief", 2021, "10.96.0.2", 2)), claimant("victim", 2024, shared.String(), 1)}, shared, "victim"},
 		{"same age: smaller UID", []*tracker.ServicePort{
 			external(claimant("b", 2021, "10.96.0.1", 1), shared), external(claimant("a", 2021, "10.96.0.2", 2), shared)}, shared, "a"},
 		{"cluster IP against a younger external IP", []*tracker.ServicePort{
@@ -82,4 +91,200 @@ func TestClaims(t *testing.T) {
 			}
 		})
 	}
+}
+
+// nodePortOf makes up a claimant with a node port.
+func nodePortOf(name string, year int, port uint16) *tracker.ServicePort {
+	p := claimant(name, year, "10.96.0."+name, 1)
+	p.NodePort = port
+	return p
+}
+
+// changed is the delta of these ports.
+func changed(ports ...*tracker.ServicePort) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for _, p := range ports {
+		delta.Changed[p.ID] = p
+	}
+	return delta
+}
+
+// TestConflictsThatNeverStood: what comes up within one change and is over at its end, or
+// between two reports, is not reported.
+func TestConflictsThatNeverStood(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		after []tracker.Delta
+	}{
+		{"two node ports change places", []tracker.Delta{changed(nodePortOf("1", 2021, 30002), nodePortOf("2", 2024, 30001))}},
+		{"three do", []tracker.Delta{changed(nodePortOf("1", 2021, 30003), nodePortOf("2", 2024, 30001), nodePortOf("3", 2022, 30002))}},
+		{"one moves to the place of another that moves away", []tracker.Delta{changed(nodePortOf("1", 2021, 30002), nodePortOf("2", 2024, 30004))}},
+		{"a conflict that is over before it is reported", []tracker.Delta{
+			changed(nodePortOf("1", 2021, 30002)), changed(nodePortOf("1", 2021, 30001))}},
+		{"a conflict whose loser goes before it is reported", []tracker.Delta{
+			changed(nodePortOf("4", 2025, 30001)), {Removed: map[tracker.PortID]bool{nodePortOf("4", 2025, 0).ID: true}}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := NewRuleset(testConfig())
+			r.Apply(changed(nodePortOf("1", 2021, 30001), nodePortOf("2", 2024, 30002), nodePortOf("3", 2022, 30003)))
+			r.Conflicts()
+			for _, delta := range tt.after {
+				r.Apply(delta)
+			}
+			if fresh, standing := r.Conflicts(); len(fresh) != 0 || standing != 0 {
+				t.Errorf("conflicts %v, %d standing", fresh, standing)
+			}
+			if successions := r.Successions(); len(successions) != 0 {
+				t.Errorf("successions %v", successions)
+			}
+		})
+	}
+}
+
+// TestConflictIsToldOnce: neither a change of the loser nor a change of winners tells it again;
+// when the loser has had the frontend or has given it up, the next conflict is a new one.
+func TestConflictIsToldOnce(t *testing.T) {
+	r := NewRuleset(testConfig())
+	one, two, three := nodePortOf("1", 2021, 30001), nodePortOf("2", 2022, 30001), nodePortOf("3", 2023, 30001)
+	moved := *three
+	moved.Cluster, moved.Serving = endpoints(9), endpoints(9)
+	away := nodePortOf("3", 2023, 30002)
+	for _, step := range []struct {
+		name     string
+		delta    tracker.Delta
+		fresh    []string // "winner loser"
+		heirs    []string // "before heir"
+		standing int
+	}{
+		{"two come", changed(two, three), []string{"2 3"}, nil, 1},
+		{"the loser's endpoints move", changed(&moved), nil, nil, 1}, // at its cluster IP
+		{"an older one comes", changed(one), []string{"1 2"}, nil, 2},
+		{"it goes", tracker.Delta{Removed: map[tracker.PortID]bool{one.ID: true}}, nil, []string{"1 2"}, 1},
+		{"it comes again", changed(one), []string{"1 2"}, nil, 2},
+		{"the last one gives up", changed(away), nil, nil, 1},
+		{"and wants it again", changed(three), []string{"1 3"}, nil, 2},
+		{"both winners go at once", tracker.Delta{Removed: map[tracker.PortID]bool{one.ID: true, two.ID: true}}, nil, []string{"1 3"}, 0},
+	} {
+		r.Apply(step.delta)
+		conflicts, standing := r.Conflicts()
+		var fresh, heirs []string
+		for _, c := range conflicts {
+			fresh = append(fresh, c.Winner.Service+" "+c.Loser.Service)
+		}
+		for _, s := range r.Successions() {
+			heirs = append(heirs, s.Before.Service+" "+s.Heir.Service)
+		}
+		if !slices.Equal(fresh, step.fresh) || !slices.Equal(heirs, step.heirs) || standing != step.standing {
+			t.Errorf("%s: conflicts %v, successions %v, %d standing; want %v, %v, %d", step.name, fresh, heirs, standing, step.fresh, step.heirs, step.standing)
+		}
+		r.Committed()
+	}
+}
+
+// TestRandomConflicts holds the conflicts of random worlds against all claims: who has each
+// frontend, how many go without, and that each of these has been told exactly once since.
+func TestRandomConflicts(t *testing.T) {
+	type loss struct {
+		place
+		loser tracker.PortID
+	}
+	for seed := range uint64(20) {
+		w, r, told := newWorld(seed), NewRuleset(testConfig()), make(map[loss]bool)
+		for range 40 {
+			before := maps.Clone(w.ports)
+			r.Apply(w.change())
+			for id := range before {
+				if w.ports[id] == nil { // one that comes back is told again
+					maps.DeleteFunc(told, func(l loss, _ bool) bool { return l.loser == id })
+				}
+			}
+			fresh, standing := r.Conflicts()
+			lost := make(map[loss]bool)
+			for at, claims := range w.claims() {
+				winner := slices.MinFunc(claims, first).port.ID
+				if got := r.families[nft.Family(at.family)].frontends[at.Frontend].shown.id; got != winner {
+					t.Fatalf("seed %d: %s is served for %s, want %s", seed, at.Frontend, got, winner)
+				}
+				for _, c := range claims {
+					if c.port.ID != winner {
+						lost[loss{at, c.port.ID}] = true
+					}
+				}
+			}
+			maps.DeleteFunc(told, func(l loss, _ bool) bool { return !lost[l] })
+			for _, c := range fresh {
+				l := loss{place{c.Frontend, c.Loser.Family}, c.Loser}
+				if told[l] || !lost[l] {
+					t.Fatalf("seed %d: %s: told before: %v, stands: %v", seed, c, told[l], lost[l])
+				}
+				told[l] = true
+			}
+			if standing != len(lost) || len(told) != len(lost) {
+				t.Fatalf("seed %d: %d conflicts standing, %d told, want %d", seed, standing, len(told), len(lost))
+			}
+		}
+	}
+}
+
+// TestCostOfClaims counts allocated bytes and operations where many Service ports claim one
+// frontend: the whole grows as their number does, and one change does not grow at all.
+func TestCostOfClaims(t *testing.T) {
+	type cost struct{ compile, drain, one float64 }
+	costs := func(n int) (c cost) {
+		delta := claimants(n, true)
+		ports := inOrder(delta.Changed) // the last one is the oldest
+		r := NewRuleset(testConfig())
+		c.compile = allocated(func() {
+			r.Apply(delta)
+			r.Conflicts()
+		})
+		r.Committed()
+		for _, i := range []int{n - 1, n / 2} { // winner, loser
+			moved := *ports[i]
+			moved.Cluster, moved.Serving = endpoints(7), endpoints(7)
+			shapes := []tracker.Delta{changed(&moved), changed(ports[i])}
+			c.one += testing.AllocsPerRun(20, func() {
+				for _, shape := range shapes {
+					r.Apply(shape)
+					want := 1 // at its cluster IP
+					if i == n-1 {
+						want = 2
+					}
+					if batch := r.Changes(); batch.ElementCount() != 2*want {
+						t.Errorf("%d elements change, want %d deleted and %d added", batch.ElementCount(), want, want)
+					}
+					if fresh, standing := r.Conflicts(); len(fresh) != 0 || standing != n-1 {
+						t.Errorf("%d conflicts, %d standing", len(fresh), standing)
+					}
+					r.Committed()
+				}
+			})
+		}
+		c.drain = allocated(func() {
+			for i := n - 1; i > 0; i-- {
+				r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{ports[i].ID: true}})
+				fresh, standing := r.Conflicts()
+				if heirs := r.Successions(); len(fresh) != 0 || standing != i-1 || len(heirs) != 1 || heirs[0].Heir != ports[i-1].ID {
+					t.Fatalf("after the removal of winner %d: %d conflicts, %d standing, heirs %v", i, len(fresh), standing, heirs)
+				}
+				r.Changes()
+				r.Committed()
+			}
+		})
+		return c
+	}
+	few, many := costs(1000), costs(2000)
+	t.Logf("1,000 claims %.0f, 2,000 claims %.0f", few, many)
+	if many.compile > 2.5*few.compile || many.drain > 2.5*few.drain || many.one > few.one {
+		t.Errorf("1,000 claims cost %.0f, 2,000 cost %.0f: bytes to compile and to remove winners one by one, allocations of one change", few, many)
+	}
+}
+
+// allocated returns how many bytes f allocates.
+func allocated(f func()) float64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return float64(after.TotalAlloc - before.TotalAlloc)
 }

@@ -23,7 +23,7 @@ func TestExplainRandomWorlds(t *testing.T) {
 			r.Apply(w.change())
 		}
 		for f, claims := range w.claims() {
-			owner := slices.MinFunc(claims, older).port
+			owner := slices.MinFunc(claims, first).port
 			for _, client := range clients(owner.ID.Family) {
 				table, p := r.Want()[nft.Family(owner.ID.Family)], client.packet(f, owner.ID.Family)
 				checkExplanation(t, table.Trace(p), NewReadBack(table).Explain(p), owner.ID)

@@ -57,7 +57,7 @@ func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 	if got.Name.String() != want.comment || !slices.Equal(got.Cluster, want.cluster) || !slices.Equal(got.Local, want.local) {
 		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
 	}
-	if owner := state.claims[0].port.current; want.updateChain != "" && got.Affinity != owner.Affinity {
+	if owner := state.claims.first().port.current; want.updateChain != "" && got.Affinity != owner.Affinity {
 		t.Errorf("%s: affinity %s, want %s", got.Frontend, got.Affinity, owner.Affinity)
 	}
 }

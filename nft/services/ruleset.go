@@ -31,10 +31,10 @@ type familyRules struct {
 	adopted      ReadBack          // what the kernel held at start; for the order of lists
 	tasks        map[string]AffinityTask
 	flows        map[tracker.Frontend]*tracker.FlowChange
-	conflicts    map[tracker.Frontend][]Conflict
-	fresh        []Conflict // not reported yet
-	// successions are those that have not been reported yet.
-	successions []Succession
+	contests     map[*frontendState]*contest
+	standing     int          // conflicts
+	fresh        []Conflict   // not reported yet
+	successions  []Succession // not reported yet
 }
 
 // A chainUse counts who goes to a chain.
@@ -64,7 +64,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		numbers:   make(map[uint32]string),
 		tasks:     make(map[string]AffinityTask),
 		flows:     make(map[tracker.Frontend]*tracker.FlowChange),
-		conflicts: make(map[tracker.Frontend][]Conflict),
+		contests:  make(map[*frontendState]*contest),
 	}
 	r.chains[rejectChain] = &chainUse{verdict: gotoChain(rejectChain), users: 1}
 	for c := 1; c <= usualLengths; c = capacity(c + 1) {

@@ -89,7 +89,7 @@ func checkFromScratch(t *testing.T, seed uint64, w *world, applied nft.Tables) {
 func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 	t.Helper()
 	for f, claims := range w.claims() {
-		owner := slices.MinFunc(claims, older)
+		owner := slices.MinFunc(claims, first)
 		for _, client := range clients(owner.port.ID.Family) {
 			p := client.packet(f, owner.port.ID.Family)
 			got := tables[nft.Family(owner.port.ID.Family)].Trace(p)
@@ -138,7 +138,15 @@ func (w *world) claims() map[place][]expectation {
 	return all
 }
 
-func older(a, b expectation) int {
+// first orders claims to one place as the README does: cluster IP, load balancer's address,
+// external IP; then the older Service.
+func first(a, b expectation) int {
+	rank := func(e expectation) int {
+		return slices.Index([]string{"cluster", "balancer", "external", "node port"}, e.kind)
+	}
+	if c := rank(a) - rank(b); c != 0 {
+		return c
+	}
 	if c := a.port.Created.Compare(b.port.Created); c != 0 {
 		return c
 	}

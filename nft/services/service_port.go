@@ -121,7 +121,9 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	}
 	if !claims {
 		for _, wanted := range port.frontends {
-			r.program(r.frontends[wanted.Frontend])
+			if state := r.frontends[wanted.Frontend]; state.claims.first().port == port {
+				r.program(state)
+			}
 		}
 		return
 	}
@@ -135,7 +137,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 		}
 	}
 	for _, wanted := range port.frontends {
-		r.claim(wanted.Frontend, claim{port, wanted.kind})
+		r.claim(wanted, port)
 	}
 }
 
@@ -165,32 +167,11 @@ func (r *familyRules) removePort(id tracker.PortID) {
 	}
 }
 
-func (r *familyRules) claim(f tracker.Frontend, c claim) {
-	state := r.frontends[f]
-	if state == nil {
-		state = &frontendState{Frontend: f}
-		r.frontends[f] = state
-	}
-	state.claim(c)
-	r.program(state)
-	r.noteConflicts(state)
-}
-
-func (r *familyRules) unclaim(f tracker.Frontend, port *portState) {
-	state := r.frontends[f]
-	state.drop(port)
-	r.program(state)
-	r.noteConflicts(state)
-	if len(state.claims) == 0 {
-		delete(r.frontends, f)
-	}
-}
-
 // program makes a frontend do what its first claim says.
 func (r *familyRules) program(state *frontendState) {
 	var want program
-	if len(state.claims) > 0 {
-		want = state.claims[0].serve()
+	if first := state.claims.first(); first != nil {
+		want = first.serve()
 	}
 	f, have := state.Frontend, &state.shown
 	if have.policy != want.policy || have.comment != want.comment {

@@ -31,13 +31,16 @@ const (
 )
 
 // How many events there are at most. Every node of a cluster sees the same Services, so that
-// a mistake in one of them is as many events as there are nodes: each node sends few.
+// a mistake in one of them is as many events as there are nodes: each node sends few, and only
+// a part of them about one namespace, so that no tenant takes the events of others.
 const (
-	eventBurst  = 20
-	eventRate   = 1.0 / 15 // per second, after the burst
-	eventRepeat = time.Hour
-	maxSent     = 1000 // events that are kept, to not repeat them
-	maxNote     = 1024 // bytes that the API takes
+	eventBurst     = 20
+	eventRate      = 1.0 / 15 // per second, after the burst
+	namespaceBurst = 5
+	namespaceRate  = eventRate / 4
+	eventRepeat    = time.Hour
+	maxSent        = 1000 // events and namespaces that are kept, to not repeat them and to count
+	maxNote        = 1024 // bytes that the API takes
 )
 
 // events records what users should see with kubectl. A nil *events records nothing: without
@@ -48,8 +51,9 @@ type events struct {
 	tracker  *tracker.Tracker
 	nodeName string
 
-	mu   sync.Mutex
-	sent map[event]time.Time
+	mu         sync.Mutex
+	sent       map[event]time.Time
+	namespaces map[string]flowcontrol.PassiveRateLimiter
 }
 
 // An event is what makes two of them the same.
@@ -89,6 +93,8 @@ func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName st
 		tracker:  t,
 		nodeName: nodeName,
 		sent:     make(map[event]time.Time),
+
+		namespaces: make(map[string]flowcontrol.PassiveRateLimiter),
 	}
 }
 
@@ -129,12 +135,31 @@ func (e *events) refused(err error) {
 	}
 }
 
+// accept reports whether one more event may be sent about an object in a namespace; none stands
+// for objects that have none.
+func (e *events) accept(namespace string) bool {
+	if namespace != "" {
+		limit := e.namespaces[namespace]
+		if limit == nil {
+			if len(e.namespaces) >= maxSent {
+				clear(e.namespaces)
+			}
+			limit = flowcontrol.NewTokenBucketPassiveRateLimiter(namespaceRate, namespaceBurst)
+			e.namespaces[namespace] = limit
+		}
+		if !limit.TryAccept() {
+			return false
+		}
+	}
+	return e.limit.TryAccept()
+}
+
 // record sends an event unless it is one too many.
 func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
 	this := event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if at, ok := e.sent[this]; ok && time.Since(at) < eventRepeat || !e.limit.TryAccept() {
+	if at, ok := e.sent[this]; ok && time.Since(at) < eventRepeat || !e.accept(regarding.Namespace) {
 		return
 	}
 	if len(e.sent) >= maxSent {

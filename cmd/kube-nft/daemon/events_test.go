@@ -93,6 +93,28 @@ func TestEventsAreFew(t *testing.T) {
 	}
 }
 
+// TestEventsOfOneNamespaceAreFew: they leave room for those of others.
+func TestEventsOfOneNamespaceAreFew(t *testing.T) {
+	e, recorded := newTestEvents(t)
+	for i := range 100 {
+		e.service("bad", fmt.Sprint(i), tracker.PortID{}, "FrontendConflict", "Program", "taken")
+	}
+	if len(*recorded) != namespaceBurst {
+		t.Errorf("%d events of one namespace, want %d", len(*recorded), namespaceBurst)
+	}
+	e.service("good", "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
+	e.node(warning, "TablesRepaired", "Program", "")
+	if len(*recorded) != namespaceBurst+2 {
+		t.Errorf("%d events, want one of another namespace and one of the node among them: %v", len(*recorded), *recorded)
+	}
+	for i := range 10 * maxSent {
+		e.service(fmt.Sprint("ns-", i), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
+	}
+	if len(*recorded) != eventBurst || len(e.namespaces) > maxSent {
+		t.Errorf("%d events, %d namespaces are counted", len(*recorded), len(e.namespaces))
+	}
+}
+
 func TestEventsAreRepeatedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, recorded := newTestEvents(t)

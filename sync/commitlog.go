@@ -1,0 +1,122 @@
+package sync
+
+import (
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A sync that takes longer than slowSync is worth a line, and slowLines of them in a minute. Of
+// what changed, a line has the names of changedNames Service ports.
+const (
+	slowSync     = 100 * time.Millisecond
+	slowLines    = 5
+	changedNames = 3
+)
+
+// A commitLog says what commits have done: each one for who debugs, those that matter and sums
+// for everybody else. A cluster that changes quickly commits a thousand times a second.
+type commitLog struct {
+	log                                 *zap.Logger
+	commits, operations, elements, slow int // in this minute
+	slowest                             time.Duration
+}
+
+// started says that a first sync has succeeded. One that wrote nothing is worth a line, too: a
+// restart has found everything as it should be.
+func (c *commitLog) started(r *Report, lengths map[nft.Family]map[string]int) {
+	elements := 0
+	for _, sets := range lengths {
+		for _, n := range sets {
+			elements += n
+		}
+	}
+	if r.Operations == 0 {
+		c.log.Info("in sync, nothing to write", zap.Int("elements", elements), zap.Duration("compile", r.Compile))
+		return
+	}
+	c.log.Info("started", zap.Int("service_ports", len(r.Delta.Changed)), zap.Int("elements", elements), zap.Int("operations", r.Operations),
+		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit))
+}
+
+// note takes in a later sync.
+func (c *commitLog) note(r *Report) {
+	took := r.Compile + r.Commit + r.Flows.Duration
+	if r.Operations > 0 {
+		c.commits++
+		c.operations += r.Operations
+		c.elements += r.Elements
+		c.slowest = max(c.slowest, took)
+	}
+	level, message := zap.DebugLevel, "committed"
+	switch {
+	case took > slowSync:
+		if c.slow++; c.slow <= slowLines {
+			level = zap.InfoLevel
+		}
+		message = "slow sync"
+	case r.Operations == 0:
+		return
+	}
+	entry := c.log.Check(level, message)
+	if entry == nil {
+		return
+	}
+	names, changed := changedPorts(&r.Delta)
+	fields := []zap.Field{zap.Int("changed", changed), zap.Strings("service_ports", names), zap.Bool("full", r.Full),
+		zap.Int("operations", r.Operations), zap.Int("elements", r.Elements),
+		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit), zap.Duration("connections", r.Flows.Duration)}
+	if took > slowSync {
+		fields = append(fields, zap.String("longest", slowestPart(r)))
+	}
+	entry.Write(fields...)
+}
+
+// slowestPart says which part of a sync took longest.
+func slowestPart(r *Report) string {
+	switch longest := max(r.Compile, r.Commit, r.Flows.Duration); {
+	case longest == r.Commit:
+		return "commit"
+	case longest == r.Flows.Duration:
+		return "removal of stale connections"
+	case r.Full:
+		return "reading the tables back, and compile"
+	}
+	return "compile"
+}
+
+// changedPorts returns the names of the first Service ports that a delta changes, and the number
+// of all.
+func changedPorts(d *tracker.Delta) (names []string, n int) {
+	var first []tracker.PortID
+	add := func(id tracker.PortID) {
+		i, _ := slices.BinarySearchFunc(first, id, tracker.PortID.Compare)
+		if i < changedNames {
+			first = slices.Insert(first, i, id)
+			first = first[:min(len(first), changedNames)]
+		}
+	}
+	for id := range d.Changed {
+		add(id)
+	}
+	for id := range d.Removed {
+		add(id)
+	}
+	for _, id := range first {
+		names = append(names, id.String())
+	}
+	return names, len(d.Changed) + len(d.Removed)
+}
+
+// endMinute sums up and begins anew.
+func (c *commitLog) endMinute() {
+	if c.commits > 0 {
+		c.log.Info("in the last minute", zap.Int("commits", c.commits), zap.Int("operations", c.operations),
+			zap.Int("elements", c.elements), zap.Duration("slowest", c.slowest), zap.Int("slow", c.slow))
+	}
+	*c = commitLog{log: c.log}
+}
