@@ -212,10 +212,12 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (cluster, local []netip
 	if r.adopted.Table == nil {
 		return nil, nil
 	}
-	if number := r.numberOf(listIdentity(p.ID)); len(r.adopted.list(listsMap, listKey(number, false))) > 0 {
-		return r.adopted.list(listsMap, listKey(number, false)), r.adopted.list(listsMap, listKey(number, true))
+	frontends := frontendsOf(p)
+	if len(frontends) >= manyFrontends {
+		number := r.numberOf(listIdentity(p.ID))
+		cluster, local = r.adopted.list(listsMap, listKey(number, false)), r.adopted.list(listsMap, listKey(number, true))
 	}
-	for _, wanted := range frontendsOf(p) {
+	for _, wanted := range frontends {
 		f := wanted.Frontend
 		if r.adopted.commentOf(f) != comment(p.ID) {
 			continue
