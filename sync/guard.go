@@ -13,7 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// monitor is what the guard needs of *nft.Monitor.
+// monitor is what the guard needs of *kernel.Monitor.
 type monitor interface {
 	Join() error
 	Leave() error
@@ -87,7 +87,7 @@ func (g *guard) schedule() {
 }
 
 // quiet stops the listening for a batch that the kernel refuses if there was another one
-// since its generation: see nft.Monitor.Join for what listening costs.
+// since its generation: see kernel.Monitor.Join for what listening costs.
 func (g *guard) quiet() {
 	if g.deaf {
 		return

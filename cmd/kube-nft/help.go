@@ -9,19 +9,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The flags of the root command are understood everywhere, so that a command line of the daemon
-// can be given to any command. Help offers those that matter to the command.
+// Every command accepts the flags of the root command, so that a command line of the daemon works
+// with any command. Help shows the flags that matter to the command.
 
 // statusSettings say where the daemon listens.
 var statusSettings = []string{"config", "bind-address", "healthz-bind-address", "metrics-bind-address"}
 
-// daemonSettings matter while the daemon runs, not to what it programs.
+// daemonSettings matter while the daemon runs, but not to what it programs.
 var daemonSettings = []string{
 	"healthz-bind-address", "metrics-bind-address", "bind-address-hard-fail", "profiling", "oom-score-adj",
 	"sync-period", "min-sync-period", "takeover", "table-ownership",
 }
 
-// setHelp makes help of root and its commands fit a terminal and leave out what does not matter.
+// setHelp makes help of root and its commands fit a terminal and hide flags that do not matter.
 func setHelp(root *cobra.Command) {
 	root.SetUsageFunc(writeUsage)
 	show := root.HelpFunc()
@@ -40,10 +40,10 @@ func setHelp(root *cobra.Command) {
 	})
 }
 
-// helpWidth is how wide the descriptions of flags are.
+// helpWidth is the width of flag descriptions.
 const helpWidth = 100
 
-// writeUsage prints what cobra does, in lines that fit. It is no template: those make the linker
+// writeUsage prints cobra's usage in lines that fit. It uses no template: templates make the linker
 // keep every method in the program, 20 MB of them.
 func writeUsage(cmd *cobra.Command) error {
 	var b strings.Builder

@@ -23,9 +23,9 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
 )
 
-// Exit codes. A diff ends with exitDiffers if it found differences and with exitTrouble if it
-// could not look. exitConfig says that the configuration file changed; it is not 0 because many
-// service managers start a program again only after a failure.
+// Exit codes. A diff ends with exitDiffers if it found differences and with exitTrouble if it could
+// not compare. exitConfig says that the configuration file changed; it is not 0 because many
+// service managers restart a program only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1
@@ -46,7 +46,7 @@ func main() {
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	args = slices.Clone(args)
 	for i := range args {
-		if args[i] == "->" { // as in SRC -> ADDR: it is not to be taken for a flag
+		if args[i] == "->" { // as in SRC -> ADDR: not a flag
 			args[i] = "→"
 		}
 	}
@@ -152,7 +152,7 @@ func printConfig(c *config.Config, show bool, path string, stdout io.Writer) err
 	return nil
 }
 
-// takeNoArguments makes commands that do not say what arguments they take refuse all.
+// takeNoArguments makes commands refuse arguments unless they say which they take.
 func takeNoArguments(cmd *cobra.Command) {
 	if cmd.Args == nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -170,7 +170,7 @@ func takeNoArguments(cmd *cobra.Command) {
 	}
 }
 
-// plainly says in plain words what a flag takes instead of the value that it was given.
+// plainly says in plain words which values a flag takes.
 func plainly(err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
@@ -189,8 +189,8 @@ func plainly(err error) error {
 	return fmt.Errorf("--%s %s: expected %s", invalid.GetFlag().Name, invalid.GetValue(), expected)
 }
 
-// printVersion lists the version, the commit, the toolchain and the modules that decide how
-// the kernel and the API server are spoken to.
+// printVersion lists the version, the commit, the toolchain, and the modules that speak to the
+// kernel and the API server.
 func printVersion(w io.Writer) error {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// maxHistory is how many events of one kind are kept for watches that resume. When there
-// are more, the older half is dropped.
+// maxHistory is how many events of one kind are kept for watches that resume. Beyond it, the older
+// half is dropped.
 const maxHistory = 1 << 18
 
 // A selector says which objects of a kind a request is about.
@@ -38,8 +38,8 @@ type change struct {
 	last          *entry // of a deletion: before, at the version of the deletion
 }
 
-// event returns what a watch with the given selector sees of the change; ok is false if
-// that is nothing.
+// event returns what a watch with the given selector sees of the change; ok is false if it sees
+// nothing.
 func (c *change) event(s *selector) (kind watch.EventType, e *entry, ok bool) {
 	before, after := s.matches(c.before), s.matches(c.after)
 	switch {
@@ -116,8 +116,8 @@ func (c *collection) since(version uint64) ([]change, statusError) {
 	return c.history[first:len(c.history):len(c.history)], nil
 }
 
-// list returns the selected entries with keys after the given one, in the order of keys;
-// at most limit if that is not 0. more says that there are further ones.
+// list returns the selected entries with keys after the given one, in the order of keys; at most
+// limit if that is not 0. more says that further ones exist.
 func (c *collection) list(s *selector, after string, limit int) (entries []*entry, more bool) {
 	if c.keys == nil {
 		c.keys = make([]string, 0, len(c.entries))

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// faults are the troubles that are switched on.
+// faults are the faults that are switched on.
 type faults struct {
 	failing     int             // HTTP status of every answer; 0: none
 	forbidden   map[string]bool // resources
@@ -19,8 +19,8 @@ func newFaults() faults {
 	return faults{forbidden: make(map[string]bool), hidden: make(map[string]bool)}
 }
 
-// signals count what was asked of all watches at once. A watch compares them with those
-// it has seen.
+// signals count the requests to all watches together. A watch compares them with the ones it has
+// seen.
 type signals struct {
 	cuts, expiries, bookmarks, replays int
 	replay                             int // changes to send again
@@ -51,8 +51,7 @@ func (s *Server) Gone() {
 	})
 }
 
-// Bookmark sends a bookmark to all watches that allow them. Without it there is one a
-// minute.
+// Bookmark sends a bookmark to all watches that allow them. Otherwise they get one a minute.
 func (s *Server) Bookmark() {
 	s.change(func() { s.signals.bookmarks++ })
 }

@@ -17,7 +17,7 @@ const bufferSize = 1 << 16
 
 // A page is where a chunk of a list begins.
 type page struct {
-	version uint64 // of the list: that of its first chunk
+	version uint64 // the version of the list's first chunk
 	after   string // the key before the first of this chunk
 }
 
@@ -36,8 +36,8 @@ func parseToken(token string) (page, error) {
 	return page{version: number, after: after}, err
 }
 
-// list answers with a list or a chunk of one. Later chunks show the state of their own
-// time under the version of the first: a watch from there brings the rest.
+// list answers with a list or a chunk of one. Later chunks show the present state under the version
+// of the first: a watch from that version brings the rest.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, c *collection, selector *selector, enc encoding) statusError {
 	query := r.URL.Query()
 	limit, _ := strconv.Atoi(query.Get("limit")) // none if it is not a number

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// defaultWatch is how long a watch lasts whose client does not say.
+// defaultWatch is how long a watch without a timeout lasts.
 const defaultWatch = 30 * time.Minute
 
 // bookmarkInterval is the time between bookmarks.
@@ -73,8 +73,8 @@ func watchTimeout(seconds string) time.Duration {
 	return defaultWatch
 }
 
-// begin fixes the version from which st follows the changes and returns the events that
-// come before: the present state, if that is asked for.
+// begin fixes the version from which st follows the changes. It returns the earlier events: the
+// present state, if requested.
 func (st *stream) begin(version string, streaming bool) ([]frame, statusError) {
 	s := st.server
 	s.mu.Lock()
@@ -136,9 +136,9 @@ func (st *stream) run(ctx context.Context) {
 	}
 }
 
-// next returns what is to be sent now; whether the stream ends with it; and what to wait
-// for otherwise: a channel that tells when a delayed event is due, nil for none, and one
-// that is closed on news.
+// next returns the frames to send now, whether the stream ends with them, and otherwise what to
+// wait for: a channel for the time when a delayed event is due, nil for none, and a channel that is
+// closed on news.
 func (st *stream) next(now time.Time) (frames []frame, end bool, due <-chan time.Time, changed <-chan struct{}) {
 	s := st.server
 	s.mu.Lock()

@@ -21,14 +21,14 @@ const (
 	settled = 100
 )
 
-// A probe is one request of those that are sent all the time.
+// A probe is one of the requests that are sent all the time.
 type probe struct {
 	started, ended time.Time
 	server         string
 	err            error
 }
 
-// A transition is what the probes tell about a change.
+// A transition is what the probes show of a change.
 type transition struct {
 	joined time.Duration // from the change to the first answer of the server that joins
 	left   time.Duration // from the change to the start of the last request answered by the one that leaves
@@ -116,8 +116,8 @@ func (d *demo) change(ctx context.Context, probes <-chan probe) (time.Time, []pr
 	return changed, after, nil
 }
 
-// replaceEndpoint exchanges the addresses of the leaving server for those of the joining
-// one, in both EndpointSlices of Service shop/web at once.
+// replaceEndpoint replaces the address of the leaving server by the joining server's, in both
+// EndpointSlices of Service shop/web at once.
 func (d *demo) replaceEndpoint() error {
 	path := filepath.Join(d.dir, "20-web.yaml")
 	text, err := os.ReadFile(path)
@@ -135,9 +135,9 @@ func (d *demo) replaceEndpoint() error {
 	return lab.Replace(path, strings.NewReplacer(pairs...).Replace(string(text)))
 }
 
-// observe derives a transition from the probes that ended after the change. It fails if
-// one was lost, or if one that started after the first answer of the server that joins was
-// answered by the one that leaves: the kernel changes both at once.
+// observe derives a transition from the probes that ended after the change. It fails if a probe was
+// lost. It fails too if the leaving server answered a probe that started after the first answer of
+// the joining one: the kernel changes both at once.
 func observe(changed time.Time, probes []probe) (transition, error) {
 	t := transition{joined: -1, probes: len(probes)}
 	for _, p := range probes {

@@ -49,8 +49,7 @@ func podAddresses(number string) [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr("10.244.0." + number), netip.MustParseAddr("fd00:10:244::" + number)}
 }
 
-// newNetwork makes the hosts and connects them. The addresses are those of the example
-// manifests.
+// newNetwork makes the hosts and connects them, with the addresses of the example manifests.
 func newNetwork() (n *network, err error) {
 	n = &network{pods: make(map[string]*host)}
 	defer func() {

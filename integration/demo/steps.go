@@ -40,7 +40,7 @@ func (d *demo) showStart(ctx context.Context) (err error) {
 	return nil
 }
 
-// flags are those that kube-nft and kube-nft diff are started with.
+// flags are the flags of kube-nft and kube-nft diff.
 func (d *demo) flags() []string {
 	return []string{"--manifests", d.dir, "--hostname-override", lab.NodeName, "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64"}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // requireKernel names an environment variable about tests that need a privilege, a program or a
-// kernel feature: with 1 they fail if they lack it, with 0 those that need a namespace are
-// skipped in any case.
+// kernel feature. With 1 they fail if they lack it. With 0, tests that need a namespace are always
+// skipped.
 const requireKernel = "KUBE_NFT_REQUIRE_KERNEL"
 
 // SkipOrFail ends a test that this machine cannot run: it skips it on a developer's
@@ -54,15 +54,15 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// How often a listing that is not as wanted is made again, and how long after the last one.
+// How often an unexpected listing is repeated, and the pause before each.
 const (
 	listings    = 50
 	listingWait = 10 * time.Millisecond
 )
 
-// Listing returns what nft lists of the ruleset. If that is not as wanted it lists again for
-// a while: after many elements were added the kernel moves their hash table to a larger one,
-// and a dump meanwhile has some of them twice or not at all.
+// Listing returns what nft lists of the ruleset. If that differs from want, it lists again for a
+// while: after many additions the kernel moves elements to a larger hash table, and a dump
+// meanwhile lists some twice or not at all.
 func Listing(t testing.TB, want string) (got string) {
 	t.Helper()
 	for range listings {
@@ -74,8 +74,8 @@ func Listing(t testing.TB, want string) (got string) {
 	return got
 }
 
-// Replace writes a file in one step, so that nobody reads a half of it. Until then the text is
-// in a hidden file of the same directory.
+// Replace writes a file in one step, so that nobody reads half of it. Until then the text is in a
+// hidden file of the same directory.
 func Replace(path, text string) error {
 	fresh := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
 	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {

@@ -34,8 +34,8 @@ func New(t testing.TB) {
 	}
 }
 
-// Require skips the calling test if New would skip it, and leaves it where it is. It saves
-// a test the preparations that only a namespace makes use of.
+// Require skips the calling test if New would skip it, and leaves it in its namespace. A test calls
+// it before costly preparations for a namespace.
 func Require(t testing.TB) {
 	t.Helper()
 	skipIfUnwanted(t)
@@ -46,7 +46,7 @@ func Require(t testing.TB) {
 	}
 }
 
-// skipIfUnwanted skips a test that needs a namespace if there are to be none.
+// skipIfUnwanted skips a test that needs a namespace if such tests are switched off.
 func skipIfUnwanted(t testing.TB) {
 	t.Helper()
 	if os.Getenv(requireKernel) == "0" {
@@ -195,8 +195,8 @@ func changeAddress(device string, prefix netip.Prefix, change func(netlink.Link,
 	return wrap(err, "address %s of device %s", prefix, device)
 }
 
-// AddRoute sends what is addressed to a prefix through a device, by way of a gateway there
-// unless that is the zero address.
+// AddRoute routes packets to a prefix through a device, by a gateway there unless that is the zero
+// address.
 func AddRoute(device string, to netip.Prefix, gateway netip.Addr) error {
 	route := &netlink.Route{Dst: ipNet(to), Gw: gateway.AsSlice()}
 	if !gateway.IsValid() {
@@ -223,7 +223,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// wrap says what an error is about; it keeps nil.
+// wrap says what an error is about; nil stays nil.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Notice is what the kernel tells everybody about one object that a commit to nf_tables
-// touched. There is one for each netlink message of the batch, and for each element; the one of
-// the kind NFT_MSG_NEWGEN ends the commit.
+// A Notice is the kernel's notification about one object that a commit to nf_tables touched. There
+// is one for each netlink message of the batch, and for each element. The notice of the kind
+// NFT_MSG_NEWGEN ends the commit.
 type Notice struct {
 	Kind   uint16 // NFT_MSG_NEWTABLE and so on
 	family byte
@@ -90,7 +90,7 @@ func each(data []byte, f func(*netlink.AttributeDecoder)) {
 // Notices listen to what is committed to nf_tables in a namespace.
 type Notices struct{ conn *netlink.Conn }
 
-// noticeBuffer holds what the kernel tells until it is read: a million elements.
+// noticeBuffer holds unread notifications: a million elements.
 const noticeBuffer = 64 << 20
 
 // Listen listens in the namespace of the calling thread.
@@ -121,7 +121,7 @@ func ListenToNotices(t testing.TB) *Notices {
 	return Open(t, Listen)
 }
 
-// Close ends the listening, also that of a Receive under way.
+// Close ends the listening, and a Receive under way.
 func (l *Notices) Close() error { return l.conn.Close() }
 
 // Receive waits for notices and returns them; the error is ENOBUFS if some were lost.
@@ -139,8 +139,8 @@ func newNotice(typ uint16, data []byte) Notice {
 	return Notice{Kind: typ & 0xff, family: data[0], data: data[4:]}
 }
 
-// Next returns the notices about kube-nft's tables up to the end of a commit that has one for
-// which enough is true. The test fails if none comes.
+// Next returns the notices about kube-nft's tables up to the end of the first commit with a notice
+// for which enough is true. The test fails if none comes.
 func (l *Notices) Next(t testing.TB, enough func(Notice) bool) []Notice {
 	t.Helper()
 	if err := l.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -171,7 +171,7 @@ func (l *Notices) Told(t testing.TB, enough func(Notice) bool) (found bool) {
 	return found
 }
 
-// Drain forgets what has been told so far.
+// Drain forgets the notices so far.
 func (l *Notices) Drain(t testing.TB) {
 	t.Helper()
 	l.drain(t, func(Notice) {})
@@ -203,7 +203,7 @@ func (l *Notices) drain(t testing.TB, f func(Notice)) {
 	}
 }
 
-// Any is for a commit of which nothing particular is expected.
+// Any is for a commit of which the test expects nothing particular.
 func Any(Notice) bool { return true }
 
 // About returns a test for notices that contain a text, such as an element's comment.

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Output is what a program has come to.
+// Output is the result of a program.
 type Output struct {
 	Code           int // exit code
 	Stdout, Stderr string
 }
 
-// Execute runs a program to its end in the namespace of the calling thread. Its exit code is
-// no error. It is killed if the thread ends.
+// Execute runs a program to its end in the namespace of the calling thread. A non-zero exit code is
+// no error. The program is killed if the thread ends.
 func Execute(argv ...string) (Output, error) {
 	return execute(exec.Command(argv[0], argv[1:]...))
 }
@@ -69,9 +69,9 @@ type Process struct {
 	exited chan struct{}
 }
 
-// StartProcess starts a program, in the network namespace of the calling thread. It is killed
-// when that thread ends: the goroutine that calls should be locked to a thread that lasts.
-// Standard output goes nowhere, the end of standard error is kept.
+// StartProcess starts a program in the network namespace of the calling thread. The program is
+// killed when that thread ends, so the caller should be locked to a lasting thread. Standard output
+// is dropped, the end of standard error is kept.
 func StartProcess(argv ...string) (*Process, error) {
 	p := &Process{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan struct{})}
 	p.cmd.Stderr = &p.log
@@ -117,8 +117,8 @@ func (p *Process) ExitCode() int { return p.State().ExitCode() }
 // Stderr returns the end of what the process has written to its standard error so far.
 func (p *Process) Stderr() string { return p.log.String() }
 
-// Kill ends the process without giving it a chance to do anything, and returns when it has
-// ended. It may have ended before.
+// Kill ends the process without giving it a chance to act, and returns when it has ended. It may
+// have ended before.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // fails if it has ended, which is as good
 	<-p.exited
@@ -183,8 +183,8 @@ func (p *Process) Failure(err error) error {
 	return fmt.Errorf("%w; the daemon's log ends with:\n%s", err, log[max(0, len(log)-failureLen):])
 }
 
-// A tail keeps the end of what is written to it: enough for all that a test starts, and for a
-// soak of any length.
+// A tail keeps the end of what is written to it: enough for every test, and for a soak of any
+// length.
 type tail struct {
 	mu  sync.Mutex
 	end []byte

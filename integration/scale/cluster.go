@@ -35,7 +35,7 @@ const (
 
 const namespace = "scale"
 
-// clusterIP is that of Service i; the first addresses of the range stay free.
+// clusterIP is the cluster IP of Service i; the first addresses of the range stay free.
 func clusterIP(i int) netip.Addr { return lab.After(serviceCIDR.Addr(), 16+i) }
 
 func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }

@@ -177,8 +177,8 @@ func (t *track) send(random *rand.Rand, round int) error {
 	return nil
 }
 
-// syn returns an IPv4 packet with a TCP SYN from the client address. The kernel fills in
-// the length and checksum of the IP header; that of TCP is right.
+// syn returns an IPv4 packet with a TCP SYN from the client address. The kernel fills in the length
+// and checksum of the IP header; the TCP checksum is right.
 func syn(to netip.Addr, from uint16) []byte {
 	source, destination := clientAddress.Addr().As4(), to.As4()
 	p := make([]byte, 40)
@@ -194,8 +194,8 @@ func syn(to netip.Addr, from uint16) []byte {
 	return p
 }
 
-// checksum is that of the addresses and a TCP header, which follow each other in b, given
-// the rest of the pseudo header (RFC 9293, 3.1).
+// checksum is the checksum of the addresses and a TCP header, which follow each other in b, and
+// sum, the rest of the pseudo header (RFC 9293, 3.1).
 func checksum(b []byte, sum uint32) uint16 {
 	for i := 0; i < len(b); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(b[i:]))

@@ -120,7 +120,7 @@ func benchName(name string) string {
 	return strings.ToLower(strings.Join(words, "-"))
 }
 
-// least and quantile are those of a list that is not empty.
+// least and quantile take a list that is not empty.
 func least(list []time.Duration) time.Duration { return slices.Min(list) }
 
 func quantile(list []time.Duration, q float64) time.Duration {

@@ -60,7 +60,7 @@ func (e *encoded) decode() (*tracker.Tracker, error) {
 	return t, nil
 }
 
-// rulesetConfig is that of the daemon with the flags of startDaemon.
+// rulesetConfig is the daemon's, with the flags of startDaemon.
 func rulesetConfig() services.Config {
 	return services.Config{
 		Families:      nft.Families[:],

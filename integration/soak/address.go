@@ -17,11 +17,10 @@ type family struct {
 	pods     netip.Prefix // endpoints
 	node     netip.Addr   // stays
 	nodes    netip.Prefix // where node ports are reached
-	external netip.Addr   // the first of those that changing Services quarrel about
+	external netip.Addr   // the first of the addresses that changing Services compete for
 }
 
-// families are those of the cluster. Both are alike, so that one number stands for an
-// address in each.
+// families are the cluster's families. Both are alike: one number stands for an address in each.
 var families = [...]family{
 	{
 		name:     corev1.IPv4Protocol,
@@ -77,7 +76,7 @@ func servedBy(pod netip.Addr) string {
 	return ""
 }
 
-// clusterIP is that of changing Service i.
+// clusterIP is the cluster IP of changing Service i.
 func (f *family) clusterIP(i int) netip.Addr { return lab.After(f.services.Addr(), 1024+i) }
 
 // stayingIP is the cluster IP of the i-th Service that stays.

@@ -33,8 +33,8 @@ const (
 	servers       = 8 // of each Service that stays, in each family
 )
 
-// A cluster is what the API server holds: Services that change at random, and those of the
-// clients.
+// A cluster is the content of the API server: Services that change at random, and the Services of
+// the clients.
 type cluster struct {
 	server   *apiserver.Server
 	ledger   *ledger

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// A ledger tells which endpoints may answer for a Service. API faults delay kube-nft, so that
-// those which the Service had at some time since the kernel was last known to be in step are
-// legitimate, too.
+// A ledger knows which endpoints may answer for a Service. API faults delay kube-nft, so every
+// endpoint that the Service has had since the kernel was last known to be in step may answer, too.
 type ledger struct {
 	mu       sync.Mutex
 	services map[string]*history

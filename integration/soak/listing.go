@@ -53,7 +53,7 @@ func parseListing(text string) (lines []string, err error) {
 	return lines, in.Err()
 }
 
-// index is that of an endpoint in its list: the last part of the key.
+// index matches the index of an endpoint in its list: the last part of the key.
 var index = regexp.MustCompile(` \. \S+ : `)
 
 // flatten makes lines of a block.

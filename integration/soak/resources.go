@@ -48,7 +48,7 @@ func parseUsage(text io.Reader) (u usage, err error) {
 	return u, lines.Err()
 }
 
-// What may be used more late in a run than early in it. A leak grows with every cycle;
+// Limits on growth from the beginning to the end of a run. A leak grows with every cycle;
 // connections that come back after a fault, and what the runtime keeps, do not.
 const (
 	moreGoroutines  = 12
@@ -57,8 +57,8 @@ const (
 	moreMemoryShare = 0.3 // of what was used before
 )
 
-// leak compares the samples of the last third of a run with those of the first; nil if there
-// are too few, or nothing grows.
+// leak compares the last third of a run's samples with the first third; nil if there are too few,
+// or nothing grows.
 func leak(samples []usage) error {
 	third := len(samples) / 3
 	if third == 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// A question is one line: the number of the client, that of the question and the name of the
-// Service. The answer is one, too: the number of the question and the server's address.
+// A question is one line: the numbers of the client and of the question, and the name of the
+// Service. The answer is one line, too: the number of the question and the server's address.
 const (
 	questionFormat = "%d %d %s\n"
 	answerFormat   = "%d %s\n"
@@ -22,7 +22,7 @@ const (
 
 // desks are the servers of all pods. They know whose questions each may get.
 type desks struct {
-	wrong   func(error) // is told of a question that came to another Service's server
+	wrong   func(error) // called for a question that came to another Service's server
 	closers []io.Closer
 
 	mu     sync.Mutex
@@ -41,7 +41,7 @@ const (
 	silence = time.Minute
 )
 
-// newDesks opens the servers: TCP at every pod's address, UDP at those of the Services that
+// newDesks opens the servers: TCP at every pod's address, UDP at the addresses of the Services that
 // stay.
 func newDesks(wrong func(error)) (*desks, error) {
 	d := &desks{wrong: wrong, latest: make(map[int]delivery)}

@@ -65,7 +65,7 @@ func newSoak(p *plan, out io.Writer) (s *soak, err error) {
 	return s, nil
 }
 
-// rules are those of the clients.
+// rules are the clients' rules.
 func (s *soak) rules() rules {
 	return rules{ledger: s.cluster.ledger, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain, pulse: new(pulse)}
 }
@@ -93,7 +93,7 @@ func (s *soak) close() (err error) {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// flags are those of kube-nft and of kube-nft diff.
+// flags are the flags of kube-nft and of kube-nft diff.
 func (s *soak) flags() []string {
 	var pods, nodes []string
 	for _, f := range families {
@@ -146,7 +146,7 @@ func (s *soak) run(ctx context.Context) error {
 	return s.finish(ctx)
 }
 
-// finish looks at what is left after the end.
+// finish checks the state after the end.
 func (s *soak) finish(ctx context.Context) error {
 	s.traffic.end()
 	if ctx.Err() != nil {
@@ -240,7 +240,7 @@ type event struct {
 	happen      func() error
 }
 
-// events are those of a cycle.
+// events are the events of a cycle.
 func (s *soak) events() []*event {
 	events := []*event{{every: faultEvery, happen: s.trouble.fault}}
 	if !s.chaos {

@@ -8,8 +8,8 @@ import (
 
 // A report is the body of /healthz and /livez, with kube-proxy's fields.
 type report struct {
-	// LastUpdated is now if the answer is 200: load balancers take an old time for a proxy
-	// that hangs, although nothing may have changed since.
+	// LastUpdated is now if the answer is 200: load balancers take an old time for a hanging proxy,
+	// although nothing may have changed since.
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
@@ -22,7 +22,7 @@ type familyReport struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// report returns the state of the proxy without that of the Node.
+// report returns the state of the proxy, without the state of the Node.
 func (p *Proxy) report() report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,8 +34,8 @@ func (p *Proxy) report() report {
 	return r
 }
 
-// Healthz answers whether load balancers should send traffic to this node: 200 if the proxy
-// is healthy and the Node exists and is not about to go away, else 503.
+// Healthz answers whether load balancers should send traffic to this node: 200 if the proxy is
+// healthy and the Node exists and is not being deleted, else 503.
 func (p *Proxy) Healthz(w http.ResponseWriter, _ *http.Request) {
 	r, eligible := p.report(), p.eligible()
 	r.NodeEligible = &eligible
@@ -71,7 +71,7 @@ func (r report) write(w http.ResponseWriter, ok bool) {
 	writeAnswer(w, code, "application/json", body)
 }
 
-// writeAnswer writes an answer. An error can only mean that the client is gone.
+// writeAnswer writes an answer. An error only means that the client is gone.
 func writeAnswer(w http.ResponseWriter, code int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -32,14 +32,14 @@ type claim struct {
 	ready   int // ready endpoints on this node
 }
 
-// before reports whether c of Service s is served rather than d of Service other, when both
-// have the same port: the older Service wins, then the smaller UID.
+// before reports whether c of Service s wins over d of Service other, when both have the same port:
+// the older Service wins, then the smaller UID.
 func (c claim) before(s Service, d claim, other Service) bool {
 	return cmp.Or(c.created.Compare(d.created), cmp.Compare(c.uid, d.uid), s.compare(other)) < 0
 }
 
-// claims holds the Services with a health-check node port. All ports of a Service say the
-// same about it; the Service claims it while one of them is left.
+// claims holds the Services with a health-check node port. All ports of a Service have the same
+// one; the Service claims it while one of them is left.
 type claims struct {
 	ports    map[tracker.PortID]bool
 	count    map[Service]int // of its ports
@@ -54,8 +54,8 @@ func newClaims() *claims {
 	}
 }
 
-// apply takes in what changed, and reports whether that concerns any claim. Removals come
-// first, as a Service may have renamed its ports.
+// apply applies a delta, and reports whether it concerns any claim. Removals come first, as a
+// Service may have renamed its ports.
 func (c *claims) apply(delta *tracker.Delta) (changed bool) {
 	for id := range delta.Removed {
 		changed = c.remove(id) || changed
@@ -102,7 +102,7 @@ type familyPort struct {
 	port   uint16
 }
 
-// winners returns who is served at each port, and for each other Service why it is not.
+// winners returns the Service served at each port, and for each other Service why it is not served.
 func (c *claims) winners() (map[familyPort]Service, map[Service]error) {
 	won := make(map[familyPort]Service)
 	for service, claim := range c.services {

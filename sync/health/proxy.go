@@ -1,7 +1,6 @@
-// Package health says whether this node's proxy works: to the kubelet and to load balancers
-// as /healthz, /livez and /readyz (Proxy), and to load balancers of one Service on its
-// health-check node port (Services). Status codes, headers and bodies are those of
-// kube-proxy.
+// Package health reports whether this node's proxy works: to the kubelet and to load balancers as
+// /healthz, /livez and /readyz (Proxy), and to load balancers of one Service on its health-check
+// node port (Services). Status codes, headers and bodies are kube-proxy's.
 package health
 
 import (
@@ -15,8 +14,8 @@ import (
 // A Proxy knows whether changes reach the kernel in time. Its methods may be called from
 // any goroutine.
 //
-// A change that waits longer than the timeout makes the proxy unhealthy; without one it is
-// healthy, however long the last commit is ago.
+// A change that waits longer than the timeout makes the proxy unhealthy. Without a waiting change
+// it is healthy, however old the last commit is.
 type Proxy struct {
 	timeout time.Duration
 	node    func() *tracker.Node
@@ -25,7 +24,7 @@ type Proxy struct {
 	mu       sync.Mutex
 	families []tracker.Family
 	started  time.Time // zero before Start
-	updated  time.Time // when the kernel was found up to date last
+	updated  time.Time // when the kernel was last found up to date
 	ready    bool      // a commit has succeeded
 }
 
@@ -35,8 +34,8 @@ func NewProxy(timeout time.Duration, node func() *tracker.Node, queue *proxysync
 	return &Proxy{timeout: timeout, node: node, queue: queue}
 }
 
-// Start says that the sync loop of these families starts, with everything to do. What is
-// queued before it does not count: nothing can be written before all objects are known.
+// Start says that the sync loop of these families starts, with everything to do. Changes queued
+// before do not count: nothing can be written before all objects are known.
 func (p *Proxy) Start(families []tracker.Family) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,8 +44,7 @@ func (p *Proxy) Start(families []tracker.Family) {
 	p.queue.Ring()
 }
 
-// Updated says that the kernel has all changes that came before taken. Those that came later
-// go on waiting.
+// Updated says that the kernel has all changes that came before taken. Later changes go on waiting.
 func (p *Proxy) Updated(taken time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,8 +52,7 @@ func (p *Proxy) Updated(taken time.Time) {
 	p.queue.Served(taken)
 }
 
-// Healthy reports whether no change waits for too long. The state of the Node is not part of
-// it.
+// Healthy reports whether no change waits for too long, whatever the state of the Node.
 func (p *Proxy) Healthy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

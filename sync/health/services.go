@@ -20,7 +20,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// reopenInterval is the pause before a port that could not be opened is tried again.
+// reopenInterval is the pause before another try at a port that could not be opened.
 const reopenInterval = 5 * time.Second
 
 // Services answers on the health-check node ports of Services. Make it with NewServices;
@@ -37,9 +37,9 @@ type Services struct {
 
 	unserved atomic.Int64
 
-	// The rest is owned by the goroutine of Run.
+	// The goroutine of Run owns the rest.
 	open     map[netip.AddrPort]*listener
-	reported map[Service]string // the problem that failed was told of last
+	reported map[Service]string // the last problem passed to failed
 }
 
 // A listener is an open port of a Service.
@@ -49,16 +49,15 @@ type listener struct {
 	server  *http.Server
 }
 
-// close closes the port at once. The server closes its listeners, but only those that its
-// goroutine has told it of already.
+// close closes the port at once. The server closes only listeners that its goroutine has registered
+// already.
 func (l *listener) close() {
 	l.server.Close()
 	l.socket.Close()
 }
 
-// NewServices returns a Services without any. Healthy says whether the proxy works; failed
-// is called, on the goroutine of Run, with each new reason for which a port of a Service is
-// not served.
+// NewServices returns Services without any Service. healthy says whether the proxy works. The
+// goroutine of Run calls failed with each new reason why a port of a Service is not served.
 func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logger) *Services {
 	return &Services{
 		healthy:  healthy,
@@ -71,8 +70,8 @@ func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logg
 	}
 }
 
-// Apply takes in what a commit changed, and the addresses at which ports are served now: an
-// unspecified one stands for all of its family. It does not wait for ports to open.
+// Apply applies a commit's changes, and the addresses at which ports are now served; an unspecified
+// address stands for its whole family. It does not wait for ports to open.
 func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +105,7 @@ func (s *Services) Run(ctx context.Context) error {
 	}
 }
 
-// wanted returns the ports that should be open, and the Services that have to do without.
+// wanted returns the ports that should be open, and the Services that lose a port to others.
 func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +121,8 @@ func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
 	return ports, lost
 }
 
-// reconcile makes exactly the wanted ports open, and reports whether it could. Closing comes
-// first: a port may pass from one Service to another, or from one address to all.
+// reconcile opens exactly the wanted ports, and reports whether it could. Closing comes first: a
+// port may pass from one Service to another, or from one address to all.
 func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Service, problems map[Service]error) (done bool) {
 	for at, l := range s.open {
 		if service, ok := wanted[at]; !ok || service != l.service {
@@ -144,10 +143,10 @@ func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Serv
 	return done
 }
 
-// Unserved returns for how many Services a port is not served, in each family.
+// Unserved returns how many Services have a port that is not served, counted in each family.
 func (s *Services) Unserved() int { return int(s.unserved.Load()) }
 
-// report tells of the problems that are new.
+// report passes new problems on to failed.
 func (s *Services) report(problems map[Service]error) {
 	s.unserved.Store(int64(len(problems)))
 	for service := range s.reported {
@@ -163,8 +162,7 @@ func (s *Services) report(problems map[Service]error) {
 	}
 }
 
-// listen opens a port. Of the two families, each has its own: a wildcard of IPv6 does not
-// take IPv4 along.
+// listen opens a port. Each family has its own: a wildcard of IPv6 does not include IPv4.
 func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Service) error {
 	network := "tcp4"
 	if at.Addr().Is6() {
@@ -176,7 +174,7 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 	}
 	server := web.NewServer(&answer{services: s, service: service}, s.log)
 	s.open[at] = &listener{service: service, socket: socket, server: server}
-	go server.Serve(socket) // ends with Close; a connection that fails is the client's affair
+	go server.Serve(socket) // ends with Close; failed connections concern only the client
 	return nil
 }
 

@@ -1,11 +1,11 @@
 // Package localhost serves node ports at loopback addresses.
 //
-// For 127.0.0.1 the ruleset does it, once the kernel routes such packets: Route sets the
-// sysctl. The kernel never routes ::1, so for TCP a Proxy listens there and copies, and UDP
-// and SCTP are not served.
+// The ruleset serves 127.0.0.1, once the kernel routes such packets: Route sets the sysctl. The
+// kernel never routes ::1, so a Proxy listens there for TCP and copies; UDP and SCTP are not
+// served.
 //
-// Who connects is this node itself, for which external traffic policy Local does not hold:
-// connections go to the cluster-wide list, as those to every other address of the node do.
+// Clients are on this node itself, for which external traffic policy Local does not hold:
+// connections go to the cluster-wide list, as they do for every other address of the node.
 package localhost
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// dialTimeout bounds the attempt to reach one endpoint, and attempts how many are tried.
+// dialTimeout bounds the attempt to reach one endpoint; attempts bounds the number of attempts.
 const (
 	dialTimeout = 5 * time.Second
 	attempts    = 3
@@ -38,7 +38,7 @@ type Proxy struct {
 	ctx context.Context
 	log *zap.Logger
 
-	// Apply's goroutine owns these.
+	// Apply's goroutine owns these fields.
 	numbers map[tracker.PortID]uint16 // the node port of each Service port that has one
 	claims  map[uint16]map[tracker.PortID]*tracker.ServicePort
 	servers map[uint16]*server
@@ -55,8 +55,8 @@ func NewProxy(ctx context.Context, log *zap.Logger) *Proxy {
 	}
 }
 
-// Apply takes in what a commit changed. Connections that are under way go on. It must not
-// be called from two goroutines at a time.
+// Apply applies a commit's changes. Connections under way go on. It must not run in two goroutines
+// at a time.
 func (p *Proxy) Apply(delta tracker.Delta) {
 	touched := make(map[uint16]bool)
 	for id := range delta.Removed {
@@ -70,7 +70,7 @@ func (p *Proxy) Apply(delta tracker.Delta) {
 	}
 }
 
-// set keeps the value of a Service port if it has a node port that is served here.
+// set keeps the value of a Service port if its node port is served here.
 func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[uint16]bool) {
 	if id.Protocol != tracker.TCP || id.Family != tracker.IPv6 {
 		return
@@ -91,7 +91,7 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[ui
 	p.claims[port.NodePort][id] = port
 }
 
-// oldest is the Service port that has a node port: as in the ruleset, the oldest.
+// oldest returns the Service port that gets a node port: the oldest one, as in the ruleset.
 func (p *Proxy) oldest(number uint16) (oldest *tracker.ServicePort) {
 	for _, port := range p.claims[number] {
 		if oldest == nil || port.Older(oldest) {
@@ -131,7 +131,7 @@ type server struct {
 
 	mu     sync.Mutex
 	port   *tracker.ServicePort
-	pinned netip.AddrPort // where session affinity keeps the node, until expires
+	pinned netip.AddrPort // the node's endpoint by session affinity, valid before until
 	until  time.Time
 }
 
@@ -141,10 +141,10 @@ func (s *server) set(port *tracker.ServicePort) {
 	s.port = port
 }
 
-// listenRetry is the pause before a node port that is in use is tried again.
+// listenRetry is the pause before another try at a node port in use.
 const listenRetry = 5 * time.Second
 
-// run accepts until ctx ends; connections last until node ends.
+// run accepts connections until ctx ends; they last until node ends.
 func (s *server) run(ctx, node context.Context) {
 	for ctx.Err() == nil {
 		if err := s.listen(ctx, node); err != nil && ctx.Err() == nil {
@@ -173,13 +173,13 @@ func (s *server) listen(ctx, node context.Context) error {
 	}
 }
 
-// forward connects a client to an endpoint and copies until both are done.
+// forward connects a client to an endpoint and copies until both sides are done.
 func (s *server) forward(ctx context.Context, client *net.TCPConn) {
 	defer client.Close()
 	endpoint, err := s.dial(ctx)
 	if err != nil {
 		s.log.Warn("no endpoint answers", zap.Uint16("node_port", s.number), zap.Error(err))
-		client.SetLinger(0) // a reset, as a refused connection gets
+		client.SetLinger(0) // sends a reset, as for a refused connection
 		return
 	}
 	defer endpoint.Close()
@@ -190,7 +190,7 @@ func (s *server) forward(ctx context.Context, client *net.TCPConn) {
 	copying.Wait()
 }
 
-// pour copies until from has no more, and says so to the other side.
+// pour copies until from ends, and then closes the sending side of to.
 func pour(to, from *net.TCPConn) {
 	if _, err := io.Copy(to, from); err != nil {
 		to.SetLinger(0)
@@ -200,8 +200,7 @@ func pour(to, from *net.TCPConn) {
 	to.CloseWrite()
 }
 
-// dial connects to the endpoint that the node is pinned to, or to one at random, and to
-// others if that does not answer.
+// dial connects to the pinned endpoint, or to a random one, and to others if that does not answer.
 func (s *server) dial(ctx context.Context) (*net.TCPConn, error) {
 	var errs []error
 	for _, ep := range s.candidates(time.Now()) {
@@ -233,20 +232,20 @@ func (s *server) candidates(now time.Time) []netip.AddrPort {
 	return list[:min(attempts, len(list))]
 }
 
-// pin notes where the node's connection went, if the Service asks for that.
+// pin notes the endpoint of the node's connection, if the Service has session affinity.
 func (s *server) pin(ep netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pinned, s.until = ep, now.Add(s.port.Affinity)
 }
 
-// routeLocalnet lets packets of loopback addresses leave and enter by other interfaces
-// (Documentation/networking/ip-sysctl.rst).
+// routeLocalnet is the sysctl that lets packets with loopback addresses leave and enter by other
+// interfaces (Documentation/networking/ip-sysctl.rst).
 const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 
-// Route makes the kernel route packets from and to 127.0.0.1; root is where /proc/sys is.
-// It reports whether it changed anything. The rule that keeps other hosts out has to be in
-// force before: from then on, nothing else does.
+// Route makes the kernel route packets from and to 127.0.0.1; root is the path of /proc/sys. It
+// reports whether it changed anything. The rule that keeps other hosts out must be in force before:
+// after Route, nothing else keeps them out.
 func Route(root string) (changed bool, err error) {
 	path := filepath.Join(root, routeLocalnet)
 	on, err := routed(path)
@@ -262,9 +261,9 @@ func Route(root string) (changed bool, err error) {
 	return true, nil
 }
 
-// Exposure says what the kernel leaves open if it routes loopback addresses while no rule of
-// ours keeps other hosts out, and what closes it; empty if it does not route them. Root is
-// where /proc/sys is. Who set the sysctl cannot be known, so that nothing is put back here.
+// Exposure says what the kernel leaves open if it routes loopback addresses while no rule of ours
+// keeps other hosts out, and how to close it; empty if the kernel does not route them. root is the
+// path of /proc/sys. Exposure does not reset the sysctl: nobody knows who set it.
 func Exposure(root string) string {
 	if on, _ := routed(filepath.Join(root, routeLocalnet)); !on {
 		return ""

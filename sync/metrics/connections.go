@@ -13,10 +13,10 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// connectionCollector shows the counters of connections as the kernel has them at the time of
-// a scrape. It keeps nothing: commits carry the counts over from element to element, so that
-// a series grows for as long as the frontend belongs to the Service, whatever becomes of this
-// process. It starts anew with the frontend, and when the table is made anew.
+// connectionCollector shows the kernel's counters of connections at the time of a scrape. It keeps
+// nothing: commits carry counts over from element to element. So a series grows as long as the
+// frontend belongs to the Service, even across restarts of this process. It starts anew with the
+// frontend, and with a new table.
 type connectionCollector struct {
 	families  []tracker.Family
 	endpoints bool
@@ -28,10 +28,10 @@ type connectionCollector struct {
 // ReadConnections reads the counters of connections from nf_tables.
 type ReadConnections func(ctx context.Context, f nft.Family, endpoints bool) ([]services.Connections, error)
 
-// CountConnections makes scrapes show the connections of each frontend and, if endpoints says
-// so, of each endpoint at each frontend: a series for each element. The tables have to count
-// them: nft.Config.Counters and EndpointCounters. It is called once, before the first scrape.
-// read is called by one goroutine at a time.
+// CountConnections makes scrapes show the connections of each frontend and, if endpoints is set, of
+// each endpoint at each frontend: a series for each element. The tables must count them:
+// services.Config.Counters and EndpointCounters. Call it once, before the first scrape. read is
+// called by one goroutine at a time.
 func (m *Metrics) CountConnections(read ReadConnections, endpoints bool) {
 	m.registry.MustRegister(&connectionCollector{read: read, families: m.families, endpoints: endpoints})
 }
@@ -52,7 +52,7 @@ func (c *connectionCollector) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect leaves out what cannot be read; the registry reports the error.
+// Collect leaves out what it cannot read; the registry reports the error.
 func (c *connectionCollector) Collect(metrics chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

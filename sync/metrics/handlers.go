@@ -39,8 +39,8 @@ func newChecks() *checks {
 	}
 }
 
-// count returns a handler that answers as check does, and counts it under a name and a path
-// without its slash.
+// count returns a handler that answers as check does. It counts the answers under a name, and under
+// a path without its slash.
 func (c *checks) count(name, path string, check http.Handler) http.Handler {
 	for _, status := range []string{statusSuccess, statusError} {
 		c.total.WithLabelValues(name, path, status)
@@ -57,23 +57,23 @@ func (c *checks) count(name, path string, check http.Handler) http.Handler {
 	})
 }
 
-// An answer keeps its status code.
+// An answer records its status code.
 type answer struct {
 	http.ResponseWriter
 	code int
 }
 
-// WriteHeader is http.ResponseWriter's.
+// WriteHeader implements http.ResponseWriter.
 func (a *answer) WriteHeader(code int) {
 	a.code = code
 	a.ResponseWriter.WriteHeader(code)
 }
 
-// maxScrapes is how many scrapes are answered at a time; more get status 503.
+// maxScrapes is how many scrapes run at a time; others get status 503.
 const maxScrapes = 4
 
-// Handler answers scrapes, in the text format and, if asked for, in OpenMetrics. A metric
-// that cannot be gathered does not hide the others: it is logged.
+// Handler answers scrapes, in the text format or, on request, in OpenMetrics. A metric that cannot
+// be gathered is logged and does not hide the others.
 func (m *Metrics) Handler(log *zap.Logger) http.Handler { return newHandler(m.registry, log) }
 
 // ChecksHandler is Handler for /metrics/slis.
@@ -105,8 +105,8 @@ func (m *Metrics) CountReadyz(probe http.HandlerFunc) http.Handler {
 	return m.checks.count(checkProxy, "readyz", probe)
 }
 
-// CountPing counts the answers of /healthz of the metrics server, which says that there is
-// one: the check that kube-proxy has.
+// CountPing counts the answers of /healthz of the metrics server, which only shows that the server
+// runs. kube-proxy has the same check.
 func (m *Metrics) CountPing(ping http.Handler) http.Handler {
 	return m.checks.count("ping", "healthz", ping)
 }

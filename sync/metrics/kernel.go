@@ -14,23 +14,23 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Kernel is what a scrape asks of nf_tables. It is used by one goroutine at a time; a
-// *kernel.Client of its own will do.
+// Kernel is what a scrape needs of nf_tables. One goroutine at a time uses it; it should be a
+// *kernel.Client of its own.
 type Kernel interface {
 	DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]kernel.Fill, error)
 	Generation(context.Context) (uint32, error)
 }
 
 const (
-	// kernelTimeout bounds the questions of one scrape.
+	// kernelTimeout bounds the requests of one scrape.
 	kernelTimeout = 5 * time.Second
-	// affinityLimit is how many affinity entries are read at most where the kernel does not
-	// count them: about a tenth of a second.
+	// affinityLimit is how many affinity entries are read where the kernel does not count them:
+	// about a tenth of a second.
 	affinityLimit = 100_000
 )
 
-// A kernelCollector shows the state of nf_tables at the time of a scrape. What cannot be
-// read is left out, and counted.
+// A kernelCollector shows the state of nf_tables at the time of a scrape. It leaves out, and
+// counts, what it cannot read.
 type kernelCollector struct {
 	families []tracker.Family
 

@@ -1,7 +1,7 @@
 // Package metrics counts what the proxy does, for Prometheus.
 //
-// Names and labels that begin with kubeproxy_ are kube-proxy's, where they mean the same;
-// those that begin with kube_nft_ are ours. Nothing is global: a Metrics has its registry.
+// Names and labels that begin with kubeproxy_ are kube-proxy's and have its meaning; names that
+// begin with kube_nft_ are ours. Nothing is global: each Metrics has its own registry.
 package metrics
 
 import (
@@ -15,24 +15,24 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Config says where what is not counted here comes from. All functions are called when
-// somebody scrapes, from any goroutine.
+// Config names the sources of what this package does not count. Each function is called at every
+// scrape, from any goroutine.
 type Config struct {
-	Families []tracker.Family // that are served
+	Families []tracker.Family // the served families
 	// Changes returns the counts of tracker.Tracker.Changes.
 	Changes func() (total, pending tracker.Changes)
-	// Queue is that of the sync loop.
+	// Queue is the queue of the sync loop.
 	Queue *proxysync.Queue
 	// Unserved returns the count of health.Services.Unserved.
 	Unserved func() int
-	// Kernel asks nf_tables about its state; nil leaves these metrics out.
+	// Kernel reads the state of nf_tables; nil leaves these metrics out.
 	Kernel Kernel
 	// Build is what debug.ReadBuildInfo returned; nil leaves kube_nft_build_info out.
 	Build *debug.BuildInfo
 }
 
-// Metrics are the metrics of one process. Make it with New. Its methods may be called from
-// any goroutine, but for Committed, which is for the sync loop's.
+// Metrics are the metrics of one process. Make it with New. Its methods may be called from any
+// goroutine, except Committed, which is for the sync loop's.
 type Metrics struct {
 	registry *prometheus.Registry
 	families []tracker.Family
@@ -43,9 +43,8 @@ type Metrics struct {
 	checks   *checks
 }
 
-// New returns Metrics in which nothing has happened yet. Series that have a known set of
-// labels exist from the start: a rate over one that appears with its first event would miss
-// that event.
+// New returns Metrics in which nothing has happened yet. Series with a known set of labels exist
+// from the start: if a series appeared with its first event, a rate over it would miss that event.
 func New(config Config) *Metrics {
 	registry := prometheus.NewPedanticRegistry()
 	f := promauto.With(registry)
@@ -74,7 +73,7 @@ func New(config Config) *Metrics {
 	if config.Kernel != nil {
 		registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
 	}
-	if config.Build != nil { // a constant that carries what the binary was built from in its labels
+	if config.Build != nil { // a constant whose labels say what the binary was built from
 		revision := ""
 		for _, setting := range config.Build.Settings {
 			if setting.Key == "vcs.revision" {
@@ -90,9 +89,9 @@ func New(config Config) *Metrics {
 	return m
 }
 
-// Takeover adds kube_nft_takeover: how far the takeover from kube-proxy is, as one series
-// for each of the states, 1 for the current one and 0 for the others. It must be called once
-// at most; current may be called from any goroutine.
+// Takeover adds kube_nft_takeover: the state of the takeover from kube-proxy, as one series for
+// each state, 1 for the current state and 0 for the others. Call it once at most; current may be
+// called from any goroutine.
 func (m *Metrics) Takeover(states []string, current func() string) {
 	for _, state := range states {
 		promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{

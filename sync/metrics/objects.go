@@ -9,7 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// objectMetrics are about Kubernetes objects and what has been made of them.
+// objectMetrics are about Kubernetes objects and what the proxy has made of them.
 type objectMetrics struct {
 	noLocal   *prometheus.GaugeVec
 	elements  *prometheus.GaugeVec
@@ -17,10 +17,10 @@ type objectMetrics struct {
 	conflicts prometheus.Gauge
 	leftOut   prometheus.Gauge
 
-	without map[tracker.PortID]lacking // ports that are in noLocal
+	without map[tracker.PortID]lacking // ports counted in noLocal
 }
 
-// lacking says for which of its policies a port has endpoints on other nodes only.
+// lacking says for which of its policies a port has endpoints only on other nodes.
 type lacking struct{ internal, external bool }
 
 func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetrics {
@@ -57,7 +57,7 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 	return o
 }
 
-// Refused counts a field of an object of that kind that could not be used.
+// Refused counts an unusable field of an object of that kind.
 func (m *Metrics) Refused(kind string) { m.objects.refused.WithLabelValues(kind).Inc() }
 
 func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[string]int) {
@@ -77,7 +77,7 @@ func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[
 	}
 }
 
-// setLacking counts a port as what it is now instead of what it was.
+// setLacking counts a port by its new state instead of its old one.
 func (o *objectMetrics) setLacking(id tracker.PortID, now lacking) {
 	was := o.without[id]
 	if was == now {
@@ -93,8 +93,7 @@ func (o *objectMetrics) setLacking(id tracker.PortID, now lacking) {
 	o.without[id] = now
 }
 
-// difference is what a count changes by when something was or was not counted, and now is or
-// is not.
+// difference is the change of a count when something counted before if was, and counts now if now.
 func difference(was, now bool) float64 {
 	switch {
 	case was == now:

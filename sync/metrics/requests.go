@@ -9,15 +9,15 @@ import (
 	clientmetrics "k8s.io/client-go/tools/metrics"
 )
 
-// Names, labels and buckets of metrics about requests are those of all Kubernetes components.
+// These names, labels and buckets are common to all Kubernetes components.
 var (
 	requestBuckets = []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
 	sizeBuckets    = []float64{64, 256, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20}
 )
 
-// CountRequests returns where client-go has to report its requests to the API server to, for
-// clientmetrics.Register, which a process calls once. It is called once, before the first
-// scrape. Hosts are labels, paths are not.
+// CountRequests returns the adapters to which client-go reports its requests to the API server, for
+// clientmetrics.Register, which a process calls once. Call it once, before the first scrape. Hosts
+// are labels, paths are not.
 func (m *Metrics) CountRequests() clientmetrics.RegisterOpts {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
 		vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{labelVerb, labelHost})
@@ -45,7 +45,7 @@ func (m *Metrics) CountRequests() clientmetrics.RegisterOpts {
 	}
 }
 
-// Adapters to what client-go calls.
+// Adapters for client-go.
 type (
 	results   struct{ *prometheus.CounterVec }
 	retries   struct{ *prometheus.CounterVec }
@@ -58,17 +58,17 @@ func (r results) Increment(_ context.Context, code, method, host string) {
 	r.WithLabelValues(code, method, host).Inc()
 }
 
-// IncrementRetry counts a repetition.
+// IncrementRetry counts a retry.
 func (r retries) IncrementRetry(_ context.Context, code, verb, host string) {
 	r.WithLabelValues(code, verb, host).Inc()
 }
 
-// Observe notes how long a request took.
+// Observe notes the duration of a request.
 func (l latencies) Observe(_ context.Context, verb string, u url.URL, d time.Duration) {
 	l.WithLabelValues(verb, u.Host).Observe(d.Seconds())
 }
 
-// Observe notes how large a body was, in bytes.
+// Observe notes the length of a body in bytes.
 func (s sizes) Observe(_ context.Context, verb, host string, size float64) {
 	s.WithLabelValues(verb, host).Observe(size)
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// syncMetrics are about the sync loop. One sync brings all families up to date: what has a
-// family as its label is counted for each.
+// syncMetrics are about the sync loop. One sync brings all families up to date: metrics with the
+// label ip_family count it in each.
 type syncMetrics struct {
 	duration, full, partial *prometheus.HistogramVec
 	programming             *prometheus.HistogramVec
 	last                    *prometheus.GaugeVec
 	failures                *prometheus.CounterVec
 
-	flowDuration *prometheus.HistogramVec // of the look at connections
+	flowDuration *prometheus.HistogramVec // of the search for stale connections
 	deleted      *prometheus.CounterVec
 
 	compile, commit           prometheus.Histogram
@@ -31,8 +31,8 @@ type syncMetrics struct {
 	sent                      kernel.Traffic // of the last call of Committed
 }
 
-// syncBuckets and programmingBuckets are kube-proxy's, commitBuckets ours: from 0.1 ms,
-// what a commit of one endpoint takes, to 26 s, doubling.
+// syncBuckets and programmingBuckets are kube-proxy's. commitBuckets are ours: from 0.1 ms, a
+// commit of one endpoint, doubling up to 26 s.
 var (
 	syncBuckets        = prometheus.ExponentialBuckets(0.001, 2, 15)
 	commitBuckets      = prometheus.ExponentialBuckets(0.0001, 2, 19)
@@ -113,8 +113,8 @@ func (m *Metrics) Failed(err error) {
 	}
 }
 
-// Committed counts a sync that succeeded. Lengths are those of nft.Ruleset.Lengths, sent is
-// what kernel.Client.Sent said after it.
+// Committed counts a successful sync. lengths is the result of services.Ruleset.Lengths, sent the
+// result of kernel.Client.Sent after the sync.
 func (m *Metrics) Committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent kernel.Traffic) {
 	m.sync.observe(m.families, r, sent)
 	m.objects.observe(r, lengths)

@@ -1,7 +1,7 @@
 // Package web runs the HTTP servers of the daemon.
 //
-// What it serves is open to the node's network without authentication: answers are small,
-// requests are bounded in size and in time, and nothing changes state.
+// The node's network reaches these servers without authentication: answers are small, requests are
+// bounded in size and in time, and nothing changes state.
 package web
 
 import (
@@ -27,14 +27,14 @@ const (
 )
 
 const (
-	// rebindInterval is the pause before an address that could not be bound is tried again.
+	// rebindInterval is the pause before another try at an address that could not be bound.
 	rebindInterval = 5 * time.Second
-	// farewell is how long requests may still take when a server ends.
+	// farewell is how long requests may go on when a server ends.
 	farewell = time.Second
 )
 
-// NewServer returns a server of handler with the limits of this package, for listeners of
-// the caller's.
+// NewServer returns a server of handler with the limits of this package, for the caller's own
+// listeners.
 func NewServer(handler http.Handler, log *zap.Logger) *http.Server {
 	return &http.Server{
 		Handler:           http.MaxBytesHandler(handler, maxBodyBytes),
@@ -47,14 +47,14 @@ func NewServer(handler http.Handler, log *zap.Logger) *http.Server {
 	}
 }
 
-// A Server is one address with its answers.
+// A Server is one address with its handler.
 type Server struct {
 	Name    string // for logs and errors, e.g. "health"
 	Address string // host:port; the host of [::] and 0.0.0.0 both stand for both families
-	Flag    string // the setting that Address comes from, for errors
+	Flag    string // the setting of Address, for errors
 	Handler http.Handler
-	// HardFail ends Run with an error if Address cannot be bound; otherwise that is tried
-	// again every five seconds.
+	// HardFail ends Run with an error if Address cannot be bound; otherwise Run tries again every
+	// five seconds.
 	HardFail bool
 	// Failed is called with each failure to bind. It may be nil.
 	Failed func(error)
@@ -108,7 +108,7 @@ func (s *Server) serve(ctx context.Context) error {
 	return fmt.Errorf("serve %s on %s: %w", s.Name, s.Address, err)
 }
 
-// bindError says why the address cannot be served, and what to do about it.
+// bindError says why the address cannot be served, and how to mend that.
 func (s *Server) bindError(err error) error {
 	remedy := "set " + s.Flag
 	switch {
@@ -117,7 +117,7 @@ func (s *Server) bindError(err error) error {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		remedy = fmt.Sprintf("no interface of this node has this address: %s to one that it has", remedy)
 	}
-	var errno syscall.Errno // without what net.OpError and os.SyscallError say a second time
+	var errno syscall.Errno // leaves out what net.OpError and os.SyscallError repeat
 	if errors.As(err, &errno) {
 		err = errno
 	}

@@ -15,8 +15,8 @@ func NormalizeName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// proxyFlags are flags of kube-proxy's on which existing command lines must not fail: second
-// names of flags, and flags that have no effect here, as they serve another mode, another
+// proxyFlags are flags of kube-proxy's that existing command lines may hold and that must not fail:
+// second names of flags, and flags without effect here, because they serve another mode, another
 // system, or a way of logging.
 type proxyFlags struct {
 	flags      *pflag.FlagSet
@@ -43,7 +43,7 @@ type effectless struct {
 	harmless []string // values that mean what happens anyway
 }
 
-// declare declares the flags, which --help does not list. A switch can stand without a value.
+// declare declares the flags, hidden from --help. A switch needs no value.
 func (p *proxyFlags) declare() {
 	hidden := func(name string, isSwitch bool) {
 		p.flags.String(name, "", "")
@@ -70,7 +70,7 @@ func (p *proxyFlags) declare() {
 	add(`ipvs-strict-arp iptables-localhost-nodeports enable-dsr forward-healthcheck-vip windows-service
 		log-text-split-stream log-json-split-stream add-dir-header skip-headers`, true, "false")
 	add("logtostderr cleanup-ipvs", true, "true")
-	// Nobody misses what these do: log lines go to stderr at once, one each.
+	// Log lines always go to stderr at once, one by one.
 	for _, name := range []string{"alsologtostderr", "skip-log-headers", "one-output"} {
 		hidden(name, true)
 	}
@@ -79,7 +79,7 @@ func (p *proxyFlags) declare() {
 	}
 }
 
-// useless lists the flags without effect that were given and might be missed.
+// useless lists the given flags without effect that somebody might miss.
 func (p *proxyFlags) useless() (given []string) {
 	for _, flag := range p.effectless {
 		if value := p.flags.Lookup(flag.name).Value.String(); p.flags.Changed(flag.name) && !slices.Contains(flag.harmless, value) {
@@ -89,7 +89,7 @@ func (p *proxyFlags) useless() (given []string) {
 	return given
 }
 
-// resolveAliases gives flags the values that their other names were given.
+// resolveAliases gives flags the values of their other names.
 func (p *proxyFlags) resolveAliases() error {
 	for _, alias := range aliases {
 		if !p.flags.Changed(alias.name) {
@@ -121,7 +121,7 @@ func (p *proxyFlags) resolve(a *alias, value string) (err error) {
 	return nil
 }
 
-// portAddress turns a port, of which 0 means none, into an address to listen at.
+// portAddress turns a port into an address to listen at; 0 means none.
 func portAddress(text string) (string, error) {
 	port, err := strconv.ParseUint(text, 10, 16)
 	switch {

@@ -17,55 +17,55 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
-// A Config is the settings as the program uses them. They were checked, also against each
-// other. Only Pods is written to afterwards, if PodsFromNode.
+// A Config is the settings as the program uses them, checked alone and against each other. Only
+// Pods changes afterwards, if PodsFromNode.
 type Config struct {
 	// File is the path of the configuration file, empty without one.
 	File string
-	// Notices say what was given but has no effect, one line each.
+	// Notices lists what was given but has no effect, one line each.
 	Notices []string
 
-	// Manifests is the path of the objects to use; empty: those of the API server that
-	// Connection leads to.
+	// Manifests is the path of the objects to use; empty means the API server of Connection.
 	Manifests  string
 	Connection informer.Connection
-	// ServiceProxyName is the label value of the Services to serve; empty: those without.
+	// ServiceProxyName is the label value of the Services to serve; empty means Services without the
+	// label.
 	ServiceProxyName string
-	// ServiceCIDRs hold besides those of ServiceCIDR objects.
+	// ServiceCIDRs count in addition to ServiceCIDR objects.
 	ServiceCIDRs []netip.Prefix
 
 	// NodeName is in lower case, as the kubelet registers it, and not empty.
 	NodeName string
-	// NodeAddresses take the place of the Node object's addresses of their family.
+	// NodeAddresses replace the Node object's addresses of their family.
 	NodeAddresses []netip.Addr
-	// Pods tell pod traffic, by family. A family that is missing has no detection.
+	// Pods says by family how the rules recognise pod traffic. A missing family has no detection.
 	Pods map[nft.Family]services.PodMatch
-	// PodsFromNode says that Pods has to be filled from the Node's spec.podCIDRs.
+	// PodsFromNode says that the Node's spec.podCIDRs will fill Pods.
 	PodsFromNode bool
 	NodePorts    proxysync.NodePortAddresses
-	// LocalhostNodePorts asks for node ports at loopback addresses.
+	// LocalhostNodePorts requests node ports at loopback addresses.
 	LocalhostNodePorts bool
 
 	MasqueradeAll bool
 	MasqueradeBit uint8  // 0 to 31
 	AffinitySize  uint32 // clients in one affinity map; positive
-	// MinSyncPeriod is the least time between two commits; 0: none. SyncPeriod, which is
-	// positive and not less, is how often the kernel is compared with what it should hold.
+	// MinSyncPeriod is the least time between two commits; 0: none. SyncPeriod is how often the
+	// kernel is compared with the wanted tables; it is positive and not less than MinSyncPeriod.
 	MinSyncPeriod, SyncPeriod time.Duration
-	// ConnectionCounters asks to count the connections to frontends, EndpointCounters those to
+	// ConnectionCounters requests counts of the connections to frontends, EndpointCounters to
 	// endpoints as well.
 	ConnectionCounters, EndpointCounters bool
-	// Takeover asks to remove what kube-proxy programmed. It is false if another proxy is
-	// to go on, that is with a ServiceProxyName.
+	// Takeover requests the removal of what kube-proxy programmed. It is false if another proxy goes
+	// on, that is with a ServiceProxyName.
 	Takeover bool
-	// TableOwnership asks to keep others from changing our tables where the kernel can.
+	// TableOwnership requests that others cannot change our tables, where the kernel can do that.
 	TableOwnership bool
 
 	// Healthz and Metrics are where the two servers listen; the zero value for no server.
 	Healthz, Metrics netip.AddrPort
-	// BindAddressHardFail makes it fatal if one of them cannot.
+	// BindAddressHardFail makes a failure to listen fatal.
 	BindAddressHardFail bool
-	// Profiling asks for /debug/pprof at the Metrics address.
+	// Profiling requests /debug/pprof at the Metrics address.
 	Profiling bool
 
 	Conntrack conntrack.Settings
@@ -78,7 +78,7 @@ type Config struct {
 	effective document // for YAML
 }
 
-// Tracker is what package tracker is to know of the settings.
+// Tracker returns the tracker's part of the settings.
 func (c *Config) Tracker() tracker.Config {
 	return tracker.Config{
 		NodeName:         c.NodeName,
@@ -89,7 +89,7 @@ func (c *Config) Tracker() tracker.Config {
 	}
 }
 
-// Ruleset is what the ruleset of these families depends on.
+// Ruleset returns the part of the settings on which the ruleset of these families depends.
 func (c *Config) Ruleset(families []nft.Family) services.Config {
 	all := make(map[nft.Family]bool)
 	for _, family := range tracker.Families {
@@ -108,8 +108,7 @@ func (c *Config) Ruleset(families []nft.Family) services.Config {
 	}
 }
 
-// UsePodCIDRs recognises pods by the addresses that the Node object gives them; false if it
-// gives none.
+// UsePodCIDRs recognises pods by the Node object's pod CIDRs; false if it has none.
 func (c *Config) UsePodCIDRs(node *tracker.Node) bool {
 	if node == nil || len(node.PodCIDRs) == 0 {
 		return false
@@ -123,7 +122,7 @@ func (c *Config) UsePodCIDRs(node *tracker.Node) bool {
 	return true
 }
 
-// WarnNode logs that there is no Node object of this name, and what comes of it.
+// WarnNode logs that there is no Node object of this name, and the consequences.
 func (c *Config) WarnNode(log *zap.Logger) {
 	log.Warn("no such Node: "+c.withoutNode(), zap.String("node", c.NodeName))
 }
@@ -152,7 +151,7 @@ func (c *Config) Log(w io.Writer) *zap.Logger {
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), c.LogLevel))
 }
 
-// LogNotices logs what was given in vain.
+// LogNotices logs the given settings without effect.
 func (c *Config) LogNotices(log *zap.Logger) {
 	for _, notice := range c.Notices {
 		log.Warn("configuration", zap.String("notice", notice))

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// KubeNFTConfiguration is what kube-proxy's configuration has no field for. An empty field
-// counts as left out; the flag of the same name says what it means.
+// KubeNFTConfiguration holds the settings that kube-proxy's configuration lacks. An empty field
+// counts as left out; the flag of the same name documents it.
 type KubeNFTConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -35,8 +35,8 @@ type KubeNFTConfiguration struct {
 	TableOwnership             string           `json:"tableOwnership,omitempty"`
 	LogLevel                   string           `json:"logLevel,omitempty"`
 	LogFormat                  string           `json:"logFormat,omitempty"`
-	// HealthzDisabled and MetricsDisabled stand for an empty address, which
-	// KubeProxyConfiguration takes for the default.
+	// HealthzDisabled and MetricsDisabled stand for an empty address, which KubeProxyConfiguration
+	// reads as the default.
 	HealthzDisabled bool `json:"healthzDisabled,omitempty"`
 	MetricsDisabled bool `json:"metricsDisabled,omitempty"`
 }
@@ -53,11 +53,11 @@ const (
 type document struct {
 	proxy proxyv1alpha1.KubeProxyConfiguration
 	own   KubeNFTConfiguration
-	// useless lists fields with a value that has no effect here, as "path value".
+	// useless lists fields whose value has no effect here, as "path value".
 	useless []string
 }
 
-// parse reads the documents of a file, which is named in errors.
+// parse reads the documents of a file; errors name it.
 func parse(file string, content []byte) (*document, error) {
 	var d document
 	seen := make(map[string]bool)

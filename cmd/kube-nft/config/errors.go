@@ -7,10 +7,10 @@ import (
 	"unicode"
 )
 
-// An Error is a setting that cannot be meant.
+// An Error is an invalid setting.
 type Error struct {
 	Setting string // the flag, or the file and the field
-	Value   string // as it was given; empty if that says nothing
+	Value   string // as given; empty if it does not help
 	Reason  string // what is expected
 }
 
@@ -23,7 +23,7 @@ func (e *Error) Error() string {
 	return setting + ": " + brief(e.Reason)
 }
 
-// A UsageError is a command line that cannot be meant.
+// A UsageError is an invalid command line.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() + "; kube-nft --help lists the flags" }
@@ -31,11 +31,11 @@ func (e UsageError) Error() string { return e.Err.Error() + "; kube-nft --help l
 // Usagef returns a UsageError.
 func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
 
-// longest is about how many bytes of a text from outside are shown.
+// longest is about how many bytes of foreign text a log line shows.
 const longest = 200
 
-// brief makes a text fit for a line of a log: what cannot be printed is escaped as in Go,
-// and what is too long is cut.
+// brief makes a text fit for a log line: it escapes unprintable characters as Go does, and cuts a
+// long text.
 func brief(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -13,15 +13,14 @@ import (
 	utiljson "sigs.k8s.io/json"
 )
 
-// A section is a document that is being decoded.
+// A section is a document under decoding.
 type section struct {
 	file string
 	tree map[string]any
 	into any // pointer to the API type
 }
 
-// decode stores the document. Errors name the first field that is unknown or has a value of
-// the wrong type.
+// decode stores the document. Errors name the first field that is unknown or has the wrong type.
 func (s *section) decode(converted []byte) error {
 	unknown, err := utiljson.UnmarshalStrict(converted, s.into, utiljson.DisallowUnknownFields)
 	if err != nil {
@@ -39,10 +38,10 @@ func (s *section) decode(converted []byte) error {
 	return nil
 }
 
-// retiredFields are what older versions of kube-proxy had and wrote.
+// retiredFields are fields that older versions of kube-proxy had and wrote.
 var retiredFields = []string{"udpIdleTimeout", "resourceContainer", "conntrack.max", "ipvs.ExcludeCIDRs"}
 
-// unknown describes a field that does not exist, and the one that may be meant.
+// unknown describes a field that does not exist, and the field that the user may have meant.
 func (s *section) unknown(path string) error {
 	name := strings.ToLower(path[strings.LastIndex(path, ".")+1:])
 	reason := "no such field; remove it"
@@ -55,8 +54,7 @@ func (s *section) unknown(path string) error {
 	return &Error{Setting: s.file + ": " + path, Reason: reason}
 }
 
-// misfit finds the field that keeps the document from being decoded: the first leaf that
-// cannot be decoded alone.
+// misfit finds the field that prevents decoding: the first leaf that cannot be decoded alone.
 func (s *section) misfit(err error) error {
 	api := reflect.TypeOf(s.into).Elem()
 	for _, leaf := range leaves(s.tree, nil) {
@@ -89,7 +87,7 @@ func leaves(value any, path []string) []leaf {
 	return all
 }
 
-// tree returns a document that holds nothing else.
+// tree returns a document that holds this leaf alone.
 func (l *leaf) tree() any {
 	tree := l.value
 	for _, name := range slices.Backward(l.path) {
@@ -129,7 +127,7 @@ func (l *leaf) zero() bool {
 	return false
 }
 
-// deepest follows path through the fields of an API type, as far as there are some.
+// deepest follows path through the fields of an API type, as far as the fields exist.
 func deepest(api reflect.Type, path []string) (string, reflect.Type) {
 	for i, name := range path {
 		field, found := fieldNamed(api, name)
@@ -170,7 +168,7 @@ func fieldPaths(api reflect.Type, prefix string) []string {
 	return paths
 }
 
-// jsonName is empty for embedded structs, whose fields are visible themselves.
+// jsonName returns the name in JSON; empty for embedded structs, whose fields appear directly.
 func jsonName(field reflect.StructField) string {
 	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 	return name
@@ -211,19 +209,19 @@ func describe(api reflect.Type) string {
 	return "another value"
 }
 
-// modeNFTables is kube-proxy's name of what kube-nft does.
+// modeNFTables is kube-proxy's name for kube-nft's mode.
 const modeNFTables = "nftables"
 
 // A uselessField is a field of KubeProxyConfiguration, or a section, that has no effect here.
 type uselessField struct {
 	path     string
-	harmless []string // values, besides zero, that kube-proxy takes or wrote by default
+	harmless []string // values besides zero that are, or were, kube-proxy's defaults
 }
 
-// uselessFields lists what of a KubeProxyConfiguration might be missed, as "path value":
-// fields for other modes and systems, and of older versions, that do not have their default.
-// Of two entries that match, the first counts. iptables.localhostNodePorts is not among them:
-// it has a notice of its own.
+// uselessFields lists fields of a KubeProxyConfiguration that somebody might miss, as "path value":
+// fields for other modes and systems, and of older versions, with values other than their defaults.
+// Of two entries that match, the first counts. iptables.localhostNodePorts has a notice of its own
+// instead.
 func uselessFields(tree map[string]any) []string {
 	known := []uselessField{
 		{"mode", []string{modeNFTables}},

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// quiet is how long nothing must have happened before the file is read: an editor's
-	// save is several steps.
+	// quiet is how long nothing must happen before the file is read: an editor saves in several
+	// steps.
 	quiet = 50 * time.Millisecond
 	// maxQuiet bounds the wait when something happens all the time.
 	maxQuiet = time.Second
@@ -19,10 +19,9 @@ const (
 	rescan = 10 * time.Second
 )
 
-// Follow returns true once the file gives other settings than have, and false when ctx
-// ends or there is no file. Another text that means the same is no change. As long as the
-// file cannot be read or means nothing, have stays in force; problem hears why, once for
-// each reason.
+// Follow returns true once the file gives other settings than have, and false when ctx ends or
+// there is no file. Another text with the same meaning is no change. While the file is unreadable
+// or invalid, have stays in force; problem receives each reason once.
 func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) bool {
 	if have.File == "" {
 		<-ctx.Done()
@@ -57,7 +56,7 @@ func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) 
 	}
 }
 
-// differs reports whether the settings are not those of have.
+// differs reports whether the settings differ from have.
 func (r *Reader) differs(have *Config) (bool, error) {
 	now, err := r.Read()
 	if err != nil {

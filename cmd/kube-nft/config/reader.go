@@ -18,7 +18,7 @@ type Reader struct {
 	proxy proxyFlags
 }
 
-// NewReader declares the flags in f, which is to be parsed before Read is called.
+// NewReader declares the flags in f. The caller parses f before it calls Read.
 func NewReader(f *pflag.FlagSet) *Reader {
 	r := &Reader{flags: f, given: defaults(), proxy: proxyFlags{flags: f}}
 	f.StringVar(&r.file, "config", "", "read settings from this file, in the format of kube-proxy's (KubeProxyConfiguration); flags win over it; if its settings change, kube-nft exits with code 3")
@@ -27,8 +27,8 @@ func NewReader(f *pflag.FlagSet) *Reader {
 	return r
 }
 
-// Read works out the settings from defaults, file and flags. A setting that cannot be meant
-// is an *Error; other errors are of files and of the system.
+// Read works out the settings from defaults, file and flags. An invalid setting is an *Error; other
+// errors concern files and the system.
 func (r *Reader) Read() (*Config, error) {
 	if err := r.proxy.resolveAliases(); err != nil {
 		return nil, err

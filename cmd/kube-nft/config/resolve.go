@@ -23,7 +23,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
-// A reading is one passage from what is written to what is meant.
+// A reading turns what is written into what is meant.
 type reading struct {
 	document
 	flags   *pflag.FlagSet
@@ -35,7 +35,7 @@ type reading struct {
 // given reports whether the setting is more than a default.
 func (r *reading) given(flag string) bool { return r.flags.Changed(flag) || r.fields[flag] != "" }
 
-// name returns the setting as a user knows it: the flag, or the field of the file.
+// name returns the setting's name for a user: the flag, or the field of the file.
 func (r *reading) name(flag string) string {
 	if field := r.fields[flag]; field != "" {
 		return r.file + ": " + field
@@ -51,7 +51,7 @@ func (r *reading) invalid(flag, value, reason string) error {
 	return &Error{Setting: r.name(flag), Value: value, Reason: reason}
 }
 
-// merge gives the settings the values of a file, except where a flag was given.
+// merge copies the values of a file into the settings, except where a flag was given.
 func (r *reading) merge(file *document) {
 	if len(file.useless) > 0 {
 		r.notices = append(r.notices, r.file+": no effect in kube-nft: "+strings.Join(file.useless, ", "))
@@ -71,13 +71,13 @@ func (r *reading) merge(file *document) {
 			r.set(&s, "metricsDisabled", empty)
 		}
 	}
-	// True is also what kube-proxy fills in, and nothing tells who chose it.
+	// true is also kube-proxy's default, and nothing shows who chose it.
 	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts {
 		r.notices = append(r.notices, r.file+": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports")
 	}
 }
 
-// set gives a setting the value of a field, unless the field counts as left out. A pointer
+// set copies the value of a field into a setting, unless the field counts as left out. A pointer
 // can point to zero.
 func (r *reading) set(s *setting, field string, from reflect.Value) {
 	if r.flags.Changed(s.flag) || from.IsZero() || from.Kind() == reflect.Slice && from.Len() == 0 {
@@ -105,7 +105,7 @@ func (r *reading) resolve() (*Config, error) {
 	return c, nil
 }
 
-// resolveSource decides between files and an API server: a flag wins over the file.
+// resolveSource chooses between files and an API server: a flag wins over the file.
 func (r *reading) resolveSource(c *Config) error {
 	switch r.proxy.Mode {
 	case modeNFTables, "":
@@ -173,7 +173,7 @@ func (r *reading) resolveNode(c *Config) error {
 	return nil
 }
 
-// resolvePods finds out how pods are recognised.
+// resolvePods finds out how the rules recognise pods.
 func (r *reading) resolvePods(c *Config) error {
 	c.Pods = make(map[nft.Family]services.PodMatch)
 	mode, flag, name := string(r.proxy.DetectLocalMode), "pod-bridge-interface", r.proxy.DetectLocal.BridgeInterface
@@ -218,8 +218,8 @@ func (r *reading) resolvePods(c *Config) error {
 	return nil
 }
 
-// resolveNodePorts: serving loopback addresses takes a sysctl with consequences for the
-// whole node, so that listing them is not enough.
+// resolveNodePorts needs --localhost-nodeports for loopback addresses. Serving them takes a sysctl
+// with consequences for the whole node, so listing them is not enough.
 func (r *reading) resolveNodePorts(c *Config) (err error) {
 	if len(r.proxy.NodePortAddresses) == 0 {
 		r.proxy.NodePortAddresses = []string{"primary"}
@@ -238,7 +238,8 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 	return nil
 }
 
-// resolveRuleset: whoever names a proxy has another one on the node, which needs its rules.
+// resolveRuleset turns the takeover off with a ServiceProxyName: the node then has another proxy,
+// which needs its rules.
 func (r *reading) resolveRuleset(c *Config) error {
 	nftables, own := &r.proxy.NFTables, &r.own
 	bit, least, most := *nftables.MasqueradeBit, nftables.MinSyncPeriod.Duration, nftables.SyncPeriod.Duration
@@ -269,8 +270,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	return nil
 }
 
-// resolveServers finds out where the servers listen. The defaults follow the family of the
-// bind address.
+// resolveServers finds out where the servers listen. The defaults follow the bind address's family.
 func (r *reading) resolveServers(c *Config) (err error) {
 	anywhere, loopback := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if bind, err := netip.ParseAddr(r.proxy.BindAddress); err == nil && bind.Is6() {
@@ -293,8 +293,7 @@ func (r *reading) resolveServers(c *Config) (err error) {
 	return nil
 }
 
-// resolveServer reads one address, of which the IP or the port can be left out, and writes
-// it out in full.
+// resolveServer reads one address whose IP or port may be missing, and completes it.
 func (r *reading) resolveServer(flag string, text *string, fallback netip.AddrPort) (netip.AddrPort, error) {
 	switch {
 	case !r.given(flag):
@@ -318,7 +317,7 @@ func (r *reading) resolveServer(flag string, text *string, fallback netip.AddrPo
 	return address, nil
 }
 
-// resolveProcess is about what the kernel does for and to this process.
+// resolveProcess resolves settings of the kernel and of this process.
 func (r *reading) resolveProcess(c *Config) error {
 	t := &r.proxy.Conntrack
 	c.Conntrack = conntrack.Settings{
@@ -351,11 +350,11 @@ func (r *reading) resolveProcess(c *Config) error {
 	return nil
 }
 
-// debugVerbosity is from where on kube-proxy logs what helps in finding faults.
+// debugVerbosity is the verbosity from which on kube-proxy logs details for debugging.
 const debugVerbosity = 4
 
-// resolveLog combines our settings with kube-proxy's. Ours win, but not those of the file
-// over flags.
+// resolveLog combines our settings with kube-proxy's. Ours win, except that settings of the file do
+// not win over flags.
 func (r *reading) resolveLog(c *Config) (err error) {
 	outranks := func(theirs, ours string) bool {
 		return !r.given(ours) || r.flags.Changed(theirs) && !r.flags.Changed(ours)

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A setting is a flag and a field of a document, which has the setting's name in a file and
-// keeps its value. Fields of KubeProxyConfiguration mean what they mean there.
+// A setting is a flag and a field of a document. In a file the field has the setting's name; in
+// memory it holds the value. Fields of KubeProxyConfiguration mean the same as in kube-proxy.
 type setting struct {
 	flag, field string
 	weaker      string // field of the section iptables, which holds where field is left out
@@ -90,11 +90,11 @@ const (
 	defaultBurst = 10
 )
 
-// defaults are kube-proxy's, except for minSyncPeriod: its second is meant for syncs that
-// cost as much as there are Services. With 10ms, changes at 100 a second were 6 ms late instead
-// of 0.4, and the CPU time was the same; at 1,000 a second, with three times as many commits,
-// it is half as much again. Tables are not owned by default because nft 1.0.6 lists
-// an owned table, once kube-nft has ended, in a way that nft does not read.
+// defaults are kube-proxy's, except for minSyncPeriod: kube-proxy's second is meant for syncs whose
+// cost grows with the number of Services. With 10ms, changes at 100 a second were 6 ms late instead
+// of 0.4, for the same CPU time. At 1,000 a second 1ms makes three times as many commits as 10ms,
+// for half as much CPU time again. Tables are not owned by default because nft 1.0.6 lists an owned
+// table, once kube-nft has ended, in a form that nft does not read.
 func defaults() *document {
 	d := &document{own: KubeNFTConfiguration{
 		TypeMeta:           metav1.TypeMeta{APIVersion: ownVersion, Kind: ownKind},
@@ -114,7 +114,7 @@ func defaults() *document {
 	p.NFTables.SyncPeriod.Duration, p.NFTables.MinSyncPeriod.Duration = 30*time.Second, time.Millisecond
 	p.Conntrack.MaxPerCore, p.Conntrack.Min = new(int32(32768)), new(int32(131072))
 	p.Conntrack.TCPEstablishedTimeout, p.Conntrack.TCPCloseWaitTimeout = &metav1.Duration{Duration: 24 * time.Hour}, &metav1.Duration{Duration: time.Hour}
-	p.ConfigSyncPeriod.Duration = 15 * time.Minute // kube-proxy's default; there is no such setting here
+	p.ConfigSyncPeriod.Duration = 15 * time.Minute // kube-proxy's default; kube-nft has no such setting
 	return d
 }
 
@@ -161,8 +161,8 @@ func pointerTo[T any](v reflect.Value) *T {
 	return v.Addr().Convert(reflect.TypeFor[*T]()).Interface().(*T)
 }
 
-// YAML returns the settings as a file that gives the same ones when it is read: a
-// KubeProxyConfiguration without what has no effect, and a KubeNFTConfiguration.
+// YAML returns the settings as a file that gives the same settings when read: a
+// KubeProxyConfiguration without the fields that have no effect, and a KubeNFTConfiguration.
 func (c *Config) YAML() ([]byte, error) {
 	own := c.effective.own
 	own.HealthzDisabled, own.MetricsDisabled = c.effective.proxy.HealthzBindAddress == "", c.effective.proxy.MetricsBindAddress == ""
@@ -177,7 +177,7 @@ func (c *Config) YAML() ([]byte, error) {
 	if err := json.Unmarshal(text, &proxy); err != nil {
 		return nil, fmt.Errorf("configuration as JSON: %w", err)
 	}
-	// These are not read, and ours stand for the logging settings.
+	// These are not read; our fields replace the logging settings.
 	for _, name := range []string{"iptables", "ipvs", "winkernel", "portRange", "logging", "showHiddenMetricsForVersion"} {
 		delete(proxy, name)
 	}

@@ -20,11 +20,11 @@ import (
 // A Feed runs a source of objects, an API server or files, into a tracker.
 type Feed struct {
 	Run    func(context.Context) error
-	Synced <-chan struct{} // closed when the tracker has all that there is
+	Synced <-chan struct{} // closed when the tracker has all objects
 }
 
-// NewFeed connects the source that the settings name with a tracker. It calls changed when
-// there is something new, and note with each field that could not be used.
+// NewFeed connects the source of the settings with a tracker. It calls changed when there is
+// something new, and note with each field that could not be used.
 func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), log *zap.Logger) (*Feed, error) {
 	if c.Manifests != "" {
 		s := manifest.New(c.Manifests, manifestOptions(changed, note, log))
@@ -38,7 +38,7 @@ func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), l
 	return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil
 }
 
-// CheckSource finds out, without a trace, whether there is a source to read from.
+// CheckSource finds out whether there is a source to read, and leaves no trace.
 func (c *Config) CheckSource() error {
 	if c.Manifests == "" {
 		_, err := c.Client()
@@ -54,7 +54,7 @@ func (c *Config) CheckSource() error {
 	return file.Close()
 }
 
-// Load returns a tracker with what the source holds now, for who makes a ruleset of it.
+// Load returns a tracker with the source's present content, from which the caller builds a ruleset.
 func (c *Config) Load(ctx context.Context, log *zap.Logger) (*tracker.Tracker, error) {
 	t := tracker.New(c.Tracker())
 	if err := c.Fill(ctx, t, log); err != nil {
@@ -69,7 +69,7 @@ func (c *Config) Load(ctx context.Context, log *zap.Logger) (*tracker.Tracker, e
 	return t, nil
 }
 
-// Fill gives a tracker what the source holds now.
+// Fill gives a tracker the source's present content.
 func (c *Config) Fill(ctx context.Context, t *tracker.Tracker, log *zap.Logger) error {
 	if c.Manifests != "" {
 		return manifest.Load(c.Manifests, manifestOptions(nil, nil, log), t)
@@ -83,7 +83,7 @@ func (c *Config) Fill(ctx context.Context, t *tracker.Tracker, log *zap.Logger) 
 	if !errors.As(err, &request) {
 		return err
 	}
-	// The request got no answer: the line names the server, the reason and what to do.
+	// The request got no answer: the error names the server, the reason and the remedy.
 	server, setting := "API server", "the service account's environment"
 	if u, err := url.Parse(request.URL); err == nil {
 		server += " " + u.Scheme + "://" + u.Host
@@ -135,8 +135,8 @@ func (c *Config) informerOptions(changed func(), note func(error), log *zap.Logg
 	}
 }
 
-// refused logs each field of an object that could not be used, and calls note with it unless
-// that is nil.
+// refused logs each field of an object that could not be used, and calls note with it if note is
+// not nil.
 func refused(log *zap.Logger, note func(error)) func(error) {
 	return func(err error) {
 		list := []error{err}

@@ -1,4 +1,4 @@
-// Package daemon is kube-nft as it runs on a node: it follows a source of objects, keeps the
+// Package daemon is the kube-nft that runs on a node: it follows a source of objects, keeps the
 // kernel's tables equal to them, and shows its health, metrics and events.
 package daemon
 
@@ -25,7 +25,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// ErrConfigChanged ends the daemon so that it is started again.
+// ErrConfigChanged ends the daemon; a service manager starts it again.
 var ErrConfigChanged = errors.New("the configuration file changed")
 
 // A daemon holds what the goroutines of Run share.
@@ -34,7 +34,7 @@ type daemon struct {
 	log      *zap.Logger
 	kernel   *kernel.Client
 	families []nft.Family
-	owned    bool // the tables are to belong to our socket
+	owned    bool // our socket owns the tables
 	tracker  *tracker.Tracker
 	feed     *config.Feed
 	monitor  *monitor
@@ -42,12 +42,12 @@ type daemon struct {
 	group    *errgroup.Group
 }
 
-// Run is the daemon: it ends when ctx does, and leaves the rules in place. It returns
-// ErrConfigChanged when reader gives other settings than c.
+// Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged
+// when reader gives other settings than c.
 func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io.Writer) error {
 	d := daemon{config: c, log: newLog(c, stderr), queue: proxysync.NewQueue()}
 	defer d.log.Sync()
-	signal.Ignore(unix.SIGPIPE) // the reader of the log may go, Services stay
+	signal.Ignore(unix.SIGPIPE) // the reader of the log may end, Services stay
 	if err := c.CheckSource(); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.log); err != nil {
 		return err
 	}
-	tuneConntrack(c, d.log) // now that nothing is missing: a start that fails leaves the host as it was
+	tuneConntrack(c, d.log) // after all checks: a failed start leaves the host as it was
 	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(c.OOMScoreAdj)), 0); err != nil {
 		noteScore(oomScore, c.OOMScoreAdj, err, d.log)
 	}
@@ -92,8 +92,8 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	return d.untilDone(ctx, group.Wait)
 }
 
-// openKernel opens the lasting socket, before anything else takes descriptors, and finds
-// out what the kernel can do.
+// openKernel opens the lasting socket, before anything else takes descriptors, and probes the
+// kernel.
 func openKernel(ctx context.Context) (*kernel.Client, kernel.Features, error) {
 	client, err := kernel.Open()
 	if err != nil {
@@ -121,8 +121,8 @@ func followConfig(ctx context.Context, reader *config.Reader, c *config.Config, 
 	return ErrConfigChanged
 }
 
-// untilDone returns what wait returns, or nil as soon as ctx ends: the rules stay as they
-// are whatever is under way, and a request to an API server may take long to give up.
+// untilDone returns wait's result, or nil as soon as ctx ends. The rules stay whatever is under
+// way, and a request to an API server may take long to give up.
 func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- wait() }()
@@ -137,8 +137,8 @@ func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
 	return nil
 }
 
-// sync waits for everything that the first commit has to be based on, and then keeps the
-// kernel up to date until ctx ends.
+// sync waits for everything that the first commit needs, and then keeps the kernel up to date until
+// ctx ends.
 func (d *daemon) sync(ctx context.Context) error {
 	kernel := proxysync.ReadEarly(ctx, d.kernel)
 	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced) {
@@ -182,7 +182,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	return d.loop(ctx, loop)
 }
 
-// loop gives the sync loop what else it looks at, and runs it until ctx ends.
+// loop connects the sync loop with the other parts and runs it until ctx ends.
 func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
 	if table, err := conntrack.Open(); err != nil {
 		d.log.Warn("stale connections will not be removed", zap.Error(err))
@@ -208,7 +208,7 @@ func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
 	return loop.Run(ctx)
 }
 
-// patience is how long something is waited for before the log says so, again and again.
+// patience is the time after which the log says what the daemon waits for, again and again.
 const patience = 10 * time.Second
 
 // wait waits until ready is closed; false if ctx ended.

@@ -21,7 +21,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
-// reporter is who our events are from.
+// reporter is the reporting controller of our events.
 const reporter = "kube-nft"
 
 // Types of events.
@@ -30,9 +30,9 @@ const (
 	warning = corev1.EventTypeWarning
 )
 
-// How many events there are at most. Every node of a cluster sees the same Services, so that
-// a mistake in one of them is as many events as there are nodes: each node sends few, and only
-// a part of them about one namespace, so that no tenant takes the events of others.
+// Limits on events. All nodes of a cluster see the same Services, so a mistake in one Service
+// becomes an event on every node: each node sends few, and only a part of them about one
+// namespace, so that no tenant takes the events of others.
 const (
 	eventBurst     = 20
 	eventRate      = 1.0 / 15 // per second, after the burst
@@ -43,8 +43,8 @@ const (
 	maxNote        = 1024 // bytes that the API takes
 )
 
-// events records what users should see with kubectl. A nil *events records nothing: without
-// an API server there is nowhere to.
+// events records what users should see with kubectl. A nil *events records nothing, for runs
+// without an API server.
 type events struct {
 	recorder k8sevents.EventRecorder
 	limit    flowcontrol.PassiveRateLimiter
@@ -56,13 +56,13 @@ type events struct {
 	namespaces map[string]flowcontrol.PassiveRateLimiter
 }
 
-// An event is what makes two of them the same.
+// An event identifies an event: two equal ones are the same.
 type event struct {
 	kind, namespace, name, reason, note string
 }
 
-// startEvents records events of this node through client until ctx ends. What keeps the API
-// server from taking one is logged.
+// startEvents records events of this node through client until ctx ends. It logs why the API server
+// refuses one.
 func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string, log *zap.Logger) (*events, error) {
 	ctx = klog.NewContext(ctx, klog.New(eventLog{log}))
 	broadcaster := k8sevents.NewBroadcaster(&k8sevents.EventSinkImpl{Interface: client.EventsV1()})
@@ -73,8 +73,8 @@ func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tr
 	return newEvents(broadcaster.NewRecorder(scheme.Scheme, reporter), t, nodeName), nil
 }
 
-// An eventLog takes what client-go has to say of events. Its errors come again with each attempt;
-// their values repeat the event.
+// An eventLog logs what client-go reports on events. client-go repeats an error at each attempt;
+// its values repeat the event.
 type eventLog struct{ log *zap.Logger }
 
 func (eventLog) Init(klog.RuntimeInfo)            {}
@@ -98,8 +98,7 @@ func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName st
 	}
 }
 
-// node records an event about this node. kubectl describe looks for those that have the
-// Node's name as UID.
+// node records an event about this node. Its UID is the Node's name, as kubectl describe expects.
 func (e *events) node(kind, reason, action, note string) {
 	if e == nil {
 		return
@@ -108,8 +107,7 @@ func (e *events) node(kind, reason, action, note string) {
 	e.record(ref, nil, kind, reason, action, note)
 }
 
-// service records a warning about a Service; related, if not empty, is another one that it
-// has to do with.
+// service records a warning about a Service; related, if not empty, is another Service involved.
 func (e *events) service(namespace, name string, related tracker.PortID, reason, action, note string) {
 	if e == nil {
 		return
@@ -126,8 +124,8 @@ func (e *events) serviceRef(namespace, name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}
 }
 
-// refused records what of an object could not be used. Objects other than Services are left
-// to the log: people look at those.
+// refused records what could not be used of a Service. Refusals of other objects stay in the log,
+// because people look at Services.
 func (e *events) refused(err error) {
 	var refusal *tracker.Refusal
 	if errors.As(err, &refusal) && refusal.Kind == "Service" {
@@ -154,7 +152,7 @@ func (e *events) accept(namespace string) bool {
 	return e.limit.TryAccept()
 }
 
-// record sends an event unless it is one too many.
+// record sends an event unless the limits forbid it.
 func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
 	this := event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}
 	e.mu.Lock()

@@ -18,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// instanceName is the address of the socket that the kube-nft which programs a network
-// namespace listens on. An abstract address belongs to the network namespace, as our tables
-// do, and is free as soon as the process has ended, in whatever way.
+// instanceName is the address of the socket on which the kube-nft that programs a network namespace
+// listens. An abstract address belongs to the network namespace, as our tables do, and is free as
+// soon as the process has ended, however it ended.
 const instanceName = "@kube-nft"
 
-// requestRelease is what Release writes to the socket. The answer is one line: answerDone,
-// answerAlready, or why not.
+// requestRelease is the request that Release writes to the socket. The answer is one line:
+// answerDone, answerAlready, or the reason for a refusal.
 const (
 	requestRelease = "release"
 	answerDone     = "done"
-	answerAlready  = "already" // there was nothing to give up
+	answerAlready  = "already" // nobody owned the tables
 )
 
 // An Instance is the process that has the instance socket.
@@ -50,8 +50,7 @@ func findInstance() (*Instance, error) {
 	return &Instance{conn, *ucred}, nil
 }
 
-// Running returns the daemon that programs this network namespace, or nil. The caller closes
-// it.
+// Running returns the daemon that programs this network namespace, or nil. The caller closes it.
 func Running() (*Instance, error) {
 	i, err := findInstance()
 	switch {
@@ -68,7 +67,7 @@ func Running() (*Instance, error) {
 // Close ends the connection.
 func (i *Instance) Close() { i.conn.Close() }
 
-// peerOf returns who is at the other end.
+// peerOf returns the process at the other end.
 func peerOf(conn *net.UnixConn) (ucred *unix.Ucred, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -80,11 +79,11 @@ func peerOf(conn *net.UnixConn) (ucred *unix.Ucred, err error) {
 	return ucred, errors.Join(controlErr, err)
 }
 
-// trusted reports whether a process at the other end may speak for kube-nft: anybody can
-// connect to an abstract address, or take it.
+// trusted reports whether a process at the other end may speak for kube-nft. Anybody can connect to
+// an abstract address, or take it.
 func trusted(peer *unix.Ucred) bool { return peer.Uid == 0 || int(peer.Uid) == os.Geteuid() }
 
-// String names the process, as far as we can see it.
+// String names the process as far as it is visible.
 func (i *Instance) String() string {
 	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(i.Pid)), "comm"))
 	if err != nil || i.Pid == 0 {
@@ -93,14 +92,14 @@ func (i *Instance) String() string {
 	return fmt.Sprintf("%s, pid %d", strings.TrimSpace(string(name)), i.Pid)
 }
 
-// Ended returns a channel that is closed when the process has given the socket up; never, once
-// ctx has ended. That it ends the connection is not enough: it does so to whoever it does not
-// trust.
+// Ended returns a channel that is closed when the process has released the socket; it is never
+// closed once ctx has ended. The end of the connection is not enough: the process also closes
+// connections of peers that it does not trust.
 func (i *Instance) Ended(ctx context.Context) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		for {
-			_, _ = io.Copy(io.Discard, i.conn) // it ends in one way or another
+			_, _ = io.Copy(io.Discard, i.conn) // any end will do
 			if !i.holds() {
 				close(ended)
 				return
@@ -113,7 +112,7 @@ func (i *Instance) Ended(ctx context.Context) <-chan struct{} {
 	return ended
 }
 
-// holds reports whether the process has the instance socket still, as far as can be told.
+// holds reports whether the process still has the instance socket, as far as visible.
 func (i *Instance) holds() bool {
 	now, err := findInstance()
 	if err != nil {
@@ -123,9 +122,9 @@ func (i *Instance) holds() bool {
 	return now.Ucred == i.Ucred
 }
 
-// claim waits until no other kube-nft programs this network namespace, so that an old and a
-// new one do not fight over the tables; false if ctx ended. The listener is nil if there can
-// be no such agreement.
+// claim waits until no other kube-nft programs this network namespace, so that an old and a new one
+// do not fight over the tables; ok is false if ctx ended. listener is nil if the socket cannot be
+// used.
 func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool) {
 	for {
 		listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: instanceName, Net: "unix"})
@@ -137,7 +136,7 @@ func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool
 			return nil, true
 		}
 		other, err := findInstance()
-		if err != nil { // it is about to end, or very busy
+		if err != nil { // it is ending, or very busy
 			if !pause(ctx, claimRetry) {
 				return nil, false
 			}
@@ -158,7 +157,7 @@ func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool
 	}
 }
 
-// pause lets time pass; false if ctx ended.
+// pause waits for d; false if ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -168,15 +167,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// How long it is until the instance socket is tried again: when nobody answers, and when
-// accepting a connection fails.
+// Pauses before the instance socket is tried again: when nobody answers, and when accepting a
+// connection fails.
 const (
 	claimRetry  = 100 * time.Millisecond
 	acceptRetry = time.Second
 )
 
-// answerPeers serves the instance socket until ctx ends. Other instances only wait for its
-// end. A lack of descriptors or memory passes, and Services do not depend on it.
+// answerPeers serves the instance socket until ctx ends. Other instances only wait for its end. A
+// lack of descriptors or memory passes, and Services do not depend on this socket.
 func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) string) error {
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
@@ -205,11 +204,11 @@ func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Co
 	if err != nil || strings.TrimSpace(request) != requestRelease {
 		return
 	}
-	fmt.Fprintln(conn, release(ctx)) // who has gone does not want to know
+	fmt.Fprintln(conn, release(ctx)) // a client that has gone needs no answer
 }
 
-// Release makes the daemon that runs here give up the ownership of its tables; already says
-// that they belonged to nobody.
+// Release makes the running daemon release the ownership of its tables; already says that nobody
+// owned them.
 func Release(ctx context.Context) (already bool, err error) {
 	other, err := findInstance()
 	switch {
@@ -237,7 +236,7 @@ func Release(ctx context.Context) (already bool, err error) {
 	return answer == answerAlready, nil
 }
 
-// A releaser is the daemon's part: it gives up what there is to give up, once.
+// A releaser is the daemon's side of Release: it releases the tables once.
 type releaser struct {
 	disown func(context.Context) error
 

@@ -23,25 +23,25 @@ func newLog(c *config.Config, w io.Writer) *zap.Logger {
 }
 
 // A lineWriter writes log lines and never makes its caller wait: the reader of a pipe may have
-// stopped, and the disk may be full. It counts the lines that it drops, and writes the count
-// before the next line.
+// stopped, and the disk may be full. It counts dropped lines, and writes the count before the next
+// line.
 type lineWriter struct {
 	lines   chan logLine
 	dropped atomic.Uint64
 	notice  func(dropped uint64) []byte
 }
 
-// A logLine is a line, or the request to say when those before it have been written.
+// A logLine is a line, or a request to report when all earlier lines have been written.
 type logLine struct {
 	text []byte
 	done chan<- struct{}
 }
 
-// waitingLines is how many lines wait to be written at most. A line has a few hundred bytes.
+// waitingLines is the largest number of waiting lines. A line has a few hundred bytes.
 const waitingLines = 4096
 
-// newLineWriter returns a writer in front of w, which it writes to until the process ends.
-// notice makes the line that says how many were dropped.
+// newLineWriter returns a writer in front of w. It writes to w until the process ends. notice makes
+// the line about dropped lines.
 func newLineWriter(w io.Writer, notice func(dropped uint64) []byte) *lineWriter {
 	l := &lineWriter{lines: make(chan logLine, waitingLines), notice: notice}
 	go l.run(w)
@@ -74,10 +74,10 @@ func (l *lineWriter) Write(text []byte) (int, error) {
 // syncPatience bounds how long the end of the process waits for the last lines.
 const syncPatience = time.Second
 
-// errLogBlocked is the outcome of a Sync that gave up.
+// errLogBlocked is the result of a Sync that gave up.
 var errLogBlocked = errors.New("the log takes nothing: its last lines are lost")
 
-// Sync waits until everything that was written before has been passed on.
+// Sync waits until all earlier lines have been passed on.
 func (l *lineWriter) Sync() error {
 	done, late := make(chan struct{}), time.After(syncPatience)
 	select {

@@ -22,7 +22,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A monitor shows from outside what the daemon does: health, metrics and events.
+// A monitor shows to the outside what the daemon does: health, metrics and events.
 type monitor struct {
 	config   *config.Config
 	log      *zap.Logger
@@ -57,7 +57,7 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 			opened.close()
 		}
 	}(m)
-	if c.ConnectionCounters { // over a socket of their own: scrapes gather all collectors at the same time
+	if c.ConnectionCounters { // a socket of its own: a scrape runs all collectors at the same time
 		if m.counted, err = kernel.Open(); err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func (m *monitor) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return m.services.Run(ctx) })
 }
 
-// close gives up the sockets of scrapes, which must have ended.
+// close closes the sockets of scrapes, which must have ended.
 func (m *monitor) close() {
 	m.scraped.Close()
 	if m.counted != nil {
@@ -110,8 +110,8 @@ func (m *monitor) healthCheckFailed(service health.Service, err error) {
 	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen", err.Error())
 }
 
-// watch makes the loop's options report to the monitor. The ruleset and the kernel are those
-// of the loop, on whose goroutine they are looked at.
+// watch makes the loop's options report to the monitor. ruleset and kernel are the loop's, and are
+// read on its goroutine.
 func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, kernel *kernel.Client) {
 	options.Failed = m.metrics.Failed
 	options.Refused = func(id tracker.PortID, err error) {
@@ -127,7 +127,7 @@ func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, k
 	}
 }
 
-// recordReport records what of a sync concerns people.
+// recordReport records the parts of a sync that concern people.
 func (m *monitor) recordReport(r *proxysync.Report) {
 	for _, c := range r.Conflicts {
 		m.events.service(c.Loser.Namespace, c.Loser.Service, c.Winner, "FrontendConflict", "Program", c.String())
@@ -137,8 +137,8 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 	}
 }
 
-// healthCheckAddresses returns where health-check node ports are served: at the addresses of
-// node ports, or at all addresses of a family that serves node ports at all of them.
+// healthCheckAddresses returns where health-check node ports are served: at the addresses of node
+// ports; or at all addresses of a family, if the family's node ports are served at all of them.
 func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Addr) {
 	for _, family := range m.families {
 		switch {
@@ -171,8 +171,8 @@ func (d *daemon) watchNode(settings *proxysync.Options) {
 	}
 }
 
-// nodeOf is the Node whose state /healthz tells. Manifests need not have Node objects: without
-// one nobody takes the node away.
+// nodeOf returns the Node whose state /healthz reports. Manifests need not have Node objects:
+// without one, nobody deletes the node.
 func nodeOf(c *config.Config, t *tracker.Tracker) func() *tracker.Node {
 	if c.Manifests == "" {
 		return t.Node

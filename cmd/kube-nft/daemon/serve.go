@@ -15,11 +15,10 @@ import (
 	"github.com/kube-nft/kube-nft/sync/web"
 )
 
-// proxyMode is the answer of /proxyMode: what kube-proxy calls the mode that we take the
-// place of.
+// proxyMode is the answer of /proxyMode: kube-proxy's name for the mode that kube-nft replaces.
 const proxyMode = "nftables"
 
-// newServers returns the servers that the settings ask for.
+// newServers returns the servers of the settings.
 func newServers(c *config.Config, proxy *health.Proxy, m *metrics.Metrics, events *events, log *zap.Logger) ([]*web.Server, error) {
 	metricsHandler, err := metricsHandler(c, m, log)
 	if err != nil {
@@ -51,7 +50,7 @@ func healthHandler(proxy *health.Proxy, m *metrics.Metrics) http.Handler {
 	return mux
 }
 
-// metricsHandler answers Prometheus and the curious.
+// metricsHandler answers Prometheus and people.
 func metricsHandler(c *config.Config, m *metrics.Metrics, log *zap.Logger) (http.Handler, error) {
 	settings, err := configz(c)
 	if err != nil {
@@ -73,7 +72,7 @@ func metricsHandler(c *config.Config, m *metrics.Metrics, log *zap.Logger) (http
 	return mux, nil
 }
 
-// configz is the effective configuration as kube-proxy shows it.
+// configz returns the effective configuration in kube-proxy's form.
 func configz(c *config.Config) (string, error) {
 	text, err := c.YAML()
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/kube-nft/kube-nft/sync/localhost"
 )
 
-// Where the kernel's settings are. Services work without them, so that nothing here is fatal.
+// Paths of kernel settings. Services work without them, so no error here is fatal.
 const (
 	sysctlRoot = "/proc/sys"
 	onlineCPUs = "/sys/devices/system/cpu/online"
 	oomScore   = "/proc/self/oom_score_adj"
 )
 
-// noteScore logs that the score was refused. Where the kubelet has given one already that
-// protects, that is as good.
+// noteScore logs that the score was refused. A protecting score that the kubelet has given is as
+// good.
 func noteScore(path string, score int, refusal error, log *zap.Logger) {
 	text, _ := os.ReadFile(path)
 	if have, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && have < 0 {
@@ -34,12 +34,12 @@ func noteScore(path string, score int, refusal error, log *zap.Logger) {
 	log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", score), zap.Error(refusal))
 }
 
-// Prepare does what needs more privileges than the daemon has, and nothing else. What cannot
-// be set is logged: Services work without it.
+// Prepare does what needs more privileges than the daemon has, and nothing else. It logs what it
+// cannot set: Services work without it.
 func Prepare(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	log := c.Log(stderr)
 	c.LogNotices(log)
-	kernel, _, err := openKernel(ctx) // which makes the kernel load connection tracking
+	kernel, _, err := openKernel(ctx) // the probe makes the kernel load connection tracking
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func tuneConntrack(c *config.Config, log *zap.Logger) {
 	}
 }
 
-// serveLocalhost serves node ports at loopback addresses if the settings ask for that, and
-// otherwise says what an earlier kube-nft that did so may have left open.
+// serveLocalhost serves node ports at loopback addresses if the settings request it. Otherwise it
+// logs what an earlier kube-nft that did so may have left open.
 func (d *daemon) serveLocalhost(ctx context.Context, settings *proxysync.Options) {
 	if !d.config.LocalhostNodePorts {
 		if exposure := localhost.Exposure(sysctlRoot); exposure != "" {
@@ -77,7 +77,7 @@ func (d *daemon) serveLocalhost(ctx context.Context, settings *proxysync.Options
 	var route sync.Once
 	settings.Committed = func(report proxysync.Report) {
 		committed(report)
-		route.Do(func() { // the rule that keeps other hosts out is in force by now
+		route.Do(func() { // the rule that keeps other hosts out is now in force
 			switch changed, err := localhost.Route(sysctlRoot); {
 			case err != nil:
 				d.log.Warn("localhost node ports", zap.Error(err))

@@ -12,9 +12,9 @@ import (
 	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
-// takeOver removes what kube-proxy programmed: it waits until the sync loop may commit, prepares
-// the loop's settings and removes the rest after the first sync of which the outcome holds.
-// False if there is nothing to sync any more.
+// takeOver removes what kube-proxy programmed. It waits until the sync loop may commit, prepares
+// the loop's settings, and removes the rest after the first sync that verifies. It returns false if
+// ctx ended first.
 func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
 	var state atomic.Value // a migrate.State
 	t := migrate.Takeover{
@@ -60,7 +60,7 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 	return true, nil
 }
 
-// takeoverStates are those of a takeover as metrics spell them.
+// takeoverStates lists the states of a takeover in the spelling of metrics.
 func takeoverStates() (list []string) {
 	for _, s := range migrate.States {
 		list = append(list, string(s))

@@ -16,16 +16,16 @@ type answer struct {
 	Verdict     string `json:"verdict"`
 	Source      string `json:"source"`
 	Destination string `json:"destination"`
-	Interface   string `json:"interface,omitempty"` // if it was given
+	Interface   string `json:"interface,omitempty"` // if given
 	// Outcome is accept (left alone), dnat, drop or reject.
 	Outcome    string         `json:"outcome"`
 	Service    *answerService `json:"service,omitempty"`
 	Endpoints  []string       `json:"endpoints,omitempty"` // each equally likely
 	Masquerade bool           `json:"masquerade"`          // at all endpoints
-	Hairpin    []string       `json:"hairpin,omitempty"`   // endpoints with masquerade, others without
+	Hairpin    []string       `json:"hairpin,omitempty"`   // endpoints with masquerading; all others without
 	Facts      []answerFact   `json:"facts"`
 	Path       []answerStep   `json:"path"`             // the rules that applied, in order
-	Wanted     string         `json:"wanted,omitempty"` // the verdict that the source asks for, if another
+	Wanted     string         `json:"wanted,omitempty"` // the verdict by the source, if it differs
 }
 
 type answerService struct {
@@ -87,7 +87,7 @@ func endpointTexts(endpoints []netip.AddrPort) (texts []string) {
 	return texts
 }
 
-// verdictText goes on after "source -> destination".
+// verdictText is what follows "source -> destination".
 func verdictText(p nft.Packet, e *services.Explanation) string {
 	switch e.Fate.Outcome {
 	case "dnat":
@@ -101,7 +101,7 @@ func verdictText(p nft.Packet, e *services.Explanation) string {
 		if len(e.Endpoints) == 1 {
 			target = e.Endpoints[0].String()
 		}
-		service := "no Service" // a foreign rule leads to a chain of ours
+		service := "no Service" // a foreign rule leads to our chain
 		if e.Service != nil {
 			service = e.Service.Name.String()
 		}
@@ -149,7 +149,7 @@ func (a *answer) text() string {
 			b.WriteString(indent + "· " + wrap(fact.By, textWidth-2, indent+"  "))
 		}
 	}
-	var chains []string // each once in a row
+	var chains []string // without repetitions in a row
 	for _, step := range a.Path {
 		if len(chains) == 0 || chains[len(chains)-1] != step.Chain {
 			chains = append(chains, step.Chain)

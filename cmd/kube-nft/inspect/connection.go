@@ -11,14 +11,14 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// A connection is what explain is asked about, as it stands on the command line.
+// A connection is the argument of explain, as on the command line.
 type connection struct {
 	source      netip.Addr // the zero Addr stands for this node
 	destination netip.Addr
 	port        uint16 // 0 for ICMP
 	protocol    uint8
-	iface       string // that it arrives on
-	from        string // pod, node, outside, or empty for what the source address tells
+	iface       string // where it arrives
+	from        string // pod, node, outside, or empty to go by the source address
 }
 
 // Values of --from.
@@ -28,8 +28,8 @@ const (
 	fromOutside = "outside"
 )
 
-// explainedProtocols are those that can be asked about, by IANA number; ICMPv6 has one of its
-// own.
+// explainedProtocols are the protocols that explain accepts, by IANA number; ICMPv6 has another
+// number than icmp here.
 var explainedProtocols = map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1}
 
 const icmpv6 = 58
@@ -57,7 +57,7 @@ func parseConnection(args []string) (c connection, err error) {
 	return c, nil
 }
 
-// parseAddress takes IPv4 addresses as such, however they are written, and none with a zone.
+// parseAddress reads an IPv4 address in every spelling as IPv4, and refuses a zone.
 func parseAddress(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(strings.Trim(text, "[]"))
 	return addr.Unmap(), err == nil && addr.Zone() == ""
@@ -99,7 +99,7 @@ func (c *connection) parseDestination(text string) error {
 	return nil
 }
 
-// check holds the flags against each other and the addresses.
+// check compares the flags with each other and with the addresses.
 func (c *connection) check() error {
 	switch {
 	case !slices.Contains([]string{"", fromPod, fromNode, fromOutside}, c.from):
@@ -121,10 +121,10 @@ func (c *connection) family() nft.Family {
 	return nft.IP
 }
 
-// A host is the node that the packet comes to or from.
+// A host is the node of the packet.
 type host struct {
 	addresses []netip.Addr // loopback left out
-	// route returns the address that the node sends from; nil takes the first of the family.
+	// route returns the address from which the node sends; nil takes the first one of the family.
 	route func(netip.Addr) (netip.Addr, bool)
 }
 
@@ -132,7 +132,7 @@ func (h *host) local(addr netip.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(h.addresses, addr)
 }
 
-// sender is the address that the node uses to reach a destination.
+// sender is the address from which the node reaches a destination.
 func (h *host) sender(to netip.Addr) (netip.Addr, error) {
 	if h.local(to) {
 		return to, nil
@@ -150,12 +150,12 @@ func (h *host) sender(to netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, config.Usagef("source node: this node has no address of the family of %s; pass an address and --from node", to)
 }
 
-// unknownInterface stands for one that is no pod's; no interface can have a slash in its name.
+// unknownInterface stands for an interface that is no pod's; no interface can have a slash in its
+// name.
 const unknownInterface = "not/a/pod"
 
-// packet is the first packet of the connection as it meets the table. It makes up the
-// interface that the packet arrives on, and holds --from against the way in which the table
-// recognises pods.
+// packet is the first packet of the connection as it meets the table. It invents the interface on
+// which the packet arrives, and checks --from against the table's rule for pods.
 func (c *connection) packet(t *services.ReadBack, h *host) (p nft.Packet, err error) {
 	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, Interface: c.iface}
 	if !p.Source.IsValid() {

@@ -15,8 +15,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// DryRun prints what the daemon would program on a node without our tables. The same input
-// gives the same bytes: nothing of this host goes into it.
+// DryRun prints what the daemon would program on a node without our tables. The same input gives
+// the same bytes: nothing of this host affects them.
 func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error {
 	t, err := c.Load(ctx, c.Log(stderr))
 	if err != nil {
@@ -26,8 +26,8 @@ func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) err
 	return err
 }
 
-// compile builds the ruleset of what the tracker has, in the order in which the kernel holds
-// it already.
+// compile builds the ruleset of the tracker's content, in the order that the kernel's tables
+// already have.
 func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.Ruleset {
 	ruleset := services.NewRuleset(c.Ruleset(nft.Families[:]))
 	ruleset.Adopt(kernel)
@@ -37,10 +37,10 @@ func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.
 	return ruleset
 }
 
-// ErrDiffers is the outcome of a comparison that found differences.
+// ErrDiffers is the result of a comparison that found differences.
 var ErrDiffers = errors.New("the kernel holds something else")
 
-// A TroubleError kept a diff from finding out.
+// A TroubleError is a diff that could not compare.
 type TroubleError struct{ error }
 
 func (e TroubleError) Unwrap() error { return e.error }
@@ -84,7 +84,7 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	}
 	ruleset := compile(c, t, have)
 	for _, table := range have {
-		ruleset.SetOwned(table.Owned) // that is the daemon's to decide
+		ruleset.SetOwned(table.Owned) // the daemon decides about ownership
 	}
 	batch := nft.Diff(have, ruleset.Want())
 	for i := range batch.Ops {

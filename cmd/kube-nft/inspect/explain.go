@@ -64,8 +64,8 @@ tables are not followed.`,
 	return cmd
 }
 
-// explain prints what becomes of the connection by the kernel's rules, by those that the daemon
-// would write, or by both.
+// explain prints the connection's fate by the kernel's rules, by the rules that the daemon would
+// write, or by both.
 func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, fromKernel bool) (err error) {
 	var wanted *answer
 	sourced := slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
@@ -103,7 +103,7 @@ func (q *connection) explainSource(ctx context.Context, c *config.Config, stderr
 	return newAnswer(p, table.Explain(p)), nil
 }
 
-// explainKernel explains the rules that the kernel holds.
+// explainKernel explains the rules in the kernel.
 func (q *connection) explainKernel(ctx context.Context) (*answer, error) {
 	i, err := lookAtTables(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (q *connection) explainKernel(ctx context.Context) (*answer, error) {
 	return newAnswer(p, table.Explain(p)), nil
 }
 
-// thisHost is the host that the command runs on.
+// thisHost is the host of this process.
 func thisHost() (*host, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
@@ -145,8 +145,7 @@ func thisHost() (*host, error) {
 	return h, nil
 }
 
-// senderTo looks up in the routing table which address this host would send from. Nothing is
-// sent.
+// senderTo looks the sending address of this host up in the routing table. It sends nothing.
 func senderTo(to netip.Addr) (netip.Addr, bool) {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
 	if err != nil {

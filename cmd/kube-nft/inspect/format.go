@@ -23,7 +23,7 @@ const (
 	formatYAML  = "yaml"
 )
 
-// A format is the value of --output; the first one that is allowed is the default.
+// A format is the value of --output; the first allowed one is the default.
 type format struct {
 	value   string
 	allowed []string
@@ -84,8 +84,8 @@ type column[Row any] struct {
 	cell func(*Row) string
 }
 
-// writeList prints rows in a format. That there are none is said on stderr, where it does not
-// disturb a program that reads a table.
+// writeList prints rows in a format. If there are none it says so on stderr, which does not disturb
+// a program that reads a table.
 func writeList[Row any](cmd *cobra.Command, f *format, columns []column[Row], rows []Row) error {
 	if f.value != formatTable {
 		return f.document(cmd.OutOrStdout(), rows)
@@ -109,8 +109,8 @@ func writeList[Row any](cmd *cobra.Command, f *format, columns []column[Row], ro
 	return tw.Flush()
 }
 
-// wrap breaks text between words at a width; lines after the first are indented. Words that
-// are longer stay whole.
+// wrap breaks text between words at a width and indents lines after the first. Longer words stay
+// whole.
 func wrap(text string, width int, indent string) string {
 	var b strings.Builder
 	column := 0

@@ -13,7 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// A selection is which Services a command is about, and how it prints.
+// A selection says which Services a command is about, and how it prints them.
 type selection struct {
 	namespace string
 	name      string
@@ -93,7 +93,7 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 	}
 }
 
-// setName takes the argument: a name, or as the lists show it, a namespace and a name.
+// setName takes the argument: a name, or a namespace and a name as the lists show them.
 func (s *selection) setName(args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -112,8 +112,7 @@ func (s *selection) setName(args []string) error {
 	return nil
 }
 
-// check takes the flags. A family is a digit, or as the lists show it, IPv4 or IPv6 in any
-// case.
+// check takes the flags. A family is a digit, or IPv4 or IPv6 in any case, as the lists show it.
 func (s *selection) check() error {
 	known := s.family == ""
 	for _, f := range nft.Families {
@@ -127,7 +126,7 @@ func (s *selection) check() error {
 	return s.format.check()
 }
 
-// families lists the tables that are asked for.
+// families lists the selected tables.
 func (s *selection) families(tables map[nft.Family]*services.ReadBack) (list []*services.ReadBack) {
 	for _, f := range nft.Families {
 		wanted := s.family == "" || s.family == familyDigit(f)
@@ -138,14 +137,14 @@ func (s *selection) families(tables map[nft.Family]*services.ReadBack) (list []*
 	return list
 }
 
-// services lists the frontends of a table that are asked for.
+// services lists the selected frontends of a table.
 func (s *selection) services(table *services.ReadBack) []services.Programmed {
 	return slices.DeleteFunc(table.Frontends(), func(service services.Programmed) bool {
 		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
 	})
 }
 
-// names offers the shell what the kernel knows; nothing if it cannot be read.
+// names offers the shell the kernel's names; nothing if they cannot be read.
 func (s *selection) names(cmd *cobra.Command, word func(services.PortName) string) ([]string, cobra.ShellCompDirective) {
 	i, err := look(cmd.Context())
 	if err != nil {

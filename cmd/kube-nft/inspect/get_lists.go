@@ -14,7 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A subject is what each row begins with: a port of a Service.
+// A subject is the beginning of each row: a port of a Service.
 type subject struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -30,7 +30,7 @@ func (s *subject) text() string {
 	return services.PortName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String()
 }
 
-// frontend is a frontend for people. A node port does not tell its family.
+// frontend is a frontend for people. A node port does not show its family.
 func (s *subject) frontend(text string) string {
 	if strings.HasPrefix(text, anyAddress) {
 		return text + " (" + s.Family + ")"
@@ -38,10 +38,10 @@ func (s *subject) frontend(text string) string {
 	return text
 }
 
-// anyAddress stands where a node port has no address.
+// anyAddress replaces the address of a node port.
 const anyAddress = "*:"
 
-// frontendText is a frontend as address:port/protocol; of a node port, *:port/protocol.
+// frontendText is a frontend as address:port/protocol; a node port as *:port/protocol.
 func frontendText(f tracker.Frontend) string {
 	if f.NodePort() {
 		return anyAddress + strconv.Itoa(int(f.Port)) + "/" + f.Protocol.String()
@@ -93,7 +93,7 @@ type endpointRow struct {
 	subject
 	Frontend string `json:"frontend"`
 	List     string `json:"list"`  // cluster or local
-	Index    int    `json:"index"` // that the random choice has for it
+	Index    int    `json:"index"` // in the random choice
 	Endpoint string `json:"endpoint"`
 	// Connections is missing if the kernel does not count them.
 	Connections *uint64 `json:"connections,omitempty"`
@@ -168,7 +168,7 @@ func listName(local bool) string {
 type affinityRow struct {
 	subject
 	Client           string  `json:"client"`
-	List             string  `json:"list"` // cluster or local: what the endpoint was chosen from
+	List             string  `json:"list"` // cluster or local: the list of the endpoint's choice
 	Endpoint         string  `json:"endpoint"`
 	RemainingSeconds float64 `json:"remainingSeconds"`
 }
@@ -199,7 +199,7 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 	return writeList(cmd, &s.format, affinityColumns, rows)
 }
 
-// withAffinity lists one frontend of each Service port with session affinity: its frontends
+// withAffinity lists one frontend of each Service port with session affinity: all its frontends
 // share its maps.
 func withAffinity(frontends []services.Programmed) []services.Programmed {
 	seen := map[string]bool{"": true}

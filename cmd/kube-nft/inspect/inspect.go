@@ -1,5 +1,5 @@
-// Package inspect is the commands that look and change nothing: what the kernel holds, what a
-// sync would write, how the daemon fares, where a connection goes.
+// Package inspect holds the commands that look and change nothing: what the kernel holds, what a
+// sync would write, the state of the daemon, the way of a connection.
 package inspect
 
 import (

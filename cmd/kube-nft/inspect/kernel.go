@@ -9,11 +9,11 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// An inspection looks at what the kernel holds. It needs neither the daemon nor the API.
+// An inspection looks at the kernel's tables. It needs neither the daemon nor the API.
 type inspection struct {
 	kernel *kernel.Client
 	tables map[nft.Family]*services.ReadBack
-	// generation is the number of the latest commit to nf_tables that they contain.
+	// generation is the number of the latest commit to nf_tables that the tables contain.
 	generation uint32
 }
 
@@ -35,7 +35,7 @@ func look(ctx context.Context) (*inspection, error) {
 	return i, nil
 }
 
-// lookAtTables is look where there has to be a table.
+// lookAtTables is look, and fails if there is no table.
 func lookAtTables(ctx context.Context) (*inspection, error) {
 	i, err := look(ctx)
 	if err == nil && len(i.tables) == 0 {
@@ -47,8 +47,7 @@ func lookAtTables(ctx context.Context) (*inspection, error) {
 
 func (i *inspection) close() { i.kernel.Close() }
 
-// familyDigit and familyName are the family as users write it and as the Kubernetes API
-// spells it.
+// familyDigit and familyName spell the family as users write it and as the Kubernetes API does.
 func familyDigit(f nft.Family) string {
 	if f == nft.IP6 {
 		return "6"

@@ -15,7 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// A status is what the command of that name prints.
+// A status is what the command status prints.
 type status struct {
 	// Generation is the number of the latest commit to nf_tables in this network namespace.
 	Generation uint32        `json:"generation"`
@@ -77,8 +77,8 @@ func readStatus(ctx context.Context, c *config.Config) (*status, error) {
 	return s, nil
 }
 
-// write prints the status for people. Cells are aligned; the last one of a row may be as long
-// as it likes.
+// write prints the status for people. Cells are aligned; the last cell of a row may have any
+// length.
 func (s *status) write(w io.Writer, now time.Time) error {
 	rows := [][]string{{"Kernel"}}
 	if len(s.Tables) == 0 {

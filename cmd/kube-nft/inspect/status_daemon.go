@@ -18,13 +18,13 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// A daemonStatus is what the daemon says of itself. What it did not answer is missing.
+// A daemonStatus is the daemon's report about itself. Unanswered parts are missing.
 type daemonStatus struct {
 	Reached  bool     `json:"reached"`            // one of the servers answered
-	Problems []string `json:"problems,omitempty"` // why a server did not
+	Problems []string `json:"problems,omitempty"` // why a server did not answer
 
 	Ready      *bool  `json:"ready,omitempty"`      // a sync has succeeded since the start
-	WaitingFor string `json:"waitingFor,omitempty"` // what the first sync waits for, if it does
+	WaitingFor string `json:"waitingFor,omitempty"` // what the first sync waits for, if it waits
 
 	Healthy      *bool `json:"healthy,omitempty"`      // changes reach the kernel in time
 	NodeEligible *bool `json:"nodeEligible,omitempty"` // load balancers may send traffic here
@@ -32,7 +32,7 @@ type daemonStatus struct {
 	LastSync     *time.Time `json:"lastSync,omitempty"`
 	Syncs        *float64   `json:"syncs,omitempty"`
 	SyncFailures *float64   `json:"syncFailures,omitempty"`
-	Reviews      *float64   `json:"reviews,omitempty"` // of the tables, because of others' commits
+	Reviews      *float64   `json:"reviews,omitempty"` // reviews of the tables because of others' commits
 	Repairs      *float64   `json:"repairs,omitempty"`
 	Conflicts    *float64   `json:"conflicts,omitempty"`
 	Refused      *float64   `json:"refusedFields,omitempty"`
@@ -40,12 +40,12 @@ type daemonStatus struct {
 
 const (
 	daemonTimeout = 3 * time.Second
-	// maxAnswer bounds what is read of an answer.
+	// maxAnswer bounds how much of an answer is read.
 	maxAnswer = 64 << 20
 )
 
-// A daemonClient reads what the servers of the daemon say. An address that is not valid stands
-// for no server.
+// A daemonClient reads the answers of the daemon's servers. An invalid address stands for no
+// server.
 type daemonClient struct {
 	client           *http.Client
 	healthz, metrics netip.AddrPort
@@ -91,7 +91,7 @@ func (c *daemonClient) get(ctx context.Context, d *daemonStatus, name, flag stri
 	}
 }
 
-// reachable is where a server that listens at address is reached from this host.
+// reachable is the address at which this host reaches a server that listens at address.
 func reachable(address netip.AddrPort) netip.AddrPort {
 	switch addr := address.Addr(); {
 	case addr == netip.IPv4Unspecified():
@@ -152,11 +152,11 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 	return nil
 }
 
-// obstacle is what the first sync waits for, as far as metrics tell. Requests to the API
-// server are counted only with one.
+// obstacle is what the first sync waits for, as far as metrics show. Requests to the API server are
+// counted only if there is one.
 func (s samples) obstacle() string {
-	// has reports whether the series of a counter or gauge are more than 0 in which the value of
-	// a label, "" if a series does not have it, begins with a prefix.
+	// has reports whether a counter or gauge has series above 0 whose value of a label begins with a
+	// prefix; a series without the label has the value "".
 	has := func(name, label, prefix string) bool {
 		var sum float64
 		for _, m := range s[name].GetMetric() {
@@ -191,7 +191,7 @@ func (s samples) sum(name string) *float64 {
 	return s.fold(name, func(a, b float64) float64 { return a + b })
 }
 
-// largest is the largest of the series: what is counted for each family is the same sync.
+// largest is the largest of the series: metrics by family count the same sync in each.
 func (s samples) largest(name string) *float64 {
 	return s.fold(name, func(a, b float64) float64 { return max(a, b) })
 }
@@ -239,7 +239,7 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 	return rows
 }
 
-// health is the state of the daemon in a few words.
+// health is the daemon's state in a few words.
 func (d *daemonStatus) health() string {
 	switch {
 	case !d.Reached:

@@ -15,20 +15,20 @@ type tableStatus struct {
 	ServicePorts int    `json:"servicePorts"`
 	Frontends    int    `json:"frontends"`
 	ClusterIPs   int    `json:"clusterIPFrontends"`
-	ExternalIPs  int    `json:"externalIPFrontends"` // those of load balancers among them
+	ExternalIPs  int    `json:"externalIPFrontends"` // load balancers' addresses among them
 	NodePorts    int    `json:"nodePortFrontends"`
-	Unreachable  int    `json:"frontendsWithoutEndpoints"` // that are rejected or dropped
+	Unreachable  int    `json:"frontendsWithoutEndpoints"` // rejected or dropped
 	Endpoints    int    `json:"endpoints"`                 // distinct addresses and ports
 	Places       int    `json:"endpointElements"`
 	PolicyChains int    `json:"policyChains"`
 	AffinityMaps int    `json:"affinityMaps"`
-	Clients      uint32 `json:"affinityClients"` // distinct ones of each Service port
+	Clients      uint32 `json:"affinityClients"` // distinct clients of each Service port
 	// FullestPercent is how full the fullest affinity map is.
 	FullestPercent int `json:"fullestAffinityMapPercent"`
-	ForeignRules   int `json:"foreignRules"` // that no kube-nft writes
+	ForeignRules   int `json:"foreignRules"` // that kube-nft never writes
 }
 
-// countedClients is how many clients are counted one by one where the kernel does not count.
+// countedClients is how many clients are counted one by one where the kernel does not count them.
 const countedClients = 1_000_000
 
 func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s tableStatus, err error) {
@@ -65,8 +65,8 @@ func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s t
 			s.FullestPercent = max(s.FullestPercent, int(uint64(u.Count)*100/uint64(u.Size)))
 		}
 	}
-	// A client of a Service port counts once: one that reaches it by way of both lists of
-	// endpoints has an entry for each.
+	// A client of a Service port counts once, although it has an entry for each of the two lists of
+	// endpoints that it uses.
 	for _, service := range withAffinity(frontends) {
 		if len(service.AffinityMaps) == 1 {
 			s.Clients += usage[service.AffinityMaps[0].Map].Count
@@ -85,7 +85,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s t
 	return s, nil
 }
 
-// tableRows is the tables for people, one column for each.
+// tableRows returns the tables for people, one column for each.
 func tableRows(tables []tableStatus) (rows [][]string) {
 	for _, head := range []string{
 		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  external IPs", "  node ports", "  no endpoint",

@@ -1,5 +1,5 @@
-// Package move is the commands that change who serves a node: kube-proxy, kube-nft or nobody;
-// and to whom our tables belong.
+// Package move holds the commands that change who serves a node, kube-proxy, kube-nft or nobody,
+// and who owns our tables.
 package move
 
 import (
@@ -89,7 +89,7 @@ right after. If it is running already, apply leaves the tables to it.`,
 	return cmd
 }
 
-// apply takes the node over, with a journal.
+// apply takes the node over and writes a journal.
 func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
 	kernel, err := kernel.Open()
 	if err != nil {
@@ -116,8 +116,8 @@ func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
 	return t.Run(ctx)
 }
 
-// commit syncs once, with the removal of what kube-proxy has in nf_tables in the same
-// transaction, and says what it wrote.
+// commit syncs once. The same transaction removes what kube-proxy has in nf_tables. done says in
+// words what was written.
 func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, log *zap.Logger) (want nft.Tables, done string, err error) {
 	features, err := kernel.Probe(ctx)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// planTimeout is how long a plan waits for the API server: it has something to say without.
+// planTimeout is how long a plan waits for the API server; most of the plan does not need it.
 const planTimeout = 5 * time.Second
 
 func newPlan(reader *config.Reader) *cobra.Command {
@@ -50,8 +50,8 @@ something stands in the way.`,
 	return cmd
 }
 
-// plan prints the plan. It looks at kube-proxy's rules, at the kernel, at the host, of which
-// root is the file system, and at the source.
+// plan prints the plan. It looks at kube-proxy's rules, the kernel, the host whose file system is
+// at root, and the source.
 func plan(ctx context.Context, c *config.Config, root string, asJSON bool, w io.Writer) error {
 	inventory, err := legacy.Node{}.Take(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func plan(ctx context.Context, c *config.Config, root string, asJSON bool, w io.
 	return err
 }
 
-// sourceChecks reads the source, if it can be reached, for what depends on it.
+// sourceChecks reads the source, if reachable, for checks that depend on it.
 func sourceChecks(ctx context.Context, c *config.Config) []migrate.Check {
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()

@@ -60,8 +60,8 @@ nothing when they are missing. kube-nft cleanup removes our tables without a suc
 	return cmd
 }
 
-// remove removes our tables, with a journal, when no daemon is left that would write them
-// again.
+// remove removes our tables and writes a journal. It waits until no daemon is left that would write
+// the tables again.
 func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, journal io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func journalTo(w io.Writer) func(migrate.Entry) {
 	return func(e migrate.Entry) { fmt.Fprintln(w, "kube-nft: "+e.String()) }
 }
 
-// warnExposed says what the rules that are gone kept closed.
+// warnExposed says what the removed rules protected.
 func warnExposed(notice func(string)) {
 	if exposure := localhost.Exposure("/proc/sys"); exposure != "" {
 		notice(exposure)
