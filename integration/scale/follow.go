@@ -42,6 +42,9 @@ func (o *options) measureDaemon(results *sheet, at size) (err error) {
 	return nil
 }
 
+// settling is the pause before memory is looked at: what a start leaves is given back after it.
+const settling = 3 * time.Second
+
 func (l *live) measureCold(sheet *sheet) error {
 	took, err := l.start()
 	if err != nil {
@@ -53,6 +56,7 @@ func (l *live) measureCold(sheet *sheet) error {
 	}
 	sheet.duration(l.at, coldDaemon, took)
 	sheet.duration(l.at, "daemon: CPU time until then", cpu)
+	time.Sleep(settling)
 	return l.noteMemory(sheet, "after the start")
 }
 
