@@ -41,7 +41,7 @@ func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 		p.cluster, p.local = want.policy.cluster, want.policy.local
 	}
 	p.nodePort = want.policy.nodePort
-	if port := state.claims[0].port; port.list.number != 0 {
+	if port := state.claims.list[0].port; port.list.number != 0 {
 		switch want.policy.kind {
 		case internal, external:
 			want.cluster = port.cluster
