@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"cmp"
+	"encoding/binary"
 	"maps"
 	"slices"
 	"strconv"
@@ -189,11 +191,36 @@ func (d *differ) elements(verb Verb, set *Set, m map[string]Element) {
 	if len(m) == 0 {
 		return
 	}
-	list := make([]KeyedElement, 0, len(m))
-	for key, element := range m {
-		list = append(list, KeyedElement{key, element})
+	keys := make([]prefixedKey, 0, len(m))
+	for key := range m {
+		keys = append(keys, prefixedKey{prefixOf(key), key})
 	}
-	d.list(verb, set, list)
+	slices.SortFunc(keys, prefixedKey.compare)
+	list := make([]KeyedElement, 0, len(m))
+	for _, k := range keys {
+		list = append(list, KeyedElement{k.key, m[k.key]})
+	}
+	d.add(Op{Verb: verb, Set: set, Elements: list})
+}
+
+// A prefixedKey is a key with its first bytes as a number. A sort of many elements moves these
+// instead of whole elements, and most comparisons end with the numbers: half the time.
+type prefixedKey struct {
+	prefix uint64
+	key    string
+}
+
+func prefixOf(key string) uint64 {
+	var first [8]byte
+	copy(first[:], key)
+	return binary.BigEndian.Uint64(first[:])
+}
+
+func (k prefixedKey) compare(other prefixedKey) int {
+	if k.prefix != other.prefix {
+		return cmp.Compare(k.prefix, other.prefix)
+	}
+	return strings.Compare(k.key, other.key)
 }
 
 // list adds one operation for the elements of a list.

@@ -252,7 +252,12 @@ func (l *Loop) attempt(ctx context.Context) error {
 		if generation != 0 {
 			l.guard.quiet()
 		}
-		if err := l.kernel.Commit(ctx, p.batch); err != nil {
+		before, last := p.batch.Parts(maxPart)
+		err := l.commitParts(ctx, before)
+		if err == nil {
+			err = l.kernel.Commit(ctx, last)
+		}
+		if err != nil {
 			var foreign *kernel.ForeignError
 			if errors.As(err, &foreign) {
 				l.leaveForeign(err)
@@ -261,7 +266,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 		}
 		l.options.Foreign = nil // what was done is not to be done again
 		if generation != 0 {
-			generation++
+			generation += uint32(len(before)) + 1
 		}
 	}
 	l.known = true
@@ -282,6 +287,20 @@ func (l *Loop) attempt(ctx context.Context) error {
 		Full: p.full, Flows: flows, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
+	return nil
+}
+
+// maxPart is how many elements of a batch that may be taken apart are committed at once. The
+// kernel takes 0.1 to 0.2 s for them, in which nobody else can commit and this process cannot end.
+const maxPart = 50_000
+
+// commitParts commits what comes before the last part of a batch, and ends early if ctx does.
+func (l *Loop) commitParts(ctx context.Context, parts []nft.Batch) error {
+	for i := range parts {
+		if err := l.kernel.Commit(ctx, parts[i]); err != nil {
+			return fmt.Errorf("part %d of %d: %w; the parts before it stand, packets do not reach them", i+1, len(parts)+1, err)
+		}
+	}
 	return nil
 }
 

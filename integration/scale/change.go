@@ -91,6 +91,7 @@ func measureChanges(sheet *sheet, at size, l *loaded) error {
 
 // changeEndpoint takes one endpoint out of a Service and puts it back.
 func (l *loaded) changeEndpoint(c *cost, bare bool, at size, i int) error {
+	i %= at.services // a small cluster has fewer Services than there are rounds
 	addrs := at.endpointsOf(i)
 	for _, list := range [][]netip.Addr{addrs[:len(addrs)-1], addrs} {
 		slice := newSlice(serviceName(i), 0, list)

@@ -14,6 +14,9 @@ const (
 
 // measureDaemon notes what a real kube-nft takes.
 func (o *options) measureDaemon(results *sheet, at size) (err error) {
+	if o.binary == "" {
+		return nil
+	}
 	l, err := newLive(o.binary, at)
 	if err != nil {
 		return err
@@ -23,6 +26,9 @@ func (o *options) measureDaemon(results *sheet, at size) (err error) {
 			err = closeErr
 		}
 	}()
+	if o.start {
+		return l.measureCold(results)
+	}
 	for _, step := range []func(*sheet) error{
 		l.measureCold, l.measureSingle, l.measureRolling,
 		func(s *sheet) error { return l.measureChurn(s, 100, o.churn) },
@@ -36,6 +42,9 @@ func (o *options) measureDaemon(results *sheet, at size) (err error) {
 	return nil
 }
 
+// settling is the pause before memory is looked at: what a start leaves is given back after it.
+const settling = 3 * time.Second
+
 func (l *live) measureCold(sheet *sheet) error {
 	took, err := l.start()
 	if err != nil {
@@ -47,6 +56,7 @@ func (l *live) measureCold(sheet *sheet) error {
 	}
 	sheet.duration(l.at, coldDaemon, took)
 	sheet.duration(l.at, "daemon: CPU time until then", cpu)
+	time.Sleep(settling)
 	return l.noteMemory(sheet, "after the start")
 }
 
@@ -64,7 +74,7 @@ func (l *live) noteMemory(sheet *sheet, when string) error {
 // measureSingle makes changes one by one, each after the one before is in the kernel.
 func (l *live) measureSingle(sheet *sheet) error {
 	l.observer.take()
-	changes, err := l.repeat(l.replace)
+	changes, err := l.repeat(func(i int) netip.Addr { return l.replace(i % l.at.services) })
 	if err != nil {
 		return err
 	}

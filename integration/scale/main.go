@@ -21,6 +21,7 @@ type options struct {
 	sizes  []size
 	runs   int
 	churn  time.Duration
+	start  bool
 }
 
 func main() {
@@ -30,6 +31,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "directory to write the results page, charts and benchmark lines to")
 	flag.IntVar(&o.runs, "runs", 3, "how often each start is repeated")
 	flag.DurationVar(&o.churn, "churn", 30*time.Second, "how long each rate of changes is kept up")
+	flag.BoolVar(&o.start, "start", false, "measure the starts alone: their steps, and the time and memory of the daemon")
 	flag.Parse()
 	var err error
 	if o.sizes, err = parseSizes(*sizes); err == nil {
@@ -62,6 +64,9 @@ func (o *options) measure(sheet *sheet, at size) error {
 		return err
 	}
 	defer l.close()
+	if o.start {
+		return o.measureDaemon(sheet, at)
+	}
 	if err := measureChanges(sheet, at, l); err != nil {
 		return err
 	}
@@ -70,9 +75,6 @@ func (o *options) measure(sheet *sheet, at size) error {
 	}
 	if err := measurePackets(sheet, at, l); err != nil {
 		return err
-	}
-	if o.binary == "" {
-		return nil
 	}
 	return o.measureDaemon(sheet, at)
 }

@@ -180,7 +180,9 @@ func (l *loaded) open() (err error) {
 		if l.floor, err = openFloor(); err != nil {
 			return err
 		}
-		l.kernel, err = kernel.Open()
+		if l.kernel, err = kernel.Open(); err == nil {
+			l.kernel.Lists = services.Lists // as the daemon reads
+		}
 		return err
 	})
 }

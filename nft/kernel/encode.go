@@ -76,12 +76,17 @@ func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
 	return nil
 }
 
-// maxSpareBatch is how much of an encoding is kept for the next one, in bytes.
-const maxSpareBatch = 64 << 10
+// How much of an encoding is kept for the next one, in bytes: of a usual one, and of one that
+// others of its kind are likely to follow, since it may be a part of a batch.
+const (
+	maxSpareBatch = 64 << 10
+	maxSparePart  = 8 << 20
+)
 
-// trim gives up the memory of an encoding that was unusually long.
+// trim gives up the memory of an encoding that was unusually long; that of a part, when the next
+// batch is a usual one.
 func (x *encoding) trim() {
-	if cap(x.buf) > maxSpareBatch {
+	if cap(x.buf) > maxSparePart || cap(x.buf) > maxSpareBatch && len(x.buf) <= maxSpareBatch {
 		*x = encoding{}
 	}
 }

@@ -1,0 +1,119 @@
+package daemon
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
+)
+
+// Sizes of the test below: the first batch has 200,000 elements, and the program commits at most
+// 50,000 of them at once.
+const (
+	stopServices  = 50_000
+	stopEndpoints = 2
+	stopCommits   = 4 // at least, of a start that nobody disturbs
+)
+
+// TestStopDuringStart ends kube-nft at random moments of its first start, with SIGTERM and with
+// SIGKILL. It does not go on to commit, what stands is out of reach of packets and has no
+// frontend without its endpoints, and the next start finishes the work.
+func TestStopDuringStart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	lab.New(t)
+	k, server := lab.Open(t, kernel.Open), apiserver.New()
+	k.Lists = services.Lists
+	if _, err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	kubeconfig, err := server.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Apply(lab.Node(lab.NodeName))
+	for i := range stopServices {
+		name := fmt.Sprintf("service-%d", i)
+		pods := lab.Addresses(lab.After(netip.MustParseAddr("10.128.0.0"), i*stopEndpoints), stopEndpoints)
+		server.Apply(lab.Service("shop", name, lab.After(netip.MustParseAddr("10.96.1.0"), i)), lab.Slice("shop", name, 0, corev1.IPv4Protocol, pods))
+	}
+	for _, tt := range []struct{ name, ownership string }{
+		{"SIGTERM", "never"}, {"SIGKILL", "never"}, {"SIGTERM", "auto"}, {"SIGKILL", "auto"},
+	} {
+		lab.Run(t, "", "nft", "flush", "ruleset")
+		argv := []string{lab.Program(t), "--hostname-override", lab.NodeName, "--kubeconfig", kubeconfig, "--table-ownership", tt.ownership}
+		p := lab.Start(t, argv...)
+		p.AwaitLog(t, "HTTP server") // it has looked at the kernel by then, with commits of its own
+		before, first := generation(t, k), 1+rand.Uint32N(stopCommits-1)
+		lab.Eventually(t, "some commits", func() bool { return generation(t, k) >= before+first })
+		time.Sleep(rand.N(20 * time.Millisecond))
+		stopped, began := generation(t, k), time.Now()
+		if tt.name == "SIGTERM" {
+			p.Stop(t)
+		} else {
+			kill(t, p)
+		}
+		commits := generation(t, k) - stopped
+		t.Logf("%s with ownership %s after %d commits: ended in %s, %d commits later", tt.name, tt.ownership, stopped-before, time.Since(began), commits)
+		if commits > 2 { // one was under way, and one may have begun before the signal arrived
+			t.Errorf("%d commits after the signal", commits)
+		}
+		stood := read(t, k)[nft.IP]
+		checkStopped(t, stood)
+		t.Logf("%d Services stand, with %d chains", len(stood.Sets["services"].Map), len(stood.Chains))
+		p = lab.Start(t, argv...)
+		lab.Eventually(t, "the end of the next start", func() bool {
+			log := p.Stderr()
+			return strings.Contains(log, "committed") || strings.Contains(log, "nothing to write")
+		})
+		p.Stop(t)
+		table := read(t, k)[nft.IP]
+		checkStopped(t, table)
+		if got := len(table.Sets["services"].Map); got != stopServices || table.Chains["nat-output"] == nil {
+			t.Errorf("%d Services after the next start, want %d and the base chains", got, stopServices)
+		}
+	}
+}
+
+// checkStopped fails the test if a packet can reach less than everything, or if a frontend
+// stands without one of its endpoints.
+func checkStopped(t *testing.T, table *nft.Table) {
+	t.Helper()
+	if table == nil {
+		return
+	}
+	frontends, endpoints := table.Sets["services"].Map, table.Sets["endpoints"].Map
+	for name, chain := range table.Chains {
+		if chain.Hook != nil && len(frontends) < stopServices {
+			t.Errorf("base chain %s leads to %d Services, want %d", name, len(frontends), stopServices)
+		}
+	}
+	for key := range frontends {
+		for i := range stopEndpoints {
+			if endpoints[nft.IndexedKey(key, i)].Data == "" {
+				t.Fatalf("frontend %x stands without endpoint %d", key, i)
+			}
+		}
+	}
+}
+
+func generation(t *testing.T, k *kernel.Client) uint32 {
+	t.Helper()
+	generation, err := k.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return generation
+}

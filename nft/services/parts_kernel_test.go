@@ -1,0 +1,75 @@
+package services
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+)
+
+// TestPartsInKernel commits the first batch of made-up worlds in parts of a few elements and
+// stops after each of them: no packet can reach what stands, every frontend in it has its whole
+// lists, and the next batch goes on from there, in parts in turn.
+func TestPartsInKernel(t *testing.T) {
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	for seed := range uint64(3) {
+		w, r := newWorld(seed), NewRuleset(testConfig())
+		for range 20 {
+			w.change()
+		}
+		r.SetNodePortAddresses(nodeAddresses)
+		r.Apply(w.everything())
+		lab.Run(t, "", "nft", "flush", "ruleset")
+		stops := 0
+		for before := []nft.Batch{{}}; len(before) > 0; stops++ {
+			have, generation, err := k.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkUnseen(t, have, r.Want())
+			whole := nft.Diff(have, r.Want())
+			whole.Generation = generation
+			var last nft.Batch
+			before, last = whole.Parts(10)
+			if len(before) == 0 {
+				commit(t, k, last)
+				break
+			}
+			for i := range before[:1+rand.IntN(min(3, len(before)))] {
+				commit(t, k, before[i])
+			}
+		}
+		if stops < 3 {
+			t.Errorf("seed %d: the batch was done after %d stops: the test shows nothing", seed, stops)
+		}
+		checkNothingToWrite(t, k, r)
+	}
+}
+
+// checkUnseen fails the test if a packet can reach a table, or if a frontend lacks something that
+// is wanted.
+func checkUnseen(t *testing.T, have, want nft.Tables) {
+	t.Helper()
+	for family, table := range have {
+		for name, chain := range table.Chains {
+			if chain.Hook != nil {
+				t.Errorf("%s: base chain %s stands before the last part", family.NFT(), name)
+			}
+		}
+		for _, nodePort := range []bool{false, true} {
+			for key := range table.Sets[verdictMap(nodePort)].Map {
+				for _, local := range []bool{false, true} {
+					list := listOf(nodePort, local).Map
+					got, whole := (ReadBack{table}).list(list, key), (ReadBack{want[family]}).list(list, key)
+					if !slices.Equal(whole, got) {
+						t.Errorf("%s: %s of %x is %v, want %v", family.NFT(), list, key, got, whole)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package nft
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestPrefixedKeysOrder: keys of any length sort as they do without their prefixes.
+func TestPrefixedKeysOrder(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 0))
+	m := make(map[string]Element)
+	for range 1000 {
+		key := make([]byte, random.IntN(12))
+		for i := range key {
+			key[i] = byte(random.IntN(3)) * 127
+		}
+		m[string(key)] = Element{Data: string(key)}
+	}
+	var d differ
+	d.elements(Add, &Set{}, m)
+	got := d.ops[0].Elements
+	if len(got) != len(m) || !slices.IsSortedFunc(got, func(a, b KeyedElement) int { return strings.Compare(a.Key, b.Key) }) {
+		t.Errorf("%d elements of %d, or not in the order of their keys", len(got), len(m))
+	}
+	for _, element := range got {
+		if element.Data != element.Key {
+			t.Errorf("%q holds what belongs to %q", element.Key, element.Data)
+		}
+	}
+}
