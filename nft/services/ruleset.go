@@ -13,8 +13,9 @@ import (
 //
 // It is not safe for concurrent use; the sync loop owns it.
 type Ruleset struct {
-	config   Config
-	families map[nft.Family]*familyRules
+	config       Config
+	families     map[nft.Family]*familyRules
+	serviceCIDRs []netip.Prefix // in the families that are served
 }
 
 // familyRules is the part of a Ruleset in one table.
@@ -29,8 +30,11 @@ type familyRules struct {
 	adopted      ReadBack // what the kernel held at start; for the order of lists
 	tasks        map[string]AffinityTask
 	flows        map[tracker.Frontend]*tracker.FlowChange
-	conflicts    map[tracker.Frontend][]Conflict
-	fresh        []Conflict // not reported yet
+	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
+	touchedFrontends  []tracker.Frontend
+	touchedClusterIPs []netip.Addr
+	conflicts         map[tracker.Frontend][]Conflict
+	fresh             []Conflict // not reported yet
 	// successions are those that have not been reported yet.
 	successions []Succession
 }
@@ -103,6 +107,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		for f, family := range r.families {
 			family.fillSet(serviceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
 		}
+		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
+			return r.families[nft.Family(tracker.FamilyOf(p.Addr()))] == nil
+		})
 	}
 }
 
@@ -198,6 +205,8 @@ func (r *Ruleset) Committed() {
 		family.adopted = ReadBack{}
 		clear(family.tasks)
 		clear(family.flows)
+		family.touchedFrontends = emptied(family.touchedFrontends)
+		family.touchedClusterIPs = emptied(family.touchedClusterIPs)
 	}
 }
 
