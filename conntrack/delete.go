@@ -16,13 +16,20 @@ import (
 // answers cannot overrun it.
 const deleteBatch = 128
 
-// Delete deletes flows and returns how many it deleted. A flow that has ended meanwhile is neither
-// counted nor an error; a newer flow with the same addresses stays. If some deletions fail, the
-// others still happen, and the error is about the first failure.
-func (t *Table) Delete(ctx context.Context, flows []Flow) (deleted int, err error) {
+// Delete deletes flows and returns how many it deleted. If still is not nil, only those are
+// deleted that it wants to be, asked right before each of them is. A flow that has ended meanwhile is
+// neither counted nor an error, and a newer one with the same addresses is left alone. If
+// some could not be deleted, the others are, and the error is about the first.
+func (t *Table) Delete(ctx context.Context, flows []Flow, still func(*Flow) bool) (deleted int, err error) {
 	for batch := range slices.Chunk(flows, deleteBatch) {
 		if ctx.Err() != nil {
 			return deleted, errors.Join(err, ctx.Err())
+		}
+		if still != nil {
+			batch = slices.DeleteFunc(slices.Clone(batch), func(flow Flow) bool { return !still(&flow) })
+		}
+		if len(batch) == 0 {
+			continue
 		}
 		n, refused := t.deleteSafely(batch)
 		deleted += n

@@ -10,7 +10,7 @@ import (
 // table is what a Reconciler needs of *Table.
 type table interface {
 	Flows(ctx context.Context, filter Filter, keep func(*Flow) bool) ([]Flow, error)
-	Delete(ctx context.Context, flows []Flow) (int, error)
+	Delete(ctx context.Context, flows []Flow, still func(*Flow) bool) (int, error)
 }
 
 // A Reconciler deletes stale flows. It belongs to one goroutine, as its table does.
@@ -23,28 +23,32 @@ func NewReconciler(t *Table) *Reconciler { return &Reconciler{table: t} }
 type Result struct {
 	Requests int // dumps requested from the kernel
 	Examined int // flows that the kernel reported
-	Stale    int // flows found stale; one that is not in Deleted has ended meanwhile or is in the error
+	Stale    int // flows found stale; those not in Deleted ended or were right again meanwhile, or see the error
 	Deleted  int
 	Deleted6 int // the IPv6 flows among Deleted
 }
 
-// Clean deletes the flows that changes, already committed, made stale, and no others. desired is
-// the state after the commit. Clean does all it can before it returns an error. To try again,
-// repeat the call with the same changes.
+// Clean deletes the flows that changes, already committed, made stale, and no others.
+// Desired is the state after the latest commit: it may be ahead of the changes, and go on
+// while the flows are read. A flow is held against it once more right before it is deleted.
+// Everything that can be done is done before an error is returned; to try again, repeat the
+// call with the same changes.
 func (r *Reconciler) Clean(ctx context.Context, changes []tracker.FlowChange, desired Desired) (Result, error) {
 	set := newChangeSet(changes, desired)
 	return r.clean(ctx, set.filters(), set.stale)
 }
 
-// Full deletes all flows that contradict desired. It is for a start or restart, and for a change of
-// the Service CIDRs or the node-port addresses. It does not know frontends that vanished unseen,
-// except ports of cluster IPs: they need a FlowChange.
-func (r *Reconciler) Full(ctx context.Context, desired Desired) (Result, error) {
+// Full deletes all flows that contradict desired, and those that changes made stale: after a
+// start or restart, and when the Service CIDRs or the node-port addresses changed. Frontends
+// that vanished unseen, other than at addresses of Service CIDRs, are unknown here: they need
+// a FlowChange.
+func (r *Reconciler) Full(ctx context.Context, changes []tracker.FlowChange, desired Desired) (Result, error) {
 	var filters []Filter
 	for _, family := range tracker.Families {
 		filters = append(filters, coarse(family)...)
 	}
-	return r.clean(ctx, filters, func(flow *Flow) bool { return stale(flow, desired) })
+	set := newChangeSet(changes, desired)
+	return r.clean(ctx, filters, func(flow *Flow) bool { return stale(flow, desired) || set.stale(flow) })
 }
 
 // clean reads what each filter selects and deletes what is stale.
@@ -55,7 +59,7 @@ func (r *Reconciler) clean(ctx context.Context, filters []Filter, stale func(*Fl
 			result.Examined++
 			return stale(flow)
 		})
-		deleted, refused := r.table.Delete(ctx, flows)
+		deleted, refused := r.table.Delete(ctx, flows, stale)
 		result.Stale += len(flows)
 		result.Deleted += deleted
 		if filter.Family == tracker.IPv6 {

@@ -40,7 +40,7 @@ func TestFullInKernel(t *testing.T) {
 	table := openTable(t)
 	flows, stale := allCases()
 	create(t, table, flows...)
-	result, err := NewReconciler(table).Full(t.Context(), desired)
+	result, err := NewReconciler(table).Full(t.Context(), nil, desired)
 	if err != nil || result.Deleted != len(stale) || result.Stale != len(stale) {
 		t.Errorf("got %+v, %v, want %d deleted", result, err, len(stale))
 	}
@@ -89,7 +89,7 @@ func (f *faulty) Flows(_ context.Context, filter Filter, keep func(*Flow) bool) 
 	return nil, nil
 }
 
-func (f *faulty) Delete(_ context.Context, flows []Flow) (int, error) {
+func (f *faulty) Delete(_ context.Context, flows []Flow, _ func(*Flow) bool) (int, error) {
 	if len(flows) > 0 {
 		return 0, errors.New("refused")
 	}
@@ -99,11 +99,89 @@ func (f *faulty) Delete(_ context.Context, flows []Flow) (int, error) {
 func TestCleanReportsErrors(t *testing.T) {
 	f := flow(tracker.UDP, client, "10.96.0.10:53", "10.244.9.9:5353", established)
 	reconciler := &Reconciler{table: &faulty{flow: f}}
-	result, err := reconciler.Full(t.Context(), desired)
+	result, err := reconciler.Full(t.Context(), nil, desired)
 	if !errors.Is(err, ErrInterrupted) || err.Error() != ErrInterrupted.Error()+"\nrefused" {
 		t.Errorf("got %v, want both errors", err)
 	}
 	if want := (Result{Requests: 4, Examined: 1, Stale: 1}); result != want {
 		t.Errorf("got %+v, want %+v", result, want)
+	}
+}
+
+// A returning table holds flows whose endpoint comes back while they are being read.
+type returning struct {
+	table
+	flows   []Flow
+	deleted []Flow
+	back    func()
+}
+
+func (r *returning) Flows(_ context.Context, _ Filter, keep func(*Flow) bool) (kept []Flow, _ error) {
+	for _, f := range r.flows {
+		if keep(&f) {
+			kept = append(kept, f)
+		}
+	}
+	r.flows = nil
+	r.back()
+	return kept, nil
+}
+
+func (r *returning) Delete(_ context.Context, flows []Flow, still func(*Flow) bool) (n int, _ error) {
+	for _, f := range flows {
+		if still(&f) {
+			r.deleted = append(r.deleted, f)
+		}
+	}
+	return len(r.deleted), nil
+}
+
+// TestOvertaken: a flow is judged by what is desired when it is deleted, not when it was read.
+func TestOvertaken(t *testing.T) {
+	dns := at(tracker.UDP, "203.0.113.9:53")
+	back, gone := endpoints("10.244.0.5:53"), endpoints("10.244.0.6:53")
+	for _, full := range []bool{false, true} {
+		now := &cluster{endpoints: map[tracker.Frontend][]string{dns: {}}}
+		r := &returning{back: func() { now.endpoints[dns] = []string{back[0].String()} }}
+		for _, ep := range slices.Concat(back, gone) {
+			r.flows = append(r.flows, flow(tracker.UDP, client, "203.0.113.9:53", ep.String(), established))
+		}
+		changes := []tracker.FlowChange{{Frontend: dns, Removed: slices.Concat(back, gone), Gone: true}}
+		clean := (&Reconciler{table: r}).Clean
+		if full {
+			clean = (&Reconciler{table: r}).Full
+		}
+		result, err := clean(t.Context(), changes, now)
+		if err != nil || result.Stale != 2 || len(r.deleted) != 1 || r.deleted[0].Endpoint() != gone[0] {
+			t.Errorf("full %t: %+v, %v, deleted %v; want the flow to %v alone", full, result, err, r.deleted, gone[0])
+		}
+	}
+}
+
+// TestDeleteAsks lets the table itself ask before it deletes.
+func TestDeleteAsks(t *testing.T) {
+	lab.New(t)
+	table := openTable(t)
+	create(t, table, mixed()...)
+	flows, err := table.Flows(t.Context(), Filter{Protocol: tracker.UDP}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := table.Delete(t.Context(), flows, func(f *Flow) bool { return f.Original.Source.Port() == 1001 })
+	if err != nil || n != 2 { // one of each family
+		t.Errorf("deleted %d, %v, want 2", n, err)
+	}
+	if left := count(t, table); left != len(mixed())-2 {
+		t.Errorf("%d are left, want %d", left, len(mixed())-2)
+	}
+}
+
+// TestFullCleansChangesInTheSameDumps: changes do not ask for dumps of their own.
+func TestFullCleansChangesInTheSameDumps(t *testing.T) {
+	r := &returning{back: func() {}, flows: []Flow{flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established)}}
+	changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53"), Gone: true}}
+	result, err := (&Reconciler{table: r}).Full(t.Context(), changes, desired)
+	if err != nil || result.Requests != 4 || len(r.deleted) != 1 {
+		t.Errorf("%+v, %v, deleted %v; want 4 requests and the flow", result, err, r.deleted)
 	}
 }

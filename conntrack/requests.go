@@ -29,6 +29,9 @@ func (s *changeSet) filters() []Filter {
 	for _, family := range tracker.Families {
 		requests := s.requests(family)
 		if len(requests) > maxRequests {
+			requests = byPort(requests)
+		}
+		if len(requests) > maxRequests {
 			requests = coarse(family)
 		}
 		all = append(all, requests...)
@@ -36,8 +39,23 @@ func (s *changeSet) filters() []Filter {
 	return all
 }
 
-// requests returns one filter for each affected address of family, and one for each port for which
-// the filter cannot name the address. They are sorted.
+// byPort returns filters that select at least what the given ones of one family do, by port
+// alone: one serves all frontends that have it, as those of DNS on many addresses.
+func byPort(filters []Filter) []Filter {
+	var all []Filter
+	for _, filter := range filters {
+		if filter.Protocol == 0 && !filter.Unanswered { // it would select everything
+			return coarse(filter.Family)
+		}
+		filter.Destination = netip.Addr{}
+		all = append(all, filter)
+	}
+	slices.SortFunc(all, Filter.compare)
+	return slices.Compact(all)
+}
+
+// requests returns one filter for each affected address of family, and one for each port
+// where the address cannot be part of it. They are sorted.
 func (s *changeSet) requests(family tracker.Family) []Filter {
 	r := requests{addresses: make(map[netip.Addr]Filter), ports: make(map[Filter]bool)}
 	for _, change := range s.changes {

@@ -71,20 +71,52 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestFiltersOfManyChanges: the number of requests does not grow with the changes.
+// TestFiltersOfManyChanges: the number of requests does not grow with the changes. Frontends
+// with few ports are found by these, those of many ports by the coarse filters.
 func TestFiltersOfManyChanges(t *testing.T) {
-	for _, n := range []int{maxRequests, maxRequests + 1, 10_000} {
+	for _, tt := range []struct{ n, ports, want int }{
+		{maxRequests, 1, maxRequests},
+		{maxRequests + 1, 1, 1},
+		{10_000, 1, 1},
+		{10_000, maxRequests, maxRequests},
+		{maxRequests + 1, maxRequests + 1, len(coarse(tracker.IPv4))},
+		{10_000, 10_000, len(coarse(tracker.IPv4))},
+	} {
 		var changes []tracker.FlowChange
-		for i := range n {
-			address := fmt.Sprintf("10.96.%d.%d:53", i/256, i%256)
+		for i := range tt.n {
+			address := fmt.Sprintf("10.96.%d.%d:%d", i/256, i%256, 53+i%tt.ports)
 			changes = append(changes, tracker.FlowChange{Frontend: at(tracker.UDP, address), Gone: true})
 		}
-		want := n
-		if n > maxRequests {
-			want = len(coarse(tracker.IPv4))
+		filters := newChangeSet(changes, desired).filters()
+		if got := len(filters); got != tt.want {
+			t.Errorf("%d frontends with %d ports: %d requests, want %d", tt.n, tt.ports, got, tt.want)
 		}
-		if got := len(newChangeSet(changes, desired).filters()); got != want {
-			t.Errorf("%d frontends: %d requests, want %d", n, got, want)
+		for _, change := range changes {
+			f := flow(tracker.UDP, client, netip.AddrPortFrom(change.Address, change.Port).String(), "10.244.0.5:53", established)
+			if !slices.ContainsFunc(filters, func(filter Filter) bool { return filter.Matches(&f) }) {
+				t.Fatalf("%d frontends with %d ports: %v do not select %v", tt.n, tt.ports, filters, f.Original)
+			}
 		}
+	}
+}
+
+// TestFiltersOfManyAppearances mixes protocols: what bypasses a cluster IP is found as well.
+func TestFiltersOfManyAppearances(t *testing.T) {
+	var changes []tracker.FlowChange
+	for i := range maxRequests + 1 {
+		address := fmt.Sprintf("203.0.113.%d:443", i)
+		changes = append(changes, tracker.FlowChange{Frontend: at(tracker.TCP, address), Appeared: true})
+	}
+	changes = append(changes, tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true})
+	want := []Filter{
+		{Family: tracker.IPv4, Unanswered: true},
+		{Family: tracker.IPv4, Protocol: tracker.TCP, Port: 443, Unanswered: true},
+	}
+	if got := newChangeSet(changes, desired).filters(); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	changes = append(changes, tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true})
+	if got := newChangeSet(changes, desired).filters(); !slices.Equal(got, coarse(tracker.IPv4)) {
+		t.Errorf("all of an address: %v, want %v", got, coarse(tracker.IPv4))
 	}
 }

@@ -53,7 +53,7 @@ func TestForeignFlows(t *testing.T) {
 	if err != nil || result.Requests != 1 || result.Examined > len(ours) || result.Deleted != 4 {
 		t.Errorf("one frontend: got %+v, %v, want 1 request and 4 deleted", result, err)
 	}
-	full, err := reconciler.Full(t.Context(), desired)
+	full, err := reconciler.Full(t.Context(), nil, desired)
 	if err != nil || full.Deleted != len(stale)-result.Deleted {
 		t.Errorf("full: got %+v, %v, want %d deleted", full, err, len(stale)-result.Deleted)
 	}
@@ -94,7 +94,7 @@ func BenchmarkFull(b *testing.B) {
 		b.Run(protocol.String(), func(b *testing.B) {
 			reconciler := NewReconciler(crowded(b, foreign(protocol, scale)))
 			for b.Loop() {
-				if _, err := reconciler.Full(b.Context(), desired); err != nil {
+				if _, err := reconciler.Full(b.Context(), nil, desired); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -122,7 +122,7 @@ func BenchmarkDelete(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if n, err := table.Delete(b.Context(), flows); n != len(flows) || err != nil {
+		if n, err := table.Delete(b.Context(), flows, nil); n != len(flows) || err != nil {
 			b.Fatalf("deleted %d of %d, %v", n, len(flows), err)
 		}
 	}

@@ -7,8 +7,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Desired answers what should exist after the latest commit. There is a lookup for every flow that
-// the kernel reports, so it should cost no more than a map access.
+// Desired answers what should exist after the latest commit. Lookups are made for every
+// flow that the kernel reports, so they should cost no more than a map access. The answers
+// may change from one to the next, when a commit overtakes the clean-up.
 type Desired interface {
 	// Endpoints returns which endpoints may go on serving flows to frontend: all serving ones,
 	// whatever the policies. known is false if no Service is reached at frontend.
@@ -44,17 +45,15 @@ func serving(flow *Flow, desired Desired) (allowed func(netip.AddrPort) bool, kn
 	return nil, false
 }
 
-// stale reports whether flow contradicts desired, whatever changed when. It ignores translated
-// flows to an address or node port that is not ours.
+// stale reports whether flow contradicts desired, whatever changed when. A translated flow
+// to an address or node port that is not ours is somebody else's. Addresses of a Service CIDR
+// are ours, with a Service or without: a new flow to an unused one would be dropped.
 func stale(flow *Flow, desired Desired) bool {
 	addr := flow.Original.Destination.Addr()
 	if allowed, known := serving(flow, desired); known {
 		return (isUDP(flow) || flow.Bypasses()) && !allowed(flow.Endpoint())
 	}
-	if flow.Bypasses() {
-		return desired.ClusterIP(addr) || desired.ServiceCIDR(addr)
-	}
-	return isUDP(flow) && flow.Translated() && desired.ClusterIP(addr)
+	return (flow.Bypasses() || isUDP(flow) && flow.Translated()) && (desired.ClusterIP(addr) || desired.ServiceCIDR(addr))
 }
 
 // isUDP limits cuts to UDP when an endpoint stops serving. Connections of TCP and SCTP end on their
@@ -110,14 +109,15 @@ func (s *changeSet) stale(flow *Flow) bool {
 	return s.strays(flow)
 }
 
-// orphans reports whether flow was a flow of the changed frontend, which is gone. Any program may
-// translate at a node port that no Service has now: the flow's endpoint must be one that we know.
+// orphans reports whether flow was a flow of the changed frontend, which is gone: with the
+// change, or with a later one that has overtaken it. At a node port that nobody owns now,
+// anybody may translate: its endpoint must be one that we know.
 func orphans(c *tracker.FlowChange, flow *Flow) bool {
-	if !c.Gone || !isUDP(flow) || !flow.Translated() {
+	if !isUDP(flow) || !flow.Translated() {
 		return false
 	}
 	if len(c.Removed) == 0 {
-		return !c.NodePort()
+		return c.Gone && !c.NodePort()
 	}
 	return slices.Contains(c.Removed, flow.Endpoint())
 }

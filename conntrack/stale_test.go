@@ -68,7 +68,9 @@ var staleCases = []struct {
 	{"SCTP to an endpoint that is gone", flow(tracker.SCTP, client, "10.96.0.30:90", "10.244.9.9:90", established), false},
 	{"UDP to a Service without endpoints", flow(tracker.UDP, client, "10.96.0.20:53", "10.244.0.5:53", established), true},
 	{"UDP to a port that is no frontend", flow(tracker.UDP, client, "10.96.0.10:54", "10.244.0.5:5353", established), true},
-	{"UDP to a foreign cluster IP", flow(tracker.UDP, client, "10.96.0.99:53", "10.244.9.9:53", established), false},
+	{"UDP to an address of the Service CIDR that no frontend has", flow(tracker.UDP, client, "10.96.0.99:53", "10.244.9.9:53", established), true},
+	{"the same, TCP", flow(tracker.TCP, client, "10.96.0.99:53", "10.244.9.9:53", established), false},
+	{"UDP to a foreign cluster IP", flow(tracker.UDP, client, "172.20.0.99:53", "10.244.9.9:53", established), false},
 	{"UDP to a foreign address", flow(tracker.UDP, client, "203.0.113.99:53", "10.244.9.9:53", established), false},
 	{"UDP to an external IP", flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:8443", established), true},
 	{"UDP to another port of an external IP", flow(tracker.UDP, client, "203.0.113.5:444", "10.244.9.9:8443", established), false},
@@ -155,6 +157,18 @@ var changeCases = []struct {
 		"frontend gone, flow never translated",
 		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Gone: true},
 		flow(tracker.UDP, client, "203.0.113.9:53", "203.0.113.9:53", 0), false,
+	}, {
+		"endpoint removed, and meanwhile the frontend is gone",
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53")},
+		flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established), true,
+	}, {
+		"the same, flow translated by somebody else",
+		tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53")},
+		flow(tracker.UDP, client, "203.0.113.9:53", "172.17.0.2:53", established), false,
+	}, {
+		"endpoint removed, and meanwhile it is back",
+		tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: endpoints("10.244.1.5:5353")},
+		flow(tracker.UDP, client, "10.96.0.10:53", "10.244.1.5:5353", established), false,
 	}, {
 		"node port gone",
 		tracker.FlowChange{Frontend: at(tracker.UDP, "0.0.0.0:30099"), Gone: true, Removed: endpoints("10.244.0.5:53")},

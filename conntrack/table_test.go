@@ -102,16 +102,16 @@ func TestDelete(t *testing.T) {
 
 	replaced := listed[5]
 	replaced.ID++ // as if the entry were another one by now
-	if n, err := table.Delete(t.Context(), []Flow{replaced}); n != 0 || err != nil {
+	if n, err := table.Delete(t.Context(), []Flow{replaced}, nil); n != 0 || err != nil {
 		t.Errorf("newer flow: deleted %d, %v, want 0", n, err)
 	}
-	if n, err := table.Delete(t.Context(), listed[:200]); n != 200 || err != nil {
+	if n, err := table.Delete(t.Context(), listed[:200], nil); n != 200 || err != nil {
 		t.Errorf("deleted %d, %v, want 200", n, err)
 	}
-	if n, err := table.Delete(t.Context(), listed); n != len(flows)-200 || err != nil {
+	if n, err := table.Delete(t.Context(), listed, nil); n != len(flows)-200 || err != nil {
 		t.Errorf("second time: deleted %d, %v, want %d", n, err, len(flows)-200)
 	}
-	if n, err := table.Delete(t.Context(), nil); n != 0 || err != nil {
+	if n, err := table.Delete(t.Context(), nil, nil); n != 0 || err != nil {
 		t.Errorf("nothing: deleted %d, %v", n, err)
 	}
 }
@@ -139,7 +139,7 @@ func TestDeleteOverrun(t *testing.T) {
 	if err := table.conn.SetReadBuffer(1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := table.Delete(t.Context(), slices.Repeat(listed, 10)); err != nil {
+	if _, err := table.Delete(t.Context(), slices.Repeat(listed, 10), nil); err != nil {
 		t.Error(err)
 	}
 	if left, err := table.Flows(t.Context(), Filter{}, nil); err != nil || len(left) != 0 {
@@ -175,7 +175,7 @@ func TestDumpLeft(t *testing.T) {
 			t.Errorf("got %d flows, want 2000", n)
 		}
 	}
-	if _, err := table.Delete(ctx, mixed()); !errors.Is(err, context.Canceled) {
+	if _, err := table.Delete(ctx, mixed(), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("delete: got %v, want %v", err, context.Canceled)
 	}
 }
@@ -186,7 +186,7 @@ func TestDeleteUnprivileged(t *testing.T) {
 	table := openTable(t)
 	create(t, table, mixed()...)
 	dropCapabilities(t)
-	n, err := table.Delete(t.Context(), mixed())
+	n, err := table.Delete(t.Context(), mixed(), nil)
 	want := "delete connection tracking entry udp 192.0.2.1:1000 -> 10.96.0.10:53: operation not permitted"
 	if n != 0 || err == nil || err.Error() != want {
 		t.Errorf("deleted %d, %v, want %s", n, err, want)

@@ -45,7 +45,7 @@ func (c *commitLog) started(r *Report, lengths map[nft.Family]map[string]int) {
 
 // note takes in a later sync.
 func (c *commitLog) note(r *Report) {
-	took := r.Compile + r.Commit + r.Flows.Duration
+	took := r.Compile + r.Commit
 	if r.Operations > 0 {
 		c.commits++
 		c.operations += r.Operations
@@ -69,7 +69,7 @@ func (c *commitLog) note(r *Report) {
 	names, changed := changedPorts(&r.Delta)
 	fields := []zap.Field{zap.Int("changed", changed), zap.Strings("service_ports", names), zap.Bool("full", r.Full),
 		zap.Int("operations", r.Operations), zap.Int("elements", r.Elements),
-		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit), zap.Duration("connections", r.Flows.Duration)}
+		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit)}
 	if took > slowSync {
 		fields = append(fields, zap.String("longest", slowestPart(r)))
 	}
@@ -78,11 +78,9 @@ func (c *commitLog) note(r *Report) {
 
 // slowestPart says which part of a sync took longest.
 func slowestPart(r *Report) string {
-	switch longest := max(r.Compile, r.Commit, r.Flows.Duration); {
+	switch longest := max(r.Compile, r.Commit); {
 	case longest == r.Commit:
 		return "commit"
-	case longest == r.Flows.Duration:
-		return "removal of stale connections"
 	case r.Full:
 		return "reading the tables back, and compile"
 	}

@@ -1,6 +1,6 @@
 // Package sync keeps the kernel's tables equal to what the tracker says.
 //
-// One goroutine, Loop.Run, owns the wanted ruleset and the knowledge of what the kernel
+// The goroutine of Loop.Run owns the wanted ruleset and the knowledge of what the kernel
 // holds. It compiles what changed, computes the difference and commits it as one netlink
 // batch. Start, steady state, retry and repair are one path: they differ only in whether the
 // applied state is known or has to be read from the kernel first.
@@ -26,7 +26,9 @@
 //	+---------------------------------------------------+
 //
 // After each commit, and in this order, the loop removes affinity entries that became stale
-// meanwhile, removes stale connections (staleFlows), and reports. A commit that fails changes
+// meanwhile, hands over what it made stale among connections, and reports. Another goroutine
+// (staleFlows) removes these connections; it asks what was committed (flowView), not the
+// ruleset, so that the loop goes on meanwhile. A commit that fails changes
 // nothing: the rules stay as they were. Nothing is written before all sources have synced, and
 // nothing is removed when the loop ends.
 //

@@ -230,13 +230,15 @@ func TestDamageIsRepaired(t *testing.T) {
 type lateFlows struct {
 	flows
 	logs    atomic.Pointer[observer.ObservedLogs]
-	repairs atomic.Int64 // lines about repairs that were there
+	repairs chan int // lines about repairs that were there
 }
 
-func (f *lateFlows) Full(context.Context, conntrack.Desired) (conntrack.Result, error) {
+func (f *lateFlows) Full(context.Context, []tracker.FlowChange, conntrack.Desired) (conntrack.Result, error) {
+	repairs := 0
 	if logs := f.logs.Load(); logs != nil {
-		f.repairs.Store(int64(logs.FilterMessage("repaired our tables").Len()))
+		repairs = logs.FilterMessage("repaired our tables").Len()
 	}
+	f.repairs <- repairs
 	return conntrack.Result{}, nil
 }
 
@@ -244,8 +246,9 @@ func (f *lateFlows) Full(context.Context, conntrack.Desired) (conntrack.Result, 
 func TestRepairIsLogged(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
-	late := new(lateFlows)
+	late := &lateFlows{repairs: make(chan int, 1)}
 	g := guardWith(t, &faulty{Client: k}, k, manyServices(50, 3), late)
+	<-late.repairs // after the first commit
 	late.logs.Store(g.logs)
 	for _, tt := range []struct {
 		damage     []nft.Op
@@ -259,6 +262,7 @@ func TestRepairIsLogged(t *testing.T) {
 	} {
 		g.commit(t, tt.damage...)
 		g.report(t)
+		repairs := <-late.repairs
 		lines := g.logs.FilterMessage("repaired our tables").All()
 		g.logs.TakeAll()
 		if len(lines) != 1 {
@@ -272,8 +276,8 @@ func TestRepairIsLogged(t *testing.T) {
 		if fields["operations"] != tt.operations || !strings.Contains(reason, tt.reason) {
 			t.Errorf("%v operations because of %q, want %d because of %q", fields["operations"], reason, tt.operations, tt.reason)
 		}
-		if fields["after"].(time.Duration) <= 0 || late.repairs.Load() != 1 {
-			t.Errorf("repaired after %v; %d lines before the look at connections, want one", fields["after"], late.repairs.Load())
+		if fields["after"].(time.Duration) <= 0 || repairs != 1 {
+			t.Errorf("repaired after %v; %d lines before the look at connections, want one", fields["after"], repairs)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -85,12 +86,13 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		commits:   commitLog{log: options.Log},
 		conflicts: conflictLog{log: options.Log},
 	}
-	l.stale = staleFlows{ruleset: ruleset, nodePorts: &l.nodePorts, log: options.Log}
+	l.stale.log, l.stale.cleaned, l.stale.bell = options.Log, options.Cleaned, make(chan struct{}, 1)
+	l.stale.retry = backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()}
 	return l
 }
 
-// CleanFlows makes the loop remove stale connections after each commit. It must be called
-// before Run.
+// CleanFlows makes the loop remove stale connections after each commit: Run does so beside
+// the loop, Once before it returns. It must be called before either.
 func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 
 // Watch makes the loop repair what others do to our tables. It must be called before Run;
@@ -137,6 +139,13 @@ func (l *Loop) Disown(ctx context.Context) error {
 // it when all sources have synced: its first sync is unconditional. It returns an error only
 // if the kernel's socket is broken.
 func (l *Loop) Run(ctx context.Context) error {
+	var cleaning sync.WaitGroup
+	defer cleaning.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if l.stale.flows != nil {
+		cleaning.Go(func() { l.stale.run(ctx) })
+	}
 	l.options.Queue.Ring()
 	l.guard.start(ctx)
 	for ctx.Err() == nil {
@@ -177,7 +186,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if !wanted || ctx.Err() != nil {
 			continue
 		}
-		err := l.Once(ctx)
+		err := l.sync(ctx)
 		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // somebody closed it, and it does not come back
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}
@@ -195,11 +204,20 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// Once brings the kernel up to date, one time; callers that do not go on with Run may use it.
-// Somebody else's commit between our reading and writing only makes us read again, and so does
+// Once brings the kernel up to date and removes stale connections, one time. It is for callers
+// that do not go on with Run. A failure to remove connections is logged only.
+func (l *Loop) Once(ctx context.Context) error {
+	if err := l.sync(ctx); err != nil {
+		return err
+	}
+	l.stale.clean(ctx)
+	return nil
+}
+
+// sync brings the kernel up to date. Somebody else's commit between our reading and writing only makes us read again, and so does
 // a batch that the kernel refuses; if it refuses it then, the Service ports that it is about
 // are left out.
-func (l *Loop) Once(ctx context.Context) (err error) {
+func (l *Loop) sync(ctx context.Context) (err error) {
 	began := time.Now()
 	defer func() {
 		l.affinity.refused = nil
@@ -280,11 +298,12 @@ func (l *Loop) attempt(ctx context.Context) error {
 	if l.guard.reason != "" && len(p.batch.Ops) > 0 {
 		l.guard.logRepair(p.batch.Ops, committed)
 	}
-	l.stale.add(p.flows, p.allFlows)
-	flows := l.stale.clean(ctx)
-	flows.Duration = time.Since(committed)
+	if l.stale.flows != nil {
+		l.stale.view.update(l.ruleset, l.nodePorts.reached)
+	}
+	l.stale.committed(p.flows, p.allFlows)
 	l.done(Report{
-		Full: p.full, Flows: flows, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
+		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
 	return nil

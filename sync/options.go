@@ -32,6 +32,9 @@ type Options struct {
 	Foreign ForeignMessages
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
+	// Cleaned, if set, is called after each removal of stale connections, on a goroutine of its
+	// own while Run runs.
+	Cleaned func(FlowReport)
 	// Refused, if set, is called on the loop's goroutine when a Service port is left out
 	// because the kernel refuses it, and with a nil error when it is taken after all, as it
 	// was, changed or removed. A port that changed and is refused again is told again.
@@ -51,10 +54,9 @@ type Report struct {
 	Full       bool // the kernel's state was read first
 	Operations int
 	Elements   int
-	Foreign    int           // messages about tables of others, see Options.Foreign
-	Compile    time.Duration // from the delta to the batch
-	Commit     time.Duration // the kernel's part
-	Flows      FlowReport
+	Foreign    int                 // messages about tables of others, see Options.Foreign
+	Compile    time.Duration       // from the delta to the batch
+	Commit     time.Duration       // the kernel's part
 	Taken      time.Time           // everything that the source had before is in the kernel now
 	Delta      tracker.Delta       // what changed since the last successful sync
 	NodePorts  []netip.Addr        // the addresses at which node ports are reached

@@ -2,122 +2,172 @@ package sync
 
 import (
 	"context"
-	"net/netip"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/conntrack"
-	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// flows is what the loop needs of *conntrack.Reconciler.
+// flows is what staleFlows needs of *conntrack.Reconciler.
 type flows interface {
 	Clean(context.Context, []tracker.FlowChange, conntrack.Desired) (conntrack.Result, error)
-	Full(context.Context, conntrack.Desired) (conntrack.Result, error)
+	Full(context.Context, []tracker.FlowChange, conntrack.Desired) (conntrack.Result, error)
 }
 
-// staleFlows are connections that commits have made stale and that are not cleaned up yet. It
-// answers conntrack's questions from the ruleset.
+// staleFlows removes connections that commits have made stale, in a goroutine of its own: to
+// look for them takes as long as there are connections on the node, and no commit waits for
+// that. The loop hands over what a commit changed. Everything that commits change while a
+// clean-up is under way goes into the next one.
 type staleFlows struct {
-	flows     // nil leaves connections alone
-	ruleset   *services.Ruleset
-	nodePorts *nodePorts
-	log       *zap.Logger
-	logged    string // the latest complaint: one that goes on is not repeated
+	flows   // nil leaves connections alone
+	log     *zap.Logger
+	cleaned func(FlowReport) // may be nil
+	view    flowView
+	bell    chan struct{} // holds a value when something may wait
 
-	all     bool // which ones is not known
-	changes []tracker.FlowChange
+	mu      sync.Mutex
+	waiting staleChanges
+
+	// The rest is owned by the goroutine of run.
+	retry  backoff
+	logged string // the latest complaint: one that goes on is not repeated
 }
 
-// Endpoints implements conntrack.Desired.
-func (s *staleFlows) Endpoints(f tracker.Frontend) (allowed func(netip.AddrPort) bool, known bool) {
-	serving, known := s.ruleset.Serving(f)
-	return func(ep netip.AddrPort) bool {
-		_, ok := slices.BinarySearchFunc(serving, ep, netip.AddrPort.Compare)
-		return ok
-	}, known
+// staleChanges is what commits have made stale and nobody has cleaned up.
+type staleChanges struct {
+	all       bool // which connections is not known
+	frontends map[tracker.Frontend]tracker.FlowChange
+	since     time.Time // of the oldest commit; zero if there is nothing
 }
 
-// ClusterIP implements conntrack.Desired.
-func (s *staleFlows) ClusterIP(addr netip.Addr) bool { return s.ruleset.HasClusterIP(addr) }
+func (c *staleChanges) empty() bool { return !c.all && len(c.frontends) == 0 }
 
-// ServiceCIDR implements conntrack.Desired.
-func (s *staleFlows) ServiceCIDR(addr netip.Addr) bool { return s.ruleset.InServiceCIDR(addr) }
-
-// NodePortAddress implements conntrack.Desired.
-func (s *staleFlows) NodePortAddress(addr netip.Addr) bool {
-	_, ok := slices.BinarySearchFunc(s.nodePorts.reached, addr, netip.Addr.Compare)
-	return ok
-}
-
-// add takes in what a commit has made stale; all says that it may be any connection. Of one
-// frontend there is one change, so that they do not pile up while connection tracking cannot
-// be reached.
-func (s *staleFlows) add(changes []tracker.FlowChange, all bool) {
-	s.all = s.all || all
-	if len(s.changes) == 0 {
-		s.changes = changes
+// add takes in later changes. Of one frontend there is one change, so that they do not pile
+// up while connection tracking cannot be reached.
+func (c *staleChanges) add(changes []tracker.FlowChange, all bool, at time.Time) {
+	if len(changes) == 0 && !all {
 		return
 	}
+	if c.empty() {
+		c.since = at
+	}
+	c.all = c.all || all
+	if c.frontends == nil {
+		c.frontends = make(map[tracker.Frontend]tracker.FlowChange)
+	}
 	for _, change := range changes {
-		i := slices.IndexFunc(s.changes, func(c tracker.FlowChange) bool { return c.Frontend == change.Frontend })
-		if i < 0 {
-			s.changes = append(s.changes, change)
-			continue
+		earlier, ok := c.frontends[change.Frontend]
+		switch {
+		case ok:
+			c.frontends[change.Frontend] = earlier.Then(change)
+		case c.all && !change.Gone && len(change.Removed) == 0: // a look at all connections needs no more
+		default:
+			c.frontends[change.Frontend] = change
 		}
-		s.changes[i] = s.changes[i].Then(change)
 	}
 }
 
-// clean removes the connections that commits have made stale. What could not be done is done
-// with the next commit.
+// committed takes in what a commit has made stale; all says that it may be any connection.
+func (s *staleFlows) committed(changes []tracker.FlowChange, all bool) {
+	if s.flows == nil || len(changes) == 0 && !all {
+		return
+	}
+	s.mu.Lock()
+	s.waiting.add(changes, all, time.Now())
+	s.mu.Unlock()
+	s.ring()
+}
+
+func (s *staleFlows) ring() {
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+// run cleans up until ctx ends. After each clean-up it rests, so that a Service whose endpoints
+// never stop moving takes a quarter of one CPU at most; the first one after a rest comes at once.
+func (s *staleFlows) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.bell:
+		}
+		report := s.clean(ctx)
+		pause := restRatio * report.Duration
+		if report.Err != nil {
+			pause = max(pause, s.retry.failed())
+			s.ring()
+		} else {
+			s.retry.failures = 0
+		}
+		if pause == 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// clean removes the connections that commits have made stale. What could not be done waits
+// for the next time, together with what has come meanwhile.
 func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
-	if s.flows == nil || !s.all && len(s.changes) == 0 {
+	s.mu.Lock()
+	work := s.waiting
+	s.waiting = staleChanges{}
+	s.mu.Unlock()
+	if work.empty() {
 		return report
 	}
-	report.Ran = true
-	if s.all {
-		report.add(s.Full(ctx, s))
+	began, changes := time.Now(), slices.Collect(maps.Values(work.frontends))
+	clean := s.Clean
+	if work.all {
+		clean = s.Full
 	}
-	changes := s.changes
-	if s.all {
-		// A look at all connections does not know those of a frontend that is not there any
-		// more from connections of others.
-		changes = slices.DeleteFunc(slices.Clone(changes), func(c tracker.FlowChange) bool {
-			_, known := s.ruleset.Serving(c.Frontend)
-			return known
-		})
+	result, err := clean(ctx, changes, &s.view)
+	report = FlowReport{
+		Deleted: map[tracker.Family]int{
+			tracker.IPv4: result.Deleted - result.Deleted6,
+			tracker.IPv6: result.Deleted6,
+		},
+		Duration: time.Since(began), Lag: time.Since(work.since), Err: err,
 	}
-	if len(changes) > 0 {
-		report.add(s.Clean(ctx, changes, s))
+	if err != nil {
+		s.mu.Lock()
+		work.add(slices.Collect(maps.Values(s.waiting.frontends)), s.waiting.all, s.waiting.since)
+		s.waiting = work
+		s.mu.Unlock()
 	}
-	if report.Err == nil {
-		s.all, s.changes, s.logged = false, nil, ""
-	} else if text := report.Err.Error(); text != s.logged {
-		s.logged = text
-		s.log.Warn("stale connections may have stayed until the next commit", zap.Error(report.Err))
+	switch {
+	case ctx.Err() != nil: // the end is no failure
+		return report
+	case err == nil:
+		s.logged = ""
+	case err.Error() != s.logged:
+		s.logged = err.Error()
+		s.log.Warn("stale connections may have stayed; they are looked for again", zap.Error(err))
+	}
+	if s.cleaned != nil {
+		s.cleaned(report)
 	}
 	return report
 }
 
 // A FlowReport says what became of stale connections.
 type FlowReport struct {
-	Ran      bool // connections were looked at
 	Deleted  map[tracker.Family]int
 	Duration time.Duration
-	Err      error
-}
-
-func (r *FlowReport) add(result conntrack.Result, err error) {
-	if r.Deleted == nil {
-		r.Deleted = make(map[tracker.Family]int)
-	}
-	r.Deleted[tracker.IPv4] += result.Deleted - result.Deleted6
-	r.Deleted[tracker.IPv6] += result.Deleted6
-	if err != nil {
-		r.Err = err
-	}
+	// Lag is the time from the oldest of the commits that made them stale to the end of the
+	// clean-up. One that fails does not end it.
+	Lag time.Duration
+	Err error
 }

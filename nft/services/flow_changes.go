@@ -1,6 +1,7 @@
 package services
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -11,6 +12,9 @@ import (
 // noteFlows notes what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
+	if (have.policy.kind == 0) != (want.policy.kind == 0) || !slices.Equal(have.serving, want.serving) {
+		r.touchedFrontends = append(r.touchedFrontends, f)
+	}
 	appeared := want.serves() && !have.serves()
 	var removed []netip.AddrPort
 	if f.Protocol == tracker.UDP {
@@ -85,20 +89,50 @@ func (r *Ruleset) Serving(at tracker.Frontend) (endpoints []netip.AddrPort, know
 
 // HasClusterIP reports whether addr is the cluster IP of a Service.
 func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
-	return r.holds(clusterIPsSet, addr, func(held *nft.Elements) bool {
-		_, ok := held.Map[nft.AddrKey(addr)]
-		return ok
-	})
-}
-
-// InServiceCIDR reports whether addr lies in one of the Service CIDRs.
-func (r *Ruleset) InServiceCIDR(addr netip.Addr) bool {
-	return r.holds(serviceCIDRsSet, addr, func(held *nft.Elements) bool {
-		return held.Covering(nft.Family(tracker.FamilyOf(addr)), nft.AddrKey(addr)) != ""
-	})
-}
-
-func (r *Ruleset) holds(set string, addr netip.Addr, test func(*nft.Elements) bool) bool {
 	family := r.families[nft.Family(tracker.FamilyOf(addr))]
-	return family != nil && test(family.Table.Sets[set])
+	if family == nil {
+		return false
+	}
+	_, ok := family.Table.Sets[clusterIPsSet].Map[nft.AddrKey(addr)]
+	return ok
+}
+
+// ServiceCIDRs returns the ranges of the Service CIDRs in the families that are served.
+func (r *Ruleset) ServiceCIDRs() []netip.Prefix { return r.serviceCIDRs }
+
+// TouchedFrontends returns the frontends that have come, gone or got other endpoints since
+// Committed, some of them more than once: those for which Serving may answer otherwise.
+func (r *Ruleset) TouchedFrontends() iter.Seq[tracker.Frontend] {
+	return func(yield func(tracker.Frontend) bool) {
+		for _, family := range r.families {
+			for _, f := range family.touchedFrontends {
+				if !yield(f) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// TouchedClusterIPs returns the addresses for which HasClusterIP may answer otherwise since
+// Committed, some of them more than once.
+func (r *Ruleset) TouchedClusterIPs() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for _, family := range r.families {
+			for _, addr := range family.touchedClusterIPs {
+				if !yield(addr) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// emptied returns a list without its elements. The room of the many changes of a start is
+// given back.
+func emptied[T any](list []T) []T {
+	if cap(list) > 1024 {
+		return nil
+	}
+	return list[:0]
 }

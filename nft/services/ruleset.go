@@ -13,8 +13,9 @@ import (
 //
 // It is not safe for concurrent use; the sync loop owns it.
 type Ruleset struct {
-	config   Config
-	families map[nft.Family]*familyRules
+	config       Config
+	families     map[nft.Family]*familyRules
+	serviceCIDRs []netip.Prefix // in the families that are served
 }
 
 // familyRules is the part of a Ruleset in one table.
@@ -35,6 +36,9 @@ type familyRules struct {
 	standing     int          // conflicts
 	fresh        []Conflict   // not reported yet
 	successions  []Succession // not reported yet
+	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
+	touchedFrontends  []tracker.Frontend
+	touchedClusterIPs []netip.Addr
 }
 
 // A chainUse counts who goes to a chain.
@@ -107,6 +111,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		for f, family := range r.families {
 			family.fillSet(serviceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
 		}
+		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
+			return r.families[nft.Family(tracker.FamilyOf(p.Addr()))] == nil
+		})
 	}
 }
 
@@ -202,6 +209,8 @@ func (r *Ruleset) Committed() {
 		family.adopted = ReadBack{}
 		clear(family.tasks)
 		clear(family.flows)
+		family.touchedFrontends = emptied(family.touchedFrontends)
+		family.touchedClusterIPs = emptied(family.touchedClusterIPs)
 	}
 }
 

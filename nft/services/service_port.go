@@ -227,6 +227,13 @@ func (r *familyRules) programUpdates(f tracker.Frontend, chain string) {
 // changeShared counts the elements that several Service ports may need, of a port that
 // changes; nil stands for none. Those that stay are not touched.
 func (r *familyRules) changeShared(have, want *tracker.ServicePort) {
+	if have == nil || want == nil || have.ClusterIP != want.ClusterIP {
+		for _, p := range []*tracker.ServicePort{have, want} {
+			if p != nil {
+				r.touchedClusterIPs = append(r.touchedClusterIPs, p.ClusterIP)
+			}
+		}
+	}
 	for _, element := range sharedOf(want) {
 		if r.shared[element]++; r.shared[element] == 1 {
 			r.Put(element.set, element.key, nft.Element{})

@@ -185,15 +185,15 @@ func TestCommitted(t *testing.T) {
 	m := newTestMetrics(new(fakeKernel))
 	m.Committed(&proxysync.Report{
 		Full: true, Operations: 3, Compile: time.Millisecond, Commit: 2 * time.Millisecond,
-		Flows:    proxysync.FlowReport{Ran: true, Duration: 5 * time.Millisecond, Deleted: map[tracker.Family]int{tracker.IPv6: 4}},
 		Delta:    tracker.Delta{Triggers: []tracker.Trigger{{Family: tracker.IPv6, At: time.Now().Add(-90 * time.Second)}}},
 		Standing: 2, LeftOut: 1,
 	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
+	m.Cleaned(proxysync.FlowReport{Duration: 5 * time.Millisecond, Lag: 250 * time.Millisecond, Deleted: map[tracker.Family]int{tracker.IPv6: 4}})
 	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
 	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3}, nil, kernel.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
 	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3
-		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.008
+		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.003
 		kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1
 		kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"} 2
 		kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv6",le="85"} 0
@@ -202,6 +202,7 @@ func TestCommitted(t *testing.T) {
 		kubeproxy_conntrack_reconciler_sync_duration_seconds_sum{ip_family="IPv4"} 0.005
 		kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 0
 		kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv6"} 4
+		kube_nft_stale_connections_lag_seconds_sum 0.25
 		kube_nft_compile_duration_seconds_count 3
 		kube_nft_commit_duration_seconds_count 2
 		kube_nft_commit_duration_seconds_sum 0.002

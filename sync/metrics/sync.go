@@ -23,6 +23,7 @@ type syncMetrics struct {
 	failures                *prometheus.CounterVec
 
 	flowDuration *prometheus.HistogramVec // of the search for stale connections
+	flowLag      prometheus.Histogram
 	deleted      *prometheus.CounterVec
 
 	compile, commit           prometheus.Histogram
@@ -72,7 +73,7 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 	}
 	return &syncMetrics{
 		duration: histogramPerFamily("kubeproxy_sync_proxy_rules_duration_seconds",
-			"Duration of syncs that succeeded, from taking the changes until stale connections were removed.", syncBuckets),
+			"Duration of syncs that succeeded, from taking the changes until the kernel had them.", syncBuckets),
 		full: histogramPerFamily("kubeproxy_sync_full_proxy_rules_duration_seconds",
 			"Duration of syncs that read the kernel's tables first.", syncBuckets),
 		partial: histogramPerFamily("kubeproxy_sync_partial_proxy_rules_duration_seconds",
@@ -86,9 +87,11 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 		failures: counterPerFamily("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 			"Syncs that failed, because of this family if that is known."),
 		flowDuration: histogramPerFamily("kubeproxy_conntrack_reconciler_sync_duration_seconds",
-			"Time that removing stale connections took after a commit.", syncBuckets),
+			"Time that it took to look for stale connections and to remove them.", syncBuckets),
 		deleted: counterPerFamily("kubeproxy_conntrack_reconciler_deleted_entries_total",
 			"Connections that were removed from connection tracking because a commit had made them stale."),
+		flowLag: histogram("kube_nft_stale_connections_lag_seconds",
+			"Time from the oldest commit that made connections stale until they were removed. An attempt that failed counts with what has passed so far."),
 		compile:  histogram("kube_nft_compile_duration_seconds", "Time from taking the changes to the complete batch."),
 		commit:   histogram("kube_nft_commit_duration_seconds", "Time that the kernel took to apply what a sync had for it."),
 		batches:  counter("kube_nft_batches_total", "Batches sent to the kernel."),
@@ -113,8 +116,19 @@ func (m *Metrics) Failed(err error) {
 	}
 }
 
-// Committed counts a successful sync. lengths is the result of services.Ruleset.Lengths, sent the
-// result of kernel.Client.Sent after the sync.
+// Cleaned counts a removal of stale connections. It may be called at any time, from any
+// goroutine.
+func (m *Metrics) Cleaned(r proxysync.FlowReport) {
+	m.sync.flowLag.Observe(r.Lag.Seconds())
+	for _, family := range m.families {
+		name := family.String()
+		m.sync.flowDuration.WithLabelValues(name).Observe(r.Duration.Seconds())
+		m.sync.deleted.WithLabelValues(name).Add(float64(r.Deleted[family]))
+	}
+}
+
+// Committed counts a sync that succeeded. Lengths are those of nft.Ruleset.Lengths, sent is
+// what kernel.Client.Sent said after it.
 func (m *Metrics) Committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent kernel.Traffic) {
 	m.sync.observe(m.families, r, sent)
 	m.objects.observe(r, lengths)
@@ -126,14 +140,10 @@ func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, se
 		kind = s.full
 	}
 	for _, family := range families {
-		name, seconds := family.String(), (r.Compile + r.Commit + r.Flows.Duration).Seconds()
+		name, seconds := family.String(), (r.Compile + r.Commit).Seconds()
 		s.duration.WithLabelValues(name).Observe(seconds)
 		kind.WithLabelValues(name).Observe(seconds)
 		s.last.WithLabelValues(name).SetToCurrentTime()
-		if r.Flows.Ran {
-			s.flowDuration.WithLabelValues(name).Observe(r.Flows.Duration.Seconds())
-			s.deleted.WithLabelValues(name).Add(float64(r.Flows.Deleted[family]))
-		}
 	}
 	for _, trigger := range r.Delta.Triggers {
 		// The control plane's clock may be ahead of ours; a sum of durations must not shrink.

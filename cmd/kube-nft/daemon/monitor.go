@@ -114,6 +114,7 @@ func (m *monitor) healthCheckFailed(service health.Service, err error) {
 // read on its goroutine.
 func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, kernel *kernel.Client) {
 	options.Failed = m.metrics.Failed
+	options.Cleaned = m.metrics.Cleaned
 	options.Refused = func(id tracker.PortID, err error) {
 		if err != nil {
 			m.events.service(id.Namespace, id.Service, tracker.PortID{}, "PortRefused", "Program", fmt.Sprintf("port %s is left out on this node: %v", id, err))

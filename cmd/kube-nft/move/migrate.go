@@ -132,12 +132,18 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, log *z
 		return nil, "", err
 	}
 	var report proxysync.Report
+	stale := 0
 	ruleset := services.NewRuleset(c.Ruleset(families))
 	loop := proxysync.New(t, ruleset, kernel, proxysync.Options{
 		NodePorts: c.NodePorts,
 		Log:       log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), // the journal tells the rest
 		Foreign:   migrate.ForeignMessages,
 		Committed: func(r proxysync.Report) { report = r },
+		Cleaned: func(r proxysync.FlowReport) {
+			for _, n := range r.Deleted {
+				stale += n
+			}
+		},
 	})
 	addrs, err := proxysync.Addresses()
 	if err != nil {
@@ -153,10 +159,6 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, log *z
 	}
 	if report.Operations+report.Foreign == 0 {
 		return ruleset.Want(), "nothing to change", nil
-	}
-	stale := 0
-	for _, n := range report.Flows.Deleted {
-		stale += n
 	}
 	return ruleset.Want(), fmt.Sprintf("one transaction with %d operations on our tables, %d elements, and %d on kube-proxy's; %d stale connections removed",
 		report.Operations, report.Elements, report.Foreign, stale), nil

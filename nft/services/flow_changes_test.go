@@ -1,0 +1,103 @@
+package services
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// served is what the touched frontends and cluster IPs of each commit add up to.
+type served struct {
+	endpoints  map[tracker.Frontend][]netip.AddrPort
+	clusterIPs map[netip.Addr]bool
+}
+
+func (s *served) follow(r *Ruleset) (looked int) {
+	for f := range r.TouchedFrontends() {
+		looked++
+		delete(s.endpoints, f)
+		if endpoints, known := r.Serving(f); known {
+			s.endpoints[f] = endpoints
+		}
+	}
+	for addr := range r.TouchedClusterIPs() {
+		looked++
+		delete(s.clusterIPs, addr)
+		if r.HasClusterIP(addr) {
+			s.clusterIPs[addr] = true
+		}
+	}
+	return looked
+}
+
+// TestTouched takes worlds through random changes, some of which are committed together: who
+// looks at what was touched knows all frontends with their endpoints, and all cluster IPs.
+func TestTouched(t *testing.T) {
+	for seed := range uint64(20) {
+		w, r, _ := startWorld(t, seed)
+		s := served{endpoints: make(map[tracker.Frontend][]netip.AddrPort), clusterIPs: make(map[netip.Addr]bool)}
+		for step := range 40 {
+			r.Apply(w.change())
+			if step%3 == 0 { // this one goes with the next
+				continue
+			}
+			s.follow(r)
+			r.Committed()
+			want := served{endpoints: make(map[tracker.Frontend][]netip.AddrPort), clusterIPs: make(map[netip.Addr]bool)}
+			for _, family := range r.families {
+				for f, state := range family.frontends {
+					want.endpoints[f] = state.shown.serving
+				}
+				for _, port := range family.ports {
+					want.clusterIPs[port.current.ClusterIP] = true
+				}
+			}
+			if !maps.EqualFunc(s.endpoints, want.endpoints, slices.Equal) || !maps.Equal(s.clusterIPs, want.clusterIPs) {
+				t.Fatalf("seed %d, step %d:\n got %v\nwant %v", seed, step, s, want)
+			}
+			if n := s.follow(r); n != 0 {
+				t.Fatalf("seed %d, step %d: %d touched after the commit", seed, step, n)
+			}
+		}
+	}
+}
+
+// TestTouchedIsWhatChanged: one endpoint of one Service among many is one frontend to look at.
+func TestTouchedIsWhatChanged(t *testing.T) {
+	for _, services := range []int{10, 1000} {
+		r := NewRuleset(Config{Families: []nft.Family{nft.IP}})
+		port := func(i int, endpoint byte) *tracker.ServicePort {
+			p := &tracker.ServicePort{
+				ID:   tracker.PortID{Namespace: "ns", Service: "svc", Port: string(rune('a' + i)), Protocol: tracker.UDP, Family: tracker.IPv4},
+				Port: 53, ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), HasEndpoints: true,
+				Cluster: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, endpoint}), 53)},
+			}
+			p.Serving = p.Cluster
+			return p
+		}
+		delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+		for i := range services {
+			p := port(i, 1)
+			delta.Changed[p.ID] = p
+		}
+		delta.CIDRsChanged, delta.ServiceCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")}
+		r.Apply(delta)
+		r.Committed()
+		if got := r.ServiceCIDRs(); len(got) != 1 || got[0] != delta.ServiceCIDRs[0] {
+			t.Errorf("Service CIDRs %v, want the one of IPv4: IPv6 is not served", got)
+		}
+		p := port(3, 2)
+		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		want := []tracker.Frontend{{Address: p.ClusterIP, Protocol: tracker.UDP, Port: 53}}
+		if got := slices.Collect(r.TouchedFrontends()); !slices.Equal(got, want) {
+			t.Errorf("%d Services: touched %v, want %v", services, got, want)
+		}
+		if got := slices.Collect(r.TouchedClusterIPs()); len(got) != 0 {
+			t.Errorf("%d Services: touched cluster IPs %v", services, got)
+		}
+	}
+}

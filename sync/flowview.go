@@ -1,0 +1,79 @@
+package sync
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A flowView answers from what was committed which connections may go on, while the loop's
+// goroutine goes on with the ruleset. A commit costs it what the commit changed.
+type flowView struct {
+	mu         sync.RWMutex
+	serving    map[tracker.Frontend][]netip.AddrPort // sorted, and never written to
+	clusterIPs map[netip.Addr]struct{}
+	cidrs      []netip.Prefix
+	nodePorts  []netip.Addr // where node ports are reached, sorted
+}
+
+// update takes in what changed in the ruleset since the commit before. Nothing in the ruleset
+// may have changed after this commit.
+func (v *flowView) update(r *services.Ruleset, nodePorts []netip.Addr) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.serving == nil {
+		v.serving, v.clusterIPs = make(map[tracker.Frontend][]netip.AddrPort), make(map[netip.Addr]struct{})
+	}
+	for f := range r.TouchedFrontends() {
+		if serving, known := r.Serving(f); known {
+			v.serving[f] = serving
+		} else {
+			delete(v.serving, f)
+		}
+	}
+	for addr := range r.TouchedClusterIPs() {
+		if r.HasClusterIP(addr) {
+			v.clusterIPs[addr] = struct{}{}
+		} else {
+			delete(v.clusterIPs, addr)
+		}
+	}
+	v.cidrs, v.nodePorts = r.ServiceCIDRs(), nodePorts
+}
+
+// Endpoints implements conntrack.Desired.
+func (v *flowView) Endpoints(f tracker.Frontend) (allowed func(netip.AddrPort) bool, known bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	serving, known := v.serving[f]
+	return func(ep netip.AddrPort) bool {
+		_, ok := slices.BinarySearchFunc(serving, ep, netip.AddrPort.Compare)
+		return ok
+	}, known
+}
+
+// ClusterIP implements conntrack.Desired.
+func (v *flowView) ClusterIP(addr netip.Addr) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	_, ok := v.clusterIPs[addr]
+	return ok
+}
+
+// ServiceCIDR implements conntrack.Desired.
+func (v *flowView) ServiceCIDR(addr netip.Addr) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return slices.ContainsFunc(v.cidrs, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// NodePortAddress implements conntrack.Desired.
+func (v *flowView) NodePortAddress(addr netip.Addr) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	_, ok := slices.BinarySearchFunc(v.nodePorts, addr, netip.Addr.Compare)
+	return ok
+}
