@@ -89,7 +89,7 @@ func serve(t *testing.T, endpoint netip.AddrPort) {
 	}()
 }
 
-// dialUDP returns a client socket that keeps its port, as those of many resolvers do.
+// dialUDP returns a client socket that keeps its port, as many resolvers do.
 func (p *path) dialUDP(t *testing.T) *net.UDPConn {
 	t.Helper()
 	local := net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.client, 0))
@@ -165,7 +165,7 @@ func TestEndpointRemoved(t *testing.T) {
 	}
 }
 
-// TestScaledToZeroAndBack: with the last endpoint the flows go, and those of the time
+// TestScaledToZeroAndBack: with the last endpoint the flows go, and flows from the time
 // without rules do not survive the next one.
 func TestScaledToZeroAndBack(t *testing.T) {
 	for _, p := range paths {

@@ -110,7 +110,6 @@ func TestCleanReportsErrors(t *testing.T) {
 
 // A returning table holds flows whose endpoint comes back while they are being read.
 type returning struct {
-	table
 	flows   []Flow
 	deleted []Flow
 	back    func()

@@ -40,7 +40,7 @@ func (s *changeSet) filters() []Filter {
 }
 
 // byPort returns filters that select at least what the given ones of one family do, by port
-// alone: one serves all frontends that have it, as those of DNS on many addresses.
+// alone: one serves all frontends that have it, such as DNS on many addresses.
 func byPort(filters []Filter) []Filter {
 	var all []Filter
 	for _, filter := range filters {

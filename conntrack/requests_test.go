@@ -72,7 +72,7 @@ func TestFilters(t *testing.T) {
 }
 
 // TestFiltersOfManyChanges: the number of requests does not grow with the changes. Frontends
-// with few ports are found by these, those of many ports by the coarse filters.
+// with few ports are found by port, others by the coarse filters.
 func TestFiltersOfManyChanges(t *testing.T) {
 	for _, tt := range []struct{ n, ports, want int }{
 		{maxRequests, 1, maxRequests},

@@ -183,8 +183,8 @@ func (s InputInterface) trace(t *tracer, _ int) flow {
 	return matched(name == s.Name || s.Prefix && strings.HasPrefix(name, s.Name), s.Not)
 }
 
-// SourceLocal matches packets whose source is an address of this node, those of the loopback
-// interface included.
+// SourceLocal matches packets whose source is an address of this node, loopback addresses
+// included.
 type SourceLocal struct{}
 
 func (SourceLocal) text(Family) string { return "fib saddr type local" }
@@ -200,8 +200,7 @@ func (SourceLocal) parse(_ Family, x []expr.Any) (Stmt, int) {
 
 func (SourceLocal) trace(t *tracer, _ int) flow { return matched(t.packet.SourceLocal, false) }
 
-// DestinationLocal matches packets to an address of this node, those of the loopback
-// interface included.
+// DestinationLocal matches packets to an address of this node, loopback addresses included.
 type DestinationLocal struct{}
 
 func (DestinationLocal) text(Family) string { return "fib daddr type local" }

@@ -186,7 +186,7 @@ func TestSeedingLeavesKnownClientsAlone(t *testing.T) {
 	}
 }
 
-// seedingTask is that of a Service port with affinity whose policy becomes Local.
+// seedingTask returns the task of a Service port with affinity whose policy becomes Local.
 func seedingTask(t *testing.T) services.AffinityTask {
 	t.Helper()
 	here := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}

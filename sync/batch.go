@@ -84,7 +84,7 @@ func (l *Loop) leaveForeign(err error) {
 }
 
 // apply moves what the source has into the ruleset. It reports whether addresses have
-// moved in or out of our care as a whole: Service CIDRs, or those of node ports.
+// moved in or out of our care as a whole: Service CIDRs, or the addresses of node ports.
 func (l *Loop) apply() (moved bool) {
 	delta := l.source.Take()
 	l.refusals.note(&delta)

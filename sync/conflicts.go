@@ -11,8 +11,8 @@ import (
 )
 
 // How many conflicts are named at most in a minute, in the log and as events. Any tenant can
-// make thousands with one address: what he makes must not hide those of others. That is why
-// the first one of a namespace is named however many others there are.
+// make thousands with one address, which must not hide the conflicts of other tenants. That is
+// why the first one of a namespace is named however many others there are.
 const (
 	namedPerFrontend  = 3 // of a namespace at one frontend
 	namedPerNamespace = 10
@@ -57,7 +57,7 @@ type conflictLog struct {
 	toldOfLeftOut bool // in this minute
 }
 
-// note names conflicts that have come up and are over. It returns those of them that users are
+// note names conflicts that have come up and are over. It returns the conflicts that users are
 // to be told of: the first one of each namespace first.
 func (c *conflictLog) note(fresh []services.Conflict, successions []services.Succession, standing int) (named []services.Conflict) {
 	c.standing = standing

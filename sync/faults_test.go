@@ -21,7 +21,7 @@ import (
 )
 
 // A faulty kernel is a real one whose answers are replaced by errors, as long as there are
-// any; after those of late the kernel has done what it was asked for.
+// any. With an error of late, the kernel has done what it was asked for.
 type faulty struct {
 	*kernel.Client
 	read, early, late []error

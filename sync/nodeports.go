@@ -69,7 +69,7 @@ func (a NodePortAddresses) Primary() bool { return a.primary }
 func (a NodePortAddresses) Follows() bool { return len(a.prefixes) > 0 || len(a.all) > 0 }
 
 // Select returns the addresses at which node ports are served, of families that are not
-// served at all addresses: node's are those of the Node object, local those of interfaces.
+// served at all addresses. Node has the addresses of the Node object, local of interfaces.
 func (a NodePortAddresses) Select(node, local []netip.Addr) []netip.Addr {
 	var selected []netip.Addr
 	if a.primary {

@@ -110,7 +110,7 @@ func heapInUse() uint64 {
 	return stats.HeapAlloc
 }
 
-// allocations counts those of a change, in turn to one of these values of a slice.
+// allocations returns how many a change makes, in turn to one of these values of a slice.
 func allocations(t *testing.T, tr *Tracker, values ...*discoveryv1.EndpointSlice) float64 {
 	i := 0
 	return testing.AllocsPerRun(100, func() {

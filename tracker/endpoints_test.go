@@ -9,8 +9,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// part is one slice of many of shop/web: n endpoints whose addresses lie between those of
-// other slices.
+// part is one slice of many of shop/web: n endpoints whose addresses lie between other
+// slices'.
 func part(number, first, n int) *discoveryv1.EndpointSlice {
 	s := newSlice(fmt.Sprint("slice-", number))
 	for i := first; i < first+n; i++ {

@@ -136,7 +136,7 @@ func BenchmarkLargeService(b *testing.B) {
 	}
 }
 
-// benchPart is one slice of many of a Service, whose addresses lie between those of others.
+// benchPart is one slice of many of a Service, whose addresses lie between other slices'.
 func benchPart(part, endpoints int) *discoveryv1.EndpointSlice {
 	s := benchSlice(0, endpoints)
 	s.Name = fmt.Sprintf("service-0-%d", part)

@@ -67,7 +67,7 @@ func readKustomization(t *testing.T, dir string) *kustomization {
 }
 
 // build does what the kustomization of a directory says, in kustomize's order: images come
-// last, and those of a directory below have been there before.
+// last, after the images of the directories below.
 func (k *kustomization) build(t *testing.T, dir string) deployment {
 	t.Helper()
 	objects := make(deployment)

@@ -23,8 +23,8 @@ import (
 // A scenario is an archive with the flags of kube-nft and, for each step, a directory with
 // objects.yaml, what is applied, and delete, what is deleted: lines with a kind, a
 // namespace, which cluster-wide objects do not have, and a name. After the step,
-// ruleset.nft is what the ruleset then differs in from that of an empty cluster under
-// default flags, and batch.nft are the operations of the step.
+// ruleset.nft is what the ruleset then has beyond an empty cluster's under default flags, and
+// batch.nft are the operations of the step.
 type scenario struct {
 	path string
 	archive
@@ -139,8 +139,8 @@ func (p *play) batch() nft.Batch {
 	return p.ruleset.Changes()
 }
 
-// scenarioFlags are those of kube-nft's flags on which the ruleset depends. That they mean
-// here what they mean there shows TestGoldenDryRun.
+// scenarioFlags are kube-nft's flags on which the ruleset depends. TestGoldenDryRun shows that
+// they mean the same here.
 type scenarioFlags struct {
 	clusterCIDR, detect, bridge, prefix, services, nodePorts string
 	masqueradeAll                                            bool

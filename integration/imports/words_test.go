@@ -104,7 +104,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// wordsOf lists the words of a document; of Go source those of comments and texts.
+// wordsOf lists the words of a document, or the words of comments and texts of Go source.
 func wordsOf(name string, text []byte) (words []string) {
 	if !strings.HasSuffix(name, ".go") {
 		return wordPattern.FindAllString(string(text), -1)

@@ -44,7 +44,7 @@ const (
 	slowExchange     = 700 * time.Millisecond
 )
 
-// startLoad connects to all targets in turn: a stream of new connections to those of each
+// startLoad connects to all targets in turn: a stream of new connections to the targets of each
 // network, and connections that last to each of them.
 func startLoad(t *testing.T, n *migrationNet, targets []target) *load {
 	t.Helper()

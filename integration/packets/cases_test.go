@@ -151,8 +151,8 @@ func (w *world) sync(t testing.TB, b *bench) {
 }
 
 // patience returns how long the flows after a step may fail at first. Over the API each
-// kind of object comes in a stream of its own, and only those of the sentinel's kinds are
-// known to have been read.
+// kind of object comes in a stream of its own, and the sentinel shows only for its own kinds
+// that they have been read.
 func (w *world) patience(step caseStep) time.Duration {
 	if *sourceName != "api" {
 		return 0

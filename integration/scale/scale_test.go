@@ -42,7 +42,7 @@ func TestAddressesAreApart(t *testing.T) {
 	}
 }
 
-// TestSYN computes the checksum of a packet with its checksum: that of a right one is 0.
+// TestSYN computes the checksum over a packet with its checksum, which is 0 if that is right.
 func TestSYN(t *testing.T) {
 	p := syn(netip.MustParseAddr("10.96.0.17"), 4321)
 	if got := checksum(p[12:], 6+20); got != 0 {

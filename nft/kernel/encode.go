@@ -83,8 +83,8 @@ const (
 	maxSparePart  = 8 << 20
 )
 
-// trim gives up the memory of an encoding that was unusually long; that of a part, when the next
-// batch is a usual one.
+// trim gives up the memory of an encoding that was unusually long. The memory of a part is kept
+// until a usual batch follows, because the next part needs it.
 func (x *encoding) trim() {
 	if cap(x.buf) > maxSparePart || cap(x.buf) > maxSpareBatch && len(x.buf) <= maxSpareBatch {
 		*x = encoding{}

@@ -189,9 +189,9 @@ func (c *Config) affinityMap(name string) *nft.Set {
 }
 
 // An AffinityTask is what remains to be done to the entries of one affinity map, which the
-// packet path owns, after a change of its Service port: the entries of endpoints that have
-// left must go, those of a map that comes into being are taken over from the map of the
-// port's other list, and a new timeout is carried over.
+// packet path owns, after a change of its Service port: entries of endpoints that have left
+// must go, a map that comes into being takes over the entries of the map of the port's other
+// list, and entries get a new timeout.
 type AffinityTask struct {
 	Family  nft.Family
 	Map     *nft.Set

@@ -62,10 +62,10 @@ func capacity(n int) int {
 	return (n + step - 1) / step * step
 }
 
-// name is that of the chain that chooses.
+// name returns the name of the chain that chooses.
 func (p balance) name() string { return "pick-" + p.list.name + strconv.Itoa(p.capacity) }
 
-// drawName is that of the chain that draws an index below the capacity, and comes back if
+// drawName returns the name of the chain that draws an index below the capacity, and comes back if
 // there is no endpoint of that index.
 func (p balance) drawName() string { return "draw-" + p.list.name + strconv.Itoa(p.capacity) }
 
@@ -74,8 +74,8 @@ const maxDraws = 5
 
 // chains declares the chains that the choice is made of.
 //
-// An index that is drawn below m, where the list has n endpoints and m is no less, is either
-// that of one of the n, each equally likely, or of none. Then the rule does not apply, and
+// An index that is drawn below m, where the list has n endpoints and m is no less, belongs to
+// one of the n, each equally likely, or to none. Then the rule does not apply, and
 // another draw follows: for short lists below m-1 and so on, of which the one below n is a
 // hit. For long ones the draw is repeated; the capacity is at most a quarter above n, so that
 // one in 3,000 misses all the time. Those go to the endpoints below the next lower power of

@@ -220,7 +220,7 @@ func (r *familyRules) unclaim(f tracker.Frontend, port *portState) {
 	}
 }
 
-// contest returns that of a frontend at which a port is served so far.
+// contest returns the contest for a frontend, with the port that is served there so far.
 func (r *familyRules) contest(state *frontendState, served *portState) *contest {
 	c := r.contests[state]
 	if c == nil {

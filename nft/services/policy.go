@@ -112,7 +112,7 @@ func (p policy) everywhere() policy {
 	return p
 }
 
-// chain declares the chain of a policy without a guard; guardChain declares that of one with it.
+// chain declares the chain of a policy without a guard; guardChain is for a policy with one.
 func (p policy) chain(c *Config, f nft.Family) *nft.Chain {
 	chain := &nft.Chain{Name: p.chainName()}
 	switch p.kind {

@@ -30,8 +30,8 @@ type Connections struct {
 	Count    uint64
 }
 
-// ReadConnections returns the counts of all frontends of a family, or with endpoints those of
-// their endpoints, ordered by frontend. It is empty if the table does not count.
+// ReadConnections returns the counts of all frontends of a family, or with endpoints the counts
+// of their endpoints, ordered by frontend. It is empty if the table does not count.
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{servicesMap, nodePortsMap}
 	if endpoints {

@@ -62,8 +62,8 @@ type Programmed struct {
 	AffinityMaps []AffinityMap
 }
 
-// Kinds of frontends, as far as a table tells them apart: an external IP may be that of a load
-// balancer.
+// Kinds of frontends, as far as a table tells them apart: it has external IPs and load-balancer
+// IPs in the same elements.
 const (
 	KindClusterIP  = "cluster IP"
 	KindExternalIP = "external IP"

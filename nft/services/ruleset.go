@@ -216,7 +216,7 @@ func (r *Ruleset) Committed() {
 
 // adoptLists returns the order in which the kernel has the endpoints of a Service port
 // that is new to the ruleset, as far as it was told. All frontends that the port has share
-// one order; the comment tells those of other Services apart.
+// one order; the comment tells another Service's frontends apart.
 func (r *familyRules) adoptLists(p *tracker.ServicePort) (cluster, local []netip.AddrPort) {
 	if r.adopted.Table == nil {
 		return nil, nil

@@ -29,7 +29,7 @@ func (m PodMatch) stmt(not bool) nft.Stmt {
 // life of a process.
 type Config struct {
 	Families []nft.Family // those that the kernel can do, in the order of Families
-	// MasqueradeAll masquerades all connections to cluster IPs, not only those of clients
+	// MasqueradeAll masquerades all connections to cluster IPs, not only connections from
 	// outside the cluster.
 	MasqueradeAll bool
 	// MasqueradeBit is the bit of the packet mark that we use between the hooks, 0 to 31.
@@ -45,8 +45,8 @@ type Config struct {
 	// AffinitySize is how many clients one affinity map holds at most.
 	AffinitySize uint32
 	// Counters makes the elements of the services and node-ports maps count the connections
-	// to their frontends, EndpointCounters those of lists of endpoints the connections that
-	// they were chosen for. What an affinity entry names is not chosen.
+	// to their frontends. EndpointCounters makes the elements of lists of endpoints count the
+	// connections that they were chosen for; an endpoint of an affinity entry is not chosen.
 	Counters, EndpointCounters bool
 }
 
@@ -90,10 +90,10 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	return sets
 }
 
-// rangesRank is that of the sets of source ranges, to which the prefix length is added.
+// rangesRank plus the prefix length is the rank of a set of source ranges.
 const rangesRank = 100
 
-// affinityRank is that of the sets of single Service ports, which come after the fixed ones.
+// affinityRank puts the affinity maps of single Service ports after the fixed sets.
 const affinityRank = 1000
 
 // skeleton is the table before any Service: fixed sets, fixed chains and base chains.

@@ -38,7 +38,7 @@ func (m *Metrics) CountConnections(read ReadConnections, endpoints bool) {
 
 var (
 	serviceConnectionsDesc = prometheus.NewDesc("kube_nft_service_connections_total",
-		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again for want of an answer counts again.",
+		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again because none answered counts again.",
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
 		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.",

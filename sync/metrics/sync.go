@@ -127,8 +127,8 @@ func (m *Metrics) Cleaned(r proxysync.FlowReport) {
 	}
 }
 
-// Committed counts a sync that succeeded. Lengths are those of nft.Ruleset.Lengths, sent is
-// what kernel.Client.Sent said after it.
+// Committed counts a successful sync. lengths is the result of services.Ruleset.Lengths, sent the
+// result of kernel.Client.Sent after the sync.
 func (m *Metrics) Committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent kernel.Traffic) {
 	m.sync.observe(m.families, r, sent)
 	m.objects.observe(r, lengths)

@@ -59,8 +59,8 @@ func (s *store) reflector() *cache.Reflector {
 
 // Limits of the pauses between retries; jitter makes them up to half as long again. The first
 // bounds how late a node hears of changes after an outage. The second is for an optional resource
-// that may never come. More than two minutes would have no effect: the reflector starts again with
-// short pauses that often.
+// that may never come. More than two minutes would have no effect: after them the reflector starts
+// again with short pauses.
 const (
 	maxPause         = 10 * time.Second
 	maxOptionalPause = time.Minute

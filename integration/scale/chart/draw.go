@@ -37,8 +37,8 @@ const (
 	margin = 3 * vg.Millimeter
 )
 
-// colors are those of the series in order; floors have greys. They can be told apart by
-// those who do not see red and green alike.
+// colors are for the series in order; floors have greys. Readers who do not see red and green
+// alike can tell them apart.
 var (
 	colors = []color.Color{color.RGBA{0, 90, 181, 255}, color.RGBA{220, 50, 32, 255}, color.RGBA{64, 176, 166, 255}}
 	greys  = []color.Color{color.Gray{70}, color.Gray{120}, color.Gray{165}}
