@@ -44,9 +44,10 @@ func (d *differ) tables(have, want *Table) {
 	}
 }
 
-// replaces reports whether a table has to be made anew: it carries no marker of ours, or the
-// definition of a set or of a hook differs, which cannot change in place. The marker cannot change
-// in place either, but its number is no reason: see "Tables that are made anew" in the package
+// replaces reports whether a table has to be made anew, because something differs that cannot
+// change in place: it carries no marker of ours, an owner is there that should not be or the
+// reverse, or the definition of a set or of a hook differs. The marker cannot change in place
+// either, but its number is no reason: see "Tables that are made anew" in the package
 // documentation.
 func replaces(have, want *Table) bool {
 	if !have.Marked(want) || have.Owned != want.Owned {

@@ -83,7 +83,7 @@ func (j *Journal) touchedIn(set string) map[string]*Element {
 	return touched
 }
 
-// PutChain makes the table hold chain; removeChain makes it hold no chain of that name.
+// PutChain makes the table hold chain; RemoveChain makes it hold no chain of that name.
 func (j *Journal) PutChain(chain *Chain) {
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
@@ -100,7 +100,7 @@ func (j *Journal) touchChain(name string) {
 	}
 }
 
-// PutSet makes the table hold a set of this definition, empty if it is new; removeSet makes it hold
+// PutSet makes the table hold a set of this definition, empty if it is new; RemoveSet makes it hold
 // no set of that name.
 func (j *Journal) PutSet(set *Set) {
 	if have, ok := j.Table.Sets[set.Name]; ok && have.Set.Equal(set) {

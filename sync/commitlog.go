@@ -43,15 +43,16 @@ func (c *commitLog) started(r *Report, lengths map[nft.Family]map[string]int) {
 		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit))
 }
 
-// note takes in a later sync.
+// note takes in a later sync. Its time is the time of the last attempt, without what came before
+// it, such as a read-back that somebody's commit made void.
 func (c *commitLog) note(r *Report) {
 	took := r.Compile + r.Commit
 	if r.Operations > 0 {
 		c.commits++
 		c.operations += r.Operations
 		c.elements += r.Elements
-		c.slowest = max(c.slowest, took)
 	}
+	c.slowest = max(c.slowest, took)
 	level, message := zap.DebugLevel, "committed"
 	switch {
 	case took > slowSync:
@@ -110,9 +111,10 @@ func changedPorts(d *tracker.Delta) (names []string, n int) {
 	return names, len(d.Changed) + len(d.Removed)
 }
 
-// endMinute sums up and begins anew.
+// endMinute sums up and begins anew. Slow syncs without a commit are told of if their lines were
+// too many for the log.
 func (c *commitLog) endMinute() {
-	if c.commits > 0 {
+	if c.commits > 0 || c.slow > slowLines {
 		c.log.Info("in the last minute", zap.Int("commits", c.commits), zap.Int("operations", c.operations),
 			zap.Int("elements", c.elements), zap.Duration("slowest", c.slowest), zap.Int("slow", c.slow))
 	}

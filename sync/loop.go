@@ -183,10 +183,16 @@ func (l *Loop) Run(ctx context.Context) error {
 			case <-time.After(wait):
 			}
 		}
+		if ctx.Err() != nil && disowned != nil {
+			disowned <- ctx.Err()
+		}
 		if !wanted || ctx.Err() != nil {
 			continue
 		}
 		err := l.sync(ctx)
+		if disowned != nil {
+			disowned <- err
+		}
 		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // somebody closed it, and it does not come back
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}
@@ -196,9 +202,6 @@ func (l *Loop) Run(ctx context.Context) error {
 			if l.options.Failed != nil {
 				l.options.Failed(err)
 			}
-		}
-		if disowned != nil {
-			disowned <- err
 		}
 	}
 	return nil
@@ -214,9 +217,9 @@ func (l *Loop) Once(ctx context.Context) error {
 	return nil
 }
 
-// sync brings the kernel up to date. Somebody else's commit between our reading and writing only makes us read again, and so does
-// a batch that the kernel refuses; if it refuses it then, the Service ports that it is about
-// are left out.
+// sync brings the kernel up to date. It reads the tables again if somebody else commits between
+// our reading and our writing, and if the kernel refuses a batch. If the kernel refuses the batch
+// that follows such a reading, isolate leaves out the Service ports that cause it.
 func (l *Loop) sync(ctx context.Context) (err error) {
 	began := time.Now()
 	defer func() {
@@ -236,8 +239,8 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 }
 
 // isolate takes out of the wanted state what the kernel refuses, and reports whether there is
-// another batch to try. If it does not mind the wanted state alone, the entries of affinity
-// maps go.
+// another batch to try. If the kernel takes the wanted state without the entries of affinity
+// maps, the next batch leaves out these entries instead.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
 	have, _, readErr := read(ctx, l.kernel)
 	if readErr != nil {
@@ -339,7 +342,7 @@ func (l *Loop) done(report Report) {
 		l.commits.started(&report, l.ruleset.Lengths())
 	}
 	l.synced = true
-	if !l.minuteRuns && (report.Operations > 0 || len(fresh) > 0) {
+	if !l.minuteRuns && (report.Operations > 0 || len(fresh) > 0 || l.commits.slow > 0) {
 		l.minute.Reset(time.Minute)
 		l.minuteRuns = true
 	}

@@ -102,7 +102,7 @@ func (s *staleFlows) run(ctx context.Context) {
 		report := s.clean(ctx)
 		pause := restRatio * report.Duration
 		if report.Err != nil {
-			pause = max(pause, s.retry.failed())
+			pause = max(pause, s.retry.failed()) // nobody waits for the timer of this backoff
 			s.ring()
 		} else {
 			s.retry.failures = 0

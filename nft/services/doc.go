@@ -6,8 +6,9 @@
 //
 // There is one table of each family, ip kube-nft and ip6 kube-nft, of the same shape. Its
 // chains, rules and sets are as many for ten Services as for thirty thousand; what changes
-// are the elements of its maps and sets. Session affinity is the exception: a Service port
-// that asks for it has maps, sets and chains of its own.
+// are the elements of its maps and sets. Services of three kinds have chains of their own: with
+// session affinity, with source ranges, and with five frontends of a port or more. The first kind
+// has maps and sets of its own, too.
 //
 // A frontend is a place where a Service port can be reached: an address, protocol and port,
 // or the protocol and port of a node port. The map services leads from a frontend to its

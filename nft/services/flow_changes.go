@@ -13,7 +13,7 @@ import (
 // and SCTP end by themselves when their endpoint does.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 	if (have.policy.kind == 0) != (want.policy.kind == 0) || !slices.Equal(have.serving, want.serving) {
-		r.touchedFrontends = append(r.touchedFrontends, f)
+		r.touchedFrontends[f] = struct{}{}
 	}
 	appeared := want.serves() && !have.serves()
 	var removed []netip.AddrPort
@@ -101,11 +101,11 @@ func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 func (r *Ruleset) ServiceCIDRs() []netip.Prefix { return r.serviceCIDRs }
 
 // TouchedFrontends returns the frontends that have come, gone or got other endpoints since
-// Committed, some of them more than once: those for which Serving may answer otherwise.
+// Committed: the frontends for which Serving may answer otherwise.
 func (r *Ruleset) TouchedFrontends() iter.Seq[tracker.Frontend] {
 	return func(yield func(tracker.Frontend) bool) {
 		for _, family := range r.families {
-			for _, f := range family.touchedFrontends {
+			for f := range family.touchedFrontends {
 				if !yield(f) {
 					return
 				}

@@ -37,7 +37,7 @@ type familyRules struct {
 	fresh        []Conflict   // not reported yet
 	successions  []Succession // not reported yet
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
-	touchedFrontends  []tracker.Frontend
+	touchedFrontends  map[tracker.Frontend]struct{}
 	touchedClusterIPs []netip.Addr
 }
 
@@ -65,10 +65,12 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
 		guards:    make(map[uint32]*guard),
-		numbers:   make(map[uint32]string),
-		tasks:     make(map[string]AffinityTask),
-		flows:     make(map[tracker.Frontend]*tracker.FlowChange),
-		contests:  make(map[*frontendState]*contest),
+
+		touchedFrontends: make(map[tracker.Frontend]struct{}),
+		numbers:          make(map[uint32]string),
+		tasks:            make(map[string]AffinityTask),
+		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
+		contests:         make(map[*frontendState]*contest),
 	}
 	r.chains[rejectChain] = &chainUse{verdict: gotoChain(rejectChain), users: 1}
 	for c := 1; c <= usualLengths; c = capacity(c + 1) {
@@ -209,7 +211,10 @@ func (r *Ruleset) Committed() {
 		family.adopted = ReadBack{}
 		clear(family.tasks)
 		clear(family.flows)
-		family.touchedFrontends = emptied(family.touchedFrontends)
+		if len(family.touchedFrontends) > 1024 { // the room of the many changes of a start is given back
+			family.touchedFrontends = make(map[tracker.Frontend]struct{})
+		}
+		clear(family.touchedFrontends)
 		family.touchedClusterIPs = emptied(family.touchedClusterIPs)
 	}
 }

@@ -14,8 +14,8 @@ import (
 // in proportion to its frontends and its endpoints, and not to their product: 2,000 external IPs
 // and 500 endpoints, 49 KB of objects, were 1,002,508 elements.
 //
-// It takes chains of its own, which hold the number, and so a walk of the map lists when it
-// comes to be. Up to manyFrontends the direct lists are smaller or as good.
+// Its chains hold the number, so they belong to the port, and the kernel walks the map lists when
+// they are made. Below manyFrontends the direct lists are smaller or as good.
 type sharedList struct {
 	number         uint32 // 0: the port has direct lists
 	cluster, local []netip.AddrPort
@@ -76,9 +76,9 @@ func sharedChainName(number uint32, local bool) string {
 // sharedPrefix stands in the names of chains before the number of a shared list.
 const sharedPrefix = "list-"
 
-// sharedChain declares that chain. It draws as balance.chains describes, within one chain: an
-// index below the capacity, which may be missed; then one below the next lower power of two, or
-// the first one, which any list has; and nothing may go on untranslated.
+// sharedChain declares a chain that chooses from a shared list. It draws as balance.chains
+// describes, but within one chain, and ends with the first endpoint, which any list has: nothing
+// may go on untranslated.
 func sharedChain(name string, number uint32, protocol tracker.Protocol, capacity int) *nft.Chain {
 	draw := func(modulus int) nft.Rule {
 		key := []nft.Part{nft.Constant(number), nft.RandomIndex(uint32(modulus))}

@@ -10,18 +10,18 @@ import (
 	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
-// Bounds of what the collector lets a heap grow by before it runs, in percent of what lives, and
-// the growth that it aims at between them. Go's own setting is 100 percent at any size: half of
-// the memory of a large cluster is garbage then. A collection takes time in proportion to what
-// lives, 0.1 s of a second core at 30,000 Services with ten endpoints each; garbage comes with
-// changes, about 10 KiB each.
+// The heap may grow by leastGrowth to mostGrowth percent of the live heap before the collector
+// runs; between these bounds, by growth bytes. Go's default is 100 percent at any size: then half
+// of the memory of a large cluster is garbage. A collection takes time in proportion to the live
+// heap, 0.1 s of a second core at 30,000 Services with ten endpoints each; a change makes about
+// 10 KiB of garbage.
 const (
 	leastGrowth = 25
 	mostGrowth  = 100
 	growth      = 32 << 20 // bytes
 )
 
-// growthOf returns the percentage for a heap of which so many bytes live.
+// growthOf returns the percentage for a live heap of this many bytes.
 func growthOf(live uint64) int {
 	return int(max(leastGrowth, min(mostGrowth, growth*100/max(live, 1))))
 }
