@@ -273,8 +273,12 @@ func (l *Loop) attempt(ctx context.Context) error {
 		if generation != 0 {
 			l.guard.quiet()
 		}
-		before, last := p.batch.Parts(maxPart)
-		err := l.commitParts(ctx, before)
+		var before []nft.Batch
+		last := p.batch
+		if p.full || l.guard.reason != "" { // only such a batch makes a table
+			before, last = p.batch.Parts(maxPart)
+			err = l.commitParts(ctx, before)
+		}
 		if err == nil {
 			err = l.kernel.Commit(ctx, last)
 		}

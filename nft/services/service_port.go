@@ -183,20 +183,17 @@ func (r *familyRules) program(state *frontendState) {
 		}
 		r.release(have.policy)
 	}
-	r.programList(f, false, have.cluster, want.cluster)
-	r.programList(f, true, have.local, want.local)
+	if len(have.cluster)+len(want.cluster) > 0 {
+		r.writeList(listOf(f.NodePort(), false).Map, frontendKeyOf(f), "", have.cluster, want.cluster)
+	}
+	if len(have.local)+len(want.local) > 0 {
+		r.writeList(listOf(f.NodePort(), true).Map, frontendKeyOf(f), "", have.local, want.local)
+	}
 	if have.updateChain != want.updateChain {
 		r.programUpdates(f, want.updateChain)
 	}
 	r.noteFlows(f, have, &want)
 	state.shown = want
-}
-
-// programList writes one of a frontend's own lists.
-func (r *familyRules) programList(f tracker.Frontend, local bool, have, want []netip.AddrPort) {
-	if len(have) > 0 || len(want) > 0 {
-		r.writeList(listOf(f.NodePort(), local).Map, frontendKeyOf(f), "", have, want)
-	}
 }
 
 // writeList writes the elements in which two lists under one key differ, index by index.

@@ -54,6 +54,10 @@ and prints the operations of the batch that a sync would send, as nft commands. 
 diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tell.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := reader.Read()
+			var invalid *config.Error
+			if err != nil && !errors.As(err, &invalid) {
+				return TroubleError{err} // 1 would say that something differs
+			}
 			if err != nil {
 				return err
 			}
