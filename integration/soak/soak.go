@@ -303,8 +303,12 @@ func (s *soak) restart() error {
 // then some, before it asks an API server again that failed several times.
 const patience = 90 * time.Second
 
-// settle waits until the kernel holds what a fresh start would program. It has to do so twice
-// in a row, for kube-nft cuts stale connections off after a commit.
+// steady is how often in a row, 250 ms apart, the kernel has to hold what is wanted. kube-nft
+// removes stale connections beside its loop, after a rest of up to three times the last look.
+const steady = 8
+
+// settle waits until the kernel holds what a fresh start would program, and went on to do so
+// while stale connections were removed.
 func (s *soak) settle(ctx context.Context) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -317,7 +321,7 @@ func (s *soak) settle(ctx context.Context) error {
 			return err
 		case rest != "":
 			same = 0
-		case same == 2:
+		case same == steady:
 			s.cluster.ledger.settled()
 			return nil
 		}
