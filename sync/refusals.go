@@ -1,8 +1,10 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -81,7 +83,7 @@ func (r *refusals) set(id tracker.PortID, port *tracker.ServicePort) {
 }
 
 // leave keeps a Service port out until it changes or its time has come.
-func (r *refusals) leave(id tracker.PortID, err error) {
+func (r *refusals) leave(id tracker.PortID, now time.Time, err error) {
 	change := r.changes[id]
 	delete(r.changes, id)
 	left := r.leftOut[id]
@@ -96,7 +98,7 @@ func (r *refusals) leave(id tracker.PortID, err error) {
 	}
 	left.trying = false
 	left.wait = min(2*left.wait, longestRetry)
-	left.due = time.Now().Add(left.wait)
+	left.due = now.Add(left.wait)
 }
 
 // retry puts the ports whose time has come into the wanted state again.
@@ -160,11 +162,29 @@ func attribute(r *services.Ruleset, err error) error {
 // A trial looks for the Service ports that the kernel refuses. It asks the kernel without
 // changing anything, so what is programmed stays in force. What it asks about leaves out the
 // entries of affinity maps.
+//
+// The source ranges of a Service are one thing for all its ports of a family. A port that falls
+// back to its last state takes the ranges as they are wanted now, so that its healthy siblings do
+// not get ranges back that the tenant has removed. If the kernel refuses the ranges themselves, the
+// whole Service falls back in that family.
 type trial struct {
 	*refusals
 	kernel  client
 	have    nft.Tables
 	refused map[tracker.PortID]error
+	// ranges has, for each Service of which it is known, a port that says which source ranges the
+	// Service is to have. A Service whose ranges are refused is not in it.
+	ranges map[rangesHolder]*tracker.ServicePort
+}
+
+// A rangesHolder is a Service in one family: its ports have their source ranges in common.
+type rangesHolder struct {
+	service string // "namespace/name"
+	family  tracker.Family
+}
+
+func holderOf(id tracker.PortID) rangesHolder {
+	return rangesHolder{id.Namespace + "/" + id.Service, id.Family}
 }
 
 // check asks the kernel whether it would take the wanted state as it is now.
@@ -181,9 +201,24 @@ func (t *trial) check(ctx context.Context) error {
 // refuse it with err, and reports whether there are such ports.
 func (t *trial) isolate(ctx context.Context, err error) bool {
 	t.refused = make(map[tracker.PortID]error)
+	t.ranges = make(map[rangesHolder]*tracker.ServicePort)
+	for id, change := range t.changes {
+		if change.after != nil && len(change.after.LoadBalancers) > 0 { // without these, nobody says
+			t.ranges[holderOf(id)] = change.after
+		}
+	}
+	for id := range t.leftOut { // one whose Service brings ranges that were refused before, with a new port
+		before := t.ruleset.Port(id)
+		if after := t.withRanges(before); after != before {
+			if _, changed := t.changes[id]; !changed {
+				t.changes[id] = portChange{before: before, after: after}
+			}
+		}
+	}
 	if t.named(ctx, err) || t.unnamed(ctx) {
+		now := time.Now() // ports that are left out together are tried together
 		for id, err := range t.refused {
-			t.leave(id, err)
+			t.leave(id, now, err)
 		}
 		return true
 	}
@@ -193,6 +228,23 @@ func (t *trial) isolate(ctx context.Context, err error) bool {
 	return false
 }
 
+// withRanges returns a Service port with the source ranges that its Service is to have.
+func (t *trial) withRanges(port *tracker.ServicePort) *tracker.ServicePort {
+	if port == nil {
+		return nil
+	}
+	wanted := t.ranges[holderOf(port.ID)]
+	if wanted == nil || wanted.Guarded == port.Guarded && slices.Equal(wanted.Sources, port.Sources) {
+		return port
+	}
+	p := *port
+	p.Guarded, p.Sources = wanted.Guarded, wanted.Sources
+	return &p
+}
+
+// fallBack puts a Service port into its last good state.
+func (t *trial) fallBack(id tracker.PortID) { t.set(id, t.withRanges(t.changes[id].before)) }
+
 // named takes out the ports of which the kernel names an element, one after the other.
 func (t *trial) named(ctx context.Context, err error) (found bool) {
 	for range maxNamed {
@@ -200,13 +252,29 @@ func (t *trial) named(ctx context.Context, err error) (found bool) {
 		if !errors.As(err, &op) || !isRefusal(err) {
 			return false
 		}
-		id, ok := t.ruleset.Attributed(op.Family, op.Set, op.Element)
-		change, changed := t.changes[id]
-		if !ok || !changed || t.refused[id] != nil {
+		named := make(map[tracker.PortID]bool)
+		if service, ok := t.ruleset.AttributedRanges(op.Family, op.Set, op.Element); ok {
+			holder := rangesHolder{service, tracker.Family(op.Family)}
+			if t.ranges[holder] == nil {
+				return false
+			}
+			delete(t.ranges, holder)
+			for id := range t.changes {
+				named[id] = holderOf(id) == holder
+			}
+		} else if id, ok := t.ruleset.Attributed(op.Family, op.Set, op.Element); ok && t.refused[id] == nil {
+			_, named[id] = t.changes[id]
+		}
+		err, found = attribute(t.ruleset, err), false
+		for id, is := range named {
+			if is {
+				t.refused[id], found = err, true
+				t.fallBack(id)
+			}
+		}
+		if !found {
 			return false
 		}
-		t.refused[id] = attribute(t.ruleset, err)
-		t.set(id, change.before)
 		if err = t.check(ctx); err == nil {
 			return true
 		}
@@ -214,49 +282,84 @@ func (t *trial) named(ctx context.Context, err error) (found bool) {
 	return false
 }
 
-// unnamed searches among the other ports that have changed.
+// unnamed searches among the other ports that have changed: first for source ranges that are
+// refused whatever else their Service wants, then for ports.
 func (t *trial) unnamed(ctx context.Context) (found bool) {
-	var rest []tracker.PortID
+	var ports []tracker.PortID
+	siblings := make(map[rangesHolder][]tracker.PortID)
+	ranges := make(map[rangesHolder]bool) // that have changed
 	for id, change := range t.changes {
+		t.set(id, change.before)
 		if t.refused[id] == nil {
-			rest = append(rest, id)
-			t.set(id, change.before)
+			ports = append(ports, id)
+		}
+		holder := holderOf(id)
+		siblings[holder] = append(siblings[holder], id)
+		if t.withRanges(change.before) != change.before {
+			ranges[holder] = true
 		}
 	}
-	slices.SortFunc(rest, tracker.PortID.Compare)
+	slices.SortFunc(ports, tracker.PortID.Compare)
+	holders := slices.SortedFunc(maps.Keys(ranges), func(a, b rangesHolder) int {
+		return cmp.Or(cmp.Compare(a.service, b.service), cmp.Compare(a.family, b.family))
+	})
+	wanted := maps.Clone(t.ranges)
 	err := t.check(ctx)
 	if err == nil {
-		err = t.search(ctx, rest)
+		err = search(ctx, t, holders, func(holder rangesHolder) {
+			t.ranges[holder] = wanted[holder]
+			for _, id := range siblings[holder] {
+				t.fallBack(id)
+			}
+		}, func(holder rangesHolder, refusal error) {
+			delete(t.ranges, holder)
+			for _, id := range siblings[holder] {
+				t.fallBack(id)
+				if refusal != nil {
+					t.refused[id] = refusal
+				}
+			}
+		})
+	}
+	if err == nil {
+		ports = slices.DeleteFunc(ports, func(id tracker.PortID) bool { return t.refused[id] != nil })
+		err = search(ctx, t, ports, func(id tracker.PortID) { t.set(id, t.changes[id].after) }, func(id tracker.PortID, refusal error) {
+			t.fallBack(id)
+			if refusal != nil {
+				t.refused[id] = refusal
+			}
+		})
 	}
 	if err != nil { // it is not about Service ports
-		for _, id := range rest {
-			t.set(id, t.changes[id].after)
+		for id, change := range t.changes {
+			t.set(id, change.after)
 		}
 	}
 	return err == nil && len(t.refused) > 0
 }
 
-// search puts as many of ids into their new state as the kernel takes together.
-func (t *trial) search(ctx context.Context, ids []tracker.PortID) error {
-	if len(ids) == 0 {
+// search puts as many items into their new state as the kernel takes together, and the others
+// back. It tells back the refusal of an item that the kernel refuses by itself.
+func search[T any](ctx context.Context, t *trial, items []T, forth func(T), back func(T, error)) error {
+	if len(items) == 0 {
 		return nil
 	}
-	for _, id := range ids {
-		t.set(id, t.changes[id].after)
+	for _, item := range items {
+		forth(item)
 	}
 	err := t.check(ctx)
 	if err == nil || !isRefusal(err) {
 		return err
 	}
-	for _, id := range ids {
-		t.set(id, t.changes[id].before)
-	}
-	if len(ids) == 1 {
-		t.refused[ids[0]] = err
+	if len(items) == 1 {
+		back(items[0], err)
 		return nil
 	}
-	if err := t.search(ctx, ids[:len(ids)/2]); err != nil {
+	for _, item := range items {
+		back(item, nil)
+	}
+	if err := search(ctx, t, items[:len(items)/2], forth, back); err != nil {
 		return err
 	}
-	return t.search(ctx, ids[len(ids)/2:])
+	return search(ctx, t, items[len(items)/2:], forth, back)
 }

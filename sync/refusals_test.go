@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,7 +19,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A picky kernel refuses batches that add an endpoint at one of the bad addresses.
+// A picky kernel refuses batches that add an endpoint, or a source range, at one of the bad
+// addresses.
 type picky struct {
 	table
 	bad     map[netip.Addr]bool
@@ -37,7 +39,7 @@ func (k *picky) refusal(batch nft.Batch) error {
 	defer k.mu.Unlock()
 	for _, op := range batch.Ops {
 		for _, element := range op.Elements {
-			if op.Verb != nft.Add || op.Set.Name != "endpoints" || !k.bad[netip.AddrFrom4([4]byte([]byte(element.Data[:4])))] {
+			if op.Verb != nft.Add || !k.bad[addressIn(op.Set.Name, &element)] {
 				continue
 			}
 			refusal := &kernel.OpError{Family: nft.IP, Set: op.Set.Name, Err: unix.EINVAL}
@@ -48,6 +50,17 @@ func (k *picky) refusal(batch nft.Batch) error {
 		}
 	}
 	return nil
+}
+
+// addressIn is the address of an endpoint, or with which a source range begins.
+func addressIn(set string, element *nft.KeyedElement) (addr netip.Addr) {
+	switch {
+	case set == "endpoints":
+		addr = netip.AddrFrom4([4]byte([]byte(element.Data[:4])))
+	case strings.HasPrefix(set, "allowed-"):
+		addr = netip.AddrFrom4([4]byte([]byte(element.Key[4:8])))
+	}
+	return addr
 }
 
 // forgive makes it take everything.
@@ -72,7 +85,7 @@ func (k *picky) endpointsHeld() map[netip.Addr]bool {
 				switch {
 				case op.Set.Name != "endpoints":
 				case op.Verb == nft.Add:
-					byKey[element.Key] = netip.AddrFrom4([4]byte([]byte(element.Data[:4])))
+					byKey[element.Key] = addressIn(op.Set.Name, &element)
 				default:
 					delete(byKey, element.Key)
 				}
@@ -223,6 +236,120 @@ func TestRefusedPortIsReportedUntilItIsTaken(t *testing.T) {
 	})
 }
 
+// guardedPorts returns the two ports of a Service at one load-balancer IP, with an endpoint each
+// and source ranges.
+func guardedPorts(endpoints [2]byte, ranges ...string) []*tracker.ServicePort {
+	var ports []*tracker.ServicePort
+	for i, endpoint := range endpoints {
+		p := portWith("shop", 1, endpoint)
+		p.ID.Port, p.Port = string('a'+rune(i)), uint16(80+i)
+		p.LoadBalancers = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+		for _, text := range ranges {
+			p.Guarded, p.Sources = true, append(p.Sources, netip.MustParsePrefix(text))
+		}
+		ports = append(ports, p)
+	}
+	return ports
+}
+
+// rangesWanted lists the source ranges in a table by their first addresses.
+func rangesWanted(t *nft.Table) string {
+	var list []string
+	for name, held := range t.Sets {
+		for key, element := range held.Map {
+			if addr := addressIn(name, &nft.KeyedElement{Key: key, Element: element}); addr.IsValid() && name != "endpoints" {
+				list = append(list, addr.String())
+			}
+		}
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+// TestSourceRangesOfRefusedPort changes the source ranges of a Service, and with them an endpoint of
+// each of its two ports. The kernel refuses the endpoint of one port, or the ranges: what is healthy
+// gets the new ranges, and nothing at all if the ranges are what is refused.
+func TestSourceRangesOfRefusedPort(t *testing.T) {
+	none := func(ports []*tracker.ServicePort) []*tracker.ServicePort {
+		for _, p := range ports {
+			p.LoadBalancers = nil
+		}
+		return ports
+	}
+	for _, tt := range []struct {
+		name      string
+		after     []*tracker.ServicePort
+		ranges    string
+		endpoints []byte
+		leftOut   int
+		open      bool // the port that falls back is not guarded any more
+	}{
+		{name: "nothing is refused", after: guardedPorts([2]byte{3, 4}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{3, 4}},
+		{name: "first port", after: guardedPorts([2]byte{9, 4}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{1, 4}, leftOut: 1},
+		{name: "second port", after: guardedPorts([2]byte{3, 9}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{3, 2}, leftOut: 1},
+		{name: "both ports", after: guardedPorts([2]byte{9, 9}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{1, 2}, leftOut: 2},
+		{name: "other lengths", after: guardedPorts([2]byte{9, 4}, "20.0.1.0/25", "20.0.2.0/24"), ranges: "20.0.1.0 20.0.2.0", endpoints: []byte{1, 4}, leftOut: 1},
+		{name: "open to everybody", after: guardedPorts([2]byte{9, 4}), endpoints: []byte{1, 4}, leftOut: 1, open: true},
+		{name: "no load balancer", after: none(guardedPorts([2]byte{9, 4})), ranges: "20.0.1.0", endpoints: []byte{1, 4}, leftOut: 1},
+		{name: "ranges", after: guardedPorts([2]byte{3, 4}, "20.0.9.0/24"), ranges: "20.0.1.0", endpoints: []byte{1, 2}, leftOut: 2},
+		{name: "ranges and first port", after: guardedPorts([2]byte{9, 4}, "20.0.9.0/24"), ranges: "20.0.1.0", endpoints: []byte{1, 2}, leftOut: 2},
+		{name: "ranges and second port", after: guardedPorts([2]byte{3, 9}, "20.0.2.0/24", "20.0.9.0/24"), ranges: "20.0.1.0", endpoints: []byte{1, 2}, leftOut: 2},
+	} {
+		for _, unnamed := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				k := &picky{bad: map[netip.Addr]bool{pod(9): true, netip.MustParseAddr("20.0.9.0"): true}, unnamed: unnamed}
+				b := start(t, k, Options{}, append(guardedPorts([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
+				b.change(append(tt.after, portWith("other", 2, 8))...)
+				if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != tt.ranges {
+					t.Errorf("%s, unnamed %v: source ranges %q, want %q", tt.name, unnamed, got, tt.ranges)
+				}
+				want := map[netip.Addr]bool{pod(8): true}
+				for _, endpoint := range tt.endpoints {
+					want[pod(endpoint)] = true
+				}
+				if held := k.endpointsHeld(); !maps.Equal(held, want) {
+					t.Errorf("%s, unnamed %v: endpoints %v, want %v", tt.name, unnamed, held, want)
+				}
+				if n := b.logged(leftOutText); n != tt.leftOut || len(b.reports) != 2 {
+					t.Errorf("%s, unnamed %v: %d ports left out in %d syncs, want %d in 2", tt.name, unnamed, n, len(b.reports), tt.leftOut)
+				}
+				if p := b.loop.ruleset.Port(tt.after[0].ID); tt.leftOut == 1 && p.Guarded == tt.open {
+					t.Errorf("%s, unnamed %v: the port that falls back is guarded: %v", tt.name, unnamed, p.Guarded)
+				}
+			})
+		}
+	}
+}
+
+// TestNewPortOfServiceWithRefusedRanges adds a port to a Service whose source ranges the kernel has
+// refused: the port waits with its siblings, and other Services do not. When the kernel takes the
+// ranges, all ports come at once.
+func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
+	for _, unnamed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			k := &picky{bad: map[netip.Addr]bool{netip.MustParseAddr("20.0.9.0"): true}, unnamed: unnamed}
+			b := start(t, k, Options{}, append(guardedPorts([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
+			after := guardedPorts([2]byte{3, 4}, "20.0.9.0/24")
+			b.change(after...)
+			added := *after[0]
+			added.ID.Port, added.Port = "c", 90
+			b.change(&added, portWith("other", 2, 8))
+			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.1.0" || b.loop.ruleset.Port(added.ID) != nil {
+				t.Errorf("unnamed %v: source ranges %q; the new port: %v", unnamed, got, b.loop.ruleset.Port(added.ID))
+			}
+			if want := map[netip.Addr]bool{pod(1): true, pod(2): true, pod(8): true}; !maps.Equal(k.endpointsHeld(), want) {
+				t.Errorf("unnamed %v: endpoints %v, want %v", unnamed, k.endpointsHeld(), want)
+			}
+			k.forgive()
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.9.0" || b.logged(takenText) != 3 || !k.endpointsHeld()[pod(3)] {
+				t.Errorf("unnamed %v: source ranges %q, %d ports taken after all", unnamed, got, b.logged(takenText))
+			}
+		})
+	}
+}
+
 // TestRefusalInKernel hands the kernel a Service port that it really refuses, an endpoint of
 // the other family, among others.
 func TestRefusalInKernel(t *testing.T) {
@@ -246,6 +373,33 @@ func TestRefusalInKernel(t *testing.T) {
 		t.Errorf("left out %s: %v", refusal.id, refusal.err)
 	}
 	if text := lab.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"); !strings.Contains(text, "10.96.200.2") || strings.Contains(text, "10.96.200.1 ") {
+		t.Errorf("the kernel holds\n%s", text)
+	}
+}
+
+// TestSourceRangesOfRefusedPortInKernel: the kernel refuses one of two ports while their source
+// ranges change.
+func TestSourceRangesOfRefusedPortInKernel(t *testing.T) {
+	g := guardServices(t, 20, 3)
+	shop := func(endpoint, source string) []*tracker.ServicePort {
+		ports := guardedPorts([2]byte{1, 2}, source)
+		for _, p := range ports {
+			p.ClusterIP = netip.MustParseAddr("10.96.200.1")
+		}
+		ports[0].Cluster = []netip.AddrPort{netip.MustParseAddrPort(endpoint)}
+		return ports
+	}
+	for _, ports := range [][]*tracker.ServicePort{shop("10.244.0.1:8080", "20.0.1.0/24"), shop("[fd00::1]:8080", "20.0.2.0/24")} {
+		g.feed.set(ports...)
+		g.loop.options.Queue.Ring()
+		g.report(t)
+		g.check(t)
+	}
+	if len(g.refusals) != 1 {
+		t.Errorf("%d ports left out, want one", len(g.refusals))
+	}
+	text := lab.Run(t, "", "nft", "list", "set", "ip", "kube-nft", "allowed-24")
+	if !strings.Contains(text, "20.0.2.0") || strings.Contains(text, "20.0.1.0") {
 		t.Errorf("the kernel holds\n%s", text)
 	}
 }

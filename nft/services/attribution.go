@@ -9,11 +9,14 @@ import (
 )
 
 // Attribution says for whom an element, or with an empty key a set or chain, stands in a table:
-// a Service port, or a part of the node's own configuration. For errors.
+// a Service, a port of it, or a part of the node's own configuration. For errors.
 func (r *Ruleset) Attribution(f nft.Family, set, key string) string {
 	family := r.families[f]
 	if family == nil {
 		return "base chains"
+	}
+	if service, ok := r.AttributedRanges(f, set, key); ok {
+		return "Service " + service
 	}
 	if id, ok := family.attributed(set, key); ok {
 		return "Service " + id.String()
@@ -34,6 +37,17 @@ func (r *Ruleset) Attributed(f nft.Family, set, key string) (id tracker.PortID, 
 		return id, false
 	}
 	return family.attributed(set, key)
+}
+
+// AttributedRanges is the Service, as "namespace/name", of whose source ranges an element is one:
+// all its ports in the family f have them in common.
+func (r *Ruleset) AttributedRanges(f nft.Family, set, key string) (service string, ok bool) {
+	if family := r.families[f]; family != nil {
+		if g := family.guardIn(set, key); g != nil {
+			return g.service, true
+		}
+	}
+	return "", false
 }
 
 // Port returns what the ruleset holds of a Service port; nil if it holds nothing.
@@ -64,9 +78,6 @@ func (r *familyRules) uses(port *portState, set, key string) bool {
 	}
 	if set == listsMap && len(key) >= 4 {
 		return port.list.number != 0 && binary.NativeEndian.Uint32([]byte(key))/2 == port.list.number
-	}
-	if g := r.guardIn(set, key); g != nil {
-		return port.guard == g
 	}
 	for _, element := range sharedOf(port.current) {
 		if element.set == set && element.key == key {
