@@ -219,7 +219,9 @@ func (l *Loop) Once(ctx context.Context) error {
 
 // sync brings the kernel up to date. It reads the tables again if somebody else commits between
 // our reading and our writing, and if the kernel refuses a batch. If the kernel refuses the batch
-// that follows such a reading, isolate leaves out the Service ports that cause it.
+// that follows such a reading, isolate leaves out the Service ports that cause it. A part after the
+// first may be refused because somebody has taken away what the parts before it have made. What is
+// wrong with the part itself comes up again after the reading: the batch then begins with it.
 func (l *Loop) sync(ctx context.Context) (err error) {
 	began := time.Now()
 	defer func() {
@@ -231,6 +233,7 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 		err = l.attempt(ctx)
 		switch {
 		case errors.Is(err, unix.ERESTART), errors.Is(err, kernel.ErrUnknownOutcome):
+		case isRefusal(err) && errors.As(err, new(*partError)):
 		case !isRefusal(err), full && !l.isolate(ctx, err):
 			return err
 		}
@@ -277,10 +280,14 @@ func (l *Loop) attempt(ctx context.Context) error {
 		last := p.batch
 		if p.full || l.guard.reason != "" { // only such a batch makes a table
 			before, last = p.batch.Parts(maxPart)
-			err = l.commitParts(ctx, before)
 		}
-		if err == nil {
-			err = l.kernel.Commit(ctx, last)
+		for i, part := range append(before, last) {
+			if err = l.kernel.Commit(ctx, part); err != nil && i > 0 {
+				err = &partError{part: i + 1, of: len(before) + 1, err: err}
+			}
+			if err != nil {
+				break
+			}
 		}
 		if err != nil {
 			var foreign *kernel.ForeignError
@@ -320,15 +327,18 @@ func (l *Loop) attempt(ctx context.Context) error {
 // kernel takes 0.1 to 0.2 s for them, in which nobody else can commit and this process cannot end.
 const maxPart = 50_000
 
-// commitParts commits what comes before the last part of a batch, and ends early if ctx does.
-func (l *Loop) commitParts(ctx context.Context, parts []nft.Batch) error {
-	for i := range parts {
-		if err := l.kernel.Commit(ctx, parts[i]); err != nil {
-			return fmt.Errorf("part %d of %d: %w; the parts before it stand, packets do not reach them", i+1, len(parts)+1, err)
-		}
-	}
-	return nil
+// A partError is about a part of a batch, when there are parts before it that stand.
+type partError struct {
+	part, of int
+	err      error
 }
+
+func (e *partError) Error() string {
+	return fmt.Sprintf("part %d of %d: %v; the parts before it stand, packets do not reach them", e.part, e.of, e.err)
+}
+
+// Unwrap returns what is wrong with the part.
+func (e *partError) Unwrap() error { return e.err }
 
 // done closes a successful sync.
 func (l *Loop) done(report Report) {

@@ -3,16 +3,20 @@ package sync
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A disturbed kernel is one in which something happens before a commit.
@@ -30,12 +34,14 @@ func (k *disturbed) Commit(ctx context.Context, batch nft.Batch) error {
 	return k.Client.Commit(ctx, batch)
 }
 
-// newPartsLoop returns a loop with more Services than go into one part.
-func newPartsLoop(k client) (*Loop, *services.Ruleset) {
+// newPartsLoop returns a loop with more Services than go into one part, and with further ports.
+func newPartsLoop(k client, further ...*tracker.ServicePort) (*Loop, *services.Ruleset, *observer.ObservedLogs) {
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], AffinitySize: 65536})
 	source := &feed{}
 	source.deltas = append(source.deltas, manyServices(2*maxPart/12, 10))
-	return New(source, ruleset, k, Options{Log: zap.NewNop()}), ruleset
+	source.set(further...)
+	core, logs := observer.New(zap.WarnLevel)
+	return New(source, ruleset, k, Options{Log: zap.New(core)}), ruleset, logs
 }
 
 // TestEndBetweenParts ends the loop while the kernel works on a part: no further part is
@@ -49,13 +55,13 @@ func TestEndBetweenParts(t *testing.T) {
 			stop()
 		}
 	}
-	loop, _ := newPartsLoop(k)
+	loop, _, _ := newPartsLoop(k)
 	if err := loop.Once(ctx); !errors.Is(err, context.Canceled) || k.commits != 2 {
 		t.Fatalf("%d commits and %v, want 2 and the end of the context", k.commits, err)
 	}
 	first := k.elements[0]
 	*k = disturbed{Client: k.Client, before: func(int) {}}
-	loop, ruleset := newPartsLoop(k)
+	loop, ruleset, _ := newPartsLoop(k)
 	if err := loop.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +85,7 @@ func TestForeignCommitBetweenParts(t *testing.T) {
 			lab.Run(t, "", "nft", "add", "table", "ip", "other")
 		}
 	}
-	loop, ruleset := newPartsLoop(k)
+	loop, ruleset, _ := newPartsLoop(k)
 	if err := loop.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -92,12 +98,67 @@ func TestForeignCommitBetweenParts(t *testing.T) {
 // TestErrorOfPart: an error between two parts says what stands.
 func TestErrorOfPart(t *testing.T) {
 	k := &table{answers: []error{nil, &kernel.BatchError{Err: unix.ENOMEM}}}
-	loop, _ := newPartsLoop(k)
+	loop, _, _ := newPartsLoop(k)
 	err := loop.Once(t.Context())
 	want := "part 2 of 3: commit to nf_tables: cannot allocate memory; nothing was changed; the parts before it stand, packets do not reach them"
 	if err == nil || err.Error() != want || !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
+}
+
+// TestTableDeletedBetweenParts deletes our table between two parts, and in the fake lets the kernel
+// refuse a part after the first in another way: nobody's affinity and no Service is to blame.
+func TestTableDeletedBetweenParts(t *testing.T) {
+	fake := &table{answers: []error{nil, nil, &kernel.OpError{Family: nft.IP, Set: "services", Err: unix.ENOENT}}}
+	loop, _, logs := newPartsLoop(fake)
+	if err := loop.Once(t.Context()); err != nil || logs.Len() != 0 || fake.reads != 2 {
+		t.Errorf("%v after %d reads, log %v; want the tables read again and no more", err, fake.reads, logs.All())
+	}
+	if slices.ContainsFunc(fake.batches, func(b nft.Batch) bool { return b.Check }) {
+		t.Error("the loop looked for a Service port to blame")
+	}
+	for _, commit := range []int{2, 3} {
+		t.Run(fmt.Sprint("before part ", commit), func(t *testing.T) {
+			lab.New(t)
+			k := &disturbed{Client: lab.Open(t, kernel.Open)}
+			k.before = func(n int) {
+				if n == commit {
+					lab.Run(t, "", "nft", "delete", "table", "ip", "kube-nft")
+				}
+			}
+			loop, ruleset, logs := newPartsLoop(k)
+			if err := loop.Once(t.Context()); err != nil || logs.Len() != 0 || len(loop.refusals.leftOut) != 0 {
+				t.Errorf("%v; %d ports left out; log %v", err, len(loop.refusals.leftOut), logs.All())
+			}
+			if k.commits != commit+3 {
+				t.Errorf("%d commits, want three after the one that was refused", k.commits)
+			}
+			checkWhole(t, k.Client, ruleset)
+		})
+	}
+}
+
+// TestRefusalInLaterPart hands the kernel a Service port that it refuses in a part after the first;
+// somebody else commits before that part. That port alone is left out.
+func TestRefusalInLaterPart(t *testing.T) {
+	lab.New(t)
+	bad, good := portWith("bad", 1, 1), portWith("good", 2, 2)
+	bad.ClusterIP, good.ClusterIP = netip.MustParseAddr("10.96.200.1"), netip.MustParseAddr("10.96.200.2")
+	bad.Cluster = []netip.AddrPort{netip.MustParseAddrPort("[fd00::1]:8080")}
+	k := &disturbed{Client: lab.Open(t, kernel.Open)}
+	k.before = func(commit int) {
+		if commit == 2 {
+			lab.Run(t, "", "nft", "add", "table", "ip", "other")
+		}
+	}
+	loop, ruleset, _ := newPartsLoop(k, bad, good)
+	if err := loop.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if k.elements[0] < maxPart || loop.refusals.leftOut[bad.ID] == nil || len(loop.refusals.leftOut) != 1 || ruleset.Port(good.ID) == nil {
+		t.Errorf("commits of %v elements; left out %v", k.elements, loop.refusals.leftOut)
+	}
+	checkWhole(t, k.Client, ruleset)
 }
 
 func diffFromNothing(ruleset *services.Ruleset) int {
