@@ -161,9 +161,6 @@ func (p *serviceParser) fronts() []front {
 	}
 	external, balancers := p.externalIPs(), p.loadBalancers()
 	ranges, closed := p.sourceRanges()
-	if closed {
-		balancers = nil
-	}
 	fronts := make([]front, 0, len(clusterIPs))
 	for _, family := range Families {
 		ip, ok := clusterIPs[family]
@@ -174,10 +171,15 @@ func (p *serviceParser) fronts() []front {
 		if own = mergePrefixes(own); len(own) == 0 || own[0].Bits() == 0 {
 			own = nil // no ranges, or ranges that allow every client
 		}
-		fronts = append(fronts, front{
+		f := front{
 			family: family, clusterIP: ip, ranges: own,
 			loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
-		})
+		}
+		if closed[family] {
+			p.add("spec.loadBalancerSourceRanges", "no %s range is valid; the %s addresses of the load balancer are not served", family, family)
+			f.loadBalancers = nil
+		}
+		fronts = append(fronts, f)
 	}
 	return fronts
 }

@@ -89,20 +89,24 @@ func (p *serviceParser) loadBalancers() []netip.Addr {
 	return distinct(ips)
 }
 
-// sourceRanges reads spec.loadBalancerSourceRanges. closed says that no range could be read: the
-// author of the Service wanted a guard, so no guard at all would be worse than no load balancer.
-func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed bool) {
-	texts := p.obj.Spec.LoadBalancerSourceRanges
-	for i, text := range texts {
+// sourceRanges reads spec.loadBalancerSourceRanges. A family is closed if its ranges are all invalid:
+// the author of the Service wanted a guard, so no guard at all would be worse than no load balancer.
+// An invalid range counts for the family that it looks like, or for both.
+func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed map[Family]bool) {
+	closed = make(map[Family]bool, len(Families))
+	for i, text := range p.obj.Spec.LoadBalancerSourceRanges {
 		prefix, err := parsePrefix(strings.TrimSpace(text))
-		if err != nil {
-			p.add(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "%v", err)
+		if err == nil {
+			ranges = append(ranges, prefix)
 			continue
 		}
-		ranges = append(ranges, prefix)
+		p.add(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "%v", err)
+		dots, colons := strings.Contains(text, "."), strings.Contains(text, ":")
+		closed[IPv4] = closed[IPv4] || dots || !colons
+		closed[IPv6] = closed[IPv6] || colons || !dots
 	}
-	if closed = len(texts) > 0 && len(ranges) == 0; closed {
-		p.add("spec.loadBalancerSourceRanges", "no range is valid; the load-balancer addresses are not served")
+	for _, prefix := range ranges {
+		closed[FamilyOf(prefix.Addr())] = false
 	}
 	return ranges, closed
 }

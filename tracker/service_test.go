@@ -189,7 +189,19 @@ func TestSourceRanges(t *testing.T) {
 			s.Spec.LoadBalancerSourceRanges = ranges
 		}
 	}
-	lb := web + " lb=198.51.100.1 198.51.100.3"
+	dual := func(ranges ...string) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			dualStack(s)
+			balanced("198.51.100.1", "2001:db8::1")(s)
+			s.Spec.LoadBalancerSourceRanges = ranges
+		}
+	}
+	const (
+		lb      = web + " lb=198.51.100.1 198.51.100.3"
+		dual4   = web + " lb=198.51.100.1"
+		dual6   = "shop/web:http/tcp IPv6 fd00::1:80"
+		closed6 = "spec.loadBalancerSourceRanges: no IPv6 range is valid; the IPv6 addresses of the load balancer are not served"
+	)
 	runServiceTests(t, Config{}, []serviceTest{
 		{name: "none", edit: ranges(), want: lb},
 		{name: "one", edit: ranges("203.0.113.0/24"), want: lb + " from=203.0.113.0/24"},
@@ -202,11 +214,8 @@ func TestSourceRanges(t *testing.T) {
 		{name: "the other family's world", edit: ranges("203.0.113.0/24", "::/0"), want: lb + " from=203.0.113.0/24"},
 		{name: "this node inside", edit: ranges("192.168.0.0/24"), want: lb + " from=192.168.0.0/24 198.51.100.1/32 198.51.100.3/32"},
 		{name: "this node and the addresses inside", edit: ranges("192.168.0.0/24", "198.51.100.0/24"), want: lb + " from=192.168.0.0/24 198.51.100.0/24"},
-		{name: "each family by itself", edit: func(s *corev1.Service) {
-			dualStack(s)
-			balanced("198.51.100.1", "2001:db8::1")(s)
-			s.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/24", "fd00:192::/64"}
-		}, want: web + " lb=198.51.100.1 from=203.0.113.0/24\nshop/web:http/tcp IPv6 fd00::1:80 lb=2001:db8::1 from=2001:db8::1/128 fd00:192::/64"},
+		{name: "each family by itself", edit: dual("203.0.113.0/24", "fd00:192::/64"),
+			want: dual4 + " from=203.0.113.0/24\n" + dual6 + " lb=2001:db8::1 from=2001:db8::1/128 fd00:192::/64"},
 		{name: "no load-balancer address to guard", edit: func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/24"} }, want: web},
 		{name: "one invalid", edit: ranges("203.0.113.0/24", "203.0.113.0/33"), want: lb + " from=203.0.113.0/24",
 			refused: `spec.loadBalancerSourceRanges[1]: "203.0.113.0/33" is not a CIDR`},
@@ -214,7 +223,17 @@ func TestSourceRanges(t *testing.T) {
 			refused: `spec.loadBalancerSourceRanges[1]: "::ffff:10.0.0.0/104" is IPv4-mapped: write it as an IPv4 CIDR`},
 		{name: "all invalid: closed", edit: ranges("x", ""), want: web,
 			refused: `spec.loadBalancerSourceRanges[0]: "x" is not a CIDR` + "\n" + `spec.loadBalancerSourceRanges[1]: "" is not a CIDR` + "\n" +
-				"spec.loadBalancerSourceRanges: no range is valid; the load-balancer addresses are not served"},
+				"spec.loadBalancerSourceRanges: no IPv4 range is valid; the IPv4 addresses of the load balancer are not served"},
+		{name: "one family's invalid: it is closed", edit: dual("203.0.113.0/24", "2001:db8::/129"), want: dual4 + " from=203.0.113.0/24\n" + dual6,
+			refused: `spec.loadBalancerSourceRanges[1]: "2001:db8::/129" is not a CIDR` + "\n" + closed6},
+		{name: "of any family's look: those without a range are closed", edit: dual("203.0.113.0/24", "x"), want: dual4 + " from=203.0.113.0/24\n" + dual6,
+			refused: `spec.loadBalancerSourceRanges[1]: "x" is not a CIDR` + "\n" + closed6},
+		{name: "the other family's invalid: this one has a guard", edit: dual("203.0.113.0/33", "fd00:192::/64"),
+			want: web + "\n" + dual6 + " lb=2001:db8::1 from=2001:db8::1/128 fd00:192::/64",
+			refused: `spec.loadBalancerSourceRanges[0]: "203.0.113.0/33" is not a CIDR` + "\n" +
+				"spec.loadBalancerSourceRanges: no IPv4 range is valid; the IPv4 addresses of the load balancer are not served"},
+		{name: "one family's, of which one is invalid", edit: dual("203.0.113.0/24", "203.0.113.0/33"), want: dual4 + " from=203.0.113.0/24\n" + dual6 + " lb=2001:db8::1",
+			refused: `spec.loadBalancerSourceRanges[1]: "203.0.113.0/33" is not a CIDR`},
 	})
 }
 
