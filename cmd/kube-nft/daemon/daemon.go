@@ -40,6 +40,7 @@ type daemon struct {
 	monitor  *monitor
 	queue    *proxysync.Queue
 	group    *errgroup.Group
+	working  bool // goroutines have the sockets
 }
 
 // Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged
@@ -61,7 +62,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	case err != nil:
 		return err
 	}
-	defer d.kernel.Close()
+	defer d.close()
 	d.families = nft.Families[:]
 	if !features.IP6 {
 		d.families = []nft.Family{nft.IP}
@@ -77,7 +78,6 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	if d.monitor, err = newMonitor(working, c, d.tracker, d.families, d.queue, d.log); err != nil {
 		return err
 	}
-	defer d.monitor.close()
 	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.log); err != nil {
 		return err
 	}
@@ -85,6 +85,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(c.OOMScoreAdj)), 0); err != nil {
 		noteScore(oomScore, c.OOMScoreAdj, err, d.log)
 	}
+	d.working = true
 	d.monitor.run(working, group)
 	group.Go(func() error { return d.feed.Run(working) })
 	group.Go(func() error { return d.sync(working) })
@@ -135,6 +136,18 @@ func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
 	}
 	d.log.Info("ending; the rules stay")
 	return nil
+}
+
+// close closes the sockets after a start that failed. Later they stay open until the process ends:
+// Run does not wait for a commit or a scrape that is under way.
+func (d *daemon) close() {
+	if d.working {
+		return
+	}
+	if d.monitor != nil {
+		d.monitor.close()
+	}
+	d.kernel.Close()
 }
 
 // sync waits for everything that the first commit needs, and then keeps the kernel up to date until

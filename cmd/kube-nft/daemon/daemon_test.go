@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // TestUntilDone: the end that was asked for is one line and no error, whatever is under way.
@@ -42,6 +43,28 @@ func TestUntilDone(t *testing.T) {
 			t.Errorf("%s: log %v", name, logs.All())
 		}
 		cancel()
+	}
+}
+
+// TestSocketsOfScrapesStay: a scrape may be under way when the daemon ends, so that nothing closes
+// its socket; a start that fails leaves none open.
+func TestSocketsOfScrapesStay(t *testing.T) {
+	for _, working := range []bool{true, false} {
+		var clients []*kernel.Client
+		for range 3 {
+			client, err := kernel.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			clients = append(clients, client)
+		}
+		d := daemon{working: working, kernel: clients[0], monitor: &monitor{scraped: clients[1], counted: clients[2]}}
+		d.close()
+		for i, client := range clients {
+			if err := client.Close(); (err == nil) != working { // EBADF if it is closed already
+				t.Errorf("working %v: socket %d: %v", working, i, err)
+			}
+		}
 	}
 }
 

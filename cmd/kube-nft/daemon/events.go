@@ -31,13 +31,18 @@ const (
 )
 
 // Limits on events. All nodes of a cluster see the same Services, so a mistake in one Service
-// becomes an event on every node: each node sends few, and only a part of them about one
-// namespace, so that no tenant takes the events of others.
+// becomes an event on every node: each node sends few. Nobody's events take the place of others':
+// events about the node have a budget of their own, a namespace gets a part of what all namespaces
+// share, and the first event of a namespace in an hour has a reserve, whatever others have used up.
 const (
-	eventBurst     = 20
-	eventRate      = 1.0 / 15 // per second, after the burst
+	nodeBurst      = 10
+	nodeRate       = 1.0 / 60 // per second, after the burst
+	sharedBurst    = 20
+	sharedRate     = 1.0 / 15
 	namespaceBurst = 5
-	namespaceRate  = eventRate / 4
+	namespaceRate  = sharedRate / 4
+	reserveBurst   = 50
+	reserveRate    = 1.0 / 15
 	eventRepeat    = time.Hour
 	maxSent        = 1000 // events and namespaces that are kept, to not repeat them and to count
 	maxNote        = 1024 // bytes that the API takes
@@ -47,13 +52,19 @@ const (
 // without an API server.
 type events struct {
 	recorder k8sevents.EventRecorder
-	limit    flowcontrol.PassiveRateLimiter
 	tracker  *tracker.Tracker
 	nodeName string
 
-	mu         sync.Mutex
-	sent       map[event]time.Time
-	namespaces map[string]flowcontrol.PassiveRateLimiter
+	mu                      sync.Mutex
+	ofNode, shared, reserve flowcontrol.PassiveRateLimiter
+	sent                    map[event]time.Time
+	namespaces              map[string]*namespaceEvents
+}
+
+// namespaceEvents limits the events about objects of one namespace.
+type namespaceEvents struct {
+	flowcontrol.PassiveRateLimiter
+	latest time.Time // when one was sent
 }
 
 // An event identifies an event: two equal ones are the same.
@@ -89,12 +100,14 @@ func (e eventLog) Error(err error, text string, _ ...any) {
 func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName string) *events {
 	return &events{
 		recorder: recorder,
-		limit:    flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst),
 		tracker:  t,
 		nodeName: nodeName,
-		sent:     make(map[event]time.Time),
 
-		namespaces: make(map[string]flowcontrol.PassiveRateLimiter),
+		ofNode:     flowcontrol.NewTokenBucketPassiveRateLimiter(nodeRate, nodeBurst),
+		shared:     flowcontrol.NewTokenBucketPassiveRateLimiter(sharedRate, sharedBurst),
+		reserve:    flowcontrol.NewTokenBucketPassiveRateLimiter(reserveRate, reserveBurst),
+		sent:       make(map[event]time.Time),
+		namespaces: make(map[string]*namespaceEvents),
 	}
 }
 
@@ -134,22 +147,25 @@ func (e *events) refused(err error) {
 }
 
 // accept reports whether one more event may be sent about an object in a namespace; none stands
-// for objects that have none.
+// for the node.
 func (e *events) accept(namespace string) bool {
-	if namespace != "" {
-		limit := e.namespaces[namespace]
-		if limit == nil {
-			if len(e.namespaces) >= maxSent {
-				clear(e.namespaces)
-			}
-			limit = flowcontrol.NewTokenBucketPassiveRateLimiter(namespaceRate, namespaceBurst)
-			e.namespaces[namespace] = limit
-		}
-		if !limit.TryAccept() {
-			return false
-		}
+	if namespace == "" {
+		return e.ofNode.TryAccept()
 	}
-	return e.limit.TryAccept()
+	of := e.namespaces[namespace]
+	if of == nil {
+		if len(e.namespaces) >= maxSent {
+			clear(e.namespaces)
+		}
+		of = &namespaceEvents{PassiveRateLimiter: flowcontrol.NewTokenBucketPassiveRateLimiter(namespaceRate, namespaceBurst)}
+		e.namespaces[namespace] = of
+	}
+	first := time.Since(of.latest) >= eventRepeat
+	if !of.TryAccept() || !e.shared.TryAccept() && !(first && e.reserve.TryAccept()) {
+		return false
+	}
+	of.latest = time.Now()
+	return true
 }
 
 // record sends an event unless the limits forbid it.

@@ -88,8 +88,8 @@ func TestEventsAreFew(t *testing.T) {
 	for i := range 2 * maxSent {
 		e.node(warning, "TablesRepaired", "Program", fmt.Sprint(i))
 	}
-	if len(*recorded) != eventBurst {
-		t.Errorf("%d events in a burst, want %d", len(*recorded), eventBurst)
+	if len(*recorded) != nodeBurst {
+		t.Errorf("%d events in a burst, want %d", len(*recorded), nodeBurst)
 	}
 }
 
@@ -110,8 +110,33 @@ func TestEventsOfOneNamespaceAreFew(t *testing.T) {
 	for i := range 10 * maxSent {
 		e.service(fmt.Sprint("ns-", i), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
 	}
-	if len(*recorded) != eventBurst || len(e.namespaces) > maxSent {
-		t.Errorf("%d events, %d namespaces are counted", len(*recorded), len(e.namespaces))
+	if want := 1 + sharedBurst + reserveBurst; len(*recorded) != want || len(e.namespaces) > maxSent {
+		t.Errorf("%d events, want %d; %d namespaces are counted", len(*recorded), want, len(e.namespaces))
+	}
+	e.node(warning, "TablesRepaired", "Program", "again")
+	if last := (*recorded)[len(*recorded)-1]; !strings.HasSuffix(last, "again") {
+		t.Errorf("namespaces have used up the node's events: the last is %s", last)
+	}
+}
+
+// TestEventsOfATenant: a tenant with some namespaces that uses up what namespaces share leaves
+// the others the first event of each.
+func TestEventsOfATenant(t *testing.T) {
+	e, recorded := newTestEvents(t)
+	for namespace := range 10 {
+		for i := range 100 {
+			e.service(fmt.Sprint("bad-", namespace), fmt.Sprint(i), tracker.PortID{}, "FrontendConflict", "Program", "taken")
+		}
+	}
+	used := len(*recorded)
+	if used < sharedBurst || used >= sharedBurst+10 {
+		t.Errorf("%d events of ten namespaces", used)
+	}
+	for namespace := range 10 {
+		e.service(fmt.Sprint("good-", namespace), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
+	}
+	if got := len(*recorded) - used; got != 10 {
+		t.Errorf("%d events of ten other namespaces, want 10", got)
 	}
 }
 

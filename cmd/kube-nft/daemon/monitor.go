@@ -88,7 +88,7 @@ func (m *monitor) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return m.services.Run(ctx) })
 }
 
-// close closes the sockets of scrapes, which must have ended.
+// close closes the sockets of scrapes, of which none has begun.
 func (m *monitor) close() {
 	m.scraped.Close()
 	if m.counted != nil {
