@@ -49,7 +49,9 @@ func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 }
 
 // Vanished returns the UDP frontends that the kernel's tables have and that are not wanted,
-// with the endpoints that they have there: what happened while nobody watched.
+// with the endpoints that they have there: what happened while nobody watched. The tables do not list
+// draining endpoints. A cluster IP is nobody else's, so that all flows to one of them have gone; at
+// other addresses somebody else may translate.
 func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		if table := have[f]; table != nil {
@@ -70,8 +72,11 @@ func (r *familyRules) vanished(have ReadBack) (changes []tracker.FlowChange) {
 			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
 				continue
 			}
-			gone := have.programmed(set, key, element)
-			changes = append(changes, tracker.FlowChange{Frontend: f, Gone: true, Removed: append(gone.Cluster, gone.Local...)})
+			change := tracker.FlowChange{Frontend: f, Gone: true}
+			if gone := have.programmed(set, key, element); gone.Kind != KindClusterIP {
+				change.Removed = append(gone.Cluster, gone.Local...)
+			}
+			changes = append(changes, change)
 		}
 	}
 	return changes

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -99,5 +101,29 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 		if got := slices.Collect(r.TouchedClusterIPs()); len(got) != 0 {
 			t.Errorf("%d Services: touched cluster IPs %v", services, got)
 		}
+	}
+}
+
+// TestVanished: what the tables hold and nobody wants. The tables do not have draining endpoints,
+// so that every flow to a cluster IP counts; elsewhere only those to listed endpoints do.
+func TestVanished(t *testing.T) {
+	dns := claimant("dns", 2024, "10.96.0.10", 1)
+	dns.ID.Protocol, dns.NodePort, dns.ExternalIPs = tracker.UDP, 30053, []netip.Addr{netip.MustParseAddr("203.0.113.9")}
+	dns.Serving = endpoints(1, 2) // 2 is draining
+	stays := claimant("stays", 2024, "10.96.0.11", 1)
+	stays.ID.Protocol = tracker.UDP
+	before := NewRuleset(testConfig())
+	before.Apply(changed(dns, stays, claimant("tcp", 2024, "10.96.0.12", 1)))
+	after := NewRuleset(testConfig())
+	after.Apply(changed(stays))
+	got := after.Vanished(before.Want())
+	slices.SortFunc(got, func(a, b tracker.FlowChange) int { return a.Frontend.Compare(b.Frontend) })
+	want := []tracker.FlowChange{
+		{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: endpoints(1)},
+		{Frontend: tracker.Frontend{Address: dns.ClusterIP, Protocol: tracker.UDP, Port: 80}, Gone: true},
+		{Frontend: tracker.Frontend{Address: dns.ExternalIPs[0], Protocol: tracker.UDP, Port: 80}, Gone: true, Removed: endpoints(1)},
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
