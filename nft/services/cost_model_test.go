@@ -1,0 +1,250 @@
+package services
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A cost is what a ruleset takes in the kernel, anonymous sets included, and what is sent for it.
+type cost struct{ sets, chains, rules, elements, messages, bytes int }
+
+// costOf counts the netlink messages of a batch.
+func costOf(t *testing.T, batch *nft.Batch) cost {
+	t.Helper()
+	encoded, err := kernel.Encode(batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cost{elements: batch.ElementCount(), bytes: len(encoded)}
+	for rest := encoded; len(rest) > 0; rest = rest[(binary.NativeEndian.Uint32(rest)+3)&^3:] {
+		c.messages++
+		switch typ := binary.NativeEndian.Uint16(rest[4:]); {
+		case typ>>8 != unix.NFNL_SUBSYS_NFTABLES:
+		case typ&0xff == unix.NFT_MSG_NEWSET:
+			c.sets++
+		case typ&0xff == unix.NFT_MSG_NEWCHAIN:
+			c.chains++
+		case typ&0xff == unix.NFT_MSG_NEWRULE:
+			c.rules++
+		}
+	}
+	return c
+}
+
+// minus returns what c has more than d.
+func (c cost) minus(d cost) cost {
+	return cost{c.sets - d.sets, c.chains - d.chains, c.rules - d.rules, c.elements - d.elements, c.messages - d.messages, c.bytes - d.bytes}
+}
+
+// A costWorld is what a tenant can make of a cluster, as much of it as he likes.
+type costWorld struct {
+	name   string
+	size   int // the smaller of two; the other one is costGrowth times as large
+	world  func(n int) tracker.Delta
+	change func(n int) tracker.Delta // one small change of it
+	// The bars, beside maxSets: chains more than without any Service, elements for each frontend,
+	// endpoint and range, and the messages and elements of the change.
+	chains                         func(n int) int
+	elements                       float64
+	changeMessages, changeElements int
+}
+
+const costGrowth = 4
+
+// maxSets is how many sets and maps both families may have together, however many Services want
+// something of their own.
+const maxSets = 60
+
+// usualChains are for lengths of lists and policies that do not exist from the start.
+const usualChains = 8
+
+func constantChains(int) int { return usualChains }
+
+// costWorlds are the worlds that were not linear once.
+func costWorlds() []costWorld {
+	return []costWorld{
+		{
+			name: "Services with source ranges", size: 25, elements: 1.5, changeMessages: 4, changeElements: 2,
+			world: func(n int) tracker.Delta { return guardedWorld(n, 100) },
+			change: func(n int) tracker.Delta {
+				delta := guardedWorld(1, 100)
+				for _, p := range delta.Changed {
+					p.Sources[99] = netip.MustParsePrefix("30.0.0.0/24")
+				}
+				return delta
+			},
+			chains: func(n int) int { return n + usualChains },
+		},
+		{
+			name: "source ranges of a Service of 20 ports", size: 500, elements: 1.5, changeMessages: 4, changeElements: 2,
+			world: func(n int) tracker.Delta { return tracker.Delta{Changed: guardedService(20, n)} },
+			change: func(n int) tracker.Delta {
+				service := guardedService(20, n)
+				for _, p := range service {
+					p.Sources[n-1] = netip.MustParsePrefix("30.0.0.0/24")
+				}
+				return tracker.Delta{Changed: service}
+			},
+			chains: constantChains,
+		},
+		{
+			name: "Services that claim one external IP", size: 250, elements: 1.5, changeMessages: 8, changeElements: 7,
+			world: func(n int) tracker.Delta { return claimants(n, true) },
+			change: func(n int) tracker.Delta { // the winner goes with its five elements; another one takes the address
+				winner := tracker.PortID{}
+				for id, p := range claimants(n, true).Changed {
+					if p.Created.Unix() == 1 {
+						winner = id
+					}
+				}
+				return tracker.Delta{Removed: map[tracker.PortID]bool{winner: true}}
+			},
+			chains: constantChains,
+		},
+		{
+			name: "one Service with external IPs and endpoints", size: 400, elements: 1.1, changeMessages: 3, changeElements: 1,
+			world:  func(n int) tracker.Delta { return externalWorld(n, n/4) },
+			change: func(n int) tracker.Delta { return externalWorld(n, n/4+1) },
+			chains: func(int) int { return 1 + usualChains },
+		},
+		{
+			name: "one Service of many ports", size: 100, elements: 1.5, changeMessages: 4, changeElements: 2,
+			world:  func(n int) tracker.Delta { return portsWorld(n, 5) },
+			change: func(n int) tracker.Delta { return onePort(portsWorld(n, 6)) },
+			chains: constantChains,
+		},
+	}
+}
+
+// portsWorld has one Service of many ports, each with endpoints at a port of their own.
+func portsWorld(ports, endpoints int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for i := range ports {
+		p := clusterPort(0, endpoints)
+		p.ID.Port, p.Port, p.NodePort = fmt.Sprintf("port-%d", i), uint16(1000+i), uint16(20000+i)
+		for e := range p.Cluster {
+			p.Cluster[e] = netip.AddrPortFrom(p.Cluster[e].Addr(), uint16(8000+i))
+		}
+		delta.Changed[p.ID] = p
+	}
+	return delta
+}
+
+// onePort keeps the first port of a Service.
+func onePort(delta tracker.Delta) tracker.Delta {
+	id := clusterPort(0, 0).ID
+	id.Port = "port-0"
+	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: delta.Changed[id]}}
+}
+
+// objects counts what the API's objects name: frontends, endpoints and ranges. Ports of one
+// Service share its ranges.
+func objects(delta tracker.Delta) (n int) {
+	guards := make(map[string]int)
+	for id, p := range delta.Changed {
+		n += 1 + len(p.ExternalIPs) + len(p.LoadBalancers) + len(p.Cluster)
+		if p.NodePort != 0 {
+			n += 1 + len(p.Cluster) // the endpoints of a node port stand in maps of their own
+		}
+		guards[id.Namespace+"/"+id.Service] = len(p.Sources)
+	}
+	for _, ranges := range guards {
+		n += ranges
+	}
+	return n
+}
+
+// TestCostModel holds each world, at two sizes, to its bars: whatever a tenant asks for, it is
+// linear in what he writes, and a change of it does not depend on how much there is.
+func TestCostModel(t *testing.T) {
+	for _, w := range costWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			empty := nft.Diff(nil, NewRuleset(testConfig()).Want())
+			none := costOf(t, &empty)
+			var costs, changes [2]cost
+			for i, n := range []int{w.size, costGrowth * w.size} {
+				r := NewRuleset(testConfig())
+				r.Apply(w.world(n))
+				batch := nft.Diff(nil, r.Want())
+				whole := costOf(t, &batch)
+				costs[i] = whole.minus(none)
+				if whole.sets > maxSets {
+					t.Errorf("size %d: %d sets, want at most %d", n, whole.sets, maxSets)
+				}
+				if most := w.chains(n); costs[i].chains > most {
+					t.Errorf("size %d: %d chains, want at most %d", n, costs[i].chains, most)
+				}
+				if most := int(w.elements * float64(objects(w.world(n)))); costs[i].elements > most {
+					t.Errorf("size %d: %d elements, want at most %d", n, costs[i].elements, most)
+				}
+				r.Committed()
+				r.Apply(w.change(n))
+				batch = r.Changes()
+				changes[i] = costOf(t, &batch)
+				if c := changes[i]; c.elements > w.changeElements || c.messages > w.changeMessages || c.elements == 0 {
+					t.Errorf("size %d: a change is %d elements in %d messages, want at most %d in %d", n, c.elements, c.messages, w.changeElements, w.changeMessages)
+				}
+			}
+			small, large := costs[0], costs[1]
+			if large.sets != small.sets {
+				t.Errorf("%d sets and %d at %d times the size", small.sets, large.sets, costGrowth)
+			}
+			for _, count := range []struct {
+				what         string
+				small, large int
+			}{
+				{"chains", small.chains, large.chains}, {"rules", small.rules, large.rules}, {"elements", small.elements, large.elements},
+				{"messages", small.messages, large.messages}, {"bytes", small.bytes, large.bytes},
+			} {
+				if most := costGrowth*count.small + count.small/10 + usualChains; count.large > most { // names grow by a digit
+					t.Errorf("%d %s and %d at %d times the size: that is not linear", count.small, count.what, count.large, costGrowth)
+				}
+			}
+			if changes[0].messages != changes[1].messages || changes[0].elements != changes[1].elements {
+				t.Errorf("a change costs %+v, and %+v at %d times the size", changes[0], changes[1], costGrowth)
+			}
+		})
+	}
+}
+
+// TestCostModelInKernel: the kernel holds as many objects as the messages make.
+func TestCostModelInKernel(t *testing.T) {
+	for _, w := range costWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			lab.New(t)
+			client := lab.Open(t, kernel.Open)
+			r := NewRuleset(testConfig())
+			r.Apply(w.world(w.size))
+			batch := nft.Diff(nil, r.Want())
+			commit(t, client, batch)
+			tables, _, err := client.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := costOf(t, &batch), cost{}
+			for _, table := range tables {
+				got.sets += len(table.Sets)
+				got.chains += len(table.Chains)
+				for _, chain := range table.Chains {
+					got.rules += len(chain.Rules)
+				}
+				for _, set := range table.Sets {
+					got.elements += len(set.Map)
+				}
+			}
+			want.messages, want.bytes = 0, 0
+			if got != want {
+				t.Errorf("the kernel has %+v, the messages make %+v", got, want)
+			}
+		})
+	}
+}
