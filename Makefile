@@ -82,7 +82,7 @@ fuzz: ## every fuzz target for FUZZTIME (60s)
 bench: ## benchmarks, in the format that benchstat reads (root)
 	$(GO) test -run '^$$' -bench . -benchmem ./tracker/... ./nft/... ./conntrack/... ./integration/...
 
-scale: build ## measure clusters of up to 30,000 Services next to the kernel's floor; writes integration/results (root)
+scale: build ## measure clusters of up to 30,000 Services next to the kernel's floor, and worst cases next to friendly twins; writes integration/results (root)
 	$(GO) run ./integration/scale -binary $(BIN) -out integration/results
 	cd $(CHARTS) && $(GO) run . -results ../../results
 

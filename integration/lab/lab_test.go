@@ -137,6 +137,9 @@ func TestTail(t *testing.T) {
 	if got := log.String(); len(got) < tailLen || len(got) > 2*tailLen || !strings.HasSuffix(got, "xy") {
 		t.Errorf("got %d bytes", len(got))
 	}
+	if log.size() != 3*tailLen {
+		t.Errorf("%d bytes were written, want %d", log.size(), 3*tailLen)
+	}
 }
 
 // TestTerminateIsSuccess: a program that SIGTERM kills has not ended well.

@@ -58,14 +58,19 @@ func (n Notice) Attribute(typ uint16) (text string) {
 }
 
 // Values returns what the elements of a map lead to.
-func (n Notice) Values() (values [][]byte) {
+func (n Notice) Values() [][]byte { return n.ofElements(unix.NFTA_SET_ELEM_DATA) }
+
+// Keys returns the keys of elements.
+func (n Notice) Keys() [][]byte { return n.ofElements(unix.NFTA_SET_ELEM_KEY) }
+
+func (n Notice) ofElements(part uint16) (values [][]byte) {
 	each(n.data, func(d *netlink.AttributeDecoder) {
 		if d.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return
 		}
 		each(d.Bytes(), func(d *netlink.AttributeDecoder) {
 			each(d.Bytes(), func(d *netlink.AttributeDecoder) {
-				if d.Type() != unix.NFTA_SET_ELEM_DATA {
+				if d.Type() != part {
 					return
 				}
 				each(d.Bytes(), func(d *netlink.AttributeDecoder) {

@@ -111,6 +111,9 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // closed.
 func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
 
+// LogSize returns how many bytes the process has written to its standard error so far.
+func (p *Process) LogSize() int64 { return p.log.size() }
+
 // ExitCode returns the exit code of a process that has ended, -1 if a signal ended it.
 func (p *Process) ExitCode() int { return p.State().ExitCode() }
 
@@ -186,8 +189,9 @@ func (p *Process) Failure(err error) error {
 // A tail keeps the end of what is written to it: enough for every test, and for a soak of any
 // length.
 type tail struct {
-	mu  sync.Mutex
-	end []byte
+	mu      sync.Mutex
+	end     []byte
+	written int64
 }
 
 // tailLen is how many bytes a tail keeps, at least.
@@ -197,11 +201,19 @@ const tailLen = 1 << 20
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.written += int64(len(p))
 	t.end = append(t.end, p...)
 	if n := len(t.end); n > 2*tailLen {
 		t.end = append(t.end[:0], t.end[n-tailLen:]...)
 	}
 	return len(p), nil
+}
+
+// size returns how many bytes were written.
+func (t *tail) size() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.written
 }
 
 // String returns what is kept.

@@ -162,7 +162,9 @@ func (r *rollout) leave(i int) *discoveryv1.EndpointSlice {
 // measureRollout notes what the steps of a rolling restart take.
 func measureRollout(sheet *sheet, at size, l *loaded) error {
 	var c cost
-	r := newRollout(&sequence{used: 1 << 20})
+	var fresh sequence
+	fresh.used.Store(1 << 20)
+	r := newRollout(&fresh)
 	if err := l.change(&cost{}, false, func() error { return l.loadRollout(r) }); err != nil {
 		return fmt.Errorf("add the Service to restart: %w", err)
 	}

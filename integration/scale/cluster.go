@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -77,12 +78,9 @@ func (s size) endpointsOf(i int) []netip.Addr {
 }
 
 // A sequence hands out addresses that no endpoint had before.
-type sequence struct{ used int }
+type sequence struct{ used atomic.Int64 }
 
-func (s *sequence) next() netip.Addr {
-	s.used++
-	return lab.After(firstNewcomer, s.used)
-}
+func (s *sequence) next() netip.Addr { return lab.After(firstNewcomer, int(s.used.Add(1))) }
 
 // newSpace returns a namespace in which Service addresses and endpoints can be reached: cluster
 // IPs lead to a device that swallows everything, and so do endpoints, unless answering:

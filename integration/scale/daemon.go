@@ -19,11 +19,11 @@ type measured struct {
 }
 
 // startDaemon starts kube-nft in a namespace. It dies with the namespace's thread.
-func startDaemon(s *lab.Namespace, binary, kubeconfig string) (*measured, error) {
+func startDaemon(s *lab.Namespace, binary, kubeconfig string, flags ...string) (*measured, error) {
 	m := &measured{started: time.Now()}
 	err := s.Do(func() (err error) {
-		m.Process, err = lab.StartProcess(binary, "--kubeconfig", kubeconfig, "--hostname-override", lab.NodeName,
-			"--cluster-cidr", podCIDR.String(), "--log-level", "warn")
+		argv := []string{binary, "--kubeconfig", kubeconfig, "--hostname-override", lab.NodeName, "--cluster-cidr", podCIDR.String(), "--log-level", "warn"}
+		m.Process, err = lab.StartProcess(append(argv, flags...)...)
 		return err
 	})
 	if err != nil {

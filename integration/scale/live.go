@@ -1,11 +1,17 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
@@ -26,12 +32,28 @@ type live struct {
 	dir        string
 	kubeconfig string
 	binary     string
+	flags      []string       // of the daemon, besides those of startDaemon
+	last       netip.AddrPort // what the daemon's start is over with: it answers
 	daemon     *measured
 	fresh      sequence
 }
 
-func newLive(binary string, at size) (l *live, err error) {
-	l = &live{at: at, binary: binary, server: apiserver.New()}
+// newLive returns a live cluster of a size.
+func newLive(binary string, at size) (*live, error) {
+	l, err := newEmptyLive(binary)
+	if err != nil {
+		return nil, err
+	}
+	l.at, l.last = at, netip.AddrPortFrom(clusterIP(at.services-1), lab.ServicePort)
+	for i := range at.services {
+		l.server.Apply(newService(serviceName(i), clusterIP(i)), newSlice(serviceName(i), 0, at.endpointsOf(i)))
+	}
+	return l, nil
+}
+
+// newEmptyLive returns a live cluster of a node alone.
+func newEmptyLive(binary string) (l *live, err error) {
+	l = &live{binary: binary, server: apiserver.New()}
 	if l.space, err = newSpace(true); err != nil {
 		return nil, err
 	}
@@ -41,9 +63,6 @@ func newLive(binary string, at size) (l *live, err error) {
 	}
 	go answer(l.listener)
 	l.server.Apply(newNode())
-	for i := range at.services {
-		l.server.Apply(newService(serviceName(i), clusterIP(i)), newSlice(serviceName(i), 0, at.endpointsOf(i)))
-	}
 	return l, nil
 }
 
@@ -89,14 +108,32 @@ func (l *live) close() error {
 // start starts the daemon and waits until the last Service answers.
 func (l *live) start() (time.Duration, error) {
 	var err error
-	if l.daemon, err = startDaemon(l.space, l.binary, l.kubeconfig); err != nil {
+	if l.daemon, err = startDaemon(l.space, l.binary, l.kubeconfig, l.flags...); err != nil {
 		return 0, err
 	}
-	last := netip.AddrPortFrom(clusterIP(l.at.services-1), lab.ServicePort)
-	if err := l.answers(last); err != nil {
+	if err := l.answers(l.last); err != nil {
 		return 0, l.daemon.Failure(err)
 	}
 	return time.Since(l.daemon.started), nil
+}
+
+// farewell ends the daemon and returns how long that took.
+func (l *live) farewell() (time.Duration, error) {
+	m, begin := l.daemon, time.Now()
+	if err := m.Signal(syscall.SIGTERM); err != nil {
+		return 0, m.Failure(err)
+	}
+	select {
+	case <-m.Exited():
+	case <-time.After(patience):
+		return 0, m.Failure(fmt.Errorf("it does not end within %s of SIGTERM", patience))
+	}
+	took := time.Since(begin)
+	l.daemon = nil
+	if m.ExitCode() != 0 {
+		return 0, m.Failure(fmt.Errorf("on SIGTERM: %s", m.State()))
+	}
+	return took, nil
 }
 
 // attemptFor is how long a connection may take before the next one is tried.
@@ -109,6 +146,9 @@ func (l *live) answers(to netip.AddrPort) error {
 		for end := time.Now().Add(patience); time.Now().Before(end); {
 			if conn, err := dialer.Dial("tcp4", to.String()); err == nil {
 				return conn.Close()
+			}
+			if l.daemon == nil {
+				continue
 			}
 			select {
 			case <-l.daemon.Exited():
@@ -141,4 +181,57 @@ func (l *live) add(n int) netip.Addr {
 	l.observer.expect(addrs[0])
 	l.server.Apply(service, slice)
 	return addrs[0]
+}
+
+// get asks a server inside the space.
+func (l *live) get(url string) (*http.Response, error) {
+	dial := func(_ context.Context, network, address string) (conn net.Conn, err error) {
+		err = l.space.Do(func() (err error) {
+			conn, err = net.Dial(network, address)
+			return err
+		})
+		return conn, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	return client.Get(url)
+}
+
+// metric returns the value of a metric of the daemon that has no labels.
+func (l *live) metric(name string) (float64, error) {
+	response, err := l.get("http://127.0.0.1:10249/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, errors.Join(fmt.Errorf("no metric %s", name), lines.Err())
+}
+
+// meanwhile calls do at a rate, until stop is called.
+func meanwhile(rate int, do func(n int)) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(time.Second / time.Duration(rate))
+		defer ticker.Stop()
+		for i, begin := 0, time.Now(); ; {
+			for due := 1 + int(time.Since(begin).Seconds()*float64(rate)); i < due; i++ {
+				do(i)
+			}
+			select {
+			case <-end:
+				return
+			case <-ticker.C:
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
 }

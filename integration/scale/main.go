@@ -4,13 +4,16 @@
 // It needs root, the nft program and a kube-nft binary, works in network namespaces of its
 // own, and leaves nothing behind. In this process it takes the steps of a cold start and of
 // small changes one by one; a real kube-nft that follows an API server over HTTP shows how
-// long they take together, and what churn costs. With -out it writes a results page.
+// long they take together, and what churn costs. Worst cases, worlds that a tenant has made as bad
+// as the API lets him, stand each beside a friendly twin. With -out it writes a results page.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -22,6 +25,8 @@ type options struct {
 	runs   int
 	churn  time.Duration
 	start  bool
+	parts  string
+	share  float64
 }
 
 func main() {
@@ -32,6 +37,8 @@ func main() {
 	flag.IntVar(&o.runs, "runs", 3, "how often each start is repeated")
 	flag.DurationVar(&o.churn, "churn", 30*time.Second, "how long each rate of changes is kept up")
 	flag.BoolVar(&o.start, "start", false, "measure the starts alone: their steps, and the time and memory of the daemon")
+	flag.StringVar(&o.parts, "parts", "sizes,worst", "what to measure: clusters of the sizes, worst cases beside their friendly twins, or both")
+	flag.Float64Var(&o.share, "share", 1, "size of the worst cases; less than 1 for a trial")
 	flag.Parse()
 	var err error
 	if o.sizes, err = parseSizes(*sizes); err == nil {
@@ -44,17 +51,34 @@ func main() {
 }
 
 func (o *options) run() error {
-	sheet := newSheet(o.sizes)
-	for _, at := range o.sizes {
-		if err := o.measure(sheet, at); err != nil {
-			return fmt.Errorf("%s: %w", at, err)
+	var sheet sheet
+	var worst comparison
+	for _, part := range strings.Split(o.parts, ",") {
+		switch part {
+		case "sizes":
+			sheet = *newSheet(o.sizes)
+			for _, at := range o.sizes {
+				if err := o.measure(&sheet, at); err != nil {
+					return fmt.Errorf("%s: %w", at, err)
+				}
+			}
+			sheet.writeTable(os.Stdout)
+		case "worst":
+			if o.binary == "" {
+				return errors.New("worst cases need -binary")
+			}
+			if err := o.measureWorst(&worst); err != nil {
+				return err
+			}
+			worst.writeTable(os.Stdout)
+		default:
+			return fmt.Errorf("-parts %q: want sizes, worst or sizes,worst", o.parts)
 		}
 	}
-	sheet.writeTable(os.Stdout)
 	if o.out == "" {
 		return nil
 	}
-	return sheet.write(o.out, os.Args)
+	return write(o.out, os.Args, &sheet, &worst)
 }
 
 // measure measures one size, in this process first.

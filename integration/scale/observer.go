@@ -13,7 +13,7 @@ import (
 )
 
 // An observer listens to the notifications that the kernel sends after each commit to
-// nf_tables, and tells which addresses have come into a map and when.
+// nf_tables, and tells which addresses have come into a map, or as source ranges, and when.
 type observer struct {
 	notices *lab.Notices
 
@@ -53,7 +53,8 @@ func (o *observer) run() {
 	}
 }
 
-// note counts commits and finds the addresses that elements of maps lead to.
+// note counts commits and finds the addresses that elements of maps lead to, and those that
+// source ranges begin with.
 func (o *observer) note(notices []lab.Notice, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,13 +65,13 @@ func (o *observer) note(notices []lab.Notice, now time.Time) {
 			o.commits++
 		case unix.NFT_MSG_NEWSETELEM:
 			for _, data := range n.Values() {
-				if len(data) < 4 {
-					continue
+				if len(data) >= 4 {
+					o.seen(netip.AddrFrom4([4]byte(data)), now)
 				}
-				addr := netip.AddrFrom4([4]byte(data))
-				if made, ok := o.waiting[addr]; ok {
-					o.lags[addr] = now.Sub(made)
-					delete(o.waiting, addr)
+			}
+			for _, key := range n.Keys() {
+				if len(key) == 8 { // the number of the Service comes first
+					o.seen(netip.AddrFrom4([4]byte(key[4:])), now)
 				}
 			}
 		}
@@ -78,6 +79,14 @@ func (o *observer) note(notices []lab.Notice, now time.Time) {
 	if len(o.lags) > before {
 		close(o.news)
 		o.news = make(chan struct{})
+	}
+}
+
+// seen ends the waiting for an address. The mutex is held.
+func (o *observer) seen(addr netip.Addr, now time.Time) {
+	if made, ok := o.waiting[addr]; ok {
+		o.lags[addr] = now.Sub(made)
+		delete(o.waiting, addr)
 	}
 }
 

@@ -163,7 +163,7 @@ func staticMap(at size) string {
 func (t *track) send(random *rand.Rand, round int) error {
 	packets := make([][]byte, packetsPerRound)
 	for i := range packets {
-		packets[i] = syn(t.to(random), uint16(1024+round*packetsPerRound+i))
+		packets[i] = syn(clientAddress.Addr(), t.to(random), uint16(1024+round*packetsPerRound+i))
 	}
 	to := &unix.SockaddrInet4{}
 	begin := time.Now()
@@ -177,10 +177,10 @@ func (t *track) send(random *rand.Rand, round int) error {
 	return nil
 }
 
-// syn returns an IPv4 packet with a TCP SYN from the client address. The kernel fills in the length
-// and checksum of the IP header; the TCP checksum is right.
-func syn(to netip.Addr, from uint16) []byte {
-	source, destination := clientAddress.Addr().As4(), to.As4()
+// syn returns an IPv4 packet with a TCP SYN. The kernel fills in the length and checksum of the IP
+// header; the TCP checksum is right.
+func syn(client, to netip.Addr, from uint16) []byte {
+	source, destination := client.As4(), to.As4()
 	p := make([]byte, 40)
 	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_TCP
 	copy(p[12:], source[:])

@@ -20,23 +20,28 @@ var figures = [][2]string{
 }
 
 // write writes the page and the benchmark lines into a directory.
-func (s *sheet) write(dir string, arguments []string) error {
+func write(dir string, arguments []string, s *sheet, c *comparison) error {
 	var bench, page bytes.Buffer
 	s.writeBench(&bench)
+	c.writeBench(&bench)
 	if err := os.WriteFile(filepath.Join(dir, "bench.txt"), bench.Bytes(), 0o644); err != nil {
 		return err
 	}
-	s.writePage(&page, arguments)
+	writePage(&page, arguments, s, c)
 	return os.WriteFile(filepath.Join(dir, "README.md"), page.Bytes(), 0o644)
 }
 
-func (s *sheet) writePage(page *bytes.Buffer, arguments []string) {
+func writePage(page *bytes.Buffer, arguments []string, s *sheet, c *comparison) {
 	fmt.Fprintf(page, pageHead, machine(), strings.Join(arguments, " "), time.Now().UTC().Format(time.DateOnly))
 	for _, figure := range figures {
 		fmt.Fprintf(page, "![%s](%s)\n", figure[1], figure[0])
 	}
 	fmt.Fprint(page, "\n## All numbers\n\nA column is a cluster, Services x endpoints of each.\n\n")
 	s.writeTable(page)
+	if len(c.rows) > 0 {
+		fmt.Fprint(page, worstHead)
+		c.writeTable(page)
+	}
 	fmt.Fprint(page, pageEnd)
 }
 
@@ -52,6 +57,16 @@ Every number stands next to its floor, measured in the same run: for commits, th
 bytes sent by a bare netlink socket; for packets, nat chains that are empty, hold one static
 rule, or one static map. Starts are the least of several runs, packets the least of
 several rounds; small changes are medians.
+
+`
+
+const worstHead = `
+## Worst cases
+
+A tenant who may create Services made each of these worlds. Beside it stands a friendly twin, which
+ran right before or after it. A start lasts from exec to the answer of the last Service. The neighbour
+is a plain Service of one port: its lag lasts from the API server's change of one endpoint
+to the commit.
 
 `
 

@@ -44,7 +44,7 @@ func TestAddressesAreApart(t *testing.T) {
 
 // TestSYN computes the checksum over a packet with its checksum, which is 0 if that is right.
 func TestSYN(t *testing.T) {
-	p := syn(netip.MustParseAddr("10.96.0.17"), 4321)
+	p := syn(clientAddress.Addr(), netip.MustParseAddr("10.96.0.17"), 4321)
 	if got := checksum(p[12:], 6+20); got != 0 {
 		t.Errorf("checksum is off by %#x", got)
 	}
@@ -81,7 +81,7 @@ func TestPage(t *testing.T) {
 		s.duration(at, packetMap, time.Duration(i+1)*time.Microsecond/2)
 	}
 	dir := t.TempDir()
-	if err := s.write(dir, []string{"scale", "-sizes", "1000x10"}); err != nil {
+	if err := write(dir, []string{"scale", "-sizes", "1000x10"}, s, &comparison{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range []string{"README.md", "bench.txt"} {
