@@ -54,6 +54,10 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		l.ruleset.Adopt(have)
 	}
 	l.apply()
+	if !l.synced && l.waiting.Node == nil { // what it had when the tables were written is still the best guess
+		l.nodePorts.node = l.nodePorts.setting.Keep(l.nodePorts.node, have)
+		l.nodePorts.update(l.ruleset)
+	}
 	want := l.ruleset.Want()
 	p = plan{batch: nft.Diff(have, want), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)

@@ -284,7 +284,7 @@ func TestNodePortAddressesFollowTheNode(t *testing.T) {
 			{name: "the Node", delta: tracker.Delta{AddressesChanged: true, NodeAddresses: []netip.Addr{node}}, want: []netip.Addr{node}},
 			{name: "an interface", local: []netip.Addr{local}, want: []netip.Addr{node, local}},
 			{name: "another change", want: []netip.Addr{node, local}},
-			{name: "the Node goes", delta: tracker.Delta{AddressesChanged: true, NodeGone: true}, want: []netip.Addr{local}},
+			{name: "the Node loses its address", delta: tracker.Delta{AddressesChanged: true}, want: []netip.Addr{local}},
 		} {
 			b.feed.deltas = []tracker.Delta{tt.delta}
 			if tt.local != nil {

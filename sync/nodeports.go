@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -96,6 +97,23 @@ func (a NodePortAddresses) Reached(node, local []netip.Addr) []netip.Addr {
 	}
 	slices.SortFunc(reached, netip.Addr.Compare)
 	return slices.Compact(reached)
+}
+
+// Keep returns the addresses of a Node whose object is missing: the known ones and, in families
+// without one, those at which the tables serve node ports as a run before had them.
+func (a NodePortAddresses) Keep(known []netip.Addr, tables nft.Tables) []netip.Addr {
+	if !a.primary {
+		return known
+	}
+	kept := slices.Clone(known)
+	for _, addr := range services.NodePortAddresses(tables) {
+		sameFamily := func(other netip.Addr) bool { return tracker.FamilyOf(other) == tracker.FamilyOf(addr) }
+		byCIDR := slices.ContainsFunc(a.prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+		if !byCIDR && !slices.ContainsFunc(known, sameFamily) {
+			kept = append(kept, addr)
+		}
+	}
+	return kept
 }
 
 // String shows the setting as it is given on the command line.

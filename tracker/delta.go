@@ -13,7 +13,6 @@ type Delta struct {
 	Removed map[PortID]bool         // ports that are gone; never also in Changed
 
 	Node         *Node          // the node's current value if it changed, else nil; never written to again
-	NodeGone     bool           // the Node object was deleted
 	ServiceCIDRs []netip.Prefix // all Service CIDRs, merged; meaningful if CIDRsChanged
 	CIDRsChanged bool
 
@@ -44,7 +43,7 @@ type Trigger struct {
 
 // Empty reports whether d carries no change.
 func (d *Delta) Empty() bool {
-	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil && !d.NodeGone &&
+	return len(d.Changed) == 0 && len(d.Removed) == 0 && d.Node == nil &&
 		!d.CIDRsChanged && !d.AddressesChanged
 }
 
@@ -64,8 +63,8 @@ func (d *Delta) Merge(newer Delta) {
 		d.Removed[id] = true
 		delete(d.Changed, id)
 	}
-	if newer.Node != nil || newer.NodeGone {
-		d.Node, d.NodeGone = newer.Node, newer.NodeGone
+	if newer.Node != nil {
+		d.Node = newer.Node
 	}
 	if newer.CIDRsChanged {
 		d.ServiceCIDRs, d.CIDRsChanged = newer.ServiceCIDRs, true
@@ -101,7 +100,7 @@ func (t *Tracker) Take() Delta {
 	t.taken = t.seen
 	if t.node.dirty {
 		if !t.node.current.Equal(t.node.out) {
-			d.Node, d.NodeGone = t.node.current, t.node.current == nil
+			d.Node = t.node.current
 			d.observe(t.node.since)
 		}
 		if !slices.Equal(t.addresses, t.reported) {

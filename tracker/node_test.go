@@ -165,6 +165,10 @@ func TestNodeAddressesInDelta(t *testing.T) {
 		must(t, tr.SetNode(internal("192.0.2.2")))
 		check("moved", true, addrs("192.0.2.2")...)
 		tr.DeleteNode("node-a")
-		check("gone", true)
+		check("gone", false)
+		must(t, tr.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}))
+		check("back without an address", false)
+		must(t, tr.SetNode(internal("192.0.2.3")))
+		check("back with another one", true, addrs("192.0.2.3")...)
 	}
 }

@@ -21,7 +21,8 @@ type randomWorld struct {
 	slices   map[objectName]*discoveryv1.EndpointSlice
 	cidrs    map[string]*networkingv1.ServiceCIDR
 	node     *corev1.Node
-	parts    int // how many slices there are at most; with many, most belong to one Service
+	gone     bool // deleted after that
+	parts    int  // how many slices there are at most; with many, most belong to one Service
 }
 
 func newRandomWorld(seed uint64) *randomWorld {
@@ -69,10 +70,11 @@ func (w *randomWorld) event(tr *Tracker) {
 
 func (w *randomWorld) nodeEvent(tr *Tracker) {
 	if w.chance(4) {
-		w.node = nil
+		w.gone = w.node != nil // its last value holds
 		tr.DeleteNode("node-a")
 		return
 	}
+	w.gone = false
 	w.node = newNode(one(w, "", "a", "b"), one(w, "192.168.0.2", "10.9.9.9"), one(w, "fd00:192::2", "x"))
 	tr.SetNode(w.node)
 }
@@ -160,6 +162,9 @@ func (w *randomWorld) replay(tr *Tracker) {
 	}
 	if w.node != nil {
 		tr.SetNode(w.node)
+	}
+	if w.gone {
+		tr.DeleteNode("node-a")
 	}
 }
 

@@ -151,11 +151,10 @@ func TestNodeChanges(t *testing.T) {
 		return s
 	}
 	tests := []struct {
-		name     string
-		change   func(*Tracker)
-		want     map[string]bool // Services that change
-		node     bool
-		nodeGone bool
+		name   string
+		change func(*Tracker)
+		want   map[string]bool // Services that change
+		node   bool
 	}{
 		{name: "nothing", change: func(tr *Tracker) { tr.SetNode(newNode("a", "192.168.0.2")) }},
 		{name: "heartbeat", change: func(tr *Tracker) {
@@ -175,7 +174,12 @@ func TestNodeChanges(t *testing.T) {
 			n.Spec.Taints = []corev1.Taint{{Key: ToBeDeletedTaint}}
 			tr.SetNode(n)
 		}, node: true},
-		{name: "deleted", change: func(tr *Tracker) { tr.DeleteNode("node-a") }, want: map[string]bool{"hinted": true, "guarded": true}, nodeGone: true},
+		{name: "deleted", change: func(tr *Tracker) { tr.DeleteNode("node-a") }, node: true},
+		{name: "deleted and back", change: func(tr *Tracker) { tr.DeleteNode("node-a"); tr.SetNode(newNode("a", "192.168.0.2")) }},
+		{name: "deleted and back, without addresses yet", change: func(tr *Tracker) { tr.DeleteNode("node-a"); tr.SetNode(newNode("a")) }},
+		{name: "deleted and back elsewhere", change: func(tr *Tracker) { tr.DeleteNode("node-a"); tr.SetNode(newNode("b", "192.168.9.2")) },
+			want: map[string]bool{"hinted": true, "guarded": true}, node: true},
+		{name: "another one deleted", change: func(tr *Tracker) { tr.DeleteNode("node-b") }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -197,8 +201,8 @@ func TestNodeChanges(t *testing.T) {
 			if len(d.Changed) != len(tt.want) || len(d.Removed) != 0 {
 				t.Errorf("changed %v, removed %v; want %v", d.Changed, d.Removed, tt.want)
 			}
-			if (d.Node != nil) != tt.node || d.NodeGone != tt.nodeGone {
-				t.Errorf("Node %v, NodeGone %v; want %v, %v", d.Node, d.NodeGone, tt.node, tt.nodeGone)
+			if (d.Node != nil) != tt.node || tt.node && d.Node.Gone != (tt.name == "deleted") {
+				t.Errorf("Node %+v, want one: %v", d.Node, tt.node)
 			}
 		})
 	}

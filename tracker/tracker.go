@@ -206,29 +206,33 @@ func (t *Tracker) SetNode(obj *corev1.Node) error {
 	return err
 }
 
-// DeleteNode forgets the Node and ignores other nodes. The zone is then unknown, and so are
-// addresses other than Config.NodeAddresses.
+// DeleteNode notes that the Node is gone and ignores other nodes. Its addresses, zone and pod CIDRs
+// stay: pods and packets are where they were, whatever became of the object.
 func (t *Tracker) DeleteNode(name string) {
 	if name != t.config.NodeName {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.setNode(nil)
+	if t.node.current != nil {
+		gone := *t.node.current
+		gone.Gone = true
+		t.setNode(&gone)
+	}
 }
 
-// setNode stores parsed as the value of the Node and marks the Services that depend on it.
+// setNode stores parsed as the value of the Node and marks the Services that depend on it. A new
+// object may have no addresses yet.
 func (t *Tracker) setNode(parsed *Node) {
+	if len(parsed.Addresses) == 0 {
+		parsed.Addresses = t.addresses
+	}
 	if parsed.Equal(t.node.current) {
 		return
 	}
 	t.node.set(parsed, t.config.Clock())
-	zone, addrs := "", primaryAddresses(t.config.NodeAddresses, nil)
-	if parsed != nil {
-		zone, addrs = parsed.Zone, parsed.Addresses
-	}
-	moved, readdressed := zone != t.zone, !slices.Equal(addrs, t.addresses)
-	t.zone, t.addresses = zone, addrs
+	moved, readdressed := parsed.Zone != t.zone, !slices.Equal(parsed.Addresses, t.addresses)
+	t.zone, t.addresses = parsed.Zone, parsed.Addresses
 	if !moved && !readdressed {
 		return
 	}
@@ -329,8 +333,8 @@ func (e *entry) hinted() bool {
 	return slices.ContainsFunc(e.slices, (*slice).hinted)
 }
 
-// Node returns this node's current value, even if Take has not handed it out; nil if there is no
-// Node object.
+// Node returns this node's current value, even if Take has not handed it out; nil if there has been
+// no Node object.
 func (t *Tracker) Node() *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()

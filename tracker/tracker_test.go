@@ -70,7 +70,6 @@ func TestTakeAfterChangesThatCancel(t *testing.T) {
 			tr.SetNode(n)
 			tr.DeleteNode("node-b")
 		}},
-		{"node deleted and back before it was seen", func(tr *Tracker) { tr.SetNode(newNode("z")); tr.DeleteNode("node-a") }},
 		{"Service CIDR and back", func(tr *Tracker) {
 			tr.SetServiceCIDR(newServiceCIDR("x", "10.0.0.0/8"))
 			tr.DeleteServiceCIDR("x")

@@ -176,6 +176,8 @@ type Node struct {
 	// Deleting says that the node is being deleted or carries the autoscaler's
 	// ToBeDeletedByClusterAutoscaler taint: load balancers should look elsewhere.
 	Deleting bool
+	// Gone says that there is no such object any more: the rest is what it was last.
+	Gone bool
 }
 
 // Equal reports whether n and m mean the same; either may be nil.
@@ -183,7 +185,7 @@ func (n *Node) Equal(m *Node) bool {
 	if n == nil || m == nil {
 		return n == m
 	}
-	return n.Name == m.Name && n.Zone == m.Zone && n.Deleting == m.Deleting &&
+	return n.Name == m.Name && n.Zone == m.Zone && n.Deleting == m.Deleting && n.Gone == m.Gone &&
 		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
 }
 

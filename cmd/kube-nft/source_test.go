@@ -55,7 +55,7 @@ func TestDryRunWithoutNode(t *testing.T) {
 	if err := json.Unmarshal([]byte(stderr), &line); err != nil {
 		t.Fatalf("%v: %s", err, stderr)
 	}
-	if line.Level != "warn" || line.Node != "node-77" || !strings.HasPrefix(line.Msg, "no such Node: node ports are not served at primary addresses, ") {
+	if line.Level != "warn" || line.Node != "node-77" || !strings.HasPrefix(line.Msg, "no such Node: node ports are served at no primary addresses but those that the tables have already, ") {
 		t.Errorf("got %s", stderr)
 	}
 }

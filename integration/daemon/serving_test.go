@@ -118,6 +118,59 @@ func TestServingInKernel(t *testing.T) {
 	}
 }
 
+// TestNodeDeletedInKernel deletes the Node object: node ports, health checks and their answers stay,
+// and node ports also when kube-nft is started again before the object is back.
+func TestNodeDeletedInKernel(t *testing.T) {
+	lab.Require(t)
+	binary := lab.Program(t)
+	lab.New(t)
+	lab.Run(t, "", "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+	lab.Run(t, "", "ip", "address", "add", "192.0.2.2/32", "dev", "lo")
+	objects := lab.NewDirectory(t)
+	node, rest, _ := strings.Cut(fmt.Sprintf(servedObjects, true), "---\n")
+	objects.Write(t, "rest.yaml", rest)
+	objects.Write(t, "node.yaml", node)
+	argv := []string{binary, "--hostname-override=node-a", "--manifests", string(objects)}
+	proxy := lab.Start(t, argv...)
+	awaitCode(t, proxy, "192.0.2.1:31000", "/", 200)
+	reached := func() string {
+		return lab.Run(t, "", "nft", "list", "set", "ip", "kube-nft", "node-port-addresses")
+	}
+	before := reached()
+	if !strings.Contains(before, "192.0.2.1") {
+		t.Fatalf("node ports are reached at\n%s", before)
+	}
+	check := func(when, missing string) {
+		t.Helper()
+		if now := reached(); now != before {
+			t.Errorf("%s: node ports are reached at\n%s", when, now)
+		}
+		awaitCode(t, proxy, "192.0.2.1:31000", "/", 200)
+		awaitCode(t, proxy, "127.0.0.1:10256", "/healthz", 200)
+		checkScrape(t, "kube_nft_node_missing "+missing)
+	}
+	check("there is a Node", "0")
+
+	if err := os.Remove(filepath.Join(string(objects), "node.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	proxy.AwaitLog(t, "the Node was deleted: its last addresses, zone and labels hold")
+	check("deleted", "1")
+
+	proxy.Stop(t)
+	proxy = lab.Start(t, argv...)
+	awaitCode(t, proxy, "127.0.0.1:10256", "/readyz", 200)
+	check("started without it", "1")
+	if out, err := lab.Execute(binary, "diff", "--hostname-override=node-a", "--manifests", string(objects)); err != nil || out.Code != 0 {
+		t.Errorf("diff: %v, %+v", err, out)
+	}
+
+	objects.Write(t, "node.yaml", strings.ReplaceAll(node, "192.0.2.1", "192.0.2.2"))
+	awaitCode(t, proxy, "192.0.2.2:31000", "/", 200)
+	awaitCode(t, proxy, "192.0.2.1:31000", "/", 0)
+	checkScrape(t, "kube_nft_node_missing 0")
+}
+
 // checkScrape looks for series in a scrape.
 func checkScrape(t *testing.T, series ...string) {
 	t.Helper()

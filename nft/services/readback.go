@@ -161,6 +161,22 @@ func (t ReadBack) kindOf(f tracker.Frontend) string {
 	return KindExternalIP
 }
 
+// NodePortAddresses returns the addresses at which tables serve node ports, sorted; none of a family
+// whose node ports are served at all addresses.
+func NodePortAddresses(tables nft.Tables) (addrs []netip.Addr) {
+	for _, table := range tables {
+		if held := table.Sets[nodePortAddressesSet]; held != nil {
+			for key := range held.Map {
+				if addr, ok := netip.AddrFromSlice([]byte(key)); ok {
+					addrs = append(addrs, addr)
+				}
+			}
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
+}
+
 // findAffinity finds the affinity maps of the frontend's Service port: those that its chain updates.
 func (t ReadBack) findAffinity(s *Programmed, key string) {
 	set := affinityFrontendsMap

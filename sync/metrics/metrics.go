@@ -25,6 +25,8 @@ type Config struct {
 	Queue *proxysync.Queue
 	// Unserved returns the count of health.Services.Unserved.
 	Unserved func() int
+	// NodeMissing reports whether there is no object of this node.
+	NodeMissing func() bool
 	// Kernel reads the state of nf_tables; nil leaves these metrics out.
 	Kernel Kernel
 	// Build is what debug.ReadBuildInfo returned; nil leaves kube_nft_build_info out.
@@ -70,6 +72,15 @@ func New(config Config) *Metrics {
 		Name: "kube_nft_health_check_ports_unserved",
 		Help: "Services whose health-check node port is not served on this node, as somebody else has it; each family counts.",
 	}, func() float64 { return float64(config.Unserved()) })
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kube_nft_node_missing",
+		Help: "1 if there is no Node object of this node's name; what was last known of it holds.",
+	}, func() float64 {
+		if config.NodeMissing() {
+			return 1
+		}
+		return 0
+	})
 	if config.Kernel != nil {
 		registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
 	}

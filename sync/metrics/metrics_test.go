@@ -45,9 +45,10 @@ func newTestMetrics(k *fakeKernel) *Metrics {
 		Changes: func() (total, pending tracker.Changes) {
 			return tracker.Changes{Services: 5, Slices: 7}, tracker.Changes{Services: 1, Slices: 2}
 		},
-		Queue:    queue,
-		Unserved: func() int { return 3 },
-		Kernel:   k,
+		Queue:       queue,
+		Unserved:    func() int { return 3 },
+		NodeMissing: func() bool { return true },
+		Kernel:      k,
 		Build: &debug.BuildInfo{
 			GoVersion: "go1.26", Main: debug.Module{Version: "v1.2.3"},
 			Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}},
@@ -172,8 +173,9 @@ func TestNoTableIsNoFailure(t *testing.T) {
 	lab.New(t)
 	check(t, New(Config{Queue: proxysync.NewQueue(),
 		Families: bothFamilies, Kernel: lab.Open(t, kernel.Open), Build: new(debug.BuildInfo),
-		Changes:  func() (total, pending tracker.Changes) { return },
-		Unserved: func() int { return 0 },
+		Changes:     func() (total, pending tracker.Changes) { return },
+		Unserved:    func() int { return 0 },
+		NodeMissing: func() bool { return false },
 	}).Handler(zap.NewNop()), `
 		kube_nft_affinity_entries{ip_family="IPv4"} 0
 		kube_nft_affinity_entries{ip_family="IPv6"} 0

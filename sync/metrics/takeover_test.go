@@ -11,7 +11,7 @@ import (
 )
 
 func TestTakeover(t *testing.T) {
-	m := New(Config{Queue: proxysync.NewQueue(), Changes: func() (total, pending tracker.Changes) { return total, pending }, Unserved: func() int { return 0 }})
+	m := New(Config{Queue: proxysync.NewQueue(), Changes: func() (total, pending tracker.Changes) { return total, pending }, Unserved: func() int { return 0 }, NodeMissing: func() bool { return false }})
 	state := "waiting"
 	m.Takeover([]string{"waiting", "done"}, func() string { return state })
 	for _, want := range []string{

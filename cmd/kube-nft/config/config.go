@@ -127,14 +127,19 @@ func (c *Config) WarnNode(log *zap.Logger) {
 	log.Warn("no such Node: "+c.withoutNode(), zap.String("node", c.NodeName))
 }
 
-// withoutNode says what a daemon cannot do while its Node object is missing.
+// WarnNodeGone logs that the Node object was deleted, and what holds until there is one again.
+func (c *Config) WarnNodeGone(log *zap.Logger) {
+	log.Warn("the Node was deleted: its last addresses, zone and labels hold until there is one of this name again", zap.String("node", c.NodeName))
+}
+
+// withoutNode says what a daemon cannot do while there has been no Node object.
 func (c *Config) withoutNode() string {
 	consequence := "/healthz tells load balancers that this node is not eligible"
 	if c.Manifests != "" {
 		consequence = "the zone of this node is not known"
 	}
 	if c.NodePorts.Primary() && len(c.NodeAddresses) == 0 {
-		consequence = "node ports are not served at primary addresses, and " + consequence
+		consequence = "node ports are served at no primary addresses but those that the tables have already, and " + consequence
 	}
 	return fmt.Sprintf("%s; a Node object of this name or another --hostname-override changes that", consequence)
 }

@@ -270,10 +270,10 @@ func TestRoundTrip(t *testing.T) {
 func TestWithoutNode(t *testing.T) {
 	const remedy = "; a Node object of this name or another --hostname-override changes that"
 	for line, want := range map[string]string{
-		"":                         "node ports are not served at primary addresses, and /healthz tells load balancers that this node is not eligible",
+		"":                         "node ports are served at no primary addresses but those that the tables have already, and /healthz tells load balancers that this node is not eligible",
 		"--nodeport-addresses all": "/healthz tells load balancers that this node is not eligible",
 		"--bind-address 192.0.2.1": "/healthz tells load balancers that this node is not eligible",
-		"--manifests m":            "node ports are not served at primary addresses, and the zone of this node is not known",
+		"--manifests m":            "node ports are served at no primary addresses but those that the tables have already, and the zone of this node is not known",
 		"--manifests m --nodeport-addresses 192.168.0.0/16": "the zone of this node is not known",
 	} {
 		if got := mustRead(t, strings.Fields(line)...).withoutNode(); got != want+remedy {

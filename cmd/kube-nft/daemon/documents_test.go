@@ -53,11 +53,12 @@ func isDocumented(name string) bool {
 func scrape(t *testing.T, path string) map[string]*metric {
 	t.Helper()
 	m := metrics.New(metrics.Config{
-		Families: []tracker.Family{tracker.IPv4},
-		Changes:  func() (total, pending tracker.Changes) { return },
-		Queue:    proxysync.NewQueue(),
-		Unserved: func() int { return 0 },
-		Kernel:   silentKernel{}, Build: new(debug.BuildInfo),
+		Families:    []tracker.Family{tracker.IPv4},
+		Changes:     func() (total, pending tracker.Changes) { return },
+		Queue:       proxysync.NewQueue(),
+		Unserved:    func() int { return 0 },
+		NodeMissing: func() bool { return false },
+		Kernel:      silentKernel{}, Build: new(debug.BuildInfo),
 	})
 	m.CountConnections(silentKernel{}.Connections, true)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })

@@ -50,7 +50,7 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
 	build, _ := debug.ReadBuildInfo()
 	m.metrics = metrics.New(metrics.Config{
-		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, Kernel: m.scraped, Build: build,
+		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, NodeMissing: func() bool { node := t.Node(); return node == nil || node.Gone }, Kernel: m.scraped, Build: build,
 	})
 	defer func(opened *monitor) {
 		if err != nil {
@@ -158,7 +158,7 @@ func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Ad
 	return addrs
 }
 
-// watchNode logs that the Node is missing, now and whenever it is deleted.
+// watchNode logs that there is no Node, and each time that it is deleted.
 func (d *daemon) watchNode(settings *proxysync.Options) {
 	if d.tracker.Node() == nil {
 		d.config.WarnNode(d.log)
@@ -166,8 +166,8 @@ func (d *daemon) watchNode(settings *proxysync.Options) {
 	committed := settings.Committed
 	settings.Committed = func(r proxysync.Report) {
 		committed(r)
-		if r.Delta.NodeGone {
-			d.config.WarnNode(d.log)
+		if node := r.Delta.Node; node != nil && node.Gone {
+			d.config.WarnNodeGone(d.log)
 		}
 	}
 }

@@ -131,8 +131,16 @@ func TestWatchNode(t *testing.T) {
 	commit(1)
 	d.tracker.DeleteNode("node-9")
 	commit(2)
-	for _, line := range logs.All() {
-		if !strings.HasPrefix(line.Message, "no such Node: node ports are not served at primary addresses, and /healthz ") || line.ContextMap()["node"] != "node-9" {
+	if err := d.tracker.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}}); err != nil {
+		t.Fatal(err)
+	}
+	d.tracker.DeleteNode("node-8")
+	commit(2)
+	for i, want := range []string{
+		"no such Node: node ports are served at no primary addresses but those that the tables have already, and /healthz ",
+		"the Node was deleted: its last addresses, zone and labels hold until there is one of this name again",
+	} {
+		if line := logs.All()[i]; !strings.HasPrefix(line.Message, want) || line.ContextMap()["node"] != "node-9" {
 			t.Errorf("%s %v", line.Message, line.ContextMap())
 		}
 	}

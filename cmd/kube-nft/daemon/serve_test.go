@@ -39,9 +39,10 @@ func configOf(t *testing.T, args ...string) *config.Config {
 
 func newTestMetrics() *metrics.Metrics {
 	return metrics.New(metrics.Config{
-		Changes:  func() (total, pending tracker.Changes) { return },
-		Queue:    proxysync.NewQueue(),
-		Unserved: func() int { return 0 },
+		Changes:     func() (total, pending tracker.Changes) { return },
+		Queue:       proxysync.NewQueue(),
+		Unserved:    func() int { return 0 },
+		NodeMissing: func() bool { return false },
 	})
 }
 

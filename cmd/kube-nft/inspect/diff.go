@@ -33,6 +33,9 @@ func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.
 	ruleset.Adopt(kernel)
 	ruleset.Apply(t.Take())
 	addrs := t.NodeAddresses()
+	if t.Node() == nil {
+		addrs = c.NodePorts.Keep(addrs, kernel)
+	}
 	ruleset.SetNodePortAddresses(c.NodePorts.Select(addrs, addrs))
 	return ruleset
 }

@@ -29,6 +29,8 @@ type daemonStatus struct {
 	Healthy      *bool `json:"healthy,omitempty"`      // changes reach the kernel in time
 	NodeEligible *bool `json:"nodeEligible,omitempty"` // load balancers may send traffic here
 
+	NodeMissing *bool `json:"nodeMissing,omitempty"` // there is no Node object of this node's name
+
 	LastSync     *time.Time `json:"lastSync,omitempty"`
 	Syncs        *float64   `json:"syncs,omitempty"`
 	SyncFailures *float64   `json:"syncFailures,omitempty"`
@@ -138,6 +140,9 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 	d.SyncFailures = s.sum("kube_nft_sync_retries_total")
 	d.Reviews, d.Repairs = s.sum("kube_nft_reviews_total"), s.sum("kube_nft_repairs_total")
 	d.Conflicts, d.Refused = s.sum("kube_nft_conflicts"), s.sum("kube_nft_refused_fields_total")
+	if missing := s.sum("kube_nft_node_missing"); missing != nil {
+		d.NodeMissing = new(*missing > 0)
+	}
 	if last := s.largest("kubeproxy_sync_proxy_rules_last_timestamp_seconds"); last != nil && *last > 0 {
 		at := time.UnixMilli(int64(*last * 1000)).UTC()
 		d.LastSync = &at
@@ -218,6 +223,9 @@ func (s samples) fold(name string, with func(a, b float64) float64) *float64 {
 // rows is the status for people.
 func (d *daemonStatus) rows(now time.Time) [][]string {
 	rows := [][]string{{"Daemon", d.health()}}
+	if d.NodeMissing != nil && *d.NodeMissing {
+		rows = append(rows, []string{"Node", "there is no Node object of this node's name: what was last known of it holds"})
+	}
 	if d.LastSync != nil {
 		age := now.Sub(*d.LastSync).Round(time.Second)
 		rows = append(rows, []string{"Last sync", fmt.Sprintf("%s, %s ago", d.LastSync.Format(time.RFC3339), age)})
