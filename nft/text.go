@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Text returns the tables exactly as nft list ruleset prints them after a commit into an empty
@@ -344,4 +345,34 @@ func addrText(a netip.Addr) string {
 		return "::" + netip.AddrFrom4([4]byte(b[12:])).String()
 	}
 	return a.String()
+}
+
+// Visible returns a text of others for people: control characters, which a terminal would obey,
+// characters that change the direction of writing, and bytes that are no character stand in it as
+// escapes such as \x1b. Anybody may choose the arguments of a process, the comment of a rule or the
+// name of a chain.
+func Visible(text string) string { return visible(text, "") }
+
+// VisibleLines is Visible, except that line ends and tabs stay.
+func VisibleLines(text string) string { return visible(text, "\n\t") }
+
+// visible returns text with escapes for all that is not printed, except the characters of allowed.
+func visible(text, allowed string) string {
+	keep := func(r rune) bool { return strconv.IsPrint(r) || strings.ContainsRune(allowed, r) }
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !keep(r) }) {
+		return text
+	}
+	var b strings.Builder
+	for i, r := range text {
+		switch _, size := utf8.DecodeRuneInString(text[i:]); {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case keep(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
 }

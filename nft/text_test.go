@@ -78,3 +78,25 @@ func BenchmarkText(b *testing.B) {
 		_ = tables.Text()
 	}
 }
+
+func TestVisible(t *testing.T) {
+	for text, want := range map[string]string{
+		"kube-proxy --v=2":           "kube-proxy --v=2",
+		"für Größe — …":              "für Größe — …",
+		"\x1b[2J\x1b]0;root\a":       `\x1b[2J\x1b]0;root\a`,
+		"one\ntwo\tthree\r":          `one\ntwo\tthree\r`,
+		"C1: \u009b31m":              `C1: \u009b31m`,
+		"no character: \x9b31m \xff": `no character: \x9b31m \xff`,
+		"\u202eexe.txt":              `\u202eexe.txt`,
+		"\u2028\u00ad\U000e0041":     `\u2028\u00ad\U000e0041`,
+		"\x7f\x00":                   `\x7f\x00`,
+		"replacement \ufffd":         "replacement \ufffd",
+	} {
+		if got := nft.Visible(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+	if got, want := nft.VisibleLines("a\tb\n\x1bc\r\n"), "a\tb\n\\x1bc\\r\n"; got != want {
+		t.Errorf("lines: got %q, want %q", got, want)
+	}
+}

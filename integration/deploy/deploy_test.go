@@ -70,13 +70,12 @@ func TestDeployImage(t *testing.T) {
 // checkInit holds the containers that run before kube-nft to what they need.
 func checkInit(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
-	migrates := false
 	for _, container := range set.Spec.Template.Spec.InitContainers {
 		switch container.Name {
 		case "migrate":
-			migrates = true
 			checkPrivileges(t, &container, "NET_ADMIN", "NET_RAW")
 			checkMounts(t, set, &container, "/run/xtables.lock")
+			checkSeesProcesses(t, set, &container)
 		case "sysctls":
 			checkSysctls(t, &container)
 			checkMounts(t, set, &container, "")
@@ -84,9 +83,26 @@ func checkInit(t *testing.T, set *appsv1.DaemonSet) {
 			t.Errorf("init container %s", container.Name)
 		}
 	}
-	if set.Spec.Template.Spec.HostPID != migrates {
-		t.Error("only the migration needs to see the node's processes")
+	if set.Spec.Template.Spec.HostPID {
+		t.Error("no container needs the node's process namespace")
 	}
+}
+
+// checkSeesProcesses wants the node's proc file system where the arguments say.
+func checkSeesProcesses(t *testing.T, set *appsv1.DaemonSet, container *corev1.Container) {
+	t.Helper()
+	paths := map[string]string{}
+	for _, v := range set.Spec.Template.Spec.Volumes {
+		if v.HostPath != nil {
+			paths[v.Name] = v.HostPath.Path
+		}
+	}
+	for _, mount := range container.VolumeMounts {
+		if paths[mount.Name] == "/proc" && slices.Contains(container.Args, "--host-proc="+mount.MountPath) {
+			return
+		}
+	}
+	t.Errorf("arguments %v, mounts %v: the node's processes are not seen", container.Args, container.VolumeMounts)
 }
 
 // checkSysctls allows the one privileged container to set sysctls, and nothing else.
@@ -107,7 +123,7 @@ func TestDeployKeepsTheConfigMap(t *testing.T) {
 	for _, container := range append(set.Spec.Template.Spec.InitContainers, *container) {
 		for _, arg := range container.Args {
 			name, _, _ := strings.Cut(arg, "=")
-			if !slices.Contains([]string{"migrate", "apply", "--config", "--hostname-override", "--takeover", "--timeout", "--init-only"}, name) {
+			if !slices.Contains([]string{"migrate", "apply", "--config", "--hostname-override", "--takeover", "--timeout", "--host-proc", "--init-only"}, name) {
 				t.Errorf("container %s: %s wins over the ConfigMap", container.Name, arg)
 			}
 		}

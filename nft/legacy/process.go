@@ -1,14 +1,18 @@
 package legacy
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Process is a program that writes, or may write, kube-proxy's rules: while it runs, removed
@@ -26,17 +30,22 @@ type Process struct {
 var proxyPorts = [...]uint16{10256, 10249}
 
 // Processes lists the live kube-proxies under root, a mounted proc file system that shows the
-// node's processes. It leaves out processes that end meanwhile, and processes known to be in
-// another network namespace: they belong to another node. An embedded kube-proxy is alive if it
-// listens on kube-proxy's ports. If there is no visible kube-proxy, but a hidden process listens
-// there, the list holds that process without a number.
+// node's processes. A name alone proves nothing, because any pod can choose its arguments: the list
+// leaves out processes in other network namespaces, and processes without CAP_NET_ADMIN. It also
+// leaves out processes that end meanwhile. An embedded kube-proxy is alive if it listens on
+// kube-proxy's ports. If there is no visible kube-proxy, but a hidden process listens there, the
+// list holds that process without a number.
 func Processes(root string) ([]Process, error) {
 	list, pids, err := scan(root)
 	if err != nil {
 		return nil, err
 	}
+	embedded := slices.ContainsFunc(list, func(p Process) bool { return p.Embedded })
+	if len(list) > 0 && !embedded {
+		return list, nil
+	}
 	sockets, known, err := readListeners(root)
-	if err != nil || !known || len(sockets) == 0 && !slices.ContainsFunc(list, func(p Process) bool { return p.Embedded }) {
+	if err != nil || !known || len(sockets) == 0 && !embedded {
 		return list, err
 	}
 	listens := map[int]bool{}
@@ -74,20 +83,26 @@ func readListeners(root string) (found map[string]uint16, known bool, err error)
 	const listening = "0A" // TCP_LISTEN
 	found = map[string]uint16{}
 	for _, name := range []string{"tcp", "tcp6"} {
-		text, err := os.ReadFile(filepath.Join(root, "thread-self", "net", name))
+		file, err := os.Open(filepath.Join(root, "thread-self", "net", name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, false, err
 		}
+		defer file.Close()
 		known = true
 		// A line has: number, local address and port in hexadecimal, remote address, state and
-		// so on; the tenth field is the inode.
-		for line := range strings.Lines(string(text)) {
-			fields := strings.Fields(line)
-			if len(fields) < 10 || fields[3] != listening {
+		// so on; the tenth field is the inode. The kernel lists listening sockets before all
+		// others, of which a node may have very many.
+		lines := bufio.NewScanner(file)
+		for lines.Scan() {
+			fields := strings.Fields(lines.Text())
+			if len(fields) < 10 || fields[0] == "sl" {
 				continue
+			}
+			if fields[3] != listening {
+				break
 			}
 			_, hex, _ := strings.Cut(fields[1], ":")
 			port, err := strconv.ParseUint(hex, 16, 16)
@@ -95,41 +110,77 @@ func readListeners(root string) (found map[string]uint16, known bool, err error)
 				found["socket:["+fields[9]+"]"] = uint16(port)
 			}
 		}
+		if err := lines.Err(); err != nil {
+			return nil, false, err
+		}
 	}
 	return found, known, nil
 }
 
-// scan lists the processes whose arguments are a kube-proxy's, and the numbers of all processes.
+// commandLen is how much of a process's arguments is read. A process may have megabytes of them, and
+// a pod thousands of processes.
+const commandLen = 4096
+
+// scan lists the processes whose arguments are a kube-proxy's and that can write its rules, and the
+// numbers of all processes.
 func scan(root string) (list []Process, pids []int, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, nil, err
 	}
-	ours, oursErr := os.Readlink("/proc/thread-self/ns/net")
+	network := networkOf(filepath.Join(root, "thread-self"))
+	buf := make([]byte, commandLen)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
 		pids = append(pids, pid)
-		cmdline, err := os.ReadFile(filepath.Join(root, e.Name(), "cmdline"))
+		dir := filepath.Join(root, e.Name())
+		file, err := os.Open(filepath.Join(dir, "cmdline"))
 		if err != nil {
 			continue // it is gone, or hidden from us
 		}
-		// Each argument ends with a zero byte. Processes that set their own title, as k3s does,
-		// separate arguments by spaces.
-		args := strings.FieldsFunc(string(cmdline), func(c rune) bool { return c == 0 || c == ' ' })
-		p, ok := newProcess(pid, args)
-		if !ok {
+		n, err := io.ReadFull(file, buf)
+		file.Close()
+		if n == 0 || err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 			continue
 		}
-		theirs, err := os.Readlink(filepath.Join(root, e.Name(), "ns", "net"))
-		if elsewhere := err == nil && oursErr == nil && theirs != ours; !elsewhere {
+		// Each argument ends with a zero byte. Processes that set their own title, as k3s does,
+		// separate arguments by spaces.
+		args := strings.FieldsFunc(string(buf[:n]), func(c rune) bool { return c == 0 || c == ' ' })
+		p, ok := newProcess(pid, args)
+		if ok && (network == 0 || networkOf(dir) == network) && mayProgram(dir) {
 			list = append(list, p)
 		}
 	}
 	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
 	return list, pids, nil
+}
+
+// networkOf tells network namespaces apart: it returns the inode number of a file that a process
+// sees in its directory net, or 0 if there is no such file, as when the process has ended. The
+// kernel makes these files anew for each network namespace. Anybody can look at them, while the link
+// ns/net of another user's process needs CAP_SYS_PTRACE.
+func networkOf(process string) uint64 {
+	var stat unix.Stat_t
+	if unix.Stat(filepath.Join(process, "net", "dev"), &stat) != nil {
+		return 0
+	}
+	return stat.Ino
+}
+
+// mayProgram reports whether a process has CAP_NET_ADMIN, as far as its status shows. Without it
+// nobody writes rules.
+func mayProgram(process string) bool {
+	text, err := os.ReadFile(filepath.Join(process, "status"))
+	if err != nil {
+		return true
+	}
+	_, rest, found := strings.Cut(string(text), "\nCapPrm:")
+	line, _, _ := strings.Cut(rest, "\n")
+	permitted, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	return !found || err != nil || permitted&(1<<unix.CAP_NET_ADMIN) != 0
 }
 
 // newProcess judges whether a process is a kube-proxy.

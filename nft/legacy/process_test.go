@@ -1,9 +1,11 @@
 package legacy
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,6 +52,51 @@ func TestProcesses(t *testing.T) {
 	}
 	if _, err := Processes(filepath.Join(root, "none")); err == nil {
 		t.Error("no error without a proc file system")
+	}
+}
+
+// TestPosers: a process is a kube-proxy if it has the name, is in our network namespace, may
+// program it, and lives.
+func TestPosers(t *testing.T) {
+	root := t.TempDir()
+	ours, theirs := filepath.Join(root, "ours"), filepath.Join(root, "theirs")
+	for _, network := range []string{ours, theirs} {
+		if err := os.MkdirAll(network, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(network, "dev"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := strings.Repeat("--v=2\x00", 1<<18)
+	for dir, p := range map[string]struct{ network, cmdline, status string }{
+		"thread-self": {network: ours},
+		"1":           {ours, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t000001ffffffffff\n"},
+		"2":           {theirs, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t000001ffffffffff\n"},
+		"3":           {ours, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t00000000a80425fb\n"}, // a container's
+		"4":           {filepath.Join(root, "gone"), "kube-proxy\x00", ""},
+		"5":           {ours, "kube-proxy\x00" + long, "Name:\tCapPrm:\\n1000\nCapPrm:\t0000000000001000\n"},
+	} {
+		path := filepath.Join(root, dir)
+		if err := errors.Join(os.Mkdir(path, 0o700), os.Symlink(p.network, filepath.Join(path, "net")),
+			os.WriteFile(filepath.Join(path, "cmdline"), []byte(p.cmdline), 0o600),
+			os.WriteFile(filepath.Join(path, "status"), []byte(p.status), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Processes(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, p := range got {
+		pids = append(pids, p.PID)
+		if len(p.Command) > commandLen {
+			t.Errorf("process %d: %d bytes of its arguments were read", p.PID, len(p.Command))
+		}
+	}
+	if diff := cmp.Diff([]int{1, 5}, pids); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

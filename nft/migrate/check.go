@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
@@ -89,16 +90,21 @@ func liveCheck(processes []legacy.Process) Check {
 
 // describe names processes for an operator.
 func describe(processes []legacy.Process) string {
-	const room = 60 // of a command line, in a message
+	const room, most = 60, 5 // characters of a command line, and processes, in a message
 	var list []string
-	for _, p := range processes {
-		switch {
-		case p.PID == 0:
+	for i, p := range processes {
+		if i == most {
+			list = append(list, fmt.Sprintf("%d more", len(processes)-most))
+			break
+		}
+		command := nft.Visible(p.Command)
+		if text := []rune(command); len(text) > room {
+			command = string(text[:room]) + "…"
+		}
+		if p.PID == 0 {
 			list = append(list, "a process "+p.Command)
-		case len(p.Command) > room:
-			list = append(list, fmt.Sprintf("process %d (%s…)", p.PID, p.Command[:room]))
-		default:
-			list = append(list, fmt.Sprintf("process %d (%s)", p.PID, p.Command))
+		} else {
+			list = append(list, fmt.Sprintf("process %d (%s)", p.PID, command))
 		}
 	}
 	return strings.Join(list, ", ")

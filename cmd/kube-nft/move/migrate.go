@@ -16,6 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -62,6 +63,7 @@ there is nothing to release: then nft can change and delete the tables.`,
 
 func newApply(reader *config.Reader) *cobra.Command {
 	var timeout time.Duration
+	var proc string
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Put kube-nft's rules in force, then remove kube-proxy's",
@@ -82,15 +84,21 @@ right after. If it is running already, apply leaves the tables to it.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return apply(ctx, c, cmd.ErrOrStderr())
+			return apply(ctx, c, proc, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	addProcFlag(cmd, &proc)
 	return cmd
 }
 
-// apply takes the node over and writes a journal.
-func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
+// addProcFlag declares --host-proc.
+func addProcFlag(cmd *cobra.Command, proc *string) {
+	cmd.Flags().StringVar(proc, "host-proc", "/proc", "a proc file system that shows the node's processes, to look for a live kube-proxy; in a container without hostPID, where the node's /proc is mounted")
+}
+
+// apply takes the node over and writes a journal. proc shows the node's processes.
+func apply(ctx context.Context, c *config.Config, proc string, journal io.Writer) error {
 	kernel, err := kernel.Open()
 	if err != nil {
 		return err
@@ -98,6 +106,7 @@ func apply(ctx context.Context, c *config.Config, journal io.Writer) error {
 	kernel.Lists = services.Lists
 	defer kernel.Close()
 	t := migrate.Takeover{
+		Node:    legacy.Node{Proc: proc},
 		Kernel:  kernel,
 		Journal: journalTo(journal),
 		Alive: func(processes string) {

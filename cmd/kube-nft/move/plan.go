@@ -26,7 +26,7 @@ import (
 const planTimeout = 5 * time.Second
 
 func newPlan(reader *config.Reader) *cobra.Command {
-	var output, root string
+	var output, root, proc string
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print what a migration would find, remove and keep; change nothing",
@@ -42,18 +42,19 @@ something stands in the way.`,
 			if err != nil {
 				return err
 			}
-			return plan(cmd.Context(), c, root, output == "json", cmd.OutOrStdout())
+			return plan(cmd.Context(), c, root, proc, output == "json", cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "form of the plan: text or json")
 	cmd.Flags().StringVar(&root, "host-root", "/", "where the node's file system is mounted, to look for its nft program and configuration")
+	addProcFlag(cmd, &proc)
 	return cmd
 }
 
-// plan prints the plan. It looks at kube-proxy's rules, the kernel, the host whose file system is
-// at root, and the source.
-func plan(ctx context.Context, c *config.Config, root string, asJSON bool, w io.Writer) error {
-	inventory, err := legacy.Node{}.Take(ctx)
+// plan prints the plan. It looks at kube-proxy's rules, the kernel, the host whose file systems are
+// at root and proc, and the source.
+func plan(ctx context.Context, c *config.Config, root, proc string, asJSON bool, w io.Writer) error {
+	inventory, err := legacy.Node{Proc: proc}.Take(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func plan(ctx context.Context, c *config.Config, root string, asJSON bool, w io.
 	if err := unix.Uname(&name); err != nil {
 		checks = append(checks, migrate.NotSeen("kernel release", err))
 	}
-	host := migrate.Host{Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
+	host := migrate.Host{Proc: proc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
 	plan := migrate.NewPlan(inventory, slices.Concat(checks, host.Checks(), sourceChecks(ctx, c)))
 	if asJSON {
 		encoder := json.NewEncoder(w)

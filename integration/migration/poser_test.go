@@ -1,0 +1,65 @@
+package migration
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// asInit are the words before a command that runs as in the init container of the overlay kubeadm:
+// root, without CAP_SYS_PTRACE.
+var asInit = []string{"setpriv", "--bounding-set=-all,+net_admin,+net_raw", "--inh-caps=-all", "--"}
+
+// asTenant are the words before a command that a pod of anybody's runs.
+var asTenant = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"}
+
+// startNamed starts a program that waits, as kube-proxy -f /dev/null -- ARGUMENT. before are the words
+// before it.
+func startNamed(t *testing.T, argument string, before ...string) *lab.Process {
+	t.Helper()
+	script := []string{"bash", "-c", `exec -a kube-proxy tail -f /dev/null -- "$0"`, argument}
+	p := lab.Start(t, append(before, script...)...)
+	p.AwaitLog(t, "cannot open") // there is no such file
+	return p
+}
+
+// TestMigratePosersKernel: a takeover does not wait for processes that have no more than
+// kube-proxy's name, and waits for one that can write its rules.
+func TestMigratePosersKernel(t *testing.T) {
+	newMigrationNet(t)
+	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	m.program(t)
+	startNamed(t, "pod", slices.Concat([]string{"unshare", "--net"}, asTenant)...) // a pod
+	startNamed(t, "privileged", "unshare", "--net")                                // a privileged pod
+	startNamed(t, "host-network", asTenant...)                                     // a pod in the node's network
+	argv := slices.Concat(asInit, []string{m.binary, "migrate"}, m.applyArgs())
+	apply := func(want int, text string) {
+		t.Helper()
+		p := lab.Start(t, append(argv, "--timeout", "10s")...)
+		<-p.Exited()
+		if p.ExitCode() != want || !strings.Contains(p.Stderr(), text) {
+			t.Errorf("exit code %d, want %d and %q:\n%s", p.ExitCode(), want, text, p.Stderr())
+		}
+	}
+	proxy := startNamed(t, "--config=x")
+	waiting := lab.Start(t, append(argv, "--timeout", "1m")...)
+	waiting.AwaitLog(t, "kube-nft: kube-proxy runs, process ")
+	if log := waiting.Stderr(); strings.Count(log, "process ") != 1 || !strings.Contains(log, "--config=x") {
+		t.Errorf("it waits for others than the only kube-proxy:\n%s", log)
+	}
+	if left := proxys(m.state.save(t)); left == "" {
+		t.Error("kube-proxy's rules went while it was alive")
+	}
+	proxy.Kill()
+	<-waiting.Exited()
+	if waiting.ExitCode() != 0 {
+		t.Errorf("after kube-proxy's end: exit code %d\n%s", waiting.ExitCode(), waiting.Stderr())
+	}
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s", left)
+	}
+	apply(0, "nothing of kube-proxy's is left")
+}
