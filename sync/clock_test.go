@@ -19,13 +19,17 @@ func TestClockMayJump(t *testing.T) {
 	var report Report
 	changes := new(feed)
 	changes.add("web")
-	loop := New(changes, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
-	loop.Distrust("a test")
+	loop := New(changes, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), &inspected{generation: 8}, Options{Log: zap.NewNop()})
+	monitor := &ear{news: make(chan *nft.ForeignChange, 1)}
+	defer close(monitor.news)
+	loop.Watch(monitor)
 	loop.options.Committed = func(r Report) {
 		report = r
 		if !loop.guard.suspected.IsZero() {
 			stop()
+			return
 		}
+		monitor.news <- &nft.ForeignChange{Lost: true}
 	}
 	if err := loop.Run(ctx); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@
 //	^  the commit failed or its outcome is unknown      |
 //	|  somebody changed our tables, or may have (guard) |
 //	|  stale affinity entries stayed (affinityDebt)     |
-//	|  Disown, Distrust                                 |
+//	|  Disown                                           |
 //	+---------------------------------------------------+
 //
 // After each commit, and in this order, the loop removes affinity entries that became stale

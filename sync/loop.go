@@ -29,9 +29,8 @@ type Loop struct {
 	ruleset *services.Ruleset
 	kernel  client
 
-	distrust chan string
-	disown   chan chan<- error
-	local    atomic.Pointer[[]netip.Addr] // of SetAddresses; nil once taken
+	disown chan chan<- error
+	local  atomic.Pointer[[]netip.Addr] // of SetAddresses; nil once taken
 
 	// The rest is owned by the goroutine of Run.
 	known   bool          // whether the kernel holds what the ruleset calls committed
@@ -69,9 +68,8 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	}
 	l := &Loop{
 		options: options, source: source, ruleset: ruleset, kernel: kernel,
-		distrust: make(chan string, 1),
-		disown:   make(chan chan<- error),
-		retry:    backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
+		disown: make(chan chan<- error),
+		retry:  backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
 		refusals: refusals{
 			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
 			changes: make(map[tracker.PortID]portChange), leftOut: make(map[tracker.PortID]*refusal),
@@ -99,15 +97,6 @@ func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 // whoever closes the monitor does so after Run.
 func (l *Loop) Watch(monitor monitor) {
 	l.guard.monitor, l.guard.deaf, l.guard.changes = monitor, false, make(chan *nft.ForeignChange, 64)
-}
-
-// Distrust tells the loop that somebody may have changed our tables, and why it is thought
-// so. It reads them back and repairs what differs. It never blocks.
-func (l *Loop) Distrust(reason string) {
-	select {
-	case l.distrust <- reason:
-	default:
-	}
 }
 
 // SetAddresses tells the loop which addresses the node's interfaces have. The latest call
@@ -172,10 +161,6 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.known, wanted = l.guard.audit(ctx, l.known)
 		case change := <-l.guard.changes:
 			l.known, wanted = l.guard.hear(change, l.known)
-		case reason := <-l.distrust:
-			l.options.Log.Warn("reading the tables back", zap.String("reason", reason))
-			l.known = false
-			l.guard.suspect(reason)
 		}
 		if wait := time.Until(l.rest.next(l.options.MinInterval)); wanted && wait > 0 {
 			select {

@@ -230,18 +230,6 @@ func TestOldestSurvivesFailure(t *testing.T) {
 	})
 }
 
-func TestDistrustReadsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := new(table)
-		b := start(t, k, Options{})
-		b.loop.Distrust("somebody flushed the ruleset")
-		synctest.Wait()
-		if k.reads != 2 || len(k.batches) != 2 {
-			t.Errorf("%d reads, %d batches; want the table read again and made anew", k.reads, len(k.batches))
-		}
-	})
-}
-
 // TestAddressesWhileTheLoopTakesThem sets addresses all the time: neither side may wait for
 // the other, and the latest ones count.
 func TestAddressesWhileTheLoopTakesThem(t *testing.T) {
