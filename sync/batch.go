@@ -33,9 +33,9 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		p.batch = l.ruleset.Changes()
 		if !p.batch.Remakes() {
 			if p.batch.Makes() { // a table that somebody deleted: nobody may have committed since
-				p.batch.Generation = l.guard.seen
+				p.batch.Generation = l.drift.seen
 			}
-			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.guard.reason != ""
+			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
 			if p.tasks = l.ruleset.AffinityTasks(); len(p.tasks) > 0 {
 				var ops []nft.Op
 				ops, err = l.affinity.ops(ctx, p.tasks)

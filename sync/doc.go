@@ -20,7 +20,7 @@
 //	|                        |                          |
 //	+------------------------+                          |
 //	^  the commit failed or its outcome is unknown      |
-//	|  somebody changed our tables, or may have (guard) |
+//	|  somebody changed our tables, or may have (drift) |
 //	|  stale affinity entries stayed (affinityDebt)     |
 //	|  Disown                                           |
 //	+---------------------------------------------------+

@@ -75,7 +75,7 @@ func TestFaults(t *testing.T) {
 			lab.New(t)
 			k := tt.kernel
 			k.Client = lab.Open(t, kernel.Open)
-			g := guardWith(t, &k, k.Client, manyServices(10, 2))
+			g := watchWith(t, &k, k.Client, manyServices(10, 2))
 			g.check(t)
 			if k.commits != tt.commits {
 				t.Errorf("%d commits, want %d", k.commits, tt.commits)
@@ -90,7 +90,7 @@ func TestFaultsLater(t *testing.T) {
 		t.Run(fault.Error(), func(t *testing.T) {
 			lab.New(t)
 			k := &faulty{Client: lab.Open(t, kernel.Open)}
-			g := guardWith(t, k, k.Client, manyServices(10, 2))
+			g := watchWith(t, k, k.Client, manyServices(10, 2))
 			before, _, err := g.reader.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -184,7 +184,7 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := guardWith(t, k, k, delta)
+	g := watchWith(t, k, k, delta)
 	g.check(t)
 	after, err := g.reader.Generation(t.Context())
 	if err != nil {
@@ -221,9 +221,9 @@ func TestRestartWritesNothing(t *testing.T) {
 	lab.New(t)
 	k := &faulty{Client: lab.Open(t, kernel.Open)}
 	delta := manyServices(50, 3)
-	guardWith(t, k, k.Client, delta)
+	watchWith(t, k, k.Client, delta)
 	again := &faulty{Client: lab.Open(t, kernel.Open)}
-	g := guardWith(t, again, again.Client, delta)
+	g := watchWith(t, again, again.Client, delta)
 	if again.commits != 0 || g.first.Operations != 0 {
 		t.Errorf("%d commits of %d operations", again.commits, g.first.Operations)
 	}

@@ -43,7 +43,7 @@ type Loop struct {
 	refusals  refusals
 	affinity  affinityDebt
 	stale     staleFlows
-	guard     guard
+	drift     driftDetector
 
 	// The log sums up by minutes, which begin with something to tell.
 	minute     *time.Timer
@@ -76,7 +76,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		},
 		affinity:  affinityDebt{kernel: kernel, log: options.Log, retry: backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()}},
 		nodePorts: nodePorts{setting: options.NodePorts},
-		guard: guard{
+		drift: driftDetector{
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
 			deaf: true, auditing: stopped(), repair: stopped(),
 		},
@@ -96,7 +96,7 @@ func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 // Watch makes the loop repair what others do to our tables. It must be called before Run;
 // whoever closes the monitor does so after Run.
 func (l *Loop) Watch(monitor monitor) {
-	l.guard.monitor, l.guard.deaf, l.guard.changes = monitor, false, make(chan *nft.ForeignChange, 64)
+	l.drift.monitor, l.drift.deaf, l.drift.changes = monitor, false, make(chan *nft.ForeignChange, 64)
 }
 
 // SetAddresses tells the loop which addresses the node's interfaces have. The latest call
@@ -136,7 +136,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		cleaning.Go(func() { l.stale.run(ctx) })
 	}
 	l.options.Queue.Ring()
-	l.guard.start(ctx)
+	l.drift.start(ctx)
 	for ctx.Err() == nil {
 		wanted := true
 		var disowned chan<- error
@@ -145,7 +145,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		case <-l.options.Queue.bell:
 		case <-l.retry.timer.C:
-		case <-l.guard.repair.C:
+		case <-l.drift.repair.C:
 		case <-l.affinity.retry.timer.C:
 			l.known = l.known && l.affinity.retry.failures == 0
 		case <-l.refusals.timer.C:
@@ -157,10 +157,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		case disowned = <-l.disown:
 			l.ruleset.SetOwned(false)
 			l.known = false
-		case <-l.guard.auditing.C:
-			l.known, wanted = l.guard.audit(ctx, l.known)
-		case change := <-l.guard.changes:
-			l.known, wanted = l.guard.hear(change, l.known)
+		case <-l.drift.auditing.C:
+			l.known, wanted = l.drift.audit(ctx, l.known)
+		case change := <-l.drift.changes:
+			l.known, wanted = l.drift.hear(change, l.known)
 		}
 		if wait := time.Until(l.rest.next(l.options.MinInterval)); wanted && wait > 0 {
 			select {
@@ -259,11 +259,11 @@ func (l *Loop) attempt(ctx context.Context) error {
 	if !p.batch.Empty() {
 		l.known = false
 		if generation != 0 {
-			l.guard.quiet()
+			l.drift.quiet()
 		}
 		var before []nft.Batch
 		last := p.batch
-		if p.full || l.guard.reason != "" { // only such a batch makes a table
+		if p.full || l.drift.reason != "" { // only such a batch makes a table
 			before, last = p.batch.Parts(maxPart)
 		}
 		for i, part := range append(before, last) {
@@ -288,14 +288,14 @@ func (l *Loop) attempt(ctx context.Context) error {
 	}
 	l.known = true
 	if generation != 0 {
-		l.guard.listenFrom(ctx, generation)
+		l.drift.listenFrom(ctx, generation)
 	}
 	if len(p.tasks) > 0 || p.full {
 		l.affinity.settle(ctx, p.tasks, p.full)
 	}
 	committed := time.Now()
-	if l.guard.reason != "" && len(p.batch.Ops) > 0 {
-		l.guard.logRepair(p.batch.Ops, committed)
+	if l.drift.reason != "" && len(p.batch.Ops) > 0 {
+		l.drift.logRepair(p.batch.Ops, committed)
 	}
 	if l.stale.flows != nil {
 		l.stale.view.update(l.ruleset, l.nodePorts.reached)
@@ -330,9 +330,9 @@ func (l *Loop) done(report Report) {
 	l.retry.failures = 0
 	l.ruleset.Committed()
 	l.refusals.settle()
-	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.guard.reason
+	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.drift.reason
 	report.LeftOut = len(l.refusals.leftOut)
-	l.waiting, l.guard.reason = tracker.Delta{}, ""
+	l.waiting, l.drift.reason = tracker.Delta{}, ""
 	fresh, standing := l.ruleset.Conflicts()
 	report.Conflicts, report.Standing = l.conflicts.note(fresh, l.ruleset.Successions(), standing), standing
 	if l.synced {

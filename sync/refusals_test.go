@@ -353,7 +353,7 @@ func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
 // TestRefusalInKernel hands the kernel a Service port that it really refuses, an endpoint of
 // the other family, among others.
 func TestRefusalInKernel(t *testing.T) {
-	g := guardServices(t, 20, 3)
+	g := watchServices(t, 20, 3)
 	bad := portWith("bad", 1, 1)
 	bad.ClusterIP = netip.MustParseAddr("10.96.200.1")
 	bad.Cluster = []netip.AddrPort{netip.MustParseAddrPort("[fd00::1]:8080")}
@@ -380,7 +380,7 @@ func TestRefusalInKernel(t *testing.T) {
 // TestSourceRangesOfRefusedPortInKernel: the kernel refuses one of two ports while their source
 // ranges change.
 func TestSourceRangesOfRefusedPortInKernel(t *testing.T) {
-	g := guardServices(t, 20, 3)
+	g := watchServices(t, 20, 3)
 	shop := func(endpoint, source string) []*tracker.ServicePort {
 		ports := guardedPorts([2]byte{1, 2}, source)
 		for _, p := range ports {

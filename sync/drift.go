@@ -13,7 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// monitor is what the guard needs of *kernel.Monitor.
+// monitor is what the drift detector needs of *kernel.Monitor.
 type monitor interface {
 	Join() error
 	Leave() error
@@ -31,8 +31,8 @@ const (
 	rereadAfter   = time.Second
 )
 
-// A guard finds out what others do to our tables, and when to repair it.
-type guard struct {
+// A driftDetector finds out what others do to our tables, and when to repair it.
+type driftDetector struct {
 	kernel   client
 	ruleset  *services.Ruleset
 	log      *zap.Logger
@@ -54,25 +54,25 @@ type guard struct {
 }
 
 // start begins to watch until ctx ends.
-func (g *guard) start(ctx context.Context) {
-	if g.monitor != nil {
-		go g.listen(ctx)
-		g.schedule()
+func (d *driftDetector) start(ctx context.Context) {
+	if d.monitor != nil {
+		go d.listen(ctx)
+		d.schedule()
 	}
 }
 
 // listen hands what the monitor hears to the loop until ctx ends.
-func (g *guard) listen(ctx context.Context) {
+func (d *driftDetector) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		change, err := g.monitor.Next()
+		change, err := d.monitor.Next()
 		if err != nil {
 			if ctx.Err() == nil {
-				g.log.Error("changes by others are noticed at the next audit only", zap.Error(err))
+				d.log.Error("changes by others are noticed at the next audit only", zap.Error(err))
 			}
 			change = nil
 		}
 		select {
-		case g.changes <- change:
+		case d.changes <- change:
 		case <-ctx.Done():
 		}
 		if change == nil {
@@ -82,65 +82,65 @@ func (g *guard) listen(ctx context.Context) {
 }
 
 // schedule sets the time of the next audit.
-func (g *guard) schedule() {
-	g.auditing.Reset(g.interval + time.Duration((rand.Float64()-0.5)*0.2*float64(g.interval)))
+func (d *driftDetector) schedule() {
+	d.auditing.Reset(d.interval + time.Duration((rand.Float64()-0.5)*0.2*float64(d.interval)))
 }
 
 // quiet stops the listening for a batch that the kernel refuses if there was another one
 // since its generation: see kernel.Monitor.Join for what listening costs.
-func (g *guard) quiet() {
-	if g.deaf {
+func (d *driftDetector) quiet() {
+	if d.deaf {
 		return
 	}
-	if err := g.monitor.Leave(); err != nil {
-		g.log.Warn("a large batch takes longer than it has to", zap.Error(err))
+	if err := d.monitor.Leave(); err != nil {
+		d.log.Warn("a large batch takes longer than it has to", zap.Error(err))
 	}
 }
 
 // listenFrom begins to listen when the kernel was last known to hold what is wanted at a
 // generation. If somebody has committed since, that was not heard, and the tables will be read
 // back soon.
-func (g *guard) listenFrom(ctx context.Context, generation uint32) {
-	if g.deaf {
+func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
+	if d.deaf {
 		return
 	}
-	g.settled = generation
-	err := g.monitor.Join()
+	d.settled = generation
+	err := d.monitor.Join()
 	now := generation
 	if err == nil {
-		now, err = g.kernel.Generation(ctx)
+		now, err = d.kernel.Generation(ctx)
 	}
 	if err != nil {
-		g.log.Error("changes by others are noticed at the next audit only", zap.Error(err))
+		d.log.Error("changes by others are noticed at the next audit only", zap.Error(err))
 	}
 	if now != generation {
-		g.audits = -1
-		g.auditing.Reset(rereadAfter)
+		d.audits = -1
+		d.auditing.Reset(rereadAfter)
 	}
 }
 
 // suspect notes why the tables may differ from what they should be.
-func (g *guard) suspect(reason string) { g.reason, g.suspected = reason, time.Now() }
+func (d *driftDetector) suspect(reason string) { d.reason, d.suspected = reason, time.Now() }
 
 // hear looks at what somebody else did to our tables; nil says that nothing more will come.
 // It returns whether the state of the kernel is known now, if it was before, and whether to
 // repair it at once.
-func (g *guard) hear(change *nft.ForeignChange, known bool) (_, repair bool) {
+func (d *driftDetector) hear(change *nft.ForeignChange, known bool) (_, repair bool) {
 	switch {
 	case change == nil:
-		g.deaf = true
+		d.deaf = true
 		return known, false
 	case !known: // the tables are going to be read back
 		return false, false
-	case !change.Lost && int32(change.Generation-g.settled) <= 0:
+	case !change.Lost && int32(change.Generation-d.settled) <= 0:
 		return true, false
 	}
-	damaged, known := g.ruleset.Note(change)
+	damaged, known := d.ruleset.Note(change)
 	if known && damaged == 0 {
-		g.log.Info("somebody changed our tables and left them as they should be", zap.String("program", change.Program), zap.Uint32("pid", change.PID))
+		d.log.Info("somebody changed our tables and left them as they should be", zap.String("program", change.Program), zap.Uint32("pid", change.PID))
 		return true, false
 	}
-	g.seen = change.Generation
+	d.seen = change.Generation
 	reason := fmt.Sprintf("%s (pid %d) changed our tables", change.Program, change.PID)
 	switch {
 	case change.Lost && change.PID == 0:
@@ -150,44 +150,44 @@ func (g *guard) hear(change *nft.ForeignChange, known bool) (_, repair bool) {
 	case damaged > 1:
 		reason += fmt.Sprintf(": %d objects are not as they should be", damaged)
 	}
-	return known, g.damaged(reason)
+	return known, d.damaged(reason)
 }
 
 // damaged notes that there is something to repair. It reports whether to do so now; a repair
 // that has to wait for its turn is done with the next change at the latest, should one come.
-func (g *guard) damaged(reason string) bool {
-	g.suspect(reason)
-	wait := g.pace.next(g.suspected)
+func (d *driftDetector) damaged(reason string) bool {
+	d.suspect(reason)
+	wait := d.pace.next(d.suspected)
 	if wait == 0 {
-		g.log.Warn("repairing our tables", zap.String("reason", reason))
+		d.log.Warn("repairing our tables", zap.String("reason", reason))
 		return true
 	}
-	g.log.Warn("somebody keeps changing our tables: the repair waits", zap.String("reason", reason), zap.Duration("wait", wait))
-	g.repair.Reset(wait)
+	d.log.Warn("somebody keeps changing our tables: the repair waits", zap.String("reason", reason), zap.Duration("wait", wait))
+	d.repair.Reset(wait)
 	return false
 }
 
 // audit compares the tables with what is wanted, as far as that is cheap; now and then, and
 // if nothing comes from the monitor, it asks to read them back. It returns what hear returns.
-func (g *guard) audit(ctx context.Context, known bool) (_, repair bool) {
-	defer g.schedule()
+func (d *driftDetector) audit(ctx context.Context, known bool) (_, repair bool) {
+	defer d.schedule()
 	if !known {
 		return false, false // a retry is under way
 	}
-	g.audits++
-	if g.deaf || g.audits%auditsPerRead == 0 {
-		g.suspect("audit")
+	d.audits++
+	if d.deaf || d.audits%auditsPerRead == 0 {
+		d.suspect("audit")
 		return false, true
 	}
-	difference, err := g.kernel.Audit(ctx, g.ruleset.Want())
+	difference, err := d.kernel.Audit(ctx, d.ruleset.Want())
 	switch {
 	case err != nil:
-		g.log.Warn("audit", zap.Error(err))
+		d.log.Warn("audit", zap.Error(err))
 		return true, false
 	case difference == "":
 		return true, false
 	}
-	return false, g.damaged("audit: " + difference)
+	return false, d.damaged("audit: " + difference)
 }
 
 // Bounds of what the log shows of an operation, which may be about every endpoint there is.
@@ -199,13 +199,13 @@ const (
 // logRepair says what the operations of a suspicious sync have repaired, which were committed
 // at that time: what follows a commit, such as a look at all connections, is not part of the
 // repair.
-func (g *guard) logRepair(ops []nft.Op, committed time.Time) {
+func (d *driftDetector) logRepair(ops []nft.Op, committed time.Time) {
 	first := ops[0]
 	first.Elements = first.Elements[:min(briefElements, len(first.Elements))]
 	text := strings.ReplaceAll(first.Text(), "\n", "; ")
 	if len(text) > briefLength {
 		text = strings.ToValidUTF8(text[:briefLength], "") + "…"
 	}
-	g.log.Warn("repaired our tables", zap.String("reason", g.reason), zap.Duration("after", committed.Sub(g.suspected)),
+	d.log.Warn("repaired our tables", zap.String("reason", d.reason), zap.Duration("after", committed.Sub(d.suspected)),
 		zap.Int("operations", len(ops)), zap.String("first_operation", text))
 }

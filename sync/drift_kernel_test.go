@@ -20,9 +20,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A guarded is a loop at work in the test's namespace, with a stranger who commits to
+// A watched is a loop at work in the test's namespace, with a stranger who commits to
 // the same tables.
-type guarded struct {
+type watched struct {
 	ruleset          *services.Ruleset
 	loop             *Loop
 	feed             *feed
@@ -39,19 +39,19 @@ type leftOut struct {
 	err error
 }
 
-// guardServices runs a loop that has committed Services and listens.
-func guardServices(t testing.TB, services, endpoints int) *guarded {
+// watchServices runs a loop that has committed Services and listens.
+func watchServices(t testing.TB, services, endpoints int) *watched {
 	t.Helper()
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
-	return guardWith(t, k, k, manyServices(services, endpoints))
+	return watchWith(t, k, k, manyServices(services, endpoints))
 }
 
-// guardWith runs a loop that commits a delta by way of a client, or of one with faults, whose
+// watchWith runs a loop that commits a delta by way of a client, or of one with faults, whose
 // commits the monitor passes over, and cleans flows if given.
-func guardWith(t testing.TB, through client, own *kernel.Client, delta tracker.Delta, looks ...flows) *guarded {
+func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.Delta, looks ...flows) *watched {
 	t.Helper()
-	g := &guarded{reports: make(chan Report, 64), refusals: make(chan leftOut, 64), stranger: lab.Open(t, kernel.Open), reader: lab.Open(t, kernel.Open)}
+	g := &watched{reports: make(chan Report, 64), refusals: make(chan leftOut, 64), stranger: lab.Open(t, kernel.Open), reader: lab.Open(t, kernel.Open)}
 	g.ruleset = services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	monitor, err := kernel.NewMonitor(own)
 	if err != nil {
@@ -103,7 +103,7 @@ func manyServices(services, endpoints int) tracker.Delta {
 }
 
 // report waits for the loop's next sync.
-func (g *guarded) report(t testing.TB) Report {
+func (g *watched) report(t testing.TB) Report {
 	t.Helper()
 	select {
 	case report := <-g.reports:
@@ -115,7 +115,7 @@ func (g *guarded) report(t testing.TB) Report {
 }
 
 // commit is what the stranger does, in one transaction.
-func (g *guarded) commit(t testing.TB, ops ...nft.Op) {
+func (g *watched) commit(t testing.TB, ops ...nft.Op) {
 	t.Helper()
 	generation, err := g.stranger.Generation(t.Context())
 	if err != nil {
@@ -127,7 +127,7 @@ func (g *guarded) commit(t testing.TB, ops ...nft.Op) {
 }
 
 // check holds the kernel against what is wanted.
-func (g *guarded) check(t testing.TB) {
+func (g *watched) check(t testing.TB) {
 	t.Helper()
 	have, _, err := g.reader.Read(t.Context())
 	if err != nil {
@@ -215,7 +215,7 @@ func deletion(t *nft.Table, set string, n int) []nft.Op {
 }
 
 func TestDamageIsRepaired(t *testing.T) {
-	g := guardServices(t, 20, 3)
+	g := watchServices(t, 20, 3)
 	for _, v := range vandals {
 		g.commit(t, v.ops(g.ruleset.Want()[nft.IP])...)
 		report := g.report(t)
@@ -247,7 +247,7 @@ func TestRepairIsLogged(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
 	late := &lateFlows{repairs: make(chan int, 1)}
-	g := guardWith(t, &faulty{Client: k}, k, manyServices(50, 3), late)
+	g := watchWith(t, &faulty{Client: k}, k, manyServices(50, 3), late)
 	<-late.repairs // after the first commit
 	late.logs.Store(g.logs)
 	for _, tt := range []struct {
@@ -284,7 +284,7 @@ func TestRepairIsLogged(t *testing.T) {
 
 // TestWhatOthersDoElsewhere commits to other tables, and to ours what changes nothing.
 func TestWhatOthersDoElsewhere(t *testing.T) {
-	g := guardServices(t, 20, 3)
+	g := watchServices(t, 20, 3)
 	lab.Run(t, "table ip other { map services { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }; }", "nft", "-f", "-")
 	want := g.ruleset.Want()[nft.IP]
 	same := deletion(want, "endpoints", 1)
@@ -300,7 +300,7 @@ func TestWhatOthersDoElsewhere(t *testing.T) {
 
 // TestFlushRuleset lets nft empty everything, which names it in the log.
 func TestFlushRuleset(t *testing.T) {
-	g := guardServices(t, 20, 3)
+	g := watchServices(t, 20, 3)
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	report := g.report(t)
 	var pid, objects int
@@ -319,7 +319,7 @@ func BenchmarkRepair(b *testing.B) {
 				if b.N > promptRepairs {
 					b.Skip("more repairs than are done at once")
 				}
-				g := guardServices(b, size.services, size.endpoints)
+				g := watchServices(b, size.services, size.endpoints)
 				want := g.ruleset.Want()[nft.IP]
 				b.ResetTimer()
 				for range b.N {

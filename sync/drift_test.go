@@ -60,14 +60,14 @@ func (i *inspected) Audit(context.Context, nft.Tables) (string, error) {
 	return i.difference, nil
 }
 
-// watch starts a loop with a guard and waits for its first commit.
+// watch starts a loop that listens and waits for its first commit.
 func watch(t *testing.T, k *inspected) (*ear, *bubble) {
 	t.Helper()
 	e := &ear{news: make(chan *nft.ForeignChange)}
 	b := newBubble(k, Options{AuditInterval: time.Hour})
 	b.loop.Watch(e)
 	t.Cleanup(func() { // when the loop has ended
-		if !b.loop.guard.deaf {
+		if !b.loop.drift.deaf {
 			close(e.news)
 		}
 	})

@@ -29,7 +29,7 @@ func TestDamageAndChangeAtOnce(t *testing.T) {
 }
 
 func damageAndChange(t *testing.T, random *rand.Rand) {
-	g := guardServices(t, 20, 3)
+	g := watchServices(t, 20, 3)
 	tables := manyTables(20, 3)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -74,7 +74,7 @@ func changedPort(n int) *tracker.ServicePort {
 }
 
 // settle waits until the loop has nothing left to do, and the kernel holds what is wanted.
-func (g *guarded) settle(t *testing.T) {
+func (g *watched) settle(t *testing.T) {
 	t.Helper()
 	for deadline := time.Now().Add(15 * time.Second); ; {
 		select {
@@ -121,7 +121,7 @@ func (k *interrupted) Commit(ctx context.Context, batch nft.Batch) error {
 func TestDamageBetweenReadAndCommit(t *testing.T) {
 	lab.New(t)
 	k := &interrupted{Client: lab.Open(t, kernel.Open), stranger: lab.Open(t, kernel.Open), left: 3}
-	g := guardWith(t, k, k.Client, manyServices(10, 2))
+	g := watchWith(t, k, k.Client, manyServices(10, 2))
 	g.settle(t)
 	if k.left != 0 {
 		t.Errorf("it happened %d times too few", k.left)
