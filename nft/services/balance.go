@@ -63,11 +63,11 @@ func capacity(n int) int {
 }
 
 // name returns the name of the chain that chooses.
-func (p balance) name() string { return "pick-" + p.list.name + strconv.Itoa(p.capacity) }
+func (b balance) name() string { return "pick-" + b.list.name + strconv.Itoa(b.capacity) }
 
 // drawName returns the name of the chain that draws an index below the capacity, and comes back if
 // there is no endpoint of that index.
-func (p balance) drawName() string { return "draw-" + p.list.name + strconv.Itoa(p.capacity) }
+func (b balance) drawName() string { return "draw-" + b.list.name + strconv.Itoa(b.capacity) }
 
 // maxDraws is how often an index is drawn for a long list.
 const maxDraws = 5
@@ -87,54 +87,54 @@ const maxDraws = 5
 // first one is looked up twice: an endpoint that is replaced is an element that is deleted
 // and added, and a lookup in that instant may find neither. One connection in some millions
 // was lost before; this is the likely way.
-func (p balance) chains() []*nft.Chain {
-	chain := &nft.Chain{Name: p.name()}
+func (b balance) chains() []*nft.Chain {
+	chain := &nft.Chain{Name: b.name()}
 	switch {
-	case p.capacity == 1:
-		chain.Rules = []nft.Rule{p.draw(1), p.draw(1), {nft.Drop}}
+	case b.capacity == 1:
+		chain.Rules = []nft.Rule{b.draw(1), b.draw(1), {nft.Drop}}
 		return []*nft.Chain{chain}
-	case p.capacity > exactLengths:
-		again := nft.Rule{nft.Jump(p.drawName())}
-		chain.Rules = append(slices.Repeat([]nft.Rule{again}, maxDraws), nft.Rule{nft.Jump(p.below())}, nft.Rule{nft.Goto(p.first().name())})
-		return []*nft.Chain{chain, {Name: p.drawName(), Rules: []nft.Rule{p.draw(p.capacity)}}}
+	case b.capacity > exactLengths:
+		again := nft.Rule{nft.Jump(b.drawName())}
+		chain.Rules = append(slices.Repeat([]nft.Rule{again}, maxDraws), nft.Rule{nft.Jump(b.below())}, nft.Rule{nft.Goto(b.first().name())})
+		return []*nft.Chain{chain, {Name: b.drawName(), Rules: []nft.Rule{b.draw(b.capacity)}}}
 	}
-	for modulus := p.capacity; modulus >= p.shortest(); modulus-- {
-		chain.Rules = append(chain.Rules, p.draw(modulus))
+	for modulus := b.capacity; modulus >= b.shortest(); modulus-- {
+		chain.Rules = append(chain.Rules, b.draw(modulus))
 	}
-	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(p.first().name())})
+	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(b.first().name())})
 	return []*nft.Chain{chain}
 }
 
 // draw translates to the endpoint whose index is drawn below modulus, if there is one.
-func (p balance) draw(modulus int) nft.Rule {
-	key := append(p.list.Key[:len(p.list.Key):len(p.list.Key)], nft.RandomIndex(uint32(modulus)))
-	return nft.Rule{nft.DNATFrom{Key: key, Map: p.list.Map}}
+func (b balance) draw(modulus int) nft.Rule {
+	key := append(b.list.Key[:len(b.list.Key):len(b.list.Key)], nft.RandomIndex(uint32(modulus)))
+	return nft.Rule{nft.DNATFrom{Key: key, Map: b.list.Map}}
 }
 
 // shortest is the length of the shortest list of the capacity, of those up to exactLengths.
-func (p balance) shortest() int { return max(2, p.capacity-3) }
+func (b balance) shortest() int { return max(2, b.capacity-3) }
 
 // first is the choice of the first endpoint, lower that among as many as the next lower
 // power of two.
-func (p balance) first() balance { return balance{p.list, 1} }
+func (b balance) first() balance { return balance{b.list, 1} }
 
-func (p balance) lower() balance { return balance{p.list, 1 << (bits.Len(uint(p.capacity-1)) - 1)} }
+func (b balance) lower() balance { return balance{b.list, 1 << (bits.Len(uint(b.capacity-1)) - 1)} }
 
 // below is the chain that draws below the next lower power of two.
-func (p balance) below() string {
-	if lower := p.lower(); lower.capacity > exactLengths {
+func (b balance) below() string {
+	if lower := b.lower(); lower.capacity > exactLengths {
 		return lower.drawName()
 	}
-	return p.lower().name()
+	return b.lower().name()
 }
 
-// next lists the choices whose chains the chains of p go to.
-func (p balance) next() []balance {
+// next lists the choices whose chains the chains of b go to.
+func (b balance) next() []balance {
 	switch {
-	case p.capacity == 1:
+	case b.capacity == 1:
 		return nil
-	case p.capacity > exactLengths:
-		return []balance{p.first(), p.lower()}
+	case b.capacity > exactLengths:
+		return []balance{b.first(), b.lower()}
 	}
-	return []balance{p.first()}
+	return []balance{b.first()}
 }

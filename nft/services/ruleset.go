@@ -295,8 +295,8 @@ func (r *familyRules) acquire(p policy) {
 	for _, next := range p.next() {
 		r.acquire(next)
 	}
-	for _, pick := range p.balances() {
-		r.acquireBalance(pick)
+	for _, b := range p.balances() {
+		r.acquireBalance(b)
 	}
 	if p.guard != 0 {
 		r.useGuard(p)
@@ -317,36 +317,36 @@ func (r *familyRules) release(p policy) {
 	for _, next := range p.next() {
 		r.release(next)
 	}
-	for _, pick := range p.balances() {
-		r.releaseBalance(pick)
+	for _, b := range p.balances() {
+		r.releaseBalance(b)
 	}
 	if p.guard != 0 {
 		r.leaveGuard(p)
 	}
 }
 
-func (r *familyRules) acquireBalance(p balance) {
-	if use, ok := r.chains[p.name()]; ok {
+func (r *familyRules) acquireBalance(b balance) {
+	if use, ok := r.chains[b.name()]; ok {
 		use.users++
 		return
 	}
-	r.chains[p.name()] = &chainUse{users: 1}
-	for _, next := range p.next() {
+	r.chains[b.name()] = &chainUse{users: 1}
+	for _, next := range b.next() {
 		r.acquireBalance(next)
 	}
-	for _, chain := range p.chains() {
+	for _, chain := range b.chains() {
 		r.PutChain(chain)
 	}
 }
 
-func (r *familyRules) releaseBalance(p balance) {
-	if !r.giveUp(p.name()) {
+func (r *familyRules) releaseBalance(b balance) {
+	if !r.giveUp(b.name()) {
 		return
 	}
-	for _, chain := range p.chains()[1:] {
+	for _, chain := range b.chains()[1:] {
 		r.RemoveChain(chain.Name)
 	}
-	for _, next := range p.next() {
+	for _, next := range b.next() {
 		r.releaseBalance(next)
 	}
 }
