@@ -1,13 +1,17 @@
 package daemon
 
 import (
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // asNobody are the words before a command line that a user other than root runs, with the
@@ -46,4 +50,105 @@ func TestOtherUserWhileDaemonRuns(t *testing.T) {
 	if cleanup.ExitCode() != 0 || len(read(t, k)) > 0 {
 		t.Errorf("cleanup after the daemon: exit code %d\n%s", cleanup.ExitCode(), cleanup.Stderr())
 	}
+}
+
+// squat takes the address of kube-nft's socket, in a way in which nobody can say who has it. The
+// function that it returns gives the address back.
+func squat(t *testing.T, backlogFull bool) (leave func()) {
+	t.Helper()
+	open := func() int {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	address := &unix.SockaddrUnix{Name: "@kube-nft"}
+	fds := []int{open()}
+	if err := unix.Bind(fds[0], address); err != nil {
+		t.Fatal(err)
+	}
+	if backlogFull {
+		if err := unix.Listen(fds[0], 0); err != nil {
+			t.Fatal(err)
+		}
+		for err := error(nil); err == nil; {
+			fds = append(fds, open())
+			err = unix.Connect(fds[len(fds)-1], address)
+		}
+	}
+	return sync.OnceFunc(func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	})
+}
+
+// TestSquattedAddress: whoever has the address of the socket and does not answer, kube-nft starts
+// and says so; two of them still take turns, and commands still see that one runs.
+func TestSquattedAddress(t *testing.T) {
+	for name, backlogFull := range map[string]bool{"bound": false, "full": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lab.New(t)
+			leave := squat(t, backlogFull)
+			defer leave()
+			k, objects, newer := lab.Open(t, kernel.Open), lab.NewDirectory(t), lab.NewDirectory(t)
+			objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+			first := objects.Start(t)
+			lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+			if log := first.Stderr(); strings.Count(log, "a process has the address @kube-nft and does not answer: not waiting for it") != 1 {
+				t.Errorf("the log does not say once why it did not wait:\n%s", log)
+			}
+			newer.Write(t, "web.yaml", lab.Web("web", secondWeb, lab.Addresses(webPods, 3)))
+			second := newer.Start(t, "--healthz-bind-address", "127.0.0.1:10356", "--metrics-bind-address", "127.0.0.1:10349")
+			second.AwaitLog(t, "another kube-nft programs this network namespace: waiting until it ends")
+			if got := runProxy(t, "cleanup", "--timeout", "100ms"); got.Code != 1 || !strings.Contains(got.Stderr, "a daemon runs, kube-nft, hidden behind another process that has the address @kube-nft") {
+				t.Errorf("cleanup: %+v", got)
+			}
+			if got := runProxy(t, "release"); got.Code != 1 || !strings.Contains(got.Stderr, "another process has the address @kube-nft: ss -xap shows which one") {
+				t.Errorf("release: %+v", got)
+			}
+			if got := runProxy(t, append([]string{"migrate", "apply"}, examples...)...); got.Code != 0 || !strings.Contains(got.Stderr, "commit: done: left to the running daemon") {
+				t.Errorf("migrate apply: %+v", got)
+			}
+			if !holds(t, k, firstWeb) || holds(t, k, secondWeb) {
+				t.Error("the second instance did not wait")
+			}
+			first.Stop(t)
+			lab.Eventually(t, "the second instance's commit", func() bool { return holds(t, k, secondWeb) && !holds(t, k, firstWeb) })
+			leave()
+			lab.Eventually(t, "the address, once it is free", func() bool { return runProxy(t, "release").Code == 0 })
+			second.Stop(t)
+			if got := runProxy(t, "release"); !strings.Contains(got.Stderr, "no kube-nft programs this network namespace") {
+				t.Errorf("release without a daemon: %+v", got)
+			}
+		})
+	}
+}
+
+// TestOlderInstance: a kube-nft from before the lock is known by its socket alone.
+func TestOlderInstance(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	older, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@kube-nft", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer older.Close()
+	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+	p := objects.Start(t)
+	conn, err := older.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.AwaitLog(t, "another kube-nft programs this network namespace: waiting until it ends")
+	if holds(t, k, firstWeb) {
+		t.Error("it did not wait")
+	}
+	older.Close()
+	conn.Close()
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	p.Stop(t)
 }

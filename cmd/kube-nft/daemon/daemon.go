@@ -40,7 +40,8 @@ type daemon struct {
 	monitor  *monitor
 	queue    *proxysync.Queue
 	group    *errgroup.Group
-	working  bool // goroutines have the sockets
+	lock     *kernel.Lock // held until the process ends
+	working  bool         // goroutines have the sockets
 }
 
 // Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged
@@ -189,10 +190,8 @@ func (d *daemon) sync(ctx context.Context) error {
 		}
 	}
 	loop := proxysync.New(d.tracker, ruleset, kernel, settings)
-	if instance != nil {
-		r := releaser{disown: loop.Disown, owned: d.owned}
-		d.group.Go(func() error { return d.answerPeers(ctx, instance, r.release) })
-	}
+	r := releaser{disown: loop.Disown, owned: d.owned}
+	d.group.Go(func() error { return d.answerPeers(ctx, instance, r.release) })
 	return d.loop(ctx, loop)
 }
 

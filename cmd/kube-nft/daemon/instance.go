@@ -16,11 +16,15 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
 // instanceName is the address of the socket on which the kube-nft that programs a network namespace
-// listens. An abstract address belongs to the network namespace, as our tables do, and is free as
-// soon as the process has ended, however it ended.
+// answers. An abstract address belongs to the network namespace, as our tables do, and is free as
+// soon as the process has ended, however it ended. Anybody there can take it, so it decides nothing
+// but who can be asked: the right to program the tables is a kernel.Lock.
 const instanceName = "@kube-nft"
 
 // requestRelease is the request that Release writes to the socket. The answer is one line:
@@ -31,7 +35,8 @@ const (
 	answerAlready  = "already" // nobody owned the tables
 )
 
-// An Instance is the process that has the instance socket.
+// An Instance is the process that has the instance socket or, without a connection, an unknown one
+// that has the lock.
 type Instance struct {
 	conn *net.UnixConn
 	unix.Ucred
@@ -51,21 +56,26 @@ func findInstance() (*Instance, error) {
 }
 
 // Running returns the daemon that programs this network namespace, or nil. The caller closes it.
-func Running() (*Instance, error) {
+func Running() *Instance {
 	i, err := findInstance()
 	switch {
-	case errors.Is(err, unix.ECONNREFUSED):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("look for a running kube-nft: %w", err)
-	case !trusted(&i.Ucred):
-		return nil, i.conn.Close()
+	case err == nil && trusted(&i.Ucred):
+		return i
+	case err == nil:
+		i.Close()
 	}
-	return i, nil
+	if kernel.Locked() {
+		return new(Instance)
+	}
+	return nil
 }
 
 // Close ends the connection.
-func (i *Instance) Close() { i.conn.Close() }
+func (i *Instance) Close() {
+	if i.conn != nil {
+		i.conn.Close()
+	}
+}
 
 // peerOf returns the process at the other end.
 func peerOf(conn *net.UnixConn) (ucred *unix.Ucred, err error) {
@@ -85,21 +95,26 @@ func trusted(peer *unix.Ucred) bool { return peer.Uid == 0 || int(peer.Uid) == o
 
 // String names the process as far as it is visible.
 func (i *Instance) String() string {
+	if i.conn == nil {
+		return "kube-nft, hidden behind another process that has the address " + instanceName
+	}
 	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(i.Pid)), "comm"))
 	if err != nil || i.Pid == 0 {
 		return fmt.Sprintf("pid %d", i.Pid)
 	}
-	return fmt.Sprintf("%s, pid %d", strings.TrimSpace(string(name)), i.Pid)
+	return fmt.Sprintf("%s, pid %d", nft.Visible(strings.TrimSpace(string(name))), i.Pid)
 }
 
-// Ended returns a channel that is closed when the process has released the socket; it is never
-// closed once ctx has ended. The end of the connection is not enough: the process also closes
-// connections of peers that it does not trust.
+// Ended returns a channel that is closed when the process has released the socket and the lock; it
+// is never closed once ctx has ended. The end of the connection is not enough: the process also
+// closes connections of peers that it does not trust.
 func (i *Instance) Ended(ctx context.Context) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		for {
-			_, _ = io.Copy(io.Discard, i.conn) // any end will do
+			if i.conn != nil {
+				_, _ = io.Copy(io.Discard, i.conn) // any end will do
+			}
 			if !i.holds() {
 				close(ended)
 				return
@@ -112,8 +127,11 @@ func (i *Instance) Ended(ctx context.Context) <-chan struct{} {
 	return ended
 }
 
-// holds reports whether the process still has the instance socket, as far as visible.
+// holds reports whether the process still has the instance socket, as far as visible, or the lock.
 func (i *Instance) holds() bool {
+	if i.conn == nil {
+		return kernel.Locked()
+	}
 	now, err := findInstance()
 	if err != nil {
 		return false
@@ -123,26 +141,59 @@ func (i *Instance) holds() bool {
 }
 
 // claim waits until no other kube-nft programs this network namespace, so that an old and a new one
-// do not fight over the tables; ok is false if ctx ended. listener is nil if the socket cannot be
-// used.
+// do not fight over the tables; ok is false if ctx ended. listener is nil if the instance socket
+// cannot be used.
 func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool) {
-	for {
-		listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: instanceName, Net: "unix"})
+	lock, err := kernel.TakeLock()
+	if errors.Is(err, kernel.ErrLocked) {
+		other := "kube-nft"
+		if i := Running(); i != nil {
+			other = i.String()
+			i.Close()
+		}
+		d.log.Warn("another kube-nft programs this network namespace: waiting until it ends", zap.String("process", other))
+		free := make(chan struct{})
+		go func() {
+			for errors.Is(err, kernel.ErrLocked) && pause(ctx, claimRetry) {
+				lock, err = kernel.TakeLock()
+			}
+			close(free)
+		}()
+		if !d.wait(ctx, fmt.Sprintf("the other kube-nft (%s) to end", other), free) {
+			return nil, false
+		}
+		d.log.Info("the other kube-nft has ended: taking over")
+	}
+	if err != nil {
+		d.log.Warn("another kube-nft is noticed by the address "+instanceName+" alone, which any process can take", zap.Error(err))
+	}
+	d.lock = lock
+	return d.claimAddress(ctx)
+}
+
+// claimAddress listens on the instance socket. A kube-nft from before the lock is known by this
+// address alone: claimAddress waits until it ends. It waits for nobody else.
+func (d *daemon) claimAddress(ctx context.Context) (listener *net.UnixListener, ok bool) {
+	for deadline := time.Now().Add(claimPatience); ; {
+		listener, err := listen()
 		switch {
 		case err == nil:
 			return listener, true
 		case !errors.Is(err, unix.EADDRINUSE):
-			d.log.Warn("another kube-nft would not be noticed", zap.Error(err))
+			d.log.Warn("kube-nft release does not reach this kube-nft", zap.Error(err))
 			return nil, true
 		}
 		other, err := findInstance()
-		if err != nil { // it is ending, or very busy
+		switch {
+		case err != nil && time.Now().Before(deadline): // it is ending, or very busy
 			if !pause(ctx, claimRetry) {
 				return nil, false
 			}
 			continue
-		}
-		if !trusted(&other.Ucred) {
+		case err != nil:
+			d.log.Warn("a process has the address "+instanceName+" and does not answer: not waiting for it; kube-nft release does not reach this kube-nft before that process has ended", zap.Error(err))
+			return nil, ctx.Err() == nil
+		case !trusted(&other.Ucred):
 			d.log.Warn("a process of another user poses as kube-nft: not waiting for it", zap.Stringer("process", other), zap.Uint32("uid", other.Uid))
 			other.Close()
 			return nil, ctx.Err() == nil
@@ -154,7 +205,13 @@ func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool
 			return nil, false
 		}
 		d.log.Info("the other kube-nft has ended: taking over")
+		deadline = time.Now().Add(claimPatience)
 	}
+}
+
+// listen takes the instance socket.
+func listen() (*net.UnixListener, error) {
+	return net.ListenUnix("unix", &net.UnixAddr{Name: instanceName, Net: "unix"})
 }
 
 // pause waits for d; false if ctx ended.
@@ -167,16 +224,25 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Pauses before the instance socket is tried again: when nobody answers, and when accepting a
-// connection fails.
+// Pauses before the lock or the instance socket is tried again: when another has it, and when
+// accepting a connection fails.
 const (
 	claimRetry  = 100 * time.Millisecond
 	acceptRetry = time.Second
+	// claimPatience is how long a process that has the instance socket may take to answer.
+	claimPatience = time.Second
 )
 
-// answerPeers serves the instance socket until ctx ends. Other instances only wait for its end. A
-// lack of descriptors or memory passes, and Services do not depend on this socket.
+// answerPeers serves the instance socket until ctx ends, as soon as it can be had if listener is nil.
+// Other instances only wait for its end. A lack of descriptors or memory passes, and Services do not
+// depend on this socket.
 func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) string) error {
+	for listener == nil {
+		if !pause(ctx, acceptRetry) {
+			return nil
+		}
+		listener, _ = listen() // the log has said why not
+	}
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
 	for {
@@ -211,7 +277,13 @@ func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Co
 // owned them.
 func Release(ctx context.Context) (already bool, err error) {
 	other, err := findInstance()
+	if err == nil && !trusted(&other.Ucred) {
+		err = fmt.Errorf("a process of user %d poses as kube-nft (%s)", other.Uid, other)
+		other.Close()
+	}
 	switch {
+	case err != nil && kernel.Locked():
+		return false, fmt.Errorf("reach the running kube-nft: %w; another process has the address %s: ss -xap shows which one, end it, and kube-nft takes the address within seconds", err, instanceName)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return false, errors.New("no kube-nft programs this network namespace: nft can change what there is")
 	case err != nil:
@@ -220,9 +292,6 @@ func Release(ctx context.Context) (already bool, err error) {
 	defer other.Close()
 	stop := context.AfterFunc(ctx, other.Close)
 	defer stop()
-	if !trusted(&other.Ucred) {
-		return false, fmt.Errorf("a process of user %d poses as kube-nft (%s)", other.Uid, other)
-	}
 	if _, err := fmt.Fprintln(other.conn, requestRelease); err != nil {
 		return false, fmt.Errorf("request to kube-nft (%s): %w", other, err)
 	}

@@ -114,9 +114,9 @@ func apply(ctx context.Context, c *config.Config, proc string, journal io.Writer
 		},
 		Commit: func(ctx context.Context) (nft.Tables, string, error) { return commit(ctx, c, kernel, c.Log(journal)) },
 		Daemon: func() (string, error) {
-			running, err := daemon.Running()
+			running := daemon.Running()
 			if running == nil {
-				return "", err
+				return "", nil
 			}
 			defer running.Close()
 			return running.String(), nil
