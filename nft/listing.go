@@ -15,8 +15,8 @@ type ListedElement struct {
 
 // A Listing builds the elements of one set from the elements that the kernel lists.
 type Listing struct {
-	// Repeated says that an element was listed twice.
-	Repeated bool
+	// Repeated holds the keys of the elements that were listed twice.
+	Repeated map[string]bool
 
 	ranges   Ranges
 	keyLen   int
@@ -55,7 +55,12 @@ func (l *Listing) Add(e *ListedElement) bool {
 	default:
 		l.elements[string(e.Key)] = e.Element
 	}
-	l.Repeated = l.Repeated || len(l.elements) == before
+	if len(l.elements) == before {
+		if l.Repeated == nil {
+			l.Repeated = make(map[string]bool)
+		}
+		l.Repeated[string(e.Key)] = true
+	}
 	return true
 }
 

@@ -27,8 +27,9 @@ type Client struct {
 	encoding encoding
 
 	traffic Traffic
-	// destroys says that the kernel knows the verb Destroy. It is false before Probe.
-	destroys bool
+	// destroys says that the kernel knows the verb Destroy, refreshes that it gives an element that
+	// is added again its new age. Both are false before Probe.
+	destroys, refreshes bool
 }
 
 // The kernel answers a dump in pieces of at most 32 KiB. Errors, about 1 KiB each, wait in the
@@ -115,6 +116,9 @@ func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
 
 // commit encodes and sends a batch about some table.
 func (k *Client) commit(b *nft.Batch, s scope) error {
+	if k.refreshes && s.table == nft.TableName {
+		b = b.InPlace()
+	}
 	if !k.destroys && s.table == nft.TableName {
 		b = b.WithoutDestroy()
 	}

@@ -36,8 +36,10 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 			if set.Set.Counters {
 				d.packets = make(map[string]uint64)
 			}
-			c.Elements, err = k.dumpElements(ctx, f, name, d)
-			c.Packets = d.packets
+			if err = k.dumpElements(ctx, f, nft.TableName, name, d); err == nil && len(d.Repeated) > 0 {
+				err = unix.EINTR // see checkCount
+			}
+			c.Elements, c.Packets = d.Elements(), d.packets
 			return err
 		})
 		if err != nil {

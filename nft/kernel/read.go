@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 
 	"golang.org/x/sys/unix"
 
@@ -32,12 +33,24 @@ func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err
 	return t, generation, nil
 }
 
-// Elements returns what a set holds at this moment, with the ages of elements that expire.
+// Elements returns what a set holds at this moment, with the ages of elements that expire. A dynamic
+// set may hold twins.
 func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
+	var before map[string]bool
 	err = k.retry(ctx, func() error {
-		elements, err = k.readElements(ctx, f, s)
+		d := newElementDecoder(f, s)
+		err := k.dumpElements(ctx, f, nft.TableName, s.Name, d)
+		if err == nil && len(d.Repeated) > 0 && (!s.Dynamic || !maps.Equal(before, d.Repeated)) {
+			err = unix.EINTR // see checkCount; it does not repeat the same elements in the next dump
+		}
+		before, elements = d.Repeated, d.Elements()
 		return err
 	})
+	for key := range before {
+		if elements[key].Life != nil {
+			elements[key].Life.Twin = true
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
 	}
@@ -195,22 +208,23 @@ func (k *Client) readChainNames(ctx context.Context, t *nft.Table) error {
 }
 
 func (k *Client) readElements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error) {
-	return k.dumpElements(ctx, f, s.Name, newElementDecoder(f, s))
-}
-
-// dumpElements returns the elements of a set, decoded by d.
-func (k *Client) dumpElements(ctx context.Context, f nft.Family, set string, d *elementDecoder) (map[string]nft.Element, error) {
-	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
-		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
-	}
-	if err := k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) }); err != nil {
+	d := newElementDecoder(f, s)
+	if err := k.dumpElements(ctx, f, nft.TableName, s.Name, d); err != nil {
 		return nil, err
 	}
-	if d.Repeated {
+	if len(d.Repeated) > 0 {
 		return nil, unix.EINTR // see checkCount
 	}
 	return d.Elements(), nil
+}
+
+// dumpElements lists the elements of a set to d.
+func (k *Client) dumpElements(ctx context.Context, f nft.Family, table, set string, d *elementDecoder) error {
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
+	}
+	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) })
 }
 
 // Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the

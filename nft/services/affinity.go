@@ -259,6 +259,10 @@ func (t *AffinityTask) Ops(entries map[string]nft.Element) []nft.Op {
 	var gone, kept []nft.KeyedElement
 	for key, entry := range entries {
 		member := t.members[entry.Data]
+		if !t.Seeds() && entry.Life != nil && entry.Life.Twin { // packets go on with the other one
+			gone = append(gone, nft.KeyedElement{Key: key, Element: nft.Element{Data: entry.Data, Life: t.renew(entry.Life)}})
+			continue
+		}
 		if member && (t.Seeds() || entry.Life == nil || entry.Life.Timeout != t.timeout) {
 			kept = append(kept, nft.KeyedElement{Key: key, Element: nft.Element{Data: entry.Data, Life: t.renew(entry.Life)}})
 		}
