@@ -7,6 +7,7 @@
 // what it needs of each object, so a second copy would only cost memory and a hop between
 // goroutines. This package keeps the name and resource version of each object.
 //
-// Objects of a list are trimmed to the fields that the tracker reads as soon as they are decoded,
-// so that a list under way is small as well.
+// The tracker takes the objects of a streaming list one by one, while the next ones are decoded. A
+// plain list is decoded as a whole: its objects are trimmed to the fields that the tracker reads, so
+// that it is smaller while the tracker goes through it.
 package informer

@@ -122,12 +122,11 @@ func (s *store) observe(ctx context.Context, err error) {
 	s.options.Reached(s.name, explain(s.name, Concise(err)))
 }
 
-// Transformer lets the reflector trim objects that it collects during a streaming list.
+// Transformer makes the sink take the objects of a streaming list as they come. The reflector would
+// keep them all until the list is complete; it keeps their names instead, for Replace. A stream that
+// breaks off leaves objects that may be gone by now: the next list shows which.
 func (s *store) Transformer() cache.TransformFunc {
-	return func(object any) (any, error) {
-		s.trim(object)
-		return object, nil
-	}
+	return func(object any) (any, error) { return s.take(object.(metav1.Object)), nil }
 }
 
 // Add implements cache.ReflectorStore.
@@ -166,17 +165,17 @@ func (s *store) Delete(object any) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore: objects is a complete list.
+// Replace implements cache.ReflectorStore: objects is a complete list. Of what came by a stream, it
+// has the names.
 func (s *store) Replace(objects []any, _ string) error {
 	clear(s.deleted)
 	listed := make(map[cache.ObjectName]bool, len(objects))
 	for _, object := range objects {
-		meta := object.(metav1.Object)
-		name, version := cache.MetaObjectToName(meta), meta.GetResourceVersion()
-		listed[name] = true
-		if known, found := s.versions[name]; !found || known != version {
-			s.set(name, version, object)
+		name, taken := object.(cache.ObjectName)
+		if !taken {
+			name = s.take(object.(metav1.Object))
 		}
+		listed[name] = true
 	}
 	for name := range s.versions {
 		if !listed[name] {
@@ -191,6 +190,15 @@ func (s *store) Replace(objects []any, _ string) error {
 // Resync implements cache.ReflectorStore. There is no cache to replay.
 func (s *store) Resync() error {
 	return nil
+}
+
+// take gives the sink an object of a list unless it has this version, and returns its name.
+func (s *store) take(object metav1.Object) cache.ObjectName {
+	name, version := cache.MetaObjectToName(object), object.GetResourceVersion()
+	if known, found := s.versions[name]; !found || known != version {
+		s.set(name, version, object)
+	}
+	return name
 }
 
 func (s *store) set(name cache.ObjectName, version string, object any) {
