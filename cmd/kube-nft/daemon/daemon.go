@@ -50,6 +50,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	d := daemon{config: c, log: newLog(c, stderr), queue: proxysync.NewQueue()}
 	defer d.log.Sync()
 	signal.Ignore(unix.SIGPIPE) // the reader of the log may end, Services stay
+	spendMemory()
 	if err := c.CheckSource(); err != nil {
 		return err
 	}

@@ -21,6 +21,10 @@ const (
 	growth      = 32 << 20 // bytes
 )
 
+// startGrowth is the percentage until the first commit. Nearly all of the heap is new then, and most
+// of it garbage: with 100 percent the collector takes as much CPU time as everything else.
+const startGrowth = 200
+
 // growthOf returns the percentage for a live heap of this many bytes.
 func growthOf(live uint64) int {
 	return int(max(leastGrowth, min(mostGrowth, growth*100/max(live, 1))))
@@ -31,6 +35,13 @@ func setByOperator() bool { return os.Getenv("GOGC") != "" || os.Getenv("GOMEMLI
 
 // memoryInterval is how often the size of the heap is looked at.
 const memoryInterval = 10 * time.Second
+
+// spendMemory lets the collector run less often until saveMemory takes over.
+func spendMemory() {
+	if !setByOperator() {
+		debug.SetGCPercent(startGrowth)
+	}
+}
 
 // saveMemory gives back what the start has used, once the first commit is done, and from then on
 // lets the collector run as often as the size of the heap calls for, until ctx ends.
@@ -54,7 +65,7 @@ func (d *daemon) saveMemory(ctx context.Context, settings *proxysync.Options) {
 			return nil
 		}
 		debug.FreeOSMemory()
-		for percent := mostGrowth; ; {
+		for percent := startGrowth; ; {
 			if now := growthOf(liveHeap()); now != percent {
 				percent = now
 				debug.SetGCPercent(percent)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"runtime"
+	"runtime/debug"
 	"testing"
 )
 
@@ -24,6 +25,22 @@ func TestSetByOperator(t *testing.T) {
 		if got := setByOperator(); got != tt.want {
 			t.Errorf("GOGC=%s GOMEMLIMIT=%s: %v", tt.percent, tt.limit, got)
 		}
+	}
+}
+
+// TestSpendMemory: the start has its own percentage, unless the operator has chosen one.
+func TestSpendMemory(t *testing.T) {
+	before := debug.SetGCPercent(mostGrowth)
+	defer debug.SetGCPercent(before)
+	t.Setenv("GOGC", "100")
+	spendMemory()
+	if got := debug.SetGCPercent(mostGrowth); got != mostGrowth {
+		t.Errorf("with GOGC=100: %d percent", got)
+	}
+	t.Setenv("GOGC", "")
+	spendMemory()
+	if got := debug.SetGCPercent(mostGrowth); got != startGrowth {
+		t.Errorf("%d percent, want %d", got, startGrowth)
 	}
 }
 
