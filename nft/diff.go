@@ -192,36 +192,44 @@ func (d *differ) elements(verb Verb, set *Set, m map[string]Element) {
 	if len(m) == 0 {
 		return
 	}
-	keys := make([]prefixedKey, 0, len(m))
-	for key := range m {
-		keys = append(keys, prefixedKey{prefixOf(key), key})
+	found := make([]KeyedElement, 0, len(m))
+	order := make([]keyOrder, 0, len(m))
+	for key, element := range m {
+		order = append(order, orderOf(key, len(found)))
+		found = append(found, KeyedElement{key, element})
 	}
-	slices.SortFunc(keys, prefixedKey.compare)
-	list := make([]KeyedElement, 0, len(m))
-	for _, k := range keys {
-		list = append(list, KeyedElement{k.key, m[k.key]})
+	slices.SortFunc(order, func(a, b keyOrder) int {
+		if c := a.compare(b); c != 0 {
+			return c
+		}
+		return strings.Compare(found[a.at].Key, found[b.at].Key)
+	})
+	list := make([]KeyedElement, len(found))
+	for i := range order {
+		list[i] = found[order[i].at]
 	}
 	d.add(Op{Verb: verb, Set: set, Elements: list})
 }
 
-// A prefixedKey is a key with its first bytes as a number. A sort of many elements moves these
-// instead of whole elements, and most comparisons end with the numbers: half the time.
-type prefixedKey struct {
-	prefix uint64
-	key    string
+// A keyOrder is the beginning of an element's key as numbers, and where the element stands. A sort
+// of many elements moves these instead of whole elements, and nearly all comparisons end with the
+// numbers, in memory that is at hand: a third of the time.
+type keyOrder struct {
+	first, second uint64
+	at            int
 }
 
-func prefixOf(key string) uint64 {
-	var first [8]byte
-	copy(first[:], key)
-	return binary.BigEndian.Uint64(first[:])
+func orderOf(key string, at int) keyOrder {
+	var begin [16]byte
+	copy(begin[:], key)
+	return keyOrder{binary.BigEndian.Uint64(begin[:]), binary.BigEndian.Uint64(begin[8:]), at}
 }
 
-func (k prefixedKey) compare(other prefixedKey) int {
-	if k.prefix != other.prefix {
-		return cmp.Compare(k.prefix, other.prefix)
+func (k keyOrder) compare(other keyOrder) int {
+	if k.first != other.first {
+		return cmp.Compare(k.first, other.first)
 	}
-	return strings.Compare(k.key, other.key)
+	return cmp.Compare(k.second, other.second)
 }
 
 // list adds one operation for the elements of a list.

@@ -35,11 +35,13 @@ func (j *Journal) Reserve(set string, n int) {
 // Put makes set hold element under key.
 func (j *Journal) Put(set, key string, element Element) {
 	held := j.Table.Sets[set].Map
-	old, ok := held[key]
-	if ok && old.Equal(element) {
-		return
+	if j.tracking {
+		old, ok := held[key]
+		if ok && old.Equal(element) {
+			return
+		}
+		j.touch(set, key, old, ok)
 	}
-	j.touch(set, key, old, ok)
 	held[key] = element
 }
 

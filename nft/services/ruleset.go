@@ -36,6 +36,7 @@ type familyRules struct {
 	standing     int          // conflicts
 	fresh        []Conflict   // not reported yet
 	successions  []Succession // not reported yet
+	text         []byte       // reused by writeList
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
 	touchedFrontends  map[tracker.Frontend]struct{}
 	touchedClusterIPs []netip.Addr
@@ -119,7 +120,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	}
 }
 
-// reserve makes room for the first Service ports in the sets that grow with them.
+// reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 	services, endpoints := make(map[nft.Family]int), make(map[nft.Family]int)
 	for _, port := range ports {
@@ -127,6 +128,13 @@ func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 		endpoints[nft.Family(port.ID.Family)] += len(port.Cluster)
 	}
 	for f, family := range r.families {
+		if n := services[f]; len(family.ports) == 0 {
+			family.ports = make(map[tracker.PortID]*portState, n)
+			family.frontends = make(map[tracker.Frontend]*frontendState, n)
+			family.shared = make(map[sharedElement]int, n)
+			family.touchedFrontends = make(map[tracker.Frontend]struct{}, n)
+			family.flows = make(map[tracker.Frontend]*tracker.FlowChange, n)
+		}
 		family.Reserve(servicesMap, services[f])
 		family.Reserve(clusterIPsSet, services[f])
 		family.Reserve(endpointsMap, endpoints[f])
@@ -210,8 +218,12 @@ func (r *Ruleset) Committed() {
 		family.Committed()
 		family.adopted = ReadBack{}
 		clear(family.tasks)
+		// The room of the many changes of a start is given back: a walk over few in it would be long.
+		if len(family.flows) > 1024 {
+			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
+		}
 		clear(family.flows)
-		if len(family.touchedFrontends) > 1024 { // the room of the many changes of a start is given back
+		if len(family.touchedFrontends) > 1024 {
 			family.touchedFrontends = make(map[tracker.Frontend]struct{})
 		}
 		clear(family.touchedFrontends)

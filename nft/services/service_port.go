@@ -196,16 +196,27 @@ func (r *familyRules) program(state *frontendState) {
 	state.shown = want
 }
 
-// writeList writes the elements in which two lists under one key differ, index by index.
+// writeList writes the elements in which two lists under one key differ, index by index. Keys and
+// data of what it puts are parts of one string: one allocation instead of two for each endpoint.
 func (r *familyRules) writeList(set, key, comment string, have, want []netip.AddrPort) {
-	for i := range max(len(have), len(want)) {
-		switch {
-		case i < len(have) && i < len(want) && have[i] == want[i]:
-		case i < len(want):
-			r.Put(set, nft.IndexedKey(key, i), nft.Element{Data: nft.AddrPortData(want[i]), Comment: comment})
-		default:
-			r.Remove(set, nft.IndexedKey(key, i))
+	same := func(i int) bool { return i < len(have) && have[i] == want[i] }
+	r.text = r.text[:0]
+	for i, ep := range want {
+		if !same(i) {
+			r.text = nft.AppendNumber(append(r.text, key...), uint32(i))
+			r.text = nft.AppendPort(nft.AppendAddr(r.text, ep.Addr()), ep.Port())
 		}
+	}
+	text, indexed := string(r.text), len(key)+4
+	for i, ep := range want {
+		if !same(i) {
+			end := indexed + nft.AddrLen(tracker.FamilyOf(ep.Addr())) + 4 // of its own family: the kernel refuses another
+			r.Put(set, text[:indexed], nft.Element{Data: text[indexed:end], Comment: comment})
+			text = text[end:]
+		}
+	}
+	for i := len(want); i < len(have); i++ {
+		r.Remove(set, nft.IndexedKey(key, i))
 	}
 }
 
