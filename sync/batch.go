@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -91,6 +92,9 @@ func (l *Loop) leaveForeign(err error) {
 // moved in or out of our care as a whole: Service CIDRs, or the addresses of node ports.
 func (l *Loop) apply() (moved bool) {
 	delta := l.source.Take()
+	if !delta.Due.IsZero() {
+		l.due.Reset(time.Until(delta.Due))
+	}
 	l.refusals.note(&delta)
 	l.ruleset.Apply(delta)
 	local := l.local.Swap(nil)

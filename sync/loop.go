@@ -38,6 +38,7 @@ type Loop struct {
 	waiting tracker.Delta // what no sync has brought into the kernel
 	retry   backoff       // after a sync that failed
 	rest    rest
+	due     *time.Timer // rings when the source has what its last delta left out
 
 	nodePorts nodePorts
 	refusals  refusals
@@ -80,10 +81,12 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
 			deaf: true, auditing: stopped(), repair: stopped(),
 		},
+		due:       time.AfterFunc(time.Hour, options.Queue.Ring),
 		minute:    stopped(),
 		commits:   commitLog{log: options.Log},
 		conflicts: conflictLog{log: options.Log},
 	}
+	l.due.Stop()
 	l.stale.log, l.stale.cleaned, l.stale.bell = options.Log, options.Cleaned, make(chan struct{}, 1)
 	l.stale.retry = backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()}
 	return l

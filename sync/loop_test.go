@@ -13,7 +13,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -226,6 +228,50 @@ func TestOldestSurvivesFailure(t *testing.T) {
 		last := b.reports[len(b.reports)-1]
 		if !last.Delta.Oldest.Equal(observed) {
 			t.Errorf("oldest change observed at %v, want %v", last.Delta.Oldest, observed)
+		}
+	})
+}
+
+// TestServiceAndItsEndpointsAreOneBatch: a Service is committed once with the slice that comes
+// right after it, and by itself when none comes.
+func TestServiceAndItsEndpointsAreOneBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const wait = 10 * time.Millisecond
+		k, queue := new(table), NewQueue()
+		tr := tracker.New(tracker.Config{NodeName: "node", AwaitSlices: wait})
+		ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
+		var last Report
+		runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, Committed: func(r Report) { last = r }}))
+		synctest.Wait()
+		add := func(name string, ip byte, pause time.Duration) {
+			if err := tr.SetService(lab.Service("ns", name, netip.AddrFrom4([4]byte{10, 96, 0, ip}))); err != nil {
+				t.Fatal(err)
+			}
+			queue.Ring()
+			time.Sleep(pause)
+			slice := lab.Slice("ns", name, 0, corev1.IPv4Protocol, []netip.Addr{netip.AddrFrom4([4]byte{10, 128, 0, ip})})
+			if err := tr.SetSlice(slice); err != nil {
+				t.Fatal(err)
+			}
+			queue.Ring()
+			synctest.Wait()
+		}
+		add("prompt", 1, wait/2)
+		if len(k.batches) != 2 || last.Elements != 3 {
+			t.Errorf("%d batches, the last of %d elements; want one after the first: cluster IP, frontend and endpoint", len(k.batches), last.Elements)
+		}
+		began := time.Now()
+		add("late", 2, 3*wait)
+		if len(k.batches) != 4 {
+			t.Fatalf("%d batches, want one for the Service and one for its endpoint", len(k.batches))
+		}
+		if waited := k.times[2].Sub(began); waited != wait {
+			t.Errorf("the Service without endpoints was committed after %v, want %v", waited, wait)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if oldest, _ := queue.Waiting(); len(k.batches) != 4 {
+			t.Errorf("%d batches, waiting since %v", len(k.batches), oldest)
 		}
 	})
 }

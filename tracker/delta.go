@@ -21,6 +21,9 @@ type Delta struct {
 
 	// Oldest is when the earliest of these changes was observed; zero if there is none.
 	Oldest time.Time
+	// Due is when Take will have more if nothing else changes, see Config.AwaitSlices; zero if it has
+	// left out nothing.
+	Due time.Time
 	// Triggers say when the control plane saw the causes of endpoint changes in this delta: one for
 	// each update of an EndpointSlice with that annotation. If many updates wait because the loop is
 	// held up, the delta keeps the earliest.
@@ -79,12 +82,25 @@ func (d *Delta) Merge(newer Delta) {
 	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }
 
-// Take returns what has changed since the last call. It leaves out what changed and changed back.
+// Take returns what has changed since the last call. It leaves out what changed and changed back,
+// and for a short time new Services without slices, see Config.AwaitSlices.
 func (t *Tracker) Take() Delta {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var d Delta
+	var arrived time.Time // Services that came later go on waiting
+	if t.begun && t.config.AwaitSlices > 0 && slices.ContainsFunc(t.dirty, (*entry).awaits) {
+		arrived = t.config.Clock().Add(-t.config.AwaitSlices)
+	}
+	left := t.dirty[:0]
 	for _, e := range t.dirty {
+		if !arrived.IsZero() && e.awaits() && e.since.After(arrived) {
+			if due := e.since.Add(t.config.AwaitSlices); d.Due.IsZero() || due.Before(d.Due) {
+				d.Due = due
+			}
+			left = append(left, e)
+			continue
+		}
 		ports := t.resolve(e)
 		if d.replace(e.out, ports) {
 			d.observe(e.since)
@@ -95,8 +111,8 @@ func (t *Tracker) Take() Delta {
 			delete(t.entries, e.objectName)
 		}
 	}
-	clear(t.dirty)
-	t.dirty = t.dirty[:0]
+	clear(t.dirty[len(left):])
+	t.dirty, t.begun = left, true
 	t.taken = t.seen
 	if t.node.dirty {
 		if !t.node.current.Equal(t.node.out) {

@@ -28,6 +28,10 @@ type Config struct {
 	ServiceProxyName string
 	// ServiceCIDRs count in addition to the ServiceCIDR objects. May be empty.
 	ServiceCIDRs []netip.Prefix
+	// AwaitSlices is how long Take leaves out a new Service that has no EndpointSlice. Both are often
+	// created together and arrive by watches of their own; programmed apart, they cost the kernel
+	// twice as much. The first Take leaves out nothing. Zero: no Take does.
+	AwaitSlices time.Duration
 	// Clock tells the time at which changes are observed; nil: time.Now.
 	Clock func() time.Time
 }
@@ -46,6 +50,7 @@ type Tracker struct {
 	entries map[objectName]*entry
 	holders map[objectName]*entry // EndpointSlice -> the Service that has it
 	dirty   []*entry
+	begun   bool    // Take has been called
 	seen    Changes // since New
 	taken   Changes // what seen was at the last Take
 
@@ -327,6 +332,10 @@ func (e *entry) removeSlice(name string) {
 func (e *entry) findSlice(name string) (i int, found bool) {
 	return slices.BinarySearchFunc(e.slices, name, func(s *slice, name string) int { return cmp.Compare(s.name, name) })
 }
+
+// awaits reports whether e is a new Service whose slices are to be waited for. What was handed out
+// before never waits.
+func (e *entry) awaits() bool { return e.service != nil && e.out == nil && len(e.slices) == 0 }
 
 // hinted reports whether the meaning of the Service depends on this node's zone.
 func (e *entry) hinted() bool {

@@ -252,3 +252,71 @@ func TestServiceUID(t *testing.T) {
 		t.Errorf("unknown Service: got %q", got)
 	}
 }
+
+// TestTakeAwaitsSlices: a new Service waits for its slices, but not for long. What was handed out
+// before waits for nothing.
+func TestTakeAwaitsSlices(t *testing.T) {
+	const wait = 10 * time.Millisecond
+	now := started
+	begin := func() *Tracker {
+		return New(Config{NodeName: "node-a", AwaitSlices: wait, Clock: func() time.Time { return now }})
+	}
+	expect := func(when string, tr *Tracker, endpoints int, due time.Time) {
+		t.Helper()
+		d := tr.Take()
+		if d.Due != due {
+			t.Errorf("%s: due at %v, want %v", when, d.Due, due)
+		}
+		if endpoints < 0 {
+			if !d.Empty() {
+				t.Errorf("%s: handed out %+v", when, d)
+			}
+			return
+		}
+		if p := only(t, d); len(p.Cluster) != endpoints {
+			t.Errorf("%s: %d endpoints, want %d", when, len(p.Cluster), endpoints)
+		}
+	}
+	none, part := time.Time{}, newSlice("web-1", newEndpoint("10.0.0.1"))
+
+	tr := begin()
+	must(t, tr.SetService(newService()))
+	expect("the first Take", tr, 0, none)
+
+	tr = begin()
+	tr.Take()
+	must(t, tr.SetService(newService()))
+	due := now.Add(wait)
+	expect("a new Service", tr, -1, due)
+	now = now.Add(wait / 2)
+	must(t, tr.SetService(newService(func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })))
+	expect("the new Service changes", tr, -1, due)
+	must(t, tr.SetSlice(part))
+	expect("its slice comes", tr, 1, none)
+	tr.DeleteSlice("shop", "web-1")
+	expect("the slice goes", tr, 0, none)
+
+	tr = begin()
+	tr.Take()
+	must(t, tr.SetService(newService()))
+	due = now.Add(wait)
+	expect("another new Service", tr, -1, due)
+	now = due
+	expect("no slice comes", tr, 0, none)
+
+	tr = begin()
+	tr.Take()
+	must(t, tr.SetService(newService()))
+	expect("a third new Service", tr, -1, now.Add(wait))
+	tr.DeleteService("shop", "web")
+	expect("it goes", tr, -1, none)
+	if tr.pending() || len(tr.entries) > 0 {
+		t.Error("the Service that is gone is kept")
+	}
+
+	tr = begin()
+	tr.Take()
+	must(t, tr.SetSlice(part))
+	must(t, tr.SetService(newService()))
+	expect("a Service after its slice", tr, 1, none)
+}

@@ -85,9 +85,15 @@ func (c *Config) Tracker() tracker.Config {
 		NodeAddresses:    c.NodeAddresses,
 		ServiceProxyName: c.ServiceProxyName,
 		ServiceCIDRs:     c.ServiceCIDRs,
+		AwaitSlices:      awaitSlices,
 		Clock:            time.Now,
 	}
 }
+
+// awaitSlices is far longer than two watches that bring a Service and its first EndpointSlice are
+// apart, and so short that nobody notices when connections to a new Service without endpoints are
+// refused so much later.
+const awaitSlices = 10 * time.Millisecond
 
 // Ruleset returns the part of the settings on which the ruleset of these families depends.
 func (c *Config) Ruleset(families []nft.Family) services.Config {
