@@ -92,6 +92,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"--cluster-cidr", "x"}, exitUsage, "kube-nft: --cluster-cidr x: expected a CIDR such as 10.244.0.0/16, or one of each family with a comma\n"},
 		{[]string{"diff", "--masquerade-bit", "32"}, exitUsage, "kube-nft: --masquerade-bit 32: expected a bit of the packet mark, 0 to 31\n"},
 		{[]string{"--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft --help lists the flags\n"},
+		{[]string{"get", "services", "--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft get services --help lists the flags\n"},
+		{[]string{"migrate", "plan", "now"}, exitUsage, "kube-nft: unknown command \"now\"; kube-nft migrate plan --help lists the flags\n"},
 		{[]string{"--config", unknown}, exitUsage, "kube-nft: " + unknown + ": sysctls: no such field; remove it\n"},
 		{[]string{"--config", directory}, exitFailed, "kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
 		{[]string{"--write-config-to", directory}, exitFailed, "kube-nft: --write-config-to: open " + directory + ": is a directory\n"},

@@ -87,7 +87,11 @@ func checkUsage(t *testing.T, usages []usage) {
 	t.Helper()
 	for _, tt := range usages {
 		code, stdout, stderr := kubeNFT(t, tt.args...)
-		want := "kube-nft: " + tt.want + "; kube-nft --help lists the flags\n"
+		command, _, err := newRoot().Find(tt.args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "kube-nft: " + tt.want + "; " + command.CommandPath() + " --help lists the flags\n"
 		if code != exitUsage || stdout != "" || stderr != want {
 			t.Errorf("%q: exit %d, %q on stdout, on stderr\n%swant\n%s", tt.args, code, stdout, stderr, want)
 		}

@@ -54,7 +54,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	command, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:
 		return exitOK
@@ -63,10 +63,14 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, daemon.ErrConfigChanged): // the log has said so
 		return exitConfig
 	}
-	fmt.Fprintln(stderr, "kube-nft: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 	var usage config.UsageError
 	var setting *config.Error
 	var trouble inspect.TroubleError
+	hint := ""
+	if errors.As(err, &usage) {
+		hint = "; " + command.CommandPath() + " --help lists the flags"
+	}
+	fmt.Fprintln(stderr, "kube-nft: "+strings.ReplaceAll(err.Error(), "\n", "; ")+hint)
 	switch {
 	case errors.As(err, &usage), errors.As(err, &setting):
 		return exitUsage

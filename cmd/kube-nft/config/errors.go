@@ -23,10 +23,10 @@ func (e *Error) Error() string {
 	return setting + ": " + brief(e.Reason)
 }
 
-// A UsageError is an invalid command line.
+// A UsageError is an invalid command line. Whoever reports it adds which command's help says more.
 type UsageError struct{ Err error }
 
-func (e UsageError) Error() string { return e.Err.Error() + "; kube-nft --help lists the flags" }
+func (e UsageError) Error() string { return e.Err.Error() }
 
 // Usagef returns a UsageError.
 func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
