@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -349,8 +350,8 @@ func addrText(a netip.Addr) string {
 
 // Visible returns a text of others for people: control characters, which a terminal would obey,
 // characters that change the direction of writing, and bytes that are no character stand in it as
-// escapes such as \x1b. Anybody may choose the arguments of a process, the comment of a rule or the
-// name of a chain.
+// escapes such as \u001b. Anybody may choose the arguments of a process, the comment of a rule or the
+// name of a chain. The escapes are also those of JSON, except \x9b for a byte that is no character.
 func Visible(text string) string { return visible(text, "") }
 
 // VisibleLines is Visible, except that line ends and tabs stay.
@@ -369,9 +370,15 @@ func visible(text, allowed string) string {
 			fmt.Fprintf(&b, `\x%02x`, text[i])
 		case keep(r):
 			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
 		default:
-			quoted := strconv.QuoteRuneToASCII(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
+			fmt.Fprintf(&b, `\u%04x`, r)
 		}
 	}
 	return b.String()

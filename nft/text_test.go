@@ -83,20 +83,20 @@ func TestVisible(t *testing.T) {
 	for text, want := range map[string]string{
 		"kube-proxy --v=2":           "kube-proxy --v=2",
 		"für Größe — …":              "für Größe — …",
-		"\x1b[2J\x1b]0;root\a":       `\x1b[2J\x1b]0;root\a`,
-		"one\ntwo\tthree\r":          `one\ntwo\tthree\r`,
+		"\x1b[2J\x1b]0;root\a":       `\u001b[2J\u001b]0;root\u0007`,
+		"one\ntwo\tthree\r":          `one\ntwo\tthree\u000d`,
 		"C1: \u009b31m":              `C1: \u009b31m`,
 		"no character: \x9b31m \xff": `no character: \x9b31m \xff`,
 		"\u202eexe.txt":              `\u202eexe.txt`,
-		"\u2028\u00ad\U000e0041":     `\u2028\u00ad\U000e0041`,
-		"\x7f\x00":                   `\x7f\x00`,
+		"\u2028\u00ad\U000e0041":     `\u2028\u00ad\udb40\udc41`,
+		"\x7f\x00":                   `\u007f\u0000`,
 		"replacement \ufffd":         "replacement \ufffd",
 	} {
 		if got := nft.Visible(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
-	if got, want := nft.VisibleLines("a\tb\n\x1bc\r\n"), "a\tb\n\\x1bc\\r\n"; got != want {
+	if got, want := nft.VisibleLines("a\tb\n\x1bc\r\n"), "a\tb\n\\u001bc\\u000d\n"; got != want {
 		t.Errorf("lines: got %q, want %q", got, want)
 	}
 }

@@ -50,6 +50,10 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			args[i] = "→"
 		}
 	}
+	visibleOut, visibleErr := &visibleWriter{to: stdout}, &visibleWriter{to: stderr}
+	defer visibleOut.flush()
+	defer visibleErr.flush()
+	stdout, stderr = visibleOut, visibleErr
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)

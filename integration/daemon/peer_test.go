@@ -1,7 +1,11 @@
 package daemon
 
 import (
+	"errors"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -151,4 +155,31 @@ func TestOlderInstance(t *testing.T) {
 	conn.Close()
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 	p.Stop(t)
+}
+
+// TestReleaseEscapes: the name of a process that poses as kube-nft does not reach the terminal.
+func TestReleaseEscapes(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	socat, err := exec.LookPath("socat")
+	if err != nil {
+		lab.SkipOrFail(t, "%v", err)
+	}
+	program, err := os.ReadFile(socat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "\x1b[2J\n\x9bok")
+	if err := errors.Join(os.WriteFile(path, program, 0o755), os.Chmod(filepath.Dir(path), 0o755), os.Chmod(filepath.Dir(filepath.Dir(path)), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	lab.Start(t, append(asNobody(""), path, "ABSTRACT-LISTEN:kube-nft,fork", "PIPE")...)
+	var got lab.Output
+	lab.Eventually(t, "the poser", func() bool {
+		got = runProxy(t, "release")
+		return strings.Contains(got.Stderr, "a process of user 65534 poses as kube-nft")
+	})
+	if want := `(\u001b[2J\n\x9bok, pid `; got.Code != 1 || !strings.Contains(got.Stderr, want) || strings.Count(got.Stderr, "\n") != 1 {
+		t.Errorf("exit code %d, %q, want %q", got.Code, got.Stderr, want)
+	}
 }

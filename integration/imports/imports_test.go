@@ -64,7 +64,7 @@ var walls = map[string]wall{
 	"sync/localhost": {ours: "tracker", foreign: zap},
 	"sync/metrics":   {ours: "tracker nft nft/kernel nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/"},
 
-	"cmd/kube-nft":         {ours: "cmd/kube-nft/config cmd/kube-nft/daemon cmd/kube-nft/inspect cmd/kube-nft/move", foreign: "github.com/spf13/ " + zap},
+	"cmd/kube-nft":         {ours: "nft cmd/kube-nft/config cmd/kube-nft/daemon cmd/kube-nft/inspect cmd/kube-nft/move", foreign: "github.com/spf13/ " + zap},
 	"cmd/kube-nft/config":  {ours: "conntrack nft nft/services sync tracker tracker/informer tracker/manifest tracker/manifest/watch", foreign: "github.com/spf13/pflag k8s.io/ sigs.k8s.io/ " + zap + " " + system},
 	"cmd/kube-nft/daemon":  {ours: commands, foreign: "golang.org/x/sync/ " + commandNeeds},
 	"cmd/kube-nft/inspect": {ours: commands, foreign: prometheus + " " + commandNeeds},

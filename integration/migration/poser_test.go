@@ -1,7 +1,9 @@
 package migration
 
 import (
+	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,4 +64,32 @@ func TestMigratePosersKernel(t *testing.T) {
 		t.Errorf("left of kube-proxy's:\n%s", left)
 	}
 	apply(0, "nothing of kube-proxy's is left")
+}
+
+// TestMigrateEscapesKernel: what others have put into arguments, names of chains and comments does
+// not reach the terminal of whoever plans or applies, and makes no lines of its own.
+func TestMigrateEscapesKernel(t *testing.T) {
+	const escapes = "\x1b]0;title\a\x1b[2J\u009b31m\x7f\u202e\nkube-nft: look again: done: forged"
+	newMigrationNet(t)
+	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	m.program(t)
+	lab.Run(t, "", "iptables-nft", "-t", "nat", "-N", "\x1b[31mred")
+	lab.Run(t, "", "iptables-nft", "-t", "nat", "-A", "\x1b[31mred", "-m", "comment", "--comment", "\x1b[5mblink", "-j", "KUBE-MARK-MASQ")
+	startNamed(t, escapes)
+	plan := lab.Run(t, "", append([]string{m.binary, "migrate", "plan"}, m.applyArgs()[1:]...)...)
+	document := lab.Run(t, "", append([]string{m.binary, "migrate", "plan", "-o", "json"}, m.applyArgs()[1:]...)...)
+	apply := lab.Start(t, slices.Concat([]string{m.binary, "migrate"}, m.applyArgs(), []string{"--timeout", "2s"})...)
+	<-apply.Exited()
+	for what, text := range map[string]string{"plan": plan, "plan as JSON": document, "apply": apply.Stderr()} {
+		if at := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }); at >= 0 {
+			t.Errorf("%s prints %q", what, text[at:min(len(text), at+20)])
+		}
+		if !strings.Contains(text, `\u001b]0;title`) || strings.Contains(text, "\nkube-nft: look again: done: forged") {
+			t.Errorf("%s:\n%s", what, text)
+		}
+	}
+	if !strings.Contains(plan, `\u001b[31mred`) || !json.Valid([]byte(document)) {
+		t.Errorf("plan:\n%s", plan)
+	}
 }

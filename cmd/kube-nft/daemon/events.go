@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
@@ -170,6 +171,8 @@ func (e *events) accept(namespace string) bool {
 
 // record sends an event unless the limits forbid it.
 func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
+	note = nft.Visible(note) // it may hold names of others, and kubectl prints it
+	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
 	this := event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -180,6 +183,5 @@ func (e *events) record(regarding *corev1.ObjectReference, related runtime.Objec
 		clear(e.sent)
 	}
 	e.sent[this] = time.Now()
-	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
 	e.recorder.Eventf(regarding, related, kind, reason, action, "%s", note)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -27,7 +28,7 @@ func subjectOf(t *services.ReadBack, s *services.Programmed) subject {
 }
 
 func (s *subject) text() string {
-	return services.PortName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String()
+	return nft.Visible(services.PortName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String())
 }
 
 // frontend is a frontend for people. A node port does not show its family.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/localhost"
@@ -79,9 +81,11 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 	return err
 }
 
-// journalTo writes entries of the journal as lines.
+// journalTo writes entries of the journal as lines, one each: an entry may hold names of others.
 func journalTo(w io.Writer) func(migrate.Entry) {
-	return func(e migrate.Entry) { fmt.Fprintln(w, "kube-nft: "+e.String()) }
+	return func(e migrate.Entry) {
+		fmt.Fprintln(w, "kube-nft: "+nft.Visible(strings.ReplaceAll(e.String(), "\n", "; ")))
+	}
 }
 
 // warnExposed says what the removed rules protected.
