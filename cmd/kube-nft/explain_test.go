@@ -79,7 +79,7 @@ func TestExplainForeignChanges(t *testing.T) {
 	lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", "services", "{ 10.96.0.2 . udp . 53 }")
 	args := []string{"explain", "10.244.0.8", "10.96.0.2:53/udp", "--from-kernel"}
 	code, stdout, stderr := kubeNFT(t, append(args, inspectionSource...)...)
-	if code != exitDiffers || stderr != "" {
+	if code != exitFound || stderr != "" {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	checkGolden(t, "explain-foreign", stdout)
@@ -99,7 +99,7 @@ func TestExplainArrow(t *testing.T) {
 func TestExplainWithoutTable(t *testing.T) {
 	lab.New(t)
 	code, stdout, stderr := kubeNFT(t, "explain", "10.244.0.8", "10.96.0.2:53/udp")
-	if code != exitFailed || stdout != "" || !strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
+	if code != exitTrouble || stdout != "" || !strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 }

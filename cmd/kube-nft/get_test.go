@@ -35,16 +35,21 @@ func TestGet(t *testing.T) {
 
 func TestGetNothing(t *testing.T) {
 	program(t)
-	for args, want := range map[string]string{
-		"get affinity dns":             "no affinity found\n",
-		"get services --family 6 web":  "no services found\n",
-		"get endpoints -n shop nobody": "no endpoints found\n",
+	for _, tt := range []struct {
+		args, want string
+		code       int
+	}{
+		{"get affinity dns", "no affinity found\n", exitOK}, // the Service has none
+		{"get services -n nowhere", "no services found\n", exitOK},
+		{"get services --family 6 web", "kube-nft: no Service web is programmed here for IPv6\n", exitFound},
+		{"get endpoints -n shop nobody", "kube-nft: no Service shop/nobody is programmed here\n", exitFound},
+		{"get affinity shop/nobody", "kube-nft: no Service shop/nobody is programmed here\n", exitFound},
 	} {
-		if code, stdout, stderr := kubeNFT(t, strings.Fields(args)...); code != exitOK || stdout != "" || stderr != want {
-			t.Errorf("%s: exit %d, %q, %q", args, code, stdout, stderr)
+		if code, stdout, stderr := kubeNFT(t, strings.Fields(tt.args)...); code != tt.code || stdout != "" || stderr != tt.want {
+			t.Errorf("%s: exit %d, %q, %q", tt.args, code, stdout, stderr)
 		}
-		if _, stdout, stderr := kubeNFT(t, append(strings.Fields(args), "-o", "json")...); stdout != "[]\n" || stderr != "" {
-			t.Errorf("%s as json: %q, %q", args, stdout, stderr)
+		if code, stdout, _ := kubeNFT(t, append(strings.Fields(tt.args), "-o", "json")...); code != tt.code || stdout != "[]\n" {
+			t.Errorf("%s as json: exit %d, %q", tt.args, code, stdout)
 		}
 	}
 }
@@ -54,7 +59,7 @@ func TestGetWithoutTable(t *testing.T) {
 	code, stdout, stderr := kubeNFT(t, "get", "services")
 	const want = "kube-nft: this network namespace has no table kube-nft: no kube-nft has programmed it; " +
 		"run this where the daemon runs, in the node's network namespace\n"
-	if code != exitFailed || stdout != "" || stderr != want {
+	if code != exitTrouble || stdout != "" || stderr != want {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 }

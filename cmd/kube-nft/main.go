@@ -23,14 +23,14 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
 )
 
-// Exit codes. A diff ends with exitDiffers if it found differences and with exitTrouble if it could
-// not compare. exitConfig says that the configuration file changed; it is not 0 because many
+// Exit codes; the README has the table. A command that looks ends with exitFound if it found that
+// something is not as it should be, and with exitTrouble if it could not look. exitConfig says that the configuration file changed; it is not 0 because many
 // service managers restart a program only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1
 	exitUsage   = 2
-	exitDiffers = 1
+	exitFound   = 1
 	exitTrouble = 2
 	exitConfig  = 3
 )
@@ -62,8 +62,8 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, inspect.ErrDiffers):
-		return exitDiffers
+	case errors.Is(err, inspect.ErrDiffers), errors.Is(err, inspect.ErrUnhealthy): // the output says so
+		return exitFound
 	case errors.Is(err, daemon.ErrConfigChanged): // the log has said so
 		return exitConfig
 	}

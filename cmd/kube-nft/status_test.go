@@ -18,7 +18,7 @@ func TestStatusOfKernel(t *testing.T) {
 	generation := regexp.MustCompile(`(?i)(generation"?:? +)\d+`)
 	for _, tt := range []struct{ name, format string }{{"status", "table"}, {"status-json", "json"}} {
 		code, stdout, stderr := kubeNFT(t, append(noDaemon, "-o", tt.format)...)
-		if code != exitOK || stderr != "" {
+		if code != exitFound || stderr != "" { // no daemon is reached
 			t.Errorf("%s: exit %d: %s", tt.name, code, stderr)
 		}
 		checkGolden(t, tt.name, generation.ReplaceAllString(stdout, "${1}9"))
@@ -36,7 +36,7 @@ Daemon              not reached
 Not known           no health server is configured (--healthz-bind-address)
 Not known           no metrics server is configured (--metrics-bind-address)
 `
-	if diff := cmp.Diff(want, stdout); code != exitOK || diff != "" || stderr != "" {
+	if diff := cmp.Diff(want, stdout); code != exitFound || diff != "" || stderr != "" {
 		t.Errorf("exit %d, %s (-want +got):\n%s", code, stderr, diff)
 	}
 }

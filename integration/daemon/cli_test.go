@@ -215,3 +215,26 @@ func TestInitOnly(t *testing.T) {
 		t.Errorf("left behind:\n%s", ruleset)
 	}
 }
+
+// TestStatusExitCode: a script learns from the exit code whether the daemon works, and whether a
+// Service is programmed.
+func TestStatusExitCode(t *testing.T) {
+	t.Parallel()
+	_, _, daemon := startWeb(t)
+	check := func(code int, args ...string) {
+		t.Helper()
+		if got := runProxy(t, args...); got.Code != code {
+			t.Errorf("%v: exit code %d, want %d\n%s%s", args, got.Code, code, got.Stdout, got.Stderr)
+		}
+	}
+	lab.Eventually(t, "a healthy daemon", func() bool { return runProxy(t, "status").Code == 0 })
+	check(0, "get", "services", "shop/web")
+	check(1, "get", "services", "shop/none")
+	if got := runUnprivileged(t, "status"); got.Code != 2 {
+		t.Errorf("status without privilege: exit code %d\n%s", got.Code, got.Stderr)
+	}
+	daemon.Stop(t)
+	check(1, "status")
+	check(0, "get", "services", "shop/web") // rules outlive the daemon
+	check(2, "get", "services", "shop/web", "-o", "xml")
+}

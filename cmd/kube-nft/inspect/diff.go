@@ -43,7 +43,7 @@ func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.
 // ErrDiffers is the result of a comparison that found differences.
 var ErrDiffers = errors.New("the kernel holds something else")
 
-// A TroubleError is a diff that could not compare.
+// A TroubleError says that a command could not look, so that it found neither one nor the other.
 type TroubleError struct{ error }
 
 func (e TroubleError) Unwrap() error { return e.error }

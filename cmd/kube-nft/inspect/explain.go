@@ -71,7 +71,7 @@ func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, fr
 	sourced := slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
 	if sourced {
 		if wanted, err = q.explainSource(cmd.Context(), c, cmd.ErrOrStderr()); err != nil {
-			return err
+			return TroubleError{err}
 		}
 	}
 	if sourced && !fromKernel {
@@ -79,7 +79,7 @@ func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, fr
 	}
 	held, err := q.explainKernel(cmd.Context())
 	if err != nil {
-		return err
+		return TroubleError{err}
 	}
 	if wanted == nil || held.Verdict == wanted.Verdict {
 		return held.print(cmd.OutOrStdout(), f)

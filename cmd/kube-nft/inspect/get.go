@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -37,7 +38,10 @@ node, where a traffic policy Local asks for them. Where there is no such list, L
 JSON and YAML have no localEndpoints.
 
 The kind external IP stands for addresses of load balancers, too: the tables do not tell them
-apart.`,
+apart.
+
+It exits 1 if a name is given and no such Service is programmed, and 2 if the kernel cannot be
+read.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return config.Usagef("get: expected services, endpoints or affinity")
@@ -85,10 +89,20 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 			}
 			i, err := lookAtTables(cmd.Context())
 			if err != nil {
-				return err
+				return TroubleError{err}
 			}
 			defer i.close()
-			return list(cmd, s, i)
+			programmed := func(table *services.ReadBack) bool { return len(s.services(table)) > 0 }
+			missing := s.name != "" && !slices.ContainsFunc(s.families(i.tables), programmed)
+			if !missing || s.format.value != formatTable { // a program gets an empty list
+				if err := list(cmd, s, i); err != nil {
+					return TroubleError{err}
+				}
+			}
+			if missing {
+				return fmt.Errorf("no Service %s is programmed here%s", strings.TrimPrefix(s.namespace+"/"+s.name, "/"), s.inFamily())
+			}
+			return nil
 		},
 	}
 }
@@ -135,6 +149,14 @@ func (s *selection) families(tables map[nft.Family]*services.ReadBack) (list []*
 		}
 	}
 	return list
+}
+
+// inFamily says which family is selected.
+func (s *selection) inFamily() string {
+	if s.family == "" {
+		return ""
+	}
+	return " for IPv" + s.family
 }
 
 // services lists the selected frontends of a table.

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -31,8 +32,10 @@ func newStatus(reader *config.Reader) *cobra.Command {
 		Long: `status counts what the kernel holds in this network namespace and asks the daemon for its
 health and its metrics, at the addresses that --healthz-bind-address and
 --metrics-bind-address, or the file of --config, give it. Of a daemon that has not synced
-since it was started it says what it waits for. It exits 0 whatever it finds, if the kernel
-can be read.`,
+since it was started it says what it waits for.
+
+It exits 0 if the daemon answers, has synced since it was started and is healthy; 1 if not; 2
+if the kernel cannot be read.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
@@ -43,17 +46,25 @@ can be read.`,
 			}
 			s, err := readStatus(cmd.Context(), c)
 			if err != nil {
-				return err
+				return TroubleError{err}
 			}
 			if f.value != formatTable {
-				return f.document(cmd.OutOrStdout(), s)
+				err = f.document(cmd.OutOrStdout(), s)
+			} else {
+				err = s.write(cmd.OutOrStdout(), time.Now())
 			}
-			return s.write(cmd.OutOrStdout(), time.Now())
+			if err == nil && !s.Daemon.works() {
+				return ErrUnhealthy
+			}
+			return err
 		},
 	}
 	f.addFlag(cmd, formatTable, formatJSON, formatYAML)
 	return cmd
 }
+
+// ErrUnhealthy is the result of a status that has printed why the daemon does not work.
+var ErrUnhealthy = errors.New("the daemon does not work")
 
 // readStatus looks at the kernel and asks the daemon.
 func readStatus(ctx context.Context, c *config.Config) (*status, error) {

@@ -247,6 +247,12 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 	return rows
 }
 
+// works reports whether the daemon answers, has synced and is healthy, as far as it was asked.
+func (d *daemonStatus) works() bool {
+	isFalse := func(b *bool) bool { return b != nil && !*b }
+	return d.Reached && !isFalse(d.Ready) && !isFalse(d.Healthy)
+}
+
 // health is the daemon's state in a few words.
 func (d *daemonStatus) health() string {
 	switch {

@@ -47,19 +47,23 @@ Refused fields      6
 	for name, tt := range map[string]struct {
 		healthz, metrics answerOf
 		want             string
+		works            bool
 	}{
-		"healthy":        {answerOf{200, `{"healthy":true,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              healthy\n" + metrics},
-		"unhealthy":      {answerOf{503, `{"healthy":false,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              unhealthy: a change has waited for too long\n" + metrics},
-		"going away":     {answerOf{503, `{"healthy":true,"nodeEligible":false}`}, answerOf{200, scrapeOf}, "Daemon              healthy; load balancers should not send traffic here: the Node is going away or\n                    is missing\n" + metrics},
-		"hides health":   {answerOf{500, ""}, answerOf{200, scrapeOf}, "Daemon              running\n" + metrics + "Not known           HEALTHZ: status 500 Internal Server Error: another program listens there\n"},
-		"is another one": {answerOf{200, "ok"}, answerOf{200, "up 1\n"}, "Daemon              not reached\nNot known           HEALTHZ: the answer is not that of kube-nft: another program listens there\nNot known           METRICS: the answer has no metrics of kube-nft: another program listens there\n"},
-		"talks rubbish":  {answerOf{200, `{"healthy":1}`}, answerOf{200, "{{{"}, "Daemon              not reached\nNot known           HEALTHZ: the answer is not that of kube-nft: another program listens there\nNot known           METRICS: the answer is no scrape: text format parsing error in line 1: invalid label name for metric \"\"\n"},
+		"healthy":        {answerOf{200, `{"healthy":true,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              healthy\n" + metrics, true},
+		"unhealthy":      {answerOf{503, `{"healthy":false,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              unhealthy: a change has waited for too long\n" + metrics, false},
+		"going away":     {answerOf{503, `{"healthy":true,"nodeEligible":false}`}, answerOf{200, scrapeOf}, "Daemon              healthy; load balancers should not send traffic here: the Node is going away or\n                    is missing\n" + metrics, true},
+		"hides health":   {answerOf{500, ""}, answerOf{200, scrapeOf}, "Daemon              running\n" + metrics + "Not known           HEALTHZ: status 500 Internal Server Error: another program listens there\n", true},
+		"is another one": {answerOf{200, "ok"}, answerOf{200, "up 1\n"}, "Daemon              not reached\nNot known           HEALTHZ: the answer is not that of kube-nft: another program listens there\nNot known           METRICS: the answer has no metrics of kube-nft: another program listens there\n", false},
+		"talks rubbish":  {answerOf{200, `{"healthy":1}`}, answerOf{200, "{{{"}, "Daemon              not reached\nNot known           HEALTHZ: the answer is not that of kube-nft: another program listens there\nNot known           METRICS: the answer is no scrape: text format parsing error in line 1: invalid label name for metric \"\"\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			healthz, metrics := tt.healthz.serve(t), tt.metrics.serve(t)
 			client := daemonClient{client: http.DefaultClient, healthz: healthz, metrics: metrics}
 			var b bytes.Buffer
 			s := status{Daemon: client.read(t.Context())}
+			if got := s.Daemon.works(); got != tt.works {
+				t.Errorf("works: %v", got)
+			}
 			if err := s.write(&b, time.Unix(1_700_000_060, 0)); err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +102,7 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 0
 			for _, healthz := range []netip.AddrPort{health, {}} { // without its server, metrics tell
 				client := daemonClient{client: http.DefaultClient, healthz: healthz, metrics: answerOf{200, scrape + tt.scrape}.serve(t)}
 				d := client.read(t.Context())
-				if d.Ready == nil || *d.Ready || d.WaitingFor != tt.want {
+				if d.works() || d.Ready == nil || *d.Ready || d.WaitingFor != tt.want {
 					t.Errorf("ready %v, waits for %q, want %q", d.Ready, d.WaitingFor, tt.want)
 				}
 				if got, want := d.health(), "has not synced since it was started; it waits"; !strings.HasPrefix(got, want) || !strings.Contains(got, tt.want) {
