@@ -107,7 +107,7 @@ func TestBlobRuleset(t *testing.T) {
 	}}
 	for _, f := range nft.Families {
 		_, b := decodeSample(t, f)
-		if diff := cmp.Diff(want, b.ruleset("nat"), cmp.AllowUnexported(ruleset{}, chain{}, rule{})); diff != "" {
+		if diff := cmp.Diff(want, b.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{}, destination{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f, diff)
 		}
 	}
@@ -130,7 +130,7 @@ func TestBlobWithout(t *testing.T) {
 			{name: "POSTROUTING", base: true},
 			{name: "ADMIN", rules: []rule{{}}},
 		}}
-		if diff := cmp.Diff(want, again.ruleset("nat"), cmp.AllowUnexported(ruleset{}, chain{}, rule{})); diff != "" {
+		if diff := cmp.Diff(want, again.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{}, destination{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f, diff)
 		}
 		if diff := cmp.Diff([]int{1, 2, 3, 7, 8, 9, 10}, rest.order()); diff != "" {

@@ -94,7 +94,7 @@ func TestDecodeRule(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := wireRule{"nat", "OUTPUT", 7, tt.want}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(wireRule{}, rule{})); diff != "" {
+			if diff := cmp.Diff(want, got, compareAddr, cmp.AllowUnexported(wireRule{}, rule{}, destination{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -139,7 +139,9 @@ Prot LocalAddress:Port Scheduler Flags
 TCP  0A600001:01BB rr
   -> C0A80002:192B      Masq    1      0          0
 UDP  [fd00:0010:0096:0000:0000:0000:0000:000a]:0035 rr persistent 10800
+  -> [fd00:0010:0244:0000:0000:0000:0000:0002]:0035      Masq    0      0          0
 FWM  00000001 rr
+  -> C0A80003:192B      Masq    1      0          0
 `
 
 func TestParseServers(t *testing.T) {
@@ -148,8 +150,8 @@ func TestParseServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Server{
-		{"tcp", netip.MustParseAddrPort("10.96.0.1:443")},
-		{"udp", netip.MustParseAddrPort("[fd00:10:96::a]:53")},
+		{"tcp", netip.MustParseAddrPort("10.96.0.1:443"), 1},
+		{"udp", netip.MustParseAddrPort("[fd00:10:96::a]:53"), 0},
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

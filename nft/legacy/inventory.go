@@ -74,6 +74,8 @@ type Part struct {
 	// Drops are the base chains with the policy to drop.
 	Drops []string `json:"drops,omitempty"`
 
+	Frontends []Frontend `json:"-"` // what leads to endpoints of Services
+
 	Sets    []Set    `json:"sets,omitempty"`    // of an nf_tables table, or ipsets
 	Device  string   `json:"device,omitempty"`  // kube-ipvs0
 	Servers []Server `json:"servers,omitempty"` // virtual servers on the device's addresses
@@ -164,7 +166,7 @@ func takeXtables(ctx context.Context) (parts []Part, err error) {
 				return err
 			}
 			part := Part{Backend: Xtables, Family: family, Table: table}
-			part.fill(x.rules.ruleset(table))
+			part.fill(x.rules.ruleset(table), f)
 			tables = append(tables, part)
 			return nil
 		})
@@ -190,14 +192,14 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 	for _, t := range tables {
 		p := Part{Backend: t.backend(), Family: t.family.NFT(), Table: t.rules.table}
 		if p.Backend == Compat {
-			p.fill(t.rules)
+			p.fill(t.rules, t.family)
 			compat = append(compat, p)
 			continue
 		}
 		for _, c := range t.rules.chains {
 			p.Chains = append(p.Chains, c.name)
 		}
-		p.Rules, p.Sets = t.count, t.sets
+		p.Rules, p.Sets, p.Frontends = t.count, t.sets, t.frontends
 		own = append(own, p)
 	}
 	return append(compat, own...), nil
@@ -210,16 +212,27 @@ func takeIPVS(context.Context) ([]Part, error) {
 	if err != nil {
 		return nil, fmt.Errorf("device %s: %w", Device, err)
 	}
+	var servers []Server
 	if link != nil {
 		p.Device = Device
-		if p.Servers, err = readServers(addrs); err != nil && needs(err) == "" {
+		if servers, err = readServers(); err != nil && needs(err) == "" {
 			return nil, fmt.Errorf("virtual servers: %w", err)
 		}
 	}
 	sets, setErr := readSets()
+	var nodePorts map[nodePort]bool
+	if setErr == nil && len(servers) > 0 {
+		nodePorts, setErr = readNodePorts(sets)
+	}
 	p.Sets, p.Needs = sets, cmp.Or(needs(err), needs(setErr))
 	if setErr != nil && p.Needs == "" {
 		return nil, fmt.Errorf("ipsets: %w", setErr)
+	}
+	p.Frontends = ipvsFrontends(servers, addrs, nodePorts)
+	for _, s := range servers {
+		if addrs[s.Frontend.Addr()] { // all others are foreign
+			p.Servers = append(p.Servers, s)
+		}
 	}
 	if p.Device == "" && len(p.Sets) == 0 && p.Needs == "" {
 		return nil, nil

@@ -2,12 +2,14 @@ package legacy
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Of linux/netfilter/ipset/ip_set.h.
@@ -27,6 +30,8 @@ const (
 	ipsetAttrFlags  = 6
 	ipsetAttrData   = 7
 	ipsetListHeader = 4 // in the flags: sets without their elements
+	ipsetAttrADT    = 8 // the elements, each with its data
+	ipsetAttrPort   = 4 // in the data of an element
 	ipsetAttrCount  = 24
 	ipsetAttrRefs   = 25
 	ipsetErrBusy    = unix.Errno(4101)
@@ -68,6 +73,47 @@ func readSets() (sets []Set, err error) {
 		}
 	})
 	return sets, err
+}
+
+// nodePortSets matches the ipsets that hold node ports, with their protocol.
+var nodePortSets = regexp.MustCompile(`^KUBE-(6-)?NODE-PORT-(TCP|UDP|SCTP)(-HASH)?$`)
+
+// readNodePorts lists the node ports in ipsets of these names. The sets of node ports with external
+// policy Local are parts of these.
+func readNodePorts(sets []Set) (map[nodePort]bool, error) {
+	c, err := dialNetfilter()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	found := make(map[nodePort]bool)
+	for _, set := range sets {
+		m := nodePortSets.FindStringSubmatch(set.Name)
+		if m == nil {
+			continue
+		}
+		port := nodePort{family: tracker.IPv4, protocol: protocolNumbers[strings.ToLower(m[2])]}
+		if m[1] != "" {
+			port.family = tracker.IPv6
+		}
+		r := newRequest(ipSets|ipsetCmdList, nft.IP)
+		r.Uint8(ipsetAttrProto, ipsetProtocol)
+		r.Name(ipsetAttrName, set.Name)
+		err = errors.Join(err, r.send(c, netlink.Dump, func(list *attr.Reader) {
+			for list.Next() {
+				if list.Type != ipsetAttrADT {
+					continue
+				}
+				for elements := list.Nested(); elements.Next(); {
+					if value := attr.Find(elements.Value, ipsetAttrPort); len(value) == 2 {
+						port.port = binary.BigEndian.Uint16(value)
+						found[port] = true
+					}
+				}
+			}
+		}))
+	}
+	return found, err
 }
 
 // decodeSet reads a set from the attributes of IPSET_CMD_LIST.

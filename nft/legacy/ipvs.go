@@ -24,6 +24,8 @@ const Device = "kube-ipvs0"
 type Server struct {
 	Protocol string         `json:"protocol"` // tcp, udp or sctp
 	Frontend netip.AddrPort `json:"frontend"`
+	// Destinations counts the endpoints that take new connections.
+	Destinations int `json:"-"`
 }
 
 // command returns the command that removes the server, which also serves as its name.
@@ -34,7 +36,7 @@ func (s Server) command() string {
 
 // findDevice returns the device and its addresses; nil if there is none. A device of that name is
 // kube-proxy's only if it is a dummy.
-func findDevice() (netlink.Link, []netip.Addr, error) {
+func findDevice() (netlink.Link, map[netip.Addr]bool, error) {
 	link, err := netlink.LinkByName(Device)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil, nil, nil
@@ -46,10 +48,10 @@ func findDevice() (netlink.Link, []netip.Addr, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var addrs []netip.Addr
+	addrs := make(map[netip.Addr]bool)
 	for _, a := range list {
 		if addr, ok := netip.AddrFromSlice(a.IP); ok {
-			addrs = append(addrs, addr.Unmap())
+			addrs[addr.Unmap()] = true
 		}
 	}
 	return link, addrs, nil
@@ -67,8 +69,8 @@ func deleteDevice() error {
 	return nil
 }
 
-// readServers lists the virtual servers on any of the addresses. All other servers are foreign.
-func readServers(addrs []netip.Addr) ([]Server, error) {
+// readServers lists the virtual servers.
+func readServers() ([]Server, error) {
 	file, err := os.Open("/proc/thread-self/net/ip_vs")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // IPVS is not loaded
@@ -77,27 +79,32 @@ func readServers(addrs []netip.Addr) ([]Server, error) {
 		return nil, err
 	}
 	defer file.Close()
-	servers, err := parseServers(file)
-	return slices.DeleteFunc(servers, func(s Server) bool {
-		return !slices.Contains(addrs, s.Frontend.Addr())
-	}), err
+	return parseServers(file)
 }
 
 // parseServers reads the form of /proc/net/ip_vs: one line per virtual server, such as "TCP
-// 0A600001:01BB rr", and its destinations indented below. It leaves out servers by firewall mark,
-// which have no address.
+// 0A600001:01BB rr", and its destinations indented below, such as "-> 0AF40001:1F90 Masq 1 0 0" with
+// a weight of 1. A weight of 0 takes no new connections. Servers by firewall mark have no address;
+// they are left out.
 func parseServers(r io.Reader) (servers []Server, err error) {
 	lines := bufio.NewScanner(r)
+	marked := true // whether the destinations that follow have no server of ours
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 || !slices.Contains([]string{"TCP", "UDP", "SCTP"}, fields[0]) {
+		if len(fields) >= 4 && fields[0] == "->" && fields[3] != "0" && !marked {
+			servers[len(servers)-1].Destinations++
+		}
+		if len(fields) < 2 || !slices.Contains([]string{"TCP", "UDP", "SCTP", "FWM"}, fields[0]) {
+			continue
+		}
+		if marked = fields[0] == "FWM"; marked {
 			continue
 		}
 		frontend, err := parseFrontend(fields[1])
 		if err != nil {
 			return nil, err
 		}
-		servers = append(servers, Server{strings.ToLower(fields[0]), frontend})
+		servers = append(servers, Server{Protocol: strings.ToLower(fields[0]), Frontend: frontend})
 	}
 	return servers, lines.Err()
 }

@@ -26,7 +26,9 @@ type nfTable struct {
 	rules   ruleset
 	handles map[string][]uint64 // of the rules of each chain, in their order
 	count   int                 // rules
-	sets    []Set               // of ProxyTables
+	// Of ProxyTables:
+	sets      []Set
+	frontends []Frontend
 }
 
 // backend returns which of the two kinds the table is.
@@ -153,7 +155,8 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 	return nil
 }
 
-// readSets lists the named sets and maps with the number of their elements.
+// readSets lists the named sets and maps with the number of their elements, and the frontends
+// among these.
 func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 	err := t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(list *attr.Reader) {
 		for list.Next() {
@@ -171,6 +174,9 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 				}
 				for elements := list.Nested(); elements.Next(); {
 					set.Elements++
+					if at, ok := elementFrontend(t.family, set.Name, elements.Value); ok {
+						t.frontends = append(t.frontends, at)
+					}
 				}
 			}
 		}))
@@ -207,6 +213,7 @@ type wireRule struct {
 // decodeRule reads a rule from the attributes of NFT_MSG_NEWRULE.
 func decodeRule(list *attr.Reader) (r wireRule) {
 	r.rule.plain = true
+	var to expressionReader
 	for list.Next() {
 		switch list.Type {
 		case unix.NFTA_RULE_TABLE:
@@ -218,9 +225,11 @@ func decodeRule(list *attr.Reader) (r wireRule) {
 		case unix.NFTA_RULE_EXPRESSIONS:
 			for expressions := list.Nested(); expressions.Next(); {
 				r.rule.addExpression(expressions.Value)
+				to.add(attr.Name(attr.Find(expressions.Value, unix.NFTA_EXPR_NAME)), attr.Find(expressions.Value, unix.NFTA_EXPR_DATA))
 			}
 		}
 	}
+	r.rule.destination = to.destination
 	return r
 }
 

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // An Action is a line of a plan: a thing that exists, its meaning, and what a takeover does with
@@ -23,8 +25,9 @@ func (a Action) String() string {
 }
 
 // fill sets what the part contains and what a removal does with it.
-func (p *Part) fill(rs ruleset) {
+func (p *Part) fill(rs ruleset, f nft.Family) {
 	gone := newRemoval(rs)
+	p.Frontends = rs.frontends(f)
 	for _, c := range rs.chains {
 		if c.drops {
 			p.Drops = append(p.Drops, c.name)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // planText returns the lines of a part's plan.
@@ -36,7 +38,7 @@ func sampleRuleset() ruleset {
 func TestPlanOfTable(t *testing.T) {
 	p := Part{Backend: Xtables, Family: "ip", Table: "nat"}
 	rs := sampleRuleset()
-	p.fill(rs)
+	p.fill(rs, nft.IP)
 	want := `legacy ip nat: OUTPUT rule 1 to KUBE-SERVICES ("portals") (sends packets to kube-proxy's rules): removed
 legacy ip nat: chain KUBE-POSTROUTING (masquerading): removed
 legacy ip nat: chain KUBE-PROXY-CANARY (kube-proxy notices by it that rules were flushed): removed
@@ -56,7 +58,7 @@ legacy ip nat: 2 rules (foreign or the kubelet's): kept
 func TestPlanOfFilter(t *testing.T) {
 	p := Part{Backend: Compat, Family: "ip6", Table: "filter"}
 	rs := ruleset{table: "filter", chains: []chain{{name: "KUBE-FORWARD"}, {name: "KUBE-FIREWALL"}}}
-	p.fill(rs)
+	p.fill(rs, nft.IP)
 	want := `nft-compat ip6 filter: chain KUBE-FORWARD (may reject or drop packets of Services): removed
 nft-compat ip6 filter: chain KUBE-FIREWALL (the kubelet's protection of loopback addresses): kept
 `
@@ -76,7 +78,7 @@ func TestPlanOfProxyTable(t *testing.T) {
 
 func TestPlanOfIPVS(t *testing.T) {
 	p := Part{Backend: IPVS, Device: Device,
-		Servers: []Server{{"tcp", netip.MustParseAddrPort("10.96.0.1:443")}},
+		Servers: []Server{{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443")}},
 		Sets:    []Set{{Name: "KUBE-CLUSTER-IP", Elements: 1}, {Name: "KUBE-IPVS-IPS", References: 1}}}
 	want := `ipvs: virtual server tcp 10.96.0.1:443 (answers for a Service): kept; remove it with ipvsadm -D -t 10.96.0.1:443
 ipvs: device kube-ipvs0 (holds the addresses of Services): removed

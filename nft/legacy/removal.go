@@ -28,6 +28,7 @@ type rule struct {
 	comment string
 	// plain says that the rule has no condition but a connection state.
 	plain bool
+	destination
 }
 
 // A Jump is a rule that leads to one of kube-proxy's chains.

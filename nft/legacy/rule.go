@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -14,22 +15,25 @@ import (
 // linux/netfilter_ipv4/ip_tables.h or struct ip6t_entry of its IPv6 twin. 64-bit numbers are
 // aligned to eight bytes.
 type layout struct {
-	level    int    // of the socket options
-	names    string // the file under /proc/net that lists the tables in use
-	protocol int    // offset of the protocol; before it the addresses and interfaces with their masks
-	flags    int    // offset of the flags; the inversion flags follow, then padding up to target-4
-	gotoFlag byte
-	target   int // offset of target_offset, u16; next_offset, u16, follows
-	counters int // offset of the packet counter, u64; the byte counter follows
-	header   int // length of the whole; the first match, or the target, follows
+	level      int    // of the socket options
+	names      string // the file under /proc/net that lists the tables in use
+	address    int    // offset of the destination address
+	mask       int    // offset of its mask
+	addressLen int
+	protocol   int // offset of the protocol; before it the addresses and interfaces with their masks
+	flags      int // offset of the flags; the inversion flags follow, then padding up to target-4
+	gotoFlag   byte
+	target     int // offset of target_offset, u16; next_offset, u16, follows
+	counters   int // offset of the packet counter, u64; the byte counter follows
+	header     int // length of the whole; the first match, or the target, follows
 }
 
 // layouts are constant.
 var (
 	layoutIP = layout{level: unix.SOL_IP, names: "ip_tables_names",
-		protocol: 80, flags: 82, gotoFlag: 2, target: 88, counters: 96, header: 112}
+		address: 4, mask: 12, addressLen: 4, protocol: 80, flags: 82, gotoFlag: 2, target: 88, counters: 96, header: 112}
 	layoutIP6 = layout{level: unix.SOL_IPV6, names: "ip6_tables_names",
-		protocol: 128, flags: 131, gotoFlag: 4, target: 140, counters: 152, header: 168}
+		address: 16, mask: 48, addressLen: 16, protocol: 128, flags: 131, gotoFlag: 4, target: 140, counters: 152, header: 168}
 )
 
 // layoutOf returns the layout of family f.
@@ -134,8 +138,14 @@ func (e entry) summary(l *layout) rule {
 			r.plain = false
 		}
 	}
+	r.protocol = uint8(e.field(l.protocol))
+	n := l.addressLen
+	if mask := e.data[l.mask : l.mask+n]; bytes.Count(mask, []byte{0xff}) == n {
+		r.to, _ = netip.AddrFromSlice(e.data[l.address : l.address+n])
+	}
 	matches, _ := e.matches(l) // checked by cutEntry
 	for _, m := range matches {
+		r.addMatch(m.name, m.data)
 		switch m.name {
 		case "comment":
 			r.comment = text(m.data, len(m.data))

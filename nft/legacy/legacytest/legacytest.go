@@ -83,6 +83,9 @@ func chainName(kind, of string) string {
 	return "KUBE-" + kind + "-" + base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
+// Name returns the name of Service i's port as kube-proxy writes it.
+func Name(i int) string { return service(i) }
+
 // service returns the name of Service i.
 func service(i int) string { return fmt.Sprintf("shop/service-%d:http", i) }
 
