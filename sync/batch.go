@@ -13,8 +13,9 @@ import (
 )
 
 // ForeignMessages returns what is to happen to tables of others in the transaction of the
-// first batch, and the generation of nf_tables for which that holds.
-type ForeignMessages func(context.Context) (messages []nft.ForeignMessage, generation uint32, err error)
+// first batch, which makes our tables the wanted ones, and the generation of nf_tables for which
+// that holds.
+type ForeignMessages func(ctx context.Context, want nft.Tables) (messages []nft.ForeignMessage, generation uint32, err error)
 
 // A plan is the batch of one attempt, and what follows when the kernel has taken it.
 type plan struct {
@@ -60,6 +61,11 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		l.nodePorts.update(l.ruleset)
 	}
 	want := l.ruleset.Want()
+	if !l.synced {
+		if err := l.doubt.look(have, want, time.Now()); err != nil {
+			return p, err
+		}
+	}
 	p = plan{batch: nft.Diff(have, want), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
 	p.batch.Ops = append(nft.Adoption(have, want), p.batch.Ops...)
@@ -69,8 +75,10 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		return p, nil
 	}
 	// Our own part of the first batch does not wait for what fails here.
-	messages, at, err := l.options.Foreign(ctx)
+	messages, at, err := l.options.Foreign(ctx, want)
 	switch {
+	case held(err):
+		return p, err
 	case err != nil:
 		l.leaveForeign(err)
 	case at != generation:

@@ -15,7 +15,7 @@ import (
 
 // foreign answers with one message at a generation.
 func foreign(generation uint32, err error) ForeignMessages {
-	return func(context.Context) ([]nft.ForeignMessage, uint32, error) {
+	return func(context.Context, nft.Tables) ([]nft.ForeignMessage, uint32, error) {
 		return []nft.ForeignMessage{{Type: 1}}, generation, err
 	}
 }

@@ -45,6 +45,8 @@ type Loop struct {
 	affinity  affinityDebt
 	stale     staleFlows
 	drift     driftDetector
+	doubt     doubt
+	holding   bool // the last sync was held back
 
 	// The log sums up by minutes, which begin with something to tell.
 	minute     *time.Timer
@@ -82,6 +84,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 			deaf: true, auditing: stopped(), repair: stopped(),
 		},
 		due:       time.AfterFunc(time.Hour, options.Queue.Ring),
+		doubt:     doubt{trust: options.Trust},
 		minute:    stopped(),
 		commits:   commitLog{log: options.Log},
 		conflicts: conflictLog{log: options.Log},
@@ -183,6 +186,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // somebody closed it, and it does not come back
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
+		}
+		if held(err) {
+			l.hold(err)
+			continue
 		}
 		if err != nil && ctx.Err() == nil { // a new change does not shorten the pause after the next failure
 			attempt := l.retry.failures + 1
@@ -328,6 +335,18 @@ func (e *partError) Error() string {
 // Unwrap returns what is wrong with the part.
 func (e *partError) Unwrap() error { return e.err }
 
+// hold tells that a commit is held back and looks again later: a source that is wrong may change all
+// the time, and each look reads the tables.
+func (l *Loop) hold(err error) {
+	l.holding = true
+	pause := max(heldPause, heldRatio*l.rest.took)
+	l.rest.ended = time.Now().Add(pause)
+	l.retry.timer.Reset(pause)
+	if l.options.Held != nil {
+		l.options.Held(err)
+	}
+}
+
 // done closes a successful sync.
 func (l *Loop) done(report Report) {
 	l.retry.failures = 0
@@ -344,6 +363,10 @@ func (l *Loop) done(report Report) {
 		l.commits.started(&report, l.ruleset.Lengths())
 	}
 	l.synced = true
+	if l.holding && l.options.Held != nil {
+		l.options.Held(nil)
+	}
+	l.holding = false
 	if !l.minuteRuns && (report.Operations > 0 || len(fresh) > 0 || l.commits.slow > 0) {
 		l.minute.Reset(time.Minute)
 		l.minuteRuns = true

@@ -28,8 +28,14 @@ type Options struct {
 	// AuditInterval is the time between two audits of the tables; zero stands for
 	// DefaultAuditInterval. Without Watch there are none.
 	AuditInterval time.Duration
-	// Foreign, if set, is asked for what goes into the same transaction as the first batch.
+	// Foreign, if set, is asked for what goes into the same transaction as the first batch. With a
+	// *HeldError it keeps the batch back; any other error leaves the tables of others as they are.
 	Foreign ForeignMessages
+	// Trust makes the first commit even if it takes nearly all away that our tables serve.
+	Trust bool
+	// Held, if set, is called on the loop's goroutine with each *HeldError, and with nil after the
+	// first sync that succeeds after one.
+	Held func(error)
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
 	// Cleaned, if set, is called after each removal of stale connections, on a goroutine of its

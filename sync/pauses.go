@@ -40,6 +40,7 @@ const (
 // A rest says when the next sync may begin.
 type rest struct {
 	ended  time.Time // of the latest sync
+	took   time.Duration
 	rested time.Time // when all rests will be over
 }
 
@@ -49,7 +50,7 @@ func (r *rest) note(began, ended time.Time) {
 	if r.rested.Before(began) {
 		r.rested = began
 	}
-	r.ended, r.rested = ended, r.rested.Add(took+min(restRatio*took, maxRest))
+	r.ended, r.took, r.rested = ended, took, r.rested.Add(took+min(restRatio*took, maxRest))
 }
 
 // next returns when the next sync may begin, if least is the time between two of them; with

@@ -78,7 +78,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case errors.As(err, &usage), errors.As(err, &setting):
 		return exitUsage
-	case errors.As(err, &trouble):
+	case errors.As(err, &trouble), errors.Is(err, move.ErrIncomplete):
 		return exitTrouble
 	}
 	return exitFailed

@@ -122,7 +122,7 @@ func TestMigrateBlindKernel(t *testing.T) {
 // startDaemon starts the daemon with the settings of migrate apply.
 func (m *migration) startDaemon(t *testing.T, flags ...string) *lab.Process {
 	t.Helper()
-	argv := slices.Concat(m.wrap, []string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:], flags)
+	argv := slices.Concat(m.wrap, []string{m.binary, "--takeover=auto", "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:], flags)
 	return lab.Start(t, argv...)
 }
 

@@ -72,7 +72,11 @@ func TestMigratePlanUnprivilegedKernel(t *testing.T) {
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	m.program(t)
 	argv := []string{"setpriv", "--bounding-set=-all", "--inh-caps=-all", m.binary, "migrate", "plan"}
-	text := lab.Run(t, "", append(argv, m.applyArgs()[1:]...)...)
+	out, err := lab.Execute(append(argv, m.applyArgs()[1:]...)...)
+	if err != nil || out.Code != 2 {
+		t.Errorf("exit code %d, want 2: it could not look (%v)\n%s", out.Code, err, out.Stderr)
+	}
+	text := out.Stdout
 	for _, want := range []string{
 		"    unknown kernel features: ",
 		"    ok      sysctl net.ipv4.ip_forward: 1",

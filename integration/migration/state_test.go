@@ -125,6 +125,10 @@ func migrationManifest(shapes []legacytest.Shape) string {
 				service.Spec.Type = corev1.ServiceTypeNodePort
 				port.NodePort = int32(nodePort) // the other family has the same, in a table of its own
 			}
+			if s.Local(i) {
+				service.Spec.Type = corev1.ServiceTypeLoadBalancer
+				service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: s.LoadBalancer(i).String()}}
+			}
 			var endpoints []netip.Addr
 			for j := range s.Endpoints {
 				if !s.Refused(i) {

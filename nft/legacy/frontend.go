@@ -3,6 +3,7 @@ package legacy
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -50,6 +51,22 @@ func (rs *ruleset) frontends(f nft.Family) (list []Frontend) {
 		}
 	}
 	return list
+}
+
+// nodePortsAt lists the addresses at which a table nat serves node ports, unless it does everywhere.
+func (rs *ruleset) nodePortsAt() (addrs []netip.Addr, everywhere bool) {
+	for _, c := range rs.chains {
+		for _, r := range c.rules {
+			switch {
+			case rs.table != "nat" || c.name != "KUBE-SERVICES" || r.target != "KUBE-NODEPORTS":
+			case r.to.IsValid():
+				addrs = append(addrs, r.to)
+			default:
+				everywhere = true
+			}
+		}
+	}
+	return addrs, everywhere
 }
 
 // A destination is what a rule asks of a packet's destination.
@@ -158,6 +175,10 @@ const (
 	proxyNodePorts = "service-nodeports"
 )
 
+// proxyNodeAddresses is the set of the addresses at which the nftables mode serves node ports. Without
+// an element it serves them everywhere.
+const proxyNodeAddresses = "nodeport-ips"
+
 // elementFrontend reads an element of one of these maps; false if it is something else.
 func elementFrontend(f nft.Family, set string, element []byte) (at Frontend, ok bool) {
 	key := attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
@@ -198,7 +219,7 @@ func serviceOfChain(chain string) string {
 // ipvsFrontends lists the frontends of the IPVS mode: the virtual servers with destinations at the
 // addresses of kube-ipvs0, and the node ports among all others, which stand in ipsets. Virtual
 // servers at other addresses and ports belong to somebody else.
-func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) (list []Frontend) {
+func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) (list []Frontend, nodePortsAt []netip.Addr) {
 	seen := make(map[tracker.Frontend]bool)
 	for _, s := range servers {
 		at := tracker.Frontend{Address: s.Frontend.Addr(), Protocol: protocolNumbers[s.Protocol], Port: s.Frontend.Port()}
@@ -210,6 +231,9 @@ func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool, nodePorts map[no
 			if !nodePorts[nodePort{family, at.Protocol, at.Port}] {
 				continue
 			}
+			if !slices.Contains(nodePortsAt, at.Address) {
+				nodePortsAt = append(nodePortsAt, at.Address)
+			}
 			at = tracker.NodePort(family, at.Protocol, at.Port)
 		}
 		if !seen[at] {
@@ -217,7 +241,7 @@ func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool, nodePorts map[no
 			list = append(list, Frontend{Frontend: at})
 		}
 	}
-	return list
+	return list, nodePortsAt
 }
 
 // A nodePort is a node port in the ipsets of one family.

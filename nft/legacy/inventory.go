@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +76,9 @@ type Part struct {
 	Drops []string `json:"drops,omitempty"`
 
 	Frontends []Frontend `json:"-"` // what leads to endpoints of Services
+	// Node ports are reached at NodePortsAt, or Everywhere: at all addresses of the node.
+	NodePortsAt []netip.Addr `json:"-"`
+	Everywhere  bool         `json:"-"`
 
 	Sets    []Set    `json:"sets,omitempty"`    // of an nf_tables table, or ipsets
 	Device  string   `json:"device,omitempty"`  // kube-ipvs0
@@ -200,6 +204,7 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 			p.Chains = append(p.Chains, c.name)
 		}
 		p.Rules, p.Sets, p.Frontends = t.count, t.sets, t.frontends
+		p.NodePortsAt, p.Everywhere = t.nodePortsAt, len(t.nodePortsAt) == 0
 		own = append(own, p)
 	}
 	return append(compat, own...), nil
@@ -228,7 +233,7 @@ func takeIPVS(context.Context) ([]Part, error) {
 	if setErr != nil && p.Needs == "" {
 		return nil, fmt.Errorf("ipsets: %w", setErr)
 	}
-	p.Frontends = ipvsFrontends(servers, addrs, nodePorts)
+	p.Frontends, p.NodePortsAt = ipvsFrontends(servers, addrs, nodePorts)
 	for _, s := range servers {
 		if addrs[s.Frontend.Addr()] { // all others are foreign
 			p.Servers = append(p.Servers, s)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,8 +28,9 @@ type nfTable struct {
 	handles map[string][]uint64 // of the rules of each chain, in their order
 	count   int                 // rules
 	// Of ProxyTables:
-	sets      []Set
-	frontends []Frontend
+	sets        []Set
+	frontends   []Frontend
+	nodePortsAt []netip.Addr
 }
 
 // backend returns which of the two kinds the table is.
@@ -176,6 +178,10 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 					set.Elements++
 					if at, ok := elementFrontend(t.family, set.Name, elements.Value); ok {
 						t.frontends = append(t.frontends, at)
+					}
+					if set.Name == proxyNodeAddresses {
+						addr, _ := netip.AddrFromSlice(attr.Find(attr.Find(elements.Value, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
+						t.nodePortsAt = append(t.nodePortsAt, addr)
 					}
 				}
 			}

@@ -28,6 +28,7 @@ func (a Action) String() string {
 func (p *Part) fill(rs ruleset, f nft.Family) {
 	gone := newRemoval(rs)
 	p.Frontends = rs.frontends(f)
+	p.NodePortsAt, p.Everywhere = rs.nodePortsAt()
 	for _, c := range rs.chains {
 		if c.drops {
 			p.Drops = append(p.Drops, c.name)

@@ -33,6 +33,18 @@ type Check struct {
 	Do    string `json:"do,omitempty"` // what to do about it; empty: nothing
 }
 
+// String returns the check without its level, for an operator.
+func (c Check) String() string {
+	text := c.About + ": " + c.Found
+	if c.Means != "" {
+		text += " — " + c.Means
+	}
+	if c.Do != "" {
+		text += ". Do: " + c.Do
+	}
+	return text
+}
+
 // NotSeen is the check for something that could not be read.
 func NotSeen(about string, err error) Check {
 	return Check{Level: Unknown, About: about, Found: err.Error()}
@@ -113,21 +125,29 @@ func describe(processes []legacy.Process) string {
 // forwardChecks are about hosts that drop forwarded packets unless a rule accepts them.
 // kube-proxy's iptables mode has such a rule, in KUBE-FORWARD.
 func forwardChecks(parts []legacy.Part) (checks []Check) {
+	var accepts, others []string // tables with and without KUBE-FORWARD
 	for i := range parts {
 		p := &parts[i]
-		if p.Table != "filter" || !slices.Contains(p.Drops, "FORWARD") {
-			continue
+		switch {
+		case p.Table != "filter" || !slices.Contains(p.Drops, "FORWARD"):
+		case slices.Contains(p.Chains, "KUBE-FORWARD"):
+			accepts = append(accepts, partName(p))
+		default:
+			others = append(others, partName(p))
 		}
-		c := Check{
-			Level: Note, About: "policy of FORWARD in " + partName(p), Found: "drop",
+	}
+	if len(accepts) > 0 {
+		checks = append(checks, Check{
+			Level: Warning, About: "policy of FORWARD in " + strings.Join(accepts, " and "), Found: "drop",
+			Means: "until now kube-proxy's chain KUBE-FORWARD accepts packets of Services; it goes",
+			Do:    "see that the network plug-in accepts pod traffic (-s and -d the pod CIDR), or set the policy to ACCEPT",
+		})
+	}
+	if len(others) > 0 {
+		checks = append(checks, Check{
+			Level: Note, About: "policy of FORWARD in " + strings.Join(others, " and "), Found: "drop",
 			Means: "packets of pods need a rule that accepts them; kube-nft has none",
-		}
-		if slices.Contains(p.Chains, "KUBE-FORWARD") {
-			c.Level = Warning
-			c.Means = "until now kube-proxy's chain KUBE-FORWARD accepts packets of Services; it goes"
-			c.Do = "see that the network plug-in accepts pod traffic (-s and -d the pod CIDR), or set the policy to ACCEPT"
-		}
-		checks = append(checks, c)
+		})
 	}
 	return checks
 }

@@ -153,6 +153,13 @@ func (h Host) firewalls() (checks []Check) {
 			Means: "its zones go on deciding about node ports and pods, as with kube-proxy; a reload leaves our tables alone",
 			Do:    "see that pod interfaces are in the zone trusted and node ports are open",
 		})
+		if strings.EqualFold(h.setting("etc/firewalld/firewalld.conf", "StrictForwardPorts"), "yes") {
+			checks = append(checks, Check{
+				Level: Warning, About: "firewalld", Found: "StrictForwardPorts=yes",
+				Means: "it drops forwarded packets that others translate, of Services too, unless a policy accepts them",
+				Do:    "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in /etc/firewalld/firewalld.conf",
+			})
+		}
 	}
 	if h.contains("etc/ufw/ufw.conf", "ENABLED=yes") {
 		c := Check{Level: Note, About: "ufw", Found: "enabled", Means: "its rules go on deciding about node ports, as with kube-proxy"}
@@ -170,6 +177,20 @@ func (h Host) firewalls() (checks []Check) {
 func (h Host) contains(path, line string) bool {
 	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), path))
 	return err == nil && slices.Contains(strings.Fields(string(text)), line)
+}
+
+// setting returns a value of a file of the node that has lines NAME=VALUE; the last one counts.
+func (h Host) setting(path, name string) (value string) {
+	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), path))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if left, right, ok := strings.Cut(line, "="); ok && strings.TrimSpace(left) == name {
+			value = strings.TrimSpace(right)
+		}
+	}
+	return value
 }
 
 // running reports whether a process has an argument that ends in the program's name; the first

@@ -77,6 +77,9 @@ func takeover(t *testing.T, client *kernel.Client, commit func(context.Context) 
 		Daemon:  func() (string, error) { return "", nil },
 		Journal: func(e Entry) { journal = append(journal, e.String()) },
 		Alive:   func(processes string) { t.Errorf("waits for %s", processes) },
+		Missing: func() string { return "" },
+		Prepare: func(context.Context) (nft.Tables, error) { return nil, nil },
+		Force:   true, // the tables have no Services
 	}, &journal
 }
 
@@ -96,7 +99,8 @@ func TestTakeoverStopsKernel(t *testing.T) {
 	if !errors.Is(err, unix.EPERM) || err.Error() != "commit: operation not permitted" {
 		t.Errorf("error %v", err)
 	}
-	want := []string{"commit: begins", "commit: failed: operation not permitted"}
+	want := []string{"compare: begins", "compare: done: all 0 frontends that kube-proxy serves would be served",
+		"commit: begins", "commit: failed: operation not permitted"}
 	if diff := cmp.Diff(want, *journal); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)
 	}
@@ -115,6 +119,7 @@ func TestTakeoverJournalKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
+		"compare: begins", (*journal)[1],
 		"commit: begins", "commit: done: something", "verify: begins", "verify: done: our tables read back as they should be, 6 elements looked up",
 		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
 		"remove from legacy ip filter: begins", "remove from legacy ip filter: done: 9 jumps, 6 chains, 16 rules in them",
@@ -154,7 +159,7 @@ func TestTakeoverLeavesTablesToDaemonKernel(t *testing.T) {
 	steps, journal := takeover(t, client, nil)
 	steps.Daemon = func() (string, error) { return "kube-nft, pid 7", nil }
 	err := steps.Run(t.Context())
-	if want := "verify: the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
+	if want := "compare: the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	commitTables(t, client)
@@ -162,6 +167,7 @@ func TestTakeoverLeavesTablesToDaemonKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
+		"compare: begins", "compare: done: all 0 frontends that kube-proxy serves would be served",
 		"commit: begins", "commit: done: left to the running daemon, kube-nft, pid 7",
 		"verify: begins", "verify: done: our tables are there, in 2 families",
 		"look again: begins", "look again: done: nothing of kube-proxy's is left",
@@ -181,7 +187,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 		steps.State = func(s State, _ error, _ time.Duration) { states = append(states, s) }
 		return steps
 	}
-	if needed, foreign, err := start().Begin(t.Context()); needed || foreign != nil || err != nil {
+	if needed, foreign, err := start().Begin(t.Context()); needed || foreign || err != nil {
 		t.Errorf("on a clean node: needed %v, %v", needed, err)
 	}
 	if diff := cmp.Diff([]State{Taking, Taken}, states); diff != "" {
@@ -189,7 +195,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 	}
 	lab.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
 	steps := start()
-	if needed, foreign, err := steps.Begin(t.Context()); !needed || foreign == nil || err != nil {
+	if needed, foreign, err := steps.Begin(t.Context()); !needed || !foreign || err != nil {
 		t.Fatalf("needed %v, %v", needed, err)
 	}
 	missing := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})

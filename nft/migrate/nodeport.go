@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -16,6 +17,10 @@ type NodePorts struct {
 	Reached []netip.Addr // the addresses at which kube-nft will serve node ports
 	Setting string       // of --nodeport-addresses, for the message
 	InUse   []Use        // translated connections to addresses of the node
+	// Localhost says that the kernel routes 127.0.0.0/8: kube-proxy serves node ports there only then.
+	Localhost bool
+	// Served has the addresses at which kube-proxy serves node ports; see ServedBy.
+	Served []netip.Addr
 }
 
 // A Use is a connection, or several of them, to a node port.
@@ -24,10 +29,32 @@ type Use struct {
 	Address  netip.AddrPort
 }
 
+// ServedBy sets the addresses at which kube-proxy's rules serve node ports.
+func (n *NodePorts) ServedBy(inv *legacy.Inventory) {
+	for _, p := range inv.Parts {
+		for _, family := range tracker.Families {
+			ofFamily := func(f legacy.Frontend) bool { return f.NodePort() && f.Family() == family }
+			if !slices.ContainsFunc(p.Frontends, ofFamily) {
+				continue
+			}
+			for _, addr := range n.Local {
+				switch {
+				case tracker.FamilyOf(addr) != family:
+				case addr == netip.IPv6Loopback(), addr.IsLoopback() && !n.Localhost: // the kernel routes neither
+				case p.Everywhere, slices.Contains(p.NodePortsAt, addr):
+					n.Served = append(n.Served, addr)
+				}
+			}
+		}
+	}
+	slices.SortFunc(n.Served, netip.Addr.Compare)
+	n.Served = slices.Compact(n.Served)
+}
+
 // Checks says which addresses stop answering and who uses them now.
 func (n *NodePorts) Checks() []Check {
 	var lost []netip.Addr
-	for _, addr := range n.Local {
+	for _, addr := range n.Served {
 		if !slices.Contains(n.Reached, addr) && !addr.IsLinkLocalUnicast() {
 			lost = append(lost, addr)
 		}
@@ -39,8 +66,13 @@ func (n *NodePorts) Checks() []Check {
 	if len(n.Reached) == 0 {
 		c.Level, c.Found = Note, "will be served at no address"
 	}
+	checks := []Check{c}
 	if len(lost) > 0 {
-		c.Means += "; they stop answering, if they did, at " + join(lost)
+		checks = append(checks, Check{
+			Level: Warning, About: "node ports", Found: "kube-proxy serves them at " + join(lost) + " as well",
+			Means: "new connections to these addresses will not be answered",
+			Do:    "if somebody uses them, " + n.keep(lost),
+		})
 	}
 	counts := make(map[Use]int) // connections to addresses that stop answering
 	for _, use := range n.InUse {
@@ -50,29 +82,51 @@ func (n *NodePorts) Checks() []Check {
 	}
 	var used []Check
 	for use, count := range counts {
-		remedy := fmt.Sprintf("--nodeport-addresses %s,%s", n.Setting, netip.PrefixFrom(use.Address.Addr(), use.Address.Addr().BitLen()))
-		if use.Address.Addr().IsLoopback() {
-			remedy = "--localhost-nodeports"
+		connections := "connections"
+		if count == 1 {
+			connections = "connection"
 		}
 		used = append(used, Check{
 			Level: Warning, About: fmt.Sprintf("node port %s %s", use.Protocol, use.Address),
-			Found: fmt.Sprintf("in use by %d connections now", count),
+			Found: fmt.Sprintf("in use by %d %s now", count, connections),
 			Means: "they go on; new ones will not be answered at this address",
-			Do:    "use another address, or " + remedy,
+			Do:    "use another address, or " + n.keep([]netip.Addr{use.Address.Addr()}),
 		})
 	}
 	slices.SortFunc(used, func(a, b Check) int { return strings.Compare(a.About, b.About) })
-	return append([]Check{c}, used...)
+	return append(checks, used...)
 }
+
+// keep names the settings that keep addresses.
+func (n *NodePorts) keep(lost []netip.Addr) string {
+	var flags []string
+	outside := slices.DeleteFunc(slices.Clone(lost), netip.Addr.IsLoopback)
+	switch {
+	case len(outside) > shownAddresses:
+		flags = append(flags, "--nodeport-addresses all")
+	case len(outside) > 0:
+		values := []string{n.Setting}
+		for _, addr := range outside {
+			values = append(values, netip.PrefixFrom(addr, addr.BitLen()).String())
+		}
+		flags = append(flags, "--nodeport-addresses "+strings.Join(values, ","))
+	}
+	if len(outside) < len(lost) {
+		flags = append(flags, "--localhost-nodeports")
+	}
+	return strings.Join(flags, " and ")
+}
+
+// shownAddresses is how many addresses a message names.
+const shownAddresses = 8
 
 // join lists addresses; of many, the first ones.
 func join(addrs []netip.Addr) string {
-	const shown = 8
 	var list []string
-	for _, addr := range addrs[:min(len(addrs), shown)] {
+	for _, addr := range addrs[:min(len(addrs), shownAddresses)] {
 		list = append(list, addr.String())
 	}
-	if more := len(addrs) - shown; more > 0 {
+	if more := len(addrs) - shownAddresses; more > 0 {
 		list = append(list, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(list, ", ")

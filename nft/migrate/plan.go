@@ -2,7 +2,6 @@ package migrate
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
@@ -13,7 +12,10 @@ import (
 type Plan struct {
 	// Ready says that no check blocks. A live kube-proxy does not block: a takeover waits for it to
 	// end.
-	Ready     bool             `json:"ready"`
+	Ready bool `json:"ready"`
+	// Complete says that everything could be looked at.
+	Complete  bool             `json:"complete"`
+	Summary   string           `json:"summary"`
 	Inventory legacy.Inventory `json:"inventory"`
 	Checks    []Check          `json:"checks"`
 	Steps     []string         `json:"steps"` // what migrate apply will do, in order
@@ -23,13 +25,45 @@ type Plan struct {
 func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 	checks = append([]Check{liveCheck(inventory.Processes)}, checks...)
 	checks = append(checks, forwardChecks(inventory.Parts)...)
-	blocks := func(c Check) bool { return c.Level == Blocks }
-	return Plan{
-		Ready:     !slices.ContainsFunc(checks, blocks),
-		Inventory: inventory,
-		Checks:    checks,
-		Steps:     steps(&inventory),
+	p := Plan{Inventory: inventory, Checks: checks, Steps: steps(&inventory)}
+	counts := make(map[Level]int)
+	for _, c := range checks {
+		counts[c.Level]++
 	}
+	for _, part := range inventory.Parts {
+		if part.Needs != "" {
+			counts[Unknown]++
+		}
+	}
+	p.Ready, p.Complete = counts[Blocks] == 0, counts[Unknown] == 0
+	p.Summary = fmt.Sprintf("%s, %s: apply %s", plural(counts[Warning], "warning"), plural(counts[Blocks], "block"), p.outcome())
+	if !p.Complete {
+		p.Summary = plural(counts[Unknown], "thing") + " could not be looked at, " + p.Summary
+	}
+	return p
+}
+
+// outcome says what apply would do.
+func (p *Plan) outcome() string {
+	switch {
+	case !p.Ready:
+		return "would refuse and change nothing"
+	case !p.Complete:
+		return "may fail there"
+	case p.Inventory.Clean():
+		return "would bring our tables up to date; nothing of kube-proxy's is left"
+	case len(p.Inventory.Processes) > 0:
+		return "would wait for kube-proxy to end, then take this node over"
+	}
+	return "would take this node over"
+}
+
+// plural returns a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // steps describes the steps of a takeover of inv.
@@ -46,6 +80,9 @@ func steps(inv *legacy.Inventory) (list []string) {
 	}
 	if len(inv.Processes) > 0 {
 		add("wait until kube-proxy has ended; stop it first")
+	}
+	if !inv.Clean() {
+		add("compare kube-proxy's frontends with ours; if too many would vanish, refuse and change nothing")
 	}
 	tables := named(func(p *legacy.Part) bool { return p.Backend == legacy.Compat || p.Backend == legacy.ProxyTables })
 	if tables == "" {

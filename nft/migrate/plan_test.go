@@ -61,15 +61,17 @@ Found
 
 Steps of kube-nft migrate apply
     1.      wait until kube-proxy has ended; stop it first
-    2.      commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove what
+    2.      compare kube-proxy's frontends with ours; if too many would vanish, refuse and change
+            nothing
+    3.      commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove what
             kube-proxy has in nf_tables that refuses packets
-    3.      verify: read our tables back, look up every frontend in the kernel
-    4.      remove kube-proxy's from legacy ip filter, each by one atomic replacement
-    5.      remove kube-proxy's from nft-compat ip6 nat, in one transaction
-    6.      remove the device and the ipsets of kube-proxy's IPVS mode
-    7.      look again: nothing of kube-proxy's may be left
+    4.      verify: read our tables back, look up every frontend in the kernel
+    5.      remove kube-proxy's from legacy ip filter, each by one atomic replacement
+    6.      remove kube-proxy's from nft-compat ip6 nat, in one transaction
+    7.      remove the device and the ipsets of kube-proxy's IPVS mode
+    8.      look again: nothing of kube-proxy's may be left
 
-This node cannot be migrated: see the lines that begin with blocks.
+2 warnings, 1 block: apply would refuse and change nothing
 `
 
 func TestPlanText(t *testing.T) {
@@ -88,6 +90,55 @@ func TestPlanText(t *testing.T) {
 	}
 }
 
+// TestPlanOfTwins: what two families have in common stands once.
+func TestPlanOfTwins(t *testing.T) {
+	part := func(family string, chains ...string) legacy.Part {
+		p := legacy.Part{Backend: legacy.Xtables, Family: family, Table: "nat", Chains: chains}
+		for _, chain := range chains {
+			p.Actions = append(p.Actions, legacy.Action{Where: "legacy " + family + " nat", Object: "chain " + chain, Means: "Services", Will: "removed"})
+		}
+		return p
+	}
+	unread := legacy.Part{Backend: legacy.Compat, Family: "ip", Table: "nat", Needs: "CAP_NET_ADMIN"}
+	plan := NewPlan(legacy.Inventory{Parts: []legacy.Part{part("ip", "A", "B"), part("ip6", "A", "C"), unread, {Backend: legacy.Compat, Family: "ip6", Table: "nat"}}}, nil)
+	_, text, _ := strings.Cut(plan.Text(), "Found\n")
+	text, _, _ = strings.Cut(text, "\nSteps")
+	want := `  legacy ip and ip6 nat
+    removed chain A — Services
+    removed ip: chain B — Services
+    removed ip6: chain C — Services
+  nft-compat ip nat
+    unknown could not be read: needs CAP_NET_ADMIN
+  nft-compat ip6 nat: nothing of kube-proxy's to remove
+`
+	if diff := cmp.Diff(want, text); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if plan.Complete || !plan.Ready {
+		t.Errorf("complete %v, ready %v", plan.Complete, plan.Ready)
+	}
+}
+
+// TestPlanSummary: the last line says what apply would do.
+func TestPlanSummary(t *testing.T) {
+	dirty := legacy.Part{Backend: legacy.Xtables, Family: "ip", Table: "nat", Chains: []string{"KUBE-SERVICES"}}
+	for _, tt := range []struct {
+		inventory legacy.Inventory
+		checks    []Check
+		want      string
+	}{
+		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Warning}}, "1 warning, 0 blocks: apply would take this node over"},
+		{legacy.Inventory{Parts: []legacy.Part{dirty}, Processes: []legacy.Process{{PID: 1}}}, nil, "1 warning, 0 blocks: apply would wait for kube-proxy to end, then take this node over"},
+		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Unknown}, {Level: Unknown}}, "2 things could not be looked at, 0 warnings, 0 blocks: apply may fail there"},
+		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Unknown}, {Level: Blocks}}, "1 thing could not be looked at, 0 warnings, 1 block: apply would refuse and change nothing"},
+	} {
+		plan := NewPlan(tt.inventory, tt.checks)
+		if plan.Summary != tt.want {
+			t.Errorf("%q, want %q", plan.Summary, tt.want)
+		}
+	}
+}
+
 func TestPlanOfCleanNode(t *testing.T) {
 	plan := NewPlan(legacy.Inventory{}, nil)
 	want := `Before
@@ -100,8 +151,10 @@ Steps of kube-nft migrate apply
     1.      commit the tables ip kube-nft and ip6 kube-nft, if they are not there already
     2.      verify: read our tables back, look up every frontend in the kernel
     3.      look again: nothing of kube-proxy's may be left
+
+0 warnings, 0 blocks: apply would bring our tables up to date; nothing of kube-proxy's is left
 `
-	if diff := cmp.Diff(want, plan.Text()); diff != "" || !plan.Ready {
+	if diff := cmp.Diff(want, plan.Text()); diff != "" || !plan.Ready || !plan.Complete {
 		t.Errorf("ready %v (-want +got):\n%s", plan.Ready, diff)
 	}
 }
@@ -127,6 +180,7 @@ func TestNodePorts(t *testing.T) {
 		Local:   []netip.Addr{addr("127.0.0.1"), addr("192.0.2.1"), addr("192.0.2.2"), addr("fe80::1")},
 		Reached: []netip.Addr{addr("192.0.2.1")},
 		Setting: "primary",
+		Served:  []netip.Addr{addr("127.0.0.1"), addr("192.0.2.1"), addr("192.0.2.2"), addr("fe80::1")},
 		InUse: []Use{
 			{tracker.TCP, netip.MustParseAddrPort("192.0.2.2:30080")},
 			{tracker.TCP, netip.MustParseAddrPort("192.0.2.2:30080")},
@@ -135,12 +189,53 @@ func TestNodePorts(t *testing.T) {
 		},
 	}
 	want := []Check{
-		{OK, "node ports", "will be served at 192.0.2.1", "the addresses of --nodeport-addresses primary; they stop answering, if they did, at 127.0.0.1, 192.0.2.2", ""},
+		{OK, "node ports", "will be served at 192.0.2.1", "the addresses of --nodeport-addresses primary", ""},
+		{Warning, "node ports", "kube-proxy serves them at 127.0.0.1, 192.0.2.2 as well", "new connections to these addresses will not be answered", "if somebody uses them, --nodeport-addresses primary,192.0.2.2/32 and --localhost-nodeports"},
 		{Warning, "node port tcp 192.0.2.2:30080", "in use by 2 connections now", "they go on; new ones will not be answered at this address", "use another address, or --nodeport-addresses primary,192.0.2.2/32"},
-		{Warning, "node port udp 127.0.0.1:30053", "in use by 1 connections now", "they go on; new ones will not be answered at this address", "use another address, or --localhost-nodeports"},
+		{Warning, "node port udp 127.0.0.1:30053", "in use by 1 connection now", "they go on; new ones will not be answered at this address", "use another address, or --localhost-nodeports"},
 	}
 	if diff := cmp.Diff(want, ports.Checks()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestNodePortsServed: which addresses kube-proxy serves depends on its mode, on its settings and on a
+// sysctl.
+func TestNodePortsServed(t *testing.T) {
+	local := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("::1"), netip.MustParseAddr("2001:db8::1")}
+	at := func(family tracker.Family, port uint16) []legacy.Frontend {
+		return []legacy.Frontend{{Frontend: tracker.NodePort(family, tracker.TCP, port)}}
+	}
+	for _, tt := range []struct {
+		name      string
+		part      legacy.Part
+		localhost bool
+		want      string
+	}{
+		{"no node port", legacy.Part{Everywhere: true, Frontends: []legacy.Frontend{{Frontend: tracker.Frontend{Address: local[1]}}}}, true, ""},
+		{"iptables", legacy.Part{Everywhere: true, Frontends: at(tracker.IPv4, 30080)}, false, "192.0.2.1, 192.0.2.2"},
+		{"iptables, route_localnet", legacy.Part{Everywhere: true, Frontends: at(tracker.IPv4, 30080)}, true, "127.0.0.1, 192.0.2.1, 192.0.2.2"},
+		{"IPv6", legacy.Part{Everywhere: true, Frontends: at(tracker.IPv6, 30080)}, true, "2001:db8::1"},
+		{"its own setting", legacy.Part{NodePortsAt: local[1:2], Frontends: at(tracker.IPv4, 30080)}, true, "192.0.2.1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ports := NodePorts{Local: local, Localhost: tt.localhost}
+			ports.ServedBy(&legacy.Inventory{Parts: []legacy.Part{tt.part, tt.part}})
+			if got := join(ports.Served); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestNodePortsMany: a setting does not name a hundred addresses.
+func TestNodePortsMany(t *testing.T) {
+	ports := NodePorts{Setting: "primary"}
+	for i := range byte(100) {
+		ports.Served = append(ports.Served, netip.AddrFrom4([4]byte{192, 0, 2, i}))
+	}
+	if got, want := ports.Checks()[1].Do, "if somebody uses them, --nodeport-addresses all"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // A Takeover moves a node from kube-proxy to kube-nft: at once, by Run; or while the sync loop of a
@@ -20,9 +21,18 @@ type Takeover struct {
 	Kernel  *kernel.Client // of the goroutine that commits
 	Journal func(Entry)
 	Alive   func(processes string) // called with the live kube-proxies for which the takeover waits
+	// Missing returns the name of this node if there is no such Node object, and "" if there is.
+	Missing func() string
+	// Force removes kube-proxy's rules whatever frontends that costs.
+	Force bool
+	// Losing, if set, is called with a comparison that loses something, before anything is removed.
+	Losing func(*Comparison)
 
+	// Prepare, for Run, reads the source and returns what our tables are going to be. It is called
+	// when no kube-proxy is alive any more.
+	Prepare func(context.Context) (nft.Tables, error)
 	// Commit, for Run, makes the kernel hold our tables and returns them. Its transaction carries
-	// what ForeignMessages returns. done says in words what it did.
+	// what Foreign returns. done says in words what it did.
 	Commit func(context.Context) (want nft.Tables, done string, err error)
 	// Daemon, for Run, names the kube-nft that runs here and makes the commits; empty if none runs.
 	Daemon func() (string, error)
@@ -31,6 +41,9 @@ type Takeover struct {
 	// the next try; 0 means after the next sync.
 	State    func(s State, err error, retry time.Duration)
 	verified bool
+	// covers says that our tables serve already: a refusal does not keep them from being brought up
+	// to date.
+	covers bool
 }
 
 // A State says how far the takeover of a daemon is; for metrics.
@@ -43,10 +56,11 @@ const (
 	Taken   State = "done"    // nothing of kube-proxy's is left
 	Stuck   State = "failed"  // a step failed; it is tried again
 	Blind   State = "blind"   // done, except places that need a privilege to read
+	Refused State = "refused" // frontends would vanish; kube-proxy's rules stay until that changes
 )
 
 // States lists all states.
-var States = [...]State{Waiting, Taking, Taken, Stuck, Blind}
+var States = [...]State{Waiting, Taking, Taken, Stuck, Blind, Refused}
 
 // retry is a daemon's pause after a failed step. Meanwhile every Service is served.
 const retry = 30 * time.Second
@@ -59,14 +73,29 @@ func (t *Takeover) Run(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	if _, err := look(ctx, t.Node); err != nil {
+	inventory, err := look(ctx, t.Node)
+	if err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	daemon, err := t.Daemon()
 	if err != nil {
 		return err
 	}
-	var want nft.Tables
+	want, err := t.Prepare(ctx)
+	if err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	compare := func(ctx context.Context) (string, error) {
+		if daemon != "" { // whose settings and source may be others
+			if want, _, err = t.Kernel.Read(ctx); err != nil {
+				return "", err
+			}
+			if len(want) == 0 {
+				return "", errors.New("the daemon has not committed our tables yet; see its log, and run this again")
+			}
+		}
+		return t.permit(&inventory, want)
+	}
 	commit := func(ctx context.Context) (done string, err error) {
 		if daemon != "" {
 			return "left to the running daemon, " + daemon, nil
@@ -79,13 +108,9 @@ func (t *Takeover) Run(ctx context.Context) error {
 			looked, err := verify(ctx, t.Kernel, want)
 			return fmt.Sprintf("our tables read back as they should be, %d elements looked up", looked), err
 		}
-		tables, _, err := t.Kernel.Read(ctx)
-		if err == nil && len(tables) == 0 {
-			err = errors.New("the daemon has not committed our tables yet; see its log, and run this again")
-		}
-		return fmt.Sprintf("our tables are there, in %d families", len(tables)), err
+		return fmt.Sprintf("our tables are there, in %d families", len(want)), nil
 	}
-	if err := perform(ctx, t.Journal, []step{{"commit", commit}, {"verify", check}}); err != nil {
+	if err := perform(ctx, t.Journal, []step{{"compare", compare}, {"commit", commit}, {"verify", check}}); err != nil {
 		return err
 	}
 	return t.clean(ctx)
@@ -94,32 +119,59 @@ func (t *Takeover) Run(ctx context.Context) error {
 // Begin returns when the loop may make its first commit; needed is false if there is nothing to
 // take over. It waits, and writes nothing, until no kube-proxy is alive. It does not wait if our
 // tables are already in force: those must not become stale, and kube-proxy's rules lose to them.
-// The first transaction carries what foreign returns, if foreign is not nil.
-func (t *Takeover) Begin(ctx context.Context) (needed bool, foreign func(context.Context) ([]nft.ForeignMessage, uint32, error), err error) {
+// The first transaction carries what Foreign returns, if foreign.
+func (t *Takeover) Begin(ctx context.Context) (needed, foreign bool, err error) {
 	t.State(Taking, nil, 0)
 	list := processList(legacy.Processes)
 	alive, aliveErr := list.steady(ctx, t.Node)
 	found, err := t.Node.Take(ctx)
 	if aliveErr == nil && len(alive) == 0 && err == nil && found.Clean() {
 		t.State(Taken, nil, 0) // nothing to verify, so a start need not read our own tables
-		return false, nil, nil
+		return false, false, nil
 	}
 	ours, _, err := t.Kernel.Read(ctx)
 	if err != nil {
-		return true, nil, err
+		return true, false, err
 	}
-	if len(ours) == 0 {
+	t.covers = inForce(ours)
+	if !t.covers {
 		if err := t.waitForEnd(ctx); err != nil {
-			return true, nil, err
+			return true, false, err
 		}
 	}
 	if alive, err = list.steady(ctx, t.Node); err != nil {
-		return true, nil, fmt.Errorf("look for a live kube-proxy: %w", err)
+		return true, false, fmt.Errorf("look for a live kube-proxy: %w", err)
 	}
-	if len(alive) == 0 {
-		foreign = ForeignMessages
+	return true, len(alive) == 0, nil
+}
+
+// inForce reports whether packets reach tables: a start that was interrupted leaves tables without
+// base chains.
+func inForce(tables nft.Tables) bool {
+	for _, table := range tables {
+		for _, chain := range table.Chains {
+			if chain.Hook != nil {
+				return true
+			}
+		}
 	}
-	return true, foreign, nil
+	return false
+}
+
+// permit is asked before anything of kube-proxy's is removed. It compares kube-proxy's frontends with
+// those of our tables, and returns a *LossError if too many would vanish.
+func (t *Takeover) permit(inventory *legacy.Inventory, ours nft.Tables) (done string, err error) {
+	c, err := Compare(inventory, ours, t.Missing())
+	if err != nil {
+		return "", err
+	}
+	if err := c.Refusal(); err != nil && !t.Force {
+		return "", err
+	}
+	if len(c.Lost) > 0 && t.Losing != nil {
+		t.Losing(&c)
+	}
+	return c.Summary(), nil
 }
 
 // Synced must be called after each sync, with the wanted tables. It returns true once, as soon as
@@ -156,8 +208,11 @@ func (t *Takeover) Finish(ctx context.Context) {
 		case errors.As(err, &needs):
 			t.State(Blind, err, 0)
 			return
+		case IsLoss(err):
+			t.State(Refused, err, retry)
+		default:
+			t.State(Stuck, err, retry)
 		}
-		t.State(Stuck, err, retry)
 		select {
 		case <-ctx.Done():
 			return
@@ -176,13 +231,28 @@ func (t *Takeover) waitForEnd(ctx context.Context) error {
 	return err
 }
 
-// ForeignMessages returns what goes into the transaction of our first commit: removals of what
-// kube-proxy has in nf_tables that can refuse a packet. kube-proxy's nat chains go later, see the
-// package comment.
-func ForeignMessages(ctx context.Context) ([]nft.ForeignMessage, uint32, error) {
-	return legacy.Messages(ctx, legacy.Selector{
+// Foreign returns what goes into the transaction of our first commit, which makes our tables want:
+// removals of what kube-proxy has in nf_tables that can refuse a packet. kube-proxy's nat chains go
+// later, see the package comment. held says of a *LossError that the commit has to wait, too: what
+// our tables know of an address keeps kube-proxy's rules from serving it.
+func (t *Takeover) Foreign(ctx context.Context, want nft.Tables) (messages []nft.ForeignMessage, generation uint32, held bool, err error) {
+	inventory, err := t.Node.Take(ctx)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	if _, err := t.permit(&inventory, want); err != nil {
+		if held = IsLoss(err) && !t.covers; held && t.State != nil {
+			t.State(Refused, err, 0)
+		}
+		return nil, 0, held, err
+	}
+	if t.State != nil {
+		t.State(Taking, nil, 0)
+	}
+	messages, generation, err = legacy.Messages(ctx, legacy.Selector{
 		Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
 	})
+	return messages, generation, false, err
 }
 
 // clean removes what remains of kube-proxy's state. Our tables must be in force. It leaves what it
@@ -194,6 +264,15 @@ func (t *Takeover) clean(ctx context.Context) error {
 	inventory, err := t.Node.Take(ctx)
 	if err != nil {
 		return fmt.Errorf("look for kube-proxy's state: %w", err)
+	}
+	if !inventory.Clean() {
+		ours, err := readOurs(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := t.permit(&inventory, ours); err != nil {
+			return err
+		}
 	}
 	var selectors []legacy.Selector
 	for _, table := range legacyTables {
@@ -220,6 +299,21 @@ func (t *Takeover) clean(ctx context.Context) error {
 		steps = nil
 	}
 	return perform(ctx, t.Journal, append(steps, step{"look again", t.lookAgain}))
+}
+
+// readOurs reads our tables over a socket of its own: the loop uses the other one meanwhile.
+func readOurs(ctx context.Context) (nft.Tables, error) {
+	client, err := kernel.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	client.Lists = services.Lists
+	ours, _, err := client.Read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read our tables back: %w", err)
+	}
+	return ours, nil
 }
 
 // selects reports whether a selector selects a part.

@@ -26,6 +26,7 @@ type Proxy struct {
 	started  time.Time // zero before Start
 	updated  time.Time // when the kernel was last found up to date
 	ready    bool      // a commit has succeeded
+	held     bool      // commits are held back on purpose
 }
 
 // NewProxy returns a Proxy. A change may wait in queue for less than timeout; node returns
@@ -52,6 +53,16 @@ func (p *Proxy) Updated(taken time.Time) {
 	p.queue.Served(taken)
 }
 
+// Hold says whether commits are held back on purpose. What the kernel holds serves meanwhile: the proxy
+// is healthy, for a restart changes nothing, and load balancers that withdrew every node of a cluster
+// at once would make an outage out of it. It is not ready before a commit, so that an update of all
+// nodes stops at the first.
+func (p *Proxy) Hold(held bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = held
+}
+
 // Healthy reports whether no change waits for too long, whatever the state of the Node.
 func (p *Proxy) Healthy() bool {
 	p.mu.Lock()
@@ -61,7 +72,7 @@ func (p *Proxy) Healthy() bool {
 
 func (p *Proxy) healthy(now time.Time) bool {
 	oldest, _ := p.queue.Waiting()
-	if p.started.IsZero() || oldest.IsZero() {
+	if p.started.IsZero() || oldest.IsZero() || p.held {
 		return true
 	}
 	if oldest.Before(p.started) {

@@ -118,11 +118,31 @@ func (m *Metrics) Takeover(states []string, current func() string) {
 	}
 }
 
+// Held adds the metric of what is held back because it would take Services away, and returns the
+// function that sets it.
+func (m *Metrics) Held(reasons []string) (set func(reason string, held bool)) {
+	gauge := promauto.With(m.registry).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kube_nft_held",
+		Help: "1 while something is held back because it would take Services away: by reason, the takeover from kube-proxy, or all commits since the source has nearly nothing.",
+	}, []string{labelReason})
+	for _, reason := range reasons {
+		gauge.WithLabelValues(reason)
+	}
+	return func(reason string, held bool) {
+		value := 0.0
+		if held {
+			value = 1
+		}
+		gauge.WithLabelValues(reason).Set(value)
+	}
+}
+
 // Labels. Values of ip_family are IPv4 and IPv6.
 const (
 	labelFamily = "ip_family"
 	labelPolicy = "traffic_policy" // internal or external
 	labelCode   = "code"           // of HTTP
+	labelReason = "reason"         // why something is held back
 	labelKind   = "kind"           // of a Kubernetes object
 	labelSet    = "set"            // name of an nftables set or map
 	labelHost   = "host"           // of the API server, with its port

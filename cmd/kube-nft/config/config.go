@@ -58,6 +58,8 @@ type Config struct {
 	// Takeover requests the removal of what kube-proxy programmed. It is false if another proxy goes
 	// on, that is with a ServiceProxyName.
 	Takeover bool
+	// ForceTakeover requests it whatever frontends that costs.
+	ForceTakeover bool
 	// TableOwnership requests that others cannot change our tables, where the kernel can do that.
 	TableOwnership bool
 

@@ -49,7 +49,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"--min-sync-period -1s", "--min-sync-period -1s: expected a duration that is not negative"},
 		{"--sync-period 0", "--sync-period 0s: expected more than 0s"},
 		{"--min-sync-period 1m", "--min-sync-period 1m0s: expected no more than 30s, the value of --sync-period"},
-		{"--takeover yes", "--takeover yes: expected auto or never"},
+		{"--takeover yes", "--takeover yes: expected auto, never or force"},
 		{"--table-ownership yes", "--table-ownership yes: expected auto or never"},
 		{"--takeover auto --service-proxy-name ours", "--takeover auto: expected never, as --service-proxy-name leaves the other Services to another proxy"},
 		{"--healthz-bind-address localhost:80", "--healthz-bind-address localhost:80: expected an IP address and a port such as 0.0.0.0:10256"},

@@ -239,7 +239,7 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 }
 
 // resolveRuleset turns the takeover off with a ServiceProxyName: the node then has another proxy,
-// which needs its rules.
+// which needs its rules. With Manifests it has to be asked for: files seldom hold a whole cluster.
 func (r *reading) resolveRuleset(c *Config) error {
 	nftables, own := &r.proxy.NFTables, &r.own
 	bit, least, most := *nftables.MasqueradeBit, nftables.MinSyncPeriod.Duration, nftables.SyncPeriod.Duration
@@ -254,19 +254,19 @@ func (r *reading) resolveRuleset(c *Config) error {
 		return r.invalid("sync-period", most.String(), "expected more than 0s")
 	case least > most:
 		return r.invalid("min-sync-period", least.String(), fmt.Sprintf("expected no more than %s, the value of %s", most, r.name("sync-period")))
-	case own.Takeover != auto && own.Takeover != never:
-		return r.invalid("takeover", own.Takeover, "expected auto or never")
+	case own.Takeover != auto && own.Takeover != never && own.Takeover != force:
+		return r.invalid("takeover", own.Takeover, "expected auto, never or force")
 	case own.TableOwnership != auto && own.TableOwnership != never:
 		return r.invalid("table-ownership", own.TableOwnership, "expected auto or never")
-	case own.ServiceProxyName != "" && own.Takeover == auto && r.given("takeover"):
-		return r.invalid("takeover", auto, fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
-	case own.ServiceProxyName != "":
+	case own.ServiceProxyName != "" && own.Takeover != never && r.given("takeover"):
+		return r.invalid("takeover", own.Takeover, fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
+	case own.ServiceProxyName != "", r.own.Manifests != "" && !r.given("takeover"):
 		own.Takeover = never
 	}
 	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize = nftables.MasqueradeAll, uint8(bit), own.AffinitySize
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
 	c.MinSyncPeriod, c.SyncPeriod = least, most
-	c.Takeover, c.TableOwnership = own.Takeover == auto, own.TableOwnership == auto
+	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force, own.TableOwnership == auto
 	return nil
 }
 

@@ -46,7 +46,7 @@ var settings = []setting{
 	{flag: "affinity-size", field: "affinitySize", usage: "clients that one affinity map holds at most"},
 	{flag: "connection-counters", field: "connectionCounters", usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters", usage: "count those that each endpoint is chosen for as well: a series for each endpoint of each frontend"},
-	{flag: "takeover", field: "takeover", usage: "remove what kube-proxy programmed on this node once our rules are in force: auto or never; with --service-proxy-name never"},
+	{flag: "takeover", field: "takeover", usage: "remove what kube-proxy programmed on this node once our rules are in force: auto, unless too many of its frontends would vanish; force, whatever vanishes; or never, which is the default with --manifests and --service-proxy-name"},
 	{flag: "table-ownership", field: "tableOwnership", usage: "keep others from changing our tables, where the kernel can: auto or never"},
 	{flag: "proxy-mode", field: "mode"},
 	{flag: "oom-score-adj", field: "oomScoreAdj", usage: "oom_score_adj of this process, -1000 to 1000"},
@@ -82,6 +82,7 @@ const (
 const (
 	auto  = "auto"
 	never = "never"
+	force = "force"
 )
 
 const (

@@ -183,6 +183,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	ruleset.SetOwned(d.owned)
 	d.monitor.watch(&settings, ruleset, d.kernel)
 	d.watchNode(&settings)
+	d.watchHolds(&settings)
 	d.saveMemory(ctx, &settings)
 	d.serveLocalhost(ctx, &settings)
 	if d.config.Takeover {

@@ -61,6 +61,7 @@ func scrape(t *testing.T, path string) map[string]*metric {
 		Kernel:      silentKernel{}, Build: new(debug.BuildInfo),
 	})
 	m.CountConnections(silentKernel{}.Connections, true)
+	m.Held(heldReasons)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})

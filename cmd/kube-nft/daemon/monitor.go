@@ -34,6 +34,7 @@ type monitor struct {
 	services *health.Services
 	metrics  *metrics.Metrics
 	events   *events
+	holds    *holds
 	servers  []*web.Server
 }
 
@@ -75,6 +76,7 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 			return nil, err
 		}
 	}
+	m.holds = &holds{log: log, events: m.events, set: m.metrics.Held(heldReasons), told: make(map[string]telling)}
 	m.servers, err = newServers(c, m.proxy, m.metrics, m.events, log)
 	return m, err
 }

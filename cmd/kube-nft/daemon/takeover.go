@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -18,7 +19,12 @@ import (
 func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
 	var state atomic.Value // a migrate.State
 	t := migrate.Takeover{
-		Kernel: d.kernel,
+		Kernel:  d.kernel,
+		Missing: d.missingNode,
+		Force:   d.config.ForceTakeover,
+		Losing: func(c *migrate.Comparison) {
+			d.log.Warn("takeover: frontends of kube-proxy's that are not served any more", zap.String("frontends", c.Summary()))
+		},
 		Journal: func(e migrate.Entry) {
 			if e.Event == migrate.Done {
 				d.log.Info("takeover", zap.String("step", e.Step), zap.String("done", e.Text))
@@ -30,7 +36,12 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 		},
 		State: func(s migrate.State, err error, retry time.Duration) {
 			state.Store(s)
+			if s != migrate.Refused {
+				d.monitor.holds.tell(heldTakeover, nil)
+			}
 			switch {
+			case s == migrate.Refused:
+				d.monitor.holds.tell(heldTakeover, err)
 			case s == migrate.Blind:
 				d.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege", zap.Error(err))
 			case retry > 0:
@@ -49,7 +60,15 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 	case err != nil || !needed:
 		return err == nil, err
 	}
-	settings.Foreign = foreign
+	if foreign {
+		settings.Foreign = func(ctx context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
+			messages, generation, held, err := t.Foreign(ctx, want)
+			if held {
+				err = &proxysync.HeldError{Err: err}
+			}
+			return messages, generation, err
+		}
+	}
 	next := settings.Committed
 	settings.Committed = func(r proxysync.Report) {
 		next(r)
@@ -58,6 +77,14 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 		}
 	}
 	return true, nil
+}
+
+// missingNode returns the name of this node if there is no such Node object.
+func (d *daemon) missingNode() string {
+	if d.tracker.Node() == nil {
+		return d.config.NodeName
+	}
+	return ""
 }
 
 // takeoverStates lists the states of a takeover in the spelling of metrics.

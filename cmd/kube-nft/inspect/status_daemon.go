@@ -178,6 +178,10 @@ func (s samples) obstacle() string {
 		return sum > 0
 	}
 	switch {
+	case has("kube_nft_held", "reason", "takeover"):
+		return `a source that has what kube-proxy serves: the log line "held back" names what would be lost; kube-proxy's rules stay`
+	case has("kube_nft_held", "reason", "source"):
+		return `a source that has what our tables serve: the log line "held back" says more; the tables stay`
 	case has("kube_nft_takeover", "state", "waiting"):
 		return "a live kube-proxy to end"
 	case has("kube_nft_sync_retries_total", "", ""):

@@ -4,6 +4,7 @@ package move
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -64,16 +65,24 @@ there is nothing to release: then nft can change and delete the tables.`,
 func newApply(reader *config.Reader) *cobra.Command {
 	var timeout time.Duration
 	var proc string
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Put kube-nft's rules in force, then remove kube-proxy's",
 		Long: `apply reads the source as the daemon does, commits our tables once, verifies them and
 removes what kube-proxy has programmed, in the order that migrate plan shows. It waits for
-a live kube-proxy to end. A journal goes to standard error. It may be interrupted and run
-again at any time; a second run after a complete one changes nothing.
+a live kube-proxy to end. A journal goes to standard error, with the warnings of the plan.
+It may be interrupted and run again at any time; a second run after a complete one changes
+nothing.
+
+It refuses, and changes nothing, if frontends that kube-proxy serves would not be served
+any more: without a Node object of this node's name, with a source that has no Services,
+or if more are missing than may have been deleted meanwhile. --force takes the node over
+all the same.
 
 Our tables serve from then on, but only the daemon follows changes: start it before or
-right after. If it is running already, apply leaves the tables to it.`,
+right after, with the same settings. If it is running already, apply leaves the tables to
+it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := reader.Read()
 			if err != nil {
@@ -84,10 +93,11 @@ right after. If it is running already, apply leaves the tables to it.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return apply(ctx, c, proc, cmd.ErrOrStderr())
+			return apply(ctx, c, proc, force, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	cmd.Flags().BoolVar(&force, "force", false, "take the node over whatever frontends that costs")
 	addProcFlag(cmd, &proc)
 	return cmd
 }
@@ -98,13 +108,15 @@ func addProcFlag(cmd *cobra.Command, proc *string) {
 }
 
 // apply takes the node over and writes a journal. proc shows the node's processes.
-func apply(ctx context.Context, c *config.Config, proc string, journal io.Writer) error {
+func apply(ctx context.Context, c *config.Config, proc string, force bool, journal io.Writer) error {
 	kernel, err := kernel.Open()
 	if err != nil {
 		return err
 	}
 	kernel.Lists = services.Lists
 	defer kernel.Close()
+	log := c.Log(journal)
+	var found *survey
 	t := migrate.Takeover{
 		Node:    legacy.Node{Proc: proc},
 		Kernel:  kernel,
@@ -112,7 +124,29 @@ func apply(ctx context.Context, c *config.Config, proc string, journal io.Writer
 		Alive: func(processes string) {
 			fmt.Fprintf(journal, "kube-nft: kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay\n", processes)
 		},
-		Commit: func(ctx context.Context) (nft.Tables, string, error) { return commit(ctx, c, kernel, c.Log(journal)) },
+		Force:   force,
+		Missing: func() string { return found.node },
+		Prepare: func(ctx context.Context) (nft.Tables, error) {
+			if found, err = look(ctx, c, "/", proc, force, log); err != nil {
+				return nil, err
+			}
+			blocks := 0
+			for _, check := range found.plan.Checks {
+				if check.Level == migrate.Warning || check.Level == migrate.Blocks {
+					fmt.Fprintf(journal, "kube-nft: %s: %s\n", check.Level, check)
+				}
+				if check.Level == migrate.Blocks {
+					blocks++
+				}
+			}
+			switch {
+			case found.problem != nil:
+				return nil, found.problem
+			case blocks > 0:
+				return nil, errors.New("refused, see the lines that begin with blocks")
+			}
+			return found.tables, nil
+		},
 		Daemon: func() (string, error) {
 			running := daemon.Running()
 			if running == nil {
@@ -122,12 +156,13 @@ func apply(ctx context.Context, c *config.Config, proc string, journal io.Writer
 			return running.String(), nil
 		},
 	}
+	t.Commit = func(ctx context.Context) (nft.Tables, string, error) { return commit(ctx, c, kernel, &t, found, log) }
 	return t.Run(ctx)
 }
 
 // commit syncs once. The same transaction removes what kube-proxy has in nf_tables. done says in
 // words what was written.
-func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, log *zap.Logger) (want nft.Tables, done string, err error) {
+func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, t *migrate.Takeover, found *survey, log *zap.Logger) (want nft.Tables, done string, err error) {
 	features, err := kernel.Probe(ctx)
 	if err != nil {
 		return nil, "", err
@@ -136,17 +171,20 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, log *z
 	if !features.IP6 {
 		families = []nft.Family{nft.IP}
 	}
-	t, err := c.Load(ctx, log)
-	if err != nil {
-		return nil, "", err
-	}
 	var report proxysync.Report
 	stale := 0
 	ruleset := services.NewRuleset(c.Ruleset(families))
-	loop := proxysync.New(t, ruleset, kernel, proxysync.Options{
+	loop := proxysync.New(found, ruleset, kernel, proxysync.Options{
 		NodePorts: c.NodePorts,
 		Log:       log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), // the journal tells the rest
-		Foreign:   migrate.ForeignMessages,
+		Trust:     t.Force,
+		Foreign: func(ctx context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
+			messages, generation, _, err := t.Foreign(ctx, want)
+			if migrate.IsLoss(err) {
+				err = &proxysync.HeldError{Err: err}
+			}
+			return messages, generation, err
+		},
 		Committed: func(r proxysync.Report) { report = r },
 		Cleaned: func(r proxysync.FlowReport) {
 			for _, n := range r.Deleted {
@@ -164,6 +202,10 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, log *z
 		loop.CleanFlows(conntrack.NewReconciler(table))
 	}
 	if err := loop.Once(ctx); err != nil {
+		var held *proxysync.HeldError
+		if errors.As(err, &held) {
+			err = fmt.Errorf("%w; --force does it all the same", err)
+		}
 		return nil, "", err
 	}
 	if report.Operations+report.Foreign == 0 {

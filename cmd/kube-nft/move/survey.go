@@ -1,0 +1,182 @@
+package move
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+	"github.com/kube-nft/kube-nft/nft/services"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A survey is what plan and apply find on a node and in the source.
+type survey struct {
+	plan    migrate.Plan
+	node    string        // the name of this node if there is no such Node object
+	delta   tracker.Delta // all that the source has
+	tables  nft.Tables    // what ours are going to be; nil if the source could not be read
+	problem error         // why it could not be read
+}
+
+// Take hands out what the source has: a survey is the source of a loop that syncs once.
+func (s *survey) Take() (delta tracker.Delta) {
+	delta, s.delta = s.delta, tracker.Delta{}
+	return delta
+}
+
+// look looks at kube-proxy's rules, the kernel, the host whose file systems are at root and proc, and the
+// source. With force, what would be lost is a warning.
+func look(ctx context.Context, c *config.Config, root, proc string, force bool, log *zap.Logger) (*survey, error) {
+	inventory, err := legacy.Node{Proc: proc}.Take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	checks, ip6 := migrate.KernelChecks(ctx)
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		checks = append(checks, migrate.NotSeen("kernel release", err))
+	}
+	host := migrate.Host{Proc: proc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
+	s := &survey{}
+	checks = slices.Concat(checks, host.Checks(), s.lookAtSource(ctx, c, &inventory, ip6, force, log))
+	s.plan = migrate.NewPlan(inventory, checks)
+	return s, nil
+}
+
+// lookAtSource reads the source, if reachable, for checks that depend on it.
+func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *legacy.Inventory, ip6, force bool, log *zap.Logger) []migrate.Check {
+	t := tracker.New(c.Tracker())
+	if s.problem = c.Fill(ctx, t, log); s.problem != nil {
+		check := migrate.NotSeen("Services", s.problem)
+		check.Means = "without them it is not known what would be lost, and the addresses of node ports depend on the Node object"
+		check.Do = "give the settings of the daemon: --config, --kubeconfig or --manifests, --hostname-override"
+		return []migrate.Check{check}
+	}
+	if t.Node() == nil {
+		s.node = c.NodeName
+	}
+	s.delta = t.Take()
+	checks := []migrate.Check{{
+		Level: migrate.OK, About: "Services", Found: fmt.Sprintf("%d Service ports to serve", len(s.delta.Changed)),
+	}}
+	if c.PodsFromNode && !c.UsePodCIDRs(t.Node()) {
+		s.problem = fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)
+		checks = append(checks, migrate.Check{Level: migrate.Blocks, About: "pods", Found: s.problem.Error(), Do: "choose another --detect-local-mode, or the right --hostname-override"})
+	}
+	local, err := proxysync.Addresses()
+	if err != nil {
+		return append(checks, migrate.NotSeen("node ports", err))
+	}
+	families := nft.Families[:]
+	if !ip6 {
+		families = []nft.Family{nft.IP}
+	}
+	ruleset := services.NewRuleset(c.Ruleset(families))
+	ruleset.Apply(s.delta)
+	ruleset.SetNodePortAddresses(c.NodePorts.Select(t.NodeAddresses(), local))
+	s.tables = ruleset.Want()
+	comparison, err := migrate.Compare(inventory, s.tables, s.node)
+	if err != nil {
+		return append(checks, migrate.NotSeen("frontends", err))
+	}
+	checks = append(checks, comparison.Check(force))
+	if s.node != "" && comparison.Refusal() == nil {
+		checks = append(checks, migrate.Check{
+			Level: migrate.Warning, About: "Node", Found: "no Node object is called " + s.node,
+			Means: "neither the node's addresses, for node ports, nor its own endpoints are known", Do: "give the Node's name with --hostname-override",
+		})
+	}
+	if check, some := fallback(inventory, &s.delta); some {
+		checks = append(checks, check)
+	}
+	if s.node != "" { // the addresses of node ports are not known
+		return checks
+	}
+	return append(checks, nodePorts(ctx, c, inventory, t.NodeAddresses(), local, &s.delta)...)
+}
+
+// nodePorts looks at the addresses of node ports, and at who uses them.
+func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventory, node, local []netip.Addr, delta *tracker.Delta) (checks []migrate.Check) {
+	ports := migrate.NodePorts{Local: local, Reached: c.NodePorts.Reached(node, local), Setting: c.NodePorts.String()}
+	routed, _ := os.ReadFile("/proc/sys/net/ipv4/conf/all/route_localnet")
+	ports.Localhost = strings.TrimSpace(string(routed)) == "1"
+	ports.ServedBy(inventory)
+	if c.LocalhostNodePorts {
+		ports.Reached = append(ports.Reached, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	}
+	type nodePort struct {
+		protocol tracker.Protocol
+		port     uint16
+	}
+	all := make(map[nodePort]bool)
+	for id, p := range delta.Changed {
+		if p.NodePort != 0 {
+			all[nodePort{id.Protocol, p.NodePort}] = true
+		}
+	}
+	table, err := conntrack.Open()
+	if err == nil {
+		defer table.Close()
+		_, err = table.Flows(ctx, conntrack.Filter{}, func(f *conntrack.Flow) bool {
+			to := f.Original
+			if f.Translated() && all[nodePort{to.Protocol, to.Destination.Port()}] && slices.Contains(local, to.Destination.Addr()) {
+				ports.InUse = append(ports.InUse, migrate.Use{Protocol: to.Protocol, Address: to.Destination})
+			}
+			return false
+		})
+	}
+	if err != nil {
+		checks = append(checks, migrate.NotSeen("node ports in use", err))
+	}
+	return append(checks, ports.Checks()...)
+}
+
+// shownServices is how many Services a check names.
+const shownServices = 10
+
+// fallback names the Services whose traffic policy Local has no endpoint on this node, if kube-proxy
+// ran in its IPVS mode. Only this mode sends their connections to endpoints on other nodes.
+func fallback(inventory *legacy.Inventory, delta *tracker.Delta) (check migrate.Check, some bool) {
+	if !slices.ContainsFunc(inventory.Parts, func(p legacy.Part) bool { return p.Backend == legacy.IPVS && !p.Clean() }) {
+		return check, false
+	}
+	seen := make(map[string]bool)
+	for id, p := range delta.Changed {
+		name := id.Namespace + "/" + id.Service
+		if p.HasEndpoints && len(p.Local) == 0 && p.InternalLocal {
+			seen[name+" (internal)"] = true
+		}
+		if p.HasEndpoints && len(p.Local) == 0 && p.ExternalLocal {
+			seen[name+" (external)"] = true
+		}
+	}
+	if len(seen) == 0 {
+		return check, false
+	}
+	names := make([]string, 0, len(seen))
+	for name := range seen {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	shown := names[:min(len(names), shownServices)]
+	if more := len(names) - len(shown); more > 0 {
+		shown = append(slices.Clone(shown), fmt.Sprintf("and %d more", more))
+	}
+	return migrate.Check{
+		Level: migrate.Warning, About: "traffic policy Local without an endpoint on this node", Found: strings.Join(shown, ", "),
+		Means: "the IPVS mode serves their connections from endpoints on other nodes, against the policy; kube-nft drops them, as kube-proxy's other modes do",
+		Do:    "have endpoints on this node, or set the policy to Cluster",
+	}, true
+}

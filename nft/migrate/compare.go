@@ -1,0 +1,183 @@
+package migrate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/services"
+)
+
+// How many of kube-proxy's frontends may vanish with a takeover. kube-proxy has ended by then, so
+// what was deleted since is in its rules and not in the source. A Service with two ports and node
+// ports has eight frontends in two families; in a large cluster more comes and goes meanwhile. A
+// wrong source or setting loses more, or all that there is.
+const (
+	fewLost      = 8
+	fewLostIn    = 100 // one in this many, if that is more
+	fewLostOfAll = 4   // but no more than one in this many
+)
+
+// A Comparison holds kube-proxy's frontends against those of our tables.
+type Comparison struct {
+	Served int    `json:"served"` // by kube-proxy
+	Lost   []Lost `json:"lost"`   // in order
+	// Node is the name of this node if there is no such Node object.
+	Node string `json:"node,omitempty"`
+	// Empty says that our tables serve nothing.
+	Empty bool `json:"empty,omitempty"`
+	// Clean says that nothing of kube-proxy's would go.
+	Clean bool `json:"clean,omitempty"`
+}
+
+// A Lost frontend is served by kube-proxy and would not be by us.
+type Lost struct {
+	Frontend string `json:"frontend"`
+	Why      string `json:"why"`
+	address  bool   // for lack of an address of node ports
+}
+
+// Compare holds kube-proxy's frontends against tables of ours, wanted ones or what the kernel holds.
+// node is the name of this node if it has no Node object.
+func Compare(inv *legacy.Inventory, tables nft.Tables, node string) (Comparison, error) {
+	local, err := localAddresses()
+	if err != nil {
+		return Comparison{}, err
+	}
+	return compare(inv, tables, node, local), nil
+}
+
+// compare is Compare on a node with these addresses.
+func compare(inv *legacy.Inventory, tables nft.Tables, node string, local []netip.Addr) Comparison {
+	ours := services.NewAnswers(tables, local)
+	c := Comparison{Node: node, Empty: ours.Total == 0, Clean: inv.Clean(), Lost: []Lost{}}
+	var theirs []legacy.Frontend
+	for _, p := range inv.Parts {
+		theirs = append(theirs, p.Frontends...)
+	}
+	// Rules of two modes may lie over each other.
+	slices.SortFunc(theirs, func(a, b legacy.Frontend) int {
+		return cmp.Or(a.Compare(b.Frontend), -strings.Compare(a.Service, b.Service))
+	})
+	theirs = slices.CompactFunc(theirs, func(a, b legacy.Frontend) bool { return a.Frontend == b.Frontend })
+	for _, f := range theirs {
+		lost := Lost{Frontend: f.String()}
+		switch ours.Of(f.Frontend) {
+		case services.Served:
+			continue
+		case services.NoFrontend:
+			lost.Why = "no Service has them"
+		case services.NoAddress:
+			lost.Why, lost.address = "node ports would be served at no address of this node", true
+		case services.NoEndpoint:
+			lost.Why = "their Services have no endpoint"
+		}
+		c.Lost = append(c.Lost, lost)
+	}
+	c.Served = len(theirs)
+	return c
+}
+
+// localAddresses lists the addresses of this network namespace.
+func localAddresses() (addrs []netip.Addr, err error) {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list interface addresses: %w", err)
+	}
+	for _, entry := range list {
+		if network, ok := entry.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(network.IP); ok {
+				addrs = append(addrs, addr.Unmap())
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// A LossError says why a takeover is refused: frontends would not be served any more.
+type LossError struct{ reason, remedy string }
+
+func (e *LossError) Error() string {
+	return e.reason + ": nothing of kube-proxy's is removed; " + e.remedy
+}
+
+// IsLoss reports whether err refuses a takeover because of what would be lost.
+func IsLoss(err error) bool {
+	var loss *LossError
+	return errors.As(err, &loss)
+}
+
+// Refusal returns why kube-proxy's rules have to stay, a *LossError; nil if they may go.
+func (c *Comparison) Refusal() error {
+	noAddress := func(l Lost) bool { return l.address }
+	few := min(max(fewLost, c.Served/fewLostIn), c.Served/fewLostOfAll)
+	switch {
+	case c.Clean:
+	case c.Node != "":
+		return &LossError{
+			fmt.Sprintf("no Node is called %s, so neither the node's addresses nor its own endpoints are known, and %s", c.Node, c.Summary()),
+			"give the Node's name with --hostname-override",
+		}
+	case c.Empty:
+		return &LossError{"the source has no Service with an endpoint, and " + c.Summary(), "look whether it is the right API server or directory"}
+	case slices.ContainsFunc(c.Lost, noAddress):
+		return &LossError{c.Summary(), "the Node's addresses, or --nodeport-addresses, have to be addresses of this node"}
+	case len(c.Lost) > few:
+		return &LossError{c.Summary(), "look whether it is the right API server or directory, with all Services and endpoints"}
+	}
+	return nil
+}
+
+// shownLost bounds how many frontends are named.
+const shownLost = 10
+
+// Summary says what would be lost and names it, within bounds.
+func (c *Comparison) Summary() string {
+	if len(c.Lost) == 0 {
+		return fmt.Sprintf("all %d frontends that kube-proxy serves would be served", c.Served)
+	}
+	named, counts := make(map[string][]string), make(map[string]int)
+	var reasons []string // in the order of the frontends
+	for i, l := range c.Lost {
+		if counts[l.Why]++; counts[l.Why] == 1 {
+			reasons = append(reasons, l.Why)
+		}
+		if len(named[l.Why]) == 0 || i < shownLost { // one of each kind at least
+			named[l.Why] = append(named[l.Why], l.Frontend)
+		}
+	}
+	for i, why := range reasons {
+		names := named[why]
+		if more := counts[why] - len(names); more > 0 {
+			names = append(names, fmt.Sprintf("and %d more", more))
+		}
+		reasons[i] = why + ": " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%d of %d frontends that kube-proxy serves would not be served; %s", len(c.Lost), c.Served, strings.Join(reasons, "; "))
+}
+
+// Check is the comparison as a part of a plan. With force, a refusal is a warning.
+func (c *Comparison) Check(force bool) Check {
+	check := Check{Level: OK, About: "frontends", Found: c.Summary()}
+	var loss *LossError
+	switch err := c.Refusal(); {
+	case errors.As(err, &loss) && force:
+		check.Level, check.Found, check.Means = Warning, loss.reason, "--force takes the node over all the same"
+	case errors.As(err, &loss):
+		check.Level, check.Found, check.Means = Blocks, loss.reason, "kube-proxy's rules stay"
+		check.Do = loss.remedy + "; --force takes the node over all the same"
+	case len(c.Lost) > 0:
+		check.Level = Warning
+		check.Means = "so few may have been deleted since kube-proxy wrote its rules"
+		check.Do = "if one of them is needed, look why it is not served"
+	case c.Clean && c.Served == 0:
+		check.Found = "kube-proxy serves none"
+	}
+	return check
+}

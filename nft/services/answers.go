@@ -1,0 +1,102 @@
+package services
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// An Answer says what tables do with new connections to a frontend.
+type Answer uint8
+
+// The answers. A connection that a traffic policy or a source range drops has an endpoint.
+const (
+	NoFrontend Answer = iota // the tables do not have the frontend
+	NoAddress                // a node port, and node ports are served at no address of this node
+	NoEndpoint               // its connections are rejected: the Service port has no endpoint
+	Served
+)
+
+// Answers knows the Answer of every frontend. Make it with NewAnswers.
+type Answers struct {
+	tables nft.Tables
+	atNode map[nft.Family]bool // whether node ports have an address
+	Total  int                 // frontends that are Served
+}
+
+// NewAnswers returns the answers of tables, whether they are wanted or were read from the kernel.
+// local has the addresses of the node's interfaces.
+func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
+	a := &Answers{tables: tables, atNode: make(map[nft.Family]bool)}
+	for f, table := range tables {
+		a.atNode[f] = nodePortsAnywhere(table)
+		for _, addr := range local {
+			if addresses := table.Sets[nodePortAddressesSet]; addresses != nil && nft.Family(tracker.FamilyOf(addr)) == f {
+				_, named := addresses.Map[nft.AddrKey(addr)]
+				a.atNode[f] = a.atNode[f] || named
+			}
+		}
+	}
+	for range a.Served() {
+		a.Total++
+	}
+	return a
+}
+
+// nodePortsAnywhere reports whether a table serves node ports at every address of the node.
+func nodePortsAnywhere(t *nft.Table) bool {
+	chain := t.Chains[servicesChain]
+	if chain == nil {
+		return false
+	}
+	typed := (&nft.Table{Family: t.Family, Chains: map[string]*nft.Chain{servicesChain: chain}}).Typed()
+	return slices.ContainsFunc(typed.Chains[servicesChain].Rules, func(r nft.Rule) bool {
+		return slices.ContainsFunc(r, func(s nft.Stmt) bool { _, anywhere := s.(nft.DestinationLocal); return anywhere })
+	})
+}
+
+// Of returns the answer of a frontend.
+func (a *Answers) Of(f tracker.Frontend) Answer {
+	family := nft.Family(f.Family())
+	table := a.tables[family]
+	if table == nil || table.Sets[verdictMap(f.NodePort())] == nil {
+		return NoFrontend
+	}
+	element, ok := table.Sets[verdictMap(f.NodePort())].Map[frontendKeyOf(f)]
+	switch {
+	case !ok:
+		return NoFrontend
+	case f.NodePort() && !a.atNode[family]:
+		return NoAddress
+	case isRefusal(element):
+		return NoEndpoint
+	}
+	return Served
+}
+
+// Served goes through the frontends that are served, with the names of their Service ports.
+func (a *Answers) Served() iter.Seq2[tracker.Frontend, PortName] {
+	return func(yield func(tracker.Frontend, PortName) bool) {
+		for family, table := range a.tables {
+			for _, set := range []string{servicesMap, nodePortsMap} {
+				if table.Sets[set] == nil || set == nodePortsMap && !a.atNode[family] {
+					continue
+				}
+				for key, element := range table.Sets[set].Map {
+					if !isRefusal(element) && !yield(frontendIn(family, set, key), parsePortName(element.Comment)) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// isRefusal reports whether a frontend's element rejects.
+func isRefusal(e nft.Element) bool {
+	p, _ := policyOf(verdictOf(e))
+	return p.kind == refused
+}

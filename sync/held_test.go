@@ -1,0 +1,154 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A filled kernel holds tables from an earlier run.
+type filled struct {
+	table
+	have nft.Tables
+}
+
+func (k *filled) Read(ctx context.Context) (nft.Tables, uint32, error) {
+	_, generation, err := k.table.Read(ctx)
+	return k.have, generation, err
+}
+
+// portsFrom are n Service ports.
+func portsFrom(n int) (ports []*tracker.ServicePort) {
+	for i := range byte(n) {
+		ports = append(ports, portWith("service-"+string(rune('a'+i)), i, i))
+	}
+	return ports
+}
+
+// filledWith is a kernel whose tables serve n Service ports.
+func filledWith(n int) *filled {
+	ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, AffinitySize: 16})
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for _, p := range portsFrom(n) {
+		delta.Changed[p.ID] = p
+	}
+	ruleset.Apply(delta)
+	return &filled{have: ruleset.Want()}
+}
+
+// TestEmptySourceIsHeldBack: a start does not empty tables that serve, unless they serve little, the
+// source goes on for DoubtFor, or somebody says so.
+func TestEmptySourceIsHeldBack(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		have, source int
+		trust        bool
+		held         bool
+	}{
+		{"nothing left", 60, 0, false, true},
+		{"nearly nothing left", 60, 5, false, true},
+		{"one in ten left", 60, 6, false, false},
+		{"little there", 19, 0, false, false},
+		{"somebody says so", 60, 0, true, false},
+		{"the first start", 0, 0, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := filledWith(tt.have)
+				var told []string
+				b := newBubble(k, Options{Trust: tt.trust}, portsFrom(tt.source)...)
+				b.loop.options.Held = func(err error) {
+					text := "over"
+					if err != nil {
+						text = err.Error()
+					}
+					told = append(told, text)
+				}
+				b.run(t)
+				if (len(b.reports) == 0) != tt.held || (len(told) > 0) != tt.held {
+					t.Fatalf("%d batches, told %q; want it held back: %v", len(k.batches), told, tt.held)
+				}
+				if !tt.held {
+					return
+				}
+				time.Sleep(DoubtFor - time.Second)
+				synctest.Wait()
+				if len(k.batches) != 0 || len(b.reports) != 0 {
+					t.Errorf("%d batches before %s have passed", len(k.batches), DoubtFor)
+				}
+				if looks := len(told); looks > int(DoubtFor/heldPause)+1 {
+					t.Errorf("looked %d times", looks)
+				}
+				time.Sleep(time.Second + heldPause)
+				synctest.Wait()
+				if len(k.batches) != 1 || told[len(told)-1] != "over" {
+					t.Errorf("%d batches after %s, told %q", len(k.batches), DoubtFor, told[len(told)-1])
+				}
+				if b.logged("sync failed") != 0 {
+					t.Error("a start that is held back counts as failed")
+				}
+			})
+		})
+	}
+}
+
+// TestHeldBackUntilSourceIsThere: what is held back goes on as soon as the source has enough. From then
+// on it is followed at once, whatever it takes away.
+func TestHeldBackUntilSourceIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := filledWith(60)
+		b := start(t, k, Options{})
+		for range 10 { // changes do not hurry it
+			b.change()
+		}
+		if k.reads > 2 {
+			t.Errorf("%d reads for changes while it is held back", k.reads)
+		}
+		b.change(portsFrom(59)...)
+		time.Sleep(2 * heldPause)
+		synctest.Wait()
+		if len(k.batches) != 1 {
+			t.Fatalf("%d batches once the source is there", len(k.batches))
+		}
+		removed := tracker.Delta{Removed: make(map[tracker.PortID]bool)}
+		for _, p := range portsFrom(59) {
+			removed.Removed[p.ID] = true
+		}
+		b.feed.deltas = append(b.feed.deltas, removed)
+		b.change()
+		if len(k.batches) != 2 {
+			t.Errorf("%d batches after everything was deleted", len(k.batches))
+		}
+	})
+}
+
+// TestForeignMayHold: messages about tables of others may hold the first batch back.
+func TestForeignMayHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(table)
+		refusal := error(&HeldError{errors.New("no")})
+		start(t, k, Options{Foreign: func(_ context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
+			if want[nft.IP] == nil {
+				t.Error("it does not get the wanted tables")
+			}
+			return []nft.ForeignMessage{{Type: 1}}, 7, refusal
+		}})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(k.batches) != 0 {
+			t.Fatalf("%d batches", len(k.batches))
+		}
+		refusal = nil
+		time.Sleep(2 * heldPause)
+		synctest.Wait()
+		if len(k.batches) != 1 || len(k.batches[0].Foreign) != 1 {
+			t.Errorf("%d batches once it does not hold any more", len(k.batches))
+		}
+	})
+}
