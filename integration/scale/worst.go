@@ -42,18 +42,18 @@ func (o *options) part(n int) int { return max(1, int(o.share*float64(n))) }
 // hostiles are the worlds of which the start is measured. A twin has as many Services, or if the
 // world has few of them, as many elements.
 func (o *options) hostiles() []hostile {
-	sticky, everywhereSticky, contested, externals := o.part(4000), o.part(2500), o.part(2000), o.part(2000)
+	affinity, affineEverywhere, contested, externals := o.part(4000), o.part(2500), o.part(2000), o.part(2000)
 	plain := func(elements int) world { return worldOf(max(1, elements/12), 10) } // 10 endpoints are 12 elements
 	return []hostile{
 		{
-			name:  fmt.Sprintf("%d Services with session affinity", sticky),
-			world: worldOf(sticky, 3, affine), twin: worldOf(sticky, 3),
-			start: times(2), sets: most(60), chains: most(float64(3*sticky + 200)),
+			name:  fmt.Sprintf("%d Services with session affinity", affinity),
+			world: worldOf(affinity, 3, affine), twin: worldOf(affinity, 3),
+			start: times(2), sets: most(60), chains: most(float64(3*affinity + 200)),
 		},
 		{
-			name:  fmt.Sprintf("%d Services with session affinity and all frontends", everywhereSticky),
-			world: worldOf(everywhereSticky, 3, affine, everywhere), twin: worldOf(everywhereSticky, 3, everywhere),
-			start: times(2), sets: most(60), chains: most(float64(3*everywhereSticky + 200)),
+			name:  fmt.Sprintf("%d Services with session affinity and all frontends", affineEverywhere),
+			world: worldOf(affineEverywhere, 3, affine, everywhere), twin: worldOf(affineEverywhere, 3, everywhere),
+			start: times(2), sets: most(60), chains: most(float64(3*affineEverywhere + 200)),
 		},
 		{
 			name:  fmt.Sprintf("%d Services of 1000 source ranges", o.part(100)),

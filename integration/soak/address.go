@@ -18,6 +18,8 @@ type family struct {
 	node     netip.Addr   // stays
 	nodes    netip.Prefix // where node ports are reached
 	external netip.Addr   // the first of the addresses that changing Services compete for
+	outer    netip.Prefix // load balancers, and more addresses that Services ask for
+	ranges   netip.Prefix // clients that source ranges are about; none of them is there
 }
 
 // families are the cluster's families. Both are alike: one number stands for an address in each.
@@ -26,13 +28,13 @@ var families = [...]family{
 		name:     corev1.IPv4Protocol,
 		services: netip.MustParsePrefix("10.96.0.0/12"), pods: netip.MustParsePrefix("10.128.0.0/9"),
 		node: netip.MustParseAddr("192.0.2.11"), nodes: netip.MustParsePrefix("192.0.2.0/24"),
-		external: netip.MustParseAddr("198.51.100.0"),
+		external: netip.MustParseAddr("198.51.100.0"), outer: netip.MustParsePrefix("198.18.0.0/15"), ranges: netip.MustParsePrefix("20.0.0.0/8"),
 	},
 	{
 		name:     corev1.IPv6Protocol,
 		services: netip.MustParsePrefix("fd00:10:96::/112"), pods: netip.MustParsePrefix("fd00:10:128::/64"),
 		node: netip.MustParseAddr("2001:db8::11"), nodes: netip.MustParsePrefix("2001:db8::/64"),
-		external: netip.MustParseAddr("2001:db8:51::"),
+		external: netip.MustParseAddr("2001:db8:51::"), outer: netip.MustParsePrefix("2001:db8:18::/96"), ranges: netip.MustParsePrefix("2001:db8:20::/96"),
 	},
 }
 
@@ -76,6 +78,24 @@ func servedBy(pod netip.Addr) string {
 	return ""
 }
 
+// Addresses of f.outer by number: those of the Services that stay, one that Services claim by the
+// hundred, one of each changing Service, and a pool of which changing Services ask for many.
+const (
+	balancerAddress  = 16 // plus the number of the Service that stays
+	contestedAddress = 32
+	affineAddresses  = 256
+	ownAddresses     = 4096
+	pooledAddresses  = 16384
+	pool             = 400
+)
+
+func (f *family) outerIP(n int) netip.Addr { return lab.After(f.outer.Addr(), n) }
+
+// clientOf is the address of client n, which nobody else has: a pod that serves nothing.
+func (f *family) clientOf(n int) netip.Addr {
+	return lab.After(f.pods.Addr(), firstServers+len(stays)*perService+1+n)
+}
+
 // clusterIP is the cluster IP of changing Service i.
 func (f *family) clusterIP(i int) netip.Addr { return lab.After(f.services.Addr(), 1024+i) }
 
@@ -97,7 +117,8 @@ func setUpNode() error {
 		err = errors.Join(err,
 			lab.AddAddress(outside, netip.PrefixFrom(f.node, f.node.BitLen())),
 			lab.AddLocal(f.pods),
-			lab.AddRoute(outside, f.services, netip.Addr{}))
+			lab.AddRoute(outside, f.services, netip.Addr{}),
+			lab.AddRoute(outside, f.outer, netip.Addr{}))
 	}
 	return err
 }

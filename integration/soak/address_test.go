@@ -12,7 +12,7 @@ func TestServedBy(t *testing.T) {
 			f.podOf(7, perService-1):                "service-7",
 			f.podOf(maxServices-1, perService-1):    serviceName(maxServices - 1),
 			f.serverOf(0, 0):                        "steady",
-			f.serverOf(rollingNumber, servers-1):    rolling,
+			f.serverOf(rolling, servers-1):          "rolling",
 			f.podOf(maxServices+len(stays), 1):      "",
 			f.node:                                  "",
 			netip.MustParseAddr("203.0.113.1"):      "",
@@ -22,7 +22,7 @@ func TestServedBy(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", addr, got, want)
 			}
 		}
-		for _, addr := range []netip.Addr{f.podOf(maxServices-1, perService-1), f.serverOf(rollingNumber, servers-1)} {
+		for _, addr := range []netip.Addr{f.podOf(maxServices-1, perService-1), f.serverOf(rolling, servers-1)} {
 			if !f.pods.Contains(addr) {
 				t.Errorf("%s is outside of %s", addr, f.pods)
 			}

@@ -21,12 +21,16 @@ type client struct {
 	lasting bool   // one socket for all questions
 	from    netip.Addr
 	to      netip.AddrPort
+	turns   []netip.AddrPort // frontends that are asked one after the other instead of to
+	loyal   bool             // the Service has session affinity, and nobody else has the address from
 	rules
 
 	// The rest is owned by run.
 	conn     net.Conn // nil if there is none
 	lines    *bufio.Reader
 	peer     netip.Addr // who has answered on a lasting TCP connection
+	bound    netip.Addr // who is to answer a loyal client, unless it was taken out
+	leaves   int        // how often bound had been taken out before
 	requests int
 
 	mu    sync.Mutex
@@ -101,6 +105,9 @@ func (c *client) run(ctx context.Context) {
 
 // request asks once and notes what comes of it.
 func (c *client) request(ctx context.Context) {
+	if len(c.turns) > 0 {
+		c.to = c.turns[c.requests%len(c.turns)]
+	}
 	may, left := c.ledger.of(c.service)
 	started, since := time.Now(), c.pulse.now()
 	by, err := c.exchange(ctx)
@@ -120,6 +127,22 @@ func (c *client) request(ctx context.Context) {
 		c.complain(fmt.Errorf("%s was answered by %s, which has not been an endpoint since the last calm", c, by))
 	case c.lasting && c.network == "tcp":
 		c.peer = by
+	case c.loyal:
+		c.bind(by)
+	}
+}
+
+// bind complains if another endpoint has answered than the time before, although that one has been
+// there all the time. Where others delete our tables, entries are lost with them.
+func (c *client) bind(by netip.Addr) {
+	if c.bound.IsValid() && by != c.bound && c.strict {
+		if leaves, _ := c.ledger.leaves(c.service, c.bound); leaves == c.leaves {
+			c.complain(fmt.Errorf("%s was answered by %s and then by %s, although the first one stayed", c, c.bound, by))
+		}
+	}
+	c.bound = netip.Addr{}
+	if leaves, stays := c.ledger.leaves(c.service, by); stays {
+		c.bound, c.leaves = by, leaves
 	}
 }
 

@@ -29,7 +29,7 @@ func newBench(t *testing.T) *bench {
 	r := rules{ledger: newLedger(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain, pulse: new(pulse)}
 	r.hurry.Store(true)
 	b.client = &client{
-		service: rolling, network: "udp", lasting: true, rules: r,
+		service: "rolling", network: "udp", lasting: true, rules: r,
 		from: netip.MustParseAddr("127.0.0.1"), to: packets.LocalAddr().(*net.UDPAddr).AddrPort(),
 	}
 	t.Cleanup(func() { packets.Close(); b.hangUp() })
@@ -67,8 +67,8 @@ func (b *bench) heard() string {
 
 func TestClientJudges(t *testing.T) {
 	b := newBench(t)
-	mine, yours := families[0].serverOf(rollingNumber, 0), families[0].serverOf(0, 0)
-	b.ledger.set(rolling, "slice", []netip.Addr{mine, yours})
+	mine, yours := families[0].serverOf(rolling, 0), families[0].serverOf(0, 0)
+	b.ledger.set("rolling", "slice", []netip.Addr{mine, yours})
 	if got := b.requestAt(&mine); got != "" {
 		t.Errorf("an endpoint answers: %s", got)
 	}
@@ -76,7 +76,7 @@ func TestClientJudges(t *testing.T) {
 	if got := b.requestAt(&yours); got != foreign {
 		t.Errorf("a server of another Service answers: %q", got)
 	}
-	b.ledger.set(rolling, "slice", []netip.Addr{families[0].serverOf(rollingNumber, 1)})
+	b.ledger.set("rolling", "slice", []netip.Addr{families[0].serverOf(rolling, 1)})
 	if got := b.requestAt(&mine); got != "" {
 		t.Errorf("an endpoint of before answers: %s", got)
 	}
@@ -92,8 +92,8 @@ func TestClientJudges(t *testing.T) {
 
 func TestClientLoses(t *testing.T) {
 	b := newBench(t)
-	mine := families[0].serverOf(rollingNumber, 0)
-	b.ledger.set(rolling, "slice", []netip.Addr{mine})
+	mine := families[0].serverOf(rolling, 0)
+	b.ledger.set("rolling", "slice", []netip.Addr{mine})
 	if got := b.requestAt(nil); !strings.Contains(got, "i/o timeout; it reached no server") {
 		t.Errorf("nobody answers: %q", got)
 	}
@@ -117,4 +117,37 @@ func TestClientLoses(t *testing.T) {
 	if got := b.count(); got.answers != 2 || got.lost != 3 || got.inFlight != 1 {
 		t.Errorf("counted %+v", got)
 	}
+}
+
+// TestClientIsLoyal: another endpoint may answer only if the first one was taken out, or may have been
+// when it answered.
+func TestClientIsLoyal(t *testing.T) {
+	b := newBench(t)
+	b.lasting, b.loyal = false, true
+	first, second := families[0].serverOf(rolling, 0), families[0].serverOf(rolling, 1)
+	both, one := []netip.Addr{first, second}, []netip.Addr{second}
+	b.ledger.set(b.service, "slice", both)
+	unfaithful := func(from, to netip.Addr) string {
+		return fmt.Sprintf("%s was answered by %s and then by %s, although the first one stayed", b.client, from, to)
+	}
+	ask := func(when string, at netip.Addr, want string) {
+		t.Helper()
+		if got := b.requestAt(&at); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	ask("the first question", first, "")
+	ask("the same", first, "")
+	ask("another one", second, unfaithful(first, second))
+	ask("back", first, unfaithful(second, first))
+	b.ledger.set(b.service, "slice", one)
+	ask("it was taken out", second, "")
+	b.ledger.set(b.service, "slice", both)
+	ask("it is back", first, unfaithful(second, first))
+	ask("the kernel may have taken it out only now", second, "")
+	b.ledger.settled()
+	ask("a calm", second, "")
+	ask("another one after the calm", first, unfaithful(second, first))
+	b.strict = false
+	ask("where others delete our tables", second, "")
 }

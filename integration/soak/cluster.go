@@ -23,15 +23,23 @@ type staying struct {
 }
 
 // stays are the Services of the clients: steady has all its servers as endpoints, rolling a
-// few of them, which change.
-var stays = [...]staying{{name: "steady", nodePort: 32501}, {name: rolling, nodePort: 32502}}
+// few of them, which change. The others are what a tenant may do to everybody: see hostile.go.
+var stays = [...]staying{
+	{name: "steady", nodePort: 32501}, {name: "rolling", nodePort: 32502}, {name: "affine", nodePort: 32503},
+	{name: "guarded", nodePort: 32504}, {name: "contested", nodePort: 32505}, {name: "moving", nodePort: 32506},
+}
 
+// Numbers in stays.
 const (
-	rolling = "rolling"
-
-	rollingNumber = 1 // in stays
-	servers       = 8 // of each Service that stays, in each family
+	_ = iota // steady
+	rolling
+	affine
+	guarded
+	contested
+	moving
 )
+
+const servers = 8 // of each Service that stays, in each family
 
 // A cluster is the content of the API server: Services that change at random, and the Services of
 // the clients.
@@ -43,6 +51,7 @@ type cluster struct {
 	skew     time.Duration // of the control plane's clock
 	changes  int           // so far
 	jumps    int           // of its clock
+	crowded  bool          // the Services that come and go at a time are there
 }
 
 // newCluster fills a server.
@@ -54,19 +63,32 @@ func newCluster(server *apiserver.Server, random *rand.Rand, services int) *clus
 		c.randomSlice(i, 0, 0)
 		c.randomSlice(i, 1, 0)
 	}
-	for i, s := range stays {
-		service := newService(s.name, func(f *family) netip.Addr { return f.stayingIP(i) })
-		service.Spec.Type = corev1.ServiceTypeNodePort
-		for p := range service.Spec.Ports {
-			service.Spec.Ports[p].NodePort = s.nodePort
-		}
-		server.Apply(service)
+	for i := range stays {
+		server.Apply(c.stayingService(i))
 		for f := range families {
 			c.fill(i, f, 0, servers)
 		}
 	}
 	c.roll()
 	return c
+}
+
+// stayingService returns some value of the i-th Service that stays.
+func (c *cluster) stayingService(i int) *corev1.Service {
+	service := newService(stays[i].name, func(f *family) netip.Addr { return f.stayingIP(i) })
+	service.Spec.Type = corev1.ServiceTypeNodePort
+	for p := range service.Spec.Ports {
+		service.Spec.Ports[p].NodePort = stays[i].nodePort
+	}
+	switch i {
+	case affine:
+		c.makeAffineEverywhere(service)
+	case guarded:
+		c.makeGuarded(service)
+	case contested:
+		makeBalanced(service, contestedAddress)
+	}
+	return service
 }
 
 func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }
@@ -102,14 +124,12 @@ func sliceName(service string, f, part int) string {
 func (c *cluster) randomService(i int) *corev1.Service {
 	s := newService(serviceName(i), func(f *family) netip.Addr { return f.clusterIP(i) })
 	s.Spec.Ports = s.Spec.Ports[c.random.IntN(2):]
-	switch c.random.IntN(6) {
+	switch c.random.IntN(10) {
 	case 0:
 		s.Spec.Type = corev1.ServiceTypeNodePort
 		s.Spec.Ports[0].NodePort = int32(30000 + i)
 	case 1:
-		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		timeout := int32(1 + c.random.IntN(3600))
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
+		c.makeAffine(s, 1)
 	case 2:
 		for _, f := range families {
 			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, lab.After(f.external, c.random.IntN(8)).String())
@@ -117,6 +137,8 @@ func (c *cluster) randomService(i int) *corev1.Service {
 	case 3:
 		local := corev1.ServiceInternalTrafficPolicyLocal
 		s.Spec.InternalTrafficPolicy = &local
+	case 4, 5, 6, 7:
+		c.makeHostile(i, s)
 	}
 	return s
 }
@@ -160,6 +182,7 @@ func (c *cluster) run(ctx context.Context) {
 			return
 		case <-tick.C:
 			c.change()
+			c.changeHostile()
 			if c.changes%jumpAfter == 0 {
 				c.jump()
 			}
@@ -190,7 +213,7 @@ func (c *cluster) change() {
 // roll gives Service rolling other endpoints, one to three of its servers.
 func (c *cluster) roll() {
 	for f := range families {
-		c.fill(rollingNumber, f, c.random.IntN(servers), 1+c.random.IntN(3))
+		c.fill(rolling, f, c.random.IntN(servers), 1+c.random.IntN(3))
 	}
 }
 

@@ -9,6 +9,12 @@
 // own: a question at a server of another Service, or an answer from an endpoint that the
 // Service has not had since the kernel was last known to be in step, ends the run.
 //
+// Some Services do what a tenant may do to everybody: session affinity over many frontends, hundreds
+// of source ranges that change, the addresses of others, hundreds of external IPs, a UDP endpoint
+// that moves fifty times a second; a hundred Services come and go at a time. Clients ask those of
+// them that stay. An answer to a client that is in no source range ends the run, too, and with
+// -chaos an answer from another endpoint than the one that a client has affinity to and that stays.
+//
 // Every cycle ends with a calm, in which kube-nft has to come to hold exactly what a fresh
 // start would program, and to answer every question. What it uses then, goroutines,
 // descriptors and memory, must not grow. After the last one, what nft lists is compared with

@@ -18,6 +18,7 @@ type history struct {
 	slices map[string][]netip.Addr // now
 	may    map[netip.Addr]bool     // answer
 	left   map[netip.Addr]bool     // of those that may answer: taken out at some time
+	leaves map[netip.Addr]int      // how often each was taken out
 }
 
 func newLedger() *ledger { return &ledger{services: make(map[string]*history)} }
@@ -28,7 +29,7 @@ func (r *ledger) set(service, slice string, addrs []netip.Addr) {
 	defer r.mu.Unlock()
 	h := r.services[service]
 	if h == nil {
-		h = &history{slices: make(map[string][]netip.Addr), may: make(map[netip.Addr]bool), left: make(map[netip.Addr]bool)}
+		h = &history{slices: make(map[string][]netip.Addr), may: make(map[netip.Addr]bool), left: make(map[netip.Addr]bool), leaves: make(map[netip.Addr]int)}
 		r.services[service] = h
 	}
 	before := h.now()
@@ -37,6 +38,7 @@ func (r *ledger) set(service, slice string, addrs []netip.Addr) {
 	for addr := range before {
 		if !after[addr] {
 			h.left[addr] = true
+			h.leaves[addr]++
 		}
 	}
 	maps.Copy(h.may, after)
@@ -61,6 +63,15 @@ func (r *ledger) of(service string) (may, left map[netip.Addr]bool) {
 		return nil, nil
 	}
 	return maps.Clone(h.may), maps.Clone(h.left)
+}
+
+// leaves returns how often an endpoint of a Service was taken out; stays reports that it is there,
+// and has been since the kernel was last known to be in step.
+func (r *ledger) leaves(service string, endpoint netip.Addr) (n int, stays bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.services[service]
+	return h.leaves[endpoint], h.now()[endpoint] && !h.left[endpoint]
 }
 
 // now returns the endpoints of all slices.

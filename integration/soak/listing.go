@@ -54,7 +54,7 @@ func parseListing(text string) (lines []string, err error) {
 }
 
 // index matches the index of an endpoint in its list: the last part of the key.
-var index = regexp.MustCompile(` \. \S+ : `)
+var index = regexp.MustCompile(` \. \S+(| comment "[^"]*") : `)
 
 // flatten makes lines of a block.
 func flatten(block string, content []string) []string {
@@ -64,8 +64,8 @@ func flatten(block string, content []string) []string {
 		return lines
 	}
 	for element := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSpace(elements), "}"), ",") {
-		if element = strings.TrimSpace(element); strings.HasSuffix(block, "endpoints") {
-			element = index.ReplaceAllString(element, " : ")
+		if element = strings.TrimSpace(element); strings.HasSuffix(block, "endpoints") || block == "map lists" {
+			element = index.ReplaceAllString(element, "$1 : ")
 		}
 		lines = append(lines, block+" holds "+element)
 	}

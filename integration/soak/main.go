@@ -28,7 +28,7 @@ func main() {
 	flag.StringVar(&p.binary, "binary", "bin/kube-nft", "the kube-nft to test")
 	flag.DurationVar(&p.duration, "duration", 10*time.Minute, "how long, at least")
 	flag.DurationVar(&p.cycle, "cycle", 10*time.Second, "how long there is trouble before a calm")
-	flag.IntVar(&p.services, "services", 200, fmt.Sprintf("Services that change, up to %d", maxServices))
+	flag.IntVar(&p.services, "services", 200, fmt.Sprintf("Services that change, up to %d", firstOfCrowd))
 	flag.Uint64Var(&p.seed, "seed", uint64(time.Now().UnixNano()), "of what happens; the program prints it")
 	flag.BoolVar(&p.chaos, "chaos", false, "kill kube-nft and change the node's addresses, too; no exchange may fail")
 	inside := flag.Bool("inside", false, "the network namespace is ours already")
@@ -50,8 +50,8 @@ func main() {
 // start runs the plan, in a network namespace of its own.
 func start(ctx context.Context, p *plan, inside bool) error {
 	switch {
-	case p.services < 1 || p.services > maxServices:
-		return fmt.Errorf("-services %d: from 1 to %d", p.services, maxServices)
+	case p.services < 1 || p.services > firstOfCrowd:
+		return fmt.Errorf("-services %d: from 1 to %d", p.services, firstOfCrowd)
 	case !inside:
 		return again(fmt.Sprintf("-seed=%d", p.seed))
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -343,10 +344,11 @@ func (s *soak) listen(ctx context.Context) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	began, before := time.Now(), make(map[*client]int)
-	for _, c := range s.traffic.clients {
+	clients := slices.Concat(s.traffic.clients, s.traffic.followers)
+	for _, c := range clients {
 		before[c] = c.count().answers
 	}
-	for _, c := range s.traffic.clients {
+	for _, c := range clients {
 		for {
 			now := c.count()
 			if now.failed.After(began) || time.Since(began) > patience {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +16,8 @@ import (
 // A traffic is all that clients ask, all the time.
 type traffic struct {
 	clients   []*client
+	followers []*client // of an endpoint that moves all the time: each is answered in a calm
+	outsiders []*outsider
 	wanderers []*wanderer
 	pulse     *pulse
 	running   sync.WaitGroup
@@ -23,7 +27,7 @@ type traffic struct {
 // newTraffic makes a client for each way to reach each of the Services that stay.
 func newTraffic(r rules, services int, seed uint64) *traffic {
 	t := &traffic{stop: func() {}, pulse: r.pulse}
-	for i, s := range stays {
+	for i, s := range stays[:rolling+1] {
 		for f := range families {
 			family := &families[f]
 			frontends := []netip.AddrPort{
@@ -43,17 +47,79 @@ func newTraffic(r rules, services int, seed uint64) *traffic {
 		}
 	}
 	for f := range families {
-		t.wanderers = append(t.wanderers, newWanderer(len(t.clients)+f, &families[f], r, services, seed))
+		t.addHostile(&families[f], r)
+	}
+	id := len(t.clients) + len(t.followers) + len(t.outsiders)
+	for f := range families {
+		t.wanderers = append(t.wanderers, newWanderer(id+f, &families[f], r, services, seed))
 	}
 	return t
+}
+
+// loyals is how many clients of Service affine there are for each protocol.
+const loyals = 3
+
+// addHostile makes the clients of the Services that are a burden for others.
+func (t *traffic) addHostile(f *family, r rules) {
+	next := func(service int, network string, from netip.Addr, turns ...netip.AddrPort) *client {
+		id := len(t.clients) + len(t.followers) + len(t.outsiders)
+		return &client{id: id, service: stays[service].name, network: network, from: from, to: turns[0], turns: turns, rules: r}
+	}
+	at := func(number int) netip.AddrPort { return netip.AddrPortFrom(f.outerIP(number), lab.ServicePort) }
+	everywhere := []netip.AddrPort{
+		netip.AddrPortFrom(f.stayingIP(affine), lab.ServicePort), netip.AddrPortFrom(f.node, uint16(stays[affine].nodePort)), at(balancerAddress + affine),
+	}
+	for k := range affineExternals {
+		everywhere = append(everywhere, at(affineAddresses+k))
+	}
+	for n, network := range []string{"tcp", "udp"} {
+		for k := range loyals {
+			c := next(affine, network, f.clientOf(n*loyals+k), everywhere...)
+			c.loyal = true
+			t.clients = append(t.clients, c)
+		}
+		t.clients = append(t.clients,
+			next(guarded, network, f.node, at(balancerAddress+guarded)),
+			next(contested, network, f.node, at(contestedAddress)))
+	}
+	impatient := r
+	impatient.hurry, impatient.strict = new(atomic.Bool), false
+	impatient.hurry.Store(true)
+	for _, lasting := range []bool{false, true} {
+		c := next(moving, "udp", f.node, netip.AddrPortFrom(f.stayingIP(moving), lab.ServicePort))
+		c.rules, c.lasting = impatient, lasting
+		t.followers = append(t.followers, c)
+	}
+	o := next(guarded, "tcp", f.clientOf(2*loyals), at(balancerAddress+guarded))
+	o.rules = impatient
+	t.outsiders = append(t.outsiders, &outsider{o})
+}
+
+// An outsider asks a Service whose source ranges leave it out.
+type outsider struct{ *client }
+
+// run asks until ctx ends.
+func (o *outsider) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if by, err := o.exchange(ctx); err == nil {
+			o.complain(fmt.Errorf("%s was answered by %s, although it asks from %s, which is in no source range", o, by, o.from))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 }
 
 // start lets all talk until end is called.
 func (t *traffic) start(ctx context.Context) {
 	ctx, t.stop = context.WithCancel(ctx)
 	t.running.Go(func() { t.pulse.run(ctx) })
-	for _, c := range t.clients {
+	for _, c := range slices.Concat(t.clients, t.followers) {
 		t.running.Go(func() { c.run(ctx) })
+	}
+	for _, o := range t.outsiders {
+		t.running.Go(func() { o.run(ctx) })
 	}
 	for _, w := range t.wanderers {
 		t.running.Go(func() { w.run(ctx) })
