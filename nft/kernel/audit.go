@@ -49,7 +49,7 @@ func (k *Client) auditTable(ctx context.Context, have, want *nft.Table) (differe
 	if err != nil {
 		return "", err
 	}
-	if err := k.readChainNames(ctx, have); err != nil {
+	if err := k.readChains(ctx, have); err != nil {
 		return "", err
 	}
 	table := fmt.Sprintf("table %s %s", have.Family.NFT(), nft.TableName)

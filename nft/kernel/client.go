@@ -14,10 +14,9 @@ import (
 // Client is a lasting connection to nf_tables in the network namespace in which it was
 // opened. It is for one goroutine at a time.
 type Client struct {
-	// Lists names, for each map of lists, the map whose keys find the lists: a key of the list is
-	// such a key and an index. Read uses these keys for large maps of lists instead of a dump. Lists
-	// is set before the first Read, or not at all.
-	Lists map[string]string
+	// Lists says, for each map of lists, how the lists are found. Read asks for them by their keys
+	// if the map is large, instead of a dump. Lists is set before the first Read, or not at all.
+	Lists map[string]nft.ListKeys
 
 	socket *socket
 	seq    uint32 // of the next message

@@ -122,10 +122,13 @@ func (k *Client) readTables(ctx context.Context) (nft.Tables, error) {
 	return tables, err
 }
 
-// readTable fills in the sets with their elements, the chains and their rules.
+// readTable fills in the chains, the sets with their elements, and the rules.
 func (k *Client) readTable(ctx context.Context, t *nft.Table) error {
 	counts, err := k.readSets(ctx, t)
 	if err != nil {
+		return err
+	}
+	if err := k.readChains(ctx, t); err != nil {
 		return err
 	}
 	for name, set := range t.Sets {
@@ -144,7 +147,7 @@ func (k *Client) readTable(ctx context.Context, t *nft.Table) error {
 			return err
 		}
 	}
-	return k.readChains(ctx, t)
+	return k.readRules(ctx, t)
 }
 
 // fill reads the elements of a set by a dump.
@@ -183,11 +186,7 @@ func checkCount(s *nft.Elements, count uint32) error {
 	return nil
 }
 
-// readChains reads the chains and then the rules.
-func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
-	if err := k.readChainNames(ctx, t); err != nil {
-		return err
-	}
+func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
 	return k.Dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r attr.Reply) {
 		name, chain, rule := decodeRule(r.Attributes())
@@ -197,9 +196,8 @@ func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
 	})
 }
 
-// readChainNames reads the chains without their rules. The kernel also lists chains of other
-// tables.
-func (k *Client) readChainNames(ctx context.Context, t *nft.Table) error {
+// readChains reads the chains without their rules. The kernel also lists chains of other tables.
+func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
 	return k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
 		if name, chain := decodeChain(r.Attributes()); name == nft.TableName {
 			t.Chains[chain.Name] = chain

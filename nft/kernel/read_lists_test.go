@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +20,7 @@ import (
 )
 
 // lists is what Read needs to know about the tables of an EndpointBatch.
-var lists = map[string]string{nfttest.EndpointSet.Name: nfttest.FrontendSet.Name}
+var lists = map[string]nft.ListKeys{nfttest.EndpointSet.Name: {Map: nfttest.FrontendSet.Name}}
 
 // commitLists commits a table with a list of each length.
 func commitLists(tb testing.TB, lengths ...int) (*Client, *nft.Table) {
@@ -33,13 +35,18 @@ func commitLists(tb testing.TB, lengths ...int) (*Client, *nft.Table) {
 
 // readLists reads the lists of a table by their keys.
 func readLists(ctx context.Context, k *Client, t *nft.Table) (map[string]nft.Element, error) {
-	return k.readLists(ctx, t, &nfttest.EndpointSet, t.Sets[nfttest.FrontendSet.Name].Map)
+	keys, err := k.listKeys(ctx, t, &nfttest.EndpointSet)
+	if err != nil {
+		return nil, err
+	}
+	return k.readLists(ctx, t, &nfttest.EndpointSet, keys)
 }
 
 // TestListsAreReadByKey reads lists of many lengths.
 func TestListsAreReadByKey(t *testing.T) {
 	k, table := commitLists(t, append(slices.Repeat([]int{16}, 500), 1, 15, 16, 17, 79, 80, 81, 700)...)
 	fresh := lab.Open(t, Open) // whose send buffer is as a small commit leaves it
+	fresh.Lists = lists
 	if err := fresh.reserve(1); err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +65,49 @@ func checkElements(t *testing.T, name string, got map[string]nft.Element, table 
 	want := table.Sets[nfttest.EndpointSet.Name].Map
 	if !maps.EqualFunc(got, want, nft.Element.Equal) {
 		t.Errorf("%s: read %d elements that differ from the %d that were written", name, len(got), len(want))
+	}
+}
+
+// TestListsOfChainsAreReadByKey reads a map whose lists have numbers, which chains name.
+func TestListsOfChainsAreReadByKey(t *testing.T) {
+	lab.New(t)
+	k := lab.Open(t, Open)
+	set := &nft.Set{Name: "lists", Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
+	k.Lists = map[string]nft.ListKeys{"lists": {OfChain: func(name string) (string, bool) {
+		number, ok := strings.CutPrefix(name, "list-")
+		n, err := strconv.ParseUint(number, 10, 32)
+		return string(nft.AppendNumber(nil, uint32(n))), ok && err == nil
+	}}}
+	ops := []nft.Op{
+		{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)}, {Verb: nft.Add, Family: nft.IP, Set: set},
+		{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "other"}},
+	}
+	want := make(map[string]nft.Element)
+	var elements []nft.KeyedElement
+	for number := range uint32(20) {
+		ops = append(ops, nft.Op{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: fmt.Sprint("list-", number)}})
+		for index := range number * 5 {
+			key := nft.IndexedKey(string(nft.AppendNumber(nil, number)), int(index))
+			want[key] = nft.Element{Data: nft.AddrPortData(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(number), byte(index)}), 80))}
+			elements = append(elements, nft.KeyedElement{Key: key, Element: want[key]})
+		}
+	}
+	commit(t, k, nft.Batch{Ops: append(ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: set, Elements: elements})})
+	tables, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := k.listKeys(t.Context(), tables[nft.IP], set)
+	if err != nil || len(keys) != 20 {
+		t.Fatalf("%d lists and %v, want 20", len(keys), err)
+	}
+	got, err := k.readLists(t.Context(), tables[nft.IP], set, keys)
+	if err != nil || !maps.EqualFunc(got, want, nft.Element.Equal) {
+		t.Errorf("read %d elements that differ from the %d that were written; %v", len(got), len(want), err)
+	}
+	large := &nft.Elements{Set: set}
+	if err := k.fillLarge(t.Context(), tables[nft.IP], large, uint32(len(want))); err != nil || len(large.Map) != len(want) {
+		t.Errorf("as a large map: %d elements and %v", len(large.Map), err)
 	}
 }
 

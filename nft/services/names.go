@@ -28,10 +28,11 @@ const (
 	affinityNodePortsMap     = "sticky-node-ports"
 )
 
-// Lists names the map of the frontends for each map of endpoint lists: for kernel.Client.
-var Lists = map[string]string{
-	endpointsMap: servicesMap, localEndpointsMap: servicesMap,
-	nodePortEndpointsMap: nodePortsMap, nodePortLocalEndpointMap: nodePortsMap,
+// Lists says how the lists in each map of endpoint lists are found: for kernel.Client.
+var Lists = map[string]nft.ListKeys{
+	endpointsMap: {Map: servicesMap}, localEndpointsMap: {Map: servicesMap},
+	nodePortEndpointsMap: {Map: nodePortsMap}, nodePortLocalEndpointMap: {Map: nodePortsMap},
+	listsMap: {OfChain: listOfChain},
 }
 
 // The fixed chains. Base chains are named after their type and hook.

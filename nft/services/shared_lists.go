@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -71,6 +72,14 @@ func listKey(number uint32, local bool) string {
 // sharedChainName names the chain that chooses among the endpoints of a shared list.
 func sharedChainName(number uint32, local bool) string {
 	return "pick-" + sharedPrefix + localInfix(local) + strconv.FormatUint(uint64(number), 10)
+}
+
+// listOfChain is the key of the shared list that a chain of this name chooses from.
+func listOfChain(name string) (key string, ok bool) {
+	text, ok := strings.CutPrefix(name, "pick-"+sharedPrefix)
+	text, local := strings.CutPrefix(text, localInfix(true))
+	number, err := strconv.ParseUint(text, 10, 31)
+	return listKey(uint32(number), local), ok && err == nil
 }
 
 // sharedPrefix stands in the names of chains before the number of a shared list.
