@@ -64,7 +64,7 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 // statementTypes holds one of each type, for parse. RejectTCP and DNATFrom begin as other
 // statements do and therefore come first.
 var statementTypes = [...]Stmt{
-	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
+	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, Forget{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
 	DestinationLocal{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Verdict{}, Raw{},
 }
 

@@ -126,7 +126,8 @@ func idle(a *attr.Reader, name string, siblings []byte) bool {
 	case "lookup":
 		return a.Type == unix.NFTA_LOOKUP_SET_ID || a.Type == unix.NFTA_LOOKUP_FLAGS && isZero(a.Value)
 	case "dynset":
-		return a.Type == unix.NFTA_DYNSET_SET_ID || a.Type == unix.NFTA_DYNSET_FLAGS && isZero(a.Value)
+		return a.Type == unix.NFTA_DYNSET_SET_ID ||
+			(a.Type == unix.NFTA_DYNSET_FLAGS || a.Type == unix.NFTA_DYNSET_TIMEOUT) && isZero(a.Value)
 	case "bitwise":
 		const operation = 6 // NFTA_BITWISE_OP
 		return a.Type == operation && isZero(a.Value)

@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"bytes"
+	"encoding/binary"
 	"math/bits"
 	"net/netip"
 	"strconv"
@@ -39,6 +41,8 @@ type Part struct {
 	// number is the modulus of RandomIndex, the value of Constant, and how many bits of a masked
 	// source count; 0 for all of them.
 	number uint32
+	// inserted is the number in place of bits 64 to 95 of an IPv6 source; 0 for none. See Numbered.
+	inserted uint32
 }
 
 type partKind uint8
@@ -88,11 +92,18 @@ func (p Part) mask(f Family) []byte {
 }
 
 func (p Part) text(f Family) string {
+	if p.inserted != 0 { // nft prints the bits that are set as kept
+		whole := p
+		whole.inserted = 0
+		bits := insertedBits(p.inserted)
+		kept := insertedMask()
+		copy(kept[8:12], bits[8:12])
+		return whole.text(f) + " & " + bytesText(kept) + " | " + bytesText(bits)
+	}
 	switch p.kind {
 	case partSource:
 		if p.number != 0 {
-			mask, _ := netip.AddrFromSlice(p.mask(f))
-			return f.NFT() + " saddr & " + addrText(mask)
+			return f.NFT() + " saddr & " + bytesText(p.mask(f))
 		}
 		return f.NFT() + " saddr"
 	case partConstant:
@@ -207,6 +218,9 @@ func load(f Family, parts ...Part) []expr.Any {
 	for _, p := range parts {
 		to := register(word)
 		x = append(x, p.load(f, to))
+		if p.inserted != 0 {
+			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: 16, Mask: insertedMask(), Xor: insertedBits(p.inserted)})
+		}
 		if p.kind == partSource && p.number != 0 {
 			mask := p.mask(f)
 			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))})
@@ -224,7 +238,13 @@ func parseKey(f Family, x []expr.Any) (key []Part, n int) {
 			break
 		}
 		n++
-		if mask := at[*expr.Bitwise](x, n); mask != nil && part == Source {
+		mask := at[*expr.Bitwise](x, n)
+		switch {
+		case mask == nil:
+		case len(mask.Xor) == 16 && bytes.Equal(mask.Mask, insertedMask()) && (part == Source || part == OriginalSource):
+			part.inserted = binary.BigEndian.Uint32(mask.Xor[8:])
+			n++
+		case part == Source:
 			ones := 0
 			for _, b := range mask.Mask {
 				ones += bits.OnesCount8(b)
@@ -253,6 +273,12 @@ func register(word int) uint32 {
 		return uint32(unix.NFT_REG_1 + word/4)
 	}
 	return uint32(unix.NFT_REG32_00 + word)
+}
+
+// bytesText is an address given by its bytes.
+func bytesText(b []byte) string {
+	addr, _ := netip.AddrFromSlice(b)
+	return addrText(addr)
 }
 
 // keyText joins parts as nft prints a concatenation.

@@ -184,6 +184,10 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 				prefix, _ := source.Prefix(int(part.number))
 				source = prefix.Addr()
 			}
+			if part.inserted != 0 {
+				b = append(b, NumberedKey(IP6, part.inserted, source)...)
+				break
+			}
 			b = AppendAddr(b, source)
 		case partDestination, partOriginalDestination:
 			b = AppendAddr(b, t.packet.Destination)

@@ -124,6 +124,8 @@ var traces = map[string]struct {
 	"dnat of node port":                    {thenDrop, same, "dnat to 0", icmp, "drop"},
 	"dnat from numbered list":              {thenDrop, same, "dnat to 0 1", udp, "drop"},
 	"dnat to port":                         {thenDrop, same, "dnat to 1", from(stranger), "drop"},
+	"not a member":                         {drops, same, "drop", toAddr(client), "accept"},
+	"forget":                               {drops, same, "drop", nil, ""},
 	"update":                               {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
 	"update for long":                      {thenDrop, same, "drop", nil, ""},
 	"update after matches":                 {thenDrop, same, "drop", to(8080), "drop"},
@@ -219,6 +221,8 @@ func tracedTable(f nft.Family, place place, rule nft.Rule) *nft.Table {
 	for i := range 1000 {
 		hold("node-port-endpoints", nft.IndexedKey(portKey, i), data(0))
 	}
+	hold("numbered", string(nft.AppendAddr(nft.AppendNumber(nil, 34), client[f])), nft.Element{})
+	hold("affinity", nft.NumberedKey(f, 34, client[f]), nft.Element{Data: nft.AddrKey(endpoints[1][f])})
 	hold("affinity-x-8080", source, nft.Element{Data: nft.AddrKey(endpoints[1][f])})
 	return t
 }

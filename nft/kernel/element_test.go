@@ -18,7 +18,7 @@ import (
 // elementKinds are the kinds of sets whose elements are held against nft's listing: how
 // they wrap and sort depends on the key.
 func elementKinds(f nft.Family) []*nft.Set {
-	kinds := append(nfttest.StatementSets(),
+	kinds := append(nfttest.StatementSets(f),
 		&nft.Set{Name: "addresses-counted", Key: []nft.Field{nft.FieldAddr}, Counters: true},
 		&nft.Set{Name: "address-verdicts", Key: []nft.Field{nft.FieldAddr}, Verdicts: true},
 		&nft.Set{Name: "address-map", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}},

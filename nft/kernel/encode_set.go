@@ -145,8 +145,11 @@ func setUserdata(s *nft.Set, f nft.Family) string {
 	if len(s.Key) > 1 {
 		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_KEY_TYPEOF, typeofConcat(f, typeofKey(s)))
 	}
-	if len(s.Data) > 1 {
+	switch {
+	case len(s.Data) > 1:
 		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_DATA_TYPEOF, typeofConcat(f, s.Data))
+	case len(s.Data) == 1 && s.DeclaredByExpression():
+		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_DATA_TYPEOF, typeofData(s.Data[0], f))
 	}
 	if s.IsMap() {
 		b = userdata.AppendUint32(b, userdata.NFTNL_UDATA_SET_DATA_INTERVAL, 0)

@@ -77,15 +77,27 @@ var Statements = []Statement{
 	{"dnat from numbered list", always(nft.ProtocolIs{Number: 6}, nft.DNATFrom{Key: []nft.Part{nft.Constant(34), nft.RandomIndex(2)}, Map: "lists"}),
 		"meta l4proto tcp dnat ip to numgen random mod 1 offset 34 . numgen random mod 2 map @lists",
 		"meta l4proto tcp dnat ip6 to numgen random mod 1 offset 34 . numgen random mod 2 map @lists"},
-	{"dnat to port", always(nft.ProtocolIs{Number: 6}, nft.DNATFrom{Key: []nft.Part{nft.Source}, Map: "affinity-x-8080", ToPort: 8080}),
-		"meta l4proto tcp dnat to ip saddr map @affinity-x-8080:8080", "meta l4proto tcp dnat to ip6 saddr map @affinity-x-8080:8080"},
-	{"update", always(nft.Update{Map: "affinity-x-8080", Timeout: 10800}),
-		"update @affinity-x-8080 { ct original ip saddr timeout 3h : ip daddr }",
-		"update @affinity-x-8080 { ct original ip6 saddr timeout 3h : ip6 daddr }"},
-	{"update for long", always(nft.Update{Map: "affinity-x-8080", Timeout: 90061}),
+	{"dnat to port", numbered(func(key func(nft.Part) []nft.Part) nft.Rule {
+		return nft.Rule{nft.ProtocolIs{Number: 6}, nft.DNATFrom{Key: key(nft.Source), Map: "affinity", ToPort: 8080}}
+	}),
+		"meta l4proto tcp dnat to numgen random mod 1 offset 34 . ip saddr map @affinity:8080",
+		"meta l4proto tcp dnat to ip6 saddr & ffff:ffff:ffff:ffff:0:22:ffff:ffff | ::22:0:0 map @affinity:8080"},
+	{"not a member", always(nft.InSet{Key: []nft.Part{nft.Constant(34), nft.Destination}, Set: "numbered", Not: true}),
+		"numgen random mod 1 offset 34 . ip daddr != @numbered", "numgen random mod 1 offset 34 . ip6 daddr != @numbered"},
+	{"update", numbered(func(key func(nft.Part) []nft.Part) nft.Rule {
+		return nft.Rule{nft.Update{Key: key(nft.OriginalSource), Map: "affinity", Timeout: 10800}}
+	}),
+		"update @affinity { numgen random mod 1 offset 34 . ct original ip saddr timeout 3h : ip daddr }",
+		"update @affinity { ct original ip6 saddr & ffff:ffff:ffff:ffff:0:22:ffff:ffff | ::22:0:0 timeout 3h : ip6 daddr }"},
+	{"forget", numbered(func(key func(nft.Part) []nft.Part) nft.Rule {
+		return nft.Rule{nft.Forget{Key: key(nft.OriginalSource), Map: "affinity"}, nft.Drop}
+	}),
+		"delete @affinity { numgen random mod 1 offset 34 . ct original ip saddr : ip daddr } drop",
+		"delete @affinity { ct original ip6 saddr & ffff:ffff:ffff:ffff:0:22:ffff:ffff | ::22:0:0 : ip6 daddr } drop"},
+	{"update for long", always(nft.Update{Key: []nft.Part{nft.OriginalSource}, Map: "affinity-x-8080", Timeout: 90061}),
 		"update @affinity-x-8080 { ct original ip saddr timeout 1d1h1m1s : ip daddr }",
 		"update @affinity-x-8080 { ct original ip6 saddr timeout 1d1h1m1s : ip6 daddr }"},
-	{"update after matches", always(nft.PortIs{Port: 8080}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Update{Map: "affinity-x-8080", Timeout: 1}),
+	{"update after matches", always(nft.PortIs{Port: 8080}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Update{Key: []nft.Part{nft.OriginalSource}, Map: "affinity-x-8080", Timeout: 1}),
 		"th dport 8080 ip daddr @addresses update @affinity-x-8080 { ct original ip saddr timeout 1s : ip daddr }",
 		"th dport 8080 ip6 daddr @addresses update @affinity-x-8080 { ct original ip6 saddr timeout 1s : ip6 daddr }"},
 	{"masquerade", always(nft.Masquerade{}), "masquerade fully-random", ""},
@@ -100,6 +112,13 @@ var Statements = []Statement{
 }
 
 func always(r ...nft.Stmt) func(nft.Family) nft.Rule { return func(nft.Family) nft.Rule { return r } }
+
+// numbered makes a rule with the key of a numbered source.
+func numbered(rule func(key func(nft.Part) []nft.Part) nft.Rule) func(nft.Family) nft.Rule {
+	return func(f nft.Family) nft.Rule {
+		return rule(func(source nft.Part) []nft.Part { return nft.Numbered(f, 34, source) })
+	}
+}
 
 func prefix(destination, not bool, ip, ip6 string) func(nft.Family) nft.Rule {
 	return func(f nft.Family) nft.Rule {
@@ -120,7 +139,7 @@ func StatementTables() nft.Tables {
 	tables := make(nft.Tables)
 	for _, f := range nft.Families {
 		t := nft.NewTable(f)
-		for _, s := range StatementSets() {
+		for _, s := range StatementSets(f) {
 			t.Sets[s.Name] = &nft.Elements{Set: s, Map: map[string]nft.Element{}}
 		}
 		t.Sets[nft.TransportProtocols].Map = map[string]nft.Element{"\x06": {}, "\x11": {}, "\x84": {}}
@@ -141,8 +160,8 @@ func StatementTables() nft.Tables {
 	return tables
 }
 
-// StatementSets returns the sets and maps that the statements refer to.
-func StatementSets() []*nft.Set {
+// StatementSets returns the sets and maps that the statements in a table of family f refer to.
+func StatementSets(f nft.Family) []*nft.Set {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
 	endpoint := []nft.Field{nft.FieldAddr, nft.FieldPort}
 	return []*nft.Set{
@@ -157,6 +176,7 @@ func StatementSets() []*nft.Set {
 		{Name: "endpoints", Key: append(frontend, nft.FieldIndex), Data: endpoint},
 		{Name: "lists", Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint},
 		{Name: "node-port-endpoints", Key: []nft.Field{nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}, Data: endpoint, Counters: true},
+		{Name: "affinity", Key: nft.NumberedFields(f), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536},
 		{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536},
 		{Name: "ports", Key: []nft.Field{nft.FieldPort}},
 		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
