@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -107,7 +108,7 @@ func (t *Table) dynamicMaps(chain *Chain) (sets []*Set) {
 	for _, rule := range chain.Rules {
 		for _, stmt := range rule {
 			dnat, ok := stmt.(DNATFrom)
-			if held := t.Sets[dnat.Map]; ok && held != nil && held.Set.Dynamic {
+			if held := t.Sets[dnat.Map]; ok && held != nil && held.Set.Dynamic && !slices.Contains(sets, held.Set) {
 				sets = append(sets, held.Set)
 			}
 		}

@@ -2,93 +2,275 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// An affinityDebt takes care of the entries of affinity maps, which packets make: it lists
-// what a batch has to change of them, and tries again when a commit has left stale ones.
-type affinityDebt struct {
-	kernel  client
+// entryReader is what affinityEntries needs of a *kernel.Client of its own.
+type entryReader interface {
+	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
+	DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]kernel.Fill, error)
+}
+
+// affinityEntries takes care of affinity entries, which packets make, in a goroutine of its own:
+// to read a map takes as long as it is full, and no commit waits for that. The loop hands over what
+// a commit changed, and commits what is to be done to the entries, a few at a time: the tables may
+// belong to its socket. Until then the chains keep connections away from endpoints that have left.
+type affinityEntries struct {
 	log     *zap.Logger
-	retry   backoff // its failures are those since the debt came up; 0 if there is none
-	refused error   // by the kernel, with the batch of this sync, which goes without the entries
-	logged  string  // the latest complaint: one that goes on is not repeated
+	reader  entryReader // nil leaves entries until they expire
+	bell    chan struct{}
+	batches chan entryBatch // for the loop
+
+	mu     sync.Mutex
+	groups map[entryNumber]services.Entries
+	work   entryWork
+
+	// The rest is owned by the goroutine of run.
+	retry  backoff
+	logged string // the latest complaint: one that goes on is not repeated
 }
 
-// ops returns the operations for tasks, given the entries that the kernel has now.
-func (d *affinityDebt) ops(ctx context.Context, tasks []services.AffinityTask) (ops []nft.Op, err error) {
-	for _, task := range tasks {
-		entries, err := d.kernel.Elements(ctx, task.Family, task.Source())
+type entryNumber struct {
+	family nft.Family
+	number uint32
+}
+
+// entryWork is which maps have to be looked at, and which groups take over entries.
+type entryWork struct {
+	maps     map[entryMap]bool
+	takeOver map[entryNumber]uint32
+}
+
+type entryMap struct {
+	family nft.Family
+	name   string
+}
+
+// An entryBatch is what the loop is asked to commit.
+type entryBatch struct {
+	ops    []nft.Op
+	answer chan<- error
+}
+
+// errTablesUnknown says that the tables are not as the loop wants them at this moment.
+var errTablesUnknown = errors.New("the tables are about to be repaired")
+
+func newAffinityEntries(options *Options) affinityEntries {
+	return affinityEntries{
+		log: options.Log, bell: make(chan struct{}, 1), batches: make(chan entryBatch),
+		groups: make(map[entryNumber]services.Entries),
+		retry:  backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
+	}
+}
+
+// committed takes in what a commit has changed.
+func (a *affinityEntries) committed(changed []services.Entries) {
+	if len(changed) == 0 || a.reader == nil {
+		return
+	}
+	a.mu.Lock()
+	look := false
+	for _, e := range changed {
+		id := entryNumber{e.Family, e.Number}
+		if len(e.Members) == 0 {
+			delete(a.groups, id)
+		} else {
+			a.groups[id] = e
+		}
+		if e.Look {
+			look = true
+			a.work.add(entryMap{e.Family, services.AffinityMapOf(e.Number)}, entryNumber{e.Family, e.From}, e.Number)
+		}
+	}
+	a.mu.Unlock()
+	if look {
+		a.ring()
+	}
+}
+
+// add notes a map, and with from.number not zero that a group takes over the entries of another.
+func (w *entryWork) add(m entryMap, from entryNumber, into uint32) {
+	if w.maps == nil {
+		w.maps, w.takeOver = make(map[entryMap]bool), make(map[entryNumber]uint32)
+	}
+	w.maps[m] = true
+	if from.number != 0 {
+		w.takeOver[from] = into
+	}
+}
+
+func (a *affinityEntries) ring() {
+	select {
+	case a.bell <- struct{}{}:
+	default:
+	}
+}
+
+// fillInterval is how often it is looked for maps that are nearly full.
+const fillInterval = time.Minute
+
+// run cleans up until ctx ends. After each clean-up it rests, as staleFlows does.
+func (a *affinityEntries) run(ctx context.Context, sets func(nft.Family) []*nft.Set) {
+	fill := time.NewTicker(fillInterval)
+	defer fill.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.bell:
+		case <-fill.C:
+			a.lookAtFull(ctx)
+		}
+		began := time.Now()
+		err := a.clean(ctx, sets, a.reader, a.commit)
+		pause := restRatio * time.Since(began)
 		if err != nil {
-			return nil, fmt.Errorf("read affinity map %s: %w", task.From, err)
+			pause = max(pause, a.retry.failed()) // nobody waits for the timer of this backoff
+			a.ring()
+		} else {
+			a.retry.failures = 0
 		}
-		ops = append(ops, task.Ops(entries)...)
-	}
-	return ops, nil
-}
-
-// opsFor is ops for tables that have been read with their entries. There are none while the
-// kernel refuses them.
-func (d *affinityDebt) opsFor(have nft.Tables, tasks []services.AffinityTask) (ops []nft.Op) {
-	for _, task := range tasks {
-		if table := have[task.Family]; d.refused == nil && table != nil && table.Sets[task.From] != nil {
-			ops = append(ops, task.Ops(entriesFor(&task, table))...)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
 		}
 	}
-	return ops
 }
 
-// entriesFor returns the entries that a task is about. The map that it is to fill from another
-// one may exist, if the kernel did an earlier batch and its answer was lost: the clients that
-// packets have put there since stay where they are. To add them again is refused.
-func entriesFor(task *services.AffinityTask, table *nft.Table) map[string]nft.Element {
-	entries, into := table.Sets[task.From].Map, table.Sets[task.Map.Name]
-	if !task.Seeds() || into == nil {
-		return entries
+// lookAtFull notes the maps that are nearly full, and those of which the kernel does not say how
+// full they are.
+func (a *affinityEntries) lookAtFull(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	inUse := make(map[entryMap]bool)
+	for id := range a.groups {
+		inUse[entryMap{id.family, services.AffinityMapOf(id.number)}] = true
 	}
-	entries = maps.Clone(entries)
-	maps.DeleteFunc(entries, func(client string, _ nft.Element) bool {
-		_, known := into.Map[client]
-		return known
-	})
-	return entries
+	for _, f := range nft.Families {
+		fill, err := a.reader.DynamicFill(ctx, f, 0)
+		for m := range inUse {
+			counted, ok := fill[m.name]
+			if m.family == f && err == nil && (!ok || counted.Count > counted.Size/4*3) {
+				a.work.add(m, entryNumber{}, 0)
+			}
+		}
+	}
 }
 
-// settle removes the entries that packets made for a leaving endpoint between our reading of
-// the map and the commit. After the commit, no more of them can be made. If that fails, a later
-// sync reads the tables and looks at all affinity maps, as a full one has done.
-func (d *affinityDebt) settle(ctx context.Context, tasks []services.AffinityTask, full bool) {
-	err := d.refused
-	if err == nil {
-		err = d.removeStale(ctx, tasks)
+// clean does what is to be done. What could not be done waits for the next time.
+func (a *affinityEntries) clean(ctx context.Context, sets func(nft.Family) []*nft.Set, reader entryReader, commit func(context.Context, []nft.Op) error) (err error) {
+	a.mu.Lock()
+	work, groups := a.work, len(a.groups)
+	a.work = entryWork{}
+	a.mu.Unlock()
+	for _, f := range nft.Families {
+		takeOver := make(map[uint32]uint32)
+		for from, into := range work.takeOver {
+			if from.family == f {
+				takeOver[from.number] = into
+			}
+		}
+		for _, set := range sets(f) {
+			if !work.maps[entryMap{f, set.Name}] || err != nil {
+				continue
+			}
+			if err = a.cleanMap(ctx, f, set, takeOver, reader, func(ops []nft.Op) error { return commit(ctx, ops) }, groups); err == nil {
+				delete(work.maps, entryMap{f, set.Name})
+			}
+		}
+	}
+	if err != nil {
+		a.mu.Lock()
+		for m := range work.maps {
+			a.work.add(m, entryNumber{}, 0)
+		}
+		for from, into := range work.takeOver {
+			a.work.takeOver[from] = into
+		}
+		a.mu.Unlock()
 	}
 	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		pause := d.retry.failed()
-		if text := err.Error(); text != d.logged {
-			d.logged = text
-			d.log.Warn("session affinity: entries of removed endpoints stay until a later sync",
-				zap.Error(err), zap.Duration("retry_in", pause))
+	case ctx.Err() != nil, errors.Is(err, errTablesUnknown): // no failure
+	case err == nil:
+		a.logged = ""
+	case err.Error() != a.logged:
+		a.logged = err.Error()
+		a.log.Warn("session affinity: entries of removed endpoints stay until they can be removed; no connection follows them", zap.Error(err))
+	}
+	return err
+}
+
+// cleanMap brings the entries of one map in order.
+func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, takeOver map[uint32]uint32, reader entryReader, commit func([]nft.Op) error, groups int) error {
+	held, err := reader.Elements(ctx, f, set)
+	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read affinity map %s: %w", set.Name, err)
+	}
+	wanted := func(number uint32) services.Entries {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.groups[entryNumber{f, number}]
+	}
+	changes := services.WrongEntries(f, held, wanted, takeOver)
+	changes = append(changes, services.SurplusEntries(f, held, int(set.Size))...)
+	for most := entriesAtOnce(groups); len(changes) > 0; {
+		n := min(most, len(changes))
+		began := time.Now()
+		if err := commit(services.EntryOps(f, set, changes[:n])); err != nil {
+			return err
 		}
-	case full:
-		d.retry.failures, d.logged = 0, ""
+		changes = changes[n:]
+		if len(changes) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(restRatio * time.Since(began)):
+		}
+	}
+	return nil
+}
+
+// entriesAtOnce is how many entries are changed with one commit, so that it takes about two
+// milliseconds: an entry takes the kernel about a microsecond, and some nanoseconds for each rule
+// that looks something up in its map.
+func entriesAtOnce(groups int) int { return max(20, 2000*250/(250+groups)) }
+
+// commit has the loop commit operations, and waits for the answer.
+func (a *affinityEntries) commit(ctx context.Context, ops []nft.Op) error {
+	answer := make(chan error, 1)
+	select {
+	case a.batches <- entryBatch{ops, answer}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-func (d *affinityDebt) removeStale(ctx context.Context, tasks []services.AffinityTask) error {
-	for i := range tasks {
-		tasks[i] = tasks[i].Rest()
+// commitEntries commits what the clean-up of affinity entries asks for.
+func (l *Loop) commitEntries(ctx context.Context, ops []nft.Op) error {
+	if !l.known || !l.synced {
+		return errTablesUnknown
 	}
-	ops, err := d.ops(ctx, tasks)
-	if err != nil || len(ops) == 0 {
-		return err
-	}
-	return d.kernel.Commit(ctx, nft.Batch{Ops: ops})
+	return l.kernel.Commit(ctx, nft.Batch{Ops: ops})
 }

@@ -2,9 +2,10 @@ package sync
 
 import (
 	"context"
-	"maps"
+	"errors"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,114 +14,259 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A forgetful kernel holds a Service with affinity and a client of an endpoint that has left,
-// and does not let go of it.
-type forgetful struct {
+// An entryTable is a kernel's table whose affinity maps packets have filled: it has entries, and
+// does to them what batches say.
+type entryTable struct {
 	table
-	tables  nft.Tables
-	refuses bool // batches with entries of affinity maps
-	fails   bool // to read the maps between a commit and the next read of the tables
-	readAt  int  // how many batches had come then
+	mu      sync.Mutex
+	entries map[string]map[string]nft.Element // by map
+	reads   int
+	fails   error // to read the entries
+	refuses error // batches with entries
+	atOnce  int   // the most entries of one batch
+	fill    uint32
 }
 
-func (k *forgetful) Read(ctx context.Context) (nft.Tables, uint32, error) {
-	_, generation, err := k.table.Read(ctx)
+func (k *entryTable) Elements(_ context.Context, _ nft.Family, set *nft.Set) (map[string]nft.Element, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.readAt = len(k.batches)
-	return k.tables, generation, err
-}
-
-func (k *forgetful) Elements(_ context.Context, _ nft.Family, _ *nft.Set) (map[string]nft.Element, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.fails && len(k.batches) > k.readAt {
-		return nil, unix.ENOMEM
+	k.reads++
+	held := make(map[string]nft.Element)
+	for key, entry := range k.entries[set.Name] {
+		held[key] = entry
 	}
-	gone := pod(9).As4()
-	return map[string]nft.Element{"\xc0\x00\x02\x01": {Data: string(gone[:])}}, nil
+	return held, k.fails
 }
 
-func (k *forgetful) Commit(ctx context.Context, batch nft.Batch) error {
+func (k *entryTable) DynamicFill(context.Context, nft.Family, int) (map[string]kernel.Fill, error) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
+	fill := make(map[string]kernel.Fill)
+	for name := range k.entries {
+		fill[name] = kernel.Fill{Count: k.fill, Size: 16}
+	}
+	return fill, nil
+}
+
+func (k *entryTable) Commit(ctx context.Context, batch nft.Batch) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, op := range batch.Ops {
-		if k.refuses && op.Set != nil && op.Set.Dynamic {
-			k.mu.Unlock()
-			return &kernel.OpError{Family: nft.IP, Set: op.Set.Name, Err: unix.EINVAL}
+		if op.Elements == nil || !op.Set.Dynamic {
+			continue
 		}
-	}
-	k.mu.Unlock()
-	if batch.Check {
-		return nil
+		if k.refuses != nil {
+			return k.refuses
+		}
+		k.atOnce = max(k.atOnce, len(op.Elements))
+		for _, entry := range op.Elements {
+			if op.Verb == nft.Add {
+				k.entries[op.Set.Name][entry.Key] = entry.Element
+			} else {
+				delete(k.entries[op.Set.Name], entry.Key)
+			}
+		}
 	}
 	return k.table.Commit(ctx, batch)
 }
 
-// set changes how it behaves.
-func (k *forgetful) set(refuses, fails bool) {
+// count is how many entries there are.
+func (k *entryTable) count() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.refuses, k.fails = refuses, fails
+	for _, entries := range k.entries {
+		n += len(entries)
+	}
+	return n
 }
 
-// runForgetful starts a loop whose wanted state the kernel holds already, but for the client.
-func runForgetful(t *testing.T, k *forgetful, options Options) *bubble {
+// set changes how it behaves.
+func (k *entryTable) set(fails, refuses error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fails, k.refuses = fails, refuses
+}
+
+// affine is a Service port with affinity and these endpoints.
+func affine(service string, number byte, endpoints ...byte) *tracker.ServicePort {
+	p := udp(service, number, endpoints...)
+	p.Affinity = time.Hour
+	return p
+}
+
+// runAffine runs a loop that serves a Service port with affinity with the endpoints 1 and 2, and has n
+// clients of each in its map.
+func runAffine(t *testing.T, k *entryTable, n int) *bubble {
 	t.Helper()
-	loyal := portWith("loyal", 1, 1)
-	loyal.Affinity = time.Hour
-	b, held := newBubble(k, options, loyal), newBubble(k, options, loyal)
-	held.loop.apply()
-	k.tables = held.loop.ruleset.Want()
+	b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, affine("web", 1, 1, 2))
+	k.entries = make(map[string]map[string]nft.Element)
+	for _, set := range b.loop.ruleset.AffinityMaps(nft.IP) {
+		k.entries[set.Name] = make(map[string]nft.Element)
+	}
+	b.loop.CleanAffinity(k)
 	b.run(t)
+	number := numberOf(t, b)
+	name := b.loop.affinityMaps()(nft.IP)[number/2%uint32(len(k.entries))].Name
+	for endpoint := byte(1); endpoint <= 2; endpoint++ {
+		for i := range n {
+			client := netip.AddrFrom4([4]byte{192, endpoint, byte(i >> 8), byte(i)})
+			k.entries[name][nft.NumberedKey(nft.IP, number, client)] = nft.Element{
+				Data: nft.AddrKey(pod(endpoint)), Life: &nft.Life{Timeout: time.Hour, Expires: time.Minute},
+			}
+		}
+	}
 	return b
 }
 
-const staysText = "session affinity: entries of removed endpoints stay until a later sync"
+// numberOf is the number of the one group that there is.
+func numberOf(t *testing.T, b *bubble) uint32 {
+	t.Helper()
+	b.loop.affinity.mu.Lock()
+	defer b.loop.affinity.mu.Unlock()
+	for id := range b.loop.affinity.groups {
+		return id.number
+	}
+	t.Fatal("no number")
+	return 0
+}
 
-// TestRefusedAffinityEntriesKeepNobodyOut has a kernel that refuses what is to be done to the
-// entries of affinity maps: everything else is programmed.
-func TestRefusedAffinityEntriesKeepNobodyOut(t *testing.T) {
+// TestEntriesOfDepartedEndpointsGo beside the loop, a few at a time, while other commits go on.
+func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &forgetful{refuses: true}
-		b := runForgetful(t, k, Options{RetryMin: time.Second, RetryMax: time.Minute})
-		loop := b.loop
+		k := new(entryTable)
+		b := runAffine(t, k, 10_000)
+		b.change(affine("web", 1, 1))
 		b.change(portWith("other", 2, 2))
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
-		if held := loop.ruleset.Port(portWith("other", 2, 2).ID); held == nil || loop.retry.failures != 0 || len(loop.refusals.leftOut) != 0 {
-			t.Errorf("other Service %v, %d failed attempts, left out %v", held, loop.retry.failures, loop.refusals.leftOut)
+		if held := b.loop.ruleset.Port(portWith("other", 2, 2).ID); held == nil {
+			t.Error("the other Service waits")
 		}
-		if n := b.logged(staysText); n != 1 {
-			t.Errorf("logged %d times, want once: %v", n, b.logs.All())
+		pass(time.Minute)
+		if n := k.count(); n != 10_000 {
+			t.Errorf("%d entries, want 10,000: those of the endpoint that stays", n)
 		}
-		k.set(false, false)
-		_, before := k.seen()
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		if _, after := k.seen(); after == before || loop.affinity.retry.failures != 0 {
-			t.Errorf("%d batches after %d, %d attempts: the entries stay", after, before, loop.affinity.retry.failures)
+		if k.atOnce > 2000 {
+			t.Errorf("%d entries in one batch", k.atOnce)
 		}
 	})
 }
 
-// TestFailingSettlementBacksOff fails to read the maps after each commit.
-func TestFailingSettlementBacksOff(t *testing.T) {
+// TestTimeoutOfEntries rewrites them.
+func TestTimeoutOfEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &forgetful{fails: true}
-		b := runForgetful(t, k, Options{RetryMin: time.Second, RetryMax: time.Minute})
-		first, _ := k.seen()
-		time.Sleep(7500 * time.Millisecond) // pauses of 1, 2 and 4 seconds
-		synctest.Wait()
-		if reads, _ := k.seen(); reads > first+3 || b.loop.affinity.retry.failures == 0 {
-			t.Errorf("%d reads after %d, %d attempts", reads, first, b.loop.affinity.retry.failures)
+		k := new(entryTable)
+		b := runAffine(t, k, 100)
+		slower := affine("web", 1, 1, 2)
+		slower.Affinity = 2 * time.Hour
+		b.change(slower)
+		pass(time.Minute)
+		for _, entries := range k.entries {
+			for _, entry := range entries {
+				if entry.Life.Timeout != 2*time.Hour || entry.Life.Expires != time.Minute {
+					t.Fatalf("an entry lives %+v", entry.Life)
+				}
+			}
 		}
-		if n := b.logged(staysText); n != 1 {
-			t.Errorf("logged %d times, want once: %v", n, b.logs.All())
+		if n := k.count(); n != 200 {
+			t.Errorf("%d entries, want 200", n)
 		}
+	})
+}
+
+// TestEntriesOfNobodyGo takes affinity away, and gives it back before they have been looked at.
+func TestEntriesOfNobodyGo(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			k := new(entryTable)
+			b := runAffine(t, k, 10)
+			k.set(unix.ENOMEM, nil)
+			b.change(udp("web", 1, 1, 2))
+			want := 0
+			if back {
+				b.change(affine("web", 1, 2))
+				want = 10
+			}
+			k.set(nil, nil)
+			pass(5 * time.Minute)
+			if n := k.count(); n != want {
+				t.Errorf("affinity comes back %v: %d entries, want %d", back, n, want)
+			}
+		})
+	}
+}
+
+// TestEntriesWait has a kernel that cannot read entries, or refuses to change them: everything else
+// is programmed, the complaint is logged once, and the work is done later.
+func TestEntriesWait(t *testing.T) {
+	const complaint = "session affinity: entries of removed endpoints stay until they can be removed; no connection follows them"
+	for _, tt := range []struct {
+		name           string
+		fails, refuses error
+	}{
+		{"reading fails", unix.ENOMEM, nil},
+		{"the kernel refuses", nil, &kernel.OpError{Family: nft.IP, Set: "affinity-0", Err: unix.EINVAL}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := new(entryTable)
+				b := runAffine(t, k, 10)
+				k.set(tt.fails, tt.refuses)
+				b.change(affine("web", 1, 1))
+				b.change(portWith("other", 2, 2))
+				pass(10 * time.Minute)
+				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.retry.failures != 0 || len(b.loop.refusals.leftOut) != 0 {
+					t.Errorf("%d failed attempts, left out %v", b.loop.retry.failures, b.loop.refusals.leftOut)
+				}
+				if n := b.logged(complaint); n != 1 {
+					t.Errorf("logged %d times, want once: %v", n, b.logs.All())
+				}
+				if k.reads > 20 {
+					t.Errorf("tried %d times in 10 minutes", k.reads)
+				}
+				k.set(nil, nil)
+				pass(2 * time.Minute)
+				if n := k.count(); n != 10 {
+					t.Errorf("%d entries, want 10", n)
+				}
+			})
+		})
+	}
+}
+
+// TestLocalListTakesEntriesOver when a traffic policy becomes Local: a client of an endpoint on
+// this node stays there.
+func TestLocalListTakesEntriesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(entryTable)
+		b := runAffine(t, k, 10)
+		local := affine("web", 1, 1, 2)
+		local.InternalLocal, local.Local = true, local.Cluster[:1]
+		b.change(local)
+		pass(time.Minute)
+		if n := k.count(); n != 30 {
+			t.Errorf("%d entries, want 20 and those of the 10 clients of the local endpoint", n)
+		}
+	})
+}
+
+// TestFullMapIsShared looks at a map that is nearly full, and not at one that is not.
+func TestFullMapIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(entryTable)
+		b := runAffine(t, k, 10)
+		reads := k.reads
+		pass(5 * fillInterval)
+		if k.reads != reads {
+			t.Errorf("%d reads of maps that have room", k.reads-reads)
+		}
+		k.fill = 15
+		pass(2 * fillInterval)
+		if k.reads == reads {
+			t.Error("a map that is nearly full was not looked at")
+		}
+		_ = b
 	})
 }
 
@@ -128,19 +274,18 @@ func TestFailingSettlementBacksOff(t *testing.T) {
 // else a new table has to hold.
 func TestTableIsNotMadeAnewFromAPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := new(forgetful)
-		b := runForgetful(t, k, Options{})
+		k := new(entryTable)
+		b := runAffine(t, k, 1)
 		for _, held := range b.loop.ruleset.Want()[nft.IP].Sets {
 			if held.Set.Dynamic {
 				held.Set.Size *= 2
 			}
 		}
-		loyal := portWith("loyal", 1, 2)
-		loyal.Affinity = time.Hour
 		before, _ := k.seen()
-		b.change(loyal)
-		if reads, _ := k.seen(); reads != before+1 {
-			t.Errorf("%d reads after %d, want one more", reads, before)
+		b.change(affine("web", 1, 1, 2, 3))
+		b.change(portWith("other", 2, 2))
+		if reads, _ := k.seen(); reads > before+1 {
+			t.Errorf("%d reads after %d, want one more at most", reads, before)
 		}
 		for _, batch := range k.batches {
 			if batch.Remakes() {
@@ -150,60 +295,47 @@ func TestTableIsNotMadeAnewFromAPart(t *testing.T) {
 	})
 }
 
-// TestSeedingLeavesKnownClientsAlone fills an affinity map that exists already, as it does
-// after a batch whose answer was lost.
-func TestSeedingLeavesKnownClientsAlone(t *testing.T) {
-	task := seedingTask(t)
-	clients := func(names ...string) *nft.Elements {
-		held := &nft.Elements{Set: task.Map, Map: make(map[string]nft.Element)}
-		for _, name := range names {
-			held.Map[name] = nft.Element{}
+// TestOldEntriesKeepNobodyOut has a kernel that refuses the entries that an older version kept:
+// the Services are programmed without them.
+func TestOldEntriesKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		port := affine("web", 1, 1, 2)
+		k := &oldTable{entryTable: entryTable{refuses: &kernel.OpError{Family: nft.IP, Set: "affinity-0", Err: unix.EINVAL}}}
+		b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, port)
+		b.run(t)
+		if b.loop.retry.failures != 0 || len(b.loop.refusals.leftOut) != 0 || len(b.reports) != 1 {
+			t.Errorf("%d failed attempts, left out %v, %d commits", b.loop.retry.failures, b.loop.refusals.leftOut, len(b.reports))
 		}
-		return held
-	}
-	for _, tt := range []struct {
-		name string
-		into *nft.Elements
-		want []string
-	}{
-		{"the map does not exist", nil, []string{"a", "b"}},
-		{"it exists and is empty", clients(), []string{"a", "b"}},
-		{"packets have put a client there", clients("a"), []string{"b"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			table := nft.NewTable(nft.IP)
-			table.Sets[task.From] = clients("a", "b")
-			if tt.into != nil {
-				table.Sets[task.Map.Name] = tt.into
-			}
-			if got := slices.Sorted(maps.Keys(entriesFor(&task, table))); !slices.Equal(got, tt.want) {
-				t.Errorf("entries of %q are copied, want those of %q", got, tt.want)
-			}
-			if n := len(table.Sets[task.From].Map); n != 2 {
-				t.Errorf("%d entries are left in the table that was read, want 2", n)
-			}
-		})
-	}
+		adopts := func(batch nft.Batch) bool {
+			return slices.ContainsFunc(batch.Ops, func(op nft.Op) bool { return op.Elements != nil && op.Set.Dynamic })
+		}
+		if !k.offered || slices.ContainsFunc(k.batches, adopts) {
+			t.Errorf("entries were offered %v", k.offered)
+		}
+	})
 }
 
-// seedingTask returns the task of a Service port with affinity whose policy becomes Local.
-func seedingTask(t *testing.T) services.AffinityTask {
-	t.Helper()
-	here := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}
-	port := tracker.ServicePort{
-		ID:   tracker.PortID{Namespace: "ns", Service: "a", Protocol: tracker.TCP, Family: tracker.IPv4},
-		Port: 80, ClusterIP: netip.MustParseAddr("10.96.0.1"), NodePort: 30080, Affinity: time.Hour,
-		Cluster: here, Serving: here, HasEndpoints: true,
-	}
-	local := port
-	local.ExternalLocal, local.Local = true, here
-	r := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: &port}})
-	r.Committed()
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: &local}})
-	tasks := r.AffinityTasks()
-	if len(tasks) != 1 || !tasks[0].Seeds() {
-		t.Fatalf("tasks %+v, want one that fills a map from another", tasks)
-	}
-	return tasks[0]
+// An oldTable holds the affinity map that an older version gave to the Service port web.
+type oldTable struct {
+	entryTable
+	offered bool // entries were to be taken over
+}
+
+const oldMap = "affinity-n73irusl-ns-web-udp-8080"
+
+func (k *oldTable) Read(ctx context.Context) (nft.Tables, uint32, error) {
+	_, generation, err := k.table.Read(ctx)
+	t := nft.NewTable(nft.IP)
+	t.Sets[oldMap] = &nft.Elements{Set: &nft.Set{Name: oldMap, Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true}}
+	return nft.Tables{nft.IP: t}, generation, err
+}
+
+func (k *oldTable) Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error) {
+	return map[string]nft.Element{nft.AddrKey(netip.MustParseAddr("192.0.2.1")): {Data: nft.AddrKey(pod(1))}}, nil
+}
+
+func (k *oldTable) Commit(ctx context.Context, batch nft.Batch) error {
+	err := k.entryTable.Commit(ctx, batch)
+	k.offered = k.offered || errors.Is(err, unix.EINVAL)
+	return err
 }

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -20,7 +19,6 @@ type ForeignMessages func(ctx context.Context, want nft.Tables) (messages []nft.
 // A plan is the batch of one attempt, and what follows when the kernel has taken it.
 type plan struct {
 	batch nft.Batch
-	tasks []services.AffinityTask
 	full  bool // the kernel's state was read first
 	flows []tracker.FlowChange
 	// allFlows asks to look at every connection: those that matter are not known.
@@ -38,12 +36,6 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 				p.batch.Generation = l.drift.seen
 			}
 			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
-			if p.tasks = l.ruleset.AffinityTasks(); len(p.tasks) > 0 {
-				var ops []nft.Op
-				ops, err = l.affinity.ops(ctx, p.tasks)
-				l.known = err == nil
-				p.batch.Ops = append(p.batch.Ops, ops...)
-			}
 			return p, err
 		}
 		l.known = false // a table takes more to make anew than what has changed of it
@@ -66,10 +58,22 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 			return p, err
 		}
 	}
-	p = plan{batch: nft.Diff(have, want), tasks: l.ruleset.AllAffinityTasks(), full: true, allFlows: true}
+	p = plan{batch: nft.Diff(have, want), full: true, allFlows: true}
+	remakes := p.batch.Remakes()
+	err = readEntries(ctx, l.kernel, have, func(f nft.Family, set *nft.Set) bool {
+		return remakes || !l.ruleset.IsAffinityMap(set.Name) // an older version's
+	})
+	if err != nil {
+		return p, err
+	}
+	if remakes { // with the entries
+		p.batch = nft.Diff(have, want)
+	}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
 	p.batch.Ops = append(nft.Adoption(have, want), p.batch.Ops...)
-	p.batch.Ops = append(p.batch.Ops, l.affinity.opsFor(have, append(p.tasks, l.ruleset.AffinityTasks()...))...)
+	if l.entriesRefused == nil {
+		p.batch.Ops = append(p.batch.Ops, l.ruleset.AdoptEntries(have)...)
+	}
 	p.batch.Generation = generation
 	if l.options.Foreign == nil {
 		return p, nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,10 +172,12 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 		table.Comment = "Kubernetes Services, written by kube-nft (schema 0)"
 	}
 	batch := nft.Diff(nft.Tables{}, tables)
-	client, life := "\xc0\x00\x02\x01", &nft.Life{Timeout: time.Hour, Expires: 30 * time.Minute}
-	affinity := affinityMap(t, tables[nft.IP])
+	group := firstGroup(t, old)
+	client, life := nft.NumberedKey(nft.IP, group.Number, netip.MustParseAddr("192.0.2.1")), &nft.Life{Timeout: time.Hour, Expires: 30 * time.Minute}
+	endpoint := nft.AddrKey(group.Members[0])
+	affinity := tables[nft.IP].Sets[services.AffinityMapOf(group.Number)].Set
 	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: affinity, Elements: []nft.KeyedElement{
-		{Key: client, Element: nft.Element{Data: string([]byte{10, 128, 0, 1}), Life: life}}}})
+		{Key: client, Element: nft.Element{Data: endpoint, Life: life}}}})
 	if err := k.Commit(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
@@ -198,22 +199,22 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 		t.Fatal(err)
 	}
 	entry := entries[client]
-	if len(entries) != 1 || entry.Data != string([]byte{10, 128, 0, 1}) || entry.Life == nil ||
+	if len(entries) != 1 || entry.Data != endpoint || entry.Life == nil ||
 		entry.Life.Timeout != time.Hour || entry.Life.Expires > 30*time.Minute || entry.Life.Expires < 29*time.Minute {
 		t.Errorf("entries %+v, want the client with its endpoint for the rest of its time", entries)
 	}
 }
 
-// affinityMap returns the map of clients of the first Service, which has affinity.
-func affinityMap(t *testing.T, table *nft.Table) *nft.Set {
+// firstGroup returns what is to be under the number of some Service with affinity.
+func firstGroup(t *testing.T, r *services.Ruleset) services.Entries {
 	t.Helper()
-	for name, held := range table.Sets {
-		if held.Set.Dynamic && strings.HasPrefix(name, "affinity-") {
-			return held.Set
+	for _, e := range r.EntriesChanged() {
+		if e.Family == nft.IP {
+			return e
 		}
 	}
 	t.Fatal("no Service has affinity")
-	return nil
+	return services.Entries{}
 }
 
 // TestRestartWritesNothing starts a second loop over what the first has left.

@@ -39,10 +39,13 @@ type Loop struct {
 	retry   backoff       // after a sync that failed
 	rest    rest
 	due     *time.Timer // rings when the source has what its last delta left out
+	// entriesRefused is why the kernel refused the affinity entries that the batch of this sync was to
+	// take over; nil if it did not.
+	entriesRefused error
 
 	nodePorts nodePorts
 	refusals  refusals
-	affinity  affinityDebt
+	affinity  affinityEntries
 	stale     staleFlows
 	drift     driftDetector
 	doubt     doubt
@@ -77,7 +80,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
 			changes: make(map[tracker.PortID]portChange), leftOut: make(map[tracker.PortID]*refusal),
 		},
-		affinity:  affinityDebt{kernel: kernel, log: options.Log, retry: backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()}},
+		affinity:  newAffinityEntries(&options),
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
@@ -98,6 +101,10 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 // CleanFlows makes the loop remove stale connections after each commit: Run does so beside
 // the loop, Once before it returns. It must be called before either.
 func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
+
+// CleanAffinity makes Run remove affinity entries of endpoints that have left, beside the loop. It
+// must be called before Run. The reader is for this alone.
+func (l *Loop) CleanAffinity(reader entryReader) { l.affinity.reader = reader }
 
 // Watch makes the loop repair what others do to our tables. It must be called before Run;
 // whoever closes the monitor does so after Run.
@@ -141,6 +148,10 @@ func (l *Loop) Run(ctx context.Context) error {
 	if l.stale.flows != nil {
 		cleaning.Go(func() { l.stale.run(ctx) })
 	}
+	if l.affinity.reader != nil {
+		maps := l.affinityMaps()
+		cleaning.Go(func() { l.affinity.run(ctx, maps) })
+	}
 	l.options.Queue.Ring()
 	l.drift.start(ctx)
 	for ctx.Err() == nil {
@@ -152,8 +163,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.options.Queue.bell:
 		case <-l.retry.timer.C:
 		case <-l.drift.repair.C:
-		case <-l.affinity.retry.timer.C:
-			l.known = l.known && l.affinity.retry.failures == 0
+		case entries := <-l.affinity.batches:
+			entries.answer <- l.commitEntries(ctx, entries.ops)
+			wanted = false
 		case <-l.refusals.timer.C:
 			l.refusals.retry()
 		case <-l.minute.C:
@@ -202,6 +214,15 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
+// affinityMaps are the maps of affinity entries, which are the same as long as the loop runs.
+func (l *Loop) affinityMaps() func(nft.Family) []*nft.Set {
+	sets := make(map[nft.Family][]*nft.Set)
+	for _, f := range nft.Families {
+		sets[f] = l.ruleset.AffinityMaps(f)
+	}
+	return func(f nft.Family) []*nft.Set { return sets[f] }
+}
+
 // Once brings the kernel up to date and removes stale connections, one time. It is for callers
 // that do not go on with Run. A failure to remove connections is logged only.
 func (l *Loop) Once(ctx context.Context) error {
@@ -220,7 +241,7 @@ func (l *Loop) Once(ctx context.Context) error {
 func (l *Loop) sync(ctx context.Context) (err error) {
 	began := time.Now()
 	defer func() {
-		l.affinity.refused = nil
+		l.entriesRefused = nil
 		l.rest.note(began, time.Now())
 	}()
 	for range 5 {
@@ -237,22 +258,22 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 }
 
 // isolate takes out of the wanted state what the kernel refuses, and reports whether there is
-// another batch to try. If the kernel takes the wanted state without the entries of affinity
-// maps, the next batch leaves out these entries instead.
+// another batch to try. If the kernel takes the wanted state without the affinity entries that an
+// older version kept, the next batch leaves out these entries instead.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
 	have, _, readErr := read(ctx, l.kernel)
 	if readErr != nil {
 		return false
 	}
 	t := trial{refusals: &l.refusals, kernel: l.kernel, have: have}
-	if l.affinity.refused == nil && t.check(ctx) == nil {
-		l.affinity.refused = err
+	if l.entriesRefused == nil && t.check(ctx) == nil {
+		l.entriesRefused = err
 		return true
 	}
 	if !t.isolate(ctx, err) {
 		return false
 	}
-	l.affinity.refused = nil
+	l.entriesRefused = nil
 	return true
 }
 
@@ -300,9 +321,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	if generation != 0 {
 		l.drift.listenFrom(ctx, generation)
 	}
-	if len(p.tasks) > 0 || p.full {
-		l.affinity.settle(ctx, p.tasks, p.full)
-	}
+	l.affinity.committed(l.ruleset.EntriesChanged())
 	committed := time.Now()
 	if l.drift.reason != "" && len(p.batch.Ops) > 0 {
 		l.drift.logRepair(p.batch.Ops, committed)

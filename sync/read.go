@@ -16,24 +16,29 @@ type client interface {
 	Audit(context.Context, nft.Tables) (difference string, err error)
 }
 
-// read returns what the kernel holds at a generation, with what packets have put into affinity
-// maps.
+// read returns what the kernel holds at a generation, without what packets have put into affinity
+// maps: readEntries adds that.
 func read(ctx context.Context, k client) (nft.Tables, uint32, error) {
 	have, generation, err := k.Read(ctx)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the tables back: %w", err)
 	}
+	return have, generation, nil
+}
+
+// readEntries reads what packets have put into the maps that which picks out.
+func readEntries(ctx context.Context, k client, have nft.Tables, which func(nft.Family, *nft.Set) bool) (err error) {
 	for family, table := range have {
 		for name, held := range table.Sets {
-			if !held.Set.Dynamic {
+			if !held.Set.Dynamic || !which(family, held.Set) {
 				continue
 			}
 			if held.Map, err = k.Elements(ctx, family, held.Set); err != nil {
-				return nil, 0, fmt.Errorf("read affinity map %s: %w", name, err)
+				return fmt.Errorf("read affinity map %s: %w", name, err)
 			}
 		}
 	}
-	return have, generation, nil
+	return nil
 }
 
 // An EarlyRead is a kernel whose tables were read before the loop asked for them: while the

@@ -179,7 +179,7 @@ func (s scenarioFlags) config(t testing.TB) (services.Config, proxysync.NodePort
 		MasqueradeBit: uint8(s.masqueradeBit),
 		Pods:          make(map[nft.Family]services.PodMatch),
 		AllNodePorts:  make(map[nft.Family]bool),
-		AffinitySize:  65536,
+		AffinitySize:  131072,
 	}
 	for _, family := range tracker.Families {
 		config.AllNodePorts[nft.Family(family)] = nodePorts.All(family)

@@ -34,12 +34,16 @@ func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err
 }
 
 // Elements returns what a set holds at this moment, with the ages of elements that expire. A dynamic
-// set may hold twins.
+// set may hold twins. As packets change it all the time, it does not matter if somebody commits
+// meanwhile.
 func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
 	var before map[string]bool
 	err = k.retry(ctx, func() error {
 		d := newElementDecoder(f, s)
 		err := k.dumpElements(ctx, f, nft.TableName, s.Name, d)
+		if s.Dynamic && errors.Is(err, unix.EINTR) {
+			err = nil
+		}
 		if err == nil && len(d.Repeated) > 0 && (!s.Dynamic || !maps.Equal(before, d.Repeated)) {
 			err = unix.EINTR // see checkCount; it does not repeat the same elements in the next dump
 		}

@@ -4,21 +4,27 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// An affinity is what a Service port with session affinity has of its own: for each of its
-// lists and each port that endpoints of the list have, a map client -> endpoint and the set
-// of its members, and the chains that use them. The zero affinity
-// is none.
+// An affinity is what a Service port with session affinity has of its own: numbers for its
+// groups of endpoints, under which its entries and members stand in maps and sets that all
+// Service ports share, and at most three chains. The zero affinity is none.
+//
+// A chain for each kind of frontend sends a known client to its endpoint, and a new one on to
+// the random choice; the record chain updates the entry with where a connection went. The
+// chains hold the numbers. A number per Service in a key, where maps per Service are the other
+// way: the kernel walks the list of a table's sets for each set that it makes and for each rule
+// that names one, so that 4,000 Services took 7 s.
 type affinity struct {
-	name     string
+	number   uint32 // in the names of its chains
 	protocol uint8
 	timeout  time.Duration
-	groups   map[group][]netip.Addr // members; sorted
+	groups   map[group]affinityGroup
 	chains   []*nft.Chain
 	balances []balance // the choosing chains that its chains go to
 }
@@ -30,6 +36,12 @@ type group struct {
 	port  uint16
 }
 
+// An affinityGroup is what entries of a group may name.
+type affinityGroup struct {
+	number  uint32
+	members []netip.Addr // sorted
+}
+
 // compare orders groups by list, then port.
 func (g group) compare(h group) int {
 	if g.local != h.local {
@@ -38,106 +50,201 @@ func (g group) compare(h group) int {
 	return int(g.port) - int(h.port)
 }
 
-func updateChainName(name string) string { return "record-" + name }
+// affinityMaps is over how many maps the Service ports are spread. A rule that looks something up
+// in a map costs the kernel a walk over the rules that do so already, and over the map's entries.
+const affinityMaps = 4
+
+// affinityMapName names the map of a group's entries.
+func affinityMapName(number uint32) string {
+	return affinityPrefix + strconv.Itoa(int(number/2%affinityMaps))
+}
+
+func updateChainName(number uint32) string { return "record-" + strconv.FormatUint(uint64(number), 10) }
+
+func affinityIdentity(id tracker.PortID) string { return "affinity " + id.String() }
+
+// numberOfGroup gives a group its number; the two lists' groups of one port have neighbouring ones.
+func (r *familyRules) numberOfGroup(id tracker.PortID, g group) uint32 {
+	return listNumber(r.numberOf(affinityIdentity(id)+" "+strconv.Itoa(int(g.port))), g.local)
+}
 
 // affinityOf declares the affinity of a Service port.
-func affinityOf(port *portState) affinity {
+func (r *familyRules) affinityOf(port *portState) affinity {
 	p := port.current
 	if p.Affinity == 0 {
 		return affinity{}
 	}
-	a := affinity{name: affinityName(p.ID), protocol: uint8(p.ID.Protocol), timeout: p.Affinity, groups: make(map[group][]netip.Addr)}
-	for _, ep := range port.cluster {
-		a.add(group{false, ep.Port()}, ep.Addr())
+	a := affinity{number: r.numberOf(affinityIdentity(p.ID)), protocol: uint8(p.ID.Protocol), timeout: p.Affinity, groups: make(map[group]affinityGroup)}
+	for _, local := range []bool{false, true} {
+		for _, ep := range port.listed(local) {
+			g := group{local, ep.Port()}
+			members := a.groups[g]
+			if members.number == 0 {
+				members.number = r.numberOfGroup(p.ID, g)
+			}
+			members.members = append(members.members, ep.Addr())
+			a.groups[g] = members
+		}
 	}
-	for _, ep := range port.local {
-		a.add(group{true, ep.Port()}, ep.Addr())
+	for _, g := range a.groups {
+		slices.SortFunc(g.members, netip.Addr.Compare)
 	}
-	for _, members := range a.groups {
-		slices.SortFunc(members, netip.Addr.Compare)
-	}
-	a.declare(port)
 	return a
 }
 
-func (a *affinity) add(g group, addr netip.Addr) { a.groups[g] = append(a.groups[g], addr) }
-
 // sorted lists the groups in order.
-func (a *affinity) sorted() []group {
-	return slices.SortedFunc(maps.Keys(a.groups), group.compare)
+func (a *affinity) sorted() []group { return slices.SortedFunc(maps.Keys(a.groups), group.compare) }
+
+// declareAffinity adds the chains of a Service port with affinity: one for each policy that its
+// frontends have, and the one that updates entries.
+func (r *familyRules) declareAffinity(port *portState, a *affinity) {
+	a.chains = []*nft.Chain{a.updateChain(r.Table.Family)}
+	declared := make(map[string]bool)
+	for _, wanted := range port.frontends {
+		p := claim{port: port, kind: wanted.kind}.serve().policy.open()
+		if p.affinity == 0 || declared[p.chainName()] {
+			continue
+		}
+		declared[p.chainName()] = true
+		a.chains = append(a.chains, r.affinityChain(port, a, p))
+	}
 }
 
-// declare adds the chains of the affinity: for each kind of frontend and list one that
-// sends a known client to its endpoint and a new one on to the random choice, and one that
-// updates the affinity map with where a connection went.
-func (a *affinity) declare(port *portState) {
-	a.chains = []*nft.Chain{a.updateChain()}
-	for _, nodePort := range port.kinds() {
-		for _, local := range []bool{false, true} {
-			n := port.length(local)
-			if n == 0 {
+// updateChain notes where connections went. An entry may name an endpoint that has left, until it
+// has been cleaned up: a connection to an address that is no member is dropped before it leaves,
+// with the entry that sent it there, so that it is chosen anew when the client tries again.
+func (a *affinity) updateChain(f nft.Family) *nft.Chain {
+	chain := &nft.Chain{Name: updateChainName(a.number)}
+	groups := a.sorted()
+	ports := make([]uint16, 0, 1)
+	for _, g := range groups {
+		if !slices.Contains(ports, g.port) {
+			ports = append(ports, g.port)
+		}
+	}
+	for _, port := range ports {
+		var stale, forget, updates []nft.Rule
+		for _, local := range []bool{true, false} {
+			members, ok := a.groups[group{local, port}]
+			if !ok {
 				continue
 			}
-			next := sharedChainName(port.list.number, local)
-			if port.list.number == 0 {
-				own := balance{listOf(nodePort, local), capacity(n)}
-				a.balances = append(a.balances, own)
-				next = own.name()
-			}
-			a.chains = append(a.chains, a.affinityChain(nodePort, local, next))
+			key := nft.Numbered(f, members.number, nft.OriginalSource)
+			entries := affinityMapName(members.number)
+			member := nft.InSet{Key: []nft.Part{nft.Constant(members.number), nft.Destination}, Set: membersSet}
+			update := nft.Update{Key: key, Map: entries, Timeout: uint64(a.timeout / time.Second)}
+			updates = append(updates, nft.Rule{nft.PortIs{Port: port}, member, update})
+			member.Not = true
+			stale, forget = append(stale, nft.Rule{member}), append(forget, nft.Rule{nft.Forget{Key: key, Map: entries}})
 		}
-	}
-}
-
-func (a *affinity) updateChain() *nft.Chain {
-	chain := &nft.Chain{Name: updateChainName(a.name)}
-	for _, g := range a.sorted() {
-		chain.Rules = append(chain.Rules, nft.Rule{
-			nft.PortIs{Port: g.port},
-			nft.InSet{Key: []nft.Part{nft.Destination}, Set: membersName(a.name, g.local, g.port)},
-			nft.Update{Map: affinityMapName(a.name, g.local, g.port), Timeout: uint64(a.timeout / time.Second)},
-		})
+		if len(updates) == 1 { // what is no member has been dropped
+			updates[0] = slices.Delete(updates[0], 1, 2)
+		}
+		drop := nft.Rule{nft.PortIs{Port: port}}
+		drop = append(append(drop, slices.Concat(stale...)...), slices.Concat(forget...)...)
+		chain.Rules = append(append(chain.Rules, append(drop, nft.Drop)), updates...)
 	}
 	return chain
 }
 
-func (a *affinity) affinityChain(nodePort, local bool, next string) *nft.Chain {
-	chain := &nft.Chain{Name: affinityChainName(nodePort, local, a.name)}
-	for _, g := range a.sorted() {
-		if g.local == local {
-			chain.Rules = append(chain.Rules, nft.Rule{nft.ProtocolIs{Number: a.protocol},
-				nft.DNATFrom{Key: []nft.Part{nft.Source}, Map: affinityMapName(a.name, local, g.port), ToPort: g.port}})
+// affinityChain declares the chain of a policy of a Service port with affinity. It is as the
+// policy's shared chain is, but that it looks for the client's entry before a random choice.
+func (r *familyRules) affinityChain(port *portState, a *affinity, p policy) *nft.Chain {
+	chain := &nft.Chain{Name: p.chainName()}
+	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
+	choose := func(local bool, who ...nft.Stmt) { add(r.affinityChoice(port, a, p, local, who)...) }
+	switch p.kind {
+	case internal:
+		add(r.config.masqueradeInternal(r.Table.Family)...)
+		choose(false)
+	case internalLocal:
+		add(r.config.masqueradeInternal(r.Table.Family)...)
+		choose(true)
+	case external:
+		add(nft.Rule{nft.Jump(markChain)})
+		choose(false)
+	case externalLocal:
+		if pods := r.config.Pods[r.Table.Family]; !pods.none() {
+			choose(false, pods.stmt(false))
 		}
+		add(nft.Rule{nft.SourceLocal{}, nft.Jump(markChain)})
+		choose(false, nft.SourceLocal{})
+		if p.local == 0 {
+			add(nft.Rule{nft.Drop})
+			break
+		}
+		choose(true)
 	}
-	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(next)})
 	return chain
 }
 
-// kinds lists the kinds of frontends that the port has: at addresses, and node ports.
-func (p *portState) kinds() []bool {
-	if p.current.NodePort != 0 {
-		return []bool{false, true}
+// affinityChoice sends the clients that match who to an endpoint of a list: to that of their
+// entry, or to any. Where the chain is for a node port and for addresses, the port tells which
+// list of endpoints it is.
+func (r *familyRules) affinityChoice(port *portState, a *affinity, p policy, local bool, who []nft.Stmt) (rules []nft.Rule) {
+	with := func(stmts ...nft.Stmt) { rules = append(rules, slices.Concat(nft.Rule(who), nft.Rule(stmts))) }
+	for _, g := range a.sorted() {
+		if number := a.groups[g].number; g.local == local {
+			with(nft.ProtocolIs{Number: a.protocol},
+				nft.DNATFrom{Key: nft.Numbered(r.Table.Family, number, nft.Source), Map: affinityMapName(number), ToPort: g.port})
+		}
 	}
-	return []bool{false}
+	if port.list.number != 0 {
+		with(nft.Goto(sharedChainName(port.list.number, local)))
+		return rules
+	}
+	size := capacity(len(port.listed(local)))
+	if p.kind != internal && p.kind != internalLocal && !p.nodePort && port.current.NodePort != 0 && port.sharesExternal() {
+		own := balance{listOf(true, local), size}
+		a.addBalance(own)
+		with(nft.PortIs{Port: port.current.NodePort}, nft.Goto(own.name()))
+	}
+	own := balance{listOf(p.nodePort, local), size}
+	a.addBalance(own)
+	with(nft.Goto(own.name()))
+	return rules
 }
 
-func (p *portState) length(local bool) int {
+func (a *affinity) addBalance(b balance) {
+	if !slices.Contains(a.balances, b) {
+		a.balances = append(a.balances, b)
+	}
+}
+
+// sharesExternal reports whether one chain serves the node port and the external addresses of a
+// Service port with affinity: both are there, and their ports tell them apart.
+func (p *portState) sharesExternal() bool {
+	c := p.current
+	return c.NodePort != 0 && c.NodePort != c.Port && len(c.LoadBalancers)+len(c.ExternalIPs) > 0
+}
+
+// listed is one of the two lists of endpoints.
+func (p *portState) listed(local bool) []netip.AddrPort {
 	if local {
-		return len(p.local)
+		return p.local
 	}
-	return len(p.cluster)
+	return p.cluster
 }
 
-// setAffinity makes the tables hold want where they held the affinity that port has.
-func (r *familyRules) setAffinity(port *portState, want affinity) {
+// setAffinity makes the tables hold the affinity that a Service port wants; remove takes away what
+// they hold.
+func (r *familyRules) setAffinity(port *portState, remove bool) {
 	have := port.affinity
+	var want affinity
+	if !remove {
+		want = r.affinityOf(port)
+	}
 	port.affinity = want
+	if want.number != 0 {
+		r.declareAffinity(port, &want)
+		port.affinity = want
+	}
 	switch {
-	case have.name == "" && want.name == "":
+	case have.number == 0 && want.number == 0:
 		return
-	case have.name == "":
+	case have.number == 0:
 		r.acquireUpdates()
-	case want.name == "":
+	case want.number == 0:
 		defer r.releaseUpdates()
 	}
 	for _, pick := range want.balances {
@@ -148,16 +255,15 @@ func (r *familyRules) setAffinity(port *portState, want affinity) {
 		r.releaseBalance(pick)
 	}
 	for g, members := range want.groups {
-		r.programGroup(want.name, g, members)
+		r.programMembers(members.number, have.groups[g].members, members.members)
 	}
-	for g := range have.groups {
+	for g, members := range have.groups {
 		if _, ok := want.groups[g]; !ok {
-			r.RemoveSet(affinityMapName(have.name, g.local, g.port))
-			r.RemoveSet(membersName(have.name, g.local, g.port))
-			delete(r.tasks, affinityMapName(have.name, g.local, g.port)) // of a batch that has failed
+			r.programMembers(members.number, members.members, nil)
 		}
 	}
-	r.noteTasks(&have, &want)
+	r.noteEntries(&have, &want)
+	r.freeNumbers(&have, &want)
 }
 
 func (r *familyRules) programChains(have, want []*nft.Chain) {
@@ -173,157 +279,42 @@ func (r *familyRules) programChains(have, want []*nft.Chain) {
 	}
 }
 
-func (r *familyRules) programGroup(name string, g group, members []netip.Addr) {
-	r.PutSet(r.config.affinityMap(affinityMapName(name, g.local, g.port)))
-	set := &nft.Set{Name: membersName(name, g.local, g.port), Rank: affinityRank, Key: []nft.Field{nft.FieldAddr}}
-	r.PutSet(set)
-	keys := make(map[string]bool, len(members))
-	for _, addr := range members {
-		keys[nft.AddrKey(addr)] = true
-	}
-	r.fillSet(set.Name, keys)
-}
-
-func (c *Config) affinityMap(name string) *nft.Set {
-	return &nft.Set{Name: name, Rank: affinityRank, Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: c.AffinitySize}
-}
-
-// An AffinityTask is what remains to be done to the entries of one affinity map, which the
-// packet path owns, after a change of its Service port: entries of endpoints that have left
-// must go, a map that comes into being takes over the entries of the map of the port's other
-// list, and entries get a new timeout.
-type AffinityTask struct {
-	Family  nft.Family
-	Map     *nft.Set
-	From    string // the map whose entries are to be looked at: Map itself, or its sibling
-	members map[string]bool
-	timeout time.Duration
-}
-
-// noteTasks finds out what the change from have to want means for affinity entries.
-func (r *familyRules) noteTasks(have, want *affinity) {
-	for g, members := range want.groups {
-		from := g
-		if _, ok := have.groups[g]; !ok {
-			from.local = !g.local
-		}
-		before, ok := have.groups[from]
-		if !ok || from == g && want.timeout == have.timeout && subset(before, members) {
-			continue
-		}
-		task := r.task(want, g)
-		task.From = affinityMapName(have.name, from.local, from.port)
-		r.tasks[task.Map.Name] = task
-	}
-}
-
-func (r *familyRules) task(a *affinity, g group) AffinityTask {
-	name := affinityMapName(a.name, g.local, g.port)
-	members := make(map[string]bool, len(a.groups[g]))
-	for _, addr := range a.groups[g] {
-		members[nft.AddrKey(addr)] = true
-	}
-	return AffinityTask{Family: r.Table.Family, Map: r.Table.Sets[name].Set, From: name, members: members, timeout: a.timeout}
-}
-
-func subset(few, many []netip.Addr) bool {
-	for _, addr := range few {
-		if _, ok := slices.BinarySearchFunc(many, addr, netip.Addr.Compare); !ok {
-			return false
+// programMembers writes the elements in which two sorted lists of members differ.
+func (r *familyRules) programMembers(number uint32, have, want []netip.Addr) {
+	for _, addr := range have {
+		if !holds(want, addr) {
+			r.Remove(membersSet, memberKey(number, addr))
 		}
 	}
-	return true
+	for _, addr := range want {
+		r.Put(membersSet, memberKey(number, addr), nft.Element{})
+	}
 }
 
-// Seeds reports whether the task fills a new map from its sibling.
-func (t *AffinityTask) Seeds() bool { return t.From != t.Map.Name }
-
-// Source is the map whose entries Ops wants to see.
-func (t *AffinityTask) Source() *nft.Set {
-	source := *t.Map
-	source.Name = t.From
-	return &source
+func memberKey(number uint32, addr netip.Addr) string {
+	var buf [20]byte
+	return string(nft.AppendAddr(nft.AppendNumber(buf[:0], number), addr))
 }
 
-// Rest is the part of the task that is left after the commit: to remove what packets have
-// put into the map since its entries were read.
-func (t AffinityTask) Rest() AffinityTask {
-	t.From = t.Map.Name
-	return t
+func holds(sorted []netip.Addr, addr netip.Addr) bool {
+	_, ok := slices.BinarySearchFunc(sorted, addr, netip.Addr.Compare)
+	return ok
 }
 
-// Ops returns the operations that do the task, given the entries that the kernel has in
-// the map From. They belong at the end of the batch that carries the change. Entries may
-// have expired since they were read: that does not fail the batch.
-func (t *AffinityTask) Ops(entries map[string]nft.Element) []nft.Op {
-	var gone, kept []nft.KeyedElement
-	for key, entry := range entries {
-		member := t.members[entry.Data]
-		if !t.Seeds() && entry.Life != nil && entry.Life.Twin { // packets go on with the other one
-			gone = append(gone, nft.KeyedElement{Key: key, Element: nft.Element{Data: entry.Data, Life: t.renew(entry.Life)}})
-			continue
-		}
-		if member && (t.Seeds() || entry.Life == nil || entry.Life.Timeout != t.timeout) {
-			kept = append(kept, nft.KeyedElement{Key: key, Element: nft.Element{Data: entry.Data, Life: t.renew(entry.Life)}})
-		}
-		if !t.Seeds() && (!member || entry.Life == nil || entry.Life.Timeout != t.timeout) {
-			gone = append(gone, nft.KeyedElement{Key: key, Element: nft.Element{Data: entry.Data, Life: t.renew(entry.Life)}})
+// freeNumbers gives back the numbers that only have needed. Entries may stand under them until
+// they have been cleaned up. Who gets a number then is, but for a meeting of two hashes, the same
+// Service port again.
+func (r *familyRules) freeNumbers(have, want *affinity) {
+	if have.number != 0 && want.number == 0 {
+		delete(r.numbers, have.number)
+	}
+	for g, members := range have.groups {
+		_, stays := want.groups[g]
+		_, other := want.groups[group{!g.local, g.port}]
+		if !stays && !other {
+			delete(r.numbers, members.number/2)
 		}
 	}
-	var ops []nft.Op
-	if len(gone) > 0 {
-		ops = append(ops, nft.Op{Verb: nft.Destroy, Family: t.Family, Set: t.Map, Elements: nft.SortElements(gone)})
-	}
-	if len(kept) > 0 {
-		ops = append(ops, nft.Op{Verb: nft.Add, Family: t.Family, Set: t.Map, Elements: nft.SortElements(kept)})
-	}
-	return ops
-}
-
-// renew carries an entry's remaining time over to the timeout of the task.
-func (t *AffinityTask) renew(life *nft.Life) *nft.Life {
-	expires := t.timeout
-	if life != nil && life.Expires > 0 {
-		expires = min(expires, life.Expires)
-	}
-	return &nft.Life{Timeout: t.timeout, Expires: expires}
-}
-
-// AffinityTasks returns the tasks of the changes since Committed; AllAffinityTasks those
-// that make every affinity map fit its Service port, for a start and for a repair.
-func (r *Ruleset) AffinityTasks() []AffinityTask {
-	var tasks []AffinityTask
-	for _, f := range r.config.Families {
-		for _, name := range slices.Sorted(maps.Keys(r.families[f].tasks)) {
-			tasks = append(tasks, r.families[f].tasks[name])
-		}
-	}
-	return tasks
-}
-
-// AllAffinityTasks is described with AffinityTasks.
-func (r *Ruleset) AllAffinityTasks() []AffinityTask {
-	var tasks []AffinityTask
-	for _, f := range r.config.Families {
-		for _, port := range inOrder(r.families[f].current()) {
-			a := &r.families[f].ports[port.ID].affinity
-			for _, g := range a.sorted() {
-				tasks = append(tasks, r.families[f].task(a, g))
-			}
-		}
-	}
-	return tasks
-}
-
-// current lists the Service ports with affinity.
-func (r *familyRules) current() map[tracker.PortID]*tracker.ServicePort {
-	ports := make(map[tracker.PortID]*tracker.ServicePort)
-	for id, port := range r.ports {
-		if port.affinity.name != "" {
-			ports[id] = port.current
-		}
-	}
-	return ports
 }
 
 // updateChains update affinity maps. They exist while a Service port asks for session
@@ -356,11 +347,14 @@ func (c *Config) updateRules(f nft.Family) []nft.Rule {
 	return rules
 }
 
-// acquireUpdates makes sure that the chains exist while a Service port has affinity;
-// releaseRecord gives them up.
+// acquireUpdates makes sure that the chains and the affinity maps exist while a Service port has
+// affinity; releaseUpdates gives them up.
 func (r *familyRules) acquireUpdates() {
 	if r.withAffinity++; r.withAffinity > 1 {
 		return
+	}
+	for _, set := range r.config.affinitySets(r.Table.Family) {
+		r.PutSet(set)
 	}
 	for _, chain := range r.config.updateChains(r.Table.Family) {
 		r.PutChain(chain)
@@ -370,6 +364,9 @@ func (r *familyRules) acquireUpdates() {
 func (r *familyRules) releaseUpdates() {
 	if r.withAffinity--; r.withAffinity > 0 {
 		return
+	}
+	for _, set := range r.config.affinitySets(r.Table.Family) {
+		r.RemoveSet(set.Name)
 	}
 	for _, chain := range r.config.updateChains(r.Table.Family) {
 		r.RemoveChain(chain.Name)

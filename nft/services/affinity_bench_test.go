@@ -2,6 +2,7 @@ package services
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
@@ -81,8 +82,13 @@ func checkEntries(b *testing.B, k *kernel.Client, endpoints int) {
 	if endpoints == 0 {
 		return
 	}
-	set := nft.Set{Name: affinityMapName(affinityName(countingPort().ID), false, 8080), Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 2 * affinityClients}
-	entries, err := k.Elements(b.Context(), nft.IP, &set)
+	entries := make(map[string]nft.Element)
+	var err error
+	for _, set := range NewRuleset(testConfig()).AffinityMaps(nft.IP) {
+		var held map[string]nft.Element
+		held, err = k.Elements(b.Context(), nft.IP, set)
+		maps.Copy(entries, held)
+	}
 	if err != nil || len(entries) != affinityClients {
 		b.Fatalf("%d clients have an entry, want %d: %v", len(entries), affinityClients, err)
 	}

@@ -70,11 +70,26 @@ func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
 	return id, false
 }
 
-// uses reports whether a Service port needs an element that several may share, or owns the
-// set as part of its affinity.
+// numberIn is the number of a member or of an affinity entry.
+func numberIn(f nft.Family, set, key string) (number uint32, ok bool) {
+	switch {
+	case set == membersSet && len(key) >= 4:
+		return binary.NativeEndian.Uint32([]byte(key)), true
+	case strings.HasPrefix(set, affinityPrefix):
+		number, _, ok = nft.SplitNumberedKey(f, key)
+	}
+	return number, ok
+}
+
+// uses reports whether a Service port needs an element that several may share.
 func (r *familyRules) uses(port *portState, set, key string) bool {
-	if port.affinity.name != "" && strings.Contains(set, port.affinity.name) {
-		return true
+	if number, ok := numberIn(r.Table.Family, set, key); ok {
+		for _, g := range port.affinity.groups {
+			if g.number == number {
+				return true
+			}
+		}
+		return false
 	}
 	if set == listsMap && len(key) >= 4 {
 		return port.list.number != 0 && binary.NativeEndian.Uint32([]byte(key))/2 == port.list.number

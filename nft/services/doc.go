@@ -7,8 +7,7 @@
 // There is one table of each family, ip kube-nft and ip6 kube-nft, of the same shape. Its
 // chains, rules and sets are as many for ten Services as for thirty thousand; what changes
 // are the elements of its maps and sets. Services of three kinds have chains of their own: with
-// session affinity, with source ranges, and with five frontends of a port or more. The first kind
-// has maps and sets of its own, too.
+// session affinity, with source ranges, and with five frontends of a port or more.
 //
 // A frontend is a place where a Service port can be reached: an address, protocol and port,
 // or the protocol and port of a node port. The map services leads from a frontend to its
@@ -37,6 +36,21 @@
 //
 // Source ranges are elements (G . first address) of plain sets, one set for each prefix length in
 // use: stored once for all ports and load-balancer IPs of a Service, whose number G is.
+//
+// # Session affinity
+//
+// A Service port with session affinity has a number N and at most three chains: one for its cluster
+// IP (cluster-affinity-N), one for its other frontends (external-affinity-N) and record-N. The first
+// two look for the client's entry before they pick an endpoint; the last makes the entry or
+// refreshes it, when the destination has been translated. Each group of endpoints with the same port,
+// of the cluster-wide list or of the one of this node, has a number G. Entries are elements
+// (G . client : endpoint) of the maps affinity-0 to affinity-3, which packets fill, and the endpoints
+// that they may name are elements (G . endpoint) of the set members. In the IPv6 table G stands in
+// place of bits 64 to 95 of the client.
+//
+// An endpoint leaves with the commit that takes it out of its list and of the members. Entries that
+// still name it are removed afterwards. Until then record-N drops a connection that followed one,
+// and forgets the entry, so that the client's next packet chooses anew.
 //
 // # Packet path
 //

@@ -24,8 +24,10 @@ const (
 	listsMap                 = "lists"
 	serviceCIDRsSet          = "service-cidrs"
 	hairpinSet               = "hairpin"
+	membersSet               = "members"
 	affinityFrontendsMap     = "sticky"
 	affinityNodePortsMap     = "sticky-node-ports"
+	affinityPrefix           = "affinity-" // of affinity maps, and in the names of chains before a number
 )
 
 // Lists says how the lists in each map of endpoint lists are found: for kernel.Client.
@@ -49,18 +51,19 @@ const (
 	postroutingChain         = "nat-postrouting"
 )
 
-// affinityName names the objects of one Service port with session affinity: eight letters of
-// a hash, which make it unique whatever is cut off, and then text to read. The hash must not
-// change: affinity maps have that name.
+// ownMapName names the affinity map that a Service port had to itself, for one list of endpoints and
+// one of their ports, before Service ports shared them: eight letters of a hash, which make it
+// unique whatever is cut off, and then text to read.
 //
 // Length: 8 + 1 + 63 + 1 + 63 + 1 + 63 = 200 at most, as Kubernetes names are DNS labels; with
 // the longest prefix ("members-local-", 14) and suffix ("-65535", 6) 220, within the 255
 // that the kernel allows (NFT_NAME_MAXLEN is 256 with the NUL).
-func affinityName(id tracker.PortID) string {
+func ownMapName(id tracker.PortID, g group) string {
 	identity := id.Namespace + "/" + id.Service + ":" + id.Port + "/" + id.Protocol.String()
 	sum := sha256.Sum256([]byte(identity))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:5]))
-	return hash + "-" + cut(plain(id.Namespace+"-"+id.Service+"-"+portText(id)), 191)
+	name := hash + "-" + cut(plain(id.Namespace+"-"+id.Service+"-"+portText(id)), 191)
+	return affinityPrefix + localInfix(g.local) + name + "-" + strconv.Itoa(int(g.port))
 }
 
 func portText(id tracker.PortID) string {
@@ -96,20 +99,6 @@ func comment(id tracker.PortID) string {
 		s += ":" + id.Port
 	}
 	return nft.PlainComment(s)
-}
-
-// affinityMapName and membersName name the affinity map and the set of its members, for one
-// list of endpoints and one of their ports.
-func affinityMapName(name string, local bool, port uint16) string {
-	return "affinity-" + localInfix(local) + name + "-" + strconv.Itoa(int(port))
-}
-
-// isLocalAffinity tells by its name which list of endpoints an affinity map is for: what
-// follows affinity- is local- or a hash, which is longer than that word.
-func isLocalAffinity(name string) bool { return strings.HasPrefix(name, "affinity-"+localInfix(true)) }
-
-func membersName(name string, local bool, port uint16) string {
-	return "members-" + localInfix(local) + name + "-" + strconv.Itoa(int(port))
 }
 
 func localInfix(local bool) string {

@@ -16,8 +16,8 @@ type policy struct {
 	list uint32
 	// cluster and local are the capacities of the two lists of endpoints.
 	cluster, local int
-	// affinity is the name of the Service port's affinity objects; empty without affinity.
-	affinity string
+	// affinity is the number of the Service port's affinity; 0 without affinity.
+	affinity uint32
 }
 
 type policyKind uint8
@@ -80,8 +80,8 @@ func (p policy) prefix() string {
 }
 
 func (p policy) suffix(n int) string {
-	if p.affinity != "" {
-		return p.affinity
+	if p.affinity != 0 {
+		return affinityPrefix + strconv.FormatUint(uint64(p.affinity), 10)
 	}
 	if p.list != 0 {
 		return sharedPrefix + strconv.FormatUint(uint64(p.list), 10)
@@ -90,7 +90,7 @@ func (p policy) suffix(n int) string {
 }
 
 func (p policy) bothSuffix() string {
-	if p.affinity == "" && p.list == 0 {
+	if p.affinity == 0 && p.list == 0 {
 		return strconv.Itoa(p.cluster) + "-" + strconv.Itoa(p.local)
 	}
 	if p.local == 0 {
@@ -98,6 +98,10 @@ func (p policy) bothSuffix() string {
 	}
 	return p.suffix(0)
 }
+
+// ownedByAffinity reports whether the policy's chain comes and goes with the affinity of its Service
+// port.
+func (p policy) ownedByAffinity() bool { return p.affinity != 0 && p.guard == 0 }
 
 // open is the policy behind the guard.
 func (p policy) open() policy {
@@ -155,13 +159,9 @@ func (c *Config) masqueradeInternal(f nft.Family) []nft.Rule {
 	return []nft.Rule{{pods.stmt(true), nft.Jump(markChain)}}
 }
 
-// choose names the chain that picks an endpoint: the shared one for the list's length, or
-// the Service port's own with session affinity.
+// choose names the chain that picks an endpoint, without session affinity.
 func (p policy) choose(local bool) string {
 	list := listOf(p.nodePort, local)
-	if p.affinity != "" {
-		return affinityChainName(p.nodePort, local, p.affinity)
-	}
 	if p.list != 0 {
 		return sharedChainName(p.list, local)
 	}
@@ -171,21 +171,12 @@ func (p policy) choose(local bool) string {
 	return balance{list, p.cluster}.name()
 }
 
-// affinityChainName names the chain that sends a client to the endpoint of its affinity entry.
-func affinityChainName(nodePort, local bool, affinity string) string {
-	name := "stick-"
-	if nodePort {
-		name += "node-port-"
-	}
-	return name + localInfix(local) + affinity
-}
-
 // next lists the policies whose chains the policy's own chain goes to.
 func (p policy) next() []policy {
 	switch {
 	case p.guard != 0:
 		return []policy{p.open()}
-	case p.kind == externalLocal:
+	case p.kind == externalLocal && p.affinity == 0:
 		return []policy{p.everywhere()}
 	}
 	return nil
@@ -194,7 +185,7 @@ func (p policy) next() []policy {
 // balances lists the choosing chains that the policy's own chain goes to. With affinity or shared
 // lists they belong to the Service port.
 func (p policy) balances() []balance {
-	if p.guard != 0 || p.affinity != "" || p.list != 0 {
+	if p.guard != 0 || p.affinity != 0 || p.list != 0 {
 		return nil
 	}
 	cluster, local := balance{listOf(p.nodePort, false), p.cluster}, balance{listOf(p.nodePort, true), p.local}

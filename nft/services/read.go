@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -69,7 +70,7 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 	for key, n := range held[listsMap].Packets {
 		element := held[listsMap].Elements[key]
 		if ep, ok := nft.AddrPortOf(element.Data); ok {
-			local := binary.NativeEndian.Uint32([]byte(key))%2 == 1 // see listNumber
+			local := isLocalNumber(binary.NativeEndian.Uint32([]byte(key)))
 			list = append(list, Connections{Name: parsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
 		}
 	}
@@ -81,18 +82,28 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 
 // A Client is somebody who has an affinity entry of a Service port.
 type Client struct {
+	// Address is the client's, of IPv6 without bits 64 to 95: see nft.Numbered.
 	Address  netip.Addr
 	Endpoint netip.AddrPort
 	Local    bool // the entry is for connections that local endpoints alone are chosen for
 	nft.Life
 }
 
-// ReadClients returns the clients with affinity entries at this moment, ordered by address. s has to
-// be of t, and r be the client that t was read with.
-func ReadClients(ctx context.Context, r reader, t *ReadBack, s *Programmed) (clients []Client, err error) {
-	for _, memory := range s.AffinityMaps {
-		held := t.Sets[memory.Map]
-		if held == nil {
+// AffinityEntries are the affinity entries of a table by their numbers.
+type AffinityEntries map[uint32][]numberedEntry
+
+// A numberedEntry is an affinity entry of some number.
+type numberedEntry struct {
+	client netip.Addr
+	nft.Element
+}
+
+// ReadAffinityEntries returns the affinity entries that there are at this moment. r has to be the
+// client that t was read with.
+func ReadAffinityEntries(ctx context.Context, r reader, t *ReadBack) (AffinityEntries, error) {
+	entries := make(AffinityEntries)
+	for name, held := range t.Sets {
+		if !held.Set.Dynamic || !strings.HasPrefix(name, affinityPrefix) {
 			continue
 		}
 		elements, err := r.Elements(ctx, t.Family, held.Set)
@@ -100,23 +111,32 @@ func ReadClients(ctx context.Context, r reader, t *ReadBack, s *Programmed) (cli
 			return nil, err
 		}
 		for key, element := range elements {
-			clients = append(clients, clientOf(key, element, memory))
+			if number, client, ok := nft.SplitNumberedKey(t.Family, key); ok {
+				entries[number] = append(entries[number], numberedEntry{client, element})
+			}
+		}
+	}
+	return entries, nil
+}
+
+// Clients lists the clients with an entry of a frontend's Service port, ordered by address.
+func (e AffinityEntries) Clients(s *Programmed) (clients []Client) {
+	for _, group := range s.AffinityGroups {
+		for _, entry := range e[group.Number] {
+			clients = append(clients, clientOf(entry.client, entry.Element, group))
 		}
 	}
 	slices.SortFunc(clients, func(a, b Client) int {
-		if c := a.Address.Compare(b.Address); c != 0 {
-			return c
-		}
-		return a.Endpoint.Compare(b.Endpoint)
+		return cmp.Or(a.Address.Compare(b.Address), a.Endpoint.Compare(b.Endpoint))
 	})
-	return clients, nil
+	return clients
 }
 
-func clientOf(key string, element nft.Element, m AffinityMap) (c Client) {
-	c.Address, _ = netip.AddrFromSlice([]byte(key))
+func clientOf(client netip.Addr, element nft.Element, g AffinityGroup) (c Client) {
+	c.Address = client
 	addr, _ := netip.AddrFromSlice([]byte(element.Data))
-	c.Endpoint = netip.AddrPortFrom(addr, m.Port)
-	c.Local = m.Local
+	c.Endpoint = netip.AddrPortFrom(addr, g.Port)
+	c.Local = g.Local
 	if element.Life != nil {
 		c.Life = *element.Life
 	}

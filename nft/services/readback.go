@@ -58,8 +58,8 @@ type Programmed struct {
 	HasLocal bool
 	// Affinity is the timeout of an affinity entry; 0: no session affinity.
 	Affinity time.Duration
-	// Memories are the Service port's affinity maps, which all its frontends share.
-	AffinityMaps []AffinityMap
+	// AffinityGroups say where the entries of the Service port stand, which all its frontends share.
+	AffinityGroups []AffinityGroup
 }
 
 // Kinds of frontends, as far as a table tells them apart: it has external IPs and load-balancer
@@ -70,11 +70,13 @@ const (
 	KindNodePort   = "node port"
 )
 
-// A AffinityMap is an affinity map: client -> endpoint, for the endpoints with one port.
-type AffinityMap struct {
-	Map   string
-	Port  uint16
-	Local bool // for connections that local endpoints alone are chosen for
+// An AffinityGroup says where the entries for the endpoints with one port stand: in a map that other
+// Service ports use too, under a number.
+type AffinityGroup struct {
+	Map    string
+	Number uint32
+	Port   uint16
+	Local  bool // for connections that local endpoints alone are chosen for
 }
 
 // Endpoints returns the distinct endpoints of both lists.
@@ -109,7 +111,7 @@ func (t ReadBack) Frontends() []Programmed {
 
 func (t ReadBack) programmed(set, key string, element nft.Element) Programmed {
 	s := Programmed{Frontend: frontendIn(t.Family, set, key), Name: parsePortName(element.Comment), Verdict: verdictOf(element)}
-	if number := t.sharedList(s.Verdict, s.NodePort()); number != 0 {
+	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := policyOf(s.Verdict)
 		if p.kind != internalLocal {
 			s.Cluster = t.list(listsMap, listKey(number, false))
@@ -130,19 +132,19 @@ func (t ReadBack) programmed(set, key string, element nft.Element) Programmed {
 
 // sharedList is the number of the shared lists that a verdict leads to; 0 if it leads to none. With
 // affinity, the chain of the Service port tells.
-func (t ReadBack) sharedList(v nft.Verdict, nodePort bool) uint32 {
+func (t ReadBack) sharedList(v nft.Verdict) uint32 {
 	p, _ := policyOf(v)
-	if p.affinity == "" {
+	if p.affinity == 0 {
 		return p.list
 	}
-	for _, local := range []bool{false, true} {
-		chain := t.Chains[affinityChainName(nodePort, local, p.affinity)]
-		if chain == nil || len(chain.Rules) == 0 {
-			continue
-		}
-		next, _ := last(chain.Rules[len(chain.Rules)-1]).(nft.Verdict)
-		if number, shared := strings.CutPrefix(next.Chain, "pick-"+sharedPrefix+localInfix(local)); shared {
-			n, _ := strconv.ParseUint(number, 10, 32)
+	chain := t.Chains[p.open().chainName()]
+	if chain == nil {
+		return 0
+	}
+	for _, rule := range chain.Rules {
+		next, _ := last(rule).(nft.Verdict)
+		name, shared := strings.CutPrefix(next.Chain, "pick-"+sharedPrefix)
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, localInfix(true)), 10, 32); shared && err == nil {
 			return uint32(n)
 		}
 	}
@@ -177,7 +179,7 @@ func NodePortAddresses(tables nft.Tables) (addrs []netip.Addr) {
 	return addrs
 }
 
-// findAffinity finds the affinity maps of the frontend's Service port: those that its chain updates.
+// findAffinity finds the entries of the frontend's Service port: those that its chain updates.
 func (t ReadBack) findAffinity(s *Programmed, key string) {
 	set := affinityFrontendsMap
 	if s.NodePort() {
@@ -192,10 +194,14 @@ func (t ReadBack) findAffinity(s *Programmed, key string) {
 		return
 	}
 	for _, rule := range chain.Rules {
+		if len(rule) == 0 {
+			continue
+		}
 		port, _ := rule[0].(nft.PortIs)
 		if r, ok := last(rule).(nft.Update); ok {
+			number := nft.NumberIn(r.Key)
 			s.Affinity = r.Duration()
-			s.AffinityMaps = append(s.AffinityMaps, AffinityMap{Map: r.Map, Port: port.Port, Local: isLocalAffinity(r.Map)})
+			s.AffinityGroups = append(s.AffinityGroups, AffinityGroup{Map: r.Map, Number: number, Port: port.Port, Local: isLocalNumber(number)})
 		}
 	}
 }
@@ -305,7 +311,7 @@ func policyOfChain(chain string) (p policy, ok bool) {
 	return p, false
 }
 
-// readSuffix reads the lengths of the lists, or the name of the affinity objects.
+// readSuffix reads the lengths of the lists, or the number of shared lists or of the affinity.
 func (p *policy) readSuffix(suffix string) {
 	first, second, both := strings.Cut(suffix, "-")
 	n, err := strconv.Atoi(first)
@@ -325,15 +331,17 @@ func (p *policy) readSuffix(suffix string) {
 		if number, shared := strings.CutPrefix(suffix, sharedPrefix); shared {
 			n, _ := strconv.ParseUint(number, 10, 32)
 			p.list, p.cluster = uint32(n), 1
-			switch p.kind {
-			case internalLocal:
-				p.cluster = 0
-			case internal, external:
-				p.local = 0
-			}
-			return
 		}
-		p.affinity = suffix
+		if number, found := strings.CutPrefix(suffix, affinityPrefix); found {
+			n, _ := strconv.ParseUint(number, 10, 32)
+			p.affinity, p.cluster = uint32(n), 1
+		}
+		switch p.kind {
+		case internalLocal:
+			p.cluster = 0
+		case internal, external:
+			p.local = 0
+		}
 	}
 }
 

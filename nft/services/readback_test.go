@@ -79,7 +79,7 @@ func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 	t.Helper()
 	want := state.shown
 	p, ok := policyOf(got.Verdict)
-	if want.policy.affinity != "" { // lengths are not in the name
+	if want.policy.affinity != 0 { // lengths are not in the name
 		p.cluster, p.local = want.policy.cluster, want.policy.local
 	}
 	p.nodePort = want.policy.nodePort
@@ -106,29 +106,29 @@ func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 
 func TestPolicyWords(t *testing.T) {
 	for verdict, want := range map[string]string{
-		"drop":                                           "drop: none local",
-		"goto reject-new":                                "reject: no endpoint",
-		"goto guarded-17-reject-new":                     "reject: no endpoint, ranges",
-		"goto cluster-3":                                 "all endpoints",
-		"goto cluster-local-1":                           "local endpoints",
-		"goto external-7":                                "all endpoints",
-		"goto external-local-7-2":                        "outside local",
-		"goto external-local-7-0":                        "outside: drop, none local",
-		"goto guarded-17-external-1":                     "all endpoints, ranges",
-		"goto node-port-local-3-1":                       "outside local",
-		"goto node-port-local-k3f8h2mz-ns-web-http-none": "outside: drop, none local",
-		"goto cluster-03":                                "unknown: goto cluster-03",
-		"goto elsewhere":                                 "unknown: goto elsewhere",
-		"goto guarded-external-1":                        "unknown: goto guarded-external-1",
-		"goto guarded-017-external-1":                    "unknown: goto guarded-017-external-1",
-		"accept":                                         "unknown: accept",
-		"queue":                                          "unknown: verdict 3",
+		"drop":                                  "drop: none local",
+		"goto reject-new":                       "reject: no endpoint",
+		"goto guarded-17-reject-new":            "reject: no endpoint, ranges",
+		"goto cluster-3":                        "all endpoints",
+		"goto cluster-local-1":                  "local endpoints",
+		"goto external-7":                       "all endpoints",
+		"goto external-local-7-2":               "outside local",
+		"goto external-local-7-0":               "outside: drop, none local",
+		"goto guarded-17-external-1":            "all endpoints, ranges",
+		"goto node-port-local-3-1":              "outside local",
+		"goto node-port-local-affinity-17-none": "outside: drop, none local",
+		"goto cluster-03":                       "unknown: goto cluster-03",
+		"goto elsewhere":                        "unknown: goto elsewhere",
+		"goto guarded-external-1":               "unknown: goto guarded-external-1",
+		"goto guarded-017-external-1":           "unknown: goto guarded-017-external-1",
+		"accept":                                "unknown: accept",
+		"queue":                                 "unknown: verdict 3",
 	} {
 		if got := policyWords(verdictIn(verdict), 0); got != want {
 			t.Errorf("%q: %q, want %q", verdict, got, want)
 		}
 	}
-	if got, want := policyWords(nft.Goto("cluster-k3f8h2mz-ns-web-http"), 3*time.Hour), "all endpoints, affinity 3h"; got != want {
+	if got, want := policyWords(nft.Goto("cluster-affinity-17"), 3*time.Hour), "all endpoints, affinity 3h"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -157,10 +157,11 @@ func TestDynamicMaps(t *testing.T) {
 	table := r.Want()[nft.IP]
 	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
 	sets := table.DynamicMaps(table.Trace(p))
-	if want := affinityMapName(affinityName(port.ID), false, 8080); len(sets) != 1 || sets[0].Name != want {
+	number := r.families[nft.IP].ports[port.ID].affinity.groups[group{port: 8080}].number
+	if want := affinityMapName(number); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)
 	}
-	table.Sets[sets[0].Name].Map[nft.AddrKey(p.Source)] = nft.Element{Data: nft.AddrKey(port.Cluster[1].Addr())}
+	table.Sets[sets[0].Name].Map[nft.NumberedKey(nft.IP, number, p.Source)] = nft.Element{Data: nft.AddrKey(port.Cluster[1].Addr())}
 	fate := table.Trace(p)
 	if diff := cmp.Diff(port.Cluster[1:], fate.Endpoints, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("endpoints of a client with an entry (-want +got):\n%s", diff)
@@ -169,7 +170,7 @@ func TestDynamicMaps(t *testing.T) {
 
 func FuzzPolicyOf(f *testing.F) {
 	f.Add("guarded-17-node-port-local-3-1")
-	f.Add("external-local-k3f8h2mz-ns-web-http-none")
+	f.Add("external-local-affinity-17-none")
 	f.Fuzz(func(t *testing.T, chain string) {
 		verdict := nft.Goto(chain)
 		if p, ok := policyOf(verdict); ok && *p.verdict() != verdict {

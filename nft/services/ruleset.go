@@ -27,10 +27,10 @@ type familyRules struct {
 	chains       map[string]*chainUse
 	withAffinity int // Service ports with affinity
 	shared       map[sharedElement]int
-	guards       map[uint32]*guard // by number
-	numbers      map[uint32]string // who has a number
-	adopted      ReadBack          // what the kernel held at start; for the order of lists
-	tasks        map[string]AffinityTask
+	guards       map[uint32]*guard  // by number
+	numbers      map[uint32]string  // who has a number
+	adopted      ReadBack           // what the kernel held at start; for the order of lists
+	entries      map[uint32]Entries // of affinity, by number; those that are to be others
 	flows        map[tracker.Frontend]*tracker.FlowChange
 	contests     map[*frontendState]*contest
 	standing     int          // conflicts
@@ -69,7 +69,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 
 		touchedFrontends: make(map[tracker.Frontend]struct{}),
 		numbers:          make(map[uint32]string),
-		tasks:            make(map[string]AffinityTask),
+		entries:          make(map[uint32]Entries),
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
 	}
@@ -217,11 +217,14 @@ func (r *Ruleset) Committed() {
 	for _, family := range r.families {
 		family.Committed()
 		family.adopted = ReadBack{}
-		clear(family.tasks)
 		// The room of the many changes of a start is given back: a walk over few in it would be long.
 		if len(family.flows) > 1024 {
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
 		}
+		if len(family.entries) > 1024 {
+			family.entries = make(map[uint32]Entries)
+		}
+		clear(family.entries)
 		clear(family.flows)
 		if len(family.touchedFrontends) > 1024 {
 			family.touchedFrontends = make(map[tracker.Frontend]struct{})
@@ -295,7 +298,7 @@ func (r *familyRules) verdict(p policy) *nft.Verdict {
 // acquire makes sure that the chains of a policy exist while somebody goes there; release
 // gives them up.
 func (r *familyRules) acquire(p policy) {
-	if p.kind == 0 || p.kind == dropped {
+	if p.kind == 0 || p.kind == dropped || p.ownedByAffinity() {
 		return
 	}
 	name := p.chainName()
@@ -319,7 +322,7 @@ func (r *familyRules) acquire(p policy) {
 }
 
 func (r *familyRules) release(p policy) {
-	if p.kind == 0 || p.kind == dropped {
+	if p.kind == 0 || p.kind == dropped || p.ownedByAffinity() {
 		return
 	}
 	name := p.chainName()

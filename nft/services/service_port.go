@@ -52,9 +52,11 @@ func (c claim) serve() program {
 		s.cluster, s.local = c.port.cluster, c.port.local
 	}
 	s.policy.cluster, s.policy.local = capacity(len(s.cluster)), capacity(len(s.local))
-	withAffinity := s.policy.kind != refused && c.port.affinity.name != ""
-	if withAffinity {
-		s.policy.affinity = c.port.affinity.name
+	withAffinity := s.policy.kind != refused && c.port.affinity.number != 0
+	if withAffinity { // its chains do not depend on capacities
+		s.policy.affinity = c.port.affinity.number
+		s.policy.nodePort = c.kind == nodePort && !c.port.sharesExternal()
+		s.policy.cluster, s.policy.local = min(s.policy.cluster, 1), min(s.policy.local, 1)
 		s.updateChain = updateChainName(s.policy.affinity)
 	}
 	if c.port.list.number != 0 {
@@ -116,8 +118,8 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if p.Guarded || port.guard != nil {
 		r.setGuard(port, p)
 	}
-	if p.Affinity != 0 || port.affinity.name != "" {
-		r.setAffinity(port, affinityOf(port))
+	if p.Affinity != 0 || port.affinity.number != 0 {
+		r.setAffinity(port, false)
 	}
 	if !claims {
 		for _, wanted := range port.frontends {
@@ -160,7 +162,7 @@ func (r *familyRules) removePort(id tracker.PortID) {
 		r.unclaim(wanted.Frontend, port)
 	}
 	r.changeShared(port.current, nil)
-	r.setAffinity(port, affinity{})
+	r.setAffinity(port, true)
 	r.setGuard(port, nil)
 	if port.list.number != 0 {
 		r.setList(port, false)

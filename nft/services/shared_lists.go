@@ -65,6 +65,9 @@ func listNumber(number uint32, local bool) uint32 {
 	return 2 * number
 }
 
+// isLocalNumber reports whether a number is that of the local one of two lists.
+func isLocalNumber(number uint32) bool { return number%2 == 1 }
+
 func listKey(number uint32, local bool) string {
 	return string(nft.AppendNumber(nil, listNumber(number, local)))
 }

@@ -42,7 +42,8 @@ type Config struct {
 	// the sysctl route_localnet, with which others on the network could reach what listens
 	// on loopback addresses: the ruleset keeps them out.
 	Localhost bool
-	// AffinitySize is how many clients one affinity map holds at most.
+	// AffinitySize is how many entries one affinity map holds at most. There are affinityMaps of them
+	// in a table, which the Service ports share.
 	AffinitySize uint32
 	// Counters makes the elements of the services and node-ports maps count the connections
 	// to their frontends. EndpointCounters makes the elements of lists of endpoints count the
@@ -76,6 +77,7 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: listsMap, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: membersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
 		{Name: nodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: clusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: serviceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
@@ -90,10 +92,21 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	return sets
 }
 
+// affinitySets are the maps of affinity entries. They exist while a Service port asks for session
+// affinity: the kernel makes room for all that fits into a map at once.
+func (c *Config) affinitySets(f nft.Family) (sets []*nft.Set) {
+	for i := range uint32(affinityMaps) {
+		sets = append(sets, &nft.Set{
+			Name: affinityMapName(2 * i), Rank: affinityRank, Key: nft.NumberedFields(f), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: c.AffinitySize,
+		})
+	}
+	return sets
+}
+
 // rangesRank plus the prefix length is the rank of a set of source ranges.
 const rangesRank = 100
 
-// affinityRank puts the affinity maps of single Service ports after the fixed sets.
+// affinityRank puts the affinity maps after the sets that others look for.
 const affinityRank = 1000
 
 // skeleton is the table before any Service: fixed sets, fixed chains and base chains.

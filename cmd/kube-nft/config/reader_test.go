@@ -116,7 +116,7 @@ nodePortAddresses:
 - primary
 oomScoreAdj: -999
 ---
-affinitySize: 65536
+affinitySize: 131072
 apiVersion: kube-nft.github.io/v1alpha1
 kind: KubeNFTConfiguration
 localhostNodePorts: false

@@ -43,7 +43,7 @@ var settings = []setting{
 	{flag: "masquerade-bit", field: "nftables.masqueradeBit", weaker: "iptables.masqueradeBit", usage: "bit of the packet mark that requests masquerading, 0 to 31"},
 	{flag: "min-sync-period", field: "nftables.minSyncPeriod", weaker: "iptables.minSyncPeriod", stronger: "minSyncPeriod", usage: "least time between two commits; changes meanwhile go into one. Commits that take long are further apart when there are many, by up to 20ms; 0 is no pause at all"},
 	{flag: "sync-period", field: "nftables.syncPeriod", weaker: "iptables.syncPeriod", usage: "how often the kernel is compared with what it should hold"},
-	{flag: "affinity-size", field: "affinitySize", usage: "clients that one affinity map holds at most"},
+	{flag: "affinity-size", field: "affinitySize", usage: "entries of session affinity that one of four maps holds at most, which the Services share"},
 	{flag: "connection-counters", field: "connectionCounters", usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters", usage: "count those that each endpoint is chosen for as well: a series for each endpoint of each frontend"},
 	{flag: "takeover", field: "takeover", usage: "remove what kube-proxy programmed on this node once our rules are in force: auto, unless too many of its frontends would vanish; force, whatever vanishes; or never, which is the default with --manifests and --service-proxy-name"},
@@ -100,7 +100,7 @@ func defaults() *document {
 	d := &document{own: KubeNFTConfiguration{
 		TypeMeta:           metav1.TypeMeta{APIVersion: ownVersion, Kind: ownKind},
 		LocalhostNodePorts: new(bool),
-		AffinitySize:       65536,
+		AffinitySize:       131072,
 		Takeover:           auto,
 		TableOwnership:     never,
 		LogLevel:           "info",

@@ -205,6 +205,12 @@ func (d *daemon) loop(ctx context.Context, loop *proxysync.Loop) error {
 		defer table.Close()
 		loop.CleanFlows(conntrack.NewReconciler(table))
 	}
+	entries, err := kernel.Open()
+	if err != nil {
+		return err
+	}
+	defer entries.Close()
+	loop.CleanAffinity(entries)
 	foreign, err := kernel.NewMonitor(d.kernel)
 	if err != nil {
 		return err

@@ -165,7 +165,8 @@ func listName(local bool) string {
 	return "cluster"
 }
 
-// An affinityRow is one entry of an affinity map: a client and its endpoint.
+// An affinityRow is one entry of an affinity map: a client and its endpoint. An IPv6 client is shown
+// without bits 64 to 95, which its entry does not have.
 type affinityRow struct {
 	subject
 	Client           string  `json:"client"`
@@ -187,12 +188,12 @@ var affinityColumns = []column[affinityRow]{
 func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 	rows := []affinityRow{}
 	for _, table := range s.families(i.tables) {
+		entries, err := services.ReadAffinityEntries(cmd.Context(), i.kernel, table)
+		if err != nil {
+			return err
+		}
 		for _, service := range withAffinity(s.services(table)) {
-			clients, err := services.ReadClients(cmd.Context(), i.kernel, table, &service)
-			if err != nil {
-				return err
-			}
-			for _, c := range clients {
+			for _, c := range entries.Clients(&service) {
 				rows = append(rows, affinityRow{subjectOf(table, &service), c.Address.String(), listName(c.Local), c.Endpoint.String(), c.Expires.Seconds()})
 			}
 		}
@@ -201,16 +202,16 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 }
 
 // withAffinity lists one frontend of each Service port with session affinity: all its frontends
-// share its maps.
+// share its entries.
 func withAffinity(frontends []services.Programmed) []services.Programmed {
-	seen := map[string]bool{"": true}
+	seen := make(map[uint32]bool)
 	return slices.DeleteFunc(frontends, func(s services.Programmed) bool {
-		maps := ""
-		for _, memory := range s.AffinityMaps {
-			maps += memory.Map + " "
+		if len(s.AffinityGroups) == 0 {
+			return true
 		}
-		shared := seen[maps]
-		seen[maps] = true
+		first := s.AffinityGroups[0].Number
+		shared := seen[first]
+		seen[first] = true
 		return shared
 	})
 }

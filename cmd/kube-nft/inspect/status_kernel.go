@@ -67,17 +67,13 @@ func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s t
 	}
 	// A client of a Service port counts once, although it has an entry for each of the two lists of
 	// endpoints that it uses.
+	entries, err := services.ReadAffinityEntries(ctx, i.kernel, t)
+	if err != nil {
+		return s, err
+	}
 	for _, service := range withAffinity(frontends) {
-		if len(service.AffinityMaps) == 1 {
-			s.Clients += usage[service.AffinityMaps[0].Map].Count
-			continue
-		}
-		clients, err := services.ReadClients(ctx, i.kernel, t, &service)
-		if err != nil {
-			return s, err
-		}
 		distinct := make(map[netip.Addr]bool)
-		for _, c := range clients {
+		for _, c := range entries.Clients(&service) {
 			distinct[c.Address] = true
 		}
 		s.Clients += uint32(len(distinct))

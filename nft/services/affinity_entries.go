@@ -1,0 +1,239 @@
+package services
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// Entries says what the affinity entries under one number are to be. Packets make them, and make
+// no more for an endpoint that has left; what is there of it has to be cleaned up.
+type Entries struct {
+	Family  nft.Family
+	Number  uint32
+	Members []netip.Addr // the endpoints that they may name, sorted; none if nobody has the number
+	Timeout time.Duration
+	// Look says that there may be entries that are not as they should be.
+	Look bool
+	// From is the number of the group that the number's entries are to be taken over from: that of
+	// the other list, when a traffic policy changes; 0 for none.
+	From uint32
+}
+
+// EntriesChanged lists the numbers whose entries are to be others since Committed.
+func (r *Ruleset) EntriesChanged() (list []Entries) {
+	for _, f := range r.config.Families {
+		changed := r.families[f].entries
+		for _, number := range slices.Sorted(maps.Keys(changed)) {
+			list = append(list, changed[number])
+		}
+	}
+	return list
+}
+
+// noteEntries finds out what the change from have to want means for entries.
+func (r *familyRules) noteEntries(have, want *affinity) {
+	note := func(e Entries) {
+		e.Family = r.Table.Family
+		if before, ok := r.entries[e.Number]; ok {
+			e.Look = e.Look || before.Look
+			e.From = cmp.Or(e.From, before.From)
+		}
+		r.entries[e.Number] = e
+	}
+	for g, now := range want.groups {
+		before, ok := have.groups[g]
+		if ok && want.timeout == have.timeout && slices.Equal(before.members, now.members) {
+			continue
+		}
+		e := Entries{Number: now.number, Members: now.members, Timeout: want.timeout}
+		gone := func(addr netip.Addr) bool { return !holds(now.members, addr) }
+		e.Look = !ok || want.timeout != have.timeout || slices.ContainsFunc(before.members, gone)
+		if !ok {
+			e.From = have.groups[group{!g.local, g.port}].number
+		}
+		note(e)
+	}
+	for g, before := range have.groups {
+		if _, ok := want.groups[g]; !ok {
+			note(Entries{Number: before.number, Look: true})
+		}
+	}
+}
+
+// AffinityMapOf is the map that holds the entries under a number.
+func AffinityMapOf(number uint32) string { return affinityMapName(number) }
+
+// AffinityMaps lists the maps of affinity entries in the tables of a family, which exist while a
+// Service port has affinity.
+func (r *Ruleset) AffinityMaps(f nft.Family) []*nft.Set { return r.config.affinitySets(f) }
+
+// IsAffinityMap reports whether a map of this name holds the entries of several Service ports.
+func (r *Ruleset) IsAffinityMap(name string) bool {
+	return slices.ContainsFunc(r.AffinityMaps(nft.IP), func(s *nft.Set) bool { return s.Name == name })
+}
+
+// An EntryChange replaces the entry under a key; nil stands for no entry.
+type EntryChange struct {
+	Key         string
+	Before, Now *nft.Element
+}
+
+// WrongEntries returns what is to change of the entries that an affinity map holds: those of numbers
+// that nobody has and those that name no member go, those with another timeout get the right one,
+// and a group that takes over the entries of another gets them. wanted says what is to be under a
+// number.
+func WrongEntries(f nft.Family, held map[string]nft.Element, wanted func(number uint32) Entries, takeOver map[uint32]uint32) (changes []EntryChange) {
+	for key, entry := range held {
+		number, client, ok := nft.SplitNumberedKey(f, key)
+		if !ok {
+			continue
+		}
+		group := wanted(number)
+		endpoint, _ := netip.AddrFromSlice([]byte(entry.Data))
+		switch {
+		case !holds(group.Members, endpoint), entry.Life != nil && entry.Life.Twin: // packets go on with the other twin
+			changes = append(changes, EntryChange{Key: key, Before: &entry})
+		case entry.Life == nil || entry.Life.Timeout != group.Timeout:
+			changes = append(changes, EntryChange{Key: key, Before: &entry, Now: group.renewed(entry)})
+		}
+		into := wanted(takeOver[number])
+		intoKey := nft.NumberedKey(f, into.Number, client)
+		if _, known := held[intoKey]; takeOver[number] != 0 && !known && holds(into.Members, endpoint) {
+			changes = append(changes, EntryChange{Key: intoKey, Now: into.renewed(entry)})
+		}
+	}
+	slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
+	return changes
+}
+
+// renewed carries an entry's remaining time over to the group's timeout.
+func (e *Entries) renewed(entry nft.Element) *nft.Element {
+	expires := e.Timeout
+	if entry.Life != nil && entry.Life.Expires > 0 {
+		expires = min(expires, entry.Life.Expires)
+	}
+	return &nft.Element{Data: entry.Data, Life: &nft.Life{Timeout: e.Timeout, Expires: expires}}
+}
+
+// SurplusEntries returns the removal of entries of an affinity map that is nearly full, so that one
+// Service port does not keep the others from having entries: down to half of its size, those that
+// expire first of the numbers that have most.
+func SurplusEntries(f nft.Family, held map[string]nft.Element, size int) (changes []EntryChange) {
+	if len(held) <= size/4*3 {
+		return nil
+	}
+	keys := make(map[uint32][]string)
+	for key := range held {
+		number, _, _ := nft.SplitNumberedKey(f, key)
+		keys[number] = append(keys[number], key)
+	}
+	if len(keys) < 2 {
+		return nil
+	}
+	share := fairShare(slices.Collect(func(yield func(int) bool) {
+		for _, list := range keys {
+			if !yield(len(list)) {
+				return
+			}
+		}
+	}), size/2)
+	for _, list := range keys {
+		if len(list) <= share {
+			continue
+		}
+		slices.SortFunc(list, func(a, b string) int { return cmp.Compare(expiry(held[a]), expiry(held[b])) })
+		for _, key := range list[:len(list)-share] {
+			entry := held[key]
+			changes = append(changes, EntryChange{Key: key, Before: &entry})
+		}
+	}
+	slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
+	return changes
+}
+
+func expiry(e nft.Element) time.Duration {
+	if e.Life == nil {
+		return 0
+	}
+	return cmp.Or(e.Life.Expires, e.Life.Timeout)
+}
+
+// fairShare is what each may have of total, so that those who want less leave the rest to the
+// others.
+func fairShare(wanted []int, total int) int {
+	slices.Sort(wanted)
+	for i, n := range wanted {
+		if share := total / (len(wanted) - i); n > share {
+			return share
+		}
+		total -= n
+	}
+	return total
+}
+
+// EntryOps returns the operations of changes in one map. Entries may have expired meanwhile: that
+// does not fail the batch.
+func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) {
+	var gone, come []nft.KeyedElement
+	for _, c := range changes {
+		if c.Before != nil {
+			// A kernel that cannot destroy gets the entry added first, with the age that it has.
+			life := c.Before.Life
+			if c.Now != nil {
+				life = c.Now.Life
+			}
+			gone = append(gone, nft.KeyedElement{Key: c.Key, Element: nft.Element{Data: c.Before.Data, Life: life}})
+		}
+		if c.Now != nil {
+			come = append(come, nft.KeyedElement{Key: c.Key, Element: *c.Now})
+		}
+	}
+	if len(gone) > 0 {
+		ops = append(ops, nft.Op{Verb: nft.Destroy, Family: f, Set: set, Elements: gone})
+	}
+	if len(come) > 0 {
+		ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Set: set, Elements: come})
+	}
+	return ops
+}
+
+// AdoptEntries returns the operations that carry over the entries of versions that kept a map of
+// its own for each Service port, from tables that were read with the entries of these maps.
+func (r *Ruleset) AdoptEntries(have nft.Tables) (ops []nft.Op) {
+	for _, f := range r.config.Families {
+		table, family := have[f], r.families[f]
+		if table == nil {
+			continue
+		}
+		byMap := make(map[string][]EntryChange)
+		for id, port := range family.ports {
+			for g, members := range port.affinity.groups {
+				old := table.Sets[ownMapName(id, g)]
+				if old == nil {
+					continue
+				}
+				into := Entries{Number: members.number, Members: members.members, Timeout: port.affinity.timeout}
+				for key, entry := range old.Map {
+					client, _ := netip.AddrFromSlice([]byte(key))
+					if endpoint, _ := netip.AddrFromSlice([]byte(entry.Data)); holds(members.members, endpoint) {
+						name := affinityMapName(members.number)
+						byMap[name] = append(byMap[name], EntryChange{Key: nft.NumberedKey(f, members.number, client), Now: into.renewed(entry)})
+					}
+				}
+			}
+		}
+		for _, set := range r.AffinityMaps(f) {
+			changes := byMap[set.Name]
+			slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
+			same := func(a, b EntryChange) bool { return a.Key == b.Key } // of IPv6 clients that became one
+			ops = append(ops, EntryOps(f, set, slices.CompactFunc(changes, same))...)
+		}
+	}
+	return ops
+}
