@@ -21,14 +21,14 @@
 //	+------------------------+                          |
 //	^  the commit failed or its outcome is unknown      |
 //	|  somebody changed our tables, or may have (drift) |
-//	|  stale affinity entries stayed (affinityDebt)     |
 //	|  Disown                                           |
 //	+---------------------------------------------------+
 //
-// After each commit, and in this order, the loop removes affinity entries that became stale
-// meanwhile, hands over what it made stale among connections, and reports. Another goroutine
-// (staleFlows) removes these connections; it asks what was committed (flowView), not the
-// ruleset, so that the loop goes on meanwhile. A commit that fails changes
+// After each commit the loop hands over what it made stale among affinity entries and among
+// connections, and reports. Two other goroutines look for these: one (staleFlows) removes
+// connections; it asks what was committed (flowView), not the ruleset, so that the loop goes on
+// meanwhile. The other (affinityEntries) has the loop commit the removal of entries, a few at a
+// time, for the tables may belong to its socket. A commit that fails changes
 // nothing: the rules stay as they were. Nothing is written before all sources have synced, and
 // nothing is removed when the loop ends.
 //

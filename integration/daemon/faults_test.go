@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -128,6 +129,71 @@ func TestAffinityMapIsFull(t *testing.T) {
 		t.Errorf("%d of %d clients stay with their endpoint, want about the 2 that fit", faithful, len(clients))
 	}
 	p.Stop(t)
+}
+
+// TestStaleEntryIsNotFollowed plants an affinity entry that names no endpoint of the Service, as one
+// is between the commit that removes an endpoint and the clean-up: no connection follows it, and the
+// client is served at its next try. When affinity is given up, nothing is left of it.
+func TestStaleEntryIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
+	pods, client := lab.Addresses(webPods, 2), netip.MustParseAddr("192.168.7.1")
+	stranger := netip.MustParseAddr("10.244.99.99")
+	for _, addr := range append(pods, client, stranger) {
+		if err := lab.AddAddress("lo", netip.PrefixFrom(addr, 32)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lab.Run(t, "", "ip", "route", "add", "10.96.0.0/16", "dev", "lo")
+	served := make(chan netip.Addr, 1)
+	for _, pod := range append(pods, stranger) {
+		serve(t, netip.AddrPortFrom(pod, 8080), served)
+	}
+	affine := func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods, affine))
+	p := objects.Start(t)
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+	visit(t, client, served)
+	name, key := affinityEntry(t, k, client)
+	lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", name, "{ "+key+" }")
+	lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", name, "{ "+key+" timeout 3h : "+stranger.String()+" }")
+	if again := visit(t, client, served); again == stranger {
+		t.Errorf("the client was sent to %s, which is no endpoint", again)
+	} else if now, _ := affinityEntry(t, k, client); now == "" {
+		t.Error("the client has no entry any more")
+	}
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods, func(*corev1.Service) {}))
+	lab.Eventually(t, "no affinity map", func() bool {
+		tables, _, err := k.Read(t.Context())
+		return err == nil && tables[nft.IP].Sets[name] == nil
+	})
+	p.Stop(t)
+}
+
+// affinityEntry finds the affinity map and the key of the client's entry, as nft writes it; empty
+// if there is none.
+func affinityEntry(t *testing.T, k *kernel.Client, client netip.Addr) (name, key string) {
+	t.Helper()
+	tables, _, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, held := range tables[nft.IP].Sets {
+		if !held.Set.Dynamic {
+			continue
+		}
+		entries, err := k.Elements(t.Context(), nft.IP, held.Set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for entry := range entries {
+			if _, addr, ok := nft.SplitNumberedKey(nft.IP, entry); ok && addr == client {
+				return held.Set.Name, held.Set.KeyText(nft.IP, entry)
+			}
+		}
+	}
+	return "", ""
 }
 
 // serve accepts connections and tells where each arrived.
