@@ -22,6 +22,7 @@ type section struct{ begin, end string }
 var (
 	flagSection    = section{"<!-- flags: make golden rewrites this table -->\n", "<!-- end of flags -->\n"}
 	rulesetSection = section{"```nft\n", "```\n"}
+	inspectSection = section{"```\n$ kube-nft get services -n shop\n", "```\n"}
 )
 
 // check compares the section with what it should be, or rewrites it.
@@ -70,6 +71,18 @@ func TestGoldenReadmeRuleset(t *testing.T) {
 	ruleset := output(t, "--manifests", "../../deploy/examples", "--hostname-override", "node-a",
 		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
 	rulesetSection.check(t, excerpt(t, ruleset))
+}
+
+// TestGoldenReadmeInspection compares what the README shows of get and explain with what they print
+// where the Services of the examples are programmed.
+func TestGoldenReadmeInspection(t *testing.T) {
+	lab.New(t)
+	ruleset := output(t, "--manifests", "../../deploy/examples", "--hostname-override", "node-a",
+		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
+	lab.Run(t, ruleset, "nft", "-f", "-")
+	lines := strings.SplitAfter(output(t, "get", "services", "-n", "shop"), "\n")
+	explain := []string{"explain", "203.0.113.7", "198.51.100.9:7777/udp"}
+	inspectSection.check(t, strings.Join(lines[:min(6, len(lines))], "")+"...\n$ kube-nft "+strings.Join(explain, " ")+"\n"+output(t, explain...))
 }
 
 // helpLine matches a flag in the output of --help: its name, type and text.
