@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -23,6 +25,9 @@ import (
 // reopenInterval is the pause before another try at a port that could not be opened.
 const reopenInterval = 5 * time.Second
 
+// connections is how many there may be at all health-check node ports together.
+const connections = 256
+
 // Services answers on the health-check node ports of Services. Make it with NewServices;
 // Apply may be called while Run runs.
 type Services struct {
@@ -30,6 +35,8 @@ type Services struct {
 	failed  func(Service, error)
 	log     *zap.Logger
 	wake    chan struct{}
+	pool    *web.Pool
+	most    int // ports that are open at a time, each at each address
 
 	mu        sync.Mutex
 	claims    *claims
@@ -40,6 +47,9 @@ type Services struct {
 	// The goroutine of Run owns the rest.
 	open     map[netip.AddrPort]*listener
 	reported map[Service]string // the last problem passed to failed
+
+	// Sockets has the sockets that a process before this one handed over. It may be nil.
+	Sockets *web.Sockets
 }
 
 // A listener is an open port of a Service.
@@ -47,6 +57,7 @@ type listener struct {
 	service Service
 	socket  net.Listener
 	server  *http.Server
+	serving chan struct{} // closed when no connection is accepted any more
 }
 
 // close closes the port at once. The server closes only listeners that its goroutine has registered
@@ -59,11 +70,18 @@ func (l *listener) close() {
 // NewServices returns Services without any Service. healthy says whether the proxy works. The
 // goroutine of Run calls failed with each new reason why a port of a Service is not served.
 func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logger) *Services {
+	most := 1024
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil { // the source needs some, too
+		most = int(min(files.Cur/4, 1<<16))
+	}
 	return &Services{
 		healthy:  healthy,
 		failed:   failed,
 		log:      log,
 		wake:     make(chan struct{}, 1),
+		pool:     web.NewPool(connections),
+		most:     most,
 		claims:   newClaims(),
 		open:     make(map[netip.AddrPort]*listener),
 		reported: make(map[Service]string),
@@ -86,9 +104,9 @@ func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
 	}
 }
 
-// Run opens and closes ports until ctx ends, and then closes them all.
+// Run opens and closes ports until ctx ends. Then it closes them all, and lets requests finish.
 func (s *Services) Run(ctx context.Context) error {
-	defer s.reconcile(ctx, nil, nil)
+	defer s.shutdown()
 	var retry <-chan time.Time
 	for {
 		select {
@@ -105,7 +123,21 @@ func (s *Services) Run(ctx context.Context) error {
 	}
 }
 
-// wanted returns the ports that should be open, and the Services that lose a port to others.
+// shutdown closes all ports and lets requests finish.
+func (s *Services) shutdown() {
+	var closing sync.WaitGroup
+	for at, l := range s.open {
+		closing.Go(func() {
+			web.Shutdown(l.server, l.serving)
+			l.socket.Close()
+		})
+		delete(s.open, at)
+	}
+	closing.Wait()
+}
+
+// wanted returns the ports that should be open, and the Services that lose a port to others or to
+// the limit.
 func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +150,40 @@ func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
 			}
 		}
 	}
+	if len(ports) > s.most {
+		s.bound(ports, lost)
+	}
 	return ports, lost
+}
+
+// bound leaves out Services until no more than the limit of ports are open: any tenant can make
+// many. Each namespace keeps its oldest Services, as many as every other namespace.
+func (s *Services) bound(ports map[netip.AddrPort]Service, lost map[Service]error) {
+	sizes := make(map[Service]int)
+	for _, service := range ports {
+		sizes[service]++
+	}
+	order := slices.SortedFunc(maps.Keys(sizes), func(a, b Service) int {
+		older := 1
+		if s.claims.services[a].before(a, s.claims.services[b], b) {
+			older = -1
+		}
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), older)
+	})
+	ranks, open := make(map[Service]int), 0 // in the namespace
+	for i, service := range order {
+		if i > 0 && order[i-1].Namespace == service.Namespace {
+			ranks[service] = ranks[order[i-1]] + 1
+		}
+	}
+	slices.SortStableFunc(order, func(a, b Service) int { return cmp.Compare(ranks[a], ranks[b]) })
+	for _, service := range order {
+		if open += sizes[service]; open > s.most {
+			lost[service] = fmt.Errorf("health check node port %d (%s) of Service %s is not served: this node serves %d of such ports at most, a quarter of the files that kube-nft may open; "+
+				"Services that are younger in their namespace go without", s.claims.services[service].port, service.Family, service, s.most)
+		}
+	}
+	maps.DeleteFunc(ports, func(_ netip.AddrPort, service Service) bool { return lost[service] != nil })
 }
 
 // reconcile opens exactly the wanted ports, and reports whether it could. Closing comes first: a
@@ -168,13 +233,17 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 	if at.Addr().Is6() {
 		network = "tcp6"
 	}
-	socket, err := new(net.ListenConfig).Listen(ctx, network, at.String())
+	socket, err := s.Sockets.Listen(ctx, network, at.String())
 	if err != nil {
 		return fmt.Errorf("health check of Service %s: %w; it is tried again every %s", service, err, reopenInterval)
 	}
-	server := web.NewServer(&answer{services: s, service: service}, s.log)
-	s.open[at] = &listener{service: service, socket: socket, server: server}
-	go server.Serve(socket) // ends with Close; failed connections concern only the client
+	server := web.NewServer(&answer{services: s, service: service}, false, s.log)
+	l := &listener{service: service, socket: socket, server: server, serving: make(chan struct{})}
+	s.open[at] = l
+	go func() {
+		defer close(l.serving)
+		server.Serve(s.pool.Limit(socket)) // ends with Close; failed connections concern only the client
+	}()
 	return nil
 }
 

@@ -269,3 +269,38 @@ func TestRunOpensAndClosesPorts(t *testing.T) {
 	}
 	checkClosed(t, address.String())
 }
+
+// TestPortsAreBounded: a tenant with many health-check node ports takes none from another one.
+func TestPortsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	w.most = 5
+	delta := changed()
+	for i := range 10 {
+		for namespace, age := range map[string]int{"many": 20 - i, "few": 2} { // the oldest ones have the lowest ports
+			port := newPort(fmt.Sprint("web-", i), "http", tracker.IPv4, uint16(30000+i), 1, age)
+			if namespace == "few" {
+				if i > 0 {
+					continue
+				}
+				port.HealthCheckNodePort = 31000
+			}
+			port.ID.Namespace = namespace
+			delta.Changed[port.ID] = port
+		}
+	}
+	w.Apply(delta, []netip.Addr{netip.MustParseAddr("127.0.0.1")})
+	open, lost := w.wanted()
+	for _, port := range []uint16{30000, 30001, 30002, 30003, 31000} {
+		if _, ok := open[netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)]; !ok {
+			t.Errorf("port %d is not served: %v", port, open)
+		}
+	}
+	if len(open) != 5 || len(lost) != 6 {
+		t.Errorf("%d ports are served, %d Services go without", len(open), len(lost))
+	}
+	const want = "health check node port 30009 (IPv4) of Service many/web-9 is not served: this node serves 5 of such ports at most, " +
+		"a quarter of the files that kube-nft may open; Services that are younger in their namespace go without"
+	if got := lost[Service{"many", "web-9", tracker.IPv4}]; got == nil || got.Error() != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}

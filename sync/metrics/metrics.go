@@ -70,7 +70,7 @@ func New(config Config) *Metrics {
 	registerChanges(f, config.Changes)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_health_check_ports_unserved",
-		Help: "Services whose health-check node port is not served on this node, as somebody else has it; each family counts.",
+		Help: "Services whose health-check node port is not served on this node, as somebody else has it or as there are too many; each family counts.",
 	}, func() float64 { return float64(config.Unserved()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_node_missing",

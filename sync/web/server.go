@@ -1,14 +1,13 @@
 // Package web runs the HTTP servers of the daemon.
 //
 // The node's network reaches these servers without authentication: answers are small, requests are
-// bounded in size and in time, and nothing changes state.
+// bounded in size, in time and in number, and nothing changes state.
 package web
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"syscall"
 	"time"
@@ -21,22 +20,26 @@ import (
 const (
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 30 * time.Second
-	idleTimeout    = 2 * time.Minute
-	maxHeaderBytes = 16 << 10
+	idleTimeout    = 15 * time.Second
+	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 64 << 10
+	connections    = 128 // of a Server; about 20 KiB each
 )
 
 const (
-	// rebindInterval is the pause before another try at an address that could not be bound.
-	rebindInterval = 5 * time.Second
-	// farewell is how long requests may go on when a server ends.
-	farewell = time.Second
+	// rebindInterval is the pause before another try at an address that could not be bound: whoever
+	// has it may end at any moment, and probes should not notice. reportInterval is how often the
+	// failure is reported.
+	rebindInterval = 20 * time.Millisecond
+	reportInterval = 5 * time.Second
+	// Farewell is how long requests may go on when a server ends.
+	Farewell = 500 * time.Millisecond
 )
 
 // NewServer returns a server of handler with the limits of this package, for the caller's own
-// listeners.
-func NewServer(handler http.Handler, log *zap.Logger) *http.Server {
-	return &http.Server{
+// listeners. Probes need no connection that stays open after the answer.
+func NewServer(handler http.Handler, keepAlive bool, log *zap.Logger) *http.Server {
+	server := &http.Server{
 		Handler:           http.MaxBytesHandler(handler, maxBodyBytes),
 		ReadHeaderTimeout: readTimeout,
 		ReadTimeout:       readTimeout,
@@ -44,6 +47,20 @@ func NewServer(handler http.Handler, log *zap.Logger) *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+	}
+	server.SetKeepAlivesEnabled(keepAlive)
+	return server
+}
+
+// Shutdown closes the server's listeners and lets requests finish for up to Farewell, those on
+// connections that have just been accepted, too. Serving ends when all calls of Serve have returned.
+func Shutdown(server *http.Server, serving <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), Farewell)
+	defer cancel()
+	server.Shutdown(ctx) // does not see a connection between Accept and its goroutine
+	<-serving
+	if server.Shutdown(ctx) != nil {
+		server.Close()
 	}
 }
 
@@ -53,28 +70,44 @@ type Server struct {
 	Address string // host:port; the host of [::] and 0.0.0.0 both stand for both families
 	Flag    string // the setting of Address, for errors
 	Handler http.Handler
-	// HardFail ends Run with an error if Address cannot be bound; otherwise Run tries again every
-	// five seconds.
+	// KeepAlive lets a client send several requests over one connection.
+	KeepAlive bool
+	// Sockets has the socket if a process before this one handed it over. It may be nil.
+	Sockets *Sockets
+	// After is closed when Address may be listened at; nil: at once.
+	After <-chan struct{}
+	// HardFail ends Run with an error if Address cannot be bound; otherwise Run tries again.
 	HardFail bool
-	// Failed is called with each failure to bind. It may be nil.
+	// Failed is called with a failure to bind, every five seconds while it lasts. It may be nil.
 	Failed func(error)
 	Log    *zap.Logger
 }
 
-// Run serves until ctx ends, and then lets requests finish for up to a second.
+// Run serves until ctx ends, and then lets requests finish for up to Farewell.
 func (s *Server) Run(ctx context.Context) error {
+	if s.After != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.After:
+		}
+	}
+	var reported time.Time
 	for {
 		err := s.serve(ctx)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		if s.Failed != nil {
-			s.Failed(err)
+		if time.Since(reported) >= reportInterval {
+			reported = time.Now()
+			if s.Failed != nil {
+				s.Failed(err)
+			}
+			s.Log.Error("HTTP server", zap.Error(err), zap.Bool("retried", !s.HardFail))
 		}
 		if s.HardFail {
 			return err
 		}
-		s.Log.Error("HTTP server", zap.Error(err), zap.Duration("retry_in", rebindInterval))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -85,26 +118,24 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serve binds the address and serves until ctx ends.
 func (s *Server) serve(ctx context.Context) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Address)
+	listener, err := s.Sockets.Listen(ctx, "tcp", s.Address)
 	if err != nil {
 		return s.bindError(err)
 	}
 	s.Log.Info("HTTP server", zap.String("name", s.Name), zap.Stringer("address", listener.Addr()))
-	server := NewServer(s.Handler, s.Log)
-	finished := make(chan struct{})
+	server := NewServer(s.Handler, s.KeepAlive, s.Log)
+	serving, finished := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(finished)
-		ctx, cancel := context.WithTimeout(context.Background(), farewell)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			server.Close()
-		}
+		Shutdown(server, serving)
 	})
-	err = server.Serve(listener)
+	err = server.Serve(NewPool(connections).Limit(listener))
+	close(serving)
 	if !stop() {
 		<-finished
 		return nil
 	}
+	listener.Close()
 	return fmt.Errorf("serve %s on %s: %w", s.Name, s.Address, err)
 }
 

@@ -79,7 +79,7 @@ func TestServerBindsAgain(t *testing.T) {
 			t.Errorf("after five seconds: %q, want twice %q", failures, want)
 		}
 		taken.Close()
-		time.Sleep(5 * time.Second)
+		time.Sleep(rebindInterval) // time stands still while it waits for connections
 		for conn, err := net.Dial("tcp", server.Address); ; conn, err = net.Dial("tcp", server.Address) {
 			if err == nil {
 				conn.Close()
@@ -119,7 +119,7 @@ func TestServerHardFail(t *testing.T) {
 
 func TestServerLimits(t *testing.T) {
 	listener := occupy(t)
-	server := NewServer(hello, zap.NewNop())
+	server := NewServer(hello, true, zap.NewNop())
 	go server.Serve(listener)
 	defer server.Close()
 	address := listener.Addr().String()

@@ -93,7 +93,7 @@ func TestSlowClients(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				listener, began, closed := newPipes(), time.Now(), time.Duration(-1)
-				server := NewServer(tt.handler, zap.NewNop())
+				server := NewServer(tt.handler, true, zap.NewNop())
 				server.ConnState = func(_ net.Conn, state http.ConnState) {
 					if state == http.StateClosed {
 						closed = time.Since(began)

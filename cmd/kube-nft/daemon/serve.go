@@ -25,19 +25,20 @@ func newServers(c *config.Config, proxy *health.Proxy, m *metrics.Metrics, event
 		return nil, err
 	}
 	var servers []*web.Server
-	add := func(name, flag, reason string, address netip.AddrPort, handler http.Handler) {
+	add := func(name, flag, reason string, address netip.AddrPort, keepAlive bool, handler http.Handler) {
 		if !address.IsValid() {
 			return
 		}
 		servers = append(servers, &web.Server{
 			Name: name, Address: address.String(), Flag: flag, Handler: handler,
-			HardFail: c.BindAddressHardFail,
-			Failed:   func(err error) { events.node(warning, reason, "Listen", err.Error()) },
-			Log:      log,
+			KeepAlive: keepAlive,
+			HardFail:  c.BindAddressHardFail,
+			Failed:    func(err error) { events.node(warning, reason, "Listen", err.Error()) },
+			Log:       log,
 		})
 	}
-	add("health", "--healthz-bind-address", "FailedToStartProxierHealthcheck", c.Healthz, healthHandler(proxy, m))
-	add("metrics", "--metrics-bind-address", "FailedToStartMetricServer", c.Metrics, metricsHandler)
+	add("health", "--healthz-bind-address", "FailedToStartProxierHealthcheck", c.Healthz, false, healthHandler(proxy, m))
+	add("metrics", "--metrics-bind-address", "FailedToStartMetricServer", c.Metrics, true, metricsHandler)
 	return servers, nil
 }
 

@@ -1,0 +1,74 @@
+package web
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// dialFrom connects from an address of the loopback device.
+func dialFrom(t *testing.T, from, to string) net.Conn {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn, err := dialer.Dial("tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// TestPool: a client that holds connections loses its own, and everybody is answered all the time.
+func TestPool(t *testing.T) {
+	const most = 4
+	listener, pool := occupy(t), NewPool(most)
+	server := NewServer(hello, false, zap.NewNop())
+	go server.Serve(pool.Limit(listener))
+	defer server.Close()
+	address := listener.Addr().String()
+	early := dialFrom(t, "127.0.0.3", address)
+	var hostile []net.Conn
+	for i := range 5 * most {
+		hostile = append(hostile, dialFrom(t, "127.0.0.2", address))
+		for range 2 { // the second connection comes after the first one's end, or is one more
+			if code, body := exchange(t, address, get); code != 200 || body != "hello" {
+				t.Fatalf("with %d connections of others: %d %q", i, code, body)
+			}
+		}
+	}
+	pool.mu.Lock()
+	if n := pool.conns.Len(); n > most {
+		t.Errorf("%d connections, want %d at most; by client %v", n, most, pool.clients)
+	}
+	pool.mu.Unlock()
+	hostile[0].SetReadDeadline(time.Now().Add(readTimeout / 2)) // before the server would close it anyway
+	if _, err := hostile[0].Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the oldest connection of the client with most: %v, want its end", err)
+	}
+	io.WriteString(early, get)
+	early.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if answer, err := io.ReadAll(early); err != nil || len(answer) == 0 {
+		t.Errorf("a client with one connection lost it: %q, %v", answer, err)
+	}
+}
+
+// TestPoolForgets: what is closed is not counted, however often it is closed.
+func TestPoolForgets(t *testing.T) {
+	listener, pool := occupy(t), NewPool(2)
+	limit := pool.Limit(listener)
+	for range 10 {
+		dialFrom(t, "127.0.0.1", listener.Addr().String())
+		conn, err := limit.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		conn.Close()
+	}
+	if pool.conns.Len() != 0 || len(pool.clients) != 0 {
+		t.Errorf("%d connections of %d clients", pool.conns.Len(), len(pool.clients))
+	}
+}
