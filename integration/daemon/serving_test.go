@@ -108,7 +108,6 @@ func TestServingInKernel(t *testing.T) {
 	checkScrape(t, `kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 1`,
 		`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`, `kube_nft_batches_total 3`)
 
-	checkPortsTaken(t, argv)
 	if err := proxy.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +115,7 @@ func TestServingInKernel(t *testing.T) {
 	if proxy.ExitCode() != 0 {
 		t.Errorf("exit code %d\n%s", proxy.ExitCode(), proxy.Stderr())
 	}
+	checkPortsTaken(t, argv)
 }
 
 // TestNodeDeletedInKernel deletes the Node object: node ports, health checks and their answers stay,
@@ -185,7 +185,7 @@ func checkScrape(t *testing.T, series ...string) {
 	}
 }
 
-// checkPortsTaken starts a second daemon that is told to insist on its ports.
+// checkPortsTaken starts a daemon that is told to insist on its ports, beside another program.
 func checkPortsTaken(t *testing.T, argv []string) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "config.yaml")
@@ -193,6 +193,11 @@ func checkPortsTaken(t *testing.T, argv []string) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	other, err := net.Listen("tcp", ":10256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
 	second := lab.Start(t, append(argv, "--config", config)...)
 	<-second.Exited()
 	if second.ExitCode() != 1 || !strings.Contains(second.Stderr(), "address already in use; another process has this port, perhaps kube-proxy or another kube-nft: stop it or set --") {

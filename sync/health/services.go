@@ -50,6 +50,8 @@ type Services struct {
 
 	// Sockets has the sockets that a process before this one handed over. It may be nil.
 	Sockets *web.Sockets
+	// After is closed when ports may be opened; nil: at once.
+	After <-chan struct{}
 }
 
 // A listener is an open port of a Service.
@@ -107,6 +109,14 @@ func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
 // Run opens and closes ports until ctx ends. Then it closes them all, and lets requests finish.
 func (s *Services) Run(ctx context.Context) error {
 	defer s.shutdown()
+	if s.After != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.After:
+		}
+	}
+	settled := false
 	var retry <-chan time.Time
 	for {
 		select {
@@ -120,20 +130,24 @@ func (s *Services) Run(ctx context.Context) error {
 		if !s.reconcile(ctx, wanted, problems) {
 			retry = time.After(reopenInterval)
 		}
+		if !settled { // ports that have closed since the process before this one opened them
+			s.Sockets.Settle("tcp")
+			settled = true
+		}
 	}
 }
 
 // shutdown closes all ports and lets requests finish.
 func (s *Services) shutdown() {
-	var closing sync.WaitGroup
+	for _, l := range s.open {
+		l.socket.Close()
+		<-l.serving
+	}
+	s.pool.Drain()
 	for at, l := range s.open {
-		closing.Go(func() {
-			web.Shutdown(l.server, l.serving)
-			l.socket.Close()
-		})
+		l.server.Close()
 		delete(s.open, at)
 	}
-	closing.Wait()
 }
 
 // wanted returns the ports that should be open, and the Services that lose a port to others or to

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // A Pool bounds the connections of all listeners that share it. Whoever opens one too many ends the
@@ -95,6 +96,19 @@ func (p *Pool) remove(c *pooled) {
 	c.place = nil
 	if p.clients[c.client]--; p.clients[c.client] == 0 {
 		delete(p.clients, c.client)
+	}
+}
+
+// Drain waits until no connection is left, for up to Farewell. Nobody may accept any more. It stands
+// for http.Server.Shutdown, which drops requests on connections that have just been accepted.
+func (p *Pool) Drain() {
+	for deadline := time.Now().Add(Farewell); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		n := p.conns.Len()
+		p.mu.Unlock()
+		if n == 0 {
+			return
+		}
 	}
 }
 

@@ -52,18 +52,6 @@ func NewServer(handler http.Handler, keepAlive bool, log *zap.Logger) *http.Serv
 	return server
 }
 
-// Shutdown closes the server's listeners and lets requests finish for up to Farewell, those on
-// connections that have just been accepted, too. Serving ends when all calls of Serve have returned.
-func Shutdown(server *http.Server, serving <-chan struct{}) {
-	ctx, cancel := context.WithTimeout(context.Background(), Farewell)
-	defer cancel()
-	server.Shutdown(ctx) // does not see a connection between Accept and its goroutine
-	<-serving
-	if server.Shutdown(ctx) != nil {
-		server.Close()
-	}
-}
-
 // A Server is one address with its handler.
 type Server struct {
 	Name    string // for logs and errors, e.g. "health"
@@ -124,18 +112,16 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	s.Log.Info("HTTP server", zap.String("name", s.Name), zap.Stringer("address", listener.Addr()))
 	server := NewServer(s.Handler, s.KeepAlive, s.Log)
-	serving, finished := make(chan struct{}), make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(finished)
-		Shutdown(server, serving)
-	})
-	err = server.Serve(NewPool(connections).Limit(listener))
-	close(serving)
-	if !stop() {
-		<-finished
+	pool := NewPool(connections)
+	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	err = server.Serve(pool.Limit(listener))
+	listener.Close()
+	if ctx.Err() != nil {
+		server.SetKeepAlivesEnabled(false)
+		pool.Drain()
+		server.Close()
 		return nil
 	}
-	listener.Close()
 	return fmt.Errorf("serve %s on %s: %w", s.Name, s.Address, err)
 }
 

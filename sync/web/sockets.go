@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -101,15 +103,17 @@ func (s *Sockets) Inherit(name string, fd int) error {
 	return nil
 }
 
-// Settle closes what was inherited and nobody has asked for.
-func (s *Sockets) Settle() {
+// Settle closes the inherited sockets that nobody has asked for, except those of these networks.
+func (s *Sockets) Settle(networks ...string) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, listener := range s.inherited {
-		listener.Close()
-		delete(s.inherited, name)
+		if network, _, _ := strings.Cut(name, " "); !slices.Contains(networks, network) {
+			listener.Close()
+			delete(s.inherited, name)
+		}
 	}
 }

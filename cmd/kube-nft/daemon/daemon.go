@@ -22,6 +22,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -41,7 +42,11 @@ type daemon struct {
 	queue    *proxysync.Queue
 	group    *errgroup.Group
 	lock     *kernel.Lock // held until the process ends
-	working  bool         // goroutines have the sockets
+
+	succession *succession
+	served     <-chan struct{} // closed when no server runs any more
+
+	working bool // goroutines have the sockets
 }
 
 // Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged
@@ -77,7 +82,8 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	d.tracker = tracker.New(c.Tracker())
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
-	if d.monitor, err = newMonitor(working, c, d.tracker, d.families, d.queue, d.log); err != nil {
+	d.succession = newSuccession(working, d.log)
+	if d.monitor, err = newMonitor(working, c, d.tracker, d.families, d.queue, d.succession, d.log); err != nil {
 		return err
 	}
 	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.log); err != nil {
@@ -88,7 +94,12 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 		noteScore(oomScore, c.OOMScoreAdj, err, d.log)
 	}
 	d.working = true
-	d.monitor.run(working, group)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(working, func() {
+		d.succession.handOver()
+		stop()
+	})
+	d.served = d.monitor.run(serving, group)
 	group.Go(func() error { return d.feed.Run(working) })
 	group.Go(func() error { return d.sync(working) })
 	group.Go(func() error { return followConfig(working, reader, c, d.log) })
@@ -124,8 +135,9 @@ func followConfig(ctx context.Context, reader *config.Reader, c *config.Config, 
 	return ErrConfigChanged
 }
 
-// untilDone returns wait's result, or nil as soon as ctx ends. The rules stay whatever is under
-// way, and a request to an API server may take long to give up.
+// untilDone returns wait's result, or nil as soon as ctx ends and the servers have answered what they
+// were asked. The rules stay whatever is under way, and a request to an API server may take long to
+// give up.
 func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- wait() }()
@@ -135,6 +147,10 @@ func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
 			return err
 		}
 	case <-ctx.Done():
+		select {
+		case <-d.served:
+		case <-time.After(2 * web.Farewell):
+		}
 	}
 	d.log.Info("ending; the rules stay")
 	return nil
@@ -168,10 +184,12 @@ func (d *daemon) sync(ctx context.Context) error {
 			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName)))
 		}
 	}
+	d.succession.request(requestReady)
 	instance, ready := d.claim(ctx)
 	if !ready {
 		return nil
 	}
+	d.succession.claimed()
 	settings := proxysync.Options{
 		MinInterval:   d.config.MinSyncPeriod,
 		AuditInterval: d.config.SyncPeriod,

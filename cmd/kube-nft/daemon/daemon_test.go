@@ -35,7 +35,9 @@ func TestUntilDone(t *testing.T) {
 			cancel()
 		}
 		core, logs := observer.New(zapcore.InfoLevel)
-		d := daemon{log: zap.New(core)}
+		served := make(chan struct{})
+		close(served)
+		d := daemon{log: zap.New(core), served: served}
 		if err := d.untilDone(ctx, tt.wait); err != tt.want {
 			t.Errorf("%s: %v, want %v", name, err, tt.want)
 		}

@@ -249,7 +249,7 @@ func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, re
 		conn, err := listener.AcceptUnix()
 		switch {
 		case err == nil:
-			go answerPeer(ctx, conn, release)
+			go d.answerPeer(ctx, conn, release)
 		case ctx.Err() != nil:
 			return nil
 		default:
@@ -259,18 +259,22 @@ func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, re
 	}
 }
 
-func answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) string) {
+func (d *daemon) answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) string) {
 	defer conn.Close()
 	if peer, err := peerOf(conn); err != nil || !trusted(peer) {
 		return
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	request, err := bufio.NewReader(io.LimitReader(conn, 64)).ReadString('\n')
-	if err != nil || strings.TrimSpace(request) != requestRelease {
-		return
+	requests := bufio.NewReaderSize(conn, 64)
+	request, err := requests.ReadSlice('\n')
+	switch {
+	case err != nil:
+	case string(request) == requestRelease+"\n":
+		fmt.Fprintln(conn, release(ctx)) // a client that has gone needs no answer
+	case string(request) == requestSucceed+"\n" && stop(): // the end is when the connection is needed
+		d.succession.follow(conn, requests)
 	}
-	fmt.Fprintln(conn, release(ctx)) // a client that has gone needs no answer
 }
 
 // Release makes the running daemon release the ownership of its tables; already says that nobody

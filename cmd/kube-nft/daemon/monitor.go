@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime/debug"
+	"sync"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -39,7 +40,7 @@ type monitor struct {
 }
 
 // newMonitor returns a monitor that has not started. Events are recorded until ctx ends.
-func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, log *zap.Logger) (m *monitor, err error) {
+func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, s *succession, log *zap.Logger) (m *monitor, err error) {
 	m = &monitor{config: c, log: log}
 	for _, family := range families {
 		m.families = append(m.families, tracker.Family(family))
@@ -48,7 +49,9 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 		return nil, err
 	}
 	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), queue)
+	m.proxy.NextReady = s.nextReady
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
+	m.services.Sockets, m.services.After = s.sockets, s.arrived
 	build, _ := debug.ReadBuildInfo()
 	m.metrics = metrics.New(metrics.Config{
 		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, NodeMissing: func() bool { node := t.Node(); return node == nil || node.Gone }, Kernel: m.scraped, Build: build,
@@ -78,16 +81,33 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 	}
 	m.holds = &holds{log: log, events: m.events, set: m.metrics.Held(heldReasons), told: make(map[string]telling)}
 	m.servers, err = newServers(c, m.proxy, m.metrics, m.events, log)
+	for _, server := range m.servers {
+		server.Sockets, server.After = s.sockets, s.arrived
+	}
 	return m, err
 }
 
-// run starts the servers.
-func (m *monitor) run(ctx context.Context, group *errgroup.Group) {
+// run starts the servers. The channel is closed when they have all ended.
+func (m *monitor) run(ctx context.Context, group *errgroup.Group) <-chan struct{} {
 	m.events.node(normal, "Starting", "StartProxy", "")
-	for _, server := range m.servers {
-		group.Go(func() error { return server.Run(ctx) })
+	var servers sync.WaitGroup
+	start := func(run func(context.Context) error) {
+		servers.Add(1)
+		group.Go(func() error {
+			defer servers.Done()
+			return run(ctx)
+		})
 	}
-	group.Go(func() error { return m.services.Run(ctx) })
+	for _, server := range m.servers {
+		start(server.Run)
+	}
+	start(m.services.Run)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		servers.Wait()
+	}()
+	return ended
 }
 
 // close closes the sockets of scrapes, of which none has begun.

@@ -1,0 +1,167 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/sync/web"
+)
+
+// Requests of the next kube-nft to this one, on one connection to the instance socket: to hand over
+// its listening sockets when it ends, and that the next one is ready to follow.
+const (
+	requestSucceed = "succeed"
+	requestReady   = "ready"
+)
+
+// A succession passes listening sockets from one kube-nft to the next, so that probes of load
+// balancers find somebody at each moment: the sockets go with the first word of the end, and
+// connections wait in them until the next kube-nft accepts.
+type succession struct {
+	log     *zap.Logger
+	sockets *web.Sockets
+	arrived chan struct{} // closed when nobody before this process hands over any more
+
+	mu   sync.Mutex
+	last *net.UnixConn // to the kube-nft before this one; nil without
+	next []*successor  // oldest first
+}
+
+// A successor is a process that follows this one.
+type successor struct {
+	conn  *net.UnixConn
+	ready bool
+}
+
+// maxSuccessors is how many processes may wait. Only root can be one.
+const maxSuccessors = 4
+
+// newSuccession asks the kube-nft that runs, if there is one, for its sockets.
+func newSuccession(ctx context.Context, log *zap.Logger) *succession {
+	s := &succession{log: log, sockets: web.NewSockets(), arrived: make(chan struct{})}
+	last, err := findInstance()
+	if err == nil && !trusted(&last.Ucred) {
+		err = last.conn.Close()
+		last = nil
+	}
+	if err != nil || last == nil {
+		close(s.arrived)
+		return s
+	}
+	s.last = last.conn
+	context.AfterFunc(ctx, last.Close)
+	go func() {
+		defer close(s.arrived)
+		defer last.Close()
+		s.request(requestSucceed)
+		if n, err := s.receive(last.conn); n > 0 || err != nil {
+			log.Info("the last kube-nft handed its listening sockets over", zap.Int("sockets", n), zap.Error(err))
+		}
+	}()
+	return s
+}
+
+// request writes a request to the kube-nft before this one. It may have ended meanwhile.
+func (s *succession) request(request string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil {
+		fmt.Fprintln(s.last, request)
+	}
+}
+
+// claimed says that this process programs the tables now: what the last one had to send is on its way.
+func (s *succession) claimed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil {
+		time.AfterFunc(web.Farewell, func() { s.last.Close() })
+	}
+}
+
+// receive takes sockets in until the other end has no more. Each message has one, and its name.
+func (s *succession) receive(conn *net.UnixConn) (n int, err error) {
+	name, control := make([]byte, 512), make([]byte, unix.CmsgSpace(4))
+	for {
+		length, controlLen, _, _, err := conn.ReadMsgUnix(name, control)
+		if err != nil || length == 0 {
+			return n, nil // any end will do
+		}
+		messages, err := unix.ParseSocketControlMessage(control[:controlLen])
+		if err != nil || len(messages) != 1 {
+			return n, fmt.Errorf("a message without a socket (%w)", err)
+		}
+		fds, err := unix.ParseUnixRights(&messages[0])
+		if err != nil {
+			return n, err
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			if err := s.sockets.Inherit(strings.TrimSpace(string(name[:length])), fd); err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+}
+
+// follow keeps the connection of a process that wants to succeed until that process closes it.
+func (s *succession) follow(conn *net.UnixConn, requests *bufio.Reader) {
+	next := &successor{conn: conn}
+	s.mu.Lock()
+	if len(s.next) == maxSuccessors {
+		s.next[0].conn.Close()
+		s.next = s.next[1:]
+	}
+	s.next = append(s.next, next)
+	s.mu.Unlock()
+	for {
+		request, err := requests.ReadSlice('\n')
+		if err != nil {
+			break
+		}
+		s.mu.Lock()
+		next.ready = next.ready || string(request) == requestReady+"\n"
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next = slices.DeleteFunc(s.next, func(n *successor) bool { return n == next })
+}
+
+// nextReady reports whether the process that was started last is ready to follow. Without one there
+// is nobody to wait for.
+func (s *succession) nextReady() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.next) == 0 || s.next[len(s.next)-1].ready
+}
+
+// handOver sends the listening sockets to the process that was started last. They are in the hands
+// of the kernel when handOver returns: nobody waits for the other process.
+func (s *succession) handOver() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.next) == 0 {
+		return
+	}
+	conn := s.next[len(s.next)-1].conn
+	conn.SetWriteDeadline(time.Now().Add(web.Farewell))
+	n := 0
+	err := s.sockets.HandOver(func(name string, fd int) error {
+		_, _, err := conn.WriteMsgUnix([]byte(name+"\n"), unix.UnixRights(fd), nil)
+		n++
+		return err
+	})
+	conn.CloseWrite()
+	s.log.Info("listening sockets go to the next kube-nft", zap.Int("sockets", n), zap.Error(err))
+}

@@ -1,0 +1,92 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// TestHandOverInKernel replaces kube-nft by the next one again and again, as a DaemonSet that
+// surges does, while probes ask all the time: each of them is answered with 200.
+func TestHandOverInKernel(t *testing.T) {
+	lab.Require(t)
+	binary := lab.Program(t)
+	ns, err := lab.NewNamespace()
+	if err != nil {
+		lab.SkipOrFail(t, "%v", err)
+	}
+	defer ns.Close()
+	objects := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(objects, fmt.Appendf(nil, servedObjects, true), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start := func() (p *lab.Process) {
+		t.Helper()
+		err := ns.Do(func() (err error) {
+			p, err = lab.StartProcess(binary, "--hostname-override=node-a", "--manifests", objects)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Kill)
+		return p
+	}
+	await := func(p *lab.Process, address, path string) {
+		t.Helper()
+		if err := ns.Do(func() error { awaitCode(t, p, address, path, 200); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = ns.Do(func() error {
+		lab.Run(t, "", "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := start()
+	await(p, "127.0.0.1:10256", "/readyz")
+	await(p, "192.0.2.1:31000", "/")
+
+	var probing sync.WaitGroup
+	var stop atomic.Bool
+	var answered, failed atomic.Int64
+	for _, target := range [][2]string{{"192.0.2.1:10256", "/healthz"}, {"192.0.2.1:10256", "/livez"}, {"192.0.2.1:31000", "/"}, {"192.0.2.1:31000", "/"}} {
+		probing.Go(func() {
+			if err := ns.Join(); err != nil {
+				t.Error(err)
+				return
+			}
+			for !stop.Load() {
+				switch code, _, err := fetch(target[0], target[1]); {
+				case err == nil && code == 200:
+					answered.Add(1)
+				case failed.Add(1) <= 5:
+					t.Errorf("%s%s: %d, %v", target[0], target[1], code, err)
+				}
+			}
+		})
+	}
+	began := time.Now()
+	const rounds = 5
+	for range rounds {
+		next := start()
+		next.AwaitLog(t, "another kube-nft programs this network namespace")
+		await(p, "127.0.0.1:10256", "/readyz?newest")
+		p.Stop(t)
+		next.AwaitLog(t, "the last kube-nft handed its listening sockets over")
+		await(next, "127.0.0.1:10256", "/readyz")
+		p = next
+	}
+	stop.Store(true)
+	probing.Wait()
+	t.Logf("%d hand-overs, %d probes answered in %s, %d failed", rounds, answered.Load(), time.Since(began).Round(time.Millisecond), failed.Load())
+	p.Stop(t)
+}
