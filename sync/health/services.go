@@ -13,10 +13,10 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -73,8 +73,8 @@ func (l *listener) close() {
 // goroutine of Run calls failed with each new reason why a port of a Service is not served.
 func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logger) *Services {
 	most := 1024
-	var files unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil { // the source needs some, too
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil { // the source needs some, too
 		most = int(min(files.Cur/4, 1<<16))
 	}
 	return &Services{
