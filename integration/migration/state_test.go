@@ -110,9 +110,13 @@ func withoutProxyTables(saved string) string {
 	return kept.String()
 }
 
-// migrationManifest holds the objects of the API that the shapes stand for. Services of each
-// family are objects of their own.
+// migrationManifest holds the objects of the API that the shapes stand for.
 func migrationManifest(shapes []legacytest.Shape) string {
+	return lab.Manifest(migrationObjects(shapes)...)
+}
+
+// migrationObjects are the objects. Services of each family are objects of their own.
+func migrationObjects(shapes []legacytest.Shape) []any {
 	objects := []any{lab.Node("node-1", migrationNode(nft.IP), migrationNode(nft.IP6))}
 	for _, s := range shapes {
 		for i := range s.Services {
@@ -140,7 +144,7 @@ func migrationManifest(shapes []legacytest.Shape) string {
 			objects = append(objects, service, slice)
 		}
 	}
-	return lab.Manifest(objects...)
+	return objects
 }
 
 // migrationTargets are cluster IPs and node ports of each protocol and family; pods are

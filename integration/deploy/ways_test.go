@@ -1,0 +1,300 @@
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// A cluster is what the README's commands change: which of the two DaemonSets runs where. It knows
+// what a pod of kube-nft does: it waits for kube-proxy to end, and its tables stay when it ends.
+type cluster struct {
+	t     *testing.T
+	sets  map[string]map[string]any // DaemonSets by name, as JSON
+	nodes []*clusterNode
+}
+
+type clusterNode struct {
+	name               string
+	labels             labels.Set
+	proxy              bool
+	waits, serves      bool // the pod of kube-nft, in its init container or after
+	tables, overlooked bool // our tables are in force; no proxy has run here for a command
+}
+
+// newCluster has kube-proxy as kubeadm makes it.
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{t: t, sets: map[string]map[string]any{"kube-proxy": {"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+		"nodeSelector": map[string]any{"kubernetes.io/os": "linux"},
+	}}}}}}
+	for _, name := range []string{"worker-1", "worker-2", "worker-3"} {
+		c.add(name)
+	}
+	return c
+}
+
+func (c *cluster) add(name string) {
+	c.nodes = append(c.nodes, &clusterNode{name: name, labels: labels.Set{"kubernetes.io/os": "linux"}})
+	c.reconcile("node " + name)
+}
+
+// set decodes a DaemonSet; nil if there is none.
+func (c *cluster) set(name string) *appsv1.DaemonSet {
+	if c.sets[name] == nil {
+		return nil
+	}
+	text, err := json.Marshal(c.sets[name])
+	set := new(appsv1.DaemonSet)
+	if err == nil {
+		err = json.Unmarshal(text, set)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return set
+}
+
+// runsOn reports whether a DaemonSet has a pod on a node.
+func runsOn(set *appsv1.DaemonSet, node *clusterNode) bool {
+	if set == nil || !labels.SelectorFromSet(set.Spec.Template.Spec.NodeSelector).Matches(node.labels) {
+		return false
+	}
+	affinity := set.Spec.Template.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil {
+		return true
+	}
+	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		matches := true
+		for _, e := range term.MatchExpressions {
+			operator := map[corev1.NodeSelectorOperator]selection.Operator{corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn}[e.Operator]
+			requirement, err := labels.NewRequirement(e.Key, operator, e.Values)
+			matches = matches && err == nil && requirement.Matches(node.labels)
+		}
+		if matches {
+			return true
+		}
+	}
+	return false
+}
+
+// reconcile does what the DaemonSets ask for, and fails the test if both proxies serve a node, or none.
+func (c *cluster) reconcile(after string) {
+	c.t.Helper()
+	proxy, ours := c.set("kube-proxy"), c.set("kube-nft")
+	trial := ours != nil && strings.Contains(strings.Join(ours.Spec.Template.Spec.Containers[0].Args, " "), "--service-proxy-name")
+	for _, n := range c.nodes {
+		had := n.proxy || n.serves
+		n.proxy = runsOn(proxy, n)
+		present := runsOn(ours, n)
+		n.waits = present && !n.serves && !trial
+		if n.serves = present && n.serves; n.waits && !n.proxy {
+			n.waits, n.serves, n.tables = false, true, true
+		}
+		n.tables = n.tables || present && trial
+		switch {
+		case n.serves && n.proxy:
+			c.t.Fatalf("after %.120s: both proxies run on %s", after, n.name)
+		case !n.serves && !n.proxy && (n.overlooked || !had || !n.tables):
+			c.t.Fatalf("after %.120s: no proxy runs on %s", after, n.name)
+		}
+		n.overlooked = !n.serves && !n.proxy // one command may end one proxy, the next starts the other
+	}
+}
+
+// mergePatch applies a JSON merge patch (RFC 7396).
+func mergePatch(to, patch map[string]any) {
+	for name, value := range patch {
+		inner, isObject := value.(map[string]any)
+		if value == nil {
+			delete(to, name)
+			continue
+		}
+		if !isObject {
+			to[name] = value
+			continue
+		}
+		below, ok := to[name].(map[string]any)
+		if !ok {
+			below = map[string]any{}
+			to[name] = below
+		}
+		mergePatch(below, inner)
+	}
+}
+
+var (
+	patchCommand  = regexp.MustCompile(`^kubectl -n kube-system patch daemonset (\S+) --type merge\s+-p '(.*)'$`)
+	applyCommand  = regexp.MustCompile(`^kubectl apply -k deploy/(\S+)$`)
+	deleteCommand = regexp.MustCompile(`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
+	labelCommand  = regexp.MustCompile(`^kubectl label (?:--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
+	rollbackPod   = regexp.MustCompile(`^kubectl -n kube-system run rollback-(\S+) .*"args":\["migrate","rollback","--wait"\]`)
+)
+
+// run does what commands of the README do. Those about Services change no node.
+func (c *cluster) run(commands ...string) {
+	c.t.Helper()
+	for _, command := range commands {
+		if m := patchCommand.FindStringSubmatch(command); m != nil {
+			var patch map[string]any
+			if err := json.Unmarshal([]byte(m[2]), &patch); err != nil || c.sets[m[1]] == nil {
+				c.t.Fatalf("%s: %v", command, err)
+			}
+			mergePatch(c.sets[m[1]], patch)
+		} else if m := applyCommand.FindStringSubmatch(command); m != nil {
+			set, _ := kustomize(c.t, "../../deploy/"+m[1]).daemonSet(c.t)
+			text, err := json.Marshal(set)
+			fresh := map[string]any{}
+			if err == nil {
+				err = json.Unmarshal(text, &fresh)
+			}
+			if err != nil || c.sets["kube-nft"] != nil {
+				c.t.Fatalf("%s: %v, or there is one already", command, err)
+			}
+			c.sets["kube-nft"] = fresh
+		} else if deleteCommand.MatchString(command) {
+			delete(c.sets, "kube-nft")
+		} else if m := labelCommand.FindStringSubmatch(command); m != nil {
+			for _, n := range c.nodes {
+				switch {
+				case m[1] != "--all" && m[1] != n.name && (m[1] != "-l '!service-proxy'" || n.labels.Has("service-proxy")):
+				case m[2] == "":
+					delete(n.labels, "service-proxy")
+				default:
+					n.labels["service-proxy"] = m[2]
+				}
+			}
+		} else if m := rollbackPod.FindStringSubmatch(command); m != nil {
+			for _, n := range c.nodes {
+				if n.name == m[1] && (!n.proxy || n.serves) {
+					c.t.Errorf("rollback on %s waits: kube-proxy runs %v, kube-nft runs %v", n.name, n.proxy, n.serves)
+				} else if n.name == m[1] {
+					n.tables = false
+				}
+			}
+		} else if !strings.HasPrefix(command, "kubectl label services ") && !strings.HasPrefix(command, "kubectl -n kube-system logs") {
+			c.t.Fatalf("the test does not know %s", command)
+		}
+		c.reconcile(command)
+	}
+}
+
+// back rolls nodes back, and checks that kube-proxy alone is there in the end.
+func (c *cluster) back(readme string) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		c.run(onNode(block(c.t, readme, "### Back to kube-proxy", "run rollback-"), n.name)...)
+	}
+	c.run(block(c.t, readme, "### Back to kube-proxy", "delete -k")...)
+	for _, n := range c.nodes {
+		if !n.proxy || n.waits || n.serves || n.tables || n.labels.Has("service-proxy") {
+			c.t.Errorf("in the end: %+v", *n)
+		}
+	}
+	if set := c.set("kube-proxy"); set.Spec.Template.Spec.Affinity != nil || len(set.Spec.Template.Spec.NodeSelector) != 1 {
+		c.t.Errorf("kube-proxy is left with %+v", set.Spec.Template.Spec)
+	}
+}
+
+// block returns the commands of the code block in a section of the README that has a text.
+func block(t *testing.T, readme, section, text string) (commands []string) {
+	t.Helper()
+	_, rest, _ := strings.Cut(readme, "\n"+section+"\n")
+	rest, _, _ = strings.Cut(rest, "\n"+strings.Repeat("#", strings.Count(section, "#"))+" ")
+	for i, part := range strings.Split(rest, "```") {
+		if i%2 == 1 && strings.Contains(part, text) {
+			joined := strings.ReplaceAll(part, "\\\n", "")
+			return slices.DeleteFunc(strings.Split(joined, "\n"), func(line string) bool { return line == "" })
+		}
+	}
+	t.Fatalf("the README's %q has no block with %q", section, text)
+	return nil
+}
+
+// onNode are commands for another node than worker-1.
+func onNode(commands []string, node string) (list []string) {
+	for _, c := range commands {
+		list = append(list, strings.ReplaceAll(c, "worker-1", node))
+	}
+	return list
+}
+
+// TestReadmeWays goes every way of the README that leads to kube-nft in a cluster, and the way back:
+// at no command do both proxies serve a node, and none is left behind.
+func TestReadmeWays(t *testing.T) {
+	readme := string(readFile(t, "../../README.md"))
+	const deploy, nodes, back = "## Deploy", "### A kubeadm cluster, node by node", "### Back to kube-proxy"
+	atOnce := func(c *cluster) { c.run(block(t, readme, deploy, "nodeSelector")...) }
+	byLabel := func(c *cluster) {
+		for _, n := range c.nodes {
+			c.run(onNode([]string{"kubectl label node worker-1 service-proxy=kube-nft"}, n.name)...)
+		}
+	}
+	backByLabel := func(c *cluster) {
+		for _, n := range c.nodes {
+			c.run(onNode(block(t, readme, back, "label --overwrite"), n.name)...)
+		}
+		c.back(readme)
+	}
+	if !strings.Contains(readme, "`kubectl label node worker-1 service-proxy=kube-nft`") {
+		t.Fatal("the README labels the canary in another way")
+	}
+	for _, way := range []struct {
+		name string
+		walk func(c *cluster)
+	}{
+		{"all at once", func(c *cluster) {
+			atOnce(c)
+			c.add("worker-4")
+			c.run(block(t, readme, back, "delete daemonset kube-nft")...)
+			c.back(readme)
+		}},
+		{"node by node", func(c *cluster) {
+			c.run(block(t, readme, nodes, "apply -k")...)
+			c.add("worker-4")
+			byLabel(c)
+			backByLabel(c)
+		}},
+		{"node by node, then new nodes", func(c *cluster) {
+			c.run(block(t, readme, nodes, "apply -k")...)
+			byLabel(c)
+			c.run(block(t, readme, deploy, "nodeSelector")[1])
+			c.add("worker-4")
+			backByLabel(c)
+		}},
+		{"all at once, then labels", func(c *cluster) {
+			atOnce(c)
+			c.run(block(t, readme, nodes, "label nodes --all")...)
+			backByLabel(c)
+		}},
+		{"a trial", func(c *cluster) {
+			c.run("kubectl apply -k deploy/overlays/canary")
+			c.run(block(t, readme, back, "label services")...)
+			c.back(readme)
+		}},
+		{"a trial, then all at once", func(c *cluster) {
+			c.run("kubectl apply -k deploy/overlays/canary")
+			c.run(block(t, readme, nodes, "label services")...)
+			c.run(block(t, readme, deploy, "nodeSelector")[1])
+			c.run(block(t, readme, back, "delete daemonset kube-nft")...)
+			c.back(readme)
+		}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			c := newCluster(t)
+			way.walk(c)
+			if t.Failed() {
+				for _, n := range c.nodes {
+					t.Log(fmt.Sprintf("%+v", *n))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,107 @@
+package migration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// kubeProxyConfig is the file of a kube-proxy that runs on a node.
+const kubeProxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: iptables
+clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
+clientConnection: {kubeconfig: %s}
+`
+
+// TestReadmeSingleNodeKernel goes the README's way for a single node, by its commands, from a live
+// kube-proxy to kube-nft and back, under load.
+func TestReadmeSingleNodeKernel(t *testing.T) {
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
+	server := apiserver.New()
+	if _, err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	for _, object := range migrationObjects(m.shapes) {
+		switch object := object.(type) {
+		case *corev1.Node:
+			server.Apply(object)
+		case *corev1.Service:
+			server.Apply(object)
+		case *discoveryv1.EndpointSlice:
+			server.Apply(object)
+		}
+	}
+	dir := t.TempDir()
+	kubeconfig, err := server.Kubeconfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "config.conf")
+	if err := os.WriteFile(config, fmt.Appendf(nil, kubeProxyConfig, kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// command finds a command in the README and starts it, with names and paths of this node.
+	command := func(line string) *lab.Process {
+		t.Helper()
+		if !strings.Contains(string(readme), line) {
+			t.Fatalf("the README has no %q", line)
+		}
+		for from, to := range map[string]string{
+			"/var/lib/kube-proxy/config.conf": config, "/etc/kube-nft.yaml": filepath.Join(dir, "kube-nft.yaml"), "worker-1": "node-1",
+		} {
+			line = strings.ReplaceAll(line, from, to)
+		}
+		return lab.Start(t, append([]string{m.binary}, strings.Fields(line)[1:]...)...)
+	}
+	succeeds := func(line string) {
+		t.Helper()
+		p := command(line)
+		<-p.Exited()
+		if p.ExitCode() != 0 {
+			t.Fatalf("%s: exit code %d\n%s", line, p.ExitCode(), p.Stderr())
+		}
+	}
+	proxy := startFakeProxy(t)
+	succeeds("kube-nft --config /var/lib/kube-proxy/config.conf --hostname-override worker-1 --write-config-to /etc/kube-nft.yaml")
+	succeeds("kube-nft migrate plan --config /etc/kube-nft.yaml")
+	proxy.Signal(syscall.SIGTERM)
+	<-proxy.Exited()
+	succeeds("kube-nft migrate apply --config /etc/kube-nft.yaml")
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s", left)
+	}
+	daemon := command("kube-nft --config /etc/kube-nft.yaml")
+	daemon.AwaitLog(t, "in sync, nothing to write")
+	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
+	succeeds("kube-nft migrate plan --config /etc/kube-nft.yaml")
+	m.load.await(t, 100)
+
+	daemon.Signal(syscall.SIGTERM)
+	<-daemon.Exited()
+	m.program(t)
+	succeeds("kube-nft migrate rollback --wait")
+	m.load.await(t, 100)
+	m.load.check(t)
+	if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
+		t.Errorf("left of ours:\n%s", tables)
+	}
+}
