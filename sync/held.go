@@ -53,8 +53,8 @@ func (d *doubt) look(have, want nft.Tables, now time.Time) error {
 	}
 	before, after := services.NewAnswers(have, nil), services.NewAnswers(want, nil)
 	kept := 0
-	for frontend := range before.Served() {
-		if after.Of(frontend) == services.Served {
+	for frontend := range before.Frontends() {
+		if answer := after.Of(frontend); answer == services.Served || answer == services.NotLocal {
 			kept++
 		}
 	}

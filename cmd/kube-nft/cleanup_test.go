@@ -43,14 +43,20 @@ func TestRollbackToNobody(t *testing.T) {
 	if after := lab.Run(t, "", "nft", "-s", "list", "ruleset"); after != before {
 		t.Error("something was removed")
 	}
-	proxyTable := func(family, keyType, addr string) {
+	proxyTable := func(family, keyType, elements string) {
 		lab.Run(t, "table "+family+" kube-proxy { map service-ips { type "+keyType+" . inet_proto . inet_service : verdict; "+
-			"elements = { "+addr+" . tcp . 80 : accept }; }; }\n", "nft", "-f", "-")
+			"elements = { "+elements+" }; }; }\n", "nft", "-f", "-")
 	}
-	proxyTable("ip", "ipv4_addr", "10.96.0.1")
+	proxyTable("ip", "ipv4_addr", "10.96.0.10 . tcp . 80 : accept")
 	checkRefused("family ip6")
-	proxyTable("ip6", "ipv6_addr", "fd00::1")
+	proxyTable("ip6", "ipv6_addr", "fd00::1 . tcp . 80 : accept")
 	code, _, stderr := kubeNFT(t, "migrate", "rollback")
+	if want := "kube-nft: kube-proxy's rules do not serve 2 of 3 frontends that our tables serve: 10.96.0.2:53/udp of kube-system/dns:dns, " +
+		"198.51.100.7:80/tcp of shop/web:http" + hint; code != exitFailed || stderr != want {
+		t.Errorf("exit %d, %q, want %q", code, stderr, want)
+	}
+	proxyTable("ip", "ipv4_addr", "10.96.0.2 . udp . 53 : accept, 198.51.100.7 . tcp . 80 : accept")
+	code, _, stderr = kubeNFT(t, "migrate", "rollback")
 	if left := lab.Run(t, "", "nft", "list", "tables"); code != exitOK || strings.Contains(left, "kube-nft") {
 		t.Errorf("beside kube-proxy's rules: exit %d, %s, left behind: %s", code, stderr, left)
 	}
@@ -60,7 +66,7 @@ func TestRollbackToNobody(t *testing.T) {
 func TestRollbackWait(t *testing.T) {
 	program(t)
 	code, _, stderr := kubeNFT(t, "migrate", "rollback", "--wait", "--timeout", "50ms")
-	if code != exitFailed || !strings.Contains(stderr, "kube-proxy serves no Services in family ip and family ip6 yet; nothing was removed") {
+	if code != exitFailed || !strings.Contains(stderr, "no rules of kube-proxy's are in place for family ip and family ip6; nothing was removed") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// served lists what the rules of a shape lead to, in order. The tables of the nftables mode have no
-// load-balancer addresses there, and name chains in another way.
-func served(s legacytest.Shape, tables bool) (list []Frontend) {
+// served lists what the rules of a shape lead to, in order.
+func served(s legacytest.Shape) (list []Frontend) {
 	for i := range s.Services {
 		if s.Refused(i) {
 			continue
@@ -24,7 +23,7 @@ func served(s legacytest.Shape, tables bool) (list []Frontend) {
 		if port, ok := s.NodePort(i); ok {
 			list = append(list, Frontend{tracker.NodePort(tracker.Family(s.Family), protocol, uint16(port)), name})
 		}
-		if s.Local(i) && !tables {
+		if s.Local(i) {
 			list = append(list, Frontend{tracker.Frontend{Address: s.LoadBalancer(i), Protocol: protocol, Port: 80}, name})
 		}
 	}
@@ -57,7 +56,7 @@ func TestFrontends(t *testing.T) {
 				} else {
 					restore(t, f, b, shape(f).IPTables())
 				}
-				if diff := cmp.Diff(served(shape(f), b == ProxyTables), found(take(t, n)), compareAddr); diff != "" {
+				if diff := cmp.Diff(served(shape(f)), found(take(t, n)), compareAddr); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
 			})

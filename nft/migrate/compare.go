@@ -24,6 +24,9 @@ const (
 	fewLostOfAll = 4   // but no more than one in this many
 )
 
+// few is how many of n frontends may vanish.
+func few(n int) int { return min(max(fewLost, n/fewLostIn), n/fewLostOfAll) }
+
 // A Comparison holds kube-proxy's frontends against those of our tables.
 type Comparison struct {
 	Served int    `json:"served"` // by kube-proxy
@@ -69,7 +72,7 @@ func compare(inv *legacy.Inventory, tables nft.Tables, node string, local []neti
 	for _, f := range theirs {
 		lost := Lost{Frontend: f.String()}
 		switch ours.Of(f.Frontend) {
-		case services.Served:
+		case services.Served, services.NotLocal: // kube-proxy's modes differ in what they do then
 			continue
 		case services.NoFrontend:
 			lost.Why = "no Service has them"
@@ -116,7 +119,6 @@ func IsLoss(err error) bool {
 // Refusal returns why kube-proxy's rules have to stay, a *LossError; nil if they may go.
 func (c *Comparison) Refusal() error {
 	noAddress := func(l Lost) bool { return l.address }
-	few := min(max(fewLost, c.Served/fewLostIn), c.Served/fewLostOfAll)
 	switch {
 	case c.Clean:
 	case c.Node != "":
@@ -128,7 +130,7 @@ func (c *Comparison) Refusal() error {
 		return &LossError{"the source has no Service with an endpoint, and " + c.Summary(), "look whether it is the right API server or directory"}
 	case slices.ContainsFunc(c.Lost, noAddress):
 		return &LossError{c.Summary(), "the Node's addresses, or --nodeport-addresses, have to be addresses of this node"}
-	case len(c.Lost) > few:
+	case len(c.Lost) > few(c.Served):
 		return &LossError{c.Summary(), "look whether it is the right API server or directory, with all Services and endpoints"}
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A Rollback removes our tables. No connection notices while kube-proxy's rules are in place under
@@ -62,12 +64,14 @@ func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
 		return true, fmt.Errorf("%w; nothing was removed", err)
 	}
 	serves := func(p legacy.Part) bool { return p.Serves(nft.IP) || p.Serves(nft.IP6) }
-	switch missing := unserved(ours, &inventory); {
+	missing, err := lacking(ours, &inventory)
+	switch {
 	case r.Wait:
-	case r.Back && len(missing) > 0:
-		return true, fmt.Errorf("%s for %s; nothing was removed, our tables go on serving: "+
-			"start kube-proxy on this node and run this again with --wait, or remove them without a successor with kube-nft cleanup",
-			noRules(&inventory), strings.Join(missing, " and "))
+	case r.Back && err != nil:
+		return true, fmt.Errorf("%w; nothing was removed", err)
+	case r.Back && missing != "":
+		return true, fmt.Errorf("%s; nothing was removed, our tables go on serving: "+
+			"start kube-proxy on this node and run this again with --wait, or remove them without a successor with kube-nft cleanup", missing)
 	case !r.Back && !slices.ContainsFunc(inventory.Parts, serves):
 		r.Notice(noRules(&inventory) + ": new connections to Services are not answered until a proxy is started")
 	}
@@ -114,7 +118,7 @@ func (r *Rollback) remove(ctx context.Context) error {
 	return perform(ctx, r.Journal, steps)
 }
 
-// waitForRules waits until kube-proxy serves every family that our tables serve.
+// waitForRules waits until kube-proxy serves what our tables serve.
 func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 	ours, _, err := r.Kernel.Read(ctx)
 	if err != nil {
@@ -127,16 +131,59 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		missing := unserved(ours, &inventory)
-		if len(missing) == 0 {
+		missing, err := lacking(ours, &inventory)
+		if err != nil {
+			return "", err
+		}
+		if missing == "" {
 			return "they are in place under ours", nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return "", fmt.Errorf("kube-proxy serves no Services in %s yet; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again, or remove them with kube-nft cleanup: %w", strings.Join(missing, " and "), ctx.Err())
+			return "", fmt.Errorf("%s; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again, or remove them with kube-nft cleanup: %w", missing, ctx.Err())
 		}
 	}
+}
+
+// lacking says what kube-proxy's rules do not serve of what our tables serve; nothing if that is no more
+// than a few frontends, which may have been deleted since our tables were written.
+func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
+	if missing := unserved(ours, inv); len(missing) > 0 {
+		return noRules(inv) + " for " + strings.Join(missing, " and "), nil
+	}
+	local, err := localAddresses()
+	if err != nil {
+		return "", err
+	}
+	theirs := make(map[tracker.Frontend]bool)
+	for _, p := range inv.Parts {
+		for _, f := range p.Frontends {
+			theirs[f.Frontend] = true
+		}
+	}
+	answers, total := services.NewAnswers(ours, local), 0
+	var lost []legacy.Frontend
+	for f, name := range answers.Frontends() {
+		if answers.Of(f) != services.Served {
+			continue
+		}
+		if total++; !theirs[f] {
+			lost = append(lost, legacy.Frontend{Frontend: f, Service: name.String()})
+		}
+	}
+	if len(lost) <= few(total) {
+		return "", nil
+	}
+	slices.SortFunc(lost, func(a, b legacy.Frontend) int { return a.Compare(b.Frontend) })
+	var names []string
+	for _, f := range lost[:min(len(lost), shownLost)] {
+		names = append(names, f.String())
+	}
+	if more := len(lost) - shownLost; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("kube-proxy's rules do not serve %d of %d frontends that our tables serve: %s", len(lost), total, strings.Join(names, ", ")), nil
 }
 
 // unserved lists the families, as in "family ip", that have Services in our tables but not in

@@ -12,11 +12,12 @@ import (
 // An Answer says what tables do with new connections to a frontend.
 type Answer uint8
 
-// The answers. A connection that a traffic policy or a source range drops has an endpoint.
+// The answers. Source ranges do not matter.
 const (
 	NoFrontend Answer = iota // the tables do not have the frontend
 	NoAddress                // a node port, and node ports are served at no address of this node
 	NoEndpoint               // its connections are rejected: the Service port has no endpoint
+	NotLocal                 // connections from outside are dropped: no endpoint on this node, and the policy Local
 	Served
 )
 
@@ -24,7 +25,7 @@ const (
 type Answers struct {
 	tables nft.Tables
 	atNode map[nft.Family]bool // whether node ports have an address
-	Total  int                 // frontends that are Served
+	Total  int                 // frontends that have an endpoint, somewhere
 }
 
 // NewAnswers returns the answers of tables, whether they are wanted or were read from the kernel.
@@ -40,7 +41,7 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 			}
 		}
 	}
-	for range a.Served() {
+	for range a.Frontends() {
 		a.Total++
 	}
 	return a
@@ -71,14 +72,12 @@ func (a *Answers) Of(f tracker.Frontend) Answer {
 		return NoFrontend
 	case f.NodePort() && !a.atNode[family]:
 		return NoAddress
-	case isRefusal(element):
-		return NoEndpoint
 	}
-	return Served
+	return answerOf(element)
 }
 
-// Served goes through the frontends that are served, with the names of their Service ports.
-func (a *Answers) Served() iter.Seq2[tracker.Frontend, PortName] {
+// Frontends goes through the frontends that are Served or NotLocal, with the names of their Service ports.
+func (a *Answers) Frontends() iter.Seq2[tracker.Frontend, PortName] {
 	return func(yield func(tracker.Frontend, PortName) bool) {
 		for family, table := range a.tables {
 			for _, set := range []string{servicesMap, nodePortsMap} {
@@ -86,7 +85,7 @@ func (a *Answers) Served() iter.Seq2[tracker.Frontend, PortName] {
 					continue
 				}
 				for key, element := range table.Sets[set].Map {
-					if !isRefusal(element) && !yield(frontendIn(family, set, key), parsePortName(element.Comment)) {
+					if answerOf(element) != NoEndpoint && !yield(frontendIn(family, set, key), parsePortName(element.Comment)) {
 						return
 					}
 				}
@@ -95,8 +94,13 @@ func (a *Answers) Served() iter.Seq2[tracker.Frontend, PortName] {
 	}
 }
 
-// isRefusal reports whether a frontend's element rejects.
-func isRefusal(e nft.Element) bool {
-	p, _ := policyOf(verdictOf(e))
-	return p.kind == refused
+// answerOf reads the answer from a frontend's element.
+func answerOf(e nft.Element) Answer {
+	switch p, _ := policyOf(verdictOf(e)); {
+	case p.kind == refused:
+		return NoEndpoint
+	case p.kind == dropped, p.kind == externalLocal && p.local == 0:
+		return NotLocal
+	}
+	return Served
 }

@@ -63,11 +63,11 @@ func TestAnswersInKernel(t *testing.T) {
 			for f, want := range map[tracker.Frontend]Answer{
 				{Address: ip, Protocol: tracker.TCP, Port: 1}:                   Served,
 				{Address: ip, Protocol: tracker.TCP, Port: 2}:                   NoEndpoint,
-				{Address: ip, Protocol: tracker.TCP, Port: 3}:                   Served,
+				{Address: ip, Protocol: tracker.TCP, Port: 3}:                   NotLocal,
 				{Address: ip, Protocol: tracker.TCP, Port: 9}:                   NoFrontend,
 				{Address: ip, Protocol: tracker.UDP, Port: 1}:                   NoFrontend,
 				tracker.NodePort(tracker.IPv4, tracker.TCP, 30001):              tt.nodePort,
-				tracker.NodePort(tracker.IPv4, tracker.TCP, 30004):              tt.nodePort,
+				tracker.NodePort(tracker.IPv4, tracker.TCP, 30004):              min(tt.nodePort, NotLocal),
 				tracker.NodePort(tracker.IPv4, tracker.TCP, 30009):              NoFrontend,
 				tracker.NodePort(tracker.IPv6, tracker.TCP, 30001):              NoFrontend,
 				{Address: here, Protocol: tracker.TCP, Port: 30001}:             NoFrontend,
@@ -78,7 +78,7 @@ func TestAnswersInKernel(t *testing.T) {
 				}
 			}
 			if a.Total != tt.total {
-				t.Errorf("%s, %s: %d are served, want %d", tt.name, name, a.Total, tt.total)
+				t.Errorf("%s, %s: %d have endpoints, want %d", tt.name, name, a.Total, tt.total)
 			}
 		}
 	}

@@ -24,6 +24,9 @@ func (s Shape) NFTables() string {
 			continue
 		}
 		services = append(services, fmt.Sprintf("%s : goto %s", key, nftChain("service", i)))
+		if s.Local(i) {
+			services = append(services, fmt.Sprintf("%s . %s . 80 : goto %s", s.LoadBalancer(i), s.Protocol(i), nftChain("external", i)))
+		}
 		if port, ok := s.NodePort(i); ok {
 			nodePorts = append(nodePorts, fmt.Sprintf("%s . %d : goto %s", s.Protocol(i), port, nftChain("external", i)))
 		}
@@ -83,7 +86,7 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 	}
 	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), family, s.ClusterIP(i), s.Protocol(i), family, s.pods())
 	fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), family, s.Endpoints, strings.Join(ends, ", "))
-	if _, ok := s.NodePort(i); ok {
+	if _, ok := s.NodePort(i); ok || s.Local(i) {
 		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i), nftChain("service", i))
 	}
 }
