@@ -92,6 +92,9 @@ func (t *Tracker) Take() Delta {
 	if t.begun && t.config.AwaitSlices > 0 && slices.ContainsFunc(t.dirty, (*entry).awaits) {
 		arrived = t.config.Clock().Add(-t.config.AwaitSlices)
 	}
+	if len(t.dirty) >= manyDirty {
+		d.Changed = make(map[PortID]*ServicePort, len(t.dirty))
+	}
 	left := t.dirty[:0]
 	for _, e := range t.dirty {
 		if !arrived.IsZero() && e.awaits() && e.since.After(arrived) {
@@ -134,6 +137,9 @@ func (t *Tracker) Take() Delta {
 	}
 	return d
 }
+
+// manyDirty is for how many Services it is worth to make room before they are worked out.
+const manyDirty = 64
 
 // observe notes that d carries a change observed at that time.
 func (d *Delta) observe(at time.Time) {
