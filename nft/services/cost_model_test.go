@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,7 +123,72 @@ func costWorlds() []costWorld {
 			change: func(n int) tracker.Delta { return onePort(portsWorld(n, 6)) },
 			chains: constantChains,
 		},
+		{
+			name: "Services with session affinity", size: 200, elements: 3, changeMessages: 24, changeElements: 10,
+			world:  func(n int) tracker.Delta { return affinityWorld(cluster(n, 3)) },
+			change: func(n int) tracker.Delta { return affinityWorld(cluster(1, 2)) },
+			chains: func(n int) int { return 3*2*n + usualChains }, // of both families
+		},
+		{
+			name: "Services with session affinity and all frontends", size: 200, elements: 3, changeMessages: 24, changeElements: 10,
+			world:  func(n int) tracker.Delta { return affinityWorld(everywhere(cluster(n, 3))) },
+			change: func(n int) tracker.Delta { return affinityWorld(everywhere(cluster(1, 2))) },
+			chains: func(n int) int { return 3*2*n + usualChains },
+		},
+		{
+			name: "one Service of many ports with session affinity", size: 100, elements: 3, changeMessages: 24, changeElements: 10,
+			world:  func(n int) tracker.Delta { return affinityWorld(portsWorld(n, 5)) },
+			change: func(n int) tracker.Delta { return affinityWorld(onePort(portsWorld(n, 4))) },
+			chains: func(n int) int { return 3*2*n + usualChains },
+		},
+		{
+			name: "one Service with external IPs, endpoints and session affinity", size: 400, elements: 3, changeMessages: 24, changeElements: 10,
+			world:  func(n int) tracker.Delta { return affinityWorld(externalWorld(n, n/4)) },
+			change: func(n int) tracker.Delta { return affinityWorld(externalWorld(n, n/4-1)) },
+			chains: func(int) int { return 3*2 + usualChains },
+		},
 	}
+}
+
+// affinityWorld gives the Service ports of a world session affinity, and makes as many of IPv6.
+func affinityWorld(delta tracker.Delta) tracker.Delta {
+	both := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, 2*len(delta.Changed))}
+	six := func(a netip.Addr) netip.Addr {
+		b := netip.MustParseAddr("fd00::").As16()
+		copy(b[12:], a.AsSlice())
+		return netip.AddrFrom16(b)
+	}
+	for id, p := range delta.Changed {
+		p.Affinity = 3 * time.Hour
+		both.Changed[id] = p
+		q := *p
+		q.ID.Family, q.ClusterIP = tracker.IPv6, six(p.ClusterIP)
+		q.ExternalIPs, q.LoadBalancers, q.Cluster = nil, nil, nil
+		for _, a := range p.ExternalIPs {
+			q.ExternalIPs = append(q.ExternalIPs, six(a))
+		}
+		for _, a := range p.LoadBalancers {
+			q.LoadBalancers = append(q.LoadBalancers, six(a))
+		}
+		for _, ep := range p.Cluster {
+			q.Cluster = append(q.Cluster, netip.AddrPortFrom(six(ep.Addr()), ep.Port()))
+		}
+		q.Serving = q.Cluster
+		both.Changed[q.ID] = &q
+	}
+	return both
+}
+
+// everywhere gives the Service ports of a world a node port, an address of a load balancer and an
+// external IP.
+func everywhere(delta tracker.Delta) tracker.Delta {
+	for _, p := range delta.Changed {
+		b := p.ClusterIP.As4()
+		p.NodePort = 20000 + uint16(b[2])<<8 + uint16(b[3])
+		p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, b[2], b[3]})}
+		p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, b[2], b[3]})}
+	}
+	return delta
 }
 
 // portsWorld has one Service of many ports, each with endpoints at a port of their own.
