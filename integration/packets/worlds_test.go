@@ -28,6 +28,7 @@ type randomService struct {
 	nodePort                     int  // 0: none
 	external, balancer, guarded  bool // has an external IP, a load-balancer IP, source ranges for the latter
 	internalLocal, externalLocal bool
+	crowded                      bool // has so many external IPs that its endpoint lists are shared
 	endpoints                    []randomEndpoint
 }
 
@@ -44,7 +45,7 @@ func newRandomService(random *rand.Rand, number int) randomService {
 		name: fmt.Sprintf("web-%d", number), number: number, family: random.IntN(2),
 		proto:    []string{"tcp", "udp", "sctp"}[random.IntN(3)],
 		external: yes(), balancer: yes(), guarded: yes(),
-		internalLocal: yes(), externalLocal: yes(),
+		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0,
 	}
 	if s.balancer || yes() {
 		s.nodePort = 30000 + number
@@ -80,6 +81,12 @@ func (s *randomService) objects() []any {
 	}
 	if s.external {
 		spec.ExternalIPs = []string{s.address("external").String()}
+	}
+	if s.external && s.crowded {
+		first := netip.MustParseAddr([]string{"198.18.0.1", "2001:db8:53::1"}[s.family])
+		for _, addr := range lab.Addresses(first, 10_000)[1100*s.number : 1100*(s.number+1)] {
+			spec.ExternalIPs = append(spec.ExternalIPs, addr.String())
+		}
 	}
 	if s.external || s.nodePort != 0 {
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster

@@ -91,7 +91,7 @@ func (r *familyRules) uses(port *portState, set, key string) bool {
 		}
 		return false
 	}
-	if set == listsMap && len(key) >= 4 {
+	if strings.HasPrefix(set, listsPrefix) && len(key) >= 4 {
 		return port.list.number != 0 && binary.NativeEndian.Uint32([]byte(key))/2 == port.list.number
 	}
 	for _, element := range sharedOf(port.current) {

@@ -7,7 +7,7 @@
 // There is one table of each family, ip kube-nft and ip6 kube-nft, of the same shape. Its
 // chains, rules and sets are as many for ten Services as for thirty thousand; what changes
 // are the elements of its maps and sets. Services of three kinds have chains of their own: with
-// session affinity, with source ranges, and with five frontends of a port or more.
+// session affinity, with source ranges, and with very many frontends and endpoints.
 //
 // A frontend is a place where a Service port can be reached: an address, protocol and port,
 // or the protocol and port of a node port. The map services leads from a frontend to its
@@ -30,9 +30,9 @@
 // again. So each endpoint is equally likely, and a list that grows from 9 to 10 is a plain
 // element more.
 //
-// A Service port with five frontends and more has its endpoint lists once, in the map lists, under
-// a number L that its chains hold (external-list-L, pick-list-L): what it takes is in proportion
-// to its frontends and endpoints, and not to their product.
+// A Service port with so many frontends and endpoints that their product is large has its endpoint
+// lists once, in one of the maps lists-0 to lists-3, under a number L that its chains hold
+// (external-list-L, pick-list-L): what it takes is in proportion to its frontends and endpoints.
 //
 // Source ranges are elements (G . first address) of plain sets, one set for each prefix length in
 // use: stored once for all ports and load-balancer IPs of a Service, whose number G is.

@@ -21,7 +21,6 @@ const (
 	nodePortLocalEndpointMap = "node-port-local-endpoints"
 	nodePortAddressesSet     = "node-port-addresses"
 	clusterIPsSet            = "cluster-ips"
-	listsMap                 = "lists"
 	serviceCIDRsSet          = "service-cidrs"
 	hairpinSet               = "hairpin"
 	membersSet               = "members"
@@ -31,11 +30,16 @@ const (
 )
 
 // Lists says how the lists in each map of endpoint lists are found: for kernel.Client.
-var Lists = map[string]nft.ListKeys{
-	endpointsMap: {Map: servicesMap}, localEndpointsMap: {Map: servicesMap},
-	nodePortEndpointsMap: {Map: nodePortsMap}, nodePortLocalEndpointMap: {Map: nodePortsMap},
-	listsMap: {OfChain: listOfChain},
-}
+var Lists = func() map[string]nft.ListKeys {
+	lists := map[string]nft.ListKeys{
+		endpointsMap: {Map: servicesMap}, localEndpointsMap: {Map: servicesMap},
+		nodePortEndpointsMap: {Map: nodePortsMap}, nodePortLocalEndpointMap: {Map: nodePortsMap},
+	}
+	for _, name := range sharedListMaps() {
+		lists[name] = nft.ListKeys{OfChain: listOfChain(name)}
+	}
+	return lists
+}()
 
 // The fixed chains. Base chains are named after their type and hook.
 const (

@@ -36,7 +36,8 @@ type Connections struct {
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{servicesMap, nodePortsMap}
 	if endpoints {
-		sets = append(sets, endpointsMap, localEndpointsMap, nodePortEndpointsMap, nodePortLocalEndpointMap, listsMap)
+		sets = append(sets, endpointsMap, localEndpointsMap, nodePortEndpointsMap, nodePortLocalEndpointMap)
+		sets = append(sets, sharedListMaps()...)
 	}
 	held, err := r.Counted(ctx, f, sets...)
 	if err != nil {
@@ -67,11 +68,13 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 			}
 		}
 	}
-	for key, n := range held[listsMap].Packets {
-		element := held[listsMap].Elements[key]
-		if ep, ok := nft.AddrPortOf(element.Data); ok {
-			local := isLocalNumber(binary.NativeEndian.Uint32([]byte(key)))
-			list = append(list, Connections{Name: parsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
+	for _, set := range sharedListMaps() {
+		for key, n := range held[set].Packets {
+			element := held[set].Elements[key]
+			if ep, ok := nft.AddrPortOf(element.Data); ok {
+				local := isLocalNumber(binary.NativeEndian.Uint32([]byte(key)))
+				list = append(list, Connections{Name: parsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b Connections) int {

@@ -114,10 +114,10 @@ func (t ReadBack) programmed(set, key string, element nft.Element) Programmed {
 	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := policyOf(s.Verdict)
 		if p.kind != internalLocal {
-			s.Cluster = t.list(listsMap, listKey(number, false))
+			s.Cluster = t.list(listsMap(number), listKey(number, false))
 		}
 		if p.kind == internalLocal || p.kind == externalLocal {
-			s.Local = t.list(listsMap, listKey(number, true))
+			s.Local = t.list(listsMap(number), listKey(number, true))
 		}
 	} else {
 		s.Cluster = t.list(listOf(s.NodePort(), false).Map, key)

@@ -16,7 +16,7 @@ import (
 // TestFrontendsOfRandomWorlds holds the read-back of a table against the state that it was
 // made from.
 func TestFrontendsOfRandomWorlds(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(100) {
 		w, r := newWorld(seed), NewRuleset(testConfig())
 		for range 10 {
 			r.Apply(w.change())
@@ -37,7 +37,7 @@ func TestFrontendsOfRandomWorlds(t *testing.T) {
 // every endpoint in it.
 func TestListsAreFound(t *testing.T) {
 	found := make(map[string]int)
-	for seed := range uint64(10) {
+	for seed := range uint64(100) {
 		w, r := newWorld(seed), NewRuleset(testConfig())
 		for range 10 {
 			r.Apply(w.change())

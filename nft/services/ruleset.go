@@ -236,15 +236,20 @@ func (r *Ruleset) Committed() {
 
 // adoptLists returns the order in which the kernel has the endpoints of a Service port
 // that is new to the ruleset, as far as it was told. All frontends that the port has share
-// one order; the comment tells another Service's frontends apart.
-func (r *familyRules) adoptLists(p *tracker.ServicePort) (cluster, local []netip.AddrPort) {
+// one order; the comment tells another Service's frontends apart. The number is that of shared lists
+// that it had; 0 for none.
+func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster, local []netip.AddrPort) {
 	if r.adopted.Table == nil {
-		return nil, nil
+		return 0, nil, nil
 	}
 	frontends := frontendsOf(p)
 	if len(frontends) >= manyFrontends {
-		number := r.numberOf(listIdentity(p.ID))
-		cluster, local = r.adopted.list(listsMap, listKey(number, false)), r.adopted.list(listsMap, listKey(number, true))
+		number = r.numberOf(listIdentity(p.ID))
+		cluster, local = r.adopted.list(listsMap(number), listKey(number, false)), r.adopted.list(listsMap(number), listKey(number, true))
+		if len(cluster)+len(local) == 0 {
+			delete(r.numbers, number)
+			number = 0
+		}
 	}
 	for _, wanted := range frontends {
 		f := wanted.Frontend
@@ -258,7 +263,7 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (cluster, local []netip
 			local = r.adopted.list(listOf(f.NodePort(), true).Map, frontendKeyOf(f))
 		}
 	}
-	return cluster, local
+	return number, cluster, local
 }
 
 func (t ReadBack) commentOf(f tracker.Frontend) string {

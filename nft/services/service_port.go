@@ -96,7 +96,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if port == nil {
 		port = &portState{comment: comment(p.ID)}
 		r.ports[p.ID] = port
-		port.cluster, port.local = r.adoptLists(p)
+		port.list.number, port.cluster, port.local = r.adoptLists(p)
 	}
 	before, shown := port.frontends, port.current
 	port.current = p
@@ -112,7 +112,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if claims {
 		port.frontends = frontendsOf(p)
 	}
-	if shared := len(port.frontends) >= manyFrontends; shared || port.list.number != 0 {
+	if shared := port.shares(); shared || port.list.number != 0 {
 		r.setList(port, shared)
 	}
 	if p.Guarded || port.guard != nil {

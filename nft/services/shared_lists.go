@@ -15,17 +15,47 @@ import (
 // in proportion to its frontends and its endpoints, and not to their product: 2,000 external IPs
 // and 500 endpoints, 49 KB of objects, were 1,002,508 elements.
 //
-// Its chains hold the number, so they belong to the port, and the kernel walks the map lists when
-// they are made. Below manyFrontends the direct lists are smaller or as good.
+// Its chains hold the number, so they belong to the port. For each element that comes into a map the
+// kernel goes through all rules that look something up there, and walks over the map for each such
+// rule that comes: 2,000 Service ports with shared lists of ten endpoints took 5 s, where direct lists
+// for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
+// product is large, and stand in one of listMaps maps.
 type sharedList struct {
 	number         uint32 // 0: the port has direct lists
 	cluster, local []netip.AddrPort
 	chains         [2]int // the capacities of the chains for cluster and local; 0: no chain
 }
 
-// manyFrontends is the number of frontends of a Service port from which its lists are shared: a
-// cluster IP, a node port, an address of a load balancer and an external IP are fewer.
+// A Service port with manyFrontends frontends, which a cluster IP, a node port, an address of a load
+// balancer and an external IP are not, has shared lists if its direct lists would have manyPlaces
+// elements; it has them until they would have half of that, so that an endpoint that comes and goes
+// does not move them each time.
 const manyFrontends = 5
+
+// manyPlaces is described with manyFrontends. Random tests lower it.
+var manyPlaces = 1024
+
+// shares reports whether a Service port is to have shared lists.
+func (p *portState) shares() bool {
+	places := len(p.frontends) * (len(p.cluster) + len(p.local))
+	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list.number != 0 && places >= manyPlaces/2)
+}
+
+// listMaps is over how many maps the shared lists are spread.
+const listMaps = 4
+
+// listsMap names the map of the shared lists with a number.
+func listsMap(number uint32) string { return listsPrefix + strconv.Itoa(int(number%listMaps)) }
+
+const listsPrefix = "lists-"
+
+// sharedListMaps names all of them.
+func sharedListMaps() (names []string) {
+	for i := range uint32(listMaps) {
+		names = append(names, listsMap(i))
+	}
+	return names
+}
 
 func listIdentity(id tracker.PortID) string { return "list " + id.String() }
 
@@ -37,8 +67,9 @@ func (r *familyRules) setList(port *portState, shared bool) {
 		cluster, local = port.cluster, port.local
 		l.number = r.numberOf(listIdentity(port.current.ID))
 	}
-	r.writeList(listsMap, listKey(l.number, false), port.comment, l.cluster, cluster)
-	r.writeList(listsMap, listKey(l.number, true), port.comment, l.local, local)
+	set := listsMap(l.number)
+	r.writeList(set, listKey(l.number, false), port.comment, l.cluster, cluster)
+	r.writeList(set, listKey(l.number, true), port.comment, l.local, local)
 	for i, list := range [][]netip.AddrPort{cluster, local} {
 		name := sharedChainName(l.number, i == 1)
 		switch c := capacity(len(list)); {
@@ -46,7 +77,7 @@ func (r *familyRules) setList(port *portState, shared bool) {
 		case c == 0:
 			r.RemoveChain(name)
 		default:
-			r.PutChain(sharedChain(name, listNumber(l.number, i == 1), port.current.ID.Protocol, c))
+			r.PutChain(sharedChain(name, l.number, i == 1, port.current.ID.Protocol, c))
 		}
 		l.chains[i] = capacity(len(list))
 	}
@@ -77,12 +108,15 @@ func sharedChainName(number uint32, local bool) string {
 	return "pick-" + sharedPrefix + localInfix(local) + strconv.FormatUint(uint64(number), 10)
 }
 
-// listOfChain is the key of the shared list that a chain of this name chooses from.
-func listOfChain(name string) (key string, ok bool) {
-	text, ok := strings.CutPrefix(name, "pick-"+sharedPrefix)
-	text, local := strings.CutPrefix(text, localInfix(true))
-	number, err := strconv.ParseUint(text, 10, 31)
-	return listKey(uint32(number), local), ok && err == nil
+// listOfChain tells the key of the shared list that a chain of some name chooses from, if the list
+// stands in a map.
+func listOfChain(set string) func(name string) (key string, ok bool) {
+	return func(name string) (key string, ok bool) {
+		text, ok := strings.CutPrefix(name, "pick-"+sharedPrefix)
+		text, local := strings.CutPrefix(text, localInfix(true))
+		number, err := strconv.ParseUint(text, 10, 31)
+		return listKey(uint32(number), local), ok && err == nil && listsMap(uint32(number)) == set
+	}
 }
 
 // sharedPrefix stands in the names of chains before the number of a shared list.
@@ -91,10 +125,10 @@ const sharedPrefix = "list-"
 // sharedChain declares a chain that chooses from a shared list. It draws as balance.chains
 // describes, but within one chain, and ends with the first endpoint, which any list has: nothing
 // may go on untranslated.
-func sharedChain(name string, number uint32, protocol tracker.Protocol, capacity int) *nft.Chain {
+func sharedChain(name string, number uint32, local bool, protocol tracker.Protocol, capacity int) *nft.Chain {
 	draw := func(modulus int) nft.Rule {
-		key := []nft.Part{nft.Constant(number), nft.RandomIndex(uint32(modulus))}
-		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, nft.DNATFrom{Key: key, Map: listsMap}}
+		key := []nft.Part{nft.Constant(listNumber(number, local)), nft.RandomIndex(uint32(modulus))}
+		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, nft.DNATFrom{Key: key, Map: listsMap(number)}}
 	}
 	chain := &nft.Chain{Name: name}
 	b := balance{capacity: capacity}

@@ -76,7 +76,6 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: nodePortsMap, Key: nodePort, Verdicts: true, Counters: c.Counters},
 		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
-		{Name: listsMap, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: membersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
 		{Name: nodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: clusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
@@ -85,6 +84,9 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: affinityFrontendsMap, Key: frontend, Verdicts: true},
 		{Name: affinityNodePortsMap, Key: nodePort, Verdicts: true},
 		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
+	}
+	for _, name := range sharedListMaps() {
+		sets = append(sets, &nft.Set{Name: name, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Counters: c.EndpointCounters})
 	}
 	for i, set := range sets {
 		set.Rank = i

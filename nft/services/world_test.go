@@ -13,6 +13,10 @@ import (
 
 // A world makes up Service ports, a few names and addresses again and again, so that they
 // meet: the same frontends, the same endpoints, the same lengths of lists.
+// Random worlds are small. Some of their Services have shared lists all the same, and some cease to
+// have them.
+func init() { manyPlaces = 10 }
+
 type world struct {
 	random *rand.Rand
 	ports  map[tracker.PortID]*tracker.ServicePort
