@@ -65,7 +65,7 @@ func TestRollbackToNobody(t *testing.T) {
 // TestRollbackWait: with --wait it looks for kube-proxy's rules until the time is over.
 func TestRollbackWait(t *testing.T) {
 	program(t)
-	code, _, stderr := kubeNFT(t, "migrate", "rollback", "--wait", "--timeout", "50ms")
+	code, _, stderr := kubeNFT(t, "migrate", "rollback", "--wait", "--timeout", "1s")
 	if code != exitFailed || !strings.Contains(stderr, "no rules of kube-proxy's are in place for family ip and family ip6; nothing was removed") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}

@@ -248,6 +248,25 @@ func TestSections(t *testing.T) {
 	}
 }
 
+// TestTakeoverDefault: files seldom hold a whole cluster, so with them a takeover has to be asked for.
+func TestTakeoverDefault(t *testing.T) {
+	for line, want := range map[string][2]bool{
+		"":                                {true, false},
+		"--takeover force":                {true, true},
+		"--takeover never":                {false, false},
+		"--manifests /m":                  {false, false},
+		"--manifests /m --takeover auto":  {true, false},
+		"--manifests /m --takeover force": {true, true},
+		"--service-proxy-name ours":       {false, false},
+		"--kubeconfig /f --takeover auto": {true, false},
+	} {
+		c := mustRead(t, strings.Fields(line)...)
+		if got := [2]bool{c.Takeover, c.ForceTakeover}; got != want {
+			t.Errorf("%q: takes over, by force: %v, want %v", line, got, want)
+		}
+	}
+}
+
 func TestRoundTrip(t *testing.T) {
 	for _, args := range [][]string{
 		{"--kubeconfig", "/f", "--hostname-override", "N1", "--cluster-cidr", "10.244.0.0/16", "--masquerade-all", "--nodeport-addresses", "10.0.0.0/8,::/0", "--min-sync-period", "250ms"},

@@ -201,11 +201,17 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, t *mig
 		defer table.Close()
 		loop.CleanFlows(conntrack.NewReconciler(table))
 	}
-	if err := loop.Once(ctx); err != nil {
-		var held *proxysync.HeldError
-		if errors.As(err, &held) {
-			err = fmt.Errorf("%w; --force does it all the same", err)
-		}
+	var held *proxysync.HeldError
+	err = loop.Once(ctx)
+	if errors.As(err, &held) && found.plan.Inventory.Clean() {
+		// There is nothing to take over, so nothing has to be decided here: the daemon will.
+		want, _, err = kernel.Read(ctx)
+		return want, "our tables stay as they are: " + held.Error() + "; the daemon waits for a while, --force does it all the same", err
+	}
+	if held != nil {
+		err = fmt.Errorf("%w; --force does it all the same", err)
+	}
+	if err != nil {
 		return nil, "", err
 	}
 	if report.Operations+report.Foreign == 0 {
