@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
@@ -21,6 +22,13 @@ const (
 
 // A processList is legacy.Processes.
 type processList func(root string) ([]legacy.Process, error)
+
+// visible leaves out a process that is known by its port alone: where a kube-nft runs, the port is its
+// own, though the container of the next one may not see that.
+func (list processList) visible(root string) ([]legacy.Process, error) {
+	found, err := list(root)
+	return slices.DeleteFunc(found, func(p legacy.Process) bool { return p.PID == 0 }), err
+}
 
 // steady lists the live kube-proxies of a node. It reports a process known by its port alone only
 // if that process stays.

@@ -68,7 +68,15 @@ const retry = 30 * time.Second
 // Run performs the takeover. It stops at the first step that fails. Then our tables, or what
 // remains of kube-proxy's, serve the node, and Run can be called again.
 func (t *Takeover) Run(ctx context.Context) error {
-	if err := processList(legacy.Processes).waitForEnd(ctx, t.Node, t.Alive); errors.Is(err, context.DeadlineExceeded) {
+	list := processList(legacy.Processes)
+	daemon, err := t.Daemon()
+	if err != nil {
+		return err
+	}
+	if daemon != "" {
+		list = processList(list.visible)
+	}
+	if err := list.waitForEnd(ctx, t.Node, t.Alive); errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("kube-proxy, %w; nothing was changed; stop it on this node and run this again", err)
 	} else if err != nil {
 		return err
@@ -77,8 +85,7 @@ func (t *Takeover) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	daemon, err := t.Daemon()
-	if err != nil {
+	if daemon, err = t.Daemon(); err != nil { // it may have started or ended meanwhile
 		return err
 	}
 	want, err := t.Prepare(ctx)

@@ -50,6 +50,9 @@ type Services struct {
 
 	// Sockets has the sockets that a process before this one handed over. It may be nil.
 	Sockets *web.Sockets
+	// Retry is the pause before another try at a port that could not be opened; 0: five seconds.
+	// Trying takes a fiftieth of the time at most.
+	Retry time.Duration
 	// After is closed when ports may be opened; nil: at once.
 	After <-chan struct{}
 }
@@ -126,9 +129,10 @@ func (s *Services) Run(ctx context.Context) error {
 		case <-retry:
 		}
 		retry = nil
+		began := time.Now()
 		wanted, problems := s.wanted()
 		if !s.reconcile(ctx, wanted, problems) {
-			retry = time.After(reopenInterval)
+			retry = time.After(max(cmp.Or(s.Retry, reopenInterval), 50*time.Since(began)))
 		}
 		if !settled { // ports that have closed since the process before this one opened them
 			s.Sockets.Settle("tcp")

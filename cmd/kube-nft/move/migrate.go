@@ -75,6 +75,9 @@ a live kube-proxy to end. A journal goes to standard error, with the warnings of
 It may be interrupted and run again at any time; a second run after a complete one changes
 nothing.
 
+From the end of kube-proxy until its own, it answers health checks of load balancers in
+their place, at --healthz-bind-address and at the health-check node ports.
+
 It refuses, and changes nothing, if frontends that kube-proxy serves would not be served
 any more: without a Node object of this node's name, with a source that has no Services,
 or if more are missing than may have been deleted meanwhile. --force takes the node over
@@ -155,6 +158,11 @@ func apply(ctx context.Context, c *config.Config, proc string, force bool, journ
 			defer running.Close()
 			return running.String(), nil
 		},
+	}
+	if running := daemon.Running(); running != nil { // it answers health checks itself
+		running.Close()
+	} else {
+		defer daemon.ServeHealth(ctx, c)()
 	}
 	t.Commit = func(ctx context.Context) (nft.Tables, string, error) { return commit(ctx, c, kernel, &t, found, log) }
 	return t.Run(ctx)

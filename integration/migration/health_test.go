@@ -1,0 +1,107 @@
+package migration
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// ask sends a request from the calling thread; 0 stands for no answer.
+func ask(address, path string) int {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Second))
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: lb\r\n\r\n", path)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0
+	}
+	return response.StatusCode
+}
+
+// TestMigrateHealthKernel: migrate apply answers health checks from the moment on at which kube-proxy
+// lets their ports go, as long as it runs, whatever else it waits for.
+func TestMigrateHealthKernel(t *testing.T) {
+	newMigrationNet(t)
+	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	write := func(node string) {
+		service := lab.Service("shop", "balanced", lab.After(podRanges[0].Addr(), 1<<20))
+		local := corev1.ServiceExternalTrafficPolicyLocal
+		service.Spec.Type, service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, local, 31000
+		slice := lab.Slice("shop", "balanced", 1, corev1.IPv4Protocol, lab.Addresses(lab.After(podRanges[0].Addr(), 1), 1))
+		slice.Endpoints[0].NodeName = &node
+		m.source.Write(t, "balanced.yaml", lab.Manifest(service, slice))
+	}
+	write("node-1")
+	m.program(t)
+	proxy := startFakeProxy(t)
+	var ports []net.Listener
+	for _, address := range []string{":10256", ":31000"} {
+		port, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, port)
+	}
+	apply := lab.Start(t, slices.Concat([]string{m.binary, "migrate"}, m.applyArgs())...)
+	apply.AwaitLog(t, "kube-nft: kube-proxy runs, process ")
+	for _, port := range ports {
+		port.Close()
+	}
+	await := func(address, path string, want int) {
+		t.Helper()
+		code := 0
+		for deadline := time.Now().Add(10 * time.Second); code != want; code = ask(address, path) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s%s: %d, want %d\n%s", address, path, code, want, apply.Stderr())
+			}
+		}
+	}
+	await("127.0.0.1:10256", "/healthz", 200)
+	await("127.0.0.1:10256", "/livez", 200)
+	await("192.168.7.1:31000", "/", 200)
+	write("node-2") // kube-proxy's rules do not follow, but load balancers go where the endpoint is
+	await("192.168.7.1:31000", "/", 503)
+	write("node-1")
+	await("192.168.7.1:31000", "/", 200)
+	proxy.Kill()
+	<-apply.Exited()
+	if apply.ExitCode() != 0 {
+		t.Errorf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())
+	}
+	if code := ask("127.0.0.1:10256", "/healthz"); code != 0 {
+		t.Errorf("after its end: %d", code)
+	}
+}
+
+// TestMigrateNextToHiddenDaemonKernel runs migrate apply as the init container of a new pod beside the
+// daemon of the old one, which the container does not see: it does not take the daemon's ports for
+// kube-proxy's, and ends.
+func TestMigrateNextToHiddenDaemonKernel(t *testing.T) {
+	newMigrationNet(t)
+	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	daemon := m.startDaemon(t, "--takeover=never")
+	daemon.AwaitLog(t, `"started"`)
+	apply := lab.Start(t, slices.Concat([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child", m.binary, "migrate"}, m.applyArgs(), []string{"--timeout", "20s"})...)
+	<-apply.Exited()
+	if apply.ExitCode() != 0 || !strings.Contains(apply.Stderr(), "commit: done: left to the running daemon, ") {
+		t.Errorf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())
+	}
+	if code := ask("127.0.0.1:10256", "/healthz"); code != 200 {
+		t.Errorf("the daemon answers %d", code)
+	}
+}
