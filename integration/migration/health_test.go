@@ -15,8 +15,8 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// ask sends a request from the calling thread; 0 stands for no answer.
-func ask(address, path string) int {
+// probe sends a request from the calling thread; 0 stands for no answer.
+func probe(address, path string) int {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return 0
@@ -64,7 +64,7 @@ func TestMigrateHealthKernel(t *testing.T) {
 	await := func(address, path string, want int) {
 		t.Helper()
 		code := 0
-		for deadline := time.Now().Add(10 * time.Second); code != want; code = ask(address, path) {
+		for deadline := time.Now().Add(10 * time.Second); code != want; code = probe(address, path) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s%s: %d, want %d\n%s", address, path, code, want, apply.Stderr())
 			}
@@ -82,7 +82,7 @@ func TestMigrateHealthKernel(t *testing.T) {
 	if apply.ExitCode() != 0 {
 		t.Errorf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())
 	}
-	if code := ask("127.0.0.1:10256", "/healthz"); code != 0 {
+	if code := probe("127.0.0.1:10256", "/healthz"); code != 0 {
 		t.Errorf("after its end: %d", code)
 	}
 }
@@ -101,7 +101,7 @@ func TestMigrateNextToHiddenDaemonKernel(t *testing.T) {
 	if apply.ExitCode() != 0 || !strings.Contains(apply.Stderr(), "commit: done: left to the running daemon, ") {
 		t.Errorf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())
 	}
-	if code := ask("127.0.0.1:10256", "/healthz"); code != 200 {
+	if code := probe("127.0.0.1:10256", "/healthz"); code != 200 {
 		t.Errorf("the daemon answers %d", code)
 	}
 }
