@@ -110,6 +110,8 @@ func runAffine(t *testing.T, k *entryTable, n int) *bubble {
 	b.run(t)
 	number := numberOf(t, b)
 	name := b.loop.affinityMaps()(nft.IP)[number/2%uint32(len(k.entries))].Name
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for endpoint := byte(1); endpoint <= 2; endpoint++ {
 		for i := range n {
 			client := netip.AddrFrom4([4]byte{192, endpoint, byte(i >> 8), byte(i)})
@@ -255,18 +257,22 @@ func TestLocalListTakesEntriesOver(t *testing.T) {
 func TestFullMapIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(entryTable)
-		b := runAffine(t, k, 10)
-		reads := k.reads
-		pass(5 * fillInterval)
-		if k.reads != reads {
-			t.Errorf("%d reads of maps that have room", k.reads-reads)
+		runAffine(t, k, 10)
+		looks := func(fill uint32, during time.Duration) (reads int) { // of maps that are filled so far
+			k.mu.Lock()
+			k.fill, k.reads = fill, 0
+			k.mu.Unlock()
+			pass(during)
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return k.reads
 		}
-		k.fill = 15
-		pass(2 * fillInterval)
-		if k.reads == reads {
+		if reads := looks(0, 5*fillInterval); reads != 0 {
+			t.Errorf("%d reads of maps that have room", reads)
+		}
+		if looks(15, 2*fillInterval) == 0 {
 			t.Error("a map that is nearly full was not looked at")
 		}
-		_ = b
 	})
 }
 

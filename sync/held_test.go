@@ -77,16 +77,14 @@ func TestEmptySourceIsHeldBack(t *testing.T) {
 				if !tt.held {
 					return
 				}
-				time.Sleep(DoubtFor - time.Second)
-				synctest.Wait()
+				b.pass(DoubtFor - time.Second)
 				if len(k.batches) != 0 || len(b.reports) != 0 {
 					t.Errorf("%d batches before %s have passed", len(k.batches), DoubtFor)
 				}
 				if looks := len(told); looks > int(DoubtFor/heldPause)+1 {
 					t.Errorf("looked %d times", looks)
 				}
-				time.Sleep(time.Second + heldPause)
-				synctest.Wait()
+				b.pass(time.Second + heldPause)
 				if len(k.batches) != 1 || told[len(told)-1] != "over" {
 					t.Errorf("%d batches after %s, told %q", len(k.batches), DoubtFor, told[len(told)-1])
 				}
@@ -107,12 +105,11 @@ func TestHeldBackUntilSourceIsThere(t *testing.T) {
 		for range 10 { // changes do not hurry it
 			b.change()
 		}
-		if k.reads > 2 {
-			t.Errorf("%d reads for changes while it is held back", k.reads)
+		if reads, _ := k.seen(); reads > 2 {
+			t.Errorf("%d reads for changes while it is held back", reads)
 		}
-		b.change(portsFrom(59)...)
-		time.Sleep(2 * heldPause)
-		synctest.Wait()
+		b.feed.set(portsFrom(59)...)
+		b.pass(2 * heldPause)
 		if len(k.batches) != 1 {
 			t.Fatalf("%d batches once the source is there", len(k.batches))
 		}
@@ -133,20 +130,18 @@ func TestForeignMayHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
 		refusal := error(&HeldError{errors.New("no")})
-		start(t, k, Options{Foreign: func(_ context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
+		b := start(t, k, Options{Foreign: func(_ context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
 			if want[nft.IP] == nil {
 				t.Error("it does not get the wanted tables")
 			}
 			return []nft.ForeignMessage{{Type: 1}}, 7, refusal
 		}})
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		b.pass(time.Minute)
 		if len(k.batches) != 0 {
 			t.Fatalf("%d batches", len(k.batches))
 		}
 		refusal = nil
-		time.Sleep(2 * heldPause)
-		synctest.Wait()
+		b.pass(2 * heldPause)
 		if len(k.batches) != 1 || len(k.batches[0].Foreign) != 1 {
 			t.Errorf("%d batches once it does not hold any more", len(k.batches))
 		}

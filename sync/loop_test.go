@@ -150,6 +150,14 @@ func (b *bubble) change(ports ...*tracker.ServicePort) {
 	synctest.Wait()
 }
 
+// pass lets time of the bubble pass, in which timers of the loop run. What the test has looked at
+// before, the loop may change then: the bell orders the two for the race detector.
+func (b *bubble) pass(d time.Duration) {
+	b.change()
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // logged returns how many lines have that message.
 func (b *bubble) logged(message string) int { return b.logs.FilterMessage(message).Len() }
 

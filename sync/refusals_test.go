@@ -341,8 +341,7 @@ func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
 				t.Errorf("unnamed %v: endpoints %v, want %v", unnamed, k.endpointsHeld(), want)
 			}
 			k.forgive()
-			time.Sleep(10 * time.Minute)
-			synctest.Wait()
+			b.pass(10 * time.Minute)
 			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.9.0" || b.logged(takenText) != 3 || !k.endpointsHeld()[pod(3)] {
 				t.Errorf("unnamed %v: source ranges %q, %d ports taken after all", unnamed, got, b.logged(takenText))
 			}
