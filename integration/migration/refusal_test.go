@@ -112,7 +112,13 @@ func TestMigrateDaemonRefusesKernel(t *testing.T) {
 			if status := m.status(t); !strings.Contains(status, "a source that has what kube-proxy serves") {
 				t.Errorf("status: %s", status)
 			}
+			proxy := startFakeProxy(t) // somebody helps himself
 			m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+			daemon.AwaitLog(t, "kube-proxy runs on this node again, process")
+			if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
+				t.Errorf("it has committed next to a live kube-proxy:\n%s", tables)
+			}
+			proxy.Signal(syscall.SIGTERM)
 			awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
 			awaitMetric(t, `kube_nft_held{reason="takeover"} 0`)
 			if left := proxys(state.save(t)); left != "" {
@@ -224,5 +230,31 @@ func TestRollbackLossRefusedKernel(t *testing.T) {
 			m.load.await(t, 50)
 			m.load.check(t)
 		})
+	}
+}
+
+// TestMigrateIPVSRefusedKernel: chains and ipsets of the IPVS mode stay where the source is wrong. This
+// kernel may lack IPVS itself, so nothing is known to be served.
+func TestMigrateIPVSRefusedKernel(t *testing.T) {
+	newMigrationNet(t)
+	m := &migration{shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	for _, s := range m.shapes {
+		lab.Run(t, s.IPSets(), "ipset", "restore")
+		lab.Run(t, s.IPVS(), iptablesProgram(s.Family, "nft", "restore"), "-w")
+	}
+	save := func() string { return saveIPTables("nft")(t) + lab.Run(t, "", "ipset", "save") }
+	before := save()
+	wrong := append([]string{m.binary, "migrate"}, append(m.applyArgs(), "--hostname-override", "node-x")...)
+	out, err := lab.Execute(wrong...)
+	if err != nil || out.Code != 1 || !strings.Contains(out.Stderr, "no Node is called node-x") {
+		t.Errorf("exit code %d, %v\n%s", out.Code, err, out.Stderr)
+	}
+	if diff := cmp.Diff(before, save()); diff != "" {
+		t.Errorf("the rules have changed (-before +after):\n%s", diff)
+	}
+	m.apply(t)
+	if left := proxys(save()); left != "" || strings.Contains(save(), "create KUBE-") {
+		t.Errorf("left of kube-proxy's:\n%s", left)
 	}
 }

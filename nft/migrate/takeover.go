@@ -247,7 +247,17 @@ func (t *Takeover) Foreign(ctx context.Context, want nft.Tables) (messages []nft
 	if err != nil {
 		return nil, 0, false, err
 	}
-	if _, err := t.permit(&inventory, want); err != nil {
+	_, err = t.permit(&inventory, want)
+	if !t.covers && len(inventory.Processes) > 0 { // one that was started while the first commit was held back
+		alive, listErr := processList(legacy.Processes).steady(ctx, t.Node)
+		switch {
+		case listErr != nil:
+			return nil, 0, false, listErr
+		case len(alive) > 0:
+			err = &LossError{"kube-proxy runs on this node again, " + describe(alive), "stop it"}
+		}
+	}
+	if err != nil {
 		if held = IsLoss(err) && !t.covers; held && t.State != nil {
 			t.State(Refused, err, 0)
 		}
