@@ -30,7 +30,9 @@
 // meanwhile. The other (affinityEntries) has the loop commit the removal of entries, a few at a
 // time, for the tables may belong to its socket. A commit that fails changes
 // nothing: the rules stay as they were. Nothing is written before all sources have synced, and
-// nothing is removed when the loop ends.
+// nothing is removed when the loop ends. The first commit is held back (HeldError) if it would empty
+// tables that serve, or if a takeover from kube-proxy would lose Services; then the loop stays
+// UNKNOWN and looks again.
 //
 // A package of this name may itself import the standard library's sync. Importers call it
 // proxysync, so that a bare sync always is the standard one.

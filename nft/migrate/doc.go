@@ -5,6 +5,13 @@
 // rerun after an interruption continues where the first run ended, and a second run after a
 // complete one changes nothing. A Rollback is the way back.
 //
+// # What a takeover must not lose
+//
+// Compare holds the frontends that kube-proxy serves, read from its rules, against those of our tables.
+// Takeover.permit asks it before anything of kube-proxy's is removed, wherever that is: too many
+// frontends that would vanish are a *LossError, and nothing is touched. Our own first commit has to
+// wait as well, for our tables lie over kube-proxy's. A Rollback compares in the other direction.
+//
 // # The order of a takeover
 //
 // Our tables are committed while kube-proxy's rules are still in place, at a priority that wins
