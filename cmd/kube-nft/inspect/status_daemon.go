@@ -38,6 +38,7 @@ type daemonStatus struct {
 	Repairs      *float64   `json:"repairs,omitempty"`
 	Conflicts    *float64   `json:"conflicts,omitempty"`
 	Refused      *float64   `json:"refusedFields,omitempty"`
+	HeldBack     *bool      `json:"heldBack,omitempty"` // something would take Services away
 }
 
 const (
@@ -140,6 +141,9 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 	d.SyncFailures = s.sum("kube_nft_sync_retries_total")
 	d.Reviews, d.Repairs = s.sum("kube_nft_reviews_total"), s.sum("kube_nft_repairs_total")
 	d.Conflicts, d.Refused = s.sum("kube_nft_conflicts"), s.sum("kube_nft_refused_fields_total")
+	if held := s.sum("kube_nft_held"); held != nil {
+		d.HeldBack = new(*held > 0)
+	}
 	if missing := s.sum("kube_nft_node_missing"); missing != nil {
 		d.NodeMissing = new(*missing > 0)
 	}
@@ -229,6 +233,9 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 	rows := [][]string{{"Daemon", d.health()}}
 	if d.NodeMissing != nil && *d.NodeMissing {
 		rows = append(rows, []string{"Node", "there is no Node object of this node's name: what was last known of it holds"})
+	}
+	if d.HeldBack != nil && *d.HeldBack && d.Ready != nil && *d.Ready { // before, health says so
+		rows = append(rows, []string{"Takeover", "held back, for Services would be lost: the log line \"held back\" names them; kube-proxy's rules stay under ours"})
 	}
 	if d.LastSync != nil {
 		age := now.Sub(*d.LastSync).Round(time.Second)
