@@ -156,14 +156,17 @@ func awaitMetric(t *testing.T, text string) {
 	t.Fatalf("no %s in the metrics:\n%s", text, last)
 }
 
-// scrape asks for the metrics over a connection of this thread, which is the node's.
-func scrape() string {
-	conn, err := net.DialTimeout("tcp", metricsAddress, time.Second)
+// scrape asks for the metrics.
+func scrape() string { return answer(metricsAddress, "/metrics") }
+
+// answer asks a server over a connection of this thread, which is the node's.
+func answer(address, path string) string {
+	conn, err := net.DialTimeout("tcp", address, time.Second)
 	if err != nil {
 		return err.Error()
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "GET /metrics HTTP/1.0\r\nHost: %s\r\n\r\n", metricsAddress)
+	fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", path, address)
 	text, err := io.ReadAll(conn)
 	if err != nil {
 		return err.Error()

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -23,19 +24,11 @@ clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
 clientConnection: {kubeconfig: %s}
 `
 
-// TestReadmeSingleNodeKernel goes the README's way for a single node, by its commands, from a live
-// kube-proxy to kube-nft and back, under load.
-func TestReadmeSingleNodeKernel(t *testing.T) {
-	root, err := lab.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
-	server := apiserver.New()
+// serveAPI starts an API server that has the objects, and writes the configuration of a kube-proxy that
+// uses it.
+func (m *migration) serveAPI(t *testing.T, dir string) (server *apiserver.Server, config string) {
+	t.Helper()
+	server = apiserver.New()
 	if _, err := server.Start("127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -50,15 +43,61 @@ func TestReadmeSingleNodeKernel(t *testing.T) {
 			server.Apply(object)
 		}
 	}
-	dir := t.TempDir()
 	kubeconfig, err := server.Kubeconfig(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := filepath.Join(dir, "config.conf")
+	config = filepath.Join(dir, "config.conf")
 	if err := os.WriteFile(config, fmt.Appendf(nil, kubeProxyConfig, kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return server, config
+}
+
+// TestMigrateWrongNameKernel: a daemon with the name of no Node, and no word about the takeover, leaves a
+// node as it is, answers the kubelet that it lives and is not ready, and records an event.
+func TestMigrateWrongNameKernel(t *testing.T) {
+	m := newMigration(t, lab.Program(t), oldStates[1], shapesOf(60))
+	server, config := m.serveAPI(t, t.TempDir())
+	before := m.state.save(t)
+	daemon := lab.Start(t, m.binary, "--config", config, "--hostname-override", "node-x")
+	awaitMetric(t, `kube_nft_held{reason="takeover"} 1`)
+	lab.Eventually(t, "an event", func() bool {
+		for _, event := range server.Events() {
+			if event.Reason == "HeldBack" && strings.Contains(event.Note, "no Node is called node-x") {
+				return true
+			}
+		}
+		return false
+	})
+	m.load.await(t, 100)
+	for path, want := range map[string]string{"/livez": " 200 ", "/readyz": " 503 "} {
+		if got := answer("127.0.0.1:10256", path); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+	daemon.Stop(t)
+	if diff := cmp.Diff(before, m.state.save(t)); diff != "" {
+		t.Errorf("the rules have changed (-before +after):\n%s", diff)
+	}
+	m.load.await(t, 50)
+	m.load.check(t)
+}
+
+// TestReadmeSingleNodeKernel goes the README's way for a single node, by its commands, from a live
+// kube-proxy to kube-nft and back, under load.
+func TestReadmeSingleNodeKernel(t *testing.T) {
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
+	dir := t.TempDir()
+	_, config := m.serveAPI(t, dir)
 	// command finds a command in the README and starts it, with names and paths of this node.
 	command := func(line string) *lab.Process {
 		t.Helper()
