@@ -171,6 +171,38 @@ func TestNodeDeletedInKernel(t *testing.T) {
 	checkScrape(t, "kube_nft_node_missing 0")
 }
 
+// TestHostileConnectionsInKernel holds many connections to a daemon that may open few files: it goes on
+// to answer everybody else, and to follow its source.
+func TestHostileConnectionsInKernel(t *testing.T) {
+	lab.Require(t)
+	binary := lab.Program(t)
+	lab.New(t)
+	lab.Run(t, "", "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+	objects := lab.NewDirectory(t)
+	objects.Write(t, "objects.yaml", fmt.Sprintf(servedObjects, true))
+	proxy := lab.Start(t, "prlimit", "--nofile=700:700", binary, "--hostname-override=node-a", "--manifests", string(objects))
+	addresses := []string{"192.0.2.1:10256", "192.0.2.1:31000", "127.0.0.1:10249"}
+	awaitCode(t, proxy, addresses[1], "/", 200)
+	for i := range 900 {
+		conn, err := net.Dial("tcp", addresses[i%3])
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		defer conn.Close()
+	}
+	for i, path := range []string{"/healthz", "/", "/metrics"} {
+		if code, _, err := fetch(addresses[i], path); code != 200 {
+			t.Errorf("%s%s: %d, %v", addresses[i], path, code, err)
+		}
+	}
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", proxy.PID())) // prlimit has become kube-nft
+	if err != nil || len(files) > 128+128+256+50 {
+		t.Errorf("%d files are open: %v", len(files), err)
+	}
+	objects.Write(t, "objects.yaml", fmt.Sprintf(servedObjects, false))
+	awaitCode(t, proxy, addresses[1], "/", 503)
+}
+
 // checkScrape looks for series in a scrape.
 func checkScrape(t *testing.T, series ...string) {
 	t.Helper()
