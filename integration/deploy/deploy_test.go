@@ -74,7 +74,7 @@ func checkInit(t *testing.T, set *appsv1.DaemonSet) {
 	for _, container := range set.Spec.Template.Spec.InitContainers {
 		switch container.Name {
 		case "migrate":
-			checkPrivileges(t, &container, "NET_ADMIN", "NET_RAW")
+			checkPrivileges(t, &container, "NET_ADMIN")
 			checkMounts(t, set, &container, "/run/xtables.lock")
 			checkSeesProcesses(t, set, &container)
 		case "sysctls":

@@ -102,11 +102,15 @@ func TestMigrateNextToDaemonKernel(t *testing.T) {
 	m.load.check(t)
 }
 
-// TestMigrateBlindKernel starts a daemon that may not use raw sockets where there is state in
-// the legacy tables: it serves, and says what it could not do.
+// asNobody are the words before a command that another user than root runs, with CAP_NET_ADMIN.
+var asNobody = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+	"--bounding-set=-all,+net_admin", "--inh-caps=-all,+net_admin", "--ambient-caps=-all,+net_admin", "--"}
+
+// TestMigrateBlindKernel starts a daemon that is not root's where there is state in the legacy
+// tables: it serves, and says what it could not do.
 func TestMigrateBlindKernel(t *testing.T) {
 	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
-	m.wrap = []string{"setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"}
+	m.wrap = asNobody
 	daemon := m.startDaemon(t)
 	awaitMetric(t, `kube_nft_takeover{state="blind"} 1`)
 	daemon.AwaitLog(t, "run kube-nft migrate apply on this node with the privilege")

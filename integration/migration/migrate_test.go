@@ -2,6 +2,8 @@ package migration
 
 import (
 	"flag"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,6 +30,9 @@ type migration struct {
 func newMigration(t *testing.T, binary string, state oldState, shapes []legacytest.Shape) *migration {
 	t.Helper()
 	m := &migration{net: newMigrationNet(t), state: state, shapes: shapes, binary: binary, source: lab.NewDirectory(t)}
+	if err := os.Chmod(filepath.Dir(string(m.source)), 0o755); err != nil { // for nobody
+		t.Fatal(err)
+	}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	m.program(t)
 	targets, pods := migrationTargets(m.shapes)

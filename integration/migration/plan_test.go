@@ -81,7 +81,7 @@ func TestMigratePlanUnprivilegedKernel(t *testing.T) {
 		"    unknown kernel features: ",
 		"    ok      sysctl net.ipv4.ip_forward: 1",
 		"    ok      node ports: will be served at " + migrationNode(nft.IP).String(),
-		"  legacy ip\n    unknown could not be read: needs CAP_NET_ADMIN and CAP_NET_RAW",
+		"  legacy ip\n    unknown could not be read: needs CAP_NET_ADMIN, as root",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)

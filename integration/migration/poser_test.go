@@ -11,8 +11,8 @@ import (
 )
 
 // asInit are the words before a command that runs as in the init container of the overlay kubeadm:
-// root, without CAP_SYS_PTRACE.
-var asInit = []string{"setpriv", "--bounding-set=-all,+net_admin,+net_raw", "--inh-caps=-all", "--"}
+// root, with CAP_NET_ADMIN alone.
+var asInit = []string{"setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--"}
 
 // asTenant are the words before a command that a pod of anybody's runs.
 var asTenant = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"}

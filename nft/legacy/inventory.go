@@ -248,7 +248,7 @@ func takeIPVS(context.Context) ([]Part, error) {
 // needs returns the missing privilege if err means that one is missing.
 func needs(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, fs.ErrPermission) {
-		return "CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace"
+		return "CAP_NET_ADMIN, as root, in the node's network namespace"
 	}
 	return ""
 }

@@ -219,10 +219,10 @@ func TestUnprivileged(t *testing.T) {
 		got = append(got, a.String())
 	}
 	want := []string{
-		"legacy: everything here (could not be read): needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace",
-		"nft-compat: everything here (could not be read): needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace",
-		"kube-proxy-nftables: everything here (could not be read): needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace",
-		"ipvs: everything here (could not be read): needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace",
+		"legacy: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
+		"nft-compat: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
+		"kube-proxy-nftables: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
+		"ipvs: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("plan:\n%s", strings.Join(got, "\n"))

@@ -41,7 +41,8 @@ type socket struct {
 	layout *layout
 }
 
-// openSocket needs CAP_NET_RAW, and CAP_NET_ADMIN for everything after.
+// openSocket needs no privilege, and CAP_NET_ADMIN everything after. The iptables programs use a raw
+// socket, which needs CAP_NET_RAW; the kernel takes these options of any socket of the family.
 func openSocket(f nft.Family) (*socket, error) {
 	if bits.UintSize != 64 {
 		return nil, errWordSize
@@ -50,9 +51,9 @@ func openSocket(f nft.Family) (*socket, error) {
 	if f == nft.IP6 {
 		domain = unix.AF_INET6
 	}
-	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open a raw socket: %w", err)
+		return nil, fmt.Errorf("open a socket: %w", err)
 	}
 	return &socket{fd, layoutOf(f)}, nil
 }

@@ -134,17 +134,17 @@ func TestTakeoverJournalKernel(t *testing.T) {
 	}
 }
 
-// TestTakeoverBlindKernel lacks the privilege for ip_tables, but not for nf_tables.
+// TestTakeoverBlindKernel has CAP_NET_ADMIN, but is not root: ip_tables cannot be read, nf_tables can.
 func TestTakeoverBlindKernel(t *testing.T) {
 	client := newClient(t)
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	lab.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
 	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
-	dropRaw(t)
+	becomeNobody(t)
 	steps, _ := takeover(t, client, nil)
 	err := steps.clean(t.Context())
 	var needs *needsError
-	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN and CAP_NET_RAW, in the node's network namespace"
+	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN, as root, in the node's network namespace"
 	if !errors.As(err, &needs) || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
@@ -218,16 +218,14 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 	}
 }
 
-// dropRaw gives up CAP_NET_RAW on this thread, which ends with the test.
-func dropRaw(t *testing.T) {
+// becomeNobody makes this thread, which ends with the test, open files as the user nobody.
+func becomeNobody(t *testing.T) {
 	t.Helper()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&header, &sets[0]); err != nil {
-		t.Fatal(err)
+	const nobody = 65534
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+		t.Fatal(errno)
 	}
-	sets[0].Effective &^= 1 << unix.CAP_NET_RAW
-	if err := unix.Capset(&header, &sets[0]); err != nil {
+	if err := errors.Join(unix.Setfsgid(nobody), unix.Setfsuid(nobody)); err != nil {
 		t.Fatal(err)
 	}
 }

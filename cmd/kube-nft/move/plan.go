@@ -27,8 +27,8 @@ func newPlan(reader *config.Reader) *cobra.Command {
 		Long: `plan prints what kube-proxy and others have programmed on this node, what migrate apply
 would remove and keep, and what an operator should know first. It changes nothing. Give it
 the settings of the daemon. Its last line sums it up. Exit code 1 means that something
-stands in the way, 2 that it could not look at everything: it needs CAP_NET_ADMIN and
-CAP_NET_RAW, and the source.`,
+stands in the way, 2 that it could not look at everything: it needs CAP_NET_ADMIN, as root,
+and the source.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return config.Usagef("--output %q: expected text or json", output)
