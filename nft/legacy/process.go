@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // A Process is a program that writes, or may write, kube-proxy's rules: while it runs, removed
@@ -24,6 +26,9 @@ type Process struct {
 	// inside unless they are told not to.
 	Embedded bool `json:"embedded,omitempty"`
 }
+
+// String names the process for an operator.
+func (p *Process) String() string { return fmt.Sprintf("pid %d: %s", p.PID, nft.Visible(p.Command)) }
 
 // proxyPorts are the ports on which every kube-proxy listens, unless configured otherwise: for
 // health checks and for metrics.

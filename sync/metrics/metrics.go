@@ -137,6 +137,20 @@ func (m *Metrics) Held(reasons []string) (set func(reason string, held bool)) {
 	}
 }
 
+// ForeignProxy adds kube_nft_foreign_proxy. Call it once at most; found may be called from any
+// goroutine.
+func (m *Metrics) ForeignProxy(found func() bool) {
+	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kube_nft_foreign_proxy",
+		Help: "Whether kube-proxy has rules on this node as well: 1 if so. It is not there with --service-proxy-name.",
+	}, func() float64 {
+		if found() {
+			return 1
+		}
+		return 0
+	})
+}
+
 // Labels. Values of ip_family are IPv4 and IPv6.
 const (
 	labelFamily = "ip_family"

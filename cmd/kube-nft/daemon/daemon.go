@@ -46,13 +46,14 @@ type daemon struct {
 	succession *succession
 	served     <-chan struct{} // closed when no server runs any more
 
-	working bool // goroutines have the sockets
+	taking  func() bool // a takeover from kube-proxy is at work
+	working bool        // goroutines have the sockets
 }
 
 // Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged
 // when reader gives other settings than c.
 func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io.Writer) error {
-	d := daemon{config: c, log: newLog(c, stderr), queue: proxysync.NewQueue()}
+	d := daemon{config: c, log: newLog(c, stderr), queue: proxysync.NewQueue(), taking: func() bool { return false }}
 	defer d.log.Sync()
 	signal.Ignore(unix.SIGPIPE) // the reader of the log may end, Services stay
 	spendMemory()
@@ -208,6 +209,9 @@ func (d *daemon) sync(ctx context.Context) error {
 		if ready, err := d.takeOver(ctx, ruleset, &settings); !ready {
 			return err
 		}
+	}
+	if d.config.ServiceProxyName == "" { // else another proxy is to be there
+		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}
 	loop := proxysync.New(d.tracker, ruleset, kernel, settings)
 	r := releaser{disown: loop.Disown, owned: d.owned}

@@ -63,6 +63,7 @@ func scrape(t *testing.T, path string) map[string]*metric {
 	m.CountConnections(silentKernel{}.Connections, true)
 	m.Held(heldReasons)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
+	m.ForeignProxy(func() bool { return false })
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
 	handler, err := metricsHandler(newTestConfig(t), m, zap.NewNop())

@@ -208,3 +208,23 @@ func TestEventLog(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// TestForeignProxyEvent: the Node has an event that says where kube-proxy's rules are.
+func TestForeignProxyEvent(t *testing.T) {
+	e, recorded := newTestEvents(t)
+	d := daemon{log: zap.NewNop(), monitor: &monitor{events: e}}
+	d.reportProxy([]string{"legacy ip nat", "legacy ip6 nat"})
+	const want = "Node /node (node), -: Warning ForeignProxy Watch: kube-proxy programs this node as well, in legacy ip nat, legacy ip6 nat: "
+	if len(*recorded) != 1 || !strings.HasPrefix((*recorded)[0], want) {
+		t.Errorf("got %q, want %q", *recorded, want)
+	}
+}
+
+// TestEventIsVisible: kubectl prints notes as they are.
+func TestEventIsVisible(t *testing.T) {
+	e, recorded := newTestEvents(t)
+	e.node(warning, "Reason", "Action", "\x1b[2J"+strings.Repeat("\x9b", maxNote))
+	if got := strings.Join(*recorded, ""); strings.ContainsAny(got, "\x1b\x9b") || !strings.Contains(got, `\u001b[2J\x9b`) || len(got) > maxNote+100 {
+		t.Errorf("got %q", got)
+	}
+}

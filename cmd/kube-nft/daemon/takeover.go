@@ -52,6 +52,7 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 		},
 	}
 	state.Store(migrate.Taking)
+	d.taking = func() bool { return state.Load() == migrate.Taking }
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(state.Load().(migrate.State)) })
 	needed, foreign, err := t.Begin(ctx)
 	switch {

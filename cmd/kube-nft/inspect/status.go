@@ -14,6 +14,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 // A status is what the command status prints.
@@ -21,7 +22,9 @@ type status struct {
 	// Generation is the number of the latest commit to nf_tables in this network namespace.
 	Generation uint32        `json:"generation"`
 	Tables     []tableStatus `json:"tables"`
-	Daemon     daemonStatus  `json:"daemon"`
+	// ForeignProxy lists the places where kube-proxy has rules as well.
+	ForeignProxy []string     `json:"foreignProxy,omitempty"`
+	Daemon       daemonStatus `json:"daemon"`
 }
 
 func newStatus(reader *config.Reader) *cobra.Command {
@@ -83,6 +86,10 @@ func readStatus(ctx context.Context, c *config.Config) (*status, error) {
 			s.Tables = append(s.Tables, t)
 		}
 	}
+	if watch, err := legacy.NewWatch(); err == nil && c.ServiceProxyName == "" { // else another proxy is to be there
+		defer watch.Close()
+		s.ForeignProxy, _ = watch.Look(ctx) // what cannot be read does not keep the rest from being shown
+	}
 	client := daemonClient{client: &http.Client{Timeout: daemonTimeout}, healthz: c.Healthz, metrics: c.Metrics}
 	s.Daemon = client.read(ctx)
 	return s, nil
@@ -96,6 +103,10 @@ func (s *status) write(w io.Writer, now time.Time) error {
 		rows[0] = append(rows[0], "not programmed: no table kube-nft in this network namespace")
 	} else {
 		rows = tableRows(s.Tables)
+	}
+	if len(s.ForeignProxy) > 0 {
+		rows = append(rows, []string{"kube-proxy", "has rules on this node as well, in " + strings.Join(s.ForeignProxy, ", ") +
+			": they can refuse connections; keep it off this node, then remove them with kube-nft migrate apply"})
 	}
 	rows = append(rows, []string{"Generation", strconv.FormatUint(uint64(s.Generation), 10)}, []string{""})
 	rows = append(rows, s.Daemon.rows(now)...)

@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft/legacy"
+)
+
+// How often the daemon looks for rules of kube-proxy's. After a look that took long it rests for
+// proxyRest times as long.
+const (
+	proxyInterval = 5 * time.Second
+	proxyRest     = 200
+)
+
+// watchProxy notices when kube-proxy programs this node as well, whether it has come back after a
+// takeover or was never to be taken over. It looks until ctx ends, except while a takeover is at
+// work: then kube-proxy's rules are expected.
+func (d *daemon) watchProxy(ctx context.Context) error {
+	watch, err := legacy.NewWatch()
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	var found atomic.Bool
+	d.monitor.metrics.ForeignProxy(found.Load)
+	problem := ""
+	for rest := proxyInterval; pause(ctx, rest); {
+		rest = proxyInterval
+		if d.taking() {
+			continue
+		}
+		began := time.Now()
+		places, err := watch.Look(ctx)
+		rest = max(rest, proxyRest*time.Since(began))
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && len(places) == 0:
+			if text := err.Error(); text != problem {
+				d.log.Warn("kube-nft does not see whether a kube-proxy programs this node", zap.Error(err))
+				problem = text
+			}
+			continue
+		case len(places) > 0 && !found.Load():
+			found.Store(true)
+			d.reportProxy(places)
+		case len(places) == 0 && found.Load():
+			found.Store(false)
+			d.log.Info("kube-proxy has no rules on this node any more")
+		}
+		problem = ""
+	}
+	return nil
+}
+
+// reportProxy says where kube-proxy has rules, and who it is as far as visible.
+func (d *daemon) reportProxy(places []string) {
+	processes, _ := legacy.Processes("/proc") // in a container nothing is to be seen
+	processes = slices.DeleteFunc(processes, func(p legacy.Process) bool { return p.PID == 0 })
+	text := "kube-proxy programs this node as well, in " + strings.Join(places, ", ") + ": kube-nft serves, but kube-proxy's rules can refuse connections, " +
+		"and it removes connections that it takes for stale. Keep it off this node, then remove its rules with kube-nft migrate apply"
+	fields := []zap.Field{}
+	if len(processes) > 0 {
+		fields = append(fields, zap.Stringer("kube_proxy", &processes[0]))
+	}
+	d.log.Warn(text, fields...)
+	d.monitor.events.node(warning, "ForeignProxy", "Watch", text)
+}
