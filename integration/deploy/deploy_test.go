@@ -124,7 +124,7 @@ func TestDeployKeepsTheConfigMap(t *testing.T) {
 	for _, container := range append(set.Spec.Template.Spec.InitContainers, *container) {
 		for _, arg := range container.Args {
 			name, _, _ := strings.Cut(arg, "=")
-			if !slices.Contains([]string{"migrate", "apply", "--config", "--hostname-override", "--healthz-bind-address", "--takeover", "--timeout", "--host-proc", "--init-only"}, name) {
+			if !slices.Contains([]string{"migrate", "apply", "--config", "--hostname-override", "--healthz-bind-address", "--takeover", "--timeout", "--host-proc", "--pod", "--init-only"}, name) {
 				t.Errorf("container %s: %s wins over the ConfigMap", container.Name, arg)
 			}
 		}

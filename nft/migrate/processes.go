@@ -47,19 +47,23 @@ func (list processList) steady(ctx context.Context, node legacy.Node) (found []l
 	}
 }
 
+// remind is the time after which a takeover says again for whom it waits: events are kept for an hour.
+const remind = 30 * time.Minute
+
 // waitForEnd waits until no kube-proxy is alive. It calls alive whenever the list of processes
-// changes.
+// changes, and again every half hour.
 func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive func(processes string)) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
+	var told time.Time
 	for last := ""; ; {
 		processes, err := list.steady(ctx, node)
 		if err != nil || len(processes) == 0 {
 			return err
 		}
-		if now := describe(processes); now != last {
+		if now := describe(processes); now != last || time.Since(told) >= remind {
 			alive(now)
-			last = now
+			last, told = now, time.Now()
 		}
 		select {
 		case <-tick.C:

@@ -16,7 +16,7 @@ import (
 // proxyRest times as long.
 const (
 	proxyInterval = 5 * time.Second
-	proxyRest     = 200
+	proxyRest     = 20
 )
 
 // watchProxy notices when kube-proxy programs this node as well, whether it has come back after a

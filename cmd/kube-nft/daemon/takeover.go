@@ -31,8 +31,10 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 			}
 		},
 		Alive: func(processes string) {
-			d.log.Warn("kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. "+
-				"Stop it, or start kube-nft with --takeover=never", zap.String("kube_proxy", processes))
+			const text = "kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. " +
+				"Stop it, or start kube-nft with --takeover=never"
+			d.log.Warn(text, zap.String("kube_proxy", processes))
+			d.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+processes)
 		},
 		State: func(s migrate.State, err error, retry time.Duration) {
 			state.Store(s)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
@@ -64,14 +65,15 @@ there is nothing to release: then nft can change and delete the tables.`,
 
 func newApply(reader *config.Reader) *cobra.Command {
 	var timeout time.Duration
-	var proc string
+	var proc, pod string
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Put kube-nft's rules in force, then remove kube-proxy's",
 		Long: `apply reads the source as the daemon does, commits our tables once, verifies them and
 removes what kube-proxy has programmed, in the order that migrate plan shows. It waits for
-a live kube-proxy to end. A journal goes to standard error, with the warnings of the plan.
+a live kube-proxy to end, and says so, again every half hour. A journal goes to standard
+error, with the warnings of the plan.
 It may be interrupted and run again at any time; a second run after a complete one changes
 nothing.
 
@@ -94,13 +96,18 @@ it.`,
 			if c.ServiceProxyName != "" {
 				return config.Usagef("migrate apply removes all of kube-proxy's rules; with --service-proxy-name it is to keep some")
 			}
+			regarding, err := parsePod(pod, c.NodeName)
+			if err != nil {
+				return err
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return apply(ctx, c, proc, force, cmd.ErrOrStderr())
+			return apply(ctx, c, proc, force, regarding, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
 	cmd.Flags().BoolVar(&force, "force", false, "take the node over whatever frontends that costs")
+	cmd.Flags().StringVar(&pod, "pod", "", "the pod that this runs in, as NAMESPACE/NAME/UID: while it waits for kube-proxy to end, the pod has an event that says so; without it, the Node has it")
 	addProcFlag(cmd, &proc)
 	return cmd
 }
@@ -110,8 +117,9 @@ func addProcFlag(cmd *cobra.Command, proc *string) {
 	cmd.Flags().StringVar(proc, "host-proc", "/proc", "a proc file system that shows the node's processes, to look for a live kube-proxy; in a container without hostPID, where the node's /proc is mounted")
 }
 
-// apply takes the node over and writes a journal. proc shows the node's processes.
-func apply(ctx context.Context, c *config.Config, proc string, force bool, journal io.Writer) error {
+// apply takes the node over and writes a journal. proc shows the node's processes; events are about
+// the object regarding.
+func apply(ctx context.Context, c *config.Config, proc string, force bool, regarding *corev1.ObjectReference, journal io.Writer) error {
 	kernel, err := kernel.Open()
 	if err != nil {
 		return err
@@ -125,7 +133,15 @@ func apply(ctx context.Context, c *config.Config, proc string, force bool, journ
 		Kernel:  kernel,
 		Journal: journalTo(journal),
 		Alive: func(processes string) {
-			fmt.Fprintf(journal, "kube-nft: kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay\n", processes)
+			text := fmt.Sprintf("kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay", processes)
+			fmt.Fprintln(journal, "kube-nft: "+text)
+			if c.Manifests == "" {
+				go func() {
+					if err := recordWaiting(ctx, c, regarding, text); err != nil && ctx.Err() == nil {
+						fmt.Fprintf(journal, "kube-nft: no event says that this waits: %s\n", nft.Visible(err.Error()))
+					}
+				}()
+			}
 		},
 		Force:   force,
 		Missing: func() string { return found.node },

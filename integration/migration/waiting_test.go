@@ -1,0 +1,59 @@
+package migration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	eventsv1 "k8s.io/api/events/v1"
+
+	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// TestWaitingEventKernel: while a takeover waits for kube-proxy to end, its pod has an event that says
+// for whom; without a pod, the Node has it. So has the Node of a daemon that waits.
+func TestWaitingEventKernel(t *testing.T) {
+	lab.New(t)
+	server := apiserver.New()
+	server.Apply(lab.Node("node-1"))
+	if _, err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	kubeconfig, err := server.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := startNamed(t, "--config=x")
+	for _, tt := range []struct {
+		regarding string
+		args      []string
+	}{
+		{"Pod kube-system/kube-nft-abcde 1-2-3", []string{"migrate", "apply", "--pod", "kube-system/kube-nft-abcde/1-2-3"}},
+		{"Node /node-1 node-1", []string{"migrate", "apply"}},
+		{"Node /node-1 node-1", []string{"--takeover=auto"}},
+	} {
+		before := len(server.Events())
+		argv := slices.Concat(asInit, []string{lab.Program(t)}, tt.args, []string{"--kubeconfig", kubeconfig, "--hostname-override", "node-1"})
+		p := lab.Start(t, argv...)
+		process := fmt.Sprintf("process %d (kube-proxy -f /dev/null -- --config=x)", proxy.PID())
+		p.AwaitLog(t, process)
+		lab.Eventually(t, strings.Join(tt.args, " ")+": the event", func() bool {
+			return slices.ContainsFunc(server.Events()[before:], func(e *eventsv1.Event) bool {
+				r := e.Regarding
+				return e.Reason == "WaitingForKubeProxy" && e.Type == "Warning" && strings.Contains(e.Note, process) &&
+					fmt.Sprintf("%s %s/%s %s", r.Kind, r.Namespace, r.Name, r.UID) == tt.regarding
+			})
+		})
+		p.Kill()
+	}
+	for _, args := range []string{"kube-system", "a/b", "//"} {
+		p := lab.Start(t, lab.Program(t), "migrate", "apply", "--kubeconfig", kubeconfig, "--pod", args)
+		<-p.Exited()
+		if want := "--pod " + args + ": expected NAMESPACE/NAME/UID"; p.ExitCode() != 2 || !strings.Contains(p.Stderr(), want) {
+			t.Errorf("exit code %d, %q, want %q", p.ExitCode(), p.Stderr(), want)
+		}
+	}
+}
