@@ -42,3 +42,26 @@ func TestForeignProxyKernel(t *testing.T) {
 		})
 	}
 }
+
+// TestForeignProxyExpectedKernel: a daemon that is to work beside kube-proxy does not complain of it, nor
+// does status.
+func TestForeignProxyExpectedKernel(t *testing.T) {
+	newMigrationNet(t)
+	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	m.program(t)
+	status := []string{m.binary, "status", "--metrics-bind-address", metricsAddress}
+	if out, err := lab.Execute(status...); err != nil || !strings.Contains(out.Stdout, "\nkube-proxy          has rules") {
+		t.Errorf("status without a daemon: %v\n%s", err, out.Stdout)
+	}
+	daemon := m.startDaemon(t, "--service-proxy-name=kube-nft", "--takeover=never")
+	daemon.AwaitLog(t, `"started"`)
+	awaitMetric(t, "kube_nft_repairs_total 0")
+	if text := scrape(); strings.Contains(text, "kube_nft_foreign_proxy") {
+		t.Errorf("metrics:\n%s", text)
+	}
+	if text := lab.Run(t, "", status...); strings.Contains(text, "kube-proxy") {
+		t.Errorf("status:\n%s", text)
+	}
+	daemon.Stop(t)
+}

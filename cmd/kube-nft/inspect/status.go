@@ -86,12 +86,13 @@ func readStatus(ctx context.Context, c *config.Config) (*status, error) {
 			s.Tables = append(s.Tables, t)
 		}
 	}
-	if watch, err := legacy.NewWatch(); err == nil && c.ServiceProxyName == "" { // else another proxy is to be there
+	client := daemonClient{client: &http.Client{Timeout: daemonTimeout}, healthz: c.Healthz, metrics: c.Metrics}
+	s.Daemon = client.read(ctx)
+	// A daemon with --service-proxy-name works beside another proxy, and has no such metric.
+	if watch, err := legacy.NewWatch(); err == nil && c.ServiceProxyName == "" && !s.Daemon.expectsProxy {
 		defer watch.Close()
 		s.ForeignProxy, _ = watch.Look(ctx) // what cannot be read does not keep the rest from being shown
 	}
-	client := daemonClient{client: &http.Client{Timeout: daemonTimeout}, healthz: c.Healthz, metrics: c.Metrics}
-	s.Daemon = client.read(ctx)
 	return s, nil
 }
 

@@ -39,6 +39,8 @@ type daemonStatus struct {
 	Conflicts    *float64   `json:"conflicts,omitempty"`
 	Refused      *float64   `json:"refusedFields,omitempty"`
 	HeldBack     *bool      `json:"heldBack,omitempty"` // something would take Services away
+
+	expectsProxy bool // it does not look for a kube-proxy
 }
 
 const (
@@ -136,6 +138,7 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 	if families["kube_nft_repairs_total"] == nil {
 		return errors.New("the answer has no metrics of kube-nft: another program listens there")
 	}
+	d.expectsProxy = families["kube_nft_foreign_proxy"] == nil
 	s := samples(families)
 	d.Syncs = s.largest("kubeproxy_sync_proxy_rules_duration_seconds")
 	d.SyncFailures = s.sum("kube_nft_sync_retries_total")
