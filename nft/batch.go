@@ -50,6 +50,8 @@ type Op struct {
 	Chain    *Chain
 	Rules    []Rule
 	Elements []KeyedElement
+	// Adopts says of the addition of a table that it exists and gets an owner.
+	Adopts bool
 	// Packets holds the first values of the counters of added elements, by key; a missing key means
 	// zero. Commit sets it.
 	Packets map[string]uint64

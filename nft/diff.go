@@ -271,12 +271,12 @@ func (d *differ) oldSets(have, want *Table) {
 }
 
 // Adoption returns the operations that make the committing socket the owner of tables whose owner
-// has gone. They come first in a batch.
+// has gone. They come first in a batch, see Parts.
 func Adoption(have, want Tables) (ops []Op) {
 	for _, f := range Families {
 		h, w := have[f], want[f]
 		if h != nil && w != nil && !replaces(h, w) && w.Owned && h.Owner == 0 {
-			ops = append(ops, Op{Verb: Add, Family: f, Table: w})
+			ops = append(ops, Op{Verb: Add, Family: f, Table: w, Adopts: true})
 		}
 	}
 	return ops

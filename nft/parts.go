@@ -18,9 +18,18 @@ import "slices"
 // that results if nobody else commits: what it lets packets see is what was wanted. Parts in
 // between are not bound, so that others who commit hold none of them up.
 //
-// All of the batch is last if it is not large, if it only asks (Check), and if it deletes
+// A batch that adopts a table and adds base chains to it comes apart whatever its size: the kernel
+// refuses new base chains in a batch that changes a table's flags (EINVAL, since 6.9). So it is
+// when a start has ended before its last part, and when somebody has deleted a base chain of a
+// table without an owner.
+//
+// Otherwise all of the batch is last if it is not large, if it only asks (Check), and if it deletes
 // something of the tables that it adds base chains to: packets may see that.
 func (b *Batch) Parts(most int) (before []Batch, last Batch) {
+	if adoption, rest := b.adoption(); len(adoption.Ops) > 0 && !b.Check {
+		before, last = rest.Parts(most)
+		return append([]Batch{adoption}, before...), last
+	}
 	if b.Check || b.ElementCount() <= most {
 		return nil, *b
 	}
@@ -61,6 +70,29 @@ func (b *Batch) Parts(most int) (before []Batch, last Batch) {
 		last.Generation += uint32(len(p.parts))
 	}
 	return p.parts, last
+}
+
+// adoption splits off the operations that adopt tables, if the batch adds base chains to such a table.
+func (b *Batch) adoption() (first, rest Batch) {
+	first, rest = Batch{Generation: b.Generation}, *b
+	rest.Ops = nil
+	adopted, refused := make(map[Family]bool), false
+	for _, op := range b.Ops {
+		if op.Adopts {
+			adopted[op.Family] = true
+			first.Ops = append(first.Ops, op)
+			continue
+		}
+		rest.Ops = append(rest.Ops, op)
+		refused = refused || adopted[op.Family] && op.Verb == Add && op.Chain != nil && op.Chain.Hook != nil && op.Rules == nil
+	}
+	if !refused {
+		return Batch{}, *b
+	}
+	if b.Generation != 0 {
+		rest.Generation++
+	}
+	return first, rest
 }
 
 // unseen returns the families in whose tables the batch changes nothing that a packet can see
