@@ -244,7 +244,7 @@ func TestLocalListTakesEntriesOver(t *testing.T) {
 		k := new(entryTable)
 		b := runAffine(t, k, 10)
 		local := affine("web", 1, 1, 2)
-		local.InternalLocal, local.Local = true, local.Cluster[:1]
+		local.InternalLocal, local.Local, local.NodePort = true, local.Cluster[:1], 30080
 		b.change(local)
 		pass(time.Minute)
 		if n := k.count(); n != 30 {

@@ -59,7 +59,12 @@ func affinityMapName(number uint32) string {
 	return affinityPrefix + strconv.Itoa(int(number/2%affinityMaps))
 }
 
-func updateChainName(number uint32) string { return "record-" + strconv.FormatUint(uint64(number), 10) }
+// updatePrefix is how the names of chains begin that update entries; the number follows.
+const updatePrefix = "record-"
+
+func updateChainName(number uint32) string {
+	return updatePrefix + strconv.FormatUint(uint64(number), 10)
+}
 
 func affinityIdentity(id tracker.PortID) string { return "affinity " + id.String() }
 
@@ -76,6 +81,9 @@ func (r *familyRules) affinityOf(port *portState) affinity {
 	}
 	a := affinity{number: r.numberOf(affinityIdentity(p.ID)), protocol: uint8(p.ID.Protocol), timeout: p.Affinity, groups: make(map[group]affinityGroup)}
 	for _, local := range []bool{false, true} {
+		if !local && p.InternalLocal && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
+			continue // no frontend uses this list
+		}
 		for _, ep := range port.listed(local) {
 			g := group{local, ep.Port()}
 			members := a.groups[g]
@@ -123,6 +131,10 @@ func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 		}
 	}
 	for _, port := range ports {
+		var there nft.Rule // where no other port can be meant, it is not asked for
+		if len(ports) > 1 {
+			there = nft.Rule{nft.PortIs{Port: port}}
+		}
 		var stale, forget, updates []nft.Rule
 		for _, local := range []bool{true, false} {
 			members, ok := a.groups[group{local, port}]
@@ -133,16 +145,15 @@ func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 			entries := affinityMapName(members.number)
 			member := nft.InSet{Key: []nft.Part{nft.Constant(members.number), nft.Destination}, Set: membersSet}
 			update := nft.Update{Key: key, Map: entries, Timeout: uint64(a.timeout / time.Second)}
-			updates = append(updates, nft.Rule{nft.PortIs{Port: port}, member, update})
+			updates = append(updates, slices.Concat(there, nft.Rule{member, update}))
 			member.Not = true
 			stale, forget = append(stale, nft.Rule{member}), append(forget, nft.Rule{nft.Forget{Key: key, Map: entries}})
 		}
 		if len(updates) == 1 { // what is no member has been dropped
-			updates[0] = slices.Delete(updates[0], 1, 2)
+			updates[0] = slices.Delete(updates[0], len(there), len(there)+1)
 		}
-		drop := nft.Rule{nft.PortIs{Port: port}}
-		drop = append(append(drop, slices.Concat(stale...)...), slices.Concat(forget...)...)
-		chain.Rules = append(append(chain.Rules, append(drop, nft.Drop)), updates...)
+		drop := slices.Concat(there, slices.Concat(stale...), slices.Concat(forget...), nft.Rule{nft.Drop})
+		chain.Rules = append(append(chain.Rules, drop), updates...)
 	}
 	return chain
 }

@@ -55,7 +55,7 @@ func TestEntriesChanged(t *testing.T) {
 		{"it goes and another comes", []*tracker.ServicePort{&fewer, &more}, map[bool]what{false: {4, true, time.Hour}}},
 		{"another timeout", []*tracker.ServicePort{&slower}, map[bool]what{false: {3, true, 2 * time.Hour}}},
 		{"affinity is given up", []*tracker.ServicePort{&without}, map[bool]what{false: {0, true, 0}}},
-		{"a Local policy", []*tracker.ServicePort{&local}, map[bool]what{true: {1, true, time.Hour}}},
+		{"a Local policy", []*tracker.ServicePort{&local}, map[bool]what{false: {0, true, 0}, true: {1, true, time.Hour}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := NewRuleset(testConfig())

@@ -44,6 +44,9 @@ func gotoChain(name string) *nft.Verdict {
 	return &v
 }
 
+// noneSuffix ends the name of an external policy Local without an endpoint on this node.
+const noneSuffix = "-none"
+
 // guardedPrefix is how the names of guarded policies begin; the number of the guard follows.
 const guardedPrefix = "guarded-"
 
@@ -94,7 +97,7 @@ func (p policy) bothSuffix() string {
 		return strconv.Itoa(p.cluster) + "-" + strconv.Itoa(p.local)
 	}
 	if p.local == 0 {
-		return p.suffix(0) + "-none"
+		return p.suffix(0) + noneSuffix
 	}
 	return p.suffix(0)
 }

@@ -194,16 +194,33 @@ func (t ReadBack) findAffinity(s *Programmed, key string) {
 		return
 	}
 	for _, rule := range chain.Rules {
-		if len(rule) == 0 {
-			continue
-		}
-		port, _ := rule[0].(nft.PortIs)
 		if r, ok := last(rule).(nft.Update); ok {
 			number := nft.NumberIn(r.Key)
 			s.Affinity = r.Duration()
-			s.AffinityGroups = append(s.AffinityGroups, AffinityGroup{Map: r.Map, Number: number, Port: port.Port, Local: isLocalNumber(number)})
+			s.AffinityGroups = append(s.AffinityGroups, AffinityGroup{
+				Map: r.Map, Number: number, Port: t.portOf(strings.TrimPrefix(chain.Name, updatePrefix), number), Local: isLocalNumber(number),
+			})
 		}
 	}
+}
+
+// portOf is the port of a group of endpoints, to which the chains of its Service port rewrite; 0 if
+// none of them uses the group.
+func (t ReadBack) portOf(affinity string, number uint32) uint16 {
+	for _, prefix := range policyPrefixes {
+		for _, suffix := range []string{"", noneSuffix} {
+			chain := t.Chains[prefix.text+affinityPrefix+affinity+suffix]
+			if chain == nil {
+				continue
+			}
+			for _, rule := range chain.Rules {
+				if dnat, ok := last(rule).(nft.DNATFrom); ok && nft.NumberIn(dnat.Key) == number {
+					return dnat.ToPort
+				}
+			}
+		}
+	}
+	return 0
 }
 
 // verdictOf is the verdict of an element; the zero Verdict if there is none.
@@ -325,7 +342,7 @@ func (p *policy) readSuffix(suffix string) {
 		p.cluster, p.local = n, m
 	default:
 		p.local = 1
-		if without, none := strings.CutSuffix(suffix, "-none"); none && p.kind == externalLocal {
+		if without, none := strings.CutSuffix(suffix, noneSuffix); none && p.kind == externalLocal {
 			suffix, p.local = without, 0
 		}
 		if number, shared := strings.CutPrefix(suffix, sharedPrefix); shared {

@@ -30,10 +30,13 @@ type sharedList struct {
 // balancer and an external IP are not, has shared lists if its direct lists would have manyPlaces
 // elements; it has them until they would have half of that, so that an endpoint that comes and goes
 // does not move them each time.
-const manyFrontends = 5
+const (
+	manyFrontends = 5
+	usualPlaces   = 1024
+)
 
 // manyPlaces is described with manyFrontends. Random tests lower it.
-var manyPlaces = 1024
+var manyPlaces = usualPlaces
 
 // shares reports whether a Service port is to have shared lists.
 func (p *portState) shares() bool {

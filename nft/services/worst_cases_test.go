@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
@@ -60,9 +61,33 @@ func TestElementsFollowObjects(t *testing.T) {
 	}
 }
 
+// withAffinity gives the Service ports of a world session affinity.
+func withAffinity(delta tracker.Delta) tracker.Delta {
+	for _, p := range delta.Changed {
+		p.Affinity = 3 * time.Hour
+	}
+	return delta
+}
+
+// externalIPs gives each Service port of a world n external IPs.
+func externalIPs(delta tracker.Delta, n byte) tracker.Delta {
+	for _, p := range delta.Changed {
+		b := p.ClusterIP.As4()
+		for i := range n {
+			p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{203, i, b[2], b[3]}))
+		}
+	}
+	return delta
+}
+
 // worstWorlds stand each beside a friendly world with as many elements.
 func worstWorlds() []worstWorld {
 	return []worstWorld{
+		{"friendly-4000x10", func() tracker.Delta { return cluster(4000, 10) }},
+		{"affinity-4000x10", func() tracker.Delta { return withAffinity(cluster(4000, 10)) }},
+		{"friendly-2500x10-everywhere", func() tracker.Delta { return everywhere(cluster(2500, 10)) }},
+		{"affinity-2500x10-everywhere", func() tracker.Delta { return withAffinity(everywhere(cluster(2500, 10))) }},
+		{"five-frontends-4000x10", func() tracker.Delta { return externalIPs(cluster(4000, 10), 4) }},
 		{"friendly-33000x3", func() tracker.Delta { return cluster(33000, 2) }},
 		{"guarded-100x1000", func() tracker.Delta { return guardedWorld(100, 1000) }},
 		{"guarded-1x30000", func() tracker.Delta { return guardedWorld(1, 30000) }},
@@ -74,6 +99,8 @@ func worstWorlds() []worstWorld {
 
 // BenchmarkWorstStart commits a whole world into an empty kernel.
 func BenchmarkWorstStart(b *testing.B) {
+	defer func(places int) { manyPlaces = places }(manyPlaces)
+	manyPlaces = usualPlaces
 	for _, w := range worstWorlds() {
 		b.Run(w.name, func(b *testing.B) {
 			lab.New(b)
