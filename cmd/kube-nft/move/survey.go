@@ -98,6 +98,14 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 			Means: "neither the node's addresses, for node ports, nor its own endpoints are known", Do: "give the Node's name with --hostname-override",
 		})
 	}
+	addrs := t.NodeAddresses()
+	isLocal := func(addr netip.Addr) bool { return slices.Contains(local, addr) }
+	if len(addrs) > 0 && !slices.ContainsFunc(addrs, isLocal) {
+		checks = append(checks, migrate.Check{
+			Level: migrate.Warning, About: "Node " + c.NodeName, Found: fmt.Sprintf("it has the addresses %v, and none of them is on an interface of this node", addrs),
+			Means: "it may be another node: then its node ports do not answer here, and endpoints on this node do not count as such", Do: "look whether --hostname-override is this node's name",
+		})
+	}
 	if check, some := fallback(inventory, &s.delta); some {
 		checks = append(checks, check)
 	}
