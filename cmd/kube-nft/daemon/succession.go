@@ -59,10 +59,10 @@ func newSuccession(ctx context.Context, log *zap.Logger) *succession {
 	}
 	s.last = last.conn
 	context.AfterFunc(ctx, last.Close)
+	s.request(requestSucceed) // before all others on this connection
 	go func() {
 		defer close(s.arrived)
 		defer last.Close()
-		s.request(requestSucceed)
 		if n, err := s.receive(last.conn); n > 0 || err != nil {
 			log.Info("the last kube-nft handed its listening sockets over", zap.Int("sockets", n), zap.Error(err))
 		}
