@@ -30,7 +30,22 @@ func (h Host) Checks() []Check {
 		tracking.Level, tracking.Found = Note, "not loaded"
 		tracking.Means = "the first commit loads it; conntrack settings are applied after that"
 	}
-	return slices.Concat(h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.network())
+	return slices.Concat(h.processes(), h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.network())
+}
+
+// processes looks whether the node's processes can be seen: in a container with a process namespace of
+// its own, the first process is the container's.
+func (h Host) processes() []Check {
+	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Proc, "/proc"), "1", "cmdline"))
+	first, _, _ := strings.Cut(string(text), "\x00")
+	if err != nil || filepath.Base(first) != "kube-nft" {
+		return nil
+	}
+	return []Check{{
+		Level: Note, About: "processes", Found: "those of this container alone",
+		Means: "a kube-proxy that runs on the node is not to be seen, nor other programs",
+		Do:    "mount the node's /proc, and name it with --host-proc",
+	}}
 }
 
 // sysctls looks at kernel parameters. A missing parameter gives no check.

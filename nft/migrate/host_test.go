@@ -42,6 +42,11 @@ func TestHostChecks(t *testing.T) {
 			"note module nf_conntrack: not loaded",
 			"ok program nft: not installed",
 		}},
+		{"in a container", map[string]string{"proc/1/cmdline": "/kube-nft\x00--config=x\x00"}, []string{
+			"note processes: those of this container alone",
+			"note module nf_conntrack: not loaded",
+			"ok program nft: not installed",
+		}},
 		{"all as it should be", map[string]string{
 			"proc/sys/net/ipv4/ip_forward":                       "1\n",
 			"proc/sys/net/ipv6/conf/all/forwarding":              "1\n",
