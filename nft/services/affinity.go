@@ -84,18 +84,27 @@ func (r *familyRules) affinityOf(port *portState) affinity {
 		if !local && p.InternalLocal && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
 			continue // no frontend uses this list
 		}
-		for _, ep := range port.listed(local) {
-			g := group{local, ep.Port()}
-			members := a.groups[g]
-			if members.number == 0 {
-				members.number = r.numberOfGroup(p.ID, g)
+		list := p.Cluster // port.listed in the order of addresses
+		if local {
+			list = p.Local
+		}
+		var at group
+		var members affinityGroup
+		for _, ep := range list {
+			if g := (group{local, ep.Port()}); g != at {
+				if members.number != 0 {
+					a.groups[at] = members
+				}
+				at, members = g, a.groups[g]
+				if members.number == 0 {
+					members = affinityGroup{number: r.numberOfGroup(p.ID, g), members: make([]netip.Addr, 0, len(list))}
+				}
 			}
 			members.members = append(members.members, ep.Addr())
-			a.groups[g] = members
 		}
-	}
-	for _, g := range a.groups {
-		slices.SortFunc(g.members, netip.Addr.Compare)
+		if members.number != 0 {
+			a.groups[at] = members
+		}
 	}
 	return a
 }
@@ -292,13 +301,31 @@ func (r *familyRules) programChains(have, want []*nft.Chain) {
 
 // programMembers writes the elements in which two sorted lists of members differ.
 func (r *familyRules) programMembers(number uint32, have, want []netip.Addr) {
-	for _, addr := range have {
-		if !holds(want, addr) {
-			r.Remove(membersSet, memberKey(number, addr))
+	compareSorted(have, want,
+		func(addr netip.Addr) { r.Remove(membersSet, memberKey(number, addr)) },
+		func(addr netip.Addr) { r.Put(membersSet, memberKey(number, addr), nft.Element{}) })
+}
+
+// compareSorted calls gone and come for the addresses that only one of two sorted lists has.
+func compareSorted(have, want []netip.Addr, gone, come func(netip.Addr)) {
+	for len(have) > 0 || len(want) > 0 {
+		order := -1
+		switch {
+		case len(have) == 0:
+			order = 1
+		case len(want) > 0:
+			order = have[0].Compare(want[0])
 		}
-	}
-	for _, addr := range want {
-		r.Put(membersSet, memberKey(number, addr), nft.Element{})
+		switch order {
+		case -1:
+			gone(have[0])
+			have = have[1:]
+		case 1:
+			come(want[0])
+			want = want[1:]
+		default:
+			have, want = have[1:], want[1:]
+		}
 	}
 }
 

@@ -52,8 +52,8 @@ func (r *familyRules) noteEntries(have, want *affinity) {
 			continue
 		}
 		e := Entries{Number: now.number, Members: now.members, Timeout: want.timeout}
-		gone := func(addr netip.Addr) bool { return !holds(now.members, addr) }
-		e.Look = !ok || want.timeout != have.timeout || slices.ContainsFunc(before.members, gone)
+		e.Look = !ok || want.timeout != have.timeout
+		compareSorted(before.members, now.members, func(netip.Addr) { e.Look = true }, func(netip.Addr) {})
 		if !ok {
 			e.From = have.groups[group{!g.local, g.port}].number
 		}

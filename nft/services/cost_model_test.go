@@ -314,3 +314,32 @@ func TestCostModelInKernel(t *testing.T) {
 		})
 	}
 }
+
+// TestCostOfAffinityChange: one endpoint of many is another, and what is done to members and to
+// entries does not follow the number of those that stay. Allocations show it.
+func TestCostOfAffinityChange(t *testing.T) {
+	cost := func(endpoints int) float64 {
+		var deltas []tracker.Delta
+		for i := range 2 {
+			p := clusterPort(0, endpoints)
+			p.Affinity = time.Hour
+			p.Cluster[endpoints-1] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, 0, 0, byte(i)}), 8080) // behind all others
+			deltas = append(deltas, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		}
+		r := NewRuleset(testConfig())
+		r.Apply(deltas[1])
+		r.Committed()
+		return testing.AllocsPerRun(10, func() {
+			for _, delta := range deltas {
+				r.Apply(delta)
+				if batch := r.Changes(); batch.ElementCount() != 4 { // of the list and of the members
+					t.Fatalf("%d endpoints: %d elements", endpoints, batch.ElementCount())
+				}
+				r.Committed()
+			}
+		})
+	}
+	if few, many := cost(50), cost(5000); many > 2*few {
+		t.Errorf("a change costs %v allocations among 50 endpoints, %v among 5000", few, many)
+	}
+}
