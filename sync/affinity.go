@@ -18,6 +18,7 @@ import (
 // entryReader is what affinityEntries needs of a *kernel.Client of its own.
 type entryReader interface {
 	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
+	Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error)
 	DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]kernel.Fill, error)
 }
 
@@ -227,11 +228,17 @@ func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.S
 	}
 	changes := services.WrongEntries(f, held, wanted, takeOver)
 	changes = append(changes, services.SurplusEntries(f, held, int(set.Size))...)
-	for most := entriesAtOnce(groups); len(changes) > 0; {
+	for most := min(mostLookups, entriesAtOnce(groups)); len(changes) > 0; {
 		n := min(most, len(changes))
 		began := time.Now()
-		if err := commit(services.EntryOps(f, set, changes[:n])); err != nil {
-			return err
+		still, err := stillWrong(ctx, f, set, reader, changes[:n], wanted)
+		if err != nil {
+			return fmt.Errorf("look up entries of affinity map %s: %w", set.Name, err)
+		}
+		if len(still) > 0 {
+			if err := commit(services.EntryOps(f, set, still)); err != nil {
+				return err
+			}
 		}
 		changes = changes[n:]
 		if len(changes) == 0 {
@@ -246,10 +253,34 @@ func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.S
 	return nil
 }
 
+// stillWrong returns the changes of entries that are as they were read. Packets may have removed an
+// entry since, and made another one of the same client: it is not to be deleted, and one that was
+// removed is not to come back. What happens to an entry in the millisecond between this look and the
+// commit, nobody can tell apart.
+func stillWrong(ctx context.Context, f nft.Family, set *nft.Set, reader entryReader, changes []services.EntryChange, wanted func(uint32) services.Entries) (still []services.EntryChange, err error) {
+	for _, c := range changes {
+		entry, ok, err := reader.Lookup(ctx, f, set, c.Key)
+		if err != nil {
+			return nil, err
+		}
+		number, _, _ := nft.SplitNumberedKey(f, c.Key)
+		twin := ok && c.Before != nil && c.Before.Life != nil && c.Before.Life.Twin // which of the two, does not matter
+		changed := ok != (c.Before != nil) || ok && entry.Data != c.Before.Data
+		if changed && !twin || c.Now != nil && !wanted(number).MayName(c.Now.Data) {
+			continue
+		}
+		still = append(still, c)
+	}
+	return still, nil
+}
+
 // entriesAtOnce is how many entries are changed with one commit, so that it takes about two
 // milliseconds: an entry takes the kernel about a microsecond, and some nanoseconds for each rule
 // that looks something up in its map.
 func entriesAtOnce(groups int) int { return max(20, 2000*250/(250+groups)) }
+
+// mostLookups is how many entries are looked up before they are changed: a look takes 10 µs.
+const mostLookups = 200
 
 // commit has the loop commit operations, and waits for the answer.
 func (a *affinityEntries) commit(ctx context.Context, ops []nft.Op) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -39,6 +40,13 @@ func (k *entryTable) Elements(_ context.Context, _ nft.Family, set *nft.Set) (ma
 		held[key] = entry
 	}
 	return held, k.fails
+}
+
+func (k *entryTable) Lookup(_ context.Context, _ nft.Family, set *nft.Set, key string) (nft.Element, bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	entry, ok := k.entries[set.Name][key]
+	return entry, ok, nil
 }
 
 func (k *entryTable) DynamicFill(context.Context, nft.Family, int) (map[string]kernel.Fill, error) {
@@ -344,4 +352,36 @@ func (k *oldTable) Commit(ctx context.Context, batch nft.Batch) error {
 	err := k.entryTable.Commit(ctx, batch)
 	k.offered = k.offered || errors.Is(err, unix.EINVAL)
 	return err
+}
+
+// TestOvertakenEntries: an entry that packets have removed since it was read, or replaced by another one
+// of the same client, is left alone.
+func TestOvertakenEntries(t *testing.T) {
+	set := &nft.Set{Name: "affinity-0", Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 16}
+	group := services.Entries{Family: nft.IP, Number: 2, Members: []netip.Addr{pod(1).Prev(), pod(1)}, Timeout: time.Hour}
+	key := func(client byte) string {
+		return nft.NumberedKey(nft.IP, group.Number, netip.AddrFrom4([4]byte{192, 0, 2, client}))
+	}
+	entry := func(endpoint netip.Addr, twin bool) nft.Element {
+		return nft.Element{Data: nft.AddrKey(endpoint), Life: &nft.Life{Timeout: time.Hour, Twin: twin}}
+	}
+	old, now, left := entry(pod(1), false), entry(pod(1).Prev(), false), entry(pod(9), false)
+	twin := entry(pod(1), true)
+	kernel := &entryTable{entries: map[string]map[string]nft.Element{set.Name: {key(1): old, key(2): now, key(4): now, key(6): now}}}
+	var got []byte
+	still, err := stillWrong(t.Context(), nft.IP, set, kernel, []services.EntryChange{
+		{Key: key(1), Before: &old},            // as it was read
+		{Key: key(2), Before: &old},            // another one by now
+		{Key: key(3), Before: &old, Now: &old}, // gone
+		{Key: key(4), Now: &old},               // to be taken over, but come by itself
+		{Key: key(5), Now: &left},              // of an endpoint that has left since
+		{Key: key(6), Before: &twin},           // one of two
+		{Key: key(7), Now: &old},               // to be taken over
+	}, func(uint32) services.Entries { return group })
+	for _, c := range still {
+		got = append(got, c.Key[len(c.Key)-1])
+	}
+	if want := []byte{1, 6, 7}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("clients %v, %v, want %v", got, err, want)
+	}
 }

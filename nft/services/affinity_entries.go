@@ -25,6 +25,12 @@ type Entries struct {
 	From uint32
 }
 
+// MayName reports whether an entry may name the endpoint in its data.
+func (e Entries) MayName(data string) bool {
+	endpoint, _ := netip.AddrFromSlice([]byte(data))
+	return holds(e.Members, endpoint)
+}
+
 // EntriesChanged lists the numbers whose entries are to be others since Committed.
 func (r *Ruleset) EntriesChanged() (list []Entries) {
 	for _, f := range r.config.Families {
