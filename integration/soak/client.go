@@ -74,7 +74,7 @@ type tally struct {
 	slowest  time.Duration // answer
 	outage   time.Duration // the longest, from a question without an answer to the next answer
 
-	cutOff  bool          // the latest exchange was lost in flight
+	cutOff  int           // how many exchanges were lost in flight since the latest answer
 	failing bool          // there is an outage, which began
 	since   time.Duration // with the exchange at this time of the pulse
 	failed  time.Time     // when the latest exchange began that failed
@@ -233,7 +233,7 @@ func (c *client) note(since time.Duration) {
 	c.tally.answers++
 	c.tally.slowest = max(c.tally.slowest, now-since)
 	c.tally.fails(now)
-	c.tally.failing, c.tally.cutOff = false, false
+	c.tally.failing, c.tally.cutOff = false, 0
 }
 
 // fails counts the outage that is under way, if there is one.
@@ -247,11 +247,15 @@ func (t *tally) fails(now time.Duration) {
 func (c *client) lose(started time.Time, since time.Duration, err error, left func(netip.Addr) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	again := c.tally.cutOff || c.tally.failing
+	most := 1
+	if c.loyal { // an answer in flight, and then the packet that follows the affinity entry
+		most = 2
+	}
+	again := c.tally.cutOff >= most || c.tally.failing
 	at, arrived := c.desks.arrival(c.id, c.requests)
 	c.tally.failed = started
-	if c.network == "udp" && arrived && left(at) && !again {
-		c.tally.inFlight, c.tally.cutOff = c.tally.inFlight+1, true
+	if c.network == "udp" && !again && (arrived && left(at) || !arrived && c.forgotten()) {
+		c.tally.inFlight, c.tally.cutOff = c.tally.inFlight+1, c.tally.cutOff+1
 		return
 	}
 	if !c.tally.failing {
@@ -266,7 +270,24 @@ func (c *client) lose(started time.Time, since time.Duration, err error, left fu
 	if arrived {
 		where = fmt.Sprintf("it reached %s, which answered", at)
 	}
+	if again {
+		where += "; the exchange before failed, too"
+	}
+	if c.bound.IsValid() {
+		where += fmt.Sprintf("; it has affinity to %s", c.bound)
+	}
 	c.complain(fmt.Errorf("%s failed after %s: %w; %s", c, time.Since(started).Round(time.Millisecond), err, where))
+}
+
+// forgotten reports whether the endpoint that a loyal client has an entry for may have left: the
+// packet that follows the entry before it has been cleaned up is dropped with it, and the next one
+// goes to another endpoint. TCP sends its first packet again.
+func (c *client) forgotten() bool {
+	if !c.loyal || !c.bound.IsValid() {
+		return c.loyal
+	}
+	leaves, _ := c.ledger.leaves(c.service, c.bound)
+	return leaves != c.leaves
 }
 
 // count returns the tally so far.

@@ -151,3 +151,32 @@ func TestClientIsLoyal(t *testing.T) {
 	b.strict = false
 	ask("where others delete our tables", second, "")
 }
+
+// TestClientIsForgotten: the packet that follows an affinity entry of an endpoint that was taken out may
+// be lost, and only that one.
+func TestClientIsForgotten(t *testing.T) {
+	b := newBench(t)
+	b.lasting, b.loyal = false, true
+	first, second := families[0].serverOf(rolling, 0), families[0].serverOf(rolling, 1)
+	b.ledger.set(b.service, "slice", []netip.Addr{first, second})
+	b.requestAt(&first)
+	lose := func() string {
+		b.requests++
+		b.lose(time.Now(), 0, context.DeadlineExceeded, func(netip.Addr) bool { return false })
+		return b.heard()
+	}
+	if got := lose(); !strings.Contains(got, "it reached no server") {
+		t.Errorf("the endpoint stays: %q", got)
+	}
+	b.requestAt(&first)
+	b.ledger.set(b.service, "slice", []netip.Addr{second})
+	if got := lose(); got != "" {
+		t.Errorf("the endpoint was taken out: %q", got)
+	}
+	if got := lose(); got != "" {
+		t.Errorf("an answer was in flight before: %q", got)
+	}
+	if got := lose(); !strings.Contains(got, "it reached no server") {
+		t.Errorf("three in a row: %q", got)
+	}
+}

@@ -28,10 +28,12 @@
 // other tables all the time, and ours as far as the kernel refuses it: between a kill and the
 // moment when the next kube-nft has adopted the tables they are nobody's, so that a foreign
 // commit then would break Services by right, and could even cut kube-nft off from its API
-// server; nft leaves them alone meanwhile. One loss has to be told apart: a UDP answer that is
-// on its way while its endpoint is removed finds its entry in connection tracking deleted, as
+// server; nft leaves them alone meanwhile. Two losses have to be told apart, both of UDP. An answer
+// that is on its way while its endpoint is removed finds its entry in connection tracking deleted, as
 // it must be, and is not translated back. Such a question was delivered to an endpoint that
-// has been removed since the last calm, and the client's next one is answered.
+// has been removed since the last calm. And the first packet of a client with affinity to
+// an endpoint that has been removed is dropped with its affinity entry, if that has not been cleaned up
+// yet. The client's next question is answered, or the one after both.
 //
 // The clock of this machine is left alone, for it is everybody's. What jumps is the control
 // plane's clock against it, as far as objects show it, and with -chaos each kube-nft lives in

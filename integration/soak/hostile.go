@@ -68,6 +68,21 @@ func (c *cluster) crowd() {
 	}
 }
 
+// fewExternals is how many external IPs a Service may have so that its endpoint lists are not shared.
+const fewExternals = 12
+
+// unshare takes away what Services have too much of for direct lists. Shared lists stay until they
+// would be half as long as it takes to make them, so that what is there depends on what was.
+func (c *cluster) unshare() {
+	for i := range maxServices {
+		if i < c.services || c.crowded && i >= firstOfCrowd {
+			s := c.randomService(i)
+			s.Spec.ExternalIPs = s.Spec.ExternalIPs[:min(len(s.Spec.ExternalIPs), fewExternals)]
+			c.server.Apply(s)
+		}
+	}
+}
+
 // makeHostile makes changing Service i a burden for others.
 func (c *cluster) makeHostile(i int, s *corev1.Service) {
 	switch c.random.IntN(4) {

@@ -156,6 +156,10 @@ func (s *soak) finish(ctx context.Context) error {
 	if err := errors.Join(s.verdict(), leak(s.samples)); err != nil {
 		return err
 	}
+	s.cluster.unshare()
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
 	if err := s.startFresh(ctx); err != nil {
 		return err
 	}
