@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"encoding/json"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -292,7 +291,7 @@ func TestReadmeWays(t *testing.T) {
 			way.walk(c)
 			if t.Failed() {
 				for _, n := range c.nodes {
-					t.Log(fmt.Sprintf("%+v", *n))
+					t.Logf("%+v", *n)
 				}
 			}
 		})

@@ -193,7 +193,7 @@ func TestRestartWithEmptySourceKernel(t *testing.T) {
 		t.Errorf("apply over kube-proxy's rules: exit code %d\n%s", p.ExitCode(), p.Stderr())
 	}
 	m.load.await(t, 50)
-	daemon = m.startDaemon(t)
+	m.startDaemon(t)
 	awaitMetric(t, `kube_nft_held{reason="source"} 1`)
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	awaitMetric(t, `kube_nft_held{reason="source"} 0`)
