@@ -126,7 +126,7 @@ func (o *options) startWorld(w world, all bool) (s *started, err error) {
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
 	s = new(started)
-	if s.start, err = l.start(); err != nil || !all {
+	if s.start, err = l.startUnobserved(); err != nil || !all {
 		return s, err
 	}
 	time.Sleep(settling)
