@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -235,8 +236,18 @@ func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.S
 		if err != nil {
 			return fmt.Errorf("look up entries of affinity map %s: %w", set.Name, err)
 		}
-		if len(still) > 0 {
-			if err := commit(services.EntryOps(f, set, still)); err != nil {
+		for len(still) > 0 {
+			err := commit(services.EntryOps(f, set, still))
+			var op *kernel.OpError
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, unix.EEXIST) || !errors.As(err, &op) || op.Element == "" {
+				return err
+			}
+			before := len(still)
+			still = slices.DeleteFunc(still, func(c services.EntryChange) bool { return c.Key == op.Element }) // packets were faster
+			if len(still) == before {
 				return err
 			}
 		}
@@ -256,7 +267,7 @@ func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.S
 // stillWrong returns the changes of entries that are as they were read. Packets may have removed an
 // entry since, and made another one of the same client: it is not to be deleted, and one that was
 // removed is not to come back. What happens to an entry in the millisecond between this look and the
-// commit, nobody can tell apart.
+// commit, the kernel tells apart: see services.EntryOps.
 func stillWrong(ctx context.Context, f nft.Family, set *nft.Set, reader entryReader, changes []services.EntryChange, wanted func(uint32) services.Entries) (still []services.EntryChange, err error) {
 	for _, c := range changes {
 		entry, ok, err := reader.Lookup(ctx, f, set, c.Key)

@@ -71,7 +71,7 @@ func (k *entryTable) Commit(ctx context.Context, batch nft.Batch) error {
 		}
 		k.atOnce = max(k.atOnce, len(op.Elements))
 		for _, entry := range op.Elements {
-			if op.Verb == nft.Add {
+			if op.Verb == nft.Add && entry.Life.Timeout > time.Second { // others expire at once
 				k.entries[op.Set.Name][entry.Key] = entry.Element
 			} else {
 				delete(k.entries[op.Set.Name], entry.Key)

@@ -103,6 +103,7 @@ func WrongEntries(f nft.Family, held map[string]nft.Element, wanted func(number 
 		group := wanted(number)
 		endpoint, _ := netip.AddrFromSlice([]byte(entry.Data))
 		switch {
+		case entry.Life != nil && entry.Life.Timeout == fading && !holds(group.Members, endpoint): // on its way
 		case !holds(group.Members, endpoint), entry.Life != nil && entry.Life.Twin: // packets go on with the other twin
 			changes = append(changes, EntryChange{Key: key, Before: &entry})
 		case entry.Life == nil || entry.Life.Timeout != group.Timeout:
@@ -185,19 +186,20 @@ func fairShare(wanted []int, total int) int {
 
 // EntryOps returns the operations of changes in one map. Entries may have expired meanwhile: that
 // does not fail the batch.
+//
+// An entry that is to go gets a short rest of life. A kernel from 6.12 on does that in place, and
+// refuses it (EEXIST) if packets have made another entry of the client since: a deletion would take
+// away whatever stands under the key. See nft.Batch.InPlace.
 func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) {
 	var gone, come []nft.KeyedElement
 	for _, c := range changes {
-		if c.Before != nil {
-			// A kernel that cannot destroy gets the entry added first, with the age that it has.
-			life := c.Before.Life
-			if c.Now != nil {
-				life = c.Now.Life
-			}
-			gone = append(gone, nft.KeyedElement{Key: c.Key, Element: nft.Element{Data: c.Before.Data, Life: life}})
+		now := c.Now
+		if now == nil {
+			now = &nft.Element{Data: c.Before.Data, Life: &nft.Life{Timeout: fading, Expires: fading}}
 		}
-		if c.Now != nil {
-			come = append(come, nft.KeyedElement{Key: c.Key, Element: *c.Now})
+		come = append(come, nft.KeyedElement{Key: c.Key, Element: *now})
+		if c.Before != nil { // a kernel that cannot destroy gets the entry added first
+			gone = append(gone, nft.KeyedElement{Key: c.Key, Element: nft.Element{Data: c.Before.Data, Life: now.Life}})
 		}
 	}
 	if len(gone) > 0 {
@@ -208,6 +210,9 @@ func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) 
 	}
 	return ops
 }
+
+// fading is the rest of life of an entry that is to go: one tick of the slowest kernel's clock.
+const fading = 10 * time.Millisecond
 
 // AdoptEntries returns the operations that carry over the entries of versions that kept a map of
 // its own for each Service port, from tables that were read with the entries of these maps.
