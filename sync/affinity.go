@@ -24,9 +24,9 @@ type entryReader interface {
 }
 
 // affinityEntries takes care of affinity entries, which packets make, in a goroutine of its own:
-// to read a map takes as long as it is full, and no commit waits for that. The loop hands over what
-// a commit changed, and commits what is to be done to the entries, a few at a time: the tables may
-// belong to its socket. Until then the chains keep connections away from endpoints that have left.
+// to read a large map takes long, and no commit waits for that. The loop hands over what a commit
+// changed, and commits what is to be done to the entries, a few at a time: the tables may belong to
+// its socket. Until then a connection may follow an old entry, once.
 type affinityEntries struct {
 	log     *zap.Logger
 	reader  entryReader // nil leaves entries until they expire
@@ -34,6 +34,7 @@ type affinityEntries struct {
 	batches chan entryBatch // for the loop
 
 	mu     sync.Mutex
+	counts map[entryMap]int // of entries, as of the last look at a map
 	groups map[entryNumber]services.Entries
 	work   entryWork
 
@@ -70,8 +71,8 @@ var errTablesUnknown = errors.New("the tables are about to be repaired")
 func newAffinityEntries(options *Options) affinityEntries {
 	return affinityEntries{
 		log: options.Log, bell: make(chan struct{}, 1), batches: make(chan entryBatch),
-		groups: make(map[entryNumber]services.Entries),
-		retry:  backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
+		groups: make(map[entryNumber]services.Entries), counts: make(map[entryMap]int),
+		retry: backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
 	}
 }
 
@@ -98,6 +99,62 @@ func (a *affinityEntries) committed(changed []services.Entries) {
 	if look {
 		a.ring()
 	}
+}
+
+// fewEntries is how many entries a map has at most that is read in the loop: that takes some
+// milliseconds.
+const fewEntries = 1000
+
+// departed returns the removal of entries of endpoints that leave with this commit, in maps that are
+// not large: no connection follows these. Of the others, run takes care afterwards.
+func (a *affinityEntries) departed(ctx context.Context, k client, sets func(nft.Family) []*nft.Set, changed []services.Entries) (ops []nft.Op) {
+	groups := make(map[entryMap]map[uint32]services.Entries)
+	for _, e := range changed {
+		if m := (entryMap{e.Family, services.AffinityMapOf(e.Number)}); e.Look {
+			if groups[m] == nil {
+				groups[m] = make(map[uint32]services.Entries)
+			}
+			groups[m][e.Number] = e
+		}
+	}
+	for _, f := range nft.Families {
+		for _, set := range sets(f) {
+			m := entryMap{f, set.Name}
+			if groups[m] == nil || a.count(m) > fewEntries {
+				continue
+			}
+			held, err := k.Elements(ctx, f, set)
+			if err != nil { // there is no such map yet, or run will say what is wrong
+				continue
+			}
+			if a.counted(m, len(held)); len(held) > fewEntries { // for the next time
+				continue
+			}
+			var gone []nft.KeyedElement
+			for key, entry := range held {
+				number, _, _ := nft.SplitNumberedKey(f, key)
+				if e, ok := groups[m][number]; ok && !e.MayName(entry.Data) {
+					gone = append(gone, nft.KeyedElement{Key: key, Element: entry})
+				}
+			}
+			if len(gone) > 0 {
+				ops = append(ops, nft.Op{Verb: nft.Destroy, Family: f, Set: set, Elements: nft.SortElements(gone)})
+			}
+		}
+	}
+	return ops
+}
+
+func (a *affinityEntries) count(m entryMap) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.counts[m]
+}
+
+func (a *affinityEntries) counted(m entryMap, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.counts[m] = n
 }
 
 // add notes a map, and with from.number not zero that a group takes over the entries of another.
@@ -163,6 +220,9 @@ func (a *affinityEntries) lookAtFull(ctx context.Context) {
 		fill, err := a.reader.DynamicFill(ctx, f, 0)
 		for m := range inUse {
 			counted, ok := fill[m.name]
+			if m.family == f && ok {
+				a.counts[m] = int(counted.Count)
+			}
 			if m.family == f && err == nil && (!ok || counted.Count > counted.Size/4*3) {
 				a.work.add(m, entryNumber{}, 0)
 			}
@@ -208,7 +268,7 @@ func (a *affinityEntries) clean(ctx context.Context, sets func(nft.Family) []*nf
 		a.logged = ""
 	case err.Error() != a.logged:
 		a.logged = err.Error()
-		a.log.Warn("session affinity: entries of removed endpoints stay until they can be removed; no connection follows them", zap.Error(err))
+		a.log.Warn("session affinity: entries of removed endpoints stay until they can be removed; a client may follow one once", zap.Error(err))
 	}
 	return err
 }
@@ -222,6 +282,7 @@ func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.S
 	if err != nil {
 		return fmt.Errorf("read affinity map %s: %w", set.Name, err)
 	}
+	a.counted(entryMap{f, set.Name}, len(held))
 	wanted := func(number uint32) services.Entries {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -210,7 +210,7 @@ func TestEntriesOfNobodyGo(t *testing.T) {
 // TestEntriesWait has a kernel that cannot read entries, or refuses to change them: everything else
 // is programmed, the complaint is logged once, and the work is done later.
 func TestEntriesWait(t *testing.T) {
-	const complaint = "session affinity: entries of removed endpoints stay until they can be removed; no connection follows them"
+	const complaint = "session affinity: entries of removed endpoints stay until they can be removed; a client may follow one once"
 	for _, tt := range []struct {
 		name           string
 		fails, refuses error

@@ -36,6 +36,9 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 				p.batch.Generation = l.drift.seen
 			}
 			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
+			if changed := l.ruleset.EntriesChanged(); len(changed) > 0 && !p.batch.Makes() {
+				p.batch.Ops = append(p.batch.Ops, l.affinity.departed(ctx, l.kernel, l.affinityMaps(), changed)...)
+			}
 			return p, err
 		}
 		l.known = false // a table takes more to make anew than what has changed of it

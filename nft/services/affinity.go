@@ -128,8 +128,8 @@ func (r *familyRules) declareAffinity(port *portState, a *affinity) {
 }
 
 // updateChain notes where connections went. An entry may name an endpoint that has left, until it
-// has been cleaned up: a connection to an address that is no member is dropped before it leaves,
-// with the entry that sent it there, so that it is chosen anew when the client tries again.
+// has been cleaned up: a connection that follows it takes the entry with it, so that the client's
+// next one is chosen anew.
 func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 	chain := &nft.Chain{Name: updateChainName(a.number)}
 	groups := a.sorted()
@@ -158,11 +158,8 @@ func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 			member.Not = true
 			stale, forget = append(stale, nft.Rule{member}), append(forget, nft.Rule{nft.Forget{Key: key, Map: entries}})
 		}
-		if len(updates) == 1 { // what is no member has been dropped
-			updates[0] = slices.Delete(updates[0], len(there), len(there)+1)
-		}
-		drop := slices.Concat(there, slices.Concat(stale...), slices.Concat(forget...), nft.Rule{nft.Drop})
-		chain.Rules = append(append(chain.Rules, drop), updates...)
+		stray := slices.Concat(there, slices.Concat(stale...), slices.Concat(forget...))
+		chain.Rules = append(append(chain.Rules, stray), updates...)
 	}
 	return chain
 }

@@ -48,9 +48,10 @@
 // that they may name are elements (G . endpoint) of the set members. In the IPv6 table G stands in
 // place of bits 64 to 95 of the client.
 //
-// An endpoint leaves with the commit that takes it out of its list and of the members. Entries that
-// still name it are removed afterwards. Until then record-N drops a connection that followed one,
-// and forgets the entry, so that the client's next packet chooses anew.
+// An endpoint leaves with the commit that takes it out of its list and of the members, and the
+// entries that name it go with that commit if the map holds few. Of a large map they are removed
+// afterwards; until then a connection that follows one takes the entry with it (record-N), so that the
+// client's next connection chooses anew.
 //
 // # Packet path
 //
