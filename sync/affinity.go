@@ -210,22 +210,23 @@ func (a *affinityEntries) run(ctx context.Context, sets func(nft.Family) []*nft.
 // lookAtFull notes the maps that are nearly full, and those of which the kernel does not say how
 // full they are.
 func (a *affinityEntries) lookAtFull(ctx context.Context) {
+	fills, failed := make(map[nft.Family]map[string]kernel.Fill), make(map[nft.Family]error)
+	for _, f := range nft.Families { // before the lock, on which the loop waits
+		fills[f], failed[f] = a.reader.DynamicFill(ctx, f, 0)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	inUse := make(map[entryMap]bool)
 	for id := range a.groups {
 		inUse[entryMap{id.family, services.AffinityMapOf(id.number)}] = true
 	}
-	for _, f := range nft.Families {
-		fill, err := a.reader.DynamicFill(ctx, f, 0)
-		for m := range inUse {
-			counted, ok := fill[m.name]
-			if m.family == f && ok {
-				a.counts[m] = int(counted.Count)
-			}
-			if m.family == f && err == nil && (!ok || counted.Count > counted.Size/4*3) {
-				a.work.add(m, entryNumber{}, 0)
-			}
+	for m := range inUse {
+		fill, ok := fills[m.family][m.name]
+		if ok {
+			a.counts[m] = int(fill.Count)
+		}
+		if failed[m.family] == nil && (!ok || fill.Count > fill.Size/4*3) {
+			a.work.add(m, entryNumber{}, 0)
 		}
 	}
 }

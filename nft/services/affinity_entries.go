@@ -101,17 +101,17 @@ func WrongEntries(f nft.Family, held map[string]nft.Element, wanted func(number 
 			continue
 		}
 		group := wanted(number)
-		endpoint, _ := netip.AddrFromSlice([]byte(entry.Data))
+		member := group.MayName(entry.Data)
 		switch {
-		case entry.Life != nil && entry.Life.Timeout == fading && !holds(group.Members, endpoint): // on its way
-		case !holds(group.Members, endpoint), entry.Life != nil && entry.Life.Twin: // packets go on with the other twin
+		case entry.Life != nil && entry.Life.Timeout == fading && !member: // on its way
+		case !member, entry.Life != nil && entry.Life.Twin: // packets go on with the other twin
 			changes = append(changes, EntryChange{Key: key, Before: &entry})
 		case entry.Life == nil || entry.Life.Timeout != group.Timeout:
 			changes = append(changes, EntryChange{Key: key, Before: &entry, Now: group.renewed(entry)})
 		}
 		into := wanted(takeOver[number])
 		intoKey := nft.NumberedKey(f, into.Number, client)
-		if _, known := held[intoKey]; takeOver[number] != 0 && !known && holds(into.Members, endpoint) {
+		if _, known := held[intoKey]; takeOver[number] != 0 && !known && into.MayName(entry.Data) {
 			changes = append(changes, EntryChange{Key: intoKey, Now: into.renewed(entry)})
 		}
 	}
@@ -143,13 +143,11 @@ func SurplusEntries(f nft.Family, held map[string]nft.Element, size int) (change
 	if len(keys) < 2 {
 		return nil
 	}
-	share := fairShare(slices.Collect(func(yield func(int) bool) {
-		for _, list := range keys {
-			if !yield(len(list)) {
-				return
-			}
-		}
-	}), size/2)
+	counts := make([]int, 0, len(keys))
+	for _, list := range keys {
+		counts = append(counts, len(list))
+	}
+	share := fairShare(counts, size/2)
 	for _, list := range keys {
 		if len(list) <= share {
 			continue
@@ -189,11 +187,15 @@ func fairShare(wanted []int, total int) int {
 //
 // An entry that is to go gets a short rest of life. A kernel from 6.12 on does that in place, and
 // refuses it (EEXIST) if packets have made another entry of the client since: a deletion would take
-// away whatever stands under the key. See nft.Batch.InPlace.
+// away whatever stands under the key. See nft.Batch.InPlace. One of two twins is deleted, whichever.
 func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) {
 	var gone, come []nft.KeyedElement
 	for _, c := range changes {
 		now := c.Now
+		if now == nil && c.Before.Life != nil && c.Before.Life.Twin {
+			gone = append(gone, nft.KeyedElement{Key: c.Key, Element: *c.Before})
+			continue
+		}
 		if now == nil {
 			now = &nft.Element{Data: c.Before.Data, Life: &nft.Life{Timeout: fading, Expires: fading}}
 		}
@@ -232,7 +234,7 @@ func (r *Ruleset) AdoptEntries(have nft.Tables) (ops []nft.Op) {
 				into := Entries{Number: members.number, Members: members.members, Timeout: port.affinity.timeout}
 				for key, entry := range old.Map {
 					client, _ := netip.AddrFromSlice([]byte(key))
-					if endpoint, _ := netip.AddrFromSlice([]byte(entry.Data)); holds(members.members, endpoint) {
+					if into.MayName(entry.Data) {
 						name := affinityMapName(members.number)
 						byMap[name] = append(byMap[name], EntryChange{Key: nft.NumberedKey(f, members.number, client), Now: into.renewed(entry)})
 					}
