@@ -191,7 +191,7 @@ func (a *affinityEntries) run(ctx context.Context, sets func(nft.Family) []*nft.
 			a.lookAtFull(ctx)
 		}
 		began := time.Now()
-		err := a.clean(ctx, sets, a.reader, a.commit)
+		err := a.clean(ctx, sets)
 		pause := restRatio * time.Since(began)
 		if err != nil {
 			pause = max(pause, a.retry.failed()) // nobody waits for the timer of this backoff
@@ -232,7 +232,7 @@ func (a *affinityEntries) lookAtFull(ctx context.Context) {
 }
 
 // clean does what is to be done. What could not be done waits for the next time.
-func (a *affinityEntries) clean(ctx context.Context, sets func(nft.Family) []*nft.Set, reader entryReader, commit func(context.Context, []nft.Op) error) (err error) {
+func (a *affinityEntries) clean(ctx context.Context, sets func(nft.Family) []*nft.Set) (err error) {
 	a.mu.Lock()
 	work, groups := a.work, len(a.groups)
 	a.work = entryWork{}
@@ -248,7 +248,7 @@ func (a *affinityEntries) clean(ctx context.Context, sets func(nft.Family) []*nf
 			if !work.maps[entryMap{f, set.Name}] || err != nil {
 				continue
 			}
-			if err = a.cleanMap(ctx, f, set, takeOver, reader, func(ops []nft.Op) error { return commit(ctx, ops) }, groups); err == nil {
+			if err = a.cleanMap(ctx, f, set, takeOver, func(ops []nft.Op) error { return a.commit(ctx, ops) }, groups); err == nil {
 				delete(work.maps, entryMap{f, set.Name})
 			}
 		}
@@ -275,8 +275,8 @@ func (a *affinityEntries) clean(ctx context.Context, sets func(nft.Family) []*nf
 }
 
 // cleanMap brings the entries of one map in order.
-func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, takeOver map[uint32]uint32, reader entryReader, commit func([]nft.Op) error, groups int) error {
-	held, err := reader.Elements(ctx, f, set)
+func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, takeOver map[uint32]uint32, commit func([]nft.Op) error, groups int) error {
+	held, err := a.reader.Elements(ctx, f, set)
 	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
 		return nil
 	}
@@ -294,7 +294,7 @@ func (a *affinityEntries) cleanMap(ctx context.Context, f nft.Family, set *nft.S
 	for most := min(mostLookups, entriesAtOnce(groups)); len(changes) > 0; {
 		n := min(most, len(changes))
 		began := time.Now()
-		still, err := stillWrong(ctx, f, set, reader, changes[:n], wanted)
+		still, err := stillWrong(ctx, f, set, a.reader, changes[:n], wanted)
 		if err != nil {
 			return fmt.Errorf("look up entries of affinity map %s: %w", set.Name, err)
 		}

@@ -60,10 +60,9 @@ func TestReplacedEntriesStayInKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := newAffinityEntries(&Options{Log: zap.NewNop()})
-	reader := slowReader{k, map[string]nft.Element{first.Key: first.Element, second.Key: second.Element, third.Key: third.Element}}
-	a.reader = reader
+	a.reader = slowReader{k, map[string]nft.Element{first.Key: first.Element, second.Key: second.Element, third.Key: third.Element}}
 	a.committed(r.EntriesChanged())
-	err := a.cleanMap(t.Context(), nft.IP, set, nil, reader, func(ops []nft.Op) error { return k.Commit(t.Context(), nft.Batch{Ops: ops}) }, 1)
+	err := a.cleanMap(t.Context(), nft.IP, set, nil, func(ops []nft.Op) error { return k.Commit(t.Context(), nft.Batch{Ops: ops}) }, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

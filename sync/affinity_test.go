@@ -117,7 +117,7 @@ func runAffine(t *testing.T, k *entryTable, n int) *bubble {
 	b.loop.CleanAffinity(k)
 	b.run(t)
 	number := numberOf(t, b)
-	name := b.loop.affinityMaps()(nft.IP)[number/2%uint32(len(k.entries))].Name
+	name := b.loop.ruleset.AffinityMaps(nft.IP)[number/2%uint32(len(k.entries))].Name
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for endpoint := byte(1); endpoint <= 2; endpoint++ {

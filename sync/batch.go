@@ -37,7 +37,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 			}
 			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
 			if changed := l.ruleset.EntriesChanged(); len(changed) > 0 && !p.batch.Makes() {
-				p.batch.Ops = append(p.batch.Ops, l.affinity.departed(ctx, l.kernel, l.affinityMaps(), changed)...)
+				p.batch.Ops = append(p.batch.Ops, l.affinity.departed(ctx, l.kernel, l.ruleset.AffinityMaps, changed)...)
 			}
 			return p, err
 		}

@@ -149,8 +149,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		cleaning.Go(func() { l.stale.run(ctx) })
 	}
 	if l.affinity.reader != nil {
-		maps := l.affinityMaps()
-		cleaning.Go(func() { l.affinity.run(ctx, maps) })
+		cleaning.Go(func() { l.affinity.run(ctx, l.ruleset.AffinityMaps) })
 	}
 	l.options.Queue.Ring()
 	l.drift.start(ctx)
@@ -212,15 +211,6 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// affinityMaps are the maps of affinity entries, which are the same as long as the loop runs.
-func (l *Loop) affinityMaps() func(nft.Family) []*nft.Set {
-	sets := make(map[nft.Family][]*nft.Set)
-	for _, f := range nft.Families {
-		sets[f] = l.ruleset.AffinityMaps(f)
-	}
-	return func(f nft.Family) []*nft.Set { return sets[f] }
 }
 
 // Once brings the kernel up to date and removes stale connections, one time. It is for callers

@@ -76,7 +76,7 @@ func (r *familyRules) noteEntries(have, want *affinity) {
 func AffinityMapOf(number uint32) string { return affinityMapName(number) }
 
 // AffinityMaps lists the maps of affinity entries in the tables of a family, which exist while a
-// Service port has affinity.
+// Service port has affinity. It depends on the Config alone, so that any goroutine may call it.
 func (r *Ruleset) AffinityMaps(f nft.Family) []*nft.Set { return r.config.affinitySets(f) }
 
 // IsAffinityMap reports whether a map of this name holds the entries of several Service ports.

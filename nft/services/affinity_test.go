@@ -19,14 +19,6 @@ func affinePort(n, endpoints int) *tracker.ServicePort {
 	return p
 }
 
-func deltaOf(ports ...*tracker.ServicePort) tracker.Delta {
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
-	for _, p := range ports {
-		delta.Changed[p.ID] = p
-	}
-	return delta
-}
-
 // TestEntriesChanged: what a change means for entries is told once, and adds up until it is
 // committed.
 func TestEntriesChanged(t *testing.T) {
@@ -59,7 +51,7 @@ func TestEntriesChanged(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := NewRuleset(testConfig())
-			r.Apply(deltaOf(port))
+			r.Apply(changed(port))
 			numbers := make(map[uint32]bool)
 			for _, e := range r.EntriesChanged() {
 				numbers[e.Number] = true
@@ -69,7 +61,7 @@ func TestEntriesChanged(t *testing.T) {
 			}
 			r.Committed()
 			for _, next := range tt.after {
-				r.Apply(deltaOf(next))
+				r.Apply(changed(next))
 			}
 			got := make(map[bool]what)
 			for _, e := range r.EntriesChanged() {
@@ -191,7 +183,7 @@ func TestSurplusEntries(t *testing.T) {
 func TestAdoptEntries(t *testing.T) {
 	port := affinePort(1, 2)
 	r := NewRuleset(testConfig())
-	r.Apply(deltaOf(port))
+	r.Apply(changed(port))
 	have := nft.NewTable(nft.IP)
 	client, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	own := ownMapName(port.ID, group{port: port.Cluster[0].Port()})
@@ -235,7 +227,7 @@ func TestAffinityNeedsFewObjects(t *testing.T) {
 			r := NewRuleset(testConfig())
 			port := affinePort(1, 2)
 			tt.change(port)
-			r.Apply(deltaOf(port))
+			r.Apply(changed(port))
 			table := r.Want()[nft.IP]
 			if want := len(base.Sets) + affinityMaps; len(table.Sets) != want {
 				t.Errorf("%d sets, want %d", len(table.Sets), want)
