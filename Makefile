@@ -111,7 +111,7 @@ $(STATICCHECK_BIN):
 vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
 	$(GO) run $(GOVULNCHECK) ./...
 
-image: ## build the container image; IMAGE, BUILDER, BUILD_IMAGE, FINAL_IMAGE: see README
+image: ## build the container image; IMAGE, BUILDER, BUILD_IMAGE, FINAL_IMAGE: see docs/install.md
 	./deploy/image.sh
 
 image-test: image-packages ## build the image without a registry and run it (root, Debian)

@@ -23,7 +23,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
 )
 
-// Exit codes; the README has the table. A command that looks ends with exitFound if it found that
+// Exit codes; docs/operations.md has the table. A command that looks ends with exitFound if it found that
 // something is not as it should be, and with exitTrouble if it could not look. exitConfig says that the configuration file changed; it is not 0 because many
 // service managers restart a program only after a failure.
 const (

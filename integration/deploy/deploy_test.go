@@ -48,7 +48,7 @@ func TestDeployObjects(t *testing.T) {
 	}
 }
 
-// TestDeployImage sets the image where the README says, in the directory that is applied, and
+// TestDeployImage sets the image where docs/install.md says, in the directory that is applied, and
 // looks for it in all containers.
 func TestDeployImage(t *testing.T) {
 	for _, overlay := range overlays {
@@ -342,13 +342,13 @@ func observeRequests(t *testing.T, server *apiserver.Server, want map[permission
 	process.Stop(t)
 }
 
-// TestReadmeScrape: the example for Prometheus is YAML, keeps the container of the DaemonSet and
+// TestPageScrape: the example for Prometheus is YAML, keeps the container of the DaemonSet and
 // asks the default port.
-func TestReadmeScrape(t *testing.T) {
-	_, rest, found := strings.Cut(string(readFile(t, "../../README.md")), "```yaml\nscrape_configs:")
+func TestPageScrape(t *testing.T) {
+	_, rest, found := strings.Cut(string(readFile(t, "../../docs/operations.md")), "```yaml\nscrape_configs:")
 	text, _, closed := strings.Cut(rest, "```")
 	if !found || !closed {
-		t.Fatal("the README has no scrape_configs")
+		t.Fatal("docs/operations.md has no scrape_configs")
 	}
 	var example struct {
 		Jobs []struct {

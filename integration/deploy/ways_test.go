@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// A cluster is what the README's commands change: which of the two DaemonSets runs where. It knows
+// A cluster is what the commands of the pages change: which of the two DaemonSets runs where. It knows
 // what a pod of kube-nft does: it waits for kube-proxy to end, and its tables stay when it ends.
 type cluster struct {
 	t     *testing.T
@@ -137,7 +137,7 @@ var (
 	rollbackPod   = regexp.MustCompile(`^kubectl -n kube-system run rollback-(\S+) .*"args":\["migrate","rollback","--wait"\]`)
 )
 
-// run does what commands of the README do. Those about Services change no node.
+// run does what commands of the pages do. Those about Services change no node.
 func (c *cluster) run(commands ...string) {
 	c.t.Helper()
 	for _, command := range commands {
@@ -186,12 +186,12 @@ func (c *cluster) run(commands ...string) {
 }
 
 // back rolls nodes back, and checks that kube-proxy alone is there in the end.
-func (c *cluster) back(readme string) {
+func (c *cluster) back(pages string) {
 	c.t.Helper()
 	for _, n := range c.nodes {
-		c.run(onNode(block(c.t, readme, "### Back to kube-proxy", "run rollback-"), n.name)...)
+		c.run(onNode(block(c.t, pages, "## Back to kube-proxy", "run rollback-"), n.name)...)
 	}
-	c.run(block(c.t, readme, "### Back to kube-proxy", "delete -k")...)
+	c.run(block(c.t, pages, "## Back to kube-proxy", "delete -k")...)
 	for _, n := range c.nodes {
 		if !n.proxy || n.waits || n.serves || n.tables || n.labels.Has("service-proxy") {
 			c.t.Errorf("in the end: %+v", *n)
@@ -202,10 +202,10 @@ func (c *cluster) back(readme string) {
 	}
 }
 
-// block returns the commands of the code block in a section of the README that has a text.
-func block(t *testing.T, readme, section, text string) (commands []string) {
+// block returns the commands of the code block in a section of the pages that has a text.
+func block(t *testing.T, pages, section, text string) (commands []string) {
 	t.Helper()
-	_, rest, _ := strings.Cut(readme, "\n"+section+"\n")
+	_, rest, _ := strings.Cut(pages, "\n"+section+"\n")
 	rest, _, _ = strings.Cut(rest, "\n"+strings.Repeat("#", strings.Count(section, "#"))+" ")
 	for i, part := range strings.Split(rest, "```") {
 		if i%2 == 1 && strings.Contains(part, text) {
@@ -213,7 +213,7 @@ func block(t *testing.T, readme, section, text string) (commands []string) {
 			return slices.DeleteFunc(strings.Split(joined, "\n"), func(line string) bool { return line == "" })
 		}
 	}
-	t.Fatalf("the README's %q has no block with %q", section, text)
+	t.Fatalf("the pages' %q has no block with %q", section, text)
 	return nil
 }
 
@@ -225,12 +225,12 @@ func onNode(commands []string, node string) (list []string) {
 	return list
 }
 
-// TestReadmeWays goes every way of the README that leads to kube-nft in a cluster, and the way back:
+// TestPageWays goes every way of the pages on installation and migration that leads to kube-nft in a cluster, and the way back:
 // at no command do both proxies serve a node, and none is left behind.
-func TestReadmeWays(t *testing.T) {
-	readme := string(readFile(t, "../../README.md"))
-	const deploy, nodes, back = "## Deploy", "### A kubeadm cluster, node by node", "### Back to kube-proxy"
-	atOnce := func(c *cluster) { c.run(block(t, readme, deploy, "nodeSelector")...) }
+func TestPageWays(t *testing.T) {
+	pages := string(readFile(t, "../../docs/install.md")) + string(readFile(t, "../../docs/migration.md"))
+	const deploy, nodes, back = "## In a cluster", "## A kubeadm cluster, node by node", "## Back to kube-proxy"
+	atOnce := func(c *cluster) { c.run(block(t, pages, deploy, "nodeSelector")...) }
 	byLabel := func(c *cluster) {
 		for _, n := range c.nodes {
 			c.run(onNode([]string{"kubectl label node worker-1 service-proxy=kube-nft"}, n.name)...)
@@ -238,12 +238,12 @@ func TestReadmeWays(t *testing.T) {
 	}
 	backByLabel := func(c *cluster) {
 		for _, n := range c.nodes {
-			c.run(onNode(block(t, readme, back, "label --overwrite"), n.name)...)
+			c.run(onNode(block(t, pages, back, "label --overwrite"), n.name)...)
 		}
-		c.back(readme)
+		c.back(pages)
 	}
-	if !strings.Contains(readme, "`kubectl label node worker-1 service-proxy=kube-nft`") {
-		t.Fatal("the README labels the canary in another way")
+	if !strings.Contains(pages, "`kubectl label node worker-1 service-proxy=kube-nft`") {
+		t.Fatal("the page labels the canary in another way")
 	}
 	for _, way := range []struct {
 		name string
@@ -252,38 +252,38 @@ func TestReadmeWays(t *testing.T) {
 		{"all at once", func(c *cluster) {
 			atOnce(c)
 			c.add("worker-4")
-			c.run(block(t, readme, back, "delete daemonset kube-nft")...)
-			c.back(readme)
+			c.run(block(t, pages, back, "delete daemonset kube-nft")...)
+			c.back(pages)
 		}},
 		{"node by node", func(c *cluster) {
-			c.run(block(t, readme, nodes, "apply -k")...)
+			c.run(block(t, pages, nodes, "apply -k")...)
 			c.add("worker-4")
 			byLabel(c)
 			backByLabel(c)
 		}},
 		{"node by node, then new nodes", func(c *cluster) {
-			c.run(block(t, readme, nodes, "apply -k")...)
+			c.run(block(t, pages, nodes, "apply -k")...)
 			byLabel(c)
-			c.run(block(t, readme, deploy, "nodeSelector")[1])
+			c.run(block(t, pages, deploy, "nodeSelector")[1])
 			c.add("worker-4")
 			backByLabel(c)
 		}},
 		{"all at once, then labels", func(c *cluster) {
 			atOnce(c)
-			c.run(block(t, readme, nodes, "label nodes --all")...)
+			c.run(block(t, pages, nodes, "label nodes --all")...)
 			backByLabel(c)
 		}},
 		{"a trial", func(c *cluster) {
 			c.run("kubectl apply -k deploy/overlays/canary")
-			c.run(block(t, readme, back, "label services")...)
-			c.back(readme)
+			c.run(block(t, pages, back, "label services")...)
+			c.back(pages)
 		}},
 		{"a trial, then all at once", func(c *cluster) {
 			c.run("kubectl apply -k deploy/overlays/canary")
-			c.run(block(t, readme, nodes, "label services")...)
-			c.run(block(t, readme, deploy, "nodeSelector")[1])
-			c.run(block(t, readme, back, "delete daemonset kube-nft")...)
-			c.back(readme)
+			c.run(block(t, pages, nodes, "label services")...)
+			c.run(block(t, pages, deploy, "nodeSelector")[1])
+			c.run(block(t, pages, back, "delete daemonset kube-nft")...)
+			c.back(pages)
 		}},
 	} {
 		t.Run(way.name, func(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 // dependencyRow matches the first column of the table of direct dependencies.
 var dependencyRow = regexp.MustCompile("(?m)^\\| ((?:`[^`]+`(?:, )?)+) \\| .+ \\|$")
 
-// TestReadmeDependencies: the README says of each direct dependency what it is for, and names
+// TestDependencies: CONTRIBUTING.md says of each direct dependency what it is for, and names
 // none that is not one.
-func TestReadmeDependencies(t *testing.T) {
-	_, section, found := strings.Cut(readFile(t, "README.md"), "\nDirect dependencies:\n\n")
+func TestDependencies(t *testing.T) {
+	_, section, found := strings.Cut(readFile(t, "CONTRIBUTING.md"), "\nDirect dependencies:\n\n")
 	table, _, closed := strings.Cut(section, "\n\n")
 	if !found || !closed {
-		t.Fatal("the README has no table of direct dependencies")
+		t.Fatal("CONTRIBUTING.md has no table of direct dependencies")
 	}
 	listed := make(map[string]bool)
 	for _, row := range dependencyRow.FindAllStringSubmatch(table, -1) {
@@ -29,12 +29,12 @@ func TestReadmeDependencies(t *testing.T) {
 	for _, module := range directDependencies(t) {
 		short := strings.TrimPrefix(module, "github.com/")
 		if !listed[short] {
-			t.Errorf("the README does not say what %s is for", short)
+			t.Errorf("CONTRIBUTING.md does not say what %s is for", short)
 		}
 		delete(listed, short)
 	}
 	for name := range listed {
-		t.Errorf("the README lists %s, which go.mod does not require directly", name)
+		t.Errorf("CONTRIBUTING.md lists %s, which go.mod does not require directly", name)
 	}
 }
 

@@ -84,25 +84,25 @@ func TestMigrateWrongNameKernel(t *testing.T) {
 	m.load.check(t)
 }
 
-// TestReadmeSingleNodeKernel goes the README's way for a single node, by its commands, from a live
+// TestPageSingleNodeKernel goes the migration page's way for a single node, by its commands, from a live
 // kube-proxy to kube-nft and back, under load.
-func TestReadmeSingleNodeKernel(t *testing.T) {
+func TestPageSingleNodeKernel(t *testing.T) {
 	root, err := lab.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs/migration.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
 	dir := t.TempDir()
 	_, config := m.serveAPI(t, dir)
-	// command finds a command in the README and starts it, with names and paths of this node.
+	// command finds a command of the page and starts it, with names and paths of this node.
 	command := func(line string) *lab.Process {
 		t.Helper()
-		if !strings.Contains(string(readme), line) {
-			t.Fatalf("the README has no %q", line)
+		if !strings.Contains(string(page), line) {
+			t.Fatalf("the page has no %q", line)
 		}
 		for from, to := range map[string]string{
 			"/var/lib/kube-proxy/config.conf": config, "/etc/kube-nft.yaml": filepath.Join(dir, "kube-nft.yaml"), "worker-1": "node-1",

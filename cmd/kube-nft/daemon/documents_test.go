@@ -43,7 +43,7 @@ func (silentKernel) Connections(context.Context, nft.Family, bool) ([]services.C
 	return make([]services.Connections, 1), nil
 }
 
-// isDocumented says of which metrics the README and the dashboard speak: not of those that
+// isDocumented says of which metrics the reference and the dashboard speak: not of those that
 // every Go program has.
 func isDocumented(name string) bool {
 	return strings.HasPrefix(name, "kube") || strings.HasPrefix(name, "rest_client_")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// metricsTable is the table of metrics that the README has to have.
+// metricsTable is the table of metrics that the reference has to have.
 func metricsTable(found map[string]*metric) string {
 	var names []string
 	for name := range found {
@@ -27,18 +27,18 @@ func metricsTable(found map[string]*metric) string {
 }
 
 func TestMetricsAreDocumented(t *testing.T) {
-	readme, err := os.ReadFile("../../../README.md")
+	page, err := os.ReadFile("../../../docs/reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(readme), "\n## Metrics\n")
+	_, section, found := strings.Cut(string(page), "\n## Metrics\n")
 	if !found {
-		t.Fatal("README.md has no section Metrics")
+		t.Fatal("docs/reference.md has no section Metrics")
 	}
 	metrics := scrape(t, "/metrics")
 	maps.Copy(metrics, scrape(t, "/metrics/slis"))
 	table := metricsTable(metrics)
 	if !strings.Contains(section, table) {
-		t.Errorf("the section Metrics of README.md has to contain this table:\n%s", table)
+		t.Errorf("the section Metrics of docs/reference.md has to contain this table:\n%s", table)
 	}
 }

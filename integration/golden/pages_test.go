@@ -14,21 +14,19 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-const readmePath = "../../README.md"
-
-// A section is a part of the README that is made from what the program prints.
-type section struct{ begin, end string }
+// A section is a part of a page that is made from what the program prints.
+type section struct{ page, begin, end string }
 
 var (
-	flagSection    = section{"<!-- flags: make golden rewrites this table -->\n", "<!-- end of flags -->\n"}
-	rulesetSection = section{"```nft\n", "```\n"}
-	inspectSection = section{"```\n$ kube-nft get services -n shop\n", "```\n"}
+	flagSection    = section{"../../docs/reference.md", "<!-- flags: make golden rewrites this table -->\n", "<!-- end of flags -->\n"}
+	rulesetSection = section{"../../docs/ruleset.md", "```nft\n", "```\n"}
+	inspectSection = section{"../../docs/operations.md", "```\n$ kube-nft get services -n shop\n", "```\n"}
 )
 
 // check compares the section with what it should be, or rewrites it.
 func (s section) check(t *testing.T, want string) {
 	t.Helper()
-	content, err := os.ReadFile(readmePath)
+	content, err := os.ReadFile(s.page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +34,7 @@ func (s section) check(t *testing.T, want string) {
 	before, rest, found := strings.Cut(text, s.begin)
 	have, after, closed := strings.Cut(rest, s.end)
 	if !found || !closed {
-		t.Fatalf("the README has no section from %q to %q", s.begin, s.end)
+		t.Fatalf("%s has no section from %q to %q", s.page, s.begin, s.end)
 	}
 	diff := cmp.Diff(strings.Split(have, "\n"), strings.Split(want, "\n"))
 	if diff == "" {
@@ -46,7 +44,7 @@ func (s section) check(t *testing.T, want string) {
 		t.Errorf("go test ./integration/golden -run Golden -update accepts this (-want +got):\n%s", diff)
 		return
 	}
-	if err := os.WriteFile(readmePath, []byte(before+s.begin+want+s.end+after), 0o644); err != nil {
+	if err := os.WriteFile(s.page, []byte(before+s.begin+want+s.end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -61,21 +59,21 @@ func output(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// TestGoldenReadmeFlags compares the table of flags with the program's help.
-func TestGoldenReadmeFlags(t *testing.T) {
+// TestGoldenPageFlags compares the table of flags with the program's help.
+func TestGoldenPageFlags(t *testing.T) {
 	flagSection.check(t, flagTable(t, output(t, "--help")))
 }
 
-// TestGoldenReadmeRuleset compares the excerpt of a ruleset with a dry run.
-func TestGoldenReadmeRuleset(t *testing.T) {
+// TestGoldenPageRuleset compares the excerpt of a ruleset with a dry run.
+func TestGoldenPageRuleset(t *testing.T) {
 	ruleset := output(t, "--manifests", "../../deploy/examples", "--hostname-override", "node-a",
 		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
 	rulesetSection.check(t, excerpt(t, ruleset))
 }
 
-// TestGoldenReadmeInspection compares what the README shows of get and explain with what they print
+// TestGoldenPageInspection compares what the page on operations shows of get and explain with what they print
 // where the Services of the examples are programmed.
-func TestGoldenReadmeInspection(t *testing.T) {
+func TestGoldenPageInspection(t *testing.T) {
 	lab.New(t)
 	ruleset := output(t, "--manifests", "../../deploy/examples", "--hostname-override", "node-a",
 		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
