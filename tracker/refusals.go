@@ -15,9 +15,9 @@ const (
 
 // refusals collects what could not be used of one object.
 type refusals struct {
-	kind, namespace, name string
-	list                  []error
-	left                  int // refusals beyond maxRefusals
+	kind, namespace, name, uid string
+	list                       []error
+	left                       int // refusals beyond maxRefusals
 }
 
 // add refuses field for the reason in format and args.
@@ -27,7 +27,7 @@ func (r *refusals) add(field, format string, args ...any) {
 		return
 	}
 	r.list = append(r.list, &Refusal{
-		Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name),
+		Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name), UID: r.uid,
 		Field: field, Reason: fmt.Sprintf(format, args...),
 	})
 }
@@ -36,7 +36,7 @@ func (r *refusals) add(field, format string, args ...any) {
 func (r *refusals) err() error {
 	if r.left > 0 {
 		r.list = append(r.list, &Refusal{
-			Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name),
+			Kind: r.kind, Namespace: printable(r.namespace), Name: printable(r.name), UID: r.uid,
 			Field: "object", Reason: fmt.Sprintf("%d more values were refused", r.left),
 		})
 	}

@@ -28,6 +28,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 				InternalLocal:       s.internalLocal,
 				Affinity:            s.timeout,
 				HealthCheckNodePort: s.healthPort,
+				Settings:            s.settings,
 			}
 			p.ExternalLocal = s.externalLocal && p.External()
 			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 {
@@ -113,6 +114,9 @@ func (p *ServicePort) choose(all []candidate) {
 	}
 	p.HasEndpoints = anyReady != 0 || anyDraining != 0
 	p.Serving = having(all, nil, serving, ready)
+	if p.ID.Protocol == UDP && p.Settings.KeepUnreadyUDP {
+		p.Serving = having(all, p.Serving, anything, anything)
+	}
 	p.Cluster = having(all, p.Serving, inCluster, impossible)
 	p.Local = having(all, p.Serving, inLocal, impossible)
 	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)

@@ -32,6 +32,7 @@ type service struct {
 
 	internalLocal, externalLocal bool
 	healthPort                   uint16
+	settings                     Settings
 }
 
 // A port is one of spec.ports.
@@ -63,7 +64,7 @@ func (s *service) equal(o *service) bool {
 	}
 	return s.created.Equal(o.created) && s.uid == o.uid && s.timeout == o.timeout &&
 		s.internalLocal == o.internalLocal && s.externalLocal == o.externalLocal &&
-		s.healthPort == o.healthPort && slices.Equal(s.ports, o.ports) &&
+		s.healthPort == o.healthPort && s.settings == o.settings && slices.Equal(s.ports, o.ports) &&
 		slices.EqualFunc(s.fronts, o.fronts, front.equal)
 }
 
@@ -80,10 +81,10 @@ func (s *service) guarded() bool {
 
 // parseService returns the content of obj and, joined, its refusals. It returns nil for a Service
 // that is not for this proxy: headless, ExternalName, or labelled for another proxy.
-func parseService(obj *corev1.Service, proxyName string) (*service, error) {
-	p := serviceParser{obj: obj, refusals: refusals{kind: "Service", namespace: obj.Namespace, name: obj.Name}}
+func parseService(obj *corev1.Service, config *Config) (*service, error) {
+	p := serviceParser{obj: obj, refusals: refusals{kind: kindService, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}}
 	name, labelled := obj.Labels[ProxyNameLabel]
-	ours := labelled == (proxyName != "") && name == proxyName
+	ours := labelled == (config.ServiceProxyName != "") && name == config.ServiceProxyName
 	ip := obj.Spec.ClusterIP
 	if !p.checkNames(false) || !ours || obj.Spec.Type == corev1.ServiceTypeExternalName || ip == "" || ip == corev1.ClusterIPNone {
 		return nil, p.err()
@@ -96,8 +97,10 @@ func parseService(obj *corev1.Service, proxyName string) (*service, error) {
 		timeout:       p.affinity(),
 		internalLocal: p.internalLocal(),
 		externalLocal: p.externalLocal(),
+		settings:      config.Defaults,
 	}
 	s.healthPort = p.healthPort(s.externalLocal)
+	readAnnotations(serviceAnnotations, obj.Annotations, &s.settings, &p.refusals)
 	return s, p.err()
 }
 

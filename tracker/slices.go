@@ -19,6 +19,7 @@ type slice struct {
 	family    Family
 	ports     []slicePort
 	endpoints []endpoint // sorted, one for each address
+	settings  SliceSettings
 }
 
 // A slicePort is one of the ports of an EndpointSlice: the Service port that it serves, and the
@@ -53,6 +54,8 @@ const (
 	zoneHint                      // hints.forZones is not empty
 	inZone                        // hints.forZones has this node's zone; only of candidates
 	impossible                    // no endpoint is
+
+	anything trait = 0 // all endpoints are
 )
 
 const draining = serving | terminating
@@ -79,6 +82,7 @@ func (e *endpoint) forZone(zone string) bool {
 // equal reports whether s and o mean the same.
 func (s *slice) equal(o *slice) bool {
 	return s.service == o.service && s.family == o.family &&
+		s.settings == o.settings &&
 		slices.Equal(s.ports, o.ports) && slices.Equal(s.endpoints, o.endpoints)
 }
 
@@ -91,7 +95,7 @@ func (s *slice) hinted() bool {
 // returns nil for a slice that serves no Service of ours. It refuses a slice without the Service's
 // label or with names instead of addresses; a slice of a headless Service is no fault.
 func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
-	r := refusals{kind: "EndpointSlice", namespace: obj.Namespace, name: obj.Name}
+	r := refusals{kind: kindSlice, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}
 	if _, headless := obj.Labels[corev1.IsHeadlessService]; !r.checkNames(true) || headless {
 		return nil, r.err()
 	}
@@ -128,6 +132,7 @@ func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 		}
 		s.ports = append(s.ports, slicePort{name: *spec.Name, protocol: protocol, number: number})
 	}
+	readAnnotations(sliceAnnotations, obj.Annotations, &s.settings, &r)
 	s.endpoints = parseEndpoints(obj, s.family, node, &r)
 	return s, r.err()
 }

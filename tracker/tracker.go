@@ -32,6 +32,8 @@ type Config struct {
 	// created together and arrive by watches of their own; programmed apart, they cost the kernel
 	// twice as much. The first Take leaves out nothing. Zero: no Take does.
 	AwaitSlices time.Duration
+	// Defaults are the settings of Services without annotations.
+	Defaults Settings
 	// Clock tells the time at which changes are observed; nil: time.Now.
 	Clock func() time.Time
 }
@@ -115,7 +117,7 @@ func New(config Config) *Tracker {
 // field that could not be used; the rest is in force. A Service whose name or namespace is
 // refused is ignored.
 func (t *Tracker) SetService(obj *corev1.Service) error {
-	parsed, err := parseService(obj, t.config.ServiceProxyName)
+	parsed, err := parseService(obj, &t.config)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setService(objectName{obj.Namespace, obj.Name}, parsed)

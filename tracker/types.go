@@ -129,8 +129,8 @@ type ServicePort struct {
 
 	// Serving are all endpoints that are serving or ready, on any node, whatever the topology:
 	// connection tracking entries to them stay. Ready endpoints that are not serving belong to
-	// Serving because new connections go to them (publishNotReadyAddresses). The four lists may
-	// share memory.
+	// Serving because new connections go to them (publishNotReadyAddresses). Settings may add
+	// endpoints to Serving that are neither. The four lists may share memory.
 	Serving []netip.AddrPort
 
 	// HealthCheckNodePort is the port of the Service's health check server, 0 for none.
@@ -139,6 +139,9 @@ type ServicePort struct {
 	// Source: spec.healthCheckNodePort of type LoadBalancer with external policy Local.
 	HealthCheckNodePort uint16
 	LocalReady          int
+
+	// Settings are what the Service asks for by annotations.
+	Settings Settings
 }
 
 // Older reports whether p takes precedence over q where both claim one frontend.
@@ -158,7 +161,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.Guarded == q.Guarded && p.InternalLocal == q.InternalLocal &&
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
-		p.LocalReady == q.LocalReady &&
+		p.LocalReady == q.LocalReady && p.Settings == q.Settings &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
 		slices.Equal(p.Local, q.Local) && slices.Equal(p.OnNode, q.OnNode) &&
@@ -193,6 +196,7 @@ func (n *Node) Equal(m *Node) bool {
 // object is in force.
 type Refusal struct {
 	Kind, Namespace, Name string
+	UID                   string // metadata.uid of a Service or EndpointSlice
 	Field                 string // path in the object, e.g. "spec.ports[1].protocol"
 	Reason                string // what was found and what is expected
 }

@@ -1,6 +1,7 @@
 package informer
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,9 +14,13 @@ import (
 
 // The functions of this file drop the large parts of an object that nothing reads.
 
-// trimMeta drops all labels except the named ones.
+// trimMeta drops all labels except the named ones, and all annotations except ours.
 func trimMeta(meta *metav1.ObjectMeta, labels ...string) {
-	meta.Labels, meta.Annotations = only(meta.Labels, labels...), nil
+	meta.Labels = only(meta.Labels, labels...)
+	maps.DeleteFunc(meta.Annotations, func(key, _ string) bool { return !tracker.IsAnnotation(key) })
+	if len(meta.Annotations) == 0 {
+		meta.Annotations = nil
+	}
 	meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
 	meta.GenerateName, meta.Generation = "", 0
 }
@@ -48,9 +53,11 @@ func trimService(service *corev1.Service) {
 }
 
 func trimSlice(slice *discoveryv1.EndpointSlice) {
-	annotations := only(slice.Annotations, corev1.EndpointsLastChangeTriggerTime)
+	trigger, triggered := slice.Annotations[corev1.EndpointsLastChangeTriggerTime]
 	trimMeta(&slice.ObjectMeta, discoveryv1.LabelServiceName, corev1.IsHeadlessService)
-	slice.Annotations = annotations
+	if triggered {
+		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, corev1.EndpointsLastChangeTriggerTime, trigger)
+	}
 	for i := range slice.Ports {
 		slice.Ports[i].AppProtocol = nil
 	}

@@ -42,8 +42,10 @@ func clutter(namespace, name string, labels map[string]string) metav1.ObjectMeta
 
 func fullService(i int) *corev1.Service {
 	name := fmt.Sprintf("web-%d", i)
+	meta := clutter("shop", name, map[string]string{tracker.ProxyNameLabel: "edge"})
+	meta.Annotations[tracker.AnnotationPrefix+"udp-unready"] = "keep"
 	return &corev1.Service{
-		ObjectMeta: clutter("shop", name, map[string]string{tracker.ProxyNameLabel: "edge"}),
+		ObjectMeta: meta,
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
@@ -161,7 +163,8 @@ func TestTrimKeepsFields(t *testing.T) {
 	service := fullService(1)
 	meta := metav1.ObjectMeta{
 		Namespace: "shop", Name: "web-1", UID: "0f8d8bd2-web-1", ResourceVersion: "123456789", CreationTimestamp: created,
-		Labels: map[string]string{tracker.ProxyNameLabel: "edge"},
+		Labels:      map[string]string{tracker.ProxyNameLabel: "edge"},
+		Annotations: map[string]string{tracker.AnnotationPrefix + "udp-unready": "keep"},
 	}
 	want := service.DeepCopy()
 	want.ObjectMeta, want.Spec.Selector, want.Spec.IPFamilyPolicy = meta, nil, nil
@@ -177,11 +180,12 @@ func TestTrimKeepsFields(t *testing.T) {
 	}
 
 	slice := fullSlice(1)
+	slice.Annotations["Kube-NFT.io/misspelt"] = "x"
 	wantSlice := slice.DeepCopy()
 	wantSlice.ObjectMeta = metav1.ObjectMeta{
 		Namespace: "shop", Name: "web-1-x7f2p", UID: "0f8d8bd2-web-1-x7f2p", ResourceVersion: "123456789", CreationTimestamp: created,
 		Labels:      map[string]string{discoveryv1.LabelServiceName: "web-1"},
-		Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z"},
+		Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z", "Kube-NFT.io/misspelt": "x"},
 	}
 	wantSlice.Ports[0].AppProtocol = nil
 	for i := range wantSlice.Endpoints {

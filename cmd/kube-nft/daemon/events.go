@@ -138,12 +138,23 @@ func (e *events) serviceRef(namespace, name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}
 }
 
-// refused records what could not be used of a Service. Refusals of other objects stay in the log,
-// because people look at Services.
+// refused records what could not be used of a Service, or of the annotations of an EndpointSlice, which
+// people write. Other refusals stay in the log, because people look at Services.
 func (e *events) refused(err error) {
 	var refusal *tracker.Refusal
-	if errors.As(err, &refusal) && refusal.Kind == "Service" {
-		e.service(refusal.Namespace, refusal.Name, tracker.PortID{}, "FieldRefused", "Read", refusal.Error())
+	if e == nil || !errors.As(err, &refusal) {
+		return
+	}
+	const reason, action = "FieldRefused", "Read"
+	switch {
+	case refusal.Kind == "Service":
+		e.service(refusal.Namespace, refusal.Name, tracker.PortID{}, reason, action, refusal.Error())
+	case refusal.Kind == "EndpointSlice" && strings.HasPrefix(refusal.Field, "metadata.annotations["):
+		ref := &corev1.ObjectReference{
+			APIVersion: "discovery.k8s.io/v1", Kind: refusal.Kind,
+			Namespace: refusal.Namespace, Name: refusal.Name, UID: types.UID(refusal.UID),
+		}
+		e.record(ref, nil, warning, reason, action, refusal.Error())
 	}
 }
 

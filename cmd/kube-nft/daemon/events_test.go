@@ -60,10 +60,12 @@ func TestEventTexts(t *testing.T) {
 	e.service("shop", "gone", tracker.PortID{Namespace: "shop", Service: "web"}, "FrontendConflict", "Program", "100%s taken")
 	e.refused(&tracker.Refusal{Kind: "Service", Namespace: "shop", Name: "web", Field: "spec.ports[0]", Reason: "no"})
 	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", Field: "endpoints", Reason: "no"})
+	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", UID: "4-5", Field: "metadata.annotations[kube-nft.io/x]", Reason: "no"})
 	want := []string{
 		"Node /node (node), -: Normal Starting StartProxy: ",
 		"Service shop/gone (), Service shop/web (1-2-3): Warning FrontendConflict Program: 100%s taken",
 		"Service shop/web (1-2-3), -: Warning FieldRefused Read: Service shop/web: spec.ports[0]: no",
+		"EndpointSlice shop/web-1 (4-5), -: Warning FieldRefused Read: EndpointSlice shop/web-1: metadata.annotations[kube-nft.io/x]: no",
 	}
 	if got := strings.Join(*recorded, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))

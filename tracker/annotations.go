@@ -1,0 +1,152 @@
+package tracker
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// AnnotationPrefix begins the keys of the annotations that are ours.
+const AnnotationPrefix = "kube-nft.io/"
+
+// Settings are what a Service asks for by annotations. Where it asks for nothing, they are what
+// Config.Defaults says. The zero value is a Service without annotations on a node without such
+// flags. Settings can be compared with ==.
+type Settings struct {
+	// KeepUnreadyUDP lets UDP flows to an endpoint go on as long as the endpoint is part of the
+	// Service, serving or not.
+	KeepUnreadyUDP bool
+}
+
+// SliceSettings are what an EndpointSlice asks for by annotations. They can be compared with ==.
+type SliceSettings struct{}
+
+// An Annotation is one that kube-nft knows, as the documentation shows it.
+type Annotation struct {
+	Kind    string // of the objects that can have it: Service or EndpointSlice
+	Key     string // with AnnotationPrefix
+	Values  string // the allowed values, as in "keep or cut"
+	Default string // the value without the annotation
+	Meaning string
+}
+
+// Annotations returns all annotations that kube-nft knows: of Services, then of EndpointSlices, each in
+// alphabetical order.
+func Annotations() []Annotation {
+	return append(documented(kindService, serviceAnnotations), documented(kindSlice, sliceAnnotations)...)
+}
+
+// The kinds of the objects that can have annotations of ours.
+const (
+	kindService = "Service"
+	kindSlice   = "EndpointSlice"
+)
+
+// An annotation is one that objects of a kind can have. Its value is one of words or, without words,
+// a whole number from 0 to most.
+type annotation[T any] struct {
+	name    string // after AnnotationPrefix
+	words   []string
+	most    int
+	without string // the value without the annotation, for the documentation
+	meaning string // for the documentation, one sentence
+	// set stores a value: the index of the word, or the number.
+	set func(settings *T, value int)
+}
+
+// serviceAnnotations are the annotations of Services, in alphabetical order.
+var serviceAnnotations = []annotation[Settings]{
+	{
+		name: "udp-unready", words: []string{"cut", "keep"}, without: "cut",
+		meaning: "what happens to UDP flows of an endpoint that stops serving and stays in the Service",
+		set:     func(s *Settings, value int) { s.KeepUnreadyUDP = value == 1 },
+	},
+}
+
+// sliceAnnotations are the annotations of EndpointSlices, in alphabetical order.
+var sliceAnnotations = []annotation[SliceSettings]{}
+
+// IsAnnotation reports whether key is an annotation of ours, or looks as if it were meant to be one.
+// The API lets the prefix have capital letters.
+func IsAnnotation(key string) bool {
+	return len(key) >= len(AnnotationPrefix) && strings.EqualFold(key[:len(AnnotationPrefix)], AnnotationPrefix)
+}
+
+// readAnnotations stores in settings what the annotations of an object ask for. It refuses unknown
+// annotations of ours and unknown values, which count as if they were absent: what they were before is not known
+// after a restart, and all nodes have to agree.
+func readAnnotations[T any](table []annotation[T], of map[string]string, settings *T, r *refusals) {
+	if len(of) == 0 {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		if !IsAnnotation(key) {
+			continue
+		}
+		field, value := "metadata.annotations["+printable(key)+"]", of[key]
+		i := slices.IndexFunc(table, func(a annotation[T]) bool { return AnnotationPrefix+a.name == key })
+		if i < 0 {
+			r.add(field, "%s", unknownAnnotation(r.kind, key))
+			continue
+		}
+		if number, ok := table[i].parse(value); ok {
+			table[i].set(settings, number)
+		} else {
+			r.add(field, "%s is not %s; the annotation is ignored", quote(value), table[i].values())
+		}
+	}
+}
+
+// unknownAnnotation says what is wrong with a key that objects of this kind cannot have.
+func unknownAnnotation(kind, key string) string {
+	var known []string
+	for _, a := range Annotations() {
+		switch {
+		case a.Kind == kind:
+			known = append(known, a.Key)
+		case a.Key == key:
+			return "belongs to objects of kind " + a.Kind + "; it is ignored"
+		}
+	}
+	if len(known) == 0 {
+		return "is not known; objects of kind " + kind + " have no annotations of kube-nft"
+	}
+	return "is not known; objects of kind " + kind + " can have " + enumerate(known)
+}
+
+// parse returns the index of a word, or a number. Numbers have one spelling.
+func (a *annotation[T]) parse(value string) (number int, ok bool) {
+	if a.words != nil {
+		number = slices.Index(a.words, value)
+		return number, number >= 0
+	}
+	number, err := strconv.Atoi(value)
+	return number, err == nil && number >= 0 && number <= a.most && strconv.Itoa(number) == value
+}
+
+// values says which values are allowed.
+func (a *annotation[T]) values() string {
+	if a.words == nil {
+		return "a whole number from 0 to " + strconv.Itoa(a.most)
+	}
+	return enumerate(a.words)
+}
+
+// enumerate writes words as "a, b or c".
+func enumerate(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+func documented[T any](kind string, table []annotation[T]) []Annotation {
+	all := make([]Annotation, len(table))
+	for i := range table {
+		a := &table[i]
+		all[i] = Annotation{Kind: kind, Key: AnnotationPrefix + a.name, Values: a.values(), Default: a.without, Meaning: a.meaning}
+	}
+	return all
+}
