@@ -42,6 +42,20 @@ func IndexedKey(frontend string, i int) string {
 	return string(binary.NativeEndian.AppendUint32(b, uint32(i)))
 }
 
+// List reads the endpoints back that stand under the indexes of a key, up to the first that is missing.
+func (e *Elements) List(key string) (endpoints []netip.AddrPort) {
+	if e == nil {
+		return nil
+	}
+	for {
+		ep, ok := AddrPortOf(e.Map[IndexedKey(key, len(endpoints))].Data)
+		if !ok {
+			return endpoints
+		}
+		endpoints = append(endpoints, ep)
+	}
+}
+
 // AddrPortData is an address and port as the data of a map.
 func AddrPortData(ep netip.AddrPort) string {
 	var buf [20]byte

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -177,18 +178,18 @@ func (s scenarioFlags) config(t testing.TB) (services.Config, proxysync.NodePort
 		Families:      nft.Families[:],
 		MasqueradeAll: s.masqueradeAll,
 		MasqueradeBit: uint8(s.masqueradeBit),
-		Pods:          make(map[nft.Family]services.PodMatch),
+		Pods:          make(map[nft.Family]layout.PodMatch),
 		AllNodePorts:  make(map[nft.Family]bool),
 		AffinitySize:  131072,
 	}
 	for _, family := range tracker.Families {
 		config.AllNodePorts[nft.Family(family)] = nodePorts.All(family)
 		if s.bridge+s.prefix != "" {
-			config.Pods[nft.Family(family)] = services.PodMatch{Interface: s.bridge + s.prefix, Prefix: s.prefix != ""}
+			config.Pods[nft.Family(family)] = layout.PodMatch{Interface: s.bridge + s.prefix, Prefix: s.prefix != ""}
 		}
 	}
 	for _, prefix := range parsePrefixes(t, s.clusterCIDR) {
-		config.Pods[nft.Family(tracker.FamilyOf(prefix.Addr()))] = services.PodMatch{CIDR: prefix}
+		config.Pods[nft.Family(tracker.FamilyOf(prefix.Addr()))] = layout.PodMatch{CIDR: prefix}
 	}
 	return config, nodePorts
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // Names of rows that charts show.
@@ -122,7 +122,7 @@ func commitOnce(batch nft.Batch) error {
 	if err != nil {
 		return err
 	}
-	kernel.Lists = services.Lists
+	kernel.Lists = layout.Lists
 	defer kernel.Close()
 	return kernel.Commit(context.Background(), batch)
 }

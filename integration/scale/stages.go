@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -66,7 +67,7 @@ func rulesetConfig() services.Config {
 		Families:      nft.Families[:],
 		MasqueradeBit: 14,
 		AffinitySize:  65536,
-		Pods:          map[nft.Family]services.PodMatch{nft.IP: {CIDR: podCIDR}},
+		Pods:          map[nft.Family]layout.PodMatch{nft.IP: {CIDR: podCIDR}},
 	}
 }
 
@@ -181,7 +182,7 @@ func (l *loaded) open() (err error) {
 			return err
 		}
 		if l.kernel, err = kernel.Open(); err == nil {
-			l.kernel.Lists = services.Lists // as the daemon reads
+			l.kernel.Lists = layout.Lists // as the daemon reads
 		}
 		return err
 	})

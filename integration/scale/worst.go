@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // A hostile world stands beside a friendly twin, and both start.
@@ -236,7 +236,7 @@ func (l *live) withClient(do func(*kernel.Client) error) error {
 			return err
 		}
 		defer client.Close()
-		client.Lists = services.Lists
+		client.Lists = layout.Lists
 		return do(client)
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -15,7 +16,7 @@ import (
 func newRuleset(n int) *services.Ruleset {
 	r := services.NewRuleset(services.Config{
 		Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024,
-		Pods: map[nft.Family]services.PodMatch{
+		Pods: map[nft.Family]layout.PodMatch{
 			nft.IP:  {CIDR: netip.MustParsePrefix("10.244.0.0/16")},
 			nft.IP6: {CIDR: netip.MustParsePrefix("fdf4::/16")},
 		},

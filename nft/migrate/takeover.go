@@ -10,8 +10,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/nft/services"
 )
 
 // A Takeover moves a node from kube-proxy to kube-nft: at once, by Run; or while the sync loop of a
@@ -325,7 +325,7 @@ func readOurs(ctx context.Context) (nft.Tables, error) {
 		return nil, err
 	}
 	defer client.Close()
-	client.Lists = services.Lists
+	client.Lists = layout.Lists
 	ours, _, err := client.Read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read our tables back: %w", err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -50,27 +51,11 @@ func (g group) compare(h group) int {
 	return int(g.port) - int(h.port)
 }
 
-// affinityMaps is over how many maps the Service ports are spread. A rule that looks something up
-// in a map costs the kernel a walk over the rules that do so already, and over the map's entries.
-const affinityMaps = 4
-
-// affinityMapName names the map of a group's entries.
-func affinityMapName(number uint32) string {
-	return affinityPrefix + strconv.Itoa(int(number/2%affinityMaps))
-}
-
-// updatePrefix is how the names of chains begin that update entries; the number follows.
-const updatePrefix = "record-"
-
-func updateChainName(number uint32) string {
-	return updatePrefix + strconv.FormatUint(uint64(number), 10)
-}
-
 func affinityIdentity(id tracker.PortID) string { return "affinity " + id.String() }
 
 // numberOfGroup gives a group its number; the two lists' groups of one port have neighbouring ones.
 func (r *familyRules) numberOfGroup(id tracker.PortID, g group) uint32 {
-	return listNumber(r.numberOf(affinityIdentity(id)+" "+strconv.Itoa(int(g.port))), g.local)
+	return layout.ListNumber(r.numberOf(affinityIdentity(id)+" "+strconv.Itoa(int(g.port))), g.local)
 }
 
 // affinityOf declares the affinity of a Service port.
@@ -118,11 +103,11 @@ func (r *familyRules) declareAffinity(port *portState, a *affinity) {
 	a.chains = []*nft.Chain{a.updateChain(r.Table.Family)}
 	declared := make(map[string]bool)
 	for _, wanted := range port.frontends {
-		p := claim{port: port, kind: wanted.kind}.serve().policy.open()
-		if p.affinity == 0 || declared[p.chainName()] {
+		p := claim{port: port, kind: wanted.kind}.serve().policy.Open()
+		if p.Affinity == 0 || declared[p.ChainName()] {
 			continue
 		}
-		declared[p.chainName()] = true
+		declared[p.ChainName()] = true
 		a.chains = append(a.chains, r.affinityChain(port, a, p))
 	}
 }
@@ -131,7 +116,7 @@ func (r *familyRules) declareAffinity(port *portState, a *affinity) {
 // has been cleaned up: a connection that follows it takes the entry with it, so that the client's
 // next one is chosen anew.
 func (a *affinity) updateChain(f nft.Family) *nft.Chain {
-	chain := &nft.Chain{Name: updateChainName(a.number)}
+	chain := &nft.Chain{Name: layout.UpdateChain(a.number)}
 	groups := a.sorted()
 	ports := make([]uint16, 0, 1)
 	for _, g := range groups {
@@ -151,8 +136,8 @@ func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 				continue
 			}
 			key := nft.Numbered(f, members.number, nft.OriginalSource)
-			entries := affinityMapName(members.number)
-			member := nft.InSet{Key: []nft.Part{nft.Constant(members.number), nft.Destination}, Set: membersSet}
+			entries := layout.AffinityMap(members.number)
+			member := nft.InSet{Key: []nft.Part{nft.Constant(members.number), nft.Destination}, Set: layout.MembersSet}
 			update := nft.Update{Key: key, Map: entries, Timeout: uint64(a.timeout / time.Second)}
 			updates = append(updates, slices.Concat(there, nft.Rule{member, update}))
 			member.Not = true
@@ -166,27 +151,27 @@ func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 
 // affinityChain declares the chain of a policy of a Service port with affinity. It is as the
 // policy's shared chain is, but that it looks for the client's entry before a random choice.
-func (r *familyRules) affinityChain(port *portState, a *affinity, p policy) *nft.Chain {
-	chain := &nft.Chain{Name: p.chainName()}
+func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Policy) *nft.Chain {
+	chain := &nft.Chain{Name: p.ChainName()}
 	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
 	choose := func(local bool, who ...nft.Stmt) { add(r.affinityChoice(port, a, p, local, who)...) }
-	switch p.kind {
-	case internal:
+	switch p.Kind {
+	case layout.Internal:
 		add(r.config.masqueradeInternal(r.Table.Family)...)
 		choose(false)
-	case internalLocal:
+	case layout.InternalLocal:
 		add(r.config.masqueradeInternal(r.Table.Family)...)
 		choose(true)
-	case external:
-		add(nft.Rule{nft.Jump(markChain)})
+	case layout.External:
+		add(nft.Rule{nft.Jump(layout.MarkChain)})
 		choose(false)
-	case externalLocal:
-		if pods := r.config.Pods[r.Table.Family]; !pods.none() {
-			choose(false, pods.stmt(false))
+	case layout.ExternalLocal:
+		if pods := r.config.Pods[r.Table.Family]; !pods.None() {
+			choose(false, pods.Stmt(false))
 		}
-		add(nft.Rule{nft.SourceLocal{}, nft.Jump(markChain)})
+		add(nft.Rule{nft.SourceLocal{}, nft.Jump(layout.MarkChain)})
 		choose(false, nft.SourceLocal{})
-		if p.local == 0 {
+		if p.Local == 0 {
 			add(nft.Rule{nft.Drop})
 			break
 		}
@@ -198,25 +183,25 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p policy) *nft
 // affinityChoice sends the clients that match who to an endpoint of a list: to that of their
 // entry, or to any. Where the chain is for a node port and for addresses, the port tells which
 // list of endpoints it is.
-func (r *familyRules) affinityChoice(port *portState, a *affinity, p policy, local bool, who []nft.Stmt) (rules []nft.Rule) {
+func (r *familyRules) affinityChoice(port *portState, a *affinity, p layout.Policy, local bool, who []nft.Stmt) (rules []nft.Rule) {
 	with := func(stmts ...nft.Stmt) { rules = append(rules, slices.Concat(nft.Rule(who), nft.Rule(stmts))) }
 	for _, g := range a.sorted() {
 		if number := a.groups[g].number; g.local == local {
 			with(nft.ProtocolIs{Number: a.protocol},
-				nft.DNATFrom{Key: nft.Numbered(r.Table.Family, number, nft.Source), Map: affinityMapName(number), ToPort: g.port})
+				nft.DNATFrom{Key: nft.Numbered(r.Table.Family, number, nft.Source), Map: layout.AffinityMap(number), ToPort: g.port})
 		}
 	}
 	if port.list.number != 0 {
-		with(nft.Goto(sharedChainName(port.list.number, local)))
+		with(nft.Goto(layout.ListChain(port.list.number, local)))
 		return rules
 	}
 	size := capacity(len(port.listed(local)))
-	if p.kind != internal && p.kind != internalLocal && !p.nodePort && port.current.NodePort != 0 && port.sharesExternal() {
+	if p.Kind != layout.Internal && p.Kind != layout.InternalLocal && !p.NodePort && port.current.NodePort != 0 && port.sharesExternal() {
 		own := balance{listOf(true, local), size}
 		a.addBalance(own)
 		with(nft.PortIs{Port: port.current.NodePort}, nft.Goto(own.name()))
 	}
-	own := balance{listOf(p.nodePort, local), size}
+	own := balance{listOf(p.NodePort, local), size}
 	a.addBalance(own)
 	with(nft.Goto(own.name()))
 	return rules
@@ -299,8 +284,8 @@ func (r *familyRules) programChains(have, want []*nft.Chain) {
 // programMembers writes the elements in which two sorted lists of members differ.
 func (r *familyRules) programMembers(number uint32, have, want []netip.Addr) {
 	compareSorted(have, want,
-		func(addr netip.Addr) { r.Remove(membersSet, memberKey(number, addr)) },
-		func(addr netip.Addr) { r.Put(membersSet, memberKey(number, addr), nft.Element{}) })
+		func(addr netip.Addr) { r.Remove(layout.MembersSet, layout.MemberKey(number, addr)) },
+		func(addr netip.Addr) { r.Put(layout.MembersSet, layout.MemberKey(number, addr), nft.Element{}) })
 }
 
 // compareSorted calls gone and come for the addresses that only one of two sorted lists has.
@@ -324,11 +309,6 @@ func compareSorted(have, want []netip.Addr, gone, come func(netip.Addr)) {
 			have, want = have[1:], want[1:]
 		}
 	}
-}
-
-func memberKey(number uint32, addr netip.Addr) string {
-	var buf [20]byte
-	return string(nft.AppendAddr(nft.AppendNumber(buf[:0], number), addr))
 }
 
 func holds(sorted []netip.Addr, addr netip.Addr) bool {
@@ -355,11 +335,11 @@ func (r *familyRules) freeNumbers(have, want *affinity) {
 // updateChains update affinity maps. They exist while a Service port asks for session
 // affinity: without them the first packet of a connection passes one base chain less.
 func (c *Config) updateChains(f nft.Family) []*nft.Chain {
-	record := []nft.Rule{{nft.Translated{}, nft.Jump(updateAffinityChain)}}
+	record := []nft.Rule{{nft.Translated{}, nft.Jump(layout.UpdateAffinityChain)}}
 	return []*nft.Chain{
-		{Name: updateAffinityChain, Rules: c.updateRules(f)},
-		{Name: inputChain, Hook: &nft.Hook{Type: "nat", Point: "input", Priority: srcnatPriority}, Rules: record},
-		{Name: affinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority - 1}, Rules: record},
+		{Name: layout.UpdateAffinityChain, Rules: c.updateRules(f)},
+		{Name: layout.InputChain, Hook: &nft.Hook{Type: "nat", Point: "input", Priority: srcnatPriority}, Rules: record},
+		{Name: layout.AffinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority - 1}, Rules: record},
 	}
 }
 
@@ -370,14 +350,14 @@ func (c *Config) updateRules(f nft.Family) []nft.Rule {
 	var rules []nft.Rule
 	for _, protocol := range nft.TransportNumbers {
 		rules = append(rules,
-			nft.Rule{nft.ProtocolIs{Number: protocol}, nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort}, Map: affinityFrontendsMap}})
+			nft.Rule{nft.ProtocolIs{Number: protocol}, nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort}, Map: layout.AffinityFrontendsMap}})
 	}
 	for _, protocol := range nft.TransportNumbers {
 		rule := nft.Rule{nft.ProtocolIs{Number: protocol}}
 		if !c.AllNodePorts[f] {
-			rule = append(rule, nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: nodePortAddressesSet})
+			rule = append(rule, nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: layout.NodePortAddressesSet})
 		}
-		rules = append(rules, append(rule, nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort}, Map: affinityNodePortsMap}))
+		rules = append(rules, append(rule, nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort}, Map: layout.AffinityNodePortsMap}))
 	}
 	return rules
 }

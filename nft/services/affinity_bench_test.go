@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -45,7 +46,7 @@ func loadAffinity(b *testing.B, k *kernel.Client, endpoints int) {
 	b.Helper()
 	config := testConfig()
 	config.AffinitySize = 2 * affinityClients
-	config.Pods = map[nft.Family]PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
+	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
 	p := countingPort()
 	for i := range max(endpoints, 2) {
 		addr := netip.AddrFrom4([4]byte{127, 0, 2, byte(i + 1)})

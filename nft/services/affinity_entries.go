@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // Entries says what the affinity entries under one number are to be. Packets make them, and make
@@ -73,7 +74,7 @@ func (r *familyRules) noteEntries(have, want *affinity) {
 }
 
 // AffinityMapOf is the map that holds the entries under a number.
-func AffinityMapOf(number uint32) string { return affinityMapName(number) }
+func AffinityMapOf(number uint32) string { return layout.AffinityMap(number) }
 
 // AffinityMaps lists the maps of affinity entries in the tables of a family, which exist while a
 // Service port has affinity. It depends on the Config alone, so that any goroutine may call it.
@@ -235,7 +236,7 @@ func (r *Ruleset) AdoptEntries(have nft.Tables) (ops []nft.Op) {
 				for key, entry := range old.Map {
 					client, _ := netip.AddrFromSlice([]byte(key))
 					if into.MayName(entry.Data) {
-						name := affinityMapName(members.number)
+						name := layout.AffinityMap(members.number)
 						byMap[name] = append(byMap[name], EntryChange{Key: nft.NumberedKey(f, members.number, client), Now: into.renewed(entry)})
 					}
 				}

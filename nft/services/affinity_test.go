@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -65,8 +66,8 @@ func TestEntriesChanged(t *testing.T) {
 			}
 			got := make(map[bool]what)
 			for _, e := range r.EntriesChanged() {
-				got[isLocalNumber(e.Number)] = what{len(e.Members), e.Look, e.Timeout}
-				if takes := e.From != 0; takes != isLocalNumber(e.Number) {
+				got[layout.IsLocalNumber(e.Number)] = what{len(e.Members), e.Look, e.Timeout}
+				if takes := e.From != 0; takes != layout.IsLocalNumber(e.Number) {
 					t.Errorf("number %d takes over from %d", e.Number, e.From)
 				}
 			}
@@ -229,7 +230,7 @@ func TestAffinityNeedsFewObjects(t *testing.T) {
 			tt.change(port)
 			r.Apply(changed(port))
 			table := r.Want()[nft.IP]
-			if want := len(base.Sets) + affinityMaps; len(table.Sets) != want {
+			if want := len(base.Sets) + layout.AffinityMaps; len(table.Sets) != want {
 				t.Errorf("%d sets, want %d", len(table.Sets), want)
 			}
 			shared := len(r.config.updateChains(nft.IP))
@@ -237,8 +238,8 @@ func TestAffinityNeedsFewObjects(t *testing.T) {
 				t.Errorf("%d chains, want %d", got, tt.chains)
 			}
 			r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{port.ID: true}})
-			if table := r.Want()[nft.IP]; len(table.Chains) != len(base.Chains) || len(table.Sets) != len(base.Sets) || len(table.Sets[membersSet].Map) != 0 || len(r.families[nft.IP].numbers) != 0 {
-				t.Errorf("left behind: %d chains, %d members, %d numbers", len(table.Chains)-len(base.Chains), len(table.Sets[membersSet].Map), len(r.families[nft.IP].numbers))
+			if table := r.Want()[nft.IP]; len(table.Chains) != len(base.Chains) || len(table.Sets) != len(base.Sets) || len(table.Sets[layout.MembersSet].Map) != 0 || len(r.families[nft.IP].numbers) != 0 {
+				t.Errorf("left behind: %d chains, %d members, %d numbers", len(table.Chains)-len(base.Chains), len(table.Sets[layout.MembersSet].Map), len(r.families[nft.IP].numbers))
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -35,7 +36,7 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 	for f, table := range tables {
 		a.atNode[f] = nodePortsAnywhere(table)
 		for _, addr := range local {
-			if addresses := table.Sets[nodePortAddressesSet]; addresses != nil && nft.Family(tracker.FamilyOf(addr)) == f {
+			if addresses := table.Sets[layout.NodePortAddressesSet]; addresses != nil && nft.Family(tracker.FamilyOf(addr)) == f {
 				_, named := addresses.Map[nft.AddrKey(addr)]
 				a.atNode[f] = a.atNode[f] || named
 			}
@@ -49,12 +50,12 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 
 // nodePortsAnywhere reports whether a table serves node ports at every address of the node.
 func nodePortsAnywhere(t *nft.Table) bool {
-	chain := t.Chains[servicesChain]
+	chain := t.Chains[layout.ServicesChain]
 	if chain == nil {
 		return false
 	}
-	typed := (&nft.Table{Family: t.Family, Chains: map[string]*nft.Chain{servicesChain: chain}}).Typed()
-	return slices.ContainsFunc(typed.Chains[servicesChain].Rules, func(r nft.Rule) bool {
+	typed := (&nft.Table{Family: t.Family, Chains: map[string]*nft.Chain{layout.ServicesChain: chain}}).Typed()
+	return slices.ContainsFunc(typed.Chains[layout.ServicesChain].Rules, func(r nft.Rule) bool {
 		return slices.ContainsFunc(r, func(s nft.Stmt) bool { _, anywhere := s.(nft.DestinationLocal); return anywhere })
 	})
 }
@@ -63,10 +64,10 @@ func nodePortsAnywhere(t *nft.Table) bool {
 func (a *Answers) Of(f tracker.Frontend) Answer {
 	family := nft.Family(f.Family())
 	table := a.tables[family]
-	if table == nil || table.Sets[verdictMap(f.NodePort())] == nil {
+	if table == nil || table.Sets[layout.VerdictMap(f.NodePort())] == nil {
 		return NoFrontend
 	}
-	element, ok := table.Sets[verdictMap(f.NodePort())].Map[frontendKeyOf(f)]
+	element, ok := table.Sets[layout.VerdictMap(f.NodePort())].Map[layout.FrontendKeyOf(f)]
 	switch {
 	case !ok:
 		return NoFrontend
@@ -77,15 +78,15 @@ func (a *Answers) Of(f tracker.Frontend) Answer {
 }
 
 // Frontends goes through the frontends that are Served or NotLocal, with the names of their Service ports.
-func (a *Answers) Frontends() iter.Seq2[tracker.Frontend, PortName] {
-	return func(yield func(tracker.Frontend, PortName) bool) {
+func (a *Answers) Frontends() iter.Seq2[tracker.Frontend, layout.PortName] {
+	return func(yield func(tracker.Frontend, layout.PortName) bool) {
 		for family, table := range a.tables {
-			for _, set := range []string{servicesMap, nodePortsMap} {
-				if table.Sets[set] == nil || set == nodePortsMap && !a.atNode[family] {
+			for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
+				if table.Sets[set] == nil || set == layout.NodePortsMap && !a.atNode[family] {
 					continue
 				}
 				for key, element := range table.Sets[set].Map {
-					if answerOf(element) != NoEndpoint && !yield(frontendIn(family, set, key), parsePortName(element.Comment)) {
+					if answerOf(element) != NoEndpoint && !yield(layout.FrontendIn(family, set, key), layout.ParsePortName(element.Comment)) {
 						return
 					}
 				}
@@ -96,10 +97,10 @@ func (a *Answers) Frontends() iter.Seq2[tracker.Frontend, PortName] {
 
 // answerOf reads the answer from a frontend's element.
 func answerOf(e nft.Element) Answer {
-	switch p, _ := policyOf(verdictOf(e)); {
-	case p.kind == refused:
+	switch p, _ := layout.PolicyOf(verdictOf(e)); {
+	case p.Kind == layout.Refused:
 		return NoEndpoint
-	case p.kind == dropped, p.kind == externalLocal && p.local == 0:
+	case p.Kind == layout.Dropped, p.Kind == layout.ExternalLocal && p.Local == 0:
 		return NotLocal
 	}
 	return Served

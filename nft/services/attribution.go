@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -22,9 +23,9 @@ func (r *Ruleset) Attribution(f nft.Family, set, key string) string {
 		return "Service " + id.String()
 	}
 	switch set {
-	case nodePortAddressesSet:
+	case layout.NodePortAddressesSet:
 		return "node port addresses"
-	case serviceCIDRsSet:
+	case layout.ServiceCIDRsSet:
 		return "Service CIDRs"
 	}
 	return "base chains"
@@ -59,7 +60,7 @@ func (r *Ruleset) Port(id tracker.PortID) *tracker.ServicePort {
 }
 
 func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
-	if state := r.frontends[frontendIn(r.Table.Family, set, key)]; state != nil {
+	if state := r.frontends[layout.FrontendIn(r.Table.Family, set, key)]; state != nil {
 		return state.shown.id, true
 	}
 	for _, port := range r.ports {
@@ -70,20 +71,9 @@ func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
 	return id, false
 }
 
-// numberIn is the number of a member or of an affinity entry.
-func numberIn(f nft.Family, set, key string) (number uint32, ok bool) {
-	switch {
-	case set == membersSet && len(key) >= 4:
-		return binary.NativeEndian.Uint32([]byte(key)), true
-	case strings.HasPrefix(set, affinityPrefix):
-		number, _, ok = nft.SplitNumberedKey(f, key)
-	}
-	return number, ok
-}
-
 // uses reports whether a Service port needs an element that several may share.
 func (r *familyRules) uses(port *portState, set, key string) bool {
-	if number, ok := numberIn(r.Table.Family, set, key); ok {
+	if number, ok := layout.NumberIn(r.Table.Family, set, key); ok {
 		for _, g := range port.affinity.groups {
 			if g.number == number {
 				return true
@@ -91,7 +81,7 @@ func (r *familyRules) uses(port *portState, set, key string) bool {
 		}
 		return false
 	}
-	if strings.HasPrefix(set, listsPrefix) && len(key) >= 4 {
+	if strings.HasPrefix(set, layout.ListsPrefix) && len(key) >= 4 {
 		return port.list.number != 0 && binary.NativeEndian.Uint32([]byte(key))/2 == port.list.number
 	}
 	for _, element := range sharedOf(port.current) {

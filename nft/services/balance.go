@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // An endpointList is one of the maps that lists of endpoints are in.
@@ -18,10 +19,10 @@ type endpointList struct {
 var (
 	atAddress         = []nft.Part{nft.Destination, nft.Protocol, nft.Port}
 	atNodePort        = []nft.Part{nft.Protocol, nft.Port}
-	clusterList       = endpointList{endpointsMap, atAddress, ""}
-	localList         = endpointList{localEndpointsMap, atAddress, "local-"}
-	nodePortList      = endpointList{nodePortEndpointsMap, atNodePort, "node-port-"}
-	nodePortLocalList = endpointList{nodePortLocalEndpointMap, atNodePort, "node-port-local-"}
+	clusterList       = endpointList{layout.EndpointsMap, atAddress, ""}
+	localList         = endpointList{layout.LocalEndpointsMap, atAddress, "local-"}
+	nodePortList      = endpointList{layout.NodePortEndpointsMap, atNodePort, "node-port-"}
+	nodePortLocalList = endpointList{layout.NodePortLocalEndpointsMap, atNodePort, "node-port-local-"}
 )
 
 func listOf(nodePort, local bool) *endpointList {

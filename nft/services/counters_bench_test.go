@@ -9,6 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -24,7 +25,7 @@ func countingRuleset(b *testing.B, k *kernel.Client, services int, counters, end
 	b.Helper()
 	config := testConfig()
 	config.Counters, config.EndpointCounters = counters, endpoints
-	config.Pods = map[nft.Family]PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
+	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
 	r := NewRuleset(config)
 	delta := cluster(services, 10)
 	p := countingPort("127.0.1.1:8080", "127.0.1.2:8080")

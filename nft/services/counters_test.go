@@ -10,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -39,7 +40,7 @@ func newCounted(t *testing.T) *counted {
 	lab.New(t)
 	config := testConfig()
 	config.Counters, config.EndpointCounters = true, true
-	config.Pods = map[nft.Family]PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
+	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
 	c := &counted{T: t, client: lab.Open(t, kernel.Open), ruleset: NewRuleset(config), port: 20000}
 	commit(t, c.client, nft.Diff(nft.Tables{}, c.ruleset.Want()))
 	c.ruleset.Committed()
@@ -85,7 +86,7 @@ func (c *counted) want(n uint64) {
 	for _, e := range endpoints {
 		sum += e.Count
 	}
-	name := PortName{"shop", "web", "http"}
+	name := layout.PortName{Namespace: "shop", Name: "web", Port: "http"}
 	if len(frontends) != 1 || frontends[0].Count != n || frontends[0].Name != name || sum != n {
 		c.Errorf("got %+v and %+v, want %d connections of %s", frontends, endpoints, n, name)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // An Explanation is what becomes of a connection, and why.
@@ -77,7 +78,7 @@ func (e *explainer) step(sets ...string) *nft.Step {
 
 // frontend finds the element that says what to do.
 func (e *explainer) frontend() {
-	step := e.step(servicesMap, nodePortsMap)
+	step := e.step(layout.ServicesMap, layout.NodePortsMap)
 	if step == nil {
 		return
 	}
@@ -94,12 +95,12 @@ func (e *explainer) frontend() {
 func (e *explainer) explainNone() {
 	p := &e.packet
 	switch {
-	case e.step(clusterIPsSet) != nil:
+	case e.step(layout.ClusterIPsSet) != nil:
 		e.Reason = fmt.Sprintf("%s is a cluster IP, but no Service port", p.Destination)
-		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, e.servicesAt(p.Destination)), e.step(clusterIPsSet).String())
-	case e.step(serviceCIDRsSet) != nil:
+		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, e.servicesAt(p.Destination)), e.step(layout.ClusterIPsSet).String())
+	case e.step(layout.ServiceCIDRsSet) != nil:
 		e.Reason = fmt.Sprintf("no Service has %s, which is in a Service CIDR", p.Destination)
-		e.add("Service CIDR", "addresses of Services that no Service has lead nowhere", e.step(serviceCIDRsSet).String())
+		e.add("Service CIDR", "addresses of Services that no Service has lead nowhere", e.step(layout.ServiceCIDRsSet).String())
 	case e.Fate.Outcome == "drop":
 		e.Reason = "loopback addresses are for this node alone"
 		e.add("Loopback", "connections from elsewhere to loopback addresses are kept out", lastStep(e.Steps))
@@ -127,13 +128,13 @@ func (e *explainer) target() string {
 
 // explainUnserved says so if there is a node port of that number, but not at this address.
 func (e *explainer) explainUnserved() {
-	held := e.table.Sets[nodePortsMap]
-	key := frontendKey(netip.Addr{}, e.packet.Protocol, e.packet.Port)
+	held := e.table.Sets[layout.NodePortsMap]
+	key := layout.FrontendKey(netip.Addr{}, e.packet.Protocol, e.packet.Port)
 	if held == nil || held.Map[key].Verdict == nil {
 		return
 	}
 	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s",
-		parsePortName(held.Map[key].Comment), e.packet.Destination), "element of "+nodePortsMap+": "+held.ElementText(e.table.Family, key))
+		layout.ParsePortName(held.Map[key].Comment), e.packet.Destination), "element of "+layout.NodePortsMap+": "+held.ElementText(e.table.Family, key))
 }
 
 // servicesAt names the Services that have an address.
@@ -153,28 +154,28 @@ func (e *explainer) servicesAt(addr netip.Addr) string {
 
 // explainPolicy says what the frontend's policy means for this client.
 func (e *explainer) explainPolicy() {
-	p, ok := policyOf(e.Service.Verdict)
+	p, ok := layout.PolicyOf(e.Service.Verdict)
 	if !ok {
 		e.Reason = fmt.Sprintf("an element that no kube-nft writes says %q at this frontend of Service %s", e.Service.Verdict, e.Service.Name)
 		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict.String(), "")
 		return
 	}
-	if p.guard != 0 && !e.explainGuard() {
+	if p.Guard != 0 && !e.explainGuard() {
 		return
 	}
-	switch p.kind {
-	case refused:
+	switch p.Kind {
+	case layout.Refused:
 		e.Reason = fmt.Sprintf("Service %s has no endpoint", e.Service.Name)
 		e.add("Policy", "no endpoint is ready anywhere: reject", "")
-	case dropped:
+	case layout.Dropped:
 		e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its traffic policy is Local", e.Service.Name)
 		e.add("Policy", "traffic policy Local, and no endpoint on this node: drop, so that others are tried", "")
-	case internal, external:
-		e.add("Policy", "all endpoints", "chain "+p.open().chainName())
-	case internalLocal:
-		e.add("Policy", "internal traffic policy Local: endpoints on this node alone", "chain "+p.open().chainName())
-	case externalLocal:
-		e.explainLocal(p.open().chainName())
+	case layout.Internal, layout.External:
+		e.add("Policy", "all endpoints", "chain "+p.Open().ChainName())
+	case layout.InternalLocal:
+		e.add("Policy", "internal traffic policy Local: endpoints on this node alone", "chain "+p.Open().ChainName())
+	case layout.ExternalLocal:
+		e.explainLocal(p.Open().ChainName())
 	}
 	e.explainAffinity()
 }
@@ -182,7 +183,7 @@ func (e *explainer) explainPolicy() {
 // explainGuard says whether the client is in the source ranges.
 func (e *explainer) explainGuard() bool {
 	for _, step := range e.Steps {
-		if strings.HasPrefix(step.Set, rangesPrefix) {
+		if strings.HasPrefix(step.Set, layout.RangesPrefix) {
 			e.add("Source", fmt.Sprintf("%s is in an allowed range", e.packet.Source), step.String())
 			return true
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // explainEndpoints lists the candidates, and which of them are on this node, as far as that is
@@ -34,12 +35,12 @@ func (e *explainer) explainEndpoints() {
 // onNode reports whether an endpoint is known to run on this node: those that may reach
 // themselves are listed.
 func (t ReadBack) onNode(ep netip.AddrPort, protocol uint8) bool {
-	held := t.Sets[hairpinSet]
+	held := t.Sets[layout.HairpinSet]
 	if held == nil {
 		return false
 	}
 	addr := nft.AddrKey(ep.Addr())
-	_, ok := held.Map[addr+addr+frontendKey(netip.Addr{}, protocol, ep.Port())]
+	_, ok := held.Map[addr+addr+layout.FrontendKey(netip.Addr{}, protocol, ep.Port())]
 	return ok
 }
 
@@ -49,7 +50,7 @@ func (e *explainer) explainMasquerade() {
 		e.add("Masquerade", "yes: "+e.whyMasquerade(e.Steps[i]), e.Steps[i].String())
 		return
 	}
-	hairpin := e.step(hairpinSet)
+	hairpin := e.step(layout.HairpinSet)
 	switch {
 	case hairpin != nil && e.Masquerade:
 		e.add("Masquerade", "yes: the endpoint would connect to itself", hairpin.String())
@@ -70,8 +71,8 @@ func endpointTexts(endpoints []netip.AddrPort) string {
 
 // whyMasquerade is about the rule that asks for it.
 func (e *explainer) whyMasquerade(s nft.Step) string {
-	p, _ := policyOfChain(s.Chain)
-	internalKind := p.kind == internal || p.kind == internalLocal
+	p, _ := layout.PolicyOfChain(s.Chain)
+	internalKind := p.Kind == layout.Internal || p.Kind == layout.InternalLocal
 	switch e.firstOf(s).(type) {
 	case nft.SourceIn, nft.InputInterface:
 		return "the client is not recognised as a pod, and replies have to come back through this node"
@@ -85,38 +86,38 @@ func (e *explainer) whyMasquerade(s nft.Step) string {
 
 // whyNot is about a connection that keeps its source.
 func (e *explainer) whyNot() string {
-	var p policy
+	var p layout.Policy
 	if e.Service != nil {
-		p, _ = policyOf(e.Service.Verdict)
+		p, _ = layout.PolicyOf(e.Service.Verdict)
 	}
 	pods := e.table.Pods()
-	fromPod := !pods.none() && e.fromPod(pods)
+	fromPod := !pods.None() && e.fromPod(pods)
 	switch {
 	case fromPod:
-		return "the client is a pod (" + nft.Rule{pods.stmt(false)}.Text(e.table.Family) + ")"
-	case p.kind == externalLocal:
+		return "the client is a pod (" + nft.Rule{pods.Stmt(false)}.Text(e.table.Family) + ")"
+	case p.Kind == layout.ExternalLocal:
 		return "external traffic policy Local keeps the client's address"
 	}
 	return "pods are not recognised (no cluster CIDR), so no client of a cluster IP is"
 }
 
-func (e *explainer) fromPod(pods PodMatch) bool {
-	return nft.Matches(pods.stmt(false), e.table.Family, e.packet)
+func (e *explainer) fromPod(pods layout.PodMatch) bool {
+	return nft.Matches(pods.Stmt(false), e.table.Family, e.packet)
 }
 
 // Pods returns how the table's rules recognise pods.
-func (t ReadBack) Pods() PodMatch {
+func (t ReadBack) Pods() layout.PodMatch {
 	for name, chain := range t.Chains {
-		p, ok := policyOfChain(name)
-		if !ok || p.guard != 0 || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
+		p, ok := layout.PolicyOfChain(name)
+		if !ok || p.Guard != 0 || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
 			continue
 		}
 		switch stmt := chain.Rules[0][0].(type) {
 		case nft.SourceIn:
-			return PodMatch{CIDR: stmt.Prefix}
+			return layout.PodMatch{CIDR: stmt.Prefix}
 		case nft.InputInterface:
-			return PodMatch{Interface: stmt.Name, Prefix: stmt.Prefix}
+			return layout.PodMatch{Interface: stmt.Name, Prefix: stmt.Prefix}
 		}
 	}
-	return PodMatch{}
+	return layout.PodMatch{}
 }

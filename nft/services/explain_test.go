@@ -9,6 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -37,7 +38,7 @@ func checkExplanation(t *testing.T, fate nft.Fate, e Explanation, owner tracker.
 	if e.Fate.Outcome != fate.Outcome || !slices.Equal(e.Endpoints, fate.Endpoints) || e.Fate.Masquerade != fate.Masquerade {
 		t.Errorf("explained %+v, traced %+v", e.Fate, fate)
 	}
-	if e.Service == nil || e.Service.Name.String() != comment(owner) {
+	if e.Service == nil || e.Service.Name.String() != layout.Comment(owner) {
 		t.Errorf("explained as %+v, want %s", e.Service, owner)
 	}
 	if (e.Reason == "") != (fate.Outcome == "dnat") {
@@ -68,7 +69,7 @@ func factOf(e Explanation, topic string) (fact Fact) {
 func TestTraceOfBrokenTables(t *testing.T) {
 	p := clusterPort(0, 5)
 	packet := nft.Packet{Source: netip.MustParseAddr("192.0.2.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
-	key := frontendKey(p.ClusterIP, 6, 80)
+	key := layout.FrontendKey(p.ClusterIP, 6, 80)
 	for name, tt := range map[string]struct {
 		missing []int // indexes
 		holes   int
@@ -82,7 +83,7 @@ func TestTraceOfBrokenTables(t *testing.T) {
 		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
 		table := r.Want()[nft.IP]
 		for _, index := range tt.missing {
-			delete(table.Sets[endpointsMap].Map, nft.IndexedKey(key, index))
+			delete(table.Sets[layout.EndpointsMap].Map, nft.IndexedKey(key, index))
 		}
 		fate := table.Trace(packet)
 		if fate.Holes != tt.holes || fate.Outcome != "dnat" || len(fate.Endpoints) != 5-tt.holes || tt.holes == 0 && fate.Uneven {
@@ -96,7 +97,7 @@ func TestTracePassesForeignRulesOver(t *testing.T) {
 	r := NewRuleset(testConfig())
 	r.Apply(cluster(1, 1))
 	table := r.Want()[nft.IP]
-	table.Chains[servicesChain].Rules = append([]nft.Rule{{nft.Raw{}}}, table.Chains[servicesChain].Rules...)
+	table.Chains[layout.ServicesChain].Rules = append([]nft.Rule{{nft.Raw{}}}, table.Chains[layout.ServicesChain].Rules...)
 	e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 	if got := factOf(e, "Foreign rule"); e.Fate.Outcome != "dnat" || got.By != "rule of services: # expressions: " {
 		t.Errorf("%s, %+v", e.Fate.Outcome, got)
@@ -148,7 +149,7 @@ func TestExplainForeignVerdicts(t *testing.T) {
 			for name, verdict := range chains {
 				table.Chains[name] = &nft.Chain{Name: name, Rules: []nft.Rule{{verdict}}}
 			}
-			table.Sets[servicesMap].Map[frontendKey(p.ClusterIP, 6, 80)] = nft.Element{Verdict: &tt.verdict}
+			table.Sets[layout.ServicesMap].Map[layout.FrontendKey(p.ClusterIP, 6, 80)] = nft.Element{Verdict: &tt.verdict}
 			check(t, table)
 		})
 		t.Run(tt.verdict.String()+" in the kernel", func(t *testing.T) {
@@ -160,8 +161,8 @@ func TestExplainForeignVerdicts(t *testing.T) {
 				lab.Run(t, "", "nft", "add", "rule", "ip", "kube-nft", name, verdict.String())
 			}
 			const frontend = "10.96.0.0 . tcp . 80"
-			lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", servicesMap, "{ "+frontend+" }")
-			lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", servicesMap, "{ "+frontend+" : "+tt.verdict.String()+" }")
+			lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", layout.ServicesMap, "{ "+frontend+" }")
+			lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", layout.ServicesMap, "{ "+frontend+" : "+tt.verdict.String()+" }")
 			have, _, err := k.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -178,7 +179,7 @@ func TestExplainForeignRule(t *testing.T) {
 	port := clusterPort(0, 3)
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port}})
 	table := r.Want()[nft.IP]
-	chain := table.Chains[servicesChain]
+	chain := table.Chains[layout.ServicesChain]
 	chain.Rules = append([]nft.Rule{{nft.Goto("cluster-4")}}, chain.Rules...)
 	e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("203.0.113.1"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 	if e.Outcome != "dnat" || e.Service != nil || len(e.Endpoints) != 3 {

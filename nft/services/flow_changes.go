@@ -6,13 +6,14 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // noteFlows notes what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
-	if (have.policy.kind == 0) != (want.policy.kind == 0) || !slices.Equal(have.serving, want.serving) {
+	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || !slices.Equal(have.serving, want.serving) {
 		r.touchedFrontends[f] = struct{}{}
 	}
 	appeared := want.serves() && !have.serves()
@@ -34,7 +35,7 @@ func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 }
 
 // serves reports whether connections are translated.
-func (s *program) serves() bool { return s.policy.kind != 0 && len(s.serving) > 0 }
+func (s *program) serves() bool { return s.policy.Kind != 0 && len(s.serving) > 0 }
 
 // FlowChanges returns what the changes since Committed mean for connections, in order.
 func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
@@ -62,13 +63,13 @@ func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
 }
 
 func (r *familyRules) vanished(have ReadBack) (changes []tracker.FlowChange) {
-	for _, set := range []string{servicesMap, nodePortsMap} {
+	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
 		held := have.Sets[set]
 		if held == nil {
 			continue
 		}
 		for key, element := range held.Map {
-			f := frontendIn(r.Table.Family, set, key)
+			f := layout.FrontendIn(r.Table.Family, set, key)
 			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
 				continue
 			}
@@ -98,7 +99,7 @@ func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 	if family == nil {
 		return false
 	}
-	_, ok := family.Table.Sets[clusterIPsSet].Map[nft.AddrKey(addr)]
+	_, ok := family.Table.Sets[layout.ClusterIPsSet].Map[nft.AddrKey(addr)]
 	return ok
 }
 

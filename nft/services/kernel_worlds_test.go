@@ -8,6 +8,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // TestTwoPhasesOfRandomWorlds takes random changes apart: both phases, one after the other, do what
@@ -96,8 +97,8 @@ func TestLengths(t *testing.T) {
 				t.Errorf("%s %s: %d, want %d", f, name, n, want)
 			}
 		}
-		if lengths[f][servicesMap] == 0 {
-			t.Errorf("%s: nothing in %s", f, servicesMap)
+		if lengths[f][layout.ServicesMap] == 0 {
+			t.Errorf("%s: nothing in %s", f, layout.ServicesMap)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // ownedRuleset commits a ruleset whose tables belong to k. Kernels before 6.9 cannot.
@@ -99,8 +100,8 @@ func TestOwnedTableIsForItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !have[nft.IP].Owned || have[nft.IP].Owner != port || len(have[nft.IP].Sets[endpointsMap].Map) != 20 {
-		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[nft.IP].Owned, have[nft.IP].Owner, len(have[nft.IP].Sets[endpointsMap].Map), port)
+	if !have[nft.IP].Owned || have[nft.IP].Owner != port || len(have[nft.IP].Sets[layout.EndpointsMap].Map) != 20 {
+		t.Errorf("owned %v by %d with %d endpoints, want all of it to belong to %d", have[nft.IP].Owned, have[nft.IP].Owner, len(have[nft.IP].Sets[layout.EndpointsMap].Map), port)
 	}
 }
 

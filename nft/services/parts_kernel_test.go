@@ -8,6 +8,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // TestPartsInKernel commits the first batch of made-up worlds in parts of a few elements and
@@ -61,10 +62,10 @@ func checkUnseen(t *testing.T, have, want nft.Tables) {
 			}
 		}
 		for _, nodePort := range []bool{false, true} {
-			for key := range table.Sets[verdictMap(nodePort)].Map {
+			for key := range table.Sets[layout.VerdictMap(nodePort)].Map {
 				for _, local := range []bool{false, true} {
-					list := listOf(nodePort, local).Map
-					got, whole := (ReadBack{table}).list(list, key), (ReadBack{want[family]}).list(list, key)
+					list := layout.EndpointsMapOf(nodePort, local)
+					got, whole := table.Sets[list].List(key), want[family].Sets[list].List(key)
 					if !slices.Equal(whole, got) {
 						t.Errorf("%s: %s of %x is %v, want %v", family.NFT(), list, key, got, whole)
 					}

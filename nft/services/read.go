@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -23,7 +24,7 @@ type reader interface {
 // since it exists. A first packet that is sent again counts again if nothing has answered it.
 type Connections struct {
 	tracker.Frontend
-	Name PortName
+	Name layout.PortName
 	// Endpoint and Local say which endpoint of which list, in the counts of endpoints. Those of a
 	// shared list have no Frontend: they are for all of the Service port's.
 	Endpoint netip.AddrPort
@@ -34,27 +35,27 @@ type Connections struct {
 // ReadConnections returns the counts of all frontends of a family, or with endpoints the counts
 // of their endpoints, ordered by frontend. It is empty if the table does not count.
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
-	sets := []string{servicesMap, nodePortsMap}
+	sets := []string{layout.ServicesMap, layout.NodePortsMap}
 	if endpoints {
-		sets = append(sets, endpointsMap, localEndpointsMap, nodePortEndpointsMap, nodePortLocalEndpointMap)
-		sets = append(sets, sharedListMaps()...)
+		sets = append(sets, layout.EndpointsMap, layout.LocalEndpointsMap, layout.NodePortEndpointsMap, layout.NodePortLocalEndpointsMap)
+		sets = append(sets, layout.ListsMaps()...)
 	}
 	held, err := r.Counted(ctx, f, sets...)
 	if err != nil {
 		return nil, fmt.Errorf("count connections: %w", err)
 	}
 	for _, nodePort := range []bool{false, true} {
-		frontends := verdictMap(nodePort)
+		frontends := layout.VerdictMap(nodePort)
 		if !endpoints {
 			for key, n := range held[frontends].Packets {
 				list = append(list, Connections{
-					Frontend: frontendIn(f, frontends, key), Name: parsePortName(held[frontends].Elements[key].Comment), Count: n,
+					Frontend: layout.FrontendIn(f, frontends, key), Name: layout.ParsePortName(held[frontends].Elements[key].Comment), Count: n,
 				})
 			}
 			continue
 		}
 		for _, local := range []bool{false, true} {
-			set := listOf(nodePort, local).Map
+			set := layout.EndpointsMapOf(nodePort, local)
 			for key, n := range held[set].Packets {
 				ep, ok := nft.AddrPortOf(held[set].Elements[key].Data)
 				if !ok {
@@ -62,18 +63,18 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 				}
 				frontend := key[:len(key)-4]
 				list = append(list, Connections{
-					Frontend: frontendIn(f, set, key), Name: parsePortName(held[frontends].Elements[frontend].Comment),
+					Frontend: layout.FrontendIn(f, set, key), Name: layout.ParsePortName(held[frontends].Elements[frontend].Comment),
 					Endpoint: ep, Local: local, Count: n,
 				})
 			}
 		}
 	}
-	for _, set := range sharedListMaps() {
+	for _, set := range layout.ListsMaps() {
 		for key, n := range held[set].Packets {
 			element := held[set].Elements[key]
 			if ep, ok := nft.AddrPortOf(element.Data); ok {
-				local := isLocalNumber(binary.NativeEndian.Uint32([]byte(key)))
-				list = append(list, Connections{Name: parsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
+				local := layout.IsLocalNumber(binary.NativeEndian.Uint32([]byte(key)))
+				list = append(list, Connections{Name: layout.ParsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
 			}
 		}
 	}
@@ -106,7 +107,7 @@ type numberedEntry struct {
 func ReadAffinityEntries(ctx context.Context, r reader, t *ReadBack) (AffinityEntries, error) {
 	entries := make(AffinityEntries)
 	for name, held := range t.Sets {
-		if !held.Set.Dynamic || !strings.HasPrefix(name, affinityPrefix) {
+		if !held.Set.Dynamic || !strings.HasPrefix(name, layout.AffinityPrefix) {
 			continue
 		}
 		elements, err := r.Elements(ctx, t.Family, held.Set)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -47,7 +48,7 @@ func TestListsAreFound(t *testing.T) {
 				if held.Set.Key[len(held.Set.Key)-1] != nft.FieldIndex || len(held.Set.Data) == 0 {
 					continue
 				}
-				keys, source := make(map[string]bool), Lists[name]
+				keys, source := make(map[string]bool), layout.Lists[name]
 				if source.OfChain != nil {
 					for chain := range table.Chains {
 						if key, ok := source.OfChain(chain); ok {
@@ -68,7 +69,7 @@ func TestListsAreFound(t *testing.T) {
 			}
 		}
 	}
-	for name := range Lists {
+	for name := range layout.Lists {
 		if found[name] == 0 {
 			t.Errorf("no world has an element of %s", name)
 		}
@@ -78,22 +79,22 @@ func TestListsAreFound(t *testing.T) {
 func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 	t.Helper()
 	want := state.shown
-	p, ok := policyOf(got.Verdict)
-	if want.policy.affinity != 0 { // lengths are not in the name
-		p.cluster, p.local = want.policy.cluster, want.policy.local
+	p, ok := layout.PolicyOf(got.Verdict)
+	if want.policy.Affinity != 0 { // lengths are not in the name
+		p.Cluster, p.Local = want.policy.Cluster, want.policy.Local
 	}
-	p.nodePort = want.policy.nodePort
+	p.NodePort = want.policy.NodePort
 	if port := state.claims.first().port; port.list.number != 0 {
-		switch want.policy.kind {
-		case internal, external:
+		switch want.policy.Kind {
+		case layout.Internal, layout.External:
 			want.cluster = port.cluster
-		case internalLocal:
+		case layout.InternalLocal:
 			want.local = port.local
-		case externalLocal:
+		case layout.ExternalLocal:
 			want.cluster, want.local = port.cluster, port.local
 		}
 	}
-	if !ok || want.policy.kind != refused && want.policy.kind != dropped && p != want.policy {
+	if !ok || want.policy.Kind != layout.Refused && want.policy.Kind != layout.Dropped && p != want.policy {
 		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
 	}
 	if got.Name.String() != want.comment || !slices.Equal(got.Cluster, want.cluster) || !slices.Equal(got.Local, want.local) {
@@ -158,7 +159,7 @@ func TestDynamicMaps(t *testing.T) {
 	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
 	sets := table.DynamicMaps(table.Trace(p))
 	number := r.families[nft.IP].ports[port.ID].affinity.groups[group{port: 8080}].number
-	if want := affinityMapName(number); len(sets) != 1 || sets[0].Name != want {
+	if want := layout.AffinityMap(number); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)
 	}
 	table.Sets[sets[0].Name].Map[nft.NumberedKey(nft.IP, number, p.Source)] = nft.Element{Data: nft.AddrKey(port.Cluster[1].Addr())}
@@ -173,8 +174,8 @@ func FuzzPolicyOf(f *testing.F) {
 	f.Add("external-local-affinity-17-none")
 	f.Fuzz(func(t *testing.T, chain string) {
 		verdict := nft.Goto(chain)
-		if p, ok := policyOf(verdict); ok && *p.verdict() != verdict {
-			t.Errorf("%q is read as the policy of %q", verdict, p.verdict())
+		if p, ok := layout.PolicyOf(verdict); ok && *p.Verdict() != verdict {
+			t.Errorf("%q is read as the policy of %q", verdict, p.Verdict())
 		}
 	})
 }

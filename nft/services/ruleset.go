@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -29,7 +30,7 @@ type familyRules struct {
 	shared       map[sharedElement]int
 	guards       map[uint32]*guard  // by number
 	numbers      map[uint32]string  // who has a number
-	adopted      ReadBack           // what the kernel held at start; for the order of lists
+	adopted      *nft.Table         // what the kernel held at start; for the order of lists
 	entries      map[uint32]Entries // of affinity, by number; those that are to be others
 	flows        map[tracker.Frontend]*tracker.FlowChange
 	contests     map[*frontendState]*contest
@@ -73,14 +74,14 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
 	}
-	r.chains[rejectChain] = &chainUse{verdict: gotoChain(rejectChain), users: 1}
+	r.chains[layout.RejectChain] = &chainUse{verdict: gotoChain(layout.RejectChain), users: 1}
 	for c := 1; c <= usualLengths; c = capacity(c + 1) {
-		r.acquire(policy{kind: internal, cluster: c})
-		r.acquire(policy{kind: external, cluster: c})
-		r.acquire(policy{kind: external, nodePort: true, cluster: c})
+		r.acquire(layout.Policy{Kind: layout.Internal, Cluster: c})
+		r.acquire(layout.Policy{Kind: layout.External, Cluster: c})
+		r.acquire(layout.Policy{Kind: layout.External, NodePort: true, Cluster: c})
 	}
 	for c := 1; c <= usualLocalLengths; c = capacity(c + 1) {
-		r.acquire(policy{kind: internalLocal, local: c})
+		r.acquire(layout.Policy{Kind: layout.InternalLocal, Local: c})
 		r.acquireBalance(balance{&nodePortLocalList, c})
 	}
 	return r
@@ -90,7 +91,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 // they have there and a restart writes only what differs. It comes before the first Apply.
 func (r *Ruleset) Adopt(tables nft.Tables) {
 	for f, family := range r.families {
-		family.adopted = ReadBack{tables[f]}
+		family.adopted = tables[f]
 	}
 }
 
@@ -112,7 +113,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	}
 	if delta.CIDRsChanged {
 		for f, family := range r.families {
-			family.fillSet(serviceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
+			family.fillSet(layout.ServiceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
 		}
 		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
 			return r.families[nft.Family(tracker.FamilyOf(p.Addr()))] == nil
@@ -135,9 +136,9 @@ func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 			family.touchedFrontends = make(map[tracker.Frontend]struct{}, n)
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange, n)
 		}
-		family.Reserve(servicesMap, services[f])
-		family.Reserve(clusterIPsSet, services[f])
-		family.Reserve(endpointsMap, endpoints[f])
+		family.Reserve(layout.ServicesMap, services[f])
+		family.Reserve(layout.ClusterIPsSet, services[f])
+		family.Reserve(layout.EndpointsMap, endpoints[f])
 	}
 }
 
@@ -164,7 +165,7 @@ func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 				keys[nft.AddrKey(addr)] = true
 			}
 		}
-		family.fillSet(nodePortAddressesSet, keys)
+		family.fillSet(layout.NodePortAddressesSet, keys)
 	}
 }
 
@@ -216,7 +217,7 @@ func (r *Ruleset) Changes() nft.Batch {
 func (r *Ruleset) Committed() {
 	for _, family := range r.families {
 		family.Committed()
-		family.adopted = ReadBack{}
+		family.adopted = nil
 		// The room of the many changes of a start is given back: a walk over few in it would be long.
 		if len(family.flows) > 1024 {
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
@@ -239,108 +240,83 @@ func (r *Ruleset) Committed() {
 // one order; the comment tells another Service's frontends apart. The number is that of shared lists
 // that it had; 0 for none.
 func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster, local []netip.AddrPort) {
-	if r.adopted.Table == nil {
+	if r.adopted == nil {
 		return 0, nil, nil
 	}
 	frontends := frontendsOf(p)
 	if len(frontends) >= manyFrontends {
 		number = r.numberOf(listIdentity(p.ID))
-		cluster, local = r.adopted.list(listsMap(number), listKey(number, false)), r.adopted.list(listsMap(number), listKey(number, true))
+		shared := r.adopted.Sets[layout.ListsMap(number)]
+		cluster, local = shared.List(layout.ListKey(number, false)), shared.List(layout.ListKey(number, true))
 		if len(cluster)+len(local) == 0 {
 			delete(r.numbers, number)
 			number = 0
 		}
 	}
 	for _, wanted := range frontends {
-		f := wanted.Frontend
-		if r.adopted.commentOf(f) != comment(p.ID) {
+		f, key := wanted.Frontend, layout.FrontendKeyOf(wanted.Frontend)
+		if held := r.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil || held.Map[key].Comment != layout.Comment(p.ID) {
 			continue
 		}
 		if cluster == nil {
-			cluster = r.adopted.list(listOf(f.NodePort(), false).Map, frontendKeyOf(f))
+			cluster = r.adopted.Sets[layout.EndpointsMapOf(f.NodePort(), false)].List(key)
 		}
 		if local == nil {
-			local = r.adopted.list(listOf(f.NodePort(), true).Map, frontendKeyOf(f))
+			local = r.adopted.Sets[layout.EndpointsMapOf(f.NodePort(), true)].List(key)
 		}
 	}
 	return number, cluster, local
 }
 
-func (t ReadBack) commentOf(f tracker.Frontend) string {
-	if held := t.Sets[verdictMap(f.NodePort())]; held != nil {
-		return held.Map[frontendKeyOf(f)].Comment
-	}
-	return ""
-}
-
-// list reads a frontend's endpoints back from a map.
-func (t ReadBack) list(set, key string) (endpoints []netip.AddrPort) {
-	held, ok := t.Sets[set]
-	if !ok {
-		return nil
-	}
-	for {
-		element, ok := held.Map[nft.IndexedKey(key, len(endpoints))]
-		if !ok {
-			return endpoints
-		}
-		ep, ok := nft.AddrPortOf(element.Data)
-		if !ok {
-			return endpoints
-		}
-		endpoints = append(endpoints, ep)
-	}
-}
-
 // verdict is the policy's verdict, which the elements of its frontends share.
-func (r *familyRules) verdict(p policy) *nft.Verdict {
-	if use, ok := r.chains[p.chainName()]; ok && p.kind != dropped {
+func (r *familyRules) verdict(p layout.Policy) *nft.Verdict {
+	if use, ok := r.chains[p.ChainName()]; ok && p.Kind != layout.Dropped {
 		return use.verdict
 	}
-	return p.verdict()
+	return p.Verdict()
 }
 
 // acquire makes sure that the chains of a policy exist while somebody goes there; release
 // gives them up.
-func (r *familyRules) acquire(p policy) {
-	if p.kind == 0 || p.kind == dropped || p.ownedByAffinity() {
+func (r *familyRules) acquire(p layout.Policy) {
+	if p.Kind == 0 || p.Kind == layout.Dropped || ownedByAffinity(p) {
 		return
 	}
-	name := p.chainName()
+	name := p.ChainName()
 	if use, ok := r.chains[name]; ok {
 		use.users++
 		return
 	}
-	r.chains[name] = &chainUse{verdict: p.verdict(), users: 1}
-	for _, next := range p.next() {
+	r.chains[name] = &chainUse{verdict: p.Verdict(), users: 1}
+	for _, next := range nextPolicies(p) {
 		r.acquire(next)
 	}
-	for _, b := range p.balances() {
+	for _, b := range balancesOf(p) {
 		r.acquireBalance(b)
 	}
-	if p.guard != 0 {
+	if p.Guard != 0 {
 		r.useGuard(p)
 		r.PutChain(r.guardChain(p))
 		return
 	}
-	r.PutChain(p.chain(r.config, r.Table.Family))
+	r.PutChain(r.config.policyChain(p, r.Table.Family))
 }
 
-func (r *familyRules) release(p policy) {
-	if p.kind == 0 || p.kind == dropped || p.ownedByAffinity() {
+func (r *familyRules) release(p layout.Policy) {
+	if p.Kind == 0 || p.Kind == layout.Dropped || ownedByAffinity(p) {
 		return
 	}
-	name := p.chainName()
+	name := p.ChainName()
 	if !r.giveUp(name) {
 		return
 	}
-	for _, next := range p.next() {
+	for _, next := range nextPolicies(p) {
 		r.release(next)
 	}
-	for _, b := range p.balances() {
+	for _, b := range balancesOf(p) {
 		r.releaseBalance(b)
 	}
-	if p.guard != 0 {
+	if p.Guard != 0 {
 		r.leaveGuard(p)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -21,7 +22,7 @@ type portState struct {
 
 // A program is what a frontend is programmed to do; the zero program is nothing.
 type program struct {
-	policy         policy
+	policy         layout.Policy
 	id             tracker.PortID
 	comment        string
 	cluster, local []netip.AddrPort // the lists that the policy uses
@@ -33,68 +34,68 @@ type program struct {
 func (c claim) serve() program {
 	p := c.port.current
 	s := program{id: p.ID, comment: c.port.comment, serving: p.Serving}
-	s.policy = policy{
-		kind:     c.policyKind(),
-		nodePort: c.kind == nodePort,
+	s.policy = layout.Policy{
+		Kind:     c.policyKind(),
+		NodePort: c.kind == nodePort,
 	}
 	if c.kind == loadBalancerIP && c.port.guard != nil {
-		s.policy.guard = c.port.guard.number
+		s.policy.Guard = c.port.guard.number
 	}
-	switch s.policy.kind {
-	case dropped:
-		s.policy.guard = 0
+	switch s.policy.Kind {
+	case layout.Dropped:
+		s.policy.Guard = 0
 		return s
-	case internal, external:
+	case layout.Internal, layout.External:
 		s.cluster = c.port.cluster
-	case internalLocal:
+	case layout.InternalLocal:
 		s.local = c.port.local
-	case externalLocal:
+	case layout.ExternalLocal:
 		s.cluster, s.local = c.port.cluster, c.port.local
 	}
-	s.policy.cluster, s.policy.local = capacity(len(s.cluster)), capacity(len(s.local))
-	withAffinity := s.policy.kind != refused && c.port.affinity.number != 0
+	s.policy.Cluster, s.policy.Local = capacity(len(s.cluster)), capacity(len(s.local))
+	withAffinity := s.policy.Kind != layout.Refused && c.port.affinity.number != 0
 	if withAffinity { // its chains do not depend on capacities
-		s.policy.affinity = c.port.affinity.number
-		s.policy.nodePort = c.kind == nodePort && !c.port.sharesExternal()
-		s.policy.cluster, s.policy.local = min(s.policy.cluster, 1), min(s.policy.local, 1)
-		s.updateChain = updateChainName(s.policy.affinity)
+		s.policy.Affinity = c.port.affinity.number
+		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
+		s.policy.Cluster, s.policy.Local = min(s.policy.Cluster, 1), min(s.policy.Local, 1)
+		s.updateChain = layout.UpdateChain(s.policy.Affinity)
 	}
 	if c.port.list.number != 0 {
 		s.cluster, s.local = nil, nil
-		if s.policy.kind != refused && !withAffinity { // its chains do not depend on capacities
-			s.policy.list = c.port.list.number
-			s.policy.cluster, s.policy.local = min(s.policy.cluster, 1), min(s.policy.local, 1)
+		if s.policy.Kind != layout.Refused && !withAffinity { // its chains do not depend on capacities
+			s.policy.List = c.port.list.number
+			s.policy.Cluster, s.policy.Local = min(s.policy.Cluster, 1), min(s.policy.Local, 1)
 		}
 	}
 	return s
 }
 
-// policyKind chooses the kind of policy from traffic policies and endpoints.
-func (c claim) policyKind() policyKind {
+// PolicyKind chooses the kind of policy from traffic policies and endpoints.
+func (c claim) policyKind() layout.PolicyKind {
 	p := c.port.current
-	kind, usable := external, len(c.port.cluster)
+	kind, usable := layout.External, len(c.port.cluster)
 	switch {
 	case c.kind == clusterIP && p.InternalLocal:
-		kind, usable = internalLocal, len(c.port.local)
+		kind, usable = layout.InternalLocal, len(c.port.local)
 	case c.kind == clusterIP:
-		kind = internal
+		kind = layout.Internal
 	case p.ExternalLocal:
-		kind = externalLocal
+		kind = layout.ExternalLocal
 	}
 	switch {
 	case usable > 0:
 		return kind
 	case p.HasEndpoints:
-		return dropped
+		return layout.Dropped
 	}
-	return refused
+	return layout.Refused
 }
 
 // setPort programs a Service port that is new or has changed.
 func (r *familyRules) setPort(p *tracker.ServicePort) {
 	port := r.ports[p.ID]
 	if port == nil {
-		port = &portState{comment: comment(p.ID)}
+		port = &portState{comment: layout.Comment(p.ID)}
 		r.ports[p.ID] = port
 		port.list.number, port.cluster, port.local = r.adoptLists(p)
 	}
@@ -178,18 +179,18 @@ func (r *familyRules) program(state *frontendState) {
 	f, have := state.Frontend, &state.shown
 	if have.policy != want.policy || have.comment != want.comment {
 		r.acquire(want.policy) // first, for the two may share chains
-		if want.policy.kind == 0 {
-			r.Remove(verdictMap(f.NodePort()), frontendKeyOf(f))
+		if want.policy.Kind == 0 {
+			r.Remove(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f))
 		} else {
-			r.Put(verdictMap(f.NodePort()), frontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy), Comment: want.comment})
+			r.Put(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy), Comment: want.comment})
 		}
 		r.release(have.policy)
 	}
 	if len(have.cluster)+len(want.cluster) > 0 {
-		r.writeList(listOf(f.NodePort(), false).Map, frontendKeyOf(f), "", have.cluster, want.cluster)
+		r.writeList(layout.EndpointsMapOf(f.NodePort(), false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
 	}
 	if len(have.local)+len(want.local) > 0 {
-		r.writeList(listOf(f.NodePort(), true).Map, frontendKeyOf(f), "", have.local, want.local)
+		r.writeList(layout.EndpointsMapOf(f.NodePort(), true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
 	if have.updateChain != want.updateChain {
 		r.programUpdates(f, want.updateChain)
@@ -223,15 +224,15 @@ func (r *familyRules) writeList(set, key, comment string, have, want []netip.Add
 }
 
 func (r *familyRules) programUpdates(f tracker.Frontend, chain string) {
-	set := affinityFrontendsMap
+	set := layout.AffinityFrontendsMap
 	if f.NodePort() {
-		set = affinityNodePortsMap
+		set = layout.AffinityNodePortsMap
 	}
 	if chain == "" {
-		r.Remove(set, frontendKeyOf(f))
+		r.Remove(set, layout.FrontendKeyOf(f))
 		return
 	}
-	r.Put(set, frontendKeyOf(f), nft.Element{Verdict: gotoChain(chain)})
+	r.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(chain)})
 }
 
 // changeShared counts the elements that several Service ports may need, of a port that
@@ -266,11 +267,11 @@ func sharedOf(p *tracker.ServicePort) []sharedElement {
 		return nil
 	}
 	elements := make([]sharedElement, 0, 1+len(p.OnNode))
-	elements = append(elements, sharedElement{clusterIPsSet, nft.AddrKey(p.ClusterIP)})
+	elements = append(elements, sharedElement{layout.ClusterIPsSet, nft.AddrKey(p.ClusterIP)})
 	for _, ep := range p.OnNode {
 		addr := nft.AddrKey(ep.Addr())
-		key := addr + addr + frontendKey(netip.Addr{}, uint8(p.ID.Protocol), ep.Port())
-		elements = append(elements, sharedElement{hairpinSet, key})
+		key := addr + addr + layout.FrontendKey(netip.Addr{}, uint8(p.ID.Protocol), ep.Port())
+		elements = append(elements, sharedElement{layout.HairpinSet, key})
 	}
 	return elements
 }

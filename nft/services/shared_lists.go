@@ -3,10 +3,9 @@ package services
 import (
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -44,22 +43,6 @@ func (p *portState) shares() bool {
 	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list.number != 0 && places >= manyPlaces/2)
 }
 
-// listMaps is over how many maps the shared lists are spread.
-const listMaps = 4
-
-// listsMap names the map of the shared lists with a number.
-func listsMap(number uint32) string { return listsPrefix + strconv.Itoa(int(number%listMaps)) }
-
-const listsPrefix = "lists-"
-
-// sharedListMaps names all of them.
-func sharedListMaps() (names []string) {
-	for i := range uint32(listMaps) {
-		names = append(names, listsMap(i))
-	}
-	return names
-}
-
 func listIdentity(id tracker.PortID) string { return "list " + id.String() }
 
 // setList writes the shared lists of a Service port, or removes them.
@@ -70,11 +53,11 @@ func (r *familyRules) setList(port *portState, shared bool) {
 		cluster, local = port.cluster, port.local
 		l.number = r.numberOf(listIdentity(port.current.ID))
 	}
-	set := listsMap(l.number)
-	r.writeList(set, listKey(l.number, false), port.comment, l.cluster, cluster)
-	r.writeList(set, listKey(l.number, true), port.comment, l.local, local)
+	set := layout.ListsMap(l.number)
+	r.writeList(set, layout.ListKey(l.number, false), port.comment, l.cluster, cluster)
+	r.writeList(set, layout.ListKey(l.number, true), port.comment, l.local, local)
 	for i, list := range [][]netip.AddrPort{cluster, local} {
-		name := sharedChainName(l.number, i == 1)
+		name := layout.ListChain(l.number, i == 1)
 		switch c := capacity(len(list)); {
 		case c == l.chains[i]:
 		case c == 0:
@@ -91,47 +74,13 @@ func (r *familyRules) setList(port *portState, shared bool) {
 	}
 }
 
-// listNumber is the number of one of the two lists under which its elements stand.
-func listNumber(number uint32, local bool) uint32 {
-	if local {
-		return 2*number + 1
-	}
-	return 2 * number
-}
-
-// isLocalNumber reports whether a number is that of the local one of two lists.
-func isLocalNumber(number uint32) bool { return number%2 == 1 }
-
-func listKey(number uint32, local bool) string {
-	return string(nft.AppendNumber(nil, listNumber(number, local)))
-}
-
-// sharedChainName names the chain that chooses among the endpoints of a shared list.
-func sharedChainName(number uint32, local bool) string {
-	return "pick-" + sharedPrefix + localInfix(local) + strconv.FormatUint(uint64(number), 10)
-}
-
-// listOfChain tells the key of the shared list that a chain of some name chooses from, if the list
-// stands in a map.
-func listOfChain(set string) func(name string) (key string, ok bool) {
-	return func(name string) (key string, ok bool) {
-		text, ok := strings.CutPrefix(name, "pick-"+sharedPrefix)
-		text, local := strings.CutPrefix(text, localInfix(true))
-		number, err := strconv.ParseUint(text, 10, 31)
-		return listKey(uint32(number), local), ok && err == nil && listsMap(uint32(number)) == set
-	}
-}
-
-// sharedPrefix stands in the names of chains before the number of a shared list.
-const sharedPrefix = "list-"
-
 // sharedChain declares a chain that chooses from a shared list. It draws as balance.chains
 // describes, but within one chain, and ends with the first endpoint, which any list has: nothing
 // may go on untranslated.
 func sharedChain(name string, number uint32, local bool, protocol tracker.Protocol, capacity int) *nft.Chain {
 	draw := func(modulus int) nft.Rule {
-		key := []nft.Part{nft.Constant(listNumber(number, local)), nft.RandomIndex(uint32(modulus))}
-		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, nft.DNATFrom{Key: key, Map: listsMap(number)}}
+		key := []nft.Part{nft.Constant(layout.ListNumber(number, local)), nft.RandomIndex(uint32(modulus))}
+		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, nft.DNATFrom{Key: key, Map: layout.ListsMap(number)}}
 	}
 	chain := &nft.Chain{Name: name}
 	b := balance{capacity: capacity}

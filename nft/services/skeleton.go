@@ -4,26 +4,8 @@ import (
 	"net/netip"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
-
-// A PodMatch says how a packet is recognised as coming from a pod. The zero value stands
-// for no detection. Exactly one of CIDR and Interface is set otherwise.
-type PodMatch struct {
-	CIDR      netip.Prefix // by source address
-	Interface string       // by the interface it arrived on
-	Prefix    bool         // Interface is only how the name begins
-}
-
-// none reports whether there is no way to recognise pods.
-func (m PodMatch) none() bool { return !m.CIDR.IsValid() && m.Interface == "" }
-
-// stmt matches pods, or with not everybody else.
-func (m PodMatch) stmt(not bool) nft.Stmt {
-	if m.Interface != "" {
-		return nft.InputInterface{Name: m.Interface, Prefix: m.Prefix, Not: not}
-	}
-	return nft.SourceIn{Prefix: m.CIDR, Not: not}
-}
 
 // Config is what the ruleset depends on besides the cluster's objects. It is fixed for the
 // life of a process.
@@ -34,7 +16,7 @@ type Config struct {
 	MasqueradeAll bool
 	// MasqueradeBit is the bit of the packet mark that we use between the hooks, 0 to 31.
 	MasqueradeBit uint8
-	Pods          map[nft.Family]PodMatch
+	Pods          map[nft.Family]layout.PodMatch
 	// AllNodePorts lists the families whose node ports are served at every address of the
 	// node but loopback; in the others, at those given to SetNodePortAddresses.
 	AllNodePorts map[nft.Family]bool
@@ -42,7 +24,7 @@ type Config struct {
 	// the sysctl route_localnet, with which others on the network could reach what listens
 	// on loopback addresses: the ruleset keeps them out.
 	Localhost bool
-	// AffinitySize is how many entries one affinity map holds at most. There are affinityMaps of them
+	// AffinitySize is how many entries one affinity map holds at most. There are AffinityMaps of them
 	// in a table, which the Service ports share.
 	AffinitySize uint32
 	// Counters makes the elements of the services and node-ports maps count the connections
@@ -70,22 +52,22 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	nodePortIndexed := []nft.Field{nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}
 	endpoint := []nft.Field{nft.FieldAddr, nft.FieldPort}
 	sets := []*nft.Set{
-		{Name: servicesMap, Key: frontend, Verdicts: true, Counters: c.Counters},
-		{Name: endpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
-		{Name: localEndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
-		{Name: nodePortsMap, Key: nodePort, Verdicts: true, Counters: c.Counters},
-		{Name: nodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
-		{Name: nodePortLocalEndpointMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
-		{Name: membersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
-		{Name: nodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
-		{Name: clusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
-		{Name: serviceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
-		{Name: hairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}},
-		{Name: affinityFrontendsMap, Key: frontend, Verdicts: true},
-		{Name: affinityNodePortsMap, Key: nodePort, Verdicts: true},
+		{Name: layout.ServicesMap, Key: frontend, Verdicts: true, Counters: c.Counters},
+		{Name: layout.EndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: layout.LocalEndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: layout.NodePortsMap, Key: nodePort, Verdicts: true, Counters: c.Counters},
+		{Name: layout.NodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: layout.NodePortLocalEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
+		{Name: layout.MembersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
+		{Name: layout.NodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
+		{Name: layout.ClusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
+		{Name: layout.ServiceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
+		{Name: layout.HairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}},
+		{Name: layout.AffinityFrontendsMap, Key: frontend, Verdicts: true},
+		{Name: layout.AffinityNodePortsMap, Key: nodePort, Verdicts: true},
 		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
 	}
-	for _, name := range sharedListMaps() {
+	for _, name := range layout.ListsMaps() {
 		sets = append(sets, &nft.Set{Name: name, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Counters: c.EndpointCounters})
 	}
 	for i, set := range sets {
@@ -97,9 +79,9 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 // affinitySets are the maps of affinity entries. They exist while a Service port asks for session
 // affinity: the kernel makes room for all that fits into a map at once.
 func (c *Config) affinitySets(f nft.Family) (sets []*nft.Set) {
-	for i := range uint32(affinityMaps) {
+	for i := range uint32(layout.AffinityMaps) {
 		sets = append(sets, &nft.Set{
-			Name: affinityMapName(2 * i), Rank: affinityRank, Key: nft.NumberedFields(f), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: c.AffinitySize,
+			Name: layout.AffinityMap(2 * i), Rank: affinityRank, Key: nft.NumberedFields(f), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: c.AffinitySize,
 		})
 	}
 	return sets
@@ -128,22 +110,22 @@ func (c *Config) skeleton(f nft.Family) *nft.Table {
 
 func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
 	bit := uint32(1) << c.MasqueradeBit
-	toServices := []nft.Rule{{nft.Jump(servicesChain)}}
+	toServices := []nft.Rule{{nft.Jump(layout.ServicesChain)}}
 	arriving := toServices
 	if c.localhost(f) {
 		keepOut := nft.Rule{nft.InputInterface{Name: "lo", Not: true}, nft.DestinationIn{Prefix: loopback(f)}, nft.Drop}
 		arriving = []nft.Rule{keepOut, toServices[0]}
 	}
 	return []*nft.Chain{
-		{Name: markChain, Rules: []nft.Rule{{nft.SetMark{Bits: bit}}}},
-		{Name: masqueradeChain, Rules: []nft.Rule{{nft.FlipMark{Bits: bit}}, {nft.Masquerade{}}}},
-		{Name: rejectChain, Rules: []nft.Rule{{nft.RejectTCP{}}, {nft.Reject{}}}},
-		{Name: servicesChain, Rules: c.servicesRules(f)},
-		{Name: preroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority}, Rules: arriving},
-		{Name: outputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority}, Rules: toServices},
-		{Name: postroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority}, Rules: []nft.Rule{
-			{nft.MarkHas{Bits: bit}, nft.Goto(masqueradeChain)},
-			{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port}, Set: hairpinSet}, nft.Masquerade{}},
+		{Name: layout.MarkChain, Rules: []nft.Rule{{nft.SetMark{Bits: bit}}}},
+		{Name: layout.MasqueradeChain, Rules: []nft.Rule{{nft.FlipMark{Bits: bit}}, {nft.Masquerade{}}}},
+		{Name: layout.RejectChain, Rules: []nft.Rule{{nft.RejectTCP{}}, {nft.Reject{}}}},
+		{Name: layout.ServicesChain, Rules: c.servicesRules(f)},
+		{Name: layout.PreroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority}, Rules: arriving},
+		{Name: layout.OutputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority}, Rules: toServices},
+		{Name: layout.PostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority}, Rules: []nft.Rule{
+			{nft.MarkHas{Bits: bit}, nft.Goto(layout.MasqueradeChain)},
+			{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port}, Set: layout.HairpinSet}, nft.Masquerade{}},
 		}},
 	}
 }
@@ -160,18 +142,18 @@ const (
 // to. What is left after that is addressed to no frontend: the cluster owns its Service
 // addresses, so nothing else may answer for them.
 func (c *Config) servicesRules(f nft.Family) []nft.Rule {
-	nodePorts := nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.Port}, Map: nodePortsMap}
-	atNode := nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: nodePortAddressesSet}, nodePorts}
+	nodePorts := nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.Port}, Map: layout.NodePortsMap}
+	atNode := nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.NodePortAddressesSet}, nodePorts}
 	if c.AllNodePorts[f] {
 		atNode = nft.Rule{nft.DestinationLocal{}, nft.DestinationIn{Prefix: loopback(f), Not: true}, nodePorts}
 	}
-	rules := []nft.Rule{{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: servicesMap}}, atNode}
+	rules := []nft.Rule{{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: layout.ServicesMap}}, atNode}
 	if c.localhost(f) {
 		rules = append(rules, nft.Rule{nft.DestinationIn{Prefix: localhostAddress}, nodePorts})
 	}
 	return append(rules, []nft.Rule{
-		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: clusterIPsSet}, nft.Goto(rejectChain)},
-		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: serviceCIDRsSet}, nft.Drop},
+		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ClusterIPsSet}, nft.Goto(layout.RejectChain)},
+		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ServiceCIDRsSet}, nft.Drop},
 	}...)
 }
 

@@ -6,10 +6,10 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -21,9 +21,9 @@ import (
 type guard struct {
 	service  string // "namespace/name"
 	number   uint32
-	ranges   []netip.Prefix    // sorted, none overlaps another
-	ports    int               // Service ports that have it
-	policies map[string]policy // that have a chain of it, by its name; without one, there are no elements
+	ranges   []netip.Prefix           // sorted, none overlaps another
+	ports    int                      // Service ports that have it
+	policies map[string]layout.Policy // that have a chain of it, by its name; without one, there are no elements
 }
 
 // numberOf returns a number for an identity, which no other identity has at this time. It
@@ -51,7 +51,7 @@ func (r *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
 		number := r.numberOf(guardIdentity + service)
 		g := r.guards[number]
 		if g == nil {
-			g = &guard{service: service, number: number, policies: make(map[string]policy)}
+			g = &guard{service: service, number: number, policies: make(map[string]layout.Policy)}
 			r.guards[number] = g
 		}
 		g.ports++
@@ -83,17 +83,17 @@ func (r *familyRules) setRanges(g *guard, ranges []netip.Prefix) {
 }
 
 // useGuard notes that a policy has a chain of its guard, leaveGuard that it has none any more.
-func (r *familyRules) useGuard(p policy) {
-	g := r.guards[p.guard]
+func (r *familyRules) useGuard(p layout.Policy) {
+	g := r.guards[p.Guard]
 	if len(g.policies) == 0 {
 		r.changeRanges(g, nil, g.ranges)
 	}
-	g.policies[p.chainName()] = p
+	g.policies[p.ChainName()] = p
 }
 
-func (r *familyRules) leaveGuard(p policy) {
-	g := r.guards[p.guard]
-	delete(g.policies, p.chainName())
+func (r *familyRules) leaveGuard(p layout.Policy) {
+	g := r.guards[p.Guard]
+	delete(g.policies, p.ChainName())
 	if len(g.policies) == 0 {
 		r.changeRanges(g, g.ranges, nil)
 	}
@@ -140,34 +140,24 @@ func comparePrefixes(a, b netip.Prefix) int {
 }
 
 func (r *familyRules) addRange(g *guard, p netip.Prefix) {
-	set := rangesSet(p.Bits())
+	set := layout.RangesSet(p.Bits())
 	if r.Table.Sets[set] == nil {
 		r.PutSet(&nft.Set{Name: set, Rank: rangesRank + p.Bits(), Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}})
 	}
-	r.Put(set, rangeKey(g.number, p), nft.Element{})
+	r.Put(set, layout.RangeKey(g.number, p), nft.Element{})
 }
 
 func (r *familyRules) removeRange(g *guard, p netip.Prefix) {
-	set := rangesSet(p.Bits())
-	r.Remove(set, rangeKey(g.number, p))
+	set := layout.RangesSet(p.Bits())
+	r.Remove(set, layout.RangeKey(g.number, p))
 	if len(r.Table.Sets[set].Map) == 0 {
 		r.RemoveSet(set)
 	}
 }
 
-func rangeKey(number uint32, p netip.Prefix) string {
-	var buf [20]byte
-	return string(nft.AppendAddr(nft.AppendNumber(buf[:0], number), p.Addr()))
-}
-
-// rangesSet names the set of the ranges of one prefix length.
-func rangesSet(bits int) string { return rangesPrefix + strconv.Itoa(bits) }
-
-const rangesPrefix = "allowed-"
-
 // guardIn returns the guard whose range an element is; nil if the set is another one.
 func (r *familyRules) guardIn(set, key string) *guard {
-	if !strings.HasPrefix(set, rangesPrefix) || len(key) < 4 {
+	if !strings.HasPrefix(set, layout.RangesPrefix) || len(key) < 4 {
 		return nil
 	}
 	return r.guards[binary.NativeEndian.Uint32([]byte(key))]
@@ -186,15 +176,15 @@ func lengthsOf(ranges []netip.Prefix) (lengths []int) {
 
 // guardChain declares the chain of a guarded policy: a source in one of the ranges goes on to
 // the policy behind the guard. It costs a lookup for each prefix length in use.
-func (r *familyRules) guardChain(p policy) *nft.Chain {
-	g, behind := r.guards[p.guard], nft.Goto(p.open().chainName())
-	chain := &nft.Chain{Name: p.chainName()}
+func (r *familyRules) guardChain(p layout.Policy) *nft.Chain {
+	g, behind := r.guards[p.Guard], nft.Goto(p.Open().ChainName())
+	chain := &nft.Chain{Name: p.ChainName()}
 	for _, bits := range lengthsOf(g.ranges) {
 		source := nft.SourcePrefix(bits)
 		if bits == 8*nft.AddrLen(r.Table.Family) {
 			source = nft.Source
 		}
-		chain.Rules = append(chain.Rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(g.number), source}, Set: rangesSet(bits)}, behind})
+		chain.Rules = append(chain.Rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(g.number), source}, Set: layout.RangesSet(bits)}, behind})
 	}
 	chain.Rules = append(chain.Rules, nft.Rule{nft.Drop})
 	return chain

@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // BenchmarkGuardedFirstPacket is a new connection of this machine to a load balancer's address
@@ -27,7 +28,7 @@ func BenchmarkGuardedFirstPacket(b *testing.B) {
 				b.Fatal(err)
 			}
 			config := testConfig()
-			config.Pods = map[nft.Family]PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("172.16.0.0/16")}}
+			config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("172.16.0.0/16")}}
 			delta := cluster(1000, 10)
 			p := countingPort("172.18.1.1:8080", "172.18.1.2:8080")
 			p.LoadBalancers = []netip.Addr{netip.MustParseAddr("172.17.0.1")}

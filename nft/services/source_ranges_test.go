@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -30,7 +31,7 @@ func guardedService(ports, ranges int) map[tracker.PortID]*tracker.ServicePort {
 // kernel, which no tenant may fill.
 func rangeElements(t *nft.Table) (elements, intervals int) {
 	for name, held := range t.Sets {
-		if len(name) > len(rangesPrefix) && name[:len(rangesPrefix)] == rangesPrefix {
+		if len(name) > len(layout.RangesPrefix) && name[:len(layout.RangesPrefix)] == layout.RangesPrefix {
 			elements += len(held.Map)
 		}
 		if held.Set.Interval && len(held.Map) > 0 {

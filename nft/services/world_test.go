@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -162,7 +163,7 @@ func testConfig() Config {
 		Families:      nft.Families[:],
 		MasqueradeBit: 14,
 		AffinitySize:  1024,
-		Pods: map[nft.Family]PodMatch{
+		Pods: map[nft.Family]layout.PodMatch{
 			nft.IP:  {CIDR: netip.MustParsePrefix("10.244.0.0/16")},
 			nft.IP6: {CIDR: netip.MustParsePrefix("fdf4::/16")},
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -19,7 +20,7 @@ import (
 type countingKernel struct{ err error }
 
 func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints bool) ([]services.Connections, error) {
-	name := services.PortName{Namespace: "shop", Name: "web", Port: "http"}
+	name := layout.PortName{Namespace: "shop", Name: "web", Port: "http"}
 	at := tracker.NodePort(f, tracker.TCP, 30080)
 	if !endpoints {
 		list := []services.Connections{{Frontend: at, Name: name, Count: 5}}

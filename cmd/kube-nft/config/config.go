@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -39,7 +40,7 @@ type Config struct {
 	// NodeAddresses replace the Node object's addresses of their family.
 	NodeAddresses []netip.Addr
 	// Pods says by family how the rules recognise pod traffic. A missing family has no detection.
-	Pods map[nft.Family]services.PodMatch
+	Pods map[nft.Family]layout.PodMatch
 	// PodsFromNode says that the Node's spec.podCIDRs will fill Pods.
 	PodsFromNode bool
 	NodePorts    proxysync.NodePortAddresses
@@ -124,7 +125,7 @@ func (c *Config) UsePodCIDRs(node *tracker.Node) bool {
 	for _, prefix := range node.PodCIDRs {
 		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
 		if _, twice := c.Pods[family]; !twice {
-			c.Pods[family] = services.PodMatch{CIDR: prefix}
+			c.Pods[family] = layout.PodMatch{CIDR: prefix}
 		}
 	}
 	return true

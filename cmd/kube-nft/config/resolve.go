@@ -17,7 +17,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
@@ -175,7 +175,7 @@ func (r *reading) resolveNode(c *Config) error {
 
 // resolvePods finds out how the rules recognise pods.
 func (r *reading) resolvePods(c *Config) error {
-	c.Pods = make(map[nft.Family]services.PodMatch)
+	c.Pods = make(map[nft.Family]layout.PodMatch)
 	mode, flag, name := string(r.proxy.DetectLocalMode), "pod-bridge-interface", r.proxy.DetectLocal.BridgeInterface
 	switch mode {
 	case detectClusterCIDR:
@@ -192,7 +192,7 @@ func (r *reading) resolvePods(c *Config) error {
 			if _, twice := c.Pods[family]; twice {
 				return r.invalid("cluster-cidr", cidrs, "expected no more than one CIDR of a family")
 			}
-			c.Pods[family] = services.PodMatch{CIDR: prefix.Masked()}
+			c.Pods[family] = layout.PodMatch{CIDR: prefix.Masked()}
 		}
 		return nil
 	case detectNodeCIDR:
@@ -213,7 +213,7 @@ func (r *reading) resolvePods(c *Config) error {
 		return r.invalid(flag, name, "expected the name of a network interface, at most 15 bytes")
 	}
 	for _, family := range nft.Families {
-		c.Pods[family] = services.PodMatch{Interface: name, Prefix: mode == detectPrefix}
+		c.Pods[family] = layout.PodMatch{Interface: name, Prefix: mode == detectPrefix}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -79,7 +80,7 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	kernel.Lists = services.Lists
+	kernel.Lists = layout.Lists
 	defer kernel.Close()
 	have, _, err := kernel.Read(ctx)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
@@ -55,7 +56,7 @@ read.`,
 	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
 	offer(get, "family", "4", "6")
 	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return new(selection).names(cmd, func(n services.PortName) string { return n.Namespace })
+		return new(selection).names(cmd, func(n layout.PortName) string { return n.Namespace })
 	}
 	if err := get.RegisterFlagCompletionFunc("namespace", namespaces); err != nil {
 		panic(err) // the flag is declared above
@@ -75,7 +76,7 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return s.names(cmd, func(n services.PortName) string { return n.Name })
+			return s.names(cmd, func(n layout.PortName) string { return n.Name })
 		},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -167,7 +168,7 @@ func (s *selection) services(table *services.ReadBack) []services.Programmed {
 }
 
 // names offers the shell the kernel's names; nothing if they cannot be read.
-func (s *selection) names(cmd *cobra.Command, word func(services.PortName) string) ([]string, cobra.ShellCompDirective) {
+func (s *selection) names(cmd *cobra.Command, word func(layout.PortName) string) ([]string, cobra.ShellCompDirective) {
 	i, err := look(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -28,7 +29,7 @@ func subjectOf(t *services.ReadBack, s *services.Programmed) subject {
 }
 
 func (s *subject) text() string {
-	return nft.Visible(services.PortName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String())
+	return nft.Visible(layout.PortName{Namespace: s.Namespace, Name: s.Name, Port: s.Port}.String())
 }
 
 // frontend is a frontend for people. A node port does not show its family.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
@@ -23,7 +24,7 @@ func look(ctx context.Context) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	kernel.Lists = services.Lists
+	kernel.Lists = layout.Lists
 	tables, generation, err := kernel.Read(ctx)
 	if err != nil {
 		return nil, errors.Join(err, kernel.Close())

@@ -18,6 +18,7 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -124,7 +125,7 @@ func apply(ctx context.Context, c *config.Config, proc string, force bool, regar
 	if err != nil {
 		return err
 	}
-	kernel.Lists = services.Lists
+	kernel.Lists = layout.Lists
 	defer kernel.Close()
 	log := c.Log(journal)
 	var found *survey

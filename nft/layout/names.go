@@ -1,0 +1,89 @@
+package layout
+
+import (
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// The fixed sets and maps, in the order in which they are created and listed. Those that
+// hold most come first: the kernel finds a set by walking the table's list of them.
+const (
+	ServicesMap               = "services"
+	EndpointsMap              = "endpoints"
+	LocalEndpointsMap         = "local-endpoints"
+	NodePortsMap              = "node-ports"
+	NodePortEndpointsMap      = "node-port-endpoints"
+	NodePortLocalEndpointsMap = "node-port-local-endpoints"
+	NodePortAddressesSet      = "node-port-addresses"
+	ClusterIPsSet             = "cluster-ips"
+	ServiceCIDRsSet           = "service-cidrs"
+	HairpinSet                = "hairpin"
+	MembersSet                = "members"
+	AffinityFrontendsMap      = "sticky"
+	AffinityNodePortsMap      = "sticky-node-ports"
+	AffinityPrefix            = "affinity-" // of affinity maps, and in the names of chains before a number
+)
+
+// Lists says how the lists in each map of endpoint lists are found: for kernel.Client.
+var Lists = func() map[string]nft.ListKeys {
+	lists := map[string]nft.ListKeys{
+		EndpointsMap: {Map: ServicesMap}, LocalEndpointsMap: {Map: ServicesMap},
+		NodePortEndpointsMap: {Map: NodePortsMap}, NodePortLocalEndpointsMap: {Map: NodePortsMap},
+	}
+	for _, name := range ListsMaps() {
+		lists[name] = nft.ListKeys{OfChain: func(chain string) (key string, ok bool) {
+			number, local, ok := ListOfChain(chain)
+			return ListKey(number, local), ok && ListsMap(number) == name
+		}}
+	}
+	return lists
+}()
+
+// The fixed chains. Base chains are named after their type and hook.
+const (
+	MarkChain                = "mark-for-masquerade"
+	MasqueradeChain          = "masquerade-marked"
+	RejectChain              = "reject-new"
+	ServicesChain            = "services"
+	UpdateAffinityChain      = "record-affinity"
+	PreroutingChain          = "nat-prerouting"
+	OutputChain              = "nat-output"
+	InputChain               = "nat-input"
+	AffinityPostroutingChain = "nat-postrouting-record"
+	PostroutingChain         = "nat-postrouting"
+)
+
+// Comment is what nft list shows beside a frontend: namespace/name:port. Three names of 63
+// characters overflow the 127 bytes of a comment; then its end is cut off. It is what the
+// kernel will hold, whatever a name is made of.
+func Comment(id tracker.PortID) string {
+	s := id.Namespace + "/" + id.Service
+	if id.Port != "" {
+		s += ":" + id.Port
+	}
+	return nft.PlainComment(s)
+}
+
+// A PortName names a Service port as the comment of its elements does. The comment holds
+// 127 bytes: of very long names the end is missing.
+type PortName struct{ Namespace, Name, Port string }
+
+// String returns "namespace/name:port", without the colon if the port has no name.
+func (n PortName) String() string {
+	if n == (PortName{}) { // an element of somebody else, without a comment
+		return "(unknown)"
+	}
+	if n.Port == "" {
+		return n.Namespace + "/" + n.Name
+	}
+	return n.Namespace + "/" + n.Name + ":" + n.Port
+}
+
+// ParsePortName reads what Comment wrote.
+func ParsePortName(comment string) (n PortName) {
+	n.Namespace, n.Name, _ = strings.Cut(comment, "/")
+	n.Name, n.Port, _ = strings.Cut(n.Name, ":")
+	return n
+}

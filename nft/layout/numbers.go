@@ -1,0 +1,94 @@
+package layout
+
+import (
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// listMaps is over how many maps the shared lists are spread.
+const listMaps = 4
+
+// ListsMap names the map of the shared lists with a number.
+func ListsMap(number uint32) string { return ListsPrefix + strconv.Itoa(int(number%listMaps)) }
+
+// ListsPrefix is how the names of these maps begin.
+const ListsPrefix = "lists-"
+
+// ListsMaps names all of them.
+func ListsMaps() (names []string) {
+	for i := range uint32(listMaps) {
+		names = append(names, ListsMap(i))
+	}
+	return names
+}
+
+// ListNumber is the number of one of the two lists under which its elements stand.
+func ListNumber(number uint32, local bool) uint32 {
+	if local {
+		return 2*number + 1
+	}
+	return 2 * number
+}
+
+// IsLocalNumber reports whether a number is that of the local one of two lists.
+func IsLocalNumber(number uint32) bool { return number%2 == 1 }
+
+// ListKey is what the elements of a shared list have in common; the index follows.
+func ListKey(number uint32, local bool) string {
+	return string(nft.AppendNumber(nil, ListNumber(number, local)))
+}
+
+// sharedPrefix stands in the names of chains before the number of a shared list.
+const sharedPrefix = "list-"
+
+// ListChain names the chain that chooses among the endpoints of a shared list.
+func ListChain(number uint32, local bool) string {
+	return "pick-" + sharedPrefix + LocalInfix(local) + strconv.FormatUint(uint64(number), 10)
+}
+
+// ListOfChain reads back what ListChain wrote.
+func ListOfChain(name string) (number uint32, local, ok bool) {
+	text, ok := strings.CutPrefix(name, "pick-"+sharedPrefix)
+	text, local = strings.CutPrefix(text, LocalInfix(true))
+	n, err := strconv.ParseUint(text, 10, 31)
+	return uint32(n), local, ok && err == nil
+}
+
+// LocalInfix stands in names that are about the endpoints of this node.
+func LocalInfix(local bool) string {
+	if local {
+		return "local-"
+	}
+	return ""
+}
+
+// AffinityMaps is over how many maps the Service ports are spread. A rule that looks something up
+// in a map costs the kernel a walk over the rules that do so already, and over the map's entries.
+const AffinityMaps = 4
+
+// AffinityMap names the map that holds the entries under a number.
+func AffinityMap(number uint32) string {
+	return AffinityPrefix + strconv.Itoa(int(number/2%AffinityMaps))
+}
+
+// UpdatePrefix is how the names of chains begin that update entries; the number follows.
+const UpdatePrefix = "record-"
+
+// UpdateChain names the chain that updates the entries of the Service port whose affinity has a number.
+func UpdateChain(number uint32) string {
+	return UpdatePrefix + strconv.FormatUint(uint64(number), 10)
+}
+
+// NumberIn is the number of a member or of an affinity entry.
+func NumberIn(f nft.Family, set, key string) (number uint32, ok bool) {
+	switch {
+	case set == MembersSet && len(key) >= 4:
+		return binary.NativeEndian.Uint32([]byte(key)), true
+	case strings.HasPrefix(set, AffinityPrefix):
+		number, _, ok = nft.SplitNumberedKey(f, key)
+	}
+	return number, ok
+}

@@ -1,0 +1,208 @@
+package layout
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// A Policy says what happens to a new connection to a frontend. Frontends of equal policy
+// share its chains, whichever Services they belong to.
+type Policy struct {
+	Kind     PolicyKind
+	NodePort bool   // the frontend is a node port
+	Guard    uint32 // the number of the guard whose sources alone may connect; 0 for none
+	// List is the number of the Service port's shared lists; 0 if each frontend has its own.
+	List uint32
+	// Cluster and Local are the capacities of the two lists of endpoints: their lengths, or a little more.
+	Cluster, Local int
+	// Affinity is the number of the Service port's affinity; 0 without affinity.
+	Affinity uint32
+}
+
+// A PolicyKind is what a Policy does, as far as it follows from traffic policies and endpoints.
+type PolicyKind uint8
+
+// The kinds.
+const (
+	Refused       PolicyKind = iota + 1 // no endpoint anywhere: reject
+	Dropped                             // endpoints, but none that the traffic policy allows: drop, guard or not
+	Internal                            // a cluster IP: cluster-wide list
+	InternalLocal                       // a cluster IP with internal policy Local: local list
+	External                            // cluster-wide list, always masqueraded
+	ExternalLocal                       // external policy Local
+)
+
+// Verdict is the verdict that sends a connection to the policy's chain.
+func (p Policy) Verdict() *nft.Verdict {
+	if p.Kind == Dropped {
+		return &nft.Drop
+	}
+	v := nft.Goto(p.ChainName())
+	return &v
+}
+
+// noneSuffix ends the name of an external policy Local without an endpoint on this node.
+const noneSuffix = "-none"
+
+// guardedPrefix is how the names of guarded policies begin; the number of the guard follows.
+const guardedPrefix = "guarded-"
+
+// ChainName names a chain after what it does: the kind of frontend and the lengths of its
+// lists, or the Service port whose affinity it keeps.
+func (p Policy) ChainName() string {
+	name := p.openName()
+	if p.Guard != 0 {
+		return guardedPrefix + strconv.FormatUint(uint64(p.Guard), 10) + "-" + name
+	}
+	return name
+}
+
+func (p Policy) openName() string {
+	switch p.Kind {
+	case Refused:
+		return RejectChain
+	case Internal:
+		return "cluster-" + p.suffix(p.Cluster)
+	case InternalLocal:
+		return "cluster-local-" + p.suffix(p.Local)
+	case External:
+		return p.prefix() + p.suffix(p.Cluster)
+	default:
+		return p.prefix() + "local-" + p.bothSuffix()
+	}
+}
+
+func (p Policy) prefix() string {
+	if p.NodePort {
+		return "node-port-"
+	}
+	return "external-"
+}
+
+func (p Policy) suffix(n int) string {
+	if p.Affinity != 0 {
+		return AffinityPrefix + strconv.FormatUint(uint64(p.Affinity), 10)
+	}
+	if p.List != 0 {
+		return sharedPrefix + strconv.FormatUint(uint64(p.List), 10)
+	}
+	return strconv.Itoa(n)
+}
+
+func (p Policy) bothSuffix() string {
+	if p.Affinity == 0 && p.List == 0 {
+		return strconv.Itoa(p.Cluster) + "-" + strconv.Itoa(p.Local)
+	}
+	if p.Local == 0 {
+		return p.suffix(0) + noneSuffix
+	}
+	return p.suffix(0)
+}
+
+// Open is the policy behind the guard.
+func (p Policy) Open() Policy {
+	p.Guard = 0
+	return p
+}
+
+// Everywhere is the policy for clients to whom external policy Local does not apply, but
+// who need masquerading: this node itself.
+func (p Policy) Everywhere() Policy {
+	p.Kind, p.Local = External, 0
+	return p
+}
+
+// policyPrefixes are how the names of policy chains begin; longer ones first.
+var policyPrefixes = []struct {
+	text     string
+	kind     PolicyKind
+	nodePort bool
+}{
+	{"cluster-local-", InternalLocal, false},
+	{"cluster-", Internal, false},
+	{"external-local-", ExternalLocal, false},
+	{"external-", External, false},
+	{"node-port-local-", ExternalLocal, true},
+	{"node-port-", External, true},
+}
+
+// PolicyOf reads a policy back from its verdict.
+func PolicyOf(verdict nft.Verdict) (p Policy, ok bool) {
+	switch verdict.Kind {
+	case nft.VerdictDrop:
+		return Policy{Kind: Dropped}, true
+	case nft.VerdictGoto:
+		return PolicyOfChain(verdict.Chain)
+	}
+	return p, false
+}
+
+// PolicyOfChain reads a policy back from the name of its chain.
+func PolicyOfChain(chain string) (p Policy, ok bool) {
+	name := chain
+	if rest, guarded := strings.CutPrefix(chain, guardedPrefix); guarded {
+		number, behind, _ := strings.Cut(rest, "-")
+		n, err := strconv.ParseUint(number, 10, 32)
+		if err != nil || n == 0 {
+			return p, false
+		}
+		p.Guard, name = uint32(n), behind
+	}
+	if name == RejectChain {
+		p.Kind = Refused
+		return p, p.ChainName() == chain
+	}
+	for _, prefix := range policyPrefixes {
+		if suffix, ok := strings.CutPrefix(name, prefix.text); ok {
+			p.Kind, p.NodePort = prefix.kind, prefix.nodePort
+			p.readSuffix(suffix)
+			return p, p.ChainName() == chain
+		}
+	}
+	return p, false
+}
+
+// AffinityChains lists the names that the policy chains of a Service port with affinity may have; number
+// is that of the affinity, in decimal digits.
+func AffinityChains(number string) (names []string) {
+	for _, prefix := range policyPrefixes {
+		names = append(names, prefix.text+AffinityPrefix+number, prefix.text+AffinityPrefix+number+noneSuffix)
+	}
+	return names
+}
+
+// readSuffix reads the lengths of the lists, or the number of shared lists or of the affinity.
+func (p *Policy) readSuffix(suffix string) {
+	first, second, both := strings.Cut(suffix, "-")
+	n, err := strconv.Atoi(first)
+	m, secondErr := strconv.Atoi(second)
+	switch {
+	case err == nil && !both && p.Kind == InternalLocal:
+		p.Local = n
+	case err == nil && !both:
+		p.Cluster = n
+	case err == nil && secondErr == nil && p.Kind == ExternalLocal:
+		p.Cluster, p.Local = n, m
+	default:
+		p.Local = 1
+		if without, none := strings.CutSuffix(suffix, noneSuffix); none && p.Kind == ExternalLocal {
+			suffix, p.Local = without, 0
+		}
+		if number, shared := strings.CutPrefix(suffix, sharedPrefix); shared {
+			n, _ := strconv.ParseUint(number, 10, 32)
+			p.List, p.Cluster = uint32(n), 1
+		}
+		if number, found := strings.CutPrefix(suffix, AffinityPrefix); found {
+			n, _ := strconv.ParseUint(number, 10, 32)
+			p.Affinity, p.Cluster = uint32(n), 1
+		}
+		switch p.Kind {
+		case InternalLocal:
+			p.Cluster = 0
+		case Internal, External:
+			p.Local = 0
+		}
+	}
+}
