@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // A HeldError says why nothing is committed although there is something to commit: it would take
@@ -51,10 +51,10 @@ func (d *doubt) look(have, want nft.Tables, now time.Time) error {
 	if d.trust || left <= 0 {
 		return nil
 	}
-	before, after := services.NewAnswers(have, nil), services.NewAnswers(want, nil)
+	before, after := readback.NewAnswers(have, nil), readback.NewAnswers(want, nil)
 	kept := 0
 	for frontend := range before.Frontends() {
-		if answer := after.Of(frontend); answer == services.Served || answer == services.NotLocal {
+		if answer := after.Of(frontend); answer == readback.Served || answer == readback.NotLocal {
 			kept++
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -106,7 +107,7 @@ func (a NodePortAddresses) Keep(known []netip.Addr, tables nft.Tables) []netip.A
 		return known
 	}
 	kept := slices.Clone(known)
-	for _, addr := range services.NodePortAddresses(tables) {
+	for _, addr := range readback.NodePortAddresses(tables) {
 		sameFamily := func(other netip.Addr) bool { return tracker.FamilyOf(other) == tracker.FamilyOf(addr) }
 		byCIDR := slices.ContainsFunc(a.prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 		if !byCIDR && !slices.ContainsFunc(known, sameFamily) {

@@ -39,7 +39,7 @@ const (
 )
 
 // walls are the imports that are allowed, by package. They point one way: from cmd over sync and
-// nft/services to nft and tracker. Nothing imports a package that no wall names: the lab is for
+// nft/services to nft/readback, nft/layout, nft and tracker. Nothing imports a package that no wall names: the lab is for
 // tests and the programs under integration alone, and so on.
 var walls = map[string]wall{
 	"tracker":                {ours: "nft/attr", foreign: kubernetes},
@@ -51,21 +51,23 @@ var walls = map[string]wall{
 	"nft/attr":              {foreign: system},
 	"nft":                   {ours: "nft/attr", foreign: expressions + " " + system, standard: "context net os syscall"},
 	"nft/kernel":            {ours: "nft nft/attr", foreign: expressions + " " + netlinkSockets + " " + system},
-	"nft/services":          {ours: "tracker nft", standard: "net os syscall"},
+	"nft/layout":            {ours: "tracker nft", standard: "context net os syscall"},
+	"nft/readback":          {ours: "tracker nft nft/layout", standard: "net os syscall"},
+	"nft/services":          {ours: "tracker nft nft/layout nft/readback", standard: "net os syscall"},
 	"nft/nfttest":           {ours: "nft"},
 	"nft/legacy":            {ours: "tracker nft nft/attr nft/kernel", foreign: netlinkSockets + " " + rtnetlink + " " + system},
 	"nft/legacy/legacytest": {ours: "nft"},
-	"nft/migrate":           {ours: "tracker nft nft/kernel nft/services nft/legacy", foreign: system},
+	"nft/migrate":           {ours: "tracker nft nft/kernel nft/layout nft/readback nft/services nft/legacy", foreign: system},
 	"conntrack":             {ours: "tracker nft/attr", foreign: netlinkSockets + " " + system},
 
-	"sync":           {ours: "tracker nft nft/kernel nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
+	"sync":           {ours: "tracker nft nft/kernel nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
 	"sync/web":       {foreign: zap},
 	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
 	"sync/localhost": {ours: "tracker", foreign: zap},
-	"sync/metrics":   {ours: "tracker nft nft/kernel nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/"},
+	"sync/metrics":   {ours: "tracker nft nft/kernel nft/readback nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/"},
 
 	"cmd/kube-nft":         {ours: "nft cmd/kube-nft/config cmd/kube-nft/daemon cmd/kube-nft/inspect cmd/kube-nft/move", foreign: "github.com/spf13/ " + zap},
-	"cmd/kube-nft/config":  {ours: "conntrack nft nft/services sync tracker tracker/informer tracker/manifest tracker/manifest/watch", foreign: "github.com/spf13/pflag k8s.io/ sigs.k8s.io/ " + zap + " " + system},
+	"cmd/kube-nft/config":  {ours: "conntrack nft nft/layout nft/services sync tracker tracker/informer tracker/manifest tracker/manifest/watch", foreign: "github.com/spf13/pflag k8s.io/ sigs.k8s.io/ " + zap + " " + system},
 	"cmd/kube-nft/daemon":  {ours: commands, foreign: "golang.org/x/sync/ " + commandNeeds},
 	"cmd/kube-nft/inspect": {ours: commands, foreign: prometheus + " " + commandNeeds},
 	"cmd/kube-nft/move":    {ours: "cmd/kube-nft/daemon " + commands, foreign: commandNeeds},
@@ -74,12 +76,12 @@ var walls = map[string]wall{
 	"integration/apiserver": {foreign: kubernetes},
 	"integration/demo":      {ours: "integration/lab", foreign: system},
 	"integration/soak":      {ours: "integration/lab integration/apiserver", foreign: kubernetes},
-	"integration/scale":     {ours: "integration/lab integration/apiserver tracker nft nft/kernel nft/services", foreign: kubernetes + " " + system},
+	"integration/scale":     {ours: "integration/lab integration/apiserver tracker nft nft/kernel nft/layout nft/services", foreign: kubernetes + " " + system},
 }
 
 // What the packages of commands may import.
 const (
-	commands     = "cmd/kube-nft/config tracker tracker/informer tracker/manifest nft nft/kernel nft/services nft/legacy nft/migrate conntrack sync sync/health sync/localhost sync/metrics sync/web"
+	commands     = "cmd/kube-nft/config tracker tracker/informer tracker/manifest nft nft/kernel nft/layout nft/readback nft/services nft/legacy nft/migrate conntrack sync sync/health sync/localhost sync/metrics sync/web"
 	commandNeeds = "github.com/spf13/ k8s.io/ sigs.k8s.io/yaml " + zap + " " + system
 )
 
@@ -172,6 +174,9 @@ func TestComplaint(t *testing.T) {
 		{"nft/kernel", module + "tracker", false},
 		{"nft/services", module + "tracker", true},
 		{"nft/services", netlinkSockets, false},
+		{"nft/services", module + "nft/readback", true},
+		{"nft/readback", module + "nft/services", false},
+		{"nft/layout", module + "nft/readback", false},
 		{"nft", "context", false},
 		{"nft/services", "net/netip", true},
 		{"nft/legacy", module + "nft/services", false},

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // How many of kube-proxy's frontends may vanish with a takeover. kube-proxy has ended by then, so
@@ -58,7 +58,7 @@ func Compare(inv *legacy.Inventory, tables nft.Tables, node string) (Comparison,
 
 // compare is Compare on a node with these addresses.
 func compare(inv *legacy.Inventory, tables nft.Tables, node string, local []netip.Addr) Comparison {
-	ours := services.NewAnswers(tables, local)
+	ours := readback.NewAnswers(tables, local)
 	c := Comparison{Node: node, Empty: ours.Total == 0, Clean: inv.Clean(), Lost: []Lost{}}
 	var theirs []legacy.Frontend
 	for _, p := range inv.Parts {
@@ -72,13 +72,13 @@ func compare(inv *legacy.Inventory, tables nft.Tables, node string, local []neti
 	for _, f := range theirs {
 		lost := Lost{Frontend: f.String()}
 		switch ours.Of(f.Frontend) {
-		case services.Served, services.NotLocal: // kube-proxy's modes differ in what they do then
+		case readback.Served, readback.NotLocal: // kube-proxy's modes differ in what they do then
 			continue
-		case services.NoFrontend:
+		case readback.NoFrontend:
 			lost.Why = "no Service has them"
-		case services.NoAddress:
+		case readback.NoAddress:
 			lost.Why, lost.address = "node ports would be served at no address of this node", true
-		case services.NoEndpoint:
+		case readback.NoEndpoint:
 			lost.Why = "their Services have no endpoint"
 		}
 		c.Lost = append(c.Lost, lost)

@@ -10,7 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -162,10 +162,10 @@ func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
 			theirs[f.Frontend] = true
 		}
 	}
-	answers, total := services.NewAnswers(ours, local), 0
+	answers, total := readback.NewAnswers(ours, local), 0
 	var lost []legacy.Frontend
 	for f, name := range answers.Frontends() {
-		if answers.Of(f) != services.Served {
+		if answers.Of(f) != readback.Served {
 			continue
 		}
 		if total++; !theirs[f] {

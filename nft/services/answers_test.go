@@ -7,6 +7,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -38,12 +39,12 @@ func TestAnswersInKernel(t *testing.T) {
 		name     string
 		all      bool // node ports at all addresses
 		at       netip.Addr
-		nodePort Answer
+		nodePort readback.Answer
 		total    int
 	}{
-		{"at an address of this node", false, here, Served, 6},
-		{"at an address of another node", false, elsewhere, NoAddress, 3},
-		{"at all addresses", true, netip.Addr{}, Served, 6},
+		{"at an address of this node", false, here, readback.Served, 6},
+		{"at an address of another node", false, elsewhere, readback.NoAddress, 3},
+		{"at all addresses", true, netip.Addr{}, readback.Served, 6},
 	} {
 		config := testConfig()
 		config.AllNodePorts = map[nft.Family]bool{nft.IP: tt.all}
@@ -59,19 +60,19 @@ func TestAnswersInKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, tables := range map[string]nft.Tables{"wanted": r.Want(), "read back": have} {
-			a := NewAnswers(tables, []netip.Addr{here})
-			for f, want := range map[tracker.Frontend]Answer{
-				{Address: ip, Protocol: tracker.TCP, Port: 1}:                   Served,
-				{Address: ip, Protocol: tracker.TCP, Port: 2}:                   NoEndpoint,
-				{Address: ip, Protocol: tracker.TCP, Port: 3}:                   NotLocal,
-				{Address: ip, Protocol: tracker.TCP, Port: 9}:                   NoFrontend,
-				{Address: ip, Protocol: tracker.UDP, Port: 1}:                   NoFrontend,
+			a := readback.NewAnswers(tables, []netip.Addr{here})
+			for f, want := range map[tracker.Frontend]readback.Answer{
+				{Address: ip, Protocol: tracker.TCP, Port: 1}:                   readback.Served,
+				{Address: ip, Protocol: tracker.TCP, Port: 2}:                   readback.NoEndpoint,
+				{Address: ip, Protocol: tracker.TCP, Port: 3}:                   readback.NotLocal,
+				{Address: ip, Protocol: tracker.TCP, Port: 9}:                   readback.NoFrontend,
+				{Address: ip, Protocol: tracker.UDP, Port: 1}:                   readback.NoFrontend,
 				tracker.NodePort(tracker.IPv4, tracker.TCP, 30001):              tt.nodePort,
-				tracker.NodePort(tracker.IPv4, tracker.TCP, 30004):              min(tt.nodePort, NotLocal),
-				tracker.NodePort(tracker.IPv4, tracker.TCP, 30009):              NoFrontend,
-				tracker.NodePort(tracker.IPv6, tracker.TCP, 30001):              NoFrontend,
-				{Address: here, Protocol: tracker.TCP, Port: 30001}:             NoFrontend,
-				{Address: netip.MustParseAddr("fd00::1"), Protocol: 6, Port: 1}: NoFrontend,
+				tracker.NodePort(tracker.IPv4, tracker.TCP, 30004):              min(tt.nodePort, readback.NotLocal),
+				tracker.NodePort(tracker.IPv4, tracker.TCP, 30009):              readback.NoFrontend,
+				tracker.NodePort(tracker.IPv6, tracker.TCP, 30001):              readback.NoFrontend,
+				{Address: here, Protocol: tracker.TCP, Port: 30001}:             readback.NoFrontend,
+				{Address: netip.MustParseAddr("fd00::1"), Protocol: 6, Port: 1}: readback.NoFrontend,
 			} {
 				if got := a.Of(f); got != want {
 					t.Errorf("%s, %s: %s: answer %d, want %d", tt.name, name, f, got, want)
@@ -82,7 +83,7 @@ func TestAnswersInKernel(t *testing.T) {
 			}
 		}
 	}
-	if got := NewAnswers(nil, nil); got.Total != 0 || got.Of(tracker.Frontend{Address: ip}) != NoFrontend {
+	if got := readback.NewAnswers(nil, nil); got.Total != 0 || got.Of(tracker.Frontend{Address: ip}) != readback.NoFrontend {
 		t.Errorf("without tables: %+v", got)
 	}
 }

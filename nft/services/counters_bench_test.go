@@ -10,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -87,7 +88,7 @@ func BenchmarkScrape(b *testing.B) {
 			k := lab.Open(b, kernel.Open)
 			countingRuleset(b, k, 10_000, true, true)
 			for b.Loop() {
-				if list, err := ReadConnections(b.Context(), k, nft.IP, endpoints); err != nil || len(list) < 10_000 {
+				if list, err := readback.ReadConnections(b.Context(), k, nft.IP, endpoints); err != nil || len(list) < 10_000 {
 					b.Fatal(len(list), err)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -74,11 +75,11 @@ func (c *counted) connect(n int) {
 // want holds the counts of the frontend and the sum of those of its endpoints.
 func (c *counted) want(n uint64) {
 	c.Helper()
-	frontends, err := ReadConnections(c.Context(), c.client, nft.IP, false)
+	frontends, err := readback.ReadConnections(c.Context(), c.client, nft.IP, false)
 	if err != nil {
 		c.Fatal(err)
 	}
-	endpoints, err := ReadConnections(c.Context(), c.client, nft.IP, true)
+	endpoints, err := readback.ReadConnections(c.Context(), c.client, nft.IP, true)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -94,11 +95,11 @@ func (c *counted) want(n uint64) {
 
 func (c *counted) of(endpoint string) uint64 {
 	c.Helper()
-	endpoints, err := ReadConnections(c.Context(), c.client, nft.IP, true)
+	endpoints, err := readback.ReadConnections(c.Context(), c.client, nft.IP, true)
 	if err != nil {
 		c.Fatal(err)
 	}
-	i := slices.IndexFunc(endpoints, func(e Connections) bool { return e.Endpoint.String() == endpoint })
+	i := slices.IndexFunc(endpoints, func(e readback.Connections) bool { return e.Endpoint.String() == endpoint })
 	if i < 0 {
 		c.Fatalf("no %s in %+v", endpoint, endpoints)
 	}
@@ -121,7 +122,7 @@ func TestCountersGoOn(t *testing.T) {
 	if got := c.of("127.0.1.3:8080"); got != third || third == 0 {
 		t.Errorf("the endpoint that moved has %d connections, had %d", got, third)
 	}
-	frontends, err := ReadConnections(t.Context(), c.client, nft.IP, false)
+	frontends, err := readback.ReadConnections(t.Context(), c.client, nft.IP, false)
 	if err != nil || len(frontends) != 1 || frontends[0].Count != 80 {
 		t.Errorf("got %+v, %v; want 80 connections, %d of them to the endpoint that left", frontends, err, first)
 	}
@@ -152,7 +153,7 @@ func TestCountersOfAnotherService(t *testing.T) {
 		Removed: map[tracker.PortID]bool{p.ID: true},
 	})
 	commit(t, c.client, c.ruleset.Changes())
-	frontends, err := ReadConnections(t.Context(), c.client, nft.IP, false)
+	frontends, err := readback.ReadConnections(t.Context(), c.client, nft.IP, false)
 	if err != nil || len(frontends) != 1 || frontends[0].Count != 0 || frontends[0].Name.Name != "new" {
 		t.Errorf("got %+v, %v; want no connection of shop/new", frontends, err)
 	}
@@ -165,7 +166,7 @@ func TestConnectionsWithoutCounters(t *testing.T) {
 	k, r := lab.Open(t, kernel.Open), NewRuleset(testConfig())
 	check := func() {
 		for _, endpoints := range []bool{false, true} {
-			if got, err := ReadConnections(t.Context(), k, nft.IP, endpoints); err != nil || len(got) != 0 {
+			if got, err := readback.ReadConnections(t.Context(), k, nft.IP, endpoints); err != nil || len(got) != 0 {
 				t.Errorf("got %v, %v", got, err)
 			}
 		}

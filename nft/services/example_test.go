@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -47,10 +48,10 @@ func Example_dryRun() {
 }
 
 // An explanation says what becomes of a connection, and which elements and rules decide.
-func ExampleReadBack_Explain() {
+func Example_explain() {
 	ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, MasqueradeBit: 14})
 	ruleset.Apply(web().Take())
-	e := services.NewReadBack(ruleset.Want()[nft.IP]).Explain(nft.Packet{
+	e := readback.New(ruleset.Want()[nft.IP]).Explain(nft.Packet{
 		Source: netip.MustParseAddr("10.244.1.9"), Destination: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80, Interface: "eth0",
 	})
 	fmt.Println(e.Outcome, e.Endpoints)

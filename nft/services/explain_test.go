@@ -10,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -27,13 +28,13 @@ func TestExplainRandomWorlds(t *testing.T) {
 			owner := slices.MinFunc(claims, first).port
 			for _, client := range clients(owner.ID.Family) {
 				table, p := r.Want()[nft.Family(owner.ID.Family)], client.packet(f, owner.ID.Family)
-				checkExplanation(t, table.Trace(p), NewReadBack(table).Explain(p), owner.ID)
+				checkExplanation(t, table.Trace(p), readback.New(table).Explain(p), owner.ID)
 			}
 		}
 	}
 }
 
-func checkExplanation(t *testing.T, fate nft.Fate, e Explanation, owner tracker.PortID) {
+func checkExplanation(t *testing.T, fate nft.Fate, e readback.Explanation, owner tracker.PortID) {
 	t.Helper()
 	if e.Fate.Outcome != fate.Outcome || !slices.Equal(e.Endpoints, fate.Endpoints) || e.Fate.Masquerade != fate.Masquerade {
 		t.Errorf("explained %+v, traced %+v", e.Fate, fate)
@@ -56,7 +57,7 @@ func checkExplanation(t *testing.T, fate nft.Fate, e Explanation, owner tracker.
 	}
 }
 
-func factOf(e Explanation, topic string) (fact Fact) {
+func factOf(e readback.Explanation, topic string) (fact readback.Fact) {
 	for _, f := range e.Facts {
 		if f.Topic == topic {
 			return f
@@ -98,7 +99,7 @@ func TestTracePassesForeignRulesOver(t *testing.T) {
 	r.Apply(cluster(1, 1))
 	table := r.Want()[nft.IP]
 	table.Chains[layout.ServicesChain].Rules = append([]nft.Rule{{nft.Raw{}}}, table.Chains[layout.ServicesChain].Rules...)
-	e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+	e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 	if got := factOf(e, "Foreign rule"); e.Fate.Outcome != "dnat" || got.By != "rule of services: # expressions: " {
 		t.Errorf("%s, %+v", e.Fate.Outcome, got)
 	}
@@ -124,7 +125,7 @@ func TestExplainForeignVerdicts(t *testing.T) {
 	} {
 		check := func(t *testing.T, table *nft.Table) {
 			t.Helper()
-			e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+			e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 			if e.Outcome != tt.outcome || !strings.HasPrefix(e.Reason, tt.reason) || (e.Reason == "") != (tt.reason == "") {
 				t.Errorf("%s because of %q, want %s because of %q", e.Outcome, e.Reason, tt.outcome, tt.reason)
 			}
@@ -181,7 +182,7 @@ func TestExplainForeignRule(t *testing.T) {
 	table := r.Want()[nft.IP]
 	chain := table.Chains[layout.ServicesChain]
 	chain.Rules = append([]nft.Rule{{nft.Goto("cluster-4")}}, chain.Rules...)
-	e := NewReadBack(table).Explain(nft.Packet{Source: netip.MustParseAddr("203.0.113.1"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+	e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("203.0.113.1"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 	if e.Outcome != "dnat" || e.Service != nil || len(e.Endpoints) != 3 {
 		t.Errorf("got %+v", e)
 	}

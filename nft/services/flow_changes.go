@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -56,13 +57,13 @@ func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		if table := have[f]; table != nil {
-			changes = append(changes, r.families[f].vanished(ReadBack{table})...)
+			changes = append(changes, r.families[f].vanished(readback.Table{Table: table})...)
 		}
 	}
 	return changes
 }
 
-func (r *familyRules) vanished(have ReadBack) (changes []tracker.FlowChange) {
+func (r *familyRules) vanished(have readback.Table) (changes []tracker.FlowChange) {
 	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
 		held := have.Sets[set]
 		if held == nil {
@@ -74,7 +75,7 @@ func (r *familyRules) vanished(have ReadBack) (changes []tracker.FlowChange) {
 				continue
 			}
 			change := tracker.FlowChange{Frontend: f, Gone: true}
-			if gone := have.programmed(set, key, element); gone.Kind != KindClusterIP {
+			if gone := have.Programmed(set, key, element); gone.Kind != readback.KindClusterIP {
 				change.Removed = append(gone.Cluster, gone.Local...)
 			}
 			changes = append(changes, change)

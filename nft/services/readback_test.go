@@ -3,7 +3,6 @@ package services
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -23,7 +23,7 @@ func TestFrontendsOfRandomWorlds(t *testing.T) {
 			r.Apply(w.change())
 		}
 		for f, table := range r.Want() {
-			frontends := NewReadBack(table).Frontends()
+			frontends := readback.New(table).Frontends()
 			if len(frontends) != len(r.families[f].frontends) {
 				t.Fatalf("seed %d: %d frontends, want %d", seed, len(frontends), len(r.families[f].frontends))
 			}
@@ -76,7 +76,7 @@ func TestListsAreFound(t *testing.T) {
 	}
 }
 
-func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
+func checkFrontend(t *testing.T, got *readback.Programmed, state *frontendState) {
 	t.Helper()
 	want := state.shown
 	p, ok := layout.PolicyOf(got.Verdict)
@@ -105,49 +105,6 @@ func checkFrontend(t *testing.T, got *Programmed, state *frontendState) {
 	}
 }
 
-func TestPolicyWords(t *testing.T) {
-	for verdict, want := range map[string]string{
-		"drop":                                  "drop: none local",
-		"goto reject-new":                       "reject: no endpoint",
-		"goto guarded-17-reject-new":            "reject: no endpoint, ranges",
-		"goto cluster-3":                        "all endpoints",
-		"goto cluster-local-1":                  "local endpoints",
-		"goto external-7":                       "all endpoints",
-		"goto external-local-7-2":               "outside local",
-		"goto external-local-7-0":               "outside: drop, none local",
-		"goto guarded-17-external-1":            "all endpoints, ranges",
-		"goto node-port-local-3-1":              "outside local",
-		"goto node-port-local-affinity-17-none": "outside: drop, none local",
-		"goto cluster-03":                       "unknown: goto cluster-03",
-		"goto elsewhere":                        "unknown: goto elsewhere",
-		"goto guarded-external-1":               "unknown: goto guarded-external-1",
-		"goto guarded-017-external-1":           "unknown: goto guarded-017-external-1",
-		"accept":                                "unknown: accept",
-		"queue":                                 "unknown: verdict 3",
-	} {
-		if got := policyWords(verdictIn(verdict), 0); got != want {
-			t.Errorf("%q: %q, want %q", verdict, got, want)
-		}
-	}
-	if got, want := policyWords(nft.Goto("cluster-affinity-17"), 3*time.Hour), "all endpoints, affinity 3h"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-// verdictIn reads a verdict in nft's words.
-func verdictIn(words string) nft.Verdict {
-	switch word, chain, _ := strings.Cut(words, " "); word {
-	case "goto":
-		return nft.Goto(chain)
-	case "accept":
-		return nft.Accept
-	case "queue":
-		return nft.Verdict{Kind: 3}
-	default:
-		return nft.Drop
-	}
-}
-
 // TestDynamicMaps: what has to be read besides the table is the affinity of the one Service
 // port on the way.
 func TestDynamicMaps(t *testing.T) {
@@ -167,15 +124,4 @@ func TestDynamicMaps(t *testing.T) {
 	if diff := cmp.Diff(port.Cluster[1:], fate.Endpoints, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("endpoints of a client with an entry (-want +got):\n%s", diff)
 	}
-}
-
-func FuzzPolicyOf(f *testing.F) {
-	f.Add("guarded-17-node-port-local-3-1")
-	f.Add("external-local-affinity-17-none")
-	f.Fuzz(func(t *testing.T, chain string) {
-		verdict := nft.Goto(chain)
-		if p, ok := layout.PolicyOf(verdict); ok && *p.Verdict() != verdict {
-			t.Errorf("%q is read as the policy of %q", verdict, p.Verdict())
-		}
-	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -26,7 +26,7 @@ type connectionCollector struct {
 }
 
 // ReadConnections reads the counters of connections from nf_tables.
-type ReadConnections func(ctx context.Context, f nft.Family, endpoints bool) ([]services.Connections, error)
+type ReadConnections func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error)
 
 // CountConnections makes scrapes show the connections of each frontend and, if endpoints is set, of
 // each endpoint at each frontend: a series for each element. The tables must count them:

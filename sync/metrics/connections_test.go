@@ -12,26 +12,26 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // countingKernel answers with the same counts for every family.
 type countingKernel struct{ err error }
 
-func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints bool) ([]services.Connections, error) {
+func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
 	name := layout.PortName{Namespace: "shop", Name: "web", Port: "http"}
 	at := tracker.NodePort(f, tracker.TCP, 30080)
 	if !endpoints {
-		list := []services.Connections{{Frontend: at, Name: name, Count: 5}}
+		list := []readback.Connections{{Frontend: at, Name: name, Count: 5}}
 		if f == nft.IP {
 			at.Address, at.Port = netip.MustParseAddr("10.96.0.10"), 80
-			list = append(list, services.Connections{Frontend: at, Name: name, Count: 1 << 40})
+			list = append(list, readback.Connections{Frontend: at, Name: name, Count: 1 << 40})
 		}
 		return list, k.err
 	}
 	ep := netip.MustParseAddrPort("10.244.0.5:8080")
-	return []services.Connections{
+	return []readback.Connections{
 		{Frontend: at, Name: name, Endpoint: ep, Count: 3},
 		{Frontend: at, Name: name, Endpoint: ep, Local: true, Count: 2},
 	}, k.err

@@ -20,7 +20,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -39,8 +39,8 @@ func (silentKernel) DynamicFill(context.Context, nft.Family, int) (map[string]ke
 	return nil, nil
 }
 func (silentKernel) Generation(context.Context) (uint32, error) { return 1, nil }
-func (silentKernel) Connections(context.Context, nft.Family, bool) ([]services.Connections, error) {
-	return make([]services.Connections, 1), nil
+func (silentKernel) Connections(context.Context, nft.Family, bool) ([]readback.Connections, error) {
+	return make([]readback.Connections, 1), nil
 }
 
 // isDocumented says of which metrics the reference and the dashboard speak: not of those that

@@ -15,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/health"
@@ -65,8 +66,8 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 		if m.counted, err = kernel.Open(); err != nil {
 			return nil, err
 		}
-		m.metrics.CountConnections(func(ctx context.Context, f nft.Family, endpoints bool) ([]services.Connections, error) {
-			return services.ReadConnections(ctx, m.counted, f, endpoints)
+		m.metrics.CountConnections(func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
+			return readback.ReadConnections(ctx, m.counted, f, endpoints)
 		}, c.EndpointCounters)
 	}
 	if c.Manifests == "" {

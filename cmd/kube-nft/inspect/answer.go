@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // An answer is what explain prints.
@@ -50,7 +50,7 @@ type answerStep struct {
 	Element string `json:"element,omitempty"`
 }
 
-func newAnswer(p nft.Packet, e services.Explanation) *answer {
+func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	destination, protocol := p.Destination.String(), "icmp" // of either family
 	if p.Port != 0 {
 		destination = netip.AddrPortFrom(p.Destination, p.Port).String()
@@ -88,7 +88,7 @@ func endpointTexts(endpoints []netip.AddrPort) (texts []string) {
 }
 
 // verdictText is what follows "source -> destination".
-func verdictText(p nft.Packet, e *services.Explanation) string {
+func verdictText(p nft.Packet, e *readback.Explanation) string {
 	switch e.Fate.Outcome {
 	case "dnat":
 		source, target := "its source is kept", fmt.Sprintf("one of %d endpoints", len(e.Endpoints))

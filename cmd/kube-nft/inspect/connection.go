@@ -8,7 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // A connection is the argument of explain, as on the command line.
@@ -156,7 +156,7 @@ const unknownInterface = "not/a/pod"
 
 // packet is the first packet of the connection as it meets the table. It invents the interface on
 // which the packet arrives, and checks --from against the table's rule for pods.
-func (c *connection) packet(t *services.ReadBack, h *host) (p nft.Packet, err error) {
+func (c *connection) packet(t *readback.Table, h *host) (p nft.Packet, err error) {
 	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, Interface: c.iface}
 	if !p.Source.IsValid() {
 		if p.Source, err = h.sender(c.destination); err != nil {

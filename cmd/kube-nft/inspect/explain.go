@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 func newExplain(reader *config.Reader) *cobra.Command {
@@ -95,7 +95,7 @@ func (q *connection) explainSource(ctx context.Context, c *config.Config, stderr
 		return nil, err
 	}
 	h := host{addresses: t.NodeAddresses()}
-	table := services.NewReadBack(compile(c, t, nil).Want()[q.family()])
+	table := readback.New(compile(c, t, nil).Want()[q.family()])
 	p, err := q.packet(table, &h)
 	if err != nil {
 		return nil, err

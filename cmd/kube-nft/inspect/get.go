@@ -12,7 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // A selection says which Services a command is about, and how it prints them.
@@ -93,7 +93,7 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 				return TroubleError{err}
 			}
 			defer i.close()
-			programmed := func(table *services.ReadBack) bool { return len(s.services(table)) > 0 }
+			programmed := func(table *readback.Table) bool { return len(s.services(table)) > 0 }
 			missing := s.name != "" && !slices.ContainsFunc(s.families(i.tables), programmed)
 			if !missing || s.format.value != formatTable { // a program gets an empty list
 				if err := list(cmd, s, i); err != nil {
@@ -142,7 +142,7 @@ func (s *selection) check() error {
 }
 
 // families lists the selected tables.
-func (s *selection) families(tables map[nft.Family]*services.ReadBack) (list []*services.ReadBack) {
+func (s *selection) families(tables map[nft.Family]*readback.Table) (list []*readback.Table) {
 	for _, f := range nft.Families {
 		wanted := s.family == "" || s.family == familyDigit(f)
 		if table := tables[f]; wanted && table != nil {
@@ -161,8 +161,8 @@ func (s *selection) inFamily() string {
 }
 
 // services lists the selected frontends of a table.
-func (s *selection) services(table *services.ReadBack) []services.Programmed {
-	return slices.DeleteFunc(table.Frontends(), func(service services.Programmed) bool {
+func (s *selection) services(table *readback.Table) []readback.Programmed {
+	return slices.DeleteFunc(table.Frontends(), func(service readback.Programmed) bool {
 		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -24,7 +24,7 @@ type subject struct {
 	Family    string `json:"family"`
 }
 
-func subjectOf(t *services.ReadBack, s *services.Programmed) subject {
+func subjectOf(t *readback.Table, s *readback.Programmed) subject {
 	return subject{s.Name.Namespace, s.Name.Name, s.Name.Port, familyName(t.Family)}
 }
 
@@ -128,7 +128,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 	}
 	rows, columns := []endpointRow{}, endpointColumns
 	for _, table := range s.families(i.tables) {
-		list, err := services.ReadConnections(cmd.Context(), i.kernel, table.Family, true)
+		list, err := readback.ReadConnections(cmd.Context(), i.kernel, table.Family, true)
 		if err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ var affinityColumns = []column[affinityRow]{
 func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 	rows := []affinityRow{}
 	for _, table := range s.families(i.tables) {
-		entries, err := services.ReadAffinityEntries(cmd.Context(), i.kernel, table)
+		entries, err := readback.ReadAffinityEntries(cmd.Context(), i.kernel, table)
 		if err != nil {
 			return err
 		}
@@ -204,9 +204,9 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 
 // withAffinity lists one frontend of each Service port with session affinity: all its frontends
 // share its entries.
-func withAffinity(frontends []services.Programmed) []services.Programmed {
+func withAffinity(frontends []readback.Programmed) []readback.Programmed {
 	seen := make(map[uint32]bool)
-	return slices.DeleteFunc(frontends, func(s services.Programmed) bool {
+	return slices.DeleteFunc(frontends, func(s readback.Programmed) bool {
 		if len(s.AffinityGroups) == 0 {
 			return true
 		}

@@ -7,13 +7,13 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // An inspection looks at the kernel's tables. It needs neither the daemon nor the API.
 type inspection struct {
 	kernel *kernel.Client
-	tables map[nft.Family]*services.ReadBack
+	tables map[nft.Family]*readback.Table
 	// generation is the number of the latest commit to nf_tables that the tables contain.
 	generation uint32
 }
@@ -29,9 +29,9 @@ func look(ctx context.Context) (*inspection, error) {
 	if err != nil {
 		return nil, errors.Join(err, kernel.Close())
 	}
-	i := &inspection{kernel: kernel, tables: make(map[nft.Family]*services.ReadBack), generation: generation}
+	i := &inspection{kernel: kernel, tables: make(map[nft.Family]*readback.Table), generation: generation}
 	for f, table := range tables {
-		i.tables[f] = services.NewReadBack(table)
+		i.tables[f] = readback.New(table)
 	}
 	return i, nil
 }

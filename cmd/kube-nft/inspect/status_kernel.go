@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // A tableStatus counts what one table holds.
@@ -31,7 +31,7 @@ type tableStatus struct {
 // countedClients is how many clients are counted one by one where the kernel does not count them.
 const countedClients = 1_000_000
 
-func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s tableStatus, err error) {
+func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tableStatus, err error) {
 	s = tableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
 	frontends := t.Frontends()
 	names, ports, endpoints := make(map[string]bool), make(map[string]bool), make(map[netip.AddrPort]bool)
@@ -46,9 +46,9 @@ func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s t
 			endpoints[ep] = true
 		}
 		switch service.Kind {
-		case services.KindClusterIP:
+		case readback.KindClusterIP:
 			s.ClusterIPs++
-		case services.KindNodePort:
+		case readback.KindNodePort:
 			s.NodePorts++
 		default:
 			s.ExternalIPs++
@@ -67,7 +67,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *services.ReadBack) (s t
 	}
 	// A client of a Service port counts once, although it has an entry for each of the two lists of
 	// endpoints that it uses.
-	entries, err := services.ReadAffinityEntries(ctx, i.kernel, t)
+	entries, err := readback.ReadAffinityEntries(ctx, i.kernel, t)
 	if err != nil {
 		return s, err
 	}

@@ -1,4 +1,4 @@
-package services
+package readback
 
 import (
 	"cmp"
@@ -12,15 +12,13 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A ReadBack is a table that was read from the kernel, seen as Services. What it says depends
-// on nothing that anybody wants.
-type ReadBack struct{ *nft.Table }
+// A Table is a table seen as Services.
+type Table struct{ *nft.Table }
 
-// NewReadBack returns the read-back of a table, with its rules as statements.
-func NewReadBack(t *nft.Table) *ReadBack { return &ReadBack{t.Typed()} }
+// New returns the read-back of a table, with its rules as statements.
+func New(t *nft.Table) *Table { return &Table{t.Typed()} }
 
-// A Programmed is a frontend as a table holds it: what Services returns of a table that was
-// read from the kernel depends on nothing that anybody wants.
+// A Programmed is a frontend as a table holds it.
 type Programmed struct {
 	tracker.Frontend
 	Name layout.PortName
@@ -69,7 +67,7 @@ func (s *Programmed) Endpoints() []netip.AddrPort {
 }
 
 // Frontends lists the frontends by name, kind and address.
-func (t ReadBack) Frontends() []Programmed {
+func (t Table) Frontends() []Programmed {
 	var list []Programmed
 	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
 		held := t.Sets[set]
@@ -77,7 +75,7 @@ func (t ReadBack) Frontends() []Programmed {
 			continue
 		}
 		for key, element := range held.Map {
-			list = append(list, t.programmed(set, key, element))
+			list = append(list, t.Programmed(set, key, element))
 		}
 	}
 	slices.SortFunc(list, func(a, b Programmed) int {
@@ -87,7 +85,8 @@ func (t ReadBack) Frontends() []Programmed {
 	return list
 }
 
-func (t ReadBack) programmed(set, key string, element nft.Element) Programmed {
+// Programmed reads the frontend that an element of one of its sets stands for.
+func (t Table) Programmed(set, key string, element nft.Element) Programmed {
 	s := Programmed{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment), Verdict: verdictOf(element)}
 	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := layout.PolicyOf(s.Verdict)
@@ -110,7 +109,7 @@ func (t ReadBack) programmed(set, key string, element nft.Element) Programmed {
 
 // sharedList is the number of the shared lists that a verdict leads to; 0 if it leads to none. With
 // affinity, the chain of the Service port tells.
-func (t ReadBack) sharedList(v nft.Verdict) uint32 {
+func (t Table) sharedList(v nft.Verdict) uint32 {
 	p, _ := layout.PolicyOf(v)
 	if p.Affinity == 0 {
 		return p.List
@@ -128,7 +127,7 @@ func (t ReadBack) sharedList(v nft.Verdict) uint32 {
 	return 0
 }
 
-func (t ReadBack) kindOf(f tracker.Frontend) string {
+func (t Table) kindOf(f tracker.Frontend) string {
 	switch {
 	case f.NodePort():
 		return KindNodePort
@@ -157,7 +156,7 @@ func NodePortAddresses(tables nft.Tables) (addrs []netip.Addr) {
 }
 
 // findAffinity finds the entries of the frontend's Service port: those that its chain updates.
-func (t ReadBack) findAffinity(s *Programmed, key string) {
+func (t Table) findAffinity(s *Programmed, key string) {
 	set := layout.AffinityFrontendsMap
 	if s.NodePort() {
 		set = layout.AffinityNodePortsMap
@@ -183,7 +182,7 @@ func (t ReadBack) findAffinity(s *Programmed, key string) {
 
 // portOf is the port of a group of endpoints, to which the chains of its Service port rewrite; 0 if
 // none of them uses the group.
-func (t ReadBack) portOf(affinity string, number uint32) uint16 {
+func (t Table) portOf(affinity string, number uint32) uint16 {
 	for _, name := range layout.AffinityChains(affinity) {
 		chain := t.Chains[name]
 		if chain == nil {
@@ -254,7 +253,7 @@ func kindWords(p layout.Policy) string {
 }
 
 // PolicyChains counts the chains that say what a kind of frontend does.
-func (t ReadBack) PolicyChains() (n int) {
+func (t Table) PolicyChains() (n int) {
 	for name := range t.Chains {
 		if _, ok := layout.PolicyOfChain(name); ok {
 			n++
@@ -264,7 +263,7 @@ func (t ReadBack) PolicyChains() (n int) {
 }
 
 // RawRules counts the rules that no kube-nft writes.
-func (t ReadBack) RawRules() (n int) {
+func (t Table) RawRules() (n int) {
 	for _, chain := range t.Chains {
 		for _, rule := range chain.Rules {
 			if _, raw := last(rule).(nft.Raw); raw {

@@ -1,4 +1,4 @@
-package services
+package readback
 
 import (
 	"fmt"
@@ -34,7 +34,7 @@ func (e *explainer) explainEndpoints() {
 
 // onNode reports whether an endpoint is known to run on this node: those that may reach
 // themselves are listed.
-func (t ReadBack) onNode(ep netip.AddrPort, protocol uint8) bool {
+func (t Table) onNode(ep netip.AddrPort, protocol uint8) bool {
 	held := t.Sets[layout.HairpinSet]
 	if held == nil {
 		return false
@@ -106,7 +106,7 @@ func (e *explainer) fromPod(pods layout.PodMatch) bool {
 }
 
 // Pods returns how the table's rules recognise pods.
-func (t ReadBack) Pods() layout.PodMatch {
+func (t Table) Pods() layout.PodMatch {
 	for name, chain := range t.Chains {
 		p, ok := layout.PolicyOfChain(name)
 		if !ok || p.Guard != 0 || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {

@@ -1,4 +1,4 @@
-package services
+package readback
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
@@ -82,67 +81,4 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 		return cmp.Or(a.Frontend.Compare(b.Frontend), nft.TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
 	})
 	return list, nil
-}
-
-// A Client is somebody who has an affinity entry of a Service port.
-type Client struct {
-	// Address is the client's, of IPv6 without bits 64 to 95: see nft.Numbered.
-	Address  netip.Addr
-	Endpoint netip.AddrPort
-	Local    bool // the entry is for connections that local endpoints alone are chosen for
-	nft.Life
-}
-
-// AffinityEntries are the affinity entries of a table by their numbers.
-type AffinityEntries map[uint32][]numberedEntry
-
-// A numberedEntry is an affinity entry of some number.
-type numberedEntry struct {
-	client netip.Addr
-	nft.Element
-}
-
-// ReadAffinityEntries returns the affinity entries that there are at this moment. r has to be the
-// client that t was read with.
-func ReadAffinityEntries(ctx context.Context, r reader, t *ReadBack) (AffinityEntries, error) {
-	entries := make(AffinityEntries)
-	for name, held := range t.Sets {
-		if !held.Set.Dynamic || !strings.HasPrefix(name, layout.AffinityPrefix) {
-			continue
-		}
-		elements, err := r.Elements(ctx, t.Family, held.Set)
-		if err != nil {
-			return nil, err
-		}
-		for key, element := range elements {
-			if number, client, ok := nft.SplitNumberedKey(t.Family, key); ok {
-				entries[number] = append(entries[number], numberedEntry{client, element})
-			}
-		}
-	}
-	return entries, nil
-}
-
-// Clients lists the clients with an entry of a frontend's Service port, ordered by address.
-func (e AffinityEntries) Clients(s *Programmed) (clients []Client) {
-	for _, group := range s.AffinityGroups {
-		for _, entry := range e[group.Number] {
-			clients = append(clients, clientOf(entry.client, entry.Element, group))
-		}
-	}
-	slices.SortFunc(clients, func(a, b Client) int {
-		return cmp.Or(a.Address.Compare(b.Address), a.Endpoint.Compare(b.Endpoint))
-	})
-	return clients
-}
-
-func clientOf(client netip.Addr, element nft.Element, g AffinityGroup) (c Client) {
-	c.Address = client
-	addr, _ := netip.AddrFromSlice([]byte(element.Data))
-	c.Endpoint = netip.AddrPortFrom(addr, g.Port)
-	c.Local = g.Local
-	if element.Life != nil {
-		c.Life = *element.Life
-	}
-	return c
 }

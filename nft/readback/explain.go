@@ -1,4 +1,4 @@
-package services
+package readback
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ type Fact struct {
 }
 
 // Explain traces a packet and says why it fares as it does.
-func (t ReadBack) Explain(p nft.Packet) Explanation {
+func (t Table) Explain(p nft.Packet) Explanation {
 	e := explainer{table: t, packet: p, Explanation: Explanation{Fate: t.Trace(p)}}
 	e.frontend()
 	if e.Service != nil {
@@ -58,7 +58,7 @@ func (t ReadBack) Explain(p nft.Packet) Explanation {
 
 type explainer struct {
 	Explanation
-	table  ReadBack
+	table  Table
 	packet nft.Packet
 }
 
@@ -82,7 +82,7 @@ func (e *explainer) frontend() {
 	if step == nil {
 		return
 	}
-	s := e.table.programmed(step.Set, step.Key, e.table.Sets[step.Set].Map[step.Key])
+	s := e.table.Programmed(step.Set, step.Key, e.table.Sets[step.Set].Map[step.Key])
 	e.Service = &s
 	text := fmt.Sprintf("%s %s of Service %s", s.Kind, s.Frontend, s.Name)
 	if s.NodePort() {

@@ -1,0 +1,18 @@
+package layout
+
+import (
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+func FuzzPolicyOf(f *testing.F) {
+	f.Add("guarded-17-node-port-local-3-1")
+	f.Add("external-local-affinity-17-none")
+	f.Fuzz(func(t *testing.T, chain string) {
+		verdict := nft.Goto(chain)
+		if p, ok := PolicyOf(verdict); ok && *p.Verdict() != verdict {
+			t.Errorf("%q is read as the policy of %q", verdict, p.Verdict())
+		}
+	})
+}

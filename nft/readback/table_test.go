@@ -1,0 +1,52 @@
+package readback
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+func TestPolicyWords(t *testing.T) {
+	for verdict, want := range map[string]string{
+		"drop":                                  "drop: none local",
+		"goto reject-new":                       "reject: no endpoint",
+		"goto guarded-17-reject-new":            "reject: no endpoint, ranges",
+		"goto cluster-3":                        "all endpoints",
+		"goto cluster-local-1":                  "local endpoints",
+		"goto external-7":                       "all endpoints",
+		"goto external-local-7-2":               "outside local",
+		"goto external-local-7-0":               "outside: drop, none local",
+		"goto guarded-17-external-1":            "all endpoints, ranges",
+		"goto node-port-local-3-1":              "outside local",
+		"goto node-port-local-affinity-17-none": "outside: drop, none local",
+		"goto cluster-03":                       "unknown: goto cluster-03",
+		"goto elsewhere":                        "unknown: goto elsewhere",
+		"goto guarded-external-1":               "unknown: goto guarded-external-1",
+		"goto guarded-017-external-1":           "unknown: goto guarded-017-external-1",
+		"accept":                                "unknown: accept",
+		"queue":                                 "unknown: verdict 3",
+	} {
+		if got := policyWords(verdictIn(verdict), 0); got != want {
+			t.Errorf("%q: %q, want %q", verdict, got, want)
+		}
+	}
+	if got, want := policyWords(nft.Goto("cluster-affinity-17"), 3*time.Hour), "all endpoints, affinity 3h"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// verdictIn reads a verdict in nft's words.
+func verdictIn(words string) nft.Verdict {
+	switch word, chain, _ := strings.Cut(words, " "); word {
+	case "goto":
+		return nft.Goto(chain)
+	case "accept":
+		return nft.Accept
+	case "queue":
+		return nft.Verdict{Kind: 3}
+	default:
+		return nft.Drop
+	}
+}
