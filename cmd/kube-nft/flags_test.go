@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 )
 
 // commandLine runs one and returns its exit code and output.
@@ -61,6 +64,17 @@ func TestVersionFlag(t *testing.T) {
 	}
 }
 
+// TestRawVersion is what tools read that ask each component of Kubernetes in the same way.
+func TestRawVersion(t *testing.T) {
+	code, stdout, stderr := commandLine(t, "--version=raw", "--cluster-cidr=x")
+	if want := fmt.Sprintf("%#v\n", config.Build()); code != exitOK || stdout != want || stderr != "" || !strings.Contains(stdout, `GoVersion:"go`) {
+		t.Errorf("exit code %d, %q, %q; want %q", code, stdout, stderr, want)
+	}
+	if code, _, stderr := commandLine(t, "--version=v1.36.2"); code != exitUsage || !strings.HasPrefix(stderr, "kube-nft: --version v1.36.2: expected true, false or raw") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
+
 // TestWriteConfig: what is written is what is shown, and starts the same settings.
 func TestWriteConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
@@ -80,8 +94,8 @@ func TestWriteConfig(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	directory := t.TempDir()
-	unknown := filepath.Join(directory, "unknown.yaml")
-	if err := os.WriteFile(unknown, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nsysctls: 1\n"), 0o600); err != nil {
+	wrong := filepath.Join(directory, "wrong.yaml")
+	if err := os.WriteFile(wrong, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\noomScoreAdj: low\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -94,7 +108,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft --help lists the flags\n"},
 		{[]string{"get", "services", "--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft get services --help lists the flags\n"},
 		{[]string{"migrate", "plan", "now"}, exitUsage, "kube-nft: unknown command \"now\"; kube-nft migrate plan --help lists the flags\n"},
-		{[]string{"--config", unknown}, exitUsage, "kube-nft: " + unknown + ": sysctls: no such field; remove it\n"},
+		{[]string{"--config", wrong}, exitUsage, "kube-nft: " + wrong + ": oomScoreAdj low: expected a whole number from -2147483648 to 2147483647\n"},
 		{[]string{"--config", directory}, exitFailed, "kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
 		{[]string{"--write-config-to", directory}, exitFailed, "kube-nft: --write-config-to: open " + directory + ": is a directory\n"},
 	} {
@@ -107,7 +121,7 @@ func TestExitCodes(t *testing.T) {
 // TestHelpIsHonest: hidden flags are accepted, not offered.
 func TestHelpIsHonest(t *testing.T) {
 	_, help, _ := commandLine(t, "--help")
-	for _, flag := range []string{"--ipvs-scheduler", "--proxy-mode", "--feature-gates", "--iptables-sync-period", "--logtostderr"} {
+	for _, flag := range []string{"--ipvs-scheduler", "--proxy-mode", "--iptables-sync-period", "--logtostderr"} {
 		if strings.Contains(help, flag+" ") {
 			t.Errorf("--help offers %s", flag)
 		}

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -87,7 +88,8 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // newRoot declares the commands. The root command itself is the daemon.
 func newRoot() *cobra.Command {
 	var reader *config.Reader
-	var dryRun, showConfig, initOnly, cleanUp, version bool
+	var dryRun, showConfig, initOnly, cleanUp bool
+	var version versionFlag
 	var writeConfig string
 	root := &cobra.Command{
 		Use:   "kube-nft",
@@ -100,8 +102,12 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-			if version {
+			switch version {
+			case versionPlain:
 				return printVersion(stdout)
+			case versionRaw:
+				_, err := fmt.Fprintf(stdout, "%#v\n", config.Build())
+				return err
 			}
 			c, err := reader.Read()
 			if err != nil {
@@ -127,7 +133,8 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	reader = config.NewReader(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
 	root.Flags().BoolVar(&cleanUp, "cleanup", false, "do what the command cleanup does, and exit")
-	root.Flags().BoolVar(&version, "version", false, "do what the command version does, and exit")
+	root.Flags().Var(&version, "version", "do what the command version does, and exit; raw prints it as components of Kubernetes do")
+	root.Flags().Lookup("version").NoOptDefVal = "true"
 	root.Flags().BoolVar(&initOnly, "init-only", false, "set the connection tracking sysctls and exit, for an init container that may write them")
 	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
@@ -190,12 +197,44 @@ func plainly(err error) error {
 		"uint32":   "a whole number, 0 to 4294967295",
 		"float32":  "a number",
 		"duration": "a duration such as 30s, 5m or 1h",
+		"version":  "true, false or raw",
+		"gates":    "NAME=true or NAME=false, with commas between them",
 	}[invalid.GetFlag().Value.Type()]
 	if !known {
 		return err
 	}
 	return fmt.Errorf("--%s %s: expected %s", invalid.GetFlag().Name, invalid.GetValue(), expected)
 }
+
+// A versionFlag is the value of --version: true, false or raw, as kube-proxy has it.
+type versionFlag string
+
+const (
+	versionPlain versionFlag = "true"
+	versionRaw   versionFlag = "raw"
+)
+
+// Set implements pflag.Value.
+func (v *versionFlag) Set(text string) error {
+	on, err := strconv.ParseBool(text)
+	switch {
+	case text == string(versionRaw):
+		*v = versionRaw
+	case err != nil:
+		return errors.New("expected true, false or raw")
+	case on:
+		*v = versionPlain
+	default:
+		*v = ""
+	}
+	return nil
+}
+
+// String implements pflag.Value.
+func (v *versionFlag) String() string { return string(*v) }
+
+// Type implements pflag.Value.
+func (v *versionFlag) Type() string { return "version" }
 
 // printVersion lists the version, the commit, the toolchain, and the modules that speak to the
 // kernel and the API server.

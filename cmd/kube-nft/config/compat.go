@@ -35,6 +35,7 @@ var aliases = []alias{
 	{"iptables-sync-period", "sync-period", nil},
 	{"healthz-port", "healthz-bind-address", portAddress},
 	{"metrics-port", "metrics-bind-address", portAddress},
+	{"iptables-localhost-nodeports", "localhost-nodeports", nil}, // whoever gives it asks for what it says
 }
 
 // An effectless flag has no effect here.
@@ -53,7 +54,7 @@ func (p *proxyFlags) declare() {
 		}
 	}
 	for _, alias := range aliases {
-		hidden(alias.name, false)
+		hidden(alias.name, p.flags.Lookup(alias.of).NoOptDefVal != "")
 	}
 	add := func(names string, isSwitch bool, harmless ...string) {
 		for name := range strings.FieldsSeq(names) {
@@ -62,12 +63,12 @@ func (p *proxyFlags) declare() {
 		}
 	}
 	add(`ipvs-exclude-cidrs ipvs-min-sync-period ipvs-scheduler ipvs-sync-period ipvs-tcp-timeout ipvs-tcpfin-timeout
-		ipvs-udp-timeout proxy-port-range udp-timeout resource-container feature-gates show-hidden-metrics-for-version
+		ipvs-udp-timeout proxy-port-range udp-timeout resource-container show-hidden-metrics-for-version
 		vmodule network-name source-vip root-hnsendpoint-name log-dir log-file log-backtrace-at
 		log-text-info-buffer-size log-json-info-buffer-size azure-container-registry-config boot-id-file
 		machine-id-file`, false, "")
 	add("config-sync-period", false, "", "15m", "15m0s") // watches miss nothing that would have to be looked at again
-	add(`ipvs-strict-arp iptables-localhost-nodeports enable-dsr forward-healthcheck-vip windows-service
+	add(`ipvs-strict-arp enable-dsr forward-healthcheck-vip windows-service
 		log-text-split-stream log-json-split-stream add-dir-header skip-headers`, true, "false")
 	add("logtostderr cleanup-ipvs", true, "true")
 	// Log lines always go to stderr at once, one by one.
@@ -112,7 +113,7 @@ func (p *proxyFlags) resolve(a *alias, value string) (err error) {
 	flag := p.flags.Lookup(a.of)
 	before, given := flag.Value.String(), flag.Changed
 	if p.flags.Set(a.of, value) != nil {
-		expected := map[string]string{"duration": "a duration such as 30s", "int32": "a whole number"}[flag.Value.Type()]
+		expected := map[string]string{"duration": "a duration such as 30s", "int32": "a whole number", "bool": "true or false"}[flag.Value.Type()]
 		return errors.New("expected " + expected)
 	}
 	if given && flag.Value.String() != before {

@@ -23,8 +23,10 @@ import (
 type Config struct {
 	// File is the path of the configuration file, empty without one.
 	File string
-	// Notices lists what was given but has no effect, one line each.
+	// Notices lists what was given but has no effect, or not the expected one, one line each.
 	Notices []string
+	// Overrides lists the flags that win over the file.
+	Overrides []Override
 
 	// Manifests is the path of the objects to use; empty means the API server of Connection.
 	Manifests  string
@@ -68,8 +70,10 @@ type Config struct {
 	Healthz, Metrics netip.AddrPort
 	// BindAddressHardFail makes a failure to listen fatal.
 	BindAddressHardFail bool
-	// Profiling requests /debug/pprof at the Metrics address.
+	// Profiling requests /debug/pprof and /debug/flags at the Metrics address.
 	Profiling bool
+	// Statusz and Flagz request /statusz and /flagz there.
+	Statusz, Flagz bool
 
 	Conntrack conntrack.Settings
 	// OOMScoreAdj is for /proc/self/oom_score_adj, -1000 to 1000.
@@ -79,6 +83,7 @@ type Config struct {
 	LogFormat string // json or console
 
 	effective document // for YAML
+	watchList *bool    // whether objects may come as a streaming list; nil: client-go decides
 }
 
 // Tracker returns the tracker's part of the settings.
@@ -165,8 +170,11 @@ func (c *Config) Log(w io.Writer) *zap.Logger {
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), c.LogLevel))
 }
 
-// LogNotices logs the given settings without effect.
+// LogNotices logs the given settings without effect, and the flags that win over the file.
 func (c *Config) LogNotices(log *zap.Logger) {
+	for _, o := range c.Overrides {
+		log.Info("a flag wins over the file", zap.String("flag", o.Flag), zap.String("value", o.Value), zap.String("field", o.Field), zap.String("file_value", o.FileValue))
+	}
 	for _, notice := range c.Notices {
 		log.Warn("configuration", zap.String("notice", notice))
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,13 +57,17 @@ type document struct {
 	own   KubeNFTConfiguration
 	// useless lists fields whose value has no effect here, as "path value".
 	useless []string
+	// ignored has a line about each field that does not exist, or is there twice.
+	ignored []string
 }
 
 // parse reads the documents of a file; errors name it.
 func parse(file string, content []byte) (*document, error) {
 	var d document
 	seen := make(map[string]bool)
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	rest := bytes.NewReader(content)
+	buffer := bufio.NewReader(rest)
+	reader := utilyaml.NewYAMLReader(buffer)
 	for {
 		part, err := reader.Read()
 		if errors.Is(err, io.EOF) {
@@ -70,7 +76,8 @@ func parse(file string, content []byte) (*document, error) {
 		if err != nil {
 			return nil, &Error{Setting: file, Reason: oneLine(err)}
 		}
-		kind, err := d.add(file, part)
+		end := len(content) - rest.Len() - buffer.Buffered()
+		kind, err := d.add(file, part, linesBefore(content[:end], part))
 		if err != nil {
 			return nil, err
 		}
@@ -85,11 +92,33 @@ func parse(file string, content []byte) (*document, error) {
 	return &d, nil
 }
 
-// add reads one document and returns its kind, or nothing if it is empty.
-func (d *document) add(file string, part []byte) (kind string, err error) {
+// linesBefore counts the lines before a part that was read last of content. A separator may follow it.
+func linesBefore(content, part []byte) int {
+	lines := bytes.Split(bytes.TrimSuffix(content, []byte("\n")), []byte("\n"))
+	n := len(lines) - len(bytes.Split(bytes.TrimSuffix(part, []byte("\n")), []byte("\n")))
+	if bytes.HasPrefix(lines[len(lines)-1], []byte("---")) {
+		n--
+	}
+	return max(n, 0)
+}
+
+// twice matches what the YAML library says of a key that is there twice.
+var twice = regexp.MustCompile(`line (\d+): key (".*") already set in map`)
+
+// add reads one document, which begins after so many lines of the file, and returns its kind, or
+// nothing if it is empty. Of a field that is there twice the last value holds, as in kube-proxy.
+func (d *document) add(file string, part []byte, before int) (kind string, err error) {
 	converted, err := yaml.YAMLToJSONStrict(part)
 	if err != nil {
-		return "", &Error{Setting: file, Reason: strings.TrimPrefix(oneLine(err), "error converting YAML to JSON: ")}
+		strict := strings.TrimPrefix(oneLine(err), "error converting YAML to JSON: ")
+		matches := twice.FindAllStringSubmatch(err.Error(), -1)
+		for _, match := range matches {
+			line, _ := strconv.Atoi(match[1]) // digits
+			d.ignored = append(d.ignored, fmt.Sprintf("%s: line %d: field %s is there twice; the last one holds", file, before+line, brief(match[2])))
+		}
+		if converted, err = yaml.YAMLToJSON(part); err != nil || len(matches) == 0 {
+			return "", &Error{Setting: file, Reason: strict}
+		}
 	}
 	if string(converted) == "null" {
 		return "", nil
@@ -111,7 +140,9 @@ func (d *document) add(file string, part []byte) (kind string, err error) {
 	default:
 		return "", &Error{Setting: file, Reason: fmt.Sprintf("it has kind %q of apiVersion %q; expected %s of %s or %s of %s", kind, version, proxyKind, proxyVersion, ownKind, ownVersion)}
 	}
-	return kind, s.decode(converted)
+	ignored, err := s.decode(converted)
+	d.ignored = append(d.ignored, ignored...)
+	return kind, err
 }
 
 // at returns the field of either kind that has this path in a file.

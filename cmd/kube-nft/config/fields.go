@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,38 +21,42 @@ type section struct {
 	into any // pointer to the API type
 }
 
-// decode stores the document. Errors name the first field that is unknown or has the wrong type.
-func (s *section) decode(converted []byte) error {
+// decode stores the document, and returns a line about each field that does not exist. An error names
+// the first field whose value has the wrong type.
+func (s *section) decode(converted []byte) (ignored []string, err error) {
 	unknown, err := utiljson.UnmarshalStrict(converted, s.into, utiljson.DisallowUnknownFields)
 	if err != nil {
-		return s.misfit(err)
+		return nil, s.misfit(err)
 	}
 	for _, err := range unknown {
 		var field utiljson.FieldError
 		if !errors.As(err, &field) {
-			return &Error{Setting: s.file, Reason: oneLine(err)}
+			return nil, &Error{Setting: s.file, Reason: oneLine(err)}
 		}
 		if path := field.FieldPath(); !slices.Contains(retiredFields, path) {
-			return s.unknown(path)
+			ignored = append(ignored, s.unknown(path))
 		}
 	}
-	return nil
+	return ignored, nil
 }
 
 // retiredFields are fields that older versions of kube-proxy had and wrote.
 var retiredFields = []string{"udpIdleTimeout", "resourceContainer", "conntrack.max", "ipvs.ExcludeCIDRs"}
 
-// unknown describes a field that does not exist, and the field that the user may have meant.
-func (s *section) unknown(path string) error {
-	name := strings.ToLower(path[strings.LastIndex(path, ".")+1:])
-	reason := "no such field; remove it"
-	for _, known := range fieldPaths(reflect.TypeOf(s.into).Elem(), "") {
-		if strings.ToLower(known[strings.LastIndex(known, ".")+1:]) == name {
-			reason = "no such field; remove it, or is " + known + " meant?"
-			break
-		}
+// unknown says that a field does not exist, and which field the user may have meant: the one whose
+// path differs in case alone, or else the first with that name.
+func (s *section) unknown(path string) string {
+	paths := fieldPaths(reflect.TypeOf(s.into).Elem(), "")
+	last := func(path string) string { return path[strings.LastIndex(path, ".")+1:] }
+	i := slices.IndexFunc(paths, func(known string) bool { return strings.EqualFold(known, path) })
+	if i < 0 {
+		i = slices.IndexFunc(paths, func(known string) bool { return strings.EqualFold(last(known), last(path)) })
 	}
-	return &Error{Setting: s.file + ": " + path, Reason: reason}
+	meant := ""
+	if i >= 0 {
+		meant = "; is " + paths[i] + " meant?"
+	}
+	return fmt.Sprintf("%s: %s: ignored, there is no such field%s", s.file, brief(path), meant)
 }
 
 // misfit finds the field that prevents decoding: the first leaf that cannot be decoded alone.
@@ -63,9 +68,18 @@ func (s *section) misfit(err error) error {
 			continue
 		}
 		path, field := deepest(api, leaf.path)
-		return &Error{Setting: s.file + ": " + path, Value: leaf.text(), Reason: "expected " + describe(field)}
+		value, reason := leaf.text(), "expected "+describe(field)
+		if text, ok := leaf.value.(string); ok && fits(text, field) {
+			value, reason = strconv.Quote(text), reason+", without quotes"
+		}
+		return &Error{Setting: s.file + ": " + path, Value: value, Reason: reason}
 	}
 	return &Error{Setting: s.file, Reason: oneLine(err)}
+}
+
+// fits reports whether a text would be a value of an API type if it had no quotes.
+func fits(text string, api reflect.Type) bool {
+	return json.Valid([]byte(text)) && json.Unmarshal([]byte(text), reflect.New(api).Interface()) == nil
 }
 
 // A leaf is a value of a document that is not an object, or an empty one.
@@ -127,9 +141,13 @@ func (l *leaf) zero() bool {
 	return false
 }
 
-// deepest follows path through the fields of an API type, as far as the fields exist.
+// deepest follows path through the fields of an API type and the keys of its maps, as far as they
+// exist.
 func deepest(api reflect.Type, path []string) (string, reflect.Type) {
 	for i, name := range path {
+		if api.Kind() == reflect.Map {
+			return strings.Join(path[:i+1], "."), api.Elem()
+		}
 		field, found := fieldNamed(api, name)
 		if !found {
 			return strings.Join(path[:i], "."), api
@@ -230,7 +248,6 @@ func uselessFields(tree map[string]any) []string {
 		{"winkernel", nil},
 		{"windowsRunAsService", nil},
 		{"portRange", nil},
-		{"featureGates", nil},
 		{"showHiddenMetricsForVersion", nil},
 		{"clientConnection.acceptContentTypes", nil},
 		{"logging.vmodule", nil},

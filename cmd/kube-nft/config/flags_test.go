@@ -16,7 +16,7 @@ func TestVisibleFlags(t *testing.T) {
 	want := strings.Fields(`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters
 		conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait
 		conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode
-		endpoint-connection-counters healthz-bind-address hostname-override kube-api-burst kube-api-content-type
+		endpoint-connection-counters feature-gates healthz-bind-address hostname-override kube-api-burst kube-api-content-type
 		kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
 		masquerade-bit master metrics-bind-address min-sync-period nodeport-addresses oom-score-adj
 		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name sync-period
@@ -51,9 +51,14 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 			},
 		},
 		{
-			name:    "ipvs",
-			line:    `--proxy-mode ipvs --ipvs-strict-arp --ipvs-scheduler=rr --ipvs-exclude-cidrs= --feature-gates A=true,B=false`,
-			notices: []string{"no effect in kube-nft: --ipvs-scheduler rr, --feature-gates A=true,B=false, --ipvs-strict-arp true", "no effect in kube-nft: --proxy-mode ipvs"},
+			name: "ipvs",
+			line: `--proxy-mode ipvs --ipvs-strict-arp --ipvs-scheduler=rr --ipvs-exclude-cidrs= --feature-gates A=true,B=false`,
+			notices: []string{
+				"no effect in kube-nft: --ipvs-scheduler rr, --ipvs-strict-arp true",
+				"--feature-gates A true has no effect in kube-nft: there is no such gate here",
+				"--feature-gates B false has no effect in kube-nft: there is no such gate here",
+				"no effect in kube-nft: --proxy-mode ipvs",
+			},
 		},
 		{
 			name: "logging",
@@ -116,6 +121,7 @@ func TestLogging(t *testing.T) {
 		{name: "less verbosity", line: "-v 3", level: "info", format: "json"},
 		{name: "both flags", line: "-v 4 --log-level error --log-format json --logging-format text", level: "error", format: "json"},
 		{name: "file", file: "logging: {verbosity: 5, format: text}", level: "debug", format: "console"},
+		{name: "less verbosity over our field", file: own, line: "--v=2", level: "info", format: "console"},
 		{name: "flag over file", file: "logging: {verbosity: 5, format: text}", line: "--log-level info --logging-format json", level: "info", format: "json"},
 		{name: "our field over theirs", file: "logging: {verbosity: 5, format: json}" + own, level: "warn", format: "console"},
 		{name: "their flag over our field", file: own, line: "--v 4 --logging-format json", level: "debug", format: "json"},
@@ -190,6 +196,31 @@ func TestLocalhostNodePortsOfKubeProxy(t *testing.T) {
 		if !slices.Equal(c.Notices, want) {
 			t.Errorf("%q %q: notices %q, want %q", tt.fields, tt.flags, c.Notices, want)
 		}
+	}
+}
+
+// TestLocalhostNodePortsByFlag: kube-proxy's flag, when given, means ours.
+func TestLocalhostNodePortsByFlag(t *testing.T) {
+	for line, want := range map[string]bool{
+		"--iptables-localhost-nodeports":                              true,
+		"--iptables-localhost-nodeports=true":                         true,
+		"--iptables-localhost-nodeports=false":                        false,
+		"--iptables-localhost-nodeports --localhost-nodeports":        true,
+		"--iptables-localhost-nodeports --nodeport-addresses primary": true,
+	} {
+		if c := mustRead(t, strings.Fields(line)...); c.LocalhostNodePorts != want || len(c.Notices) > 0 {
+			t.Errorf("%q: %v, want %v; notices %q", line, c.LocalhostNodePorts, want, c.Notices)
+		}
+	}
+}
+
+// TestUnlimitedRequests: a negative rate is no limit, as in kube-proxy.
+func TestUnlimitedRequests(t *testing.T) {
+	for _, c := range []*Config{mustRead(t, "--kube-api-qps=-1"), mustRead(t, "--config", proxyFile(t, "clientConnection: {qps: -1}"))} {
+		if c.Connection.QPS != -1 || len(c.Notices) > 0 {
+			t.Errorf("QPS %v, notices %q", c.Connection.QPS, c.Notices)
+		}
+		checkRoundTrip(t, c)
 	}
 }
 

@@ -3,6 +3,8 @@ package config
 import (
 	"bytes"
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/kube-nft/kube-nft/tracker/manifest/watch"
@@ -21,7 +23,7 @@ const (
 
 // Follow returns true once the file gives other settings than have, and false when ctx ends or
 // there is no file. Another text with the same meaning is no change. While the file is unreadable
-// or invalid, have stays in force; problem receives each reason once.
+// or invalid, have stays in force; problem receives each reason once, and each notice that is new.
 func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) bool {
 	if have.File == "" {
 		<-ctx.Done()
@@ -34,9 +36,18 @@ func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) 
 	defer changes.Close()
 	ticker := time.NewTicker(rescan)
 	defer ticker.Stop()
+	notices := have.Notices
 	for last := ""; ; {
 		changes.Arm() // before the file is read, so that nothing falls in between
-		changed, err := r.differs(have)
+		now, changed, err := r.differs(have)
+		if err == nil && !changed {
+			for _, notice := range now.Notices {
+				if !slices.Contains(notices, notice) {
+					problem(errors.New(notice))
+				}
+			}
+			notices = now.Notices
+		}
 		switch {
 		case changed:
 			return true
@@ -56,16 +67,15 @@ func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) 
 	}
 }
 
-// differs reports whether the settings differ from have.
-func (r *Reader) differs(have *Config) (bool, error) {
-	now, err := r.Read()
-	if err != nil {
-		return false, err
+// differs reads the settings, and reports whether they differ from have.
+func (r *Reader) differs(have *Config) (now *Config, changed bool, err error) {
+	if now, err = r.Read(); err != nil {
+		return nil, false, err
 	}
 	before, err := have.YAML()
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	after, err := now.YAML()
-	return err == nil && !bytes.Equal(before, after), err
+	return now, err == nil && !bytes.Equal(before, after), err
 }

@@ -67,7 +67,7 @@ func TestFollow(t *testing.T) {
 	}
 	replaceFile(t, file, head+"# says the same, as a flag wins:\nclusterCIDR: 11.0.0.0/8\n")
 	replaceFile(t, file, head+"mode: nftables\nunknown: 1\n")
-	if got, want := receive(t, "a problem", f.problems), file+": unknown: no such field; remove it"; got != want {
+	if got, want := receive(t, "a problem", f.problems), file+": unknown: ignored, there is no such field"; got != want {
 		t.Errorf("problem %q, want %q", got, want)
 	}
 	select {

@@ -50,6 +50,8 @@ func (r *Reader) Read() (*Config, error) {
 			return nil, err
 		}
 		reading.merge(document)
+	} else {
+		reading.mergeGates(nil)
 	}
 	return reading.resolve()
 }

@@ -71,7 +71,7 @@ func checkRoundTrip(t testing.TB, c *Config) {
 	}
 	first, second := *c, *again
 	for _, c := range []*Config{&first, &second} {
-		c.File, c.Notices, c.effective = "", nil, document{}
+		c.File, c.Notices, c.Overrides, c.effective = "", nil, nil, document{}
 	}
 	if !reflect.DeepEqual(first, second) {
 		t.Errorf("after reading back: %+v, want %+v", second, first)
@@ -132,6 +132,9 @@ takeover: auto
 	checkRoundTrip(t, c)
 }
 
+// aSecond is what is said of kube-proxy's default.
+const aSecond = ".minSyncPeriod 1s: changes wait for up to a second, as with kube-proxy, whose default it is; leave it out for 1ms, or say it in KubeNFTConfiguration as minSyncPeriod"
+
 // TestFilesOfKubeProxy reads files as tools write them.
 func TestFilesOfKubeProxy(t *testing.T) {
 	kubeadm := strings.NewReplacer(
@@ -147,8 +150,9 @@ func TestFilesOfKubeProxy(t *testing.T) {
 		{file: "v1.10.yaml", settings: kubeadm.Replace},
 		{
 			file:     "defaulted.yaml",
-			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: json", "logFormat: console").Replace,
-			notices:  []string{"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"},
+			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: json", "logFormat: console", "tableO", "minSyncPeriod: 1s\ntableO").Replace,
+			notices: []string{"testdata/defaulted.yaml: nftables" + aSecond,
+				"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"},
 		},
 		{
 			file: "ipvs.yaml",
@@ -159,10 +163,11 @@ func TestFilesOfKubeProxy(t *testing.T) {
 					"0.0.0.0:10256", "'[::]:10256'", "127.0.0.1:10249", "'[::1]:10249'",
 					"maxPerCore: 32768", "maxPerCore: 0",
 					"masqueradeAll: false", "masqueradeAll: true", "masqueradeBit: 14", "masqueradeBit: 15",
-					"minSyncPeriod: 1ms", "minSyncPeriod: 1s",
+					"minSyncPeriod: 1ms", "minSyncPeriod: 1s", "tableO", "minSyncPeriod: 1s\ntableO",
 				).Replace(kubeadm.Replace(defaults))
 			},
-			notices: []string{"testdata/ipvs.yaml: no effect in kube-nft: ipvs.scheduler rr, ipvs.strictARP true, mode ipvs"},
+			notices: []string{"testdata/ipvs.yaml: no effect in kube-nft: ipvs.scheduler rr, ipvs.strictARP true, mode ipvs",
+				"testdata/ipvs.yaml: iptables" + aSecond},
 		},
 	}
 	for _, tt := range tests {
@@ -209,6 +214,26 @@ serviceCIDRs: [10.96.0.0/12]
 	}
 	if c.NodeName != "flag" {
 		t.Errorf("NodeName = %q, want flag", c.NodeName)
+	}
+	overrides := []Override{
+		{"--hostname-override", " Flag ", "hostnameOverride", "from-file"},
+		{"--bind-address", "0.0.0.0", "bindAddress", "10.0.0.1"},
+		{"--cluster-cidr", "10.1.0.0/16", "clusterCIDR", "10.0.0.0/16"},
+		{"--service-cidr", "10.97.0.0/16,fd00::/108", "serviceCIDRs", "10.96.0.0/12"},
+		{"--nodeport-addresses", "primary", "nodePortAddresses", "192.168.0.0/16"},
+		{"--masquerade-all", "false", "nftables.masqueradeAll", "true"},
+		{"--masquerade-bit", "14", "nftables.masqueradeBit", "3"},
+		{"--min-sync-period", "0s", "nftables.minSyncPeriod", "5s"},
+		{"--takeover", "auto", "takeover", "never"},
+		{"--oom-score-adj", "0", "oomScoreAdj", "5"},
+		{"--healthz-bind-address", "", "healthzBindAddress", "10.0.0.1:1"},
+		{"--conntrack-max-per-core", "0", "conntrack.maxPerCore", "7"},
+		{"--v", "4", "logging.verbosity", "9"},
+		{"--logging-format", "json", "logging.format", "text"},
+		{"--v", "4", "logLevel", "error"},
+	}
+	if diff := cmp.Diff(overrides, c.Overrides); diff != "" {
+		t.Errorf("overrides (-want +got):\n%s", diff)
 	}
 }
 

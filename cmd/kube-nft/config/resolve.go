@@ -3,12 +3,14 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
@@ -26,10 +28,12 @@ import (
 // A reading turns what is written into what is meant.
 type reading struct {
 	document
-	flags   *pflag.FlagSet
-	file    string
-	fields  map[string]string // by flag: the field of the file that gives the setting
-	notices []string
+	flags       *pflag.FlagSet
+	file        string
+	fields      map[string]string // by flag: the field of the file that gives the setting
+	gatesByFlag map[string]bool
+	notices     []string
+	overrides   []Override
 }
 
 // given reports whether the setting is more than a default.
@@ -53,6 +57,7 @@ func (r *reading) invalid(flag, value, reason string) error {
 
 // merge copies the values of a file into the settings, except where a flag was given.
 func (r *reading) merge(file *document) {
+	r.notices = append(r.notices, file.ignored...)
 	if len(file.useless) > 0 {
 		r.notices = append(r.notices, r.file+": no effect in kube-nft: "+strings.Join(file.useless, ", "))
 	}
@@ -70,6 +75,14 @@ func (r *reading) merge(file *document) {
 		case s.flag == "metrics-bind-address" && file.own.MetricsDisabled:
 			r.set(&s, "metricsDisabled", empty)
 		}
+		if r.flags.Changed(s.flag) {
+			r.override(&s, file)
+		}
+	}
+	r.mergeGates(file.proxy.FeatureGates)
+	if field := r.fields["min-sync-period"]; strings.HasSuffix(field, ".minSyncPeriod") && r.proxy.NFTables.MinSyncPeriod.Duration == proxyMinSyncPeriod {
+		r.notices = append(r.notices, fmt.Sprintf("%s: %s %s: changes wait for up to a second, as with kube-proxy, whose default it is; leave it out for %s, or say it in %s as minSyncPeriod",
+			r.file, field, proxyMinSyncPeriod, defaults().proxy.NFTables.MinSyncPeriod.Duration, ownKind))
 	}
 	// true is also kube-proxy's default, and nothing shows who chose it.
 	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts {
@@ -77,13 +90,20 @@ func (r *reading) merge(file *document) {
 	}
 }
 
-// set copies the value of a field into a setting, unless the field counts as left out. A pointer
-// can point to zero.
+// proxyMinSyncPeriod is kube-proxy's default of minSyncPeriod, which its --write-config-to writes.
+const proxyMinSyncPeriod = time.Second
+
+// leftOut reports whether a field of a file counts as left out. A pointer can point to zero.
+func leftOut(field reflect.Value) bool {
+	return field.IsZero() || field.Kind() == reflect.Slice && field.Len() == 0
+}
+
+// set copies the value of a field into a setting, unless the field counts as left out or a flag wins.
 func (r *reading) set(s *setting, field string, from reflect.Value) {
-	if r.flags.Changed(s.flag) || from.IsZero() || from.Kind() == reflect.Slice && from.Len() == 0 {
+	to := r.at(s.field)
+	if r.flags.Changed(s.flag) || leftOut(from) || from.Kind() == reflect.Map {
 		return
 	}
-	to := r.at(s.field)
 	if from.Kind() == reflect.Pointer && to.Kind() != reflect.Pointer {
 		from = from.Elem()
 	}
@@ -91,17 +111,73 @@ func (r *reading) set(s *setting, field string, from reflect.Value) {
 	r.fields[s.flag] = field
 }
 
+// An Override is a flag that wins over a field of the file with another value.
+type Override struct {
+	Flag, Value      string
+	Field, FileValue string
+}
+
+// override notes that a given flag wins over the file, if their values differ.
+func (r *reading) override(s *setting, file *document) {
+	field := s.field
+	switch {
+	case s.stronger != "" && !leftOut(file.at(s.stronger)):
+		field = s.stronger
+	case leftOut(file.at(field)) && s.weaker != "" && file.proxy.Mode != modeNFTables:
+		field = s.weaker
+	}
+	value := file.at(field)
+	if leftOut(value) || value.Kind() == reflect.Map {
+		return
+	}
+	flag, theirs := r.flags.Lookup(s.flag).Value.String(), valueText(value)
+	if flag = strings.Trim(flag, "[]"); flag != theirs {
+		r.overrides = append(r.overrides, Override{Flag: "--" + s.flag, Value: brief(flag), Field: field, FileValue: brief(theirs)})
+	}
+}
+
+// mergeGates adds the file's feature gates to those of the flag, each of which wins.
+func (r *reading) mergeGates(file map[string]bool) {
+	r.gatesByFlag = r.proxy.FeatureGates
+	merged := maps.Clone(file)
+	if merged == nil {
+		merged = make(map[string]bool)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.gatesByFlag)) {
+		value := r.gatesByFlag[name]
+		if theirs, found := file[name]; found && theirs != value {
+			r.overrides = append(r.overrides, Override{
+				Flag: "--feature-gates " + brief(name), Value: strconv.FormatBool(value), Field: "featureGates." + brief(name), FileValue: strconv.FormatBool(theirs),
+			})
+		}
+		merged[name] = value
+	}
+	r.proxy.FeatureGates = merged
+}
+
+// valueText writes a value of a field as its flag takes it.
+func valueText(v reflect.Value) string {
+	v = reflect.Indirect(v)
+	switch value := v.Interface().(type) {
+	case metav1.Duration:
+		return value.Duration.String()
+	case []string:
+		return strings.Join(value, ",")
+	}
+	return fmt.Sprint(v.Interface())
+}
+
 // resolve checks the settings against each other and turns them into a Config.
 func (r *reading) resolve() (*Config, error) {
 	c := &Config{File: r.file}
 	for _, step := range []func(*Config) error{
-		r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
+		r.resolveGates, r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
 	} {
 		if err := step(c); err != nil {
 			return nil, err
 		}
 	}
-	c.Notices, c.effective = r.notices, r.document
+	c.Notices, c.Overrides, c.effective = r.notices, r.overrides, r.document
 	return c, nil
 }
 
@@ -124,20 +200,27 @@ func (r *reading) resolveSource(c *Config) error {
 		case byFlag == server:
 			return r.invalid("manifests", r.own.Manifests, "it replaces the API server, so it cannot be combined with a kubeconfig or a master")
 		case byFlag:
+			for flag, value := range map[string]string{"kubeconfig": client.Kubeconfig, "master": r.own.Master} {
+				if value != "" {
+					r.overrides = append(r.overrides, Override{Flag: "--manifests", Value: r.own.Manifests, Field: r.fields[flag], FileValue: value})
+				}
+			}
 			client.Kubeconfig, r.own.Master = "", ""
 		default:
+			winner, value := "--kubeconfig", client.Kubeconfig
+			if !r.flags.Changed("kubeconfig") {
+				winner, value = "--master", r.own.Master
+			}
+			r.overrides = append(r.overrides, Override{Flag: winner, Value: value, Field: r.fields["manifests"], FileValue: r.own.Manifests})
 			r.own.Manifests = ""
 		}
 	}
 	c.Manifests = r.own.Manifests
-	switch {
-	case client.QPS < 0:
-		return r.invalid("kube-api-qps", fmt.Sprint(client.QPS), "expected a number that is not negative")
-	case client.Burst < 0:
+	if client.Burst < 0 { // a negative QPS means no limit, as in kube-proxy
 		return r.invalid("kube-api-burst", fmt.Sprint(client.Burst), "expected a number that is not negative")
 	}
 	client.QPS, client.Burst, client.ContentType = cmp.Or(client.QPS, defaultQPS), cmp.Or(client.Burst, defaultBurst), cmp.Or(client.ContentType, protobuf)
-	c.Connection = informer.Connection{Kubeconfig: client.Kubeconfig, Master: r.own.Master, QPS: client.QPS, Burst: int(client.Burst), ContentType: client.ContentType}
+	c.Connection = informer.Connection{Kubeconfig: client.Kubeconfig, Master: r.own.Master, QPS: client.QPS, Burst: int(client.Burst), ContentType: client.ContentType, UserAgent: userAgent()}
 	if len(validation.IsValidLabelValue(r.own.ServiceProxyName)) > 0 {
 		return r.invalid("service-proxy-name", r.own.ServiceProxyName, "expected the value of a label: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
 	}
@@ -353,29 +436,46 @@ func (r *reading) resolveProcess(c *Config) error {
 // debugVerbosity is the verbosity from which on kube-proxy logs details for debugging.
 const debugVerbosity = 4
 
+// LevelOf returns the level that stands for one of kube-proxy's verbosities.
+func LevelOf(verbosity uint32) zapcore.Level {
+	if verbosity >= debugVerbosity {
+		return zapcore.DebugLevel
+	}
+	return zapcore.InfoLevel
+}
+
 // resolveLog combines our settings with kube-proxy's. Ours win, except that settings of the file do
 // not win over flags.
 func (r *reading) resolveLog(c *Config) (err error) {
-	outranks := func(theirs, ours string) bool {
-		return !r.given(ours) || r.flags.Changed(theirs) && !r.flags.Changed(ours)
-	}
 	logging, own := &r.proxy.Logging, &r.own
-	if logging.Verbosity >= debugVerbosity && outranks("v", "log-level") {
-		own.LogLevel = "debug"
-	}
-	if c.LogLevel, err = zapcore.ParseLevel(own.LogLevel); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, own.LogLevel) {
-		return r.invalid("log-level", own.LogLevel, "expected debug, info, warn or error")
-	}
-	format, known := map[string]string{"": own.LogFormat, "text": "console", "json": "json"}[logging.Format]
+	format, known := map[string]string{"": "", "text": "console", "json": "json"}[logging.Format]
 	if !known {
 		return r.invalid("logging-format", logging.Format, "expected text or json")
 	}
-	if outranks("logging-format", "log-format") {
-		own.LogFormat = format
+	r.combine("v", fmt.Sprint(logging.Verbosity), LevelOf(uint32(logging.Verbosity)).String(), "log-level", &own.LogLevel)
+	r.combine("logging-format", logging.Format, format, "log-format", &own.LogFormat)
+	if c.LogLevel, err = zapcore.ParseLevel(own.LogLevel); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, own.LogLevel) {
+		return r.invalid("log-level", own.LogLevel, "expected debug, info, warn or error")
 	}
 	if own.LogFormat != "json" && own.LogFormat != "console" {
 		return r.invalid("log-format", own.LogFormat, "expected json or console")
 	}
 	c.LogFormat = own.LogFormat
 	return nil
+}
+
+// combine gives our setting what kube-proxy's means, if that was given and wins.
+func (r *reading) combine(theirs, value, means, ours string, setting *string) {
+	switch flags := r.flags; {
+	case !r.given(theirs):
+	case !r.given(ours):
+		*setting = means
+	case flags.Changed(theirs) && !flags.Changed(ours):
+		if means != *setting {
+			r.overrides = append(r.overrides, Override{Flag: "--" + theirs, Value: value, Field: r.fields[ours], FileValue: *setting})
+		}
+		*setting = means
+	case flags.Changed(ours) && !flags.Changed(theirs) && means != *setting:
+		r.overrides = append(r.overrides, Override{Flag: "--" + ours, Value: *setting, Field: r.fields[theirs], FileValue: value})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -26,7 +27,7 @@ var settings = []setting{
 	{flag: "manifests", field: "manifests", usage: "read Services, EndpointSlices, Nodes and ServiceCIDRs from this file or directory of YAML or JSON, and follow its changes, instead of an API server"},
 	{flag: "kubeconfig", field: "clientConnection.kubeconfig", usage: "kubeconfig of the API server; without it, the service account of the pod is used"},
 	{flag: "master", field: "master", usage: "URL of the API server, overriding the one in the kubeconfig"},
-	{flag: "kube-api-qps", field: "clientConnection.qps", usage: "requests per second to the API server"},
+	{flag: "kube-api-qps", field: "clientConnection.qps", usage: "requests per second to the API server; a negative number sets no limit"},
 	{flag: "kube-api-burst", field: "clientConnection.burst", usage: "requests to the API server in one burst"},
 	{flag: "kube-api-content-type", field: "clientConnection.contentType", usage: "encoding of objects that is asked for first"},
 	{flag: "hostname-override", field: "hostnameOverride", usage: "name of this node; without it, the host's name"},
@@ -49,6 +50,7 @@ var settings = []setting{
 	{flag: "takeover", field: "takeover", usage: "remove what kube-proxy programmed on this node once our rules are in force: auto, unless too many of its frontends would vanish; force, whatever vanishes; or never, which is the default with --manifests and --service-proxy-name"},
 	{flag: "table-ownership", field: "tableOwnership", usage: "keep others from changing our tables, where the kernel can: auto or never"},
 	{flag: "proxy-mode", field: "mode"},
+	{flag: "feature-gates", field: "featureGates", usage: "feature gates of Kubernetes, as NAME=true,NAME=false; the log names those that mean nothing here"},
 	{flag: "oom-score-adj", field: "oomScoreAdj", usage: "oom_score_adj of this process, -1000 to 1000"},
 
 	{flag: "healthz-bind-address", field: "healthzBindAddress", usage: "address and port of /healthz, /livez and /readyz; [::] if --bind-address is IPv6; empty for no such server"},
@@ -66,7 +68,7 @@ var settings = []setting{
 
 	{flag: "log-level", field: "logLevel", usage: "least severe log lines to write: debug, info, warn or error"},
 	{flag: "log-format", field: "logFormat", usage: "log lines as json or as console text"},
-	{flag: "v", field: "logging.verbosity", usage: "log verbosity in kube-proxy's numbers: 4 and more stand for --log-level debug"},
+	{flag: "v", field: "logging.verbosity", usage: "log verbosity in kube-proxy's numbers: 0 to 3 stand for --log-level info, 4 and more for debug"},
 	{flag: "logging-format", field: "logging.format", usage: "log format in kube-proxy's words: text stands for --log-format console, json for json"},
 }
 
@@ -149,6 +151,8 @@ func (d *document) addFlags(f *pflag.FlagSet) {
 		case v.Kind() == reflect.Float32:
 			p := pointerTo[float32](v)
 			f.Float32Var(p, s.flag, *p, s.usage)
+		case v.Kind() == reflect.Map:
+			f.Var(gateValues{pointerTo[map[string]bool](v)}, s.flag, s.usage)
 		default:
 			p := pointerTo[[]string](v)
 			f.StringSliceVar(p, s.flag, *p, s.usage)
@@ -167,8 +171,9 @@ func pointerTo[T any](v reflect.Value) *T {
 func (c *Config) YAML() ([]byte, error) {
 	own := c.effective.own
 	own.HealthzDisabled, own.MetricsDisabled = c.effective.proxy.HealthzBindAddress == "", c.effective.proxy.MetricsBindAddress == ""
-	if own.MinSyncPeriod = nil; c.effective.proxy.NFTables.MinSyncPeriod.Duration == 0 {
-		own.MinSyncPeriod = new(metav1.Duration)
+	// A second, in kube-proxy's section, would have a notice; none would be the default.
+	if own.MinSyncPeriod = nil; slices.Contains([]time.Duration{0, proxyMinSyncPeriod}, c.effective.proxy.NFTables.MinSyncPeriod.Duration) {
+		own.MinSyncPeriod = new(c.effective.proxy.NFTables.MinSyncPeriod)
 	}
 	text, err := json.Marshal(c.effective.proxy)
 	if err != nil {

@@ -99,6 +99,7 @@ func (c *Config) Fill(ctx context.Context, t *tracker.Tracker, log *zap.Logger) 
 
 // Client returns a client of the API server.
 func (c *Config) Client() (kubernetes.Interface, error) {
+	c.setWatchList()
 	config, err := c.Connection.Config()
 	if err != nil {
 		return nil, err

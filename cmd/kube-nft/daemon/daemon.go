@@ -61,6 +61,8 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	if err := c.CheckSource(); err != nil {
 		return err
 	}
+	build := config.Build()
+	d.log.Info("starting", zap.String("version", build.GitVersion), zap.String("commit", build.GitCommit), zap.String("go", build.GoVersion), zap.String("platform", build.Platform))
 	c.LogNotices(d.log)
 	var err error
 	var features kernel.Features

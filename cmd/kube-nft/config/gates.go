@@ -1,0 +1,174 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/features"
+)
+
+// A Gate is a feature gate of Kubernetes that is about a Service proxy.
+type Gate struct {
+	Name  string
+	Stage string // in Kubernetes 1.37, whose libraries kube-nft is built with
+	On    bool   // where nothing else is given
+	// Anyway says what kube-nft does whatever the gate's value is; empty if the value decides.
+	Anyway string
+	// True and False say what the two values do where they decide.
+	True, False string
+}
+
+// Stages of gates to which AllAlpha and AllBeta apply.
+const (
+	alpha = "alpha"
+	beta  = "beta"
+)
+
+// Names of gates whose values decide something.
+const (
+	gateAllAlpha  = "AllAlpha"
+	gateAllBeta   = "AllBeta"
+	gateFlagz     = "ComponentFlagz"
+	gateStatusz   = "ComponentStatusz"
+	gateWatchList = "WatchListClient"
+)
+
+// Gates are all gates that kube-nft knows, by name. Defaults are kube-proxy's in Kubernetes 1.37.
+var Gates = []Gate{
+	{Name: gateAllAlpha, Stage: "since 1.7", True: "turns all gates on that are alpha and not given", False: "turns them off"},
+	{Name: gateAllBeta, Stage: "since 1.7", True: "turns all gates on that are beta and not given", False: "turns them off"},
+	{Name: "AllowServiceExternalIPs", Stage: "deprecated", On: true, Anyway: "external IPs are served"},
+	{Name: gateFlagz, Stage: beta, On: true, True: "serves `/flagz` at the metrics address", False: "does not"},
+	{Name: gateStatusz, Stage: beta, On: true, True: "serves `/statusz` at the metrics address", False: "does not"},
+	{Name: "KubeProxyIPVS", Stage: "deprecated", Anyway: "there is no IPVS mode"},
+	{Name: "KubeProxyNFTablesLocalhostNodePorts", Stage: alpha, Anyway: "node ports are served at localhost with --localhost-nodeports alone"},
+	{Name: "LoadBalancerIPMode", Stage: "GA in 1.32", On: true, Anyway: "status.loadBalancer.ingress.ipMode is followed"},
+	{Name: "MultiCIDRServiceAllocator", Stage: "GA in 1.34", On: true, Anyway: "ServiceCIDR objects are followed where the API server has them"},
+	{Name: "NFTablesNetlink", Stage: beta, On: true, Anyway: "nf_tables are read and written over netlink, without nft"},
+	{Name: "NFTablesProxyMode", Stage: "GA in 1.33", On: true, Anyway: "nftables is the only mode"},
+	{Name: "PreferSameTrafficDistribution", Stage: "GA in 1.35", On: true, Anyway: "hints of EndpointSlices for nodes and zones are followed"},
+	{Name: "ProxyTerminatingEndpoints", Stage: "GA in 1.28", On: true, Anyway: "terminating endpoints serve where no others are left"},
+	{Name: "ServiceTrafficDistribution", Stage: "GA in 1.33", On: true, Anyway: "hints of EndpointSlices for zones are followed"},
+	{Name: "TopologyAwareHints", Stage: "GA in 1.33", On: true, Anyway: "hints of EndpointSlices for zones are followed"},
+	{Name: gateWatchList, Stage: beta, On: true, True: "objects come as a streaming list, where the API server has it", False: "objects come as an ordinary list"},
+}
+
+// gateNamed returns a gate, or nil.
+func gateNamed(name string) *Gate {
+	i := slices.IndexFunc(Gates, func(g Gate) bool { return g.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &Gates[i]
+}
+
+// gate returns the value of a known gate: what is given for it, else for its stage, else its default.
+func (r *reading) gate(name string) bool {
+	given, known := r.proxy.FeatureGates, gateNamed(name)
+	all, staged := map[string]string{alpha: gateAllAlpha, beta: gateAllBeta}[known.Stage]
+	if value, found := given[name]; found {
+		return value
+	}
+	if value, found := given[all]; staged && found {
+		return value
+	}
+	return known.On
+}
+
+// resolveGates reports the given gates without effect, and keeps those that have one.
+func (r *reading) resolveGates(c *Config) error {
+	kept := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(r.proxy.FeatureGates)) {
+		value := r.proxy.FeatureGates[name]
+		reason := "there is no such gate here"
+		switch known := gateNamed(name); {
+		case known == nil:
+			i := slices.IndexFunc(Gates, func(g Gate) bool { return strings.EqualFold(g.Name, name) })
+			if i >= 0 {
+				reason += "; is " + Gates[i].Name + " meant?"
+			}
+		case known.Anyway == "":
+			kept[name] = value
+			continue
+		case known.On == value: // what happens anyway
+			continue
+		default:
+			reason = "in any case " + known.Anyway
+		}
+		origin := r.file + ": featureGates."
+		if _, byFlag := r.gatesByFlag[name]; byFlag {
+			origin = "--feature-gates "
+		}
+		r.notices = append(r.notices, fmt.Sprintf("%s has no effect in kube-nft: %s", brief(fmt.Sprintf("%s%s %t", origin, name, value)), reason))
+	}
+	r.proxy.FeatureGates = kept
+	c.Flagz, c.Statusz = r.gate(gateFlagz), r.gate(gateStatusz)
+	if len(kept) == 0 {
+		r.proxy.FeatureGates = nil
+		return nil
+	}
+	if _, given := kept[gateWatchList]; given {
+		c.watchList = new(r.gate(gateWatchList))
+	}
+	return nil
+}
+
+// setWatchList tells client-go whether it may ask for streaming lists. client-go has one such switch
+// for the whole process.
+func (c *Config) setWatchList() {
+	gates, ok := features.FeatureGates().(interface {
+		Set(features.Feature, bool) error
+	})
+	if ok && c.watchList != nil {
+		_ = gates.Set(features.WatchListClient, *c.watchList) // fails for gates alone that it does not know
+	}
+}
+
+// gateValues is the flag --feature-gates: NAME=true or NAME=false, with commas between them.
+type gateValues struct{ values *map[string]bool }
+
+// Set implements pflag.Value. Several flags add up.
+func (g gateValues) Set(text string) error {
+	values := maps.Clone(*g.values)
+	if values == nil {
+		values = make(map[string]bool)
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(part, "=")
+		on, err := strconv.ParseBool(strings.TrimSpace(value))
+		if err != nil {
+			return fmt.Errorf("%s: expected NAME=true or NAME=false", brief(part))
+		}
+		values[strings.TrimSpace(name)] = on
+	}
+	*g.values = values
+	return nil
+}
+
+// String implements pflag.Value.
+func (g gateValues) String() string {
+	if g.values == nil { // pflag compares with a zero value
+		return ""
+	}
+	return gatesText(*g.values)
+}
+
+// Type implements pflag.Value.
+func (g gateValues) Type() string { return "gates" }
+
+// gatesText writes gates as --feature-gates takes them.
+func gatesText(gates map[string]bool) string {
+	var parts []string
+	for name, value := range gates {
+		parts = append(parts, fmt.Sprintf("%s=%t", name, value))
+	}
+	slices.SortFunc(parts, cmp.Compare)
+	return strings.Join(parts, ",")
+}
