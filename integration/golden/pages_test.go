@@ -84,7 +84,7 @@ func TestGoldenPageInspection(t *testing.T) {
 }
 
 // helpLine matches a flag in the output of --help: its name, type and text.
-var helpLine = regexp.MustCompile(`^ +(?:-\w, )?--([\w-]+)(?: (\w+))? {2,}(.*)$`)
+var helpLine = regexp.MustCompile(`^ +(?:-\w, )?--([\w-]+)(?: (\w+)(?:\[=\w+\])?)? {2,}(.*)$`)
 
 // wrapped matches the break of a text that does not fit into a line.
 var wrapped = regexp.MustCompile(`\n {20,}`)
