@@ -329,6 +329,55 @@ func TestOldEntriesKeepNobodyOut(t *testing.T) {
 	})
 }
 
+// TestSeeds: the first commit makes entries of seeds, later ones do not; a kernel that refuses them gets
+// everything else.
+func TestSeeds(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			port, calls := affine("web", 1, 1, 2), 0
+			k := &entryTable{}
+			if refused {
+				k.refuses = &kernel.OpError{Family: nft.IP, Set: "affinity-0", Err: unix.EINVAL}
+			}
+			seed := services.Seed{
+				Frontend: tracker.Frontend{Address: port.ClusterIP, Protocol: port.ID.Protocol, Port: port.Port},
+				Client:   netip.MustParseAddr("192.0.2.1"), Endpoint: port.Cluster[0], Left: time.Minute,
+			}
+			b := newBubble(k, Options{
+				RetryMin: time.Second, RetryMax: time.Minute,
+				Foreign: func(ctx context.Context, _ nft.Tables) ([]nft.ForeignMessage, uint32, error) {
+					_, generation, err := k.table.Read(ctx)
+					return nil, generation, err
+				},
+				Seeds: func(context.Context) []services.Seed { calls++; return []services.Seed{seed} },
+			}, port)
+			k.entries = make(map[string]map[string]nft.Element)
+			for _, set := range b.loop.ruleset.AffinityMaps(nft.IP) {
+				k.entries[set.Name] = make(map[string]nft.Element)
+			}
+			b.run(t)
+			b.change(portWith("other", 2, 2))
+			entries, again := 0, calls
+			for _, batch := range k.batches {
+				for _, op := range batch.Ops {
+					if op.Set != nil && op.Set.Dynamic {
+						entries += len(op.Elements)
+					}
+				}
+			}
+			b.change(portWith("third", 3, 3))
+			want := map[bool]int{false: 1}[refused]
+			if entries != want || b.reports[0].Seeds != want || calls != again {
+				t.Errorf("refused %v: %d entries committed, %d reported, want %d; asked %d times at the start and %d later",
+					refused, entries, b.reports[0].Seeds, want, again, calls-again)
+			}
+			if len(b.loop.refusals.leftOut) != 0 || b.loop.retry.failures != 0 {
+				t.Errorf("left out %v, %d failures", b.loop.refusals.leftOut, b.loop.retry.failures)
+			}
+		})
+	}
+}
+
 // An oldTable holds the affinity map that an older version gave to the Service port web.
 type oldTable struct {
 	entryTable

@@ -20,6 +20,7 @@ type ForeignMessages func(ctx context.Context, want nft.Tables) (messages []nft.
 type plan struct {
 	batch nft.Batch
 	full  bool // the kernel's state was read first
+	seeds int  // that the batch makes entries of
 	flows []tracker.FlowChange
 	// allFlows asks to look at every connection: those that matter are not known.
 	allFlows bool
@@ -88,12 +89,32 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		return p, err
 	case err != nil:
 		l.leaveForeign(err)
+		err = nil
 	case at != generation:
 		return p, unix.ERESTART // somebody committed since the tables were read
 	default:
 		p.batch.Foreign = messages
+		err = l.seed(ctx, &p, have)
 	}
-	return p, nil
+	return p, err
+}
+
+// seed adds the affinity entries of another proxy to a plan, unless the kernel has refused it with them.
+func (l *Loop) seed(ctx context.Context, p *plan, have nft.Tables) error {
+	if l.options.Seeds == nil || l.entriesRefused != nil {
+		return nil
+	}
+	seeds := l.options.Seeds(ctx)
+	if len(seeds) == 0 {
+		return nil
+	}
+	err := readEntries(ctx, l.kernel, have, func(_ nft.Family, set *nft.Set) bool { return l.ruleset.IsAffinityMap(set.Name) && !p.batch.Remakes() })
+	if err != nil {
+		return err
+	}
+	ops, used := l.ruleset.SeedEntries(seeds, have)
+	p.batch.Ops, p.seeds = append(p.batch.Ops, ops...), used
+	return nil
 }
 
 // leaveForeign gives up what was to happen to tables of others: it must not keep our own

@@ -249,7 +249,7 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 
 // isolate takes out of the wanted state what the kernel refuses, and reports whether there is
 // another batch to try. If the kernel takes the wanted state without the affinity entries that an
-// older version kept, the next batch leaves out these entries instead.
+// older version or another proxy kept, the next batch leaves out these entries instead.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
 	have, _, readErr := read(ctx, l.kernel)
 	if readErr != nil {
@@ -302,7 +302,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 			}
 			return attribute(l.ruleset, err)
 		}
-		l.options.Foreign = nil // what was done is not to be done again
+		l.options.Foreign, l.options.Seeds = nil, nil // what was done is not to be done again
 		if generation != 0 {
 			generation += uint32(len(before)) + 1
 		}
@@ -321,7 +321,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	}
 	l.stale.committed(p.flows, p.allFlows)
 	l.done(Report{
-		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
+		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign), Seeds: p.seeds,
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
 	return nil

@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
@@ -31,6 +32,9 @@ type Options struct {
 	// Foreign, if set, is asked for what goes into the same transaction as the first batch. With a
 	// *HeldError it keeps the batch back; any other error leaves the tables of others as they are.
 	Foreign ForeignMessages
+	// Seeds, if set, is asked after Foreign for affinity entries of another proxy, which the first
+	// batch makes ours.
+	Seeds func(context.Context) []services.Seed
 	// Trust makes the first commit even if it takes nearly all away that our tables serve.
 	Trust bool
 	// Held, if set, is called on the loop's goroutine with each *HeldError, and with nil after the
@@ -60,6 +64,7 @@ type Report struct {
 	Full       bool // the kernel's state was read first
 	Operations int
 	Elements   int
+	Seeds      int                 // that became entries, see Options.Seeds
 	Foreign    int                 // messages about tables of others, see Options.Foreign
 	Compile    time.Duration       // from the delta to the batch
 	Commit     time.Duration       // the kernel's part

@@ -125,6 +125,10 @@ func migrationObjects(shapes []legacytest.Shape) []any {
 			protocol := corev1.Protocol(strings.ToUpper(s.Protocol(i)))
 			port := &service.Spec.Ports[0]
 			port.Protocol = protocol
+			if s.Affine(i) {
+				service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				service.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(3 * 3600))}}
+			}
 			if nodePort, ok := s.NodePort(i); ok {
 				service.Spec.Type = corev1.ServiceTypeNodePort
 				port.NodePort = int32(nodePort) // the other family has the same, in a table of its own

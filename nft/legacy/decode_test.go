@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
@@ -89,7 +90,7 @@ func TestDecodeRule(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			list := read(tt.data)
-			got := decodeRule(list)
+			got := decodeRule(list, nft.IP)
 			if err := list.Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +108,7 @@ func FuzzWire(f *testing.F) {
 	f.Add(encoded(func(w *attr.Writer) { w.Name(unix.NFTA_CHAIN_NAME, "nat"); w.Uint32(unix.NFTA_CHAIN_USE, 3) }))
 	f.Add(setBytes("KUBE-CLUSTER-IP", 12, 1))
 	f.Fuzz(func(t *testing.T, data string) {
-		_ = decodeRule(read(data))
+		_ = decodeRule(read(data), nft.IP)
 		_, _, _ = decodeChain(read(data))
 		_ = decodeSet(read(data))
 	})

@@ -33,16 +33,12 @@ func (f Frontend) String() string {
 func (rs *ruleset) frontends(f nft.Family) (list []Frontend) {
 	seen := make(map[tracker.Frontend]bool)
 	for _, c := range rs.chains {
-		nodePorts := c.name == "KUBE-NODEPORTS"
-		if rs.table != "nat" || !nodePorts && c.name != "KUBE-SERVICES" {
+		if rs.table != "nat" || c.name != "KUBE-NODEPORTS" && c.name != "KUBE-SERVICES" {
 			continue
 		}
 		for _, r := range c.rules {
-			at := tracker.Frontend{Address: r.to, Protocol: tracker.Protocol(r.protocol), Port: r.port}
-			if nodePorts {
-				at = tracker.NodePort(tracker.Family(f), at.Protocol, at.Port)
-			}
-			if !perService.MatchString(r.target) || at.Protocol == 0 || at.Port == 0 || !at.Address.IsValid() || seen[at] {
+			at, ok := r.frontend(f, c.name)
+			if !ok || seen[at] {
 				continue
 			}
 			seen[at] = true
@@ -51,6 +47,15 @@ func (rs *ruleset) frontends(f nft.Family) (list []Frontend) {
 		}
 	}
 	return list
+}
+
+// frontend returns the frontend that a rule of such a chain sends to a chain of its Service port.
+func (r *rule) frontend(f nft.Family, chain string) (at tracker.Frontend, ok bool) {
+	at = tracker.Frontend{Address: r.to, Protocol: tracker.Protocol(r.protocol), Port: r.port}
+	if chain == "KUBE-NODEPORTS" {
+		at = tracker.NodePort(tracker.Family(f), at.Protocol, at.Port)
+	}
+	return at, perService.MatchString(r.target) && at.Protocol != 0 && at.Port != 0 && at.Address.IsValid()
 }
 
 // nodePortsAt lists the addresses at which a table nat serves node ports, unless it does everywhere.
@@ -96,11 +101,16 @@ func (d *destination) addMatch(name string, info []byte) {
 	}
 }
 
-// An expressionReader reads the destination of a rule in nf_tables: a payload or a meta expression
-// loads what the next comparison tests.
+// An expressionReader reads the destination of a rule in nf_tables, and where the rule translates it
+// to: a payload or a meta expression loads what the next comparison tests, an immediate one what a
+// translation uses.
 type expressionReader struct {
 	destination
-	loaded field
+	loaded   field
+	endpoint netip.AddrPort // of a translation to one address and port
+	// What the last immediate expressions have loaded.
+	translatedTo   netip.Addr
+	translatedPort uint16
 }
 
 // A field is what the last expression has loaded, as far as it matters.
@@ -134,6 +144,17 @@ func (e *expressionReader) add(name string, data []byte) {
 			e.compare(operand)
 		}
 		e.loaded = otherField
+	case "immediate":
+		switch v := attr.Find(attr.Find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VALUE); len(v) {
+		case 2:
+			e.translatedPort = binary.BigEndian.Uint16(v)
+		case 4, 16:
+			e.translatedTo, _ = netip.AddrFromSlice(v)
+		}
+	case "nat":
+		if value(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT && e.translatedTo.IsValid() {
+			e.endpoint = netip.AddrPortFrom(e.translatedTo, e.translatedPort)
+		}
 	case "match":
 		e.addMatch(attr.Name(attr.Find(data, unix.NFTA_MATCH_NAME)), attr.Find(data, unix.NFTA_MATCH_INFO))
 	default: // with bitwise, a range of addresses

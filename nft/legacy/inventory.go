@@ -79,6 +79,9 @@ type Part struct {
 	// Node ports are reached at NodePortsAt, or Everywhere: at all addresses of the node.
 	NodePortsAt []netip.Addr `json:"-"`
 	Everywhere  bool         `json:"-"`
+	// Of session affinity: entries of the nftables mode, and where the iptables mode keeps them.
+	Entries     []AffinityEntry `json:"-"`
+	ClientLists []ClientList    `json:"-"`
 
 	Sets    []Set    `json:"sets,omitempty"`    // of an nf_tables table, or ipsets
 	Device  string   `json:"device,omitempty"`  // kube-ipvs0
@@ -204,7 +207,7 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 			p.Chains = append(p.Chains, c.name)
 		}
 		p.Rules, p.Sets, p.Frontends = t.count, t.sets, t.frontends
-		p.NodePortsAt, p.Everywhere = t.nodePortsAt, len(t.nodePortsAt) == 0
+		p.NodePortsAt, p.Everywhere, p.Entries = t.nodePortsAt, len(t.nodePortsAt) == 0, t.entries
 		own = append(own, p)
 	}
 	return append(compat, own...), nil

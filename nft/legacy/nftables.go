@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // readAttempts is how often nf_tables is listed again because somebody committed meanwhile; a
@@ -31,6 +32,9 @@ type nfTable struct {
 	sets        []Set
 	frontends   []Frontend
 	nodePortsAt []netip.Addr
+	entries     []AffinityEntry
+	ports       map[proxyPort]tracker.Frontend // one frontend of each Service port, its cluster IP if it has one
+	endpoints   map[string]netip.AddrPort      // of the chains that have one
 }
 
 // backend returns which of the two kinds the table is.
@@ -86,7 +90,10 @@ func readTables(ctx context.Context, k *kernel.Client) (tables []*nfTable, err e
 			if !exist[name] {
 				continue
 			}
-			t := &nfTable{family: f, rules: ruleset{table: name}, handles: map[string][]uint64{}}
+			t := &nfTable{
+				family: f, rules: ruleset{table: name}, handles: map[string][]uint64{},
+				ports: map[proxyPort]tracker.Frontend{}, endpoints: map[string]netip.AddrPort{},
+			}
 			if err := t.read(ctx, k); err != nil {
 				return nil, err
 			}
@@ -132,7 +139,7 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 	}
 	known := map[string]uint32{} // how many rules use each chain
 	err = t.dump(ctx, k, unix.NFT_MSG_GETRULE, "", func(list *attr.Reader) {
-		r := decodeRule(list)
+		r := decodeRule(list, t.family)
 		place := chains[r.chain]
 		if r.table != t.rules.table || place == nil {
 			return
@@ -140,6 +147,9 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 		place.rules = append(place.rules, r.rule)
 		t.handles[r.chain] = append(t.handles[r.chain], r.handle)
 		t.count++
+		if r.rule.recent != nil && t.backend() == ProxyTables {
+			t.endpoints[r.chain] = r.rule.recent.endpoint
+		}
 		known[r.chain]++
 		known[r.rule.target]++
 	})
@@ -157,8 +167,8 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 	return nil
 }
 
-// readSets lists the named sets and maps with the number of their elements, and the frontends
-// among these.
+// readSets lists the named sets and maps with the number of their elements, and the frontends and the
+// entries of session affinity among these.
 func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 	err := t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(list *attr.Reader) {
 		for list.Next() {
@@ -167,8 +177,10 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 			}
 		}
 	})
-	for i := range t.sets {
-		set := &t.sets[i]
+	var entries latest
+	dump := func(set *Set) {
+		endpoint, isAffinity := t.endpoints[proxyEndpoint+strings.TrimPrefix(set.Name, proxyAffinity)], strings.HasPrefix(set.Name, proxyAffinity)
+		at := t.ports[proxyPortOf(set.Name)]
 		err = errors.Join(err, t.dump(ctx, k, unix.NFT_MSG_GETSETELEM, set.Name, func(list *attr.Reader) {
 			for list.Next() {
 				if list.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -178,6 +190,11 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 					set.Elements++
 					if at, ok := elementFrontend(t.family, set.Name, elements.Value); ok {
 						t.frontends = append(t.frontends, at)
+						t.notePort(at.Frontend, elements.Value)
+					}
+					if isAffinity && at.Port != 0 {
+						client, left := proxyClient(elements.Value)
+						entries.add(AffinityEntry{at, client, endpoint, left})
 					}
 					if set.Name == proxyNodeAddresses {
 						addr, _ := netip.AddrFromSlice(attr.Find(attr.Find(elements.Value, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
@@ -187,7 +204,26 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 			}
 		}))
 	}
+	for _, affinity := range []bool{false, true} { // which frontends there are comes first
+		for i := range t.sets {
+			if strings.HasPrefix(t.sets[i].Name, proxyAffinity) == affinity {
+				dump(&t.sets[i])
+			}
+		}
+	}
+	t.entries = entries.entries()
 	return err
+}
+
+// notePort notes the frontend of an element that leads to a chain of a Service port: of several the
+// cluster IP, which no other Service can have.
+func (t *nfTable) notePort(at tracker.Frontend, element []byte) {
+	verdict := attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VERDICT)
+	chain := attr.Name(attr.Find(verdict, unix.NFTA_VERDICT_CHAIN))
+	port := proxyPortOf(chain)
+	if _, known := t.ports[port]; !known || strings.HasPrefix(chain, "service-") || strings.HasPrefix(chain, "local-") {
+		t.ports[port] = at
+	}
 }
 
 // decodeChain reads a chain from the attributes of NFT_MSG_NEWCHAIN, and how often it is used.
@@ -216,8 +252,8 @@ type wireRule struct {
 	rule         rule
 }
 
-// decodeRule reads a rule from the attributes of NFT_MSG_NEWRULE.
-func decodeRule(list *attr.Reader) (r wireRule) {
+// decodeRule reads a rule of family f from the attributes of NFT_MSG_NEWRULE.
+func decodeRule(list *attr.Reader, f nft.Family) (r wireRule) {
 	r.rule.plain = true
 	var to expressionReader
 	for list.Next() {
@@ -230,18 +266,24 @@ func decodeRule(list *attr.Reader) (r wireRule) {
 			r.handle = list.Uint64()
 		case unix.NFTA_RULE_EXPRESSIONS:
 			for expressions := list.Nested(); expressions.Next(); {
-				r.rule.addExpression(expressions.Value)
+				r.rule.addExpression(expressions.Value, f)
 				to.add(attr.Name(attr.Find(expressions.Value, unix.NFTA_EXPR_NAME)), attr.Find(expressions.Value, unix.NFTA_EXPR_DATA))
 			}
 		}
 	}
 	r.rule.destination = to.destination
+	if to.endpoint.IsValid() {
+		if r.rule.recent == nil {
+			r.rule.recent = new(recent)
+		}
+		r.rule.recent.endpoint = to.endpoint
+	}
 	return r
 }
 
 // addExpression notes one expression of the rule. An expression that it does not know is a
 // condition: the rule is no plain jump.
-func (r *rule) addExpression(expression []byte) {
+func (r *rule) addExpression(expression []byte, f nft.Family) {
 	data := attr.Find(expression, unix.NFTA_EXPR_DATA)
 	switch attr.Name(attr.Find(expression, unix.NFTA_EXPR_NAME)) {
 	case "counter", "bitwise", "cmp": // the last two only test what another expression has loaded
@@ -255,8 +297,15 @@ func (r *rule) addExpression(expression []byte) {
 		case "comment":
 			r.comment = attr.Name(attr.Find(data, unix.NFTA_MATCH_INFO))
 		case "conntrack", "state":
+		case "recent":
+			r.recent, r.plain = recentOf(attr.Find(data, unix.NFTA_MATCH_INFO)), false
 		default:
 			r.plain = false
+		}
+	case "target": // an extension of x_tables
+		r.plain = false
+		if revision := attr.Find(data, unix.NFTA_TARGET_REV); r.recent != nil && attr.Name(attr.Find(data, unix.NFTA_TARGET_NAME)) == "DNAT" {
+			r.recent.endpoint = translation(f, uint8(attr.Uint32(revision)), attr.Find(data, unix.NFTA_TARGET_INFO))
 		}
 	case "ct": // with the key state: a rule's test of it without an extension
 		key := attr.Find(data, unix.NFTA_CT_KEY)

@@ -27,7 +27,7 @@ func (a Action) String() string {
 // fill sets what the part contains and what a removal does with it.
 func (p *Part) fill(rs ruleset, f nft.Family) {
 	gone := newRemoval(rs)
-	p.Frontends = rs.frontends(f)
+	p.Frontends, p.ClientLists = rs.frontends(f), rs.clientLists(f)
 	p.NodePortsAt, p.Everywhere = rs.nodePortsAt()
 	for _, c := range rs.chains {
 		if c.drops {

@@ -29,6 +29,7 @@ type rule struct {
 	// plain says that the rule has no condition but a connection state.
 	plain bool
 	destination
+	recent *recent // of session affinity; nil without
 }
 
 // A Jump is a rule that leads to one of kube-proxy's chains.

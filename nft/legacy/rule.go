@@ -36,6 +36,14 @@ var (
 		address: 16, mask: 48, addressLen: 16, protocol: 128, flags: 131, gotoFlag: 4, target: 140, counters: 152, header: 168}
 )
 
+// family returns the family whose rules have the layout.
+func (l *layout) family() nft.Family {
+	if l == &layoutIP6 {
+		return nft.IP6
+	}
+	return nft.IP
+}
+
 // layoutOf returns the layout of family f.
 func layoutOf(f nft.Family) *layout {
 	if f == nft.IP6 {
@@ -150,9 +158,15 @@ func (e entry) summary(l *layout) rule {
 		case "comment":
 			r.comment = text(m.data, len(m.data))
 		case "conntrack", "state":
+		case "recent":
+			r.recent, r.plain = recentOf(m.data), false
 		default:
 			r.plain = false
 		}
+	}
+	if r.recent != nil && e.targetName(l) == "DNAT" {
+		target := e.data[e.field(l.target):]
+		r.recent.endpoint = translation(l.family(), target[extensionHeader-1], target[extensionHeader:])
 	}
 	return r
 }

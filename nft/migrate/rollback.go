@@ -98,11 +98,16 @@ func (r *Rollback) remove(ctx context.Context) error {
 		return "new ones are not ours any more, in " + strings.Join(detached, ", "), err
 	}
 	remove := func(ctx context.Context) (string, error) {
+		clients := r.clients(ctx)
 		removed, err := r.Kernel.Remove(ctx)
 		if len(removed) == 0 {
 			return "there are none", err
 		}
-		return strings.Join(removed, ", ") + "; connections that are under way keep their translation", err
+		done := strings.Join(removed, ", ") + "; connections that are under way keep their translation"
+		if clients > 0 {
+			done += fmt.Sprintf("; session affinity begins anew, kube-proxy cannot be told the endpoints of %s", plural(clients, "client"))
+		}
+		return done, err
 	}
 	lookAgain := func(ctx context.Context) (string, error) {
 		left, _, err := r.Kernel.Read(ctx)
@@ -116,6 +121,20 @@ func (r *Rollback) remove(ctx context.Context) error {
 		steps = append([]step{{"wait for kube-proxy's rules", r.waitForRules}}, steps...)
 	}
 	return perform(ctx, r.Journal, steps)
+}
+
+// clients counts the affinity entries of our tables, as far as they can be counted in a moment.
+func (r *Rollback) clients(ctx context.Context) (n int) {
+	for _, f := range nft.Families {
+		fills, err := r.Kernel.DynamicFill(ctx, f, 1)
+		if err != nil {
+			continue
+		}
+		for _, fill := range fills {
+			n += int(fill.Count)
+		}
+	}
+	return n
 }
 
 // waitForRules waits until kube-proxy serves what our tables serve.

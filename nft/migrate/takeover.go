@@ -44,6 +44,8 @@ type Takeover struct {
 	// covers says that our tables serve already: a refusal does not keep them from being brought up
 	// to date.
 	covers bool
+	// inventory is what Foreign has found.
+	inventory *legacy.Inventory
 }
 
 // A State says how far the takeover of a daemon is; for metrics.
@@ -184,7 +186,7 @@ func (t *Takeover) permit(inventory *legacy.Inventory, ours nft.Tables) (done st
 // Synced must be called after each sync, with the wanted tables. It returns true once, as soon as
 // the kernel holds them. Then Finish may begin.
 func (t *Takeover) Synced(ctx context.Context, want nft.Tables) bool {
-	if t.verified {
+	if t.inventory = nil; t.verified {
 		return false
 	}
 	looked, err := verify(ctx, t.Kernel, want)
@@ -266,6 +268,7 @@ func (t *Takeover) Foreign(ctx context.Context, want nft.Tables) (messages []nft
 	if t.State != nil {
 		t.State(Taking, nil, 0)
 	}
+	t.inventory = &inventory
 	messages, generation, err = legacy.Messages(ctx, legacy.Selector{
 		Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
 	})

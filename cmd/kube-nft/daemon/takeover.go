@@ -71,10 +71,20 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 			}
 			return messages, generation, err
 		}
+		settings.Seeds = func(ctx context.Context) []services.Seed {
+			seeds, err := t.Seeds(ctx)
+			if err != nil {
+				d.log.Warn("takeover: some clients choose an endpoint anew, once", zap.Error(err))
+			}
+			return seeds
+		}
 	}
 	next := settings.Committed
 	settings.Committed = func(r proxysync.Report) {
 		next(r)
+		if r.Seeds > 0 {
+			d.log.Info("takeover", zap.String("step", "session affinity"), zap.Int("clients_that_keep_their_endpoint", r.Seeds))
+		}
 		if t.Synced(ctx, ruleset.Want()) {
 			d.group.Go(func() error { t.Finish(ctx); return nil })
 		}

@@ -210,6 +210,13 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, t *mig
 			}
 			return messages, generation, err
 		},
+		Seeds: func(ctx context.Context) []services.Seed {
+			seeds, err := t.Seeds(ctx)
+			if err != nil {
+				log.Warn("some clients choose an endpoint anew, once", zap.Error(err))
+			}
+			return seeds
+		},
 		Committed: func(r proxysync.Report) { report = r },
 		Cleaned: func(r proxysync.FlowReport) {
 			for _, n := range r.Deleted {
@@ -242,6 +249,10 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, t *mig
 	if report.Operations+report.Foreign == 0 {
 		return ruleset.Want(), "nothing to change", nil
 	}
-	return ruleset.Want(), fmt.Sprintf("one transaction with %d operations on our tables, %d elements, and %d on kube-proxy's; %d stale connections removed",
-		report.Operations, report.Elements, report.Foreign, stale), nil
+	done = fmt.Sprintf("one transaction with %d operations on our tables, %d elements, and %d on kube-proxy's; %d stale connections removed",
+		report.Operations, report.Elements, report.Foreign, stale)
+	if report.Seeds > 0 {
+		done += fmt.Sprintf("; session affinity: %d clients keep their endpoint", report.Seeds)
+	}
+	return ruleset.Want(), done, nil
 }

@@ -87,6 +87,9 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 	ruleset.Apply(s.delta)
 	ruleset.SetNodePortAddresses(c.NodePorts.Select(t.NodeAddresses(), local))
 	s.tables = ruleset.Want()
+	if !inventory.Clean() {
+		checks = append(checks, migrate.AffinityCheck(ctx, inventory, ruleset))
+	}
 	comparison, err := migrate.Compare(inventory, s.tables, s.node)
 	if err != nil {
 		return append(checks, migrate.NotSeen("frontends", err))

@@ -51,8 +51,14 @@ func (s Shape) Local(i int) bool { return i%6 == 2 }
 // Refused reports whether Service i has no endpoints.
 func (s Shape) Refused(i int) bool { return i%10 == 7 }
 
-// affine reports whether Service i has session affinity.
-func (s Shape) affine(i int) bool { return i%10 == 4 }
+// Affine reports whether Service i has session affinity, of three hours.
+func (s Shape) Affine(i int) bool { return i%10 == 4 }
+
+// ClientList returns the name of the list of clients of endpoint j of Service i, in the iptables mode.
+func (s Shape) ClientList(i, j int) string { return s.endpointChain(i, j) }
+
+// ClientSet returns the name of the set of clients of endpoint j of Service i, in the nftables mode.
+func (s Shape) ClientSet(i, j int) string { return "affinity-" + s.nftEndpoint(i, j) }
 
 // LoadBalancer returns the load balancer address of Service i, if it is Local.
 func (s Shape) LoadBalancer(i int) netip.Addr { return s.addr("198.18.0.0", "fd00:198:18::", i+1) }

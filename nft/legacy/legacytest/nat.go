@@ -48,7 +48,7 @@ func (s Shape) natService(t *table, i int) {
 	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j %s`, ip, proto, name, proto, svc)
 	t.rule(`%s ! -s %s -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j KUBE-MARK-MASQ`, svc, s.pods(), ip, proto, name, proto)
 	s.natExternal(t, i)
-	if s.affine(i) {
+	if s.Affine(i) {
 		for j := range s.Endpoints {
 			sep := s.endpointChain(i, j)
 			t.rule(`%s -m comment --comment "%s -> %s" -m recent --rcheck --seconds 10800 --reap --name %s --mask %s --rsource -j %s`, svc, name, socket(s.Endpoint(i, j), 8080), sep, s.mask(), sep)
@@ -66,7 +66,7 @@ func (s Shape) natService(t *table, i int) {
 		t.chain(sep)
 		t.rule(`%s -s %s -m comment --comment "%s" -j KUBE-MARK-MASQ`, sep, host(s.Endpoint(i, j)), name)
 		recent := ""
-		if s.affine(i) {
+		if s.Affine(i) {
 			recent = fmt.Sprintf("-m recent --set --name %s --mask %s --rsource ", sep, s.mask())
 		}
 		t.rule(`%s -p %s -m comment --comment "%s" %s-m %s -j DNAT --to-destination %s`, sep, proto, name, recent, proto, socket(s.Endpoint(i, j), 8080))

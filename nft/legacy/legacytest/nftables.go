@@ -3,6 +3,8 @@ package legacytest
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // NFTables returns the text for nft -f of kube-proxy's own table in its nftables mode, and of a
@@ -11,10 +13,7 @@ func (s Shape) NFTables() string {
 	var b strings.Builder
 	family := s.Family.NFT()
 	fmt.Fprintf(&b, "table %s kube-proxy {\n", family)
-	addr := "ipv4_addr"
-	if s.ClusterIP(0).Is6() {
-		addr = "ipv6_addr"
-	}
+	addr := s.addrType()
 	var ips, services, nodePorts, refused []string
 	for i := range s.Services {
 		key := fmt.Sprintf("%s . %s . 80", s.ClusterIP(i), s.Protocol(i))
@@ -80,15 +79,50 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 		return
 	}
 	family := s.Family.NFT()
-	var ends []string
-	for j := range s.Endpoints {
-		ends = append(ends, fmt.Sprintf("%d : %s . 8080", j, s.Endpoint(i, j)))
+	if s.Affine(i) {
+		s.nftEndpoints(b, i)
 	}
 	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), family, s.ClusterIP(i), s.Protocol(i), family, s.pods())
-	fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), family, s.Endpoints, strings.Join(ends, ", "))
+	var ends []string
+	for j := range s.Endpoints {
+		if s.Affine(i) {
+			fmt.Fprintf(b, "\t\t%s saddr @%s goto endpoint-%s\n", family, s.ClientSet(i, j), s.nftEndpoint(i, j))
+			ends = append(ends, fmt.Sprintf("%d : goto endpoint-%s", j, s.nftEndpoint(i, j)))
+		} else {
+			ends = append(ends, fmt.Sprintf("%d : %s . 8080", j, s.Endpoint(i, j)))
+		}
+	}
+	if s.Affine(i) {
+		fmt.Fprintf(b, "\t\tnumgen random mod %d vmap { %s }\n\t}\n", s.Endpoints, strings.Join(ends, ", "))
+	} else {
+		fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), family, s.Endpoints, strings.Join(ends, ", "))
+	}
 	if _, ok := s.NodePort(i); ok || s.Local(i) {
 		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i), nftChain("service", i))
 	}
+}
+
+// nftEndpoints writes the sets of clients and the chains of the endpoints of a Service with session
+// affinity.
+func (s Shape) nftEndpoints(b *strings.Builder, i int) {
+	for j := range s.Endpoints {
+		fmt.Fprintf(b, "\tset %s {\n\t\ttype %s\n\t\tflags dynamic,timeout\n\t\ttimeout 3h\n\t}\n", s.ClientSet(i, j), s.addrType())
+		fmt.Fprintf(b, "\tchain endpoint-%s {\n\t\tupdate @%s { %s saddr }\n\t\tmeta l4proto %s dnat to %s\n\t}\n",
+			s.nftEndpoint(i, j), s.ClientSet(i, j), s.Family.NFT(), s.Protocol(i), socket(s.Endpoint(i, j), 8080))
+	}
+}
+
+// nftEndpoint is the common part of the names of an endpoint's set and chain, as kube-proxy forms it.
+func (s Shape) nftEndpoint(i, j int) string {
+	end := fmt.Sprintf("shop/service-%d/%s/http__%s/8080", i, s.Protocol(i), strings.ReplaceAll(s.Endpoint(i, j).String(), ":", "."))
+	return strings.TrimPrefix(chainName("X", end), "KUBE-X-")[:8] + "-" + end
+}
+
+func (s Shape) addrType() string {
+	if s.Family == nft.IP6 {
+		return "ipv6_addr"
+	}
+	return "ipv4_addr"
 }
 
 // nftChain names a chain of a Service as kube-proxy does.
