@@ -22,17 +22,6 @@ func blocklist(addrs ...string) *nft.Table {
 	return t
 }
 
-// The difference of two tables is the batch that turns one into the other.
-func ExampleDiff() {
-	have, want := blocklist("192.0.2.1", "192.0.2.2"), blocklist("192.0.2.2", "192.0.2.3")
-	for _, op := range nft.Diff(nft.Tables{nft.IP: have}, nft.Tables{nft.IP: want}).Ops {
-		fmt.Println(op.Text())
-	}
-	// Output:
-	// delete element ip kube-nft blocked { 192.0.2.1 }
-	// add element ip kube-nft blocked { 192.0.2.3 }
-}
-
 // A trace follows the first packet of a connection through a table.
 func ExampleTable_Trace() {
 	fate := blocklist("192.0.2.1").Trace(nft.Packet{

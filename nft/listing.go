@@ -64,12 +64,22 @@ func (l *Listing) Add(e *ListedElement) bool {
 	return true
 }
 
-// addRange adds the points of a range.
-func (l *Listing) addRange(key string, element Element) {
+// AddRange adds the points of a range.
+func (l *Listing) AddRange(key string, element Element) {
 	first, last := key[:l.keyLen], key[l.keyLen:]
 	l.points = append(l.points, point{first, false, element})
 	if end, ok := Successor(last); ok {
 		l.points = append(l.points, point{string(end[:l.keyLen]), true, Element{}})
+	}
+}
+
+// ChangePoints adds the points of another listing, or drops them if they have gone.
+func (l *Listing) ChangePoints(heard *Listing, came bool) {
+	for _, p := range heard.points {
+		l.points = slices.DeleteFunc(l.points, func(q point) bool { return q.key == p.key && q.end == p.end })
+		if came {
+			l.points = append(l.points, p)
+		}
 	}
 }
 

@@ -7,18 +7,19 @@ import (
 	"strings"
 )
 
-// sortedNames lists the names of sets in the order in which batches and the text hold them.
-func sortedNames(sets map[string]*Elements) []string {
-	return slices.SortedFunc(maps.Keys(sets), func(a, b string) int { return compareSets(sets[a].Set, sets[b].Set) })
+// SetNames lists the names of the sets in the order in which batches and the text hold them.
+func (t *Table) SetNames() []string {
+	return slices.SortedFunc(maps.Keys(t.Sets), func(a, b string) int { return CompareSets(t.Sets[a].Set, t.Sets[b].Set) })
 }
 
-func compareSets(s, t *Set) int {
+// CompareSets orders sets for batches and for the text: by rank, then by name.
+func CompareSets(s, t *Set) int {
 	return cmp.Or(cmp.Compare(s.Rank, t.Rank), naturalCompare(s.Name, t.Name), strings.Compare(s.Name, t.Name))
 }
 
-// compareChains orders chains for batches and for the text: regular chains by name, numbers in
+// CompareChains orders chains for batches and for the text: regular chains by name, numbers in
 // numeric order, then the base chains.
-func compareChains(a, b *Chain) int {
+func CompareChains(a, b *Chain) int {
 	if (a.Hook == nil) != (b.Hook == nil) {
 		if a.Hook == nil {
 			return -1

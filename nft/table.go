@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,6 +51,32 @@ const (
 	markerHead   = "Kubernetes Services, written by kube-nft (schema "
 	tableComment = markerHead + "1)"
 )
+
+// Marked reports whether t has the same marker as another table, whatever the schema number.
+func (t *Table) Marked(as *Table) bool {
+	return t.Comment == as.Comment || isMarker(t.Comment) && isMarker(as.Comment)
+}
+
+// isMarker reports whether some version of kube-nft writes this comment to its tables.
+func isMarker(comment string) bool {
+	rest, ours := strings.CutPrefix(comment, markerHead)
+	number, closed := strings.CutSuffix(rest, ")")
+	_, err := strconv.ParseUint(number, 10, 32)
+	return ours && closed && err == nil
+}
+
+// Equal reports whether two hooks are the same; nil is no hook.
+func (h *Hook) Equal(other *Hook) bool {
+	if h == nil || other == nil {
+		return h == other
+	}
+	return *h == *other
+}
+
+// EqualRules reports whether the rules of two chains in a table of family f do the same.
+func (c *Chain) EqualRules(f Family, other *Chain) bool {
+	return c == other || slices.EqualFunc(c.Rules, other.Rules, func(a, b Rule) bool { return a.Equal(f, b) })
+}
 
 // Tables holds our tables by family. A family without a table is missing.
 type Tables map[Family]*Table
@@ -107,7 +135,7 @@ func (e Element) Equal(f Element) bool {
 type Life struct {
 	Timeout time.Duration // lifetime after a refresh
 	Expires time.Duration // remaining lifetime; zero means all of Timeout
-	// Twin says that the set holds another element under the same key: see Batch.InPlace. To delete
+	// Twin says that the set holds another element under the same key: see change.InPlace. To delete
 	// the key deletes one of the two.
 	Twin bool
 }

@@ -32,13 +32,13 @@ func (t *Table) write(b *strings.Builder) {
 	if t.Comment != "" {
 		fmt.Fprintf(b, "\tcomment \"%s\"\n", PlainComment(t.Comment))
 	}
-	for i, name := range sortedNames(t.Sets) {
+	for i, name := range t.SetNames() {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
 		t.Sets[name].write(b, t.Family)
 	}
-	for i, chain := range slices.SortedFunc(maps.Values(t.Chains), compareChains) {
+	for i, chain := range slices.SortedFunc(maps.Values(t.Chains), CompareChains) {
 		if i > 0 || len(t.Sets) > 0 {
 			b.WriteByte('\n')
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -54,7 +55,7 @@ func TestReplacedEntriesStayInKernel(t *testing.T) {
 	}
 	gone := pod(9)
 	first, second, third := entry(1, gone), entry(2, gone), entry(3, pod(1))
-	batch := nft.Diff(nil, r.Want())
+	batch := change.Diff(nil, r.Want())
 	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{first, entry(2, pod(2)), third}})
 	if err := k.Commit(t.Context(), batch); err != nil {
 		t.Fatal(err)

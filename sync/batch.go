@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -62,7 +63,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 			return p, err
 		}
 	}
-	p = plan{batch: nft.Diff(have, want), full: true, allFlows: true}
+	p = plan{batch: change.Diff(have, want), full: true, allFlows: true}
 	remakes := p.batch.Remakes()
 	err = readEntries(ctx, l.kernel, have, func(f nft.Family, set *nft.Set) bool {
 		return remakes || !l.ruleset.IsAffinityMap(set.Name) // an older version's
@@ -71,10 +72,10 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		return p, err
 	}
 	if remakes { // with the entries
-		p.batch = nft.Diff(have, want)
+		p.batch = change.Diff(have, want)
 	}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
-	p.batch.Ops = append(nft.Adoption(have, want), p.batch.Ops...)
+	p.batch.Ops = append(change.Adoption(have, want), p.batch.Ops...)
 	if l.entriesRefused == nil {
 		p.batch.Ops = append(p.batch.Ops, l.ruleset.AdoptEntries(have)...)
 	}

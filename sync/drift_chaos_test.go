@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -86,7 +87,7 @@ func (g *watched) settle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch := nft.Diff(have, g.ruleset.Want())
+		batch := change.Diff(have, g.ruleset.Want())
 		if batch.Empty() {
 			return
 		}

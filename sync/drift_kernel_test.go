@@ -15,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -133,7 +134,7 @@ func (g *watched) check(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if batch := nft.Diff(have, g.ruleset.Want()); !batch.Empty() {
+	if batch := change.Diff(have, g.ruleset.Want()); !batch.Empty() {
 		t.Errorf("%d operations are left to do, first: %s", len(batch.Ops), batch.Ops[0].Text())
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
@@ -101,7 +102,7 @@ func TestFaultsLater(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				failed <- nft.Diff(now, before)
+				failed <- change.Diff(now, before)
 			}
 			port := portWith("web", 1, 1)
 			port.ClusterIP = netip.MustParseAddr("10.96.200.1")
@@ -171,7 +172,7 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	for _, table := range tables {
 		table.Comment = "Kubernetes Services, written by kube-nft (schema 0)"
 	}
-	batch := nft.Diff(nft.Tables{}, tables)
+	batch := change.Diff(nft.Tables{}, tables)
 	group := firstGroup(t, old)
 	client, life := nft.NumberedKey(nft.IP, group.Number, netip.MustParseAddr("192.0.2.1")), &nft.Life{Timeout: time.Hour, Expires: 30 * time.Minute}
 	endpoint := nft.AddrKey(group.Members[0])

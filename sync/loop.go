@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -285,7 +286,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 		var before []nft.Batch
 		last := p.batch
 		if p.full || l.drift.reason != "" { // only such a batch makes a table
-			before, last = p.batch.Parts(maxPart)
+			before, last = change.Parts(&p.batch, maxPart)
 		}
 		for i, part := range append(before, last) {
 			if err = l.kernel.Commit(ctx, part); err != nil && i > 0 {

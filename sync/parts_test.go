@@ -14,6 +14,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -162,7 +163,7 @@ func TestRefusalInLaterPart(t *testing.T) {
 }
 
 func diffFromNothing(ruleset *services.Ruleset) int {
-	whole := nft.Diff(nil, ruleset.Want())
+	whole := change.Diff(nil, ruleset.Want())
 	return whole.ElementCount()
 }
 
@@ -172,7 +173,7 @@ func checkWhole(t *testing.T, k *kernel.Client, ruleset *services.Ruleset) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if repair := nft.Diff(have, ruleset.Want()); !repair.Empty() {
+	if repair := change.Diff(have, ruleset.Want()); !repair.Empty() {
 		t.Errorf("%d operations are missing", len(repair.Ops))
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -189,7 +190,7 @@ func holderOf(id tracker.PortID) rangesHolder {
 
 // check asks the kernel whether it would take the wanted state as it is now.
 func (t *trial) check(ctx context.Context) error {
-	batch := nft.Diff(t.have, t.ruleset.Want())
+	batch := change.Diff(t.have, t.ruleset.Want())
 	if batch.Empty() {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -41,7 +42,7 @@ func benchmarkChange(b *testing.B, n int) {
 	client := lab.Open(b, kernel.Open)
 	ctx := context.Background()
 	ruleset.Apply(tr.Take())
-	if err := client.Commit(ctx, nft.Diff(nft.Tables{}, ruleset.Want())); err != nil {
+	if err := client.Commit(ctx, change.Diff(nft.Tables{}, ruleset.Want())); err != nil {
 		b.Fatal(err)
 	}
 	ruleset.Committed()

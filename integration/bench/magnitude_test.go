@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -53,7 +54,7 @@ func TestManyEndpointsInKernel(t *testing.T) {
 			fill(t, tr, tt.services, tt.slices)
 			tracked := time.Now()
 			ruleset.Apply(tr.Take())
-			batch := nft.Diff(nil, ruleset.Want())
+			batch := change.Diff(nil, ruleset.Want())
 			compiled := time.Now()
 			if err := k.Commit(t.Context(), batch); err != nil {
 				t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -125,7 +126,7 @@ func benchmarkAddKernel(b *testing.B, n int) {
 		return time.Since(began)
 	}
 	ruleset.Apply(tr.Take())
-	commit(nft.Diff(nil, ruleset.Want()))
+	commit(change.Diff(nil, ruleset.Want()))
 	var took []time.Duration
 	for b.Loop() {
 		time.Sleep(calm)

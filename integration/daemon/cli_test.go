@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -173,7 +173,7 @@ func TestBrokenManifest(t *testing.T) {
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, nil)+"---\nkind: [\n")
 	lines := strings.Count(lab.Web("web", firstWeb, nil), "\n") + 2
 	p.AwaitLog(t, filepath.Join(string(objects), "web.yaml")+":"+strconv.Itoa(lines)+": did not find expected node content")
-	if repair := nft.Diff(read(t, k), before); !repair.Empty() {
+	if repair := change.Diff(read(t, k), before); !repair.Empty() {
 		t.Errorf("with a broken file %d operations are needed to bring back what was there", len(repair.Ops))
 	}
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 4)))

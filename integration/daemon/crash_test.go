@@ -18,6 +18,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -95,7 +96,7 @@ func (s *sequence) stateOf(t *testing.T, have nft.Tables) int {
 	t.Helper()
 	for state, want := range s.rulesets {
 		if sameEndpoints(have, want) {
-			if repair := nft.Diff(have, want); !onlyRemoves(repair) {
+			if repair := change.Diff(have, want); !onlyRemoves(repair) {
 				t.Fatalf("the kernel holds a mixture: to be state %d it lacks %d operations, the first is\n%s", state, len(repair.Ops), repair.Ops[0].Text())
 			}
 			return state
@@ -160,7 +161,7 @@ func TestCrash(t *testing.T) {
 		if crash%4 == 0 && crash < crashes-1 {
 			continue // and be killed before it has finished its start
 		}
-		want := notices(nft.Diff(have, s.rulesets[next]))
+		want := notices(change.Diff(have, s.rulesets[next]))
 		if diff := cmp.Diff(want, lab.Summary(heard.Next(t, changesEndpoints))); diff != "" {
 			t.Fatalf("a start wrote something else than the difference (-want +got):\n%s", diff)
 		}

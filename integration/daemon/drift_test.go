@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -68,7 +69,7 @@ func TestDrift(t *testing.T) {
 	} {
 		lab.Run(t, "", append([]string{"nft"}, strings.Fields(command)...)...)
 		lab.Eventually(t, "repair after nft "+command, func() bool {
-			batch := nft.Diff(read(t, k), want)
+			batch := change.Diff(read(t, k), want)
 			return batch.Empty()
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -140,7 +141,7 @@ func TestGoldenKernel(t *testing.T) {
 			lab.New(t)
 			k := lab.Open(t, kernel.Open)
 			p := s.start(t)
-			commit(t, k, nft.Diff(nil, p.ruleset.Want()))
+			commit(t, k, change.Diff(nil, p.ruleset.Want()))
 			checkTriangle(t, k, p.ruleset.Want())
 			for _, step := range s.steps() {
 				commit(t, k, p.do(t, &s, step))
@@ -172,7 +173,7 @@ func read(t testing.TB, k *kernel.Client) nft.Tables {
 // checkHeld reports what the kernel holds otherwise than wanted.
 func checkHeld(t testing.TB, k *kernel.Client, when string, want nft.Tables) {
 	t.Helper()
-	if repair := nft.Diff(read(t, k), want); !repair.Empty() {
+	if repair := change.Diff(read(t, k), want); !repair.Empty() {
 		t.Errorf("%s the kernel still lacks:\n%s", when, batchText(repair))
 	}
 }
@@ -182,8 +183,8 @@ func checkHeld(t testing.TB, k *kernel.Client, when string, want nft.Tables) {
 func checkTriangle(t testing.TB, k *kernel.Client, want nft.Tables) {
 	t.Helper()
 	text := want.Text()
-	commit(t, k, nft.Diff(read(t, k), nft.Tables{}))
-	commit(t, k, nft.Diff(nil, want))
+	commit(t, k, change.Diff(read(t, k), nft.Tables{}))
+	commit(t, k, change.Diff(nil, want))
 	checkListed(t, "after our batch", text)
 	lab.Run(t, "flush ruleset\n"+text, "nft", "-f", "-")
 	checkListed(t, "after our text was loaded", text)

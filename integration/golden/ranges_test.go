@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -92,7 +92,7 @@ func TestRangesInKernel(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
 	p := newPlay(t, scenarioSettings(t, nil))
-	commit(t, k, nft.Diff(nil, p.ruleset.Want()))
+	commit(t, k, change.Diff(nil, p.ruleset.Want()))
 	p.ruleset.Committed()
 	turn := func(name string) {
 		p.applyText(t, rangeObjects(rangeLists[name]))

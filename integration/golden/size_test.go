@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -78,7 +79,7 @@ func commitCluster(t testing.TB, k *kernel.Client, n int) *services.Ruleset {
 	config, _ := scenarioSettings(t, []string{"--cluster-cidr=10.244.0.0/16"}).config(t)
 	r := services.NewRuleset(config)
 	r.Apply(cluster(n))
-	commit(t, k, nft.Diff(nil, r.Want()))
+	commit(t, k, change.Diff(nil, r.Want()))
 	r.Committed()
 	return r
 }
@@ -108,7 +109,7 @@ func TestSizeIsConstant(t *testing.T) {
 	k := lab.Open(t, kernel.Open)
 	commitCluster(t, k, 10)
 	few, _ := size(read(t, k))
-	commit(t, k, nft.Diff(read(t, k), nft.Tables{}))
+	commit(t, k, change.Diff(read(t, k), nft.Tables{}))
 	r := commitCluster(t, k, manyServices)
 	tables := read(t, k)
 	withRanges := 0
@@ -123,7 +124,7 @@ func TestSizeIsConstant(t *testing.T) {
 	if n := len(tables[nft.IP].Sets["services"].Map); n < manyServices {
 		t.Errorf("map services has %d elements for %d Services", n, manyServices)
 	}
-	if repair := nft.Diff(tables, r.Want()); !repair.Empty() {
+	if repair := change.Diff(tables, r.Want()); !repair.Empty() {
 		t.Errorf("the kernel lacks %d operations", len(repair.Ops))
 	}
 }

@@ -50,17 +50,18 @@ var walls = map[string]wall{
 
 	"nft/attr":              {foreign: system},
 	"nft":                   {ours: "nft/attr", foreign: expressions + " " + system, standard: "context net os syscall"},
-	"nft/kernel":            {ours: "nft nft/attr", foreign: expressions + " " + netlinkSockets + " " + system},
+	"nft/change":            {ours: "nft", standard: "context net os syscall"},
+	"nft/kernel":            {ours: "nft nft/attr nft/change", foreign: expressions + " " + netlinkSockets + " " + system},
 	"nft/layout":            {ours: "tracker nft", standard: "context net os syscall"},
 	"nft/readback":          {ours: "tracker nft nft/layout", standard: "net os syscall"},
-	"nft/services":          {ours: "tracker nft nft/layout nft/readback", standard: "net os syscall"},
+	"nft/services":          {ours: "tracker nft nft/change nft/layout nft/readback", standard: "net os syscall"},
 	"nft/nfttest":           {ours: "nft"},
 	"nft/legacy":            {ours: "tracker nft nft/attr nft/kernel", foreign: netlinkSockets + " " + rtnetlink + " " + system},
 	"nft/legacy/legacytest": {ours: "nft"},
-	"nft/migrate":           {ours: "tracker nft nft/kernel nft/layout nft/readback nft/services nft/legacy", foreign: system},
+	"nft/migrate":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services nft/legacy", foreign: system},
 	"conntrack":             {ours: "tracker nft/attr", foreign: netlinkSockets + " " + system},
 
-	"sync":           {ours: "tracker nft nft/kernel nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
+	"sync":           {ours: "tracker nft nft/change nft/kernel nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
 	"sync/web":       {foreign: zap},
 	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
 	"sync/localhost": {ours: "tracker", foreign: zap},
@@ -76,12 +77,12 @@ var walls = map[string]wall{
 	"integration/apiserver": {foreign: kubernetes},
 	"integration/demo":      {ours: "integration/lab", foreign: system},
 	"integration/soak":      {ours: "integration/lab integration/apiserver", foreign: kubernetes},
-	"integration/scale":     {ours: "integration/lab integration/apiserver tracker nft nft/kernel nft/layout nft/services", foreign: kubernetes + " " + system},
+	"integration/scale":     {ours: "integration/lab integration/apiserver tracker nft nft/change nft/kernel nft/layout nft/services", foreign: kubernetes + " " + system},
 }
 
 // What the packages of commands may import.
 const (
-	commands     = "cmd/kube-nft/config tracker tracker/informer tracker/manifest nft nft/kernel nft/layout nft/readback nft/services nft/legacy nft/migrate conntrack sync sync/health sync/localhost sync/metrics sync/web"
+	commands     = "cmd/kube-nft/config tracker tracker/informer tracker/manifest nft nft/change nft/kernel nft/layout nft/readback nft/services nft/legacy nft/migrate conntrack sync sync/health sync/localhost sync/metrics sync/web"
 	commandNeeds = "github.com/spf13/ k8s.io/ sigs.k8s.io/yaml " + zap + " " + system
 )
 
@@ -178,6 +179,8 @@ func TestComplaint(t *testing.T) {
 		{"nft/readback", module + "nft/services", false},
 		{"nft/layout", module + "nft/readback", false},
 		{"nft", "context", false},
+		{"nft", module + "nft/change", false},
+		{"nft/change", module + "nft/kernel", false},
 		{"nft/services", "net/netip", true},
 		{"nft/legacy", module + "nft/services", false},
 		{"conntrack", module + "nft", false},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
@@ -77,7 +78,7 @@ func newTracks(at size, l *loaded) (tracks []*track, err error) {
 	toEndpoint := func(random *rand.Rand) netip.Addr {
 		return lab.After(firstEndpoint, 1+random.IntN(at.services*at.endpoints))
 	}
-	batch := nft.Diff(nft.Tables{}, l.ruleset.Want())
+	batch := change.Diff(nft.Tables{}, l.ruleset.Want())
 	for _, way := range []struct {
 		name string
 		load func() error

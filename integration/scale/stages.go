@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -114,7 +115,7 @@ func load(e *encoded) (*loaded, *start, error) {
 	ruleset := services.NewRuleset(rulesetConfig())
 	ruleset.Apply(delta)
 	s.compile = lap(&at)
-	batch := nft.Diff(nft.Tables{}, ruleset.Want())
+	batch := change.Diff(nft.Tables{}, ruleset.Want())
 	s.diff = lap(&at)
 	s.elements = batch.ElementCount()
 	if s.raw, s.encode, s.bytes, err = rawCommit(&batch); err != nil {

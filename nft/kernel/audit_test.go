@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -41,7 +42,7 @@ func TestAudit(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
 	r := newRuleset(10)
-	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(t, k, change.Diff(nft.Tables{}, r.Want()))
 	want := r.Want()[nft.IP]
 	for _, tt := range []struct {
 		difference string
@@ -74,7 +75,7 @@ func TestAudit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		commit(t, k, nft.Diff(have, r.Want()))
+		commit(t, k, change.Diff(have, r.Want()))
 	}
 }
 

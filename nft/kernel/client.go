@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 )
 
 // Client is a lasting connection to nf_tables in the network namespace in which it was
@@ -90,7 +91,7 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 		}
 	}
 	if b.Generation == 0 && !b.Check {
-		if first, rest := b.TwoPhases(); !first.Empty() {
+		if first, rest := change.TwoPhases(&b); !first.Empty() {
 			return k.commitTwoPhases(&first, &rest)
 		}
 	}
@@ -107,7 +108,7 @@ func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
 	}
 	err := k.commit(rest, ours)
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
-		back := first.Reverse()
+		back := change.Reverse(first)
 		k.commit(&back, ours)
 	}
 	return err
@@ -116,10 +117,10 @@ func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
 // commit encodes and sends a batch about some table.
 func (k *Client) commit(b *nft.Batch, s scope) error {
 	if k.refreshes && s.table == nft.TableName {
-		b = b.InPlace()
+		b = change.InPlace(b)
 	}
 	if !k.destroys && s.table == nft.TableName {
-		b = b.WithoutDestroy()
+		b = change.WithoutDestroy(b)
 	}
 	x := &k.encoding
 	defer x.trim()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -26,7 +27,7 @@ func commit(t testing.TB, k *Client, b nft.Batch) {
 func checkTriangle(t *testing.T, k *Client, tables nft.Tables) {
 	t.Helper()
 	want := tables.Text()
-	commit(t, k, nft.Diff(nil, tables))
+	commit(t, k, change.Diff(nil, tables))
 	if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 		t.Errorf("after our batch (-want +got):\n%s", diff)
 	}
@@ -115,7 +116,7 @@ func dropNetAdmin(t *testing.T) {
 func TestFirstPhaseIsTakenBack(t *testing.T) {
 	lab.New(t)
 	k, r := lab.Open(t, Open), newRuleset(0)
-	commit(t, k, nft.Diff(nil, r.Want()))
+	commit(t, k, change.Diff(nil, r.Want()))
 	chain := &nft.Chain{Name: "new", Rules: []nft.Rule{{nft.Drop}}}
 	refused := nft.Batch{Ops: []nft.Op{
 		{Verb: nft.Add, Family: nft.IP, Chain: chain},
@@ -129,7 +130,7 @@ func TestFirstPhaseIsTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := nft.Diff(tables, r.Want()); !left.Empty() {
+	if left := change.Diff(tables, r.Want()); !left.Empty() {
 		t.Errorf("a refused batch left behind what takes %d operations, first: %s", len(left.Ops), left.Ops[0].Text())
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -129,7 +130,7 @@ func TestElementsInKernel(t *testing.T) {
 			checkTriangle(t, k, tables)
 			checkRead(t, k, tables) // as nft has written it
 			lab.Run(t, "", "nft", "flush", "ruleset")
-			commit(t, k, nft.Diff(nil, tables))
+			commit(t, k, change.Diff(nil, tables))
 			checkRead(t, k, tables) // as we have
 		})
 	}
@@ -158,7 +159,7 @@ func TestReadStatements(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
 	checkRead(t, k, nft.Tables{})
-	commit(t, k, nft.Diff(nil, nfttest.StatementTables()))
+	commit(t, k, change.Diff(nil, nfttest.StatementTables()))
 	checkRead(t, k, nfttest.StatementTables())
 }
 
@@ -202,7 +203,7 @@ func rangeTable(f nft.Family, ranges []string) *nft.Table {
 
 // deletion is the batch that takes all elements out.
 func deletion(tables nft.Tables) (b nft.Batch) {
-	for _, op := range nft.Diff(nil, tables).Ops {
+	for _, op := range change.Diff(nil, tables).Ops {
 		if op.Elements != nil {
 			op.Verb = nft.Delete
 			b.Ops = append(b.Ops, op)
@@ -214,7 +215,7 @@ func deletion(tables nft.Tables) (b nft.Batch) {
 func TestDeleteElementsInKernel(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
-	commit(t, k, nft.Diff(nil, sampleTables(7)))
+	commit(t, k, change.Diff(nil, sampleTables(7)))
 	commit(t, k, deletion(sampleTables(7)))
 	checkRead(t, k, sampleTables(0))
 }

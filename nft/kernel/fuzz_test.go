@@ -5,12 +5,13 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // FuzzReplies feeds hostile bytes to everything that reads what a socket received.
 func FuzzReplies(f *testing.F) {
-	batch := nft.Diff(nil, sampleTables(2))
+	batch := change.Diff(nil, sampleTables(2))
 	seed, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
 	if err != nil {
 		f.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -123,7 +124,7 @@ func TestMonitorClosed(t *testing.T) {
 // our tables are never taken out of the kernel because of them.
 func FuzzForeignChange(f *testing.F) {
 	r := newRuleset(3)
-	batch := nft.Diff(nft.Tables{}, r.Want())
+	batch := change.Diff(nft.Tables{}, r.Want())
 	seed, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
 	if err != nil {
 		f.Fatal(err)

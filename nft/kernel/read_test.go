@@ -10,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -107,7 +108,7 @@ func TestReadUnderChange(t *testing.T) {
 	lab.New(t)
 	reader, writer := lab.Open(t, Open), lab.Open(t, Open)
 	tables := sampleTables(7)
-	commit(t, writer, nft.Diff(nil, tables))
+	commit(t, writer, change.Diff(nil, tables))
 	stop, done := make(chan struct{}), make(chan error)
 	go func() { done <- toggle(t, writer, stop) }()
 	for range 20 {
@@ -130,7 +131,7 @@ func TestReadUnderChange(t *testing.T) {
 
 // toggle takes elements out and puts them back until it is told to stop.
 func toggle(t *testing.T, k *Client, stop chan struct{}) error {
-	all := nft.Diff(nil, sampleTables(7))
+	all := change.Diff(nil, sampleTables(7))
 	add := nft.Batch{}
 	for _, op := range all.Ops {
 		if op.Elements != nil && op.Set.Name == "addresses" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
@@ -36,7 +37,7 @@ func TestDetachKernel(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
 	want := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16}).Want()
-	commit(t, k, nft.Diff(nil, want))
+	commit(t, k, change.Diff(nil, want))
 	detached, err := k.Detach(t.Context())
 	if err != nil || len(detached) != 2 {
 		t.Fatalf("detached %v (%v)", detached, err)
@@ -46,7 +47,7 @@ func TestDetachKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var missing []string
-	back := nft.Diff(have, want)
+	back := change.Diff(have, want)
 	for _, op := range back.Ops {
 		if op.Verb == nft.Add {
 			missing = append(missing, op.Family.NFT()+" "+op.Chain.Name)

@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -24,7 +25,7 @@ func TestAnswerThatDoesNotCome(t *testing.T) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	r := newRuleset(0)
-	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(t, k, change.Diff(nft.Tables{}, r.Want()))
 	if have, _, err := k.Read(t.Context()); err != nil || have[nft.IP] == nil {
 		t.Errorf("read %d tables: %v", len(have), err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
@@ -35,7 +36,7 @@ func commitTables(t *testing.T, client *kernel.Client) nft.Tables {
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
 	ruleset.Apply(tracker.Delta{})
 	want := ruleset.Want()
-	if err := client.Commit(t.Context(), nft.Diff(nil, want)); err != nil {
+	if err := client.Commit(t.Context(), change.Diff(nil, want)); err != nil {
 		t.Fatal(err)
 	}
 	return want

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -21,7 +22,7 @@ func verify(ctx context.Context, kernel *kernel.Client, want nft.Tables) (looked
 	if err != nil {
 		return 0, err
 	}
-	if difference := nft.Diff(have, want); !difference.Empty() {
+	if difference := change.Diff(have, want); !difference.Empty() {
 		return 0, fmt.Errorf("the kernel holds something else: %s is missing, and %d operations more",
 			difference.Ops[0].Text(), len(difference.Ops)-1)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -58,7 +59,7 @@ func loadAffinity(b *testing.B, k *kernel.Client, endpoints int) {
 	}
 	r := NewRuleset(config)
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-	commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(b, k, change.Diff(nft.Tables{}, r.Want()))
 }
 
 // connectFrom sends the first packet of a connection of client i.

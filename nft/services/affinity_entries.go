@@ -188,7 +188,7 @@ func fairShare(wanted []int, total int) int {
 //
 // An entry that is to go gets a short rest of life. A kernel from 6.12 on does that in place, and
 // refuses it (EEXIST) if packets have made another entry of the client since: a deletion would take
-// away whatever stands under the key. See nft.Batch.InPlace. One of two twins is deleted, whichever.
+// away whatever stands under the key. See change.InPlace. One of two twins is deleted, whichever.
 func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) {
 	var gone, come []nft.KeyedElement
 	for _, c := range changes {

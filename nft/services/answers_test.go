@@ -6,6 +6,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -54,7 +55,7 @@ func TestAnswersInKernel(t *testing.T) {
 			r.SetNodePortAddresses([]netip.Addr{tt.at})
 		}
 		lab.Run(t, "", "nft", "flush", "ruleset")
-		commit(t, k, nft.Diff(nil, r.Want()))
+		commit(t, k, change.Diff(nil, r.Want()))
 		have, _, err := k.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -53,7 +54,7 @@ func BenchmarkCompile(b *testing.B) {
 			for b.Loop() {
 				r := NewRuleset(testConfig())
 				r.Apply(delta)
-				if batch := nft.Diff(nft.Tables{}, r.Want()); batch.Empty() {
+				if batch := change.Diff(nft.Tables{}, r.Want()); batch.Empty() {
 					b.Fatal("nothing to do")
 				}
 			}
@@ -151,7 +152,7 @@ func BenchmarkColdStart(b *testing.B) {
 				start := time.Now()
 				r := NewRuleset(testConfig())
 				r.Apply(delta)
-				batch := nft.Diff(nft.Tables{}, r.Want())
+				batch := change.Diff(nft.Tables{}, r.Want())
 				commit(b, k, batch)
 				all = min(all, time.Since(start))
 				clearTables(b, k, r.Want())
@@ -168,7 +169,7 @@ func BenchmarkColdStart(b *testing.B) {
 // clearTables takes away what a round has made.
 func clearTables(b *testing.B, k *kernel.Client, tables nft.Tables) {
 	b.Helper()
-	commit(b, k, nft.Diff(tables, nft.Tables{}))
+	commit(b, k, change.Diff(tables, nft.Tables{}))
 }
 
 // rawCommit sends the bytes of a batch that were encoded before, by a bare socket, and returns

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -234,13 +235,13 @@ func objects(delta tracker.Delta) (n int) {
 func TestCostModel(t *testing.T) {
 	for _, w := range costWorlds() {
 		t.Run(w.name, func(t *testing.T) {
-			empty := nft.Diff(nil, NewRuleset(testConfig()).Want())
+			empty := change.Diff(nil, NewRuleset(testConfig()).Want())
 			none := costOf(t, &empty)
 			var costs, changes [2]cost
 			for i, n := range []int{w.size, costGrowth * w.size} {
 				r := NewRuleset(testConfig())
 				r.Apply(w.world(n))
-				batch := nft.Diff(nil, r.Want())
+				batch := change.Diff(nil, r.Want())
 				whole := costOf(t, &batch)
 				costs[i] = whole.minus(none)
 				if whole.sets > maxSets {
@@ -290,7 +291,7 @@ func TestCostModelInKernel(t *testing.T) {
 			client := lab.Open(t, kernel.Open)
 			r := NewRuleset(testConfig())
 			r.Apply(w.world(w.size))
-			batch := nft.Diff(nil, r.Want())
+			batch := change.Diff(nil, r.Want())
 			commit(t, client, batch)
 			tables, _, err := client.Read(t.Context())
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -32,7 +33,7 @@ func countingRuleset(b *testing.B, k *kernel.Client, services int, counters, end
 	p := countingPort("127.0.1.1:8080", "127.0.1.2:8080")
 	delta.Changed[p.ID] = p
 	r.Apply(delta)
-	commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(b, k, change.Diff(nft.Tables{}, r.Want()))
 	r.Committed()
 	return r
 }
@@ -104,7 +105,7 @@ func BenchmarkLoadCounted(b *testing.B) {
 			config.Counters, config.EndpointCounters = way.services, way.endpoints
 			r := NewRuleset(config)
 			r.Apply(cluster(10_000, 10))
-			batch := nft.Diff(nft.Tables{}, r.Want())
+			batch := change.Diff(nft.Tables{}, r.Want())
 			lab.New(b)
 			k := lab.Open(b, kernel.Open)
 			for b.Loop() {

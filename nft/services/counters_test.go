@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -43,7 +44,7 @@ func newCounted(t *testing.T) *counted {
 	config.Counters, config.EndpointCounters = true, true
 	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
 	c := &counted{T: t, client: lab.Open(t, kernel.Open), ruleset: NewRuleset(config), port: 20000}
-	commit(t, c.client, nft.Diff(nft.Tables{}, c.ruleset.Want()))
+	commit(t, c.client, change.Diff(nft.Tables{}, c.ruleset.Want()))
 	c.ruleset.Committed()
 	return c
 }
@@ -135,7 +136,7 @@ func TestCountersGoOn(t *testing.T) {
 	again.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{
 		countingPort().ID: countingPort("127.0.1.2:8080", "127.0.1.3:8080"),
 	}})
-	if batch := nft.Diff(have, again.Want()); !batch.Empty() {
+	if batch := change.Diff(have, again.Want()); !batch.Empty() {
 		t.Errorf("a restart writes %s", batch.Ops[0].Text())
 	}
 }
@@ -173,6 +174,6 @@ func TestConnectionsWithoutCounters(t *testing.T) {
 	}
 	check()
 	r.Apply(cluster(3, 2))
-	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(t, k, change.Diff(nft.Tables{}, r.Want()))
 	check()
 }

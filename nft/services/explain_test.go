@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -156,7 +157,7 @@ func TestExplainForeignVerdicts(t *testing.T) {
 		t.Run(tt.verdict.String()+" in the kernel", func(t *testing.T) {
 			lab.New(t)
 			k := lab.Open(t, kernel.Open)
-			commit(t, k, nft.Diff(nft.Tables{}, newRuleset().Want()))
+			commit(t, k, change.Diff(nft.Tables{}, newRuleset().Want()))
 			for name, verdict := range chains {
 				lab.Run(t, "", "nft", "add", "chain", "ip", "kube-nft", name)
 				lab.Run(t, "", "nft", "add", "rule", "ip", "kube-nft", name, verdict.String())

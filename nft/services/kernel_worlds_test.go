@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
@@ -18,8 +19,8 @@ func TestTwoPhasesOfRandomWorlds(t *testing.T) {
 	twoPhases := 0
 	for seed := range uint64(10) {
 		w, r, applied := newWorld(seed), NewRuleset(testConfig()), nft.Tables{}
-		whole := nft.Diff(nil, r.Want())
-		if first, _ := whole.TwoPhases(); !first.Empty() {
+		whole := change.Diff(nil, r.Want())
+		if first, _ := change.TwoPhases(&whole); !first.Empty() {
 			t.Fatalf("seed %d: new tables need one phase", seed)
 		}
 		mustApply(t, applied, whole)
@@ -27,14 +28,14 @@ func TestTwoPhasesOfRandomWorlds(t *testing.T) {
 		for range 20 {
 			r.Apply(w.change())
 			batch := r.Changes()
-			first, rest := batch.TwoPhases()
+			first, rest := change.TwoPhases(&batch)
 			if !first.Empty() {
 				twoPhases++
 				mustApply(t, applied, first)
-				mustApply(t, applied, first.Reverse())
+				mustApply(t, applied, change.Reverse(&first))
 				mustApply(t, applied, first)
 			}
-			if again, _ := rest.TwoPhases(); len(first.Ops)+len(rest.Ops) != len(batch.Ops) || !again.Empty() {
+			if again, _ := change.TwoPhases(&rest); len(first.Ops)+len(rest.Ops) != len(batch.Ops) || !again.Empty() {
 				t.Fatalf("seed %d: %d operations became %d and %d", seed, len(batch.Ops), len(first.Ops), len(rest.Ops))
 			}
 			mustApply(t, applied, rest)
@@ -63,7 +64,7 @@ func TestTypedReadsWholeRulesets(t *testing.T) {
 	for range 20 {
 		r.Apply(w.change())
 	}
-	commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+	commit(t, k, change.Diff(nft.Tables{}, r.Want()))
 	tables, _, err := k.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
@@ -39,9 +40,9 @@ func syncWith(t *testing.T, k *kernel.Client, r *Ruleset) nft.Batch {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := nft.Diff(have, r.Want())
-	b.Ops = append(nft.Adoption(have, r.Want()), b.Ops...)
-	before, last := b.Parts(1 << 20)
+	b := change.Diff(have, r.Want())
+	b.Ops = append(change.Adoption(have, r.Want()), b.Ops...)
+	before, last := change.Parts(&b, 1<<20)
 	for _, part := range append(before, last) {
 		commit(t, k, part)
 	}
@@ -73,7 +74,7 @@ func TestAdoptionWithoutBaseChains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := nft.Diff(have, r.Want()); !b.Empty() || have[nft.IP].Owner == 0 || have[nft.IP].Chains["nat-output"] == nil {
+	if b := change.Diff(have, r.Want()); !b.Empty() || have[nft.IP].Owner == 0 || have[nft.IP].Chains["nat-output"] == nil {
 		t.Errorf("owner %d, base chain there: %v, %d operations are left", have[nft.IP].Owner, have[nft.IP].Chains["nat-output"] != nil, len(b.Ops))
 	}
 }

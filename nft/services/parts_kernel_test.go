@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
@@ -32,10 +33,10 @@ func TestPartsInKernel(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkUnseen(t, have, r.Want())
-			whole := nft.Diff(have, r.Want())
+			whole := change.Diff(have, r.Want())
 			whole.Generation = generation
 			var last nft.Batch
-			before, last = whole.Parts(10)
+			before, last = change.Parts(&whole, 10)
 			if len(before) == 0 {
 				commit(t, k, last)
 				break

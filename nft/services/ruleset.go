@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -21,7 +22,7 @@ type Ruleset struct {
 
 // familyRules is the part of a Ruleset in one table.
 type familyRules struct {
-	*nft.Journal
+	*change.Journal
 	config       *Config
 	ports        map[tracker.PortID]*portState
 	frontends    map[tracker.Frontend]*frontendState
@@ -60,7 +61,7 @@ func NewRuleset(config Config) *Ruleset {
 
 func newFamily(config *Config, f nft.Family) *familyRules {
 	r := &familyRules{
-		Journal:   nft.NewJournal(config.skeleton(f)),
+		Journal:   change.NewJournal(config.skeleton(f)),
 		config:    config,
 		ports:     make(map[tracker.PortID]*portState),
 		frontends: make(map[tracker.Frontend]*frontendState),

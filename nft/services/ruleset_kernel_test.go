@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
@@ -25,7 +26,7 @@ func TestRulesetInKernel(t *testing.T) {
 		}
 		r.SetNodePortAddresses(nodeAddresses)
 		r.Apply(w.everything())
-		commit(t, k, nft.Diff(nft.Tables{}, r.Want()))
+		commit(t, k, change.Diff(nft.Tables{}, r.Want()))
 		r.Committed()
 		want := r.Want().Text()
 		if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
@@ -61,7 +62,7 @@ func checkNothingToWrite(t *testing.T, k *kernel.Client, r *Ruleset) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if batch := nft.Diff(have, r.Want()); !batch.Empty() {
+	if batch := change.Diff(have, r.Want()); !batch.Empty() {
 		t.Errorf("%d operations to write, first: %s", len(batch.Ops), batch.Ops[0].Text())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -36,7 +37,7 @@ func startWorld(t *testing.T, seed uint64) (*world, *Ruleset, nft.Tables) {
 	t.Helper()
 	w, r, applied := newWorld(seed), NewRuleset(testConfig()), nft.Tables{}
 	r.SetNodePortAddresses(nodeAddresses)
-	if err := apply(applied, nft.Diff(applied, r.Want())); err != nil {
+	if err := apply(applied, change.Diff(applied, r.Want())); err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
 	r.Committed()
@@ -47,7 +48,7 @@ func startWorld(t *testing.T, seed uint64) (*world, *Ruleset, nft.Tables) {
 func commitChanges(t *testing.T, seed uint64, r *Ruleset, applied nft.Tables) {
 	t.Helper()
 	changes := r.Changes()
-	if diff := cmp.Diff(textOf(nft.Diff(applied, r.Want())), textOf(changes)); diff != "" {
+	if diff := cmp.Diff(textOf(change.Diff(applied, r.Want())), textOf(changes)); diff != "" {
 		t.Fatalf("seed %d: the changes are not the difference of the tables (-difference +changes):\n%s", seed, diff)
 	}
 	if err := apply(applied, changes); err != nil {
@@ -67,7 +68,7 @@ var nodeAddresses = []netip.Addr{netip.MustParseAddr("192.168.0.2"), netip.MustP
 
 func checkEqual(t *testing.T, seed uint64, got, want nft.Tables) {
 	t.Helper()
-	if batch := nft.Diff(got, want); !batch.Empty() {
+	if batch := change.Diff(got, want); !batch.Empty() {
 		t.Fatalf("seed %d: tables differ (-want +got):\n%s", seed, cmp.Diff(want.Text(), got.Text()))
 	}
 }
@@ -79,7 +80,7 @@ func checkFromScratch(t *testing.T, seed uint64, w *world, applied nft.Tables) {
 	r.Adopt(applied)
 	r.SetNodePortAddresses(nodeAddresses)
 	r.Apply(w.everything())
-	if batch := nft.Diff(applied, r.Want()); !batch.Empty() {
+	if batch := change.Diff(applied, r.Want()); !batch.Empty() {
 		t.Fatalf("seed %d: a restart writes %d operations, first: %s", seed, len(batch.Ops), batch.Ops[0].Text())
 	}
 }

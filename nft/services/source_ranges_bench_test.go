@@ -10,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
@@ -48,7 +49,7 @@ func BenchmarkGuardedFirstPacket(b *testing.B) {
 			if chain := guardChainOf(r); lengths > 0 && len(chain.Rules) != lengths+1 {
 				b.Fatalf("%d rules, want a lookup for each of %d lengths and the end", len(chain.Rules), lengths)
 			}
-			commit(b, k, nft.Diff(nft.Tables{}, r.Want()))
+			commit(b, k, change.Diff(nft.Tables{}, r.Want()))
 			to := &unix.SockaddrInet4{Addr: [4]byte{172, 17, 0, 1}, Port: 80}
 			for b.Loop() {
 				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -109,7 +109,7 @@ func BenchmarkWorstStart(b *testing.B) {
 			for b.Loop() {
 				r := NewRuleset(testConfig())
 				r.Apply(delta)
-				if err := client.Commit(b.Context(), nft.Diff(nil, r.Want())); err != nil {
+				if err := client.Commit(b.Context(), change.Diff(nil, r.Want())); err != nil {
 					b.Fatal(err)
 				}
 				b.StopTimer()
@@ -139,7 +139,7 @@ func BenchmarkRangeChange(b *testing.B) {
 			r := NewRuleset(testConfig())
 			service := guardedService(1, ranges)
 			r.Apply(tracker.Delta{Changed: service})
-			commit(b, client, nft.Diff(nil, r.Want()))
+			commit(b, client, change.Diff(nil, r.Want()))
 			r.Committed()
 			for i := 0; b.Loop(); i++ {
 				for id, p := range service {

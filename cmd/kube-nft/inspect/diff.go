@@ -10,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -94,7 +95,7 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	for _, table := range have {
 		ruleset.SetOwned(table.Owned) // the daemon decides about ownership
 	}
-	batch := nft.Diff(have, ruleset.Want())
+	batch := change.Diff(have, ruleset.Want())
 	for i := range batch.Ops {
 		if _, err := fmt.Fprintln(stdout, batch.Ops[i].Text()); err != nil {
 			return err

@@ -1,12 +1,14 @@
-package nft
+package change
 
 import (
 	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // A chainKey names a chain of one of our tables.
 type chainKey struct {
-	family Family
+	family nft.Family
 	name   string
 }
 
@@ -21,15 +23,15 @@ type chainKey struct {
 // list that alternates between two lengths whose chains come and go, at 5,000 commits a second: 210
 // of 642,411 connections escaped, and 9 of 2,915,577 in two phases. After the first phase the
 // chains have their rules in both generations before anything leads there.
-func (b *Batch) TwoPhases() (first, rest Batch) {
-	fresh := b.newChains()
+func TwoPhases(b *nft.Batch) (first, rest nft.Batch) {
+	fresh := newChains(b)
 	if len(fresh) == 0 {
-		return Batch{}, *b
+		return nft.Batch{}, *b
 	}
 	rest = *b
 	rest.Ops = nil
 	for _, op := range b.Ops {
-		if op.prepares(fresh) {
+		if prepares(&op, fresh) {
 			first.Ops = append(first.Ops, op)
 		} else {
 			rest.Ops = append(rest.Ops, op)
@@ -39,10 +41,10 @@ func (b *Batch) TwoPhases() (first, rest Batch) {
 }
 
 // newChains returns the chains that the batch adds to tables that exist already.
-func (b *Batch) newChains() map[chainKey]bool {
+func newChains(b *nft.Batch) map[chainKey]bool {
 	var fresh map[chainKey]bool
 	for i := range b.Ops {
-		if op := &b.Ops[i]; op.Verb == Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil {
+		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil {
 			if fresh == nil {
 				fresh = make(map[chainKey]bool)
 			}
@@ -63,9 +65,9 @@ func (b *Batch) newChains() map[chainKey]bool {
 
 // prepares reports whether the operation belongs to the first phase: before everything that leads
 // to new chains.
-func (o *Op) prepares(fresh map[chainKey]bool) bool {
+func prepares(o *nft.Op, fresh map[chainKey]bool) bool {
 	switch {
-	case o.Verb != Add || o.Elements != nil || o.Table != nil:
+	case o.Verb != nft.Add || o.Elements != nil || o.Table != nil:
 		return false
 	case o.Chain != nil:
 		return fresh[chainKey{o.Family, o.Chain.Name}]
@@ -79,16 +81,16 @@ func (o *Op) prepares(fresh map[chainKey]bool) bool {
 }
 
 // Reverse takes back what a first phase has made. Nothing refers to that yet.
-func (b *Batch) Reverse() Batch {
-	var back Batch
+func Reverse(b *nft.Batch) nft.Batch {
+	var back nft.Batch
 	for _, op := range slices.Backward(b.Ops) {
 		switch {
 		case op.Rules != nil:
-			back.Ops = append(back.Ops, Op{Verb: Flush, Family: op.Family, Chain: op.Chain})
+			back.Ops = append(back.Ops, nft.Op{Verb: nft.Flush, Family: op.Family, Chain: op.Chain})
 		case op.Chain != nil:
-			back.Ops = append(back.Ops, Op{Verb: Delete, Family: op.Family, Chain: op.Chain})
+			back.Ops = append(back.Ops, nft.Op{Verb: nft.Delete, Family: op.Family, Chain: op.Chain})
 		default:
-			back.Ops = append(back.Ops, Op{Verb: Delete, Family: op.Family, Set: op.Set})
+			back.Ops = append(back.Ops, nft.Op{Verb: nft.Delete, Family: op.Family, Set: op.Set})
 		}
 	}
 	return back
@@ -99,14 +101,14 @@ func (b *Batch) Reverse() Batch {
 // age. Between Destroy and the end of a batch, a packet that updates the set finds neither the old
 // element, which is no longer in the next generation, nor the new one, which is not yet in the
 // present. It adds a third one, and after the batch the set holds two elements under one key.
-func (b *Batch) InPlace() *Batch {
+func InPlace(b *nft.Batch) *nft.Batch {
 	type place struct {
-		family   Family
+		family   nft.Family
 		set, key string
 	}
 	added := make(map[place]string)
 	for _, op := range b.Ops {
-		if op.Verb == Add && op.Elements != nil && op.Set.Dynamic {
+		if op.Verb == nft.Add && op.Elements != nil && op.Set.Dynamic {
 			for _, e := range op.Elements {
 				added[place{op.Family, op.Set.Name, e.Key}] = e.Data
 			}
@@ -118,8 +120,8 @@ func (b *Batch) InPlace() *Batch {
 	same := *b
 	same.Ops = nil
 	for _, op := range b.Ops {
-		if op.Verb == Destroy && op.Set.Dynamic {
-			op.Elements = slices.DeleteFunc(slices.Clone(op.Elements), func(e KeyedElement) bool {
+		if op.Verb == nft.Destroy && op.Set.Dynamic {
+			op.Elements = slices.DeleteFunc(slices.Clone(op.Elements), func(e nft.KeyedElement) bool {
 				data, ok := added[place{op.Family, op.Set.Name, e.Key}]
 				return ok && data == e.Data
 			})
@@ -134,20 +136,20 @@ func (b *Batch) InPlace() *Batch {
 
 // WithoutDestroy rewrites Destroy as add and delete, for kernels before 6.3. Adding an element that
 // exists changes nothing; afterwards the element exists in any case and can be deleted.
-func (b *Batch) WithoutDestroy() *Batch {
-	if !slices.ContainsFunc(b.Ops, func(op Op) bool { return op.Verb == Destroy }) {
+func WithoutDestroy(b *nft.Batch) *nft.Batch {
+	if !slices.ContainsFunc(b.Ops, func(op nft.Op) bool { return op.Verb == nft.Destroy }) {
 		return b
 	}
 	same := *b
 	same.Ops = nil
 	for _, op := range b.Ops {
-		if op.Verb != Destroy {
+		if op.Verb != nft.Destroy {
 			same.Ops = append(same.Ops, op)
 			continue
 		}
-		op.Verb = Add
+		op.Verb = nft.Add
 		same.Ops = append(same.Ops, op)
-		op.Verb = Delete
+		op.Verb = nft.Delete
 		same.Ops = append(same.Ops, op)
 	}
 	return &same

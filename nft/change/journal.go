@@ -1,26 +1,30 @@
-package nft
+package change
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
 
 // A Journal is a wanted table together with what it held before the uncommitted changes. A change
 // and its commit cost in proportion to the change, not to the table.
 type Journal struct {
-	Table *Table
+	Table *nft.Table
 	// tracking is false until the first commit: until then everything is new.
 	tracking bool
 	// gone says that somebody deleted the table: the next batch makes all of it again.
 	gone bool
 
 	// The state of touched objects before they were first touched; nil where nothing was.
-	elements map[string]map[string]*Element
-	sets     map[string]*Set
-	chains   map[string]*Chain
+	elements map[string]map[string]*nft.Element
+	sets     map[string]*nft.Set
+	chains   map[string]*nft.Chain
 	// spare holds cleared maps for reuse.
-	spare []map[string]*Element
+	spare []map[string]*nft.Element
 }
 
 // NewJournal returns the journal of a table that has never been committed.
-func NewJournal(table *Table) *Journal { return &Journal{Table: table} }
+func NewJournal(table *nft.Table) *Journal { return &Journal{Table: table} }
 
 // Reserve makes room in a set for n elements. It acts only before the first commit, when everything
 // comes at once.
@@ -29,11 +33,11 @@ func (j *Journal) Reserve(set string, n int) {
 	if j.tracking || len(held.Map) > 0 {
 		return
 	}
-	held.Map = make(map[string]Element, n)
+	held.Map = make(map[string]nft.Element, n)
 }
 
 // Put makes set hold element under key.
-func (j *Journal) Put(set, key string, element Element) {
+func (j *Journal) Put(set, key string, element nft.Element) {
 	held := j.Table.Sets[set].Map
 	if j.tracking {
 		old, ok := held[key]
@@ -54,7 +58,7 @@ func (j *Journal) Remove(set, key string) {
 	}
 }
 
-func (j *Journal) touch(set, key string, old Element, present bool) {
+func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 	if !j.tracking {
 		return
 	}
@@ -71,7 +75,7 @@ func (j *Journal) touch(set, key string, old Element, present bool) {
 
 // touchedIn returns the earlier values of the touched elements of a set. The caller may write to
 // the map.
-func (j *Journal) touchedIn(set string) map[string]*Element {
+func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 	touched := j.elements[set]
 	if touched != nil {
 		return touched
@@ -79,14 +83,14 @@ func (j *Journal) touchedIn(set string) map[string]*Element {
 	if last := len(j.spare) - 1; last >= 0 {
 		touched, j.spare = j.spare[last], j.spare[:last]
 	} else {
-		touched = make(map[string]*Element)
+		touched = make(map[string]*nft.Element)
 	}
 	j.elements[set] = touched
 	return touched
 }
 
 // PutChain makes the table hold chain; RemoveChain makes it hold no chain of that name.
-func (j *Journal) PutChain(chain *Chain) {
+func (j *Journal) PutChain(chain *nft.Chain) {
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
 }
@@ -104,12 +108,12 @@ func (j *Journal) touchChain(name string) {
 
 // PutSet makes the table hold a set of this definition, empty if it is new; RemoveSet makes it hold
 // no set of that name.
-func (j *Journal) PutSet(set *Set) {
+func (j *Journal) PutSet(set *nft.Set) {
 	if have, ok := j.Table.Sets[set.Name]; ok && have.Set.Equal(set) {
 		return
 	}
 	j.touchSet(set.Name)
-	j.Table.Sets[set.Name] = &Elements{Set: set, Map: make(map[string]Element)}
+	j.Table.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
 }
 
 func (j *Journal) RemoveSet(name string) {
@@ -141,7 +145,7 @@ func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+
 
 // Changes appends the operations for what was touched. Elements need no order among chains and
 // sets; if only elements were touched, there is no comparison by Diff.
-func (j *Journal) Changes(ops []Op) []Op {
+func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 	d := differ{family: j.Table.Family, ops: ops}
 	if j.gone || len(j.sets)+len(j.chains) > 0 {
 		d.tables(j.pending())
@@ -160,7 +164,7 @@ func (j *Journal) touchedSets() []string {
 		names = append(names, name)
 	}
 	if len(names) > 1 {
-		slices.SortFunc(names, func(a, b string) int { return compareSets(j.Table.Sets[a].Set, j.Table.Sets[b].Set) })
+		slices.SortFunc(names, func(a, b string) int { return nft.CompareSets(j.Table.Sets[a].Set, j.Table.Sets[b].Set) })
 	}
 	return names
 }
@@ -171,30 +175,30 @@ func (j *Journal) elementChanges(to *differ, name string) {
 	if set.Set.Dynamic {
 		return
 	}
-	var gone, come []KeyedElement
+	var gone, come []nft.KeyedElement
 	for key, before := range j.elements[name] {
 		now, present := set.Map[key]
 		if before != nil && present && before.Equal(now) {
 			continue
 		}
 		if before != nil {
-			gone = append(gone, KeyedElement{key, *before})
+			gone = append(gone, nft.KeyedElement{Key: key, Element: *before})
 		}
 		if present {
-			come = append(come, KeyedElement{key, now})
+			come = append(come, nft.KeyedElement{Key: key, Element: now})
 		}
 	}
-	to.list(Delete, set.Set, gone)
-	to.list(Add, set.Set, come)
+	to.list(nft.Delete, set.Set, gone)
+	to.list(nft.Add, set.Set, come)
 }
 
 // pending returns the touched part of the table, as it was and as it is wanted: all that Diff
 // needs. Of a table that is gone, nothing was there.
-func (j *Journal) pending() (have, want *Table) {
+func (j *Journal) pending() (have, want *nft.Table) {
 	if j.gone {
 		return nil, j.Table
 	}
-	have, want = NewTable(j.Table.Family), NewTable(j.Table.Family)
+	have, want = nft.NewTable(j.Table.Family), nft.NewTable(j.Table.Family)
 	for name := range j.sets {
 		j.pendingSet(name, have, want)
 	}
@@ -213,21 +217,21 @@ func (j *Journal) pending() (have, want *Table) {
 	return have, want
 }
 
-func (j *Journal) pendingSet(name string, have, want *Table) {
+func (j *Journal) pendingSet(name string, have, want *nft.Table) {
 	now, present := j.Table.Sets[name]
 	before, touched := j.sets[name]
 	if !touched {
 		before = now.Set
 	}
 	if before != nil && have.Sets[name] == nil {
-		have.Sets[name] = &Elements{Set: before, Map: make(map[string]Element)}
+		have.Sets[name] = &nft.Elements{Set: before, Map: make(map[string]nft.Element)}
 	}
 	if present && want.Sets[name] == nil {
-		want.Sets[name] = &Elements{Set: now.Set, Map: make(map[string]Element)}
+		want.Sets[name] = &nft.Elements{Set: now.Set, Map: make(map[string]nft.Element)}
 	}
 }
 
-func (j *Journal) pendingElements(name string, have, want *Table) {
+func (j *Journal) pendingElements(name string, have, want *nft.Table) {
 	for key, old := range j.elements[name] {
 		if old != nil {
 			have.Sets[name].Map[key] = *old
@@ -246,7 +250,7 @@ func (j *Journal) Committed() {
 		return
 	}
 	if !j.tracking {
-		j.elements, j.sets, j.chains = make(map[string]map[string]*Element), make(map[string]*Set), make(map[string]*Chain)
+		j.elements, j.sets, j.chains = make(map[string]map[string]*nft.Element), make(map[string]*nft.Set), make(map[string]*nft.Chain)
 	}
 	j.tracking, j.gone = true, false
 	for _, touched := range j.elements {
@@ -265,7 +269,7 @@ const (
 
 // save keeps a map for reuse if it is small: walking over a cleared map takes as long as its former
 // length.
-func (j *Journal) save(touched map[string]*Element) {
+func (j *Journal) save(touched map[string]*nft.Element) {
 	if len(j.spare) < maxSpare && len(touched) <= maxSpareLen {
 		clear(touched)
 		j.spare = append(j.spare, touched)

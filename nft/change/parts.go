@@ -1,6 +1,10 @@
-package nft
+package change
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+)
 
 // Parts takes apart a large batch that fills tables which no packet reaches yet: their base
 // chains are among what it adds. Each part is a batch of its own. Those before the last have at
@@ -25,19 +29,19 @@ import "slices"
 //
 // Otherwise all of the batch is last if it is not large, if it only asks (Check), and if it deletes
 // something of the tables that it adds base chains to: packets may see that.
-func (b *Batch) Parts(most int) (before []Batch, last Batch) {
-	if adoption, rest := b.adoption(); len(adoption.Ops) > 0 && !b.Check {
-		before, last = rest.Parts(most)
-		return append([]Batch{adoption}, before...), last
+func Parts(b *nft.Batch, most int) (before []nft.Batch, last nft.Batch) {
+	if first, rest := adoption(b); len(first.Ops) > 0 && !b.Check {
+		before, last = Parts(&rest, most)
+		return append([]nft.Batch{first}, before...), last
 	}
 	if b.Check || b.ElementCount() <= most {
 		return nil, *b
 	}
-	unseen := b.unseen()
+	unseen := unseenBy(b)
 	last = *b
 	last.Ops = nil
-	p := partition{most: most, parts: make([]Batch, 1)}
-	var elements, verdicts []Op
+	p := partition{most: most, parts: make([]nft.Batch, 1)}
+	var elements, verdicts []nft.Op
 	for _, op := range b.Ops {
 		switch {
 		case !unseen[op.Family] || op.Chain != nil && op.Chain.Hook != nil:
@@ -50,9 +54,9 @@ func (b *Batch) Parts(most int) (before []Batch, last Batch) {
 			elements = append(elements, op)
 		}
 	}
-	lists := make([][]Op, len(verdicts))
+	lists := make([][]nft.Op, len(verdicts))
 	for _, op := range elements {
-		at := slices.IndexFunc(verdicts, func(v Op) bool { return v.Family == op.Family && op.Set.listsOf(v.Set) })
+		at := slices.IndexFunc(verdicts, func(v nft.Op) bool { return v.Family == op.Family && listsOf(op.Set, v.Set) })
 		if at < 0 {
 			p.add(op)
 		} else {
@@ -73,10 +77,10 @@ func (b *Batch) Parts(most int) (before []Batch, last Batch) {
 }
 
 // adoption splits off the operations that adopt tables, if the batch adds base chains to such a table.
-func (b *Batch) adoption() (first, rest Batch) {
-	first, rest = Batch{Generation: b.Generation}, *b
+func adoption(b *nft.Batch) (first, rest nft.Batch) {
+	first, rest = nft.Batch{Generation: b.Generation}, *b
 	rest.Ops = nil
-	adopted, refused := make(map[Family]bool), false
+	adopted, refused := make(map[nft.Family]bool), false
 	for _, op := range b.Ops {
 		if op.Adopts {
 			adopted[op.Family] = true
@@ -84,10 +88,10 @@ func (b *Batch) adoption() (first, rest Batch) {
 			continue
 		}
 		rest.Ops = append(rest.Ops, op)
-		refused = refused || adopted[op.Family] && op.Verb == Add && op.Chain != nil && op.Chain.Hook != nil && op.Rules == nil
+		refused = refused || adopted[op.Family] && op.Verb == nft.Add && op.Chain != nil && op.Chain.Hook != nil && op.Rules == nil
 	}
 	if !refused {
-		return Batch{}, *b
+		return nft.Batch{}, *b
 	}
 	if b.Generation != 0 {
 		rest.Generation++
@@ -95,17 +99,17 @@ func (b *Batch) adoption() (first, rest Batch) {
 	return first, rest
 }
 
-// unseen returns the families in whose tables the batch changes nothing that a packet can see
+// unseenBy returns the families in whose tables the batch changes nothing that a packet can see
 // before its last part: it adds base chains there and deletes nothing.
-func (b *Batch) unseen() map[Family]bool {
-	unseen := make(map[Family]bool)
+func unseenBy(b *nft.Batch) map[nft.Family]bool {
+	unseen := make(map[nft.Family]bool)
 	for i := range b.Ops {
 		if op := &b.Ops[i]; op.Chain != nil && op.Chain.Hook != nil && op.Rules == nil {
 			unseen[op.Family] = true
 		}
 	}
 	for i := range b.Ops {
-		if b.Ops[i].Verb != Add {
+		if b.Ops[i].Verb != nft.Add {
 			delete(unseen, b.Ops[i].Family)
 		}
 	}
@@ -114,15 +118,15 @@ func (b *Batch) unseen() map[Family]bool {
 
 // listsOf reports whether the set holds, under an index behind each key of a verdict map, what
 // the verdict leads to.
-func (s *Set) listsOf(verdicts *Set) bool {
+func listsOf(s, verdicts *nft.Set) bool {
 	n := len(verdicts.Key)
-	return len(s.Key) == n+1 && s.Key[n] == FieldIndex && slices.Equal(s.Key[:n], verdicts.Key)
+	return len(s.Key) == n+1 && s.Key[n] == nft.FieldIndex && slices.Equal(s.Key[:n], verdicts.Key)
 }
 
 // A partition is a list of batches that grows by elements.
 type partition struct {
 	most     int
-	parts    []Batch
+	parts    []nft.Batch
 	elements int // in the last part
 }
 
@@ -130,13 +134,13 @@ type partition struct {
 // that is none.
 func (p *partition) room() int {
 	if p.elements >= p.most {
-		p.parts, p.elements = append(p.parts, Batch{}), 0
+		p.parts, p.elements = append(p.parts, nft.Batch{}), 0
 	}
 	return p.most - p.elements
 }
 
 // put adds some of the elements of an operation to the last part.
-func (p *partition) put(op Op, elements []KeyedElement) {
+func (p *partition) put(op nft.Op, elements []nft.KeyedElement) {
 	if len(elements) == 0 {
 		return
 	}
@@ -147,7 +151,7 @@ func (p *partition) put(op Op, elements []KeyedElement) {
 }
 
 // add appends the elements of an operation.
-func (p *partition) add(op Op) {
+func (p *partition) add(op nft.Op) {
 	for list := op.Elements; len(list) > 0; {
 		n := min(len(list), p.room())
 		p.put(op, list[:n])
@@ -157,7 +161,7 @@ func (p *partition) add(op Op) {
 
 // addTogether appends the elements of a verdict map and of the lists that its verdicts lead to.
 // An element and its lists stay in one part: Read finds lists by the keys of verdicts.
-func (p *partition) addTogether(lists []Op, verdicts Op) {
+func (p *partition) addTogether(lists []nft.Op, verdicts nft.Op) {
 	put, seen := make([]int, len(lists)), make([]int, len(lists)) // of each list
 	from := 0
 	flush := func(to int) {

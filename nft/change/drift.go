@@ -1,38 +1,17 @@
-package nft
+package change
 
 import (
 	"maps"
-	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
-// A ForeignChange is what a commit that is not ours did to our tables.
-type ForeignChange struct {
-	Generation uint32
-	// PID and Program name the thread that committed; zero if not known.
-	PID     uint32
-	Program string
-	// Lost says that notifications were lost, or were too many to look at: nobody knows what has
-	// changed.
-	Lost   bool
-	Events []Event
-}
-
-// An Event is what one notification says about an object of one of our tables. Op has the shape of
-// the operation that somebody else did; its Verb is Add for a change too. For objects that are no
-// table, chain, rule, set or element, Op holds the family alone.
-type Event struct {
-	Op
-	// Listed holds the elements that came, changed or went, of a Set of which only the name is
-	// known; nil if the event is about something else.
-	Listed []ListedElement
-}
-
 // Note follows one notification. It returns false if it cannot follow it.
-func (j *Journal) Note(e *Event) bool {
+func (j *Journal) Note(e *nft.Event) bool {
 	switch {
 	case !j.tracking:
 		return false
-	case e.Table != nil && e.Verb == Delete:
+	case e.Table != nil && e.Verb == nft.Delete:
 		j.Committed()
 		j.gone = true
 		return true
@@ -51,28 +30,28 @@ func (j *Journal) Note(e *Event) bool {
 }
 
 // unknownRules stands for rules that were not read. They equal none of ours.
-func unknownRules() []Rule { return []Rule{{Raw{}}} }
+func unknownRules() []nft.Rule { return []nft.Rule{{nft.Raw{}}} }
 
 // noteChain follows a chain that came, changed or went. The hook and the policy of a base chain
 // cannot change in place.
-func (j *Journal) noteChain(e *Event) bool {
+func (j *Journal) noteChain(e *nft.Event) bool {
 	chain := e.Chain
 	wanted := j.Table.Chains[chain.Name]
 	switch {
 	case j.gone:
 		return false
-	case e.Verb == Delete:
+	case e.Verb == nft.Delete:
 		j.chains[chain.Name] = nil
-	case wanted != nil && !chain.Hook.equal(wanted.Hook):
+	case wanted != nil && !chain.Hook.Equal(wanted.Hook):
 		return false
 	default:
-		j.chains[chain.Name] = &Chain{Name: chain.Name, Hook: chain.Hook, Rules: unknownRules()}
+		j.chains[chain.Name] = &nft.Chain{Name: chain.Name, Hook: chain.Hook, Rules: unknownRules()}
 	}
 	return true
 }
 
 // noteRule follows a rule that came or went: the next batch writes its chain anew.
-func (j *Journal) noteRule(e *Event) bool {
+func (j *Journal) noteRule(e *nft.Event) bool {
 	name := e.Chain.Name
 	chain, touched := j.chains[name]
 	if !touched {
@@ -81,18 +60,18 @@ func (j *Journal) noteRule(e *Event) bool {
 	if j.gone || chain == nil {
 		return false
 	}
-	j.chains[name] = &Chain{Name: name, Hook: chain.Hook, Rules: unknownRules()}
+	j.chains[name] = &nft.Chain{Name: name, Hook: chain.Hook, Rules: unknownRules()}
 	return true
 }
 
 // noteSet follows a set that came or went.
-func (j *Journal) noteSet(e *Event) bool {
+func (j *Journal) noteSet(e *nft.Event) bool {
 	set := e.Set
 	wanted := j.Table.Sets[set.Name]
 	switch {
 	case j.gone:
 		return false
-	case e.Verb == Delete:
+	case e.Verb == nft.Delete:
 		j.touchSet(set.Name)
 		j.sets[set.Name] = nil
 		for key := range j.elements[set.Name] {
@@ -108,7 +87,7 @@ func (j *Journal) noteSet(e *Event) bool {
 
 // noteElements follows elements that came, changed or went. It passes over dynamic sets, whose
 // elements belong to the packets, and foreign sets, which go with their elements.
-func (j *Journal) noteElements(e *Event) bool {
+func (j *Journal) noteElements(e *nft.Event) bool {
 	name := e.Set.Name
 	wanted := j.Table.Sets[name]
 	switch {
@@ -121,17 +100,17 @@ func (j *Journal) noteElements(e *Event) bool {
 		return true
 	}
 	touched := j.touchedIn(name)
-	heard := NewListing(j.Table.Family, wanted.Set)
+	heard := nft.NewListing(j.Table.Family, wanted.Set)
 	for i := range e.Listed {
 		heard.Add(&e.Listed[i])
 	}
-	if wanted.Set.Ranges() == TwoPoints {
-		j.notePoints(name, heard.points, e.Verb == Add)
+	if wanted.Set.Ranges() == nft.TwoPoints {
+		j.notePoints(name, heard, e.Verb == nft.Add)
 		return true
 	}
 	for key, element := range heard.Elements() {
 		touched[key] = nil
-		if e.Verb == Add {
+		if e.Verb == nft.Add {
 			touched[key] = &element
 		}
 	}
@@ -140,18 +119,13 @@ func (j *Journal) noteElements(e *Event) bool {
 
 // notePoints follows points that came to a set of ranges or left it. Each point alone changes where
 // ranges begin and end.
-func (j *Journal) notePoints(name string, heard []point, came bool) {
+func (j *Journal) notePoints(name string, heard *nft.Listing, came bool) {
 	wanted, touched := j.Table.Sets[name], j.elements[name]
-	now := NewListing(j.Table.Family, wanted.Set)
+	now := nft.NewListing(j.Table.Family, wanted.Set)
 	for key, element := range j.held(name) {
-		now.addRange(key, element)
+		now.AddRange(key, element)
 	}
-	for _, p := range heard {
-		now.points = slices.DeleteFunc(now.points, func(q point) bool { return q.key == p.key && q.end == p.end })
-		if came {
-			now.points = append(now.points, p)
-		}
-	}
+	now.ChangePoints(heard, came)
 	for key := range wanted.Map {
 		touched[key] = nil
 	}
@@ -164,7 +138,7 @@ func (j *Journal) notePoints(name string, heard []point, came bool) {
 }
 
 // held returns what a set holds in the kernel, as far as the journal knows.
-func (j *Journal) held(name string) map[string]Element {
+func (j *Journal) held(name string) map[string]nft.Element {
 	held := maps.Clone(j.Table.Sets[name].Map)
 	for key, element := range j.elements[name] {
 		delete(held, key)
@@ -194,7 +168,7 @@ func (j *Journal) Damaged() (n int) {
 		}
 	}
 	for name, chain := range want.Chains {
-		if have.Chains[name] == nil || !have.Chains[name].equalRules(j.Table.Family, chain) {
+		if have.Chains[name] == nil || !have.Chains[name].EqualRules(j.Table.Family, chain) {
 			n++
 		}
 	}

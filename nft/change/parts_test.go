@@ -1,4 +1,4 @@
-package nft_test
+package change_test
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -22,7 +23,7 @@ func fresh() nft.Batch {
 	}
 	table.Sets["services"] = services
 	table.Chains["nat-output"] = &nft.Chain{Name: "nat-output", Rules: []nft.Rule{{nft.Drop}}, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: -101}}
-	return nft.Diff(nil, nft.Tables{nft.IP: table})
+	return change.Diff(nil, nft.Tables{nft.IP: table})
 }
 
 // TestParts takes the batch apart: what packets see comes last, and a frontend comes with its
@@ -30,7 +31,7 @@ func fresh() nft.Batch {
 func TestParts(t *testing.T) {
 	whole := fresh()
 	whole.Generation, whole.Foreign = 7, make([]nft.ForeignMessage, 1)
-	before, last := whole.Parts(4)
+	before, last := change.Parts(&whole, 4)
 	type part struct {
 		structure, lists, verdicts, others, base int
 		generation                               uint32
@@ -79,7 +80,7 @@ func TestOnePart(t *testing.T) {
 		batch nft.Batch
 		most  int
 	}{{"check", check, 4}, {"small", small, 10}, {"replaced", replaced, 4}, {"without base chains", live, 4}} {
-		before, last := tt.batch.Parts(tt.most)
+		before, last := change.Parts(&tt.batch, tt.most)
 		if diff := cmp.Diff(texts(tt.batch), texts(last)); diff != "" || len(before) > 0 {
 			t.Errorf("%s: %d parts come before; the last (-want +got):\n%s", tt.name, len(before), diff)
 		}
@@ -94,7 +95,7 @@ func TestAdoptionIsAPart(t *testing.T) {
 	adopts := nft.Op{Verb: nft.Add, Family: nft.IP, Table: table, Adopts: true}
 	chain := nft.Op{Verb: nft.Add, Family: nft.IP, Chain: hooked}
 	b := nft.Batch{Ops: []nft.Op{adopts, chain}, Generation: 7}
-	before, last := b.Parts(100)
+	before, last := change.Parts(&b, 100)
 	if len(before) != 1 || len(before[0].Ops) != 1 || !before[0].Ops[0].Adopts || before[0].Generation != 7 ||
 		len(last.Ops) != 1 || last.Ops[0].Chain != hooked || last.Generation != 8 {
 		t.Errorf("before %+v, last %+v", before, last)
@@ -102,7 +103,7 @@ func TestAdoptionIsAPart(t *testing.T) {
 	other := chain
 	other.Family = nft.IP6
 	for _, b := range []nft.Batch{{Ops: []nft.Op{adopts}}, {Ops: []nft.Op{adopts, other}}, {Ops: []nft.Op{adopts, chain}, Check: true}} {
-		if before, last := b.Parts(100); len(before) != 0 || len(last.Ops) != len(b.Ops) {
+		if before, last := change.Parts(&b, 100); len(before) != 0 || len(last.Ops) != len(b.Ops) {
 			t.Errorf("%+v came apart: %+v, %+v", b, before, last)
 		}
 	}

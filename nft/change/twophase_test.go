@@ -1,4 +1,4 @@
-package nft_test
+package change_test
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -26,13 +27,13 @@ func growth() nft.Batch {
 	want.Sets["services"] = &nft.Elements{Set: &nfttest.FrontendSet, Map: map[string]nft.Element{frontend.Key: frontend.Element}}
 	want.Sets["members"] = &nft.Elements{Set: &nft.Set{Name: "members", Key: []nft.Field{nft.FieldAddr}}}
 	want.Chains["new"] = chain
-	return nft.Diff(nft.Tables{nft.IP: have}, nft.Tables{nft.IP: want})
+	return change.Diff(nft.Tables{nft.IP: have}, nft.Tables{nft.IP: want})
 }
 
 // TestTwoPhases makes a chain before anything leads to it, and takes that back.
 func TestTwoPhases(t *testing.T) {
 	whole := growth()
-	first, rest := whole.TwoPhases()
+	first, rest := change.TwoPhases(&whole)
 	for name, tt := range map[string]struct {
 		batch nft.Batch
 		want  []string
@@ -45,7 +46,7 @@ func TestTwoPhases(t *testing.T) {
 		"rest": {rest, []string{
 			`add element ip kube-nft services { 10.0.0.0 . tcp . 80 comment "shop/cart-0:http" : goto new }`,
 		}},
-		"back": {first.Reverse(), []string{
+		"back": {change.Reverse(&first), []string{
 			"flush chain ip kube-nft new",
 			"delete chain ip kube-nft new",
 			"delete set ip kube-nft members",
@@ -60,10 +61,10 @@ func TestTwoPhases(t *testing.T) {
 // TestOnePhase: a batch that makes its table, or no chain, is not taken apart.
 func TestOnePhase(t *testing.T) {
 	for name, whole := range map[string]nft.Batch{
-		"table":    nft.Diff(nil, nfttest.StatementTables()),
+		"table":    change.Diff(nil, nfttest.StatementTables()),
 		"elements": {Ops: nfttest.FrontendBatch(3, nft.Drop).Ops[3:]},
 	} {
-		first, rest := whole.TwoPhases()
+		first, rest := change.TwoPhases(&whole)
 		if diff := cmp.Diff(texts(whole), texts(rest)); diff != "" || !first.Empty() {
 			t.Errorf("%s: %d operations come first; the rest (-want +got):\n%s", name, len(first.Ops), diff)
 		}
@@ -81,11 +82,11 @@ func TestWithoutDestroy(t *testing.T) {
 		"delete element ip kube-nft services { 10.0.0.0 . tcp . 80 }",
 		"flush chain ip kube-nft other",
 	}
-	same := b.WithoutDestroy()
+	same := change.WithoutDestroy(&b)
 	if diff := cmp.Diff(want, texts(*same)); diff != "" || same.Generation != 7 {
 		t.Errorf("generation %d (-want +got):\n%s", same.Generation, diff)
 	}
-	if again := same.WithoutDestroy(); again != same {
+	if again := change.WithoutDestroy(same); again != same {
 		t.Error("a batch without Destroy is written again")
 	}
 }
@@ -101,7 +102,7 @@ func TestInPlace(t *testing.T) {
 		{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{entry(1, 1), entry(3, 4)}},
 		{Verb: nft.Add, Family: nft.IP6, Set: set, Elements: []nft.KeyedElement{entry(2, 2)}},
 	}}
-	same := b.InPlace()
+	same := change.InPlace(&b)
 	if len(same.Ops) != 3 || same.Generation != 7 || len(b.Ops[0].Elements) != 3 {
 		t.Fatalf("%d operations, generation %d, and %d elements of the first one before", len(same.Ops), same.Generation, len(b.Ops[0].Elements))
 	}
@@ -109,11 +110,11 @@ func TestInPlace(t *testing.T) {
 		t.Errorf("destroyed (-want +got):\n%s", diff)
 	}
 	b.Ops[0].Elements = b.Ops[0].Elements[:1]
-	if same := b.InPlace(); len(same.Ops) != 2 || same.Ops[0].Verb != nft.Add {
+	if same := change.InPlace(&b); len(same.Ops) != 2 || same.Ops[0].Verb != nft.Add {
 		t.Errorf("%d operations, want both additions", len(same.Ops))
 	}
 	b.Ops = b.Ops[:1]
-	if b.InPlace() != &b {
+	if change.InPlace(&b) != &b {
 		t.Error("a batch that adds nothing is written again")
 	}
 }

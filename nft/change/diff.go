@@ -1,12 +1,13 @@
-package nft
+package change
 
 import (
 	"cmp"
 	"encoding/binary"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // Diff returns the operations that turn have into want. It is total and pure. Diff(x, x) is empty.
@@ -20,24 +21,24 @@ import (
 // to their chains, so that rules bind their maps while these are empty. Deletions of elements come
 // before additions, since a changed element is deleted and added again. What nothing refers to any
 // more goes last: the rules of old chains, then the chains, then their sets.
-func Diff(have, want Tables) Batch {
+func Diff(have, want nft.Tables) nft.Batch {
 	var d differ
-	for _, f := range Families {
+	for _, f := range nft.Families {
 		d.family = f
 		d.tables(have[f], want[f])
 	}
-	return Batch{Ops: d.ops}
+	return nft.Batch{Ops: d.ops}
 }
 
 // tables turns one table into another; either may be nil.
-func (d *differ) tables(have, want *Table) {
+func (d *differ) tables(have, want *nft.Table) {
 	switch {
 	case want == nil && have != nil:
-		d.add(Op{Verb: Delete, Table: have})
+		d.add(nft.Op{Verb: nft.Delete, Table: have})
 	case want != nil && have == nil:
 		d.create(want, nil)
 	case want != nil && replaces(have, want):
-		d.add(Op{Verb: Delete, Table: have})
+		d.add(nft.Op{Verb: nft.Delete, Table: have})
 		d.create(want, have)
 	case want != nil:
 		d.table(have, want)
@@ -49,7 +50,7 @@ func (d *differ) tables(have, want *Table) {
 // reverse, or the definition of a set or of a hook differs. The marker cannot change in place
 // either, but its number is no reason: see "Tables that are made anew" in the package
 // documentation.
-func replaces(have, want *Table) bool {
+func replaces(have, want *nft.Table) bool {
 	if !have.Marked(want) || have.Owned != want.Owned {
 		return true
 	}
@@ -59,71 +60,51 @@ func replaces(have, want *Table) bool {
 		}
 	}
 	for name, w := range want.Chains {
-		if h, ok := have.Chains[name]; ok && !h.Hook.equal(w.Hook) {
+		if h, ok := have.Chains[name]; ok && !h.Hook.Equal(w.Hook) {
 			return true
 		}
 	}
 	return false
 }
 
-// Marked reports whether t has the same marker as another table, whatever the schema number.
-func (t *Table) Marked(as *Table) bool {
-	return t.Comment == as.Comment || isMarker(t.Comment) && isMarker(as.Comment)
-}
-
-// isMarker reports whether some version of kube-nft writes this comment to its tables.
-func isMarker(comment string) bool {
-	rest, ours := strings.CutPrefix(comment, markerHead)
-	number, closed := strings.CutSuffix(rest, ")")
-	_, err := strconv.ParseUint(number, 10, 32)
-	return ours && closed && err == nil
-}
-
-func (h *Hook) equal(other *Hook) bool {
-	if h == nil || other == nil {
-		return h == other
-	}
-	return *h == *other
-}
-
 type differ struct {
-	family Family
-	ops    []Op
+	family nft.Family
+	ops    []nft.Op
 }
 
-func (d *differ) add(op Op) {
+func (d *differ) add(op nft.Op) {
 	op.Family = d.family
 	d.ops = append(d.ops, op)
 }
 
 // create makes a table with all that it holds. It carries over the elements of old's dynamic maps
 // of the same shape.
-func (d *differ) create(want, old *Table) {
-	d.add(Op{Verb: Add, Table: want})
-	empty := NewTable(want.Family)
+func (d *differ) create(want, old *nft.Table) {
+	d.add(nft.Op{Verb: nft.Add, Table: want})
+	empty := nft.NewTable(want.Family)
 	d.table(empty, want)
 	if old == nil {
 		return
 	}
-	for _, name := range sortedNames(want.Sets) {
+	for _, name := range want.SetNames() {
 		set := want.Sets[name].Set
 		if before, ok := old.Sets[name]; ok && set.Dynamic && before.Set.Equal(set) {
-			d.elements(Add, set, before.Map)
+			d.elements(nft.Add, set, before.Map)
 		}
 	}
 }
 
-func (d *differ) table(have, want *Table) {
+func (d *differ) table(have, want *nft.Table) {
 	d.newSets(have, want)
 	changed := d.newChains(have, want)
 	for _, chain := range changed {
 		if _, ok := have.Chains[chain.Name]; ok {
-			d.add(Op{Verb: Flush, Chain: chain})
+			d.add(nft.Op{Verb: nft.Flush, Chain: chain})
 		}
 	}
 	for _, chain := range changed {
 		if len(chain.Rules) > 0 {
-			d.add(Op{Verb: Add, Chain: chain, Rules: chain.Rules})
+			d.add(nft.Op{Verb: nft.Add, Chain: chain, Rules: chain.Rules})
 		}
 	}
 	d.changedElements(have, want)
@@ -131,56 +112,52 @@ func (d *differ) table(have, want *Table) {
 	d.oldSets(have, want)
 }
 
-func (d *differ) newSets(have, want *Table) {
-	for _, name := range sortedNames(want.Sets) {
+func (d *differ) newSets(have, want *nft.Table) {
+	for _, name := range want.SetNames() {
 		if _, ok := have.Sets[name]; !ok {
-			d.add(Op{Verb: Add, Set: want.Sets[name].Set})
+			d.add(nft.Op{Verb: nft.Add, Set: want.Sets[name].Set})
 		}
 	}
 }
 
 // newChains adds the missing chains. It returns all chains whose rules must be written, in order.
-func (d *differ) newChains(have, want *Table) (changed []*Chain) {
-	for _, chain := range slices.SortedFunc(maps.Values(want.Chains), compareChains) {
+func (d *differ) newChains(have, want *nft.Table) (changed []*nft.Chain) {
+	for _, chain := range slices.SortedFunc(maps.Values(want.Chains), nft.CompareChains) {
 		h, ok := have.Chains[chain.Name]
 		if !ok {
-			d.add(Op{Verb: Add, Chain: chain})
+			d.add(nft.Op{Verb: nft.Add, Chain: chain})
 		}
-		if !ok || !h.equalRules(d.family, chain) {
+		if !ok || !h.EqualRules(d.family, chain) {
 			changed = append(changed, chain)
 		}
 	}
 	return changed
 }
 
-func (c *Chain) equalRules(f Family, other *Chain) bool {
-	return c == other || slices.EqualFunc(c.Rules, other.Rules, func(a, b Rule) bool { return a.Equal(f, b) })
-}
-
-func (d *differ) changedElements(have, want *Table) {
-	for _, name := range sortedNames(want.Sets) {
+func (d *differ) changedElements(have, want *nft.Table) {
+	for _, name := range want.SetNames() {
 		w, h := want.Sets[name], have.Sets[name]
 		if w.Set.Dynamic {
 			continue
 		}
 		if h == nil {
-			d.elements(Add, w.Set, w.Map)
+			d.elements(nft.Add, w.Set, w.Map)
 			continue
 		}
-		d.elements(Delete, w.Set, missing(h.Map, w.Map))
-		d.elements(Add, w.Set, missing(w.Map, h.Map))
+		d.elements(nft.Delete, w.Set, missing(h.Map, w.Map))
+		d.elements(nft.Add, w.Set, missing(w.Map, h.Map))
 	}
 }
 
 // missing returns the elements of a that b does not hold in the same way.
-func missing(a, b map[string]Element) map[string]Element {
-	var m map[string]Element
+func missing(a, b map[string]nft.Element) map[string]nft.Element {
+	var m map[string]nft.Element
 	for key, element := range a {
 		if other, ok := b[key]; ok && other.Equal(element) {
 			continue
 		}
 		if m == nil {
-			m = make(map[string]Element)
+			m = make(map[string]nft.Element)
 		}
 		m[key] = element
 	}
@@ -188,15 +165,15 @@ func missing(a, b map[string]Element) map[string]Element {
 }
 
 // elements adds one operation for all elements of m, in the order of their keys.
-func (d *differ) elements(verb Verb, set *Set, m map[string]Element) {
+func (d *differ) elements(verb nft.Verb, set *nft.Set, m map[string]nft.Element) {
 	if len(m) == 0 {
 		return
 	}
-	found := make([]KeyedElement, 0, len(m))
+	found := make([]nft.KeyedElement, 0, len(m))
 	order := make([]keyOrder, 0, len(m))
 	for key, element := range m {
 		order = append(order, orderOf(key, len(found)))
-		found = append(found, KeyedElement{key, element})
+		found = append(found, nft.KeyedElement{Key: key, Element: element})
 	}
 	slices.SortFunc(order, func(a, b keyOrder) int {
 		if c := a.compare(b); c != 0 {
@@ -204,11 +181,11 @@ func (d *differ) elements(verb Verb, set *Set, m map[string]Element) {
 		}
 		return strings.Compare(found[a.at].Key, found[b.at].Key)
 	})
-	list := make([]KeyedElement, len(found))
+	list := make([]nft.KeyedElement, len(found))
 	for i := range order {
 		list[i] = found[order[i].at]
 	}
-	d.add(Op{Verb: verb, Set: set, Elements: list})
+	d.add(nft.Op{Verb: verb, Set: set, Elements: list})
 }
 
 // A keyOrder is the beginning of an element's key as numbers, and where the element stands. A sort
@@ -233,50 +210,45 @@ func (k keyOrder) compare(other keyOrder) int {
 }
 
 // list adds one operation for the elements of a list.
-func (d *differ) list(verb Verb, set *Set, list []KeyedElement) {
+func (d *differ) list(verb nft.Verb, set *nft.Set, list []nft.KeyedElement) {
 	if len(list) > 0 {
-		d.add(Op{Verb: verb, Set: set, Elements: SortElements(list)})
+		d.add(nft.Op{Verb: verb, Set: set, Elements: nft.SortElements(list)})
 	}
 }
 
-func SortElements(list []KeyedElement) []KeyedElement {
-	slices.SortFunc(list, func(a, b KeyedElement) int { return strings.Compare(a.Key, b.Key) })
-	return list
-}
-
-func (d *differ) oldChains(have, want *Table) {
-	var old []*Chain
+func (d *differ) oldChains(have, want *nft.Table) {
+	var old []*nft.Chain
 	for name, chain := range have.Chains {
 		if _, ok := want.Chains[name]; !ok {
 			old = append(old, chain)
 		}
 	}
-	slices.SortFunc(old, compareChains)
+	slices.SortFunc(old, nft.CompareChains)
 	for _, chain := range old {
 		if len(chain.Rules) > 0 {
-			d.add(Op{Verb: Flush, Chain: chain})
+			d.add(nft.Op{Verb: nft.Flush, Chain: chain})
 		}
 	}
 	for _, chain := range old {
-		d.add(Op{Verb: Delete, Chain: chain})
+		d.add(nft.Op{Verb: nft.Delete, Chain: chain})
 	}
 }
 
-func (d *differ) oldSets(have, want *Table) {
-	for _, name := range sortedNames(have.Sets) {
+func (d *differ) oldSets(have, want *nft.Table) {
+	for _, name := range have.SetNames() {
 		if _, ok := want.Sets[name]; !ok {
-			d.add(Op{Verb: Delete, Set: have.Sets[name].Set})
+			d.add(nft.Op{Verb: nft.Delete, Set: have.Sets[name].Set})
 		}
 	}
 }
 
 // Adoption returns the operations that make the committing socket the owner of tables whose owner
 // has gone. They come first in a batch, see Parts.
-func Adoption(have, want Tables) (ops []Op) {
-	for _, f := range Families {
+func Adoption(have, want nft.Tables) (ops []nft.Op) {
+	for _, f := range nft.Families {
 		h, w := have[f], want[f]
 		if h != nil && w != nil && !replaces(h, w) && w.Owned && h.Owner == 0 {
-			ops = append(ops, Op{Verb: Add, Family: f, Table: w, Adopts: true})
+			ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Table: w, Adopts: true})
 		}
 	}
 	return ops

@@ -1,9 +1,10 @@
-package nft_test
+package change_test
 
 import (
 	"testing"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
@@ -25,7 +26,7 @@ func TestTablesOfOtherSchemasAreKept(t *testing.T) {
 	} {
 		have := nfttest.StatementTables()
 		have[nft.IP].Comment = tt.comment
-		batch := nft.Diff(have, want)
+		batch := change.Diff(have, want)
 		if kept := !batch.Remakes(); kept != tt.kept || kept != batch.Empty() {
 			t.Errorf("comment %q: kept %v, want %v; %d operations", tt.comment, kept, tt.kept, len(batch.Ops))
 		}

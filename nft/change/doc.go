@@ -1,0 +1,25 @@
+// Package change works out which operations turn one table into another, and in which batches they go
+// to the kernel. It is pure, as package nft is.
+//
+// State is two values: the wanted tables and the applied ones. Diff gives the batch that turns the
+// second into the first. A Journal is a wanted table together with what has changed since the last
+// commit, so that a change costs what it touches and not what the table holds. The journal also notes
+// what somebody else did to the table, and the next batch repairs it.
+//
+// Parts and TwoPhases say where the kernel needs several batches for one, InPlace and WithoutDestroy
+// where some kernels need another one.
+//
+// # Tables that are made anew
+//
+// A table is replaced, in one batch, in three cases: it has no marker of ours; a set or a base
+// chain of the same name is defined in another way; its ownership changes. The number in the marker
+// alone is no reason: the definitions show what it stands for, and the kernel does not change a
+// marker in place.
+//
+// Replacing a table loses packets. The kernel swaps the tables at once, but a packet that has
+// entered a chain of the old table goes on there, and finds the elements of its maps gone. Behind
+// the first lookup the packet is dropped and sent again. Before it, the packet goes on
+// untranslated, and its connection fails. On a busy machine about one in a hundred of the
+// connections made at that very moment failed. Established connections and the entries of affinity
+// maps stay.
+package change
