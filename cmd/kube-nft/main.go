@@ -85,6 +85,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
+// extraCommands are those that only some builds have.
+var extraCommands []func() *cobra.Command
+
 // newRoot declares the commands. The root command itself is the daemon.
 func newRoot() *cobra.Command {
 	var reader *config.Reader
@@ -146,6 +149,9 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	})
 	root.AddCommand(inspect.Commands(reader)...)
 	root.AddCommand(move.Commands(reader)...)
+	for _, extra := range extraCommands {
+		root.AddCommand(extra())
+	}
 	takeNoArguments(root)
 	setHelp(root)
 	return root

@@ -1,0 +1,32 @@
+//go:build man
+
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// init adds the command that make install and make release write man pages with. The program that
+// runs on nodes is built without it.
+func init() {
+	extraCommands = append(extraCommands, func() *cobra.Command {
+		var date int64
+		manual := &cobra.Command{
+			Use:    "man DIR",
+			Short:  "Write the man pages of all commands to a directory",
+			Args:   cobra.ExactArgs(1),
+			Hidden: true,
+			RunE: func(cmd *cobra.Command, args []string) error {
+				day := time.Unix(date, 0).UTC()
+				root := cmd.Root()
+				root.DisableAutoGenTag = true
+				return doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: "kube-nft", Manual: "kube-nft", Date: &day}, args[0])
+			},
+		}
+		manual.Flags().Int64Var(&date, "date", 0, "what the pages are dated, in seconds since the epoch")
+		return manual
+	})
+}
