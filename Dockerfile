@@ -7,10 +7,13 @@
 ARG BUILD_IMAGE=docker.io/library/golang:1.26
 ARG FINAL_IMAGE=scratch
 
-FROM ${BUILD_IMAGE} AS build
+# The build runs on the builder's own platform, and Go compiles for the image's: nothing is emulated.
+FROM --platform=${BUILDPLATFORM} ${BUILD_IMAGE} AS build
+ARG TARGETOS=linux
+ARG TARGETARCH
 WORKDIR /src
 COPY . .
-ENV CGO_ENABLED=0 GOFLAGS=-trimpath
+ENV CGO_ENABLED=0 GOFLAGS=-trimpath GOOS=${TARGETOS} GOARCH=${TARGETARCH} GOARM=7
 RUN ["/usr/local/go/bin/go", "build", "-ldflags=-s -w", "-o", "/out/kube-nft", "./cmd/kube-nft"]
 
 FROM ${FINAL_IMAGE}

@@ -22,6 +22,8 @@ TESTFLAGS ?=
 FUZZTIME ?= 60s
 # The program that draws charts is a module of its own.
 CHARTS := integration/scale/chart
+# So is the one that writes bills of materials.
+MODULES := . $(CHARTS) integration/release/sbom
 # Installed once, into a file of its version: go run would ask the network each time.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 STATICCHECK_BIN := $(CURDIR)/bin/$(notdir $(STATICCHECK))
@@ -33,13 +35,28 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet staticcheck vuln helm image image-test packages image-packages
+.PHONY: help build install run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet staticcheck vuln helm release release-test image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the static binary bin/kube-nft
 	$(GO) build -o $(BIN) ./cmd/kube-nft
+
+# Where make install puts things; DESTDIR is for packagers.
+PREFIX ?= /usr/local
+MAN := $(DESTDIR)$(PREFIX)/share/man/man8
+COMPLETIONS := bash-completion/completions/kube-nft zsh/site-functions/_kube-nft fish/vendor_completions.d/kube-nft.fish
+
+install: build ## put program, man pages, completions and the systemd unit below DESTDIR and PREFIX (/usr/local)
+	install -D -m 755 $(BIN) $(DESTDIR)$(PREFIX)/sbin/kube-nft
+	install -d $(MAN)
+	$(GO) run -tags man ./cmd/kube-nft man --date $$(git log -1 --format=%ct 2>/dev/null || echo 0) $(MAN)
+	@for file in $(COMPLETIONS); do shell=$${file%%/*}; \
+	  install -d $(DESTDIR)$(PREFIX)/share/$${file%/*} && \
+	  $(BIN) completion $${shell%-completion} >$(DESTDIR)$(PREFIX)/share/$$file || exit 1; done
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's,/usr/local/sbin,$(PREFIX)/sbin,' deploy/systemd/kube-nft.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/kube-nft.service
 
 run: build ## show it at work: namespaces, traffic, a change, clean up (root)
 	$(GO) run ./integration/demo -binary $(BIN) -manifests deploy/examples
@@ -64,7 +81,7 @@ check: gofmt vet staticcheck test-unit ## what needs neither root nor Debian pac
 test: packages lint helm ## everything: unit, golden, kernel and packet tests (root)
 	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test -timeout 20m $(TESTFLAGS) ./...
 	CGO_ENABLED=1 $(GO) test -race -short ./tracker/... ./sync/... ./cmd/kube-nft/daemon/...
-	cd $(CHARTS) && $(GO) test $(TESTFLAGS) ./...
+	for module in $(wordlist 2,9,$(MODULES)); do (cd $$module && $(GO) test $(TESTFLAGS) ./...) || exit 1; done
 
 test-unit: ## tests without namespaces, nft and long runs
 	KUBE_NFT_REQUIRE_KERNEL=0 $(GO) test -short ./...
@@ -97,16 +114,16 @@ chaos: build ## churn, API faults, kills of kube-nft and changing addresses for 
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),15m) -chaos
 
 lint: gofmt vet staticcheck ## gofmt, go vet, staticcheck; modules are tidy and what go.sum says
-	@for module in . $(CHARTS); do (cd $$module && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
+	@for module in $(MODULES); do (cd $$module && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
 
 gofmt:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 
 vet:
-	@for module in . $(CHARTS); do (cd $$module && $(GO) vet ./...) || exit 1; done
+	@for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
 
 staticcheck: $(STATICCHECK_BIN)
-	@for module in . $(CHARTS); do (cd $$module && $(STATICCHECK_BIN) ./...) || exit 1; done
+	@for module in $(MODULES); do (cd $$module && $(STATICCHECK_BIN) ./...) || exit 1; done
 
 $(STATICCHECK_BIN):
 	GOBIN=$(@D) $(GO) install $(STATICCHECK)
@@ -123,6 +140,12 @@ $(HELM_BIN):
 
 vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
 	$(GO) run $(GOVULNCHECK) ./...
+
+release: ## make everything of the version that the commit is tagged with, in dist (buildah); see docs/release.md
+	./deploy/release.sh
+
+release-test: helm ## make a release twice and compare, byte for byte
+	./deploy/release-test.sh
 
 image: ## build the container image; IMAGE, BUILDER, BUILD_IMAGE, FINAL_IMAGE: see docs/install.md
 	./deploy/image.sh

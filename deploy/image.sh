@@ -5,6 +5,7 @@
 #   BUILDER      docker, podman or buildah      (the first that works)
 #   BUILD_IMAGE  image with Go                  (see Dockerfile)
 #   FINAL_IMAGE  image that the program goes to (scratch)
+#   PLATFORMS    such as linux/amd64,linux/arm64: a manifest list of an image for each, cross-compiled
 # Arguments go to the builder's build command. Two builds of one commit are equal: no time
 # but the commit's goes in.
 set -euo pipefail
@@ -36,6 +37,16 @@ fi
 arguments=(-t "$image" --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
 [ -z "${BUILD_IMAGE:-}" ] || arguments+=(--build-arg "BUILD_IMAGE=$BUILD_IMAGE")
 [ -z "${FINAL_IMAGE:-}" ] || arguments+=(--build-arg "FINAL_IMAGE=$FINAL_IMAGE")
+if [ -n "${PLATFORMS:-}" ]; then
+  case $builder in
+    docker) docker buildx build --platform "$PLATFORMS" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" "${arguments[@]}" "$@" . ;;
+    podman | buildah)
+      "$builder" manifest rm "$image" >/dev/null 2>&1 || true
+      "$builder" build --platform "$PLATFORMS" --manifest "$image" --timestamp "$SOURCE_DATE_EPOCH" "${arguments[@]:2}" "$@" . ;;
+  esac
+  echo "built $image for $PLATFORMS with $builder"
+  exit
+fi
 case $builder in
   docker) docker build --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" "${arguments[@]}" "$@" . ;;
   podman | buildah) "$builder" build --timestamp "$SOURCE_DATE_EPOCH" "${arguments[@]}" "$@" . ;;

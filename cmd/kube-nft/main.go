@@ -254,7 +254,7 @@ func printVersion(w io.Writer) error {
 		settings[s.Key] = s.Value
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "kube-nft %s\n", info.Main.Version)
+	fmt.Fprintf(&b, "kube-nft %s\n", config.Build().GitVersion)
 	if revision := settings["vcs.revision"]; revision != "" {
 		fmt.Fprintf(&b, "commit %s of %s\n", revision, settings["vcs.time"])
 	}

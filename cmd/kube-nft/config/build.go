@@ -1,6 +1,7 @@
 package config
 
 import (
+	_ "embed"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -8,6 +9,20 @@ import (
 
 	"k8s.io/apimachinery/pkg/version"
 )
+
+// archived is the version of a source archive, which git archive writes there. In a clone it is a placeholder,
+// and Go knows the version from git.
+//
+//go:embed version.txt
+var archived string
+
+// versionOf returns the version to show: the archive's if the source was one, else the module's.
+func versionOf(archive, module string) string {
+	if archive = strings.TrimSpace(archive); archive != "" && !strings.Contains(archive, "$") {
+		return archive
+	}
+	return module
+}
 
 // Build says what this binary was built from, as components of Kubernetes do. What the build does
 // not tell is empty.
@@ -17,7 +32,7 @@ func Build() version.Info {
 	if !ok {
 		return build
 	}
-	build.GitVersion = info.Main.Version
+	build.GitVersion = versionOf(archived, info.Main.Version)
 	if major, minor, found := strings.Cut(strings.TrimPrefix(build.GitVersion, "v"), "."); found {
 		build.Major = major
 		build.Minor, _, _ = strings.Cut(minor, ".")

@@ -53,7 +53,10 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 	m.proxy.NextReady = s.nextReady
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
 	m.services.Sockets, m.services.After = s.sockets, s.arrived
-	build, _ := debug.ReadBuildInfo()
+	build, known := debug.ReadBuildInfo()
+	if known {
+		build.Main.Version = config.Build().GitVersion // a source archive knows what Go does not
+	}
 	m.metrics = metrics.New(metrics.Config{
 		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, NodeMissing: func() bool { node := t.Node(); return node == nil || node.Gone }, Kernel: m.scraped, Build: build,
 	})
