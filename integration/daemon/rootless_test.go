@@ -1,0 +1,50 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+)
+
+// rootless runs in namespaces of a user who is nobody on the machine: it starts kube-nft, asks it for its Services,
+// and ends it. $1 is the program, $2 the objects.
+const rootless = `ip link set lo up
+"$1" --manifests "$2" --hostname-override node-a --takeover never --conntrack-max-per-core 0 &
+for i in $(seq 300); do "$1" status >"$HOME/status" 2>&1 && break; sleep 0.1; done
+cat "$HOME/status"
+"$1" get services
+kill %1; wait %1`
+
+// TestRootless follows docs/rootless.md: a user without any right on the machine programs the network namespace of
+// his own user namespace.
+func TestRootless(t *testing.T) {
+	lab.Require(t)
+	lab.New(t)
+	home := t.TempDir()
+	objects := lab.NewDirectory(t)
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+	// The user reads the program and the objects, whose directories are root's.
+	program := filepath.Join(home, "kube-nft")
+	content, err := os.ReadFile(lab.Program(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{filepath.Dir(home), home, filepath.Dir(string(objects)), string(objects)} {
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := time.Now()
+	out := lab.Run(t, "", "env", "HOME="+home, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all",
+		"unshare", "--user", "--map-root-user", "--net", "sh", "-c", rootless, "sh", program, string(objects))
+	if !strings.Contains(out, "Daemon              healthy") || !strings.Contains(out, firstWeb.String()+":80/tcp") {
+		t.Errorf("after %v:\n%s", time.Since(start), out)
+	}
+}
