@@ -15,8 +15,9 @@ type Filter struct {
 	Port        uint16           // of Destination; 0: any; needs Protocol
 	Endpoint    netip.AddrPort   // the reply's source; invalid address: any, port 0: any; the port needs Protocol
 
-	// Unanswered selects flows that were not translated and have seen no reply.
-	Unanswered bool
+	// Unanswered selects flows that were not translated and have seen no reply, Translated those
+	// whose destination was translated.
+	Unanswered, Translated bool
 }
 
 // Matches reports whether f selects flow.
@@ -27,7 +28,8 @@ func (f *Filter) Matches(flow *Flow) bool {
 		(f.Port == 0 || flow.Original.Destination.Port() == f.Port) &&
 		(!f.Endpoint.Addr().IsValid() || flow.Endpoint().Addr() == f.Endpoint.Addr()) &&
 		(f.Endpoint.Port() == 0 || flow.Endpoint().Port() == f.Endpoint.Port()) &&
-		(!f.Unanswered || flow.Status&(SeenReply|DestinationNAT) == 0)
+		(!f.Unanswered || flow.Status&(SeenReply|DestinationNAT) == 0) &&
+		(!f.Translated || flow.Translated())
 }
 
 // widened returns the part of f that the kernel can filter. It drops IPv6 addresses: up to and
@@ -84,6 +86,10 @@ func (f *Filter) encode() []byte {
 	if f.Unanswered {
 		w.Uint32(ctaStatus, 0)
 		w.Uint32(ctaStatusMask, uint32(SeenReply|DestinationNAT))
+	}
+	if f.Translated {
+		w.Uint32(ctaStatus, uint32(DestinationNAT))
+		w.Uint32(ctaStatusMask, uint32(DestinationNAT))
 	}
 	return w.Buf
 }

@@ -103,7 +103,7 @@ func TestCleanReportsErrors(t *testing.T) {
 	if !errors.Is(err, ErrInterrupted) || err.Error() != ErrInterrupted.Error()+"\nrefused" {
 		t.Errorf("got %v, want both errors", err)
 	}
-	if want := (Result{Requests: 4, Examined: 1, Stale: 1}); result != want {
+	if want := (Result{Requests: 8, Examined: 1, Stale: 1}); result != want {
 		t.Errorf("got %+v, want %+v", result, want)
 	}
 }
@@ -177,10 +177,17 @@ func TestDeleteAsks(t *testing.T) {
 
 // TestFullCleansChangesInTheSameDumps: changes do not ask for dumps of their own.
 func TestFullCleansChangesInTheSameDumps(t *testing.T) {
-	r := &returning{back: func() {}, flows: []Flow{flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established)}}
 	changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53"), Gone: true}}
-	result, err := (&Reconciler{table: r}).Full(t.Context(), changes, desired)
-	if err != nil || result.Requests != 4 || len(r.deleted) != 1 {
-		t.Errorf("%+v, %v, deleted %v; want 4 requests and the flow", result, err, r.deleted)
+	without := *desired
+	without.resets = nil
+	for _, tt := range []struct {
+		desired  *cluster
+		requests int
+	}{{&without, 4}, {desired, 8}} {
+		r := &returning{back: func() {}, flows: []Flow{flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established)}}
+		result, err := (&Reconciler{table: r}).Full(t.Context(), changes, tt.desired)
+		if err != nil || result.Requests != tt.requests || len(r.deleted) != 1 {
+			t.Errorf("%+v, %v, deleted %v; want %d requests and the flow", result, err, r.deleted, tt.requests)
+		}
 	}
 }

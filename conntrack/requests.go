@@ -15,12 +15,19 @@ const maxRequests = 8
 
 // coarse returns the filters that together select every flow of family that can be stale: UDP
 // flows, and unanswered flows of any protocol. Established connections of TCP and SCTP, usually
-// most of all flows, never leave the kernel.
-func coarse(family tracker.Family) []Filter {
-	return []Filter{
+// most of all flows, leave the kernel only if resets says that some of them may be stale, and if they
+// are translated.
+func coarse(family tracker.Family, resets bool) []Filter {
+	filters := []Filter{
 		{Family: family, Protocol: tracker.UDP},
 		{Family: family, Unanswered: true},
 	}
+	if resets {
+		filters = append(filters,
+			Filter{Family: family, Protocol: tracker.TCP, Translated: true},
+			Filter{Family: family, Protocol: tracker.SCTP, Translated: true})
+	}
+	return filters
 }
 
 // filters returns what must be read to find every flow that the changes made stale.
@@ -29,10 +36,10 @@ func (s *changeSet) filters() []Filter {
 	for _, family := range tracker.Families {
 		requests := s.requests(family)
 		if len(requests) > maxRequests {
-			requests = byPort(requests)
+			requests = byPort(requests, s.resets())
 		}
 		if len(requests) > maxRequests {
-			requests = coarse(family)
+			requests = coarse(family, s.resets())
 		}
 		all = append(all, requests...)
 	}
@@ -41,17 +48,27 @@ func (s *changeSet) filters() []Filter {
 
 // byPort returns filters that select at least what the given ones of one family do, by port
 // alone: one serves all frontends that have it, such as DNS on many addresses.
-func byPort(filters []Filter) []Filter {
+func byPort(filters []Filter, resets bool) []Filter {
 	var all []Filter
 	for _, filter := range filters {
 		if filter.Protocol == 0 && !filter.Unanswered { // it would select everything
-			return coarse(filter.Family)
+			return coarse(filter.Family, resets)
 		}
 		filter.Destination = netip.Addr{}
 		all = append(all, filter)
 	}
 	slices.SortFunc(all, Filter.compare)
 	return slices.Compact(all)
+}
+
+// resets reports whether a change may have made connections of TCP and SCTP stale.
+func (s *changeSet) resets() bool {
+	for _, change := range s.changes {
+		if change.Protocol != tracker.UDP && s.desired.Resets(change.Frontend) {
+			return true
+		}
+	}
+	return false
 }
 
 // requests returns one filter for each affected address of family, and one for each port
@@ -88,6 +105,9 @@ func (r *requests) add(change *tracker.FlowChange, desired Desired) {
 	if frontend.Protocol == tracker.UDP && (change.Appeared || change.Gone || len(change.Removed) > 0) {
 		r.put(filter)
 	}
+	if frontend.Protocol != tracker.UDP && desired.Resets(frontend) {
+		r.addReset(change, filter)
+	}
 	if !change.Appeared {
 		return
 	}
@@ -99,6 +119,26 @@ func (r *requests) add(change *tracker.FlowChange, desired Desired) {
 		r.put(filter)
 	}
 }
+
+// addReset adds the filters that find the connections of TCP or SCTP to endpoints that do not serve any
+// more; filter selects all of the frontend. A busy Service has many connections, and few endpoints leave at a
+// time: their addresses select less than the frontend does, and the same for all its frontends.
+func (r *requests) addReset(change *tracker.FlowChange, filter Filter) {
+	filter.Translated = true
+	switch {
+	case change.Reset:
+		r.put(filter)
+	case filter.Family == tracker.IPv4 && len(change.Removed) <= maxEndpoints:
+		for _, endpoint := range change.Removed {
+			r.ports[Filter{Family: filter.Family, Protocol: filter.Protocol, Endpoint: endpoint, Translated: true}] = true
+		}
+	case len(change.Removed) > 0:
+		r.put(filter)
+	}
+}
+
+// maxEndpoints is for how many departed endpoints of a frontend a filter each is used.
+const maxEndpoints = 2
 
 // put adds filter. Where a different filter for the same address exists, one filter for the whole
 // address replaces both.
@@ -120,5 +160,6 @@ func (f Filter) compare(g Filter) int {
 		f.Destination.Compare(g.Destination),
 		cmp.Compare(f.Protocol, g.Protocol),
 		cmp.Compare(f.Port, g.Port),
+		f.Endpoint.Compare(g.Endpoint),
 	)
 }

@@ -30,6 +30,20 @@ func TestFilters(t *testing.T) {
 		name:    "endpoint of TCP removed: nothing to do",
 		changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: gone}},
 	}, {
+		name: "with resets: the endpoint's address, once for all its frontends",
+		changes: []tracker.FlowChange{
+			{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: gone},
+			{Frontend: at(tracker.TCP, "0.0.0.0:30443"), Removed: gone},
+		},
+		want: []Filter{{Family: tracker.IPv4, Protocol: tracker.TCP, Endpoint: gone[0], Translated: true}},
+	}, {
+		name:    "resets asked for: all connections of the frontend",
+		changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.40:443"), Reset: true}},
+		want: []Filter{{
+			Family: tracker.IPv4, Protocol: tracker.TCP, Port: 443, Translated: true,
+			Destination: netip.MustParseAddr("10.96.0.40"),
+		}},
+	}, {
 		name:    "cluster IP appeared",
 		changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true}},
 		want:    []Filter{{Family: tracker.IPv4, Destination: dns, Unanswered: true}},
@@ -79,8 +93,8 @@ func TestFiltersOfManyChanges(t *testing.T) {
 		{maxRequests + 1, 1, 1},
 		{10_000, 1, 1},
 		{10_000, maxRequests, maxRequests},
-		{maxRequests + 1, maxRequests + 1, len(coarse(tracker.IPv4))},
-		{10_000, 10_000, len(coarse(tracker.IPv4))},
+		{maxRequests + 1, maxRequests + 1, len(coarse(tracker.IPv4, false))},
+		{10_000, 10_000, len(coarse(tracker.IPv4, false))},
 	} {
 		var changes []tracker.FlowChange
 		for i := range tt.n {
@@ -116,7 +130,7 @@ func TestFiltersOfManyAppearances(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	changes = append(changes, tracker.FlowChange{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true})
-	if got := newChangeSet(changes, desired).filters(); !slices.Equal(got, coarse(tracker.IPv4)) {
-		t.Errorf("all of an address: %v, want %v", got, coarse(tracker.IPv4))
+	if got := newChangeSet(changes, desired).filters(); !slices.Equal(got, coarse(tracker.IPv4, false)) {
+		t.Errorf("all of an address: %v, want %v", got, coarse(tracker.IPv4, false))
 	}
 }

@@ -14,6 +14,10 @@ type Desired interface {
 	// Endpoints returns which endpoints may go on serving flows to frontend: all serving ones,
 	// whatever the policies. known is false if no Service is reached at frontend.
 	Endpoints(frontend tracker.Frontend) (allowed func(netip.AddrPort) bool, known bool)
+	// Resets reports whether connections of TCP and SCTP to frontend end when their endpoint stops
+	// serving. AnyResets reports whether those to any frontend do.
+	Resets(frontend tracker.Frontend) bool
+	AnyResets() bool
 	// ClusterIP reports whether addr is a cluster IP of a Service handled here.
 	ClusterIP(addr netip.Addr) bool
 	// ServiceCIDR reports whether addr is within a Service CIDR.
@@ -33,16 +37,18 @@ func nodePort(flow *Flow) tracker.Frontend {
 	return tracker.NodePort(flow.Family, flow.Original.Protocol, flow.Original.Destination.Port())
 }
 
-// serving returns the endpoints of a flow's frontend. As in the ruleset, a frontend at the address
+// serving returns a flow's frontend and its endpoints. As in the ruleset, a frontend at the address
 // itself wins over a node port.
-func serving(flow *Flow, desired Desired) (allowed func(netip.AddrPort) bool, known bool) {
-	if allowed, known = desired.Endpoints(destination(flow)); known {
-		return allowed, true
+func serving(flow *Flow, desired Desired) (at tracker.Frontend, allowed func(netip.AddrPort) bool, known bool) {
+	at = destination(flow)
+	if allowed, known = desired.Endpoints(at); known {
+		return at, allowed, true
 	}
 	if desired.NodePortAddress(flow.Original.Destination.Addr()) {
-		return desired.Endpoints(nodePort(flow))
+		at = nodePort(flow)
+		allowed, known = desired.Endpoints(at)
 	}
-	return nil, false
+	return at, allowed, known
 }
 
 // stale reports whether flow contradicts desired, whatever changed when. A translated flow
@@ -50,8 +56,8 @@ func serving(flow *Flow, desired Desired) (allowed func(netip.AddrPort) bool, kn
 // are ours, with a Service or without: a new flow to an unused one would be dropped.
 func stale(flow *Flow, desired Desired) bool {
 	addr := flow.Original.Destination.Addr()
-	if allowed, known := serving(flow, desired); known {
-		return (isUDP(flow) || flow.Bypasses()) && !allowed(flow.Endpoint())
+	if at, allowed, known := serving(flow, desired); known {
+		return (isUDP(flow) || flow.Bypasses() || resets(flow, at, desired)) && !allowed(flow.Endpoint())
 	}
 	return (flow.Bypasses() || isUDP(flow) && flow.Translated()) && (desired.ClusterIP(addr) || desired.ServiceCIDR(addr))
 }
@@ -59,6 +65,13 @@ func stale(flow *Flow, desired Desired) bool {
 // isUDP limits cuts to UDP when an endpoint stops serving. Connections of TCP and SCTP end on their
 // own, and their endpoint may still be finishing them.
 func isUDP(flow *Flow) bool { return flow.Original.Protocol == tracker.UDP }
+
+// resets reports whether a flow at this frontend ends when its endpoint stops serving, although it is
+// none of UDP: somebody asked for that. Without its entry, the client's next segment is the first
+// packet of a connection to another endpoint, which resets it.
+func resets(flow *Flow, at tracker.Frontend, desired Desired) bool {
+	return !isUDP(flow) && flow.Translated() && desired.Resets(at)
+}
 
 // changeSet is a commit's changes, ready for lookups.
 type changeSet struct {
@@ -97,12 +110,12 @@ func (s *changeSet) change(flow *Flow) *tracker.FlowChange {
 // stale reports whether the changes made flow stale.
 func (s *changeSet) stale(flow *Flow) bool {
 	change := s.change(flow)
-	allowed, known := serving(flow, s.desired)
+	at, allowed, known := serving(flow, s.desired)
 	switch {
 	case known && allowed(flow.Endpoint()):
 		return false
 	case change != nil && known:
-		return isUDP(flow) || change.Appeared && flow.Bypasses()
+		return isUDP(flow) || change.Appeared && flow.Bypasses() || resets(flow, at, s.desired)
 	case change != nil && orphans(change, flow):
 		return true
 	}

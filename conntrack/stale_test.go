@@ -14,12 +14,15 @@ type cluster struct {
 	clusterIPs []string
 	cidr       string
 	nodes      []string
+	resets     []tracker.Frontend
 }
 
 func (c *cluster) Endpoints(f tracker.Frontend) (func(netip.AddrPort) bool, bool) {
 	list, known := c.endpoints[f]
 	return func(ep netip.AddrPort) bool { return slices.Contains(list, ep.String()) }, known
 }
+func (c *cluster) Resets(f tracker.Frontend) bool { return slices.Contains(c.resets, f) }
+func (c *cluster) AnyResets() bool                { return len(c.resets) > 0 }
 func (c *cluster) ClusterIP(addr netip.Addr) bool {
 	return slices.Contains(c.clusterIPs, addr.String())
 }
@@ -46,10 +49,14 @@ var desired = &cluster{
 		at(tracker.UDP, "203.0.113.5:443"): {"10.244.0.7:8443"},
 		at(tracker.UDP, "0.0.0.0:30053"):   {"10.244.0.5:5353", "192.0.2.1:30053"},
 		at(tracker.TCP, "0.0.0.0:30080"):   {"10.244.0.5:80"},
+		at(tracker.TCP, "10.96.0.40:443"):  {"10.244.0.8:8443"},
+		at(tracker.SCTP, "10.96.0.40:90"):  {},
+		at(tracker.TCP, "0.0.0.0:30443"):   {"10.244.0.8:8443"},
 	},
-	clusterIPs: []string{"10.96.0.10", "10.96.0.20", "10.96.0.30"},
+	clusterIPs: []string{"10.96.0.10", "10.96.0.20", "10.96.0.30", "10.96.0.40"},
 	cidr:       "10.96.0.0/16",
 	nodes:      []string{"192.0.2.1"},
+	resets:     []tracker.Frontend{at(tracker.TCP, "10.96.0.40:443"), at(tracker.SCTP, "10.96.0.40:90"), at(tracker.TCP, "0.0.0.0:30443")},
 }
 
 const client = "198.51.100.1:4000"
@@ -74,6 +81,16 @@ var staleCases = []struct {
 	{"UDP to a foreign address", flow(tracker.UDP, client, "203.0.113.99:53", "10.244.9.9:53", established), false},
 	{"UDP to an external IP", flow(tracker.UDP, client, "203.0.113.5:443", "10.244.9.9:8443", established), true},
 	{"UDP to another port of an external IP", flow(tracker.UDP, client, "203.0.113.5:444", "10.244.9.9:8443", established), false},
+
+	{"with resets: TCP to a serving endpoint", flow(tracker.TCP, client, "10.96.0.40:443", "10.244.0.8:8443", established), false},
+	{"with resets: TCP to an endpoint that is gone", flow(tracker.TCP, client, "10.96.0.40:443", "10.244.9.9:8443", established), true},
+	{"with resets: TCP to another port of an endpoint", flow(tracker.TCP, client, "10.96.0.40:443", "10.244.0.8:443", established), true},
+	{"with resets: SYN to an endpoint that is gone", flow(tracker.TCP, client, "10.96.0.40:443", "10.244.9.9:8443", 0), true},
+	{"with resets: SCTP without endpoints", flow(tracker.SCTP, client, "10.96.0.40:90", "10.244.9.9:90", established), true},
+	{"with resets: TCP to a node port", flow(tracker.TCP, client, "192.0.2.1:30443", "10.244.9.9:8443", established), true},
+	{"with resets: TCP to the node port's number elsewhere", flow(tracker.TCP, client, "192.0.2.99:30443", "10.244.9.9:8443", established), false},
+	{"with resets: TCP to another port", flow(tracker.TCP, client, "10.96.0.40:444", "10.244.9.9:8443", established), false},
+	{"with resets: untranslated TCP connection", flow(tracker.TCP, client, "10.96.0.40:443", "10.96.0.40:443", established), false},
 
 	{"untranslated UDP to a frontend", flow(tracker.UDP, client, "10.96.0.10:53", "10.96.0.10:53", 0), true},
 	{"untranslated, answered UDP to a frontend", flow(tracker.UDP, client, "203.0.113.5:443", "203.0.113.5:443", established), true},
@@ -136,6 +153,34 @@ var changeCases = []struct {
 	}, {
 		"endpoint of TCP removed",
 		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353")},
+		flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", established), false,
+	}, {
+		"with resets: endpoint of TCP removed",
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: endpoints("10.244.9.9:8443")},
+		flow(tracker.TCP, client, "10.96.0.40:443", "10.244.9.9:8443", established), true,
+	}, {
+		"with resets: three endpoints of TCP removed",
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: endpoints("10.244.9.7:8443", "10.244.9.8:8443", "10.244.9.9:8443")},
+		flow(tracker.TCP, client, "10.96.0.40:443", "10.244.9.9:8443", established), true,
+	}, {
+		"with resets: endpoint of a node port removed",
+		tracker.FlowChange{Frontend: at(tracker.TCP, "0.0.0.0:30443"), Removed: endpoints("10.244.9.9:8443")},
+		flow(tracker.TCP, client, "192.0.2.1:30443", "10.244.9.9:8443", established), true,
+	}, {
+		"with resets: another endpoint",
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: endpoints("10.244.9.9:8443")},
+		flow(tracker.TCP, client, "10.96.0.40:443", "10.244.0.8:8443", established), false,
+	}, {
+		"resets asked for after the endpoint left",
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.40:443"), Reset: true},
+		flow(tracker.TCP, client, "10.96.0.40:443", "10.244.9.9:8443", established), true,
+	}, {
+		"the same, SCTP",
+		tracker.FlowChange{Frontend: at(tracker.SCTP, "10.96.0.40:90"), Reset: true},
+		flow(tracker.SCTP, client, "10.96.0.40:90", "10.244.9.9:90", established), true,
+	}, {
+		"resets not asked for any more when the clean-up begins",
+		tracker.FlowChange{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: endpoints("10.244.9.9:5353"), Reset: true},
 		flow(tracker.TCP, client, "10.96.0.10:53", "10.244.9.9:5353", established), false,
 	}, {
 		"scaled to zero",
@@ -240,7 +285,7 @@ func TestChange(t *testing.T) {
 // TestCoarse checks that nothing stale escapes the filters of a full clean-up.
 func TestCoarse(t *testing.T) {
 	for _, tt := range staleCases {
-		asked := slices.ContainsFunc(coarse(tracker.IPv4), func(f Filter) bool { return f.Matches(&tt.flow) })
+		asked := slices.ContainsFunc(coarse(tracker.IPv4, true), func(f Filter) bool { return f.Matches(&tt.flow) })
 		if tt.stale && !asked {
 			t.Errorf("%s: not selected", tt.name)
 		}

@@ -14,6 +14,7 @@ import (
 type flowView struct {
 	mu         sync.RWMutex
 	serving    map[tracker.Frontend][]netip.AddrPort // sorted, and never written to
+	resets     map[tracker.Frontend]struct{} // those whose connections of TCP and SCTP end with their endpoint
 	clusterIPs map[netip.Addr]struct{}
 	cidrs      []netip.Prefix
 	nodePorts  []netip.Addr // where node ports are reached, sorted
@@ -26,12 +27,18 @@ func (v *flowView) update(r *services.Ruleset, nodePorts []netip.Addr) {
 	defer v.mu.Unlock()
 	if v.serving == nil {
 		v.serving, v.clusterIPs = make(map[tracker.Frontend][]netip.AddrPort), make(map[netip.Addr]struct{})
+		v.resets = make(map[tracker.Frontend]struct{})
 	}
 	for f := range r.TouchedFrontends() {
 		if serving, known := r.Serving(f); known {
 			v.serving[f] = serving
 		} else {
 			delete(v.serving, f)
+		}
+		if r.Resets(f) {
+			v.resets[f] = struct{}{}
+		} else {
+			delete(v.resets, f)
 		}
 	}
 	for addr := range r.TouchedClusterIPs() {
@@ -53,6 +60,21 @@ func (v *flowView) Endpoints(f tracker.Frontend) (allowed func(netip.AddrPort) b
 		_, ok := slices.BinarySearchFunc(serving, ep, netip.AddrPort.Compare)
 		return ok
 	}, known
+}
+
+// Resets implements conntrack.Desired.
+func (v *flowView) Resets(f tracker.Frontend) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	_, ok := v.resets[f]
+	return ok
+}
+
+// AnyResets implements conntrack.Desired.
+func (v *flowView) AnyResets() bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return len(v.resets) > 0
 }
 
 // ClusterIP implements conntrack.Desired.

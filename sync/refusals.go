@@ -235,11 +235,12 @@ func (t *trial) withRanges(port *tracker.ServicePort) *tracker.ServicePort {
 		return nil
 	}
 	wanted := t.ranges[holderOf(port.ID)]
-	if wanted == nil || wanted.Guarded == port.Guarded && slices.Equal(wanted.Sources, port.Sources) {
+	if wanted == nil || wanted.Guarded == port.Guarded && wanted.NodePortGuarded == port.NodePortGuarded && slices.Equal(wanted.Sources, port.Sources) {
 		return port
 	}
 	p := *port
 	p.Guarded, p.Sources = wanted.Guarded, wanted.Sources
+	p.NodePortGuarded = wanted.Guarded && wanted.Settings.GuardNodePorts && p.NodePort != 0
 	return &p
 }
 

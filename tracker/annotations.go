@@ -17,6 +17,14 @@ type Settings struct {
 	// KeepUnreadyUDP lets UDP flows to an endpoint go on as long as the endpoint is part of the
 	// Service, serving or not.
 	KeepUnreadyUDP bool
+	// ResetDeparted ends connections of TCP and SCTP to endpoints that are no part of the Service any
+	// more, or neither serving nor terminating.
+	ResetDeparted bool
+	// LocalFallback lets a traffic policy Local use the cluster-wide list while there is no endpoint on
+	// this node.
+	LocalFallback bool
+	// GuardNodePorts applies the source ranges of the Service to its node ports.
+	GuardNodePorts bool
 }
 
 // SliceSettings are what an EndpointSlice asks for by annotations. They can be compared with ==.
@@ -55,8 +63,25 @@ type annotation[T any] struct {
 	set func(settings *T, value int)
 }
 
+var yesNo = []string{"false", "true"}
+
 // serviceAnnotations are the annotations of Services, in alphabetical order.
 var serviceAnnotations = []annotation[Settings]{
+	{
+		name: "connections-of-departed", words: []string{"keep", "reset"}, without: "keep, or what `--connections-of-departed` says",
+		meaning: "what happens to connections of TCP and SCTP whose endpoint has left the Service, or neither serves nor terminates",
+		set:     func(s *Settings, value int) { s.ResetDeparted = value == 1 },
+	},
+	{
+		name: "local-fallback", words: []string{"none", "cluster"}, without: "none",
+		meaning: "which endpoints a traffic policy Local uses on a node that has none",
+		set:     func(s *Settings, value int) { s.LocalFallback = value == 1 },
+	},
+	{
+		name: "source-ranges-for-node-ports", words: yesNo, without: "false, or what `--source-ranges-for-node-ports` says",
+		meaning: "whether `spec.loadBalancerSourceRanges` guards the node ports, too",
+		set:     func(s *Settings, value int) { s.GuardNodePorts = value == 1 },
+	},
 	{
 		name: "udp-unready", words: []string{"cut", "keep"}, without: "cut",
 		meaning: "what happens to UDP flows of an endpoint that stops serving and stays in the Service",

@@ -59,6 +59,10 @@ type FlowChange struct {
 	// Gone says that the frontend no longer exists or has lost its last endpoint.
 	Gone bool
 
+	// Reset says that, from this commit on, connections of TCP and SCTP to endpoints that do not serve
+	// the frontend are to end, whenever these endpoints left.
+	Reset bool
+
 	// Appeared says that the commit made the frontend, or gave it its first endpoint. Packets sent
 	// before have left entries that keep later packets from being translated.
 	Appeared bool
@@ -70,5 +74,6 @@ func (c FlowChange) Then(later FlowChange) FlowChange {
 	slices.SortFunc(later.Removed, netip.AddrPort.Compare)
 	later.Removed = slices.Compact(later.Removed)
 	later.Appeared = later.Appeared || c.Appeared
+	later.Reset = later.Reset || c.Reset
 	return later
 }

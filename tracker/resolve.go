@@ -30,8 +30,12 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 				HealthCheckNodePort: s.healthPort,
 				Settings:            s.settings,
 			}
+			if s.settings.GuardNodePorts && f.closed {
+				p.NodePort = 0
+			}
 			p.ExternalLocal = s.externalLocal && p.External()
-			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 {
+			p.NodePortGuarded = s.settings.GuardNodePorts && len(f.ranges) > 0 && p.NodePort != 0
+			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 || p.NodePortGuarded {
 				p.Guarded, p.Sources = true, sources(f, t.addresses)
 			}
 			all := t.candidates(e, i, j)
@@ -94,7 +98,8 @@ func (p *ServicePort) choose(all []candidate) {
 	}
 	inCluster, inLocal := impossible, impossible
 	wantLocal := p.InternalLocal || p.ExternalLocal
-	if !p.InternalLocal || p.External() {
+	local := (anyReady | anyDraining).has(onNode)
+	if !p.InternalLocal || p.External() || p.Settings.LocalFallback && !local {
 		switch {
 		case anyReady == 0:
 			inCluster = draining
@@ -114,11 +119,14 @@ func (p *ServicePort) choose(all []candidate) {
 	}
 	p.HasEndpoints = anyReady != 0 || anyDraining != 0
 	p.Serving = having(all, nil, serving, ready)
-	if p.ID.Protocol == UDP && p.Settings.KeepUnreadyUDP {
-		p.Serving = having(all, p.Serving, anything, anything)
+	switch {
+	case p.ID.Protocol == UDP && p.Settings.KeepUnreadyUDP:
+		p.Serving = having(all, p.Serving, anything)
+	case p.ID.Protocol != UDP && p.Settings.ResetDeparted:
+		p.Serving = having(all, p.Serving, serving, ready, terminating)
 	}
-	p.Cluster = having(all, p.Serving, inCluster, impossible)
-	p.Local = having(all, p.Serving, inLocal, impossible)
+	p.Cluster = having(all, p.Serving, inCluster)
+	p.Local = having(all, p.Serving, inLocal)
 	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)
 	lists := [...]*[]netip.AddrPort{&p.Cluster, &p.Serving, &p.Local, &p.OnNode}
 	for i, list := range lists { // equal lists share memory
@@ -134,13 +142,13 @@ func (p *ServicePort) choose(all []candidate) {
 	}
 }
 
-// having returns the addresses of the candidates that have all traits of one or all traits of
-// another, nil for none. If whole, a list that contains them all, is as long, having returns whole
+// having returns the addresses of the candidates that have all traits of one of sets, nil for
+// none. If whole, a list that contains them all, is as long, having returns whole
 // itself. It counts before it allocates, as these lists are most of the tracker's memory.
-func having(all []candidate, whole []netip.AddrPort, one, another trait) []netip.AddrPort {
+func having(all []candidate, whole []netip.AddrPort, sets ...trait) []netip.AddrPort {
 	n := 0
 	for i := range all {
-		if all[i].is.has(one) || all[i].is.has(another) {
+		if all[i].is.hasOne(sets) {
 			n++
 		}
 	}
@@ -152,7 +160,7 @@ func having(all []candidate, whole []netip.AddrPort, one, another trait) []netip
 	}
 	list := make([]netip.AddrPort, 0, n)
 	for i := range all {
-		if all[i].is.has(one) || all[i].is.has(another) {
+		if all[i].is.hasOne(sets) {
 			list = append(list, all[i].at)
 		}
 	}

@@ -55,6 +55,7 @@ type front struct {
 	loadBalancers []netip.Addr
 	externalIPs   []netip.Addr
 	ranges        []netip.Prefix // merged loadBalancerSourceRanges; nil: everybody may come
+	closed        bool           // no source range of the family is valid: nothing that they guard is served
 }
 
 // equal reports whether s and o mean the same; either may be nil.
@@ -71,7 +72,7 @@ func (s *service) equal(o *service) bool {
 func (f front) equal(o front) bool {
 	return f.family == o.family && f.clusterIP == o.clusterIP &&
 		slices.Equal(f.loadBalancers, o.loadBalancers) &&
-		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.ranges, o.ranges)
+		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.ranges, o.ranges) && f.closed == o.closed
 }
 
 // guarded reports whether the meaning of the Service depends on this node's addresses.
@@ -89,6 +90,8 @@ func parseService(obj *corev1.Service, config *Config) (*service, error) {
 	if !p.checkNames(false) || !ours || obj.Spec.Type == corev1.ServiceTypeExternalName || ip == "" || ip == corev1.ClusterIPNone {
 		return nil, p.err()
 	}
+	p.settings = config.Defaults
+	readAnnotations(serviceAnnotations, obj.Annotations, &p.settings, &p.refusals)
 	s := &service{
 		created:       obj.CreationTimestamp.UTC(),
 		uid:           string(obj.UID),
@@ -97,16 +100,16 @@ func parseService(obj *corev1.Service, config *Config) (*service, error) {
 		timeout:       p.affinity(),
 		internalLocal: p.internalLocal(),
 		externalLocal: p.externalLocal(),
-		settings:      config.Defaults,
+		settings:      p.settings,
 	}
 	s.healthPort = p.healthPort(s.externalLocal)
-	readAnnotations(serviceAnnotations, obj.Annotations, &s.settings, &p.refusals)
 	return s, p.err()
 }
 
 // A serviceParser reads one Service field by field.
 type serviceParser struct {
-	obj *corev1.Service
+	obj      *corev1.Service
+	settings Settings
 	refusals
 }
 
@@ -179,8 +182,12 @@ func (p *serviceParser) fronts() []front {
 			loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
 		}
 		if closed[family] {
-			p.add("spec.loadBalancerSourceRanges", "no %s range is valid; the %s addresses of the load balancer are not served", family, family)
-			f.loadBalancers = nil
+			guarded := fmt.Sprintf("the %s addresses of the load balancer are", family)
+			if p.settings.GuardNodePorts {
+				guarded = fmt.Sprintf("the %s addresses of the load balancer and the %s node ports are", family, family)
+			}
+			p.add("spec.loadBalancerSourceRanges", "no %s range is valid; %s not served", family, guarded)
+			f.loadBalancers, f.closed = nil, true
 		}
 		fronts = append(fronts, f)
 	}

@@ -66,6 +66,16 @@ const zoneSeparator = "\x00"
 // has reports whether all of want hold.
 func (t trait) has(want trait) bool { return t&want == want }
 
+// hasOne reports whether all of one of sets hold.
+func (t trait) hasOne(sets []trait) bool {
+	for _, want := range sets {
+		if t.has(want) {
+			return true
+		}
+	}
+	return false
+}
+
 // forZone reports whether the endpoint is meant for clients in zone.
 func (e *endpoint) forZone(zone string) bool {
 	if !e.is.has(zoneHint) {

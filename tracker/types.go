@@ -96,14 +96,15 @@ type ServicePort struct {
 	ExternalIPs   []netip.Addr // spec.externalIPs
 	NodePort      uint16       // 0: none
 
-	// Guarded says that load-balancer IPs take connections from Sources only. Sources are merged:
+	// Guarded says that load-balancer IPs take connections from Sources only; with NodePortGuarded the
+	// node port does so, too, but for connections of this node itself. Sources are merged:
 	// none overlaps another, and no two form one prefix. Two may still touch, as 10.0.1.0/24 and
 	// 10.0.2.0/24 do. They include the load-balancer IPs themselves if this node's primary address
-	// is in the ranges. Guarded implies LoadBalancers and Sources: ranges of the other family alone,
+	// is in the ranges. Guarded implies Sources, and LoadBalancers or NodePortGuarded: ranges of the other family alone,
 	// or ranges that contain every address, guard nothing here. Source:
 	// spec.loadBalancerSourceRanges.
-	Guarded bool
-	Sources []netip.Prefix
+	Guarded, NodePortGuarded bool
+	Sources                  []netip.Prefix
 
 	// InternalLocal restricts the cluster IP to Local. ExternalLocal restricts every other frontend,
 	// for clients that are neither pods nor this node; it is false for a port without another
@@ -115,7 +116,8 @@ type ServicePort struct {
 	Affinity time.Duration
 
 	// Cluster is the cluster-wide list; nil also if no frontend uses it, as with a cluster IP
-	// restricted to Local and no other frontend. Local is the list for Local policies; nil if no
+	// restricted to Local and no other frontend, unless the list stands in for an empty Local (see
+	// Settings.LocalFallback). Local is the list for Local policies; nil if no
 	// policy uses it, but not if it is merely empty.
 	Cluster, Local []netip.AddrPort
 
@@ -130,7 +132,8 @@ type ServicePort struct {
 	// Serving are all endpoints that are serving or ready, on any node, whatever the topology:
 	// connection tracking entries to them stay. Ready endpoints that are not serving belong to
 	// Serving because new connections go to them (publishNotReadyAddresses). Settings may add
-	// endpoints to Serving that are neither. The four lists may share memory.
+	// endpoints to Serving that are neither: with KeepUnreadyUDP all of a UDP port, with
+	// ResetDeparted the terminating ones of another. The four lists may share memory.
 	Serving []netip.AddrPort
 
 	// HealthCheckNodePort is the port of the Service's health check server, 0 for none.
@@ -158,7 +161,7 @@ func (p *ServicePort) External() bool {
 func (p *ServicePort) Equal(q *ServicePort) bool {
 	return p.ID == q.ID && p.Created.Equal(q.Created) && p.UID == q.UID &&
 		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
-		p.Guarded == q.Guarded && p.InternalLocal == q.InternalLocal &&
+		p.Guarded == q.Guarded && p.NodePortGuarded == q.NodePortGuarded && p.InternalLocal == q.InternalLocal &&
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings &&

@@ -81,9 +81,9 @@ func (n PortName) String() string {
 	return n.Namespace + "/" + n.Name + ":" + n.Port
 }
 
-// ParsePortName reads what Comment wrote.
+// ParsePortName reads what Comment or CommentWith wrote.
 func ParsePortName(comment string) (n PortName) {
-	n.Namespace, n.Name, _ = strings.Cut(comment, "/")
+	n.Namespace, n.Name, _ = strings.Cut(NameIn(comment), "/")
 	n.Name, n.Port, _ = strings.Cut(n.Name, ":")
 	return n
 }

@@ -13,6 +13,8 @@ type Policy struct {
 	Kind     PolicyKind
 	NodePort bool   // the frontend is a node port
 	Guard    uint32 // the number of the guard whose sources alone may connect; 0 for none
+	// NodePasses says that this node itself may connect, too, as it may to guarded node ports.
+	NodePasses bool
 	// List is the number of the Service port's shared lists; 0 if each frontend has its own.
 	List uint32
 	// Cluster and Local are the capacities of the two lists of endpoints: their lengths, or a little more.
@@ -26,12 +28,13 @@ type PolicyKind uint8
 
 // The kinds.
 const (
-	Refused       PolicyKind = iota + 1 // no endpoint anywhere: reject
-	Dropped                             // endpoints, but none that the traffic policy allows: drop, guard or not
-	Internal                            // a cluster IP: cluster-wide list
-	InternalLocal                       // a cluster IP with internal policy Local: local list
-	External                            // cluster-wide list, always masqueraded
-	ExternalLocal                       // external policy Local
+	Refused          PolicyKind = iota + 1 // no endpoint anywhere: reject
+	Dropped                                // endpoints, but none that the traffic policy allows: drop, guard or not
+	Internal                               // a cluster IP: cluster-wide list
+	InternalLocal                          // a cluster IP with internal policy Local: local list
+	External                               // cluster-wide list, always masqueraded
+	ExternalLocal                          // external policy Local
+	ExternalFallback                       // external policy Local without local endpoints: cluster-wide list, pods are not masqueraded
 )
 
 // Verdict is the verdict that sends a connection to the policy's chain.
@@ -49,12 +52,19 @@ const noneSuffix = "-none"
 // guardedPrefix is how the names of guarded policies begin; the number of the guard follows.
 const guardedPrefix = "guarded-"
 
+// guardedNodePortPrefix is the same of those that this node itself passes.
+const guardedNodePortPrefix = "guarded-node-port-"
+
 // ChainName names a chain after what it does: the kind of frontend and the lengths of its
 // lists, or the Service port whose affinity it keeps.
 func (p Policy) ChainName() string {
 	name := p.openName()
 	if p.Guard != 0 {
-		return guardedPrefix + strconv.FormatUint(uint64(p.Guard), 10) + "-" + name
+		prefix := guardedPrefix
+		if p.NodePasses {
+			prefix = guardedNodePortPrefix
+		}
+		return prefix + strconv.FormatUint(uint64(p.Guard), 10) + "-" + name
 	}
 	return name
 }
@@ -69,6 +79,8 @@ func (p Policy) openName() string {
 		return "cluster-local-" + p.suffix(p.Local)
 	case External:
 		return p.prefix() + p.suffix(p.Cluster)
+	case ExternalFallback:
+		return p.prefix() + "fallback-" + p.suffix(p.Cluster)
 	default:
 		return p.prefix() + "local-" + p.bothSuffix()
 	}
@@ -103,7 +115,7 @@ func (p Policy) bothSuffix() string {
 
 // Open is the policy behind the guard.
 func (p Policy) Open() Policy {
-	p.Guard = 0
+	p.Guard, p.NodePasses = 0, false
 	return p
 }
 
@@ -123,8 +135,10 @@ var policyPrefixes = []struct {
 	{"cluster-local-", InternalLocal, false},
 	{"cluster-", Internal, false},
 	{"external-local-", ExternalLocal, false},
+	{"external-fallback-", ExternalFallback, false},
 	{"external-", External, false},
 	{"node-port-local-", ExternalLocal, true},
+	{"node-port-fallback-", ExternalFallback, true},
 	{"node-port-", External, true},
 }
 
@@ -142,7 +156,11 @@ func PolicyOf(verdict nft.Verdict) (p Policy, ok bool) {
 // PolicyOfChain reads a policy back from the name of its chain.
 func PolicyOfChain(chain string) (p Policy, ok bool) {
 	name := chain
-	if rest, guarded := strings.CutPrefix(chain, guardedPrefix); guarded {
+	rest, guarded := strings.CutPrefix(chain, guardedNodePortPrefix)
+	if p.NodePasses = guarded; !guarded {
+		rest, guarded = strings.CutPrefix(chain, guardedPrefix)
+	}
+	if guarded {
 		number, behind, _ := strings.Cut(rest, "-")
 		n, err := strconv.ParseUint(number, 10, 32)
 		if err != nil || n == 0 {
@@ -201,7 +219,7 @@ func (p *Policy) readSuffix(suffix string) {
 		switch p.Kind {
 		case InternalLocal:
 			p.Cluster = 0
-		case Internal, External:
+		case Internal, External, ExternalFallback:
 			p.Local = 0
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 func FuzzPolicyOf(f *testing.F) {
 	f.Add("guarded-17-node-port-local-3-1")
+	f.Add("guarded-node-port-17-node-port-fallback-3")
+	f.Add("external-fallback-affinity-17")
 	f.Add("external-local-affinity-17-none")
 	f.Fuzz(func(t *testing.T, chain string) {
 		verdict := nft.Goto(chain)

@@ -89,6 +89,9 @@ func (e *explainer) frontend() {
 		text = fmt.Sprintf("%s of Service %s, served at %s", s.Frontend, s.Name, e.packet.Destination)
 	}
 	e.add("Frontend", text, step.String())
+	if len(s.Options) > 0 {
+		e.add("Annotations", strings.Join(s.Options, ", "), "")
+	}
 }
 
 // explainNone says what becomes of a connection to no frontend.
@@ -172,6 +175,9 @@ func (e *explainer) explainPolicy() {
 		e.add("Policy", "traffic policy Local, and no endpoint on this node: drop, so that others are tried", "")
 	case layout.Internal, layout.External:
 		e.add("Policy", "all endpoints", "chain "+p.Open().ChainName())
+	case layout.ExternalFallback:
+		e.add("Policy", "external traffic policy Local, and no endpoint on this node: all endpoints, as "+
+			"kube-nft.io/local-fallback: cluster asks for", "chain "+p.Open().ChainName())
 	case layout.InternalLocal:
 		e.add("Policy", "internal traffic policy Local: endpoints on this node alone", "chain "+p.Open().ChainName())
 	case layout.ExternalLocal:
@@ -182,14 +188,22 @@ func (e *explainer) explainPolicy() {
 
 // explainGuard says whether the client is in the source ranges.
 func (e *explainer) explainGuard() bool {
+	guarded := "load balancer"
+	if e.Service.NodePort() {
+		guarded = "Service, which guard its node port, too"
+	}
 	for _, step := range e.Steps {
+		if _, node := e.firstOf(step).(nft.SourceLocal); node && step.Chain == e.Service.Verdict.Chain {
+			e.add("Source", fmt.Sprintf("%s is this node, which may connect to its node ports", e.packet.Source), step.String())
+			return true
+		}
 		if strings.HasPrefix(step.Set, layout.RangesPrefix) {
 			e.add("Source", fmt.Sprintf("%s is in an allowed range", e.packet.Source), step.String())
 			return true
 		}
 	}
 	e.Reason = fmt.Sprintf("%s is in none of the source ranges of Service %s", e.packet.Source, e.Service.Name)
-	e.add("Source", fmt.Sprintf("%s is in no allowed range of this load balancer", e.packet.Source), lastStep(e.Steps))
+	e.add("Source", fmt.Sprintf("%s is in no allowed range of this %s", e.packet.Source, guarded), lastStep(e.Steps))
 	return false
 }
 

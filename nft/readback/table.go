@@ -30,6 +30,8 @@ type Programmed struct {
 	Verdict nft.Verdict
 	// Cluster and Local are the lists of endpoints, in the order of their indexes.
 	Cluster, Local []netip.AddrPort
+	// Options are the annotations that the Service port's comment shows, as "key: value".
+	Options []string
 	// HasLocal says that there is a list of local endpoints, which may be empty.
 	HasLocal bool
 	// Affinity is the timeout of an affinity entry; 0: no session affinity.
@@ -87,7 +89,7 @@ func (t Table) Frontends() []Programmed {
 
 // Programmed reads the frontend that an element of one of its sets stands for.
 func (t Table) Programmed(set, key string, element nft.Element) Programmed {
-	s := Programmed{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment), Verdict: verdictOf(element)}
+	s := Programmed{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment), Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
 	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := layout.PolicyOf(s.Verdict)
 		if p.Kind != layout.InternalLocal {
@@ -243,6 +245,8 @@ func kindWords(p layout.Policy) string {
 		return "drop: none local"
 	case layout.InternalLocal:
 		return "local endpoints"
+	case layout.ExternalFallback:
+		return "all endpoints, none local"
 	case layout.ExternalLocal:
 		if p.Local == 0 {
 			return "outside: drop, none local"

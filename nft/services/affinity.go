@@ -66,7 +66,7 @@ func (r *familyRules) affinityOf(port *portState) affinity {
 	}
 	a := affinity{number: r.numberOf(affinityIdentity(p.ID)), protocol: uint8(p.ID.Protocol), timeout: p.Affinity, groups: make(map[group]affinityGroup)}
 	for _, local := range []bool{false, true} {
-		if !local && p.InternalLocal && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
+		if !local && p.InternalLocal && !p.Settings.LocalFallback && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
 			continue // no frontend uses this list
 		}
 		list := p.Cluster // port.listed in the order of addresses
@@ -163,6 +163,12 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 		add(r.config.masqueradeInternal(r.Table.Family)...)
 		choose(true)
 	case layout.External:
+		add(nft.Rule{nft.Jump(layout.MarkChain)})
+		choose(false)
+	case layout.ExternalFallback:
+		if pods := r.config.Pods[r.Table.Family]; !pods.None() {
+			choose(false, pods.Stmt(false))
+		}
 		add(nft.Rule{nft.Jump(layout.MarkChain)})
 		choose(false)
 	case layout.ExternalLocal:

@@ -12,17 +12,18 @@ import (
 )
 
 // noteFlows notes what the change from have to want means for connections. Those of TCP
-// and SCTP end by themselves when their endpoint does.
+// and SCTP end by themselves when their endpoint does, unless somebody asks for their reset. With a
+// frontend that goes they are left alone: nobody would answer their next segment.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
-	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || !slices.Equal(have.serving, want.serving) {
+	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset || !slices.Equal(have.serving, want.serving) {
 		r.touchedFrontends[f] = struct{}{}
 	}
-	appeared := want.serves() && !have.serves()
+	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
 	var removed []netip.AddrPort
-	if f.Protocol == tracker.UDP {
+	if f.Protocol == tracker.UDP || want.reset {
 		removed, _ = difference(have.serving, want.serving)
 	}
-	if !appeared && len(removed) == 0 {
+	if !appeared && !reset && len(removed) == 0 {
 		return
 	}
 	change := r.flows[f]
@@ -33,6 +34,7 @@ func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 	change.Removed = append(change.Removed, removed...)
 	change.Gone = len(want.serving) == 0
 	change.Appeared = change.Appeared || appeared
+	change.Reset = change.Reset || reset
 }
 
 // serves reports whether connections are translated.
@@ -92,6 +94,13 @@ func (r *Ruleset) Serving(at tracker.Frontend) (endpoints []netip.AddrPort, know
 		return nil, false
 	}
 	return family.frontends[at].shown.serving, true
+}
+
+// Resets reports whether connections of TCP and SCTP to a frontend end when their endpoint stops
+// serving.
+func (r *Ruleset) Resets(at tracker.Frontend) bool {
+	family := r.families[at.Family()]
+	return family != nil && family.frontends[at] != nil && family.frontends[at].shown.reset
 }
 
 // HasClusterIP reports whether addr is the cluster IP of a Service.

@@ -24,6 +24,11 @@ func (c *Config) policyChain(p layout.Policy, f nft.Family) *nft.Chain {
 		chain.Rules = append(c.masqueradeInternal(f), nft.Rule{nft.Goto(choose(p, true))})
 	case layout.External:
 		chain.Rules = []nft.Rule{{nft.Jump(layout.MarkChain)}, {nft.Goto(choose(p, false))}}
+	case layout.ExternalFallback:
+		if pods := c.Pods[f]; !pods.None() {
+			chain.Rules = []nft.Rule{{pods.Stmt(false), nft.Goto(choose(p, false))}}
+		}
+		chain.Rules = append(chain.Rules, nft.Rule{nft.Jump(layout.MarkChain)}, nft.Rule{nft.Goto(choose(p, false))})
 	case layout.ExternalLocal:
 		chain.Rules = c.externalLocalRules(p, f)
 	}
@@ -88,7 +93,7 @@ func balancesOf(p layout.Policy) []balance {
 	}
 	cluster, local := balance{listOf(p.NodePort, false), p.Cluster}, balance{listOf(p.NodePort, true), p.Local}
 	switch {
-	case p.Kind == layout.Internal, p.Kind == layout.External:
+	case p.Kind == layout.Internal, p.Kind == layout.External, p.Kind == layout.ExternalFallback:
 		return []balance{cluster}
 	case p.Kind == layout.InternalLocal:
 		return []balance{local}

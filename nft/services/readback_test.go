@@ -86,7 +86,7 @@ func checkFrontend(t *testing.T, got *readback.Programmed, state *frontendState)
 	p.NodePort = want.policy.NodePort
 	if port := state.claims.first().port; port.list.number != 0 {
 		switch want.policy.Kind {
-		case layout.Internal, layout.External:
+		case layout.Internal, layout.External, layout.ExternalFallback:
 			want.cluster = port.cluster
 		case layout.InternalLocal:
 			want.local = port.local
@@ -97,7 +97,7 @@ func checkFrontend(t *testing.T, got *readback.Programmed, state *frontendState)
 	if !ok || want.policy.Kind != layout.Refused && want.policy.Kind != layout.Dropped && p != want.policy {
 		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
 	}
-	if got.Name.String() != want.comment || !slices.Equal(got.Cluster, want.cluster) || !slices.Equal(got.Local, want.local) {
+	if got.Name.String() != layout.NameIn(want.comment) || !slices.Equal(got.Options, layout.ParseOptions(want.comment)) || !slices.Equal(got.Cluster, want.cluster) || !slices.Equal(got.Local, want.local) {
 		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
 	}
 	if owner := state.claims.first().port.current; want.updateChain != "" && got.Affinity != owner.Affinity {

@@ -256,7 +256,7 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster
 	}
 	for _, wanted := range frontends {
 		f, key := wanted.Frontend, layout.FrontendKeyOf(wanted.Frontend)
-		if held := r.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil || held.Map[key].Comment != layout.Comment(p.ID) {
+		if held := r.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil || layout.NameIn(held.Map[key].Comment) != layout.Comment(p.ID) {
 			continue
 		}
 		if cluster == nil {

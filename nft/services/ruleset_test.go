@@ -193,22 +193,24 @@ func (c client) packet(f place, family tracker.Family) nft.Packet {
 // code that compiles policies.
 func (e expectation) fate(c client) nft.Fate {
 	p := e.port
-	if e.kind == "balancer" && p.Guarded && !slices.ContainsFunc(p.Sources, func(s netip.Prefix) bool { return s.Contains(c.addr) }) {
+	guarded := e.kind == "balancer" && p.Guarded || e.kind == "node port" && p.NodePortGuarded && !c.node
+	if guarded && !slices.ContainsFunc(p.Sources, func(s netip.Prefix) bool { return s.Contains(c.addr) }) {
 		return nft.Fate{Outcome: "drop"}
 	}
 	if !p.HasEndpoints {
 		return nft.Fate{Outcome: "reject"}
 	}
 	list, masquerade := p.Cluster, true
+	fallback := p.Settings.LocalFallback && len(p.Local) == 0
 	switch {
 	case e.kind == "cluster":
 		masquerade = !c.pod
-		if p.InternalLocal {
+		if p.InternalLocal && !fallback {
 			list = p.Local
 		}
 	case p.ExternalLocal && c.pod:
 		masquerade = false
-	case p.ExternalLocal && !c.node:
+	case p.ExternalLocal && !c.node && !fallback:
 		list, masquerade = p.Local, false
 	}
 	if len(list) == 0 {

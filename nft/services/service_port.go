@@ -12,7 +12,8 @@ import (
 // A portState is a Service port that the ruleset serves.
 type portState struct {
 	current        *tracker.ServicePort
-	comment        string
+	comment        string // names it
+	label          string // the comment of its frontends: comment, and what the Service asks for by annotations
 	frontends      []wantedFrontend
 	cluster, local []netip.AddrPort // its endpoints, in the order of their indexes
 	affinity       affinity
@@ -28,12 +29,13 @@ type program struct {
 	cluster, local []netip.AddrPort // the lists that the policy uses
 	updateChain    string           // the chain that updates affinity maps; empty without affinity
 	serving        []netip.AddrPort // whose flows are left alone
+	reset          bool             // connections of TCP and SCTP to other endpoints end
 }
 
 // serve says what the claim's Service port does at its frontend.
 func (c claim) serve() program {
 	p := c.port.current
-	s := program{id: p.ID, comment: c.port.comment, serving: p.Serving}
+	s := program{id: p.ID, comment: c.port.label, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP}
 	s.policy = layout.Policy{
 		Kind:     c.policyKind(),
 		NodePort: c.kind == nodePort,
@@ -41,11 +43,14 @@ func (c claim) serve() program {
 	if c.kind == loadBalancerIP && c.port.guard != nil {
 		s.policy.Guard = c.port.guard.number
 	}
+	if c.kind == nodePort && p.NodePortGuarded {
+		s.policy.Guard, s.policy.NodePasses = c.port.guard.number, true
+	}
 	switch s.policy.Kind {
 	case layout.Dropped:
-		s.policy.Guard = 0
+		s.policy.Guard, s.policy.NodePasses = 0, false
 		return s
-	case layout.Internal, layout.External:
+	case layout.Internal, layout.External, layout.ExternalFallback:
 		s.cluster = c.port.cluster
 	case layout.InternalLocal:
 		s.local = c.port.local
@@ -74,11 +79,14 @@ func (c claim) serve() program {
 func (c claim) policyKind() layout.PolicyKind {
 	p := c.port.current
 	kind, usable := layout.External, len(c.port.cluster)
+	fallback := p.Settings.LocalFallback && len(c.port.local) == 0
 	switch {
-	case c.kind == clusterIP && p.InternalLocal:
+	case c.kind == clusterIP && p.InternalLocal && !fallback:
 		kind, usable = layout.InternalLocal, len(c.port.local)
 	case c.kind == clusterIP:
 		kind = layout.Internal
+	case p.ExternalLocal && fallback:
+		kind = layout.ExternalFallback
 	case p.ExternalLocal:
 		kind = layout.ExternalLocal
 	}
@@ -100,7 +108,10 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 		port.list.number, port.cluster, port.local = r.adoptLists(p)
 	}
 	before, shown := port.frontends, port.current
-	port.current = p
+	port.current, port.label = p, port.comment
+	if p.Settings != (tracker.Settings{}) {
+		port.label = layout.CommentWith(p)
+	}
 	if shown == nil { // what is in order was found in the kernel
 		port.cluster, port.local = reorderAdopted(port.cluster, p.Cluster), reorderAdopted(port.local, p.Local)
 	} else {

@@ -179,6 +179,9 @@ func lengthsOf(ranges []netip.Prefix) (lengths []int) {
 func (r *familyRules) guardChain(p layout.Policy) *nft.Chain {
 	g, behind := r.guards[p.Guard], nft.Goto(p.Open().ChainName())
 	chain := &nft.Chain{Name: p.ChainName()}
+	if p.NodePasses {
+		chain.Rules = append(chain.Rules, nft.Rule{nft.SourceLocal{}, behind})
+	}
 	for _, bits := range lengthsOf(g.ranges) {
 		source := nft.SourcePrefix(bits)
 		if bits == 8*nft.AddrLen(r.Table.Family) {

@@ -70,12 +70,13 @@ func (w *world) changeRanges(id tracker.PortID, delta tracker.Delta) {
 			continue
 		}
 		guarded := *p
-		guarded.Guarded = len(p.LoadBalancers) > 0 && w.ranges[service] != nil
+		guarded.NodePortGuarded = p.Settings.GuardNodePorts && p.NodePort != 0 && w.ranges[service] != nil
+		guarded.Guarded = len(p.LoadBalancers) > 0 && w.ranges[service] != nil || guarded.NodePortGuarded
 		guarded.Sources = nil
 		if guarded.Guarded {
 			guarded.Sources = w.ranges[service]
 		}
-		if guarded.Guarded != p.Guarded || !slices.Equal(guarded.Sources, p.Sources) {
+		if guarded.Guarded != p.Guarded || guarded.NodePortGuarded != p.NodePortGuarded || !slices.Equal(guarded.Sources, p.Sources) {
 			w.ports[other], delta.Changed[other] = &guarded, &guarded
 		}
 	}
@@ -106,6 +107,10 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	p.LoadBalancers = w.addresses(id.Family, 2)
 	if w.random.IntN(3) == 0 {
 		p.Affinity = time.Duration(1+w.random.IntN(3)) * time.Hour
+	}
+	if w.random.IntN(3) == 0 {
+		yes := func() bool { return w.random.IntN(2) == 0 }
+		p.Settings = tracker.Settings{KeepUnreadyUDP: yes(), ResetDeparted: yes(), LocalFallback: yes(), GuardNodePorts: yes()}
 	}
 	w.endpoints(p)
 	return p

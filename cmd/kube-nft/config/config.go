@@ -76,6 +76,9 @@ type Config struct {
 	Statusz, Flagz bool
 
 	Conntrack conntrack.Settings
+	// Defaults are the settings of Services without annotations.
+	Defaults tracker.Settings
+
 	// OOMScoreAdj is for /proc/self/oom_score_adj, -1000 to 1000.
 	OOMScoreAdj int
 
@@ -93,6 +96,7 @@ func (c *Config) Tracker() tracker.Config {
 		NodeAddresses:    c.NodeAddresses,
 		ServiceProxyName: c.ServiceProxyName,
 		ServiceCIDRs:     c.ServiceCIDRs,
+		Defaults:         c.Defaults,
 		AwaitSlices:      awaitSlices,
 		Clock:            time.Now,
 	}

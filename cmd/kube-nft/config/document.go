@@ -33,6 +33,8 @@ type KubeNFTConfiguration struct {
 	AffinitySize               uint32           `json:"affinitySize,omitempty"`
 	ConnectionCounters         bool             `json:"connectionCounters,omitempty"`
 	EndpointConnectionCounters bool             `json:"endpointConnectionCounters,omitempty"`
+	ConnectionsOfDeparted      string           `json:"connectionsOfDeparted,omitempty"`
+	SourceRangesForNodePorts   bool             `json:"sourceRangesForNodePorts,omitempty"`
 	Takeover                   string           `json:"takeover,omitempty"`
 	TableOwnership             string           `json:"tableOwnership,omitempty"`
 	LogLevel                   string           `json:"logLevel,omitempty"`

@@ -53,20 +53,21 @@ func TestEveryField(t *testing.T) {
 func otherValue(t *testing.T, path string, field reflect.Type) any {
 	t.Helper()
 	if value, found := map[string]any{
-		"mode":               "ipvs",
-		"bindAddress":        "10.0.0.1",
-		"healthzBindAddress": "10.0.0.1:1",
-		"metricsBindAddress": "10.0.0.1:1",
-		"clusterCIDR":        "10.0.0.0/8",
-		"nodePortAddresses":  []string{"10.0.0.0/8"},
-		"detectLocalMode":    "NodeCIDR",
-		"logging.format":     "text",
-		"logLevel":           "warn",
-		"logFormat":          "console",
-		"takeover":           "never",
-		"tableOwnership":     "auto",
-		"logging.verbosity":  4,
-		"logging.vmodule":    []any{map[string]any{"filePattern": "a", "verbosity": 1}},
+		"mode":                  "ipvs",
+		"bindAddress":           "10.0.0.1",
+		"healthzBindAddress":    "10.0.0.1:1",
+		"metricsBindAddress":    "10.0.0.1:1",
+		"clusterCIDR":           "10.0.0.0/8",
+		"nodePortAddresses":     []string{"10.0.0.0/8"},
+		"detectLocalMode":       "NodeCIDR",
+		"logging.format":        "text",
+		"logLevel":              "warn",
+		"logFormat":             "console",
+		"connectionsOfDeparted": "reset",
+		"takeover":              "never",
+		"tableOwnership":        "auto",
+		"logging.verbosity":     4,
+		"logging.vmodule":       []any{map[string]any{"filePattern": "a", "verbosity": 1}},
 	}[path]; found {
 		return value
 	}

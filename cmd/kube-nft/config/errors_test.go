@@ -50,6 +50,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"--sync-period 0", "--sync-period 0s: expected more than 0s"},
 		{"--min-sync-period 1m", "--min-sync-period 1m0s: expected no more than 30s, the value of --sync-period"},
 		{"--takeover yes", "--takeover yes: expected auto, never or force"},
+		{"--connections-of-departed cut", "--connections-of-departed cut: expected keep or reset"},
 		{"--table-ownership yes", "--table-ownership yes: expected auto or never"},
 		{"--takeover auto --service-proxy-name ours", "--takeover auto: expected never, as --service-proxy-name leaves the other Services to another proxy"},
 		{"--healthz-bind-address localhost:80", "--healthz-bind-address localhost:80: expected an IP address and a port such as 0.0.0.0:10256"},

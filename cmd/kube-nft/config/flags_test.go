@@ -13,13 +13,13 @@ import (
 func TestVisibleFlags(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	NewReader(f)
-	want := strings.Fields(`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters
+	want := strings.Fields(`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters connections-of-departed
 		conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait
 		conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode
 		endpoint-connection-counters feature-gates healthz-bind-address hostname-override kube-api-burst kube-api-content-type
 		kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
 		masquerade-bit master metrics-bind-address min-sync-period nodeport-addresses oom-score-adj
-		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name sync-period
+		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name source-ranges-for-node-ports sync-period
 		table-ownership takeover v`)
 	var got []string
 	f.VisitAll(func(flag *pflag.Flag) {

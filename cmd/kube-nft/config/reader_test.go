@@ -118,6 +118,7 @@ oomScoreAdj: -999
 ---
 affinitySize: 131072
 apiVersion: kube-nft.github.io/v1alpha1
+connectionsOfDeparted: keep
 kind: KubeNFTConfiguration
 localhostNodePorts: false
 logFormat: json

@@ -341,6 +341,8 @@ func (r *reading) resolveRuleset(c *Config) error {
 		return r.invalid("takeover", own.Takeover, "expected auto, never or force")
 	case own.TableOwnership != auto && own.TableOwnership != never:
 		return r.invalid("table-ownership", own.TableOwnership, "expected auto or never")
+	case own.ConnectionsOfDeparted != keep && own.ConnectionsOfDeparted != reset:
+		return r.invalid("connections-of-departed", own.ConnectionsOfDeparted, "expected keep or reset")
 	case own.ServiceProxyName != "" && own.Takeover != never && r.given("takeover"):
 		return r.invalid("takeover", own.Takeover, fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
 	case own.ServiceProxyName != "", r.own.Manifests != "" && !r.given("takeover"):
@@ -348,6 +350,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	}
 	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize = nftables.MasqueradeAll, uint8(bit), own.AffinitySize
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
+	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset, GuardNodePorts: own.SourceRangesForNodePorts}
 	c.MinSyncPeriod, c.SyncPeriod = least, most
 	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force, own.TableOwnership == auto
 	return nil

@@ -61,6 +61,8 @@ type serviceRow struct {
 	Endpoints       int    `json:"endpoints"`
 	LocalEndpoints  *int   `json:"localEndpoints,omitempty"` // nil: no list for a policy Local
 	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
+	// Annotations are those that the Service port's comment shows, as "key: value".
+	Annotations []string `json:"annotations,omitempty"`
 }
 
 var serviceColumns = []column[serviceRow]{
@@ -69,7 +71,13 @@ var serviceColumns = []column[serviceRow]{
 	{"KIND", func(r *serviceRow) string { return r.Kind }},
 	{"EP", func(r *serviceRow) string { return strconv.Itoa(r.Endpoints) }},
 	{"LOCAL", func(r *serviceRow) string { return orDash(r.LocalEndpoints) }},
-	{"POLICY", func(r *serviceRow) string { return r.Policy }},
+	{"POLICY", func(r *serviceRow) string {
+		words := r.Policy
+		for _, annotation := range r.Annotations {
+			words += ", " + strings.TrimPrefix(annotation, tracker.AnnotationPrefix)
+		}
+		return words
+	}},
 }
 
 func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
@@ -80,6 +88,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
 				Policy: service.Policy, Verdict: service.Verdict.String(),
 				Endpoints: len(service.Endpoints()), AffinitySeconds: int(service.Affinity / time.Second),
+				Annotations: service.Options,
 			}
 			if service.HasLocal {
 				row.LocalEndpoints = new(len(service.Local))

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
@@ -26,6 +28,8 @@ type tableStatus struct {
 	// FullestPercent is how full the fullest affinity map is.
 	FullestPercent int `json:"fullestAffinityMapPercent"`
 	ForeignRules   int `json:"foreignRules"` // that kube-nft never writes
+	// Annotations counts the Service ports that show an annotation, by "key: value".
+	Annotations map[string]int `json:"annotations,omitempty"`
 }
 
 // countedClients is how many clients are counted one by one where the kernel does not count them.
@@ -37,7 +41,11 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 	names, ports, endpoints := make(map[string]bool), make(map[string]bool), make(map[netip.AddrPort]bool)
 	for _, service := range frontends {
 		names[service.Name.Namespace+"/"+service.Name.Name] = true
-		ports[service.Name.String()+service.Protocol.String()] = true
+		port := service.Name.String() + service.Protocol.String()
+		if !ports[port] {
+			s.countAnnotations(service.Options)
+		}
+		ports[port] = true
 		s.Places += len(service.Cluster) + len(service.Local)
 		if len(service.Cluster)+len(service.Local) == 0 {
 			s.Unreachable++
@@ -81,6 +89,15 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 	return s, nil
 }
 
+func (s *tableStatus) countAnnotations(shown []string) {
+	for _, annotation := range shown {
+		if s.Annotations == nil {
+			s.Annotations = make(map[string]int)
+		}
+		s.Annotations[annotation]++
+	}
+}
+
 // tableRows returns the tables for people, one column for each.
 func tableRows(tables []tableStatus) (rows [][]string) {
 	for _, head := range []string{
@@ -95,6 +112,16 @@ func tableRows(tables []tableStatus) (rows [][]string) {
 			t.Endpoints, t.Places, t.PolicyChains, t.AffinityMaps, t.Clients, fmt.Sprintf("%d%%", t.FullestPercent), t.ForeignRules,
 		} {
 			rows[i] = append(rows[i], fmt.Sprint(cell))
+		}
+	}
+	for _, option := range layout.Options() {
+		row, shown := []string{"  " + option.Word}, 0
+		for _, t := range tables {
+			n := t.Annotations[option.Annotation]
+			row, shown = append(row, strconv.Itoa(n)), shown+n
+		}
+		if shown > 0 {
+			rows = append(rows, row)
 		}
 	}
 	return rows

@@ -166,6 +166,9 @@ func fallback(inventory *legacy.Inventory, delta *tracker.Delta) (check migrate.
 	seen := make(map[string]bool)
 	for id, p := range delta.Changed {
 		name := id.Namespace + "/" + id.Service
+		if p.Settings.LocalFallback {
+			continue
+		}
 		if p.HasEndpoints && len(p.Local) == 0 && p.InternalLocal {
 			seen[name+" (internal)"] = true
 		}
@@ -188,6 +191,6 @@ func fallback(inventory *legacy.Inventory, delta *tracker.Delta) (check migrate.
 	return migrate.Check{
 		Level: migrate.Warning, About: "traffic policy Local without an endpoint on this node", Found: strings.Join(shown, ", "),
 		Means: "the IPVS mode serves their connections from endpoints on other nodes, against the policy; kube-nft drops them, as kube-proxy's other modes do",
-		Do:    "have endpoints on this node, or set the policy to Cluster",
+		Do:    "annotate these Services with kube-nft.io/local-fallback: cluster, which goes on serving them so, have endpoints on this node, or set the policy to Cluster",
 	}, true
 }

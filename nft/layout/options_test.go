@@ -1,0 +1,45 @@
+package layout
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestOptions writes and reads comments: what a Service port asks for is read back, and is no part of its name.
+func TestOptions(t *testing.T) {
+	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true}
+	for _, tt := range []struct {
+		protocol tracker.Protocol
+		local    bool
+		settings tracker.Settings
+		comment  string
+		want     []string
+	}{
+		{tracker.TCP, true, tracker.Settings{}, "shop/web:http", nil},
+		{tracker.TCP, true, all, "shop/web:http reset-departed,local-fallback", []string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/local-fallback: cluster"}},
+		{tracker.UDP, false, all, "shop/web:http keep-unready", []string{"kube-nft.io/udp-unready: keep"}},
+	} {
+		p := &tracker.ServicePort{Settings: tt.settings, ExternalLocal: tt.local}
+		p.ID = tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol}
+		comment := CommentWith(p)
+		if comment != tt.comment || !slices.Equal(ParseOptions(comment), tt.want) {
+			t.Errorf("%q, %v; want %q, %v", comment, ParseOptions(comment), tt.comment, tt.want)
+		}
+		if name := ParsePortName(comment); name.String() != Comment(p.ID) || NameIn(comment) != Comment(p.ID) {
+			t.Errorf("%q names %s", comment, name)
+		}
+	}
+}
+
+// TestOptionsOfLongNames: what does not fit is cut off, not the name.
+func TestOptionsOfLongNames(t *testing.T) {
+	long := strings.Repeat("x", 63)
+	p := &tracker.ServicePort{Settings: tracker.Settings{ResetDeparted: true}}
+	p.ID = tracker.PortID{Namespace: long, Service: long, Port: long, Protocol: tracker.TCP}
+	if comment := CommentWith(p); comment != Comment(p.ID) || ParseOptions(comment) != nil {
+		t.Errorf("%q shows %v", comment, ParseOptions(comment))
+	}
+}
