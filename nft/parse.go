@@ -61,11 +61,11 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 	return nil, 0
 }
 
-// statementTypes holds one of each type, for parse. RejectTCP and DNATFrom begin as other
+// statementTypes holds one of each type, for parse. RejectTCP, DNATFrom and EchoRequest begin as other
 // statements do and therefore come first.
 var statementTypes = [...]Stmt{
 	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, Forget{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
-	DestinationLocal{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Verdict{}, Raw{},
+	DestinationLocal{}, EchoRequest{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Redirect{}, Verdict{}, Raw{},
 }
 
 // parseExpressions decodes a rule's expressions; nil if one is of a kind that no rule of ours has.
@@ -136,6 +136,8 @@ func newExpression(name string) expr.Any {
 		return &expr.Masq{}
 	case "reject":
 		return &expr.Reject{}
+	case "redir":
+		return &expr.Redir{}
 	case "dynset":
 		return &expr.Dynset{}
 	}

@@ -19,7 +19,7 @@ type Packet struct {
 
 // A Fate is what becomes of a connection.
 type Fate struct {
-	Outcome string // "accept" (not touched), "dnat", "drop" or "reject"
+	Outcome string // "accept" (not touched), "dnat", "drop", "reject" or "redirect" (answered by this node)
 	// Endpoints lists the possible targets of the translation, each equally likely; a single one if
 	// an affinity entry names it.
 	Endpoints []netip.AddrPort

@@ -56,6 +56,21 @@ func drops(r nft.Rule) (before, after []nft.Rule) {
 	return []nft.Rule{slices.Concat(r, nft.Rule{nft.Drop})}, nil
 }
 
+// echo is an echo request of the family; echoTo one to other addresses.
+func echo(p *nft.Packet, f nft.Family) {
+	p.Protocol, p.Port = unix.IPPROTO_ICMP, 0
+	if f == nft.IP6 {
+		p.Protocol = unix.IPPROTO_ICMPV6
+	}
+}
+
+func echoTo(addrs map[nft.Family]netip.Addr) change {
+	return func(p *nft.Packet, f nft.Family) {
+		echo(p, f)
+		p.Destination = addrs[f]
+	}
+}
+
 // thenDrop has the next rule drop what the statement leaves to it.
 func thenDrop(r nft.Rule) (before, after []nft.Rule) { return []nft.Rule{r, {nft.Drop}}, nil }
 
@@ -132,6 +147,8 @@ var traces = map[string]struct {
 	"masquerade":                           {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
 	"reject tcp":                           {thenDrop, same, "reject", udp, "drop"},
 	"reject":                               {thenDrop, udp, "reject", nil, ""},
+	"echo request":                         {drops, echo, "drop", same, "accept"},
+	"redirect":                             {thenDrop, echoTo(client), "redirect", echo, "drop"},
 	"jump":                                 {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
 	"goto":                                 {thenDrop, same, "reject", udp, "accept"}, // and here it does not
 	"drop":                                 {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},

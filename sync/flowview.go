@@ -14,7 +14,7 @@ import (
 type flowView struct {
 	mu         sync.RWMutex
 	serving    map[tracker.Frontend][]netip.AddrPort // sorted, and never written to
-	resets     map[tracker.Frontend]struct{} // those whose connections of TCP and SCTP end with their endpoint
+	resets     map[tracker.Frontend]struct{}         // those whose connections of TCP and SCTP end with their endpoint
 	clusterIPs map[netip.Addr]struct{}
 	cidrs      []netip.Prefix
 	nodePorts  []netip.Addr // where node ports are reached, sorted

@@ -25,6 +25,8 @@ type Settings struct {
 	LocalFallback bool
 	// GuardNodePorts applies the source ranges of the Service to its node ports.
 	GuardNodePorts bool
+	// Ping lets the addresses of the Service answer echo requests while it has endpoints.
+	Ping bool
 }
 
 // SliceSettings are what an EndpointSlice asks for by annotations. They can be compared with ==.
@@ -76,6 +78,11 @@ var serviceAnnotations = []annotation[Settings]{
 		name: "local-fallback", words: []string{"none", "cluster"}, without: "none",
 		meaning: "which endpoints a traffic policy Local uses on a node that has none",
 		set:     func(s *Settings, value int) { s.LocalFallback = value == 1 },
+	},
+	{
+		name: "ping", words: yesNo, without: "false, or what `--ping-vips` says",
+		meaning: "whether the addresses of the Service answer echo requests while it has endpoints",
+		set:     func(s *Settings, value int) { s.Ping = value == 1 },
 	},
 	{
 		name: "source-ranges-for-node-ports", words: yesNo, without: "false, or what `--source-ranges-for-node-ports` says",

@@ -21,6 +21,7 @@ const (
 	ServiceCIDRsSet           = "service-cidrs"
 	HairpinSet                = "hairpin"
 	MembersSet                = "members"
+	PingedSet                 = "pinged" // addresses that answer echo requests; exists while there are some
 	AffinityFrontendsMap      = "sticky"
 	AffinityNodePortsMap      = "sticky-node-ports"
 	AffinityPrefix            = "affinity-" // of affinity maps, and in the names of chains before a number
@@ -53,6 +54,8 @@ const (
 	InputChain               = "nat-input"
 	AffinityPostroutingChain = "nat-postrouting-record"
 	PostroutingChain         = "nat-postrouting"
+	PingPreroutingChain      = "nat-prerouting-ping"
+	PingOutputChain          = "nat-output-ping"
 )
 
 // Comment is what nft list shows beside a frontend: namespace/name:port. Three names of 63

@@ -23,6 +23,7 @@ var options = []struct {
 	{"local-fallback", "local-fallback: cluster", func(p *tracker.ServicePort) bool {
 		return p.Settings.LocalFallback && (p.InternalLocal || p.ExternalLocal)
 	}},
+	{"ping", "ping: true", func(p *tracker.ServicePort) bool { return p.Settings.Ping }},
 	{"node-port-ranges", "source-ranges-for-node-ports: true", func(p *tracker.ServicePort) bool { return p.NodePortGuarded }},
 }
 

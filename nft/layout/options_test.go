@@ -10,7 +10,7 @@ import (
 
 // TestOptions writes and reads comments: what a Service port asks for is read back, and is no part of its name.
 func TestOptions(t *testing.T) {
-	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true}
+	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true, Ping: true}
 	for _, tt := range []struct {
 		protocol tracker.Protocol
 		local    bool
@@ -19,8 +19,8 @@ func TestOptions(t *testing.T) {
 		want     []string
 	}{
 		{tracker.TCP, true, tracker.Settings{}, "shop/web:http", nil},
-		{tracker.TCP, true, all, "shop/web:http reset-departed,local-fallback", []string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/local-fallback: cluster"}},
-		{tracker.UDP, false, all, "shop/web:http keep-unready", []string{"kube-nft.io/udp-unready: keep"}},
+		{tracker.TCP, true, all, "shop/web:http reset-departed,local-fallback,ping", []string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/local-fallback: cluster", "kube-nft.io/ping: true"}},
+		{tracker.UDP, false, all, "shop/web:http keep-unready,ping", []string{"kube-nft.io/udp-unready: keep", "kube-nft.io/ping: true"}},
 	} {
 		p := &tracker.ServicePort{Settings: tt.settings, ExternalLocal: tt.local}
 		p.ID = tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol}

@@ -98,6 +98,9 @@ func (e *explainer) frontend() {
 func (e *explainer) explainNone() {
 	p := &e.packet
 	switch {
+	case e.Fate.Outcome == "redirect":
+		e.Reason = fmt.Sprintf("%s has endpoints, and answers echo requests", e.servicesAt(p.Destination))
+		e.add("Ping", fmt.Sprintf("at %s: %s; kube-nft.io/ping or --ping-vips asks for answers", p.Destination, e.servicesAt(p.Destination)), e.step(layout.PingedSet).String())
 	case e.step(layout.ClusterIPsSet) != nil:
 		e.Reason = fmt.Sprintf("%s is a cluster IP, but no Service port", p.Destination)
 		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, e.servicesAt(p.Destination)), e.step(layout.ClusterIPsSet).String())

@@ -149,7 +149,7 @@ func costWorlds() []costWorld {
 			chains: func(int) int { return 3*2 + usualChains },
 		},
 		{
-			name: "Services with all annotations and all frontends", size: 200, elements: 3, changeMessages: 24, changeElements: 12,
+			name: "Services with all annotations and all frontends", size: 200, elements: 3, changeMessages: 24, changeElements: 16,
 			world:  func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(n, 3))) },
 			change: func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(1, 2))) },
 			chains: func(n int) int { return 2*n + usualChains }, // the guards of a Service
@@ -162,7 +162,7 @@ func annotatedWorld(delta tracker.Delta) tracker.Delta {
 	for _, p := range delta.Changed {
 		p.InternalLocal, p.ExternalLocal = true, true
 		p.Guarded, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}
-		p.Settings = tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true}
+		p.Settings = tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true, Ping: true}
 		p.NodePortGuarded = true
 	}
 	return delta

@@ -29,6 +29,7 @@ type familyRules struct {
 	chains       map[string]*chainUse
 	withAffinity int // Service ports with affinity
 	shared       map[sharedElement]int
+	pinged       map[netip.Addr]int // how many frontends make an address answer echo requests
 	guards       map[uint32]*guard  // by number
 	numbers      map[uint32]string  // who has a number
 	adopted      *nft.Table         // what the kernel held at start; for the order of lists
@@ -68,6 +69,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
 		guards:    make(map[uint32]*guard),
+		pinged:    make(map[netip.Addr]int),
 
 		touchedFrontends: make(map[tracker.Frontend]struct{}),
 		numbers:          make(map[uint32]string),

@@ -30,12 +30,13 @@ type program struct {
 	updateChain    string           // the chain that updates affinity maps; empty without affinity
 	serving        []netip.AddrPort // whose flows are left alone
 	reset          bool             // connections of TCP and SCTP to other endpoints end
+	ping           bool             // its address answers echo requests
 }
 
 // serve says what the claim's Service port does at its frontend.
 func (c claim) serve() program {
 	p := c.port.current
-	s := program{id: p.ID, comment: c.port.label, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP}
+	s := program{id: p.ID, comment: c.port.label, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP, ping: c.pings()}
 	s.policy = layout.Policy{
 		Kind:     c.policyKind(),
 		NodePort: c.kind == nodePort,
@@ -206,6 +207,7 @@ func (r *familyRules) program(state *frontendState) {
 	if have.updateChain != want.updateChain {
 		r.programUpdates(f, want.updateChain)
 	}
+	r.programPing(f.Address, have.ping, want.ping)
 	r.noteFlows(f, have, &want)
 	state.shown = want
 }

@@ -110,7 +110,7 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	}
 	if w.random.IntN(3) == 0 {
 		yes := func() bool { return w.random.IntN(2) == 0 }
-		p.Settings = tracker.Settings{KeepUnreadyUDP: yes(), ResetDeparted: yes(), LocalFallback: yes(), GuardNodePorts: yes()}
+		p.Settings = tracker.Settings{KeepUnreadyUDP: yes(), ResetDeparted: yes(), LocalFallback: yes(), GuardNodePorts: yes(), Ping: yes()}
 	}
 	w.endpoints(p)
 	return p

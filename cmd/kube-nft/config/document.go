@@ -34,6 +34,7 @@ type KubeNFTConfiguration struct {
 	ConnectionCounters         bool             `json:"connectionCounters,omitempty"`
 	EndpointConnectionCounters bool             `json:"endpointConnectionCounters,omitempty"`
 	ConnectionsOfDeparted      string           `json:"connectionsOfDeparted,omitempty"`
+	PingVIPs                   bool             `json:"pingVIPs,omitempty"`
 	SourceRangesForNodePorts   bool             `json:"sourceRangesForNodePorts,omitempty"`
 	Takeover                   string           `json:"takeover,omitempty"`
 	TableOwnership             string           `json:"tableOwnership,omitempty"`

@@ -350,7 +350,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	}
 	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize = nftables.MasqueradeAll, uint8(bit), own.AffinitySize
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
-	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset, GuardNodePorts: own.SourceRangesForNodePorts}
+	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset, GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
 	c.MinSyncPeriod, c.SyncPeriod = least, most
 	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force, own.TableOwnership == auto
 	return nil

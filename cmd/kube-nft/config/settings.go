@@ -48,6 +48,7 @@ var settings = []setting{
 	{flag: "connection-counters", field: "connectionCounters", usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters", usage: "count those that each endpoint is chosen for as well: a series for each endpoint of each frontend"},
 	{flag: "connections-of-departed", field: "connectionsOfDeparted", usage: "what happens to connections of TCP and SCTP whose endpoint has left its Service: keep or reset; kube-nft.io/connections-of-departed on a Service wins"},
+	{flag: "ping-vips", field: "pingVIPs", usage: "let the cluster, load-balancer and external IPs of Services with endpoints answer echo requests; kube-nft.io/ping on a Service wins"},
 	{flag: "source-ranges-for-node-ports", field: "sourceRangesForNodePorts", usage: "let loadBalancerSourceRanges guard node ports, too; kube-nft.io/source-ranges-for-node-ports on a Service wins"},
 	{flag: "takeover", field: "takeover", usage: "remove what kube-proxy programmed on this node once our rules are in force: auto, unless too many of its frontends would vanish; force, whatever vanishes; or never, which is the default with --manifests and --service-proxy-name"},
 	{flag: "table-ownership", field: "tableOwnership", usage: "keep others from changing our tables, where the kernel can: auto or never"},

@@ -17,7 +17,7 @@ type answer struct {
 	Source      string `json:"source"`
 	Destination string `json:"destination"`
 	Interface   string `json:"interface,omitempty"` // if given
-	// Outcome is accept (left alone), dnat, drop or reject.
+	// Outcome is accept (left alone), dnat, drop, reject or redirect (answered by this node).
 	Outcome    string         `json:"outcome"`
 	Service    *answerService `json:"service,omitempty"`
 	Endpoints  []string       `json:"endpoints,omitempty"` // each equally likely
@@ -106,6 +106,8 @@ func verdictText(p nft.Packet, e *readback.Explanation) string {
 			service = e.Service.Name.String()
 		}
 		return fmt.Sprintf("goes to %s of %s, %s.", target, service, source)
+	case "redirect":
+		return "is answered by this node: " + e.Reason + "."
 	case "drop":
 		return "is dropped: " + e.Reason + "."
 	case "reject":

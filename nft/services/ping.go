@@ -1,0 +1,61 @@
+package services
+
+import (
+	"net/netip"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
+)
+
+// Addresses of Services answer echo requests where a Service asks for that: this node itself does, by a
+// redirect. One set holds the addresses of all Services, which count who needs them; the set and two base chains of their
+// own, which bind no map, exist while there is an address. A Service that has an endpoint somewhere answers at each address at
+// which it is served.
+
+// pings reports whether the claim's address answers echo requests.
+func (c claim) pings() bool {
+	p := c.port.current
+	return p.Settings.Ping && p.HasEndpoints && c.kind != nodePort
+}
+
+// programPing makes an address answer echo requests for one frontend more, or one less.
+func (r *familyRules) programPing(addr netip.Addr, have, want bool) {
+	switch {
+	case have == want:
+	case want:
+		if len(r.pinged) == 0 {
+			r.PutSet(&nft.Set{Name: layout.PingedSet, Rank: pingedRank, Key: []nft.Field{nft.FieldAddr}})
+			for _, chain := range pingChains() {
+				r.PutChain(chain)
+			}
+		}
+		if r.pinged[addr]++; r.pinged[addr] == 1 {
+			r.Put(layout.PingedSet, nft.AddrKey(addr), nft.Element{})
+		}
+	default:
+		if r.pinged[addr]--; r.pinged[addr] > 0 {
+			return
+		}
+		delete(r.pinged, addr)
+		r.Remove(layout.PingedSet, nft.AddrKey(addr))
+		if len(r.pinged) == 0 {
+			for _, chain := range pingChains() {
+				r.RemoveChain(chain.Name)
+			}
+			r.RemoveSet(layout.PingedSet)
+		}
+	}
+}
+
+// pingedRank puts the set behind those of source ranges, which others look for.
+const pingedRank = rangesRank + 200
+
+// pingChains declares the base chains that answer. They come before those that reject whatever is addressed to a
+// cluster IP and to no port of it.
+func pingChains() []*nft.Chain {
+	answer := []nft.Rule{{nft.EchoRequest{}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.PingedSet}, nft.Redirect{}}}
+	return []*nft.Chain{
+		{Name: layout.PingPreroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority - 1}, Rules: answer},
+		{Name: layout.PingOutputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority - 1}, Rules: answer},
+	}
+}
