@@ -1,4 +1,4 @@
-package imports
+package docs
 
 import (
 	"os"
@@ -24,16 +24,8 @@ const maxReadme = 250
 
 // TestLinks follows each link within the repository to a file, and to a heading of it.
 func TestLinks(t *testing.T) {
-	pages, err := filepath.Glob(lab.Path(t, "docs/*.md"))
-	if err != nil || len(pages) == 0 {
-		t.Fatal("no pages", err)
-	}
-	top, err := filepath.Glob(lab.Path(t, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	followed := 0
-	for _, page := range append(pages, top...) {
+	for _, page := range append(glob(t, "docs/*.md"), glob(t, "*.md")...) {
 		text := fence.ReplaceAllString(readPage(t, page), "")
 		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			file, anchor, _ := strings.Cut(match[1], "#")
@@ -59,7 +51,7 @@ func TestLinks(t *testing.T) {
 
 // TestReadmeLength keeps the README a first page; the others are in docs.
 func TestReadmeLength(t *testing.T) {
-	if lines := strings.Count(readFile(t, "README.md"), "\n"); lines > maxReadme {
+	if lines := strings.Count(readPage(t, lab.Path(t, "README.md")), "\n"); lines > maxReadme {
 		t.Errorf("the README has %d lines, want at most %d", lines, maxReadme)
 	}
 }
