@@ -16,14 +16,18 @@ import (
 type measured struct {
 	*lab.Process
 	started time.Time
+	killed  bool // it ends by the signal alone, as kube-proxy does
 }
 
-// startDaemon starts kube-nft in a namespace. It dies with the namespace's thread.
-func startDaemon(s *lab.Namespace, binary, kubeconfig string, flags ...string) (*measured, error) {
-	m := &measured{started: time.Now()}
-	err := s.Do(func() (err error) {
-		argv := []string{binary, "--kubeconfig", kubeconfig, "--hostname-override", lab.NodeName, "--cluster-cidr", podCIDR.String(), "--log-level", "warn"}
-		m.Process, err = lab.StartProcess(append(argv, flags...)...)
+// startDaemon starts the proxy in the space. It dies with the space's thread.
+func (l *live) startDaemon() (*measured, error) {
+	m := &measured{started: time.Now(), killed: l.plain}
+	err := l.space.Do(func() (err error) {
+		argv := []string{l.binary, "--kubeconfig", l.kubeconfig, "--hostname-override", lab.NodeName, "--cluster-cidr", podCIDR.String()}
+		if !l.plain {
+			argv = append(argv, "--log-level", "warn")
+		}
+		m.Process, err = lab.StartProcess(append(argv, l.flags...)...)
 		return err
 	})
 	if err != nil {
@@ -34,7 +38,9 @@ func startDaemon(s *lab.Namespace, binary, kubeconfig string, flags ...string) (
 
 // stop ends the daemon and returns the CPU time that it used in its life.
 func (m *measured) stop() (cpu time.Duration, err error) {
-	if err := m.Terminate(); err != nil {
+	if m.killed {
+		m.Kill()
+	} else if err := m.Terminate(); err != nil {
 		return 0, err
 	}
 	return m.State().SystemTime() + m.State().UserTime(), nil

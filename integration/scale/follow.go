@@ -211,7 +211,7 @@ func (l *live) measureRestart(sheet *sheet) error {
 	addr := l.replace(0)
 	begin := time.Now()
 	var err error
-	if l.daemon, err = startDaemon(l.space, l.binary, l.kubeconfig); err != nil {
+	if l.daemon, err = l.startDaemon(); err != nil {
 		return err
 	}
 	if _, err := l.observer.await(addr, patience); err != nil {

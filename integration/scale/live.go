@@ -34,6 +34,7 @@ type live struct {
 	kubeconfig string
 	binary     string
 	flags      []string       // of the daemon, besides those of startDaemon
+	plain      bool           // the daemon may be a kube-proxy, which has not all flags of kube-nft
 	last       netip.AddrPort // what the daemon's start is over with: it answers
 	daemon     *measured
 	fresh      sequence
@@ -136,7 +137,7 @@ func (l *live) startUnobserved() (took time.Duration, err error) {
 // start starts the daemon and waits until the last Service answers.
 func (l *live) start() (time.Duration, error) {
 	var err error
-	if l.daemon, err = startDaemon(l.space, l.binary, l.kubeconfig, l.flags...); err != nil {
+	if l.daemon, err = l.startDaemon(); err != nil {
 		return 0, err
 	}
 	if err := l.answers(l.last); err != nil {

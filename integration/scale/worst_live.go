@@ -446,7 +446,7 @@ func (o *options) measureFarewell(c *comparison) error {
 			if err := l.space.Do(func() error { return loadText("delete table ip kube-nft; delete table ip6 kube-nft") }); err != nil {
 				return err
 			}
-			if l.daemon, err = startDaemon(l.space, l.binary, l.kubeconfig, l.flags...); err != nil {
+			if l.daemon, err = l.startDaemon(); err != nil {
 				return err
 			}
 			time.Sleep(whole * time.Duration(1+i) / (moments + 1))
