@@ -30,14 +30,19 @@ func setHelp(root *cobra.Command) {
 		switch strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ") {
 		case "status":
 			matters = func(name string) bool { return slices.Contains(statusSettings, name) }
-		case "diff", "explain", "migrate plan", "migrate apply":
-			matters = func(name string) bool {
-				return !slices.Contains(daemonSettings, name) && !strings.HasPrefix(name, "conntrack-")
-			}
+		case "diff", "explain":
+			matters = func(name string) bool { return matterToRules(name) && name != "host-proc" }
+		case "migrate plan", "migrate apply":
+			matters = matterToRules
 		}
 		root.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Hidden || !matters(f.Name) })
 		show(cmd, args)
 	})
+}
+
+// matterToRules reports whether a setting changes what is programmed, or where that is looked up.
+func matterToRules(name string) bool {
+	return !slices.Contains(daemonSettings, name) && !strings.HasPrefix(name, "conntrack-")
 }
 
 // helpWidth is the width of flag descriptions.

@@ -16,6 +16,12 @@ import (
 // surges does, while probes ask all the time: each of them is answered with 200.
 func TestHandOverInKernel(t *testing.T) {
 	lab.Require(t)
+	for _, takeover := range []string{"never", "auto"} { // auto looks for kube-proxy before the first commit
+		t.Run(takeover, func(t *testing.T) { handOver(t, "--takeover="+takeover) })
+	}
+}
+
+func handOver(t *testing.T, takeover string) {
 	binary := lab.Program(t)
 	ns, err := lab.NewNamespace()
 	if err != nil {
@@ -29,7 +35,7 @@ func TestHandOverInKernel(t *testing.T) {
 	start := func() (p *lab.Process) {
 		t.Helper()
 		err := ns.Do(func() (err error) {
-			p, err = lab.StartProcess(binary, "--hostname-override=node-a", "--manifests", objects)
+			p, err = lab.StartProcess(binary, takeover, "--hostname-override=node-a", "--manifests", objects)
 			return err
 		})
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // overlays are the directories that are applied to clusters.
-var overlays = []string{"base", "overlays/kubeadm", "overlays/canary"}
+var overlays = []string{"base", "overlays/kubeadm", "overlays/kubeadm-labels", "overlays/canary"}
 
 // kubeadmConfig is where the overlay kubeadm mounts kube-proxy's ConfigMap, and an example
 // of what is in there.
@@ -41,7 +41,14 @@ func TestDeployObjects(t *testing.T) {
 			checkPrivileges(t, container, "NET_ADMIN")
 			checkProbes(t, container)
 			checkSurge(t, set)
-			checkMounts(t, set, container, "")
+			writable := ""
+			if strings.HasPrefix(overlay, "overlays/kubeadm") {
+				writable = "/run/xtables.lock"
+				checkSeesProcesses(t, set, container)
+			} else if !slices.Contains(container.Args, "--takeover=never") && !slices.Contains(container.Args, "--service-proxy-name=kube-nft") {
+				t.Errorf("arguments %v: a takeover that does not see the node's processes", container.Args)
+			}
+			checkMounts(t, set, container, writable)
 			checkBinding(t, objects)
 			checkInit(t, set)
 		})
@@ -73,10 +80,6 @@ func checkInit(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
 	for _, container := range set.Spec.Template.Spec.InitContainers {
 		switch container.Name {
-		case "migrate":
-			checkPrivileges(t, &container, "NET_ADMIN")
-			checkMounts(t, set, &container, "/run/xtables.lock")
-			checkSeesProcesses(t, set, &container)
 		case "sysctls":
 			checkSysctls(t, &container)
 			checkMounts(t, set, &container, "")
@@ -124,7 +127,7 @@ func TestDeployKeepsTheConfigMap(t *testing.T) {
 	for _, container := range append(set.Spec.Template.Spec.InitContainers, *container) {
 		for _, arg := range container.Args {
 			name, _, _ := strings.Cut(arg, "=")
-			if !slices.Contains([]string{"migrate", "apply", "--config", "--hostname-override", "--healthz-bind-address", "--takeover", "--timeout", "--host-proc", "--pod", "--init-only"}, name) {
+			if !slices.Contains([]string{"--config", "--hostname-override", "--healthz-bind-address", "--takeover", "--host-proc", "--init-only"}, name) {
 				t.Errorf("container %s: %s wins over the ConfigMap", container.Name, arg)
 			}
 		}

@@ -145,7 +145,6 @@ func TestHelmRefuses(t *testing.T) {
 		"imagetag=v1":                     "imagetag",
 		"image.tagg=v1":                   "tagg",
 		"apiServer.port=70000":            "/apiServer/port",
-		"migrateTimeout=soon":             "/migrateTimeout",
 		"metricsBindAddress=everywhere":   "/metricsBindAddress",
 		"extraArgs={table-ownership}":     "/extraArgs/0",
 		"updateStrategy.type=Sometimes":   "/updateStrategy/type",

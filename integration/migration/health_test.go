@@ -87,6 +87,77 @@ func TestMigrateHealthKernel(t *testing.T) {
 	}
 }
 
+// TestMigrateDaemonHealthKernel: a daemon that waits for kube-proxy to end takes its ports as soon as they
+// are free, with what the source says, and answers from then on at each moment of the takeover, though
+// bindAddressHardFail is set. It does not complain about ports that kube-proxy has rightly.
+func TestMigrateDaemonHealthKernel(t *testing.T) {
+	newMigrationNet(t)
+	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	write := func(port int32, node string) {
+		name := fmt.Sprintf("balanced-%d", port)
+		service := lab.Service("shop", name, lab.After(podRanges[0].Addr(), 1<<20+int(port)))
+		service.Spec.Type, service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, port
+		slice := lab.Slice("shop", name, 1, corev1.IPv4Protocol, lab.Addresses(lab.After(podRanges[0].Addr(), 1), 1))
+		slice.Endpoints[0].NodeName = &node
+		m.source.Write(t, name+".yaml", lab.Manifest(service, slice))
+	}
+	write(31000, "node-1")
+	m.program(t)
+	proxy := startFakeProxy(t)
+	var ports []net.Listener
+	for _, address := range []string{":10256", "127.0.0.1:10249", ":31000", ":31001"} {
+		port, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, port)
+	}
+	daemon := m.startDaemon(t, "--takeover=auto", "--bind-address-hard-fail")
+	daemon.AwaitLog(t, "waiting for it to end")
+	write(31001, "node-1") // while it waits
+	time.Sleep(time.Second)
+	for _, port := range ports {
+		port.Close()
+	}
+	checks := [][2]string{{"127.0.0.1:10256", "/healthz"}, {"192.168.7.1:31000", "/"}, {"192.168.7.1:31001", "/"}, {"127.0.0.1:10249", "/healthz"}}
+	for _, check := range checks {
+		for deadline := time.Now().Add(10 * time.Second); probe(check[0], check[1]) != 200; {
+			if time.Now().After(deadline) {
+				t.Fatalf("nobody answers at %s\n%s", check[0], daemon.Stderr())
+			}
+		}
+	}
+	write(31001, "node-2")
+	for deadline := time.Now().Add(10 * time.Second); probe("192.168.7.1:31001", "/") != 503; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the answer does not follow the endpoints\n%s", daemon.Stderr())
+		}
+	}
+	if probe("127.0.0.1:10256", "/readyz") != 503 {
+		t.Error("ready before the takeover")
+	}
+	proxy.Kill()
+	asked, end := 0, time.Now().Add(20*time.Second)
+	for until := end; time.Now().Before(until); asked++ {
+		for i, want := range []int{200, 200, 503, 200} {
+			if code := probe(checks[i][0], checks[i][1]); code != want {
+				t.Fatalf("after %d requests: %s answers %d, want %d\n%s", asked, checks[i][0], code, want, daemon.Stderr())
+			}
+		}
+		if until == end && strings.Contains(daemon.Stderr(), "nothing of kube-proxy's is left") {
+			until = time.Now().Add(time.Second)
+		}
+	}
+	log := daemon.Stderr()
+	if !strings.Contains(log, "nothing of kube-proxy's is left") || probe("127.0.0.1:10256", "/readyz") != 200 {
+		t.Errorf("no takeover:\n%s", log)
+	}
+	if strings.Contains(log, `"level":"error"`) {
+		t.Errorf("an error while kube-proxy rightly had the ports:\n%s", log)
+	}
+}
+
 // TestMigrateNextToHiddenDaemonKernel runs migrate apply as the init container of a new pod beside the
 // daemon of the old one, which the container does not see: it does not take the daemon's ports for
 // kube-proxy's, and ends.

@@ -22,8 +22,12 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// reopenInterval is the pause before another try at a port that could not be opened.
-const reopenInterval = 5 * time.Second
+// reopenInterval is the pause before another try at a port that could not be opened, and
+// yieldInterval while another proxy may still have it. Trying takes a fiftieth of the time at most.
+const (
+	reopenInterval = 5 * time.Second
+	yieldInterval  = 50 * time.Millisecond
+)
 
 // connections is how many there may be at all health-check node ports together.
 const connections = 256
@@ -41,8 +45,10 @@ type Services struct {
 	mu        sync.Mutex
 	claims    *claims
 	addresses []netip.Addr
+	applied   bool // Apply has been called
 
 	unserved atomic.Int64
+	standIn  atomic.Bool
 
 	// The goroutine of Run owns the rest.
 	open     map[netip.AddrPort]*listener
@@ -50,9 +56,6 @@ type Services struct {
 
 	// Sockets has the sockets that a process before this one handed over. It may be nil.
 	Sockets *web.Sockets
-	// Retry is the pause before another try at a port that could not be opened; 0: five seconds.
-	// Trying takes a fiftieth of the time at most.
-	Retry time.Duration
 	// After is closed when ports may be opened; nil: at once.
 	After <-chan struct{}
 }
@@ -99,10 +102,27 @@ func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := s.claims.apply(delta)
-	if !changed && slices.Equal(s.addresses, addresses) {
+	if s.applied && !changed && slices.Equal(s.addresses, addresses) {
 		return
 	}
+	s.applied = true
 	s.addresses = addresses
+	s.review()
+}
+
+// StandIn says whether another proxy may rightly have ports still: then they are tried again soon, and
+// one that is not free is no problem.
+func (s *Services) StandIn(on bool) {
+	s.standIn.Store(on)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.applied { // before that, nobody knows which of the sockets that were handed over are wanted
+		s.review()
+	}
+}
+
+// review makes the goroutine of Run compare what is open with what should be.
+func (s *Services) review() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -132,7 +152,11 @@ func (s *Services) Run(ctx context.Context) error {
 		began := time.Now()
 		wanted, problems := s.wanted()
 		if !s.reconcile(ctx, wanted, problems) {
-			retry = time.After(max(cmp.Or(s.Retry, reopenInterval), 50*time.Since(began)))
+			interval := reopenInterval
+			if s.standIn.Load() {
+				interval = yieldInterval
+			}
+			retry = time.After(max(interval, 50*time.Since(began)))
 		}
 		if !settled { // ports that have closed since the process before this one opened them
 			s.Sockets.Settle("tcp")
@@ -231,6 +255,9 @@ func (s *Services) Unserved() int { return int(s.unserved.Load()) }
 
 // report passes new problems on to failed.
 func (s *Services) report(problems map[Service]error) {
+	if s.standIn.Load() {
+		return
+	}
 	s.unserved.Store(int64(len(problems)))
 	for service := range s.reported {
 		if problems[service] == nil {

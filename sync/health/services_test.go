@@ -242,6 +242,27 @@ func TestTakenPortInKernel(t *testing.T) {
 	checkPort(t, "192.0.2.1:30000", 200, "a", "1", "true")
 }
 
+// TestStandInInKernel: a port that the proxy before this one has rightly is no problem, and it is served
+// soon after that one has ended.
+func TestStandInInKernel(t *testing.T) {
+	node(t)
+	w := newWorld(t)
+	taken, err := net.Listen("tcp4", "192.0.2.1:30000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	w.StandIn(true)
+	a := changed(newPort("a", "http", tracker.IPv4, 30000, 1, 1))
+	if w.sync(t, a, "192.0.2.1") || w.Unserved() != 0 || w.problems != nil {
+		t.Errorf("%d Services are not served, problems %q", w.Unserved(), w.problems)
+	}
+	w.StandIn(false)
+	if w.sync(t, a, "192.0.2.1") || w.Unserved() != 1 || len(w.problems) != 1 {
+		t.Errorf("afterwards: %d Services are not served, problems %q", w.Unserved(), w.problems)
+	}
+}
+
 func TestRunOpensAndClosesPorts(t *testing.T) {
 	free, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

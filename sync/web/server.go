@@ -66,6 +66,9 @@ type Server struct {
 	After <-chan struct{}
 	// HardFail ends Run with an error if Address cannot be bound; otherwise Run tries again.
 	HardFail bool
+	// Expected reports whether somebody else may rightly have Address, as the proxy before this one has
+	// until it ends: then a failure to bind is neither reported nor fatal. It may be nil.
+	Expected func() bool
 	// Failed is called with a failure to bind, every five seconds while it lasts. It may be nil.
 	Failed func(error)
 	Log    *zap.Logger
@@ -81,19 +84,25 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	var reported time.Time
+	said := false
 	for {
 		err := s.serve(ctx)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(reported) >= reportInterval {
+		expected := s.Expected != nil && s.Expected()
+		if expected && !said {
+			said = true
+			s.Log.Info("HTTP server: the address is not free yet", zap.Error(err))
+		}
+		if !expected && time.Since(reported) >= reportInterval {
 			reported = time.Now()
 			if s.Failed != nil {
 				s.Failed(err)
 			}
 			s.Log.Error("HTTP server", zap.Error(err), zap.Bool("retried", !s.HardFail))
 		}
-		if s.HardFail {
+		if s.HardFail && !expected {
 			return err
 		}
 		select {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -95,6 +96,31 @@ func TestServerBindsAgain(t *testing.T) {
 		}
 		if _, err := net.Dial("tcp", server.Address); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("after the end: %v, want a refused connection", err)
+		}
+	})
+}
+
+// TestServerExpected: an address that somebody else may have for now is no failure, not even with
+// HardFail; when that ends, it is one.
+func TestServerExpected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var expected atomic.Bool
+		expected.Store(true)
+		failed := 0
+		server := Server{
+			Name: "health", Address: occupy(t).Addr().String(), Flag: "--healthz-bind-address", Handler: hello, HardFail: true,
+			Expected: expected.Load, Failed: func(error) { failed++ }, Log: zap.NewNop(),
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Run(t.Context()) }()
+		time.Sleep(time.Hour) // of the bubble's clock
+		synctest.Wait()
+		if failed != 0 || len(ended) != 0 {
+			t.Errorf("while it is expected: told %d times, ended %d times", failed, len(ended))
+		}
+		expected.Store(false)
+		if err := <-ended; err == nil || failed != 1 {
+			t.Errorf("told %d times, got %v", failed, err)
 		}
 	})
 }

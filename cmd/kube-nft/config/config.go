@@ -63,6 +63,8 @@ type Config struct {
 	Takeover bool
 	// ForceTakeover requests it whatever frontends that costs.
 	ForceTakeover bool
+	// HostProc is a proc file system that shows the node's processes.
+	HostProc string
 	// TableOwnership requests that others cannot change our tables, where the kernel can do that.
 	TableOwnership bool
 

@@ -37,6 +37,7 @@ type KubeNFTConfiguration struct {
 	PingVIPs                   bool             `json:"pingVIPs,omitempty"`
 	SourceRangesForNodePorts   bool             `json:"sourceRangesForNodePorts,omitempty"`
 	Takeover                   string           `json:"takeover,omitempty"`
+	HostProc                   string           `json:"hostProc,omitempty"`
 	TableOwnership             string           `json:"tableOwnership,omitempty"`
 	LogLevel                   string           `json:"logLevel,omitempty"`
 	LogFormat                  string           `json:"logFormat,omitempty"`

@@ -63,6 +63,7 @@ func otherValue(t *testing.T, path string, field reflect.Type) any {
 		"logging.format":        "text",
 		"logLevel":              "warn",
 		"logFormat":             "console",
+		"hostProc":              "/host/proc",
 		"connectionsOfDeparted": "reset",
 		"takeover":              "never",
 		"tableOwnership":        "auto",

@@ -16,7 +16,7 @@ func TestVisibleFlags(t *testing.T) {
 	want := strings.Fields(`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters connections-of-departed
 		conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait
 		conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode
-		endpoint-connection-counters feature-gates healthz-bind-address hostname-override kube-api-burst kube-api-content-type
+		endpoint-connection-counters feature-gates healthz-bind-address host-proc hostname-override kube-api-burst kube-api-content-type
 		kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
 		masquerade-bit master metrics-bind-address min-sync-period nodeport-addresses oom-score-adj ping-vips
 		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name source-ranges-for-node-ports sync-period

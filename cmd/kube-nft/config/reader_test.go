@@ -119,6 +119,7 @@ oomScoreAdj: -999
 affinitySize: 131072
 apiVersion: kube-nft.github.io/v1alpha1
 connectionsOfDeparted: keep
+hostProc: /proc
 kind: KubeNFTConfiguration
 localhostNodePorts: false
 logFormat: json

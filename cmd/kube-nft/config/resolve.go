@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -339,6 +340,8 @@ func (r *reading) resolveRuleset(c *Config) error {
 		return r.invalid("min-sync-period", least.String(), fmt.Sprintf("expected no more than %s, the value of %s", most, r.name("sync-period")))
 	case own.Takeover != auto && own.Takeover != never && own.Takeover != force:
 		return r.invalid("takeover", own.Takeover, "expected auto, never or force")
+	case !filepath.IsAbs(own.HostProc):
+		return r.invalid("host-proc", own.HostProc, "expected an absolute path")
 	case own.TableOwnership != auto && own.TableOwnership != never:
 		return r.invalid("table-ownership", own.TableOwnership, "expected auto or never")
 	case own.ConnectionsOfDeparted != keep && own.ConnectionsOfDeparted != reset:
@@ -351,7 +354,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize = nftables.MasqueradeAll, uint8(bit), own.AffinitySize
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
 	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset, GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
-	c.MinSyncPeriod, c.SyncPeriod = least, most
+	c.MinSyncPeriod, c.SyncPeriod, c.HostProc = least, most, own.HostProc
 	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force, own.TableOwnership == auto
 	return nil
 }

@@ -51,6 +51,7 @@ var settings = []setting{
 	{flag: "ping-vips", field: "pingVIPs", usage: "let the cluster, load-balancer and external IPs of Services with endpoints answer echo requests; kube-nft.io/ping on a Service wins"},
 	{flag: "source-ranges-for-node-ports", field: "sourceRangesForNodePorts", usage: "let loadBalancerSourceRanges guard node ports, too; kube-nft.io/source-ranges-for-node-ports on a Service wins"},
 	{flag: "takeover", field: "takeover", usage: "remove what kube-proxy programmed on this node once our rules are in force: auto, unless too many of its frontends would vanish; force, whatever vanishes; or never, which is the default with --manifests and --service-proxy-name"},
+	{flag: "host-proc", field: "hostProc", usage: "a proc file system that shows the node's processes, to look for a live kube-proxy; in a container without hostPID, where the node's /proc is mounted"},
 	{flag: "table-ownership", field: "tableOwnership", usage: "keep others from changing our tables, where the kernel can: auto or never"},
 	{flag: "proxy-mode", field: "mode"},
 	{flag: "feature-gates", field: "featureGates", usage: "feature gates of Kubernetes, as NAME=true,NAME=false; the log names those that mean nothing here"},
@@ -116,6 +117,7 @@ func defaults() *document {
 		ConnectionsOfDeparted: keep,
 
 		Takeover:       auto,
+		HostProc:       "/proc",
 		TableOwnership: never,
 		LogLevel:       "info",
 		LogFormat:      "json",

@@ -208,15 +208,16 @@ func (d *daemon) sync(ctx context.Context) error {
 	d.watchHolds(&settings)
 	d.saveMemory(ctx, &settings)
 	d.serveLocalhost(ctx, &settings)
+	source := &interim{tracker: d.tracker}
 	if d.config.Takeover {
-		if ready, err := d.takeOver(ctx, ruleset, &settings); !ready {
+		if ready, err := d.takeOver(ctx, source, ruleset, &settings); !ready {
 			return err
 		}
 	}
 	if d.config.ServiceProxyName == "" { // else another proxy is to be there
 		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}
-	loop := proxysync.New(d.tracker, ruleset, kernel, settings)
+	loop := proxysync.New(source, ruleset, kernel, settings)
 	r := releaser{disown: loop.Disown, owned: d.owned}
 	d.group.Go(func() error { return d.answerPeers(ctx, instance, r.release) })
 	return d.loop(ctx, loop)

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -214,7 +215,7 @@ func TestEventLog(t *testing.T) {
 // TestForeignProxyEvent: the Node has an event that says where kube-proxy's rules are.
 func TestForeignProxyEvent(t *testing.T) {
 	e, recorded := newTestEvents(t)
-	d := daemon{log: zap.NewNop(), monitor: &monitor{events: e}}
+	d := daemon{config: &config.Config{}, log: zap.NewNop(), monitor: &monitor{events: e}}
 	d.reportProxy([]string{"legacy ip nat", "legacy ip6 nat"})
 	const want = "Node /node (node), -: Warning ForeignProxy Watch: kube-proxy programs this node as well, in legacy ip nat, legacy ip6 nat: "
 	if len(*recorded) != 1 || !strings.HasPrefix((*recorded)[0], want) {

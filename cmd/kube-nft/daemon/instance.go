@@ -100,6 +100,9 @@ func (i *Instance) String() string {
 	}
 	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(i.Pid)), "comm"))
 	if err != nil || i.Pid == 0 {
+		if i.Pid == 0 {
+			return "kube-nft, in another container"
+		}
 		return fmt.Sprintf("pid %d", i.Pid)
 	}
 	return fmt.Sprintf("%s, pid %d", nft.Visible(strings.TrimSpace(string(name))), i.Pid)

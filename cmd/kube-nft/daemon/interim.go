@@ -15,9 +15,6 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// interimRetry is the pause before another try at a health-check node port that kube-proxy has.
-const interimRetry = 50 * time.Millisecond
-
 // ServeHealth answers health checks in place of kube-proxy as soon as that one lets their ports go,
 // until the caller stops it, so that the end of kube-proxy is no gap for load balancers while its
 // rules serve on and are replaced. It follows the source for that. What it cannot do is not worth a
@@ -32,7 +29,7 @@ func ServeHealth(ctx context.Context, c *config.Config) (stop func()) {
 	}
 	m := &monitor{config: c, log: log, families: tracker.Families[:], proxy: health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), queue)}
 	m.services = health.NewServices(m.proxy.Healthy, func(health.Service, error) {}, log)
-	m.services.Retry = interimRetry
+	m.services.StandIn(true)
 	var serving sync.WaitGroup
 	if c.Healthz.IsValid() {
 		mux := http.NewServeMux()
@@ -65,4 +62,63 @@ func ServeHealth(ctx context.Context, c *config.Config) (stop func()) {
 		cancel()
 		serving.Wait()
 	}
+}
+
+// An interim follows the tracker while the daemon waits for kube-proxy to end, for the answers at
+// health-check node ports. The loop's first Take gives what the interim took.
+type interim struct {
+	tracker *tracker.Tracker
+	taken   tracker.Delta
+	end     func() // nil if it never began
+}
+
+// begin follows the tracker until finish, and answers health checks with what it says.
+func (i *interim) begin(ctx context.Context, d *daemon) {
+	if i.end != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	i.end = func() {
+		cancel()
+		following.Wait()
+	}
+	following.Go(func() {
+		for {
+			delta := i.tracker.Take()
+			if local, err := proxysync.Addresses(); err == nil {
+				d.monitor.services.Apply(&delta, d.monitor.healthCheckAddresses(d.config.NodePorts.Reached(i.tracker.NodeAddresses(), local)))
+			}
+			i.taken.Merge(delta)
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.queue.Bell():
+			case <-time.After(interimReview): // addresses of the node come and go, too
+			}
+		}
+	})
+}
+
+// interimReview is the time after which an interim looks again though nothing has changed.
+const interimReview = time.Second
+
+// finish leaves the tracker to the loop.
+func (i *interim) finish() {
+	if i.end != nil {
+		i.end()
+	}
+}
+
+// Take returns what the tracker has, and at first what the interim took of it.
+func (i *interim) Take() tracker.Delta {
+	newer := i.tracker.Take()
+	if i.taken.Empty() {
+		return newer
+	}
+	delta := i.taken
+	i.taken = tracker.Delta{}
+	delta.Merge(newer)
+	delta.Due = newer.Due
+	return delta
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -38,6 +39,8 @@ type monitor struct {
 	events   *events
 	holds    *holds
 	servers  []*web.Server
+	// awaits says that a takeover may still wait for kube-proxy, which has the ports until it ends.
+	awaits atomic.Bool
 }
 
 // newMonitor returns a monitor that has not started. Events are recorded until ctx ends.
@@ -85,10 +88,17 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 	}
 	m.holds = &holds{log: log, events: m.events, set: m.metrics.Held(heldReasons), told: make(map[string]telling)}
 	m.servers, err = newServers(c, m.proxy, m.metrics, m.events, log)
+	m.await(c.Takeover)
 	for _, server := range m.servers {
-		server.Sockets, server.After = s.sockets, s.arrived
+		server.Sockets, server.After, server.Expected = s.sockets, s.arrived, m.awaits.Load
 	}
 	return m, err
+}
+
+// await says whether a takeover may still wait for kube-proxy to end.
+func (m *monitor) await(on bool) {
+	m.awaits.Store(on)
+	m.services.StandIn(on)
 }
 
 // run starts the servers. The channel is closed when they have all ended.

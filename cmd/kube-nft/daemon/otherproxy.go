@@ -62,7 +62,7 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 
 // reportProxy says where kube-proxy has rules, and who it is as far as visible.
 func (d *daemon) reportProxy(places []string) {
-	processes, _ := legacy.Processes("/proc") // in a container nothing is to be seen
+	processes, _ := legacy.Processes(d.config.HostProc) // in a container without the node's nothing is to be seen
 	processes = slices.DeleteFunc(processes, func(p legacy.Process) bool { return p.PID == 0 })
 	text := "kube-proxy programs this node as well, in " + strings.Join(places, ", ") + ": kube-nft serves, but kube-proxy's rules can refuse connections, " +
 		"and it removes connections that it takes for stale. Keep it off this node, then remove its rules with kube-nft migrate apply"

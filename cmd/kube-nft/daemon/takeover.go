@@ -8,17 +8,20 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
 // takeOver removes what kube-proxy programmed. It waits until the sync loop may commit, prepares
-// the loop's settings, and removes the rest after the first sync that verifies. It returns false if
-// ctx ended first.
-func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
+// the loop's settings, and removes the rest after the first sync that verifies. While it waits, source
+// feeds health checks. It returns false if ctx ended first.
+func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
 	var state atomic.Value // a migrate.State
+	began := false
 	t := migrate.Takeover{
+		Node:    legacy.Node{Proc: d.config.HostProc},
 		Kernel:  d.kernel,
 		Missing: d.missingNode,
 		Force:   d.config.ForceTakeover,
@@ -35,6 +38,9 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 				"Stop it, or start kube-nft with --takeover=never"
 			d.log.Warn(text, zap.String("kube_proxy", processes))
 			d.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+processes)
+			if !began { // nothing is committed before kube-proxy ends
+				source.begin(ctx, d)
+			}
 		},
 		State: func(s migrate.State, err error, retry time.Duration) {
 			state.Store(s)
@@ -57,6 +63,9 @@ func (d *daemon) takeOver(ctx context.Context, ruleset *services.Ruleset, settin
 	d.taking = func() bool { return state.Load() == migrate.Taking }
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(state.Load().(migrate.State)) })
 	needed, foreign, err := t.Begin(ctx)
+	began = true
+	source.finish()
+	d.monitor.await(false)
 	switch {
 	case ctx.Err() != nil:
 		return false, nil

@@ -66,7 +66,7 @@ there is nothing to release: then nft can change and delete the tables.`,
 
 func newApply(reader *config.Reader) *cobra.Command {
 	var timeout time.Duration
-	var proc, pod string
+	var pod string
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "apply",
@@ -103,24 +103,17 @@ it.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return apply(ctx, c, proc, force, regarding, cmd.ErrOrStderr())
+			return apply(ctx, c, force, regarding, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
 	cmd.Flags().BoolVar(&force, "force", false, "take the node over whatever frontends that costs")
 	cmd.Flags().StringVar(&pod, "pod", "", "the pod that this runs in, as NAMESPACE/NAME/UID: while it waits for kube-proxy to end, the pod has an event that says so; without it, the Node has it")
-	addProcFlag(cmd, &proc)
 	return cmd
 }
 
-// addProcFlag declares --host-proc.
-func addProcFlag(cmd *cobra.Command, proc *string) {
-	cmd.Flags().StringVar(proc, "host-proc", "/proc", "a proc file system that shows the node's processes, to look for a live kube-proxy; in a container without hostPID, where the node's /proc is mounted")
-}
-
-// apply takes the node over and writes a journal. proc shows the node's processes; events are about
-// the object regarding.
-func apply(ctx context.Context, c *config.Config, proc string, force bool, regarding *corev1.ObjectReference, journal io.Writer) error {
+// apply takes the node over and writes a journal. Events are about the object regarding.
+func apply(ctx context.Context, c *config.Config, force bool, regarding *corev1.ObjectReference, journal io.Writer) error {
 	kernel, err := kernel.Open()
 	if err != nil {
 		return err
@@ -130,7 +123,7 @@ func apply(ctx context.Context, c *config.Config, proc string, force bool, regar
 	log := c.Log(journal)
 	var found *survey
 	t := migrate.Takeover{
-		Node:    legacy.Node{Proc: proc},
+		Node:    legacy.Node{Proc: c.HostProc},
 		Kernel:  kernel,
 		Journal: journalTo(journal),
 		Alive: func(processes string) {
@@ -147,7 +140,7 @@ func apply(ctx context.Context, c *config.Config, proc string, force bool, regar
 		Force:   force,
 		Missing: func() string { return found.node },
 		Prepare: func(ctx context.Context) (nft.Tables, error) {
-			if found, err = look(ctx, c, "/", proc, force, log); err != nil {
+			if found, err = look(ctx, c, "/", force, log); err != nil {
 				return nil, err
 			}
 			blocks := 0

@@ -20,7 +20,7 @@ const planTimeout = 5 * time.Second
 var ErrIncomplete = errors.New("the plan could not look at everything: see what begins with unknown")
 
 func newPlan(reader *config.Reader) *cobra.Command {
-	var output, root, proc string
+	var output, root string
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print what a migration would find, remove and keep; change nothing",
@@ -37,20 +37,19 @@ and the source.`,
 			if err != nil {
 				return err
 			}
-			return plan(cmd.Context(), c, root, proc, output == "json", cmd.OutOrStdout())
+			return plan(cmd.Context(), c, root, output == "json", cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "form of the plan: text or json")
 	cmd.Flags().StringVar(&root, "host-root", "/", "where the node's file system is mounted, to look for its nft program and configuration")
-	addProcFlag(cmd, &proc)
 	return cmd
 }
 
-// plan prints the plan. root and proc are the host's file systems.
-func plan(ctx context.Context, c *config.Config, root, proc string, asJSON bool, w io.Writer) error {
+// plan prints the plan. root is the host's file system.
+func plan(ctx context.Context, c *config.Config, root string, asJSON bool, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
-	s, err := look(ctx, c, root, proc, false, zap.NewNop())
+	s, err := look(ctx, c, root, false, zap.NewNop())
 	if err != nil {
 		return err
 	}

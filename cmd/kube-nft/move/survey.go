@@ -36,10 +36,10 @@ func (s *survey) Take() (delta tracker.Delta) {
 	return delta
 }
 
-// look looks at kube-proxy's rules, the kernel, the host whose file systems are at root and proc, and the
+// look looks at kube-proxy's rules, the kernel, the host whose file system is at root, and the
 // source. With force, what would be lost is a warning.
-func look(ctx context.Context, c *config.Config, root, proc string, force bool, log *zap.Logger) (*survey, error) {
-	inventory, err := legacy.Node{Proc: proc}.Take(ctx)
+func look(ctx context.Context, c *config.Config, root string, force bool, log *zap.Logger) (*survey, error) {
+	inventory, err := legacy.Node{Proc: c.HostProc}.Take(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func look(ctx context.Context, c *config.Config, root, proc string, force bool, 
 	if err := unix.Uname(&name); err != nil {
 		checks = append(checks, migrate.NotSeen("kernel release", err))
 	}
-	host := migrate.Host{Proc: proc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
+	host := migrate.Host{Proc: c.HostProc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
 	s := &survey{}
 	checks = slices.Concat(checks, host.Checks(), s.lookAtSource(ctx, c, &inventory, ip6, force, log))
 	s.plan = migrate.NewPlan(inventory, checks)
