@@ -19,8 +19,8 @@ type cluster struct {
 	t     *testing.T
 	sets  map[string]map[string]any // DaemonSets by name, as JSON
 	nodes []*clusterNode
-	// restarts says that the pods of kube-proxy are being replaced, one after the other, as their
-	// template was changed.
+	// restarts says that the pods of kube-proxy are being replaced, one after the other: their template
+	// was changed, and they are not left alone until somebody deletes them.
 	restarts bool
 }
 
@@ -136,7 +136,6 @@ func mergePatch(to, patch map[string]any) {
 
 var (
 	patchCommand  = regexp.MustCompile(`^kubectl -n kube-system patch daemonset (\S+) --type merge\s+-p '(.*)'$`)
-	statusCommand = regexp.MustCompile(`^kubectl -n kube-system rollout status daemonset (\S+)$`)
 	applyCommand  = regexp.MustCompile(`^kubectl apply -k deploy/(\S+)$`)
 	deleteCommand = regexp.MustCompile(`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
 	labelCommand  = regexp.MustCompile(`^kubectl label (?:--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
@@ -153,9 +152,7 @@ func (c *cluster) run(commands ...string) {
 				c.t.Fatalf("%s: %v", command, err)
 			}
 			mergePatch(c.sets[m[1]], patch)
-			c.restarts = c.restarts || m[1] == "kube-proxy"
-		} else if m := statusCommand.FindStringSubmatch(command); m != nil {
-			c.restarts = c.restarts && m[1] != "kube-proxy"
+			c.restarts = c.restarts || m[1] == "kube-proxy" && c.set("kube-proxy").Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
 		} else if m := applyCommand.FindStringSubmatch(command); m != nil {
 			set, _ := kustomize(c.t, "../../deploy/"+m[1]).daemonSet(c.t)
 			text, err := json.Marshal(set)
@@ -206,8 +203,8 @@ func (c *cluster) back(pages string) {
 			c.t.Errorf("in the end: %+v", *n)
 		}
 	}
-	if set := c.set("kube-proxy"); set.Spec.Template.Spec.Affinity != nil || len(set.Spec.Template.Spec.NodeSelector) != 1 {
-		c.t.Errorf("kube-proxy is left with %+v", set.Spec.Template.Spec)
+	if set := c.set("kube-proxy"); set.Spec.Template.Spec.Affinity != nil || len(set.Spec.Template.Spec.NodeSelector) != 1 || set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
+		c.t.Errorf("kube-proxy is left with %+v", set.Spec)
 	}
 }
 
@@ -262,13 +259,13 @@ func TestPageWays(t *testing.T) {
 			c.back(pages)
 		}},
 		{"node by node", func(c *cluster) {
-			c.run(block(t, pages, nodes, "rollout status")...)
+			c.run(block(t, pages, nodes, "OnDelete")...)
 			c.add("worker-4")
 			byLabel(c)
 			backByLabel(c)
 		}},
 		{"node by node, then new nodes", func(c *cluster) {
-			c.run(block(t, pages, nodes, "rollout status")...)
+			c.run(block(t, pages, nodes, "OnDelete")...)
 			byLabel(c)
 			c.run(block(t, pages, nodes, "disabled")...)
 			c.add("worker-4")
