@@ -188,7 +188,14 @@ func (d *daemon) sync(ctx context.Context) error {
 			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName)))
 		}
 	}
+	source := &interim{tracker: d.tracker}
 	d.succession.request(requestReady)
+	d.group.Go(func() error { // its sockets come before its end
+		if d.succession.inherited(ctx) {
+			source.begin(ctx, d)
+		}
+		return nil
+	})
 	instance, ready := d.claim(ctx)
 	if !ready {
 		return nil
@@ -208,7 +215,6 @@ func (d *daemon) sync(ctx context.Context) error {
 	d.watchHolds(&settings)
 	d.saveMemory(ctx, &settings)
 	d.serveLocalhost(ctx, &settings)
-	source := &interim{tracker: d.tracker}
 	if d.config.Takeover {
 		if ready, err := d.takeOver(ctx, source, ruleset, &settings); !ready {
 			return err
@@ -217,6 +223,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	if d.config.ServiceProxyName == "" { // else another proxy is to be there
 		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}
+	source.finish()
 	loop := proxysync.New(source, ruleset, kernel, settings)
 	r := releaser{disown: loop.Disown, owned: d.owned}
 	d.group.Go(func() error { return d.answerPeers(ctx, instance, r.release) })

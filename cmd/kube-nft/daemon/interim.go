@@ -64,17 +64,23 @@ func ServeHealth(ctx context.Context, c *config.Config) (stop func()) {
 	}
 }
 
-// An interim follows the tracker while the daemon waits for kube-proxy to end, for the answers at
-// health-check node ports. The loop's first Take gives what the interim took.
+// An interim follows the tracker for the answers at health-check node ports, while the loop cannot
+// begin: kube-proxy has not ended, or the kube-nft that handed its sockets over has not. What they
+// programmed serves meanwhile. The loop's first Take gives what the interim took.
 type interim struct {
 	tracker *tracker.Tracker
-	taken   tracker.Delta
-	end     func() // nil if it never began
+	taken   tracker.Delta // of the goroutine that follows, then of the loop
+
+	mu       sync.Mutex
+	end      func() // nil if it never began
+	finished bool
 }
 
-// begin follows the tracker until finish, and answers health checks with what it says.
+// begin follows the tracker until finish. It does nothing the second time, and after finish.
 func (i *interim) begin(ctx context.Context, d *daemon) {
-	if i.end != nil {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.end != nil || i.finished {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -105,6 +111,9 @@ const interimReview = time.Second
 
 // finish leaves the tracker to the loop.
 func (i *interim) finish() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.finished = true
 	if i.end != nil {
 		i.end()
 	}

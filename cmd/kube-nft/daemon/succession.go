@@ -30,6 +30,7 @@ type succession struct {
 	log     *zap.Logger
 	sockets *web.Sockets
 	arrived chan struct{} // closed when nobody before this process hands over any more
+	handed  bool          // there were sockets; set before that
 
 	mu   sync.Mutex
 	last *net.UnixConn // to the kube-nft before this one; nil without
@@ -63,7 +64,9 @@ func newSuccession(ctx context.Context, log *zap.Logger) *succession {
 	go func() {
 		defer close(s.arrived)
 		defer last.Close()
-		if n, err := s.receive(last.conn); n > 0 || err != nil {
+		n, err := s.receive(last.conn)
+		s.handed = n > 0
+		if n > 0 || err != nil {
 			log.Info("the last kube-nft handed its listening sockets over", zap.Int("sockets", n), zap.Error(err))
 		}
 	}()
@@ -76,6 +79,17 @@ func (s *succession) request(request string) {
 	defer s.mu.Unlock()
 	if s.last != nil {
 		fmt.Fprintln(s.last, request)
+	}
+}
+
+// inherited waits until nobody before this process hands over any more, and reports whether anybody
+// has; false if ctx ended.
+func (s *succession) inherited(ctx context.Context) bool {
+	select {
+	case <-s.arrived:
+		return s.handed
+	case <-ctx.Done():
+		return false
 	}
 }
 

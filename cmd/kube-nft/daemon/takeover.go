@@ -19,7 +19,6 @@ import (
 // feeds health checks. It returns false if ctx ended first.
 func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
 	var state atomic.Value // a migrate.State
-	began := false
 	t := migrate.Takeover{
 		Node:    legacy.Node{Proc: d.config.HostProc},
 		Kernel:  d.kernel,
@@ -38,9 +37,7 @@ func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *service
 				"Stop it, or start kube-nft with --takeover=never"
 			d.log.Warn(text, zap.String("kube_proxy", processes))
 			d.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+processes)
-			if !began { // nothing is committed before kube-proxy ends
-				source.begin(ctx, d)
-			}
+			source.begin(ctx, d)
 		},
 		State: func(s migrate.State, err error, retry time.Duration) {
 			state.Store(s)
@@ -63,8 +60,6 @@ func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *service
 	d.taking = func() bool { return state.Load() == migrate.Taking }
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(state.Load().(migrate.State)) })
 	needed, foreign, err := t.Begin(ctx)
-	began = true
-	source.finish()
 	d.monitor.await(false)
 	switch {
 	case ctx.Err() != nil:
