@@ -156,6 +156,52 @@ func TestUnreadyUDP(t *testing.T) {
 	}
 }
 
+// TestFallbackTellsTheTruth: whoever asks the health check node port hears that there is no endpoint here.
+func TestFallbackTellsTheTruth(t *testing.T) {
+	tr := newTracker(Config{})
+	must(t, tr.SetService(newService(balanced("198.51.100.1"), externalLocal, annotated("local-fallback", "cluster"))))
+	must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1 node=node-b"))))
+	if p := only(t, tr.Take()); p.HealthCheckNodePort != 32000 || p.LocalReady != 0 || len(p.Cluster) != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestNodePortRanges says which node ports are guarded, and by what.
+func TestNodePortRanges(t *testing.T) {
+	ranges := func(list ...string) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.LoadBalancerSourceRanges, s.Spec.Ports[0].NodePort = corev1.ServiceTypeLoadBalancer, list, 30080
+		}
+	}
+	for _, tt := range []struct {
+		name              string
+		defaults          bool
+		edits             []func(*corev1.Service)
+		guarded, atNode   bool
+		nodePort          uint16
+		sources, refusals int
+	}{
+		{"not asked for", false, []func(*corev1.Service){ranges("10.0.0.0/8")}, false, false, 30080, 0, 0},
+		{"without a load balancer yet", false, []func(*corev1.Service){ranges("10.0.0.0/8"), annotated("source-ranges-for-node-ports", "true")}, true, true, 30080, 1, 0},
+		{"by the flag", true, []func(*corev1.Service){ranges("10.0.0.0/8"), balanced("198.51.100.1")}, true, true, 30080, 1, 0},
+		{"by the flag, but not this one", true, []func(*corev1.Service){ranges("10.0.0.0/8"), balanced("198.51.100.1"), annotated("source-ranges-for-node-ports", "false")}, true, false, 30080, 1, 0},
+		{"everybody", true, []func(*corev1.Service){ranges("0.0.0.0/0")}, false, false, 30080, 0, 0},
+		{"ranges of the other family", true, []func(*corev1.Service){ranges("fd00::/8")}, false, false, 30080, 0, 0},
+		{"no range is valid", true, []func(*corev1.Service){ranges("10.0.0.0/99")}, false, false, 0, 0, 2},
+		{"no range is valid, and it is not asked for", false, []func(*corev1.Service){ranges("10.0.0.0/99")}, false, false, 30080, 0, 2},
+	} {
+		tr := newTracker(Config{Defaults: Settings{GuardNodePorts: tt.defaults}})
+		err := tr.SetService(newService(tt.edits...))
+		p := only(t, tr.Take())
+		if p.Guarded != tt.guarded || p.NodePortGuarded != tt.atNode || p.NodePort != tt.nodePort || len(p.Sources) != tt.sources {
+			t.Errorf("%s: %+v", tt.name, p)
+		}
+		if refusals := len(strings.FieldsFunc(errorText(err), func(c rune) bool { return c == '\n' })); refusals != tt.refusals {
+			t.Errorf("%s: %d refusals, want %d: %v", tt.name, refusals, tt.refusals, err)
+		}
+	}
+}
+
 // TestAnnotationTables holds the tables to what their documentation needs.
 func TestAnnotationTables(t *testing.T) {
 	var keys []string
