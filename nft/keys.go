@@ -3,7 +3,29 @@ package nft
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
+
+// Family is the family of a table. Rules are declared once and rendered for either.
+type Family = attr.Family
+
+// The families of our tables.
+const (
+	IP  = attr.IPv4
+	IP6 = attr.IPv6
+)
+
+// Families lists both families in the order in which the kernel lists their tables.
+var Families = attr.Families
+
+// AddrLen is the length of an address of the family in bytes.
+func AddrLen(f Family) int {
+	if f == IP6 {
+		return 16
+	}
+	return 4
+}
 
 // Keys and data have the form in which the kernel holds them: the fields of a concatenation padded
 // to four bytes, addresses and ports in network order, indexes in host order.
@@ -40,20 +62,6 @@ func IndexedKey(frontend string, i int) string {
 	var buf [28]byte
 	b := append(buf[:0], frontend...)
 	return string(binary.NativeEndian.AppendUint32(b, uint32(i)))
-}
-
-// List reads the endpoints back that stand under the indexes of a key, up to the first that is missing.
-func (e *Elements) List(key string) (endpoints []netip.AddrPort) {
-	if e == nil {
-		return nil
-	}
-	for {
-		ep, ok := AddrPortOf(e.Map[IndexedKey(key, len(endpoints))].Data)
-		if !ok {
-			return endpoints
-		}
-		endpoints = append(endpoints, ep)
-	}
 }
 
 // AddrPortData is an address and port as the data of a map.
@@ -111,4 +119,31 @@ type ListKeys struct {
 	// OfChain reads the key of a list from the name of a chain that chooses from it; ok is false for
 	// other chains. It stands instead of Map.
 	OfChain func(chain string) (key string, ok bool)
+}
+
+// NumberedKey is the key under which a set holds a client with a number.
+func NumberedKey(f Family, n uint32, client netip.Addr) string {
+	if f == IP6 {
+		b := client.As16()
+		binary.BigEndian.PutUint32(b[8:], n)
+		return string(b[:])
+	}
+	return string(AppendAddr(AppendNumber(nil, n), client))
+}
+
+// SplitNumberedKey reads back what NumberedKey wrote: of an IPv6 client without the bits that made
+// room for the number. ok is false for a key of another length.
+func SplitNumberedKey(f Family, key string) (n uint32, client netip.Addr, ok bool) {
+	b := []byte(key)
+	switch {
+	case f == IP6 && len(b) == 16:
+		n = binary.BigEndian.Uint32(b[8:])
+		clear(b[8:12])
+	case f == IP && len(b) == 8:
+		n, b = binary.NativeEndian.Uint32(b), b[4:]
+	default:
+		return 0, client, false
+	}
+	client, _ = netip.AddrFromSlice(b)
+	return n, client, true
 }

@@ -175,3 +175,8 @@ func plainNested(b []byte, depth int) []byte {
 	}
 	return out
 }
+
+// EqualRules reports whether the rules of two chains in a table of family f do the same.
+func (c *Chain) EqualRules(f Family, other *Chain) bool {
+	return c == other || slices.EqualFunc(c.Rules, other.Rules, func(a, b Rule) bool { return a.Equal(f, b) })
+}

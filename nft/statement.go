@@ -10,29 +10,7 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/kube-nft/kube-nft/nft/attr"
 )
-
-// Family is the family of a table. Rules are declared once and rendered for either.
-type Family = attr.Family
-
-// The families of our tables.
-const (
-	IP  = attr.IPv4
-	IP6 = attr.IPv6
-)
-
-// Families lists both families in the order in which the kernel lists their tables.
-var Families = attr.Families
-
-// AddrLen is the length of an address of the family in bytes.
-func AddrLen(f Family) int {
-	if f == IP6 {
-		return 16
-	}
-	return 4
-}
 
 // A Part is one expression that selects a value of the packet or makes one up. Lookups
 // take a list of parts, one for each field of the set's key.
@@ -310,4 +288,70 @@ func ProtocolText(number uint8) string {
 		return "sctp"
 	}
 	return strconv.Itoa(int(number))
+}
+
+// A numbered source is a client's address together with a number, by which Service ports share one
+// map of clients. In an IPv4 table the two are fields of a concatenation. In an IPv6 table the
+// number takes the place of bits 64 to 95 of the address: nft before 1.0.8 lets the data of an
+// update overwrite a key of more than 16 bytes. Two clients of one /64 whose addresses end with the
+// same 32 bits are one client there.
+
+// Numbered is the key of a numbered source, Source or OriginalSource, in a table of family f. The
+// number n is at least 1.
+func Numbered(f Family, n uint32, source Part) []Part {
+	if f == IP6 {
+		source.inserted = n
+		return []Part{source}
+	}
+	return []Part{Constant(n), source}
+}
+
+// NumberedFields are the fields of such a key.
+func NumberedFields(f Family) []Field {
+	if f == IP6 {
+		return []Field{FieldAddr}
+	}
+	return []Field{FieldIndex, FieldAddr}
+}
+
+// NumberIn is the number of a key that Numbered made; 0 if it has none.
+func NumberIn(key []Part) uint32 {
+	if len(key) == 0 {
+		return 0
+	}
+	if key[0].kind == partConstant {
+		return key[0].number
+	}
+	return key[0].inserted
+}
+
+// insertedMask keeps the bits of an IPv6 address that a number leaves; insertedBits is the number in
+// its place.
+func insertedMask() []byte {
+	mask := make([]byte, 16)
+	for i := range mask {
+		if i < 8 || i >= 12 {
+			mask[i] = 0xff
+		}
+	}
+	return mask
+}
+
+func insertedBits(n uint32) []byte {
+	b := make([]byte, 16)
+	binary.BigEndian.PutUint32(b[8:], n)
+	return b
+}
+
+// addrText prints an address as nft does, which uses the C library's inet_ntop. That differs from
+// netip for IPv6 addresses with 96 leading zero bits, which end in IPv4 notation.
+func addrText(a netip.Addr) string {
+	if !a.Is6() {
+		return a.String()
+	}
+	b := a.As16()
+	if [12]byte(b[:12]) == ([12]byte{}) && (b[12] != 0 || b[13] != 0) {
+		return "::" + netip.AddrFrom4([4]byte(b[12:])).String()
+	}
+	return a.String()
 }

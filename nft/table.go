@@ -1,7 +1,7 @@
 package nft
 
 import (
-	"slices"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -71,11 +71,6 @@ func (h *Hook) Equal(other *Hook) bool {
 		return h == other
 	}
 	return *h == *other
-}
-
-// EqualRules reports whether the rules of two chains in a table of family f do the same.
-func (c *Chain) EqualRules(f Family, other *Chain) bool {
-	return c == other || slices.EqualFunc(c.Rules, other.Rules, func(a, b Rule) bool { return a.Equal(f, b) })
 }
 
 // Tables holds our tables by family. A family without a table is missing.
@@ -177,4 +172,18 @@ func inside(f Family, fields []Field, interval, key string) bool {
 type Counted struct {
 	Elements map[string]Element
 	Packets  map[string]uint64 // by key; nil if the set does not count
+}
+
+// List reads the endpoints back that stand under the indexes of a key, up to the first that is missing.
+func (e *Elements) List(key string) (endpoints []netip.AddrPort) {
+	if e == nil {
+		return nil
+	}
+	for {
+		ep, ok := AddrPortOf(e.Map[IndexedKey(key, len(endpoints))].Data)
+		if !ok {
+			return endpoints
+		}
+		endpoints = append(endpoints, ep)
+	}
 }

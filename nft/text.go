@@ -335,19 +335,6 @@ func prefixText(p netip.Prefix) string {
 	return addrText(p.Masked().Addr()) + "/" + strconv.Itoa(p.Bits())
 }
 
-// addrText prints an address as nft does, which uses the C library's inet_ntop. That differs from
-// netip for IPv6 addresses with 96 leading zero bits, which end in IPv4 notation.
-func addrText(a netip.Addr) string {
-	if !a.Is6() {
-		return a.String()
-	}
-	b := a.As16()
-	if [12]byte(b[:12]) == ([12]byte{}) && (b[12] != 0 || b[13] != 0) {
-		return "::" + netip.AddrFrom4([4]byte(b[12:])).String()
-	}
-	return a.String()
-}
-
 // Visible returns a text of others for people: control characters, which a terminal would obey,
 // characters that change the direction of writing, and bytes that are no character stand in it as
 // escapes such as \u001b. Anybody may choose the arguments of a process, the comment of a rule or the

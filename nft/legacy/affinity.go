@@ -48,26 +48,6 @@ const mostEntries = 1 << 17
 // affinityPatience bounds how long Affinity reads. What it has read by then counts.
 const affinityPatience = 2 * time.Second
 
-// Affinity returns the entries of kube-proxy's session affinity, of all modes, those that expire last
-// first. The inventory has those of the nftables mode; the others are read now. Every problem names
-// what could not be read: nothing of this is worth to fail for.
-func (i *Inventory) Affinity(ctx context.Context) (entries []AffinityEntry, problems []error) {
-	ctx, cancel := context.WithTimeout(ctx, affinityPatience)
-	defer cancel()
-	var all latest
-	for p := range i.Parts {
-		part := &i.Parts[p]
-		for _, e := range part.Entries {
-			all.add(e)
-		}
-		problems = append(problems, readClientLists(ctx, part.ClientLists, &all))
-		if part.Backend == IPVS && len(part.Servers)+len(part.Frontends) > 0 {
-			problems = append(problems, readTemplates(ctx, part, &all))
-		}
-	}
-	return all.entries(), slices.DeleteFunc(problems, func(err error) bool { return err == nil })
-}
-
 // latest keeps the entries that expire last.
 type latest struct{ list []AffinityEntry }
 
@@ -287,57 +267,6 @@ func parseClients(r io.Reader, list ClientList, now tick, all *latest) (guessed 
 		all.add(AffinityEntry{list.Frontend, client, list.Endpoint, list.Timeout - age})
 	}
 	return guessed, lines.Err()
-}
-
-// readTemplates reads the persistence of the IPVS mode.
-func readTemplates(ctx context.Context, p *Part, all *latest) error {
-	file, err := os.Open(filepath.Join(netDir, "ip_vs_conn"))
-	if err == nil {
-		err = p.parseTemplates(ctx, file, all)
-		err = errors.Join(err, file.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("session affinity of the IPVS mode: %w", err)
-	}
-	return nil
-}
-
-// parseTemplates reads the form of /proc/net/ip_vs_conn: one connection in a line, "TCP C0000207 0000
-// 0A600001 0050 0AF40001 1F90 NONE 10790", with client, virtual server and destination in hexadecimal
-// and the seconds until it expires. A connection from port 0 is a template: it says where further
-// connections of the client go. Templates for more than one port (of FTP, and of firewall marks) have
-// no port of the server; kube-proxy does without them, but for port 21.
-func (p *Part) parseTemplates(ctx context.Context, r io.Reader, all *latest) error {
-	frontends := make(map[tracker.Frontend]bool, len(p.Frontends))
-	for _, f := range p.Frontends {
-		frontends[f.Frontend] = true
-	}
-	lines := bufio.NewScanner(r)
-	for n := 0; lines.Scan(); n++ {
-		if n%1024 == 0 && ctx.Err() != nil {
-			return fmt.Errorf("it took more than %v to read %d connections; the others are left out", affinityPatience, n)
-		}
-		f := strings.Fields(lines.Text())
-		if len(f) < 9 || f[2] != "0000" {
-			continue
-		}
-		protocol := protocolNumbers[strings.ToLower(f[0])]
-		client, clientErr := parseHexAddr(f[1])
-		server, serverErr := parseHexAddrPort(f[3], f[4])
-		endpoint, endpointErr := parseHexAddrPort(f[5], f[6])
-		seconds, secondsErr := strconv.ParseUint(f[8], 10, 32)
-		if protocol == 0 || cmp.Or(clientErr, serverErr, endpointErr, secondsErr) != nil {
-			continue
-		}
-		at := tracker.Frontend{Address: server.Addr(), Protocol: protocol, Port: server.Port()}
-		if !frontends[at] {
-			at = tracker.NodePort(tracker.FamilyOf(at.Address), protocol, at.Port)
-		}
-		if frontends[at] {
-			all.add(AffinityEntry{at, client, endpoint, time.Duration(seconds) * time.Second})
-		}
-	}
-	return lines.Err()
 }
 
 // parseHexAddr reads 0A600001, or an IPv6 address in its usual form.

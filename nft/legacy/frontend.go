@@ -3,7 +3,6 @@ package legacy
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -235,34 +234,6 @@ func serviceOfChain(chain string) string {
 		return names[0] + "/" + names[1]
 	}
 	return names[0] + "/" + names[1] + ":" + names[3]
-}
-
-// ipvsFrontends lists the frontends of the IPVS mode: the virtual servers with destinations at the
-// addresses of kube-ipvs0, and the node ports among all others, which stand in ipsets. Virtual
-// servers at other addresses and ports belong to somebody else.
-func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) (list []Frontend, nodePortsAt []netip.Addr) {
-	seen := make(map[tracker.Frontend]bool)
-	for _, s := range servers {
-		at := tracker.Frontend{Address: s.Frontend.Addr(), Protocol: protocolNumbers[s.Protocol], Port: s.Frontend.Port()}
-		if s.Destinations == 0 {
-			continue
-		}
-		if !addrs[at.Address] {
-			family := tracker.FamilyOf(at.Address)
-			if !nodePorts[nodePort{family, at.Protocol, at.Port}] {
-				continue
-			}
-			if !slices.Contains(nodePortsAt, at.Address) {
-				nodePortsAt = append(nodePortsAt, at.Address)
-			}
-			at = tracker.NodePort(family, at.Protocol, at.Port)
-		}
-		if !seen[at] {
-			seen[at] = true
-			list = append(list, Frontend{Frontend: at})
-		}
-	}
-	return list, nodePortsAt
 }
 
 // A nodePort is a node port in the ipsets of one family.

@@ -279,3 +279,23 @@ func (p *Part) Serves(f nft.Family) bool {
 	toServices := func(j Jump) bool { return j.Chain == "PREROUTING" && j.Target == "KUBE-SERVICES" }
 	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) && slices.ContainsFunc(p.Chains, perService.MatchString)
 }
+
+// Affinity returns the entries of kube-proxy's session affinity, of all modes, those that expire last
+// first. The inventory has those of the nftables mode; the others are read now. Every problem names
+// what could not be read: nothing of this is worth to fail for.
+func (i *Inventory) Affinity(ctx context.Context) (entries []AffinityEntry, problems []error) {
+	ctx, cancel := context.WithTimeout(ctx, affinityPatience)
+	defer cancel()
+	var all latest
+	for p := range i.Parts {
+		part := &i.Parts[p]
+		for _, e := range part.Entries {
+			all.add(e)
+		}
+		problems = append(problems, readClientLists(ctx, part.ClientLists, &all))
+		if part.Backend == IPVS && len(part.Servers)+len(part.Frontends) > 0 {
+			problems = append(problems, readTemplates(ctx, part, &all))
+		}
+	}
+	return all.entries(), slices.DeleteFunc(problems, func(err error) bool { return err == nil })
+}

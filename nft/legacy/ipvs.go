@@ -2,6 +2,8 @@ package legacy
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -9,11 +11,15 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Device is the dummy device on which kube-proxy's IPVS mode keeps the addresses of
@@ -131,4 +137,83 @@ func parseFrontend(s string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
 	}
 	return netip.AddrPortFrom(addr, uint16(port)), nil
+}
+
+// readTemplates reads the persistence of the IPVS mode.
+func readTemplates(ctx context.Context, p *Part, all *latest) error {
+	file, err := os.Open(filepath.Join(netDir, "ip_vs_conn"))
+	if err == nil {
+		err = p.parseTemplates(ctx, file, all)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("session affinity of the IPVS mode: %w", err)
+	}
+	return nil
+}
+
+// parseTemplates reads the form of /proc/net/ip_vs_conn: one connection in a line, "TCP C0000207 0000
+// 0A600001 0050 0AF40001 1F90 NONE 10790", with client, virtual server and destination in hexadecimal
+// and the seconds until it expires. A connection from port 0 is a template: it says where further
+// connections of the client go. Templates for more than one port (of FTP, and of firewall marks) have
+// no port of the server; kube-proxy does without them, but for port 21.
+func (p *Part) parseTemplates(ctx context.Context, r io.Reader, all *latest) error {
+	frontends := make(map[tracker.Frontend]bool, len(p.Frontends))
+	for _, f := range p.Frontends {
+		frontends[f.Frontend] = true
+	}
+	lines := bufio.NewScanner(r)
+	for n := 0; lines.Scan(); n++ {
+		if n%1024 == 0 && ctx.Err() != nil {
+			return fmt.Errorf("it took more than %v to read %d connections; the others are left out", affinityPatience, n)
+		}
+		f := strings.Fields(lines.Text())
+		if len(f) < 9 || f[2] != "0000" {
+			continue
+		}
+		protocol := protocolNumbers[strings.ToLower(f[0])]
+		client, clientErr := parseHexAddr(f[1])
+		server, serverErr := parseHexAddrPort(f[3], f[4])
+		endpoint, endpointErr := parseHexAddrPort(f[5], f[6])
+		seconds, secondsErr := strconv.ParseUint(f[8], 10, 32)
+		if protocol == 0 || cmp.Or(clientErr, serverErr, endpointErr, secondsErr) != nil {
+			continue
+		}
+		at := tracker.Frontend{Address: server.Addr(), Protocol: protocol, Port: server.Port()}
+		if !frontends[at] {
+			at = tracker.NodePort(tracker.FamilyOf(at.Address), protocol, at.Port)
+		}
+		if frontends[at] {
+			all.add(AffinityEntry{at, client, endpoint, time.Duration(seconds) * time.Second})
+		}
+	}
+	return lines.Err()
+}
+
+// ipvsFrontends lists the frontends of the IPVS mode: the virtual servers with destinations at the
+// addresses of kube-ipvs0, and the node ports among all others, which stand in ipsets. Virtual
+// servers at other addresses and ports belong to somebody else.
+func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) (list []Frontend, nodePortsAt []netip.Addr) {
+	seen := make(map[tracker.Frontend]bool)
+	for _, s := range servers {
+		at := tracker.Frontend{Address: s.Frontend.Addr(), Protocol: protocolNumbers[s.Protocol], Port: s.Frontend.Port()}
+		if s.Destinations == 0 {
+			continue
+		}
+		if !addrs[at.Address] {
+			family := tracker.FamilyOf(at.Address)
+			if !nodePorts[nodePort{family, at.Protocol, at.Port}] {
+				continue
+			}
+			if !slices.Contains(nodePortsAt, at.Address) {
+				nodePortsAt = append(nodePortsAt, at.Address)
+			}
+			at = tracker.NodePort(family, at.Protocol, at.Port)
+		}
+		if !seen[at] {
+			seen[at] = true
+			list = append(list, Frontend{Frontend: at})
+		}
+	}
+	return list, nodePortsAt
 }

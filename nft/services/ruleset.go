@@ -416,3 +416,12 @@ func (r *Ruleset) Note(change *nft.ForeignChange) (damaged int, known bool) {
 	}
 	return damaged, true
 }
+
+// emptied returns a list without its elements. The room of the many changes of a start is
+// given back.
+func emptied[T any](list []T) []T {
+	if cap(list) > 1024 {
+		return nil
+	}
+	return list[:0]
+}

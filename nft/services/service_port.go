@@ -212,6 +212,35 @@ func (r *familyRules) program(state *frontendState) {
 	state.shown = want
 }
 
+// noteFlows notes what the change from have to want means for connections. Those of TCP
+// and SCTP end by themselves when their endpoint does, unless somebody asks for their reset. With a
+// frontend that goes they are left alone: nobody would answer their next segment.
+func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
+	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset || !slices.Equal(have.serving, want.serving) {
+		r.touchedFrontends[f] = struct{}{}
+	}
+	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
+	var removed []netip.AddrPort
+	if f.Protocol == tracker.UDP || want.reset {
+		removed, _ = difference(have.serving, want.serving)
+	}
+	if !appeared && !reset && len(removed) == 0 {
+		return
+	}
+	change := r.flows[f]
+	if change == nil {
+		change = &tracker.FlowChange{Frontend: f}
+		r.flows[f] = change
+	}
+	change.Removed = append(change.Removed, removed...)
+	change.Gone = len(want.serving) == 0
+	change.Appeared = change.Appeared || appeared
+	change.Reset = change.Reset || reset
+}
+
+// serves reports whether connections are translated.
+func (s *program) serves() bool { return s.policy.Kind != 0 && len(s.serving) > 0 }
+
 // writeList writes the elements in which two lists under one key differ, index by index. Keys and
 // data of what it puts are parts of one string: one allocation instead of two for each endpoint.
 func (r *familyRules) writeList(set, key, comment string, have, want []netip.AddrPort) {

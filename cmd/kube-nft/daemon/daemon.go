@@ -213,7 +213,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	d.monitor.watch(&settings, ruleset, d.kernel)
 	d.watchNode(&settings)
 	d.watchHolds(&settings)
-	d.saveMemory(ctx, &settings)
+	saveMemory(ctx, d.group, &settings)
 	d.serveLocalhost(ctx, &settings)
 	if d.config.Takeover {
 		if ready, err := d.takeOver(ctx, source, ruleset, &settings); !ready {

@@ -7,6 +7,8 @@ import (
 	"runtime/metrics"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
@@ -45,7 +47,7 @@ func spendMemory() {
 
 // saveMemory gives back what the start has used, once the first commit is done, and from then on
 // lets the collector run as often as the size of the heap calls for, until ctx ends.
-func (d *daemon) saveMemory(ctx context.Context, settings *proxysync.Options) {
+func saveMemory(ctx context.Context, group *errgroup.Group, settings *proxysync.Options) {
 	if setByOperator() {
 		return
 	}
@@ -58,19 +60,22 @@ func (d *daemon) saveMemory(ctx context.Context, settings *proxysync.Options) {
 		default: // it has been said
 		}
 	}
-	d.group.Go(func() error {
+	group.Go(func() error {
 		select {
 		case <-started:
 		case <-ctx.Done():
 			return nil
 		}
 		debug.FreeOSMemory()
+		tick := time.Tick(memoryInterval)
 		for percent := startGrowth; ; {
 			if now := growthOf(liveHeap()); now != percent {
 				percent = now
 				debug.SetGCPercent(percent)
 			}
-			if !pause(ctx, memoryInterval) {
+			select {
+			case <-tick:
+			case <-ctx.Done():
 				return nil
 			}
 		}
