@@ -13,6 +13,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
@@ -92,7 +93,7 @@ func (a *affinityEntries) committed(changed []services.Entries) {
 		}
 		if e.Look {
 			look = true
-			a.work.add(entryMap{e.Family, services.AffinityMapOf(e.Number)}, entryNumber{e.Family, e.From}, e.Number)
+			a.work.add(entryMap{e.Family, layout.AffinityMap(e.Number)}, entryNumber{e.Family, e.From}, e.Number)
 		}
 	}
 	a.mu.Unlock()
@@ -110,7 +111,7 @@ const fewEntries = 1000
 func (a *affinityEntries) departed(ctx context.Context, k client, sets func(nft.Family) []*nft.Set, changed []services.Entries) (ops []nft.Op) {
 	groups := make(map[entryMap]map[uint32]services.Entries)
 	for _, e := range changed {
-		if m := (entryMap{e.Family, services.AffinityMapOf(e.Number)}); e.Look {
+		if m := (entryMap{e.Family, layout.AffinityMap(e.Number)}); e.Look {
 			if groups[m] == nil {
 				groups[m] = make(map[uint32]services.Entries)
 			}
@@ -218,7 +219,7 @@ func (a *affinityEntries) lookAtFull(ctx context.Context) {
 	defer a.mu.Unlock()
 	inUse := make(map[entryMap]bool)
 	for id := range a.groups {
-		inUse[entryMap{id.family, services.AffinityMapOf(id.number)}] = true
+		inUse[entryMap{id.family, layout.AffinityMap(id.number)}] = true
 	}
 	for m := range inUse {
 		fill, ok := fills[m.family][m.name]

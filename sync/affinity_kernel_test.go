@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -45,7 +46,7 @@ func TestReplacedEntriesStayInKernel(t *testing.T) {
 	group := r.EntriesChanged()[0]
 	var set *nft.Set
 	for _, s := range r.AffinityMaps(nft.IP) {
-		if s.Name == services.AffinityMapOf(group.Number) {
+		if s.Name == layout.AffinityMap(group.Number) {
 			set = s
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
@@ -176,7 +177,7 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	group := firstGroup(t, old)
 	client, life := nft.NumberedKey(nft.IP, group.Number, netip.MustParseAddr("192.0.2.1")), &nft.Life{Timeout: time.Hour, Expires: 30 * time.Minute}
 	endpoint := nft.AddrKey(group.Members[0])
-	affinity := tables[nft.IP].Sets[services.AffinityMapOf(group.Number)].Set
+	affinity := tables[nft.IP].Sets[layout.AffinityMap(group.Number)].Set
 	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: affinity, Elements: []nft.KeyedElement{
 		{Key: client, Element: nft.Element{Data: endpoint, Life: life}}}})
 	if err := k.Commit(t.Context(), batch); err != nil {

@@ -61,7 +61,7 @@ var walls = map[string]wall{
 	"nft/migrate":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services nft/legacy", foreign: system},
 	"conntrack":             {ours: "tracker nft/attr", foreign: netlinkSockets + " " + system},
 
-	"sync":           {ours: "tracker nft nft/change nft/kernel nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
+	"sync":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
 	"sync/web":       {foreign: zap},
 	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
 	"sync/localhost": {ours: "tracker", foreign: zap},

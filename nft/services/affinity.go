@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -317,11 +318,6 @@ func compareSorted(have, want []netip.Addr, gone, come func(netip.Addr)) {
 	}
 }
 
-func holds(sorted []netip.Addr, addr netip.Addr) bool {
-	_, ok := slices.BinarySearchFunc(sorted, addr, netip.Addr.Compare)
-	return ok
-}
-
 // freeNumbers gives back the numbers that only have needed. Entries may stand under them until
 // they have been cleaned up. Who gets a number then is, but for a meeting of two hashes, the same
 // Service port again.
@@ -391,5 +387,35 @@ func (r *familyRules) releaseUpdates() {
 	}
 	for _, chain := range r.config.updateChains(r.Table.Family) {
 		r.RemoveChain(chain.Name)
+	}
+}
+
+// noteEntries finds out what the change from have to want means for entries.
+func (r *familyRules) noteEntries(have, want *affinity) {
+	note := func(e Entries) {
+		e.Family = r.Table.Family
+		if before, ok := r.entries[e.Number]; ok {
+			e.Look = e.Look || before.Look
+			e.From = cmp.Or(e.From, before.From)
+		}
+		r.entries[e.Number] = e
+	}
+	for g, now := range want.groups {
+		before, ok := have.groups[g]
+		if ok && want.timeout == have.timeout && slices.Equal(before.members, now.members) {
+			continue
+		}
+		e := Entries{Number: now.number, Members: now.members, Timeout: want.timeout}
+		e.Look = !ok || want.timeout != have.timeout
+		compareSorted(before.members, now.members, func(netip.Addr) { e.Look = true }, func(netip.Addr) {})
+		if !ok {
+			e.From = have.groups[group{!g.local, g.port}].number
+		}
+		note(e)
+	}
+	for g, before := range have.groups {
+		if _, ok := want.groups[g]; !ok {
+			note(Entries{Number: before.number, Look: true})
+		}
 	}
 }

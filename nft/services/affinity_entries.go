@@ -2,18 +2,12 @@ package services
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/base32"
-	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/layout"
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Entries says what the affinity entries under one number are to be. Packets make them, and make
@@ -34,59 +28,6 @@ type Entries struct {
 func (e Entries) MayName(data string) bool {
 	endpoint, _ := netip.AddrFromSlice([]byte(data))
 	return holds(e.Members, endpoint)
-}
-
-// EntriesChanged lists the numbers whose entries are to be others since Committed.
-func (r *Ruleset) EntriesChanged() (list []Entries) {
-	for _, f := range r.config.Families {
-		changed := r.families[f].entries
-		for _, number := range slices.Sorted(maps.Keys(changed)) {
-			list = append(list, changed[number])
-		}
-	}
-	return list
-}
-
-// noteEntries finds out what the change from have to want means for entries.
-func (r *familyRules) noteEntries(have, want *affinity) {
-	note := func(e Entries) {
-		e.Family = r.Table.Family
-		if before, ok := r.entries[e.Number]; ok {
-			e.Look = e.Look || before.Look
-			e.From = cmp.Or(e.From, before.From)
-		}
-		r.entries[e.Number] = e
-	}
-	for g, now := range want.groups {
-		before, ok := have.groups[g]
-		if ok && want.timeout == have.timeout && slices.Equal(before.members, now.members) {
-			continue
-		}
-		e := Entries{Number: now.number, Members: now.members, Timeout: want.timeout}
-		e.Look = !ok || want.timeout != have.timeout
-		compareSorted(before.members, now.members, func(netip.Addr) { e.Look = true }, func(netip.Addr) {})
-		if !ok {
-			e.From = have.groups[group{!g.local, g.port}].number
-		}
-		note(e)
-	}
-	for g, before := range have.groups {
-		if _, ok := want.groups[g]; !ok {
-			note(Entries{Number: before.number, Look: true})
-		}
-	}
-}
-
-// AffinityMapOf is the map that holds the entries under a number.
-func AffinityMapOf(number uint32) string { return layout.AffinityMap(number) }
-
-// AffinityMaps lists the maps of affinity entries in the tables of a family, which exist while a
-// Service port has affinity. It depends on the Config alone, so that any goroutine may call it.
-func (r *Ruleset) AffinityMaps(f nft.Family) []*nft.Set { return r.config.affinitySets(f) }
-
-// IsAffinityMap reports whether a map of this name holds the entries of several Service ports.
-func (r *Ruleset) IsAffinityMap(name string) bool {
-	return slices.ContainsFunc(r.AffinityMaps(nft.IP), func(s *nft.Set) bool { return s.Name == name })
 }
 
 // An EntryChange replaces the entry under a key; nil stands for no entry.
@@ -221,76 +162,7 @@ func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) 
 // fading is the rest of life of an entry that is to go: one tick of the slowest kernel's clock.
 const fading = 10 * time.Millisecond
 
-// AdoptEntries returns the operations that carry over the entries of versions that kept a map of
-// its own for each Service port, from tables that were read with the entries of these maps.
-func (r *Ruleset) AdoptEntries(have nft.Tables) (ops []nft.Op) {
-	for _, f := range r.config.Families {
-		table, family := have[f], r.families[f]
-		if table == nil {
-			continue
-		}
-		byMap := make(map[string][]EntryChange)
-		for id, port := range family.ports {
-			for g, members := range port.affinity.groups {
-				old := table.Sets[ownMapName(id, g)]
-				if old == nil {
-					continue
-				}
-				into := Entries{Number: members.number, Members: members.members, Timeout: port.affinity.timeout}
-				for key, entry := range old.Map {
-					client, _ := netip.AddrFromSlice([]byte(key))
-					if into.MayName(entry.Data) {
-						name := layout.AffinityMap(members.number)
-						byMap[name] = append(byMap[name], EntryChange{Key: nft.NumberedKey(f, members.number, client), Now: into.renewed(entry)})
-					}
-				}
-			}
-		}
-		for _, set := range r.AffinityMaps(f) {
-			changes := byMap[set.Name]
-			slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
-			same := func(a, b EntryChange) bool { return a.Key == b.Key } // of IPv6 clients that became one
-			ops = append(ops, EntryOps(f, set, slices.CompactFunc(changes, same))...)
-		}
-	}
-	return ops
-}
-
-// ownMapName names the affinity map that a Service port had to itself, for one list of endpoints and
-// one of their ports, before Service ports shared them: eight letters of a hash, which make it
-// unique whatever is cut off, and then text to read.
-//
-// Length: 8 + 1 + 63 + 1 + 63 + 1 + 63 = 200 at most, as Kubernetes names are DNS labels; with
-// the longest prefix ("members-local-", 14) and suffix ("-65535", 6) 220, within the 255
-// that the kernel allows (NFT_NAME_MAXLEN is 256 with the NUL).
-func ownMapName(id tracker.PortID, g group) string {
-	identity := id.Namespace + "/" + id.Service + ":" + id.Port + "/" + id.Protocol.String()
-	sum := sha256.Sum256([]byte(identity))
-	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:5]))
-	name := hash + "-" + cut(plain(id.Namespace+"-"+id.Service+"-"+portText(id)), 191)
-	return layout.AffinityPrefix + layout.LocalInfix(g.local) + name + "-" + strconv.Itoa(int(g.port))
-}
-
-func portText(id tracker.PortID) string {
-	if id.Port == "" {
-		return id.Protocol.String()
-	}
-	return id.Port
-}
-
-// plain replaces everything that an nft identifier cannot hold.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
-			return r
-		}
-		return '-'
-	}, s)
-}
-
-func cut(s string, n int) string {
-	if len(s) > n {
-		return s[:n]
-	}
-	return s
+func holds(sorted []netip.Addr, addr netip.Addr) bool {
+	_, ok := slices.BinarySearchFunc(sorted, addr, netip.Addr.Compare)
+	return ok
 }

@@ -198,7 +198,7 @@ func TestAdoptEntries(t *testing.T) {
 	}
 	entry := ops[0].Elements[0]
 	number, got, _ := nft.SplitNumberedKey(nft.IP, entry.Key)
-	if got != client || entry.Data != nft.AddrKey(port.Cluster[1].Addr()) || entry.Life.Expires != time.Minute || ops[0].Set.Name != AffinityMapOf(number) {
+	if got != client || entry.Data != nft.AddrKey(port.Cluster[1].Addr()) || entry.Life.Expires != time.Minute || ops[0].Set.Name != layout.AffinityMap(number) {
 		t.Errorf("entry of %s under %d in %s: %+v", got, number, ops[0].Set.Name, entry.Element)
 	}
 	if e := r.EntriesChanged(); len(e) != 1 || e[0].Number != number {
