@@ -64,7 +64,7 @@ var walls = map[string]wall{
 	"sync":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
 	"sync/web":       {foreign: zap},
 	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
-	"sync/localhost": {ours: "tracker", foreign: zap},
+	"sync/localhost": {ours: "tracker sync/web", foreign: zap},
 	"sync/metrics":   {ours: "tracker nft nft/kernel nft/readback nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/"},
 
 	"cmd/kube-nft":         {ours: "nft cmd/kube-nft/config cmd/kube-nft/daemon cmd/kube-nft/inspect cmd/kube-nft/move", foreign: "github.com/spf13/ " + zap},

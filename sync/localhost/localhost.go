@@ -20,10 +20,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -33,10 +36,24 @@ const (
 	attempts    = 3
 )
 
+// What a Proxy has at most: connections, which take six files each while they are spliced, and node
+// ports. Of the files that kube-nft may open, connections get no more than three eighths, and node
+// ports no more than a quarter.
+const (
+	mostConnections    = 1024
+	filesPerConnection = 16
+	filesPerPort       = 4
+)
+
 // A Proxy serves TCP node ports at [::1]. Make it with NewProxy.
+//
+// All its clients have one address. If they open more connections than it may have, the oldest
+// connection to the node port that has most of them ends.
 type Proxy struct {
-	ctx context.Context
-	log *zap.Logger
+	ctx  context.Context
+	log  *zap.Logger
+	pool *web.Pool
+	most int // node ports
 
 	// Apply's goroutine owns these fields.
 	numbers map[tracker.PortID]uint16 // the node port of each Service port that has one
@@ -47,8 +64,23 @@ type Proxy struct {
 // NewProxy returns a Proxy without node ports. When ctx ends, so do its listeners and
 // connections.
 func NewProxy(ctx context.Context, log *zap.Logger) *Proxy {
+	files := syscall.Rlimit{Cur: 1024}
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // else what was usual once
+	return newProxy(ctx, log, int(min(files.Cur/filesPerConnection, mostConnections)), int(min(files.Cur/filesPerPort, 1<<16)))
+}
+
+func newProxy(ctx context.Context, log *zap.Logger, connections, ports int) *Proxy {
+	var logged atomic.Int64 // when, in seconds since the start
+	began := time.Now()
+	full := func(victim net.Conn) {
+		now, last := int64(time.Since(began)/time.Second), logged.Load()
+		if (last == 0 || now-last >= fullInterval) && logged.CompareAndSwap(last, max(now, 1)) {
+			log.Warn("node ports at [::1] have too many connections: the oldest of the one with most ends for each further one",
+				zap.Stringer("node_port", victim.LocalAddr()), zap.Int("connections", connections))
+		}
+	}
 	return &Proxy{
-		ctx: ctx, log: log,
+		ctx: ctx, log: log, pool: web.NewPortPool(connections, full), most: ports,
 		numbers: make(map[tracker.PortID]uint16),
 		claims:  make(map[uint16]map[tracker.PortID]*tracker.ServicePort),
 		servers: make(map[uint16]*server),
@@ -114,9 +146,13 @@ func (p *Proxy) serve(number uint16, port *tracker.ServicePort) {
 		}
 		return
 	}
+	if s == nil && len(p.servers) >= p.most {
+		p.log.Warn("node port is not served at [::1]: as many are served as kube-nft may open files for; raise that limit", zap.Uint16("node_port", number), zap.Int("served", p.most))
+		return
+	}
 	if s == nil {
 		ctx, stop := context.WithCancel(p.ctx)
-		s = &server{log: p.log, number: number, stop: stop}
+		s = &server{log: p.log, pool: p.pool, number: number, stop: stop}
 		p.servers[number] = s
 		go s.run(ctx, p.ctx)
 	}
@@ -126,6 +162,7 @@ func (p *Proxy) serve(number uint16, port *tracker.ServicePort) {
 // A server listens on one node port.
 type server struct {
 	log    *zap.Logger
+	pool   *web.Pool
 	number uint16
 	stop   context.CancelFunc
 
@@ -140,6 +177,9 @@ func (s *server) set(port *tracker.ServicePort) {
 	defer s.mu.Unlock()
 	s.port = port
 }
+
+// fullInterval is how often a Proxy logs at most that it ends connections, in seconds.
+const fullInterval = 60
 
 // listenRetry is the pause before another try at a node port in use.
 const listenRetry = 5 * time.Second
@@ -169,13 +209,14 @@ func (s *server) listen(ctx, node context.Context) error {
 		if err != nil {
 			return errors.Join(err, listener.Close())
 		}
-		go s.forward(node, conn.(*net.TCPConn))
+		go s.forward(node, conn.(*net.TCPConn), s.pool.Add(conn))
 	}
 }
 
-// forward connects a client to an endpoint and copies until both sides are done.
-func (s *server) forward(ctx context.Context, client *net.TCPConn) {
-	defer client.Close()
+// forward connects a client to an endpoint and copies until both sides are done. Closing pooled closes
+// client, and gives its place to others.
+func (s *server) forward(ctx context.Context, client *net.TCPConn, pooled net.Conn) {
+	defer pooled.Close()
 	endpoint, err := s.dial(ctx)
 	if err != nil {
 		s.log.Warn("no endpoint answers", zap.Uint16("node_port", s.number), zap.Error(err))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -111,15 +112,64 @@ func answers(want string) func(string, error) bool {
 	return func(answer string, err error) bool { return err == nil && answer == want }
 }
 
-func newProxy(t *testing.T) *Proxy {
+func startProxy(t *testing.T) *Proxy {
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	return NewProxy(ctx, zap.NewNop())
 }
 
+// TestProxyIsBounded: who opens too many connections to a node port ends the oldest of them, and none to
+// another node port.
+func TestProxyIsBounded(t *testing.T) {
+	const most = 6
+	a, b := freePort(t), freePort(t)
+	for a == b {
+		b = freePort(t)
+	}
+	core, logs := observer.New(zap.WarnLevel)
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	p := newProxy(ctx, zap.New(core), most, 2)
+	p.Apply(changed(servicePort("a", a, endpoint(t, "a"))))
+	p.Apply(changed(servicePort("b", b, endpoint(t, "b"))))
+	eventually(t, a, answers("a: hello"))
+	eventually(t, b, answers("b: hello"))
+	hold := func(nodePort uint16) *net.TCPConn {
+		conn, err := net.Dial("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), nodePort).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn.(*net.TCPConn)
+	}
+	first := hold(b)
+	var held []*net.TCPConn
+	for range 50 {
+		held = append(held, hold(a))
+	}
+	held[0].SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := held[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the oldest of too many connections: %v, want its end", err)
+	}
+	eventually(t, a, answers("a: hello"))
+	fmt.Fprint(first, "still there")
+	first.CloseWrite()
+	if answer, err := io.ReadAll(first); string(answer) != "b: still there" || err != nil {
+		t.Errorf("the connection to another node port: %q, %v", answer, err)
+	}
+	if n := logs.FilterMessageSnippet("too many connections").Len(); n != 1 {
+		t.Errorf("%d log lines, want 1", n)
+	}
+	c := freePort(t)
+	p.Apply(changed(servicePort("c", c, endpoint(t, "c"))))
+	if logs.FilterMessageSnippet("is not served at [::1]: as many are served").Len() != 1 || !refusedConnection(exchange(t, c)) {
+		t.Errorf("a third node port is served, or nothing says that it is not: %v", logs.All())
+	}
+}
+
 func TestProxyFollowsItsService(t *testing.T) {
 	a, b, number := endpoint(t, "a"), endpoint(t, "b"), freePort(t)
-	p := newProxy(t)
+	p := startProxy(t)
 	p.Apply(changed(servicePort("web", number, a)))
 	eventually(t, number, answers("a: hello"))
 	p.Apply(changed(servicePort("web", number, b)))
@@ -134,7 +184,7 @@ func TestProxyFollowsItsService(t *testing.T) {
 
 func TestProxyOlderServiceHasThePort(t *testing.T) {
 	a, b, number := endpoint(t, "a"), endpoint(t, "b"), freePort(t)
-	p := newProxy(t)
+	p := startProxy(t)
 	p.Apply(changed(servicePort("younger", number, b), servicePort("elder", number, a)))
 	eventually(t, number, answers("a: hello"))
 	p.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{servicePort("elder", 0).ID: true}})
@@ -145,7 +195,7 @@ func TestProxyKeepsToOneEndpointWithAffinity(t *testing.T) {
 	number := freePort(t)
 	port := servicePort("web", number, endpoint(t, "a"), endpoint(t, "b"), endpoint(t, "c"))
 	port.Affinity = time.Hour
-	p := newProxy(t)
+	p := startProxy(t)
 	p.Apply(changed(port))
 	var first string
 	eventually(t, number, func(answer string, err error) bool { first = answer; return err == nil })
@@ -159,7 +209,7 @@ func TestProxyKeepsToOneEndpointWithAffinity(t *testing.T) {
 func TestProxyTriesAnotherEndpoint(t *testing.T) {
 	number := freePort(t)
 	dead := netip.AddrPortFrom(netip.IPv6Loopback(), freePort(t))
-	p := newProxy(t)
+	p := startProxy(t)
 	p.Apply(changed(servicePort("web", number, dead, endpoint(t, "a"))))
 	for range 20 {
 		eventually(t, number, answers("a: hello"))

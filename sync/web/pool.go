@@ -13,7 +13,9 @@ import (
 // loses its own, and a probe is answered however many others hold. Its methods may be called from
 // any goroutine.
 type Pool struct {
-	most int
+	most  int
+	whose func(net.Conn) netip.Prefix // which connections are of one client
+	full  func(victim net.Conn)       // nil, or called after each connection that was ended
 
 	mu      sync.Mutex
 	conns   *list.List // of *pooled, oldest first
@@ -21,8 +23,14 @@ type Pool struct {
 }
 
 // NewPool returns a pool for this many connections.
-func NewPool(most int) *Pool {
-	return &Pool{most: most, conns: list.New(), clients: make(map[netip.Prefix]int)}
+func NewPool(most int) *Pool { return newPool(most, clientOf, nil) }
+
+// NewPortPool returns a pool in which the connections to one port are those of one client: for
+// clients that all have the same address. It calls full with each connection that it has ended.
+func NewPortPool(most int, full func(victim net.Conn)) *Pool { return newPool(most, portOf, full) }
+
+func newPool(most int, whose func(net.Conn) netip.Prefix, full func(net.Conn)) *Pool {
+	return &Pool{most: most, whose: whose, full: full, conns: list.New(), clients: make(map[netip.Prefix]int)}
 }
 
 // Limit returns l with its connections in the pool.
@@ -39,7 +47,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.pool.add(conn), nil
+	return l.pool.Add(conn), nil
 }
 
 // A pooled connection leaves its pool when it is closed.
@@ -59,9 +67,19 @@ func clientOf(conn net.Conn) (client netip.Prefix) {
 	return client
 }
 
-// add takes in a connection, and closes another one if there are too many.
-func (p *Pool) add(conn net.Conn) net.Conn {
-	c := &pooled{Conn: conn, pool: p, client: clientOf(conn)}
+// portOf stands the port at which conn was accepted for its client.
+func portOf(conn net.Conn) netip.Prefix {
+	local, _ := conn.LocalAddr().(*net.TCPAddr)
+	if local == nil {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{2: byte(local.Port >> 8), 3: byte(local.Port)}), 32)
+}
+
+// Add takes in a connection, and ends another one if there are too many. The connection leaves the
+// pool when what Add returns is closed.
+func (p *Pool) Add(conn net.Conn) net.Conn {
+	c := &pooled{Conn: conn, pool: p, client: p.whose(conn)}
 	p.mu.Lock()
 	c.place = p.conns.PushBack(c)
 	p.clients[c.client]++
@@ -73,6 +91,9 @@ func (p *Pool) add(conn net.Conn) net.Conn {
 	p.mu.Unlock()
 	if victim != nil {
 		victim.Conn.Close() // its server notices
+		if p.full != nil {
+			p.full(victim.Conn)
+		}
 	}
 	return c
 }
