@@ -123,7 +123,7 @@ func (m *Metrics) Takeover(states []string, current func() string) {
 func (m *Metrics) Held(reasons []string) (set func(reason string, held bool)) {
 	gauge := promauto.With(m.registry).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kube_nft_held",
-		Help: "1 while something is held back because it would take Services away: by reason, the takeover from kube-proxy, or all commits since the source has nearly nothing.",
+		Help: "1 while something is held back because it would take Services away: by reason, the takeover from kube-proxy, all commits since the source has nearly nothing, or the objects that a new list lacks.",
 	}, []string{labelReason})
 	for _, reason := range reasons {
 		gauge.WithLabelValues(reason)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,11 @@ type Options struct {
 	// they begin to fail or fail for another reason, and with nil when they succeed again. Failed
 	// requests are retried.
 	Reached func(resource string, err error)
+	// DoubtFor is how long objects stay that a new list lacks, if it lacks nearly all of many; see
+	// doubt. Zero believes every list.
+	DoubtFor time.Duration
+	// Held says what stays for that reason, again and again, and with nil when nothing does any more.
+	Held func(resource string, err error)
 }
 
 // orNothing returns o with empty functions in place of nil ones.
@@ -54,6 +60,9 @@ func (o Options) orNothing() Options {
 	}
 	if o.Reached == nil {
 		o.Reached = func(string, error) {}
+	}
+	if o.Held == nil {
+		o.Held = func(string, error) {}
 	}
 	return o
 }

@@ -27,6 +27,7 @@ type resource struct {
 	example  runtime.Object // of the type that is expected
 	optional bool           // kube-nft works without it
 	set      func(sink, any) error
+	group    func(any) string // of an object: those of a group are one thing; nil: each is by itself
 	remove   func(s sink, namespace, name string)
 	trim     func(any) // in place
 }
@@ -68,8 +69,11 @@ func endpointSlices(client kubernetes.Interface) resource {
 		labels:  "!" + corev1.IsHeadlessService,
 		example: &discoveryv1.EndpointSlice{},
 		set:     func(s sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) },
-		remove:  sink.DeleteSlice,
-		trim:    func(object any) { trimSlice(object.(*discoveryv1.EndpointSlice)) },
+		group: func(object any) string {
+			return object.(*discoveryv1.EndpointSlice).Labels[discoveryv1.LabelServiceName]
+		},
+		remove: sink.DeleteSlice,
+		trim:   func(object any) { trimSlice(object.(*discoveryv1.EndpointSlice)) },
 	}
 }
 

@@ -3,6 +3,7 @@ package informer
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,8 +20,8 @@ import (
 // They only guard against servers and proxies that repeat events out of order.
 const maxDeleted = 4096
 
-// A store passes what a reflector receives of one resource on to the sink. It is used by
-// one goroutine.
+// A store passes what a reflector receives of one resource on to the sink. One goroutine uses it, and
+// a timer while a list is doubted.
 //
 // The store drops watch events that are older than what it knows: a repeated or late event must not
 // undo a newer one. It takes a list as it is, even with lower versions, as after a restore of the
@@ -32,9 +33,16 @@ type store struct {
 	listed  func() // called when the sink has everything, or the resource is unavailable; idempotent
 	failure string // why requests fail now; empty if they do not
 
-	versions map[cache.ObjectName]string // resource versions of what the sink holds
-	deleted  map[cache.ObjectName]string // and of deletions since the last list
+	mu       sync.Mutex
+	versions map[cache.ObjectName]version // of what the sink holds, but for what a doubt holds
+	deleted  map[cache.ObjectName]string  // versions of deletions since the last list
+	complete bool                         // there was a list
+	fresh    int                          // objects that lists have brought since the last whole one
+	doubt    doubt
 }
+
+// A version is the resource version of an object, with the group that the object belongs to.
+type version struct{ number, group string }
 
 func newStore(resource resource, sink sink, options *Options, listed func()) *store {
 	return &store{
@@ -42,7 +50,7 @@ func newStore(resource resource, sink sink, options *Options, listed func()) *st
 		sink:     sink,
 		options:  options,
 		listed:   listed,
-		versions: make(map[cache.ObjectName]string),
+		versions: make(map[cache.ObjectName]version),
 		deleted:  make(map[cache.ObjectName]string),
 	}
 }
@@ -126,7 +134,11 @@ func (s *store) observe(ctx context.Context, err error) {
 // keep them all until the list is complete; it keeps their names instead, for Replace. A stream that
 // breaks off leaves objects that may be gone by now: the next list shows which.
 func (s *store) Transformer() cache.TransformFunc {
-	return func(object any) (any, error) { return s.take(object.(metav1.Object)), nil }
+	return func(object any) (any, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.take(object.(metav1.Object)), nil
+	}
 }
 
 // Add implements cache.ReflectorStore.
@@ -138,7 +150,9 @@ func (s *store) Add(object any) error {
 func (s *store) Update(object any) error {
 	meta := object.(metav1.Object)
 	name, version := cache.MetaObjectToName(meta), meta.GetResourceVersion()
-	if !newer(version, s.versions[name]) || !newer(version, s.deleted[name]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !newer(version, s.versions[name].number) || !newer(version, s.deleted[name]) {
 		return nil
 	}
 	s.set(name, version, object)
@@ -150,8 +164,10 @@ func (s *store) Update(object any) error {
 func (s *store) Delete(object any) error {
 	meta := object.(metav1.Object)
 	name, version := cache.MetaObjectToName(meta), meta.GetResourceVersion()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	known, found := s.versions[name]
-	if version != known && !newer(version, known) {
+	if version != known.number && !newer(version, known.number) {
 		return nil
 	}
 	if len(s.deleted) >= maxDeleted {
@@ -161,6 +177,10 @@ func (s *store) Delete(object any) error {
 	if found {
 		s.unset(name)
 		s.options.Changed()
+	} else if _, held := s.doubt.held[name]; held {
+		s.drop(name)
+		s.believe(name, "")
+		s.options.Changed()
 	}
 	return nil
 }
@@ -168,6 +188,8 @@ func (s *store) Delete(object any) error {
 // Replace implements cache.ReflectorStore: objects is a complete list. Of what came by a stream, it
 // has the names.
 func (s *store) Replace(objects []any, _ string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	clear(s.deleted)
 	listed := make(map[cache.ObjectName]bool, len(objects))
 	for _, object := range objects {
@@ -177,11 +199,22 @@ func (s *store) Replace(objects []any, _ string) error {
 		}
 		listed[name] = true
 	}
+	before := len(s.versions) - s.fresh
+	s.fresh = 0
+	var gone []cache.ObjectName
 	for name := range s.versions {
 		if !listed[name] {
+			gone = append(gone, name)
+		}
+	}
+	if s.doubts(len(gone), before) {
+		s.hold(gone, before)
+	} else {
+		for _, name := range gone {
 			s.unset(name)
 		}
 	}
+	s.complete = true
 	s.options.Changed()
 	s.listed()
 	return nil
@@ -195,15 +228,24 @@ func (s *store) Resync() error {
 // take gives the sink an object of a list unless it has this version, and returns its name.
 func (s *store) take(object metav1.Object) cache.ObjectName {
 	name, version := cache.MetaObjectToName(object), object.GetResourceVersion()
-	if known, found := s.versions[name]; !found || known != version {
+	known, found := s.versions[name]
+	if !found {
+		s.fresh++
+	}
+	if !found || known.number != version {
 		s.set(name, version, object)
 	}
 	return name
 }
 
-func (s *store) set(name cache.ObjectName, version string, object any) {
-	s.versions[name] = version
+func (s *store) set(name cache.ObjectName, number string, object any) {
+	v := version{number: number}
+	if s.group != nil {
+		v.group = s.group(object)
+	}
+	s.versions[name] = v
 	delete(s.deleted, name)
+	s.believe(name, v.group)
 	if err := s.resource.set(s.sink, object); err != nil {
 		s.options.Refused(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
 	"github.com/kube-nft/kube-nft/tracker/manifest"
@@ -24,8 +25,9 @@ type Feed struct {
 }
 
 // NewFeed connects the source of the settings with a tracker. It calls changed when there is
-// something new, and note with each field that could not be used.
-func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), log *zap.Logger) (*Feed, error) {
+// something new, note with each field that could not be used, and held with what stays although a new
+// list of a resource lacks it. A nil held believes every list.
+func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), held func(resource string, err error), log *zap.Logger) (*Feed, error) {
 	if c.Manifests != "" {
 		s := manifest.New(c.Manifests, manifestOptions(changed, note, log))
 		return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil
@@ -34,7 +36,11 @@ func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), l
 	if err != nil {
 		return nil, err
 	}
-	s := informer.New(client, c.informerOptions(changed, note, log))
+	options := c.informerOptions(changed, note, log)
+	if options.Held = held; held != nil && !c.ForceTakeover {
+		options.DoubtFor = proxysync.DoubtFor
+	}
+	s := informer.New(client, options)
 	return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil
 }
 

@@ -45,6 +45,7 @@ type daemon struct {
 	lock     *kernel.Lock // held until the process ends
 
 	succession *succession
+	serving    context.Context // of the servers and the instance socket: it ends after the sockets were handed over
 	served     <-chan struct{} // closed when no server runs any more
 
 	taking  func() bool // a takeover from kube-proxy is at work
@@ -90,7 +91,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	if d.monitor, err = newMonitor(working, c, d.tracker, d.families, d.queue, d.succession, d.log); err != nil {
 		return err
 	}
-	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.log); err != nil {
+	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.monitor.holds.doubtedLists(), d.log); err != nil {
 		return err
 	}
 	tuneConntrack(c, d.log) // after all checks: a failed start leaves the host as it was
@@ -103,6 +104,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 		d.succession.handOver()
 		stop()
 	})
+	d.serving = serving
 	d.served = d.monitor.run(serving, group)
 	group.Go(func() error { return d.feed.Run(working) })
 	group.Go(func() error { return d.sync(working) })
@@ -226,7 +228,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	source.finish()
 	loop := proxysync.New(source, ruleset, kernel, settings)
 	r := releaser{disown: loop.Disown, owned: d.owned}
-	d.group.Go(func() error { return d.answerPeers(ctx, instance, r.release) })
+	d.group.Go(func() error { return d.answerPeers(d.serving, instance, r.release) })
 	return d.loop(ctx, loop)
 }
 

@@ -1,7 +1,10 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,9 +18,10 @@ import (
 const (
 	heldTakeover = "takeover" // frontends of kube-proxy's would vanish
 	heldSource   = "source"   // the source would empty our tables
+	heldList     = "list"     // a new list lacks nearly all objects that there were
 )
 
-var heldReasons = []string{heldTakeover, heldSource}
+var heldReasons = []string{heldTakeover, heldSource, heldList}
 
 // holds tells what is held back because it would take Services away: in the log, as an event of the
 // Node, as a metric. The same words are repeated once in holdRepeat.
@@ -56,11 +60,29 @@ func (h *holds) tell(reason string, err error) {
 	}
 }
 
+// doubtedLists tells of the resources whose latest list is doubted.
+func (h *holds) doubtedLists() func(resource string, err error) {
+	var mu sync.Mutex
+	doubted := make(map[string]error)
+	return func(resource string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if doubted[resource] = err; err == nil {
+			delete(doubted, resource)
+		}
+		var all []error
+		for _, resource := range slices.Sorted(maps.Keys(doubted)) {
+			all = append(all, doubted[resource])
+		}
+		h.tell(heldList, errors.Join(all...))
+	}
+}
+
 // watchHolds makes the loop say what it holds back.
 func (d *daemon) watchHolds(settings *proxysync.Options) {
 	settings.Held = func(err error) {
 		d.monitor.proxy.Hold(err != nil)
-		for _, reason := range heldReasons {
+		for _, reason := range []string{heldTakeover, heldSource} {
 			if err != nil && migrate.IsLoss(err) != (reason == heldTakeover) {
 				continue
 			}

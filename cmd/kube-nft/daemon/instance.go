@@ -246,13 +246,15 @@ func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, re
 		}
 		listener, _ = listen() // the log has said why not
 	}
+	d.succession.opened(listener)
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
 	for {
 		conn, err := listener.AcceptUnix()
 		switch {
 		case err == nil:
-			go d.answerPeer(ctx, conn, release)
+			read := d.succession.greet()
+			go d.answerPeer(ctx, conn, release, read)
 		case ctx.Err() != nil:
 			return nil
 		default:
@@ -262,8 +264,9 @@ func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, re
 	}
 }
 
-func (d *daemon) answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) string) {
+func (d *daemon) answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) string, read func()) {
 	defer conn.Close()
+	defer read()
 	if peer, err := peerOf(conn); err != nil || !trusted(peer) {
 		return
 	}
@@ -274,9 +277,10 @@ func (d *daemon) answerPeer(ctx context.Context, conn *net.UnixConn, release fun
 	switch {
 	case err != nil:
 	case string(request) == requestRelease+"\n":
+		read()
 		fmt.Fprintln(conn, release(ctx)) // a client that has gone needs no answer
 	case string(request) == requestSucceed+"\n" && stop(): // the end is when the connection is needed
-		d.succession.follow(conn, requests)
+		d.succession.follow(conn, requests, read)
 	}
 }
 

@@ -23,7 +23,7 @@ func ServeHealth(ctx context.Context, c *config.Config) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	log, queue := zap.NewNop(), proxysync.NewQueue()
 	t := tracker.New(c.Tracker())
-	feed, err := c.NewFeed(t, queue.Ring, func(error) {}, log)
+	feed, err := c.NewFeed(t, queue.Ring, func(error) {}, nil, log)
 	if err != nil {
 		return cancel
 	}

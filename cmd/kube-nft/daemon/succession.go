@@ -32,9 +32,11 @@ type succession struct {
 	arrived chan struct{} // closed when nobody before this process hands over any more
 	handed  bool          // there were sockets; set before that
 
-	mu   sync.Mutex
-	last *net.UnixConn // to the kube-nft before this one; nil without
-	next []*successor  // oldest first
+	mu     sync.Mutex
+	last   *net.UnixConn     // to the kube-nft before this one; nil without
+	next   []*successor      // oldest first
+	door   *net.UnixListener // where successors come; nil without
+	unread int               // connections there whose first request has not been read
 }
 
 // A successor is a process that follows this one.
@@ -128,8 +130,44 @@ func (s *succession) receive(conn *net.UnixConn) (n int, err error) {
 	}
 }
 
-// follow keeps the connection of a process that wants to succeed until that process closes it.
-func (s *succession) follow(conn *net.UnixConn, requests *bufio.Reader) {
+// opened says where successors come.
+func (s *succession) opened(door *net.UnixListener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.door = door
+}
+
+// greet notes a connection whose first request has not been read; read says that it has.
+func (s *succession) greet() (read func()) {
+	add := func(n int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.unread += n
+	}
+	add(1)
+	return sync.OnceFunc(func() { add(-1) })
+}
+
+// expects reports whether somebody has connected who may want to succeed.
+func (s *succession) expects() (waiting bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unread > 0 || s.door == nil {
+		return s.unread > 0
+	}
+	if raw, err := s.door.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) {
+			n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			waiting = n > 0
+		})
+	}
+	return waiting
+}
+
+// follow keeps the connection of a process that wants to succeed until that process closes it. It
+// calls read as soon as that process is known.
+func (s *succession) follow(conn *net.UnixConn, requests *bufio.Reader, read func()) {
+	defer read()
 	next := &successor{conn: conn}
 	s.mu.Lock()
 	if len(s.next) == maxSuccessors {
@@ -138,6 +176,7 @@ func (s *succession) follow(conn *net.UnixConn, requests *bufio.Reader) {
 	}
 	s.next = append(s.next, next)
 	s.mu.Unlock()
+	read()
 	for {
 		request, err := requests.ReadSlice('\n')
 		if err != nil {
@@ -160,9 +199,24 @@ func (s *succession) nextReady() bool {
 	return len(s.next) == 0 || s.next[len(s.next)-1].ready
 }
 
+// A process may have asked for the sockets right before the end, while the goroutines that would have
+// heard it wait for a CPU. handOver hears it if it looks until nobody is expected quietLooks times in
+// a row, for handOverPatience at most: anybody can connect and say nothing.
+const (
+	handOverPatience = 250 * time.Millisecond
+	quietLook        = 5 * time.Millisecond
+	quietLooks       = 4
+)
+
 // handOver sends the listening sockets to the process that was started last. They are in the hands
 // of the kernel when handOver returns: nobody waits for the other process.
 func (s *succession) handOver() {
+	quiet := 0
+	for deadline := time.Now().Add(handOverPatience); quiet < quietLooks && time.Now().Before(deadline); time.Sleep(quietLook) {
+		if quiet++; s.expects() {
+			quiet = 0
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.next) == 0 {

@@ -39,6 +39,7 @@ type daemonStatus struct {
 	Conflicts    *float64   `json:"conflicts,omitempty"`
 	Refused      *float64   `json:"refusedFields,omitempty"`
 	HeldBack     *bool      `json:"heldBack,omitempty"` // something would take Services away
+	doubtsList   bool
 
 	expectsProxy bool // it does not look for a kube-proxy
 }
@@ -146,6 +147,7 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 	d.Conflicts, d.Refused = s.sum("kube_nft_conflicts"), s.sum("kube_nft_refused_fields_total")
 	if held := s.sum("kube_nft_held"); held != nil {
 		d.HeldBack = new(*held > 0)
+		d.doubtsList = s.any("kube_nft_held", "reason", "list")
 	}
 	if missing := s.sum("kube_nft_node_missing"); missing != nil {
 		d.NodeMissing = new(*missing > 0)
@@ -167,24 +169,7 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 // obstacle is what the first sync waits for, as far as metrics show. Requests to the API server are
 // counted only if there is one.
 func (s samples) obstacle() string {
-	// has reports whether a counter or gauge has series above 0 whose value of a label begins with a
-	// prefix; a series without the label has the value "".
-	has := func(name, label, prefix string) bool {
-		var sum float64
-		for _, m := range s[name].GetMetric() {
-			value := ""
-			for _, pair := range m.Label {
-				if pair.GetName() == label {
-					value = pair.GetValue()
-				}
-			}
-			if strings.HasPrefix(value, prefix) {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-		return sum > 0
-	}
-	switch {
+	switch has := s.any; {
 	case has("kube_nft_held", "reason", "takeover"):
 		return `a source that has what kube-proxy serves: the log line "held back" names what would be lost; kube-proxy's rules stay`
 	case has("kube_nft_held", "reason", "source"):
@@ -201,6 +186,24 @@ func (s samples) obstacle() string {
 
 // samples are the metrics of a scrape, by name.
 type samples map[string]*dto.MetricFamily
+
+// any reports whether a counter or gauge has series above 0 whose value of a label begins with a
+// prefix; a series without the label has the value "".
+func (s samples) any(name, label, prefix string) bool {
+	var sum float64
+	for _, m := range s[name].GetMetric() {
+		value := ""
+		for _, pair := range m.Label {
+			if pair.GetName() == label {
+				value = pair.GetValue()
+			}
+		}
+		if strings.HasPrefix(value, prefix) {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum > 0
+}
 
 // sum adds up the series of a metric; nil if it is missing.
 func (s samples) sum(name string) *float64 {
@@ -237,7 +240,11 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 	if d.NodeMissing != nil && *d.NodeMissing {
 		rows = append(rows, []string{"Node", "there is no Node object of this node's name: what was last known of it holds"})
 	}
-	if d.HeldBack != nil && *d.HeldBack && d.Ready != nil && *d.Ready { // before, health says so
+	switch {
+	case d.HeldBack == nil || !*d.HeldBack || d.Ready == nil || !*d.Ready: // before, health says so
+	case d.doubtsList:
+		rows = append(rows, []string{"Source", "a new list lacks nearly all objects that there were; they are served as before for a while: the log line \"held back\" says how many"})
+	default:
 		rows = append(rows, []string{"Takeover", "held back, for Services would be lost: the log line \"held back\" names them; kube-proxy's rules stay under ours"})
 	}
 	if d.LastSync != nil {

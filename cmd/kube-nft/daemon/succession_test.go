@@ -1,0 +1,71 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/sync/web"
+)
+
+// TestHandOverToLateSuccessor: a process that has asked for the sockets gets them, even if nobody has
+// heard it yet when the end comes; and one that says nothing does not hold the end up for long.
+func TestHandOverToLateSuccessor(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		request string
+		heard   time.Duration // after the end has come
+		want    int           // sockets
+	}{
+		{"heard late", requestSucceed + "\n", 30 * time.Millisecond, 1},
+		{"heard before", requestSucceed + "\n", -30 * time.Millisecond, 1},
+		{"says nothing", "", -30 * time.Millisecond, 0},
+		{"never heard", requestSucceed + "\n", time.Hour, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &succession{log: zap.NewNop(), sockets: web.NewSockets()}
+			socket, err := s.sockets.Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer socket.Close()
+			address := &net.UnixAddr{Name: fmt.Sprintf("@kube-nft-test-%d", time.Now().UnixNano()), Net: "unix"}
+			door, err := net.ListenUnix("unix", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.opened(door)
+			next, err := net.DialUnix("unix", nil, address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer next.Close()
+			fmt.Fprint(next, tt.request)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			hear := func() { (&daemon{log: zap.NewNop(), succession: s}).answerPeers(ctx, door, nil) }
+			if tt.heard < 0 {
+				go hear()
+				time.Sleep(-tt.heard)
+			} else {
+				defer time.AfterFunc(tt.heard, hear).Stop()
+			}
+			began := time.Now()
+			s.handOver()
+			if took := time.Since(began); took > 10*handOverPatience {
+				t.Errorf("the hand-over took %v", took)
+			}
+			stop()
+			door.Close()
+			heir := &succession{sockets: web.NewSockets()}
+			next.SetReadDeadline(time.Now().Add(5 * time.Second))
+			if n, err := heir.receive(next); n != tt.want || err != nil {
+				t.Errorf("%d sockets, %v; want %d", n, err, tt.want)
+			}
+		})
+	}
+}
