@@ -85,6 +85,21 @@ func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 	return []Check{c, t}, features.IP6
 }
 
+// FirewalldChecks are about the rules that firewalld has in the kernel. checks are those about the host,
+// which may have read its configuration.
+func FirewalldChecks(ctx context.Context, checks []Check) []Check {
+	refuses, err := legacy.FirewalldRefuses(ctx)
+	known := func(c Check) bool { return c.About == "firewalld" && c.Level == Warning }
+	if err != nil || !refuses || slices.ContainsFunc(checks, known) { // what cannot be read, other checks say
+		return nil
+	}
+	return []Check{{
+		Level: Warning, About: "firewalld", Found: "its rules refuse forwarded packets that others translate, as with StrictForwardPorts=yes",
+		Means: "those of Services too, unless a policy or the zone trusted accepts them",
+		Do:    "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in /etc/firewalld/firewalld.conf and reload firewalld",
+	}}
+}
+
 // liveCheck is about running kube-proxies.
 func liveCheck(processes []legacy.Process) Check {
 	c := Check{Level: OK, About: "kube-proxy", Found: "no process of it is to be seen"}

@@ -3,15 +3,25 @@ package migrate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// poll is the pause between two looks at the processes.
-const poll = 500 * time.Millisecond
+// poll is the pause between two looks at all processes; glance, between two looks at those that are
+// known. Health-check node ports of a daemon answer nobody between kube-proxy's end and the look that
+// notices it.
+const (
+	poll   = 500 * time.Millisecond
+	glance = 20 * time.Millisecond
+)
 
 // How long a listener without a visible process is looked at again, and how often. While the kernel
 // ends a killed kube-nft, the process has no visible files.
@@ -53,8 +63,6 @@ const remind = 30 * time.Minute
 // waitForEnd waits until no kube-proxy is alive. It calls alive whenever the list of processes
 // changes, and again every half hour.
 func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive func(processes string)) error {
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
 	var told time.Time
 	for last := ""; ; {
 		processes, err := list.steady(ctx, node)
@@ -65,10 +73,23 @@ func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive 
 			alive(now)
 			last, told = now, time.Now()
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%s is still running: %w", last, ctx.Err())
+		for began := time.Now(); time.Since(began) < poll && !ended(cmp.Or(node.Proc, "/proc"), processes); {
+			select {
+			case <-time.After(glance):
+			case <-ctx.Done():
+				return fmt.Errorf("%s is still running: %w", last, ctx.Err())
+			}
 		}
 	}
+}
+
+// ended reports whether one of some processes is gone.
+func ended(proc string, processes []legacy.Process) bool {
+	return slices.ContainsFunc(processes, func(p legacy.Process) bool {
+		if p.PID == 0 { // known by its port alone
+			return false
+		}
+		_, err := os.Stat(filepath.Join(proc, strconv.Itoa(p.PID)))
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }

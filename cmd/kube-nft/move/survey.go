@@ -50,7 +50,8 @@ func look(ctx context.Context, c *config.Config, root string, force bool, log *z
 	}
 	host := migrate.Host{Proc: c.HostProc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
 	s := &survey{}
-	checks = slices.Concat(checks, host.Checks(), s.lookAtSource(ctx, c, &inventory, ip6, force, log))
+	hostChecks := host.Checks()
+	checks = slices.Concat(checks, hostChecks, migrate.FirewalldChecks(ctx, hostChecks), s.lookAtSource(ctx, c, &inventory, ip6, force, log))
 	s.plan = migrate.NewPlan(inventory, checks)
 	return s, nil
 }
