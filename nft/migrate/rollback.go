@@ -145,16 +145,15 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 	}
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
-	for {
+	for missing := ""; ; {
 		inventory, err := r.Node.Take(ctx)
-		if err != nil {
-			return "", err
+		if err == nil {
+			missing, err = lacking(ours, &inventory)
 		}
-		missing, err := lacking(ours, &inventory)
-		if err != nil {
+		switch {
+		case err != nil && (ctx.Err() == nil || missing == ""): // at the end of the time, what is missing says more
 			return "", err
-		}
-		if missing == "" {
+		case err == nil && missing == "":
 			return "they are in place under ours", nil
 		}
 		select {
