@@ -31,20 +31,23 @@ func probe(address, path string) int {
 	return response.StatusCode
 }
 
+// balancedManifest is a Service with the health-check node port 31000 and its endpoint on a node.
+func balancedManifest(node string) string {
+	service := lab.Service("shop", "balanced", lab.After(podRanges[0].Addr(), 1<<20))
+	local := corev1.ServiceExternalTrafficPolicyLocal
+	service.Spec.Type, service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, local, 31000
+	slice := lab.Slice("shop", "balanced", 1, corev1.IPv4Protocol, lab.Addresses(lab.After(podRanges[0].Addr(), 1), 1))
+	slice.Endpoints[0].NodeName = &node
+	return lab.Manifest(service, slice)
+}
+
 // TestMigrateHealthKernel: migrate apply answers health checks from the moment on at which kube-proxy
 // lets their ports go, as long as it runs, whatever else it waits for.
 func TestMigrateHealthKernel(t *testing.T) {
 	newMigrationNet(t)
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
-	write := func(node string) {
-		service := lab.Service("shop", "balanced", lab.After(podRanges[0].Addr(), 1<<20))
-		local := corev1.ServiceExternalTrafficPolicyLocal
-		service.Spec.Type, service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, local, 31000
-		slice := lab.Slice("shop", "balanced", 1, corev1.IPv4Protocol, lab.Addresses(lab.After(podRanges[0].Addr(), 1), 1))
-		slice.Endpoints[0].NodeName = &node
-		m.source.Write(t, "balanced.yaml", lab.Manifest(service, slice))
-	}
+	write := func(node string) { m.source.Write(t, "balanced.yaml", balancedManifest(node)) }
 	write("node-1")
 	m.program(t)
 	proxy := startFakeProxy(t)
