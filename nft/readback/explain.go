@@ -191,9 +191,9 @@ func (e *explainer) explainPolicy() {
 
 // explainGuard says whether the client is in the source ranges.
 func (e *explainer) explainGuard() bool {
-	guarded := "load balancer"
+	guarded := "this load balancer"
 	if e.Service.NodePort() {
-		guarded = "Service, which guard its node port, too"
+		guarded = "its Service: they guard the node port, too"
 	}
 	for _, step := range e.Steps {
 		if _, node := e.firstOf(step).(nft.SourceLocal); node && step.Chain == e.Service.Verdict.Chain {
@@ -206,7 +206,7 @@ func (e *explainer) explainGuard() bool {
 		}
 	}
 	e.Reason = fmt.Sprintf("%s is in none of the source ranges of Service %s", e.packet.Source, e.Service.Name)
-	e.add("Source", fmt.Sprintf("%s is in no allowed range of this %s", e.packet.Source, guarded), lastStep(e.Steps))
+	e.add("Source", fmt.Sprintf("%s is in no allowed range of %s", e.packet.Source, guarded), lastStep(e.Steps))
 	return false
 }
 
