@@ -36,6 +36,7 @@ func decodeAll(f nft.Family, sets []*nft.Set, b []byte) {
 	name, table := decodeTable(f, b)
 	_, set := decodeSet(f, b)
 	_, chain := decodeChain(b)
+	_ = decodePacketEvent(f, b)
 	_, _, rule := decodeRule(b)
 	chain.Rules = append(chain.Rules, rule)
 	table.Chains[chain.Name] = chain
