@@ -359,17 +359,7 @@ const mostLookups = 200
 // commit has the loop commit operations, and waits for the answer.
 func (a *affinityEntries) commit(ctx context.Context, ops []nft.Op) error {
 	answer := make(chan error, 1)
-	select {
-	case a.batches <- entryBatch{ops, answer}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return request(ctx, a.batches, entryBatch{ops, answer}, answer)
 }
 
 // commitEntries commits what the clean-up of affinity entries asks for.

@@ -125,8 +125,13 @@ func (l *Loop) SetAddresses(addrs []netip.Addr) {
 // is made anew, connections and the entries of affinity maps stay.
 func (l *Loop) Disown(ctx context.Context) error {
 	answer := make(chan error, 1)
+	return request(ctx, l.disown, answer, answer)
+}
+
+// request hands a request over to the loop and waits for the answer.
+func request[T any](ctx context.Context, to chan<- T, what T, answer <-chan error) error {
 	select {
-	case l.disown <- answer:
+	case to <- what:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

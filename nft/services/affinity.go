@@ -290,30 +290,31 @@ func (r *familyRules) programChains(have, want []*nft.Chain) {
 
 // programMembers writes the elements in which two sorted lists of members differ.
 func (r *familyRules) programMembers(number uint32, have, want []netip.Addr) {
-	compareSorted(have, want,
+	compareSorted(have, want, netip.Addr.Compare,
 		func(addr netip.Addr) { r.Remove(layout.MembersSet, layout.MemberKey(number, addr)) },
 		func(addr netip.Addr) { r.Put(layout.MembersSet, layout.MemberKey(number, addr), nft.Element{}) })
 }
 
-// compareSorted calls gone and come for the addresses that only one of two sorted lists has.
-func compareSorted(have, want []netip.Addr, gone, come func(netip.Addr)) {
+// compareSorted calls gone and come for the values that only one of two sorted lists has.
+func compareSorted[T any](have, want []T, compare func(a, b T) int, gone, come func(T)) {
 	for len(have) > 0 || len(want) > 0 {
 		order := -1
 		switch {
 		case len(have) == 0:
 			order = 1
 		case len(want) > 0:
-			order = have[0].Compare(want[0])
+			order = compare(have[0], want[0])
 		}
-		switch order {
-		case -1:
+		if order < 0 {
 			gone(have[0])
-			have = have[1:]
-		case 1:
+		} else if order > 0 {
 			come(want[0])
+		}
+		if order <= 0 {
+			have = have[1:]
+		}
+		if order >= 0 {
 			want = want[1:]
-		default:
-			have, want = have[1:], want[1:]
 		}
 	}
 }
@@ -407,7 +408,7 @@ func (r *familyRules) noteEntries(have, want *affinity) {
 		}
 		e := Entries{Number: now.number, Members: now.members, Timeout: want.timeout}
 		e.Look = !ok || want.timeout != have.timeout
-		compareSorted(before.members, now.members, func(netip.Addr) { e.Look = true }, func(netip.Addr) {})
+		compareSorted(before.members, now.members, netip.Addr.Compare, func(netip.Addr) { e.Look = true }, func(netip.Addr) {})
 		if !ok {
 			e.From = have.groups[group{!g.local, g.port}].number
 		}

@@ -110,29 +110,8 @@ func (r *familyRules) dropGuard(g *guard) {
 
 // changeRanges writes the elements in which two lists of ranges differ. Both are sorted.
 func (r *familyRules) changeRanges(g *guard, have, want []netip.Prefix) {
-	for len(have) > 0 || len(want) > 0 {
-		order := 0
-		switch {
-		case len(have) == 0:
-			order = 1
-		case len(want) == 0:
-			order = -1
-		default:
-			order = comparePrefixes(have[0], want[0])
-		}
-		if order < 0 {
-			r.removeRange(g, have[0])
-		}
-		if order > 0 {
-			r.addRange(g, want[0])
-		}
-		if order <= 0 {
-			have = have[1:]
-		}
-		if order >= 0 {
-			want = want[1:]
-		}
-	}
+	compareSorted(have, want, comparePrefixes,
+		func(p netip.Prefix) { r.removeRange(g, p) }, func(p netip.Prefix) { r.addRange(g, p) })
 }
 
 func comparePrefixes(a, b netip.Prefix) int {
