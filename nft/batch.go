@@ -3,7 +3,6 @@ package nft
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Verb is what an operation does.
@@ -62,12 +61,6 @@ type Op struct {
 type KeyedElement struct {
 	Key string
 	Element
-}
-
-// SortElements sorts elements by their keys, in place.
-func SortElements(list []KeyedElement) []KeyedElement {
-	slices.SortFunc(list, func(a, b KeyedElement) int { return strings.Compare(a.Key, b.Key) })
-	return list
 }
 
 // A Batch is a sequence of operations that the kernel applies as one, or not at all.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -139,7 +140,7 @@ func (a *affinityEntries) departed(ctx context.Context, k client, sets func(nft.
 				}
 			}
 			if len(gone) > 0 {
-				ops = append(ops, nft.Op{Verb: nft.Destroy, Family: f, Set: set, Elements: nft.SortElements(gone)})
+				ops = append(ops, nft.Op{Verb: nft.Destroy, Family: f, Set: set, Elements: change.SortElements(gone)})
 			}
 		}
 	}

@@ -212,7 +212,7 @@ func (k keyOrder) compare(other keyOrder) int {
 // list adds one operation for the elements of a list.
 func (d *differ) list(verb nft.Verb, set *nft.Set, list []nft.KeyedElement) {
 	if len(list) > 0 {
-		d.add(nft.Op{Verb: verb, Set: set, Elements: nft.SortElements(list)})
+		d.add(nft.Op{Verb: verb, Set: set, Elements: SortElements(list)})
 	}
 }
 
@@ -252,4 +252,10 @@ func Adoption(have, want nft.Tables) (ops []nft.Op) {
 		}
 	}
 	return ops
+}
+
+// SortElements sorts elements by their keys, in place.
+func SortElements(list []nft.KeyedElement) []nft.KeyedElement {
+	slices.SortFunc(list, func(a, b nft.KeyedElement) int { return strings.Compare(a.Key, b.Key) })
+	return list
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 )
 
 // TestSameAsLibrary compares our messages with those of google/nftables where both can write
@@ -37,7 +38,7 @@ func commonElements(f nft.Family, s *nft.Set) (list []nft.KeyedElement) {
 	for key, element := range sampleElements(f, s, 7) {
 		list = append(list, nft.KeyedElement{Key: key, Element: element})
 	}
-	return nft.SortElements(list)
+	return change.SortElements(list)
 }
 
 func ourMessages(t *testing.T, f nft.Family) (messages []string) {
