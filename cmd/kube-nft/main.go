@@ -51,7 +51,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			args[i] = "→"
 		}
 	}
-	visibleOut, visibleErr := &visibleWriter{to: stdout}, &visibleWriter{to: stderr}
+	visibleOut, visibleErr := newVisibleWriter(stdout), newVisibleWriter(stderr)
 	defer visibleOut.flush()
 	defer visibleErr.flush()
 	stdout, stderr = visibleOut, visibleErr
@@ -141,6 +141,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.Flags().BoolVar(&initOnly, "init-only", false, "set the connection tracking sysctls and exit, for an init container that may write them")
 	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
+	reader.Show(root.Flags())
 	root.SetGlobalNormalizationFunc(config.NormalizeName)
 	root.AddCommand(&cobra.Command{
 		Use:   "version",

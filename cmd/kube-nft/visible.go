@@ -2,9 +2,13 @@ package main
 
 import (
 	"io"
+	"os"
+	"regexp"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 )
 
@@ -12,10 +16,40 @@ import (
 // command prints goes through it, for much of that comes from others. Its methods may be called from
 // any goroutine.
 type visibleWriter struct {
-	to io.Writer
+	to       io.Writer
+	coloured bool // levels of log lines have colours
 
 	mu   sync.Mutex
 	rest []byte // the beginning of a character that the next Write completes
+}
+
+// newVisibleWriter returns a writer in front of one. It adds colours on a terminal, unless the environment
+// has NO_COLOR or says that the terminal has none.
+func newVisibleWriter(to io.Writer) *visibleWriter {
+	coloured := config.IsTerminal(to) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return &visibleWriter{to: to, coloured: coloured}
+}
+
+// IsTerminal reports whether what is written goes to a terminal.
+func (v *visibleWriter) IsTerminal() bool { return config.IsTerminal(v.to) }
+
+// levelPattern matches the beginning of a log line for people.
+var levelPattern = regexp.MustCompile(`(?m)^(\d{4}-\d\d-\d\dT[0-9:.]+Z?[0-9:+-]*\t)(debug|info|warn|error)\t`)
+
+// levelColours are the numbers of colours in ECMA-48, SGR.
+var levelColours = map[string]string{"debug": "35", "info": "34", "warn": "33", "error": "31"}
+
+// text returns what a terminal shows. Colours come last: whatever somebody else wrote into a line cannot
+// bring its own.
+func (v *visibleWriter) text(from []byte) string {
+	text := nft.VisibleLines(string(from))
+	if !v.coloured {
+		return text
+	}
+	return levelPattern.ReplaceAllStringFunc(text, func(begin string) string {
+		at, level, _ := strings.Cut(strings.TrimSuffix(begin, "\t"), "\t")
+		return at + "\t\x1b[" + levelColours[level] + "m" + level + "\x1b[0m\t"
+	})
 }
 
 // Write passes p on, except for the beginning of a character at its end.
@@ -33,7 +67,7 @@ func (v *visibleWriter) Write(p []byte) (int, error) {
 		}
 	}
 	v.rest = append([]byte(nil), text[whole:]...)
-	if _, err := io.WriteString(v.to, nft.VisibleLines(string(text[:whole]))); err != nil {
+	if _, err := io.WriteString(v.to, v.text(text[:whole])); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -43,6 +77,6 @@ func (v *visibleWriter) Write(p []byte) (int, error) {
 func (v *visibleWriter) flush() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	_, _ = io.WriteString(v.to, nft.VisibleLines(string(v.rest))) // there is nobody to tell
+	_, _ = io.WriteString(v.to, v.text(v.rest)) // there is nobody to tell
 	v.rest = nil
 }

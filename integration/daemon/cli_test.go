@@ -216,6 +216,34 @@ func TestInitOnly(t *testing.T) {
 	}
 }
 
+// TestSettingsOfTheDaemon: commands without a flag go by the settings of the kube-nft that runs.
+func TestSettingsOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	daemon := lab.Start(t, append([]string{lab.Program(t), "--masquerade-all", "--cluster-cidr=10.244.0.0/16,fd00:10:244::/64", "--metrics-bind-address=127.0.0.1:10999", "--takeover=never"}, examples...)...)
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.80")) })
+	if got := runProxy(t, "diff"); got != (lab.Output{}) {
+		t.Errorf("diff: %+v", got)
+	}
+	if got := runProxy(t, "diff", "--masquerade-all=false"); got.Code != 1 || !strings.Contains(got.Stdout, "10.244.0.0/16") {
+		t.Errorf("diff with another setting: %+v", got)
+	}
+	if got := runProxy(t, "explain", "--from-source", "--from-kernel", "192.168.0.9", "10.96.0.80:80/tcp"); got.Code != 0 || !strings.Contains(got.Stdout, "of shop/web:http, masqueraded") {
+		t.Errorf("explain: %+v", got)
+	}
+	status := runProxy(t, "status")
+	for _, want := range []string{"\n  version           ", "\n  up                ", "--masquerade-all true\n", "--metrics-bind-address 127.0.0.1:10999\n", "\nSyncs  "} {
+		if status.Code != 0 || !strings.Contains(status.Stdout, want) {
+			t.Errorf("status: no %q in %+v", want, status)
+		}
+	}
+	daemon.Stop(t)
+	if got := runProxy(t, "diff", examples[0], examples[1], examples[2], examples[3]); got.Code != 1 {
+		t.Errorf("diff without the daemon: %+v", got)
+	}
+}
+
 // TestStatusExitCode: a script learns from the exit code whether the daemon works, and whether a
 // Service is programmed.
 func TestStatusExitCode(t *testing.T) {

@@ -62,7 +62,7 @@ var walls = map[string]wall{
 	"conntrack":             {ours: "tracker nft/attr", foreign: netlinkSockets + " " + system},
 
 	"sync":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
-	"sync/web":       {foreign: zap},
+	"sync/web":       {foreign: zap + " github.com/munnerz/goautoneg sigs.k8s.io/yaml"},
 	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
 	"sync/localhost": {ours: "tracker sync/web", foreign: zap},
 	"sync/metrics":   {ours: "tracker nft nft/kernel nft/readback nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/"},
@@ -70,7 +70,7 @@ var walls = map[string]wall{
 	"cmd/kube-nft":         {ours: "nft cmd/kube-nft/config cmd/kube-nft/daemon cmd/kube-nft/inspect cmd/kube-nft/move", foreign: "github.com/spf13/ " + zap},
 	"cmd/kube-nft/config":  {ours: "conntrack nft nft/layout nft/services sync tracker tracker/informer tracker/manifest tracker/manifest/watch", foreign: "github.com/spf13/pflag k8s.io/ sigs.k8s.io/ " + zap + " " + system},
 	"cmd/kube-nft/daemon":  {ours: commands, foreign: "golang.org/x/sync/ " + commandNeeds},
-	"cmd/kube-nft/inspect": {ours: commands, foreign: prometheus + " " + commandNeeds},
+	"cmd/kube-nft/inspect": {ours: "cmd/kube-nft/daemon " + commands, foreign: prometheus + " " + commandNeeds},
 	"cmd/kube-nft/move":    {ours: "cmd/kube-nft/daemon " + commands, foreign: commandNeeds},
 
 	"integration/lab":       {foreign: kubernetes + " " + netlinkSockets + " " + rtnetlink + " " + system},

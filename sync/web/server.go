@@ -1,7 +1,8 @@
 // Package web runs the HTTP servers of the daemon.
 //
 // The node's network reaches these servers without authentication: answers are small, requests are
-// bounded in size, in time and in number, and nothing changes state.
+// bounded in size, in time and in number. Nothing changes state but the level of the log, where that
+// was asked for.
 package web
 
 import (

@@ -53,7 +53,7 @@ func Build() version.Info {
 // userAgent is how kube-nft names itself to the API server.
 func userAgent() string {
 	build := Build()
-	agent := fmt.Sprintf("kube-nft/%s (%s)", build.GitVersion, build.Platform)
+	agent := fmt.Sprintf("kube-nft/%s (%s)", strings.Trim(build.GitVersion, "()"), build.Platform) // (devel) without a version
 	if len(build.GitCommit) >= 7 {
 		agent += " " + build.GitCommit[:7]
 	}

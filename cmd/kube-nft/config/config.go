@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
@@ -84,8 +86,9 @@ type Config struct {
 	// OOMScoreAdj is for /proc/self/oom_score_adj, -1000 to 1000.
 	OOMScoreAdj int
 
-	LogLevel  zapcore.Level
-	LogFormat string // json or console
+	// LogLevel can be changed while a logger of Log is in use.
+	LogLevel  zap.AtomicLevel
+	LogFormat string // json, console, or auto: console on a terminal
 
 	effective document // for YAML
 	watchList *bool    // whether objects may come as a streaming list; nil: client-go decides
@@ -164,13 +167,25 @@ func (c *Config) withoutNode() string {
 	return fmt.Sprintf("%s; a Node object of this name or another --hostname-override changes that", consequence)
 }
 
+// IsTerminal reports whether a writer is a terminal: a file that is one, or a writer that says so.
+func IsTerminal(w io.Writer) bool {
+	switch w := w.(type) {
+	case interface{ IsTerminal() bool }:
+		return w.IsTerminal()
+	case *os.File:
+		_, err := unix.IoctlGetTermios(int(w.Fd()), unix.TCGETS)
+		return err == nil
+	}
+	return false
+}
+
 // Log returns a logger that writes to w, one line per entry.
 func (c *Config) Log(w io.Writer) *zap.Logger {
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	config.EncodeDuration = zapcore.StringDurationEncoder
 	encoder := zapcore.NewJSONEncoder(config)
-	if c.LogFormat == "console" {
+	if c.LogFormat == "console" || c.LogFormat == auto && IsTerminal(w) {
 		encoder = zapcore.NewConsoleEncoder(config)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), c.LogLevel))

@@ -68,7 +68,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"--oom-score-adj -1001", "--oom-score-adj -1001: expected -1000 to 1000"},
 		{"--log-level fatal", "--log-level fatal: expected debug, info, warn or error"},
 		{"--log-level loud", "--log-level loud: expected debug, info, warn or error"},
-		{"--log-format xml", "--log-format xml: expected json or console"},
+		{"--log-format xml", "--log-format xml: expected auto, json or console"},
 		{"--logging-format xml", "--logging-format xml: expected text or json"},
 		{"--iptables-sync-period x", "--iptables-sync-period x: expected a duration such as 30s"},
 		{"--iptables-masquerade-bit x", "--iptables-masquerade-bit x: expected a whole number"},

@@ -116,9 +116,9 @@ func TestLogging(t *testing.T) {
 		name, file, line string
 		level, format    string
 	}{
-		{name: "default", level: "info", format: "json"},
-		{name: "verbosity", line: "-v 4", level: "debug", format: "json"},
-		{name: "less verbosity", line: "-v 3", level: "info", format: "json"},
+		{name: "default", level: "info", format: "auto"},
+		{name: "verbosity", line: "-v 4", level: "debug", format: "auto"},
+		{name: "less verbosity", line: "-v 3", level: "info", format: "auto"},
 		{name: "both flags", line: "-v 4 --log-level error --log-format json --logging-format text", level: "error", format: "json"},
 		{name: "file", file: "logging: {verbosity: 5, format: text}", level: "debug", format: "console"},
 		{name: "less verbosity over our field", file: own, line: "--v=2", level: "info", format: "console"},

@@ -14,7 +14,7 @@ import (
 // A Gate is a feature gate of Kubernetes that is about a Service proxy.
 type Gate struct {
 	Name  string
-	Stage string // in Kubernetes 1.37, whose libraries kube-nft is built with
+	Stage string // in the release that kube-nft follows
 	On    bool   // where nothing else is given
 	// Anyway says what kube-nft does whatever the gate's value is; empty if the value decides.
 	Anyway string
@@ -37,7 +37,11 @@ const (
 	gateWatchList = "WatchListClient"
 )
 
-// Gates are all gates that kube-nft knows, by name. Defaults are kube-proxy's in Kubernetes 1.37.
+// Follows is the release of Kubernetes whose kube-proxy decides about defaults.
+const Follows = "1.37"
+
+// Gates are all gates that kube-nft knows, by name. Defaults are kube-proxy's in the release that it
+// follows.
 var Gates = []Gate{
 	{Name: gateAllAlpha, Stage: "since 1.7", True: "turns all gates on that are alpha and not given", False: "turns them off"},
 	{Name: gateAllBeta, Stage: "since 1.7", True: "turns all gates on that are beta and not given", False: "turns them off"},

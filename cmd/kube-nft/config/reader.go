@@ -16,15 +16,28 @@ type Reader struct {
 	file  string
 	given *document // defaults and flags
 	proxy proxyFlags
+	shown []*pflag.FlagSet
 }
 
 // NewReader declares the flags in f. The caller parses f before it calls Read.
 func NewReader(f *pflag.FlagSet) *Reader {
-	r := &Reader{flags: f, given: defaults(), proxy: proxyFlags{flags: f}}
+	r := &Reader{flags: f, given: defaults(), proxy: proxyFlags{flags: f}, shown: []*pflag.FlagSet{f}}
 	f.StringVar(&r.file, "config", "", "read settings from this file, in the format of kube-proxy's (KubeProxyConfiguration); flags win over it; if its settings change, kube-nft exits with code 3")
 	r.given.addFlags(f)
 	r.proxy.declare()
 	return r
+}
+
+// Show adds flags of the program to those that Flags returns.
+func (r *Reader) Show(f *pflag.FlagSet) { r.shown = append(r.shown, f) }
+
+// Flags returns the values of all flags by name, as they are on the command line.
+func (r *Reader) Flags() map[string]string {
+	values := make(map[string]string)
+	for _, f := range r.shown {
+		f.VisitAll(func(flag *pflag.Flag) { values[flag.Name] = flag.Value.String() })
+	}
+	return values
 }
 
 // Read works out the settings from defaults, file and flags. An invalid setting is an *Error; other
@@ -33,7 +46,7 @@ func (r *Reader) Read() (*Config, error) {
 	if err := r.proxy.resolveAliases(); err != nil {
 		return nil, err
 	}
-	reading := &reading{document: *r.given, flags: r.flags, file: r.file, fields: make(map[string]string)}
+	reading := r.reading()
 	if useless := r.proxy.useless(); len(useless) > 0 {
 		reading.notices = append(reading.notices, "no effect in kube-nft: "+strings.Join(useless, ", "))
 	}

@@ -122,7 +122,7 @@ connectionsOfDeparted: keep
 hostProc: /proc
 kind: KubeNFTConfiguration
 localhostNodePorts: false
-logFormat: json
+logFormat: auto
 logLevel: info
 tableOwnership: never
 takeover: auto
@@ -152,7 +152,7 @@ func TestFilesOfKubeProxy(t *testing.T) {
 		{file: "v1.10.yaml", settings: kubeadm.Replace},
 		{
 			file:     "defaulted.yaml",
-			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: json", "logFormat: console", "tableO", "minSyncPeriod: 1s\ntableO").Replace,
+			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: auto", "logFormat: console", "tableO", "minSyncPeriod: 1s\ntableO").Replace,
 			notices: []string{"testdata/defaulted.yaml: nftables" + aSecond,
 				"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"},
 		},
@@ -209,7 +209,7 @@ serviceCIDRs: [10.96.0.0/12]
 		"--masquerade-all=false", "--masquerade-bit", "14", "--min-sync-period", "0", "--conntrack-max-per-core", "0",
 		"--v", "4", "--logging-format", "json", "--takeover", "auto", "--service-cidr", "10.97.0.0/16,fd00::/108")
 	want := mustRead(t, "--cluster-cidr", "10.1.0.0/16", "--hostname-override", "flag", "--healthz-bind-address", "",
-		"--oom-score-adj", "0", "--min-sync-period", "0", "--conntrack-max-per-core", "0", "--log-level", "debug",
+		"--oom-score-adj", "0", "--min-sync-period", "0", "--conntrack-max-per-core", "0", "--log-level", "debug", "--log-format", "json",
 		"--service-cidr", "10.97.0.0/16,fd00::/108")
 	if got, want := yamlOf(t, c), strings.Replace(yamlOf(t, want), "hostnameOverride: flag", "hostnameOverride: ' Flag '", 1); got != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))

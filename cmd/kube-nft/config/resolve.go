@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -439,20 +440,26 @@ func (r *reading) resolveProcess(c *Config) error {
 	return nil
 }
 
-// debugVerbosity is the verbosity from which on kube-proxy logs details for debugging.
-const debugVerbosity = 4
+// DebugVerbosity is the verbosity from which on kube-proxy logs details for debugging.
+const DebugVerbosity = 4
 
 // LevelOf returns the level that stands for one of kube-proxy's verbosities.
 func LevelOf(verbosity uint32) zapcore.Level {
-	if verbosity >= debugVerbosity {
+	if verbosity >= DebugVerbosity {
 		return zapcore.DebugLevel
 	}
 	return zapcore.InfoLevel
 }
 
+// ParseLevel reads a level as --log-level takes it.
+func ParseLevel(text string) (level zapcore.Level, known bool) {
+	level, err := zapcore.ParseLevel(text)
+	return level, err == nil && slices.Contains([]string{"debug", "info", "warn", "error"}, text)
+}
+
 // resolveLog combines our settings with kube-proxy's. Ours win, except that settings of the file do
 // not win over flags.
-func (r *reading) resolveLog(c *Config) (err error) {
+func (r *reading) resolveLog(c *Config) error {
 	logging, own := &r.proxy.Logging, &r.own
 	format, known := map[string]string{"": "", "text": "console", "json": "json"}[logging.Format]
 	if !known {
@@ -460,13 +467,14 @@ func (r *reading) resolveLog(c *Config) (err error) {
 	}
 	r.combine("v", fmt.Sprint(logging.Verbosity), LevelOf(uint32(logging.Verbosity)).String(), "log-level", &own.LogLevel)
 	r.combine("logging-format", logging.Format, format, "log-format", &own.LogFormat)
-	if c.LogLevel, err = zapcore.ParseLevel(own.LogLevel); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, own.LogLevel) {
+	level, known := ParseLevel(own.LogLevel)
+	if !known {
 		return r.invalid("log-level", own.LogLevel, "expected debug, info, warn or error")
 	}
-	if own.LogFormat != "json" && own.LogFormat != "console" {
-		return r.invalid("log-format", own.LogFormat, "expected json or console")
+	if !slices.Contains([]string{auto, "json", "console"}, own.LogFormat) {
+		return r.invalid("log-format", own.LogFormat, "expected auto, json or console")
 	}
-	c.LogFormat = own.LogFormat
+	c.LogLevel, c.LogFormat = zap.NewAtomicLevelAt(level), own.LogFormat
 	return nil
 }
 

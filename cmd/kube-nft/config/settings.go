@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -60,7 +61,7 @@ var settings = []setting{
 	{flag: "healthz-bind-address", field: "healthzBindAddress", usage: "address and port of /healthz, /livez and /readyz; [::] if --bind-address is IPv6; empty for no such server"},
 	{flag: "metrics-bind-address", field: "metricsBindAddress", usage: "address and port of /metrics; [::1] if --bind-address is IPv6; empty for no such server"},
 	{flag: "bind-address-hard-fail", field: "bindAddressHardFail", usage: "fail if one of these addresses cannot be listened at"},
-	{flag: "profiling", field: "enableProfiling", usage: "serve /debug/pprof at the metrics address"},
+	{flag: "profiling", field: "enableProfiling", usage: "serve /debug/pprof at the metrics address, and /debug/flags, where PUT changes the level of the log"},
 
 	{flag: "conntrack-max-per-core", field: "conntrack.maxPerCore", usage: "connections that can be tracked, for each CPU; 0 leaves the limit as it is, whatever --conntrack-min"},
 	{flag: "conntrack-min", field: "conntrack.min", usage: "connections that can be tracked at least"},
@@ -71,7 +72,7 @@ var settings = []setting{
 	{flag: "conntrack-udp-timeout-stream", field: "conntrack.udpStreamTimeout", usage: "how long a UDP flow with replies is tracked; 0 leaves it as it is"},
 
 	{flag: "log-level", field: "logLevel", usage: "least severe log lines to write: debug, info, warn or error"},
-	{flag: "log-format", field: "logFormat", usage: "log lines as json or as console text"},
+	{flag: "log-format", field: "logFormat", usage: "log lines as json, or as text for people (console); auto is text where stderr is a terminal"},
 	{flag: "v", field: "logging.verbosity", usage: "log verbosity in kube-proxy's numbers: 0 to 3 stand for --log-level info, 4 and more for debug"},
 	{flag: "logging-format", field: "logging.format", usage: "log format in kube-proxy's words: text stands for --log-format console, json for json"},
 }
@@ -90,7 +91,7 @@ const (
 	reset = "reset"
 )
 
-// Values of takeover and tableOwnership.
+// Values of takeover, tableOwnership and logFormat.
 const (
 	auto  = "auto"
 	never = "never"
@@ -120,7 +121,7 @@ func defaults() *document {
 		HostProc:       "/proc",
 		TableOwnership: never,
 		LogLevel:       "info",
-		LogFormat:      "json",
+		LogFormat:      auto,
 	}}
 	p := &d.proxy
 	p.TypeMeta = metav1.TypeMeta{APIVersion: proxyVersion, Kind: proxyKind}
@@ -178,6 +179,28 @@ func (d *document) addFlags(f *pflag.FlagSet) {
 // pointerTo returns the address of a value of type T, or of a type that has T below it.
 func pointerTo[T any](v reflect.Value) *T {
 	return v.Addr().Convert(reflect.TypeFor[*T]()).Interface().(*T)
+}
+
+// JSON returns the settings as YAML does, each document under the group of its API.
+func (c *Config) JSON() ([]byte, error) {
+	text, err := c.YAML()
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]json.RawMessage)
+	for part := range bytes.SplitSeq(text, []byte("---\n")) {
+		converted, err := yaml.YAMLToJSON(part)
+		if err != nil {
+			return nil, fmt.Errorf("configuration as JSON: %w", err)
+		}
+		var identity metav1.TypeMeta
+		if err := json.Unmarshal(converted, &identity); err != nil {
+			return nil, fmt.Errorf("configuration as JSON: %w", err)
+		}
+		group, _, _ := strings.Cut(identity.APIVersion, "/")
+		all[group] = converted
+	}
+	return json.Marshal(all)
 }
 
 // YAML returns the settings as a file that gives the same settings when read: a

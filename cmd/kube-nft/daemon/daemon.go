@@ -88,7 +88,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
 	d.succession = newSuccession(working, d.log)
-	if d.monitor, err = newMonitor(working, c, d.tracker, d.families, d.queue, d.succession, d.log); err != nil {
+	if d.monitor, err = newMonitor(working, c, reader.Flags(), d.tracker, d.families, d.queue, d.succession, d.log); err != nil {
 		return err
 	}
 	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.monitor.holds.doubtedLists(), d.log); err != nil {

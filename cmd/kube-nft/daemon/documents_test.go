@@ -66,7 +66,7 @@ func scrape(t *testing.T, path string) map[string]*metric {
 	m.ForeignProxy(func() bool { return false })
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
-	handler, err := metricsHandler(newTestConfig(t), m, zap.NewNop())
+	handler, err := metricsHandler(newTestConfig(t), nil, m, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
@@ -28,11 +30,13 @@ import (
 const instanceName = "@kube-nft"
 
 // requestRelease is the request that Release writes to the socket. The answer is one line:
-// answerDone, answerAlready, or the reason for a refusal.
+// answerDone, answerAlready, or the reason for a refusal. The answer to requestSettings is a
+// config.Running as JSON, in one line.
 const (
-	requestRelease = "release"
-	answerDone     = "done"
-	answerAlready  = "already" // nobody owned the tables
+	requestRelease  = "release"
+	requestSettings = "settings"
+	answerDone      = "done"
+	answerAlready   = "already" // nobody owned the tables
 )
 
 // An Instance is the process that has the instance socket or, without a connection, an unknown one
@@ -279,6 +283,10 @@ func (d *daemon) answerPeer(ctx context.Context, conn *net.UnixConn, release fun
 	case string(request) == requestRelease+"\n":
 		read()
 		fmt.Fprintln(conn, release(ctx)) // a client that has gone needs no answer
+	case string(request) == requestSettings+"\n":
+		if running, err := d.config.Running(started); err == nil {
+			_ = json.NewEncoder(conn).Encode(running) // as above
+		}
 	case string(request) == requestSucceed+"\n" && stop(): // the end is when the connection is needed
 		d.succession.follow(conn, requests, read)
 	}
@@ -314,6 +322,42 @@ func Release(ctx context.Context) (already bool, err error) {
 		return false, fmt.Errorf("kube-nft (%s): %s", other, answer)
 	}
 	return answer == answerAlready, nil
+}
+
+// Limits of the answer to requestSettings.
+const (
+	settingsPatience = 3 * time.Second
+	maxSettings      = 1 << 20
+)
+
+// Settings requests the settings of the kube-nft that programs this network namespace; nil if there is
+// none that this process may trust.
+func Settings(ctx context.Context) (*config.Running, error) {
+	other := Running()
+	if other == nil || other.conn == nil {
+		return nil, nil
+	}
+	defer other.Close()
+	stop := context.AfterFunc(ctx, other.Close)
+	defer stop()
+	if err := other.conn.SetDeadline(time.Now().Add(settingsPatience)); err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintln(other.conn, requestSettings); err != nil {
+		return nil, fmt.Errorf("request to kube-nft (%s): %w", other, err)
+	}
+	var running config.Running
+	err := json.NewDecoder(io.LimitReader(other.conn, maxSettings)).Decode(&running)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("no answer within %s", settingsPatience)
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("no answer: it is an older kube-nft, or it does not trust this user")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("settings of the running kube-nft (%s): %w", other, err)
+	}
+	return &running, nil
 }
 
 // A releaser is the daemon's side of Release: it releases the tables once.

@@ -19,7 +19,9 @@ func newLog(c *config.Config, w io.Writer) *zap.Logger {
 		c.Log(&line).Warn("log lines were dropped: nobody took them", zap.Uint64("lines", dropped))
 		return line.Bytes()
 	}
-	return c.Log(newLineWriter(w, notice))
+	lines := newLineWriter(w, notice)
+	lines.terminal = config.IsTerminal(w)
+	return c.Log(lines)
 }
 
 // A lineWriter writes log lines and never makes its caller wait: the reader of a pipe may have
@@ -29,7 +31,12 @@ type lineWriter struct {
 	lines   chan logLine
 	dropped atomic.Uint64
 	notice  func(dropped uint64) []byte
+
+	terminal bool
 }
+
+// IsTerminal reports whether a terminal shows the lines.
+func (l *lineWriter) IsTerminal() bool { return l.terminal }
 
 // A logLine is a line, or a request to report when all earlier lines have been written.
 type logLine struct {

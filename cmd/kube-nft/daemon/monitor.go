@@ -44,7 +44,7 @@ type monitor struct {
 }
 
 // newMonitor returns a monitor that has not started. Events are recorded until ctx ends.
-func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, s *succession, log *zap.Logger) (m *monitor, err error) {
+func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, s *succession, log *zap.Logger) (m *monitor, err error) {
 	m = &monitor{config: c, log: log}
 	for _, family := range families {
 		m.families = append(m.families, tracker.Family(family))
@@ -87,7 +87,7 @@ func newMonitor(ctx context.Context, c *config.Config, t *tracker.Tracker, famil
 		}
 	}
 	m.holds = &holds{log: log, events: m.events, set: m.metrics.Held(heldReasons), told: make(map[string]telling)}
-	m.servers, err = newServers(c, m.proxy, m.metrics, m.events, log)
+	m.servers, err = newServers(c, flags, m.proxy, m.metrics, m.events, log)
 	m.await(c.Takeover)
 	for _, server := range m.servers {
 		server.Sockets, server.After, server.Expected = s.sockets, s.arrived, m.awaits.Load

@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -58,6 +60,12 @@ func TestMetricsServer(t *testing.T) {
 		{"/metrics", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", ""},
 		{"/metrics/slis", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", ""},
 		{"/configz", "", 200, "application/json", ""},
+		{"/statusz", "", 200, "text/plain; charset=utf-8", ""},
+		{"/statusz", "ComponentStatusz=false", 404, "text/plain; charset=utf-8", ""},
+		{"/flagz", "", 200, "text/plain; charset=utf-8", ""},
+		{"/flagz", "AllBeta=false", 404, "text/plain; charset=utf-8", ""},
+		{"/debug/flags/v", "", 404, "text/plain; charset=utf-8", ""},
+		{"/debug/flags/v", "--profiling", 200, "text/plain; charset=utf-8", "0\n"},
 		{"/debug/pprof/", "", 404, "text/plain; charset=utf-8", ""},
 		{"/debug/pprof/", "--profiling", 200, "text/html; charset=utf-8", ""},
 		{"/debug/pprof/goroutine?debug=1", "--profiling", 200, "text/plain; charset=utf-8", ""},
@@ -65,9 +73,13 @@ func TestMetricsServer(t *testing.T) {
 		{"/", "", 404, "text/plain; charset=utf-8", ""},
 	} {
 		t.Run(tt.path+tt.args, func(t *testing.T) {
-			c := newTestConfig(t)
-			c.Profiling = tt.args != ""
-			handler, err := metricsHandler(c, newTestMetrics(), zap.NewNop())
+			var args []string
+			if gates := strings.Contains(tt.args, "="); gates {
+				args = []string{"--feature-gates", tt.args}
+			}
+			c := newTestConfig(t, args...)
+			c.Profiling = tt.args == "--profiling"
+			handler, err := metricsHandler(c, map[string]string{"v": "2"}, newTestMetrics(), zap.NewNop())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +96,7 @@ func TestMetricsServer(t *testing.T) {
 }
 
 func TestConfigzIsKubeProxys(t *testing.T) {
-	text, err := configz(newTestConfig(t, "--masquerade-all"))
+	text, err := newTestConfig(t, "--masquerade-all", "--affinity-size=7").JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,13 +104,55 @@ func TestConfigzIsKubeProxys(t *testing.T) {
 		Kind             string
 		HostnameOverride string
 		NFTables         struct{ MasqueradeAll bool }
+		AffinitySize     int
 	}
-	if err := json.Unmarshal([]byte(text), &shown); err != nil {
+	if err := json.Unmarshal(text, &shown); err != nil {
 		t.Fatal(err)
 	}
 	got := shown["kubeproxy.config.k8s.io"]
 	if got.Kind != "KubeProxyConfiguration" || got.HostnameOverride != "node-1" || !got.NFTables.MasqueradeAll {
 		t.Errorf("got %+v", got)
+	}
+	if own := shown["kube-nft.github.io"]; own.Kind != "KubeNFTConfiguration" || own.AffinitySize != 7 || len(shown) != 2 {
+		t.Errorf("got %+v of %d", own, len(shown))
+	}
+}
+
+// TestLevelAtRunTime: requests change what the log has, and every change has a line.
+func TestLevelAtRunTime(t *testing.T) {
+	c := newTestConfig(t, "--profiling", "--log-level=warn")
+	var lines bytes.Buffer
+	log := c.Log(&lines)
+	handler, err := metricsHandler(c, nil, newTestMetrics(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		method, flag, body string
+		code               int
+		answer, level      string
+		line               string
+	}{
+		{"GET", "v", "", 200, "0\n", "warn", ""},
+		{"PUT", "v", "4", 200, "log level debug\n", "debug", `"from":"warn","to":"debug"`},
+		{"GET", "v", "", 200, "4\n", "debug", ""},
+		{"PUT", "v", "9\n", 200, "log level debug\n", "debug", ""},
+		{"PUT", "v", "x", 400, "expected a whole number, 0 to 4294967295: from 4 on it means the level debug, else info\n", "debug", ""},
+		{"PUT", "v", "2", 200, "log level info\n", "info", `"from":"debug","to":"info"`},
+		{"PUT", "log-level", "error", 200, "log level error\n", "error", `"from":"info","to":"error"`},
+		{"GET", "log-level", "", 200, "error\n", "error", ""},
+		{"PUT", "log-level", "fatal", 400, "expected debug, info, warn or error\n", "error", ""},
+		{"POST", "v", "4", 406, "expected GET or PUT\n", "error", ""},
+	} {
+		lines.Reset()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(tt.method, "/debug/flags/"+tt.flag, strings.NewReader(tt.body)))
+		if w.Code != tt.code || w.Body.String() != tt.answer || c.LogLevel.String() != tt.level {
+			t.Errorf("%s %s %q: %d, %q, level %s", tt.method, tt.flag, tt.body, w.Code, w.Body, c.LogLevel)
+		}
+		if got := lines.String(); (got == "") != (tt.line == "") || !strings.Contains(got, tt.line) {
+			t.Errorf("%s %s %q: log %q, want %q", tt.method, tt.flag, tt.body, got, tt.line)
+		}
 	}
 }
 
@@ -113,7 +167,7 @@ func TestServers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			proxy := health.NewProxy(1, func() *tracker.Node { return nil }, proxysync.NewQueue())
-			servers, err := newServers(newTestConfig(t, tt.args...), proxy, newTestMetrics(), nil, zap.NewNop())
+			servers, err := newServers(newTestConfig(t, tt.args...), nil, proxy, newTestMetrics(), nil, zap.NewNop())
 			if err != nil {
 				t.Fatal(err)
 			}

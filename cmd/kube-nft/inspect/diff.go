@@ -56,9 +56,15 @@ func newDiff(reader *config.Reader) *cobra.Command {
 		Short: "Print what a sync would change in the kernel; exit 0 if nothing, 1 if something",
 		Long: `diff compares the ruleset of what the source holds now with what the kernel holds
 and prints the operations of the batch that a sync would send, as nft commands. Like
-diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tell.`,
+diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tell.
+
+The settings are those of the kube-nft that runs here, if there is one and --config is not
+given; flags win over them.`,
+		Example: `  kube-nft diff
+  kube-nft diff --masquerade-all                  # what another setting would change
+  kube-nft diff --manifests deploy/examples --hostname-override node-a`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := reader.Read()
+			c, _, err := readSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			var invalid *config.Error
 			if err != nil && !errors.As(err, &invalid) {
 				return TroubleError{err} // 1 would say that something differs

@@ -18,7 +18,7 @@ import (
 func newExplain(reader *config.Reader) *cobra.Command {
 	var flags connection
 	var f format
-	var fromKernel bool
+	var fromKernel, fromSource bool
 	cmd := &cobra.Command{
 		Use:   "explain SRC ADDR:PORT/PROTO",
 		Short: "Say where a connection from SRC goes on this node, and why",
@@ -30,11 +30,11 @@ SRC is an IP address, or node for this node itself. A quoted arrow may stand bet
 two: SRC '->' ADDR:PORT/PROTO. IPv6 addresses with a port stand in brackets. PROTO is
 tcp, udp, sctp or icmp, the latter without a port.
 
-The rules are those that the kernel holds, read back. With --manifests, --kubeconfig or
---master they are those that the daemon would write for what is there; nothing of this host
-goes into them. With --from-kernel as well, the kernel's are explained and held against
-those: the exit code is 1 if the connection would fare in another way. Rules of other
-tables are not followed.`,
+The rules are those that the kernel holds, read back. With --from-source they are those that
+the kube-nft that runs here would write for what its source has; with --manifests,
+--kubeconfig or --master, for what is there. Nothing of this host goes into them. With
+--from-kernel as well, the kernel's are explained and held against those: the exit code is 1
+if the connection would fare in another way. Rules of other tables are not followed.`,
 		Example: `  kube-nft explain 10.244.0.9 10.96.0.10:80/tcp
   kube-nft explain node [fd96::10]:53/udp
   kube-nft explain 203.0.113.5 192.168.0.2:30080/tcp --from outside -o json`,
@@ -47,11 +47,12 @@ tables are not followed.`,
 			if err := cmp.Or(q.check(), f.check()); err != nil {
 				return err
 			}
-			c, err := reader.Read()
+			sourced := fromSource || slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
+			c, _, err := readSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return q.explain(cmd, c, &f, fromKernel)
+			return q.explain(cmd, c, &f, sourced, fromKernel)
 		},
 		Args: cobra.ArbitraryArgs, // parseConnection says what is wrong with them
 	}
@@ -60,15 +61,15 @@ tables are not followed.`,
 	set.StringVar(&flags.iface, "interface", "", "interface that the packet arrives on")
 	set.StringVar(&flags.from, "from", "", "who sends it: pod, node or outside; without it, what SRC tells")
 	set.BoolVar(&fromKernel, "from-kernel", false, "explain what the kernel holds, also if a source of objects is given")
+	set.BoolVar(&fromSource, "from-source", false, "explain what the kube-nft that runs here would write for what its source has")
 	offer(cmd, "from", fromPod, fromNode, fromOutside)
 	return cmd
 }
 
 // explain prints the connection's fate by the kernel's rules, by the rules that the daemon would
 // write, or by both.
-func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, fromKernel bool) (err error) {
+func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, sourced, fromKernel bool) (err error) {
 	var wanted *answer
-	sourced := slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
 	if sourced {
 		if wanted, err = q.explainSource(cmd.Context(), c, cmd.ErrOrStderr()); err != nil {
 			return TroubleError{err}

@@ -33,9 +33,10 @@ func newStatus(reader *config.Reader) *cobra.Command {
 		Use:   "status",
 		Short: "Summarise what is programmed and how the daemon fares",
 		Long: `status counts what the kernel holds in this network namespace and asks the daemon for its
-health and its metrics, at the addresses that --healthz-bind-address and
---metrics-bind-address, or the file of --config, give it. Of a daemon that has not synced
-since it was started it says what it waits for.
+health and its metrics, at the addresses that it listens at, or those of
+--healthz-bind-address, --metrics-bind-address and --config. Of a daemon that has not synced
+since it was started it says what it waits for. Version, start and settings that are not the
+defaults are what the daemon tells over its socket, to root and to its own user.
 
 It exits 0 if the daemon answers, has synced since it was started and is healthy; 1 if not; 2
 if the kernel cannot be read.`,
@@ -43,11 +44,11 @@ if the kernel cannot be read.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			c, err := reader.Read()
+			c, running, err := readSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			s, err := readStatus(cmd.Context(), c)
+			s, err := readStatus(cmd.Context(), c, running)
 			if err != nil {
 				return TroubleError{err}
 			}
@@ -70,7 +71,7 @@ if the kernel cannot be read.`,
 var ErrUnhealthy = errors.New("the daemon does not work")
 
 // readStatus looks at the kernel and asks the daemon.
-func readStatus(ctx context.Context, c *config.Config) (*status, error) {
+func readStatus(ctx context.Context, c *config.Config, running *config.Running) (*status, error) {
 	i, err := look(ctx)
 	if err != nil {
 		return nil, err
@@ -88,6 +89,9 @@ func readStatus(ctx context.Context, c *config.Config) (*status, error) {
 	}
 	client := daemonClient{client: &http.Client{Timeout: daemonTimeout}, healthz: c.Healthz, metrics: c.Metrics}
 	s.Daemon = client.read(ctx)
+	if running != nil {
+		s.Daemon.tell(running, time.Now())
+	}
 	// A daemon with --service-proxy-name works beside another proxy, and has no such metric.
 	if watch, err := legacy.NewWatch(); err == nil && c.ServiceProxyName == "" && !s.Daemon.expectsProxy {
 		defer watch.Close()

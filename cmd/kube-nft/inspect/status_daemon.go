@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,12 +18,21 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 )
 
 // A daemonStatus is the daemon's report about itself. Unanswered parts are missing.
 type daemonStatus struct {
 	Reached  bool     `json:"reached"`            // one of the servers answered
 	Problems []string `json:"problems,omitempty"` // why a server did not answer
+
+	Version       string            `json:"version,omitempty"`
+	Commit        string            `json:"commit,omitempty"` // of the source it was built from
+	Started       *time.Time        `json:"started,omitempty"`
+	UptimeSeconds *int64            `json:"uptimeSeconds,omitempty"`
+	LogLevel      string            `json:"logLevel,omitempty"`
+	Settings      map[string]string `json:"settings,omitempty"` // that are not the defaults, by flag
 
 	Ready      *bool  `json:"ready,omitempty"`      // a sync has succeeded since the start
 	WaitingFor string `json:"waitingFor,omitempty"` // what the first sync waits for, if it waits
@@ -64,6 +75,12 @@ func (c *daemonClient) read(ctx context.Context) (d daemonStatus) {
 	}
 	c.get(ctx, &d, "metrics", "--metrics-bind-address", c.metrics, "/metrics", d.readMetrics)
 	return d
+}
+
+// tell takes what the daemon tells over its socket.
+func (d *daemonStatus) tell(running *config.Running, now time.Time) {
+	d.Version, d.Commit, d.LogLevel, d.Settings = running.Version, running.Commit, running.LogLevel, running.Changed
+	d.Started, d.UptimeSeconds = &running.Started, new(int64(max(0, now.Sub(running.Started)).Seconds()))
 }
 
 // get reads the answer of one server. /healthz and /readyz have a body with any status.
@@ -237,6 +254,19 @@ func (s samples) fold(name string, with func(a, b float64) float64) *float64 {
 // rows is the status for people.
 func (d *daemonStatus) rows(now time.Time) [][]string {
 	rows := [][]string{{"Daemon", d.health()}}
+	if d.Started != nil {
+		rows = append(rows, []string{"  version", strings.TrimSuffix(d.Version+", commit "+d.Commit, ", commit ")},
+			[]string{"  up", fmt.Sprintf("%s, since %s", time.Duration(*d.UptimeSeconds)*time.Second, d.Started.Format(time.RFC3339))},
+			[]string{"  log level", d.LogLevel})
+		head := "  settings"
+		for _, flag := range slices.Sorted(maps.Keys(d.Settings)) {
+			rows = append(rows, []string{head, "--" + flag + " " + d.Settings[flag]})
+			head = ""
+		}
+		if len(d.Settings) == 0 {
+			rows = append(rows, []string{head, "the defaults"})
+		}
+	}
 	if d.NodeMissing != nil && *d.NodeMissing {
 		rows = append(rows, []string{"Node", "there is no Node object of this node's name: what was last known of it holds"})
 	}

@@ -1,0 +1,105 @@
+package config
+
+import (
+	"maps"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Running is what a kube-nft that runs tells of itself.
+type Running struct {
+	Version  string    `json:"version"`
+	Commit   string    `json:"commit,omitempty"`
+	Started  time.Time `json:"started"`
+	LogLevel string    `json:"logLevel"` // of this moment
+	// Changed are the settings that are not the defaults, by flag.
+	Changed map[string]string `json:"changed"`
+	// Settings are all settings, as a file for --config. Paths are absolute, and the node has a name.
+	Settings string `json:"settings"`
+}
+
+// Running tells of the process that these settings are in force in.
+func (c *Config) Running(started time.Time) (*Running, error) {
+	d := c.effective
+	d.proxy.HostnameOverride = c.NodeName
+	for _, path := range []*string{&d.own.Manifests, &d.proxy.ClientConnection.Kubeconfig} {
+		if *path == "" {
+			continue
+		}
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return nil, err
+		}
+		*path = absolute
+	}
+	settings, err := (&Config{effective: d}).YAML()
+	if err != nil {
+		return nil, err
+	}
+	changed, err := c.changed()
+	if err != nil {
+		return nil, err
+	}
+	build := Build()
+	return &Running{
+		Version: build.GitVersion, Commit: build.GitCommit, Started: started.UTC().Truncate(time.Second),
+		LogLevel: c.LogLevel.String(), Changed: changed, Settings: string(settings),
+	}, nil
+}
+
+// changed lists the settings that differ from what no flag and no file would give.
+func (c *Config) changed() (map[string]string, error) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	plain, err := NewReader(flags).Read()
+	if err != nil {
+		return nil, err
+	}
+	changed := make(map[string]string)
+	for _, s := range settings {
+		value := c.effective.at(s.field)
+		if s.flag == "proxy-mode" || s.flag == "v" || s.flag == "logging-format" || reflect.DeepEqual(value.Interface(), plain.effective.at(s.field).Interface()) {
+			continue // the first has one value, and ours replace the other two
+		}
+		if value.Kind() == reflect.Map {
+			changed[s.flag] = gatesText(c.effective.proxy.FeatureGates)
+			continue
+		}
+		changed[s.flag] = valueText(value)
+	}
+	return changed, nil
+}
+
+// ReadOver is Read for a command that looks at what a running kube-nft does: without --config, that
+// one's settings take the place of the file's. Without a running one it is Read.
+func (r *Reader) ReadOver(running *Running) (*Config, error) {
+	if running == nil || r.file != "" {
+		return r.Read()
+	}
+	if err := r.proxy.resolveAliases(); err != nil {
+		return nil, err
+	}
+	const origin = "the running kube-nft"
+	document, err := parse(origin, []byte(running.Settings))
+	if err != nil {
+		return nil, err
+	}
+	reading := r.reading()
+	reading.file = origin
+	reading.merge(document)
+	c, err := reading.resolve()
+	if err != nil {
+		return nil, err
+	}
+	c.File = ""
+	return c, nil
+}
+
+// reading returns what defaults and flags give.
+func (r *Reader) reading() *reading {
+	read := &reading{document: *r.given, flags: r.flags, file: r.file, fields: make(map[string]string)}
+	read.proxy.FeatureGates = maps.Clone(r.given.proxy.FeatureGates)
+	return read
+}
