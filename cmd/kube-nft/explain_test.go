@@ -105,19 +105,20 @@ func TestExplainWithoutTable(t *testing.T) {
 }
 
 func TestExplainUsage(t *testing.T) {
-	const shape = "explain: expected SRC and ADDR:PORT/PROTO, such as 10.244.0.9 10.96.0.10:80/tcp"
+	const shape = "explain: expected SRC and DEST, such as 10.244.0.9 10.96.0.10:80/tcp or 10.244.0.9 shop/web:http"
 	usages := []usage{
 		{nil, shape},
 		{[]string{"10.0.0.1"}, shape},
 		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "10.0.0.3:80/tcp"}, shape},
-		{[]string{"pod", "10.0.0.2:80/tcp"}, `source "pod": expected an IP address, or node`},
-		{[]string{"10.0.0.256", "10.0.0.2:80/tcp"}, `source "10.0.0.256": expected an IP address, or node`},
-		{[]string{"fe80::1%eth0", "[fd96::10]:80/tcp"}, `source "fe80::1%eth0": expected an IP address, or node`},
+		{[]string{"Pod", "10.0.0.2:80/tcp"}, `source "Pod": expected an IP address, the name of a Node, or node`},
+		{[]string{"10.0.0.256", "10.0.0.2:80/tcp"}, `source "10.0.0.256": expected an IP address, the name of a Node, or node`},
+		{[]string{"fe80::1%eth0", "[fd96::10]:80/tcp"}, `source "fe80::1%eth0": expected an IP address, the name of a Node, or node`},
+		{[]string{"10.0.0.1", "shop/web/http"}, `protocol "web/http": expected tcp, udp, sctp or icmp`},
 		{[]string{"10.0.0.1", "10.0.0.2:80"}, `destination "10.0.0.2:80": expected a protocol behind it: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp`},
 		{[]string{"10.0.0.1", "10.0.0.2:80/http"}, `protocol "http": expected tcp, udp, sctp or icmp`},
 		{[]string{"10.0.0.1", "10.0.0.2/tcp"}, `destination "10.0.0.2/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
 		{[]string{"fd44::1", "fd96::10:80/tcp"}, `destination "fd96::10:80/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
-		{[]string{"10.0.0.1", "web:80/tcp"}, `destination "web:80/tcp": "web" is not an IP address`},
+		{[]string{"10.0.0.1", "10.0.0.256:80/tcp"}, `destination "10.0.0.256:80/tcp": "10.0.0.256" is not an IP address`},
 		{[]string{"10.0.0.1", "10.0.0.2:0/tcp"}, `destination "10.0.0.2:0/tcp": "0" is not a port, 1 to 65535`},
 		{[]string{"10.0.0.1", "10.0.0.2:65536/tcp"}, `destination "10.0.0.2:65536/tcp": "65536" is not a port, 1 to 65535`},
 		{[]string{"10.0.0.1", "10.0.0.2:8/icmp"}, `destination "10.0.0.2:8/icmp": "10.0.0.2:8" is not an IP address; icmp has no port`},
@@ -132,6 +133,52 @@ func TestExplainUsage(t *testing.T) {
 		usages[i].args = append([]string{"explain"}, usages[i].args...)
 	}
 	checkUsage(t, usages)
+}
+
+// TestExplainNames: names stand for the addresses that tables and source have.
+func TestExplainNames(t *testing.T) {
+	program(t)
+	lab.Run(t, "", "ip", "address", "add", "192.168.0.2/24", "dev", "lo")
+	for _, tt := range []struct {
+		args, like string
+		source     bool
+	}{
+		{args: "10.244.0.8 kube-system/dns:dns", like: "10.244.0.8 10.96.0.2:53/udp"},
+		{args: "10.244.0.8 kube-system/dns", like: "10.244.0.8 10.96.0.2:53/udp"},
+		{args: "10.244.0.8 kube-system/dns:53/UDP", like: "10.244.0.8 10.96.0.2:53/udp"},
+		{args: "fd44::9 shop/web6:http/tcp", like: "fd44::9 [fd96::10]:80/tcp"},
+		{args: "node shop/web", like: "node 10.96.0.10:80/tcp"},
+		{args: "10.244.0.8 kube-system/dns", like: "10.244.0.8 10.96.0.2:53/udp", source: true},
+		{args: "192.0.2.9 node-1:30080/tcp", like: "192.0.2.9 192.168.0.2:30080/tcp", source: true},
+		{args: "node-1 shop/web:80", like: "192.168.0.2 10.96.0.10:80/tcp", source: true},
+	} {
+		var outputs []string
+		for _, args := range []string{tt.args, tt.like} {
+			line := append([]string{"explain"}, strings.Fields(args)...)
+			if tt.source {
+				line = append(line, inspectionSource...)
+			}
+			code, stdout, stderr := kubeNFT(t, line...)
+			if code != exitOK || stderr != "" {
+				t.Errorf("%s: exit %d: %s", args, code, stderr)
+			}
+			outputs = append(outputs, stdout)
+		}
+		if outputs[0] != outputs[1] {
+			t.Errorf("%s prints\n%s\n%s prints\n%s", tt.args, outputs[0], tt.like, outputs[1])
+		}
+	}
+	for args, want := range map[string]string{
+		"10.244.0.8 shop/nobody":        "kube-nft: no Service shop/nobody is programmed here for the family of the source; kube-nft get services lists them\n",
+		"fd44::9 kube-system/dns":       "kube-nft: no Service kube-system/dns is programmed here for the family of the source; kube-nft get services lists them\n",
+		"10.244.0.8 kube-system/dns:99": "kube-nft: no Service kube-system/dns:99 is programmed here for the family of the source; kube-nft get services lists them\n",
+		"elsewhere 10.96.0.2:53/udp":    "kube-nft: there is no Node elsewhere\n",
+	} {
+		code, stdout, stderr := kubeNFT(t, append(append([]string{"explain"}, strings.Fields(args)...), inspectionSource...)...)
+		if code != exitTrouble || stdout != "" || stderr != want {
+			t.Errorf("%s: exit %d, %q, %q; want %q", args, code, stdout, stderr, want)
+		}
+	}
 }
 
 // TestExplainContradictions: who is taken for a pod is for the rules to say.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -89,7 +92,7 @@ func TestGetUsage(t *testing.T) {
 		{[]string{"get", "services", "a", "b"}, "get services: expected one name of a Service at most, got 2"},
 		{[]string{"get", "services", "shop/"}, `Service "shop/": expected NAME or NAMESPACE/NAME`},
 		{[]string{"get", "services", "shop/web", "-n", "dev"}, "Service shop/web: --namespace dev says otherwise"},
-		{[]string{"get", "services", "-o", "xml"}, "--output xml: expected table, json or yaml"},
+		{[]string{"get", "services", "-o", "xml"}, "--output xml: expected table, wide, name, json or yaml"},
 		{[]string{"get", "affinity", "--family", "5"}, "--family 5: expected 4, 6, IPv4 or IPv6"},
 	})
 }
@@ -103,7 +106,7 @@ func TestCompletion(t *testing.T) {
 		"__complete get services -n shop ":  "empty web web6 :4",
 		"__complete get services web ":      ":4",
 		"__complete get services --family ": "4 6 :4",
-		"__complete get services -o ":       "table json yaml :4",
+		"__complete get services -o ":       "table wide name json yaml :4",
 	} {
 		_, stdout, _ := kubeNFT(t, strings.Split(args, " ")...)
 		if got := strings.Join(strings.Fields(stdout), " "); got != want {
@@ -122,4 +125,53 @@ func TestCompletionWithoutTable(t *testing.T) {
 	if _, stdout, _ := kubeNFT(t, "__complete", "get", "services", ""); strings.TrimSpace(stdout) != ":4" {
 		t.Errorf("%q", stdout)
 	}
+}
+
+// A changer changes the kernel when it gets a list, and ends the command when it gets the change.
+type changer struct {
+	text        strings.Builder
+	change, end func()
+}
+
+func (c *changer) Write(text []byte) (int, error) {
+	n, err := c.text.Write(text)
+	if c.change != nil {
+		c.change()
+		c.change = nil
+	} else if strings.HasPrefix(string(text), "+") {
+		c.end()
+	}
+	return n, err
+}
+
+// TestGetWatch: after the list come the rows that went and those that came, and nothing else.
+func TestGetWatch(t *testing.T) {
+	program(t)
+	_, list, _ := kubeNFT(t, "get", "services", "-o", "name")
+	if want := "kube-system/dns\nshop/empty\nshop/web\nshop/web6\n"; list != want {
+		t.Errorf("names %q, want %q", list, want)
+	}
+	_, wide, _ := kubeNFT(t, "get", "services", "-A", "-o", "wide", "shop/web6")
+	if got := strings.Join(strings.Fields(wide), " "); !strings.Contains(got, "POLICY AFFINITY FAMILY VERDICT shop/web6:http") || !strings.HasSuffix(got, "- IPv6 drop") {
+		t.Errorf("wide:\n%s", wide)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out := &changer{end: cancel, change: func() {
+		lab.Run(t, "delete element ip kube-nft services { 10.96.0.3 . tcp . 80 }\n"+
+			"add element ip kube-nft services { 10.96.0.4 . tcp . 80 comment \"shop/other\" : goto reject-new }\n", "nft", "-f", "-")
+	}}
+	var stderr bytes.Buffer
+	if code := execute(ctx, []string{"get", "services", "-A", "-w"}, out, &stderr); code != exitOK || stderr.Len() > 0 {
+		t.Errorf("exit %d, %s", code, &stderr)
+	}
+	_, changes, _ := strings.Cut(out.text.String(), "\n- ")
+	lines := strings.Split(strings.TrimSpace("- "+changes), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "- shop/empty ") || !strings.HasPrefix(lines[1], "+ shop/other ") || !strings.Contains(lines[1], " 10.96.0.4:80/tcp ") {
+		t.Errorf("changes %q in\n%s", lines, out.text.String())
+	}
+	checkUsage(t, []usage{
+		{[]string{"get", "services", "-w", "-o", "json"}, "--watch: expected --output table, wide or name"},
+		{[]string{"get", "services", "-A", "-n", "shop"}, "--all-namespaces: --namespace shop says otherwise"},
+	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -45,6 +46,73 @@ func matterToRules(name string) bool {
 	return !slices.Contains(daemonSettings, name) && !strings.HasPrefix(name, "conntrack-")
 }
 
+// commandGroups are the commands by what they are for; what is in none stands last.
+var commandGroups = []struct{ id, title, commands string }{
+	{"look", "Look, and change nothing:", "status get explain diff"},
+	{"move", "Change what is programmed on this node:", "migrate cleanup release"},
+}
+
+// A flagGroup is flags that are about one subject.
+type flagGroup struct{ title, flags string }
+
+// flagGroups are all flags of the daemon.
+var flagGroups = []flagGroup{
+	{"Instead of serving", "dry-run show-config write-config-to init-only cleanup version"},
+	{"Objects and settings", "config manifests kubeconfig master kube-api-qps kube-api-burst kube-api-content-type feature-gates"},
+	{"The node and its pods", "hostname-override host-proc bind-address cluster-cidr detect-local-mode pod-bridge-interface pod-interface-name-prefix"},
+	{"Services", "service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports ping-vips masquerade-all masquerade-bit affinity-size connection-counters endpoint-connection-counters"},
+	{"Writing to the kernel", "min-sync-period sync-period takeover table-ownership connections-of-departed oom-score-adj"},
+	{"Addresses", "healthz-bind-address metrics-bind-address bind-address-hard-fail profiling"},
+	{"Connection tracking", "conntrack-"},
+	{"Log", "log-level log-format v logging-format"},
+}
+
+// has reports whether a flag belongs to the group. A name that ends with a hyphen stands for all that begin
+// with it.
+func (g *flagGroup) has(name string) bool {
+	return slices.ContainsFunc(strings.Fields(g.flags), func(flag string) bool {
+		return flag == name || strings.HasSuffix(flag, "-") && strings.HasPrefix(name, flag)
+	})
+}
+
+// examples are those of commands that have none of their own, by command.
+var examples = map[string]string{
+	"kube-nft": `  kube-nft --config /var/lib/kube-proxy/config.conf --hostname-override worker-1
+  kube-nft --manifests deploy/examples --hostname-override node-a --dry-run
+  kube-nft --config /var/lib/kube-proxy/config.conf --show-config`,
+	"kube-nft version": "  kube-nft version",
+	"kube-nft status":  "  kube-nft status\n  kube-nft status -o json",
+	"kube-nft migrate": "  kube-nft migrate plan --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate rollback --wait",
+	"kube-nft migrate plan": `  kube-nft migrate plan --config /etc/kube-nft.yaml
+  kube-nft migrate plan --kubeconfig /etc/kubernetes/kube-proxy.conf --hostname-override worker-1 -o json`,
+	"kube-nft migrate apply":    "  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config /etc/kube-nft.yaml --timeout 1h",
+	"kube-nft migrate rollback": "  kube-nft migrate rollback --wait",
+	"kube-nft cleanup":          "  kube-nft cleanup\n  kube-nft cleanup --timeout 5m",
+	"kube-nft release":          "  kube-nft release",
+}
+
+// arrange gives the commands below root their groups and, where they have none, examples.
+func arrange(root *cobra.Command) {
+	for _, g := range commandGroups {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, cmd := range root.Commands() {
+			if slices.Contains(strings.Fields(g.commands), cmd.Name()) {
+				cmd.GroupID = g.id
+			}
+		}
+	}
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Example == "" {
+			cmd.Example = examples[cmd.CommandPath()]
+		}
+		for _, below := range cmd.Commands() {
+			walk(below)
+		}
+	}
+	walk(root)
+}
+
 // helpWidth is the width of flag descriptions.
 const helpWidth = 100
 
@@ -57,19 +125,13 @@ func writeUsage(cmd *cobra.Command) error {
 		fmt.Fprintf(&b, "\n  %s", cmd.UseLine())
 	}
 	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\n  %s [command]\n\nAvailable Commands:", cmd.CommandPath())
-		for _, c := range cmd.Commands() {
-			if c.IsAvailableCommand() || c.Name() == "help" {
-				fmt.Fprintf(&b, "\n  %-*s %s", c.NamePadding(), c.Name(), c.Short)
-			}
-		}
+		fmt.Fprintf(&b, "\n  %s [command]", cmd.CommandPath())
 	}
-	if cmd.HasAvailableLocalFlags() {
-		b.WriteString("\n\nFlags:\n" + wrapped(cmd.LocalFlags()))
+	if cmd.HasExample() {
+		b.WriteString("\n\nExamples:\n" + cmd.Example)
 	}
-	if cmd.HasAvailableInheritedFlags() {
-		b.WriteString("\n\nGlobal Flags:\n" + wrapped(cmd.InheritedFlags()))
-	}
+	writeCommands(&b, cmd)
+	writeFlags(&b, cmd)
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n\nUse %q for more information about a command.", cmd.CommandPath()+" [command] --help")
 	}
@@ -77,6 +139,54 @@ func writeUsage(cmd *cobra.Command) error {
 	return err
 }
 
-func wrapped(flags *pflag.FlagSet) string {
-	return strings.TrimRight(flags.FlagUsagesWrapped(helpWidth), " \n")
+// writeCommands lists the commands below one by their groups.
+func writeCommands(b *strings.Builder, cmd *cobra.Command) {
+	if !cmd.HasAvailableSubCommands() {
+		return
+	}
+	groups := append([]*cobra.Group{}, cmd.Groups()...)
+	rest := "Commands:"
+	if len(groups) > 0 {
+		rest = "Other commands:"
+	}
+	for _, group := range append(groups, &cobra.Group{Title: rest}) {
+		fmt.Fprintf(b, "\n\n%s", group.Title)
+		for _, c := range cmd.Commands() {
+			if c.GroupID == group.ID && (c.IsAvailableCommand() || c.Name() == "help") {
+				fmt.Fprintf(b, "\n  %-*s %s", c.NamePadding(), c.Name(), c.Short)
+			}
+		}
+	}
+}
+
+// flagEntry matches the beginning of a flag in pflag's list of flags.
+var flagEntry = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([\w-]+)`)
+
+// writeFlags lists the flags of a command that help shows: its own, and then the daemon's by their
+// groups, all in the same columns.
+func writeFlags(b *strings.Builder, cmd *cobra.Command) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	all.AddFlagSet(cmd.LocalFlags())
+	all.AddFlagSet(cmd.InheritedFlags())
+	text := strings.TrimRight(all.FlagUsagesWrapped(helpWidth), " \n")
+	found := flagEntry.FindAllStringSubmatchIndex(text, -1)
+	entries := make(map[string][]string) // by title of the group
+	for i, at := range found {
+		end := len(text)
+		if i+1 < len(found) {
+			end = found[i+1][0]
+		}
+		name, title := text[at[2]:at[3]], "Flags"
+		for j := range flagGroups {
+			if flagGroups[j].has(name) {
+				title = flagGroups[j].title
+			}
+		}
+		entries[title] = append(entries[title], strings.TrimRight(text[at[0]:end], " \n"))
+	}
+	for _, group := range append([]flagGroup{{title: "Flags"}}, flagGroups...) {
+		if list := entries[group.title]; len(list) > 0 {
+			fmt.Fprintf(b, "\n\n%s:\n%s", group.title, strings.Join(list, "\n"))
+		}
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // offered lists the flags that help offers, but for --help.
@@ -26,7 +28,7 @@ func TestHelpOffersWhatMatters(t *testing.T) {
 		"migrate":          "",
 		"cleanup":          "timeout",
 		"migrate rollback": "timeout wait",
-		"get services":     "family namespace output",
+		"get services":     "all-namespaces family namespace output watch",
 		"status":           "bind-address config healthz-bind-address metrics-bind-address output",
 	} {
 		_, help, _ := commandLine(t, append(strings.Fields(command), "--help")...)
@@ -63,5 +65,41 @@ func TestHelpWidth(t *testing.T) {
 	_, help, _ := commandLine(t, "--help")
 	if !slices.Contains(offered(help), "conntrack-min") {
 		t.Error("the daemon's help lacks its flags")
+	}
+}
+
+// TestHelpIsWhole: every help text has examples that parse, and the daemon's flags stand by subject.
+func TestHelpIsWhole(t *testing.T) {
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Name() == "help" || cmd.Name() == "completion" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" {
+			return
+		}
+		path := strings.Fields(cmd.CommandPath())[1:]
+		_, help, _ := commandLine(t, append(path, "--help")...)
+		_, rest, found := strings.Cut(help, "\nExamples:\n")
+		if !found {
+			t.Errorf("%s: no examples in\n%s", cmd.CommandPath(), help)
+		}
+		examples, _, _ := strings.Cut(rest, "\n\n")
+		for line := range strings.Lines(examples) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), "  ")
+			line, _, _ = strings.Cut(line, " | ")
+			args := strings.Fields(line)
+			target, left, err := newRoot().Find(args[1:])
+			if args[0] != "kube-nft" || err != nil || target.ParseFlags(left) != nil {
+				t.Errorf("%s: example %q: %v", cmd.CommandPath(), line, err)
+			}
+		}
+		for _, below := range cmd.Commands() {
+			walk(below)
+		}
+	}
+	walk(newRoot())
+	_, help, _ := commandLine(t, "--help")
+	for _, group := range flagGroups {
+		if !strings.Contains(help, "\n\n"+group.title+":\n  ") {
+			t.Errorf("the daemon's help has no flags about %s", group.title)
+		}
 	}
 }

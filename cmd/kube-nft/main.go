@@ -154,6 +154,7 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 		root.AddCommand(extra())
 	}
 	takeNoArguments(root)
+	arrange(root)
 	setHelp(root)
 	return root
 }

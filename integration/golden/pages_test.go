@@ -2,6 +2,7 @@ package golden
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -95,9 +96,7 @@ var defaultValue = regexp.MustCompile(`^(.*) \(default (.*)\)$`)
 // flagTable returns the flags of a --help text as a table in Markdown.
 func flagTable(t *testing.T, help string) string {
 	t.Helper()
-	var table strings.Builder
-	table.WriteString("\n| flag | default | |\n|---|---|---|\n")
-	rows := 0
+	rows := make(map[string]string)
 	for _, line := range strings.Split(wrapped.ReplaceAllString(help, " "), "\n") {
 		match := helpLine.FindStringSubmatch(line)
 		if match == nil || match[1] == "help" {
@@ -107,14 +106,16 @@ func flagTable(t *testing.T, help string) string {
 		if split := defaultValue.FindStringSubmatch(text); split != nil {
 			text, value = split[1], "`"+strings.Trim(split[2], `"`)+"`"
 		}
-		fmt.Fprintf(&table, "| `--%s` | %s | %s |\n", match[1], value, strings.ReplaceAll(text, "|", `\|`))
-		rows++
+		rows[match[1]] = fmt.Sprintf("| `--%s` | %s | %s |\n", match[1], value, strings.ReplaceAll(text, "|", `\|`))
 	}
-	if rows == 0 {
+	if len(rows) == 0 {
 		t.Fatalf("no flags found in:\n%s", help)
 	}
-	table.WriteString("\n")
-	return table.String()
+	table := "\n| flag | default | |\n|---|---|---|\n"
+	for _, name := range slices.Sorted(maps.Keys(rows)) { // help has them by subject
+		table += rows[name]
+	}
+	return table + "\n"
 }
 
 // policyOf matches the policy of Service shop/web in the map services.

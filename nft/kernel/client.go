@@ -82,7 +82,7 @@ func (k *Client) Close() error { return k.socket.close() }
 // Without a Generation, Commit makes chains that are new to a table in a batch of their own just
 // before, while nothing leads to them: packets must not meet them empty.
 func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(b.Ops, func(op nft.Op) bool { return op.Set != nil && op.Set.Counters }) {

@@ -137,7 +137,7 @@ func (k *Client) tryFlags(ctx context.Context, f nft.Family, p probe, flags uint
 }
 
 func (k *Client) commitProbe(ctx context.Context, b *nft.Batch, flags uint32) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	return k.commit(b, scope{table: probeTable, flags: flags})

@@ -106,7 +106,7 @@ func (k *Client) readLists(ctx context.Context, t *nft.Table, s *nft.Set, lists 
 		requests = append(requests, listRequest{list: key, num: firstKeys})
 	}
 	for len(requests) > 0 {
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
 		n := min(len(requests), listsAtOnce)

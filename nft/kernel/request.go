@@ -18,7 +18,7 @@ const answerTimeout = 30 * time.Second
 // request sends a request and reads until the kernel has answered it. When ctx ends meanwhile,
 // request still receives the rest of the answer but drops it: a socket has one dump at a time.
 func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	seq := k.seq
@@ -42,7 +42,7 @@ func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, w
 			return err
 		}
 	}
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
 // await returns the next datagram from the kernel. The next call overwrites it.

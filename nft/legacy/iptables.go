@@ -220,7 +220,7 @@ func lock(ctx context.Context, path string) (release func(), err error) {
 		case <-tick.C:
 		case <-ctx.Done():
 			_ = file.Close()
-			return nil, fmt.Errorf("an iptables program holds %s: %w", path, ctx.Err())
+			return nil, fmt.Errorf("an iptables program holds %s: %w", path, context.Cause(ctx))
 		}
 	}
 }

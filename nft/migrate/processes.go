@@ -77,7 +77,7 @@ func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive 
 			select {
 			case <-time.After(glance):
 			case <-ctx.Done():
-				return fmt.Errorf("%s is still running: %w", last, ctx.Err())
+				return fmt.Errorf("%s is still running: %w", last, context.Cause(ctx))
 			}
 		}
 	}

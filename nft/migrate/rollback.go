@@ -159,7 +159,7 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return "", fmt.Errorf("%s; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again, or remove them with kube-nft cleanup: %w", missing, ctx.Err())
+			return "", fmt.Errorf("%s; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again, or remove them with kube-nft cleanup: %w", missing, context.Cause(ctx))
 		}
 	}
 }

@@ -70,6 +70,6 @@ func settle(ctx context.Context) (string, error) {
 	case <-time.After(settleTime):
 		return "waited for " + settleTime.String(), nil
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return "", context.Cause(ctx)
 	}
 }

@@ -40,6 +40,9 @@ func Concise(err error) error {
 		return err
 	}
 	reason := request.Err
+	if request.Timeout() {
+		reason = errors.New("no answer in time")
+	}
 	var network *net.OpError
 	if errors.As(reason, &network) {
 		reason = network.Err // without the addresses: one of them is new each time

@@ -24,7 +24,7 @@ func TestConcise(t *testing.T) {
 	}{
 		{request(dial), "API server 192.0.2.10:6443: connect: connection refused"},
 		{request(lookup), "API server 192.0.2.10:6443: lookup api.example: no such host"},
-		{request(context.DeadlineExceeded), "API server 192.0.2.10:6443: context deadline exceeded"},
+		{request(context.DeadlineExceeded), "API server 192.0.2.10:6443: no answer in time"},
 		{&url.Error{Op: "Get", URL: "http://[", Err: errors.New("no")}, "API server: no"},
 		{apierrors.NewUnauthorized("who are you?"), "who are you?"},
 	} {

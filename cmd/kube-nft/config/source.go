@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"net/url"
 	"os"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -84,12 +87,48 @@ func (c *Config) Fill(ctx context.Context, t *tracker.Tracker, log *zap.Logger) 
 	if err != nil {
 		return err
 	}
-	err = informer.Load(ctx, client, c.informerOptions(nil, nil, log), t)
+	return c.unanswered(informer.Load(ctx, client, c.informerOptions(nil, nil, log), t))
+}
+
+// AddressesOf returns the addresses of a Node, by its name, as the source has it now.
+func (c *Config) AddressesOf(ctx context.Context, name string, log *zap.Logger) ([]netip.Addr, error) {
+	other := c.Tracker()
+	other.NodeName, other.NodeAddresses = name, nil
+	t := tracker.New(other)
+	if c.Manifests != "" {
+		if err := c.Fill(ctx, t, log); err != nil {
+			return nil, err
+		}
+	} else {
+		client, err := c.Client()
+		if err != nil {
+			return nil, fmt.Errorf("address of Node %s: %w", name, err)
+		}
+		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			err = t.SetNode(node)
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("address of Node %s: %w", name, c.unanswered(err))
+		}
+	}
+	if t.Node() == nil {
+		return nil, fmt.Errorf("there is no Node %s", name)
+	}
+	return t.NodeAddresses(), nil
+}
+
+// unanswered names the API server, the reason and the remedy in the error of a request that got no
+// answer. It returns other errors, and nil, unchanged.
+func (c *Config) unanswered(err error) error {
 	var request *url.Error
 	if !errors.As(err, &request) {
 		return err
 	}
-	// The request got no answer: the error names the server, the reason and the remedy.
+	reason := request.Err
+	if request.Timeout() {
+		reason = errors.New("no answer in time")
+	}
 	server, setting := "API server", "the service account's environment"
 	if u, err := url.Parse(request.URL); err == nil {
 		server += " " + u.Scheme + "://" + u.Host
@@ -100,7 +139,7 @@ func (c *Config) Fill(ctx context.Context, t *tracker.Tracker, log *zap.Logger) 
 	case c.Connection.Kubeconfig != "":
 		setting = "kubeconfig " + c.Connection.Kubeconfig
 	}
-	return fmt.Errorf("%s: %w; check %s, or pass --manifests PATH to do without it", server, request.Err, setting)
+	return fmt.Errorf("%s: %w; check %s, or pass --manifests PATH to do without it", server, reason, setting)
 }
 
 // Client returns a client of the API server.

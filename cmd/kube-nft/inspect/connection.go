@@ -11,12 +11,14 @@ import (
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
-// A connection is the argument of explain, as on the command line.
+// A connection is the argument of explain, as on the command line. What it names, resolve turns into
+// addresses.
 type connection struct {
 	source      netip.Addr // the zero Addr stands for this node
 	destination netip.Addr
 	port        uint16 // 0 for ICMP
 	protocol    uint8
+	names       names
 	iface       string // where it arrives
 	from        string // pod, node, outside, or empty to go by the source address
 }
@@ -39,19 +41,21 @@ func parseConnection(args []string) (c connection, err error) {
 	words := strings.FieldsFunc(strings.Join(args, " "), func(r rune) bool { return r == ' ' || r == '→' || r == '>' })
 	words = slices.DeleteFunc(words, func(word string) bool { return word == "-" })
 	if len(words) != 2 {
-		return c, config.Usagef("explain: expected SRC and ADDR:PORT/PROTO, such as 10.244.0.9 10.96.0.10:80/tcp")
+		return c, config.Usagef("explain: expected SRC and DEST, such as 10.244.0.9 10.96.0.10:80/tcp or 10.244.0.9 shop/web:http")
 	}
 	if source := strings.TrimSuffix(words[0], "-"); source != fromNode {
 		addr, ok := parseAddress(source)
-		if !ok {
-			return c, config.Usagef("source %q: expected an IP address, or node", source)
+		if !ok && !isNodeName(source) {
+			return c, config.Usagef("source %q: expected an IP address, the name of a Node, or node", source)
 		}
-		c.source = addr
+		if c.source = addr; !ok {
+			c.names.source = source
+		}
 	}
 	if err := c.parseDestination(words[1]); err != nil {
 		return c, err
 	}
-	if c.source.IsValid() && c.source.Is4() != c.destination.Is4() {
+	if c.source.IsValid() && c.destination.IsValid() && c.source.Is4() != c.destination.Is4() {
 		return c, config.Usagef("explain: %s and %s are of different IP families", c.source, c.destination)
 	}
 	return c, nil
@@ -64,6 +68,10 @@ func parseAddress(text string) (netip.Addr, bool) {
 }
 
 func (c *connection) parseDestination(text string) error {
+	if s, ok := parseService(text); ok {
+		c.names.service, c.protocol = s, explainedProtocols[s.protocol]
+		return nil
+	}
 	target, protocol, found := strings.Cut(text, "/")
 	number, known := explainedProtocols[strings.ToLower(protocol)]
 	switch {
@@ -75,6 +83,10 @@ func (c *connection) parseDestination(text string) error {
 	c.protocol = number
 	if number == explainedProtocols["icmp"] {
 		addr, ok := parseAddress(target)
+		if !ok && isNodeName(target) {
+			c.names.destination = target
+			return nil
+		}
 		if !ok {
 			return config.Usagef("destination %q: %q is not an IP address; icmp has no port", text, target)
 		}
@@ -88,7 +100,10 @@ func (c *connection) parseDestination(text string) error {
 		return config.Usagef("destination %q: expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp", text)
 	}
 	addr, ok := parseAddress(target[:at])
-	if !ok {
+	switch {
+	case !ok && isNodeName(target[:at]):
+		c.names.destination = target[:at]
+	case !ok:
 		return config.Usagef("destination %q: %q is not an IP address", text, target[:at])
 	}
 	port, err := strconv.ParseUint(target[at+1:], 10, 16)
@@ -99,6 +114,9 @@ func (c *connection) parseDestination(text string) error {
 	return nil
 }
 
+// fromHere reports whether this node is the source.
+func (c *connection) fromHere() bool { return !c.source.IsValid() && c.names.source == "" }
+
 // check compares the flags with each other and with the addresses.
 func (c *connection) check() error {
 	switch {
@@ -106,9 +124,9 @@ func (c *connection) check() error {
 		return config.Usagef("--from %s: expected pod, node or outside", c.from)
 	case len(c.iface) > 15:
 		return config.Usagef("--interface %s: the name of an interface has at most 15 bytes", c.iface)
-	case c.iface != "" && (c.from == fromNode || !c.source.IsValid()):
+	case c.iface != "" && (c.from == fromNode || c.fromHere()):
 		return config.Usagef("--interface %s: what this node sends arrives on no interface", c.iface)
-	case !c.source.IsValid() && c.from != "" && c.from != fromNode:
+	case c.fromHere() && c.from != "" && c.from != fromNode:
 		return config.Usagef("--from %s: expected the address of the source instead of node", c.from)
 	}
 	return nil

@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,8 +11,10 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
@@ -20,15 +23,21 @@ func newExplain(reader *config.Reader) *cobra.Command {
 	var f format
 	var fromKernel, fromSource bool
 	cmd := &cobra.Command{
-		Use:   "explain SRC ADDR:PORT/PROTO",
+		Use:   "explain SRC DEST",
 		Short: "Say where a connection from SRC goes on this node, and why",
 		Long: `explain follows the first packet of a connection through the rules and says what becomes
 of it: which frontend, Service, policy and endpoints, whether its source is masqueraded,
 and which rule or element decides each of these.
 
-SRC is an IP address, or node for this node itself. A quoted arrow may stand between the
-two: SRC '->' ADDR:PORT/PROTO. IPv6 addresses with a port stand in brackets. PROTO is
-tcp, udp, sctp or icmp, the latter without a port.
+SRC is an IP address, the name of a Node, or node for this node itself. DEST is one of
+
+  ADDR:PORT/PROTO                     an address; IPv6 addresses with a port stand in brackets
+  NODE:PORT/PROTO                     the address of a Node
+  NAMESPACE/SERVICE[:PORT][/PROTO]    the cluster IP of a Service, or the first address that
+                                      it has else; PORT is a name or a number
+
+PROTO is tcp, udp, sctp or icmp, the latter without a port. A quoted arrow may stand between
+the two: SRC '->' DEST.
 
 The rules are those that the kernel holds, read back. With --from-source they are those that
 the kube-nft that runs here would write for what its source has; with --manifests,
@@ -36,7 +45,9 @@ the kube-nft that runs here would write for what its source has; with --manifest
 --from-kernel as well, the kernel's are explained and held against those: the exit code is 1
 if the connection would fare in another way. Rules of other tables are not followed.`,
 		Example: `  kube-nft explain 10.244.0.9 10.96.0.10:80/tcp
+  kube-nft explain node kube-system/kube-dns:dns
   kube-nft explain node [fd96::10]:53/udp
+  kube-nft explain worker-2 worker-1:30080/tcp
   kube-nft explain 203.0.113.5 192.168.0.2:30080/tcp --from outside -o json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := parseConnection(args)
@@ -70,17 +81,24 @@ if the connection would fare in another way. Rules of other tables are not follo
 // write, or by both.
 func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, sourced, fromKernel bool) (err error) {
 	var wanted *answer
+	trouble := func(err error) error {
+		var usage config.UsageError
+		if errors.As(err, &usage) {
+			return err
+		}
+		return TroubleError{err}
+	}
 	if sourced {
 		if wanted, err = q.explainSource(cmd.Context(), c, cmd.ErrOrStderr()); err != nil {
-			return TroubleError{err}
+			return trouble(err)
 		}
 	}
 	if sourced && !fromKernel {
 		return wanted.print(cmd.OutOrStdout(), f)
 	}
-	held, err := q.explainKernel(cmd.Context())
+	held, err := q.explainKernel(cmd.Context(), c, cmd.ErrOrStderr())
 	if err != nil {
-		return TroubleError{err}
+		return trouble(err)
 	}
 	if wanted == nil || held.Verdict == wanted.Verdict {
 		return held.print(cmd.OutOrStdout(), f)
@@ -90,13 +108,21 @@ func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, so
 }
 
 // explainSource explains the rules that the daemon would write.
-func (q *connection) explainSource(ctx context.Context, c *config.Config, stderr io.Writer) (*answer, error) {
-	t, err := c.Load(ctx, c.Log(stderr))
+func (q connection) explainSource(ctx context.Context, c *config.Config, stderr io.Writer) (*answer, error) {
+	log := c.Log(stderr)
+	t, err := c.Load(ctx, log)
 	if err != nil {
 		return nil, err
 	}
 	h := host{addresses: t.NodeAddresses()}
-	table := readback.New(compile(c, t, nil).Want()[q.family()])
+	tables := make(map[nft.Family]*readback.Table)
+	for family, table := range compile(c, t, nil).Want() {
+		tables[family] = readback.New(table)
+	}
+	if err := q.resolve(tables, &h, nodeAddresses(ctx, c, &h, log)); err != nil {
+		return nil, err
+	}
+	table := tables[q.family()]
 	p, err := q.packet(table, &h)
 	if err != nil {
 		return nil, err
@@ -105,19 +131,22 @@ func (q *connection) explainSource(ctx context.Context, c *config.Config, stderr
 }
 
 // explainKernel explains the rules in the kernel.
-func (q *connection) explainKernel(ctx context.Context) (*answer, error) {
+func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr io.Writer) (*answer, error) {
 	i, err := lookAtTables(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer i.close()
-	table := i.tables[q.family()]
-	if table == nil {
-		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(), familyName(q.family()))
-	}
 	h, err := thisHost()
 	if err != nil {
 		return nil, err
+	}
+	if err := q.resolve(i.tables, h, nodeAddresses(ctx, c, h, c.Log(stderr))); err != nil {
+		return nil, err
+	}
+	table := i.tables[q.family()]
+	if table == nil {
+		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(), familyName(q.family()))
 	}
 	p, err := q.packet(table, h)
 	if err != nil {
@@ -129,6 +158,17 @@ func (q *connection) explainKernel(ctx context.Context) (*answer, error) {
 		}
 	}
 	return newAnswer(p, table.Explain(p)), nil
+}
+
+// nodeAddresses returns the function that finds the addresses of a Node: here's without asking anybody,
+// others' in the source of objects.
+func nodeAddresses(ctx context.Context, c *config.Config, here *host, log *zap.Logger) func(string) ([]netip.Addr, error) {
+	return func(name string) ([]netip.Addr, error) {
+		if name == c.NodeName {
+			return here.addresses, nil
+		}
+		return c.AddressesOf(ctx, name, log)
+	}
 }
 
 // thisHost is the host of this process.

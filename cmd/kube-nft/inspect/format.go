@@ -18,6 +18,8 @@ import (
 // Formats of what commands print: a table or a text for people, documents for programs.
 const (
 	formatTable = "table"
+	formatWide  = "wide" // the table with more columns
+	formatName  = "name" // the names of Services alone
 	formatText  = "text"
 	formatJSON  = "json"
 	formatYAML  = "yaml"
@@ -84,26 +86,64 @@ type column[Row any] struct {
 	cell func(*Row) string
 }
 
+// onRequest returns columns of -o wide.
+func onRequest[Row any](f *format, columns []column[Row]) []column[Row] {
+	if f.value != formatWide {
+		return nil
+	}
+	return columns
+}
+
+// tabular reports whether the format is for people who read lines.
+func (f *format) tabular() bool {
+	return slices.Contains([]string{formatTable, formatWide, formatName}, f.value)
+}
+
 // writeList prints rows in a format. If there are none it says so on stderr, which does not disturb
 // a program that reads a table.
 func writeList[Row any](cmd *cobra.Command, f *format, columns []column[Row], rows []Row) error {
-	if f.value != formatTable {
+	if !f.tabular() {
 		return f.document(cmd.OutOrStdout(), rows)
 	}
 	if len(rows) == 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "no %s found\n", cmd.Name())
 		return nil
 	}
-	tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	cells := make([]string, len(columns))
-	for i, column := range columns {
-		cells[i] = column.head
+	return writeLines(cmd.OutOrStdout(), tableLines(f, columns, rows))
+}
+
+// tableLines returns a table: the heads, unless only names are asked for, and the cells of each row.
+func tableLines[Row any](f *format, columns []column[Row], rows []Row) (lines [][]string) {
+	if f.value == formatName { // of the first column, without the port
+		seen := make(map[string]bool)
+		for i := range rows {
+			name, _, _ := strings.Cut(columns[0].cell(&rows[i]), ":")
+			if !seen[name] {
+				seen[name] = true
+				lines = append(lines, []string{name})
+			}
+		}
+		return lines
 	}
-	fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	heads := make([]string, len(columns))
+	for i, column := range columns {
+		heads[i] = column.head
+	}
+	lines = append(lines, heads)
 	for i := range rows {
+		cells := make([]string, len(columns))
 		for j, column := range columns {
 			cells[j] = column.cell(&rows[i])
 		}
+		lines = append(lines, cells)
+	}
+	return lines
+}
+
+// writeLines aligns the cells of lines and writes them.
+func writeLines(w io.Writer, lines [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, cells := range lines {
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
 	return tw.Flush()

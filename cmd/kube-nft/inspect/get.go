@@ -21,6 +21,8 @@ type selection struct {
 	name      string
 	family    string
 	format    format
+	all       bool // of every namespace, as without a namespace
+	watch     bool
 }
 
 func newGet() *cobra.Command {
@@ -41,8 +43,15 @@ JSON and YAML have no localEndpoints.
 The kind external IP stands for addresses of load balancers, too: the tables do not tell them
 apart.
 
+With --watch the list is followed by a line for each row that comes (+) or goes (-), until
+the command is interrupted; entries of affinity are looked at once a second.
+
 It exits 1 if a name is given and no such Service is programmed, and 2 if the kernel cannot be
 read.`,
+		Example: `  kube-nft get services -A -o wide
+  kube-nft get endpoints -n shop web --watch
+  kube-nft get services -o name | xargs -n1 kube-nft get endpoints
+  kube-nft get affinity shop/game -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return config.Usagef("get: expected services, endpoints or affinity")
@@ -51,8 +60,10 @@ read.`,
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	s.format.addFlag(get, formatTable, formatJSON, formatYAML)
+	s.format.addFlag(get, formatTable, formatWide, formatName, formatJSON, formatYAML)
 	get.PersistentFlags().StringVarP(&s.namespace, "namespace", "n", "", "only Services of this namespace")
+	get.PersistentFlags().BoolVarP(&s.all, "all-namespaces", "A", false, "Services of all namespaces, as without --namespace")
+	get.PersistentFlags().BoolVarP(&s.watch, "watch", "w", false, "go on with a line for each row that comes or goes")
 	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
 	offer(get, "family", "4", "6")
 	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -70,8 +81,9 @@ read.`,
 // command declares one kind of list.
 func (s *selection) command(what, short string, list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
 	return &cobra.Command{
-		Use:   what + " [[NAMESPACE/]NAME]",
-		Short: short,
+		Use:     what + " [[NAMESPACE/]NAME]",
+		Short:   short,
+		Example: "  kube-nft get " + what + "\n  kube-nft get " + what + " -n shop -o wide\n  kube-nft get " + what + " shop/web --watch",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -94,8 +106,11 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 			}
 			defer i.close()
 			programmed := func(table *readback.Table) bool { return len(s.services(table)) > 0 }
+			if s.watch {
+				return s.follow(cmd, i, list)
+			}
 			missing := s.name != "" && !slices.ContainsFunc(s.families(i.tables), programmed)
-			if !missing || s.format.value != formatTable { // a program gets an empty list
+			if !missing || !s.format.tabular() { // a program gets an empty list
 				if err := list(cmd, s, i); err != nil {
 					return TroubleError{err}
 				}
@@ -110,6 +125,9 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 
 // setName takes the argument: a name, or a namespace and a name as the lists show them.
 func (s *selection) setName(args []string) error {
+	if s.all && s.namespace != "" {
+		return config.Usagef("--all-namespaces: --namespace %s says otherwise", s.namespace)
+	}
 	if len(args) == 0 {
 		return nil
 	}
@@ -134,6 +152,9 @@ func (s *selection) check() error {
 		if digit := familyDigit(f); s.family == digit || strings.EqualFold(s.family, familyName(f)) {
 			s.family, known = digit, true
 		}
+	}
+	if s.watch && s.format.check() == nil && !s.format.tabular() {
+		return config.Usagef("--watch: expected --output table, wide or name")
 	}
 	if !known {
 		return config.Usagef("--family %s: expected 4, 6, IPv4 or IPv6", s.family)

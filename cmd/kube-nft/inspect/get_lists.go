@@ -80,6 +80,21 @@ var serviceColumns = []column[serviceRow]{
 	}},
 }
 
+// wideServices are columns of -o wide.
+var wideServices = []column[serviceRow]{
+	{"AFFINITY", func(r *serviceRow) string { return affinityText(r.AffinitySeconds) }},
+	{"FAMILY", func(r *serviceRow) string { return r.Family }},
+	{"VERDICT", func(r *serviceRow) string { return r.Verdict }},
+}
+
+// affinityText is a timeout of session affinity.
+func affinityText(seconds int) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return (time.Duration(seconds) * time.Second).String()
+}
+
 func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 	rows := []serviceRow{}
 	for _, table := range s.families(i.tables) {
@@ -96,7 +111,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 			rows = append(rows, row)
 		}
 	}
-	return writeList(cmd, &s.format, serviceColumns, rows)
+	return writeList(cmd, &s.format, slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)
 }
 
 // An endpointRow is one endpoint of one list of a frontend.
@@ -118,7 +133,13 @@ var endpointColumns = []column[endpointRow]{
 	{"ENDPOINT", func(r *endpointRow) string { return r.Endpoint }},
 }
 
-// connectionsColumn is printed if any row has a count.
+// wideEndpoints and wideAffinity are columns of -o wide.
+var (
+	wideEndpoints = []column[endpointRow]{{"FAMILY", func(r *endpointRow) string { return r.Family }}}
+	wideAffinity  = []column[affinityRow]{{"FAMILY", func(r *affinityRow) string { return r.Family }}}
+)
+
+// connectionsColumn is printed if any row has a count, but not while rows are watched.
 var connectionsColumn = column[endpointRow]{"CONNECTIONS", func(r *endpointRow) string { return orDash(r.Connections) }}
 
 // orDash is a number that may be missing.
@@ -145,7 +166,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 		for _, c := range list {
 			counts[key{c.Frontend, c.Endpoint, c.Local}] = c.Count
 		}
-		if len(counts) > 0 && len(columns) == len(endpointColumns) {
+		if len(counts) > 0 && len(columns) == len(endpointColumns) && !s.watch {
 			columns = append(columns[:len(columns):len(columns)], connectionsColumn)
 		}
 		for _, service := range s.services(table) {
@@ -164,7 +185,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 			}
 		}
 	}
-	return writeList(cmd, &s.format, columns, rows)
+	return writeList(cmd, &s.format, slices.Concat(columns, onRequest(&s.format, wideEndpoints)), rows)
 }
 
 // listName is the name of a list of endpoints.
@@ -208,7 +229,11 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 			}
 		}
 	}
-	return writeList(cmd, &s.format, affinityColumns, rows)
+	columns := affinityColumns
+	if s.watch { // what is left changes all the time
+		columns = columns[:len(columns)-1]
+	}
+	return writeList(cmd, &s.format, slices.Concat(columns, onRequest(&s.format, wideAffinity)), rows)
 }
 
 // withAffinity lists one frontend of each Service port with session affinity: all its frontends

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,13 +90,18 @@ func (c *daemonClient) get(ctx context.Context, d *daemonStatus, name, flag stri
 		d.Problems = append(d.Problems, fmt.Sprintf("no %s server is configured (%s)", name, flag))
 		return
 	}
-	url := "http://" + reachable(address).String() + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	at := "http://" + reachable(address).String() + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err == nil {
 		var response *http.Response
 		switch response, err = c.client.Do(request); {
 		case err != nil:
-			err = errors.Unwrap(err) // url.Error repeats the URL
+			var failed *url.Error
+			if errors.As(err, &failed) && failed.Timeout() {
+				err = fmt.Errorf("no answer within %s", daemonTimeout)
+			} else if failed != nil {
+				err = failed.Err // the rest repeats the URL
+			}
 		case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusServiceUnavailable:
 			err = fmt.Errorf("status %s: another program listens there", response.Status)
 			response.Body.Close()
@@ -108,9 +114,9 @@ func (c *daemonClient) get(ctx context.Context, d *daemonStatus, name, flag stri
 	case err == nil:
 		d.Reached = true
 	case errors.Is(err, syscall.ECONNREFUSED):
-		d.Problems = append(d.Problems, fmt.Sprintf("nothing listens at %s: the daemon is not running, or has another %s", url, flag))
+		d.Problems = append(d.Problems, fmt.Sprintf("nothing listens at %s: the daemon is not running, or has another %s", at, flag))
 	default:
-		d.Problems = append(d.Problems, fmt.Sprintf("%s: %v", url, err))
+		d.Problems = append(d.Problems, fmt.Sprintf("%s: %v", at, err))
 	}
 }
 

@@ -101,7 +101,7 @@ it.`,
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, cancel := withTimeout(cmd.Context(), timeout)
 			defer cancel()
 			return apply(ctx, c, force, regarding, cmd.ErrOrStderr())
 		},

@@ -47,7 +47,7 @@ and the source.`,
 
 // plan prints the plan. root is the host's file system.
 func plan(ctx context.Context, c *config.Config, root string, asJSON bool, w io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, planTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, planTimeout, lateError("no answer within "+planTimeout.String()))
 	defer cancel()
 	s, err := look(ctx, c, root, false, zap.NewNop())
 	if err != nil {

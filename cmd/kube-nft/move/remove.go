@@ -65,7 +65,7 @@ nothing when they are missing. kube-nft cleanup removes our tables without a suc
 // remove removes our tables and writes a journal. It waits until no daemon is left that would write
 // the tables again.
 func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, journal io.Writer) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := withTimeout(ctx, timeout)
 	defer cancel()
 	if r.Kernel, err = kernel.Open(); err != nil {
 		return err
@@ -108,7 +108,7 @@ func waitForDaemon(ctx context.Context, journal io.Writer) error {
 			running.Close()
 		case <-ctx.Done():
 			running.Close()
-			return fmt.Errorf("the daemon, %s, is still running: %w; nothing was removed; stop it on this node and run this again", running, ctx.Err())
+			return fmt.Errorf("the daemon, %s, is still running: %w; nothing was removed; stop it on this node and run this again", running, context.Cause(ctx))
 		}
 	}
 }

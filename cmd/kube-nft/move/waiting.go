@@ -17,6 +17,19 @@ import (
 // eventTimeout is how long the API server may take for an event. The takeover goes on meanwhile.
 const eventTimeout = 10 * time.Second
 
+// A lateError says how long a command has waited; what it has waited for stands before it.
+type lateError string
+
+func (e lateError) Error() string { return string(e) }
+
+// Is makes it a context.DeadlineExceeded.
+func (e lateError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// withTimeout bounds a command by its flag --timeout.
+func withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, timeout, lateError(fmt.Sprintf("waited for %s, which --timeout allows", timeout)))
+}
+
 // maxNote is how many bytes of a note the API takes.
 const maxNote = 1024
 
@@ -34,7 +47,7 @@ func parsePod(pod, node string) (*corev1.ObjectReference, error) {
 
 // recordWaiting records an event that says for whom a takeover waits, about a pod or a Node.
 func recordWaiting(ctx context.Context, c *config.Config, regarding *corev1.ObjectReference, note string) error {
-	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, eventTimeout, lateError("no answer within "+eventTimeout.String()))
 	defer cancel()
 	client, err := c.Client()
 	if err != nil {
