@@ -66,14 +66,9 @@ func (r Rule) AppendTo(w *attr.Writer, f Family) error {
 			continue
 		}
 		for _, x := range stmt.expressions(f) {
-			b, err := expr.Marshal(byte(f), x)
-			if err != nil {
+			if err := appendExpression(w, f, x); err != nil {
 				return err
 			}
-			at := w.Open(unix.NFTA_LIST_ELEM)
-			w.Buf = append(w.Buf, b...)
-			w.Pad()
-			w.Close(at)
 		}
 	}
 	return nil
