@@ -31,6 +31,14 @@ func CompareChains(a, b *Chain) int {
 
 // naturalCompare compares runs of digits as numbers, so that pick-9 stands before pick-10.
 func naturalCompare(a, b string) int {
+	same := 0 // what both begin with is passed over at once; thousands of names begin alike
+	for same < len(a) && same < len(b) && a[same] == b[same] {
+		same++
+	}
+	for same > 0 && isDigit(a[same-1]) { // a run of digits is compared whole
+		same--
+	}
+	a, b = a[same:], b[same:]
 	for a != "" && b != "" {
 		na, nb := digits(a), digits(b)
 		if na > 0 && nb > 0 {
@@ -50,11 +58,13 @@ func naturalCompare(a, b string) int {
 
 // digits is the length of the run of digits at the beginning of s.
 func digits(s string) (n int) {
-	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+	for n < len(s) && isDigit(s[n]) {
 		n++
 	}
 	return n
 }
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func compareNumbers(a, b string) int {
 	x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")

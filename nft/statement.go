@@ -192,7 +192,7 @@ func parsePart(f Family, x expr.Any) (p Part, ok bool) {
 
 // load puts the values of parts into consecutive registers, beginning with the first.
 func load(f Family, parts ...Part) []expr.Any {
-	x, word := make([]expr.Any, 0, len(parts)+1), 0
+	x, word := make([]expr.Any, 0, 2*len(parts)+2), 0 // with room for masks, and for what is done with the values
 	for _, p := range parts {
 		to := register(word)
 		x = append(x, p.load(f, to))

@@ -144,6 +144,7 @@ var traces = map[string]struct {
 	"update":                               {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
 	"update for long":                      {thenDrop, same, "drop", nil, ""},
 	"update after matches":                 {thenDrop, same, "drop", to(8080), "drop"},
+	"update of a member and return":        {thenDrop, toAddr(client), "accept", same, "drop"},
 	"masquerade":                           {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
 	"reject tcp":                           {thenDrop, same, "reject", udp, "drop"},
 	"reject":                               {thenDrop, udp, "reject", nil, ""},

@@ -35,8 +35,8 @@ func (Update) parse(f Family, x []expr.Any) (Stmt, int) {
 	return Update{Key: key, Map: d.SetName, Timeout: uint64(d.Timeout.Seconds())}, n
 }
 
-// trace passes the statement over: a trace changes nothing.
-func (Update) trace(*tracer, int) flow { return skip }
+// trace passes the statement over, as if the map had room: a trace changes nothing.
+func (Update) trace(*tracer, int) flow { return next }
 
 // Forget removes the entry of Key from a dynamic map, whatever it holds; none is as good.
 type Forget struct {

@@ -42,22 +42,19 @@ func TwoPhases(b *nft.Batch) (first, rest nft.Batch) {
 
 // newChains returns the chains that the batch adds to tables that exist already.
 func newChains(b *nft.Batch) map[chainKey]bool {
+	var whole []nft.Family // whose tables the batch makes, or deletes
+	for i := range b.Ops {
+		if b.Ops[i].Table != nil {
+			whole = append(whole, b.Ops[i].Family)
+		}
+	}
 	var fresh map[chainKey]bool
 	for i := range b.Ops {
-		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil {
+		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil && !slices.Contains(whole, op.Family) {
 			if fresh == nil {
 				fresh = make(map[chainKey]bool)
 			}
 			fresh[chainKey{op.Family, op.Chain.Name}] = true
-		}
-	}
-	for i := range b.Ops {
-		if b.Ops[i].Table != nil {
-			for key := range fresh {
-				if key.family == b.Ops[i].Family {
-					delete(fresh, key)
-				}
-			}
 		}
 	}
 	return fresh

@@ -56,8 +56,9 @@ func encodeBatch(b *nft.Batch, s scope, first uint32) (*encoding, error) {
 
 // encode is encodeBatch in the memory of an earlier encoding.
 func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
-	e := encoder{scope: s, seq: first, refs: x.refs[:0]}
-	e.Buf = slices.Grow(x.buf[:0], batchSize(b))
+	e := encoder{scope: s, seq: first}
+	size, messages := batchSize(b)
+	e.Buf, e.refs = slices.Grow(x.buf[:0], size), slices.Grow(x.refs[:0], messages)
 	e.begin(b.Generation)
 	for i := range b.Ops {
 		e.family = b.Ops[i].Family
@@ -219,21 +220,30 @@ func (e *encoder) fail(err error) {
 	}
 }
 
-// batchSize is an upper estimate of the encoded length of the batch. Elements dominate it. With it,
-// the buffer does not grow while they are written.
-func batchSize(b *nft.Batch) int {
-	size := 128
+// batchSize estimates the encoded length of the batch, and the number of its messages.
+// With it, the buffer hardly grows while they are written.
+func batchSize(b *nft.Batch) (size, messages int) {
+	size = 128
 	for i := range b.Ops {
 		op := &b.Ops[i]
-		size += 512 * (1 + len(op.Rules))
-		for j := range op.Elements {
-			size += elementSize(&op.Elements[j])
+		messages += max(1, len(op.Rules))
+		if op.Set != nil && op.Elements == nil {
+			size += 512
 		}
+		size += 128 // a chain, or the head of elements
+		for _, rule := range op.Rules {
+			size += 64 + 160*len(rule)
+		}
+		elements := 0
+		for j := range op.Elements {
+			elements += elementSize(&op.Elements[j])
+		}
+		size, messages = size+elements, messages+elements/maxList
 	}
 	for i := range b.Foreign {
-		size += attr.MessageHeader + len(b.Foreign[i].Data)
+		size, messages = size+attr.MessageHeader+len(b.Foreign[i].Data), messages+1
 	}
-	return size
+	return size, messages
 }
 
 // tableFlags returns the flags with which the table is made.

@@ -48,6 +48,7 @@ const (
 	MasqueradeChain          = "masquerade-marked"
 	RejectChain              = "reject-new"
 	ServicesChain            = "services"
+	MarkUnlessPodChain       = "mark-unless-pod" // of Service ports with affinity
 	UpdateAffinityChain      = "record-affinity"
 	PreroutingChain          = "nat-prerouting"
 	OutputChain              = "nat-output"

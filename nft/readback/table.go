@@ -116,14 +116,17 @@ func (t Table) sharedList(v nft.Verdict) uint32 {
 	if p.Affinity == 0 {
 		return p.List
 	}
-	chain := t.Chains[p.Open().ChainName()]
-	if chain == nil {
-		return 0
-	}
-	for _, rule := range chain.Rules {
-		next, _ := last(rule).(nft.Verdict)
-		if number, _, ok := layout.ListOfChain(next.Chain); ok {
-			return number
+	// The chain of the cluster IP may serve other frontends, too.
+	for _, name := range []string{p.Open().ChainName(), layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}.ChainName()} {
+		chain := t.Chains[name]
+		if chain == nil {
+			continue
+		}
+		for _, rule := range chain.Rules {
+			next, _ := last(rule).(nft.Verdict)
+			if number, _, ok := layout.ListOfChain(next.Chain); ok {
+				return number
+			}
 		}
 	}
 	return 0
@@ -172,7 +175,11 @@ func (t Table) findAffinity(s *Programmed, key string) {
 		return
 	}
 	for _, rule := range chain.Rules {
-		if r, ok := last(rule).(nft.Update); ok {
+		for _, stmt := range rule {
+			r, ok := stmt.(nft.Update)
+			if !ok {
+				continue
+			}
 			number := nft.NumberIn(r.Key)
 			s.Affinity = r.Duration()
 			s.AffinityGroups = append(s.AffinityGroups, AffinityGroup{

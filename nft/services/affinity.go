@@ -144,6 +144,10 @@ func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 			member.Not = true
 			stale, forget = append(stale, nft.Rule{member}), append(forget, nft.Rule{nft.Forget{Key: key, Map: entries}})
 		}
+		if len(updates) == 1 { // whoever is no member is left over: a lookup less for each connection, three expressions less for the kernel to take
+			chain.Rules = append(chain.Rules, append(updates[0], nft.Return), slices.Concat(there, forget[0]))
+			continue
+		}
 		stray := slices.Concat(there, slices.Concat(stale...), slices.Concat(forget...))
 		chain.Rules = append(append(chain.Rules, stray), updates...)
 	}
@@ -156,28 +160,43 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 	chain := &nft.Chain{Name: p.ChainName()}
 	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
 	choose := func(local bool, who ...nft.Stmt) { add(r.affinityChoice(port, a, p, local, who)...) }
+	// Whoever has been marked, or is not to be, may take the chain of the cluster IP: that is a rule
+	// instead of several.
+	cluster := layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}
+	everywhere := func(who ...nft.Stmt) {
+		if !port.sharesCluster() {
+			choose(false, who...)
+			return
+		}
+		add(slices.Concat(nft.Rule(who), nft.Rule{nft.Goto(cluster.ChainName())}))
+	}
+	podsEverywhere := func() {
+		switch pods := r.config.Pods[r.Table.Family]; {
+		case pods.None():
+		case r.config.MasqueradeAll: // which the chain of the cluster IP does, with pods as well
+			choose(false, pods.Stmt(false))
+		default:
+			everywhere(pods.Stmt(false))
+		}
+	}
 	switch p.Kind {
 	case layout.Internal:
-		add(r.config.masqueradeInternal(r.Table.Family)...)
+		add(r.config.markForAffinity(r.Table.Family)...)
 		choose(false)
 	case layout.InternalLocal:
-		add(r.config.masqueradeInternal(r.Table.Family)...)
+		add(r.config.markForAffinity(r.Table.Family)...)
 		choose(true)
 	case layout.External:
 		add(nft.Rule{nft.Jump(layout.MarkChain)})
-		choose(false)
+		everywhere()
 	case layout.ExternalFallback:
-		if pods := r.config.Pods[r.Table.Family]; !pods.None() {
-			choose(false, pods.Stmt(false))
-		}
+		podsEverywhere()
 		add(nft.Rule{nft.Jump(layout.MarkChain)})
-		choose(false)
+		everywhere()
 	case layout.ExternalLocal:
-		if pods := r.config.Pods[r.Table.Family]; !pods.None() {
-			choose(false, pods.Stmt(false))
-		}
+		podsEverywhere()
 		add(nft.Rule{nft.SourceLocal{}, nft.Jump(layout.MarkChain)})
-		choose(false, nft.SourceLocal{})
+		everywhere(nft.SourceLocal{})
 		if p.Local == 0 {
 			add(nft.Rule{nft.Drop})
 			break
@@ -186,6 +205,16 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 	}
 	return chain
 }
+
+// markForAffinity is masqueradeInternal in one expression.
+func (c *Config) markForAffinity(f nft.Family) []nft.Rule {
+	if c.marksUnlessPod(f) {
+		return []nft.Rule{{nft.Jump(layout.MarkUnlessPodChain)}}
+	}
+	return c.masqueradeInternal(f)
+}
+
+func (c *Config) marksUnlessPod(f nft.Family) bool { return !c.MasqueradeAll && !c.Pods[f].None() }
 
 // affinityChoice sends the clients that match who to an endpoint of a list: to that of their
 // entry, or to any. Where the chain is for a node port and for addresses, the port tells which
@@ -203,7 +232,9 @@ func (r *familyRules) affinityChoice(port *portState, a *affinity, p layout.Poli
 		return rules
 	}
 	size := capacity(len(port.listed(local)))
-	if p.Kind != layout.Internal && p.Kind != layout.InternalLocal && !p.NodePort && port.current.NodePort != 0 && port.sharesExternal() {
+	mixed := p.Kind == layout.Internal && port.sharesCluster() ||
+		p.Kind != layout.Internal && p.Kind != layout.InternalLocal && !p.NodePort && port.sharesExternal()
+	if mixed && port.current.NodePort != 0 {
 		own := balance{listOf(true, local), size}
 		a.addBalance(own)
 		with(nft.PortIs{Port: port.current.NodePort}, nft.Goto(own.name()))
@@ -225,6 +256,13 @@ func (a *affinity) addBalance(b balance) {
 func (p *portState) sharesExternal() bool {
 	c := p.current
 	return c.NodePort != 0 && c.NodePort != c.Port && len(c.LoadBalancers)+len(c.ExternalIPs) > 0
+}
+
+// sharesCluster reports whether the chain of the cluster IP serves other frontends of a Service
+// port with affinity, too: it chooses among all endpoints, and ports tell a node port apart.
+func (p *portState) sharesCluster() bool {
+	c := p.current
+	return !c.InternalLocal && c.NodePort != c.Port
 }
 
 // listed is one of the two lists of endpoints.
@@ -339,11 +377,15 @@ func (r *familyRules) freeNumbers(have, want *affinity) {
 // affinity: without them the first packet of a connection passes one base chain less.
 func (c *Config) updateChains(f nft.Family) []*nft.Chain {
 	record := []nft.Rule{{nft.Translated{}, nft.Jump(layout.UpdateAffinityChain)}}
-	return []*nft.Chain{
+	var mark []*nft.Chain
+	if c.marksUnlessPod(f) {
+		mark = []*nft.Chain{{Name: layout.MarkUnlessPodChain, Rules: c.masqueradeInternal(f)}}
+	}
+	return append(mark, []*nft.Chain{
 		{Name: layout.UpdateAffinityChain, Rules: c.updateRules(f)},
 		{Name: layout.InputChain, Hook: &nft.Hook{Type: "nat", Point: "input", Priority: srcnatPriority}, Rules: record},
 		{Name: layout.AffinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority - 1}, Rules: record},
-	}
+	}...)
 }
 
 // updateRules find the Service port that a translated connection was addressed to. Each

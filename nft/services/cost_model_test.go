@@ -66,8 +66,9 @@ const costGrowth = 4
 // something of their own.
 const maxSets = 60
 
-// usualChains are for lengths of lists and policies that do not exist from the start.
-const usualChains = 8
+// usualChains are for lengths of lists and policies that do not exist from the start, and those that
+// all Service ports with affinity share.
+const usualChains = 10
 
 func constantChains(int) int { return usualChains }
 
