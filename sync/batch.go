@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -23,6 +24,8 @@ type plan struct {
 	full  bool // the kernel's state was read first
 	seeds int  // that the batch makes entries of
 	flows []tracker.FlowChange
+	// entries are the numbers whose affinity entries are to be others.
+	entries []services.Entries
 	// allFlows asks to look at every connection: those that matter are not known.
 	allFlows bool
 }
@@ -38,8 +41,8 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 				p.batch.Generation = l.drift.seen
 			}
 			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
-			if changed := l.ruleset.EntriesChanged(); len(changed) > 0 && !p.batch.Makes() {
-				p.batch.Ops = append(p.batch.Ops, l.affinity.departed(ctx, l.kernel, l.ruleset.AffinityMaps, changed)...)
+			if p.entries = l.ruleset.EntriesChanged(); len(p.entries) > 0 && !p.batch.Makes() {
+				p.batch.Ops = append(p.batch.Ops, l.affinity.departed(ctx, l.kernel, l.ruleset.AffinityMaps, p.entries)...)
 			}
 			return p, err
 		}
@@ -63,7 +66,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 			return p, err
 		}
 	}
-	p = plan{batch: change.Diff(have, want), full: true, allFlows: true}
+	p = plan{batch: change.Diff(have, want), full: true, allFlows: true, entries: l.ruleset.EntriesChanged()}
 	remakes := p.batch.Remakes()
 	err = readEntries(ctx, l.kernel, have, func(f nft.Family, set *nft.Set) bool {
 		return remakes || !l.ruleset.IsAffinityMap(set.Name) // an older version's

@@ -317,7 +317,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	if generation != 0 {
 		l.drift.listenFrom(ctx, generation)
 	}
-	l.affinity.committed(l.ruleset.EntriesChanged())
+	l.affinity.committed(p.entries)
 	committed := time.Now()
 	if l.drift.reason != "" && len(p.batch.Ops) > 0 {
 		l.drift.logRepair(p.batch.Ops, committed)
