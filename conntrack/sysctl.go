@@ -35,6 +35,21 @@ type Settings struct {
 	TCPBeLiberal bool
 }
 
+// Usage returns how many entries the connection tracking table of this network namespace has, and how
+// many it may have; root is usually /proc/sys.
+func Usage(root string) (entries, limit int64, err error) {
+	for name, value := range map[string]*int64{"nf_conntrack_count": &entries, "nf_conntrack_max": &limit} {
+		text, err := os.ReadFile(filepath.Join(root, "net/netfilter", name))
+		if err != nil {
+			return 0, 0, fmt.Errorf("sysctl net.netfilter.%s: %w", name, cause(err))
+		}
+		if *value, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil {
+			return 0, 0, fmt.Errorf("sysctl net.netfilter.%s: have %q, which is not a number", name, text)
+		}
+	}
+	return entries, limit, nil
+}
+
 // A Sysctl is one setting and what became of it.
 type Sysctl struct {
 	Name       string // as sysctl(8) writes it

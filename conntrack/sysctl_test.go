@@ -165,3 +165,22 @@ func errorTexts(list []Sysctl) (texts []string) {
 	}
 	return texts
 }
+
+func TestUsage(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "net/netfilter")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Usage(root); err == nil || !strings.HasPrefix(err.Error(), "sysctl net.netfilter.nf_conntrack_") {
+		t.Errorf("without the sysctls: %v", err)
+	}
+	for name, text := range map[string]string{"nf_conntrack_count": "17\n", "nf_conntrack_max": "262144\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, limit, err := Usage(root); entries != 17 || limit != 262144 || err != nil {
+		t.Errorf("%d, %d, %v", entries, limit, err)
+	}
+}

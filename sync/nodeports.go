@@ -19,15 +19,16 @@ type NodePortAddresses struct {
 	primary  bool
 	prefixes []netip.Prefix
 	all      map[tracker.Family]bool
+	loopback map[tracker.Family]bool // named by localhost, or by a prefix of loopback addresses
 }
 
 // ParseNodePortAddresses reads the entries of --nodeport-addresses: the keyword primary for
 // the Node's own addresses, the keyword all, and CIDRs. No entry at all means primary; in a
 // list without primary, a family without an entry is served at all addresses, as it is by
 // a prefix of length 0. Loopback addresses, which the keyword localhost stands for, count as
-// entries but are never served this way.
+// entries, but the ruleset does not serve them: see Localhost.
 func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
-	a := NodePortAddresses{entries: slices.Clone(entries), all: make(map[tracker.Family]bool)}
+	a := NodePortAddresses{entries: slices.Clone(entries), all: make(map[tracker.Family]bool), loopback: make(map[tracker.Family]bool)}
 	named := make(map[tracker.Family]bool)
 	for _, entry := range entries {
 		switch entry {
@@ -37,6 +38,7 @@ func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 			a.all[tracker.IPv4], a.all[tracker.IPv6] = true, true
 		case "localhost":
 			named[tracker.IPv4], named[tracker.IPv6] = true, true
+			a.loopback[tracker.IPv4], a.loopback[tracker.IPv6] = true, true
 		default:
 			prefix, err := netip.ParsePrefix(entry)
 			if err != nil {
@@ -46,6 +48,9 @@ func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 			named[family] = true
 			if prefix.Bits() == 0 {
 				a.all[family] = true
+			}
+			if prefix.Addr().IsLoopback() && (prefix.Addr().Is6() || prefix.Bits() >= 8) {
+				a.loopback[family] = true
 			}
 			a.prefixes = append(a.prefixes, prefix.Masked())
 		}
@@ -63,6 +68,9 @@ func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 
 // All reports whether node ports of the family are served at every address but loopback.
 func (a NodePortAddresses) All(family tracker.Family) bool { return a.all[family] }
+
+// Localhost reports whether node ports of the family are to be served at the loopback address.
+func (a NodePortAddresses) Localhost(family tracker.Family) bool { return a.loopback[family] }
 
 // Primary reports whether node ports are served at the Node's own addresses.
 func (a NodePortAddresses) Primary() bool { return a.primary }

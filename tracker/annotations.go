@@ -27,6 +27,9 @@ type Settings struct {
 	GuardNodePorts bool
 	// Ping lets the addresses of the Service answer echo requests while it has endpoints.
 	Ping bool
+	// Router makes the ipMode of the Service's load-balancer IPs Router where the API says VIP, see
+	// ServicePort.Routers.
+	Router bool
 }
 
 // SliceSettings are what an EndpointSlice asks for by annotations. They can be compared with ==.
@@ -73,6 +76,11 @@ var serviceAnnotations = []annotation[Settings]{
 		name: "connections-of-departed", words: []string{"keep", "reset"}, without: "keep, or what `--connections-of-departed` says",
 		meaning: "what happens to connections of TCP and SCTP whose endpoint has left the Service, or neither serves nor terminates",
 		set:     func(s *Settings, value int) { s.ResetDeparted = value == 1 },
+	},
+	{
+		name: "ip-mode", words: []string{"Router", "VIP"}, without: "VIP",
+		meaning: "what happens at load-balancer IPs of ipMode VIP where no endpoint may serve: Router passes packets on, VIP rejects or drops them",
+		set:     func(s *Settings, value int) { s.Router = value == 0 },
 	},
 	{
 		name: "local-fallback", words: []string{"none", "cluster"}, without: "none",

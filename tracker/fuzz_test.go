@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"unicode"
 
@@ -133,6 +134,25 @@ func FuzzSlice(f *testing.F) {
 			t.Error("the object was changed")
 		}
 		checkHostile(t, tr, err)
+	})
+}
+
+func FuzzExternalIPs(f *testing.F) {
+	for _, s := range []string{"all", "none", "", "203.0.113.0/24,2001:db8::/32", "all,none", "0.0.0.0/0,::/0", "010.0.0.0/8"} {
+		f.Add(s, "203.0.113.7")
+	}
+	f.Fuzz(func(t *testing.T, s, ip string) {
+		e, err := ParseExternalIPs(strings.Split(s, ","))
+		if err != nil {
+			return
+		}
+		again, err := ParseExternalIPs(strings.Split(e.String(), ","))
+		if err != nil || again.String() != e.String() {
+			t.Fatalf("%q gives %s, which gives %s, %v", s, e, again, err)
+		}
+		if addr, err := parseAddr(ip); err == nil && again.Allows(addr) != e.Allows(addr) {
+			t.Errorf("%q and %s do not agree on %s", s, e, addr)
+		}
 	})
 }
 

@@ -21,9 +21,30 @@ func parseNode(obj *corev1.Node, override []netip.Addr) (*Node, error) {
 	} else {
 		n.PodCIDRs = parsePrefixes(&r, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) }, obj.Spec.PodCIDRs...)
 	}
-	n.Deleting = obj.DeletionTimestamp != nil ||
-		slices.ContainsFunc(obj.Spec.Taints, func(t corev1.Taint) bool { return t.Key == ToBeDeletedTaint })
+	n.Ineligible = ineligible(obj)
 	return n, r.err()
+}
+
+// shunningTaints keep load balancers from a node, whatever their effect.
+var shunningTaints = []string{ToBeDeletedTaint, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeOutOfService}
+
+// ineligible says why load balancers should look elsewhere, or nothing. A condition that is Unknown
+// says nothing: then the network may still work.
+func ineligible(obj *corev1.Node) string {
+	if obj.DeletionTimestamp != nil {
+		return "it is being deleted"
+	}
+	for _, condition := range obj.Status.Conditions {
+		if condition.Type == corev1.NodeNetworkUnavailable && condition.Status == corev1.ConditionTrue {
+			return "its condition NetworkUnavailable is True"
+		}
+	}
+	for _, taint := range obj.Spec.Taints {
+		if slices.Contains(shunningTaints, taint.Key) {
+			return "it has the taint " + taint.Key
+		}
+	}
+	return ""
 }
 
 // statusAddresses reads the internal addresses of the node, then the external ones.

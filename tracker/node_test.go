@@ -21,7 +21,7 @@ func TestNode(t *testing.T) {
 		addresses string
 		cidrs     string
 		zone      string
-		deleting  bool
+		shunned   string
 		refused   string
 	}{
 		{name: "nothing known", edit: func(*corev1.Node) {}, addresses: "nil", cidrs: "nil"},
@@ -51,10 +51,25 @@ func TestNode(t *testing.T) {
 		{name: "bad single pod CIDR", edit: func(n *corev1.Node) { n.Spec.PodCIDR = "x" }, addresses: "nil", cidrs: "nil",
 			refused: `Node node-a: spec.podCIDR: "x" is not a CIDR`},
 		{name: "zone", edit: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: "a"} }, addresses: "nil", cidrs: "nil", zone: "a"},
-		{name: "being deleted", edit: func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: started} }, addresses: "nil", cidrs: "nil", deleting: true},
+		{name: "being deleted", edit: func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: started} }, addresses: "nil", cidrs: "nil", shunned: "it is being deleted"},
 		{name: "autoscaler", edit: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "other"}, {Key: "ToBeDeletedByClusterAutoscaler"}}
-		}, addresses: "nil", cidrs: "nil", deleting: true},
+		}, addresses: "nil", cidrs: "nil", shunned: "it has the taint ToBeDeletedByClusterAutoscaler"},
+		{name: "no network, by condition", edit: func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True"}, {Type: "NetworkUnavailable", Status: "True"}}
+		}, addresses: "nil", cidrs: "nil", shunned: "its condition NetworkUnavailable is True"},
+		{name: "network, by condition", edit: func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"}, {Type: "NetworkUnavailable", Status: "Unknown"}, {Type: "Ready", Status: "False"}}
+		}, addresses: "nil", cidrs: "nil"},
+		{name: "no network, by taint", edit: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/network-unavailable", Effect: "NoSchedule"}}
+		}, addresses: "nil", cidrs: "nil", shunned: "it has the taint node.kubernetes.io/network-unavailable"},
+		{name: "out of service", edit: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}}
+		}, addresses: "nil", cidrs: "nil", shunned: "it has the taint node.kubernetes.io/out-of-service"},
+		{name: "not ready", edit: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/not-ready"}, {Key: "node.kubernetes.io/unschedulable"}}
+		}, addresses: "nil", cidrs: "nil"},
 		{name: "another taint", edit: func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "other"}} }, addresses: "nil", cidrs: "nil"},
 	}
 	for _, tt := range tests {
@@ -66,7 +81,7 @@ func TestNode(t *testing.T) {
 				t.Errorf("refused %v, want %s", err, tt.refused)
 			}
 			got := tr.Take().Node
-			if got.Name != "node-a" || got.Zone != tt.zone || got.Deleting != tt.deleting {
+			if got.Name != "node-a" || got.Zone != tt.zone || got.Ineligible != tt.shunned {
 				t.Errorf("got %+v", got)
 			}
 			if texts(got.Addresses) != tt.addresses || texts(got.PodCIDRs) != tt.cidrs {

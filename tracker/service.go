@@ -53,7 +53,9 @@ type front struct {
 	family        Family
 	clusterIP     netip.Addr
 	loadBalancers []netip.Addr
+	routers       []netip.Addr // of loadBalancers
 	externalIPs   []netip.Addr
+	refusedIPs    []netip.Addr   // of spec.externalIPs, those that the node does not allow
 	ranges        []netip.Prefix // merged loadBalancerSourceRanges; nil: everybody may come
 	closed        bool           // no source range of the family is valid: nothing that they guard is served
 }
@@ -72,7 +74,8 @@ func (s *service) equal(o *service) bool {
 func (f front) equal(o front) bool {
 	return f.family == o.family && f.clusterIP == o.clusterIP &&
 		slices.Equal(f.loadBalancers, o.loadBalancers) &&
-		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.ranges, o.ranges) && f.closed == o.closed
+		slices.Equal(f.routers, o.routers) &&
+		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.refusedIPs, o.refusedIPs) && slices.Equal(f.ranges, o.ranges) && f.closed == o.closed
 }
 
 // guarded reports whether the meaning of the Service depends on this node's addresses.
@@ -83,7 +86,7 @@ func (s *service) guarded() bool {
 // parseService returns the content of obj and, joined, its refusals. It returns nil for a Service
 // that is not for this proxy: headless, ExternalName, or labelled for another proxy.
 func parseService(obj *corev1.Service, config *Config) (*service, error) {
-	p := serviceParser{obj: obj, refusals: refusals{kind: kindService, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}}
+	p := serviceParser{obj: obj, allowed: config.ExternalIPs, refusals: refusals{kind: kindService, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}}
 	name, labelled := obj.Labels[ProxyNameLabel]
 	ours := labelled == (config.ServiceProxyName != "") && name == config.ServiceProxyName
 	ip := obj.Spec.ClusterIP
@@ -109,6 +112,7 @@ func parseService(obj *corev1.Service, config *Config) (*service, error) {
 // A serviceParser reads one Service field by field.
 type serviceParser struct {
 	obj      *corev1.Service
+	allowed  ExternalIPs
 	settings Settings
 	refusals
 }
@@ -165,7 +169,8 @@ func (p *serviceParser) fronts() []front {
 	if len(clusterIPs) == 0 {
 		return nil
 	}
-	external, balancers := p.externalIPs(), p.loadBalancers()
+	external, refused := p.externalIPs()
+	balancers, routers := p.loadBalancers()
 	ranges, closed := p.sourceRanges()
 	fronts := make([]front, 0, len(clusterIPs))
 	for _, family := range Families {
@@ -180,6 +185,7 @@ func (p *serviceParser) fronts() []front {
 		f := front{
 			family: family, clusterIP: ip, ranges: own,
 			loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
+			refusedIPs: ofFamily(refused, family), routers: ofFamily(routers, family),
 		}
 		if closed[family] {
 			guarded := fmt.Sprintf("the %s addresses of the load balancer are", family)
@@ -187,7 +193,7 @@ func (p *serviceParser) fronts() []front {
 				guarded = fmt.Sprintf("the %s addresses of the load balancer and the %s node ports are", family, family)
 			}
 			p.add("spec.loadBalancerSourceRanges", "no %s range is valid; %s not served", family, guarded)
-			f.loadBalancers, f.closed = nil, true
+			f.loadBalancers, f.routers, f.closed = nil, nil, true
 		}
 		fronts = append(fronts, f)
 	}

@@ -56,37 +56,53 @@ func (p *serviceParser) clusterIP(i int, family Family) (_ netip.Addr, ok bool) 
 	return ip, ok
 }
 
-// externalIPs reads spec.externalIPs, sorted and without duplicates.
-func (p *serviceParser) externalIPs() []netip.Addr {
-	var ips []netip.Addr
+// externalIPs reads spec.externalIPs, sorted and without duplicates: those that this node allows, and
+// those that it does not.
+func (p *serviceParser) externalIPs() (allowed, refused []netip.Addr) {
 	for i, text := range p.obj.Spec.ExternalIPs {
-		if ip, ok := p.addr(fmt.Sprintf("spec.externalIPs[%d]", i), text); ok {
-			ips = append(ips, ip)
+		field := fmt.Sprintf("spec.externalIPs[%d]", i)
+		ip, ok := p.addr(field, text)
+		switch {
+		case !ok:
+		case p.allowed.Allows(ip):
+			allowed = append(allowed, ip)
+		default:
+			refused = append(refused, ip)
+			p.add(field, "%s is not served: the nodes allow %s as external IPs; use a Service of type LoadBalancer, or allow the address with --external-ips", ip, p.allowed)
 		}
 	}
-	return distinct(ips)
+	return distinct(allowed), distinct(refused)
 }
 
+// ipModeRouter is a mode that the API is to have. Source: KEP-6272.
+const ipModeRouter corev1.LoadBalancerIPMode = "Router"
+
 // loadBalancers reads the addresses that the load balancer leaves to the nodes, sorted and without
-// duplicates. Traffic to its other addresses comes with a destination of the balancer's choice.
-func (p *serviceParser) loadBalancers() []netip.Addr {
-	var ips []netip.Addr
+// duplicates, and those of them that are of ipMode Router. Traffic to its other addresses comes with a
+// destination of the balancer's choice.
+func (p *serviceParser) loadBalancers() (ips, routers []netip.Addr) {
 	for i, ingress := range p.obj.Status.LoadBalancer.Ingress {
 		if ingress.IP == "" {
 			continue // a host name only
 		}
 		field := fmt.Sprintf("status.loadBalancer.ingress[%d]", i)
+		router := p.settings.Router
 		if mode := ingress.IPMode; mode != nil && *mode != corev1.LoadBalancerIPModeVIP {
-			if *mode != corev1.LoadBalancerIPModeProxy {
-				p.add(field+".ipMode", "%s is not VIP or Proxy; the address is left alone", quote(string(*mode)))
+			if router = *mode == ipModeRouter; !router {
+				if *mode != corev1.LoadBalancerIPModeProxy {
+					p.add(field+".ipMode", "%s is not VIP, Proxy or Router; the address is left alone", quote(string(*mode)))
+				}
+				continue
 			}
-			continue
 		}
 		if ip, ok := p.addr(field+".ip", ingress.IP); ok {
 			ips = append(ips, ip)
+			if router {
+				routers = append(routers, ip)
+			}
 		}
 	}
-	return distinct(ips)
+	return distinct(ips), distinct(routers)
 }
 
 // sourceRanges reads spec.loadBalancerSourceRanges. A family is closed if its ranges are all invalid:

@@ -23,6 +23,8 @@ func summary(d Delta) string {
 		}{
 			{"lb", texts(p.LoadBalancers), len(p.LoadBalancers) > 0},
 			{"ext", texts(p.ExternalIPs), len(p.ExternalIPs) > 0},
+			{"router", texts(p.Routers), len(p.Routers) > 0},
+			{"refused", texts(p.RefusedExternalIPs), len(p.RefusedExternalIPs) > 0},
 			{"node", fmt.Sprint(p.NodePort), p.NodePort != 0},
 			{"from", texts(p.Sources), p.Guarded},
 			{"internal", "Local", p.InternalLocal},
@@ -158,7 +160,7 @@ func TestExternalAddresses(t *testing.T) {
 	ingress := func(list ...corev1.LoadBalancerIngress) func(*corev1.Service) {
 		return func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = list }
 	}
-	vip, proxy, odd := corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPMode("X")
+	vip, proxy, router, odd := corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPMode("Router"), corev1.LoadBalancerIPMode("X")
 	six := "shop/web:http/tcp IPv6 fd00::1:80"
 	runServiceTests(t, Config{}, []serviceTest{
 		{name: "external IPs: sorted, each once", edit: external("9.9.9.9", "1.1.1.1", "9.9.9.09"), want: web + " ext=1.1.1.1 9.9.9.9"},
@@ -170,7 +172,17 @@ func TestExternalAddresses(t *testing.T) {
 		{name: "load balancer, whatever the type", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}), want: web + " lb=1.1.1.1"},
 		{name: "modes", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &vip}, corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &proxy}), want: web + " lb=1.1.1.1"},
 		{name: "unknown mode", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &odd}), want: web,
-			refused: `status.loadBalancer.ingress[0].ipMode: "X" is not VIP or Proxy; the address is left alone`},
+			refused: `status.loadBalancer.ingress[0].ipMode: "X" is not VIP, Proxy or Router; the address is left alone`},
+		{name: "Router, of one address", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &router}, corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &vip}),
+			want: web + " lb=1.1.1.1 1.1.1.2 router=1.1.1.1"},
+		{name: "Router, by annotation", edit: func(s *corev1.Service) {
+			s.Annotations = map[string]string{"kube-nft.io/ip-mode": "Router"}
+			ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}, corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &proxy}, corev1.LoadBalancerIngress{IP: "1.1.1.3", IPMode: &vip})(s)
+		}, want: web + " lb=1.1.1.1 1.1.1.3 router=1.1.1.1 1.1.1.3"},
+		{name: "an unknown mode by annotation changes nothing", edit: func(s *corev1.Service) {
+			s.Annotations = map[string]string{"kube-nft.io/ip-mode": "router"}
+			ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"})(s)
+		}, want: web + " lb=1.1.1.1", refused: `metadata.annotations[kube-nft.io/ip-mode]: "router" is not Router or VIP; the annotation is ignored`},
 		{name: "host name", edit: ingress(corev1.LoadBalancerIngress{Hostname: "lb.example"}, corev1.LoadBalancerIngress{IP: "1.1.1.1"}), want: web + " lb=1.1.1.1"},
 		{name: "twice", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}, corev1.LoadBalancerIngress{IP: "1.1.1.1"}), want: web + " lb=1.1.1.1"},
 		{name: "one address in several lists", edit: func(s *corev1.Service) {
@@ -310,6 +322,42 @@ func TestServiceNames(t *testing.T) {
 		}
 		if got := len(tr.Take().Changed); (got == 1) != (tt.refused == "") {
 			t.Errorf("%q/%q: %d ports", tt.namespace, tt.name, got)
+		}
+	}
+}
+
+func TestExternalIPsAreLimited(t *testing.T) {
+	external := func(ips ...string) func(*corev1.Service) { return func(s *corev1.Service) { s.Spec.ExternalIPs = ips } }
+	limit := func(entries ...string) Config {
+		ips, err := ParseExternalIPs(entries)
+		must(t, err)
+		return Config{ExternalIPs: ips}
+	}
+	const refused = `spec.externalIPs[%d]: %s is not served: the nodes allow %s as external IPs; use a Service of type LoadBalancer, or allow the address with --external-ips`
+	runServiceTests(t, limit("all"), []serviceTest{{name: "all", edit: external("9.9.9.9"), want: web + " ext=9.9.9.9"}})
+	runServiceTests(t, limit("none"), []serviceTest{
+		{name: "none", edit: external("9.9.9.9", "1.1.1.1"), want: web + " refused=1.1.1.1 9.9.9.9",
+			refused: fmt.Sprintf(refused, 0, "9.9.9.9", "none") + "\n" + fmt.Sprintf(refused, 1, "1.1.1.1", "none")},
+		{name: "a load balancer's address is another thing", edit: func(s *corev1.Service) {
+			external("1.1.1.1")(s)
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "1.1.1.1"}}
+		}, want: web + " lb=1.1.1.1 refused=1.1.1.1", refused: fmt.Sprintf(refused, 0, "1.1.1.1", "none")},
+		{name: "no external policy without a frontend", edit: func(s *corev1.Service) {
+			external("9.9.9.9")(s)
+			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		}, want: web + " refused=9.9.9.9", refused: fmt.Sprintf(refused, 0, "9.9.9.9", "none")},
+	})
+	runServiceTests(t, limit("9.9.9.0/25", "9.9.9.128/25", "2001:db8::/64"), []serviceTest{
+		{name: "CIDRs", edit: func(s *corev1.Service) {
+			dualStack(s)
+			external("2001:db8::1", "2001:db8:1::1", "9.9.9.200", "9.9.8.1")(s)
+		},
+			want:    web + " ext=9.9.9.200 refused=9.9.8.1\nshop/web:http/tcp IPv6 fd00::1:80 ext=2001:db8::1 refused=2001:db8:1::1",
+			refused: fmt.Sprintf(refused, 1, "2001:db8:1::1", "9.9.9.0/24,2001:db8::/64") + "\n" + fmt.Sprintf(refused, 3, "9.9.8.1", "9.9.9.0/24,2001:db8::/64")},
+	})
+	for _, entries := range [][]string{{"all", "none"}, {"all", "all"}, {"1.1.1.1"}, {""}, {"x/8"}, {"::ffff:1.1.1.0/120"}} {
+		if ips, err := ParseExternalIPs(entries); err == nil {
+			t.Errorf("%q is read as %s", entries, ips)
 		}
 	}
 }

@@ -93,8 +93,12 @@ type ServicePort struct {
 	Port          uint16       // at the cluster IP, load-balancer IPs and external IPs; never 0
 	ClusterIP     netip.Addr   // always valid
 	LoadBalancers []netip.Addr // status.loadBalancer.ingress of ipMode VIP or unset
-	ExternalIPs   []netip.Addr // spec.externalIPs
+	Routers       []netip.Addr // those of LoadBalancers of ipMode Router: where no endpoint may serve, packets pass
+	ExternalIPs   []netip.Addr // spec.externalIPs, those that Config.ExternalIPs allows
 	NodePort      uint16       // 0: none
+
+	// RefusedExternalIPs are those that Config.ExternalIPs does not allow. Nothing is served there.
+	RefusedExternalIPs []netip.Addr
 
 	// Guarded says that load-balancer IPs take connections from Sources only; with NodePortGuarded the
 	// node port does so, too, but for connections of this node itself. Sources are merged:
@@ -165,8 +169,8 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings &&
-		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
-		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
+		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
+		slices.Equal(p.RefusedExternalIPs, q.RefusedExternalIPs) && slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
 		slices.Equal(p.Local, q.Local) && slices.Equal(p.OnNode, q.OnNode) &&
 		slices.Equal(p.Serving, q.Serving)
 }
@@ -179,9 +183,9 @@ type Node struct {
 	Addresses []netip.Addr
 	PodCIDRs  []netip.Prefix // spec.podCIDRs
 	Zone      string         // label topology.kubernetes.io/zone
-	// Deleting says that the node is being deleted or carries the autoscaler's
-	// ToBeDeletedByClusterAutoscaler taint: load balancers should look elsewhere.
-	Deleting bool
+	// Ineligible says why load balancers should look elsewhere: the node is being deleted, has no
+	// network, or carries one of three taints. Empty: they need not.
+	Ineligible string
 	// Gone says that there is no such object any more: the rest is what it was last.
 	Gone bool
 }
@@ -191,7 +195,7 @@ func (n *Node) Equal(m *Node) bool {
 	if n == nil || m == nil {
 		return n == m
 	}
-	return n.Name == m.Name && n.Zone == m.Zone && n.Deleting == m.Deleting && n.Gone == m.Gone &&
+	return n.Name == m.Name && n.Zone == m.Zone && n.Ineligible == m.Ineligible && n.Gone == m.Gone &&
 		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -174,4 +176,47 @@ func TestGetWatch(t *testing.T) {
 		{[]string{"get", "services", "-w", "-o", "json"}, "--watch: expected --output table, wide or name"},
 		{[]string{"get", "services", "-A", "-n", "shop"}, "--all-namespaces: --namespace shop says otherwise"},
 	})
+}
+
+// TestKindsOfExternalAddresses: get and explain tell addresses of load balancers, their ipMode, external IPs and
+// those that are not allowed apart, from the tables.
+func TestKindsOfExternalAddresses(t *testing.T) {
+	lab.New(t)
+	objects := filepath.Join(t.TempDir(), "service.yaml")
+	err := os.WriteFile(objects, []byte(`apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.0.10
+  externalIPs: [203.0.113.5, 203.0.113.6]
+  ports: [{name: http, port: 80}]
+status: {loadBalancer: {ingress: [{ip: 198.51.100.7}, {ip: 198.51.100.8, ipMode: Router}]}}
+`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ruleset, stderr := kubeNFT(t, "--dry-run", "--manifests", objects, "--hostname-override", "node-1", "--external-ips", "203.0.113.6/32")
+	if !strings.Contains(stderr, "spec.externalIPs[0]: 203.0.113.5 is not served") {
+		t.Errorf("a dry run says %s", stderr)
+	}
+	lab.Run(t, ruleset, "nft", "-f", "-")
+	const want = `SERVICE        FRONTEND            KIND         EP  LOCAL  POLICY
+shop/web:http  10.96.0.10:80/tcp   cluster IP   0   -      reject: no endpoint
+shop/web:http  198.51.100.7:80/tcp LB IP        0   -      reject: no endpoint
+shop/web:http  198.51.100.8:80/tcp LB IP        0   -      pass: no endpoint, ipMode Router
+shop/web:http  203.0.113.6:80/tcp  external IP  0   -      reject: no endpoint
+shop/web:http  203.0.113.5:80/tcp  external IP  0   -      refused: not in --external-ips
+`
+	if _, got, stderr := kubeNFT(t, "get", "services"); stderr != "" || cmp.Diff(strings.Fields(want), strings.Fields(got)) != "" {
+		t.Errorf("get: %s%s", got, stderr)
+	}
+	for address, reason := range map[string]string{
+		"203.0.113.5:80/tcp":  "Service shop/web:http asks for 203.0.113.5 in spec.externalIPs, and this node does not allow it",
+		"198.51.100.8:80/tcp": "Service shop/web:http has no endpoint, and the address has the ipMode Router",
+	} {
+		_, got, _ := kubeNFT(t, "explain", "192.0.2.1", address)
+		if !strings.Contains(strings.Join(strings.Fields(got), " "), reason) {
+			t.Errorf("explain: %s", got)
+		}
+	}
 }

@@ -32,6 +32,7 @@ type proxySettings struct {
 	ClusterCIDR       string   `json:"clusterCIDR"` // one range, or a comma list
 	MasqueradeAll     bool     `json:"masqueradeAll"`
 	NodePortAddresses []string `json:"nodePortAddresses"`
+	ExternalIPs       []string `json:"externalIPs"`
 }
 
 // A caseStep changes objects and then sends packets.
@@ -208,6 +209,9 @@ func (s *proxySettings) flags() []string {
 	}
 	if s.MasqueradeAll {
 		flags = append(flags, "--masquerade-all")
+	}
+	if len(s.ExternalIPs) > 0 {
+		flags = append(flags, "--external-ips", strings.Join(s.ExternalIPs, ","))
 	}
 	if len(s.NodePortAddresses) > 0 {
 		flags = append(flags, "--nodeport-addresses", strings.Join(s.NodePortAddresses, ","))

@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"net/netip"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -21,7 +22,10 @@ const (
 	ServiceCIDRsSet           = "service-cidrs"
 	HairpinSet                = "hairpin"
 	MembersSet                = "members"
-	PingedSet                 = "pinged" // addresses that answer echo requests; exists while there are some
+	PingedSet                 = "pinged"               // addresses that answer echo requests; exists while there are some
+	LoadBalancersSet          = "load-balancers"       // frontends at addresses of load balancers, with RouterMark or not; no rule looks into it
+	RefusedExternalIPsSet     = "refused-external-ips" // see RefusedFrontend
+	LocalhostProxiesSet       = "localhost-proxies"    // loopback addresses at which a program serves TCP node ports
 	AffinityFrontendsMap      = "sticky"
 	AffinityNodePortsMap      = "sticky-node-ports"
 	AffinityPrefix            = "affinity-" // of affinity maps, and in the names of chains before a number
@@ -47,6 +51,7 @@ const (
 	MarkChain                = "mark-for-masquerade"
 	MasqueradeChain          = "masquerade-marked"
 	RejectChain              = "reject-new"
+	PassChain                = "pass-on" // without rules; it exists while somebody goes there
 	ServicesChain            = "services"
 	MarkUnlessPodChain       = "mark-unless-pod" // of Service ports with affinity
 	UpdateAffinityChain      = "record-affinity"
@@ -58,6 +63,24 @@ const (
 	PingPreroutingChain      = "nat-prerouting-ping"
 	PingOutputChain          = "nat-output-ping"
 )
+
+// RouterMark is the comment of an address of ipMode Router in LoadBalancersSet.
+const RouterMark = "Router"
+
+// RefusedFrontend is where a Service port would be reached at an external IP that this node does not
+// allow. No rule looks into the set of these: it tells whoever reads the tables which Service asks for
+// an address in vain, without the objects and the settings.
+func RefusedFrontend(p *tracker.ServicePort, addr netip.Addr) tracker.Frontend {
+	return tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}
+}
+
+// LocalhostAddress is the loopback address of a family at which node ports are served.
+func LocalhostAddress(f nft.Family) netip.Addr {
+	if f == nft.IP6 {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
 
 // Comment is what nft list shows beside a frontend: namespace/name:port. Three names of 63
 // characters overflow the 127 bytes of a comment; then its end is cut off. It is what the

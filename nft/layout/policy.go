@@ -11,8 +11,11 @@ import (
 // share its chains, whichever Services they belong to.
 type Policy struct {
 	Kind     PolicyKind
-	NodePort bool   // the frontend is a node port
-	Guard    uint32 // the number of the guard whose sources alone may connect; 0 for none
+	NodePort bool // the frontend is a node port
+	// Router says of an external policy Local without an endpoint on this node that packets from outside
+	// pass; otherwise they are dropped.
+	Router bool
+	Guard  uint32 // the number of the guard whose sources alone may connect; 0 for none
 	// NodePasses says that this node itself may connect, too, as it may to guarded node ports.
 	NodePasses bool
 	// List is the number of the Service port's shared lists; 0 if each frontend has its own.
@@ -35,6 +38,7 @@ const (
 	External                               // cluster-wide list, always masqueraded
 	ExternalLocal                          // external policy Local
 	ExternalFallback                       // external policy Local without local endpoints: cluster-wide list, pods are not masqueraded
+	Passed                                 // no endpoint anywhere, at an address of ipMode Router: left alone, guard or not
 )
 
 // Verdict is the verdict that sends a connection to the policy's chain.
@@ -48,6 +52,10 @@ func (p Policy) Verdict() *nft.Verdict {
 
 // noneSuffix ends the name of an external policy Local without an endpoint on this node.
 const noneSuffix = "-none"
+
+// routerPrefix is how the names of policies Local begin at addresses of ipMode Router, without an
+// endpoint on this node.
+const routerPrefix = "router-local-"
 
 // guardedPrefix is how the names of guarded policies begin; the number of the guard follows.
 const guardedPrefix = "guarded-"
@@ -73,6 +81,8 @@ func (p Policy) openName() string {
 	switch p.Kind {
 	case Refused:
 		return RejectChain
+	case Passed:
+		return PassChain
 	case Internal:
 		return "cluster-" + p.suffix(p.Cluster)
 	case InternalLocal:
@@ -82,6 +92,9 @@ func (p Policy) openName() string {
 	case ExternalFallback:
 		return p.prefix() + "fallback-" + p.suffix(p.Cluster)
 	default:
+		if p.Router {
+			return routerPrefix + p.bothSuffix()
+		}
 		return p.prefix() + "local-" + p.bothSuffix()
 	}
 }
@@ -122,7 +135,7 @@ func (p Policy) Open() Policy {
 // Everywhere is the policy for clients to whom external policy Local does not apply, but
 // who need masquerading: this node itself.
 func (p Policy) Everywhere() Policy {
-	p.Kind, p.Local = External, 0
+	p.Kind, p.Local, p.Router = External, 0, false
 	return p
 }
 
@@ -136,6 +149,7 @@ var policyPrefixes = []struct {
 	{"cluster-", Internal, false},
 	{"external-local-", ExternalLocal, false},
 	{"external-fallback-", ExternalFallback, false},
+	{routerPrefix, ExternalLocal, false},
 	{"external-", External, false},
 	{"node-port-local-", ExternalLocal, true},
 	{"node-port-fallback-", ExternalFallback, true},
@@ -168,13 +182,15 @@ func PolicyOfChain(chain string) (p Policy, ok bool) {
 		}
 		p.Guard, name = uint32(n), behind
 	}
-	if name == RejectChain {
-		p.Kind = Refused
+	if name == RejectChain || name == PassChain {
+		if p.Kind = Refused; name == PassChain {
+			p.Kind = Passed
+		}
 		return p, p.ChainName() == chain
 	}
 	for _, prefix := range policyPrefixes {
 		if suffix, ok := strings.CutPrefix(name, prefix.text); ok {
-			p.Kind, p.NodePort = prefix.kind, prefix.nodePort
+			p.Kind, p.NodePort, p.Router = prefix.kind, prefix.nodePort, prefix.text == routerPrefix
 			p.readSuffix(suffix)
 			return p, p.ChainName() == chain
 		}

@@ -11,6 +11,9 @@ func FuzzPolicyOf(f *testing.F) {
 	f.Add("guarded-node-port-17-node-port-fallback-3")
 	f.Add("external-fallback-affinity-17")
 	f.Add("external-local-affinity-17-none")
+	f.Add("guarded-17-pass-on")
+	f.Add("router-local-3-0")
+	f.Add("guarded-1-router-local-list-17-none")
 	f.Fuzz(func(t *testing.T, chain string) {
 		verdict := nft.Goto(chain)
 		if p, ok := PolicyOf(verdict); ok && *p.Verdict() != verdict {

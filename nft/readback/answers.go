@@ -98,7 +98,7 @@ func (a *Answers) Frontends() iter.Seq2[tracker.Frontend, layout.PortName] {
 // answerOf reads the answer from a frontend's element.
 func answerOf(e nft.Element) Answer {
 	switch p, _ := layout.PolicyOf(verdictOf(e)); {
-	case p.Kind == layout.Refused:
+	case p.Kind == layout.Refused, p.Kind == layout.Passed:
 		return NoEndpoint
 	case p.Kind == layout.Dropped, p.Kind == layout.ExternalLocal && p.Local == 0:
 		return NotLocal

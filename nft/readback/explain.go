@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // An Explanation is what becomes of a connection, and why.
@@ -114,6 +115,7 @@ func (e *explainer) explainNone() {
 		e.Reason = "it is addressed to no Service"
 		e.add("Frontend", "none: no element of services or node-ports is about "+e.target(), "")
 		e.explainUnserved()
+		e.explainRefusedIP()
 	}
 }
 
@@ -139,8 +141,24 @@ func (e *explainer) explainUnserved() {
 	if held == nil || held.Map[key].Verdict == nil {
 		return
 	}
-	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s",
-		layout.ParsePortName(held.Map[key].Comment), e.packet.Destination), "element of "+layout.NodePortsMap+": "+held.ElementText(e.table.Family, key))
+	name, element := layout.ParsePortName(held.Map[key].Comment), "element of "+layout.NodePortsMap+": "+held.ElementText(e.table.Family, key)
+	if e.packet.Protocol == uint8(tracker.TCP) && e.table.has(layout.LocalhostProxiesSet, nft.AddrKey(e.packet.Destination)) {
+		e.Reason = fmt.Sprintf("kube-nft itself listens there, and connects to an endpoint of Service %s", name)
+		e.add("Node port", fmt.Sprintf("served by the kube-nft daemon, at %s for this node alone; endpoints see an address of this node", e.packet.Destination), element)
+		return
+	}
+	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s", name, e.packet.Destination), element)
+}
+
+// explainRefusedIP says so if a Service asks for the address and this node does not allow it.
+func (e *explainer) explainRefusedIP() {
+	key := layout.FrontendKey(e.packet.Destination, e.packet.Protocol, e.packet.Port)
+	if !e.table.has(layout.RefusedExternalIPsSet, key) {
+		return
+	}
+	held := e.table.Sets[layout.RefusedExternalIPsSet]
+	e.Reason = fmt.Sprintf("Service %s asks for %s in spec.externalIPs, and this node does not allow it", layout.ParsePortName(held.Map[key].Comment), e.packet.Destination)
+	e.add("External IP", "refused: --external-ips does not allow "+e.packet.Destination.String(), "element of "+layout.RefusedExternalIPsSet+": "+held.ElementText(e.table.Family, key))
 }
 
 // servicesAt names the Services that have an address.
@@ -173,6 +191,9 @@ func (e *explainer) explainPolicy() {
 	case layout.Refused:
 		e.Reason = fmt.Sprintf("Service %s has no endpoint", e.Service.Name)
 		e.add("Policy", "no endpoint is ready anywhere: reject", "")
+	case layout.Passed:
+		e.Reason = fmt.Sprintf("Service %s has no endpoint, and the address has the ipMode Router", e.Service.Name)
+		e.add("Policy", "no endpoint is ready anywhere, ipMode Router: packets pass on", "chain "+layout.PassChain)
 	case layout.Dropped:
 		e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its traffic policy is Local", e.Service.Name)
 		e.add("Policy", "traffic policy Local, and no endpoint on this node: drop, so that others are tried", "")
@@ -184,6 +205,11 @@ func (e *explainer) explainPolicy() {
 	case layout.InternalLocal:
 		e.add("Policy", "internal traffic policy Local: endpoints on this node alone", "chain "+p.Open().ChainName())
 	case layout.ExternalLocal:
+		if p.Router && e.Outcome != "dnat" {
+			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, its external traffic policy is Local, and the address has the ipMode Router", e.Service.Name)
+			e.add("Policy", "external traffic policy Local, and no endpoint on this node, ipMode Router: packets from outside pass on", "chain "+p.Open().ChainName())
+			return
+		}
 		e.explainLocal(p.Open().ChainName())
 	}
 	e.explainAffinity()

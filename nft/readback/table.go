@@ -22,7 +22,7 @@ func New(t *nft.Table) *Table { return &Table{t.Typed()} }
 type Programmed struct {
 	tracker.Frontend
 	Name layout.PortName
-	// Kind is KindClusterIP, KindExternalIP or KindNodePort.
+	// Kind is KindClusterIP, KindLoadBalancerIP, KindExternalIP or KindNodePort.
 	Kind string
 	// Policy is what becomes of connections, in words.
 	Policy string
@@ -32,6 +32,8 @@ type Programmed struct {
 	Cluster, Local []netip.AddrPort
 	// Options are the annotations that the Service port's comment shows, as "key: value".
 	Options []string
+	// Router says that a load-balancer IP has the ipMode Router.
+	Router bool
 	// HasLocal says that there is a list of local endpoints, which may be empty.
 	HasLocal bool
 	// Affinity is the timeout of an affinity entry; 0: no session affinity.
@@ -40,13 +42,17 @@ type Programmed struct {
 	AffinityGroups []AffinityGroup
 }
 
-// Kinds of frontends, as far as a table tells them apart: it has external IPs and load-balancer
-// IPs in the same elements.
+// Kinds of frontends. A table of an older kube-nft does not tell load-balancer IPs from external IPs:
+// there both are external IPs.
 const (
-	KindClusterIP  = "cluster IP"
-	KindExternalIP = "external IP"
-	KindNodePort   = "node port"
+	KindClusterIP      = "cluster IP"
+	KindLoadBalancerIP = "LB IP"
+	KindExternalIP     = "external IP"
+	KindNodePort       = "node port"
 )
+
+// kinds are in the order in which they are listed.
+var kinds = []string{KindClusterIP, KindLoadBalancerIP, KindExternalIP, KindNodePort}
 
 // An AffinityGroup says where the entries for the endpoints with one port stand: in a map that other
 // Service ports use too, under a number.
@@ -80,12 +86,37 @@ func (t Table) Frontends() []Programmed {
 			list = append(list, t.Programmed(set, key, element))
 		}
 	}
-	slices.SortFunc(list, func(a, b Programmed) int {
-		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
-			strings.Compare(a.Name.Port, b.Name.Port), strings.Compare(a.Kind, b.Kind), a.Frontend.Compare(b.Frontend))
-	})
+	sortProgrammed(list)
 	return list
 }
+
+func sortProgrammed(list []Programmed) {
+	slices.SortFunc(list, func(a, b Programmed) int {
+		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
+			strings.Compare(a.Name.Port, b.Name.Port), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)), a.Frontend.Compare(b.Frontend))
+	})
+}
+
+// RefusedIPs lists the external IPs that Services ask for and that the node does not allow, by name
+// and address. Nothing is programmed there.
+func (t Table) RefusedIPs() []Programmed {
+	held := t.Sets[layout.RefusedExternalIPsSet]
+	if held == nil {
+		return nil
+	}
+	list := make([]Programmed, 0, len(held.Map))
+	for key, element := range held.Map {
+		list = append(list, Programmed{
+			Frontend: layout.FrontendIn(t.Family, layout.RefusedExternalIPsSet, key), Name: layout.ParsePortName(element.Comment),
+			Kind: KindExternalIP, Policy: refusedIPWords,
+		})
+	}
+	sortProgrammed(list)
+	return list
+}
+
+// refusedIPWords stand where another frontend has its policy.
+const refusedIPWords = "refused: not in --external-ips"
 
 // Programmed reads the frontend that an element of one of its sets stands for.
 func (t Table) Programmed(set, key string, element nft.Element) Programmed {
@@ -105,6 +136,10 @@ func (t Table) Programmed(set, key string, element nft.Element) Programmed {
 	t.findAffinity(&s, key)
 	s.Kind = t.kindOf(s.Frontend)
 	s.Policy = policyWords(s.Verdict, s.Affinity)
+	if held := t.Sets[layout.LoadBalancersSet]; s.Kind == KindLoadBalancerIP && held.Map[layout.FrontendKeyOf(s.Frontend)].Comment == layout.RouterMark {
+		s.Router = true
+		s.Policy += ", ipMode Router"
+	}
 	s.HasLocal = hasLocal(s.Verdict)
 	return s
 }
@@ -136,12 +171,22 @@ func (t Table) kindOf(f tracker.Frontend) string {
 	switch {
 	case f.NodePort():
 		return KindNodePort
-	case t.Sets[layout.ClusterIPsSet] != nil:
-		if _, ok := t.Sets[layout.ClusterIPsSet].Map[nft.AddrKey(f.Address)]; ok {
-			return KindClusterIP
-		}
+	case t.has(layout.ClusterIPsSet, nft.AddrKey(f.Address)):
+		return KindClusterIP
+	case t.has(layout.LoadBalancersSet, layout.FrontendKeyOf(f)):
+		return KindLoadBalancerIP
 	}
 	return KindExternalIP
+}
+
+// has reports whether a set of the table has an element.
+func (t Table) has(set, key string) bool {
+	held := t.Sets[set]
+	if held == nil {
+		return false
+	}
+	_, ok := held.Map[key]
+	return ok
 }
 
 // NodePortAddresses returns the addresses at which tables serve node ports, sorted; none of a family
@@ -248,6 +293,8 @@ func kindWords(p layout.Policy) string {
 	switch p.Kind {
 	case layout.Refused:
 		return "reject: no endpoint"
+	case layout.Passed:
+		return "pass: no endpoint"
 	case layout.Dropped:
 		return "drop: none local"
 	case layout.InternalLocal:
@@ -255,7 +302,10 @@ func kindWords(p layout.Policy) string {
 	case layout.ExternalFallback:
 		return "all endpoints, none local"
 	case layout.ExternalLocal:
-		if p.Local == 0 {
+		switch {
+		case p.Router:
+			return "outside: pass, none local"
+		case p.Local == 0:
 			return "outside: drop, none local"
 		}
 		return "outside local"

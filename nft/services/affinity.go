@@ -104,7 +104,7 @@ func (r *familyRules) declareAffinity(port *portState, a *affinity) {
 	a.chains = []*nft.Chain{a.updateChain(r.Table.Family)}
 	declared := make(map[string]bool)
 	for _, wanted := range port.frontends {
-		p := claim{port: port, kind: wanted.kind}.serve().policy.Open()
+		p := claim{port: port, kind: wanted.kind}.serve(wanted.Frontend).policy.Open()
 		if p.Affinity == 0 || declared[p.ChainName()] {
 			continue
 		}
@@ -197,11 +197,13 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 		podsEverywhere()
 		add(nft.Rule{nft.SourceLocal{}, nft.Jump(layout.MarkChain)})
 		everywhere(nft.SourceLocal{})
-		if p.Local == 0 {
+		switch {
+		case p.Router:
+		case p.Local == 0:
 			add(nft.Rule{nft.Drop})
-			break
+		default:
+			choose(true)
 		}
-		choose(true)
 	}
 	return chain
 }

@@ -43,7 +43,10 @@ func (c *Config) externalLocalRules(p layout.Policy, f nft.Family) []nft.Rule {
 		rules = append(rules, nft.Rule{pods.Stmt(false), nft.Goto(choose(p, false))})
 	}
 	rules = append(rules, nft.Rule{nft.SourceLocal{}, nft.Goto(p.Everywhere().ChainName())})
-	if p.Local == 0 {
+	switch {
+	case p.Router:
+		return rules
+	case p.Local == 0:
 		return append(rules, nft.Rule{nft.Drop})
 	}
 	return append(rules, nft.Rule{nft.Goto(choose(p, true))})

@@ -30,6 +30,7 @@ type familyRules struct {
 	withAffinity int // Service ports with affinity
 	shared       map[sharedElement]int
 	pinged       map[netip.Addr]int // how many frontends make an address answer echo requests
+	refused      map[tracker.Frontend]*refusedIP
 	guards       map[uint32]*guard  // by number
 	numbers      map[uint32]string  // who has a number
 	adopted      *nft.Table         // what the kernel held at start; for the order of lists
@@ -68,6 +69,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		frontends: make(map[tracker.Frontend]*frontendState),
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
+		refused:   make(map[tracker.Frontend]*refusedIP),
 		guards:    make(map[uint32]*guard),
 		pinged:    make(map[netip.Addr]int),
 

@@ -107,8 +107,9 @@ func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 
 // An expectation is a Service port at one of its frontends, as its owner sees it.
 type expectation struct {
-	port *tracker.ServicePort
-	kind string
+	port   *tracker.ServicePort
+	kind   string
+	router bool // the address has the ipMode Router
 }
 
 type place struct {
@@ -124,7 +125,7 @@ func (w *world) claims() map[place][]expectation {
 			if !seen[addr] && port != 0 {
 				seen[addr] = true
 				at := place{tracker.Frontend{Address: addr, Protocol: id.Protocol, Port: port}, id.Family}
-				all[at] = append(all[at], expectation{p, kind})
+				all[at] = append(all[at], expectation{p, kind, kind == "balancer" && slices.Contains(p.Routers, addr)})
 			}
 		}
 		add("cluster", p.ClusterIP, p.Port)
@@ -197,7 +198,10 @@ func (e expectation) fate(c client) nft.Fate {
 	if guarded && !slices.ContainsFunc(p.Sources, func(s netip.Prefix) bool { return s.Contains(c.addr) }) {
 		return nft.Fate{Outcome: "drop"}
 	}
-	if !p.HasEndpoints {
+	switch {
+	case !p.HasEndpoints && e.router:
+		return nft.Fate{Outcome: "accept"}
+	case !p.HasEndpoints:
 		return nft.Fate{Outcome: "reject"}
 	}
 	list, masquerade := p.Cluster, true
@@ -213,7 +217,10 @@ func (e expectation) fate(c client) nft.Fate {
 	case p.ExternalLocal && !c.node && !fallback:
 		list, masquerade = p.Local, false
 	}
-	if len(list) == 0 {
+	switch {
+	case len(list) == 0 && e.router:
+		return nft.Fate{Outcome: "accept"}
+	case len(list) == 0:
 		return nft.Fate{Outcome: "drop"}
 	}
 	return nft.Fate{Outcome: "dnat", Endpoints: slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare), Masquerade: masquerade}

@@ -28,18 +28,35 @@ type program struct {
 	comment        string
 	cluster, local []netip.AddrPort // the lists that the policy uses
 	updateChain    string           // the chain that updates affinity maps; empty without affinity
+	balancer       *nft.Element     // in the set of load balancers' frontends; nil if it is none
 	serving        []netip.AddrPort // whose flows are left alone
 	reset          bool             // connections of TCP and SCTP to other endpoints end
 	ping           bool             // its address answers echo requests
 }
 
+// The elements of frontends at addresses of load balancers.
+var (
+	balancerElement = &nft.Element{}
+	routerElement   = &nft.Element{Comment: layout.RouterMark}
+)
+
 // serve says what the claim's Service port does at its frontend.
-func (c claim) serve() program {
+func (c claim) serve(f tracker.Frontend) program {
 	p := c.port.current
 	s := program{id: p.ID, comment: c.port.label, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP, ping: c.pings()}
 	s.policy = layout.Policy{
 		Kind:     c.policyKind(),
 		NodePort: c.kind == nodePort,
+	}
+	if c.kind == loadBalancerIP {
+		s.balancer = balancerElement
+		if _, router := slices.BinarySearchFunc(p.Routers, f.Address, netip.Addr.Compare); router {
+			s.balancer = routerElement
+			if s.policy.Kind == layout.Refused || s.policy.Kind == layout.Dropped {
+				s.policy.Kind = layout.Passed
+			}
+			s.policy.Router = s.policy.Kind == layout.ExternalLocal && len(c.port.local) == 0
+		}
 	}
 	if c.kind == loadBalancerIP && c.port.guard != nil {
 		s.policy.Guard = c.port.guard.number
@@ -59,7 +76,8 @@ func (c claim) serve() program {
 		s.cluster, s.local = c.port.cluster, c.port.local
 	}
 	s.policy.Cluster, s.policy.Local = capacity(len(s.cluster)), capacity(len(s.local))
-	withAffinity := s.policy.Kind != layout.Refused && c.port.affinity.number != 0
+	endpoints := s.policy.Kind != layout.Refused && s.policy.Kind != layout.Passed
+	withAffinity := endpoints && c.port.affinity.number != 0
 	if withAffinity { // its chains do not depend on capacities
 		s.policy.Affinity = c.port.affinity.number
 		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
@@ -68,7 +86,7 @@ func (c claim) serve() program {
 	}
 	if c.port.list.number != 0 {
 		s.cluster, s.local = nil, nil
-		if s.policy.Kind != layout.Refused && !withAffinity { // its chains do not depend on capacities
+		if endpoints && !withAffinity { // its chains do not depend on capacities
 			s.policy.List = c.port.list.number
 			s.policy.Cluster, s.policy.Local = min(s.policy.Cluster, 1), min(s.policy.Local, 1)
 		}
@@ -134,6 +152,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if p.Affinity != 0 || port.affinity.number != 0 {
 		r.setAffinity(port, false)
 	}
+	r.setRefusedIPs(port, shown)
 	if !claims {
 		for _, wanted := range port.frontends {
 			if state := r.frontends[wanted.Frontend]; state.claims.first().port == port {
@@ -174,6 +193,7 @@ func (r *familyRules) removePort(id tracker.PortID) {
 	for _, wanted := range port.frontends {
 		r.unclaim(wanted.Frontend, port)
 	}
+	r.dropRefusedIPs(port, port.current.RefusedExternalIPs)
 	r.changeShared(port.current, nil)
 	r.setAffinity(port, true)
 	r.setGuard(port, nil)
@@ -186,7 +206,7 @@ func (r *familyRules) removePort(id tracker.PortID) {
 func (r *familyRules) program(state *frontendState) {
 	var want program
 	if first := state.claims.first(); first != nil {
-		want = first.serve()
+		want = first.serve(state.Frontend)
 	}
 	f, have := state.Frontend, &state.shown
 	if have.policy != want.policy || have.comment != want.comment {
@@ -197,6 +217,13 @@ func (r *familyRules) program(state *frontendState) {
 			r.Put(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy), Comment: want.comment})
 		}
 		r.release(have.policy)
+	}
+	switch {
+	case have.balancer == want.balancer:
+	case want.balancer == nil:
+		r.Remove(layout.LoadBalancersSet, layout.FrontendKeyOf(f))
+	default:
+		r.Put(layout.LoadBalancersSet, layout.FrontendKeyOf(f), *want.balancer)
 	}
 	if len(have.cluster)+len(want.cluster) > 0 {
 		r.writeList(layout.EndpointsMapOf(f.NodePort(), false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)

@@ -105,6 +105,12 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	}
 	p.ExternalIPs = w.addresses(id.Family, 2)
 	p.LoadBalancers = w.addresses(id.Family, 2)
+	for _, addr := range p.LoadBalancers {
+		if w.random.IntN(3) == 0 {
+			p.Routers = append(p.Routers, addr)
+		}
+	}
+	p.RefusedExternalIPs = w.addresses(id.Family, 2)
 	if w.random.IntN(3) == 0 {
 		p.Affinity = time.Duration(1+w.random.IntN(3)) * time.Hour
 	}

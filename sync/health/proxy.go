@@ -95,5 +95,5 @@ func (p *Proxy) Ready() bool {
 // eligible reports whether load balancers may send traffic to this node.
 func (p *Proxy) eligible() bool {
 	node := p.node()
-	return node != nil && !node.Deleting
+	return node != nil && node.Ineligible == ""
 }

@@ -122,7 +122,7 @@ func TestAnswers(t *testing.T) {
 			livezCode: 200, livezBody: aSecond + `"healthy":true,` + families,
 		},
 		{
-			name: "Node is being deleted", node: &tracker.Node{Deleting: true}, wait: time.Second,
+			name: "Node is being deleted", node: &tracker.Node{Ineligible: "it is being deleted"}, wait: time.Second,
 			healthzCode: 503, healthzBody: unchanged + `"nodeEligible":false,"healthy":true,` + families,
 			livezCode: 200, livezBody: aSecond + `"healthy":true,` + families,
 		},

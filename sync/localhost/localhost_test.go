@@ -16,15 +16,25 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
+// An address is a loopback address at which a test serves node ports.
+type address struct{ netip.Addr }
+
+func inBothFamilies(t *testing.T, test func(t *testing.T, at address)) {
+	for _, at := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()} {
+		t.Run(at.String(), func(t *testing.T) { test(t, address{at}) })
+	}
+}
+
 // endpoint starts a server that answers what it is sent with its name before it.
-func endpoint(t *testing.T, name string) netip.AddrPort {
+func (at address) endpoint(t *testing.T, name string) netip.AddrPort {
 	t.Helper()
-	listener, err := net.Listen("tcp6", "[::1]:0")
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, 0).String())
 	if err != nil {
-		t.Skipf("no IPv6 loopback: %v", err)
+		t.Skipf("no loopback address: %v", err)
 	}
 	t.Cleanup(func() { listener.Close() })
 	go func() {
@@ -44,19 +54,19 @@ func endpoint(t *testing.T, name string) netip.AddrPort {
 }
 
 // freePort returns a port at which nothing listens.
-func freePort(t *testing.T) uint16 {
+func (at address) freePort(t *testing.T) uint16 {
 	t.Helper()
-	listener, err := net.Listen("tcp6", "[::1]:0")
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, 0).String())
 	if err != nil {
-		t.Skipf("no IPv6 loopback: %v", err)
+		t.Skipf("no loopback address: %v", err)
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-func servicePort(name string, nodePort uint16, endpoints ...netip.AddrPort) *tracker.ServicePort {
+func (at address) servicePort(name string, nodePort uint16, endpoints ...netip.AddrPort) *tracker.ServicePort {
 	return &tracker.ServicePort{
-		ID:       tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.IPv6},
+		ID:       tracker.PortID{Namespace: "ns", Service: name, Protocol: tracker.TCP, Family: tracker.FamilyOf(at.Addr)},
 		UID:      name,
 		NodePort: nodePort,
 		Cluster:  endpoints,
@@ -73,9 +83,9 @@ func changed(ports ...*tracker.ServicePort) tracker.Delta {
 
 // exchange sends a text to a node port and returns the answer; it goes through both halves of
 // the connection.
-func exchange(t *testing.T, nodePort uint16) (string, error) {
+func (at address) exchange(t *testing.T, nodePort uint16) (string, error) {
 	t.Helper()
-	conn, err := net.Dial("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), nodePort).String())
+	conn, err := net.Dial("tcp", netip.AddrPortFrom(at.Addr, nodePort).String())
 	if err != nil {
 		return "", err
 	}
@@ -91,11 +101,11 @@ func exchange(t *testing.T, nodePort uint16) (string, error) {
 }
 
 // eventually asks until the answer is as wanted: listeners start and stop on their own.
-func eventually(t *testing.T, nodePort uint16, wanted func(string, error) bool) {
+func (at address) eventually(t *testing.T, nodePort uint16, wanted func(string, error) bool) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		answer, err := exchange(t, nodePort)
+		answer, err := at.exchange(t, nodePort)
 		if wanted(answer, err) {
 			return
 		}
@@ -112,28 +122,130 @@ func answers(want string) func(string, error) bool {
 	return func(answer string, err error) bool { return err == nil && answer == want }
 }
 
-func startProxy(t *testing.T) *Proxy {
+func (at address) newProxy(t *testing.T) *Proxy {
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
-	return NewProxy(ctx, zap.NewNop())
+	return NewProxy(ctx, []netip.Addr{at.Addr}, zap.NewNop())
+}
+
+func TestProxyFollowsItsService(t *testing.T) {
+	inBothFamilies(t, func(t *testing.T, at address) {
+		a, b, number := at.endpoint(t, "a"), at.endpoint(t, "b"), at.freePort(t)
+		p := at.newProxy(t)
+		p.Apply(changed(at.servicePort("web", number, a)))
+		at.eventually(t, number, answers("a: hello"))
+		p.Apply(changed(at.servicePort("web", number, b)))
+		at.eventually(t, number, answers("b: hello"))
+		p.Apply(changed(at.servicePort("web", number)))
+		at.eventually(t, number, refusedConnection)
+		p.Apply(changed(at.servicePort("web", number, a)))
+		at.eventually(t, number, answers("a: hello"))
+		p.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{at.servicePort("web", 0).ID: true}})
+		at.eventually(t, number, refusedConnection)
+	})
+}
+
+func TestProxyOlderServiceHasThePort(t *testing.T) {
+	inBothFamilies(t, func(t *testing.T, at address) {
+		a, b, number := at.endpoint(t, "a"), at.endpoint(t, "b"), at.freePort(t)
+		p := at.newProxy(t)
+		p.Apply(changed(at.servicePort("younger", number, b), at.servicePort("elder", number, a)))
+		at.eventually(t, number, answers("a: hello"))
+		p.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{at.servicePort("elder", 0).ID: true}})
+		at.eventually(t, number, answers("b: hello"))
+	})
+}
+
+func TestProxyKeepsToOneEndpointWithAffinity(t *testing.T) {
+	inBothFamilies(t, func(t *testing.T, at address) {
+		number := at.freePort(t)
+		port := at.servicePort("web", number, at.endpoint(t, "a"), at.endpoint(t, "b"), at.endpoint(t, "c"))
+		port.Affinity = time.Hour
+		p := at.newProxy(t)
+		p.Apply(changed(port))
+		var first string
+		at.eventually(t, number, func(answer string, err error) bool { first = answer; return err == nil })
+		for range 30 {
+			if answer, err := at.exchange(t, number); err != nil || answer != first {
+				t.Fatalf("%q, %v after %q", answer, err, first)
+			}
+		}
+	})
+}
+
+func TestProxyTriesAnotherEndpoint(t *testing.T) {
+	inBothFamilies(t, func(t *testing.T, at address) {
+		number := at.freePort(t)
+		dead := netip.AddrPortFrom(at.Addr, at.freePort(t))
+		p := at.newProxy(t)
+		p.Apply(changed(at.servicePort("web", number, dead, at.endpoint(t, "a"))))
+		for range 20 {
+			at.eventually(t, number, answers("a: hello"))
+		}
+	})
+}
+
+// TestOtherProtocolsAreTold: the log says once that UDP is not served, and nothing listens for it.
+func TestOtherProtocolsAreTold(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	p := NewProxy(t.Context(), []netip.Addr{netip.IPv6Loopback()}, zap.New(core))
+	at := address{netip.IPv6Loopback()}
+	for _, protocol := range []tracker.Protocol{tracker.UDP, tracker.SCTP} {
+		port := at.servicePort("dns", 30053)
+		port.ID.Protocol = protocol
+		p.Apply(changed(port))
+	}
+	four := at.servicePort("v4", 30054)
+	four.ID.Family = tracker.IPv4
+	p.Apply(changed(four))
+	if n := logs.Len(); n != 1 || len(p.servers) != 0 {
+		t.Errorf("%d log lines, %d servers", n, len(p.servers))
+	}
+}
+
+// TestPortInUse: a node port that somebody else has is told of once, and served when it is free.
+func TestPortInUse(t *testing.T) {
+	inBothFamilies(t, func(t *testing.T, at address) {
+		number := at.freePort(t)
+		holder, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, number).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		core, logs := observer.New(zap.InfoLevel)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		s := &server{log: zap.New(core), at: netip.AddrPortFrom(at.Addr, number), stop: stop, pool: web.NewPortPool(10, func(net.Conn) {}), retry: time.Millisecond}
+		s.set(at.servicePort("web", number, at.endpoint(t, "a")))
+		go s.run(ctx, ctx)
+		time.Sleep(20 * time.Millisecond)
+		if n := logs.FilterMessage("node port is not served at localhost").Len(); n != 1 {
+			t.Errorf("%d lines say that the node port is in use", n)
+		}
+		holder.Close()
+		at.eventually(t, number, answers("a: hello"))
+		if n := logs.FilterMessage("node port is served at localhost now").Len(); n != 1 {
+			t.Errorf("%d lines say that the node port is served", n)
+		}
+	})
 }
 
 // TestProxyIsBounded: who opens too many connections to a node port ends the oldest of them, and none to
 // another node port.
 func TestProxyIsBounded(t *testing.T) {
+	at := address{netip.IPv6Loopback()}
 	const most = 6
-	a, b := freePort(t), freePort(t)
+	a, b := at.freePort(t), at.freePort(t)
 	for a == b {
-		b = freePort(t)
+		b = at.freePort(t)
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
-	p := newProxy(ctx, zap.New(core), most, 2)
-	p.Apply(changed(servicePort("a", a, endpoint(t, "a"))))
-	p.Apply(changed(servicePort("b", b, endpoint(t, "b"))))
-	eventually(t, a, answers("a: hello"))
-	eventually(t, b, answers("b: hello"))
+	p := newProxy(ctx, []netip.Addr{at.Addr}, zap.New(core), most, 2)
+	p.Apply(changed(at.servicePort("a", a, at.endpoint(t, "a"))))
+	p.Apply(changed(at.servicePort("b", b, at.endpoint(t, "b"))))
+	at.eventually(t, a, answers("a: hello"))
+	at.eventually(t, b, answers("b: hello"))
 	hold := func(nodePort uint16) *net.TCPConn {
 		conn, err := net.Dial("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), nodePort).String())
 		if err != nil {
@@ -151,7 +263,7 @@ func TestProxyIsBounded(t *testing.T) {
 	if _, err := held[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the oldest of too many connections: %v, want its end", err)
 	}
-	eventually(t, a, answers("a: hello"))
+	at.eventually(t, a, answers("a: hello"))
 	fmt.Fprint(first, "still there")
 	first.CloseWrite()
 	if answer, err := io.ReadAll(first); string(answer) != "b: still there" || err != nil {
@@ -160,59 +272,10 @@ func TestProxyIsBounded(t *testing.T) {
 	if n := logs.FilterMessageSnippet("too many connections").Len(); n != 1 {
 		t.Errorf("%d log lines, want 1", n)
 	}
-	c := freePort(t)
-	p.Apply(changed(servicePort("c", c, endpoint(t, "c"))))
-	if logs.FilterMessageSnippet("is not served at [::1]: as many are served").Len() != 1 || !refusedConnection(exchange(t, c)) {
+	c := at.freePort(t)
+	p.Apply(changed(at.servicePort("c", c, at.endpoint(t, "c"))))
+	if logs.FilterMessageSnippet("is not served at localhost: as many are served").Len() != 1 || !refusedConnection(at.exchange(t, c)) {
 		t.Errorf("a third node port is served, or nothing says that it is not: %v", logs.All())
-	}
-}
-
-func TestProxyFollowsItsService(t *testing.T) {
-	a, b, number := endpoint(t, "a"), endpoint(t, "b"), freePort(t)
-	p := startProxy(t)
-	p.Apply(changed(servicePort("web", number, a)))
-	eventually(t, number, answers("a: hello"))
-	p.Apply(changed(servicePort("web", number, b)))
-	eventually(t, number, answers("b: hello"))
-	p.Apply(changed(servicePort("web", number)))
-	eventually(t, number, refusedConnection)
-	p.Apply(changed(servicePort("web", number, a)))
-	eventually(t, number, answers("a: hello"))
-	p.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{servicePort("web", 0).ID: true}})
-	eventually(t, number, refusedConnection)
-}
-
-func TestProxyOlderServiceHasThePort(t *testing.T) {
-	a, b, number := endpoint(t, "a"), endpoint(t, "b"), freePort(t)
-	p := startProxy(t)
-	p.Apply(changed(servicePort("younger", number, b), servicePort("elder", number, a)))
-	eventually(t, number, answers("a: hello"))
-	p.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{servicePort("elder", 0).ID: true}})
-	eventually(t, number, answers("b: hello"))
-}
-
-func TestProxyKeepsToOneEndpointWithAffinity(t *testing.T) {
-	number := freePort(t)
-	port := servicePort("web", number, endpoint(t, "a"), endpoint(t, "b"), endpoint(t, "c"))
-	port.Affinity = time.Hour
-	p := startProxy(t)
-	p.Apply(changed(port))
-	var first string
-	eventually(t, number, func(answer string, err error) bool { first = answer; return err == nil })
-	for range 30 {
-		if answer, err := exchange(t, number); err != nil || answer != first {
-			t.Fatalf("%q, %v after %q", answer, err, first)
-		}
-	}
-}
-
-func TestProxyTriesAnotherEndpoint(t *testing.T) {
-	number := freePort(t)
-	dead := netip.AddrPortFrom(netip.IPv6Loopback(), freePort(t))
-	p := startProxy(t)
-	p.Apply(changed(servicePort("web", number, dead, endpoint(t, "a"))))
-	for range 20 {
-		eventually(t, number, answers("a: hello"))
 	}
 }
 

@@ -6,10 +6,12 @@ package metrics
 
 import (
 	"runtime/debug"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/version"
 
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -31,6 +33,27 @@ type Config struct {
 	Kernel Kernel
 	// Build is what debug.ReadBuildInfo returned; nil leaves kube_nft_build_info out.
 	Build *debug.BuildInfo
+	// Component is the same in the words of Kubernetes, for kubernetes_build_info; nil leaves that out.
+	Component *version.Info
+	// Gates are feature gates and their values.
+	Gates []Gate
+	// Connections returns how many entries connection tracking has and may have; nil leaves that out.
+	Connections func() (entries, limit int64, err error)
+}
+
+// A Gate is a feature gate for kubernetes_feature_enabled. Stage is ALPHA, BETA, DEPRECATED or empty.
+type Gate struct {
+	Name, Stage string
+	On          bool
+}
+
+// native makes a histogram a native one as well, for scrapers that ask for the protobuf format: buckets
+// that grow by a tenth, 160 of them at most.
+func native(opts prometheus.HistogramOpts) prometheus.HistogramOpts {
+	opts.NativeHistogramBucketFactor = 1.1
+	opts.NativeHistogramMaxBucketNumber = 160
+	opts.NativeHistogramMinResetDuration = time.Hour
+	return opts
 }
 
 // Metrics are the metrics of one process. Make it with New. Its methods may be called from any
@@ -83,6 +106,29 @@ func New(config Config) *Metrics {
 	})
 	if config.Kernel != nil {
 		registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
+	}
+	if config.Connections != nil {
+		registry.MustRegister(connectionsCollector(config.Connections))
+	}
+	if config.Component != nil {
+		f.NewGauge(prometheus.GaugeOpts{
+			Name: "kubernetes_build_info", Help: "What this binary was built from, in the labels of all Kubernetes components; always 1.",
+			ConstLabels: prometheus.Labels{
+				"major": config.Component.Major, "minor": config.Component.Minor, "git_version": config.Component.GitVersion,
+				"git_commit": config.Component.GitCommit, "git_tree_state": config.Component.GitTreeState, "build_date": config.Component.BuildDate,
+				"go_version": config.Component.GoVersion, "compiler": config.Component.Compiler, "platform": config.Component.Platform,
+			},
+		}).Set(1)
+	}
+	enabled := f.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubernetes_feature_enabled", Help: "Feature gates that kube-nft knows: 1 if on.",
+	}, []string{labelName, labelStage})
+	for _, gate := range config.Gates {
+		value := 0.0
+		if gate.On {
+			value = 1
+		}
+		enabled.WithLabelValues(gate.Name, gate.Stage).Set(value)
 	}
 	if config.Build != nil { // a constant whose labels say what the binary was built from
 		revision := ""
@@ -162,7 +208,8 @@ const (
 	labelHost   = "host"           // of the API server, with its port
 	labelMethod = "method"         // of HTTP, as verb
 	labelVerb   = "verb"
-	labelName   = "name"   // of a health check
+	labelName   = "name"   // of a health check, or of a feature gate
+	labelStage  = "stage"  // of a feature gate
 	labelType   = "type"   // of a health check: healthz, livez or readyz
 	labelStatus = "status" // success or error
 )

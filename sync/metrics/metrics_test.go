@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/version"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
@@ -49,6 +51,9 @@ func newTestMetrics(k *fakeKernel) *Metrics {
 		Unserved:    func() int { return 3 },
 		NodeMissing: func() bool { return true },
 		Kernel:      k,
+		Component:   &version.Info{GitVersion: "v1.2.3", Platform: "linux/amd64"},
+		Gates:       []Gate{{Name: "A", Stage: "ALPHA"}, {Name: "B", On: true}},
+		Connections: func() (entries, limit int64, err error) { return 5, 10, k.err },
 		Build: &debug.BuildInfo{
 			GoVersion: "go1.26", Main: debug.Module{Version: "v1.2.3"},
 			Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}},
@@ -321,4 +326,57 @@ func TestChecks(t *testing.T) {
 	if problems, err := testutil.GatherAndLint(m.checks.registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
+}
+
+// TestLatencyFromTheEvent: the time since the oldest change has buckets from 0.1 ms, and the first sync,
+// whose changes are all objects, does not count.
+func TestLatencyFromTheEvent(t *testing.T) {
+	m := newTestMetrics(new(fakeKernel))
+	for range 3 {
+		m.Committed(&proxysync.Report{Delta: tracker.Delta{
+			Oldest:   time.Now().Add(-5 * time.Millisecond),
+			Triggers: []tracker.Trigger{{Family: tracker.IPv4, At: time.Now().Add(-20 * time.Millisecond)}},
+		}}, nil, kernel.Traffic{})
+	}
+	body := scrape(t, m, "")
+	for _, want := range []string{
+		`kube_nft_change_duration_seconds_bucket{le="0.0001"} 0`, `kube_nft_change_duration_seconds_bucket{le="0.0032"} 0`,
+		`kube_nft_change_duration_seconds_count 2`,
+		`kube_nft_network_programming_duration_seconds_bucket{ip_family="IPv4",le="0.016"} 0`,
+		`kube_nft_network_programming_duration_seconds_count{ip_family="IPv4"} 3`,
+		`kube_nft_conntrack_entries 5`, `kube_nft_conntrack_entries_limit 10`,
+		`kubernetes_feature_enabled{name="A",stage="ALPHA"} 0`, `kubernetes_feature_enabled{name="B",stage=""} 1`,
+		`kubernetes_build_info{build_date="",compiler="",git_commit="",git_tree_state="",git_version="v1.2.3",go_version="",major="",minor="",platform="linux/amd64"} 1`,
+	} {
+		if !strings.Contains(body, want+"\n") {
+			t.Errorf("a scrape lacks %s:\n%s", want, body)
+		}
+	}
+}
+
+// TestNativeHistograms: whoever asks for protobuf gets histograms with schema and classic buckets.
+func TestNativeHistograms(t *testing.T) {
+	families, err := used().registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if strings.HasPrefix(family.GetName(), "go_") || family.GetType() != dto.MetricType_HISTOGRAM {
+			continue
+		}
+		for _, metric := range family.Metric {
+			if h := metric.Histogram; h.Schema == nil || len(h.Bucket) == 0 {
+				t.Errorf("%s: schema %v, %d classic buckets", family.GetName(), h.Schema, len(h.Bucket))
+			}
+		}
+	}
+}
+
+// scrape asks the handler in the format of accept.
+func scrape(t *testing.T, m *Metrics, accept string) string {
+	t.Helper()
+	r, w := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
+	r.Header.Set("Accept", accept)
+	m.Handler(zap.NewNop()).ServeHTTP(w, r)
+	return w.Body.String()
 }

@@ -20,7 +20,7 @@ var (
 // are labels, paths are not.
 func (m *Metrics) CountRequests() clientmetrics.RegisterOpts {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{labelVerb, labelHost})
+		vec := prometheus.NewHistogramVec(native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}), []string{labelVerb, labelHost})
 		m.registry.MustRegister(vec)
 		return vec
 	}

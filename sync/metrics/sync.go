@@ -18,7 +18,8 @@ import (
 // label ip_family count it in each.
 type syncMetrics struct {
 	duration, full, partial *prometheus.HistogramVec
-	programming             *prometheus.HistogramVec
+	programming, finer      *prometheus.HistogramVec
+	change                  prometheus.Histogram
 	last                    *prometheus.GaugeVec
 	failures                *prometheus.CounterVec
 
@@ -30,11 +31,13 @@ type syncMetrics struct {
 	batches, messages, bytes  prometheus.Counter
 	retries, repairs, reviews prometheus.Counter
 	sent                      kernel.Traffic // of the last call of Committed
+	synced                    bool           // Committed has been called
 }
 
 // syncBuckets and programmingBuckets are kube-proxy's. commitBuckets are ours: from 0.1 ms, a
-// commit of one endpoint, doubling up to 26 s.
+// commit of one endpoint, doubling up to 26 s; finerBuckets reach from 1 ms to 65 s.
 var (
+	finerBuckets       = prometheus.ExponentialBuckets(0.001, 2, 17)
 	syncBuckets        = prometheus.ExponentialBuckets(0.001, 2, 15)
 	commitBuckets      = prometheus.ExponentialBuckets(0.0001, 2, 19)
 	programmingBuckets = slices.Concat(
@@ -63,13 +66,13 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	histogram := func(name, help string) prometheus.Histogram {
-		return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: commitBuckets})
+		return f.NewHistogram(native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: commitBuckets}))
 	}
 	counterPerFamily := func(name, help string) *prometheus.CounterVec {
 		return perFamily(f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelFamily}), families)
 	}
 	histogramPerFamily := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return perFamily(f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{labelFamily}), families)
+		return perFamily(f.NewHistogramVec(native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}), []string{labelFamily}), families)
 	}
 	return &syncMetrics{
 		duration: histogramPerFamily("kubeproxy_sync_proxy_rules_duration_seconds",
@@ -80,6 +83,10 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 			"Duration of syncs that committed only what had changed.", syncBuckets),
 		programming: histogramPerFamily("kubeproxy_network_programming_duration_seconds",
 			"Time from a change of endpoints, as the control plane saw it, until the kernel had it.", programmingBuckets),
+		finer: histogramPerFamily("kube_nft_network_programming_duration_seconds",
+			"kubeproxy_network_programming_duration_seconds with buckets from 1 ms.", finerBuckets),
+		change: histogram("kube_nft_change_duration_seconds",
+			"Time from the oldest change of a sync, as the source told of it, until the kernel had it. The first sync is not among them."),
 		last: perFamily(f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
 			Help: "When the last sync succeeded, in seconds since the epoch.",
@@ -147,8 +154,14 @@ func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, se
 	}
 	for _, trigger := range r.Delta.Triggers {
 		// The control plane's clock may be ahead of ours; a sum of durations must not shrink.
-		s.programming.WithLabelValues(trigger.Family.String()).Observe(max(0, now.Sub(trigger.At)).Seconds())
+		family, seconds := trigger.Family.String(), max(0, now.Sub(trigger.At)).Seconds()
+		s.programming.WithLabelValues(family).Observe(seconds)
+		s.finer.WithLabelValues(family).Observe(seconds)
 	}
+	if oldest := r.Delta.Oldest; s.synced && !oldest.IsZero() {
+		s.change.Observe(max(0, now.Sub(oldest)).Seconds())
+	}
+	s.synced = true
 	s.compile.Observe(r.Compile.Seconds())
 	if r.Operations > 0 {
 		s.commit.Observe(r.Commit.Seconds())

@@ -72,7 +72,13 @@ func trimSlice(slice *discoveryv1.EndpointSlice) {
 
 func trimNode(node *corev1.Node) {
 	trimMeta(&node.ObjectMeta, corev1.LabelTopologyZone)
-	node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses}
+	var network []corev1.NodeCondition
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeNetworkUnavailable {
+			network = append(network, corev1.NodeCondition{Type: condition.Type, Status: condition.Status})
+		}
+	}
+	node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses, Conditions: network}
 }
 
 func trimServiceCIDR(cidr *networkingv1.ServiceCIDR) {

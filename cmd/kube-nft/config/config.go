@@ -50,6 +50,12 @@ type Config struct {
 	NodePorts    proxysync.NodePortAddresses
 	// LocalhostNodePorts requests node ports at loopback addresses.
 	LocalhostNodePorts bool
+	// LocalhostProxies are the families whose TCP node ports the daemon itself serves at the loopback
+	// address.
+	LocalhostProxies []tracker.Family
+
+	// ExternalIPs are the addresses that Services may list in spec.externalIPs.
+	ExternalIPs tracker.ExternalIPs
 
 	MasqueradeAll bool
 	MasqueradeBit uint8  // 0 to 31
@@ -91,7 +97,8 @@ type Config struct {
 	LogFormat string // json, console, or auto: console on a terminal
 
 	effective document // for YAML
-	watchList *bool    // whether objects may come as a streaming list; nil: client-go decides
+	gates     map[string]bool
+	watchList *bool // whether objects may come as a streaming list; nil: client-go decides
 }
 
 // Tracker returns the tracker's part of the settings.
@@ -102,6 +109,7 @@ func (c *Config) Tracker() tracker.Config {
 		ServiceProxyName: c.ServiceProxyName,
 		ServiceCIDRs:     c.ServiceCIDRs,
 		Defaults:         c.Defaults,
+		ExternalIPs:      c.ExternalIPs,
 		AwaitSlices:      awaitSlices,
 		Clock:            time.Now,
 	}
@@ -125,6 +133,7 @@ func (c *Config) Ruleset(families []nft.Family) services.Config {
 		Pods:             c.Pods,
 		AllNodePorts:     all,
 		Localhost:        c.LocalhostNodePorts,
+		LocalhostProxies: c.LocalhostProxies,
 		AffinitySize:     c.AffinitySize,
 		Counters:         c.ConnectionCounters,
 		EndpointCounters: c.EndpointCounters,

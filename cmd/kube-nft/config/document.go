@@ -28,6 +28,7 @@ type KubeNFTConfiguration struct {
 	ServiceCIDRs       []string `json:"serviceCIDRs,omitempty"` // --service-cidr
 	ServiceProxyName   string   `json:"serviceProxyName,omitempty"`
 	LocalhostNodePorts *bool    `json:"localhostNodePorts,omitempty"` // --localhost-nodeports
+	ExternalIPs        []string `json:"externalIPs,omitempty"`
 	// MinSyncPeriod wins over nftables.minSyncPeriod, and can be 0s, for no pause at all.
 	MinSyncPeriod              *metav1.Duration `json:"minSyncPeriod,omitempty"`
 	AffinitySize               uint32           `json:"affinitySize,omitempty"`

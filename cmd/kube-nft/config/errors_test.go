@@ -114,6 +114,8 @@ func TestErrorsOfFields(t *testing.T) {
 		{name: "not a list", text: proxy + "nodePortAddresses: primary\n", want: "FILE: nodePortAddresses primary: expected a list"},
 		{name: "not a section", text: proxy + "nftables: on\n", want: "FILE: nftables true: expected a section with fields"},
 		{name: "a section", text: proxy + "nodePortAddresses: {primary: true}\n", want: "FILE: nodePortAddresses true: expected a list"},
+		{name: "external IPs", text: proxy + "---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nexternalIPs: [none, 10.0.0.0/8]\n",
+			want: `FILE: externalIPs: "none" is not a CIDR; expected CIDRs such as 203.0.113.0/24, or all or none alone`},
 		{name: "gates", text: proxy + "featureGates: A=true\n", want: "FILE: featureGates A=true: expected names with true or false"},
 		{name: "gate", text: proxy + "featureGates: {A: 1}\n", want: "FILE: featureGates.A 1: expected true or false"},
 

@@ -1,12 +1,15 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // TestVisibleFlags: --help lists what does something, and nothing that only is accepted.
@@ -16,7 +19,7 @@ func TestVisibleFlags(t *testing.T) {
 	want := strings.Fields(`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters connections-of-departed
 		conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait
 		conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode
-		endpoint-connection-counters feature-gates healthz-bind-address host-proc hostname-override kube-api-burst kube-api-content-type
+		endpoint-connection-counters external-ips feature-gates healthz-bind-address host-proc hostname-override kube-api-burst kube-api-content-type
 		kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
 		masquerade-bit master metrics-bind-address min-sync-period nodeport-addresses oom-score-adj ping-vips
 		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name source-ranges-for-node-ports sync-period
@@ -49,6 +52,17 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 				return c.Healthz.String() == "127.0.0.1:10256" && c.Conntrack.MaxPerCore == 0 && c.Conntrack.TCPEstablished == 0 &&
 					c.Connection.Kubeconfig == "/var/lib/rancher/k3s/agent/kubeproxy.kubeconfig"
 			},
+		},
+		{
+			name:  "a gate that holds here",
+			line:  `--feature-gates AllowServiceExternalIPs=false`,
+			check: func(c *Config) bool { return c.ExternalIPs.String() == "none" },
+		},
+		{
+			name:    "our setting says more than the gate",
+			line:    `--feature-gates AllowServiceExternalIPs=false --external-ips=203.0.113.0/24,2001:db8::/64`,
+			notices: []string{"the feature gate AllowServiceExternalIPs is false, but --external-ips 203.0.113.0/24,2001:db8::/64 wins"},
+			check:   func(c *Config) bool { return c.ExternalIPs.String() == "203.0.113.0/24,2001:db8::/64" },
 		},
 		{
 			name: "ipvs",
@@ -148,26 +162,34 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestLocalhostNodePorts: listing loopback addresses is not enough, and says so.
+// TestLocalhostNodePorts: who serves them, the ruleset or the daemon, follows from two settings and a gate.
 func TestLocalhostNodePorts(t *testing.T) {
-	const notice = "no effect without --localhost-nodeports: the loopback addresses in --nodeport-addresses"
-	for line, want := range map[string][]string{
-		"":                                 nil,
-		"--localhost-nodeports":            nil,
-		"--nodeport-addresses all":         nil,
-		"--nodeport-addresses 0.0.0.0/0":   nil,
-		"--nodeport-addresses 64.0.0.0/1":  nil,
-		"--nodeport-addresses 127.0.0.0/8": {notice},
-		"--nodeport-addresses ::1/128":     {notice},
-		"--nodeport-addresses localhost":   {notice},
-		"--nodeport-addresses localhost --localhost-nodeports": nil,
+	const gate = "the feature gate KubeProxyNFTablesLocalhostNodePorts is false: the %s loopback addresses in --nodeport-addresses have no effect"
+	both, four, six := []tracker.Family{tracker.IPv4, tracker.IPv6}, []tracker.Family{tracker.IPv4}, []tracker.Family{tracker.IPv6}
+	for line, want := range map[string]struct {
+		proxies []tracker.Family
+		notices []string
+	}{
+		"":                                       {},
+		"--localhost-nodeports":                  {proxies: six},
+		"--nodeport-addresses all":               {},
+		"--nodeport-addresses 0.0.0.0/0":         {},
+		"--nodeport-addresses 64.0.0.0/1":        {},
+		"--nodeport-addresses 127.0.0.0/8":       {proxies: four},
+		"--nodeport-addresses ::1/128":           {proxies: six},
+		"--nodeport-addresses primary,localhost": {proxies: both},
+		"--nodeport-addresses primary,localhost --localhost-nodeports":                         {proxies: six},
+		"--nodeport-addresses localhost --feature-gates KubeProxyNFTablesLocalhostNodePorts=1": {proxies: both},
+		"--nodeport-addresses localhost --feature-gates KubeProxyNFTablesLocalhostNodePorts=false": {
+			notices: []string{fmt.Sprintf(gate, "IPv4"), fmt.Sprintf(gate, "IPv6")},
+		},
 	} {
 		c := mustRead(t, strings.Fields(line)...)
 		if want := strings.Contains(line, "--localhost-nodeports"); c.LocalhostNodePorts != want {
 			t.Errorf("%q: %v, want %v", line, c.LocalhostNodePorts, want)
 		}
-		if !slices.Equal(c.Notices, want) {
-			t.Errorf("%q: notices %q, want %q", line, c.Notices, want)
+		if !slices.Equal(c.LocalhostProxies, want.proxies) || !slices.Equal(c.Notices, want.notices) {
+			t.Errorf("%q: proxies %v, notices %q, want %v", line, c.LocalhostProxies, c.Notices, want)
 		}
 	}
 }
@@ -185,6 +207,7 @@ func TestLocalhostNodePortsOfKubeProxy(t *testing.T) {
 		{fields: "iptables: {localhostNodePorts: true}", flags: []string{"--localhost-nodeports"}},
 		{fields: "iptables: {localhostNodePorts: false}"},
 		{fields: "iptables: {localhostNodePorts: null}"},
+		{fields: "nodePortAddresses: [primary, localhost]\niptables: {localhostNodePorts: true}"},
 		{fields: "iptables: {localhostNodePorts: true}\n---\napiVersion: " + ownVersion + "\nkind: " + ownKind + "\nlocalhostNodePorts: true"},
 	} {
 		file := proxyFile(t, tt.fields)

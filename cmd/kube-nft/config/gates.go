@@ -33,8 +33,11 @@ const (
 	gateAllAlpha  = "AllAlpha"
 	gateAllBeta   = "AllBeta"
 	gateFlagz     = "ComponentFlagz"
+	gateLocalhost = "KubeProxyNFTablesLocalhostNodePorts"
 	gateStatusz   = "ComponentStatusz"
 	gateWatchList = "WatchListClient"
+	// KEP-5707: it came with 1.36, where it is on; it is planned to be off by default from 1.40 on.
+	gateExternalIPs = "AllowServiceExternalIPs"
 )
 
 // Follows is the release of Kubernetes whose kube-proxy decides about defaults.
@@ -45,11 +48,12 @@ const Follows = "1.37"
 var Gates = []Gate{
 	{Name: gateAllAlpha, Stage: "since 1.7", True: "turns all gates on that are alpha and not given", False: "turns them off"},
 	{Name: gateAllBeta, Stage: "since 1.7", True: "turns all gates on that are beta and not given", False: "turns them off"},
-	{Name: "AllowServiceExternalIPs", Stage: "deprecated", On: true, Anyway: "external IPs are served"},
+	{Name: gateExternalIPs, Stage: "deprecated", On: true, True: "external IPs are served that `--external-ips` allows", False: "stands for `--external-ips=none`, unless that flag or its field is given"},
 	{Name: gateFlagz, Stage: beta, On: true, True: "serves `/flagz` at the metrics address", False: "does not"},
 	{Name: gateStatusz, Stage: beta, On: true, True: "serves `/statusz` at the metrics address", False: "does not"},
 	{Name: "KubeProxyIPVS", Stage: "deprecated", Anyway: "there is no IPVS mode"},
-	{Name: "KubeProxyNFTablesLocalhostNodePorts", Stage: alpha, Anyway: "node ports are served at localhost with --localhost-nodeports alone"},
+	// KEP-6032: kube-proxy has it on from 1.38 on. Here the addresses alone decide while it is not given.
+	{Name: gateLocalhost, Stage: alpha, On: true, True: "node ports are served at localhost, if `--nodeport-addresses` names it", False: "they are not, unless with `--localhost-nodeports`"},
 	{Name: "LoadBalancerIPMode", Stage: "GA in 1.32", On: true, Anyway: "status.loadBalancer.ingress.ipMode is followed"},
 	{Name: "MultiCIDRServiceAllocator", Stage: "GA in 1.34", On: true, Anyway: "ServiceCIDR objects are followed where the API server has them"},
 	{Name: "NFTablesNetlink", Stage: beta, On: true, Anyway: "nf_tables are read and written over netlink, without nft"},
@@ -109,6 +113,12 @@ func (r *reading) resolveGates(c *Config) error {
 		}
 		r.notices = append(r.notices, fmt.Sprintf("%s has no effect in kube-nft: %s", brief(fmt.Sprintf("%s%s %t", origin, name, value)), reason))
 	}
+	c.gates = make(map[string]bool)
+	for _, known := range Gates {
+		if c.gates[known.Name] = known.On; known.Anyway == "" {
+			c.gates[known.Name] = r.gate(known.Name)
+		}
+	}
 	r.proxy.FeatureGates = kept
 	c.Flagz, c.Statusz = r.gate(gateFlagz), r.gate(gateStatusz)
 	if len(kept) == 0 {
@@ -120,6 +130,9 @@ func (r *reading) resolveGates(c *Config) error {
 	}
 	return nil
 }
+
+// GateOn reports what kube-nft does of a known gate, whoever decides it.
+func (c *Config) GateOn(name string) bool { return c.gates[name] }
 
 // setWatchList tells client-go whether it may ask for streaming lists. client-go has one such switch
 // for the whole process.

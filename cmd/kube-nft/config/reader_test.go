@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -119,6 +120,8 @@ oomScoreAdj: -999
 affinitySize: 131072
 apiVersion: kube-nft.github.io/v1alpha1
 connectionsOfDeparted: keep
+externalIPs:
+- all
 hostProc: /proc
 kind: KubeNFTConfiguration
 localhostNodePorts: false
@@ -306,10 +309,59 @@ func TestRoundTrip(t *testing.T) {
 		{"--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", "cbr0", "--min-sync-period", "0"},
 		{"--detect-local-mode", "InterfaceNamePrefix", "--pod-interface-name-prefix", "veth", "-v", "6", "--logging-format", "text"},
 		{"--nodeport-addresses", "primary,localhost", "--localhost-nodeports"},
+		{"--external-ips", "203.0.113.0/24,2001:db8::/64"},
+		{"--feature-gates", "AllowServiceExternalIPs=false"},
 		{"--detect-local-mode", "NodeCIDR", "--oom-score-adj", "1000", "--sync-period", "1h"},
 		{"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0", "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout", "10s", "--conntrack-udp-timeout-stream", "20s"},
 	} {
 		t.Run(strings.Join(args[:2], " "), func(t *testing.T) { checkRoundTrip(t, mustRead(t, args...)) })
+	}
+}
+
+func TestExternalIPs(t *testing.T) {
+	const own = "\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\n"
+	for fields, want := range map[string]string{
+		"": "all",
+		"featureGates: {AllowServiceExternalIPs: false}": "none",
+		"featureGates: {AllowServiceExternalIPs: true}":  "all",
+		own + "externalIPs: [none]":                      "none",
+		"featureGates: {AllowServiceExternalIPs: false}" + own + "externalIPs: [203.0.113.0/25, 203.0.113.128/25]": "203.0.113.0/24",
+	} {
+		c := mustRead(t, "--config", proxyFile(t, fields))
+		if got := c.ExternalIPs.String(); got != want || c.Tracker().ExternalIPs.String() != want {
+			t.Errorf("%q: %s, want %s", fields, got, want)
+		}
+		checkRoundTrip(t, c)
+	}
+	c := mustRead(t, "--config", proxyFile(t, "featureGates: {AllowServiceExternalIPs: false}"), "--feature-gates=AllowServiceExternalIPs=true")
+	if got := c.ExternalIPs.String(); got != "all" {
+		t.Errorf("a flag over the file: %s", got)
+	}
+}
+
+// TestExternalIPsFollowRelease holds the default to that of the kube-proxy in go.mod, which is to
+// change with 1.40.
+func TestExternalIPsFollowRelease(t *testing.T) {
+	text, err := os.ReadFile("../../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var minor int
+	_, after, found := strings.Cut(string(text), "k8s.io/kube-proxy v0.")
+	if _, err := fmt.Sscan(strings.SplitN(after, ".", 2)[0], &minor); err != nil || !found {
+		t.Fatalf("no k8s.io/kube-proxy in go.mod: %v", err)
+	}
+	want := "all"
+	if minor >= 40 {
+		want = "none"
+	}
+	if defaultExternalIPs != want {
+		t.Errorf("the default is %s, of kube-proxy 1.%d it is %s", defaultExternalIPs, minor, want)
+	}
+	for _, s := range settings {
+		if named := fmt.Sprintf("kube-proxy 1.%d,", minor); s.flag == "external-ips" && !strings.Contains(s.usage, named) {
+			t.Errorf("--external-ips does not say that its default is that of %s", named)
+		}
 	}
 }
 

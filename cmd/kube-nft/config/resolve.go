@@ -87,7 +87,7 @@ func (r *reading) merge(file *document) {
 			r.file, field, proxyMinSyncPeriod, defaults().proxy.NFTables.MinSyncPeriod.Duration, ownKind))
 	}
 	// true is also kube-proxy's default, and nothing shows who chose it.
-	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts {
+	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts && !slices.Contains(r.proxy.NodePortAddresses, "localhost") {
 		r.notices = append(r.notices, r.file+": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports")
 	}
 }
@@ -173,7 +173,7 @@ func valueText(v reflect.Value) string {
 func (r *reading) resolve() (*Config, error) {
 	c := &Config{File: r.file}
 	for _, step := range []func(*Config) error{
-		r.resolveGates, r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
+		r.resolveGates, r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveExternalIPs, r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
 	} {
 		if err := step(c); err != nil {
 			return nil, err
@@ -303,8 +303,9 @@ func (r *reading) resolvePods(c *Config) error {
 	return nil
 }
 
-// resolveNodePorts needs --localhost-nodeports for loopback addresses. Serving them takes a sysctl
-// with consequences for the whole node, so listing them is not enough.
+// resolveNodePorts finds out where node ports are served. At localhost, the ruleset serves IPv4 with
+// --localhost-nodeports, which takes a sysctl with consequences for the whole node; the daemon serves
+// the rest itself.
 func (r *reading) resolveNodePorts(c *Config) (err error) {
 	if len(r.proxy.NodePortAddresses) == 0 {
 		r.proxy.NodePortAddresses = []string{"primary"}
@@ -313,12 +314,14 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 		return &Error{Setting: r.name("nodeport-addresses"), Reason: err.Error()}
 	}
 	c.LocalhostNodePorts = *r.own.LocalhostNodePorts
-	isLoopback := func(entry string) bool {
-		prefix, err := netip.ParsePrefix(entry)
-		return entry == "localhost" || err == nil && prefix.Addr().IsLoopback() && (prefix.Addr().Is6() || prefix.Bits() >= 8)
-	}
-	if !c.LocalhostNodePorts && slices.ContainsFunc(r.proxy.NodePortAddresses, isLoopback) {
-		r.notices = append(r.notices, "no effect without --localhost-nodeports: the loopback addresses in "+r.name("nodeport-addresses"))
+	for _, family := range tracker.Families {
+		switch listed := c.NodePorts.Localhost(family); {
+		case c.LocalhostNodePorts && family == tracker.IPv4: // by the ruleset
+		case c.LocalhostNodePorts, listed && r.gate(gateLocalhost):
+			c.LocalhostProxies = append(c.LocalhostProxies, family)
+		case listed:
+			r.notices = append(r.notices, fmt.Sprintf("the feature gate %s is false: the %s loopback addresses in %s have no effect", gateLocalhost, family, r.name("nodeport-addresses")))
+		}
 	}
 	return nil
 }

@@ -39,8 +39,9 @@ var settings = []setting{
 	{flag: "pod-interface-name-prefix", field: "detectLocal.interfaceNamePrefix", usage: "how the names of pods' interfaces begin, for InterfaceNamePrefix"},
 	{flag: "service-cidr", field: "serviceCIDRs", usage: "addresses of Services, besides those of ServiceCIDR objects; what no Service has there is dropped"},
 	{flag: "service-proxy-name", field: "serviceProxyName", usage: "serve only Services whose label service.kubernetes.io/service-proxy-name has this value; without it, only those without the label"},
-	{flag: "nodeport-addresses", field: "nodePortAddresses", usage: "where node ports are served: CIDRs, primary (the Node's addresses), localhost, all; without it, primary"},
-	{flag: "localhost-nodeports", field: "localhostNodePorts", usage: "serve node ports at 127.0.0.1 too (sets the sysctl net.ipv4.conf.all.route_localnet and keeps other hosts out), and those of TCP at [::1]"},
+	{flag: "nodeport-addresses", field: "nodePortAddresses", usage: "where node ports are served: CIDRs, primary (the Node's addresses), localhost, all; without it, primary; at localhost kube-nft itself accepts connections, of TCP alone, and no sysctl is needed"},
+	{flag: "localhost-nodeports", field: "localhostNodePorts", usage: "serve node ports at 127.0.0.1 too, of all protocols (sets the sysctl net.ipv4.conf.all.route_localnet and keeps other hosts out), and those of TCP at [::1]"},
+	{flag: "external-ips", field: "externalIPs", usage: "what Services may list in spec.externalIPs: CIDRs, all or none; the rest is not served; without it, all, the default of kube-proxy 1.37, where none is the feature gate AllowServiceExternalIPs=false, which holds here, too"},
 	{flag: "masquerade-all", field: "nftables.masqueradeAll", weaker: "iptables.masqueradeAll", usage: "masquerade all connections to cluster IPs"},
 	{flag: "masquerade-bit", field: "nftables.masqueradeBit", weaker: "iptables.masqueradeBit", usage: "bit of the packet mark that requests masquerading, 0 to 31"},
 	{flag: "min-sync-period", field: "nftables.minSyncPeriod", weaker: "iptables.minSyncPeriod", stronger: "minSyncPeriod", usage: "least time between two commits; changes meanwhile go into one. Commits that take long are further apart when there are many, by up to 20ms; 0 is no pause at all"},
@@ -113,6 +114,7 @@ func defaults() *document {
 	d := &document{own: KubeNFTConfiguration{
 		TypeMeta:           metav1.TypeMeta{APIVersion: ownVersion, Kind: ownKind},
 		LocalhostNodePorts: new(bool),
+		ExternalIPs:        []string{defaultExternalIPs},
 		AffinitySize:       131072,
 
 		ConnectionsOfDeparted: keep,

@@ -12,8 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/version"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 	"sigs.k8s.io/yaml"
 
@@ -58,14 +60,16 @@ func scrape(t *testing.T, path string) map[string]*metric {
 		Queue:       proxysync.NewQueue(),
 		Unserved:    func() int { return 0 },
 		NodeMissing: func() bool { return false },
-		Kernel:      silentKernel{}, Build: new(debug.BuildInfo),
+		Kernel:      silentKernel{}, Build: new(debug.BuildInfo), Component: new(version.Info),
+		Gates: gates(newTestConfig(t)), Connections: func() (entries, limit int64, err error) { return },
 	})
 	m.CountConnections(silentKernel{}.Connections, true)
 	m.Held(heldReasons)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
 	m.ForeignProxy(func() bool { return false })
 	reportRequest(m.CountRequests())
-	m.Committed(new(proxysync.Report), map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
+	m.Committed(new(proxysync.Report), nil, kernel.Traffic{})
+	m.Committed(&proxysync.Report{Delta: tracker.Delta{Oldest: time.Now()}}, map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
 	handler, err := metricsHandler(newTestConfig(t), nil, m, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +139,7 @@ func (m *metric) addLabels(text string) {
 }
 
 // metricName finds metrics in an expression of PromQL.
-var metricName = regexp.MustCompile(`\b(?:kube_nft|kubeproxy|rest_client|go|process)_[a-z0-9_]+`)
+var metricName = regexp.MustCompile(`\b(?:kube_nft|kubeproxy|kubernetes|rest_client|go|process)_[a-z0-9_]+`)
 
 // checkExpression reports metrics that no scrape has.
 func checkExpression(t *testing.T, found map[string]*metric, where, expression string) {
@@ -168,7 +172,7 @@ func TestAlertsUseMetricsThatExist(t *testing.T) {
 	if err := yaml.UnmarshalStrict(text, &file); err != nil {
 		t.Fatal(err)
 	}
-	found, seen := scrape(t, "/metrics"), map[string]bool{}
+	found, seen, runbooks := scrape(t, "/metrics"), map[string]bool{}, map[string]string{}
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {
 			checkExpression(t, found, rule.Alert, rule.Expr)
@@ -176,10 +180,32 @@ func TestAlertsUseMetricsThatExist(t *testing.T) {
 				t.Errorf("%q: an alert has a name of its own, a severity, a summary and a description", rule.Alert)
 			}
 			seen[rule.Alert] = true
+			runbooks[rule.Alert] = rule.Annotations["runbook_url"]
 		}
 	}
-	if len(seen) == 0 {
-		t.Error("no alerts")
+	checkRunbooks(t, runbooks)
+}
+
+// checkRunbooks holds the alerts against their headings in the documentation: each has one, with text
+// below it, and each heading is of an alert.
+func checkRunbooks(t *testing.T, runbooks map[string]string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := make(map[string]bool)
+	for _, section := range regexp.MustCompile(`(?m)^### (KubeNFT\w+)\n\n(\S.{80,})`).FindAllStringSubmatch(string(text), -1) {
+		written[section[1]] = true
+	}
+	for alert, url := range runbooks {
+		if want := "https://github.com/kube-nft/kube-nft/blob/main/docs/operations.md#" + strings.ToLower(alert); url != want || !written[alert] {
+			t.Errorf("%s: runbook_url %q, want %q; a section is there: %v", alert, url, want, written[alert])
+		}
+		delete(written, alert)
+	}
+	if len(runbooks) == 0 || len(written) > 0 {
+		t.Errorf("%d alerts; sections without one: %v", len(runbooks), written)
 	}
 }
 

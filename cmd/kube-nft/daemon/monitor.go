@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +15,7 @@ import (
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -60,8 +62,10 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 	if known {
 		build.Main.Version = config.Build().GitVersion // a source archive knows what Go does not
 	}
+	component := config.Build()
 	m.metrics = metrics.New(metrics.Config{
 		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, NodeMissing: func() bool { node := t.Node(); return node == nil || node.Gone }, Kernel: m.scraped, Build: build,
+		Component: &component, Gates: gates(c), Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
 	})
 	defer func(opened *monitor) {
 		if err != nil {
@@ -194,16 +198,26 @@ func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Ad
 	return addrs
 }
 
-// watchNode logs that there is no Node, and each time that it is deleted.
+// watchNode logs that there is no Node, each time that it is deleted, and what makes load balancers look
+// elsewhere.
 func (d *daemon) watchNode(settings *proxysync.Options) {
 	if d.tracker.Node() == nil {
 		d.config.WarnNode(d.log)
 	}
-	committed := settings.Committed
+	committed, shunned := settings.Committed, ""
 	settings.Committed = func(r proxysync.Report) {
 		committed(r)
-		if node := r.Delta.Node; node != nil && node.Gone {
+		node := r.Delta.Node
+		if node != nil && node.Gone {
 			d.config.WarnNodeGone(d.log)
+		}
+		if node == nil || node.Ineligible == shunned {
+			return
+		}
+		if shunned = node.Ineligible; shunned != "" {
+			d.log.Warn("/healthz tells load balancers to look elsewhere", zap.String("node", node.Name), zap.String("reason", shunned))
+		} else {
+			d.log.Info("/healthz tells load balancers that this node is eligible again", zap.String("node", node.Name))
 		}
 	}
 }
@@ -221,4 +235,16 @@ func nodeOf(c *config.Config, t *tracker.Tracker) func() *tracker.Node {
 		}
 		return unnamed
 	}
+}
+
+// gates lists the feature gates for metrics, with their stages as Kubernetes' components name them.
+func gates(c *config.Config) (list []metrics.Gate) {
+	for _, gate := range config.Gates {
+		stage := strings.ToUpper(gate.Stage)
+		if strings.Contains(stage, " ") { // GA in 1.33, since 1.7
+			stage = ""
+		}
+		list = append(list, metrics.Gate{Name: gate.Name, Stage: stage, On: c.GateOn(gate.Name)})
+	}
+	return list
 }

@@ -159,7 +159,7 @@ func TestNodeOf(t *testing.T) {
 		if err := tr.SetNode(leaving); err != nil {
 			t.Fatal(err)
 		}
-		if !node().Deleting {
+		if node().Ineligible == "" {
 			t.Errorf("%s: the Node is about to be deleted", args)
 		}
 	}

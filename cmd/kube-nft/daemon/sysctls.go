@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"io"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/localhost"
 )
@@ -64,17 +66,31 @@ func tuneConntrack(c *config.Config, log *zap.Logger) {
 	}
 }
 
-// serveLocalhost serves node ports at loopback addresses if the settings request it. Otherwise it
-// logs what an earlier kube-nft that did so may have left open.
+// serveLocalhost serves node ports at loopback addresses if the settings request it. Unless the ruleset
+// does so, it logs what an earlier kube-nft that let it may have left open.
 func (d *daemon) serveLocalhost(ctx context.Context, settings *proxysync.Options) {
-	if !d.config.LocalhostNodePorts {
-		if exposure := localhost.Exposure(sysctlRoot); exposure != "" {
-			d.log.Warn("loopback addresses", zap.String("notice", exposure))
-		}
-		return
+	if d.config.LocalhostNodePorts {
+		d.routeLocalhost(settings)
+	} else if exposure := localhost.Exposure(sysctlRoot); exposure != "" {
+		d.log.Warn("loopback addresses", zap.String("notice", exposure))
 	}
-	proxy, committed := localhost.NewProxy(ctx, d.log), settings.Committed
+	var addrs []netip.Addr
+	for _, family := range d.config.LocalhostProxies {
+		addrs = append(addrs, layout.LocalhostAddress(family))
+	}
+	if len(addrs) > 0 {
+		proxy, committed := localhost.NewProxy(ctx, addrs, d.log), settings.Committed
+		settings.Committed = func(report proxysync.Report) {
+			committed(report)
+			proxy.Apply(report.Delta)
+		}
+	}
+}
+
+// routeLocalhost makes the kernel route loopback addresses after the first commit.
+func (d *daemon) routeLocalhost(settings *proxysync.Options) {
 	var route sync.Once
+	committed := settings.Committed
 	settings.Committed = func(report proxysync.Report) {
 		committed(report)
 		route.Do(func() { // the rule that keeps other hosts out is now in force
@@ -86,6 +102,5 @@ func (d *daemon) serveLocalhost(ctx context.Context, settings *proxysync.Options
 					zap.String("sysctl", "net.ipv4.conf.all.route_localnet"), zap.Int("value", 1))
 			}
 		})
-		proxy.Apply(report.Delta)
 	}
 }

@@ -57,7 +57,7 @@ type serviceRow struct {
 	Frontend        string `json:"frontend"`
 	Kind            string `json:"kind"`
 	Policy          string `json:"policy"`
-	Verdict         string `json:"verdict"` // in nft's words
+	Verdict         string `json:"verdict,omitempty"` // in nft's words; empty for a refused external IP
 	Endpoints       int    `json:"endpoints"`
 	LocalEndpoints  *int   `json:"localEndpoints,omitempty"` // nil: no list for a policy Local
 	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
@@ -109,6 +109,13 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 				row.LocalEndpoints = new(len(service.Local))
 			}
 			rows = append(rows, row)
+		}
+	}
+	for _, table := range s.families(i.tables) {
+		for _, refused := range s.selected(table.RefusedIPs()) {
+			rows = append(rows, serviceRow{
+				subject: subjectOf(table, &refused), Frontend: frontendText(refused.Frontend), Kind: refused.Kind, Policy: refused.Policy,
+			})
 		}
 	}
 	return writeList(cmd, &s.format, slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)

@@ -17,7 +17,9 @@ type tableStatus struct {
 	ServicePorts int    `json:"servicePorts"`
 	Frontends    int    `json:"frontends"`
 	ClusterIPs   int    `json:"clusterIPFrontends"`
-	ExternalIPs  int    `json:"externalIPFrontends"` // load balancers' addresses among them
+	BalancerIPs  int    `json:"loadBalancerIPFrontends"`
+	ExternalIPs  int    `json:"externalIPFrontends"`
+	RefusedIPs   int    `json:"refusedExternalIPs"` // not among the frontends
 	NodePorts    int    `json:"nodePortFrontends"`
 	Unreachable  int    `json:"frontendsWithoutEndpoints"` // rejected or dropped
 	Endpoints    int    `json:"endpoints"`                 // distinct addresses and ports
@@ -58,11 +60,14 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 			s.ClusterIPs++
 		case readback.KindNodePort:
 			s.NodePorts++
+		case readback.KindLoadBalancerIP:
+			s.BalancerIPs++
 		default:
 			s.ExternalIPs++
 		}
 	}
 	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(names), len(ports), len(frontends), len(endpoints)
+	s.RefusedIPs = len(t.RefusedIPs())
 	usage, err := i.kernel.DynamicFill(ctx, t.Family, countedClients)
 	if err != nil {
 		return s, err
@@ -101,14 +106,14 @@ func (s *tableStatus) countAnnotations(shown []string) {
 // tableRows returns the tables for people, one column for each.
 func tableRows(tables []tableStatus) (rows [][]string) {
 	for _, head := range []string{
-		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  external IPs", "  node ports", "  no endpoint",
+		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs", "  node ports", "  no endpoint", "Refused external IPs",
 		"Endpoints", "  in all lists", "Policy chains", "Affinity maps", "  clients", "  fullest", "Foreign rules",
 	} {
 		rows = append(rows, []string{head})
 	}
 	for _, t := range tables {
 		for i, cell := range []any{
-			t.Family, t.Services, t.ServicePorts, t.Frontends, t.ClusterIPs, t.ExternalIPs, t.NodePorts, t.Unreachable,
+			t.Family, t.Services, t.ServicePorts, t.Frontends, t.ClusterIPs, t.BalancerIPs, t.ExternalIPs, t.NodePorts, t.Unreachable, t.RefusedIPs,
 			t.Endpoints, t.Places, t.PolicyChains, t.AffinityMaps, t.Clients, fmt.Sprintf("%d%%", t.FullestPercent), t.ForeignRules,
 		} {
 			rows[i] = append(rows[i], fmt.Sprint(cell))

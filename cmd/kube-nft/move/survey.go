@@ -14,6 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -126,7 +127,10 @@ func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventor
 	ports.Localhost = strings.TrimSpace(string(routed)) == "1"
 	ports.ServedBy(inventory)
 	if c.LocalhostNodePorts {
-		ports.Reached = append(ports.Reached, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+		ports.Reached = append(ports.Reached, layout.LocalhostAddress(tracker.IPv4))
+	}
+	for _, family := range c.LocalhostProxies {
+		ports.Reached = append(ports.Reached, layout.LocalhostAddress(family))
 	}
 	type nodePort struct {
 		protocol tracker.Protocol

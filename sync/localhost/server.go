@@ -1,0 +1,157 @@
+package localhost
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/sync/web"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// dialTimeout bounds the attempt to reach one endpoint; attempts bounds the number of attempts.
+const (
+	dialTimeout = 5 * time.Second
+	attempts    = 3
+)
+
+// A server listens on one node port.
+type server struct {
+	log   *zap.Logger
+	at    netip.AddrPort
+	stop  context.CancelFunc
+	pool  *web.Pool
+	retry time.Duration // pause before another try at a port in use
+
+	mu     sync.Mutex
+	port   *tracker.ServicePort
+	pinned netip.AddrPort // the node's endpoint by session affinity, valid before until
+	until  time.Time
+}
+
+func (s *server) set(port *tracker.ServicePort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.port = port
+}
+
+// listenRetry is the pause before another try at a node port in use.
+const listenRetry = 5 * time.Second
+
+// run accepts connections until ctx ends; they last until node ends. It logs a reason once for as long
+// as it stays the same.
+func (s *server) run(ctx, node context.Context) {
+	said := ""
+	for ctx.Err() == nil {
+		if err := s.listen(ctx, node, &said); err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			s.log.Warn("node port is not served at localhost", zap.Stringer("address", s.at), zap.Error(err), zap.Duration("retry_in", s.retry))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(s.retry):
+		}
+	}
+}
+
+func (s *server) listen(ctx, node context.Context, said *string) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, network(s.at), s.at.String())
+	if err != nil {
+		return err
+	}
+	if *said != "" {
+		s.log.Info("node port is served at localhost now", zap.Stringer("address", s.at))
+		*said = ""
+	}
+	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		go s.forward(node, conn.(*net.TCPConn), s.pool.Add(conn))
+	}
+}
+
+// network is the network of one address for package net.
+func network(at netip.AddrPort) string {
+	if at.Addr().Is4() {
+		return "tcp4"
+	}
+	return "tcp6"
+}
+
+// forward connects a client to an endpoint and copies until both sides are done. Closing pooled closes
+// client, and gives its place to others.
+func (s *server) forward(ctx context.Context, client *net.TCPConn, pooled net.Conn) {
+	defer pooled.Close()
+	endpoint, err := s.dial(ctx)
+	if err != nil {
+		s.log.Warn("no endpoint answers", zap.Stringer("address", s.at), zap.Error(err))
+		client.SetLinger(0) // sends a reset, as for a refused connection
+		return
+	}
+	defer endpoint.Close()
+	defer context.AfterFunc(ctx, func() { client.Close(); endpoint.Close() })()
+	var copying sync.WaitGroup
+	copying.Go(func() { pour(endpoint, client) })
+	copying.Go(func() { pour(client, endpoint) })
+	copying.Wait()
+}
+
+// pour copies until from ends, and then closes the sending side of to.
+func pour(to, from *net.TCPConn) {
+	if _, err := io.Copy(to, from); err != nil {
+		to.SetLinger(0)
+		to.Close()
+		return
+	}
+	to.CloseWrite()
+}
+
+// dial connects to the pinned endpoint, or to a random one, and to others if that does not answer.
+func (s *server) dial(ctx context.Context) (*net.TCPConn, error) {
+	var errs []error
+	for _, ep := range s.candidates(time.Now()) {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		conn, err := dialer.DialContext(ctx, network(ep), ep.String())
+		if err == nil {
+			s.pin(ep, time.Now())
+			return conn.(*net.TCPConn), nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// candidates lists the endpoints to try, in order.
+func (s *server) candidates(now time.Time) []netip.AddrPort {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]netip.AddrPort, 0, attempts)
+	for _, i := range rand.Perm(len(s.port.Cluster)) {
+		ep := s.port.Cluster[i]
+		switch {
+		case ep == s.pinned && now.Before(s.until):
+			list = append([]netip.AddrPort{ep}, list...)
+		default:
+			list = append(list, ep)
+		}
+	}
+	return list[:min(attempts, len(list))]
+}
+
+// pin notes the endpoint of the node's connection, if the Service has session affinity.
+func (s *server) pin(ep netip.AddrPort, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pinned, s.until = ep, now.Add(s.port.Affinity)
+}

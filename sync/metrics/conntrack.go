@@ -1,0 +1,28 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// A connectionsCollector shows how full connection tracking is at the time of a scrape. It leaves out
+// what cannot be read.
+type connectionsCollector func() (entries, limit int64, err error)
+
+var (
+	entriesDesc = prometheus.NewDesc("kube_nft_conntrack_entries",
+		"Entries of connection tracking in this network namespace.", nil, nil)
+	limitDesc = prometheus.NewDesc("kube_nft_conntrack_entries_limit",
+		"Entries that connection tracking may have; beyond it the kernel drops first packets.", nil, nil)
+)
+
+func (c connectionsCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- entriesDesc
+	descs <- limitDesc
+}
+
+func (c connectionsCollector) Collect(metrics chan<- prometheus.Metric) {
+	entries, limit, err := c()
+	if err != nil {
+		return
+	}
+	metrics <- prometheus.MustNewConstMetric(entriesDesc, prometheus.GaugeValue, float64(entries))
+	metrics <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(limit))
+}
