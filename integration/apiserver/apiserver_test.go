@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bufio"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -194,6 +195,39 @@ func TestStreamingList(t *testing.T) {
 		if _, err := client.CoreV1().Services("").Watch(t.Context(), options); !apierrors.IsInvalid(err) {
 			t.Errorf("a server without streaming lists says %v", err)
 		}
+	})
+}
+
+// TestCompressedStreamingList reads the bytes as they are on the wire, which client-go unpacks unseen.
+func TestCompressedStreamingList(t *testing.T) {
+	server, url := start(t)
+	server.Compress()
+	server.Apply(service("a", "10.0.0.1"))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/v1/services?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept-Encoding", "gzip") // set by hand, it is not unpacked by the transport
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	unpacked, err := gzip.NewReader(response.Body)
+	if err != nil || response.Header.Get("Content-Encoding") != "gzip" {
+		t.Fatalf("%v: %v", response.Header, err)
+	}
+	text, err := io.ReadAll(unpacked)
+	if err != nil || strings.Count(string(text), "\n") != 2 || !strings.Contains(string(text), metav1.InitialEventsAnnotationKey) {
+		t.Errorf("%s, %v", text, err)
+	}
+	inBothEncodings(t, func(t *testing.T, server *Server, client kubernetes.Interface) {
+		server.Compress()
+		server.Apply(service("a", "10.0.0.1"))
+		events := follow(t, client, metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+		expect(t, events, "ADDED a@2", "BOOKMARK @2 true")
+		server.Apply(service("b", "10.0.0.2"))
+		expect(t, events, "ADDED b@3")
 	})
 }
 

@@ -12,6 +12,7 @@ type faults struct {
 	noWatchList bool
 	noProtobuf  bool
 	duplicate   bool
+	compress    bool
 	delay       time.Duration
 }
 
@@ -65,6 +66,12 @@ func (s *Server) Replay(n int) {
 // Duplicate lets every event be sent twice.
 func (s *Server) Duplicate(on bool) {
 	s.change(func() { s.faults.duplicate = on })
+}
+
+// Compress sends streaming lists, and the watches that go on from them, compressed to clients that take
+// gzip, as servers do from 1.36 on.
+func (s *Server) Compress() {
+	s.change(func() { s.faults.compress = true })
 }
 
 // Delay lets events be sent d after they happened; lists and streaming lists are not

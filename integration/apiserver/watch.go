@@ -2,10 +2,13 @@ package apiserver
 
 import (
 	"bufio"
+	"compress/gzip"
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,7 +51,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, c *collection, se
 		out: bufio.NewWriterSize(w, bufferSize), flush: controller.Flush,
 		bookmarks: query.Get("allowWatchBookmarks") == "true",
 	}
-	initial, failure := st.begin(query.Get("resourceVersion"), query.Get("sendInitialEvents") == "true")
+	streaming := query.Get("sendInitialEvents") == "true"
+	initial, failure := st.begin(query.Get("resourceVersion"), streaming)
 	if failure != nil {
 		return failure
 	}
@@ -57,6 +61,13 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, c *collection, se
 		contentType += ";stream=watch"
 	}
 	w.Header().Set("Content-Type", contentType)
+	if streaming && s.compresses() && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		packed := gzip.NewWriter(w)
+		defer packed.Close()
+		st.out = bufio.NewWriterSize(packed, bufferSize)
+		st.flush = func() error { return errors.Join(packed.Flush(), controller.Flush()) }
+	}
 	w.WriteHeader(http.StatusOK)
 	ctx, cancel := context.WithTimeout(r.Context(), watchTimeout(query.Get("timeoutSeconds")))
 	defer cancel()
@@ -64,6 +75,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, c *collection, se
 		st.run(ctx)
 	}
 	return nil
+}
+
+func (s *Server) compresses() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults.compress
 }
 
 func watchTimeout(seconds string) time.Duration {
