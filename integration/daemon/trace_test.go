@@ -3,7 +3,6 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -167,7 +166,7 @@ func TestTraceLeavesNothing(t *testing.T) {
 	traceWorld(t)
 	p := lab.Start(t, lab.Program(t), "trace", "shop/web")
 	p.AwaitLog(t, "tracing")
-	if tables := lab.Run(t, "", "nft", "list", "tables"); !strings.Contains(tables, fmt.Sprint("kube-nft-trace-")) {
+	if tables := lab.Run(t, "", "nft", "list", "tables"); !strings.Contains(tables, "kube-nft-trace-") {
 		t.Errorf("trace has no table of its own:\n%s", tables)
 	}
 	p.Kill()
