@@ -1,0 +1,192 @@
+// Package maglev computes the slot tables of consistent hashing: Eisenbud et al., "Maglev: A Fast
+// and Reliable Software Network Load Balancer", NSDI 2016, section 3.4.
+//
+// A table has a prime number of slots, each of which names an endpoint. The hash of a client's address
+// and port tells its slot. Every endpoint has a permutation of all slots of its
+// own, and the endpoints take turns: each claims the first slot of its permutation that is still
+// free, until none is. So endpoints get nearly equally many slots, and when one leaves, nearly all
+// slots of the others stay as they were.
+//
+// A table follows from its endpoints and their weights alone: every node and every version has to
+// compute the same one, or a connection that moves to another node is lost. A change of anything
+// here that changes a table therefore moves clients while nodes are upgraded (TestVectors).
+package maglev
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// MaxSize is the number of slots of the largest table, a prime: an index of a slot and of an
+// endpoint fit into 16 bits.
+const MaxSize = 65521
+
+// A class is a size of tables, and the largest number of endpoints that it is for.
+type class struct{ endpoints, slots int }
+
+// classes double from one to the next, so that an endpoint has 100 to 200 slots, up to 655
+// endpoints; the first class and the last have more. A change of the size moves nearly all clients,
+// so it has to be rare, but a node that has just started knows no history: the size follows from
+// the number of endpoints alone. The bounds are 5 times powers of two. The usual numbers of
+// replicas, 2, 3, 4, 8, 16, 32 and so on, may lose or win a quarter, as rolling updates do, and stay
+// in their class. A single endpoint needs no table.
+var classes = [...]class{
+	{1, 1}, {5, 503}, {10, 1009}, {20, 2003}, {40, 4001}, {80, 8009}, {160, 16001}, {320, 32003}, {MaxSize, MaxSize},
+}
+
+// Size returns the number of slots of a table of n endpoints.
+func Size(n int) int {
+	for _, c := range classes {
+		if n <= c.endpoints {
+			return c.slots
+		}
+	}
+	return MaxSize
+}
+
+// Table returns the slot table of endpoints, which are sorted and distinct: for each slot the index
+// of its endpoint. Slots are shared out in proportion to the weights, which are at least 1; nil
+// stands for equal ones. A share is off by less than one slot, but every endpoint has one slot at
+// least. Of more than MaxSize endpoints the last ones get none. There is at least one endpoint.
+func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
+	endpoints = endpoints[:min(len(endpoints), MaxSize)]
+	n, size := len(endpoints), Size(len(endpoints))
+	table := slices.Repeat([]uint16{free}, size)
+	walks := make([]walk, n)
+	for i, ep := range endpoints {
+		walks[i] = newWalk(ep, uint32(size))
+	}
+	quotas := quotas(n, weights, size)
+	// In each round an endpoint takes its part of its quota. With equal weights that is one turn.
+	rounds := (size + n - 1) / n
+	for round := 1; round <= rounds; round++ {
+		for i := range walks {
+			w, due := &walks[i], int(int64(quotas[i])*int64(round)/int64(rounds))
+			for ; w.taken < due; w.taken++ {
+				for table[w.at] != free {
+					w.next(uint32(size))
+				}
+				table[w.at] = uint16(i)
+			}
+		}
+	}
+	return table
+}
+
+// free marks a slot that nobody has claimed.
+const free = 1<<16 - 1
+
+// A walk is an endpoint's way through its permutation of the slots: from an offset on, by a skip
+// that has no divisor in common with the prime size.
+type walk struct {
+	at, skip uint32
+	taken    int // slots that the endpoint has
+}
+
+func newWalk(ep netip.AddrPort, size uint32) walk {
+	if size == 1 {
+		return walk{}
+	}
+	return walk{at: uint32(hash(ep, 1) % uint64(size)), skip: uint32(hash(ep, 2)%uint64(size-1)) + 1}
+}
+
+// next steps to the next slot of the permutation.
+func (w *walk) next(size uint32) {
+	if w.at += w.skip; w.at >= size {
+		w.at -= size
+	}
+}
+
+// hash is a number that follows from an endpoint. Equal bits of addresses, as those of one network,
+// make no difference to how numbers are spread.
+func hash(ep netip.AddrPort, seed uint64) uint64 {
+	addr := ep.Addr().As16()
+	x := mix(seed)
+	x = mix(x ^ binary.BigEndian.Uint64(addr[:8]))
+	x = mix(x ^ binary.BigEndian.Uint64(addr[8:]))
+	return mix(x ^ uint64(ep.Port()))
+}
+
+// mix is a permutation of 64-bit numbers in which each bit of x changes half of the bits: the output
+// function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// quotas shares places out among n endpoints in proportion to their weights, by the largest
+// remainder; each gets one at least, and nil weights are equal. Of equal remainders the first
+// endpoints have the advantage. There are at least n places.
+func quotas(n int, weights []uint16, places int) []int {
+	quotas, order := make([]int, n), make([]int, n)
+	sum, left := uint64(n), uint64(places)
+	weight := func(i int) uint64 {
+		if weights == nil {
+			return 1
+		}
+		return uint64(weights[i])
+	}
+	for i := range order {
+		order[i] = i
+	}
+	if weights != nil {
+		sum = 0
+		for i := range n {
+			sum += weight(i)
+		}
+		slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(weight(i), weight(j)) })
+	}
+	// Whose share is less than a place gets one; the others share what that leaves.
+	for len(order) > 0 && weight(order[0])*left < sum {
+		quotas[order[0]] = 1
+		left, sum, order = left-1, sum-weight(order[0]), order[1:]
+	}
+	given := uint64(0)
+	for _, i := range order {
+		quotas[i] = int(weight(i) * left / sum)
+		given += uint64(quotas[i])
+	}
+	slices.SortFunc(order, func(i, j int) int {
+		return cmp.Or(cmp.Compare(weight(j)*left%sum, weight(i)*left%sum), cmp.Compare(i, j))
+	})
+	for _, i := range order[:left-given] {
+		quotas[i]++
+	}
+	return quotas
+}
+
+// PlacesEach bounds the places of Places: as many for each endpoint.
+const PlacesEach = 64
+
+// Places returns how often each endpoint has to stand in a list of which every place is equally
+// likely, so that it is chosen in proportion to its weight: at least once. The lists are as short as
+// exactness allows, and at most PlacesEach times as long as the endpoints are many: then a share is
+// off by less than 1/PlacesEach of an equal share, but for those of less than one place. weights
+// are at least 1.
+func Places(weights []uint16) []int {
+	var divisor, sum uint
+	for _, w := range weights {
+		divisor = gcd(divisor, uint(w))
+		sum += uint(w)
+	}
+	if most := uint(PlacesEach * len(weights)); divisor != 0 && sum/divisor > most {
+		return quotas(len(weights), weights, int(most))
+	}
+	places := make([]int, len(weights))
+	for i, w := range weights {
+		places[i] = int(uint(w) / divisor)
+	}
+	return places
+}
+
+// gcd is the greatest common divisor of a and b; gcd(0, b) is b.
+func gcd(a, b uint) uint {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
