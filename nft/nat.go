@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -21,12 +22,14 @@ const TransportProtocols = "transport-protocols"
 //
 // With ToPort zero the map holds addresses and ports; with ToPort it holds addresses, to which
 // that port is added. nft takes its own listing only after a test of the protocol: if Key contains
-// Port, the statement tests by itself for the protocols that have ports, else the rule must test
-// ProtocolIs before.
+// Port, the statement tests by itself for the protocols that have ports. If not, it tests for
+// Protocol, or the rule must test ProtocolIs before. Where a HashedIndex names the source port, nft
+// takes the test for granted in its listing, so it has to be Protocol.
 type DNATFrom struct {
-	Key    []Part
-	Map    string
-	ToPort uint16
+	Key      []Part
+	Map      string
+	ToPort   uint16
+	Protocol uint8
 }
 
 // testsProtocol reports whether the statement begins with havePorts.
@@ -41,16 +44,31 @@ func (s DNATFrom) text(f Family) string {
 		return "dnat to " + lookup + ":" + strconv.Itoa(int(s.ToPort))
 	}
 	lookup = "dnat " + f.NFT() + " to " + lookup
+	if s.Protocol != 0 {
+		if s.hashesPorts() {
+			return strings.Replace(lookup, sourcePort.text(f), ProtocolText(s.Protocol)+" sport", 1)
+		}
+		return ProtocolIs{s.Protocol}.text(f) + " " + lookup
+	}
 	if s.testsProtocol() {
 		return havePorts.text(f) + " " + lookup
 	}
 	return lookup
 }
 
+// hashesPorts reports whether the source port has a part in a HashedIndex.
+func (s DNATFrom) hashesPorts() bool {
+	ports, _ := s.Key[len(s.Key)-1].HashesPorts()
+	return ports
+}
+
 func (s DNATFrom) expressions(f Family) (x []expr.Any) {
 	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: register(0)}
-	if s.testsProtocol() {
+	switch {
+	case s.testsProtocol():
 		x = havePorts.expressions(f)
+	case s.Protocol != 0:
+		x = ProtocolIs{s.Protocol}.expressions(f)
 	}
 	if s.ToPort == 0 {
 		nat.RegProtoMin = register(AddrLen(f) / 4) // the data's second field
@@ -65,9 +83,11 @@ func (s DNATFrom) expressions(f Family) (x []expr.Any) {
 }
 
 func (DNATFrom) parse(f Family, x []expr.Any) (Stmt, int) {
-	n := 0
+	n, protocol := 0, uint8(0)
 	if test, length := (InSet{}).parse(f, x); length > 0 && test.(InSet).Set == TransportProtocols {
 		n = length
+	} else if test, length := (ProtocolIs{}).parse(f, x); length > 0 {
+		n, protocol = length, test.(ProtocolIs).Number
 	}
 	key, length := parseKey(f, x[n:])
 	n += length
@@ -76,7 +96,10 @@ func (DNATFrom) parse(f Family, x []expr.Any) (Stmt, int) {
 		return nil, 0
 	}
 	n++
-	dnat := DNATFrom{Key: key, Map: l.SetName}
+	dnat := DNATFrom{Key: key, Map: l.SetName, Protocol: protocol}
+	if len(key) == 0 || protocol != 0 && !key[len(key)-1].hashed() { // then ProtocolIs is a statement of its own
+		return nil, 0
+	}
 	if port := at[*expr.Immediate](x, n); port != nil && len(port.Data) == 2 {
 		dnat.ToPort = binary.BigEndian.Uint16(port.Data)
 		n++
@@ -89,12 +112,15 @@ func (DNATFrom) parse(f Family, x []expr.Any) (Stmt, int) {
 
 func (s DNATFrom) trace(t *tracer, step int) flow {
 	held := t.table.Sets[s.Map]
-	if held == nil || !hasPorts(t.packet.Protocol) {
+	if held == nil || !hasPorts(t.packet.Protocol) || s.Protocol != 0 && s.Protocol != t.packet.Protocol {
 		return skip
 	}
-	key, modulus := t.key(s.Key)
-	if modulus != 0 {
-		return t.draw(held, key, int(modulus))
+	key, index := t.key(s.Key)
+	switch {
+	case index.kind == partRandom:
+		return t.draw(held, key, int(index.number))
+	case index.hashed():
+		return t.hash(step, held, key, index)
 	}
 	addr, ok := netip.AddrFromSlice([]byte(held.Map[key].Data))
 	if !ok {

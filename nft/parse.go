@@ -124,6 +124,8 @@ func newExpression(name string) expr.Any {
 		return &expr.Fib{}
 	case "numgen":
 		return &expr.Numgen{}
+	case "hash":
+		return &expr.Hash{}
 	case "bitwise":
 		return &expr.Bitwise{}
 	case "cmp":

@@ -128,6 +128,8 @@ func idle(a *attr.Reader, name string, siblings []byte) bool {
 		return a.Type == operation && isZero(a.Value)
 	case "numgen":
 		return a.Type == unix.NFTA_NG_OFFSET && isZero(a.Value)
+	case "hash":
+		return a.Type == unix.NFTA_HASH_OFFSET && isZero(a.Value)
 	case "nat":
 		return idleNAT(a, siblings)
 	case "masq":

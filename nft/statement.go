@@ -16,7 +16,7 @@ import (
 // take a list of parts, one for each field of the set's key.
 type Part struct {
 	kind partKind
-	// number is the modulus of RandomIndex, the value of Constant, and how many bits of a masked
+	// number is the modulus of RandomIndex and HashedIndex, the value of Constant, and how many bits of a masked
 	// source count; 0 for all of them.
 	number uint32
 	// inserted is the number in place of bits 64 to 95 of an IPv6 source; 0 for none. See Numbered.
@@ -35,6 +35,9 @@ const (
 	partOriginalDestination
 	partOriginalPort
 	partConstant
+	partSourcePort
+	partHashed
+	partHashedPorts
 )
 
 // The parts that our rules use.
@@ -46,6 +49,7 @@ var (
 	OriginalSource      = Part{kind: partOriginalSource}      // ct original ip saddr
 	OriginalDestination = Part{kind: partOriginalDestination} // ct original ip daddr
 	OriginalPort        = Part{kind: partOriginalPort}        // ct original proto-dst
+	sourcePort          = Part{kind: partSourcePort}          // th sport; in a HashedIndex alone
 )
 
 // RandomIndex is a number below n, each equally likely: numgen random mod n.
@@ -92,6 +96,10 @@ func (p Part) text(f Family) string {
 		return "meta l4proto"
 	case partPort:
 		return "th dport"
+	case partSourcePort:
+		return "th sport"
+	case partHashed, partHashedPorts:
+		return p.hashText(f)
 	case partRandom:
 		return "numgen random mod " + strconv.FormatUint(uint64(p.number), 10)
 	case partOriginalSource:
@@ -103,7 +111,8 @@ func (p Part) text(f Family) string {
 	}
 }
 
-// load is the expression that puts the part's value into a register.
+// load is the expression that puts the part's value into a register; a HashedIndex takes several, see
+// loadHash.
 func (p Part) load(f Family, register uint32) expr.Any {
 	switch p.kind {
 	case partSource:
@@ -114,6 +123,8 @@ func (p Part) load(f Family, register uint32) expr.Any {
 		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}
 	case partPort:
 		return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+	case partSourcePort:
+		return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2}
 	case partRandom:
 		return &expr.Numgen{Register: register, Modulus: p.number, Type: unix.NFT_NG_RANDOM}
 	case partConstant:
@@ -165,6 +176,8 @@ func parsePart(f Family, x expr.Any) (p Part, ok bool) {
 	switch x := x.(type) {
 	case *expr.Payload:
 		switch {
+		case x.Base == expr.PayloadBaseTransportHeader && x.Offset == 0:
+			return sourcePort, true
 		case x.Base == expr.PayloadBaseTransportHeader:
 			return Port, true
 		case x.Offset == sourceOffset(f):
@@ -195,6 +208,11 @@ func load(f Family, parts ...Part) []expr.Any {
 	x, word := make([]expr.Any, 0, 2*len(parts)+2), 0 // with room for masks, and for what is done with the values
 	for _, p := range parts {
 		to := register(word)
+		if p.hashed() {
+			x = append(x, p.loadHash(f, word)...)
+			word++
+			continue
+		}
 		x = append(x, p.load(f, to))
 		if p.inserted != 0 {
 			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: 16, Mask: insertedMask(), Xor: insertedBits(p.inserted)})
@@ -211,6 +229,15 @@ func load(f Family, parts ...Part) []expr.Any {
 // parseKey reads the parts that a list of expressions begins with.
 func parseKey(f Family, x []expr.Any) (key []Part, n int) {
 	for n < len(x) {
+		if hash := at[*expr.Hash](x, n); hash != nil {
+			hashed, ok := hashOf(key, hash)
+			if !ok {
+				return nil, 0
+			}
+			key = hashed
+			n++
+			continue
+		}
 		part, ok := parsePart(f, x[n])
 		if !ok {
 			break

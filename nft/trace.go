@@ -2,6 +2,7 @@ package nft
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ type Packet struct {
 	Source, Destination netip.Addr
 	Protocol            uint8  // IANA number
 	Port                uint16 // destination port; 0 for protocols without ports
+	SourcePort          uint16 // 0 if it is not known
 	Interface           string // where it arrived; empty if this node sends it
 	// SourceLocal and DestinationLocal say whether the addresses are this node's own.
 	SourceLocal, DestinationLocal bool
@@ -20,15 +22,19 @@ type Packet struct {
 // A Fate is what becomes of a connection.
 type Fate struct {
 	Outcome string // "accept" (not touched), "dnat", "drop", "reject" or "redirect" (answered by this node)
-	// Endpoints lists the possible targets of the translation, each equally likely; a single one if
-	// an affinity entry names it.
+	// Endpoints lists the possible targets of the translation; a single one if an affinity entry or
+	// the hash of the client names it. Shares are their parts of all connections; nil for a single one.
 	Endpoints []netip.AddrPort
+	Shares    []float64
+	// Hash says what names the endpoint by its hash: HashAddress, HashAddressPort or nothing.
+	Hash string
 	// Masquerade says whether the connection gets a source address of this node. Hairpin lists the
 	// endpoints for which that depends on who connects.
 	Masquerade bool
 	Hairpin    []netip.AddrPort
 	// Holes counts indexes without an endpoint before one that has one. Uneven says that the
-	// endpoints are not equally likely. Both are zero unless the table is broken.
+	// endpoints are not as likely as their places in the list are many. Both are zero unless the table
+	// is broken.
 	Holes  int
 	Uneven bool
 	// Foreign lists the rules on the way that kube-nft never writes. The trace passes over them: it
@@ -36,6 +42,12 @@ type Fate struct {
 	Foreign []Step
 	Steps   []Step
 }
+
+// What a slot of a list may follow from: see HashedIndex.
+const (
+	HashAddress     = "source-ip"
+	HashAddressPort = "source-ip-port"
+)
 
 // A Step is a rule that applied.
 type Step struct {
@@ -69,6 +81,9 @@ func (t *Table) Trace(p Packet) Fate {
 		}
 	}
 	tr.fate.Uneven = tr.uneven()
+	if len(tr.fate.Endpoints) == len(tr.shares) && len(tr.shares) > 1 {
+		tr.fate.Shares = tr.shares
+	}
 	if len(tr.fate.Endpoints) > 0 && tr.fate.Outcome != "dnat" { // some connections end so
 		tr.fate.Outcome, tr.fate.Uneven = "dnat", true
 	}
@@ -103,8 +118,10 @@ type tracer struct {
 	mark   uint32
 	fate   Fate
 	depth  int
-	shares []float64 // of the endpoints of fate
-	missed []float64 // the chance of each draw so far to hit nothing
+	shares []float64              // of the endpoints of fate
+	places []int                  // in the longest list that they were drawn from
+	at     map[netip.AddrPort]int // where in the lists above an endpoint is
+	missed []float64              // the chance of each draw so far to hit nothing
 }
 
 // flow is how evaluation goes on after a statement, a rule or a chain.
@@ -173,8 +190,9 @@ func (t *tracer) seal(verdict string) flow {
 	return done
 }
 
-// key builds the key of a lookup, without the random index if it has one.
-func (t *tracer) key(parts []Part) (key string, modulus uint32) {
+// key builds the key of a lookup, without the random or hashed index if it has one; index is that
+// part.
+func (t *tracer) key(parts []Part) (key string, index Part) {
 	var b []byte
 	for _, part := range parts {
 		switch part.kind {
@@ -197,8 +215,8 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 			b = AppendPort(b, t.packet.Port)
 		case partConstant:
 			b = AppendNumber(b, part.number)
-		case partRandom:
-			modulus = part.number
+		case partRandom, partHashed, partHashedPorts:
+			index = part
 		}
 	}
 	if len(parts) == 1 { // a field is padded among others only
@@ -209,7 +227,7 @@ func (t *tracer) key(parts []Part) (key string, modulus uint32) {
 			b = b[:2]
 		}
 	}
-	return string(b), modulus
+	return string(b), index
 }
 
 // source evaluates the translation of the source for each endpoint that the connection may go to.
@@ -245,6 +263,7 @@ func (t *tracer) source() {
 func (t *tracer) draw(held *Elements, key string, modulus int) flow {
 	missed, holes := 0, 0 // a hole is a place that is missing before one that is there
 	share := t.share() / float64(modulus)
+	places := make(map[netip.AddrPort]int)
 	for i := range modulus {
 		ep, ok := AddrPortOf(held.Map[IndexedKey(key, i)].Data)
 		if !ok {
@@ -253,12 +272,36 @@ func (t *tracer) draw(held *Elements, key string, modulus int) flow {
 		}
 		holes = missed
 		t.choose(ep, share)
+		places[ep]++
+	}
+	for ep, n := range places {
+		t.places[t.at[ep]] = max(t.places[t.at[ep]], n)
 	}
 	t.fate.Holes = max(t.fate.Holes, holes)
 	t.missed = append(t.missed, float64(missed)/float64(modulus))
 	if missed > 0 {
 		return skip
 	}
+	return t.seal("dnat")
+}
+
+// hash evaluates a choice by the client. If that takes a source port that is not known, any slot may
+// be the client's.
+func (t *tracer) hash(step int, held *Elements, key string, index Part) flow {
+	t.fate.Hash = HashAddress
+	if ports, _ := index.HashesPorts(); ports {
+		t.fate.Hash = HashAddressPort
+		if t.packet.SourcePort == 0 {
+			return t.draw(held, key, int(index.number))
+		}
+	}
+	key = IndexedKey(key, index.index(t.packet.Source, t.packet.SourcePort))
+	ep, ok := AddrPortOf(held.Map[key].Data)
+	if !ok {
+		return skip
+	}
+	t.fate.Endpoints = []netip.AddrPort{ep}
+	t.decided(step, held, key)
 	return t.seal("dnat")
 }
 
@@ -273,15 +316,25 @@ func (t *tracer) share() float64 {
 
 // choose gives an endpoint a share of the connections.
 func (t *tracer) choose(ep netip.AddrPort, share float64) {
-	i := slices.Index(t.fate.Endpoints, ep)
-	if i < 0 {
+	i, ok := t.at[ep]
+	if !ok {
+		if t.at == nil {
+			t.at = make(map[netip.AddrPort]int)
+		}
 		i = len(t.fate.Endpoints)
-		t.fate.Endpoints, t.shares = append(t.fate.Endpoints, ep), append(t.shares, 0)
+		t.at[ep] = i
+		t.fate.Endpoints, t.shares, t.places = append(t.fate.Endpoints, ep), append(t.shares, 0), append(t.places, 0)
 	}
 	t.shares[i] += share
 }
 
-// uneven reports whether the endpoints' shares differ by more than one in a thousand.
+// uneven reports whether the shares of places differ by more than one in a thousand. An endpoint of
+// more weight has more places.
 func (t *tracer) uneven() bool {
-	return len(t.shares) > 0 && slices.Max(t.shares) > slices.Min(t.shares)*1.001
+	least, most := math.Inf(1), 0.0
+	for i, share := range t.shares {
+		each := share / float64(t.places[i])
+		least, most = min(least, each), max(most, each)
+	}
+	return len(t.shares) > 0 && most > least*1.001
 }

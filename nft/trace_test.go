@@ -38,6 +38,11 @@ func icmp(p *nft.Packet, _ nft.Family)  { p.Protocol = unix.IPPROTO_ICMP }
 
 func to(port uint16) change { return func(p *nft.Packet, _ nft.Family) { p.Port = port } }
 
+// fromPort makes the source port known; each family has its own.
+func fromPort(ip, ip6 uint16) change {
+	return func(p *nft.Packet, f nft.Family) { p.SourcePort = map[nft.Family]uint16{nft.IP: ip, nft.IP6: ip6}[f] }
+}
+
 func on(name string) change { return func(p *nft.Packet, _ nft.Family) { p.Interface = name } }
 
 func from(addrs map[nft.Family]netip.Addr) change {
@@ -137,24 +142,28 @@ var traces = map[string]struct {
 	"verdict of connection":                {thenDrop, same, "reject", udp, "drop"},
 	"dnat":                                 {thenDrop, same, "dnat to 0 1", to(81), "drop"},
 	"dnat of node port":                    {thenDrop, same, "dnat to 0", icmp, "drop"},
-	"dnat from numbered list":              {thenDrop, same, "dnat to 0 1", udp, "drop"},
-	"dnat to port":                         {thenDrop, same, "dnat to 1", from(stranger), "drop"},
-	"not a member":                         {drops, same, "drop", toAddr(client), "accept"},
-	"forget":                               {drops, same, "drop", nil, ""},
-	"update":                               {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
-	"update for long":                      {thenDrop, same, "drop", nil, ""},
-	"update after matches":                 {thenDrop, same, "drop", to(8080), "drop"},
-	"update of a member and return":        {thenDrop, toAddr(client), "accept", same, "drop"},
-	"masquerade":                           {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
-	"reject tcp":                           {thenDrop, same, "reject", udp, "drop"},
-	"reject":                               {thenDrop, udp, "reject", nil, ""},
-	"echo request":                         {drops, echo, "drop", same, "accept"},
-	"redirect":                             {thenDrop, echoTo(client), "redirect", echo, "drop"},
-	"jump":                                 {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
-	"goto":                                 {thenDrop, same, "reject", udp, "accept"}, // and here it does not
-	"drop":                                 {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},
-	"return":                               {thenDrop, same, "accept", nil, ""},
-	"several":                              {atPostrouting, same, "dnat to 0 1 masqueraded", from(stranger), "dnat to 0 1"},
+	"dnat by hash":                         {thenDrop, same, "dnat to 0 1", fromPort(2, 1), "dnat to 1"},
+	"dnat by hash of the address":          {thenDrop, same, "dnat to 0", icmp, "drop"},
+	"dnat by hash from numbered list":      {thenDrop, same, "dnat to 0 1", udp, "drop"},
+	"dnat by hash of the address from numbered list": {thenDrop, same, "dnat to 1", udp, "drop"},
+	"dnat from numbered list":                        {thenDrop, same, "dnat to 0 1", udp, "drop"},
+	"dnat to port":                                   {thenDrop, same, "dnat to 1", from(stranger), "drop"},
+	"not a member":                                   {drops, same, "drop", toAddr(client), "accept"},
+	"forget":                                         {drops, same, "drop", nil, ""},
+	"update":                                         {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
+	"update for long":                                {thenDrop, same, "drop", nil, ""},
+	"update after matches":                           {thenDrop, same, "drop", to(8080), "drop"},
+	"update of a member and return":                  {thenDrop, toAddr(client), "accept", same, "drop"},
+	"masquerade":                                     {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
+	"reject tcp":                                     {thenDrop, same, "reject", udp, "drop"},
+	"reject":                                         {thenDrop, udp, "reject", nil, ""},
+	"echo request":                                   {drops, echo, "drop", same, "accept"},
+	"redirect":                                       {thenDrop, echoTo(client), "redirect", echo, "drop"},
+	"jump":                                           {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
+	"goto":                                           {thenDrop, same, "reject", udp, "accept"}, // and here it does not
+	"drop":                                           {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},
+	"return":                                         {thenDrop, same, "accept", nil, ""},
+	"several":                                        {atPostrouting, same, "dnat to 0 1 masqueraded", from(stranger), "dnat to 0 1"},
 }
 
 // TestStatementsTrace traces a packet that a statement matches and one that it does not.
