@@ -2,7 +2,6 @@ package nft
 
 import (
 	"cmp"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,7 +22,7 @@ type Packet struct {
 type Fate struct {
 	Outcome string // "accept" (not touched), "dnat", "drop", "reject" or "redirect" (answered by this node)
 	// Endpoints lists the possible targets of the translation; a single one if an affinity entry or
-	// the hash of the client names it. Shares are their parts of all connections; nil for a single one.
+	// the hash of the client names it. Shares are their parts of all connections; nil if they are equal.
 	Endpoints []netip.AddrPort
 	Shares    []float64
 	// Hash says what names the endpoint by its hash: HashAddress, HashAddressPort or nothing.
@@ -81,7 +80,7 @@ func (t *Table) Trace(p Packet) Fate {
 		}
 	}
 	tr.fate.Uneven = tr.uneven()
-	if len(tr.fate.Endpoints) == len(tr.shares) && len(tr.shares) > 1 {
+	if len(tr.fate.Endpoints) == len(tr.shares) && unequal(tr.shares) {
 		tr.fate.Shares = tr.shares
 	}
 	if len(tr.fate.Endpoints) > 0 && tr.fate.Outcome != "dnat" { // some connections end so
@@ -331,10 +330,14 @@ func (t *tracer) choose(ep netip.AddrPort, share float64) {
 // uneven reports whether the shares of places differ by more than one in a thousand. An endpoint of
 // more weight has more places.
 func (t *tracer) uneven() bool {
-	least, most := math.Inf(1), 0.0
-	for i, share := range t.shares {
-		each := share / float64(t.places[i])
-		least, most = min(least, each), max(most, each)
+	each := slices.Clone(t.shares)
+	for i := range each {
+		each[i] /= float64(t.places[i])
 	}
-	return len(t.shares) > 0 && most > least*1.001
+	return unequal(each)
+}
+
+// unequal reports whether some share is larger than another by more than one in a thousand.
+func unequal(shares []float64) bool {
+	return len(shares) > 0 && slices.Max(shares) > slices.Min(shares)*1.001
 }

@@ -24,6 +24,41 @@ type Policy struct {
 	Cluster, Local int
 	// Affinity is the number of the Service port's affinity; 0 without affinity.
 	Affinity uint32
+	// Hash says what the endpoint follows from. With shared lists or affinity, chains of the Service port
+	// say it instead.
+	Hash Hash
+}
+
+// A Hash says what of a client's the endpoint follows from.
+type Hash uint8
+
+// The hashes.
+const (
+	NoHash          Hash = iota // the endpoint is chosen by chance
+	HashAddressPort             // address and source port
+	HashAddress                 // address alone
+)
+
+// String names what is hashed as the annotation kube-nft.io/hash does; empty for NoHash.
+func (h Hash) String() string {
+	switch h {
+	case HashAddressPort:
+		return nft.HashAddressPort
+	case HashAddress:
+		return nft.HashAddress
+	}
+	return ""
+}
+
+// Infix stands in the names of chains before the number of slots; it is empty for NoHash.
+func (h Hash) Infix() string {
+	switch h {
+	case HashAddressPort:
+		return "maglev-"
+	case HashAddress:
+		return "maglev-ip-"
+	}
+	return ""
 }
 
 // A PolicyKind is what a Policy does, as far as it follows from traffic policies and endpoints.
@@ -113,12 +148,12 @@ func (p Policy) suffix(n int) string {
 	if p.List != 0 {
 		return sharedPrefix + strconv.FormatUint(uint64(p.List), 10)
 	}
-	return strconv.Itoa(n)
+	return p.Hash.Infix() + strconv.Itoa(n)
 }
 
 func (p Policy) bothSuffix() string {
 	if p.Affinity == 0 && p.List == 0 {
-		return strconv.Itoa(p.Cluster) + "-" + strconv.Itoa(p.Local)
+		return p.Hash.Infix() + strconv.Itoa(p.Cluster) + "-" + strconv.Itoa(p.Local)
 	}
 	if p.Local == 0 {
 		return p.suffix(0) + noneSuffix
@@ -209,6 +244,12 @@ func AffinityChains(number string) (names []string) {
 
 // readSuffix reads the lengths of the lists, or the number of shared lists or of the affinity.
 func (p *Policy) readSuffix(suffix string) {
+	for _, hash := range []Hash{HashAddress, HashAddressPort} { // the longer infix first
+		if rest, ok := strings.CutPrefix(suffix, hash.Infix()); ok {
+			p.Hash, suffix = hash, rest
+			break
+		}
+	}
 	first, second, both := strings.Cut(suffix, "-")
 	n, err := strconv.Atoi(first)
 	m, secondErr := strconv.Atoi(second)

@@ -14,6 +14,8 @@ func FuzzPolicyOf(f *testing.F) {
 	f.Add("guarded-17-pass-on")
 	f.Add("router-local-3-0")
 	f.Add("guarded-1-router-local-list-17-none")
+	f.Add("cluster-maglev-503")
+	f.Add("guarded-17-external-local-maglev-ip-1009-503")
 	f.Fuzz(func(t *testing.T, chain string) {
 		verdict := nft.Goto(chain)
 		if p, ok := PolicyOf(verdict); ok && *p.Verdict() != verdict {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
@@ -77,8 +78,18 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b Connections) int {
-		return cmp.Or(a.Frontend.Compare(b.Frontend), nft.TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint))
-	})
-	return list, nil
+	order := func(a, b Connections) int {
+		return cmp.Or(a.Frontend.Compare(b.Frontend), nft.TrueFirst(a.Local, b.Local), a.Endpoint.Compare(b.Endpoint),
+			strings.Compare(a.Name.String(), b.Name.String()))
+	}
+	slices.SortFunc(list, order)
+	sums := list[:0] // an endpoint may have several places
+	for _, c := range list {
+		if n := len(sums); n > 0 && order(sums[n-1], c) == 0 {
+			sums[n-1].Count += c.Count
+			continue
+		}
+		sums = append(sums, c)
+	}
+	return sums, nil
 }

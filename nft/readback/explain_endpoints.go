@@ -19,16 +19,37 @@ func (e *explainer) explainEndpoints() {
 			chain = "chain " + step.Chain + ", map " + stmt.Map
 		}
 	}
+	e.explainHash()
 	names := make([]string, len(e.Endpoints))
 	for i, ep := range e.Endpoints {
 		names[i] = ep.String()
 		if e.table.onNode(ep, e.packet.Protocol) {
 			names[i] += " (on this node)"
 		}
+		if e.Shares != nil && e.Service != nil && (e.Hash != "" || e.Service.Weighted()) {
+			names[i] += fmt.Sprintf(" %.1f%%", 100*e.Shares[i])
+		}
 	}
 	e.add("Endpoints", strings.Join(names, ", "), chain)
 	if e.Holes > 0 || e.Uneven {
-		e.add("Broken list", "the endpoints are not equally likely, or some are missing: the table is damaged", chain)
+		e.add("Broken list", "the endpoints are not as likely as they should be, or some are missing: the table is damaged", chain)
+	}
+}
+
+// explainHash says what of the client the endpoint follows from.
+func (e *explainer) explainHash() {
+	what := map[string]string{nft.HashAddress: "address", nft.HashAddressPort: "address and port"}[e.Hash]
+	if what == "" {
+		return
+	}
+	if e.Hash == nft.HashAddressPort && e.packet.SourcePort == 0 {
+		e.add("Hash", "the client's "+what+" choose the endpoint, alike on all nodes; pass its port, as ADDR:PORT, to see which", "")
+		return
+	}
+	for _, step := range e.Steps {
+		if stmt, ok := last(e.ruleOf(step)).(nft.DNATFrom); ok && stmt.ToPort == 0 && step.Set != "" {
+			e.add("Hash", "the client's "+what+" choose the endpoint, alike on all nodes", step.String())
+		}
 	}
 }
 

@@ -28,8 +28,13 @@ type Programmed struct {
 	Policy string
 	// Verdict is the verdict of the frontend's element.
 	Verdict nft.Verdict
-	// Cluster and Local are the lists of endpoints, in the order of their indexes.
+	// Cluster and Local are the lists of endpoints, each once, in the order of their first indexes.
 	Cluster, Local []netip.AddrPort
+	// ClusterPlaces and LocalPlaces say how many places each has: with weights, or slots of a hash. Nil
+	// stands for one each.
+	ClusterPlaces, LocalPlaces []int
+	// Hash says what the endpoint follows from, if chance does not choose it.
+	Hash layout.Hash
 	// Options are the annotations that the Service port's comment shows, as "key: value".
 	Options []string
 	// Router says that a load-balancer IP has the ipMode Router.
@@ -61,6 +66,28 @@ type AffinityGroup struct {
 	Number uint32
 	Port   uint16
 	Local  bool // for connections that local endpoints alone are chosen for
+}
+
+// Weighted reports whether chance prefers some endpoints to others.
+func (s *Programmed) Weighted() bool {
+	return s.Hash == layout.NoHash && (s.ClusterPlaces != nil || s.LocalPlaces != nil)
+}
+
+// Places is how many places both lists have.
+func (s *Programmed) Places() int {
+	n := 0
+	for _, list := range []struct {
+		endpoints []netip.AddrPort
+		places    []int
+	}{{s.Cluster, s.ClusterPlaces}, {s.Local, s.LocalPlaces}} {
+		if list.places == nil {
+			n += len(list.endpoints)
+		}
+		for _, places := range list.places {
+			n += places
+		}
+	}
+	return n
 }
 
 // Endpoints returns the distinct endpoints of both lists.
@@ -124,24 +151,89 @@ func (t Table) Programmed(set, key string, element nft.Element) Programmed {
 	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := layout.PolicyOf(s.Verdict)
 		if p.Kind != layout.InternalLocal {
-			s.Cluster = t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, false))
+			s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, false)))
 		}
 		if p.Kind == layout.InternalLocal || p.Kind == layout.ExternalLocal {
-			s.Local = t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, true))
+			s.Local, s.LocalPlaces = distinct(t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, true)))
 		}
 	} else {
-		s.Cluster = t.Sets[layout.EndpointsMapOf(s.NodePort(), false)].List(key)
-		s.Local = t.Sets[layout.EndpointsMapOf(s.NodePort(), true)].List(key)
+		s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.NodePort(), false)].List(key))
+		s.Local, s.LocalPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.NodePort(), true)].List(key))
 	}
 	t.findAffinity(&s, key)
 	s.Kind = t.kindOf(s.Frontend)
-	s.Policy = policyWords(s.Verdict, s.Affinity)
+	s.Hash = t.hash(s.Verdict)
+	s.Policy = s.policyWords()
 	if held := t.Sets[layout.LoadBalancersSet]; s.Kind == KindLoadBalancerIP && held.Map[layout.FrontendKeyOf(s.Frontend)].Comment == layout.RouterMark {
 		s.Router = true
 		s.Policy += ", ipMode Router"
 	}
 	s.HasLocal = hasLocal(s.Verdict)
 	return s
+}
+
+// distinct lists each endpoint of a list once, with the number of its places; nil if each has one.
+func distinct(list []netip.AddrPort) (endpoints []netip.AddrPort, places []int) {
+	at := make(map[netip.AddrPort]int, min(len(list), 1024))
+	for _, ep := range list {
+		i, known := at[ep]
+		if !known {
+			i = len(endpoints)
+			at[ep] = i
+			endpoints, places = append(endpoints, ep), append(places, 0)
+		}
+		places[i]++
+	}
+	if len(endpoints) == len(list) {
+		return endpoints, nil
+	}
+	return endpoints, places
+}
+
+// hash is what the endpoints follow from that a verdict leads to. With shared lists and with affinity the
+// chains of the Service port tell.
+func (t Table) hash(v nft.Verdict) layout.Hash {
+	p, ok := layout.PolicyOf(v)
+	switch {
+	case !ok:
+		return layout.NoHash
+	case p.List != 0 && p.Kind == layout.InternalLocal:
+		return t.chainHash(layout.ListChain(p.List, true))
+	case p.List != 0:
+		return t.chainHash(layout.ListChain(p.List, false))
+	case p.Affinity == 0:
+		return p.Hash
+	}
+	if chain := t.Chains[p.Open().ChainName()]; chain != nil {
+		for _, rule := range chain.Rules {
+			if next, ok := last(rule).(nft.Verdict); ok {
+				if hash := t.chainHash(next.Chain); hash != layout.NoHash {
+					return hash
+				}
+			}
+		}
+	}
+	return layout.NoHash
+}
+
+// chainHash is what a chain hashes to choose an endpoint.
+func (t Table) chainHash(name string) layout.Hash {
+	chain := t.Chains[name]
+	if chain == nil || len(chain.Rules) == 0 {
+		return layout.NoHash
+	}
+	dnat, ok := last(chain.Rules[0]).(nft.DNATFrom)
+	if !ok || len(dnat.Key) == 0 {
+		return layout.NoHash
+	}
+	ports, hashed := dnat.Key[len(dnat.Key)-1].HashesPorts()
+	switch {
+	case !hashed:
+		return layout.NoHash
+	case ports:
+		return layout.HashAddressPort
+	}
+	return layout.HashAddress
 }
 
 // sharedList is the number of the shared lists that a verdict leads to; 0 if it leads to none. With
@@ -273,18 +365,26 @@ func hasLocal(verdict nft.Verdict) bool {
 	return ok && (p.Kind == layout.InternalLocal || p.Kind == layout.ExternalLocal || p.Kind == layout.Dropped)
 }
 
-// policyWords says in words what a frontend's verdict means.
-func policyWords(verdict nft.Verdict, affinity time.Duration) string {
-	p, ok := layout.PolicyOf(verdict)
+// policyWords says in words what the frontend does.
+func (s *Programmed) policyWords() string {
+	p, ok := layout.PolicyOf(s.Verdict)
 	if !ok {
-		return "unknown: " + verdict.String()
+		return "unknown: " + s.Verdict.String()
 	}
 	words := kindWords(p)
+	switch {
+	case s.Hash == layout.HashAddressPort:
+		words += ", maglev"
+	case s.Hash == layout.HashAddress:
+		words += ", maglev by source IP"
+	case s.Weighted():
+		words += ", weighted"
+	}
 	if p.Guard != 0 {
 		words += ", ranges"
 	}
-	if affinity > 0 {
-		words += ", affinity " + nft.DurationText(affinity)
+	if s.Affinity > 0 {
+		words += ", affinity " + nft.DurationText(s.Affinity)
 	}
 	return words
 }

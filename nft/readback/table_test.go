@@ -16,6 +16,10 @@ func TestPolicyWords(t *testing.T) {
 		"goto cluster-3":                        "all endpoints",
 		"goto cluster-local-1":                  "local endpoints",
 		"goto external-7":                       "all endpoints",
+		"goto cluster-maglev-503":               "all endpoints, maglev",
+		"goto external-local-maglev-ip-503-1":   "outside local, maglev by source IP",
+		"goto cluster-maglev-maglev-503":        "unknown: goto cluster-maglev-maglev-503",
+		"goto cluster-maglev-list-17":           "unknown: goto cluster-maglev-list-17",
 		"goto external-local-7-2":               "outside local",
 		"goto external-local-7-0":               "outside: drop, none local",
 		"goto guarded-17-external-1":            "all endpoints, ranges",
@@ -28,13 +32,22 @@ func TestPolicyWords(t *testing.T) {
 		"accept":                                "unknown: accept",
 		"queue":                                 "unknown: verdict 3",
 	} {
-		if got := policyWords(verdictIn(verdict), 0); got != want {
+		if got := words(verdictIn(verdict), 0, nil); got != want {
 			t.Errorf("%q: %q, want %q", verdict, got, want)
 		}
 	}
-	if got, want := policyWords(nft.Goto("cluster-affinity-17"), 3*time.Hour), "all endpoints, affinity 3h"; got != want {
+	if got, want := words(nft.Goto("cluster-affinity-17"), 3*time.Hour, nil), "all endpoints, affinity 3h"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	if got, want := words(nft.Goto("cluster-4"), 0, []int{1, 2}), "all endpoints, weighted"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// words are those of a frontend in a table without chains.
+func words(verdict nft.Verdict, affinity time.Duration, places []int) string {
+	s := Programmed{Verdict: verdict, Affinity: affinity, ClusterPlaces: places, Hash: (Table{nft.NewTable(nft.IP)}).hash(verdict)}
+	return s.policyWords()
 }
 
 // verdictIn reads a verdict in nft's words.

@@ -233,15 +233,16 @@ func (r *familyRules) affinityChoice(port *portState, a *affinity, p layout.Poli
 		with(nft.Goto(layout.ListChain(port.list.number, local)))
 		return rules
 	}
-	size := capacity(len(port.listed(local)))
+	hash := hashOf(port.current)
+	size := capacityOf(port.listed(local), hash)
 	mixed := p.Kind == layout.Internal && port.sharesCluster() ||
 		p.Kind != layout.Internal && p.Kind != layout.InternalLocal && !p.NodePort && port.sharesExternal()
 	if mixed && port.current.NodePort != 0 {
-		own := balance{listOf(true, local), size}
+		own := balance{listOf(true, local), size, hash}
 		a.addBalance(own)
 		with(nft.PortIs{Port: port.current.NodePort}, nft.Goto(own.name()))
 	}
-	own := balance{listOf(p.NodePort, local), size}
+	own := balance{listOf(p.NodePort, local), size, hash}
 	a.addBalance(own)
 	with(nft.Goto(own.name()))
 	return rules
@@ -268,7 +269,7 @@ func (p *portState) sharesCluster() bool {
 }
 
 // listed is one of the two lists of endpoints.
-func (p *portState) listed(local bool) []netip.AddrPort {
+func (p *portState) listed(local bool) places {
 	if local {
 		return p.local
 	}

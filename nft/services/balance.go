@@ -37,10 +37,12 @@ func listOf(nodePort, local bool) *endpointList {
 	return &clusterList
 }
 
-// A balance names the chains that choose among the endpoints of a list of some capacity.
+// A balance names the chains that choose among the endpoints of a list of some capacity, by chance or
+// by a hash of the client.
 type balance struct {
 	list     *endpointList
 	capacity int
+	hash     layout.Hash
 }
 
 // exactLengths is the length up to which every endpoint is exactly as likely as the others.
@@ -64,7 +66,12 @@ func capacity(n int) int {
 }
 
 // name returns the name of the chain that chooses.
-func (b balance) name() string { return "pick-" + b.list.name + strconv.Itoa(b.capacity) }
+func (b balance) name() string {
+	if b.hash != layout.NoHash {
+		return b.hash.Infix() + b.list.name + strconv.Itoa(b.capacity)
+	}
+	return "pick-" + b.list.name + strconv.Itoa(b.capacity)
+}
 
 // drawName returns the name of the chain that draws an index below the capacity, and comes back if
 // there is no endpoint of that index.
@@ -91,6 +98,9 @@ const maxDraws = 5
 func (b balance) chains() []*nft.Chain {
 	chain := &nft.Chain{Name: b.name()}
 	switch {
+	case b.hash != layout.NoHash: // every slot is there, but the instants that are described above
+		chain.Rules = []nft.Rule{b.draw(b.capacity), b.draw(b.capacity), {nft.Goto(b.first().name())}}
+		return []*nft.Chain{chain}
 	case b.capacity == 1:
 		chain.Rules = []nft.Rule{b.draw(1), b.draw(1), {nft.Drop}}
 		return []*nft.Chain{chain}
@@ -108,8 +118,16 @@ func (b balance) chains() []*nft.Chain {
 
 // draw translates to the endpoint whose index is drawn below modulus, if there is one.
 func (b balance) draw(modulus int) nft.Rule {
-	key := append(b.list.Key[:len(b.list.Key):len(b.list.Key)], nft.RandomIndex(uint32(modulus)))
+	key := append(b.list.Key[:len(b.list.Key):len(b.list.Key)], indexBelow(modulus, b.hash))
 	return nft.Rule{nft.DNATFrom{Key: key, Map: b.list.Map}}
+}
+
+// indexBelow is the index that chance or a hash of the client chooses below modulus.
+func indexBelow(modulus int, hash layout.Hash) nft.Part {
+	if hash == layout.NoHash {
+		return nft.RandomIndex(uint32(modulus))
+	}
+	return nft.HashedIndex(uint32(modulus), hash == layout.HashAddressPort)
 }
 
 // shortest is the length of the shortest list of the capacity, of those up to exactLengths.
@@ -117,9 +135,11 @@ func (b balance) shortest() int { return max(2, b.capacity-3) }
 
 // first is the choice of the first endpoint, lower that among as many as the next lower
 // power of two.
-func (b balance) first() balance { return balance{b.list, 1} }
+func (b balance) first() balance { return balance{list: b.list, capacity: 1} }
 
-func (b balance) lower() balance { return balance{b.list, 1 << (bits.Len(uint(b.capacity-1)) - 1)} }
+func (b balance) lower() balance {
+	return balance{list: b.list, capacity: 1 << (bits.Len(uint(b.capacity-1)) - 1)}
+}
 
 // below is the chain that draws below the next lower power of two.
 func (b balance) below() string {
@@ -132,6 +152,8 @@ func (b balance) below() string {
 // next lists the choices whose chains the chains of b go to.
 func (b balance) next() []balance {
 	switch {
+	case b.hash != layout.NoHash:
+		return []balance{b.first()}
 	case b.capacity == 1:
 		return nil
 	case b.capacity > exactLengths:

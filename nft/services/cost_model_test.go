@@ -155,6 +155,30 @@ func costWorlds() []costWorld {
 			change: func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(1, 2))) },
 			chains: func(n int) int { return 2*n + usualChains }, // the guards of a Service
 		},
+		{ // a table of 503 slots for 3 endpoints at each frontend; the change moves a third of it, and few others
+			name: "Services with a hash", size: 20, elements: 503.0/4 + 1, changeMessages: 8, changeElements: 2 * 2 * 190,
+			world:  func(n int) tracker.Delta { return affinityWorldOf(0, maglevWorld(cluster(n, 3))) },
+			change: func(n int) tracker.Delta { return affinityWorldOf(0, maglevWorld(cluster(1, 2))) },
+			chains: constantChains,
+		},
+		{
+			name: "Services with a hash and all frontends", size: 20, elements: 4*503.0/10 + 1, changeMessages: 16, changeElements: 4 * 2 * 190,
+			world:  func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(n, 3))) },
+			change: func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(1, 2))) },
+			chains: constantChains,
+		},
+		{ // 600 frontends share 503 slots
+			name: "one Service with external IPs and a hash", size: 150, elements: 4.5, changeMessages: 8, changeElements: 2 * 190,
+			world:  func(n int) tracker.Delta { return maglevWorld(externalWorld(n, 3)) },
+			change: func(n int) tracker.Delta { return maglevWorld(externalWorld(n, 2)) },
+			chains: constantChains,
+		},
+		{
+			name: "Services with weights", size: 200, elements: 3, changeMessages: 8, changeElements: 20,
+			world:  func(n int) tracker.Delta { return weightedWorld(cluster(n, 3), 0) },
+			change: func(n int) tracker.Delta { return weightedWorld(cluster(1, 3), 1) },
+			chains: constantChains,
+		},
 	}
 }
 
@@ -170,7 +194,10 @@ func annotatedWorld(delta tracker.Delta) tracker.Delta {
 }
 
 // affinityWorld gives the Service ports of a world session affinity, and makes as many of IPv6.
-func affinityWorld(delta tracker.Delta) tracker.Delta {
+func affinityWorld(delta tracker.Delta) tracker.Delta { return affinityWorldOf(3*time.Hour, delta) }
+
+// affinityWorldOf is affinityWorld with a timeout; 0 is no affinity.
+func affinityWorldOf(timeout time.Duration, delta tracker.Delta) tracker.Delta {
 	both := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, 2*len(delta.Changed))}
 	six := func(a netip.Addr) netip.Addr {
 		b := netip.MustParseAddr("fd00::").As16()
@@ -178,7 +205,7 @@ func affinityWorld(delta tracker.Delta) tracker.Delta {
 		return netip.AddrFrom16(b)
 	}
 	for id, p := range delta.Changed {
-		p.Affinity = 3 * time.Hour
+		p.Affinity = timeout
 		both.Changed[id] = p
 		q := *p
 		q.ID.Family, q.ClusterIP = tracker.IPv6, six(p.ClusterIP)

@@ -72,9 +72,9 @@ func choose(p layout.Policy, local bool) string {
 		return layout.ListChain(p.List, local)
 	}
 	if local {
-		return balance{list, p.Local}.name()
+		return balance{list, p.Local, p.Hash}.name()
 	}
-	return balance{list, p.Cluster}.name()
+	return balance{list, p.Cluster, p.Hash}.name()
 }
 
 // nextPolicies lists the policies whose chains the policy's own chain goes to.
@@ -94,7 +94,7 @@ func balancesOf(p layout.Policy) []balance {
 	if p.Guard != 0 || p.Affinity != 0 || p.List != 0 {
 		return nil
 	}
-	cluster, local := balance{listOf(p.NodePort, false), p.Cluster}, balance{listOf(p.NodePort, true), p.Local}
+	cluster, local := balance{listOf(p.NodePort, false), p.Cluster, p.Hash}, balance{listOf(p.NodePort, true), p.Local, p.Hash}
 	switch {
 	case p.Kind == layout.Internal, p.Kind == layout.External, p.Kind == layout.ExternalFallback:
 		return []balance{cluster}

@@ -2,7 +2,6 @@ package services
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -122,12 +121,33 @@ func checkFrontend(t *testing.T, got *readback.Programmed, state *frontendState)
 	if !ok || want.policy.Kind != layout.Refused && want.policy.Kind != layout.Dropped && p != want.policy {
 		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
 	}
-	if got.Name.String() != layout.NameIn(want.comment) || !slices.Equal(got.Options, layout.ParseOptions(want.comment)) || !slices.Equal(got.Cluster, want.cluster) || !slices.Equal(got.Local, want.local) {
+	if got.Name.String() != layout.NameIn(want.comment) || !slices.Equal(got.Options, layout.ParseOptions(want.comment)) || !sameList(got.Cluster, got.ClusterPlaces, want.cluster) || !sameList(got.Local, got.LocalPlaces, want.local) {
 		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
+	}
+	if hash := hashOf(state.claims.first().port.current); want.policy.Kind != layout.Refused && want.policy.Kind != layout.Dropped && got.Hash != hash {
+		t.Errorf("%s: the hash is %d, want %d", got.Frontend, got.Hash, hash)
 	}
 	if owner := state.claims.first().port.current; want.updateChain != "" && got.Affinity != owner.Affinity {
 		t.Errorf("%s: affinity %s, want %s", got.Frontend, got.Affinity, owner.Affinity)
 	}
+}
+
+// sameList reports whether a list was read as it is programmed.
+func sameList(got []netip.AddrPort, counts []int, want places) bool {
+	found := make(map[netip.AddrPort]int)
+	for i := range want.len() {
+		found[want.at(i)]++
+	}
+	for i, ep := range got {
+		n := 1
+		if counts != nil {
+			n = counts[i]
+		}
+		if found[ep] != n {
+			return false
+		}
+	}
+	return len(got) == len(found)
 }
 
 // TestDynamicMaps: what has to be read besides the table is the affinity of the one Service

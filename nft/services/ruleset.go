@@ -7,6 +7,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -87,7 +88,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	}
 	for c := 1; c <= usualLocalLengths; c = capacity(c + 1) {
 		r.acquire(layout.Policy{Kind: layout.InternalLocal, Local: c})
-		r.acquireBalance(balance{&nodePortLocalList, c})
+		r.acquireBalance(balance{list: &nodePortLocalList, capacity: c})
 	}
 	return r
 }
@@ -131,7 +132,11 @@ func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 	services, endpoints := make(map[nft.Family]int), make(map[nft.Family]int)
 	for _, port := range ports {
 		services[nft.Family(port.ID.Family)]++
-		endpoints[nft.Family(port.ID.Family)] += len(port.Cluster)
+		n := len(port.Cluster)
+		if hashOf(port) != layout.NoHash {
+			n = maglev.Size(n)
+		}
+		endpoints[nft.Family(port.ID.Family)] += n
 	}
 	for f, family := range r.families {
 		if n := services[f]; len(family.ports) == 0 {

@@ -1,7 +1,9 @@
 package services
 
 import (
+	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
@@ -89,6 +91,7 @@ func checkFromScratch(t *testing.T, seed uint64, w *world, applied nft.Tables) {
 // chains do with what the Service ports say.
 func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 	t.Helper()
+	hashed := make(map[string]netip.AddrPort) // what the hash of an address chooses, alike at all frontends
 	for f, claims := range w.claims() {
 		owner := slices.MinFunc(claims, first)
 		for _, client := range clients(owner.port.ID.Family) {
@@ -96,6 +99,9 @@ func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 			got := tables[nft.Family(owner.port.ID.Family)].Trace(p)
 			want := owner.fate(client)
 			got.Steps = nil
+			if err := owner.checkShares(&want, &got, client, hashed); err != nil {
+				t.Fatalf("seed %d: %s from %s: %v\n%+v", seed, f, client.name, err, owner.port)
+			}
 			slices.SortFunc(got.Endpoints, netip.AddrPort.Compare)
 			slices.SortFunc(got.Hairpin, netip.AddrPort.Compare)
 			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
@@ -103,6 +109,50 @@ func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 			}
 		}
 	}
+}
+
+// checkShares compares the shares of endpoints with their weights, and says where one endpoint is to
+// be the only one: that of the client's hash.
+func (e expectation) checkShares(want, got *nft.Fate, c client, hashed map[string]netip.AddrPort) error {
+	p := e.port
+	if want.Outcome != "dnat" {
+		return nil
+	}
+	if want.Hash = got.Hash; p.Settings.Maglev != (got.Hash != "") || p.Settings.Maglev && p.Settings.HashAddress != (got.Hash == nft.HashAddress) {
+		return fmt.Errorf("the endpoint follows from %q", got.Hash)
+	}
+	if got.Hash == nft.HashAddress {
+		if len(got.Endpoints) != 1 || !slices.Contains(want.Endpoints, got.Endpoints[0]) {
+			return fmt.Errorf("endpoints %v, want one of %v", got.Endpoints, want.Endpoints)
+		}
+		who := fmt.Sprint(p.ID, p.ID.Family, c.name, want.Endpoints)
+		if other, known := hashed[who]; known && other != got.Endpoints[0] {
+			return fmt.Errorf("endpoint %v, but %v at another frontend", got.Endpoints[0], other)
+		}
+		hashed[who], want.Endpoints = got.Endpoints[0], got.Endpoints
+		return nil
+	}
+	weights := make(map[netip.AddrPort]float64)
+	for i, ep := range p.Cluster {
+		if weights[ep] = 1; p.ClusterWeights != nil {
+			weights[ep] = float64(p.ClusterWeights[i])
+		}
+	}
+	sum := 0.0
+	for _, ep := range want.Endpoints {
+		sum += weights[ep]
+	}
+	for i, ep := range got.Endpoints {
+		share, off := 1/float64(len(got.Endpoints)), 1.0/64/float64(len(got.Endpoints))
+		if got.Shares != nil {
+			share = got.Shares[i]
+		}
+		if ideal := weights[ep] / sum; math.Abs(share-ideal) > off*1.001+0.01*ideal {
+			return fmt.Errorf("%v has %.4f of the connections, want %.4f", ep, share, ideal)
+		}
+	}
+	got.Shares = nil
+	return nil
 }
 
 // An expectation is a Service port at one of its frontends, as its owner sees it.

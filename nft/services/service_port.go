@@ -15,7 +15,7 @@ type portState struct {
 	comment        string // names it
 	label          string // the comment of its frontends: comment, and what the Service asks for by annotations
 	frontends      []wantedFrontend
-	cluster, local []netip.AddrPort // its endpoints, in the order of their indexes
+	cluster, local places // its endpoints
 	affinity       affinity
 	guard          *guard // of a Service with source ranges
 	list           sharedList
@@ -26,7 +26,7 @@ type program struct {
 	policy         layout.Policy
 	id             tracker.PortID
 	comment        string
-	cluster, local []netip.AddrPort // the lists that the policy uses
+	cluster, local places           // the lists that the policy uses
 	updateChain    string           // the chain that updates affinity maps; empty without affinity
 	balancer       *nft.Element     // in the set of load balancers' frontends; nil if it is none
 	serving        []netip.AddrPort // whose flows are left alone
@@ -75,19 +75,22 @@ func (c claim) serve(f tracker.Frontend) program {
 	case layout.ExternalLocal:
 		s.cluster, s.local = c.port.cluster, c.port.local
 	}
-	s.policy.Cluster, s.policy.Local = capacity(len(s.cluster)), capacity(len(s.local))
 	endpoints := s.policy.Kind != layout.Refused && s.policy.Kind != layout.Passed
+	if endpoints {
+		s.policy.Hash = hashOf(p)
+	}
+	s.policy.Cluster, s.policy.Local = capacityOf(s.cluster, s.policy.Hash), capacityOf(s.local, s.policy.Hash)
 	withAffinity := endpoints && c.port.affinity.number != 0
 	if withAffinity { // its chains do not depend on capacities
-		s.policy.Affinity = c.port.affinity.number
+		s.policy.Affinity, s.policy.Hash = c.port.affinity.number, layout.NoHash
 		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
 		s.policy.Cluster, s.policy.Local = min(s.policy.Cluster, 1), min(s.policy.Local, 1)
 		s.updateChain = layout.UpdateChain(s.policy.Affinity)
 	}
 	if c.port.list.number != 0 {
-		s.cluster, s.local = nil, nil
+		s.cluster, s.local = places{}, places{}
 		if endpoints && !withAffinity { // its chains do not depend on capacities
-			s.policy.List = c.port.list.number
+			s.policy.List, s.policy.Hash = c.port.list.number, layout.NoHash
 			s.policy.Cluster, s.policy.Local = min(s.policy.Cluster, 1), min(s.policy.Local, 1)
 		}
 	}
@@ -97,11 +100,11 @@ func (c claim) serve(f tracker.Frontend) program {
 // PolicyKind chooses the kind of policy from traffic policies and endpoints.
 func (c claim) policyKind() layout.PolicyKind {
 	p := c.port.current
-	kind, usable := layout.External, len(c.port.cluster)
-	fallback := p.Settings.LocalFallback && len(c.port.local) == 0
+	kind, usable := layout.External, c.port.cluster.len()
+	fallback := p.Settings.LocalFallback && c.port.local.len() == 0
 	switch {
 	case c.kind == clusterIP && p.InternalLocal && !fallback:
-		kind, usable = layout.InternalLocal, len(c.port.local)
+		kind, usable = layout.InternalLocal, c.port.local.len()
 	case c.kind == clusterIP:
 		kind = layout.Internal
 	case p.ExternalLocal && fallback:
@@ -124,18 +127,14 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if port == nil {
 		port = &portState{comment: layout.Comment(p.ID)}
 		r.ports[p.ID] = port
-		port.list.number, port.cluster, port.local = r.adoptLists(p)
+		port.list.number, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
 	}
 	before, shown := port.frontends, port.current
 	port.current, port.label = p, port.comment
 	if p.Settings != (tracker.Settings{}) {
 		port.label = layout.CommentWith(p)
 	}
-	if shown == nil { // what is in order was found in the kernel
-		port.cluster, port.local = reorderAdopted(port.cluster, p.Cluster), reorderAdopted(port.local, p.Local)
-	} else {
-		port.cluster, port.local = reorder(port.cluster, shown.Cluster, p.Cluster), reorder(port.local, shown.Local, p.Local)
-	}
+	port.cluster, port.local = arrange(port.cluster, shown, p, false), arrange(port.local, shown, p, true)
 	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
 		r.changeShared(shown, p)
 	}
@@ -225,10 +224,10 @@ func (r *familyRules) program(state *frontendState) {
 	default:
 		r.Put(layout.LoadBalancersSet, layout.FrontendKeyOf(f), *want.balancer)
 	}
-	if len(have.cluster)+len(want.cluster) > 0 {
+	if have.cluster.len()+want.cluster.len() > 0 {
 		r.writeList(layout.EndpointsMapOf(f.NodePort(), false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
 	}
-	if len(have.local)+len(want.local) > 0 {
+	if have.local.len()+want.local.len() > 0 {
 		r.writeList(layout.EndpointsMapOf(f.NodePort(), true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
 	if have.updateChain != want.updateChain {
@@ -270,24 +269,27 @@ func (s *program) serves() bool { return s.policy.Kind != 0 && len(s.serving) > 
 
 // writeList writes the elements in which two lists under one key differ, index by index. Keys and
 // data of what it puts are parts of one string: one allocation instead of two for each endpoint.
-func (r *familyRules) writeList(set, key, comment string, have, want []netip.AddrPort) {
-	same := func(i int) bool { return i < len(have) && have[i] == want[i] }
+func (r *familyRules) writeList(set, key, comment string, have, want places) {
+	if have.is(want) {
+		return
+	}
+	same := func(i int) bool { return i < have.len() && have.at(i) == want.at(i) }
 	r.text = r.text[:0]
-	for i, ep := range want {
-		if !same(i) {
+	for i := range want.len() {
+		if ep := want.at(i); !same(i) {
 			r.text = nft.AppendNumber(append(r.text, key...), uint32(i))
 			r.text = nft.AppendPort(nft.AppendAddr(r.text, ep.Addr()), ep.Port())
 		}
 	}
 	text, indexed := string(r.text), len(key)+4
-	for i, ep := range want {
-		if !same(i) {
+	for i := range want.len() {
+		if ep := want.at(i); !same(i) {
 			end := indexed + nft.AddrLen(tracker.FamilyOf(ep.Addr())) + 4 // of its own family: the kernel refuses another
 			r.Put(set, text[:indexed], nft.Element{Data: text[indexed:end], Comment: comment})
 			text = text[end:]
 		}
 	}
-	for i := len(want); i < len(have); i++ {
+	for i := want.len(); i < have.len(); i++ {
 		r.Remove(set, nft.IndexedKey(key, i))
 	}
 }

@@ -1,7 +1,6 @@
 package services
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -21,8 +20,14 @@ import (
 // product is large, and stand in one of listMaps maps.
 type sharedList struct {
 	number         uint32 // 0: the port has direct lists
-	cluster, local []netip.AddrPort
-	chains         [2]int // the capacities of the chains for cluster and local; 0: no chain
+	cluster, local places
+	chains         [2]sharedChoice // for cluster and local
+}
+
+// A sharedChoice is what a chain that chooses from a shared list follows from; the zero value is no chain.
+type sharedChoice struct {
+	capacity int
+	hash     layout.Hash
 }
 
 // A Service port with manyFrontends frontends, which a cluster IP, a node port, an address of a load
@@ -34,13 +39,18 @@ const (
 	usualPlaces   = 1024
 )
 
-// manyPlaces is described with manyFrontends. Random tests lower it.
-var manyPlaces = usualPlaces
+// manyPlaces is described with manyFrontends. manySlots stands in its place where a hash chooses: a
+// list of five endpoints has 503 slots there, and if so few were shared, thousands of Service ports
+// would be. Random tests lower both.
+var manyPlaces, manySlots = usualPlaces, 16 * usualPlaces
 
 // shares reports whether a Service port is to have shared lists.
 func (p *portState) shares() bool {
-	places := len(p.frontends) * (len(p.cluster) + len(p.local))
-	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list.number != 0 && places >= manyPlaces/2)
+	places, many := len(p.frontends)*(p.cluster.len()+p.local.len()), manyPlaces
+	if hashOf(p.current) != layout.NoHash {
+		many = manySlots
+	}
+	return len(p.frontends) >= manyFrontends && (places >= many || p.list.number != 0 && places >= many/2)
 }
 
 func listIdentity(id tracker.PortID) string { return "list " + id.String() }
@@ -48,7 +58,7 @@ func listIdentity(id tracker.PortID) string { return "list " + id.String() }
 // setList writes the shared lists of a Service port, or removes them.
 func (r *familyRules) setList(port *portState, shared bool) {
 	l := &port.list
-	var cluster, local []netip.AddrPort
+	var cluster, local places
 	if shared {
 		cluster, local = port.cluster, port.local
 		l.number = r.numberOf(listIdentity(port.current.ID))
@@ -56,16 +66,20 @@ func (r *familyRules) setList(port *portState, shared bool) {
 	set := layout.ListsMap(l.number)
 	r.writeList(set, layout.ListKey(l.number, false), port.comment, l.cluster, cluster)
 	r.writeList(set, layout.ListKey(l.number, true), port.comment, l.local, local)
-	for i, list := range [][]netip.AddrPort{cluster, local} {
-		name := layout.ListChain(l.number, i == 1)
-		switch c := capacity(len(list)); {
-		case c == l.chains[i]:
-		case c == 0:
+	hash := hashOf(port.current)
+	for i, list := range []places{cluster, local} {
+		name, choice := layout.ListChain(l.number, i == 1), sharedChoice{capacityOf(list, hash), hash}
+		if choice.capacity == 0 {
+			choice = sharedChoice{}
+		}
+		switch choice {
+		case l.chains[i]:
+		case sharedChoice{}:
 			r.RemoveChain(name)
 		default:
-			r.PutChain(sharedChain(name, l.number, i == 1, port.current.ID.Protocol, c))
+			r.PutChain(choice.chain(name, l.number, i == 1, port.current.ID.Protocol))
 		}
-		l.chains[i] = capacity(len(list))
+		l.chains[i] = choice
 	}
 	l.cluster, l.local = cluster, local
 	if !shared {
@@ -74,21 +88,27 @@ func (r *familyRules) setList(port *portState, shared bool) {
 	}
 }
 
-// sharedChain declares a chain that chooses from a shared list. It draws as balance.chains
+// chain declares a chain that chooses from a shared list. It draws as balance.chains
 // describes, but within one chain, and ends with the first endpoint, which any list has: nothing
 // may go on untranslated.
-func sharedChain(name string, number uint32, local bool, protocol tracker.Protocol, capacity int) *nft.Chain {
+func (c sharedChoice) chain(name string, number uint32, local bool, protocol tracker.Protocol) *nft.Chain {
+	dnat := func(index nft.Part) nft.DNATFrom {
+		return nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListNumber(number, local)), index}, Map: layout.ListsMap(number)}
+	}
 	draw := func(modulus int) nft.Rule {
-		key := []nft.Part{nft.Constant(layout.ListNumber(number, local)), nft.RandomIndex(uint32(modulus))}
-		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, nft.DNATFrom{Key: key, Map: layout.ListsMap(number)}}
+		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, dnat(nft.RandomIndex(uint32(modulus)))}
 	}
 	chain := &nft.Chain{Name: name}
-	b := balance{capacity: capacity}
+	b := balance{capacity: c.capacity}
 	switch {
-	case capacity > exactLengths:
-		chain.Rules = append(slices.Repeat([]nft.Rule{draw(capacity)}, maxDraws), draw(b.lower().capacity))
-	case capacity > 1:
-		for modulus := capacity; modulus >= b.shortest(); modulus-- {
+	case c.hash != layout.NoHash:
+		hashed := dnat(indexBelow(c.capacity, c.hash))
+		hashed.Protocol = uint8(protocol)
+		chain.Rules = []nft.Rule{{hashed}, {hashed}}
+	case c.capacity > exactLengths:
+		chain.Rules = append(slices.Repeat([]nft.Rule{draw(c.capacity)}, maxDraws), draw(b.lower().capacity))
+	case c.capacity > 1:
+		for modulus := c.capacity; modulus >= b.shortest(); modulus-- {
 			chain.Rules = append(chain.Rules, draw(modulus))
 		}
 	}

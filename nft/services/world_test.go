@@ -16,7 +16,7 @@ import (
 // meet: the same frontends, the same endpoints, the same lengths of lists.
 // Random worlds are small. Some of their Services have shared lists all the same, and some cease to
 // have them.
-func init() { manyPlaces = 10 }
+func init() { manyPlaces, manySlots = 10, 2500 }
 
 type world struct {
 	random *rand.Rand
@@ -139,6 +139,27 @@ func (w *world) endpoints(p *tracker.ServicePort) {
 	if p.InternalLocal || p.ExternalLocal {
 		p.Local = p.OnNode
 	}
+	if w.random.IntN(8) == 0 { // few: each frontend has 503 slots
+		p.Settings.Maglev, p.Settings.HashAddress = true, w.random.IntN(2) == 0
+	}
+	if w.random.IntN(3) == 0 {
+		weights := make(map[netip.AddrPort]uint16)
+		for _, ep := range p.Cluster {
+			weights[ep] = []uint16{1, 1, 2, 7, 300, 65535}[w.random.IntN(6)]
+		}
+		p.ClusterWeights, p.LocalWeights = weightsOf(p.Cluster, weights), weightsOf(p.Local, weights)
+	}
+}
+
+// weightsOf lists weights as the tracker does: none if they are equal.
+func weightsOf(list []netip.AddrPort, of map[netip.AddrPort]uint16) (weights []uint16) {
+	for _, ep := range list {
+		weights = append(weights, of[ep])
+	}
+	if len(slices.Compact(slices.Clone(weights))) < 2 {
+		return nil
+	}
+	return weights
 }
 
 func (w *world) addresses(family tracker.Family, most int) (addrs []netip.Addr) {

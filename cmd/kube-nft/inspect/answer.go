@@ -20,9 +20,11 @@ type answer struct {
 	// Outcome is accept (left alone), dnat, drop, reject or redirect (answered by this node).
 	Outcome    string         `json:"outcome"`
 	Service    *answerService `json:"service,omitempty"`
-	Endpoints  []string       `json:"endpoints,omitempty"` // each equally likely
-	Masquerade bool           `json:"masquerade"`          // at all endpoints
-	Hairpin    []string       `json:"hairpin,omitempty"`   // endpoints with masquerading; all others without
+	Endpoints  []string       `json:"endpoints,omitempty"`
+	Shares     []float64      `json:"shares,omitempty"`  // of the endpoints; missing if they are equal
+	Hash       string         `json:"hash,omitempty"`    // what chooses the endpoint: source-ip-port or source-ip
+	Masquerade bool           `json:"masquerade"`        // at all endpoints
+	Hairpin    []string       `json:"hairpin,omitempty"` // endpoints with masquerading; all others without
 	Facts      []answerFact   `json:"facts"`
 	Path       []answerStep   `json:"path"`             // the rules that applied, in order
 	Wanted     string         `json:"wanted,omitempty"` // the verdict by the source, if it differs
@@ -50,6 +52,14 @@ type answerStep struct {
 	Element string `json:"element,omitempty"`
 }
 
+// sourceText is the client, with its port if that is known.
+func sourceText(p nft.Packet) string {
+	if p.SourcePort != 0 {
+		return netip.AddrPortFrom(p.Source, p.SourcePort).String()
+	}
+	return p.Source.String()
+}
+
 func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	destination, protocol := p.Destination.String(), "icmp" // of either family
 	if p.Port != 0 {
@@ -61,8 +71,8 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 		}
 	}
 	a := &answer{
-		Source: p.Source.String(), Destination: destination + "/" + protocol, Outcome: e.Fate.Outcome,
-		Endpoints: endpointTexts(e.Endpoints), Masquerade: e.Masquerade, Hairpin: endpointTexts(e.Hairpin),
+		Source: sourceText(p), Destination: destination + "/" + protocol, Outcome: e.Fate.Outcome,
+		Endpoints: endpointTexts(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade, Hairpin: endpointTexts(e.Hairpin),
 	}
 	if p.Interface != unknownInterface {
 		a.Interface = p.Interface

@@ -15,6 +15,7 @@ import (
 // addresses.
 type connection struct {
 	source      netip.Addr // the zero Addr stands for this node
+	sourcePort  uint16     // 0: not given
 	destination netip.Addr
 	port        uint16 // 0 for ICMP
 	protocol    uint8
@@ -45,6 +46,9 @@ func parseConnection(args []string) (c connection, err error) {
 	}
 	if source := strings.TrimSuffix(words[0], "-"); source != fromNode {
 		addr, ok := parseAddress(source)
+		if ep, err := netip.ParseAddrPort(source); !ok && err == nil && ep.Port() != 0 && ep.Addr().Zone() == "" {
+			addr, c.sourcePort, ok = ep.Addr().Unmap(), ep.Port(), true
+		}
 		if !ok && !isNodeName(source) {
 			return c, config.Usagef("source %q: expected an IP address, the name of a Node, or node", source)
 		}
@@ -54,6 +58,9 @@ func parseConnection(args []string) (c connection, err error) {
 	}
 	if err := c.parseDestination(words[1]); err != nil {
 		return c, err
+	}
+	if c.sourcePort != 0 && c.port == 0 && c.destination.IsValid() {
+		return c, config.Usagef("source %s: icmp has no port", netip.AddrPortFrom(c.source, c.sourcePort))
 	}
 	if c.source.IsValid() && c.destination.IsValid() && c.source.Is4() != c.destination.Is4() {
 		return c, config.Usagef("explain: %s and %s are of different IP families", c.source, c.destination)
@@ -175,7 +182,7 @@ const unknownInterface = "not/a/pod"
 // packet is the first packet of the connection as it meets the table. It invents the interface on
 // which the packet arrives, and checks --from against the table's rule for pods.
 func (c *connection) packet(t *readback.Table, h *host) (p nft.Packet, err error) {
-	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, Interface: c.iface}
+	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, SourcePort: c.sourcePort, Interface: c.iface}
 	if !p.Source.IsValid() {
 		if p.Source, err = h.sender(c.destination); err != nil {
 			return p, err

@@ -29,7 +29,9 @@ func newExplain(reader *config.Reader) *cobra.Command {
 of it: which frontend, Service, policy and endpoints, whether its source is masqueraded,
 and which rule or element decides each of these.
 
-SRC is an IP address, the name of a Node, or node for this node itself. DEST is one of
+SRC is an IP address, the name of a Node, or node for this node itself. A port behind an
+address, as in 10.244.0.9:40000, matters where the client's hash chooses the endpoint. DEST is
+one of
 
   ADDR:PORT/PROTO                     an address; IPv6 addresses with a port stand in brackets
   NODE:PORT/PROTO                     the address of a Node
@@ -45,6 +47,7 @@ the kube-nft that runs here would write for what its source has; with --manifest
 --from-kernel as well, the kernel's are explained and held against those: the exit code is 1
 if the connection would fare in another way. Rules of other tables are not followed.`,
 		Example: `  kube-nft explain 10.244.0.9 10.96.0.10:80/tcp
+  kube-nft explain 10.244.0.9:40000 10.96.0.10:80/tcp
   kube-nft explain node kube-system/kube-dns:dns
   kube-nft explain node [fd96::10]:53/udp
   kube-nft explain worker-2 worker-1:30080/tcp

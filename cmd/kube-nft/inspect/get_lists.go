@@ -58,6 +58,9 @@ type serviceRow struct {
 	Kind            string `json:"kind"`
 	Policy          string `json:"policy"`
 	Verdict         string `json:"verdict,omitempty"` // in nft's words; empty for a refused external IP
+	Algorithm       string `json:"algorithm,omitempty"` // maglev; without it, chance chooses
+	Hash            string `json:"hash,omitempty"`      // of maglev: source-ip-port or source-ip
+	Weighted        bool   `json:"weighted,omitempty"`
 	Endpoints       int    `json:"endpoints"`
 	LocalEndpoints  *int   `json:"localEndpoints,omitempty"` // nil: no list for a policy Local
 	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
@@ -101,7 +104,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 		for _, service := range s.services(table) {
 			row := serviceRow{
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
-				Policy: service.Policy, Verdict: service.Verdict.String(),
+				Policy: service.Policy, Verdict: service.Verdict.String(), Algorithm: algorithm(service.Hash), Hash: service.Hash.String(), Weighted: service.Weighted(),
 				Endpoints: len(service.Endpoints()), AffinitySeconds: int(service.Affinity / time.Second),
 				Annotations: service.Options,
 			}
@@ -121,13 +124,25 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 	return writeList(cmd, &s.format, slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)
 }
 
+// algorithm names the way to choose an endpoint as the annotation lb-algorithm does; empty for chance.
+func algorithm(hash layout.Hash) string {
+	if hash == layout.NoHash {
+		return ""
+	}
+	return "maglev"
+}
+
 // An endpointRow is one endpoint of one list of a frontend.
 type endpointRow struct {
 	subject
 	Frontend string `json:"frontend"`
 	List     string `json:"list"`  // cluster or local
-	Index    int    `json:"index"` // in the random choice
+	Index    int    `json:"index"` // in the list
 	Endpoint string `json:"endpoint"`
+	// Share is the endpoint's part of new connections, which follows from its Places in the list. Both
+	// are missing where each endpoint has one place.
+	Share  float64 `json:"share,omitempty"`
+	Places int     `json:"places,omitempty"`
 	// Connections is missing if the kernel does not count them.
 	Connections *uint64 `json:"connections,omitempty"`
 }
@@ -146,6 +161,14 @@ var (
 	wideAffinity  = []column[affinityRow]{{"FAMILY", func(r *affinityRow) string { return r.Family }}}
 )
 
+// shareColumn is printed if any list has weights or is one of slots.
+var shareColumn = column[endpointRow]{"SHARE", func(r *endpointRow) string {
+	if r.Places == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*r.Share)
+}}
+
 // connectionsColumn is printed if any row has a count, but not while rows are watched.
 var connectionsColumn = column[endpointRow]{"CONNECTIONS", func(r *endpointRow) string { return orDash(r.Connections) }}
 
@@ -163,7 +186,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 		endpoint netip.AddrPort
 		local    bool
 	}
-	rows, columns := []endpointRow{}, endpointColumns
+	rows, columns, counted := []endpointRow{}, endpointColumns[:len(endpointColumns):len(endpointColumns)], false
 	for _, table := range s.families(i.tables) {
 		list, err := readback.ReadConnections(cmd.Context(), i.kernel, table.Family, true)
 		if err != nil {
@@ -173,17 +196,22 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 		for _, c := range list {
 			counts[key{c.Frontend, c.Endpoint, c.Local}] = c.Count
 		}
-		if len(counts) > 0 && len(columns) == len(endpointColumns) && !s.watch {
-			columns = append(columns[:len(columns):len(columns)], connectionsColumn)
-		}
+		counted = counted || len(counts) > 0
 		for _, service := range s.services(table) {
 			for _, local := range []bool{false, true} {
-				endpoints := service.Cluster
+				endpoints, places := service.Cluster, service.ClusterPlaces
 				if local {
-					endpoints = service.Local
+					endpoints, places = service.Local, service.LocalPlaces
+				}
+				sum := 0
+				for _, n := range places {
+					sum += n
 				}
 				for index, ep := range endpoints {
 					row := endpointRow{subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), List: listName(local), Index: index, Endpoint: ep.String()}
+					if places != nil {
+						row.Places, row.Share = places[index], float64(places[index])/float64(sum)
+					}
 					if n, ok := counts[key{service.Frontend, ep, local}]; ok {
 						row.Connections = &n
 					}
@@ -191,6 +219,12 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 				}
 			}
 		}
+	}
+	if slices.ContainsFunc(rows, func(r endpointRow) bool { return r.Places > 0 }) {
+		columns = append(columns, shareColumn)
+	}
+	if counted && !s.watch {
+		columns = append(columns, connectionsColumn)
 	}
 	return writeList(cmd, &s.format, slices.Concat(columns, onRequest(&s.format, wideEndpoints)), rows)
 }

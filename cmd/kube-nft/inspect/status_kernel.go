@@ -48,7 +48,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 			s.countAnnotations(service.Options)
 		}
 		ports[port] = true
-		s.Places += len(service.Cluster) + len(service.Local)
+		s.Places += service.Places()
 		if len(service.Cluster)+len(service.Local) == 0 {
 			s.Unreachable++
 		}

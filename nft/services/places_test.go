@@ -1,0 +1,171 @@
+package services
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/maglev"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// maglevWorld gives the Service ports of a world a hash in place of chance.
+func maglevWorld(delta tracker.Delta) tracker.Delta {
+	for _, p := range delta.Changed {
+		p.Settings.Maglev = true
+	}
+	return delta
+}
+
+// weightedWorld gives the endpoints of a world the weights 1, 2, 7, 1, 2, 7 and so on; shift begins
+// elsewhere.
+func weightedWorld(delta tracker.Delta, shift int) tracker.Delta {
+	for _, p := range delta.Changed {
+		p.ClusterWeights = nil
+		for i := range p.Cluster {
+			p.ClusterWeights = append(p.ClusterWeights, []uint16{1, 2, 7}[(i+shift)%3])
+		}
+	}
+	return delta
+}
+
+// TestNodesAgree: two nodes that hear of the same endpoints in another order, one of them over a
+// detour, have the same slot tables at all frontends.
+func TestNodesAgree(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, n := range []int{1, 2, 5, 6, 30} {
+		want := maglevWorld(everywhere(cluster(3, n)))
+		direct, detour := NewRuleset(testConfig()), NewRuleset(testConfig())
+		direct.Apply(want)
+		for range 5 {
+			for id, p := range want.Changed {
+				q := *p
+				q.Cluster = slices.DeleteFunc(slices.Clone(p.Cluster), func(netip.AddrPort) bool { return random.IntN(3) == 0 })
+				q.Settings.Maglev = random.IntN(2) == 0
+				q.Serving, q.HasEndpoints = q.Cluster, len(q.Cluster) > 0
+				detour.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &q}})
+			}
+		}
+		detour.Apply(want)
+		if diff := change.Diff(direct.Want(), detour.Want()); !diff.Empty() {
+			t.Errorf("%d endpoints: %d operations between two nodes, first: %s", n, len(diff.Ops), diff.Ops[0].Text())
+		}
+	}
+}
+
+// TestSlotsThatChange: when an endpoint leaves, the changed slots are written and nothing else.
+func TestSlotsThatChange(t *testing.T) {
+	r := NewRuleset(testConfig())
+	r.Apply(maglevWorld(cluster(1, 100)))
+	table := func() (slots []string) {
+		for key, element := range r.Want()[nft.IP].Sets["endpoints"].Map {
+			slots = append(slots, key+element.Data)
+		}
+		slices.Sort(slots)
+		return slots
+	}
+	before := table()
+	r.Committed()
+	r.Apply(maglevWorld(cluster(1, 99)))
+	after, batch := table(), r.Changes()
+	changed := 0
+	for _, slot := range after {
+		if _, same := slices.BinarySearch(before, slot); !same {
+			changed++
+		}
+	}
+	if len(before) != 16001 || len(after) != 16001 {
+		t.Fatalf("%d slots, then %d", len(before), len(after))
+	}
+	if got := batch.ElementCount(); got != 2*changed || changed < 160 || changed > 160+16001*3/100 {
+		t.Errorf("%d slots change in %d elements", changed, got)
+	}
+}
+
+// TestWeightsThatChange: a change of weights keeps what it can.
+func TestWeightsThatChange(t *testing.T) {
+	have := []netip.AddrPort(nil)
+	all := clusterPort(0, 3).Cluster
+	for _, step := range []struct {
+		weights []uint16
+		writes  int // places that are others than before, or gone
+	}{
+		{[]uint16{1, 2, 7}, 10},
+		{[]uint16{1, 2, 7}, 0},
+		{[]uint16{1, 3, 7}, 1},
+		{[]uint16{2, 6, 14}, 0}, // the same shares
+		{[]uint16{1, 3, 2}, 6},
+		{[]uint16{3, 3, 3}, 4}, // the last place of each of three goes, and one moves
+	} {
+		list := spread(have, all, maglev.Places(step.weights))
+		writes := 0
+		for i := range max(len(list), len(have)) {
+			if i >= len(list) || i >= len(have) || list[i] != have[i] {
+				writes++
+			}
+		}
+		counts := make(map[netip.AddrPort]int)
+		for _, ep := range list {
+			counts[ep]++
+		}
+		for i, n := range maglev.Places(step.weights) {
+			if counts[all[i]] != n {
+				t.Errorf("weights %d: %d places of endpoint %d, want %d", step.weights, counts[all[i]], i, n)
+			}
+		}
+		if writes > step.writes {
+			t.Errorf("weights %d: %d places are written, want at most %d", step.weights, writes, step.writes)
+		}
+		have = list
+	}
+}
+
+// TestWeightedChoice follows chance through the chains: shares are as the weights say.
+func TestWeightedChoice(t *testing.T) {
+	for _, weights := range [][]uint16{{1, 2, 7}, {1, 1, 1, 5}, {1, 30}, {10, 20, 30, 40, 50, 60, 70}, {65535, 1}} {
+		p := clusterPort(0, len(weights))
+		p.ClusterWeights = weights
+		r := NewRuleset(testConfig())
+		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+		fate := r.Want()[nft.IP].Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+		if fate.Uneven || len(fate.Endpoints) != len(weights) || fate.Shares == nil {
+			t.Fatalf("weights %d: %+v", weights, fate)
+		}
+		sum := 0.0
+		for _, w := range weights {
+			sum += float64(w)
+		}
+		for i, ep := range fate.Endpoints {
+			want := float64(weights[slices.Index(p.Cluster, ep)]) / sum
+			if off := math.Abs(fate.Shares[i] - want); off > 1.0/64/float64(len(weights))+0.001 {
+				t.Errorf("weights %d: %v has a share of %.4f, want %.4f", weights, ep, fate.Shares[i], want)
+			}
+		}
+	}
+}
+
+// BenchmarkSlotsChange is one endpoint that leaves and comes back, from the Service port to the
+// batch.
+func BenchmarkSlotsChange(b *testing.B) {
+	for _, n := range []int{5, 100, 500} {
+		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
+			worlds := []tracker.Delta{maglevWorld(cluster(1, n)), maglevWorld(cluster(1, n-1))}
+			r := NewRuleset(testConfig())
+			r.Apply(worlds[0])
+			r.Committed()
+			elements := 0
+			for i := 0; b.Loop(); i++ {
+				r.Apply(worlds[(i+1)%2])
+				batch := r.Changes()
+				elements = batch.ElementCount()
+				r.Committed()
+			}
+			b.ReportMetric(float64(elements), "elements/op")
+		})
+	}
+}
