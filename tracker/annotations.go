@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,10 +31,20 @@ type Settings struct {
 	// Router makes the ipMode of the Service's load-balancer IPs Router where the API says VIP, see
 	// ServicePort.Routers.
 	Router bool
+	// Maglev lets the hash of a client choose its endpoint, by the same slot table on every node, instead
+	// of chance. HashAddress makes that the hash of the client's address, without its port.
+	Maglev, HashAddress bool
 }
 
 // SliceSettings are what an EndpointSlice asks for by annotations. They can be compared with ==.
-type SliceSettings struct{}
+type SliceSettings struct {
+	// Weight is the part that each endpoint of the slice gets of new connections, in proportion to the
+	// weights of the others. With 0 an endpoint gets no new connections and keeps those that it has.
+	Weight uint16
+}
+
+// defaultSliceSettings are the settings of slices without annotations.
+var defaultSliceSettings = SliceSettings{Weight: 1}
 
 // An Annotation is one that kube-nft knows, as the documentation shows it.
 type Annotation struct {
@@ -78,9 +89,19 @@ var serviceAnnotations = []annotation[Settings]{
 		set:     func(s *Settings, value int) { s.ResetDeparted = value == 1 },
 	},
 	{
+		name: "hash", words: []string{"source-ip-port", "source-ip"}, without: "source-ip-port",
+		meaning: "what the endpoint follows from with `lb-algorithm: maglev`: the client's address and port, or its address alone",
+		set:     func(s *Settings, value int) { s.HashAddress = value == 1 },
+	},
+	{
 		name: "ip-mode", words: []string{"Router", "VIP"}, without: "VIP",
 		meaning: "what happens at load-balancer IPs of ipMode VIP where no endpoint may serve: Router passes packets on, VIP rejects or drops them",
 		set:     func(s *Settings, value int) { s.Router = value == 0 },
+	},
+	{
+		name: "lb-algorithm", words: []string{"random", "maglev"}, without: "random",
+		meaning: "how the endpoint of a new connection is chosen: by chance, or by the client's hash, alike on all nodes",
+		set:     func(s *Settings, value int) { s.Maglev = value == 1 },
 	},
 	{
 		name: "local-fallback", words: []string{"none", "cluster"}, without: "none",
@@ -105,7 +126,13 @@ var serviceAnnotations = []annotation[Settings]{
 }
 
 // sliceAnnotations are the annotations of EndpointSlices, in alphabetical order.
-var sliceAnnotations = []annotation[SliceSettings]{}
+var sliceAnnotations = []annotation[SliceSettings]{
+	{
+		name: "weight", most: math.MaxUint16, without: "1",
+		meaning: "the part of new connections that each endpoint of the slice gets; 0: none, and it keeps those it has",
+		set:     func(s *SliceSettings, value int) { s.Weight = uint16(value) },
+	},
+}
 
 // IsAnnotation reports whether key is an annotation of ours, or looks as if it were meant to be one.
 // The API lets the prefix have capital letters.

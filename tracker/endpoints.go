@@ -8,14 +8,15 @@ import (
 
 // A candidate is an endpoint from the viewpoint of one port of a Service on this node.
 type candidate struct {
-	at netip.AddrPort
-	is trait
+	at     netip.AddrPort
+	is     trait
+	weight uint16
 }
 
 // newCandidate returns an endpoint that serves a port under a number, for a node in zone, which may
 // be empty.
 func newCandidate(e *endpoint, number uint16, zone string) candidate {
-	c := candidate{netip.AddrPortFrom(e.addr, number), e.is}
+	c := candidate{netip.AddrPortFrom(e.addr, number), e.is, e.weight}
 	if zone != "" && e.forZone(zone) {
 		c.is |= inZone
 	}

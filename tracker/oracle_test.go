@@ -3,6 +3,7 @@ package tracker
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ type view struct {
 	ready, serving, terminating bool
 	here                        bool
 	zones, nodes                []string
+	weight                      uint16
 }
 
 // views lists the endpoints that the API objects have for p, by name of slice.
@@ -33,7 +35,7 @@ func (w *randomWorld) views(p *ServicePort) []view {
 		for _, port := range s.Ports {
 			if *port.Name == p.ID.Port {
 				for _, e := range s.Endpoints {
-					all = believe(all, newView(e, uint16(*port.Port)))
+					all = believe(all, newView(e, uint16(*port.Port), s.Annotations["kube-nft.io/weight"]))
 				}
 			}
 		}
@@ -41,13 +43,17 @@ func (w *randomWorld) views(p *ServicePort) []view {
 	return all
 }
 
-func newView(e discoveryv1.Endpoint, port uint16) view {
+func newView(e discoveryv1.Endpoint, port uint16, weight string) view {
 	v := view{
+		weight:      1,
 		at:          netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), port),
 		ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
 		serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
 		terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
 		here:        e.NodeName != nil && *e.NodeName == "node-a",
+	}
+	if n, err := strconv.ParseUint(weight, 10, 16); err == nil {
+		v.weight = uint16(n)
 	}
 	if e.Hints != nil {
 		for _, zone := range e.Hints.ForZones {
@@ -114,7 +120,8 @@ func nodeLocal(all []view) []view {
 
 // checkEndpoints compares the lists of p with the rules.
 func (w *randomWorld) checkEndpoints(t *testing.T, p *ServicePort) {
-	all, zone := w.views(p), ""
+	listed, zone := w.views(p), ""
+	all := filter(listed, func(v view) bool { return v.weight > 0 })
 	if w.node != nil {
 		zone = w.node.Labels[corev1.LabelTopologyZone]
 	}
@@ -127,14 +134,15 @@ func (w *randomWorld) checkEndpoints(t *testing.T, p *ServicePort) {
 	}
 	used := slices.Concat(cluster, local)
 	for _, list := range []struct {
-		name string
-		got  []netip.AddrPort
-		want []view
+		name    string
+		got     []netip.AddrPort
+		weights []uint16
+		want    []view
 	}{
-		{"Cluster", p.Cluster, cluster},
-		{"Local", p.Local, local},
-		{"OnNode", p.OnNode, filter(used, func(v view) bool { return v.here })},
-		{"Serving", p.Serving, filter(all, func(v view) bool { return v.serving || v.ready })},
+		{"Cluster", p.Cluster, p.ClusterWeights, cluster},
+		{"Local", p.Local, p.LocalWeights, local},
+		{"OnNode", p.OnNode, nil, filter(used, func(v view) bool { return v.here })},
+		{"Serving", p.Serving, nil, filter(listed, func(v view) bool { return v.serving || v.ready })},
 	} {
 		want := make([]netip.AddrPort, 0, len(list.want))
 		for _, v := range list.want {
@@ -143,6 +151,17 @@ func (w *randomWorld) checkEndpoints(t *testing.T, p *ServicePort) {
 		slices.SortFunc(want, netip.AddrPort.Compare)
 		if !slices.Equal(list.got, slices.Compact(want)) || !sorted(list.got) {
 			t.Errorf("%v: %s %v, want %v", p.ID, list.name, list.got, want)
+		}
+		differ := false
+		for _, v := range list.want {
+			i := slices.Index(list.got, v.at)
+			if list.weights != nil && i >= 0 && list.weights[i] != v.weight {
+				t.Errorf("%v: %s: %v has weight %d, want %d", p.ID, list.name, v.at, list.weights[i], v.weight)
+			}
+			differ = differ || v.weight != list.want[0].weight
+		}
+		if list.name != "OnNode" && list.name != "Serving" && differ != (list.weights != nil) {
+			t.Errorf("%v: %s: weights %v of %v", p.ID, list.name, list.weights, list.want)
 		}
 	}
 	some := slices.ContainsFunc(all, func(v view) bool { return v.ready || v.serving && v.terminating })

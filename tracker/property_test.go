@@ -111,6 +111,9 @@ func (w *randomWorld) service() *corev1.Service {
 			balanced(one(w, "198.51.100.1", "2001:db8::1", "x"), "198.51.100.2")(s)
 			s.Spec.LoadBalancerSourceRanges = one(w, nil, []string{"192.168.0.0/16"}, []string{"x"}, []string{"fd00::/16", "10.0.0.0/9"})
 		}
+		if w.chance(4) {
+			annotated("lb-algorithm", one(w, "maglev", "random", "x"), "hash", one(w, "source-ip", "source-ip-port"))(s)
+		}
 		if w.chance(2) {
 			internalLocal(s)
 		}
@@ -130,6 +133,9 @@ func (w *randomWorld) slice() *discoveryv1.EndpointSlice {
 	}
 	if w.chance(10) {
 		s.Labels[corev1.IsHeadlessService] = ""
+	}
+	if w.chance(3) {
+		s.Annotations = map[string]string{"kube-nft.io/weight": one(w, "0", "0", "1", "2", "700", "65535", "-1", "x")}
 	}
 	format := "10.0.0.%d"
 	if w.chance(2) {

@@ -44,7 +44,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			p.choose(all)
 			ports = append(ports, p)
 			for n := range all {
-				if s.healthPort != 0 && all[n].is.has(ready|onNode) {
+				if s.healthPort != 0 && all[n].is.has(ready|onNode|weighted) {
 					here[j] = append(here[j], all[n].at.Addr())
 				}
 			}
@@ -85,11 +85,17 @@ func sources(f *front, node []netip.Addr) []netip.Prefix {
 // all draining endpoints anywhere. Topology counts only if the control plane has planned for every
 // ready endpoint. This node's list ignores topology. It holds the ready endpoints on this node; if
 // there are none, the draining ones.
+//
+// An endpoint of weight 0 is no part of these lists, as if it did not exist, and counts for none of the
+// decisions about them. It stays in Serving, so that its connections live on.
 func (p *ServicePort) choose(all []candidate) {
 	var anyReady, anyDraining trait // all traits of ready endpoints, and of draining ones
 	allReady := ^trait(0)           // the traits that all ready endpoints share
 	for i := range all {
 		is := all[i].is
+		if !is.has(weighted) {
+			continue
+		}
 		if is.has(ready) {
 			anyReady |= is
 			allReady &= is
@@ -104,19 +110,19 @@ func (p *ServicePort) choose(all []candidate) {
 	if !p.InternalLocal || p.External() || p.Settings.LocalFallback && !local {
 		switch {
 		case anyReady == 0:
-			inCluster = draining
+			inCluster = weighted | draining
 		case allReady.has(nodeHint) && anyReady.has(forNode):
-			inCluster = ready | forNode
+			inCluster = weighted | ready | forNode
 		case allReady.has(zoneHint) && anyReady.has(inZone):
-			inCluster = ready | inZone
+			inCluster = weighted | ready | inZone
 		default:
-			inCluster = ready
+			inCluster = weighted | ready
 		}
 	}
 	if wantLocal {
-		inLocal = draining | onNode
+		inLocal = weighted | draining | onNode
 		if anyReady.has(onNode) {
-			inLocal = ready | onNode
+			inLocal = weighted | ready | onNode
 		}
 	}
 	p.HasEndpoints = anyReady != 0 || anyDraining != 0
@@ -130,6 +136,7 @@ func (p *ServicePort) choose(all []candidate) {
 	p.Cluster = having(all, p.Serving, inCluster)
 	p.Local = having(all, p.Serving, inLocal)
 	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)
+	p.ClusterWeights, p.LocalWeights = weights(all, inCluster), weights(all, inLocal)
 	lists := [...]*[]netip.AddrPort{&p.Cluster, &p.Serving, &p.Local, &p.OnNode}
 	for i, list := range lists { // equal lists share memory
 		for _, earlier := range lists[:i] {
@@ -164,6 +171,29 @@ func having(all []candidate, whole []netip.AddrPort, sets ...trait) []netip.Addr
 	for i := range all {
 		if all[i].is.hasOne(sets) {
 			list = append(list, all[i].at)
+		}
+	}
+	return list
+}
+
+// weights lists the weights of the candidates that have all traits of one; nil if they are equal.
+func weights(all []candidate, one trait) (list []uint16) {
+	n, first, equal := 0, uint16(0), true
+	for i := range all {
+		if c := &all[i]; c.is.has(one) {
+			if n++; n == 1 {
+				first = c.weight
+			}
+			equal = equal && c.weight == first
+		}
+	}
+	if equal {
+		return nil
+	}
+	list = make([]uint16, 0, n)
+	for i := range all {
+		if c := &all[i]; c.is.has(one) {
+			list = append(list, c.weight)
 		}
 	}
 	return list

@@ -36,9 +36,10 @@ func (s *slicePort) serves(p *port) bool { return s.name == p.name && s.protocol
 // An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of thousands:
 // instead of node names it holds their meaning here, and names of zones are shared.
 type endpoint struct {
-	addr  netip.Addr
-	zones unique.Handle[string] // sorted, joined by zoneSeparator; valid only with zoneHint
-	is    trait
+	addr   netip.Addr
+	zones  unique.Handle[string] // sorted, joined by zoneSeparator; valid only with zoneHint
+	is     trait
+	weight uint16
 }
 
 // A trait is a set of facts about an endpoint.
@@ -53,6 +54,7 @@ const (
 	forNode                       // hints.forNodes has this node
 	zoneHint                      // hints.forZones is not empty
 	inZone                        // hints.forZones has this node's zone; only of candidates
+	weighted                      // the weight is not 0: new connections are welcome
 	impossible                    // no endpoint is
 
 	anything trait = 0 // all endpoints are
@@ -109,7 +111,10 @@ func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 	if _, headless := obj.Labels[corev1.IsHeadlessService]; !r.checkNames(true) || headless {
 		return nil, r.err()
 	}
-	s := &slice{name: obj.Name, service: obj.Labels[discoveryv1.LabelServiceName], ports: make([]slicePort, 0, len(obj.Ports))}
+	s := &slice{
+		name: obj.Name, service: obj.Labels[discoveryv1.LabelServiceName], ports: make([]slicePort, 0, len(obj.Ports)),
+		settings: defaultSliceSettings,
+	}
 	fault := "is missing: no Service has these endpoints; the slice is ignored"
 	if s.service != "" {
 		fault = nameFault(s.service, false)
@@ -143,13 +148,13 @@ func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 		s.ports = append(s.ports, slicePort{name: *spec.Name, protocol: protocol, number: number})
 	}
 	readAnnotations(sliceAnnotations, obj.Annotations, &s.settings, &r)
-	s.endpoints = parseEndpoints(obj, s.family, node, &r)
+	s.endpoints = parseEndpoints(obj, s, node, &r)
 	return s, r.err()
 }
 
 // parseEndpoints reads the endpoints; only their first address counts. It keeps endpoints that no
 // condition makes usable: they may hide a terminating endpoint of the same address.
-func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, r *refusals) []endpoint {
+func parseEndpoints(obj *discoveryv1.EndpointSlice, s *slice, node string, r *refusals) []endpoint {
 	endpoints := make([]endpoint, 0, len(obj.Endpoints))
 	for i := range obj.Endpoints {
 		spec := &obj.Endpoints[i]
@@ -158,14 +163,17 @@ func parseEndpoints(obj *discoveryv1.EndpointSlice, family Family, node string, 
 			continue
 		}
 		addr, err := parseReachable(spec.Addresses[0])
-		if err == nil && addr.Is4() != (family == IPv4) {
-			err = fmt.Errorf("%s is not an %s address, but addressType is %s", quote(spec.Addresses[0]), family, family)
+		if err == nil && addr.Is4() != (s.family == IPv4) {
+			err = fmt.Errorf("%s is not an %s address, but addressType is %s", quote(spec.Addresses[0]), s.family, s.family)
 		}
 		if err != nil {
 			r.add(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%v", err)
 			continue
 		}
-		e := endpoint{addr: addr}
+		e := endpoint{addr: addr, weight: s.settings.Weight}
+		if e.weight > 0 {
+			e.is |= weighted
+		}
 		if is := spec.Conditions.Ready; is == nil || *is {
 			e.is |= ready
 		}

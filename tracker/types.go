@@ -125,8 +125,12 @@ type ServicePort struct {
 	// policy uses it, but not if it is merely empty.
 	Cluster, Local []netip.AddrPort
 
-	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some node. If
-	// so, an empty list means drop, otherwise reject.
+	// ClusterWeights and LocalWeights are the weights of the endpoints of Cluster and of Local, at least
+	// 1; nil if they are equal. Endpoints of weight 0 are in neither list.
+	ClusterWeights, LocalWeights []uint16
+
+	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some node whose
+	// weight is not 0. If so, an empty list means drop, otherwise reject.
 	HasEndpoints bool
 
 	// OnNode are the endpoints of Cluster and Local on this node. Their own connections through the
@@ -171,7 +175,8 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.RefusedExternalIPs, q.RefusedExternalIPs) && slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
-		slices.Equal(p.Local, q.Local) && slices.Equal(p.OnNode, q.OnNode) &&
+		slices.Equal(p.Local, q.Local) &&
+		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) && slices.Equal(p.OnNode, q.OnNode) &&
 		slices.Equal(p.Serving, q.Serving)
 }
 

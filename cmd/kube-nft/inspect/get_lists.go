@@ -57,7 +57,7 @@ type serviceRow struct {
 	Frontend        string `json:"frontend"`
 	Kind            string `json:"kind"`
 	Policy          string `json:"policy"`
-	Verdict         string `json:"verdict,omitempty"` // in nft's words; empty for a refused external IP
+	Verdict         string `json:"verdict,omitempty"`   // in nft's words; empty for a refused external IP
 	Algorithm       string `json:"algorithm,omitempty"` // maglev; without it, chance chooses
 	Hash            string `json:"hash,omitempty"`      // of maglev: source-ip-port or source-ip
 	Weighted        bool   `json:"weighted,omitempty"`
