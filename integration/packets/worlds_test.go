@@ -29,6 +29,8 @@ type randomService struct {
 	external, balancer, guarded  bool // has an external IP, a load-balancer IP, source ranges for the latter
 	internalLocal, externalLocal bool
 	crowded                      bool // has so many external IPs that its endpoint lists are shared
+	maglev                       bool // a hash of address and port chooses
+	weights                      [2]string
 	endpoints                    []randomEndpoint
 }
 
@@ -36,6 +38,7 @@ type randomService struct {
 type randomEndpoint struct {
 	host        int
 	here, ready bool
+	slice       int // its weight is one of two
 }
 
 // newRandomService makes up a Service; numbers keep the addresses of Services apart.
@@ -45,13 +48,16 @@ func newRandomService(random *rand.Rand, number int) randomService {
 		name: fmt.Sprintf("web-%d", number), number: number, family: random.IntN(2),
 		proto:    []string{"tcp", "udp", "sctp"}[random.IntN(3)],
 		external: yes(), balancer: yes(), guarded: yes(),
-		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0,
+		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0, maglev: random.IntN(3) == 0,
+	}
+	for i := range s.weights {
+		s.weights[i] = []string{"", "", "", "0", "2", "3"}[random.IntN(6)]
 	}
 	if s.balancer || yes() {
 		s.nodePort = 30000 + number
 	}
 	for host := range random.IntN(6) {
-		s.endpoints = append(s.endpoints, randomEndpoint{host: 10*number + host + 1, here: random.IntN(3) == 0, ready: random.IntN(4) != 0})
+		s.endpoints = append(s.endpoints, randomEndpoint{host: 10*number + host + 1, here: random.IntN(3) == 0, ready: random.IntN(4) != 0, slice: random.IntN(2)})
 	}
 	return s
 }
@@ -69,7 +75,7 @@ func (s *randomService) address(kind string) netip.Addr {
 // guardRange holds the only clients that guarded load-balancer IPs serve.
 var guardRange = []string{"203.0.113.0/25", "2001:db8:113:8000::/49"}
 
-// objects returns the Service and its EndpointSlice.
+// objects returns the Service and its EndpointSlices.
 func (s *randomService) objects() []any {
 	service := lab.Service("shop", s.name, s.address("cluster"))
 	spec, port := &service.Spec, &service.Spec.Ports[0]
@@ -103,9 +109,19 @@ func (s *randomService) objects() []any {
 	if s.balancer && s.guarded {
 		spec.LoadBalancerSourceRanges = []string{guardRange[s.family]}
 	}
-	slice := lab.Slice("shop", s.name, 1, spec.IPFamilies[0], nil)
-	slice.Ports[0].Protocol = &protocol
+	if s.maglev {
+		service.Annotations = map[string]string{"kube-nft.io/lb-algorithm": "maglev"}
+	}
+	var parts [2]*discoveryv1.EndpointSlice
+	for i := range parts {
+		parts[i] = lab.Slice("shop", s.name, i, spec.IPFamilies[0], nil)
+		parts[i].Ports[0].Protocol = &protocol
+		if s.weights[i] != "" {
+			parts[i].Annotations = map[string]string{"kube-nft.io/weight": s.weights[i]}
+		}
+	}
 	for _, e := range s.endpoints {
+		slice := parts[e.slice]
 		node := "node-b"
 		if e.here {
 			node = lab.NodeName
@@ -114,7 +130,7 @@ func (s *randomService) objects() []any {
 			Addresses: []string{movingHost(e.host, s.family).String()}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &e.ready},
 		})
 	}
-	return []any{service, slice}
+	return []any{service, parts[0], parts[1]}
 }
 
 // kind returns the type of the Service.
@@ -132,6 +148,9 @@ func (s *randomService) kind() corev1.ServiceType {
 func (s *randomService) lists() (everywhere, here []netip.AddrPort) {
 	for _, e := range s.endpoints {
 		endpoint := netip.AddrPortFrom(movingHost(e.host, s.family), 8080)
+		if s.weights[e.slice] == "0" {
+			continue // gets no new connections
+		}
 		if e.ready {
 			everywhere = append(everywhere, endpoint)
 		}
