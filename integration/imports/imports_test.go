@@ -66,7 +66,7 @@ var walls = map[string]wall{
 	"sync/web":       {foreign: zap + " github.com/munnerz/goautoneg sigs.k8s.io/yaml"},
 	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
 	"sync/localhost": {ours: "tracker sync/web", foreign: zap},
-	"sync/metrics":   {ours: "tracker nft nft/kernel nft/readback nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/ k8s.io/apimachinery/pkg/version"},
+	"sync/metrics":   {ours: "tracker nft nft/kernel nft/layout nft/readback nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/ k8s.io/apimachinery/pkg/version"},
 
 	"cmd/kube-nft":         {ours: "nft cmd/kube-nft/config cmd/kube-nft/daemon cmd/kube-nft/inspect cmd/kube-nft/move", foreign: "github.com/spf13/ " + zap},
 	"cmd/kube-nft/config":  {ours: "conntrack nft nft/layout nft/services sync tracker tracker/informer tracker/manifest tracker/manifest/watch", foreign: "github.com/spf13/pflag k8s.io/ sigs.k8s.io/ " + zap + " " + system},

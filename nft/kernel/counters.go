@@ -59,7 +59,7 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 // request for each replaced element, about 10 us; elements that are new or go for good cost
 // nothing.
 func (k *Client) carryCounters(ctx context.Context, b *nft.Batch) error {
-	deleted := make(map[countedElement]string)
+	deleted := make(map[countedElement][]string)
 	for i := range b.Ops {
 		op := &b.Ops[i]
 		if op.Set == nil || !op.Set.Counters {
@@ -74,26 +74,29 @@ func (k *Client) carryCounters(ctx context.Context, b *nft.Batch) error {
 	return nil
 }
 
-// carryCounter notes a deleted element. For an added element it finds the deleted one that it
+// carryCounter notes a deleted element. For an added element it finds the deleted ones that it
 // replaces.
-func (k *Client) carryCounter(ctx context.Context, op *nft.Op, el *nft.KeyedElement, deleted map[countedElement]string) error {
+func (k *Client) carryCounter(ctx context.Context, op *nft.Op, el *nft.KeyedElement, deleted map[countedElement][]string) error {
 	what := countedElement{family: op.Family, set: op.Set.Name, what: counts(op.Set, el)}
 	if op.Verb != nft.Add {
-		deleted[what] = el.Key
+		deleted[what] = append(deleted[what], el.Key)
 		return nil
 	}
-	key, ok := deleted[what]
-	if !ok {
+	keys := deleted[what] // several if an endpoint has several places
+	if len(keys) == 0 {
 		return nil
 	}
-	packets, err := k.packets(ctx, op.Family, op.Set, key)
-	if err != nil {
-		return fmt.Errorf("read a counter of %s %s %s %s: %w", op.Set.Noun(), op.Family.NFT(), nft.TableName, op.Set.Name, err)
-	}
+	delete(deleted, what)
 	if op.Packets == nil {
 		op.Packets = make(map[string]uint64)
 	}
-	op.Packets[el.Key] = packets
+	for _, key := range keys {
+		packets, err := k.packets(ctx, op.Family, op.Set, key)
+		if err != nil {
+			return fmt.Errorf("read a counter of %s %s %s %s: %w", op.Set.Noun(), op.Family.NFT(), nft.TableName, op.Set.Name, err)
+		}
+		op.Packets[el.Key] += packets
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -305,5 +306,22 @@ func TestRoute(t *testing.T) {
 		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w net.ipv4.conf.all.route_localnet=0"
 	if text := Exposure(root); text != exposure {
 		t.Errorf("got %s\nwant %s", text, exposure)
+	}
+}
+
+// TestWeightedOrder counts which endpoint comes first.
+func TestWeightedOrder(t *testing.T) {
+	first := make([]float64, 3)
+	const draws = 20000
+	for range draws {
+		first[weightedOrder(3, []uint16{1, 2, 7})[0]]++
+	}
+	for i, want := range []float64{0.1, 0.2, 0.7} {
+		if got := first[i] / draws; math.Abs(got-want) > 0.02 {
+			t.Errorf("endpoint %d comes first in %.3f of the draws, want %.1f", i, got, want)
+		}
+	}
+	if order := weightedOrder(3, nil); len(order) != 3 {
+		t.Errorf("order %d", order)
 	}
 }

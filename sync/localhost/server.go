@@ -1,12 +1,14 @@
 package localhost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -132,12 +134,13 @@ func (s *server) dial(ctx context.Context) (*net.TCPConn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// candidates lists the endpoints to try, in order.
+// candidates lists the endpoints to try, in an order that chance makes, with their weights. A hash does
+// not choose here: all clients have one address.
 func (s *server) candidates(now time.Time) []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]netip.AddrPort, 0, attempts)
-	for _, i := range rand.Perm(len(s.port.Cluster)) {
+	for _, i := range weightedOrder(len(s.port.Cluster), s.port.ClusterWeights) {
 		ep := s.port.Cluster[i]
 		switch {
 		case ep == s.pinned && now.Before(s.until):
@@ -147,6 +150,21 @@ func (s *server) candidates(now time.Time) []netip.AddrPort {
 		}
 	}
 	return list[:min(attempts, len(list))]
+}
+
+// weightedOrder is a random order of n endpoints in which each is the first one as often as its weight
+// says: the shortest of waiting times whose rates are the weights comes first. Nil weights are equal.
+func weightedOrder(n int, weights []uint16) []int {
+	order := rand.Perm(n)
+	if weights == nil {
+		return order
+	}
+	times := make([]float64, n)
+	for i := range times {
+		times[i] = rand.ExpFloat64() / float64(weights[i])
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(times[a], times[b]) })
+	return order
 }
 
 // pin notes the endpoint of the node's connection, if the Service has session affinity.

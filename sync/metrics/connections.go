@@ -9,21 +9,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// connectionCollector shows the kernel's counters of connections at the time of a scrape. It keeps
-// nothing: commits carry counts over from element to element. So a series grows as long as the
-// frontend belongs to the Service, even across restarts of this process. It starts anew with the
-// frontend, and with a new table.
+// connectionCollector shows the kernel's counters of connections at the time of a scrape. Commits carry
+// counts over from element to element. So a series grows as long as the frontend belongs to the Service,
+// even across restarts of this process. It starts anew with the frontend, and with a new table.
+//
+// An endpoint with several places in a list, by its weight or as slots of a hash, may lose a place and
+// the count of it without getting another one. A counter must not fall, so what an endpoint's series has
+// lost is kept here.
 type connectionCollector struct {
 	families  []tracker.Family
 	endpoints bool
 
 	mu   sync.Mutex
 	read ReadConnections
+	kept map[tracker.Family]map[endpointSeries]keptCount // of the latest scrape
 }
+
+// An endpointSeries names an endpoint of a list.
+type endpointSeries struct {
+	at       tracker.Frontend
+	name     layout.PortName
+	endpoint netip.AddrPort
+	local    bool
+}
+
+// A keptCount is what the kernel counted at the latest scrape, and what it had lost by then.
+type keptCount struct{ count, lost uint64 }
 
 // ReadConnections reads the counters of connections from nf_tables.
 type ReadConnections func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error)
@@ -72,7 +88,18 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 		metrics <- prometheus.NewInvalidMetric(desc, err)
 		return
 	}
-	for _, n := range list {
+	kept := make(map[endpointSeries]keptCount)
+	for i := range list {
+		n := &list[i]
+		if endpoints {
+			series := endpointSeries{n.Frontend, n.Name, n.Endpoint, n.Local}
+			now, before := keptCount{count: n.Count}, c.kept[f][series]
+			if now.lost = before.lost; n.Count < before.count {
+				now.lost += before.count - n.Count
+			}
+			kept[series] = now
+			n.Count += now.lost
+		}
 		labels := []string{n.Name.Namespace, n.Name.Name, n.Name.Port, frontendLabel(n.Frontend)}
 		if endpoints {
 			list := "cluster"
@@ -82,6 +109,12 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 			labels = append(labels, n.Endpoint.String(), list)
 		}
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Count), labels...)
+	}
+	if endpoints {
+		if c.kept == nil {
+			c.kept = make(map[tracker.Family]map[endpointSeries]keptCount)
+		}
+		c.kept[f] = kept
 	}
 }
 

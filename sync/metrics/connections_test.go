@@ -75,3 +75,22 @@ func TestConnectionsUnreadable(t *testing.T) {
 		t.Errorf("%v, %v", families, err)
 	}
 }
+
+// TestLostCounts: what an endpoint's places lose in the kernel does not make its counter fall.
+func TestLostCounts(t *testing.T) {
+	counts := []uint64{100, 130, 90, 95}
+	c := &connectionCollector{families: []tracker.Family{tracker.IPv4}, endpoints: true}
+	c.read = func(_ context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
+		if !endpoints {
+			return nil, nil
+		}
+		count := counts[0]
+		counts = counts[1:]
+		return []readback.Connections{{Frontend: tracker.NodePort(f, tracker.TCP, 30080), Endpoint: netip.MustParseAddrPort("10.244.0.5:8080"), Count: count}}, nil
+	}
+	for _, want := range []float64{100, 130, 130, 135} {
+		if got := testutil.ToFloat64(c); got != want {
+			t.Errorf("the counter is %g, want %g", got, want)
+		}
+	}
+}
