@@ -44,9 +44,10 @@ func (p Part) hashText(f Family) string {
 	return "jhash " + keyText(f, p.operand()) + " mod " + strconv.FormatUint(uint64(p.number), 10) + " seed 0x" + strconv.FormatUint(HashSeed, 16)
 }
 
-// loadHash hashes the operand, which it loads behind the word where the hash comes.
-func (p Part) loadHash(f Family, word int) (x []expr.Any) {
-	from, length := word+1, 0
+// loadHash puts the hash into a word. It loads the operand where nft does: four words behind the end of
+// the whole key, which has room for the address that nft looks up. An IPv6 key needs the last word.
+func (p Part) loadHash(f Family, word, keyWords int) (x []expr.Any) {
+	from, length := keyWords+4, 0
 	for _, operand := range p.operand() {
 		x = append(x, operand.load(f, register(from+length)))
 		length += operand.words(f)

@@ -205,11 +205,14 @@ func parsePart(f Family, x expr.Any) (p Part, ok bool) {
 
 // load puts the values of parts into consecutive registers, beginning with the first.
 func load(f Family, parts ...Part) []expr.Any {
-	x, word := make([]expr.Any, 0, 2*len(parts)+2), 0 // with room for masks, and for what is done with the values
+	x, word, all := make([]expr.Any, 0, 2*len(parts)+2), 0, 0 // with room for masks, and for what is done with the values
+	for _, p := range parts {
+		all += p.words(f)
+	}
 	for _, p := range parts {
 		to := register(word)
 		if p.hashed() {
-			x = append(x, p.loadHash(f, word)...)
+			x = append(x, p.loadHash(f, word, all)...)
 			word++
 			continue
 		}

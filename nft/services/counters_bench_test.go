@@ -15,11 +15,14 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// counting are the ways to count.
-var counting = []struct {
+// A countingWay says which elements count.
+type countingWay struct {
 	name                string
 	services, endpoints bool
-}{{"none", false, false}, {"services", true, false}, {"endpoints", true, true}}
+}
+
+// counting are the ways to count.
+var counting = []countingWay{{"none", false, false}, {"services", true, false}, {"endpoints", true, true}}
 
 // countingRuleset is a committed ruleset of services Service ports, and the one that
 // countingPort makes up.
@@ -39,13 +42,20 @@ func countingRuleset(b *testing.B, k *kernel.Client, services int, counters, end
 }
 
 // BenchmarkFirstPacket is a new connection of this machine to a Service: a socket, its first
-// packet, and its end. Nothing answers.
+// packet, and its end. Nothing answers. With maglev the client's hash chooses the endpoint.
 func BenchmarkFirstPacket(b *testing.B) {
-	for _, way := range counting {
+	for _, way := range append(counting[:len(counting):len(counting)], countingWay{name: "maglev"}) {
 		b.Run(way.name, func(b *testing.B) {
 			lab.New(b)
 			lab.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")
-			countingRuleset(b, lab.Open(b, kernel.Open), 1000, way.services, way.endpoints)
+			client := lab.Open(b, kernel.Open)
+			r := countingRuleset(b, client, 1000, way.services, way.endpoints)
+			if way.name == "maglev" {
+				p := countingPort("127.0.1.1:8080", "127.0.1.2:8080")
+				p.Settings.Maglev = true
+				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+				commit(b, client, r.Changes())
+			}
 			to := &unix.SockaddrInet4{Addr: [4]byte{127, 96, 0, 1}, Port: 80}
 			for b.Loop() {
 				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)

@@ -34,6 +34,11 @@
 // lists once, in one of the maps lists-0 to lists-3, under a number L that its chains hold
 // (external-list-L, pick-list-L): what it takes is in proportion to its frontends and endpoints.
 //
+// Where the Service asks for consistent hashing (Settings.Maglev), its lists are slot tables of package
+// maglev, and its policies (cluster-maglev-N, external-local-maglev-N-M) end in chains maglev-N, which
+// look up a hash of the client below N instead of a random number: the same on all nodes. Weights
+// without a hash are repeated places in a list.
+//
 // Source ranges are elements (G . first address) of plain sets, one set for each prefix length in
 // use: stored once for all ports and load-balancer IPs of a Service, whose number G is.
 //

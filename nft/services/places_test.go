@@ -7,9 +7,12 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -149,23 +152,30 @@ func TestWeightedChoice(t *testing.T) {
 	}
 }
 
-// BenchmarkSlotsChange is one endpoint that leaves and comes back, from the Service port to the
-// batch.
+// BenchmarkSlotsChange is one endpoint that leaves and comes back, from the Service port to the kernel's
+// commit.
 func BenchmarkSlotsChange(b *testing.B) {
 	for _, n := range []int{5, 100, 500} {
 		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
+			lab.New(b)
+			client := lab.Open(b, kernel.Open)
 			worlds := []tracker.Delta{maglevWorld(cluster(1, n)), maglevWorld(cluster(1, n-1))}
 			r := NewRuleset(testConfig())
 			r.Apply(worlds[0])
+			commit(b, client, change.Diff(nil, r.Want()))
 			r.Committed()
-			elements := 0
+			elements, compiling := 0, time.Duration(0)
 			for i := 0; b.Loop(); i++ {
+				begun := time.Now()
 				r.Apply(worlds[(i+1)%2])
 				batch := r.Changes()
+				compiling += time.Since(begun)
 				elements = batch.ElementCount()
+				commit(b, client, batch)
 				r.Committed()
 			}
 			b.ReportMetric(float64(elements), "elements/op")
+			b.ReportMetric(float64(compiling.Nanoseconds())/float64(b.N), "compile-ns/op")
 		})
 	}
 }

@@ -91,6 +91,8 @@ func worstWorlds() []worstWorld {
 		{"friendly-33000x3", func() tracker.Delta { return cluster(33000, 2) }},
 		{"guarded-100x1000", func() tracker.Delta { return guardedWorld(100, 1000) }},
 		{"guarded-1x30000", func() tracker.Delta { return guardedWorld(1, 30000) }},
+		{"friendly-17000x10", func() tracker.Delta { return cluster(17000, 10) }},
+		{"maglev-400x3", func() tracker.Delta { return maglevWorld(cluster(400, 3)) }},
 		{"friendly-625x4", func() tracker.Delta { return cluster(625, 2) }},
 		{"external-2000x500", func() tracker.Delta { return externalWorld(2000, 500) }},
 		{"guarded-20-ports-5000", func() tracker.Delta { return tracker.Delta{Changed: guardedService(20, 5000)} }},
