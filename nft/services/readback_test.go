@@ -2,6 +2,7 @@ package services
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
