@@ -55,7 +55,7 @@ func (c claim) serve(f tracker.Frontend) program {
 			if s.policy.Kind == layout.Refused || s.policy.Kind == layout.Dropped {
 				s.policy.Kind = layout.Passed
 			}
-			s.policy.Router = s.policy.Kind == layout.ExternalLocal && len(c.port.local) == 0
+			s.policy.Router = s.policy.Kind == layout.ExternalLocal && c.port.local.len() == 0
 		}
 	}
 	if c.kind == loadBalancerIP && c.port.guard != nil {
