@@ -2,6 +2,7 @@ package readback
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -204,13 +205,9 @@ func (t Table) hash(v nft.Verdict) layout.Hash {
 	case p.Affinity == 0:
 		return p.Hash
 	}
-	if chain := t.Chains[p.Open().ChainName()]; chain != nil {
-		for _, rule := range chain.Rules {
-			if next, ok := last(rule).(nft.Verdict); ok {
-				if hash := t.chainHash(next.Chain); hash != layout.NoHash {
-					return hash
-				}
-			}
+	for next := range t.affinityVerdicts(p) {
+		if hash := t.chainHash(next.Chain); hash != layout.NoHash {
+			return hash
 		}
 	}
 	return layout.NoHash
@@ -243,20 +240,30 @@ func (t Table) sharedList(v nft.Verdict) uint32 {
 	if p.Affinity == 0 {
 		return p.List
 	}
-	// The chain of the cluster IP may serve other frontends, too.
-	for _, name := range []string{p.Open().ChainName(), layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}.ChainName()} {
-		chain := t.Chains[name]
-		if chain == nil {
-			continue
-		}
-		for _, rule := range chain.Rules {
-			next, _ := last(rule).(nft.Verdict)
-			if number, _, ok := layout.ListOfChain(next.Chain); ok {
-				return number
-			}
+	for next := range t.affinityVerdicts(p) {
+		if number, _, ok := layout.ListOfChain(next.Chain); ok {
+			return number
 		}
 	}
 	return 0
+}
+
+// affinityVerdicts are the verdicts that end the rules of a policy with affinity: of the Service port's
+// own chain, and of the one of its cluster IP, which may serve other frontends, too.
+func (t Table) affinityVerdicts(p layout.Policy) iter.Seq[nft.Verdict] {
+	return func(yield func(nft.Verdict) bool) {
+		for _, name := range []string{p.Open().ChainName(), layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}.ChainName()} {
+			chain := t.Chains[name]
+			if chain == nil {
+				continue
+			}
+			for _, rule := range chain.Rules {
+				if next, ok := last(rule).(nft.Verdict); ok && !yield(next) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (t Table) kindOf(f tracker.Frontend) string {
