@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -42,7 +43,10 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 		for {
 			sequence, err := answer(conn)
 			if err != nil {
-				tb.Fatalf("create %s: %v", batch[int(sequence-sent[0].Header.Sequence)].Original, err)
+				if at := int(sequence - sent[0].Header.Sequence); at < len(batch) {
+					err = fmt.Errorf("%s: %w", batch[at].Original, err)
+				}
+				tb.Fatalf("create: %v; %d entries want a net.netfilter.nf_conntrack_max of the machine that is larger", err, len(flows)+len(batch))
 			}
 			if sequence == sent[len(sent)-1].Header.Sequence {
 				break

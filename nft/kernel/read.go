@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -83,11 +84,15 @@ func (k *Client) generation(ctx context.Context) (generation uint32, err error) 
 	return generation, err
 }
 
-// retry repeats read while nf_tables changes under it.
+// retry repeats read while nf_tables changes under it. Later attempts come after a pause: a start
+// of somebody's may be a dozen commits in a row.
 func (k *Client) retry(ctx context.Context, read func() error) error {
-	for range maxReads {
+	for i := range maxReads {
 		if err := read(); !errors.Is(err, unix.EINTR) || ctx.Err() != nil {
 			return err
+		}
+		if i >= maxReads/4 {
+			time.Sleep(time.Duration(i) * time.Millisecond)
 		}
 	}
 	return fmt.Errorf("nf_tables changed during each of %d attempts: %w", maxReads, unix.EINTR)

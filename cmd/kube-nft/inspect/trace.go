@@ -168,11 +168,13 @@ func (q *packetQuery) destinations(look *inspection) (filters []kernel.PacketFil
 		c := connection{destination: addr}
 		return []kernel.PacketFilter{{Family: c.family(), Destination: addr}}, nil
 	}
-	if strings.Count(q.to, "/") == 1 && strings.Contains(q.to, ":") {
+	target, _, _ := strings.Cut(q.to, "/")
+	if _, err := netip.ParseAddrPort(target); err == nil {
 		var c connection
-		if err := c.parseDestination(q.to); err == nil {
-			return []kernel.PacketFilter{{Family: c.family(), Destination: c.destination, Protocol: c.protocol, Port: c.port}}, nil
+		if err := c.parseDestination(q.to); err != nil {
+			return nil, err
 		}
+		return []kernel.PacketFilter{{Family: c.family(), Destination: c.destination, Protocol: c.protocol, Port: c.port}}, nil
 	}
 	namespace, name, found := strings.Cut(q.to, "/")
 	if !found || namespace == "" || name == "" {
