@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables/expr"
@@ -49,6 +50,9 @@ func parseRule(f Family, x []expr.Any) (rule Rule) {
 		}
 		rule, x = append(rule, stmt), x[n:]
 	}
+	if len(rule) > 1 && slices.Contains(rule, Stmt(Counter{})) {
+		return nil // ours stand alone
+	}
 	return rule
 }
 
@@ -65,7 +69,7 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 // statements do and therefore come first.
 var statementTypes = [...]Stmt{
 	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, Forget{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
-	DestinationLocal{}, EchoRequest{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Redirect{}, Verdict{}, Raw{},
+	DestinationLocal{}, EchoRequest{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Redirect{}, Counter{}, Verdict{}, Raw{},
 }
 
 // parseExpressions decodes a rule's expressions; nil if one is of a kind that no rule of ours has.
@@ -142,6 +146,8 @@ func newExpression(name string) expr.Any {
 		return &expr.Redir{}
 	case "dynset":
 		return &expr.Dynset{}
+	case "counter":
+		return &expr.Counter{}
 	}
 	return nil
 }

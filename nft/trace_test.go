@@ -159,6 +159,7 @@ var traces = map[string]struct {
 	"reject":                                         {thenDrop, udp, "reject", nil, ""},
 	"echo request":                                   {drops, echo, "drop", same, "accept"},
 	"redirect":                                       {thenDrop, echoTo(client), "redirect", echo, "drop"},
+	"counter":                                        {thenDrop, same, "drop", nil, ""},
 	"jump":                                           {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
 	"goto":                                           {thenDrop, same, "reject", udp, "accept"}, // and here it does not
 	"drop":                                           {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},

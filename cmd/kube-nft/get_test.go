@@ -154,7 +154,7 @@ func TestGetWatch(t *testing.T) {
 		t.Errorf("names %q, want %q", list, want)
 	}
 	_, wide, _ := kubeNFT(t, "get", "services", "-A", "-o", "wide", "shop/web6")
-	if got := strings.Join(strings.Fields(wide), " "); !strings.Contains(got, "POLICY AFFINITY FAMILY VERDICT shop/web6:http") || !strings.HasSuffix(got, "- IPv6 drop") {
+	if got := strings.Join(strings.Fields(wide), " "); !strings.Contains(got, "POLICY AFFINITY FAMILY VERDICT shop/web6:http") || !strings.HasSuffix(got, "- IPv6 goto drop-not-local") {
 		t.Errorf("wide:\n%s", wide)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

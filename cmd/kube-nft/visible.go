@@ -33,6 +33,24 @@ func newVisibleWriter(to io.Writer) *visibleWriter {
 // IsTerminal reports whether what is written goes to a terminal.
 func (v *visibleWriter) IsTerminal() bool { return config.IsTerminal(v.to) }
 
+// Rows returns how many lines the terminal shows; 0 if there is none, or one that does not move its cursor.
+func (v *visibleWriter) Rows() int {
+	if os.Getenv("TERM") == "dumb" {
+		return 0
+	}
+	return config.TerminalRows(v.to)
+}
+
+// Repaint shows lines in the place of what the terminal shows. Each line clears what it replaces, so that
+// nothing flickers.
+func (v *visibleWriter) Repaint(lines string) error {
+	const home, clearLine, clearBelow = "\x1b[H", "\x1b[K", "\x1b[J" // ECMA-48: CUP, EL, ED
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, err := io.WriteString(v.to, home+strings.ReplaceAll(v.text([]byte(lines)), "\n", clearLine+"\n")+clearBelow)
+	return err
+}
+
 // levelPattern matches the beginning of a log line for people.
 var levelPattern = regexp.MustCompile(`(?m)^(\d{4}-\d\d-\d\dT[0-9:.]+Z?[0-9:+-]*\t)(debug|info|warn|error)\t`)
 

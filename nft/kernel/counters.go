@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
 // Counted returns what some sets hold, with the counters of their elements. Sets that do not exist
@@ -48,6 +49,31 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 		all[name] = c
 	}
 	return all, nil
+}
+
+// RuleCounters returns how many packets the counting rules of some chains have seen, by chain. A chain that
+// does not exist, or has no such rule, is missing. The cost is one request for each chain.
+func (k *Client) RuleCounters(ctx context.Context, f nft.Family, chains ...string) (map[string]uint64, error) {
+	counts := make(map[string]uint64)
+	for _, chain := range chains {
+		which := func(w *attr.Writer) {
+			w.Name(unix.NFTA_RULE_TABLE, nft.TableName)
+			w.Name(unix.NFTA_RULE_CHAIN, chain)
+		}
+		err := k.retry(ctx, func() error {
+			delete(counts, chain)
+			return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, which, func(r attr.Reply) {
+				table, of, rule := decodeRule(r.Attributes())
+				if n, ok := rule.Counted(f); ok && table == nft.TableName && of == chain {
+					counts[chain] += n
+				}
+			})
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("read counters of chain %s %s %s: %w%s", f.NFT(), nft.TableName, chain, err, accessRemedy(err))
+		}
+	}
+	return counts, nil
 }
 
 // carryCounters gives an added element the count of the deleted element that it replaces. Two

@@ -51,6 +51,10 @@ const (
 	MarkChain                = "mark-for-masquerade"
 	MasqueradeChain          = "masquerade-marked"
 	RejectChain              = "reject-new"
+	RejectUnusedPortChain    = "reject-unused-port"
+	DropSourceChain          = "drop-source"
+	DropNotLocalChain        = "drop-not-local"
+	DropUnusedAddressChain   = "drop-unused-address"
 	PassChain                = "pass-on" // without rules; it exists while somebody goes there
 	ServicesChain            = "services"
 	MarkUnlessPodChain       = "mark-unless-pod" // of Service ports with affinity

@@ -78,9 +78,6 @@ const (
 
 // Verdict is the verdict that sends a connection to the policy's chain.
 func (p Policy) Verdict() *nft.Verdict {
-	if p.Kind == Dropped {
-		return &nft.Drop
-	}
 	v := nft.Goto(p.ChainName())
 	return &v
 }
@@ -116,6 +113,8 @@ func (p Policy) openName() string {
 	switch p.Kind {
 	case Refused:
 		return RejectChain
+	case Dropped:
+		return DropNotLocalChain
 	case Passed:
 		return PassChain
 	case Internal:
@@ -194,7 +193,7 @@ var policyPrefixes = []struct {
 // PolicyOf reads a policy back from its verdict.
 func PolicyOf(verdict nft.Verdict) (p Policy, ok bool) {
 	switch verdict.Kind {
-	case nft.VerdictDrop:
+	case nft.VerdictDrop: // of tables from before drops were counted
 		return Policy{Kind: Dropped}, true
 	case nft.VerdictGoto:
 		return PolicyOfChain(verdict.Chain)
@@ -217,12 +216,12 @@ func PolicyOfChain(chain string) (p Policy, ok bool) {
 		}
 		p.Guard, name = uint32(n), behind
 	}
-	if name == RejectChain || name == PassChain {
-		if p.Kind = Refused; name == PassChain {
-			p.Kind = Passed
+	for _, kind := range []PolicyKind{Refused, Dropped, Passed} {
+		if p.Kind = kind; name == p.openName() {
+			return p, p.ChainName() == chain
 		}
-		return p, p.ChainName() == chain
 	}
+	p.Kind = 0
 	for _, prefix := range policyPrefixes {
 		if suffix, ok := strings.CutPrefix(name, prefix.text); ok {
 			p.Kind, p.NodePort, p.Router = prefix.kind, prefix.nodePort, prefix.text == routerPrefix

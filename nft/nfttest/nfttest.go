@@ -121,6 +121,7 @@ var Statements = []Statement{
 	{"echo request", always(nft.EchoRequest{}), "icmp type echo-request", "icmpv6 type echo-request"},
 	{"redirect", always(nft.EchoRequest{}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Redirect{}),
 		"icmp type echo-request ip daddr @addresses redirect", "icmpv6 type echo-request ip6 daddr @addresses redirect"},
+	{"counter", always(nft.Counter{}), "counter packets 0 bytes 0", ""},
 	{"jump", always(nft.Jump("other")), "jump other", ""},
 	{"goto", always(nft.Goto("other")), "goto other", ""},
 	{"drop", always(nft.Drop), "drop", ""},

@@ -200,7 +200,7 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 		switch {
 		case p.Router:
 		case p.Local == 0:
-			add(nft.Rule{nft.Drop})
+			add(nft.Rule{nft.Goto(layout.DropNotLocalChain)})
 		default:
 			choose(true)
 		}

@@ -22,6 +22,10 @@
 //	node-port-…              the same for node ports
 //	guarded-G-…              before any of these: drop sources that are not in a range of guard G
 //	reject-new               no endpoints anywhere
+//	drop-not-local           endpoints, and none that a traffic policy Local allows
+//
+// Whatever is refused ends in a chain that says why (layout.Refusals) and counts it. All Services
+// share these chains; a connection that is served does not meet the counters.
 //
 // Frontends of equal policy share one chain. The chains of usual lengths always exist; others
 // come with the first frontend and go with the last. A policy ends in a pick chain: pick-N

@@ -47,7 +47,7 @@ func (c *Config) externalLocalRules(p layout.Policy, f nft.Family) []nft.Rule {
 	case p.Router:
 		return rules
 	case p.Local == 0:
-		return append(rules, nft.Rule{nft.Drop})
+		return append(rules, nft.Rule{nft.Goto(layout.DropNotLocalChain)})
 	}
 	return append(rules, nft.Rule{nft.Goto(choose(p, true))})
 }

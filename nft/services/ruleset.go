@@ -80,7 +80,9 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
 	}
-	r.chains[layout.RejectChain] = &chainUse{verdict: gotoChain(layout.RejectChain), users: 1}
+	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
+		r.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
+	}
 	for c := 1; c <= usualLengths; c = capacity(c + 1) {
 		r.acquire(layout.Policy{Kind: layout.Internal, Cluster: c})
 		r.acquire(layout.Policy{Kind: layout.External, Cluster: c})
@@ -280,7 +282,7 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster
 
 // verdict is the policy's verdict, which the elements of its frontends share.
 func (r *familyRules) verdict(p layout.Policy) *nft.Verdict {
-	if use, ok := r.chains[p.ChainName()]; ok && p.Kind != layout.Dropped {
+	if use, ok := r.chains[p.ChainName()]; ok {
 		return use.verdict
 	}
 	return p.Verdict()
@@ -289,7 +291,7 @@ func (r *familyRules) verdict(p layout.Policy) *nft.Verdict {
 // acquire makes sure that the chains of a policy exist while somebody goes there; release
 // gives them up.
 func (r *familyRules) acquire(p layout.Policy) {
-	if p.Kind == 0 || p.Kind == layout.Dropped || ownedByAffinity(p) {
+	if p.Kind == 0 || ownedByAffinity(p) {
 		return
 	}
 	name := p.ChainName()
@@ -313,7 +315,7 @@ func (r *familyRules) acquire(p layout.Policy) {
 }
 
 func (r *familyRules) release(p layout.Policy) {
-	if p.Kind == 0 || p.Kind == layout.Dropped || ownedByAffinity(p) {
+	if p.Kind == 0 || ownedByAffinity(p) {
 		return
 	}
 	name := p.ChainName()

@@ -120,6 +120,13 @@ func (c *Config) skeleton(f nft.Family) *nft.Table {
 	return t
 }
 
+// countedReject and countedDrop are the rules of the chains of layout.Refusals. All Services share them, and
+// connections that are served never come there.
+var (
+	countedReject = []nft.Rule{{nft.Counter{}}, {nft.RejectTCP{}}, {nft.Reject{}}}
+	countedDrop   = []nft.Rule{{nft.Counter{}}, {nft.Drop}}
+)
+
 func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
 	bit := uint32(1) << c.MasqueradeBit
 	toServices := []nft.Rule{{nft.Jump(layout.ServicesChain)}}
@@ -131,7 +138,11 @@ func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
 	return []*nft.Chain{
 		{Name: layout.MarkChain, Rules: []nft.Rule{{nft.SetMark{Bits: bit}}}},
 		{Name: layout.MasqueradeChain, Rules: []nft.Rule{{nft.FlipMark{Bits: bit}}, {nft.Masquerade{}}}},
-		{Name: layout.RejectChain, Rules: []nft.Rule{{nft.RejectTCP{}}, {nft.Reject{}}}},
+		{Name: layout.RejectChain, Rules: countedReject},
+		{Name: layout.RejectUnusedPortChain, Rules: countedReject},
+		{Name: layout.DropSourceChain, Rules: countedDrop},
+		{Name: layout.DropNotLocalChain, Rules: countedDrop},
+		{Name: layout.DropUnusedAddressChain, Rules: countedDrop},
 		{Name: layout.ServicesChain, Rules: c.servicesRules(f)},
 		{Name: layout.PreroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority}, Rules: arriving},
 		{Name: layout.OutputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority}, Rules: toServices},
@@ -164,8 +175,8 @@ func (c *Config) servicesRules(f nft.Family) []nft.Rule {
 		rules = append(rules, nft.Rule{nft.DestinationIn{Prefix: netip.PrefixFrom(layout.LocalhostAddress(f), 32)}, nodePorts})
 	}
 	return append(rules, []nft.Rule{
-		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ClusterIPsSet}, nft.Goto(layout.RejectChain)},
-		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ServiceCIDRsSet}, nft.Drop},
+		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ClusterIPsSet}, nft.Goto(layout.RejectUnusedPortChain)},
+		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ServiceCIDRsSet}, nft.Goto(layout.DropUnusedAddressChain)},
 	}...)
 }
 

@@ -168,6 +168,6 @@ func (r *familyRules) guardChain(p layout.Policy) *nft.Chain {
 		}
 		chain.Rules = append(chain.Rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(g.number), source}, Set: layout.RangesSet(bits)}, behind})
 	}
-	chain.Rules = append(chain.Rules, nft.Rule{nft.Drop})
+	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(layout.DropSourceChain)})
 	return chain
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -19,6 +20,7 @@ import (
 type Kernel interface {
 	DynamicFill(ctx context.Context, f nft.Family, limit int) (map[string]kernel.Fill, error)
 	Generation(context.Context) (uint32, error)
+	RuleCounters(ctx context.Context, f nft.Family, chains ...string) (map[string]uint64, error)
 }
 
 const (
@@ -46,12 +48,15 @@ var (
 		"Clients that affinity maps hold.", []string{labelFamily}, nil)
 	fillDesc = prometheus.NewDesc("kube_nft_affinity_fill_ratio",
 		"Fill of the fullest affinity map, 0 to 1. A full map takes no further clients.", []string{labelFamily}, nil)
+	refusedDesc = prometheus.NewDesc("kube_nft_refused_packets_total",
+		"First packets of connections to Service addresses that the rules rejected or dropped, by cause. A client that tries again counts again.",
+		[]string{labelFamily, "cause"}, nil)
 	failedDesc = prometheus.NewDesc("kube_nft_scrape_failures_total",
 		"Questions to nf_tables that a scrape could not get answered.", nil, nil)
 )
 
 func (c *kernelCollector) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{generationDesc, affinityDesc, fillDesc, failedDesc} {
+	for _, desc := range []*prometheus.Desc{generationDesc, affinityDesc, fillDesc, refusedDesc, failedDesc} {
 		descs <- desc
 	}
 }
@@ -75,6 +80,14 @@ func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
 		entries, fill := sum(usage)
 		metrics <- prometheus.MustNewConstMetric(affinityDesc, prometheus.GaugeValue, entries, family.String())
 		metrics <- prometheus.MustNewConstMetric(fillDesc, prometheus.GaugeValue, fill, family.String())
+		refused, err := readback.ReadRefusals(ctx, c.kernel, nft.Family(family))
+		if err != nil {
+			c.failed++
+			continue
+		}
+		for cause, n := range refused {
+			metrics <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(n), family.String(), cause)
+		}
 	}
 	metrics <- prometheus.MustNewConstMetric(failedDesc, prometheus.CounterValue, c.failed)
 }

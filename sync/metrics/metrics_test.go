@@ -20,6 +20,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -34,6 +35,13 @@ type fakeKernel struct {
 
 func (k *fakeKernel) DynamicFill(_ context.Context, f nft.Family, _ int) (map[string]kernel.Fill, error) {
 	return k.usage[f], k.err
+}
+
+func (k *fakeKernel) RuleCounters(_ context.Context, f nft.Family, _ ...string) (map[string]uint64, error) {
+	if f == nft.IP6 { // a table of before they were counted
+		return nil, k.err
+	}
+	return map[string]uint64{layout.RejectChain: 3, layout.DropSourceChain: 0}, k.err
 }
 
 func (k *fakeKernel) Generation(context.Context) (uint32, error) { return 42, k.err }
@@ -148,6 +156,8 @@ func TestBeforeAnythingHappened(t *testing.T) {
 		kube_nft_affinity_entries{ip_family="IPv4"} 4
 		kube_nft_affinity_entries{ip_family="IPv6"} 0
 		kube_nft_affinity_fill_ratio{ip_family="IPv4"} 0.75
+		kube_nft_refused_packets_total{cause="no-endpoints",ip_family="IPv4"} 3
+		kube_nft_refused_packets_total{cause="source-range",ip_family="IPv4"} 0
 		kube_nft_scrape_failures_total 0
 		kube_nft_health_check_ports_unserved 3
 		kube_nft_refused_fields_total{kind="EndpointSlice"} 0

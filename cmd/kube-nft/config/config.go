@@ -176,6 +176,19 @@ func (c *Config) withoutNode() string {
 	return fmt.Sprintf("%s; a Node object of this name or another --hostname-override changes that", consequence)
 }
 
+// TerminalRows returns how many lines a writer shows that is a terminal; 0 if it is none.
+func TerminalRows(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Row)
+}
+
 // IsTerminal reports whether a writer is a terminal: a file that is one, or a writer that says so.
 func IsTerminal(w io.Writer) bool {
 	switch w := w.(type) {

@@ -30,6 +30,8 @@ type tableStatus struct {
 	// FullestPercent is how full the fullest affinity map is.
 	FullestPercent int `json:"fullestAffinityMapPercent"`
 	ForeignRules   int `json:"foreignRules"` // that kube-nft never writes
+	// Refused counts the packets of new connections that were refused, by cause.
+	Refused map[string]uint64 `json:"refusedPackets"`
 	// Annotations counts the Service ports that show an annotation, by "key: value".
 	Annotations map[string]int `json:"annotations,omitempty"`
 }
@@ -77,6 +79,9 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 		if u.Size > 0 {
 			s.FullestPercent = max(s.FullestPercent, int(uint64(u.Count)*100/uint64(u.Size)))
 		}
+	}
+	if s.Refused, err = readback.ReadRefusals(ctx, i.kernel, t.Family); err != nil {
+		return s, err
 	}
 	// A client of a Service port counts once, although it has an entry for each of the two lists of
 	// endpoints that it uses.

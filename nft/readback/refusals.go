@@ -1,0 +1,33 @@
+package readback
+
+import (
+	"context"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
+)
+
+// ruleCounter is what reading refusals needs of the kernel's client.
+type ruleCounter interface {
+	RuleCounters(ctx context.Context, f nft.Family, chains ...string) (map[string]uint64, error)
+}
+
+// ReadRefusals returns how many packets of new connections the table of a family has refused since it was
+// made, by cause. A table that does not count them, as of an older version, lacks causes.
+func ReadRefusals(ctx context.Context, r ruleCounter, f nft.Family) (map[string]uint64, error) {
+	var chains []string
+	for _, refusal := range layout.Refusals() {
+		chains = append(chains, refusal.Chain)
+	}
+	counts, err := r.RuleCounters(ctx, f, chains...)
+	if err != nil {
+		return nil, err
+	}
+	causes := make(map[string]uint64, len(counts))
+	for _, refusal := range layout.Refusals() {
+		if n, ok := counts[refusal.Chain]; ok {
+			causes[refusal.Cause] = n
+		}
+	}
+	return causes, nil
+}
