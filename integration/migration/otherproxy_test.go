@@ -23,7 +23,7 @@ func TestForeignProxyKernel(t *testing.T) {
 			daemon.AwaitLog(t, `"started"`)
 			awaitMetric(t, "kube_nft_foreign_proxy 0")
 			status := append([]string{binary, "status"}, "--metrics-bind-address", metricsAddress)
-			if text := lab.Run(t, "", status...); strings.Contains(text, "kube-proxy") {
+			if text := lab.Run(t, "", status...); strings.Contains(text, "\nkube-proxy ") {
 				t.Errorf("status without a kube-proxy:\n%s", text)
 			}
 			m.program(t)
@@ -60,7 +60,7 @@ func TestForeignProxyExpectedKernel(t *testing.T) {
 	if text := scrape(); strings.Contains(text, "kube_nft_foreign_proxy") {
 		t.Errorf("metrics:\n%s", text)
 	}
-	if text := lab.Run(t, "", status...); strings.Contains(text, "kube-proxy") {
+	if text := lab.Run(t, "", status...); strings.Contains(text, "\nkube-proxy ") {
 		t.Errorf("status:\n%s", text)
 	}
 	daemon.Stop(t)

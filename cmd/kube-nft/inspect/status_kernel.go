@@ -111,7 +111,7 @@ func (s *tableStatus) countAnnotations(shown []string) {
 // tableRows returns the tables for people, one column for each.
 func tableRows(tables []tableStatus) (rows [][]string) {
 	for _, head := range []string{
-		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs", "  node ports", "  no endpoint", "Refused external IPs",
+		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs", "  node ports", "  no endpoint", "Refused IPs",
 		"Endpoints", "  in all lists", "Policy chains", "Affinity maps", "  clients", "  fullest", "Foreign rules",
 	} {
 		rows = append(rows, []string{head})
