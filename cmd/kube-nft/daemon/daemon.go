@@ -190,11 +190,14 @@ func (d *daemon) sync(ctx context.Context) error {
 			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName)))
 		}
 	}
-	source := &interim{tracker: d.tracker}
+	source := &interim{
+		tracker: d.tracker, bell: d.queue.Bell(),
+		follow: func(delta *tracker.Delta) { d.monitor.applyHealthChecks(delta, d.tracker) },
+	}
 	d.succession.request(requestReady)
 	d.group.Go(func() error { // its sockets come before its end
 		if d.succession.inherited(ctx) {
-			source.begin(ctx, d)
+			source.begin(ctx)
 		}
 		return nil
 	})

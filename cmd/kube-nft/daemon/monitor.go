@@ -178,6 +178,13 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 	}
 }
 
+// applyHealthChecks brings the answers at health-check node ports up to date with what a tracker has told.
+func (m *monitor) applyHealthChecks(delta *tracker.Delta, t *tracker.Tracker) {
+	if local, err := proxysync.Addresses(); err == nil {
+		m.services.Apply(delta, m.healthCheckAddresses(m.config.NodePorts.Reached(t.NodeAddresses(), local)))
+	}
+}
+
 // healthCheckAddresses returns where health-check node ports are served: at the addresses of node
 // ports; or at all addresses of a family, if the family's node ports are served at all of them.
 func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Addr) {

@@ -37,7 +37,7 @@ func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *service
 				"Stop it, or start kube-nft with --takeover=never"
 			d.log.Warn(text, zap.String("kube_proxy", processes))
 			d.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+processes)
-			source.begin(ctx, d)
+			source.begin(ctx)
 		},
 		State: func(s migrate.State, err error, retry time.Duration) {
 			state.Store(s)
