@@ -3,6 +3,8 @@ package informer
 import (
 	"fmt"
 	"maps"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,15 +17,22 @@ import (
 // sliceHolder is a sink that knows which EndpointSlices it has.
 type sliceHolder struct {
 	sink
+	mu    sync.Mutex        // the hold ends in a goroutine of its own
 	names map[string]string // with the version
 }
 
 func (s *sliceHolder) SetSlice(slice *discoveryv1.EndpointSlice) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.names[slice.Name] = slice.ResourceVersion
 	return nil
 }
 
-func (s *sliceHolder) DeleteSlice(_, name string) { delete(s.names, name) }
+func (s *sliceHolder) DeleteSlice(_, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.names, name)
+}
 
 // sliceOf is slice part of a Service.
 func sliceOf(service, part int, version string) *discoveryv1.EndpointSlice {
@@ -36,15 +45,31 @@ func sliceOf(service, part int, version string) *discoveryv1.EndpointSlice {
 // A relisted store has had a list of two slices of each of n Services.
 type relisted struct {
 	*store
-	sink *sliceHolder
-	told []string
+	sink  *sliceHolder
+	words []string
+}
+
+// names are the slices that the sink has.
+func (r *relisted) names() map[string]string {
+	r.sink.mu.Lock()
+	defer r.sink.mu.Unlock()
+	return maps.Clone(r.sink.names)
+}
+
+// told is what was said about held objects so far.
+func (r *relisted) told() []string {
+	r.sink.mu.Lock()
+	defer r.sink.mu.Unlock()
+	return slices.Clone(r.words)
 }
 
 func newRelisted(t *testing.T, n int, doubtFor time.Duration) *relisted {
 	t.Helper()
 	r := &relisted{sink: &sliceHolder{names: make(map[string]string)}}
 	options := Options{DoubtFor: doubtFor, Held: func(resource string, err error) {
-		r.told = append(r.told, fmt.Sprintf("%s: %v", resource, err))
+		r.sink.mu.Lock()
+		defer r.sink.mu.Unlock()
+		r.words = append(r.words, fmt.Sprintf("%s: %v", resource, err))
 	}}.orNothing()
 	source := endpointSlicesOf(func(s sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) })
 	r.store = newStore(source, r.sink, &options, func() {})
@@ -52,8 +77,8 @@ func newRelisted(t *testing.T, n int, doubtFor time.Duration) *relisted {
 	for i := range n {
 		list = append(list, sliceOf(i, 0, "100"), sliceOf(i, 1, "100"))
 	}
-	if err := r.Replace(list, "100"); err != nil || len(r.sink.names) != 2*n {
-		t.Fatalf("%d objects, %v", len(r.sink.names), err)
+	if err := r.Replace(list, "100"); err != nil || len(r.names()) != 2*n {
+		t.Fatalf("%d objects, %v", len(r.names()), err)
 	}
 	return r
 }
@@ -93,19 +118,19 @@ func TestDoubtedList(t *testing.T) {
 				if err := r.Replace(tt.list, "7"); err != nil {
 					t.Fatal(err)
 				}
-				if got := len(r.sink.names); got != tt.left {
+				if got := len(r.names()); got != tt.left {
 					t.Errorf("%d objects, want %d", got, tt.left)
 				}
-				if doubted := tt.left > len(tt.list); doubted != (len(r.told) > 0) {
-					t.Errorf("told %q", r.told)
+				if doubted := tt.left > len(tt.list); doubted != (len(r.told()) > 0) {
+					t.Errorf("told %q", r.told())
 				}
 				time.Sleep(held + time.Second)
 				synctest.Wait()
-				if got := len(r.sink.names); got != len(tt.list) {
+				if got := len(r.names()); got != len(tt.list) {
 					t.Errorf("%d objects after the hold, want %d", got, len(tt.list))
 				}
-				if n := len(r.told); n > 0 && (n != 11 || r.told[n-1] != "endpointslices: <nil>") {
-					t.Errorf("told %d times: %q", n, r.told)
+				if n := len(r.told()); n > 0 && (n != 11 || r.told()[n-1] != "endpointslices: <nil>") {
+					t.Errorf("told %d times: %q", n, r.told())
 				}
 			})
 		})
@@ -132,7 +157,7 @@ func TestDoubtFollowsTheSource(t *testing.T) {
 		}
 		has := func(name, version string) {
 			t.Helper()
-			if got := r.sink.names[name]; got != version {
+			if got := r.names()[name]; got != version {
 				t.Errorf("%s has version %q, want %q", name, got, version)
 			}
 		}
@@ -154,21 +179,21 @@ func TestDoubtFollowsTheSource(t *testing.T) {
 			all = append(all, sliceOf(i, 0, "200"), sliceOf(i, 1, "200"))
 		}
 		must(r.Replace(all, "200"))
-		if last := r.told[len(r.told)-1]; last != "endpointslices: <nil>" || len(r.sink.names) != 120 {
-			t.Errorf("%d objects; told last: %s", len(r.sink.names), last)
+		if last := r.told()[len(r.told())-1]; last != "endpointslices: <nil>" || len(r.names()) != 120 {
+			t.Errorf("%d objects; told last: %s", len(r.names()), last)
 		}
-		before := maps.Clone(r.sink.names)
+		before := r.names()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if !maps.Equal(before, r.sink.names) {
+		if !maps.Equal(before, r.names()) {
 			t.Error("objects went although the hold was over")
 		}
 		for i := range 60 { // as when a namespace is deleted
 			must(r.Delete(sliceOf(i, 0, "300")))
 			must(r.Delete(sliceOf(i, 1, "300")))
 		}
-		if len(r.sink.names) != 0 {
-			t.Errorf("%d objects are held after they were deleted", len(r.sink.names))
+		if len(r.names()) != 0 {
+			t.Errorf("%d objects are held after they were deleted", len(r.names()))
 		}
 	})
 }
