@@ -2,7 +2,6 @@ package tracker
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -21,8 +20,8 @@ type Delta struct {
 
 	// Oldest is when the earliest of these changes was observed; zero if there is none.
 	Oldest time.Time
-	// Due is when Take will have more if nothing else changes, see Config.AwaitSlices; zero if it has
-	// left out nothing.
+	// Due is when Take will have more if nothing else changes, see Config.AwaitSlices and
+	// Config.ChangeEvery; zero if it has left out nothing.
 	Due time.Time
 	// Triggers say when the control plane saw the causes of endpoint changes in this delta: one for
 	// each update of an EndpointSlice with that annotation. If many updates wait because the loop is
@@ -82,64 +81,16 @@ func (d *Delta) Merge(newer Delta) {
 	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }
 
-// Take returns what has changed since the last call. It leaves out what changed and changed back,
-// and for a short time new Services without slices, see Config.AwaitSlices.
-func (t *Tracker) Take() Delta {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var d Delta
-	var arrived time.Time // Services that came later go on waiting
-	if t.begun && t.config.AwaitSlices > 0 && slices.ContainsFunc(t.dirty, (*entry).awaits) {
-		arrived = t.config.Clock().Add(-t.config.AwaitSlices)
+// leaveOut reports whether what is due at a time has to wait, and if so notes when it is due.
+func (d *Delta) leaveOut(due, now time.Time) bool {
+	if !due.After(now) {
+		return false
 	}
-	if len(t.dirty) >= manyDirty {
-		d.Changed = make(map[PortID]*ServicePort, len(t.dirty))
+	if d.Due.IsZero() || due.Before(d.Due) {
+		d.Due = due
 	}
-	left := t.dirty[:0]
-	for _, e := range t.dirty {
-		if !arrived.IsZero() && e.awaits() && e.since.After(arrived) {
-			if due := e.since.Add(t.config.AwaitSlices); d.Due.IsZero() || due.Before(d.Due) {
-				d.Due = due
-			}
-			left = append(left, e)
-			continue
-		}
-		ports := t.resolve(e)
-		if d.replace(e.out, ports) {
-			d.observe(e.since)
-			d.Triggers = append(d.Triggers, e.triggers...)
-		}
-		e.out, e.dirty, e.triggers = ports, false, nil
-		if e.service == nil && len(e.slices) == 0 {
-			delete(t.entries, e.objectName)
-		}
-	}
-	clear(t.dirty[len(left):])
-	t.dirty, t.begun = left, true
-	t.taken = t.seen
-	if t.node.dirty {
-		if !t.node.current.Equal(t.node.out) {
-			d.Node = t.node.current
-			d.observe(t.node.since)
-		}
-		if !slices.Equal(t.addresses, t.reported) {
-			d.NodeAddresses, d.AddressesChanged = t.addresses, true
-			t.reported = t.addresses
-		}
-		t.node.out, t.node.dirty = t.node.current, false
-	}
-	if t.cidrs.dirty {
-		if !slices.Equal(t.cidrs.current, t.cidrs.out) {
-			d.ServiceCIDRs, d.CIDRsChanged = t.cidrs.current, true
-			d.observe(t.cidrs.since)
-		}
-		t.cidrs.out, t.cidrs.dirty = t.cidrs.current, false
-	}
-	return d
+	return true
 }
-
-// manyDirty is for how many Services it is worth to make room before they are worked out.
-const manyDirty = 64
 
 // observe notes that d carries a change observed at that time.
 func (d *Delta) observe(at time.Time) {

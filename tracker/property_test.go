@@ -187,7 +187,7 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 
 func followWorld(t *testing.T, w *randomWorld) {
 	// The clock goes on by a second whenever it is read.
-	tr, have := newTracker(Config{AwaitSlices: one(w, 0, 10*time.Second)}), Delta{}
+	tr, have := newTracker(Config{AwaitSlices: one(w, 0, 10*time.Second), ChangeEvery: one(w, 0, 3*time.Second)}), Delta{}
 	for range 40 {
 		for range 1 + w.IntN(8) {
 			w.event(tr)

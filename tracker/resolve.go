@@ -3,7 +3,73 @@ package tracker
 import (
 	"net/netip"
 	"slices"
+	"time"
 )
+
+// Take returns what has changed since the last call. It leaves out what changed and changed back,
+// and for a short time new Services without slices and Services that never rest, see Config.AwaitSlices
+// and Config.ChangeEvery.
+func (t *Tracker) Take() Delta {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var d Delta
+	var now time.Time
+	if t.begun && len(t.dirty) > 0 {
+		now = t.config.Clock()
+	}
+	if len(t.dirty) >= manyDirty {
+		d.Changed = make(map[PortID]*ServicePort, len(t.dirty))
+	}
+	left := t.dirty[:0]
+	for _, e := range t.dirty {
+		if t.begun && d.leaveOut(t.due(e), now) {
+			left = append(left, e)
+			continue
+		}
+		ports := t.resolve(e)
+		if d.replace(e.out, ports) {
+			d.observe(e.since)
+			d.Triggers = append(d.Triggers, e.triggers...)
+			if e.used.Before(now) {
+				e.used = now
+			}
+			e.used = e.used.Add(t.config.ChangeEvery)
+		}
+		e.out, e.dirty, e.triggers = ports, false, nil
+		switch {
+		case e.service != nil || len(e.slices) > 0:
+		case t.begun && d.leaveOut(t.due(e), now): // who comes and goes all the time stays known
+			e.dirty, left = true, append(left, e)
+		default:
+			delete(t.entries, e.objectName)
+		}
+	}
+	clear(t.dirty[len(left):])
+	t.dirty, t.begun = left, true
+	t.taken = t.seen
+	if t.node.dirty {
+		if !t.node.current.Equal(t.node.out) {
+			d.Node = t.node.current
+			d.observe(t.node.since)
+		}
+		if !slices.Equal(t.addresses, t.reported) {
+			d.NodeAddresses, d.AddressesChanged = t.addresses, true
+			t.reported = t.addresses
+		}
+		t.node.out, t.node.dirty = t.node.current, false
+	}
+	if t.cidrs.dirty {
+		if !slices.Equal(t.cidrs.current, t.cidrs.out) {
+			d.ServiceCIDRs, d.CIDRsChanged = t.cidrs.current, true
+			d.observe(t.cidrs.since)
+		}
+		t.cidrs.out, t.cidrs.dirty = t.cidrs.current, false
+	}
+	return d
+}
+
+// manyDirty is for how many Services it is worth to make room before they are worked out.
+const manyDirty = 64
 
 // resolve works out what the ports of e mean on this node now, sorted by ID.
 func (t *Tracker) resolve(e *entry) []*ServicePort {
@@ -76,125 +142,4 @@ func sources(f *front, node []netip.Addr) []netip.Prefix {
 		excused = append(excused, netip.PrefixFrom(ip, ip.BitLen()))
 	}
 	return mergePrefixes(excused)
-}
-
-// choose makes the lists of endpoints from all endpoints of the port, which must be sorted. Lists
-// that no traffic policy needs are nil.
-//
-// The cluster-wide list holds the ready endpoints that topology allows; if there are no ready ones,
-// all draining endpoints anywhere. Topology counts only if the control plane has planned for every
-// ready endpoint. This node's list ignores topology. It holds the ready endpoints on this node; if
-// there are none, the draining ones.
-//
-// An endpoint of weight 0 is no part of these lists, as if it did not exist, and counts for none of the
-// decisions about them. It stays in Serving, so that its connections live on.
-func (p *ServicePort) choose(all []candidate) {
-	var anyReady, anyDraining trait // all traits of ready endpoints, and of draining ones
-	allReady := ^trait(0)           // the traits that all ready endpoints share
-	for i := range all {
-		is := all[i].is
-		if !is.has(weighted) {
-			continue
-		}
-		if is.has(ready) {
-			anyReady |= is
-			allReady &= is
-		}
-		if is.has(draining) {
-			anyDraining |= is
-		}
-	}
-	inCluster, inLocal := impossible, impossible
-	wantLocal := p.InternalLocal || p.ExternalLocal
-	local := (anyReady | anyDraining).has(onNode)
-	if !p.InternalLocal || p.External() || p.Settings.LocalFallback && !local {
-		switch {
-		case anyReady == 0:
-			inCluster = weighted | draining
-		case allReady.has(nodeHint) && anyReady.has(forNode):
-			inCluster = weighted | ready | forNode
-		case allReady.has(zoneHint) && anyReady.has(inZone):
-			inCluster = weighted | ready | inZone
-		default:
-			inCluster = weighted | ready
-		}
-	}
-	if wantLocal {
-		inLocal = weighted | draining | onNode
-		if anyReady.has(onNode) {
-			inLocal = weighted | ready | onNode
-		}
-	}
-	p.HasEndpoints = anyReady != 0 || anyDraining != 0
-	p.Serving = having(all, nil, serving, ready)
-	switch {
-	case p.ID.Protocol == UDP && p.Settings.KeepUnreadyUDP:
-		p.Serving = having(all, p.Serving, anything)
-	case p.ID.Protocol != UDP && p.Settings.ResetDeparted:
-		p.Serving = having(all, p.Serving, serving, ready, terminating)
-	}
-	p.Cluster = having(all, p.Serving, inCluster)
-	p.Local = having(all, p.Serving, inLocal)
-	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)
-	p.ClusterWeights, p.LocalWeights = weights(all, inCluster), weights(all, inLocal)
-	lists := [...]*[]netip.AddrPort{&p.Cluster, &p.Serving, &p.Local, &p.OnNode}
-	for i, list := range lists { // equal lists share memory
-		for _, earlier := range lists[:i] {
-			if slices.Equal(*earlier, *list) {
-				*list = *earlier
-				break
-			}
-		}
-	}
-	if wantLocal && p.Local == nil {
-		p.Local = []netip.AddrPort{}
-	}
-}
-
-// having returns the addresses of the candidates that have all traits of one of sets, nil for
-// none. If whole, a list that contains them all, is as long, having returns whole
-// itself. It counts before it allocates, as these lists are most of the tracker's memory.
-func having(all []candidate, whole []netip.AddrPort, sets ...trait) []netip.AddrPort {
-	n := 0
-	for i := range all {
-		if all[i].is.hasOne(sets) {
-			n++
-		}
-	}
-	switch n {
-	case 0:
-		return nil
-	case len(whole):
-		return whole
-	}
-	list := make([]netip.AddrPort, 0, n)
-	for i := range all {
-		if all[i].is.hasOne(sets) {
-			list = append(list, all[i].at)
-		}
-	}
-	return list
-}
-
-// weights lists the weights of the candidates that have all traits of one; nil if they are equal.
-func weights(all []candidate, one trait) (list []uint16) {
-	n, first, equal := 0, uint16(0), true
-	for i := range all {
-		if c := &all[i]; c.is.has(one) {
-			if n++; n == 1 {
-				first = c.weight
-			}
-			equal = equal && c.weight == first
-		}
-	}
-	if equal {
-		return nil
-	}
-	list = make([]uint16, 0, n)
-	for i := range all {
-		if c := &all[i]; c.is.has(one) {
-			list = append(list, c.weight)
-		}
-	}
-	return list
 }

@@ -69,14 +69,7 @@ const zoneSeparator = "\x00"
 func (t trait) has(want trait) bool { return t&want == want }
 
 // hasOne reports whether all of one of sets hold.
-func (t trait) hasOne(sets []trait) bool {
-	for _, want := range sets {
-		if t.has(want) {
-			return true
-		}
-	}
-	return false
-}
+func (t trait) hasOne(sets []trait) bool { return slices.ContainsFunc(sets, t.has) }
 
 // forZone reports whether the endpoint is meant for clients in zone.
 func (e *endpoint) forZone(zone string) bool {
@@ -225,10 +218,7 @@ func (e *endpoint) hint(hints *discoveryv1.EndpointHints, node string) {
 // comes first: one that is not terminating, as pod addresses are reused before the old pod is gone;
 // then one that is ready; then one that is serving.
 func (e endpoint) compare(o endpoint) int {
-	if c := e.addr.Compare(o.addr); c != 0 {
-		return c
-	}
-	return e.is.compare(o.is)
+	return cmp.Or(e.addr.Compare(o.addr), e.is.compare(o.is))
 }
 
 func (t trait) compare(o trait) int {

@@ -35,6 +35,11 @@ type Config struct {
 	// created together and arrive by watches of their own; programmed apart, they cost the kernel
 	// twice as much. The first Take leaves out nothing. Zero: no Take does.
 	AwaitSlices time.Duration
+	// ChangeEvery is how often a Service may change for long: Take hands out promptChanges of its
+	// changes at once, and then one for each such time, in which later changes join. So a Service
+	// that never rests leaves the kernel to the others. The first Take leaves out nothing. Zero: no
+	// Take does.
+	ChangeEvery time.Duration
 	// Defaults are the settings of Services without annotations.
 	Defaults Settings
 	// Clock tells the time at which changes are observed; nil: time.Now.
@@ -90,6 +95,9 @@ type entry struct {
 	dirty    bool           // changed after Take
 	since    time.Time      // when the first such change was observed; meaningful if dirty
 	triggers []Trigger      // of the changes after Take
+	// used is when the time of the changes that were handed out will be over, if each takes
+	// Config.ChangeEvery.
+	used time.Time
 
 	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
 	changed  []netip.Addr // what has changed since they were brought up to date
@@ -192,8 +200,18 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 		e = &entry{objectName: service}
 		t.entries[service] = e
 	}
-	if !e.putSlice(parsed) {
+	var before *slice
+	i, found := e.findSlice(parsed.name)
+	switch {
+	case !found:
+		e.slices = slices.Insert(e.slices, i, parsed)
+	case e.slices[i].equal(parsed):
 		return
+	default:
+		before, e.slices[i] = e.slices[i], parsed
+	}
+	if e.listings != nil {
+		e.note(before, parsed)
 	}
 	t.holders[name] = e
 	t.seen.Slices++
@@ -303,25 +321,6 @@ func (t *Tracker) mark(e *entry) {
 	t.dirty = append(t.dirty, e)
 }
 
-// putSlice adds s or replaces the slice of its name, and reports whether that changed anything.
-func (e *entry) putSlice(s *slice) (changed bool) {
-	var before *slice
-	i, found := e.findSlice(s.name)
-	if found {
-		before = e.slices[i]
-		if before.equal(s) {
-			return false
-		}
-		e.slices[i] = s
-	} else {
-		e.slices = slices.Insert(e.slices, i, s)
-	}
-	if e.listings != nil {
-		e.note(before, s)
-	}
-	return true
-}
-
 // removeSlice forgets the slice with this name and its trigger times: they would be measured
 // against a change that came later.
 func (e *entry) removeSlice(name string) {
@@ -341,6 +340,21 @@ func (e *entry) findSlice(name string) (i int, found bool) {
 // awaits reports whether e is a new Service whose slices are to be waited for. What was handed out
 // before never waits.
 func (e *entry) awaits() bool { return e.service != nil && e.out == nil && len(e.slices) == 0 }
+
+// promptChanges is how many changes of a Service in a row Take hands out at once: more than a rolling
+// update makes within moments.
+const promptChanges = 10
+
+// due returns when Take may hand out e.
+func (t *Tracker) due(e *entry) time.Time {
+	due := e.used.Add(-(promptChanges - 1) * t.config.ChangeEvery)
+	if e.awaits() {
+		if slices := e.since.Add(t.config.AwaitSlices); slices.After(due) {
+			due = slices
+		}
+	}
+	return due
+}
 
 // hinted reports whether the meaning of the Service depends on this node's zone.
 func (e *entry) hinted() bool {

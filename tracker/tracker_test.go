@@ -320,3 +320,78 @@ func TestTakeAwaitsSlices(t *testing.T) {
 	must(t, tr.SetService(newService()))
 	expect("a Service after its slice", tr, 1, none)
 }
+
+// TestTakePacesChanges: a Service that changes all the time is handed out at a pace, with all that has
+// come meanwhile; others are handed out at once, and so is it when it has rested.
+func TestTakePacesChanges(t *testing.T) {
+	const every = 20 * time.Millisecond
+	now := started
+	tr := New(Config{NodeName: "node-a", ChangeEvery: every, Clock: func() time.Time { return now }})
+	must(t, tr.SetService(newService()))
+	must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"))))
+	tr.Take()
+	flap := func(i int) {
+		must(t, tr.SetSlice(newSlice("web-1", newEndpoint(fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250)))))
+	}
+	handedOut, longest, waits := 0, time.Duration(0), started
+	for i := range 1000 { // in a second
+		flap(i)
+		d := tr.Take()
+		switch {
+		case !d.Empty():
+			handedOut++
+			waits = now
+		case d.Due.IsZero():
+			t.Fatalf("change %d is neither handed out nor due", i)
+		default:
+			longest = max(longest, d.Due.Sub(waits))
+		}
+		now = now.Add(time.Millisecond)
+	}
+	if most := promptChanges + int(time.Second/every); handedOut < most-2 || handedOut > most {
+		t.Errorf("%d of 1000 changes in a second are handed out, want about %d", handedOut, most)
+	}
+	if longest > every {
+		t.Errorf("a change waits for %v, want %v at most", longest, every)
+	}
+	flap(0)
+	tr.Take()
+	flap(1)
+	if d := tr.Take(); !d.Empty() {
+		t.Errorf("two changes in no time: %+v", d)
+	}
+	must(t, tr.SetService(newService(func(s *corev1.Service) {
+		s.Name, s.UID, s.Spec.ClusterIP, s.Spec.ClusterIPs = "other", "2", "10.96.0.77", nil
+	})))
+	if d := tr.Take(); len(d.Changed) != 1 || only(t, d).ID.Service != "other" {
+		t.Errorf("beside a Service that has to wait, handed out %+v", d)
+	}
+	now = now.Add(promptChanges * every)
+	tr.Take()
+	for i := range promptChanges - 1 {
+		flap(i)
+		if d := tr.Take(); d.Empty() {
+			t.Errorf("change %d after a rest waits until %v", i, d.Due)
+		}
+	}
+
+	handedOut = 0 // it comes and goes
+	for range 100 {
+		must(t, tr.SetService(newService()))
+		if d := tr.Take(); !d.Empty() {
+			handedOut++
+		}
+		tr.DeleteService("shop", "web")
+		tr.DeleteSlice("shop", "web-1")
+		if d := tr.Take(); !d.Empty() {
+			handedOut++
+		}
+	}
+	if handedOut > promptChanges {
+		t.Errorf("a Service that comes and goes is handed out %d times at once", handedOut)
+	}
+	now = now.Add(promptChanges * every)
+	if tr.Take(); len(tr.entries) != 1 || tr.pending() {
+		t.Errorf("%d Services are known, want 1", len(tr.entries))
+	}
+}

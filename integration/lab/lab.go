@@ -4,6 +4,7 @@ package lab
 
 import (
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -82,4 +83,21 @@ func Replace(path, text string) error {
 		return err
 	}
 	return os.Rename(fresh, path)
+}
+
+// Serve gives each connection to answer, on a goroutine of its own, and closes it then, until the listener is closed.
+// It returns at once.
+func Serve(listener net.Listener, answer func(net.Conn)) {
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				answer(conn)
+			}()
+		}
+	}()
 }
