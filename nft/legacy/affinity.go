@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -267,28 +266,6 @@ func parseClients(r io.Reader, list ClientList, now tick, all *latest) (guessed 
 		all.add(AffinityEntry{list.Frontend, client, list.Endpoint, list.Timeout - age})
 	}
 	return guessed, lines.Err()
-}
-
-// parseHexAddr reads 0A600001, or an IPv6 address in its usual form.
-func parseHexAddr(s string) (netip.Addr, error) {
-	if len(s) != 8 || strings.Contains(s, ":") {
-		return netip.ParseAddr(s)
-	}
-	raw, err := hex.DecodeString(s)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	return netip.AddrFrom4([4]byte(raw)), nil
-}
-
-// parseHexAddrPort is parseHexAddr with a port in hexadecimal.
-func parseHexAddrPort(addr, port string) (netip.AddrPort, error) {
-	a, err := parseHexAddr(addr)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	n, err := strconv.ParseUint(port, 16, 16)
-	return netip.AddrPortFrom(a, uint16(n)), err
 }
 
 // The names of the nftables mode: a set of clients for each endpoint, and the chain that enters them.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -24,13 +25,13 @@ func TestAffinityInKernel(t *testing.T) {
 				client := map[nft.Family]string{nft.IP: "192.0.2.", nft.IP6: "2001:db8::"}[f]
 				enter := func(i, j int, client string) {
 					if b == ProxyTables {
-						run(t, fmt.Sprintf("add element %s kube-proxy %s { %s timeout 3h expires 2h }\n", f.NFT(), s.ClientSet(i, j), client), "nft", "-f", "-")
+						lab.Run(t, fmt.Sprintf("add element %s kube-proxy %s { %s timeout 3h expires 2h }\n", f.NFT(), s.ClientSet(i, j), client), "nft", "-f", "-")
 					} else if err := os.WriteFile("/proc/thread-self/net/xt_recent/"+s.ClientList(i, j), []byte("+"+client), 0o644); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if b == ProxyTables {
-					run(t, s.NFTables(), "nft", "-f", "-")
+					lab.Run(t, s.NFTables(), "nft", "-f", "-")
 				} else {
 					restore(t, f, b, s.IPTables())
 				}

@@ -3,6 +3,8 @@ package legacy
 import (
 	"strings"
 	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // firewalldRules are the chain of firewalld 2.3 for forwarded packets, in the shape of its nftables backend.
@@ -44,7 +46,7 @@ func TestFirewalldInKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			newNode(t)
 			if tt.rules != "" {
-				run(t, tt.rules, "nft", "-f", "-")
+				lab.Run(t, tt.rules, "nft", "-f", "-")
 			}
 			if got, err := FirewalldRefuses(t.Context()); got != tt.want || err != nil {
 				t.Errorf("%v, %v; want %v", got, err, tt.want)

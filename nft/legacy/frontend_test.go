@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -52,7 +53,7 @@ func TestFrontends(t *testing.T) {
 			t.Run(string(b)+"/"+f.String(), func(t *testing.T) {
 				n := newNode(t)
 				if b == ProxyTables {
-					run(t, shape(f).NFTables(), "nft", "-f", "-")
+					lab.Run(t, shape(f).NFTables(), "nft", "-f", "-")
 				} else {
 					restore(t, f, b, shape(f).IPTables())
 				}
@@ -146,7 +147,7 @@ func TestFrontendsOfIPVS(t *testing.T) {
 // TestNodePortSets reads node ports out of the ipsets of the IPVS mode.
 func TestNodePortSets(t *testing.T) {
 	newNode(t)
-	run(t, `create KUBE-NODE-PORT-TCP bitmap:port range 0-65535
+	lab.Run(t, `create KUBE-NODE-PORT-TCP bitmap:port range 0-65535
 create KUBE-NODE-PORT-LOCAL-TCP bitmap:port range 0-65535
 create KUBE-6-NODE-PORT-UDP bitmap:port range 0-65535
 create KUBE-NODE-PORT-SCTP-HASH hash:ip,port

@@ -198,7 +198,7 @@ const lockPoll = 20 * time.Millisecond
 // lock takes the lock of the iptables programs and returns its release. Where the file cannot
 // exist, nobody can hold the lock, and only the kernel's own check remains.
 func lock(ctx context.Context, path string) (release func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o600) // a pipe must not block
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {
 		return func() {}, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
 )
@@ -86,11 +87,11 @@ func TestEqual(t *testing.T) {
 		return x
 	}
 	first := read()
-	run(t, "", "iptables-legacy", "-Z")
+	lab.Run(t, "", "iptables-legacy", "-Z")
 	if !first.equal(read()) {
 		t.Error("counters make a difference")
 	}
-	run(t, "", "iptables-legacy", "-R", "ADMIN", "1", "-p", "tcp", "-m", "multiport", "--dports", "22,443,8000:8081", "-g", "ZZZ-LAST")
+	lab.Run(t, "", "iptables-legacy", "-R", "ADMIN", "1", "-p", "tcp", "-m", "multiport", "--dports", "22,443,8000:8081", "-g", "ZZZ-LAST")
 	if first.equal(read()) {
 		t.Error("another port makes no difference")
 	}
@@ -144,8 +145,8 @@ func removeUnderWriter(t *testing.T, n Node) {
 func TestCountersUnderTraffic(t *testing.T) {
 	n := newNode(t)
 	restore(t, nft.IP, Xtables, shape(nft.IP).IPTables())
-	run(t, "", "ip", "link", "set", "lo", "up")
-	run(t, "", "iptables-legacy", "-I", "OUTPUT", "-p", "udp", "--dport", "4000", "-m", "comment", "--comment", "counted")
+	lab.Run(t, "", "ip", "link", "set", "lo", "up")
+	lab.Run(t, "", "iptables-legacy", "-I", "OUTPUT", "-p", "udp", "--dport", "4000", "-m", "comment", "--comment", "counted")
 	server, err := net.ListenPacket("udp", "127.0.0.1:4000")
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +252,7 @@ func TestByHand(t *testing.T) {
 			before := save(t, f, Xtables)
 			s := openTestSocket(t, f)
 			for _, table := range iptablesTables {
-				run(t, "", "sh", "-c", s.byHand(table))
+				lab.Run(t, "", "sh", "-c", s.byHand(table))
 			}
 			after := save(t, f, Xtables)
 			if left := legacytest.Proxys(after); left != "" {

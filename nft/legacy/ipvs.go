@@ -115,28 +115,39 @@ func parseServers(r io.Reader) (servers []Server, err error) {
 	return servers, lines.Err()
 }
 
-// parseFrontend reads 0A600001:01BB or [fd00:0000:…:0001]:01BB; the port is hexadecimal.
+// parseFrontend reads 0A600001:01BB or [fd00:0000:…:0001]:01BB.
 func parseFrontend(s string) (netip.AddrPort, error) {
 	colon := strings.LastIndexByte(s, ':')
 	if colon < 0 {
 		return netip.AddrPort{}, fmt.Errorf("virtual server %q: no port", s)
 	}
-	port, err := strconv.ParseUint(s[colon+1:], 16, 16)
+	frontend, err := parseHexAddrPort(strings.Trim(s[:colon], "[]"), s[colon+1:])
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
 	}
-	var addr netip.Addr
-	if inner, ok := strings.CutPrefix(s[:colon], "["); ok {
-		addr, err = netip.ParseAddr(strings.TrimSuffix(inner, "]"))
-	} else if raw, hexErr := hex.DecodeString(s[:colon]); hexErr == nil && len(raw) == 4 {
-		addr = netip.AddrFrom4([4]byte(raw))
-	} else {
-		err = errors.New("not an IPv4 address in hexadecimal")
+	return frontend, nil
+}
+
+// parseHexAddr reads 0A600001, or an IPv6 address in its usual form.
+func parseHexAddr(s string) (netip.Addr, error) {
+	if strings.Contains(s, ":") {
+		return netip.ParseAddr(s)
 	}
+	raw, err := hex.DecodeString(s)
+	if err != nil || len(raw) != 4 {
+		return netip.Addr{}, errors.New("not an IPv4 address in hexadecimal")
+	}
+	return netip.AddrFrom4([4]byte(raw)), nil
+}
+
+// parseHexAddrPort is parseHexAddr with a port in hexadecimal.
+func parseHexAddrPort(addr, port string) (netip.AddrPort, error) {
+	a, err := parseHexAddr(addr)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
+		return netip.AddrPort{}, err
 	}
-	return netip.AddrPortFrom(addr, uint16(port)), nil
+	n, err := strconv.ParseUint(port, 16, 16)
+	return netip.AddrPortFrom(a, uint16(n)), err
 }
 
 // readTemplates reads the persistence of the IPVS mode.

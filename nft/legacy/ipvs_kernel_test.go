@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
 )
@@ -16,16 +17,16 @@ func TestRemoveIPVS(t *testing.T) {
 	for _, b := range []Backend{Xtables, Compat} {
 		t.Run(string(b), func(t *testing.T) {
 			n := newNode(t)
-			run(t, "create ADMIN hash:ip\nadd ADMIN 192.0.2.1\ncreate KUBE-ADMIN hash:ip\n", "ipset", "restore")
-			foreignSets := run(t, "", "ipset", "save")
+			lab.Run(t, "create ADMIN hash:ip\nadd ADMIN 192.0.2.1\ncreate KUBE-ADMIN hash:ip\n", "ipset", "restore")
+			foreignSets := lab.Run(t, "", "ipset", "save")
 			var before, after string
 			for _, f := range nft.Families {
-				run(t, shape(f).IPSets(), "ipset", "restore")
+				lab.Run(t, shape(f).IPSets(), "ipset", "restore")
 				restore(t, f, b, shape(f).IPVS())
 				before += legacytest.Foreign(save(t, f, b))
 			}
 			remove(t, n, Selector{})
-			if got := run(t, "", "ipset", "save"); got != foreignSets {
+			if got := lab.Run(t, "", "ipset", "save"); got != foreignSets {
 				t.Errorf("ipsets left:\n%swant:\n%s", got, foreignSets)
 			}
 			for _, f := range nft.Families {
@@ -51,7 +52,7 @@ func TestRemoveDevice(t *testing.T) {
 	if out, err := exec.Command("ip", "link", "add", Device, "type", "dummy").CombinedOutput(); err != nil {
 		t.Skipf("this kernel has no dummy devices: %s", out)
 	}
-	run(t, "", "ip", "address", "add", "10.96.0.1/32", "dev", Device)
+	lab.Run(t, "", "ip", "address", "add", "10.96.0.1/32", "dev", Device)
 	if inv := take(t, n); inv.Clean() {
 		t.Error("the device was not found")
 	}
@@ -64,8 +65,8 @@ func TestRemoveDevice(t *testing.T) {
 // TestSetInUse keeps a set of kube-proxy's that a foreign rule uses.
 func TestSetInUse(t *testing.T) {
 	n := newNode(t)
-	run(t, "create KUBE-LOOP-BACK hash:ip,port,ip\ncreate KUBE-IPVS-IPS hash:ip\n", "ipset", "restore")
-	run(t, "", "iptables-legacy", "-A", "INPUT", "-m", "set", "--match-set", "KUBE-IPVS-IPS", "dst", "-j", "ACCEPT")
+	lab.Run(t, "create KUBE-LOOP-BACK hash:ip,port,ip\ncreate KUBE-IPVS-IPS hash:ip\n", "ipset", "restore")
+	lab.Run(t, "", "iptables-legacy", "-A", "INPUT", "-m", "set", "--match-set", "KUBE-IPVS-IPS", "dst", "-j", "ACCEPT")
 	remove(t, n, Selector{Backends: []Backend{IPVS}})
 	inv := take(t, n)
 	part := inv.Parts[len(inv.Parts)-1]
@@ -78,7 +79,7 @@ func TestSetInUse(t *testing.T) {
 // TestForeignDevice leaves a device that has the name but is of another kind.
 func TestForeignDevice(t *testing.T) {
 	n := newNode(t)
-	run(t, "", "ip", "link", "add", Device, "type", "veth", "peer", "name", "peer")
+	lab.Run(t, "", "ip", "link", "add", Device, "type", "veth", "peer", "name", "peer")
 	remove(t, n, Selector{})
-	run(t, "", "ip", "link", "show", Device)
+	lab.Run(t, "", "ip", "link", "show", Device)
 }

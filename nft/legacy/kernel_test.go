@@ -2,10 +2,7 @@ package legacy
 
 import (
 	"errors"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,48 +10,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
 )
 
 // newNode moves the calling test into an empty network namespace and returns a Node with a
-// lock file of its own. The thread stays locked, so that it and the namespace end with the
-// test.
+// lock file of its own.
 func newNode(t *testing.T) Node {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		missing(t, "unshare the network namespace: %v", err)
-	}
+	lab.New(t)
 	lock := filepath.Join(t.TempDir(), "xtables.lock")
 	t.Setenv("XTABLES_LOCKFILE", lock)
 	return Node{Lock: lock}
-}
-
-// missing skips the test, or fails it where the kernel is required.
-func missing(t *testing.T, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("KUBE_NFT_REQUIRE_KERNEL") == "1" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
-// run runs a program with input on its standard input and returns its standard output.
-func run(t *testing.T, input, name string, args ...string) string {
-	t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		missing(t, "%v", err)
-	}
-	c := exec.Command(name, args...)
-	c.Stdin = strings.NewReader(input)
-	var stderr strings.Builder
-	c.Stderr = &stderr
-	out, err := c.Output()
-	if err != nil {
-		t.Fatalf("%s %v: %v\n%s", name, args, err, stderr.String())
-	}
-	return string(out)
 }
 
 // program returns the name of an iptables program: iptables-legacy-save.
@@ -69,12 +37,12 @@ func program(f nft.Family, b Backend, verb string) string {
 // restore loads a ruleset into a backend, save lists it.
 func restore(t *testing.T, f nft.Family, b Backend, text string) {
 	t.Helper()
-	run(t, text, program(f, b, "restore"), "-c")
+	lab.Run(t, text, program(f, b, "restore"), "-c")
 }
 
 func save(t *testing.T, f nft.Family, b Backend) string {
 	t.Helper()
-	return run(t, "", program(f, b, "save"), "-c")
+	return lab.Run(t, "", program(f, b, "save"), "-c")
 }
 
 // take takes the inventory and fails the test if that fails.
@@ -138,7 +106,7 @@ func TestRemoveAllBackends(t *testing.T) {
 			restore(t, f, b, shape(f).IPTables())
 			before += legacytest.Foreign(save(t, f, b))
 		}
-		run(t, shape(f).NFTables(), "nft", "-f", "-")
+		lab.Run(t, shape(f).NFTables(), "nft", "-f", "-")
 	}
 	before += foreignTables(t)
 	remove(t, n, Selector{})
@@ -168,7 +136,7 @@ func TestRemoveAllBackends(t *testing.T) {
 // foreignTables lists the nf_tables tables of somebody else.
 func foreignTables(t *testing.T) string {
 	t.Helper()
-	return run(t, "", "nft", "-a", "list", "table", "ip", "admin") + run(t, "", "nft", "-a", "list", "table", "ip6", "admin")
+	return lab.Run(t, "", "nft", "-a", "list", "table", "ip", "admin") + lab.Run(t, "", "nft", "-a", "list", "table", "ip6", "admin")
 }
 
 // TestSelector removes the filter table of one family first, as a takeover does.
@@ -192,11 +160,11 @@ func TestSelector(t *testing.T) {
 // TestSelectorOfProxyTables removes what refuses packets first, then the rest.
 func TestSelectorOfProxyTables(t *testing.T) {
 	n := newNode(t)
-	run(t, shape(nft.IP).NFTables(), "nft", "-f", "-")
-	before := run(t, "", "nft", "list", "table", "ip", "kube-proxy")
+	lab.Run(t, shape(nft.IP).NFTables(), "nft", "-f", "-")
+	before := lab.Run(t, "", "nft", "list", "table", "ip", "kube-proxy")
 	sel := Selector{Backends: []Backend{ProxyTables}, Tables: []string{"filter", "mangle"}}
 	remove(t, n, sel)
-	after := run(t, "", "nft", "list", "table", "ip", "kube-proxy")
+	after := lab.Run(t, "", "nft", "list", "table", "ip", "kube-proxy")
 	var gone []string
 	for line := range strings.Lines(before) {
 		if !strings.Contains(after, line) {
@@ -301,7 +269,7 @@ func TestUntouched(t *testing.T) {
 func TestElementReference(t *testing.T) {
 	n := newNode(t)
 	restore(t, nft.IP, Compat, shape(nft.IP).IPTables())
-	run(t, "add map ip nat admin { type inet_service : verdict; elements = { 99 : jump KUBE-NODEPORTS }; }", "nft", "-f", "-")
+	lab.Run(t, "add map ip nat admin { type inet_service : verdict; elements = { 99 : jump KUBE-NODEPORTS }; }", "nft", "-f", "-")
 	remove(t, n, Selector{})
 	want := []Jump{{Target: "KUBE-NODEPORTS"}}
 	if diff := cmp.Diff(want, nat(t, take(t, n)).Blocked); diff != "" {
@@ -320,7 +288,7 @@ func TestPassedGeneration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, "add table ip admin", "nft", "-f", "-")
+	lab.Run(t, "add table ip admin", "nft", "-f", "-")
 	err = commit(t.Context(), messages, generation)
 	if !errors.Is(err, unix.ERESTART) {
 		t.Errorf("committed after somebody else: %v", err)
@@ -334,7 +302,7 @@ func TestPassedGeneration(t *testing.T) {
 func TestOneTransaction(t *testing.T) {
 	newNode(t)
 	restore(t, nft.IP, Compat, shape(nft.IP).IPTables())
-	run(t, shape(nft.IP6).NFTables(), "nft", "-f", "-")
+	lab.Run(t, shape(nft.IP6).NFTables(), "nft", "-f", "-")
 	messages, generation, err := Messages(t.Context(), Selector{})
 	if err != nil {
 		t.Fatal(err)
@@ -349,7 +317,7 @@ func TestOneTransaction(t *testing.T) {
 	if err != nil || after != generation+1 {
 		t.Errorf("generation %d after %d (%v)", after, generation, err)
 	}
-	if got := run(t, "", "nft", "list", "table", "ip", "ours"); got != "table ip ours {\n}\n" {
+	if got := lab.Run(t, "", "nft", "list", "table", "ip", "ours"); got != "table ip ours {\n}\n" {
 		t.Errorf("our table:\n%s", got)
 	}
 	if left := legacytest.Proxys(save(t, nft.IP, Compat)); left != "" {

@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -36,10 +37,12 @@ var proxyPorts = [...]uint16{10256, 10249}
 
 // Processes lists the live kube-proxies under root, a mounted proc file system that shows the
 // node's processes. A name alone proves nothing, because any pod can choose its arguments: the list
-// leaves out processes in other network namespaces, and processes without CAP_NET_ADMIN. It also
-// leaves out processes that end meanwhile. An embedded kube-proxy is alive if it listens on
+// leaves out processes in other network or user namespaces, and processes without CAP_NET_ADMIN. It
+// also leaves out processes that end meanwhile. An embedded kube-proxy is alive if it listens on
 // kube-proxy's ports. If there is no visible kube-proxy, but a hidden process listens there, the
-// list holds that process without a number.
+// list holds that process without a number. A port proves nothing either, because anybody can
+// listen there: where root shows every process of the machine, none is hidden but one whose open
+// files are needed to tell whether a program runs an embedded kube-proxy.
 func Processes(root string) ([]Process, error) {
 	list, pids, err := scan(root)
 	if err != nil {
@@ -50,7 +53,7 @@ func Processes(root string) ([]Process, error) {
 		return list, nil
 	}
 	sockets, known, err := readListeners(root)
-	if err != nil || !known || len(sockets) == 0 && !embedded {
+	if err != nil || !known || !embedded && (len(sockets) == 0 || showsAll(root)) {
 		return list, err
 	}
 	listens := map[int]bool{}
@@ -79,6 +82,23 @@ func Processes(root string) ([]Process, error) {
 		}
 	}
 	return list, nil
+}
+
+// showsAll reports whether root shows every process of the machine, and not just those of a
+// container: then the second one is the kernel's, which starts all other threads of the kernel.
+func showsAll(root string) bool {
+	const kernelThread = 0x200000 // PF_KTHREAD of linux/sched.h
+	text, err := os.ReadFile(filepath.Join(root, "2", "stat"))
+	if err != nil {
+		return false
+	}
+	// After the name, in parentheses: state, parent, group, session, terminal, its group, flags.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&kernelThread != 0
 }
 
 // readListeners returns the sockets that listen on one of proxyPorts in the caller's network
@@ -133,7 +153,8 @@ func scan(root string) (list []Process, pids []int, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	network := networkOf(filepath.Join(root, "thread-self"))
+	us := filepath.Join(root, "thread-self")
+	network, users := networkOf(us), usersOf(us)
 	buf := make([]byte, commandLen)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -155,7 +176,7 @@ func scan(root string) (list []Process, pids []int, err error) {
 		// separate arguments by spaces.
 		args := strings.FieldsFunc(string(buf[:n]), func(c rune) bool { return c == 0 || c == ' ' })
 		p, ok := newProcess(pid, args)
-		if ok && (network == 0 || networkOf(dir) == network) && mayProgram(dir) {
+		if ok && (network == 0 || networkOf(dir) == network) && (users == "" || usersOf(dir) == users) && mayProgram(dir) {
 			list = append(list, p)
 		}
 	}
@@ -173,6 +194,14 @@ func networkOf(process string) uint64 {
 		return 0
 	}
 	return stat.Ino
+}
+
+// usersOf tells user namespaces apart: it returns the map of user numbers of a process, or "" if
+// there is none. Any user of the node has all capabilities in a user namespace of his own, and none
+// of them over our network namespace; nobody but root can give it the map that ours has.
+func usersOf(process string) string {
+	text, _ := os.ReadFile(filepath.Join(process, "uid_map"))
+	return string(text)
 }
 
 // mayProgram reports whether a process has CAP_NET_ADMIN, as far as its status shows. Without it

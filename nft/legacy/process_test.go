@@ -76,10 +76,16 @@ func TestPosers(t *testing.T) {
 		"3":           {ours, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t00000000a80425fb\n"}, // a container's
 		"4":           {filepath.Join(root, "gone"), "kube-proxy\x00", ""},
 		"5":           {ours, "kube-proxy\x00" + long, "Name:\tCapPrm:\\n1000\nCapPrm:\t0000000000001000\n"},
+		"6":           {ours, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t000001ffffffffff\n"}, // in a user namespace of its own
 	} {
+		users := "         0          0 4294967295\n"
+		if dir == "6" {
+			users = "         0      65534          1\n"
+		}
 		path := filepath.Join(root, dir)
 		if err := errors.Join(os.Mkdir(path, 0o700), os.Symlink(p.network, filepath.Join(path, "net")),
 			os.WriteFile(filepath.Join(path, "cmdline"), []byte(p.cmdline), 0o600),
+			os.WriteFile(filepath.Join(path, "uid_map"), []byte(users), 0o600),
 			os.WriteFile(filepath.Join(path, "status"), []byte(p.status), 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -97,6 +103,30 @@ func TestPosers(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{1, 5}, pids); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestShowsAll: nobody is hidden where the kernel's threads are to be seen.
+func TestShowsAll(t *testing.T) {
+	for _, tt := range []struct {
+		name, stat string
+		commands   map[string]string
+		want       int
+	}{
+		{"the node's processes", "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0\n", nil, 0},
+		{"with an embedded one", "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0\n", map[string]string{"5": "k3s\x00server\x00"}, 1},
+		{"a container's", "2 (kthreadd) S 0 0 0 0 -1 2129984) S 1 2 2 0 -1 4194560 0 0\n", nil, 1},
+		{"cut", "2 (kthreadd) S 0", nil, 1},
+		{"nothing", "", nil, 1},
+	} {
+		root := proc(t, procNetTCP, tt.commands, nil)
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, "2"), 0o700), os.WriteFile(filepath.Join(root, "2", "stat"), []byte(tt.stat), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Processes(root)
+		if err != nil || len(got) != tt.want {
+			t.Errorf("%s: %v, %v, want %d", tt.name, got, err, tt.want)
+		}
 	}
 }
 

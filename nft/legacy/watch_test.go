@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
 )
@@ -39,7 +40,7 @@ func TestWatchKernel(t *testing.T) {
 			restore(t, f, Compat, legacytest.Shape{Family: f, Services: 20, Endpoints: 2}.IPTables())
 		}, "nft-compat %s nat", Selector{Backends: []Backend{Compat}}},
 		{"nftables", func(t *testing.T, f nft.Family) {
-			run(t, legacytest.Shape{Family: f, Services: 20, Endpoints: 2}.NFTables(), "nft", "-f", "-")
+			lab.Run(t, legacytest.Shape{Family: f, Services: 20, Endpoints: 2}.NFTables(), "nft", "-f", "-")
 		}, "kube-proxy-nftables %s", Selector{Backends: []Backend{ProxyTables}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -65,7 +66,7 @@ func TestWatchKernel(t *testing.T) {
 			tt.load(t, nft.IP6)
 			look("both", fmt.Sprintf(tt.want, "ip"), fmt.Sprintf(tt.want, "ip6"))
 			if tt.name != "nftables" { // a foreign rule keeps the chain
-				run(t, "", "iptables-"+tt.name, "-t", "nat", "-A", "DOCKER", "-p", "tcp", "-j", "KUBE-SERVICES")
+				lab.Run(t, "", "iptables-"+tt.name, "-t", "nat", "-A", "DOCKER", "-p", "tcp", "-j", "KUBE-SERVICES")
 			}
 			if err := node.Remove(t.Context(), tt.sel); err != nil {
 				t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -208,12 +209,21 @@ func (h Host) setting(path, name string) (value string) {
 	return value
 }
 
+// commandLen is how much of a process's arguments is read: a pod may have thousands of processes
+// with megabytes of them.
+const commandLen = 4096
+
 // running reports whether a process has an argument that ends in the program's name; the first
 // argument may be an interpreter.
 func (h Host) running(program string) bool {
 	lines, _ := filepath.Glob(filepath.Join(cmp.Or(h.Proc, "/proc"), "[0-9]*", "cmdline"))
 	for _, path := range lines {
-		text, err := os.ReadFile(path)
+		file, err := os.Open(path)
+		if err != nil {
+			continue // it has ended, or is hidden from us
+		}
+		text, err := io.ReadAll(io.LimitReader(file, commandLen))
+		file.Close()
 		args := strings.Split(string(text), "\x00")
 		if err == nil && slices.ContainsFunc(args[:min(len(args), 3)], func(a string) bool { return filepath.Base(a) == program }) {
 			return true

@@ -1,8 +1,10 @@
 package migrate
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -138,4 +140,24 @@ func FuzzPlugins(f *testing.F) {
 			p.check()
 		}
 	})
+}
+
+// TestRunningReadsLittle: megabytes of arguments, which any pod can give its processes, cost nothing.
+func TestRunningReadsLittle(t *testing.T) {
+	h := Host{Proc: t.TempDir()}
+	for pid, args := range map[string]string{
+		"7": "sh\x00" + strings.Repeat("x", 1<<20) + "\x00firewalld\x00",
+		"8": "/usr/bin/python3\x00/usr/sbin/ufwd\x00" + strings.Repeat("x", 1<<20),
+	} {
+		dir := filepath.Join(h.Proc, pid)
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(args), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h.running("firewalld") {
+		t.Error("it reads all arguments of a process")
+	}
+	if !h.running("ufwd") {
+		t.Error("a process with many arguments is not seen")
+	}
 }

@@ -141,6 +141,7 @@ func TestTakeoverBlindKernel(t *testing.T) {
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	lab.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
 	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
+	commitTables(t, client)
 	becomeNobody(t)
 	steps, _ := takeover(t, client, nil)
 	err := steps.clean(t.Context())
@@ -188,7 +189,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 		steps.State = func(s State, _ error, _ time.Duration) { states = append(states, s) }
 		return steps
 	}
-	if needed, foreign, err := start().Begin(t.Context()); needed || foreign || err != nil {
+	if needed, running, err := start().Begin(t.Context()); needed || running || err != nil {
 		t.Errorf("on a clean node: needed %v, %v", needed, err)
 	}
 	if diff := cmp.Diff([]State{Taking, Taken}, states); diff != "" {
@@ -196,7 +197,7 @@ func TestTakeoverOfDaemonKernel(t *testing.T) {
 	}
 	lab.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
 	steps := start()
-	if needed, foreign, err := steps.Begin(t.Context()); !needed || !foreign || err != nil {
+	if needed, running, err := steps.Begin(t.Context()); !needed || running || err != nil {
 		t.Fatalf("needed %v, %v", needed, err)
 	}
 	missing := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})

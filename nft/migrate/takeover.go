@@ -12,10 +12,11 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// A Takeover moves a node from kube-proxy to kube-nft: at once, by Run; or while the sync loop of a
-// daemon makes the commits, by Begin, Synced and Finish.
+// A Takeover moves a node from kube-proxy to kube-nft. Run does it at once. In a daemon the sync loop
+// makes the commits; Begin, Synced and Finish do the rest.
 type Takeover struct {
 	Node    legacy.Node    // where kube-proxy's state is
 	Kernel  *kernel.Client // of the goroutine that commits
@@ -23,12 +24,12 @@ type Takeover struct {
 	Alive   func(processes string) // called with the live kube-proxies for which the takeover waits
 	// Missing returns the name of this node if there is no such Node object, and "" if there is.
 	Missing func() string
-	// Force removes kube-proxy's rules whatever frontends that costs.
+	// Force removes kube-proxy's rules even if frontends vanish with them.
 	Force bool
 	// Losing, if set, is called with a comparison that loses something, before anything is removed.
 	Losing func(*Comparison)
 
-	// Prepare, for Run, reads the source and returns what our tables are going to be. It is called
+	// Prepare, for Run, reads the source and returns our tables as they are going to be. Run calls it
 	// when no kube-proxy is alive any more.
 	Prepare func(context.Context) (nft.Tables, error)
 	// Commit, for Run, makes the kernel hold our tables and returns them. Its transaction carries
@@ -41,11 +42,18 @@ type Takeover struct {
 	// the next try; 0 means after the next sync.
 	State    func(s State, err error, retry time.Duration)
 	verified bool
-	// covers says that our tables serve already: a refusal does not keep them from being brought up
-	// to date.
+	// lost is the summary of the latest call of Losing. served is the generation at which serves last
+	// found all well; 0 for none.
+	lost   string
+	served uint32
+	// covers says that our tables serve already. Then a refusal does not hold back their updates.
 	covers bool
 	// inventory is what Foreign has found.
 	inventory *legacy.Inventory
+	// seeds and seedsErr are what Seeds has read at seedsRead.
+	seeds     []services.Seed
+	seedsErr  error
+	seedsRead time.Time
 }
 
 // A State says how far the takeover of a daemon is; for metrics.
@@ -67,9 +75,24 @@ var States = [...]State{Waiting, Taking, Taken, Stuck, Blind, Refused}
 // retry is a daemon's pause after a failed step. Meanwhile every Service is served.
 const retry = 30 * time.Second
 
-// Run performs the takeover. It stops at the first step that fails. Then our tables, or what
-// remains of kube-proxy's, serve the node, and Run can be called again.
-func (t *Takeover) Run(ctx context.Context) error {
+// attempts is how often Run tries if somebody removes our tables each time while it works.
+const attempts = 5
+
+// Run performs the takeover and stops at the first step that fails. Then our tables, or what remains
+// of kube-proxy's, serve the node, and Run can be called again. Run begins again by itself if another
+// program removes our tables meanwhile, such as a firewall that flushes the ruleset.
+func (t *Takeover) Run(ctx context.Context) (err error) {
+	for range attempts {
+		var gone *goneError
+		if err = t.run(ctx); !errors.As(err, &gone) {
+			return err
+		}
+	}
+	return err
+}
+
+// run is one attempt of Run.
+func (t *Takeover) run(ctx context.Context) error {
 	list := processList(legacy.Processes)
 	daemon, err := t.Daemon()
 	if err != nil {
@@ -95,7 +118,7 @@ func (t *Takeover) Run(ctx context.Context) error {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	compare := func(ctx context.Context) (string, error) {
-		if daemon != "" { // whose settings and source may be others
+		if daemon != "" { // its settings and its source may differ from ours
 			if want, _, err = t.Kernel.Read(ctx); err != nil {
 				return "", err
 			}
@@ -125,11 +148,12 @@ func (t *Takeover) Run(ctx context.Context) error {
 	return t.clean(ctx)
 }
 
-// Begin returns when the loop may make its first commit; needed is false if there is nothing to
-// take over. It waits, and writes nothing, until no kube-proxy is alive. It does not wait if our
-// tables are already in force: those must not become stale, and kube-proxy's rules lose to them.
-// The first transaction carries what Foreign returns, if foreign.
-func (t *Takeover) Begin(ctx context.Context) (needed, foreign bool, err error) {
+// Begin returns when the loop may make its first commit. needed is false if there is nothing to take
+// over. Begin writes nothing, and waits until no kube-proxy is alive. It does not wait if our tables
+// are already in force: they must not become stale, and they win over kube-proxy's rules. Then running
+// says that a kube-proxy is alive; Finish waits for its end. The first transaction carries what
+// Foreign returns.
+func (t *Takeover) Begin(ctx context.Context) (needed, running bool, err error) {
 	t.State(Taking, nil, 0)
 	list := processList(legacy.Processes)
 	alive, aliveErr := list.steady(ctx, t.Node)
@@ -151,10 +175,10 @@ func (t *Takeover) Begin(ctx context.Context) (needed, foreign bool, err error) 
 	if alive, err = list.steady(ctx, t.Node); err != nil {
 		return true, false, fmt.Errorf("look for a live kube-proxy: %w", err)
 	}
-	return true, len(alive) == 0, nil
+	return true, len(alive) > 0, nil
 }
 
-// inForce reports whether packets reach tables: a start that was interrupted leaves tables without
+// inForce reports whether packets reach the tables. A start that was interrupted leaves tables without
 // base chains.
 func inForce(tables nft.Tables) bool {
 	for _, table := range tables {
@@ -167,8 +191,9 @@ func inForce(tables nft.Tables) bool {
 	return false
 }
 
-// permit is asked before anything of kube-proxy's is removed. It compares kube-proxy's frontends with
-// those of our tables, and returns a *LossError if too many would vanish.
+// permit must be called before anything of kube-proxy's is removed. It compares kube-proxy's frontends
+// with those of our tables, and returns a *LossError if too many would vanish. done sums up the
+// comparison.
 func (t *Takeover) permit(inventory *legacy.Inventory, ours nft.Tables) (done string, err error) {
 	c, err := Compare(inventory, ours, t.Missing())
 	if err != nil {
@@ -177,14 +202,15 @@ func (t *Takeover) permit(inventory *legacy.Inventory, ours nft.Tables) (done st
 	if err := c.Refusal(); err != nil && !t.Force {
 		return "", err
 	}
-	if len(c.Lost) > 0 && t.Losing != nil {
+	if summary := c.Summary(); len(c.Lost) > 0 && t.Losing != nil && summary != t.lost {
+		t.lost = summary
 		t.Losing(&c)
 	}
 	return c.Summary(), nil
 }
 
-// Synced must be called after each sync, with the wanted tables. It returns true once, as soon as
-// the kernel holds them. Then Finish may begin.
+// Synced must be called after each sync, with the wanted tables. It returns true once: when the kernel
+// holds them for the first time. Then Finish may begin.
 func (t *Takeover) Synced(ctx context.Context, want nft.Tables) bool {
 	if t.inventory = nil; t.verified {
 		return false
@@ -240,24 +266,29 @@ func (t *Takeover) waitForEnd(ctx context.Context) error {
 	return err
 }
 
-// Foreign returns what goes into the transaction of our first commit, which makes our tables want:
-// removals of what kube-proxy has in nf_tables that can refuse a packet. kube-proxy's nat chains go
-// later, see the package comment. held says of a *LossError that the commit has to wait, too: what
-// our tables know of an address keeps kube-proxy's rules from serving it.
+// Foreign returns the messages that our first commit carries, which makes our tables want. They remove
+// what kube-proxy has in nf_tables that can refuse a packet. kube-proxy's nat chains are removed later:
+// see the package comment. held says that err is a *LossError and that the commit must wait, too: an
+// address that our tables know is not served by kube-proxy's rules any more.
 func (t *Takeover) Foreign(ctx context.Context, want nft.Tables) (messages []nft.ForeignMessage, generation uint32, held bool, err error) {
 	inventory, err := t.Node.Take(ctx)
 	if err != nil {
 		return nil, 0, false, err
 	}
-	_, err = t.permit(&inventory, want)
-	if !t.covers && len(inventory.Processes) > 0 { // one that was started while the first commit was held back
-		alive, listErr := processList(legacy.Processes).steady(ctx, t.Node)
-		switch {
-		case listErr != nil:
-			return nil, 0, false, listErr
-		case len(alive) > 0:
-			err = &LossError{"kube-proxy runs on this node again, " + describe(alive), "stop it"}
+	var alive []legacy.Process
+	if len(inventory.Processes) > 0 {
+		if alive, err = processList(legacy.Processes).steady(ctx, t.Node); err != nil {
+			return nil, 0, false, err
 		}
+	}
+	if t.covers && len(alive) > 0 { // its rules stay until it ends, and what it knows of clients is useful now
+		t.inventory = &inventory
+		_, generation, err = legacy.Messages(ctx, refusing)
+		return nil, generation, false, err
+	}
+	_, err = t.permit(&inventory, want)
+	if len(alive) > 0 { // it was started while the first commit was held back
+		err = &LossError{"kube-proxy runs on this node again, " + describe(alive), "stop it"}
 	}
 	if err != nil {
 		if held = IsLoss(err) && !t.covers; held && t.State != nil {
@@ -269,28 +300,27 @@ func (t *Takeover) Foreign(ctx context.Context, want nft.Tables) (messages []nft
 		t.State(Taking, nil, 0)
 	}
 	t.inventory = &inventory
-	messages, generation, err = legacy.Messages(ctx, legacy.Selector{
-		Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
-	})
+	messages, generation, err = legacy.Messages(ctx, refusing)
 	return messages, generation, false, err
 }
 
+// refusing selects what kube-proxy has in nf_tables that can refuse a packet.
+var refusing = legacy.Selector{
+	Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}, Tables: []string{"filter", "mangle"},
+}
+
 // clean removes what remains of kube-proxy's state. Our tables must be in force. It leaves what it
-// cannot read, and returns a *needsError after all the rest.
+// cannot read: after it has removed the rest, it returns a *needsError.
 //
-// The tables of ip_tables come first, the ones that can refuse connections before the others. IPVS
-// comes last: rules use its sets until they are gone.
+// The tables of ip_tables come first, and of these the ones that can refuse connections. IPVS comes
+// last, because rules use its sets until the rules are gone.
 func (t *Takeover) clean(ctx context.Context) error {
 	inventory, err := t.Node.Take(ctx)
 	if err != nil {
 		return fmt.Errorf("look for kube-proxy's state: %w", err)
 	}
-	if !inventory.Clean() {
-		ours, err := readOurs(ctx)
-		if err != nil {
-			return err
-		}
-		if _, err := t.permit(&inventory, ours); err != nil {
+	if t.served = 0; !inventory.Clean() {
+		if err := t.serves(ctx, &inventory); err != nil {
 			return err
 		}
 	}
@@ -311,6 +341,9 @@ func (t *Takeover) clean(ctx context.Context) error {
 		}
 		if len(names) > 0 {
 			steps = append(steps, step{"remove from " + strings.Join(names, ", "), func(ctx context.Context) (string, error) {
+				if err := t.serves(ctx, &inventory); err != nil {
+					return "", err
+				}
 				return strings.Join(contents, "; "), t.Node.Remove(ctx, selector)
 			}})
 		}
@@ -318,25 +351,53 @@ func (t *Takeover) clean(ctx context.Context) error {
 	if len(steps) == 1 { // nothing is going to be removed
 		steps = nil
 	}
-	return perform(ctx, t.Journal, append(steps, step{"look again", t.lookAgain}))
+	lookAgain := func(ctx context.Context) (string, error) {
+		if len(steps) > 0 { // somebody may have removed our tables during the last step
+			var loss *LossError
+			if err := t.serves(ctx, &inventory); errors.As(err, &loss) {
+				return "", &goneError{loss.reason}
+			} else if err != nil {
+				return "", err
+			}
+		}
+		return t.lookAgain(ctx)
+	}
+	return perform(ctx, t.Journal, append(steps, step{"look again", lookAgain}))
 }
 
-// readOurs reads our tables over a socket of its own: the loop uses the other one meanwhile.
-func readOurs(ctx context.Context) (nft.Tables, error) {
+// serves returns an error unless our tables, as the kernel holds them now, serve enough of what
+// kube-proxy's state serves according to the inventory. permit decides what is enough. serves has a
+// socket of its own, because the loop uses the other one meanwhile.
+func (t *Takeover) serves(ctx context.Context, inventory *legacy.Inventory) error {
 	client, err := kernel.Open()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer client.Close()
 	client.Lists = layout.Lists
-	ours, _, err := client.Read(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read our tables back: %w", err)
+	if generation, err := client.Generation(ctx); err == nil && generation == t.served && t.served != 0 {
+		return nil // nobody has changed anything since
 	}
-	return ours, nil
+	ours, generation, err := client.Read(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read our tables back: %w", err)
+	case !inForce(ours):
+		return &goneError{"they are not there"}
+	}
+	if _, err = t.permit(inventory, ours); err == nil {
+		t.served = generation
+	}
+	return err
 }
 
-// selects reports whether a selector selects a part.
+// A goneError says that another program has changed our tables since they were verified.
+type goneError struct{ reason string }
+
+func (e *goneError) Error() string {
+	return "another program has changed our tables meanwhile, as nft flush ruleset does: " + e.reason
+}
+
 func selects(sel legacy.Selector, p *legacy.Part) bool {
 	family := func(f nft.Family) bool { return f.NFT() == p.Family }
 	return slices.Contains(sel.Backends, p.Backend) &&
@@ -344,7 +405,7 @@ func selects(sel legacy.Selector, p *legacy.Part) bool {
 		(sel.Tables == nil || slices.Contains(sel.Tables, p.Table))
 }
 
-// content counts what a part loses.
+// content says in words how much the removal takes from a part.
 func content(p *legacy.Part) string {
 	var list []string
 	for _, count := range []struct {
@@ -367,7 +428,7 @@ func content(p *legacy.Part) string {
 	return strings.Join(list, ", ")
 }
 
-// lookAgain is the last step.
+// lookAgain is the last step. It fails if kube-proxy's state is back or cannot be read.
 func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
 	inventory, err := look(ctx, t.Node)
 	if err != nil {
@@ -385,7 +446,7 @@ func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
 	return "nothing of kube-proxy's is left" + exceptions(&inventory), nil
 }
 
-// exceptions names what had to stay because foreign rules lead there.
+// exceptions says in words what had to stay because foreign rules lead there; empty for nothing.
 func exceptions(inv *legacy.Inventory) string {
 	empty, blocked := 0, 0
 	for i := range inv.Parts {
@@ -408,7 +469,8 @@ func (e *needsError) Error() string {
 	return fmt.Sprintf("look for kube-proxy's state: %s could not be read: needs %s", e.Where, e.Needs)
 }
 
-// look returns the inventory, for a caller that must see everything.
+// look returns the inventory for a caller that must see everything: a *needsError if a part cannot be
+// read.
 func look(ctx context.Context, node legacy.Node) (legacy.Inventory, error) {
 	inventory, err := node.Take(ctx)
 	if err != nil {
