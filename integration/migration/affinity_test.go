@@ -51,16 +51,7 @@ func newAffinity(t *testing.T, binary string, state oldState) *migration {
 				return err
 			}
 			t.Cleanup(func() { listener.Close() })
-			go func() {
-				for {
-					conn, err := listener.Accept()
-					if err != nil {
-						return
-					}
-					fmt.Fprintln(conn, conn.LocalAddr())
-					conn.Close()
-				}
-			}()
+			lab.Serve(listener, func(conn net.Conn) { fmt.Fprintln(conn, conn.LocalAddr()) })
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package migration
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -76,7 +77,7 @@ func (n *migrationNet) serve(t *testing.T, udp []netip.Addr) {
 				return err
 			}
 			t.Cleanup(func() { listener.Close() })
-			go echoConnections(listener)
+			lab.Serve(listener, func(conn net.Conn) { io.Copy(conn, conn) })
 		}
 		for _, addr := range udp {
 			if addr.Is6() { // IPv6 binds to nothing less
@@ -95,29 +96,6 @@ func (n *migrationNet) serve(t *testing.T, udp []netip.Addr) {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// echoConnections serves until the listener is closed.
-func echoConnections(listener net.Listener) {
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer conn.Close()
-			buf := make([]byte, 16)
-			for {
-				n, err := conn.Read(buf)
-				if err != nil {
-					return
-				}
-				if _, err := conn.Write(buf[:n]); err != nil {
-					return
-				}
-			}
-		}()
 	}
 }
 

@@ -37,6 +37,12 @@ func TestMigratePosersKernel(t *testing.T) {
 	startNamed(t, "pod", slices.Concat([]string{"unshare", "--net"}, asTenant)...) // a pod
 	startNamed(t, "privileged", "unshare", "--net")                                // a privileged pod
 	startNamed(t, "host-network", asTenant...)                                     // a pod in the node's network
+	// A user of the node has all capabilities in a user namespace of his own, none of them over our network.
+	startNamed(t, "user-namespace", slices.Concat(asTenant, []string{"unshare", "--user", "--map-root-user"})...)
+	for _, port := range []string{"10249", "10256"} { // it sees the node's processes, not their files
+		lab.Start(t, slices.Concat(asTenant, []string{"socat", "TCP-LISTEN:" + port + ",fork", "PIPE"})...)
+		lab.Eventually(t, "a tenant listens", func() bool { return strings.Contains(lab.Run(t, "", "ss", "-Hltn"), ":"+port+" ") })
+	}
 	argv := slices.Concat(asInit, []string{m.binary, "migrate"}, m.applyArgs())
 	apply := func(want int, text string) {
 		t.Helper()
