@@ -119,3 +119,6 @@ func jhash(b []byte, seed uint32) uint32 {
 	y = (y ^ x) - bits.RotateLeft32(x, 14)
 	return (z ^ y) - bits.RotateLeft32(y, 24)
 }
+
+// Lacks says why a kernel has no HashedIndex or Redirect, which only some Services need; nil if it has.
+type Lacks struct{ Hash, Redirect error }

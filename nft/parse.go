@@ -18,16 +18,16 @@ func (t *Table) Typed() *Table {
 	for name, chain := range t.Chains {
 		c := &Chain{Name: chain.Name, Hook: chain.Hook, Rules: make([]Rule, len(chain.Rules))}
 		for i, rule := range chain.Rules {
-			c.Rules[i] = rule.typed(t.Family)
+			c.Rules[i] = rule.Typed(t.Family)
 		}
 		typed.Chains[name] = c
 	}
 	return typed
 }
 
-// typed reads statements from a rule's expressions. The statements must give the same expressions
+// Typed reads statements from a rule's expressions. The statements must give the same expressions
 // again; otherwise the rule stays as it was.
-func (r Rule) typed(f Family) Rule {
+func (r Rule) Typed(f Family) Rule {
 	if len(r) != 1 {
 		return r
 	}

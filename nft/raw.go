@@ -15,6 +15,17 @@ import (
 // Raw is a rule as the kernel holds it: the content of NFTA_RULE_EXPRESSIONS.
 type Raw struct{ Expressions string }
 
+// RuleOf returns the rule of expressions that are no statement of ours.
+func RuleOf(f Family, x ...expr.Any) (Rule, error) {
+	var w attr.Writer
+	for _, e := range x {
+		if err := appendExpression(&w, f, e); err != nil {
+			return nil, err
+		}
+	}
+	return Rule{Raw{Expressions: string(w.Buf)}}, nil
+}
+
 // text names the expressions; it is no nft syntax.
 func (s Raw) text(Family) string {
 	var names []string

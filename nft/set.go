@@ -174,14 +174,7 @@ const IndexModulus = 65536
 
 // DeclaredByExpression reports whether nft declares the set with typeof, as it must for an index:
 // no named type is one.
-func (s *Set) DeclaredByExpression() bool {
-	for _, field := range s.Key {
-		if field == FieldIndex {
-			return true
-		}
-	}
-	return false
-}
+func (s *Set) DeclaredByExpression() bool { return slices.Contains(s.Key, FieldIndex) }
 
 // Ranges is how the kernel takes the elements of a set of ranges.
 type Ranges uint8

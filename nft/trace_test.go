@@ -156,6 +156,7 @@ var traces = map[string]struct {
 	"update of a member and return":                  {thenDrop, toAddr(client), "accept", same, "drop"},
 	"masquerade":                                     {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
 	"reject tcp":                                     {thenDrop, same, "reject", udp, "drop"},
+	"reject mid-flow":                                {thenDrop, same, "drop", nil, ""}, // a first packet opens a connection
 	"reject":                                         {thenDrop, udp, "reject", nil, ""},
 	"echo request":                                   {drops, echo, "drop", same, "accept"},
 	"redirect":                                       {thenDrop, echoTo(client), "redirect", echo, "drop"},

@@ -63,7 +63,13 @@ func TestReplacedEntriesStayInKernel(t *testing.T) {
 	}
 	a := newAffinityEntries(&Options{Log: zap.NewNop()})
 	a.reader = slowReader{k, map[string]nft.Element{first.Key: first.Element, second.Key: second.Element, third.Key: third.Element}}
-	a.committed(r.EntriesChanged())
+	a.committed(r.EntriesChanged(), 1)
+	go func() { // in place of the loop
+		for request := range a.changes {
+			request.change(r)
+			request.answer <- k.Commit(context.Background(), r.Changes())
+		}
+	}()
 	err := a.cleanMap(t.Context(), nft.IP, set, nil, func(ops []nft.Op) error { return k.Commit(t.Context(), nft.Batch{Ops: ops}) }, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -9,7 +10,8 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
-	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/entries"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -25,7 +27,7 @@ type plan struct {
 	seeds int  // that the batch makes entries of
 	flows []tracker.FlowChange
 	// entries are the numbers whose affinity entries are to be others.
-	entries []services.Entries
+	entries []entries.Group
 	// allFlows asks to look at every connection: those that matter are not known.
 	allFlows bool
 }
@@ -35,14 +37,19 @@ type plan struct {
 func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	if l.known {
 		moved := l.apply()
+		p.entries = l.ruleset.EntriesChanged()
+		var gone []nft.Op
+		if len(p.entries) > 0 {
+			gone = l.affinity.departed(ctx, l.kernel, l.ruleset, p.entries)
+		}
 		p.batch = l.ruleset.Changes()
 		if !p.batch.Remakes() {
 			if p.batch.Makes() { // a table that somebody deleted: nobody may have committed since
 				p.batch.Generation = l.drift.seen
 			}
 			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
-			if p.entries = l.ruleset.EntriesChanged(); len(p.entries) > 0 && !p.batch.Makes() {
-				p.batch.Ops = append(p.batch.Ops, l.affinity.departed(ctx, l.kernel, l.ruleset.AffinityMaps, p.entries)...)
+			if !p.batch.Makes() {
+				p.batch.Ops = append(p.batch.Ops, gone...)
 			}
 			return p, err
 		}
@@ -60,13 +67,17 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		l.nodePorts.node = l.nodePorts.setting.Keep(l.nodePorts.node, have)
 		l.nodePorts.update(l.ruleset)
 	}
+	p.entries = l.ruleset.EntriesChanged()
+	for _, e := range p.entries { // their entries are looked for after the commit
+		l.ruleset.DropDeparted(e.Family, layout.AffinityMap(e.Number))
+	}
 	want := l.ruleset.Want()
 	if !l.synced {
 		if err := l.doubt.look(have, want, time.Now()); err != nil {
 			return p, err
 		}
 	}
-	p = plan{batch: change.Diff(have, want), full: true, allFlows: true, entries: l.ruleset.EntriesChanged()}
+	p = plan{batch: change.Diff(have, want), full: true, allFlows: true, entries: p.entries}
 	remakes := p.batch.Remakes()
 	err = readEntries(ctx, l.kernel, have, func(f nft.Family, set *nft.Set) bool {
 		return remakes || !l.ruleset.IsAffinityMap(set.Name) // an older version's
@@ -95,7 +106,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		l.leaveForeign(err)
 		err = nil
 	case at != generation:
-		return p, unix.ERESTART // somebody committed since the tables were read
+		return p, fmt.Errorf("other programs commit to nf_tables all the time: %w", unix.ERESTART)
 	default:
 		p.batch.Foreign = messages
 		err = l.seed(ctx, &p, have)

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
@@ -20,7 +21,7 @@ func TestClockMayJump(t *testing.T) {
 	changes := new(feed)
 	changes.add("web")
 	loop := New(changes, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), &inspected{generation: 8}, Options{Log: zap.NewNop()})
-	monitor := &ear{news: make(chan *nft.ForeignChange, 1)}
+	monitor := &ear{news: make(chan *change.ForeignChange, 1)}
 	defer close(monitor.news)
 	loop.Watch(monitor)
 	loop.options.Committed = func(r Report) {
@@ -29,7 +30,7 @@ func TestClockMayJump(t *testing.T) {
 			stop()
 			return
 		}
-		monitor.news <- &nft.ForeignChange{Lost: true}
+		monitor.news <- &change.ForeignChange{Lost: true}
 	}
 	if err := loop.Run(ctx); err != nil {
 		t.Fatal(err)

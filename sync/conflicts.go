@@ -53,6 +53,7 @@ func (q *quota) take(namespace string, f tracker.Frontend) (rank int, ok bool) {
 type conflictLog struct {
 	log           *zap.Logger
 	fresh, over   quota
+	unmet         quota
 	standing      int
 	toldOfLeftOut bool // in this minute
 }
@@ -90,8 +91,27 @@ func (c *conflictLog) note(fresh []services.Conflict, successions []services.Suc
 	return named
 }
 
+// noteUnmet names annotations that this node does not follow, as far as a quota goes, and returns those that users are to
+// be told of.
+func (c *conflictLog) noteUnmet(unmet []services.Unmet) (named []services.Unmet) {
+	for _, u := range unmet {
+		if _, ok := c.unmet.take(u.ID.Namespace, tracker.Frontend{Port: uint16(c.unmet.namespaces[u.ID.Namespace])}); ok {
+			named = append(named, u)
+			c.log.Warn("refused", zap.Error(u.Refusal()))
+		}
+	}
+	if !c.toldOfLeftOut {
+		c.tellLeftOut()
+	}
+	return named
+}
+
 // tellLeftOut says how many have not been named.
 func (c *conflictLog) tellLeftOut() {
+	if c.unmet.leftOut > 0 {
+		c.log.Warn("more annotations are not followed than are named", zap.Int("annotations", c.unmet.leftOut))
+		c.unmet.leftOut, c.toldOfLeftOut = 0, true
+	}
 	if c.fresh.leftOut == 0 && c.over.leftOut == 0 {
 		return
 	}
@@ -102,5 +122,5 @@ func (c *conflictLog) tellLeftOut() {
 // endMinute tells what is left to tell and begins anew.
 func (c *conflictLog) endMinute() {
 	c.tellLeftOut()
-	c.fresh, c.over, c.toldOfLeftOut = quota{}, quota{}, false
+	c.fresh, c.over, c.unmet, c.toldOfLeftOut = quota{}, quota{}, quota{}, false
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
@@ -17,7 +18,7 @@ import (
 type monitor interface {
 	Join() error
 	Leave() error
-	Next() (*nft.ForeignChange, error)
+	Next() (*change.ForeignChange, error)
 }
 
 // DefaultAuditInterval is the time between two audits, give or take a tenth so that the
@@ -40,7 +41,7 @@ type driftDetector struct {
 
 	monitor monitor // nil: nobody watches
 	deaf    bool    // nothing comes from the monitor, or not any more
-	changes chan *nft.ForeignChange
+	changes chan *change.ForeignChange
 	settled uint32 // a foreign change up to this generation is dealt with
 	seen    uint32 // the generation of the latest one that was noted
 
@@ -125,25 +126,25 @@ func (d *driftDetector) suspect(reason string) { d.reason, d.suspected = reason,
 // hear looks at what somebody else did to our tables; nil says that nothing more will come.
 // It returns whether the state of the kernel is known now, if it was before, and whether to
 // repair it at once.
-func (d *driftDetector) hear(change *nft.ForeignChange, known bool) (_, repair bool) {
+func (d *driftDetector) hear(foreign *change.ForeignChange, known bool) (_, repair bool) {
 	switch {
-	case change == nil:
+	case foreign == nil:
 		d.deaf = true
 		return known, false
 	case !known: // the tables are going to be read back
 		return false, false
-	case !change.Lost && int32(change.Generation-d.settled) <= 0:
+	case !foreign.Lost && int32(foreign.Generation-d.settled) <= 0:
 		return true, false
 	}
-	damaged, known := d.ruleset.Note(change)
+	damaged, known := d.ruleset.Note(foreign)
 	if known && damaged == 0 {
-		d.log.Info("somebody changed our tables and left them as they should be", zap.String("program", change.Program), zap.Uint32("pid", change.PID))
+		d.log.Info("somebody changed our tables and left them as they should be", zap.String("program", foreign.Program), zap.Uint32("pid", foreign.PID))
 		return true, false
 	}
-	d.seen = change.Generation
-	reason := fmt.Sprintf("%s (pid %d) changed our tables", change.Program, change.PID)
+	d.seen = foreign.Generation
+	reason := fmt.Sprintf("%s (pid %d) changed our tables", foreign.Program, foreign.PID)
 	switch {
-	case change.Lost && change.PID == 0:
+	case foreign.Lost && foreign.PID == 0:
 		reason = "notifications about changes by others were lost"
 	case damaged == 1:
 		reason += ": 1 object is not as it should be"

@@ -10,18 +10,19 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 )
 
 // An ear is a monitor whose news come from the test.
 type ear struct {
-	news   chan *nft.ForeignChange // closed: the socket is broken
+	news   chan *change.ForeignChange // closed: the socket is broken
 	joined []bool
 }
 
 func (e *ear) Join() error  { e.joined = append(e.joined, true); return nil }
 func (e *ear) Leave() error { e.joined = append(e.joined, false); return nil }
 
-func (e *ear) Next() (*nft.ForeignChange, error) {
+func (e *ear) Next() (*change.ForeignChange, error) {
 	change, ok := <-e.news
 	if !ok {
 		return nil, errors.New("listen to nf_tables: bad file descriptor")
@@ -63,7 +64,7 @@ func (i *inspected) Audit(context.Context, nft.Tables) (string, error) {
 // watch starts a loop that listens and waits for its first commit.
 func watch(t *testing.T, k *inspected) (*ear, *bubble) {
 	t.Helper()
-	e := &ear{news: make(chan *nft.ForeignChange)}
+	e := &ear{news: make(chan *change.ForeignChange)}
 	b := newBubble(k, Options{AuditInterval: time.Hour})
 	b.loop.Watch(e)
 	t.Cleanup(func() { // when the loop has ended
@@ -106,7 +107,7 @@ func TestLostNotificationsAreReadBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &inspected{generation: 8}
 		e, b := watch(t, k)
-		e.news <- &nft.ForeignChange{Lost: true}
+		e.news <- &change.ForeignChange{Lost: true}
 		synctest.Wait()
 		if reads, batches := k.seen(); reads != 2 || batches != 2 {
 			t.Errorf("%d reads, %d batches; want the tables read and repaired", reads, batches)
@@ -123,7 +124,7 @@ func TestChangeBeforeTheReadIsDealtWith(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &inspected{generation: 8}
 		e, _ := watch(t, k)
-		e.news <- &nft.ForeignChange{Generation: 7}
+		e.news <- &change.ForeignChange{Generation: 7}
 		synctest.Wait()
 		if reads, batches := k.seen(); reads != 1 || batches != 1 {
 			t.Errorf("%d reads, %d batches; want the old news to be passed over", reads, batches)
@@ -136,7 +137,7 @@ func TestStormIsRepairedEverLessOften(t *testing.T) {
 		k := &inspected{generation: 8}
 		e, b := watch(t, k)
 		for range 1000 {
-			e.news <- &nft.ForeignChange{Lost: true}
+			e.news <- &change.ForeignChange{Lost: true}
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(longestWait)
@@ -151,7 +152,7 @@ func TestStormIsRepairedEverLessOften(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		_, before := k.seen()
-		e.news <- &nft.ForeignChange{Lost: true}
+		e.news <- &change.ForeignChange{Lost: true}
 		synctest.Wait()
 		if _, batches := k.seen(); batches != before+1 {
 			t.Error("a repair has to wait although it has been quiet for a while")

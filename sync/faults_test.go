@@ -16,6 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/entries"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -208,7 +209,7 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 }
 
 // firstGroup returns what is to be under the number of some Service with affinity.
-func firstGroup(t *testing.T, r *services.Ruleset) services.Entries {
+func firstGroup(t *testing.T, r *services.Ruleset) entries.Group {
 	t.Helper()
 	for _, e := range r.EntriesChanged() {
 		if e.Family == nft.IP {
@@ -216,7 +217,7 @@ func firstGroup(t *testing.T, r *services.Ruleset) services.Entries {
 		}
 	}
 	t.Fatal("no Service has affinity")
-	return services.Entries{}
+	return entries.Group{}
 }
 
 // TestRestartWritesNothing starts a second loop over what the first has left.

@@ -22,8 +22,7 @@ import (
 // source is what the loop needs of *tracker.Tracker.
 type source interface{ Take() tracker.Delta }
 
-// A Loop brings changes of a tracker into the kernel: it owns the order of things. Make it
-// with New.
+// A Loop brings the changes of a tracker into the kernel and decides in which order. New makes one.
 type Loop struct {
 	options Options
 	source  source
@@ -31,17 +30,17 @@ type Loop struct {
 	kernel  client
 
 	disown chan chan<- error
-	local  atomic.Pointer[[]netip.Addr] // of SetAddresses; nil once taken
+	local  atomic.Pointer[[]netip.Addr] // the latest of SetAddresses; nil once the loop has taken it
 
-	// The rest is owned by the goroutine of Run.
+	// The goroutine of Run owns the fields below.
 	known   bool          // whether the kernel holds what the ruleset calls committed
 	synced  bool          // a sync has succeeded
-	waiting tracker.Delta // what no sync has brought into the kernel
+	waiting tracker.Delta // changes that no sync has committed yet
 	retry   backoff       // after a sync that failed
 	rest    rest
-	due     *time.Timer // rings when the source has what its last delta left out
-	// entriesRefused is why the kernel refused the affinity entries that the batch of this sync was to
-	// take over; nil if it did not.
+	due     *time.Timer // rings when what the last delta left out is due
+	// entriesRefused is the kernel's reason to refuse the affinity entries that this sync was to take
+	// over; nil if it did not refuse them.
 	entriesRefused error
 
 	nodePorts nodePorts
@@ -52,7 +51,7 @@ type Loop struct {
 	doubt     doubt
 	holding   bool // the last sync was held back
 
-	// The log sums up by minutes, which begin with something to tell.
+	// The log sums up a minute at a time. A minute begins when there is something to log.
 	minute     *time.Timer
 	minuteRuns bool
 	commits    commitLog
@@ -99,18 +98,18 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	return l
 }
 
-// CleanFlows makes the loop remove stale connections after each commit: Run does so beside
-// the loop, Once before it returns. It must be called before either.
+// CleanFlows makes the loop remove stale connections after each commit. Run removes them on a
+// goroutine of its own, Once before it returns. Call CleanFlows before either.
 func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 
-// CleanAffinity makes Run remove affinity entries of endpoints that have left, beside the loop. It
-// must be called before Run. The reader is for this alone.
+// CleanAffinity makes Run remove affinity entries of endpoints that have left, on a goroutine of its
+// own. Call it before Run. Nobody else may use the reader.
 func (l *Loop) CleanAffinity(reader entryReader) { l.affinity.reader = reader }
 
-// Watch makes the loop repair what others do to our tables. It must be called before Run;
-// whoever closes the monitor does so after Run.
+// Watch makes the loop repair foreign changes to our tables. Call it before Run. Close the monitor
+// only after Run has returned.
 func (l *Loop) Watch(monitor monitor) {
-	l.drift.monitor, l.drift.deaf, l.drift.changes = monitor, false, make(chan *nft.ForeignChange, 64)
+	l.drift.monitor, l.drift.deaf, l.drift.changes = monitor, false, make(chan *change.ForeignChange, 64)
 }
 
 // SetAddresses tells the loop which addresses the node's interfaces have. The latest call
@@ -120,9 +119,9 @@ func (l *Loop) SetAddresses(addrs []netip.Addr) {
 	l.options.Queue.Ring()
 }
 
-// Disown makes the tables belong to nobody, for an administrator who wants to change them,
-// and returns when that has been committed. It lasts as long as the loop. With the table that
-// is made anew, connections and the entries of affinity maps stay.
+// Disown gives up the ownership of the tables, so that an administrator can change them. It returns
+// when that has been committed, or with the error of ctx or of the sync. The tables then have no
+// owner as long as the loop lives. The kernel gets new tables; connections and affinity entries stay.
 func (l *Loop) Disown(ctx context.Context) error {
 	answer := make(chan error, 1)
 	return request(ctx, l.disown, answer, answer)
@@ -143,9 +142,9 @@ func request[T any](ctx context.Context, to chan<- T, what T, answer <-chan erro
 	}
 }
 
-// Run syncs until ctx ends; then it returns nil at once and leaves the rules in place. Start
-// it when all sources have synced: its first sync is unconditional. It returns an error only
-// if the kernel's socket is broken.
+// Run syncs until ctx ends. Then it returns nil at once and leaves the rules in place. Start it
+// when all sources have synced, because its first sync is unconditional. It returns an error only
+// if the netlink socket is broken.
 func (l *Loop) Run(ctx context.Context) error {
 	var cleaning sync.WaitGroup
 	defer cleaning.Wait()
@@ -161,7 +160,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.drift.start(ctx)
 	for ctx.Err() == nil {
 		wanted := true
-		var disowned chan<- error
+		var asked chan<- error // gets the result of this sync; nil if nobody waits
 		select {
 		case <-ctx.Done():
 			return nil
@@ -171,19 +170,23 @@ func (l *Loop) Run(ctx context.Context) error {
 		case entries := <-l.affinity.batches:
 			entries.answer <- l.commitEntries(ctx, entries.ops)
 			wanted = false
+		case request := <-l.affinity.changes:
+			request.change(l.ruleset)
+			asked = request.answer
 		case <-l.refusals.timer.C:
 			l.refusals.retry()
 		case <-l.minute.C:
 			l.minuteRuns, wanted = false, false
 			l.commits.endMinute()
 			l.conflicts.endMinute()
-		case disowned = <-l.disown:
+		case asked = <-l.disown:
 			l.ruleset.SetOwned(false)
 			l.known = false
 		case <-l.drift.auditing.C:
 			l.known, wanted = l.drift.audit(ctx, l.known)
-		case change := <-l.drift.changes:
-			l.known, wanted = l.drift.hear(change, l.known)
+		case foreign := <-l.drift.changes:
+			l.known, wanted = l.drift.hear(foreign, l.known)
+			l.affinity.heard(foreign, l.ruleset.IsAffinityMap)
 		}
 		if wait := time.Until(l.rest.next(l.options.MinInterval)); wanted && wait > 0 {
 			select {
@@ -191,24 +194,24 @@ func (l *Loop) Run(ctx context.Context) error {
 			case <-time.After(wait):
 			}
 		}
-		if ctx.Err() != nil && disowned != nil {
-			disowned <- ctx.Err()
+		if ctx.Err() != nil && asked != nil {
+			asked <- ctx.Err()
 		}
 		if !wanted || ctx.Err() != nil {
 			continue
 		}
 		err := l.sync(ctx)
-		if disowned != nil {
-			disowned <- err
+		if asked != nil {
+			asked <- err
 		}
-		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // somebody closed it, and it does not come back
+		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // the socket was closed, and stays closed
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}
 		if held(err) {
 			l.hold(err)
 			continue
 		}
-		if err != nil && ctx.Err() == nil { // a new change does not shorten the pause after the next failure
+		if err != nil && ctx.Err() == nil { // only a success shortens the next pause, a new change does not
 			attempt := l.retry.failures + 1
 			l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", l.retry.failed()), zap.Int("attempt", attempt))
 			if l.options.Failed != nil {
@@ -219,8 +222,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// Once brings the kernel up to date and removes stale connections, one time. It is for callers
-// that do not go on with Run. A failure to remove connections is logged only.
+// Once syncs one time and removes stale connections. It is for callers that do not go on with Run.
+// It returns the error of the sync, and only logs a failure to remove connections.
 func (l *Loop) Once(ctx context.Context) error {
 	if err := l.sync(ctx); err != nil {
 		return err
@@ -229,20 +232,25 @@ func (l *Loop) Once(ctx context.Context) error {
 	return nil
 }
 
-// sync brings the kernel up to date. It reads the tables again if somebody else commits between
-// our reading and our writing, and if the kernel refuses a batch. If the kernel refuses the batch
-// that follows such a reading, isolate leaves out the Service ports that cause it. A part after the
-// first may be refused because somebody has taken away what the parts before it have made. What is
-// wrong with the part itself comes up again after the reading: the batch then begins with it.
+// sync brings the kernel up to date. It reads the tables and tries again if somebody else committed
+// between our read and our commit, if the outcome of a commit is unknown, or if the kernel refuses a
+// batch. If the kernel also refuses the batch after a read, isolate leaves out the Service ports that
+// cause the refusal.
+//
+// The kernel may refuse a later part of a batch because somebody has removed what earlier parts made.
+// So sync tries again without isolate. If the part itself is wrong, the batch after the read begins
+// with it, and the kernel refuses it again.
 func (l *Loop) sync(ctx context.Context) (err error) {
-	began := time.Now()
+	began, idle := time.Now(), false
 	defer func() {
 		l.entriesRefused = nil
-		l.rest.note(began, time.Now())
+		if !idle { // after an idle sync the next one need not wait
+			l.rest.note(began, time.Now())
+		}
 	}()
 	for range 5 {
 		full := !l.known
-		err = l.attempt(ctx)
+		idle, err = l.attempt(ctx)
 		switch {
 		case errors.Is(err, unix.ERESTART), errors.Is(err, kernel.ErrUnknownOutcome):
 		case isRefusal(err) && errors.As(err, new(*partError)):
@@ -253,33 +261,40 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 	return err
 }
 
-// isolate takes out of the wanted state what the kernel refuses, and reports whether there is
-// another batch to try. If the kernel takes the wanted state without the affinity entries that an
-// older version or another proxy kept, the next batch leaves out these entries instead.
+// isolate removes from the wanted state what the kernel refuses. It reports whether there is another
+// batch to try. It first tries the wanted state without the affinity entries that an older version or
+// another proxy kept. If the kernel takes that, the next batch leaves out these entries and nothing
+// else. isolate begins again if somebody commits meanwhile, because the kernel's answer may be about
+// that commit.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
-	have, _, readErr := read(ctx, l.kernel)
-	if readErr != nil {
-		return false
+	for range maxTrials {
+		have, generation, readErr := read(ctx, l.kernel)
+		if readErr != nil {
+			return false
+		}
+		t := trial{refusals: &l.refusals, kernel: l.kernel, have: have, generation: generation}
+		if l.entriesRefused == nil && t.check(ctx) == nil {
+			l.entriesRefused = err
+			return true
+		}
+		if !t.overtaken && t.isolate(ctx, err) {
+			l.entriesRefused = nil
+			return true
+		}
+		if !t.overtaken {
+			return false
+		}
 	}
-	t := trial{refusals: &l.refusals, kernel: l.kernel, have: have}
-	if l.entriesRefused == nil && t.check(ctx) == nil {
-		l.entriesRefused = err
-		return true
-	}
-	if !t.isolate(ctx, err) {
-		return false
-	}
-	l.entriesRefused = nil
-	return true
+	return false
 }
 
-// attempt computes a batch, commits it and does what follows. From the commit until the
-// kernel's answer, what the kernel holds is unknown.
-func (l *Loop) attempt(ctx context.Context) error {
+// attempt computes a batch, commits it and does what follows a commit. idle says that there was
+// nothing to do. Between a commit and the kernel's answer, nobody knows what the kernel holds.
+func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	taken := time.Now()
 	p, err := l.plan(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	compiled := time.Now()
 	generation := p.batch.Generation
@@ -306,9 +321,9 @@ func (l *Loop) attempt(ctx context.Context) error {
 			if errors.As(err, &foreign) {
 				l.leaveForeign(err)
 			}
-			return attribute(l.ruleset, err)
+			return false, attribute(l.ruleset, err)
 		}
-		l.options.Foreign, l.options.Seeds = nil, nil // what was done is not to be done again
+		l.options.Foreign, l.options.Seeds = nil, nil // a later batch must not repeat them
 		if generation != 0 {
 			generation += uint32(len(before)) + 1
 		}
@@ -317,7 +332,7 @@ func (l *Loop) attempt(ctx context.Context) error {
 	if generation != 0 {
 		l.drift.listenFrom(ctx, generation)
 	}
-	l.affinity.committed(p.entries)
+	l.affinity.committed(p.entries, l.ruleset.Commits()+1)
 	committed := time.Now()
 	if l.drift.reason != "" && len(p.batch.Ops) > 0 {
 		l.drift.logRepair(p.batch.Ops, committed)
@@ -330,14 +345,14 @@ func (l *Loop) attempt(ctx context.Context) error {
 		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign), Seeds: p.seeds,
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
-	return nil
+	return !p.full && p.batch.Empty(), nil
 }
 
-// maxPart is how many elements of a batch that may be taken apart are committed at once. The
-// kernel takes 0.1 to 0.2 s for them, in which nobody else can commit and this process cannot end.
+// maxPart is how many elements one part of a divided batch has at most, or a few more. The kernel takes
+// 0.1 to 0.2 s for a part. Meanwhile nobody else can commit, and this process cannot end.
 const maxPart = 50_000
 
-// A partError is about a part of a batch, when there are parts before it that stand.
+// A partError says that a part of a batch failed after the kernel had committed the parts before it.
 type partError struct {
 	part, of int
 	err      error
@@ -347,11 +362,11 @@ func (e *partError) Error() string {
 	return fmt.Sprintf("part %d of %d: %v; the parts before it stand, packets do not reach them", e.part, e.of, e.err)
 }
 
-// Unwrap returns what is wrong with the part.
+// Unwrap returns the error of the part.
 func (e *partError) Unwrap() error { return e.err }
 
-// hold tells that a commit is held back and looks again later: a source that is wrong may change all
-// the time, and each look reads the tables.
+// hold reports that a commit is held back, and sets the time of the next look. The pause is needed
+// because a wrong source may change all the time, and each look reads the tables.
 func (l *Loop) hold(err error) {
 	l.holding = true
 	pause := max(heldPause, heldRatio*l.rest.took)
@@ -362,7 +377,7 @@ func (l *Loop) hold(err error) {
 	}
 }
 
-// done closes a successful sync.
+// done records and reports a successful sync.
 func (l *Loop) done(report Report) {
 	l.retry.failures = 0
 	l.ruleset.Committed()
@@ -372,6 +387,8 @@ func (l *Loop) done(report Report) {
 	l.waiting, l.drift.reason = tracker.Delta{}, ""
 	fresh, standing := l.ruleset.Conflicts()
 	report.Conflicts, report.Standing = l.conflicts.note(fresh, l.ruleset.Successions(), standing), standing
+	unmet, standing := l.ruleset.Unmet()
+	report.Unmet, report.StandUnmet = l.conflicts.noteUnmet(unmet), standing
 	if l.synced {
 		l.commits.note(&report)
 	} else {
@@ -382,7 +399,7 @@ func (l *Loop) done(report Report) {
 		l.options.Held(nil)
 	}
 	l.holding = false
-	if !l.minuteRuns && (report.Operations > 0 || len(fresh) > 0 || l.commits.slow > 0) {
+	if !l.minuteRuns && (report.Operations > 0 || len(fresh)+len(unmet) > 0 || l.commits.slow > 0) {
 		l.minute.Reset(time.Minute)
 		l.minuteRuns = true
 	}

@@ -44,6 +44,10 @@ func (k *table) Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.
 	return nil, nil
 }
 
+func (k *table) Count(context.Context, nft.Family, *nft.Set) (uint32, bool, error) {
+	return 0, true, nil
+}
+
 func (k *table) Generation(context.Context) (uint32, error) { return 7, nil }
 
 func (k *table) Audit(context.Context, nft.Tables) (string, error) { return "", nil }
@@ -280,6 +284,45 @@ func TestServiceAndItsEndpointsAreOneBatch(t *testing.T) {
 		synctest.Wait()
 		if oldest, _ := queue.Waiting(); len(k.batches) != 4 {
 			t.Errorf("%d batches, waiting since %v", len(k.batches), oldest)
+		}
+	})
+}
+
+// TestFlappingServiceDelaysNobody: beside a Service that changes a thousand times a second, another
+// one's change is committed in the moment in which it comes, but for the least time between two commits.
+func TestFlappingServiceDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const every, least = 20 * time.Millisecond, time.Millisecond
+		k, queue := new(table), NewQueue()
+		tr := tracker.New(tracker.Config{NodeName: "node", ChangeEvery: every})
+		set := func(name string, ip byte, endpoint int) {
+			addr := netip.AddrFrom4([4]byte{10, ip, byte(endpoint >> 8), byte(endpoint)})
+			slice := lab.Slice("ns", name, 0, corev1.IPv4Protocol, []netip.Addr{addr})
+			if err := errors.Join(tr.SetService(lab.Service("ns", name, netip.AddrFrom4([4]byte{10, 96, 0, ip}))), tr.SetSlice(slice)); err != nil {
+				t.Fatal(err)
+			}
+			queue.Ring()
+		}
+		runLoop(t, New(tr, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: least}))
+		synctest.Wait()
+		late := 0
+		for i := range 1000 {
+			set("restless", 1, i)
+			if i%50 == 25 {
+				set("calm", 2, i)
+				came := time.Now()
+				synctest.Wait()
+				if k.times[len(k.times)-1].Before(came) {
+					late++
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if late > 2 { // who comes right after a commit of the other
+			t.Errorf("%d of 20 changes were not committed when they came", late)
+		}
+		if n := len(k.times); n > 100 {
+			t.Errorf("%d commits in a second", n)
 		}
 	})
 }

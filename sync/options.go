@@ -73,6 +73,8 @@ type Report struct {
 	NodePorts  []netip.Addr        // the addresses at which node ports are reached
 	Conflicts  []services.Conflict // new ones; of a flood only some of each namespace
 	Standing   int                 // conflicts that there are now, new ones or not
+	Unmet      []services.Unmet    // annotations that this node has ceased to follow; of a flood only some of each namespace
+	StandUnmet int                 // annotations that it does not follow now
 	LeftOut    int                 // Service ports that are left out now, see Options.Refused
 	Distrust   string              // why the tables were looked at or repaired; empty if nobody was suspected
 }

@@ -11,6 +11,7 @@ import (
 type client interface {
 	Read(context.Context) (nft.Tables, uint32, error)
 	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
+	Count(context.Context, nft.Family, *nft.Set) (n uint32, known bool, err error)
 	Commit(context.Context, nft.Batch) error
 	Generation(context.Context) (uint32, error)
 	Audit(context.Context, nft.Tables) (difference string, err error)

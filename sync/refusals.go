@@ -24,6 +24,8 @@ import (
 const (
 	firstRetry   = time.Minute
 	longestRetry = time.Hour
+	// maxTrials is how often the search for what is refused begins anew because somebody commits.
+	maxTrials = 5
 	// maxNamed is how many refused ports are found one after the other because the kernel
 	// names an element of theirs; then they are searched for.
 	maxNamed = 16
@@ -170,9 +172,12 @@ func attribute(r *services.Ruleset, err error) error {
 // whole Service falls back in that family.
 type trial struct {
 	*refusals
-	kernel  client
-	have    nft.Tables
-	refused map[tracker.PortID]error
+	kernel client
+	have   nft.Tables
+	// generation is that of have: a question to another one has no answer.
+	generation uint32
+	overtaken  bool // somebody has committed since
+	refused    map[tracker.PortID]error
 	// ranges has, for each Service of which it is known, a port that says which source ranges the
 	// Service is to have. A Service whose ranges are refused is not in it.
 	ranges map[rangesHolder]*tracker.ServicePort
@@ -194,8 +199,10 @@ func (t *trial) check(ctx context.Context) error {
 	if batch.Empty() {
 		return nil
 	}
-	batch.Check = true
-	return t.kernel.Commit(ctx, batch)
+	batch.Check, batch.Generation = true, t.generation
+	err := t.kernel.Commit(ctx, batch)
+	t.overtaken = t.overtaken || errors.Is(err, unix.ERESTART)
+	return err
 }
 
 // isolate takes Service ports out of the wanted state without which the kernel would not

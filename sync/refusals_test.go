@@ -402,3 +402,41 @@ func TestSourceRangesOfRefusedPortInKernel(t *testing.T) {
 		t.Errorf("the kernel holds\n%s", text)
 	}
 }
+
+// An overtaken kernel answers questions for a while as if somebody had committed since they were read
+// for.
+type overtaken struct {
+	picky
+	races     int
+	unbounded int // questions without a generation
+}
+
+func (k *overtaken) Commit(ctx context.Context, batch nft.Batch) error {
+	if batch.Check && batch.Generation == 0 {
+		k.unbounded++
+	}
+	if batch.Check && k.races > 0 {
+		k.races--
+		return &kernel.BatchError{Err: unix.ERESTART}
+	}
+	return k.picky.Commit(ctx, batch)
+}
+
+// TestRefusalsWhileOthersCommit: a question that somebody's commit has overtaken is no answer. The right
+// Service port is left out, and nobody else.
+func TestRefusalsWhileOthersCommit(t *testing.T) {
+	for races := range maxTrials {
+		synctest.Test(t, func(t *testing.T) {
+			k := &overtaken{picky: picky{bad: map[netip.Addr]bool{pod(2): true}, unnamed: true}, races: races}
+			b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, portWith("good", 1, 1), portWith("bad", 2, 2), portWith("fine", 3, 3))
+			b.run(t)
+			if held := k.endpointsHeld(); !held[pod(1)] || held[pod(2)] || !held[pod(3)] {
+				t.Errorf("%d races: the kernel has %v", races, held)
+			}
+			if len(b.loop.refusals.leftOut) != 1 || b.loop.retry.failures != 0 || k.unbounded > 0 {
+				t.Errorf("%d races: %d ports left out, %d failed syncs, %d questions about no generation",
+					races, len(b.loop.refusals.leftOut), b.loop.retry.failures, k.unbounded)
+			}
+		})
+	}
+}

@@ -90,9 +90,18 @@ func (s *staleFlows) ring() {
 	}
 }
 
-// run cleans up until ctx ends. After each clean-up it rests, so that a Service whose endpoints
-// never stop moving takes a quarter of one CPU at most; the first one after a rest comes at once.
+// lastClean is how long the end of the process may wait for the last clean-up.
+const lastClean = 500 * time.Millisecond
+
+// run cleans up until ctx ends, and then what still waits: the next process cannot know all of it. After
+// each clean-up it rests, so that a Service whose endpoints never stop moving takes a quarter of one
+// CPU at most; the first one after a rest comes at once.
 func (s *staleFlows) run(ctx context.Context) {
+	defer func() {
+		last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastClean)
+		defer stop()
+		s.clean(last)
+	}()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():

@@ -423,3 +423,36 @@ func TestViewWhileCommitsGoOn(t *testing.T) {
 		<-committed
 	}
 }
+
+// TestEndCleansUp ends the loop while stale flows wait for the rest to be over: they are removed first, and
+// the end does not wait for longer than it has to.
+func TestEndCleansUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cleaner{takes: 100 * time.Millisecond}
+		b, _ := newCleaning(new(table), c, Options{}, udp("dns", 1, 1))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := b.loop.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		pass(150 * time.Millisecond) // it rests
+		c.forget()
+		b.change(udp("dns", 1, 2))
+		if len(c.all()) != 0 {
+			t.Fatal("it does not rest")
+		}
+		began := time.Now()
+		stop()
+		<-ended
+		asked := c.all()
+		if len(asked) != 1 || asked[0].full || len(asked[0].changes) != 1 || asked[0].changes[0].Frontend != frontendAt(udp("dns", 1)) {
+			t.Errorf("asked for %+v, want the change that waited", asked)
+		}
+		if took := time.Since(began); took != c.takes {
+			t.Errorf("the end took %v, want %v for the last clean-up", took, c.takes)
+		}
+	})
+}

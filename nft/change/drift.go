@@ -6,8 +6,30 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
+// A ForeignChange is what a commit that is not ours did to our tables.
+type ForeignChange struct {
+	Generation uint32
+	// PID and Program name the thread that committed; zero if not known.
+	PID     uint32
+	Program string
+	// Lost says that notifications were lost, or were too many to look at: nobody knows what has
+	// changed.
+	Lost   bool
+	Events []Event
+}
+
+// An Event is what one notification says about an object of one of our tables. Op has the shape of
+// the operation that somebody else did; its Verb is Add for a change too. For objects that are no
+// table, chain, rule, set or element, Op holds the family alone.
+type Event struct {
+	nft.Op
+	// Listed holds the elements that came, changed or went, of a Set of which only the name is
+	// known; nil if the event is about something else.
+	Listed []ListedElement
+}
+
 // Note follows one notification. It returns false if it cannot follow it.
-func (j *Journal) Note(e *nft.Event) bool {
+func (j *Journal) Note(e *Event) bool {
 	switch {
 	case !j.tracking:
 		return false
@@ -34,7 +56,7 @@ func unknownRules() []nft.Rule { return []nft.Rule{{nft.Raw{}}} }
 
 // noteChain follows a chain that came, changed or went. The hook and the policy of a base chain
 // cannot change in place.
-func (j *Journal) noteChain(e *nft.Event) bool {
+func (j *Journal) noteChain(e *Event) bool {
 	chain := e.Chain
 	wanted := j.Table.Chains[chain.Name]
 	switch {
@@ -51,7 +73,7 @@ func (j *Journal) noteChain(e *nft.Event) bool {
 }
 
 // noteRule follows a rule that came or went: the next batch writes its chain anew.
-func (j *Journal) noteRule(e *nft.Event) bool {
+func (j *Journal) noteRule(e *Event) bool {
 	name := e.Chain.Name
 	chain, touched := j.chains[name]
 	if !touched {
@@ -65,7 +87,7 @@ func (j *Journal) noteRule(e *nft.Event) bool {
 }
 
 // noteSet follows a set that came or went.
-func (j *Journal) noteSet(e *nft.Event) bool {
+func (j *Journal) noteSet(e *Event) bool {
 	set := e.Set
 	wanted := j.Table.Sets[set.Name]
 	switch {
@@ -87,7 +109,7 @@ func (j *Journal) noteSet(e *nft.Event) bool {
 
 // noteElements follows elements that came, changed or went. It passes over dynamic sets, whose
 // elements belong to the packets, and foreign sets, which go with their elements.
-func (j *Journal) noteElements(e *nft.Event) bool {
+func (j *Journal) noteElements(e *Event) bool {
 	name := e.Set.Name
 	wanted := j.Table.Sets[name]
 	switch {
@@ -100,7 +122,7 @@ func (j *Journal) noteElements(e *nft.Event) bool {
 		return true
 	}
 	touched := j.touchedIn(name)
-	heard := nft.NewListing(j.Table.Family, wanted.Set)
+	heard := NewListing(j.Table.Family, wanted.Set)
 	for i := range e.Listed {
 		heard.Add(&e.Listed[i])
 	}
@@ -119,9 +141,9 @@ func (j *Journal) noteElements(e *nft.Event) bool {
 
 // notePoints follows points that came to a set of ranges or left it. Each point alone changes where
 // ranges begin and end.
-func (j *Journal) notePoints(name string, heard *nft.Listing, came bool) {
+func (j *Journal) notePoints(name string, heard *Listing, came bool) {
 	wanted, touched := j.Table.Sets[name], j.elements[name]
-	now := nft.NewListing(j.Table.Family, wanted.Set)
+	now := NewListing(j.Table.Family, wanted.Set)
 	for key, element := range j.held(name) {
 		now.AddRange(key, element)
 	}

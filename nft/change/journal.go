@@ -151,14 +151,6 @@ func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 		d.tables(j.pending())
 		return d.ops
 	}
-	for _, name := range j.touchedSets() {
-		j.elementChanges(&d, name)
-	}
-	return d.ops
-}
-
-// touchedSets lists the sets of touched elements, in order.
-func (j *Journal) touchedSets() []string {
 	names := make([]string, 0, 4)
 	for name := range j.elements {
 		names = append(names, name)
@@ -166,30 +158,28 @@ func (j *Journal) touchedSets() []string {
 	if len(names) > 1 {
 		slices.SortFunc(names, func(a, b string) int { return nft.CompareSets(j.Table.Sets[a].Set, j.Table.Sets[b].Set) })
 	}
-	return names
-}
-
-// elementChanges adds the operations for the touched elements of a set.
-func (j *Journal) elementChanges(to *differ, name string) {
-	set := j.Table.Sets[name]
-	if set.Set.Dynamic {
-		return
-	}
-	var gone, come []nft.KeyedElement
-	for key, before := range j.elements[name] {
-		now, present := set.Map[key]
-		if before != nil && present && before.Equal(now) {
+	for _, name := range names {
+		set := j.Table.Sets[name]
+		if set.Set.Dynamic {
 			continue
 		}
-		if before != nil {
-			gone = append(gone, nft.KeyedElement{Key: key, Element: *before})
+		var gone, come []nft.KeyedElement
+		for key, before := range j.elements[name] {
+			now, present := set.Map[key]
+			if before != nil && present && before.Equal(now) {
+				continue
+			}
+			if before != nil {
+				gone = append(gone, nft.KeyedElement{Key: key, Element: *before})
+			}
+			if present {
+				come = append(come, nft.KeyedElement{Key: key, Element: now})
+			}
 		}
-		if present {
-			come = append(come, nft.KeyedElement{Key: key, Element: now})
-		}
+		d.list(nft.Delete, set.Set, gone)
+		d.list(nft.Add, set.Set, come)
 	}
-	to.list(nft.Delete, set.Set, gone)
-	to.list(nft.Add, set.Set, come)
+	return d.ops
 }
 
 // pending returns the touched part of the table, as it was and as it is wanted: all that Diff

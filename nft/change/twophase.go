@@ -24,7 +24,21 @@ type chainKey struct {
 // of 642,411 connections escaped, and 9 of 2,915,577 in two phases. After the first phase the
 // chains have their rules in both generations before anything leads there.
 func TwoPhases(b *nft.Batch) (first, rest nft.Batch) {
-	fresh := newChains(b)
+	var whole []nft.Family // whose tables the batch makes, or deletes
+	for i := range b.Ops {
+		if b.Ops[i].Table != nil {
+			whole = append(whole, b.Ops[i].Family)
+		}
+	}
+	var fresh map[chainKey]bool // what the batch adds to tables that exist already
+	for i := range b.Ops {
+		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil && !slices.Contains(whole, op.Family) {
+			if fresh == nil {
+				fresh = make(map[chainKey]bool)
+			}
+			fresh[chainKey{op.Family, op.Chain.Name}] = true
+		}
+	}
 	if len(fresh) == 0 {
 		return nft.Batch{}, *b
 	}
@@ -38,26 +52,6 @@ func TwoPhases(b *nft.Batch) (first, rest nft.Batch) {
 		}
 	}
 	return first, rest
-}
-
-// newChains returns the chains that the batch adds to tables that exist already.
-func newChains(b *nft.Batch) map[chainKey]bool {
-	var whole []nft.Family // whose tables the batch makes, or deletes
-	for i := range b.Ops {
-		if b.Ops[i].Table != nil {
-			whole = append(whole, b.Ops[i].Family)
-		}
-	}
-	var fresh map[chainKey]bool
-	for i := range b.Ops {
-		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil && !slices.Contains(whole, op.Family) {
-			if fresh == nil {
-				fresh = make(map[chainKey]bool)
-			}
-			fresh[chainKey{op.Family, op.Chain.Name}] = true
-		}
-	}
-	return fresh
 }
 
 // prepares reports whether the operation belongs to the first phase: before everything that leads

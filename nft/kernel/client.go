@@ -90,12 +90,19 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 			return err
 		}
 	}
+	batch := &b
+	if k.refreshes {
+		batch = change.InPlace(batch)
+	}
+	if !k.destroys {
+		batch = change.WithoutDestroy(batch)
+	}
 	if b.Generation == 0 && !b.Check {
-		if first, rest := change.TwoPhases(&b); !first.Empty() {
+		if first, rest := change.TwoPhases(batch); !first.Empty() {
 			return k.commitTwoPhases(&first, &rest)
 		}
 	}
-	return k.commit(&b, scope{table: nft.TableName})
+	return k.commit(batch, scope{table: nft.TableName})
 }
 
 // commitTwoPhases sends the first phase before the rest of a batch. If the kernel refuses the rest,
@@ -116,14 +123,12 @@ func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
 
 // commit encodes and sends a batch about some table.
 func (k *Client) commit(b *nft.Batch, s scope) error {
-	if k.refreshes && s.table == nft.TableName {
-		b = change.InPlace(b)
-	}
-	if !k.destroys && s.table == nft.TableName {
-		b = change.WithoutDestroy(b)
-	}
 	x := &k.encoding
-	defer x.trim()
+	defer func() {
+		if cap(x.buf) > maxSpareBatch {
+			x.trim()
+		}
+	}()
 	if err := x.encode(b, s, k.seq); err != nil || len(x.refs) == 0 {
 		return err
 	}

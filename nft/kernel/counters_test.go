@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -34,6 +35,12 @@ func TestDynamicFillInKernel(t *testing.T) {
 	got, err := k.DynamicFill(t.Context(), nft.IP, 100)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v, fill (-want +got):\n%s", err, diff)
+	}
+	if n, known, err := k.Count(t.Context(), nft.IP, set); err != nil || known && n != 2 {
+		t.Errorf("%d elements, known %v, %v, want 2", n, known, err)
+	}
+	if n, _, err := k.Count(t.Context(), nft.IP6, set); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("%d elements, %v, want ENOENT", n, err)
 	}
 	if sent := k.Sent(); sent.Batches != 1 || sent.Messages != 8 || sent.Bytes < 100 {
 		t.Errorf("sent %+v, want 1 batch of 6 messages between begin and end", sent)

@@ -8,17 +8,18 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 )
 
 // An elementDecoder decodes the elements of one set.
 type elementDecoder struct {
-	*nft.Listing
+	*change.Listing
 	verdicts map[string]*nft.Verdict // decoded so far: elements share few
 	packets  map[string]uint64       // counts of the elements; nil if nobody asks
 }
 
 func newElementDecoder(f nft.Family, s *nft.Set) *elementDecoder {
-	return &elementDecoder{Listing: nft.NewListing(f, s), verdicts: make(map[string]*nft.Verdict)}
+	return &elementDecoder{Listing: change.NewListing(f, s), verdicts: make(map[string]*nft.Verdict)}
 }
 
 // message takes the attributes of one message of the dump.
@@ -33,7 +34,7 @@ func (d *elementDecoder) message(b []byte) {
 }
 
 // element decodes one element. Its keys are within b.
-func (d *elementDecoder) element(b []byte) (listed nft.ListedElement, counter []byte) {
+func (d *elementDecoder) element(b []byte) (listed change.ListedElement, counter []byte) {
 	el := &listed.Element
 	attrs := attr.NewReader(b)
 	for attrs.Next() {
@@ -82,7 +83,12 @@ func (d *elementDecoder) verdict(b []byte) *nft.Verdict {
 	if v := d.verdicts[string(b)]; v != nil {
 		return v
 	}
-	v := new(nft.Verdict)
+	v := decodeVerdict(b)
+	d.verdicts[string(b)] = &v
+	return &v
+}
+
+func decodeVerdict(b []byte) (v nft.Verdict) {
 	attrs := attr.NewReader(b)
 	for attrs.Next() {
 		switch attrs.Type {
@@ -92,7 +98,6 @@ func (d *elementDecoder) verdict(b []byte) *nft.Verdict {
 			v.Chain = attrs.Name()
 		}
 	}
-	d.verdicts[string(b)] = v
 	return v
 }
 

@@ -59,7 +59,11 @@ func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
 	e := encoder{scope: s, seq: first}
 	size, messages := batchSize(b)
 	e.Buf, e.refs = slices.Grow(x.buf[:0], size), slices.Grow(x.refs[:0], messages)
-	e.begin(b.Generation)
+	begin := e.envelope(messageBatchBegin)
+	if b.Generation != 0 { // the kernel checks it before anything else
+		e.Uint32(unix.NFNL_BATCH_GENID, b.Generation)
+		e.CloseMessage(begin)
+	}
 	for i := range b.Ops {
 		e.family = b.Ops[i].Family
 		if err := e.op(i, &b.Ops[i]); err != nil {
@@ -69,7 +73,10 @@ func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
 	if len(b.Foreign) > 0 {
 		e.foreign(b.Foreign)
 	}
-	e.requestAck()
+	if last := len(e.refs) - 1; last >= 0 {
+		flags := e.Buf[e.refs[last].offset+6:]
+		flags[0] |= unix.NLM_F_ACK
+	}
 	if !b.Check { // without an end the kernel takes the batch back
 		e.envelope(messageBatchEnd)
 	}
@@ -102,29 +109,12 @@ func Encode(b *nft.Batch) ([]byte, error) {
 	return x.buf, nil
 }
 
-// begin opens the batch. The kernel checks a generation before anything else.
-func (e *encoder) begin(generation uint32) {
-	at := e.envelope(messageBatchBegin)
-	if generation != 0 {
-		e.Uint32(unix.NFNL_BATCH_GENID, generation)
-		e.CloseMessage(at)
-	}
-}
-
+// envelope writes the begin or the end of the batch.
 func (e *encoder) envelope(typ uint16) (at int) {
 	at = e.OpenMessage(typ, unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, subsystemNFTables)
 	e.CloseMessage(at)
 	e.seq++
 	return at
-}
-
-// requestAck asks for the acknowledgement of the last operation.
-func (e *encoder) requestAck() {
-	if len(e.refs) == 0 {
-		return
-	}
-	flags := e.Buf[e.refs[len(e.refs)-1].offset+6:]
-	flags[0] |= unix.NLM_F_ACK
 }
 
 // message writes one message of operation op. element is the index of its first element.
@@ -220,6 +210,10 @@ func (e *encoder) fail(err error) {
 	}
 }
 
+// elementHeaders is an upper estimate of what an element takes beside its key, data, chain and comment: their headers
+// and padding.
+const elementHeaders = 56
+
 // batchSize estimates the encoded length of the batch, and the number of its messages.
 // With it, the buffer hardly grows while they are written.
 func batchSize(b *nft.Batch) (size, messages int) {
@@ -236,7 +230,14 @@ func batchSize(b *nft.Batch) (size, messages int) {
 		}
 		elements := 0
 		for j := range op.Elements {
-			elements += elementSize(&op.Elements[j])
+			el := &op.Elements[j]
+			elements += elementHeaders + len(el.Key) + len(el.Data) + len(el.Comment)
+			if el.Verdict != nil {
+				elements += len(el.Verdict.Chain)
+			}
+			if el.Life != nil {
+				elements += 24
+			}
 		}
 		size, messages = size+elements, messages+elements/maxList
 	}

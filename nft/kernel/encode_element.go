@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 )
 
 // maxList is the length at which a list of elements continues in the next message. A list is one
@@ -33,7 +34,7 @@ func (e *encoder) elements(i int, op *nft.Op) {
 		typ, flags = messageDestroyElements, unix.NLM_F_REQUEST
 	}
 	shape := elementShape{
-		keyLen: op.Set.KeyLen(e.family), ranges: op.Set.Ranges(),
+		ranges: op.Set.Ranges(), keyLen: op.Set.KeyLen(e.family),
 		verdicts: op.Set.Verdicts, keysOnly: op.Verb != nft.Add, packets: op.Packets,
 	}
 	shape.wantKey = shape.keyLen
@@ -78,7 +79,7 @@ func (e *encoder) element(s *elementShape, el *nft.KeyedElement) {
 	case nft.TwoKeys:
 		e.oneElement(s, el, first, last, false)
 	default:
-		end, ok := nft.Successor(last)
+		end, ok := change.Successor(last)
 		e.oneElement(s, el, first, "", !ok)
 		if ok {
 			e.endPoint(end[:len(last)])
@@ -93,13 +94,10 @@ func (e *encoder) oneElement(s *elementShape, el *nft.KeyedElement, key, keyEnd 
 	if keyEnd != "" {
 		e.value(attrElemKeyEnd, keyEnd)
 	}
-	if !s.keysOnly {
-		e.content(s, el, open)
+	if s.keysOnly {
+		e.Close(at)
+		return
 	}
-	e.Close(at)
-}
-
-func (e *encoder) content(s *elementShape, el *nft.KeyedElement, open bool) {
 	switch {
 	case s.verdicts:
 		e.verdict(el.Verdict)
@@ -112,7 +110,10 @@ func (e *encoder) content(s *elementShape, el *nft.KeyedElement, open bool) {
 	if n := s.packets[el.Key]; n != 0 {
 		e.startCounter(n)
 	}
-	e.elementUserdata(el.Comment, open)
+	if el.Comment != "" || open {
+		e.elementUserdata(el.Comment, open)
+	}
+	e.Close(at)
 }
 
 // value writes raw data (struct nft_data).
@@ -171,9 +172,6 @@ func (e *encoder) life(l *nft.Life) {
 // elementUserdata is the element's comment and the mark of a range without an end, which only nft
 // reads.
 func (e *encoder) elementUserdata(comment string, open bool) {
-	if comment == "" && !open {
-		return
-	}
 	comment = nft.PlainComment(comment)
 	at := len(e.Buf)
 	e.Head(unix.NFTA_SET_ELEM_USERDATA, 0)
@@ -188,19 +186,6 @@ func (e *encoder) elementUserdata(comment string, open bool) {
 	}
 	e.Close(at)
 	e.Pad()
-}
-
-// elementSize is an upper estimate of an element's length in the batch.
-func elementSize(el *nft.KeyedElement) int {
-	const headers = 56 // of the element, key, data, verdict and comment, and padding
-	size := headers + len(el.Key) + len(el.Data) + len(el.Comment)
-	if el.Verdict != nil {
-		size += len(el.Verdict.Chain)
-	}
-	if el.Life != nil {
-		size += 24
-	}
-	return size
 }
 
 // startCounter gives an element a counter that has already seen packets.

@@ -51,13 +51,20 @@ func TakeLock() (*Lock, error) {
 // Locked reports whether a process has the Lock of the calling thread's network namespace, as far as
 // a caller with CAP_NET_ADMIN sees.
 func Locked() bool {
-	// Nobody can unbind the group of another socket: the kernel answers EPERM then, and ENODEV if the
-	// group is free. Without the capability it answers EPERM about any group.
+	// Nobody can unbind the group of another socket: the kernel answers EPERM then. Without the
+	// capability it answers EPERM about any group.
 	_, err := configureLog(lockGroup, logUnbind)
-	if !errors.Is(err, unix.EPERM) {
-		return false
-	}
-	_, err = configureLog(freeGroup, logUnbind)
+	return errors.Is(err, unix.EPERM) && isFree(freeGroup)
+}
+
+// Unlocked reports whether certainly no process has the Lock of the calling thread's network
+// namespace. Without CAP_NET_ADMIN, or where the kernel has no such lock, nothing is certain.
+func Unlocked() bool { return isFree(lockGroup) }
+
+// isFree reports whether no socket has a group: the kernel answers ENODEV to whoever wants to
+// unbind it.
+func isFree(group uint16) bool {
+	_, err := configureLog(group, logUnbind)
 	return errors.Is(err, unix.ENODEV)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/change"
 )
 
 // A Monitor tells what others commit to our tables. It is for one goroutine; another one may call
@@ -21,8 +22,8 @@ type Monitor struct {
 	conn *netlink.Conn
 	raw  syscall.RawConn
 	buf  []byte
-	now  nft.ForeignChange // the commit under way
-	size int               // bytes of its events
+	now  change.ForeignChange // the commit under way
+	size int                  // bytes of its events
 }
 
 // monitorBuffer is the length of the receive buffer in bytes. A single commit with more to say
@@ -107,20 +108,20 @@ func (m *Monitor) Leave() error {
 func (m *Monitor) Close() error { return m.conn.Close() }
 
 // Next waits for the next commit of somebody else that has changed our tables, or may have.
-func (m *Monitor) Next() (*nft.ForeignChange, error) {
+func (m *Monitor) Next() (*change.ForeignChange, error) {
 	for {
 		n, from, err := m.receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			m.now, m.size = nft.ForeignChange{}, 0
-			return &nft.ForeignChange{Lost: true}, nil
+			m.now, m.size = change.ForeignChange{}, 0
+			return &change.ForeignChange{Lost: true}, nil
 		case err != nil:
 			return nil, fmt.Errorf("listen to nf_tables: %w", err)
 		case from != 0:
 			continue
 		}
-		if change := m.take(m.buf[:n]); change != nil {
-			return change, nil
+		if foreign := m.take(m.buf[:n]); foreign != nil {
+			return foreign, nil
 		}
 	}
 }
@@ -139,7 +140,7 @@ func (m *Monitor) receive() (n int, from uint32, err error) {
 
 // take goes through one datagram. The notification of the new generation ends a commit and has a
 // datagram of its own.
-func (m *Monitor) take(b []byte) (finished *nft.ForeignChange) {
+func (m *Monitor) take(b []byte) (finished *change.ForeignChange) {
 	attr.Replies(b, func(r attr.Reply) {
 		if r.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
 			return
@@ -169,7 +170,7 @@ func (m *Monitor) note(typ uint16, r *attr.Reply) {
 
 // decodeEvent decodes a notification. Objects and flowtables, which have no effect without a rule,
 // become an event without an object.
-func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e nft.Event) {
+func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e change.Event) {
 	e.Op = nft.Op{Verb: nft.Add, Family: f}
 	switch typ {
 	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
@@ -187,7 +188,7 @@ func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e nft.Event) {
 		_, e.Set = decodeSet(f, attrs)
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
 		e.Set = &nft.Set{Name: attributeName(attrs, unix.NFTA_SET_ELEM_LIST_SET)}
-		e.Listed = []nft.ListedElement{}
+		e.Listed = []change.ListedElement{}
 		decoder := elementDecoder{verdicts: make(map[string]*nft.Verdict)}
 		items := attr.NewReader(attr.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
 		for items.Next() {
@@ -202,22 +203,22 @@ func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e nft.Event) {
 func attributeName(b []byte, typ uint16) string { return attr.Name(attr.Find(b, typ)) }
 
 // finish ends a commit. It returns nil if the commit left our tables alone.
-func (m *Monitor) finish(b []byte) *nft.ForeignChange {
-	change := m.now
-	m.now, m.size = nft.ForeignChange{}, 0
-	if len(change.Events) == 0 && !change.Lost {
+func (m *Monitor) finish(b []byte) *change.ForeignChange {
+	foreign := m.now
+	m.now, m.size = change.ForeignChange{}, 0
+	if len(foreign.Events) == 0 && !foreign.Lost {
 		return nil
 	}
 	attrs := attr.NewReader(b)
 	for attrs.Next() {
 		switch attrs.Type {
 		case unix.NFTA_GEN_ID:
-			change.Generation = attrs.Uint32()
+			foreign.Generation = attrs.Uint32()
 		case attrGenProcPID:
-			change.PID = attrs.Uint32()
+			foreign.PID = attrs.Uint32()
 		case attrGenProcName:
-			change.Program = attrs.Name()
+			foreign.Program = attrs.Name()
 		}
 	}
-	return &change
+	return &foreign
 }

@@ -28,7 +28,7 @@ func joined(t testing.TB, k *Client) *Monitor {
 	return m
 }
 
-func nextChange(t testing.TB, m *Monitor) *nft.ForeignChange {
+func nextChange(t testing.TB, m *Monitor) *change.ForeignChange {
 	t.Helper()
 	change, err := m.Next()
 	if err != nil {

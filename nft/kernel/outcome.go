@@ -14,50 +14,37 @@ import (
 // operations follow in their order. Nothing comes after the answer to the last operation. A refused
 // begin message leaves that answer out.
 func (k *Client) outcome(x *encoding, b *nft.Batch) error {
-	o := outcome{encoding: x, batch: b}
-	for !o.ended {
+	var refused error // the first one
+	ended := false    // there are no more answers
+	done := false     // the last operation is acknowledged
+	lost := false     // answers did not fit into the receive buffer
+	for !ended {
 		n, from, err := k.socket.receive(k.buf, 0)
 		switch {
 		case err == unix.ENOBUFS:
-			o.lost = true // earlier answers can still be received
+			lost = true // earlier answers can still be received
 		case err != nil:
-			return o.result()
+			ended = true
 		case from == 0:
-			attr.Replies(k.buf[:n], o.add)
+			attr.Replies(k.buf[:n], func(r attr.Reply) {
+				index := int(int32(r.Seq - x.first)) // 0 is the begin message
+				if r.Type != unix.NLMSG_ERROR || index < 0 || index > len(x.refs)+1 {
+					return
+				}
+				ended = ended || index == len(x.refs)
+				switch a := r.Ack(); {
+				case a.Errno == 0:
+					done = done || index == len(x.refs)
+				case refused == nil:
+					refused = x.refusal(b, index-1, a)
+				}
+			})
 		}
 	}
-	return o.result()
-}
-
-// An outcome is the sum of the answers to a batch.
-type outcome struct {
-	*encoding
-	batch *nft.Batch
-	ended bool  // the last operation was answered
-	done  bool  // and acknowledged
-	lost  bool  // answers did not fit into the receive buffer
-	err   error // the first one
-}
-
-func (o *outcome) add(r attr.Reply) {
-	index := int(int32(r.Seq - o.first)) // 0 is the begin message
-	if r.Type != unix.NLMSG_ERROR || index < 0 || index > len(o.refs)+1 {
-		return
-	}
-	o.ended = o.ended || index == len(o.refs)
-	switch a := r.Ack(); {
-	case a.Errno == 0:
-		o.done = o.done || index == len(o.refs)
-	case o.err == nil:
-		o.err = o.refusal(o.batch, index-1, a)
-	}
-}
-
-func (o *outcome) result() error {
-	if o.err == nil && (o.lost || !o.done) {
+	if refused == nil && (lost || !done) {
 		return ErrUnknownOutcome
 	}
-	return o.err
+	return refused
 }
 
 // refusal is the error for a refused message, or for a refused begin or end of the batch.

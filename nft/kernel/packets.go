@@ -205,18 +205,7 @@ func (f *PacketFilter) rule(rate uint64) (nft.Rule, error) {
 	}
 	x = append(x, &expr.Limit{Type: expr.LimitTypePkts, Rate: rate, Unit: expr.LimitTimeSecond, Burst: uint32(rate)},
 		&expr.Immediate{Register: 1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: 1})
-	var w attr.Writer
-	for _, e := range x {
-		b, err := expr.Marshal(byte(f.Family), e)
-		if err != nil {
-			return nil, err
-		}
-		at := w.Open(unix.NFTA_LIST_ELEM)
-		w.Buf = append(w.Buf, b...)
-		w.Pad()
-		w.Close(at)
-	}
-	return nft.Rule{nft.Raw{Expressions: string(w.Buf)}}, nil
+	return nft.RuleOf(f.Family, x...)
 }
 
 // tracePolicy is NFT_TRACETYPE_POLICY in linux/netfilter/nf_tables.h.
@@ -242,15 +231,7 @@ func decodePacketEvent(f nft.Family, b []byte) (e PacketEvent) {
 		case unix.NFTA_TRACE_POLICY:
 			e.Verdict = nft.Verdict{Kind: nft.VerdictKind(int32(attrs.Uint32()))}
 		case unix.NFTA_TRACE_VERDICT:
-			nested := attrs.Nested()
-			for nested.Next() {
-				switch nested.Type {
-				case unix.NFTA_VERDICT_CODE:
-					e.Verdict.Kind = nft.VerdictKind(int32(nested.Uint32()))
-				case unix.NFTA_VERDICT_CHAIN:
-					e.Verdict.Chain = nested.Name()
-				}
-			}
+			e.Verdict = decodeVerdict(attrs.Value)
 		case unix.NFTA_TRACE_NETWORK_HEADER:
 			network = attrs.Value
 		case unix.NFTA_TRACE_TRANSPORT_HEADER:
@@ -291,27 +272,13 @@ func (e *PacketEvent) header(network, transport []byte) {
 func (k *Client) RulesByHandle(ctx context.Context, f nft.Family) (rules map[uint64]nft.Rule, err error) {
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
 	err = k.retry(ctx, func() error {
-		table := &nft.Table{Family: f, Chains: make(map[string]*nft.Chain)}
-		var handles []uint64
-		c := &nft.Chain{}
-		err := k.Dump(ctx, unix.NFT_MSG_GETRULE, f, ours, func(r attr.Reply) {
-			var handle uint64
-			attrs := attr.NewReader(r.Attributes())
-			for attrs.Next() {
-				if attrs.Type == unix.NFTA_RULE_HANDLE {
-					handle = attrs.Uint64()
-				}
-			}
+		rules = make(map[uint64]nft.Rule)
+		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, ours, func(r attr.Reply) {
+			handle := attr.Reader{Value: attr.Find(r.Attributes(), unix.NFTA_RULE_HANDLE)}
 			if name, _, rule := decodeRule(r.Attributes()); name == nft.TableName {
-				c.Rules, handles = append(c.Rules, rule), append(handles, handle)
+				rules[handle.Uint64()] = rule.Typed(f)
 			}
 		})
-		table.Chains[""] = c
-		rules = make(map[uint64]nft.Rule, len(handles))
-		for i, rule := range table.Typed().Chains[""].Rules {
-			rules[handles[i]] = rule
-		}
-		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the rules of nf_tables: %w%s", err, accessRemedy(err))

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ type Features struct {
 	// OwnerPersist says that a table can belong to our socket and outlive it (table flags
 	// owner and persist, Linux 6.9).
 	OwnerPersist bool
+	Lacks        nft.Lacks
 }
 
 // A FeatureError says that the kernel lacks something that kube-nft needs. It unwraps to the errno.
@@ -56,20 +58,41 @@ func (k *Client) Probe(ctx context.Context) (have Features, err error) {
 	if k.refreshes, err = k.probeRefresh(ctx); err != nil {
 		return have, err
 	}
+	if err := k.probeOptional(ctx, &have.Lacks); err != nil {
+		return have, err
+	}
 	have.OwnerPersist, err = succeeded(k.tryFlags(ctx, nft.IP, probe{}, tableFlagOwner|tableFlagPersist))
 	return have, err
 }
 
 func (k *Client) probeFamily(ctx context.Context, f nft.Family) error {
 	for _, p := range probes() {
-		tried := k.try(ctx, f, p)
-		if ok, err := succeeded(tried); err != nil {
-			return err
-		} else if !ok {
-			return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: reason(tried)}
+		if missing, err := k.missing(ctx, f, p); missing != nil || err != nil {
+			return cmp.Or(missing, err)
 		}
 	}
 	return nil
+}
+
+// missing tries a probe. missing is a *FeatureError if the kernel cannot do it.
+func (k *Client) missing(ctx context.Context, f nft.Family, p probe) (missing, failure error) {
+	tried := k.try(ctx, f, p)
+	ok, err := succeeded(tried)
+	if err != nil || ok {
+		return nil, err
+	}
+	return &FeatureError{Family: f, Feature: p.feature, Option: p.options[f], Err: reason(tried)}, nil
+}
+
+// probeOptional tries what only some Services need. One family stands for both: the modules serve both.
+func (k *Client) probeOptional(ctx context.Context, lacks *nft.Lacks) error {
+	hash, redirect := optionalProbes()
+	var err error
+	if lacks.Hash, err = k.missing(ctx, nft.IP, hash); err != nil {
+		return err
+	}
+	lacks.Redirect, err = k.missing(ctx, nft.IP, redirect)
+	return err
 }
 
 // succeeded returns the outcome of a probe, or the error that leaves it open.
@@ -127,7 +150,10 @@ func (k *Client) try(ctx context.Context, f nft.Family, p probe) error {
 		return err
 	}
 	b.Ops = []nft.Op{{Verb: nft.Delete, Family: f, Table: &nft.Table{}}}
-	return k.commitProbe(ctx, &b, 0)
+	if err := k.commitProbe(ctx, &b, 0); !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil // another process that probes, or flushes the ruleset, has deleted the table
 }
 
 // tryFlags makes a table with flags and deletes it in the same batch.
@@ -200,6 +226,18 @@ func probes() []probe {
 		{feature: "sets that packets fill, with timeouts", options: inBoth("Linux 4.1"),
 			sets: []*nft.Set{affinity}, chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Update{Map: affinity.Name, Timeout: 60}})}},
 	}
+}
+
+// optionalProbes are of consistent hashing and of addresses that answer echo requests.
+func optionalProbes() (hash, redirect probe) {
+	slots := &nft.Set{Name: "slots", Key: []nft.Field{nft.FieldAddr, nft.FieldIndex}, Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
+	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
+	hash = probe{feature: "hashes of packets", options: inBoth("CONFIG_NFT_HASH (module nft_hash)"),
+		sets: []*nft.Set{protocols, slots}, chains: []*nft.Chain{natChain("prerouting",
+			nft.Rule{nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.HashedIndex(2, true)}, Map: slots.Name}})}}
+	redirect = probe{feature: "redirecting to this host", options: inBoth("CONFIG_NFT_REDIR (module nft_redir)"),
+		chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.EchoRequest{}, nft.Redirect{}})}}
+	return hash, redirect
 }
 
 func inBoth(option string) map[nft.Family]string {

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +21,39 @@ func TestProbe(t *testing.T) {
 	if !features.IP6 {
 		t.Error("no IPv6")
 	}
+	if features.Lacks != (nft.Lacks{}) {
+		t.Errorf("lacks %+v", features.Lacks)
+	}
 	t.Logf("%+v", features)
 	if got := lab.Run(t, "", "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left behind:\n%s", got)
+	}
+}
+
+// TestProbesConcur: processes that probe at the same time, and one that flushes the ruleset, do not make
+// the kernel look as if it lacked something.
+func TestProbesConcur(t *testing.T) {
+	lab.New(t)
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for range 3 {
+		k := lab.Open(t, Open)
+		all.Go(func() {
+			for range 20 {
+				if features, err := k.Probe(t.Context()); err != nil || !features.IP6 || features.Lacks != (nft.Lacks{}) {
+					t.Errorf("%+v, %v", features, err)
+				}
+			}
+		})
+	}
+	go func() { all.Wait(); close(done) }()
+	for {
+		lab.Run(t, "", "nft", "flush", "ruleset")
+		select {
+		case <-done:
+			return
+		default:
+		}
 	}
 }
 

@@ -62,6 +62,24 @@ func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elemen
 	return elements, nil
 }
 
+// Count returns how many elements a set holds at this moment. known is false if the kernel does not say
+// it, as before about Linux 6.16.
+func (k *Client) Count(ctx context.Context, f nft.Family, s *nft.Set) (n uint32, known bool, err error) {
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_SET_TABLE, nft.TableName)
+		w.Name(unix.NFTA_SET_NAME, s.Name)
+	}
+	err = k.request(ctx, unix.NFT_MSG_GETSET, 0, f, which, func(r attr.Reply) {
+		if count := attr.Find(r.Attributes(), attrSetCount); len(count) == 4 {
+			n, known = binary.BigEndian.Uint32(count), true
+		}
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("count the elements of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
+	}
+	return n, known, nil
+}
+
 // Generation returns the number of the latest commit to nf_tables in this network namespace,
 // whoever made it.
 func (k *Client) Generation(ctx context.Context) (uint32, error) {

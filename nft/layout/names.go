@@ -22,6 +22,8 @@ const (
 	ServiceCIDRsSet           = "service-cidrs"
 	HairpinSet                = "hairpin"
 	MembersSet                = "members"
+	DepartedSet               = "departed"             // endpoints that have left a group while affinity entries or packets may name them
+	DroppedSet                = "departed-addresses"   // addresses of those that large affinity maps may name: connections that follow are dropped
 	PingedSet                 = "pinged"               // addresses that answer echo requests; exists while there are some
 	LoadBalancersSet          = "load-balancers"       // frontends at addresses of load balancers, with RouterMark or not; no rule looks into it
 	RefusedExternalIPsSet     = "refused-external-ips" // see RefusedFrontend
@@ -54,11 +56,13 @@ const (
 	RejectUnusedPortChain    = "reject-unused-port"
 	DropSourceChain          = "drop-source"
 	DropNotLocalChain        = "drop-not-local"
+	ResetNotLocalChain       = "reset-not-local" // as DropNotLocalChain, but segments of connections under way are reset; exists while somebody goes there
 	DropUnusedAddressChain   = "drop-unused-address"
 	PassChain                = "pass-on" // without rules; it exists while somebody goes there
 	ServicesChain            = "services"
 	MarkUnlessPodChain       = "mark-unless-pod" // of Service ports with affinity
 	UpdateAffinityChain      = "record-affinity"
+	DepartedChain            = "departed-endpoint" // for connections that follow an affinity entry to an endpoint that has left
 	PreroutingChain          = "nat-prerouting"
 	OutputChain              = "nat-output"
 	InputChain               = "nat-input"

@@ -15,6 +15,9 @@ type Policy struct {
 	// Router says of an external policy Local without an endpoint on this node that packets from outside
 	// pass; otherwise they are dropped.
 	Router bool
+	// Resets says of a policy Local without an endpoint on this node that segments of connections under way are
+	// answered with a reset; otherwise they are dropped as new connections are.
+	Resets bool
 	Guard  uint32 // the number of the guard whose sources alone may connect; 0 for none
 	// NodePasses says that this node itself may connect, too, as it may to guarded node ports.
 	NodePasses bool
@@ -89,6 +92,9 @@ const noneSuffix = "-none"
 // endpoint on this node.
 const routerPrefix = "router-local-"
 
+// resetInfix stands in the names of external policies Local with Resets.
+const resetInfix = "reset-local-"
+
 // guardedPrefix is how the names of guarded policies begin; the number of the guard follows.
 const guardedPrefix = "guarded-"
 
@@ -114,6 +120,9 @@ func (p Policy) openName() string {
 	case Refused:
 		return RejectChain
 	case Dropped:
+		if p.Resets {
+			return ResetNotLocalChain
+		}
 		return DropNotLocalChain
 	case Passed:
 		return PassChain
@@ -128,6 +137,9 @@ func (p Policy) openName() string {
 	default:
 		if p.Router {
 			return routerPrefix + p.bothSuffix()
+		}
+		if p.Resets {
+			return p.prefix() + resetInfix + p.bothSuffix()
 		}
 		return p.prefix() + "local-" + p.bothSuffix()
 	}
@@ -169,7 +181,7 @@ func (p Policy) Open() Policy {
 // Everywhere is the policy for clients to whom external policy Local does not apply, but
 // who need masquerading: this node itself.
 func (p Policy) Everywhere() Policy {
-	p.Kind, p.Local, p.Router = External, 0, false
+	p.Kind, p.Local, p.Router, p.Resets = External, 0, false, false
 	return p
 }
 
@@ -184,7 +196,9 @@ var policyPrefixes = []struct {
 	{"external-local-", ExternalLocal, false},
 	{"external-fallback-", ExternalFallback, false},
 	{routerPrefix, ExternalLocal, false},
+	{"external-" + resetInfix, ExternalLocal, false},
 	{"external-", External, false},
+	{"node-port-" + resetInfix, ExternalLocal, true},
 	{"node-port-local-", ExternalLocal, true},
 	{"node-port-fallback-", ExternalFallback, true},
 	{"node-port-", External, true},
@@ -221,10 +235,15 @@ func PolicyOfChain(chain string) (p Policy, ok bool) {
 			return p, p.ChainName() == chain
 		}
 	}
+	if p.Kind, p.Resets = Dropped, true; name == p.openName() {
+		return p, p.ChainName() == chain
+	}
+	p.Resets = false
 	p.Kind = 0
 	for _, prefix := range policyPrefixes {
 		if suffix, ok := strings.CutPrefix(name, prefix.text); ok {
 			p.Kind, p.NodePort, p.Router = prefix.kind, prefix.nodePort, prefix.text == routerPrefix
+			p.Resets = strings.HasSuffix(prefix.text, resetInfix)
 			p.readSuffix(suffix)
 			return p, p.ChainName() == chain
 		}

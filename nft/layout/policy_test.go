@@ -15,6 +15,9 @@ func FuzzPolicyOf(f *testing.F) {
 	f.Add("router-local-3-0")
 	f.Add("guarded-1-router-local-list-17-none")
 	f.Add("cluster-maglev-503")
+	f.Add("reset-not-local")
+	f.Add("guarded-17-node-port-reset-local-3-0")
+	f.Add("external-reset-local-affinity-17-none")
 	f.Add("guarded-17-external-local-maglev-ip-1009-503")
 	f.Fuzz(func(t *testing.T, chain string) {
 		verdict := nft.Goto(chain)

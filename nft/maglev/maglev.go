@@ -54,6 +54,7 @@ func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
 	endpoints = endpoints[:min(len(endpoints), MaxSize)]
 	n, size := len(endpoints), Size(len(endpoints))
 	table := slices.Repeat([]uint16{free}, size)
+	f := filling{table: table, steps: stepsEach * size}
 	walks := make([]walk, n)
 	for i, ep := range endpoints {
 		walks[i] = newWalk(ep, uint32(size))
@@ -65,10 +66,7 @@ func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
 		for i := range walks {
 			w, due := &walks[i], int(int64(quotas[i])*int64(round)/int64(rounds))
 			for ; w.taken < due; w.taken++ {
-				for table[w.at] != free {
-					w.next(uint32(size))
-				}
-				table[w.at] = uint16(i)
+				table[f.next(w)] = uint16(i)
 			}
 		}
 	}
@@ -77,6 +75,50 @@ func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
 
 // free marks a slot that nobody has claimed.
 const free = 1<<16 - 1
+
+// stepsEach bounds the steps over slots that are taken, as many for each slot of a table. Filling takes the
+// logarithm of the size, 6 for 503 slots and 11 for 65,521. Whoever may choose addresses can make the
+// permutations of thousands of endpoints one; then each goes over what all have taken, 65,521
+// steps each.
+const stepsEach = 32
+
+// A filling finds free slots.
+type filling struct {
+	table []uint16
+	steps int
+	after []uint32 // for slots that are taken: where to look for the nearest free one behind them
+}
+
+// next is the next free slot of a permutation. When all steps are used up it is the nearest one behind that, which
+// the same steps find on each node: shares stay even, and more clients move when an endpoint leaves.
+func (f *filling) next(w *walk) uint32 {
+	size := uint32(len(f.table))
+	for ; f.table[w.at] != free; f.steps-- {
+		if f.steps <= 0 {
+			return f.nearest(w.at)
+		}
+		w.next(size)
+	}
+	return w.at
+}
+
+// nearest is the nearest free slot behind one that is taken. The way there is shortened for whoever comes next.
+func (f *filling) nearest(from uint32) uint32 {
+	if f.after == nil {
+		f.after = make([]uint32, len(f.table))
+		for i := range f.after {
+			f.after[i] = uint32((i + 1) % len(f.table))
+		}
+	}
+	end := from
+	for f.table[end] != free {
+		end = f.after[end]
+	}
+	for f.table[from] != free {
+		from, f.after[from] = f.after[from], end
+	}
+	return end
+}
 
 // A walk is an endpoint's way through its permutation of the slots: from an offset on, by a skip
 // that has no divisor in common with the prime size.
@@ -159,21 +201,25 @@ func quotas(n int, weights []uint16, places int) []int {
 	return quotas
 }
 
-// PlacesEach bounds the places of Places: as many for each endpoint.
-const PlacesEach = 64
+// FewPlacesEach bounds the places of Places where places are scarce, as many for each endpoint.
+const FewPlacesEach = 4
+
+// PlacesEach is the usual bound for n endpoints. Of a long list it leaves 16,384: that many elements a change of weights
+// may write, in 40 ms.
+func PlacesEach(n int) int { return max(FewPlacesEach, min(64, 16384/max(n, 1))) }
 
 // Places returns how often each endpoint has to stand in a list of which every place is equally
 // likely, so that it is chosen in proportion to its weight: at least once. The lists are as short as
-// exactness allows, and at most PlacesEach times as long as the endpoints are many: then a share is
-// off by less than 1/PlacesEach of an equal share, but for those of less than one place. weights
+// exactness allows, and at most each times as long as the endpoints are many: then a share is
+// off by less than 1/each of an equal share, but for those of less than one place. weights
 // are at least 1.
-func Places(weights []uint16) []int {
+func Places(weights []uint16, each int) []int {
 	var divisor, sum uint
 	for _, w := range weights {
 		divisor = gcd(divisor, uint(w))
 		sum += uint(w)
 	}
-	if most := uint(PlacesEach * len(weights)); divisor != 0 && sum/divisor > most {
+	if most := uint(each * len(weights)); divisor != 0 && sum/divisor > most {
 		return quotas(len(weights), weights, int(most))
 	}
 	places := make([]int, len(weights))

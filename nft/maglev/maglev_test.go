@@ -187,7 +187,7 @@ func TestPlaces(t *testing.T) {
 		{[]uint16{2, 127}, "[2 126]"},
 		{nil, "[]"},
 	} {
-		if got := fmt.Sprint(Places(c.weights)); got != c.want {
+		if got := fmt.Sprint(Places(c.weights, PlacesEach(len(c.weights)))); got != c.want {
 			t.Errorf("weights %d: %s, want %s", c.weights, got, c.want)
 		}
 	}
@@ -215,7 +215,7 @@ func FuzzTable(f *testing.F) {
 			}
 			slots[i]++
 		}
-		places := Places(weights)
+		places := Places(weights, PlacesEach(n))
 		for i := range n {
 			if slots[i] == 0 || places[i] == 0 {
 				t.Errorf("endpoint %d of weight %d has %d slots and %d places", i, weights[i], slots[i], places[i])

@@ -117,6 +117,7 @@ var Statements = []Statement{
 		"ip6 daddr @addresses update @affinity-x-8080 { ct original ip6 saddr timeout 1s : ip6 daddr } return"},
 	{"masquerade", always(nft.Masquerade{}), "masquerade fully-random", ""},
 	{"reject tcp", always(nft.RejectTCP{}), "reject with tcp reset", ""},
+	{"reject mid-flow", always(nft.RejectTCP{MidFlow: true}), "tcp flags ! syn reject with tcp reset", ""},
 	{"reject", always(nft.Reject{}), "reject", ""},
 	{"echo request", always(nft.EchoRequest{}), "icmp type echo-request", "icmpv6 type echo-request"},
 	{"redirect", always(nft.EchoRequest{}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: "addresses"}, nft.Redirect{}),

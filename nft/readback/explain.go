@@ -90,8 +90,8 @@ func (e *explainer) frontend() {
 		text = fmt.Sprintf("%s of Service %s, served at %s", s.Frontend, s.Name, e.packet.Destination)
 	}
 	e.add("Frontend", text, step.String())
-	if len(s.Options) > 0 {
-		e.add("Annotations", strings.Join(s.Options, ", "), "")
+	if annotations := s.Annotations(); len(annotations) > 0 {
+		e.add("Annotations", strings.Join(annotations, ", "), "")
 	}
 }
 
@@ -196,7 +196,11 @@ func (e *explainer) explainPolicy() {
 		e.add("Policy", "no endpoint is ready anywhere, ipMode Router: packets pass on", "chain "+layout.PassChain)
 	case layout.Dropped:
 		e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its traffic policy is Local", e.Service.Name)
-		e.add("Policy", "traffic policy Local, and no endpoint on this node: drop, so that others are tried", "")
+		words := "traffic policy Local, and no endpoint on this node: drop, so that others are tried"
+		if p.Resets {
+			words += "; connections under way are reset"
+		}
+		e.add("Policy", words, "")
 	case layout.Internal, layout.External:
 		e.add("Policy", "all endpoints", "chain "+p.Open().ChainName())
 	case layout.ExternalFallback:

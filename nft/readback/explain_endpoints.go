@@ -43,12 +43,12 @@ func (e *explainer) explainHash() {
 		return
 	}
 	if e.Hash == nft.HashAddressPort && e.packet.SourcePort == 0 {
-		e.add("Hash", "the client's "+what+" choose the endpoint, alike on all nodes; pass its port, as ADDR:PORT, to see which", "")
+		e.add("Hash", "the endpoint follows from the client's "+what+", alike on all nodes; pass its port, as ADDR:PORT, to see which", "")
 		return
 	}
 	for _, step := range e.Steps {
 		if stmt, ok := last(e.ruleOf(step)).(nft.DNATFrom); ok && stmt.ToPort == 0 && step.Set != "" {
-			e.add("Hash", "the client's "+what+" choose the endpoint, alike on all nodes", step.String())
+			e.add("Hash", "the endpoint follows from the client's "+what+", alike on all nodes", step.String())
 		}
 	}
 }

@@ -29,12 +29,13 @@ type Programmed struct {
 	Policy string
 	// Verdict is the verdict of the frontend's element.
 	Verdict nft.Verdict
-	// Cluster and Local are the lists of endpoints, each once, in the order of their first indexes.
+	// Cluster and Local are the lists of endpoints. Each endpoint occurs once, in the order of first
+	// indexes.
 	Cluster, Local []netip.AddrPort
-	// ClusterPlaces and LocalPlaces say how many places each has: with weights, or slots of a hash. Nil
-	// stands for one each.
+	// ClusterPlaces and LocalPlaces say how many places each endpoint has. Nil means one each. Weights
+	// and the slots of a hash give an endpoint more.
 	ClusterPlaces, LocalPlaces []int
-	// Hash says what the endpoint follows from, if chance does not choose it.
+	// Hash says from what a hash chooses the endpoint; NoHash if chance chooses it.
 	Hash layout.Hash
 	// Options are the annotations that the Service port's comment shows, as "key: value".
 	Options []string
@@ -44,12 +45,13 @@ type Programmed struct {
 	HasLocal bool
 	// Affinity is the timeout of an affinity entry; 0: no session affinity.
 	Affinity time.Duration
-	// AffinityGroups say where the entries of the Service port stand, which all its frontends share.
+	// AffinityGroups say where the affinity entries of the Service port stand. All its frontends share
+	// them.
 	AffinityGroups []AffinityGroup
 }
 
 // Kinds of frontends. A table of an older kube-nft does not tell load-balancer IPs from external IPs:
-// there both are external IPs.
+// both then count as external IPs.
 const (
 	KindClusterIP      = "cluster IP"
 	KindLoadBalancerIP = "LB IP"
@@ -60,21 +62,45 @@ const (
 // kinds are in the order in which they are listed.
 var kinds = []string{KindClusterIP, KindLoadBalancerIP, KindExternalIP, KindNodePort}
 
-// An AffinityGroup says where the entries for the endpoints with one port stand: in a map that other
-// Service ports use too, under a number.
+// An AffinityGroup says where the entries for the endpoints with one port stand: under a number, in a
+// map that other Service ports use, too.
 type AffinityGroup struct {
 	Map    string
 	Number uint32
 	Port   uint16
-	Local  bool // for connections that local endpoints alone are chosen for
+	Local  bool // of connections that only local endpoints may serve
 }
 
-// Weighted reports whether chance prefers some endpoints to others.
+// Weighted reports whether chance or the hash prefers some endpoints to others. Without weights, the
+// numbers of slots of a hash differ by one at most.
 func (s *Programmed) Weighted() bool {
-	return s.Hash == layout.NoHash && (s.ClusterPlaces != nil || s.LocalPlaces != nil)
+	for _, places := range [][]int{s.ClusterPlaces, s.LocalPlaces} {
+		if places != nil && (s.Hash == layout.NoHash || slices.Max(places)-slices.Min(places) > 1) {
+			return true
+		}
+	}
+	return false
 }
 
-// Places is how many places both lists have.
+// Annotations lists, as "key: value", what annotations ask of the Service port: Options, and what
+// chains and lists show. The weights of endpoints are listed without a value.
+func (s *Programmed) Annotations() []string {
+	all := slices.Clone(s.Options)
+	for _, shown := range []struct {
+		is   bool
+		text string
+	}{
+		{s.Hash != layout.NoHash, "lb-algorithm: maglev"}, {s.Hash == layout.HashAddress, "hash: source-ip"},
+		{s.Weighted(), "weight"}, {s.Router, "ip-mode: Router"},
+	} {
+		if shown.is {
+			all = append(all, tracker.AnnotationPrefix+shown.text)
+		}
+	}
+	return all
+}
+
+// Places returns how many places both lists have together.
 func (s *Programmed) Places() int {
 	n := 0
 	for _, list := range []struct {
@@ -143,10 +169,10 @@ func (t Table) RefusedIPs() []Programmed {
 	return list
 }
 
-// refusedIPWords stand where another frontend has its policy.
+// refusedIPWords take the place of a policy.
 const refusedIPWords = "refused: not in --external-ips"
 
-// Programmed reads the frontend that an element of one of its sets stands for.
+// Programmed returns the frontend that an element of one of the table's sets stands for.
 func (t Table) Programmed(set, key string, element nft.Element) Programmed {
 	s := Programmed{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment), Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
 	if number := t.sharedList(s.Verdict); number != 0 {
@@ -191,8 +217,8 @@ func distinct(list []netip.AddrPort) (endpoints []netip.AddrPort, places []int) 
 	return endpoints, places
 }
 
-// hash is what the endpoints follow from that a verdict leads to. With shared lists and with affinity the
-// chains of the Service port tell.
+// hash says from what a hash chooses the endpoints to which a verdict leads. With shared lists and with
+// affinity, the chains of the Service port tell.
 func (t Table) hash(v nft.Verdict) layout.Hash {
 	p, ok := layout.PolicyOf(v)
 	switch {
@@ -213,7 +239,7 @@ func (t Table) hash(v nft.Verdict) layout.Hash {
 	return layout.NoHash
 }
 
-// chainHash is what a chain hashes to choose an endpoint.
+// chainHash says what a chain hashes to choose an endpoint.
 func (t Table) chainHash(name string) layout.Hash {
 	chain := t.Chains[name]
 	if chain == nil || len(chain.Rules) == 0 {
@@ -233,8 +259,8 @@ func (t Table) chainHash(name string) layout.Hash {
 	return layout.HashAddress
 }
 
-// sharedList is the number of the shared lists that a verdict leads to; 0 if it leads to none. With
-// affinity, the chain of the Service port tells.
+// sharedList returns the number of the shared lists to which a verdict leads; 0 if it leads to none.
+// With affinity, the chain of the Service port tells.
 func (t Table) sharedList(v nft.Verdict) uint32 {
 	p, _ := layout.PolicyOf(v)
 	if p.Affinity == 0 {
@@ -248,8 +274,8 @@ func (t Table) sharedList(v nft.Verdict) uint32 {
 	return 0
 }
 
-// affinityVerdicts are the verdicts that end the rules of a policy with affinity: of the Service port's
-// own chain, and of the one of its cluster IP, which may serve other frontends, too.
+// affinityVerdicts yields the verdicts that end the rules of a policy with affinity: of the policy's
+// own chain, and of the chain of the cluster IP, which may serve other frontends, too.
 func (t Table) affinityVerdicts(p layout.Policy) iter.Seq[nft.Verdict] {
 	return func(yield func(nft.Verdict) bool) {
 		for _, name := range []string{p.Open().ChainName(), layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}.ChainName()} {
@@ -288,8 +314,8 @@ func (t Table) has(set, key string) bool {
 	return ok
 }
 
-// NodePortAddresses returns the addresses at which tables serve node ports, sorted; none of a family
-// whose node ports are served at all addresses.
+// NodePortAddresses returns the addresses at which tables serve node ports, sorted. A family that
+// serves node ports at all addresses adds none.
 func NodePortAddresses(tables nft.Tables) (addrs []netip.Addr) {
 	for _, table := range tables {
 		if held := table.Sets[layout.NodePortAddressesSet]; held != nil {
@@ -304,7 +330,8 @@ func NodePortAddresses(tables nft.Tables) (addrs []netip.Addr) {
 	return addrs
 }
 
-// findAffinity finds the entries of the frontend's Service port: those that its chain updates.
+// findAffinity finds where the entries of the frontend's Service port stand: where its chain updates
+// them.
 func (t Table) findAffinity(s *Programmed, key string) {
 	set := layout.AffinityFrontendsMap
 	if s.NodePort() {
@@ -333,7 +360,7 @@ func (t Table) findAffinity(s *Programmed, key string) {
 	}
 }
 
-// portOf is the port of a group of endpoints, to which the chains of its Service port rewrite; 0 if
+// portOf returns the port to which the chains of a Service port rewrite for a group of endpoints; 0 if
 // none of them uses the group.
 func (t Table) portOf(affinity string, number uint32) uint16 {
 	for _, name := range layout.AffinityChains(affinity) {
@@ -384,7 +411,8 @@ func (s *Programmed) policyWords() string {
 		words += ", maglev"
 	case s.Hash == layout.HashAddress:
 		words += ", maglev by source IP"
-	case s.Weighted():
+	}
+	if s.Weighted() {
 		words += ", weighted"
 	}
 	if p.Guard != 0 {
@@ -430,7 +458,7 @@ func (t Table) PolicyChains() (n int) {
 	return n
 }
 
-// RawRules counts the rules that no kube-nft writes.
+// RawRules counts the rules of which kube-nft knows no statements: it never writes such rules.
 func (t Table) RawRules() (n int) {
 	for _, chain := range t.Chains {
 		for _, rule := range chain.Rules {

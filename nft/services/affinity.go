@@ -2,46 +2,76 @@ package services
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/entries"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// An affinity is what a Service port with session affinity has of its own: numbers for its
-// groups of endpoints, under which its entries and members stand in maps and sets that all
-// Service ports share, and at most three chains. The zero affinity is none.
+// An affinity is what a Service port with session affinity has of its own: at most three chains, and
+// a number for each of its groups of endpoints. Its entries and members stand under these numbers in
+// maps and sets that all Service ports share. The zero affinity means no session affinity.
 //
-// A chain for each kind of frontend sends a known client to its endpoint, and a new one on to
-// the random choice; the record chain updates the entry with where a connection went. The
-// chains hold the numbers. A number per Service in a key, where maps per Service are the other
-// way: the kernel walks the list of a table's sets for each set that it makes and for each rule
-// that names one, so that 4,000 Services took 7 s.
+// A chain for each kind of frontend sends a known client to its endpoint, and a new one to the random
+// choice. The update chain writes into the entry to which endpoint a connection went. The chains hold
+// the numbers. Maps per Service would need no numbers, but 4,000 Services took 7 s: the kernel walks
+// the list of a table's sets for each set that it makes and for each rule that names one.
 type affinity struct {
 	number   uint32 // in the names of its chains
 	protocol uint8
 	timeout  time.Duration
-	groups   map[group]affinityGroup
+	groups   affinityGroups
 	chains   []*nft.Chain
-	balances []balance // the choosing chains that its chains go to
+	balances []balance // to whose chains its chains go
 }
 
-// A group are the endpoints of a list that have the same port. nft can rewrite to an
-// address from a map and one given port, but not reload a map that packets fill with both.
+// A group names the endpoints of a list that have the same port. There is a group for each port,
+// because nft can rewrite to an address from a map and one given port, but cannot reload a map that
+// packets fill with both.
 type group struct {
 	local bool
 	port  uint16
 }
 
-// An affinityGroup is what entries of a group may name.
+// An affinityGroup is a group with its number and the endpoints that its entries may name.
 type affinityGroup struct {
+	group
 	number  uint32
 	members []netip.Addr // sorted
+}
+
+// affinityGroups are the groups of a Service port, in order. Most have one.
+type affinityGroups []affinityGroup
+
+// find returns the affinityGroup of g; the zero value if the list has none.
+func (list affinityGroups) find(g group) (found affinityGroup) {
+	at, ok := slices.BinarySearchFunc(list, g, func(have affinityGroup, want group) int { return have.compare(want) })
+	if ok {
+		found = list[at]
+	}
+	return found
+}
+
+// twin returns the group of the other list with the same port; the zero value if there is none.
+func (list affinityGroups) twin(g group) affinityGroup { return list.find(group{!g.local, g.port}) }
+
+// programmed returns the members of a group that stand in the set of members. Only the rules for a
+// group with a twin ask that set: see affinity.updateChain.
+func (list affinityGroups) programmed(g group) []netip.Addr {
+	if list.twin(g).number == 0 {
+		return nil
+	}
+	return list.find(g).members
+}
+
+// onePort reports whether all groups have the same port.
+func (list affinityGroups) onePort() bool {
+	return !slices.ContainsFunc(list, func(g affinityGroup) bool { return g.port != list[0].port })
 }
 
 // compare orders groups by list, then port.
@@ -54,7 +84,7 @@ func (g group) compare(h group) int {
 
 func affinityIdentity(id tracker.PortID) string { return "affinity " + id.String() }
 
-// numberOfGroup gives a group its number; the two lists' groups of one port have neighbouring ones.
+// numberOfGroup gives a group its number. A group and its twin have neighbouring numbers.
 func (r *familyRules) numberOfGroup(id tracker.PortID, g group) uint32 {
 	return layout.ListNumber(r.numberOf(affinityIdentity(id)+" "+strconv.Itoa(int(g.port))), g.local)
 }
@@ -65,7 +95,7 @@ func (r *familyRules) affinityOf(port *portState) affinity {
 	if p.Affinity == 0 {
 		return affinity{}
 	}
-	a := affinity{number: r.numberOf(affinityIdentity(p.ID)), protocol: uint8(p.ID.Protocol), timeout: p.Affinity, groups: make(map[group]affinityGroup)}
+	a := affinity{number: r.numberOf(affinityIdentity(p.ID)), protocol: uint8(p.ID.Protocol), timeout: p.Affinity}
 	for _, local := range []bool{false, true} {
 		if !local && p.InternalLocal && !p.Settings.LocalFallback && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
 			continue // no frontend uses this list
@@ -74,29 +104,23 @@ func (r *familyRules) affinityOf(port *portState) affinity {
 		if local {
 			list = p.Local
 		}
-		var at group
-		var members affinityGroup
+		at := make(map[uint16]int) // where the groups of this list are
 		for _, ep := range list {
-			if g := (group{local, ep.Port()}); g != at {
-				if members.number != 0 {
-					a.groups[at] = members
-				}
-				at, members = g, a.groups[g]
-				if members.number == 0 {
-					members = affinityGroup{number: r.numberOfGroup(p.ID, g), members: make([]netip.Addr, 0, len(list))}
-				}
+			i, known := at[ep.Port()]
+			if !known {
+				i = len(a.groups)
+				at[ep.Port()] = i
+				g := group{local, ep.Port()}
+				a.groups = append(a.groups, affinityGroup{group: g, number: r.numberOfGroup(p.ID, g), members: make([]netip.Addr, 0, len(list)/len(at))})
 			}
-			members.members = append(members.members, ep.Addr())
+			a.groups[i].members = append(a.groups[i].members, ep.Addr())
 		}
-		if members.number != 0 {
-			a.groups[at] = members
-		}
+	}
+	if len(a.groups) > 1 {
+		slices.SortFunc(a.groups, func(g, h affinityGroup) int { return g.compare(h.group) })
 	}
 	return a
 }
-
-// sorted lists the groups in order.
-func (a *affinity) sorted() []group { return slices.SortedFunc(maps.Keys(a.groups), group.compare) }
 
 // declareAffinity adds the chains of a Service port with affinity: one for each policy that its
 // frontends have, and the one that updates entries.
@@ -113,54 +137,56 @@ func (r *familyRules) declareAffinity(port *portState, a *affinity) {
 	}
 }
 
-// updateChain notes where connections went. An entry may name an endpoint that has left, until it
-// has been cleaned up: a connection that follows it takes the entry with it, so that the client's
-// next one is chosen anew.
+// updateChain declares the chain that notes where a connection went, in the entry of the group that
+// has the endpoint. If a port has one group, every endpoint of a connection belongs to it, except
+// endpoints that have left while entries or packets may name them. Those are in the set of departed
+// endpoints. If both lists have a group, the members of each tell whose entry it is.
 func (a *affinity) updateChain(f nft.Family) *nft.Chain {
 	chain := &nft.Chain{Name: layout.UpdateChain(a.number)}
-	groups := a.sorted()
-	ports := make([]uint16, 0, 1)
-	for _, g := range groups {
-		if !slices.Contains(ports, g.port) {
-			ports = append(ports, g.port)
+	onePort := a.groups.onePort()
+	for i := range a.groups {
+		g := &a.groups[i]
+		twin := a.groups.twin(g.group)
+		var there nft.Rule // empty if all groups have one port: then it need not match
+		if !onePort {
+			there = nft.Rule{nft.PortIs{Port: g.port}}
 		}
-	}
-	for _, port := range ports {
-		var there nft.Rule // where no other port can be meant, it is not asked for
-		if len(ports) > 1 {
-			there = nft.Rule{nft.PortIs{Port: port}}
+		add := func(stmts ...nft.Stmt) { chain.Rules = append(chain.Rules, slices.Concat(there, nft.Rule(stmts))) }
+		switch {
+		case twin.number == 0:
+			add(nft.InSet{Key: g.endpointKey(), Set: layout.DepartedSet}, nft.Goto(layout.DepartedChain))
+			add(a.update(f, g))
+		case g.local: // these rules serve the twin, too
+			stray := nft.InSet{Key: g.endpointKey(), Set: layout.MembersSet, Not: true}
+			twinStray := nft.InSet{Key: twin.endpointKey(), Set: layout.MembersSet, Not: true}
+			add(stray, twinStray, a.forget(f, g), a.forget(f, &twin), nft.Goto(layout.DepartedChain))
+			add(nft.InSet{Key: g.endpointKey(), Set: layout.MembersSet}, a.update(f, g))
+			add(nft.InSet{Key: twin.endpointKey(), Set: layout.MembersSet}, a.update(f, &twin))
 		}
-		var stale, forget, updates []nft.Rule
-		for _, local := range []bool{true, false} {
-			members, ok := a.groups[group{local, port}]
-			if !ok {
-				continue
-			}
-			key := nft.Numbered(f, members.number, nft.OriginalSource)
-			entries := layout.AffinityMap(members.number)
-			member := nft.InSet{Key: []nft.Part{nft.Constant(members.number), nft.Destination}, Set: layout.MembersSet}
-			update := nft.Update{Key: key, Map: entries, Timeout: uint64(a.timeout / time.Second)}
-			updates = append(updates, slices.Concat(there, nft.Rule{member, update}))
-			member.Not = true
-			stale, forget = append(stale, nft.Rule{member}), append(forget, nft.Rule{nft.Forget{Key: key, Map: entries}})
-		}
-		if len(updates) == 1 { // whoever is no member is left over: a lookup less for each connection, three expressions less for the kernel to take
-			chain.Rules = append(chain.Rules, append(updates[0], nft.Return), slices.Concat(there, forget[0]))
-			continue
-		}
-		stray := slices.Concat(there, slices.Concat(stale...), slices.Concat(forget...))
-		chain.Rules = append(append(chain.Rules, stray), updates...)
 	}
 	return chain
 }
 
-// affinityChain declares the chain of a policy of a Service port with affinity. It is as the
-// policy's shared chain is, but that it looks for the client's entry before a random choice.
+// endpointKey is the number of the group, and the endpoint of a connection.
+func (g *affinityGroup) endpointKey() []nft.Part {
+	return []nft.Part{nft.Constant(g.number), nft.Destination}
+}
+
+func (a *affinity) update(f nft.Family, g *affinityGroup) nft.Update {
+	return nft.Update{Key: nft.Numbered(f, g.number, nft.OriginalSource), Map: layout.AffinityMap(g.number), Timeout: uint64(a.timeout / time.Second)}
+}
+
+func (a *affinity) forget(f nft.Family, g *affinityGroup) nft.Forget {
+	return nft.Forget{Key: nft.Numbered(f, g.number, nft.OriginalSource), Map: layout.AffinityMap(g.number)}
+}
+
+// affinityChain declares the chain of a policy of a Service port with affinity. It differs from the
+// policy's shared chain in one point: it looks for the client's entry before the random choice.
 func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Policy) *nft.Chain {
 	chain := &nft.Chain{Name: p.ChainName()}
 	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
 	choose := func(local bool, who ...nft.Stmt) { add(r.affinityChoice(port, a, p, local, who)...) }
-	// Whoever has been marked, or is not to be, may take the chain of the cluster IP: that is a rule
+	// A client that is already marked, or must not be, can take the chain of the cluster IP: one rule
 	// instead of several.
 	cluster := layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}
 	everywhere := func(who ...nft.Stmt) {
@@ -173,7 +199,7 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 	podsEverywhere := func() {
 		switch pods := r.config.Pods[r.Table.Family]; {
 		case pods.None():
-		case r.config.MasqueradeAll: // which the chain of the cluster IP does, with pods as well
+		case r.config.MasqueradeAll: // the chain of the cluster IP would masquerade pods, too
 			choose(false, pods.Stmt(false))
 		default:
 			everywhere(pods.Stmt(false))
@@ -200,7 +226,7 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 		switch {
 		case p.Router:
 		case p.Local == 0:
-			add(nft.Rule{nft.Goto(layout.DropNotLocalChain)})
+			add(notLocal(p)...)
 		default:
 			choose(true)
 		}
@@ -208,7 +234,7 @@ func (r *familyRules) affinityChain(port *portState, a *affinity, p layout.Polic
 	return chain
 }
 
-// markForAffinity is masqueradeInternal in one expression.
+// markForAffinity does what masqueradeInternal does, with one expression.
 func (c *Config) markForAffinity(f nft.Family) []nft.Rule {
 	if c.marksUnlessPod(f) {
 		return []nft.Rule{{nft.Jump(layout.MarkUnlessPodChain)}}
@@ -218,22 +244,22 @@ func (c *Config) markForAffinity(f nft.Family) []nft.Rule {
 
 func (c *Config) marksUnlessPod(f nft.Family) bool { return !c.MasqueradeAll && !c.Pods[f].None() }
 
-// affinityChoice sends the clients that match who to an endpoint of a list: to that of their
-// entry, or to any. Where the chain is for a node port and for addresses, the port tells which
-// list of endpoints it is.
+// affinityChoice sends the clients that match who to an endpoint of a list: to the one in their entry,
+// or to any. If the chain serves a node port and addresses, the port tells which map of endpoints to
+// use.
 func (r *familyRules) affinityChoice(port *portState, a *affinity, p layout.Policy, local bool, who []nft.Stmt) (rules []nft.Rule) {
 	with := func(stmts ...nft.Stmt) { rules = append(rules, slices.Concat(nft.Rule(who), nft.Rule(stmts))) }
-	for _, g := range a.sorted() {
-		if number := a.groups[g].number; g.local == local {
+	for _, g := range a.groups {
+		if g.local == local {
 			with(nft.ProtocolIs{Number: a.protocol},
-				nft.DNATFrom{Key: nft.Numbered(r.Table.Family, number, nft.Source), Map: layout.AffinityMap(number), ToPort: g.port})
+				nft.DNATFrom{Key: nft.Numbered(r.Table.Family, g.number, nft.Source), Map: layout.AffinityMap(g.number), ToPort: g.port})
 		}
 	}
 	if port.list.number != 0 {
 		with(nft.Goto(layout.ListChain(port.list.number, local)))
 		return rules
 	}
-	hash := hashOf(port.current)
+	hash := port.hash()
 	size := capacityOf(port.listed(local), hash)
 	mixed := p.Kind == layout.Internal && port.sharesCluster() ||
 		p.Kind != layout.Internal && p.Kind != layout.InternalLocal && !p.NodePort && port.sharesExternal()
@@ -255,20 +281,21 @@ func (a *affinity) addBalance(b balance) {
 }
 
 // sharesExternal reports whether one chain serves the node port and the external addresses of a
-// Service port with affinity: both are there, and their ports tell them apart.
+// Service port with affinity. That takes both, with different ports that tell them apart.
 func (p *portState) sharesExternal() bool {
 	c := p.current
 	return c.NodePort != 0 && c.NodePort != c.Port && len(c.LoadBalancers)+len(c.ExternalIPs) > 0
 }
 
-// sharesCluster reports whether the chain of the cluster IP serves other frontends of a Service
-// port with affinity, too: it chooses among all endpoints, and ports tell a node port apart.
+// sharesCluster reports whether the chain of the cluster IP serves other frontends of a Service port
+// with affinity, too. For that it must choose among all endpoints, and a node port must have another
+// port.
 func (p *portState) sharesCluster() bool {
 	c := p.current
 	return !c.InternalLocal && c.NodePort != c.Port
 }
 
-// listed is one of the two lists of endpoints.
+// listed returns the places of the local or of the cluster-wide list.
 func (p *portState) listed(local bool) places {
 	if local {
 		return p.local
@@ -276,8 +303,8 @@ func (p *portState) listed(local bool) places {
 	return p.cluster
 }
 
-// setAffinity makes the tables hold the affinity that a Service port wants; remove takes away what
-// they hold.
+// setAffinity makes the tables hold the affinity that a Service port wants. With remove, it takes away
+// what they hold.
 func (r *familyRules) setAffinity(port *portState, remove bool) {
 	have := port.affinity
 	var want affinity
@@ -304,14 +331,15 @@ func (r *familyRules) setAffinity(port *portState, remove bool) {
 	for _, pick := range have.balances {
 		r.releaseBalance(pick)
 	}
-	for g, members := range want.groups {
-		r.programMembers(members.number, have.groups[g].members, members.members)
+	for _, g := range want.groups {
+		r.programMembers(g.number, have.groups.programmed(g.group), want.groups.programmed(g.group))
 	}
-	for g, members := range have.groups {
-		if _, ok := want.groups[g]; !ok {
-			r.programMembers(members.number, members.members, nil)
+	for _, g := range have.groups {
+		if want.groups.find(g.group).number == 0 {
+			r.programMembers(g.number, have.groups.programmed(g.group), nil)
 		}
 	}
+	r.noteDepartures(&have, &want)
 	r.noteEntries(&have, &want)
 	r.freeNumbers(&have, &want)
 }
@@ -336,7 +364,8 @@ func (r *familyRules) programMembers(number uint32, have, want []netip.Addr) {
 		func(addr netip.Addr) { r.Put(layout.MembersSet, layout.MemberKey(number, addr), nft.Element{}) })
 }
 
-// compareSorted calls gone and come for the values that only one of two sorted lists has.
+// compareSorted calls gone for each value that only have holds, and come for each that only want
+// holds. Both lists must be sorted.
 func compareSorted[T any](have, want []T, compare func(a, b T) int, gone, come func(T)) {
 	for len(have) > 0 || len(want) > 0 {
 		order := -1
@@ -360,24 +389,22 @@ func compareSorted[T any](have, want []T, compare func(a, b T) int, gone, come f
 	}
 }
 
-// freeNumbers gives back the numbers that only have needed. Entries may stand under them until
-// they have been cleaned up. Who gets a number then is, but for a meeting of two hashes, the same
-// Service port again.
+// freeNumbers gives back the numbers that only have needed. Entries may stand under them until they
+// have been cleaned up. A number is a hash, so only the same Service port gets it again, unless two
+// hashes collide.
 func (r *familyRules) freeNumbers(have, want *affinity) {
 	if have.number != 0 && want.number == 0 {
 		delete(r.numbers, have.number)
 	}
-	for g, members := range have.groups {
-		_, stays := want.groups[g]
-		_, other := want.groups[group{!g.local, g.port}]
-		if !stays && !other {
-			delete(r.numbers, members.number/2)
+	for _, g := range have.groups {
+		if want.groups.find(g.group).number == 0 && want.groups.twin(g.group).number == 0 {
+			delete(r.numbers, g.number/2)
 		}
 	}
 }
 
-// updateChains update affinity maps. They exist while a Service port asks for session
-// affinity: without them the first packet of a connection passes one base chain less.
+// updateChains declares the chains that update affinity maps. They exist only while a Service port has
+// session affinity: without them, the first packet of a connection passes one base chain less.
 func (c *Config) updateChains(f nft.Family) []*nft.Chain {
 	record := []nft.Rule{{nft.Translated{}, nft.Jump(layout.UpdateAffinityChain)}}
 	var mark []*nft.Chain
@@ -386,13 +413,14 @@ func (c *Config) updateChains(f nft.Family) []*nft.Chain {
 	}
 	return append(mark, []*nft.Chain{
 		{Name: layout.UpdateAffinityChain, Rules: c.updateRules(f)},
+		{Name: layout.DepartedChain, Rules: []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.DroppedSet}, nft.Drop}}},
 		{Name: layout.InputChain, Hook: &nft.Hook{Type: "nat", Point: "input", Priority: srcnatPriority}, Rules: record},
 		{Name: layout.AffinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority - 1}, Rules: record},
 	}...)
 }
 
-// updateRules find the Service port that a translated connection was addressed to. Each
-// protocol needs a rule of its own: nft reads the port that connection tracking keeps
+// updateRules declares the rules that find the Service port to which a translated connection was
+// addressed. Each protocol needs a rule of its own: nft reads the port that connection tracking keeps
 // only in the context of one protocol.
 func (c *Config) updateRules(f nft.Family) []nft.Rule {
 	var rules []nft.Rule
@@ -410,8 +438,8 @@ func (c *Config) updateRules(f nft.Family) []nft.Rule {
 	return rules
 }
 
-// acquireUpdates makes sure that the chains and the affinity maps exist while a Service port has
-// affinity; releaseUpdates gives them up.
+// acquireUpdates counts a Service port with affinity, and for the first one makes the affinity maps
+// and the chains that update them. releaseUpdates takes them away with the last one.
 func (r *familyRules) acquireUpdates() {
 	if r.withAffinity++; r.withAffinity > 1 {
 		return
@@ -436,9 +464,9 @@ func (r *familyRules) releaseUpdates() {
 	}
 }
 
-// noteEntries finds out what the change from have to want means for entries.
+// noteEntries notes the groups whose entries the change from have to want concerns.
 func (r *familyRules) noteEntries(have, want *affinity) {
-	note := func(e Entries) {
+	note := func(e entries.Group) {
 		e.Family = r.Table.Family
 		if before, ok := r.entries[e.Number]; ok {
 			e.Look = e.Look || before.Look
@@ -446,22 +474,23 @@ func (r *familyRules) noteEntries(have, want *affinity) {
 		}
 		r.entries[e.Number] = e
 	}
-	for g, now := range want.groups {
-		before, ok := have.groups[g]
-		if ok && want.timeout == have.timeout && slices.Equal(before.members, now.members) {
+	for _, now := range want.groups {
+		before := have.groups.find(now.group)
+		fresh := before.number == 0
+		if !fresh && want.timeout == have.timeout && slices.Equal(before.members, now.members) {
 			continue
 		}
-		e := Entries{Number: now.number, Members: now.members, Timeout: want.timeout}
-		e.Look = !ok || want.timeout != have.timeout
+		e := entries.Group{Number: now.number, Members: now.members, Timeout: want.timeout}
+		e.Look = fresh || want.timeout != have.timeout
 		compareSorted(before.members, now.members, netip.Addr.Compare, func(netip.Addr) { e.Look = true }, func(netip.Addr) {})
-		if !ok {
-			e.From = have.groups[group{!g.local, g.port}].number
+		if fresh {
+			e.From = have.groups.twin(now.group).number
 		}
 		note(e)
 	}
-	for g, before := range have.groups {
-		if _, ok := want.groups[g]; !ok {
-			note(Entries{Number: before.number, Look: true})
+	for _, before := range have.groups {
+		if want.groups.find(before.group).number == 0 {
+			note(entries.Group{Number: before.number, Look: true})
 		}
 	}
 }

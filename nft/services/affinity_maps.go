@@ -10,12 +10,13 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/entries"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // EntriesChanged lists the numbers whose entries are to be others since Committed.
-func (r *Ruleset) EntriesChanged() (list []Entries) {
+func (r *Ruleset) EntriesChanged() (list []entries.Group) {
 	for _, f := range r.config.Families {
 		changed := r.families[f].entries
 		for _, number := range slices.Sorted(maps.Keys(changed)) {
@@ -42,28 +43,28 @@ func (r *Ruleset) AdoptEntries(have nft.Tables) (ops []nft.Op) {
 		if table == nil {
 			continue
 		}
-		byMap := make(map[string][]EntryChange)
+		byMap := make(map[string][]entries.Change)
 		for id, port := range family.ports {
-			for g, members := range port.affinity.groups {
-				old := table.Sets[ownMapName(id, g)]
+			for _, g := range port.affinity.groups {
+				old := table.Sets[ownMapName(id, g.group)]
 				if old == nil {
 					continue
 				}
-				into := Entries{Number: members.number, Members: members.members, Timeout: port.affinity.timeout}
+				into := entries.Group{Number: g.number, Members: g.members, Timeout: port.affinity.timeout}
 				for key, entry := range old.Map {
 					client, _ := netip.AddrFromSlice([]byte(key))
 					if into.MayName(entry.Data) {
-						name := layout.AffinityMap(members.number)
-						byMap[name] = append(byMap[name], EntryChange{Key: nft.NumberedKey(f, members.number, client), Now: into.renewed(entry)})
+						name := layout.AffinityMap(g.number)
+						byMap[name] = append(byMap[name], entries.Change{Key: nft.NumberedKey(f, g.number, client), Now: into.Renewed(entry)})
 					}
 				}
 			}
 		}
 		for _, set := range r.AffinityMaps(f) {
 			changes := byMap[set.Name]
-			slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
-			same := func(a, b EntryChange) bool { return a.Key == b.Key } // of IPv6 clients that became one
-			ops = append(ops, EntryOps(f, set, slices.CompactFunc(changes, same))...)
+			slices.SortFunc(changes, func(a, b entries.Change) int { return strings.Compare(a.Key, b.Key) })
+			same := func(a, b entries.Change) bool { return a.Key == b.Key } // of IPv6 clients that became one
+			ops = append(ops, entries.Ops(f, set, slices.CompactFunc(changes, same))...)
 		}
 	}
 	return ops

@@ -51,7 +51,7 @@ func newDistribution(n int) *distribution {
 	p := clusterPort(0, n)
 	p.ID.Service, p.ClusterIP = fmt.Sprintf("list-%d", n), netip.MustParseAddr("10.96.0.1")
 	r := newFamily(&Config{}, nft.IP)
-	r.setPort(p)
+	r.setPort(p, limits{})
 	return &distribution{table: r.Table, chance: make([]float64, n)}
 }
 

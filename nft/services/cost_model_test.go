@@ -68,7 +68,7 @@ const maxSets = 60
 
 // usualChains are for lengths of lists and policies that do not exist from the start, and those that
 // all Service ports with affinity share.
-const usualChains = 10
+const usualChains = 12
 
 func constantChains(int) int { return usualChains }
 
@@ -378,7 +378,7 @@ func TestCostOfAffinityChange(t *testing.T) {
 		return testing.AllocsPerRun(10, func() {
 			for _, delta := range deltas {
 				r.Apply(delta)
-				if batch := r.Changes(); batch.ElementCount() != 4 { // of the list and of the members
+				if batch := r.Changes(); batch.ElementCount() > 4 { // of the list and of the endpoints that have left
 					t.Fatalf("%d endpoints: %d elements", endpoints, batch.ElementCount())
 				}
 				r.Committed()

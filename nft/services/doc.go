@@ -53,14 +53,15 @@
 // two look for the client's entry before they pick an endpoint; the last makes the entry or
 // refreshes it, when the destination has been translated. Each group of endpoints with the same port,
 // of the cluster-wide list or of the one of this node, has a number G. Entries are elements
-// (G . client : endpoint) of the maps affinity-0 to affinity-3, which packets fill, and the endpoints
-// that they may name are elements (G . endpoint) of the set members. In the IPv6 table G stands in
-// place of bits 64 to 95 of the client.
+// (G . client : endpoint) of the maps affinity-0 to affinity-3, which packets fill. In the IPv6 table
+// G stands in place of bits 64 to 95 of the client. Where both lists have a group with one port, the
+// endpoints that entries may name are elements (G . endpoint) of the set members.
 //
-// An endpoint leaves with the commit that takes it out of its list and of the members, and the
-// entries that name it go with that commit if the map holds few. Of a large map they are removed
-// afterwards; until then a connection that follows one takes the entry with it (record-N), so that the
-// client's next connection chooses anew.
+// An endpoint leaves with the commit that takes it out of its list and puts (G . endpoint) into the set
+// departed: no connection makes an entry that names it. The entries that do go with that commit if
+// the map holds few; (G . endpoint) goes ahead then, so that none comes after they have been read. Of a large map they are removed afterwards; until then the address stands in the
+// set departed-addresses, too, and a connection that follows an entry there is dropped
+// (departed-endpoint). A second after the entries have gone, the endpoint is taken out of both sets.
 //
 // # Packet path
 //

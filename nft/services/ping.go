@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
@@ -12,38 +13,33 @@ import (
 // own, which bind no map, exist while there is an address. A Service that has an endpoint somewhere answers at each address at
 // which it is served.
 
-// pings reports whether the claim's address answers echo requests.
-func (c claim) pings() bool {
-	p := c.port.current
-	return p.Settings.Ping && p.HasEndpoints && c.kind != nodePort
-}
+// pinged counts how many frontends make an address answer.
+type pinged map[netip.Addr]int
 
-// programPing makes an address answer echo requests for one frontend more, or one less.
-func (r *familyRules) programPing(addr netip.Addr, have, want bool) {
-	switch {
-	case have == want:
-	case want:
-		if len(r.pinged) == 0 {
-			r.PutSet(&nft.Set{Name: layout.PingedSet, Rank: pingedRank, Key: []nft.Field{nft.FieldAddr}})
+// program makes an address answer echo requests for one frontend more, or one less.
+func (p pinged) program(j *change.Journal, addr netip.Addr, want bool) {
+	if want {
+		if len(p) == 0 {
+			j.PutSet(&nft.Set{Name: layout.PingedSet, Rank: pingedRank, Key: []nft.Field{nft.FieldAddr}})
 			for _, chain := range pingChains() {
-				r.PutChain(chain)
+				j.PutChain(chain)
 			}
 		}
-		if r.pinged[addr]++; r.pinged[addr] == 1 {
-			r.Put(layout.PingedSet, nft.AddrKey(addr), nft.Element{})
+		if p[addr]++; p[addr] == 1 {
+			j.Put(layout.PingedSet, nft.AddrKey(addr), nft.Element{})
 		}
-	default:
-		if r.pinged[addr]--; r.pinged[addr] > 0 {
-			return
+		return
+	}
+	if p[addr]--; p[addr] > 0 {
+		return
+	}
+	delete(p, addr)
+	j.Remove(layout.PingedSet, nft.AddrKey(addr))
+	if len(p) == 0 {
+		for _, chain := range pingChains() {
+			j.RemoveChain(chain.Name)
 		}
-		delete(r.pinged, addr)
-		r.Remove(layout.PingedSet, nft.AddrKey(addr))
-		if len(r.pinged) == 0 {
-			for _, chain := range pingChains() {
-				r.RemoveChain(chain.Name)
-			}
-			r.RemoveSet(layout.PingedSet)
-		}
+		j.RemoveSet(layout.PingedSet)
 	}
 }
 

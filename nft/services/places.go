@@ -4,8 +4,11 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/maglev"
+	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -44,17 +47,6 @@ func sameMemory[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// hashOf is what the endpoints of a Service port follow from.
-func hashOf(p *tracker.ServicePort) layout.Hash {
-	switch {
-	case !p.Settings.Maglev:
-		return layout.NoHash
-	case p.Settings.HashAddress:
-		return layout.HashAddress
-	}
-	return layout.HashAddressPort
-}
-
 // listing is one of the two lists of a Service port, with its weights.
 func listing(p *tracker.ServicePort, local bool) (endpoints []netip.AddrPort, weights []uint16) {
 	switch {
@@ -66,13 +58,13 @@ func listing(p *tracker.ServicePort, local bool) (endpoints []netip.AddrPort, we
 	return p.Cluster, p.ClusterWeights
 }
 
-// arrange gives the endpoints of one of the two lists their places. have are the places that they had
-// when the Service port was shown; shown is nil if have was found in the kernel.
-func arrange(have places, shown, p *tracker.ServicePort, local bool) places {
+// arrange gives the endpoints of one of the two lists of a Service port their places, by the hash or by chance. have are the
+// places that they had when the port was shown; shown is nil if have was found in the kernel.
+func (l limits) arrange(have places, shown, p *tracker.ServicePort, hash layout.Hash, local bool) places {
 	want, weights := listing(p, local)
 	before, beforeWeights := listing(shown, local)
 	switch {
-	case hashOf(p) != layout.NoHash:
+	case hash != layout.NoHash:
 		if have.slots != nil && slices.Equal(before, want) && slices.Equal(beforeWeights, weights) {
 			return have
 		}
@@ -85,41 +77,13 @@ func arrange(have places, shown, p *tracker.ServicePort, local bool) places {
 	}
 	switch {
 	case weights != nil:
-		return places{endpoints: spread(have.endpoints, want, maglev.Places(weights))}
+		return places{endpoints: order.Spread(have.endpoints, want, maglev.Places(weights, l.placesEach(len(weights))))}
 	case beforeWeights != nil:
-		return places{endpoints: spread(have.endpoints, want, slices.Repeat([]int{1}, len(want)))}
+		return places{endpoints: order.Spread(have.endpoints, want, slices.Repeat([]int{1}, len(want)))}
 	case shown == nil:
-		return places{endpoints: reorderAdopted(have.endpoints, want)}
+		return places{endpoints: order.KeepFound(have.endpoints, want)}
 	}
-	return places{endpoints: reorder(have.endpoints, before, want)}
-}
-
-// spread gives the endpoints of want, which is sorted, as many places as each is to have. What is in
-// order in have stays where it is.
-func spread(have, want []netip.AddrPort, due []int) []netip.AddrPort {
-	n := 0
-	for _, places := range due {
-		n += places
-	}
-	list := make([]netip.AddrPort, n)
-	for i := range min(n, len(have)) {
-		if j, ok := slices.BinarySearchFunc(want, have[i], netip.AddrPort.Compare); ok && due[j] > 0 {
-			list[i] = have[i]
-			due[j]--
-		}
-	}
-	j := 0
-	for i := range list {
-		if list[i].IsValid() {
-			continue
-		}
-		for due[j] == 0 {
-			j++
-		}
-		list[i] = want[j]
-		due[j]--
-	}
-	return list
+	return places{endpoints: order.Keep(have.endpoints, before, want)}
 }
 
 // capacityOf is the number of places that the choice from a list reckons with. A hash leads to every
@@ -130,3 +94,50 @@ func capacityOf(l places, hash layout.Hash) int {
 	}
 	return capacity(l.len())
 }
+
+// A listWriter writes places into the lists of a table.
+type listWriter struct {
+	journal   *change.Journal
+	text      []byte // reused, as differing is
+	differing []int
+}
+
+// write writes the elements in which two lists under one key differ, index by index. Keys and
+// data of what it puts are parts of one string: one allocation instead of two for each endpoint.
+func (w *listWriter) write(set, key, comment string, have, want places) {
+	if have.is(want) {
+		return
+	}
+	w.text, w.differing = w.text[:0], w.differing[:0]
+	for i := range want.len() {
+		if ep := want.at(i); i >= have.len() || have.at(i) != ep {
+			w.text = nft.AppendNumber(append(w.text, key...), uint32(i))
+			w.text = nft.AppendPort(nft.AppendAddr(w.text, ep.Addr()), ep.Port())
+			w.differing = append(w.differing, i)
+		}
+	}
+	text, indexed := string(w.text), len(key)+4
+	for _, i := range w.differing {
+		end := indexed + want.at(i).Addr().BitLen()/8 + 4 // of its own family: the kernel refuses another
+		w.journal.Put(set, text[:indexed], nft.Element{Data: text[indexed:end], Comment: comment})
+		text = text[end:]
+	}
+	for i := want.len(); i < have.len(); i++ {
+		w.journal.Remove(set, nft.IndexedKey(key, i))
+	}
+}
+
+// A Service port with manyFrontends frontends, which a cluster IP, a node port, an address of a load
+// balancer and an external IP are not, has shared lists if its direct lists would have manyPlaces
+// elements; it has them until they would have half of that, so that an endpoint that comes and goes
+// does not move them each time.
+const (
+	manyFrontends = 5
+	usualPlaces   = 1024
+)
+
+// manyPlaces is described with manyFrontends. manySlots stands in its place where a hash chooses: a
+// list of five endpoints has 503 slots there, and if so few were shared, thousands of Service ports
+// would be; a large table is shared from two frontends on, for one endpoint more can make all of it
+// anew. Random tests lower both.
+var manyPlaces, manySlots = usualPlaces, 16 * usualPlaces

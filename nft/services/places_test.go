@@ -14,6 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/maglev"
+	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -105,7 +106,7 @@ func TestWeightsThatChange(t *testing.T) {
 		{[]uint16{1, 3, 2}, 6},
 		{[]uint16{3, 3, 3}, 4}, // the last place of each of three goes, and one moves
 	} {
-		list := spread(have, all, maglev.Places(step.weights))
+		list := order.Spread(have, all, maglev.Places(step.weights, maglev.PlacesEach(3)))
 		writes := 0
 		for i := range max(len(list), len(have)) {
 			if i >= len(list) || i >= len(have) || list[i] != have[i] {
@@ -116,7 +117,7 @@ func TestWeightsThatChange(t *testing.T) {
 		for _, ep := range list {
 			counts[ep]++
 		}
-		for i, n := range maglev.Places(step.weights) {
+		for i, n := range maglev.Places(step.weights, maglev.PlacesEach(3)) {
 			if counts[all[i]] != n {
 				t.Errorf("weights %d: %d places of endpoint %d, want %d", step.weights, counts[all[i]], i, n)
 			}

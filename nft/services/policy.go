@@ -31,6 +31,8 @@ func (c *Config) policyChain(p layout.Policy, f nft.Family) *nft.Chain {
 		chain.Rules = append(chain.Rules, nft.Rule{nft.Jump(layout.MarkChain)}, nft.Rule{nft.Goto(choose(p, false))})
 	case layout.ExternalLocal:
 		chain.Rules = c.externalLocalRules(p, f)
+	case layout.Dropped: // with Resets
+		chain.Rules = notLocal(p)
 	}
 	return chain
 }
@@ -47,9 +49,18 @@ func (c *Config) externalLocalRules(p layout.Policy, f nft.Family) []nft.Rule {
 	case p.Router:
 		return rules
 	case p.Local == 0:
-		return append(rules, nft.Rule{nft.Goto(layout.DropNotLocalChain)})
+		return append(rules, notLocal(p)...)
 	}
 	return append(rules, nft.Rule{nft.Goto(choose(p, true))})
+}
+
+// notLocal are the rules for whom a traffic policy Local leaves no endpoint.
+func notLocal(p layout.Policy) []nft.Rule {
+	drop := nft.Rule{nft.Goto(layout.DropNotLocalChain)}
+	if p.Resets {
+		return []nft.Rule{{nft.RejectTCP{MidFlow: true}}, drop}
+	}
+	return []nft.Rule{drop}
 }
 
 // masqueradeInternal marks connections to a cluster IP whose replies would not come back

@@ -126,7 +126,7 @@ func checkFrontend(t *testing.T, got *readback.Programmed, state *frontendState)
 		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
 	}
 	chooses := !slices.Contains([]layout.PolicyKind{layout.Refused, layout.Dropped, layout.Passed}, want.policy.Kind)
-	if hash := hashOf(state.claims.first().port.current); chooses && got.Hash != hash {
+	if hash := state.claims.first().port.hash(); chooses && got.Hash != hash {
 		t.Errorf("%s: the hash is %d, want %d", got.Frontend, got.Hash, hash)
 	}
 	if owner := state.claims.first().port.current; want.updateChain != "" && got.Affinity != owner.Affinity {
@@ -162,7 +162,7 @@ func TestDynamicMaps(t *testing.T) {
 	table := r.Want()[nft.IP]
 	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
 	sets := table.DynamicMaps(table.Trace(p))
-	number := r.families[nft.IP].ports[port.ID].affinity.groups[group{port: 8080}].number
+	number := r.families[nft.IP].ports[port.ID].affinity.groups.find(group{port: 8080}).number
 	if want := layout.AffinityMap(number); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)
 	}

@@ -6,19 +6,22 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/entries"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A Ruleset is the wanted state: it takes what the tracker hands out and keeps the tables
-// that follow from it, together with what has changed since the last commit.
+// A Ruleset is the wanted state. It takes the deltas of the tracker and keeps the tables that follow
+// from them, and what has changed in these since the last commit.
 //
 // It is not safe for concurrent use; the sync loop owns it.
 type Ruleset struct {
 	config       Config
 	families     map[nft.Family]*familyRules
 	serviceCIDRs []netip.Prefix // in the families that are served
+
+	slots slotBudget
 }
 
 // familyRules is the part of a Ruleset in one table.
@@ -30,24 +33,25 @@ type familyRules struct {
 	chains       map[string]*chainUse
 	withAffinity int // Service ports with affinity
 	shared       map[sharedElement]int
-	pinged       map[netip.Addr]int // how many frontends make an address answer echo requests
+	pinged       pinged
 	refused      map[tracker.Frontend]*refusedIP
-	guards       map[uint32]*guard  // by number
-	numbers      map[uint32]string  // who has a number
-	adopted      *nft.Table         // what the kernel held at start; for the order of lists
-	entries      map[uint32]Entries // of affinity, by number; those that are to be others
+	guards       map[uint32]*guard        // by number
+	numbers      map[uint32]string        // the identity that has a number
+	adopted      *nft.Table               // what the kernel held at start; for the order of lists
+	entries      map[uint32]entries.Group // groups whose affinity entries are to change, by number
+	departures   departures
 	flows        map[tracker.Frontend]*tracker.FlowChange
 	contests     map[*frontendState]*contest
 	standing     int          // conflicts
 	fresh        []Conflict   // not reported yet
 	successions  []Succession // not reported yet
-	text         []byte       // reused by writeList
+	lists        listWriter
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
 	touchedFrontends  map[tracker.Frontend]struct{}
 	touchedClusterIPs []netip.Addr
 }
 
-// A chainUse counts who goes to a chain.
+// A chainUse counts the users of a chain: those that go there.
 type chainUse struct {
 	verdict *nft.Verdict
 	users   int
@@ -56,6 +60,7 @@ type chainUse struct {
 // NewRuleset returns the ruleset of a cluster without Services.
 func NewRuleset(config Config) *Ruleset {
 	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules)}
+	r.slots = newSlotBudget(&r.config)
 	for _, f := range config.Families {
 		r.families[f] = newFamily(&r.config, f)
 	}
@@ -72,14 +77,16 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		shared:    make(map[sharedElement]int),
 		refused:   make(map[tracker.Frontend]*refusedIP),
 		guards:    make(map[uint32]*guard),
-		pinged:    make(map[netip.Addr]int),
+		pinged:    make(pinged),
 
 		touchedFrontends: make(map[tracker.Frontend]struct{}),
 		numbers:          make(map[uint32]string),
-		entries:          make(map[uint32]Entries),
+		entries:          make(map[uint32]entries.Group),
+		departures:       newDepartures(),
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
 	}
+	r.lists.journal = r.Journal
 	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
 		r.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
 	}
@@ -95,15 +102,18 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	return r
 }
 
-// Adopt tells the ruleset what the kernel holds, so that endpoints keep the places that
-// they have there and a restart writes only what differs. It comes before the first Apply.
+// Adopt tells the ruleset what the kernel holds. Then endpoints keep the places that they have there,
+// departed endpoints stay known, and a restart writes only what differs. Call it before the first
+// Apply.
 func (r *Ruleset) Adopt(tables nft.Tables) {
 	for f, family := range r.families {
 		family.adopted = tables[f]
+		family.adoptDepartures()
 	}
 }
 
-// Apply takes in what changed.
+// Apply makes the wanted tables follow a delta. Service ports of a family that is not served are
+// passed over.
 func (r *Ruleset) Apply(delta tracker.Delta) {
 	for id := range delta.Removed {
 		if family := r.families[nft.Family(id.Family)]; family != nil {
@@ -111,12 +121,13 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		}
 	}
 	ports := inOrder(delta.Changed)
+	ports = append(ports, r.slots.take(&delta)...)
 	if len(ports) >= manyPorts {
 		r.reserve(ports)
 	}
 	for _, port := range ports {
 		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
-			family.setPort(port)
+			family.setPort(port, r.slots.limitsOf(port))
 		}
 	}
 	if delta.CIDRsChanged {
@@ -135,7 +146,7 @@ func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 	for _, port := range ports {
 		services[nft.Family(port.ID.Family)]++
 		n := len(port.Cluster)
-		if hashOf(port) != layout.NoHash {
+		if port.Settings.Maglev && r.slots.limitsOf(port) == (limits{}) {
 			n = maglev.Size(n)
 		}
 		endpoints[nft.Family(port.ID.Family)] += n
@@ -154,7 +165,7 @@ func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 	}
 }
 
-// manyPorts is for how many Service ports it is worth to count what they will need.
+// manyPorts is from how many Service ports on it pays to count what they will need.
 const manyPorts = 64
 
 // inOrder makes the result of a change independent of the order of a Go map.
@@ -167,8 +178,8 @@ func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePo
 	return list
 }
 
-// SetNodePortAddresses says at which addresses node ports are served, in families that do
-// not serve them at all addresses.
+// SetNodePortAddresses sets the addresses at which node ports are served, in families that do not
+// serve them at all addresses.
 func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 	for f, family := range r.families {
 		keys := make(map[string]bool)
@@ -203,8 +214,8 @@ func (r *familyRules) fillSet(set string, keys map[string]bool) {
 	}
 }
 
-// Want returns the complete wanted tables. They must not be changed and are valid until
-// the next Apply.
+// Want returns the complete wanted tables. The caller must not change them. They are valid until the
+// next Apply.
 func (r *Ruleset) Want() nft.Tables {
 	tables := make(nft.Tables, len(r.families))
 	for f, family := range r.families {
@@ -213,8 +224,8 @@ func (r *Ruleset) Want() nft.Tables {
 	return tables
 }
 
-// Changes returns the batch for what has changed since Committed: the difference of the whole
-// tables as they were and as they are wanted, at the cost of what was touched.
+// Changes returns the batch for what has changed since Committed. It equals the difference between the
+// whole tables as they were and as they are wanted, but costs only as much as was touched.
 func (r *Ruleset) Changes() nft.Batch {
 	var b nft.Batch
 	for _, f := range nft.Families {
@@ -225,17 +236,19 @@ func (r *Ruleset) Changes() nft.Batch {
 	return b
 }
 
-// Committed says that the kernel holds what is wanted now.
+// Committed tells the ruleset that the kernel holds what is wanted now.
 func (r *Ruleset) Committed() {
 	for _, family := range r.families {
 		family.Committed()
 		family.adopted = nil
-		// The room of the many changes of a start is given back: a walk over few in it would be long.
+		family.departures.commits++
+		// The many changes of a start leave large maps. They are given up, because a walk over a large
+		// map takes long even if it holds little.
 		if len(family.flows) > 1024 {
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
 		}
 		if len(family.entries) > 1024 {
-			family.entries = make(map[uint32]Entries)
+			family.entries = make(map[uint32]entries.Group)
 		}
 		clear(family.entries)
 		clear(family.flows)
@@ -247,16 +260,16 @@ func (r *Ruleset) Committed() {
 	}
 }
 
-// adoptLists returns the order in which the kernel has the endpoints of a Service port
-// that is new to the ruleset, as far as it was told. All frontends that the port has share
-// one order; the comment tells another Service's frontends apart. The number is that of shared lists
-// that it had; 0 for none.
+// adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
+// the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
+// element shows whether the frontend belongs to this port. number is that of the shared lists that
+// the port had; 0 for none.
 func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster, local []netip.AddrPort) {
 	if r.adopted == nil {
 		return 0, nil, nil
 	}
 	frontends := frontendsOf(p)
-	if len(frontends) >= manyFrontends {
+	if len(frontends) >= manyFrontends || p.Settings.Maglev {
 		number = r.numberOf(listIdentity(p.ID))
 		shared := r.adopted.Sets[layout.ListsMap(number)]
 		cluster, local = shared.List(layout.ListKey(number, false)), shared.List(layout.ListKey(number, true))
@@ -280,7 +293,7 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster
 	return number, cluster, local
 }
 
-// verdict is the policy's verdict, which the elements of its frontends share.
+// verdict returns the policy's verdict. The elements of its frontends share one value.
 func (r *familyRules) verdict(p layout.Policy) *nft.Verdict {
 	if use, ok := r.chains[p.ChainName()]; ok {
 		return use.verdict
@@ -288,8 +301,8 @@ func (r *familyRules) verdict(p layout.Policy) *nft.Verdict {
 	return p.Verdict()
 }
 
-// acquire makes sure that the chains of a policy exist while somebody goes there; release
-// gives them up.
+// acquire counts a user of a policy's chain, and for the first one makes the chains that it needs.
+// release takes them away with the last user.
 func (r *familyRules) acquire(p layout.Policy) {
 	if p.Kind == 0 || ownedByAffinity(p) {
 		return
@@ -359,8 +372,8 @@ func (r *familyRules) releaseBalance(b balance) {
 	}
 }
 
-// giveUp takes away one user of a chain and reports whether it was the last, with which
-// the chain goes.
+// giveUp takes away one user of a chain and reports whether it was the last. With the last user the
+// chain goes.
 func (r *familyRules) giveUp(name string) bool {
 	use := r.chains[name]
 	if use.users--; use.users > 0 {
@@ -371,8 +384,8 @@ func (r *familyRules) giveUp(name string) bool {
 	return true
 }
 
-// Lengths returns how many elements the fixed sets and maps should have. Its cost does not
-// depend on that.
+// Lengths returns how many elements the fixed sets and maps should have, by family and name. Its cost
+// does not depend on these numbers.
 func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 	lengths := make(map[nft.Family]map[string]int, len(r.families))
 	for f, family := range r.families {
@@ -384,34 +397,33 @@ func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 	return lengths
 }
 
-// SetOwned says whether the tables are to belong to the socket that commits them. A table
-// that exists in the other way is replaced: the kernel does not change it in place.
+// SetOwned sets whether the tables are to belong to the socket that commits them. The kernel does not
+// change that in place, so a table that exists in the other way is replaced.
 func (r *Ruleset) SetOwned(owned bool) {
 	for _, family := range r.families {
 		family.Table.Owned = owned
 	}
 }
 
-// Note takes in what a foreign change has left of our tables, so that Changes is the repair.
-// It returns how many chains, sets and elements are not as they should be; a table that is
-// gone counts as one. Known is false if that cannot be told from the notifications: then the
-// tables have to be read back.
+// Note takes in what a foreign change did to our tables. Changes is then the repair. damaged is the
+// number of chains, sets and elements that are not as they should be; a missing table counts as one.
+// known is false if the notifications do not tell: then the tables must be read back.
 //
-// It is for a ruleset whose changes have been committed. A change that the kernel made before
-// the last commit may be noted after it: the kernel has refused that commit if the two had to
-// do with each other, or has done the same as the repair will.
-func (r *Ruleset) Note(change *nft.ForeignChange) (damaged int, known bool) {
-	if change.Lost {
+// Call it when the ruleset's changes have been committed. A foreign change may be noted after our last
+// commit although the kernel made it before. That does no harm: if the two concern each other, the
+// kernel has refused our commit, or has done what the repair will do again.
+func (r *Ruleset) Note(foreign *change.ForeignChange) (damaged int, known bool) {
+	if foreign.Lost {
 		return 0, false
 	}
 	last := make(map[nft.Family]int) // where each family's table was deleted last
-	for i := range change.Events {
-		if e := &change.Events[i]; e.Table != nil && e.Verb == nft.Delete {
+	for i := range foreign.Events {
+		if e := &foreign.Events[i]; e.Table != nil && e.Verb == nft.Delete {
 			last[e.Family] = i
 		}
 	}
-	for i := range change.Events {
-		e := &change.Events[i]
+	for i := range foreign.Events {
+		e := &foreign.Events[i]
 		family := r.families[e.Family]
 		switch {
 		case family == nil: // IPv6 is not served
@@ -426,8 +438,12 @@ func (r *Ruleset) Note(change *nft.ForeignChange) (damaged int, known bool) {
 	return damaged, true
 }
 
-// emptied returns a list without its elements. The room of the many changes of a start is
-// given back.
+// Unmet returns the annotations that this node has ceased to follow since the last call. standing is
+// the number of all annotations that it does not follow.
+func (r *Ruleset) Unmet() (fresh []Unmet, standing int) { return r.slots.unmet() }
+
+// emptied returns an empty list. It reuses the memory of a list, but not that of the many changes of a
+// start.
 func emptied[T any](list []T) []T {
 	if cap(list) > 1024 {
 		return nil

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
 )
 
 // TestRandomRefusals takes worlds through random changes of which the kernel refuses every
 // other one, while somebody else deletes and changes elements: what the changes since the
 // last commit add up to, and the repair with them, is the difference of the whole tables.
 func TestRandomRefusals(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range worlds(10) {
 		w, r, applied := startWorld(t, seed)
 		for range 25 {
 			damage(t, r, applied, w.random)
@@ -32,7 +33,7 @@ func TestRandomRefusals(t *testing.T) {
 // the ruleset hear of it.
 func damage(t *testing.T, r *Ruleset, applied nft.Tables, random *rand.Rand) {
 	t.Helper()
-	var change nft.ForeignChange
+	var heard change.ForeignChange
 	for f, table := range applied {
 		for _, name := range slices.Sorted(maps.Keys(table.Sets)) {
 			held := table.Sets[name]
@@ -49,23 +50,23 @@ func damage(t *testing.T, r *Ruleset, applied nft.Tables, random *rand.Rand) {
 					verb, foreign.Comment = nft.Add, "foreign"
 					held.Map[key] = foreign
 				}
-				change.Events = append(change.Events, nft.Event{
+				heard.Events = append(heard.Events, change.Event{
 					Op:     nft.Op{Verb: verb, Family: f, Set: &nft.Set{Name: name}},
-					Listed: []nft.ListedElement{listed(f, held.Set, key, foreign)},
+					Listed: []change.ListedElement{listed(f, held.Set, key, foreign)},
 				})
 			}
 		}
 	}
-	if damaged, known := r.Note(&change); damaged != len(change.Events) || !known {
-		t.Fatalf("%d elements are damaged, known %v; want %d", damaged, known, len(change.Events))
+	if damaged, known := r.Note(&heard); damaged != len(heard.Events) || !known {
+		t.Fatalf("%d elements are damaged, known %v; want %d", damaged, known, len(heard.Events))
 	}
 }
 
 // listed returns an element as the kernel lists it. The worlds have no Service CIDRs: all their
 // ranges are of concatenations.
-func listed(f nft.Family, s *nft.Set, key string, element nft.Element) nft.ListedElement {
+func listed(f nft.Family, s *nft.Set, key string, element nft.Element) change.ListedElement {
 	n := s.KeyLen(f)
-	e := nft.ListedElement{Key: []byte(key[:n]), Element: element}
+	e := change.ListedElement{Key: []byte(key[:n]), Element: element}
 	if s.Ranges() == nft.TwoKeys {
 		e.KeyEnd = []byte(key[n:])
 	}

@@ -20,7 +20,7 @@ import (
 // are wanted; what grew by changes equals what is made at once; every frontend does what its
 // owner asked for.
 func TestRandomChanges(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range worlds(20) {
 		w, r, applied := startWorld(t, seed)
 		for step := range 25 {
 			r.Apply(w.change())
@@ -32,6 +32,14 @@ func TestRandomChanges(t *testing.T) {
 			checkFates(t, seed, w, r.Want())
 		}
 	}
+}
+
+// worlds is how many random worlds a test goes through: n, and in a short run a quarter of them.
+func worlds(n uint64) uint64 {
+	if testing.Short() {
+		return n / 4
+	}
+	return n
 }
 
 // startWorld returns a world without Services, and a ruleset for it that was committed.

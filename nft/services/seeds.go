@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/entries"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -41,9 +42,9 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 				if byMap[name] == nil {
 					byMap[name] = make(map[string]nft.Element)
 				}
-				entry := group.renewed(nft.Element{Data: nft.AddrKey(seed.Endpoint.Addr()), Life: &nft.Life{Expires: seed.Left}})
+				entry := group.Renewed(nft.Element{Data: nft.AddrKey(seed.Endpoint.Addr()), Life: &nft.Life{Expires: seed.Left}})
 				other, taken := byMap[name][key]
-				if !taken || expiry(other) < expiry(*entry) { // of IPv6 clients that become one, the later one
+				if !taken || entries.Left(other) < entries.Left(*entry) { // of IPv6 clients that become one, the later one
 					byMap[name][key], counts = *entry, true
 				}
 			}
@@ -52,20 +53,20 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 			}
 		}
 		for _, set := range r.AffinityMaps(f) {
-			entries := byMap[set.Name]
-			for _, surplus := range SurplusEntries(f, entries, int(set.Size)) {
-				delete(entries, surplus.Key)
+			made := byMap[set.Name]
+			for _, surplus := range entries.Surplus(f, made, int(set.Size)) {
+				delete(made, surplus.Key)
 			}
-			changes := make([]EntryChange, 0, len(entries))
-			for key, entry := range entries {
-				changes = append(changes, EntryChange{Key: key, Now: &entry})
+			changes := make([]entries.Change, 0, len(made))
+			for key, entry := range made {
+				changes = append(changes, entries.Change{Key: key, Now: &entry})
 			}
-			slices.SortFunc(changes, func(a, b EntryChange) int {
-				return cmp.Or(cmp.Compare(expiry(*b.Now), expiry(*a.Now)), strings.Compare(a.Key, b.Key))
+			slices.SortFunc(changes, func(a, b entries.Change) int {
+				return cmp.Or(cmp.Compare(entries.Left(*b.Now), entries.Left(*a.Now)), strings.Compare(a.Key, b.Key))
 			})
 			changes = changes[:min(len(changes), int(set.Size)/4*3)]
-			slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
-			ops = append(ops, EntryOps(f, set, changes)...)
+			slices.SortFunc(changes, func(a, b entries.Change) int { return strings.Compare(a.Key, b.Key) })
+			ops = append(ops, entries.Ops(f, set, changes)...)
 		}
 	}
 	return ops, used
@@ -73,16 +74,16 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 
 // groupsOf returns the groups whose entries may be what a seed says: the cluster-wide list and the
 // local one have an entry each.
-func (r *familyRules) groupsOf(seed *Seed) (groups []Entries) {
+func (r *familyRules) groupsOf(seed *Seed) (groups []entries.Group) {
 	state := r.frontends[seed.Frontend]
 	if state == nil || state.claims.first() == nil || seed.Left <= 0 || seed.Client.Is4() != (r.Table.Family == nft.IP) {
 		return nil
 	}
 	a := &state.claims.first().port.affinity
 	for _, local := range []bool{false, true} {
-		members, ok := a.groups[group{local, seed.Endpoint.Port()}]
-		if ok && holds(members.members, seed.Endpoint.Addr()) {
-			groups = append(groups, Entries{Family: r.Table.Family, Number: members.number, Members: members.members, Timeout: a.timeout})
+		g := a.groups.find(group{local, seed.Endpoint.Port()})
+		if entries.Holds(g.members, seed.Endpoint.Addr()) {
+			groups = append(groups, entries.Group{Family: r.Table.Family, Number: g.number, Members: g.members, Timeout: a.timeout})
 		}
 	}
 	return groups

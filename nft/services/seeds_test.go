@@ -136,3 +136,10 @@ func TestSeedEntriesFillNoMap(t *testing.T) {
 		t.Errorf("%d of %d Service ports have entries: %v", len(counts), len(ports), counts)
 	}
 }
+
+func testAddr(f nft.Family, last byte) netip.Addr {
+	if f == nft.IP6 {
+		return netip.AddrFrom16([16]byte{0: 0xfd, 15: last})
+	}
+	return netip.AddrFrom4([4]byte{10, 0, 0, last})
+}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -19,6 +20,18 @@ type portState struct {
 	affinity       affinity
 	guard          *guard // of a Service with source ranges
 	list           sharedList
+	limits         limits
+}
+
+// hash is what the endpoints of a Service port follow from.
+func (p *portState) hash() layout.Hash {
+	switch {
+	case !p.current.Settings.Maglev || p.limits.withoutSlots || p.limits.withoutHash:
+		return layout.NoHash
+	case p.current.Settings.HashAddress:
+		return layout.HashAddress
+	}
+	return layout.HashAddressPort
 }
 
 // A program is what a frontend is programmed to do; the zero program is nothing.
@@ -43,7 +56,8 @@ var (
 // serve says what the claim's Service port does at its frontend.
 func (c claim) serve(f tracker.Frontend) program {
 	p := c.port.current
-	s := program{id: p.ID, comment: c.port.label, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP, ping: c.pings()}
+	s := program{id: p.ID, comment: c.port.label, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP}
+	s.ping = p.Settings.Ping && !c.port.limits.withoutPing && p.HasEndpoints && c.kind != nodePort // an address answers while there are endpoints somewhere
 	s.policy = layout.Policy{
 		Kind:     c.policyKind(),
 		NodePort: c.kind == nodePort,
@@ -64,8 +78,13 @@ func (c claim) serve(f tracker.Frontend) program {
 	if c.kind == nodePort && p.NodePortGuarded {
 		s.policy.Guard, s.policy.NodePasses = c.port.guard.number, true
 	}
+	none := s.policy.Kind == layout.Dropped || s.policy.Kind == layout.ExternalLocal && c.port.local.len() == 0
+	s.policy.Resets = none && s.reset && p.ID.Protocol == tracker.TCP && !s.policy.Router
 	switch s.policy.Kind {
 	case layout.Dropped:
+		if s.policy.Resets { // of connections that were allowed
+			return s
+		}
 		s.policy.Guard, s.policy.NodePasses = 0, false
 		return s
 	case layout.Internal, layout.External, layout.ExternalFallback:
@@ -77,7 +96,7 @@ func (c claim) serve(f tracker.Frontend) program {
 	}
 	endpoints := s.policy.Kind != layout.Refused && s.policy.Kind != layout.Passed
 	if endpoints {
-		s.policy.Hash = hashOf(p)
+		s.policy.Hash = c.port.hash()
 	}
 	s.policy.Cluster, s.policy.Local = capacityOf(s.cluster, s.policy.Hash), capacityOf(s.local, s.policy.Hash)
 	withAffinity := endpoints && c.port.affinity.number != 0
@@ -122,7 +141,7 @@ func (c claim) policyKind() layout.PolicyKind {
 }
 
 // setPort programs a Service port that is new or has changed.
-func (r *familyRules) setPort(p *tracker.ServicePort) {
+func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	port := r.ports[p.ID]
 	if port == nil {
 		port = &portState{comment: layout.Comment(p.ID)}
@@ -130,11 +149,12 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 		port.list.number, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
 	}
 	before, shown := port.frontends, port.current
-	port.current, port.label = p, port.comment
+	port.current, port.limits, port.label = p, limits, port.comment
 	if p.Settings != (tracker.Settings{}) {
-		port.label = layout.CommentWith(p)
+		port.label = layout.CommentWith(limits.of(p))
 	}
-	port.cluster, port.local = arrange(port.cluster, shown, p, false), arrange(port.local, shown, p, true)
+	hash := port.hash()
+	port.cluster, port.local = limits.arrange(port.cluster, shown, p, hash, false), limits.arrange(port.local, shown, p, hash, true)
 	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
 		r.changeShared(shown, p)
 	}
@@ -142,8 +162,8 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if claims {
 		port.frontends = frontendsOf(p)
 	}
-	if shared := port.shares(); shared || port.list.number != 0 {
-		r.setList(port, shared)
+	if len(port.frontends) >= manyFrontends || p.Settings.Maglev || port.list.number != 0 {
+		r.setList(port, port.shares())
 	}
 	if p.Guarded || port.guard != nil {
 		r.setGuard(port, p)
@@ -151,7 +171,9 @@ func (r *familyRules) setPort(p *tracker.ServicePort) {
 	if p.Affinity != 0 || port.affinity.number != 0 {
 		r.setAffinity(port, false)
 	}
-	r.setRefusedIPs(port, shown)
+	if len(p.RefusedExternalIPs) > 0 || shown != nil && len(shown.RefusedExternalIPs) > 0 {
+		r.setRefusedIPs(port, shown)
+	}
 	if !claims {
 		for _, wanted := range port.frontends {
 			if state := r.frontends[wanted.Frontend]; state.claims.first().port == port {
@@ -196,9 +218,7 @@ func (r *familyRules) removePort(id tracker.PortID) {
 	r.changeShared(port.current, nil)
 	r.setAffinity(port, true)
 	r.setGuard(port, nil)
-	if port.list.number != 0 {
-		r.setList(port, false)
-	}
+	r.setList(port, false)
 }
 
 // program makes a frontend do what its first claim says.
@@ -225,15 +245,17 @@ func (r *familyRules) program(state *frontendState) {
 		r.Put(layout.LoadBalancersSet, layout.FrontendKeyOf(f), *want.balancer)
 	}
 	if have.cluster.len()+want.cluster.len() > 0 {
-		r.writeList(layout.EndpointsMapOf(f.NodePort(), false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
+		r.lists.write(layout.EndpointsMapOf(f.NodePort(), false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
 	}
 	if have.local.len()+want.local.len() > 0 {
-		r.writeList(layout.EndpointsMapOf(f.NodePort(), true), layout.FrontendKeyOf(f), "", have.local, want.local)
+		r.lists.write(layout.EndpointsMapOf(f.NodePort(), true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
 	if have.updateChain != want.updateChain {
 		r.programUpdates(f, want.updateChain)
 	}
-	r.programPing(f.Address, have.ping, want.ping)
+	if have.ping != want.ping {
+		r.pinged.program(r.Journal, f.Address, want.ping)
+	}
 	r.noteFlows(f, have, &want)
 	state.shown = want
 }
@@ -248,7 +270,7 @@ func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
 	var removed []netip.AddrPort
 	if f.Protocol == tracker.UDP || want.reset {
-		removed, _ = difference(have.serving, want.serving)
+		removed, _ = order.Difference(have.serving, want.serving)
 	}
 	if !appeared && !reset && len(removed) == 0 {
 		return
@@ -266,33 +288,6 @@ func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && len(s.serving) > 0 }
-
-// writeList writes the elements in which two lists under one key differ, index by index. Keys and
-// data of what it puts are parts of one string: one allocation instead of two for each endpoint.
-func (r *familyRules) writeList(set, key, comment string, have, want places) {
-	if have.is(want) {
-		return
-	}
-	same := func(i int) bool { return i < have.len() && have.at(i) == want.at(i) }
-	r.text = r.text[:0]
-	for i := range want.len() {
-		if ep := want.at(i); !same(i) {
-			r.text = nft.AppendNumber(append(r.text, key...), uint32(i))
-			r.text = nft.AppendPort(nft.AppendAddr(r.text, ep.Addr()), ep.Port())
-		}
-	}
-	text, indexed := string(r.text), len(key)+4
-	for i := range want.len() {
-		if ep := want.at(i); !same(i) {
-			end := indexed + nft.AddrLen(tracker.FamilyOf(ep.Addr())) + 4 // of its own family: the kernel refuses another
-			r.Put(set, text[:indexed], nft.Element{Data: text[indexed:end], Comment: comment})
-			text = text[end:]
-		}
-	}
-	for i := want.len(); i < have.len(); i++ {
-		r.Remove(set, nft.IndexedKey(key, i))
-	}
-}
 
 func (r *familyRules) programUpdates(f tracker.Frontend, chain string) {
 	set := layout.AffinityFrontendsMap

@@ -30,27 +30,13 @@ type sharedChoice struct {
 	hash     layout.Hash
 }
 
-// A Service port with manyFrontends frontends, which a cluster IP, a node port, an address of a load
-// balancer and an external IP are not, has shared lists if its direct lists would have manyPlaces
-// elements; it has them until they would have half of that, so that an endpoint that comes and goes
-// does not move them each time.
-const (
-	manyFrontends = 5
-	usualPlaces   = 1024
-)
-
-// manyPlaces is described with manyFrontends. manySlots stands in its place where a hash chooses: a
-// list of five endpoints has 503 slots there, and if so few were shared, thousands of Service ports
-// would be. Random tests lower both.
-var manyPlaces, manySlots = usualPlaces, 16 * usualPlaces
-
 // shares reports whether a Service port is to have shared lists.
 func (p *portState) shares() bool {
-	places, many := len(p.frontends)*(p.cluster.len()+p.local.len()), manyPlaces
-	if hashOf(p.current) != layout.NoHash {
-		many = manySlots
+	places, many, frontends := len(p.frontends)*(p.cluster.len()+p.local.len()), manyPlaces, manyFrontends
+	if p.hash() != layout.NoHash {
+		many, frontends = manySlots, 2
 	}
-	return len(p.frontends) >= manyFrontends && (places >= many || p.list.number != 0 && places >= many/2)
+	return len(p.frontends) >= frontends && (places >= many || p.list.number != 0 && places >= many/2)
 }
 
 func listIdentity(id tracker.PortID) string { return "list " + id.String() }
@@ -58,15 +44,18 @@ func listIdentity(id tracker.PortID) string { return "list " + id.String() }
 // setList writes the shared lists of a Service port, or removes them.
 func (r *familyRules) setList(port *portState, shared bool) {
 	l := &port.list
+	if !shared && l.number == 0 {
+		return
+	}
 	var cluster, local places
 	if shared {
 		cluster, local = port.cluster, port.local
 		l.number = r.numberOf(listIdentity(port.current.ID))
 	}
 	set := layout.ListsMap(l.number)
-	r.writeList(set, layout.ListKey(l.number, false), port.comment, l.cluster, cluster)
-	r.writeList(set, layout.ListKey(l.number, true), port.comment, l.local, local)
-	hash := hashOf(port.current)
+	r.lists.write(set, layout.ListKey(l.number, false), port.comment, l.cluster, cluster)
+	r.lists.write(set, layout.ListKey(l.number, true), port.comment, l.local, local)
+	hash := port.hash()
 	for i, list := range []places{cluster, local} {
 		name, choice := layout.ListChain(l.number, i == 1), sharedChoice{capacityOf(list, hash), hash}
 		if choice.capacity == 0 {

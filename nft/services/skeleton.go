@@ -31,6 +31,9 @@ type Config struct {
 	// AffinitySize is how many entries one affinity map holds at most. There are AffinityMaps of them
 	// in a table, which the Service ports share.
 	AffinitySize uint32
+	// MaglevSlots is how many elements the slot tables of all Service ports may have together.
+	MaglevSlots int
+	Lacks       nft.Lacks
 	// Counters makes the elements of the services and node-ports maps count the connections
 	// to their frontends. EndpointCounters makes the elements of lists of endpoints count the
 	// connections that they were chosen for; an endpoint of an affinity entry is not chosen.
@@ -63,6 +66,8 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: layout.NodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: layout.NodePortLocalEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: layout.MembersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
+		{Name: layout.DepartedSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
+		{Name: layout.DroppedSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.NodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ClusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ServiceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},

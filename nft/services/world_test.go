@@ -195,6 +195,7 @@ func testConfig() Config {
 		Families:      nft.Families[:],
 		MasqueradeBit: 14,
 		AffinitySize:  1024,
+		MaglevSlots:   1 << 23,
 		Pods: map[nft.Family]layout.PodMatch{
 			nft.IP:  {CIDR: netip.MustParsePrefix("10.244.0.0/16")},
 			nft.IP6: {CIDR: netip.MustParsePrefix("fdf4::/16")},
@@ -341,4 +342,12 @@ func missing(t *nft.Table, stmt nft.Stmt) string {
 		return "set " + set
 	}
 	return ""
+}
+
+// endpoints are endpoints by the last byte of their addresses.
+func endpoints(last ...byte) (list []netip.AddrPort) {
+	for _, b := range last {
+		list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, b}), 80))
+	}
+	return list
 }

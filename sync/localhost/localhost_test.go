@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -38,19 +39,10 @@ func (at address) endpoint(t *testing.T, name string) netip.AddrPort {
 		t.Skipf("no loopback address: %v", err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				text, _ := io.ReadAll(conn)
-				fmt.Fprintf(conn, "%s: %s", name, text)
-			}()
-		}
-	}()
+	lab.Serve(listener, func(conn net.Conn) {
+		text, _ := io.ReadAll(conn)
+		fmt.Fprintf(conn, "%s: %s", name, text)
+	})
 	return listener.Addr().(*net.TCPAddr).AddrPort()
 }
 

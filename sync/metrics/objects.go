@@ -16,6 +16,7 @@ type objectMetrics struct {
 	refused   *prometheus.CounterVec
 	conflicts prometheus.Gauge
 	leftOut   prometheus.Gauge
+	unmet     prometheus.Gauge
 
 	without map[tracker.PortID]lacking // ports counted in noLocal
 }
@@ -45,6 +46,10 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 			Name: "kube_nft_refused_ports",
 			Help: "Service ports that are left out on this node as they are wanted, because the kernel refuses them.",
 		}),
+		unmet: f.NewGauge(prometheus.GaugeOpts{
+			Name: "kube_nft_unmet_annotations",
+			Help: "Annotations of Service ports that this node does not follow, because the kernel lacks something or --maglev-slots are used up.",
+		}),
 		without: make(map[tracker.PortID]lacking),
 	}
 	for _, kind := range []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"} {
@@ -63,6 +68,7 @@ func (m *Metrics) Refused(kind string) { m.objects.refused.WithLabelValues(kind)
 func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[string]int) {
 	o.conflicts.Set(float64(r.Standing))
 	o.leftOut.Set(float64(r.LeftOut))
+	o.unmet.Set(float64(r.StandUnmet))
 	for family, sets := range lengths {
 		for name, n := range sets {
 			o.elements.WithLabelValues(name, tracker.Family(family).String()).Set(float64(n))

@@ -1,20 +1,25 @@
-package services
+// Package order decides which endpoint stands under which index of a list, so that a change of the endpoints moves few of
+// the others. It is pure.
+package order
 
 import (
 	"net/netip"
 	"slices"
 )
 
-// reorder returns the endpoints of want in an order that changes as little as possible of
+// Keep returns the endpoints of want in an order that changes as little as possible of
 // have, which is an order of before: those that stay keep their index, new ones take the free
 // indexes, and only then do the last ones move into the holes that are left.
-func reorder(have, before, want []netip.AddrPort) []netip.AddrPort {
+func Keep(have, before, want []netip.AddrPort) []netip.AddrPort {
 	if len(have) == 0 {
 		return want
 	}
-	gone, come := difference(before, want)
+	gone, come := Difference(before, want)
 	if len(gone)+len(come) == 0 {
 		return have
+	}
+	if len(gone) == 0 {
+		return slices.Concat(have, come)
 	}
 	list := make([]netip.AddrPort, len(have), len(have)+max(0, len(come)-len(gone)))
 	copy(list, have)
@@ -40,9 +45,9 @@ func indexes(list, some []netip.AddrPort) []int {
 	return found
 }
 
-// difference returns what before and want do not have in common. Both are sorted and name
+// Difference returns what before and want do not have in common. Both are sorted and name
 // nothing twice.
-func difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
+func Difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
 	if len(before) > 0 && len(before) == len(want) && &before[0] == &want[0] {
 		return nil, nil
 	}
@@ -66,14 +71,14 @@ func difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
 	return append(gone, before...), append(come, want...)
 }
 
-// reorderAdopted is reorder for a list that was found in the kernel, where it may have become
+// KeepFound is Keep for a list that was found in the kernel, where it may have become
 // anything: one that names an endpoint twice is no order to keep.
-func reorderAdopted(have, want []netip.AddrPort) []netip.AddrPort {
+func KeepFound(have, want []netip.AddrPort) []netip.AddrPort {
 	before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare)
 	if len(slices.Compact(before)) < len(have) {
 		return want
 	}
-	return reorder(have, before, want)
+	return Keep(have, before, want)
 }
 
 // fill closes the holes of a list with its last entries.
@@ -86,6 +91,34 @@ func fill(list []netip.AddrPort, holes []int) []netip.AddrPort {
 			list[holes[0]], holes = list[last], holes[1:]
 		}
 		list = list[:last]
+	}
+	return list
+}
+
+// Spread gives the endpoints of want, which is sorted, as many places as each is to have. What is in
+// order in have stays where it is.
+func Spread(have, want []netip.AddrPort, due []int) []netip.AddrPort {
+	n := 0
+	for _, places := range due {
+		n += places
+	}
+	list := make([]netip.AddrPort, n)
+	for i := range min(n, len(have)) {
+		if j, ok := slices.BinarySearchFunc(want, have[i], netip.AddrPort.Compare); ok && due[j] > 0 {
+			list[i] = have[i]
+			due[j]--
+		}
+	}
+	j := 0
+	for i := range list {
+		if list[i].IsValid() {
+			continue
+		}
+		for due[j] == 0 {
+			j++
+		}
+		list[i] = want[j]
+		due[j]--
 	}
 	return list
 }

@@ -1,4 +1,6 @@
-package services
+// Package entries knows what affinity entries are to be, which packets make: what is wrong with those
+// that a map holds, and the operations that put it right. A pure package.
+package entries
 
 import (
 	"cmp"
@@ -10,9 +12,9 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// Entries says what the affinity entries under one number are to be. Packets make them, and make
+// A Group says what the affinity entries under one number are to be. Packets make them, and make
 // no more for an endpoint that has left; what is there of it has to be cleaned up.
-type Entries struct {
+type Group struct {
 	Family  nft.Family
 	Number  uint32
 	Members []netip.Addr // the endpoints that they may name, sorted; none if nobody has the number
@@ -25,22 +27,22 @@ type Entries struct {
 }
 
 // MayName reports whether an entry may name the endpoint in its data.
-func (e Entries) MayName(data string) bool {
+func (g Group) MayName(data string) bool {
 	endpoint, _ := netip.AddrFromSlice([]byte(data))
-	return holds(e.Members, endpoint)
+	return Holds(g.Members, endpoint)
 }
 
-// An EntryChange replaces the entry under a key; nil stands for no entry.
-type EntryChange struct {
+// A Change replaces the entry under a key; nil stands for no entry.
+type Change struct {
 	Key         string
 	Before, Now *nft.Element
 }
 
-// WrongEntries returns what is to change of the entries that an affinity map holds: those of numbers
+// Wrong returns what is to change of the entries that an affinity map holds: those of numbers
 // that nobody has and those that name no member go, those with another timeout get the right one,
 // and a group that takes over the entries of another gets them. wanted says what is to be under a
 // number.
-func WrongEntries(f nft.Family, held map[string]nft.Element, wanted func(number uint32) Entries, takeOver map[uint32]uint32) (changes []EntryChange) {
+func Wrong(f nft.Family, held map[string]nft.Element, wanted func(number uint32) Group, takeOver map[uint32]uint32) (changes []Change) {
 	for key, entry := range held {
 		number, client, ok := nft.SplitNumberedKey(f, key)
 		if !ok {
@@ -51,33 +53,33 @@ func WrongEntries(f nft.Family, held map[string]nft.Element, wanted func(number 
 		switch {
 		case entry.Life != nil && entry.Life.Timeout == fading && !member: // on its way
 		case !member, entry.Life != nil && entry.Life.Twin: // packets go on with the other twin
-			changes = append(changes, EntryChange{Key: key, Before: &entry})
+			changes = append(changes, Change{Key: key, Before: &entry})
 		case entry.Life == nil || entry.Life.Timeout != group.Timeout:
-			changes = append(changes, EntryChange{Key: key, Before: &entry, Now: group.renewed(entry)})
+			changes = append(changes, Change{Key: key, Before: &entry, Now: group.Renewed(entry)})
 		}
 		into := wanted(takeOver[number])
 		intoKey := nft.NumberedKey(f, into.Number, client)
 		if _, known := held[intoKey]; takeOver[number] != 0 && !known && into.MayName(entry.Data) {
-			changes = append(changes, EntryChange{Key: intoKey, Now: into.renewed(entry)})
+			changes = append(changes, Change{Key: intoKey, Now: into.Renewed(entry)})
 		}
 	}
-	slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
 	return changes
 }
 
-// renewed carries an entry's remaining time over to the group's timeout.
-func (e *Entries) renewed(entry nft.Element) *nft.Element {
-	expires := e.Timeout
+// Renewed carries an entry's remaining time over to the group's timeout.
+func (g *Group) Renewed(entry nft.Element) *nft.Element {
+	expires := g.Timeout
 	if entry.Life != nil && entry.Life.Expires > 0 {
 		expires = min(expires, entry.Life.Expires)
 	}
-	return &nft.Element{Data: entry.Data, Life: &nft.Life{Timeout: e.Timeout, Expires: expires}}
+	return &nft.Element{Data: entry.Data, Life: &nft.Life{Timeout: g.Timeout, Expires: expires}}
 }
 
-// SurplusEntries returns the removal of entries of an affinity map that is nearly full, so that one
+// Surplus returns the removal of entries of an affinity map that is nearly full, so that one
 // Service port does not keep the others from having entries: down to half of its size, those that
 // expire first of the numbers that have most.
-func SurplusEntries(f nft.Family, held map[string]nft.Element, size int) (changes []EntryChange) {
+func Surplus(f nft.Family, held map[string]nft.Element, size int) (changes []Change) {
 	if len(held) <= size/4*3 {
 		return nil
 	}
@@ -98,17 +100,18 @@ func SurplusEntries(f nft.Family, held map[string]nft.Element, size int) (change
 		if len(list) <= share {
 			continue
 		}
-		slices.SortFunc(list, func(a, b string) int { return cmp.Compare(expiry(held[a]), expiry(held[b])) })
+		slices.SortFunc(list, func(a, b string) int { return cmp.Compare(Left(held[a]), Left(held[b])) })
 		for _, key := range list[:len(list)-share] {
 			entry := held[key]
-			changes = append(changes, EntryChange{Key: key, Before: &entry})
+			changes = append(changes, Change{Key: key, Before: &entry})
 		}
 	}
-	slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
 	return changes
 }
 
-func expiry(e nft.Element) time.Duration {
+// Left is how long an entry lives if packets do not refresh it.
+func Left(e nft.Element) time.Duration {
 	if e.Life == nil {
 		return 0
 	}
@@ -128,13 +131,13 @@ func fairShare(wanted []int, total int) int {
 	return total
 }
 
-// EntryOps returns the operations of changes in one map. Entries may have expired meanwhile: that
+// Ops returns the operations of changes in one map. Entries may have expired meanwhile: that
 // does not fail the batch.
 //
 // An entry that is to go gets a short rest of life. A kernel from 6.12 on does that in place, and
 // refuses it (EEXIST) if packets have made another entry of the client since: a deletion would take
 // away whatever stands under the key. See change.InPlace. One of two twins is deleted, whichever.
-func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) {
+func Ops(f nft.Family, set *nft.Set, changes []Change) (ops []nft.Op) {
 	var gone, come []nft.KeyedElement
 	for _, c := range changes {
 		now := c.Now
@@ -162,7 +165,8 @@ func EntryOps(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) 
 // fading is the rest of life of an entry that is to go: one tick of the slowest kernel's clock.
 const fading = 10 * time.Millisecond
 
-func holds(sorted []netip.Addr, addr netip.Addr) bool {
+// Holds reports whether a sorted list has an address.
+func Holds(sorted []netip.Addr, addr netip.Addr) bool {
 	_, ok := slices.BinarySearchFunc(sorted, addr, netip.Addr.Compare)
 	return ok
 }

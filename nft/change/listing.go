@@ -1,8 +1,10 @@
-package nft
+package change
 
 import (
 	"cmp"
 	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
 // A ListedElement is an element as the kernel lists it. The kernel lists a range of a set with one
@@ -10,7 +12,7 @@ import (
 type ListedElement struct {
 	Key, KeyEnd []byte // KeyEnd is the last key of a range of concatenations
 	End         bool
-	Element     Element
+	Element     nft.Element
 }
 
 // A Listing builds the elements of one set from the elements that the kernel lists.
@@ -18,9 +20,9 @@ type Listing struct {
 	// Repeated holds the keys of the elements that were listed twice.
 	Repeated map[string]bool
 
-	ranges   Ranges
+	ranges   nft.Ranges
 	keyLen   int
-	elements map[string]Element
+	elements map[string]nft.Element
 	points   []point
 }
 
@@ -28,12 +30,12 @@ type Listing struct {
 type point struct {
 	key     string
 	end     bool
-	element Element
+	element nft.Element
 }
 
 // NewListing returns an empty listing of a set in a table of family f.
-func NewListing(f Family, s *Set) *Listing {
-	return &Listing{ranges: s.Ranges(), keyLen: s.KeyLen(f), elements: make(map[string]Element)}
+func NewListing(f nft.Family, s *nft.Set) *Listing {
+	return &Listing{ranges: s.Ranges(), keyLen: s.KeyLen(f), elements: make(map[string]nft.Element)}
 }
 
 // Add files an element and reports whether it belongs to the set. It passes over an element whose
@@ -42,15 +44,15 @@ func (l *Listing) Add(e *ListedElement) bool {
 	if len(e.Key) != l.keyLen {
 		return false
 	}
-	if l.ranges == TwoPoints {
+	if l.ranges == nft.TwoPoints {
 		l.points = append(l.points, point{string(e.Key), e.End, e.Element})
 		return true
 	}
 	before := len(l.elements)
 	switch {
-	case l.ranges == TwoKeys && len(e.KeyEnd) == l.keyLen:
+	case l.ranges == nft.TwoKeys && len(e.KeyEnd) == l.keyLen:
 		l.elements[string(e.Key)+string(e.KeyEnd)] = e.Element
-	case l.ranges == TwoKeys: // a range of one key
+	case l.ranges == nft.TwoKeys: // a range of one key
 		l.elements[string(e.Key)+string(e.Key)] = e.Element
 	default:
 		l.elements[string(e.Key)] = e.Element
@@ -65,11 +67,11 @@ func (l *Listing) Add(e *ListedElement) bool {
 }
 
 // AddRange adds the points of a range.
-func (l *Listing) AddRange(key string, element Element) {
+func (l *Listing) AddRange(key string, element nft.Element) {
 	first, last := key[:l.keyLen], key[l.keyLen:]
 	l.points = append(l.points, point{first, false, element})
 	if end, ok := Successor(last); ok {
-		l.points = append(l.points, point{string(end[:l.keyLen]), true, Element{}})
+		l.points = append(l.points, point{string(end[:l.keyLen]), true, nft.Element{}})
 	}
 }
 
@@ -84,9 +86,9 @@ func (l *Listing) ChangePoints(heard *Listing, came bool) {
 }
 
 // Elements returns the elements added so far, with points joined into ranges.
-func (l *Listing) Elements() map[string]Element {
+func (l *Listing) Elements() map[string]nft.Element {
 	slices.SortFunc(l.points, func(a, b point) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), TrueFirst(a.end, b.end)) // one range ends before the next begins
+		return cmp.Or(cmp.Compare(a.key, b.key), nft.TrueFirst(a.end, b.end)) // one range ends before the next begins
 	})
 	for i, p := range l.points {
 		if p.end {

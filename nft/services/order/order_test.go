@@ -1,4 +1,4 @@
-package services
+package order
 
 import (
 	"math/rand/v2"
@@ -30,7 +30,7 @@ func TestReorder(t *testing.T) {
 		{"repeated in what was adopted", endpoints(2, 2, 1), endpoints(1, 2, 3), endpoints(1, 2, 3)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if list := reorderAdopted(tt.have, tt.want); !slices.Equal(list, tt.list) {
+			if list := KeepFound(tt.have, tt.want); !slices.Equal(list, tt.list) {
 				t.Errorf("got %v, want %v", list, tt.list)
 			}
 		})
@@ -43,13 +43,13 @@ func TestReorderMovesLittle(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		have, want := endpoints(sample(random)...), endpoints(slices.Sorted(slices.Values(sample(random)))...)
-		list := reorderAdopted(have, want)
-		if before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare); !slices.Equal(list, reorder(have, before, want)) {
+		list := KeepFound(have, want)
+		if before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare); !slices.Equal(list, Keep(have, before, want)) {
 			t.Fatalf("the two ways differ for %v and %v", have, want)
 		}
 		sorted := slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare)
 		if !slices.Equal(sorted, slices.SortedFunc(slices.Values(want), netip.AddrPort.Compare)) {
-			t.Fatalf("reorderAdopted(%v, %v) = %v has other endpoints", have, want, list)
+			t.Fatalf("KeepFound(%v, %v) = %v has other endpoints", have, want, list)
 		}
 		came, went, moved := 0, 0, 0
 		for _, ep := range want {
@@ -65,7 +65,7 @@ func TestReorderMovesLittle(t *testing.T) {
 			}
 		}
 		if moved > max(0, went-came) {
-			t.Errorf("reorderAdopted(%v, %v) = %v moves %d endpoints for %d that left and %d that came", have, want, list, moved, went, came)
+			t.Errorf("KeepFound(%v, %v) = %v moves %d endpoints for %d that left and %d that came", have, want, list, moved, went, came)
 		}
 	}
 }
