@@ -48,7 +48,7 @@ func matterToRules(name string) bool {
 
 // commandGroups are the commands by what they are for; what is in none stands last.
 var commandGroups = []struct{ id, title, commands string }{
-	{"look", "Look, and change nothing:", "status get explain diff"},
+	{"look", "See what is programmed on this node:", "status get top explain trace diff"},
 	{"move", "Change what is programmed on this node:", "migrate cleanup release"},
 }
 
@@ -60,7 +60,7 @@ var flagGroups = []flagGroup{
 	{"Instead of serving", "dry-run show-config write-config-to init-only cleanup version"},
 	{"Objects and settings", "config manifests kubeconfig master kube-api-qps kube-api-burst kube-api-content-type feature-gates"},
 	{"The node and its pods", "hostname-override host-proc bind-address cluster-cidr detect-local-mode pod-bridge-interface pod-interface-name-prefix"},
-	{"Services", "service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports ping-vips masquerade-all masquerade-bit affinity-size connection-counters endpoint-connection-counters"},
+	{"Services", "service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports ping-vips masquerade-all masquerade-bit affinity-size maglev-slots connection-counters endpoint-connection-counters"},
 	{"Writing to the kernel", "min-sync-period sync-period takeover table-ownership connections-of-departed oom-score-adj"},
 	{"Addresses", "healthz-bind-address metrics-bind-address bind-address-hard-fail profiling"},
 	{"Connection tracking", "conntrack-"},
@@ -159,8 +159,9 @@ func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// flagEntry matches the beginning of a flag in pflag's list of flags.
-var flagEntry = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([\w-]+)`)
+// flagEntry matches the beginning of a flag in pflag's list of flags. Lines that go on with a description
+// are indented deeper, and may begin with a flag's name, too.
+var flagEntry = regexp.MustCompile(`(?m)^ {2}(?:-\w, | {4})--([\w-]+)`)
 
 // writeFlags lists the flags of a command that help shows: its own, and then the daemon's by their
 // groups, all in the same columns.

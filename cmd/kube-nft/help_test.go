@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // offered lists the flags that help offers, but for --help.
@@ -66,6 +67,22 @@ func TestHelpWidth(t *testing.T) {
 	if !slices.Contains(offered(help), "conntrack-min") {
 		t.Error("the daemon's help lacks its flags")
 	}
+}
+
+// TestHelpKeepsDescriptionsTogether: the whole description of each flag stands beside it, wherever its lines break.
+func TestHelpKeepsDescriptionsTogether(t *testing.T) {
+	squeeze := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	_, help, _ := commandLine(t, "--help")
+	text := squeeze(help)
+	newRoot().PersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		_, usage := pflag.UnquoteUsage(f)
+		if !strings.Contains(text, squeeze(usage)) {
+			t.Errorf("--%s: help has not %q in one piece", f.Name, usage)
+		}
+	})
 }
 
 // TestHelpIsWhole: every help text has examples that parse, and the daemon's flags stand by subject.

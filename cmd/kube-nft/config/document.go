@@ -32,6 +32,7 @@ type KubeNFTConfiguration struct {
 	// MinSyncPeriod wins over nftables.minSyncPeriod, and can be 0s, for no pause at all.
 	MinSyncPeriod              *metav1.Duration `json:"minSyncPeriod,omitempty"`
 	AffinitySize               uint32           `json:"affinitySize,omitempty"`
+	MaglevSlots                uint32           `json:"maglevSlots,omitempty"`
 	ConnectionCounters         bool             `json:"connectionCounters,omitempty"`
 	EndpointConnectionCounters bool             `json:"endpointConnectionCounters,omitempty"`
 	ConnectionsOfDeparted      string           `json:"connectionsOfDeparted,omitempty"`

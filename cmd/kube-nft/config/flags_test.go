@@ -20,7 +20,7 @@ func TestVisibleFlags(t *testing.T) {
 		conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait
 		conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode
 		endpoint-connection-counters external-ips feature-gates healthz-bind-address host-proc hostname-override kube-api-burst kube-api-content-type
-		kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
+		kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format maglev-slots manifests masquerade-all
 		masquerade-bit master metrics-bind-address min-sync-period nodeport-addresses oom-score-adj ping-vips
 		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name source-ranges-for-node-ports sync-period
 		table-ownership takeover v`)
@@ -85,6 +85,13 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 			name:  "old ports",
 			line:  `--healthz-port=0 --metrics-port=9000`,
 			check: func(c *Config) bool { return !c.Healthz.IsValid() && c.Metrics.String() == "127.0.0.1:9000" },
+		},
+		{
+			name: "empty values are none",
+			line: `--bind-address= --detect-local-mode= --cluster-cidr= --hostname-override= --proxy-mode= --nodeport-addresses=`,
+			check: func(c *Config) bool {
+				return len(c.NodeAddresses) == 0 && len(c.Pods) == 0 && !c.PodsFromNode && c.NodeName != ""
+			},
 		},
 		{
 			name:  "underscores",

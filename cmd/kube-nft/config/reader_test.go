@@ -127,6 +127,7 @@ kind: KubeNFTConfiguration
 localhostNodePorts: false
 logFormat: auto
 logLevel: info
+maglevSlots: 524288
 tableOwnership: never
 takeover: auto
 `

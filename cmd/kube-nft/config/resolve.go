@@ -27,7 +27,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
-// A reading turns what is written into what is meant.
+// A reading turns flags and a file into a Config.
 type reading struct {
 	document
 	flags       *pflag.FlagSet
@@ -38,7 +38,7 @@ type reading struct {
 	overrides   []Override
 }
 
-// given reports whether the setting is more than a default.
+// given reports whether a flag or the file gives the setting.
 func (r *reading) given(flag string) bool { return r.flags.Changed(flag) || r.fields[flag] != "" }
 
 // name returns the setting's name for a user: the flag, or the field of the file.
@@ -49,7 +49,7 @@ func (r *reading) name(flag string) string {
 	return "--" + flag
 }
 
-// invalid returns the error of a setting.
+// invalid returns the error that refuses the value of a setting.
 func (r *reading) invalid(flag, value, reason string) error {
 	if value == "" {
 		value = `""`
@@ -86,16 +86,17 @@ func (r *reading) merge(file *document) {
 		r.notices = append(r.notices, fmt.Sprintf("%s: %s %s: changes wait for up to a second, as with kube-proxy, whose default it is; leave it out for %s, or say it in %s as minSyncPeriod",
 			r.file, field, proxyMinSyncPeriod, defaults().proxy.NFTables.MinSyncPeriod.Duration, ownKind))
 	}
-	// true is also kube-proxy's default, and nothing shows who chose it.
+	// kube-proxy's default is true, too: the file does not show whether somebody chose it.
 	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts && !slices.Contains(r.proxy.NodePortAddresses, "localhost") {
 		r.notices = append(r.notices, r.file+": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports")
 	}
 }
 
-// proxyMinSyncPeriod is kube-proxy's default of minSyncPeriod, which its --write-config-to writes.
+// proxyMinSyncPeriod is kube-proxy's default of minSyncPeriod. Its --write-config-to writes it into
+// files in which nobody chose it.
 const proxyMinSyncPeriod = time.Second
 
-// leftOut reports whether a field of a file counts as left out. A pointer can point to zero.
+// leftOut reports whether a field of a file counts as left out. A pointer to zero counts as given.
 func leftOut(field reflect.Value) bool {
 	return field.IsZero() || field.Kind() == reflect.Slice && field.Len() == 0
 }
@@ -138,7 +139,7 @@ func (r *reading) override(s *setting, file *document) {
 	}
 }
 
-// mergeGates adds the file's feature gates to those of the flag, each of which wins.
+// mergeGates adds the file's feature gates to those of the flag. A gate of the flag wins.
 func (r *reading) mergeGates(file map[string]bool) {
 	r.gatesByFlag = r.proxy.FeatureGates
 	merged := maps.Clone(file)
@@ -248,6 +249,7 @@ func (r *reading) resolveNode(c *Config) error {
 	if c.NodeName = strings.ToLower(strings.TrimSpace(name)); c.NodeName == "" {
 		return r.invalid("hostname-override", fmt.Sprintf("%q", r.proxy.HostnameOverride), "expected the name of a node")
 	}
+	r.proxy.BindAddress = cmp.Or(r.proxy.BindAddress, anyAddress) // an empty flag counts as not given, as with kube-proxy
 	addr, err := netip.ParseAddr(r.proxy.BindAddress)
 	if err != nil {
 		return r.invalid("bind-address", r.proxy.BindAddress, "expected an IP address")
@@ -261,6 +263,7 @@ func (r *reading) resolveNode(c *Config) error {
 // resolvePods finds out how the rules recognise pods.
 func (r *reading) resolvePods(c *Config) error {
 	c.Pods = make(map[nft.Family]layout.PodMatch)
+	r.proxy.DetectLocalMode = cmp.Or(r.proxy.DetectLocalMode, detectClusterCIDR)
 	mode, flag, name := string(r.proxy.DetectLocalMode), "pod-bridge-interface", r.proxy.DetectLocal.BridgeInterface
 	switch mode {
 	case detectClusterCIDR:
@@ -303,9 +306,9 @@ func (r *reading) resolvePods(c *Config) error {
 	return nil
 }
 
-// resolveNodePorts finds out where node ports are served. At localhost, the ruleset serves IPv4 with
-// --localhost-nodeports, which takes a sysctl with consequences for the whole node; the daemon serves
-// the rest itself.
+// resolveNodePorts decides where node ports are served. With --localhost-nodeports the ruleset serves
+// IPv4 at localhost. That takes a sysctl with consequences for the whole node. What else is served at
+// localhost, the daemon serves itself.
 func (r *reading) resolveNodePorts(c *Config) (err error) {
 	if len(r.proxy.NodePortAddresses) == 0 {
 		r.proxy.NodePortAddresses = []string{"primary"}
@@ -326,8 +329,9 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 	return nil
 }
 
-// resolveRuleset turns the takeover off with a ServiceProxyName: the node then has another proxy,
-// which needs its rules. With Manifests it has to be asked for: files seldom hold a whole cluster.
+// resolveRuleset resolves the settings of the ruleset. A ServiceProxyName turns the takeover off: the
+// node then has another proxy, which needs its rules. Manifests turn it off unless it was asked for,
+// because files seldom hold a whole cluster.
 func (r *reading) resolveRuleset(c *Config) error {
 	nftables, own := &r.proxy.NFTables, &r.own
 	bit, least, most := *nftables.MasqueradeBit, nftables.MinSyncPeriod.Duration, nftables.SyncPeriod.Duration
@@ -336,6 +340,8 @@ func (r *reading) resolveRuleset(c *Config) error {
 		return r.invalid("masquerade-bit", fmt.Sprint(bit), "expected a bit of the packet mark, 0 to 31")
 	case own.AffinitySize == 0:
 		return r.invalid("affinity-size", "0", "expected at least 1 client")
+	case own.MaglevSlots == 0:
+		return r.invalid("maglev-slots", "0", "expected at least 1 slot")
 	case least < 0:
 		return r.invalid("min-sync-period", least.String(), "expected a duration that is not negative")
 	case most <= 0:
@@ -355,7 +361,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	case own.ServiceProxyName != "", r.own.Manifests != "" && !r.given("takeover"):
 		own.Takeover = never
 	}
-	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize = nftables.MasqueradeAll, uint8(bit), own.AffinitySize
+	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize, c.MaglevSlots = nftables.MasqueradeAll, uint8(bit), own.AffinitySize, own.MaglevSlots
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
 	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset, GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
 	c.MinSyncPeriod, c.SyncPeriod, c.HostProc = least, most, own.HostProc
@@ -363,7 +369,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	return nil
 }
 
-// resolveServers finds out where the servers listen. The defaults follow the bind address's family.
+// resolveServers decides where the servers listen. Defaults have the family of the bind address.
 func (r *reading) resolveServers(c *Config) (err error) {
 	anywhere, loopback := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if bind, err := netip.ParseAddr(r.proxy.BindAddress); err == nil && bind.Is6() {
@@ -386,7 +392,8 @@ func (r *reading) resolveServers(c *Config) (err error) {
 	return nil
 }
 
-// resolveServer reads one address whose IP or port may be missing, and completes it.
+// resolveServer reads an address and completes it if its IP or port is missing. An empty text gives
+// the zero AddrPort: no server.
 func (r *reading) resolveServer(flag string, text *string, fallback netip.AddrPort) (netip.AddrPort, error) {
 	switch {
 	case !r.given(flag):
@@ -443,10 +450,11 @@ func (r *reading) resolveProcess(c *Config) error {
 	return nil
 }
 
-// DebugVerbosity is the verbosity from which on kube-proxy logs details for debugging.
+// DebugVerbosity is the lowest verbosity (kube-proxy's -v) that logs details for debugging.
 const DebugVerbosity = 4
 
-// LevelOf returns the level that stands for one of kube-proxy's verbosities.
+// LevelOf returns the log level for one of kube-proxy's verbosities: debug from DebugVerbosity on,
+// info below.
 func LevelOf(verbosity uint32) zapcore.Level {
 	if verbosity >= DebugVerbosity {
 		return zapcore.DebugLevel
@@ -454,18 +462,18 @@ func LevelOf(verbosity uint32) zapcore.Level {
 	return zapcore.InfoLevel
 }
 
-// ParseLevel reads a level as --log-level takes it.
+// ParseLevel reads a level as --log-level takes it: debug, info, warn or error. known is false for
+// any other text.
 func ParseLevel(text string) (level zapcore.Level, known bool) {
 	level, err := zapcore.ParseLevel(text)
 	return level, err == nil && slices.Contains([]string{"debug", "info", "warn", "error"}, text)
 }
 
-// resolveLog combines our settings with kube-proxy's. Ours win, except that settings of the file do
-// not win over flags.
+// resolveLog combines our settings with kube-proxy's. A flag wins over the file; otherwise ours win.
 func (r *reading) resolveLog(c *Config) error {
 	logging, own := &r.proxy.Logging, &r.own
-	format, known := map[string]string{"": "", "text": "console", "json": "json"}[logging.Format]
-	if !known {
+	format, known := map[string]string{"text": "console", "json": "json"}[logging.Format]
+	if !known && r.given("logging-format") {
 		return r.invalid("logging-format", logging.Format, "expected text or json")
 	}
 	r.combine("v", fmt.Sprint(logging.Verbosity), LevelOf(uint32(logging.Verbosity)).String(), "log-level", &own.LogLevel)
@@ -481,7 +489,7 @@ func (r *reading) resolveLog(c *Config) error {
 	return nil
 }
 
-// combine gives our setting what kube-proxy's means, if that was given and wins.
+// combine gives our setting the meaning of kube-proxy's, if kube-proxy's was given and wins.
 func (r *reading) combine(theirs, value, means, ours string, setting *string) {
 	switch flags := r.flags; {
 	case !r.given(theirs):

@@ -47,6 +47,7 @@ var settings = []setting{
 	{flag: "min-sync-period", field: "nftables.minSyncPeriod", weaker: "iptables.minSyncPeriod", stronger: "minSyncPeriod", usage: "least time between two commits; changes meanwhile go into one. Commits that take long are further apart when there are many, by up to 20ms; 0 is no pause at all"},
 	{flag: "sync-period", field: "nftables.syncPeriod", weaker: "iptables.syncPeriod", usage: "how often the kernel is compared with what it should hold"},
 	{flag: "affinity-size", field: "affinitySize", usage: "entries of session affinity that one of four maps holds at most, which the Services share"},
+	{flag: "maglev-slots", field: "maglevSlots", usage: "elements that slot tables (kube-nft.io/lb-algorithm maglev) and places of weights of all Services may take together; who gets none is served by chance, and its weights are followed less exactly"},
 	{flag: "connection-counters", field: "connectionCounters", usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters", usage: "count those that each endpoint is chosen for as well: a series for each endpoint of each frontend"},
 	{flag: "connections-of-departed", field: "connectionsOfDeparted", usage: "what happens to connections of TCP and SCTP whose endpoint has left its Service: keep or reset; kube-nft.io/connections-of-departed on a Service wins"},
@@ -100,6 +101,7 @@ const (
 )
 
 const (
+	anyAddress   = "0.0.0.0" // of --bind-address: the Node object says which
 	protobuf     = "application/vnd.kubernetes.protobuf"
 	defaultQPS   = 5
 	defaultBurst = 10
@@ -116,6 +118,7 @@ func defaults() *document {
 		LocalhostNodePorts: new(bool),
 		ExternalIPs:        []string{defaultExternalIPs},
 		AffinitySize:       131072,
+		MaglevSlots:        524288,
 
 		ConnectionsOfDeparted: keep,
 
@@ -128,7 +131,7 @@ func defaults() *document {
 	p := &d.proxy
 	p.TypeMeta = metav1.TypeMeta{APIVersion: proxyVersion, Kind: proxyKind}
 	p.ClientConnection.ContentType, p.ClientConnection.QPS, p.ClientConnection.Burst = protobuf, defaultQPS, defaultBurst
-	p.BindAddress, p.HealthzBindAddress, p.MetricsBindAddress = "0.0.0.0", "0.0.0.0:10256", "127.0.0.1:10249"
+	p.BindAddress, p.HealthzBindAddress, p.MetricsBindAddress = anyAddress, "0.0.0.0:10256", "127.0.0.1:10249"
 	p.DetectLocalMode, p.Mode, p.OOMScoreAdj = detectClusterCIDR, modeNFTables, new(int32(-999))
 	p.NFTables.MasqueradeBit = new(int32(14))
 	p.NFTables.SyncPeriod.Duration, p.NFTables.MinSyncPeriod.Duration = 30*time.Second, time.Millisecond

@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -104,11 +104,12 @@ func (c *Config) AddressesOf(ctx context.Context, name string, log *zap.Logger) 
 		if err != nil {
 			return nil, fmt.Errorf("address of Node %s: %w", name, err)
 		}
-		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			err = t.SetNode(node)
+		// The role lets the daemon list Nodes, not get one.
+		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
+		if err == nil && len(nodes.Items) > 0 {
+			err = t.SetNode(&nodes.Items[0])
 		}
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err != nil {
 			return nil, fmt.Errorf("address of Node %s: %w", name, c.unanswered(err))
 		}
 	}

@@ -36,7 +36,8 @@ type daemon struct {
 	log      *zap.Logger
 	kernel   *kernel.Client
 	families []nft.Family
-	owned    bool // our socket owns the tables
+	owned    bool      // our socket owns the tables
+	lacks    nft.Lacks // what the kernel cannot do for annotations
 	tracker  *tracker.Tracker
 	feed     *config.Feed
 	monitor  *monitor
@@ -80,6 +81,7 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 		d.families = []nft.Family{nft.IP}
 		d.log.Warn("IPv6 Services are not served: this kernel has no IPv6 nat")
 	}
+	d.lacks = features.Lacks
 	d.owned = c.TableOwnership && features.OwnerPersist
 	if c.TableOwnership && !d.owned {
 		d.log.Warn("others can change our tables: this kernel cannot let a table outlive its owner (Linux 6.9 can)")
@@ -213,7 +215,9 @@ func (d *daemon) sync(ctx context.Context) error {
 		NodePorts:     d.config.NodePorts,
 		Log:           d.log,
 	}
-	ruleset := services.NewRuleset(d.config.Ruleset(d.families))
+	rules := d.config.Ruleset(d.families)
+	rules.Lacks = d.lacks
+	ruleset := services.NewRuleset(rules)
 	ruleset.SetOwned(d.owned)
 	d.monitor.watch(&settings, ruleset, d.kernel)
 	d.watchNode(&settings)

@@ -23,10 +23,10 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
-// instanceName is the address of the socket on which the kube-nft that programs a network namespace
-// answers. An abstract address belongs to the network namespace, as our tables do, and is free as
-// soon as the process has ended, however it ended. Anybody there can take it, so it decides nothing
-// but who can be asked: the right to program the tables is a kernel.Lock.
+// instanceName is the address of the instance socket. There the kube-nft that programs a network
+// namespace answers. An abstract address belongs to the network namespace, as our tables do. It is
+// free as soon as the process has ended, however it ended. Anybody there can take it, so it only
+// decides who can be asked. The right to program the tables is a kernel.Lock.
 const instanceName = "@kube-nft"
 
 // requestRelease is the request that Release writes to the socket. The answer is one line:
@@ -39,8 +39,8 @@ const (
 	answerAlready   = "already" // nobody owned the tables
 )
 
-// An Instance is the process that has the instance socket or, without a connection, an unknown one
-// that has the lock.
+// An Instance is the process that has the instance socket. Without a connection it is an unknown
+// process that has the lock.
 type Instance struct {
 	conn *net.UnixConn
 	unix.Ucred
@@ -61,6 +61,9 @@ func findInstance() (*Instance, error) {
 
 // Running returns the daemon that programs this network namespace, or nil. The caller closes it.
 func Running() *Instance {
+	if kernel.Unlocked() { // then whoever has the socket programs nothing: root in any container can take it
+		return nil
+	}
 	i, err := findInstance()
 	switch {
 	case err == nil && trusted(&i.Ucred):
@@ -112,13 +115,23 @@ func (i *Instance) String() string {
 	return fmt.Sprintf("%s, pid %d", nft.Visible(strings.TrimSpace(string(name))), i.Pid)
 }
 
-// Ended returns a channel that is closed when the process has released the socket and the lock; it
-// is never closed once ctx has ended. The end of the connection is not enough: the process also
-// closes connections of peers that it does not trust.
+// Ended returns a channel that is closed when the process has released the socket and the lock. It is
+// never closed once ctx has ended. If the kernel has the lock, the lock decides, because another
+// process may have the socket. The end of the connection is not enough: the process also closes
+// connections of peers that it does not trust.
 func (i *Instance) Ended(ctx context.Context) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		for {
+			for kernel.Locked() {
+				if !pause(ctx, claimRetry) {
+					return
+				}
+			}
+			if kernel.Unlocked() {
+				close(ended)
+				return
+			}
 			if i.conn != nil {
 				_, _ = io.Copy(io.Discard, i.conn) // any end will do
 			}
@@ -147,9 +160,9 @@ func (i *Instance) holds() bool {
 	return now.Ucred == i.Ucred
 }
 
-// claim waits until no other kube-nft programs this network namespace, so that an old and a new one
-// do not fight over the tables; ok is false if ctx ended. listener is nil if the instance socket
-// cannot be used.
+// claim waits until no other kube-nft programs this network namespace. Otherwise an old and a new one
+// would fight over the tables. ok is false if ctx ended. listener is nil if the instance socket cannot
+// be used.
 func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool) {
 	lock, err := kernel.TakeLock()
 	if errors.Is(err, kernel.ErrLocked) {
@@ -178,8 +191,9 @@ func (d *daemon) claim(ctx context.Context) (listener *net.UnixListener, ok bool
 	return d.claimAddress(ctx)
 }
 
-// claimAddress listens on the instance socket. A kube-nft from before the lock is known by this
-// address alone: claimAddress waits until it ends. It waits for nobody else.
+// claimAddress listens on the instance socket. If the kernel has no lock, only this address shows
+// another kube-nft: claimAddress waits until that ends. With the lock, another process that has the
+// address does not program this network namespace, or is about to end.
 func (d *daemon) claimAddress(ctx context.Context) (listener *net.UnixListener, ok bool) {
 	for deadline := time.Now().Add(claimPatience); ; {
 		listener, err := listen()
@@ -199,6 +213,17 @@ func (d *daemon) claimAddress(ctx context.Context) (listener *net.UnixListener, 
 			continue
 		case err != nil:
 			d.log.Warn("a process has the address "+instanceName+" and does not answer: not waiting for it; kube-nft release does not reach this kube-nft before that process has ended", zap.Error(err))
+			return nil, ctx.Err() == nil
+		case d.lock != nil && time.Now().Before(deadline):
+			other.Close()
+			if !pause(ctx, claimRetry) {
+				return nil, false
+			}
+			continue
+		case d.lock != nil && trusted(&other.Ucred):
+			d.log.Warn("a process that does not program this network namespace has the address "+instanceName+": not waiting for it; kube-nft release does not reach this kube-nft before that process has ended",
+				zap.Int32("pid", other.Pid))
+			other.Close()
 			return nil, ctx.Err() == nil
 		case !trusted(&other.Ucred):
 			d.log.Warn("a process of another user poses as kube-nft: not waiting for it", zap.Stringer("process", other), zap.Uint32("uid", other.Uid))
@@ -240,9 +265,9 @@ const (
 	claimPatience = time.Second
 )
 
-// answerPeers serves the instance socket until ctx ends, as soon as it can be had if listener is nil.
-// Other instances only wait for its end. A lack of descriptors or memory passes, and Services do not
-// depend on this socket.
+// answerPeers serves the instance socket until ctx ends. If listener is nil, it first waits until it
+// can have the address. It goes on after an error: a lack of descriptors or memory passes, and
+// Services do not depend on this socket.
 func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, release func(context.Context) string) error {
 	for listener == nil {
 		if !pause(ctx, acceptRetry) {
@@ -292,13 +317,18 @@ func (d *daemon) answerPeer(ctx context.Context, conn *net.UnixConn, release fun
 	}
 }
 
-// Release makes the running daemon release the ownership of its tables; already says that nobody
-// owned them.
+// Release makes the running daemon release the ownership of its tables. already says that nobody owned
+// them. It returns an error if no daemon runs, if it cannot be reached, does not answer within a
+// minute, or refuses.
 func Release(ctx context.Context) (already bool, err error) {
 	other, err := findInstance()
 	if err == nil && !trusted(&other.Ucred) {
 		err = fmt.Errorf("a process of user %d poses as kube-nft (%s)", other.Uid, other)
 		other.Close()
+	}
+	if err == nil && kernel.Unlocked() { // a process that poses: see Running
+		other.Close()
+		err = unix.ECONNREFUSED
 	}
 	switch {
 	case err != nil && kernel.Locked():
@@ -311,12 +341,18 @@ func Release(ctx context.Context) (already bool, err error) {
 	defer other.Close()
 	stop := context.AfterFunc(ctx, other.Close)
 	defer stop()
+	if err := other.conn.SetDeadline(time.Now().Add(releasePatience)); err != nil {
+		return false, err
+	}
 	if _, err := fmt.Fprintln(other.conn, requestRelease); err != nil {
 		return false, fmt.Errorf("request to kube-nft (%s): %w", other, err)
 	}
-	answer, err := bufio.NewReader(other.conn).ReadString('\n')
+	answer, err := bufio.NewReader(io.LimitReader(other.conn, maxAnswer)).ReadString('\n')
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("no answer within %s", releasePatience)
+	}
 	if err != nil {
-		return false, fmt.Errorf("kube-nft (%s) did not answer: %w; run this as root", other, err)
+		return false, fmt.Errorf("kube-nft (%s) did not answer: %w; run this as root, or end that process if it is no kube-nft", other, err)
 	}
 	if answer = strings.TrimSpace(answer); answer != answerDone && answer != answerAlready {
 		return false, fmt.Errorf("kube-nft (%s): %s", other, answer)
@@ -324,14 +360,17 @@ func Release(ctx context.Context) (already bool, err error) {
 	return answer == answerAlready, nil
 }
 
-// Limits of the answer to requestSettings.
+// Limits of the answers to requestRelease and requestSettings, in time and in bytes. A release takes
+// longer, because it writes the tables anew.
 const (
+	releasePatience  = time.Minute
+	maxAnswer        = 1 << 16
 	settingsPatience = 3 * time.Second
 	maxSettings      = 1 << 20
 )
 
-// Settings requests the settings of the kube-nft that programs this network namespace; nil if there is
-// none that this process may trust.
+// Settings requests the settings of the kube-nft that programs this network namespace. It returns nil
+// without an error if there is none that this process may trust.
 func Settings(ctx context.Context) (*config.Running, error) {
 	other := Running()
 	if other == nil || other.conn == nil {

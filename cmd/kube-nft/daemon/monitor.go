@@ -93,9 +93,13 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 	m.holds = &holds{log: log, events: m.events, set: m.metrics.Held(heldReasons), told: make(map[string]telling)}
 	m.servers, err = newServers(c, flags, m.proxy, m.metrics, m.events, log)
 	m.await(c.Takeover)
+	var addresses []string
 	for _, server := range m.servers {
-		server.Sockets, server.After, server.Expected = s.sockets, s.arrived, m.awaits.Load
+		server.Sockets, server.After = s.sockets, s.arrived
+		server.Expected = func() bool { return m.awaits.Load() || s.letsGo() }
+		addresses = append(addresses, server.Address)
 	}
+	s.sockets.Serve("tcp", addresses...)
 	return m, err
 }
 
@@ -172,6 +176,9 @@ func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, k
 func (m *monitor) recordReport(r *proxysync.Report) {
 	for _, c := range r.Conflicts {
 		m.events.service(c.Loser.Namespace, c.Loser.Service, c.Winner, "FrontendConflict", "Program", c.String())
+	}
+	for _, u := range r.Unmet {
+		m.refused(u.Refusal())
 	}
 	if r.Distrust != "" && r.Operations > 0 {
 		m.events.node(warning, "TablesRepaired", "Program", "the nftables tables of kube-nft differed from what they should be and were repaired: "+r.Distrust)

@@ -39,24 +39,17 @@ func ServeHealth(ctx context.Context, c *config.Config) (stop func()) {
 	}
 	serving.Go(func() { m.services.Run(ctx) })
 	go feed.Run(ctx) // may take long to give up
+	source := &interim{tracker: t, bell: queue.Bell(), follow: func(delta *tracker.Delta) { m.applyHealthChecks(delta, t) }}
 	serving.Go(func() {
 		select {
 		case <-ctx.Done():
-			return
 		case <-feed.Synced:
-		}
-		for {
-			delta := t.Take()
-			m.applyHealthChecks(&delta, t)
-			select {
-			case <-ctx.Done():
-				return
-			case <-queue.Bell():
-			}
+			source.begin(ctx)
 		}
 	})
 	return func() {
 		cancel()
 		serving.Wait()
+		source.finish()
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/sync/web"
 )
 
@@ -31,6 +32,7 @@ type succession struct {
 	sockets *web.Sockets
 	arrived chan struct{} // closed when nobody before this process hands over any more
 	handed  bool          // there were sockets; set before that
+	since   time.Time     // that
 
 	mu     sync.Mutex
 	last   *net.UnixConn     // to the kube-nft before this one; nil without
@@ -52,7 +54,7 @@ const maxSuccessors = 4
 func newSuccession(ctx context.Context, log *zap.Logger) *succession {
 	s := &succession{log: log, sockets: web.NewSockets(), arrived: make(chan struct{})}
 	last, err := findInstance()
-	if err == nil && !trusted(&last.Ucred) {
+	if err == nil && (!trusted(&last.Ucred) || kernel.Unlocked()) { // nobody programs who could hand over
 		err = last.conn.Close()
 		last = nil
 	}
@@ -67,7 +69,7 @@ func newSuccession(ctx context.Context, log *zap.Logger) *succession {
 		defer close(s.arrived)
 		defer last.Close()
 		n, err := s.receive(last.conn)
-		s.handed = n > 0
+		s.handed, s.since = n > 0, time.Now()
 		if n > 0 || err != nil {
 			log.Info("the last kube-nft handed its listening sockets over", zap.Int("sockets", n), zap.Error(err))
 		}
@@ -91,6 +93,17 @@ func (s *succession) inherited(ctx context.Context) bool {
 	case <-s.arrived:
 		return s.handed
 	case <-ctx.Done():
+		return false
+	}
+}
+
+// letsGo reports whether the process before this one may have listening sockets still, after it handed
+// them over: it closes them within moments.
+func (s *succession) letsGo() bool {
+	select {
+	case <-s.arrived:
+		return s.handed && time.Since(s.since) < 2*web.Farewell
+	default:
 		return false
 	}
 }

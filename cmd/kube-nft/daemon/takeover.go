@@ -41,6 +41,9 @@ func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *service
 		},
 		State: func(s migrate.State, err error, retry time.Duration) {
 			state.Store(s)
+			if s != migrate.Waiting && s != migrate.Taking {
+				d.monitor.await(false) // kube-proxy has ended, or it is not known when it will
+			}
 			if s != migrate.Refused {
 				d.monitor.holds.tell(heldTakeover, nil)
 			}
@@ -59,29 +62,27 @@ func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *service
 	state.Store(migrate.Taking)
 	d.taking = func() bool { return state.Load() == migrate.Taking }
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(state.Load().(migrate.State)) })
-	needed, foreign, err := t.Begin(ctx)
-	d.monitor.await(false)
+	needed, running, err := t.Begin(ctx)
+	d.monitor.await(running) // a kube-proxy that has the ports until it ends
 	switch {
 	case ctx.Err() != nil:
 		return false, nil
 	case err != nil || !needed:
 		return err == nil, err
 	}
-	if foreign {
-		settings.Foreign = func(ctx context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
-			messages, generation, held, err := t.Foreign(ctx, want)
-			if held {
-				err = &proxysync.HeldError{Err: err}
-			}
-			return messages, generation, err
+	settings.Foreign = func(ctx context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
+		messages, generation, held, err := t.Foreign(ctx, want)
+		if held {
+			err = &proxysync.HeldError{Err: err}
 		}
-		settings.Seeds = func(ctx context.Context) []services.Seed {
-			seeds, err := t.Seeds(ctx)
-			if err != nil {
-				d.log.Warn("takeover: some clients choose an endpoint anew, once", zap.Error(err))
-			}
-			return seeds
+		return messages, generation, err
+	}
+	settings.Seeds = func(ctx context.Context) []services.Seed {
+		seeds, err := t.Seeds(ctx)
+		if err != nil {
+			d.log.Warn("takeover: some clients choose an endpoint anew, once", zap.Error(err))
 		}
+		return seeds
 	}
 	next := settings.Committed
 	settings.Committed = func(r proxysync.Report) {

@@ -61,17 +61,12 @@ func sourceText(p nft.Packet) string {
 }
 
 func newAnswer(p nft.Packet, e readback.Explanation) *answer {
-	destination, protocol := p.Destination.String(), "icmp" // of either family
+	destination := p.Destination.String()
 	if p.Port != 0 {
 		destination = netip.AddrPortFrom(p.Destination, p.Port).String()
 	}
-	for name, number := range explainedProtocols {
-		if number == p.Protocol {
-			protocol = name
-		}
-	}
 	a := &answer{
-		Source: sourceText(p), Destination: destination + "/" + protocol, Outcome: e.Fate.Outcome,
+		Source: sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.Fate.Outcome,
 		Endpoints: endpointTexts(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade, Hairpin: endpointTexts(e.Hairpin),
 	}
 	if p.Interface != unknownInterface {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"go.uber.org/zap"
+
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
@@ -24,7 +26,12 @@ func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(stdout, compile(c, t, nil).Want().Text())
+	ruleset := compile(c, t, nil)
+	unmet, _ := ruleset.Unmet()
+	for _, u := range unmet {
+		c.Log(stderr).Warn("refused", zap.Error(u.Refusal()))
+	}
+	_, err = io.WriteString(stdout, ruleset.Want().Text())
 	return err
 }
 

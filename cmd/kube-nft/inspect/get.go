@@ -71,9 +71,13 @@ read.`,
 	if err := get.RegisterFlagCompletionFunc("namespace", namespaces); err != nil {
 		panic(err) // the flag is declared above
 	}
-	get.AddCommand(s.command("services", "List frontends, with the Service that each belongs to", getServices),
+	lists := []*cobra.Command{
+		s.command("services", "List frontends, with the Service that each belongs to", getServices),
 		s.command("endpoints", "List the endpoints of each frontend, with connections if they are counted", getEndpoints),
-		s.command("affinity", "List the entries of affinity maps: clients and their endpoints", getAffinity))
+		s.command("affinity", "List the entries of affinity maps: clients and their endpoints", getAffinity),
+	}
+	lists[0].Aliases, lists[1].Aliases = []string{"service", "svc"}, []string{"ep"} // kubectl's short names
+	get.AddCommand(lists...)
 	return get
 }
 

@@ -64,8 +64,10 @@ type serviceRow struct {
 	Endpoints       int    `json:"endpoints"`
 	LocalEndpoints  *int   `json:"localEndpoints,omitempty"` // nil: no list for a policy Local
 	AffinitySeconds int    `json:"affinitySeconds,omitempty"`
-	// Annotations are those that the Service port's comment shows, as "key: value".
+	// Annotations are what the Service port was asked for by annotations, as "key: value"; options those that Policy does
+	// not tell in its own words.
 	Annotations []string `json:"annotations,omitempty"`
+	options     []string
 }
 
 var serviceColumns = []column[serviceRow]{
@@ -76,7 +78,7 @@ var serviceColumns = []column[serviceRow]{
 	{"LOCAL", func(r *serviceRow) string { return orDash(r.LocalEndpoints) }},
 	{"POLICY", func(r *serviceRow) string {
 		words := r.Policy
-		for _, annotation := range r.Annotations {
+		for _, annotation := range r.options {
 			words += ", " + strings.TrimPrefix(annotation, tracker.AnnotationPrefix)
 		}
 		return words
@@ -106,7 +108,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
 				Policy: service.Policy, Verdict: service.Verdict.String(), Algorithm: algorithm(service.Hash), Hash: service.Hash.String(), Weighted: service.Weighted(),
 				Endpoints: len(service.Endpoints()), AffinitySeconds: int(service.Affinity / time.Second),
-				Annotations: service.Options,
+				Annotations: service.Annotations(), options: service.Options,
 			}
 			if service.HasLocal {
 				row.LocalEndpoints = new(len(service.Local))

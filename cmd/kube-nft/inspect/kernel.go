@@ -25,15 +25,24 @@ func look(ctx context.Context) (*inspection, error) {
 		return nil, err
 	}
 	kernel.Lists = layout.Lists
-	tables, generation, err := kernel.Read(ctx)
-	if err != nil {
+	i := &inspection{kernel: kernel}
+	if err := i.read(ctx); err != nil {
 		return nil, errors.Join(err, kernel.Close())
 	}
-	i := &inspection{kernel: kernel, tables: make(map[nft.Family]*readback.Table), generation: generation}
+	return i, nil
+}
+
+// read reads our tables, again if they have been read before.
+func (i *inspection) read(ctx context.Context) error {
+	tables, generation, err := i.kernel.Read(ctx)
+	if err != nil {
+		return err
+	}
+	i.tables, i.generation = make(map[nft.Family]*readback.Table, len(tables)), generation
 	for f, table := range tables {
 		i.tables[f] = readback.New(table)
 	}
-	return i, nil
+	return nil
 }
 
 // lookAtTables is look, and fails if there is no table.

@@ -133,6 +133,13 @@ func (c *connection) resolve(tables map[nft.Family]*readback.Table, here *host, 
 	return nil
 }
 
+// matches reports whether a frontend is one of the Service, and of the port and protocol if they are given.
+func (s serviceName) matches(p *readback.Programmed) bool {
+	return p.Name.Namespace == s.namespace && p.Name.Name == s.name &&
+		(s.protocol == "" || strings.EqualFold(p.Protocol.String(), s.protocol)) &&
+		(s.port == "" || p.Name.Port == s.port || strconv.Itoa(int(p.Port)) == s.port)
+}
+
 // frontend returns the frontend of a table at which a client would ask for the Service port: its cluster
 // IP, else an address from outside, else its node port; nil if there is none.
 func (s serviceName) frontend(t *readback.Table) (*readback.Programmed, error) {
@@ -148,14 +155,9 @@ func (s serviceName) frontend(t *readback.Table) (*readback.Programmed, error) {
 		}
 		return 1
 	}
-	number, err := strconv.ParseUint(s.port, 10, 16)
-	byNumber := err == nil
 	best := make(map[string]*readback.Programmed) // by port and protocol
 	for _, p := range t.Frontends() {
-		switch {
-		case p.Name.Namespace != s.namespace || p.Name.Name != s.name,
-			s.protocol != "" && !strings.EqualFold(p.Protocol.String(), s.protocol),
-			s.port != "" && p.Name.Port != s.port && (!byNumber || uint64(p.Port) != number):
+		if !s.matches(&p) {
 			continue
 		}
 		key := p.Name.Port + "/" + strings.ToLower(p.Protocol.String())

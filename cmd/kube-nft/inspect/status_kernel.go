@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A tableStatus counts what one table holds.
@@ -42,14 +43,19 @@ const countedClients = 1_000_000
 func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tableStatus, err error) {
 	s = tableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
 	frontends := t.Frontends()
-	names, ports, endpoints := make(map[string]bool), make(map[string]bool), make(map[netip.AddrPort]bool)
+	names, ports, endpoints := make(map[string]bool), make(map[string]map[string]bool), make(map[netip.AddrPort]bool)
 	for _, service := range frontends {
 		names[service.Name.Namespace+"/"+service.Name.Name] = true
 		port := service.Name.String() + service.Protocol.String()
-		if !ports[port] {
-			s.countAnnotations(service.Options)
+		if ports[port] == nil {
+			ports[port] = make(map[string]bool)
 		}
-		ports[port] = true
+		for _, annotation := range service.Annotations() { // some frontends may not show them all
+			if !ports[port][annotation] {
+				ports[port][annotation] = true
+				s.countAnnotation(annotation)
+			}
+		}
 		s.Places += service.Places()
 		if len(service.Cluster)+len(service.Local) == 0 {
 			s.Unreachable++
@@ -99,13 +105,19 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 	return s, nil
 }
 
-func (s *tableStatus) countAnnotations(shown []string) {
-	for _, annotation := range shown {
-		if s.Annotations == nil {
-			s.Annotations = make(map[string]int)
-		}
-		s.Annotations[annotation]++
+func (s *tableStatus) countAnnotation(annotation string) {
+	if s.Annotations == nil {
+		s.Annotations = make(map[string]int)
 	}
+	s.Annotations[annotation]++
+}
+
+// derived are annotations that comments do not show, and their words.
+var derived = []layout.Option{
+	{Word: "maglev", Annotation: tracker.AnnotationPrefix + "lb-algorithm: maglev"},
+	{Word: "by source IP", Annotation: tracker.AnnotationPrefix + "hash: source-ip"},
+	{Word: "weights", Annotation: tracker.AnnotationPrefix + "weight"},
+	{Word: "ipMode Router", Annotation: tracker.AnnotationPrefix + "ip-mode: Router"},
 }
 
 // tableRows returns the tables for people, one column for each.
@@ -124,7 +136,7 @@ func tableRows(tables []tableStatus) (rows [][]string) {
 			rows[i] = append(rows[i], fmt.Sprint(cell))
 		}
 	}
-	for _, option := range layout.Options() {
+	for _, option := range append(layout.Options(), derived...) {
 		row, shown := []string{"  " + option.Word}, 0
 		for _, t := range tables {
 			n := t.Annotations[option.Annotation]

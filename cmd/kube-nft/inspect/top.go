@@ -43,7 +43,7 @@ type topQuery struct {
 	rows      int
 	budget    int
 	order     string
-	fit       bool // rows was not given: as many as the terminal shows
+	fit       bool // --rows was not given: show as many as the terminal has room for
 }
 
 func newTop() *cobra.Command {
@@ -168,8 +168,8 @@ type topSample struct {
 // A topFrontend is the count of one frontend.
 type topFrontend struct {
 	name    layout.PortName
-	refuses bool // everybody
-	count   uint64
+	refuses bool   // it refuses everybody: count is of refusals
+	count   uint64 // of new connections
 }
 
 // sample reads the counters, and the tables again if they have changed.
@@ -179,14 +179,8 @@ func (i *inspection) sample(ctx context.Context) (*topSample, error) {
 		return nil, err
 	}
 	if generation != i.generation {
-		tables, generation, err := i.kernel.Read(ctx)
-		if err != nil {
+		if err := i.read(ctx); err != nil {
 			return nil, err
-		}
-		i.generation = generation
-		clear(i.tables)
-		for f, table := range tables {
-			i.tables[f] = readback.New(table)
 		}
 	}
 	s := &topSample{at: time.Now(), frontends: make(map[tracker.Frontend]topFrontend), refused: make(map[string]uint64)}
@@ -240,7 +234,8 @@ type topList struct {
 	Complete bool     `json:"activeComplete"`
 	New      *float64 `json:"newPerSecond,omitempty"`
 	Active   int      `json:"active"`
-	// Refused is of the whole node, by cause; RefusedTotal since the tables were made.
+	// Refused is the rate of refused packets on the whole node, by cause. RefusedTotal counts them
+	// since the tables were made.
 	Refused      map[string]float64 `json:"refusedPerSecond"`
 	RefusedTotal map[string]uint64  `json:"refusedPackets"`
 	Services     []*topService      `json:"services"`
@@ -263,7 +258,7 @@ type topService struct {
 func (s *topSample) since(before *topSample, namespace string) *topList {
 	seconds := s.at.Sub(before.at).Seconds()
 	rate := func(now, then uint64) float64 {
-		if now < then { // counted anew, as in a table that was made anew
+		if now < then { // the counter began again, as in a new table
 			then = 0
 		}
 		return float64(now-then) / seconds
@@ -343,8 +338,8 @@ func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q 
 	return nil
 }
 
-// nodePortAddress returns who says whether node ports are served at an address: if the table names no
-// addresses, they are at all of the node's.
+// nodePortAddress returns a function that reports whether node ports are served at an address. If the
+// tables name no addresses, all addresses of the node serve them.
 func (i *inspection) nodePortAddress() func(netip.Addr) bool {
 	served := make(map[netip.Addr]bool)
 	for _, table := range i.tables {
@@ -353,7 +348,7 @@ func (i *inspection) nodePortAddress() func(netip.Addr) bool {
 		}
 	}
 	if len(served) == 0 {
-		addrs, _ := net.InterfaceAddrs() // without them, no connection is taken for a node port's
+		addrs, _ := net.InterfaceAddrs() // after an error, no connection counts for a node port
 		for _, addr := range addrs {
 			if prefix, err := netip.ParsePrefix(addr.String()); err == nil {
 				served[prefix.Addr()] = true
@@ -402,7 +397,7 @@ func (l *topList) writeJSON(w io.Writer) error {
 // topHeadLines is how many lines stand around the rows at most.
 const topHeadLines = 9
 
-// text is the list for people.
+// text renders the list for people. budget is the bound that it names if the list is incomplete.
 func (l *topList) text(budget int) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s, %.1f s: %d Services", l.Time.Format(time.TimeOnly), l.IntervalSeconds, len(l.byName))
@@ -451,19 +446,19 @@ func rateText(rate *float64) string {
 	return strconv.FormatFloat(*rate, 'f', 1, 64)
 }
 
-// A painter is a writer to a terminal that can show lines in the place of others.
+// A painter is a writer that, on a terminal, can replace the lines that it showed before.
 type painter interface {
 	Rows() int // of the terminal; 0 if there is none
 	Repaint(lines string) error
 }
 
-// A screen shows texts one in the place of the other on a terminal, and one after the other elsewhere.
+// A screen shows one text after the other. On a terminal, each takes the place of the one before.
 type screen struct {
 	out   io.Writer
 	begun bool
 }
 
-// rows is how many lines the terminal has; 0 if there is none.
+// rows returns how many lines the terminal has; 0 if there is no terminal.
 func (s *screen) rows() int {
 	if terminal, ok := s.out.(painter); ok {
 		return terminal.Rows()

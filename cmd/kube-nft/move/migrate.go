@@ -191,7 +191,9 @@ func commit(ctx context.Context, c *config.Config, kernel *kernel.Client, t *mig
 	}
 	var report proxysync.Report
 	stale := 0
-	ruleset := services.NewRuleset(c.Ruleset(families))
+	rules := c.Ruleset(families)
+	rules.Lacks = features.Lacks
+	ruleset := services.NewRuleset(rules)
 	loop := proxysync.New(found, ruleset, kernel, proxysync.Options{
 		NodePorts: c.NodePorts,
 		Log:       log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), // the journal tells the rest

@@ -1,0 +1,407 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Bounds of what is held of packets under way.
+const (
+	maxJourneys   = 1000 // packets whose steps are still coming
+	maxTraceSteps = 500  // of one packet; a longer way is cut
+	// journeyEnd is how long after its last step a packet counts as gone: nothing says that a step was the last.
+	journeyEnd = 200 * time.Millisecond
+	// sweepInterval is the time between two looks for packets that are gone.
+	sweepInterval = journeyEnd / 4
+	// refreshInterval is the time between two readings of the tables at least. A reading that takes long rests for
+	// refreshRest times as long: while it lasts, steps wait in the receive buffer.
+	refreshInterval = time.Second
+	refreshRest     = 9
+)
+
+// journeys makes ways of packets from their steps.
+type journeys struct {
+	underWay map[uint32]*journey // by the kernel's number of the packet
+	order    []*journey          // those under way, in the order of their first steps, and some that have ended
+	over     []*journey          // not yet taken
+	sweepAt  time.Time
+
+	known *programmed
+}
+
+// programmed is what the tables say of steps and packets.
+type programmed struct {
+	look      *inspection
+	rules     map[nft.Family]map[uint64]nft.Rule // by handle
+	frontends map[tracker.Frontend]readback.Programmed
+
+	stale     bool // a step met a rule that is not known
+	checkAt   time.Time
+	refreshAt time.Time
+}
+
+// A journey is the way of one packet.
+type journey struct {
+	id    uint32
+	began time.Time
+	last  time.Time
+	first kernel.PacketEvent // with the packet as it came
+	now   kernel.PacketEvent // with the packet as it was seen last
+	steps []traceStep
+	cut   bool
+	over  bool
+	// dropped is the step that ended it, if one did, and by the rule, if that was known then.
+	dropped *kernel.PacketEvent
+	by      nft.Rule
+}
+
+// A traceStep is one rule, or the end of a chain.
+type traceStep struct {
+	Family  string `json:"family"`
+	Table   string `json:"table"`
+	Chain   string `json:"chain"`
+	Rule    string `json:"rule,omitempty"`
+	Handle  uint64 `json:"handle,omitempty"`
+	Verdict string `json:"verdict"`
+
+	family nft.Family
+}
+
+// newJourneys reads the rules; look has the frontends already.
+func newJourneys(ctx context.Context, look *inspection) (*journeys, error) {
+	known := &programmed{look: look}
+	return &journeys{underWay: make(map[uint32]*journey), known: known}, known.take(ctx)
+}
+
+// take works out what the tables of the inspection say.
+func (p *programmed) take(ctx context.Context) error {
+	frontends, rules := make(map[tracker.Frontend]readback.Programmed), make(map[nft.Family]map[uint64]nft.Rule)
+	for f, table := range p.look.tables {
+		for _, s := range table.Frontends() {
+			frontends[s.Frontend] = s
+		}
+		var err error
+		if rules[f], err = p.look.kernel.RulesByHandle(ctx, f); err != nil {
+			return err
+		}
+	}
+	p.frontends, p.rules = frontends, rules
+	return nil
+}
+
+// rule returns the rule of a step, and writes its text into the step. A rule of ours that is not known has been made since.
+func (p *programmed) rule(step *traceStep) nft.Rule {
+	if step.Table != nft.TableName || step.Handle == 0 {
+		return nil
+	}
+	rule := p.rules[step.family][step.Handle]
+	if rule == nil {
+		p.stale = true
+		return nil
+	}
+	step.Rule = rule.Text(step.family)
+	return rule
+}
+
+// refresh reads the tables again if somebody has committed or a rule is not known, once in refreshInterval at most.
+// Tables that cannot be read end nothing: handles say which rules packets met.
+func (w *journeys) refresh(ctx context.Context) {
+	p, began := w.known, time.Now()
+	if began.Before(p.refreshAt) || !p.stale && began.Before(p.checkAt) {
+		return
+	}
+	p.checkAt = began.Add(sweepInterval)
+	generation, err := p.look.kernel.Generation(ctx)
+	if err == nil && generation == p.look.generation && !p.stale {
+		return
+	}
+	if err == nil {
+		err = p.look.read(ctx)
+	}
+	if err == nil {
+		err = p.take(ctx)
+	}
+	p.stale = err != nil
+	now := time.Now()
+	p.refreshAt = now.Add(max(refreshInterval, refreshRest*now.Sub(began)))
+	for _, j := range w.underWay { // none ends because its next steps waited meanwhile
+		j.last = now
+	}
+}
+
+// add adds a step to its packet's way.
+func (w *journeys) add(e kernel.PacketEvent, now time.Time) {
+	if strings.HasPrefix(e.Table, "kube-nft-trace-") {
+		e.Chain = "" // only its packet is of interest
+	}
+	j := w.underWay[e.ID]
+	if j == nil {
+		w.makeRoom()
+		j = &journey{id: e.ID, began: now, first: e}
+		w.underWay[e.ID] = j
+		w.order = append(w.order, j)
+	}
+	j.last = now
+	if e.Source.Addr().IsValid() {
+		if !j.first.Source.Addr().IsValid() {
+			j.first = e
+		}
+		j.now = e
+	}
+	if e.Chain == "" {
+		return
+	}
+	if len(j.steps) == maxTraceSteps {
+		j.cut = true
+		return
+	}
+	step := traceStep{Family: hookFamily(e.Family), Table: e.Table, Chain: e.Chain, Handle: e.Handle, Verdict: verdictWord(e.Verdict), family: e.Family}
+	rule := w.known.rule(&step)
+	if e.Policy {
+		step.Rule = "policy"
+	}
+	j.steps = append(j.steps, step)
+	if e.Verdict.Kind == nft.VerdictDrop {
+		j.dropped, j.by = &e, rule
+		w.finish(j)
+	}
+}
+
+// makeRoom ends the oldest packet if there are too many.
+func (w *journeys) makeRoom() {
+	for len(w.underWay) >= maxJourneys {
+		oldest := w.order[0]
+		w.order = w.order[1:]
+		if !oldest.over {
+			w.finish(oldest)
+		}
+	}
+}
+
+func (w *journeys) finish(j *journey) {
+	delete(w.underWay, j.id)
+	j.over = true
+	w.over = append(w.over, j)
+}
+
+// ended takes out the ways that are over.
+func (w *journeys) ended(now time.Time) (over []*journey) {
+	if !now.Before(w.sweepAt) {
+		w.sweepAt = now.Add(sweepInterval)
+		w.order = slices.DeleteFunc(w.order, func(j *journey) bool {
+			if !j.over && now.Sub(j.last) > journeyEnd {
+				w.finish(j)
+			}
+			return j.over
+		})
+	}
+	over, w.over = w.over, nil
+	return over
+}
+
+// verdictWord is a verdict as nft names it; a rule that decides nothing continues with the next one.
+func verdictWord(v nft.Verdict) string {
+	const goesOn, leavesRule = -1, -2 // NFT_CONTINUE and NFT_BREAK in linux/netfilter/nf_tables.h
+	switch v.Kind {
+	case goesOn:
+		return "continue"
+	case leavesRule:
+		return "break"
+	}
+	return v.String()
+}
+
+// hookFamily is the family of a table as nft writes it; tables of others may have one that ours have not.
+// Source: NFPROTO_* in linux/netfilter.h.
+func hookFamily(f nft.Family) string {
+	if name, known := map[nft.Family]string{1: "inet", 3: "arp", 5: "netdev", 7: "bridge"}[f]; known {
+		return name
+	}
+	return f.NFT()
+}
+
+// endOf says what a verdict that ends a packet did.
+func endOf(rule nft.Rule, e *kernel.PacketEvent) string {
+	where := fmt.Sprintf("table %s %s, chain %s", hookFamily(e.Family), e.Table, e.Chain)
+	for _, stmt := range rule {
+		switch stmt.(type) {
+		case nft.Reject, nft.RejectTCP:
+			return "rejected in " + where
+		}
+	}
+	if e.Policy {
+		return "dropped by the policy of " + where
+	}
+	return "dropped in " + where // a rule of others may have rejected it: the kernel does not tell
+}
+
+// A tracedPacket is a journey for programs.
+type tracedPacket struct {
+	Time        time.Time   `json:"time"`
+	Source      string      `json:"source"`
+	Destination string      `json:"destination"`
+	Protocol    string      `json:"protocol"`
+	In          string      `json:"in,omitempty"`
+	Service     string      `json:"service,omitempty"`
+	Frontend    string      `json:"frontend,omitempty"`
+	Policy      string      `json:"policy,omitempty"`
+	Endpoint    string      `json:"endpoint,omitempty"`
+	Masquerade  bool        `json:"masquerade"`
+	Outcome     string      `json:"outcome"`
+	Steps       []traceStep `json:"steps"`
+	Cut         bool        `json:"cut,omitempty"`
+}
+
+// packet describes a journey that is over.
+func (w *journeys) packet(j *journey) *tracedPacket {
+	p := &tracedPacket{
+		Time: j.began, Source: endText(j.first.Source), Destination: endText(j.first.Destination), Protocol: protocolText(j.first.Protocol),
+		Steps: j.steps, Cut: j.cut, In: interfaceName(j.first.In),
+	}
+	to := j.first.Destination
+	frontend := tracker.Frontend{Address: to.Addr(), Protocol: tracker.Protocol(j.first.Protocol), Port: to.Port()}
+	for i := range j.steps {
+		if step := &j.steps[i]; step.Rule == "" {
+			w.known.rule(step) // the tables may have been read since
+		}
+	}
+	s, found := w.known.frontends[frontend]
+	if !found && to.Addr().IsValid() {
+		family := tracker.IPv4
+		if to.Addr().Is6() {
+			family = tracker.IPv6
+		}
+		s, found = w.known.frontends[tracker.NodePort(family, frontend.Protocol, to.Port())]
+	}
+	if found {
+		p.Service, p.Frontend, p.Policy = s.Name.String(), s.Kind, s.Policy
+	}
+	for _, step := range j.steps {
+		if step.Table == nft.TableName && strings.Contains(step.Rule, "masquerade") && step.Verdict == nft.Accept.String() {
+			p.Masquerade = true
+		}
+	}
+	if now := j.now.Destination; now.IsValid() && now != j.first.Destination {
+		p.Endpoint = endText(now)
+	}
+	switch {
+	case j.dropped != nil:
+		if j.by == nil {
+			j.by = w.known.rule(&j.steps[len(j.steps)-1])
+		}
+		p.Outcome = endOf(j.by, j.dropped)
+	case p.Endpoint != "":
+		p.Outcome = "to " + p.Endpoint
+		if p.Masquerade {
+			p.Outcome += ", masqueraded"
+		} else {
+			p.Outcome += ", source kept"
+		}
+	default:
+		p.Outcome = "went on untranslated"
+	}
+	if out := interfaceName(j.now.Out); out != "" && j.dropped == nil {
+		p.Outcome += ", out by " + out
+	}
+	return p
+}
+
+func (w *journeys) print(j *journey, f *format, out io.Writer) error {
+	p := w.packet(j)
+	if f.value == formatJSON { // a line for each packet
+		line, err := json.Marshal(p)
+		if err == nil {
+			_, err = fmt.Fprintf(out, "%s\n", line)
+		}
+		return err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s %s -> %s/%s", p.Time.Format("15:04:05.000000"), p.Source, p.Destination, p.Protocol)
+	if p.In != "" {
+		fmt.Fprintf(&b, ", in by %s", p.In)
+	}
+	if p.Service != "" {
+		fmt.Fprintf(&b, "\n  %s of Service %s: %s", p.Frontend, p.Service, p.Policy)
+	}
+	b.WriteByte('\n')
+	width := 0
+	for _, s := range p.Steps {
+		width = max(width, len(s.where()))
+	}
+	for _, s := range p.Steps {
+		fmt.Fprintf(&b, "    %-*s  %s\n", width, s.where(), s.what())
+	}
+	if p.Cut {
+		fmt.Fprintf(&b, "    ... more than %d steps\n", maxTraceSteps)
+	}
+	fmt.Fprintf(&b, "  %s\n\n", p.Outcome)
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// where names the chain, with its table if that is not ours.
+func (s *traceStep) where() string {
+	if s.Table == nft.TableName {
+		return nft.Visible(s.Chain)
+	}
+	return nft.Visible(s.Family + " " + s.Table + " " + s.Chain)
+}
+
+// what is the rule, and what it decided if its text does not say so.
+func (s *traceStep) what() string {
+	rule := s.Rule
+	if rule == "" && s.Handle != 0 {
+		rule = fmt.Sprintf("rule %d", s.Handle)
+	}
+	switch {
+	case rule == "":
+		return "end of the chain"
+	case strings.HasSuffix(rule, s.Verdict), s.Verdict == "continue":
+		return nft.Visible(rule)
+	}
+	return nft.Visible(rule) + ": " + nft.Visible(s.Verdict)
+}
+
+// endText is one end of a packet; without a port for protocols that have none.
+func endText(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
+}
+
+// protocolText is the protocol as users write it.
+func protocolText(number uint8) string {
+	for name, n := range explainedProtocols {
+		if n == number {
+			return name
+		}
+	}
+	if number == icmpv6 {
+		return "icmp"
+	}
+	return fmt.Sprintf("protocol %d", number)
+}
+
+func interfaceName(index uint32) string {
+	if index == 0 {
+		return ""
+	}
+	if i, err := net.InterfaceByIndex(int(index)); err == nil {
+		return nft.Visible(i.Name)
+	}
+	return fmt.Sprintf("interface %d", index)
+}
