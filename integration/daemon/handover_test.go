@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,5 +97,39 @@ func handOver(t *testing.T, takeover string) {
 	stop.Store(true)
 	probing.Wait()
 	t.Logf("%d hand-overs, %d probes answered in %s, %d failed", rounds, answered.Load(), time.Since(began).Round(time.Millisecond), failed.Load())
+	p.Stop(t)
+}
+
+// TestHandOverOfOtherAddresses: the next kube-nft has another address for its metrics than the one before,
+// as after a change of the DaemonSet. It answers there, without a complaint, and nobody has the old one.
+func TestHandOverOfOtherAddresses(t *testing.T) {
+	lab.New(t)
+	binary := lab.Program(t)
+	objects := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(objects, fmt.Appendf(nil, servedObjects, true), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start := func(metrics string) *lab.Process {
+		return lab.Start(t, binary, "--takeover=never", "--hostname-override=node-a", "--manifests", objects, "--metrics-bind-address", metrics, "--bind-address-hard-fail")
+	}
+	lab.Run(t, "", "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+	p := start("127.0.0.1:10249")
+	awaitCode(t, p, "127.0.0.1:10249", "/metrics", 200)
+	awaitCode(t, p, "127.0.0.1:10256", "/readyz", 200)
+	for _, address := range []string{"0.0.0.0:10249", "127.0.0.1:10249", "192.0.2.1:9000"} {
+		next := start(address)
+		next.AwaitLog(t, "another kube-nft programs this network namespace")
+		awaitCode(t, p, "127.0.0.1:10256", "/readyz?newest", 200)
+		p.Stop(t)
+		p = next
+		awaitCode(t, p, strings.Replace(address, "0.0.0.0", "192.0.2.1", 1), "/metrics", 200)
+		awaitCode(t, p, "127.0.0.1:10256", "/readyz", 200)
+		if log := p.Stderr(); strings.Contains(log, `"level":"error"`) {
+			t.Errorf("%s: it complains:\n%s", address, log)
+		}
+	}
+	if code, _, err := fetch("127.0.0.1:10249", "/metrics"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the address that nobody serves any more: %d, %v; want a refusal", code, err)
+	}
 	p.Stop(t)
 }

@@ -52,16 +52,7 @@ func greet(t *testing.T, address, text string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			io.WriteString(conn, text)
-			conn.Close()
-		}
-	}()
+	lab.Serve(listener, func(conn net.Conn) { io.WriteString(conn, text) })
 }
 
 // hear connects to an address and returns what is said there.

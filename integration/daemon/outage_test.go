@@ -16,28 +16,21 @@ import (
 func TestServerIsGone(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	k, server := lab.Open(t, kernel.Open), apiserver.New()
-	if _, err := server.Start("127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	kubeconfig, err := server.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply := func(name string, clusterIP netip.Addr) {
+	k := lab.Open(t, kernel.Open)
+	apply := func(server *apiserver.Server, name string, clusterIP netip.Addr) {
 		server.Apply(lab.Service("shop", name, clusterIP), lab.Slice("shop", name, 1, lab.FamilyOf(clusterIP), lab.Addresses(webPods, 3)))
 	}
-	server.Apply(lab.Node(lab.NodeName))
-	apply("web", firstWeb)
-	p := lab.Start(t, lab.Program(t), "--hostname-override", lab.NodeName, "--kubeconfig", kubeconfig)
+	server, p := startWithServer(t, func(server *apiserver.Server) {
+		server.Apply(lab.Node(lab.NodeName))
+		apply(server, "web", firstWeb)
+	})
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 	awaitCode(t, p, "127.0.0.1:10256", "/healthz", 200)
 
 	if err := server.Down(true); err != nil {
 		t.Fatal(err)
 	}
-	apply("more", secondWeb)
+	apply(server, "more", secondWeb)
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	lab.Eventually(t, "the Service after a flush", func() bool { return holds(t, k, firstWeb) })
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {

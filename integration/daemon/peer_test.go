@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,7 +100,9 @@ func TestSquattedAddress(t *testing.T) {
 			objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
 			first := objects.Start(t)
 			lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
-			if log := first.Stderr(); strings.Count(log, "a process has the address @kube-nft and does not answer: not waiting for it") != 1 {
+			const posed = "a process has the address @kube-nft and does not answer: not waiting for it"
+			first.AwaitLog(t, posed)
+			if log := first.Stderr(); strings.Count(log, posed) != 1 {
 				t.Errorf("the log does not say once why it did not wait:\n%s", log)
 			}
 			newer.Write(t, "web.yaml", lab.Web("web", secondWeb, lab.Addresses(webPods, 3)))
@@ -131,30 +132,38 @@ func TestSquattedAddress(t *testing.T) {
 	}
 }
 
-// TestOlderInstance: a kube-nft from before the lock is known by its socket alone.
-func TestOlderInstance(t *testing.T) {
-	t.Parallel()
-	lab.New(t)
-	older, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@kube-nft", Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
+// asContainer are the words before a command that a container of anybody's in the node's network
+// runs: root, without any capability.
+var asContainer = []string{"setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"}
+
+// TestPosingRoot: root without capabilities in the node's network has the socket's address, and keeps
+// neither the daemon nor a command waiting.
+func TestPosingRoot(t *testing.T) {
+	for name, does := range map[string]string{"silent": "sleep 1000", "flood": "yes", "end": "true"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lab.New(t)
+			k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
+			objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
+			lab.Start(t, slices.Concat(asContainer, []string{"socat", "ABSTRACT-LISTEN:kube-nft,fork", "EXEC:" + does})...)
+			lab.Eventually(t, "the poser", func() bool { return strings.Contains(lab.Run(t, "", "ss", "-Hxl"), "@kube-nft") })
+			if got := runProxy(t, append([]string{"migrate", "apply", "--timeout", "10s"}, objects.Flags()...)...); got.Code != 0 || !holds(t, k, firstWeb) {
+				t.Errorf("migrate apply: %+v", got)
+			}
+			if got := runProxy(t, "cleanup", "--timeout", "10s"); got.Code != 0 {
+				t.Errorf("cleanup: %+v", got)
+			}
+			p := objects.Start(t)
+			lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
+			p.AwaitLog(t, "a process that does not program this network namespace has the address @kube-nft")
+			cleanup := lab.Start(t, lab.Program(t), "cleanup", "--timeout", "30s")
+			cleanup.AwaitLog(t, "a daemon runs, ")
+			p.Stop(t)
+			if <-cleanup.Exited(); cleanup.ExitCode() != 0 {
+				t.Errorf("cleanup after the daemon's end: exit code %d\n%s", cleanup.ExitCode(), cleanup.Stderr())
+			}
+		})
 	}
-	defer older.Close()
-	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)
-	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
-	p := objects.Start(t)
-	conn, err := older.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.AwaitLog(t, "another kube-nft programs this network namespace: waiting until it ends")
-	if holds(t, k, firstWeb) {
-		t.Error("it did not wait")
-	}
-	older.Close()
-	conn.Close()
-	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
-	p.Stop(t)
 }
 
 // TestReleaseEscapes: the name of a process that poses as kube-nft does not reach the terminal.

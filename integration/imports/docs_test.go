@@ -44,7 +44,7 @@ func TestDocumentsName(t *testing.T) {
 }
 
 // mostLines is how long a package may be without its tests; about 3,500 is the aim.
-const mostLines = 3700
+const mostLines = 3600
 
 // TestSizes: a package that has grown beyond what one reads in a day gives something off.
 func TestSizes(t *testing.T) {

@@ -53,16 +53,18 @@ var walls = map[string]wall{
 	"nft/change":            {ours: "nft", standard: "context net os syscall"},
 	"nft/kernel":            {ours: "nft nft/attr nft/change", foreign: expressions + " " + netlinkSockets + " " + system},
 	"nft/layout":            {ours: "tracker nft", standard: "context net os syscall"},
+	"nft/entries":           {ours: "nft", standard: "context net os syscall"},
 	"nft/maglev":            {standard: "context net os syscall"},
 	"nft/readback":          {ours: "tracker nft nft/layout", standard: "net os syscall"},
-	"nft/services":          {ours: "tracker nft nft/change nft/layout nft/maglev nft/readback", standard: "net os syscall"},
+	"nft/services/order":    {standard: "context net os syscall"},
+	"nft/services":          {ours: "tracker nft nft/change nft/entries nft/layout nft/maglev nft/readback nft/services/order", standard: "net os syscall"},
 	"nft/nfttest":           {ours: "nft"},
 	"nft/legacy":            {ours: "tracker nft nft/attr nft/kernel", foreign: netlinkSockets + " " + rtnetlink + " " + system},
 	"nft/legacy/legacytest": {ours: "nft"},
 	"nft/migrate":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services nft/legacy", foreign: system},
 	"conntrack":             {ours: "tracker nft/attr", foreign: netlinkSockets + " " + system},
 
-	"sync":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
+	"sync":           {ours: "tracker nft nft/change nft/entries nft/kernel nft/layout nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
 	"sync/web":       {foreign: zap + " github.com/munnerz/goautoneg sigs.k8s.io/yaml"},
 	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
 	"sync/localhost": {ours: "tracker sync/web", foreign: zap},
@@ -74,11 +76,12 @@ var walls = map[string]wall{
 	"cmd/kube-nft/inspect": {ours: "cmd/kube-nft/daemon " + commands, foreign: prometheus + " " + commandNeeds},
 	"cmd/kube-nft/move":    {ours: "cmd/kube-nft/daemon " + commands, foreign: commandNeeds},
 
-	"integration/lab":       {foreign: kubernetes + " " + netlinkSockets + " " + rtnetlink + " " + system},
-	"integration/apiserver": {foreign: kubernetes},
-	"integration/demo":      {ours: "integration/lab", foreign: system},
-	"integration/soak":      {ours: "integration/lab integration/apiserver", foreign: kubernetes},
-	"integration/scale":     {ours: "integration/lab integration/apiserver tracker nft nft/change nft/kernel nft/layout nft/services", foreign: kubernetes + " " + system},
+	"integration/lab":        {foreign: kubernetes + " " + netlinkSockets + " " + rtnetlink + " " + system},
+	"integration/apiserver":  {foreign: kubernetes},
+	"integration/walk/steps": {},
+	"integration/demo":       {ours: "integration/lab", foreign: system},
+	"integration/soak":       {ours: "integration/lab integration/apiserver", foreign: kubernetes},
+	"integration/scale":      {ours: "integration/lab integration/apiserver tracker nft nft/change nft/kernel nft/layout nft/services", foreign: kubernetes + " " + system},
 }
 
 // What the packages of commands may import.

@@ -59,6 +59,7 @@ type hashedClient struct {
 // a detour, send a client to the same endpoint at every frontend; and so does a node on which a
 // connection arrives that another one has begun.
 func TestNodesAgreeOnEndpoints(t *testing.T) {
+	lab.Require(t)
 	for _, hash := range []string{"source-ip-port", "source-ip"} {
 		var nodes [2]map[hashedClient]netip.AddrPort
 		for i := range nodes {

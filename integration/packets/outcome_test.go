@@ -125,6 +125,7 @@ func outcomes(seen map[tuple]*sighting, tracked trackedTable) map[tuple]outcome 
 // Reject, Drop and Passthrough is set.
 type expectation struct {
 	DNAT        []netip.AddrPort `json:"dnat,omitempty"`       // each is reached, and nothing else
+	One         bool             `json:"one,omitempty"`        // with DNAT; one of them is reached instead
 	Masquerade  *bool            `json:"masquerade,omitempty"` // with DNAT; nil: either way
 	Reject      bool             `json:"reject,omitempty"`
 	Drop        bool             `json:"drop,omitempty"`
@@ -189,8 +190,9 @@ func (e expectation) complaint(outcomes map[tuple]outcome, node []netip.Addr) st
 		fine = fine && e.accepts(connection, o, node)
 	}
 	for _, endpoint := range e.DNAT {
-		fine = fine && reached[endpoint]
+		fine = fine && (e.One || reached[endpoint])
 	}
+	fine = fine && !(e.One && len(reached) > 1)
 	if fine {
 		return ""
 	}

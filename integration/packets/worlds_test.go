@@ -29,7 +29,10 @@ type randomService struct {
 	external, balancer, guarded  bool // has an external IP, a load-balancer IP, source ranges for the latter
 	internalLocal, externalLocal bool
 	crowded                      bool // has so many external IPs that its endpoint lists are shared
-	maglev                       bool // a hash of address and port chooses
+	maglev, sourceIP             bool // a hash of address and port chooses, or of the address alone
+	fallback                     bool // a policy Local without an endpoint here uses all
+	nodePortGuarded              bool // by the same ranges
+	reset, ping, affinity        bool
 	weights                      [2]string
 	endpoints                    []randomEndpoint
 }
@@ -48,7 +51,8 @@ func newRandomService(random *rand.Rand, number int) randomService {
 		name: fmt.Sprintf("web-%d", number), number: number, family: random.IntN(2),
 		proto:    []string{"tcp", "udp", "sctp"}[random.IntN(3)],
 		external: yes(), balancer: yes(), guarded: yes(),
-		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0, maglev: random.IntN(3) == 0,
+		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0, maglev: random.IntN(3) == 0, sourceIP: yes(),
+		fallback: random.IntN(3) == 0, nodePortGuarded: yes(), reset: yes(), ping: yes(), affinity: yes(),
 	}
 	for i := range s.weights {
 		s.weights[i] = []string{"", "", "", "0", "2", "3"}[random.IntN(6)]
@@ -109,8 +113,17 @@ func (s *randomService) objects() []any {
 	if s.balancer && s.guarded {
 		spec.LoadBalancerSourceRanges = []string{guardRange[s.family]}
 	}
-	if s.maglev {
-		service.Annotations = map[string]string{"kube-nft.io/lb-algorithm": "maglev"}
+	if s.affinity && s.one() {
+		spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	service.Annotations = make(map[string]string)
+	for annotation, wanted := range map[string]bool{
+		"lb-algorithm: maglev": s.maglev, "hash: source-ip": s.sourceIP, "local-fallback: cluster": s.fallback,
+		"source-ranges-for-node-ports: true": s.nodePortGuarded, "connections-of-departed: reset": s.reset, "ping: true": s.ping,
+	} {
+		if key, value, _ := strings.Cut(annotation, ": "); wanted {
+			service.Annotations["kube-nft.io/"+key] = value
+		}
 	}
 	var parts [2]*discoveryv1.EndpointSlice
 	for i := range parts {
@@ -143,6 +156,9 @@ func (s *randomService) kind() corev1.ServiceType {
 	}
 	return corev1.ServiceTypeClusterIP
 }
+
+// one reports whether each client gets one endpoint, with session affinity or without.
+func (s *randomService) one() bool { return s.maglev && s.sourceIP }
 
 // lists returns the endpoints that traffic policies choose from.
 func (s *randomService) lists() (everywhere, here []netip.AddrPort) {
@@ -182,22 +198,24 @@ func (s *randomService) expect(kind string, c randomClient) expectation {
 	switch {
 	case kind == "balancer" && s.guarded && !c.allowed:
 		return expectation{Drop: true}
+	case kind == "node port" && s.balancer && s.guarded && s.nodePortGuarded && !c.allowed && c.via != "local":
+		return expectation{Drop: true}
 	case len(everywhere) == 0:
 		return expectation{Reject: true}
 	case kind == "cluster":
 		masquerade = c.via != "pod"
-		if s.internalLocal {
+		if s.internalLocal && !(s.fallback && len(here) == 0) {
 			list = here
 		}
 	case s.externalLocal && c.via == "pod":
 		masquerade = false
-	case s.externalLocal && c.via == "external":
+	case s.externalLocal && c.via == "external" && !(s.fallback && len(here) == 0):
 		list, masquerade = here, false
 	}
 	if len(list) == 0 {
 		return expectation{Drop: true}
 	}
-	return expectation{DNAT: list, Masquerade: &masquerade}
+	return expectation{DNAT: list, One: s.one(), Masquerade: &masquerade}
 }
 
 // flows returns the connections of every client to every address of the Service.

@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -28,6 +29,7 @@ type options struct {
 	start  bool
 	parts  string
 	share  float64
+	only   *regexp.Regexp
 }
 
 func main() {
@@ -41,8 +43,13 @@ func main() {
 	flag.BoolVar(&o.start, "start", false, "measure the starts alone: their steps, and the time and memory of the daemon")
 	flag.StringVar(&o.parts, "parts", "sizes,worst", "what to measure, with commas: clusters of the sizes, worst cases beside their friendly twins, or a peer in the same clusters")
 	flag.Float64Var(&o.share, "share", 1, "size of the worst cases; less than 1 for a trial")
+	only := flag.String("only", "", "regular expression: the worst cases to measure, by a part of the names in the table; all if empty")
 	flag.Parse()
 	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		fmt.Fprintln(os.Stderr, "scale: -only:", err)
+		os.Exit(1)
+	}
 	if o.sizes, err = parseSizes(*sizes); err == nil {
 		err = o.run()
 	}

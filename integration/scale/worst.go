@@ -26,15 +26,30 @@ type hostile struct {
 
 // measureWorst measures worst cases, each beside its friendly twin.
 func (o *options) measureWorst(c *comparison) error {
-	for _, measure := range []func(*comparison) error{
-		o.measureHostiles, o.measureRangeChange, o.measureFlows, o.measureAffinity, o.measureFairness, o.measureFarewell, o.measureLog,
+	for _, of := range []struct {
+		name    string
+		measure func(*comparison) error
+	}{
+		{"", o.measureHostiles}, // which looks at each name
+		{"one range changes", o.measureRangeChange},
+		{"connections", o.measureFlows},
+		{"clients with affinity", o.measureAffinity},
+		{"flaps", o.measureFairness},
+		{"SIGTERM", o.measureFarewell},
+		{"usual log", o.measureLog},
 	} {
-		if err := measure(c); err != nil {
+		if of.name != "" && !o.wanted(of.name) {
+			continue
+		}
+		if err := of.measure(c); err != nil {
 			return fmt.Errorf("worst cases: %w", err)
 		}
 	}
 	return nil
 }
+
+// wanted reports whether a worst case is to be measured.
+func (o *options) wanted(name string) bool { return o.only == nil || o.only.MatchString(name) }
 
 // part takes a share of a number, at least 1: small runs try the program.
 func (o *options) part(n int) int { return max(1, int(o.share*float64(n))) }
@@ -92,6 +107,9 @@ const neighbourRounds = 100
 // measureHostiles starts kube-nft in each hostile world and in its twin, in turns.
 func (o *options) measureHostiles(c *comparison) error {
 	for _, h := range o.hostiles() {
+		if !o.wanted(h.name) {
+			continue
+		}
 		var of [2]*started
 		for run := range o.runs {
 			for i, w := range []world{h.world, h.twin} {

@@ -19,25 +19,25 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
-// A scene is a running kube-nft in some world while something happens: in a hostile world, or
-// beside it in a friendly one.
+// A scene is a running kube-nft while something happens. Its world is a hostile one or, for
+// comparison, its friendly twin.
 type scene struct {
 	world   world
 	prepare func(*live) error // before the start; nil for nothing
 	running func(*live) error // after it; nil for nothing
-	rate    int               // how often a second it happens
+	rate    int               // calls of happen in a second; 0 for none
 	happen  func(l *live, n int)
 }
 
-// A seen is what a scene was like.
+// A seen holds what was measured in a scene.
 type seen struct {
 	start  time.Duration
-	lags   []time.Duration // of the neighbour meanwhile
-	commit time.Duration   // what one commit took, in the mean
+	lags   []time.Duration // of the neighbour's changes
+	commit time.Duration   // the mean of a commit
 }
 
-// play starts kube-nft and changes the neighbour for a while, during which something happens.
-// after looks at the state then.
+// play starts kube-nft and changes the neighbour for d, while something happens. after looks at the
+// state at the end; nil for nothing.
 func (o *options) play(s *scene, d time.Duration, after func(*live) error) (r *seen, err error) {
 	l, err := newWorldly(o.binary, s.world)
 	if err != nil {
@@ -86,7 +86,7 @@ func (o *options) play(s *scene, d time.Duration, after func(*live) error) (r *s
 	return r, nil
 }
 
-// commits are what the daemon says of its commits.
+// commits are the daemon's metrics of its commits: their total duration and their number.
 type commits struct{ seconds, number float64 }
 
 func (l *live) commits() (c commits, err error) {
@@ -103,13 +103,13 @@ func (s scene) quiet() *scene {
 	return &s
 }
 
-// crowd makes n connection tracking entries that no Service has to do with.
+// crowd makes n connection tracking entries that concern no Service.
 func (l *live) crowd(n int) error {
 	return l.space.Do(func() error {
 		crowded := netip.MustParsePrefix("172.16.0.0/12")
 		err := errors.Join(lab.AddRoute("sink", crowded, netip.Addr{}),
 			lab.SetSysctl("net.netfilter.nf_conntrack_udp_timeout", "3600"),
-			loadText("table ip crowd { chain output { type filter hook output priority 0; ct state new accept; }; }")) // nobody else may track yet
+			loadText("table ip crowd { chain output { type filter hook output priority 0; ct state new accept; }; }")) // this rule starts tracking: nobody else may have yet
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func (l *live) crowd(n int) error {
 	})
 }
 
-// measureFlows notes what connection tracking entries cost whoever has nothing to do with them.
+// measureFlows notes how much many connection tracking entries delay what does not concern them.
 func (o *options) measureFlows(c *comparison) error {
 	flows := o.part(200_000)
 	crowd := func(l *live) error { return l.crowd(flows) }
@@ -183,7 +183,7 @@ func (o *options) measureFlows(c *comparison) error {
 	return nil
 }
 
-// lags notes the neighbour's.
+// lags notes the neighbour's lags.
 func (c *comparison) lags(name string, worst, twin *seen, p50 bar) {
 	c.duration(name, "neighbour's lag, p50", quantile(worst.lags, 0.5), quantile(twin.lags, 0.5), p50)
 	c.duration(name, "neighbour's lag, p99", quantile(worst.lags, 0.99), quantile(twin.lags, 0.99), bar{})
@@ -209,7 +209,8 @@ func (l *live) clients(n int) error {
 	})
 }
 
-// affinityEntries counts the entries of affinity maps, and those for one endpoint.
+// affinityEntries counts the entries of all affinity maps, and among them as stale those that name
+// endpoint.
 func (l *live) affinityEntries(endpoint netip.Addr) (entries, stale int, err error) {
 	tables, err := l.tables()
 	if err != nil {
@@ -238,7 +239,8 @@ func (l *live) affinityEntries(endpoint netip.Addr) (entries, stale int, err err
 	return entries, stale, err
 }
 
-// measureAffinity notes what changes of a Service cost others if many clients have affinity to it.
+// measureAffinity notes how much changes of a Service delay others if many clients have affinity to
+// it.
 func (o *options) measureAffinity(c *comparison) error {
 	const endpoints = 10
 	clients := o.part(65_000)
@@ -254,7 +256,7 @@ func (o *options) measureAffinity(c *comparison) error {
 		return err
 	}
 	last := at.endpointsOf(0)[endpoints-1]
-	leave := func(l *live, n int) { // and come back
+	leave := func(l *live, n int) { // with an odd n it comes back
 		l.server.Apply(newSlice(serviceName(0), 0, at.endpointsOf(0)[:endpoints-1+n%2]))
 	}
 	retime := func(l *live, n int) {
@@ -295,7 +297,7 @@ func (o *options) measureAffinity(c *comparison) error {
 	return nil
 }
 
-// measureRangeChange notes how soon one source range among many is another.
+// measureRangeChange notes how long the change of one source range among many takes.
 func (o *options) measureRangeChange(c *comparison) error {
 	n, ranges := o.part(100), 1000
 	name := fmt.Sprintf("%d Services of %d source ranges, one range changes; twin: an endpoint does", n, ranges)
@@ -382,7 +384,7 @@ func (o *options) measureFairness(c *comparison) error {
 // logPeriod is long enough for the lines that come once a minute.
 const logPeriod = 2*time.Minute + settling
 
-// measureLog notes how much changes that go well write to the log.
+// measureLog notes how much successful changes write to the log.
 func (o *options) measureLog(c *comparison) error {
 	period := time.Duration(min(1, o.share) * float64(logPeriod))
 	n := o.part(1000)
@@ -394,7 +396,7 @@ func (o *options) measureLog(c *comparison) error {
 		}}
 		var before int64
 		s.running = func(l *live) error {
-			time.Sleep(settling) // what the start logs
+			time.Sleep(settling) // the lines of the start do not count
 			before = l.daemon.LogSize()
 			return nil
 		}
@@ -424,8 +426,8 @@ func (o *options) measureLog(c *comparison) error {
 // longestFarewell is how long kube-nft may take to end, at any moment.
 const longestFarewell = 2 * time.Second
 
-// measureFarewell ends kube-nft at many moments of a start, and of a large commit, and looks at
-// what it leaves: all of the rules, or none in force.
+// measureFarewell ends kube-nft at many moments of a start and of a large commit. It must leave
+// either all of the rules or none in force.
 func (o *options) measureFarewell(c *comparison) error {
 	const moments = 8
 	big := worldOf(o.part(30_000), 10)
@@ -489,7 +491,7 @@ func (o *options) measureFarewell(c *comparison) error {
 }
 
 // measureFarewellOfCommit ends kube-nft while it commits the source ranges of many Services that
-// come at a time.
+// come at once.
 func (o *options) measureFarewellOfCommit(c *comparison) error {
 	const moments = 8
 	n := o.part(50)
