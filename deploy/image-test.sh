@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the image twice, compares the two, and runs the program in it. It needs neither a
-# registry nor a container runtime: buildah builds in a chroot, on an empty base image to
+# Builds the image twice, compares the two, and runs the program in it. Then it builds one for two
+# architectures. It needs neither a registry nor a container runtime: buildah builds in a chroot, on an empty base image to
 # which this machine's Go, its modules and its build cache are lent. Root; leaves nothing
 # behind but those caches.
 set -euo pipefail
@@ -51,4 +51,16 @@ root=$(buildah mount "$container")
 run version
 run --manifests /manifests --hostname-override node-a --dry-run >"$work/ruleset"
 grep -q '10.96.0.80 . tcp . 80' "$work/ruleset" || fail "the dry run lacks the cluster IP of the example"
+
+export PLATFORMS=linux/amd64,linux/arm64
+build localhost/both
+build localhost/again
+[ "$(buildah manifest inspect localhost/both)" = "$(buildah manifest inspect localhost/again)" ] || fail "two builds for two architectures differ"
+for arch in amd64 arm64; do
+  container=$(buildah from --pull=false --arch "$arch" localhost/both)
+  root=$(buildah mount "$container")
+  # e_machine of the ELF header: EM_X86_64, EM_AARCH64.
+  machine=$(od -An -t u2 -j 18 -N 2 "$root/kube-nft" | tr -d " ")
+  [ "$machine" = "$(sed 's/amd64/62/; s/arm64/183/' <<<"$arch")" ] || fail "the program in the image for $arch is of machine $machine"
+done
 echo "image-test: the image is reproducible, $(du -m "$root/kube-nft" | cut -f1) MB, and holds kube-nft alone"

@@ -34,21 +34,29 @@ if [ -z "$builder" ]; then
   exit 1
 fi
 
-arguments=(-t "$image" --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
 [ -z "${BUILD_IMAGE:-}" ] || arguments+=(--build-arg "BUILD_IMAGE=$BUILD_IMAGE")
 [ -z "${FINAL_IMAGE:-}" ] || arguments+=(--build-arg "FINAL_IMAGE=$FINAL_IMAGE")
-if [ -n "${PLATFORMS:-}" ]; then
-  case $builder in
-    docker) docker buildx build --platform "$PLATFORMS" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" "${arguments[@]}" "$@" . ;;
-    podman | buildah)
-      "$builder" manifest rm "$image" >/dev/null 2>&1 || true
-      "$builder" build --platform "$PLATFORMS" --manifest "$image" --timestamp "$SOURCE_DATE_EPOCH" "${arguments[@]:2}" "$@" . ;;
-  esac
-  echo "built $image for $PLATFORMS with $builder"
-  exit
-fi
 case $builder in
-  docker) docker build --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" "${arguments[@]}" "$@" . ;;
-  podman | buildah) "$builder" build --timestamp "$SOURCE_DATE_EPOCH" "${arguments[@]}" "$@" . ;;
+  docker)
+    arguments+=(-t "$image" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH")
+    if [ -n "${PLATFORMS:-}" ]; then
+      docker buildx build --platform "$PLATFORMS" "${arguments[@]}" "$@" .
+    else
+      docker build "${arguments[@]}" "$@" .
+    fi ;;
+  podman | buildah)
+    arguments+=(--timestamp "$SOURCE_DATE_EPOCH")
+    if [ -n "${PLATFORMS:-}" ]; then
+      "$builder" manifest rm "$image" >/dev/null 2>&1 || true
+      # Without a word the builder takes the image's platform for its own, and wants Go for that one.
+      host=$("$builder" info --format "$([ "$builder" = podman ] && echo '{{.Host.Arch}}' || echo '{{.host.arch}}')")
+      # One after the other: the list has them in the order in which they end.
+      for platform in ${PLATFORMS//,/ }; do
+        "$builder" build --platform "$platform" --manifest "$image" --build-arg "BUILDPLATFORM=linux/$host" "${arguments[@]}" "$@" .
+      done
+    else
+      "$builder" build -t "$image" "${arguments[@]}" "$@" .
+    fi ;;
 esac
-echo "built $image with $builder"
+echo "built $image${PLATFORMS:+ for $PLATFORMS} with $builder"

@@ -31,10 +31,15 @@ notes() { awk -v head="## ${1#v}" 'index($0, "## ") == 1 { on = ($0 == head || i
 notes "$version" >"$dist/RELEASE-NOTES.md"
 grep -q '[^[:space:]]' "$dist/RELEASE-NOTES.md" || fail "CHANGELOG.md has no section ## ${version#v}"
 
-# pack NAME: the directory NAME in $work becomes $dist/NAME.tar.gz; no time, user or order of this machine goes in.
-pack() {
-  tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w --format=gnu -cf - "$1" |
-    gzip -9n >"$dist/$1.tar.gz"
+# archive DIRECTORY NAME: an archive of what NAME holds in the directory; no time, user, mode or order of this machine goes in.
+archive() { tar -C "$1" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w --format=gnu -cf - "$2"; }
+
+# emulator ARCH: the program that runs those of another machine's architecture, if there is one.
+emulator() {
+  local name
+  if [ "$1" = "$(go env GOHOSTARCH)" ]; then return; fi
+  name=qemu-$(sed 's/amd64/x86_64/; s/arm64/aarch64/' <<<"$1")
+  command -v "$name-static" || command -v "$name" || true
 }
 
 echo "release: $version, man pages and completions"
@@ -51,8 +56,7 @@ for arch in $arches; do
   cp -r "$work/common" "$work/$name"
   GOARCH=$arch go build -ldflags='-s -w' -o "$work/$name/kube-nft" ./cmd/kube-nft
   if file -b "$work/$name/kube-nft" 2>/dev/null | grep -q 'dynamically linked'; then fail "$name is not static"; fi
-  # A program of another architecture runs if the machine emulates it.
-  emulator=$(command -v "qemu-$(sed 's/amd64/x86_64/; s/arm64/aarch64/' <<<"$arch")-static" "qemu-$(sed 's/amd64/x86_64/; s/arm64/aarch64/' <<<"$arch")" 2>/dev/null | head -1 || true)
+  emulator=$(emulator "$arch")
   if [ "$arch" = "$(go env GOHOSTARCH)" ] || [ -n "$emulator" ]; then
     # shellcheck disable=SC2086 # without an emulator there is no word
     $emulator "$work/$name/kube-nft" version | grep -qx "kube-nft $version" || fail "$name does not say that it is $version"
@@ -64,15 +68,14 @@ for arch in $arches; do
     echo "release: $name was not run: this machine has no emulator of $arch (Debian's qemu-user-static has)"
   fi
   "$work/sbom" --program "$work/$name/kube-nft" --version "$version" --date "$SOURCE_DATE_EPOCH" >"$dist/$name.cdx.json"
-  pack "$name"
+  archive "$work" "$name" | gzip -9n >"$dist/$name.tar.gz"
 done
 
 echo "release: source and chart"
 git archive --format=tar --prefix="kube-nft-$version/" HEAD | gzip -9n >"$dist/kube-nft-$version-source.tar.gz"
 cp -rL deploy/helm/kube-nft "$work/kube-nft"
 sed -i "s/^version: .*/version: ${version#v}/; s/^appVersion: .*/appVersion: $version/" "$work/kube-nft/Chart.yaml"
-(cd "$work" && tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w --format=gnu -cf - kube-nft) |
-  gzip -9n >"$dist/kube-nft-${version#v}.tgz"
+archive "$work" kube-nft | gzip -9n >"$dist/kube-nft-${version#v}.tgz"
 
 if [ -z "${NO_IMAGE:-}" ]; then
   echo "release: image"
@@ -81,7 +84,7 @@ if [ -z "${NO_IMAGE:-}" ]; then
   env -u GOOS -u GOARM IMAGE="localhost/kube-nft:$version" BUILDER=buildah PLATFORMS="$platforms" deploy/image.sh -q ${IMAGE_ARGUMENTS:-}
   name=kube-nft-$version-image
   buildah manifest push -q --all "localhost/kube-nft:$version" "oci:$work/$name:$version"
-  (cd "$work/$name" && tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=gnu -cf "$dist/$name.tar" .)
+  archive "$work/$name" . >"$dist/$name.tar"
 fi
 
 (cd "$dist" && sha256sum -- * >SHA256SUMS)

@@ -322,14 +322,7 @@ func TestKernelDeployRole(t *testing.T) {
 func observeRequests(t *testing.T, server *apiserver.Server, want map[permission]bool) {
 	t.Helper()
 	server.Apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}})
-	if _, err := server.Start("127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	kubeconfig, err := server.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kubeconfig := serve(t, server)
 	process := lab.Start(t, lab.Program(t), "--kubeconfig", kubeconfig, "--hostname-override", "node-a")
 	limit, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
 	defer tick.Stop()
@@ -343,6 +336,55 @@ func observeRequests(t *testing.T, server *apiserver.Server, want map[permission
 		}
 	}
 	process.Stop(t)
+}
+
+// serve starts the server and returns a kubeconfig for it.
+func serve(t *testing.T, server *apiserver.Server) string {
+	t.Helper()
+	if _, err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	kubeconfig, err := server.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
+
+// TestKernelDeployRoleOfCommands: what commands ask for is within the role, too, for they run in the pods of
+// the DaemonSet.
+func TestKernelDeployRoleOfCommands(t *testing.T) {
+	allowed := permissions(kustomize(t, "../../deploy/base")["ClusterRole kube-nft"].(*rbacv1.ClusterRole))
+	lab.New(t)
+	server := apiserver.New()
+	for name, address := range map[string]string{"node-a": "192.0.2.1", "node-b": "192.0.2.2"} {
+		server.Apply(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}},
+		})
+	}
+	settings := []string{"--kubeconfig", serve(t, server), "--hostname-override", "node-a"}
+	for line, want := range map[string]string{
+		"explain --from-source node-b node-a:30080/tcp": "192.0.2.2 -> 192.0.2.1:30080/tcp",
+		"explain node-b node-a:30080/tcp":               "192.0.2.2 -> ",
+		"diff":                                          "kube-nft",
+		"migrate plan":                                  "Before",
+	} {
+		before := len(server.Requests())
+		out, err := lab.Execute(slices.Concat([]string{lab.Program(t)}, strings.Fields(line), settings)...)
+		if !strings.Contains(out.Stdout, want) {
+			t.Errorf("%s: %v, no %q in\n%s%s", line, err, want, out.Stdout, out.Stderr)
+		}
+		if len(server.Requests()) == before {
+			t.Errorf("%s has asked for nothing", line)
+		}
+	}
+	for request := range requests(server) {
+		if !allowed[request] {
+			t.Errorf("the role does not allow %v", request)
+		}
+	}
 }
 
 // TestPageScrape: the example for Prometheus is YAML, keeps the container of the DaemonSet and
