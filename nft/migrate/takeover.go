@@ -81,14 +81,15 @@ const attempts = 5
 // Run performs the takeover and stops at the first step that fails. Then our tables, or what remains
 // of kube-proxy's, serve the node, and Run can be called again. Run begins again by itself if another
 // program removes our tables meanwhile, such as a firewall that flushes the ruleset.
-func (t *Takeover) Run(ctx context.Context) (err error) {
-	for range attempts {
+func (t *Takeover) Run(ctx context.Context) error {
+	for attempt := 1; ; attempt++ {
+		err := t.run(ctx)
 		var gone *goneError
-		if err = t.run(ctx); !errors.As(err, &gone) {
+		if attempt == attempts || !errors.As(err, &gone) {
 			return err
 		}
+		t.Journal(Entry{Step: "begin again", Event: Begins, Text: gone.Error()})
 	}
-	return err
 }
 
 // run is one attempt of Run.
