@@ -155,9 +155,9 @@ type ServicePort struct {
 	Settings Settings
 }
 
-// Older reports whether p takes precedence over q where both claim one frontend.
-func (p *ServicePort) Older(q *ServicePort) bool {
-	return cmp.Or(p.Created.Compare(q.Created), cmp.Compare(p.UID, q.UID), p.ID.Compare(q.ID)) < 0
+// ByAge orders Service ports: where two claim one frontend, the first one takes precedence.
+func ByAge(p, q *ServicePort) int {
+	return cmp.Or(p.Created.Compare(q.Created), cmp.Compare(p.UID, q.UID), p.ID.Compare(q.ID))
 }
 
 // External reports whether the port can be reached at more than its cluster IP.

@@ -37,7 +37,7 @@ func (c claim) precedes(d claim) bool {
 	if c.kind != d.kind {
 		return c.kind < d.kind
 	}
-	return c.port.current.Older(d.port.current)
+	return tracker.ByAge(c.port.current, d.port.current) < 0
 }
 
 // claims are those to one frontend, as a heap: the first one is served. Each change costs

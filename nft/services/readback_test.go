@@ -43,7 +43,7 @@ func checkRefusedIPs(t *testing.T, w *world, f nft.Family, refused []readback.Pr
 	for _, p := range w.ports {
 		for _, addr := range p.RefusedExternalIPs {
 			at := layout.RefusedFrontend(p, addr)
-			if nft.Family(p.ID.Family) == f && (want[at] == nil || p.Older(want[at])) {
+			if nft.Family(p.ID.Family) == f && (want[at] == nil || tracker.ByAge(p, want[at]) < 0) {
 				want[at] = p
 			}
 		}

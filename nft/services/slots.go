@@ -22,7 +22,7 @@ type slotBudget struct {
 
 func newSlotBudget(config *Config) slotBudget {
 	b := slotBudget{config: config, standing: make(map[unmetKey]bool)}
-	b.slots.Order, b.slots.Slots = older, config.MaglevSlots
+	b.slots.Order, b.slots.Slots = tracker.ByAge, config.MaglevSlots
 	return b
 }
 
@@ -123,17 +123,6 @@ func (b *slotBudget) take(delta *tracker.Delta) (others []*tracker.ServicePort) 
 	}
 	slices.SortFunc(others, func(p, q *tracker.ServicePort) int { return p.ID.Compare(q.ID) })
 	return others
-}
-
-// older orders Service ports by age.
-func older(p, q *tracker.ServicePort) int {
-	switch {
-	case p.Older(q):
-		return -1
-	case q.Older(p):
-		return 1
-	}
-	return 0
 }
 
 // noteLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port that is

@@ -136,7 +136,7 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[pl
 // oldest returns the Service port that gets a node port: the oldest one, as in the ruleset.
 func (p *Proxy) oldest(at place) (oldest *tracker.ServicePort) {
 	for _, port := range p.claims[at] {
-		if oldest == nil || port.Older(oldest) {
+		if oldest == nil || tracker.ByAge(port, oldest) < 0 {
 			oldest = port
 		}
 	}
