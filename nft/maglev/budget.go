@@ -34,10 +34,12 @@ type claim[K comparable, R any] struct {
 	refused bool
 }
 
-// A group has its claims, in order if sorted.
+// A group has its claims, in order if sorted. Claims that are no more stay in the list, with 0 slots, until they
+// are half of it.
 type group[K comparable, R any] struct {
 	claims []*claim[K, R]
 	sorted bool
+	gone   int // claims with 0 slots
 }
 
 // Request says how many slots a table wants, and of which group and rank it is; with 0 slots there is none. The group of
@@ -54,6 +56,7 @@ func (b *Budget[K, R]) Request(table K, of string, rank R, slots int) {
 		b.claims[table] = c
 	case slots == 0:
 		b.drop(c)
+		return
 	case b.Order(c.rank, rank) != 0:
 		b.groups[of].sorted, b.changed = false, b.changed || b.refused > 0
 		fallthrough
@@ -69,14 +72,17 @@ func (b *Budget[K, R]) Request(table K, of string, rank R, slots int) {
 
 func (b *Budget[K, R]) drop(c *claim[K, R]) {
 	delete(b.claims, c.table)
+	b.sum -= c.slots
+	c.slots = 0
 	g := b.groups[c.of]
-	i := slices.Index(g.claims, c)
-	if g.claims = slices.Delete(g.claims, i, i+1); len(g.claims) == 0 {
+	if g.gone++; g.gone == len(g.claims) {
 		delete(b.groups, c.of)
+	} else if g.gone > len(g.claims)/2 {
+		g.claims = slices.DeleteFunc(g.claims, func(c *claim[K, R]) bool { return c.slots == 0 })
+		g.gone = 0
 	}
-	if c.refused {
+	if b.changed = b.changed || b.refused > 0; c.refused {
 		b.refused--
-		b.changed = true
 	}
 }
 
@@ -124,7 +130,9 @@ func (b *Budget[K, R]) Settle(changed func(rank R, refused bool)) {
 		}
 		sum := 0
 		for _, c := range g.claims {
-			if sum += c.slots; sum <= b.Slots {
+			if sum += c.slots; c.slots == 0 {
+				continue
+			} else if sum <= b.Slots {
 				list = append(list, reckoned{c, sum})
 			} else {
 				b.refuse(c, true, changed)
