@@ -45,6 +45,15 @@ func (i *inspection) read(ctx context.Context) error {
 	return nil
 }
 
+// readIfChanged reads our tables again if somebody has committed since.
+func (i *inspection) readIfChanged(ctx context.Context) (changed bool, err error) {
+	generation, err := i.kernel.Generation(ctx)
+	if err != nil || generation == i.generation {
+		return false, err
+	}
+	return true, i.read(ctx)
+}
+
 // lookAtTables is look, and fails if there is no table.
 func lookAtTables(ctx context.Context) (*inspection, error) {
 	i, err := look(ctx)

@@ -174,14 +174,8 @@ type topFrontend struct {
 
 // sample reads the counters, and the tables again if they have changed.
 func (i *inspection) sample(ctx context.Context) (*topSample, error) {
-	generation, err := i.kernel.Generation(ctx)
-	if err != nil {
+	if _, err := i.readIfChanged(ctx); err != nil {
 		return nil, err
-	}
-	if generation != i.generation {
-		if err := i.read(ctx); err != nil {
-			return nil, err
-		}
 	}
 	s := &topSample{at: time.Now(), frontends: make(map[tracker.Frontend]topFrontend), refused: make(map[string]uint64)}
 	for f, table := range i.tables {

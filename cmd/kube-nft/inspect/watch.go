@@ -24,7 +24,7 @@ const (
 // interrupted.
 func (s *selection) follow(cmd *cobra.Command, i *inspection, list func(*cobra.Command, *selection, *inspection) error) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	rows := func(i *inspection) ([]string, error) {
+	rows := func() ([]string, error) {
 		var text bytes.Buffer
 		quiet := *cmd // the list of nothing is no line here
 		quiet.SetOut(&text)
@@ -34,35 +34,28 @@ func (s *selection) follow(cmd *cobra.Command, i *inspection, list func(*cobra.C
 		}
 		return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n"), nil
 	}
-	have, err := rows(i)
+	have, err := rows()
 	if err != nil {
 		return TroubleError{err}
 	}
 	fmt.Fprintln(out, strings.Join(have, "\n"))
-	generation, looked := i.generation, time.Now()
-	for {
+	for looked := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(watchInterval):
 		}
-		entries := cmd.Name() == "affinity" && time.Since(looked) >= entriesInterval
-		now, err := i.kernel.Generation(ctx)
-		if err == nil && now == generation && !entries {
-			continue
+		changed, err := i.readIfChanged(ctx)
+		if err == nil && !changed && cmd.Name() == "affinity" && time.Since(looked) >= entriesInterval {
+			changed, err = true, i.read(ctx)
 		}
-		var next *inspection
-		if err == nil {
-			next, err = look(ctx)
-		}
-		if err == nil {
-			generation, looked = next.generation, time.Now()
-			var rest []string
-			if rest, err = rows(next); err == nil {
-				writeChanges(out, have, rest)
-				have = rest
+		if err == nil && changed {
+			looked = time.Now()
+			var now []string
+			if now, err = rows(); err == nil {
+				writeChanges(out, have, now)
+				have = now
 			}
-			next.close()
 		}
 		switch {
 		case errors.Is(err, context.Canceled) || ctx.Err() != nil:
