@@ -377,9 +377,27 @@ func (l *Loop) hold(err error) {
 	}
 }
 
+// charge makes Services whose changes were large wait before their next ones, in proportion to what these have
+// taken of a sync.
+func (l *Loop) charge(took time.Duration) {
+	work, all := l.ruleset.Work(), 0
+	for _, n := range work {
+		all += n
+	}
+	for service, n := range work {
+		if n >= largeChange {
+			share := min(took*time.Duration(n)/time.Duration(all), time.Duration(n)*dearElement)
+			l.options.Charge(service.Namespace, service.Service, chargeRatio*share)
+		}
+	}
+}
+
 // done records and reports a successful sync.
 func (l *Loop) done(report Report) {
 	l.retry.failures = 0
+	if l.options.Charge != nil && l.synced && !report.Full {
+		l.charge(report.Compile + report.Commit)
+	}
 	l.ruleset.Committed()
 	l.refusals.settle()
 	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.drift.reason

@@ -327,6 +327,58 @@ func TestFlappingServiceDelaysNobody(t *testing.T) {
 	})
 }
 
+// slowTable takes the time that the kernel takes for elements.
+type slowTable struct{ table }
+
+func (k *slowTable) Commit(ctx context.Context, batch nft.Batch) error {
+	time.Sleep(time.Duration(batch.ElementCount()) * 3 * time.Microsecond)
+	return k.table.Commit(ctx, batch)
+}
+
+// TestLargeChangesLeaveTheLoop: a Service that changes very much each time, and comes and goes, holds up its neighbours
+// no more than for one change in ten.
+func TestLargeChangesLeaveTheLoop(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			k, queue := new(slowTable), NewQueue()
+			tr := tracker.New(tracker.Config{NodeName: "node", ChangeEvery: 4 * time.Millisecond})
+			set := func(name string, ip byte, endpoints ...netip.Addr) {
+				service := lab.Service("ns", name, netip.AddrFrom4([4]byte{10, 96, 0, ip}))
+				if err := errors.Join(tr.SetService(service), tr.SetSlice(lab.Slice("ns", name, 0, corev1.IPv4Protocol, endpoints))); err != nil {
+					t.Fatal(err)
+				}
+				queue.Ring()
+			}
+			large := make([]netip.Addr, 10_000)
+			for i := range large {
+				large[i] = netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+			}
+			runLoop(t, New(tr, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop(), Queue: queue, Charge: tr.Charge}))
+			synctest.Wait()
+			var late int
+			for i := range 200 {
+				if i%2 == 0 {
+					set("large", 1, large...)
+				} else if set("large", 1, large[0]); deleted {
+					tr.DeleteService("ns", "large")
+					tr.DeleteSlice("ns", "large-0")
+				}
+				synctest.Wait()
+				set("calm", 2, netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}))
+				came := time.Now()
+				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+				if last := k.times[len(k.times)-1]; last.Sub(came) > time.Millisecond || last.Before(came) {
+					late++
+				}
+			}
+			if late == 0 || late > 25 {
+				t.Errorf("deleted: %t: of 200 changes of a neighbour %d came late, want some, and at most 25", deleted, late)
+			}
+		})
+	}
+}
+
 // TestAddressesWhileTheLoopTakesThem sets addresses all the time: neither side may wait for
 // the other, and the latest ones count.
 func TestAddressesWhileTheLoopTakesThem(t *testing.T) {

@@ -42,6 +42,9 @@ type Options struct {
 	Held func(error)
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
+	// Charge, if set, is called on the loop's goroutine for each Service whose changes in a sync were large, with
+	// the time for which its next ones are to wait.
+	Charge func(namespace, service string, cost time.Duration)
 	// Cleaned, if set, is called after each removal of stale connections, on a goroutine of its
 	// own while Run runs.
 	Cleaned func(FlowReport)

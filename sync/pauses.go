@@ -37,6 +37,15 @@ const (
 	maxRest   = 20 * time.Millisecond
 )
 
+// A Service that changes very much at once, as one whose slot table gets another size does, leaves the loop to the
+// others for chargeRatio times what its change has taken. Of an element more than dearElement is not its doing.
+// Changes below largeChange take less than the pace that each Service has anyway.
+const (
+	chargeRatio = 9
+	dearElement = 20 * time.Microsecond
+	largeChange = 400
+)
+
 // A rest says when the next sync may begin.
 type rest struct {
 	ended  time.Time // of the latest sync

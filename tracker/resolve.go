@@ -38,8 +38,8 @@ func (t *Tracker) Take() Delta {
 		e.out, e.dirty, e.triggers = ports, false, nil
 		switch {
 		case e.service != nil || len(e.slices) > 0:
-		case t.begun && d.leaveOut(t.due(e), now): // who comes and goes all the time stays known
-			e.dirty, left = true, append(left, e)
+		case t.begun && d.leaveOut(e.used, now): // who comes and goes all the time stays known
+			e.dirty, e.since, left = true, time.Time{}, append(left, e)
 		default:
 			delete(t.entries, e.objectName)
 		}

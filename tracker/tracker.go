@@ -37,8 +37,8 @@ type Config struct {
 	AwaitSlices time.Duration
 	// ChangeEvery is how often a Service may change for long: Take hands out promptChanges of its
 	// changes at once, and then one for each such time, in which later changes join. So a Service
-	// that never rests leaves the kernel to the others. The first Take leaves out nothing. Zero: no
-	// Take does.
+	// that never rests leaves the kernel to the others. Charge makes it wait longer. The first Take
+	// leaves out nothing. Zero: no Take does.
 	ChangeEvery time.Duration
 	// Defaults are the settings of Services without annotations.
 	Defaults Settings
@@ -93,10 +93,10 @@ type entry struct {
 	slices   []*slice       // sorted by name
 	out      []*ServicePort // sorted by ID
 	dirty    bool           // changed after Take
-	since    time.Time      // when the first such change was observed; meaningful if dirty
+	since    time.Time      // when the first such change was observed, if dirty; zero if there was none
 	triggers []Trigger      // of the changes after Take
 	// used is when the time of the changes that were handed out will be over, if each takes
-	// Config.ChangeEvery.
+	// Config.ChangeEvery and what Charge says.
 	used time.Time
 
 	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
@@ -314,11 +314,12 @@ func (v *versioned[T]) set(value T, now time.Time) {
 
 // mark makes Take look at e.
 func (t *Tracker) mark(e *entry) {
-	if e.dirty {
-		return
+	if !e.dirty {
+		t.dirty = append(t.dirty, e)
 	}
-	e.dirty, e.since = true, t.config.Clock()
-	t.dirty = append(t.dirty, e)
+	if !e.dirty || e.since.IsZero() {
+		e.dirty, e.since = true, t.config.Clock()
+	}
 }
 
 // removeSlice forgets the slice with this name and its trigger times: they would be measured
@@ -354,6 +355,26 @@ func (t *Tracker) due(e *entry) time.Time {
 		}
 	}
 	return due
+}
+
+// Charge says that changes of a Service which Take has handed out were dear. Its next ones wait for so much
+// longer, although the Service may be gone: whoever deletes it and makes it again pays, too.
+func (t *Tracker) Charge(namespace, service string, cost time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.config.ChangeEvery == 0 {
+		return
+	}
+	name := objectName{namespace, service}
+	e := t.entries[name]
+	if e == nil {
+		e = &entry{objectName: name, dirty: true} // Take forgets it when the time is over
+		t.entries[name], t.dirty = e, append(t.dirty, e)
+	}
+	if now := t.config.Clock(); e.used.Before(now) {
+		e.used = now
+	}
+	e.used = e.used.Add(cost)
 }
 
 // hinted reports whether the meaning of the Service depends on this node's zone.

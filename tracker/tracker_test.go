@@ -375,6 +375,19 @@ func TestTakePacesChanges(t *testing.T) {
 		}
 	}
 
+	now = now.Add(promptChanges * every)
+	tr.Take()
+	tr.Charge("shop", "web", time.Second)
+	flap(0)
+	if d := tr.Take(); !d.Empty() || !d.Due.Equal(now.Add(time.Second-(promptChanges-1)*every)) {
+		t.Errorf("after a dear change another one is handed out, or due at %v", d.Due)
+	}
+	tr.Charge("shop", "gone", time.Second)
+	now = now.Add(2 * time.Second)
+	if tr.Take(); tr.entries[objectName{"shop", "gone"}] != nil {
+		t.Error("a Service that is gone stays known when it has paid")
+	}
+
 	handedOut = 0 // it comes and goes
 	for range 100 {
 		must(t, tr.SetService(newService()))
@@ -390,8 +403,23 @@ func TestTakePacesChanges(t *testing.T) {
 	if handedOut > promptChanges {
 		t.Errorf("a Service that comes and goes is handed out %d times at once", handedOut)
 	}
-	now = now.Add(promptChanges * every)
-	if tr.Take(); len(tr.entries) != 1 || tr.pending() {
+	now = now.Add(2 * promptChanges * every)
+	tr.Take()
+	must(t, tr.SetService(newService()))
+	tr.Take()
+	tr.DeleteService("shop", "web")
+	tr.Take()
+	now = now.Add(every)
+	must(t, tr.SetService(newService()))
+	if d := tr.Take(); !d.Oldest.Equal(now) {
+		t.Errorf("what comes at %v was observed at %v", now, d.Oldest)
+	}
+	tr.DeleteService("shop", "web")
+	for range 2 {
+		now = now.Add(2 * promptChanges * every)
+		tr.Take()
+	}
+	if len(tr.entries) != 1 || tr.pending() {
 		t.Errorf("%d Services are known, want 1", len(tr.entries))
 	}
 }

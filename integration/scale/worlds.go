@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
 	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Addresses that tenants ask for, of load balancers and external ones. Any of them is routed to
@@ -63,6 +64,11 @@ func worldOf(services, endpoints int, edits ...edit) world {
 
 // affine gives a Service session affinity.
 func affine(_ int, s *corev1.Service) { setAffinity(s, 3*time.Hour) }
+
+// hashed lets a Service choose endpoints by Maglev.
+func hashed(_ int, s *corev1.Service) {
+	s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
+}
 
 func setAffinity(s *corev1.Service, timeout time.Duration) {
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP

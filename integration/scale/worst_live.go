@@ -355,10 +355,31 @@ func (o *options) measureFairness(c *comparison) error {
 			l.server.Apply(newSlice(serviceName(0), part, addrs))
 		}}
 	}
+	const edge = 320 // of the largest class of slot tables but one: see nft/maglev
+	turning := func(edits ...edit) *scene {
+		return &scene{world: worldOf(1, edge, edits...), rate: 100, happen: func(l *live, i int) {
+			l.server.Apply(newSlice(serviceName(0), edge/perSlice, size{1, edge + 1}.endpointsOf(0)[edge/perSlice*perSlice:edge+1-i%2]))
+		}}
+	}
+	ranges := o.part(20_000)
+	swapping := func(all bool) *scene {
+		return &scene{world: worldOf(2, 3, guarded(ranges)), rate: 10, happen: func(l *live, i int) {
+			if !all {
+				l.server.Apply(newSlice(serviceName(0), 0, size{2, 3}.endpointsOf(0)[:2+i%2]))
+				return
+			}
+			s := newService(serviceName(0), clusterIP(0))
+			guarded(ranges)(i%2*2, s)
+			balanced(0, s)
+			l.server.Apply(s)
+		}}
+	}
 	for _, of := range []struct {
 		name        string
 		worst, twin *scene
 	}{
+		{fmt.Sprintf("%d endpoints become %d and back 100 times a second, by Maglev; twin: by chance", edge, edge+1), turning(hashed), turning()},
+		{fmt.Sprintf("%d source ranges flap to others 10 times a second; twin: an endpoint does", ranges), swapping(true), swapping(false)},
 		{fmt.Sprintf("one of %d Services flaps 1000 times a second; twin: all take turns", n), flaps, spread},
 		{fmt.Sprintf("Service of %d endpoints and affinity, 100 of which are replaced a second; twin: without affinity", large), rolling(affine), rolling()},
 	} {

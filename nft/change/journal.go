@@ -21,6 +21,7 @@ type Journal struct {
 	chains   map[string]*nft.Chain
 	// spare holds cleared maps for reuse.
 	spare []map[string]*nft.Element
+	work  int
 }
 
 // NewJournal returns the journal of a table that has never been committed.
@@ -66,6 +67,7 @@ func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 	if _, done := touched[key]; done {
 		return
 	}
+	j.work++
 	if !present {
 		touched[key] = nil
 		return
@@ -102,9 +104,17 @@ func (j *Journal) RemoveChain(name string) {
 
 func (j *Journal) touchChain(name string) {
 	if _, done := j.chains[name]; !done && j.tracking {
+		j.work += chainWork
 		j.chains[name] = j.Table.Chains[name]
 	}
 }
+
+// chainWork is how many elements cost the kernel about as much as a chain with its rules.
+const chainWork = 10
+
+// Work grows by 1 with each element that a change touches, and by chainWork with each chain. Before the first
+// commit it does not grow.
+func (j *Journal) Work() int { return j.work }
 
 // PutSet makes the table hold a set of this definition, empty if it is new; RemoveSet makes it hold
 // no set of that name.

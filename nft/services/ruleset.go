@@ -22,6 +22,7 @@ type Ruleset struct {
 	serviceCIDRs []netip.Prefix // in the families that are served
 
 	slots slotBudget
+	work  map[tracker.PortID]int // since the last commit, see Work
 }
 
 // familyRules is the part of a Ruleset in one table.
@@ -59,7 +60,7 @@ type chainUse struct {
 
 // NewRuleset returns the ruleset of a cluster without Services.
 func NewRuleset(config Config) *Ruleset {
-	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules)}
+	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: make(map[tracker.PortID]int)}
 	r.slots = newSlotBudget(&r.config)
 	for _, f := range config.Families {
 		r.families[f] = newFamily(&r.config, f)
@@ -117,17 +118,26 @@ func (r *Ruleset) Adopt(tables nft.Tables) {
 func (r *Ruleset) Apply(delta tracker.Delta) {
 	for id := range delta.Removed {
 		if family := r.families[nft.Family(id.Family)]; family != nil {
+			before := family.Work()
 			family.removePort(id)
+			r.noteWork(family.Work()-before, id)
 		}
 	}
 	ports := inOrder(delta.Changed)
-	ports = append(ports, r.slots.take(&delta)...)
+	others, causes := r.slots.take(&delta)
+	ports = append(ports, others...)
 	if len(ports) >= manyPorts {
 		r.reserve(ports)
 	}
 	for _, port := range ports {
 		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
+			before := family.Work()
 			family.setPort(port, r.slots.limitsOf(port))
+			if work := family.Work() - before; delta.Changed[port.ID] != nil {
+				r.noteWork(work, port.ID)
+			} else {
+				r.noteWork(work, causes...)
+			}
 		}
 	}
 	if delta.CIDRsChanged {
@@ -139,6 +149,19 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		})
 	}
 }
+
+// noteWork notes work that Service ports have caused.
+func (r *Ruleset) noteWork(work int, causes ...tracker.PortID) {
+	for _, id := range causes {
+		if work > 0 {
+			r.work[tracker.PortID{Namespace: id.Namespace, Service: id.Service}] += work
+		}
+	}
+}
+
+// Work says how much each Service has changed of the tables since the last commit, see change.Journal.Work. Of a
+// PortID it uses Namespace and Service. It is valid until the next call of Apply or Committed.
+func (r *Ruleset) Work() map[tracker.PortID]int { return r.work }
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
@@ -238,6 +261,7 @@ func (r *Ruleset) Changes() nft.Batch {
 
 // Committed tells the ruleset that the kernel holds what is wanted now.
 func (r *Ruleset) Committed() {
+	clear(r.work)
 	for _, family := range r.families {
 		family.Committed()
 		family.adopted = nil

@@ -99,10 +99,16 @@ func slotsOfList(hashed bool, list []netip.AddrPort, weights []uint16) (slots in
 }
 
 // take takes in who wants slot tables, and returns the Service ports besides those of delta for which it
-// has changed whether they get them.
-func (b *slotBudget) take(delta *tracker.Delta) (others []*tracker.ServicePort) {
+// has changed whether they get them. causes are the ports of delta that want more or fewer slots than before.
+func (b *slotBudget) take(delta *tracker.Delta) (others []*tracker.ServicePort, causes []tracker.PortID) {
+	request := func(id tracker.PortID, p *tracker.ServicePort, slots int) {
+		if slots != b.slots.Requested(id) {
+			causes = append(causes, id)
+		}
+		b.slots.Request(id, id.Namespace, p, slots)
+	}
 	for id := range delta.Removed {
-		b.slots.Request(id, id.Namespace, nil, 0)
+		request(id, nil, 0)
 		b.noteLimits(id, nil)
 	}
 	for id, p := range delta.Changed {
@@ -110,7 +116,7 @@ func (b *slotBudget) take(delta *tracker.Delta) (others []*tracker.ServicePort) 
 		if slices.Contains(b.config.Families, nft.Family(id.Family)) {
 			slots = b.slotsOf(p)
 		}
-		b.slots.Request(id, id.Namespace, p, slots)
+		request(id, p, slots)
 	}
 	b.slots.Settle(func(p *tracker.ServicePort, _ bool) {
 		if _, ok := delta.Changed[p.ID]; !ok {
@@ -122,7 +128,7 @@ func (b *slotBudget) take(delta *tracker.Delta) (others []*tracker.ServicePort) 
 		b.noteLimits(id, p)
 	}
 	slices.SortFunc(others, func(p, q *tracker.ServicePort) int { return p.ID.Compare(q.ID) })
-	return others
+	return others, causes
 }
 
 // noteLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port that is

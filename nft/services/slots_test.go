@@ -43,6 +43,35 @@ func withSlots(r *Ruleset) (names []string) {
 	return names
 }
 
+// TestWorkFallsOnItsCause: a change is the work of the Service that changes, and so is what it takes from others by the
+// slots that it asks for.
+func TestWorkFallsOnItsCause(t *testing.T) {
+	config := testConfig()
+	config.MaglevSlots = 4001 + 600
+	r := NewRuleset(config)
+	large := maglevWorld(namespaced(cluster(1, 30), "large", 11))
+	small := maglevWorld(namespaced(cluster(1, 6), "small", 12))
+	r.Apply(large)
+	r.Committed()
+	if len(r.Work()) > 0 {
+		t.Errorf("the first commit is somebody's work: %v", r.Work())
+	}
+	r.Apply(small)
+	work := r.Work()
+	if n := work[tracker.PortID{Namespace: "small", Service: "service-0"}]; len(work) != 1 || n < 4001 {
+		t.Errorf("slots were taken from another Service: %v", work)
+	}
+	r.Committed()
+	removed := tracker.Delta{Removed: make(map[tracker.PortID]bool)}
+	for id := range small.Changed {
+		removed.Removed[id] = true
+	}
+	r.Apply(removed)
+	if n := r.Work()[tracker.PortID{Namespace: "small", Service: "service-0"}]; n < 4001 {
+		t.Errorf("slots were given back to another Service: %v", r.Work())
+	}
+}
+
 // TestSlotsAreBounded: a tenant who asks for more slots than there are goes without, others get theirs, whatever comes
 // first; and everything is told once.
 func TestSlotsAreBounded(t *testing.T) {

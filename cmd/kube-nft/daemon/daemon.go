@@ -213,6 +213,7 @@ func (d *daemon) sync(ctx context.Context) error {
 		AuditInterval: d.config.SyncPeriod,
 		Queue:         d.queue,
 		NodePorts:     d.config.NodePorts,
+		Charge:        d.tracker.Charge,
 		Log:           d.log,
 	}
 	rules := d.config.Ruleset(d.families)
