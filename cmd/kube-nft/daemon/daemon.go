@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -49,8 +50,9 @@ type daemon struct {
 	serving    context.Context // of the servers and the instance socket: it ends after the sockets were handed over
 	served     <-chan struct{} // closed when no server runs any more
 
-	taking  func() bool // a takeover from kube-proxy is at work
-	working bool        // goroutines have the sockets
+	taking  func() bool  // a takeover from kube-proxy is at work
+	refused atomic.Int64 // when the log told last of a request that was refused, in ns since 1970
+	working bool         // goroutines have the sockets
 }
 
 // Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,10 +30,17 @@ const instanceName = "@kube-nft"
 
 // requestRelease is the request that Release writes to the socket. The answer is one line:
 // answerDone, answerAlready, or the reason for a refusal. The answer to requestSettings is a
-// config.Running as JSON, in one line.
+// config.Running as JSON, in one line. With that request comes the socket of a kernel.Proof, which
+// the daemon gives before it answers.
+//
+// The other requests are for those who can program the network namespace. Before the daemon does what
+// they want, it writes requestProof, with the socket of a kernel.Proof, and waits for answerProof. A
+// kube-nft without proofs does not write that, and answers at once.
 const (
 	requestRelease  = "release"
 	requestSettings = "settings"
+	requestProof    = "prove CAP_NET_ADMIN"
+	answerProof     = "proved"
 	answerDone      = "done"
 	answerAlready   = "already" // nobody owned the tables
 )
@@ -102,17 +108,25 @@ func trusted(peer *unix.Ucred) bool { return peer.Uid == 0 || int(peer.Uid) == o
 
 // String names the process as far as it is visible.
 func (i *Instance) String() string {
-	if i.conn == nil {
+	switch {
+	case i.conn == nil:
 		return "kube-nft, hidden behind another process that has the address " + instanceName
+	case i.Pid == 0:
+		return "kube-nft, in another container"
 	}
-	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(i.Pid)), "comm"))
-	if err != nil || i.Pid == 0 {
-		if i.Pid == 0 {
-			return "kube-nft, in another container"
-		}
-		return fmt.Sprintf("pid %d", i.Pid)
+	return processName(i.Pid)
+}
+
+// processName names a process as far as it is visible.
+func processName(pid int32) string {
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(pid)), "comm"))
+	switch {
+	case pid == 0:
+		return "in another container"
+	case err != nil:
+		return fmt.Sprintf("pid %d", pid)
 	}
-	return fmt.Sprintf("%s, pid %d", nft.Visible(strings.TrimSpace(string(name))), i.Pid)
+	return fmt.Sprintf("%s, pid %d", nft.Visible(strings.TrimSpace(string(name))), pid)
 }
 
 // Ended returns a channel that is closed when the process has released the socket and the lock. It is
@@ -282,7 +296,7 @@ func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, re
 		conn, err := listener.AcceptUnix()
 		switch {
 		case err == nil:
-			read := d.succession.greet()
+			read := d.succession.greet(conn)
 			go d.answerPeer(ctx, conn, release, read)
 		case ctx.Err() != nil:
 			return nil
@@ -293,28 +307,63 @@ func (d *daemon) answerPeers(ctx context.Context, listener *net.UnixListener, re
 	}
 }
 
+// requestPatience is how long a peer may take for its request, and for a proof.
+const requestPatience = 10 * time.Second
+
 func (d *daemon) answerPeer(ctx context.Context, conn *net.UnixConn, release func(context.Context) string, read func()) {
 	defer conn.Close()
 	defer read()
-	if peer, err := peerOf(conn); err != nil || !trusted(peer) {
+	peer, err := peerOf(conn)
+	if err != nil || !trusted(peer) {
 		return
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	requests := bufio.NewReaderSize(conn, 64)
-	request, err := requests.ReadSlice('\n')
+	if err := conn.SetReadDeadline(time.Now().Add(requestPatience)); err != nil {
+		return
+	}
+	l := newLine(conn, 64)
+	defer l.drop()
+	request, err := l.lines.ReadSlice('\n')
 	switch {
 	case err != nil:
 	case string(request) == requestRelease+"\n":
+		if _, err := l.proof(); err != nil {
+			d.refuse(peer, requestRelease, err)
+			fmt.Fprintln(conn, err)
+			return
+		}
 		read()
 		fmt.Fprintln(conn, release(ctx)) // a client that has gone needs no answer
 	case string(request) == requestSettings+"\n":
-		if running, err := d.config.Running(started); err == nil {
+		running, err := d.config.Running(started)
+		if err == nil && l.socket != nil {
+			err = kernel.Prove(l.socket, kernel.Programmer)
+		}
+		if err == nil {
 			_ = json.NewEncoder(conn).Encode(running) // as above
 		}
 	case string(request) == requestSucceed+"\n" && stop(): // the end is when the connection is needed
-		d.succession.follow(conn, requests, read)
+		ready, err := l.proof()
+		if err == nil {
+			err = conn.SetReadDeadline(time.Time{})
+		}
+		if err != nil {
+			d.refuse(peer, requestSucceed, err)
+			return
+		}
+		d.succession.follow(l, ready, read)
 	}
+}
+
+// refuse notes a request of a process that has no right to it, once a minute.
+func (d *daemon) refuse(peer *unix.Ucred, request string, err error) {
+	now := time.Now().UnixNano()
+	if last := d.refused.Load(); last != 0 && now-last < int64(time.Minute) || !d.refused.CompareAndSwap(last, now) {
+		return
+	}
+	d.log.Warn("a process has asked at "+instanceName+" for what needs CAP_NET_ADMIN: refused", zap.String("request", request),
+		zap.String("process", processName(peer.Pid)), zap.Uint32("uid", peer.Uid), zap.Error(err))
 }
 
 // Release makes the running daemon release the ownership of its tables. already says that nobody owned
@@ -347,17 +396,27 @@ func Release(ctx context.Context) (already bool, err error) {
 	if _, err := fmt.Fprintln(other.conn, requestRelease); err != nil {
 		return false, fmt.Errorf("request to kube-nft (%s): %w", other, err)
 	}
-	answer, err := bufio.NewReader(io.LimitReader(other.conn, maxAnswer)).ReadString('\n')
+	l := newLine(other.conn, maxAnswer)
+	defer l.drop()
+	answer, err := l.lines.ReadSlice('\n')
+	if err == nil && string(answer) == requestProof+"\n" {
+		if err := l.prove(); err != nil {
+			return false, err
+		}
+		answer, err = l.lines.ReadSlice('\n')
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("no answer within %s", releasePatience)
 	}
 	if err != nil {
 		return false, fmt.Errorf("kube-nft (%s) did not answer: %w; run this as root, or end that process if it is no kube-nft", other, err)
 	}
-	if answer = strings.TrimSpace(answer); answer != answerDone && answer != answerAlready {
-		return false, fmt.Errorf("kube-nft (%s): %s", other, answer)
+	switch answer := strings.TrimSpace(string(answer)); answer {
+	case answerDone, answerAlready:
+		return answer == answerAlready, nil
+	default:
+		return false, fmt.Errorf("kube-nft (%s): %s", other, nft.Visible(answer))
 	}
-	return answer == answerAlready, nil
 }
 
 // Limits of the answers to requestRelease and requestSettings, in time and in bytes. A release takes
@@ -382,11 +441,16 @@ func Settings(ctx context.Context) (*config.Running, error) {
 	if err := other.conn.SetDeadline(time.Now().Add(settingsPatience)); err != nil {
 		return nil, err
 	}
-	if _, err := fmt.Fprintln(other.conn, requestSettings); err != nil {
+	proof, err := kernel.NewProof()
+	if err != nil {
+		return nil, err
+	}
+	defer proof.Close()
+	if _, _, err := other.conn.WriteMsgUnix([]byte(requestSettings+"\n"), proof.Rights(), nil); err != nil {
 		return nil, fmt.Errorf("request to kube-nft (%s): %w", other, err)
 	}
 	var running config.Running
-	err := json.NewDecoder(io.LimitReader(other.conn, maxSettings)).Decode(&running)
+	err = json.NewDecoder(io.LimitReader(other.conn, maxSettings)).Decode(&running)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("no answer within %s", settingsPatience)
 	}
@@ -395,6 +459,9 @@ func Settings(ctx context.Context) (*config.Running, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("settings of the running kube-nft (%s): %w", other, err)
+	}
+	if !proof.Given(kernel.Programmer) { // its settings may name a kubeconfig that runs a program
+		return nil, fmt.Errorf("settings of the running kube-nft (%s): it does not prove that it has CAP_NET_ADMIN: it is an older kube-nft, or a process that poses as one", other)
 	}
 	return &running, nil
 }

@@ -1,10 +1,11 @@
 package daemon
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +39,7 @@ type succession struct {
 	last   *net.UnixConn     // to the kube-nft before this one; nil without
 	next   []*successor      // oldest first
 	door   *net.UnixListener // where successors come; nil without
-	unread int               // connections there whose first request has not been read
+	unread []*net.UnixConn   // who came there and is not known yet, oldest first
 }
 
 // A successor is a process that follows this one.
@@ -47,8 +48,12 @@ type successor struct {
 	ready bool
 }
 
-// maxSuccessors is how many processes may wait. Only root can be one.
-const maxSuccessors = 4
+// maxSuccessors is how many processes may wait, and maxUnread how many connections may have said
+// nothing yet. One more ends the oldest.
+const (
+	maxSuccessors = 4
+	maxUnread     = 64
+)
 
 // newSuccession asks the kube-nft that runs, if there is one, for its sockets.
 func newSuccession(ctx context.Context, log *zap.Logger) *succession {
@@ -117,9 +122,18 @@ func (s *succession) claimed() {
 	}
 }
 
-// receive takes sockets in until the other end has no more. Each message has one, and its name.
+// receive takes sockets in until the other end has no more. Each message has one, and its name. With
+// the socket of a proof the other end asks for that first.
 func (s *succession) receive(conn *net.UnixConn) (n int, err error) {
 	name, control := make([]byte, 512), make([]byte, unix.CmsgSpace(4))
+	var here uint64
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { here = networkOf(int(fd)) })
+	}
+	if err != nil {
+		return 0, err
+	}
 	for {
 		length, controlLen, _, _, err := conn.ReadMsgUnix(name, control)
 		if err != nil || length == 0 {
@@ -133,14 +147,30 @@ func (s *succession) receive(conn *net.UnixConn) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
+		if string(name[:length]) == requestProof+"\n" && len(fds) == 1 {
+			if err := kernel.Prove(os.NewFile(uintptr(fds[0]), requestProof), kernel.Requester); err != nil {
+				return n, fmt.Errorf("prove CAP_NET_ADMIN: %w", err)
+			}
+			s.request(answerProof)
+			continue
+		}
 		for _, fd := range fds {
 			unix.CloseOnExec(fd)
+			if networkOf(fd) != here { // nobody would answer at its address here
+				return n, errors.Join(fmt.Errorf("a socket of another network namespace for %q", name[:length]), unix.Close(fd))
+			}
 			if err := s.sockets.Inherit(strings.TrimSpace(string(name[:length])), fd); err != nil {
 				return n, err
 			}
 			n++
 		}
 	}
+}
+
+// networkOf tells the network namespaces of sockets apart; 0 before Linux 5.14.
+func networkOf(fd int) uint64 {
+	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return cookie
 }
 
 // opened says where successors come.
@@ -150,23 +180,28 @@ func (s *succession) opened(door *net.UnixListener) {
 	s.door = door
 }
 
-// greet notes a connection whose first request has not been read; read says that it has.
-func (s *succession) greet() (read func()) {
-	add := func(n int) {
+// greet notes a connection of somebody who is not known yet; read says that he is, or has gone.
+func (s *succession) greet(conn *net.UnixConn) (read func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.unread) == maxUnread {
+		s.unread[0].Close()
+		s.unread = s.unread[1:]
+	}
+	s.unread = append(s.unread, conn)
+	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.unread += n
+		s.unread = slices.DeleteFunc(s.unread, func(c *net.UnixConn) bool { return c == conn })
 	}
-	add(1)
-	return sync.OnceFunc(func() { add(-1) })
 }
 
 // expects reports whether somebody has connected who may want to succeed.
 func (s *succession) expects() (waiting bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unread > 0 || s.door == nil {
-		return s.unread > 0
+	if len(s.unread) > 0 || s.door == nil {
+		return len(s.unread) > 0
 	}
 	if raw, err := s.door.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) {
@@ -179,9 +214,8 @@ func (s *succession) expects() (waiting bool) {
 
 // follow keeps the connection of a process that wants to succeed until that process closes it. It
 // calls read as soon as that process is known.
-func (s *succession) follow(conn *net.UnixConn, requests *bufio.Reader, read func()) {
-	defer read()
-	next := &successor{conn: conn}
+func (s *succession) follow(l *line, ready bool, read func()) {
+	next := &successor{conn: l.UnixConn, ready: ready}
 	s.mu.Lock()
 	if len(s.next) == maxSuccessors {
 		s.next[0].conn.Close()
@@ -191,7 +225,7 @@ func (s *succession) follow(conn *net.UnixConn, requests *bufio.Reader, read fun
 	s.mu.Unlock()
 	read()
 	for {
-		request, err := requests.ReadSlice('\n')
+		request, err := l.lines.ReadSlice('\n')
 		if err != nil {
 			break
 		}

@@ -9,12 +9,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/sync/web"
 )
 
 // TestHandOverToLateSuccessor: a process that has asked for the sockets gets them, even if nobody has
 // heard it yet when the end comes; and one that says nothing does not hold the end up for long.
 func TestHandOverToLateSuccessor(t *testing.T) {
+	lab.Require(t) // only CAP_NET_ADMIN can succeed
 	for _, tt := range []struct {
 		name    string
 		request string
@@ -44,7 +46,18 @@ func TestHandOverToLateSuccessor(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer next.Close()
+			heir := &succession{sockets: web.NewSockets(), last: next}
+			type result struct {
+				n   int
+				err error
+			}
+			received := make(chan result, 1)
 			fmt.Fprint(next, tt.request)
+			next.SetReadDeadline(time.Now().Add(5 * time.Second))
+			go func() {
+				n, err := heir.receive(next) // it proves its right before
+				received <- result{n, err}
+			}()
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			hear := func() { (&daemon{log: zap.NewNop(), succession: s}).answerPeers(ctx, door, nil) }
@@ -61,10 +74,8 @@ func TestHandOverToLateSuccessor(t *testing.T) {
 			}
 			stop()
 			door.Close()
-			heir := &succession{sockets: web.NewSockets()}
-			next.SetReadDeadline(time.Now().Add(5 * time.Second))
-			if n, err := heir.receive(next); n != tt.want || err != nil {
-				t.Errorf("%d sockets, %v; want %d", n, err, tt.want)
+			if got := <-received; got.n != tt.want || got.err != nil {
+				t.Errorf("%d sockets, %v; want %d", got.n, got.err, tt.want)
 			}
 		})
 	}
