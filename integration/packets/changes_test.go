@@ -2,6 +2,7 @@ package packets
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -13,6 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Sizes of the test of traffic under change.
@@ -22,14 +28,17 @@ const (
 	affineClients = 32 // of each family
 )
 
-// moving are the Services whose endpoints change all the time: affine has session affinity.
-var moving = []string{"web", "api", "affine"}
+// moving are the Services whose endpoints change all the time. affine has session affinity, and what asking asks
+// for by annotations changes, too.
+var moving = []string{"web", "api", "affine", "asking"}
 
 // A movingSlice is an EndpointSlice pair, one of each family, with the numbers of its
 // endpoints. The Service that it belongs to changes like everything else.
 type movingSlice struct {
 	service string
 	hosts   []int
+	weight  string            // of its endpoints; empty: none is given
+	asks    map[string]string // annotations of the Service asking
 }
 
 // A movingState is the slices of all moving Services. The first slice of each Service
@@ -40,13 +49,24 @@ type movingState []movingSlice
 func newMovingState(random *rand.Rand) movingState {
 	var state movingState
 	for i, service := range moving {
-		state = append(state, movingSlice{service, append(someHosts(random, 6), i+1)})
+		state = append(state, movingSlice{service: service, hosts: append(someHosts(random, 6), i+1)})
 	}
 	for range 4 {
-		state = append(state, movingSlice{moving[random.IntN(len(moving))], someHosts(random, 8)})
+		state = append(state, movingSlice{service: moving[random.IntN(len(moving))], hosts: someHosts(random, 8)})
+	}
+	for i := range state {
+		state[i].weight = []string{"", "1", "7", "1000"}[random.IntN(4)]
+	}
+	state[asking].asks = map[string]string{
+		tracker.AnnotationPrefix + "lb-algorithm":            []string{"random", "maglev"}[random.IntN(2)],
+		tracker.AnnotationPrefix + "ping":                    []string{"false", "true"}[random.IntN(2)],
+		tracker.AnnotationPrefix + "connections-of-departed": []string{"keep", "reset"}[random.IntN(2)],
 	}
 	return state
 }
+
+// asking is the place of the Service asking in moving.
+const asking = 3
 
 // someHosts makes up a list of at most so many endpoints; lists have some in common.
 func someHosts(random *rand.Rand, most int) []int {
@@ -82,11 +102,15 @@ func movingHost(host, family int) netip.Addr {
 const movingNodePort = 30080
 
 // manifest returns the objects of a state, and a Service with the given name: when it is in
-// the kernel, so is the rest.
+// the kernel, all of them have been read.
 func (s movingState) manifest(tick string) string {
 	objects := []any{node}
 	for i := range moving {
-		objects = append(objects, movingService(i))
+		service := movingService(i)
+		if i == asking {
+			service.Annotations = s[i].asks
+		}
+		objects = append(objects, service)
 	}
 	for i, moved := range s {
 		for family := range 2 {
@@ -96,10 +120,40 @@ func (s movingState) manifest(tick string) string {
 			}
 			slice := lab.Slice("shop", moved.service, i, lab.FamilyOf(movingIP(0, family)), hosts)
 			slice.Name = fmt.Sprintf("slice-%d-%d", i, family)
+			if moved.weight != "" {
+				slice.Annotations = map[string]string{tracker.AnnotationPrefix + "weight": moved.weight}
+			}
 			objects = append(objects, slice)
 		}
 	}
 	return lab.Manifest(append(objects, tickService(tick))...)
+}
+
+// programmed reports whether the kernel has the endpoints of a state: Services that change all the time are
+// programmed at a pace, each at its own.
+func (s movingState) programmed(t *testing.T, client *kernel.Client) bool {
+	t.Helper()
+	tables, _, err := client.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for family, f := range nft.Families {
+		for _, frontend := range readback.New(tables[f]).Frontends() {
+			if !slices.Contains(moving, frontend.Name.Name) {
+				continue
+			}
+			want := s.hosts(frontend.Name.Name)
+			maps.DeleteFunc(want, func(_ int, has bool) bool { return !has })
+			have := map[int]bool{}
+			for _, endpoint := range frontend.Endpoints() {
+				have[hostOf(endpoint, family)] = true
+			}
+			if !maps.Equal(have, want) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // movingService returns a moving Service: the first one has a node port, affine has session
@@ -272,6 +326,8 @@ func TestTrafficUnderChange(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
 	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
+	client := lab.Open(t, kernel.Open)
+	client.Lists = layout.Lists
 	state := newMovingState(random)
 	objects.Write(t, "objects.yaml", state.manifest("tick"))
 	p := objects.Start(t, "--min-sync-period=0", "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")
@@ -281,12 +337,14 @@ func TestTrafficUnderChange(t *testing.T) {
 	start := time.Now()
 	for round := range changeRounds {
 		next := newMovingState(random)
-		for _, half := range []string{"a", "b"} { // after the second one the first is done in any case
-			tick := fmt.Sprintf("tick-%d-%s", round, half)
-			objects.Write(t, "objects.yaml", next.manifest(tick))
-			for !heard.Told(t, lab.About("shop/"+tick+":http")) {
-				tr.burst(t, state, next)
+		tick := fmt.Sprintf("tick-%d", round)
+		objects.Write(t, "objects.yaml", next.manifest(tick))
+		for ticked, begun := false, time.Now(); !ticked || !next.programmed(t, client); {
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("round %d is not programmed after a minute", round)
 			}
+			ticked = ticked || heard.Told(t, lab.About("shop/"+tick+":http"))
+			tr.burst(t, state, next)
 		}
 		tr.forget(state, next)
 		state = next
