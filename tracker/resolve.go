@@ -38,7 +38,7 @@ func (t *Tracker) Take() Delta {
 		e.out, e.dirty, e.triggers = ports, false, nil
 		switch {
 		case e.service != nil || len(e.slices) > 0:
-		case t.begun && d.leaveOut(e.used, now): // who comes and goes all the time stays known
+		case t.begun && d.leaveOut(later(e.used, e.charged), now): // who comes and goes all the time stays known
 			e.dirty, e.since, left = true, time.Time{}, append(left, e)
 		default:
 			delete(t.entries, e.objectName)

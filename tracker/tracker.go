@@ -96,8 +96,8 @@ type entry struct {
 	since    time.Time      // when the first such change was observed, if dirty; zero if there was none
 	triggers []Trigger      // of the changes after Take
 	// used is when the time of the changes that were handed out will be over, if each takes
-	// Config.ChangeEvery and what Charge says.
-	used time.Time
+	// Config.ChangeEvery. charged is when what Charge says of them will be over.
+	used, charged time.Time
 
 	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
 	changed  []netip.Addr // what has changed since they were brought up to date
@@ -346,19 +346,27 @@ func (e *entry) awaits() bool { return e.service != nil && e.out == nil && len(e
 // update makes within moments.
 const promptChanges = 10
 
+// chargeCredit is how much Charge takes from a Service before it waits: a large Service comes with its slices one by one.
+const chargeCredit = time.Second
+
 // due returns when Take may hand out e.
 func (t *Tracker) due(e *entry) time.Time {
-	due := e.used.Add(-(promptChanges - 1) * t.config.ChangeEvery)
+	due := later(e.used.Add(-(promptChanges-1)*t.config.ChangeEvery), e.charged.Add(-chargeCredit))
 	if e.awaits() {
-		if slices := e.since.Add(t.config.AwaitSlices); slices.After(due) {
-			due = slices
-		}
+		due = later(due, e.since.Add(t.config.AwaitSlices))
 	}
 	return due
 }
 
-// Charge says that changes of a Service which Take has handed out were dear. Its next ones wait for so much
-// longer, although the Service may be gone: whoever deletes it and makes it again pays, too.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// Charge says that changes of a Service which Take has handed out were dear. Its next ones wait until no more than
+// chargeCredit of all charges is left. The Service may be gone: whoever deletes it and makes it again pays, too.
 func (t *Tracker) Charge(namespace, service string, cost time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -371,10 +379,10 @@ func (t *Tracker) Charge(namespace, service string, cost time.Duration) {
 		e = &entry{objectName: name, dirty: true} // Take forgets it when the time is over
 		t.entries[name], t.dirty = e, append(t.dirty, e)
 	}
-	if now := t.config.Clock(); e.used.Before(now) {
-		e.used = now
+	if now := t.config.Clock(); e.charged.Before(now) {
+		e.charged = now
 	}
-	e.used = e.used.Add(cost)
+	e.charged = e.charged.Add(cost)
 }
 
 // hinted reports whether the meaning of the Service depends on this node's zone.

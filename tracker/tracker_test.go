@@ -377,13 +377,18 @@ func TestTakePacesChanges(t *testing.T) {
 
 	now = now.Add(promptChanges * every)
 	tr.Take()
+	tr.Charge("shop", "web", chargeCredit)
+	flap(1)
+	if d := tr.Take(); d.Empty() {
+		t.Error("a change waits although there is credit")
+	}
 	tr.Charge("shop", "web", time.Second)
 	flap(0)
-	if d := tr.Take(); !d.Empty() || !d.Due.Equal(now.Add(time.Second-(promptChanges-1)*every)) {
+	if d := tr.Take(); !d.Empty() || !d.Due.Equal(now.Add(time.Second)) {
 		t.Errorf("after a dear change another one is handed out, or due at %v", d.Due)
 	}
 	tr.Charge("shop", "gone", time.Second)
-	now = now.Add(2 * time.Second)
+	now = now.Add(3 * time.Second)
 	if tr.Take(); tr.entries[objectName{"shop", "gone"}] != nil {
 		t.Error("a Service that is gone stays known when it has paid")
 	}
