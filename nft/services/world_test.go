@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"regexp"
 	"slices"
 	"time"
 
@@ -301,10 +302,8 @@ func applyChain(t *nft.Table, op nft.Op) error {
 func dangling(t *nft.Table) error {
 	for name, chain := range t.Chains {
 		for _, rule := range chain.Rules {
-			for _, stmt := range rule {
-				if missing := missing(t, stmt); missing != "" {
-					return fmt.Errorf("chain %s refers to %s, which does not exist", name, missing)
-				}
+			if missing := missing(t, rule); missing != "" {
+				return fmt.Errorf("chain %s refers to %s, which does not exist", name, missing)
 			}
 		}
 	}
@@ -321,25 +320,17 @@ func dangling(t *nft.Table) error {
 	return nil
 }
 
-func missing(t *nft.Table, stmt nft.Stmt) string {
-	var chain, set string
-	switch s := stmt.(type) {
-	case nft.Verdict:
-		chain = s.Chain
-	case nft.InSet:
-		set = s.Set
-	case nft.VerdictFrom:
-		set = s.Map
-	case nft.DNATFrom:
-		set = s.Map
-	case nft.Update:
-		set = s.Map
-	}
-	if chain != "" && t.Chains[chain] == nil {
-		return "chain " + chain
-	}
-	if set != "" && t.Sets[set] == nil {
-		return "set " + set
+// reference matches where the text of a rule names a set or map, or a chain.
+var reference = regexp.MustCompile(`@([\w-]+)|\b(?:jump|goto) ([\w-]+)`)
+
+func missing(t *nft.Table, rule nft.Rule) string {
+	for _, m := range reference.FindAllStringSubmatch(rule.Text(t.Family), -1) {
+		if set := m[1]; set != "" && t.Sets[set] == nil {
+			return "set " + set
+		}
+		if chain := m[2]; chain != "" && t.Chains[chain] == nil {
+			return "chain " + chain
+		}
 	}
 	return ""
 }
