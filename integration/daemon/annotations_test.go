@@ -43,6 +43,9 @@ var (
 
 const crossNodePort = 30080
 
+// crossPatience bounds the wait for an answer that comes at once, unless the machine is busy.
+const crossPatience = 20 * time.Second
+
 // crossEndpoint is one of the pods that serve.
 func crossEndpoint(i, family int) netip.Addr {
 	return lab.After(pair("10.244.0.20", "fd00:244::20")[family], i)
@@ -90,7 +93,7 @@ func newCrossing(t *testing.T) *crossing {
 		for i := range 3 {
 			must(c.pods.Do(func() error { return serveNames(t, crossEndpoint(i, family)) }))
 			// The first neighbour solicitation for an address may get lost, and the next one comes a second later.
-			conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(crossEndpoint(i, family), lab.EndpointPort).String(), 5*time.Second)
+			conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(crossEndpoint(i, family), lab.EndpointPort).String(), crossPatience)
 			must(err)
 			must(conn.Close())
 		}
@@ -238,14 +241,14 @@ func (c *crossTarget) connect(t *testing.T, network string, number int) (conn ne
 	t.Helper()
 	for range 200 {
 		err := c.do(func() (err error) {
-			dialer := net.Dialer{Timeout: 8 * time.Second}
+			dialer := net.Dialer{Timeout: crossPatience}
 			conn, err = dialer.Dial(network, c.at.String())
 			return err
 		})
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if name, err := exchange(conn, time.Second); err != nil {
+		if name, err := exchange(conn, crossPatience); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		} else if name == crossEndpoint(number, c.family).String() {
 			t.Cleanup(func() { _ = conn.Close() })
@@ -278,7 +281,7 @@ func resetNext(t *testing.T, conn net.Conn, endpoint netip.Addr) error {
 		listed, _ := lab.Execute("conntrack", "-L", "-f", family, "-p", "tcp", "--sport", strconv.Itoa(int(from.Port())))
 		return !strings.Contains(listed.Stdout, "src="+endpoint.String()+" ")
 	})
-	name, err := exchange(conn, time.Second)
+	name, err := exchange(conn, crossPatience)
 	switch {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return nil
@@ -306,7 +309,7 @@ func TestConnectionsOfDepartedInKernel(t *testing.T) {
 	lives := func(when string, conns []net.Conn, number int) {
 		t.Helper()
 		for i, conn := range conns {
-			if name, err := exchange(conn, 2*time.Second); err != nil || name != crossEndpoint(number, targets[i].family).String() {
+			if name, err := exchange(conn, crossPatience); err != nil || name != crossEndpoint(number, targets[i].family).String() {
 				t.Errorf("%s, %s: %q, %v; want endpoint %d", when, targets[i].name, name, err, number)
 			}
 		}
@@ -383,15 +386,18 @@ func TestDepartedLocalInKernel(t *testing.T) {
 			}
 			for i := range targets {
 				target := &targets[i]
+				served := target.in != c.client && !strings.Contains(target.name, "cluster IP") // pods and the node get all endpoints
 				err := target.do(func() error {
 					dialer := net.Dialer{Timeout: 300 * time.Millisecond}
+					if served {
+						dialer.Timeout = crossPatience
+					}
 					conn, err := dialer.Dial("tcp", target.at.String())
 					if err == nil {
 						_ = conn.Close()
 					}
 					return err
 				})
-				served := target.in != c.client && !strings.Contains(target.name, "cluster IP") // pods and the node get all endpoints
 				var failure net.Error
 				if timeout := errors.As(err, &failure) && failure.Timeout(); served != (err == nil) || !served && !timeout {
 					t.Errorf("%s, new connection: %v, want it served: %t, dropped if not", target.name, err, served)
@@ -420,7 +426,7 @@ func TestUnreadyUDPInKernel(t *testing.T) {
 		for i, conn := range flows {
 			name, want := "", crossEndpoint(number, targets[i].family).String()
 			var err error
-			for deadline := time.Now().Add(3 * time.Second); name != want && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(lab.Patience); name != want && time.Now().Before(deadline); {
 				name, err = exchange(conn, 200*time.Millisecond)
 			}
 			if name != want {
@@ -447,7 +453,7 @@ func TestPingInKernel(t *testing.T) {
 			if target.at.Port() == crossNodePort {
 				continue
 			}
-			if got := target.ping(t); got != want {
+			if got := target.ping(t, want); got != want {
 				t.Errorf("%s, %s: answered: %v, want %v", when, target.name, got, want)
 			}
 		}
@@ -461,7 +467,7 @@ func TestPingInKernel(t *testing.T) {
 	for family := range 2 { // the rest of the cluster's addresses, and the node itself, are as before
 		for addr, want := range map[netip.Addr]bool{lab.After(crossCluster[family], 1): false, crossNode[family]: true, crossEndpoint(1, family): true} {
 			other := crossTarget{in: c.client, family: family, at: netip.AddrPortFrom(addr, 0)}
-			if got := other.ping(t); got != want {
+			if got := other.ping(t, want); got != want {
 				t.Errorf("client to %s: answered: %v, want %v", addr, got, want)
 			}
 		}
@@ -480,8 +486,9 @@ func TestPingInKernel(t *testing.T) {
 	check("by the flag, but not this one", false)
 }
 
-// ping sends an echo request and reports whether the address answers it.
-func (c *crossTarget) ping(t *testing.T) (answered bool) {
+// ping sends an echo request and reports whether the address answers it; it waits long only for an answer
+// that is wanted.
+func (c *crossTarget) ping(t *testing.T, wanted bool) (answered bool) {
 	t.Helper()
 	var conn *net.IPConn
 	err := c.do(func() (err error) {
@@ -501,7 +508,11 @@ func (c *crossTarget) ping(t *testing.T) (answered bool) {
 		return false // the node's own are refused at once
 	}
 	reply := make([]byte, 1500)
-	_ = conn.SetReadDeadline(time.Now().Add(150 * time.Millisecond))
+	patience := 150 * time.Millisecond
+	if wanted {
+		patience = crossPatience
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	for {
 		n, from, err := conn.ReadFromIP(reply)
 		if err != nil {

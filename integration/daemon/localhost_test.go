@@ -57,12 +57,12 @@ func greet(t *testing.T, address, text string) {
 
 // hear connects to an address and returns what is said there.
 func hear(address string) string {
-	conn, err := net.DialTimeout("tcp", address, time.Second)
+	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
 	if err != nil {
 		return err.Error()
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(time.Second))
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
 	text, err := io.ReadAll(conn)
 	if err != nil {
 		return err.Error()
@@ -101,7 +101,7 @@ featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
 		"127.0.0.1:30500": "four", "[::1]:30500": "six", "192.0.2.1:30500": "four", "[2001:db8::1]:30500": "six",
 	} {
 		got := hear(address)
-		for deadline := time.Now().Add(5 * time.Second); got != want && time.Now().Before(deadline); got = hear(address) {
+		for deadline := time.Now().Add(lab.Patience); got != want && time.Now().Before(deadline); got = hear(address) {
 			time.Sleep(time.Millisecond)
 		}
 		if got != want {

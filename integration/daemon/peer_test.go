@@ -39,7 +39,7 @@ func TestOtherUserWhileDaemonRuns(t *testing.T) {
 		if diff := cmp.Diff(want, execute(t, argv...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", command, diff)
 		}
-		argv = slices.Concat(asNobody("net_admin"), []string{lab.Program(t)}, strings.Fields(command), []string{"--timeout", "500ms"})
+		argv = slices.Concat(asNobody("net_admin"), []string{lab.Program(t)}, strings.Fields(command), []string{"--timeout", "3s"})
 		got := execute(t, argv...)
 		if got.Code != 1 || strings.Count(got.Stderr, "kube-nft: a daemon runs, kube-nft, pid ") != 1 || strings.Count(got.Stderr, "\n") != 2 {
 			t.Errorf("%s with CAP_NET_ADMIN: exit code %d, standard error:\n%s", command, got.Code, got.Stderr)
@@ -108,7 +108,7 @@ func TestSquattedAddress(t *testing.T) {
 			newer.Write(t, "web.yaml", lab.Web("web", secondWeb, lab.Addresses(webPods, 3)))
 			second := newer.Start(t, "--healthz-bind-address", "127.0.0.1:10356", "--metrics-bind-address", "127.0.0.1:10349")
 			second.AwaitLog(t, "another kube-nft programs this network namespace: waiting until it ends")
-			if got := runProxy(t, "cleanup", "--timeout", "100ms"); got.Code != 1 || !strings.Contains(got.Stderr, "a daemon runs, kube-nft, hidden behind another process that has the address @kube-nft") {
+			if got := runProxy(t, "cleanup", "--timeout", "3s"); got.Code != 1 || !strings.Contains(got.Stderr, "a daemon runs, kube-nft, hidden behind another process that has the address @kube-nft") {
 				t.Errorf("cleanup: %+v", got)
 			}
 			if got := runProxy(t, "release"); got.Code != 1 || !strings.Contains(got.Stderr, "another process has the address @kube-nft: ss -xap shows which one") {
@@ -147,16 +147,16 @@ func TestPosingRoot(t *testing.T) {
 			objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
 			lab.Start(t, slices.Concat(asContainer, []string{"socat", "ABSTRACT-LISTEN:kube-nft,fork", "EXEC:" + does})...)
 			lab.Eventually(t, "the poser", func() bool { return strings.Contains(lab.Run(t, "", "ss", "-Hxl"), "@kube-nft") })
-			if got := runProxy(t, append([]string{"migrate", "apply", "--timeout", "10s"}, objects.Flags()...)...); got.Code != 0 || !holds(t, k, firstWeb) {
+			if got := runProxy(t, append([]string{"migrate", "apply", "--timeout", "1m"}, objects.Flags()...)...); got.Code != 0 || !holds(t, k, firstWeb) {
 				t.Errorf("migrate apply: %+v", got)
 			}
-			if got := runProxy(t, "cleanup", "--timeout", "10s"); got.Code != 0 {
+			if got := runProxy(t, "cleanup", "--timeout", "1m"); got.Code != 0 {
 				t.Errorf("cleanup: %+v", got)
 			}
 			p := objects.Start(t)
 			lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 			p.AwaitLog(t, "a process that does not program this network namespace has the address @kube-nft")
-			cleanup := lab.Start(t, lab.Program(t), "cleanup", "--timeout", "30s")
+			cleanup := lab.Start(t, lab.Program(t), "cleanup", "--timeout", "1m")
 			cleanup.AwaitLog(t, "a daemon runs, ")
 			p.Stop(t)
 			if <-cleanup.Exited(); cleanup.ExitCode() != 0 {

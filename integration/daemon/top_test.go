@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -21,40 +20,14 @@ func TestTopInKernel(t *testing.T) {
 	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})
 	c.start(t, "--connection-counters")
 	targets := c.targets()
-	top := func(meanwhile func()) (newConnections float64, active, omitted int) {
-		t.Helper()
-		var out bytes.Buffer
-		cmd := exec.Command(lab.Program(t), "top", "-o", "json", "--count", "1", "--interval", "2s", "-n", "shop")
-		cmd.Stdout = &out
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(700 * time.Millisecond) // it has read the counters
-		meanwhile()
-		var list struct {
-			IntervalSeconds float64
-			Services        []struct {
-				Name         string
-				Active       int
-				NewPerSecond float64
-			}
-			Active int
-		}
-		if err := errors.Join(cmd.Wait(), json.Unmarshal(out.Bytes(), &list)); err != nil {
-			t.Fatalf("%v:\n%s", err, &out)
-		}
-		for _, s := range list.Services {
-			if s.Name == "web" {
-				newConnections, active = s.NewPerSecond*list.IntervalSeconds, s.Active
-			}
-		}
-		return newConnections, active, list.Active
-	}
 	for i := range targets { // neighbours are known, nothing is sent again
 		_ = targets[i].connect(t, "tcp", 0).Close()
 	}
-	time.Sleep(100 * time.Millisecond)
-	fresh, active, all := top(func() {
+	lab.Eventually(t, "the end of all connections", func() bool {
+		_, active, _ := c.top(t, func() {})
+		return active == 0
+	})
+	fresh, active, all := c.top(t, func() {
 		for i := range targets {
 			targets[i].connect(t, "tcp", 0)
 		}
@@ -62,7 +35,47 @@ func TestTopInKernel(t *testing.T) {
 	if math.Round(fresh) != float64(len(targets)) || active != len(targets) || all != active {
 		t.Errorf("%.2f new, %d active, %d active in all; %d were opened", fresh, active, all, len(targets))
 	}
-	if fresh, active, _ := top(func() {}); fresh != 0 || active != len(targets) {
+	if fresh, active, _ := c.top(t, func() {}); fresh != 0 || active != len(targets) {
 		t.Errorf("%.2f new, %d active while nothing happens; %d are open", fresh, active, len(targets))
 	}
+}
+
+// top runs the command, does something when it has read the counters, and returns what it says of Service
+// web: all connections that it has counted as new, and the active ones in the end.
+func (c *crossing) top(t *testing.T, meanwhile func()) (newConnections float64, active, all int) {
+	t.Helper()
+	cmd := exec.Command(lab.Program(t), "top", "-o", "json", "--interval", "100ms", "-n", "shop")
+	stdout, err := cmd.StdoutPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait() // killed
+	defer cmd.Process.Kill()
+	list := struct {
+		Time            time.Time // when it began to read the counters
+		IntervalSeconds float64
+		Services        []struct {
+			Name         string
+			Active       int
+			NewPerSecond float64
+		}
+		Active int
+	}{}
+	var done time.Time
+	for lists := json.NewDecoder(stdout); done.IsZero() || !list.Time.After(done); {
+		list.Services = nil
+		if err := lists.Decode(&list); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list.Services {
+			if s.Name == "web" {
+				newConnections, active = newConnections+s.NewPerSecond*list.IntervalSeconds, s.Active
+			}
+		}
+		if done.IsZero() {
+			meanwhile()
+			done = time.Now()
+		}
+	}
+	return newConnections, active, list.Active
 }

@@ -75,7 +75,7 @@ func TestWipedServer(t *testing.T) {
 			lab.Eventually(t, "a new Service", func() bool { return count() == services+2 })
 			wiped.Delete("Service", "shop", "new")
 			lab.Eventually(t, "the end of a Service", func() bool { return count() == services+1 })
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // what the list lacks might go now
 			if n := count(); n != services+1 {
 				t.Errorf("%d Services, want %d\n%s", n, services+1, p.Stderr())
 			}

@@ -324,7 +324,7 @@ func observeRequests(t *testing.T, server *apiserver.Server, want map[permission
 	server.Apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}})
 	kubeconfig := serve(t, server)
 	process := lab.Start(t, lab.Program(t), "--kubeconfig", kubeconfig, "--hostname-override", "node-a")
-	limit, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
+	limit, tick := time.After(lab.Patience), time.NewTicker(10*time.Millisecond)
 	defer tick.Stop()
 	for !maps.Equal(requests(server), want) {
 		select {
@@ -332,7 +332,7 @@ func observeRequests(t *testing.T, server *apiserver.Server, want map[permission
 		case <-process.Exited():
 			t.Fatalf("kube-nft has ended:\n%s", process.Stderr())
 		case <-limit:
-			t.Fatalf("requests after 20s: %v\nwant %v", requests(server), want)
+			t.Fatalf("requests after %s: %v\nwant %v", lab.Patience, requests(server), want)
 		}
 	}
 	process.Stop(t)

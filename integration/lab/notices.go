@@ -148,7 +148,7 @@ func newNotice(typ uint16, data []byte) Notice {
 // for which enough is true. The test fails if none comes.
 func (l *Notices) Next(t testing.TB, enough func(Notice) bool) []Notice {
 	t.Helper()
-	if err := l.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := l.conn.SetReadDeadline(time.Now().Add(Patience)); err != nil {
 		t.Fatal(err)
 	}
 	var heard []Notice

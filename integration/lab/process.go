@@ -127,8 +127,8 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// farewell bounds how long a program takes to end on SIGTERM.
-const farewell = 5 * time.Second
+// farewell bounds how long a program takes to end on SIGTERM, a third of what the kubelet grants.
+const farewell = 10 * time.Second
 
 // Terminate ends the process as a service manager does, and returns when it has ended. It has
 // to exit with 0, and must not have ended before.
@@ -170,9 +170,9 @@ func (p *Process) Running() error {
 // AwaitLog waits until the process has written a text to its standard error.
 func (p *Process) AwaitLog(t testing.TB, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !strings.Contains(p.Stderr(), text); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); !strings.Contains(p.Stderr(), text); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it does not write %q within %s but:\n%s", text, patience, p.Stderr())
+			t.Fatalf("it does not write %q within %s but:\n%s", text, Patience, p.Stderr())
 		}
 	}
 }
