@@ -135,12 +135,12 @@ func TestMigrateAffinityKernel(t *testing.T) {
 				if distinct := len(distinctValues(before)); distinct < 4 {
 					t.Fatalf("%d endpoints of 6 are in use; clients would stay by chance", distinct)
 				}
-				time.Sleep(1500 * time.Millisecond)
+				time.Sleep(1500 * time.Millisecond) // entries are not fresh any more, unless the next connections refresh them
+				since := time.Now()
 				if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
 					t.Fatalf("kube-proxy's own rules do not keep clients (-before +after):\n%s", diff)
 				}
-				since := time.Now()
-				time.Sleep(1500 * time.Millisecond)
+				time.Sleep(1500 * time.Millisecond) // an age that shows in what nft lists
 				if way == "apply" {
 					want := fmt.Sprintf("session affinity: kube-proxy knows the endpoints of %d clients — %d of them keep theirs", 2*affineClients, 2*affineClients)
 					if plan := strings.Join(strings.Fields(m.plan(t)), " "); !strings.Contains(plan, want) {

@@ -87,7 +87,7 @@ func TestMigrateNextToDaemonKernel(t *testing.T) {
 	if left := proxys(m.state.save(t)); left != "" {
 		t.Errorf("left of kube-proxy's:\n%s", left)
 	}
-	for _, command := range [][]string{{"migrate", "rollback", "--timeout", "10ms"}, {"cleanup", "--timeout", "10ms"}} {
+	for _, command := range [][]string{{"migrate", "rollback", "--timeout", "3s"}, {"cleanup", "--timeout", "3s"}} { // enough to find the daemon
 		refused := lab.Start(t, append([]string{m.binary}, command...)...)
 		<-refused.Exited()
 		if refused.ExitCode() != 1 || !strings.Contains(refused.Stderr(), "nothing was removed; stop it on this node and run this again") {
@@ -152,7 +152,7 @@ func startFakeProxy(t *testing.T) *lab.Process {
 func awaitMetric(t *testing.T, text string) {
 	t.Helper()
 	var last string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.Patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if last = scrape(); strings.Contains(last, text) {
 			return
 		}

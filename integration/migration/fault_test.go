@@ -47,16 +47,18 @@ func TestMigrateKilledKernel(t *testing.T) {
 func (m *migration) applyUntil(t *testing.T, line string) {
 	t.Helper()
 	p := lab.Start(t, append([]string{m.binary, "migrate"}, m.applyArgs()...)...)
-	for !strings.Contains(p.Stderr(), line) {
+	for ended := false; !ended && !strings.Contains(p.Stderr(), line); {
 		select {
 		case <-p.Exited():
-			t.Fatalf("no line %q in the journal:\n%s", line, p.Stderr())
-		default:
-			time.Sleep(100 * time.Microsecond)
+			ended = true
+		case <-time.After(100 * time.Microsecond): // a step takes some milliseconds
 		}
 	}
 	p.Signal(syscall.SIGKILL) // fails if it has just exited, which is one of the places
 	<-p.Exited()
+	if !strings.Contains(p.Stderr(), line) {
+		t.Fatalf("no line %q in the journal:\n%s", line, p.Stderr())
+	}
 }
 
 // A refusal is something that makes a step of migrate apply fail.

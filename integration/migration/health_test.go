@@ -22,7 +22,7 @@ func probe(address, path string) int {
 		return 0
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(time.Second))
+	conn.SetDeadline(time.Now().Add(exchangePatience))
 	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: lb\r\n\r\n", path)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -67,7 +67,7 @@ func TestMigrateHealthKernel(t *testing.T) {
 	await := func(address, path string, want int) {
 		t.Helper()
 		code := 0
-		for deadline := time.Now().Add(10 * time.Second); code != want; code = probe(address, path) {
+		for deadline := time.Now().Add(lab.Patience); code != want; code = probe(address, path) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s%s: %d, want %d\n%s", address, path, code, want, apply.Stderr())
 			}
@@ -118,21 +118,21 @@ func TestMigrateDaemonHealthKernel(t *testing.T) {
 	}
 	daemon := m.startDaemon(t, "--takeover=auto", "--bind-address-hard-fail")
 	daemon.AwaitLog(t, "waiting for it to end")
-	write(31001, "node-1") // while it waits
-	time.Sleep(time.Second)
+	write(31001, "node-1")  // while it waits
+	time.Sleep(time.Second) // it tries to bind meanwhile
 	for _, port := range ports {
 		port.Close()
 	}
 	checks := [][2]string{{"127.0.0.1:10256", "/healthz"}, {"192.168.7.1:31000", "/"}, {"192.168.7.1:31001", "/"}, {"127.0.0.1:10249", "/healthz"}}
 	for _, check := range checks {
-		for deadline := time.Now().Add(10 * time.Second); probe(check[0], check[1]) != 200; {
+		for deadline := time.Now().Add(lab.Patience); probe(check[0], check[1]) != 200; {
 			if time.Now().After(deadline) {
 				t.Fatalf("nobody answers at %s\n%s", check[0], daemon.Stderr())
 			}
 		}
 	}
 	write(31001, "node-2")
-	for deadline := time.Now().Add(10 * time.Second); probe("192.168.7.1:31001", "/") != 503; {
+	for deadline := time.Now().Add(lab.Patience); probe("192.168.7.1:31001", "/") != 503; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the answer does not follow the endpoints\n%s", daemon.Stderr())
 		}
@@ -141,7 +141,7 @@ func TestMigrateDaemonHealthKernel(t *testing.T) {
 		t.Error("ready before the takeover")
 	}
 	proxy.Kill()
-	asked, end := 0, time.Now().Add(20*time.Second)
+	asked, end := 0, time.Now().Add(lab.Patience)
 	for until := end; time.Now().Before(until); asked++ {
 		for i, want := range []int{200, 200, 503, 200} {
 			if code := probe(checks[i][0], checks[i][1]); code != want {
@@ -170,7 +170,7 @@ func TestMigrateNextToHiddenDaemonKernel(t *testing.T) {
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	daemon := m.startDaemon(t, "--takeover=never")
 	daemon.AwaitLog(t, `"started"`)
-	apply := lab.Start(t, slices.Concat([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child", m.binary, "migrate"}, m.applyArgs(), []string{"--timeout", "20s"})...)
+	apply := lab.Start(t, slices.Concat([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child", m.binary, "migrate"}, m.applyArgs(), []string{"--timeout", "1m"})...)
 	<-apply.Exited()
 	if apply.ExitCode() != 0 || !strings.Contains(apply.Stderr(), "commit: done: left to the running daemon, ") {
 		t.Errorf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())

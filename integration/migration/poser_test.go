@@ -46,7 +46,7 @@ func TestMigratePosersKernel(t *testing.T) {
 	argv := slices.Concat(asInit, []string{m.binary, "migrate"}, m.applyArgs())
 	apply := func(want int, text string) {
 		t.Helper()
-		p := lab.Start(t, append(argv, "--timeout", "10s")...)
+		p := lab.Start(t, append(argv, "--timeout", "1m")...)
 		<-p.Exited()
 		if p.ExitCode() != want || !strings.Contains(p.Stderr(), text) {
 			t.Errorf("exit code %d, want %d and %q:\n%s", p.ExitCode(), want, text, p.Stderr())
@@ -85,7 +85,7 @@ func TestMigrateEscapesKernel(t *testing.T) {
 	startNamed(t, escapes)
 	plan := lab.Run(t, "", append([]string{m.binary, "migrate", "plan"}, m.applyArgs()[1:]...)...)
 	document := lab.Run(t, "", append([]string{m.binary, "migrate", "plan", "-o", "json"}, m.applyArgs()[1:]...)...)
-	apply := lab.Start(t, slices.Concat([]string{m.binary, "migrate"}, m.applyArgs(), []string{"--timeout", "2s"})...)
+	apply := lab.Start(t, slices.Concat([]string{m.binary, "migrate"}, m.applyArgs(), []string{"--timeout", "5s"})...)
 	<-apply.Exited()
 	for what, text := range map[string]string{"plan": plan, "plan as JSON": document, "apply": apply.Stderr()} {
 		if at := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }); at >= 0 {

@@ -216,7 +216,7 @@ func TestRollbackLossRefusedKernel(t *testing.T) {
 			for _, s := range shapesOf(30) { // a kube-proxy that has just begun
 				m.state.load(t, s)
 			}
-			for _, args := range [][]string{{"rollback"}, {"rollback", "--wait", "--timeout", "1500ms"}} {
+			for _, args := range [][]string{{"rollback"}, {"rollback", "--wait", "--timeout", "5s"}} {
 				p := lab.Start(t, append([]string{binary, "migrate"}, args...)...)
 				<-p.Exited()
 				want := "kube-proxy's rules do not serve 76 of 152 frontends that our tables serve: node port 30006/tcp of shop/service-ip-31:http, "
