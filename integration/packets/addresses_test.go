@@ -11,8 +11,9 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// followTime is how soon an address that appears on the node or leaves it must be followed.
-const followTime = time.Second
+// followTime is how soon an address that appears on the node or leaves it must be followed, even on a busy
+// machine: far sooner than by the daemon's own look, once a minute.
+const followTime = 15 * time.Second
 
 // TestNodePortAddressesAreFollowed gives the node addresses and takes them away again while
 // kube-nft runs: node ports are served at those in the ranges that it was given, and

@@ -15,10 +15,6 @@ var (
 	sourceName = flag.String("source", "manifests", "where kube-nft gets its objects from in TestCases: manifests or api")
 )
 
-// changePatience bounds how long flows may fail after a change of an object for which the
-// sentinel cannot vouch.
-const changePatience = 5 * time.Second
-
 // TestCases runs kube-nft against every behaviour case, each in a namespace of its own.
 func TestCases(t *testing.T) {
 	lab.Require(t)
@@ -86,9 +82,12 @@ func logOnFailure(t *testing.T, proxy *lab.Process) {
 // sent here, because the subtest's goroutine is not in the namespace.
 func runFlows(t *testing.T, b *bench, flows []flow, patience time.Duration) {
 	for _, f := range flows {
+		first := b.port
 		complaint := b.complaint(f)
-		for deadline := time.Now().Add(patience); complaint != "" && time.Now().Before(deadline); {
-			complaint = b.complaint(f)
+		for deadline := time.Now().Add(patience); complaint != "" && time.Now().Before(deadline); complaint = b.complaint(f) {
+			time.Sleep(firstPause)
+			flushTracked(t) // then the same source ports make new connections
+			b.port = first
 		}
 		t.Run(f.Name, func(t *testing.T) {
 			if complaint != "" {
@@ -150,7 +149,7 @@ func (w *world) sync(t testing.TB, b *bench) {
 	}
 }
 
-// patience returns how long the flows after a step may fail at first. Over the API each
+// patience returns how long the flows after a step may fail at first, on a busy machine. Over the API each
 // kind of object comes in a stream of its own, and the sentinel shows only for its own kinds
 // that they have been read.
 func (w *world) patience(step caseStep) time.Duration {
@@ -159,12 +158,12 @@ func (w *world) patience(step caseStep) time.Duration {
 	}
 	for _, object := range step.Apply {
 		if kind := idOf(object).Kind; kind != "Service" && kind != "EndpointSlice" {
-			return changePatience
+			return lab.Patience
 		}
 	}
 	for _, id := range step.Delete {
 		if id.Kind != "Service" && id.Kind != "EndpointSlice" {
-			return changePatience
+			return lab.Patience
 		}
 	}
 	return 0

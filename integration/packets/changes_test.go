@@ -24,8 +24,9 @@ import (
 // Sizes of the test of traffic under change.
 const (
 	changeRounds  = 200
-	burstLength   = 64 // connections that are opened between two looks at what became of them
-	affineClients = 32 // of each family
+	burstLength   = 64     // connections that are opened between two looks at what became of them
+	mostTracked   = 20_000 // connections that are opened between two times at which all are forgotten
+	affineClients = 32     // of each family
 )
 
 // moving are the Services whose endpoints change all the time. affine has session affinity, and what asking asks
@@ -200,10 +201,11 @@ var nodeAddresses = []netip.Addr{netip.MustParseAddr("192.168.0.2"), netip.MustP
 
 // A traffic opens connections to moving Services without a pause.
 type traffic struct {
-	bench  *bench
-	random *rand.Rand
-	opened int
-	last   map[netip.Addr]int // the endpoint that a client of the Service affine reached last
+	bench     *bench
+	random    *rand.Rand
+	opened    int
+	forgotten int                // of opened, those that connection tracking has forgotten
+	last      map[netip.Addr]int // the endpoint that a client of the Service affine reached last
 }
 
 // burst opens connections and checks where each comes out: at an endpoint that one of the
@@ -211,6 +213,10 @@ type traffic struct {
 func (tr *traffic) burst(t *testing.T, states ...movingState) {
 	t.Helper()
 	targets := movingTargets()
+	if tr.opened-tr.forgotten > mostTracked { // a slow commit must not fill the table, nor let ports come round again
+		flushTracked(t)
+		tr.forgotten = tr.opened
+	}
 	for range burstLength {
 		target := targets[tr.opened%len(targets)]
 		connection := tr.next(target)
@@ -350,6 +356,7 @@ func TestTrafficUnderChange(t *testing.T) {
 		state = next
 		tr.burst(t, state)
 		flushTracked(t)
+		tr.forgotten = tr.opened
 	}
 	t.Logf("%d connections, %.0f a second", tr.opened, float64(tr.opened)/time.Since(start).Seconds())
 }

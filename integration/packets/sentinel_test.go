@@ -13,12 +13,12 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// syncTimeout bounds the wait for the proxy to act on a change. A proxy that works takes
-// milliseconds.
-const syncTimeout = 10 * time.Second
-
-// probeInterval is the pause between two looks at whether the proxy has acted.
-const probeInterval = 2 * time.Millisecond
+// The pause between two looks at whether the proxy has acted is short at first. It grows, for each look
+// takes a source port.
+const (
+	firstPause   = 2 * time.Millisecond
+	longestPause = 100 * time.Millisecond
+)
 
 // firstGeneration is the port of a case's first sentinel.
 const firstGeneration = 10000
@@ -95,8 +95,8 @@ func asMap(t testing.TB, object any) (m map[string]any) {
 // fails if the proxy exits or takes too long.
 func (s *sentinel) await(t testing.TB, b *bench, proxy *lab.Process) {
 	t.Helper()
-	deadline := time.After(syncTimeout)
-	for {
+	deadline := time.After(lab.Patience)
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		done, err := s.reached(b)
 		if err != nil {
 			t.Fatal(err)
@@ -105,11 +105,11 @@ func (s *sentinel) await(t testing.TB, b *bench, proxy *lab.Process) {
 			return
 		}
 		select {
-		case <-time.After(probeInterval):
+		case <-time.After(pause):
 		case <-proxy.Exited():
 			t.Fatalf("kube-nft exited with code %d:\n%s", proxy.ExitCode(), proxy.Stderr())
 		case <-deadline:
-			t.Fatalf("kube-nft did not serve a new Service within %s", syncTimeout)
+			t.Fatalf("kube-nft did not serve a new Service within %s", lab.Patience)
 		}
 	}
 }
