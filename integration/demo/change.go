@@ -14,7 +14,7 @@ import (
 
 const (
 	leaving, joining = "web-3", "web-4"
-	changeTimeout    = 5 * time.Second
+	changeTimeout    = time.Minute
 	// probers send requests all the time, side by side, while the manifest changes.
 	probers = 4
 	// settled is how many answers of the server that joins end the probing.

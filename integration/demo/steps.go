@@ -12,17 +12,22 @@ import (
 )
 
 const (
+	// silence is how long nobody has to answer before.
+	silence = 900 * time.Millisecond
 	// startTimeout is how long kube-nft may take to serve its first connection.
-	startTimeout = 10 * time.Second
-	// startAttempt is how long each attempt until then lasts: before there are rules, the
-	// node drops most packets, since the kernel limits its errors about missing routes.
+	startTimeout = time.Minute
+	// startAttempt is how long the first attempt until then lasts: before there are rules, the
+	// node drops most packets, since the kernel limits its errors about missing routes. Each attempt
+	// lasts a little longer than the one before, for a busy machine.
 	startAttempt = 10 * time.Millisecond
 )
 
 // showStart starts kube-nft and waits for the first answer through the cluster IP.
 func (d *demo) showStart(ctx context.Context) (err error) {
 	d.printf("\n1. Start: kube-nft --manifests DIR --hostname-override node-a --cluster-cidr 10.244.0.0/16,...\n")
-	if _, err := d.shell.get(ctx, clusterIP); err == nil {
+	attempt, cancel := context.WithTimeout(ctx, silence)
+	_, err = d.shell.get(attempt, clusterIP)
+	if cancel(); err == nil {
 		return fmt.Errorf("%s answers before kube-nft runs", clusterIP)
 	}
 	started := time.Now()
@@ -47,8 +52,8 @@ func (d *demo) flags() []string {
 
 func (d *demo) awaitAnswer(ctx context.Context) error {
 	limit := time.After(startTimeout)
-	for {
-		attempt, cancel := context.WithTimeout(ctx, startAttempt)
+	for lasts := startAttempt; ; lasts = min(lasts*11/10, requestTimeout) {
+		attempt, cancel := context.WithTimeout(ctx, lasts)
 		_, err := d.shell.get(attempt, clusterIP)
 		cancel()
 		if err == nil {

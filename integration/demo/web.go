@@ -3,12 +3,15 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // An answer is what a web server says: who it is, and which client it sees.
@@ -39,9 +42,8 @@ func (h *host) serve() (*webServer, error) {
 	return s, nil
 }
 
-// requestTimeout is far more than a request takes here, and less than the second after
-// which a lost SYN is sent again: a lost packet is a failed request.
-const requestTimeout = 900 * time.Millisecond
+// requestTimeout is far more than a request takes here, even on a busy machine.
+const requestTimeout = 20 * time.Second
 
 // get sends one request from h to target, an address and a port, over a connection of its
 // own.
@@ -57,12 +59,33 @@ func (h *host) get(ctx context.Context, target string) (answer, error) {
 		return answer{}, err
 	}
 	defer conn.Close()
+	if err := checkSYN(conn.(*net.TCPConn)); err != nil {
+		return answer{}, err
+	}
 	if deadline, limited := ctx.Deadline(); limited {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return answer{}, err
 		}
 	}
 	return exchange(conn, target)
+}
+
+// checkSYN returns an error if the connection's SYN was sent again, after a second: a lost one is a failed
+// request.
+func checkSYN(conn *net.TCPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var info *unix.TCPInfo
+	controlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err := errors.Join(err, controlErr); err != nil {
+		return err
+	}
+	if info.Total_retrans > 0 {
+		return fmt.Errorf("the SYN to %s was sent again", conn.RemoteAddr())
+	}
+	return nil
 }
 
 // exchange sends a request and reads the answer.
