@@ -61,10 +61,12 @@ func TestVisitOfManyFlows(t *testing.T) {
 	create(t, table, foreign(tracker.UDP, half)...)
 	create(t, table, translated(half)...)
 	took := make(map[int]time.Duration)
-	for _, tt := range []struct{ budget, want int }{{scale, half}, {1000, 1000}} {
+	for _, tt := range []struct{ budget, want int }{{scale, half}, {1000, 1000}, {1000, 1000}, {1000, 1000}, {1000, 1000}, {1000, 1000}} {
 		seen, begin := 0, time.Now()
 		complete, err := table.Visit(t.Context(), Filter{Family: tracker.IPv4, Translated: true}, tt.budget, func(*Flow) { seen++ })
-		took[tt.budget] = time.Since(begin)
+		if d := time.Since(begin); took[tt.budget] == 0 || d < took[tt.budget] { // others may have the processor meanwhile
+			took[tt.budget] = d
+		}
 		if err != nil || seen != tt.want || complete != (tt.budget == scale) {
 			t.Errorf("budget %d: %d of %d flows, complete %t, %v", tt.budget, seen, half, complete, err)
 		}

@@ -47,7 +47,7 @@ func damageAndChange(t *testing.T, random *rand.Rand) {
 		}
 	}()
 	for range promptRepairs {
-		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond)
+		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // a random moment
 		v := vandals[random.IntN(len(vandals))]
 		_ = g.stranger.Commit(t.Context(), nft.Batch{Ops: v.ops(tables)}) // what it wants to damage may not be there
 	}
@@ -77,7 +77,7 @@ func changedPort(n int) *tracker.ServicePort {
 // settle waits until the loop has nothing left to do, and the kernel holds what is wanted.
 func (g *watched) settle(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); ; {
+	for deadline := time.Now().Add(lab.Patience); ; {
 		select {
 		case <-g.reports:
 			continue

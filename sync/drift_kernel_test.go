@@ -109,8 +109,8 @@ func (g *watched) report(t testing.TB) Report {
 	select {
 	case report := <-g.reports:
 		return report
-	case <-time.After(20 * time.Second):
-		t.Fatal("no sync within 20 s")
+	case <-time.After(lab.Patience):
+		t.Fatalf("no sync within %s", lab.Patience)
 		return Report{}
 	}
 }

@@ -3,12 +3,12 @@ package main
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +19,7 @@ import (
 type topDocument struct {
 	ConnectionsCounted, ActiveComplete bool
 	NewPerSecond                       *float64
+	IntervalSeconds                    float64
 	Active, OmittedServices            int
 	RefusedPerSecond                   map[string]float64
 	RefusedPackets                     map[string]uint64
@@ -49,14 +50,34 @@ func topWorld(t *testing.T, edit func(string) string) {
 	}
 }
 
+// An interrupter gathers text, and does something between the first Write and the next.
+type interrupter struct {
+	text strings.Builder // not embedded: its WriteString would go past Write
+	once func()
+}
+
+func (i *interrupter) Write(text []byte) (int, error) {
+	if i.once != nil {
+		i.once()
+		i.once = nil
+	}
+	return i.text.Write(text)
+}
+
 // top runs the command and returns its documents.
-func top(t *testing.T, args ...string) (documents []topDocument) {
+func top(t *testing.T, args ...string) []topDocument {
 	t.Helper()
-	code, stdout, stderr := kubeNFT(t, append([]string{"top", "-o", "json"}, args...)...)
-	if code != exitOK || stderr != "" {
+	return topWhile(t, nil, args...)
+}
+
+// topWhile is top that does something when the counters of the first document have been read.
+func topWhile(t *testing.T, once func(), args ...string) (documents []topDocument) {
+	t.Helper()
+	stdout, stderr := &interrupter{once: once}, new(strings.Builder)
+	if code := execute(t.Context(), append([]string{"top", "-o", "json"}, args...), stdout, stderr); code != exitOK || stderr.Len() > 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	for line := range strings.Lines(stdout) {
+	for line := range strings.Lines(stdout.text.String()) {
 		var d topDocument
 		if err := json.Unmarshal([]byte(line), &d); err != nil {
 			t.Fatalf("%v in %s", err, line)
@@ -133,30 +154,34 @@ func TestTop(t *testing.T) {
 		clients = append(clients, client)
 	}
 	refused := []func(){connecting(t, "10.96.0.3:80"), connecting(t, "10.96.0.3:80")}
-	time.AfterFunc(300*time.Millisecond, func() {
+	documents := topWhile(t, func() {
 		for _, client := range clients {
 			_, _ = client.Write([]byte("x"))
 		}
 		for _, connect := range refused {
 			connect()
 		}
-	})
-	documents := top(t, "--count", "2", "--interval", "1s", "--rows", "2")
-	if len(documents) != 2 {
+	}, "--count", "3", "--interval", "100ms", "--rows", "2")
+	if len(documents) != 3 {
 		t.Fatalf("%d documents", len(documents))
 	}
-	near := func(rate *float64, want float64) bool { return rate != nil && *rate > want*0.7 && *rate <= want*1.3 }
-	d := documents[0]
-	if !d.ConnectionsCounted || !d.ActiveComplete || !near(d.NewPerSecond, 3) || d.Active != 3 || len(d.Services) != 2 || d.OmittedServices == 0 {
+	d := documents[1]
+	times := func(rate *float64, n float64) bool { return rate != nil && math.Abs(*rate*d.IntervalSeconds-n) < 1e-6 }
+	if !d.ConnectionsCounted || !d.ActiveComplete || !times(d.NewPerSecond, 3) || d.Active != 3 || len(d.Services) != 2 || d.OmittedServices == 0 {
 		t.Fatalf("got %+v", d)
 	}
-	if s := d.Services[0]; s.Namespace != "kube-system" || s.Name != "dns" || !near(s.NewPerSecond, 3) || s.Active != 3 || *s.RefusedPerSecond != 0 {
+	if s := d.Services[0]; s.Namespace != "kube-system" || s.Name != "dns" || !times(s.NewPerSecond, 3) || s.Active != 3 || *s.RefusedPerSecond != 0 {
 		t.Errorf("the first is %+v", s)
 	}
-	if s := d.Services[1]; s.Name != "empty" || *s.NewPerSecond != 0 || s.Active != 0 || !near(s.RefusedPerSecond, 2) {
+	if s := d.Services[1]; s.Name != "empty" || *s.NewPerSecond != 0 || s.Active != 0 || !times(s.RefusedPerSecond, 2) {
 		t.Errorf("the second is %+v", s)
 	}
-	if d = documents[1]; *d.NewPerSecond != 0 || d.Active != 3 || d.RefusedPerSecond["no-endpoints"] != 0 || d.RefusedPackets["no-endpoints"] != 2 {
+	for _, d := range []*topDocument{&documents[0], &documents[2]} {
+		if d.IntervalSeconds <= 0 || *d.NewPerSecond != 0 || d.RefusedPerSecond["no-endpoints"] != 0 {
+			t.Errorf("while nothing came: %+v", d)
+		}
+	}
+	if d = documents[2]; *d.NewPerSecond != 0 || d.Active != 3 || d.RefusedPerSecond["no-endpoints"] != 0 || d.RefusedPackets["no-endpoints"] != 2 {
 		t.Errorf("the second time: %+v", d)
 	}
 	d = top(t, "--count", "1", "--interval", "100ms", "-n", "shop", "--sort", "name")[0]
@@ -183,7 +208,7 @@ func TestTopText(t *testing.T) {
 		}
 	}
 	code, stdout, stderr := kubeNFT(t, "top", "--count", "1", "--interval", "100ms", "--rows", "1", "--budget", "1")
-	stdout = regexp.MustCompile(`(?m)^\S+ 0\.[0-9] s`).ReplaceAllString(stdout, "12:00:00, 0.1 s")
+	stdout = regexp.MustCompile(`(?m)^\S+ \d+\.\d s`).ReplaceAllString(stdout, "12:00:00, 0.1 s")
 	const want = `12:00:00, 0.1 s: 4 Services, at least 1 active
 refused a second on this node: none
 new and refused of each Service: not counted, the daemon runs without --connection-counters

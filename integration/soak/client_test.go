@@ -27,7 +27,6 @@ func newBench(t *testing.T) *bench {
 	b := &bench{complaints: make(chan string, 8)}
 	complain := func(err error) { b.complaints <- err.Error() }
 	r := rules{ledger: newLedger(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain, pulse: new(pulse)}
-	r.hurry.Store(true)
 	b.client = &client{
 		service: "rolling", network: "udp", lasting: true, rules: r,
 		from: netip.MustParseAddr("127.0.0.1"), to: packets.LocalAddr().(*net.UDPAddr).AddrPort(),
@@ -52,6 +51,7 @@ func newBench(t *testing.T) *bench {
 // requestAt asks once, while the server is somewhere or nowhere, and returns the complaints.
 func (b *bench) requestAt(at *netip.Addr) string {
 	b.at.Store(at)
+	b.hurry.Store(at == nil) // what comes is waited for
 	b.request(context.Background())
 	return b.heard()
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // TestLockOfPipe: a pipe in the place of the lock file does not block for ever.
@@ -27,7 +29,7 @@ func TestLockOfPipe(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(lab.Patience):
 		t.Error("it waits for a writer")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -46,15 +47,30 @@ func (at address) endpoint(t *testing.T, name string) netip.AddrPort {
 	return listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// freePort returns a port at which nothing listens.
+// ports counts the ports that freePort has tried. It begins somewhere else in each process.
+var ports atomic.Uint32
+
+func init() { ports.Store(uint32(os.Getpid()) * 97) }
+
+// freePort returns a port at which nothing listens, a new one each time. It is none of those that the kernel
+// gives to connections, and to listeners that want any.
 func (at address) freePort(t *testing.T) uint16 {
 	t.Helper()
-	listener, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, 0).String())
-	if err != nil {
-		t.Skipf("no loopback address: %v", err)
+	const first, n = 10000, 20000
+	for range n {
+		port := uint16(first + ports.Add(1)%n)
+		listener, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr, port).String())
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Skipf("no loopback address: %v", err)
+		}
+		listener.Close()
+		return port
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
+	t.Fatal("no port is free")
+	return 0
 }
 
 func (at address) servicePort(name string, nodePort uint16, endpoints ...netip.AddrPort) *tracker.ServicePort {
@@ -96,7 +112,7 @@ func (at address) exchange(t *testing.T, nodePort uint16) (string, error) {
 // eventually asks until the answer is as wanted: listeners start and stop on their own.
 func (at address) eventually(t *testing.T, nodePort uint16, wanted func(string, error) bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(lab.Patience)
 	for {
 		answer, err := at.exchange(t, nodePort)
 		if wanted(answer, err) {
@@ -210,8 +226,10 @@ func TestPortInUse(t *testing.T) {
 		s := &server{log: zap.New(core), at: netip.AddrPortFrom(at.Addr, number), stop: stop, pool: web.NewPortPool(10, func(net.Conn) {}), retry: time.Millisecond}
 		s.set(at.servicePort("web", number, at.endpoint(t, "a")))
 		go s.run(ctx, ctx)
-		time.Sleep(20 * time.Millisecond)
-		if n := logs.FilterMessage("node port is not served at localhost").Len(); n != 1 {
+		told := func() int { return logs.FilterMessage("node port is not served at localhost").Len() }
+		lab.Eventually(t, "a line that says that the node port is in use", func() bool { return told() > 0 })
+		time.Sleep(20 * time.Millisecond) // it tries again and again
+		if n := told(); n != 1 {
 			t.Errorf("%d lines say that the node port is in use", n)
 		}
 		holder.Close()
@@ -228,9 +246,6 @@ func TestProxyIsBounded(t *testing.T) {
 	at := address{netip.IPv6Loopback()}
 	const most = 6
 	a, b := at.freePort(t), at.freePort(t)
-	for a == b {
-		b = at.freePort(t)
-	}
 	core, logs := observer.New(zap.WarnLevel)
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
@@ -252,7 +267,7 @@ func TestProxyIsBounded(t *testing.T) {
 	for range 50 {
 		held = append(held, hold(a))
 	}
-	held[0].SetReadDeadline(time.Now().Add(10 * time.Second))
+	held[0].SetReadDeadline(time.Now().Add(lab.Patience))
 	if _, err := held[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the oldest of too many connections: %v, want its end", err)
 	}

@@ -26,6 +26,7 @@ func TestPool(t *testing.T) {
 	const most = 4
 	listener, pool := occupy(t), NewPool(most)
 	server := NewServer(hello, false, zap.NewNop())
+	server.ReadHeaderTimeout, server.ReadTimeout = time.Hour, time.Hour // nobody but the pool ends a connection
 	go server.Serve(pool.Limit(listener))
 	defer server.Close()
 	address := listener.Addr().String()
@@ -44,12 +45,12 @@ func TestPool(t *testing.T) {
 		t.Errorf("%d connections, want %d at most; by client %v", n, most, pool.clients)
 	}
 	pool.mu.Unlock()
-	hostile[0].SetReadDeadline(time.Now().Add(readTimeout / 2)) // before the server would close it anyway
+	hostile[0].SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := hostile[0].Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the oldest connection of the client with most: %v, want its end", err)
 	}
 	io.WriteString(early, get)
-	early.SetReadDeadline(time.Now().Add(10 * time.Second))
+	early.SetReadDeadline(time.Now().Add(time.Minute))
 	if answer, err := io.ReadAll(early); err != nil || len(answer) == 0 {
 		t.Errorf("a client with one connection lost it: %q, %v", answer, err)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // patience is how long a condition is awaited before a test fails.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var _ sink = (*tracker.Tracker)(nil)
 

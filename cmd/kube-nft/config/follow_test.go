@@ -26,7 +26,7 @@ func follow(t *testing.T, r *Reader) *follower {
 	return f
 }
 
-const patience = 20 * time.Second // more than rescan: only a fault takes that long
+const patience = time.Minute // more than rescan: only a fault takes that long
 
 func receive[T any](t *testing.T, what string, from <-chan T) T {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 )
 
 // patience is more than any event takes to arrive.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func newWatch(t *testing.T, path string) *Watch {
 	t.Helper()
