@@ -22,7 +22,7 @@ type refusalLog struct {
 	log *zap.Logger
 
 	mu         sync.Mutex
-	began      time.Time      // of the minute
+	began      time.Time // of the minute
 	named      map[string]bool
 	namespaces map[string]int // how many were named of each
 }
