@@ -43,13 +43,11 @@ func (g *gathering) gather(parts []*slice, p *port, family Family, zone string) 
 		if part.family != family {
 			continue
 		}
-		for _, served := range part.ports {
-			if served.serves(p) {
-				for i := range part.endpoints {
-					g.all = append(g.all, newCandidate(&part.endpoints[i], served.number, zone))
-				}
-				g.ends = append(g.ends, len(g.all))
+		for _, served := range part.serving(p) {
+			for i := range part.endpoints {
+				g.all = append(g.all, newCandidate(&part.endpoints[i], served.number, zone))
 			}
+			g.ends = append(g.ends, len(g.all))
 		}
 	}
 	for len(g.ends) > 1 {
@@ -104,10 +102,8 @@ func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string) 
 		if !ok {
 			continue
 		}
-		for _, served := range part.ports {
-			if served.serves(p) {
-				found = append(found, newCandidate(&part.endpoints[i], served.number, zone))
-			}
+		for _, served := range part.serving(p) {
+			found = append(found, newCandidate(&part.endpoints[i], served.number, zone))
 		}
 	}
 	slices.SortStableFunc(found, candidate.compare)

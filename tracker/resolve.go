@@ -30,10 +30,12 @@ func (t *Tracker) Take() Delta {
 		if d.replace(e.out, ports) {
 			d.observe(e.since)
 			d.Triggers = append(d.Triggers, e.triggers...)
-			if e.used.Before(now) {
-				e.used = now
-			}
-			e.used = e.used.Add(t.config.ChangeEvery)
+		}
+		if !e.since.IsZero() { // not only kept to be known
+			e.used = later(e.used, now).Add(t.config.ChangeEvery)
+		}
+		if steps := len(ports) * len(e.slices); steps >= manySteps {
+			e.charged = later(e.charged, now).Add(time.Duration(steps) * stepCharge)
 		}
 		e.out, e.dirty, e.triggers = ports, false, nil
 		switch {
@@ -68,6 +70,13 @@ func (t *Tracker) Take() Delta {
 	return d
 }
 
+// A Service with thousands of ports takes a step for each of them and each slice, whatever has changed: less than a
+// microsecond. It is charged with nine times as much, as the loop does.
+const (
+	manySteps  = 400
+	stepCharge = 9 * time.Microsecond
+)
+
 // manyDirty is for how many Services it is worth to make room before they are worked out.
 const manyDirty = 64
 
@@ -79,6 +88,10 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	}
 	ports := make([]*ServicePort, 0, len(s.ports)*len(s.fronts))
 	var here [len(Families)][]netip.Addr // ready endpoints on this node, by front; see LocalReady
+	var guards [len(Families)][]netip.Prefix
+	for j := range s.fronts {
+		guards[j] = sources(&s.fronts[j], t.addresses)
+	}
 	for i := range s.ports {
 		for j := range s.fronts {
 			port, f := &s.ports[i], &s.fronts[j]
@@ -104,7 +117,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			p.ExternalLocal = s.externalLocal && p.External()
 			p.NodePortGuarded = s.settings.GuardNodePorts && len(f.ranges) > 0 && p.NodePort != 0
 			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 || p.NodePortGuarded {
-				p.Guarded, p.Sources = true, sources(f, t.addresses)
+				p.Guarded, p.Sources = true, guards[j]
 			}
 			all := t.candidates(e, i, j)
 			p.choose(all)

@@ -17,8 +17,8 @@ type slice struct {
 	name      string
 	service   string // in the same namespace
 	family    Family
-	ports     []slicePort
-	endpoints []endpoint // sorted, one for each address
+	ports     []slicePort // sorted, and of equal ones in the order of the object
+	endpoints []endpoint  // sorted, one for each address
 	settings  SliceSettings
 }
 
@@ -30,8 +30,20 @@ type slicePort struct {
 	number   uint16
 }
 
-// serves reports whether this is the port p of the Service.
-func (s *slicePort) serves(p *port) bool { return s.name == p.name && s.protocol == p.protocol }
+// compare orders ports of a slice by the ports of the Service that they serve.
+func (s slicePort) compare(name string, protocol Protocol) int {
+	return cmp.Or(cmp.Compare(s.name, name), cmp.Compare(s.protocol, protocol))
+}
+
+// serving returns the ports of the slice that serve p. Both objects may have thousands of ports.
+func (s *slice) serving(p *port) []slicePort {
+	first, _ := slices.BinarySearchFunc(s.ports, p, func(served slicePort, p *port) int { return served.compare(p.name, p.protocol) })
+	last := first
+	for last < len(s.ports) && s.ports[last].compare(p.name, p.protocol) == 0 {
+		last++
+	}
+	return s.ports[first:last]
+}
 
 // An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of thousands:
 // instead of node names it holds their meaning here, and names of zones are shared.
@@ -140,6 +152,7 @@ func parseSlice(obj *discoveryv1.EndpointSlice, node string) (*slice, error) {
 		}
 		s.ports = append(s.ports, slicePort{name: *spec.Name, protocol: protocol, number: number})
 	}
+	slices.SortStableFunc(s.ports, func(a, b slicePort) int { return a.compare(b.name, b.protocol) })
 	readAnnotations(sliceAnnotations, obj.Annotations, &s.settings, &r)
 	s.endpoints = parseEndpoints(obj, s, node, &r)
 	return s, r.err()

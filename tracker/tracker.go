@@ -379,10 +379,7 @@ func (t *Tracker) Charge(namespace, service string, cost time.Duration) {
 		e = &entry{objectName: name, dirty: true} // Take forgets it when the time is over
 		t.entries[name], t.dirty = e, append(t.dirty, e)
 	}
-	if now := t.config.Clock(); e.charged.Before(now) {
-		e.charged = now
-	}
-	e.charged = e.charged.Add(cost)
+	e.charged = later(e.charged, t.config.Clock()).Add(cost)
 }
 
 // hinted reports whether the meaning of the Service depends on this node's zone.

@@ -81,6 +81,11 @@ func (o *options) hostiles() []hostile {
 			start: times(2),
 		},
 		{
+			name:  fmt.Sprintf("one Service of %d ports", o.part(3000)),
+			world: worldOf(1, 10, ported(o.part(3000), true)), twin: worldOf(o.part(3000), 10),
+			start: times(1.5),
+		},
+		{
 			name:  fmt.Sprintf("%d Services that claim one external IP", contested),
 			world: worldOf(contested, 3, claiming(true)), twin: worldOf(contested, 3, claiming(false)),
 			start: times(1.5),
