@@ -90,7 +90,9 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	var here [len(Families)][]netip.Addr // ready endpoints on this node, by front; see LocalReady
 	var guards [len(Families)][]netip.Prefix
 	for j := range s.fronts {
-		guards[j] = sources(&s.fronts[j], t.addresses)
+		if f := &s.fronts[j]; len(f.ranges) > 0 {
+			guards[j] = sources(f, t.addresses)
+		}
 	}
 	for i := range s.ports {
 		for j := range s.fronts {

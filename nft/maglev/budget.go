@@ -43,12 +43,12 @@ type group[K comparable, R any] struct {
 }
 
 // Request says how many slots a table wants, and of which group and rank it is; with 0 slots there is none. The group of
-// a table does not change. Settle decides.
-func (b *Budget[K, R]) Request(table K, of string, rank R, slots int) {
+// a table does not change. Settle decides. news says that it wanted another number before.
+func (b *Budget[K, R]) Request(table K, of string, rank R, slots int) (news bool) {
 	c := b.claims[table]
 	switch {
 	case c == nil && slots == 0:
-		return
+		return false
 	case c == nil:
 		c = &claim[K, R]{table: table, rank: rank, of: of}
 		g := b.group(of)
@@ -56,18 +56,20 @@ func (b *Budget[K, R]) Request(table K, of string, rank R, slots int) {
 		b.claims[table] = c
 	case slots == 0:
 		b.drop(c)
-		return
+		return true
 	case b.Order(c.rank, rank) != 0:
 		b.groups[of].sorted, b.changed = false, b.changed || b.refused > 0
 		fallthrough
 	default:
 		c.rank = rank
 	}
-	if c.slots != slots {
-		b.sum += slots - c.slots
-		c.slots = slots
-		b.changed = b.changed || b.sum > b.Slots || b.refused > 0
+	if c.slots == slots {
+		return false
 	}
+	b.sum += slots - c.slots
+	c.slots = slots
+	b.changed = b.changed || b.sum > b.Slots || b.refused > 0
+	return true
 }
 
 func (b *Budget[K, R]) drop(c *claim[K, R]) {

@@ -102,10 +102,9 @@ func slotsOfList(hashed bool, list []netip.AddrPort, weights []uint16) (slots in
 // has changed whether they get them. causes are the ports of delta that want more or fewer slots than before.
 func (b *slotBudget) take(delta *tracker.Delta) (others []*tracker.ServicePort, causes []tracker.PortID) {
 	request := func(id tracker.PortID, p *tracker.ServicePort, slots int) {
-		if slots != b.slots.Requested(id) {
+		if b.slots.Request(id, id.Namespace, p, slots) {
 			causes = append(causes, id)
 		}
-		b.slots.Request(id, id.Namespace, p, slots)
 	}
 	for id := range delta.Removed {
 		request(id, nil, 0)
