@@ -1,7 +1,10 @@
 package metrics
 
 import (
+	"errors"
+	"log"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -69,8 +72,13 @@ func (a *answer) WriteHeader(code int) {
 	a.ResponseWriter.WriteHeader(code)
 }
 
-// maxScrapes is how many scrapes run at a time; others get status 503.
-const maxScrapes = 4
+// maxScrapes is how many scrapes gather at a time; others get status 503. scrapeTimeout ends one that
+// takes longer, before the server ends its connection. With it an answer is complete before it is
+// sent: a client that does not read keeps nobody else from a scrape.
+const (
+	maxScrapes    = 4
+	scrapeTimeout = 20 * time.Second
+)
 
 // Handler answers scrapes, in the text format or, on request, in OpenMetrics. A metric that cannot
 // be gathered is logged and does not hide the others.
@@ -83,11 +91,25 @@ func (m *Metrics) ChecksHandler(log *zap.Logger) http.Handler {
 
 func newHandler(registry *prometheus.Registry, log *zap.Logger) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog:            zap.NewStdLog(log),
+		ErrorLog:            scrapeLog{zap.NewStdLog(log)},
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: maxScrapes,
+		Timeout:             scrapeTimeout,
 		EnableOpenMetrics:   true,
 	})
+}
+
+// A scrapeLog leaves out scrapes whose client has gone: anybody on the node can make many of these.
+type scrapeLog struct{ *log.Logger }
+
+// Println implements promhttp.Logger.
+func (l scrapeLog) Println(v ...any) {
+	for _, part := range v {
+		if err, ok := part.(error); ok && errors.Is(err, http.ErrHandlerTimeout) {
+			return
+		}
+	}
+	l.Logger.Println(v...)
 }
 
 // CountHealthz counts the answers of the probe /healthz by status code.

@@ -8,12 +8,15 @@ import (
 	"net/url"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/apimachinery/pkg/version"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
@@ -181,6 +184,47 @@ func TestKernelThatDoesNotAnswer(t *testing.T) {
 		kube_nft_scrape_failures_total 3
 		kube_nft_conflicts 0
 	`)
+}
+
+// A stuckClient does not read.
+type stuckClient struct {
+	http.ResponseWriter
+	arrived func()
+	reads   <-chan struct{}
+}
+
+func (c stuckClient) Write(p []byte) (int, error) {
+	c.arrived()
+	<-c.reads
+	return len(p), nil
+}
+
+// TestClientsThatDoNotRead: they keep nobody else from a scrape, and those that have gone leave
+// nothing in the log.
+func TestClientsThatDoNotRead(t *testing.T) {
+	core, logs := observer.New(zapcore.DebugLevel)
+	handler := newTestMetrics(new(fakeKernel)).Handler(zap.New(core))
+	reads := make(chan struct{})
+	var arrived, scrapes sync.WaitGroup
+	defer scrapes.Wait()
+	defer close(reads)
+	for range maxScrapes {
+		arrived.Add(1)
+		scrapes.Go(func() {
+			handler.ServeHTTP(stuckClient{httptest.NewRecorder(), sync.OnceFunc(arrived.Done), reads}, httptest.NewRequest("GET", "/metrics", nil))
+		})
+	}
+	arrived.Wait()
+	got := httptest.NewRecorder()
+	handler.ServeHTTP(got, httptest.NewRequest("GET", "/metrics", nil))
+	if got.Code != http.StatusOK {
+		t.Errorf("beside clients that do not read: %d %q", got.Code, got.Body)
+	}
+	scrapeLog{zap.NewStdLog(zap.New(core))}.Println("error encoding:", http.ErrHandlerTimeout)
+	scrapeLog{zap.NewStdLog(zap.New(core))}.Println("error gathering:", errors.New("no memory"))
+	if logs.Len() != 1 || logs.FilterMessage("error gathering: no memory").Len() != 1 {
+		t.Errorf("log: %v", logs.All())
+	}
 }
 
 // TestNoTableIsNoFailure scrapes before the first commit.

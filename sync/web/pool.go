@@ -58,11 +58,16 @@ type pooled struct {
 	place  *list.Element // nil: it has left
 }
 
-// clientOf returns the host at the other end, of IPv6 its network: a host has many addresses there.
+// clientOf returns the host at the other end. A host has many addresses of one network in IPv6, and
+// all of 127.0.0.0/8 on this node.
 func clientOf(conn net.Conn) (client netip.Prefix) {
 	if remote, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		addr := remote.AddrPort().Addr().Unmap().WithZone("")
-		client, _ = addr.Prefix(min(addr.BitLen(), 64)) // valid, as the address is
+		bits := min(addr.BitLen(), 64)
+		if addr.Is4() && addr.IsLoopback() {
+			bits = 8
+		}
+		client, _ = addr.Prefix(bits) // valid, as the address is
 	}
 	return client
 }

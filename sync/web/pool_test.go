@@ -3,6 +3,7 @@ package web
 import (
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -24,7 +25,11 @@ func dialFrom(t *testing.T, from, to string) net.Conn {
 // TestPool: a client that holds connections loses its own, and everybody is answered all the time.
 func TestPool(t *testing.T) {
 	const most = 4
-	listener, pool := occupy(t), NewPool(most)
+	whole := func(conn net.Conn) netip.Prefix {
+		addr := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
+		return netip.PrefixFrom(addr, addr.BitLen())
+	}
+	listener, pool := occupy(t), newPool(most, whole, nil)
 	server := NewServer(hello, false, zap.NewNop())
 	server.ReadHeaderTimeout, server.ReadTimeout = time.Hour, time.Hour // nobody but the pool ends a connection
 	go server.Serve(pool.Limit(listener))
@@ -55,6 +60,32 @@ func TestPool(t *testing.T) {
 		t.Errorf("a client with one connection lost it: %q, %v", answer, err)
 	}
 }
+
+// TestClientOf: a process without privileges has many addresses, and is one client.
+func TestClientOf(t *testing.T) {
+	for address, want := range map[string]string{
+		"192.0.2.7":          "192.0.2.7/32",
+		"::ffff:192.0.2.7":   "192.0.2.7/32",
+		"127.3.4.5":          "127.0.0.0/8",
+		"::ffff:127.3.4.5":   "127.0.0.0/8",
+		"2001:db8::1:2:3:4":  "2001:db8::/64",
+		"fe80::1:2:3:4%eth0": "fe80::/64",
+		"::1":                "::/64",
+	} {
+		client := clientOf(remote{addr: netip.MustParseAddr(address)})
+		if got := client.String(); got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+}
+
+// A remote is a connection from an address.
+type remote struct {
+	net.Conn
+	addr netip.Addr
+}
+
+func (r remote) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.addr, 1)) }
 
 // TestPoolForgets: what is closed is not counted, however often it is closed.
 func TestPoolForgets(t *testing.T) {
