@@ -72,8 +72,12 @@ const (
 // States lists all states.
 var States = [...]State{Waiting, Taking, Taken, Stuck, Blind, Refused}
 
-// retry is a daemon's pause after a failed step. Meanwhile every Service is served.
-const retry = 30 * time.Second
+// retry is a daemon's pause after a failed step. Meanwhile every Service is served. repair is its pause
+// after another program has removed our tables, which the sync loop puts back at once.
+const (
+	retry  = 30 * time.Second
+	repair = time.Second
+)
 
 // attempts is how often Run tries if somebody removes our tables each time while it works.
 const attempts = 5
@@ -234,7 +238,9 @@ func (t *Takeover) Finish(ctx context.Context) {
 		if err == nil {
 			err = t.clean(ctx)
 		}
+		pause := retry
 		var needs *needsError
+		var gone *goneError
 		switch {
 		case err == nil:
 			t.State(Taken, nil, 0)
@@ -245,14 +251,17 @@ func (t *Takeover) Finish(ctx context.Context) {
 			t.State(Blind, err, 0)
 			return
 		case IsLoss(err):
-			t.State(Refused, err, retry)
+			t.State(Refused, err, pause)
 		default:
-			t.State(Stuck, err, retry)
+			if errors.As(err, &gone) {
+				pause = repair
+			}
+			t.State(Stuck, err, pause)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(retry):
+		case <-time.After(pause):
 		}
 	}
 }

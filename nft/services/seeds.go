@@ -30,8 +30,9 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 	for _, f := range r.config.Families {
 		family := r.families[f]
 		byMap := make(map[string]map[string]nft.Element)
+		whose := make(map[string]map[string]int) // the seed of an entry
 		for i := range seeds {
-			seed, counts := &seeds[i], false
+			seed := &seeds[i]
 			for _, group := range family.groupsOf(seed) {
 				name, key := layout.AffinityMap(group.Number), nft.NumberedKey(f, group.Number, seed.Client)
 				if have[f] != nil && have[f].Sets[name] != nil {
@@ -40,18 +41,16 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 					}
 				}
 				if byMap[name] == nil {
-					byMap[name] = make(map[string]nft.Element)
+					byMap[name], whose[name] = make(map[string]nft.Element), make(map[string]int)
 				}
 				entry := group.Renewed(nft.Element{Data: nft.AddrKey(seed.Endpoint.Addr()), Life: &nft.Life{Expires: seed.Left}})
 				other, taken := byMap[name][key]
 				if !taken || entries.Left(other) < entries.Left(*entry) { // of IPv6 clients that become one, the later one
-					byMap[name][key], counts = *entry, true
+					byMap[name][key], whose[name][key] = *entry, i
 				}
 			}
-			if counts {
-				used++
-			}
 		}
+		kept := make(map[int]bool)
 		for _, set := range r.AffinityMaps(f) {
 			made := byMap[set.Name]
 			for _, surplus := range entries.Surplus(f, made, int(set.Size)) {
@@ -67,7 +66,11 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 			changes = changes[:min(len(changes), int(set.Size)/4*3)]
 			slices.SortFunc(changes, func(a, b entries.Change) int { return strings.Compare(a.Key, b.Key) })
 			ops = append(ops, entries.Ops(f, set, changes)...)
+			for _, change := range changes {
+				kept[whose[set.Name][change.Key]] = true
+			}
 		}
+		used += len(kept)
 	}
 	return ops, used
 }

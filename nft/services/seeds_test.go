@@ -121,8 +121,8 @@ func TestSeedEntriesFillNoMap(t *testing.T) {
 			})
 		}
 	}
-	ops, _ := r.SeedEntries(seeds, nil)
-	counts := make(map[uint32]int)
+	ops, used := r.SeedEntries(seeds, nil)
+	counts, all := make(map[uint32]int), 0
 	for _, op := range ops {
 		if len(op.Elements) > 300 {
 			t.Errorf("map %s is filled with %d entries of %d", op.Set.Name, len(op.Elements), op.Set.Size)
@@ -130,7 +130,11 @@ func TestSeedEntriesFillNoMap(t *testing.T) {
 		for _, e := range op.Elements {
 			number, _, _ := nft.SplitNumberedKey(op.Family, e.Key)
 			counts[number]++
+			all++
 		}
+	}
+	if used != all { // each seed has one entry
+		t.Errorf("%d seeds count, %d have an entry", used, all)
 	}
 	if len(counts) != len(ports) {
 		t.Errorf("%d of %d Service ports have entries: %v", len(counts), len(ports), counts)
