@@ -42,6 +42,23 @@ func commitTables(t *testing.T, client *kernel.Client) nft.Tables {
 	return want
 }
 
+// TestForeignBeforeFinishKernel: commits carry the removal of what can refuse packets until our tables are
+// verified. Then Finish removes the rest at the same time, on a goroutine of its own.
+func TestForeignBeforeFinishKernel(t *testing.T) {
+	client := newClient(t)
+	lab.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.IPTables(), "iptables-nft-restore")
+	want := commitTables(t, client)
+	take, _ := takeover(t, client, nil)
+	take.State = func(State, error, time.Duration) {}
+	for _, verified := range []bool{false, true} {
+		messages, generation, held, err := take.Foreign(t.Context(), want)
+		if (len(messages) > 0) != !verified || generation == 0 || held || err != nil {
+			t.Errorf("verified %t: %d messages, generation %d, %t, %v", verified, len(messages), generation, held, err)
+		}
+		take.Synced(t.Context(), want)
+	}
+}
+
 func TestVerifyKernel(t *testing.T) {
 	client := newClient(t)
 	want := commitTables(t, client)

@@ -281,6 +281,10 @@ func (t *Takeover) waitForEnd(ctx context.Context) error {
 // see the package comment. held says that err is a *LossError and that the commit must wait, too: an
 // address that our tables know is not served by kube-proxy's rules any more.
 func (t *Takeover) Foreign(ctx context.Context, want nft.Tables) (messages []nft.ForeignMessage, generation uint32, held bool, err error) {
+	if t.verified { // what is left is Finish's, which runs meanwhile
+		_, generation, err = legacy.Messages(ctx, refusing)
+		return nil, generation, false, err
+	}
 	inventory, err := t.Node.Take(ctx)
 	if err != nil {
 		return nil, 0, false, err
