@@ -104,7 +104,8 @@ func (p *path) dialUDP(t *testing.T) *net.UDPConn {
 	return conn
 }
 
-// exchange sends a datagram every 50 ms until one is answered, and returns who answered.
+// exchange sends a datagram every 50 ms until one is answered, and returns who answered. The answer to another one may
+// come later: it is for silence.
 func exchange(t *testing.T, conn *net.UDPConn, patience time.Duration) (answer string) {
 	t.Helper()
 	buffer := make([]byte, 64)
@@ -118,7 +119,7 @@ func exchange(t *testing.T, conn *net.UDPConn, patience time.Duration) (answer s
 	return ""
 }
 
-// exchangeOnce sends one datagram and returns who answered.
+// exchangeOnce sends one datagram, waits for the answer, and returns who answered.
 func exchangeOnce(t *testing.T, conn *net.UDPConn) string {
 	t.Helper()
 	buffer := make([]byte, 64)
@@ -192,7 +193,7 @@ func TestScaledToZeroAndBack(t *testing.T) {
 			serve(t, p.endpoints[0])
 			p.translate(t, p.endpoints[0])
 			conn := p.dialUDP(t)
-			if got := exchange(t, conn, lab.Patience); got != p.endpoints[0].String() {
+			if got := exchangeOnce(t, conn); got != p.endpoints[0].String() {
 				t.Fatalf("%q answered, want %s", got, p.endpoints[0])
 			}
 			p.translate(t, netip.AddrPort{})
@@ -205,7 +206,7 @@ func TestScaledToZeroAndBack(t *testing.T) {
 			}
 			p.translate(t, p.endpoints[0])
 			clean(t, tracker.FlowChange{Frontend: p.frontend(tracker.UDP), Appeared: true}, p.desired(p.endpoints[0]))
-			if got := exchange(t, conn, lab.Patience); got != p.endpoints[0].String() {
+			if got := exchangeOnce(t, conn); got != p.endpoints[0].String() {
 				t.Errorf("scaled up: %q answered, want %s", got, p.endpoints[0])
 			}
 		})
