@@ -24,7 +24,11 @@ type commitLog struct {
 	log                                 *zap.Logger
 	commits, operations, elements, slow int // in this minute
 	slowest                             time.Duration
+	toldOfWait                          bool
 }
+
+// longWait is from when on it is worth a line that a Service waits for its turn.
+const longWait = time.Second
 
 // started says that a first sync has succeeded. One that wrote nothing is worth a line, too: a
 // restart has found everything as it should be.
@@ -53,6 +57,11 @@ func (c *commitLog) note(r *Report) {
 		c.elements += r.Elements
 	}
 	c.slowest = max(c.slowest, took)
+	if d := &r.Delta; d.Wait >= longWait && !c.toldOfWait {
+		c.toldOfWait = true
+		c.log.Info("a Service changes so much that its next change waits", zap.String("service", d.Slowest), zap.Duration("wait", d.Wait),
+			zap.Int("waiting", d.Waiting))
+	}
 	level, message := zap.DebugLevel, "committed"
 	switch {
 	case took > slowSync:

@@ -23,6 +23,11 @@ type Delta struct {
 	// Due is when Take will have more if nothing else changes, see Config.AwaitSlices and
 	// Config.ChangeEvery; zero if it has left out nothing.
 	Due time.Time
+	// Waiting is how many Services Take has left out because they change all the time or very much. Slowest is one of those
+	// that wait longest, as NAMESPACE/NAME, and Wait how long from then on.
+	Waiting int
+	Slowest string
+	Wait    time.Duration
 	// Triggers say when the control plane saw the causes of endpoint changes in this delta: one for
 	// each update of an EndpointSlice with that annotation. If many updates wait because the loop is
 	// held up, the delta keeps the earliest.
@@ -77,6 +82,7 @@ func (d *Delta) Merge(newer Delta) {
 	if d.Oldest.IsZero() {
 		d.Oldest = newer.Oldest
 	}
+	d.Waiting, d.Slowest, d.Wait = newer.Waiting, newer.Slowest, newer.Wait
 	room := max(0, maxTriggers-len(d.Triggers))
 	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }

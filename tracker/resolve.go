@@ -22,8 +22,14 @@ func (t *Tracker) Take() Delta {
 	}
 	left := t.dirty[:0]
 	for _, e := range t.dirty {
-		if t.begun && d.leaveOut(t.due(e), now) {
+		if due := t.due(e); t.begun && d.leaveOut(due, now) {
 			left = append(left, e)
+			if e.since.IsZero() || e.awaits() {
+				continue
+			}
+			if d.Waiting++; due.Sub(now) > d.Wait {
+				d.Slowest, d.Wait = e.namespace+"/"+e.name, due.Sub(now)
+			}
 			continue
 		}
 		ports := t.resolve(e)

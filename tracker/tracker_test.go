@@ -384,7 +384,7 @@ func TestTakePacesChanges(t *testing.T) {
 	}
 	tr.Charge("shop", "web", time.Second)
 	flap(0)
-	if d := tr.Take(); !d.Empty() || !d.Due.Equal(now.Add(time.Second)) {
+	if d := tr.Take(); !d.Empty() || !d.Due.Equal(now.Add(time.Second)) || d.Waiting != 1 || d.Slowest != "shop/web" || d.Wait != time.Second {
 		t.Errorf("after a dear change another one is handed out, or due at %v", d.Due)
 	}
 	tr.Charge("shop", "gone", time.Second)

@@ -17,6 +17,7 @@ type objectMetrics struct {
 	conflicts prometheus.Gauge
 	leftOut   prometheus.Gauge
 	unmet     prometheus.Gauge
+	waiting   prometheus.Gauge
 
 	without map[tracker.PortID]lacking // ports counted in noLocal
 }
@@ -50,6 +51,10 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 			Name: "kube_nft_unmet_annotations",
 			Help: "Annotations of Service ports that this node does not follow, because the kernel lacks something or --maglev-slots are used up.",
 		}),
+		waiting: f.NewGauge(prometheus.GaugeOpts{
+			Name: "kube_nft_waiting_services",
+			Help: "Services whose latest changes wait for their turn, because they change all the time or very much at once.",
+		}),
 		without: make(map[tracker.PortID]lacking),
 	}
 	for _, kind := range []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"} {
@@ -69,6 +74,7 @@ func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[
 	o.conflicts.Set(float64(r.Standing))
 	o.leftOut.Set(float64(r.LeftOut))
 	o.unmet.Set(float64(r.StandUnmet))
+	o.waiting.Set(float64(r.Delta.Waiting))
 	for family, sets := range lengths {
 		for name, n := range sets {
 			o.elements.WithLabelValues(name, tracker.Family(family).String()).Set(float64(n))
