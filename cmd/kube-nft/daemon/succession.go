@@ -73,7 +73,7 @@ func newSuccession(ctx context.Context, log *zap.Logger) *succession {
 	go func() {
 		defer close(s.arrived)
 		defer last.Close()
-		n, err := s.receive(last.conn)
+		n, err := s.receive(last.conn, mostInherited())
 		s.handed, s.since = n > 0, time.Now()
 		if n > 0 || err != nil {
 			log.Info("the last kube-nft handed its listening sockets over", zap.Int("sockets", n), zap.Error(err))
@@ -122,9 +122,17 @@ func (s *succession) claimed() {
 	}
 }
 
+// mostInherited is how many sockets a process takes in. Health-check node ports and those at localhost
+// have half of the files at most, and whoever has the address can hand over more.
+func mostInherited() int {
+	files := unix.Rlimit{Cur: 1024}
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files) // else what was usual once
+	return int(min(files.Cur, 1<<20)) / 4 * 3
+}
+
 // receive takes sockets in until the other end has no more. Each message has one, and its name. With
 // the socket of a proof the other end asks for that first.
-func (s *succession) receive(conn *net.UnixConn) (n int, err error) {
+func (s *succession) receive(conn *net.UnixConn, most int) (n int, err error) {
 	name, control := make([]byte, 512), make([]byte, unix.CmsgSpace(4))
 	var here uint64
 	raw, err := conn.SyscallConn()
@@ -156,6 +164,9 @@ func (s *succession) receive(conn *net.UnixConn) (n int, err error) {
 		}
 		for _, fd := range fds {
 			unix.CloseOnExec(fd)
+			if n == most {
+				return n, errors.Join(fmt.Errorf("more than %d sockets", most), unix.Close(fd))
+			}
 			if networkOf(fd) != here { // nobody would answer at its address here
 				return n, errors.Join(fmt.Errorf("a socket of another network namespace for %q", name[:length]), unix.Close(fd))
 			}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/sync/web"
@@ -71,7 +74,7 @@ func handOverTo(t *testing.T, request string, heard time.Duration) int {
 	fmt.Fprint(next, request)
 	next.SetReadDeadline(time.Now().Add(time.Minute))
 	go func() {
-		n, err := heir.receive(next) // it proves its right before
+		n, err := heir.receive(next, mostInherited()) // it proves its right before
 		received <- result{n, err}
 	}()
 	ctx, stop := context.WithCancel(t.Context())
@@ -95,4 +98,68 @@ func handOverTo(t *testing.T, request string, heard time.Duration) int {
 		t.Error(got.err)
 	}
 	return got.n
+}
+
+// TestReceiveSockets: of what the one before hands over, sockets count that are here, listen where they
+// should and are not too many.
+func TestReceiveSockets(t *testing.T) {
+	lab.Require(t)
+	elsewhere := lab.Open(t, lab.NewNamespace)
+	for _, tt := range []struct {
+		name    string
+		from    func(func() error) error // where the sockets are
+		want    int
+		wantErr string
+	}{
+		{"few", func(f func() error) error { return f() }, 3, ""},
+		{"elsewhere", elsewhere.Do, 0, "a socket of another network namespace for \"tcp 0.0.0.0:"},
+		{"many", func(f func() error) error { return f() }, 3, "more than 3 sockets"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			number := 3
+			if tt.name == "many" {
+				number++
+			}
+			last := &succession{log: zap.NewNop(), sockets: web.NewSockets()}
+			for n := range number {
+				if err := tt.from(func() error {
+					host := fmt.Sprintf("127.0.0.%d:0", 1+n)
+					if tt.name == "elsewhere" {
+						host = "0.0.0.0:0"
+					}
+					listener, err := last.sockets.Listen(t.Context(), "tcp", host)
+					if err == nil {
+						t.Cleanup(func() { listener.Close() })
+					}
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends := []*net.UnixConn{unixConn(t, fds[0]), unixConn(t, fds[1])}
+			last.next = []*successor{{conn: ends[0]}}
+			last.handOver()
+			n, err := (&succession{sockets: web.NewSockets()}).receive(ends[1], 3)
+			if n != tt.want || (err != nil) != (tt.wantErr != "") || err != nil && !strings.HasPrefix(err.Error(), tt.wantErr) {
+				t.Errorf("%d sockets, %v; want %d, %q", n, err, tt.want, tt.wantErr)
+			}
+		})
+	}
+}
+
+// unixConn returns an end of a pair of sockets.
+func unixConn(t *testing.T, fd int) *net.UnixConn {
+	t.Helper()
+	file := os.NewFile(uintptr(fd), "")
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn.(*net.UnixConn)
 }
