@@ -358,12 +358,7 @@ func (t *Tracker) due(e *entry) time.Time {
 	return due
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
 
 // Charge says that changes of a Service which Take has handed out were dear. Its next ones wait until no more than
 // chargeCredit of all charges is left. The Service may be gone: whoever deletes it and makes it again pays, too.
