@@ -49,7 +49,7 @@ func (Raw) trace(t *tracer, step int) flow { return t.foreign(step) }
 // expressions. Comments and the values of counters do not matter. Either rule may come from the
 // kernel.
 func (r Rule) Equal(f Family, other Rule) bool {
-	return reflect.DeepEqual(r, other) || // mostly, and ten times quicker
+	return reflect.DeepEqual(r, other) || // mostly, and quicker
 		string(r.canonical(f)) == string(other.canonical(f))
 }
 

@@ -387,7 +387,7 @@ func (l *Loop) charge(took time.Duration) {
 	for service, n := range work {
 		if n >= largeChange {
 			share := min(took*time.Duration(n)/time.Duration(all), time.Duration(n)*dearElement)
-			l.options.Charge(service.Namespace, service.Service, chargeRatio*share)
+			l.options.Charge(service.Namespace, service.Service, tracker.ChargeRatio*share)
 		}
 	}
 }

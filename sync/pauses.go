@@ -38,10 +38,9 @@ const (
 )
 
 // A Service that changes very much at once, as one whose slot table gets another size does, leaves the loop to the
-// others for chargeRatio times what its change has taken, if it does so again: see tracker.Tracker.Charge. More than dearElement for an element is not its doing: then
+// others for tracker.ChargeRatio times what its change has taken, if it does so again: see tracker.Tracker.Charge. More than dearElement for an element is not its doing: then
 // the machine is busy. Changes below largeChange take less than the pace that each Service has anyway.
 const (
-	chargeRatio = 9
 	dearElement = 6 * time.Microsecond
 	largeChange = 400
 )

@@ -40,8 +40,8 @@ func (t *Tracker) Take() Delta {
 		if !e.since.IsZero() { // not only kept to be known
 			e.used = later(e.used, now).Add(t.config.ChangeEvery)
 		}
-		if steps := len(ports) * len(e.slices); steps >= manySteps {
-			e.charged = later(e.charged, now).Add(time.Duration(steps) * stepCharge)
+		if steps := len(ports) * len(e.slices); steps >= manySteps && t.config.ChangeEvery > 0 {
+			e.charged = later(e.charged, now).Add(time.Duration(steps) * ChargeRatio * stepTime)
 		}
 		e.out, e.dirty, e.triggers = ports, false, nil
 		switch {
@@ -77,10 +77,10 @@ func (t *Tracker) Take() Delta {
 }
 
 // A Service with thousands of ports takes a step for each of them and each slice, whatever has changed: less than a
-// microsecond. It is charged with nine times as much, as the loop does.
+// microsecond.
 const (
-	manySteps  = 400
-	stepCharge = 9 * time.Microsecond
+	manySteps = 400
+	stepTime  = time.Microsecond
 )
 
 // manyDirty is for how many Services it is worth to make room before they are worked out.

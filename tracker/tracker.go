@@ -349,6 +349,10 @@ const promptChanges = 10
 // chargeCredit is how much Charge takes from a Service before it waits: a large Service comes with its slices one by one.
 const chargeCredit = time.Second
 
+// ChargeRatio is how many times as long as its changes took a Service waits that changes very much at once: the others have
+// nine tenths of the time.
+const ChargeRatio = 9
+
 // due returns when Take may hand out e.
 func (t *Tracker) due(e *entry) time.Time {
 	due := later(e.used.Add(-(promptChanges-1)*t.config.ChangeEvery), e.charged.Add(-chargeCredit))
