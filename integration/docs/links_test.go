@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ const maxReadme = 250
 // TestLinks follows each link within the repository to a file, and to a heading of it.
 func TestLinks(t *testing.T) {
 	followed := 0
-	for _, page := range append(glob(t, "docs/*.md"), glob(t, "*.md")...) {
+	for _, page := range slices.Concat(glob(t, "docs/*.md"), glob(t, "docs/decisions/*.md"), glob(t, "*.md")) {
 		text := fence.ReplaceAllString(readPage(t, page), "")
 		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			file, anchor, _ := strings.Cut(match[1], "#")
