@@ -39,7 +39,6 @@ var retiredFiles = strings.Fields(`ask beside claims clients draft flows foreign
 
 // exempt are words that stand for names in the kernel, which an upgrade adopts, by file.
 var exempt = map[string]string{
-	"nft/layout/names.go":    "sticky",
 	"nft/services/policy.go": "stick",
 	"README.md":              "stick",
 }

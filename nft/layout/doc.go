@@ -3,6 +3,5 @@
 // Policy.ChainName and PolicyOfChain, FrontendKeyOf and FrontendIn, Comment and ParsePortName stand
 // side by side. Package services writes tables with it, package readback reads them.
 //
-// Others may rely on the names of the tables and on the maps services and node-ports. Tables of older
-// versions are read with the same names: a new meaning takes a new name.
+// Others may rely on the names of the tables and on the maps services and node-ports.
 package layout

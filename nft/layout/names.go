@@ -28,8 +28,8 @@ const (
 	LoadBalancersSet          = "load-balancers"       // frontends at addresses of load balancers, with RouterMark or not; no rule looks into it
 	RefusedExternalIPsSet     = "refused-external-ips" // see RefusedFrontend
 	LocalhostProxiesSet       = "localhost-proxies"    // loopback addresses at which a program serves TCP node ports
-	AffinityFrontendsMap      = "sticky"
-	AffinityNodePortsMap      = "sticky-node-ports"
+	AffinityFrontendsMap      = "frontends-with-affinity"
+	AffinityNodePortsMap      = "node-ports-with-affinity"
 	AffinityPrefix            = "affinity-" // of affinity maps, and in the names of chains before a number
 )
 
@@ -61,12 +61,12 @@ const (
 	PassChain                = "pass-on" // without rules; it exists while somebody goes there
 	ServicesChain            = "services"
 	MarkUnlessPodChain       = "mark-unless-pod" // of Service ports with affinity
-	UpdateAffinityChain      = "record-affinity"
+	UpdateAffinityChain      = "update-affinity"
 	DepartedChain            = "departed-endpoint" // for connections that follow an affinity entry to an endpoint that has left
 	PreroutingChain          = "nat-prerouting"
 	OutputChain              = "nat-output"
 	InputChain               = "nat-input"
-	AffinityPostroutingChain = "nat-postrouting-record"
+	AffinityPostroutingChain = "nat-postrouting-affinity"
 	PostroutingChain         = "nat-postrouting"
 	PingPreroutingChain      = "nat-prerouting-ping"
 	PingOutputChain          = "nat-output-ping"

@@ -75,7 +75,7 @@ func AffinityMap(number uint32) string {
 }
 
 // UpdatePrefix is how the names of chains begin that update entries; the number follows.
-const UpdatePrefix = "record-"
+const UpdatePrefix = "update-affinity-"
 
 // UpdateChain names the chain that updates the entries of the Service port whose affinity has a number.
 func UpdateChain(number uint32) string {

@@ -206,13 +206,10 @@ var policyPrefixes = []struct {
 
 // PolicyOf reads a policy back from its verdict.
 func PolicyOf(verdict nft.Verdict) (p Policy, ok bool) {
-	switch verdict.Kind {
-	case nft.VerdictDrop: // of tables from before drops were counted
-		return Policy{Kind: Dropped}, true
-	case nft.VerdictGoto:
-		return PolicyOfChain(verdict.Chain)
+	if verdict.Kind != nft.VerdictGoto {
+		return p, false
 	}
-	return p, false
+	return PolicyOfChain(verdict.Chain)
 }
 
 // PolicyOfChain reads a policy back from the name of its chain.

@@ -255,7 +255,7 @@ func (e *explainer) explainLocal(chain string) {
 	case nft.SourceLocal:
 		e.add("Policy", local+"it does not apply to this node, which gets all endpoints", by.String())
 	default:
-		if stmt == nft.Drop || stmt == nft.Goto(layout.DropNotLocalChain) {
+		if stmt == nft.Goto(layout.DropNotLocalChain) {
 			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its external traffic policy is Local", e.Service.Name)
 			e.add("Policy", local+"clients outside get endpoints on this node, and there is none", by.String())
 			return

@@ -10,7 +10,7 @@ import (
 
 func TestPolicyWords(t *testing.T) {
 	for verdict, want := range map[string]string{
-		"drop":                                  "drop: none local",
+		"drop":                                  "unknown: drop",
 		"goto reject-new":                       "reject: no endpoint",
 		"goto guarded-17-reject-new":            "reject: no endpoint, ranges",
 		"goto cluster-3":                        "all endpoints",

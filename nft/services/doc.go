@@ -49,7 +49,7 @@
 // # Session affinity
 //
 // A Service port with session affinity has a number N and at most three chains: one for its cluster
-// IP (cluster-affinity-N), one for its other frontends (external-affinity-N) and record-N. The first
+// IP (cluster-affinity-N), one for its other frontends (external-affinity-N) and update-affinity-N. The first
 // two look for the client's entry before they pick an endpoint; the last makes the entry or
 // refreshes it, when the destination has been translated. Each group of endpoints with the same port,
 // of the cluster-wide list or of the one of this node, has a number G. Entries are elements
@@ -65,12 +65,12 @@
 //
 // # Packet path
 //
-//	hook         priority  chain                   does
-//	prerouting   -101      nat-prerouting          translate destinations
-//	output       -101      nat-output              the same for this node's own connections
-//	input         100      nat-input               update affinity maps
-//	postrouting    99      nat-postrouting-record  the same for forwarded connections
-//	postrouting   100      nat-postrouting         masquerade
+//	hook         priority  chain                     does
+//	prerouting   -101      nat-prerouting            translate destinations
+//	output       -101      nat-output                the same for this node's own connections
+//	input         100      nat-input                 update affinity maps
+//	postrouting    99      nat-postrouting-affinity  the same for forwarded connections
+//	postrouting   100      nat-postrouting           masquerade
 //
 // All of them are nat chains: they see the first packet of a connection and no other, so
 // established traffic costs nothing. The two that update affinity maps exist while a Service
