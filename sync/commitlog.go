@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -24,10 +25,10 @@ type commitLog struct {
 	log                                 *zap.Logger
 	commits, operations, elements, slow int // in this minute
 	slowest                             time.Duration
-	toldOfWait                          bool
+	wait                                quota.Once // of lines about Services that wait
 }
 
-// longWait is from when on it is worth a line that a Service waits for its turn.
+// Delays of a Service's changes that are longer than longWait are logged.
 const longWait = time.Second
 
 // started says that a first sync has succeeded. One that wrote nothing is worth a line, too: a
@@ -57,8 +58,7 @@ func (c *commitLog) note(r *Report) {
 		c.elements += r.Elements
 	}
 	c.slowest = max(c.slowest, took)
-	if d := &r.Delta; d.Wait >= longWait && !c.toldOfWait {
-		c.toldOfWait = true
+	if d := &r.Delta; d.Wait >= longWait && c.wait.Report("") {
 		c.log.Info("a Service changes so much that its next change waits", zap.String("service", d.Slowest), zap.Duration("wait", d.Wait),
 			zap.Int("waiting", d.Waiting))
 	}
@@ -127,5 +127,5 @@ func (c *commitLog) endMinute() {
 		c.log.Info("in the last minute", zap.Int("commits", c.commits), zap.Int("operations", c.operations),
 			zap.Int("elements", c.elements), zap.Duration("slowest", c.slowest), zap.Int("slow", c.slow))
 	}
-	*c = commitLog{log: c.log}
+	c.commits, c.operations, c.elements, c.slow, c.slowest = 0, 0, 0, 0, 0
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -59,7 +60,7 @@ func TestLinesOfManyCommits(t *testing.T) {
 // TestCommitLines holds the lines of single syncs: their level, and what they name.
 func TestCommitLines(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
-	c := commitLog{log: zap.New(core)}
+	c := commitLog{log: zap.New(core), wait: quota.Once{Interval: time.Minute}}
 	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort), Removed: map[tracker.PortID]bool{logPort(0, 0).ID: true}}
 	for i := range 200 {
 		port := logPort(1+i, 0)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -14,7 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// TestLogConflicts: who goes without is told with a remedy, and once when that is over.
+// TestLogConflicts: the log names the loser of a conflict with a remedy, and the end of the conflict.
 func TestLogConflicts(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	port := func(name, addr string) *tracker.ServicePort {
@@ -22,11 +24,11 @@ func TestLogConflicts(t *testing.T) {
 		return &tracker.ServicePort{ID: id, UID: name, Port: 53, NodePort: 30053, ClusterIP: netip.MustParseAddr(addr)}
 	}
 	i, j := port("i", "10.96.0.1"), port("j", "10.96.0.2")
-	c, ruleset := conflictLog{log: zap.New(core)}, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
+	c, ruleset := newConflictLog(zap.New(core)), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
 	apply := func(d tracker.Delta) {
 		ruleset.Apply(d)
-		fresh, standing := ruleset.Conflicts()
-		c.note(fresh, ruleset.Successions(), standing)
+		conflicts, _ := ruleset.Conflicts()
+		c.add(conflicts, ruleset.Successions())
 		ruleset.Committed()
 	}
 	apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{i.ID: i, j.ID: j}})
@@ -52,60 +54,59 @@ func TestLogConflicts(t *testing.T) {
 	}
 }
 
-// TestFloodOfConflicts: of what one tenant makes a few are named and the others counted, in one
-// line a minute; what another tenant has is named all the same, as an event before the second
-// one of the flood.
+// TestFloodOfConflicts: the log has a few conflicts of a namespace with very many, one line that says so, and
+// the conflicts of other namespaces.
 func TestFloodOfConflicts(t *testing.T) {
-	core, logs := observer.New(zapcore.InfoLevel)
-	c := conflictLog{log: zap.New(core)}
-	lines := func(message string) []observer.LoggedEntry { return logs.FilterMessage(message).All() }
-	id := func(namespace string, i int) tracker.PortID {
-		return tracker.PortID{Namespace: namespace, Service: fmt.Sprint(i), Protocol: tracker.TCP, Family: tracker.IPv4}
-	}
-	flood := func(namespace string, frontends, losers int) (conflicts []services.Conflict) {
-		for f := range frontends {
-			at := tracker.Frontend{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(f)}), Protocol: tracker.TCP, Port: 80}
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zapcore.InfoLevel)
+		c := newConflictLog(zap.New(core))
+		lines := func(message string) int { return logs.FilterMessageSnippet(message).Len() }
+		id := func(namespace string, i int) tracker.PortID {
+			return tracker.PortID{Namespace: namespace, Service: fmt.Sprint(i), Protocol: tracker.TCP, Family: tracker.IPv4}
+		}
+		flood := func(namespace string, losers int) (conflicts []services.Conflict) {
+			at := tracker.Frontend{Address: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Protocol: tracker.TCP, Port: 80}
 			for i := range losers {
 				conflicts = append(conflicts, services.Conflict{Frontend: at, Winner: id("w", 0), Loser: id(namespace, i)})
 			}
+			return conflicts
 		}
-		return conflicts
-	}
-	named := c.note(append(flood("bad", 20, 100), flood("good", 1, 1)...), nil, 2001)
-	if len(named) != namedPerNamespace+1 || named[0].Loser.Namespace != "bad" || named[1].Loser.Namespace != "good" {
-		t.Errorf("named %d: %v", len(named), named)
-	}
-	for i := range 50 { // more of the same minute
-		if named := c.note(flood("bad", 1, 100), nil, 3000+i); len(named) != 0 {
-			t.Errorf("named %v", named)
+		logged := c.add(append(flood("bad", 2000), flood("good", 1)...), nil)
+		if len(logged) != conflictsPerNamespace+1 || logged[conflictsPerNamespace].Loser.Namespace != "good" {
+			t.Errorf("logged %d: %v", len(logged), logged)
 		}
-	}
-	for i := range 2 * namedInAll { // a tenant with many namespaces
-		c.note(flood(fmt.Sprint("ns-", i), 1, 5), nil, 4000)
-	}
-	if named := c.note(flood("better", 1, 2), nil, 4001); len(named) != 1 {
-		t.Errorf("%d of a namespace's first conflicts are named, want one", len(named))
-	}
-	more := lines("more conflicts than are named")
-	if len(more) != 1 || more[0].ContextMap()["conflicts"] != int64(1990) || more[0].ContextMap()["standing"] != int64(2001) {
-		t.Errorf("lines in the minute: %v", more)
-	}
-	total := 2000 + 1 + 50*100 + 2*namedInAll*5 + 2
-	c.endMinute()
-	more = lines("more conflicts than are named")
-	if got := len(lines("conflict")) + 1990 + int(more[len(more)-1].ContextMap()["conflicts"].(int64)); len(more) != 2 || got != total {
-		t.Errorf("%d lines; %d conflicts named or counted, want %d", len(more), got, total)
-	}
-	c.endMinute()
-	if named := c.note(flood("bad", 1, 1), nil, 1); len(named) != 1 || len(lines("more conflicts than are named")) != 2 {
-		t.Errorf("in the next minute: named %v", named)
-	}
-	var successions []services.Succession
-	for _, conflict := range flood("bad", 20, 1) {
-		successions = append(successions, services.Succession{Frontend: conflict.Frontend, Before: conflict.Winner, Heir: conflict.Loser})
-	}
-	c.note(nil, successions, 0)
-	if n := len(lines("conflict over: the loser is served there now")); n != namedPerNamespace {
-		t.Errorf("%d ends of conflicts named, want %d", n, namedPerNamespace)
-	}
+		for range 50 { // more in the same minute
+			if logged := c.add(flood("bad", 100), nil); len(logged) != 0 {
+				t.Errorf("logged %v", logged)
+			}
+		}
+		if n := lines("too many conflicts in this namespace"); n != 1 {
+			t.Errorf("%d lines say that some are missing", n)
+		}
+		for i := range 2 * conflictsTotal { // a tenant with many namespaces
+			c.add(flood(fmt.Sprint("ns-", i), 5), nil)
+		}
+		if logged := c.add(flood("better", 2), nil); len(logged) != 1 {
+			t.Errorf("%d of a namespace's first conflicts are logged, want one", len(logged))
+		}
+		time.Sleep(time.Minute)
+		if logged := c.add(flood("bad", 1), nil); len(logged) != 1 {
+			t.Errorf("in the next minute: logged %v", logged)
+		}
+		var ends []services.Succession
+		for _, conflict := range flood("bad", 20) {
+			ends = append(ends, services.Succession{Frontend: conflict.Frontend, Before: conflict.Winner, Heir: conflict.Loser})
+		}
+		c.add(nil, ends)
+		if n := lines("conflict over: the loser is served there now"); n != conflictsPerNamespace {
+			t.Errorf("%d ends of conflicts logged, want %d", n, conflictsPerNamespace)
+		}
+		var ignored []services.Unmet
+		for i := range 20 {
+			ignored = append(ignored, services.Unmet{ID: id("bad", i)})
+		}
+		if n := len(c.addIgnored(ignored)); n != conflictsPerNamespace {
+			t.Errorf("%d ignored annotations logged, want %d", n, conflictsPerNamespace)
+		}
+	})
 }

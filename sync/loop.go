@@ -16,6 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -55,7 +56,7 @@ type Loop struct {
 	minute     *time.Timer
 	minuteRuns bool
 	commits    commitLog
-	conflicts  conflictLog
+	conflicts  *conflictLog
 }
 
 // New returns a loop that has not started.
@@ -89,8 +90,8 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		due:       time.AfterFunc(time.Hour, options.Queue.Ring),
 		doubt:     doubt{trust: options.Trust},
 		minute:    stopped(),
-		commits:   commitLog{log: options.Log},
-		conflicts: conflictLog{log: options.Log},
+		commits:   commitLog{log: options.Log, wait: quota.Once{Interval: time.Minute}},
+		conflicts: newConflictLog(options.Log),
 	}
 	l.due.Stop()
 	l.stale.log, l.stale.cleaned, l.stale.bell = options.Log, options.Cleaned, make(chan struct{}, 1)
@@ -178,7 +179,6 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.minute.C:
 			l.minuteRuns, wanted = false, false
 			l.commits.endMinute()
-			l.conflicts.endMinute()
 		case asked = <-l.disown:
 			l.ruleset.SetOwned(false)
 			l.known = false
@@ -404,9 +404,9 @@ func (l *Loop) done(report Report) {
 	report.LeftOut = len(l.refusals.leftOut)
 	l.waiting, l.drift.reason = tracker.Delta{}, ""
 	fresh, standing := l.ruleset.Conflicts()
-	report.Conflicts, report.Standing = l.conflicts.note(fresh, l.ruleset.Successions(), standing), standing
+	report.Conflicts, report.Standing = l.conflicts.add(fresh, l.ruleset.Successions()), standing
 	unmet, standing := l.ruleset.Unmet()
-	report.Unmet, report.StandUnmet = l.conflicts.noteUnmet(unmet), standing
+	report.Unmet, report.StandUnmet = l.conflicts.addIgnored(unmet), standing
 	if l.synced {
 		l.commits.note(&report)
 	} else {
@@ -417,7 +417,7 @@ func (l *Loop) done(report Report) {
 		l.options.Held(nil)
 	}
 	l.holding = false
-	if !l.minuteRuns && (report.Operations > 0 || len(fresh)+len(unmet) > 0 || l.commits.slow > 0) {
+	if !l.minuteRuns && (report.Operations > 0 || l.commits.slow > 0) {
 		l.minute.Reset(time.Minute)
 		l.minuteRuns = true
 	}

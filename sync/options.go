@@ -74,9 +74,9 @@ type Report struct {
 	Taken      time.Time           // everything that the source had before is in the kernel now
 	Delta      tracker.Delta       // what changed since the last successful sync
 	NodePorts  []netip.Addr        // the addresses at which node ports are reached
-	Conflicts  []services.Conflict // new ones; of a flood only some of each namespace
+	Conflicts  []services.Conflict // new ones that were logged
 	Standing   int                 // conflicts that there are now, new ones or not
-	Unmet      []services.Unmet    // annotations that this node has ceased to follow; of a flood only some of each namespace
+	Unmet      []services.Unmet    // annotations that this node has ceased to follow and that were logged
 	StandUnmet int                 // annotations that it does not follow now
 	LeftOut    int                 // Service ports that are left out now, see Options.Refused
 	Distrust   string              // why the tables were looked at or repaired; empty if nobody was suspected

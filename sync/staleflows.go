@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -34,8 +35,8 @@ type staleFlows struct {
 	waiting staleChanges
 
 	// The rest is owned by the goroutine of run.
-	retry  backoff
-	logged string // the latest complaint: one that goes on is not repeated
+	retry   backoff
+	failing quota.Once
 }
 
 // staleChanges is what commits have made stale and nobody has cleaned up.
@@ -160,9 +161,8 @@ func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
 	case ctx.Err() != nil: // the end is no failure
 		return report
 	case err == nil:
-		s.logged = ""
-	case err.Error() != s.logged:
-		s.logged = err.Error()
+		s.failing.Over()
+	case s.failing.Report(err.Error()):
 		s.log.Warn("stale connections may have stayed; they are looked for again", zap.Error(err))
 	}
 	if s.cleaned != nil {

@@ -44,7 +44,7 @@ const (
 var walls = map[string]wall{
 	"tracker":                {ours: "nft/attr", foreign: kubernetes},
 	"tracker/trackertest":    {foreign: kubernetes},
-	"tracker/informer":       {ours: "tracker", foreign: kubernetes + " k8s.io/client-go/ k8s.io/klog/v2 github.com/go-logr/logr"},
+	"tracker/informer":       {ours: "tracker sync/quota", foreign: kubernetes + " k8s.io/client-go/ k8s.io/klog/v2 github.com/go-logr/logr"},
 	"tracker/manifest":       {ours: "tracker/manifest/watch", foreign: kubernetes + " sigs.k8s.io/ " + system},
 	"tracker/manifest/watch": {foreign: system},
 
@@ -64,14 +64,15 @@ var walls = map[string]wall{
 	"nft/migrate":           {ours: "tracker nft nft/change nft/kernel nft/layout nft/readback nft/services nft/legacy", foreign: system},
 	"conntrack":             {ours: "tracker nft/attr", foreign: netlinkSockets + " " + system},
 
-	"sync":           {ours: "tracker nft nft/change nft/entries nft/kernel nft/layout nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
+	"sync/quota":     {},
+	"sync":           {ours: "sync/quota tracker nft nft/change nft/entries nft/kernel nft/layout nft/readback nft/services conntrack", foreign: zap + " " + rtnetlink + " " + system},
 	"sync/web":       {foreign: zap + " github.com/munnerz/goautoneg sigs.k8s.io/yaml"},
-	"sync/health":    {ours: "sync sync/web tracker", foreign: zap},
-	"sync/localhost": {ours: "tracker sync/web", foreign: zap},
+	"sync/health":    {ours: "sync sync/quota sync/web tracker", foreign: zap},
+	"sync/localhost": {ours: "sync/quota sync/web tracker", foreign: zap},
 	"sync/metrics":   {ours: "tracker nft nft/kernel nft/layout nft/readback nft/services sync", foreign: zap + " " + system + " " + prometheus + " k8s.io/client-go/ k8s.io/apimachinery/pkg/version"},
 
 	"cmd/kube-nft":         {ours: "nft cmd/kube-nft/config cmd/kube-nft/daemon cmd/kube-nft/inspect cmd/kube-nft/move", foreign: "github.com/spf13/ " + zap},
-	"cmd/kube-nft/config":  {ours: "conntrack nft nft/layout nft/services sync tracker tracker/informer tracker/manifest tracker/manifest/watch", foreign: "github.com/spf13/pflag k8s.io/ sigs.k8s.io/ " + zap + " " + system},
+	"cmd/kube-nft/config":  {ours: "conntrack nft nft/layout nft/services sync sync/quota tracker tracker/informer tracker/manifest tracker/manifest/watch", foreign: "github.com/spf13/pflag k8s.io/ sigs.k8s.io/ " + zap + " " + system},
 	"cmd/kube-nft/daemon":  {ours: commands, foreign: "golang.org/x/sync/ " + commandNeeds},
 	"cmd/kube-nft/inspect": {ours: "cmd/kube-nft/daemon " + commands, foreign: prometheus + " " + commandNeeds},
 	"cmd/kube-nft/move":    {ours: "cmd/kube-nft/daemon " + commands, foreign: commandNeeds},
@@ -86,7 +87,7 @@ var walls = map[string]wall{
 
 // What the packages of commands may import.
 const (
-	commands     = "cmd/kube-nft/config tracker tracker/informer tracker/manifest nft nft/change nft/kernel nft/layout nft/readback nft/services nft/legacy nft/migrate conntrack sync sync/health sync/localhost sync/metrics sync/web"
+	commands     = "cmd/kube-nft/config tracker tracker/informer tracker/manifest nft nft/change nft/kernel nft/layout nft/readback nft/services nft/legacy nft/migrate conntrack sync sync/health sync/quota sync/localhost sync/metrics sync/web"
 	commandNeeds = "github.com/spf13/ k8s.io/ sigs.k8s.io/yaml " + zap + " " + system
 )
 

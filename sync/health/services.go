@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -27,6 +28,12 @@ import (
 const (
 	reopenInterval = 5 * time.Second
 	yieldInterval  = 50 * time.Millisecond
+)
+
+// Limits of problems that are reported in a minute, each once an hour.
+const (
+	problemsPerNamespace = 10
+	problemsTotal        = 100
 )
 
 // connections is how many there may be at all health-check node ports together.
@@ -52,7 +59,7 @@ type Services struct {
 
 	// The goroutine of Run owns the rest.
 	open     map[netip.AddrPort]*listener
-	reported map[Service]string // the last problem passed to failed
+	reported *quota.Quota // of problems passed to failed
 
 	// Sockets has the sockets that a process before this one handed over. It may be nil.
 	Sockets *web.Sockets
@@ -76,7 +83,7 @@ func (l *listener) close() {
 }
 
 // NewServices returns Services without any Service. healthy says whether the proxy works. The
-// goroutine of Run calls failed with each new reason why a port of a Service is not served.
+// goroutine of Run calls failed with reasons why ports of Services are not served, within limits.
 func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logger) *Services {
 	most := 1024
 	var files syscall.Rlimit
@@ -92,7 +99,7 @@ func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logg
 		most:     most,
 		claims:   newClaims(),
 		open:     make(map[netip.AddrPort]*listener),
-		reported: make(map[Service]string),
+		reported: &quota.Quota{Interval: time.Minute, PerNamespace: problemsPerNamespace, Total: problemsTotal, Repeat: time.Hour},
 	}
 }
 
@@ -253,20 +260,14 @@ func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Serv
 // Unserved returns how many Services have a port that is not served, counted in each family.
 func (s *Services) Unserved() int { return int(s.unserved.Load()) }
 
-// report passes new problems on to failed.
+// report passes problems on to failed.
 func (s *Services) report(problems map[Service]error) {
 	if s.standIn.Load() {
 		return
 	}
 	s.unserved.Store(int64(len(problems)))
-	for service := range s.reported {
-		if problems[service] == nil {
-			delete(s.reported, service)
-		}
-	}
 	for service, err := range problems {
-		if text := err.Error(); s.reported[service] != text {
-			s.reported[service] = text
+		if s.reported.Allow(service.Namespace, service.Name+" "+err.Error()) {
 			s.failed(service, err)
 		}
 	}

@@ -13,12 +13,12 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -38,8 +38,11 @@ const (
 	filesPerPort       = 4
 )
 
-// fullInterval is how often a Proxy logs at most that it ends connections, in seconds.
-const fullInterval = 60
+// Limits of lines in a minute about connections to node ports: any client on the node can make thousands.
+const (
+	linesPerNamespace = 10
+	linesTotal        = 100
+)
 
 // A Proxy serves TCP node ports at loopback addresses. Make it with NewProxy.
 //
@@ -51,6 +54,7 @@ type Proxy struct {
 	addrs map[tracker.Family]netip.Addr
 	pool  *web.Pool
 	most  int // node ports, of both families
+	lines *quota.Quota
 
 	// Apply's goroutine owns these fields.
 	places  map[tracker.PortID]place // of each Service port that has a node port
@@ -68,17 +72,17 @@ func NewProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger) *Proxy {
 }
 
 func newProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger, connections, ports int) *Proxy {
-	var logged atomic.Int64 // when, in seconds since the start
-	began := time.Now()
-	full := func(victim net.Conn) {
-		now, last := int64(time.Since(began)/time.Second), logged.Load()
-		if (last == 0 || now-last >= fullInterval) && logged.CompareAndSwap(last, max(now, 1)) {
-			log.Warn("node ports at localhost have too many connections: the oldest of the one with most ends for each further one",
+	full := quota.Once{Interval: time.Minute}
+	makeRoom := func(victim net.Conn) {
+		if full.Report("") {
+			log.Warn("node ports at localhost have too many connections: "+
+				"closing the oldest connection of the busiest node port for each new one",
 				zap.Stringer("node_port", victim.LocalAddr()), zap.Int("connections", connections))
 		}
 	}
 	p := &Proxy{
-		ctx: ctx, log: log, addrs: make(map[tracker.Family]netip.Addr), pool: web.NewPortPool(connections, full), most: ports,
+		ctx: ctx, log: log, addrs: make(map[tracker.Family]netip.Addr), pool: web.NewPortPool(connections, makeRoom), most: ports,
+		lines:   &quota.Quota{Interval: time.Minute, PerNamespace: linesPerNamespace, Total: linesTotal},
 		places:  make(map[tracker.PortID]place),
 		claims:  make(map[place]map[tracker.PortID]*tracker.ServicePort),
 		servers: make(map[place]*server),
@@ -156,14 +160,18 @@ func (p *Proxy) serve(at place, port *tracker.ServicePort) {
 		}
 		return
 	}
+	address := netip.AddrPortFrom(p.addrs[at.family], at.number)
 	if s == nil && len(p.servers) >= p.most {
-		p.log.Warn("node port is not served at localhost: as many are served as kube-nft may open files for; raise that limit",
-			zap.Stringer("address", netip.AddrPortFrom(p.addrs[at.family], at.number)), zap.Int("served", p.most))
+		if p.lines.Allow(port.ID.Namespace, address.String()) {
+			p.log.Warn("node port is not served at localhost: too many node ports for the number of files "+
+				"that kube-nft may open; raise that limit",
+				zap.Stringer("address", address), zap.Int("served", p.most))
+		}
 		return
 	}
 	if s == nil {
 		ctx, stop := context.WithCancel(p.ctx)
-		s = &server{log: p.log, at: netip.AddrPortFrom(p.addrs[at.family], at.number), stop: stop, pool: p.pool, retry: listenRetry}
+		s = &server{log: p.log, lines: p.lines, at: address, stop: stop, pool: p.pool, retry: listenRetry}
 		p.servers[at] = s
 		s.set(port)
 		go s.run(ctx, p.ctx)

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -212,7 +213,7 @@ func TestOtherProtocolsAreTold(t *testing.T) {
 	}
 }
 
-// TestPortInUse: a node port that somebody else has is told of once, and served when it is free.
+// TestPortInUse: a node port in use is logged once, and served when it is free.
 func TestPortInUse(t *testing.T) {
 	inBothFamilies(t, func(t *testing.T, at address) {
 		number := at.freePort(t)
@@ -223,7 +224,7 @@ func TestPortInUse(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		s := &server{log: zap.New(core), at: netip.AddrPortFrom(at.Addr, number), stop: stop, pool: web.NewPortPool(10, func(net.Conn) {}), retry: time.Millisecond}
+		s := &server{log: zap.New(core), lines: &quota.Quota{Interval: time.Minute}, at: netip.AddrPortFrom(at.Addr, number), stop: stop, pool: web.NewPortPool(10, func(net.Conn) {}), retry: time.Millisecond}
 		s.set(at.servicePort("web", number, at.endpoint(t, "a")))
 		go s.run(ctx, ctx)
 		told := func() int { return logs.FilterMessage("node port is not served at localhost").Len() }
@@ -236,6 +237,34 @@ func TestPortInUse(t *testing.T) {
 		at.eventually(t, number, answers("a: hello"))
 		if n := logs.FilterMessage("node port is served at localhost now").Len(); n != 1 {
 			t.Errorf("%d lines say that the node port is served", n)
+		}
+	})
+}
+
+// TestLinesWithoutEndpointsAreFew: a client that connects all the time to a node port without a working
+// endpoint makes one line a minute.
+func TestLinesWithoutEndpointsAreFew(t *testing.T) {
+	inBothFamilies(t, func(t *testing.T, at address) {
+		core, logs := observer.New(zap.InfoLevel)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		p := newProxy(ctx, []netip.Addr{at.Addr}, zap.New(core), 100, 10)
+		number := at.freePort(t)
+		gone := netip.AddrPortFrom(at.Addr, at.freePort(t))
+		p.Apply(changed(at.servicePort("web", number, gone)))
+		for range 50 {
+			lab.Eventually(t, "a reset", func() bool {
+				conn, err := net.Dial("tcp", netip.AddrPortFrom(at.Addr, number).String())
+				if err != nil {
+					return false
+				}
+				defer conn.Close()
+				_, err = conn.Read(make([]byte, 1))
+				return errors.Is(err, syscall.ECONNRESET)
+			})
+		}
+		if n := logs.FilterMessage("no endpoint answers").Len(); n != 1 {
+			t.Errorf("%d lines for 50 connections", n)
 		}
 	})
 }
@@ -282,7 +311,7 @@ func TestProxyIsBounded(t *testing.T) {
 	}
 	c := at.freePort(t)
 	p.Apply(changed(at.servicePort("c", c, at.endpoint(t, "c"))))
-	if logs.FilterMessageSnippet("is not served at localhost: as many are served").Len() != 1 || !refusedConnection(at.exchange(t, c)) {
+	if logs.FilterMessageSnippet("is not served at localhost: too many node ports").Len() != 1 || !refusedConnection(at.exchange(t, c)) {
 		t.Errorf("a third node port is served, or nothing says that it is not: %v", logs.All())
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -27,6 +28,7 @@ const (
 // A server listens on one node port.
 type server struct {
 	log   *zap.Logger
+	lines *quota.Quota
 	at    netip.AddrPort
 	stop  context.CancelFunc
 	pool  *web.Pool
@@ -47,13 +49,21 @@ func (s *server) set(port *tracker.ServicePort) {
 // listenRetry is the pause before another try at a node port in use.
 const listenRetry = 5 * time.Second
 
-// run accepts connections until ctx ends; they last until node ends. It logs a reason once for as long
-// as it stays the same.
+// logged reports whether to log one more line about this node port.
+func (s *server) logged(key string) bool {
+	s.mu.Lock()
+	namespace := s.port.ID.Namespace
+	s.mu.Unlock()
+	return s.lines.Allow(namespace, s.at.String()+" "+key)
+}
+
+// run accepts connections until ctx ends; they last until node ends. It logs an error of the listener
+// once for as long as it stays the same.
 func (s *server) run(ctx, node context.Context) {
-	said := ""
+	var failing quota.Once
 	for ctx.Err() == nil {
-		if err := s.listen(ctx, node, &said); err != nil && ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
+		err := s.listen(ctx, node, &failing)
+		if err != nil && ctx.Err() == nil && failing.Report(err.Error()) && s.logged(err.Error()) {
 			s.log.Warn("node port is not served at localhost", zap.Stringer("address", s.at), zap.Error(err), zap.Duration("retry_in", s.retry))
 		}
 		select {
@@ -63,15 +73,14 @@ func (s *server) run(ctx, node context.Context) {
 	}
 }
 
-func (s *server) listen(ctx, node context.Context, said *string) error {
+func (s *server) listen(ctx, node context.Context, failing *quota.Once) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, network(s.at), s.at.String())
 	if err != nil {
 		return err
 	}
-	if *said != "" {
+	if failing.Over() && s.logged("served") {
 		s.log.Info("node port is served at localhost now", zap.Stringer("address", s.at))
-		*said = ""
 	}
 	defer context.AfterFunc(ctx, func() { listener.Close() })()
 	for {
@@ -97,7 +106,9 @@ func (s *server) forward(ctx context.Context, client *net.TCPConn, pooled net.Co
 	defer pooled.Close()
 	endpoint, err := s.dial(ctx)
 	if err != nil {
-		s.log.Warn("no endpoint answers", zap.Stringer("address", s.at), zap.Error(err))
+		if s.logged("no endpoint") {
+			s.log.Warn("no endpoint answers", zap.Stringer("address", s.at), zap.Error(err))
+		}
 		client.SetLinger(0) // sends a reset, as for a refused connection
 		return
 	}

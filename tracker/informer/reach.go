@@ -23,9 +23,6 @@ func isExpired(err error) bool {
 // reason classifies err, so that a failure is reported once although each attempt has another text,
 // with another port number for instance.
 func reason(err error) string {
-	if err == nil {
-		return ""
-	}
 	if reason := apierrors.ReasonForError(err); reason != metav1.StatusReasonUnknown {
 		return string(reason)
 	}

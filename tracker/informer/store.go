@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kube-nft/kube-nft/sync/quota"
 )
 
 // maxDeleted is how many deleted objects are known between two lists; beyond it, all are forgotten.
@@ -30,8 +32,8 @@ type store struct {
 	resource
 	sink    sink
 	options *Options
-	listed  func() // called when the sink has everything, or the resource is unavailable; idempotent
-	failure string // why requests fail now; empty if they do not
+	listed  func()     // called when the sink has everything, or the resource is unavailable; idempotent
+	failing quota.Once // requests
 
 	mu       sync.Mutex
 	versions map[cache.ObjectName]version // of what the sink holds, but for what a doubt holds
@@ -122,12 +124,9 @@ func (s *store) observe(ctx context.Context, err error) {
 	if s.optional && isUnavailable(err) {
 		s.listed()
 	}
-	failure := reason(err)
-	if failure == s.failure {
-		return
+	if err == nil && s.failing.Over() || err != nil && s.failing.Report(reason(err)) {
+		s.options.Reached(s.name, explain(s.name, Concise(err)))
 	}
-	s.failure = failure
-	s.options.Reached(s.name, explain(s.name, Concise(err)))
 }
 
 // Transformer makes the sink take the objects of a streaming list as they come. The reflector would

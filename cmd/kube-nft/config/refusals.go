@@ -2,51 +2,44 @@ package config
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// How many fields that could not be used are named at most in a minute. A tenant can write an object with
-// such a field a thousand times a second. The first one of a namespace is named whatever others do.
+// Limits of lines about invalid fields in a minute: a tenant can write an object with such a field a
+// thousand times a second.
 const (
-	namedPerNamespace = 100
-	namedInAll        = 1000
+	fieldsPerNamespace = 100
+	fieldsTotal        = 1000
 )
 
-// A refusalLog names fields of objects that could not be used: in a minute each one once, as far as the limits go.
-type refusalLog struct {
-	log *zap.Logger
-
-	mu         sync.Mutex
-	began      time.Time // of the minute
-	named      map[string]bool
-	namespaces map[string]int // how many were named of each
-}
-
-// note names a field, unless it has been named or there are too many.
-func (l *refusalLog) note(err error) {
-	var refusal *tracker.Refusal
-	namespace, text := "", err.Error()
-	if errors.As(err, &refusal) {
-		namespace = refusal.Namespace
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := time.Now(); l.named == nil || now.Sub(l.began) >= time.Minute {
-		l.began, l.named, l.namespaces = now, make(map[string]bool), make(map[string]int)
-	}
-	switch n := l.namespaces[namespace]; {
-	case l.named[text]:
-	case n == 0, n < namedPerNamespace && len(l.named) < namedInAll:
-		l.named[text] = true
-		l.namespaces[namespace]++
-		l.log.Warn("refused", zap.Error(err))
-	case n <= namedPerNamespace:
-		l.namespaces[namespace] = namedPerNamespace + 1
-		l.log.Warn("more is refused than is named in a minute", zap.String("namespace", namespace))
+// refused logs invalid fields of objects, each once a minute, and calls report with each if report is not nil.
+func refused(log *zap.Logger, report func(error)) func(error) {
+	lines := &quota.Quota{Interval: time.Minute, PerNamespace: fieldsPerNamespace, Total: fieldsTotal}
+	return func(err error) {
+		list := []error{err}
+		if joined := (interface{ Unwrap() []error })(nil); errors.As(err, &joined) {
+			list = joined.Unwrap()
+		}
+		for _, err := range list {
+			namespace := ""
+			if refusal := (*tracker.Refusal)(nil); errors.As(err, &refusal) {
+				namespace = refusal.Namespace
+			}
+			switch {
+			case lines.Allow(namespace, err.Error()):
+				log.Warn("refused", zap.Error(err))
+			case lines.Exceeded(namespace):
+				log.Warn("too many invalid fields in this namespace; the rest is not logged this minute",
+					zap.String("namespace", namespace))
+			}
+			if report != nil {
+				report(err)
+			}
+		}
 	}
 }

@@ -34,8 +34,8 @@ func TestRefusedFieldsDoNotFillTheLog(t *testing.T) {
 		for i := range 1000 {
 			refuse("loud", fmt.Sprint(i))
 		}
-		lines("a namespace", namedPerNamespace+1)
-		for i := range 20 * namedPerNamespace {
+		lines("a namespace", fieldsPerNamespace+1)
+		for i := range 20 * fieldsPerNamespace {
 			refuse(fmt.Sprint("many-", i%20), fmt.Sprint(i))
 		}
 		logged.TakeAll()

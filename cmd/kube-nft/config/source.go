@@ -181,20 +181,3 @@ func (c *Config) informerOptions(changed func(), note func(error), log *zap.Logg
 		},
 	}
 }
-
-// refused logs fields of objects that could not be used, and calls note with each if note is not nil.
-func refused(log *zap.Logger, note func(error)) func(error) {
-	named := refusalLog{log: log}
-	return func(err error) {
-		list := []error{err}
-		if joined := (interface{ Unwrap() []error })(nil); errors.As(err, &joined) {
-			list = joined.Unwrap()
-		}
-		for _, err := range list {
-			named.note(err)
-			if note != nil {
-				note(err)
-			}
-		}
-	}
-}

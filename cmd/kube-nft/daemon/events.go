@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,10 +13,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	k8sevents "k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
@@ -31,46 +30,25 @@ const (
 	warning = corev1.EventTypeWarning
 )
 
-// Limits on events. All nodes of a cluster see the same Services, so a mistake in one Service
-// becomes an event on every node: each node sends few. Nobody's events take the place of others':
-// events about the node have a budget of their own, a namespace gets a part of what all namespaces
-// share, and the first event of a namespace in an hour has a reserve, whatever others have used up.
+// Limits of events. All nodes of a cluster see the same Services, so a mistake in one Service
+// becomes an event on every node: each node sends few. Events about the node have limits of their own.
 const (
-	nodeBurst      = 10
-	nodeRate       = 1.0 / 60 // per second, after the burst
-	sharedBurst    = 20
-	sharedRate     = 1.0 / 15
-	namespaceBurst = 5
-	namespaceRate  = sharedRate / 4
-	reserveBurst   = 50
-	reserveRate    = 1.0 / 15
-	eventRepeat    = time.Hour
-	maxSent        = 1000 // events and namespaces that are kept, to not repeat them and to count
-	maxNote        = 1024 // bytes that the API takes
+	eventInterval      = 5 * time.Minute
+	eventsPerNamespace = 5
+	eventsTotal        = 20
+	eventsFirsts       = 50 // of namespaces, beyond eventsTotal
+	eventsOfNode       = 10
+	eventRepeat        = time.Hour
+	maxNote            = 1024 // bytes that the API takes
 )
 
 // events records what users should see with kubectl. A nil *events records nothing, for runs
 // without an API server.
 type events struct {
-	recorder k8sevents.EventRecorder
-	tracker  *tracker.Tracker
-	nodeName string
-
-	mu                      sync.Mutex
-	ofNode, shared, reserve flowcontrol.PassiveRateLimiter
-	sent                    map[event]time.Time
-	namespaces              map[string]*namespaceEvents
-}
-
-// namespaceEvents limits the events about objects of one namespace.
-type namespaceEvents struct {
-	flowcontrol.PassiveRateLimiter
-	latest time.Time // when one was sent
-}
-
-// An event identifies an event: two equal ones are the same.
-type event struct {
-	kind, namespace, name, reason, note string
+	recorder         k8sevents.EventRecorder
+	tracker          *tracker.Tracker
+	nodeName         string
+	ofNode, services quota.Quota
 }
 
 // startEvents records events of this node through client until ctx ends. It logs why the API server
@@ -104,11 +82,11 @@ func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName st
 		tracker:  t,
 		nodeName: nodeName,
 
-		ofNode:     flowcontrol.NewTokenBucketPassiveRateLimiter(nodeRate, nodeBurst),
-		shared:     flowcontrol.NewTokenBucketPassiveRateLimiter(sharedRate, sharedBurst),
-		reserve:    flowcontrol.NewTokenBucketPassiveRateLimiter(reserveRate, reserveBurst),
-		sent:       make(map[event]time.Time),
-		namespaces: make(map[string]*namespaceEvents),
+		ofNode: quota.Quota{Interval: eventInterval, PerNamespace: eventsOfNode, Repeat: eventRepeat},
+		services: quota.Quota{
+			Interval: eventInterval, Repeat: eventRepeat,
+			PerNamespace: eventsPerNamespace, Total: eventsTotal, Firsts: eventsFirsts,
+		},
 	}
 }
 
@@ -158,41 +136,15 @@ func (e *events) refused(err error) {
 	}
 }
 
-// accept reports whether one more event may be sent about an object in a namespace; none stands
-// for the node.
-func (e *events) accept(namespace string) bool {
-	if namespace == "" {
-		return e.ofNode.TryAccept()
-	}
-	of := e.namespaces[namespace]
-	if of == nil {
-		if len(e.namespaces) >= maxSent {
-			clear(e.namespaces)
-		}
-		of = &namespaceEvents{PassiveRateLimiter: flowcontrol.NewTokenBucketPassiveRateLimiter(namespaceRate, namespaceBurst)}
-		e.namespaces[namespace] = of
-	}
-	first := time.Since(of.latest) >= eventRepeat
-	if !of.TryAccept() || !e.shared.TryAccept() && !(first && e.reserve.TryAccept()) {
-		return false
-	}
-	of.latest = time.Now()
-	return true
-}
-
 // record sends an event unless the limits forbid it.
 func (e *events) record(regarding *corev1.ObjectReference, related runtime.Object, kind, reason, action, note string) {
 	note = nft.Visible(note) // it may hold names of others, and kubectl prints it
 	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
-	this := event{regarding.Kind, regarding.Namespace, regarding.Name, reason, note}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if at, ok := e.sent[this]; ok && time.Since(at) < eventRepeat || !e.accept(regarding.Namespace) {
-		return
+	limit := &e.services
+	if regarding.Namespace == "" {
+		limit = &e.ofNode
 	}
-	if len(e.sent) >= maxSent {
-		clear(e.sent)
+	if limit.Allow(regarding.Namespace, strings.Join([]string{regarding.Kind, regarding.Name, reason, note}, " ")) {
+		e.recorder.Eventf(regarding, related, kind, reason, action, "%s", note)
 	}
-	e.sent[this] = time.Now()
-	e.recorder.Eventf(regarding, related, kind, reason, action, "%s", note)
 }

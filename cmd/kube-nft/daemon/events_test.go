@@ -88,11 +88,11 @@ func TestEventsAreFew(t *testing.T) {
 	if len(*recorded) != 1 {
 		t.Errorf("%d events for 100 of the same, want 1", len(*recorded))
 	}
-	for i := range 2 * maxSent {
+	for i := range 2000 {
 		e.node(warning, "TablesRepaired", "Program", fmt.Sprint(i))
 	}
-	if len(*recorded) != nodeBurst {
-		t.Errorf("%d events in a burst, want %d", len(*recorded), nodeBurst)
+	if len(*recorded) != eventsOfNode {
+		t.Errorf("%d events in a burst, want %d", len(*recorded), eventsOfNode)
 	}
 }
 
@@ -102,19 +102,19 @@ func TestEventsOfOneNamespaceAreFew(t *testing.T) {
 	for i := range 100 {
 		e.service("bad", fmt.Sprint(i), tracker.PortID{}, "FrontendConflict", "Program", "taken")
 	}
-	if len(*recorded) != namespaceBurst {
-		t.Errorf("%d events of one namespace, want %d", len(*recorded), namespaceBurst)
+	if len(*recorded) != eventsPerNamespace {
+		t.Errorf("%d events of one namespace, want %d", len(*recorded), eventsPerNamespace)
 	}
 	e.service("good", "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
 	e.node(warning, "TablesRepaired", "Program", "")
-	if len(*recorded) != namespaceBurst+2 {
+	if len(*recorded) != eventsPerNamespace+2 {
 		t.Errorf("%d events, want one of another namespace and one of the node among them: %v", len(*recorded), *recorded)
 	}
-	for i := range 10 * maxSent {
+	for i := range 10000 {
 		e.service(fmt.Sprint("ns-", i), "web", tracker.PortID{}, "FrontendConflict", "Program", "taken")
 	}
-	if want := 1 + sharedBurst + reserveBurst; len(*recorded) != want || len(e.namespaces) > maxSent {
-		t.Errorf("%d events, want %d; %d namespaces are counted", len(*recorded), want, len(e.namespaces))
+	if want := 1 + eventsTotal + eventsFirsts; len(*recorded) != want {
+		t.Errorf("%d events, want %d", len(*recorded), want)
 	}
 	e.node(warning, "TablesRepaired", "Program", "again")
 	if last := (*recorded)[len(*recorded)-1]; !strings.HasSuffix(last, "again") {
@@ -132,7 +132,7 @@ func TestEventsOfATenant(t *testing.T) {
 		}
 	}
 	used := len(*recorded)
-	if used < sharedBurst || used >= sharedBurst+10 {
+	if used < eventsTotal || used >= eventsTotal+10 {
 		t.Errorf("%d events of ten namespaces", used)
 	}
 	for namespace := range 10 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/quota"
 )
 
 // Why something is held back; for metrics.
@@ -23,38 +24,33 @@ const (
 
 var heldReasons = []string{heldTakeover, heldSource, heldList}
 
-// holds tells what is held back because it would take Services away: in the log, as an event of the
-// Node, as a metric. The same words are repeated once in holdRepeat.
+// holds reports that the safety check stops commits, because they would remove Services: in the log, as
+// an event of the Node, as a metric. It repeats the same words once in holdRepeat.
 type holds struct {
 	log    *zap.Logger
 	events *events
 	set    func(reason string, held bool) // of the metric
 
-	mu   sync.Mutex
-	told map[string]telling // by reason, while something is held back
-}
-
-// A telling is what was told last.
-type telling struct {
-	text string
-	at   time.Time
+	reported map[string]*quota.Once // by reason
 }
 
 const holdRepeat = time.Minute
 
-// tell says why something is held back; a nil error, that it no longer is.
-func (h *holds) tell(reason string, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	last, holding := h.told[reason]
+func newHolds(log *zap.Logger, events *events, set func(reason string, held bool)) *holds {
+	h := &holds{log: log, events: events, set: set, reported: make(map[string]*quota.Once)}
+	for _, reason := range heldReasons {
+		h.reported[reason] = &quota.Once{Interval: holdRepeat}
+	}
+	return h
+}
+
+// report says why commits are stopped for a reason; a nil error, that they no longer are.
+func (h *holds) report(reason string, err error) {
 	h.set(reason, err != nil)
-	switch {
-	case err == nil && holding:
-		delete(h.told, reason)
+	switch reported := h.reported[reason]; {
+	case err == nil && reported.Over():
 		h.log.Info("not held back any more", zap.String("reason", reason))
-	case err == nil:
-	case !holding, last.text != err.Error(), time.Since(last.at) >= holdRepeat:
-		h.told[reason] = telling{err.Error(), time.Now()}
+	case err != nil && reported.Report(err.Error()):
 		h.log.Error("held back, for Services would be lost", zap.String("reason", reason), zap.Error(err))
 		h.events.node(warning, "HeldBack", "Program", err.Error())
 	}
@@ -74,7 +70,7 @@ func (h *holds) doubtedLists() func(resource string, err error) {
 		for _, resource := range slices.Sorted(maps.Keys(doubted)) {
 			all = append(all, doubted[resource])
 		}
-		h.tell(heldList, errors.Join(all...))
+		h.report(heldList, errors.Join(all...))
 	}
 }
 
@@ -89,7 +85,7 @@ func (d *daemon) watchHolds(settings *proxysync.Options) {
 			if err != nil && reason == heldSource {
 				err = fmt.Errorf("%w until the source has more, or until %s after the start", err, proxysync.DoubtFor)
 			}
-			d.monitor.holds.tell(reason, err)
+			d.monitor.holds.report(reason, err)
 		}
 	}
 }

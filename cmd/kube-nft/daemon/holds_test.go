@@ -11,26 +11,25 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// TestHolds: what is held back is told once, again when the words change and once a minute, and when
-// it is over.
+// TestHolds: the safety check is reported once, again when its reason changes and once a minute, and when it is over.
 func TestHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		e, recorded := newTestEvents(t)
 		metric := make(map[string]bool)
-		h := &holds{log: zap.New(core), events: e, set: func(reason string, held bool) { metric[reason] = held }, told: make(map[string]telling)}
-		h.tell(heldSource, nil) // nothing was
+		h := newHolds(zap.New(core), e, func(reason string, held bool) { metric[reason] = held })
+		h.report(heldSource, nil) // nothing was
 		for range 100 {
-			h.tell(heldTakeover, errors.New("no Node"))
-			h.tell(heldSource, errors.New("nothing left"))
+			h.report(heldTakeover, errors.New("no Node"))
+			h.report(heldSource, errors.New("nothing left"))
 			time.Sleep(time.Second)
 		}
-		h.tell(heldTakeover, errors.New("no Service"))
+		h.report(heldTakeover, errors.New("no Service"))
 		if !metric[heldTakeover] || !metric[heldSource] {
 			t.Errorf("metrics %v", metric)
 		}
-		h.tell(heldTakeover, nil)
-		h.tell(heldTakeover, nil)
+		h.report(heldTakeover, nil)
+		h.report(heldTakeover, nil)
 		if metric[heldTakeover] || !metric[heldSource] {
 			t.Errorf("metrics %v once one is over", metric)
 		}

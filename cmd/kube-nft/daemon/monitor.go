@@ -90,7 +90,7 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 			return nil, err
 		}
 	}
-	m.holds = &holds{log: log, events: m.events, set: m.metrics.Held(heldReasons), told: make(map[string]telling)}
+	m.holds = newHolds(log, m.events, m.metrics.Held(heldReasons))
 	m.servers, err = newServers(c, flags, m.proxy, m.metrics, m.events, log)
 	m.await(c.Takeover)
 	var addresses []string

@@ -45,11 +45,11 @@ func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *service
 				d.monitor.await(false) // kube-proxy has ended, or it is not known when it will
 			}
 			if s != migrate.Refused {
-				d.monitor.holds.tell(heldTakeover, nil)
+				d.monitor.holds.report(heldTakeover, nil)
 			}
 			switch {
 			case s == migrate.Refused:
-				d.monitor.holds.tell(heldTakeover, err)
+				d.monitor.holds.report(heldTakeover, err)
 			case s == migrate.Blind:
 				d.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege", zap.Error(err))
 			case retry > 0:
