@@ -52,9 +52,6 @@ type Op struct {
 	Elements []KeyedElement
 	// Adopts says of the addition of a table that it exists and gets an owner.
 	Adopts bool
-	// Packets holds the first values of the counters of added elements, by key; a missing key means
-	// zero. Commit sets it.
-	Packets map[string]uint64
 }
 
 // A KeyedElement is an element with its key.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -84,11 +83,6 @@ func (k *Client) Close() error { return k.socket.close() }
 func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
-	}
-	if slices.ContainsFunc(b.Ops, func(op nft.Op) bool { return op.Set != nil && op.Set.Counters }) {
-		if err := k.carryCounters(ctx, &b); err != nil {
-			return err
-		}
 	}
 	batch := &b
 	if k.refreshes {

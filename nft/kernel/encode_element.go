@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
@@ -35,7 +34,7 @@ func (e *encoder) elements(i int, op *nft.Op) {
 	}
 	shape := elementShape{
 		ranges: op.Set.Ranges(), keyLen: op.Set.KeyLen(e.family),
-		verdicts: op.Set.Verdicts, keysOnly: op.Verb != nft.Add, packets: op.Packets,
+		verdicts: op.Set.Verdicts, keysOnly: op.Verb != nft.Add,
 	}
 	shape.wantKey = shape.keyLen
 	if shape.ranges != nft.NoRanges {
@@ -65,7 +64,6 @@ type elementShape struct {
 	ranges   nft.Ranges
 	verdicts bool
 	keysOnly bool // for a deletion
-	packets  map[string]uint64
 }
 
 func (e *encoder) element(s *elementShape, el *nft.KeyedElement) {
@@ -106,9 +104,6 @@ func (e *encoder) oneElement(s *elementShape, el *nft.KeyedElement, key, keyEnd 
 	}
 	if el.Life != nil {
 		e.life(el.Life)
-	}
-	if n := s.packets[el.Key]; n != 0 {
-		e.startCounter(n)
 	}
 	if el.Comment != "" || open {
 		e.elementUserdata(el.Comment, open)
@@ -185,16 +180,5 @@ func (e *encoder) elementUserdata(comment string, open bool) {
 		e.Buf = binary.NativeEndian.AppendUint32(e.Buf, userdata.NFTNL_UDATA_SET_ELEM_F_INTERVAL_OPEN)
 	}
 	e.Close(at)
-	e.Pad()
-}
-
-// startCounter gives an element a counter that has already seen packets.
-func (e *encoder) startCounter(packets uint64) {
-	b, err := expr.Marshal(byte(e.family), &expr.Counter{Packets: packets})
-	if err != nil {
-		e.fail(err)
-	}
-	e.Head(unix.NFTA_SET_ELEM_EXPR|unix.NLA_F_NESTED, len(b))
-	e.Buf = append(e.Buf, b...)
 	e.Pad()
 }

@@ -72,7 +72,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 }
 
 // BenchmarkCommitCounted is a list that grows and shrinks so that its verdict changes, among
-// 10,000 Services: the commit, with the counts that it carries over.
+// 10,000 Services.
 func BenchmarkCommitCounted(b *testing.B) {
 	for _, way := range counting {
 		b.Run(way.name, func(b *testing.B) {

@@ -14,13 +14,13 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// connectionCollector shows the kernel's counters of connections at the time of a scrape. Commits carry
-// counts over from element to element. So a series grows as long as the frontend belongs to the Service,
-// even across restarts of this process. It starts anew with the frontend, and with a new table.
+// connectionCollector shows the kernel's counters of connections at the time of a scrape. The kernel keeps
+// them across restarts of this process. A commit that replaces an element of a frontend, because its verdict
+// changes, resets that counter to zero, as Prometheus expects of a counter.
 //
-// An endpoint with several places in a list, by its weight or as slots of a hash, may lose a place and
-// the count of it without getting another one. A counter must not fall, so what an endpoint's series has
-// lost is kept here.
+// An endpoint may have several places in a list, by its weight or as slots of a hash, and a replaced place
+// resets a part of its count. Prometheus would read that as a reset of all of it, so the collector keeps what an
+// endpoint's series has lost.
 type connectionCollector struct {
 	families  []tracker.Family
 	endpoints bool
@@ -54,7 +54,7 @@ func (m *Metrics) CountConnections(read ReadConnections, endpoints bool) {
 
 var (
 	serviceConnectionsDesc = prometheus.NewDesc("kube_nft_service_connections_total",
-		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again because none answered counts again.",
+		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again because none answered counts again. Begins at zero again when a change replaces the verdict of the frontend.",
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
 		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.",

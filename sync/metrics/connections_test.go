@@ -46,7 +46,7 @@ kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="[::]:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="[::]:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2
-# HELP kube_nft_service_connections_total Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again because none answered counts again.
+# HELP kube_nft_service_connections_total Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again because none answered counts again. Begins at zero again when a change replaces the verdict of the frontend.
 # TYPE kube_nft_service_connections_total counter
 kube_nft_service_connections_total{frontend="0.0.0.0:30080/tcp",namespace="shop",port="http",service="web"} 5
 kube_nft_service_connections_total{frontend="10.96.0.10:80/tcp",namespace="shop",port="http",service="web"} 1.099511627776e+12
