@@ -111,16 +111,6 @@ func TrueFirst(a, b bool) int {
 	return 1
 }
 
-// ListKeys says how the keys of the lists in a map of lists are found: a key of the map is the key
-// of a list and an index.
-type ListKeys struct {
-	// Map names the map whose keys are the keys of the lists.
-	Map string
-	// OfChain reads the key of a list from the name of a chain that chooses from it; ok is false for
-	// other chains. It stands instead of Map.
-	OfChain func(chain string) (key string, ok bool)
-}
-
 // NumberedKey is the key under which a set holds a client with a number.
 func NumberedKey(f Family, n uint32, client netip.Addr) string {
 	if f == IP6 {

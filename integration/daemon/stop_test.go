@@ -15,7 +15,6 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // Sizes of the test below: the first batch has 200,000 elements, and the program commits at most
@@ -39,7 +38,6 @@ func TestStopDuringStart(t *testing.T) {
 	}
 	lab.New(t)
 	k, server := lab.Open(t, kernel.Open), apiserver.New()
-	k.Lists = layout.Lists
 	if _, err := server.Start("127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // TestWipedServer puts an API server with one Service in the place of one with 300, while kube-nft runs:
@@ -25,7 +24,6 @@ func TestWipedServer(t *testing.T) {
 		t.Run(fmt.Sprintf("forced %v", forced), func(t *testing.T) {
 			lab.New(t)
 			k, server := lab.Open(t, kernel.Open), apiserver.New()
-			k.Lists = layout.Lists
 			url, err := server.Start("127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)

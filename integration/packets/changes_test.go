@@ -16,7 +16,6 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -333,7 +332,6 @@ func TestTrafficUnderChange(t *testing.T) {
 	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
 	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
 	client := lab.Open(t, kernel.Open)
-	client.Lists = layout.Lists
 	state := newMovingState(random)
 	objects.Write(t, "objects.yaml", state.manifest("tick"))
 	p := objects.Start(t, "--min-sync-period=0", "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")

@@ -16,7 +16,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // Names of rows that charts show.
@@ -123,7 +122,6 @@ func commitOnce(batch nft.Batch) error {
 	if err != nil {
 		return err
 	}
-	kernel.Lists = layout.Lists
 	defer kernel.Close()
 	return kernel.Commit(context.Background(), batch)
 }

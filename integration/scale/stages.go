@@ -182,9 +182,7 @@ func (l *loaded) open() (err error) {
 		if l.floor, err = openFloor(); err != nil {
 			return err
 		}
-		if l.kernel, err = kernel.Open(); err == nil {
-			l.kernel.Lists = layout.Lists // as the daemon reads
-		}
+		l.kernel, err = kernel.Open()
 		return err
 	})
 }

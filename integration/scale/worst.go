@@ -12,7 +12,6 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // A hostile world stands beside a friendly twin, and both start.
@@ -259,7 +258,6 @@ func (l *live) withClient(do func(*kernel.Client) error) error {
 			return err
 		}
 		defer client.Close()
-		client.Lists = layout.Lists
 		return do(client)
 	})
 }

@@ -30,7 +30,6 @@ import (
 	"github.com/kube-nft/kube-nft/integration/walk/steps"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -210,7 +209,6 @@ func writeRecord(t *testing.T, to string) {
 
 	lab.New(t) // for this goroutine: connections to the API server are others'
 	k := lab.Open(t, kernel.Open)
-	k.Lists = layout.Lists
 	if _, err := k.Probe(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func (p *partition) add(op nft.Op) {
 }
 
 // addTogether appends the elements of a verdict map and of the lists that its verdicts lead to.
-// An element and its lists stay in one part: Read finds lists by the keys of verdicts.
+// An element and its lists stay in one part: a start that ends in between leaves whole frontends.
 func (p *partition) addTogether(lists []nft.Op, verdicts nft.Op) {
 	put, seen := make([]int, len(lists)), make([]int, len(lists)) // of each list
 	from := 0

@@ -14,10 +14,6 @@ import (
 // Client is a lasting connection to nf_tables in the network namespace in which it was
 // opened. It is for one goroutine at a time.
 type Client struct {
-	// Lists says, for each map of lists, how the lists are found. Read asks for them by their keys
-	// if the map is large, instead of a dump. Lists is set before the first Read, or not at all.
-	Lists map[string]nft.ListKeys
-
 	socket *socket
 	seq    uint32 // of the next message
 	sent   int    // the longest batch that the send buffer has room for

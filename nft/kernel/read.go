@@ -159,18 +159,10 @@ func (k *Client) readTable(ctx context.Context, t *nft.Table) error {
 		return err
 	}
 	for name, set := range t.Sets {
-		if set.Set.Dynamic || len(set.Set.Key) == 0 || counts[name] >= manyElements {
+		if set.Set.Dynamic || len(set.Set.Key) == 0 {
 			continue
 		}
 		if err := k.fill(ctx, t.Family, set, counts[name]); err != nil {
-			return err
-		}
-	}
-	for name, set := range t.Sets {
-		if set.Set.Dynamic || len(set.Set.Key) == 0 || counts[name] < manyElements {
-			continue
-		}
-		if err := k.fillLarge(ctx, t, set, counts[name]); err != nil {
 			return err
 		}
 	}
@@ -271,8 +263,19 @@ func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(
 // by a structure that a dump does not use. ok is false if there is none. In a set of ranges the key
 // may be any key inside a range.
 func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error) {
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
+		w.Name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		item := w.Open(unix.NFTA_LIST_ELEM)
+		value := w.Open(unix.NFTA_SET_ELEM_KEY)
+		w.Bytes(unix.NFTA_DATA_VALUE, key)
+		w.Close(value)
+		w.Close(item)
+		w.Close(list)
+	}
 	d := newElementDecoder(f, s)
-	err = k.element(ctx, f, s, key, d)
+	err = k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.message(r.Attributes()) })
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return element, false, nil

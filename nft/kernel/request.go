@@ -78,24 +78,3 @@ func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) 
 	})
 	return done, err
 }
-
-// element requests one element by its key; d decodes it. ENOENT says that there is none.
-func (k *Client) element(ctx context.Context, f nft.Family, s *nft.Set, key string, d *elementDecoder) error {
-	which := func(w *attr.Writer) { writeKeys(w, s.Name, key) }
-	return k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.message(r.Attributes()) })
-}
-
-// writeKeys names elements of one of our sets.
-func writeKeys(w *attr.Writer, set string, keys ...string) {
-	w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
-	w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
-	list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-	for _, key := range keys {
-		item := w.Open(unix.NFTA_LIST_ELEM)
-		value := w.Open(unix.NFTA_SET_ELEM_KEY)
-		w.Bytes(unix.NFTA_DATA_VALUE, key)
-		w.Close(value)
-		w.Close(item)
-	}
-	w.Close(list)
-}

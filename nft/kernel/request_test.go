@@ -33,11 +33,17 @@ func TestAnswerThatDoesNotCome(t *testing.T) {
 
 // TestReadingEndsWithItsContext ends a dump in the middle. The socket goes on to serve.
 func TestReadingEndsWithItsContext(t *testing.T) {
-	k, _ := commitLists(t, slices.Repeat([]int{10}, 500)...)
+	lab.New(t)
+	k := lab.Open(t, Open)
+	commit(t, k, nfttest.EndpointBatch(slices.Repeat([]int{10}, 500)...))
 	set := &nfttest.EndpointSet
 	ctx, stop := context.WithCancel(t.Context())
 	messages := 0
-	err := k.Dump(ctx, unix.NFT_MSG_GETSETELEM, nft.IP, func(w *attr.Writer) { writeKeys(w, set.Name) }, func(attr.Reply) {
+	which := func(w *attr.Writer) {
+		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
+		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+	}
+	err := k.Dump(ctx, unix.NFT_MSG_GETSETELEM, nft.IP, which, func(attr.Reply) {
 		messages++
 		stop()
 	})

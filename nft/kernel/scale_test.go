@@ -20,7 +20,6 @@ func TestCommitOfAllAtOnce(t *testing.T) {
 	}
 	lab.New(t)
 	k := lab.Open(t, Open)
-	k.Lists = lists
 	b := nfttest.EndpointBatch(slices.Repeat([]int{10}, 30000)...)
 	err := k.Commit(t.Context(), b)
 	if isTooLong(err) {
@@ -73,7 +72,6 @@ func BenchmarkEncode(b *testing.B) {
 func BenchmarkCommit(b *testing.B) {
 	lab.New(b)
 	k := lab.Open(b, Open)
-	k.Lists = lists
 	batch := nfttest.EndpointBatch(slices.Repeat([]int{10}, 30000)...)
 	var raw, read, elements time.Duration
 	for b.Loop() {

@@ -33,21 +33,6 @@ const (
 	AffinityPrefix            = "affinity-" // of affinity maps, and in the names of chains before a number
 )
 
-// Lists says how the lists in each map of endpoint lists are found: for kernel.Client.
-var Lists = func() map[string]nft.ListKeys {
-	lists := map[string]nft.ListKeys{
-		EndpointsMap: {Map: ServicesMap}, LocalEndpointsMap: {Map: ServicesMap},
-		NodePortEndpointsMap: {Map: NodePortsMap}, NodePortLocalEndpointsMap: {Map: NodePortsMap},
-	}
-	for _, name := range ListsMaps() {
-		lists[name] = nft.ListKeys{OfChain: func(chain string) (key string, ok bool) {
-			number, local, ok := ListOfChain(chain)
-			return ListKey(number, local), ok && ListsMap(number) == name
-		}}
-	}
-	return lists
-}()
-
 // The fixed chains. Base chains are named after their type and hook.
 const (
 	MarkChain                = "mark-for-masquerade"

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
 )
@@ -388,7 +387,6 @@ func (t *Takeover) serves(ctx context.Context, inventory *legacy.Inventory) erro
 		return err
 	}
 	defer client.Close()
-	client.Lists = layout.Lists
 	if generation, err := client.Generation(ctx); err == nil && generation == t.served && t.served != 0 {
 		return nil // nobody has changed anything since
 	}

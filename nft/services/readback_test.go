@@ -59,48 +59,6 @@ func checkRefusedIPs(t *testing.T, w *world, f nft.Family, refused []readback.Pr
 	}
 }
 
-// TestListsAreFound: Lists tells of every map of endpoint lists, in random worlds, and leads to
-// every endpoint in it.
-func TestListsAreFound(t *testing.T) {
-	found := make(map[string]int)
-	for seed := range uint64(100) {
-		w, r := newWorld(seed), NewRuleset(testConfig())
-		for range 10 {
-			r.Apply(w.change())
-		}
-		for _, table := range r.Want() {
-			for name, held := range table.Sets {
-				if held.Set.Key[len(held.Set.Key)-1] != nft.FieldIndex || len(held.Set.Data) == 0 {
-					continue
-				}
-				keys, source := make(map[string]bool), layout.Lists[name]
-				if source.OfChain != nil {
-					for chain := range table.Chains {
-						if key, ok := source.OfChain(chain); ok {
-							keys[key] = true
-						}
-					}
-				} else if frontends := table.Sets[source.Map]; frontends != nil {
-					for key := range frontends.Map {
-						keys[key] = true
-					}
-				}
-				for key := range held.Map {
-					if !keys[key[:len(key)-4]] {
-						t.Fatalf("seed %d: element %s of %s is in no list", seed, held.Set.KeyText(table.Family, key), name)
-					}
-					found[name]++
-				}
-			}
-		}
-	}
-	for name := range layout.Lists {
-		if found[name] == 0 {
-			t.Errorf("no world has an element of %s", name)
-		}
-	}
-}
-
 func checkFrontend(t *testing.T, got *readback.Programmed, state *frontendState) {
 	t.Helper()
 	want := state.shown

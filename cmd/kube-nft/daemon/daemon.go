@@ -21,7 +21,6 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/web"
@@ -123,7 +122,6 @@ func openKernel(ctx context.Context) (*kernel.Client, kernel.Features, error) {
 	if err != nil {
 		return nil, kernel.Features{}, err
 	}
-	client.Lists = layout.Lists
 	features, err := client.Probe(ctx)
 	if err != nil {
 		client.Close()

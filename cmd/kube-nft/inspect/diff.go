@@ -14,7 +14,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -94,7 +93,6 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	kernel.Lists = layout.Lists
 	defer kernel.Close()
 	have, _, err := kernel.Read(ctx)
 	if err != nil {

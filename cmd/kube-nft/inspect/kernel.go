@@ -6,7 +6,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
@@ -24,7 +23,6 @@ func look(ctx context.Context) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	kernel.Lists = layout.Lists
 	i := &inspection{kernel: kernel}
 	if err := i.read(ctx); err != nil {
 		return nil, errors.Join(err, kernel.Close())

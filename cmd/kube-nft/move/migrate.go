@@ -18,7 +18,6 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -118,7 +117,6 @@ func apply(ctx context.Context, c *config.Config, force bool, regarding *corev1.
 	if err != nil {
 		return err
 	}
-	kernel.Lists = layout.Lists
 	defer kernel.Close()
 	log := c.Log(journal)
 	var found *survey
