@@ -22,14 +22,14 @@ var (
 )
 
 // TestNamedFilesAndTestsExist reads the pages for contributors. Each Go file and each test that a page names has to
-// exist. Decisions that are superseded may name what has gone.
+// exist. Decisions that are superseded or withdrawn may name what has gone.
 func TestNamedFilesAndTestsExist(t *testing.T) {
 	tests := testFunctions(t)
 	pages := append(glob(t, "docs/decisions/*.md"), lab.Path(t, "docs/architecture.md"), lab.Path(t, "CONTRIBUTING.md"))
 	named := 0
 	for _, page := range pages {
 		text := readPage(t, page)
-		if strings.Contains(text, "\nStatus: superseded") {
+		if strings.Contains(text, "\nStatus: superseded") || strings.Contains(text, "\nStatus: withdrawn") {
 			continue
 		}
 		for _, found := range fileName.FindAllStringSubmatch(text, -1) {
