@@ -280,22 +280,17 @@ func (p *Part) Serves(f nft.Family) bool {
 	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) && slices.ContainsFunc(p.Chains, perService.MatchString)
 }
 
-// Affinity returns the entries of kube-proxy's session affinity, of all modes, those that expire last
-// first. The inventory has those of the nftables mode; the others are read now. Every problem names
-// what could not be read: nothing of this is worth to fail for.
-func (i *Inventory) Affinity(ctx context.Context) (entries []AffinityEntry, problems []error) {
+// Affinity returns the entries of kube-proxy's session affinity in its nftables and iptables modes. The
+// inventory has those of the nftables mode; Affinity reads the others. An error says what could not be
+// read; the entries are valid nevertheless.
+func (i *Inventory) Affinity(ctx context.Context) (entries []AffinityEntry, err error) {
 	ctx, cancel := context.WithTimeout(ctx, affinityPatience)
 	defer cancel()
-	var all latest
 	for p := range i.Parts {
 		part := &i.Parts[p]
-		for _, e := range part.Entries {
-			all.add(e)
-		}
-		problems = append(problems, readClientLists(ctx, part.ClientLists, &all))
-		if part.Backend == IPVS && len(part.Servers)+len(part.Frontends) > 0 {
-			problems = append(problems, readTemplates(ctx, part, &all))
-		}
+		read, readErr := readClientLists(ctx, part.ClientLists)
+		entries = slices.Concat(entries, part.Entries, read)
+		err = errors.Join(err, readErr)
 	}
-	return all.entries(), slices.DeleteFunc(problems, func(err error) bool { return err == nil })
+	return entries[:min(len(entries), maxEntries)], err
 }

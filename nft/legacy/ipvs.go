@@ -3,7 +3,6 @@ package legacy
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,11 +10,9 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -116,16 +113,17 @@ func parseServers(r io.Reader) (servers []Server, err error) {
 }
 
 // parseFrontend reads 0A600001:01BB or [fd00:0000:…:0001]:01BB.
-func parseFrontend(s string) (netip.AddrPort, error) {
+func parseFrontend(s string) (frontend netip.AddrPort, err error) {
 	colon := strings.LastIndexByte(s, ':')
 	if colon < 0 {
-		return netip.AddrPort{}, fmt.Errorf("virtual server %q: no port", s)
+		return frontend, fmt.Errorf("virtual server %q: no port", s)
 	}
-	frontend, err := parseHexAddrPort(strings.Trim(s[:colon], "[]"), s[colon+1:])
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("virtual server %q: %w", s, err)
+	addr, err := parseHexAddr(strings.Trim(s[:colon], "[]"))
+	port, portErr := strconv.ParseUint(s[colon+1:], 16, 16)
+	if err = cmp.Or(err, portErr); err != nil {
+		return frontend, fmt.Errorf("virtual server %q: %w", s, err)
 	}
-	return frontend, nil
+	return netip.AddrPortFrom(addr, uint16(port)), nil
 }
 
 // parseHexAddr reads 0A600001, or an IPv6 address in its usual form.
@@ -138,67 +136,6 @@ func parseHexAddr(s string) (netip.Addr, error) {
 		return netip.Addr{}, errors.New("not an IPv4 address in hexadecimal")
 	}
 	return netip.AddrFrom4([4]byte(raw)), nil
-}
-
-// parseHexAddrPort is parseHexAddr with a port in hexadecimal.
-func parseHexAddrPort(addr, port string) (netip.AddrPort, error) {
-	a, err := parseHexAddr(addr)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	n, err := strconv.ParseUint(port, 16, 16)
-	return netip.AddrPortFrom(a, uint16(n)), err
-}
-
-// readTemplates reads the persistence of the IPVS mode.
-func readTemplates(ctx context.Context, p *Part, all *latest) error {
-	file, err := os.Open(filepath.Join(netDir, "ip_vs_conn"))
-	if err == nil {
-		err = p.parseTemplates(ctx, file, all)
-		err = errors.Join(err, file.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("session affinity of the IPVS mode: %w", err)
-	}
-	return nil
-}
-
-// parseTemplates reads the form of /proc/net/ip_vs_conn: one connection in a line, "TCP C0000207 0000
-// 0A600001 0050 0AF40001 1F90 NONE 10790", with client, virtual server and destination in hexadecimal
-// and the seconds until it expires. A connection from port 0 is a template: it says where further
-// connections of the client go. Templates for more than one port (of FTP, and of firewall marks) have
-// no port of the server; kube-proxy does without them, but for port 21.
-func (p *Part) parseTemplates(ctx context.Context, r io.Reader, all *latest) error {
-	frontends := make(map[tracker.Frontend]bool, len(p.Frontends))
-	for _, f := range p.Frontends {
-		frontends[f.Frontend] = true
-	}
-	lines := bufio.NewScanner(r)
-	for n := 0; lines.Scan(); n++ {
-		if n%1024 == 0 && ctx.Err() != nil {
-			return fmt.Errorf("it took more than %v to read %d connections; the others are left out", affinityPatience, n)
-		}
-		f := strings.Fields(lines.Text())
-		if len(f) < 9 || f[2] != "0000" {
-			continue
-		}
-		protocol := protocolNumbers[strings.ToLower(f[0])]
-		client, clientErr := parseHexAddr(f[1])
-		server, serverErr := parseHexAddrPort(f[3], f[4])
-		endpoint, endpointErr := parseHexAddrPort(f[5], f[6])
-		seconds, secondsErr := strconv.ParseUint(f[8], 10, 32)
-		if protocol == 0 || cmp.Or(clientErr, serverErr, endpointErr, secondsErr) != nil {
-			continue
-		}
-		at := tracker.Frontend{Address: server.Addr(), Protocol: protocol, Port: server.Port()}
-		if !frontends[at] {
-			at = tracker.NodePort(tracker.FamilyOf(at.Address), protocol, at.Port)
-		}
-		if frontends[at] {
-			all.add(AffinityEntry{at, client, endpoint, time.Duration(seconds) * time.Second})
-		}
-	}
-	return lines.Err()
 }
 
 // ipvsFrontends lists the frontends of the IPVS mode: the virtual servers with destinations at the

@@ -177,7 +177,6 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 			}
 		}
 	})
-	var entries latest
 	dump := func(set *Set) {
 		endpoint, isAffinity := t.endpoints[proxyEndpoint+strings.TrimPrefix(set.Name, proxyAffinity)], strings.HasPrefix(set.Name, proxyAffinity)
 		at := t.ports[proxyPortOf(set.Name)]
@@ -192,9 +191,8 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 						t.frontends = append(t.frontends, at)
 						t.notePort(at.Frontend, elements.Value)
 					}
-					if isAffinity && at.Port != 0 {
-						client, left := proxyClient(elements.Value)
-						entries.add(AffinityEntry{at, client, endpoint, left})
+					if e := (AffinityEntry{at, proxyClient(elements.Value), endpoint}); isAffinity && at.Port != 0 && e.valid() && len(t.entries) < maxEntries {
+						t.entries = append(t.entries, e)
 					}
 					if set.Name == proxyNodeAddresses {
 						addr, _ := netip.AddrFromSlice(attr.Find(attr.Find(elements.Value, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
@@ -211,7 +209,6 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 			}
 		}
 	}
-	t.entries = entries.entries()
 	return err
 }
 

@@ -2,8 +2,9 @@ package migrate
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -12,12 +13,11 @@ import (
 )
 
 // Seeds returns the entries of kube-proxy's session affinity, for the transaction that carries what
-// Foreign has returned. An error names what could not be read of them: their clients choose an
-// endpoint anew, or keep it for longer.
+// Foreign has returned. Each has the Service's full timeout. An error says what could not be read; the
+// clients there choose an endpoint anew.
 //
-// A commit that others' commits overtake asks again at once, and a long list takes longer to read
-// than the next of those commits takes to come. A list serves for seedsAge, and Left says what is
-// left now.
+// A commit is repeated at once when another program has committed meanwhile, and a long list may take
+// longer to read than that program needs for its next commit. So a list is used again for seedsAge.
 func (t *Takeover) Seeds(ctx context.Context) ([]services.Seed, error) {
 	if t.inventory == nil {
 		return nil, nil
@@ -26,29 +26,19 @@ func (t *Takeover) Seeds(ctx context.Context) ([]services.Seed, error) {
 		t.seeds, t.seedsErr = seeds(ctx, t.inventory)
 		t.seedsRead = time.Now()
 	}
-	return aged(t.seeds, time.Since(t.seedsRead)), t.seedsErr
+	return t.seeds, t.seedsErr
 }
 
 // seedsAge is how long kube-proxy's session affinity is used after it was read. Clients that came
 // to kube-proxy's rules meanwhile choose an endpoint anew.
 const seedsAge = 10 * time.Second
 
-// aged returns the seeds that are left after a time.
-func aged(list []services.Seed, age time.Duration) (left []services.Seed) {
-	for _, s := range list {
-		if s.Left -= age; s.Left > 0 {
-			left = append(left, s)
-		}
-	}
-	return left
-}
-
 func seeds(ctx context.Context, inventory *legacy.Inventory) (list []services.Seed, err error) {
-	entries, problems := inventory.Affinity(ctx)
+	entries, err := inventory.Affinity(ctx)
 	for _, e := range entries {
-		list = append(list, services.Seed(e))
+		list = append(list, services.Seed{Frontend: e.Frontend, Client: e.Client, Endpoint: e.Endpoint, Left: math.MaxInt64})
 	}
-	return list, errors.Join(problems...)
+	return list, err
 }
 
 // AffinityCheck says how many clients keep the endpoint to which kube-proxy's session affinity sends
@@ -57,10 +47,13 @@ func AffinityCheck(ctx context.Context, inventory *legacy.Inventory, ruleset *se
 	list, err := seeds(ctx, inventory)
 	_, used := ruleset.SeedEntries(list, nil)
 	c := Check{Level: OK, About: "session affinity", Found: fmt.Sprintf("kube-proxy knows the endpoints of %s", plural(len(list), "client"))}
+	ipvs := func(p legacy.Part) bool { return p.Backend == legacy.IPVS && !p.Clean() }
 	switch {
 	case err != nil:
 		c.Level, c.Found = Warning, nft.Visible(err.Error())
-		c.Means = "clients that are not known choose an endpoint anew, once"
+		c.Means = "these clients choose an endpoint anew, once"
+	case slices.ContainsFunc(inventory.Parts, ipvs):
+		c.Level, c.Found, c.Means = Note, "the endpoints of clients of the IPVS mode are not taken over", "these clients choose an endpoint anew, once"
 	case len(list) > 0:
 		c.Means = fmt.Sprintf("%d of them keep theirs; on the way back to kube-proxy all choose anew, once", used)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/legacy/legacytest"
 	"github.com/kube-nft/kube-nft/nft/services"
@@ -281,9 +282,9 @@ func TestRollbackKernel(t *testing.T) {
 func TestUnserved(t *testing.T) {
 	serving := func(n int) *nft.Table {
 		table := nft.NewTable(nft.IP)
-		table.Sets["services"] = &nft.Elements{Map: map[string]nft.Element{}}
+		table.Sets[layout.ServicesMap] = &nft.Elements{Map: map[string]nft.Element{}}
 		for i := range n {
-			table.Sets["services"].Map[string(rune(i))] = nft.Element{}
+			table.Sets[layout.ServicesMap].Map[string(rune(i))] = nft.Element{}
 		}
 		return table
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -209,7 +210,7 @@ func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
 func unserved(ours nft.Tables, inv *legacy.Inventory) (missing []string) {
 	for _, f := range nft.Families {
 		table := ours[f]
-		if table == nil || table.Sets["services"] == nil || len(table.Sets["services"].Map) == 0 {
+		if table == nil || table.Sets[layout.ServicesMap] == nil || len(table.Sets[layout.ServicesMap].Map) == 0 {
 			continue
 		}
 		serves := func(p legacy.Part) bool { return p.Serves(f) }
