@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -391,5 +392,40 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	if changes, err := c.since(c.oldest); err != nil || changes[0].version != c.oldest+1 {
 		t.Errorf("the oldest version: error %v", err)
+	}
+}
+
+// TestCloseDuringRequests closes servers while requests arrive. The race detector sees it if Close waits for
+// requests beside the start of another one.
+func TestCloseDuringRequests(t *testing.T) {
+	for range 20 {
+		server := New()
+		url, err := server.Start("127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var clients sync.WaitGroup
+		answered := make(chan struct{}, 4)
+		for range cap(answered) {
+			clients.Go(func() {
+				for first := true; ; first = false {
+					response, err := http.Get(url + "/api/v1/services")
+					if first {
+						answered <- struct{}{}
+					}
+					if err != nil {
+						return
+					}
+					response.Body.Close()
+				}
+			})
+		}
+		<-answered
+		server.Close()
+		served := len(server.Requests())
+		clients.Wait()
+		if late := len(server.Requests()) - served; late > 0 {
+			t.Fatalf("%d requests were served after Close", late)
+		}
 	}
 }

@@ -29,10 +29,14 @@ func (s *Server) Handler() http.Handler {
 
 // serve answers one request and records it.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	s.handlers.Add(1)
-	defer s.handlers.Done()
 	request := parse(r)
 	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		panic(http.ErrAbortHandler)
+	}
+	s.handlers.Add(1)
+	defer s.handlers.Done()
 	faults := s.faults
 	enc, accepted := negotiate(r, !faults.noProtobuf)
 	request.ContentType = enc.contentType

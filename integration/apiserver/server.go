@@ -26,7 +26,8 @@ type Server struct {
 	requests    []Request
 	events      []*eventsv1.Event
 
-	handlers sync.WaitGroup
+	handlers sync.WaitGroup // requests being served; added to under mu, while not closed
+	closed   bool
 	address  string // host:port, once started
 	web      *http.Server
 }
@@ -70,9 +71,10 @@ func (s *Server) listen(address string) error {
 	return nil
 }
 
-// Close ends all connections and returns when no request is being served any more.
+// Close ends all connections and returns when the last request has been served. A request that arrives later is cut off.
 func (s *Server) Close() {
 	s.mu.Lock()
+	s.closed = true
 	s.hangUp()
 	s.mu.Unlock()
 	s.handlers.Wait()
