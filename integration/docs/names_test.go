@@ -85,3 +85,30 @@ func testFunctions(t *testing.T) []string {
 	}
 	return names
 }
+
+var (
+	// dependencyRow matches the first column of CONTRIBUTING.md's table of direct dependencies.
+	dependencyRow = regexp.MustCompile("(?m)^\\| ((?:`[^`]+/[^`]+`(?:, )?)+) \\| .+ \\|$")
+	// requirement matches a module in go.mod that is not marked as indirect.
+	requirement = regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/\S+) v\S+$`)
+)
+
+// TestDirectDependenciesAreExplained holds CONTRIBUTING.md's table of direct dependencies against go.mod.
+func TestDirectDependenciesAreExplained(t *testing.T) {
+	_, section, _ := strings.Cut(readPage(t, lab.Path(t, "CONTRIBUTING.md")), "\nDirect dependencies:\n\n")
+	table, _, _ := strings.Cut(section, "\n\n")
+	var explained, required []string
+	for _, row := range dependencyRow.FindAllStringSubmatch(table, -1) {
+		for name := range strings.SplitSeq(row[1], ", ") {
+			explained = append(explained, strings.Trim(name, "`"))
+		}
+	}
+	for _, line := range requirement.FindAllStringSubmatch(readPage(t, lab.Path(t, "go.mod")), -1) {
+		required = append(required, strings.TrimPrefix(line[1], "github.com/"))
+	}
+	slices.Sort(explained)
+	slices.Sort(required)
+	if len(required) == 0 || !slices.Equal(explained, required) {
+		t.Errorf("CONTRIBUTING.md explains %q, go.mod requires %q", explained, required)
+	}
+}
