@@ -84,43 +84,45 @@ var yesNo = []string{"false", "true"}
 // serviceAnnotations are the annotations of Services, in alphabetical order.
 var serviceAnnotations = []annotation[Settings]{
 	{
-		name: "connections-of-departed", words: []string{"keep", "reset"}, without: "keep, or what `--connections-of-departed` says",
-		meaning: "what happens to connections of TCP and SCTP whose endpoint has left the Service, or neither serves nor terminates",
+		name: "connections-of-departed", words: []string{"keep", "reset"},
+		without: "keep, or the value of `--connections-of-departed`",
+		meaning: "what happens to TCP and SCTP connections to an endpoint that was removed, or that neither serves nor terminates",
 		set:     func(s *Settings, value int) { s.ResetDeparted = value == 1 },
 	},
 	{
 		name: "hash", words: []string{"source-ip-port", "source-ip"}, without: "source-ip-port",
-		meaning: "what the endpoint follows from with `lb-algorithm: maglev`: the client's address and port, or its address alone",
+		meaning: "the input of the hash with `lb-algorithm: maglev`: the client's address and port, or only its address",
 		set:     func(s *Settings, value int) { s.HashAddress = value == 1 },
 	},
 	{
 		name: "ip-mode", words: []string{"Router", "VIP"}, without: "VIP",
-		meaning: "what happens at load-balancer IPs of ipMode VIP where no endpoint may serve: Router passes packets on, VIP rejects or drops them",
-		set:     func(s *Settings, value int) { s.Router = value == 0 },
+		meaning: "what happens to packets for a load-balancer IP of ipMode VIP without a usable endpoint: " +
+			"Router forwards them, VIP rejects or drops them",
+		set: func(s *Settings, value int) { s.Router = value == 0 },
 	},
 	{
 		name: "lb-algorithm", words: []string{"random", "maglev"}, without: "random",
-		meaning: "how the endpoint of a new connection is chosen: by chance, or by the client's hash, alike on all nodes",
+		meaning: "how kube-nft chooses the endpoint of a new connection: at random, or by a hash of the client, the same on all nodes",
 		set:     func(s *Settings, value int) { s.Maglev = value == 1 },
 	},
 	{
 		name: "local-fallback", words: []string{"none", "cluster"}, without: "none",
-		meaning: "which endpoints a traffic policy Local uses on a node that has none",
+		meaning: "which endpoints a traffic policy Local uses on a node without endpoints",
 		set:     func(s *Settings, value int) { s.LocalFallback = value == 1 },
 	},
 	{
-		name: "ping", words: yesNo, without: "false, or what `--ping-vips` says",
-		meaning: "whether the addresses of the Service answer echo requests while it has endpoints",
+		name: "ping", words: yesNo, without: "false, or the value of `--ping-vips`",
+		meaning: "whether the addresses of the Service respond to ping while it has endpoints",
 		set:     func(s *Settings, value int) { s.Ping = value == 1 },
 	},
 	{
-		name: "source-ranges-for-node-ports", words: yesNo, without: "false, or what `--source-ranges-for-node-ports` says",
-		meaning: "whether `spec.loadBalancerSourceRanges` guards the node ports, too",
+		name: "source-ranges-for-node-ports", words: yesNo, without: "false, or the value of `--source-ranges-for-node-ports`",
+		meaning: "whether `spec.loadBalancerSourceRanges` the node ports, too",
 		set:     func(s *Settings, value int) { s.GuardNodePorts = value == 1 },
 	},
 	{
 		name: "udp-unready", words: []string{"cut", "keep"}, without: "cut",
-		meaning: "what happens to UDP flows of an endpoint that stops serving and stays in the Service",
+		meaning: "what happens to UDP flows of an endpoint that stops serving but stays in the Service",
 		set:     func(s *Settings, value int) { s.KeepUnreadyUDP = value == 1 },
 	},
 }
@@ -129,7 +131,7 @@ var serviceAnnotations = []annotation[Settings]{
 var sliceAnnotations = []annotation[SliceSettings]{
 	{
 		name: "weight", most: math.MaxUint16, without: "1",
-		meaning: "the part of new connections that each endpoint of the slice gets; 0: none, and it keeps those it has",
+		meaning: "the share of new connections of each endpoint of the slice; 0: no new connections, and it keeps its existing ones",
 		set:     func(s *SliceSettings, value int) { s.Weight = uint16(value) },
 	},
 }
