@@ -112,7 +112,6 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 				LoadBalancers:       f.loadBalancers,
 				Routers:             f.routers,
 				ExternalIPs:         f.externalIPs,
-				RefusedExternalIPs:  f.refusedIPs,
 				NodePort:            port.nodePort,
 				InternalLocal:       s.internalLocal,
 				Affinity:            s.timeout,

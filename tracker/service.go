@@ -55,7 +55,6 @@ type front struct {
 	loadBalancers []netip.Addr
 	routers       []netip.Addr // of loadBalancers
 	externalIPs   []netip.Addr
-	refusedIPs    []netip.Addr   // of spec.externalIPs, those that the node does not allow
 	ranges        []netip.Prefix // merged loadBalancerSourceRanges; nil: everybody may come
 	closed        bool           // no source range of the family is valid: nothing that they guard is served
 }
@@ -75,7 +74,7 @@ func (f front) equal(o front) bool {
 	return f.family == o.family && f.clusterIP == o.clusterIP &&
 		slices.Equal(f.loadBalancers, o.loadBalancers) &&
 		slices.Equal(f.routers, o.routers) &&
-		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.refusedIPs, o.refusedIPs) && slices.Equal(f.ranges, o.ranges) && f.closed == o.closed
+		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.ranges, o.ranges) && f.closed == o.closed
 }
 
 // guarded reports whether the meaning of the Service depends on this node's addresses.
@@ -169,7 +168,7 @@ func (p *serviceParser) fronts() []front {
 	if len(clusterIPs) == 0 {
 		return nil
 	}
-	external, refused := p.externalIPs()
+	external := p.externalIPs()
 	balancers, routers := p.loadBalancers()
 	ranges, closed := p.sourceRanges()
 	fronts := make([]front, 0, len(clusterIPs))
@@ -185,7 +184,7 @@ func (p *serviceParser) fronts() []front {
 		f := front{
 			family: family, clusterIP: ip, ranges: own,
 			loadBalancers: ofFamily(balancers, family), externalIPs: ofFamily(external, family),
-			refusedIPs: ofFamily(refused, family), routers: ofFamily(routers, family),
+			routers: ofFamily(routers, family),
 		}
 		if closed[family] {
 			guarded := fmt.Sprintf("the %s addresses of the load balancer are", family)

@@ -56,9 +56,8 @@ func (p *serviceParser) clusterIP(i int, family Family) (_ netip.Addr, ok bool) 
 	return ip, ok
 }
 
-// externalIPs reads spec.externalIPs, sorted and without duplicates: those that this node allows, and
-// those that it does not.
-func (p *serviceParser) externalIPs() (allowed, refused []netip.Addr) {
+// externalIPs reads spec.externalIPs: those that this node allows, sorted and without duplicates.
+func (p *serviceParser) externalIPs() (allowed []netip.Addr) {
 	for i, text := range p.obj.Spec.ExternalIPs {
 		field := fmt.Sprintf("spec.externalIPs[%d]", i)
 		ip, ok := p.addr(field, text)
@@ -67,11 +66,10 @@ func (p *serviceParser) externalIPs() (allowed, refused []netip.Addr) {
 		case p.allowed.Allows(ip):
 			allowed = append(allowed, ip)
 		default:
-			refused = append(refused, ip)
 			p.add(field, "%s is not served: the nodes allow %s as external IPs; use a Service of type LoadBalancer, or allow the address with --external-ips", ip, p.allowed)
 		}
 	}
-	return distinct(allowed), distinct(refused)
+	return distinct(allowed)
 }
 
 // ipModeRouter is a mode that the API is to have. Source: KEP-6272.

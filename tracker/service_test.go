@@ -24,7 +24,6 @@ func summary(d Delta) string {
 			{"lb", texts(p.LoadBalancers), len(p.LoadBalancers) > 0},
 			{"ext", texts(p.ExternalIPs), len(p.ExternalIPs) > 0},
 			{"router", texts(p.Routers), len(p.Routers) > 0},
-			{"refused", texts(p.RefusedExternalIPs), len(p.RefusedExternalIPs) > 0},
 			{"node", fmt.Sprint(p.NodePort), p.NodePort != 0},
 			{"from", texts(p.Sources), p.Guarded},
 			{"internal", "Local", p.InternalLocal},
@@ -336,23 +335,23 @@ func TestExternalIPsAreLimited(t *testing.T) {
 	const refused = `spec.externalIPs[%d]: %s is not served: the nodes allow %s as external IPs; use a Service of type LoadBalancer, or allow the address with --external-ips`
 	runServiceTests(t, limit("all"), []serviceTest{{name: "all", edit: external("9.9.9.9"), want: web + " ext=9.9.9.9"}})
 	runServiceTests(t, limit("none"), []serviceTest{
-		{name: "none", edit: external("9.9.9.9", "1.1.1.1"), want: web + " refused=1.1.1.1 9.9.9.9",
+		{name: "none", edit: external("9.9.9.9", "1.1.1.1"), want: web,
 			refused: fmt.Sprintf(refused, 0, "9.9.9.9", "none") + "\n" + fmt.Sprintf(refused, 1, "1.1.1.1", "none")},
 		{name: "a load balancer's address is another thing", edit: func(s *corev1.Service) {
 			external("1.1.1.1")(s)
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "1.1.1.1"}}
-		}, want: web + " lb=1.1.1.1 refused=1.1.1.1", refused: fmt.Sprintf(refused, 0, "1.1.1.1", "none")},
+		}, want: web + " lb=1.1.1.1", refused: fmt.Sprintf(refused, 0, "1.1.1.1", "none")},
 		{name: "no external policy without a frontend", edit: func(s *corev1.Service) {
 			external("9.9.9.9")(s)
 			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-		}, want: web + " refused=9.9.9.9", refused: fmt.Sprintf(refused, 0, "9.9.9.9", "none")},
+		}, want: web, refused: fmt.Sprintf(refused, 0, "9.9.9.9", "none")},
 	})
 	runServiceTests(t, limit("9.9.9.0/25", "9.9.9.128/25", "2001:db8::/64"), []serviceTest{
 		{name: "CIDRs", edit: func(s *corev1.Service) {
 			dualStack(s)
 			external("2001:db8::1", "2001:db8:1::1", "9.9.9.200", "9.9.8.1")(s)
 		},
-			want:    web + " ext=9.9.9.200 refused=9.9.8.1\nshop/web:http/tcp IPv6 fd00::1:80 ext=2001:db8::1 refused=2001:db8:1::1",
+			want:    web + " ext=9.9.9.200\nshop/web:http/tcp IPv6 fd00::1:80 ext=2001:db8::1",
 			refused: fmt.Sprintf(refused, 1, "2001:db8:1::1", "9.9.9.0/24,2001:db8::/64") + "\n" + fmt.Sprintf(refused, 3, "9.9.8.1", "9.9.9.0/24,2001:db8::/64")},
 	})
 	for _, entries := range [][]string{{"all", "none"}, {"all", "all"}, {"1.1.1.1"}, {""}, {"x/8"}, {"::ffff:1.1.1.0/120"}} {

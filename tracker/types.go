@@ -97,9 +97,6 @@ type ServicePort struct {
 	ExternalIPs   []netip.Addr // spec.externalIPs, those that Config.ExternalIPs allows
 	NodePort      uint16       // 0: none
 
-	// RefusedExternalIPs are those that Config.ExternalIPs does not allow. Nothing is served there.
-	RefusedExternalIPs []netip.Addr
-
 	// Guarded says that load-balancer IPs take connections from Sources only; with NodePortGuarded the
 	// node port does so, too, but for connections of this node itself. Sources are merged:
 	// none overlaps another, and no two form one prefix. Two may still touch, as 10.0.1.0/24 and
@@ -174,7 +171,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
-		slices.Equal(p.RefusedExternalIPs, q.RefusedExternalIPs) && slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
+		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
 		slices.Equal(p.Local, q.Local) &&
 		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) && slices.Equal(p.OnNode, q.OnNode) &&
 		slices.Equal(p.Serving, q.Serving)

@@ -208,13 +208,12 @@ shop/web:http  10.96.0.10:80/tcp   cluster IP   0   -      reject: no endpoint
 shop/web:http  198.51.100.7:80/tcp LB IP        0   -      reject: no endpoint
 shop/web:http  198.51.100.8:80/tcp LB IP        0   -      pass: no endpoint, ipMode Router
 shop/web:http  203.0.113.6:80/tcp  external IP  0   -      reject: no endpoint
-shop/web:http  203.0.113.5:80/tcp  external IP  0   -      refused: not in --external-ips
 `
 	if _, got, stderr := kubeNFT(t, "get", "services"); stderr != "" || cmp.Diff(strings.Fields(want), strings.Fields(got)) != "" {
 		t.Errorf("get: %s%s", got, stderr)
 	}
 	for address, reason := range map[string]string{
-		"203.0.113.5:80/tcp":  "Service shop/web:http asks for 203.0.113.5 in spec.externalIPs, and this node does not allow it",
+		"203.0.113.5:80/tcp":  "it is addressed to no Service",
 		"198.51.100.8:80/tcp": "Service shop/web:http has no endpoint, and the address has the ipMode Router",
 	} {
 		_, got, _ := kubeNFT(t, "explain", "192.0.2.1", address)

@@ -35,7 +35,7 @@ func FrontendIn(family nft.Family, set, key string) (f tracker.Frontend) {
 	switch set {
 	case NodePortsMap, NodePortEndpointsMap, NodePortLocalEndpointsMap, AffinityNodePortsMap:
 		n = 0
-	case ServicesMap, EndpointsMap, LocalEndpointsMap, AffinityFrontendsMap, LoadBalancersSet, RefusedExternalIPsSet:
+	case ServicesMap, EndpointsMap, LocalEndpointsMap, AffinityFrontendsMap:
 	default:
 		return f
 	}

@@ -22,12 +22,9 @@ const (
 	ServiceCIDRsSet           = "service-cidrs"
 	HairpinSet                = "hairpin"
 	MembersSet                = "members"
-	DepartedSet               = "departed"             // endpoints that have left a group while affinity entries or packets may name them
-	DroppedSet                = "departed-addresses"   // addresses of those that large affinity maps may name: connections that follow are dropped
-	PingedSet                 = "pinged"               // addresses that answer echo requests; exists while there are some
-	LoadBalancersSet          = "load-balancers"       // frontends at addresses of load balancers, with RouterMark or not; no rule looks into it
-	RefusedExternalIPsSet     = "refused-external-ips" // see RefusedFrontend
-	LocalhostProxiesSet       = "localhost-proxies"    // loopback addresses at which a program serves TCP node ports
+	DepartedSet               = "departed"           // endpoints that have left a group while affinity entries or packets may name them
+	DroppedSet                = "departed-addresses" // addresses of those that large affinity maps may name: connections that follow are dropped
+	PingedSet                 = "pinged"             // addresses that answer echo requests; exists while there are some
 	AffinityFrontendsMap      = "frontends-with-affinity"
 	AffinityNodePortsMap      = "node-ports-with-affinity"
 	AffinityPrefix            = "affinity-" // of affinity maps, and in the names of chains before a number
@@ -56,16 +53,6 @@ const (
 	PingPreroutingChain      = "nat-prerouting-ping"
 	PingOutputChain          = "nat-output-ping"
 )
-
-// RouterMark is the comment of an address of ipMode Router in LoadBalancersSet.
-const RouterMark = "Router"
-
-// RefusedFrontend is where a Service port would be reached at an external IP that this node does not
-// allow. No rule looks into the set of these: it tells whoever reads the tables which Service asks for
-// an address in vain, without the objects and the settings.
-func RefusedFrontend(p *tracker.ServicePort, addr netip.Addr) tracker.Frontend {
-	return tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}
-}
 
 // LocalhostAddress is the loopback address of a family at which node ports are served.
 func LocalhostAddress(f nft.Family) netip.Addr {

@@ -27,10 +27,20 @@ var options = []struct {
 	{"node-port-ranges", "source-ranges-for-node-ports: true", func(p *tracker.ServicePort) bool { return p.NodePortGuarded }},
 }
 
-// CommentWith is the comment of a Service port's elements: Comment and, after a blank, the words of its
-// options with commas. A plain Service port has none. Of very long names the options are missing.
-func CommentWith(p *tracker.ServicePort) string {
+// Words in the comments of the elements of load-balancer addresses: of ipMode VIP, and of ipMode Router.
+const (
+	LoadBalancerWord = "load-balancer"
+	RouterWord       = "router"
+)
+
+// CommentWith is the comment of an element of a Service port: Comment and, after a blank and with commas, kind, which
+// is LoadBalancerWord, RouterWord or empty, and the words of the annotations in force. A comment has 127 bytes: where
+// the name is nearly as long, these words are missing.
+func CommentWith(p *tracker.ServicePort, kind string) string {
 	name, words := Comment(p.ID), ""
+	if kind != "" {
+		words = "," + kind
+	}
 	for i := range options {
 		if options[i].of(p) {
 			words += "," + options[i].word
@@ -62,14 +72,16 @@ func Options() (list []Option) {
 	return list
 }
 
+// HasWord reports whether a comment has a word behind the name of the Service port.
+func HasWord(comment, word string) bool {
+	_, words, _ := strings.Cut(comment, " ")
+	return slices.Contains(strings.Split(words, ","), word)
+}
+
 // ParseOptions returns the annotations that a comment shows.
 func ParseOptions(comment string) (annotations []string) {
-	_, words, found := strings.Cut(comment, " ")
-	if !found {
-		return nil
-	}
 	for _, option := range Options() {
-		if slices.Contains(strings.Split(words, ","), option.Word) {
+		if HasWord(comment, option.Word) {
 			annotations = append(annotations, option.Annotation)
 		}
 	}

@@ -24,7 +24,7 @@ func TestOptions(t *testing.T) {
 	} {
 		p := &tracker.ServicePort{Settings: tt.settings, ExternalLocal: tt.local}
 		p.ID = tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol}
-		comment := CommentWith(p)
+		comment := CommentWith(p, "")
 		if comment != tt.comment || !slices.Equal(ParseOptions(comment), tt.want) {
 			t.Errorf("%q, %v; want %q, %v", comment, ParseOptions(comment), tt.comment, tt.want)
 		}
@@ -39,7 +39,7 @@ func TestOptionsOfLongNames(t *testing.T) {
 	long := strings.Repeat("x", 63)
 	p := &tracker.ServicePort{Settings: tracker.Settings{ResetDeparted: true}}
 	p.ID = tracker.PortID{Namespace: long, Service: long, Port: long, Protocol: tracker.TCP}
-	if comment := CommentWith(p); comment != Comment(p.ID) || ParseOptions(comment) != nil {
+	if comment := CommentWith(p, LoadBalancerWord); comment != Comment(p.ID) || ParseOptions(comment) != nil || HasWord(comment, LoadBalancerWord) {
 		t.Errorf("%q shows %v", comment, ParseOptions(comment))
 	}
 }

@@ -115,7 +115,6 @@ func (e *explainer) explainNone() {
 		e.Reason = "it is addressed to no Service"
 		e.add("Frontend", "none: no element of services or node-ports is about "+e.target(), "")
 		e.explainUnserved()
-		e.explainRefusedIP()
 	}
 }
 
@@ -142,23 +141,12 @@ func (e *explainer) explainUnserved() {
 		return
 	}
 	name, element := layout.ParsePortName(held.Map[key].Comment), "element of "+layout.NodePortsMap+": "+held.ElementText(e.table.Family, key)
-	if e.packet.Protocol == uint8(tracker.TCP) && e.table.has(layout.LocalhostProxiesSet, nft.AddrKey(e.packet.Destination)) {
+	if e.packet.Protocol == uint8(tracker.TCP) && e.table.LocalhostProxy && e.packet.Destination == layout.LocalhostAddress(e.table.Family) {
 		e.Reason = fmt.Sprintf("kube-nft itself listens there, and connects to an endpoint of Service %s", name)
 		e.add("Node port", fmt.Sprintf("served by the kube-nft daemon, at %s for this node alone; endpoints see an address of this node", e.packet.Destination), element)
 		return
 	}
 	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s", name, e.packet.Destination), element)
-}
-
-// explainRefusedIP says so if a Service asks for the address and this node does not allow it.
-func (e *explainer) explainRefusedIP() {
-	key := layout.FrontendKey(e.packet.Destination, e.packet.Protocol, e.packet.Port)
-	if !e.table.has(layout.RefusedExternalIPsSet, key) {
-		return
-	}
-	held := e.table.Sets[layout.RefusedExternalIPsSet]
-	e.Reason = fmt.Sprintf("Service %s asks for %s in spec.externalIPs, and this node does not allow it", layout.ParsePortName(held.Map[key].Comment), e.packet.Destination)
-	e.add("External IP", "refused: --external-ips does not allow "+e.packet.Destination.String(), "element of "+layout.RefusedExternalIPsSet+": "+held.ElementText(e.table.Family, key))
 }
 
 // servicesAt names the Services that have an address.

@@ -14,10 +14,15 @@ import (
 )
 
 // A Table is a table seen as Services.
-type Table struct{ *nft.Table }
+type Table struct {
+	*nft.Table
+	// LocalhostProxy says that the daemon serves the node ports of TCP at the loopback address. The table
+	// does not show it.
+	LocalhostProxy bool
+}
 
 // New returns the read-back of a table, with its rules as statements.
-func New(t *nft.Table) *Table { return &Table{t.Typed()} }
+func New(t *nft.Table) *Table { return &Table{Table: t.Typed()} }
 
 // A Programmed is a frontend as a table holds it.
 type Programmed struct {
@@ -50,8 +55,8 @@ type Programmed struct {
 	AffinityGroups []AffinityGroup
 }
 
-// Kinds of frontends. A table of an older kube-nft does not tell load-balancer IPs from external IPs:
-// both then count as external IPs.
+// Kinds of frontends. The comment of an element says that its address is a load balancer's; where the name
+// of the Service port leaves no room for that, the kind is KindExternalIP.
 const (
 	KindClusterIP      = "cluster IP"
 	KindLoadBalancerIP = "LB IP"
@@ -140,37 +145,12 @@ func (t Table) Frontends() []Programmed {
 			list = append(list, t.Programmed(set, key, element))
 		}
 	}
-	sortProgrammed(list)
-	return list
-}
-
-func sortProgrammed(list []Programmed) {
 	slices.SortFunc(list, func(a, b Programmed) int {
 		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
 			strings.Compare(a.Name.Port, b.Name.Port), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)), a.Frontend.Compare(b.Frontend))
 	})
-}
-
-// RefusedIPs lists the external IPs that Services ask for and that the node does not allow, by name
-// and address. Nothing is programmed there.
-func (t Table) RefusedIPs() []Programmed {
-	held := t.Sets[layout.RefusedExternalIPsSet]
-	if held == nil {
-		return nil
-	}
-	list := make([]Programmed, 0, len(held.Map))
-	for key, element := range held.Map {
-		list = append(list, Programmed{
-			Frontend: layout.FrontendIn(t.Family, layout.RefusedExternalIPsSet, key), Name: layout.ParsePortName(element.Comment),
-			Kind: KindExternalIP, Policy: refusedIPWords,
-		})
-	}
-	sortProgrammed(list)
 	return list
 }
-
-// refusedIPWords take the place of a policy.
-const refusedIPWords = "refused: not in --external-ips"
 
 // Programmed returns the frontend that an element of one of the table's sets stands for.
 func (t Table) Programmed(set, key string, element nft.Element) Programmed {
@@ -188,11 +168,11 @@ func (t Table) Programmed(set, key string, element nft.Element) Programmed {
 		s.Local, s.LocalPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.NodePort(), true)].List(key))
 	}
 	t.findAffinity(&s, key)
-	s.Kind = t.kindOf(s.Frontend)
+	s.Router = layout.HasWord(element.Comment, layout.RouterWord)
+	s.Kind = t.kindOf(s.Frontend, element.Comment)
 	s.Hash = t.hash(s.Verdict)
 	s.Policy = s.policyWords()
-	if held := t.Sets[layout.LoadBalancersSet]; s.Kind == KindLoadBalancerIP && held.Map[layout.FrontendKeyOf(s.Frontend)].Comment == layout.RouterMark {
-		s.Router = true
+	if s.Router {
 		s.Policy += ", ipMode Router"
 	}
 	s.HasLocal = hasLocal(s.Verdict)
@@ -292,13 +272,14 @@ func (t Table) affinityVerdicts(p layout.Policy) iter.Seq[nft.Verdict] {
 	}
 }
 
-func (t Table) kindOf(f tracker.Frontend) string {
+// kindOf returns the kind of a frontend whose element has a comment.
+func (t Table) kindOf(f tracker.Frontend, comment string) string {
 	switch {
 	case f.NodePort():
 		return KindNodePort
 	case t.has(layout.ClusterIPsSet, nft.AddrKey(f.Address)):
 		return KindClusterIP
-	case t.has(layout.LoadBalancersSet, layout.FrontendKeyOf(f)):
+	case layout.HasWord(comment, layout.LoadBalancerWord), layout.HasWord(comment, layout.RouterWord):
 		return KindLoadBalancerIP
 	}
 	return KindExternalIP

@@ -60,12 +60,6 @@ func (r *Ruleset) Port(id tracker.PortID) *tracker.ServicePort {
 }
 
 func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
-	if set == layout.RefusedExternalIPsSet {
-		if refused := r.refused[layout.FrontendIn(r.Table.Family, set, key)]; refused != nil {
-			return refused.claims.first().port.current.ID, true
-		}
-		return id, false
-	}
 	if state := r.frontends[layout.FrontendIn(r.Table.Family, set, key)]; state != nil {
 		return state.shown.id, true
 	}

@@ -27,34 +27,9 @@ func TestFrontendsOfRandomWorlds(t *testing.T) {
 			if len(frontends) != len(r.families[f].frontends) {
 				t.Fatalf("seed %d: %d frontends, want %d", seed, len(frontends), len(r.families[f].frontends))
 			}
-			checkRefusedIPs(t, w, f, readback.New(table).RefusedIPs())
 			for _, s := range frontends {
 				checkFrontend(t, &s, r.families[f].frontends[s.Frontend])
 			}
-		}
-	}
-}
-
-// checkRefusedIPs holds the refused external IPs of a table against the Service ports: each is there
-// once, for the oldest that asks for it.
-func checkRefusedIPs(t *testing.T, w *world, f nft.Family, refused []readback.Programmed) {
-	t.Helper()
-	want := make(map[tracker.Frontend]*tracker.ServicePort)
-	for _, p := range w.ports {
-		for _, addr := range p.RefusedExternalIPs {
-			at := layout.RefusedFrontend(p, addr)
-			if nft.Family(p.ID.Family) == f && (want[at] == nil || tracker.ByAge(p, want[at]) < 0) {
-				want[at] = p
-			}
-		}
-	}
-	if len(refused) != len(want) {
-		t.Fatalf("%d refused external IPs, want %d", len(refused), len(want))
-	}
-	for _, s := range refused {
-		p := want[s.Frontend]
-		if p == nil || s.Name.String() != layout.Comment(p.ID) || s.Kind != readback.KindExternalIP || s.Policy != "refused: not in --external-ips" {
-			t.Errorf("%s is %+v, want it for %v", s.Frontend, s, p)
 		}
 	}
 }

@@ -35,7 +35,6 @@ type familyRules struct {
 	withAffinity int // Service ports with affinity
 	shared       map[sharedElement]int
 	pinged       pinged
-	refused      map[tracker.Frontend]*refusedIP
 	guards       map[uint32]*guard        // by number
 	numbers      map[uint32]string        // the identity that has a number
 	adopted      *nft.Table               // what the kernel held at start; for the order of lists
@@ -76,7 +75,6 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		frontends: make(map[tracker.Frontend]*frontendState),
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
-		refused:   make(map[tracker.Frontend]*refusedIP),
 		guards:    make(map[uint32]*guard),
 		pinged:    make(pinged),
 

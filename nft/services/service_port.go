@@ -14,7 +14,7 @@ import (
 type portState struct {
 	current        *tracker.ServicePort
 	comment        string // names it
-	label          string // the comment of its frontends: comment, and what the Service asks for by annotations
+	comments       comments
 	frontends      []wantedFrontend
 	cluster, local places // its endpoints
 	affinity       affinity
@@ -41,31 +41,42 @@ type program struct {
 	comment        string
 	cluster, local places           // the lists that the policy uses
 	updateChain    string           // the chain that updates affinity maps; empty without affinity
-	balancer       *nft.Element     // in the set of load balancers' frontends; nil if it is none
 	serving        []netip.AddrPort // whose flows are left alone
 	reset          bool             // connections of TCP and SCTP to other endpoints end
 	ping           bool             // its address answers echo requests
 }
 
-// The elements of frontends at addresses of load balancers.
-var (
-	balancerElement = &nft.Element{}
-	routerElement   = &nft.Element{Comment: layout.RouterMark}
-)
+// comments are those of a Service port's elements: at addresses of load balancers, at those of ipMode Router, and at
+// all other frontends.
+type comments struct{ loadBalancer, router, other string }
+
+func commentsOf(p *tracker.ServicePort, name string) comments {
+	c := comments{other: name}
+	if p.Settings != (tracker.Settings{}) {
+		c.other = layout.CommentWith(p, "")
+	}
+	if len(p.LoadBalancers) > 0 {
+		c.loadBalancer = layout.CommentWith(p, layout.LoadBalancerWord)
+	}
+	if len(p.Routers) > 0 {
+		c.router = layout.CommentWith(p, layout.RouterWord)
+	}
+	return c
+}
 
 // serve says what the claim's Service port does at its frontend.
 func (c claim) serve(f tracker.Frontend) program {
 	p := c.port.current
-	s := program{id: p.ID, comment: c.port.label, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP}
+	s := program{id: p.ID, comment: c.port.comments.other, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP}
 	s.ping = p.Settings.Ping && !c.port.limits.withoutPing && p.HasEndpoints && c.kind != nodePort // an address answers while there are endpoints somewhere
 	s.policy = layout.Policy{
 		Kind:     c.policyKind(),
 		NodePort: c.kind == nodePort,
 	}
 	if c.kind == loadBalancerIP {
-		s.balancer = balancerElement
+		s.comment = c.port.comments.loadBalancer
 		if _, router := slices.BinarySearchFunc(p.Routers, f.Address, netip.Addr.Compare); router {
-			s.balancer = routerElement
+			s.comment = c.port.comments.router
 			if s.policy.Kind == layout.Refused || s.policy.Kind == layout.Dropped {
 				s.policy.Kind = layout.Passed
 			}
@@ -149,10 +160,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 		port.list.number, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
 	}
 	before, shown := port.frontends, port.current
-	port.current, port.limits, port.label = p, limits, port.comment
-	if p.Settings != (tracker.Settings{}) {
-		port.label = layout.CommentWith(limits.of(p))
-	}
+	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	hash := port.hash()
 	port.cluster, port.local = limits.arrange(port.cluster, shown, p, hash, false), limits.arrange(port.local, shown, p, hash, true)
 	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
@@ -170,9 +178,6 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	}
 	if p.Affinity != 0 || port.affinity.number != 0 {
 		r.setAffinity(port, false)
-	}
-	if len(p.RefusedExternalIPs) > 0 || shown != nil && len(shown.RefusedExternalIPs) > 0 {
-		r.setRefusedIPs(port, shown)
 	}
 	if !claims {
 		for _, wanted := range port.frontends {
@@ -214,7 +219,6 @@ func (r *familyRules) removePort(id tracker.PortID) {
 	for _, wanted := range port.frontends {
 		r.unclaim(wanted.Frontend, port)
 	}
-	r.dropRefusedIPs(port, port.current.RefusedExternalIPs)
 	r.changeShared(port.current, nil)
 	r.setAffinity(port, true)
 	r.setGuard(port, nil)
@@ -236,13 +240,6 @@ func (r *familyRules) program(state *frontendState) {
 			r.Put(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy), Comment: want.comment})
 		}
 		r.release(have.policy)
-	}
-	switch {
-	case have.balancer == want.balancer:
-	case want.balancer == nil:
-		r.Remove(layout.LoadBalancersSet, layout.FrontendKeyOf(f))
-	default:
-		r.Put(layout.LoadBalancersSet, layout.FrontendKeyOf(f), *want.balancer)
 	}
 	if have.cluster.len()+want.cluster.len() > 0 {
 		r.lists.write(layout.EndpointsMapOf(f.NodePort(), false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)

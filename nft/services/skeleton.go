@@ -2,7 +2,6 @@ package services
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
@@ -25,9 +24,6 @@ type Config struct {
 	// the sysctl route_localnet, with which others on the network could reach what listens
 	// on loopback addresses: the ruleset keeps them out.
 	Localhost bool
-	// LocalhostProxies are the families whose TCP node ports somebody else serves at the loopback
-	// address, a program on this node. The tables tell it to whoever reads them.
-	LocalhostProxies []nft.Family
 	// AffinitySize is how many entries one affinity map holds at most. There are AffinityMaps of them
 	// in a table, which the Service ports share.
 	AffinitySize uint32
@@ -74,15 +70,10 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: layout.HairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}},
 		{Name: layout.AffinityFrontendsMap, Key: frontend, Verdicts: true},
 		{Name: layout.AffinityNodePortsMap, Key: nodePort, Verdicts: true},
-		{Name: layout.LoadBalancersSet, Key: frontend},
-		{Name: layout.RefusedExternalIPsSet, Key: frontend},
 		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
 	}
 	for _, name := range layout.ListsMaps() {
 		sets = append(sets, &nft.Set{Name: name, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Counters: c.EndpointCounters})
-	}
-	if len(c.LocalhostProxies) > 0 {
-		sets = append(sets, &nft.Set{Name: layout.LocalhostProxiesSet, Key: []nft.Field{nft.FieldAddr}})
 	}
 	for i, set := range sets {
 		set.Rank = i
@@ -115,9 +106,6 @@ func (c *Config) skeleton(f nft.Family) *nft.Table {
 	}
 	for _, protocol := range nft.TransportNumbers {
 		t.Sets[nft.TransportProtocols].Map[string([]byte{protocol})] = nft.Element{}
-	}
-	if slices.Contains(c.LocalhostProxies, f) {
-		t.Sets[layout.LocalhostProxiesSet].Map[nft.AddrKey(layout.LocalhostAddress(f))] = nft.Element{}
 	}
 	for _, chain := range c.fixedChains(f) {
 		t.Chains[chain.Name] = chain

@@ -111,7 +111,6 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 			p.Routers = append(p.Routers, addr)
 		}
 	}
-	p.RefusedExternalIPs = w.addresses(id.Family, 2)
 	if w.random.IntN(3) == 0 {
 		p.Affinity = time.Duration(1+w.random.IntN(3)) * time.Hour
 	}

@@ -139,7 +139,6 @@ func (c *Config) Ruleset(families []nft.Family) services.Config {
 		Pods:             c.Pods,
 		AllNodePorts:     all,
 		Localhost:        c.LocalhostNodePorts,
-		LocalhostProxies: c.LocalhostProxies,
 		AffinitySize:     c.AffinitySize,
 		MaglevSlots:      int(c.MaglevSlots),
 		Counters:         c.ConnectionCounters,

@@ -16,6 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 func newExplain(reader *config.Reader) *cobra.Command {
@@ -126,6 +127,7 @@ func (q connection) explainSource(ctx context.Context, c *config.Config, stderr 
 		return nil, err
 	}
 	table := tables[q.family()]
+	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, tracker.Family(table.Family))
 	p, err := q.packet(table, &h)
 	if err != nil {
 		return nil, err
@@ -151,6 +153,7 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	if table == nil {
 		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(), familyName(q.family()))
 	}
+	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, tracker.Family(table.Family))
 	p, err := q.packet(table, h)
 	if err != nil {
 		return nil, err

@@ -40,8 +40,6 @@ here. Of services, EP counts the endpoints of both and LOCAL those of local: end
 node, where a traffic policy Local asks for them. Where there is no such list, LOCAL is -, and
 JSON and YAML have no localEndpoints.
 
-External IPs that --external-ips does not allow come last; nothing is programmed there.
-
 With --watch the list is followed by a line for each row that comes (+) or goes (-), until
 the command is interrupted; entries of affinity are looked at once a second.
 
@@ -186,12 +184,7 @@ func (s *selection) inFamily() string {
 
 // services lists the selected frontends of a table.
 func (s *selection) services(table *readback.Table) []readback.Programmed {
-	return s.selected(table.Frontends())
-}
-
-// selected lists those of the selected Services.
-func (s *selection) selected(all []readback.Programmed) []readback.Programmed {
-	return slices.DeleteFunc(all, func(service readback.Programmed) bool {
+	return slices.DeleteFunc(table.Frontends(), func(service readback.Programmed) bool {
 		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
 	})
 }

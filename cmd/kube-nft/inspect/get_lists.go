@@ -57,7 +57,7 @@ type serviceRow struct {
 	Frontend        string `json:"frontend"`
 	Kind            string `json:"kind"`
 	Policy          string `json:"policy"`
-	Verdict         string `json:"verdict,omitempty"`   // in nft's words; empty for a refused external IP
+	Verdict         string `json:"verdict"`             // in nft's words
 	Algorithm       string `json:"algorithm,omitempty"` // maglev; without it, chance chooses
 	Hash            string `json:"hash,omitempty"`      // of maglev: source-ip-port or source-ip
 	Weighted        bool   `json:"weighted,omitempty"`
@@ -114,13 +114,6 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 				row.LocalEndpoints = new(len(service.Local))
 			}
 			rows = append(rows, row)
-		}
-	}
-	for _, table := range s.families(i.tables) {
-		for _, refused := range s.selected(table.RefusedIPs()) {
-			rows = append(rows, serviceRow{
-				subject: subjectOf(table, &refused), Frontend: frontendText(refused.Frontend), Kind: refused.Kind, Policy: refused.Policy,
-			})
 		}
 	}
 	return writeList(cmd, &s.format, slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)

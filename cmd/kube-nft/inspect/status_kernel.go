@@ -20,7 +20,6 @@ type tableStatus struct {
 	ClusterIPs   int    `json:"clusterIPFrontends"`
 	BalancerIPs  int    `json:"loadBalancerIPFrontends"`
 	ExternalIPs  int    `json:"externalIPFrontends"`
-	RefusedIPs   int    `json:"refusedExternalIPs"` // not among the frontends
 	NodePorts    int    `json:"nodePortFrontends"`
 	Unreachable  int    `json:"frontendsWithoutEndpoints"` // rejected or dropped
 	Endpoints    int    `json:"endpoints"`                 // distinct addresses and ports
@@ -75,7 +74,6 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 		}
 	}
 	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(names), len(ports), len(frontends), len(endpoints)
-	s.RefusedIPs = len(t.RefusedIPs())
 	usage, err := i.kernel.DynamicFill(ctx, t.Family, countedClients)
 	if err != nil {
 		return s, err
@@ -123,14 +121,14 @@ var derived = []layout.Option{
 // tableRows returns the tables for people, one column for each.
 func tableRows(tables []tableStatus) (rows [][]string) {
 	for _, head := range []string{
-		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs", "  node ports", "  no endpoint", "Refused IPs",
+		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs", "  node ports", "  no endpoint",
 		"Endpoints", "  in all lists", "Policy chains", "Affinity maps", "  clients", "  fullest", "Foreign rules",
 	} {
 		rows = append(rows, []string{head})
 	}
 	for _, t := range tables {
 		for i, cell := range []any{
-			t.Family, t.Services, t.ServicePorts, t.Frontends, t.ClusterIPs, t.BalancerIPs, t.ExternalIPs, t.NodePorts, t.Unreachable, t.RefusedIPs,
+			t.Family, t.Services, t.ServicePorts, t.Frontends, t.ClusterIPs, t.BalancerIPs, t.ExternalIPs, t.NodePorts, t.Unreachable,
 			t.Endpoints, t.Places, t.PolicyChains, t.AffinityMaps, t.Clients, fmt.Sprintf("%d%%", t.FullestPercent), t.ForeignRules,
 		} {
 			rows[i] = append(rows[i], fmt.Sprint(cell))
