@@ -51,6 +51,7 @@ const (
 // A Step is a rule that applied.
 type Step struct {
 	Chain, Rule string
+	Index       int    // of the rule in the chain
 	Set         string // that holds Element; empty if no element decided
 	Element     string // the element that decided, as nft prints it
 	Key         string // of the element, as the set holds it
@@ -143,16 +144,16 @@ func (t *tracer) chain(name string) flow {
 	}
 	t.depth++
 	defer func() { t.depth-- }()
-	for _, rule := range chain.Rules {
-		if f := t.rule(name, rule); f == leave || f == done {
+	for i, rule := range chain.Rules {
+		if f := t.rule(name, i, rule); f == leave || f == done {
 			return f
 		}
 	}
 	return next
 }
 
-func (t *tracer) rule(chain string, rule Rule) flow {
-	t.fate.Steps = append(t.fate.Steps, Step{Chain: chain, Rule: rule.Text(t.table.Family)})
+func (t *tracer) rule(chain string, index int, rule Rule) flow {
+	t.fate.Steps = append(t.fate.Steps, Step{Chain: chain, Index: index, Rule: rule.Text(t.table.Family)})
 	step := len(t.fate.Steps) - 1
 	for _, stmt := range rule {
 		if f := stmt.trace(t, step); f != next {

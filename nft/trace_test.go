@@ -300,7 +300,7 @@ func TestTraceNamesForeignElement(t *testing.T) {
 	}
 	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"})
 	const rule = "ip daddr . meta l4proto . th dport vmap @frontends"
-	want := []nft.Step{{Chain: "before", Rule: rule, Set: "frontends", Element: "10.96.0.1 . tcp . 80 : accept", Key: "\x0a\x60\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00"}}
+	want := []nft.Step{{Chain: "before", Index: 1, Rule: rule, Set: "frontends", Element: "10.96.0.1 . tcp . 80 : accept", Key: "\x0a\x60\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00"}}
 	if diff := cmp.Diff(want, fate.Foreign); diff != "" {
 		t.Errorf("foreign steps (-want +got):\n%s", diff)
 	}

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -89,29 +88,3 @@ func parseDynset(f Family, x []expr.Any, operation uint32) (d *expr.Dynset, key 
 
 // Duration is the timeout.
 func (s Update) Duration() time.Duration { return time.Duration(s.Timeout) * time.Second }
-
-// DynamicMaps are the affinity maps that were looked into on the way, whether or not they
-// held the client. kernel.Client.Read leaves out what they hold: read it with Client.Elements and
-// trace once more.
-func (t *Table) DynamicMaps(fate Fate) (sets []*Set) {
-	seen := make(map[string]bool)
-	for _, step := range fate.Steps {
-		if chain := t.Chains[step.Chain]; chain != nil && !seen[step.Chain] {
-			seen[step.Chain] = true
-			sets = append(sets, t.dynamicMaps(chain)...)
-		}
-	}
-	return sets
-}
-
-func (t *Table) dynamicMaps(chain *Chain) (sets []*Set) {
-	for _, rule := range chain.Rules {
-		for _, stmt := range rule {
-			dnat, ok := stmt.(DNATFrom)
-			if held := t.Sets[dnat.Map]; ok && held != nil && held.Set.Dynamic && !slices.Contains(sets, held.Set) {
-				sets = append(sets, held.Set)
-			}
-		}
-	}
-	return sets
-}

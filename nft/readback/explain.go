@@ -252,21 +252,17 @@ func (e *explainer) explainLocal(chain string) {
 	}
 }
 
-// ruleOf returns the rule that a step stands for.
+// ruleOf returns the rule that a step stands for; nil for the zero Step.
 func (e *explainer) ruleOf(s nft.Step) nft.Rule {
 	if chain := e.table.Chains[s.Chain]; chain != nil {
-		for _, rule := range chain.Rules {
-			if len(rule) > 0 && rule.Text(e.table.Family) == s.Rule {
-				return rule
-			}
-		}
+		return chain.Rules[s.Index]
 	}
 	return nil
 }
 
-// firstOf returns the first statement of the rule that a step stands for.
+// firstOf returns the first statement of the rule that a step stands for; nil if the rule is empty.
 func (e *explainer) firstOf(s nft.Step) nft.Stmt {
-	if rule := e.ruleOf(s); rule != nil {
+	if rule := e.ruleOf(s); len(rule) > 0 {
 		return rule[0]
 	}
 	return nil

@@ -341,6 +341,22 @@ func (t Table) findAffinity(s *Programmed, key string) {
 	}
 }
 
+// AffinityMaps returns the maps that may hold the affinity entry of a client that connects to a Service. What they
+// hold is not read with the table.
+func (t Table) AffinityMaps(p nft.Packet) (sets []*nft.Set) {
+	family, protocol := tracker.Family(t.Family), tracker.Protocol(p.Protocol)
+	for _, f := range []tracker.Frontend{{Address: p.Destination, Protocol: protocol, Port: p.Port}, tracker.NodePort(family, protocol, p.Port)} {
+		s := Programmed{Frontend: f}
+		t.findAffinity(&s, layout.FrontendKeyOf(f))
+		for _, group := range s.AffinityGroups {
+			if held := t.Sets[group.Map]; held != nil && !slices.Contains(sets, held.Set) {
+				sets = append(sets, held.Set)
+			}
+		}
+	}
+	return sets
+}
+
 // portOf returns the port to which the chains of a Service port rewrite for a group of endpoints; 0 if
 // none of them uses the group.
 func (t Table) portOf(affinity string, number uint32) uint16 {

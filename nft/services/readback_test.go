@@ -85,16 +85,15 @@ func sameList(got []netip.AddrPort, counts []int, want places) bool {
 	return len(got) == len(found)
 }
 
-// TestDynamicMaps: what has to be read besides the table is the affinity of the one Service
-// port on the way.
-func TestDynamicMaps(t *testing.T) {
+// TestAffinityMapsOfPacket: to explain a connection, the entries of the Service port that it goes to have to be read.
+func TestAffinityMapsOfPacket(t *testing.T) {
 	r := NewRuleset(testConfig())
 	port, other := clusterPort(0, 2), clusterPort(1, 2)
 	port.Affinity, other.Affinity = time.Hour, time.Hour
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, other.ID: other}})
 	table := r.Want()[nft.IP]
 	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
-	sets := table.DynamicMaps(table.Trace(p))
+	sets := readback.New(table).AffinityMaps(p)
 	number := r.families[nft.IP].ports[port.ID].affinity.groups.find(group{port: 8080}).number
 	if want := layout.AffinityMap(number); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)

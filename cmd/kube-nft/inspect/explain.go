@@ -158,7 +158,7 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	if err != nil {
 		return nil, err
 	}
-	for _, set := range table.DynamicMaps(table.Trace(p)) {
+	for _, set := range table.AffinityMaps(p) {
 		if table.Sets[set.Name].Map, err = i.kernel.Elements(ctx, table.Family, set); err != nil {
 			return nil, err
 		}
