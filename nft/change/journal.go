@@ -19,9 +19,7 @@ type Journal struct {
 	elements map[string]map[string]*nft.Element
 	sets     map[string]*nft.Set
 	chains   map[string]*nft.Chain
-	// spare holds cleared maps for reuse.
-	spare []map[string]*nft.Element
-	work  int
+	work     int
 }
 
 // NewJournal returns the journal of a table that has never been committed.
@@ -79,15 +77,10 @@ func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 // the map.
 func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 	touched := j.elements[set]
-	if touched != nil {
-		return touched
-	}
-	if last := len(j.spare) - 1; last >= 0 {
-		touched, j.spare = j.spare[last], j.spare[:last]
-	} else {
+	if touched == nil {
 		touched = make(map[string]*nft.Element)
+		j.elements[set] = touched
 	}
-	j.elements[set] = touched
 	return touched
 }
 
@@ -253,25 +246,7 @@ func (j *Journal) Committed() {
 		j.elements, j.sets, j.chains = make(map[string]map[string]*nft.Element), make(map[string]*nft.Set), make(map[string]*nft.Chain)
 	}
 	j.tracking, j.gone = true, false
-	for _, touched := range j.elements {
-		j.save(touched)
-	}
 	clear(j.elements)
 	clear(j.sets)
 	clear(j.chains)
-}
-
-// How many spare maps are kept, and up to which length.
-const (
-	maxSpare    = 8
-	maxSpareLen = 64
-)
-
-// save keeps a map for reuse if it is small: walking over a cleared map takes as long as its former
-// length.
-func (j *Journal) save(touched map[string]*nft.Element) {
-	if len(j.spare) < maxSpare && len(touched) <= maxSpareLen {
-		clear(touched)
-		j.spare = append(j.spare, touched)
-	}
 }
