@@ -41,33 +41,3 @@ func readEntries(ctx context.Context, k client, have nft.Tables, which func(nft.
 	}
 	return nil
 }
-
-// An EarlyRead is a kernel whose tables were read before the loop asked for them: while the
-// sources were still listing, so that a restart does not take the time of both. Make it
-// with ReadEarly; it is for one goroutine at a time, as the kernel is.
-type EarlyRead struct {
-	client
-	have       nft.Tables // as of generation; nil once handed out
-	generation uint32
-}
-
-// ReadEarly reads the tables of k. If that fails, the loop's own reading will say so.
-func ReadEarly(ctx context.Context, k client) *EarlyRead {
-	r := &EarlyRead{client: k}
-	if have, generation, err := k.Read(ctx); err == nil {
-		r.have, r.generation = have, generation
-	}
-	return r
-}
-
-// Read returns what was read early, once, and if nobody has committed since.
-func (r *EarlyRead) Read(ctx context.Context) (nft.Tables, uint32, error) {
-	have := r.have
-	r.have = nil
-	if have != nil {
-		if now, err := r.Generation(ctx); err == nil && now == r.generation {
-			return have, now, nil
-		}
-	}
-	return r.client.Read(ctx)
-}

@@ -179,7 +179,6 @@ func (d *daemon) close() {
 // sync waits for everything that the first commit needs, and then keeps the kernel up to date until
 // ctx ends.
 func (d *daemon) sync(ctx context.Context) error {
-	kernel := proxysync.ReadEarly(ctx, d.kernel)
 	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced) {
 		return nil
 	}
@@ -234,7 +233,7 @@ func (d *daemon) sync(ctx context.Context) error {
 		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}
 	source.finish()
-	loop := proxysync.New(source, ruleset, kernel, settings)
+	loop := proxysync.New(source, ruleset, d.kernel, settings)
 	r := releaser{disown: loop.Disown, owned: d.owned}
 	d.group.Go(func() error { return d.answerPeers(d.serving, instance, r.release) })
 	return d.loop(ctx, loop)
