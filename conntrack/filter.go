@@ -1,87 +1,87 @@
 package conntrack
 
 import (
-	"net/netip"
+	"encoding/binary"
 
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A Filter selects flows; every set field must hold. It can be compared and be a map key.
+// A Filter selects flows; every set field must hold.
 type Filter struct {
-	Family      tracker.Family   // 0: both, and nothing else is filtered in the kernel
-	Protocol    tracker.Protocol // 0: any
-	Destination netip.Addr       // of the original direction; invalid: any
-	Port        uint16           // of Destination; 0: any; needs Protocol
-	Endpoint    netip.AddrPort   // the reply's source; invalid address: any, port 0: any; the port needs Protocol
+	Family   tracker.Family   // 0: both, and nothing else is filtered in the kernel
+	Protocol tracker.Protocol // 0: any
 
 	// Unanswered selects flows that were not translated and have seen no reply, Translated those
 	// whose destination was translated.
 	Unanswered, Translated bool
 }
 
+// everyStale returns the filters that together select every flow of a family that can be stale: UDP flows, and
+// unanswered flows of any protocol. Established connections of TCP and SCTP, usually most of all flows, leave
+// the kernel only if resets says that some of them may be stale, and if they are translated.
+func everyStale(family tracker.Family, resets bool) []Filter {
+	filters := []Filter{
+		{Family: family, Protocol: tracker.UDP},
+		{Family: family, Unanswered: true},
+	}
+	if resets {
+		filters = append(filters, translatedStreams(family)...)
+	}
+	return filters
+}
+
+// translatedStreams returns the filters for translated connections of TCP and SCTP.
+func translatedStreams(family tracker.Family) []Filter {
+	return []Filter{
+		{Family: family, Protocol: tracker.TCP, Translated: true},
+		{Family: family, Protocol: tracker.SCTP, Translated: true},
+	}
+}
+
+// filters returns what must be read to find every flow that the changes made stale. A filter does not name
+// addresses: each dump walks the whole table in the kernel, whatever it selects.
+func (s *changeSet) filters() (filters []Filter) {
+	for _, family := range tracker.Families {
+		var udp, appeared, resets bool
+		for _, change := range s.changes {
+			switch {
+			case change.Family() != family:
+				continue
+			case change.Protocol == tracker.UDP:
+				udp = true
+			case s.desired.Resets(change.Frontend):
+				resets = resets || change.Reset || len(change.Removed) > 0
+			}
+			appeared = appeared || change.Appeared
+		}
+		if udp {
+			filters = append(filters, Filter{Family: family, Protocol: tracker.UDP})
+		}
+		if appeared {
+			filters = append(filters, Filter{Family: family, Unanswered: true})
+		}
+		if resets {
+			filters = append(filters, translatedStreams(family)...)
+		}
+	}
+	return filters
+}
+
 // Matches reports whether f selects flow.
 func (f *Filter) Matches(flow *Flow) bool {
 	return (f.Family == 0 || flow.Family == f.Family) &&
 		(f.Protocol == 0 || flow.Original.Protocol == f.Protocol) &&
-		(!f.Destination.IsValid() || flow.Original.Destination.Addr() == f.Destination) &&
-		(f.Port == 0 || flow.Original.Destination.Port() == f.Port) &&
-		(!f.Endpoint.Addr().IsValid() || flow.Endpoint().Addr() == f.Endpoint.Addr()) &&
-		(f.Endpoint.Port() == 0 || flow.Endpoint().Port() == f.Endpoint.Port()) &&
 		(!f.Unanswered || flow.Status&(SeenReply|DestinationNAT) == 0) &&
 		(!f.Translated || flow.Translated())
 }
 
-// widened returns the part of f that the kernel can filter. It drops IPv6 addresses: up to and
-// including 6.18 the kernel inverts their comparison and would return all other flows.
-func (f Filter) widened() Filter {
-	if f.Family != tracker.IPv4 {
-		f.Destination = netip.Addr{}
-		f.Endpoint = netip.AddrPortFrom(netip.Addr{}, f.Endpoint.Port())
-	}
-	if f.Family == 0 {
-		f.Protocol = 0
-	}
-	if f.Protocol == 0 { // the kernel refuses ports without a protocol
-		f.Port = 0
-		f.Endpoint = netip.AddrPortFrom(f.Endpoint.Addr(), 0)
-	}
-	return f
-}
-
-// encode returns the body of a dump request for a widened filter.
+// encode returns the body of a dump request. Without a family the kernel refuses to compare protocols.
 func (f *Filter) encode() []byte {
-	original := Tuple{Destination: netip.AddrPortFrom(f.Destination, f.Port), Protocol: f.Protocol}
-	reply := Tuple{Source: f.Endpoint, Protocol: f.Protocol}
-	var inOriginal, inReply parts
-	if f.Protocol != 0 {
-		inOriginal |= partProtocol
-	}
-	if f.Destination.IsValid() {
-		inOriginal |= partDestination
-	}
-	if f.Port != 0 {
-		inOriginal |= partDestinationPort
-	}
-	if f.Endpoint.Addr().IsValid() {
-		inReply |= partSource
-	}
-	if f.Endpoint.Port() != 0 {
-		inReply |= partProtocol | partSourcePort
-	}
 	var w attr.Writer
 	w.Netfilter(f.Family, 0)
-	if inOriginal|inReply != 0 {
-		filter := w.Open(ctaFilter)
-		inOriginal.encode(&w, ctaFilterOrigFlags)
-		inReply.encode(&w, ctaFilterReplyFlags)
-		w.Close(filter)
-	}
-	if inOriginal != 0 {
-		original.encode(&w, ctaTupleOrig, inOriginal)
-	}
-	if inReply != 0 {
-		reply.encode(&w, ctaTupleReply, inReply)
+	if f.Family != 0 && f.Protocol != 0 {
+		f.encodeProtocol(&w)
 	}
 	if f.Unanswered {
 		w.Uint32(ctaStatus, 0)
@@ -92,4 +92,21 @@ func (f *Filter) encode() []byte {
 		w.Uint32(ctaStatusMask, uint32(DestinationNAT))
 	}
 	return w.Buf
+}
+
+// partProtocol is the bit of CTA_FILTER_ORIG_FLAGS by which only the protocol of a tuple counts. It is the
+// kernel's own (net/netfilter/nf_internals.h) and in no public header.
+const partProtocol = 1 << 3
+
+func (f *Filter) encodeProtocol(w *attr.Writer) {
+	filter := w.Open(ctaFilter)
+	w.Head(ctaFilterOrigFlags, 4)
+	w.Buf = binary.NativeEndian.AppendUint32(w.Buf, partProtocol) // host byte order, here alone
+	w.Close(filter)
+	tuple := w.Open(ctaTupleOrig)
+	w.Close(w.Open(ctaTupleIP))
+	protocol := w.Open(ctaTupleProto)
+	w.Uint8(ctaProtoNumber, uint8(f.Protocol))
+	w.Close(protocol)
+	w.Close(tuple)
 }

@@ -69,13 +69,13 @@ func encodeCreation(flow *Flow) []byte {
 	const confirmed = 1 << 3 // IPS_CONFIRMED, which every entry in the table has
 	var w attr.Writer
 	w.Netfilter(flow.Family, 0)
-	flow.Original.encode(&w, ctaTupleOrig, allParts)
+	flow.Original.encode(&w, ctaTupleOrig)
 	reverse := Tuple{
 		Source:      flow.Original.Destination,
 		Destination: flow.Original.Source,
 		Protocol:    flow.Original.Protocol,
 	}
-	reverse.encode(&w, ctaTupleReply, allParts)
+	reverse.encode(&w, ctaTupleReply)
 	w.Uint32(ctaTimeout, 300)
 	w.Uint32(ctaStatus, uint32(flow.Status&^DestinationNAT)|confirmed)
 	w.Uint32(ctaMark, flow.Mark)

@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"errors"
 	"net/netip"
 	"time"
@@ -49,8 +48,7 @@ const (
 	ctaProtoInfoTCP      = 1
 	ctaProtoInfoTCPState = 1
 
-	ctaFilterOrigFlags  = 1
-	ctaFilterReplyFlags = 2
+	ctaFilterOrigFlags = 1
 )
 
 // errMalformed says that bytes are no proper connection tracking entry.
@@ -154,44 +152,23 @@ func decodeTCPState(list attr.Reader) (state TCPState) {
 func encodeDelete(flow *Flow) []byte {
 	var w attr.Writer
 	w.Netfilter(flow.Family, 0)
-	flow.Original.encode(&w, ctaTupleOrig, allParts)
+	flow.Original.encode(&w, ctaTupleOrig)
 	w.Uint16(ctaZone, flow.Zone)
 	w.Uint32(ctaID, flow.ID)
 	return w.Buf
 }
 
-// parts are bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS: which parts of a tuple
-// count. They are the kernel's own (net/netfilter/nf_internals.h) and in no public header.
-type parts uint32
-
-const (
-	partSource          parts = 1 << 0
-	partDestination     parts = 1 << 1
-	partProtocol        parts = 1 << 3
-	partSourcePort      parts = 1 << 4
-	partDestinationPort parts = 1 << 5
-	allParts                  = partSource | partDestination | partProtocol | partSourcePort | partDestinationPort
-)
-
-// encode writes the parts of t that count, and its protocol.
-func (t *Tuple) encode(w *attr.Writer, typ uint16, p parts) {
+// encode writes a tuple.
+func (t *Tuple) encode(w *attr.Writer, typ uint16) {
 	tuple := w.Open(typ)
 	ip := w.Open(ctaTupleIP)
-	if p&partSource != 0 {
-		w.Addr(variant(ctaIPv4Source, t.Source.Addr()), t.Source.Addr())
-	}
-	if p&partDestination != 0 {
-		w.Addr(variant(ctaIPv4Destination, t.Destination.Addr()), t.Destination.Addr())
-	}
+	w.Addr(variant(ctaIPv4Source, t.Source.Addr()), t.Source.Addr())
+	w.Addr(variant(ctaIPv4Destination, t.Destination.Addr()), t.Destination.Addr())
 	w.Close(ip)
 	proto := w.Open(ctaTupleProto)
 	w.Uint8(ctaProtoNumber, uint8(t.Protocol))
-	if p&partSourcePort != 0 {
-		w.Uint16(ctaProtoSourcePort, t.Source.Port())
-	}
-	if p&partDestinationPort != 0 {
-		w.Uint16(ctaProtoDestinationPort, t.Destination.Port())
-	}
+	w.Uint16(ctaProtoSourcePort, t.Source.Port())
+	w.Uint16(ctaProtoDestinationPort, t.Destination.Port())
 	w.Close(proto)
 	w.Close(tuple)
 }
@@ -202,12 +179,4 @@ func variant(typ uint16, addr netip.Addr) uint16 {
 		return typ + ctaIPv6Source - ctaIPv4Source
 	}
 	return typ
-}
-
-// encode writes which parts count, in host byte order, which only CTA_FILTER uses.
-func (p parts) encode(w *attr.Writer, typ uint16) {
-	if p != 0 {
-		w.Head(typ, 4)
-		w.Buf = binary.NativeEndian.AppendUint32(w.Buf, uint32(p))
-	}
 }

@@ -282,12 +282,66 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestCoarse checks that nothing stale escapes the filters of a full clean-up.
-func TestCoarse(t *testing.T) {
+// TestFiltersOfFullCleanUp checks that nothing stale escapes the filters of a full clean-up.
+func TestFiltersOfFullCleanUp(t *testing.T) {
 	for _, tt := range staleCases {
-		asked := slices.ContainsFunc(coarse(tracker.IPv4, true), func(f Filter) bool { return f.Matches(&tt.flow) })
+		asked := slices.ContainsFunc(everyStale(tracker.IPv4, true), func(f Filter) bool { return f.Matches(&tt.flow) })
 		if tt.stale && !asked {
 			t.Errorf("%s: not selected", tt.name)
+		}
+	}
+}
+
+// TestFiltersOfChanges: a clean-up reads only the protocols and families in which changes can have made flows stale.
+func TestFiltersOfChanges(t *testing.T) {
+	gone := endpoints("10.244.9.9:5353")
+	for _, tt := range []struct {
+		name    string
+		changes []tracker.FlowChange
+		want    []Filter
+	}{
+		{name: "nothing"},
+		{
+			name:    "endpoint of UDP removed",
+			changes: []tracker.FlowChange{{Frontend: at(tracker.UDP, "10.96.0.10:53"), Removed: gone}},
+			want:    []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP}},
+		}, {
+			name:    "endpoint of UDP removed in IPv6",
+			changes: []tracker.FlowChange{{Frontend: at(tracker.UDP, "[fd00:96::10]:53"), Removed: gone}},
+			want:    []Filter{{Family: tracker.IPv6, Protocol: tracker.UDP}},
+		}, {
+			name:    "endpoint of TCP removed: nothing to do",
+			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Removed: gone}},
+		}, {
+			name:    "endpoint of TCP removed, with resets",
+			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.40:443"), Removed: gone}},
+			want:    translatedStreams(tracker.IPv4),
+		}, {
+			name:    "resets asked for",
+			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.40:443"), Reset: true}},
+			want:    translatedStreams(tracker.IPv4),
+		}, {
+			name:    "frontend of TCP appeared",
+			changes: []tracker.FlowChange{{Frontend: at(tracker.TCP, "10.96.0.10:53"), Appeared: true}},
+			want:    []Filter{{Family: tracker.IPv4, Unanswered: true}},
+		}, {
+			name: "frontend of UDP appeared, another one gone",
+			changes: []tracker.FlowChange{
+				{Frontend: at(tracker.UDP, "10.96.0.10:53"), Appeared: true},
+				{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: gone},
+			},
+			want: []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP}, {Family: tracker.IPv4, Unanswered: true}},
+		}, {
+			name: "both families",
+			changes: []tracker.FlowChange{
+				{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: gone},
+				{Frontend: tracker.NodePort(tracker.IPv6, tracker.TCP, 30080), Appeared: true},
+			},
+			want: []Filter{{Family: tracker.IPv4, Protocol: tracker.UDP}, {Family: tracker.IPv6, Unanswered: true}},
+		},
+	} {
+		if got := newChangeSet(tt.changes, desired).filters(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", tt.name, got, tt.want)
 		}
 	}
 }

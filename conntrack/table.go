@@ -106,7 +106,7 @@ func (t *Table) dump(ctx context.Context, filter Filter, keep func(*Flow) bool) 
 	if err != nil {
 		return nil, err
 	}
-	wanted := filter.widened()
+	wanted := filter
 	if t.unfiltered {
 		wanted = Filter{Family: wanted.Family}
 	}
