@@ -114,7 +114,7 @@ func TestExplainUsage(t *testing.T) {
 		{[]string{"10.0.0.256", "10.0.0.2:80/tcp"}, `source "10.0.0.256": expected an IP address, the name of a Node, or node`},
 		{[]string{"fe80::1%eth0", "[fd96::10]:80/tcp"}, `source "fe80::1%eth0": expected an IP address, the name of a Node, or node`},
 		{[]string{"10.0.0.1", "shop/web/http"}, `protocol "web/http": expected tcp, udp, sctp or icmp`},
-		{[]string{"10.0.0.1", "10.0.0.2:80"}, `destination "10.0.0.2:80": expected a protocol behind it: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp`},
+		{[]string{"10.0.0.1", "10.0.0.2:80"}, `destination "10.0.0.2:80": expected a protocol at its end: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp`},
 		{[]string{"10.0.0.1", "10.0.0.2:80/http"}, `protocol "http": expected tcp, udp, sctp or icmp`},
 		{[]string{"10.0.0.1", "10.0.0.2/tcp"}, `destination "10.0.0.2/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
 		{[]string{"fd44::1", "fd96::10:80/tcp"}, `destination "fd96::10:80/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
@@ -125,7 +125,7 @@ func TestExplainUsage(t *testing.T) {
 		{[]string{"fd44::1", "10.0.0.2:80/tcp"}, "explain: fd44::1 and 10.0.0.2 are of different IP families"},
 		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "--from", "mars"}, "--from mars: expected pod, node or outside"},
 		{[]string{"node", "10.0.0.2:80/tcp", "--from", "pod"}, "--from pod: expected the address of the source instead of node"},
-		{[]string{"node", "10.0.0.2:80/tcp", "--interface", "eth0"}, "--interface eth0: what this node sends arrives on no interface"},
+		{[]string{"node", "10.0.0.2:80/tcp", "--interface", "eth0"}, "--interface eth0: packets that this node sends arrive on no interface"},
 		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "--interface", "a-name-that-is-too-long"}, "--interface a-name-that-is-too-long: the name of an interface has at most 15 bytes"},
 		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "-o", "table"}, "--output table: expected text, json or yaml"},
 	}
@@ -186,8 +186,8 @@ func TestExplainContradictions(t *testing.T) {
 	source := append([]string{"explain"}, inspectionSource...)
 	checkUsage(t, []usage{
 		{append(source[:len(source):len(source)], "192.0.2.1", "10.96.0.2:53/udp", "--from", "pod"),
-			"--from pod: the rules do not take 192.0.2.1 for a pod, as it is not in 10.244.0.0/16"},
+			"--from pod: the rules do not treat 192.0.2.1 as a pod, because it is not in 10.244.0.0/16"},
 		{append(source[:len(source):len(source)], "10.244.0.8", "10.96.0.2:53/udp", "--from", "outside"),
-			"--from outside: the rules take 10.244.0.8 for a pod, as 10.244.0.0/16 contains it"},
+			"--from outside: the rules treat 10.244.0.8 as a pod, because it is in 10.244.0.0/16"},
 	})
 }

@@ -11,18 +11,18 @@ import (
 )
 
 // Every command accepts the flags of the root command, so that a command line of the daemon works
-// with any command. Help shows the flags that matter to the command.
+// with any command. Help shows only the flags that affect the command.
 
-// statusSettings say where the daemon listens.
+// statusSettings are the addresses of the daemon.
 var statusSettings = []string{"config", "bind-address", "healthz-bind-address", "metrics-bind-address"}
 
-// daemonSettings matter while the daemon runs, but not to what it programs.
+// daemonSettings affect the running daemon, but not its rules.
 var daemonSettings = []string{
 	"healthz-bind-address", "metrics-bind-address", "bind-address-hard-fail", "profiling", "oom-score-adj",
 	"sync-period", "min-sync-period", "takeover", "table-ownership",
 }
 
-// setHelp makes help of root and its commands fit a terminal and hide flags that do not matter.
+// setHelp makes the help of root and its commands fit a terminal, and hides flags without effect on the command.
 func setHelp(root *cobra.Command) {
 	root.SetUsageFunc(writeUsage)
 	show := root.HelpFunc()
@@ -41,15 +41,15 @@ func setHelp(root *cobra.Command) {
 	})
 }
 
-// matterToRules reports whether a setting changes what is programmed, or where that is looked up.
+// matterToRules reports whether a setting affects the rules, or where a command reads them.
 func matterToRules(name string) bool {
 	return !slices.Contains(daemonSettings, name) && !strings.HasPrefix(name, "conntrack-")
 }
 
-// commandGroups are the commands by what they are for; what is in none stands last.
+// commandGroups are the groups of commands in the help. Commands without a group come last.
 var commandGroups = []struct{ id, title, commands string }{
-	{"look", "See what is programmed on this node:", "status get top explain trace diff"},
-	{"move", "Change what is programmed on this node:", "migrate cleanup release"},
+	{"look", "Read the rules of this node:", "status get top explain trace diff"},
+	{"move", "Change the rules of this node:", "migrate cleanup release"},
 }
 
 // A flagGroup is flags that are about one subject.
@@ -67,8 +67,7 @@ var flagGroups = []flagGroup{
 	{"Log", "log-level log-format v logging-format"},
 }
 
-// has reports whether a flag belongs to the group. A name that ends with a hyphen stands for all that begin
-// with it.
+// has reports whether a flag belongs to the group. A name that ends with a hyphen means all flags that begin with it.
 func (g *flagGroup) has(name string) bool {
 	return slices.ContainsFunc(strings.Fields(g.flags), func(flag string) bool {
 		return flag == name || strings.HasSuffix(flag, "-") && strings.HasPrefix(name, flag)

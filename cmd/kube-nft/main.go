@@ -24,9 +24,9 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
 )
 
-// Exit codes; docs/operations.md has the table. A command that looks ends with exitFound if it found that
-// something is not as it should be, and with exitTrouble if it could not look. exitConfig says that the configuration file changed; it is not 0 because many
-// service managers restart a program only after a failure.
+// Exit codes; docs/operations.md has the table. A command that only reads ends with exitFound if it found a difference or
+// a fault, and with exitTrouble if it could not read. exitConfig means that the configuration file changed; it is not 0
+// because many service managers restart a program only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1
@@ -85,7 +85,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// extraCommands are those that only some builds have.
+// extraCommands are commands that only some builds have.
 var extraCommands []func() *cobra.Command
 
 // newRoot declares the commands. The root command itself is the daemon.
@@ -97,10 +97,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kube-nft",
 		Short: "A Kubernetes Service proxy on nftables",
-		Long: `kube-nft makes Kubernetes Services work on this node: it watches Services,
-EndpointSlices, ServiceCIDRs and its Node, from the API server or from files, and
-programs nftables over netlink so that traffic to cluster IPs, node ports,
-load-balancer IPs and external IPs reaches ready endpoints.`,
+		Long: `kube-nft is a Kubernetes Service proxy: it replaces kube-proxy on a node. It watches Services,
+EndpointSlices, ServiceCIDRs and its Node, from the API server or from files. It programs
+nftables over netlink, so that traffic to cluster IPs, node ports, load-balancer IPs and
+external IPs reaches ready endpoints.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -134,18 +134,18 @@ load-balancer IPs and external IPs reaches ready endpoints.`,
 	root.SuggestionsMinimumDistance = 2 // letters that differ
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.UsageError{Err: plainly(err)} })
 	reader = config.NewReader(root.PersistentFlags())
-	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit, without privileges and without touching the kernel")
-	root.Flags().BoolVar(&cleanUp, "cleanup", false, "do what the command cleanup does, and exit")
-	root.Flags().Var(&version, "version", "do what the command version does, and exit; raw prints it as components of Kubernetes do")
+	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit; needs no privileges and does not change the kernel")
+	root.Flags().BoolVar(&cleanUp, "cleanup", false, "run the command cleanup, and exit")
+	root.Flags().Var(&version, "version", "run the command version, and exit; raw prints it as components of Kubernetes do")
 	root.Flags().Lookup("version").NoOptDefVal = "true"
-	root.Flags().BoolVar(&initOnly, "init-only", false, "set the connection tracking sysctls and exit, for an init container that may write them")
-	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings that result from defaults, --config and flags, as a file for --config, and exit")
-	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write what --show-config prints to this file and exit")
+	root.Flags().BoolVar(&initOnly, "init-only", false, "set the conntrack sysctls and exit, for a privileged init container")
+	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings from defaults, --config and flags, as a file for --config, and exit")
+	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write the output of --show-config to this file and exit")
 	reader.Show(root.Flags())
 	root.SetGlobalNormalizationFunc(config.NormalizeName)
 	root.AddCommand(&cobra.Command{
 		Use:   "version",
-		Short: "Print what this binary was built from",
+		Short: "Print the version of this binary",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) },
 	})
 	root.AddCommand(inspect.Commands(reader)...)
@@ -175,7 +175,7 @@ func printConfig(c *config.Config, show bool, path string, stdout io.Writer) err
 	return nil
 }
 
-// takeNoArguments makes commands refuse arguments unless they say which they take.
+// takeNoArguments makes commands refuse arguments unless they declare some.
 func takeNoArguments(cmd *cobra.Command) {
 	if cmd.Args == nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {

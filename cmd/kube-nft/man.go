@@ -26,7 +26,7 @@ func init() {
 				return doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: "kube-nft", Manual: "kube-nft", Date: &day}, args[0])
 			},
 		}
-		manual.Flags().Int64Var(&date, "date", 0, "what the pages are dated, in seconds since the epoch")
+		manual.Flags().Int64Var(&date, "date", 0, "date of the pages, in seconds since the epoch")
 		return manual
 	})
 }

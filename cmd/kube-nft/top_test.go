@@ -211,8 +211,8 @@ func TestTopText(t *testing.T) {
 	stdout = regexp.MustCompile(`(?m)^\S+ \d+\.\d s`).ReplaceAllString(stdout, "12:00:00, 0.1 s")
 	const want = `12:00:00, 0.1 s: 4 Services, at least 1 active
 refused a second on this node: none
-new and refused of each Service: not counted, the daemon runs without --connection-counters
-active connections are a part: no more than 1 are read; --budget sets that
+NEW/S and REFUSED/S are not counted: the daemon runs without --connection-counters
+ACTIVE is incomplete: there are more than 1 conntrack entries; raise --budget to read more
 
 SERVICE          NEW/S  ACTIVE  REFUSED/S
 kube-system/dns  -      1       -

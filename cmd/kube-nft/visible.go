@@ -30,7 +30,7 @@ func newVisibleWriter(to io.Writer) *visibleWriter {
 	return &visibleWriter{to: to, coloured: coloured}
 }
 
-// IsTerminal reports whether what is written goes to a terminal.
+// IsTerminal reports whether the output goes to a terminal.
 func (v *visibleWriter) IsTerminal() bool { return config.IsTerminal(v.to) }
 
 // Rows returns how many lines the terminal shows; 0 if there is none, or one that does not move its cursor.
@@ -91,10 +91,10 @@ func (v *visibleWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush passes on what is left.
+// flush writes the remaining bytes.
 func (v *visibleWriter) flush() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	_, _ = io.WriteString(v.to, v.text(v.rest)) // there is nobody to tell
+	_, _ = io.WriteString(v.to, v.text(v.rest)) // an error here has no reader
 	v.rest = nil
 }

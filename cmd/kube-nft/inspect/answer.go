@@ -145,7 +145,7 @@ func (a *answer) text() string {
 	var b strings.Builder
 	b.WriteString(wrap(a.Verdict, 100, "  "))
 	if a.Wanted != "" {
-		b.WriteString(wrap("The kernel differs from what the source asks for: "+a.Wanted, 100, "  "))
+		b.WriteString(wrap("The rules for the source's objects give another result: "+a.Wanted, 100, "  "))
 		b.WriteString("  kube-nft diff lists all differences.\n")
 	}
 	b.WriteString("\n")

@@ -83,7 +83,7 @@ func (c *connection) parseDestination(text string) error {
 	number, known := explainedProtocols[strings.ToLower(protocol)]
 	switch {
 	case !found:
-		return config.Usagef("destination %q: expected a protocol behind it: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp", text)
+		return config.Usagef("destination %q: expected a protocol at its end: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp", text)
 	case !known:
 		return config.Usagef("protocol %q: expected tcp, udp, sctp or icmp", protocol)
 	}
@@ -132,7 +132,7 @@ func (c *connection) check() error {
 	case len(c.iface) > 15:
 		return config.Usagef("--interface %s: the name of an interface has at most 15 bytes", c.iface)
 	case c.iface != "" && (c.from == fromNode || c.fromHere()):
-		return config.Usagef("--interface %s: what this node sends arrives on no interface", c.iface)
+		return config.Usagef("--interface %s: packets that this node sends arrive on no interface", c.iface)
 	case c.fromHere() && c.from != "" && c.from != fromNode:
 		return config.Usagef("--from %s: expected the address of the source instead of node", c.from)
 	}
@@ -197,9 +197,9 @@ func (c *connection) packet(t *readback.Table, h *host) (p nft.Packet, err error
 	if pods.CIDR.IsValid() && c.from != "" {
 		switch in := pods.CIDR.Contains(p.Source); {
 		case in && c.from == fromOutside:
-			return p, config.Usagef("--from outside: the rules take %s for a pod, as %s contains it", p.Source, pods.CIDR)
+			return p, config.Usagef("--from outside: the rules treat %s as a pod, because it is in %s", p.Source, pods.CIDR)
 		case !in && c.from == fromPod:
-			return p, config.Usagef("--from pod: the rules do not take %s for a pod, as it is not in %s", p.Source, pods.CIDR)
+			return p, config.Usagef("--from pod: the rules do not treat %s as a pod, because it is not in %s", p.Source, pods.CIDR)
 		}
 	}
 	if p.Interface = unknownInterface; c.from == fromPod && pods.Interface != "" {

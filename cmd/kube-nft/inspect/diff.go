@@ -49,9 +49,9 @@ func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.
 }
 
 // ErrDiffers is the result of a comparison that found differences.
-var ErrDiffers = errors.New("the kernel holds something else")
+var ErrDiffers = errors.New("the kernel's rules differ")
 
-// A TroubleError says that a command could not look, so that it found neither one nor the other.
+// A TroubleError means that a command could not compare or read: it has no result.
 type TroubleError struct{ error }
 
 func (e TroubleError) Unwrap() error { return e.error }
@@ -60,12 +60,11 @@ func newDiff(reader *config.Reader) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff",
 		Short: "Print what a sync would change in the kernel; exit 0 if nothing, 1 if something",
-		Long: `diff compares the ruleset of what the source holds now with what the kernel holds
-and prints the operations of the batch that a sync would send, as nft commands. Like
-diff(1) it exits 0 if there are none, 1 if there are some and 2 if it cannot tell.
+		Long: `diff compares the rules in the kernel with the rules that the current Services ask for. It
+prints the operations of the batch that a sync would send, as nft commands. Like diff(1) it
+exits 0 if there are none, 1 if there are some and 2 if it cannot compare.
 
-The settings are those of the kube-nft that runs here, if there is one and --config is not
-given; flags win over them.`,
+Without --config, diff uses the settings of the daemon that runs here. Flags take precedence.`,
 		Example: `  kube-nft diff
   kube-nft diff --masquerade-all                  # what another setting would change
   kube-nft diff --manifests deploy/examples --hostname-override node-a`,

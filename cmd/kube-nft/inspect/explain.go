@@ -26,27 +26,28 @@ func newExplain(reader *config.Reader) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain SRC DEST",
 		Short: "Say where a connection from SRC goes on this node, and why",
-		Long: `explain follows the first packet of a connection through the rules and says what becomes
-of it: which frontend, Service, policy and endpoints, whether its source is masqueraded,
-and which rule or element decides each of these.
+		Long: `explain follows the first packet of a connection through the rules and prints the result:
+the frontend, Service, policy and endpoints, whether the source is masqueraded, and the
+rule or element that decides each of these.
 
-SRC is an IP address, the name of a Node, or node for this node itself. A port behind an
-address, as in 10.244.0.9:40000, matters where the client's hash chooses the endpoint. DEST is
+SRC is an IP address, the name of a Node, or node for this node itself. A port after the
+address, as in 10.244.0.9:40000, matters if a hash of the client chooses the endpoint. DEST is
 one of
 
-  ADDR:PORT/PROTO                     an address; IPv6 addresses with a port stand in brackets
+  ADDR:PORT/PROTO                     an address; write IPv6 addresses with a port in brackets
   NODE:PORT/PROTO                     the address of a Node
-  NAMESPACE/SERVICE[:PORT][/PROTO]    the cluster IP of a Service, or the first address that
-                                      it has else; PORT is a name or a number
+  NAMESPACE/SERVICE[:PORT][/PROTO]    the cluster IP of a Service, or its first other address;
+                                      PORT is a name or a number
 
-PROTO is tcp, udp, sctp or icmp, the latter without a port. A quoted arrow may stand between
-the two: SRC '->' DEST.
+PROTO is tcp, udp, sctp or icmp; icmp has no port. You can put a quoted arrow between the
+two: SRC '->' DEST.
 
-The rules are those that the kernel holds, read back. With --from-source they are those that
-the kube-nft that runs here would write for what its source has; with --manifests,
---kubeconfig or --master, for what is there. Nothing of this host goes into them. With
---from-kernel as well, the kernel's are explained and held against those: the exit code is 1
-if the connection would fare in another way. Rules of other tables are not followed.`,
+explain reads the rules from the kernel. With --from-source it computes the rules that the
+daemon on this node would write for its current objects; with --manifests, --kubeconfig or
+--master, the rules for the objects there, without reading anything from this host. With
+--from-kernel as well, it explains the kernel's rules and compares the result: the exit code
+is 1 if the other rules treat the connection differently. It does not follow rules of other
+tables.`,
 		Example: `  kube-nft explain 10.244.0.9 10.96.0.10:80/tcp
   kube-nft explain 10.244.0.9:40000 10.96.0.10:80/tcp
   kube-nft explain node kube-system/kube-dns:dns
@@ -69,14 +70,14 @@ if the connection would fare in another way. Rules of other tables are not follo
 			}
 			return q.explain(cmd, c, &f, sourced, fromKernel)
 		},
-		Args: cobra.ArbitraryArgs, // parseConnection says what is wrong with them
+		Args: cobra.ArbitraryArgs, // parseConnection checks them
 	}
 	f.addFlag(cmd, formatText, formatJSON, formatYAML)
 	set := cmd.Flags()
 	set.StringVar(&flags.iface, "interface", "", "interface that the packet arrives on")
-	set.StringVar(&flags.from, "from", "", "who sends it: pod, node or outside; without it, what SRC tells")
-	set.BoolVar(&fromKernel, "from-kernel", false, "explain what the kernel holds, also if a source of objects is given")
-	set.BoolVar(&fromSource, "from-source", false, "explain what the kube-nft that runs here would write for what its source has")
+	set.StringVar(&flags.from, "from", "", "kind of client: pod, node or outside; by default it follows from SRC")
+	set.BoolVar(&fromKernel, "from-kernel", false, "explain the rules in the kernel, also with a source of objects")
+	set.BoolVar(&fromSource, "from-source", false, "explain the rules that the daemon on this node would write for its current objects")
 	offer(cmd, "from", fromPod, fromNode, fromOutside)
 	return cmd
 }

@@ -29,22 +29,20 @@ func newGet() *cobra.Command {
 	var s selection
 	get := &cobra.Command{
 		Use:   "get",
-		Short: "List what the kernel holds: services, endpoints or affinity",
-		Long: `get lists what is programmed in this network namespace, read from the kernel: the
-elements name the Services that they are for. Neither the daemon nor the API server is
-asked.
+		Short: "List Services, endpoints or affinity entries in the kernel",
+		Long: `get lists the Services that are programmed in this network namespace. It reads them from the
+kernel, and needs neither the daemon nor the API server.
 
-A frontend has one list of endpoints, or two: cluster, for connections that any node may
-serve, and local, the endpoints on this node, for those that a traffic policy Local keeps
-here. Of services, EP counts the endpoints of both and LOCAL those of local: endpoints on this
-node, where a traffic policy Local asks for them. Where there is no such list, LOCAL is -, and
-JSON and YAML have no localEndpoints.
+A frontend is an address, protocol and port of a Service, or a node port. It has one list of
+endpoints or two: cluster has the endpoints of all nodes, local the endpoints on this node,
+for a traffic policy Local. In the list of services, EP counts the endpoints of both lists and
+LOCAL those of local. Without such a list, LOCAL is -, and JSON and YAML have no
+localEndpoints.
 
-With --watch the list is followed by a line for each row that comes (+) or goes (-), until
-the command is interrupted; entries of affinity are looked at once a second.
+With --watch, get prints a line for each row that is added (+) or removed (-), until you
+interrupt it. It reads affinity entries once a second.
 
-It exits 1 if a name is given and no such Service is programmed, and 2 if the kernel cannot be
-read.`,
+The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read.`,
 		Example: `  kube-nft get services -A -o wide
   kube-nft get endpoints -n shop web --watch
   kube-nft get services -o name | xargs -n1 kube-nft get endpoints
@@ -59,8 +57,8 @@ read.`,
 	}
 	s.format.addFlag(get, formatTable, formatWide, formatName, formatJSON, formatYAML)
 	get.PersistentFlags().StringVarP(&s.namespace, "namespace", "n", "", "only Services of this namespace")
-	get.PersistentFlags().BoolVarP(&s.all, "all-namespaces", "A", false, "Services of all namespaces, as without --namespace")
-	get.PersistentFlags().BoolVarP(&s.watch, "watch", "w", false, "go on with a line for each row that comes or goes")
+	get.PersistentFlags().BoolVarP(&s.all, "all-namespaces", "A", false, "Services of all namespaces, the default")
+	get.PersistentFlags().BoolVarP(&s.watch, "watch", "w", false, "keep printing a line for each row that is added or removed")
 	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
 	offer(get, "family", "4", "6")
 	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -1,4 +1,4 @@
-// Package inspect holds the commands that look and change nothing: what the kernel holds, what a
+// Package inspect has the commands that change nothing: what the kernel holds, what a
 // sync would write, the state of the daemon, the way of a connection.
 package inspect
 

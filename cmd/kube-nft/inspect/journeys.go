@@ -18,7 +18,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Bounds of what is held of packets under way.
+// Limits of the packets that are kept until their last step arrives.
 const (
 	maxJourneys   = 1000 // packets whose steps are still coming
 	maxTraceSteps = 500  // of one packet; a longer way is cut
@@ -42,7 +42,7 @@ type journeys struct {
 	known *programmed
 }
 
-// programmed is what the tables say of steps and packets.
+// programmed has the rules and frontends of our tables, to describe steps and packets.
 type programmed struct {
 	look      *inspection
 	rules     map[nft.Family]map[uint64]nft.Rule // by handle
@@ -86,7 +86,7 @@ func newJourneys(ctx context.Context, look *inspection) (*journeys, error) {
 	return &journeys{underWay: make(map[uint32]*journey), known: known}, known.take(ctx)
 }
 
-// take works out what the tables of the inspection say.
+// take computes programmed from the tables of the inspection.
 func (p *programmed) take(ctx context.Context) error {
 	frontends, rules := make(map[tracker.Frontend]readback.Programmed), make(map[nft.Family]map[uint64]nft.Rule)
 	for f, table := range p.look.tables {
@@ -116,7 +116,7 @@ func (p *programmed) rule(step *traceStep) nft.Rule {
 	return rule
 }
 
-// refresh reads the tables again if somebody has committed or a rule is not known, once in refreshInterval at most.
+// refresh reads the tables again after a commit or for an unknown rule, at most once in refreshInterval.
 // Tables that cannot be read end nothing: handles say which rules packets met.
 func (w *journeys) refresh(ctx context.Context) {
 	p, began := w.known, time.Now()
@@ -245,7 +245,7 @@ func endOf(rule nft.Rule, e *kernel.PacketEvent) string {
 	if e.Policy {
 		return "dropped by the policy of " + where
 	}
-	return "dropped in " + where // a rule of others may have rejected it: the kernel does not tell
+	return "dropped in " + where // a foreign rule may also have rejected it: the kernel does not report which
 }
 
 // A tracedPacket is a journey for programs.
@@ -360,7 +360,7 @@ func (s *traceStep) where() string {
 	return nft.Visible(s.Family + " " + s.Table + " " + s.Chain)
 }
 
-// what is the rule, and what it decided if its text does not say so.
+// what returns the rule's text, and its verdict if the text does not contain it.
 func (s *traceStep) what() string {
 	rule := s.Rule
 	if rule == "" && s.Handle != 0 {

@@ -43,7 +43,7 @@ func (i *inspection) read(ctx context.Context) error {
 	return nil
 }
 
-// readIfChanged reads our tables again if somebody has committed since.
+// readIfChanged reads our tables again if another program has committed since.
 func (i *inspection) readIfChanged(ctx context.Context) (changed bool, err error) {
 	generation, err := i.kernel.Generation(ctx)
 	if err != nil || generation == i.generation {

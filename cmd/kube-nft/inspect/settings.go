@@ -13,7 +13,7 @@ import (
 // asked and no file is given, under the flags of the command. running is nil without one.
 func readSettings(ctx context.Context, reader *config.Reader, stderr io.Writer) (c *config.Config, running *config.Running, err error) {
 	if running, err = daemon.Settings(ctx); err != nil {
-		fmt.Fprintf(stderr, "kube-nft: warning: %v; going by flags and defaults\n", err)
+		fmt.Fprintf(stderr, "kube-nft: warning: %v; using flags and defaults\n", err)
 	}
 	c, err = reader.ReadOver(running)
 	return c, running, err

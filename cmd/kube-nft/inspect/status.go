@@ -31,15 +31,15 @@ func newStatus(reader *config.Reader) *cobra.Command {
 	var f format
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Summarise what is programmed and how the daemon fares",
-		Long: `status counts what the kernel holds in this network namespace and asks the daemon for its
-health and its metrics, at the addresses that it listens at, or those of
---healthz-bind-address, --metrics-bind-address and --config. Of a daemon that has not synced
-since it was started it says what it waits for. Version, start and settings that are not the
-defaults are what the daemon tells over its socket, to root and to its own user.
+		Short: "Summarise the rules in the kernel and the state of the daemon",
+		Long: `status counts the objects in the kernel's tables of this network namespace. It reads health
+and metrics from the daemon's addresses, or from those of --healthz-bind-address,
+--metrics-bind-address and --config. If the daemon has not synced since its start, status
+prints what it waits for. Version, start and settings that differ from the defaults come from
+the daemon's socket, which only root and the daemon's own user can use.
 
-It exits 0 if the daemon answers, has synced since it was started and is healthy; 1 if not; 2
-if the kernel cannot be read.`,
+It exits 0 if the daemon answers, has synced since its start and is healthy; 1 if not; 2 if
+the kernel cannot be read.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err

@@ -198,7 +198,7 @@ func (s samples) obstacle() string {
 	case has("kube_nft_held", "reason", "source"):
 		return `a source that has what our tables serve: the log line "held back" says more; the tables stay`
 	case has("kube_nft_takeover", "state", "waiting"):
-		return "a live kube-proxy to end"
+		return "a running kube-proxy to end"
 	case has("kube_nft_sync_retries_total", "", ""):
 		return `a commit that the kernel takes: the log line "sync failed" says why it does not`
 	case has("rest_client_requests_total", "code", "") && !has("rest_client_requests_total", "code", "2"):
@@ -274,14 +274,14 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 		}
 	}
 	if d.NodeMissing != nil && *d.NodeMissing {
-		rows = append(rows, []string{"Node", "there is no Node object of this node's name: what was last known of it holds"})
+		rows = append(rows, []string{"Node", "no Node object has this node's name; the daemon keeps the last known addresses and zone"})
 	}
 	switch {
 	case d.HeldBack == nil || !*d.HeldBack || d.Ready == nil || !*d.Ready: // before, health says so
 	case d.doubtsList:
-		rows = append(rows, []string{"Source", "a new list lacks nearly all objects that there were; they are served as before for a while: the log line \"held back\" says how many"})
+		rows = append(rows, []string{"Source", "a new list lacks nearly all objects; the daemon keeps them for some minutes: the log line \"held back\" has their number"})
 	default:
-		rows = append(rows, []string{"Takeover", "held back, for Services would be lost: the log line \"held back\" names them; kube-proxy's rules stay under ours"})
+		rows = append(rows, []string{"Takeover", "not done, because most Services would be removed: the log line \"held back\" names them; kube-proxy's rules stay under ours"})
 	}
 	if d.LastSync != nil {
 		age := now.Sub(*d.LastSync).Round(time.Second)
@@ -316,9 +316,9 @@ func (d *daemonStatus) health() string {
 	case !d.Reached:
 		return "not reached"
 	case d.Ready != nil && !*d.Ready && d.WaitingFor == "":
-		return `has not synced since it was started; it waits, and the log line "waiting" says for what`
+		return `has not synced since its start; it waits: the log line "waiting" has the reason`
 	case d.Ready != nil && !*d.Ready:
-		return "has not synced since it was started; it waits for " + d.WaitingFor
+		return "has not synced since its start; it waits for " + d.WaitingFor
 	case d.Healthy == nil:
 		return "running"
 	case !*d.Healthy:

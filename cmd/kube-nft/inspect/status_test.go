@@ -51,7 +51,7 @@ Refused fields      6
 	}{
 		"healthy": {answerOf{200, `{"healthy":true,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              healthy\n" + metrics, true},
 		"holds back": {answerOf{200, `{"healthy":true,"nodeEligible":true}`}, answerOf{200, scrapeOf + "# TYPE kube_nft_held gauge\nkube_nft_held{reason=\"takeover\"} 1\n"},
-			"Daemon              healthy\nTakeover held back, for Services would be lost: the log line \"held back\" names them; kube-proxy's rules stay under ours\n" + metrics, true},
+			"Daemon              healthy\nTakeover not done, because most Services would be removed: the log line \"held back\" names them; kube-proxy's rules stay under ours\n" + metrics, true},
 		"unhealthy":      {answerOf{503, `{"healthy":false,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              unhealthy: a change has waited for too long\n" + metrics, false},
 		"going away":     {answerOf{503, `{"healthy":true,"nodeEligible":false}`}, answerOf{200, scrapeOf}, "Daemon              healthy; load balancers should not send traffic here: the Node is going away or\n                    is missing\n" + metrics, true},
 		"hides health":   {answerOf{500, ""}, answerOf{200, scrapeOf}, "Daemon              running\n" + metrics + "Not known           HEALTHZ: status 500 Internal Server Error: another program listens there\n", true},
@@ -95,7 +95,7 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 0
 		"no API server":       {fmt.Sprintf(requests, "<error>"), api},
 		"refused":             {fmt.Sprintf(requests, "403"), api},
 		"answered":            {fmt.Sprintf(requests, "200"), ""},
-		"kube-proxy lives":    {"# TYPE kube_nft_takeover gauge\nkube_nft_takeover{state=\"taking\"} 0\nkube_nft_takeover{state=\"waiting\"} 1\n", "a live kube-proxy to end"},
+		"kube-proxy lives":    {"# TYPE kube_nft_takeover gauge\nkube_nft_takeover{state=\"taking\"} 0\nkube_nft_takeover{state=\"waiting\"} 1\n", "a running kube-proxy to end"},
 		"would lose Services": {"# TYPE kube_nft_held gauge\nkube_nft_held{reason=\"takeover\"} 1\nkube_nft_held{reason=\"source\"} 0\n", "a source that has what kube-proxy serves: "},
 		"would empty tables":  {"# TYPE kube_nft_held gauge\nkube_nft_held{reason=\"takeover\"} 0\nkube_nft_held{reason=\"source\"} 1\n", "a source that has what our tables serve: "},
 		"takes over":          {"# TYPE kube_nft_takeover gauge\nkube_nft_takeover{state=\"taking\"} 1\nkube_nft_takeover{state=\"waiting\"} 0\n", ""},
@@ -109,7 +109,7 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 0
 				if d.works() || d.Ready == nil || *d.Ready || !strings.HasPrefix(d.WaitingFor, tt.want) || tt.want == "" && d.WaitingFor != "" {
 					t.Errorf("ready %v, waits for %q, want %q", d.Ready, d.WaitingFor, tt.want)
 				}
-				if got, want := d.health(), "has not synced since it was started; it waits"; !strings.HasPrefix(got, want) || !strings.Contains(got, tt.want) {
+				if got, want := d.health(), "has not synced since its start; it waits"; !strings.HasPrefix(got, want) || !strings.Contains(got, tt.want) {
 					t.Errorf("%s; want %s ... %s", got, want, tt.want)
 				}
 				b, err := json.Marshal(d)

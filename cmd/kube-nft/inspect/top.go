@@ -52,15 +52,15 @@ func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the busiest Services: new and active connections, and refusals",
-		Long: `top lists Services by their new connections a second, their active connections and what was refused, over and
-over. On a terminal each list takes the place of the one before; with -o json each is a document on a line of its own.
+		Long: `top lists Services by new connections a second, active connections and refused connections, again and again. On a
+terminal each list replaces the last one; with -o json each is a document on a line of its own.
 
-Refusals are counted by the kernel for the node, by cause. New connections and refusals of each Service need
---connection-counters of the daemon; without it they are shown as -. A Service's refusals are those at
-frontends that refuse everybody: what source ranges or a Local policy refuse to some is among its new connections.
+The kernel counts refused connections for the node, by cause. The counts of each Service need the daemon's
+--connection-counters; without it top prints -. REFUSED/S counts only frontends that reject all clients. Clients that
+source ranges or a Local policy refuse count under NEW/S.
 
-Active connections are those of the connection tracking table that were translated at a frontend, but for TCP
-that both sides have closed. Of very many only --budget are read, and top says so.`,
+Active connections are translated conntrack entries, without TCP connections that both sides have closed. top reads at
+most --budget of them, and reports if there are more.`,
 		Example: `  kube-nft top
   kube-nft top -n shop --sort active
   kube-nft top -o json --count 1 --interval 10s`,
@@ -80,10 +80,10 @@ that both sides have closed. Of very many only --budget are read, and top says s
 	set := cmd.Flags()
 	set.StringVarP(&q.namespace, "namespace", "n", "", "only Services of this namespace")
 	set.DurationVar(&q.interval, "interval", 2*time.Second, "time between two lists")
-	set.IntVar(&q.count, "count", 0, "end after so many lists; 0: when it is interrupted")
-	set.IntVar(&q.rows, "rows", topRows, "Services in a list at most; 0: all")
-	set.IntVar(&q.budget, "budget", topBudget, "active connections that each list reads at most")
-	set.StringVar(&q.order, "sort", topOrders[0], "what to sort by: "+alternatives(topOrders))
+	set.IntVar(&q.count, "count", 0, "number of lists to print; 0: until you interrupt it")
+	set.IntVar(&q.rows, "rows", topRows, "maximum number of Services in a list; 0: all")
+	set.IntVar(&q.budget, "budget", topBudget, "maximum number of conntrack entries to read for a list")
+	set.StringVar(&q.order, "sort", topOrders[0], "column to sort by: "+alternatives(topOrders))
 	offer(cmd, "sort", topOrders...)
 	return cmd
 }
@@ -414,10 +414,10 @@ func (l *topList) text(budget int) string {
 	}
 	b.WriteString("refused a second on this node: " + strings.Join(refused, ", ") + "\n")
 	if !l.Counted {
-		b.WriteString("new and refused of each Service: not counted, the daemon runs without --connection-counters\n")
+		b.WriteString("NEW/S and REFUSED/S are not counted: the daemon runs without --connection-counters\n")
 	}
 	if !l.Complete {
-		fmt.Fprintf(&b, "active connections are a part: no more than %d are read; --budget sets that\n", budget)
+		fmt.Fprintf(&b, "ACTIVE is incomplete: there are more than %d conntrack entries; raise --budget to read more\n", budget)
 	}
 	b.WriteByte('\n')
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -35,14 +35,14 @@ func newTrace() *cobra.Command {
 	var f format
 	cmd := &cobra.Command{
 		Use:   "trace [NAMESPACE/SERVICE[:PORT] | ADDR[:PORT/PROTO]]",
-		Short: "Show the way of live packets through the rules of this node",
-		Long: `trace shows the first packet of each connection that its filter selects: each rule of ours that it met, as nft
-writes it, the chains of other tables by name, and where it ended.
+		Short: "Show the rules that live packets meet on this node",
+		Long: `trace shows the first packet of each connection that its filter selects: each rule of kube-nft that the packet met, in
+nft's syntax, the chains of other tables by name, and the result.
 
-The filter is a Service or an address, or the client by --source, or both. Packets are told by the kernel's own tracing
-of nf_tables; rules of legacy iptables are not seen. What that needs is a table of its own, kube-nft-trace-N,
-which belongs to this process: the kernel removes it however the process ends. While it is there, each packet of the
-node pays for one comparison, and first packets for those of the filter. It needs CAP_NET_ADMIN and Linux 5.12.`,
+The filter is a Service or an address, or the client by --source, or both. trace uses the kernel's tracing of nf_tables,
+which does not include rules of legacy iptables. It makes a table kube-nft-trace-N that belongs to this process: the
+kernel removes the table when the process ends in any way. While the table exists, each packet of the node costs one
+comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and Linux 5.12.`,
 		Example: `  kube-nft trace shop/web
   kube-nft trace shop/web:http --source 203.0.113.0/24 --count 1
   kube-nft trace 198.51.100.9:7777/udp -o json`,
@@ -60,8 +60,8 @@ node pays for one comparison, and first packets for those of the filter. It need
 	f.addFlag(cmd, formatText, formatJSON)
 	set := cmd.Flags()
 	set.StringVar(&q.source, "source", "", "client: an address or a CIDR")
-	set.IntVar(&q.count, "count", 0, "end after so many packets; 0: when it is interrupted")
-	set.Uint64Var(&q.rate, "rate", 100, "packets a second that each rule of the filter selects at most")
+	set.IntVar(&q.count, "count", 0, "number of packets to show; 0: until you interrupt it")
+	set.Uint64Var(&q.rate, "rate", 100, "maximum number of packets a second that each rule of the filter selects")
 	return cmd
 }
 
@@ -117,7 +117,7 @@ func (q *packetQuery) filters(look *inspection) ([]kernel.PacketFilter, error) {
 		return nil, config.Usagef("--rate %d: expected 1 to %d", q.rate, 1<<20)
 	}
 	if q.to == "" && q.source == "" {
-		return nil, config.Usagef("trace: expected a Service or an address, --source, or both: all first packets of a node are too many")
+		return nil, config.Usagef("trace: expected a Service or an address, --source, or both; trace cannot show all packets of a node")
 	}
 	var source netip.Prefix
 	if q.source != "" {
@@ -145,7 +145,7 @@ func (q *packetQuery) filters(look *inspection) ([]kernel.PacketFilter, error) {
 		}
 	}
 	if len(filters) == 0 {
-		return nil, fmt.Errorf("trace: %s is not reached from %s, which is of another IP family", q.to, q.source)
+		return nil, fmt.Errorf("trace: %s and the client %s are of different IP families", q.to, q.source)
 	}
 	return filters, nil
 }
@@ -194,9 +194,9 @@ func (q *packetQuery) destinations(look *inspection) (filters []kernel.PacketFil
 	}
 	switch {
 	case len(filters) == 0:
-		return nil, fmt.Errorf("no Service %s is programmed on this node; kube-nft get services lists those that are", q.to)
+		return nil, fmt.Errorf("no Service %s is programmed on this node; kube-nft get services lists the Services that are", q.to)
 	case len(filters) > maxTraceFilters:
-		return nil, fmt.Errorf("%s has %d frontends, and trace takes %d at most: name one of them, as ADDR:PORT/PROTO, or a port", q.to, len(filters), maxTraceFilters)
+		return nil, fmt.Errorf("%s has %d frontends, more than the %d that trace can select: name one of them, as ADDR:PORT/PROTO, or a port", q.to, len(filters), maxTraceFilters)
 	}
 	return filters, nil
 }
