@@ -123,44 +123,36 @@ func checkEntries(t *testing.T, clients int, since time.Time) {
 }
 
 // TestMigrateAffinityKernel: each client reaches the endpoint after the takeover that it has reached
-// before, by migrate apply and by the daemon, from each of kube-proxy's modes, in both families.
+// before, from each of kube-proxy's modes but IPVS, in both families.
 func TestMigrateAffinityKernel(t *testing.T) {
 	binary := lab.Program(t)
 	for _, state := range oldStates {
-		for _, way := range []string{"apply", "daemon"} {
-			t.Run(state.name+"/"+way, func(t *testing.T) {
-				m := newAffinity(t, binary, state)
-				began := time.Now()
-				before := m.reached(t, affineService)
-				if distinct := len(distinctValues(before)); distinct < 4 {
-					t.Fatalf("%d endpoints of 6 are in use; clients would stay by chance", distinct)
-				}
-				if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
-					t.Fatalf("kube-proxy's own rules do not keep clients (-before +after):\n%s", diff)
-				}
-				since := time.Now()
-				if way == "apply" {
-					want := fmt.Sprintf("session affinity: kube-proxy knows the endpoints of %d clients — %d of them keep theirs", 2*affineClients, 2*affineClients)
-					if plan := strings.Join(strings.Fields(m.plan(t)), " "); !strings.Contains(plan, want) {
-						t.Errorf("the plan does not say %q:\n%s", want, plan)
-					}
-					if said, want := m.apply(t), fmt.Sprintf("session affinity: %d clients keep their endpoint", 2*affineClients); !strings.Contains(said, want) {
-						t.Errorf("apply does not say %q:\n%s", want, said)
-					}
-				} else {
-					daemon := m.startDaemon(t)
-					awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
-					daemon.AwaitLog(t, fmt.Sprintf(`"clients_that_keep_their_endpoint":%d`, 2*affineClients))
-				}
-				if left := proxys(m.state.save(t)); left != "" {
-					t.Errorf("left of kube-proxy's:\n%s", left)
-				}
-				checkEntries(t, 2*affineClients, since)
-				if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
-					t.Errorf("endpoints that the clients reach (-kube-proxy +kube-nft, %v later):\n%s", time.Since(began), diff)
-				}
-			})
-		}
+		t.Run(state.name, func(t *testing.T) {
+			m := newAffinity(t, binary, state)
+			began := time.Now()
+			before := m.reached(t, affineService)
+			if distinct := len(distinctValues(before)); distinct < 4 {
+				t.Fatalf("%d endpoints of 6 are in use; clients would stay by chance", distinct)
+			}
+			if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
+				t.Fatalf("kube-proxy's own rules do not keep clients (-before +after):\n%s", diff)
+			}
+			since := time.Now()
+			want := fmt.Sprintf("session affinity: kube-proxy knows the endpoints of %d clients — %d of them keep theirs", 2*affineClients, 2*affineClients)
+			if plan := strings.Join(strings.Fields(m.plan(t)), " "); !strings.Contains(plan, want) {
+				t.Errorf("the plan does not say %q:\n%s", want, plan)
+			}
+			if said, want := m.apply(t), fmt.Sprintf("session affinity: %d clients keep their endpoint", 2*affineClients); !strings.Contains(said, want) {
+				t.Errorf("apply does not say %q:\n%s", want, said)
+			}
+			if left := proxys(m.state.save(t)); left != "" {
+				t.Errorf("left of kube-proxy's:\n%s", left)
+			}
+			checkEntries(t, 2*affineClients, since)
+			if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
+				t.Errorf("endpoints that the clients reach (-kube-proxy +kube-nft, %v later):\n%s", time.Since(began), diff)
+			}
+		})
 	}
 }
 

@@ -21,56 +21,6 @@ import (
 // metricsAddress is where the daemon under test serves metrics.
 const metricsAddress = "127.0.0.1:10249"
 
-// TestMigrateDaemonKernel starts the daemon next to a live kube-proxy, under load: it waits,
-// says so and takes over when kube-proxy has ended. A later kube-proxy changes nothing as
-// long as ours serve, and a daemon that starts while our tables are there keeps them fresh.
-func TestMigrateDaemonKernel(t *testing.T) {
-	binary := lab.Program(t)
-	for _, state := range oldStates {
-		t.Run(state.name, func(t *testing.T) {
-			m := newMigration(t, binary, state, shapesOf(60))
-			before := foreign(state.save(t))
-			proxy := startFakeProxy(t)
-			daemon := m.startDaemon(t)
-			daemon.AwaitLog(t, "kube-proxy runs on this node")
-			if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
-				t.Errorf("it has committed next to a live kube-proxy:\n%s", tables)
-			}
-			awaitMetric(t, `kube_nft_takeover{state="waiting"} 1`)
-			proxy.Signal(syscall.SIGTERM)
-			awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
-			m.load.await(t, 100)
-			after := state.save(t)
-			if left := proxys(after); left != "" {
-				t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
-			}
-			if diff := cmp.Diff(before, foreign(after)); diff != "" {
-				t.Errorf("foreign rules (-before +after):\n%s", diff)
-			}
-			m.restartNextTo(t, daemon)
-			m.load.check(t)
-		})
-	}
-}
-
-// restartNextTo starts the daemon again while a kube-proxy runs that should not.
-func (m *migration) restartNextTo(t *testing.T, daemon *lab.Process) {
-	t.Helper()
-	daemon.Signal(syscall.SIGTERM)
-	<-daemon.Exited()
-	proxy := startFakeProxy(t)
-	m.program(t)
-	daemon = m.startDaemon(t)
-	daemon.AwaitLog(t, "kube-proxy runs on this node")
-	awaitMetric(t, `kubeproxy_sync_proxy_rules_last_timestamp_seconds`)
-	m.load.await(t, 50)
-	proxy.Signal(syscall.SIGTERM)
-	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
-	if left := proxys(m.state.save(t)); left != "" {
-		t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
-	}
-}
-
 // TestMigrateNextToDaemonKernel applies and rolls back while a daemon runs that is told not
 // to take over: apply leaves the tables to it, rollback waits for its end.
 func TestMigrateNextToDaemonKernel(t *testing.T) {

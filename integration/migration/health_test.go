@@ -41,59 +41,10 @@ func balancedManifest(node string) string {
 	return lab.Manifest(service, slice)
 }
 
-// TestMigrateHealthKernel: migrate apply answers health checks from the moment on at which kube-proxy
-// lets their ports go, as long as it runs, whatever else it waits for.
-func TestMigrateHealthKernel(t *testing.T) {
-	newMigrationNet(t)
-	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
-	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
-	write := func(node string) { m.source.Write(t, "balanced.yaml", balancedManifest(node)) }
-	write("node-1")
-	m.program(t)
-	proxy := startFakeProxy(t)
-	var ports []net.Listener
-	for _, address := range []string{":10256", ":31000"} {
-		port, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ports = append(ports, port)
-	}
-	apply := lab.Start(t, slices.Concat([]string{m.binary, "migrate"}, m.applyArgs())...)
-	apply.AwaitLog(t, "kube-nft: kube-proxy runs, process ")
-	for _, port := range ports {
-		port.Close()
-	}
-	await := func(address, path string, want int) {
-		t.Helper()
-		code := 0
-		for deadline := time.Now().Add(lab.Patience); code != want; code = probe(address, path) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s%s: %d, want %d\n%s", address, path, code, want, apply.Stderr())
-			}
-		}
-	}
-	await("127.0.0.1:10256", "/healthz", 200)
-	await("127.0.0.1:10256", "/livez", 200)
-	await("192.168.7.1:31000", "/", 200)
-	write("node-2") // kube-proxy's rules do not follow, but load balancers go where the endpoint is
-	await("192.168.7.1:31000", "/", 503)
-	write("node-1")
-	await("192.168.7.1:31000", "/", 200)
-	proxy.Kill()
-	<-apply.Exited()
-	if apply.ExitCode() != 0 {
-		t.Errorf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())
-	}
-	if code := probe("127.0.0.1:10256", "/healthz"); code != 0 {
-		t.Errorf("after its end: %d", code)
-	}
-}
-
-// TestMigrateDaemonHealthKernel: a daemon that waits for kube-proxy to end takes its ports as soon as they
+// TestMigrateHealthKernel: a daemon that waits for kube-proxy to end takes its ports as soon as they
 // are free, with what the source says, and answers from then on at each moment of the takeover, though
 // bindAddressHardFail is set. It does not complain about ports that kube-proxy has rightly.
-func TestMigrateDaemonHealthKernel(t *testing.T) {
+func TestMigrateHealthKernel(t *testing.T) {
 	newMigrationNet(t)
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))

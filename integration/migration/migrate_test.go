@@ -4,6 +4,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -73,8 +75,8 @@ func (m *migration) applyArgs() []string {
 	return append(args, m.source.Flags()...)
 }
 
-// TestMigrateKernel moves a node with each kind of old state to kube-nft and back, under
-// load: no connection may fail, and everything foreign stays as it was.
+// TestMigrateKernel moves a node with each kind of old state to kube-nft and back, under load: no
+// connection may fail, and everything foreign stays as it was.
 func TestMigrateKernel(t *testing.T) {
 	binary := lab.Program(t)
 	for _, state := range oldStates {
@@ -87,7 +89,7 @@ func TestMigrateKernel(t *testing.T) {
 func moveThereAndBack(t *testing.T, binary string, state oldState) {
 	m := newMigration(t, binary, state, shapesOf(300))
 	before := state.save(t)
-	journal := m.apply(t)
+	journal := m.applyAfterProxy(t)
 	m.load.await(t, 200)
 	after := state.save(t)
 	if left := proxys(after); left != "" {
@@ -97,9 +99,13 @@ func moveThereAndBack(t *testing.T, binary string, state oldState) {
 		t.Errorf("foreign rules (-before +after):\n%s", diff)
 	}
 	again := m.apply(t)
+	if !strings.Contains(again, "commit: done: nothing to change") {
+		t.Errorf("a second apply:\n%s", again)
+	}
 	if got := state.save(t); got != after {
 		t.Errorf("a second apply changed something:\n%s", cmp.Diff(after, got))
 	}
+	m.startBesideProxy(t)
 	m.program(t)
 	m.load.await(t, 200)
 	rollback := m.migrate(t, "rollback", "--wait")
@@ -111,4 +117,41 @@ func moveThereAndBack(t *testing.T, binary string, state oldState) {
 	if t.Failed() {
 		t.Logf("apply:\n%s\nagain:\n%s\nrollback:\n%s", journal, again, rollback)
 	}
+}
+
+// applyAfterProxy runs migrate apply beside a live kube-proxy: it waits, commits nothing, and takes over
+// when kube-proxy has ended. It returns the journal.
+func (m *migration) applyAfterProxy(t *testing.T) string {
+	t.Helper()
+	proxy := startFakeProxy(t)
+	apply := lab.Start(t, append([]string{m.binary, "migrate"}, m.applyArgs()...)...)
+	apply.AwaitLog(t, "kube-nft: kube-proxy runs, process ")
+	if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
+		t.Errorf("it has committed beside a live kube-proxy:\n%s", tables)
+	}
+	awaitMetric(t, `kube_nft_takeover{state="waiting"} 1`)
+	proxy.Signal(syscall.SIGTERM)
+	<-apply.Exited()
+	if apply.ExitCode() != 0 {
+		t.Fatalf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())
+	}
+	return apply.Stderr()
+}
+
+// startBesideProxy starts the daemon while our tables are in force and a kube-proxy runs that should
+// not. The daemon keeps the tables up to date at once, and removes kube-proxy's rules when it has ended.
+func (m *migration) startBesideProxy(t *testing.T) {
+	t.Helper()
+	proxy := startFakeProxy(t)
+	m.program(t)
+	daemon := m.startDaemon(t)
+	daemon.AwaitLog(t, "kube-proxy runs on this node")
+	awaitMetric(t, `kubeproxy_sync_proxy_rules_last_timestamp_seconds`)
+	m.load.await(t, 50)
+	proxy.Signal(syscall.SIGTERM)
+	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
+	if left := proxys(m.state.save(t)); left != "" {
+		t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
+	}
+	daemon.Stop(t)
 }

@@ -55,7 +55,8 @@ func TestMigratePosersKernel(t *testing.T) {
 	proxy := startNamed(t, "--config=x")
 	waiting := lab.Start(t, append(argv, "--timeout", "1m")...)
 	waiting.AwaitLog(t, "kube-nft: kube-proxy runs, process ")
-	if log := waiting.Stderr(); strings.Count(log, "process ") != 1 || !strings.Contains(log, "--config=x") {
+	_, log, _ := strings.Cut(waiting.Stderr(), "kube-nft: kube-proxy runs, ")
+	if strings.Count(log, "process ") != 1 || !strings.Contains(log, "--config=x") {
 		t.Errorf("it waits for others than the only kube-proxy:\n%s", log)
 	}
 	if left := proxys(m.state.save(t)); left == "" {

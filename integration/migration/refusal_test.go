@@ -51,7 +51,8 @@ var wrongSources = []wrongSource{
 }
 
 // TestMigrateLossRefusedKernel: migrate apply and plan refuse what would take Services away, and touch
-// nothing. --force does it.
+// nothing. A daemon keeps running, commits nothing, says so, and takes over as soon as the source has
+// what it lacked. --force takes over nevertheless.
 func TestMigrateLossRefusedKernel(t *testing.T) {
 	binary := lab.Program(t)
 	for _, state := range oldStates {
@@ -79,24 +80,6 @@ func TestMigrateLossRefusedKernel(t *testing.T) {
 				}
 				m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 			}
-			m.load.await(t, 50)
-			m.load.check(t) // before it is forced
-			journal := m.migrate(t, append(m.applyArgs(), "--hostname-override", "node-x", "--force")...)
-			if left := proxys(state.save(t)); left != "" || !strings.Contains(journal, "warning: frontends: no Node is called node-x") {
-				t.Errorf("with --force, left of kube-proxy's:\n%s\n%s", left, journal)
-			}
-		})
-	}
-}
-
-// TestMigrateDaemonRefusesKernel: a daemon that would take Services away keeps running, commits
-// nothing, says so, and takes over as soon as the source has what it lacked.
-func TestMigrateDaemonRefusesKernel(t *testing.T) {
-	binary := lab.Program(t)
-	for _, state := range oldStates {
-		t.Run(state.name, func(t *testing.T) {
-			m := newMigration(t, binary, state, shapesOf(60))
-			before := state.save(t)
 			m.source.Write(t, "objects.yaml", strings.Replace(migrationManifest(m.shapes), `"name":"node-1"`, `"name":"node-2"`, 1))
 			daemon := m.startDaemon(t)
 			awaitMetric(t, `kube_nft_held{reason="takeover"} 1`)
@@ -112,7 +95,7 @@ func TestMigrateDaemonRefusesKernel(t *testing.T) {
 			if status := m.status(t); !strings.Contains(status, "a source that has what kube-proxy serves") {
 				t.Errorf("status: %s", status)
 			}
-			proxy := startFakeProxy(t) // somebody helps himself
+			proxy := startFakeProxy(t) // it is started again
 			m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 			daemon.AwaitLog(t, "kube-proxy runs on this node again, process")
 			if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-nft") {
@@ -125,7 +108,14 @@ func TestMigrateDaemonRefusesKernel(t *testing.T) {
 				t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
 			}
 			m.load.await(t, 100)
-			m.load.check(t)
+			m.load.check(t) // before it is forced
+			daemon.Stop(t)
+			lab.Run(t, "", binary, "cleanup")
+			m.program(t)
+			journal := m.migrate(t, append(m.applyArgs(), "--hostname-override", "node-x", "--force")...)
+			if left := proxys(state.save(t)); left != "" || !strings.Contains(journal, "warning: frontends: no Node is called node-x") {
+				t.Errorf("with --force, left of kube-proxy's:\n%s\n%s", left, journal)
+			}
 		})
 	}
 }
@@ -141,25 +131,23 @@ func (m *migration) status(t *testing.T) string {
 	return strings.Join(strings.Fields(out.Stdout), " ")
 }
 
-// TestMigrateDaemonForcedKernel: the explicit word takes over whatever is lost, and without any word a
-// daemon that reads files leaves kube-proxy's rules alone.
-func TestMigrateDaemonForcedKernel(t *testing.T) {
+// TestNoTakeoverOfManifestsKernel: a daemon that reads files leaves kube-proxy's rules alone, unless
+// --takeover says otherwise.
+func TestNoTakeoverOfManifestsKernel(t *testing.T) {
 	newMigrationNet(t)
 	m := &migration{state: oldStates[0], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.program(t)
 	before := m.state.save(t)
-	flags := append([]string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:]...)
-	daemon := lab.Start(t, flags...)
+	daemon := lab.Start(t, append([]string{m.binary, "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:]...)...)
 	daemon.AwaitLog(t, `"started"`)
 	if diff := cmp.Diff(before, m.state.save(t)); diff != "" {
-		t.Errorf("an empty directory and no word (-before +after):\n%s", diff)
+		t.Errorf("(-before +after):\n%s", diff)
 	}
 	daemon.Stop(t)
-	lab.Run(t, "", m.binary, "cleanup")
 	m.startDaemon(t, "--takeover=force")
 	awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
 	if left := proxys(m.state.save(t)); left != "" {
-		t.Errorf("left of kube-proxy's:\n%s", left)
+		t.Errorf("with --takeover=force, left of kube-proxy's:\n%s", left)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestMigrateAfterTrialKernel(t *testing.T) {
 			daemon := m.startDaemon(t)
 			daemon.AwaitLog(t, "kube-proxy runs on this node")
 			soon := gapAfter(time.Since(began))
-			daemon.AwaitLog(t, fmt.Sprintf(`"clients_that_keep_their_endpoint":%d`, 2*affineClients))
+			daemon.AwaitLog(t, fmt.Sprintf("session affinity: %d clients keep their endpoint", 2*affineClients))
 			if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
 				t.Errorf("endpoints that the clients reach (-kube-proxy +kube-nft):\n%s", diff)
 			}

@@ -1,9 +1,15 @@
 // Package migrate moves a node from kube-proxy to kube-nft and back.
 //
 // NewPlan says what exists, what of it will go, and what an operator should know first; it changes
-// nothing. A Takeover is the way there. Each of its steps finds out again what is left to do: a
-// rerun after an interruption continues where the first run ended, and a second run after a
-// complete one changes nothing. A Rollback is the way back.
+// nothing. A Takeover moves the node to kube-nft. The daemon drives it around its first commit:
+//
+//	needed, running, err := t.Begin(ctx)              // look; wait for a live kube-proxy to end
+//	messages, generation, err := t.First(ctx, want, missing) // what the first commit carries
+//	verified, err := t.Verify(ctx, want)              // after the commit
+//	err = t.Remove(ctx, missing)                      // what remains of kube-proxy's; again after an error
+//
+// Each step finds out again what is left to do: a rerun after an interruption continues where the first
+// run ended, and a second run after a complete one changes nothing. A Rollback moves the node back.
 //
 // # What a takeover must not lose
 //

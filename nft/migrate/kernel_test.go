@@ -43,20 +43,21 @@ func commitTables(t *testing.T, client *kernel.Client) nft.Tables {
 	return want
 }
 
-// TestForeignBeforeFinishKernel: commits carry the removal of what can refuse packets until our tables are
-// verified. Then Finish removes the rest at the same time, on a goroutine of its own.
-func TestForeignBeforeFinishKernel(t *testing.T) {
+// TestFirstKernel: commits carry the removal of what can refuse packets until our tables are verified.
+// Then Remove removes the rest at the same time, on a goroutine of its own.
+func TestFirstKernel(t *testing.T) {
 	client := newClient(t)
 	lab.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.IPTables(), "iptables-nft-restore")
 	want := commitTables(t, client)
-	take, _ := takeover(t, client, nil)
-	take.State = func(State, error, time.Duration) {}
+	take, _ := takeover(t, client)
 	for _, verified := range []bool{false, true} {
-		messages, generation, held, err := take.Foreign(t.Context(), want)
-		if (len(messages) > 0) != !verified || generation == 0 || held || err != nil {
-			t.Errorf("verified %t: %d messages, generation %d, %t, %v", verified, len(messages), generation, held, err)
+		messages, generation, err := take.First(t.Context(), want, "")
+		if (len(messages) > 0) != !verified || generation == 0 || err != nil {
+			t.Errorf("verified %t: %d messages, generation %d, %v", verified, len(messages), generation, err)
 		}
-		take.Synced(t.Context(), want)
+		if _, err := take.Verify(t.Context(), want); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -85,19 +86,14 @@ func protocolsSet(tables nft.Tables) string {
 	return ""
 }
 
-// takeover returns a Takeover that commits by commit, and the journal it writes.
-func takeover(t *testing.T, client *kernel.Client, commit func(context.Context) (nft.Tables, string, error)) (*Takeover, *[]string) {
+// takeover returns a Takeover, and the journal it writes.
+func takeover(t *testing.T, client *kernel.Client) (*Takeover, *[]string) {
 	t.Helper()
 	var journal []string
 	return &Takeover{
 		Node:    legacy.Node{Lock: filepath.Join(t.TempDir(), "lock"), Proc: emptyProc(t)},
 		Kernel:  client,
-		Commit:  commit,
-		Daemon:  func() (string, error) { return "", nil },
 		Journal: func(e Entry) { journal = append(journal, e.String()) },
-		Alive:   func(processes string) { t.Errorf("waits for %s", processes) },
-		Missing: func() string { return "" },
-		Prepare: func(context.Context) (nft.Tables, error) { return nil, nil },
 		Force:   true, // the tables have no Services
 	}, &journal
 }
@@ -112,34 +108,38 @@ func emptyProc(t *testing.T) string {
 	return dir
 }
 
-func TestTakeoverStopsKernel(t *testing.T) {
-	steps, journal := takeover(t, newClient(t), func(context.Context) (nft.Tables, string, error) { return nil, "", unix.EPERM })
-	err := steps.Run(t.Context())
-	if !errors.Is(err, unix.EPERM) || err.Error() != "commit: operation not permitted" {
-		t.Errorf("error %v", err)
-	}
-	want := []string{"compare: begins", "compare: done: all 0 frontends that kube-proxy serves would be served",
-		"commit: begins", "commit: failed: operation not permitted"}
-	if diff := cmp.Diff(want, *journal); diff != "" {
-		t.Errorf("journal (-want +got):\n%s", diff)
-	}
-}
-
-func TestTakeoverJournalKernel(t *testing.T) {
+// TestTakeoverKernel goes through a takeover, and then looks for what is left.
+func TestTakeoverKernel(t *testing.T) {
 	client := newClient(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	lab.Run(t, shape.IPTables(), "iptables-legacy-restore")
 	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
-	steps, journal := takeover(t, client, func(context.Context) (nft.Tables, string, error) {
-		return commitTables(t, client), "something", nil
-	})
-	if err := steps.Run(t.Context()); err != nil {
+	steps, journal := takeover(t, client)
+	if needed, running, err := steps.Begin(t.Context()); !needed || running || err != nil {
+		t.Fatalf("needed %t, running %t, %v", needed, running, err)
+	}
+	missing := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
+	missing.Apply(tracker.Delta{})
+	if _, _, err := steps.First(t.Context(), missing.Want(), ""); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{
-		"compare: begins", (*journal)[1],
-		"commit: begins", "commit: done: something", "verify: begins", "verify: done: our tables read back as they should be, 6 elements looked up",
+	if verified, err := steps.Verify(t.Context(), missing.Want()); verified || err == nil {
+		t.Error("verified before our tables are there")
+	}
+	want := commitTables(t, client)
+	for i, first := range []bool{true, false} {
+		if verified, err := steps.Verify(t.Context(), want); verified != first || err != nil {
+			t.Errorf("commit %d: verified %t, %v", i, verified, err)
+		}
+	}
+	err := steps.Remove(t.Context(), "")
+	if err != nil || StateAfter(err) != Taken {
+		t.Fatal(err)
+	}
+	lines := []string{
+		(*journal)[0], "verify: begins", (*journal)[2],
+		"verify: begins", "verify: done: our tables read back as they should be, 6 elements looked up",
 		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
 		"remove from legacy ip filter: begins", "remove from legacy ip filter: done: 9 jumps, 6 chains, 16 rules in them",
 		"remove from legacy ip nat: begins", "remove from legacy ip nat: done: 3 jumps, 106 chains, 273 rules in them",
@@ -148,8 +148,17 @@ func TestTakeoverJournalKernel(t *testing.T) {
 		"remove from kube-proxy-nftables ip kube-proxy: done: 55 chains, 107 rules in them, 10 sets",
 		"look again: begins", "look again: done: nothing of kube-proxy's is left",
 	}
-	if diff := cmp.Diff(want, *journal); diff != "" {
+	if diff := cmp.Diff(lines, *journal); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+	for what, begin := range map[int]string{0: "compare: done: ", 2: "verify: failed: "} {
+		if line := (*journal)[what]; !strings.HasPrefix(line, begin) {
+			t.Errorf("line %d of the journal: %q, want %q", what, line, begin)
+		}
+	}
+	steps, _ = takeover(t, client)
+	if needed, running, err := steps.Begin(t.Context()); needed || running || err != nil {
+		t.Errorf("on a clean node: needed %t, running %t, %v", needed, running, err)
 	}
 }
 
@@ -161,11 +170,10 @@ func TestTakeoverBlindKernel(t *testing.T) {
 	lab.Run(t, shape.NFTables(), "nft", "-f", "-")
 	commitTables(t, client)
 	becomeNobody(t)
-	steps, _ := takeover(t, client, nil)
-	err := steps.clean(t.Context())
-	var needs *needsError
+	steps, _ := takeover(t, client)
+	err := steps.Remove(t.Context(), "")
 	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN, as root, in the node's network namespace"
-	if !errors.As(err, &needs) || err.Error() != want {
+	if StateAfter(err) != Blind || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
 	if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
@@ -173,65 +181,20 @@ func TestTakeoverBlindKernel(t *testing.T) {
 	}
 }
 
-// TestTakeoverLeavesTablesToDaemonKernel: a daemon that runs makes the commits.
-func TestTakeoverLeavesTablesToDaemonKernel(t *testing.T) {
+// TestTakeoverBesideDaemonKernel: beside a daemon, nothing of kube-proxy's goes before the daemon has
+// committed our tables.
+func TestTakeoverBesideDaemonKernel(t *testing.T) {
 	client := newClient(t)
-	steps, journal := takeover(t, client, nil)
-	steps.Daemon = func() (string, error) { return "kube-nft, pid 7", nil }
-	err := steps.Run(t.Context())
-	if want := "compare: the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
+	lab.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
+	steps, _ := takeover(t, client)
+	steps.Beside = true
+	err := steps.Remove(t.Context(), "")
+	if want := "the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	commitTables(t, client)
-	if err := steps.Run(t.Context()); err != nil {
+	if err := steps.Remove(t.Context(), ""); err != nil {
 		t.Fatal(err)
-	}
-	want := []string{
-		"compare: begins", "compare: done: all 0 frontends that kube-proxy serves would be served",
-		"commit: begins", "commit: done: left to the running daemon, kube-nft, pid 7",
-		"verify: begins", "verify: done: our tables are there, in 2 families",
-		"look again: begins", "look again: done: nothing of kube-proxy's is left",
-	}
-	if diff := cmp.Diff(want, (*journal)[len(*journal)-len(want):]); diff != "" {
-		t.Errorf("journal (-want +got):\n%s", diff)
-	}
-}
-
-// TestTakeoverOfDaemonKernel goes through the parts that a daemon calls.
-func TestTakeoverOfDaemonKernel(t *testing.T) {
-	client := newClient(t)
-	var states []State
-	start := func() *Takeover {
-		steps, _ := takeover(t, client, nil)
-		states = nil
-		steps.State = func(s State, _ error, _ time.Duration) { states = append(states, s) }
-		return steps
-	}
-	if needed, running, err := start().Begin(t.Context()); needed || running || err != nil {
-		t.Errorf("on a clean node: needed %v, %v", needed, err)
-	}
-	if diff := cmp.Diff([]State{Taking, Taken}, states); diff != "" {
-		t.Errorf("on a clean node (-want +got):\n%s", diff)
-	}
-	lab.Run(t, legacytest.Shape{Family: nft.IP, Services: 3, Endpoints: 2}.NFTables(), "nft", "-f", "-")
-	steps := start()
-	if needed, running, err := steps.Begin(t.Context()); !needed || running || err != nil {
-		t.Fatalf("needed %v, %v", needed, err)
-	}
-	missing := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
-	missing.Apply(tracker.Delta{})
-	if steps.Synced(t.Context(), missing.Want()) {
-		t.Error("verified before our tables are there")
-	}
-	want := commitTables(t, client)
-	for i, verified := range []bool{true, false} {
-		if got := steps.Synced(t.Context(), want); got != verified {
-			t.Errorf("sync %d: verified %v", i, got)
-		}
-	}
-	steps.Finish(t.Context())
-	if diff := cmp.Diff([]State{Taking, Taking, Stuck, Taking, Taken}, states); diff != "" {
-		t.Errorf("states (-want +got):\n%s", diff)
 	}
 	if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
 		t.Errorf("left behind:\n%s", tables)

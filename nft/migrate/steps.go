@@ -3,16 +3,20 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"io"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
 )
 
-// An Entry of a migration's journal says that a step begins or how it ended.
+// An Entry of a migration's journal says that a step begins, what it waits for, or how it ended.
 type Entry struct {
 	Step  string
 	Event Event
-	Text  string // what was done, or why it failed; empty when a step begins
+	Text  string // what was done, what it waits for, or why it failed; empty when a step begins
 }
 
 // An Event is what an Entry is about.
@@ -21,16 +25,28 @@ type Event string
 // The events.
 const (
 	Begins Event = "begins"
+	Waits  Event = "waits"
 	Done   Event = "done"
 	Failed Event = "failed"
 )
 
 // String returns the entry as a line for an operator.
 func (e Entry) String() string {
-	if e.Text == "" {
+	switch {
+	case e.Event == Waits:
+		return fmt.Sprintf("kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay", e.Text)
+	case e.Text == "":
 		return fmt.Sprintf("%s: %s", e.Step, e.Event)
 	}
 	return fmt.Sprintf("%s: %s: %s", e.Step, e.Event, e.Text)
+}
+
+// WriteJournal returns a function that writes entries as lines, one each: an entry may hold names that
+// others chose.
+func WriteJournal(w io.Writer) func(Entry) {
+	return func(e Entry) {
+		fmt.Fprintln(w, "kube-nft: "+nft.Visible(strings.ReplaceAll(e.String(), "\n", "; ")))
+	}
 }
 
 // A step is one change that happens as a whole or not at all.

@@ -49,6 +49,7 @@ type daemon struct {
 	serving    context.Context // of the servers and the instance socket: it ends after the sockets were handed over
 	served     <-chan struct{} // closed when no server runs any more
 
+	apply   *apply       // ends the daemon with its takeover; nil if it runs on
 	taking  func() bool  // a takeover from kube-proxy is at work
 	refused atomic.Int64 // when the log told last of a request that was refused, in ns since 1970
 	working bool         // goroutines have the sockets
@@ -57,7 +58,15 @@ type daemon struct {
 // Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged
 // when reader gives other settings than c.
 func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io.Writer) error {
-	d := daemon{config: c, log: newLog(c, stderr), queue: proxysync.NewQueue(), taking: func() bool { return false }}
+	return newDaemon(c, newLog(c, stderr)).run(ctx, reader)
+}
+
+func newDaemon(c *config.Config, log *zap.Logger) *daemon {
+	return &daemon{config: c, log: log, queue: proxysync.NewQueue(), taking: func() bool { return false }}
+}
+
+func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
+	c := d.config
 	defer d.log.Sync()
 	signal.Ignore(unix.SIGPIPE) // the reader of the log may end, Services stay
 	spendMemory()
@@ -111,7 +120,9 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 	d.served = d.monitor.run(serving, group)
 	group.Go(func() error { return d.feed.Run(working) })
 	group.Go(func() error { return d.sync(working) })
-	group.Go(func() error { return followConfig(working, reader, c, d.log) })
+	if d.apply == nil {
+		group.Go(func() error { return followConfig(working, reader, c, d.log) })
+	}
 	return d.untilDone(ctx, group.Wait)
 }
 

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -14,87 +16,184 @@ import (
 	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
+// retry is the pause after a failed step of a takeover; every Service is served meanwhile. repair is the
+// pause after another program has removed our tables, which the sync loop puts back at once.
+const (
+	retry  = 30 * time.Second
+	repair = time.Second
+)
+
+// A takeover drives a migrate.Takeover: before, in and after the sync loop's first commit.
+type takeover struct {
+	migrate.Takeover
+	*daemon
+	needed bool         // kube-proxy has something that must go, or is alive
+	over   bool         // commits do not matter any more
+	state  atomic.Value // a migrate.State; read by metrics
+	follow func()       // answers health checks while kube-proxy is alive
+}
+
 // takeOver removes what kube-proxy programmed. It waits until the sync loop may commit, prepares
 // the loop's settings, and removes the rest after the first sync that verifies. While it waits, source
 // feeds health checks. It returns false if ctx ended first.
 func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
-	var state atomic.Value // a migrate.State
-	t := migrate.Takeover{
-		Node:    legacy.Node{Proc: d.config.HostProc},
-		Kernel:  d.kernel,
-		Missing: d.missingNode,
-		Force:   d.config.ForceTakeover,
-		Losing: func(c *migrate.Comparison) {
-			d.log.Warn("takeover: frontends of kube-proxy's that are not served any more", zap.String("frontends", c.Summary()))
-		},
-		Journal: func(e migrate.Entry) {
-			if e.Event == migrate.Done {
-				d.log.Info("takeover", zap.String("step", e.Step), zap.String("done", e.Text))
-			}
-		},
-		Alive: func(processes string) {
-			const text = "kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. " +
-				"Stop it, or start kube-nft with --takeover=never"
-			d.log.Warn(text, zap.String("kube_proxy", processes))
-			d.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+processes)
-			source.begin(ctx)
-		},
-		State: func(s migrate.State, err error, retry time.Duration) {
-			state.Store(s)
-			if s != migrate.Waiting && s != migrate.Taking {
-				d.monitor.await(false) // kube-proxy has ended, or it is not known when it will
-			}
-			if s != migrate.Refused {
-				d.monitor.holds.report(heldTakeover, nil)
-			}
-			switch {
-			case s == migrate.Refused:
-				d.monitor.holds.report(heldTakeover, err)
-			case s == migrate.Blind:
-				d.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege", zap.Error(err))
-			case retry > 0:
-				d.log.Error("takeover", zap.Error(err), zap.Duration("retry_in", retry))
-			case err != nil:
-				d.log.Error("takeover: verify: kube-proxy's rules stay until it succeeds after a sync", zap.Error(err))
-			}
-		},
-	}
-	state.Store(migrate.Taking)
-	d.taking = func() bool { return state.Load() == migrate.Taking }
-	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(state.Load().(migrate.State)) })
+	t := &takeover{daemon: d, follow: func() { source.begin(ctx) }}
+	t.Takeover = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel, Force: d.config.ForceTakeover, Journal: t.record}
+	t.state.Store(migrate.Taking)
+	d.taking = func() bool { return t.state.Load() == migrate.Taking }
+	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(t.state.Load().(migrate.State)) })
 	needed, running, err := t.Begin(ctx)
 	d.monitor.await(running) // a kube-proxy that has the ports until it ends
 	switch {
 	case ctx.Err() != nil:
 		return false, nil
-	case err != nil || !needed:
-		return err == nil, err
+	case err != nil:
+		return false, err
 	}
-	settings.Foreign = func(ctx context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
-		messages, generation, held, err := t.Foreign(ctx, want)
-		if held {
-			err = &proxysync.HeldError{Err: err}
-		}
-		return messages, generation, err
+	if t.needed = needed; needed {
+		settings.Foreign, settings.Seeds = t.foreign, t.keptClients
+	} else {
+		t.enter(migrate.Taken, nil)
 	}
-	settings.Seeds = func(ctx context.Context) []services.Seed {
-		seeds, err := t.Seeds(ctx)
-		if err != nil {
-			d.log.Warn("takeover: some clients choose an endpoint anew, once", zap.Error(err))
-		}
-		return seeds
+	if d.apply != nil {
+		d.apply.watch(t, settings)
 	}
+	t.over = !needed && d.apply == nil
 	next := settings.Committed
 	settings.Committed = func(r proxysync.Report) {
 		next(r)
-		if r.Seeds > 0 {
-			d.log.Info("takeover", zap.String("step", "session affinity"), zap.Int("clients_that_keep_their_endpoint", r.Seeds))
-		}
-		if t.Synced(ctx, ruleset.Want()) {
-			d.group.Go(func() error { t.Finish(ctx); return nil })
-		}
+		t.committed(ctx, &r, ruleset.Want())
 	}
 	return true, nil
+}
+
+// record writes an entry of the takeover's journal to the log, or to the journal of migrate apply.
+func (t *takeover) record(e migrate.Entry) {
+	switch {
+	case e.Event == migrate.Waits:
+		const text = "kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. " +
+			"Stop it, or start kube-nft with --takeover=never"
+		t.enter(migrate.Waiting, nil)
+		t.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+e.Text)
+		if t.apply == nil {
+			t.log.Warn(text, zap.String("kube_proxy", e.Text))
+		}
+		t.follow()
+	case t.state.Load() == migrate.Waiting:
+		t.enter(migrate.Taking, nil)
+	}
+	switch {
+	case t.apply != nil:
+		t.apply.record(e)
+	case e.Event == migrate.Done:
+		t.log.Info("takeover", zap.String("step", e.Step), zap.String("done", e.Text))
+	}
+}
+
+// enter notes the state of the takeover, with the error that led there.
+func (t *takeover) enter(s migrate.State, err error) {
+	t.state.Store(s)
+	if s != migrate.Waiting && s != migrate.Taking {
+		t.monitor.await(false) // kube-proxy has ended, or it is not known when it will
+	}
+	var refused error
+	if s == migrate.Refused {
+		refused = err
+	}
+	t.monitor.holds.report(heldTakeover, refused)
+	if t.apply != nil {
+		t.apply.entered(t, s, err)
+	}
+}
+
+// foreign returns what the first commit does to kube-proxy's tables; see proxysync.Options.Foreign.
+func (t *takeover) foreign(ctx context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
+	messages, generation, err := t.First(ctx, want, t.missingNode())
+	if migrate.IsLoss(err) {
+		t.enter(migrate.Refused, err)
+		return nil, 0, &proxysync.HeldError{Err: err}
+	}
+	if err == nil {
+		t.enter(migrate.Taking, nil)
+		t.record(migrate.Entry{Step: "commit", Event: migrate.Begins})
+	}
+	return messages, generation, err
+}
+
+// keptClients returns kube-proxy's affinity entries; see proxysync.Options.Seeds.
+func (t *takeover) keptClients(ctx context.Context) []services.Seed {
+	seeds, err := t.Seeds(ctx)
+	if err != nil {
+		t.log.Warn("takeover: some clients choose an endpoint anew, once", zap.Error(err))
+	}
+	return seeds
+}
+
+// committed verifies our tables after a commit. After the first commit that verifies, the rest of
+// kube-proxy's state is removed on a goroutine of its own.
+func (t *takeover) committed(ctx context.Context, r *proxysync.Report, want nft.Tables) {
+	if t.over {
+		return
+	}
+	t.record(migrate.Entry{Step: "commit", Event: migrate.Done, Text: summary(r)})
+	if !t.needed {
+		t.over = true
+		t.record(migrate.Entry{Step: "look again", Event: migrate.Done, Text: "nothing of kube-proxy's is left"})
+		t.apply.end(nil)
+		return
+	}
+	verified, err := t.Verify(ctx, want)
+	if err != nil {
+		t.log.Error("takeover: kube-proxy's rules stay until our tables verify after a sync", zap.Error(err))
+		t.enter(migrate.Stuck, err)
+	}
+	if t.over = verified; verified {
+		t.group.Go(func() error { return t.remove(ctx) })
+	}
+}
+
+// summary says what a commit did.
+func summary(r *proxysync.Report) string {
+	if r.Operations+r.Foreign == 0 {
+		return "nothing to change"
+	}
+	text := fmt.Sprintf("%d operations on our tables, %d elements, and %d on kube-proxy's", r.Operations, r.Elements, r.Foreign)
+	if r.Seeds > 0 {
+		text += fmt.Sprintf("; session affinity: %d clients keep their endpoint", r.Seeds)
+	}
+	return text
+}
+
+// remove removes what remains of kube-proxy's state. It tries again until that succeeds, ctx ends or a
+// privilege is missing.
+func (t *takeover) remove(ctx context.Context) error {
+	for {
+		err := t.Wait(ctx)
+		if err == nil {
+			err = t.Remove(ctx, t.missingNode())
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		state, rest := migrate.StateAfter(err), retry
+		var tables *migrate.TablesError
+		if errors.As(err, &tables) {
+			rest = repair
+		}
+		t.enter(state, err)
+		switch state {
+		case migrate.Taken:
+			return nil
+		case migrate.Blind:
+			t.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege", zap.Error(err))
+			return nil
+		}
+		t.log.Error("takeover", zap.Error(err), zap.Duration("retry_in", rest))
+		if !pause(ctx, rest) {
+			return nil
+		}
+		t.enter(migrate.Taking, nil)
+	}
 }
 
 // missingNode returns the name of this node if there is no such Node object.

@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
-	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/localhost"
@@ -71,7 +69,7 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 		return err
 	}
 	defer r.Kernel.Close()
-	r.Journal = journalTo(journal)
+	r.Journal = migrate.WriteJournal(journal)
 	r.Notice = func(text string) { fmt.Fprintln(journal, "kube-nft: "+text) }
 	r.Stopped = func(ctx context.Context) error { return waitForDaemon(ctx, journal) }
 	found, err := r.Run(ctx)
@@ -79,13 +77,6 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 		warnExposed(r.Notice)
 	}
 	return err
-}
-
-// journalTo writes entries of the journal as lines, one each: an entry may hold names of others.
-func journalTo(w io.Writer) func(migrate.Entry) {
-	return func(e migrate.Entry) {
-		fmt.Fprintln(w, "kube-nft: "+nft.Visible(strings.ReplaceAll(e.String(), "\n", "; ")))
-	}
 }
 
 // warnExposed says what the removed rules protected.

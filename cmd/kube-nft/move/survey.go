@@ -25,16 +25,8 @@ import (
 // A survey is what plan and apply find on a node and in the source.
 type survey struct {
 	plan    migrate.Plan
-	node    string        // the name of this node if there is no such Node object
-	delta   tracker.Delta // all that the source has
-	tables  nft.Tables    // what ours are going to be; nil if the source could not be read
-	problem error         // why it could not be read
-}
-
-// Take hands out what the source has: a survey is the source of a loop that syncs once.
-func (s *survey) Take() (delta tracker.Delta) {
-	delta, s.delta = s.delta, tracker.Delta{}
-	return delta
+	node    string // the name of this node if there is no such Node object
+	problem error  // why the source could not be read
 }
 
 // look looks at kube-proxy's rules, the kernel, the host whose file system is at root, and the
@@ -69,9 +61,9 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 	if t.Node() == nil {
 		s.node = c.NodeName
 	}
-	s.delta = t.Take()
+	delta := t.Take()
 	checks := []migrate.Check{{
-		Level: migrate.OK, About: "Services", Found: fmt.Sprintf("%d Service ports to serve", len(s.delta.Changed)),
+		Level: migrate.OK, About: "Services", Found: fmt.Sprintf("%d Service ports to serve", len(delta.Changed)),
 	}}
 	if c.PodsFromNode && !c.UsePodCIDRs(t.Node()) {
 		s.problem = fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)
@@ -86,13 +78,12 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 		families = []nft.Family{nft.IP}
 	}
 	ruleset := services.NewRuleset(c.Ruleset(families))
-	ruleset.Apply(s.delta)
+	ruleset.Apply(delta)
 	ruleset.SetNodePortAddresses(c.NodePorts.Select(t.NodeAddresses(), local))
-	s.tables = ruleset.Want()
 	if !inventory.Clean() {
 		checks = append(checks, migrate.AffinityCheck(ctx, inventory, ruleset))
 	}
-	comparison, err := migrate.Compare(inventory, s.tables, s.node)
+	comparison, err := migrate.Compare(inventory, ruleset.Want(), s.node)
 	if err != nil {
 		return append(checks, migrate.NotSeen("frontends", err))
 	}
@@ -111,13 +102,13 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 			Means: "it may be another node: then its node ports do not answer here, and endpoints on this node do not count as such", Do: "look whether --hostname-override is this node's name",
 		})
 	}
-	if check, some := fallback(inventory, &s.delta); some {
+	if check, some := fallback(inventory, &delta); some {
 		checks = append(checks, check)
 	}
 	if s.node != "" { // the addresses of node ports are not known
 		return checks
 	}
-	return append(checks, nodePorts(ctx, c, inventory, t.NodeAddresses(), local, &s.delta)...)
+	return append(checks, nodePorts(ctx, c, inventory, t.NodeAddresses(), local, &delta)...)
 }
 
 // nodePorts looks at the addresses of node ports, and at who uses them.
