@@ -13,6 +13,12 @@ import (
 // own, which bind no map, exist while there is an address. A Service that has an endpoint somewhere answers at each address at
 // which it is served.
 
+// setPing says whether the frontend's address answers echo requests: while the Service port has an endpoint on any node.
+func (c claim) setPing(s *program) {
+	p := c.port.current
+	s.ping = p.Settings.Ping && !c.port.limits.withoutPing && p.HasEndpoints && c.kind != nodePort
+}
+
 // pinged counts how many frontends make an address answer.
 type pinged map[netip.Addr]int
 

@@ -10,6 +10,35 @@ func gotoChain(name string) *nft.Verdict {
 	return &v
 }
 
+// setTrafficPolicy says which endpoints serve the frontend by its traffic policy, or what happens if there is none.
+func (c claim) setTrafficPolicy(s *program) {
+	s.policy = layout.Policy{Kind: c.policyKind(), NodePort: c.kind == nodePort}
+}
+
+// policyKind returns what follows from the traffic policy and from the endpoints that it allows.
+func (c claim) policyKind() layout.PolicyKind {
+	p := c.port.current
+	kind, usable := layout.External, c.port.cluster.len()
+	fallback := p.Settings.LocalFallback && c.port.local.len() == 0
+	switch {
+	case c.kind == clusterIP && p.InternalLocal && !fallback:
+		kind, usable = layout.InternalLocal, c.port.local.len()
+	case c.kind == clusterIP:
+		kind = layout.Internal
+	case p.ExternalLocal && fallback:
+		kind = layout.ExternalFallback
+	case p.ExternalLocal:
+		kind = layout.ExternalLocal
+	}
+	switch {
+	case usable > 0:
+		return kind
+	case p.HasEndpoints:
+		return layout.Dropped
+	}
+	return layout.Refused
+}
+
 // ownedByAffinity reports whether the policy's chain comes and goes with the affinity of its Service
 // port.
 func ownedByAffinity(p layout.Policy) bool { return p.Affinity != 0 && p.Guard == 0 }

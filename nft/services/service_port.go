@@ -46,109 +46,50 @@ type program struct {
 	ping           bool             // its address answers echo requests
 }
 
-// comments are those of a Service port's elements: at addresses of load balancers, at those of ipMode Router, and at
-// all other frontends.
-type comments struct{ loadBalancer, router, other string }
-
-func commentsOf(p *tracker.ServicePort, name string) comments {
-	c := comments{other: name}
-	if p.Settings != (tracker.Settings{}) {
-		c.other = layout.CommentWith(p, "")
-	}
-	if len(p.LoadBalancers) > 0 {
-		c.loadBalancer = layout.CommentWith(p, layout.LoadBalancerWord)
-	}
-	if len(p.Routers) > 0 {
-		c.router = layout.CommentWith(p, layout.RouterWord)
-	}
-	return c
-}
-
-// serve says what the claim's Service port does at its frontend.
+// serve says what the claim's Service port does at its frontend. This is the table of contents of what a Service port can
+// ask for: each line is one feature, in the order in which they decide. A later one relies on what an earlier one has
+// set and does not change it.
 func (c claim) serve(f tracker.Frontend) program {
 	p := c.port.current
-	s := program{id: p.ID, comment: c.port.comments.other, serving: p.Serving, reset: p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP}
-	s.ping = p.Settings.Ping && !c.port.limits.withoutPing && p.HasEndpoints && c.kind != nodePort // an address answers while there are endpoints somewhere
-	s.policy = layout.Policy{
-		Kind:     c.policyKind(),
-		NodePort: c.kind == nodePort,
-	}
-	if c.kind == loadBalancerIP {
-		s.comment = c.port.comments.loadBalancer
-		if _, router := slices.BinarySearchFunc(p.Routers, f.Address, netip.Addr.Compare); router {
-			s.comment = c.port.comments.router
-			if s.policy.Kind == layout.Refused || s.policy.Kind == layout.Dropped {
-				s.policy.Kind = layout.Passed
-			}
-			s.policy.Router = s.policy.Kind == layout.ExternalLocal && c.port.local.len() == 0
-		}
-	}
-	if c.kind == loadBalancerIP && c.port.guard != nil {
-		s.policy.Guard = c.port.guard.number
-	}
-	if c.kind == nodePort && p.NodePortGuarded {
-		s.policy.Guard, s.policy.NodePasses = c.port.guard.number, true
-	}
-	none := s.policy.Kind == layout.Dropped || s.policy.Kind == layout.ExternalLocal && c.port.local.len() == 0
-	s.policy.Resets = none && s.reset && p.ID.Protocol == tracker.TCP && !s.policy.Router
-	switch s.policy.Kind {
-	case layout.Dropped:
-		if s.policy.Resets { // of connections that were allowed
-			return s
-		}
-		s.policy.Guard, s.policy.NodePasses = 0, false
-		return s
-	case layout.Internal, layout.External, layout.ExternalFallback:
-		s.cluster = c.port.cluster
-	case layout.InternalLocal:
-		s.local = c.port.local
-	case layout.ExternalLocal:
-		s.cluster, s.local = c.port.cluster, c.port.local
-	}
-	endpoints := s.policy.Kind != layout.Refused && s.policy.Kind != layout.Passed
-	if endpoints {
-		s.policy.Hash = c.port.hash()
-	}
-	s.policy.Cluster, s.policy.Local = capacityOf(s.cluster, s.policy.Hash), capacityOf(s.local, s.policy.Hash)
-	withAffinity := endpoints && c.port.affinity.number != 0
-	if withAffinity { // its chains do not depend on capacities
-		s.policy.Affinity, s.policy.Hash = c.port.affinity.number, layout.NoHash
-		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
-		s.policy.Cluster, s.policy.Local = min(s.policy.Cluster, 1), min(s.policy.Local, 1)
-		s.updateChain = layout.UpdateChain(s.policy.Affinity)
-	}
-	if c.port.list.number != 0 {
-		s.cluster, s.local = places{}, places{}
-		if endpoints && !withAffinity { // its chains do not depend on capacities
-			s.policy.List, s.policy.Hash = c.port.list.number, layout.NoHash
-			s.policy.Cluster, s.policy.Local = min(s.policy.Cluster, 1), min(s.policy.Local, 1)
-		}
-	}
+	s := program{id: p.ID, comment: c.port.comments.other, serving: p.Serving}
+	c.setTrafficPolicy(&s)   // policy.go: which endpoints serve; or reject, or drop
+	c.setLoadBalancer(f, &s) // load_balancers.go: addresses of load balancers, and their ipMode
+	c.setReset(&s)           // reset.go: whether connections of departed endpoints are reset
+	c.setSourceRanges(&s)    // source_ranges.go: which clients may connect
+	c.setPing(&s)            // ping.go: whether the address answers echo requests
+	c.setEndpoints(&s)       // below: how an endpoint is chosen
 	return s
 }
 
-// PolicyKind chooses the kind of policy from traffic policies and endpoints.
-func (c claim) policyKind() layout.PolicyKind {
-	p := c.port.current
-	kind, usable := layout.External, c.port.cluster.len()
-	fallback := p.Settings.LocalFallback && c.port.local.len() == 0
-	switch {
-	case c.kind == clusterIP && p.InternalLocal && !fallback:
-		kind, usable = layout.InternalLocal, c.port.local.len()
-	case c.kind == clusterIP:
-		kind = layout.Internal
-	case p.ExternalLocal && fallback:
-		kind = layout.ExternalFallback
-	case p.ExternalLocal:
-		kind = layout.ExternalLocal
+// setEndpoints says how an endpoint is chosen: by the chains of the Service port's session affinity, from the lists that
+// all its frontends share, or from the frontend's own lists.
+func (c claim) setEndpoints(s *program) {
+	var cluster, local places
+	switch s.policy.Kind {
+	case layout.Internal, layout.External, layout.ExternalFallback:
+		cluster = c.port.cluster
+	case layout.InternalLocal:
+		local = c.port.local
+	case layout.ExternalLocal:
+		cluster, local = c.port.cluster, c.port.local
+	default: // no connection is translated
+		return
 	}
-	switch {
-	case usable > 0:
-		return kind
-	case p.HasEndpoints:
-		return layout.Dropped
+	if c.port.list.number == 0 {
+		s.cluster, s.local = cluster, local
 	}
-	return layout.Refused
+	s.policy.Cluster, s.policy.Local = min(cluster.len(), 1), min(local.len(), 1)
+	switch {
+	case c.port.affinity.number != 0:
+		s.policy.Affinity = c.port.affinity.number
+		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
+		s.updateChain = layout.UpdateChain(s.policy.Affinity)
+	case c.port.list.number != 0:
+		s.policy.List = c.port.list.number
+	default:
+		s.policy.Hash = c.port.hash()
+		s.policy.Cluster, s.policy.Local = capacityOf(cluster, s.policy.Hash), capacityOf(local, s.policy.Hash)
+	}
 }
 
 // setPort programs a Service port that is new or has changed.

@@ -66,6 +66,18 @@ func (r *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
 	}
 }
 
+// setSourceRanges says which clients may connect. Source ranges apply at load-balancer addresses, and at node ports if the
+// Service asks for that; this node may always connect to its node ports. Where every client is dropped, they change nothing.
+func (c claim) setSourceRanges(s *program) {
+	switch {
+	case s.policy.Kind == layout.Dropped && !s.policy.Resets:
+	case c.kind == loadBalancerIP && c.port.guard != nil:
+		s.policy.Guard = c.port.guard.number
+	case c.kind == nodePort && c.port.current.NodePortGuarded:
+		s.policy.Guard, s.policy.NodePasses = c.port.guard.number, true
+	}
+}
+
 // setRanges changes the ranges of a guard. Its chains are written anew only if the prefix
 // lengths change.
 func (r *familyRules) setRanges(g *guard, ranges []netip.Prefix) {
