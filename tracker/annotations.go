@@ -77,6 +77,26 @@ type annotation[T any] struct {
 	meaning string // for the documentation, one sentence
 	// set stores a value: the index of the word, or the number.
 	set func(settings *T, value int)
+	// shown is for an annotation that changes no chain or list from which commands could tell it.
+	shown *Option
+}
+
+// An Option is an annotation of a Service that the comment of its elements shows, so that get, explain and status know of it.
+type Option struct {
+	Word       string // in the comment
+	Annotation string // as "key: value"
+	// InForce reports whether the annotation, or the default of the node, has an effect on a Service port.
+	InForce func(p *ServicePort) bool
+}
+
+// Options returns all of them, in the order in which comments have their words.
+func Options() (list []Option) {
+	for i := range serviceAnnotations {
+		if shown := serviceAnnotations[i].shown; shown != nil {
+			list = append(list, Option{shown.Word, AnnotationPrefix + shown.Annotation, shown.InForce})
+		}
+	}
+	return list
 }
 
 var yesNo = []string{"false", "true"}
@@ -88,6 +108,9 @@ var serviceAnnotations = []annotation[Settings]{
 		without: "keep, or the value of `--connections-of-departed`",
 		meaning: "what happens to TCP and SCTP connections to an endpoint that was removed, or that neither serves nor terminates",
 		set:     func(s *Settings, value int) { s.ResetDeparted = value == 1 },
+		shown: &Option{"reset-departed", "connections-of-departed: reset", func(p *ServicePort) bool {
+			return p.Settings.ResetDeparted && p.ID.Protocol != UDP
+		}},
 	},
 	{
 		name: "hash", words: []string{"source-ip-port", "source-ip"}, without: "source-ip-port",
@@ -109,21 +132,31 @@ var serviceAnnotations = []annotation[Settings]{
 		name: "local-fallback", words: []string{"none", "cluster"}, without: "none",
 		meaning: "which endpoints a traffic policy Local uses on a node without endpoints",
 		set:     func(s *Settings, value int) { s.LocalFallback = value == 1 },
+		shown: &Option{"local-fallback", "local-fallback: cluster", func(p *ServicePort) bool {
+			return p.Settings.LocalFallback && (p.InternalLocal || p.ExternalLocal)
+		}},
 	},
 	{
 		name: "ping", words: yesNo, without: "false, or the value of `--ping-vips`",
 		meaning: "whether the addresses of the Service respond to ping while it has endpoints",
 		set:     func(s *Settings, value int) { s.Ping = value == 1 },
+		shown:   &Option{"ping", "ping: true", func(p *ServicePort) bool { return p.Settings.Ping }},
 	},
 	{
 		name: "source-ranges-for-node-ports", words: yesNo, without: "false, or the value of `--source-ranges-for-node-ports`",
 		meaning: "whether `spec.loadBalancerSourceRanges` the node ports, too",
 		set:     func(s *Settings, value int) { s.GuardNodePorts = value == 1 },
+		shown: &Option{"node-port-ranges", "source-ranges-for-node-ports: true", func(p *ServicePort) bool {
+			return p.NodePortGuarded
+		}},
 	},
 	{
 		name: "udp-unready", words: []string{"cut", "keep"}, without: "cut",
 		meaning: "what happens to UDP flows of an endpoint that stops serving but stays in the Service",
 		set:     func(s *Settings, value int) { s.KeepUnreadyUDP = value == 1 },
+		shown: &Option{"keep-unready", "udp-unready: keep", func(p *ServicePort) bool {
+			return p.Settings.KeepUnreadyUDP && p.ID.Protocol == UDP
+		}},
 	},
 }
 

@@ -8,24 +8,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// options are what a Service port can ask for by annotations, as far as its chains do not show it: the word that stands
-// in the comment of its elements, and the annotation.
-var options = []struct {
-	word, annotation string
-	of               func(p *tracker.ServicePort) bool
-}{
-	{"reset-departed", "connections-of-departed: reset", func(p *tracker.ServicePort) bool {
-		return p.Settings.ResetDeparted && p.ID.Protocol != tracker.UDP
-	}},
-	{"keep-unready", "udp-unready: keep", func(p *tracker.ServicePort) bool {
-		return p.Settings.KeepUnreadyUDP && p.ID.Protocol == tracker.UDP
-	}},
-	{"local-fallback", "local-fallback: cluster", func(p *tracker.ServicePort) bool {
-		return p.Settings.LocalFallback && (p.InternalLocal || p.ExternalLocal)
-	}},
-	{"ping", "ping: true", func(p *tracker.ServicePort) bool { return p.Settings.Ping }},
-	{"node-port-ranges", "source-ranges-for-node-ports: true", func(p *tracker.ServicePort) bool { return p.NodePortGuarded }},
-}
+// options are the annotations that comments show.
+var options = tracker.Options()
 
 // Words in the comments of the elements of load-balancer addresses: of ipMode VIP, and of ipMode Router.
 const (
@@ -41,9 +25,9 @@ func CommentWith(p *tracker.ServicePort, kind string) string {
 	if kind != "" {
 		words = "," + kind
 	}
-	for i := range options {
-		if options[i].of(p) {
-			words += "," + options[i].word
+	for _, option := range options {
+		if option.InForce(p) {
+			words += "," + option.Word
 		}
 	}
 	if words == "" {
@@ -58,20 +42,6 @@ func NameIn(comment string) string {
 	return name
 }
 
-// An Option is what a Service port asks for by an annotation.
-type Option struct {
-	Word       string // as in the comment
-	Annotation string // as "key: value"
-}
-
-// Options lists all that a comment can show.
-func Options() (list []Option) {
-	for i := range options {
-		list = append(list, Option{options[i].word, tracker.AnnotationPrefix + options[i].annotation})
-	}
-	return list
-}
-
 // HasWord reports whether a comment has a word behind the name of the Service port.
 func HasWord(comment, word string) bool {
 	_, words, _ := strings.Cut(comment, " ")
@@ -80,7 +50,7 @@ func HasWord(comment, word string) bool {
 
 // ParseOptions returns the annotations that a comment shows.
 func ParseOptions(comment string) (annotations []string) {
-	for _, option := range Options() {
+	for _, option := range options {
 		if HasWord(comment, option.Word) {
 			annotations = append(annotations, option.Annotation)
 		}

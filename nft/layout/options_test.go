@@ -20,7 +20,7 @@ func TestOptions(t *testing.T) {
 	}{
 		{tracker.TCP, true, tracker.Settings{}, "shop/web:http", nil},
 		{tracker.TCP, true, all, "shop/web:http reset-departed,local-fallback,ping", []string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/local-fallback: cluster", "kube-nft.io/ping: true"}},
-		{tracker.UDP, false, all, "shop/web:http keep-unready,ping", []string{"kube-nft.io/udp-unready: keep", "kube-nft.io/ping: true"}},
+		{tracker.UDP, false, all, "shop/web:http ping,keep-unready", []string{"kube-nft.io/ping: true", "kube-nft.io/udp-unready: keep"}},
 	} {
 		p := &tracker.ServicePort{Settings: tt.settings, ExternalLocal: tt.local}
 		p.ID = tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -111,7 +110,7 @@ func (s *tableStatus) countAnnotation(annotation string) {
 }
 
 // derived are annotations that comments do not show, and their words.
-var derived = []layout.Option{
+var derived = []tracker.Option{
 	{Word: "maglev", Annotation: tracker.AnnotationPrefix + "lb-algorithm: maglev"},
 	{Word: "by source IP", Annotation: tracker.AnnotationPrefix + "hash: source-ip"},
 	{Word: "weights", Annotation: tracker.AnnotationPrefix + "weight"},
@@ -134,7 +133,7 @@ func tableRows(tables []tableStatus) (rows [][]string) {
 			rows[i] = append(rows[i], fmt.Sprint(cell))
 		}
 	}
-	for _, option := range append(layout.Options(), derived...) {
+	for _, option := range append(tracker.Options(), derived...) {
 		row, shown := []string{"  " + option.Word}, 0
 		for _, t := range tables {
 			n := t.Annotations[option.Annotation]
