@@ -1,6 +1,7 @@
-// Package readback sees a table as Services, whether it was read from the kernel or is wanted: its
-// frontends with their endpoints, what becomes of a connection and why, the clients with affinity
-// entries, the counts of connections. It knows the names of package layout and nothing of what
-// anybody wants. So it tells the truth about tables of other versions, and of tables that somebody has
-// changed.
+// Package readback shows a table as Services. Make a [Table] with [New] of a table that was read from the kernel, or that is
+// wanted. [Table.Frontends] lists the frontends with their endpoints, [Table.Explain] says where a connection goes and why,
+// [ReadConnections] counts connections and [ReadAffinityEntries] lists clients with session affinity.
+//
+// The package knows the names of package layout and does not know what is wanted. So it shows what a table does, also if
+// another program has changed the table.
 package readback

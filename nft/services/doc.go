@@ -1,6 +1,18 @@
-// Package services is the ruleset of a cluster: it turns Service ports into tables of package
-// nft, and reads such tables back as Services. Kubernetes words live here and nowhere else
-// below nft. It opens no socket.
+// Package services turns the Service ports of a cluster into nftables tables.
+//
+// To use it, make a [Ruleset] with [NewRuleset]. Give it what the kernel holds with [Ruleset.Adopt], so that a restart writes
+// only what differs. Then apply each delta of the tracker, commit the changes, and say that they are in the kernel:
+//
+//	ruleset := services.NewRuleset(services.Config{Families: nft.Families, MasqueradeBit: 14})
+//	ruleset.Adopt(tables)         // once, as kernel.Client.Read returned them
+//	ruleset.Apply(tracker.Take()) // each time something has changed
+//	err := client.Commit(ctx, ruleset.Changes())
+//	ruleset.Committed()           // if there was no error
+//
+// [Ruleset.Want] returns the complete tables, for a dry run or for a comparison with the kernel. [Ruleset.Serving] says which
+// endpoints may keep connections to a frontend, [Ruleset.Conflicts] which Services ask for the same frontend.
+//
+// The package opens no socket. Names and keys come from package layout. Package readback reads tables back as Services.
 //
 // # The ruleset
 //
