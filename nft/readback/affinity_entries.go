@@ -51,7 +51,7 @@ func ReadAffinityEntries(ctx context.Context, r reader, t *Table) (AffinityEntri
 }
 
 // Clients lists the clients with an entry of a frontend's Service port, ordered by address.
-func (e AffinityEntries) Clients(s *Programmed) (clients []Client) {
+func (e AffinityEntries) Clients(s *Frontend) (clients []Client) {
 	for _, group := range s.AffinityGroups {
 		for _, entry := range e[group.Number] {
 			clients = append(clients, clientOf(entry.client, entry.Element, group))

@@ -15,7 +15,7 @@ import (
 type Explanation struct {
 	nft.Fate
 	// Service is the frontend that the connection is addressed to; nil if it is none.
-	Service *Programmed
+	Service *Frontend
 	// Reason goes on where "is rejected", "is dropped" or "is left alone" ends; empty for
 	// connections that are translated.
 	Reason string
@@ -83,7 +83,7 @@ func (e *explainer) frontend() {
 	if step == nil {
 		return
 	}
-	s := e.table.Programmed(step.Set, step.Key, e.table.Sets[step.Set].Map[step.Key])
+	s := e.table.FrontendAt(step.Set, step.Key, e.table.Sets[step.Set].Map[step.Key])
 	e.Service = &s
 	text := fmt.Sprintf("%s %s of Service %s", s.Kind, s.Frontend, s.Name)
 	if s.NodePort() {

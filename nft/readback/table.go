@@ -24,8 +24,8 @@ type Table struct {
 // New returns the read-back of a table, with its rules as statements.
 func New(t *nft.Table) *Table { return &Table{Table: t.Typed()} }
 
-// A Programmed is a frontend as a table holds it.
-type Programmed struct {
+// A Frontend is a frontend of a Service port as a table holds it.
+type Frontend struct {
 	tracker.Frontend
 	Name layout.PortName
 	// Kind is KindClusterIP, KindLoadBalancerIP, KindExternalIP or KindNodePort.
@@ -78,7 +78,7 @@ type AffinityGroup struct {
 
 // Weighted reports whether chance or the hash prefers some endpoints to others. Without weights, the
 // numbers of slots of a hash differ by one at most.
-func (s *Programmed) Weighted() bool {
+func (s *Frontend) Weighted() bool {
 	for _, places := range [][]int{s.ClusterPlaces, s.LocalPlaces} {
 		if places != nil && (s.Hash == layout.NoHash || slices.Max(places)-slices.Min(places) > 1) {
 			return true
@@ -89,7 +89,7 @@ func (s *Programmed) Weighted() bool {
 
 // Annotations lists, as "key: value", what annotations ask of the Service port: Options, and what
 // chains and lists show. The weights of endpoints are listed without a value.
-func (s *Programmed) Annotations() []string {
+func (s *Frontend) Annotations() []string {
 	all := slices.Clone(s.Options)
 	for _, shown := range []struct {
 		is   bool
@@ -106,7 +106,7 @@ func (s *Programmed) Annotations() []string {
 }
 
 // Places returns how many places both lists have together.
-func (s *Programmed) Places() int {
+func (s *Frontend) Places() int {
 	n := 0
 	for _, list := range []struct {
 		endpoints []netip.AddrPort
@@ -123,7 +123,7 @@ func (s *Programmed) Places() int {
 }
 
 // Endpoints returns the distinct endpoints of both lists.
-func (s *Programmed) Endpoints() []netip.AddrPort {
+func (s *Frontend) Endpoints() []netip.AddrPort {
 	all := slices.Clone(s.Cluster)
 	for _, ep := range s.Local {
 		if !slices.Contains(all, ep) {
@@ -134,27 +134,27 @@ func (s *Programmed) Endpoints() []netip.AddrPort {
 }
 
 // Frontends lists the frontends by name, kind and address.
-func (t Table) Frontends() []Programmed {
-	var list []Programmed
+func (t Table) Frontends() []Frontend {
+	var list []Frontend
 	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
 		held := t.Sets[set]
 		if held == nil {
 			continue
 		}
 		for key, element := range held.Map {
-			list = append(list, t.Programmed(set, key, element))
+			list = append(list, t.FrontendAt(set, key, element))
 		}
 	}
-	slices.SortFunc(list, func(a, b Programmed) int {
+	slices.SortFunc(list, func(a, b Frontend) int {
 		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
 			strings.Compare(a.Name.Port, b.Name.Port), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)), a.Frontend.Compare(b.Frontend))
 	})
 	return list
 }
 
-// Programmed returns the frontend that an element of one of the table's sets stands for.
-func (t Table) Programmed(set, key string, element nft.Element) Programmed {
-	s := Programmed{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment), Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
+// FrontendAt returns the frontend that an element of one of the table's sets stands for.
+func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
+	s := Frontend{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment), Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
 	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := layout.PolicyOf(s.Verdict)
 		if p.Kind != layout.InternalLocal {
@@ -313,7 +313,7 @@ func NodePortAddresses(tables nft.Tables) (addrs []netip.Addr) {
 
 // findAffinity finds where the entries of the frontend's Service port stand: where its chain updates
 // them.
-func (t Table) findAffinity(s *Programmed, key string) {
+func (t Table) findAffinity(s *Frontend, key string) {
 	set := layout.AffinityFrontendsMap
 	if s.NodePort() {
 		set = layout.AffinityNodePortsMap
@@ -346,7 +346,7 @@ func (t Table) findAffinity(s *Programmed, key string) {
 func (t Table) AffinityMaps(p nft.Packet) (sets []*nft.Set) {
 	family, protocol := tracker.Family(t.Family), tracker.Protocol(p.Protocol)
 	for _, f := range []tracker.Frontend{{Address: p.Destination, Protocol: protocol, Port: p.Port}, tracker.NodePort(family, protocol, p.Port)} {
-		s := Programmed{Frontend: f}
+		s := Frontend{Frontend: f}
 		t.findAffinity(&s, layout.FrontendKeyOf(f))
 		for _, group := range s.AffinityGroups {
 			if held := t.Sets[group.Map]; held != nil && !slices.Contains(sets, held.Set) {
@@ -397,7 +397,7 @@ func hasLocal(verdict nft.Verdict) bool {
 }
 
 // policyWords says in words what the frontend does.
-func (s *Programmed) policyWords() string {
+func (s *Frontend) policyWords() string {
 	p, ok := layout.PolicyOf(s.Verdict)
 	if !ok {
 		return "unknown: " + s.Verdict.String()

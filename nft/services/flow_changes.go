@@ -48,7 +48,7 @@ func (r *familyRules) vanished(have readback.Table) (changes []tracker.FlowChang
 				continue
 			}
 			change := tracker.FlowChange{Frontend: f, Gone: true}
-			if gone := have.Programmed(set, key, element); gone.Kind != readback.KindClusterIP {
+			if gone := have.FrontendAt(set, key, element); gone.Kind != readback.KindClusterIP {
 				change.Removed = append(gone.Cluster, gone.Local...)
 			}
 			changes = append(changes, change)

@@ -34,7 +34,7 @@ func TestFrontendsOfRandomWorlds(t *testing.T) {
 	}
 }
 
-func checkFrontend(t *testing.T, got *readback.Programmed, state *frontendState) {
+func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 	t.Helper()
 	want := state.shown
 	p, ok := layout.PolicyOf(got.Verdict)

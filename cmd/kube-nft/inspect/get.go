@@ -181,8 +181,8 @@ func (s *selection) inFamily() string {
 }
 
 // services lists the selected frontends of a table.
-func (s *selection) services(table *readback.Table) []readback.Programmed {
-	return slices.DeleteFunc(table.Frontends(), func(service readback.Programmed) bool {
+func (s *selection) services(table *readback.Table) []readback.Frontend {
+	return slices.DeleteFunc(table.Frontends(), func(service readback.Frontend) bool {
 		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
 	})
 }

@@ -24,7 +24,7 @@ type subject struct {
 	Family    string `json:"family"`
 }
 
-func subjectOf(t *readback.Table, s *readback.Programmed) subject {
+func subjectOf(t *readback.Table, s *readback.Frontend) subject {
 	return subject{s.Name.Namespace, s.Name.Name, s.Name.Port, familyName(t.Family)}
 }
 
@@ -274,9 +274,9 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 
 // withAffinity lists one frontend of each Service port with session affinity: all its frontends
 // share its entries.
-func withAffinity(frontends []readback.Programmed) []readback.Programmed {
+func withAffinity(frontends []readback.Frontend) []readback.Frontend {
 	seen := make(map[uint32]bool)
-	return slices.DeleteFunc(frontends, func(s readback.Programmed) bool {
+	return slices.DeleteFunc(frontends, func(s readback.Frontend) bool {
 		if len(s.AffinityGroups) == 0 {
 			return true
 		}

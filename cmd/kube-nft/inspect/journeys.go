@@ -46,7 +46,7 @@ type journeys struct {
 type programmed struct {
 	look      *inspection
 	rules     map[nft.Family]map[uint64]nft.Rule // by handle
-	frontends map[tracker.Frontend]readback.Programmed
+	frontends map[tracker.Frontend]readback.Frontend
 
 	stale     bool // a step met a rule that is not known
 	checkAt   time.Time
@@ -88,7 +88,7 @@ func newJourneys(ctx context.Context, look *inspection) (*journeys, error) {
 
 // take computes programmed from the tables of the inspection.
 func (p *programmed) take(ctx context.Context) error {
-	frontends, rules := make(map[tracker.Frontend]readback.Programmed), make(map[nft.Family]map[uint64]nft.Rule)
+	frontends, rules := make(map[tracker.Frontend]readback.Frontend), make(map[nft.Family]map[uint64]nft.Rule)
 	for f, table := range p.look.tables {
 		for _, s := range table.Frontends() {
 			frontends[s.Frontend] = s

@@ -134,7 +134,7 @@ func (c *connection) resolve(tables map[nft.Family]*readback.Table, here *host, 
 }
 
 // matches reports whether a frontend is one of the Service, and of the port and protocol if they are given.
-func (s serviceName) matches(p *readback.Programmed) bool {
+func (s serviceName) matches(p *readback.Frontend) bool {
 	return p.Name.Namespace == s.namespace && p.Name.Name == s.name &&
 		(s.protocol == "" || strings.EqualFold(p.Protocol.String(), s.protocol)) &&
 		(s.port == "" || p.Name.Port == s.port || strconv.Itoa(int(p.Port)) == s.port)
@@ -142,11 +142,11 @@ func (s serviceName) matches(p *readback.Programmed) bool {
 
 // frontend returns the frontend of a table at which a client would ask for the Service port: its cluster
 // IP, else an address from outside, else its node port; nil if there is none.
-func (s serviceName) frontend(t *readback.Table) (*readback.Programmed, error) {
+func (s serviceName) frontend(t *readback.Table) (*readback.Frontend, error) {
 	if t == nil {
 		return nil, nil
 	}
-	rank := func(p *readback.Programmed) int {
+	rank := func(p *readback.Frontend) int {
 		switch p.Kind {
 		case readback.KindClusterIP:
 			return 0
@@ -155,7 +155,7 @@ func (s serviceName) frontend(t *readback.Table) (*readback.Programmed, error) {
 		}
 		return 1
 	}
-	best := make(map[string]*readback.Programmed) // by port and protocol
+	best := make(map[string]*readback.Frontend) // by port and protocol
 	for _, p := range t.Frontends() {
 		if !s.matches(&p) {
 			continue
