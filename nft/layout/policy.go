@@ -18,8 +18,8 @@ type Policy struct {
 	// Resets says of a policy Local without an endpoint on this node that segments of connections under way are
 	// answered with a reset; otherwise they are dropped as new connections are.
 	Resets bool
-	Guard  uint32 // the number of the guard whose sources alone may connect; 0 for none
-	// NodePasses says that this node itself may connect, too, as it may to guarded node ports.
+	Guard  uint32 // the number of the source ranges from which clients may connect; 0 if every client may
+	// NodePasses says that this node may connect, too, whatever the source ranges: as it may to its node ports.
 	NodePasses bool
 	// List is the number of the Service port's shared lists; 0 if each frontend has its own.
 	List uint32
@@ -69,14 +69,14 @@ type PolicyKind uint8
 
 // The kinds.
 const (
-	Refused          PolicyKind = iota + 1 // no endpoint anywhere: reject
-	Dropped                                // endpoints, but none that the traffic policy allows: drop, guard or not
+	Refused          PolicyKind = iota + 1 // no endpoint on any node: reject
+	Dropped                                // endpoints, but none that the traffic policy allows: drop
 	Internal                               // a cluster IP: cluster-wide list
 	InternalLocal                          // a cluster IP with internal policy Local: local list
 	External                               // cluster-wide list, always masqueraded
 	ExternalLocal                          // external policy Local
 	ExternalFallback                       // external policy Local without local endpoints: cluster-wide list, pods are not masqueraded
-	Passed                                 // no endpoint anywhere, at an address of ipMode Router: left alone, guard or not
+	Passed                                 // no endpoint on any node, at an address of ipMode Router: packets pass on
 )
 
 // Verdict is the verdict that sends a connection to the policy's chain.
@@ -95,10 +95,10 @@ const routerPrefix = "router-local-"
 // resetInfix stands in the names of external policies Local with Resets.
 const resetInfix = "reset-local-"
 
-// guardedPrefix is how the names of guarded policies begin; the number of the guard follows.
+// guardedPrefix begins the names of policies with source ranges; the number of the ranges follows.
 const guardedPrefix = "guarded-"
 
-// guardedNodePortPrefix is the same of those that this node itself passes.
+// guardedNodePortPrefix begins those with NodePasses.
 const guardedNodePortPrefix = "guarded-node-port-"
 
 // ChainName names a chain after what it does: the kind of frontend and the lengths of its
@@ -172,7 +172,7 @@ func (p Policy) bothSuffix() string {
 	return p.suffix(0)
 }
 
-// Open is the policy behind the guard.
+// Open is the policy for a client in the source ranges.
 func (p Policy) Open() Policy {
 	p.Guard, p.NodePasses = 0, false
 	return p

@@ -25,14 +25,13 @@ const (
 type claim struct {
 	port *portState
 	kind frontendKind
-	// told says that the port goes without the frontend, and that this has been reported.
-	told bool
+	// reported says that Conflicts has reported this claim as one that is not served.
+	reported bool
 }
 
-// precedes orders claims: the first one is served. An address belongs to the Service that
-// somebody with authority gave it to, whoever else lists it: a cluster IP to the one that the
-// API server chose, then a load balancer's address to the one whose status has it. Only then
-// the older Service wins.
+// precedes orders claims: the first one is served. The API server assigns a cluster IP to one Service, so that
+// Service comes first. Then comes the Service whose status has the address as a load balancer's. Otherwise the older
+// Service wins.
 func (c claim) precedes(d claim) bool {
 	if c.kind != d.kind {
 		return c.kind < d.kind
@@ -55,7 +54,7 @@ func (s *claims) Swap(i, j int) {
 	s.places[s.list[i].port], s.places[s.list[j].port] = i, j
 }
 
-// Push is described with heap.Interface, as is Pop.
+// Push appends a claim at the end of the list, for package heap.
 func (s *claims) Push(c any) {
 	if s.places == nil {
 		s.places = map[*portState]int{s.list[0].port: 0}
@@ -64,7 +63,7 @@ func (s *claims) Push(c any) {
 	s.list = append(s.list, c.(claim))
 }
 
-// Pop is described with Push.
+// Pop removes the last claim of the list and returns it, for package heap.
 func (s *claims) Pop() any {
 	last := s.list[len(s.list)-1]
 	s.list = s.list[:len(s.list)-1]
@@ -125,7 +124,7 @@ type frontendState struct {
 	shown  program
 }
 
-// A Conflict is a frontend that Loser asks for and does not get, because Winner has it.
+// A Conflict is a frontend that two Services claim: Winner is served there, Loser is not.
 type Conflict struct {
 	tracker.Frontend
 	Winner, Loser tracker.PortID
@@ -170,7 +169,7 @@ func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 // A contest is what has happened to a frontend with several claims since conflicts were last
 // reported. It grows with what happens, not with the number of claims.
 type contest struct {
-	winner  tracker.PortID          // who was served then
+	winner  tracker.PortID          // the Service port that was served at that time
 	changed map[*portState]struct{} // whose claims are new, or were served for a time
 }
 
@@ -230,20 +229,20 @@ func (r *familyRules) contest(state *frontendState, served *portState) *contest 
 	return c
 }
 
-// settle finds out what the contests have come to: what stood in between and stands no more
-// has never been in the kernel, and is nobody's business.
-func (r *familyRules) settle() {
+// reportContests turns the contests since the last report into conflicts and successions. A winner that was replaced
+// before the next commit has never been in the kernel and is not reported.
+func (r *familyRules) reportContests() {
 	fresh, successions := len(r.fresh), len(r.successions)
 	for state, contest := range r.contests {
 		winner := state.claims.first()
 		for port := range contest.changed {
-			if c := state.claims.of(port); c != winner && !c.told {
-				c.told = true
+			if c := state.claims.of(port); c != winner && !c.reported {
+				c.reported = true
 				r.fresh = append(r.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
 			}
 		}
-		if winner.told {
-			winner.told = false
+		if winner.reported {
+			winner.reported = false
 			r.successions = append(r.successions, Succession{state.Frontend, contest.winner, winner.port.current.ID})
 		}
 	}
@@ -254,30 +253,28 @@ func (r *familyRules) settle() {
 	slices.SortFunc(r.successions[successions:], func(a, b Succession) int { return a.Frontend.Compare(b.Frontend) })
 }
 
-// A Succession is a frontend that Heir asked for in vain before and has now.
+// A Succession is a frontend that moved from Before to Heir, which Conflicts had reported as a loser.
 type Succession struct {
 	tracker.Frontend
 	Before, Heir tracker.PortID
 }
 
-// Successions returns those that have come about since it was last called, by what is wanted
-// now.
+// Successions returns the successions since the last call.
 func (r *Ruleset) Successions() (list []Succession) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
-		family.settle()
+		family.reportContests()
 		list, family.successions = append(list, family.successions...), nil
 	}
 	return list
 }
 
-// Conflicts returns the conflicts that have come up since it was last called, by what is
-// wanted now, and the number of those that stand. Each is returned once for as long as its
-// loser goes without, whoever wins meanwhile.
+// Conflicts returns the new conflicts since the last call, and the number of all present conflicts. Each conflict is
+// returned once while its loser is not served, even if the winner changes.
 func (r *Ruleset) Conflicts() (fresh []Conflict, standing int) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
-		family.settle()
+		family.reportContests()
 		fresh, family.fresh = append(fresh, family.fresh...), nil
 		standing += family.standing
 	}

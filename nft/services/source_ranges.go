@@ -13,11 +13,10 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A guard holds the source ranges of one Service in one family, whichever of its ports and
-// load-balancer IPs they protect: once for all of them, as elements (number . first address) of
-// one plain set for each prefix length. A set of ranges would take each element in a time that
-// grows with all of them, and be copied whole in each commit that touches it: 100,000 elements
-// took 151 s, and everybody else's nf_tables waited.
+// A guard holds the source ranges of one Service in one family. All ports and load-balancer IPs of the Service share
+// them. They are elements (number . first address) of one set without intervals for each prefix length. The kernel takes
+// longer for each element that it adds to an interval set, and copies the whole set in each commit that changes it:
+// 100,000 elements took 151 s, in which no other program could change nf_tables.
 type guard struct {
 	service  string // "namespace/name"
 	number   uint32
@@ -27,8 +26,8 @@ type guard struct {
 }
 
 // numberOf returns a number for an identity, which no other identity has at this time. It
-// follows from the identity, so that a restart finds the same one; only if two identities meet
-// at one number it depends on who came first.
+// follows from the identity, so that a restart finds the same one. On a hash collision the first
+// identity keeps the number.
 func (r *familyRules) numberOf(identity string) uint32 {
 	sum := sha256.Sum256([]byte(identity))
 	for n := max(1, binary.BigEndian.Uint32(sum[:])>>2); ; n++ {
@@ -112,7 +111,7 @@ func (r *familyRules) leaveGuard(p layout.Policy) {
 	r.dropGuard(g)
 }
 
-// dropGuard forgets a guard that nobody has and nothing uses.
+// dropGuard forgets a guard that no Service port has and no chain uses.
 func (r *familyRules) dropGuard(g *guard) {
 	if g.ports == 0 && len(g.policies) == 0 {
 		delete(r.guards, g.number)
