@@ -234,8 +234,8 @@ func TestEntriesWait(t *testing.T) {
 				b.change(affine("web", 1, 1))
 				b.change(portWith("other", 2, 2))
 				pass(10 * time.Minute)
-				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.retry.failures != 0 || len(b.loop.refusals.skipped) != 0 {
-					t.Errorf("%d failed attempts, left out %v", b.loop.retry.failures, b.loop.refusals.skipped)
+				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.retry.failures != 0 || len(b.loop.refusals.leftOut) != 0 {
+					t.Errorf("%d failed attempts, left out %v", b.loop.retry.failures, b.loop.refusals.leftOut)
 				}
 				if n := b.logged(complaint); n != 1 {
 					t.Errorf("logged %d times, want once: %v", n, b.logs.All())
@@ -325,8 +325,8 @@ func TestOldEntriesKeepNobodyOut(t *testing.T) {
 		k := &oldTable{entryTable: entryTable{refuses: &kernel.OpError{Family: nft.IP, Set: "affinity-0", Err: unix.EINVAL}}}
 		b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, port)
 		b.run(t)
-		if b.loop.retry.failures != 0 || len(b.loop.refusals.skipped) != 0 || len(b.reports) != 1 {
-			t.Errorf("%d failed attempts, left out %v, %d commits", b.loop.retry.failures, b.loop.refusals.skipped, len(b.reports))
+		if b.loop.retry.failures != 0 || len(b.loop.refusals.leftOut) != 0 || len(b.reports) != 1 {
+			t.Errorf("%d failed attempts, left out %v, %d commits", b.loop.retry.failures, b.loop.refusals.leftOut, len(b.reports))
 		}
 		adopts := func(batch nft.Batch) bool {
 			return slices.ContainsFunc(batch.Ops, func(op nft.Op) bool { return op.Elements != nil && op.Set.Dynamic })
@@ -379,8 +379,8 @@ func TestSeeds(t *testing.T) {
 				t.Errorf("refused %v: %d entries committed, %d reported, want %d; asked %d times at the start and %d later",
 					refused, entries, b.reports[0].Seeds, want, again, calls-again)
 			}
-			if len(b.loop.refusals.skipped) != 0 || b.loop.retry.failures != 0 {
-				t.Errorf("left out %v, %d failures", b.loop.refusals.skipped, b.loop.retry.failures)
+			if len(b.loop.refusals.leftOut) != 0 || b.loop.retry.failures != 0 {
+				t.Errorf("left out %v, %d failures", b.loop.refusals.leftOut, b.loop.retry.failures)
 			}
 		})
 	}

@@ -36,7 +36,7 @@ func TestClockMayJump(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, at := range map[string]time.Time{
-		"end of the last sync": loop.rest.ended, "suspicion": loop.drift.suspected, "start of the sync": report.Taken,
+		"end of the last sync": loop.ended, "suspicion": loop.drift.suspected, "start of the sync": report.Taken,
 	} {
 		if at == at.Round(0) { // which takes the monotonic clock off
 			t.Errorf("%s: %v follows a clock that is set", name, at)

@@ -25,10 +25,10 @@ type commitLog struct {
 	log                                 *zap.Logger
 	commits, operations, elements, slow int // in this minute
 	slowest                             time.Duration
-	wait                                quota.Once // of lines about Services that wait
+	wait                                quota.Once // of lines about namespaces that wait
 }
 
-// Delays of a Service's changes that are longer than longWait are logged.
+// Delays of a namespace's changes that are longer than longWait are logged.
 const longWait = time.Second
 
 // started says that a first sync has succeeded. One that wrote nothing is worth a line, too: a
@@ -59,8 +59,8 @@ func (c *commitLog) note(r *Report) {
 	}
 	c.slowest = max(c.slowest, took)
 	if d := &r.Delta; d.Wait >= longWait && c.wait.Report("") {
-		c.log.Info("a Service changes so much that its next change waits", zap.String("service", d.Slowest), zap.Duration("wait", d.Wait),
-			zap.Int("waiting", d.Waiting))
+		c.log.Info("a namespace changes so much that what it adds has to wait", zap.String("namespace", d.Slowest), zap.Duration("wait", d.Wait),
+			zap.Int("waiting_services", d.Waiting))
 	}
 	level, message := zap.DebugLevel, "committed"
 	switch {

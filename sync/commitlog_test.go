@@ -81,9 +81,9 @@ func TestCommitLines(t *testing.T) {
 			map[string]any{"longest": "commit", "changed": int64(201), "service_ports": names}},
 		{"slow compile", Report{Operations: 1, Compile: slowSync, Commit: 1}, "info slow sync", map[string]any{"longest": "compile"}},
 		{"slow in sum", Report{Operations: 1, Compile: slowSync * 6 / 10, Commit: slowSync * 7 / 10}, "info slow sync", map[string]any{"longest": "commit"}},
-		{"a long wait", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop/web", Wait: longWait}}, "info a Service changes so much that its next change waits",
-			map[string]any{"service": "shop/web", "wait": longWait, "waiting": int64(2)}},
-		{"the wait goes on", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop/web", Wait: longWait}}, "", nil},
+		{"a long wait", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}}, "info a namespace changes so much that what it adds has to wait",
+			map[string]any{"namespace": "shop", "wait": longWait, "waiting_services": int64(2)}},
+		{"the wait goes on", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}}, "", nil},
 		{"slow reading", Report{Full: true, Compile: 2 * slowSync}, "info slow sync", map[string]any{"longest": "reading the tables back, and compile"}},
 	} {
 		c.note(&tt.report)

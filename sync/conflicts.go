@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Limits of lines about conflicts in a minute: any tenant can make thousands of conflicts with one address.
@@ -48,12 +49,15 @@ func (c *conflictLog) add(conflicts []services.Conflict, ends []services.Success
 	return logged
 }
 
-// addIgnored logs annotations that this node does not follow. It returns those that it has logged.
-func (c *conflictLog) addIgnored(annotations []services.Unmet) (logged []services.Unmet) {
+// addRefused logs Services, and annotations of Services, that this node does not serve. It returns those that it has logged.
+func (c *conflictLog) addRefused(services []*tracker.Refusal, annotations []services.Unmet) (logged []*tracker.Refusal) {
 	for _, a := range annotations {
-		if c.allow(c.ignored, a.ID.Namespace, "annotations that are ignored") {
-			logged = append(logged, a)
-			c.log.Warn("refused", zap.Error(a.Refusal()))
+		services = append(services, a.Refusal())
+	}
+	for _, r := range services {
+		if c.allow(c.ignored, r.Namespace, "refused Services and annotations") {
+			logged = append(logged, r)
+			c.log.Warn("refused", zap.Error(r))
 		}
 	}
 	return logged

@@ -105,7 +105,7 @@ func TestFloodOfConflicts(t *testing.T) {
 		for i := range 20 {
 			ignored = append(ignored, services.Unmet{ID: id("bad", i)})
 		}
-		if n := len(c.addIgnored(ignored)); n != conflictsPerNamespace {
+		if n := len(c.addRefused(nil, ignored)); n != conflictsPerNamespace {
 			t.Errorf("%d ignored annotations logged, want %d", n, conflictsPerNamespace)
 		}
 	})

@@ -38,8 +38,10 @@ type Loop struct {
 	synced  bool          // a sync has succeeded
 	waiting tracker.Delta // changes that no sync has committed yet
 	retry   backoff       // after a sync that failed
-	rest    rest
-	due     *time.Timer // rings when what the last delta left out is due
+	ended   time.Time     // of the latest sync that did something
+	took    time.Duration // that sync
+	taking  time.Duration // of it, what the source took to hand out changes
+	due     *time.Timer   // rings when what the last delta left out is due
 	// entriesRefused is the kernel's reason to refuse the affinity entries that this sync was to take
 	// over; nil if it did not refuse them.
 	entriesRefused error
@@ -79,7 +81,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		retry:  backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
 		refusals: refusals{
 			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
-			changes: make(map[tracker.PortID]portChange), skipped: make(map[familyService]*refusal),
+			changes: make(map[tracker.PortID]portChange), leftOut: make(map[tracker.PortID]*refusal),
 		},
 		affinity:  newAffinityEntries(&options),
 		nodePorts: nodePorts{setting: options.NodePorts},
@@ -188,7 +190,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.known, wanted = l.drift.hear(foreign, l.known)
 			l.affinity.heard(foreign, l.ruleset.IsAffinityMap)
 		}
-		if wait := time.Until(l.rest.next(l.options.MinInterval)); wanted && wait > 0 {
+		if wait := time.Until(l.ended.Add(l.options.MinInterval)); wanted && wait > 0 {
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
@@ -234,7 +236,7 @@ func (l *Loop) Once(ctx context.Context) error {
 
 // sync brings the kernel up to date. It reads the tables and tries again if somebody else committed
 // between our read and our commit, if the outcome of a commit is unknown, or if the kernel refuses a
-// batch. If the kernel also refuses the batch after a read, isolate skips the Services that
+// batch. If the kernel also refuses the batch after a read, isolate leaves out the Service ports that
 // cause the refusal.
 //
 // The kernel may refuse a later part of a batch because somebody has removed what earlier parts made.
@@ -245,7 +247,8 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 	defer func() {
 		l.entriesRefused = nil
 		if !idle { // after an idle sync the next one need not wait
-			l.rest.note(began, time.Now())
+			l.ended = time.Now()
+			l.took = l.ended.Sub(began)
 		}
 	}()
 	for range 5 {
@@ -369,26 +372,22 @@ func (e *partError) Unwrap() error { return e.err }
 // because a wrong source may change all the time, and each look reads the tables.
 func (l *Loop) hold(err error) {
 	l.holding = true
-	pause := max(heldPause, heldRatio*l.rest.took)
-	l.rest.ended = time.Now().Add(pause)
+	pause := max(heldPause, heldRatio*l.took)
+	l.ended = time.Now().Add(pause)
 	l.retry.timer.Reset(pause)
 	if l.options.Held != nil {
 		l.options.Held(err)
 	}
 }
 
-// charge makes Services whose changes were large wait before their next ones, in proportion to what these have
-// taken of a sync.
+// charge tells how long the sync has worked for each namespace: in proportion to what each has changed of the tables.
 func (l *Loop) charge(took time.Duration) {
 	work, all := l.ruleset.Work(), 0
 	for _, n := range work {
 		all += n
 	}
-	for service, n := range work {
-		if n >= largeChange {
-			share := min(took*time.Duration(n)/time.Duration(all), time.Duration(n)*dearElement)
-			l.options.Charge(service.Namespace, service.Service, tracker.ChargeRatio*share)
-		}
+	for namespace, n := range work {
+		l.options.Charge(namespace, took*time.Duration(n)/time.Duration(all))
 	}
 }
 
@@ -396,17 +395,17 @@ func (l *Loop) charge(took time.Duration) {
 func (l *Loop) done(report Report) {
 	l.retry.failures = 0
 	if l.options.Charge != nil && l.synced && !report.Full {
-		l.charge(report.Compile + report.Commit)
+		l.charge(report.Compile + report.Commit - l.taking)
 	}
 	l.ruleset.Committed()
-	l.refusals.committed()
+	l.refusals.settle()
 	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.drift.reason
-	report.LeftOut = l.refusals.ports()
+	report.LeftOut = len(l.refusals.leftOut)
 	l.waiting, l.drift.reason = tracker.Delta{}, ""
 	fresh, standing := l.ruleset.Conflicts()
 	report.Conflicts, report.Standing = l.conflicts.add(fresh, l.ruleset.Successions()), standing
 	unmet, standing := l.ruleset.Unmet()
-	report.Unmet, report.StandUnmet = l.conflicts.addIgnored(unmet), standing
+	report.Refused, report.StandUnmet = l.conflicts.addRefused(report.Delta.Refused, unmet), standing
 	if l.synced {
 		l.commits.note(&report)
 	} else {

@@ -15,8 +15,7 @@ import (
 // positive or zero; zero RetryMin and RetryMax stand for the defaults.
 type Options struct {
 	// MinInterval is the least time between the end of one sync and the start of the next;
-	// what happens meanwhile goes into one batch. Syncs that take long are further apart when
-	// there are many, see rest. Zero is no pause at all.
+	// what happens meanwhile goes into one batch. Zero is no pause at all.
 	MinInterval time.Duration
 	// RetryMin is the pause after a first refused batch. It doubles with every further
 	// one, up to RetryMax.
@@ -42,16 +41,16 @@ type Options struct {
 	Held func(error)
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
-	// Charge, if set, is called on the loop's goroutine for each Service whose changes in a sync were large, with
-	// the time for which its next ones are to wait.
-	Charge func(namespace, service string, cost time.Duration)
+	// Charge, if set, is called on the loop's goroutine for each namespace that a sync has changed, with the time that the
+	// sync took for it.
+	Charge func(namespace string, work time.Duration)
 	// Cleaned, if set, is called after each removal of stale connections, on a goroutine of its
 	// own while Run runs.
 	Cleaned func(FlowReport)
-	// Refused, if set, is called on the loop's goroutine when a Service is skipped because the kernel
-	// refuses it, and with a nil error when the kernel accepts it. It is called again if the Service
-	// changes and is refused again.
-	Refused func(namespace, service string, err error)
+	// Refused, if set, is called on the loop's goroutine when a Service port is left out
+	// because the kernel refuses it, and with a nil error when it is taken after all, as it
+	// was, changed or removed. A port that changed and is refused again is told again.
+	Refused func(tracker.PortID, error)
 	// Failed, if set, is called on the loop's goroutine after each failed one.
 	Failed func(error)
 }
@@ -76,8 +75,8 @@ type Report struct {
 	NodePorts  []netip.Addr        // the addresses at which node ports are reached
 	Conflicts  []services.Conflict // new ones that were logged
 	Standing   int                 // conflicts that there are now, new ones or not
-	Unmet      []services.Unmet    // annotations that this node has ceased to follow and that were logged
+	Refused    []*tracker.Refusal  // Services and annotations that this node has ceased to serve and that were logged
 	StandUnmet int                 // annotations that it does not follow now
-	LeftOut    int                 // ports of Services that are skipped now, see Options.Refused
+	LeftOut    int                 // Service ports that are left out now, see Options.Refused
 	Distrust   string              // why the tables were looked at or repaired; empty if nobody was suspected
 }

@@ -20,14 +20,16 @@ type Delta struct {
 
 	// Oldest is when the earliest of these changes was observed; zero if there is none.
 	Oldest time.Time
-	// Due is when Take will have more if nothing else changes, see Config.AwaitSlices and
-	// Config.ChangeEvery; zero if it has left out nothing.
+	// Due is when Take will have more if nothing else changes; zero if it has left out nothing.
 	Due time.Time
-	// Waiting is how many Services Take has left out because they change all the time or very much. Slowest is one of those
-	// that wait longest, as NAMESPACE/NAME, and Wait how long from then on.
+	// Waiting is how many Services wait for additions because their namespaces have used more than their share of the
+	// time. Slowest is the namespace that waits longest, and Wait how long.
 	Waiting int
 	Slowest string
 	Wait    time.Duration
+	// Refused are Services that Config.Quota leaves out from now on, and Unserved how many it leaves out in all.
+	Refused  []*Refusal
+	Unserved int
 	// Triggers say when the control plane saw the causes of endpoint changes in this delta: one for
 	// each update of an EndpointSlice with that annotation. If many updates wait because the loop is
 	// held up, the delta keeps the earliest.
@@ -83,6 +85,7 @@ func (d *Delta) Merge(newer Delta) {
 		d.Oldest = newer.Oldest
 	}
 	d.Waiting, d.Slowest, d.Wait = newer.Waiting, newer.Slowest, newer.Wait
+	d.Refused, d.Unserved = append(d.Refused, newer.Refused...), newer.Unserved
 	room := max(0, maxTriggers-len(d.Triggers))
 	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }
@@ -98,6 +101,15 @@ func (d *Delta) leaveOut(due, now time.Time) bool {
 	return true
 }
 
+// wait notes that additions of a namespace wait.
+func (d *Delta) wait(n *namespace, now time.Time) {
+	d.leaveOut(n.due(), now)
+	d.Waiting += len(n.dirty)
+	if wait := n.due().Sub(now); wait > d.Wait {
+		d.Slowest, d.Wait = n.name, wait
+	}
+}
+
 // observe notes that d carries a change observed at that time.
 func (d *Delta) observe(at time.Time) {
 	if d.Oldest.IsZero() || at.Before(d.Oldest) {
@@ -105,39 +117,32 @@ func (d *Delta) observe(at time.Time) {
 	}
 }
 
-// replace adds to d what turns have, the ports of a Service, into want, and reports whether
-// anything differs. Both are sorted by ID. Where a value of want equals one of have, want gets the
-// value of have, which Take has already handed out and others share.
+// replace adds to d what turns have, the ports of a Service, into want, and reports whether anything differs. Both are
+// sorted by ID. Where a value of want equals one of have, want gets the value of have, which Take has already handed out
+// and others share.
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
-	for i, port := range want {
-		for len(have) > 0 && have[0].ID.Compare(port.ID) < 0 {
-			d.remove(have[0].ID)
-			have, changed = have[1:], true
-		}
-		if len(have) > 0 && have[0].ID == port.ID {
-			old := have[0]
-			have = have[1:]
-			if old.Equal(port) {
-				want[i] = old
-				continue
+	if d.Changed == nil {
+		d.Changed = make(map[PortID]*ServicePort)
+	}
+	at := 0
+	eachPair(have, want, func(h, w *ServicePort) {
+		switch {
+		case w == nil:
+			if d.Removed == nil {
+				d.Removed = make(map[PortID]bool)
 			}
+			d.Removed[h.ID] = true
+			delete(d.Changed, h.ID)
+			changed = true
+			return
+		case h != nil && h.Equal(w):
+			want[at] = h
+		default:
+			d.Changed[w.ID] = w
+			delete(d.Removed, w.ID)
+			changed = true
 		}
-		if d.Changed == nil {
-			d.Changed = make(map[PortID]*ServicePort)
-		}
-		d.Changed[port.ID] = port
-		changed = true
-	}
-	for _, gone := range have {
-		d.remove(gone.ID)
-		changed = true
-	}
+		at++
+	})
 	return changed
-}
-
-func (d *Delta) remove(id PortID) {
-	if d.Removed == nil {
-		d.Removed = make(map[PortID]bool)
-	}
-	d.Removed[id] = true
 }

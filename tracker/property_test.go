@@ -186,19 +186,39 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 }
 
 func followWorld(t *testing.T, w *randomWorld) {
-	// The clock goes on by a second whenever it is read.
-	tr, have := newTracker(Config{AwaitSlices: one(w, 0, 10*time.Second), ChangeEvery: one(w, 0, 3*time.Second)}), Delta{}
+	defer func(most int) { mostWork = most }(mostWork)
+	mostWork = one(w, mostWork, 1, 3, 10)
+	quota, now := one(w, 0, 0, 30, 100), started
+	tr, have := New(Config{NodeName: "node-a", AwaitSlices: one(w, 0, 10*time.Second), Quota: quota, Clock: func() time.Time { return now }}), Delta{}
 	for range 40 {
 		for range 1 + w.IntN(8) {
 			w.event(tr)
 		}
+		steps := 0
 		for d, first := (Delta{}), true; first || !d.Due.IsZero(); first = false {
+			if steps++; steps > 1000 {
+				for _, n := range tr.dirty {
+					for _, e := range n.dirty {
+						for _, p := range e.out {
+							t.Errorf("have %+v", p)
+						}
+						for _, p := range e.want {
+							t.Errorf("want %+v", p)
+						}
+					}
+				}
+				t.Fatalf("Take never ends: %d elements at a time, %+v", mostWork, d)
+			}
 			d = tr.Take()
 			checkDelta(t, &have, &d)
 			have.Merge(d)
+			if first {
+				tr.Charge("shop", one(w, 0, time.Second))
+			}
+			now = now.Add(time.Second)
 		}
 
-		fresh := newTracker(Config{})
+		fresh := newTracker(Config{Quota: quota})
 		w.replay(fresh)
 		want := fresh.Take()
 		comparePorts(t, have.Changed, want.Changed)

@@ -1,60 +1,121 @@
 package tracker
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"time"
 )
 
-// Take returns what has changed since the last call. It leaves out what changed and changed back,
-// and for a short time new Services without slices and Services that never rest, see Config.AwaitSlices
-// and Config.ChangeEvery.
+// Take returns what has changed since the last call. It leaves out what changed and changed back, and for a short
+// time new Services without slices, see Config.AwaitSlices. One call hands out about mostWork elements, and Delta.Due
+// says when there is more. Namespaces for which this node has worked least come first. What is deleted, and what a
+// Service gives up, never waits for what was added before, see fairness.go. The first Take leaves out nothing.
 func (t *Tracker) Take() Delta {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var d Delta
-	var now time.Time
-	if t.begun && len(t.dirty) > 0 {
-		now = t.config.Clock()
+	now := t.config.Clock()
+	d.Refused, d.Unserved = t.applyQuotas(), t.unserved
+	if changed := len(t.dirty); !t.begun {
+		for _, n := range t.dirty {
+			changed += len(n.dirty)
+		}
+		d.Changed = make(map[PortID]*ServicePort, changed)
 	}
-	if len(t.dirty) >= manyDirty {
-		d.Changed = make(map[PortID]*ServicePort, len(t.dirty))
+	s := stepper{left: mostWork}
+	if !t.begun {
+		s.left = math.MaxInt
 	}
-	left := t.dirty[:0]
-	for _, e := range t.dirty {
-		if due := t.due(e); t.begun && d.leaveOut(due, now) {
+	t.removed = t.takeRemoved(t.removed, &d, &s)
+	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return later(a.paid, now).Compare(later(b.paid, now)) })
+	for _, n := range t.dirty {
+		t.takeFrom(n, &d, &s, now)
+	}
+	t.dirty = slices.DeleteFunc(t.dirty, func(n *namespace) bool { return len(n.dirty) == 0 })
+	t.begun = true
+	t.taken = t.seen
+	t.takeNode(&d)
+	t.forgetNamespaces(now)
+	return d
+}
+
+// takeRemoved adds to d what becomes of Services that were deleted, as far as s goes, and returns those of which something
+// is left.
+func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper) (left []*entry) {
+	left = removed[:0]
+	for _, e := range removed {
+		switch {
+		case e.service != nil || len(e.out) == 0:
+			continue // it has come back, or was taken before
+		case s.left <= 0:
 			left = append(left, e)
-			if e.since.IsZero() || e.awaits() {
-				continue
-			}
-			if d.Waiting++; due.Sub(now) > d.Wait {
-				d.Slowest, d.Wait = e.namespace+"/"+e.name, due.Sub(now)
-			}
 			continue
 		}
-		ports := t.resolve(e)
-		if d.replace(e.out, ports) {
-			d.observe(e.since)
-			d.Triggers = append(d.Triggers, e.triggers...)
-		}
-		if !e.since.IsZero() { // not only kept to be known
-			e.used = later(e.used, now).Add(t.config.ChangeEvery)
-		}
-		if steps := len(ports) * len(e.slices); steps >= manySteps && t.config.ChangeEvery > 0 {
-			e.charged = later(e.charged, now).Add(time.Duration(steps) * ChargeRatio * stepTime)
-		}
-		e.out, e.dirty, e.triggers = ports, false, nil
-		switch {
-		case e.service != nil || len(e.slices) > 0:
-		case t.begun && d.leaveOut(later(e.used, e.charged), now): // who comes and goes all the time stays known
-			e.dirty, e.since, left = true, time.Time{}, append(left, e)
-		default:
-			delete(t.entries, e.objectName)
+		ports, done := s.step(e.out, nil)
+		t.handOut(e, ports, d)
+		if !done {
+			left = append(left, e)
 		}
 	}
-	clear(t.dirty[len(left):])
-	t.dirty, t.begun = left, true
-	t.taken = t.seen
+	clear(removed[len(left):])
+	return left
+}
+
+// takeFrom adds to d what has changed in a namespace, as far as s goes.
+func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
+	began := time.Now()
+	s.adds = !t.begun || !n.owes(now)
+	left := n.dirty[:0]
+	for i, e := range n.dirty {
+		if s.left <= 0 {
+			d.leaveOut(now, now.Add(-1))
+			left = append(left, n.dirty[i:]...)
+			break
+		}
+		if t.begun && e.awaits() && d.leaveOut(e.since.Add(t.config.AwaitSlices), now) || !s.adds && e.reduced {
+			left = append(left, e)
+			continue
+		}
+		if e.want == nil {
+			e.want = t.resolve(e)
+		}
+		ports, done := s.step(e.out, e.want)
+		t.handOut(e, ports, d)
+		if !done {
+			e.reduced = !s.adds && s.left > 0
+			if !e.reduced {
+				d.leaveOut(now, now.Add(-1))
+			}
+			left = append(left, e)
+			continue
+		}
+		e.dirty, e.want = false, nil
+		if e.service == nil && len(e.slices) == 0 {
+			t.forget(e)
+		}
+	}
+	clear(n.dirty[len(left):])
+	n.dirty = left
+	if t.begun {
+		n.charge(now, time.Since(began))
+	}
+	if !s.adds && len(left) > 0 {
+		d.wait(n, now)
+	}
+}
+
+// handOut adds to d that a Service has other ports now.
+func (t *Tracker) handOut(e *entry, ports []*ServicePort, d *Delta) {
+	if d.replace(e.out, ports) {
+		d.observe(e.since)
+		d.Triggers = append(d.Triggers, e.triggers...)
+	}
+	e.out, e.triggers = ports, nil
+}
+
+// takeNode adds to d what has changed of the node and of the Service CIDRs.
+func (t *Tracker) takeNode(d *Delta) {
 	if t.node.dirty {
 		if !t.node.current.Equal(t.node.out) {
 			d.Node = t.node.current
@@ -73,23 +134,12 @@ func (t *Tracker) Take() Delta {
 		}
 		t.cidrs.out, t.cidrs.dirty = t.cidrs.current, false
 	}
-	return d
 }
-
-// A Service with thousands of ports takes a step for each of them and each slice, whatever has changed: less than a
-// microsecond.
-const (
-	manySteps = 400
-	stepTime  = time.Microsecond
-)
-
-// manyDirty is for how many Services it is worth to make room before they are worked out.
-const manyDirty = 64
 
 // resolve works out what the ports of e mean on this node now, sorted by ID.
 func (t *Tracker) resolve(e *entry) []*ServicePort {
 	s := e.service
-	if s == nil {
+	if s == nil || e.granted == nothing {
 		return nil
 	}
 	ports := make([]*ServicePort, 0, len(s.ports)*len(s.fronts))
@@ -117,6 +167,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 				Affinity:            s.timeout,
 				HealthCheckNodePort: s.healthPort,
 				Settings:            s.settings,
+				WithoutSlots:        e.granted == withoutSlots,
 			}
 			if s.settings.GuardNodePorts && f.closed {
 				p.NodePort = 0

@@ -201,9 +201,11 @@ func TestNodeChanges(t *testing.T) {
 			must(t, tr.SetSlice(sliceOf("hinted", newEndpoints("10.0.0.3 zones=a", "10.0.0.4 zones=b")...)))
 			tr.Take()
 			tt.change(tr)
-			for _, e := range tr.dirty {
-				if !tt.want[e.name] {
-					t.Errorf("Service %s is worked out again", e.name)
+			for _, n := range tr.dirty {
+				for _, e := range n.dirty {
+					if !tt.want[e.name] {
+						t.Errorf("Service %s is resolved again", e.name)
+					}
 				}
 			}
 			d := tr.Take()

@@ -35,11 +35,8 @@ type Config struct {
 	// created together and arrive by watches of their own; programmed apart, they cost the kernel
 	// twice as much. The first Take leaves out nothing. Zero: no Take does.
 	AwaitSlices time.Duration
-	// ChangeEvery is how often a Service may change for long: Take hands out promptChanges of its
-	// changes at once, and then one for each such time, in which later changes join. So a Service
-	// that never rests leaves the kernel to the others. Charge makes it wait longer. The first Take
-	// leaves out nothing. Zero: no Take does.
-	ChangeEvery time.Duration
+	// Quota is how many elements the Services of one namespace may ask for, see quota.go. Zero: any number.
+	Quota int
 	// Defaults are the settings of Services without annotations.
 	Defaults Settings
 	// Clock tells the time at which changes are observed; nil: time.Now.
@@ -56,13 +53,18 @@ type Tracker struct {
 	config  Config
 	started time.Time
 
-	mu      sync.Mutex
-	entries map[objectName]*entry
-	holders map[objectName]*entry // EndpointSlice -> the Service that has it
-	dirty   []*entry
-	begun   bool    // Take has been called
-	seen    Changes // since New
-	taken   Changes // what seen was at the last Take
+	mu         sync.Mutex
+	entries    map[objectName]*entry
+	namespaces map[string]*namespace
+	holders    map[objectName]*entry // EndpointSlice -> the Service that has it
+	removed    []*entry              // Services that were deleted after Take
+	dirty      []*namespace          // with Services that changed after Take
+	recount    []*namespace          // whose demand may be more than the quota
+	unserved   int                   // Services that the quota leaves out
+	inUse      int                   // namespaces, when those that are gone were forgotten last
+	begun      bool                  // Take has been called
+	seen       Changes               // since New
+	taken      Changes               // what seen was at the last Take
 
 	gathering gathering // reused by Take
 
@@ -89,15 +91,18 @@ type objectName struct{ namespace, name string }
 // handed out last. It exists as long as one of them does.
 type entry struct {
 	objectName
+	in       *namespace
 	service  *service       // nil: there is no such Service, or it is not for this proxy
 	slices   []*slice       // sorted by name
 	out      []*ServicePort // sorted by ID
 	dirty    bool           // changed after Take
-	since    time.Time      // when the first such change was observed, if dirty; zero if there was none
+	since    time.Time      // when the first such change was observed; meaningful if dirty
 	triggers []Trigger      // of the changes after Take
-	// used is when the time of the changes that were handed out will be over, if each takes
-	// Config.ChangeEvery. charged is when what Charge says of them will be over.
-	used, charged time.Time
+	want     []*ServicePort // what out is to become; nil if that is to be worked out
+	reduced  bool           // of want, what is taken away has been; what it adds waits
+
+	demand  demand
+	granted grant
 
 	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
 	changed  []netip.Addr // what has changed since they were brought up to date
@@ -112,11 +117,12 @@ func New(config Config) *Tracker {
 		config.Clock = time.Now
 	}
 	t := &Tracker{
-		config:   config,
-		started:  config.Clock(),
-		entries:  make(map[objectName]*entry),
-		holders:  make(map[objectName]*entry),
-		cidrObjs: make(map[string][]netip.Prefix),
+		config:     config,
+		started:    config.Clock(),
+		entries:    make(map[objectName]*entry),
+		namespaces: make(map[string]*namespace),
+		holders:    make(map[objectName]*entry),
+		cidrObjs:   make(map[string][]netip.Prefix),
 	}
 	t.addresses = primaryAddresses(config.NodeAddresses, nil)
 	t.node.dirty = len(t.addresses) > 0 // Take must hand them out
@@ -149,8 +155,7 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 		return
 	}
 	if e == nil {
-		e = &entry{objectName: name}
-		t.entries[name] = e
+		e = t.newEntry(name)
 	}
 	if !e.service.equal(parsed) {
 		e.service = parsed
@@ -197,8 +202,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	service := objectName{name.namespace, parsed.service}
 	e := t.entries[service]
 	if e == nil {
-		e = &entry{objectName: service}
-		t.entries[service] = e
+		e = t.newEntry(service)
 	}
 	var before *slice
 	i, found := e.findSlice(parsed.name)
@@ -312,14 +316,34 @@ func (v *versioned[T]) set(value T, now time.Time) {
 	}
 }
 
-// mark makes Take look at e.
+// newEntry makes the entry of a Service that was not known.
+func (t *Tracker) newEntry(name objectName) *entry {
+	e := &entry{objectName: name, in: t.namespace(name.namespace)}
+	t.entries[name] = e
+	e.in.entries[e] = struct{}{}
+	return e
+}
+
+// mark makes Take look at e, whose objects have changed.
 func (t *Tracker) mark(e *entry) {
-	if !e.dirty {
-		t.dirty = append(t.dirty, e)
+	t.measure(e)
+	t.touch(e)
+}
+
+// touch makes Take look at e.
+func (t *Tracker) touch(e *entry) {
+	e.want, e.reduced = nil, false
+	if e.service == nil && len(e.out) > 0 {
+		t.removed = append(t.removed, e)
 	}
-	if !e.dirty || e.since.IsZero() {
-		e.dirty, e.since = true, t.config.Clock()
+	if e.dirty {
+		return
 	}
+	e.dirty, e.since = true, t.config.Clock()
+	if len(e.in.dirty) == 0 {
+		t.dirty = append(t.dirty, e.in)
+	}
+	e.in.dirty = append(e.in.dirty, e)
 }
 
 // removeSlice forgets the slice with this name and its trigger times: they would be measured
@@ -341,45 +365,6 @@ func (e *entry) findSlice(name string) (i int, found bool) {
 // awaits reports whether e is a new Service whose slices are to be waited for. What was handed out
 // before never waits.
 func (e *entry) awaits() bool { return e.service != nil && e.out == nil && len(e.slices) == 0 }
-
-// promptChanges is how many changes of a Service in a row Take hands out at once: more than a rolling
-// update makes within moments.
-const promptChanges = 10
-
-// chargeCredit is how much Charge takes from a Service before it waits: a large Service comes with its slices one by one.
-const chargeCredit = time.Second
-
-// ChargeRatio is how many times as long as its changes took a Service waits that changes very much at once: the others have
-// nine tenths of the time.
-const ChargeRatio = 9
-
-// due returns when Take may hand out e.
-func (t *Tracker) due(e *entry) time.Time {
-	due := later(e.used.Add(-(promptChanges-1)*t.config.ChangeEvery), e.charged.Add(-chargeCredit))
-	if e.awaits() {
-		due = later(due, e.since.Add(t.config.AwaitSlices))
-	}
-	return due
-}
-
-func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
-
-// Charge says that changes of a Service which Take has handed out were dear. Its next ones wait until no more than
-// chargeCredit of all charges is left. The Service may be gone: whoever deletes it and makes it again pays, too.
-func (t *Tracker) Charge(namespace, service string, cost time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.config.ChangeEvery == 0 {
-		return
-	}
-	name := objectName{namespace, service}
-	e := t.entries[name]
-	if e == nil {
-		e = &entry{objectName: name, dirty: true} // Take forgets it when the time is over
-		t.entries[name], t.dirty = e, append(t.dirty, e)
-	}
-	e.charged = later(e.charged, t.config.Clock()).Add(cost)
-}
 
 // hinted reports whether the meaning of the Service depends on this node's zone.
 func (e *entry) hinted() bool {

@@ -150,6 +150,8 @@ type ServicePort struct {
 
 	// Settings are what the Service asks for by annotations.
 	Settings Settings
+	// WithoutSlots says that Config.Quota leaves nothing for slot tables and repeated places.
+	WithoutSlots bool
 }
 
 // ByAge orders Service ports: where two claim one frontend, the first one takes precedence.
@@ -169,7 +171,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.Guarded == q.Guarded && p.NodePortGuarded == q.NodePortGuarded && p.InternalLocal == q.InternalLocal &&
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
-		p.LocalReady == q.LocalReady && p.Settings == q.Settings &&
+		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
 		slices.Equal(p.Local, q.Local) &&

@@ -60,7 +60,7 @@ var flagGroups = []flagGroup{
 	{"Instead of serving", "dry-run show-config write-config-to init-only cleanup version"},
 	{"Objects and settings", "config manifests kubeconfig master kube-api-qps kube-api-burst kube-api-content-type feature-gates"},
 	{"The node and its pods", "hostname-override host-proc bind-address cluster-cidr detect-local-mode pod-bridge-interface pod-interface-name-prefix"},
-	{"Services", "service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports ping-vips masquerade-all masquerade-bit affinity-size maglev-slots connection-counters endpoint-connection-counters"},
+	{"Services", "service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports ping-vips masquerade-all masquerade-bit affinity-size namespace-quota connection-counters endpoint-connection-counters"},
 	{"Writing to the kernel", "min-sync-period sync-period takeover table-ownership connections-of-departed oom-score-adj"},
 	{"Addresses", "healthz-bind-address metrics-bind-address bind-address-hard-fail profiling"},
 	{"Connection tracking", "conntrack-"},

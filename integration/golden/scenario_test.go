@@ -181,7 +181,6 @@ func (s scenarioFlags) config(t testing.TB) (services.Config, proxysync.NodePort
 		Pods:          make(map[nft.Family]layout.PodMatch),
 		AllNodePorts:  make(map[nft.Family]bool),
 		AffinitySize:  131072,
-		MaglevSlots:   524288,
 	}
 	for _, family := range tracker.Families {
 		config.AllNodePorts[nft.Family(family)] = nodePorts.All(family)

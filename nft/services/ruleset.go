@@ -21,8 +21,8 @@ type Ruleset struct {
 	families     map[nft.Family]*familyRules
 	serviceCIDRs []netip.Prefix // in the families that are served
 
-	slots slotBudget
-	work  map[tracker.PortID]int // since the last commit, see Work
+	unmet unmetAnnotations
+	work  map[string]int // since the last commit, see Work
 }
 
 // familyRules is the part of a Ruleset in one table.
@@ -59,8 +59,8 @@ type chainUse struct {
 
 // NewRuleset returns the ruleset of a cluster without Services.
 func NewRuleset(config Config) *Ruleset {
-	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: make(map[tracker.PortID]int)}
-	r.slots = newSlotBudget(&r.config)
+	r := &Ruleset{config: config, families: make(map[nft.Family]*familyRules), work: make(map[string]int)}
+	r.unmet = unmetAnnotations{config: &r.config, standing: make(map[unmetKey]bool)}
 	for _, f := range config.Families {
 		r.families[f] = newFamily(&r.config, f)
 	}
@@ -115,27 +115,23 @@ func (r *Ruleset) Adopt(tables nft.Tables) {
 // passed over.
 func (r *Ruleset) Apply(delta tracker.Delta) {
 	for id := range delta.Removed {
+		r.unmet.noteLimits(id, nil)
 		if family := r.families[nft.Family(id.Family)]; family != nil {
 			before := family.Work()
 			family.removePort(id)
-			r.noteWork(family.Work()-before, id)
+			r.work[id.Namespace] += 1 + family.Work() - before
 		}
 	}
 	ports := inOrder(delta.Changed)
-	others, causes := r.slots.take(&delta)
-	ports = append(ports, others...)
 	if len(ports) >= manyPorts {
 		r.reserve(ports)
 	}
 	for _, port := range ports {
+		r.unmet.noteLimits(port.ID, port)
 		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
 			before := family.Work()
-			family.setPort(port, r.slots.limitsOf(port))
-			if work := family.Work() - before; delta.Changed[port.ID] != nil {
-				r.noteWork(work, port.ID)
-			} else {
-				r.noteWork(work, causes...)
-			}
+			family.setPort(port, r.unmet.limitsOf(port))
+			r.work[port.ID.Namespace] += 1 + family.Work() - before
 		}
 	}
 	if delta.CIDRsChanged {
@@ -148,18 +144,9 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	}
 }
 
-// noteWork notes work that Service ports have caused.
-func (r *Ruleset) noteWork(work int, causes ...tracker.PortID) {
-	for _, id := range causes {
-		if work > 0 {
-			r.work[tracker.PortID{Namespace: id.Namespace, Service: id.Service}] += work
-		}
-	}
-}
-
-// Work says how much each Service has changed of the tables since the last commit, see change.Journal.Work. Of a
-// PortID it uses Namespace and Service. It is valid until the next call of Apply or Committed.
-func (r *Ruleset) Work() map[tracker.PortID]int { return r.work }
+// Work says how much each namespace has changed of the tables since the last commit, see change.Journal.Work. It is valid
+// until the next call of Apply or Committed.
+func (r *Ruleset) Work() map[string]int { return r.work }
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
@@ -167,7 +154,7 @@ func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
 	for _, port := range ports {
 		services[nft.Family(port.ID.Family)]++
 		n := len(port.Cluster)
-		if port.Settings.Maglev && r.slots.limitsOf(port) == (limits{}) {
+		if port.Settings.Maglev && r.unmet.limitsOf(port) == (limits{}) {
 			n = maglev.Size(n)
 		}
 		endpoints[nft.Family(port.ID.Family)] += n
@@ -462,7 +449,7 @@ func (r *Ruleset) Note(foreign *change.ForeignChange) (damaged int, known bool) 
 
 // Unmet returns the annotations that this node has ceased to follow since the last call. standing is
 // the number of all annotations that it does not follow.
-func (r *Ruleset) Unmet() (fresh []Unmet, standing int) { return r.slots.unmet() }
+func (r *Ruleset) Unmet() (fresh []Unmet, standing int) { return r.unmet.unmet() }
 
 // emptied returns an empty list. It reuses the memory of a list, but not that of the many changes of a
 // start.

@@ -27,8 +27,6 @@ type Config struct {
 	// AffinitySize is how many entries one affinity map holds at most. There are AffinityMaps of them
 	// in a table, which the Service ports share.
 	AffinitySize uint32
-	// MaglevSlots is how many elements the slot tables of all Service ports may have together.
-	MaglevSlots int
 	Lacks       nft.Lacks
 	// Counters makes the elements of the services and node-ports maps count the connections
 	// to their frontends. EndpointCounters makes the elements of lists of endpoints count the

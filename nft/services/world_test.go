@@ -195,7 +195,6 @@ func testConfig() Config {
 		Families:      nft.Families[:],
 		MasqueradeBit: 14,
 		AffinitySize:  1024,
-		MaglevSlots:   1 << 23,
 		Pods: map[nft.Family]layout.PodMatch{
 			nft.IP:  {CIDR: netip.MustParsePrefix("10.244.0.0/16")},
 			nft.IP6: {CIDR: netip.MustParsePrefix("fdf4::/16")},

@@ -251,7 +251,7 @@ func TestCommitted(t *testing.T) {
 	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
 	m.Cleaned(proxysync.FlowReport{Duration: 5 * time.Millisecond, Lag: 250 * time.Millisecond, Deleted: map[tracker.Family]int{tracker.IPv6: 4}})
 	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
-	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3, StandUnmet: 5, Delta: tracker.Delta{Waiting: 6}}, nil, kernel.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
+	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3, StandUnmet: 5, Delta: tracker.Delta{Waiting: 6, Unserved: 7}}, nil, kernel.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
 	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3
 		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.003
@@ -275,6 +275,7 @@ func TestCommitted(t *testing.T) {
 		kube_nft_conflicts 0
 		kube_nft_refused_ports 3
 		kube_nft_unmet_annotations 5
+		kube_nft_unserved_services 7
 		kube_nft_waiting_services 6
 		kube_nft_reviews_total 2
 		kube_nft_repairs_total 1

@@ -18,6 +18,7 @@ type objectMetrics struct {
 	leftOut   prometheus.Gauge
 	unmet     prometheus.Gauge
 	waiting   prometheus.Gauge
+	unserved  prometheus.Gauge
 
 	without map[tracker.PortID]lacking // ports counted in noLocal
 }
@@ -45,15 +46,19 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}),
 		leftOut: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_refused_ports",
-			Help: "Ports of Services that are skipped on this node, because the kernel refuses them.",
+			Help: "Service ports that are left out on this node as they are wanted, because the kernel refuses them.",
 		}),
 		unmet: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_unmet_annotations",
-			Help: "Annotations of Service ports that this node does not follow, because the kernel lacks something or --maglev-slots are used up.",
+			Help: "Annotations of Service ports that this node does not follow, because the kernel lacks something or the quota of the namespace is used up.",
 		}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_waiting_services",
-			Help: "Services whose latest changes wait for their turn, because they change all the time or very much at once.",
+			Help: "Services that wait with what they add, because their namespaces have used more than a tenth of the time.",
+		}),
+		unserved: f.NewGauge(prometheus.GaugeOpts{
+			Name: "kube_nft_unserved_services",
+			Help: "Services that are not served on this node, because the quota of their namespace is used up (--namespace-quota).",
 		}),
 		without: make(map[tracker.PortID]lacking),
 	}
@@ -75,6 +80,7 @@ func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[
 	o.leftOut.Set(float64(r.LeftOut))
 	o.unmet.Set(float64(r.StandUnmet))
 	o.waiting.Set(float64(r.Delta.Waiting))
+	o.unserved.Set(float64(r.Delta.Unserved))
 	for family, sets := range lengths {
 		for name, n := range sets {
 			o.elements.WithLabelValues(name, tracker.Family(family).String()).Set(float64(n))

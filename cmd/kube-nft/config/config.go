@@ -57,10 +57,10 @@ type Config struct {
 	// ExternalIPs are the addresses that Services may list in spec.externalIPs.
 	ExternalIPs tracker.ExternalIPs
 
-	MasqueradeAll bool
-	MasqueradeBit uint8  // 0 to 31
-	AffinitySize  uint32 // clients in one affinity map; positive
-	MaglevSlots   uint32 // elements of all slot tables together; positive
+	MasqueradeAll  bool
+	MasqueradeBit  uint8  // 0 to 31
+	AffinitySize   uint32 // clients in one affinity map; positive
+	NamespaceQuota uint32 // elements that the Services of a namespace may ask for; positive
 	// MinSyncPeriod is the least time between two commits; 0: none. SyncPeriod is how often the
 	// kernel is compared with the wanted tables; it is positive and not less than MinSyncPeriod.
 	MinSyncPeriod, SyncPeriod time.Duration
@@ -112,7 +112,7 @@ func (c *Config) Tracker() tracker.Config {
 		Defaults:         c.Defaults,
 		ExternalIPs:      c.ExternalIPs,
 		AwaitSlices:      awaitSlices,
-		ChangeEvery:      changeEvery,
+		Quota:            int(c.NamespaceQuota),
 		Clock:            time.Now,
 	}
 }
@@ -121,10 +121,6 @@ func (c *Config) Tracker() tracker.Config {
 // apart, and so short that nobody notices when connections to a new Service without endpoints are
 // refused so much later.
 const awaitSlices = 10 * time.Millisecond
-
-// changeEvery leaves most of the loop's time to the others beside a Service that never rests, and is less than what a
-// rolling update takes for an endpoint: 250 changes a second are handed out one by one.
-const changeEvery = 4 * time.Millisecond
 
 // Ruleset returns the part of the settings on which the ruleset of these families depends.
 func (c *Config) Ruleset(families []nft.Family) services.Config {
@@ -140,7 +136,6 @@ func (c *Config) Ruleset(families []nft.Family) services.Config {
 		AllNodePorts:     all,
 		Localhost:        c.LocalhostNodePorts,
 		AffinitySize:     c.AffinitySize,
-		MaglevSlots:      int(c.MaglevSlots),
 		Counters:         c.ConnectionCounters,
 		EndpointCounters: c.EndpointCounters,
 	}

@@ -32,7 +32,7 @@ type KubeNFTConfiguration struct {
 	// MinSyncPeriod wins over nftables.minSyncPeriod, and can be 0s, for no pause at all.
 	MinSyncPeriod              *metav1.Duration `json:"minSyncPeriod,omitempty"`
 	AffinitySize               uint32           `json:"affinitySize,omitempty"`
-	MaglevSlots                uint32           `json:"maglevSlots,omitempty"`
+	NamespaceQuota             uint32           `json:"namespaceQuota,omitempty"`
 	ConnectionCounters         bool             `json:"connectionCounters,omitempty"`
 	EndpointConnectionCounters bool             `json:"endpointConnectionCounters,omitempty"`
 	ConnectionsOfDeparted      string           `json:"connectionsOfDeparted,omitempty"`
@@ -153,10 +153,16 @@ func (d *document) add(file string, part []byte, before int) (kind string, err e
 
 // at returns the field of either kind that has this path in a file.
 func (d *document) at(path string) reflect.Value {
+kinds:
 	for _, v := range []reflect.Value{reflect.ValueOf(&d.proxy).Elem(), reflect.ValueOf(&d.own).Elem()} {
-		if field, ok := fieldAt(v, path); ok {
-			return field
+		for name := range strings.SplitSeq(path, ".") {
+			field, found := fieldNamed(v.Type(), name)
+			if !found {
+				continue kinds
+			}
+			v = v.FieldByIndex(field.Index)
 		}
+		return v
 	}
 	panic("no field " + path)
 }

@@ -127,7 +127,7 @@ kind: KubeNFTConfiguration
 localhostNodePorts: false
 logFormat: auto
 logLevel: info
-maglevSlots: 524288
+namespaceQuota: 1000000
 tableOwnership: never
 takeover: auto
 `

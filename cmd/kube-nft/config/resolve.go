@@ -340,8 +340,8 @@ func (r *reading) resolveRuleset(c *Config) error {
 		return r.invalid("masquerade-bit", fmt.Sprint(bit), "expected a bit of the packet mark, 0 to 31")
 	case own.AffinitySize == 0:
 		return r.invalid("affinity-size", "0", "expected at least 1 client")
-	case own.MaglevSlots == 0:
-		return r.invalid("maglev-slots", "0", "expected at least 1 slot")
+	case own.NamespaceQuota == 0:
+		return r.invalid("namespace-quota", "0", "expected at least 1 element")
 	case least < 0:
 		return r.invalid("min-sync-period", least.String(), "expected a duration that is not negative")
 	case most <= 0:
@@ -361,7 +361,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	case own.ServiceProxyName != "", r.own.Manifests != "" && !r.given("takeover"):
 		own.Takeover = never
 	}
-	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize, c.MaglevSlots = nftables.MasqueradeAll, uint8(bit), own.AffinitySize, own.MaglevSlots
+	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize, c.NamespaceQuota = nftables.MasqueradeAll, uint8(bit), own.AffinitySize, own.NamespaceQuota
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
 	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset, GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
 	c.MinSyncPeriod, c.SyncPeriod, c.HostProc = least, most, own.HostProc

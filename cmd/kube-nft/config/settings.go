@@ -44,10 +44,10 @@ var settings = []setting{
 	{flag: "external-ips", field: "externalIPs", usage: "what Services may list in spec.externalIPs: CIDRs, all or none; the rest is not served; without it, all, the default of kube-proxy 1.37, where none is the feature gate AllowServiceExternalIPs=false, which holds here, too"},
 	{flag: "masquerade-all", field: "nftables.masqueradeAll", weaker: "iptables.masqueradeAll", usage: "masquerade all connections to cluster IPs"},
 	{flag: "masquerade-bit", field: "nftables.masqueradeBit", weaker: "iptables.masqueradeBit", usage: "bit of the packet mark that requests masquerading, 0 to 31"},
-	{flag: "min-sync-period", field: "nftables.minSyncPeriod", weaker: "iptables.minSyncPeriod", stronger: "minSyncPeriod", usage: "least time between two commits; changes meanwhile go into one. Commits that take long are further apart when there are many, by up to 20ms; 0 is no pause at all"},
+	{flag: "min-sync-period", field: "nftables.minSyncPeriod", weaker: "iptables.minSyncPeriod", stronger: "minSyncPeriod", usage: "least time between two commits; changes meanwhile go into one. 0 is no pause at all"},
 	{flag: "sync-period", field: "nftables.syncPeriod", weaker: "iptables.syncPeriod", usage: "how often the kernel is compared with what it should hold"},
 	{flag: "affinity-size", field: "affinitySize", usage: "entries of session affinity that one of four maps holds at most, which the Services share"},
-	{flag: "maglev-slots", field: "maglevSlots", usage: "elements that slot tables (kube-nft.io/lb-algorithm maglev) and places of weights of all Services may take together; who gets none is served by chance, and its weights are followed less exactly"},
+	{flag: "namespace-quota", field: "namespaceQuota", usage: "elements that the Services of one namespace may ask for: 8 for each frontend, 1 for each endpoint of each port, each source range and each slot of kube-nft.io/lb-algorithm maglev. The oldest Services are served first; use the same value on all nodes"},
 	{flag: "connection-counters", field: "connectionCounters", usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters", usage: "count those that each endpoint is chosen for as well: a series for each endpoint of each frontend"},
 	{flag: "connections-of-departed", field: "connectionsOfDeparted", usage: "what happens to connections of TCP and SCTP whose endpoint has left its Service: keep or reset; kube-nft.io/connections-of-departed on a Service wins"},
@@ -118,7 +118,7 @@ func defaults() *document {
 		LocalhostNodePorts: new(bool),
 		ExternalIPs:        []string{defaultExternalIPs},
 		AffinitySize:       131072,
-		MaglevSlots:        524288,
+		NamespaceQuota:     1000000,
 
 		ConnectionsOfDeparted: keep,
 

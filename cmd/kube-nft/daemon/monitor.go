@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"runtime/debug"
 	"strings"
@@ -158,10 +159,9 @@ func (m *monitor) healthCheckFailed(service health.Service, err error) {
 func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, kernel *kernel.Client) {
 	options.Failed = m.metrics.Failed
 	options.Cleaned = m.metrics.Cleaned
-	options.Refused = func(namespace, service string, err error) {
+	options.Refused = func(id tracker.PortID, err error) {
 		if err != nil {
-			m.events.service(namespace, service, tracker.PortID{}, "ServiceSkipped", "Program",
-				"the kernel refuses this Service, which stays as it was last committed on this node: "+err.Error())
+			m.events.service(id.Namespace, id.Service, tracker.PortID{}, "PortRefused", "Program", fmt.Sprintf("port %s is left out on this node: %v", id, err))
 		}
 	}
 	options.Committed = func(r proxysync.Report) {
@@ -177,8 +177,8 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 	for _, c := range r.Conflicts {
 		m.events.service(c.Loser.Namespace, c.Loser.Service, c.Winner, "FrontendConflict", "Program", c.String())
 	}
-	for _, u := range r.Unmet {
-		m.refused(u.Refusal())
+	for _, refusal := range r.Refused {
+		m.refused(refusal)
 	}
 	if r.Distrust != "" && r.Operations > 0 {
 		m.events.node(warning, "TablesRepaired", "Program", "the nftables tables of kube-nft differed from what they should be and were repaired: "+r.Distrust)

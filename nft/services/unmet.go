@@ -1,0 +1,136 @@
+package services
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft/maglev"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Unmet annotations are those of Service ports that this node does not follow: the quota of the namespace leaves nothing
+// for what they take, or the kernel lacks something.
+type unmetAnnotations struct {
+	config   *Config
+	standing map[unmetKey]bool
+	fresh    []Unmet // not reported yet
+}
+
+// limits say which annotations of a Service port this node does not follow.
+type limits struct{ withoutSlots, withoutHash, withoutPing bool }
+
+func (u *unmetAnnotations) limitsOf(p *tracker.ServicePort) limits {
+	return limits{
+		withoutSlots: p.WithoutSlots && (p.Settings.Maglev || p.ClusterWeights != nil || p.LocalWeights != nil),
+		withoutHash:  p.Settings.Maglev && u.config.Lacks.Hash != nil,
+		withoutPing:  p.Settings.Ping && u.config.Lacks.Redirect != nil,
+	}
+}
+
+// of is p as it is served.
+func (l limits) of(p *tracker.ServicePort) *tracker.ServicePort {
+	if !l.withoutPing {
+		return p
+	}
+	q := *p
+	q.Settings.Ping = false
+	return &q
+}
+
+// placesEach bounds the places of weights for each endpoint.
+func (l limits) placesEach(n int) int {
+	if l.withoutSlots {
+		return maglev.FewPlacesEach
+	}
+	return maglev.PlacesEach(n)
+}
+
+// noteLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port that is
+// no more.
+func (u *unmetAnnotations) noteLimits(id tracker.PortID, p *tracker.ServicePort) {
+	var l limits
+	if p != nil {
+		l = u.limitsOf(p)
+	}
+	if l == (limits{}) && len(u.standing) == 0 {
+		return
+	}
+	hashed := p != nil && p.Settings.Maglev
+	short := func(instead string) string {
+		return fmt.Sprintf("the quota of the namespace (--namespace-quota) leaves nothing for the elements that port %s takes for it; %s", portAndFamily(id), instead)
+	}
+	const byChance = "endpoints are chosen by chance on this node"
+	u.note(id, weight, l.withoutSlots && !hashed, func() string {
+		return short("shares of endpoints are off by up to a quarter of an equal one")
+	})
+	u.note(id, lbAlgorithm, hashed && (l.withoutSlots || l.withoutHash), func() string {
+		if l.withoutHash {
+			return fmt.Sprintf("%s: %v", byChance, u.config.Lacks.Hash)
+		}
+		return short(byChance)
+	})
+	u.note(id, ping, l.withoutPing, func() string {
+		return fmt.Sprintf("its addresses do not answer on this node: %v", u.config.Lacks.Redirect)
+	})
+}
+
+func portAndFamily(id tracker.PortID) string {
+	if id.Port == "" {
+		return fmt.Sprintf("(%s, %s)", id.Protocol, id.Family)
+	}
+	return fmt.Sprintf("%s (%s)", id.Port, id.Family)
+}
+
+// The annotations that a node may not be able to follow.
+const (
+	lbAlgorithm = tracker.AnnotationPrefix + "lb-algorithm"
+	ping        = tracker.AnnotationPrefix + "ping"
+	weight      = tracker.AnnotationPrefix + "weight"
+)
+
+// An unmetKey is an annotation of a Service port that this node does not follow.
+type unmetKey struct {
+	tracker.PortID
+	annotation string
+}
+
+// note notes whether this node does not follow an annotation.
+func (u *unmetAnnotations) note(id tracker.PortID, annotation string, unmet bool, reason func() string) {
+	key := unmetKey{id, annotation}
+	switch {
+	case !unmet && len(u.standing) > 0:
+		delete(u.standing, key)
+	case unmet && !u.standing[key]:
+		u.standing[key] = true
+		u.fresh = append(u.fresh, Unmet{ID: id, Annotation: annotation, Reason: reason()})
+	}
+}
+
+// An Unmet is an annotation of a Service port that this node does not follow although its value is valid. The
+// Service is served as if it had no such annotation.
+type Unmet struct {
+	ID                 tracker.PortID
+	Annotation, Reason string
+}
+
+// Refusal is an Unmet as it is told to people.
+func (u Unmet) Refusal() *tracker.Refusal {
+	field := "metadata.annotations[" + u.Annotation + "]"
+	if u.Annotation == weight {
+		field += " of its EndpointSlices"
+	}
+	return &tracker.Refusal{Kind: "Service", Namespace: u.ID.Namespace, Name: u.ID.Service, Field: field, Reason: u.Reason}
+}
+
+// unmet is Ruleset.Unmet.
+func (u *unmetAnnotations) unmet() (fresh []Unmet, standing int) {
+	for _, f := range u.fresh {
+		if u.standing[unmetKey{f.ID, f.Annotation}] { // not only in between
+			fresh = append(fresh, f)
+		}
+	}
+	u.fresh = nil
+	slices.SortFunc(fresh, func(a, b Unmet) int { return cmp.Or(a.ID.Compare(b.ID), cmp.Compare(a.Annotation, b.Annotation)) })
+	return fresh, len(u.standing)
+}

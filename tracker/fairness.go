@@ -1,0 +1,93 @@
+package tracker
+
+import (
+	"slices"
+	"time"
+)
+
+// The namespace is the unit of fairness. The sync loop tells with Charge how long it has worked for a namespace, and
+// Take hands out the changes of the namespace with the least work first, a bounded number of elements at a time. A
+// neighbour of a namespace that changes all the time waits for one such batch.
+//
+// A namespace that has used more than its share of the time waits before it adds anything. What it takes away is
+// handed out at once: a frontend that a Service has given up may belong to another one, and an endpoint that has
+// left may be somebody else's pod by now.
+const (
+	// shareOfTime is the part of the time, one in so many, that the changes of one namespace may take in the long run.
+	shareOfTime = 10
+	// burst is how much work a namespace may cause before it has to wait.
+	burst = 500 * time.Millisecond
+)
+
+// mostWork is about how many elements one call of Take hands out. The kernel takes 5 to 20 ms for so many. Random tests
+// lower it.
+var mostWork = 1000
+
+// A namespace is what the Tracker knows of all Services of a namespace together.
+type namespace struct {
+	name    string
+	entries map[*entry]struct{}
+	dirty   []*entry // in the order in which they changed
+	// paid is when the work for this namespace will be paid off, if it is to take one part in shareOfTime of the time.
+	paid time.Time
+
+	demand   int  // elements that its Services ask for
+	refusing bool // the quota leaves out something
+	recount  bool // it is in Tracker.recount
+	unserved int  // Services that the quota leaves out
+}
+
+// namespace returns the namespace of this name, new or not.
+func (t *Tracker) namespace(name string) *namespace {
+	n := t.namespaces[name]
+	if n == nil {
+		n = &namespace{name: name, entries: make(map[*entry]struct{})}
+		t.namespaces[name] = n
+	}
+	return n
+}
+
+// owes reports whether the namespace has used more than its share: what it adds has to wait.
+func (n *namespace) owes(now time.Time) bool { return n.due().After(now) }
+
+// due returns from when on the namespace may add something.
+func (n *namespace) due() time.Time { return n.paid.Add(-shareOfTime * burst) }
+
+// charge adds work that was done for the namespace.
+func (n *namespace) charge(now time.Time, work time.Duration) {
+	n.paid = later(n.paid, now).Add(shareOfTime * work)
+}
+
+func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
+
+// Charge says how long the sync loop has worked for changes of a namespace that Take has handed out. It ignores an
+// unknown namespace.
+func (t *Tracker) Charge(namespace string, work time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.namespaces[namespace]; n != nil {
+		n.charge(t.config.Clock(), work)
+	}
+}
+
+// forget drops an entry of which nothing is left. A namespace without entries is kept until its work is paid off.
+func (t *Tracker) forget(e *entry) {
+	delete(t.entries, e.objectName)
+	delete(e.in.entries, e)
+	e.in.demand -= e.demand.all()
+}
+
+// forgetNamespaces drops namespaces of which nothing is left.
+func (t *Tracker) forgetNamespaces(now time.Time) {
+	if len(t.namespaces) <= 2*t.inUse {
+		return
+	}
+	t.inUse = 0
+	for name, n := range t.namespaces {
+		if len(n.entries) == 0 && !n.paid.After(now) {
+			delete(t.namespaces, name)
+		} else {
+			t.inUse++
+		}
+	}
+}

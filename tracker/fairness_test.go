@@ -1,0 +1,277 @@
+package tracker
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// named makes a Service another one, with a cluster IP and an age of its own.
+func named(namespace, name string, n int) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.Namespace, s.Name, s.UID = namespace, name, types.UID(fmt.Sprint(n))
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = fmt.Sprintf("10.96.%d.%d", 1+n/250, 1+n%250), nil
+		s.CreationTimestamp.Time = started.Add(time.Duration(n) * time.Second)
+	}
+}
+
+// newStopped returns a tracker whose clock stands still at *now, and that has handed out what setup made.
+func newStopped(now *time.Time, config Config, setup func(tr *Tracker)) *Tracker {
+	config.NodeName, config.Clock = "node-a", func() time.Time { return *now }
+	tr := New(config)
+	if setup != nil {
+		setup(tr)
+	}
+	tr.Take()
+	return tr
+}
+
+// TestTakeIsBounded: one Take hands out about mostWork elements, and the rest is due at once.
+func TestTakeIsBounded(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, nil)
+	n := 3 * mostWork
+	for i := range n {
+		must(t, tr.SetService(newService(named("many", fmt.Sprint("s", i), i))))
+	}
+	must(t, tr.SetService(newService(named("shop", "web", n))))
+	for handedOut := 0; handedOut <= n; {
+		d := tr.Take()
+		if len(d.Changed) == 0 || len(d.Changed) > mostWork {
+			t.Fatalf("%d of %d Services are handed out at once, after %d", len(d.Changed), n+1, handedOut)
+		}
+		if handedOut += len(d.Changed); (handedOut <= n) != !d.Due.IsZero() {
+			t.Fatalf("after %d of %d the rest is due at %v", handedOut, n+1, d.Due)
+		}
+	}
+}
+
+// TestNamespaceThatWorkedLeastGoesFirst: changes of a neighbour come before those of a namespace that had a turn.
+func TestNamespaceThatWorkedLeastGoesFirst(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, nil)
+	for i := range 3 * mostWork {
+		must(t, tr.SetService(newService(named("many", fmt.Sprint("s", i), i))))
+	}
+	tr.Take()
+	tr.Charge("many", time.Millisecond)
+	must(t, tr.SetService(newService(named("shop", "web", 1))))
+	d := tr.Take()
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(d.Changed)), func(id PortID) bool { return id.Namespace == "shop" }) {
+		t.Error("a neighbour waits for a namespace that has had its turn")
+	}
+}
+
+// TestNamespaceThatOwesWaits: what a namespace adds waits until its work is paid off; its neighbours do not.
+func TestNamespaceThatOwesWaits(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService()))
+		must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"))))
+	})
+	tr.Charge("shop", burst)
+	must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"), newEndpoint("10.0.0.2"))))
+	if d := tr.Take(); d.Empty() {
+		t.Error("a namespace waits that has used its burst and no more")
+	}
+	tr.Charge("shop", time.Second)
+	must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"), newEndpoint("10.0.0.2"), newEndpoint("10.0.0.3"))))
+	must(t, tr.SetService(newService(named("other", "web", 1))))
+	d := tr.Take()
+	if want := now.Add(shareOfTime * time.Second); len(d.Changed) != 1 || only(t, d).ID.Namespace != "other" || d.Due.Before(want) ||
+		d.Waiting != 1 || d.Slowest != "shop" || !now.Add(d.Wait).Equal(d.Due) {
+		t.Errorf("beside a namespace that owes a second, Take hands out %+v, want the other namespace and the rest at %v", d, want)
+	}
+	now = d.Due // Take's own work is charged, too
+	if d := tr.Take(); len(d.Changed) != 1 || len(only(t, d).Cluster) != 3 || d.Waiting != 0 {
+		t.Errorf("when its work is paid off: %+v", d)
+	}
+}
+
+// TestWhatIsTakenAwayNeverWaits: whatever a namespace owes, endpoints, frontends, source ranges and Services that go
+// are handed out at once, and nothing else is.
+func TestWhatIsTakenAwayNeverWaits(t *testing.T) {
+	balanced := func(ports, ips, ranges []string, eps ...string) func(tr *Tracker) {
+		return func(tr *Tracker) {
+			must(t, tr.SetService(newService(func(s *corev1.Service) {
+				s.Spec.Type, s.Spec.LoadBalancerSourceRanges = corev1.ServiceTypeLoadBalancer, ranges
+				s.Spec.Ports[0].NodePort = 30080
+				for i, name := range ports[1:] {
+					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: int32(1000 + i), NodePort: int32(31000 + i)})
+				}
+				for _, ip := range ips {
+					s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})
+				}
+			})))
+			slice := newSlice("web-1")
+			for _, ep := range eps {
+				slice.Endpoints = append(slice.Endpoints, newEndpoint(ep))
+			}
+			must(t, tr.SetSlice(slice))
+		}
+	}
+	show := func(d Delta) string {
+		var parts []string
+		for _, p := range d.Changed {
+			parts = append(parts, fmt.Sprintf("%s %v%v%v", p.ID.Port, p.LoadBalancers, p.Sources, p.Cluster))
+		}
+		for id := range d.Removed {
+			parts = append(parts, "without "+id.Port)
+		}
+		slices.Sort(parts)
+		return strings.Join(parts, "; ")
+	}
+	one, two := []string{"http"}, []string{"http", "more"}
+	a, b := "198.51.100.1", "198.51.100.2"
+	for _, tt := range []struct {
+		name          string
+		before, after func(tr *Tracker)
+		want          string
+	}{
+		{"an endpoint", balanced(one, []string{a}, nil, "10.0.0.1", "10.0.0.2"), balanced(one, []string{a}, nil, "10.0.0.2", "10.0.0.3"),
+			"http [198.51.100.1][][10.0.0.2:8080]"},
+		{"all endpoints for others", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a}, nil, "10.0.0.2"), "http [198.51.100.1][][]"},
+		{"an address", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{b}, nil, "10.0.0.1"), "http [][][10.0.0.1:8080]"},
+		{"a port", balanced(two, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a, b}, nil, "10.0.0.1"), "without more"},
+		{"a range", balanced(one, []string{a}, []string{"192.0.2.0/24", "203.0.113.0/24"}, "10.0.0.1"),
+			balanced(one, []string{a}, []string{"192.0.2.0/25", "198.18.0.0/15"}, "10.0.0.1"), "http [198.51.100.1][192.0.2.0/25][10.0.0.1:8080]"},
+		{"everybody but a range", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a}, []string{"192.0.2.0/24"}, "10.0.0.1"),
+			"http [198.51.100.1][192.0.2.0/24][10.0.0.1:8080]"},
+		{"the Service", balanced(one, []string{a}, nil, "10.0.0.1"), func(tr *Tracker) { tr.DeleteService("shop", "web") }, "without http"},
+		{"the Service for another one of its name", balanced(one, []string{a}, nil, "10.0.0.1"), func(tr *Tracker) {
+			must(t, tr.SetService(newService(func(s *corev1.Service) { s.UID = "another" })))
+		}, "without http"},
+		{"nothing", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(two, []string{a, b}, nil, "10.0.0.1", "10.0.0.2"), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			now := started
+			tr := newStopped(&now, Config{}, tt.before)
+			tr.Charge("shop", time.Hour)
+			tt.after(tr)
+			d := tr.Take()
+			if got := show(d); got != tt.want {
+				t.Errorf("handed out %q, want %q", got, tt.want)
+			}
+			if d := tr.Take(); !d.Empty() {
+				t.Errorf("handed out again: %q", show(d))
+			}
+			now = now.Add(2 * shareOfTime * time.Hour)
+			tr.Take()
+			fresh := newStopped(&now, Config{}, nil)
+			tt.before(fresh)
+			tt.after(fresh)
+			want := Delta{}
+			for name, e := range fresh.entries {
+				want.replace(nil, fresh.resolve(e))
+				if got := tr.entries[name]; got != nil && !slices.EqualFunc(got.out, fresh.resolve(e), (*ServicePort).Equal) {
+					t.Errorf("after the wait: %v, want %v", got.out[0], want.Changed)
+				}
+			}
+		})
+	}
+}
+
+// TestReducedIsCommon: what reduce leaves is a part of both, and reducing again changes nothing.
+func TestReducedIsCommon(t *testing.T) {
+	prefixes := func(texts ...string) (list []netip.Prefix) {
+		for _, text := range texts {
+			list = append(list, netip.MustParsePrefix(text))
+		}
+		return list
+	}
+	for _, tt := range []struct{ a, b, want []netip.Prefix }{
+		{prefixes("10.0.0.0/8"), prefixes("10.1.0.0/16", "10.3.0.0/16", "11.0.0.0/8"), prefixes("10.1.0.0/16", "10.3.0.0/16")},
+		{prefixes("10.1.0.0/16", "10.2.0.0/16"), prefixes("10.1.0.0/16", "10.2.0.0/24"), prefixes("10.1.0.0/16", "10.2.0.0/24")},
+		{prefixes("10.0.0.0/8"), prefixes("11.0.0.0/8"), nil},
+		{prefixes("0.0.0.0/0"), prefixes("11.0.0.0/8"), prefixes("11.0.0.0/8")},
+	} {
+		for _, pair := range [][2][]netip.Prefix{{tt.a, tt.b}, {tt.b, tt.a}} {
+			if got := commonPrefixes(pair[0], pair[1]); !slices.Equal(got, tt.want) {
+				t.Errorf("%v and %v have %v in common, want %v", pair[0], pair[1], got, tt.want)
+			}
+		}
+	}
+}
+
+// TestQuota: the oldest Services of a namespace are served until its quota is used up; slot tables go first, and
+// other namespaces are not concerned.
+func TestQuota(t *testing.T) {
+	now := started
+	const each = frontendElements + 1 // a cluster IP and an endpoint
+	tr := newStopped(&now, Config{Quota: 3 * each}, nil)
+	add := func(namespace, name string, n int, endpoints int, edit ...func(*corev1.Service)) {
+		t.Helper()
+		must(t, tr.SetService(newService(append(edit, named(namespace, name, n))...)))
+		slice := newSlice(name + "-1")
+		slice.Namespace, slice.Labels["kubernetes.io/service-name"] = namespace, name
+		for i := range endpoints {
+			slice.Endpoints = append(slice.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+		}
+		must(t, tr.SetSlice(slice))
+	}
+	served := make(map[string]*ServicePort)
+	expect := func(when string, names, refused string, unserved int) {
+		t.Helper()
+		d := tr.Take()
+		for id, p := range d.Changed {
+			served[id.Namespace+"/"+id.Service] = p
+		}
+		for id := range d.Removed {
+			delete(served, id.Namespace+"/"+id.Service)
+		}
+		var told []string
+		for _, r := range d.Refused {
+			told = append(told, r.Namespace+"/"+r.Name)
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(served)), " "); got != names || strings.Join(told, " ") != refused || d.Unserved != unserved {
+			t.Errorf("%s: served %q, refused %q, %d in all; want %q, %q, %d", when, got, told, d.Unserved, names, refused, unserved)
+		}
+	}
+	add("shop", "a", 2, 1)
+	add("shop", "b", 3, 1)
+	add("shop", "c", 4, 1)
+	expect("three fit", "shop/a shop/b shop/c", "", 0)
+	add("shop", "d", 5, 1)
+	expect("a younger one takes nothing", "shop/a shop/b shop/c", "shop/d", 1)
+	add("other", "x", 6, 1)
+	expect("another namespace", "other/x shop/a shop/b shop/c", "", 1)
+	tr.DeleteService("shop", "b")
+	tr.DeleteSlice("shop", "b-1")
+	expect("one goes", "other/x shop/a shop/c shop/d", "", 0)
+	add("shop", "e", 1, 1)
+	expect("an older one", "other/x shop/a shop/c shop/e", "shop/d", 1)
+	add("shop", "a", 2, 1+each)
+	expect("one grows", "other/x shop/a shop/e", "shop/c", 2)
+	add("shop", "e", 1, 100)
+	expect("the oldest asks for too much", "other/x shop/a shop/c", "shop/e", 2)
+	add("other", "x", 6, 2, annotated("lb-algorithm", "maglev"))
+	expect("a table of 503 slots", "other/x shop/a shop/c", "", 2)
+	if p := served["other/x"]; !p.WithoutSlots || len(p.Cluster) != 2 {
+		t.Errorf("a Service whose slots do not fit is served as %+v", p)
+	}
+}
+
+// TestNamespacesAreForgotten: what is known of a namespace goes with its last object, when its work is paid off.
+func TestNamespacesAreForgotten(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, nil)
+	for i := range 100 {
+		name := fmt.Sprint("ns", i)
+		must(t, tr.SetService(newService(named(name, "web", i))))
+		tr.Take()
+		tr.Charge(name, time.Second)
+		tr.DeleteService(name, "web")
+		tr.Take()
+		now = now.Add(2 * shareOfTime * time.Second)
+	}
+	if n := len(tr.namespaces); n > 2 || tr.pending() {
+		t.Errorf("%d namespaces are known", n)
+	}
+}

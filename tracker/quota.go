@@ -1,0 +1,155 @@
+package tracker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft/maglev"
+)
+
+// Config.Quota bounds what the Services of one namespace may ask of a node: its memory, and the time that a change
+// takes. The unit is an element of a set or map. If a namespace asks for more, its oldest Services are served, and
+// those that do not fit are not. So an object that comes later takes nothing from one that is served, and all
+// nodes serve the same.
+//
+// A frontend counts as frontendElements: for each frontend of anybody, the kernel takes a step whenever a frontend
+// gets another verdict. A port of a Service with session affinity counts as affinityElements, for its chains. An
+// endpoint counts once for each port that it serves, and each time that an EndpointSlice lists it.
+const (
+	frontendElements = 8
+	affinityElements = 40
+)
+
+// A demand is what a Service asks for, in elements.
+type demand struct {
+	base  int
+	slots int // of slot tables and repeated places, without which the Service can be served
+}
+
+func (d demand) all() int { return d.base + d.slots }
+
+// A grant says what a Service gets of its demand.
+type grant uint8
+
+const (
+	whole        grant = iota
+	withoutSlots       // endpoints are chosen by chance
+	nothing            // the Service is not served
+)
+
+// demandOf works out the demand of a Service with its slices.
+func demandOf(s *service, parts []*slice) (d demand) {
+	if s == nil {
+		return d
+	}
+	for i := range s.fronts {
+		f := &s.fronts[i]
+		addresses := 1 + len(f.loadBalancers) + len(f.externalIPs)
+		d.base += len(s.ports)*addresses*frontendElements + len(f.ranges)
+		for _, p := range s.ports {
+			if p.nodePort != 0 {
+				d.base += frontendElements
+			}
+		}
+		if s.timeout > 0 {
+			d.base += len(s.ports) * affinityElements
+		}
+		endpoints, uneven := 0, false
+		for _, part := range parts {
+			if part.family != f.family {
+				continue
+			}
+			d.base += len(part.endpoints) * len(part.ports)
+			endpoints += len(part.endpoints)
+			uneven = uneven || part.settings.Weight != parts[0].settings.Weight
+		}
+		lists := 1
+		if s.internalLocal || s.externalLocal {
+			lists = 2
+		}
+		switch {
+		case endpoints == 0:
+		case s.settings.Maglev:
+			d.slots += len(s.ports) * lists * maglev.Size(endpoints)
+		case uneven:
+			d.slots += len(s.ports) * lists * endpoints * maglev.PlacesEach(endpoints)
+		}
+	}
+	return d
+}
+
+// measure brings the demand of e up to date, and with it that of its namespace.
+func (t *Tracker) measure(e *entry) {
+	if t.config.Quota == 0 {
+		return
+	}
+	d := demandOf(e.service, e.slices)
+	n := e.in
+	n.demand += d.all() - e.demand.all()
+	e.demand = d
+	if (n.refusing || n.demand > t.config.Quota) && !n.recount {
+		n.recount = true
+		t.recount = append(t.recount, n)
+	}
+}
+
+// applyQuotas decides which Services are served, in the namespaces whose demand has changed, and returns those
+// that have become too much.
+func (t *Tracker) applyQuotas() (refused []*Refusal) {
+	for _, n := range t.recount {
+		n.recount = false
+		granted, leftOut := 0, 0
+		for _, e := range slices.SortedFunc(maps.Keys(n.entries), (*entry).byAge) {
+			if e.service == nil {
+				e.granted = whole
+				continue
+			}
+			before := e.granted
+			switch {
+			case granted+e.demand.all() <= t.config.Quota:
+				e.granted = whole
+				granted += e.demand.all()
+			case granted+e.demand.base <= t.config.Quota:
+				e.granted = withoutSlots
+				granted += e.demand.base
+			default:
+				e.granted = nothing
+				leftOut++
+			}
+			if e.granted == before {
+				continue
+			}
+			e.forgetListings()
+			t.touch(e)
+			if e.granted == nothing {
+				refused = append(refused, t.overQuota(e, granted))
+			}
+		}
+		t.unserved += leftOut - n.unserved
+		n.unserved = leftOut
+		n.refusing = n.demand > t.config.Quota
+	}
+	clear(t.recount)
+	t.recount = t.recount[:0]
+	return refused
+}
+
+// byAge orders Services as ByAge orders their ports.
+func (e *entry) byAge(o *entry) int {
+	if e.service == nil || o.service == nil {
+		return cmp.Compare(e.name, o.name)
+	}
+	return cmp.Or(e.service.created.Compare(o.service.created), cmp.Compare(e.service.uid, o.service.uid), cmp.Compare(e.name, o.name))
+}
+
+// overQuota is the refusal of a Service for which too little of its namespace's quota is left.
+func (t *Tracker) overQuota(e *entry, granted int) *Refusal {
+	return &Refusal{
+		Kind: kindService, Namespace: e.namespace, Name: e.name, UID: e.service.uid, Field: "spec",
+		Reason: fmt.Sprintf("the Service asks for %d elements, but older Services of its namespace use %d of the %d that a namespace may have on a node "+
+			"(--namespace-quota); the Service is not served: give it fewer ports, addresses or endpoints, or raise the flag on all nodes",
+			e.demand.base, granted, t.config.Quota),
+	}
+}

@@ -1,0 +1,318 @@
+package tracker
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// A stepper turns the ports of a Service that Take has handed out into the wanted ones, a bounded number of elements at
+// a time. Each step leads to a valid state of the Service. What goes, goes first.
+type stepper struct {
+	left int  // elements; may become negative
+	adds bool // whether it may add anything
+}
+
+// step returns the ports after the next step from have to want, both sorted by ID, and whether that is all of want.
+func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bool) {
+	done = true
+	eachPair(have, want, func(h, w *ServicePort) {
+		next := s.port(h, w)
+		if next != nil {
+			ports = append(ports, next)
+		}
+		done = done && next == w
+	})
+	return ports, done
+}
+
+// eachPair calls f for each ID of two sorted lists, with nil where a list has no such port.
+func eachPair(have, want []*ServicePort, f func(h, w *ServicePort)) {
+	for len(have) > 0 || len(want) > 0 {
+		order := -1
+		switch {
+		case len(have) == 0:
+			order = 1
+		case len(want) > 0:
+			order = have[0].ID.Compare(want[0].ID)
+		}
+		var h, w *ServicePort
+		if order <= 0 {
+			h, have = have[0], have[1:]
+		}
+		if order >= 0 {
+			w, want = want[0], want[1:]
+		}
+		f(h, w)
+	}
+}
+
+// port is step for one port: have is nil for a new one, want for one that goes. It returns want itself when nothing is left
+// to do.
+func (s *stepper) port(have, want *ServicePort) *ServicePort {
+	work := workBetween(have, want)
+	switch {
+	case work == 0:
+		return want
+	case want == nil || have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
+		if bare := have.bare(); have.size() > s.left && !have.Equal(bare) {
+			return s.change(have, bare)
+		}
+		s.left -= have.size()
+		return s.port(nil, want)
+	case have == nil && (want == nil || !s.adds || s.left <= 0):
+		return nil
+	case s.adds && work <= s.left:
+		s.left -= work
+		return want
+	case have == nil:
+		have = want.bare()
+	}
+	return s.change(have, want)
+}
+
+// change is port for a port that stays.
+func (s *stepper) change(have, want *ServicePort) *ServicePort {
+	next := *have
+	if s.adds && s.left > 0 {
+		next = *want
+	}
+	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare)
+	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare)
+	next.Routers = common(want.Routers, next.LoadBalancers, netip.Addr.Compare)
+	if next.NodePort != want.NodePort {
+		next.NodePort = 0
+	}
+	if next.HealthCheckNodePort != want.HealthCheckNodePort {
+		next.HealthCheckNodePort = 0
+	}
+	next.LocalReady, next.HasEndpoints = want.LocalReady, want.HasEndpoints
+
+	// An endpoint that is in none of want's lists has left. If the policies are others, a list may be missing because
+	// nothing uses it; then Serving tells which endpoints there are.
+	cluster, local := want.Cluster, want.Local
+	if next.InternalLocal != want.InternalLocal || next.ExternalLocal != want.ExternalLocal || next.Settings != want.Settings {
+		cluster, local = want.Serving, want.Serving
+	}
+	next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, cluster, want.ClusterWeights)
+	next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, local, want.LocalWeights)
+	next.OnNode = common(next.OnNode, want.OnNode, netip.AddrPort.Compare)
+	next.ExternalLocal = next.ExternalLocal && next.External()
+	s.guard(&next, have, want)
+	switch {
+	case !next.InternalLocal && !next.ExternalLocal:
+		next.Local, next.LocalWeights = nil, nil
+	case next.Local == nil:
+		next.Local = []netip.AddrPort{}
+	}
+	next.Serving = want.Serving
+	if !slices.Equal(next.Cluster, want.Cluster) || !slices.Equal(next.Local, want.Local) {
+		next.Serving = slices.Concat(common(have.Serving, want.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
+		slices.SortFunc(next.Serving, netip.AddrPort.Compare)
+		next.Serving = slices.Compact(next.Serving)
+	}
+	if next.Equal(want) {
+		return want
+	}
+	return &next
+}
+
+// guard sets the source ranges of next. Where have has none and want has, they hold at once.
+func (s *stepper) guard(next, have, want *ServicePort) {
+	next.NodePortGuarded = (have.NodePortGuarded && !s.adds || want.NodePortGuarded) && next.NodePort != 0
+	next.Guarded = (have.Guarded && !s.adds || want.Guarded) && (len(next.LoadBalancers) > 0 || next.NodePortGuarded)
+	switch {
+	case !next.Guarded:
+		next.Sources = nil
+	case have.Guarded && want.Guarded:
+		next.Sources = s.prefixes(have.Sources, want.Sources)
+	case want.Guarded:
+		all := stepper{left: s.left, adds: true} // have admits everybody, so that no range is an addition
+		next.Sources, s.left = all.prefixes(nil, want.Sources), all.left
+	default:
+		next.Sources = have.Sources
+	}
+}
+
+// endpoints moves a list of endpoints. A list with weights is moved at once.
+func (s *stepper) endpoints(have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16) ([]netip.AddrPort, []uint16) {
+	switch {
+	case haveWeights == nil && wantWeights == nil:
+		return move(s, have, want, netip.AddrPort.Compare), nil
+	case s.adds && s.left > 0:
+		s.left -= differing(have, want, netip.AddrPort.Compare)
+		return want, wantWeights
+	}
+	return commonWeighted(have, haveWeights, want, netip.AddrPort.Compare)
+}
+
+// move returns the list that lies between have and want, all of which are sorted: without some that want does not have,
+// and, if none of those is left, with some that have does not have.
+func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int) []T {
+	n := differing(have, want, compare)
+	if n == 0 {
+		return have
+	}
+	if n <= s.left && s.adds {
+		s.left -= n
+		return want
+	}
+	kept := common(have, want, compare)
+	next := make([]T, 0, max(len(have), len(want)))
+	for rest, i := kept, 0; i < len(have); i++ {
+		switch {
+		case len(rest) > 0 && rest[0] == have[i]:
+			next, rest = append(next, have[i]), rest[1:]
+		case s.left <= 0:
+			next = append(next, have[i])
+		default:
+			s.left--
+		}
+	}
+	if len(next) > len(kept) || !s.adds {
+		return next
+	}
+	next = next[:0]
+	for _, x := range want {
+		if len(kept) > 0 && kept[0] == x {
+			next, kept = append(next, x), kept[1:]
+		} else if s.left > 0 {
+			next = append(next, x)
+			s.left--
+		}
+	}
+	return next
+}
+
+// prefixes is move for source ranges: an address that have and want both admit is admitted meanwhile.
+func (s *stepper) prefixes(have, want []netip.Prefix) []netip.Prefix {
+	next := commonPrefixes(have, want)
+	if n := s.among(have, next); n < len(have) {
+		return append(commonPrefixes(have[:n], want), have[n:]...)
+	}
+	if !s.adds {
+		return next
+	}
+	n := s.among(want, next)
+	if n == len(want) {
+		return want
+	}
+	rest, _ := slices.BinarySearchFunc(next, want[n], comparePrefixes)
+	return slices.Concat(want[:n], next[rest:])
+}
+
+// among uses up elements for prefixes of a list that are not in another one, and returns how far in the list they last.
+func (s *stepper) among(list, other []netip.Prefix) int {
+	for i, p := range list {
+		if _, found := slices.BinarySearchFunc(other, p, comparePrefixes); found {
+			continue
+		}
+		if s.left <= 0 {
+			return i
+		}
+		s.left--
+	}
+	return len(list)
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// workBetween returns about how many elements differ between two values of a port, each of which may be nil; 0 if they
+// are equal.
+func workBetween(have, want *ServicePort) int {
+	switch {
+	case have == nil && want == nil:
+		return 0
+	case have == nil:
+		return want.size()
+	case want == nil:
+		return have.size()
+	case have == want || have.Equal(want):
+		return 0
+	}
+	return 1 + differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
+		differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare) +
+		differing(have.Sources, want.Sources, comparePrefixes) +
+		differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
+		differing(have.Local, want.Local, netip.AddrPort.Compare)
+}
+
+// size returns about how many elements a port takes.
+func (p *ServicePort) size() int {
+	return 1 + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) + len(p.Cluster) + len(p.Local)
+}
+
+// bare returns p with its cluster IP alone, and without endpoints.
+func (p *ServicePort) bare() *ServicePort {
+	return &ServicePort{
+		ID: p.ID, Created: p.Created, UID: p.UID, Port: p.Port, ClusterIP: p.ClusterIP,
+		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Settings: p.Settings, WithoutSlots: p.WithoutSlots,
+	}
+}
+
+// differing returns how many values only one of two sorted lists has.
+func differing[T comparable](a, b []T, compare func(a, b T) int) (n int) {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] { // mostly nearly all is common to both
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 {
+		switch c := compare(a[0], b[0]); {
+		case c < 0:
+			a, n = a[1:], n+1
+		case c > 0:
+			b, n = b[1:], n+1
+		default:
+			a, b = a[1:], b[1:]
+		}
+	}
+	return n + len(a) + len(b)
+}
+
+// common returns what two sorted lists have in common: list itself if that is all of it.
+func common[T comparable](list, other []T, compare func(a, b T) int) []T {
+	kept, _ := commonWeighted(list, nil, other, compare)
+	return kept
+}
+
+// commonWeighted is common for a list with weights, which may be nil.
+func commonWeighted[T comparable](list []T, weights []uint16, other []T, compare func(a, b T) int) (kept []T, keptWeights []uint16) {
+	if slices.Equal(list, other) {
+		return list, weights
+	}
+	kept = list[:0:0]
+	for i, x := range list {
+		for len(other) > 0 && compare(other[0], x) < 0 {
+			other = other[1:]
+		}
+		if len(other) > 0 && other[0] == x {
+			kept = append(kept, x)
+			if weights != nil {
+				keptWeights = append(keptWeights, weights[i])
+			}
+		}
+	}
+	if len(kept) == len(list) {
+		return list, weights
+	}
+	return kept, keptWeights
+}
+
+// commonPrefixes returns the addresses that both of two lists of prefixes contain. In each list no prefix overlaps
+// another one.
+func commonPrefixes(a, b []netip.Prefix) (both []netip.Prefix) {
+	for len(a) > 0 && len(b) > 0 {
+		switch {
+		case a[0].Overlaps(b[0]) && a[0].Bits() >= b[0].Bits(): // a[0] is within b[0]
+			both, a = append(both, a[0]), a[1:]
+		case a[0].Overlaps(b[0]):
+			both, b = append(both, b[0]), b[1:]
+		case a[0].Addr().Less(b[0].Addr()):
+			a = a[1:]
+		default:
+			b = b[1:]
+		}
+	}
+	return both
+}
