@@ -69,7 +69,6 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	c := d.config
 	defer d.log.Sync()
 	signal.Ignore(unix.SIGPIPE) // the reader of the log may end, Services stay
-	spendMemory()
 	if err := c.CheckSource(); err != nil {
 		return err
 	}
@@ -233,7 +232,6 @@ func (d *daemon) sync(ctx context.Context) error {
 	d.monitor.watch(&settings, ruleset, d.kernel)
 	d.watchNode(&settings)
 	d.watchHolds(&settings)
-	saveMemory(ctx, d.group, &settings)
 	d.serveLocalhost(ctx, &settings)
 	if d.config.Takeover {
 		if ready, err := d.takeOver(ctx, source, ruleset, &settings); !ready {

@@ -164,7 +164,10 @@ func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, k
 			m.events.service(id.Namespace, id.Service, tracker.PortID{}, "PortRefused", "Program", fmt.Sprintf("port %s is left out on this node: %v", id, err))
 		}
 	}
+	// A start leaves garbage as large as what stays. Go would return its memory only over minutes.
+	freeMemory := sync.OnceFunc(func() { go debug.FreeOSMemory() })
 	options.Committed = func(r proxysync.Report) {
+		freeMemory()
 		m.proxy.Updated(r.Taken)
 		m.metrics.Committed(&r, ruleset.Lengths(), kernel.Sent())
 		m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
