@@ -48,7 +48,7 @@ func matterToRules(name string) bool {
 
 // commandGroups are the groups of commands in the help. Commands without a group come last.
 var commandGroups = []struct{ id, title, commands string }{
-	{"look", "Read the rules of this node:", "status get top explain trace diff"},
+	{"look", "Read the rules of this node:", "status ready get top explain trace diff"},
 	{"move", "Change the rules of this node:", "migrate cleanup release"},
 }
 
@@ -80,6 +80,7 @@ var examples = map[string]string{
   kube-nft --manifests deploy/examples --hostname-override node-a --dry-run
   kube-nft --config /var/lib/kube-proxy/config.conf --show-config`,
 	"kube-nft version": "  kube-nft version",
+	"kube-nft ready":   "  kube-nft ready",
 	"kube-nft status":  "  kube-nft status\n  kube-nft status -o json",
 	"kube-nft migrate": "  kube-nft migrate plan --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate rollback --wait",
 	"kube-nft migrate plan": `  kube-nft migrate plan --config /etc/kube-nft.yaml

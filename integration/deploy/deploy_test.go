@@ -41,14 +41,14 @@ func TestDeployObjects(t *testing.T) {
 			checkPrivileges(t, container, "NET_ADMIN")
 			checkProbes(t, container)
 			checkSurge(t, set)
-			writable := ""
+			writable := []string{"/run/kube-nft"}
 			if strings.HasPrefix(overlay, "overlays/kubeadm") {
-				writable = "/run/xtables.lock"
+				writable = append(writable, "/run/xtables.lock")
 				checkSeesProcesses(t, set, container)
 			} else if !slices.Contains(container.Args, "--takeover=never") && !slices.Contains(container.Args, "--service-proxy-name=kube-nft") {
 				t.Errorf("arguments %v: a takeover that does not see the node's processes", container.Args)
 			}
-			checkMounts(t, set, container, writable)
+			checkMounts(t, set, container, writable...)
 			checkBinding(t, objects)
 			checkInit(t, set)
 		})
@@ -82,7 +82,7 @@ func checkInit(t *testing.T, set *appsv1.DaemonSet) {
 		switch container.Name {
 		case "sysctls":
 			checkSysctls(t, &container)
-			checkMounts(t, set, &container, "")
+			checkMounts(t, set, &container)
 		default:
 			t.Errorf("init container %s", container.Name)
 		}
@@ -186,16 +186,17 @@ func checkProbes(t *testing.T, container *corev1.Container) {
 			want = address[strings.LastIndex(address, ":")+1:]
 		}
 	}
-	for path, probe := range map[string]*corev1.Probe{
-		"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe, "/readyz?newest": container.StartupProbe,
-	} {
+	if exec := container.StartupProbe.Exec; exec == nil || !slices.Equal(exec.Command, []string{"/kube-nft", "ready"}) {
+		t.Errorf("startup probe: %v, want kube-nft ready", container.StartupProbe)
+	}
+	for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != want {
 			t.Errorf("probe of %s: %v, want port %q as in the arguments", path, probe, want)
 		}
 	}
 }
 
-// checkSurge wants a new pod to start beside the old one, whose sockets it takes over: the scheduler
+// checkSurge wants a new pod to start beside the old one: the scheduler
 // places two pods on a node only if they have no host port, and a declared port is one.
 func checkSurge(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
@@ -211,15 +212,15 @@ func checkSurge(t *testing.T, set *appsv1.DaemonSet) {
 	}
 }
 
-// checkMounts wants each mount to be of a volume that exists, and all but one to be read-only.
-func checkMounts(t *testing.T, set *appsv1.DaemonSet, container *corev1.Container, writable string) {
+// checkMounts wants each mount to be of a volume that exists, and all but these to be read-only.
+func checkMounts(t *testing.T, set *appsv1.DaemonSet, container *corev1.Container, writable ...string) {
 	t.Helper()
 	volumes := make(map[string]bool)
 	for _, volume := range set.Spec.Template.Spec.Volumes {
 		volumes[volume.Name] = true
 	}
 	for _, mount := range container.VolumeMounts {
-		if mount.ReadOnly == (mount.MountPath == writable) || !volumes[mount.Name] {
+		if mount.ReadOnly == slices.Contains(writable, mount.MountPath) || !volumes[mount.Name] {
 			t.Errorf("container %s: mount %v of volumes %v", container.Name, mount, volumes)
 		}
 	}

@@ -31,7 +31,7 @@ func TestMigrateNextToDaemonKernel(t *testing.T) {
 	if diff := cmp.Diff(before, m.state.save(t)); diff != "" {
 		t.Errorf("with --takeover=never (-before +after):\n%s", diff)
 	}
-	if journal := m.apply(t); !strings.Contains(journal, "commit: done: left to the running daemon, kube-nft, pid") {
+	if journal := m.apply(t); !strings.Contains(journal, "commit: done: left to the running daemon") {
 		t.Errorf("journal:\n%s", journal)
 	}
 	if left := proxys(m.state.save(t)); left != "" {

@@ -49,15 +49,11 @@ func (p *Proxy) Livez(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Readyz answers whether Services work on this node: 200 if a commit has succeeded since the
-// process started, else 503. With the parameter newest, a process that waits for the end of this one
-// has to be ready to follow as well: it cannot answer itself.
-func (p *Proxy) Readyz(w http.ResponseWriter, r *http.Request) {
+// process started, else 503.
+func (p *Proxy) Readyz(w http.ResponseWriter, _ *http.Request) {
 	code, text := http.StatusOK, "ok"
-	switch {
-	case !p.Ready():
+	if !p.Ready() {
 		code, text = http.StatusServiceUnavailable, "nothing has been committed yet"
-	case p.NextReady != nil && r.URL.Query().Has("newest") && !p.NextReady():
-		code, text = http.StatusServiceUnavailable, "the kube-nft that was started last is not ready to follow"
 	}
 	writeAnswer(w, code, "text/plain; charset=utf-8", []byte(text))
 }

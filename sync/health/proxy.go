@@ -21,10 +21,6 @@ type Proxy struct {
 	node    func() *tracker.Node
 	queue   *proxysync.Queue
 
-	// NextReady reports whether the process that waits for the end of this one is ready, if there
-	// is one. It may be nil.
-	NextReady func() bool
-
 	mu       sync.Mutex
 	families []tracker.Family
 	started  time.Time // zero before Start

@@ -60,11 +60,6 @@ type Services struct {
 	// The goroutine of Run owns the rest.
 	open     map[netip.AddrPort]*listener
 	reported *quota.Quota // of problems passed to failed
-
-	// Sockets has the sockets that a process before this one handed over. It may be nil.
-	Sockets *web.Sockets
-	// After is closed when ports may be opened; nil: at once.
-	After <-chan struct{}
 }
 
 // A listener is an open port of a Service.
@@ -117,13 +112,13 @@ func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
 	s.review()
 }
 
-// StandIn says whether another proxy may rightly have ports still: then they are tried again soon, and
-// one that is not free is no problem.
+// StandIn says whether kube-proxy may still have the ports: then Run tries again soon, and does not report
+// those that are not free.
 func (s *Services) StandIn(on bool) {
 	s.standIn.Store(on)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.applied { // before that, nobody knows which of the sockets that were handed over are wanted
+	if s.applied {
 		s.review()
 	}
 }
@@ -139,14 +134,6 @@ func (s *Services) review() {
 // Run opens and closes ports until ctx ends. Then it closes them all, and lets requests finish.
 func (s *Services) Run(ctx context.Context) error {
 	defer s.shutdown()
-	if s.After != nil {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.After:
-		}
-	}
-	settled := false
 	var retry <-chan time.Time
 	for {
 		select {
@@ -164,10 +151,6 @@ func (s *Services) Run(ctx context.Context) error {
 				interval = yieldInterval
 			}
 			retry = time.After(max(interval, 50*time.Since(began)))
-		}
-		if !settled { // ports that have closed since the process before this one opened them
-			s.Sockets.Settle("tcp")
-			settled = true
 		}
 	}
 }
@@ -279,7 +262,7 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 	if at.Addr().Is6() {
 		network = "tcp6"
 	}
-	socket, err := s.Sockets.Listen(ctx, network, at.String())
+	socket, err := web.Listen(ctx, network, at.String())
 	if err != nil {
 		return fmt.Errorf("health check of Service %s: %w; it is tried again every %s", service, err, reopenInterval)
 	}

@@ -28,9 +28,9 @@ const (
 )
 
 const (
-	// rebindInterval is the pause before another try at an address that could not be bound: whoever
-	// has it may end at any moment, and probes should not notice. reportInterval is how often the
-	// failure is reported.
+	// rebindInterval is the pause before another try at an address that another process has. It is short,
+	// because health checks have no answer from that process's end to the next try. reportInterval is
+	// how often the failure is reported.
 	rebindInterval = 20 * time.Millisecond
 	reportInterval = 5 * time.Second
 	// Farewell is how long requests may go on when a server ends.
@@ -61,14 +61,10 @@ type Server struct {
 	Handler http.Handler
 	// KeepAlive lets a client send several requests over one connection.
 	KeepAlive bool
-	// Sockets has the socket if a process before this one handed it over. It may be nil.
-	Sockets *Sockets
-	// After is closed when Address may be listened at; nil: at once.
-	After <-chan struct{}
 	// HardFail ends Run with an error if Address cannot be bound; otherwise Run tries again.
 	HardFail bool
-	// Expected reports whether somebody else may rightly have Address, as the proxy before this one has
-	// until it ends: then a failure to bind is neither reported nor fatal. It may be nil.
+	// Expected reports whether kube-proxy may still have Address: then a failure to bind is neither reported
+	// nor fatal. It may be nil.
 	Expected func() bool
 	// Failed is called with a failure to bind, every five seconds while it lasts. It may be nil.
 	Failed func(error)
@@ -77,13 +73,6 @@ type Server struct {
 
 // Run serves until ctx ends, and then lets requests finish for up to Farewell.
 func (s *Server) Run(ctx context.Context) error {
-	if s.After != nil {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.After:
-		}
-	}
 	var reported time.Time
 	said := false
 	for {
@@ -116,7 +105,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serve binds the address and serves until ctx ends.
 func (s *Server) serve(ctx context.Context) error {
-	listener, err := s.Sockets.Listen(ctx, "tcp", s.Address)
+	listener, err := Listen(ctx, "tcp", s.Address)
 	if err != nil {
 		return s.bindError(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
@@ -43,16 +45,18 @@ type daemon struct {
 	monitor  *monitor
 	queue    *proxysync.Queue
 	group    *errgroup.Group
-	lock     *kernel.Lock // held until the process ends
 
-	succession *succession
-	serving    context.Context // of the servers and the instance socket: it ends after the sockets were handed over
-	served     <-chan struct{} // closed when no server runs any more
+	lock    *kernel.Lock  // the right to program; nil if the kernel has none
+	door    *peer.Door    // where commands ask; nil if it cannot be opened
+	claimed chan struct{} // closed when lock and door are there, or ctx has ended
+	follows bool          // another kube-nft programmed when this one started; set before that
+	stopped chan struct{} // closed when this process does not write to the kernel any more
+	release releaser
+	waits   atomic.Pointer[string] // what the first commit waits for
 
-	apply   *apply       // ends the daemon with its takeover; nil if it runs on
-	taking  func() bool  // a takeover from kube-proxy is at work
-	refused atomic.Int64 // when the log told last of a request that was refused, in ns since 1970
-	working bool         // goroutines have the sockets
+	apply   *apply      // ends the daemon with its takeover; nil if it runs on
+	taking  func() bool // a takeover from kube-proxy is at work
+	working bool        // goroutines have the sockets
 }
 
 // Run runs the daemon until ctx ends, and leaves the rules in place. It returns ErrConfigChanged
@@ -62,7 +66,10 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 }
 
 func newDaemon(c *config.Config, log *zap.Logger) *daemon {
-	return &daemon{config: c, log: log, queue: proxysync.NewQueue(), taking: func() bool { return false }}
+	return &daemon{
+		config: c, log: log, queue: proxysync.NewQueue(), taking: func() bool { return false },
+		claimed: make(chan struct{}), stopped: make(chan struct{}),
+	}
 }
 
 func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
@@ -98,8 +105,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	d.tracker = tracker.New(c.Tracker())
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
-	d.succession = newSuccession(working, d.log)
-	if d.monitor, err = newMonitor(working, c, reader.Flags(), d.tracker, d.families, d.queue, d.succession, d.log); err != nil {
+	if d.monitor, err = newMonitor(working, c, reader.Flags(), d.tracker, d.families, d.queue, d.log); err != nil {
 		return err
 	}
 	if d.feed, err = c.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.monitor.holds.doubtedLists(), d.log); err != nil {
@@ -111,18 +117,35 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	}
 	d.working = true
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(working, func() {
-		d.succession.handOver()
-		stop()
+	defer stop()
+	served := make(chan struct{})
+	group.Go(func() error {
+		defer close(served)
+		if !d.claim(working) {
+			return nil
+		}
+		return d.monitor.run(serving)
 	})
-	d.serving = serving
-	d.served = d.monitor.run(serving, group)
 	group.Go(func() error { return d.feed.Run(working) })
-	group.Go(func() error { return d.sync(working) })
+	group.Go(func() error {
+		defer close(d.stopped)
+		return d.sync(working)
+	})
 	if d.apply == nil {
 		group.Go(func() error { return followConfig(working, reader, c, d.log) })
 	}
-	return d.untilDone(ctx, group.Wait)
+	<-working.Done()
+	d.letGo()
+	stop()
+	select {
+	case <-served:
+	case <-time.After(2 * web.Farewell):
+	}
+	if ctx.Err() == nil {
+		return context.Cause(working)
+	}
+	d.log.Info("ending; the rules stay")
+	return nil
 }
 
 // openKernel opens the lasting socket, before anything else takes descriptors, and probes the
@@ -153,25 +176,108 @@ func followConfig(ctx context.Context, reader *config.Reader, c *config.Config, 
 	return ErrConfigChanged
 }
 
-// untilDone returns wait's result, or nil as soon as ctx ends and the servers have answered what they
-// were asked. The rules stay whatever is under way, and a request to an API server may take long to
-// give up.
-func (d *daemon) untilDone(ctx context.Context, wait func() error) error {
-	ended := make(chan error, 1)
-	go func() { ended <- wait() }()
-	select {
-	case err := <-ended:
-		if ctx.Err() == nil {
-			return err
-		}
-	case <-ctx.Done():
-		select {
-		case <-d.served:
-		case <-time.After(2 * web.Farewell):
-		}
+// claim waits until this process may program the network namespace, and then opens the door for
+// commands. While it waits, the door for the startup probe is open. It returns false if ctx ended.
+func (d *daemon) claim(ctx context.Context) bool {
+	defer close(d.claimed)
+	answers := &peer.Answers{
+		Settings: func() (*config.Running, error) { return d.config.Running(started) },
+		Status:   d.status,
+		Release:  d.release.release,
 	}
-	d.log.Info("ending; the rules stay")
-	return nil
+	var err error
+	var next *peer.Door
+	d.lock, err = peer.Claim(ctx, func() {
+		d.follows = true
+		d.log.Warn("another kube-nft programs this network namespace: waiting until it ends")
+		if next, err = peer.Open(peer.Waits, answers, d.log); err != nil {
+			d.log.Warn("kube-nft ready does not reach this kube-nft", zap.Error(err))
+		}
+	})
+	if d.follows {
+		next.Close() // what is left of the file does no harm
+		d.log.Info("the other kube-nft has ended: taking over")
+	}
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err != nil:
+		d.log.Warn("this kernel has no lock that would keep two kube-nfts from programming the same network namespace", zap.Error(err))
+	}
+	if d.door, err = peer.Open(peer.Programs, answers, d.log); err != nil {
+		d.log.Warn("commands such as kube-nft status do not reach this kube-nft", zap.Error(err))
+	}
+	d.monitor.events.node(normal, "Starting", "StartProxy", "")
+	return true
+}
+
+// overlap is how long a daemon answers health checks after it has given up the lock, while the next one begins
+// to listen at the same addresses.
+const overlap = 500 * time.Millisecond
+
+// letGo gives up the lock as soon as nothing is written any more. If another daemon waits for the lock,
+// letGo leaves it the time to listen. While a commit is under way it does not wait for long: the lock ends
+// with the process.
+func (d *daemon) letGo() {
+	<-d.claimed
+	select {
+	case <-d.stopped:
+	case <-time.After(web.Farewell):
+		return
+	}
+	followed := peer.Followed(context.Background())
+	d.door.Close() // what is left of the file does no harm
+	if d.lock != nil {
+		d.lock.Release() // a socket that does not close ends with the process
+	}
+	if followed {
+		time.Sleep(overlap)
+	}
+}
+
+// status answers a command.
+func (d *daemon) status() *peer.Status {
+	s := &peer.Status{Ready: d.monitor.proxy.Ready()}
+	select {
+	case <-d.feed.Synced:
+		s.Synced = true
+	default:
+	}
+	if waits := d.waits.Load(); waits != nil && !s.Ready {
+		s.WaitingFor = *waits
+	}
+	return s
+}
+
+// A releaser gives up the ownership of our tables, once.
+type releaser struct {
+	mu     sync.Mutex
+	owned  bool
+	disown func(context.Context) error // nil before there are tables
+}
+
+// set says whether our tables are owned, and how to give that up.
+func (r *releaser) set(owned bool, disown func(context.Context) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.owned, r.disown = owned, disown
+}
+
+// release answers kube-nft release. already says that nobody owned the tables.
+func (r *releaser) release(ctx context.Context) (already bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.disown == nil {
+		return false, errors.New("it has not programmed anything yet")
+	}
+	if !r.owned {
+		return true, nil
+	}
+	if err := r.disown(ctx); err != nil {
+		return false, err
+	}
+	r.owned = false
+	return false, nil
 }
 
 // close closes the sockets after a start that failed. Later they stay open until the process ends:
@@ -201,22 +307,16 @@ func (d *daemon) sync(ctx context.Context) error {
 			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName)))
 		}
 	}
+	if !d.wait(ctx, "the other kube-nft to end", d.claimed) {
+		return nil
+	}
 	source := &interim{
 		tracker: d.tracker, bell: d.queue.Bell(),
 		follow: func(delta *tracker.Delta) { d.monitor.applyHealthChecks(delta, d.tracker) },
 	}
-	d.succession.request(requestReady)
-	d.group.Go(func() error { // its sockets come before its end
-		if d.succession.inherited(ctx) {
-			source.begin(ctx)
-		}
-		return nil
-	})
-	instance, ready := d.claim(ctx)
-	if !ready {
-		return nil
+	if d.follows {
+		source.begin(ctx)
 	}
-	d.succession.claimed()
 	settings := proxysync.Options{
 		MinInterval:   d.config.MinSyncPeriod,
 		AuditInterval: d.config.SyncPeriod,
@@ -243,8 +343,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	}
 	source.finish()
 	loop := proxysync.New(source, ruleset, d.kernel, settings)
-	r := releaser{disown: loop.Disown, owned: d.owned}
-	d.group.Go(func() error { return d.answerPeers(d.serving, instance, r.release) })
+	d.release.set(d.owned, loop.Disown)
 	return d.loop(ctx, loop)
 }
 
@@ -285,6 +384,8 @@ const patience = 10 * time.Second
 
 // wait waits until ready is closed; false if ctx ended.
 func (d *daemon) wait(ctx context.Context, what string, ready <-chan struct{}) bool {
+	d.waits.Store(&what)
+	defer d.waits.Store(nil)
 	for {
 		select {
 		case <-ready:
@@ -294,5 +395,15 @@ func (d *daemon) wait(ctx context.Context, what string, ready <-chan struct{}) b
 		case <-time.After(patience):
 			d.log.Warn("waiting", zap.String("for", what))
 		}
+	}
+}
+
+// pause waits for d; false if ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }

@@ -14,37 +14,49 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 )
 
-// TestUntilDone: the end that was asked for is one line and no error, whatever is under way.
-func TestUntilDone(t *testing.T) {
-	failure := errors.New("broken")
-	for name, tt := range map[string]struct {
-		asked bool
-		wait  func() error
-		want  error
-		lines int
-	}{
-		"asked while busy":  {true, func() error { <-t.Context().Done(); return nil }, nil, 1},
-		"asked and failing": {true, func() error { return failure }, nil, 1},
-		"fails":             {false, func() error { return failure }, failure, 0},
-	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		if tt.asked {
-			cancel()
+// TestLetGo: the lock is free as soon as nothing is written any more. It stays while a commit is under way.
+func TestLetGo(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		lab.New(t)
+		lock, err := kernel.TakeLock()
+		if err != nil {
+			lab.SkipOrFail(t, "%v", err)
 		}
-		core, logs := observer.New(zapcore.InfoLevel)
-		served := make(chan struct{})
-		close(served)
-		d := daemon{log: zap.New(core), served: served}
-		if err := d.untilDone(ctx, tt.wait); err != tt.want {
-			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		d := daemon{lock: lock, claimed: make(chan struct{}), stopped: make(chan struct{})}
+		close(d.claimed)
+		if !busy {
+			close(d.stopped)
 		}
-		if n := logs.FilterMessage("ending; the rules stay").Len(); n != tt.lines || logs.Len() != n {
-			t.Errorf("%s: log %v", name, logs.All())
+		d.letGo()
+		if kernel.Locked() != busy {
+			t.Errorf("a commit is under way: %v; locked: %v", busy, !busy)
 		}
-		cancel()
+		if busy {
+			lock.Release()
+		}
+	}
+}
+
+// TestReleaser: it releases the tables once, and tries again after an error.
+func TestReleaser(t *testing.T) {
+	failure := errors.New("no memory")
+	outcomes := []error{failure, nil}
+	var r releaser
+	if _, err := r.release(t.Context()); err == nil {
+		t.Error("released before there are tables")
+	}
+	r.set(true, func(context.Context) (err error) {
+		err, outcomes = outcomes[0], outcomes[1:]
+		return err
+	})
+	for i, want := range []error{failure, nil, nil} {
+		if already, err := r.release(t.Context()); err != want || already != (i == 2) {
+			t.Errorf("release %d: already %v, %v", i+1, already, err)
+		}
 	}
 }
 

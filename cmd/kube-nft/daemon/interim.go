@@ -8,9 +8,9 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// An interim follows the tracker for the answers at health-check node ports, while the loop cannot
-// begin: kube-proxy has not ended, or the kube-nft that handed its sockets over has not. What they
-// programmed serves meanwhile. The loop's first Take gives what the interim took.
+// An interim keeps the answers at health-check node ports up to date before the sync loop begins, if what
+// another proxy programmed serves meanwhile: the kube-nft before this one, or a kube-proxy for whose end a
+// takeover waits. The loop's first Take returns what the interim took.
 type interim struct {
 	tracker *tracker.Tracker
 	follow  func(*tracker.Delta) // brings the answers up to date

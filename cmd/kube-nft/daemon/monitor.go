@@ -46,7 +46,7 @@ type monitor struct {
 }
 
 // newMonitor returns a monitor that has not started. Events are recorded until ctx ends.
-func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, s *succession, log *zap.Logger) (m *monitor, err error) {
+func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, log *zap.Logger) (m *monitor, err error) {
 	m = &monitor{config: c, log: log}
 	for _, family := range families {
 		m.families = append(m.families, tracker.Family(family))
@@ -55,9 +55,7 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 		return nil, err
 	}
 	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), queue)
-	m.proxy.NextReady = s.nextReady
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
-	m.services.Sockets, m.services.After = s.sockets, s.arrived
 	build, known := debug.ReadBuildInfo()
 	if known {
 		build.Main.Version = config.Build().GitVersion // a source archive knows what Go does not
@@ -93,13 +91,9 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 	m.holds = newHolds(log, m.events, m.metrics.Held(heldReasons))
 	m.servers, err = newServers(c, flags, m.proxy, m.metrics, m.events, log)
 	m.await(c.Takeover)
-	var addresses []string
 	for _, server := range m.servers {
-		server.Sockets, server.After = s.sockets, s.arrived
-		server.Expected = func() bool { return m.awaits.Load() || s.letsGo() }
-		addresses = append(addresses, server.Address)
+		server.Expected = m.awaits.Load
 	}
-	s.sockets.Serve("tcp", addresses...)
 	return m, err
 }
 
@@ -109,27 +103,14 @@ func (m *monitor) await(on bool) {
 	m.services.StandIn(on)
 }
 
-// run starts the servers. The channel is closed when they have all ended.
-func (m *monitor) run(ctx context.Context, group *errgroup.Group) <-chan struct{} {
-	m.events.node(normal, "Starting", "StartProxy", "")
-	var servers sync.WaitGroup
-	start := func(run func(context.Context) error) {
-		servers.Add(1)
-		group.Go(func() error {
-			defer servers.Done()
-			return run(ctx)
-		})
-	}
+// run runs the servers until ctx ends, or one of them fails.
+func (m *monitor) run(ctx context.Context) error {
+	servers, ctx := errgroup.WithContext(ctx)
 	for _, server := range m.servers {
-		start(server.Run)
+		servers.Go(func() error { return server.Run(ctx) })
 	}
-	start(m.services.Run)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		servers.Wait()
-	}()
-	return ended
+	servers.Go(func() error { return m.services.Run(ctx) })
+	return servers.Wait()
 }
 
 // close closes the sockets of scrapes, of which none has begun.

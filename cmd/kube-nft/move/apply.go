@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 )
@@ -67,11 +68,9 @@ func apply(ctx context.Context, reader *config.Reader, c *config.Config, journal
 	if err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	running := daemon.Running()
-	if running == nil {
+	if !peer.Running(ctx) {
 		return daemon.Apply(ctx, reader, c, journal)
 	}
-	defer running.Close()
 	t := migrate.Takeover{
 		Node:    legacy.Node{Proc: c.HostProc},
 		Journal: migrate.WriteJournal(journal),
@@ -81,7 +80,7 @@ func apply(ctx context.Context, reader *config.Reader, c *config.Config, journal
 	if err := t.Wait(ctx); err != nil {
 		return fmt.Errorf("kube-proxy, %w; nothing was changed; stop it on this node and run this again", err)
 	}
-	t.Journal(migrate.Entry{Step: "commit", Event: migrate.Done, Text: "left to the running daemon, " + running.String()})
+	t.Journal(migrate.Entry{Step: "commit", Event: migrate.Done, Text: "left to the running daemon"})
 	return t.Remove(ctx, s.node)
 }
 

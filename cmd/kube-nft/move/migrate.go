@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 )
 
 // Commands returns the commands; reader has the flags of the daemon.
@@ -37,7 +37,7 @@ transaction. It goes on repairing what others change, and owns its tables again 
 started again. Tables that belong to nobody already stay as they are. When no kube-nft runs
 there is nothing to release: then nft can change and delete the tables.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			already, err := daemon.Release(cmd.Context())
+			already, err := peer.Release(cmd.Context())
 			if err != nil {
 				return err
 			}

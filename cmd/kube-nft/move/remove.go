@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/localhost"
@@ -88,18 +88,12 @@ func warnExposed(notice func(string)) {
 
 // waitForDaemon waits until no kube-nft programs this network namespace.
 func waitForDaemon(ctx context.Context, journal io.Writer) error {
-	for {
-		running := daemon.Running()
-		if running == nil {
-			return nil
-		}
-		fmt.Fprintf(journal, "kube-nft: a daemon runs, %s; nothing is removed before it has ended: stop it on this node\n", running)
-		select {
-		case <-running.Ended(ctx):
-			running.Close()
-		case <-ctx.Done():
-			running.Close()
-			return fmt.Errorf("the daemon, %s, is still running: %w; nothing was removed; stop it on this node and run this again", running, context.Cause(ctx))
-		}
+	if !peer.Running(ctx) {
+		return nil
 	}
+	fmt.Fprintln(journal, "kube-nft: a daemon runs; nothing is removed before it has ended: stop it on this node")
+	if err := peer.WaitForEnd(ctx); err != nil {
+		return fmt.Errorf("the daemon is still running: %w; nothing was removed; stop it on this node and run this again", err)
+	}
+	return nil
 }

@@ -1,0 +1,72 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft/kernel"
+)
+
+// lockInterval is the pause between two looks at the lock. Health checks have no answer for about as
+// long after a daemon was killed.
+const lockInterval = 20 * time.Millisecond
+
+// Claim waits until this process has the right to program its network namespace. It calls waiting
+// if another daemon has it. It returns an error without a lock if ctx ends, or if this kernel has no such
+// lock.
+func Claim(ctx context.Context, waiting func()) (*kernel.Lock, error) {
+	lock, err := kernel.TakeLock()
+	if errors.Is(err, kernel.ErrLocked) {
+		waiting()
+	}
+	for errors.Is(err, kernel.ErrLocked) {
+		if err := pause(ctx); err != nil {
+			return nil, err
+		}
+		lock, err = kernel.TakeLock()
+	}
+	return lock, err
+}
+
+// Running reports whether a daemon programs this network namespace. Without CAP_NET_ADMIN, or with a
+// kernel that has no lock, only a daemon that answers counts.
+func Running(ctx context.Context) bool {
+	if kernel.Unlocked() {
+		return false
+	}
+	return kernel.Locked() || answers(ctx, Programs)
+}
+
+// Followed reports whether another daemon waits for this one to end.
+func Followed(ctx context.Context) bool { return answers(ctx, Waits) }
+
+// answers reports whether a daemon of this role can be asked.
+func answers(ctx context.Context, role Role) bool {
+	conn, err := role.dial(ctx)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// WaitForEnd waits until no daemon programs this network namespace, or returns the reason why ctx ended.
+func WaitForEnd(ctx context.Context) error {
+	for Running(ctx) {
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause waits for lockInterval, or returns the reason why ctx ended.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(lockInterval):
+		return nil
+	}
+}

@@ -1,0 +1,159 @@
+// Package peer connects commands with the daemon that programs a network namespace.
+//
+// A command calls Settings, Status or Release. Running says whether a daemon programs this network
+// namespace, WaitForEnd waits until none does. The daemon calls Claim before it programs, and Open
+// to answer commands.
+//
+// The right to program is a lock of the kernel (kernel.Lock). Questions go over a socket file in a
+// directory that only root, or the daemon's own user, can enter: whoever can open the file may ask.
+// docs/decisions/one-door.md has the reasons.
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+)
+
+// Directory holds the socket files.
+const Directory = "/run/kube-nft"
+
+// directories lists where the socket file may be. A user who cannot write to /run, as in a user
+// namespace of his own, has it in the directory of his session.
+func directories() []string {
+	list := []string{Directory}
+	if session := os.Getenv("XDG_RUNTIME_DIR"); session != "" {
+		list = append(list, filepath.Join(session, "kube-nft"))
+	}
+	return list
+}
+
+// A Role says which of the daemons of a network namespace a socket file belongs to.
+type Role string
+
+// The roles.
+const (
+	Programs Role = "sock" // has the lock
+	Waits    Role = "next" // waits for the lock; of several daemons the one that was started last
+)
+
+// fileName is the name of the socket file: daemons in different network namespaces may share the
+// directory, so the name has the number of the namespace, as readlink /proc/self/ns/net shows it.
+func (r Role) fileName() (string, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &stat); err != nil {
+		return "", fmt.Errorf("number of this network namespace: %w", err)
+	}
+	return "net-" + strconv.FormatUint(stat.Ino, 10) + "." + string(r), nil
+}
+
+// dial connects to the daemon of a role.
+func (r Role) dial(ctx context.Context) (conn net.Conn, err error) {
+	name, err := r.fileName()
+	if err != nil {
+		return nil, err
+	}
+	for _, directory := range directories() {
+		var dialer net.Dialer
+		conn, dialErr := dialer.DialContext(ctx, "unix", filepath.Join(directory, name))
+		if dialErr == nil {
+			return conn, nil
+		}
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = dialErr
+		}
+	}
+	return nil, err
+}
+
+// ErrNone says that no daemon programs this network namespace.
+var ErrNone = errors.New("no kube-nft programs this network namespace")
+
+// Limits of an answer. Release takes longer, because it writes the tables anew.
+const (
+	patience        = 3 * time.Second
+	releasePatience = time.Minute
+	maxAnswer       = 1 << 20
+)
+
+// Settings returns the settings of the daemon that programs this network namespace, or ErrNone.
+func Settings(ctx context.Context) (*config.Running, error) {
+	return ask[config.Running](ctx, Programs, http.MethodGet, pathSettings, patience)
+}
+
+// ReadStatus returns what the daemon of a role says of itself, or ErrNone.
+func ReadStatus(ctx context.Context, role Role) (*Status, error) {
+	return ask[Status](ctx, role, http.MethodGet, pathStatus, patience)
+}
+
+// Release makes the daemon give up the ownership of its tables. already says that the tables had no
+// owner. It returns ErrNone if no daemon runs.
+func Release(ctx context.Context) (already bool, err error) {
+	answer, err := ask[released](ctx, Programs, http.MethodPost, pathRelease, releasePatience)
+	return err == nil && answer.Already, err
+}
+
+// ask sends a request to the daemon of a role and decodes its answer.
+func ask[T any](ctx context.Context, role Role, method, path string, patience time.Duration) (*T, error) {
+	client := http.Client{
+		Timeout: patience,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return role.dial(ctx) },
+		},
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://kube-nft"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, notReached(err, patience)
+	}
+	defer response.Body.Close()
+	body := io.LimitReader(response.Body, maxAnswer)
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(body) // the status says that something is wrong, whatever the text
+		return nil, fmt.Errorf("the running kube-nft: %s", nft.Visible(strings.TrimSpace(string(text))))
+	}
+	answer := new(T)
+	if err := json.NewDecoder(body).Decode(answer); err != nil {
+		return nil, fmt.Errorf("answer of the running kube-nft: %w", err)
+	}
+	return answer, nil
+}
+
+// notReached says why a daemon was not reached, and what to do about it.
+func notReached(err error, patience time.Duration) error {
+	if failed := (*url.Error)(nil); errors.As(err, &failed) {
+		if failed.Timeout() {
+			return fmt.Errorf("the running kube-nft does not answer within %s", patience)
+		}
+		err = failed.Err // the rest repeats the request
+	}
+	switch {
+	case kernel.Locked():
+		return fmt.Errorf("a kube-nft programs this network namespace, but this process does not reach it: %w; "+
+			"run the command as root, in the pod of kube-nft (kubectl exec) or where the node's %s is", err, Directory)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("reach the running kube-nft: %w; run the command as root", err)
+	}
+	return ErrNone
+}
