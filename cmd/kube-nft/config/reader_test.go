@@ -156,7 +156,7 @@ func TestFilesOfKubeProxy(t *testing.T) {
 		{file: "v1.10.yaml", settings: kubeadm.Replace},
 		{
 			file:     "defaulted.yaml",
-			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: auto", "logFormat: console", "tableO", "minSyncPeriod: 1s\ntableO").Replace,
+			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: auto", "logFormat: console", "namespaceQ", "minSyncPeriod: 1s\nnamespaceQ").Replace,
 			notices: []string{"testdata/defaulted.yaml: nftables" + aSecond,
 				"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"},
 		},
@@ -169,7 +169,7 @@ func TestFilesOfKubeProxy(t *testing.T) {
 					"0.0.0.0:10256", "'[::]:10256'", "127.0.0.1:10249", "'[::1]:10249'",
 					"maxPerCore: 32768", "maxPerCore: 0",
 					"masqueradeAll: false", "masqueradeAll: true", "masqueradeBit: 14", "masqueradeBit: 15",
-					"minSyncPeriod: 1ms", "minSyncPeriod: 1s", "tableO", "minSyncPeriod: 1s\ntableO",
+					"minSyncPeriod: 1ms", "minSyncPeriod: 1s", "namespaceQ", "minSyncPeriod: 1s\nnamespaceQ",
 				).Replace(kubeadm.Replace(defaults))
 			},
 			notices: []string{"testdata/ipvs.yaml: no effect in kube-nft: ipvs.scheduler rr, ipvs.strictARP true, mode ipvs",
