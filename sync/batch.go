@@ -10,8 +10,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
-	"github.com/kube-nft/kube-nft/nft/entries"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -26,8 +24,6 @@ type plan struct {
 	full  bool // the kernel's state was read first
 	seeds int  // that the batch makes entries of
 	flows []tracker.FlowChange
-	// entries are the numbers whose affinity entries are to be others.
-	entries []entries.Group
 	// allFlows asks to look at every connection: those that matter are not known.
 	allFlows bool
 }
@@ -37,20 +33,12 @@ type plan struct {
 func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	if l.known {
 		moved := l.apply()
-		p.entries = l.ruleset.EntriesChanged()
-		var gone []nft.Op
-		if len(p.entries) > 0 {
-			gone = l.affinity.departed(ctx, l.kernel, l.ruleset, p.entries)
-		}
 		p.batch = l.ruleset.Changes()
 		if !p.batch.Remakes() {
 			if p.batch.Makes() { // a table that somebody deleted: nobody may have committed since
 				p.batch.Generation = l.drift.seen
 			}
 			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
-			if !p.batch.Makes() {
-				p.batch.Ops = append(p.batch.Ops, gone...)
-			}
 			return p, err
 		}
 		l.known = false // a table takes more to make anew than what has changed of it
@@ -67,32 +55,21 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		l.nodePorts.node = l.nodePorts.setting.Keep(l.nodePorts.node, have)
 		l.nodePorts.update(l.ruleset)
 	}
-	p.entries = l.ruleset.EntriesChanged()
-	for _, e := range p.entries { // their entries are looked for after the commit
-		l.ruleset.DropDeparted(e.Family, layout.AffinityMap(e.Number))
-	}
 	want := l.ruleset.Want()
 	if !l.synced {
 		if err := l.doubt.look(have, want, time.Now()); err != nil {
 			return p, err
 		}
 	}
-	p = plan{batch: change.Diff(have, want), full: true, allFlows: true, entries: p.entries}
-	remakes := p.batch.Remakes()
-	err = readEntries(ctx, l.kernel, have, func(f nft.Family, set *nft.Set) bool {
-		return remakes || !l.ruleset.IsAffinityMap(set.Name) // an older version's
-	})
-	if err != nil {
-		return p, err
-	}
-	if remakes { // with the entries
+	p = plan{batch: change.Diff(have, want), full: true, allFlows: true}
+	if p.batch.Remakes() && l.entriesRefused == nil { // with the affinity entries that the table has
+		if err := readEntries(ctx, l.kernel, have); err != nil {
+			return p, err
+		}
 		p.batch = change.Diff(have, want)
 	}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
 	p.batch.Ops = append(change.Adoption(have, want), p.batch.Ops...)
-	if l.entriesRefused == nil {
-		p.batch.Ops = append(p.batch.Ops, l.ruleset.AdoptEntries(have)...)
-	}
 	p.batch.Generation = generation
 	if l.options.Foreign == nil {
 		return p, nil
@@ -109,27 +86,17 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		return p, fmt.Errorf("other programs commit to nf_tables all the time: %w", unix.ERESTART)
 	default:
 		p.batch.Foreign = messages
-		err = l.seed(ctx, &p, have)
+		l.seed(ctx, &p, have)
 	}
 	return p, err
 }
 
 // seed adds the affinity entries of another proxy to a plan, unless the kernel has refused it with them.
-func (l *Loop) seed(ctx context.Context, p *plan, have nft.Tables) error {
-	if l.options.Seeds == nil || l.entriesRefused != nil {
-		return nil
+func (l *Loop) seed(ctx context.Context, p *plan, have nft.Tables) {
+	if l.options.Seeds != nil && l.entriesRefused == nil {
+		ops, used := l.ruleset.SeedEntries(l.options.Seeds(ctx), have)
+		p.batch.Ops, p.seeds = append(p.batch.Ops, ops...), used
 	}
-	seeds := l.options.Seeds(ctx)
-	if len(seeds) == 0 {
-		return nil
-	}
-	err := readEntries(ctx, l.kernel, have, func(_ nft.Family, set *nft.Set) bool { return l.ruleset.IsAffinityMap(set.Name) && !p.batch.Remakes() })
-	if err != nil {
-		return err
-	}
-	ops, used := l.ruleset.SeedEntries(seeds, have)
-	p.batch.Ops, p.seeds = append(p.batch.Ops, ops...), used
-	return nil
 }
 
 // leaveForeign gives up what was to happen to tables of others: it must not keep our own

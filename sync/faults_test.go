@@ -16,10 +16,10 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
-	"github.com/kube-nft/kube-nft/nft/entries"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/services/affinity"
 )
 
 // A faulty kernel is a real one whose answers are replaced by errors, as long as there are
@@ -178,8 +178,8 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	group := firstGroup(t, old)
 	client, life := nft.NumberedKey(nft.IP, group.Number, netip.MustParseAddr("192.0.2.1")), &nft.Life{Timeout: time.Hour, Expires: 30 * time.Minute}
 	endpoint := nft.AddrKey(group.Members[0])
-	affinity := tables[nft.IP].Sets[layout.AffinityMap(group.Number)].Set
-	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: affinity, Elements: []nft.KeyedElement{
+	affinityMap := tables[nft.IP].Sets[layout.AffinityMap(group.Number)].Set
+	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: affinityMap, Elements: []nft.KeyedElement{
 		{Key: client, Element: nft.Element{Data: endpoint, Life: life}}}})
 	if err := k.Commit(t.Context(), batch); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	if after-before != transactions {
 		t.Errorf("%d transactions, want %d", after-before, transactions)
 	}
-	entries, err := g.reader.Elements(t.Context(), nft.IP, affinity)
+	entries, err := g.reader.Elements(t.Context(), nft.IP, affinityMap)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,15 +209,15 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 }
 
 // firstGroup returns what is to be under the number of some Service with affinity.
-func firstGroup(t *testing.T, r *services.Ruleset) entries.Group {
+func firstGroup(t *testing.T, r *services.Ruleset) affinity.Group {
 	t.Helper()
-	for _, e := range r.EntriesChanged() {
+	for _, e := range r.AffinityChanges().Groups {
 		if e.Family == nft.IP {
 			return e
 		}
 	}
 	t.Fatal("no Service has affinity")
-	return entries.Group{}
+	return affinity.Group{}
 }
 
 // TestRestartWritesNothing starts a second loop over what the first has left.

@@ -16,6 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/sync/affinity"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -48,7 +49,7 @@ type Loop struct {
 
 	nodePorts nodePorts
 	refusals  refusals
-	affinity  affinityEntries
+	affinity  *affinity.Cleaner // nil leaves entries until they expire
 	stale     staleFlows
 	drift     driftDetector
 	doubt     doubt
@@ -83,7 +84,6 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
 			changes: make(map[tracker.PortID]portChange), leftOut: make(map[tracker.PortID]*refusal),
 		},
-		affinity:  newAffinityEntries(&options),
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
@@ -106,8 +106,11 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 
 // CleanAffinity makes Run remove affinity entries of endpoints that have left, on a goroutine of its
-// own. Call it before Run. Nobody else may use the reader.
-func (l *Loop) CleanAffinity(reader entryReader) { l.affinity.reader = reader }
+// own. Call it before Run. No other goroutine may use the reader.
+func (l *Loop) CleanAffinity(reader affinity.Reader) {
+	options := affinity.Options{Log: l.options.Log, RetryMin: l.options.RetryMin, RetryMax: l.options.RetryMax}
+	l.affinity = affinity.New(reader, l.ruleset.AffinityMaps, options)
+}
 
 // Watch makes the loop repair foreign changes to our tables. Call it before Run. Close the monitor
 // only after Run has returned.
@@ -156,8 +159,11 @@ func (l *Loop) Run(ctx context.Context) error {
 	if l.stale.flows != nil {
 		cleaning.Go(func() { l.stale.run(ctx) })
 	}
-	if l.affinity.reader != nil {
-		cleaning.Go(func() { l.affinity.run(ctx, l.ruleset.AffinityMaps) })
+	var entries <-chan affinity.Batch
+	var ended <-chan affinity.Departures
+	if l.affinity != nil {
+		entries, ended = l.affinity.Batches, l.affinity.Ended
+		cleaning.Go(func() { l.affinity.Run(ctx) })
 	}
 	l.options.Queue.Ring()
 	l.drift.start(ctx)
@@ -170,12 +176,11 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.options.Queue.bell:
 		case <-l.retry.timer.C:
 		case <-l.drift.repair.C:
-		case entries := <-l.affinity.batches:
-			entries.answer <- l.commitEntries(ctx, entries.ops)
+		case batch := <-entries:
+			batch.Answer <- l.commitEntries(ctx, batch.Ops)
 			wanted = false
-		case request := <-l.affinity.changes:
-			request.change(l.ruleset)
-			asked = request.answer
+		case departures := <-ended:
+			l.ruleset.EndDepartures(departures)
 		case <-l.refusals.timer.C:
 			l.refusals.retry()
 		case <-l.minute.C:
@@ -188,7 +193,6 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.known, wanted = l.drift.audit(ctx, l.known)
 		case foreign := <-l.drift.changes:
 			l.known, wanted = l.drift.hear(foreign, l.known)
-			l.affinity.heard(foreign, l.ruleset.IsAffinityMap)
 		}
 		if wait := time.Until(l.ended.Add(l.options.MinInterval)); wanted && wait > 0 {
 			select {
@@ -265,8 +269,8 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 }
 
 // isolate removes from the wanted state what the kernel refuses. It reports whether there is another
-// batch to try. It first tries the wanted state without the affinity entries that an older version or
-// another proxy kept. If the kernel takes that, the next batch leaves out these entries and nothing
+// batch to try. It first tries the wanted state without the affinity entries of another proxy or
+// of a table that is made anew. If the kernel takes that, the next batch leaves out these entries and nothing
 // else. isolate begins again if somebody commits meanwhile, because the kernel's answer may be about
 // that commit.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
@@ -335,7 +339,9 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	if generation != 0 {
 		l.drift.listenFrom(ctx, generation)
 	}
-	l.affinity.committed(p.entries, l.ruleset.Commits()+1)
+	if l.affinity != nil {
+		l.affinity.Committed(l.ruleset.AffinityChanges())
+	}
 	committed := time.Now()
 	if l.drift.reason != "" && len(p.batch.Ops) > 0 {
 		l.drift.logRepair(p.batch.Ops, committed)
@@ -389,6 +395,14 @@ func (l *Loop) charge(took time.Duration) {
 	for namespace, n := range work {
 		l.options.Charge(namespace, took*time.Duration(n)/time.Duration(all))
 	}
+}
+
+// commitEntries commits operations on affinity entries.
+func (l *Loop) commitEntries(ctx context.Context, ops []nft.Op) error {
+	if !l.known || !l.synced {
+		return affinity.ErrTablesUnknown
+	}
+	return l.kernel.Commit(ctx, nft.Batch{Ops: ops})
 }
 
 // done records and reports a successful sync.

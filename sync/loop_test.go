@@ -46,10 +46,6 @@ func (k *table) Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.
 	return nil, nil
 }
 
-func (k *table) Count(context.Context, nft.Family, *nft.Set) (uint32, bool, error) {
-	return 0, true, nil
-}
-
 func (k *table) Generation(context.Context) (uint32, error) { return 7, nil }
 
 func (k *table) Audit(context.Context, nft.Tables) (string, error) { return "", nil }

@@ -11,7 +11,6 @@ import (
 type client interface {
 	Read(context.Context) (nft.Tables, uint32, error)
 	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
-	Count(context.Context, nft.Family, *nft.Set) (n uint32, known bool, err error)
 	Commit(context.Context, nft.Batch) error
 	Generation(context.Context) (uint32, error)
 	Audit(context.Context, nft.Tables) (difference string, err error)
@@ -27,11 +26,11 @@ func read(ctx context.Context, k client) (nft.Tables, uint32, error) {
 	return have, generation, nil
 }
 
-// readEntries reads what packets have put into the maps that which picks out.
-func readEntries(ctx context.Context, k client, have nft.Tables, which func(nft.Family, *nft.Set) bool) (err error) {
+// readEntries reads the affinity entries, which packets have made.
+func readEntries(ctx context.Context, k client, have nft.Tables) (err error) {
 	for family, table := range have {
 		for name, held := range table.Sets {
-			if !held.Set.Dynamic || !which(family, held.Set) {
+			if !held.Set.Dynamic {
 				continue
 			}
 			if held.Map, err = k.Elements(ctx, family, held.Set); err != nil {

@@ -22,12 +22,13 @@ const (
 	ServiceCIDRsSet           = "service-cidrs"
 	HairpinSet                = "hairpin"
 	MembersSet                = "members"
-	DepartedSet               = "departed"           // endpoints that have left a group while affinity entries or packets may name them
-	DroppedSet                = "departed-addresses" // addresses of those that large affinity maps may name: connections that follow are dropped
-	PingedSet                 = "pinged"             // addresses that answer echo requests; exists while there are some
-	AffinityFrontendsMap      = "frontends-with-affinity"
-	AffinityNodePortsMap      = "node-ports-with-affinity"
-	AffinityPrefix            = "affinity-" // of affinity maps, and in the names of chains before a number
+	// DepartedSet has endpoints that left while affinity entries or packets under way may name them. Connections
+	// there are dropped.
+	DepartedSet          = "departed"
+	PingedSet            = "pinged" // addresses that answer echo requests; exists while there are some
+	AffinityFrontendsMap = "frontends-with-affinity"
+	AffinityNodePortsMap = "node-ports-with-affinity"
+	AffinityPrefix       = "affinity-" // of affinity maps, and in the names of chains before a number
 )
 
 // The fixed chains. Base chains are named after their type and hook.
@@ -44,7 +45,6 @@ const (
 	ServicesChain            = "services"
 	MarkUnlessPodChain       = "mark-unless-pod" // of Service ports with affinity
 	UpdateAffinityChain      = "update-affinity"
-	DepartedChain            = "departed-endpoint" // for connections that follow an affinity entry to an endpoint that has left
 	PreroutingChain          = "nat-prerouting"
 	OutputChain              = "nat-output"
 	InputChain               = "nat-input"

@@ -3,7 +3,6 @@ package migrate
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -36,7 +35,7 @@ const seedsAge = 10 * time.Second
 func seeds(ctx context.Context, inventory *legacy.Inventory) (list []services.Seed, err error) {
 	entries, err := inventory.Affinity(ctx)
 	for _, e := range entries {
-		list = append(list, services.Seed{Frontend: e.Frontend, Client: e.Client, Endpoint: e.Endpoint, Left: math.MaxInt64})
+		list = append(list, services.Seed{Frontend: e.Frontend, Client: e.Client, Endpoint: e.Endpoint})
 	}
 	return list, err
 }

@@ -74,12 +74,7 @@ func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
 // uses reports whether a Service port needs an element that several may share.
 func (r *familyRules) uses(port *portState, set, key string) bool {
 	if number, ok := layout.NumberIn(r.Table.Family, set, key); ok {
-		for _, g := range port.affinity.groups {
-			if g.number == number {
-				return true
-			}
-		}
-		return false
+		return port.affinity.Uses(number)
 	}
 	if strings.HasPrefix(set, layout.ListsPrefix) && len(key) >= 4 {
 		return port.list.number != 0 && binary.NativeEndian.Uint32([]byte(key))/2 == port.list.number

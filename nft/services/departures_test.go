@@ -1,6 +1,7 @@
 package services
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -53,8 +55,10 @@ func TestDepartures(t *testing.T) {
 		r := NewRuleset(testConfig())
 		r.Apply(changed(port))
 		r.Committed()
+		var begun []affinity.Departure
 		for _, step := range tt.steps {
 			r.Apply(changed(step))
+			begun = append(begun, r.AffinityChanges().Departed...)
 			r.Committed()
 		}
 		table := r.Want()[nft.IP]
@@ -66,148 +70,162 @@ func TestDepartures(t *testing.T) {
 		if got := departedIn(again.Want()[nft.IP]); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: after a restart departed %v, want %v", tt.name, got, tt.want)
 		}
-		for _, set := range r.AffinityMaps(nft.IP) {
-			r.Settle(nft.IP, set.Name, r.Commits())
+		if n := len(again.AffinityChanges().Departed); n != len(tt.want) {
+			t.Errorf("%s: after a restart %d departures begin, want %d", tt.name, n, len(tt.want))
 		}
-		if got := departedIn(table); len(got) != 0 {
-			t.Errorf("%s: departed %v when all is settled", tt.name, got)
+		if r.EndDepartures(begun); len(departedIn(table)) != 0 {
+			t.Errorf("%s: departed %v when all have ended", tt.name, departedIn(table))
 		}
 	}
 }
 
-// TestDropDeparted: connections are dropped to endpoints that leave with the next commit, of large
-// maps alone, until all departures of the address are settled.
-func TestDropDeparted(t *testing.T) {
-	port, other := affinePort(1, 2), affinePort(2, 2)
-	other.Cluster = port.Cluster
+// TestEarlierDepartureDoesNotEndALaterOne: an endpoint that has come back and left again stays in the set until
+// its latest departure ends.
+func TestEarlierDepartureDoesNotEndALaterOne(t *testing.T) {
+	port := affinePort(1, 2)
+	fewer := *port
+	fewer.Cluster = port.Cluster[:1]
 	r := NewRuleset(testConfig())
-	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, other.ID: other}})
-	r.Committed()
-	dropped := func() int { return len(r.Want()[nft.IP].Sets[layout.DroppedSet].Map) }
-	leave := func(p *tracker.ServicePort) {
-		fewer := *p
-		fewer.Cluster = p.Cluster[:1]
-		r.Apply(changed(&fewer))
+	var begun []affinity.Departure
+	for _, step := range []*tracker.ServicePort{port, &fewer, port, &fewer} {
+		r.Apply(changed(step))
+		begun = append(begun, r.AffinityChanges().Departed...)
+		r.Committed()
 	}
-	leave(port)
-	r.Committed()
-	for _, set := range r.AffinityMaps(nft.IP) {
-		r.DropDeparted(nft.IP, set.Name) // committed before
+	if len(begun) != 2 {
+		t.Fatalf("%d departures, want 2", len(begun))
 	}
-	if dropped() != 0 {
-		t.Error("an endpoint that left before is dropped")
+	if r.EndDepartures(begun[:1]); len(departedIn(r.Want()[nft.IP])) != 1 {
+		t.Error("the first departure has ended the second one")
 	}
-	leave(other)
-	for _, set := range r.AffinityMaps(nft.IP) {
-		r.DropDeparted(nft.IP, set.Name)
-	}
-	number := r.families[nft.IP].ports[port.ID].affinity.groups[0].number
-	if dropped() != 1 || !r.StrayEntries(nft.IP, number, netip.MustParseAddr("192.0.2.1")) || dropped() != 2 {
-		t.Errorf("%d addresses are dropped, want 1, then 2", dropped())
-	}
-	if r.StrayEntries(nft.IP, number, port.Cluster[1].Addr()) {
-		t.Error("an endpoint that is known to have left is news")
-	}
-	r.Committed()
-	for _, set := range r.AffinityMaps(nft.IP) {
-		r.Settle(nft.IP, set.Name, r.Commits()-1)
-	}
-	if dropped() != 2 {
-		t.Errorf("%d addresses are dropped before their commit is settled, want 2", dropped())
-	}
-	for _, set := range r.AffinityMaps(nft.IP) {
-		r.Settle(nft.IP, set.Name, r.Commits())
-	}
-	if dropped() != 0 || len(r.families[nft.IP].departures.list) != 0 {
-		t.Errorf("%d addresses are dropped when all is settled", dropped())
+	if r.EndDepartures(begun); len(departedIn(r.Want()[nft.IP])) != 0 {
+		t.Error("the second departure has not ended")
 	}
 }
 
-// TestDepartedPackets sends packets of a client whose entry names an endpoint that has left: none
-// arrives there where the map is large. Otherwise one may have been under way; it makes no entry. Where both lists
-// are in use, it takes the entry with it.
-func TestDepartedPackets(t *testing.T) {
-	for variant := range 4 {
-		large, both := variant&1 > 0, variant&2 > 0
-		lab.New(t)
-		k := lab.Open(t, kernel.Open)
-		p := countingPort()
-		var receivers []*net.UDPConn
-		for i := range byte(2) {
-			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 2, i + 1}), 8080)
-			p.Cluster = append(p.Cluster, at)
-			conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			receivers = append(receivers, conn)
-		}
-		p.Serving, p.HasEndpoints, p.Affinity = p.Cluster, true, time.Hour
-		if both {
-			p.Local, p.NodePort, p.ExternalLocal = p.Cluster, 30080, true
-		}
-		config := testConfig()
-		config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nobody is masqueraded
-		r := NewRuleset(config)
-		r.Apply(changed(p))
-		commit(t, k, change.Diff(nil, r.Want()))
-		r.Committed()
-		number := r.families[nft.IP].ports[p.ID].affinity.groups.find(group{port: 8080}).number
-		set := r.AffinityMaps(nft.IP)[number/2%layout.AffinityMaps]
-		client := netip.MustParseAddr("127.1.0.9")
-		key := nft.NumberedKey(nft.IP, number, client)
-		entry := nft.Element{Data: nft.AddrKey(p.Cluster[1].Addr()), Life: &nft.Life{Timeout: time.Hour, Expires: time.Minute}}
-		commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: key, Element: entry}}}}})
+// TestEndpointsThatLeftWhileStopped: an endpoint that the kernel's lists have and the wanted ones have not is a
+// departed one from the first commit on.
+func TestEndpointsThatLeftWhileStopped(t *testing.T) {
+	port := affinePort(1, 3)
+	fewer := *port
+	fewer.Cluster = port.Cluster[:2]
+	before := NewRuleset(testConfig())
+	before.Apply(changed(port))
+	r := NewRuleset(testConfig())
+	r.Adopt(before.Want())
+	r.Apply(changed(&fewer))
+	if got, want := departedIn(r.Want()[nft.IP]), []netip.Addr{port.Cluster[2].Addr()}; !slices.Equal(got, want) {
+		t.Errorf("departed %v, want %v", got, want)
+	}
+	if groups := r.AffinityChanges().Groups; len(groups) != 1 || len(groups[0].Members) != 2 {
+		t.Errorf("groups %+v, want one of two endpoints", groups)
+	}
+}
 
-		fewer := *p
-		fewer.Cluster, fewer.Serving = p.Cluster[:1], p.Cluster[:1]
-		if both {
-			fewer.Local = p.Local[:1]
+// TestDepartedPackets sends a packet of a client whose entry names an endpoint that has left: it does not arrive
+// there and takes the entry with it, so that the next packet goes to another endpoint. A packet to the departed
+// endpoint that follows no entry, as one that was under way at the commit, makes no entry.
+func TestDepartedPackets(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		t.Run(fmt.Sprintf("both lists %v", both), func(t *testing.T) { testDepartedPackets(t, both) })
+	}
+}
+
+func testDepartedPackets(t *testing.T, both bool) {
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	p := countingPort()
+	var receivers []*net.UDPConn
+	for i := range byte(2) {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 2, i + 1}), 8080)
+		p.Cluster = append(p.Cluster, at)
+		conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			t.Fatal(err)
 		}
-		r.Apply(changed(&fewer))
-		if large {
-			r.DropDeparted(nft.IP, set.Name)
+		defer conn.Close()
+		receivers = append(receivers, conn)
+	}
+	p.Serving, p.HasEndpoints, p.Affinity = p.Cluster, true, time.Hour
+	if both {
+		p.Local, p.NodePort, p.ExternalLocal = p.Cluster, 30080, true
+	}
+	config := testConfig()
+	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // all clients are pods
+	r := NewRuleset(config)
+	r.Apply(changed(p))
+	commit(t, k, change.Diff(nil, r.Want()))
+	r.Committed()
+	group := r.families[nft.IP].ports[p.ID].affinity.Find(false, 8080)
+	set := r.AffinityMaps(nft.IP)[group.Number/2%layout.AffinityMaps]
+	client := netip.MustParseAddr("127.1.0.9")
+	key := nft.NumberedKey(nft.IP, group.Number, client)
+	entry := nft.Element{Data: nft.AddrKey(p.Cluster[1].Addr()), Life: &nft.Life{Timeout: time.Hour, Expires: time.Minute}}
+	enter := nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: key, Element: entry}}}}}
+	commit(t, k, enter)
+	fewer := *p
+	fewer.Cluster, fewer.Serving = p.Cluster[:1], p.Cluster[:1]
+	if both {
+		fewer.Local = p.Local[:1]
+	}
+	r.Apply(changed(&fewer))
+	commit(t, k, r.Changes())
+	r.Committed()
+	arrives := func(at int, wanted bool) bool { // it waits long only for what is wanted
+		t.Helper()
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-		commit(t, k, r.Changes())
-		r.Committed()
-		arrives := func(at int, wanted bool) bool { // it waits long only for what is wanted
-			t.Helper()
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer unix.Close(fd)
-			if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: client.As4()}); err != nil {
-				t.Fatal(err)
-			}
-			err = unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Addr: p.ClusterIP.As4(), Port: int(p.Port)})
-			if err != nil && err != unix.EPERM { // a drop
-				t.Fatal(err)
-			}
-			var b [1]byte
-			patience := 100 * time.Millisecond
-			if wanted {
-				patience = lab.Patience
-			}
-			receivers[at].SetReadDeadline(time.Now().Add(patience))
-			_, err = receivers[at].Read(b[:])
-			return err == nil
+		defer unix.Close(fd)
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: client.As4()}); err != nil {
+			t.Fatal(err)
 		}
-		if got := arrives(1, !large); got == large {
-			t.Errorf("map large %v, both lists %v: a packet arrives at the endpoint that has left: %v", large, both, got)
+		err = unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Addr: p.ClusterIP.As4(), Port: int(p.Port)})
+		if err != nil && err != unix.EPERM { // a drop
+			t.Fatal(err)
 		}
-		held, err := k.Elements(t.Context(), nft.IP, set)
-		switch _, found := held[key]; {
-		case err != nil || found == both:
-			t.Errorf("map large %v, both lists %v: the entry is there: %v, %v", large, both, found, err)
-		case found && held[key].Life.Expires > time.Minute:
-			t.Errorf("map large %v: a packet has refreshed the entry: %+v", large, held[key])
-		case found:
-			commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: key, Element: entry}}}}})
+		var b [1]byte
+		patience := 100 * time.Millisecond
+		if wanted {
+			patience = lab.Patience
 		}
-		if !arrives(0, true) {
-			t.Errorf("map large %v, both lists %v: without the entry, a packet does not arrive at the other endpoint", large, both)
+		receivers[at].SetReadDeadline(time.Now().Add(patience))
+		_, err = receivers[at].Read(b[:])
+		return err == nil
+	}
+	held := func() map[string]nft.Element {
+		t.Helper()
+		entries, err := k.Elements(t.Context(), nft.IP, set)
+		if err != nil {
+			t.Fatal(err)
 		}
+		return entries
+	}
+	if arrives(1, false) {
+		t.Error("a packet arrives at the endpoint that has left")
+	}
+	if entries := held(); len(entries) != 0 {
+		t.Errorf("the packet has left entries: %+v", entries)
+	}
+	// A packet that was under way at the commit has been translated to the endpoint without an entry: here, by
+	// the list of the kernel, which still has it.
+	list := nft.Op{Verb: nft.Add, Family: nft.IP, Set: r.Want()[nft.IP].Sets[layout.EndpointsMap].Set, Elements: []nft.KeyedElement{{
+		Key:     layout.FrontendKey(p.ClusterIP, uint8(p.ID.Protocol), p.Port) + string(nft.AppendNumber(nil, 0)),
+		Element: nft.Element{Data: nft.AddrPortData(p.Cluster[1])},
+	}}}
+	first := list
+	first.Verb, first.Elements = nft.Delete, slices.Clone(list.Elements)
+	first.Elements[0].Data = nft.AddrPortData(p.Cluster[0])
+	commit(t, k, nft.Batch{Ops: []nft.Op{first, list}})
+	if arrives(1, false) || len(held()) != 0 {
+		t.Errorf("a packet under way to the endpoint has made entries: %+v", held())
+	}
+	back := list
+	back.Verb = nft.Delete
+	first.Verb = nft.Add
+	commit(t, k, nft.Batch{Ops: []nft.Op{back, first}})
+	if !arrives(0, true) {
+		t.Error("without the entry, a packet does not arrive at the other endpoint")
 	}
 }

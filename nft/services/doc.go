@@ -69,11 +69,9 @@
 // G stands in place of bits 64 to 95 of the client. Where both lists have a group with one port, the
 // endpoints that entries may name are elements (G . endpoint) of the set members.
 //
-// An endpoint leaves with the commit that takes it out of its list and puts (G . endpoint) into the set
-// departed: no connection makes an entry that names it. The entries that do go with that commit if
-// the map holds few; (G . endpoint) goes ahead then, so that none comes after they have been read. Of a large map they are removed afterwards; until then the address stands in the
-// set departed-addresses, too, and a connection that follows an entry there is dropped
-// (departed-endpoint). A second after the entries have gone, the endpoint is taken out of both sets.
+// The commit that takes an endpoint out of its list adds (G . endpoint) to the set departed: a connection there is
+// dropped and makes no entry. The entries that name the endpoint are removed afterwards (package sync/affinity);
+// then the next commit takes the endpoint out of the set.
 //
 // # Packet path
 //

@@ -94,7 +94,7 @@ func TestAffinityMapsOfPacket(t *testing.T) {
 	table := r.Want()[nft.IP]
 	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
 	sets := readback.New(table).AffinityMaps(p)
-	number := r.families[nft.IP].ports[port.ID].affinity.groups.find(group{port: 8080}).number
+	number := r.families[nft.IP].ports[port.ID].affinity.Find(false, 8080).Number
 	if want := layout.AffinityMap(number); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)
 	}

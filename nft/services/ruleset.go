@@ -6,9 +6,9 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
-	"github.com/kube-nft/kube-nft/nft/entries"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/maglev"
+	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -28,24 +28,25 @@ type Ruleset struct {
 // familyRules is the part of a Ruleset in one table.
 type familyRules struct {
 	*change.Journal
-	config       *Config
-	ports        map[tracker.PortID]*portState
-	frontends    map[tracker.Frontend]*frontendState
-	chains       map[string]*chainUse
-	withAffinity int // Service ports with affinity
-	shared       map[sharedElement]int
-	pinged       pinged
-	guards       map[uint32]*guard        // by number
-	numbers      map[uint32]string        // the identity that has a number
-	adopted      *nft.Table               // what the kernel held at start; for the order of lists
-	entries      map[uint32]entries.Group // groups whose affinity entries are to change, by number
-	departures   departures
-	flows        map[tracker.Frontend]*tracker.FlowChange
-	contests     map[*frontendState]*contest
-	standing     int          // conflicts
-	fresh        []Conflict   // not reported yet
-	successions  []Succession // not reported yet
-	lists        listWriter
+	config         *Config
+	ports          map[tracker.PortID]*portState
+	frontends      map[tracker.Frontend]*frontendState
+	chains         map[string]*chainUse
+	withAffinity   int // Service ports with affinity
+	shared         map[sharedElement]int
+	pinged         pinged
+	guards         map[uint32]*guard // by number
+	numbers        map[uint32]string // the identity that has a number
+	adopted        *nft.Table        // what the kernel held at start; for the order of lists
+	affinity       *affinity.Settings
+	affinityGroups map[uint32]affinity.Group // that have changed since the last commit, by number
+	departures     *affinity.Departures
+	flows          map[tracker.Frontend]*tracker.FlowChange
+	contests       map[*frontendState]*contest
+	standing       int          // conflicts
+	fresh          []Conflict   // not reported yet
+	successions    []Succession // not reported yet
+	lists          listWriter
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
 	touchedFrontends  map[tracker.Frontend]struct{}
 	touchedClusterIPs []netip.Addr
@@ -80,12 +81,13 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 
 		touchedFrontends: make(map[tracker.Frontend]struct{}),
 		numbers:          make(map[uint32]string),
-		entries:          make(map[uint32]entries.Group),
-		departures:       newDepartures(),
+		affinity:         config.affinitySettings(f),
+		affinityGroups:   make(map[uint32]affinity.Group),
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
 	}
 	r.lists.journal = r.Journal
+	r.departures = affinity.NewDepartures(f, r.Journal)
 	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
 		r.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
 	}
@@ -107,7 +109,9 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 func (r *Ruleset) Adopt(tables nft.Tables) {
 	for f, family := range r.families {
 		family.adopted = tables[f]
-		family.adoptDepartures()
+		if family.adopted != nil {
+			family.departures.Adopt(family.adopted.Sets[layout.DepartedSet])
+		}
 	}
 }
 
@@ -250,16 +254,16 @@ func (r *Ruleset) Committed() {
 	for _, family := range r.families {
 		family.Committed()
 		family.adopted = nil
-		family.departures.commits++
+		family.departures.Committed()
 		// The many changes of a start leave large maps. They are given up, because a walk over a large
 		// map takes long even if it holds little.
 		if len(family.flows) > 1024 {
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
 		}
-		if len(family.entries) > 1024 {
-			family.entries = make(map[uint32]entries.Group)
+		if len(family.affinityGroups) > 1024 {
+			family.affinityGroups = make(map[uint32]affinity.Group)
 		}
-		clear(family.entries)
+		clear(family.affinityGroups)
 		clear(family.flows)
 		if len(family.touchedFrontends) > 1024 {
 			family.touchedFrontends = make(map[tracker.Frontend]struct{})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -17,7 +18,7 @@ type portState struct {
 	comments       comments
 	frontends      []wantedFrontend
 	cluster, local places // its endpoints
-	affinity       affinity
+	affinity       portAffinity
 	guard          *guard // of a Service with source ranges
 	list           sharedList
 	limits         limits
@@ -80,8 +81,8 @@ func (c claim) setEndpoints(s *program) {
 	}
 	s.policy.Cluster, s.policy.Local = min(cluster.len(), 1), min(local.len(), 1)
 	switch {
-	case c.port.affinity.number != 0:
-		s.policy.Affinity = c.port.affinity.number
+	case c.port.affinity.Number != 0:
+		s.policy.Affinity = c.port.affinity.Number
 		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
 		s.updateChain = layout.UpdateChain(s.policy.Affinity)
 	case c.port.list.number != 0:
@@ -95,10 +96,14 @@ func (c claim) setEndpoints(s *program) {
 // setPort programs a Service port that is new or has changed.
 func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	port := r.ports[p.ID]
+	var adopted affinity.Port
 	if port == nil {
 		port = &portState{comment: layout.Comment(p.ID)}
 		r.ports[p.ID] = port
 		port.list.number, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
+		if r.adopted != nil && p.Affinity != 0 {
+			adopted = r.adoptedAffinity(p, port.cluster.endpoints, port.local.endpoints)
+		}
 	}
 	before, shown := port.frontends, port.current
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
@@ -117,8 +122,8 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	if p.Guarded || port.guard != nil {
 		r.setGuard(port, p)
 	}
-	if p.Affinity != 0 || port.affinity.number != 0 {
-		r.setAffinity(port, false)
+	if p.Affinity != 0 || port.affinity.Number != 0 {
+		r.setAffinity(port, adopted, false)
 	}
 	if !claims {
 		for _, wanted := range port.frontends {
@@ -161,7 +166,7 @@ func (r *familyRules) removePort(id tracker.PortID) {
 		r.unclaim(wanted.Frontend, port)
 	}
 	r.changeShared(port.current, nil)
-	r.setAffinity(port, true)
+	r.setAffinity(port, affinity.Port{}, true)
 	r.setGuard(port, nil)
 	r.setList(port, false)
 }
@@ -208,7 +213,7 @@ func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
 	var removed []netip.AddrPort
 	if f.Protocol == tracker.UDP || want.reset {
-		removed, _ = order.Difference(have.serving, want.serving)
+		removed, _ = order.Difference(have.serving, want.serving, netip.AddrPort.Compare)
 	}
 	if !appeared && !reset && len(removed) == 0 {
 		return

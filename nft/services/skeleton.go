@@ -61,7 +61,6 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: layout.NodePortLocalEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: layout.MembersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
 		{Name: layout.DepartedSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
-		{Name: layout.DroppedSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.NodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ClusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ServiceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
@@ -79,22 +78,8 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 	return sets
 }
 
-// affinitySets are the maps of affinity entries. They exist while a Service port asks for session
-// affinity: the kernel makes room for all that fits into a map at once.
-func (c *Config) affinitySets(f nft.Family) (sets []*nft.Set) {
-	for i := range uint32(layout.AffinityMaps) {
-		sets = append(sets, &nft.Set{
-			Name: layout.AffinityMap(2 * i), Rank: affinityRank, Key: nft.NumberedFields(f), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: c.AffinitySize,
-		})
-	}
-	return sets
-}
-
 // rangesRank plus the prefix length is the rank of a set of source ranges.
 const rangesRank = 100
-
-// affinityRank puts the affinity maps after the sets that others look for.
-const affinityRank = 1000
 
 // skeleton is the table before any Service: fixed sets, fixed chains and base chains.
 func (c *Config) skeleton(f nft.Family) *nft.Table {

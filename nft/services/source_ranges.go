@@ -10,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -121,8 +122,13 @@ func (r *familyRules) dropGuard(g *guard) {
 
 // changeRanges writes the elements in which two lists of ranges differ. Both are sorted.
 func (r *familyRules) changeRanges(g *guard, have, want []netip.Prefix) {
-	compareSorted(have, want, comparePrefixes,
-		func(p netip.Prefix) { r.removeRange(g, p) }, func(p netip.Prefix) { r.addRange(g, p) })
+	gone, come := order.Difference(have, want, comparePrefixes)
+	for _, p := range gone {
+		r.removeRange(g, p)
+	}
+	for _, p := range come {
+		r.addRange(g, p)
+	}
 }
 
 func comparePrefixes(a, b netip.Prefix) int {

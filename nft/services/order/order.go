@@ -14,7 +14,7 @@ func Keep(have, before, want []netip.AddrPort) []netip.AddrPort {
 	if len(have) == 0 {
 		return want
 	}
-	gone, come := Difference(before, want)
+	gone, come := Difference(before, want, netip.AddrPort.Compare)
 	if len(gone)+len(come) == 0 {
 		return have
 	}
@@ -47,7 +47,7 @@ func indexes(list, some []netip.AddrPort) []int {
 
 // Difference returns what before and want do not have in common. Both are sorted and name
 // nothing twice.
-func Difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
+func Difference[T comparable](before, want []T, compare func(a, b T) int) (gone, come []T) {
 	if len(before) > 0 && len(before) == len(want) && &before[0] == &want[0] {
 		return nil, nil
 	}
@@ -59,7 +59,7 @@ func Difference(before, want []netip.AddrPort) (gone, come []netip.AddrPort) {
 		before, want = before[:len(before)-1], want[:len(want)-1]
 	}
 	for len(before) > 0 && len(want) > 0 {
-		switch c := before[0].Compare(want[0]); {
+		switch c := compare(before[0], want[0]); {
 		case c < 0:
 			gone, before = append(gone, before[0]), before[1:]
 		case c > 0:

@@ -1,0 +1,191 @@
+package affinity
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// numbers gives numbers in the order in which identities come: 1, 2, ...
+func numbers() func(string) uint32 {
+	have := make(map[string]uint32)
+	return func(identity string) uint32 {
+		if have[identity] == 0 {
+			have[identity] = uint32(len(have) + 1)
+		}
+		return have[identity]
+	}
+}
+
+// endpoints reads "1:80 2:80" as 10.0.0.1:80 and 10.0.0.2:80.
+func endpoints(text string) (list []netip.AddrPort) {
+	for _, word := range strings.Fields(text) {
+		list = append(list, netip.MustParseAddrPort("10.0.0."+word))
+	}
+	return list
+}
+
+// TestCompare: which groups change, and which endpoints leave and come, when the lists of a Service port do. The
+// group of the cluster-wide list with port 80 has the number 4, that of the local list 5; of port 90, 6 and 7.
+func TestCompare(t *testing.T) {
+	for _, tt := range []struct {
+		name, before, local, after, afterLocal string
+		timeout                                time.Duration
+		groups, left, came                     string
+	}{
+		{name: "nothing", before: "1:80 2:80", after: "1:80 2:80"},
+		{name: "new", after: "1:80", groups: "4:1", came: "4.1"},
+		{name: "gone", before: "1:80 2:80", groups: "4:0", left: "4.1 4.2"},
+		{name: "an endpoint leaves", before: "1:80 2:80", after: "1:80", groups: "4:1", left: "4.2"},
+		{name: "an endpoint comes", before: "1:80", after: "1:80 2:80", groups: "4:2", came: "4.2"},
+		{name: "another timeout", before: "1:80", after: "1:80", timeout: time.Minute, groups: "4:1"},
+		{name: "the port changes", before: "1:80 2:80", after: "3:90", groups: "4:0 6:1", left: "4.1 6.1 4.2 6.2", came: "6.3"},
+		{name: "the port of one endpoint changes", before: "1:80 2:80", after: "1:80 2:90", groups: "4:1 6:1", left: "4.2", came: "6.2"},
+		{name: "the local list alone is used", before: "1:80 2:80", afterLocal: "1:80", groups: "4:0 5:1", left: "4.1 4.2 5.2", came: "5.1"},
+		{name: "it leaves both lists", before: "1:80 2:80", local: "2:80", after: "1:80", afterLocal: "", groups: "4:1 5:0", left: "5.2 4.2 4.2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			facts := Facts{ID: tracker.PortID{Service: "web", Family: tracker.IPv4}, Timeout: time.Hour}
+			fixed := func(text string) uint32 {
+				return map[string]uint32{identity(facts.ID): 1, groupIdentity(facts.ID, 80): 2, groupIdentity(facts.ID, 90): 3}[text]
+			}
+			side := func(cluster, local string) Port {
+				if cluster+local == "" {
+					return Port{}
+				}
+				facts.Cluster, facts.Local = endpoints(cluster), endpoints(local)
+				return New(facts, fixed)
+			}
+			p := side(tt.before, tt.local)
+			if tt.timeout != 0 {
+				facts.Timeout = tt.timeout
+			}
+			q := side(tt.after, tt.afterLocal)
+			c := p.Compare(&q)
+			var groups []string
+			for _, g := range c.Groups {
+				groups = append(groups, fmt.Sprintf("%d:%d", g.Number, len(g.Members)))
+			}
+			slices.Sort(groups)
+			names := func(list []Endpoint) string {
+				var words []string
+				for _, e := range list {
+					words = append(words, fmt.Sprintf("%d.%d", e.Number, e.Addr.As4()[3]))
+				}
+				return strings.Join(words, " ")
+			}
+			got := []string{strings.Join(groups, " "), names(c.Left), names(c.Came)}
+			if diff := cmp.Diff([]string{tt.groups, tt.left, tt.came}, got); diff != "" {
+				t.Errorf("groups, left, came (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestWrong: entries that name no member go, those of a group with a new timeout get it, all others stay.
+func TestWrong(t *testing.T) {
+	for _, f := range nft.Families {
+		client, a, b, stranger := addr(f, 1), addr(f, 2), addr(f, 3), addr(f, 4)
+		groups := map[uint32]Group{16: {Family: f, Number: 16, Members: []netip.Addr{a, b}, Timeout: time.Hour}}
+		entry := func(ep netip.Addr, timeout, expires time.Duration) nft.Element {
+			return nft.Element{Data: nft.AddrKey(ep), Life: &nft.Life{Timeout: timeout, Expires: expires}}
+		}
+		for _, tt := range []struct {
+			name   string
+			number uint32
+			entry  nft.Element
+			renew  bool
+			want   string
+			stale  int
+		}{
+			{"a member", 16, entry(a, time.Hour, time.Minute), false, "", 0},
+			{"no member", 16, entry(stranger, time.Hour, time.Minute), false, "destroy", 1},
+			{"a number that no Service port uses", 99, entry(a, time.Hour, time.Minute), false, "destroy", 1},
+			{"another timeout that is not new", 16, entry(a, 3*time.Hour, 2*time.Hour), false, "", 0},
+			{"a shorter timeout", 16, entry(a, 3*time.Hour, 2*time.Hour), true, "add 1h0m0s 1h0m0s", 0},
+			{"a longer timeout", 16, entry(a, time.Minute, time.Second), true, "add 1h0m0s 1s", 0},
+			{"the timeout it has", 16, entry(a, time.Hour, time.Second), true, "", 0},
+			{"a refreshed entry, of which the kernel tells no rest", 16, entry(a, time.Minute, 0), true, "add 1h0m0s 1m0s", 0},
+		} {
+			held := map[string]nft.Element{nft.NumberedKey(f, tt.number, client): tt.entry}
+			changes, stale := Wrong(f, held, func(n uint32) Group { return groups[n] }, map[uint32]bool{16: tt.renew})
+			var got []string
+			for _, op := range Ops(f, &nft.Set{Name: "affinity-0"}, changes) {
+				for _, e := range op.Elements {
+					words := op.Verb.String()
+					if e.Life != nil {
+						words += fmt.Sprintf(" %v %v", e.Life.Timeout, e.Life.Expires)
+					}
+					got = append(got, words)
+				}
+			}
+			if strings.Join(got, ", ") != tt.want || len(stale) != tt.stale {
+				t.Errorf("%s: %s: %v, %d stale endpoints, want %s, %d", f, tt.name, got, len(stale), tt.want, tt.stale)
+			}
+		}
+	}
+}
+
+func addr(f nft.Family, last byte) netip.Addr {
+	if f == nft.IP6 {
+		return netip.AddrFrom16([16]byte{0: 0xfd, 15: last})
+	}
+	return netip.AddrFrom4([4]byte{10, 0, 0, last})
+}
+
+// TestUpdateChain: the rules for one group, for groups of two ports, and for one port in both lists.
+func TestUpdateChain(t *testing.T) {
+	id := tracker.PortID{Service: "web", Family: tracker.IPv4, Protocol: tracker.TCP}
+	for _, tt := range []struct {
+		name, cluster, local string
+		want                 []string
+	}{
+		{"one group", "1:80", "", []string{
+			"departed forget drop",
+			"update",
+		}},
+		{"two ports", "1:80 2:90", "", []string{
+			"th dport 80 departed forget drop",
+			"th dport 80 update",
+			"th dport 90 departed forget drop",
+			"th dport 90 update",
+		}},
+		{"both lists", "1:80", "1:80", []string{
+			"not in members not in members forget forget drop",
+			"members update",
+			"members update",
+		}},
+	} {
+		p := New(Facts{ID: id, Timeout: time.Hour, Cluster: endpoints(tt.cluster), Local: endpoints(tt.local)}, numbers())
+		var got []string
+		for _, rule := range p.UpdateChain(&Settings{Family: nft.IP}).Rules {
+			var words []string
+			for _, stmt := range rule {
+				switch s := stmt.(type) {
+				case nft.PortIs:
+					words = append(words, fmt.Sprintf("th dport %d", s.Port))
+				case nft.InSet:
+					words = append(words, map[bool]string{true: "not in "}[s.Not]+s.Set)
+				case nft.Forget:
+					words = append(words, "forget")
+				case nft.Update:
+					words = append(words, "update")
+				case nft.Verdict:
+					words = append(words, s.String())
+				}
+			}
+			got = append(got, strings.Join(words, " "))
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package affinity
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
+)
+
+// Settings are what the chains of a table follow from besides the Service ports.
+type Settings struct {
+	Family nft.Family
+	// Masquerade are the rules that mark connections to a cluster IP whose replies would not come back through
+	// this node.
+	Masquerade []nft.Rule
+	// FromPod matches connections from pods; nil if pods cannot be told apart. MasqueradeAll says that
+	// Masquerade marks these, too.
+	FromPod       nft.Stmt
+	MasqueradeAll bool
+	// AllNodePorts says that node ports are served at every address of the node.
+	AllNodePorts bool
+	Size         uint32 // entries that one affinity map can have
+}
+
+// Maps are the affinity maps. They exist while a Service port has session affinity: the kernel makes room for
+// all entries of a map at once.
+func (s *Settings) Maps() (sets []*nft.Set) {
+	for i := range uint32(layout.AffinityMaps) {
+		sets = append(sets, &nft.Set{
+			Name: layout.AffinityMap(2 * i), Rank: mapRank, Key: nft.NumberedFields(s.Family), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: s.Size,
+		})
+	}
+	return sets
+}
+
+// mapRank puts the affinity maps after the sets that others look for.
+const mapRank = 1000
+
+// SharedChains are the chains that all Service ports with session affinity share. They exist while there is
+// one: without them, the first packet of a connection passes one base chain less.
+func (s *Settings) SharedChains(priority int32) []*nft.Chain {
+	record := []nft.Rule{{nft.Translated{}, nft.Jump(layout.UpdateAffinityChain)}}
+	var mark []*nft.Chain
+	if s.marksUnlessPod() {
+		mark = []*nft.Chain{{Name: layout.MarkUnlessPodChain, Rules: s.Masquerade}}
+	}
+	return append(mark, []*nft.Chain{
+		{Name: layout.UpdateAffinityChain, Rules: s.updateRules()},
+		{Name: layout.InputChain, Hook: &nft.Hook{Type: "nat", Point: "input", Priority: priority}, Rules: record},
+		{Name: layout.AffinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: priority - 1}, Rules: record},
+	}...)
+}
+
+func (s *Settings) marksUnlessPod() bool { return !s.MasqueradeAll && s.FromPod != nil }
+
+// mark does what Masquerade does, with one expression.
+func (s *Settings) mark() []nft.Rule {
+	if s.marksUnlessPod() {
+		return []nft.Rule{{nft.Jump(layout.MarkUnlessPodChain)}}
+	}
+	return s.Masquerade
+}
+
+// updateRules find the Service port to which a translated connection was addressed. Each protocol needs a
+// rule of its own: nft reads the port that connection tracking keeps only in the context of one protocol.
+func (s *Settings) updateRules() []nft.Rule {
+	var rules []nft.Rule
+	for _, protocol := range nft.TransportNumbers {
+		rules = append(rules, nft.Rule{nft.ProtocolIs{Number: protocol},
+			nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort}, Map: layout.AffinityFrontendsMap}})
+	}
+	for _, protocol := range nft.TransportNumbers {
+		rule := nft.Rule{nft.ProtocolIs{Number: protocol}}
+		if !s.AllNodePorts {
+			rule = append(rule, nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: layout.NodePortAddressesSet})
+		}
+		rules = append(rules, append(rule, nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort}, Map: layout.AffinityNodePortsMap}))
+	}
+	return rules
+}
+
+// UpdateChain declares the chain that writes into the client's entry to which endpoint a connection goes, and
+// drops a connection to an endpoint that has left. With it goes the entry that it has followed: the client's
+// next packet chooses anew, whether or not kube-nft runs.
+// If a port has one group, every endpoint of a connection belongs to it, except those in the set of departed
+// endpoints. If both lists have a group, the members of each tell whose entry it is.
+func (p *Port) UpdateChain(s *Settings) *nft.Chain {
+	chain := &nft.Chain{Name: layout.UpdateChain(p.Number)}
+	onePort := p.onePort()
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		other := p.other(g)
+		var there nft.Rule // empty if all groups have one port: then it need not match
+		if !onePort {
+			there = nft.Rule{nft.PortIs{Port: g.Port}}
+		}
+		add := func(stmts ...nft.Stmt) { chain.Rules = append(chain.Rules, slices.Concat(there, nft.Rule(stmts))) }
+		switch {
+		case other.Number == 0:
+			add(g.in(layout.DepartedSet), g.forget(s.Family), nft.Drop)
+			add(g.update(s.Family))
+		case g.Local: // these rules serve the other list, too
+			member, otherMember := g.in(layout.MembersSet), other.in(layout.MembersSet)
+			no, neither := member, otherMember
+			no.Not, neither.Not = true, true
+			add(no, neither, g.forget(s.Family), other.forget(s.Family), nft.Drop)
+			add(member, g.update(s.Family))
+			add(otherMember, other.update(s.Family))
+		}
+	}
+	return chain
+}
+
+// in matches connections to an endpoint that a set has under the number of the group.
+func (g *Group) in(set string) nft.InSet {
+	return nft.InSet{Key: []nft.Part{nft.Constant(g.Number), nft.Destination}, Set: set}
+}
+
+func (g *Group) update(f nft.Family) nft.Update {
+	return nft.Update{Key: nft.Numbered(f, g.Number, nft.OriginalSource), Map: layout.AffinityMap(g.Number), Timeout: uint64(g.Timeout / time.Second)}
+}
+
+func (g *Group) forget(f nft.Family) nft.Forget {
+	return nft.Forget{Key: nft.Numbered(f, g.Number, nft.OriginalSource), Map: layout.AffinityMap(g.Number)}
+}
+
+// A Choice says which chain chooses an endpoint of a list for a client without an entry.
+type Choice struct {
+	Chain string
+	// NodePortChain chooses for connections to NodePort, if the policy chain serves a node port and addresses;
+	// 0 if it does not.
+	NodePort      uint16
+	NodePortChain string
+}
+
+// Choices are those for the two lists.
+type Choices struct{ Cluster, Local Choice }
+
+// PolicyChain declares the chain of a policy of a Service port. It differs from the chain that other Service
+// ports share in one point: it looks for the client's entry first. toCluster says that the chain of the
+// cluster IP can serve clients of this one, too: those that are marked for masquerading or must not be.
+// notLocal are the rules for clients for whom the policy has no endpoint.
+func (p *Port) PolicyChain(s *Settings, policy layout.Policy, choices Choices, toCluster bool, notLocal []nft.Rule) *nft.Chain {
+	chain := &nft.Chain{Name: policy.ChainName()}
+	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
+	choose := func(local bool, who ...nft.Stmt) { add(p.choose(s.Family, choices, local, who)...) }
+	cluster := layout.Policy{Kind: layout.Internal, Affinity: policy.Affinity}
+	everywhere := func(who ...nft.Stmt) {
+		if !toCluster {
+			choose(false, who...)
+			return
+		}
+		add(slices.Concat(nft.Rule(who), nft.Rule{nft.Goto(cluster.ChainName())}))
+	}
+	podsEverywhere := func() {
+		switch {
+		case s.FromPod == nil:
+		case s.MasqueradeAll: // the chain of the cluster IP would masquerade pods, too
+			choose(false, s.FromPod)
+		default:
+			everywhere(s.FromPod)
+		}
+	}
+	switch policy.Kind {
+	case layout.Internal:
+		add(s.mark()...)
+		choose(false)
+	case layout.InternalLocal:
+		add(s.mark()...)
+		choose(true)
+	case layout.External:
+		add(nft.Rule{nft.Jump(layout.MarkChain)})
+		everywhere()
+	case layout.ExternalFallback:
+		podsEverywhere()
+		add(nft.Rule{nft.Jump(layout.MarkChain)})
+		everywhere()
+	case layout.ExternalLocal:
+		podsEverywhere()
+		add(nft.Rule{nft.SourceLocal{}, nft.Jump(layout.MarkChain)})
+		everywhere(nft.SourceLocal{})
+		switch {
+		case policy.Router:
+		case policy.Local == 0:
+			add(notLocal...)
+		default:
+			choose(true)
+		}
+	}
+	return chain
+}
+
+// choose sends the clients that match who to an endpoint of a list: to the one in their entry, or to any.
+func (p *Port) choose(f nft.Family, choices Choices, local bool, who []nft.Stmt) (rules []nft.Rule) {
+	with := func(stmts ...nft.Stmt) { rules = append(rules, slices.Concat(nft.Rule(who), nft.Rule(stmts))) }
+	for i := range p.Groups {
+		if g := &p.Groups[i]; g.Local == local {
+			with(nft.ProtocolIs{Number: p.Protocol},
+				nft.DNATFrom{Key: nft.Numbered(f, g.Number, nft.Source), Map: layout.AffinityMap(g.Number), ToPort: g.Port})
+		}
+	}
+	choice := choices.Cluster
+	if local {
+		choice = choices.Local
+	}
+	if choice.NodePort != 0 {
+		with(nft.PortIs{Port: choice.NodePort}, nft.Goto(choice.NodePortChain))
+	}
+	with(nft.Goto(choice.Chain))
+	return rules
+}

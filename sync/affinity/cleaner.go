@@ -1,0 +1,339 @@
+// Package affinity removes affinity entries of endpoints that have left. Make a Cleaner with New, start Run,
+// call Committed after each commit, and serve the channels Batches and Ended:
+//
+//	cleaner := affinity.New(client, ruleset.AffinityMaps, affinity.Options{...})
+//	go cleaner.Run(ctx)
+//	...
+//	cleaner.Committed(ruleset.AffinityChanges())
+//
+// Packets make the entries. To read a large map takes long, so a Cleaner has a goroutine and a kernel client
+// of its own. It does not commit, because the tables may belong to the loop's socket.
+package affinity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/services/affinity"
+)
+
+// Reader is what a Cleaner needs of a *kernel.Client. No other goroutine may use it.
+type Reader interface {
+	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
+	Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error)
+}
+
+// ErrTablesUnknown is the answer to a Batch while the tables are about to be repaired.
+var ErrTablesUnknown = errors.New("the tables are about to be repaired")
+
+// A Batch asks the loop to commit operations on affinity entries.
+type Batch struct {
+	Ops    []nft.Op
+	Answer chan<- error
+}
+
+// Departures are those of endpoints whose entries are gone.
+type Departures = []affinity.Departure
+
+// Options of a Cleaner.
+type Options struct {
+	Log *zap.Logger
+	// RetryMin and RetryMax bound the pause after a failure, which doubles each time.
+	RetryMin, RetryMax time.Duration
+}
+
+// A Cleaner reads affinity maps after commits that may leave wrong entries behind, and has the loop remove
+// these. When no entry names a departed endpoint any more, it has the loop end the departure.
+type Cleaner struct {
+	// Batches and Ended are requests to the loop. Ended are departures to end with the next commit.
+	Batches <-chan Batch
+	Ended   <-chan Departures
+
+	options Options
+	reader  Reader
+	maps    func(nft.Family) []*nft.Set
+	batches chan Batch
+	ended   chan Departures
+	bell    chan struct{} // has a value when there may be something to do
+	logged  string        // the latest warning of Run: the same one is not logged again
+
+	mu         sync.Mutex
+	groups     map[number]affinity.Group
+	newTimeout map[number]bool
+	work       map[mapID]bool // maps to read; a map is missing if it has no wrong entries
+	departed   map[mapID]map[affinity.Departure]time.Time
+}
+
+type number struct {
+	family nft.Family
+	number uint32
+}
+
+type mapID struct {
+	family nft.Family
+	name   string
+}
+
+// New returns a Cleaner. maps returns the affinity maps of a family; any goroutine may call it.
+func New(reader Reader, maps func(nft.Family) []*nft.Set, options Options) *Cleaner {
+	c := &Cleaner{
+		options: options, reader: reader, maps: maps,
+		batches: make(chan Batch), ended: make(chan Departures), bell: make(chan struct{}, 1),
+		groups: make(map[number]affinity.Group), newTimeout: make(map[number]bool),
+		work: make(map[mapID]bool), departed: make(map[mapID]map[affinity.Departure]time.Time),
+	}
+	c.Batches, c.Ended = c.batches, c.ended
+	for _, f := range nft.Families { // an earlier process may have left wrong entries
+		for _, set := range maps(f) {
+			c.work[mapID{f, set.Name}] = true
+		}
+	}
+	return c
+}
+
+// Committed takes in what a commit has changed.
+func (c *Cleaner) Committed(changes affinity.Changes) {
+	c.mu.Lock()
+	for _, now := range changes.Groups {
+		id := number{now.Family, now.Number}
+		before, known := c.groups[id]
+		if known && before.Timeout != now.Timeout {
+			c.newTimeout[id] = true
+		}
+		if len(now.Members) == 0 || c.newTimeout[id] {
+			c.work[mapID{now.Family, layout.AffinityMap(now.Number)}] = true
+		}
+		c.groups[id] = now
+		if len(now.Members) == 0 {
+			delete(c.groups, id)
+			delete(c.newTimeout, id)
+		}
+	}
+	for _, d := range changes.Departed {
+		id := mapID{d.Family, layout.AffinityMap(d.Number)}
+		if c.departed[id] == nil {
+			c.departed[id] = make(map[affinity.Departure]time.Time)
+		}
+		c.departed[id][d] = time.Now()
+		c.work[id] = true
+	}
+	work := len(c.work) > 0
+	c.mu.Unlock()
+	if work {
+		c.ring()
+	}
+}
+
+func (c *Cleaner) ring() {
+	select {
+	case c.bell <- struct{}{}:
+	default:
+	}
+}
+
+// Times of the clean-up. A packet needs much less than settling from its lookup to its end. restRatio times
+// what a reading or a batch took is left to other users of nf_tables.
+const (
+	settling  = time.Second
+	restRatio = 3
+	perBatch  = 100 // entries: to look these up takes a millisecond, to change them less, or a few if thousands of rules use the map
+)
+
+// Run cleans up until ctx ends.
+func (c *Cleaner) Run(ctx context.Context) {
+	retry := c.options.RetryMin
+	again := time.NewTimer(0)
+	again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.bell:
+		case <-again.C:
+		}
+		began := time.Now()
+		left, err := c.clean(ctx)
+		pause := restRatio * time.Since(began)
+		if err != nil {
+			pause, retry = max(pause, retry), min(2*retry, c.options.RetryMax)
+		} else {
+			retry = c.options.RetryMin
+		}
+		if left {
+			again.Reset(max(pause, settling))
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+func sleep(ctx context.Context, pause time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
+	}
+}
+
+// clean reads the maps that may have wrong entries. left says that some have to be read again.
+func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
+	for _, f := range nft.Families {
+		for _, set := range c.maps(f) {
+			job, ok := c.begin(mapID{f, set.Name})
+			if !ok {
+				continue
+			}
+			var stale map[affinity.Endpoint]bool
+			if err == nil {
+				stale, err = c.cleanMap(ctx, f, set, job)
+			}
+			if err != nil {
+				c.postpone(job)
+				left = true
+				continue
+			}
+			ended, again := c.finish(job, stale)
+			left = left || again
+			if len(ended) > 0 {
+				select {
+				case <-ctx.Done():
+					return false, ctx.Err()
+				case c.ended <- ended:
+				}
+			}
+		}
+	}
+	switch {
+	case ctx.Err() != nil, errors.Is(err, ErrTablesUnknown): // no failure
+	case err == nil:
+		c.logged = ""
+	case err.Error() != c.logged:
+		c.logged = err.Error()
+		c.options.Log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are dropped", zap.Error(err))
+	}
+	return left, err
+}
+
+// A job is one reading of a map.
+type job struct {
+	id         mapID
+	began      time.Time
+	newTimeout map[uint32]bool
+}
+
+// begin starts a reading if a map needs one. Commits from now on ask for another one.
+func (c *Cleaner) begin(id mapID) (j job, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.work[id] {
+		return j, false
+	}
+	delete(c.work, id)
+	j = job{id, time.Now(), make(map[uint32]bool)}
+	for n := range c.newTimeout {
+		if n.family == id.family && layout.AffinityMap(n.number) == id.name {
+			j.newTimeout[n.number] = true
+			delete(c.newTimeout, n)
+		}
+	}
+	return j, true
+}
+
+// postpone has a map read again after a failure.
+func (c *Cleaner) postpone(j job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.work[j.id] = true
+	for n := range j.newTimeout {
+		c.newTimeout[number{j.id.family, n}] = true
+	}
+}
+
+// finish returns the departures that have ended: packets that were under way at the commit are gone, and the
+// reading found no entry. again says that the map has to be read again: a reading can miss entries of a map
+// that packets change meanwhile.
+func (c *Cleaner) finish(j job, stale map[affinity.Endpoint]bool) (ended []affinity.Departure, again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d, at := range c.departed[j.id] {
+		if !stale[d.Endpoint] && j.began.Sub(at) >= settling {
+			ended = append(ended, d)
+			delete(c.departed[j.id], d)
+		}
+	}
+	if again = len(stale) > 0 || len(c.departed[j.id]) > 0; again {
+		c.work[j.id] = true
+	}
+	return ended, again
+}
+
+// cleanMap removes the wrong entries of one map. stale are the endpoints that they name.
+func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j job) (stale map[affinity.Endpoint]bool, err error) {
+	held, err := c.reader.Elements(ctx, f, set)
+	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read affinity map %s: %w", set.Name, err)
+	}
+	changes, stale := affinity.Wrong(f, held, func(n uint32) affinity.Group {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.groups[number{f, n}]
+	}, j.newTimeout)
+	for len(changes) > 0 {
+		n, began := min(perBatch, len(changes)), time.Now()
+		still, err := c.unchanged(ctx, f, set, changes[:n])
+		if err == nil && len(still) > 0 {
+			err = c.commit(ctx, affinity.Ops(f, set, still))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if changes = changes[n:]; len(changes) > 0 && !sleep(ctx, restRatio*time.Since(began)) {
+			return nil, ctx.Err()
+		}
+	}
+	return stale, nil
+}
+
+// unchanged returns the changes whose entries are still as they were read. Packets may have removed an entry
+// since, and made another one of the same client, which must stay.
+func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set, changes []affinity.EntryChange) (still []affinity.EntryChange, err error) {
+	for _, change := range changes {
+		entry, ok, err := c.reader.Lookup(ctx, f, set, change.Key)
+		if err != nil {
+			return nil, fmt.Errorf("look up an entry of affinity map %s: %w", set.Name, err)
+		}
+		if ok && entry.Data == change.Data {
+			still = append(still, change)
+		}
+	}
+	return still, nil
+}
+
+// commit has the loop commit operations.
+func (c *Cleaner) commit(ctx context.Context, ops []nft.Op) error {
+	answer := make(chan error, 1)
+	select {
+	case c.batches <- Batch{ops, answer}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
