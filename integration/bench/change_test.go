@@ -14,6 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/wire"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -75,7 +76,7 @@ func benchmarkChange(b *testing.B, n int) {
 		b.ReportAllocs()
 		for i := 0; i < b.N*2; i++ {
 			batch := change(b, i)
-			if _, err := kernel.Encode(&batch); err != nil {
+			if _, err := wire.Encode(&batch); err != nil {
 				b.Fatal(err)
 			}
 			ruleset.Committed()
@@ -127,7 +128,7 @@ func BenchmarkLargeService(b *testing.B) {
 					}
 					ruleset.Apply(tr.Take())
 					batch := ruleset.Changes()
-					if _, err := kernel.Encode(&batch); err != nil || len(batch.Ops) == 0 {
+					if _, err := wire.Encode(&batch); err != nil || len(batch.Ops) == 0 {
 						b.Fatal(len(batch.Ops), err)
 					}
 					ruleset.Committed()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // Names of rows that charts show.
@@ -53,7 +53,7 @@ func (l *loaded) change(c *cost, bare bool, set func() error) error {
 }
 
 func (l *loaded) changeBare(c *cost, batch *nft.Batch, begin time.Time) error {
-	b, err := kernel.Encode(batch)
+	b, err := wire.Encode(batch)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/nft/wire"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -151,7 +152,7 @@ func lap(at *time.Time) time.Duration {
 // rawCommit encodes a batch and commits it in a namespace that goes at once.
 func rawCommit(batch *nft.Batch) (raw, encode time.Duration, length int, err error) {
 	at := time.Now()
-	b, err := kernel.Encode(batch)
+	b, err := wire.Encode(batch)
 	if err != nil {
 		return 0, 0, 0, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // Client is a lasting connection to nf_tables in the network namespace in which it was
@@ -19,7 +20,7 @@ type Client struct {
 	sent   int    // the longest batch that the send buffer has room for
 	buf    []byte // what is received
 	// encoding is the memory of the latest batch.
-	encoding encoding
+	encoding wire.Encoding
 
 	traffic Traffic
 	// destroys says that the kernel knows the verb Destroy, refreshes that it gives an element that
@@ -92,14 +93,14 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 			return k.commitTwoPhases(&first, &rest)
 		}
 	}
-	return k.commit(batch, scope{table: nft.TableName})
+	return k.commit(batch, wire.Ours)
 }
 
 // commitTwoPhases sends the first phase before the rest of a batch. If the kernel refuses the rest,
 // it takes the first phase back. If that fails too, or the process ends in between, chains remain
 // to which nothing leads. The next commit based on a reading removes them.
 func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
-	ours := scope{table: nft.TableName}
+	ours := wire.Ours
 	if err := k.commit(first, ours); err != nil {
 		return err
 	}
@@ -112,29 +113,25 @@ func (k *Client) commitTwoPhases(first, rest *nft.Batch) error {
 }
 
 // commit encodes and sends a batch about some table.
-func (k *Client) commit(b *nft.Batch, s scope) error {
+func (k *Client) commit(b *nft.Batch, s wire.Scope) error {
 	x := &k.encoding
-	defer func() {
-		if cap(x.buf) > maxSpareBatch {
-			x.trim()
-		}
-	}()
-	if err := x.encode(b, s, k.seq); err != nil || len(x.refs) == 0 {
+	defer x.Trim()
+	if err := x.Encode(b, s, k.seq); err != nil || x.Messages() == 0 {
 		return err
 	}
-	k.seq += uint32(len(x.refs)) + 2
-	if len(x.buf) > k.sent {
-		if err := k.reserve(len(x.buf)); err != nil {
+	k.seq += uint32(x.Messages()) + 2
+	if len(x.Buf) > k.sent {
+		if err := k.reserve(len(x.Buf)); err != nil {
 			return fmt.Errorf("enlarge the send buffer: %w", err)
 		}
 	}
-	if s.table == nft.TableName { // and not a probe
+	if s == wire.Ours { // and not a probe
 		k.traffic.Batches++
-		k.traffic.Messages += uint64(len(x.refs)) + 2
-		k.traffic.Bytes += uint64(len(x.buf))
+		k.traffic.Messages += uint64(x.Messages()) + 2
+		k.traffic.Bytes += uint64(len(x.Buf))
 	}
-	if err := k.socket.send(x.buf); err != nil {
-		return &BatchError{Bytes: len(x.buf), Err: err}
+	if err := k.socket.send(x.Buf); err != nil {
+		return &BatchError{Bytes: len(x.Buf), Err: err}
 	}
 	return k.outcome(x, b)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // Counted returns what some sets hold, with the counters of their elements. Sets that do not exist
@@ -33,14 +34,14 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 		}
 		var c nft.Counted
 		err := k.retry(ctx, func() (err error) {
-			d := newElementDecoder(f, set.Set)
+			d := wire.NewElementDecoder(f, set.Set)
 			if set.Set.Counters {
-				d.packets = make(map[string]uint64)
+				d.Packets = make(map[string]uint64)
 			}
 			if err = k.dumpElements(ctx, f, nft.TableName, name, d); err == nil && len(d.Repeated) > 0 {
 				err = unix.EINTR // see checkCount
 			}
-			c.Elements, c.Packets = d.Elements(), d.packets
+			c.Elements, c.Packets = d.Elements(), d.Packets
 			return err
 		})
 		if err != nil {
@@ -63,7 +64,7 @@ func (k *Client) RuleCounters(ctx context.Context, f nft.Family, chains ...strin
 		err := k.retry(ctx, func() error {
 			delete(counts, chain)
 			return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, which, func(r attr.Reply) {
-				table, of, rule := decodeRule(r.Attributes())
+				table, of, rule := wire.DecodeRule(r.Attributes())
 				if n, ok := rule.Counted(f); ok && table == nft.TableName && of == chain {
 					counts[chain] += n
 				}

@@ -9,6 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // deleteTable is the message that deletes a table of somebody else.
@@ -16,7 +17,7 @@ func deleteTable(f nft.Family, name string) nft.ForeignMessage {
 	var w attr.Writer
 	w.Buf = []byte{byte(f), unix.NFNETLINK_V0, 0, 0}
 	w.Name(unix.NFTA_TABLE_NAME, name)
-	return nft.ForeignMessage{Type: messageType | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_REQUEST, Data: w.Buf}
+	return nft.ForeignMessage{Type: wire.MessageType | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_REQUEST, Data: w.Buf}
 }
 
 // TestForeignKernel deletes tables of others in the transaction that makes ours.

@@ -14,6 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // A Monitor tells what others commit to our tables. It is for one goroutine; another one may call
@@ -29,12 +30,6 @@ type Monitor struct {
 // monitorBuffer is the length of the receive buffer in bytes. A single commit with more to say
 // counts as lost. The kernel counts a notification of one element as about 1 KiB.
 const monitorBuffer = 8 << 20
-
-// Numbers that x/sys does not have. Source: linux/netfilter/nf_tables.h.
-const (
-	attrGenProcPID  = 2 // NFTA_GEN_PROC_PID
-	attrGenProcName = 3 // NFTA_GEN_PROC_NAME
-)
 
 // NewMonitor returns a Monitor for the commits of all but k, in the network namespace of the
 // calling thread. It hears nothing before Join.
@@ -158,49 +153,15 @@ func (m *Monitor) take(b []byte) (finished *change.ForeignChange) {
 // kind of object.
 func (m *Monitor) note(typ uint16, r *attr.Reply) {
 	f, attrs := r.Family(), r.Attributes()
-	if f != nft.IP && f != nft.IP6 || attributeName(attrs, unix.NFTA_TABLE_NAME) != nft.TableName {
+	if f != nft.IP && f != nft.IP6 || attr.Name(attr.Find(attrs, unix.NFTA_TABLE_NAME)) != nft.TableName {
 		return
 	}
 	if m.size += len(attrs); m.size > monitorBuffer {
 		m.now.Lost, m.now.Events = true, nil
 		return
 	}
-	m.now.Events = append(m.now.Events, decodeEvent(typ, f, slices.Clone(attrs)))
+	m.now.Events = append(m.now.Events, wire.DecodeEvent(typ, f, slices.Clone(attrs)))
 }
-
-// decodeEvent decodes a notification. Objects and flowtables, which have no effect without a rule,
-// become an event without an object.
-func decodeEvent(typ uint16, f nft.Family, attrs []byte) (e change.Event) {
-	e.Op = nft.Op{Verb: nft.Add, Family: f}
-	switch typ {
-	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
-		e.Verb = nft.Delete
-	}
-	switch typ {
-	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
-		_, e.Table = decodeTable(f, attrs)
-	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		_, e.Chain = decodeChain(attrs)
-	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		_, chain, rule := decodeRule(attrs)
-		e.Chain, e.Rules = &nft.Chain{Name: chain}, []nft.Rule{rule}
-	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
-		_, e.Set = decodeSet(f, attrs)
-	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
-		e.Set = &nft.Set{Name: attributeName(attrs, unix.NFTA_SET_ELEM_LIST_SET)}
-		e.Listed = []change.ListedElement{}
-		decoder := elementDecoder{verdicts: make(map[string]*nft.Verdict)}
-		items := attr.NewReader(attr.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
-		for items.Next() {
-			listed, _ := decoder.element(items.Value)
-			e.Listed = append(e.Listed, listed)
-		}
-	}
-	return e
-}
-
-// attributeName returns the value of an attribute as a name.
-func attributeName(b []byte, typ uint16) string { return attr.Name(attr.Find(b, typ)) }
 
 // finish ends a commit. It returns nil if the commit left our tables alone.
 func (m *Monitor) finish(b []byte) *change.ForeignChange {
@@ -209,16 +170,6 @@ func (m *Monitor) finish(b []byte) *change.ForeignChange {
 	if len(foreign.Events) == 0 && !foreign.Lost {
 		return nil
 	}
-	attrs := attr.NewReader(b)
-	for attrs.Next() {
-		switch attrs.Type {
-		case unix.NFTA_GEN_ID:
-			foreign.Generation = attrs.Uint32()
-		case attrGenProcPID:
-			foreign.PID = attrs.Uint32()
-		case attrGenProcName:
-			foreign.Program = attrs.Name()
-		}
-	}
+	foreign.Generation, foreign.PID, foreign.Program = wire.DecodeGeneration(b)
 	return &foreign
 }

@@ -5,9 +5,9 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // joined returns a monitor that listens to all but k.
@@ -125,18 +125,18 @@ func TestMonitorClosed(t *testing.T) {
 func FuzzForeignChange(f *testing.F) {
 	r := newRuleset(3)
 	batch := change.Diff(nft.Tables{}, r.Want())
-	seed, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
-	if err != nil {
+	var seed wire.Encoding
+	if err := seed.Encode(&batch, wire.Ours, 1); err != nil {
 		f.Fatal(err)
 	}
 	generation := []byte{28, 0, 0, 0, 15, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 1, 0, 0, 0, 0, 9}
 	seen := make(map[byte]int)
-	for _, ref := range seed.refs {
-		kind := seed.buf[ref.offset+4]
+	for i := range seed.Messages() {
+		message := seed.Message(i)
+		kind := message[4]
 		if seen[kind]++; seen[kind] > 5 {
 			continue
 		}
-		message := attr.MessageAt(seed.buf, ref.offset)
 		f.Add(message, generation)
 		deletion := append([]byte(nil), message...)
 		deletion[4]++ // what takes away is numbered after what makes, or after what gets

@@ -10,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // TestMoreErrorsThanFit sends a batch with so many errors that the receive buffer overflows:
@@ -32,17 +33,17 @@ func TestLostAnswer(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
 	b := nfttest.FrontendBatch(1, nft.Drop)
-	x, err := encodeBatch(&b, scope{table: nft.TableName}, k.seq)
-	if err != nil {
+	var x wire.Encoding
+	if err := x.Encode(&b, wire.Ours, k.seq); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.socket.send(x.buf); err != nil {
+	if err := k.socket.send(x.Buf); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := k.socket.receive(k.buf, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.outcome(x, &b); !errors.Is(err, ErrUnknownOutcome) {
+	if err := k.outcome(&x, &b); !errors.Is(err, ErrUnknownOutcome) {
 		t.Errorf("got %v, want %v", err, ErrUnknownOutcome)
 	}
 }

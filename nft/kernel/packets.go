@@ -15,6 +15,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // A PacketFilter selects first packets of connections. Zero fields select everything.
@@ -95,7 +96,7 @@ func NewPacketTracer(ctx context.Context, filters []PacketFilter, rate uint64) (
 	if err := ctx.Err(); err != nil {
 		return p, err
 	}
-	return p, client.commit(batch, scope{table: fmt.Sprintf(traceTable, client.socket.port), flags: tableFlagOwner})
+	return p, client.commit(batch, wire.Scope{Table: fmt.Sprintf(traceTable, client.socket.port), Flags: wire.TableOwner})
 }
 
 // Close ends the tracing; the kernel removes the table.
@@ -231,7 +232,7 @@ func decodePacketEvent(f nft.Family, b []byte) (e PacketEvent) {
 		case unix.NFTA_TRACE_POLICY:
 			e.Verdict = nft.Verdict{Kind: nft.VerdictKind(int32(attrs.Uint32()))}
 		case unix.NFTA_TRACE_VERDICT:
-			e.Verdict = decodeVerdict(attrs.Value)
+			e.Verdict = wire.DecodeVerdict(attrs.Value)
 		case unix.NFTA_TRACE_NETWORK_HEADER:
 			network = attrs.Value
 		case unix.NFTA_TRACE_TRANSPORT_HEADER:
@@ -275,7 +276,7 @@ func (k *Client) RulesByHandle(ctx context.Context, f nft.Family) (rules map[uin
 		rules = make(map[uint64]nft.Rule)
 		return k.Dump(ctx, unix.NFT_MSG_GETRULE, f, ours, func(r attr.Reply) {
 			handle := attr.Reader{Value: attr.Find(r.Attributes(), unix.NFTA_RULE_HANDLE)}
-			if name, _, rule := decodeRule(r.Attributes()); name == nft.TableName {
+			if name, _, rule := wire.DecodeRule(r.Attributes()); name == nft.TableName {
 				rules[handle.Uint64()] = rule.Typed(f)
 			}
 		})

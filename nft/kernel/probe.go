@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // Features are abilities of a kernel that kube-nft can do without.
@@ -61,7 +62,7 @@ func (k *Client) Probe(ctx context.Context) (have Features, err error) {
 	if err := k.probeOptional(ctx, &have.Lacks); err != nil {
 		return have, err
 	}
-	have.OwnerPersist, err = succeeded(k.tryFlags(ctx, nft.IP, probe{}, tableFlagOwner|tableFlagPersist))
+	have.OwnerPersist, err = succeeded(k.tryFlags(ctx, nft.IP, probe{}, wire.TableOwner|wire.TablePersist))
 	return have, err
 }
 
@@ -166,7 +167,7 @@ func (k *Client) commitProbe(ctx context.Context, b *nft.Batch, flags uint32) er
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return k.commit(b, scope{table: probeTable, flags: flags})
+	return k.commit(b, wire.Scope{Table: probeTable, Flags: flags})
 }
 
 // ops make the probe's table, and replace a table that an interrupted probe has left.
@@ -273,7 +274,7 @@ func (k *Client) probeRefresh(ctx context.Context) (ok bool, err error) {
 			return succeeded(err)
 		}
 	}
-	d := newElementDecoder(nft.IP, set)
+	d := wire.NewElementDecoder(nft.IP, set)
 	readErr := k.dumpElements(ctx, nft.IP, probeTable, set.Name, d)
 	if _, err := succeeded(k.commitProbe(ctx, &nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: &nft.Table{}}}}, 0)); err != nil {
 		return false, err

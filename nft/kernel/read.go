@@ -3,7 +3,6 @@ package kernel
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // maxReads is how often a read is tried while others change nf_tables.
@@ -40,7 +40,7 @@ func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err
 func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
 	var before map[string]bool
 	err = k.retry(ctx, func() error {
-		d := newElementDecoder(f, s)
+		d := wire.NewElementDecoder(f, s)
 		err := k.dumpElements(ctx, f, nft.TableName, s.Name, d)
 		if s.Dynamic && errors.Is(err, unix.EINTR) {
 			err = nil
@@ -70,9 +70,7 @@ func (k *Client) Count(ctx context.Context, f nft.Family, s *nft.Set) (n uint32,
 		w.Name(unix.NFTA_SET_NAME, s.Name)
 	}
 	err = k.request(ctx, unix.NFT_MSG_GETSET, 0, f, which, func(r attr.Reply) {
-		if count := attr.Find(r.Attributes(), attrSetCount); len(count) == 4 {
-			n, known = binary.BigEndian.Uint32(count), true
-		}
+		n, known = wire.SetCount(r.Attributes())
 	})
 	if err != nil {
 		return 0, false, fmt.Errorf("count the elements of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
@@ -92,12 +90,7 @@ func (k *Client) Generation(ctx context.Context) (uint32, error) {
 
 func (k *Client) generation(ctx context.Context) (generation uint32, err error) {
 	err = k.request(ctx, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
-		attrs := attr.NewReader(r.Attributes())
-		for attrs.Next() {
-			if attrs.Type == unix.NFTA_GEN_ID {
-				generation = attrs.Uint32()
-			}
-		}
+		generation, _, _ = wire.DecodeGeneration(r.Attributes())
 	})
 	return generation, err
 }
@@ -142,7 +135,7 @@ func (k *Client) readTables(ctx context.Context) (nft.Tables, error) {
 	tables := make(nft.Tables)
 	err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
 		f := r.Family()
-		if name, table := decodeTable(f, r.Attributes()); name == nft.TableName && (f == nft.IP || f == nft.IP6) {
+		if name, table := wire.DecodeTable(f, r.Attributes()); name == nft.TableName && (f == nft.IP || f == nft.IP6) {
 			tables[f] = table
 		}
 	})
@@ -183,14 +176,14 @@ func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_SET_TABLE, nft.TableName) }
 	counts = make(map[string]uint32)
 	return counts, k.Dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r attr.Reply) {
-		name, set := decodeSet(t.Family, r.Attributes())
+		name, set := wire.DecodeSet(t.Family, r.Attributes())
 		if name != nft.TableName {
 			return
 		}
 		set.Rank = len(t.Sets) // the kernel lists sets in the order of creation
 		t.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
-		if count := attr.Find(r.Attributes(), attrSetCount); len(count) == 4 {
-			counts[set.Name] = binary.BigEndian.Uint32(count)
+		if n, ok := wire.SetCount(r.Attributes()); ok {
+			counts[set.Name] = n
 		}
 	})
 }
@@ -208,7 +201,7 @@ func checkCount(s *nft.Elements, count uint32) error {
 func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
 	return k.Dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r attr.Reply) {
-		name, chain, rule := decodeRule(r.Attributes())
+		name, chain, rule := wire.DecodeRule(r.Attributes())
 		if c := t.Chains[chain]; c != nil && name == nft.TableName {
 			c.Rules = append(c.Rules, rule)
 		}
@@ -218,14 +211,14 @@ func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
 // readChains reads the chains without their rules. The kernel also lists chains of other tables.
 func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
 	return k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
-		if name, chain := decodeChain(r.Attributes()); name == nft.TableName {
+		if name, chain := wire.DecodeChain(r.Attributes()); name == nft.TableName {
 			t.Chains[chain.Name] = chain
 		}
 	})
 }
 
 func (k *Client) readElements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error) {
-	d := newElementDecoder(f, s)
+	d := wire.NewElementDecoder(f, s)
 	if err := k.dumpElements(ctx, f, nft.TableName, s.Name, d); err != nil {
 		return nil, err
 	}
@@ -236,12 +229,12 @@ func (k *Client) readElements(ctx context.Context, f nft.Family, s *nft.Set) (ma
 }
 
 // dumpElements lists the elements of a set to d.
-func (k *Client) dumpElements(ctx context.Context, f nft.Family, table, set string, d *elementDecoder) error {
+func (k *Client) dumpElements(ctx context.Context, f nft.Family, table, set string, d *wire.ElementDecoder) error {
 	which := func(w *attr.Writer) {
 		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 		w.Name(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}
-	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.message(r.Attributes()) })
+	return k.Dump(ctx, unix.NFT_MSG_GETSETELEM, f, which, func(r attr.Reply) { d.Message(r.Attributes()) })
 }
 
 // Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the
@@ -274,8 +267,8 @@ func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set, key strin
 		w.Close(item)
 		w.Close(list)
 	}
-	d := newElementDecoder(f, s)
-	err = k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.message(r.Attributes()) })
+	d := wire.NewElementDecoder(f, s)
+	err = k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.Message(r.Attributes()) })
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return element, false, nil

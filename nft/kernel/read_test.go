@@ -142,7 +142,7 @@ func TestElementsOfMissingSet(t *testing.T) {
 func TestReadUnderChange(t *testing.T) {
 	lab.New(t)
 	reader, writer := lab.Open(t, Open), lab.Open(t, Open)
-	tables := sampleTables(7)
+	tables := nfttest.SampleTables(7)
 	commit(t, writer, change.Diff(nil, tables))
 	stop, done := make(chan struct{}), make(chan error)
 	go func() { done <- toggle(t, writer, stop) }()
@@ -166,7 +166,7 @@ func TestReadUnderChange(t *testing.T) {
 
 // toggle takes elements out and puts them back until it is told to stop.
 func toggle(t *testing.T, k *Client, stop chan struct{}) error {
-	all := change.Diff(nil, sampleTables(7))
+	all := change.Diff(nil, nfttest.SampleTables(7))
 	add := nft.Batch{}
 	for _, op := range all.Ops {
 		if op.Elements != nil && op.Set.Name == "addresses" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // Detach takes the rules out of the base chains that translate destinations, in one transaction, so
@@ -53,7 +54,7 @@ func (k *Client) Remove(ctx context.Context) (removed []string, err error) {
 		for _, f := range families {
 			b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: f, Table: &nft.Table{Family: f}})
 		}
-		if err := k.commit(&b, scope{table: name}); err != nil {
+		if err := k.commit(&b, wire.Scope{Table: name}); err != nil {
 			return removed, err
 		}
 		for _, f := range families {
@@ -67,7 +68,7 @@ func (k *Client) Remove(ctx context.Context) (removed []string, err error) {
 func (k *Client) families(ctx context.Context, table string) (list []nft.Family, err error) {
 	return list, k.Dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
 		f := r.Family()
-		if name, _ := decodeTable(f, r.Attributes()); name == table && (f == nft.IP || f == nft.IP6) {
+		if name, _ := wire.DecodeTable(f, r.Attributes()); name == table && (f == nft.IP || f == nft.IP6) {
 			list = append(list, f)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // answerTimeout bounds the wait for the next piece of an answer. The kernel sends it at once. If a
@@ -24,7 +25,7 @@ func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, w
 	seq := k.seq
 	k.seq++
 	var w attr.Writer
-	at := w.OpenMessage(messageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
+	at := w.OpenMessage(wire.MessageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
 	which(&w)
 	w.CloseMessage(at)
 	if err := k.socket.send(w.Buf); err != nil {

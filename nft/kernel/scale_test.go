@@ -10,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // TestCommitOfAllAtOnce commits 330,000 elements in one system call. That takes a send
@@ -53,21 +54,6 @@ func isTooLong(err error) bool {
 	return ok && e.Err == unix.EMSGSIZE
 }
 
-func BenchmarkEncode(b *testing.B) {
-	batch := nfttest.EndpointBatch(slices.Repeat([]int{10}, 30000)...)
-	b.ReportAllocs()
-	n, bytes := 0, 0
-	for b.Loop() {
-		x, err := encodeBatch(&batch, scope{table: nft.TableName}, 1)
-		if err != nil {
-			b.Fatal(err)
-		}
-		n, bytes = n+330000, len(x.buf)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/element")
-	b.ReportMetric(float64(bytes)/330000, "bytes/element")
-}
-
 // BenchmarkCommit tells the kernel's share (raw) of a commit from ours, and reads it back.
 func BenchmarkCommit(b *testing.B) {
 	lab.New(b)
@@ -97,19 +83,19 @@ func BenchmarkCommit(b *testing.B) {
 // kernel took.
 func rawCommit(b *testing.B, k *Client, batch *nft.Batch) time.Duration {
 	b.Helper()
-	x, err := encodeBatch(batch, scope{table: nft.TableName}, k.seq)
-	if err != nil {
+	var x wire.Encoding
+	if err := x.Encode(batch, wire.Ours, k.seq); err != nil {
 		b.Fatal(err)
 	}
-	k.seq += uint32(len(x.refs)) + 2
-	if err := k.reserve(len(x.buf)); err != nil {
+	k.seq += uint32(x.Messages()) + 2
+	if err := k.reserve(len(x.Buf)); err != nil {
 		b.Fatal(err)
 	}
 	start := time.Now()
-	if err := k.socket.send(x.buf); err != nil {
+	if err := k.socket.send(x.Buf); err != nil {
 		b.Fatal(err)
 	}
-	if err := k.outcome(x, batch); err != nil {
+	if err := k.outcome(&x, batch); err != nil {
 		b.Fatal(err)
 	}
 	return time.Since(start)

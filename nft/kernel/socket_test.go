@@ -10,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/nft/wire"
 )
 
 // TestSocketWaits asks for nothing, and then for the generation while somebody waits for it.
@@ -27,7 +28,7 @@ func TestSocketWaits(t *testing.T) {
 		answered <- err
 	}()
 	var w attr.Writer
-	at := w.OpenMessage(messageType|unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, 1, nft.IP, 0)
+	at := w.OpenMessage(wire.MessageType|unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, 1, nft.IP, 0)
 	w.CloseMessage(at)
 	if err := k.socket.send(w.Buf); err != nil {
 		t.Fatal(err)

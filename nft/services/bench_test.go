@@ -15,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/wire"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -176,7 +177,7 @@ func clearTables(b *testing.B, k *kernel.Client, tables nft.Tables) {
 // how long the kernel took.
 func rawCommit(b *testing.B, batch *nft.Batch) time.Duration {
 	b.Helper()
-	encoded, err := kernel.Encode(batch)
+	encoded, err := wire.Encode(batch)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/wire"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -22,7 +23,7 @@ type cost struct{ sets, chains, rules, elements, messages, bytes int }
 // costOf counts the netlink messages of a batch.
 func costOf(t *testing.T, batch *nft.Batch) cost {
 	t.Helper()
-	encoded, err := kernel.Encode(batch)
+	encoded, err := wire.Encode(batch)
 	if err != nil {
 		t.Fatal(err)
 	}

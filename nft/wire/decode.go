@@ -1,6 +1,7 @@
-package kernel
+package wire
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -11,11 +12,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/attr"
 )
 
-// The decoders take the attributes of one message each, and any bytes at all. What they do not
-// understand becomes a value that equals nothing of ours.
-
-// decodeTable returns the table without its content.
-func decodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
+// DecodeTable returns the table without its content.
+func DecodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
 	t = &nft.Table{Family: f, Sets: make(map[string]*nft.Elements), Chains: make(map[string]*nft.Chain)}
 	attrs := attr.NewReader(b)
 	var flags uint32
@@ -31,14 +29,15 @@ func decodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
 			t.Comment = decodeComment(attrs.Value)
 		}
 	}
-	t.Owned = flags&tableFlagPersist != 0
-	if odd := flags &^ (tableFlagOwner | tableFlagPersist); odd != 0 {
+	t.Owned = flags&TablePersist != 0
+	if odd := flags &^ (TableOwner | TablePersist); odd != 0 {
 		t.Comment += fmt.Sprintf(" (flags %#x)", odd) // dormant, for example
 	}
 	return name, t
 }
 
-// decodeComment finds the comment in the userdata of a table or an element.
+// decodeComment finds the comment in the userdata of a table or an element. google/nftables has userdata.Get for
+// this, which slices before it compares the length: it panics on hostile bytes.
 func decodeComment(b []byte) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		value := b[2 : 2+int(b[1])]
@@ -53,9 +52,9 @@ func decodeComment(b []byte) string {
 	return ""
 }
 
-// decodeChain returns the chain without rules. A base chain with a policy other than accept has the
+// DecodeChain returns the chain without rules. A base chain with a policy other than accept has the
 // policy in its type, so it equals none of ours.
-func decodeChain(b []byte) (table string, c *nft.Chain) {
+func DecodeChain(b []byte) (table string, c *nft.Chain) {
 	c = &nft.Chain{}
 	var typ string
 	policy := uint32(expr.VerdictAccept)
@@ -101,7 +100,8 @@ func decodeHook(b []byte) *nft.Hook {
 	return h
 }
 
-func decodeRule(b []byte) (table, chain string, rule nft.Rule) {
+// DecodeRule returns a rule as the kernel holds it.
+func DecodeRule(b []byte) (table, chain string, rule nft.Rule) {
 	rule = nft.Rule{nft.Raw{}}
 	attrs := attr.NewReader(b)
 	for attrs.Next() {
@@ -117,9 +117,9 @@ func decodeRule(b []byte) (table, chain string, rule nft.Rule) {
 	return table, chain, rule
 }
 
-// decodeSet returns the definition of a set. Key is empty if a Set cannot describe it: its kind,
+// DecodeSet returns the definition of a set. Key is empty if a Set cannot describe it: its kind,
 // its flags, or what the kernel does with its elements.
-func decodeSet(f nft.Family, b []byte) (table string, s *nft.Set) {
+func DecodeSet(f nft.Family, b []byte) (table string, s *nft.Set) {
 	var d setDecoder
 	d.read(b)
 	s = &nft.Set{
@@ -131,6 +131,15 @@ func decodeSet(f nft.Family, b []byte) (table string, s *nft.Set) {
 		s.Key, s.Data = nil, nil
 	}
 	return d.table, s
+}
+
+// SetCount returns how many elements a listed set holds. The kernel says so from about Linux 6.16 on.
+func SetCount(b []byte) (n uint32, ok bool) {
+	count := attr.Find(b, attrSetCount)
+	if len(count) != 4 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(count), true
 }
 
 // setDecoder holds the attributes of a set.

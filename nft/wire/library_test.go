@@ -1,4 +1,4 @@
-package kernel
+package wire
 
 import (
 	"encoding/binary"
@@ -16,6 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // TestSameAsLibrary compares our messages with those of google/nftables where both can write
@@ -35,7 +36,7 @@ func commonMaps() []*nft.Set {
 }
 
 func commonElements(f nft.Family, s *nft.Set) (list []nft.KeyedElement) {
-	for key, element := range sampleElements(f, s, 7) {
+	for key, element := range nfttest.SampleElements(f, s, 7) {
 		list = append(list, nft.KeyedElement{Key: key, Element: element})
 	}
 	return change.SortElements(list)
@@ -56,12 +57,12 @@ func ourMessages(t *testing.T, f nft.Family) (messages []string) {
 		b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: f, Set: s})
 	}
 	b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: f, Chain: other}, nft.Op{Verb: nft.Delete, Family: f, Table: &nft.Table{}})
-	x, err := encodeBatch(&b, scope{table: nft.TableName}, 1)
-	if err != nil {
+	var x Encoding
+	if err := x.Encode(&b, Ours, 1); err != nil {
 		t.Fatal(err)
 	}
-	for _, ref := range x.refs {
-		msg := attr.MessageAt(x.buf, ref.offset)
+	for i := range x.Messages() {
+		msg := x.Message(i)
 		messages = append(messages, messageTree(binary.NativeEndian.Uint16(msg[4:]), msg[attr.MessageHeader:]))
 	}
 	return messages

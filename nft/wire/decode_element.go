@@ -1,4 +1,4 @@
-package kernel
+package wire
 
 import (
 	"encoding/binary"
@@ -11,30 +11,32 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 )
 
-// An elementDecoder decodes the elements of one set.
-type elementDecoder struct {
+// An ElementDecoder decodes the elements of one set, message by message.
+type ElementDecoder struct {
 	*change.Listing
+	// Packets holds the counts of the elements by their keys. Nil, as at first, asks for none.
+	Packets  map[string]uint64
 	verdicts map[string]*nft.Verdict // decoded so far: elements share few
-	packets  map[string]uint64       // counts of the elements; nil if nobody asks
 }
 
-func newElementDecoder(f nft.Family, s *nft.Set) *elementDecoder {
-	return &elementDecoder{Listing: change.NewListing(f, s), verdicts: make(map[string]*nft.Verdict)}
+// NewElementDecoder returns a decoder for a set in a table of family f.
+func NewElementDecoder(f nft.Family, s *nft.Set) *ElementDecoder {
+	return &ElementDecoder{Listing: change.NewListing(f, s), verdicts: make(map[string]*nft.Verdict)}
 }
 
-// message takes the attributes of one message of the dump.
-func (d *elementDecoder) message(b []byte) {
+// Message decodes the attributes of one message of a dump.
+func (d *ElementDecoder) Message(b []byte) {
 	items := attr.NewReader(attr.Find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS))
 	for items.Next() {
 		listed, counter := d.element(items.Value)
-		if d.Add(&listed) && d.packets != nil {
-			d.packets[string(listed.Key)] = packetsOf(counter)
+		if d.Add(&listed) && d.Packets != nil {
+			d.Packets[string(listed.Key)] = packetsOf(counter)
 		}
 	}
 }
 
 // element decodes one element. Its keys are within b.
-func (d *elementDecoder) element(b []byte) (listed change.ListedElement, counter []byte) {
+func (d *ElementDecoder) element(b []byte) (listed change.ListedElement, counter []byte) {
 	el := &listed.Element
 	attrs := attr.NewReader(b)
 	for attrs.Next() {
@@ -79,16 +81,17 @@ func packetsOf(b []byte) uint64 {
 }
 
 // verdict decodes a verdict. Elements with the same verdict share it.
-func (d *elementDecoder) verdict(b []byte) *nft.Verdict {
+func (d *ElementDecoder) verdict(b []byte) *nft.Verdict {
 	if v := d.verdicts[string(b)]; v != nil {
 		return v
 	}
-	v := decodeVerdict(b)
+	v := DecodeVerdict(b)
 	d.verdicts[string(b)] = &v
 	return &v
 }
 
-func decodeVerdict(b []byte) (v nft.Verdict) {
+// DecodeVerdict returns a verdict.
+func DecodeVerdict(b []byte) (v nft.Verdict) {
 	attrs := attr.NewReader(b)
 	for attrs.Next() {
 		switch attrs.Type {

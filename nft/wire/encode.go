@@ -1,4 +1,4 @@
-package kernel
+package wire
 
 import (
 	"encoding/binary"
@@ -19,7 +19,7 @@ import (
 // acknowledgement without errors means that all of the batch was done.
 type encoder struct {
 	attr.Writer
-	scope  scope
+	scope  Scope
 	family nft.Family
 	seq    uint32    // of the next message
 	refs   []message // in sequence, without begin and end
@@ -35,30 +35,42 @@ type message struct {
 	offset  int // where the message begins in the buffer
 }
 
-// An encoding is a batch as it is sent.
-type encoding struct {
-	buf   []byte
+// An Encoding is a batch as it is sent. Its memory serves for the next batch.
+type Encoding struct {
+	// Buf holds the messages: the begin of the batch, its operations, the end.
+	Buf   []byte
 	first uint32 // sequence number of the begin message; later messages count up
 	refs  []message
 }
 
-// A scope is the table that a batch is about: ours, or one that a probe makes up.
-type scope struct {
-	table string
-	flags uint32 // NFTA_TABLE_FLAGS
+// Messages is the number of messages between the begin and the end of the batch.
+func (x *Encoding) Messages() int { return len(x.refs) }
+
+// Message returns one of these messages.
+func (x *Encoding) Message(i int) []byte { return attr.MessageAt(x.Buf, x.refs[i].offset) }
+
+// Index returns the index of the message with a sequence number: -1 for the begin of the batch, Messages for its end.
+// ok is false for a message of another batch.
+func (x *Encoding) Index(seq uint32) (i int, ok bool) {
+	i = int(int32(seq-x.first)) - 1
+	return i, i >= -1 && i <= len(x.refs)
 }
 
-// encodeBatch encodes the batch and numbers its messages from first on.
-func encodeBatch(b *nft.Batch, s scope, first uint32) (*encoding, error) {
-	x := new(encoding)
-	return x, x.encode(b, s, first)
+// A Scope is the table that a batch is about: ours, or one that a probe makes up.
+type Scope struct {
+	Table string
+	Flags uint32 // NFTA_TABLE_FLAGS
 }
 
-// encode is encodeBatch in the memory of an earlier encoding.
-func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
+// Ours is the Scope of our tables.
+var Ours = Scope{Table: nft.TableName}
+
+// Encode encodes the batch and numbers its messages from first on. It returns an *OpError for an operation that
+// cannot be encoded.
+func (x *Encoding) Encode(b *nft.Batch, s Scope, first uint32) error {
 	e := encoder{scope: s, seq: first}
 	size, messages := batchSize(b)
-	e.Buf, e.refs = slices.Grow(x.buf[:0], size), slices.Grow(x.refs[:0], messages)
+	e.Buf, e.refs = slices.Grow(x.Buf[:0], size), slices.Grow(x.refs[:0], messages)
 	begin := e.envelope(messageBatchBegin)
 	if b.Generation != 0 { // the kernel checks it before anything else
 		e.Uint32(unix.NFNL_BATCH_GENID, b.Generation)
@@ -80,33 +92,32 @@ func (x *encoding) encode(b *nft.Batch, s scope, first uint32) error {
 	if !b.Check { // without an end the kernel takes the batch back
 		e.envelope(messageBatchEnd)
 	}
-	x.buf, x.first, x.refs = e.Buf, first, e.refs
+	x.Buf, x.first, x.refs = e.Buf, first, e.refs
 	return nil
 }
 
-// How much of an encoding is kept for the next one, in bytes: of a usual one, and of one that
+// How much of an Encoding is kept for the next one, in bytes: of a usual one, and of one that
 // others of its kind are likely to follow, since it may be a part of a batch.
 const (
 	maxSpareBatch = 64 << 10
 	maxSparePart  = 8 << 20
 )
 
-// trim gives up the memory of an encoding that was unusually long. The memory of a part is kept
+// Trim gives up the memory of an Encoding that was unusually long. The memory of a part is kept
 // until a usual batch follows, because the next part needs it.
-func (x *encoding) trim() {
-	if cap(x.buf) > maxSparePart || cap(x.buf) > maxSpareBatch && len(x.buf) <= maxSpareBatch {
-		*x = encoding{}
+func (x *Encoding) Trim() {
+	if cap(x.Buf) > maxSparePart || cap(x.Buf) > maxSpareBatch && len(x.Buf) <= maxSpareBatch {
+		*x = Encoding{}
 	}
 }
 
-// Encode returns the netlink messages that Commit sends for the batch. Measurements use it: the
-// number and length of messages, and the time that the kernel alone takes for them.
+// Encode returns the netlink messages of a batch about our tables.
 func Encode(b *nft.Batch) ([]byte, error) {
-	x, err := encodeBatch(b, scope{table: nft.TableName}, 1)
-	if err != nil {
+	var x Encoding
+	if err := x.Encode(b, Ours, 1); err != nil {
 		return nil, err
 	}
-	return x.buf, nil
+	return x.Buf, nil
 }
 
 // envelope writes the begin or the end of the batch.
@@ -119,10 +130,10 @@ func (e *encoder) envelope(typ uint16) (at int) {
 
 // message writes one message of operation op. element is the index of its first element.
 func (e *encoder) message(op, element int, typ, flags uint16, body func()) {
-	at := e.OpenMessage(messageType|typ, flags, e.seq, e.family, 0)
+	at := e.OpenMessage(MessageType|typ, flags, e.seq, e.family, 0)
 	e.refs = append(e.refs, message{op: op, element: element, offset: at})
 	e.seq++
-	e.Name(1, e.scope.table) // NFTA_TABLE_NAME, NFTA_SET_TABLE and so on are all 1
+	e.Name(1, e.scope.Table) // NFTA_TABLE_NAME, NFTA_SET_TABLE and so on are all 1
 	body()
 	e.CloseMessage(at)
 }
@@ -155,7 +166,7 @@ func (e *encoder) tableOp(i int, op *nft.Op) {
 		return
 	}
 	e.message(i, 0, unix.NFT_MSG_NEWTABLE, flagsCreate, func() {
-		e.Uint32(unix.NFTA_TABLE_FLAGS, e.scope.flags|tableFlags(op.Table))
+		e.Uint32(unix.NFTA_TABLE_FLAGS, e.scope.Flags|tableFlags(op.Table))
 		if op.Table.Comment != "" {
 			e.Bytes(attrTableUserdata, commentUserdata(op.Table.Comment))
 		}
@@ -250,14 +261,14 @@ func batchSize(b *nft.Batch) (size, messages int) {
 // tableFlags returns the flags with which the table is made.
 func tableFlags(t *nft.Table) uint32 {
 	if t.Owned {
-		return tableFlagOwner | tableFlagPersist
+		return TableOwner | TablePersist
 	}
 	return 0
 }
 
 // opError reports an operation that cannot be encoded.
 func (e *encoder) opError(op nft.Op) error {
-	refused := &OpError{Table: op.Family.NFT() + " " + e.scope.table, Family: op.Family, Err: e.err}
+	refused := &OpError{Table: op.Family.NFT() + " " + e.scope.Table, Family: op.Family, Err: e.err}
 	if op.Elements != nil {
 		refused.Set = op.Set.Name
 	}

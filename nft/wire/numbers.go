@@ -1,6 +1,15 @@
-package kernel
+package wire
 
 import "golang.org/x/sys/unix"
+
+// Flags of tables (NFTA_TABLE_FLAGS). Source: linux/netfilter/nf_tables.h.
+const (
+	TableOwner   = 0x2 // NFT_TABLE_F_OWNER: the table goes with its socket, and nobody else can change it
+	TablePersist = 0x4 // NFT_TABLE_F_PERSIST: the table stays without its socket
+)
+
+// MessageType is the number of the first message of nf_tables; those of unix.NFT_MSG_… are added to it.
+const MessageType = unix.NFNL_SUBSYS_NFTABLES << 8
 
 // Numbers that x/sys does not have. Source: linux/netfilter/nf_tables.h.
 const (
@@ -11,11 +20,10 @@ const (
 	attrSetCount        = 20   // NFTA_SET_COUNT
 	attrDescConcat      = 2    // NFTA_SET_DESC_CONCAT
 	attrFieldLen        = 1    // NFTA_SET_FIELD_LEN
+	attrGenProcPID      = 2    // NFTA_GEN_PROC_PID
+	attrGenProcName     = 3    // NFTA_GEN_PROC_NAME
 	attrElemKeyEnd      = 10   // NFTA_SET_ELEM_KEY_END
 	setFlagConcat       = 0x80 // NFT_SET_CONCAT
-	tableFlagOwner      = 0x2  // NFT_TABLE_F_OWNER
-	tableFlagPersist    = 0x4  // NFT_TABLE_F_PERSIST
-	messageType         = unix.NFNL_SUBSYS_NFTABLES << 8
 	messageBatchBegin   = unix.NFNL_MSG_BATCH_BEGIN
 	messageBatchEnd     = unix.NFNL_MSG_BATCH_END
 	subsystemNFTables   = unix.NFNL_SUBSYS_NFTABLES
