@@ -93,11 +93,20 @@ func RangeKey(before string, p netip.Prefix) string {
 // lastAddr is the highest address of a prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
+	for i, m := range prefixMask(p.Bits(), len(b)) {
+		b[i] |= ^m
 	}
 	last, _ := netip.AddrFromSlice(b)
 	return last
+}
+
+// prefixMask is a mask of size bytes whose first bits are set.
+func prefixMask(bits, size int) []byte {
+	mask := make([]byte, size)
+	for i := range bits {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
 }
 
 // TrueFirst orders true before false.

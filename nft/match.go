@@ -107,10 +107,7 @@ func matchPrefix(f Family, offset uint32, p netip.Prefix, not bool) []expr.Any {
 	if n := p.Bits() / 8; n > 0 && p.Bits()%8 == 0 {
 		return []expr.Any{loadAddr(offset, n, register(0)), compare(not, addr[:n])}
 	}
-	mask := make([]byte, len(addr))
-	for i := range p.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
+	mask := prefixMask(p.Bits(), len(addr))
 	return []expr.Any{loadAddr(offset, len(addr), register(0)), maskWith(mask), compare(not, addr)}
 }
 

@@ -66,11 +66,7 @@ func SourcePrefix(bits int) Part { return Part{kind: partSource, number: uint32(
 
 // mask is the mask of a SourcePrefix in a table of family f.
 func (p Part) mask(f Family) []byte {
-	mask := make([]byte, AddrLen(f))
-	for i := range p.number {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
-	return mask
+	return prefixMask(int(p.number), AddrLen(f))
 }
 
 func (p Part) text(f Family) string {

@@ -172,41 +172,29 @@ const stateNew = 1 << 3
 func (f *PacketFilter) rule(rate uint64) (nft.Rule, error) {
 	var state [4]byte
 	binary.NativeEndian.PutUint32(state[:], stateNew)
-	x := []expr.Any{
+	rule, err := nft.RuleOf(f.Family,
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: state[:], Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-	}
-	// Offsets in the headers of RFC 791 and RFC 8200.
-	source, destination := uint32(12), uint32(16)
-	if f.Family == nft.IP6 {
-		source, destination = 8, 24
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)})
+	if err != nil {
+		return nil, err
 	}
 	if f.Source.IsValid() {
-		addr := f.Source.Masked().Addr().AsSlice()
-		mask := make([]byte, len(addr))
-		for i := range f.Source.Bits() {
-			mask[i/8] |= 0x80 >> (i % 8)
-		}
-		x = append(x, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: source, Len: uint32(len(addr))},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(addr)), Mask: mask, Xor: make([]byte, len(addr))},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr})
+		rule = append(rule, nft.SourceIn{Prefix: f.Source})
 	}
 	if f.Destination.IsValid() {
-		addr := f.Destination.AsSlice()
-		x = append(x, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination, Len: uint32(len(addr))},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr})
+		rule = append(rule, nft.DestinationIn{Prefix: netip.PrefixFrom(f.Destination, f.Destination.BitLen())})
 	}
 	if f.Protocol != 0 {
-		x = append(x, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.Protocol}})
+		rule = append(rule, nft.ProtocolIs{Number: f.Protocol})
 	}
 	if f.Port != 0 {
-		x = append(x, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, f.Port)})
+		rule = append(rule, nft.PortIs{Port: f.Port})
 	}
-	x = append(x, &expr.Limit{Type: expr.LimitTypePkts, Rate: rate, Unit: expr.LimitTimeSecond, Burst: uint32(rate)},
+	mark, err := nft.RuleOf(f.Family,
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: rate, Unit: expr.LimitTimeSecond, Burst: uint32(rate)},
 		&expr.Immediate{Register: 1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: 1})
-	return nft.RuleOf(f.Family, x...)
+	return append(rule, mark...), err
 }
 
 // tracePolicy is NFT_TRACETYPE_POLICY in linux/netfilter/nf_tables.h.
