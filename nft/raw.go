@@ -27,6 +27,19 @@ func RuleOf(f Family, x ...expr.Any) (Rule, error) {
 	return Rule{Raw{Expressions: string(w.Buf)}}, nil
 }
 
+// appendExpression appends one expression.
+func appendExpression(w *attr.Writer, f Family, x expr.Any) error {
+	b, err := expr.Marshal(byte(f), x)
+	if err != nil {
+		return err
+	}
+	at := w.Open(unix.NFTA_LIST_ELEM)
+	w.Buf = append(w.Buf, b...)
+	w.Pad()
+	w.Close(at)
+	return nil
+}
+
 // text names the expressions; it is no nft syntax.
 func (s Raw) text(Family) string {
 	var names []string
