@@ -50,8 +50,6 @@ type Op struct {
 	Chain    *Chain
 	Rules    []Rule
 	Elements []KeyedElement
-	// Adopts says of the addition of a table that it exists and gets an owner.
-	Adopts bool
 }
 
 // A KeyedElement is an element with its key.

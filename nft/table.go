@@ -32,10 +32,10 @@ type Table struct {
 	Family  Family
 	Comment string // the marker of the schema: a table without one is replaced
 	// Owned says that only the socket that owns the table can change it while that socket is open,
-	// and that the table outlives it (flags owner and persist). Owner is the port of that socket as
-	// it was read; 0 if the socket is closed.
-	Owned  bool
-	Owner  uint32
+	// and that the table outlives it (flags owner and persist). Orphaned says of a table that was read that the
+	// socket is closed.
+	Owned, Orphaned bool
+
 	Sets   map[string]*Elements
 	Chains map[string]*Chain
 }

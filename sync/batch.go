@@ -69,7 +69,6 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		p.batch = change.Diff(have, want)
 	}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
-	p.batch.Ops = append(change.Adoption(have, want), p.batch.Ops...)
 	p.batch.Generation = generation
 	if l.options.Foreign == nil {
 		return p, nil

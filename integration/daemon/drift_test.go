@@ -118,7 +118,7 @@ func TestOwnership(t *testing.T) {
 	}
 	kill(t, p)
 	p = objects.Start(t, "--table-ownership", "auto")
-	lab.Eventually(t, "adoption", func() bool { return read(t, k)[nft.IP].Owner != 0 })
+	lab.Eventually(t, "adoption", func() bool { return !read(t, k)[nft.IP].Orphaned })
 	release(t, "the tables belong to nobody now\n")
 	releaseAgain(t, k)
 	lab.Run(t, "", "nft", "flush", "ruleset")

@@ -47,7 +47,7 @@ func (d *differ) tables(have, want *nft.Table) {
 
 // replaces reports whether a table has to be made anew, because something differs that cannot
 // change in place: it carries no marker of ours, an owner is there that should not be or the
-// reverse, or the definition of a set or of a hook differs. The marker cannot change in place
+// reverse, or the definition of a set or of a hook differs. So has a table without its owner that lacks a base chain. The marker cannot change in place
 // either, but its number is no reason: see "Tables that are made anew" in the package
 // documentation.
 func replaces(have, want *nft.Table) bool {
@@ -60,8 +60,12 @@ func replaces(have, want *nft.Table) bool {
 		}
 	}
 	for name, w := range want.Chains {
-		if h, ok := have.Chains[name]; ok && !h.Hook.Equal(w.Hook) {
+		h, ok := have.Chains[name]
+		switch {
+		case ok && !h.Hook.Equal(w.Hook):
 			return true
+		case !ok && w.Hook != nil && have.Orphaned && want.Owned:
+			return true // the kernel takes no new base chain in the batch that gives the table an owner (EINVAL, since 6.9)
 		}
 	}
 	return false
@@ -95,6 +99,9 @@ func (d *differ) create(want, old *nft.Table) {
 }
 
 func (d *differ) table(have, want *nft.Table) {
+	if have.Orphaned && want.Owned { // the committing socket becomes the owner
+		d.add(nft.Op{Verb: nft.Add, Table: want})
+	}
 	d.newSets(have, want)
 	changed := d.newChains(have, want)
 	for _, chain := range changed {
@@ -240,18 +247,6 @@ func (d *differ) oldSets(have, want *nft.Table) {
 			d.add(nft.Op{Verb: nft.Delete, Set: have.Sets[name].Set})
 		}
 	}
-}
-
-// Adoption returns the operations that make the committing socket the owner of tables whose owner
-// has gone. They come first in a batch, see Parts.
-func Adoption(have, want nft.Tables) (ops []nft.Op) {
-	for _, f := range nft.Families {
-		h, w := have[f], want[f]
-		if h != nil && w != nil && !replaces(h, w) && w.Owned && h.Owner == 0 {
-			ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Table: w, Adopts: true})
-		}
-	}
-	return ops
 }
 
 // SortElements sorts elements by their keys, in place.

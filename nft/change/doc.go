@@ -11,8 +11,9 @@
 //
 // # Tables that are made anew
 //
-// A table is replaced, in one batch, in three cases: it has no marker of ours; a set or a base
-// chain of the same name is defined in another way; its ownership changes. The number in the marker
+// A table is replaced, in one batch, in four cases: it has no marker of ours; a set or a base
+// chain of the same name is defined in another way; its ownership changes; it is to get an owner and lacks a
+// base chain. The number in the marker
 // alone is no reason: the definitions show what it stands for, and the kernel does not change a
 // marker in place.
 //

@@ -22,18 +22,9 @@ import (
 // that results if nobody else commits: what it lets packets see is what was wanted. Parts in
 // between are not bound, so that others who commit hold none of them up.
 //
-// A batch that adopts a table and adds base chains to it comes apart whatever its size: the kernel
-// refuses new base chains in a batch that changes a table's flags (EINVAL, since 6.9). So it is
-// when a start has ended before its last part, and when somebody has deleted a base chain of a
-// table without an owner.
-//
 // Otherwise all of the batch is last if it is not large, if it only asks (Check), and if it deletes
 // something of the tables that it adds base chains to: packets may see that.
 func Parts(b *nft.Batch, most int) (before []nft.Batch, last nft.Batch) {
-	if first, rest := adoption(b); len(first.Ops) > 0 && !b.Check {
-		before, last = Parts(&rest, most)
-		return append([]nft.Batch{first}, before...), last
-	}
 	if b.Check || b.ElementCount() <= most {
 		return nil, *b
 	}
@@ -74,29 +65,6 @@ func Parts(b *nft.Batch, most int) (before []nft.Batch, last nft.Batch) {
 		last.Generation += uint32(len(p.parts))
 	}
 	return p.parts, last
-}
-
-// adoption splits off the operations that adopt tables, if the batch adds base chains to such a table.
-func adoption(b *nft.Batch) (first, rest nft.Batch) {
-	first, rest = nft.Batch{Generation: b.Generation}, *b
-	rest.Ops = nil
-	adopted, refused := make(map[nft.Family]bool), false
-	for _, op := range b.Ops {
-		if op.Adopts {
-			adopted[op.Family] = true
-			first.Ops = append(first.Ops, op)
-			continue
-		}
-		rest.Ops = append(rest.Ops, op)
-		refused = refused || adopted[op.Family] && op.Verb == nft.Add && op.Chain != nil && op.Chain.Hook != nil && op.Rules == nil
-	}
-	if !refused {
-		return nft.Batch{}, *b
-	}
-	if b.Generation != 0 {
-		rest.Generation++
-	}
-	return first, rest
 }
 
 // unseenBy returns the families in whose tables the batch changes nothing that a packet can see

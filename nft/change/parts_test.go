@@ -86,25 +86,3 @@ func TestOnePart(t *testing.T) {
 		}
 	}
 }
-
-// TestAdoptionIsAPart: a batch that adopts a table and adds a base chain to it is two batches, each
-// bound to the generation that the one before makes. Other batches with adoptions stay whole.
-func TestAdoptionIsAPart(t *testing.T) {
-	table := &nft.Table{Family: nft.IP, Owned: true}
-	hooked := &nft.Chain{Name: "nat-output", Hook: &nft.Hook{Type: "nat", Point: "output"}}
-	adopts := nft.Op{Verb: nft.Add, Family: nft.IP, Table: table, Adopts: true}
-	chain := nft.Op{Verb: nft.Add, Family: nft.IP, Chain: hooked}
-	b := nft.Batch{Ops: []nft.Op{adopts, chain}, Generation: 7}
-	before, last := change.Parts(&b, 100)
-	if len(before) != 1 || len(before[0].Ops) != 1 || !before[0].Ops[0].Adopts || before[0].Generation != 7 ||
-		len(last.Ops) != 1 || last.Ops[0].Chain != hooked || last.Generation != 8 {
-		t.Errorf("before %+v, last %+v", before, last)
-	}
-	other := chain
-	other.Family = nft.IP6
-	for _, b := range []nft.Batch{{Ops: []nft.Op{adopts}}, {Ops: []nft.Op{adopts, other}}, {Ops: []nft.Op{adopts, chain}, Check: true}} {
-		if before, last := change.Parts(&b, 100); len(before) != 0 || len(last.Ops) != len(b.Ops) {
-			t.Errorf("%+v came apart: %+v, %+v", b, before, last)
-		}
-	}
-}

@@ -16,7 +16,7 @@ import (
 func DecodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
 	t = &nft.Table{Family: f, Sets: make(map[string]*nft.Elements), Chains: make(map[string]*nft.Chain)}
 	attrs := attr.NewReader(b)
-	var flags uint32
+	var flags, owner uint32
 	for attrs.Next() {
 		switch attrs.Type {
 		case unix.NFTA_TABLE_NAME:
@@ -24,12 +24,13 @@ func DecodeTable(f nft.Family, b []byte) (name string, t *nft.Table) {
 		case unix.NFTA_TABLE_FLAGS:
 			flags = attrs.Uint32()
 		case attrTableOwner:
-			t.Owner = attrs.Uint32()
+			owner = attrs.Uint32()
 		case attrTableUserdata:
 			t.Comment = decodeComment(attrs.Value)
 		}
 	}
 	t.Owned = flags&TablePersist != 0
+	t.Orphaned = t.Owned && owner == 0
 	if odd := flags &^ (TableOwner | TablePersist); odd != 0 {
 		t.Comment += fmt.Sprintf(" (flags %#x)", odd) // dormant, for example
 	}

@@ -104,6 +104,7 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	ruleset := compile(c, t, have)
 	for _, table := range have {
 		ruleset.SetOwned(table.Owned) // the daemon decides about ownership
+		table.Orphaned = false        // and becomes the owner when it starts
 	}
 	batch := change.Diff(have, ruleset.Want())
 	for i := range batch.Ops {
