@@ -7,25 +7,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
-)
 
-// A sink takes the objects. Its methods are called from several goroutines, but never two at a time
-// for objects of one kind. An error says which part of an object could not be used.
-type sink interface {
-	SetService(*corev1.Service) error
-	DeleteService(namespace, name string)
-	SetSlice(*discoveryv1.EndpointSlice) error
-	DeleteSlice(namespace, name string)
-	SetNode(*corev1.Node) error
-	DeleteNode(name string)
-	SetServiceCIDR(*networkingv1.ServiceCIDR) error
-	DeleteServiceCIDR(name string)
-}
+	"github.com/kube-nft/kube-nft/tracker"
+)
 
 // Options say what a Source reads and which functions it calls. Each function may be nil. It is
 // called from several goroutines and must not block.
@@ -90,7 +76,7 @@ func (s *Source) Synced() <-chan struct{} {
 
 // Run feeds sink until ctx ends. It returns nil when nothing is under way any more. It may be
 // called once.
-func (s *Source) Run(ctx context.Context, sink sink) error {
+func (s *Source) Run(ctx context.Context, sink tracker.Sink) error {
 	// Reflectors report their troubles in their own words, repeatedly; Reached reports each once.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	all := resources(s.client, s.options)
@@ -110,7 +96,7 @@ func (s *Source) Run(ctx context.Context, sink sink) error {
 
 // Load gives sink the present content of the API server and returns. It leaves out ServiceCIDRs
 // that cannot be read, and calls Reached with the reason.
-func Load(ctx context.Context, client kubernetes.Interface, options Options, sink sink) error {
+func Load(ctx context.Context, client kubernetes.Interface, options Options, sink tracker.Sink) error {
 	options = options.orNothing()
 	for _, resource := range resources(client, options) {
 		err := resource.load(ctx, &options, sink)

@@ -12,11 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // sliceHolder is a sink that knows which EndpointSlices it has.
 type sliceHolder struct {
-	sink
+	tracker.Sink
 	mu    sync.Mutex        // the hold ends in a goroutine of its own
 	names map[string]string // with the version
 }
@@ -71,7 +73,7 @@ func newRelisted(t *testing.T, n int, doubtFor time.Duration) *relisted {
 		defer r.sink.mu.Unlock()
 		r.words = append(r.words, fmt.Sprintf("%s: %v", resource, err))
 	}}.orNothing()
-	source := endpointSlicesOf(func(s sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) })
+	source := endpointSlicesOf(func(s tracker.Sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) })
 	r.store = newStore(source, r.sink, &options, func() {})
 	var list []any
 	for i := range n {
@@ -84,9 +86,9 @@ func newRelisted(t *testing.T, n int, doubtFor time.Duration) *relisted {
 }
 
 // endpointSlicesOf is the resource without a server.
-func endpointSlicesOf(set func(sink, any) error) resource {
+func endpointSlicesOf(set func(tracker.Sink, any) error) resource {
 	return resource{
-		name: "endpointslices", set: set, remove: sink.DeleteSlice,
+		name: "endpointslices", set: set, remove: tracker.Sink.DeleteSlice,
 		group: func(object any) string {
 			return object.(*discoveryv1.EndpointSlice).Labels[discoveryv1.LabelServiceName]
 		},
@@ -204,8 +206,8 @@ func TestFirstListIsBelieved(t *testing.T) {
 	h := &holder{services: make(map[string]string)}
 	options := Options{DoubtFor: time.Hour}.orNothing()
 	s := newStore(resource{
-		name: "services", remove: sink.DeleteService,
-		set: func(s sink, object any) error { return s.SetService(object.(*corev1.Service)) },
+		name: "services", remove: tracker.Sink.DeleteService,
+		set: func(s tracker.Sink, object any) error { return s.SetService(object.(*corev1.Service)) },
 	}, h, &options, func() {})
 	for i := range 300 {
 		s.Transformer()(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint(i), ResourceVersion: "1"}})

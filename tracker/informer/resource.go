@@ -26,9 +26,9 @@ type resource struct {
 	fields   string         // field selector
 	example  runtime.Object // of the type that is expected
 	optional bool           // kube-nft works without it
-	set      func(sink, any) error
+	set      func(tracker.Sink, any) error
 	group    func(any) string // of an object: those of a group are one thing; nil: each is by itself
-	remove   func(s sink, namespace, name string)
+	remove   func(s tracker.Sink, namespace, name string)
 	trim     func(any) // in place
 }
 
@@ -56,8 +56,8 @@ func services(client kubernetes.Interface, proxyName string) resource {
 		labels:  labels,
 		fields:  fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String(),
 		example: &corev1.Service{},
-		set:     func(s sink, object any) error { return s.SetService(object.(*corev1.Service)) },
-		remove:  sink.DeleteService,
+		set:     func(s tracker.Sink, object any) error { return s.SetService(object.(*corev1.Service)) },
+		remove:  tracker.Sink.DeleteService,
 		trim:    func(object any) { trimService(object.(*corev1.Service)) },
 	}
 }
@@ -68,11 +68,11 @@ func endpointSlices(client kubernetes.Interface) resource {
 		client:  client.DiscoveryV1().RESTClient(),
 		labels:  "!" + corev1.IsHeadlessService,
 		example: &discoveryv1.EndpointSlice{},
-		set:     func(s sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) },
+		set:     func(s tracker.Sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) },
 		group: func(object any) string {
 			return object.(*discoveryv1.EndpointSlice).Labels[discoveryv1.LabelServiceName]
 		},
-		remove: sink.DeleteSlice,
+		remove: tracker.Sink.DeleteSlice,
 		trim:   func(object any) { trimSlice(object.(*discoveryv1.EndpointSlice)) },
 	}
 }
@@ -83,8 +83,8 @@ func serviceCIDRs(client kubernetes.Interface) resource {
 		client:   client.NetworkingV1().RESTClient(),
 		example:  &networkingv1.ServiceCIDR{},
 		optional: true, // without them, packets to unused cluster IPs are not dropped
-		set:      func(s sink, object any) error { return s.SetServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
-		remove:   func(s sink, _, name string) { s.DeleteServiceCIDR(name) },
+		set:      func(s tracker.Sink, object any) error { return s.SetServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
+		remove:   func(s tracker.Sink, _, name string) { s.DeleteServiceCIDR(name) },
 		trim:     func(object any) { trimServiceCIDR(object.(*networkingv1.ServiceCIDR)) },
 	}
 }
@@ -95,8 +95,8 @@ func node(client kubernetes.Interface, name string) resource {
 		client:  client.CoreV1().RESTClient(),
 		fields:  fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
 		example: &corev1.Node{},
-		set:     func(s sink, object any) error { return s.SetNode(object.(*corev1.Node)) },
-		remove:  func(s sink, _, name string) { s.DeleteNode(name) },
+		set:     func(s tracker.Sink, object any) error { return s.SetNode(object.(*corev1.Node)) },
+		remove:  func(s tracker.Sink, _, name string) { s.DeleteNode(name) },
 		trim:    func(object any) { trimNode(object.(*corev1.Node)) },
 	}
 }
@@ -123,7 +123,7 @@ func (r *resource) listWatch() *cache.ListWatch {
 }
 
 // load gives sink every object of one list, fetched in chunks.
-func (r *resource) load(ctx context.Context, options *Options, sink sink) error {
+func (r *resource) load(ctx context.Context, options *Options, sink tracker.Sink) error {
 	chunks := pager.New(r.listWatch().ListWithContext)
 	return chunks.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		if err := r.set(sink, object); err != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // maxDeleted is how many deleted objects are known between two lists; beyond it, all are forgotten.
@@ -30,7 +31,7 @@ const maxDeleted = 4096
 // cluster from a backup.
 type store struct {
 	resource
-	sink    sink
+	sink    tracker.Sink
 	options *Options
 	listed  func()     // called when the sink has everything, or the resource is unavailable; idempotent
 	failing quota.Once // requests
@@ -46,7 +47,7 @@ type store struct {
 // A version is the resource version of an object, with the group that the object belongs to.
 type version struct{ number, group string }
 
-func newStore(resource resource, sink sink, options *Options, listed func()) *store {
+func newStore(resource resource, sink tracker.Sink, options *Options, listed func()) *store {
 	return &store{
 		resource: resource,
 		sink:     sink,

@@ -7,11 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // holder is a sink that knows which Services it has, by name and cluster IP.
 type holder struct {
-	sink
+	tracker.Sink
 	services map[string]string
 	taken    int
 }
@@ -36,8 +38,8 @@ func TestStreamedList(t *testing.T) {
 	options := Options{}.orNothing()
 	s := newStore(resource{
 		name:   "services",
-		set:    func(s sink, object any) error { return s.SetService(object.(*corev1.Service)) },
-		remove: sink.DeleteService,
+		set:    func(s tracker.Sink, object any) error { return s.SetService(object.(*corev1.Service)) },
+		remove: tracker.Sink.DeleteService,
 	}, h, &options, func() { listed = true })
 
 	// As the reflector does it: a store of its own for each stream.

@@ -142,7 +142,7 @@ func TestTrimKeepsMeaning(t *testing.T) {
 	}
 }
 
-func give(t *testing.T, s sink, trim bool) {
+func give(t *testing.T, s tracker.Sink, trim bool) {
 	t.Helper()
 	service, slice, node, cidr := fullService(1), fullSlice(1), fullNode("node-1"), fullServiceCIDR()
 	if trim {

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A fileSet holds the content of the files at a path, and what the sink has received of it. It is
@@ -26,7 +28,7 @@ func newFileSet(path string, options *Options) *fileSet {
 
 // scan reads the changed files and gives sink what is new. It fails, and changes nothing, if the
 // path itself cannot be read.
-func (s *fileSet) scan(sink sink) error {
+func (s *fileSet) scan(sink tracker.Sink) error {
 	paths, err := list(s.path)
 	if err != nil {
 		return err
@@ -96,7 +98,7 @@ func (s *fileSet) merge() map[id]object {
 }
 
 // give makes sink hold want: deletions first, then the rest, in a fixed order.
-func (s *fileSet) give(sink sink, want map[id]object) {
+func (s *fileSet) give(sink tracker.Sink, want map[id]object) {
 	var gone, changed []id
 	for id := range s.given {
 		if _, kept := want[id]; !kept {

@@ -5,24 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-
+	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/manifest/watch"
 )
-
-// A sink takes the objects. An error says which part of an object could not be used.
-type sink interface {
-	SetService(*corev1.Service) error
-	DeleteService(namespace, name string)
-	SetSlice(*discoveryv1.EndpointSlice) error
-	DeleteSlice(namespace, name string)
-	SetNode(*corev1.Node) error
-	DeleteNode(name string)
-	SetServiceCIDR(*networkingv1.ServiceCIDR) error
-	DeleteServiceCIDR(name string)
-}
 
 const (
 	// quiet is how long nothing must happen before files are read: an editor saves in several steps.
@@ -90,7 +75,7 @@ func (s *Source) Synced() <-chan struct{} {
 
 // Run feeds sink until ctx ends, and then returns nil. It fails at once if the path cannot be read.
 // It may be called once.
-func (s *Source) Run(ctx context.Context, sink sink) error {
+func (s *Source) Run(ctx context.Context, sink tracker.Sink) error {
 	changes, err := watch.New(s.path)
 	if err != nil {
 		s.options.notice(fmt.Sprintf("changes of manifests are noticed every %s only: %v", s.options.Rescan, err))
@@ -106,7 +91,7 @@ func (s *Source) Run(ctx context.Context, sink sink) error {
 }
 
 // follow scans set when its files change and from time to time, until ctx ends.
-func (s *Source) follow(ctx context.Context, changes *watch.Watch, set *fileSet, sink sink) {
+func (s *Source) follow(ctx context.Context, changes *watch.Watch, set *fileSet, sink tracker.Sink) {
 	ticker := time.NewTicker(s.options.Rescan)
 	defer ticker.Stop()
 	missing := ""
@@ -132,7 +117,7 @@ func (s *Source) follow(ctx context.Context, changes *watch.Watch, set *fileSet,
 
 // Load gives sink the content of the files at path and returns. If some file cannot be used it
 // fails with an error that joins one for each such file.
-func Load(path string, options Options, sink sink) error {
+func Load(path string, options Options, sink tracker.Sink) error {
 	set := newFileSet(path, &options)
 	if err := set.scan(sink); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 // patience is how long a condition is awaited before a test fails.
 const patience = time.Minute
 
-var _ sink = (*tracker.Tracker)(nil)
+var _ tracker.Sink = (*tracker.Tracker)(nil)
 
 // A fixture is a Source that runs on a directory for as long as the test lasts.
 type fixture struct {

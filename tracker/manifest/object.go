@@ -8,6 +8,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // An id names an object.
@@ -58,7 +60,7 @@ var kinds = map[metav1.TypeMeta]func() metav1.Object{
 }
 
 // give hands o to s.
-func (o object) give(s sink) error {
+func (o object) give(s tracker.Sink) error {
 	switch value := o.value.(type) {
 	case *corev1.Service:
 		return s.SetService(value)
@@ -73,7 +75,7 @@ func (o object) give(s sink) error {
 }
 
 // remove deletes the object with this id from s.
-func (i id) remove(s sink) {
+func (i id) remove(s tracker.Sink) {
 	switch i.kind {
 	case "Service":
 		s.DeleteService(i.namespace, i.name)
