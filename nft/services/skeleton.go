@@ -27,7 +27,7 @@ type Config struct {
 	// AffinitySize is how many entries one affinity map holds at most. There are AffinityMaps of them
 	// in a table, which the Service ports share.
 	AffinitySize uint32
-	Lacks       nft.Lacks
+	Lacks        nft.Lacks
 	// Counters makes the elements of the services and node-ports maps count the connections
 	// to their frontends. EndpointCounters makes the elements of lists of endpoints count the
 	// connections that they were chosen for; an endpoint of an affinity entry is not chosen.
