@@ -129,6 +129,50 @@ func TestHostileObjectsInKernel(t *testing.T) {
 	checkTriangle(t, k, want)
 }
 
+// plainPort makes up the number-th Service port of a cluster: every tenth one is of the
+// same shape as the one ten before.
+func plainPort(number int) *tracker.ServicePort {
+	host := netip.AddrFrom4([4]byte{10, 96, byte(number >> 8), byte(number)})
+	p := &tracker.ServicePort{
+		ID: tracker.PortID{Namespace: "shop", Service: fmt.Sprintf("web-%d", number), Port: "http",
+			Protocol: tracker.TCP, Family: tracker.IPv4},
+		Created:   time.Unix(1, 0),
+		Port:      80,
+		ClusterIP: host,
+	}
+	switch number % 10 {
+	case 1:
+		p.ID.Protocol, p.Port = tracker.UDP, 53
+	case 2, 3:
+		p.NodePort = uint16(20000 + number)
+	case 4:
+		p.NodePort, p.ExternalLocal = uint16(20000+number), true
+	case 5:
+		p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 97, byte(number >> 8), byte(number)})}
+	case 6:
+		p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{10, 98, byte(number >> 8), byte(number)})}
+		p.Guarded, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	case 7:
+		p.InternalLocal = true
+	}
+	return withEndpoints(p, number%10)
+}
+
+// withEndpoints gives a port so many endpoints, the first of them on this node.
+func withEndpoints(p *tracker.ServicePort, n int) *tracker.ServicePort {
+	q := *p
+	q.Cluster, q.Local, q.OnNode, q.Serving = nil, nil, nil, nil
+	for i := range n {
+		host := p.ClusterIP.As4()
+		q.Cluster = append(q.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, byte(i), host[2], host[3]}), 8080))
+	}
+	q.Serving, q.HasEndpoints = q.Cluster, n > 0
+	if n > 0 && (q.InternalLocal || q.ExternalLocal) {
+		q.Local, q.OnNode = q.Cluster[:1], q.Cluster[:1]
+	}
+	return &q
+}
+
 // TestHostileNamesInKernel leaves out the tracker, which refuses names that are none: what
 // gets past it, in whatever way, cannot inject anything either.
 func TestHostileNamesInKernel(t *testing.T) {

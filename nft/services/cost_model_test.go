@@ -45,13 +45,15 @@ func costOf(t *testing.T, batch *nft.Batch) cost {
 
 // minus returns what c has more than d.
 func (c cost) minus(d cost) cost {
-	return cost{c.sets - d.sets, c.chains - d.chains, c.rules - d.rules, c.elements - d.elements, c.messages - d.messages, c.bytes - d.bytes}
+	return cost{c.sets - d.sets, c.chains - d.chains, c.rules - d.rules, c.elements - d.elements, c.messages - d.messages,
+		c.bytes - d.bytes}
 }
 
 // A costWorld is what a tenant can make of a cluster, as much of it as he likes.
 type costWorld struct {
 	name   string
-	size   int // the smaller of two; the other one is costGrowth times as large
+	size   int // the smaller of two in tests; the other one is costGrowth times as large
+	large  int // in benchmarks
 	world  func(n int) tracker.Delta
 	change func(n int) tracker.Delta // one small change of it
 	// The bars, beside maxSets: chains more than without any Service, elements for each frontend,
@@ -73,11 +75,24 @@ const usualChains = 12
 
 func constantChains(int) int { return usualChains }
 
-// costWorlds are the worlds that were not linear once.
+// costWorlds are two friendly worlds, and those that were not linear once. Tests count what they take, and
+// BenchmarkWorlds measures the time.
 func costWorlds() []costWorld {
 	return []costWorld{
 		{
-			name: "Services with source ranges", size: 25, elements: 1.5, changeMessages: 4, changeElements: 2,
+			name: "plain Services", size: 200, large: 4000, elements: 1.5, changeMessages: 5, changeElements: 3,
+			world:  func(n int) tracker.Delta { return cluster(n, 3) },
+			change: func(int) tracker.Delta { return cluster(1, 2) },
+			chains: constantChains,
+		},
+		{
+			name: "Services of all policies", size: 1000, large: 10000, elements: 1.5, changeMessages: 5, changeElements: 3,
+			world:  mixedWorld,
+			change: func(int) tracker.Delta { return mixedChange() },
+			chains: func(n int) int { return n/10 + 100 }, // each tenth has source ranges
+		},
+		{
+			name: "Services with source ranges", size: 25, large: 100, elements: 1.5, changeMessages: 4, changeElements: 2,
 			world: func(n int) tracker.Delta { return guardedWorld(n, 100) },
 			change: func(n int) tracker.Delta {
 				delta := guardedWorld(1, 100)
@@ -89,8 +104,9 @@ func costWorlds() []costWorld {
 			chains: func(n int) int { return n + usualChains },
 		},
 		{
-			name: "source ranges of a Service of 20 ports", size: 500, elements: 1.5, changeMessages: 4, changeElements: 2,
-			world: func(n int) tracker.Delta { return tracker.Delta{Changed: guardedService(20, n)} },
+			name: "source ranges of a Service of 20 ports", size: 500, large: 5000, elements: 1.5, changeMessages: 4,
+			changeElements: 2,
+			world:          func(n int) tracker.Delta { return tracker.Delta{Changed: guardedService(20, n)} },
 			change: func(n int) tracker.Delta {
 				service := guardedService(20, n)
 				for _, p := range service {
@@ -101,8 +117,9 @@ func costWorlds() []costWorld {
 			chains: constantChains,
 		},
 		{
-			name: "Services that claim one external IP", size: 250, elements: 1.5, changeMessages: 8, changeElements: 7,
-			world: func(n int) tracker.Delta { return claimants(n, true) },
+			name: "Services that claim one external IP", size: 250, large: 2000, elements: 1.5, changeMessages: 8,
+			changeElements: 7,
+			world:          func(n int) tracker.Delta { return claimants(n, true) },
 			change: func(n int) tracker.Delta { // the winner goes with its five elements; another one takes the address
 				winner := tracker.PortID{}
 				for id, p := range claimants(n, true).Changed {
@@ -115,67 +132,75 @@ func costWorlds() []costWorld {
 			chains: constantChains,
 		},
 		{
-			name: "one Service with external IPs and endpoints", size: 400, elements: 1.1, changeMessages: 3, changeElements: 1,
-			world:  func(n int) tracker.Delta { return externalWorld(n, n/4) },
-			change: func(n int) tracker.Delta { return externalWorld(n, n/4+1) },
-			chains: func(int) int { return 1 + usualChains },
+			name: "one Service with external IPs and endpoints", size: 400, large: 2000, elements: 1.1, changeMessages: 3,
+			changeElements: 1,
+			world:          func(n int) tracker.Delta { return externalWorld(n, n/4) },
+			change:         func(n int) tracker.Delta { return externalWorld(n, n/4+1) },
+			chains:         func(int) int { return 1 + usualChains },
 		},
 		{
-			name: "one Service of many ports", size: 100, elements: 1.5, changeMessages: 4, changeElements: 2,
+			name: "one Service of many ports", size: 100, large: 3000, elements: 1.5, changeMessages: 4, changeElements: 2,
 			world:  func(n int) tracker.Delta { return portsWorld(n, 5) },
 			change: func(n int) tracker.Delta { return onePort(portsWorld(n, 6)) },
 			chains: constantChains,
 		},
 		{
-			name: "Services with session affinity", size: 200, elements: 3, changeMessages: 24, changeElements: 10,
+			name: "Services with session affinity", size: 200, large: 4000, elements: 3, changeMessages: 24, changeElements: 10,
 			world:  func(n int) tracker.Delta { return affinityWorld(cluster(n, 3)) },
 			change: func(n int) tracker.Delta { return affinityWorld(cluster(1, 2)) },
 			chains: func(n int) int { return 3*2*n + usualChains }, // of both families
 		},
 		{
-			name: "Services with session affinity and all frontends", size: 200, elements: 3, changeMessages: 24, changeElements: 10,
-			world:  func(n int) tracker.Delta { return affinityWorld(everywhere(cluster(n, 3))) },
-			change: func(n int) tracker.Delta { return affinityWorld(everywhere(cluster(1, 2))) },
-			chains: func(n int) int { return 3*2*n + usualChains },
+			name: "Services with session affinity and all frontends", size: 200, large: 2500, elements: 3, changeMessages: 24,
+			changeElements: 10,
+			world:          func(n int) tracker.Delta { return affinityWorld(everywhere(cluster(n, 3))) },
+			change:         func(n int) tracker.Delta { return affinityWorld(everywhere(cluster(1, 2))) },
+			chains:         func(n int) int { return 3*2*n + usualChains },
 		},
 		{
-			name: "one Service of many ports with session affinity", size: 100, elements: 3, changeMessages: 24, changeElements: 10,
-			world:  func(n int) tracker.Delta { return affinityWorld(portsWorld(n, 5)) },
-			change: func(n int) tracker.Delta { return affinityWorld(onePort(portsWorld(n, 4))) },
-			chains: func(n int) int { return 3*2*n + usualChains },
+			name: "one Service of many ports with session affinity", size: 100, large: 1000, elements: 3, changeMessages: 24,
+			changeElements: 10,
+			world:          func(n int) tracker.Delta { return affinityWorld(portsWorld(n, 5)) },
+			change:         func(n int) tracker.Delta { return affinityWorld(onePort(portsWorld(n, 4))) },
+			chains:         func(n int) int { return 3*2*n + usualChains },
 		},
 		{
-			name: "one Service with external IPs, endpoints and session affinity", size: 400, elements: 3, changeMessages: 24, changeElements: 10,
+			name: "one Service with external IPs, endpoints and session affinity", size: 400, large: 2000, elements: 3,
+			changeMessages: 24, changeElements: 10,
 			world:  func(n int) tracker.Delta { return affinityWorld(externalWorld(n, n/4)) },
 			change: func(n int) tracker.Delta { return affinityWorld(externalWorld(n, n/4-1)) },
 			chains: func(int) int { return 3*2 + usualChains },
 		},
 		{
-			name: "Services with all annotations and all frontends", size: 200, elements: 3, changeMessages: 24, changeElements: 16,
-			world:  func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(n, 3))) },
-			change: func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(1, 2))) },
-			chains: func(n int) int { return 2*n + usualChains }, // the guards of a Service
+			name: "Services with all annotations and all frontends", size: 200, large: 2500, elements: 3, changeMessages: 24,
+			changeElements: 16,
+			world:          func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(n, 3))) },
+			change:         func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(1, 2))) },
+			chains:         func(n int) int { return 2*n + usualChains }, // the guards of a Service
 		},
 		{ // a table of 503 slots for 3 endpoints at each frontend; the change moves a third of it, and few others
-			name: "Services with a hash", size: 20, elements: 503.0/4 + 1, changeMessages: 8, changeElements: 2 * 2 * 190,
-			world:  func(n int) tracker.Delta { return affinityWorldOf(0, maglevWorld(cluster(n, 3))) },
-			change: func(n int) tracker.Delta { return affinityWorldOf(0, maglevWorld(cluster(1, 2))) },
-			chains: constantChains,
+			name: "Services with a hash", size: 20, large: 400, elements: 503.0/4 + 1, changeMessages: 8,
+			changeElements: 2 * 2 * 190,
+			world:          func(n int) tracker.Delta { return affinityWorldOf(0, maglevWorld(cluster(n, 3))) },
+			change:         func(n int) tracker.Delta { return affinityWorldOf(0, maglevWorld(cluster(1, 2))) },
+			chains:         constantChains,
 		},
 		{
-			name: "Services with a hash and all frontends", size: 20, elements: 4*503.0/10 + 1, changeMessages: 16, changeElements: 4 * 2 * 190,
-			world:  func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(n, 3))) },
-			change: func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(1, 2))) },
-			chains: constantChains,
+			name: "Services with a hash and all frontends", size: 20, large: 100, elements: 4*503.0/10 + 1, changeMessages: 16,
+			changeElements: 4 * 2 * 190,
+			world:          func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(n, 3))) },
+			change:         func(n int) tracker.Delta { return maglevWorld(everywhere(cluster(1, 2))) },
+			chains:         constantChains,
 		},
 		{ // 600 frontends share 503 slots
-			name: "one Service with external IPs and a hash", size: 150, elements: 4.5, changeMessages: 8, changeElements: 2 * 190,
-			world:  func(n int) tracker.Delta { return maglevWorld(externalWorld(n, 3)) },
-			change: func(n int) tracker.Delta { return maglevWorld(externalWorld(n, 2)) },
-			chains: constantChains,
+			name: "one Service with external IPs and a hash", size: 150, large: 600, elements: 4.5, changeMessages: 8,
+			changeElements: 2 * 190,
+			world:          func(n int) tracker.Delta { return maglevWorld(externalWorld(n, 3)) },
+			change:         func(n int) tracker.Delta { return maglevWorld(externalWorld(n, 2)) },
+			chains:         constantChains,
 		},
 		{
-			name: "Services with weights", size: 200, elements: 3, changeMessages: 8, changeElements: 20,
+			name: "Services with weights", size: 200, large: 4000, elements: 3, changeMessages: 8, changeElements: 20,
 			world:  func(n int) tracker.Delta { return weightedWorld(cluster(n, 3), 0) },
 			change: func(n int) tracker.Delta { return weightedWorld(cluster(1, 3), 1) },
 			chains: constantChains,
@@ -183,12 +208,94 @@ func costWorlds() []costWorld {
 	}
 }
 
+// mixedWorld has Services of each policy and of 0 to 9 endpoints; each has the shape of the one ten before.
+func mixedWorld(n int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, n)}
+	for i := range n {
+		p := clusterPort(i, i%10)
+		p.HasEndpoints = i%10 > 0
+		switch i % 10 {
+		case 1:
+			p.ID.Protocol, p.Port = tracker.UDP, 53
+		case 2, 3:
+			p.NodePort = uint16(20000 + i)
+		case 4:
+			p.NodePort, p.ExternalLocal = uint16(20000+i), true
+		case 5:
+			p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})}
+		case 6:
+			p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
+			p.Guarded, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+		case 7:
+			p.InternalLocal = true
+		}
+		if p.InternalLocal || p.ExternalLocal {
+			p.Local, p.OnNode = p.Cluster[:1], p.Cluster[:1]
+		}
+		delta.Changed[p.ID] = p
+	}
+	return delta
+}
+
+// mixedChange takes an endpoint from a plain Service of mixedWorld.
+func mixedChange() tracker.Delta {
+	p := clusterPort(8, 8)
+	p.Cluster = p.Cluster[:7]
+	p.Serving = p.Cluster
+	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
+}
+
+// guardedWorld has so many guarded Services, each with one port and ranges of its own.
+func guardedWorld(services, ranges int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for i := range services {
+		for _, p := range guardedService(1, ranges) {
+			other := clusterPort(i, 2)
+			p.ID, p.UID, p.ClusterIP, p.Cluster, p.Serving = other.ID, other.UID, other.ClusterIP, other.Cluster, other.Serving
+			p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
+			delta.Changed[p.ID] = p
+		}
+	}
+	return delta
+}
+
+// externalWorld has one Service with so many external IPs and endpoints.
+func externalWorld(addresses, endpoints int) tracker.Delta {
+	p := clusterPort(0, endpoints)
+	for i := range addresses {
+		p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}))
+	}
+	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
+}
+
+// externalIPs gives each Service port of a world n external IPs.
+func externalIPs(delta tracker.Delta, n byte) tracker.Delta {
+	for _, p := range delta.Changed {
+		b := p.ClusterIP.As4()
+		for i := range n {
+			p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{203, i, b[2], b[3]}))
+		}
+	}
+	return delta
+}
+
+// cpuTime is what this process has used of the CPUs, in the kernel as well. On a busy machine it says
+// more than the time that passes.
+func cpuTime(b *testing.B) time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
 // annotatedWorld gives the Service ports of a world source ranges, policies Local and all annotations.
 func annotatedWorld(delta tracker.Delta) tracker.Delta {
 	for _, p := range delta.Changed {
 		p.InternalLocal, p.ExternalLocal = true, true
 		p.Guarded, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}
-		p.Settings = tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true, Ping: true}
+		p.Settings = tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true,
+			Ping: true}
 		p.NodePortGuarded = true
 	}
 	return delta
@@ -304,7 +411,8 @@ func TestCostModel(t *testing.T) {
 				batch = r.Changes()
 				changes[i] = costOf(t, &batch)
 				if c := changes[i]; c.elements > w.changeElements || c.messages > w.changeMessages || c.elements == 0 {
-					t.Errorf("size %d: a change is %d elements in %d messages, want at most %d in %d", n, c.elements, c.messages, w.changeElements, w.changeMessages)
+					t.Errorf("size %d: a change is %d elements in %d messages, want at most %d in %d", n, c.elements, c.messages,
+						w.changeElements, w.changeMessages)
 				}
 			}
 			small, large := costs[0], costs[1]
@@ -315,7 +423,8 @@ func TestCostModel(t *testing.T) {
 				what         string
 				small, large int
 			}{
-				{"chains", small.chains, large.chains}, {"rules", small.rules, large.rules}, {"elements", small.elements, large.elements},
+				{"chains", small.chains, large.chains}, {"rules", small.rules, large.rules},
+				{"elements", small.elements, large.elements},
 				{"messages", small.messages, large.messages}, {"bytes", small.bytes, large.bytes},
 			} {
 				if most := costGrowth*count.small + count.small/10 + usualChains; count.large > most { // names grow by a digit
@@ -389,4 +498,79 @@ func TestCostOfAffinityChange(t *testing.T) {
 	if few, many := cost(50), cost(5000); many > 2*few {
 		t.Errorf("a change costs %v allocations among 50 endpoints, %v among 5000", few, many)
 	}
+}
+
+// BenchmarkWorlds measures, in each world of costWorlds: the start, which commits it to an empty kernel; its small
+// change and the way back; and the change of a neighbour, an endpoint of a plain Service.
+func BenchmarkWorlds(b *testing.B) {
+	defer func(places int) { manyPlaces = places }(manyPlaces)
+	manyPlaces = usualPlaces
+	for _, w := range costWorlds() {
+		b.Run(w.name, func(b *testing.B) {
+			lab.New(b)
+			client := lab.Open(b, kernel.Open)
+			world := w.world(w.large)
+			neighbour := clusterPort(1<<17, 3)
+			world.Changed[neighbour.ID] = neighbour
+			b.Run("start", func(b *testing.B) { benchmarkStart(b, client, world) })
+			r := NewRuleset(testConfig())
+			r.Apply(world)
+			commit(b, client, change.Diff(nil, r.Want()))
+			r.Committed()
+			there := w.change(w.large)
+			back := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+			for id := range there.Changed {
+				back.Changed[id] = world.Changed[id]
+			}
+			for id := range there.Removed {
+				back.Changed[id] = world.Changed[id]
+			}
+			b.Run("change", func(b *testing.B) { benchmarkChanges(b, client, r, there, back) })
+			other := *neighbour
+			other.Cluster = append(other.Cluster[:2:2], netip.MustParseAddrPort("11.0.0.1:8080"))
+			b.Run("neighbour", func(b *testing.B) {
+				benchmarkChanges(b, client, r,
+					tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{neighbour.ID: &other}},
+					tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{neighbour.ID: neighbour}})
+			})
+		})
+	}
+}
+
+// benchmarkStart commits a world to an empty kernel. It also reports the least CPU time of all rounds.
+func benchmarkStart(b *testing.B, client *kernel.Client, world tracker.Delta) {
+	var used, least time.Duration
+	for b.Loop() {
+		used = cpuTime(b)
+		r := NewRuleset(testConfig())
+		r.Apply(world)
+		batch := change.Diff(nil, r.Want())
+		commit(b, client, batch)
+		b.StopTimer()
+		if used = cpuTime(b) - used; least == 0 || used < least {
+			least = used
+		}
+		b.ReportMetric(float64(batch.ElementCount()), "elements")
+		clearTables(b, client, r.Want())
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(least), "least-cpu-ns")
+}
+
+// benchmarkChanges commits two changes in turns. It also reports the least time of a commit.
+func benchmarkChanges(b *testing.B, client *kernel.Client, r *Ruleset, there, back tracker.Delta) {
+	least := time.Duration(0)
+	for b.Loop() {
+		for _, delta := range []tracker.Delta{there, back} {
+			r.Apply(delta)
+			batch := r.Changes()
+			began := time.Now()
+			commit(b, client, batch)
+			if took := time.Since(began); least == 0 || took < least {
+				least = took
+			}
+			r.Committed()
+		}
+	}
+	b.ReportMetric(float64(least), "least-commit-ns")
 }
