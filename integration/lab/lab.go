@@ -43,7 +43,7 @@ func Open[T io.Closer](t testing.TB, open func() (T, error)) T {
 
 // Patience bounds how long kube-nft takes to do what a test waits for. It takes milliseconds, unless
 // the machine is busy: a bound that only passes when something is broken costs nothing.
-const Patience = time.Minute
+const Patience = 2 * time.Minute
 
 // Eventually waits until a condition holds.
 func Eventually(t testing.TB, what string, holds func() bool) {

@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a condition is awaited before a test fails.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 func service(name, clusterIP string, labels ...string) *corev1.Service {
 	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: clusterIP}}
