@@ -1,25 +1,21 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Addresses that tenants ask for, of load balancers and external ones. Any of them is routed to
-// the device that swallows everything.
+// Addresses that tenants ask for. Those of load balancers are routed to a device that drops everything.
 var (
 	balancerCIDR = netip.MustParsePrefix("198.18.0.0/15")
-	externalCIDR = netip.MustParsePrefix("203.0.0.0/16")
 	rangesCIDR   = netip.MustParsePrefix("20.0.0.0/8") // of clients that Services let in
 )
 
@@ -75,16 +71,6 @@ func setAffinity(s *corev1.Service, timeout time.Duration) {
 	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(timeout.Seconds()))}}
 }
 
-// firstNodePort leaves the usual ports to processes.
-const firstNodePort = 20000
-
-// everywhere gives a Service a node port, an address of a load balancer and an external IP.
-func everywhere(i int, s *corev1.Service) {
-	balanced(i, s)
-	s.Spec.ExternalIPs = []string{lab.After(externalCIDR.Addr(), 1+i).String()}
-	s.Spec.Ports[0].NodePort = int32(firstNodePort + i)
-}
-
 // balanced gives a Service an address of a load balancer.
 func balanced(i int, s *corev1.Service) {
 	s.Spec.Type, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, new(false)
@@ -103,37 +89,3 @@ func guarded(ranges int) edit {
 
 // sourceRange is range n; no two are neighbours, which would become one.
 func sourceRange(n int) netip.Prefix { return netip.PrefixFrom(lab.After(rangesCIDR.Addr(), 32*n), 28) }
-
-// ported gives a Service so many ports; each leads to another port of the endpoints if distinct.
-func ported(ports int, distinct bool) edit {
-	return func(_ int, s *corev1.Service) {
-		for n := 1; n < ports; n++ {
-			port := s.Spec.Ports[0]
-			port.Name, port.Port = fmt.Sprintf("%s-%d", lab.PortName, n), int32(lab.ServicePort+n)
-			if distinct {
-				port.TargetPort = intstr.FromInt32(int32(lab.EndpointPort + n))
-			}
-			s.Spec.Ports = append(s.Spec.Ports, port)
-		}
-	}
-}
-
-// claiming claims the one external IP that everybody claims, or one of its own.
-func claiming(one bool) edit {
-	return func(i int, s *corev1.Service) {
-		n := 1 + i
-		if one {
-			n = 1
-		}
-		s.Spec.ExternalIPs = []string{lab.After(externalCIDR.Addr(), n).String()}
-	}
-}
-
-// external gives a Service so many external IPs.
-func external(n int) edit {
-	return func(_ int, s *corev1.Service) {
-		for i := range n {
-			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, lab.After(externalCIDR.Addr(), 1+i).String())
-		}
-	}
-}
