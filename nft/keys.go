@@ -30,7 +30,7 @@ func AddrLen(f Family) int {
 // Keys and data have the form in which the kernel holds them: the fields of a concatenation padded
 // to four bytes, addresses and ports in network order, indexes in host order.
 
-// AppendAddr, AppendProtocol, AppendPort and AppendNumber append one field of a concatenation.
+// AppendAddr appends an address to a key or to data.
 func AppendAddr(b []byte, a netip.Addr) []byte {
 	if a.Is4() {
 		x := a.As4()
@@ -40,15 +40,15 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, x[:]...)
 }
 
-// AppendProtocol is described with AppendAddr.
+// AppendProtocol appends a protocol to a key or to data.
 func AppendProtocol(b []byte, p uint8) []byte { return append(b, p, 0, 0, 0) }
 
-// AppendPort is described with AppendAddr.
+// AppendPort appends a port to a key or to data.
 func AppendPort(b []byte, port uint16) []byte {
 	return append(b, byte(port>>8), byte(port), 0, 0)
 }
 
-// AppendNumber is described with AppendAddr.
+// AppendNumber appends an index or the number of a list to a key or to data.
 func AppendNumber(b []byte, n uint32) []byte { return binary.NativeEndian.AppendUint32(b, n) }
 
 // AddrKey is the key of an address by itself.

@@ -65,7 +65,7 @@ func (s SourceIn) text(f Family) string {
 }
 
 func (s SourceIn) expressions(f Family) []expr.Any {
-	return matchPrefix(f, sourceOffset(f), s.Prefix, s.Not)
+	return matchPrefix(sourceOffset(f), s.Prefix, s.Not)
 }
 
 func (SourceIn) parse(f Family, x []expr.Any) (Stmt, int) {
@@ -88,7 +88,7 @@ func (s DestinationIn) text(f Family) string {
 }
 
 func (s DestinationIn) expressions(f Family) []expr.Any {
-	return matchPrefix(f, destinationOffset(f), s.Prefix, s.Not)
+	return matchPrefix(destinationOffset(f), s.Prefix, s.Not)
 }
 
 func (DestinationIn) parse(f Family, x []expr.Any) (Stmt, int) {
@@ -102,7 +102,7 @@ func (s DestinationIn) trace(t *tracer, _ int) flow {
 
 // matchPrefix compares the address at an offset of the network header. A prefix of whole
 // bytes is compared without a mask, as nft does it.
-func matchPrefix(f Family, offset uint32, p netip.Prefix, not bool) []expr.Any {
+func matchPrefix(offset uint32, p netip.Prefix, not bool) []expr.Any {
 	addr := p.Masked().Addr().AsSlice()
 	if n := p.Bits() / 8; n > 0 && p.Bits()%8 == 0 {
 		return []expr.Any{loadAddr(offset, n, register(0)), compare(not, addr[:n])}

@@ -74,6 +74,7 @@ func (d Field) padded(f Family, concatenated bool) int {
 	return n
 }
 
+// IsMap reports whether the elements of the set have data or a verdict.
 func (s *Set) IsMap() bool { return s.Verdicts || len(s.Data) > 0 }
 
 // Noun is what nft calls the set.

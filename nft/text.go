@@ -113,7 +113,7 @@ func (s *Elements) writeElements(b *strings.Builder, f Family) {
 	w := elementWriter{set: s.Set, family: f, counters: s.Set.Counters}
 	perLine := s.Set.elementsPerLine(f)
 	b.WriteString("\t\telements = { ")
-	for i, key := range s.sortedKeys(f) {
+	for i, key := range s.sortedKeys() {
 		switch {
 		case i == 0:
 		case i%perLine == 0:
@@ -284,7 +284,7 @@ func PlainComment(s string) string {
 // their ranges by value. It reads a concatenation of values as one number in the host's byte order:
 // the last byte counts most. It does not sort ranges of concatenations; the kernel returns them in
 // the order of addition, which for us is by key.
-func (s *Elements) sortedKeys(f Family) []string {
+func (s *Elements) sortedKeys() []string {
 	keys := slices.Collect(maps.Keys(s.Map))
 	switch {
 	case !s.Set.Interval && len(s.Set.Key) > 1:

@@ -103,7 +103,7 @@ func (l *live) repeat(change func(int) netip.Addr) ([]time.Duration, error) {
 	var lags []time.Duration
 	for i := range rounds {
 		time.Sleep(calm)
-		lag, err := l.observer.await(change(i), patience)
+		lag, err := l.observer.await(change(i))
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +123,7 @@ func (l *live) measureRolling(sheet *sheet) error {
 		l.server.Apply(r.slice(i))
 	}
 	l.server.Apply(newService(rollingName, rollingIP))
-	if _, err := l.observer.await(r.parts[0][0], patience); err != nil {
+	if _, err := l.observer.await(r.parts[0][0]); err != nil {
 		return err
 	}
 	run, err := l.run(2*rollingEndpoints, rollingRate, func(n int) netip.Addr {
@@ -188,7 +188,7 @@ func (l *live) run(n, rate int, change func(n int) netip.Addr) (*run, error) {
 		}
 		<-ticker.C
 	}
-	if _, err := l.observer.await(last, patience); err != nil {
+	if _, err := l.observer.await(last); err != nil {
 		return nil, err
 	}
 	after, err := l.daemon.cpu()
@@ -204,7 +204,7 @@ func (l *live) run(n, rate int, change func(n int) netip.Addr) (*run, error) {
 
 // measureRestart ends the daemon, changes one endpoint and starts it again.
 func (l *live) measureRestart(sheet *sheet) error {
-	if _, err := l.daemon.stop(); err != nil {
+	if err := l.daemon.stop(); err != nil {
 		return err
 	}
 	l.observer.take()
@@ -214,7 +214,7 @@ func (l *live) measureRestart(sheet *sheet) error {
 	if l.daemon, err = l.startDaemon(); err != nil {
 		return err
 	}
-	if _, err := l.observer.await(addr, patience); err != nil {
+	if _, err := l.observer.await(addr); err != nil {
 		return err
 	}
 	sheet.duration(l.at, "daemon: restart with one change, exec to commit", time.Since(begin))

@@ -101,7 +101,7 @@ func answer(listener net.Listener) {
 func (l *live) close() error {
 	var err error
 	if l.daemon != nil {
-		_, err = l.daemon.stop()
+		err = l.daemon.stop()
 	}
 	l.server.Close()
 	return errors.Join(err, l.observer.notices.Close(), l.listener.Close(), l.space.Close(), os.RemoveAll(l.dir))
@@ -111,7 +111,7 @@ func (l *live) close() error {
 // without the observer: while anybody listens, a first commit takes the kernel half as long again.
 func (l *live) startUnobserved() (took time.Duration, err error) {
 	if l.daemon != nil {
-		if _, err := l.daemon.stop(); err != nil {
+		if err := l.daemon.stop(); err != nil {
 			return 0, err
 		}
 		l.daemon = nil

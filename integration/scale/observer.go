@@ -98,7 +98,7 @@ func (o *observer) expect(addr netip.Addr) {
 }
 
 // await waits until an address has come into a map, and returns how long that took.
-func (o *observer) await(addr netip.Addr, patience time.Duration) (time.Duration, error) {
+func (o *observer) await(addr netip.Addr) (time.Duration, error) {
 	deadline := time.After(patience)
 	for {
 		o.mu.Lock()

@@ -87,7 +87,7 @@ func (l *live) neighbour(rounds int) ([]time.Duration, error) {
 	lags := make([]time.Duration, 0, rounds)
 	for range rounds {
 		time.Sleep(calm/2 + time.Duration(random.Int64N(int64(calm))))
-		lag, err := l.observer.await(l.moveNeighbour(), patience)
+		lag, err := l.observer.await(l.moveNeighbour())
 		if err != nil {
 			return nil, err
 		}

@@ -84,12 +84,13 @@ func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 	return touched
 }
 
-// PutChain makes the table hold chain; RemoveChain makes it hold no chain of that name.
+// PutChain adds a chain to the table, or replaces the one of the same name.
 func (j *Journal) PutChain(chain *nft.Chain) {
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
 }
 
+// RemoveChain removes the chain of that name, if there is one.
 func (j *Journal) RemoveChain(name string) {
 	j.touchChain(name)
 	delete(j.Table.Chains, name)
@@ -109,8 +110,7 @@ const chainWork = 10
 // commit it does not grow.
 func (j *Journal) Work() int { return j.work }
 
-// PutSet makes the table hold a set of this definition, empty if it is new; RemoveSet makes it hold
-// no set of that name.
+// PutSet adds an empty set to the table, or replaces the one of the same name if its definition differs.
 func (j *Journal) PutSet(set *nft.Set) {
 	if have, ok := j.Table.Sets[set.Name]; ok && have.Set.Equal(set) {
 		return
@@ -119,6 +119,7 @@ func (j *Journal) PutSet(set *nft.Set) {
 	j.Table.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
 }
 
+// RemoveSet removes the set of that name with its elements, if there is one.
 func (j *Journal) RemoveSet(name string) {
 	j.touchSet(name)
 	delete(j.Table.Sets, name)

@@ -87,14 +87,14 @@ func sampleBlob(l *layout) *blobWriter {
 }
 
 // decodeSample decodes the sample or fails the test.
-func decodeSample(t *testing.T, f nft.Family) (*blobWriter, *blob) {
+func decodeSample(t *testing.T, f nft.Family) *blob {
 	t.Helper()
 	w := sampleBlob(layoutOf(f))
 	b, err := decodeBlob(w.layout, w.hooks, w.data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w, b
+	return b
 }
 
 func TestBlobRuleset(t *testing.T) {
@@ -106,7 +106,7 @@ func TestBlobRuleset(t *testing.T) {
 		{name: "ADMIN", rules: []rule{{}}},
 	}}
 	for _, f := range nft.Families {
-		_, b := decodeSample(t, f)
+		b := decodeSample(t, f)
 		if diff := cmp.Diff(want, b.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{}, destination{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f, diff)
 		}
@@ -115,7 +115,7 @@ func TestBlobRuleset(t *testing.T) {
 
 func TestBlobWithout(t *testing.T) {
 	for _, f := range nft.Families {
-		_, b := decodeSample(t, f)
+		b := decodeSample(t, f)
 		rest := b.without(newRemoval(b.ruleset("nat")))
 		hooks, data, err := rest.encode()
 		if err != nil {
@@ -141,7 +141,7 @@ func TestBlobWithout(t *testing.T) {
 
 // TestBlobDangling checks that a jump to a chain that is not there is never written.
 func TestBlobDangling(t *testing.T) {
-	_, b := decodeSample(t, nft.IP)
+	b := decodeSample(t, nft.IP)
 	b.chains = b.chains[:3]
 	want := `chain "KUBE-SERVICES": a rule jumps to "ADMIN", which is gone`
 	if _, _, err := b.encode(); err == nil || err.Error() != want {
