@@ -46,7 +46,8 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 				if at := int(sequence - sent[0].Header.Sequence); at < len(batch) {
 					err = fmt.Errorf("%s: %w", batch[at].Original, err)
 				}
-				tb.Fatalf("create: %v; %d entries want a net.netfilter.nf_conntrack_max of the machine that is larger", err, len(flows)+len(batch))
+				tb.Fatalf("create: %v; %d entries want a net.netfilter.nf_conntrack_max of the machine that is larger", err,
+					len(flows)+len(batch))
 			}
 			if sequence == sent[len(sent)-1].Header.Sequence {
 				break
@@ -111,7 +112,8 @@ func encodeTranslation(w *attr.Writer, endpoint netip.AddrPort) {
 
 // flow returns a flow from source to destination that ended up at endpoint.
 func flow(protocol tracker.Protocol, source, destination, endpoint string, status Status) Flow {
-	from, to, at := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination), netip.MustParseAddrPort(endpoint)
+	from, to, at := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination),
+		netip.MustParseAddrPort(endpoint)
 	if at != to {
 		status |= DestinationNAT
 	}

@@ -25,14 +25,16 @@ func TestDecodeMalformed(t *testing.T) {
 	f := mixed()[0]
 	good := encodeDelete(&f)
 	for name, data := range map[string][]byte{
-		"empty":                 {},
-		"no attributes header":  {2, 0, 0, 0, 8},
-		"attribute too short":   {2, 0, 0, 0, 3, 0, 1, 0},
-		"attribute beyond end":  {2, 0, 0, 0, 9, 0, 1, 0, 1, 2, 3, 4},
-		"status of two bytes":   {2, 0, 0, 0, 6, 0, ctaStatus, 0, 1, 2, 0, 0},
-		"cut within the tuple":  good[:20],
-		"IPv6 address of four":  {2, 0, 0, 0, 16, 0, ctaTupleOrig, 0x80, 12, 0, ctaTupleIP, 0x80, 8, 0, ctaIPv6Source, 0, 1, 2, 3, 4},
-		"protocol of two bytes": {2, 0, 0, 0, 16, 0, ctaTupleOrig, 0x80, 12, 0, ctaTupleProto, 0x80, 6, 0, ctaProtoNumber, 0, 1, 2, 0, 0},
+		"empty":                {},
+		"no attributes header": {2, 0, 0, 0, 8},
+		"attribute too short":  {2, 0, 0, 0, 3, 0, 1, 0},
+		"attribute beyond end": {2, 0, 0, 0, 9, 0, 1, 0, 1, 2, 3, 4},
+		"status of two bytes":  {2, 0, 0, 0, 6, 0, ctaStatus, 0, 1, 2, 0, 0},
+		"cut within the tuple": good[:20],
+		"IPv6 address of four": {2, 0, 0, 0, 16, 0, ctaTupleOrig, 0x80, 12, 0, ctaTupleIP, 0x80, 8, 0, ctaIPv6Source, 0,
+			1, 2, 3, 4},
+		"protocol of two bytes": {2, 0, 0, 0, 16, 0, ctaTupleOrig, 0x80, 12, 0, ctaTupleProto, 0x80, 6, 0, ctaProtoNumber, 0,
+			1, 2, 0, 0},
 	} {
 		if got, err := decode(data); err == nil {
 			t.Errorf("%s: got %+v, want an error", name, got)

@@ -33,7 +33,8 @@ var paths = []path{{
 	family:    "ip6",
 	client:    netip.MustParseAddr("2001:db8::1"),
 	clusterIP: netip.MustParseAddrPort("[fd00:96::10]:53"),
-	endpoints: [2]netip.AddrPort{netip.MustParseAddrPort("[fd00:244::5]:5353"), netip.MustParseAddrPort("[fd00:244::6]:5353")},
+	endpoints: [2]netip.AddrPort{netip.MustParseAddrPort("[fd00:244::5]:5353"),
+		netip.MustParseAddrPort("[fd00:244::6]:5353")},
 }}
 
 // lay makes a namespace in which p's addresses exist and connections are tracked.
@@ -224,7 +225,8 @@ func TestConnectionBeforeRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = listener.Close() })
-			client := lab.Start(t, "socat", "-u", "OPEN:/dev/null", fmt.Sprintf("TCP:%s,bind=%s", p.clusterIP, bracketed(p.client)))
+			client := lab.Start(t, "socat", "-u", "OPEN:/dev/null", fmt.Sprintf("TCP:%s,bind=%s", p.clusterIP,
+				bracketed(p.client)))
 			awaitSYN(t, p.client)
 			p.translate(t, p.endpoints[0])
 			change := tracker.FlowChange{Frontend: p.frontend(tracker.TCP), Appeared: true}

@@ -74,7 +74,8 @@ func TestCleanInKernel(t *testing.T) {
 	create(t, table, bystanders...)
 	change := tracker.FlowChange{Frontend: at(tracker.UDP, "203.0.113.5:443"), Removed: endpoints("10.244.9.9:8443")}
 	result, err := reconciler.Clean(t.Context(), []tracker.FlowChange{change}, desired)
-	if err != nil || result.Requests != 1 || result.Examined > len(bystanders) || result.Deleted != 2 || result.Deleted6 != 0 {
+	if err != nil || result.Requests != 1 || result.Examined > len(bystanders) || result.Deleted != 2 ||
+		result.Deleted6 != 0 {
 		t.Errorf("among others: got %+v, %v, want 1 request and 2 deleted", result, err)
 	}
 }
@@ -177,14 +178,16 @@ func TestDeleteAsks(t *testing.T) {
 
 // TestFullCleansChangesInTheSameDumps: changes do not ask for dumps of their own.
 func TestFullCleansChangesInTheSameDumps(t *testing.T) {
-	changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53"), Gone: true}}
+	changes := []tracker.FlowChange{{Frontend: at(tracker.UDP, "203.0.113.9:53"), Removed: endpoints("10.244.0.5:53"),
+		Gone: true}}
 	without := *desired
 	without.resets = nil
 	for _, tt := range []struct {
 		desired  *cluster
 		requests int
 	}{{&without, 4}, {desired, 8}} {
-		r := &returning{back: func() {}, flows: []Flow{flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established)}}
+		r := &returning{back: func() {},
+			flows: []Flow{flow(tracker.UDP, client, "203.0.113.9:53", "10.244.0.5:53", established)}}
 		result, err := (&Reconciler{table: r}).Full(t.Context(), changes, tt.desired)
 		if err != nil || result.Requests != tt.requests || len(r.deleted) != 1 {
 			t.Errorf("%+v, %v, deleted %v; want %d requests and the flow", result, err, r.deleted, tt.requests)

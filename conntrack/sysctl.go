@@ -128,7 +128,8 @@ func (s *Sysctl) remedy(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "load the kernel module nf_conntrack (modprobe nf_conntrack)"
 	}
-	return fmt.Sprintf("set it on the node (sysctl -w %s=%d) or in an init container that may write /proc/sys", s.Name, s.Want)
+	return fmt.Sprintf("set it on the node (sysctl -w %s=%d) or in an init container that may write /proc/sys",
+		s.Name, s.Want)
 }
 
 // cause drops the path from err: the message already names the sysctl.

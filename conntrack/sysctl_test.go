@@ -14,7 +14,8 @@ import (
 )
 
 // kubeProxyDefaults is what an empty KubeProxyConfiguration means.
-var kubeProxyDefaults = Settings{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour}
+var kubeProxyDefaults = Settings{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour,
+	TCPCloseWait: time.Hour}
 
 func TestApply(t *testing.T) {
 	tests := []struct {

@@ -33,7 +33,8 @@ func TestVisit(t *testing.T) {
 	for _, tt := range []struct {
 		budget, want int
 		complete     bool
-	}{{all + 1, all, true}, {all, all, true}, {all - 1, all - 1, false}, {10, 10, false}, {0, 0, false}, {all + 1, all, true}} {
+	}{{all + 1, all, true}, {all, all, true}, {all - 1, all - 1, false}, {10, 10, false}, {0, 0, false},
+		{all + 1, all, true}} {
 		seen := 0
 		complete, err := table.Visit(t.Context(), filter, tt.budget, func(*Flow) { seen++ })
 		if err != nil || seen != tt.want || complete != tt.complete {
@@ -61,9 +62,11 @@ func TestVisitOfManyFlows(t *testing.T) {
 	create(t, table, foreign(tracker.UDP, half)...)
 	create(t, table, translated(half)...)
 	took := make(map[int]time.Duration)
-	for _, tt := range []struct{ budget, want int }{{scale, half}, {1000, 1000}, {1000, 1000}, {1000, 1000}, {1000, 1000}, {1000, 1000}} {
+	for _, tt := range []struct{ budget, want int }{{scale, half}, {1000, 1000}, {1000, 1000}, {1000, 1000}, {1000, 1000},
+		{1000, 1000}} {
 		seen, begin := 0, time.Now()
-		complete, err := table.Visit(t.Context(), Filter{Family: tracker.IPv4, Translated: true}, tt.budget, func(*Flow) { seen++ })
+		complete, err := table.Visit(t.Context(), Filter{Family: tracker.IPv4, Translated: true}, tt.budget,
+			func(*Flow) { seen++ })
 		if d := time.Since(begin); took[tt.budget] == 0 || d < took[tt.budget] { // others may have the processor meanwhile
 			took[tt.budget] = d
 		}
@@ -78,7 +81,8 @@ func TestVisitOfManyFlows(t *testing.T) {
 }
 
 func TestEnded(t *testing.T) {
-	for state, want := range map[TCPState]bool{0: false, SYNSent: false, 3: false, 4: false, 5: false, 6: true, 7: true, 8: true, 9: false} {
+	for state, want := range map[TCPState]bool{0: false, SYNSent: false, 3: false, 4: false, 5: false, 6: true, 7: true,
+		8: true, 9: false} {
 		if got := (&Flow{TCPState: state}).Ended(); got != want {
 			t.Errorf("state %d: %t", state, got)
 		}

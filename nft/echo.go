@@ -32,7 +32,8 @@ func (EchoRequest) parse(f Family, x []expr.Any) (Stmt, int) {
 	test, n := ProtocolIs{}.parse(f, x)
 	loaded, compared := at[*expr.Payload](x, n), at[*expr.Cmp](x, n+1)
 	if n == 0 || test != (ProtocolIs{protocol}) || loaded == nil || compared == nil || compared.Op != expr.CmpOpEq ||
-		loaded.Base != expr.PayloadBaseTransportHeader || loaded.Offset != 0 || loaded.Len != 1 || string(compared.Data) != string([]byte{kind}) {
+		loaded.Base != expr.PayloadBaseTransportHeader || loaded.Offset != 0 || loaded.Len != 1 ||
+		string(compared.Data) != string([]byte{kind}) {
 		return nil, 0
 	}
 	return EchoRequest{}, n + 2

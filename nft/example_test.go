@@ -9,7 +9,8 @@ import (
 
 // blocklist is a table that drops connections from the addresses of a set.
 func blocklist(addrs ...string) *nft.Table {
-	blocked := &nft.Elements{Set: &nft.Set{Name: "blocked", Key: []nft.Field{nft.FieldAddr}}, Map: map[string]nft.Element{}}
+	blocked := &nft.Elements{Set: &nft.Set{Name: "blocked", Key: []nft.Field{nft.FieldAddr}},
+		Map: map[string]nft.Element{}}
 	for _, addr := range addrs {
 		blocked.Map[nft.AddrKey(netip.MustParseAddr(addr))] = nft.Element{}
 	}
@@ -25,7 +26,8 @@ func blocklist(addrs ...string) *nft.Table {
 // A trace follows the first packet of a connection through a table.
 func ExampleTable_Trace() {
 	fate := blocklist("192.0.2.1").Trace(nft.Packet{
-		Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80, Interface: "eth0",
+		Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80,
+		Interface: "eth0",
 	})
 	fmt.Println(fate.Outcome)
 	for _, step := range fate.Steps {

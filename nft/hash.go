@@ -41,7 +41,8 @@ func (p Part) operand() []Part {
 }
 
 func (p Part) hashText(f Family) string {
-	return "jhash " + keyText(f, p.operand()) + " mod " + strconv.FormatUint(uint64(p.number), 10) + " seed 0x" + strconv.FormatUint(HashSeed, 16)
+	return "jhash " + keyText(f, p.operand()) + " mod " + strconv.FormatUint(uint64(p.number), 10) + " seed 0x" +
+		strconv.FormatUint(HashSeed, 16)
 }
 
 // loadHash puts the hash into a word. It loads the operand where nft does: four words behind the end of

@@ -68,8 +68,10 @@ func parseStmt(f Family, x []expr.Any) (Stmt, int) {
 // statementTypes holds one of each type, for parse. RejectTCP, DNATFrom and EchoRequest begin as other
 // statements do and therefore come first.
 var statementTypes = [...]Stmt{
-	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, Forget{}, SourceIn{}, DestinationIn{}, InputInterface{}, SourceLocal{},
-	DestinationLocal{}, EchoRequest{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{}, Masquerade{}, Reject{}, Redirect{}, Counter{}, Verdict{}, Raw{},
+	RejectTCP{}, DNATFrom{}, VerdictFrom{}, InSet{}, Update{}, Forget{}, SourceIn{}, DestinationIn{}, InputInterface{},
+	SourceLocal{},
+	DestinationLocal{}, EchoRequest{}, ProtocolIs{}, PortIs{}, Translated{}, MarkHas{}, SetMark{}, FlipMark{},
+	Masquerade{}, Reject{}, Redirect{}, Counter{}, Verdict{}, Raw{},
 }
 
 // parseExpressions decodes a rule's expressions; nil if one is of a kind that no rule of ours has.

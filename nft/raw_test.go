@@ -55,15 +55,17 @@ func TestRuleEqual(t *testing.T) {
 func TestRuleUnequal(t *testing.T) {
 	raw := func(exprs ...expr.Any) nft.Rule { return expressionRule(t, exprs...) }
 	for name, pair := range map[string][2]nft.Rule{
-		"lookup with and without verdict": {raw(&expr.Lookup{SourceRegister: 1, SetName: "s"}), raw(&expr.Lookup{SourceRegister: 1, SetName: "s", IsDestRegSet: true})},
-		"length of zeros":                 {raw(&expr.Cmp{Register: 1, Data: make([]byte, 4)}), raw(&expr.Cmp{Register: 1, Data: make([]byte, 8)})},
-		"counter and none":                {raw(&expr.Counter{}), raw()},
-		"nat flags":                       {raw(&expr.NAT{Type: 1, RegAddrMin: 1}), raw(&expr.NAT{Type: 1, RegAddrMin: 1, Random: true})},
-		"nat range":                       {raw(&expr.NAT{Type: 1, RegAddrMin: 1}), raw(&expr.NAT{Type: 1, RegAddrMin: 1, RegAddrMax: 2})},
-		"masquerade":                      {raw(&expr.Masq{}), {nft.Masquerade{}}},
-		"reject code":                     {raw(&expr.Reject{Type: 0, Code: 1}), {nft.Reject{}}},
-		"order":                           {{nft.Drop, nft.Return}, {nft.Return, nft.Drop}},
-		"number":                          {{nft.Drop}, {nft.Drop, nft.Drop}},
+		"lookup with and without verdict": {raw(&expr.Lookup{SourceRegister: 1, SetName: "s"}),
+			raw(&expr.Lookup{SourceRegister: 1, SetName: "s", IsDestRegSet: true})},
+		"length of zeros": {raw(&expr.Cmp{Register: 1, Data: make([]byte, 4)}),
+			raw(&expr.Cmp{Register: 1, Data: make([]byte, 8)})},
+		"counter and none": {raw(&expr.Counter{}), raw()},
+		"nat flags":        {raw(&expr.NAT{Type: 1, RegAddrMin: 1}), raw(&expr.NAT{Type: 1, RegAddrMin: 1, Random: true})},
+		"nat range":        {raw(&expr.NAT{Type: 1, RegAddrMin: 1}), raw(&expr.NAT{Type: 1, RegAddrMin: 1, RegAddrMax: 2})},
+		"masquerade":       {raw(&expr.Masq{}), {nft.Masquerade{}}},
+		"reject code":      {raw(&expr.Reject{Type: 0, Code: 1}), {nft.Reject{}}},
+		"order":            {{nft.Drop, nft.Return}, {nft.Return, nft.Drop}},
+		"number":           {{nft.Drop}, {nft.Drop, nft.Drop}},
 	} {
 		if pair[0].Equal(nft.IP, pair[1]) || pair[1].Equal(nft.IP, pair[0]) {
 			t.Errorf("%s: equal", name)

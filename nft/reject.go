@@ -20,7 +20,8 @@ func (s RejectTCP) text(Family) string {
 func (s RejectTCP) expressions(f Family) []expr.Any {
 	x := ProtocolIs{unix.IPPROTO_TCP}.expressions(f)
 	if s.MidFlow {
-		x = append(x, &expr.Payload{DestRegister: register(0), Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
+		x = append(x, &expr.Payload{DestRegister: register(0), Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags,
+			Len: 1},
 			maskWith([]byte{tcpSYN}), compare(false, []byte{0}))
 	}
 	return append(x, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})

@@ -214,11 +214,13 @@ func load(f Family, parts ...Part) []expr.Any {
 		}
 		x = append(x, p.load(f, to))
 		if p.inserted != 0 {
-			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: 16, Mask: insertedMask(), Xor: insertedBits(p.inserted)})
+			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: 16, Mask: insertedMask(),
+				Xor: insertedBits(p.inserted)})
 		}
 		if p.kind == partSource && p.number != 0 {
 			mask := p.mask(f)
-			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))})
+			x = append(x, &expr.Bitwise{SourceRegister: to, DestRegister: to, Len: uint32(len(mask)), Mask: mask,
+				Xor: make([]byte, len(mask))})
 		}
 		word += p.words(f)
 	}

@@ -30,7 +30,8 @@ func TestPriorityText(t *testing.T) {
 }
 
 func TestDurationText(t *testing.T) {
-	for seconds, want := range map[uint64]string{0: "0s", 1: "1s", 59: "59s", 60: "1m", 61: "1m1s", 10800: "3h", 86400: "1d", 90061: "1d1h1m1s"} {
+	for seconds, want := range map[uint64]string{0: "0s", 1: "1s", 59: "59s", 60: "1m", 61: "1m1s", 10800: "3h",
+		86400: "1d", 90061: "1d1h1m1s"} {
 		if got := nft.DurationText(nft.Update{Timeout: seconds}.Duration()); got != want {
 			t.Errorf("%d s: got %s, want %s", seconds, got, want)
 		}

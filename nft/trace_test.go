@@ -86,7 +86,8 @@ func thenDropMarked(bits uint32) place {
 	}
 }
 
-var translate = nft.Rule{nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.RandomIndex(2)}, Map: "endpoints"}}
+var translate = nft.Rule{nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.RandomIndex(2)},
+	Map: "endpoints"}}
 
 // atPostrouting is for statements about what has been translated.
 func atPostrouting(r nft.Rule) (before, after []nft.Rule) {
@@ -95,7 +96,8 @@ func atPostrouting(r nft.Rule) (before, after []nft.Rule) {
 
 // atBoth has a match drop before anything is translated, and masquerade afterwards.
 func atBoth(r nft.Rule) (before, after []nft.Rule) {
-	return []nft.Rule{slices.Concat(r, nft.Rule{nft.Drop}), translate}, []nft.Rule{slices.Concat(r, nft.Rule{nft.Masquerade{}})}
+	return []nft.Rule{slices.Concat(r, nft.Rule{nft.Drop}), translate},
+		[]nft.Rule{slices.Concat(r, nft.Rule{nft.Masquerade{}})}
 }
 
 // traces holds, for each statement, a packet that matches and one that does not, with what
@@ -115,57 +117,65 @@ var traces = map[string]struct {
 	"numbered prefix of odd length in set": {drops, same, "drop", from(stranger), "accept"},
 	"numbered source in set":               {drops, same, "drop", from(pair("10.244.1.2", "fd00:244::2")), "accept"},
 	"protocol in set":                      {drops, same, "drop", icmp, "accept"},
-	"source in whole bytes":                {drops, from(pair("10.244.255.255", "fd00::ffff:ffff:ffff:ffff")), "drop", from(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
-	"source not in whole bytes":            {drops, from(pair("11.0.0.0", "fe00::")), "drop", from(pair("10.255.255.255", "fdff::")), "accept"},
-	"source in bits":                       {drops, from(pair("10.255.255.255", "fd80::")), "drop", from(pair("10.239.0.0", "fd7f::")), "accept"},
-	"source not in bits":                   {drops, from(pair("10.248.0.0", "2001:dc0::")), "drop", from(pair("10.247.255.255", "2001:dbf::")), "accept"},
-	"source anywhere":                      {drops, from(stranger), "drop", nil, ""},
-	"source is":                            {drops, from(pair("192.0.2.1", "2001:db8::1")), "drop", from(pair("192.0.2.2", "2001:db8::2")), "accept"},
-	"destination in":                       {drops, toAddr(pair("10.244.255.255", "fd00::8")), "drop", toAddr(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
-	"destination is not":                   {drops, same, "drop", toAddr(pair("192.0.2.1", "2001:db8::1")), "accept"},
-	"loopback":                             {drops, same, "drop", toAddr(pair("127.255.0.1", "::1")), "accept"},
-	"interface":                            {drops, same, "drop", on("eth01"), "accept"},
-	"not interface":                        {drops, same, "drop", on("abcdefghijklmno"), "accept"},
-	"interface prefix":                     {drops, on("veth12"), "drop", same, "accept"},
-	"not interface prefix":                 {drops, same, "drop", on("cni0"), "accept"},
-	"source local":                         {drops, local, "drop", same, "accept"},
-	"destination local":                    {drops, local, "drop", same, "accept"},
-	"protocol":                             {drops, udp, "drop", same, "accept"},
-	"port":                                 {drops, to(8080), "drop", same, "accept"},
-	"translated":                           {atBoth, same, "dnat to 0 1 masqueraded", to(81), "accept"},
-	"mark has":                             {drops, udp, "drop", same, "accept"},
-	"set mark":                             {thenDropMarked(firstMark), same, "drop", nil, ""},
-	"set highest mark":                     {thenDropMarked(1 << 31), same, "drop", nil, ""},
-	"flip mark":                            {thenDropMarked(1), same, "drop", nil, ""},
-	"verdict":                              {thenDrop, same, "reject", to(81), "drop"},
-	"verdict of node port":                 {thenDrop, same, "reject", to(81), "drop"},
-	"verdict of connection":                {thenDrop, same, "reject", udp, "drop"},
-	"dnat":                                 {thenDrop, same, "dnat to 0 1", to(81), "drop"},
-	"dnat of node port":                    {thenDrop, same, "dnat to 0", icmp, "drop"},
-	"dnat by hash":                         {thenDrop, same, "dnat to 0 1", fromPort(2, 1), "dnat to 1"},
-	"dnat by hash of the address":          {thenDrop, same, "dnat to 0", icmp, "drop"},
-	"dnat by hash from numbered list":      {thenDrop, same, "dnat to 0 1", udp, "drop"},
+	"source in whole bytes": {drops, from(pair("10.244.255.255", "fd00::ffff:ffff:ffff:ffff")), "drop",
+		from(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
+	"source not in whole bytes": {drops, from(pair("11.0.0.0", "fe00::")), "drop",
+		from(pair("10.255.255.255", "fdff::")), "accept"},
+	"source in bits": {drops, from(pair("10.255.255.255", "fd80::")), "drop",
+		from(pair("10.239.0.0", "fd7f::")), "accept"},
+	"source not in bits": {drops, from(pair("10.248.0.0", "2001:dc0::")), "drop",
+		from(pair("10.247.255.255", "2001:dbf::")), "accept"},
+	"source anywhere": {drops, from(stranger), "drop", nil, ""},
+	"source is": {drops, from(pair("192.0.2.1", "2001:db8::1")), "drop",
+		from(pair("192.0.2.2", "2001:db8::2")), "accept"},
+	"destination in": {drops, toAddr(pair("10.244.255.255", "fd00::8")), "drop",
+		toAddr(pair("10.245.0.0", "fd00:0:0:1::")), "accept"},
+	"destination is not":              {drops, same, "drop", toAddr(pair("192.0.2.1", "2001:db8::1")), "accept"},
+	"loopback":                        {drops, same, "drop", toAddr(pair("127.255.0.1", "::1")), "accept"},
+	"interface":                       {drops, same, "drop", on("eth01"), "accept"},
+	"not interface":                   {drops, same, "drop", on("abcdefghijklmno"), "accept"},
+	"interface prefix":                {drops, on("veth12"), "drop", same, "accept"},
+	"not interface prefix":            {drops, same, "drop", on("cni0"), "accept"},
+	"source local":                    {drops, local, "drop", same, "accept"},
+	"destination local":               {drops, local, "drop", same, "accept"},
+	"protocol":                        {drops, udp, "drop", same, "accept"},
+	"port":                            {drops, to(8080), "drop", same, "accept"},
+	"translated":                      {atBoth, same, "dnat to 0 1 masqueraded", to(81), "accept"},
+	"mark has":                        {drops, udp, "drop", same, "accept"},
+	"set mark":                        {thenDropMarked(firstMark), same, "drop", nil, ""},
+	"set highest mark":                {thenDropMarked(1 << 31), same, "drop", nil, ""},
+	"flip mark":                       {thenDropMarked(1), same, "drop", nil, ""},
+	"verdict":                         {thenDrop, same, "reject", to(81), "drop"},
+	"verdict of node port":            {thenDrop, same, "reject", to(81), "drop"},
+	"verdict of connection":           {thenDrop, same, "reject", udp, "drop"},
+	"dnat":                            {thenDrop, same, "dnat to 0 1", to(81), "drop"},
+	"dnat of node port":               {thenDrop, same, "dnat to 0", icmp, "drop"},
+	"dnat by hash":                    {thenDrop, same, "dnat to 0 1", fromPort(2, 1), "dnat to 1"},
+	"dnat by hash of the address":     {thenDrop, same, "dnat to 0", icmp, "drop"},
+	"dnat by hash from numbered list": {thenDrop, same, "dnat to 0 1", udp, "drop"},
 	"dnat by hash of the address from numbered list": {thenDrop, same, "dnat to 1", udp, "drop"},
 	"dnat from numbered list":                        {thenDrop, same, "dnat to 0 1", udp, "drop"},
 	"dnat to port":                                   {thenDrop, same, "dnat to 1", from(stranger), "drop"},
 	"not a member":                                   {drops, same, "drop", toAddr(client), "accept"},
 	"forget":                                         {drops, same, "drop", nil, ""},
-	"update":                                         {thenDrop, same, "drop", nil, ""}, // changes nothing, and the next rule goes on
-	"update for long":                                {thenDrop, same, "drop", nil, ""},
-	"update after matches":                           {thenDrop, same, "drop", to(8080), "drop"},
-	"update of a member and return":                  {thenDrop, toAddr(client), "accept", same, "drop"},
-	"masquerade":                                     {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
-	"reject tcp":                                     {thenDrop, same, "reject", udp, "drop"},
-	"reject mid-flow":                                {thenDrop, same, "drop", nil, ""}, // a first packet opens a connection
-	"reject":                                         {thenDrop, udp, "reject", nil, ""},
-	"echo request":                                   {drops, echo, "drop", same, "accept"},
-	"redirect":                                       {thenDrop, echoTo(client), "redirect", echo, "drop"},
-	"counter":                                        {thenDrop, same, "drop", nil, ""},
-	"jump":                                           {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
-	"goto":                                           {thenDrop, same, "reject", udp, "accept"}, // and here it does not
-	"drop":                                           {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil }, same, "drop", nil, ""},
-	"return":                                         {thenDrop, same, "accept", nil, ""},
-	"several":                                        {atPostrouting, same, "dnat to 0 1 masqueraded", from(stranger), "dnat to 0 1"},
+	// changes nothing, and the next rule goes on
+	"update":                        {thenDrop, same, "drop", nil, ""},
+	"update for long":               {thenDrop, same, "drop", nil, ""},
+	"update after matches":          {thenDrop, same, "drop", to(8080), "drop"},
+	"update of a member and return": {thenDrop, toAddr(client), "accept", same, "drop"},
+	"masquerade":                    {atPostrouting, same, "dnat to 0 1 masqueraded", nil, ""},
+	"reject tcp":                    {thenDrop, same, "reject", udp, "drop"},
+	"reject mid-flow":               {thenDrop, same, "drop", nil, ""}, // a first packet opens a connection
+	"reject":                        {thenDrop, udp, "reject", nil, ""},
+	"echo request":                  {drops, echo, "drop", same, "accept"},
+	"redirect":                      {thenDrop, echoTo(client), "redirect", echo, "drop"},
+	"counter":                       {thenDrop, same, "drop", nil, ""},
+	"jump":                          {thenDrop, same, "reject", udp, "drop"},   // the chain rejects TCP; UDP comes back
+	"goto":                          {thenDrop, same, "reject", udp, "accept"}, // and here it does not
+	"drop": {func(r nft.Rule) (_, _ []nft.Rule) { return []nft.Rule{r, {nft.Reject{}}}, nil },
+		same, "drop", nil, ""},
+	"return":  {thenDrop, same, "accept", nil, ""},
+	"several": {atPostrouting, same, "dnat to 0 1 masqueraded", from(stranger), "dnat to 0 1"},
 }
 
 // TestStatementsTrace traces a packet that a statement matches and one that it does not.
@@ -207,7 +217,9 @@ func traced(table *nft.Table, c change) string {
 		text += " to"
 	}
 	for _, ep := range fate.Endpoints {
-		number := slices.IndexFunc(endpoints, func(a map[nft.Family]netip.Addr) bool { return netip.AddrPortFrom(a[f], endpointPort) == ep })
+		number := slices.IndexFunc(endpoints, func(a map[nft.Family]netip.Addr) bool {
+			return netip.AddrPortFrom(a[f], endpointPort) == ep
+		})
 		text += fmt.Sprintf(" %d", number)
 	}
 	if fate.Masquerade {
@@ -224,7 +236,8 @@ func traced(table *nft.Table, c change) string {
 func tracedTable(f nft.Family, place place, rule nft.Rule) *nft.Table {
 	t := nfttest.StatementTables()[f]
 	before, after := place(rule)
-	t.Chains["before"].Rules = append([]nft.Rule{{nft.ProtocolIs{Number: unix.IPPROTO_UDP}, nft.SetMark{Bits: firstMark}}}, before...)
+	t.Chains["before"].Rules = append([]nft.Rule{{nft.ProtocolIs{Number: unix.IPPROTO_UDP}, nft.SetMark{Bits: firstMark}}},
+		before...)
 	t.Chains["after"].Rules = after
 	t.Chains["other"].Rules = []nft.Rule{{nft.RejectTCP{}}}
 	source, destination := nft.AddrKey(client[f]), nft.AddrKey(frontend[f])
@@ -278,13 +291,16 @@ func TestTraceForeignElements(t *testing.T) {
 		{"a verdict that is not known", nft.Verdict{Kind: 3}, nil, nil, "drop", true},
 	} {
 		for _, f := range nft.Families {
-			table := tracedTable(f, thenDrop, nft.Rule{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: "frontends"}})
+			table := tracedTable(f, thenDrop, nft.Rule{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port},
+				Map: "frontends"}})
 			for key := range table.Sets["frontends"].Map {
 				table.Sets["frontends"].Map[key] = nft.Element{Verdict: &tt.verdict}
 			}
 			table.Chains["other"].Rules = tt.other
-			table.Chains["later"] = &nft.Chain{Name: "later", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -100}, Rules: tt.again}
-			fate := table.Trace(nft.Packet{Source: client[f], Destination: frontend[f], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"})
+			table.Chains["later"] = &nft.Chain{Name: "later", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -100},
+				Rules: tt.again}
+			fate := table.Trace(nft.Packet{Source: client[f], Destination: frontend[f], Protocol: unix.IPPROTO_TCP, Port: port,
+				Interface: "eth0"})
 			if fate.Outcome != tt.want || (len(fate.Foreign) > 0) != tt.foreign {
 				t.Errorf("%s: %s: %s, foreign %v, want %s", f, tt.name, fate.Outcome, fate.Foreign, tt.want)
 			}
@@ -294,13 +310,16 @@ func TestTraceForeignElements(t *testing.T) {
 
 // TestTraceNamesForeignElement: the trace tells where the verdict of a packet stands.
 func TestTraceNamesForeignElement(t *testing.T) {
-	table := tracedTable(nft.IP, thenDrop, nft.Rule{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: "frontends"}})
+	table := tracedTable(nft.IP, thenDrop,
+		nft.Rule{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: "frontends"}})
 	for key := range table.Sets["frontends"].Map {
 		table.Sets["frontends"].Map[key] = nft.Element{Verdict: &nft.Accept}
 	}
-	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"})
+	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP,
+		Port: port, Interface: "eth0"})
 	const rule = "ip daddr . meta l4proto . th dport vmap @frontends"
-	want := []nft.Step{{Chain: "before", Index: 1, Rule: rule, Set: "frontends", Element: "10.96.0.1 . tcp . 80 : accept", Key: "\x0a\x60\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00"}}
+	want := []nft.Step{{Chain: "before", Index: 1, Rule: rule, Set: "frontends", Element: "10.96.0.1 . tcp . 80 : accept",
+		Key: "\x0a\x60\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00"}}
 	if diff := cmp.Diff(want, fate.Foreign); diff != "" {
 		t.Errorf("foreign steps (-want +got):\n%s", diff)
 	}
@@ -310,7 +329,8 @@ func TestTraceNamesForeignElement(t *testing.T) {
 // passes it over and names it.
 func TestTraceForeignRule(t *testing.T) {
 	table := tracedTable(nft.IP, thenDrop, nft.Rule{nft.Raw{}})
-	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"})
+	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP,
+		Port: port, Interface: "eth0"})
 	if fate.Outcome != "drop" || len(fate.Foreign) != 1 || fate.Foreign[0].String() != "rule of before: # expressions: " {
 		t.Errorf("%s, foreign %v", fate.Outcome, fate.Foreign)
 	}

@@ -125,8 +125,9 @@ var serviceAnnotations = []annotation[Settings]{
 	},
 	{
 		name: "lb-algorithm", words: []string{"random", "maglev"}, without: "random",
-		meaning: "how kube-nft chooses the endpoint of a new connection: at random, or by a hash of the client, the same on all nodes",
-		set:     func(s *Settings, value int) { s.Maglev = value == 1 },
+		meaning: "how kube-nft chooses the endpoint of a new connection: at random, or by a hash of the client, the same " +
+			"on all nodes",
+		set: func(s *Settings, value int) { s.Maglev = value == 1 },
 	},
 	{
 		name: "local-fallback", words: []string{"none", "cluster"}, without: "none",
@@ -143,7 +144,8 @@ var serviceAnnotations = []annotation[Settings]{
 		shown:   &Option{"ping", "ping: true", func(p *ServicePort) bool { return p.Settings.Ping }},
 	},
 	{
-		name: "source-ranges-for-node-ports", words: yesNo, without: "false, or the value of `--source-ranges-for-node-ports`",
+		name: "source-ranges-for-node-ports", words: yesNo,
+		without: "false, or the value of `--source-ranges-for-node-ports`",
 		meaning: "whether `spec.loadBalancerSourceRanges` the node ports, too",
 		set:     func(s *Settings, value int) { s.GuardNodePorts = value == 1 },
 		shown: &Option{"node-port-ranges", "source-ranges-for-node-ports: true", func(p *ServicePort) bool {
@@ -164,8 +166,9 @@ var serviceAnnotations = []annotation[Settings]{
 var sliceAnnotations = []annotation[SliceSettings]{
 	{
 		name: "weight", most: math.MaxUint16, without: "1",
-		meaning: "the share of new connections of each endpoint of the slice; 0: no new connections, and it keeps its existing ones",
-		set:     func(s *SliceSettings, value int) { s.Weight = uint16(value) },
+		meaning: "the share of new connections of each endpoint of the slice; 0: no new connections, and it keeps its " +
+			"existing ones",
+		set: func(s *SliceSettings, value int) { s.Weight = uint16(value) },
 	},
 }
 
@@ -248,7 +251,8 @@ func documented[T any](kind string, table []annotation[T]) []Annotation {
 	all := make([]Annotation, len(table))
 	for i := range table {
 		a := &table[i]
-		all[i] = Annotation{Kind: kind, Key: AnnotationPrefix + a.name, Values: a.values(), Default: a.without, Meaning: a.meaning}
+		all[i] = Annotation{Kind: kind, Key: AnnotationPrefix + a.name, Values: a.values(), Default: a.without,
+			Meaning: a.meaning}
 	}
 	return all
 }

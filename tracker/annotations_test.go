@@ -45,15 +45,23 @@ func TestReadAnnotations(t *testing.T) {
 		{"most", "kube-nft.io/number", "65535", settings{unset, 65535}, ""},
 		{"somebody else's", "example.org/word", "x", settings{unset, unset}, ""},
 		{"no prefix", "word", "x", settings{unset, unset}, ""},
-		{"unknown word", "kube-nft.io/word", "Keep", settings{unset, unset}, `"Keep" is not keep, cut or drop; the annotation is ignored`},
+		{"unknown word", "kube-nft.io/word", "Keep", settings{unset, unset},
+			`"Keep" is not keep, cut or drop; the annotation is ignored`},
 		{"empty", "kube-nft.io/word", "", settings{unset, unset}, `"" is not keep, cut or drop; the annotation is ignored`},
-		{"blank", "kube-nft.io/word", " keep", settings{unset, unset}, `" keep" is not keep, cut or drop; the annotation is ignored`},
-		{"control characters", "kube-nft.io/word", "\x1b[2J\n", settings{unset, unset}, `"\x1b[2J\n" is not keep, cut or drop; the annotation is ignored`},
-		{"long", "kube-nft.io/word", strings.Repeat("k", 1<<18), settings{unset, unset}, `"` + strings.Repeat("k", 64) + `"... is not keep, cut or drop; the annotation is ignored`},
-		{"too much", "kube-nft.io/number", "65536", settings{unset, unset}, `"65536" is not a whole number from 0 to 65535; the annotation is ignored`},
-		{"negative", "kube-nft.io/number", "-1", settings{unset, unset}, `"-1" is not a whole number from 0 to 65535; the annotation is ignored`},
-		{"two spellings", "kube-nft.io/number", "007", settings{unset, unset}, `"007" is not a whole number from 0 to 65535; the annotation is ignored`},
-		{"very long number", "kube-nft.io/number", strings.Repeat("9", 99), settings{unset, unset}, `"` + strings.Repeat("9", 64) + `"... is not a whole number from 0 to 65535; the annotation is ignored`},
+		{"blank", "kube-nft.io/word", " keep", settings{unset, unset},
+			`" keep" is not keep, cut or drop; the annotation is ignored`},
+		{"control characters", "kube-nft.io/word", "\x1b[2J\n", settings{unset, unset},
+			`"\x1b[2J\n" is not keep, cut or drop; the annotation is ignored`},
+		{"long", "kube-nft.io/word", strings.Repeat("k", 1<<18), settings{unset, unset},
+			`"` + strings.Repeat("k", 64) + `"... is not keep, cut or drop; the annotation is ignored`},
+		{"too much", "kube-nft.io/number", "65536", settings{unset, unset},
+			`"65536" is not a whole number from 0 to 65535; the annotation is ignored`},
+		{"negative", "kube-nft.io/number", "-1", settings{unset, unset},
+			`"-1" is not a whole number from 0 to 65535; the annotation is ignored`},
+		{"two spellings", "kube-nft.io/number", "007", settings{unset, unset},
+			`"007" is not a whole number from 0 to 65535; the annotation is ignored`},
+		{"very long number", "kube-nft.io/number", strings.Repeat("9", 99), settings{unset, unset},
+			`"` + strings.Repeat("9", 64) + `"... is not a whole number from 0 to 65535; the annotation is ignored`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -74,14 +82,17 @@ func TestReadAnnotations(t *testing.T) {
 // TestUnknownAnnotations misspells keys.
 func TestUnknownAnnotations(t *testing.T) {
 	for key, field := range map[string]string{
-		"kube-nft.io/udp-unreddy":                         "kube-nft.io/udp-unreddy",
-		"Kube-NFT.io/udp-unready":                         "Kube-NFT.io/udp-unready",
-		"kube-nft.io/":                                    "kube-nft.io/",
-		"kube-nft.io/\x1b[2J":                             `"kube-nft.io/\x1b[2J"`,
-		AnnotationPrefix + strings.Repeat("x", 1<<18):     `"` + AnnotationPrefix + strings.Repeat("x", maxQuoted-len(AnnotationPrefix)) + `"...`,
+		"kube-nft.io/udp-unreddy": "kube-nft.io/udp-unreddy",
+		"Kube-NFT.io/udp-unready": "Kube-NFT.io/udp-unready",
+		"kube-nft.io/":            "kube-nft.io/",
+		"kube-nft.io/\x1b[2J":     `"kube-nft.io/\x1b[2J"`,
+		AnnotationPrefix + strings.Repeat("x", 1<<18): `"` + AnnotationPrefix +
+			strings.Repeat("x", maxQuoted-len(AnnotationPrefix)) + `"...`,
 		AnnotationPrefix + "udp-unready/" + "udp-unready": "kube-nft.io/udp-unready/udp-unready",
 	} {
-		err := newTracker(Config{}).SetService(newService(func(s *corev1.Service) { s.Annotations = map[string]string{key: "keep"} }))
+		err := newTracker(Config{}).SetService(newService(func(s *corev1.Service) {
+			s.Annotations = map[string]string{key: "keep"}
+		}))
 		want := "Service shop/web: metadata.annotations[" + field + "]: is not known; objects of kind Service can have "
 		if text := errorText(err); !strings.HasPrefix(text, want) || !strings.Contains(text, "kube-nft.io/udp-unready") {
 			t.Errorf("%s\nwant\n%s...", text, want)
@@ -90,7 +101,8 @@ func TestUnknownAnnotations(t *testing.T) {
 	part := newSlice("web-1", newEndpoint("10.0.0.1"))
 	part.UID, part.Annotations = "uid-slice", map[string]string{"kube-nft.io/udp-unready": "keep"}
 	err := newTracker(Config{}).SetSlice(part)
-	want := "EndpointSlice shop/web-1: metadata.annotations[kube-nft.io/udp-unready]: belongs to objects of kind Service; it is ignored"
+	want := "EndpointSlice shop/web-1: metadata.annotations[kube-nft.io/udp-unready]: belongs to objects of kind " +
+		"Service; it is ignored"
 	if got := errorText(err); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -145,8 +157,10 @@ func TestUnreadyUDP(t *testing.T) {
 		{"TCP", "keep", "1", "1 2"},
 	} {
 		tr := newTracker(Config{})
-		must(t, tr.SetService(newService(annotated("udp-unready", tt.value), func(s *corev1.Service) { s.Spec.Ports[0].Protocol = tt.protocol })))
-		part := newSlice("web-1", octetEndpoints([]string{"1", "2 notready", "3 notready notserving", "4 notready notserving terminating"})...)
+		must(t, tr.SetService(newService(annotated("udp-unready", tt.value),
+			func(s *corev1.Service) { s.Spec.Ports[0].Protocol = tt.protocol })))
+		part := newSlice("web-1", octetEndpoints([]string{"1", "2 notready", "3 notready notserving",
+			"4 notready notserving terminating"})...)
 		part.Ports[0].Protocol = &tt.protocol
 		must(t, tr.SetSlice(part))
 		p := only(t, tr.Take())
@@ -182,21 +196,28 @@ func TestNodePortRanges(t *testing.T) {
 		sources, refusals int
 	}{
 		{"not asked for", false, []func(*corev1.Service){ranges("10.0.0.0/8")}, false, false, 30080, 0, 0},
-		{"without a load balancer yet", false, []func(*corev1.Service){ranges("10.0.0.0/8"), annotated("source-ranges-for-node-ports", "true")}, true, true, 30080, 1, 0},
-		{"by the flag", true, []func(*corev1.Service){ranges("10.0.0.0/8"), balanced("198.51.100.1")}, true, true, 30080, 1, 0},
-		{"by the flag, but not this one", true, []func(*corev1.Service){ranges("10.0.0.0/8"), balanced("198.51.100.1"), annotated("source-ranges-for-node-ports", "false")}, true, false, 30080, 1, 0},
+		{"without a load balancer yet", false, []func(*corev1.Service){ranges("10.0.0.0/8"),
+			annotated("source-ranges-for-node-ports", "true")}, true, true, 30080, 1, 0},
+		{"by the flag", true, []func(*corev1.Service){ranges("10.0.0.0/8"), balanced("198.51.100.1")}, true, true,
+			30080, 1, 0},
+		{"by the flag, but not this one", true, []func(*corev1.Service){ranges("10.0.0.0/8"), balanced("198.51.100.1"),
+			annotated("source-ranges-for-node-ports", "false")}, true, false, 30080, 1, 0},
 		{"everybody", true, []func(*corev1.Service){ranges("0.0.0.0/0")}, false, false, 30080, 0, 0},
 		{"ranges of the other family", true, []func(*corev1.Service){ranges("fd00::/8")}, false, false, 30080, 0, 0},
 		{"no range is valid", true, []func(*corev1.Service){ranges("10.0.0.0/99")}, false, false, 0, 0, 2},
-		{"no range is valid, and it is not asked for", false, []func(*corev1.Service){ranges("10.0.0.0/99")}, false, false, 30080, 0, 2},
+		{"no range is valid, and it is not asked for", false, []func(*corev1.Service){ranges("10.0.0.0/99")}, false, false,
+			30080, 0, 2},
 	} {
 		tr := newTracker(Config{Defaults: Settings{GuardNodePorts: tt.defaults}})
 		err := tr.SetService(newService(tt.edits...))
 		p := only(t, tr.Take())
-		if p.Guarded != tt.guarded || p.NodePortGuarded != tt.atNode || p.NodePort != tt.nodePort || len(p.Sources) != tt.sources {
+		if p.Guarded != tt.guarded || p.NodePortGuarded != tt.atNode || p.NodePort != tt.nodePort ||
+			len(p.Sources) != tt.sources {
 			t.Errorf("%s: %+v", tt.name, p)
 		}
-		if refusals := len(strings.FieldsFunc(errorText(err), func(c rune) bool { return c == '\n' })); refusals != tt.refusals {
+		if refusals := len(strings.FieldsFunc(errorText(err), func(c rune) bool {
+			return c == '\n'
+		})); refusals != tt.refusals {
 			t.Errorf("%s: %d refusals, want %d: %v", tt.name, refusals, tt.refusals, err)
 		}
 	}
@@ -241,7 +262,8 @@ func TestAnnotationsDocument(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if table != want {
-		t.Errorf("the table of %s differs from the code; go test ./tracker -run AnnotationsDocument -update writes it:\n%s", path, want)
+		t.Errorf("the table of %s differs from the code; go test ./tracker -run AnnotationsDocument -update writes it:\n%s",
+			path, want)
 	}
 	for _, a := range Annotations() {
 		if !strings.Contains(after, "`"+a.Key) {

@@ -30,7 +30,8 @@ func numberedSlice(i, last int) *discoveryv1.EndpointSlice {
 		if n == 9 {
 			octet = 10 + last%100
 		}
-		s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.%d.%d.%d node=node-%d zones=zone-%d", i>>8&255, i&255, octet, n, n%3)))
+		s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.%d.%d.%d node=node-%d zones=zone-%d", i>>8&255, i&255,
+			octet, n, n%3)))
 	}
 	return s
 }
@@ -176,7 +177,8 @@ func TestCostInALargeService(t *testing.T) {
 		tr := newTracker(Config{})
 		must(t, tr.SetService(newService()))
 		part := func(i, last int) *discoveryv1.EndpointSlice {
-			return newSlice(fmt.Sprintf("part-%d", i), newEndpoints(fmt.Sprintf("10.%d.%d.1", i>>8, i&255), fmt.Sprintf("10.%d.%d.%d", i>>8, i&255, last))...)
+			return newSlice(fmt.Sprintf("part-%d", i), newEndpoints(fmt.Sprintf("10.%d.%d.1", i>>8, i&255),
+				fmt.Sprintf("10.%d.%d.%d", i>>8, i&255, last))...)
 		}
 		for i := range parts {
 			must(t, tr.SetSlice(part(i, 2)))

@@ -98,7 +98,9 @@ type listing []candidate
 func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string) {
 	var found []candidate
 	for _, part := range parts {
-		i, ok := slices.BinarySearchFunc(part.endpoints, addr, func(e endpoint, addr netip.Addr) int { return e.addr.Compare(addr) })
+		i, ok := slices.BinarySearchFunc(part.endpoints, addr, func(e endpoint, addr netip.Addr) int {
+			return e.addr.Compare(addr)
+		})
 		if !ok {
 			continue
 		}
@@ -108,7 +110,9 @@ func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string) 
 	}
 	slices.SortStableFunc(found, candidate.compare)
 	found = slices.CompactFunc(found, func(a, b candidate) bool { return a.at == b.at })
-	first, _ := slices.BinarySearchFunc(*l, addr, func(c candidate, addr netip.Addr) int { return c.at.Addr().Compare(addr) })
+	first, _ := slices.BinarySearchFunc(*l, addr, func(c candidate, addr netip.Addr) int {
+		return c.at.Addr().Compare(addr)
+	})
 	last := first
 	for last < len(*l) && (*l)[last].at.Addr() == addr {
 		last++

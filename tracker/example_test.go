@@ -23,7 +23,8 @@ func ExampleTracker() {
 	})
 	port, here, there := int32(8080), "node-1", "node-2"
 	t.SetSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new(string), Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{
 			{Addresses: []string{"10.244.0.5"}, NodeName: &here}, {Addresses: []string{"10.244.1.5"}, NodeName: &there},

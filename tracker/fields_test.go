@@ -12,11 +12,13 @@ func TestParseAddr(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{"10.0.0.1", "10.0.0.1"}, {"010.000.00.01", "10.0.0.1"}, {"0.0.0.0", "0.0.0.0"}, {"00.0.0.000", "0.0.0.0"},
 		{"fd00::1", "fd00::1"}, {"FD00:0:0::0001", "fd00::1"},
-		{"::ffff:10.0.0.1", "10.0.0.1"}, {"::ffff:010.0.0.01", "10.0.0.1"}, {"::ffff:a00:1", "10.0.0.1"}, {"64:ff9b::010.0.0.1", "64:ff9b::a00:1"},
+		{"::ffff:10.0.0.1", "10.0.0.1"}, {"::ffff:010.0.0.01", "10.0.0.1"}, {"::ffff:a00:1", "10.0.0.1"},
+		{"64:ff9b::010.0.0.1", "64:ff9b::a00:1"},
 		{"", `"" is not an IP address`}, {"0", `"0" is not an IP address`}, {"10.0.0", `"10.0.0" is not an IP address`},
 		{"10.0.0.1 ", `"10.0.0.1 " is not an IP address`}, {"10.0.0.256", `"10.0.0.256" is not an IP address`},
 		{"0x0a.0.0.1", `"0x0a.0.0.1" is not an IP address`}, {"10..0.1", `"10..0.1" is not an IP address`},
-		{"0.-0.0.0", `"0.-0.0.0" is not an IP address`}, {"fe80::1%eth0", `"fe80::1%eth0" has a scope, which is not supported`},
+		{"0.-0.0.0", `"0.-0.0.0" is not an IP address`},
+		{"fe80::1%eth0", `"fe80::1%eth0" has a scope, which is not supported`},
 	}
 	for _, tt := range tests {
 		got, err := parseAddr(tt.text)
@@ -28,10 +30,13 @@ func TestParseAddr(t *testing.T) {
 
 func TestParsePrefix(t *testing.T) {
 	tests := []struct{ text, want string }{
-		{"10.0.0.0/8", "10.0.0.0/8"}, {"10.1.2.3/8", "10.0.0.0/8"}, {"010.0.0.0/08", "10.0.0.0/8"}, {"0.0.0.0/0", "0.0.0.0/0"},
+		{"10.0.0.0/8", "10.0.0.0/8"}, {"10.1.2.3/8", "10.0.0.0/8"}, {"010.0.0.0/08", "10.0.0.0/8"},
+		{"0.0.0.0/0", "0.0.0.0/0"},
 		{"fd00::/64", "fd00::/64"}, {"fd00::1/128", "fd00::1/128"},
-		{"10.0.0.0", `"10.0.0.0" is not a CIDR`}, {"10.0.0.0/", `"10.0.0.0/" is not a CIDR`}, {"10.0.0.0/33", `"10.0.0.0/33" is not a CIDR`},
-		{"10.0.0.0/-1", `"10.0.0.0/-1" is not a CIDR`}, {"10.0.0.0/8/8", `"10.0.0.0/8/8" is not a CIDR`}, {"/8", `"/8" is not a CIDR`},
+		{"10.0.0.0", `"10.0.0.0" is not a CIDR`}, {"10.0.0.0/", `"10.0.0.0/" is not a CIDR`},
+		{"10.0.0.0/33", `"10.0.0.0/33" is not a CIDR`},
+		{"10.0.0.0/-1", `"10.0.0.0/-1" is not a CIDR`}, {"10.0.0.0/8/8", `"10.0.0.0/8/8" is not a CIDR`},
+		{"/8", `"/8" is not a CIDR`},
 		{"fe80::%eth0/64", `"fe80::%eth0/64" is not a CIDR`},
 		{"::ffff:10.0.0.0/104", `"::ffff:10.0.0.0/104" is IPv4-mapped: write it as an IPv4 CIDR`},
 	}

@@ -11,7 +11,8 @@ import (
 
 // FuzzNode puts hostile texts into every field of the Node and of a ServiceCIDR that is read.
 func FuzzNode(f *testing.F) {
-	f.Add("a", "192.168.0.2", "fd00::2", "InternalIP", "10.244.0.0/24", "fd00:10:244::/64", "10.96.0.0/12", ToBeDeletedTaint)
+	f.Add("a", "192.168.0.2", "fd00::2", "InternalIP", "10.244.0.0/24", "fd00:10:244::/64", "10.96.0.0/12",
+		ToBeDeletedTaint)
 	f.Add("b\n", "::ffff:1.2.3.4", "010.0.0.1", "Hostname", "10.244.0.9/24", "0.0.0.0/0", "::/0", "other")
 	f.Add("", "", "fe80::1%eth0", "ExternalIP", "", "10.0.0.0/33", "10.96.0.1", "")
 	f.Fuzz(func(t *testing.T, zone, first, second, kind, podCIDR, other, serviceCIDR, taint string) {
@@ -36,7 +37,8 @@ func FuzzNode(f *testing.F) {
 func checkNode(t *testing.T, n *Node) {
 	var families []Family
 	for _, addr := range n.Addresses {
-		if !addr.IsValid() || addr.IsUnspecified() || addr.Is4In6() || addr.Zone() != "" || slices.Contains(families, FamilyOf(addr)) {
+		if !addr.IsValid() || addr.IsUnspecified() || addr.Is4In6() || addr.Zone() != "" ||
+			slices.Contains(families, FamilyOf(addr)) {
 			t.Errorf("addresses %v", n.Addresses)
 		}
 		families = append(families, FamilyOf(addr))

@@ -50,7 +50,8 @@ func checkHostile(t *testing.T, tr *Tracker, refused error) {
 
 // checkPort fails unless p keeps what its type promises.
 func checkPort(t *testing.T, p *ServicePort) {
-	if p.Port == 0 || FamilyOf(p.ClusterIP) != p.ID.Family || nameFault(p.ID.Service, false) != "" || p.Guarded != (len(p.Sources) > 0) {
+	if p.Port == 0 || FamilyOf(p.ClusterIP) != p.ID.Family || nameFault(p.ID.Service, false) != "" ||
+		p.Guarded != (len(p.Sources) > 0) {
 		t.Errorf("broken port %+v", p)
 	}
 	for _, list := range [][]netip.Addr{p.LoadBalancers, p.ExternalIPs} {
@@ -77,19 +78,26 @@ func checkPort(t *testing.T, p *ServicePort) {
 
 // FuzzService puts hostile texts and numbers into every field that is read.
 func FuzzService(f *testing.F) {
-	f.Add("shop", "web", "172.30.0.1", "IPv6", "fd00::1", "192.168.99.1", "198.51.100.1", " 192.168.0.0/16", "http", "TCP", "Local", int32(80), int32(30080), int32(10800))
-	f.Add("shop", "a.b", "None", "", "::ffff:1.2.3.4", "010.0.0.1", "127.0.0.1", "0.0.0.0/0", "A\n", "x", "x", int32(-1), int32(70000), int32(0))
-	f.Fuzz(func(t *testing.T, namespace, name, clusterIP, family, second, external, balancer, sources, port, protocol, word string, number, nodePort, timeout int32) {
+	f.Add("shop", "web", "172.30.0.1", "IPv6", "fd00::1", "192.168.99.1", "198.51.100.1", " 192.168.0.0/16", "http", "TCP",
+		"Local", int32(80), int32(30080), int32(10800))
+	f.Add("shop", "a.b", "None", "", "::ffff:1.2.3.4", "010.0.0.1", "127.0.0.1", "0.0.0.0/0", "A\n", "x", "x", int32(-1),
+		int32(70000), int32(0))
+	f.Fuzz(func(t *testing.T,
+		namespace, name, clusterIP, family, second, external, balancer, sources, port, protocol, word string,
+		number, nodePort, timeout int32) {
 		s := newService(balanced(balancer, external, balancer), internalLocal, func(s *corev1.Service) {
 			s.Namespace, s.Name = namespace, name
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = clusterIP, []string{clusterIP, second}
 			s.Spec.IPFamilies = append(s.Spec.IPFamilies, corev1.IPFamily(family))
 			s.Spec.ExternalIPs = []string{external, balancer, external}
 			s.Spec.LoadBalancerSourceRanges = []string{sources, "10.0.0.0/8", sources}
-			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: port, Protocol: corev1.Protocol(protocol), Port: number, NodePort: nodePort})
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: port, Protocol: corev1.Protocol(protocol), Port: number,
+				NodePort: nodePort})
 			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicy(word)
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout},
+			}
 			s.Spec.HealthCheckNodePort = nodePort
 			s.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPMode(word))
 		})
@@ -110,20 +118,23 @@ func FuzzService(f *testing.F) {
 func FuzzSlice(f *testing.F) {
 	f.Add("web-1", "web", "IPv4", "10.0.0.1", "010.0.0.2", "node-a", "a", "http", "TCP", int32(8080), uint8(0xff))
 	f.Add("web-1", "neighbour", "FQDN", "fd00::1", "", "node-b", "a\x00b", "HTTP", "x", int32(-1), uint8(0))
-	f.Fuzz(func(t *testing.T, name, service, kind, first, second, node, zone, port, protocol string, number int32, conditions uint8) {
+	f.Fuzz(func(t *testing.T, name, service, kind, first, second, node, zone, port, protocol string, number int32,
+		conditions uint8) {
 		if service == "neighbour" || name == "neighbour-1" {
 			t.Skip()
 		}
 		s := newSlice(name, newEndpoint("10.0.0.3"))
 		s.Labels[discoveryv1.LabelServiceName] = service
 		s.AddressType = discoveryv1.AddressType(kind)
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &port, Protocol: new(corev1.Protocol(protocol)), Port: &number})
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &port, Protocol: new(corev1.Protocol(protocol)),
+			Port: &number})
 		for i, address := range []string{first, second, first} {
 			bit := func(n int) *bool { return new(conditions>>(i+n)&1 == 1) }
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 				Addresses: []string{address}, NodeName: &node,
 				Conditions: discoveryv1.EndpointConditions{Ready: bit(0), Serving: bit(1), Terminating: bit(2)},
-				Hints:      &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}, {Name: "a"}}, ForNodes: []discoveryv1.ForNode{{Name: node}}},
+				Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}, {Name: "a"}},
+					ForNodes: []discoveryv1.ForNode{{Name: node}}},
 			})
 		}
 		before := s.DeepCopy()
@@ -138,7 +149,8 @@ func FuzzSlice(f *testing.F) {
 }
 
 func FuzzExternalIPs(f *testing.F) {
-	for _, s := range []string{"all", "none", "", "203.0.113.0/24,2001:db8::/32", "all,none", "0.0.0.0/0,::/0", "010.0.0.0/8"} {
+	for _, s := range []string{"all", "none", "", "203.0.113.0/24,2001:db8::/32", "all,none", "0.0.0.0/0,::/0",
+		"010.0.0.0/8"} {
 		f.Add(s, "203.0.113.7")
 	}
 	f.Fuzz(func(t *testing.T, s, ip string) {

@@ -15,11 +15,13 @@ const ToBeDeletedTaint = "ToBeDeletedByClusterAutoscaler"
 // obj's addresses, family by family.
 func parseNode(obj *corev1.Node, override []netip.Addr) (*Node, error) {
 	r := refusals{kind: "Node", name: obj.Name}
-	n := &Node{Name: obj.Name, Addresses: primaryAddresses(override, statusAddresses(obj, &r)), Zone: obj.Labels[corev1.LabelTopologyZone]}
+	n := &Node{Name: obj.Name, Addresses: primaryAddresses(override, statusAddresses(obj, &r)),
+		Zone: obj.Labels[corev1.LabelTopologyZone]}
 	if len(obj.Spec.PodCIDRs) == 0 && obj.Spec.PodCIDR != "" {
 		n.PodCIDRs = parsePrefixes(&r, func(int) string { return "spec.podCIDR" }, obj.Spec.PodCIDR)
 	} else {
-		n.PodCIDRs = parsePrefixes(&r, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) }, obj.Spec.PodCIDRs...)
+		n.PodCIDRs = parsePrefixes(&r, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) },
+			obj.Spec.PodCIDRs...)
 	}
 	n.Ineligible = ineligible(obj)
 	return n, r.err()

@@ -26,51 +26,65 @@ func TestNode(t *testing.T) {
 	}{
 		{name: "nothing known", edit: func(*corev1.Node) {}, addresses: "nil", cidrs: "nil"},
 		{name: "internal before external", edit: func(n *corev1.Node) {
-			n.Status.Addresses = []corev1.NodeAddress{address(external, "203.0.113.1"), address(host, "node-a"), address(internal, "10.0.0.1"), address(internal, "10.0.0.2")}
+			n.Status.Addresses = []corev1.NodeAddress{address(external, "203.0.113.1"), address(host, "node-a"),
+				address(internal, "10.0.0.1"), address(internal, "10.0.0.2")}
 		}, addresses: "10.0.0.1", cidrs: "nil"},
-		{name: "external alone", edit: func(n *corev1.Node) { n.Status.Addresses = []corev1.NodeAddress{address(external, "203.0.113.1")} },
+		{name: "external alone", edit: func(n *corev1.Node) {
+			n.Status.Addresses = []corev1.NodeAddress{address(external, "203.0.113.1")}
+		},
 			addresses: "203.0.113.1", cidrs: "nil"},
 		{name: "second family from the external addresses", edit: func(n *corev1.Node) {
 			n.Status.Addresses = []corev1.NodeAddress{address(external, "203.0.113.1"), address(internal, "fd00::1")}
 		}, addresses: "fd00::1 203.0.113.1", cidrs: "nil"},
 		{name: "bad address", edit: func(n *corev1.Node) {
 			n.Status.Addresses = []corev1.NodeAddress{address(internal, "x"), address(internal, "010.0.0.1")}
-		}, addresses: "10.0.0.1", cidrs: "nil", refused: `Node node-a: status.addresses[0].address: "x" is not an IP address`},
+		}, addresses: "10.0.0.1", cidrs: "nil",
+			refused: `Node node-a: status.addresses[0].address: "x" is not an IP address`},
 		{name: "override of one family", edit: func(n *corev1.Node) {
 			n.Status.Addresses = []corev1.NodeAddress{address(internal, "10.0.0.1"), address(internal, "fd00::1")}
 		}, override: addrs("fd00::9"), addresses: "fd00::9 10.0.0.1", cidrs: "nil"},
-		{name: "unspecified override", edit: func(n *corev1.Node) { n.Status.Addresses = []corev1.NodeAddress{address(internal, "10.0.0.1")} },
+		{name: "unspecified override", edit: func(n *corev1.Node) {
+			n.Status.Addresses = []corev1.NodeAddress{address(internal, "10.0.0.1")}
+		},
 			override: addrs("0.0.0.0"), addresses: "10.0.0.1", cidrs: "nil"},
 		{name: "pod CIDRs", edit: func(n *corev1.Node) {
 			n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.1.0.0/24", []string{"10.1.0.0/24", "fd01::/64"}
 		},
 			addresses: "nil", cidrs: "10.1.0.0/24 fd01::/64"},
-		{name: "pod CIDR alone", edit: func(n *corev1.Node) { n.Spec.PodCIDR = "10.1.0.0/24" }, addresses: "nil", cidrs: "10.1.0.0/24"},
-		{name: "bad pod CIDR", edit: func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.1.0.0", "fd01::/64"} }, addresses: "nil", cidrs: "fd01::/64",
+		{name: "pod CIDR alone", edit: func(n *corev1.Node) { n.Spec.PodCIDR = "10.1.0.0/24" }, addresses: "nil",
+			cidrs: "10.1.0.0/24"},
+		{name: "bad pod CIDR", edit: func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.1.0.0", "fd01::/64"} },
+			addresses: "nil", cidrs: "fd01::/64",
 			refused: `Node node-a: spec.podCIDRs[0]: "10.1.0.0" is not a CIDR`},
 		{name: "bad single pod CIDR", edit: func(n *corev1.Node) { n.Spec.PodCIDR = "x" }, addresses: "nil", cidrs: "nil",
 			refused: `Node node-a: spec.podCIDR: "x" is not a CIDR`},
-		{name: "zone", edit: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: "a"} }, addresses: "nil", cidrs: "nil", zone: "a"},
-		{name: "being deleted", edit: func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: started} }, addresses: "nil", cidrs: "nil", shunned: "it is being deleted"},
+		{name: "zone", edit: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: "a"} },
+			addresses: "nil", cidrs: "nil", zone: "a"},
+		{name: "being deleted", edit: func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: started} },
+			addresses: "nil", cidrs: "nil", shunned: "it is being deleted"},
 		{name: "autoscaler", edit: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "other"}, {Key: "ToBeDeletedByClusterAutoscaler"}}
 		}, addresses: "nil", cidrs: "nil", shunned: "it has the taint ToBeDeletedByClusterAutoscaler"},
 		{name: "no network, by condition", edit: func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True"}, {Type: "NetworkUnavailable", Status: "True"}}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True"},
+				{Type: "NetworkUnavailable", Status: "True"}}
 		}, addresses: "nil", cidrs: "nil", shunned: "its condition NetworkUnavailable is True"},
 		{name: "network, by condition", edit: func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"}, {Type: "NetworkUnavailable", Status: "Unknown"}, {Type: "Ready", Status: "False"}}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"},
+				{Type: "NetworkUnavailable", Status: "Unknown"}, {Type: "Ready", Status: "False"}}
 		}, addresses: "nil", cidrs: "nil"},
 		{name: "no network, by taint", edit: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/network-unavailable", Effect: "NoSchedule"}}
 		}, addresses: "nil", cidrs: "nil", shunned: "it has the taint node.kubernetes.io/network-unavailable"},
 		{name: "out of service", edit: func(n *corev1.Node) {
-			n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}}
+			n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown",
+				Effect: "NoExecute"}}
 		}, addresses: "nil", cidrs: "nil", shunned: "it has the taint node.kubernetes.io/out-of-service"},
 		{name: "not ready", edit: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/not-ready"}, {Key: "node.kubernetes.io/unschedulable"}}
 		}, addresses: "nil", cidrs: "nil"},
-		{name: "another taint", edit: func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "other"}} }, addresses: "nil", cidrs: "nil"},
+		{name: "another taint", edit: func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "other"}} },
+			addresses: "nil", cidrs: "nil"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -85,7 +99,8 @@ func TestNode(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 			if texts(got.Addresses) != tt.addresses || texts(got.PodCIDRs) != tt.cidrs {
-				t.Errorf("addresses %s, pod CIDRs %s; want %s, %s", texts(got.Addresses), texts(got.PodCIDRs), tt.addresses, tt.cidrs)
+				t.Errorf("addresses %s, pod CIDRs %s; want %s, %s", texts(got.Addresses), texts(got.PodCIDRs),
+					tt.addresses, tt.cidrs)
 			}
 		})
 	}
@@ -102,7 +117,9 @@ func TestNodeNameIsNormalised(t *testing.T) {
 // TestConfiguredAddressesNeedNoNode excuses load-balancer IPs before the Node is known.
 func TestConfiguredAddressesNeedNoNode(t *testing.T) {
 	tr := newTracker(Config{NodeAddresses: addrs("192.168.0.2")})
-	must(t, tr.SetService(newService(balanced("198.51.100.1"), func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.168.0.0/24"} })))
+	must(t, tr.SetService(newService(balanced("198.51.100.1"), func(s *corev1.Service) {
+		s.Spec.LoadBalancerSourceRanges = []string{"192.168.0.0/24"}
+	})))
 	if got, want := texts(only(t, tr.Take()).Sources), "192.168.0.0/24 198.51.100.1/32"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -117,13 +134,21 @@ func TestServiceCIDRs(t *testing.T) {
 		refused string
 	}{
 		{name: "configured", act: func() error { return nil }, want: "10.96.0.0/16"},
-		{name: "an object", act: func() error { return tr.SetServiceCIDR(newServiceCIDR("a", "172.30.0.0/16", "fd00::/112")) },
+		{name: "an object", act: func() error {
+			return tr.SetServiceCIDR(newServiceCIDR("a", "172.30.0.0/16", "fd00::/112"))
+		},
 			want: "10.96.0.0/16 172.30.0.0/16 fd00::/112"},
-		{name: "the same range in another", act: func() error { return tr.SetServiceCIDR(newServiceCIDR("b", "172.30.0.0/16")) }},
-		{name: "one of the two goes", act: func() error { tr.DeleteServiceCIDR("a"); return nil }, want: "10.96.0.0/16 172.30.0.0/16"},
-		{name: "an adjacent range", act: func() error { return tr.SetServiceCIDR(newServiceCIDR("a", "172.31.0.0/16")) }, want: "10.96.0.0/16 172.30.0.0/15"},
-		{name: "bad ones", act: func() error { return tr.SetServiceCIDR(newServiceCIDR("a", "x", "0.0.0.0/0")) }, want: "10.96.0.0/16 172.30.0.0/16",
-			refused: `ServiceCIDR a: spec.cidrs[0]: "x" is not a CIDR` + "\nServiceCIDR a: spec.cidrs: a CIDR of length 0 covers every address; it is ignored"},
+		{name: "the same range in another", act: func() error {
+			return tr.SetServiceCIDR(newServiceCIDR("b", "172.30.0.0/16"))
+		}},
+		{name: "one of the two goes", act: func() error { tr.DeleteServiceCIDR("a"); return nil },
+			want: "10.96.0.0/16 172.30.0.0/16"},
+		{name: "an adjacent range", act: func() error { return tr.SetServiceCIDR(newServiceCIDR("a", "172.31.0.0/16")) },
+			want: "10.96.0.0/16 172.30.0.0/15"},
+		{name: "bad ones", act: func() error { return tr.SetServiceCIDR(newServiceCIDR("a", "x", "0.0.0.0/0")) },
+			want: "10.96.0.0/16 172.30.0.0/16",
+			refused: `ServiceCIDR a: spec.cidrs[0]: "x" is not a CIDR` +
+				"\nServiceCIDR a: spec.cidrs: a CIDR of length 0 covers every address; it is ignored"},
 		{name: "the other goes", act: func() error { tr.DeleteServiceCIDR("b"); return nil }, want: "10.96.0.0/16"},
 	}
 	for _, step := range steps {

@@ -29,7 +29,8 @@ func (w *randomWorld) views(p *ServicePort) []view {
 	var all []view
 	for _, name := range names {
 		s := w.slices[objectName{p.ID.Namespace, name}]
-		if _, headless := s.Labels[corev1.IsHeadlessService]; headless || s.Labels[discoveryv1.LabelServiceName] != p.ID.Service || string(s.AddressType) != p.ID.Family.String() {
+		if _, headless := s.Labels[corev1.IsHeadlessService]; headless ||
+			s.Labels[discoveryv1.LabelServiceName] != p.ID.Service || string(s.AddressType) != p.ID.Family.String() {
 			continue
 		}
 		for _, port := range s.Ports {
@@ -103,7 +104,8 @@ func clusterWide(all []view, zone string) []view {
 		return filter(usable, forUs)
 	}
 	inZone := func(v view) bool { return slices.Contains(v.zones, zone) }
-	if zone != "" && !slices.ContainsFunc(usable, func(v view) bool { return v.zones == nil }) && slices.ContainsFunc(usable, inZone) {
+	if zone != "" && !slices.ContainsFunc(usable, func(v view) bool { return v.zones == nil }) &&
+		slices.ContainsFunc(usable, inZone) {
 		return filter(usable, inZone)
 	}
 	return usable

@@ -105,11 +105,13 @@ func (w *randomWorld) service() *corev1.Service {
 			s.Labels = map[string]string{ProxyNameLabel: "other"}
 		}
 		if w.chance(2) {
-			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, NodePort: one(w, int32(0), 30053, -1)})
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53,
+				NodePort: one(w, int32(0), 30053, -1)})
 		}
 		if w.chance(2) {
 			balanced(one(w, "198.51.100.1", "2001:db8::1", "x"), "198.51.100.2")(s)
-			s.Spec.LoadBalancerSourceRanges = one(w, nil, []string{"192.168.0.0/16"}, []string{"x"}, []string{"fd00::/16", "10.0.0.0/9"})
+			s.Spec.LoadBalancerSourceRanges = one(w, nil, []string{"192.168.0.0/16"}, []string{"x"},
+				[]string{"fd00::/16", "10.0.0.0/9"})
 		}
 		if w.chance(4) {
 			annotated("lb-algorithm", one(w, "maglev", "random", "x"), "hash", one(w, "source-ip", "source-ip-port"))(s)
@@ -142,11 +144,13 @@ func (w *randomWorld) slice() *discoveryv1.EndpointSlice {
 		s.AddressType, format = discoveryv1.AddressTypeIPv6, "fd01::%d"
 	}
 	if w.chance(3) {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("dns"), Port: new(int32(5353)), Protocol: new(corev1.ProtocolUDP)})
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("dns"), Port: new(int32(5353)),
+			Protocol: new(corev1.ProtocolUDP)})
 	}
 	hint := one(w, "", " zones=%s", " nodes=node-%s", " zones=%[1]s nodes=node-%[1]s")
 	for range w.IntN(5) {
-		text := fmt.Sprintf(format, 1+w.IntN(6)) + one(w, "", " notready", " terminating") + one(w, "", " notready terminating", " notserving") +
+		text := fmt.Sprintf(format, 1+w.IntN(6)) + one(w, "", " notready", " terminating") +
+			one(w, "", " notready terminating", " notserving") +
 			one(w, "", " node=node-a", " node=node-b")
 		if hint != "" && !w.chance(6) {
 			text += fmt.Sprintf(hint, one(w, "a", "b"))

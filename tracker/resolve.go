@@ -154,7 +154,8 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 		for j := range s.fronts {
 			port, f := &s.ports[i], &s.fronts[j]
 			p := &ServicePort{
-				ID:                  PortID{Namespace: e.namespace, Service: e.name, Port: port.name, Protocol: port.protocol, Family: f.family},
+				ID: PortID{Namespace: e.namespace, Service: e.name, Port: port.name, Protocol: port.protocol,
+					Family: f.family},
 				Created:             s.created,
 				UID:                 s.uid,
 				Port:                port.number,

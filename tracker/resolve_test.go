@@ -29,34 +29,46 @@ func TestWhichEndpoints(t *testing.T) {
 			cluster: "1 2", local: "-", onNode: "-", serving: "1 2", any: true},
 		{name: "ready beats draining", endpoints: []string{"1", "2 notready terminating"},
 			cluster: "1", local: "-", onNode: "-", serving: "1 2", any: true},
-		{name: "draining without ready", endpoints: []string{"1 notready", "2 notready terminating", "3 notready notserving terminating"},
+		{name: "draining without ready", endpoints: []string{"1 notready", "2 notready terminating",
+			"3 notready notserving terminating"},
 			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
 
-		{name: "internal Local", service: []func(*corev1.Service){internalLocal}, endpoints: []string{"1 node=node-a", "2 node=node-b", "3"},
-			cluster: "-", local: "1", onNode: "1", serving: "1 2 3", any: true},
-		{name: "internal Local, none here", service: []func(*corev1.Service){internalLocal}, endpoints: []string{"1 node=node-b"},
-			cluster: "-", local: "", onNode: "-", serving: "1", any: true},
+		{name: "internal Local", service: []func(*corev1.Service){internalLocal},
+			endpoints: []string{"1 node=node-a", "2 node=node-b", "3"},
+			cluster:   "-", local: "1", onNode: "1", serving: "1 2 3", any: true},
+		{name: "internal Local, none here", service: []func(*corev1.Service){internalLocal},
+			endpoints: []string{"1 node=node-b"},
+			cluster:   "-", local: "", onNode: "-", serving: "1", any: true},
 		{name: "internal Local, none anywhere", service: []func(*corev1.Service){internalLocal},
 			cluster: "-", local: "", onNode: "-", serving: "-"},
-		{name: "internal Local, reachable from outside", service: []func(*corev1.Service){internalLocal, balanced("198.51.100.1")},
+		{name: "internal Local, reachable from outside",
+			service:   []func(*corev1.Service){internalLocal, balanced("198.51.100.1")},
 			endpoints: []string{"1 node=node-a", "2"}, cluster: "1 2", local: "1", onNode: "1", serving: "1 2", any: true},
-		{name: "internal Local with fallback, none here", service: []func(*corev1.Service){internalLocal, annotated("local-fallback", "cluster")},
+		{name: "internal Local with fallback, none here",
+			service:   []func(*corev1.Service){internalLocal, annotated("local-fallback", "cluster")},
 			endpoints: []string{"1 node=node-b", "2"}, cluster: "1 2", local: "", onNode: "-", serving: "1 2", any: true},
-		{name: "internal Local with fallback, one here", service: []func(*corev1.Service){internalLocal, annotated("local-fallback", "cluster")},
-			endpoints: []string{"1 node=node-b", "2 node=node-a"}, cluster: "-", local: "2", onNode: "2", serving: "1 2", any: true},
-		{name: "internal Local with fallback, draining here", service: []func(*corev1.Service){internalLocal, annotated("local-fallback", "cluster")},
-			endpoints: []string{"1 node=node-b", "2 node=node-a notready terminating"}, cluster: "-", local: "2", onNode: "2", serving: "1 2", any: true},
+		{name: "internal Local with fallback, one here",
+			service:   []func(*corev1.Service){internalLocal, annotated("local-fallback", "cluster")},
+			endpoints: []string{"1 node=node-b", "2 node=node-a"}, cluster: "-", local: "2", onNode: "2", serving: "1 2",
+			any: true},
+		{name: "internal Local with fallback, draining here",
+			service:   []func(*corev1.Service){internalLocal, annotated("local-fallback", "cluster")},
+			endpoints: []string{"1 node=node-b", "2 node=node-a notready terminating"}, cluster: "-", local: "2", onNode: "2",
+			serving: "1 2", any: true},
 		{name: "resets keep what terminates", service: []func(*corev1.Service){annotated("connections-of-departed", "reset")},
-			endpoints: []string{"1", "2 notready", "3 notready notserving", "4 notready notserving terminating"}, cluster: "1", local: "-", onNode: "-", serving: "1 2 4", any: true},
+			endpoints: []string{"1", "2 notready", "3 notready notserving", "4 notready notserving terminating"}, cluster: "1",
+			local: "-", onNode: "-", serving: "1 2 4", any: true},
 
 		{name: "external Local", service: both, endpoints: []string{"1 node=node-a", "2 node=node-b"},
 			cluster: "1 2", local: "1", onNode: "1", serving: "1 2", any: true},
-		{name: "external Local, nothing external", service: []func(*corev1.Service){externalLocal}, endpoints: []string{"1 node=node-a"},
-			cluster: "1", local: "-", onNode: "1", serving: "1", any: true},
+		{name: "external Local, nothing external", service: []func(*corev1.Service){externalLocal},
+			endpoints: []string{"1 node=node-a"},
+			cluster:   "1", local: "-", onNode: "1", serving: "1", any: true},
 		{name: "external Local, remote draining", service: both, endpoints: []string{"1 node=node-b notready terminating"},
 			cluster: "1", local: "", onNode: "-", serving: "1", any: true},
-		{name: "draining here, ready elsewhere", service: both, endpoints: []string{"1 node=node-a notready terminating", "2 node=node-b"},
-			cluster: "2", local: "1", onNode: "1", serving: "1 2", any: true},
+		{name: "draining here, ready elsewhere", service: both,
+			endpoints: []string{"1 node=node-a notready terminating", "2 node=node-b"},
+			cluster:   "2", local: "1", onNode: "1", serving: "1 2", any: true},
 		{name: "node name differs in case", service: both, endpoints: []string{"1 node=Node-A"},
 			cluster: "1", local: "", onNode: "-", serving: "1", any: true},
 
@@ -68,7 +80,8 @@ func TestWhichEndpoints(t *testing.T) {
 			cluster: "1", local: "-", onNode: "-", serving: "1 2 3", any: true},
 		{name: "no ready one for the zone", endpoints: []string{"1 zones=a notready", "2 zones=b", "3 zones=c"},
 			cluster: "2 3", local: "-", onNode: "-", serving: "1 2 3", any: true},
-		{name: "draining ignores zones", endpoints: []string{"1 zones=a notready terminating", "2 zones=b notready terminating"},
+		{name: "draining ignores zones", endpoints: []string{"1 zones=a notready terminating",
+			"2 zones=b notready terminating"},
 			cluster: "1 2", local: "-", onNode: "-", serving: "1 2", any: true},
 		{name: "zone names are not prefixes", endpoints: []string{"1 zones=ab", "2 zones=b,ca"},
 			cluster: "1 2", local: "-", onNode: "-", serving: "1 2", any: true},
@@ -81,8 +94,9 @@ func TestWhichEndpoints(t *testing.T) {
 			cluster: "1", local: "-", onNode: "-", serving: "1 2", any: true},
 		{name: "node hint missing, zone hints complete", endpoints: []string{"1 nodes=node-a zones=b", "2 zones=a"},
 			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
-		{name: "no node hint for this node, zone hints complete", endpoints: []string{"1 nodes=node-b zones=b", "2 nodes=node-c zones=a"},
-			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
+		{name: "no node hint for this node, zone hints complete",
+			endpoints: []string{"1 nodes=node-b zones=b", "2 nodes=node-c zones=a"},
+			cluster:   "2", local: "-", onNode: "-", serving: "1 2", any: true},
 		{name: "unready one hinted for this node", endpoints: []string{"1 nodes=node-a notready", "2 nodes=node-b"},
 			cluster: "2", local: "-", onNode: "-", serving: "1 2", any: true},
 	}
@@ -126,7 +140,8 @@ func TestDuplicateEndpoints(t *testing.T) {
 		cluster, local string
 	}{
 		{name: "not terminating wins", a: "1 notready terminating node=node-b", b: "1 node=node-a", cluster: "1", local: "1"},
-		{name: "not terminating wins even if not ready", a: "1 terminating node=node-a", b: "1 notready", cluster: "-", local: ""},
+		{name: "not terminating wins even if not ready", a: "1 terminating node=node-a", b: "1 notready", cluster: "-",
+			local: ""},
 		{name: "ready wins", a: "1 notready node=node-b", b: "1 node=node-a", cluster: "1", local: "1"},
 		{name: "the first slice wins", a: "1 node=node-a", b: "1 node=node-b", cluster: "1", local: "1"},
 		{name: "the first slice wins, the other way round", a: "1 node=node-b", b: "1 node=node-a", cluster: "1", local: ""},
@@ -137,7 +152,8 @@ func TestDuplicateEndpoints(t *testing.T) {
 			t.Run(fmt.Sprint(tt.name, order), func(t *testing.T) {
 				tr := newTracker(Config{})
 				must(t, tr.SetService(newService(balanced("198.51.100.1"), externalLocal)))
-				parts := []*discoveryv1.EndpointSlice{newSlice("a", octetEndpoints([]string{tt.a})...), newSlice("b", octetEndpoints([]string{tt.b})...)}
+				parts := []*discoveryv1.EndpointSlice{newSlice("a", octetEndpoints([]string{tt.a})...),
+					newSlice("b", octetEndpoints([]string{tt.b})...)}
 				for _, i := range order {
 					must(t, tr.SetSlice(parts[i]))
 				}
@@ -171,8 +187,10 @@ func TestNodeChanges(t *testing.T) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
 			tr.SetNode(n)
 		}},
-		{name: "zone", change: func(tr *Tracker) { tr.SetNode(newNode("b", "192.168.0.2")) }, want: map[string]bool{"hinted": true}, node: true},
-		{name: "address", change: func(tr *Tracker) { tr.SetNode(newNode("a", "192.168.9.2")) }, want: map[string]bool{"guarded": true}, node: true},
+		{name: "zone", change: func(tr *Tracker) { tr.SetNode(newNode("b", "192.168.0.2")) },
+			want: map[string]bool{"hinted": true}, node: true},
+		{name: "address", change: func(tr *Tracker) { tr.SetNode(newNode("a", "192.168.9.2")) },
+			want: map[string]bool{"guarded": true}, node: true},
 		{name: "pod CIDR", change: func(tr *Tracker) {
 			n := newNode("a", "192.168.0.2")
 			n.Spec.PodCIDRs = []string{"10.244.0.0/24"}
@@ -184,9 +202,16 @@ func TestNodeChanges(t *testing.T) {
 			tr.SetNode(n)
 		}, node: true},
 		{name: "deleted", change: func(tr *Tracker) { tr.DeleteNode("node-a") }, node: true},
-		{name: "deleted and back", change: func(tr *Tracker) { tr.DeleteNode("node-a"); tr.SetNode(newNode("a", "192.168.0.2")) }},
-		{name: "deleted and back, without addresses yet", change: func(tr *Tracker) { tr.DeleteNode("node-a"); tr.SetNode(newNode("a")) }},
-		{name: "deleted and back elsewhere", change: func(tr *Tracker) { tr.DeleteNode("node-a"); tr.SetNode(newNode("b", "192.168.9.2")) },
+		{name: "deleted and back", change: func(tr *Tracker) {
+			tr.DeleteNode("node-a")
+			tr.SetNode(newNode("a", "192.168.0.2"))
+		}},
+		{name: "deleted and back, without addresses yet",
+			change: func(tr *Tracker) { tr.DeleteNode("node-a"); tr.SetNode(newNode("a")) }},
+		{name: "deleted and back elsewhere", change: func(tr *Tracker) {
+			tr.DeleteNode("node-a")
+			tr.SetNode(newNode("b", "192.168.9.2"))
+		},
 			want: map[string]bool{"hinted": true, "guarded": true}, node: true},
 		{name: "another one deleted", change: func(tr *Tracker) { tr.DeleteNode("node-b") }},
 	}

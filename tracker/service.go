@@ -85,11 +85,13 @@ func (s *service) guarded() bool {
 // parseService returns the content of obj and, joined, its refusals. It returns nil for a Service
 // that is not for this proxy: headless, ExternalName, or labelled for another proxy.
 func parseService(obj *corev1.Service, config *Config) (*service, error) {
-	p := serviceParser{obj: obj, allowed: config.ExternalIPs, refusals: refusals{kind: kindService, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}}
+	p := serviceParser{obj: obj, allowed: config.ExternalIPs,
+		refusals: refusals{kind: kindService, namespace: obj.Namespace, name: obj.Name, uid: string(obj.UID)}}
 	name, labelled := obj.Labels[ProxyNameLabel]
 	ours := labelled == (config.ServiceProxyName != "") && name == config.ServiceProxyName
 	ip := obj.Spec.ClusterIP
-	if !p.checkNames(false) || !ours || obj.Spec.Type == corev1.ServiceTypeExternalName || ip == "" || ip == corev1.ClusterIPNone {
+	if !p.checkNames(false) || !ours || obj.Spec.Type == corev1.ServiceTypeExternalName || ip == "" ||
+		ip == corev1.ClusterIPNone {
 		return nil, p.err()
 	}
 	p.settings = config.Defaults
@@ -127,7 +129,8 @@ func (p *serviceParser) ports() []port {
 		}
 		id := port{name: parsed.name, protocol: parsed.protocol}
 		if first, twice := seen[id]; twice {
-			p.add(fmt.Sprintf("spec.ports[%d].name", i), "%s/%s is already the name of spec.ports[%d]", quote(id.name), id.protocol, first)
+			p.add(fmt.Sprintf("spec.ports[%d].name", i), "%s/%s is already the name of spec.ports[%d]", quote(id.name),
+				id.protocol, first)
 			continue
 		}
 		seen[id] = i
@@ -261,7 +264,9 @@ func (p *serviceParser) healthPort(externalLocal bool) uint16 {
 	}
 	number, ok := portNumber(p.obj.Spec.HealthCheckNodePort)
 	if !ok || number == 0 {
-		p.add("spec.healthCheckNodePort", "%d is not in the range 1 to 65535; load balancers cannot ask which nodes have endpoints", p.obj.Spec.HealthCheckNodePort)
+		p.add("spec.healthCheckNodePort",
+			"%d is not in the range 1 to 65535; load balancers cannot ask which nodes have endpoints",
+			p.obj.Spec.HealthCheckNodePort)
 	}
 	return number
 }

@@ -66,7 +66,9 @@ func (p *serviceParser) externalIPs() (allowed []netip.Addr) {
 		case p.allowed.Allows(ip):
 			allowed = append(allowed, ip)
 		default:
-			p.add(field, "%s is not served: the nodes allow %s as external IPs; use a Service of type LoadBalancer, or allow the address with --external-ips", ip, p.allowed)
+			p.add(field,
+				"%s is not served: the nodes allow %s as external IPs; use a Service of type LoadBalancer, or allow the address "+
+					"with --external-ips", ip, p.allowed)
 		}
 	}
 	return distinct(allowed)

@@ -76,10 +76,15 @@ func TestWhichServicesAreProxied(t *testing.T) {
 		{name: "ordinary", edit: func(*corev1.Service) {}, want: web},
 		{name: "headless", edit: func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"} }},
 		{name: "no cluster IP yet", edit: func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil }},
-		{name: "ExternalName with a cluster IP", edit: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }},
+		{name: "ExternalName with a cluster IP", edit: func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeExternalName
+		}},
 		{name: "another proxy's", edit: label("other")},
 		{name: "another proxy's, without a name", edit: label("")},
-		{name: "what is ignored is not refused either", edit: func(s *corev1.Service) { label("other")(s); s.Spec.Ports[0].Port = 0 }},
+		{name: "what is ignored is not refused either", edit: func(s *corev1.Service) {
+			label("other")(s)
+			s.Spec.Ports[0].Port = 0
+		}},
 	})
 	runServiceTests(t, Config{ServiceProxyName: "ours"}, []serviceTest{
 		{name: "named proxy, no label", edit: func(*corev1.Service) {}},
@@ -97,13 +102,15 @@ func TestClusterIPs(t *testing.T) {
 	v4, v6 := corev1.IPv4Protocol, corev1.IPv6Protocol
 	runServiceTests(t, Config{}, []serviceTest{
 		{name: "both", edit: ips([]corev1.IPFamily{v4, v6}, "172.30.0.1", "172.30.0.1", "fd00::1"), want: web + "\n" + six},
-		{name: "both, IPv6 first", edit: ips([]corev1.IPFamily{v6, v4}, "fd00::1", "fd00::1", "172.30.0.1"), want: web + "\n" + six},
+		{name: "both, IPv6 first", edit: ips([]corev1.IPFamily{v6, v4}, "fd00::1", "fd00::1", "172.30.0.1"),
+			want: web + "\n" + six},
 		{name: "IPv6 alone", edit: ips([]corev1.IPFamily{v6}, "fd00::1", "fd00::1"), want: six},
 		{name: "no families: the first address", edit: ips(nil, "172.30.0.1", "172.30.0.1", "fd00::1"), want: web},
 		{name: "no families, IPv6", edit: ips(nil, "fd00::1"), want: six},
 		{name: "no list: clusterIP is its first", edit: ips([]corev1.IPFamily{v4, v6}, "172.30.0.1"), want: web},
 		{name: "second address not there yet", edit: ips([]corev1.IPFamily{v4, v6}, "172.30.0.1", "172.30.0.1"), want: web},
-		{name: "family named twice", edit: ips([]corev1.IPFamily{v4, v4}, "172.30.0.1", "172.30.0.1", "172.30.0.2"), want: web},
+		{name: "family named twice", edit: ips([]corev1.IPFamily{v4, v4}, "172.30.0.1", "172.30.0.1", "172.30.0.2"),
+			want: web},
 		{name: "leading zeros", edit: ips([]corev1.IPFamily{v4}, "172.030.000.001", "172.030.000.001"), want: web},
 		{name: "IPv4-mapped", edit: ips(nil, "::ffff:172.30.0.1"), want: web},
 		{name: "addresses in the wrong order", edit: ips([]corev1.IPFamily{v4, v6}, "fd00::1", "fd00::1", "172.30.0.1"),
@@ -115,7 +122,8 @@ func TestClusterIPs(t *testing.T) {
 		{name: "loopback", edit: ips(nil, "127.0.0.1"), refused: `spec.clusterIP: "127.0.0.1" is a loopback address`},
 		{name: "unspecified", edit: ips(nil, "::"), refused: `spec.clusterIP: "::" is the unspecified address`},
 		{name: "multicast", edit: ips(nil, "224.0.0.1"), refused: `spec.clusterIP: "224.0.0.1" is a multicast address`},
-		{name: "scoped", edit: ips(nil, "fe80::1%eth0"), refused: `spec.clusterIP: "fe80::1%eth0" has a scope, which is not supported`},
+		{name: "scoped", edit: ips(nil, "fe80::1%eth0"),
+			refused: `spec.clusterIP: "fe80::1%eth0" has a scope, which is not supported`},
 		{name: "unknown family", edit: ips([]corev1.IPFamily{v4, "IPv5"}, "172.30.0.1", "172.30.0.1", "1"), want: web,
 			refused: `spec.ipFamilies[1]: "IPv5" is not IPv4 or IPv6`},
 	})
@@ -132,24 +140,32 @@ func TestServicePorts(t *testing.T) {
 		{name: "none", edit: ports()},
 		{name: "unnamed, protocol unset", edit: ports(corev1.ServicePort{Port: 80}), want: "shop/web/tcp IPv4 172.30.0.1:80"},
 		{name: "one number, three protocols",
-			edit: ports(corev1.ServicePort{Name: "a", Port: 53, Protocol: "UDP"}, corev1.ServicePort{Name: "b", Port: 53, Protocol: "TCP"}, corev1.ServicePort{Name: "c", Port: 53, Protocol: "SCTP"}),
+			edit: ports(corev1.ServicePort{Name: "a", Port: 53, Protocol: "UDP"},
+				corev1.ServicePort{Name: "b", Port: 53, Protocol: "TCP"},
+				corev1.ServicePort{Name: "c", Port: 53, Protocol: "SCTP"}),
 			want: "shop/web:a/udp IPv4 172.30.0.1:53\nshop/web:b/tcp IPv4 172.30.0.1:53\nshop/web:c/sctp IPv4 172.30.0.1:53"},
 		{name: "node port", edit: one(func(p *corev1.ServicePort) { p.NodePort = 30080 }), want: web + " node=30080"},
-		{name: "name and protocol twice", edit: ports(corev1.ServicePort{Name: "http", Port: 80}, corev1.ServicePort{Name: "http", Port: 81, Protocol: "TCP"}), want: web,
+		{name: "name and protocol twice", edit: ports(corev1.ServicePort{Name: "http", Port: 80},
+			corev1.ServicePort{Name: "http", Port: 81, Protocol: "TCP"}), want: web,
 			refused: `spec.ports[1].name: "http"/tcp is already the name of spec.ports[0]`},
-		{name: "port zero", edit: one(func(p *corev1.ServicePort) { p.Port = 0 }), refused: "spec.ports[0].port: 0 is not in the range 1 to 65535"},
-		{name: "port too large", edit: one(func(p *corev1.ServicePort) { p.Port = 65536 }), refused: "spec.ports[0].port: 65536 is not in the range 1 to 65535"},
-		{name: "largest port", edit: one(func(p *corev1.ServicePort) { p.Port = 65535 }), want: "shop/web:http/tcp IPv4 172.30.0.1:65535"},
+		{name: "port zero", edit: one(func(p *corev1.ServicePort) { p.Port = 0 }),
+			refused: "spec.ports[0].port: 0 is not in the range 1 to 65535"},
+		{name: "port too large", edit: one(func(p *corev1.ServicePort) { p.Port = 65536 }),
+			refused: "spec.ports[0].port: 65536 is not in the range 1 to 65535"},
+		{name: "largest port", edit: one(func(p *corev1.ServicePort) { p.Port = 65535 }),
+			want: "shop/web:http/tcp IPv4 172.30.0.1:65535"},
 		{name: "node port negative", edit: one(func(p *corev1.ServicePort) { p.NodePort = -1 }), want: web,
 			refused: "spec.ports[0].nodePort: -1 is not in the range 0 to 65535; the port has no node port"},
-		{name: "protocol", edit: one(func(p *corev1.ServicePort) { p.Protocol = "tcp" }), refused: `spec.ports[0].protocol: "tcp" is not TCP, UDP or SCTP`},
+		{name: "protocol", edit: one(func(p *corev1.ServicePort) { p.Protocol = "tcp" }),
+			refused: `spec.ports[0].protocol: "tcp" is not TCP, UDP or SCTP`},
 		{name: "name with capitals", edit: one(func(p *corev1.ServicePort) { p.Name = "HTTP" }),
 			refused: `spec.ports[0].name: "HTTP" is no DNS label: use a-z, 0-9 and, inside, '-'`},
 		{name: "name with control characters", edit: one(func(p *corev1.ServicePort) { p.Name = "a\n\x00\u2028" }),
 			refused: `spec.ports[0].name: "a\n\x00\u2028" is no DNS label: use a-z, 0-9 and, inside, '-'`},
 		{name: "name too long", edit: one(func(p *corev1.ServicePort) { p.Name = strings.Repeat("a", 64) }),
 			refused: `spec.ports[0].name: "` + strings.Repeat("a", 64) + `" has 64 bytes, at most 63 are allowed`},
-		{name: "the others stay", edit: ports(corev1.ServicePort{Name: "http", Port: 80}, corev1.ServicePort{Name: "-", Port: 81}), want: web,
+		{name: "the others stay", edit: ports(corev1.ServicePort{Name: "http", Port: 80},
+			corev1.ServicePort{Name: "-", Port: 81}), want: web,
 			refused: `spec.ports[1].name: "-" is no DNS label: use a-z, 0-9 and, inside, '-'`},
 	})
 }
@@ -159,31 +175,45 @@ func TestExternalAddresses(t *testing.T) {
 	ingress := func(list ...corev1.LoadBalancerIngress) func(*corev1.Service) {
 		return func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = list }
 	}
-	vip, proxy, router, odd := corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPMode("Router"), corev1.LoadBalancerIPMode("X")
+	vip, proxy, router, odd := corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy,
+		corev1.LoadBalancerIPMode("Router"), corev1.LoadBalancerIPMode("X")
 	six := "shop/web:http/tcp IPv6 fd00::1:80"
 	runServiceTests(t, Config{}, []serviceTest{
-		{name: "external IPs: sorted, each once", edit: external("9.9.9.9", "1.1.1.1", "9.9.9.09"), want: web + " ext=1.1.1.1 9.9.9.9"},
-		{name: "external IPs of a family without cluster IP", edit: external("2001:db8::1", "1.1.1.1"), want: web + " ext=1.1.1.1"},
-		{name: "external IPs by family", edit: func(s *corev1.Service) { dualStack(s); external("2001:db8::1", "1.1.1.1")(s) },
+		{name: "external IPs: sorted, each once", edit: external("9.9.9.9", "1.1.1.1", "9.9.9.09"),
+			want: web + " ext=1.1.1.1 9.9.9.9"},
+		{name: "external IPs of a family without cluster IP", edit: external("2001:db8::1", "1.1.1.1"),
+			want: web + " ext=1.1.1.1"},
+		{name: "external IPs by family", edit: func(s *corev1.Service) {
+			dualStack(s)
+			external("2001:db8::1", "1.1.1.1")(s)
+		},
 			want: web + " ext=1.1.1.1\n" + six + " ext=2001:db8::1"},
 		{name: "invalid ones are left out", edit: external("1.1.1.1", "x", "127.0.0.1"), want: web + " ext=1.1.1.1",
-			refused: `spec.externalIPs[1]: "x" is not an IP address` + "\n" + `spec.externalIPs[2]: "127.0.0.1" is a loopback address`},
-		{name: "load balancer, whatever the type", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}), want: web + " lb=1.1.1.1"},
-		{name: "modes", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &vip}, corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &proxy}), want: web + " lb=1.1.1.1"},
+			refused: `spec.externalIPs[1]: "x" is not an IP address` + "\n" +
+				`spec.externalIPs[2]: "127.0.0.1" is a loopback address`},
+		{name: "load balancer, whatever the type", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}),
+			want: web + " lb=1.1.1.1"},
+		{name: "modes", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &vip},
+			corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &proxy}), want: web + " lb=1.1.1.1"},
 		{name: "unknown mode", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &odd}), want: web,
 			refused: `status.loadBalancer.ingress[0].ipMode: "X" is not VIP, Proxy or Router; the address is left alone`},
-		{name: "Router, of one address", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &router}, corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &vip}),
+		{name: "Router, of one address", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1", IPMode: &router},
+			corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &vip}),
 			want: web + " lb=1.1.1.1 1.1.1.2 router=1.1.1.1"},
 		{name: "Router, by annotation", edit: func(s *corev1.Service) {
 			s.Annotations = map[string]string{"kube-nft.io/ip-mode": "Router"}
-			ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}, corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &proxy}, corev1.LoadBalancerIngress{IP: "1.1.1.3", IPMode: &vip})(s)
+			ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}, corev1.LoadBalancerIngress{IP: "1.1.1.2", IPMode: &proxy},
+				corev1.LoadBalancerIngress{IP: "1.1.1.3", IPMode: &vip})(s)
 		}, want: web + " lb=1.1.1.1 1.1.1.3 router=1.1.1.1 1.1.1.3"},
 		{name: "an unknown mode by annotation changes nothing", edit: func(s *corev1.Service) {
 			s.Annotations = map[string]string{"kube-nft.io/ip-mode": "router"}
 			ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"})(s)
-		}, want: web + " lb=1.1.1.1", refused: `metadata.annotations[kube-nft.io/ip-mode]: "router" is not Router or VIP; the annotation is ignored`},
-		{name: "host name", edit: ingress(corev1.LoadBalancerIngress{Hostname: "lb.example"}, corev1.LoadBalancerIngress{IP: "1.1.1.1"}), want: web + " lb=1.1.1.1"},
-		{name: "twice", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}, corev1.LoadBalancerIngress{IP: "1.1.1.1"}), want: web + " lb=1.1.1.1"},
+		}, want: web + " lb=1.1.1.1",
+			refused: `metadata.annotations[kube-nft.io/ip-mode]: "router" is not Router or VIP; the annotation is ignored`},
+		{name: "host name", edit: ingress(corev1.LoadBalancerIngress{Hostname: "lb.example"},
+			corev1.LoadBalancerIngress{IP: "1.1.1.1"}), want: web + " lb=1.1.1.1"},
+		{name: "twice", edit: ingress(corev1.LoadBalancerIngress{IP: "1.1.1.1"}, corev1.LoadBalancerIngress{IP: "1.1.1.1"}),
+			want: web + " lb=1.1.1.1"},
 		{name: "one address in several lists", edit: func(s *corev1.Service) {
 			ingress(corev1.LoadBalancerIngress{IP: "172.30.0.1"})(s)
 			external("172.30.0.1")(s)
@@ -211,39 +241,50 @@ func TestSourceRanges(t *testing.T) {
 		lb      = web + " lb=198.51.100.1 198.51.100.3"
 		dual4   = web + " lb=198.51.100.1"
 		dual6   = "shop/web:http/tcp IPv6 fd00::1:80"
-		closed6 = "spec.loadBalancerSourceRanges: no IPv6 range is valid; the IPv6 addresses of the load balancer are not served"
+		closed6 = "spec.loadBalancerSourceRanges: no IPv6 range is valid; the IPv6 addresses of the load balancer are not " +
+			"served"
 	)
 	runServiceTests(t, Config{}, []serviceTest{
 		{name: "none", edit: ranges(), want: lb},
 		{name: "one", edit: ranges("203.0.113.0/24"), want: lb + " from=203.0.113.0/24"},
-		{name: "blanks, zeros, host bits", edit: ranges(" 203.0.113.7/25\t", "010.0.0.0/08"), want: lb + " from=10.0.0.0/8 203.0.113.0/25"},
-		{name: "overlapping, nested, adjacent, repeated", edit: ranges("10.1.0.0/16", "10.0.0.0/16", "10.0.3.0/24", "10.0.0.0/16", "10.4.0.0/16"),
+		{name: "blanks, zeros, host bits", edit: ranges(" 203.0.113.7/25\t", "010.0.0.0/08"),
+			want: lb + " from=10.0.0.0/8 203.0.113.0/25"},
+		{name: "overlapping, nested, adjacent, repeated",
+			edit: ranges("10.1.0.0/16", "10.0.0.0/16", "10.0.3.0/24", "10.0.0.0/16", "10.4.0.0/16"),
 			want: lb + " from=10.0.0.0/15 10.4.0.0/16"},
 		{name: "the world", edit: ranges("203.0.113.0/24", "0.0.0.0/0"), want: lb},
 		{name: "the world in halves", edit: ranges("0.0.0.0/1", "128.0.0.0/1"), want: lb},
 		{name: "the other family alone", edit: ranges("2001:db8::/32"), want: lb},
 		{name: "the other family's world", edit: ranges("203.0.113.0/24", "::/0"), want: lb + " from=203.0.113.0/24"},
-		{name: "this node inside", edit: ranges("192.168.0.0/24"), want: lb + " from=192.168.0.0/24 198.51.100.1/32 198.51.100.3/32"},
-		{name: "this node and the addresses inside", edit: ranges("192.168.0.0/24", "198.51.100.0/24"), want: lb + " from=192.168.0.0/24 198.51.100.0/24"},
+		{name: "this node inside", edit: ranges("192.168.0.0/24"),
+			want: lb + " from=192.168.0.0/24 198.51.100.1/32 198.51.100.3/32"},
+		{name: "this node and the addresses inside", edit: ranges("192.168.0.0/24", "198.51.100.0/24"),
+			want: lb + " from=192.168.0.0/24 198.51.100.0/24"},
 		{name: "each family by itself", edit: dual("203.0.113.0/24", "fd00:192::/64"),
 			want: dual4 + " from=203.0.113.0/24\n" + dual6 + " lb=2001:db8::1 from=2001:db8::1/128 fd00:192::/64"},
-		{name: "no load-balancer address to guard", edit: func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/24"} }, want: web},
+		{name: "no load-balancer address to guard", edit: func(s *corev1.Service) {
+			s.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/24"}
+		}, want: web},
 		{name: "one invalid", edit: ranges("203.0.113.0/24", "203.0.113.0/33"), want: lb + " from=203.0.113.0/24",
 			refused: `spec.loadBalancerSourceRanges[1]: "203.0.113.0/33" is not a CIDR`},
 		{name: "IPv4-mapped", edit: ranges("203.0.113.0/24", "::ffff:10.0.0.0/104"), want: lb + " from=203.0.113.0/24",
 			refused: `spec.loadBalancerSourceRanges[1]: "::ffff:10.0.0.0/104" is IPv4-mapped: write it as an IPv4 CIDR`},
 		{name: "all invalid: closed", edit: ranges("x", ""), want: web,
-			refused: `spec.loadBalancerSourceRanges[0]: "x" is not a CIDR` + "\n" + `spec.loadBalancerSourceRanges[1]: "" is not a CIDR` + "\n" +
+			refused: `spec.loadBalancerSourceRanges[0]: "x" is not a CIDR` + "\n" +
+				`spec.loadBalancerSourceRanges[1]: "" is not a CIDR` + "\n" +
 				"spec.loadBalancerSourceRanges: no IPv4 range is valid; the IPv4 addresses of the load balancer are not served"},
-		{name: "one family's invalid: it is closed", edit: dual("203.0.113.0/24", "2001:db8::/129"), want: dual4 + " from=203.0.113.0/24\n" + dual6,
+		{name: "one family's invalid: it is closed", edit: dual("203.0.113.0/24", "2001:db8::/129"),
+			want:    dual4 + " from=203.0.113.0/24\n" + dual6,
 			refused: `spec.loadBalancerSourceRanges[1]: "2001:db8::/129" is not a CIDR` + "\n" + closed6},
-		{name: "of any family's look: those without a range are closed", edit: dual("203.0.113.0/24", "x"), want: dual4 + " from=203.0.113.0/24\n" + dual6,
+		{name: "of any family's look: those without a range are closed", edit: dual("203.0.113.0/24", "x"),
+			want:    dual4 + " from=203.0.113.0/24\n" + dual6,
 			refused: `spec.loadBalancerSourceRanges[1]: "x" is not a CIDR` + "\n" + closed6},
 		{name: "the other family's invalid: this one has a guard", edit: dual("203.0.113.0/33", "fd00:192::/64"),
 			want: web + "\n" + dual6 + " lb=2001:db8::1 from=2001:db8::1/128 fd00:192::/64",
 			refused: `spec.loadBalancerSourceRanges[0]: "203.0.113.0/33" is not a CIDR` + "\n" +
 				"spec.loadBalancerSourceRanges: no IPv4 range is valid; the IPv4 addresses of the load balancer are not served"},
-		{name: "one family's, of which one is invalid", edit: dual("203.0.113.0/24", "203.0.113.0/33"), want: dual4 + " from=203.0.113.0/24\n" + dual6 + " lb=2001:db8::1",
+		{name: "one family's, of which one is invalid", edit: dual("203.0.113.0/24", "203.0.113.0/33"),
+			want:    dual4 + " from=203.0.113.0/24\n" + dual6 + " lb=2001:db8::1",
 			refused: `spec.loadBalancerSourceRanges[1]: "203.0.113.0/33" is not a CIDR`},
 	})
 }
@@ -265,17 +306,26 @@ func TestTrafficPolicies(t *testing.T) {
 		{name: "internal", edit: internalLocal, want: web + " internal=Local"},
 		{name: "internal, unknown", edit: func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = &odd }, want: web,
 			refused: `spec.internalTrafficPolicy: "X" is not Cluster or Local; Cluster is used`},
-		{name: "external, LoadBalancer", edit: kind(corev1.ServiceTypeLoadBalancer, nodePort, externalLocal), want: web + " node=30080 external=Local health=32000"},
-		{name: "external, NodePort", edit: kind(corev1.ServiceTypeNodePort, nodePort, externalLocal), want: web + " node=30080 external=Local"},
-		{name: "external, ClusterIP with external IPs", edit: kind(corev1.ServiceTypeClusterIP, externalIP, externalLocal), want: web + " ext=1.1.1.1 external=Local"},
-		{name: "external, ClusterIP without", edit: kind(corev1.ServiceTypeClusterIP, nodePort, externalLocal), want: web + " node=30080"},
+		{name: "external, LoadBalancer", edit: kind(corev1.ServiceTypeLoadBalancer, nodePort, externalLocal),
+			want: web + " node=30080 external=Local health=32000"},
+		{name: "external, NodePort", edit: kind(corev1.ServiceTypeNodePort, nodePort, externalLocal),
+			want: web + " node=30080 external=Local"},
+		{name: "external, ClusterIP with external IPs", edit: kind(corev1.ServiceTypeClusterIP, externalIP, externalLocal),
+			want: web + " ext=1.1.1.1 external=Local"},
+		{name: "external, ClusterIP without", edit: kind(corev1.ServiceTypeClusterIP, nodePort, externalLocal),
+			want: web + " node=30080"},
 		{name: "external, nothing external in the family", edit: kind(corev1.ServiceTypeNodePort, externalLocal), want: web},
-		{name: "both", edit: kind(corev1.ServiceTypeNodePort, nodePort, externalLocal, internalLocal), want: web + " node=30080 internal=Local external=Local"},
+		{name: "both", edit: kind(corev1.ServiceTypeNodePort, nodePort, externalLocal, internalLocal),
+			want: web + " node=30080 internal=Local external=Local"},
 		{name: "external, unknown", edit: func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = "X" }, want: web,
 			refused: `spec.externalTrafficPolicy: "X" is not Cluster or Local; Cluster is used`},
-		{name: "no health check port", edit: kind(corev1.ServiceTypeLoadBalancer, nodePort, externalLocal, noHealthPort), want: web + " node=30080 external=Local",
-			refused: "spec.healthCheckNodePort: 0 is not in the range 1 to 65535; load balancers cannot ask which nodes have endpoints"},
-		{name: "health check port without policy Local", edit: kind(corev1.ServiceTypeLoadBalancer, nodePort, func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 32000 }), want: web + " node=30080"},
+		{name: "no health check port", edit: kind(corev1.ServiceTypeLoadBalancer, nodePort, externalLocal, noHealthPort),
+			want: web + " node=30080 external=Local",
+			refused: "spec.healthCheckNodePort: 0 is not in the range 1 to 65535; load balancers cannot ask which nodes have " +
+				"endpoints"},
+		{name: "health check port without policy Local",
+			edit: kind(corev1.ServiceTypeLoadBalancer, nodePort, func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 32000 }),
+			want: web + " node=30080"},
 	})
 }
 
@@ -283,7 +333,9 @@ func TestSessionAffinity(t *testing.T) {
 	timeout := func(seconds *int32) func(*corev1.Service) {
 		return func(s *corev1.Service) {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: seconds}}
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: seconds},
+			}
 		}
 	}
 	const field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds: "
@@ -295,9 +347,12 @@ func TestSessionAffinity(t *testing.T) {
 		{name: "given", edit: timeout(new(int32(5))), want: web + " affinity=5s"},
 		{name: "longest", edit: timeout(new(int32(86400))), want: web + " affinity=24h0m0s"},
 		{name: "no timeout", edit: timeout(nil), want: web + " affinity=3h0m0s"},
-		{name: "no config", edit: func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, want: web + " affinity=3h0m0s"},
-		{name: "zero", edit: timeout(new(int32(0))), want: web + " affinity=3h0m0s", refused: field + "0 is not in the range 1 to 86400; 10800 is used"},
-		{name: "too long", edit: timeout(new(int32(86401))), want: web + " affinity=3h0m0s", refused: field + "86401 is not in the range 1 to 86400; 10800 is used"},
+		{name: "no config", edit: func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			want: web + " affinity=3h0m0s"},
+		{name: "zero", edit: timeout(new(int32(0))), want: web + " affinity=3h0m0s",
+			refused: field + "0 is not in the range 1 to 86400; 10800 is used"},
+		{name: "too long", edit: timeout(new(int32(86401))), want: web + " affinity=3h0m0s",
+			refused: field + "86401 is not in the range 1 to 86400; 10800 is used"},
 		{name: "unknown", edit: func(s *corev1.Service) { s.Spec.SessionAffinity = "X" }, want: web,
 			refused: `spec.sessionAffinity: "X" is not None or ClientIP; there is no affinity`},
 	})
@@ -308,10 +363,20 @@ func TestServiceNames(t *testing.T) {
 		{"shop", "1-web", ""},
 		{"", "web", `Service web: metadata.namespace: is empty; the object is ignored`},
 		{"shop", "", `Service shop/: metadata.name: is empty; the object is ignored`},
-		{"shop", "a.b", `Service shop/a.b: metadata.name: "a.b" is no DNS label: use a-z, 0-9 and, inside, '-'; the object is ignored`},
-		{"shop", "web\n", `Service shop/"web\n": metadata.name: "web\n" is no DNS label: use a-z, 0-9 and, inside, '-'; the object is ignored`},
-		{"a\tb", "web", `Service "a\tb"/web: metadata.namespace: "a\tb" is no DNS label: use a-z, 0-9 and, inside, '-'; the object is ignored`},
-		{"shop", strings.Repeat("x", 100), `Service shop/"` + strings.Repeat("x", 64) + `"...: metadata.name: "` + strings.Repeat("x", 64) + `"... has 100 bytes, at most 63 are allowed; the object is ignored`},
+		{
+			"shop", "a.b",
+			`Service shop/a.b: metadata.name: "a.b" is no DNS label: use a-z, 0-9 and, inside, '-'; the object is ignored`,
+		},
+		{
+			"shop", "web\n",
+			`Service shop/"web\n": metadata.name: "web\n" is no DNS label: use a-z, 0-9 and, inside, '-'; the object is ignored`,
+		},
+		{
+			"a\tb", "web",
+			`Service "a\tb"/web: metadata.namespace: "a\tb" is no DNS label: use a-z, 0-9 and, inside, '-'; the object is ignored`,
+		},
+		{"shop", strings.Repeat("x", 100), `Service shop/"` + strings.Repeat("x", 64) + `"...: metadata.name: "` +
+			strings.Repeat("x", 64) + `"... has 100 bytes, at most 63 are allowed; the object is ignored`},
 	}
 	for _, tt := range tests {
 		tr := newTracker(Config{})
@@ -351,10 +416,12 @@ func TestExternalIPsAreLimited(t *testing.T) {
 			dualStack(s)
 			external("2001:db8::1", "2001:db8:1::1", "9.9.9.200", "9.9.8.1")(s)
 		},
-			want:    web + " ext=9.9.9.200\nshop/web:http/tcp IPv6 fd00::1:80 ext=2001:db8::1",
-			refused: fmt.Sprintf(refused, 1, "2001:db8:1::1", "9.9.9.0/24,2001:db8::/64") + "\n" + fmt.Sprintf(refused, 3, "9.9.8.1", "9.9.9.0/24,2001:db8::/64")},
+			want: web + " ext=9.9.9.200\nshop/web:http/tcp IPv6 fd00::1:80 ext=2001:db8::1",
+			refused: fmt.Sprintf(refused, 1, "2001:db8:1::1", "9.9.9.0/24,2001:db8::/64") + "\n" + fmt.Sprintf(refused, 3,
+				"9.9.8.1", "9.9.9.0/24,2001:db8::/64")},
 	})
-	for _, entries := range [][]string{{"all", "none"}, {"all", "all"}, {"1.1.1.1"}, {""}, {"x/8"}, {"::ffff:1.1.1.0/120"}} {
+	for _, entries := range [][]string{{"all", "none"}, {"all", "all"}, {"1.1.1.1"}, {""}, {"x/8"},
+		{"::ffff:1.1.1.0/120"}} {
 		if ips, err := ParseExternalIPs(entries); err == nil {
 			t.Errorf("%q is read as %s", entries, ips)
 		}
@@ -372,7 +439,8 @@ func TestRefusalsAreTypedAndBounded(t *testing.T) {
 		t.Errorf("first refusal %v", refusal)
 	}
 	lines := strings.Split(err.Error(), "\n")
-	if want := "Service shop/web: object: 84 more values were refused"; len(lines) != maxRefusals+1 || lines[maxRefusals] != want {
+	if want := "Service shop/web: object: 84 more values were refused"; len(lines) != maxRefusals+1 ||
+		lines[maxRefusals] != want {
 		t.Errorf("%d lines, the last is %q, want %q", len(lines), lines[len(lines)-1], want)
 	}
 }

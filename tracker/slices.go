@@ -37,7 +37,9 @@ func (s slicePort) compare(name string, protocol Protocol) int {
 
 // serving returns the ports of the slice that serve p. Both objects may have thousands of ports.
 func (s *slice) serving(p *port) []slicePort {
-	first, _ := slices.BinarySearchFunc(s.ports, p, func(served slicePort, p *port) int { return served.compare(p.name, p.protocol) })
+	first, _ := slices.BinarySearchFunc(s.ports, p, func(served slicePort, p *port) int {
+		return served.compare(p.name, p.protocol)
+	})
 	last := first
 	for last < len(s.ports) && s.ports[last].compare(p.name, p.protocol) == 0 {
 		last++
@@ -235,5 +237,6 @@ func (e endpoint) compare(o endpoint) int {
 }
 
 func (t trait) compare(o trait) int {
-	return cmp.Or(cmp.Compare(t&terminating, o&terminating), cmp.Compare(o&ready, t&ready), cmp.Compare(o&serving, t&serving))
+	return cmp.Or(cmp.Compare(t&terminating, o&terminating), cmp.Compare(o&ready, t&ready),
+		cmp.Compare(o&serving, t&serving))
 }

@@ -21,7 +21,8 @@ func TestSlices(t *testing.T) {
 	}
 	http, udp, odd := new("http"), new(corev1.ProtocolUDP), new(corev1.Protocol("X"))
 	const one, none = "10.0.0.1:8080", "nil"
-	const unlabelled = "metadata.labels[kubernetes.io/service-name]: is missing: no Service has these endpoints; the slice is ignored"
+	const unlabelled = "metadata.labels[kubernetes.io/service-name]: is missing: no Service has these endpoints; the " +
+		"slice is ignored"
 	tests := []struct {
 		name    string
 		edit    func(*discoveryv1.EndpointSlice)
@@ -46,23 +47,33 @@ func TestSlices(t *testing.T) {
 		{name: "port without a number", edit: ports(discoveryv1.EndpointPort{Name: http}), want: none},
 		{name: "port zero", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(0))}), want: none},
 		{name: "one port without a number among others",
-			edit: ports(discoveryv1.EndpointPort{Name: http}, discoveryv1.EndpointPort{Name: http, Port: new(int32(8080))}), want: one},
-		{name: "another protocol", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(8080)), Protocol: udp}), want: none},
+			edit: ports(discoveryv1.EndpointPort{Name: http}, discoveryv1.EndpointPort{Name: http, Port: new(int32(8080))}),
+			want: one},
+		{name: "another protocol", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(8080)), Protocol: udp}),
+			want: none},
 		{name: "another name", edit: ports(discoveryv1.EndpointPort{Name: new("https"), Port: new(int32(8080))}), want: none},
-		{name: "two numbers", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(8081))}, discoveryv1.EndpointPort{Name: http, Port: new(int32(8080))}),
+		{name: "two numbers", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(8081))},
+			discoveryv1.EndpointPort{Name: http, Port: new(int32(8080))}),
 			want: "10.0.0.1:8080 10.0.0.1:8081"},
-		{name: "unknown protocol", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(8080)), Protocol: odd}), want: none,
+		{name: "unknown protocol", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(8080)), Protocol: odd}),
+			want:    none,
 			refused: `ports[0].protocol: "X" is not TCP, UDP or SCTP`},
 		{name: "port too large", edit: ports(discoveryv1.EndpointPort{Name: http, Port: new(int32(65536))}), want: none,
 			refused: "ports[0].port: 65536 is not in the range 1 to 65535"},
 
-		{name: "no addresses", edit: endpoint(discoveryv1.Endpoint{}), want: one, refused: "endpoints[1].addresses: is empty; the endpoint is ignored"},
-		{name: "first address only", edit: endpoint(discoveryv1.Endpoint{Addresses: []string{"10.0.0.2", "10.0.0.3"}}), want: one + " 10.0.0.2:8080"},
+		{name: "no addresses", edit: endpoint(discoveryv1.Endpoint{}), want: one,
+			refused: "endpoints[1].addresses: is empty; the endpoint is ignored"},
+		{name: "first address only", edit: endpoint(discoveryv1.Endpoint{Addresses: []string{"10.0.0.2", "10.0.0.3"}}),
+			want: one + " 10.0.0.2:8080"},
 		{name: "sorted by address", edit: endpoint(newEndpoint("9.0.0.10")), want: "9.0.0.10:8080 " + one},
 		{name: "twice", edit: endpoint(newEndpoint("10.0.0.01")), want: one},
-		{name: "empty hints", edit: endpoint(discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, Hints: &discoveryv1.EndpointHints{}}), want: one + " 10.0.0.2:8080"},
-		{name: "not an address", edit: endpoint(newEndpoint("x")), want: one, refused: `endpoints[1].addresses[0]: "x" is not an IP address`},
-		{name: "loopback", edit: endpoint(newEndpoint("127.0.0.1")), want: one, refused: `endpoints[1].addresses[0]: "127.0.0.1" is a loopback address`},
+		{name: "empty hints",
+			edit: endpoint(discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, Hints: &discoveryv1.EndpointHints{}}),
+			want: one + " 10.0.0.2:8080"},
+		{name: "not an address", edit: endpoint(newEndpoint("x")), want: one,
+			refused: `endpoints[1].addresses[0]: "x" is not an IP address`},
+		{name: "loopback", edit: endpoint(newEndpoint("127.0.0.1")), want: one,
+			refused: `endpoints[1].addresses[0]: "127.0.0.1" is a loopback address`},
 		{name: "other family", edit: endpoint(newEndpoint("fd00::1")), want: one,
 			refused: `endpoints[1].addresses[0]: "fd00::1" is not an IPv4 address, but addressType is IPv4`},
 	}
@@ -89,7 +100,8 @@ func TestSliceNames(t *testing.T) {
 		"":        "EndpointSlice shop/: metadata.name: is empty; the object is ignored",
 		"a..b":    `EndpointSlice shop/a..b: metadata.name: "a..b" is no DNS subdomain: use a-z, 0-9 and, inside, '-' and '.'; the object is ignored`,
 		"a/b":     `EndpointSlice shop/a/b: metadata.name: "a/b" is no DNS subdomain: use a-z, 0-9 and, inside, '-' and '.'; the object is ignored`,
-		strings.Repeat("y", 254): `EndpointSlice shop/"` + strings.Repeat("y", 64) + `"...: metadata.name: "` + strings.Repeat("y", 64) +
+		strings.Repeat("y", 254): `EndpointSlice shop/"` + strings.Repeat("y", 64) + `"...: metadata.name: "` +
+			strings.Repeat("y", 64) +
 			`"... has 254 bytes, at most 253 are allowed; the object is ignored`,
 	} {
 		tr := newTracker(Config{})
@@ -108,7 +120,8 @@ func TestLocalReady(t *testing.T) {
 	must(t, tr.SetService(newService(balanced("198.51.100.1"), externalLocal, func(s *corev1.Service) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "https", Port: 443})
 	})))
-	must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1 node=node-a", "10.0.0.2 node=node-b", "10.0.0.3 node=node-a notready terminating")...)))
+	must(t, tr.SetSlice(newSlice("web-1", newEndpoints("10.0.0.1 node=node-a", "10.0.0.2 node=node-b",
+		"10.0.0.3 node=node-a notready terminating")...)))
 	https := newSlice("web-2", newEndpoints("10.0.0.1 node=node-a", "10.0.0.4 node=node-a")...)
 	https.Ports[0].Name = new("https")
 	must(t, tr.SetSlice(https))
@@ -135,7 +148,8 @@ func TestLargeServices(t *testing.T) {
 	}
 	must(t, tr.SetSlice(newSlice("large", newEndpoints(many...)...)))
 	for i := range 100 {
-		must(t, tr.SetSlice(newSlice(fmt.Sprintf("part-%d", i), newEndpoints(fmt.Sprintf("10.2.0.%d", i), fmt.Sprintf("10.2.1.%d", i))...)))
+		must(t, tr.SetSlice(newSlice(fmt.Sprintf("part-%d", i), newEndpoints(fmt.Sprintf("10.2.0.%d", i),
+			fmt.Sprintf("10.2.1.%d", i))...)))
 	}
 	if n := len(only(t, tr.Take()).Cluster); n != 5200 {
 		t.Errorf("%d endpoints, want 5200", n)

@@ -175,7 +175,8 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
 		slices.Equal(p.Local, q.Local) &&
-		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) && slices.Equal(p.OnNode, q.OnNode) &&
+		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) &&
+		slices.Equal(p.OnNode, q.OnNode) &&
 		slices.Equal(p.Serving, q.Serving)
 }
 

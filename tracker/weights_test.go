@@ -28,19 +28,29 @@ func TestWeights(t *testing.T) {
 		some                   bool
 		healthy                int
 	}{
-		{name: "two weights", first: "10.0.0.1", second: "10.0.0.2", weight: "2", secondWeight: "7", cluster: both, serving: both, weights: []uint16{2, 7}, some: true},
-		{name: "one weight of two slices", first: "10.0.0.1", second: "10.0.0.2", weight: "9", secondWeight: "9", cluster: both, serving: both, some: true},
-		{name: "the default", first: "10.0.0.1", second: "10.0.0.2", weight: "5", cluster: both, serving: both, weights: []uint16{5, 1}, some: true},
-		{name: "an unknown weight is none", first: "10.0.0.1", second: "10.0.0.2", weight: "heavy", secondWeight: "65536", cluster: both, serving: both, some: true},
+		{name: "two weights", first: "10.0.0.1", second: "10.0.0.2", weight: "2", secondWeight: "7", cluster: both,
+			serving: both, weights: []uint16{2, 7}, some: true},
+		{name: "one weight of two slices", first: "10.0.0.1", second: "10.0.0.2", weight: "9", secondWeight: "9",
+			cluster: both, serving: both, some: true},
+		{name: "the default", first: "10.0.0.1", second: "10.0.0.2", weight: "5", cluster: both, serving: both,
+			weights: []uint16{5, 1}, some: true},
+		{name: "an unknown weight is none", first: "10.0.0.1", second: "10.0.0.2", weight: "heavy", secondWeight: "65536",
+			cluster: both, serving: both, some: true},
 		{name: "drained", first: "10.0.0.1", second: "10.0.0.2", weight: "0", cluster: b, serving: both, some: true},
 		{name: "all drained", first: "10.0.0.1", second: "10.0.0.2", weight: "0", secondWeight: "0", serving: both},
-		{name: "drained, the other one terminates", first: "10.0.0.1", second: "10.0.0.2 notready terminating", weight: "0", cluster: b, serving: both, some: true},
+		{name: "drained, the other one terminates", first: "10.0.0.1", second: "10.0.0.2 notready terminating", weight: "0",
+			cluster: b, serving: both, some: true},
 		{name: "one drained twice", first: "10.0.0.1", second: "10.0.0.1", weight: "0", secondWeight: "5", serving: a},
-		{name: "one twice: the first slice", first: "10.0.0.1", second: "10.0.0.1", weight: "5", secondWeight: "0", cluster: a, serving: a, some: true},
-		{name: "one twice: the ready one", first: "10.0.0.1 notready", second: "10.0.0.1", weight: "0", secondWeight: "5", cluster: a, serving: a, some: true},
-		{name: "drained here", first: "10.0.0.1 node=node-a", second: "10.0.0.2", weight: "0", local: true, cluster: b, serving: both, some: true},
-		{name: "one of two drained here", first: "10.0.0.1 node=node-a", second: "10.0.0.2 node=node-a", weight: "0", local: true, cluster: b, here: b, serving: both, some: true, healthy: 1},
-		{name: "hints of a drained endpoint do not matter", first: "10.0.0.1", second: "10.0.0.2 nodes=node-a", weight: "0", cluster: b, serving: both, some: true},
+		{name: "one twice: the first slice", first: "10.0.0.1", second: "10.0.0.1", weight: "5", secondWeight: "0",
+			cluster: a, serving: a, some: true},
+		{name: "one twice: the ready one", first: "10.0.0.1 notready", second: "10.0.0.1", weight: "0", secondWeight: "5",
+			cluster: a, serving: a, some: true},
+		{name: "drained here", first: "10.0.0.1 node=node-a", second: "10.0.0.2", weight: "0", local: true, cluster: b,
+			serving: both, some: true},
+		{name: "one of two drained here", first: "10.0.0.1 node=node-a", second: "10.0.0.2 node=node-a", weight: "0",
+			local: true, cluster: b, here: b, serving: both, some: true, healthy: 1},
+		{name: "hints of a drained endpoint do not matter", first: "10.0.0.1", second: "10.0.0.2 nodes=node-a", weight: "0",
+			cluster: b, serving: both, some: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tr := newTracker(Config{NodeName: "node-a"})
@@ -69,7 +79,8 @@ func TestWeights(t *testing.T) {
 					}
 				}
 				if !slices.Equal(p.ClusterWeights, tt.weights) || p.HasEndpoints != tt.some || p.LocalReady != tt.healthy {
-					t.Errorf("weights %v, HasEndpoints %t, LocalReady %d; want %v, %t, %d", p.ClusterWeights, p.HasEndpoints, p.LocalReady, tt.weights, tt.some, tt.healthy)
+					t.Errorf("weights %v, HasEndpoints %t, LocalReady %d; want %v, %t, %d", p.ClusterWeights, p.HasEndpoints,
+						p.LocalReady, tt.weights, tt.some, tt.healthy)
 				}
 			}
 		})
@@ -80,7 +91,8 @@ func TestWeights(t *testing.T) {
 func TestWeightChanges(t *testing.T) {
 	tr := newTracker(Config{})
 	tr.SetService(newService())
-	for _, name := range []string{"web-1", "web-2", "web-3", "web-4", "web-5", "web-6", "web-7", "web-8", "web-9"} { // many: listings
+	// many: listings
+	for _, name := range []string{"web-1", "web-2", "web-3", "web-4", "web-5", "web-6", "web-7", "web-8", "web-9"} {
 		tr.SetSlice(newSlice(name, newEndpoint("10.0.0."+name[4:])))
 	}
 	tr.Take()

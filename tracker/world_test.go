@@ -37,7 +37,8 @@ func (t *Tracker) pending() bool {
 // newService returns a Service shop/web with one port http, 80/TCP, at 172.30.0.1.
 func newService(edits ...func(*corev1.Service)) *corev1.Service {
 	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web", CreationTimestamp: metav1.NewTime(started)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web",
+			CreationTimestamp: metav1.NewTime(started)},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: "172.30.0.1", ClusterIPs: []string{"172.30.0.1"},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
@@ -81,7 +82,8 @@ func externalLocal(s *corev1.Service) {
 // newSlice returns an IPv4 slice of shop/web with one port http, 8080/TCP.
 func newSlice(name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080))}},
 		Endpoints:   endpoints,
@@ -146,7 +148,8 @@ func newNode(zone string, addresses ...string) *corev1.Node {
 }
 
 func newServiceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
 // must fails the test if an object that should be fine was refused.

@@ -150,7 +150,8 @@ func expect(t *testing.T, events <-chan watch.Event, want ...string) {
 		got := string(event.Type)
 		switch o := event.Object.(type) {
 		case *corev1.Service:
-			got = strings.TrimSpace(fmt.Sprintf("%s %s@%s %s", event.Type, o.Name, o.ResourceVersion, o.Annotations[metav1.InitialEventsAnnotationKey]))
+			got = strings.TrimSpace(fmt.Sprintf("%s %s@%s %s", event.Type, o.Name, o.ResourceVersion,
+				o.Annotations[metav1.InitialEventsAnnotationKey]))
 		case *metav1.Status:
 			got = fmt.Sprintf("%s %s", event.Type, o.Reason)
 		}
@@ -204,7 +205,10 @@ func TestCompressedStreamingList(t *testing.T) {
 	server, url := start(t)
 	server.Compress()
 	server.Apply(service("a", "10.0.0.1"))
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/v1/services?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		url+
+			"/api/v1/services?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&"+
+			"resourceVersionMatch=NotOlderThan&timeoutSeconds=1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,13 +223,15 @@ func TestCompressedStreamingList(t *testing.T) {
 		t.Fatalf("%v: %v", response.Header, err)
 	}
 	text, err := io.ReadAll(unpacked)
-	if err != nil || strings.Count(string(text), "\n") != 2 || !strings.Contains(string(text), metav1.InitialEventsAnnotationKey) {
+	if err != nil || strings.Count(string(text), "\n") != 2 ||
+		!strings.Contains(string(text), metav1.InitialEventsAnnotationKey) {
 		t.Errorf("%s, %v", text, err)
 	}
 	inBothEncodings(t, func(t *testing.T, server *Server, client kubernetes.Interface) {
 		server.Compress()
 		server.Apply(service("a", "10.0.0.1"))
-		events := follow(t, client, metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+		events := follow(t, client, metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true,
+			ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 		expect(t, events, "ADDED a@2", "BOOKMARK @2 true")
 		server.Apply(service("b", "10.0.0.2"))
 		expect(t, events, "ADDED b@3")
@@ -249,7 +255,8 @@ func TestGone(t *testing.T) {
 		if !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 			t.Errorf("a list from the future: %v", err)
 		}
-		_, err = client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "2", ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+		_, err = client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "2",
+			ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 		if !apierrors.IsResourceExpired(err) {
 			t.Errorf("a list of a forgotten version: %v", err)
 		}
@@ -326,10 +333,12 @@ func TestEventsAndRequestsAreRecorded(t *testing.T) {
 		if _, err := client.EventsV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if events := server.Events(); len(events) != 1 || events[0].Reason != "Starting" || events[0].Regarding.Name != "one" {
+		if events := server.Events(); len(events) != 1 || events[0].Reason != "Starting" ||
+			events[0].Regarding.Name != "one" {
 			t.Errorf("events %+v", events)
 		}
-		if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "a=b", FieldSelector: "metadata.name=one"}); err != nil {
+		if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "a=b",
+			FieldSelector: "metadata.name=one"}); err != nil {
 			t.Fatal(err)
 		}
 		want := []Request{

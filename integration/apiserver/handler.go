@@ -51,7 +51,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.mu.Unlock()
 	}()
 	if !accepted {
-		http.Error(recorder, "only application/json and application/vnd.kubernetes.protobuf are served", http.StatusNotAcceptable)
+		http.Error(recorder, "only application/json and application/vnd.kubernetes.protobuf are served",
+			http.StatusNotAcceptable)
 		return
 	}
 	if err := s.answer(recorder, r, request, enc); err != nil {
@@ -142,7 +143,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, request Request,
 	case "watch":
 		return s.watch(w, r, c, selector, enc)
 	}
-	return apierrors.NewMethodNotSupported(schema.GroupResource{Group: request.Group, Resource: request.Resource}, request.Verb)
+	return apierrors.NewMethodNotSupported(schema.GroupResource{Group: request.Group, Resource: request.Resource},
+		request.Verb)
 }
 
 // refuse returns the error of a fault that concerns the request.
@@ -152,7 +154,8 @@ func (s *Server) refuse(request Request) statusError {
 	resource := schema.GroupResource{Group: request.Group, Resource: request.Resource}
 	switch {
 	case s.faults.failing != 0:
-		return apierrors.NewGenericServerResponse(s.faults.failing, request.Verb, resource, request.Name, "switched on by Fail", 0, true)
+		return apierrors.NewGenericServerResponse(s.faults.failing, request.Verb, resource, request.Name,
+			"switched on by Fail", 0, true)
 	case s.faults.hidden[request.Resource]:
 		return errNotServed()
 	case s.faults.forbidden[request.Resource]:
@@ -257,13 +260,15 @@ func errTooLarge(version, current uint64) statusError {
 }
 
 func errNotServed() statusError {
-	return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "the server could not find the requested resource", 0, true)
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "",
+		"the server could not find the requested resource", 0, true)
 }
 
 // errNoWatchList is what a server without streaming lists says about sendInitialEvents.
 func errNoWatchList(gvk schema.GroupVersionKind) statusError {
 	err := apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", nil)
-	err.ErrStatus.Message = fmt.Sprintf("ListOptions.meta.k8s.io of %s is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled", gvk.Kind)
+	err.ErrStatus.Message = fmt.Sprintf("ListOptions.meta.k8s.io of %s is invalid: sendInitialEvents: Forbidden: "+
+		"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled", gvk.Kind)
 	return err
 }
 

@@ -28,8 +28,10 @@ type kind struct {
 var kinds = [...]kind{
 	{corev1.SchemeGroupVersion.WithKind("Service"), "services", func() object { return &corev1.Service{} }},
 	{corev1.SchemeGroupVersion.WithKind("Node"), "nodes", func() object { return &corev1.Node{} }},
-	{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), "endpointslices", func() object { return &discoveryv1.EndpointSlice{} }},
-	{networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), "servicecidrs", func() object { return &networkingv1.ServiceCIDR{} }},
+	{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), "endpointslices",
+		func() object { return &discoveryv1.EndpointSlice{} }},
+	{networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), "servicecidrs",
+		func() object { return &networkingv1.ServiceCIDR{} }},
 }
 
 // kindOf returns the name of o's kind, empty if it is none of kinds.

@@ -38,11 +38,13 @@ func parseToken(token string) (page, error) {
 
 // list answers with a list or a chunk of one. Later chunks show the present state under the version
 // of the first: a watch from that version brings the rest.
-func (s *Server) list(w http.ResponseWriter, r *http.Request, c *collection, selector *selector, enc encoding) statusError {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, c *collection, selector *selector,
+	enc encoding) statusError {
 	query := r.URL.Query()
 	limit, _ := strconv.Atoi(query.Get("limit")) // none if it is not a number
 	s.mu.Lock()
-	start, failure := s.firstPage(c, query.Get("continue"), query.Get("resourceVersion"), query.Get("resourceVersionMatch"))
+	start, failure := s.firstPage(c, query.Get("continue"), query.Get("resourceVersion"),
+		query.Get("resourceVersionMatch"))
 	if failure != nil {
 		s.mu.Unlock()
 		return failure

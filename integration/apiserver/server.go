@@ -71,7 +71,8 @@ func (s *Server) listen(address string) error {
 	return nil
 }
 
-// Close ends all connections and returns when the last request has been served. A request that arrives later is cut off.
+// Close ends all connections and returns when the last request has been served. A request that arrives later is cut
+// off.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true

@@ -43,7 +43,8 @@ type frame struct {
 }
 
 // watch answers with a stream of events.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, c *collection, selector *selector, enc encoding) statusError {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, c *collection, selector *selector,
+	enc encoding) statusError {
 	query := r.URL.Query()
 	controller := http.NewResponseController(w)
 	st := &stream{

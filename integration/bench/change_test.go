@@ -98,7 +98,8 @@ func benchService(i int) *corev1.Service {
 }
 
 func benchSlice(i, endpoints int) *discoveryv1.EndpointSlice {
-	return lab.Slice("bench", fmt.Sprintf("service-%d", i), 0, corev1.IPv4Protocol, lab.Addresses(lab.After(firstPod, 10*i), endpoints))
+	return lab.Slice("bench", fmt.Sprintf("service-%d", i), 0, corev1.IPv4Protocol,
+		lab.Addresses(lab.After(firstPod, 10*i), endpoints))
 }
 
 // firstPod is the first of the pods' addresses.
@@ -108,7 +109,8 @@ var firstPod = netip.MustParseAddr("10.128.0.0")
 func BenchmarkLargeService(b *testing.B) {
 	for _, endpoints := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			tr, ruleset := tracker.New(tracker.Config{NodeName: "node-a"}), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
+			tr, ruleset := tracker.New(tracker.Config{NodeName: "node-a"}),
+				services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
 			if err := tr.SetService(benchService(0)); err != nil {
 				b.Fatal(err)
 			}

@@ -116,7 +116,8 @@ func benchmarkAdd(b *testing.B, n int, await time.Duration) {
 // benchmarkAddKernel commits what such a Service is in one batch.
 func benchmarkAddKernel(b *testing.B, n int) {
 	lab.New(b)
-	tr, ruleset, client := manyServices(b, n, 0), services.NewRuleset(services.Config{Families: nft.Families[:]}), lab.Open(b, kernel.Open)
+	tr, ruleset, client := manyServices(b, n, 0), services.NewRuleset(services.Config{Families: nft.Families[:]}),
+		lab.Open(b, kernel.Open)
 	commit := func(batch nft.Batch) time.Duration {
 		began := time.Now()
 		if err := client.Commit(b.Context(), batch); err != nil {

@@ -51,7 +51,8 @@ func (d *demo) showChange(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.printf("   first answer of %s          %8s after the file was renamed into place\n", joining, milliseconds(seen.joined))
+	d.printf("   first answer of %s          %8s after the file was renamed into place\n", joining,
+		milliseconds(seen.joined))
 	d.printf("   last connection to %s       %8s\n", leaving, milliseconds(seen.left))
 	d.printf("   requests meanwhile, failed      %d, 0\n\n", seen.probes)
 	t := newSpreadTable(d.out, "web-1", "web-2", joining)
@@ -110,7 +111,8 @@ func (d *demo) change(ctx context.Context, probes <-chan probe) (time.Time, []pr
 		case <-ctx.Done():
 			return changed, nil, ctx.Err()
 		case <-limit:
-			return changed, nil, d.proxy.Failure(fmt.Errorf("%s answered %d times within %s after it joined", joining, joined, changeTimeout))
+			return changed, nil, d.proxy.Failure(fmt.Errorf("%s answered %d times within %s after it joined", joining, joined,
+				changeTimeout))
 		}
 	}
 	return changed, after, nil

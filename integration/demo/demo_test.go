@@ -72,7 +72,8 @@ func TestCheckSpread(t *testing.T) {
 		{"even", map[string]int{"a": 100, "b": 100, "c": 100}, ""},
 		{"by chance", map[string]int{"a": 80, "b": 125, "c": 95}, ""},
 		{"one silent", map[string]int{"a": 150, "b": 150}, "spread map[a:150 b:150]: chi-square 150.0, want at most 27.6"},
-		{"a stranger", map[string]int{"a": 100, "b": 99, "c": 100, "d": 1}, "answered by map[a:100 b:99 c:100 d:1], want [a b c] alone"},
+		{"a stranger", map[string]int{"a": 100, "b": 99, "c": 100, "d": 1},
+			"answered by map[a:100 b:99 c:100 d:1], want [a b c] alone"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""
@@ -106,13 +107,16 @@ func TestObserve(t *testing.T) {
 		err    string
 	}{
 		{
-			name:   "follows",
-			probes: []probe{at(now, -1, 1, leaving), at(now, 2, 4, leaving), at(now, 5, 6, "web-1"), at(now, 5, 7, joining), at(now, 8, 9, joining)},
-			want:   transition{joined: 7 * time.Millisecond, left: 2 * time.Millisecond, probes: 5},
+			name: "follows",
+			probes: []probe{at(now, -1, 1, leaving), at(now, 2, 4, leaving), at(now, 5, 6, "web-1"), at(now, 5, 7, joining),
+				at(now, 8, 9, joining)},
+			want: transition{joined: 7 * time.Millisecond, left: 2 * time.Millisecond, probes: 5},
 		},
-		{"lost", []probe{at(now, 1, 2, joining), failed}, transition{}, "a request failed while endpoints changed: connection reset"},
+		{"lost", []probe{at(now, 1, 2, joining), failed}, transition{},
+			"a request failed while endpoints changed: connection reset"},
 		{"never", []probe{at(now, 1, 2, leaving)}, transition{}, "web-4 never answered"},
-		{"late", []probe{at(now, 1, 2, joining), at(now, 3, 4, leaving)}, transition{}, "web-3 was reached 3.0 ms after the change, web-4 answered after 2.0 ms already"},
+		{"late", []probe{at(now, 1, 2, joining), at(now, 3, 4, leaving)}, transition{},
+			"web-3 was reached 3.0 ms after the change, web-4 answered after 2.0 ms already"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := observe(now, tt.probes)

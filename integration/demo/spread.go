@@ -47,7 +47,8 @@ func (t *spreadTable) row(ctx context.Context, w way) error {
 			return fmt.Errorf("request %d of %d from %s to %s: %w", i+1, requests, w.from, w.target, err)
 		}
 		if answer.client != w.seen {
-			return fmt.Errorf("%s sees client address %s of the %s, want %s (%s)", answer.server, answer.client, w.from, w.seen, w.whose)
+			return fmt.Errorf("%s sees client address %s of the %s, want %s (%s)", answer.server, answer.client, w.from,
+				w.seen, w.whose)
 		}
 		counts[answer.server]++
 	}

@@ -41,13 +41,15 @@ func (d *demo) showStart(ctx context.Context) (err error) {
 	if err := d.awaitAnswer(ctx); err != nil {
 		return err
 	}
-	d.printf("   first answer through the cluster IP %s after the program was started\n", milliseconds(time.Since(started)))
+	d.printf("   first answer through the cluster IP %s after the program was started\n",
+		milliseconds(time.Since(started)))
 	return nil
 }
 
 // flags are the flags of kube-nft and kube-nft diff.
 func (d *demo) flags() []string {
-	return []string{"--manifests", d.dir, "--hostname-override", lab.NodeName, "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64"}
+	return []string{"--manifests", d.dir, "--hostname-override", lab.NodeName, "--cluster-cidr",
+		"10.244.0.0/16,fd00:10:244::/64"}
 }
 
 func (d *demo) awaitAnswer(ctx context.Context) error {
@@ -126,7 +128,8 @@ func (d *demo) showEnd(ctx context.Context) error {
 		return err
 	})
 	if err != nil || diff != (lab.Output{}) {
-		return errors.Join(err, fmt.Errorf("kube-nft diff exits with %d and says, want nothing:\n%s%s", diff.Code, diff.Stdout, diff.Stderr))
+		return errors.Join(err, fmt.Errorf("kube-nft diff exits with %d and says, want nothing:\n%s%s", diff.Code,
+			diff.Stdout, diff.Stderr))
 	}
 	d.printf("   kube-nft diff     exits with 0: the kernel holds what the manifests say\n")
 	return nil

@@ -78,7 +78,9 @@ func checkSYN(conn *net.TCPConn) error {
 		return err
 	}
 	var info *unix.TCPInfo
-	controlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	controlErr := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	})
 	if err := errors.Join(err, controlErr); err != nil {
 		return err
 	}

@@ -24,7 +24,9 @@ var overlays = []string{"base", "overlays/kubeadm", "overlays/kubeadm-labels", "
 
 // kubeadmConfig is where the overlay kubeadm mounts kube-proxy's ConfigMap, and an example
 // of what is in there.
-var kubeadmConfig = map[string]string{"/var/lib/kube-proxy/config.conf": "../../cmd/kube-nft/config/testdata/kubeadm.yaml"}
+var kubeadmConfig = map[string]string{
+	"/var/lib/kube-proxy/config.conf": "../../cmd/kube-nft/config/testdata/kubeadm.yaml",
+}
 
 // TestDeployObjects decodes every overlay strictly and looks at what matters for safety.
 func TestDeployObjects(t *testing.T) {
@@ -32,7 +34,8 @@ func TestDeployObjects(t *testing.T) {
 		t.Run(overlay, func(t *testing.T) {
 			objects := kustomize(t, "../../deploy/"+overlay)
 			got := slices.Sorted(maps.Keys(objects))
-			want := []string{"ClusterRole kube-nft", "ClusterRoleBinding kube-nft", "DaemonSet kube-nft", "ServiceAccount kube-nft"}
+			want := []string{"ClusterRole kube-nft", "ClusterRoleBinding kube-nft", "DaemonSet kube-nft",
+				"ServiceAccount kube-nft"}
 			if !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
@@ -45,7 +48,8 @@ func TestDeployObjects(t *testing.T) {
 			if strings.HasPrefix(overlay, "overlays/kubeadm") {
 				writable = append(writable, "/run/xtables.lock")
 				checkSeesProcesses(t, set, container)
-			} else if !slices.Contains(container.Args, "--takeover=never") && !slices.Contains(container.Args, "--service-proxy-name=kube-nft") {
+			} else if !slices.Contains(container.Args, "--takeover=never") &&
+				!slices.Contains(container.Args, "--service-proxy-name=kube-nft") {
 				t.Errorf("arguments %v: a takeover that does not see the node's processes", container.Args)
 			}
 			checkMounts(t, set, container, writable...)
@@ -113,7 +117,8 @@ func checkSeesProcesses(t *testing.T, set *appsv1.DaemonSet, container *corev1.C
 func checkSysctls(t *testing.T, container *corev1.Container) {
 	t.Helper()
 	security := container.SecurityContext
-	if security.Privileged == nil || !*security.Privileged || security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
+	if security.Privileged == nil || !*security.Privileged || security.ReadOnlyRootFilesystem == nil ||
+		!*security.ReadOnlyRootFilesystem {
 		t.Error("sysctls can be written by a privileged container alone, whose root file system is read-only")
 	}
 	if len(container.Args) == 0 || container.Args[0] != "--init-only" {
@@ -127,7 +132,8 @@ func TestDeployKeepsTheConfigMap(t *testing.T) {
 	for _, container := range append(set.Spec.Template.Spec.InitContainers, *container) {
 		for _, arg := range container.Args {
 			name, _, _ := strings.Cut(arg, "=")
-			if !slices.Contains([]string{"--config", "--hostname-override", "--healthz-bind-address", "--takeover", "--host-proc", "--init-only"}, name) {
+			if !slices.Contains([]string{"--config", "--hostname-override", "--healthz-bind-address", "--takeover",
+				"--host-proc", "--init-only"}, name) {
 				t.Errorf("container %s: %s wins over the ConfigMap", container.Name, arg)
 			}
 		}
@@ -161,7 +167,8 @@ func checkPrivileges(t *testing.T, container *corev1.Container, capabilities ...
 	if security == nil || security.Capabilities == nil {
 		t.Fatal("no capabilities are taken away")
 	}
-	if got := security.Capabilities; !slices.Equal(got.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(got.Add, capabilities) {
+	if got := security.Capabilities; !slices.Equal(got.Drop, []corev1.Capability{"ALL"}) ||
+		!slices.Equal(got.Add, capabilities) {
 		t.Errorf("capabilities %v", got)
 	}
 	isTrue := func(b *bool) bool { return b != nil && *b }
@@ -201,7 +208,8 @@ func checkProbes(t *testing.T, container *corev1.Container) {
 func checkSurge(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
 	update := set.Spec.UpdateStrategy.RollingUpdate
-	if update == nil || update.MaxSurge == nil || update.MaxSurge.String() == "0" || update.MaxUnavailable == nil || update.MaxUnavailable.String() != "0" {
+	if update == nil || update.MaxSurge == nil || update.MaxSurge.String() == "0" || update.MaxUnavailable == nil ||
+		update.MaxUnavailable.String() != "0" {
 		t.Errorf("update strategy %v, want a surge and no pod that ends first", update)
 	}
 	pod := set.Spec.Template.Spec
@@ -409,7 +417,8 @@ func TestPageScrape(t *testing.T) {
 	if want := set.Spec.Template.Labels["app.kubernetes.io/name"] + ";" + container.Name; rules[0].Regex != want {
 		t.Errorf("keeps %s, want %s", rules[0].Regex, want)
 	}
-	if _, port, _ := strings.Cut(rules[1].Replacement, ":"); !strings.Contains(lab.Run(t, "", lab.Program(t), "--help"), "127.0.0.1:"+port) {
+	if _, port, _ := strings.Cut(rules[1].Replacement, ":"); !strings.Contains(lab.Run(t, "", lab.Program(t), "--help"),
+		"127.0.0.1:"+port) {
 		t.Errorf("asks port %s, which is not the default", port)
 	}
 }

@@ -29,7 +29,8 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	}
 	command := exec.Command(program, args...)
 	// What a user has configured is not this test's matter.
-	command.Env = append(os.Environ(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	command.Env = append(os.Environ(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_CACHE_HOME="+t.TempDir(),
+		"HELM_DATA_HOME="+t.TempDir())
 	var out, errors bytes.Buffer
 	command.Stdout, command.Stderr = &out, &errors
 	err = command.Run()
@@ -67,9 +68,11 @@ func chartObjects(t *testing.T, values ...string) deployment {
 
 // TestHelmEqualsOverlays: each mode of the chart gives the objects of its overlay.
 func TestHelmEqualsOverlays(t *testing.T) {
-	for mode, overlay := range map[string]string{"base": "base", "kubeadm": "overlays/kubeadm", "canary": "overlays/canary"} {
+	for mode, overlay := range map[string]string{"base": "base", "kubeadm": "overlays/kubeadm",
+		"canary": "overlays/canary"} {
 		t.Run(mode, func(t *testing.T) {
-			if diff := cmp.Diff(kustomize(t, "../../deploy/"+overlay), chartObjects(t, "mode="+mode), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(kustomize(t, "../../deploy/"+overlay), chartObjects(t, "mode="+mode),
+				cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("mode %s (-kustomize +helm):\n%s", mode, diff)
 			}
 		})
@@ -87,8 +90,10 @@ func TestHelmLint(t *testing.T) {
 
 // TestHelmValues sets what has a default, and looks for it.
 func TestHelmValues(t *testing.T) {
-	objects := chartObjects(t, "mode=base", "image.repository=registry.example/kube-nft", "image.tag=v1", "image.pullPolicy=Always",
-		"apiServer.host=192.0.2.10", "apiServer.port=443", "metricsBindAddress=0.0.0.0:9999", "extraArgs={--table-ownership=auto}",
+	objects := chartObjects(t, "mode=base", "image.repository=registry.example/kube-nft", "image.tag=v1",
+		"image.pullPolicy=Always",
+		"apiServer.host=192.0.2.10", "apiServer.port=443", "metricsBindAddress=0.0.0.0:9999",
+		"extraArgs={--table-ownership=auto}",
 		"nodeSelector.pool=a", "imagePullSecrets[0].name=pull", "podLabels.team=net")
 	set, container := objects.daemonSet(t)
 	pod := set.Spec.Template.Spec
@@ -108,7 +113,8 @@ func TestHelmValues(t *testing.T) {
 	if !strings.HasSuffix(args, "--metrics-bind-address=0.0.0.0:9999 --table-ownership=auto") {
 		t.Errorf("arguments %s", args)
 	}
-	if pod.NodeSelector["pool"] != "a" || pod.NodeSelector["kubernetes.io/os"] != "linux" || pod.ImagePullSecrets[0].Name != "pull" ||
+	if pod.NodeSelector["pool"] != "a" || pod.NodeSelector["kubernetes.io/os"] != "linux" ||
+		pod.ImagePullSecrets[0].Name != "pull" ||
 		set.Spec.Template.Labels["team"] != "net" {
 		t.Errorf("pod %+v, labels %v", pod, set.Spec.Template.Labels)
 	}
@@ -117,7 +123,8 @@ func TestHelmValues(t *testing.T) {
 // TestHelmMonitoring: the chart's PodMonitor is the component's, and its PrometheusRule has the alerts.
 func TestHelmMonitoring(t *testing.T) {
 	found := make(map[string]map[string]any)
-	for _, document := range render(t, "podMonitor.enabled=true", "prometheusRule.enabled=true", "metricsBindAddress=0.0.0.0:10249") {
+	for _, document := range render(t, "podMonitor.enabled=true", "prometheusRule.enabled=true",
+		"metricsBindAddress=0.0.0.0:10249") {
 		object := make(map[string]any)
 		if err := yaml.UnmarshalStrict(document, &object); err != nil {
 			t.Fatal(err)
@@ -125,7 +132,8 @@ func TestHelmMonitoring(t *testing.T) {
 		found[object["kind"].(string)] = object
 	}
 	var monitor, rule map[string]any
-	for path, object := range map[string]*map[string]any{"components/podmonitor/podmonitor.yaml": &monitor, "alerts.yaml": &rule} {
+	for path, object := range map[string]*map[string]any{"components/podmonitor/podmonitor.yaml": &monitor,
+		"alerts.yaml": &rule} {
 		if err := yaml.UnmarshalStrict(readFile(t, "../../deploy/"+path), object); err != nil {
 			t.Fatal(err)
 		}

@@ -89,7 +89,8 @@ func (k *kustomization) build(t *testing.T, dir string) deployment {
 	}
 	set, _ := objects.daemonSet(t)
 	for _, image := range k.Images {
-		for _, containers := range [][]corev1.Container{set.Spec.Template.Spec.InitContainers, set.Spec.Template.Spec.Containers} {
+		for _, containers := range [][]corev1.Container{set.Spec.Template.Spec.InitContainers,
+			set.Spec.Template.Spec.Containers} {
 			for i := range containers {
 				containers[i].Image = image.replace(containers[i].Image)
 			}

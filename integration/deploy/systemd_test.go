@@ -104,7 +104,8 @@ func TestUnitCallsKernel(t *testing.T) {
 		}
 	}
 	p := lab.Start(t, "strace", "-f", "-qq", "-o", log, lab.Program(t),
-		"--manifests", dir, "--hostname-override", "node-a", "--detect-local-mode", "NodeCIDR", "--takeover", "auto", "--log-level", "debug")
+		"--manifests", dir, "--hostname-override", "node-a", "--detect-local-mode", "NodeCIDR", "--takeover", "auto",
+		"--log-level", "debug")
 	p.AwaitLog(t, `"started"`)
 	// strace keeps signals for itself; it ends when the program does.
 	children := string(readFile(t, fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID())))
@@ -113,7 +114,8 @@ func TestUnitCallsKernel(t *testing.T) {
 		t.Fatalf("strace's children are %q", children)
 	}
 	t.Cleanup(func() { syscall.Kill(child, syscall.SIGKILL) })
-	if err := os.WriteFile(filepath.Join(dir, "30-more.yaml"), readFile(t, "../../deploy/examples/30-more.yaml"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "30-more.yaml"), readFile(t, "../../deploy/examples/30-more.yaml"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	p.AwaitLog(t, `shop/reports:http/tcp`)

@@ -34,9 +34,10 @@ type clusterNode struct {
 
 // newCluster has kube-proxy as kubeadm makes it.
 func newCluster(t *testing.T) *cluster {
-	c := &cluster{t: t, sets: map[string]map[string]any{"kube-proxy": {"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
-		"nodeSelector": map[string]any{"kubernetes.io/os": "linux"},
-	}}}}}}
+	spec := map[string]any{"nodeSelector": map[string]any{"kubernetes.io/os": "linux"}}
+	template := map[string]any{"spec": spec}
+	c := &cluster{t: t,
+		sets: map[string]map[string]any{"kube-proxy": {"spec": map[string]any{"template": template}}}}
 	for _, name := range []string{"worker-1", "worker-2", "worker-3"} {
 		c.add(name)
 	}
@@ -76,7 +77,8 @@ func runsOn(set *appsv1.DaemonSet, node *clusterNode) bool {
 	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 		matches := true
 		for _, e := range term.MatchExpressions {
-			operator := map[corev1.NodeSelectorOperator]selection.Operator{corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn}[e.Operator]
+			operator := map[corev1.NodeSelectorOperator]selection.Operator{corev1.NodeSelectorOpIn: selection.In,
+				corev1.NodeSelectorOpNotIn: selection.NotIn}[e.Operator]
 			requirement, err := labels.NewRequirement(e.Key, operator, e.Values)
 			matches = matches && err == nil && requirement.Matches(node.labels)
 		}
@@ -91,7 +93,8 @@ func runsOn(set *appsv1.DaemonSet, node *clusterNode) bool {
 func (c *cluster) reconcile(after string) {
 	c.t.Helper()
 	proxy, ours := c.set("kube-proxy"), c.set("kube-nft")
-	trial := ours != nil && strings.Contains(strings.Join(ours.Spec.Template.Spec.Containers[0].Args, " "), "--service-proxy-name")
+	trial := ours != nil && strings.Contains(strings.Join(ours.Spec.Template.Spec.Containers[0].Args, " "),
+		"--service-proxy-name")
 	for _, n := range c.nodes {
 		had := n.proxy || n.serves
 		n.proxy = runsOn(proxy, n)
@@ -103,7 +106,8 @@ func (c *cluster) reconcile(after string) {
 		n.tables = n.tables || present && trial
 		switch {
 		case n.waits && n.proxy && c.restarts:
-			c.t.Fatalf("after %.120s: kube-proxy is restarted on %s, and kube-nft, which waits for its end, takes over", after, n.name)
+			c.t.Fatalf("after %.120s: kube-proxy is restarted on %s, and kube-nft, which waits for its end, takes over",
+				after, n.name)
 		case n.serves && n.proxy:
 			c.t.Fatalf("after %.120s: both proxies run on %s", after, n.name)
 		case !n.serves && !n.proxy && (n.overlooked || !had || !n.tables):
@@ -137,9 +141,12 @@ func mergePatch(to, patch map[string]any) {
 var (
 	patchCommand  = regexp.MustCompile(`^kubectl -n kube-system patch daemonset (\S+) --type merge\s+-p '(.*)'$`)
 	applyCommand  = regexp.MustCompile(`^kubectl apply -k deploy/(\S+)$`)
-	deleteCommand = regexp.MustCompile(`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
-	labelCommand  = regexp.MustCompile(`^kubectl label (?:--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
-	rollbackPod   = regexp.MustCompile(`^kubectl -n kube-system run rollback-(\S+) .*"args":\["migrate","rollback","--wait"\]`)
+	deleteCommand = regexp.MustCompile(
+		`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
+	labelCommand = regexp.MustCompile(
+		`^kubectl label (?:--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
+	rollbackPod = regexp.MustCompile(
+		`^kubectl -n kube-system run rollback-(\S+) .*"args":\["migrate","rollback","--wait"\]`)
 )
 
 // run does what commands of the pages do. Those about Services change no node.
@@ -152,7 +159,8 @@ func (c *cluster) run(commands ...string) {
 				c.t.Fatalf("%s: %v", command, err)
 			}
 			mergePatch(c.sets[m[1]], patch)
-			c.restarts = c.restarts || m[1] == "kube-proxy" && c.set("kube-proxy").Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
+			c.restarts = c.restarts || m[1] == "kube-proxy" &&
+				c.set("kube-proxy").Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
 		} else if m := applyCommand.FindStringSubmatch(command); m != nil {
 			set, _ := kustomize(c.t, "../../deploy/"+m[1]).daemonSet(c.t)
 			text, err := json.Marshal(set)
@@ -184,7 +192,8 @@ func (c *cluster) run(commands ...string) {
 					n.tables = false
 				}
 			}
-		} else if !strings.HasPrefix(command, "kubectl label services ") && !strings.HasPrefix(command, "kubectl -n kube-system logs") {
+		} else if !strings.HasPrefix(command, "kubectl label services ") &&
+			!strings.HasPrefix(command, "kubectl -n kube-system logs") {
 			c.t.Fatalf("the test does not know %s", command)
 		}
 		c.reconcile(command)
@@ -203,7 +212,9 @@ func (c *cluster) back(pages string) {
 			c.t.Errorf("in the end: %+v", *n)
 		}
 	}
-	if set := c.set("kube-proxy"); set.Spec.Template.Spec.Affinity != nil || len(set.Spec.Template.Spec.NodeSelector) != 1 || set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
+	if set := c.set("kube-proxy"); set.Spec.Template.Spec.Affinity != nil ||
+		len(set.Spec.Template.Spec.NodeSelector) != 1 ||
+		set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
 		c.t.Errorf("kube-proxy is left with %+v", set.Spec)
 	}
 }
@@ -231,8 +242,8 @@ func onNode(commands []string, node string) (list []string) {
 	return list
 }
 
-// TestPageWays goes every way of the pages on installation and migration that leads to kube-nft in a cluster, and the way back:
-// at no command do both proxies serve a node, and none is left behind.
+// TestPageWays goes every way of the pages on installation and migration that leads to kube-nft in a cluster, and the
+// way back: at no command do both proxies serve a node, and none is left behind.
 func TestPageWays(t *testing.T) {
 	pages := string(readFile(t, "../../docs/install.md")) + string(readFile(t, "../../docs/migration.md"))
 	const deploy, nodes, back = "## In a cluster", "## A kubeadm cluster, node by node", "## Back to kube-proxy"

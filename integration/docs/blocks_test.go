@@ -22,7 +22,8 @@ var runnable = regexp.MustCompile("(?ms)^```sh run\n(.*?)^```")
 const blockTimeout = 2 * time.Minute
 
 // TestBlocks runs the blocks of each page that say "sh run", in their order, as root in a network namespace of the
-// page's own, in a copy of the repository's deploy directory and with kube-nft in PATH. A command that fails fails the test.
+// page's own, in a copy of the repository's deploy directory and with kube-nft in PATH. A command that fails fails the
+// test.
 func TestBlocks(t *testing.T) {
 	lab.Require(t)
 	pages := append(glob(t, "docs/*.md"), glob(t, "*.md")...)

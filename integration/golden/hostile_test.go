@@ -29,8 +29,10 @@ const hostileServices = 400
 // fragments are what hostile texts are made of: the ends of comments, elements, sets, chains
 // and tables, nft's and the shell's commands, what starts YAML documents, what does not print.
 var fragments = []string{
-	`"`, `\"`, `\`, "'", "`", "$(reboot)", ";", "{", "}", "}}}\n", "\n", "\r\n", "\t", "\x00", "\x7f", "\x1b[2J", " ", "#", "--", "\n---\n",
-	`" ; flush ruleset ; "`, `" : drop }; }; }`, "\nadd table ip evil\n", `", 10.96.0.99 . tcp . 80 comment "`, `include "/etc/passwd"`,
+	`"`, `\"`, `\`, "'", "`", "$(reboot)", ";", "{", "}", "}}}\n", "\n", "\r\n", "\t", "\x00", "\x7f", "\x1b[2J", " ", "#",
+	"--", "\n---\n",
+	`" ; flush ruleset ; "`, `" : drop }; }; }`, "\nadd table ip evil\n", `", 10.96.0.99 . tcp . 80 comment "`,
+	`include "/etc/passwd"`,
 	"é", "\u202e", "\u2028", "\U0001f4a5", "\xff\xfe", "@services", "$define", "*", "0x41", strings.Repeat("A", 300),
 }
 
@@ -63,7 +65,8 @@ var hostilePlaces = []struct {
 		s.Spec.Ports[0].Protocol = corev1.Protocol(text)
 	}},
 	{"annotations and labels", false, func(text string, s *corev1.Service, e *discoveryv1.EndpointSlice) {
-		s.Annotations, s.Labels, e.Annotations = map[string]string{text: text, "comment": text}, map[string]string{text: text}, map[string]string{text: text}
+		s.Annotations, s.Labels, e.Annotations = map[string]string{text: text,
+			"comment": text}, map[string]string{text: text}, map[string]string{text: text}
 	}},
 	{"addresses", false, func(text string, s *corev1.Service, e *discoveryv1.EndpointSlice) {
 		s.Spec.ExternalIPs, s.Spec.LoadBalancerSourceRanges = []string{text, "192.0.2.1" + text}, []string{text}
@@ -179,7 +182,8 @@ func TestHostileNamesInKernel(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
 	k, random := lab.Open(t, kernel.Open), newRandom(t)
-	hostile, harmless := tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}}, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}}
+	hostile, harmless := tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}},
+		tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{}}
 	for i := range hostileServices {
 		p := plainPort(i)
 		if i%3 == 0 {
@@ -187,7 +191,8 @@ func TestHostileNamesInKernel(t *testing.T) {
 		}
 		harmless.Changed[p.ID] = p
 		q := *p
-		q.ID.Namespace, q.ID.Service, q.ID.Port, q.UID = hostileText(random), hostileText(random)+fmt.Sprint(i), hostileText(random), hostileText(random)
+		q.ID.Namespace, q.ID.Service, q.ID.Port, q.UID = hostileText(random), hostileText(random)+fmt.Sprint(i),
+			hostileText(random), hostileText(random)
 		hostile.Changed[q.ID] = &q
 	}
 	want, twin := compile(t, hostile), compile(t, harmless)

@@ -19,7 +19,8 @@ import (
 type section struct{ page, begin, end string }
 
 var (
-	flagSection    = section{"../../docs/reference.md", "<!-- flags: make golden rewrites this table -->\n", "<!-- end of flags -->\n"}
+	flagSection = section{"../../docs/reference.md", "<!-- flags: make golden rewrites this table -->\n",
+		"<!-- end of flags -->\n"}
 	rulesetSection = section{"../../docs/ruleset.md", "```nft\n", "```\n"}
 	inspectSection = section{"../../docs/operations.md", "```\n$ kube-nft get services -n shop\n", "```\n"}
 )
@@ -81,7 +82,8 @@ func TestGoldenPageInspection(t *testing.T) {
 	lab.Run(t, ruleset, "nft", "-f", "-")
 	lines := strings.SplitAfter(output(t, "get", "services", "-n", "shop"), "\n")
 	explain := []string{"explain", "203.0.113.7", "198.51.100.9:7777/udp"}
-	inspectSection.check(t, strings.Join(lines[:min(6, len(lines))], "")+"...\n$ kube-nft "+strings.Join(explain, " ")+"\n"+output(t, explain...))
+	inspectSection.check(t, strings.Join(lines[:min(6, len(lines))], "")+"...\n$ kube-nft "+strings.Join(explain, " ")+
+		"\n"+output(t, explain...))
 }
 
 // helpLine matches a flag in the output of --help: its name, type and text.

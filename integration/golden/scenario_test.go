@@ -83,7 +83,8 @@ func newPlay(t testing.TB, settings scenarioFlags) *play {
 	t.Helper()
 	config, nodePorts := settings.config(t)
 	return &play{
-		tracker:   tracker.New(tracker.Config{NodeName: lab.NodeName, ServiceCIDRs: settings.serviceCIDRs(t), Clock: func() time.Time { return time.Unix(0, 0) }}),
+		tracker: tracker.New(tracker.Config{NodeName: lab.NodeName, ServiceCIDRs: settings.serviceCIDRs(t),
+			Clock: func() time.Time { return time.Unix(0, 0) }}),
 		ruleset:   services.NewRuleset(config),
 		nodePorts: nodePorts,
 		dir:       t.TempDir(),

@@ -187,7 +187,8 @@ func RemoveAddress(device string, prefix netip.Prefix) error {
 	return changeAddress(device, prefix, netlink.AddrDel, 0)
 }
 
-func changeAddress(device string, prefix netip.Prefix, change func(netlink.Link, *netlink.Addr) error, valid int) error {
+func changeAddress(device string, prefix netip.Prefix, change func(netlink.Link, *netlink.Addr) error,
+	valid int) error {
 	link, err := netlink.LinkByName(device)
 	if err == nil {
 		err = change(link, &netlink.Addr{IPNet: ipNet(prefix), Flags: unix.IFA_F_NODAD, ValidLft: valid})
@@ -207,7 +208,8 @@ func AddRoute(device string, to netip.Prefix, gateway netip.Addr) error {
 
 // AddLocal makes all addresses of a prefix the namespace's own.
 func AddLocal(to netip.Prefix) error {
-	return addRoute("lo", &netlink.Route{Dst: ipNet(to), Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST})
+	return addRoute("lo", &netlink.Route{Dst: ipNet(to), Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL,
+		Scope: netlink.SCOPE_HOST})
 }
 
 func addRoute(device string, route *netlink.Route) error {

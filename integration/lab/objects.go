@@ -31,12 +31,14 @@ func Service(namespace, name string, ips ...netip.Addr) *corev1.Service {
 	s := &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(time.Unix(1_700_000_000, 0)),
+			Namespace: namespace, Name: name, UID: types.UID("uid-" + name),
+			CreationTimestamp: metav1.NewTime(time.Unix(1_700_000_000, 0)),
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: ips[0].String(), IPFamilyPolicy: &families,
 			InternalTrafficPolicy: &internal, SessionAffinity: corev1.ServiceAffinityNone,
-			Ports: []corev1.ServicePort{{Name: PortName, Protocol: corev1.ProtocolTCP, Port: ServicePort, TargetPort: intstr.FromInt32(EndpointPort)}},
+			Ports: []corev1.ServicePort{{Name: PortName, Protocol: corev1.ProtocolTCP, Port: ServicePort,
+				TargetPort: intstr.FromInt32(EndpointPort)}},
 		},
 	}
 	for _, ip := range ips {
@@ -51,10 +53,12 @@ func Slice(namespace, service string, part int, family corev1.IPFamily, addrs []
 	s := &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fmt.Sprintf("%s-%d", service, part), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Namespace: namespace, Name: fmt.Sprintf("%s-%d", service, part),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressType(family),
-		Ports:       []discoveryv1.EndpointPort{{Name: new(PortName), Protocol: new(corev1.ProtocolTCP), Port: new(int32(EndpointPort))}},
+		Ports: []discoveryv1.EndpointPort{{Name: new(PortName), Protocol: new(corev1.ProtocolTCP),
+			Port: new(int32(EndpointPort))}},
 	}
 	for _, addr := range addrs {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr.String()}})
@@ -66,7 +70,8 @@ func Slice(namespace, service string, part int, family corev1.IPFamily, addrs []
 func Node(name string, addrs ...netip.Addr) *corev1.Node {
 	n := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for _, addr := range addrs {
-		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: addr.String()})
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP,
+			Address: addr.String()})
 	}
 	return n
 }

@@ -21,7 +21,8 @@ const followTime = 15 * time.Second
 func TestNodePortAddressesAreFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := netip.MustParseAddr("198.51.100.7")
-	b := newBench(t, append([]netip.Addr{elsewhere}, nodeAddresses...), []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+	b := newBench(t, append([]netip.Addr{elsewhere}, nodeAddresses...),
+		[]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
 	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
 	objects.Write(t, "objects.yaml", newMovingState(rand.New(rand.NewPCG(1, 0))).manifest("tick"))
 	p := objects.Start(t, "--nodeport-addresses=192.168.0.0/24,fd00:192:168::/64")

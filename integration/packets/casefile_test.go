@@ -220,7 +220,8 @@ func (s *proxySettings) flags() []string {
 }
 
 func TestParseCaseRefuses(t *testing.T) {
-	const good = "name: c\nnodeIPs: [192.168.0.2]\nflows:\n- {name: f, from: 10.244.0.7, via: pod, proto: tcp, to: '10.96.0.1:80', expect: {drop: true}}\n"
+	const good = "name: c\nnodeIPs: [192.168.0.2]\nflows:\n- {name: f, from: 10.244.0.7, via: pod, proto: tcp, to: " +
+		"'10.96.0.1:80', expect: {drop: true}}\n"
 	if _, err := parseCase([]byte(good)); err != nil {
 		t.Fatal(err)
 	}
@@ -229,8 +230,10 @@ func TestParseCaseRefuses(t *testing.T) {
 		{"no addresses", "[192.168.0.2]", "[]", "name and nodeIPs must not be empty"},
 		{"unknown way", "via: pod", "via: moon", `flow "f": via is "moon", must be pod, external or local`},
 		{"unknown protocol", "tcp", "icmp", `flow "f": proto is "icmp", must be tcp, udp or sctp`},
-		{"two families", "10.96.0.1:80", "[fd00::1]:80", `flow "f": from 10.244.0.7 and to [fd00::1]:80 must be addresses of one family`},
-		{"two expectations", "{drop: true}", "{drop: true, reject: true}", `flow "f": expect must hold exactly one of dnat, reject, drop and passthrough`},
+		{"two families", "10.96.0.1:80", "[fd00::1]:80",
+			`flow "f": from 10.244.0.7 and to [fd00::1]:80 must be addresses of one family`},
+		{"two expectations", "{drop: true}", "{drop: true, reject: true}",
+			`flow "f": expect must hold exactly one of dnat, reject, drop and passthrough`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := parseCase([]byte(strings.Replace(good, tt.from, tt.to, 1)))

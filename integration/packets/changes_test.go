@@ -346,7 +346,8 @@ func TestTrafficUnderChange(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+		netip.MustParsePrefix("fd00:10:244::/48")})
 	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
 	client := lab.Open(t, kernel.Open)
 	state := newMovingState(random)

@@ -32,7 +32,8 @@ func hashedObjects(hash string, n int, backwards bool) []any {
 	objects := []any{node, s}
 	for family := range 2 {
 		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, hashedExternal[family].String())
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: hashedBalancer[family].String()})
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: hashedBalancer[family].String()})
 		hosts := lab.Addresses(movingHost(1, family), n)
 		for part, list := range [][]netip.Addr{hosts[:n/2], hosts[n/2:]} {
 			if list = slices.Clone(list); backwards {
@@ -64,7 +65,8 @@ func TestNodesAgreeOnEndpoints(t *testing.T) {
 		var nodes [2]map[hashedClient]netip.AddrPort
 		for i := range nodes {
 			t.Run(fmt.Sprintf("%s, node %d", hash, i), func(t *testing.T) {
-				b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+				b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+					netip.MustParsePrefix("fd00:10:244::/48")})
 				heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
 				const endpoints = 7
 				first := endpoints
@@ -75,7 +77,8 @@ func TestNodesAgreeOnEndpoints(t *testing.T) {
 				p := objects.Start(t, "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")
 				t.Cleanup(func() { logOnFailure(t, p) })
 				heard.Next(t, lab.About("shop/first:http"))
-				objects.Write(t, "objects.yaml", lab.Manifest(append(hashedObjects(hash, endpoints, i == 1), tickService("second"))...))
+				objects.Write(t, "objects.yaml", lab.Manifest(append(hashedObjects(hash, endpoints, i == 1),
+					tickService("second"))...))
 				heard.Next(t, lab.About("shop/second:http"))
 				nodes[i] = hashedEndpoints(t, b)
 				if i == 1 {
@@ -181,9 +184,12 @@ func TestWeightsOfConnections(t *testing.T) {
 	weights := []float64{1, 2, 7}
 	for _, algorithm := range []string{"random", "maglev"} {
 		t.Run(algorithm, func(t *testing.T) {
-			b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+			b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+				netip.MustParsePrefix("fd00:10:244::/48")})
 			heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
-			objects.Write(t, "objects.yaml", lab.Manifest(append(weightedObjects(algorithm, corev1.ProtocolTCP, []string{"1", "2", "7"}), tickService("first"))...))
+			objects.Write(t, "objects.yaml",
+				lab.Manifest(append(weightedObjects(algorithm, corev1.ProtocolTCP, []string{"1", "2", "7"}),
+					tickService("first"))...))
 			p := objects.Start(t, "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")
 			t.Cleanup(func() { logOnFailure(t, p) })
 			heard.Next(t, lab.About("shop/first:http"))
@@ -192,7 +198,8 @@ func TestWeightsOfConnections(t *testing.T) {
 				reached := make(map[netip.AddrPort]int)
 				const connections = 10000
 				for rest := connections; rest > 0; rest -= tunQueue / 2 {
-					outcomes, err := b.try(flow{From: hashedClients[family], Via: "external", Proto: "tcp", To: netip.AddrPortFrom(movingIP(0, family), 80)}, min(rest, tunQueue/2))
+					outcomes, err := b.try(flow{From: hashedClients[family], Via: "external", Proto: "tcp",
+						To: netip.AddrPortFrom(movingIP(0, family), 80)}, min(rest, tunQueue/2))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -221,17 +228,20 @@ func TestWeightsOfConnections(t *testing.T) {
 func TestDrain(t *testing.T) {
 	for _, algorithm := range []string{"random", "maglev"} {
 		t.Run(algorithm, func(t *testing.T) {
-			b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+			b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+				netip.MustParsePrefix("fd00:10:244::/48")})
 			heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
 			show := func(tick string, weights ...string) {
-				objects.Write(t, "objects.yaml", lab.Manifest(append(weightedObjects(algorithm, corev1.ProtocolUDP, weights), tickService(tick))...))
+				objects.Write(t, "objects.yaml", lab.Manifest(append(weightedObjects(algorithm, corev1.ProtocolUDP, weights),
+					tickService(tick))...))
 			}
 			show("first", "1", "1")
 			p := objects.Start(t, "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")
 			t.Cleanup(func() { logOnFailure(t, p) })
 			heard.Next(t, lab.About("shop/first:http"))
 			for family := range 2 {
-				f := flow{From: hashedClients[family], Via: "external", Proto: "udp", To: netip.AddrPortFrom(movingIP(0, family), 80)}
+				f := flow{From: hashedClients[family], Via: "external", Proto: "udp",
+					To: netip.AddrPortFrom(movingIP(0, family), 80)}
 				drained := netip.AddrPortFrom(movingHost(1, family), lab.EndpointPort)
 				begin, step := b.port, fmt.Sprint("drained-", family)
 				before, err := b.try(f, 60)

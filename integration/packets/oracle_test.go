@@ -11,7 +11,8 @@ import (
 // oracleRules stand in for a proxy that is right about every one of oracleFlows.
 const oracleRules = `table inet proxy {
 	chain services {
-		ip daddr 10.96.0.10 meta l4proto { tcp, udp, sctp } th dport 80 dnat ip to numgen random mod 2 map { 0 : 10.244.0.5 . 8080, 1 : 10.244.1.5 . 8080 }
+		ip daddr 10.96.0.10 meta l4proto { tcp, udp, sctp } th dport 80 dnat ip to numgen random mod 2 map {
+			0 : 10.244.0.5 . 8080, 1 : 10.244.1.5 . 8080 }
 		ip6 daddr fd00:10:96::10 meta l4proto { tcp, udp, sctp } th dport 80 dnat ip6 to [fd00:10:244::5]:8080
 		ip daddr 192.168.0.2 meta l4proto { tcp, udp, sctp } th dport 30080 dnat ip to 192.168.0.2:9100
 		ip daddr 10.96.0.98 meta l4proto tcp reject with tcp reset
@@ -163,23 +164,47 @@ func TestOracleCatchesWhatIsWrong(t *testing.T) {
 		flow     flow
 		want     string
 	}{
-		{"wrong backend", "1 : 10.244.1.5", "1 : 10.244.1.6", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods), "delivered to 10.244.1.6:8080 from 10.244.0.7"},
-		{"wrong port", "1 : 10.244.1.5 . 8080", "1 : 10.244.1.5 . 8081", oracleFlow(t, "pod", "10.244.0.7", "udp", "10.96.0.10:80", toPods), "delivered to 10.244.1.5:8081 from 10.244.0.7"},
-		{"backend never reached", "mod 2", "mod 1", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods), "  80 x delivered to 10.244.0.5:8080 from 10.244.0.7"},
-		{"missing masquerade", "203.0.113.2", "203.0.113.3", oracleFlow(t, "external", "203.0.113.2", "tcp", "10.96.0.10:80", toPodsOut), "delivered to 10.244.1.5:8080 from 203.0.113.2"},
-		{"needless masquerade", "ip saddr { 203.0.113.2, 192.168.0.2 }", "", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods), "delivered to 10.244.1.5:8080 from 192.168.0.2"},
-		{"reject for drop", "10.96.0.77 drop", "10.96.0.77 reject", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.77:80", isDrop), "  40 x rejected"},
-		{"reject for drop on the node", "10.96.0.77 drop", "10.96.0.77 reject", oracleFlow(t, "local", "192.168.0.2", "tcp", "10.96.0.77:80", isDrop), "  40 x rejected"},
-		{"drop for reject", "{ 10.96.0.98, 10.96.0.99 } reject", "10.96.0.99 drop", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.99:80", isReject), "  40 x dropped"},
-		{"drop for reject on the node", "{ 10.96.0.98, 10.96.0.99 } reject", "10.96.0.99 drop", oracleFlow(t, "local", "192.168.0.2", "udp", "10.96.0.99:80", isReject), "  40 x dropped"},
-		{"pass for drop", "ip daddr 10.96.0.77 drop", "", oracleFlow(t, "pod", "10.244.0.7", "udp", "10.96.0.77:80", isDrop), "  40 x delivered to 10.96.0.77:80 from 10.244.0.7"},
-		{"pass for reject, node", "{ 10.96.0.98, 10.96.0.99 } reject", "10.96.0.98 reject", oracleFlow(t, "local", "192.168.0.2", "tcp", "10.96.0.99:80", isReject), "  40 x delivered to 10.96.0.99:80 from 192.168.0.2"},
-		{"reject for pass", "10.96.0.77 drop", "192.168.0.2 reject", oracleFlow(t, "external", "203.0.113.2", "tcp", "192.168.0.2:30081", passes), "  40 x rejected"},
-		{"redirect for pass", "10.96.0.77 drop", "192.168.0.2 tcp dport 30081 redirect to :9100", oracleFlow(t, "external", "203.0.113.2", "tcp", "192.168.0.2:30081", passes), "  40 x delivered to 192.168.0.2:9100 from 203.0.113.2"},
-		{"masquerade for pass", "ct status dnat ip saddr { 203.0.113.2, 192.168.0.2 }", "", oracleFlow(t, "external", "203.0.113.2", "tcp", "198.51.100.1:80", passes), "  40 x delivered to 198.51.100.1:80 from 192.168.0.2"},
-		{"some are lost", "chain prerouting", "chain early { type filter hook prerouting priority -200; ip daddr 10.96.0.10 numgen inc mod 8 0 drop; }\nchain prerouting", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods), "  10 x dropped"},
-		{"answers are lost", "chain prerouting", forged + "tcp flags & (syn | ack) == syn | ack drop; }\nchain prerouting", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods), "the endpoint's answer did not come back as tcp 10.96.0.10:80 -> 10.244.0.7:"},
-		{"node loses answers", "chain prerouting", "chain in { type filter hook input priority 0; tcp flags & (syn | ack) == syn | ack drop; }\nchain prerouting", oracleFlow(t, "local", "192.168.0.2", "tcp", "10.96.0.10:80", toPodsOut), "the node's socket does not take the answer to tcp 192.168.0.2:"},
+		{"wrong backend", "1 : 10.244.1.5", "1 : 10.244.1.6", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80",
+			toPods), "delivered to 10.244.1.6:8080 from 10.244.0.7"},
+		{"wrong port", "1 : 10.244.1.5 . 8080", "1 : 10.244.1.5 . 8081", oracleFlow(t, "pod", "10.244.0.7", "udp",
+			"10.96.0.10:80", toPods), "delivered to 10.244.1.5:8081 from 10.244.0.7"},
+		{"backend never reached", "mod 2", "mod 1", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods),
+			"  80 x delivered to 10.244.0.5:8080 from 10.244.0.7"},
+		{"missing masquerade", "203.0.113.2", "203.0.113.3", oracleFlow(t, "external", "203.0.113.2", "tcp", "10.96.0.10:80",
+			toPodsOut), "delivered to 10.244.1.5:8080 from 203.0.113.2"},
+		{"needless masquerade", "ip saddr { 203.0.113.2, 192.168.0.2 }", "", oracleFlow(t, "pod", "10.244.0.7", "tcp",
+			"10.96.0.10:80", toPods), "delivered to 10.244.1.5:8080 from 192.168.0.2"},
+		{"reject for drop", "10.96.0.77 drop", "10.96.0.77 reject", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.77:80",
+			isDrop), "  40 x rejected"},
+		{"reject for drop on the node", "10.96.0.77 drop", "10.96.0.77 reject", oracleFlow(t, "local", "192.168.0.2", "tcp",
+			"10.96.0.77:80", isDrop), "  40 x rejected"},
+		{"drop for reject", "{ 10.96.0.98, 10.96.0.99 } reject", "10.96.0.99 drop", oracleFlow(t, "pod", "10.244.0.7", "tcp",
+			"10.96.0.99:80", isReject), "  40 x dropped"},
+		{"drop for reject on the node", "{ 10.96.0.98, 10.96.0.99 } reject", "10.96.0.99 drop",
+			oracleFlow(t, "local", "192.168.0.2", "udp", "10.96.0.99:80", isReject), "  40 x dropped"},
+		{"pass for drop", "ip daddr 10.96.0.77 drop", "", oracleFlow(t, "pod", "10.244.0.7", "udp", "10.96.0.77:80", isDrop),
+			"  40 x delivered to 10.96.0.77:80 from 10.244.0.7"},
+		{"pass for reject, node", "{ 10.96.0.98, 10.96.0.99 } reject", "10.96.0.98 reject",
+			oracleFlow(t, "local", "192.168.0.2", "tcp", "10.96.0.99:80", isReject),
+			"  40 x delivered to 10.96.0.99:80 from 192.168.0.2"},
+		{"reject for pass", "10.96.0.77 drop", "192.168.0.2 reject", oracleFlow(t, "external", "203.0.113.2", "tcp",
+			"192.168.0.2:30081", passes), "  40 x rejected"},
+		{"redirect for pass", "10.96.0.77 drop", "192.168.0.2 tcp dport 30081 redirect to :9100",
+			oracleFlow(t, "external", "203.0.113.2", "tcp", "192.168.0.2:30081", passes),
+			"  40 x delivered to 192.168.0.2:9100 from 203.0.113.2"},
+		{"masquerade for pass", "ct status dnat ip saddr { 203.0.113.2, 192.168.0.2 }", "",
+			oracleFlow(t, "external", "203.0.113.2", "tcp", "198.51.100.1:80", passes),
+			"  40 x delivered to 198.51.100.1:80 from 192.168.0.2"},
+		{"some are lost", "chain prerouting",
+			"chain early { type filter hook prerouting priority -200; ip daddr 10.96.0.10 numgen inc mod 8 0 drop; }\nchain " +
+				"prerouting", oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods), "  10 x dropped"},
+		{"answers are lost", "chain prerouting", forged + "tcp flags & (syn | ack) == syn | ack drop; }\nchain prerouting",
+			oracleFlow(t, "pod", "10.244.0.7", "tcp", "10.96.0.10:80", toPods),
+			"the endpoint's answer did not come back as tcp 10.96.0.10:80 -> 10.244.0.7:"},
+		{"node loses answers", "chain prerouting",
+			"chain in { type filter hook input priority 0; tcp flags & (syn | ack) == syn | ack drop; }\nchain prerouting",
+			oracleFlow(t, "local", "192.168.0.2", "tcp", "10.96.0.10:80", toPodsOut),
+			"the node's socket does not take the answer to tcp 192.168.0.2:"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rules := strings.Replace(oracleRules, tt.from, tt.to, 1)

@@ -74,7 +74,8 @@ func (s *sentinel) objects(t testing.TB) (objects []map[string]any) {
 		objects, ips = append(objects, asMap(t, slice)), append(ips, f.clusterIP)
 	}
 	service := lab.Service(namespace, name, ips...)
-	service.Spec.Ports[0].Port, service.Spec.Ports[0].TargetPort = int32(s.generation), intstr.FromInt32(int32(s.generation))
+	service.Spec.Ports[0].Port, service.Spec.Ports[0].TargetPort = int32(s.generation),
+		intstr.FromInt32(int32(s.generation))
 	return append(objects, asMap(t, service))
 }
 

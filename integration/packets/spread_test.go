@@ -118,7 +118,8 @@ func spreadObjects() string {
 // itself, each a path of its own through the ruleset.
 func TestChoiceIsUniform(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+		netip.MustParsePrefix("fd00:10:244::/48")})
 	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
 	objects.Write(t, "objects.yaml", spreadObjects())
 	p := objects.Start(t, "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")

@@ -51,7 +51,8 @@ func newRandomService(random *rand.Rand, number int) randomService {
 		name: fmt.Sprintf("web-%d", number), number: number, family: random.IntN(2),
 		proto:    []string{"tcp", "udp", "sctp"}[random.IntN(3)],
 		external: yes(), balancer: yes(), guarded: yes(),
-		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0, maglev: random.IntN(3) == 0, sourceIP: yes(),
+		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0, maglev: random.IntN(3) == 0,
+		sourceIP: yes(),
 		fallback: random.IntN(3) == 0, nodePortGuarded: yes(), reset: yes(), ping: yes(), affinity: yes(),
 	}
 	for i := range s.weights {
@@ -61,7 +62,8 @@ func newRandomService(random *rand.Rand, number int) randomService {
 		s.nodePort = 30000 + number
 	}
 	for host := range random.IntN(6) {
-		s.endpoints = append(s.endpoints, randomEndpoint{host: 10*number + host + 1, here: random.IntN(3) == 0, ready: random.IntN(4) != 0, slice: random.IntN(2)})
+		s.endpoints = append(s.endpoints, randomEndpoint{host: 10*number + host + 1, here: random.IntN(3) == 0,
+			ready: random.IntN(4) != 0, slice: random.IntN(2)})
 	}
 	return s
 }
@@ -119,7 +121,8 @@ func (s *randomService) objects() []any {
 	service.Annotations = make(map[string]string)
 	for annotation, wanted := range map[string]bool{
 		"lb-algorithm: maglev": s.maglev, "hash: source-ip": s.sourceIP, "local-fallback: cluster": s.fallback,
-		"source-ranges-for-node-ports: true": s.nodePortGuarded, "connections-of-departed: reset": s.reset, "ping: true": s.ping,
+		"source-ranges-for-node-ports: true": s.nodePortGuarded, "connections-of-departed: reset": s.reset,
+		"ping: true": s.ping,
 	} {
 		if key, value, _ := strings.Cut(annotation, ": "); wanted {
 			service.Annotations["kube-nft.io/"+key] = value
@@ -140,7 +143,8 @@ func (s *randomService) objects() []any {
 			node = lab.NodeName
 		}
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{movingHost(e.host, s.family).String()}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &e.ready},
+			Addresses: []string{movingHost(e.host, s.family).String()}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &e.ready},
 		})
 	}
 	return []any{service, parts[0], parts[1]}
@@ -234,7 +238,8 @@ func (s *randomService) flows() []flow {
 	for kind, to := range targets {
 		for _, c := range randomClients {
 			from := netip.MustParseAddr(c.from[s.family])
-			flows = append(flows, flow{Name: s.name + " " + kind, From: from, Via: c.via, Proto: s.proto, To: to, Expect: s.expect(kind, c)})
+			flows = append(flows, flow{Name: s.name + " " + kind, From: from, Via: c.via, Proto: s.proto, To: to,
+				Expect: s.expect(kind, c)})
 		}
 	}
 	return flows
@@ -248,7 +253,8 @@ func TestRandomWorlds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")})
+	b := newBench(t, nodeAddresses, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+		netip.MustParsePrefix("fd00:10:244::/48")})
 	heard, objects := lab.ListenToNotices(t), lab.NewDirectory(t)
 	objects.Write(t, "objects.yaml", lab.Manifest(node))
 	p := objects.Start(t, "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48")

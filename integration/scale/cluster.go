@@ -46,7 +46,8 @@ func newService(name string, ip netip.Addr) *corev1.Service {
 	s := lab.Service(namespace, name, ip)
 	s.Labels = map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "Helm"}
 	s.Annotations = map[string]string{"meta.helm.sh/release-name": name, "meta.helm.sh/release-namespace": namespace}
-	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "helm", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &s.CreationTimestamp}}
+	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "helm", Operation: metav1.ManagedFieldsOperationUpdate,
+		APIVersion: "v1", Time: &s.CreationTimestamp}}
 	s.Spec.Selector = map[string]string{"app.kubernetes.io/name": name}
 	return s
 }
@@ -55,12 +56,14 @@ func newService(name string, ip netip.Addr) *corev1.Service {
 func newSlice(service string, part int, addrs []netip.Addr) *discoveryv1.EndpointSlice {
 	s := lab.Slice(namespace, service, part, corev1.IPv4Protocol, addrs)
 	s.Labels[discoveryv1.LabelManagedBy], s.Labels["app.kubernetes.io/name"] = "endpointslice-controller.k8s.io", service
-	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service, UID: types.UID("uid-" + service), Controller: new(true)}}
+	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service,
+		UID: types.UID("uid-" + service), Controller: new(true)}}
 	for i, addr := range addrs {
 		e := &s.Endpoints[i]
 		e.Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)}
 		e.NodeName = new(fmt.Sprintf("node-%d", 1+i))
-		e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%x", service, addr.As4()), UID: types.UID(addr.String())}
+		e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: namespace,
+			Name: fmt.Sprintf("%s-%x", service, addr.As4()), UID: types.UID(addr.String())}
 	}
 	return s
 }
@@ -92,7 +95,8 @@ func newSpace(answering bool) (*lab.Namespace, error) {
 		return nil, err
 	}
 	err = space.Do(func() error {
-		err := errors.Join(lab.AddSink(sink), lab.AddAddress(sink, clientAddress), lab.AddRoute(sink, serviceCIDR, netip.Addr{}), lab.Forward())
+		err := errors.Join(lab.AddSink(sink), lab.AddAddress(sink, clientAddress),
+			lab.AddRoute(sink, serviceCIDR, netip.Addr{}), lab.Forward())
 		if answering {
 			return errors.Join(err, lab.AddLocal(podCIDR))
 		}

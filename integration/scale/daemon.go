@@ -23,7 +23,8 @@ type measured struct {
 func (l *live) startDaemon() (*measured, error) {
 	m := &measured{started: time.Now(), killed: l.plain}
 	err := l.space.Do(func() (err error) {
-		argv := []string{l.binary, "--kubeconfig", l.kubeconfig, "--hostname-override", lab.NodeName, "--cluster-cidr", podCIDR.String()}
+		argv := []string{l.binary, "--kubeconfig", l.kubeconfig, "--hostname-override", lab.NodeName, "--cluster-cidr",
+			podCIDR.String()}
 		if !l.plain {
 			argv = append(argv, "--log-level", "warn")
 		}

@@ -34,16 +34,20 @@ type options struct {
 
 func main() {
 	var o options
-	sizes := flag.String("sizes", "1000x10,5000x10,10000x10,30000x10,5000x50", "clusters to measure, SERVICESxENDPOINTS with commas")
+	sizes := flag.String("sizes", "1000x10,5000x10,10000x10,30000x10,5000x50",
+		"clusters to measure, SERVICESxENDPOINTS with commas")
 	flag.StringVar(&o.binary, "binary", "bin/kube-nft", "the kube-nft to measure; none if empty")
 	flag.StringVar(&o.peer, "peer", "", "a kube-proxy to measure beside it, for the part peer")
 	flag.StringVar(&o.out, "out", "", "directory to write the results page, charts and benchmark lines to")
 	flag.IntVar(&o.runs, "runs", 3, "how often each start is repeated")
 	flag.DurationVar(&o.churn, "churn", 30*time.Second, "how long each rate of changes is kept up")
 	flag.BoolVar(&o.start, "start", false, "measure the starts alone: their steps, and the time and memory of the daemon")
-	flag.StringVar(&o.parts, "parts", "sizes,worst", "what to measure, with commas: clusters of the sizes, worst cases beside their friendly twins, or a peer in the same clusters")
+	flag.StringVar(&o.parts, "parts", "sizes,worst",
+		"what to measure, with commas: clusters of the sizes, worst cases beside their friendly twins, or a peer in the "+
+			"same clusters")
 	flag.Float64Var(&o.share, "share", 1, "size of the worst cases; less than 1 for a trial")
-	only := flag.String("only", "", "regular expression: the worst cases to measure, by a part of the names in the table; all if empty")
+	only := flag.String("only", "",
+		"regular expression: the worst cases to measure, by a part of the names in the table; all if empty")
 	flag.Parse()
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {

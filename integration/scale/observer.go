@@ -31,7 +31,8 @@ func observe() (*observer, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &observer{notices: notices, waiting: make(map[netip.Addr]time.Time), lags: make(map[netip.Addr]time.Duration), news: make(chan struct{})}
+	o := &observer{notices: notices, waiting: make(map[netip.Addr]time.Time), lags: make(map[netip.Addr]time.Duration),
+		news: make(chan struct{})}
 	go o.run()
 	return o, nil
 }

@@ -149,11 +149,14 @@ var staticRule = fmt.Sprintf(`table ip floor {
 // staticMap sends each Service to its first endpoint.
 func staticMap(at size) string {
 	var b strings.Builder
-	b.WriteString("table ip floor {\n\tmap services { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; elements = {\n")
+	b.WriteString("table ip floor {\n\tmap services { type ipv4_addr . inet_proto . inet_service : ipv4_addr . " +
+		"inet_service; elements = {\n")
 	for i := range at.services {
-		fmt.Fprintf(&b, "%s . tcp . %d : %s . %d,\n", clusterIP(i), lab.ServicePort, lab.After(firstEndpoint, 1+i*at.endpoints), lab.EndpointPort)
+		fmt.Fprintf(&b, "%s . tcp . %d : %s . %d,\n", clusterIP(i), lab.ServicePort,
+			lab.After(firstEndpoint, 1+i*at.endpoints), lab.EndpointPort)
 	}
-	b.WriteString("} }\n\tchain output { type nat hook output priority -101; meta l4proto { tcp, udp, sctp } dnat ip to ip daddr . meta l4proto . th dport map @services; }\n")
+	b.WriteString("} }\n\tchain output { type nat hook output priority -101; meta l4proto { tcp, udp, sctp } dnat ip to " +
+		"ip daddr . meta l4proto . th dport map @services; }\n")
 	b.WriteString("\tchain postrouting { type nat hook postrouting priority 100; }\n}\n")
 	return b.String()
 }

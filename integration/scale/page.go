@@ -80,7 +80,8 @@ func machine() string {
 	_ = unix.Uname(&name) // fails for a bad address only
 	release, _, _ := bytes.Cut(name.Release[:], []byte{0})
 	return fmt.Sprintf("Linux %s, %s, %d CPUs (%s), %s of memory, %s",
-		release, runtime.GOARCH, runtime.NumCPU(), field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"), runtime.Version())
+		release, runtime.GOARCH, runtime.NumCPU(), field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"),
+		runtime.Version())
 }
 
 // field returns the value of the first line of a file of /proc that begins with a name.

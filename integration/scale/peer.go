@@ -43,10 +43,12 @@ func (o *options) measurePeer(w io.Writer) error {
 			theirs, ours float64
 		}{
 			{"exec until the last Service answers", seconds, theirs.cold.Seconds(), ours.cold.Seconds()},
-			{"a Service's first endpoint until a client reaches it, median", seconds, theirs.endpoint.Seconds(), ours.endpoint.Seconds()},
+			{"a Service's first endpoint until a client reaches it, median", seconds, theirs.endpoint.Seconds(),
+				ours.endpoint.Seconds()},
 			{"RSS", octets, theirs.rss, ours.rss},
 		} {
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %.1f |\n", at, row.what, row.unit.text(row.theirs), row.unit.text(row.ours), row.theirs/row.ours)
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %.1f |\n", at, row.what, row.unit.text(row.theirs), row.unit.text(row.ours),
+				row.theirs/row.ours)
 		}
 	}
 	return nil

@@ -62,9 +62,11 @@ func TestSheet(t *testing.T) {
 	var table, bench bytes.Buffer
 	s.writeTable(&table)
 	s.writeBench(&bench)
-	wantTable := "| | 1000x10 | 30000x10 |\n|---|--:|--:|\n| one change: p50 | 62.8 µs | 1.23s |\n| batch length | | 1024 KiB |\n"
+	wantTable := "| | 1000x10 | 30000x10 |\n|---|--:|--:|\n| one change: p50 | 62.8 µs | 1.23s |\n| batch length | | " +
+		"1024 KiB |\n"
 	wantBench := "goos: linux\nBenchmarkScale/one-change-p50/services=1000/endpoints=10 1 6.28e-05 sec/op\n" +
-		"BenchmarkScale/one-change-p50/services=30000/endpoints=10 1 1.234567 sec/op\nBenchmarkScale/batch-length/services=30000/endpoints=10 1 1.048576e+06 B\n"
+		"BenchmarkScale/one-change-p50/services=30000/endpoints=10 1 1.234567 " +
+		"sec/op\nBenchmarkScale/batch-length/services=30000/endpoints=10 1 1.048576e+06 B\n"
 	if table.String() != strings.Replace(wantTable, "1024 KiB", "1 MiB", 1) {
 		t.Errorf("table:\n%s", table.String())
 	}

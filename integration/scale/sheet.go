@@ -108,7 +108,8 @@ func (s *sheet) writeBench(w io.Writer) {
 	for _, m := range s.metrics {
 		for _, size := range s.sizes {
 			if value, ok := s.values[m][size]; ok {
-				fmt.Fprintf(w, "BenchmarkScale/%s/services=%d/endpoints=%d 1 %g %s\n", benchName(m.name), size.services, size.endpoints, value, m.unit)
+				fmt.Fprintf(w, "BenchmarkScale/%s/services=%d/endpoints=%d 1 %g %s\n", benchName(m.name), size.services,
+					size.endpoints, value, m.unit)
 			}
 		}
 	}
@@ -116,7 +117,9 @@ func (s *sheet) writeBench(w io.Writer) {
 
 // benchName is a name without what separates fields and parts.
 func benchName(name string) string {
-	words := strings.FieldsFunc(name, func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789", r|0x20) })
+	words := strings.FieldsFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789", r|0x20)
+	})
 	return strings.ToLower(strings.Join(words, "-"))
 }
 

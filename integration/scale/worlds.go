@@ -30,7 +30,8 @@ func sliceOf(s *corev1.Service, part int, addrs []netip.Addr) *discoveryv1.Endpo
 	slice := newSlice(s.Name, part, addrs)
 	slice.Ports = nil
 	for _, p := range s.Spec.Ports {
-		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(p.Protocol), Port: new(p.TargetPort.IntVal)})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(p.Protocol),
+			Port: new(p.TargetPort.IntVal)})
 	}
 	return slice
 }
@@ -68,7 +69,9 @@ func hashed(_ int, s *corev1.Service) {
 
 func setAffinity(s *corev1.Service, timeout time.Duration) {
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(timeout.Seconds()))}}
+	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(timeout.Seconds()))},
+	}
 }
 
 // balanced gives a Service an address of a load balancer.

@@ -115,7 +115,8 @@ func (l *live) crowd(n int) error {
 		crowded := netip.MustParsePrefix("172.16.0.0/12")
 		err := errors.Join(lab.AddRoute("sink", crowded, netip.Addr{}),
 			lab.SetSysctl("net.netfilter.nf_conntrack_udp_timeout", "3600"),
-			loadText("table ip crowd { chain output { type filter hook output priority 0; ct state new accept; }; }")) // this rule starts tracking: nobody else may have yet
+			// this rule starts tracking: nobody else may have yet
+			loadText("table ip crowd { chain output { type filter hook output priority 0; ct state new accept; }; }"))
 		if err != nil {
 			return err
 		}
@@ -367,7 +368,8 @@ func (o *options) measureFairness(c *comparison) error {
 	const edge = 320 // of the largest class of slot tables but one: see nft/maglev
 	turning := func(edits ...edit) *scene {
 		return &scene{world: worldOf(1, edge, edits...), rate: 100, happen: func(l *live, i int) {
-			l.server.Apply(newSlice(serviceName(0), edge/perSlice, size{1, edge + 1}.endpointsOf(0)[edge/perSlice*perSlice:edge+1-i%2]))
+			l.server.Apply(newSlice(serviceName(0), edge/perSlice,
+				size{1, edge + 1}.endpointsOf(0)[edge/perSlice*perSlice:edge+1-i%2]))
 		}}
 	}
 	ranges := o.part(20_000)
@@ -387,10 +389,13 @@ func (o *options) measureFairness(c *comparison) error {
 		name        string
 		worst, twin *scene
 	}{
-		{fmt.Sprintf("%d endpoints become %d and back 100 times a second, by Maglev; twin: by chance", edge, edge+1), turning(hashed), turning()},
-		{fmt.Sprintf("%d source ranges flap to others 10 times a second; twin: an endpoint does", ranges), swapping(true), swapping(false)},
+		{fmt.Sprintf("%d endpoints become %d and back 100 times a second, by Maglev; twin: by chance", edge, edge+1),
+			turning(hashed), turning()},
+		{fmt.Sprintf("%d source ranges flap to others 10 times a second; twin: an endpoint does", ranges), swapping(true),
+			swapping(false)},
 		{fmt.Sprintf("one of %d Services flaps 1000 times a second; twin: all take turns", n), flaps, spread},
-		{fmt.Sprintf("Service of %d endpoints and affinity, 100 of which are replaced a second; twin: without affinity", large), rolling(affine), rolling()},
+		{fmt.Sprintf("Service of %d endpoints and affinity, 100 of which are replaced a second; twin: without affinity",
+			large), rolling(affine), rolling()},
 	} {
 		quiet, err := o.play(of.worst.quiet(), o.churn/3, nil)
 		if err != nil {
@@ -406,7 +411,8 @@ func (o *options) measureFairness(c *comparison) error {
 		}
 		c.lags(of.name, worst, twin, bar{})
 		delay := quantile(worst.lags, 0.5) - quantile(quiet.lags, 0.5)
-		c.duration(of.name, "delay of the neighbour, p50; beside it a commit of such a change", max(0, delay), worst.commit, times(1))
+		c.duration(of.name, "delay of the neighbour, p50; beside it a commit of such a change", max(0, delay),
+			worst.commit, times(1))
 	}
 	return nil
 }
@@ -475,7 +481,9 @@ func (o *options) measureFarewell(c *comparison) error {
 		}
 		var longest time.Duration
 		for i := range moments {
-			if err := l.space.Do(func() error { return loadText("delete table ip kube-nft; delete table ip6 kube-nft") }); err != nil {
+			if err := l.space.Do(func() error {
+				return loadText("delete table ip kube-nft; delete table ip6 kube-nft")
+			}); err != nil {
 				return err
 			}
 			if l.daemon, err = l.startDaemon(); err != nil {
@@ -502,7 +510,9 @@ func (o *options) measureFarewell(c *comparison) error {
 				}
 			}
 			if len(tables) == 0 { // the next round deletes them
-				if err := l.space.Do(func() error { return loadText("add table ip kube-nft; add table ip6 kube-nft") }); err != nil {
+				if err := l.space.Do(func() error {
+					return loadText("add table ip kube-nft; add table ip6 kube-nft")
+				}); err != nil {
 					return err
 				}
 			}

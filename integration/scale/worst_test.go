@@ -53,7 +53,8 @@ func TestSourceRangesAreApart(t *testing.T) {
 	const most = 200_000
 	for i := 1; i < most; i++ {
 		before, r := sourceRange(i-1), sourceRange(i)
-		if r != r.Masked() || !before.Addr().Less(r.Addr()) || before.Contains(lab.After(r.Addr(), -1)) || !rangesCIDR.Contains(r.Addr()) {
+		if r != r.Masked() || !before.Addr().Less(r.Addr()) || before.Contains(lab.After(r.Addr(), -1)) ||
+			!rangesCIDR.Contains(r.Addr()) {
 			t.Fatalf("%s and %s", before, r)
 		}
 	}

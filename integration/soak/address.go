@@ -28,13 +28,15 @@ var families = [...]family{
 		name:     corev1.IPv4Protocol,
 		services: netip.MustParsePrefix("10.96.0.0/12"), pods: netip.MustParsePrefix("10.128.0.0/9"),
 		node: netip.MustParseAddr("192.0.2.11"), nodes: netip.MustParsePrefix("192.0.2.0/24"),
-		external: netip.MustParseAddr("198.51.100.0"), outer: netip.MustParsePrefix("198.18.0.0/15"), ranges: netip.MustParsePrefix("20.0.0.0/8"),
+		external: netip.MustParseAddr("198.51.100.0"), outer: netip.MustParsePrefix("198.18.0.0/15"),
+		ranges: netip.MustParsePrefix("20.0.0.0/8"),
 	},
 	{
 		name:     corev1.IPv6Protocol,
 		services: netip.MustParsePrefix("fd00:10:96::/112"), pods: netip.MustParsePrefix("fd00:10:128::/64"),
 		node: netip.MustParseAddr("2001:db8::11"), nodes: netip.MustParsePrefix("2001:db8::/64"),
-		external: netip.MustParseAddr("2001:db8:51::"), outer: netip.MustParsePrefix("2001:db8:18::/96"), ranges: netip.MustParsePrefix("2001:db8:20::/96"),
+		external: netip.MustParseAddr("2001:db8:51::"), outer: netip.MustParsePrefix("2001:db8:18::/96"),
+		ranges: netip.MustParsePrefix("2001:db8:20::/96"),
 	},
 }
 

@@ -26,7 +26,8 @@ func newBench(t *testing.T) *bench {
 	}
 	b := &bench{complaints: make(chan string, 8)}
 	complain := func(err error) { b.complaints <- err.Error() }
-	r := rules{ledger: newLedger(), desks: &desks{wrong: complain, latest: make(map[int]delivery)}, hurry: new(atomic.Bool), strict: true, complain: complain, pulse: new(pulse)}
+	r := rules{ledger: newLedger(), desks: &desks{wrong: complain, latest: make(map[int]delivery)},
+		hurry: new(atomic.Bool), strict: true, complain: complain, pulse: new(pulse)}
 	b.client = &client{
 		service: "rolling", network: "udp", lasting: true, rules: r,
 		from: netip.MustParseAddr("127.0.0.1"), to: packets.LocalAddr().(*net.UDPAddr).AddrPort(),

@@ -107,7 +107,9 @@ func newService(name string, ip func(*family) netip.Addr) *corev1.Service {
 func (c *cluster) newSlice(service string, f, part int, addrs []netip.Addr) *discoveryv1.EndpointSlice {
 	s := lab.Slice(namespace, service, part, families[f].name, addrs)
 	s.Name = sliceName(service, f, part)
-	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(c.skew).Format(time.RFC3339Nano)}
+	s.Annotations = map[string]string{
+		corev1.EndpointsLastChangeTriggerTime: time.Now().Add(c.skew).Format(time.RFC3339Nano),
+	}
 	s.Ports = []discoveryv1.EndpointPort{
 		{Name: new("tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(lab.EndpointPort))},
 		{Name: new("udp"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(lab.EndpointPort))},

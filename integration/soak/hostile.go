@@ -105,14 +105,17 @@ func (c *cluster) makeHostile(i int, s *corev1.Service) {
 // makeAffine gives a Service session affinity, for at least so many seconds.
 func (c *cluster) makeAffine(s *corev1.Service, least int) {
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(least + c.random.IntN(3600)))}}
+	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(least + c.random.IntN(3600)))},
+	}
 }
 
 // makeBalanced gives a Service an address of a load balancer in each family.
 func makeBalanced(s *corev1.Service, number int) {
 	s.Spec.Type = corev1.ServiceTypeLoadBalancer
 	for f := range families {
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: families[f].outerIP(number).String()})
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: families[f].outerIP(number).String()})
 	}
 }
 
@@ -158,6 +161,7 @@ func (c *cluster) makeGuarded(s *corev1.Service) {
 	makeBalanced(s, balancerAddress+guarded)
 	c.addRanges(s, 100+c.random.IntN(300))
 	for f := range families {
-		s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, netip.PrefixFrom(families[f].node, families[f].node.BitLen()-c.random.IntN(4)).Masked().String())
+		s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges,
+			netip.PrefixFrom(families[f].node, families[f].node.BitLen()-c.random.IntN(4)).Masked().String())
 	}
 }

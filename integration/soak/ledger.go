@@ -29,7 +29,8 @@ func (r *ledger) set(service, slice string, addrs []netip.Addr) {
 	defer r.mu.Unlock()
 	h := r.services[service]
 	if h == nil {
-		h = &history{slices: make(map[string][]netip.Addr), may: make(map[netip.Addr]bool), left: make(map[netip.Addr]bool), leaves: make(map[netip.Addr]int)}
+		h = &history{slices: make(map[string][]netip.Addr), may: make(map[netip.Addr]bool), left: make(map[netip.Addr]bool),
+			leaves: make(map[netip.Addr]int)}
 		r.services[service] = h
 	}
 	before := h.now()

@@ -64,7 +64,8 @@ func flatten(block string, content []string) []string {
 		return lines
 	}
 	for element := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSpace(elements), "}"), ",") {
-		if element = strings.TrimSpace(element); strings.HasSuffix(block, "endpoints") || strings.HasPrefix(block, "map lists-") {
+		if element = strings.TrimSpace(element); strings.HasSuffix(block, "endpoints") ||
+			strings.HasPrefix(block, "map lists-") {
 			element = index.ReplaceAllString(element, "$1 : ")
 		}
 		lines = append(lines, block+" holds "+element)

@@ -62,7 +62,8 @@ func TestParseListing(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if _, err := parseListing(listed[:len(listed)-len("\t}\n}\n")]); err == nil || err.Error() != "nft lists chain pick-1 without an end" {
+	if _, err := parseListing(listed[:len(listed)-len("\t}\n}\n")]); err == nil ||
+		err.Error() != "nft lists chain pick-1 without an end" {
 		t.Errorf("a listing that is cut off: %v", err)
 	}
 }

@@ -68,7 +68,8 @@ func newSoak(p *plan, out io.Writer) (s *soak, err error) {
 
 // rules are the clients' rules.
 func (s *soak) rules() rules {
-	return rules{ledger: s.cluster.ledger, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain, pulse: new(pulse)}
+	return rules{ledger: s.cluster.ledger, desks: s.desks, hurry: &s.hurry, strict: s.chaos, complain: s.complain,
+		pulse: new(pulse)}
 }
 
 // complain keeps the first error.
@@ -113,7 +114,8 @@ func (s *soak) start() (err error) {
 	if s.chaos {
 		const tenYears = 10 * 365 * 24 * 3600
 		uptime := fmt.Sprint(s.random.IntN(tenYears))
-		argv = []string{"unshare", "--time", "--monotonic", uptime, "--boottime", uptime, "--", s.binary, "--table-ownership=auto"}
+		argv = []string{"unshare", "--time", "--monotonic", uptime, "--boottime", uptime, "--", s.binary,
+			"--table-ownership=auto"}
 	}
 	s.daemon, err = lab.StartProcess(append(argv, s.flags()...)...)
 	return err
@@ -167,9 +169,12 @@ func (s *soak) finish(ctx context.Context) error {
 	fmt.Fprintf(s.out, "the slowest answer took %.2f s: %s; the machine stood still for %.1f s, which does not count\n",
 		sum.slowest.Seconds(), slowest, s.traffic.pulse.stoodStill().Seconds())
 	if s.chaos {
-		fmt.Fprintf(s.out, "no wrong delivery and no failed exchange among %d but for %d UDP answers in flight, nothing is left over: as expected\n", sum.answers+sum.inFlight, sum.inFlight)
+		fmt.Fprintf(s.out,
+			"no wrong delivery and no failed exchange among %d but for %d UDP answers in flight, nothing is left over: as "+
+				"expected\n", sum.answers+sum.inFlight, sum.inFlight)
 	} else {
-		fmt.Fprintf(s.out, "no wrong delivery among %d exchanges, nothing grew, nothing is left over: as expected\n", sum.answers)
+		fmt.Fprintf(s.out, "no wrong delivery among %d exchanges, nothing grew, nothing is left over: as expected\n",
+			sum.answers)
 	}
 	return nil
 }
@@ -396,8 +401,12 @@ func (s *soak) report(settled time.Duration) error {
 		s.samples = append(s.samples, used)
 	}
 	sum, _ := s.traffic.total()
-	fmt.Fprintf(s.out, "%6d changes %4d faults %3d jumps %4d drifts (%4d refused) %3d kills %4d moves | calm after %5.2f s | %7d answers %4d lost %3d in flight, slowest %4.2f s, outage at most %4.2f s | %3.0f goroutines %3.0f descriptors %5.1f MiB\n",
-		s.cluster.changes, s.trouble.faults, s.cluster.jumps, s.trouble.drifts, s.trouble.refused, s.kills, s.trouble.moves, settled.Seconds(),
-		sum.answers, sum.lost, sum.inFlight, sum.slowest.Seconds(), sum.outage.Seconds(), used.goroutines, used.descriptors, used.memory/(1<<20))
+	fmt.Fprintf(s.out,
+		"%6d changes %4d faults %3d jumps %4d drifts (%4d refused) %3d kills %4d moves | calm after %5.2f s | %7d answers "+
+			"%4d lost %3d in flight, slowest %4.2f s, outage at most %4.2f s | %3.0f goroutines %3.0f descriptors %5.1f MiB\n",
+		s.cluster.changes, s.trouble.faults, s.cluster.jumps, s.trouble.drifts, s.trouble.refused, s.kills, s.trouble.moves,
+		settled.Seconds(),
+		sum.answers, sum.lost, sum.inFlight, sum.slowest.Seconds(), sum.outage.Seconds(), used.goroutines, used.descriptors,
+		used.memory/(1<<20))
 	return s.verdict()
 }

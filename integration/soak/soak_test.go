@@ -11,7 +11,8 @@ import (
 )
 
 func TestParseUsage(t *testing.T) {
-	const text = "# HELP go_goroutines Number\ngo_goroutines 42\nprocess_open_fds 17\nprocess_resident_memory_bytes 3.5e+07\n"
+	const text = "# HELP go_goroutines Number\ngo_goroutines 42\nprocess_open_fds 17\nprocess_resident_memory_bytes " +
+		"3.5e+07\n"
 	got, err := parseUsage(strings.NewReader(text))
 	if want := (usage{goroutines: 42, descriptors: 17, memory: 35e6}); err != nil || got != want {
 		t.Errorf("got %v, %v, want %v", got, err, want)
@@ -69,7 +70,8 @@ func TestSoak(t *testing.T) {
 		t.Fatalf("%s: %v\n%s", build, err, out)
 	}
 	for _, extra := range [][]string{nil, {"-chaos"}} {
-		args := append([]string{"-binary", lab.Program(t), "-duration", "6s", "-cycle", "3s", "-services", "50", "-seed", "1"}, extra...)
+		args := append([]string{"-binary", lab.Program(t), "-duration", "6s", "-cycle", "3s", "-services", "50", "-seed",
+			"1"}, extra...)
 		out, err := exec.Command(filepath.Join(dir, "soak"), args...).CombinedOutput()
 		if err != nil || !strings.HasSuffix(string(out), "as expected\n") {
 			t.Errorf("soak %q: %v\n%s", extra, err, out)

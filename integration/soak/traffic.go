@@ -63,11 +63,13 @@ const loyals = 3
 func (t *traffic) addHostile(f *family, r rules) {
 	next := func(service int, network string, from netip.Addr, turns ...netip.AddrPort) *client {
 		id := len(t.clients) + len(t.followers) + len(t.outsiders)
-		return &client{id: id, service: stays[service].name, network: network, from: from, to: turns[0], turns: turns, rules: r}
+		return &client{id: id, service: stays[service].name, network: network, from: from, to: turns[0],
+			turns: turns, rules: r}
 	}
 	at := func(number int) netip.AddrPort { return netip.AddrPortFrom(f.outerIP(number), lab.ServicePort) }
 	everywhere := []netip.AddrPort{
-		netip.AddrPortFrom(f.stayingIP(affine), lab.ServicePort), netip.AddrPortFrom(f.node, uint16(stays[affine].nodePort)), at(balancerAddress + affine),
+		netip.AddrPortFrom(f.stayingIP(affine), lab.ServicePort), netip.AddrPortFrom(f.node, uint16(stays[affine].nodePort)),
+		at(balancerAddress + affine),
 	}
 	for k := range affineExternals {
 		everywhere = append(everywhere, at(affineAddresses+k))

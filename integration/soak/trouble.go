@@ -57,7 +57,8 @@ func (t *trouble) fault() error {
 		time.Sleep(t.while())
 		return t.server.Down(false)
 	case 19:
-		t.server.Fail([]int{http.StatusInternalServerError, http.StatusTooManyRequests, http.StatusServiceUnavailable}[t.random.IntN(3)])
+		t.server.Fail([]int{http.StatusInternalServerError, http.StatusTooManyRequests,
+			http.StatusServiceUnavailable}[t.random.IntN(3)])
 		time.Sleep(t.while())
 		t.server.Fail(0)
 	}
@@ -95,9 +96,11 @@ var (
 		"add element ip kube-nft cluster-ips { 10.111.111.111 }",
 	}
 	onOthers = [...]string{
-		"add table inet other; add chain inet other input { type filter hook input priority 0; }; add rule inet other input counter",
+		"add table inet other; add chain inet other input { type filter hook input priority 0; }; add rule inet other " +
+			"input counter",
 		"delete table inet other",
-		"add table ip other; add chain ip other out { type nat hook output priority -100; }; add rule ip other out ip daddr 203.0.113.99 dnat to 203.0.113.98",
+		"add table ip other; add chain ip other out { type nat hook output priority -100; }; add rule ip other out ip " +
+			"daddr 203.0.113.99 dnat to 203.0.113.98",
 		"delete table ip other",
 	}
 )

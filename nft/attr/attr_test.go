@@ -127,7 +127,8 @@ func TestMalformed(t *testing.T) {
 		{name: "a short number", b: []byte{6, 0, 1, 0, 1, 2, 0, 0}, seen: 1, read: func(r *Reader) { r.Uint32() }},
 		{name: "a long number", b: []byte{6, 0, 1, 0, 1, 2, 0, 0}, seen: 1, read: func(r *Reader) { r.Uint8() }},
 		{name: "no number", b: []byte{4, 0, 1, 0}, seen: 1, read: func(r *Reader) { r.Uint16(); r.Uint64() }},
-		{name: "an address of the other family", b: []byte{8, 0, 1, 0, 1, 2, 3, 4}, seen: 1, read: func(r *Reader) { r.Addr(IPv6) }},
+		{name: "an address of the other family", b: []byte{8, 0, 1, 0, 1, 2, 3, 4}, seen: 1,
+			read: func(r *Reader) { r.Addr(IPv6) }},
 		{name: "within", b: []byte{7, 0, 1, 0, 1, 2, 3}, seen: 1, read: func(r *Reader) {
 			nested := r.Nested()
 			nested.Next()
@@ -229,7 +230,8 @@ func FuzzReader(f *testing.F) {
 	var w Writer
 	sample(&w)
 	f.Add(w.Buf)
-	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 12, 0, 4, 0, 8, 0, 2, 0, 1, 0, 0, 0})
+	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 12, 0, 4, 0, 8, 0, 2, 0,
+		1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		walk(t, NewReader(b), 8)
 		end := 0
@@ -250,7 +252,8 @@ func walk(t *testing.T, list Reader, depth int) {
 	end := 0
 	for list.Next() {
 		if list.At() != end || list.At()+Header+len(list.Value) > list.End() {
-			t.Errorf("an attribute of %d bytes from %d to %d, the one before ended at %d", len(list.Value), list.At(), list.End(), end)
+			t.Errorf("an attribute of %d bytes from %d to %d, the one before ended at %d", len(list.Value), list.At(),
+				list.End(), end)
 		}
 		end = list.End()
 		_, _, _, _, _ = list.Name(), list.Uint8(), list.Uint16(), list.Uint32(), list.Uint64()

@@ -71,13 +71,15 @@ func TestTableIsEven(t *testing.T) {
 
 // TestTableOfWeights: shares are off by less than a slot, and nobody goes without one.
 func TestTableOfWeights(t *testing.T) {
-	for _, weights := range [][]uint16{{1, 2, 7}, {7, 2, 1}, {1, 65535}, {65535, 65535, 1}, {3, 3, 3}, {10, 20, 30, 40, 50, 60}, {1, 1, 1, 1, 996}} {
+	for _, weights := range [][]uint16{{1, 2, 7}, {7, 2, 1}, {1, 65535}, {65535, 65535, 1}, {3, 3, 3},
+		{10, 20, 30, 40, 50, 60}, {1, 1, 1, 1, 996}} {
 		table, sum := Table(endpoints(len(weights), false), weights), 0
 		for _, w := range weights {
 			sum += int(w)
 		}
 		slots := counts(table, len(weights))
-		off := 1.0 + float64(len(slices.DeleteFunc(slices.Clone(slots), func(n int) bool { return n > 1 }))) // the others pay for those
+		// the others pay for those
+		off := 1.0 + float64(len(slices.DeleteFunc(slices.Clone(slots), func(n int) bool { return n > 1 })))
 		for i, got := range slots {
 			want := float64(len(table)) * float64(weights[i]) / float64(sum)
 			if math.Abs(float64(got)-want) >= off || got == 0 {
@@ -85,7 +87,8 @@ func TestTableOfWeights(t *testing.T) {
 			}
 		}
 	}
-	if got, want := Table(endpoints(7, false), []uint16{5, 5, 5, 5, 5, 5, 5}), Table(endpoints(7, false), nil); !slices.Equal(got, want) {
+	if got, want := Table(endpoints(7, false), []uint16{5, 5, 5, 5, 5, 5, 5}), Table(endpoints(7, false),
+		nil); !slices.Equal(got, want) {
 		t.Error("equal weights make another table than none")
 	}
 	worst := make([]uint16, 60001) // one heavy endpoint among very many light ones
@@ -93,7 +96,8 @@ func TestTableOfWeights(t *testing.T) {
 		worst[i] = 1
 	}
 	worst[0] = 65535
-	if slots := counts(Table(endpoints(60001, false), worst), len(worst)); slices.Min(slots) != 1 || slots[0] < MaxSize-60000-100 {
+	if slots := counts(Table(endpoints(60001, false), worst), len(worst)); slices.Min(slots) != 1 ||
+		slots[0] < MaxSize-60000-100 {
 		t.Errorf("a heavy endpoint among 60,000 has %d slots, the others at least %d", slots[0], slices.Min(slots))
 	}
 }
@@ -122,7 +126,8 @@ func TestEndpointLeaves(t *testing.T) {
 				}
 			}
 			if share := float64(moved) / float64(others); share > c.most {
-				t.Errorf("%d endpoints: %.2f%% of the others' clients move when endpoint %d leaves, want at most %.1f%%", c.n, 100*share, gone, 100*c.most)
+				t.Errorf("%d endpoints: %.2f%% of the others' clients move when endpoint %d leaves, want at most %.1f%%", c.n,
+					100*share, gone, 100*c.most)
 			}
 		}
 	}
@@ -222,7 +227,8 @@ func FuzzTable(f *testing.F) {
 			}
 			for j := range n {
 				if weights[i] > weights[j] && (slots[i] < slots[j] || places[i] < places[j]) {
-					t.Errorf("weights %d and %d have %d and %d slots, %d and %d places", weights[i], weights[j], slots[i], slots[j], places[i], places[j])
+					t.Errorf("weights %d and %d have %d and %d slots, %d and %d places", weights[i], weights[j], slots[i], slots[j],
+						places[i], places[j])
 				}
 			}
 		}

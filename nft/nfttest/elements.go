@@ -11,8 +11,10 @@ import (
 // FrontendSet maps frontends to verdicts. EndpointSet maps frontends with an index to addresses and
 // ports.
 var (
-	FrontendSet = nft.Set{Name: "services", Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}, Verdicts: true}
-	EndpointSet = nft.Set{Name: "endpoints", Key: append(FrontendSet.Key[:3:3], nft.FieldIndex), Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
+	FrontendSet = nft.Set{Name: "services", Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort},
+		Verdicts: true}
+	EndpointSet = nft.Set{Name: "endpoints", Key: append(FrontendSet.Key[:3:3], nft.FieldIndex),
+		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
 )
 
 // Frontends makes up n elements of FrontendSet in the family ip.
@@ -48,7 +50,8 @@ func EndpointBatch(lengths ...int) nft.Batch {
 	for i, frontend := range b.Ops[3].Elements {
 		for index := range lengths[i] {
 			data := binary.BigEndian.AppendUint32(nil, 172<<24+uint32(len(list)))
-			list = append(list, nft.KeyedElement{Key: nft.IndexedKey(frontend.Key, index), Element: nft.Element{Data: string(append(data, 0x1f, 0x90, 0, 0))}})
+			list = append(list, nft.KeyedElement{Key: nft.IndexedKey(frontend.Key, index),
+				Element: nft.Element{Data: string(append(data, 0x1f, 0x90, 0, 0))}})
 		}
 	}
 	b.Ops = append(b.Ops,
@@ -74,4 +77,5 @@ func TableOf(b nft.Batch) *nft.Table {
 }
 
 // Comments must not reach the kernel unchanged.
-var Comments = []string{"", "shop/cart:http", `a" ; flush ruleset ; "`, "a\nb", `\"`, strings.Repeat("é\"", 200), "\x00\x7f\xff"}
+var Comments = []string{"", "shop/cart:http", `a" ; flush ruleset ; "`, "a\nb", `\"`, strings.Repeat("é\"", 200),
+	"\x00\x7f\xff"}

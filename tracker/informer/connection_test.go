@@ -34,7 +34,8 @@ func TestConnection(t *testing.T) {
 				AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
 			},
 		}},
-		{"kubeconfig and master", informer.Connection{Kubeconfig: path, Master: "https://192.0.2.2", ContentType: "application/json"}, rest.Config{
+		{"kubeconfig and master", informer.Connection{Kubeconfig: path, Master: "https://192.0.2.2",
+			ContentType: "application/json"}, rest.Config{
 			Host: "https://192.0.2.2", BearerToken: "secret",
 			ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
 		}},
@@ -73,24 +74,36 @@ func TestConnectionErrors(t *testing.T) {
 		want       string
 	}{
 		{"not in a cluster", informer.Connection{}, "not running in a Kubernetes cluster: " + remedy},
-		{"no file", informer.Connection{Kubeconfig: dir + "/none"}, "kubeconfig " + dir + "/none: no such file or directory; " + remedy},
+		{"no file", informer.Connection{Kubeconfig: dir + "/none"},
+			"kubeconfig " + dir + "/none: no such file or directory; " + remedy},
 		{"directory", informer.Connection{Kubeconfig: dir}, "kubeconfig " + dir + ": is a directory; " + remedy},
-		{"empty", informer.Connection{Kubeconfig: file("empty", "")}, "kubeconfig " + dir + "/empty: it names no cluster in its current context; " + remedy},
+		{"empty", informer.Connection{Kubeconfig: file("empty", "")},
+			"kubeconfig " + dir + "/empty: it names no cluster in its current context; " + remedy},
 		{
 			"not YAML", informer.Connection{Kubeconfig: file("bad", "a: [")},
 			"kubeconfig " + dir + "/bad: yaml: line 1: did not find expected node content; " + remedy,
 		},
 		{
-			"unknown context", informer.Connection{Kubeconfig: file("context", "apiVersion: v1\nkind: Config\ncurrent-context: gone\n")},
-			"kubeconfig " + dir + "/context: invalid configuration: [context was not found for specified context: gone, cluster has no server defined]; " + remedy,
+			"unknown context",
+			informer.Connection{Kubeconfig: file("context", "apiVersion: v1\nkind: Config\ncurrent-context: gone\n")},
+			"kubeconfig " + dir +
+				"/context: invalid configuration: [context was not found for specified context: gone, cluster has no server " +
+				"defined]; " + remedy,
 		},
 		{
-			"certificate missing", informer.Connection{Kubeconfig: file("certificate", strings.Replace(kubeconfig, "token: secret", "client-certificate: none, client-key: none", 1))},
-			"kubeconfig " + dir + "/certificate: invalid configuration: [unable to read client-cert " + dir + "/none for u due to open " + dir + "/none: no such file or directory, unable to read client-key " + dir + "/none for u due to open " + dir + "/none: no such file or directory]; " + remedy,
+			"certificate missing",
+			informer.Connection{
+				Kubeconfig: file("certificate", strings.Replace(kubeconfig, "token: secret",
+					"client-certificate: none, client-key: none", 1)),
+			},
+			"kubeconfig " + dir + "/certificate: invalid configuration: [unable to read client-cert " + dir +
+				"/none for u due to open " + dir + "/none: no such file or directory, unable to read client-key " + dir +
+				"/none for u due to open " + dir + "/none: no such file or directory]; " + remedy,
 		},
 		{
 			"bad master", informer.Connection{Master: "https://[::1"},
-			"--master https://[::1: host must be a URL or a host:port pair: \"https://[::1\"; expected a URL such as https://10.0.0.1:6443",
+			"--master https://[::1: host must be a URL or a host:port pair: \"https://[::1\"; expected a URL such as " +
+				"https://10.0.0.1:6443",
 		},
 	}
 	for _, tt := range tests {

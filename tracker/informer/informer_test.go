@@ -22,7 +22,8 @@ import (
 const patience = 2 * time.Minute
 
 func service(name, clusterIP string, labels ...string) *corev1.Service {
-	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: clusterIP}}
+	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Spec: corev1.ServiceSpec{ClusterIP: clusterIP}}
 	if len(labels) > 0 {
 		o.Labels = map[string]string{labels[0]: labels[1]}
 	}
@@ -41,11 +42,13 @@ func slice(name string, endpoints int, labels ...string) *discoveryv1.EndpointSl
 }
 
 func node(name, zone string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
 }
 
 func serviceCIDR(name, cidr string) *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}}
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}}
 }
 
 // start returns a listening server that ends with the test.

@@ -96,7 +96,8 @@ func TestCompressedStreamingLists(t *testing.T) {
 			t.Errorf("the list brought %q", got)
 		}
 		server.Apply(service("web", "10.96.0.2"))
-		for deadline := time.Now().Add(patience); sink.Snapshot()["Service shop/web"] != "10.96.0.2"; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patience); sink.Snapshot()["Service shop/web"] !=
+			"10.96.0.2"; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("the watch brought nothing")
 			}
@@ -122,15 +123,19 @@ func TestSlicesWithoutEndpoints(t *testing.T) {
 		server.Apply(webSlice("web", discoveryv1.Endpoint{Addresses: []string{"10.244.0.5"}}))
 		m.await(t, id, "one endpoint", endpoints("10.244.0.5:8080"))
 		server.Apply(webSlice("web"))
-		m.await(t, id, "none again", func(p *tracker.ServicePort) bool { return p != nil && !p.HasEndpoints && len(p.Cluster) == 0 })
+		m.await(t, id, "none again", func(p *tracker.ServicePort) bool {
+			return p != nil && !p.HasEndpoints && len(p.Cluster) == 0
+		})
 	})
 }
 
 // TestRelaxedServiceNames: names of Services may begin with a digit.
 func TestRelaxedServiceNames(t *testing.T) {
 	inAllModes(t, func(t *testing.T, server *apiserver.Server, client kubernetes.Interface) {
-		server.Apply(webService("1st-web", "10.96.0.1"), webSlice("1st-web", discoveryv1.Endpoint{Addresses: []string{"10.244.0.5"}}))
-		follow(t, server, client).await(t, "shop/1st-web:http/tcp", "a name that begins with a digit", endpoints("10.244.0.5:8080"))
+		server.Apply(webService("1st-web", "10.96.0.1"),
+			webSlice("1st-web", discoveryv1.Endpoint{Addresses: []string{"10.244.0.5"}}))
+		follow(t, server, client).await(t, "shop/1st-web:http/tcp", "a name that begins with a digit",
+			endpoints("10.244.0.5:8080"))
 	})
 }
 
@@ -152,8 +157,10 @@ func TestStrictAddresses(t *testing.T) {
 		m.await(t, "shop/web:http/tcp", "addresses from before", same)
 		strict := web.DeepCopy()
 		strict.Spec.ClusterIP, strict.Spec.ClusterIPs = "10.96.0.1", []string{"10.96.0.1"}
-		strict.Spec.LoadBalancerSourceRanges, strict.Status.LoadBalancer.Ingress[0].IP = []string{"192.0.2.0/24"}, "198.51.100.7"
-		server.Apply(strict, webSlice("web", discoveryv1.Endpoint{Addresses: []string{"10.244.0.5"}}), webService("next", "10.96.0.2"))
+		strict.Spec.LoadBalancerSourceRanges, strict.Status.LoadBalancer.Ingress[0].IP = []string{"192.0.2.0/24"},
+			"198.51.100.7"
+		server.Apply(strict, webSlice("web", discoveryv1.Endpoint{Addresses: []string{"10.244.0.5"}}),
+			webService("next", "10.96.0.2"))
 		m.await(t, "shop/next:http/tcp", "the Service after it", func(p *tracker.ServicePort) bool { return p != nil })
 		m.await(t, "shop/web:http/tcp", "canonical addresses", same)
 	})
@@ -175,13 +182,15 @@ func TestPreferSameNodeAndZone(t *testing.T) {
 	inAllModes(t, func(t *testing.T, server *apiserver.Server, client kubernetes.Interface) {
 		web := webService("web", "10.96.0.1")
 		web.Spec.TrafficDistribution = new(corev1.ServiceTrafficDistributionPreferSameNode)
-		server.Apply(web, webSlice("web", hinted("10.244.0.5", "one", "a"), hinted("10.244.1.5", "two", "a"), hinted("10.244.2.5", "three", "b")))
+		server.Apply(web, webSlice("web", hinted("10.244.0.5", "one", "a"), hinted("10.244.1.5", "two", "a"),
+			hinted("10.244.2.5", "three", "b")))
 		m := follow(t, server, client)
 		const id = "shop/web:http/tcp"
 		m.await(t, id, "PreferSameNode", endpoints("10.244.0.5:8080"))
 		server.Apply(webSlice("web", hinted("10.244.1.5", "two", "a"), hinted("10.244.2.5", "three", "b")))
 		m.await(t, id, "none on this node: the zone", endpoints("10.244.1.5:8080"))
-		server.Apply(webSlice("web", hinted("10.244.0.5", "", "a"), hinted("10.244.1.5", "", "a"), hinted("10.244.2.5", "", "b")))
+		server.Apply(webSlice("web", hinted("10.244.0.5", "", "a"), hinted("10.244.1.5", "", "a"),
+			hinted("10.244.2.5", "", "b")))
 		m.await(t, id, "PreferSameZone", endpoints("10.244.0.5:8080", "10.244.1.5:8080"))
 		server.Apply(webSlice("web", hinted("10.244.0.5", "", "a"), discoveryv1.Endpoint{Addresses: []string{"10.244.2.5"}}))
 		m.await(t, id, "not all have hints", endpoints("10.244.0.5:8080", "10.244.2.5:8080"))

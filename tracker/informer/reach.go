@@ -59,7 +59,8 @@ func explain(resource string, err error) error {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%s: %w; allow list and watch of %s in kube-nft's ClusterRole", resource, err, resource)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s: %w; the API server does not accept the credentials: check the kubeconfig or service account", resource, err)
+		return fmt.Errorf("%s: %w; the API server does not accept the credentials: check the kubeconfig or service account",
+			resource, err)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%s: %w; the API server does not serve them", resource, err)
 	}

@@ -16,8 +16,10 @@ import (
 func TestConcise(t *testing.T) {
 	const list = "https://192.0.2.10:6443/api/v1/services?labelSelector=a&limit=500"
 	request := func(reason error) error { return &url.Error{Op: "Get", URL: list, Err: reason} }
-	dial := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 10), Port: 6443}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	lookup := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "api.example", IsNotFound: true}}
+	dial := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 10), Port: 6443},
+		Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	lookup := &net.OpError{Op: "dial", Net: "tcp",
+		Err: &net.DNSError{Err: "no such host", Name: "api.example", IsNotFound: true}}
 	for _, tt := range []struct {
 		err  error
 		want string

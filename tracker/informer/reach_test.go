@@ -91,7 +91,8 @@ func TestServicesAreWaitedFor(t *testing.T) {
 	sink, told := trackertest.NewSink(), &log{}
 	source := run(t, dial(t, url, ""), informer.Options{NodeName: "one", Reached: told.reached}, sink)
 	await(t, sink, map[string]string{"Node one": "a"})
-	const forbidden = "services: services is forbidden: switched on by Forbid; allow list and watch of services in kube-nft's ClusterRole"
+	const forbidden = "services: services is forbidden: switched on by Forbid; allow list and watch of services in " +
+		"kube-nft's ClusterRole"
 	told.await(t, "services", forbidden)
 	select {
 	case <-source.Synced():
@@ -210,7 +211,8 @@ func TestLoad(t *testing.T) {
 	}
 	server.Forbid("nodes", true)
 	err = informer.Load(t.Context(), client, informer.Options{NodeName: "one"}, trackertest.NewSink())
-	const forbidden = "nodes: nodes is forbidden: switched on by Forbid; allow list and watch of nodes in kube-nft's ClusterRole"
+	const forbidden = "nodes: nodes is forbidden: switched on by Forbid; allow list and watch of nodes in kube-nft's " +
+		"ClusterRole"
 	if err == nil || err.Error() != forbidden {
 		t.Errorf("got %v, want %s", err, forbidden)
 	}

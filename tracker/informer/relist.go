@@ -128,6 +128,8 @@ func (s *store) tellDoubt() {
 		s.options.Held(s.name, nil)
 		return
 	}
-	s.options.Held(s.name, fmt.Errorf("a new list of %s lacks %d of %d that there were: is it the right API server, with all objects? "+
-		"They stay as they were until it has them, or until %s", s.name, len(s.doubt.held), s.doubt.of, s.doubt.until.Format(time.TimeOnly)))
+	s.options.Held(s.name,
+		fmt.Errorf("a new list of %s lacks %d of %d that there were: is it the right API server, with all objects? "+
+			"They stay as they were until it has them, or until %s", s.name, len(s.doubt.held), s.doubt.of,
+			s.doubt.until.Format(time.TimeOnly)))
 }

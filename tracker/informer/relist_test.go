@@ -210,7 +210,8 @@ func TestFirstListIsBelieved(t *testing.T) {
 		set: func(s tracker.Sink, object any) error { return s.SetService(object.(*corev1.Service)) },
 	}, h, &options, func() {})
 	for i := range 300 {
-		s.Transformer()(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint(i), ResourceVersion: "1"}})
+		s.Transformer()(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint(i),
+			ResourceVersion: "1"}})
 	}
 	if err := s.Replace(nil, "2"); err != nil || len(h.services) != 0 {
 		t.Errorf("%d Services, %v", len(h.services), err)

@@ -104,9 +104,10 @@ func node(client kubernetes.Interface, name string) resource {
 // listWatch returns the requests for the resource. Lists come trimmed. Watch events do not: nothing
 // holds them for longer than the sink takes to read them.
 func (r *resource) listWatch() *cache.ListWatch {
-	requests := cache.NewFilteredListWatchFromClient(r.client, r.name, metav1.NamespaceAll, func(options *metav1.ListOptions) {
-		options.LabelSelector, options.FieldSelector = r.labels, r.fields
-	})
+	requests := cache.NewFilteredListWatchFromClient(r.client, r.name, metav1.NamespaceAll,
+		func(options *metav1.ListOptions) {
+			options.LabelSelector, options.FieldSelector = r.labels, r.fields
+		})
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			list, err := requests.ListWithContext(ctx, options)

@@ -33,9 +33,11 @@ func populate(server *apiserver.Server, n int) {
 	for i := range n {
 		name := fmt.Sprintf("s%d", i)
 		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name + "-1",
+				Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
+			Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP),
+				Port: new(int32(8080))}},
 		}
 		for e := range 10 {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{

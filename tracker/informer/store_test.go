@@ -31,7 +31,8 @@ func (h *holder) DeleteService(_, name string) { delete(h.services, name) }
 // bring older versions, as after a restore of the cluster.
 func TestStreamedList(t *testing.T) {
 	object := func(name, version, ip string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: version}, Spec: corev1.ServiceSpec{ClusterIP: ip}}
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: version},
+			Spec: corev1.ServiceSpec{ClusterIP: ip}}
 	}
 	h := &holder{services: make(map[string]string)}
 	listed := false

@@ -48,7 +48,8 @@ func fullService(i int) *corev1.Service {
 		ObjectMeta: meta,
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"},
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+			IPFamilies:     []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
 			Ports: []corev1.ServicePort{
 				{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30080, AppProtocol: new("http")},
 				{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, NodePort: 30053},
@@ -60,7 +61,9 @@ func fullService(i int) *corev1.Service {
 			InternalTrafficPolicy:    new(corev1.ServiceInternalTrafficPolicyLocal),
 			HealthCheckNodePort:      30999,
 			SessionAffinity:          corev1.ServiceAffinityClientIP,
-			SessionAffinityConfig:    &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(60))}},
+			SessionAffinityConfig: &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(60))},
+			},
 		},
 		Status: corev1.ServiceStatus{
 			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
@@ -77,17 +80,20 @@ func fullSlice(i int) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  clutter("shop", name+"-x7f2p", map[string]string{discoveryv1.LabelServiceName: name}),
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080)), AppProtocol: new("http")}},
+		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080)),
+			AppProtocol: new("http")}},
 	}
 	for e := range 10 {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{fmt.Sprintf("10.244.%d.%d", e, i%250), "10.0.0.1"},
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 			Hostname:   new(fmt.Sprintf("web-%d", e)),
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: fmt.Sprintf("web-%d-5d9c7b-%05d", i, e), UID: "1c2d3e4f"},
-			NodeName:   new(fmt.Sprintf("node-%d", e)),
-			Zone:       new("zone-a"),
-			Hints:      &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "zone-a"}}, ForNodes: []discoveryv1.ForNode{{Name: "node-1"}}},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: fmt.Sprintf("web-%d-5d9c7b-%05d", i, e),
+				UID: "1c2d3e4f"},
+			NodeName: new(fmt.Sprintf("node-%d", e)),
+			Zone:     new("zone-a"),
+			Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "zone-a"}},
+				ForNodes: []discoveryv1.ForNode{{Name: "node-1"}}},
 		})
 	}
 	return slice
@@ -98,14 +104,17 @@ func fullNode(name string) *corev1.Node {
 		ObjectMeta: clutter("", name, map[string]string{corev1.LabelTopologyZone: "zone-a"}),
 		Spec: corev1.NodeSpec{
 			PodCIDR: "10.244.0.0/24", PodCIDRs: []string{"10.244.0.0/24", "fd01::/64"}, ProviderID: "cloud://1",
-			Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}, {Key: tracker.ToBeDeletedTaint, Effect: corev1.TaintEffectNoSchedule}},
+			Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule},
+				{Key: tracker.ToBeDeletedTaint, Effect: corev1.TaintEffectNoSchedule}},
 		},
 		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: name}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
+				{Type: corev1.NodeHostName, Address: name}},
 		},
 	}
 	for i := range 50 {
-		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.org/image:%d", i)}})
+		node.Status.Images = append(node.Status.Images,
+			corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.org/image:%d", i)}})
 	}
 	return node
 }
@@ -183,9 +192,11 @@ func TestTrimKeepsFields(t *testing.T) {
 	slice.Annotations["Kube-NFT.io/misspelt"] = "x"
 	wantSlice := slice.DeepCopy()
 	wantSlice.ObjectMeta = metav1.ObjectMeta{
-		Namespace: "shop", Name: "web-1-x7f2p", UID: "0f8d8bd2-web-1-x7f2p", ResourceVersion: "123456789", CreationTimestamp: created,
-		Labels:      map[string]string{discoveryv1.LabelServiceName: "web-1"},
-		Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z", "Kube-NFT.io/misspelt": "x"},
+		Namespace: "shop", Name: "web-1-x7f2p", UID: "0f8d8bd2-web-1-x7f2p", ResourceVersion: "123456789",
+		CreationTimestamp: created,
+		Labels:            map[string]string{discoveryv1.LabelServiceName: "web-1"},
+		Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z",
+			"Kube-NFT.io/misspelt": "x"},
 	}
 	wantSlice.Ports[0].AppProtocol = nil
 	for i := range wantSlice.Endpoints {

@@ -93,7 +93,8 @@ func (f *file) refresh() (read, news bool) {
 	}
 	switch {
 	case truncated:
-		f.failure = fmt.Errorf("%s: cut to nothing; its %d objects stay in force: delete the file to delete them", f.path, len(f.objects))
+		f.failure = fmt.Errorf("%s: cut to nothing; its %d objects stay in force: delete the file to delete them", f.path,
+			len(f.objects))
 	case err == nil:
 		f.failure = f.parse(content)
 	}

@@ -53,10 +53,12 @@ type object struct {
 
 // kinds are the readable objects, by apiVersion and kind.
 var kinds = map[metav1.TypeMeta]func() metav1.Object{
-	{APIVersion: "v1", Kind: "Service"}:                        func() metav1.Object { return &corev1.Service{} },
-	{APIVersion: "v1", Kind: "Node"}:                           func() metav1.Object { return &corev1.Node{} },
-	{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}: func() metav1.Object { return &discoveryv1.EndpointSlice{} },
-	{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"}:  func() metav1.Object { return &networkingv1.ServiceCIDR{} },
+	{APIVersion: "v1", Kind: "Service"}: func() metav1.Object { return &corev1.Service{} },
+	{APIVersion: "v1", Kind: "Node"}:    func() metav1.Object { return &corev1.Node{} },
+	{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}: func() metav1.Object {
+		return &discoveryv1.EndpointSlice{}
+	},
+	{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"}: func() metav1.Object { return &networkingv1.ServiceCIDR{} },
 }
 
 // give hands o to s.

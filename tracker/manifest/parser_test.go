@@ -48,34 +48,40 @@ func TestParse(t *testing.T) {
 		},
 		{
 			name: "byte order mark and CRLF", file: "a.yml",
-			content: "\xef\xbb\xbfapiVersion: v1\r\nkind: Node\r\nmetadata:\r\n  name: one\r\n---\r\napiVersion: v1\r\nkind: Node\r\nmetadata:\r\n  name: two\r\n",
-			want:    []string{"1 Node one", "6 Node two"},
+			content: "\xef\xbb\xbfapiVersion: v1\r\nkind: Node\r\nmetadata:\r\n  name: one\r\n---\r\napiVersion: v1\r\nkind: " +
+				"Node\r\nmetadata:\r\n  name: two\r\n",
+			want: []string{"1 Node one", "6 Node two"},
 		},
 		{
 			name: "marker inside a block scalar", file: "a.yaml",
-			content: "apiVersion: v1\nkind: Node\nmetadata:\n  name: one\n  annotations:\n    text: |\n      a\n      ---\n      b\n",
-			want:    []string{"1 Node one"},
+			content: "apiVersion: v1\nkind: Node\nmetadata:\n  name: one\n  annotations:\n    text: |\n      a\n      ---\n   " +
+				"   b\n",
+			want: []string{"1 Node one"},
 		},
 		{
 			name: "lists", file: "a.yaml",
-			content: "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: a}}\n- null\n- apiVersion: v1\n  kind: NodeList\n  items: [{metadata: {name: three}}]\n" +
+			content: "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: a}}\n- null\n- " +
+				"apiVersion: v1\n  kind: NodeList\n  items: [{metadata: {name: three}}]\n" +
 				"---\napiVersion: v1\nkind: ServiceList\nitems: [{metadata: {name: b}}]\n",
 			want: []string{"1 Service default/a", "1 Node three", "10 Service default/b"},
 		},
 		{
 			name: "JSON sequence", file: "a.json",
-			content: "{\"apiVersion\":\"v1\",\"kind\":\"Node\",\n\"metadata\":{\"name\":\"a\"}}\n\n{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"b\"}}",
-			want:    []string{"1 Node a", "4 Node b"},
+			content: "{\"apiVersion\":\"v1\",\"kind\":\"Node\",\n\"metadata\":{\"name\":\"a\"}}\n\n" +
+				"{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"b\"}}",
+			want: []string{"1 Node a", "4 Node b"},
 		},
 		{
 			name: "other kinds", file: "a.yaml",
-			content: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}\n---\n{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Pod}, {apiVersion: apps/v1, kind: Deployment}]}\n",
+			content: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}\n---\n{apiVersion: v1, kind: List, items: " +
+				"[{apiVersion: v1, kind: Pod}, {apiVersion: apps/v1, kind: Deployment}]}\n",
 			notices: []string{"a.yaml: skipped what is not for a service proxy: 2 apps/v1 Deployment, 1 v1 Pod"},
 		},
 		{
 			name: "unknown and repeated fields", file: "a.yaml",
-			content: "---\napiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIp: 10.96.0.1\n  ports: [{port: 80, colour: red}]\n",
-			want:    []string{"2 Service default/web"},
+			content: "---\napiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIp: 10.96.0.1\n  ports: " +
+				"[{port: 80, colour: red}]\n",
+			want: []string{"2 Service default/web"},
 			notices: []string{
 				`a.yaml:2: Service default/web: unknown field "spec.clusterIp"; it is ignored`,
 				`a.yaml:2: Service default/web: unknown field "spec.ports[0].colour"; it is ignored`,
@@ -108,16 +114,20 @@ func TestParseErrors(t *testing.T) {
 	node := "apiVersion: v1\nkind: Node\nmetadata: {name: one}\n---\n"
 	tests := []struct{ name, file, content, want string }{
 		{"syntax", "a.yaml", node + "apiVersion: v1\nkind: [\nmetadata: {}\n", "a.yaml:7: did not find expected ',' or ']'"},
-		{"tab", "a.yaml", node + "# comment\napiVersion: v1\nmetadata:\n\tname: x\n", "a.yaml:8: found character that cannot start any token"},
-		{"repeated key", "a.yaml", node + "apiVersion: v1\nkind: Node\nkind: Node\n", `a.yaml:7: key "kind" already set in map`},
-		{"no kind", "a.yaml", node + "\nmetadata: {name: x}\n", "a.yaml:6: apiVersion and kind are missing: expected for instance v1 and Service"},
+		{"tab", "a.yaml", node + "# comment\napiVersion: v1\nmetadata:\n\tname: x\n",
+			"a.yaml:8: found character that cannot start any token"},
+		{"repeated key", "a.yaml", node + "apiVersion: v1\nkind: Node\nkind: Node\n",
+			`a.yaml:7: key "kind" already set in map`},
+		{"no kind", "a.yaml", node + "\nmetadata: {name: x}\n",
+			"a.yaml:6: apiVersion and kind are missing: expected for instance v1 and Service"},
 		{"no name", "a.yaml", node + "apiVersion: v1\nkind: Service\n", "a.yaml:5: metadata.name is missing"},
 		{"scalar", "a.yaml", "just text\n", "a.yaml:1: found a string, expected an object"},
 		{"wrong type", "a.yaml", node + "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  ports: [{port: http}]\n", "a.yaml:5: spec.ports.port is a string, expected a number of type int32"},
 		{"wrong type in a list", "a.yaml", "apiVersion: v1\nkind: ServiceList\nitems: [{metadata: {name: web}, spec: {externalIPs: 1}}]\n", "a.yaml:1: items[0].spec.externalIPs is a number, expected a list"},
 		{"JSON syntax", "a.json", "{\"apiVersion\":\"v1\",\n\"kind\":}", "a.json:2: invalid character '}' looking for beginning of value"},
 		{"JSON cut short", "a.json", "{\"apiVersion\":\"v1\",\n", "a.json:2: unexpected EOF"},
-		{"items of another type", "a.yaml", "apiVersion: v1\nkind: List\nitems: 3\n", "a.yaml:1: items is a number, expected a list"},
+		{"items of another type", "a.yaml", "apiVersion: v1\nkind: List\nitems: 3\n",
+			"a.yaml:1: items is a number, expected a list"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -144,15 +154,20 @@ func TestDefaults(t *testing.T) {
 			Ports: []corev1.ServicePort{{Port: 80, Protocol: "TCP"}}, SessionAffinity: "None", InternalTrafficPolicy: &cluster,
 		}},
 		{"dual-stack", "{type: NodePort, clusterIPs: [\"fd00::1\", 10.0.0.1]}", corev1.ServiceSpec{
-			Type: "NodePort", ClusterIP: "fd00::1", ClusterIPs: []string{"fd00::1", "10.0.0.1"}, IPFamilies: []corev1.IPFamily{"IPv6", "IPv4"},
+			Type: "NodePort", ClusterIP: "fd00::1", ClusterIPs: []string{"fd00::1", "10.0.0.1"},
+			IPFamilies:      []corev1.IPFamily{"IPv6", "IPv4"},
 			SessionAffinity: "None", InternalTrafficPolicy: &cluster, ExternalTrafficPolicy: "Cluster",
 		}},
 		{"affinity", "{sessionAffinity: ClientIP, clusterIP: None}", corev1.ServiceSpec{
-			Type: "ClusterIP", ClusterIP: "None", ClusterIPs: []string{"None"}, SessionAffinity: "ClientIP", InternalTrafficPolicy: &cluster,
-			SessionAffinityConfig: &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(10800))}},
+			Type: "ClusterIP", ClusterIP: "None", ClusterIPs: []string{"None"}, SessionAffinity: "ClientIP",
+			InternalTrafficPolicy: &cluster,
+			SessionAffinityConfig: &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(10800))},
+			},
 		}},
 		{"external IPs", "{externalIPs: [192.0.2.1]}", corev1.ServiceSpec{
-			Type: "ClusterIP", ExternalIPs: []string{"192.0.2.1"}, SessionAffinity: "None", InternalTrafficPolicy: &cluster, ExternalTrafficPolicy: "Cluster",
+			Type: "ClusterIP", ExternalIPs: []string{"192.0.2.1"}, SessionAffinity: "None", InternalTrafficPolicy: &cluster,
+			ExternalTrafficPolicy: "Cluster",
 		}},
 		{"external name", "{type: ExternalName, externalName: example.org}", corev1.ServiceSpec{
 			Type: "ExternalName", ExternalName: "example.org", SessionAffinity: "None",
@@ -196,7 +211,8 @@ status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: h}]}}
 }
 
 func TestUneditedDocumentsAreKept(t *testing.T) {
-	const first, second = "apiVersion: v1\nkind: Node\nmetadata: {name: one}\n---\n", "apiVersion: v1\nkind: Node\nmetadata: {name: two}\n"
+	const first, second = "apiVersion: v1\nkind: Node\nmetadata: {name: one}\n---\n",
+		"apiVersion: v1\nkind: Node\nmetadata: {name: two}\n"
 	f, err := parse("a.yaml", first+second)
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +230,8 @@ func TestUneditedDocumentsAreKept(t *testing.T) {
 }
 
 func TestNoticesStayWhenOtherDocumentsAreEdited(t *testing.T) {
-	const pods = "{apiVersion: v1, kind: Pod}\n---\n{apiVersion: v1, kind: Pod}\n---\n{apiVersion: v1, kind: Node, x: 1, metadata: {name: one}}\n"
+	const pods = "{apiVersion: v1, kind: Pod}\n---\n{apiVersion: v1, kind: Pod}\n---\n{apiVersion: v1, kind: Node, x: " +
+		"1, metadata: {name: one}}\n"
 	f, err := parse("a.yaml", pods)
 	if err != nil {
 		t.Fatal(err)
@@ -246,8 +263,12 @@ func TestSizeLimit(t *testing.T) {
 func manifestOf(n int) []byte {
 	var b bytes.Buffer
 	for i := range n {
-		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: s%d\nspec:\n  clusterIP: 10.96.%d.%d\n  ports:\n  - name: http\n    port: 80\n", i, i/250, i%250)
-		fmt.Fprintf(&b, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%d-1\n  labels: {kubernetes.io/service-name: s%d}\naddressType: IPv4\nports:\n- name: http\n  port: 8080\nendpoints:\n", i, i)
+		fmt.Fprintf(&b,
+			"---\napiVersion: v1\nkind: Service\nmetadata:\n  name: s%d\nspec:\n  clusterIP: 10.96.%d.%d\n  ports:\n  - name: "+
+				"http\n    port: 80\n", i, i/250, i%250)
+		fmt.Fprintf(&b,
+			"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%d-1\n  labels: "+
+				"{kubernetes.io/service-name: s%d}\naddressType: IPv4\nports:\n- name: http\n  port: 8080\nendpoints:\n", i, i)
 		for e := range 10 {
 			fmt.Fprintf(&b, "- addresses: [10.%d.%d.%d]\n  conditions: {ready: true}\n", 128+e, i/250, i%250)
 		}
@@ -282,7 +303,8 @@ func BenchmarkParse(b *testing.B) {
 // file, and that what it reads can be handed to a sink.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: web}\n---\na: ["), false)
-	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}]}`), true)
+	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}]}`),
+		true)
 	f.Add([]byte("a: &a [*a]\n---\n- x\n...\n%TAG"), false)
 	f.Add(manifestOf(1), false)
 	f.Fuzz(func(t *testing.T, content []byte, asJSON bool) {

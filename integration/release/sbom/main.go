@@ -46,7 +46,8 @@ func run(program, version string, date time.Time, w io.Writer) error {
 	if version == "" {
 		version = info.Main.Version
 	}
-	return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bill(info, filepath.Base(program), version, content, date))
+	return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bill(info,
+		filepath.Base(program), version, content, date))
 }
 
 // bill lists the program, the modules in it and Go's own library.
@@ -54,12 +55,14 @@ func bill(info *debug.BuildInfo, name, version string, content []byte, date time
 	sum := sha256.Sum256(content)
 	application := cyclonedx.Component{
 		BOMRef: purl(info.Main.Path, version), Type: cyclonedx.ComponentTypeApplication, Name: name, Version: version,
-		PackageURL: purl(info.Main.Path, version), Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
+		PackageURL: purl(info.Main.Path, version),
+		Licenses:   &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
 		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}},
 		Properties: settings(info),
 	}
 	library := cyclonedx.Component{
-		BOMRef: purl("std", info.GoVersion), Type: cyclonedx.ComponentTypeLibrary, Name: "std", Version: info.GoVersion, PackageURL: purl("std", info.GoVersion),
+		BOMRef: purl("std", info.GoVersion), Type: cyclonedx.ComponentTypeLibrary, Name: "std", Version: info.GoVersion,
+		PackageURL: purl("std", info.GoVersion),
 	}
 	components, below := []cyclonedx.Component{library}, []string{library.BOMRef}
 	for _, module := range info.Deps {

@@ -29,7 +29,8 @@ func TestBill(t *testing.T) {
 	if err := cyclonedx.NewBOMDecoder(&out, cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {
 		t.Fatal(err)
 	}
-	if c := bom.Metadata.Component; c.Version != "v1.2.3" || !strings.HasSuffix(c.PackageURL, "@v1.2.3") || len(*c.Hashes) != 1 {
+	if c := bom.Metadata.Component; c.Version != "v1.2.3" || !strings.HasSuffix(c.PackageURL, "@v1.2.3") ||
+		len(*c.Hashes) != 1 {
 		t.Errorf("the program is %+v", c)
 	}
 	names := make(map[string]string)

@@ -39,7 +39,8 @@ var figures = []figure{
 	{
 		"first-packet.svg", "First packet of a connection: time in the kernel",
 		[]string{"first packet of a connection"},
-		[]string{"first packet: floor, one static DNAT map of all Services", "first packet: floor, one static DNAT rule", "first packet: floor, empty nat chains"},
+		[]string{"first packet: floor, one static DNAT map of all Services", "first packet: floor, one static DNAT rule",
+			"first packet: floor, empty nat chains"},
 	},
 }
 
@@ -103,7 +104,8 @@ func read(from io.Reader) (*results, error) {
 		var name, unit string
 		var services, value float64
 		var each int
-		if _, err := fmt.Sscanf(strings.ReplaceAll(text, "/", " "), "%s services=%g endpoints=%d 1 %g %s", &name, &services, &each, &value, &unit); err != nil {
+		if _, err := fmt.Sscanf(strings.ReplaceAll(text, "/", " "), "%s services=%g endpoints=%d 1 %g %s", &name, &services,
+			&each, &value, &unit); err != nil {
 			return nil, fmt.Errorf("%q: %w", lines.Text(), err)
 		}
 		if endpoints == 0 {
@@ -127,6 +129,8 @@ func read(from io.Reader) (*results, error) {
 
 // benchName is the name of a row in bench.txt: without what separates fields and parts.
 func benchName(name string) string {
-	words := strings.FieldsFunc(name, func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789", r|0x20) })
+	words := strings.FieldsFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789", r|0x20)
+	})
 	return strings.ToLower(strings.Join(words, "-"))
 }

@@ -67,21 +67,26 @@ func (s Shape) filter() *table {
 		"KUBE-FORWARD", "KUBE-KUBELET-CANARY", "KUBE-NODEPORTS", "KUBE-PROXY-CANARY",
 		"KUBE-PROXY-FIREWALL", "KUBE-ROUTER-INPUT", "KUBE-SERVICES", "ZZZ-LAST")
 	t.rule(`INPUT -i lo -m comment --comment "admin: loopback, KUBE-SERVICES or not" -j ACCEPT`)
-	t.rule(`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
+	t.rule(
+		`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
 	t.rule(`INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS`)
 	t.rule(`INPUT -p tcp -m multiport --dports 22,9100 -m comment --comment "admin: ssh" -j ADMIN`)
-	t.rule(`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
+	t.rule(
+		`INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
 	t.rule(`INPUT -j KUBE-FIREWALL`)
 	t.rule(`INPUT -j KUBE-ROUTER-INPUT`)
 	t.rule(`FORWARD -j DOCKER-USER`)
 	t.rule(`FORWARD -p udp -m udp --dport 53`) // without a target
-	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
+	t.rule(
+		`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
 	t.rule(`FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`)
 	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
-	t.rule(`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
+	t.rule(
+		`FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`)
 	t.rule(`FORWARD -o docker0 -j DOCKER`)
 	t.rule(`FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD`)
-	t.rule(`OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
+	t.rule(
+		`OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL`)
 	t.rule(`OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
 	t.rule(`OUTPUT -j KUBE-FIREWALL`)
 	t.rule(`ADMIN -p tcp -m multiport --dports 22,443,8000:8080 -g ZZZ-LAST`)
@@ -89,28 +94,35 @@ func (s Shape) filter() *table {
 	t.rule(`DOCKER-USER -j RETURN`)
 	s.filterProxy(t)
 	t.rule(`KUBE-ROUTER-INPUT -m comment --comment "not kube-proxy's" -j RETURN`)
-	t.rule(`ZZZ-LAST -p udp -m hashlimit --hashlimit-upto 10/sec --hashlimit-burst 5 --hashlimit-mode srcip --hashlimit-name kubenft -j RETURN`)
+	t.rule(
+		`ZZZ-LAST -p udp -m hashlimit --hashlimit-upto 10/sec --hashlimit-burst 5 --hashlimit-mode srcip --hashlimit-name kubenft -j RETURN`)
 	t.rule(`ZZZ-LAST -j REJECT --reject-with %s`, s.reject())
 	return t
 }
 
 // filterProxy is what kube-proxy's and the kubelet's chains contain.
 func (s Shape) filterProxy(t *table) {
-	t.rule(`KUBE-FIREWALL ! -s %s -d %s -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`, s.loopback(), s.loopback())
+	t.rule(
+		`KUBE-FIREWALL ! -s %s -d %s -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`, s.loopback(), s.loopback())
 	t.rule(`KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP`)
 	t.rule(`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT`)
-	t.rule(`KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`)
+	t.rule(
+		`KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`)
 	for i := range s.Services {
 		port, hasPort := s.NodePort(i)
 		if s.Refused(i) {
-			t.rule(`KUBE-SERVICES -d %s -p tcp -m comment --comment "%s has no endpoints" -m tcp --dport 80 -j REJECT --reject-with %s`, host(s.ClusterIP(i)), service(i), s.reject())
+			t.rule(
+				`KUBE-SERVICES -d %s -p tcp -m comment --comment "%s has no endpoints" -m tcp --dport 80 -j REJECT --reject-with %s`, host(s.ClusterIP(i)), service(i), s.reject())
 		}
 		if s.Refused(i) && hasPort {
-			t.rule(`KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "%s has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport %d -j REJECT --reject-with %s`, service(i), port, s.reject())
+			t.rule(
+				`KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "%s has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport %d -j REJECT --reject-with %s`, service(i), port, s.reject())
 		}
 		if s.Local(i) {
-			t.rule(`KUBE-NODEPORTS -p tcp -m comment --comment "%s health check node port" -m tcp --dport %d -j ACCEPT`, service(i), 32000+i%700)
-			t.rule(`KUBE-PROXY-FIREWALL -d %s -p %s -m comment --comment "%s traffic not accepted by its ranges" -m %s --dport 80 -j DROP`, host(s.LoadBalancer(i)), s.Protocol(i), service(i), s.Protocol(i))
+			t.rule(`KUBE-NODEPORTS -p tcp -m comment --comment "%s health check node port" -m tcp --dport %d -j ACCEPT`,
+				service(i), 32000+i%700)
+			t.rule(
+				`KUBE-PROXY-FIREWALL -d %s -p %s -m comment --comment "%s traffic not accepted by its ranges" -m %s --dport 80 -j DROP`, host(s.LoadBalancer(i)), s.Protocol(i), service(i), s.Protocol(i))
 		}
 	}
 }

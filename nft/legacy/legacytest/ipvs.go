@@ -54,7 +54,8 @@ func (s Shape) IPVS() string {
 	filter.rule(`OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER`)
 	filter.rule(`KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT`)
 	filter.rule(`KUBE-IPVS-FILTER -m set --match-set %s dst,dst -j RETURN`, s.setName("LOAD-BALANCER"))
-	filter.rule(`KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set %s dst -j REJECT --reject-with %s`, s.setName("IPVS-IPS"), s.reject())
+	filter.rule(`KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set %s dst -j REJECT --reject-with %s`,
+		s.setName("IPVS-IPS"), s.reject())
 	filter.rule(`KUBE-SOURCE-RANGES-FIREWALL -j DROP`)
 
 	// The rules that mark what is to be masqueraded.

@@ -7,7 +7,8 @@ func (s Shape) nat() *table {
 	t := &table{name: "nat", base: []string{"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"}}
 	t.chain("CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SETMARK", "DOCKER", "KUBE-KUBELET-CANARY", "KUBE-MARK-DROP",
 		"KUBE-MARK-MASQ", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-PROXY-CANARY", "KUBE-SERVICES")
-	t.rule(`PREROUTING -p tcp -m tcp --dport 2222 -m comment --comment "admin: ssh by the back door" -j REDIRECT --to-ports 22`)
+	t.rule(
+		`PREROUTING -p tcp -m tcp --dport 2222 -m comment --comment "admin: ssh by the back door" -j REDIRECT --to-ports 22`)
 	t.rule(`PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
 	t.rule(`PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT`)
 	t.rule(`OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
@@ -21,14 +22,17 @@ func (s Shape) nat() *table {
 	t.rule(`KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`)
 	t.rule(`KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN`)
 	t.rule(`KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0`)
-	t.rule(`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`)
+	t.rule(
+		`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`)
 	for i := range s.Services {
 		s.natService(t, i)
 	}
-	t.rule(`KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`)
+	t.rule(
+		`KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`)
 	if s.Borrowed {
 		t.rule(`CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j KUBE-MARK-MASQ`)
-		t.rule(`OUTPUT -p tcp -m tcp --dport 1080 -m comment --comment "admin: short cut" -j %s`, chainName("SVC", service(0)))
+		t.rule(`OUTPUT -p tcp -m tcp --dport 1080 -m comment --comment "admin: short cut" -j %s`,
+			chainName("SVC", service(0)))
 		t.rule(`PREROUTING -s %s -j KUBE-SERVICES`, host(s.Endpoint(0, 0)))
 	}
 	t.chain("ZZZ-LAST")
@@ -45,13 +49,17 @@ func (s Shape) natService(t *table, i int) {
 	name, svc, proto := service(i), chainName("SVC", service(i)), s.Protocol(i)
 	t.chain(svc)
 	ip := host(s.ClusterIP(i))
-	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j %s`, ip, proto, name, proto, svc)
-	t.rule(`%s ! -s %s -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j KUBE-MARK-MASQ`, svc, s.pods(), ip, proto, name, proto)
+	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j %s`, ip, proto, name,
+		proto, svc)
+	t.rule(`%s ! -s %s -d %s -p %s -m comment --comment "%s cluster IP" -m %s --dport 80 -j KUBE-MARK-MASQ`, svc, s.pods(),
+		ip, proto, name, proto)
 	s.natExternal(t, i)
 	if s.Affine(i) {
 		for j := range s.Endpoints {
 			sep := s.endpointChain(i, j)
-			t.rule(`%s -m comment --comment "%s -> %s" -m recent --rcheck --seconds 10800 --reap --name %s --mask %s --rsource -j %s`, svc, name, socket(s.Endpoint(i, j), 8080), sep, s.mask(), sep)
+			t.rule(
+				`%s -m comment --comment "%s -> %s" -m recent --rcheck --seconds 10800 --reap --name %s --mask %s --rsource -j %s`,
+				svc, name, socket(s.Endpoint(i, j), 8080), sep, s.mask(), sep)
 		}
 	}
 	for j := range s.Endpoints {
@@ -59,7 +67,8 @@ func (s Shape) natService(t *table, i int) {
 		if left := s.Endpoints - j; left > 1 {
 			chance = fmt.Sprintf("-m statistic --mode random --probability %.11f ", 1/float64(left))
 		}
-		t.rule(`%s -m comment --comment "%s -> %s" %s-j %s`, svc, name, socket(s.Endpoint(i, j), 8080), chance, s.endpointChain(i, j))
+		t.rule(`%s -m comment --comment "%s -> %s" %s-j %s`, svc, name, socket(s.Endpoint(i, j), 8080), chance,
+			s.endpointChain(i, j))
 	}
 	for j := range s.Endpoints {
 		sep := s.endpointChain(i, j)
@@ -69,7 +78,8 @@ func (s Shape) natService(t *table, i int) {
 		if s.Affine(i) {
 			recent = fmt.Sprintf("-m recent --set --name %s --mask %s --rsource ", sep, s.mask())
 		}
-		t.rule(`%s -p %s -m comment --comment "%s" %s-m %s -j DNAT --to-destination %s`, sep, proto, name, recent, proto, socket(s.Endpoint(i, j), 8080))
+		t.rule(`%s -p %s -m comment --comment "%s" %s-m %s -j DNAT --to-destination %s`, sep, proto, name, recent, proto,
+			socket(s.Endpoint(i, j), 8080))
 	}
 }
 
@@ -91,10 +101,13 @@ func (s Shape) natExternal(t *table, i int) {
 	}
 	fw, svl := chainName("FW", name), chainName("SVL", name)
 	t.chain(fw, svl)
-	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s loadbalancer IP" -m %s --dport 80 -j %s`, host(s.LoadBalancer(i)), proto, name, proto, fw)
+	t.rule(`KUBE-SERVICES -d %s -p %s -m comment --comment "%s loadbalancer IP" -m %s --dport 80 -j %s`,
+		host(s.LoadBalancer(i)), proto, name, proto, fw)
 	t.rule(`%s -s %s -m comment --comment "%s loadbalancer IP" -j %s`, fw, s.pods(), name, ext)
-	t.rule(`%s -s %s -m comment --comment "pod traffic for %s external destinations" -j %s`, ext, s.pods(), name, chainName("SVC", name))
-	t.rule(`%s -m comment --comment "route LOCAL traffic for %s external destinations" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ`, ext, name)
+	t.rule(`%s -s %s -m comment --comment "pod traffic for %s external destinations" -j %s`, ext, s.pods(), name,
+		chainName("SVC", name))
+	t.rule(
+		`%s -m comment --comment "route LOCAL traffic for %s external destinations" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ`, ext, name)
 	t.rule(`%s -j %s`, ext, svl)
 	t.rule(`%s -m comment --comment "%s -> %s" -j %s`, svl, name, socket(s.Endpoint(i, 0), 8080), s.endpointChain(i, 0))
 }

@@ -24,7 +24,8 @@ func (s Shape) NFTables() string {
 		}
 		services = append(services, fmt.Sprintf("%s : goto %s", key, nftChain("service", i)))
 		if s.Local(i) {
-			services = append(services, fmt.Sprintf("%s . %s . 80 : goto %s", s.LoadBalancer(i), s.Protocol(i), nftChain("external", i)))
+			services = append(services, fmt.Sprintf("%s . %s . 80 : goto %s", s.LoadBalancer(i), s.Protocol(i),
+				nftChain("external", i)))
 		}
 		if port, ok := s.NodePort(i); ok {
 			nodePorts = append(nodePorts, fmt.Sprintf("%s . %d : goto %s", s.Protocol(i), port, nftChain("external", i)))
@@ -39,7 +40,8 @@ func (s Shape) NFTables() string {
 		s.nftService(&b, i)
 	}
 	b.WriteString("}\n")
-	fmt.Fprintf(&b, "table %s admin {\n\tchain kube-proxy {\n\t\ttcp dport 22 counter packets 3 bytes 180 accept\n\t}\n}\n", family)
+	fmt.Fprintf(&b,
+		"table %s admin {\n\tchain kube-proxy {\n\t\ttcp dport 22 counter packets 3 bytes 180 accept\n\t}\n}\n", family)
 	return b.String()
 }
 
@@ -59,15 +61,25 @@ func (s Shape) nftBase(b *strings.Builder) {
 		{"mark-for-masquerade", "mark set mark or 0x4000"},
 		{"masquerading", "mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random"},
 		{"reject-chain", "reject"},
-		{"services", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @service-ips\n\t\tfib daddr type local meta l4proto . th dport vmap @service-nodeports", f)},
+		{
+			"services",
+			fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @service-ips\n\t\tfib daddr type local meta l4proto . th "+
+				"dport vmap @service-nodeports", f),
+		},
 		{"service-endpoints-check", fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @no-endpoint-services", f)},
 		{"cluster-ips-check", fmt.Sprintf("%s daddr @cluster-ips reject", f)},
 		{"nat-prerouting", "type nat hook prerouting priority dstnat; policy accept;\n\t\tjump services"},
 		{"nat-output", "type nat hook output priority -100; policy accept;\n\t\tjump services"},
 		{"nat-postrouting", "type nat hook postrouting priority srcnat; policy accept;\n\t\tjump masquerading"},
 		{"filter-input", "type filter hook input priority 0; policy accept;\n\t\tct state new jump service-endpoints-check"},
-		{"filter-forward", "type filter hook forward priority 0; policy accept;\n\t\tct state new jump service-endpoints-check\n\t\tct state new jump cluster-ips-check"},
-		{"filter-output", "type filter hook output priority 0; policy accept;\n\t\tct state new jump service-endpoints-check\n\t\tct state new jump cluster-ips-check"},
+		{"filter-forward",
+			"type filter hook forward priority 0; policy accept;\n\t\tct state new jump service-endpoints-check\n\t\tct state " +
+				"new jump cluster-ips-check"},
+		{
+			"filter-output",
+			"type filter hook output priority 0; policy accept;\n\t\tct state new jump service-endpoints-check\n\t\tct state " +
+				"new jump cluster-ips-check",
+		},
 	} {
 		fmt.Fprintf(b, "\tchain %s {\n\t\t%s\n\t}\n", c[0], c[1])
 	}
@@ -82,7 +94,8 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 	if s.Affine(i) {
 		s.nftEndpoints(b, i)
 	}
-	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n", nftChain("service", i), family, s.ClusterIP(i), s.Protocol(i), family, s.pods())
+	fmt.Fprintf(b, "\tchain %s {\n\t\t%s daddr %s %s dport 80 %s saddr != %s jump mark-for-masquerade\n",
+		nftChain("service", i), family, s.ClusterIP(i), s.Protocol(i), family, s.pods())
 	var ends []string
 	for j := range s.Endpoints {
 		if s.Affine(i) {
@@ -95,10 +108,12 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 	if s.Affine(i) {
 		fmt.Fprintf(b, "\t\tnumgen random mod %d vmap { %s }\n\t}\n", s.Endpoints, strings.Join(ends, ", "))
 	} else {
-		fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), family, s.Endpoints, strings.Join(ends, ", "))
+		fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), family,
+			s.Endpoints, strings.Join(ends, ", "))
 	}
 	if _, ok := s.NodePort(i); ok || s.Local(i) {
-		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i), nftChain("service", i))
+		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i),
+			nftChain("service", i))
 	}
 }
 
@@ -106,7 +121,8 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 // affinity.
 func (s Shape) nftEndpoints(b *strings.Builder, i int) {
 	for j := range s.Endpoints {
-		fmt.Fprintf(b, "\tset %s {\n\t\ttype %s\n\t\tflags dynamic,timeout\n\t\ttimeout 3h\n\t}\n", s.ClientSet(i, j), s.addrType())
+		fmt.Fprintf(b, "\tset %s {\n\t\ttype %s\n\t\tflags dynamic,timeout\n\t\ttimeout 3h\n\t}\n", s.ClientSet(i, j),
+			s.addrType())
 		fmt.Fprintf(b, "\tchain endpoint-%s {\n\t\tupdate @%s { %s saddr }\n\t\tmeta l4proto %s dnat to %s\n\t}\n",
 			s.nftEndpoint(i, j), s.ClientSet(i, j), s.Family.NFT(), s.Protocol(i), socket(s.Endpoint(i, j), 8080))
 	}
@@ -114,7 +130,8 @@ func (s Shape) nftEndpoints(b *strings.Builder, i int) {
 
 // nftEndpoint is the common part of the names of an endpoint's set and chain, as kube-proxy forms it.
 func (s Shape) nftEndpoint(i, j int) string {
-	end := fmt.Sprintf("shop/service-%d/%s/http__%s/8080", i, s.Protocol(i), strings.ReplaceAll(s.Endpoint(i, j).String(), ":", "."))
+	end := fmt.Sprintf("shop/service-%d/%s/http__%s/8080", i, s.Protocol(i),
+		strings.ReplaceAll(s.Endpoint(i, j).String(), ":", "."))
 	return strings.TrimPrefix(chainName("X", end), "KUBE-X-")[:8] + "-" + end
 }
 
