@@ -1,3 +1,12 @@
+// Package packets sends real packets through kube-nft, in network namespaces, and compares what becomes of them with
+// what a case expects. To add a case, write a file below testdata/cases; casefile_test.go says what it may contain.
+//
+// The fixtures:
+//   - A bench is a node and its pods: namespaces, devices, and listeners that say who they are.
+//   - A sentinel is a Service beside the case. When its latest endpoint answers, the proxy has programmed everything
+//     that came before it, so no test has to sleep.
+//   - The oracle is the code that sends a case's packets and judges the answers. Its own tests run it against oracleRules,
+//     an nft ruleset that is right, and against others that are wrong.
 package packets
 
 import (

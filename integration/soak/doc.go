@@ -40,6 +40,9 @@
 // a time namespace with another time since boot. That the wall clock may jump under a running
 // kube-nft is held by TestClockMayJump of package sync.
 //
+// Two fixtures judge the answers. The ledger knows which endpoints may answer for a Service now. The pulse is a clock
+// that stands still while this machine has no time for the program, so that a slow machine is not kube-nft's fault.
+//
 // All of it happens in a network namespace that ends with the program; it needs root, nft, and
 // unshare for -chaos.
 package main
