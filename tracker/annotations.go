@@ -203,7 +203,7 @@ func readAnnotations[T any](table []annotation[T], of map[string]string, setting
 	}
 }
 
-// unknownAnnotation says what is wrong with a key that objects of this kind cannot have.
+// unknownAnnotation returns the reason why objects of this kind cannot have a key.
 func unknownAnnotation(kind, key string) string {
 	var known []string
 	for _, a := range Annotations() {

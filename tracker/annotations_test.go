@@ -170,8 +170,8 @@ func TestUnreadyUDP(t *testing.T) {
 	}
 }
 
-// TestFallbackTellsTheTruth: whoever asks the health check node port hears that there is no endpoint here.
-func TestFallbackTellsTheTruth(t *testing.T) {
+// TestFallbackKeepsHealthCheckFailing: with local-fallback, the health-check node port still reports no local endpoint.
+func TestFallbackKeepsHealthCheckFailing(t *testing.T) {
 	tr := newTracker(Config{})
 	must(t, tr.SetService(newService(balanced("198.51.100.1"), externalLocal, annotated("local-fallback", "cluster"))))
 	must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1 node=node-b"))))

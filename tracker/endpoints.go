@@ -167,7 +167,7 @@ func (e *entry) note(before, now *slice) {
 	}
 }
 
-// forgetListings makes the next use gather them anew.
+// forgetListings makes the next use gather them again.
 func (e *entry) forgetListings() { e.listings, e.changed = nil, nil }
 
 // appendChanged appends to addrs the addresses at which two sorted lists of endpoints differ.

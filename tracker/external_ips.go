@@ -32,7 +32,7 @@ func ParseExternalIPs(entries []string) (ExternalIPs, error) {
 	for _, entry := range entries {
 		prefix, err := parsePrefix(entry)
 		if err != nil {
-			return ExternalIPs{}, fmt.Errorf("%w; expected CIDRs such as 203.0.113.0/24, or all or none alone", err)
+			return ExternalIPs{}, fmt.Errorf("%w; expected CIDRs such as 203.0.113.0/24, or a single all or none", err)
 		}
 		e.ranges = append(e.ranges, prefix)
 	}

@@ -118,8 +118,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestHelpIsHonest: hidden flags are accepted, not offered.
-func TestHelpIsHonest(t *testing.T) {
+// TestHelpHidesFlagsWithoutEffect: kube-nft accepts hidden flags, but --help does not list them.
+func TestHelpHidesFlagsWithoutEffect(t *testing.T) {
 	_, help, _ := commandLine(t, "--help")
 	for _, flag := range []string{"--ipvs-scheduler", "--proxy-mode", "--iptables-sync-period", "--logtostderr"} {
 		if strings.Contains(help, flag+" ") {

@@ -242,9 +242,9 @@ func onNode(commands []string, node string) (list []string) {
 	return list
 }
 
-// TestPageWays goes every way of the pages on installation and migration that leads to kube-nft in a cluster, and the
+// TestInstallAndMigrationPages follows every procedure of the pages that leads to kube-nft in a cluster, and the
 // way back: at no command do both proxies serve a node, and none is left behind.
-func TestPageWays(t *testing.T) {
+func TestInstallAndMigrationPages(t *testing.T) {
 	pages := string(readFile(t, "../../docs/install.md")) + string(readFile(t, "../../docs/migration.md"))
 	const deploy, nodes, back = "## In a cluster", "## A kubeadm cluster, node by node", "## Back to kube-proxy"
 	atOnce := func(c *cluster) { c.run(block(t, pages, deploy, "nodeSelector")...) }

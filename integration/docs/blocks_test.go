@@ -1,5 +1,5 @@
-// Package docs holds the pages for users against the program: links lead somewhere, and blocks of commands that say so
-// are run.
+// Package docs tests the pages for users and contributors: links have a target, blocks marked "sh run" run, objects
+// decode, and the files and tests that a page names exist.
 package docs
 
 import (

@@ -1,5 +1,6 @@
-// Package lab is where tests and the programs under integration get their network namespaces,
-// processes and Kubernetes objects. Nothing else imports it.
+// Package lab makes network namespaces, processes and Kubernetes objects for tests and for the programs
+// under integration. Call Require, then New for a network namespace that ends with the test. Code that
+// ships does not import it.
 package lab
 
 import (

@@ -120,9 +120,9 @@ func TestClientLoses(t *testing.T) {
 	}
 }
 
-// TestClientIsLoyal: another endpoint may answer only if the first one was taken out, or may have been
+// TestAffinityCheck: another endpoint may answer only if the first one was taken out, or may have been
 // when it answered.
-func TestClientIsLoyal(t *testing.T) {
+func TestAffinityCheck(t *testing.T) {
 	b := newBench(t)
 	b.lasting, b.loyal = false, true
 	first, second := families[0].serverOf(rolling, 0), families[0].serverOf(rolling, 1)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A creator is who made a chain, by its table and name.
+// A creator is the program that made a chain, by the chain's table and name.
 type creator uint8
 
 // The creators. Chains without the prefix KUBE- are always foreign.

@@ -48,7 +48,7 @@ func FirewalldRefuses(ctx context.Context) (bool, error) {
 	return refuses && !accepts, err
 }
 
-// verdictOnTranslated reports whether a rule accepts packets that somebody has translated, whatever else
+// verdictOnTranslated reports whether a rule accepts packets that another program has translated, whatever else
 // they are, and whether it refuses every packet.
 func verdictOnTranslated(expressions []byte) (accepts, refuses bool) {
 	var dnat, others, accept, refuse bool

@@ -59,7 +59,7 @@ type Inventory struct {
 }
 
 // A Part is one table of a backend, or all of IPVS. A table without anything of kube-proxy's is a
-// part too: it says what is foreign. A table that does not exist is no part.
+// part, too: it lists the foreign rules. A table that does not exist is no part.
 type Part struct {
 	Backend Backend `json:"backend"`
 	Family  string  `json:"family,omitempty"` // ip or ip6; empty for IPVS
@@ -213,7 +213,7 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 	return append(compat, own...), nil
 }
 
-// takeIPVS reads what the IPVS mode has apart from chains. It returns no part if there is nothing.
+// takeIPVS reads the state of the IPVS mode that is not in chains. It returns no part if there is none.
 func takeIPVS(context.Context) ([]Part, error) {
 	p := Part{Backend: IPVS}
 	link, addrs, err := findDevice()
@@ -265,7 +265,7 @@ func explain(err error) error {
 }
 
 // Serves reports whether the part sends connections in family f to endpoints of Services, so that
-// the node can work with kube-proxy's rules alone.
+// the node can work with only kube-proxy's rules.
 func (p *Part) Serves(f nft.Family) bool {
 	if p.Backend == IPVS {
 		return slices.ContainsFunc(p.Servers, func(s Server) bool { return s.Frontend.Addr().Is6() == (f == nft.IP6) })

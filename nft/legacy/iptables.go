@@ -28,7 +28,7 @@ const (
 // errBusy is the error after the last attempt.
 var errBusy = errors.New("other programs keep changing it; nothing was changed; stop kube-proxy and try again")
 
-// errCounters says that somebody without the lock changed the table between its replacement and the
+// errCounters means that a program without the lock changed the table between its replacement and the
 // return of its counters.
 var errCounters = errors.New("removed, but the counters of the other rules were reset")
 
@@ -196,7 +196,7 @@ const LockFile = "/run/xtables.lock"
 const lockPoll = 20 * time.Millisecond
 
 // lock takes the lock of the iptables programs and returns its release. Where the file cannot
-// exist, nobody can hold the lock, and only the kernel's own check remains.
+// exist, no program can hold the lock, and only the kernel's own check remains.
 func lock(ctx context.Context, path string) (release func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o600) // a pipe must not block
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {

@@ -243,8 +243,8 @@ func normal(h hookTable) hookTable {
 	return h
 }
 
-// TestByHand runs the commands that a message recommends where the codec gives up.
-func TestByHand(t *testing.T) {
+// TestCommandsOfUnknownFormError runs the commands that the error for an unknown form recommends.
+func TestCommandsOfUnknownFormError(t *testing.T) {
 	for _, f := range nft.Families {
 		t.Run(f.String(), func(t *testing.T) {
 			newNode(t)

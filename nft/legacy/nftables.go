@@ -15,7 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// readAttempts is how often nf_tables is listed again because somebody committed meanwhile; a
+// readAttempts is how often nf_tables is listed again because another program committed meanwhile; a
 // listing takes some ten milliseconds.
 const readAttempts = 50
 

@@ -87,7 +87,7 @@ func (t *nfTable) flush(chain string) *request {
 }
 
 // removeNFTables removes kube-proxy's state from the selected nf_tables backends in one
-// transaction. It starts again if somebody else has committed since the reading.
+// transaction. It starts again if another program has committed since the reading.
 func removeNFTables(ctx context.Context, sel Selector) error {
 	for range readAttempts {
 		messages, generation, err := Messages(ctx, sel)

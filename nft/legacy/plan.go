@@ -107,7 +107,7 @@ func (p *Part) addIPTables() {
 		p.add(object, means, "removed")
 	}
 	for _, name := range p.Emptied {
-		p.add("chain "+name, "kube-proxy's, but a foreign rule sends to it", "kept without its rules")
+		p.add("chain "+name, "kube-proxy's, but a foreign rule jumps to it", "kept without its rules")
 	}
 	for _, j := range p.Blocked {
 		p.add(j.String(), "a foreign rule that relies on kube-proxy", "kept; remove or replace it yourself")
@@ -128,7 +128,7 @@ var proxyChains = map[string]string{
 	"KUBE-EXT-*":        "a Service port each",
 	"KUBE-XLB-*":        "a Service port each",
 	"KUBE-FW-*":         "a Service port each",
-	"KUBE-PROXY-CANARY": "kube-proxy notices by it that rules were flushed",
+	"KUBE-PROXY-CANARY": "kube-proxy uses it to notice flushed rules",
 	"KUBE-MARK-MASQ":    "masquerading",
 	"KUBE-POSTROUTING":  "masquerading",
 }
@@ -136,9 +136,9 @@ var proxyChains = map[string]string{
 // keptChains says what a chain is that stays although its name begins with KUBE-.
 var keptChains = map[string]string{
 	"KUBE-FIREWALL":       "the kubelet's protection of loopback addresses",
-	"KUBE-KUBELET-CANARY": "the kubelet notices by it that rules were flushed",
-	"KUBE-IPTABLES-HINT":  "tells others which iptables the kubelet uses",
-	"KUBE-MARK-MASQ":      "kube-proxy's, but foreign rules ask for masquerading by it",
+	"KUBE-KUBELET-CANARY": "the kubelet uses it to notice flushed rules",
+	"KUBE-IPTABLES-HINT":  "shows which iptables the kubelet uses",
+	"KUBE-MARK-MASQ":      "kube-proxy's, but foreign rules use it to request masquerading",
 }
 
 // add appends an action.

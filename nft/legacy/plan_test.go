@@ -41,13 +41,13 @@ func TestPlanOfTable(t *testing.T) {
 	p.fill(rs, nft.IP)
 	want := `legacy ip nat: OUTPUT rule 1 to KUBE-SERVICES ("portals") (sends packets to kube-proxy's rules): removed
 legacy ip nat: chain KUBE-POSTROUTING (masquerading): removed
-legacy ip nat: chain KUBE-PROXY-CANARY (kube-proxy notices by it that rules were flushed): removed
+legacy ip nat: chain KUBE-PROXY-CANARY (kube-proxy uses it to notice flushed rules): removed
 legacy ip nat: 2 chains KUBE-SEP-* (an endpoint each): removed
 legacy ip nat: chain KUBE-SERVICES (Services): removed
 legacy ip nat: 1 chain KUBE-SVC-* (a Service port each): removed
-legacy ip nat: chain KUBE-NODEPORTS (kube-proxy's, but a foreign rule sends to it): kept without its rules
+legacy ip nat: chain KUBE-NODEPORTS (kube-proxy's, but a foreign rule jumps to it): kept without its rules
 legacy ip nat: ADMIN rule 1 to KUBE-NODEPORTS (a foreign rule that relies on kube-proxy): kept; remove or replace it yourself
-legacy ip nat: chain KUBE-KUBELET-CANARY (the kubelet notices by it that rules were flushed): kept
+legacy ip nat: chain KUBE-KUBELET-CANARY (the kubelet uses it to notice flushed rules): kept
 legacy ip nat: 2 rules (foreign or the kubelet's): kept
 `
 	if diff := cmp.Diff(want, planText(p)); diff != "" {

@@ -24,7 +24,7 @@ type Process struct {
 	PID     int    `json:"pid"`     // 0 if it cannot be seen
 	Command string `json:"command"` // its arguments, separated by spaces
 	// Embedded says that kube-proxy is only part of the program: k3s and kubelite run kube-proxy
-	// inside unless they are told not to.
+	// inside by default.
 	Embedded bool `json:"embedded,omitempty"`
 }
 
@@ -40,7 +40,7 @@ var proxyPorts = [...]uint16{10256, 10249}
 // leaves out processes in other network or user namespaces, and processes without CAP_NET_ADMIN. It
 // also leaves out processes that end meanwhile. An embedded kube-proxy is alive if it listens on
 // kube-proxy's ports. If there is no visible kube-proxy, but a hidden process listens there, the
-// list holds that process without a number. A port proves nothing either, because anybody can
+// list has that process without a number. A port proves nothing either, because any process can
 // listen there: where root shows every process of the machine, none is hidden but one whose open
 // files are needed to tell whether a program runs an embedded kube-proxy.
 func Processes(root string) ([]Process, error) {
@@ -184,9 +184,9 @@ func scan(root string) (list []Process, pids []int, err error) {
 	return list, pids, nil
 }
 
-// networkOf tells network namespaces apart: it returns the inode number of a file that a process
+// networkOf distinguishes network namespaces: it returns the inode number of a file that a process
 // sees in its directory net, or 0 if there is no such file, as when the process has ended. The
-// kernel makes these files anew for each network namespace. Anybody can look at them, while the link
+// kernel makes new files for each network namespace. Any process can stat them, while the link
 // ns/net of another user's process needs CAP_SYS_PTRACE.
 func networkOf(process string) uint64 {
 	var stat unix.Stat_t
@@ -196,16 +196,16 @@ func networkOf(process string) uint64 {
 	return stat.Ino
 }
 
-// usersOf tells user namespaces apart: it returns the map of user numbers of a process, or "" if
+// usersOf distinguishes user namespaces: it returns the map of user numbers of a process, or "" if
 // there is none. Any user of the node has all capabilities in a user namespace of his own, and none
-// of them over our network namespace; nobody but root can give it the map that ours has.
+// of them over our network namespace; only root can give it the map that ours has.
 func usersOf(process string) string {
 	text, _ := os.ReadFile(filepath.Join(process, "uid_map"))
 	return string(text)
 }
 
 // mayProgram reports whether a process has CAP_NET_ADMIN, as far as its status shows. Without it
-// nobody writes rules.
+// no kube-proxy writes rules.
 func mayProgram(process string) bool {
 	text, err := os.ReadFile(filepath.Join(process, "status"))
 	if err != nil {

@@ -1,15 +1,16 @@
-// Package maglev computes the slot tables of consistent hashing: Eisenbud et al., "Maglev: A Fast
-// and Reliable Software Network Load Balancer", NSDI 2016, section 3.4.
+// Package maglev computes the slot tables of consistent hashing. Call Table with the sorted endpoints of a
+// Service port and their weights; slot hash(client) % Size(n) of the result has the index of the client's
+// endpoint. The algorithm is that of Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load
+// Balancer", NSDI 2016, section 3.4.
 //
-// A table has a prime number of slots, each of which names an endpoint. The hash of a client's address
-// and port tells its slot. Every endpoint has a permutation of all slots of its
-// own, and the endpoints take turns: each claims the first slot of its permutation that is still
-// free, until none is. So endpoints get nearly equally many slots, and when one leaves, nearly all
-// slots of the others stay as they were.
+// A table has a prime number of slots. Every endpoint has its own permutation of all slots, and the
+// endpoints take turns: each takes the first slot of its permutation that is still free, until all slots
+// are taken. So endpoints get nearly the same number of slots, and when an endpoint is removed, nearly all
+// slots of the others stay the same.
 //
-// A table follows from its endpoints and their weights alone: every node and every version has to
-// compute the same one, or a connection that moves to another node is lost. A change of anything
-// here that changes a table therefore moves clients while nodes are upgraded (TestVectors).
+// A table depends only on its endpoints and their weights. Every node and every version must compute the
+// same table, or a connection that moves to another node is lost. Any change here that changes a table
+// moves clients while nodes are upgraded (TestVectors).
 package maglev
 
 import (
@@ -28,10 +29,10 @@ type class struct{ endpoints, slots int }
 
 // classes double from one to the next, so that an endpoint has 100 to 200 slots, up to 655
 // endpoints; the first class and the last have more. A change of the size moves nearly all clients,
-// so it has to be rare, but a node that has just started knows no history: the size follows from
-// the number of endpoints alone. The bounds are 5 times powers of two. The usual numbers of
-// replicas, 2, 3, 4, 8, 16, 32 and so on, may lose or win a quarter, as rolling updates do, and stay
-// in their class. A single endpoint needs no table.
+// so it has to be rare, but a node that has just started knows no history: the size depends only on
+// the number of endpoints. The bounds are 5 times powers of two. With the usual numbers of replicas,
+// 2, 3, 4, 8, 16, 32 and so on, a rolling update that adds or removes a quarter stays in the class. A
+// single endpoint needs no table.
 var classes = [...]class{
 	{1, 1}, {5, 503}, {10, 1009}, {20, 2003}, {40, 4001}, {80, 8009}, {160, 16001}, {320, 32003}, {MaxSize, MaxSize},
 }
@@ -47,9 +48,9 @@ func Size(n int) int {
 }
 
 // Table returns the slot table of endpoints, which are sorted and distinct: for each slot the index
-// of its endpoint. Slots are shared out in proportion to the weights, which are at least 1; nil
-// stands for equal ones. A share is off by less than one slot, but every endpoint has one slot at
-// least. Of more than MaxSize endpoints the last ones get none. There is at least one endpoint.
+// of its endpoint. Endpoints get slots in proportion to the weights, which are at least 1; nil means
+// equal weights. A share is off by less than one slot, but every endpoint has at least one slot.
+// Endpoints after the first MaxSize get none. There is at least one endpoint.
 func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
 	endpoints = endpoints[:min(len(endpoints), MaxSize)]
 	n, size := len(endpoints), Size(len(endpoints))
@@ -60,7 +61,7 @@ func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
 		walks[i] = newWalk(ep, uint32(size))
 	}
 	quotas := quotas(n, weights, size)
-	// In each round an endpoint takes its part of its quota. With equal weights that is one turn.
+	// In each round an endpoint takes a part of its quota; with equal weights that is one slot.
 	rounds := (size + n - 1) / n
 	for round := 1; round <= rounds; round++ {
 		for i := range walks {
@@ -73,24 +74,25 @@ func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
 	return table
 }
 
-// free marks a slot that nobody has claimed.
+// free marks a slot without an endpoint.
 const free = 1<<16 - 1
 
-// stepsEach bounds the steps over slots that are taken, as many for each slot of a table. Filling takes the
-// logarithm of the size, 6 for 503 slots and 11 for 65,521. Whoever may choose addresses can make the
-// permutations of thousands of endpoints one; then each goes over what all have taken, 65,521
-// steps each.
+// stepsEach limits the steps over taken slots, on average for each slot of a table. Filling usually needs
+// the logarithm of the size, 6 for 503 slots and 11 for 65,521. An attacker who chooses addresses can give
+// thousands of endpoints the same permutation. Without the limit, each of them would then step over all
+// slots that the others have taken, up to 65,521.
 const stepsEach = 32
 
 // A filling finds free slots.
 type filling struct {
 	table []uint16
 	steps int
-	after []uint32 // for slots that are taken: where to look for the nearest free one behind them
+	after []uint32 // for taken slots: where to continue the search for the nearest free slot after them
 }
 
-// next is the next free slot of a permutation. When all steps are used up it is the nearest one behind that, which
-// the same steps find on each node: shares stay even, and more clients move when an endpoint leaves.
+// next returns the next free slot of a permutation. When all steps are used up, it returns the nearest free slot
+// after the current one. Each node finds the same slot, so shares stay even; more clients move when an endpoint is
+// removed.
 func (f *filling) next(w *walk) uint32 {
 	size := uint32(len(f.table))
 	for ; f.table[w.at] != free; f.steps-- {
@@ -102,7 +104,7 @@ func (f *filling) next(w *walk) uint32 {
 	return w.at
 }
 
-// nearest is the nearest free slot behind one that is taken. The way there is shortened for whoever comes next.
+// nearest returns the nearest free slot after a taken one, and shortens the path for later searches.
 func (f *filling) nearest(from uint32) uint32 {
 	if f.after == nil {
 		f.after = make([]uint32, len(f.table))

@@ -26,7 +26,7 @@ func inventory() legacy.Inventory {
 					{Where: "legacy ip filter", Object: "chain KUBE-FIREWALL", Means: "the kubelet's protection of loopback addresses", Will: "kept"},
 				}},
 			{Backend: legacy.Compat, Family: "ip6", Table: "nat", Chains: []string{"KUBE-SERVICES"},
-				Actions: []legacy.Action{{Where: "nft-compat ip6 nat", Object: "chain KUBE-SERVICES", Means: "kube-proxy's, but a foreign rule sends to it", Will: "kept without its rules"}}},
+				Actions: []legacy.Action{{Where: "nft-compat ip6 nat", Object: "chain KUBE-SERVICES", Means: "kube-proxy's, but a foreign rule jumps to it", Will: "kept without its rules"}}},
 			{Backend: legacy.Compat, Family: "ip", Table: "mangle", Foreign: 3,
 				Actions: []legacy.Action{{Where: "nft-compat ip mangle", Object: "3 rules", Means: "foreign or the kubelet's", Will: "kept"}}},
 			{Backend: legacy.IPVS, Device: "kube-ipvs0",
@@ -52,7 +52,7 @@ Found
     removed chain KUBE-FORWARD — may reject or drop packets of Services
     kept    chain KUBE-FIREWALL — the kubelet's protection of loopback addresses
   nft-compat ip6 nat
-    kept    chain KUBE-SERVICES — kube-proxy's, but a foreign rule sends to it; without its rules
+    kept    chain KUBE-SERVICES — kube-proxy's, but a foreign rule jumps to it; without its rules
   nft-compat ip mangle: nothing of kube-proxy's to remove
     kept    3 rules — foreign or the kubelet's
   ipvs

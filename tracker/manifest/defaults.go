@@ -89,7 +89,7 @@ func setClusterIPs(spec *corev1.ServiceSpec) {
 	for _, text := range spec.ClusterIPs {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
-			spec.IPFamilies = nil // the tracker says what is wrong with it
+			spec.IPFamilies = nil // the tracker reports the error
 			return
 		}
 		family := corev1.IPv6Protocol

@@ -18,7 +18,7 @@ import (
 // maxFileSize is how long a manifest may be, in bytes.
 const maxFileSize = 64 << 20
 
-// racy is the age below which a file's times do not prove that nobody has written to it since:
+// racy is the age below which a file's times do not prove that it was not written since:
 // kernels before 6.13 count them in ticks of up to 10ms.
 const racy = 50 * time.Millisecond
 
@@ -93,7 +93,7 @@ func (f *file) refresh() (read, news bool) {
 	}
 	switch {
 	case truncated:
-		f.failure = fmt.Errorf("%s: cut to nothing; its %d objects stay in force: delete the file to delete them", f.path,
+		f.failure = fmt.Errorf("%s: file is empty; keeping its %d objects (delete the file to remove them)", f.path,
 			len(f.objects))
 	case err == nil:
 		f.failure = f.parse(content)

@@ -83,7 +83,7 @@ func (s *fileSet) merge() map[id]object {
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		for _, o := range s.files[path].objects {
 			if earlier, found := merged[o.id]; found {
-				twice = append(twice, fmt.Sprintf("%s is defined at %s and at %s; the latter counts", o.id, earlier.position,
+				twice = append(twice, fmt.Sprintf("%s is defined at %s and at %s; the second one is used", o.id, earlier.position,
 					o.position))
 			}
 			merged[o.id] = o

@@ -28,7 +28,7 @@ type Options struct {
 	Refused func(error)
 	// Problem gets the reason why a file cannot be used, once for each version of the file.
 	Problem func(error)
-	// Notice gets what a user may want to know: unknown fields, objects of other kinds, objects
+	// Notice gets messages for the user: unknown fields, objects of other kinds, objects
 	// defined twice.
 	Notice func(text string)
 	// Rescan is the interval of looking for unannounced changes; 0 means 10s.
@@ -78,7 +78,7 @@ func (s *Source) Synced() <-chan struct{} {
 func (s *Source) Run(ctx context.Context, sink tracker.Sink) error {
 	changes, err := watch.New(s.path)
 	if err != nil {
-		s.options.notice(fmt.Sprintf("changes of manifests are noticed every %s only: %v", s.options.Rescan, err))
+		s.options.notice(fmt.Sprintf("cannot watch the manifests, so changes are read only every %s: %v", s.options.Rescan, err))
 	}
 	defer changes.Close()
 	set := newFileSet(s.path, &s.options)
@@ -108,7 +108,7 @@ func (s *Source) follow(ctx context.Context, changes *watch.Watch, set *fileSet,
 		if err := set.scan(sink); err != nil {
 			text = err.Error()
 			if text != missing {
-				s.options.problem(fmt.Errorf("%w; what it said stays in force", err))
+				s.options.problem(fmt.Errorf("%w; its last valid content stays in force", err))
 			}
 		}
 		missing = text

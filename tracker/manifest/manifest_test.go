@@ -165,7 +165,7 @@ func TestBadFileKeepsLastGoodState(t *testing.T) {
 	put(t, dir+"/a.yaml", services("web", "10.0.0.3"))
 	f.holds("web", "10.0.0.3")
 	write(t, dir+"/a.yaml", "")
-	f.tells(&f.problems, "a.yaml: cut to nothing; its 1 objects stay in force: delete the file to delete them")
+	f.tells(&f.problems, "a.yaml: file is empty; keeping its 1 objects (delete the file to remove them)")
 	f.holds("web", "10.0.0.3")
 	put(t, dir+"/a.yaml", "") // a complete file, which says that there is nothing
 	f.holds()
@@ -177,7 +177,7 @@ func TestLaterFileWins(t *testing.T) {
 	write(t, dir+"/b.yaml", services("web", "10.0.0.2"))
 	f := follow(t, dir, dir)
 	f.holds("web", "10.0.0.2")
-	f.tells(&f.notices, "Service default/web is defined at a.yaml:2 and at b.yaml:2; the latter counts")
+	f.tells(&f.notices, "Service default/web is defined at a.yaml:2 and at b.yaml:2; the second one is used")
 	must(t, os.Remove(dir+"/b.yaml"))
 	f.holds("web", "10.0.0.1")
 }
@@ -195,7 +195,7 @@ func TestFollowsFile(t *testing.T) {
 	write(t, path, services("web", "10.0.0.4")) // the new inode is watched
 	f.holds("web", "10.0.0.4")
 	must(t, os.Remove(path))
-	f.tells(&f.problems, "manifests a.conf: no such file or directory; what it said stays in force")
+	f.tells(&f.problems, "manifests a.conf: no such file or directory; its last valid content stays in force")
 	f.holds("web", "10.0.0.4")
 	write(t, path, services("web", "10.0.0.5"))
 	f.holds("web", "10.0.0.5")
@@ -232,7 +232,7 @@ func TestDirectoryComesBack(t *testing.T) {
 	write(t, dir+"/a.yaml", services("web", "10.0.0.1"))
 	f := follow(t, parent, dir)
 	must(t, os.Rename(dir, parent+"/old"))
-	f.tells(&f.problems, "manifests manifests: no such file or directory; what it said stays in force")
+	f.tells(&f.problems, "manifests manifests: no such file or directory; its last valid content stays in force")
 	f.holds("web", "10.0.0.1")
 	must(t, os.Mkdir(dir, 0o700))
 	f.holds()

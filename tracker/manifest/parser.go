@@ -162,7 +162,7 @@ func (p *parser) summary() []string {
 	for _, kind := range slices.Sorted(maps.Keys(p.skipped)) {
 		counts = append(counts, fmt.Sprintf("%d %s", p.skipped[kind], kind))
 	}
-	return append(p.notices, fmt.Sprintf("%s: skipped what is not for a service proxy: %s", p.path,
+	return append(p.notices, fmt.Sprintf("%s: skipped objects of other kinds: %s", p.path,
 		strings.Join(counts, ", ")))
 }
 

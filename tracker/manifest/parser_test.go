@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 			name: "other kinds", file: "a.yaml",
 			content: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}\n---\n{apiVersion: v1, kind: List, items: " +
 				"[{apiVersion: v1, kind: Pod}, {apiVersion: apps/v1, kind: Deployment}]}\n",
-			notices: []string{"a.yaml: skipped what is not for a service proxy: 2 apps/v1 Deployment, 1 v1 Pod"},
+			notices: []string{"a.yaml: skipped objects of other kinds: 2 apps/v1 Deployment, 1 v1 Pod"},
 		},
 		{
 			name: "unknown and repeated fields", file: "a.yaml",

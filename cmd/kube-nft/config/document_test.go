@@ -103,8 +103,8 @@ func TestRetiredFields(t *testing.T) {
 	}
 }
 
-// TestForms: JSON is YAML, documents may be empty, and either kind can be alone.
-func TestForms(t *testing.T) {
+// TestFileFormats: a file may be JSON, have empty documents, and have only one of the two kinds.
+func TestFileFormats(t *testing.T) {
 	for name, text := range map[string]string{
 		"JSON":       `{"apiVersion":"` + proxyVersion + `","kind":"` + proxyKind + `","nftables":{"masqueradeBit":3}}`,
 		"separators": "---\n# first\n---\napiVersion: " + proxyVersion + "\nkind: " + proxyKind + "\nnftables: {masqueradeBit: 3}\n---\n",

@@ -115,7 +115,7 @@ func TestErrorsOfFields(t *testing.T) {
 		{name: "not a section", text: proxy + "nftables: on\n", want: "FILE: nftables true: expected a section with fields"},
 		{name: "a section", text: proxy + "nodePortAddresses: {primary: true}\n", want: "FILE: nodePortAddresses true: expected a list"},
 		{name: "external IPs", text: proxy + "---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nexternalIPs: [none, 10.0.0.0/8]\n",
-			want: `FILE: externalIPs: "none" is not a CIDR; expected CIDRs such as 203.0.113.0/24, or all or none alone`},
+			want: `FILE: externalIPs: "none" is not a CIDR; expected CIDRs such as 203.0.113.0/24, or a single all or none`},
 		{name: "gates", text: proxy + "featureGates: A=true\n", want: "FILE: featureGates A=true: expected names with true or false"},
 		{name: "gate", text: proxy + "featureGates: {A: 1}\n", want: "FILE: featureGates.A 1: expected true or false"},
 

@@ -1,4 +1,4 @@
-// Package watch tells when the content of a file or directory may have changed, for files
+// Package watch reports when the content of a file or directory may have changed. It notices files
 // that are written in place, renamed over, or exchanged as mounted ConfigMaps are.
 package watch
 
