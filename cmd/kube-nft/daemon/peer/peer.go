@@ -6,7 +6,7 @@
 //
 // The right to program is a lock of the kernel (kernel.Lock). Questions go over a socket file in a
 // directory that only root, or the daemon's own user, can enter: whoever can open the file may ask.
-// docs/decisions/one-door.md has the reasons.
+// docs/decisions/039-one-door.md has the reasons.
 package peer
 
 import (
