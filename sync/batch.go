@@ -114,7 +114,7 @@ func (l *Loop) apply() (moved bool) {
 	if !delta.Due.IsZero() {
 		l.due.Reset(time.Until(delta.Due))
 	}
-	l.refusals.note(&delta)
+	l.refusals.add(&delta)
 	l.ruleset.Apply(delta)
 	local := l.local.Swap(nil)
 	if delta.AddressesChanged {

@@ -29,15 +29,15 @@ type watched struct {
 	feed             *feed
 	reports          chan Report
 	first            Report // of the sync at the start
-	refusals         chan leftOut
+	refusals         chan skipped
 	logs             *observer.ObservedLogs
 	stranger, reader *kernel.Client
 }
 
-// A leftOut is a Service port that was left out.
-type leftOut struct {
-	id  tracker.PortID
-	err error
+// A skipped Service is one that the kernel refused.
+type skipped struct {
+	service string
+	err     error
 }
 
 // watchServices runs a loop that has committed Services and listens.
@@ -52,7 +52,7 @@ func watchServices(t testing.TB, services, endpoints int) *watched {
 // commits the monitor passes over, and cleans flows if given.
 func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.Delta, looks ...flows) *watched {
 	t.Helper()
-	g := &watched{reports: make(chan Report, 64), refusals: make(chan leftOut, 64), stranger: lab.Open(t, kernel.Open), reader: lab.Open(t, kernel.Open)}
+	g := &watched{reports: make(chan Report, 64), refusals: make(chan skipped, 64), stranger: lab.Open(t, kernel.Open), reader: lab.Open(t, kernel.Open)}
 	g.ruleset = services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	monitor, err := kernel.NewMonitor(own)
 	if err != nil {
@@ -64,7 +64,7 @@ func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.D
 	g.loop = New(g.feed, g.ruleset, through, Options{
 		Log:       zap.New(core),
 		Committed: func(r Report) { g.reports <- r },
-		Refused:   func(id tracker.PortID, err error) { g.refusals <- leftOut{id, err} },
+		Refused:   func(namespace, service string, err error) { g.refusals <- skipped{namespace + "/" + service, err} },
 	})
 	for _, flows := range looks {
 		g.loop.CleanFlows(flows)

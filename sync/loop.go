@@ -82,7 +82,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		retry:  backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
 		refusals: refusals{
 			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
-			changes: make(map[tracker.PortID]portChange), leftOut: make(map[tracker.PortID]*refusal),
+			changes: make(map[tracker.PortID]portChange), skipped: make(map[familyService]*refusal),
 		},
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{
@@ -240,7 +240,7 @@ func (l *Loop) Once(ctx context.Context) error {
 
 // sync brings the kernel up to date. It reads the tables and tries again if somebody else committed
 // between our read and our commit, if the outcome of a commit is unknown, or if the kernel refuses a
-// batch. If the kernel also refuses the batch after a read, isolate leaves out the Service ports that
+// batch. If the kernel also refuses the batch after a read, isolate skips the Services that
 // cause the refusal.
 //
 // The kernel may refuse a later part of a batch because somebody has removed what earlier parts made.
@@ -412,9 +412,9 @@ func (l *Loop) done(report Report) {
 		l.charge(report.Compile + report.Commit - l.taking)
 	}
 	l.ruleset.Committed()
-	l.refusals.settle()
+	l.refusals.committed()
 	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.drift.reason
-	report.LeftOut = len(l.refusals.leftOut)
+	report.LeftOut = l.refusals.ports()
 	l.waiting, l.drift.reason = tracker.Delta{}, ""
 	fresh, standing := l.ruleset.Conflicts()
 	report.Conflicts, report.Standing = l.conflicts.add(fresh, l.ruleset.Successions()), standing

@@ -47,10 +47,10 @@ type Options struct {
 	// Cleaned, if set, is called after each removal of stale connections, on a goroutine of its
 	// own while Run runs.
 	Cleaned func(FlowReport)
-	// Refused, if set, is called on the loop's goroutine when a Service port is left out
-	// because the kernel refuses it, and with a nil error when it is taken after all, as it
-	// was, changed or removed. A port that changed and is refused again is told again.
-	Refused func(tracker.PortID, error)
+	// Refused, if set, is called on the loop's goroutine when a Service is skipped because the kernel
+	// refuses it, and with a nil error when the kernel accepts it. It is called again if the Service
+	// changes and is refused again.
+	Refused func(namespace, service string, err error)
 	// Failed, if set, is called on the loop's goroutine after each failed one.
 	Failed func(error)
 }
@@ -77,6 +77,6 @@ type Report struct {
 	Standing   int                 // conflicts that there are now, new ones or not
 	Refused    []*tracker.Refusal  // Services and annotations that this node has ceased to serve and that were logged
 	StandUnmet int                 // annotations that it does not follow now
-	LeftOut    int                 // Service ports that are left out now, see Options.Refused
+	LeftOut    int                 // ports of Services that are skipped now, see Options.Refused
 	Distrust   string              // why the tables were looked at or repaired; empty if nobody was suspected
 }

@@ -128,8 +128,8 @@ func TestTableDeletedBetweenParts(t *testing.T) {
 				}
 			}
 			loop, ruleset, logs := newPartsLoop(k)
-			if err := loop.Once(t.Context()); err != nil || logs.Len() != 0 || len(loop.refusals.leftOut) != 0 {
-				t.Errorf("%v; %d ports left out; log %v", err, len(loop.refusals.leftOut), logs.All())
+			if err := loop.Once(t.Context()); err != nil || logs.Len() != 0 || len(loop.refusals.skipped) != 0 {
+				t.Errorf("%v; %d ports skipped; log %v", err, len(loop.refusals.skipped), logs.All())
 			}
 			if k.commits != commit+3 {
 				t.Errorf("%d commits, want three after the one that was refused", k.commits)
@@ -139,8 +139,8 @@ func TestTableDeletedBetweenParts(t *testing.T) {
 	}
 }
 
-// TestRefusalInLaterPart hands the kernel a Service port that it refuses in a part after the first;
-// somebody else commits before that part. That port alone is left out.
+// TestRefusalInLaterPart hands the kernel a Service that it refuses in a part after the first. Another
+// program commits before that part. The loop skips that Service alone.
 func TestRefusalInLaterPart(t *testing.T) {
 	lab.New(t)
 	bad, good := portWith("bad", 1, 1), portWith("good", 2, 2)
@@ -156,8 +156,8 @@ func TestRefusalInLaterPart(t *testing.T) {
 	if err := loop.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if k.elements[0] < maxPart || loop.refusals.leftOut[bad.ID] == nil || len(loop.refusals.leftOut) != 1 || ruleset.Port(good.ID) == nil {
-		t.Errorf("commits of %v elements; left out %v", k.elements, loop.refusals.leftOut)
+	if k.elements[0] < maxPart || loop.refusals.skipped[serviceOf(bad.ID)] == nil || len(loop.refusals.skipped) != 1 || ruleset.Port(good.ID) == nil {
+		t.Errorf("commits of %v elements; skipped %v", k.elements, loop.refusals.skipped)
 	}
 	checkWhole(t, k.Client, ruleset)
 }

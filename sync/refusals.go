@@ -18,44 +18,59 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A Service port that the kernel refuses is left out, in its last good state or altogether,
-// so that it does not keep the others out. It is tried again when it changes, and after a
-// pause that doubles.
+// The loop skips a Service that the kernel refuses, so that it does not stop the others: the Service stays
+// as it was last committed. It is tried again when it changes, and after a pause that doubles.
+//
+// The unit is a Service in one family with all its ports, because these have their source ranges in common.
 const (
 	firstRetry   = time.Minute
 	longestRetry = time.Hour
-	// maxTrials is how often the search for what is refused begins anew because somebody commits.
+	// maxTrials is how often the search for refused Services begins again because others commit.
 	maxTrials = 5
-	// maxNamed is how many refused ports are found one after the other because the kernel
-	// names an element of theirs; then they are searched for.
+	// maxNamed is how many Services are skipped because the kernel names an element of theirs. Then the
+	// search goes on without regard to names.
 	maxNamed = 16
 )
 
-// refusals are the Service ports that the kernel does not take.
+// refusals are the Services that the kernel refuses.
 type refusals struct {
 	ruleset *services.Ruleset
 	log     *zap.Logger
-	report  func(tracker.PortID, error) // Options.Refused; may be nil
+	report  func(namespace, service string, err error) // Options.Refused; may be nil
 
-	changes map[tracker.PortID]portChange // since the last commit: what the kernel may refuse
-	leftOut map[tracker.PortID]*refusal
+	changes map[tracker.PortID]portChange // since the last commit
+	skipped map[familyService]*refusal
 	timer   *time.Timer // of the next retry
+}
+
+// A familyService is a Service in one family.
+type familyService struct {
+	namespace, name string
+	family          tracker.Family
+}
+
+func serviceOf(id tracker.PortID) familyService {
+	return familyService{id.Namespace, id.Service, id.Family}
+}
+
+func (s familyService) compare(other familyService) int {
+	return cmp.Or(cmp.Compare(s.namespace, other.namespace), cmp.Compare(s.name, other.name), cmp.Compare(s.family, other.family))
 }
 
 // A portChange is a Service port at the last commit and as the source wants it; nil for none.
 type portChange struct{ before, after *tracker.ServicePort }
 
-// A refusal is about one Service port that is left out.
+// A refusal is about one Service that is skipped.
 type refusal struct {
-	want    *tracker.ServicePort // nil: that it goes
-	wait    time.Duration        // from one try to the next
+	wanted  map[tracker.PortID]*tracker.ServicePort // its ports that differ from the last commit; nil for none
+	wait    time.Duration                           // from one try to the next
 	due     time.Time
 	trying  bool // it is in the wanted state again
 	changed bool // since it was refused
 }
 
-// note takes in what a delta is about to change in the ruleset.
-func (r *refusals) note(delta *tracker.Delta) {
+// add records what a delta is about to change in the ruleset.
+func (r *refusals) add(delta *tracker.Delta) {
 	for id, port := range delta.Changed {
 		r.change(id, port)
 	}
@@ -64,19 +79,39 @@ func (r *refusals) note(delta *tracker.Delta) {
 	}
 }
 
+// change records a change of a Service port. If its Service is skipped, the whole Service is tried again.
 func (r *refusals) change(id tracker.PortID, after *tracker.ServicePort) {
+	skipped := r.skipped[serviceOf(id)]
+	if skipped != nil {
+		if wanted, differs := skipped.wanted[id]; differs && wanted == after {
+			return
+		}
+		skipped.wanted[id], skipped.wait, skipped.changed = after, firstRetry/2, true
+		r.try(skipped)
+		return
+	}
+	r.record(id, after)
+}
+
+func (r *refusals) record(id tracker.PortID, after *tracker.ServicePort) {
 	change, ok := r.changes[id]
 	if !ok {
 		change.before = r.ruleset.Port(id)
 	}
 	change.after = after
 	r.changes[id] = change
-	if left := r.leftOut[id]; left != nil && left.want != after {
-		*left = refusal{want: after, wait: firstRetry / 2, trying: true, changed: true}
+}
+
+// try puts a skipped Service into the wanted state.
+func (r *refusals) try(skipped *refusal) {
+	skipped.trying = true
+	for id, port := range skipped.wanted {
+		r.record(id, port)
+		r.set(id, port)
 	}
 }
 
-// set puts a Service port into the wanted state, or takes it out if port is nil.
+// set puts a Service port into a state, or removes it if port is nil.
 func (r *refusals) set(id tracker.PortID, port *tracker.ServicePort) {
 	if port == nil {
 		r.ruleset.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{id: true}})
@@ -85,57 +120,69 @@ func (r *refusals) set(id tracker.PortID, port *tracker.ServicePort) {
 	r.ruleset.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port}})
 }
 
-// leave keeps a Service port out until it changes or its time has come.
-func (r *refusals) leave(id tracker.PortID, now time.Time, err error) {
-	change := r.changes[id]
-	delete(r.changes, id)
-	left := r.leftOut[id]
-	if left == nil || left.changed {
-		left = &refusal{want: change.after, wait: firstRetry / 2}
-		r.leftOut[id] = left
-		r.log.Error("Service port left out: the kernel refuses it", zap.Stringer("service", id), zap.Error(err),
-			zap.Bool("keeps_last_state", change.before != nil))
+// skip keeps a Service as it was last committed, until it changes or is due.
+func (r *refusals) skip(service familyService, now time.Time, err error) {
+	skipped := r.skipped[service]
+	if skipped == nil || skipped.changed {
+		skipped = &refusal{wait: firstRetry / 2}
+		r.skipped[service] = skipped
+		r.log.Error("skipping a Service that the kernel refuses; it stays as it was last committed",
+			zap.String("service", service.namespace+"/"+service.name), zap.Stringer("family", service.family), zap.Error(err))
 		if r.report != nil {
-			r.report(id, err)
+			r.report(service.namespace, service.name, err)
 		}
 	}
-	left.trying = false
-	left.wait = min(2*left.wait, longestRetry)
-	left.due = now.Add(left.wait)
+	skipped.wanted = make(map[tracker.PortID]*tracker.ServicePort)
+	for id, change := range r.changes {
+		if serviceOf(id) == service {
+			skipped.wanted[id] = change.after
+			delete(r.changes, id)
+		}
+	}
+	skipped.trying = false
+	skipped.wait = min(2*skipped.wait, longestRetry)
+	skipped.due = now.Add(skipped.wait)
 }
 
-// retry puts the ports whose time has come into the wanted state again.
+// retry puts the Services that are due into the wanted state.
 func (r *refusals) retry() {
 	now := time.Now()
-	for id, left := range r.leftOut {
-		if !left.trying && !left.due.After(now) {
-			r.change(id, left.want)
-			r.set(id, left.want)
-			left.trying = true
+	for _, skipped := range r.skipped {
+		if !skipped.trying && !skipped.due.After(now) {
+			r.try(skipped)
 		}
 	}
 }
 
-// settle closes a successful commit: what was tried has been taken.
-func (r *refusals) settle() {
+// committed ends the refusals of Services that a commit contained.
+func (r *refusals) committed() {
 	r.changes = make(map[tracker.PortID]portChange) // the first one was large, and clearing it would stay slow
 	var next time.Time
-	for id, left := range r.leftOut {
-		if left.trying {
-			delete(r.leftOut, id)
-			r.log.Info("Service port taken after all", zap.Stringer("service", id))
+	for service, skipped := range r.skipped {
+		if skipped.trying {
+			delete(r.skipped, service)
+			r.log.Info("the kernel accepts a Service that was skipped",
+				zap.String("service", service.namespace+"/"+service.name), zap.Stringer("family", service.family))
 			if r.report != nil {
-				r.report(id, nil)
+				r.report(service.namespace, service.name, nil)
 			}
 			continue
 		}
-		if next.IsZero() || left.due.Before(next) {
-			next = left.due
+		if next.IsZero() || skipped.due.Before(next) {
+			next = skipped.due
 		}
 	}
 	if !next.IsZero() {
 		r.timer.Reset(max(0, time.Until(next)))
 	}
+}
+
+// ports counts the Service ports that are skipped.
+func (r *refusals) ports() (n int) {
+	for _, skipped := range r.skipped {
+		n += len(skipped.wanted)
+	}
+	return n
 }
 
 // isRefusal reports whether a batch failed because of what is in it, and not because of the
@@ -162,38 +209,18 @@ func attribute(r *services.Ruleset, err error) error {
 	return err
 }
 
-// A trial looks for the Service ports that the kernel refuses. It asks the kernel without
-// changing anything, so what is programmed stays in force. What it asks about leaves out the
-// entries of affinity maps.
-//
-// The source ranges of a Service are one thing for all its ports of a family. A port that falls
-// back to its last state takes the ranges as they are wanted now, so that its healthy siblings do
-// not get ranges back that the tenant has removed. If the kernel refuses the ranges themselves, the
-// whole Service falls back in that family.
+// A trial searches for the Services that the kernel refuses. It checks batches without committing them,
+// so what is programmed stays in force. The batches leave out the entries of affinity maps.
 type trial struct {
 	*refusals
 	kernel client
 	have   nft.Tables
-	// generation is that of have: a question to another one has no answer.
+	// generation is that of have: the kernel refuses to check a batch for another one.
 	generation uint32
-	overtaken  bool // somebody has committed since
-	refused    map[tracker.PortID]error
-	// ranges has, for each Service of which it is known, a port that says which source ranges the
-	// Service is to have. A Service whose ranges are refused is not in it.
-	ranges map[rangesHolder]*tracker.ServicePort
+	overtaken  bool // others have committed since
 }
 
-// A rangesHolder is a Service in one family: its ports have their source ranges in common.
-type rangesHolder struct {
-	service string // "namespace/name"
-	family  tracker.Family
-}
-
-func holderOf(id tracker.PortID) rangesHolder {
-	return rangesHolder{id.Namespace + "/" + id.Service, id.Family}
-}
-
-// check asks the kernel whether it would take the wanted state as it is now.
+// check asks the kernel whether it would accept the wanted state as it is now.
 func (t *trial) check(ctx context.Context) error {
 	batch := change.Diff(t.have, t.ruleset.Want())
 	if batch.Empty() {
@@ -202,173 +229,89 @@ func (t *trial) check(ctx context.Context) error {
 	batch.Check, batch.Generation = true, t.generation
 	err := t.kernel.Commit(ctx, batch)
 	t.overtaken = t.overtaken || errors.Is(err, unix.ERESTART)
-	return err
+	return attribute(t.ruleset, err)
 }
 
-// isolate takes Service ports out of the wanted state without which the kernel would not
-// refuse it with err, and reports whether there are such ports.
+// isolate skips Services without which the kernel does not refuse the wanted state with err, and
+// reports whether there are such Services. It tries first without those of which the kernel names an
+// element. If that is not enough, it searches among all that have changed.
 func (t *trial) isolate(ctx context.Context, err error) bool {
-	t.refused = make(map[tracker.PortID]error)
-	t.ranges = make(map[rangesHolder]*tracker.ServicePort)
-	for id, change := range t.changes {
-		if change.after != nil && len(change.after.LoadBalancers) > 0 { // without these, nobody says
-			t.ranges[holderOf(id)] = change.after
+	ports, refused := make(map[familyService][]tracker.PortID), make(map[familyService]error)
+	for id := range t.changes {
+		ports[serviceOf(id)] = append(ports[serviceOf(id)], id)
+	}
+	fallBack := func(service familyService) {
+		for _, id := range ports[service] {
+			t.set(id, t.changes[id].before)
 		}
 	}
-	for id := range t.leftOut { // one whose Service brings ranges that were refused before, with a new port
-		before := t.ruleset.Port(id)
-		if after := t.withRanges(before); after != before {
-			if _, changed := t.changes[id]; !changed {
-				t.changes[id] = portChange{before: before, after: after}
-			}
+	apply := func(service familyService) {
+		for _, id := range ports[service] {
+			t.set(id, t.changes[id].after)
 		}
 	}
-	if t.named(ctx, err) || t.unnamed(ctx) {
-		now := time.Now() // ports that are left out together are tried together
-		for id, err := range t.refused {
-			t.leave(id, now, err)
+	for err = attribute(t.ruleset, err); isRefusal(err) && len(refused) < maxNamed; err = t.check(ctx) {
+		service, ok := t.named(err)
+		if !ok || ports[service] == nil || refused[service] != nil {
+			break
 		}
-		return true
+		refused[service] = err
+		fallBack(service)
 	}
-	for id := range t.refused {
-		t.set(id, t.changes[id].after)
-	}
-	return false
-}
-
-// withRanges returns a Service port with the source ranges that its Service is to have.
-func (t *trial) withRanges(port *tracker.ServicePort) *tracker.ServicePort {
-	if port == nil {
-		return nil
-	}
-	wanted := t.ranges[holderOf(port.ID)]
-	if wanted == nil || wanted.Guarded == port.Guarded && wanted.NodePortGuarded == port.NodePortGuarded && slices.Equal(wanted.Sources, port.Sources) {
-		return port
-	}
-	p := *port
-	p.Guarded, p.Sources = wanted.Guarded, wanted.Sources
-	p.NodePortGuarded = wanted.Guarded && wanted.Settings.GuardNodePorts && p.NodePort != 0
-	return &p
-}
-
-// fallBack puts a Service port into its last good state.
-func (t *trial) fallBack(id tracker.PortID) { t.set(id, t.withRanges(t.changes[id].before)) }
-
-// named takes out the ports of which the kernel names an element, one after the other.
-func (t *trial) named(ctx context.Context, err error) (found bool) {
-	for range maxNamed {
-		var op *kernel.OpError
-		if !errors.As(err, &op) || !isRefusal(err) {
-			return false
-		}
-		named := make(map[tracker.PortID]bool)
-		if service, ok := t.ruleset.AttributedRanges(op.Family, op.Set, op.Element); ok {
-			holder := rangesHolder{service, tracker.Family(op.Family)}
-			if t.ranges[holder] == nil {
-				return false
-			}
-			delete(t.ranges, holder)
-			for id := range t.changes {
-				named[id] = holderOf(id) == holder
-			}
-		} else if id, ok := t.ruleset.Attributed(op.Family, op.Set, op.Element); ok && t.refused[id] == nil {
-			_, named[id] = t.changes[id]
-		}
-		err, found = attribute(t.ruleset, err), false
-		for id, is := range named {
-			if is {
-				t.refused[id], found = err, true
-				t.fallBack(id)
-			}
-		}
-		if !found {
-			return false
+	if isRefusal(err) {
+		rest := slices.SortedFunc(maps.Keys(ports), familyService.compare)
+		rest = slices.DeleteFunc(rest, func(s familyService) bool { return refused[s] != nil })
+		for _, service := range rest {
+			fallBack(service)
 		}
 		if err = t.check(ctx); err == nil {
-			return true
+			err = t.search(ctx, rest, apply, fallBack, refused)
 		}
 	}
-	return false
+	if err != nil || len(refused) == 0 { // it is not about Services
+		for service := range ports {
+			apply(service)
+		}
+		return false
+	}
+	now := time.Now() // Services that are skipped together are tried together
+	for service, err := range refused {
+		t.skip(service, now, err)
+	}
+	return true
 }
 
-// unnamed searches among the other ports that have changed: first for source ranges that are
-// refused whatever else their Service wants, then for ports.
-func (t *trial) unnamed(ctx context.Context) (found bool) {
-	var ports []tracker.PortID
-	siblings := make(map[rangesHolder][]tracker.PortID)
-	ranges := make(map[rangesHolder]bool) // that have changed
-	for id, change := range t.changes {
-		t.set(id, change.before)
-		if t.refused[id] == nil {
-			ports = append(ports, id)
-		}
-		holder := holderOf(id)
-		siblings[holder] = append(siblings[holder], id)
-		if t.withRanges(change.before) != change.before {
-			ranges[holder] = true
-		}
+// named returns the Service of which a refusal names an element.
+func (t *trial) named(err error) (familyService, bool) {
+	var op *kernel.OpError
+	if !errors.As(err, &op) {
+		return familyService{}, false
 	}
-	slices.SortFunc(ports, tracker.PortID.Compare)
-	holders := slices.SortedFunc(maps.Keys(ranges), func(a, b rangesHolder) int {
-		return cmp.Or(cmp.Compare(a.service, b.service), cmp.Compare(a.family, b.family))
-	})
-	wanted := maps.Clone(t.ranges)
-	err := t.check(ctx)
-	if err == nil {
-		err = search(ctx, t, holders, func(holder rangesHolder) {
-			t.ranges[holder] = wanted[holder]
-			for _, id := range siblings[holder] {
-				t.fallBack(id)
-			}
-		}, func(holder rangesHolder, refusal error) {
-			delete(t.ranges, holder)
-			for _, id := range siblings[holder] {
-				t.fallBack(id)
-				if refusal != nil {
-					t.refused[id] = refusal
-				}
-			}
-		})
-	}
-	if err == nil {
-		ports = slices.DeleteFunc(ports, func(id tracker.PortID) bool { return t.refused[id] != nil })
-		err = search(ctx, t, ports, func(id tracker.PortID) { t.set(id, t.changes[id].after) }, func(id tracker.PortID, refusal error) {
-			t.fallBack(id)
-			if refusal != nil {
-				t.refused[id] = refusal
-			}
-		})
-	}
-	if err != nil { // it is not about Service ports
-		for id, change := range t.changes {
-			t.set(id, change.after)
-		}
-	}
-	return err == nil && len(t.refused) > 0
+	namespace, name, ok := t.ruleset.Attributed(op.Family, op.Set, op.Element)
+	return familyService{namespace, name, tracker.Family(op.Family)}, ok
 }
 
-// search puts as many items into their new state as the kernel takes together, and the others
-// back. It tells back the refusal of an item that the kernel refuses by itself.
-func search[T any](ctx context.Context, t *trial, items []T, forth func(T), back func(T, error)) error {
-	if len(items) == 0 {
-		return nil
-	}
-	for _, item := range items {
-		forth(item)
+// search puts as many Services as the kernel accepts together into the wanted state, and adds the others
+// to refused. It halves the list as long as the kernel refuses one of several: a first commit may have
+// 30,000 Services, and each check of it takes up to a second.
+func (t *trial) search(ctx context.Context, list []familyService, apply, fallBack func(familyService), refused map[familyService]error) error {
+	for _, service := range list {
+		apply(service)
 	}
 	err := t.check(ctx)
 	if err == nil || !isRefusal(err) {
 		return err
 	}
-	if len(items) == 1 {
-		back(items[0], err)
+	for _, service := range list {
+		fallBack(service)
+	}
+	if len(list) == 1 {
+		refused[list[0]] = err
 		return nil
 	}
-	for _, item := range items {
-		back(item, nil)
-	}
-	if err := search(ctx, t, items[:len(items)/2], forth, back); err != nil {
+	half := len(list) / 2
+	if err := t.search(ctx, list[:half], apply, fallBack, refused); err != nil {
 		return err
 	}
-	return search(ctx, t, items[len(items)/2:], forth, back)
+	return t.search(ctx, list[half:], apply, fallBack, refused)
 }

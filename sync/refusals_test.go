@@ -121,13 +121,13 @@ func (f *feed) set(ports ...*tracker.ServicePort) {
 	f.deltas = append(f.deltas, delta)
 }
 
-// What the log says of a port that is left out, and when it is not any more.
+// What the log says of a Service that is skipped, and when it is not any more.
 const (
-	leftOutText = "Service port left out: the kernel refuses it"
-	takenText   = "Service port taken after all"
+	skippedText  = "skipping a Service that the kernel refuses; it stays as it was last committed"
+	acceptedText = "the kernel accepts a Service that was skipped"
 )
 
-func TestRefusedServiceIsLeftOut(t *testing.T) {
+func TestRefusedServiceIsSkipped(t *testing.T) {
 	for _, unnamed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			k := &picky{bad: map[netip.Addr]bool{pod(3): true, pod(6): true}, unnamed: unnamed}
@@ -142,8 +142,8 @@ func TestRefusedServiceIsLeftOut(t *testing.T) {
 					t.Errorf("unnamed %v: endpoint %d programmed: %v", unnamed, i, held[pod(i)])
 				}
 			}
-			if n := b.logged(leftOutText); n != 2 {
-				t.Errorf("unnamed %v: %d ports logged, want two", unnamed, n)
+			if n := b.logged(skippedText); n != 2 {
+				t.Errorf("unnamed %v: %d Services logged, want two", unnamed, n)
 			}
 		})
 	}
@@ -160,8 +160,8 @@ func TestRefusedServiceKeepsItsLastState(t *testing.T) {
 		if held := b.loop.ruleset.Port(portWith("b", 2, 0).ID); held.Cluster[0].Addr() != pod(3) {
 			t.Errorf("Service b is wanted with endpoint %v, want the new one", held.Cluster)
 		}
-		entry := b.logs.FilterMessage(leftOutText).All()
-		if len(entry) != 1 || entry[0].ContextMap()["keeps_last_state"] != true {
+		entry := b.logs.FilterMessage(skippedText).All()
+		if len(entry) != 1 || entry[0].ContextMap()["service"] != "ns/a" {
 			t.Errorf("log: %v", entry)
 		}
 	})
@@ -173,14 +173,14 @@ func TestRefusedServiceIsTriedAgain(t *testing.T) {
 		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := b.logged(leftOutText); n != 1 {
+		if n := b.logged(skippedText); n != 1 {
 			t.Errorf("logged %d times, want once", n)
 		}
 		k.forgive()
 		time.Sleep(2 * longestRetry)
 		synctest.Wait()
-		if b.logged(takenText) != 1 || !k.endpointsHeld()[pod(9)] {
-			t.Errorf("the Service is still left out; log: %v", b.logs.All())
+		if b.logged(acceptedText) != 1 || !k.endpointsHeld()[pod(9)] {
+			t.Errorf("the Service is still skipped; log: %v", b.logs.All())
 		}
 	})
 }
@@ -190,8 +190,8 @@ func TestRefusedServiceIsTriedWhenItChanges(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(9): true}}
 		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
 		b.change(portWith("a", 1, 8))
-		if !k.endpointsHeld()[pod(8)] || len(b.loop.refusals.leftOut) != 0 {
-			t.Errorf("held %v, left out %v", k.endpointsHeld(), b.loop.refusals.leftOut)
+		if !k.endpointsHeld()[pod(8)] || len(b.loop.refusals.skipped) != 0 {
+			t.Errorf("held %v, skipped %v", k.endpointsHeld(), b.loop.refusals.skipped)
 		}
 	})
 }
@@ -206,8 +206,8 @@ func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 			b := start(t, k, Options{})
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if len(b.loop.refusals.leftOut) != 0 {
-				t.Errorf("%v: %d ports left out", err, len(b.loop.refusals.leftOut))
+			if len(b.loop.refusals.skipped) != 0 {
+				t.Errorf("%v: %d Services skipped", err, len(b.loop.refusals.skipped))
 			}
 			k.answer(nil)
 			time.Sleep(time.Minute)
@@ -219,19 +219,19 @@ func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 	}
 }
 
-func TestRefusedPortIsReportedUntilItIsTaken(t *testing.T) {
+func TestRefusedServiceIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &picky{bad: map[netip.Addr]bool{pod(8): true, pod(9): true}}
 		b := start(t, k, Options{}, portWith("a", 1, 9), portWith("b", 2, 2))
 		var told []bool
-		b.loop.refusals.report = func(_ tracker.PortID, err error) { told = append(told, err != nil) }
+		b.loop.refusals.report = func(_, _ string, err error) { told = append(told, err != nil) }
 		var leftOut []int
 		b.loop.options.Committed = func(r Report) { leftOut = append(leftOut, r.LeftOut) }
 		for _, endpoint := range []byte{8, 7} {
 			b.change(portWith("a", 1, endpoint))
 		}
 		if !slices.Equal(told, []bool{true, false}) || !slices.Equal(leftOut, []int{1, 0}) {
-			t.Errorf("refusals told %v, left out %v", told, leftOut)
+			t.Errorf("refusals told %v, skipped %v", told, leftOut)
 		}
 	})
 }
@@ -266,55 +266,53 @@ func rangesWanted(t *nft.Table) string {
 	return strings.Join(list, " ")
 }
 
-// TestSourceRangesOfRefusedPort changes the source ranges of a Service, and with them an endpoint of
-// each of its two ports. The kernel refuses the endpoint of one port, or the ranges: what is healthy
-// gets the new ranges, and nothing at all if the ranges are what is refused.
-func TestSourceRangesOfRefusedPort(t *testing.T) {
-	none := func(ports []*tracker.ServicePort) []*tracker.ServicePort {
+// TestPortsOfRefusedService changes the source ranges of a Service, and with them an endpoint of each of
+// its two ports. If the kernel refuses an endpoint of one port, or the ranges, the whole Service stays as it
+// was: its ports have the ranges in common. Another Service changes.
+func TestPortsOfRefusedService(t *testing.T) {
+	without := func(ports []*tracker.ServicePort) []*tracker.ServicePort {
 		for _, p := range ports {
 			p.LoadBalancers = nil
 		}
 		return ports
 	}
 	for _, tt := range []struct {
-		name      string
-		after     []*tracker.ServicePort
-		ranges    string
-		endpoints []byte
-		leftOut   int
-		open      bool // the port that falls back is not guarded any more
+		name    string
+		after   []*tracker.ServicePort
+		refused bool
 	}{
-		{name: "nothing is refused", after: guardedPorts([2]byte{3, 4}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{3, 4}},
-		{name: "first port", after: guardedPorts([2]byte{9, 4}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{1, 4}, leftOut: 1},
-		{name: "second port", after: guardedPorts([2]byte{3, 9}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{3, 2}, leftOut: 1},
-		{name: "both ports", after: guardedPorts([2]byte{9, 9}, "20.0.2.0/24"), ranges: "20.0.2.0", endpoints: []byte{1, 2}, leftOut: 2},
-		{name: "other lengths", after: guardedPorts([2]byte{9, 4}, "20.0.1.0/25", "20.0.2.0/24"), ranges: "20.0.1.0 20.0.2.0", endpoints: []byte{1, 4}, leftOut: 1},
-		{name: "open to everybody", after: guardedPorts([2]byte{9, 4}), endpoints: []byte{1, 4}, leftOut: 1, open: true},
-		{name: "no load balancer", after: none(guardedPorts([2]byte{9, 4})), ranges: "20.0.1.0", endpoints: []byte{1, 4}, leftOut: 1},
-		{name: "ranges", after: guardedPorts([2]byte{3, 4}, "20.0.9.0/24"), ranges: "20.0.1.0", endpoints: []byte{1, 2}, leftOut: 2},
-		{name: "ranges and first port", after: guardedPorts([2]byte{9, 4}, "20.0.9.0/24"), ranges: "20.0.1.0", endpoints: []byte{1, 2}, leftOut: 2},
-		{name: "ranges and second port", after: guardedPorts([2]byte{3, 9}, "20.0.2.0/24", "20.0.9.0/24"), ranges: "20.0.1.0", endpoints: []byte{1, 2}, leftOut: 2},
+		{"nothing is refused", guardedPorts([2]byte{3, 4}, "20.0.2.0/24"), false},
+		{"first port", guardedPorts([2]byte{9, 4}, "20.0.2.0/24"), true},
+		{"second port", guardedPorts([2]byte{3, 9}, "20.0.2.0/24"), true},
+		{"both ports", guardedPorts([2]byte{9, 9}, "20.0.2.0/24"), true},
+		{"ranges of other lengths", guardedPorts([2]byte{9, 4}, "20.0.1.0/25", "20.0.2.0/24"), true},
+		{"without ranges", guardedPorts([2]byte{9, 4}), true},
+		{"without load balancer", without(guardedPorts([2]byte{9, 4})), true},
+		{"ranges", guardedPorts([2]byte{3, 4}, "20.0.9.0/24"), true},
+		{"ranges and first port", guardedPorts([2]byte{9, 4}, "20.0.9.0/24"), true},
+		{"ranges and second port", guardedPorts([2]byte{3, 9}, "20.0.2.0/24", "20.0.9.0/24"), true},
 	} {
 		for _, unnamed := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				k := &picky{bad: map[netip.Addr]bool{pod(9): true, netip.MustParseAddr("20.0.9.0"): true}, unnamed: unnamed}
 				b := start(t, k, Options{}, append(guardedPorts([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
 				b.change(append(tt.after, portWith("other", 2, 8))...)
-				if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != tt.ranges {
-					t.Errorf("%s, unnamed %v: source ranges %q, want %q", tt.name, unnamed, got, tt.ranges)
+				ranges, endpoints, ports := "20.0.2.0", []byte{3, 4, 8}, 0
+				if tt.refused {
+					ranges, endpoints, ports = "20.0.1.0", []byte{1, 2, 8}, 2
 				}
-				want := map[netip.Addr]bool{pod(8): true}
-				for _, endpoint := range tt.endpoints {
+				if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != ranges {
+					t.Errorf("%s, unnamed %v: source ranges %q, want %q", tt.name, unnamed, got, ranges)
+				}
+				want := make(map[netip.Addr]bool)
+				for _, endpoint := range endpoints {
 					want[pod(endpoint)] = true
 				}
 				if held := k.endpointsHeld(); !maps.Equal(held, want) {
 					t.Errorf("%s, unnamed %v: endpoints %v, want %v", tt.name, unnamed, held, want)
 				}
-				if n := b.logged(leftOutText); n != tt.leftOut || len(b.reports) != 2 {
-					t.Errorf("%s, unnamed %v: %d ports left out in %d syncs, want %d in 2", tt.name, unnamed, n, len(b.reports), tt.leftOut)
-				}
-				if p := b.loop.ruleset.Port(tt.after[0].ID); tt.leftOut == 1 && p.Guarded == tt.open {
-					t.Errorf("%s, unnamed %v: the port that falls back is guarded: %v", tt.name, unnamed, p.Guarded)
+				if len(b.reports) != 2 || b.reports[1].LeftOut != ports || b.logged(skippedText) != ports/2 {
+					t.Errorf("%s, unnamed %v: %d syncs, %d Services skipped", tt.name, unnamed, len(b.reports), b.logged(skippedText))
 				}
 			})
 		}
@@ -322,8 +320,8 @@ func TestSourceRangesOfRefusedPort(t *testing.T) {
 }
 
 // TestNewPortOfServiceWithRefusedRanges adds a port to a Service whose source ranges the kernel has
-// refused: the port waits with its siblings, and other Services do not. When the kernel takes the
-// ranges, all ports come at once.
+// refused: the port waits with the others of its Service, and other Services do not. When the kernel accepts
+// the ranges, all ports come at once.
 func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
 	for _, unnamed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -342,8 +340,8 @@ func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
 			}
 			k.forgive()
 			b.pass(10 * time.Minute)
-			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.9.0" || b.logged(takenText) != 3 || !k.endpointsHeld()[pod(3)] {
-				t.Errorf("unnamed %v: source ranges %q, %d ports taken after all", unnamed, got, b.logged(takenText))
+			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.9.0" || b.logged(acceptedText) != 1 || !k.endpointsHeld()[pod(3)] {
+				t.Errorf("unnamed %v: source ranges %q, %d Services accepted", unnamed, got, b.logged(acceptedText))
 			}
 		})
 	}
@@ -365,20 +363,19 @@ func TestRefusalInKernel(t *testing.T) {
 	}
 	g.check(t)
 	if len(g.refusals) != 1 {
-		t.Fatalf("%d ports left out", len(g.refusals))
+		t.Fatalf("%d Services skipped", len(g.refusals))
 	}
 	want := "table ip kube-nft: add element endpoints { 10.96.200.1 . tcp . 80 . 0 : "
-	if refusal := <-g.refusals; refusal.id != bad.ID || !strings.HasPrefix(refusal.err.Error(), want) || !errors.Is(refusal.err, unix.EINVAL) {
-		t.Errorf("left out %s: %v", refusal.id, refusal.err)
+	if refusal := <-g.refusals; refusal.service != "ns/bad" || !strings.HasPrefix(refusal.err.Error(), want) || !errors.Is(refusal.err, unix.EINVAL) {
+		t.Errorf("skipped %s: %v", refusal.service, refusal.err)
 	}
 	if text := lab.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"); !strings.Contains(text, "10.96.200.2") || strings.Contains(text, "10.96.200.1 ") {
 		t.Errorf("the kernel holds\n%s", text)
 	}
 }
 
-// TestSourceRangesOfRefusedPortInKernel: the kernel refuses one of two ports while their source
-// ranges change.
-func TestSourceRangesOfRefusedPortInKernel(t *testing.T) {
+// TestPortsOfRefusedServiceInKernel: the kernel refuses one of two ports while their source ranges change.
+func TestPortsOfRefusedServiceInKernel(t *testing.T) {
 	g := watchServices(t, 20, 3)
 	shop := func(endpoint, source string) []*tracker.ServicePort {
 		ports := guardedPorts([2]byte{1, 2}, source)
@@ -395,10 +392,10 @@ func TestSourceRangesOfRefusedPortInKernel(t *testing.T) {
 		g.check(t)
 	}
 	if len(g.refusals) != 1 {
-		t.Errorf("%d ports left out, want one", len(g.refusals))
+		t.Errorf("%d Services skipped, want one", len(g.refusals))
 	}
 	text := lab.Run(t, "", "nft", "list", "set", "ip", "kube-nft", "allowed-24")
-	if !strings.Contains(text, "20.0.2.0") || strings.Contains(text, "20.0.1.0") {
+	if !strings.Contains(text, "20.0.1.0") || strings.Contains(text, "20.0.2.0") {
 		t.Errorf("the kernel holds\n%s", text)
 	}
 }
@@ -422,8 +419,8 @@ func (k *overtaken) Commit(ctx context.Context, batch nft.Batch) error {
 	return k.picky.Commit(ctx, batch)
 }
 
-// TestRefusalsWhileOthersCommit: a question that somebody's commit has overtaken is no answer. The right
-// Service port is left out, and nobody else.
+// TestRefusalsWhileOthersCommit: a check that another commit has overtaken says nothing. The loop skips the
+// right Service and no other.
 func TestRefusalsWhileOthersCommit(t *testing.T) {
 	for races := range maxTrials {
 		synctest.Test(t, func(t *testing.T) {
@@ -433,9 +430,9 @@ func TestRefusalsWhileOthersCommit(t *testing.T) {
 			if held := k.endpointsHeld(); !held[pod(1)] || held[pod(2)] || !held[pod(3)] {
 				t.Errorf("%d races: the kernel has %v", races, held)
 			}
-			if len(b.loop.refusals.leftOut) != 1 || b.loop.retry.failures != 0 || k.unbounded > 0 {
-				t.Errorf("%d races: %d ports left out, %d failed syncs, %d questions about no generation",
-					races, len(b.loop.refusals.leftOut), b.loop.retry.failures, k.unbounded)
+			if len(b.loop.refusals.skipped) != 1 || b.loop.retry.failures != 0 || k.unbounded > 0 {
+				t.Errorf("%d races: %d Services skipped, %d failed syncs, %d questions about no generation",
+					races, len(b.loop.refusals.skipped), b.loop.retry.failures, k.unbounded)
 			}
 		})
 	}

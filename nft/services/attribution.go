@@ -16,8 +16,8 @@ func (r *Ruleset) Attribution(f nft.Family, set, key string) string {
 	if family == nil {
 		return "base chains"
 	}
-	if service, ok := r.AttributedRanges(f, set, key); ok {
-		return "Service " + service
+	if g := family.guardIn(set, key); g != nil {
+		return "Service " + g.service
 	}
 	if id, ok := family.attributed(set, key); ok {
 		return "Service " + id.String()
@@ -31,24 +31,17 @@ func (r *Ruleset) Attribution(f nft.Family, set, key string) string {
 	return "base chains"
 }
 
-// Attributed is the Service port that an element stands for, or with an empty key a set.
-func (r *Ruleset) Attributed(f nft.Family, set, key string) (id tracker.PortID, ok bool) {
+// Attributed returns the Service that an element stands for, or with an empty key a set.
+func (r *Ruleset) Attributed(f nft.Family, set, key string) (namespace, name string, ok bool) {
 	family := r.families[f]
 	if family == nil || set == "" {
-		return id, false
+		return "", "", false
 	}
-	return family.attributed(set, key)
-}
-
-// AttributedRanges is the Service, as "namespace/name", of whose source ranges an element is one:
-// all its ports in the family f have them in common.
-func (r *Ruleset) AttributedRanges(f nft.Family, set, key string) (service string, ok bool) {
-	if family := r.families[f]; family != nil {
-		if g := family.guardIn(set, key); g != nil {
-			return g.service, true
-		}
+	if g := family.guardIn(set, key); g != nil {
+		return strings.Cut(g.service, "/")
 	}
-	return "", false
+	id, ok := family.attributed(set, key)
+	return id.Namespace, id.Service, ok
 }
 
 // Port returns what the ruleset holds of a Service port; nil if it holds nothing.

@@ -46,7 +46,7 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}),
 		leftOut: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_refused_ports",
-			Help: "Service ports that are left out on this node as they are wanted, because the kernel refuses them.",
+			Help: "Ports of Services that are skipped on this node, because the kernel refuses them.",
 		}),
 		unmet: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_unmet_annotations",

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"runtime/debug"
 	"strings"
@@ -140,9 +139,10 @@ func (m *monitor) healthCheckFailed(service health.Service, err error) {
 func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, kernel *kernel.Client) {
 	options.Failed = m.metrics.Failed
 	options.Cleaned = m.metrics.Cleaned
-	options.Refused = func(id tracker.PortID, err error) {
+	options.Refused = func(namespace, service string, err error) {
 		if err != nil {
-			m.events.service(id.Namespace, id.Service, tracker.PortID{}, "PortRefused", "Program", fmt.Sprintf("port %s is left out on this node: %v", id, err))
+			m.events.service(namespace, service, tracker.PortID{}, "ServiceSkipped", "Program",
+				"the kernel refuses this Service, which stays as it was last committed on this node: "+err.Error())
 		}
 	}
 	// A start leaves garbage as large as what stays. Go would return its memory only over minutes.
