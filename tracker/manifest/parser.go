@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"io"
 	"maps"
+	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -204,19 +205,29 @@ func yamlText(err error) string {
 // typeError describes why data does not fit into value: the field, what was found and what is
 // expected.
 func typeError(data []byte, value any, err error) string {
-	var wrong *gojson.UnmarshalTypeError
-	// The decoder in use hides the details; the standard one shows them.
-	switch {
-	case !errors.As(gojson.Unmarshal(data, value), &wrong):
+	switch wrong := TypeError(data, value); {
+	case wrong == nil:
 		return jsonText(err)
 	case wrong.Field == "":
-		return fmt.Sprintf("found a %s, expected %s", wrong.Value, typeName(wrong.Type))
+		return fmt.Sprintf("found a %s, expected %s", wrong.Value, TypeName(wrong.Type))
+	default:
+		return fmt.Sprintf("%s is a %s, expected %s", wrong.Field, wrong.Value, TypeName(wrong.Type))
 	}
-	return fmt.Sprintf("%s is a %s, expected %s", wrong.Field, wrong.Value, typeName(wrong.Type))
 }
 
-// typeName returns a user's name for a Go type.
-func typeName(t reflect.Type) string {
+// TypeError returns the first field of data whose type prevents decoding into value; nil if there is none.
+// The decoder that Kubernetes uses hides the details, and the standard one shows them.
+func TypeError(data []byte, value any) *gojson.UnmarshalTypeError {
+	var wrong *gojson.UnmarshalTypeError
+	errors.As(gojson.Unmarshal(data, value), &wrong)
+	return wrong
+}
+
+// TypeName returns a user's name for a Go type.
+func TypeName(t reflect.Type) string {
+	if t == reflect.TypeFor[metav1.Duration]() {
+		return "a duration such as 30s"
+	}
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		return "an object"
@@ -226,8 +237,12 @@ func typeName(t reflect.Type) string {
 		return "a string"
 	case reflect.Bool:
 		return "true or false"
+	case reflect.Int32:
+		return fmt.Sprintf("a whole number from %d to %d", math.MinInt32, math.MaxInt32)
+	case reflect.Uint32:
+		return fmt.Sprintf("a whole number from 0 to %d", uint32(math.MaxUint32))
 	}
-	return "a number of type " + t.String()
+	return "a number"
 }
 
 // jsonText returns err in one line without the library's name.

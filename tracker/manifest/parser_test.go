@@ -122,7 +122,7 @@ func TestParseErrors(t *testing.T) {
 			"a.yaml:6: apiVersion and kind are missing: expected for instance v1 and Service"},
 		{"no name", "a.yaml", node + "apiVersion: v1\nkind: Service\n", "a.yaml:5: metadata.name is missing"},
 		{"scalar", "a.yaml", "just text\n", "a.yaml:1: found a string, expected an object"},
-		{"wrong type", "a.yaml", node + "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  ports: [{port: http}]\n", "a.yaml:5: spec.ports.port is a string, expected a number of type int32"},
+		{"wrong type", "a.yaml", node + "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  ports: [{port: http}]\n", "a.yaml:5: spec.ports.port is a string, expected a whole number from -2147483648 to 2147483647"},
 		{"wrong type in a list", "a.yaml", "apiVersion: v1\nkind: ServiceList\nitems: [{metadata: {name: web}, spec: {externalIPs: 1}}]\n", "a.yaml:1: items[0].spec.externalIPs is a number, expected a list"},
 		{"JSON syntax", "a.json", "{\"apiVersion\":\"v1\",\n\"kind\":}", "a.json:2: invalid character '}' looking for beginning of value"},
 		{"JSON cut short", "a.json", "{\"apiVersion\":\"v1\",\n", "a.json:2: unexpected EOF"},

@@ -153,16 +153,10 @@ func (d *document) add(file string, part []byte, before int) (kind string, err e
 
 // at returns the field of either kind that has this path in a file.
 func (d *document) at(path string) reflect.Value {
-kinds:
 	for _, v := range []reflect.Value{reflect.ValueOf(&d.proxy).Elem(), reflect.ValueOf(&d.own).Elem()} {
-		for name := range strings.SplitSeq(path, ".") {
-			field, found := fieldNamed(v.Type(), name)
-			if !found {
-				continue kinds
-			}
-			v = v.FieldByIndex(field.Index)
+		if field, ok := fieldAt(v, path); ok {
+			return field
 		}
-		return v
 	}
 	panic("no field " + path)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/kube-nft/kube-nft/tracker/manifest"
 )
 
 // TestEveryField sets each field of both kinds alone to something else than its default: it
@@ -28,13 +30,20 @@ func TestEveryField(t *testing.T) {
 		{ownVersion, ownKind, reflect.TypeFor[KubeNFTConfiguration]()},
 	} {
 		for _, path := range fieldPaths(identity.api, "") {
-			_, field := deepest(identity.api, strings.Split(path, "."))
+			value, _ := fieldAt(reflect.New(identity.api).Elem(), path)
+			field := value.Type()
+			if field.Kind() == reflect.Pointer {
+				field = field.Elem()
+			}
 			if isSection(field) || slices.Contains(silent, path) {
 				continue
 			}
 			t.Run(identity.kind+"."+path, func(t *testing.T) {
-				l := leaf{strings.Split(path, "."), otherValue(t, path, field)}
-				tree := l.tree().(map[string]any)
+				value := otherValue(t, path, field)
+				for _, name := range slices.Backward(strings.Split(path, ".")) {
+					value = map[string]any{name: value}
+				}
+				tree := value.(map[string]any)
 				tree["apiVersion"], tree["kind"] = identity.version, identity.kind
 				text, err := json.Marshal(tree)
 				if err != nil {
@@ -75,19 +84,19 @@ func otherValue(t *testing.T, path string, field reflect.Type) any {
 	if strings.HasSuffix(path, "infoBufferSize") {
 		return "1Ki"
 	}
-	switch describe(field) {
+	switch manifest.TypeName(field) {
 	case "a duration such as 30s":
 		return "3s"
 	case "true or false":
 		return true
-	case "a text":
+	case "a string":
 		return "x"
 	case "a list":
 		return []string{"10.0.0.0/8"}
-	case "names with true or false":
+	case "an object":
 		return map[string]bool{"A": true}
 	}
-	if strings.HasPrefix(describe(field), "a number") || strings.HasPrefix(describe(field), "a whole number") {
+	if name := manifest.TypeName(field); strings.HasPrefix(name, "a number") || strings.HasPrefix(name, "a whole number") {
 		return 7
 	}
 	t.Fatalf("no value for %s, a %s", path, field)

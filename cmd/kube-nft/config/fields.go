@@ -12,6 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "sigs.k8s.io/json"
+
+	"github.com/kube-nft/kube-nft/tracker/manifest"
 )
 
 // A section is a document under decoding.
@@ -26,7 +28,7 @@ type section struct {
 func (s *section) decode(converted []byte) (ignored []string, err error) {
 	unknown, err := utiljson.UnmarshalStrict(converted, s.into, utiljson.DisallowUnknownFields)
 	if err != nil {
-		return nil, s.misfit(err)
+		return nil, s.typeError(converted, err)
 	}
 	for _, err := range unknown {
 		var field utiljson.FieldError
@@ -59,27 +61,31 @@ func (s *section) unknown(path string) string {
 	return fmt.Sprintf("%s: %s: ignored, there is no such field%s", s.file, brief(path), meant)
 }
 
-// misfit finds the field that prevents decoding: the first leaf that cannot be decoded alone.
-func (s *section) misfit(err error) error {
+// typeError names the field that prevents decoding.
+func (s *section) typeError(converted []byte, err error) error {
 	api := reflect.TypeOf(s.into).Elem()
+	wrong := manifest.TypeError(converted, reflect.New(api).Interface())
 	for _, leaf := range leaves(s.tree, nil) {
-		alone, _ := json.Marshal(leaf.tree()) // it was JSON before
-		if utiljson.UnmarshalCaseSensitivePreserveInts(alone, reflect.New(api).Interface()) == nil {
+		text, path := leaf.text(), strings.Join(leaf.path, ".")
+		switch {
+		case wrong == nil && strings.HasSuffix(err.Error(), strconv.Quote(text)): // errors of durations name no field
+			return &Error{Setting: s.file + ": " + path, Value: text, Reason: "expected a duration such as 30s"}
+		case wrong == nil || path != wrong.Field && !strings.HasPrefix(path, wrong.Field+"."):
 			continue
 		}
-		path, field := deepest(api, leaf.path)
-		value, reason := leaf.text(), "expected "+describe(field)
-		if text, ok := leaf.value.(string); ok && fits(text, field) {
-			value, reason = strconv.Quote(text), reason+", without quotes"
+		expected := wrong.Type
+		duration := reflect.TypeFor[metav1.Duration]() // is decoded from a string
+		if field, ok := fieldAt(reflect.New(api).Elem(), wrong.Field); ok &&
+			(field.Type() == duration || field.Type() == reflect.PointerTo(duration)) {
+			expected = duration
 		}
-		return &Error{Setting: s.file + ": " + path, Value: value, Reason: reason}
+		reason := "expected " + manifest.TypeName(expected)
+		if _, quoted := leaf.value.(string); quoted && json.Unmarshal([]byte(text), reflect.New(expected).Interface()) == nil {
+			text, reason = strconv.Quote(text), reason+", without quotes"
+		}
+		return &Error{Setting: s.file + ": " + wrong.Field, Value: text, Reason: reason}
 	}
 	return &Error{Setting: s.file, Reason: oneLine(err)}
-}
-
-// fits reports whether a text would be a value of an API type if it had no quotes.
-func fits(text string, api reflect.Type) bool {
-	return json.Valid([]byte(text)) && json.Unmarshal([]byte(text), reflect.New(api).Interface()) == nil
 }
 
 // A leaf is a value of a document that is not an object, or an empty one.
@@ -99,15 +105,6 @@ func leaves(value any, path []string) []leaf {
 		all = append(all, leaves(object[name], append(slices.Clip(path), name))...)
 	}
 	return all
-}
-
-// tree returns a document that holds this leaf alone.
-func (l *leaf) tree() any {
-	tree := l.value
-	for _, name := range slices.Backward(l.path) {
-		tree = map[string]any{name: tree}
-	}
-	return tree
 }
 
 // text returns the value as the file may have it.
@@ -141,20 +138,16 @@ func (l *leaf) zero() bool {
 	return false
 }
 
-// deepest follows path through the fields of an API type and the keys of its maps, as far as they
-// exist.
-func deepest(api reflect.Type, path []string) (string, reflect.Type) {
-	for i, name := range path {
-		if api.Kind() == reflect.Map {
-			return strings.Join(path[:i+1], "."), api.Elem()
-		}
-		field, found := fieldNamed(api, name)
+// fieldAt returns the field of an API value that has this path in a file.
+func fieldAt(v reflect.Value, path string) (reflect.Value, bool) {
+	for name := range strings.SplitSeq(path, ".") {
+		field, found := fieldNamed(v.Type(), name)
 		if !found {
-			return strings.Join(path[:i], "."), api
+			return v, false
 		}
-		api = field.Type
+		v = v.FieldByIndex(field.Index)
 	}
-	return strings.Join(path, "."), api
+	return v, true
 }
 
 // fieldNamed finds a field of an API type by its name in a file.
@@ -195,36 +188,6 @@ func jsonName(field reflect.StructField) string {
 // isSection reports whether values of the type are objects with fields.
 func isSection(api reflect.Type) bool {
 	return api.Kind() == reflect.Struct && !reflect.PointerTo(api).Implements(reflect.TypeFor[json.Unmarshaler]())
-}
-
-// describe says what values of an API type look like.
-func describe(api reflect.Type) string {
-	if api.Kind() == reflect.Pointer {
-		api = api.Elem()
-	}
-	switch {
-	case api == reflect.TypeFor[metav1.Duration]():
-		return "a duration such as 30s"
-	case isSection(api):
-		return "a section with fields"
-	}
-	switch api.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a text"
-	case reflect.Int32:
-		return "a whole number from -2147483648 to 2147483647"
-	case reflect.Uint32:
-		return "a whole number from 0 to 4294967295"
-	case reflect.Float32:
-		return "a number"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Map:
-		return "names with true or false"
-	}
-	return "another value"
 }
 
 // modeNFTables is kube-proxy's name for kube-nft's mode.
