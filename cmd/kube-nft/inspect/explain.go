@@ -16,6 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -180,17 +181,8 @@ func nodeAddresses(ctx context.Context, c *config.Config, here *host, log *zap.L
 
 // thisHost is the host of this process.
 func thisHost() (*host, error) {
-	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("addresses of this node: %w", err)
-	}
-	h := &host{route: senderTo}
-	for _, item := range list {
-		if prefix, err := netip.ParsePrefix(item.String()); err == nil && !prefix.Addr().IsLoopback() {
-			h.addresses = append(h.addresses, prefix.Addr().Unmap())
-		}
-	}
-	return h, nil
+	addrs, err := proxysync.Addresses()
+	return &host{route: senderTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}, err
 }
 
 // senderTo looks the sending address of this host up in the routing table. It sends nothing.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -342,11 +342,9 @@ func (i *inspection) nodePortAddress() func(netip.Addr) bool {
 		}
 	}
 	if len(served) == 0 {
-		addrs, _ := net.InterfaceAddrs() // after an error, no connection counts for a node port
+		addrs, _ := proxysync.Addresses() // after an error, no connection counts for a node port
 		for _, addr := range addrs {
-			if prefix, err := netip.ParsePrefix(addr.String()); err == nil {
-				served[prefix.Addr()] = true
-			}
+			served[addr] = true
 		}
 	}
 	return func(addr netip.Addr) bool { return served[addr] }
