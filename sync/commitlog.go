@@ -11,16 +11,16 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A sync that takes longer than slowSync is worth a line, and slowLines of them in a minute. Of
-// what changed, a line has the names of changedNames Service ports.
+// Syncs that take longer than slowSync are logged, up to slowLines of them in a minute. A line names up to
+// changedNames Service ports that changed.
 const (
 	slowSync     = 100 * time.Millisecond
 	slowLines    = 5
 	changedNames = 3
 )
 
-// A commitLog says what commits have done: each one for who debugs, those that matter and sums
-// for everybody else. A cluster that changes quickly commits a thousand times a second.
+// A commitLog logs commits: each one at level debug, slow ones and a sum for each minute at level info. A
+// cluster that changes quickly commits a thousand times a second.
 type commitLog struct {
 	log                                 *zap.Logger
 	commits, operations, elements, slow int // in this minute
@@ -31,8 +31,7 @@ type commitLog struct {
 // Delays of a namespace's changes that are longer than longWait are logged.
 const longWait = time.Second
 
-// started says that a first sync has succeeded. One that wrote nothing is worth a line, too: a
-// restart has found everything as it should be.
+// started logs the first sync that succeeds, also if it wrote nothing, as a restart does.
 func (c *commitLog) started(r *Report, lengths map[nft.Family]map[string]int) {
 	elements := 0
 	for _, sets := range lengths {
@@ -48,9 +47,9 @@ func (c *commitLog) started(r *Report, lengths map[nft.Family]map[string]int) {
 		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit))
 }
 
-// note takes in a later sync. Its time is the time of the last attempt, without what came before
-// it, such as a read-back that somebody's commit made void.
-func (c *commitLog) note(r *Report) {
+// add logs a later sync. Its time is the time of the last attempt, without earlier ones that the kernel
+// refused because another program committed.
+func (c *commitLog) add(r *Report) {
 	took := r.Compile + r.Commit
 	if r.Operations > 0 {
 		c.commits++
@@ -120,8 +119,7 @@ func changedPorts(d *tracker.Delta) (names []string, n int) {
 	return names, len(d.Changed) + len(d.Removed)
 }
 
-// endMinute sums up and begins anew. Slow syncs without a commit are told of if their lines were
-// too many for the log.
+// endMinute logs the sums of a minute. Slow syncs without a commit count if some of them were not logged.
 func (c *commitLog) endMinute() {
 	if c.commits > 0 || c.slow > slowLines {
 		c.log.Info("in the last minute", zap.Int("commits", c.commits), zap.Int("operations", c.operations),

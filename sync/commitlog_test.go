@@ -86,7 +86,7 @@ func TestCommitLines(t *testing.T) {
 		{"the wait goes on", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}}, "", nil},
 		{"slow reading", Report{Full: true, Compile: 2 * slowSync}, "info slow sync", map[string]any{"longest": "reading the tables back, and compile"}},
 	} {
-		c.note(&tt.report)
+		c.add(&tt.report)
 		lines := logs.TakeAll()
 		if tt.level == "" {
 			if len(lines) != 0 {
@@ -107,7 +107,7 @@ func TestCommitLines(t *testing.T) {
 	}
 	// Where every sync is slow, the lines are few and the sums tell.
 	for range 100 {
-		c.note(&Report{Operations: 1, Elements: 1, Commit: 3 * slowSync})
+		c.add(&Report{Operations: 1, Elements: 1, Commit: 3 * slowSync})
 	}
 	isInfo := func(line observer.LoggedEntry) bool { return line.Level == zap.InfoLevel }
 	if lines := logs.TakeAll(); len(slices.DeleteFunc(lines, func(l observer.LoggedEntry) bool { return !isInfo(l) })) != slowLines-4 {

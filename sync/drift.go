@@ -25,21 +25,21 @@ type monitor interface {
 // nodes of a cluster do not audit in step.
 const DefaultAuditInterval = 30 * time.Second
 
-// auditsPerRead is how many audits there are for one that reads the tables back as a whole;
-// rereadAfter is when that is done because somebody committed while nobody was listening.
+// One of auditsPerRead audits reads the tables back as a whole. The loop also does so rereadAfter a commit
+// during which another program may have committed unnoticed.
 const (
 	auditsPerRead = 20
 	rereadAfter   = time.Second
 )
 
-// A driftDetector finds out what others do to our tables, and when to repair it.
+// A driftDetector finds changes of our tables by other programs, and decides when to repair them.
 type driftDetector struct {
 	kernel   client
 	ruleset  *services.Ruleset
 	log      *zap.Logger
 	interval time.Duration // between two audits
 
-	monitor monitor // nil: nobody watches
+	monitor monitor // nil without Watch
 	deaf    bool    // nothing comes from the monitor, or not any more
 	changes chan *change.ForeignChange
 	settled uint32 // a foreign change up to this generation is dealt with
@@ -62,13 +62,13 @@ func (d *driftDetector) start(ctx context.Context) {
 	}
 }
 
-// listen hands what the monitor hears to the loop until ctx ends.
+// listen passes notifications on to the loop until ctx ends.
 func (d *driftDetector) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		change, err := d.monitor.Next()
 		if err != nil {
 			if ctx.Err() == nil {
-				d.log.Error("changes by others are noticed at the next audit only", zap.Error(err))
+				d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit", zap.Error(err))
 			}
 			change = nil
 		}
@@ -87,20 +87,19 @@ func (d *driftDetector) schedule() {
 	d.auditing.Reset(d.interval + time.Duration((rand.Float64()-0.5)*0.2*float64(d.interval)))
 }
 
-// quiet stops the listening for a batch that the kernel refuses if there was another one
-// since its generation: see kernel.Monitor.Join for what listening costs.
+// quiet leaves the notification group before a batch that carries a generation: see kernel.Monitor.Join for
+// the cost of notifications. The kernel refuses such a batch if others have committed.
 func (d *driftDetector) quiet() {
 	if d.deaf {
 		return
 	}
 	if err := d.monitor.Leave(); err != nil {
-		d.log.Warn("a large batch takes longer than it has to", zap.Error(err))
+		d.log.Warn("cannot leave the nf_tables notification group; this commit is slower", zap.Error(err))
 	}
 }
 
-// listenFrom begins to listen when the kernel was last known to hold what is wanted at a
-// generation. If somebody has committed since, that was not heard, and the tables will be read
-// back soon.
+// listenFrom joins the notification group after a commit of a generation. If another program has committed
+// since, its notification was missed, and the tables are read back soon.
 func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 	if d.deaf {
 		return
@@ -112,7 +111,7 @@ func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 		now, err = d.kernel.Generation(ctx)
 	}
 	if err != nil {
-		d.log.Error("changes by others are noticed at the next audit only", zap.Error(err))
+		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit", zap.Error(err))
 	}
 	if now != generation {
 		d.audits = -1
@@ -123,9 +122,8 @@ func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 // suspect notes why the tables may differ from what they should be.
 func (d *driftDetector) suspect(reason string) { d.reason, d.suspected = reason, time.Now() }
 
-// hear looks at what somebody else did to our tables; nil says that nothing more will come.
-// It returns whether the state of the kernel is known now, if it was before, and whether to
-// repair it at once.
+// hear evaluates a change of our tables by another program; nil says that no more notifications will come. It
+// returns whether the state of the kernel is known now, if it was before, and whether to repair it at once.
 func (d *driftDetector) hear(foreign *change.ForeignChange, known bool) (_, repair bool) {
 	switch {
 	case foreign == nil:
@@ -138,7 +136,7 @@ func (d *driftDetector) hear(foreign *change.ForeignChange, known bool) (_, repa
 	}
 	damaged, known := d.ruleset.Note(foreign)
 	if known && damaged == 0 {
-		d.log.Info("somebody changed our tables and left them as they should be", zap.String("program", foreign.Program), zap.Uint32("pid", foreign.PID))
+		d.log.Info("another program changed our tables; they need no repair", zap.String("program", foreign.Program), zap.Uint32("pid", foreign.PID))
 		return true, false
 	}
 	d.seen = foreign.Generation
@@ -154,8 +152,8 @@ func (d *driftDetector) hear(foreign *change.ForeignChange, known bool) (_, repa
 	return known, d.damaged(reason)
 }
 
-// damaged notes that there is something to repair. It reports whether to do so now; a repair
-// that has to wait for its turn is done with the next change at the latest, should one come.
+// damaged reports whether to repair the tables now. If not, it sets the timer of the repair, unless a commit
+// comes first.
 func (d *driftDetector) damaged(reason string) bool {
 	d.suspect(reason)
 	wait := d.pace.next(d.suspected)
@@ -163,7 +161,7 @@ func (d *driftDetector) damaged(reason string) bool {
 		d.log.Warn("repairing our tables", zap.String("reason", reason))
 		return true
 	}
-	d.log.Warn("somebody keeps changing our tables: the repair waits", zap.String("reason", reason), zap.Duration("wait", wait))
+	d.log.Warn("another program keeps changing our tables; delaying the repair", zap.String("reason", reason), zap.Duration("wait", wait))
 	d.repair.Reset(wait)
 	return false
 }

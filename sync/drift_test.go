@@ -146,7 +146,7 @@ func TestStormIsRepairedEverLessOften(t *testing.T) {
 		if _, batches := k.seen(); batches-1 < promptRepairs || batches-1 > 140 {
 			t.Errorf("%d repairs of 1000 changes in 100 s", batches-1)
 		}
-		if b.logged("somebody keeps changing our tables: the repair waits") == 0 {
+		if b.logged("another program keeps changing our tables; delaying the repair") == 0 {
 			t.Error("nothing in the log says so")
 		}
 		time.Sleep(time.Minute)
@@ -213,7 +213,7 @@ func TestLoopThatHearsNothingReadsAtEveryAudit(t *testing.T) {
 		if reads, _ := k.seen(); reads != 4 || k.asked() != 0 {
 			t.Errorf("%d reads, %d cheap audits in three and a half hours without a monitor", reads, k.asked())
 		}
-		if b.logged("changes by others are noticed at the next audit only") != 1 {
+		if b.logged("cannot receive nf_tables notifications; changes by other programs are found by the next audit") != 1 {
 			t.Errorf("log: %v", b.logs.All())
 		}
 	})

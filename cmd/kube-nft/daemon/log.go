@@ -16,7 +16,7 @@ import (
 func newLog(c *config.Config, w io.Writer) *zap.Logger {
 	notice := func(dropped uint64) []byte {
 		var line bytes.Buffer
-		c.Log(&line).Warn("log lines were dropped: nobody took them", zap.Uint64("lines", dropped))
+		c.Log(&line).Warn("log lines were dropped: stderr is blocked", zap.Uint64("lines", dropped))
 		return line.Bytes()
 	}
 	lines := newLineWriter(w, notice)
@@ -24,9 +24,8 @@ func newLog(c *config.Config, w io.Writer) *zap.Logger {
 	return c.Log(lines)
 }
 
-// A lineWriter writes log lines and never makes its caller wait: the reader of a pipe may have
-// stopped, and the disk may be full. It counts dropped lines, and writes the count before the next
-// line.
+// A lineWriter writes log lines and never blocks its caller: the reader of a pipe may have stopped, and the
+// disk may be full. It counts dropped lines, and writes the count before the next line.
 type lineWriter struct {
 	lines   chan logLine
 	dropped atomic.Uint64
@@ -68,7 +67,7 @@ func (l *lineWriter) run(w io.Writer) {
 	}
 }
 
-// Write takes one line, or drops it. It keeps no reference to it.
+// Write queues a copy of one line, or drops it.
 func (l *lineWriter) Write(text []byte) (int, error) {
 	select {
 	case l.lines <- logLine{text: append([]byte(nil), text...)}:
@@ -82,7 +81,7 @@ func (l *lineWriter) Write(text []byte) (int, error) {
 const syncPatience = time.Second
 
 // errLogBlocked is the result of a Sync that gave up.
-var errLogBlocked = errors.New("the log takes nothing: its last lines are lost")
+var errLogBlocked = errors.New("stderr is blocked: the last log lines are lost")
 
 // Sync waits until all earlier lines have been passed on.
 func (l *lineWriter) Sync() error {
