@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // Addresses returns the addresses of all interfaces of this network namespace, sorted.
@@ -42,10 +44,7 @@ func FollowAddresses(ctx context.Context, set func([]netip.Addr), log *zap.Logge
 	for ctx.Err() == nil {
 		if err := followOnce(ctx, set); err != nil && ctx.Err() == nil {
 			log.Warn("interface addresses", zap.Error(err), zap.Duration("retry_in", addressRetry))
-			select {
-			case <-ctx.Done():
-			case <-time.After(addressRetry):
-			}
+			retry.Pause(ctx, addressRetry)
 		}
 	}
 	return nil

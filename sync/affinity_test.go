@@ -214,8 +214,8 @@ func TestEntriesWait(t *testing.T) {
 				b.change(affine("web", 1, 1))
 				b.change(portWith("other", 2, 2))
 				pass(10 * time.Minute)
-				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.retry.failures != 0 || len(b.loop.refusals.skipped) != 0 {
-					t.Errorf("%d failed attempts, left out %v", b.loop.retry.failures, b.loop.refusals.skipped)
+				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.backoff.Failures() != 0 || len(b.loop.refusals.skipped) != 0 {
+					t.Errorf("%d failed attempts, left out %v", b.loop.backoff.Failures(), b.loop.refusals.skipped)
 				}
 				if n := b.logged(complaint); n != 1 {
 					t.Errorf("logged %d times, want once: %v", n, b.logs.All())
@@ -300,8 +300,8 @@ func TestSeeds(t *testing.T) {
 				t.Errorf("refused %v: %d entries committed, %d reported, want %d; asked %d times at the start and %d later",
 					refused, entries, b.reports[0].Seeds, want, again, calls-again)
 			}
-			if len(b.loop.refusals.skipped) != 0 || b.loop.retry.failures != 0 {
-				t.Errorf("left out %v, %d failures", b.loop.refusals.skipped, b.loop.retry.failures)
+			if len(b.loop.refusals.skipped) != 0 || b.loop.backoff.Failures() != 0 {
+				t.Errorf("left out %v, %d failures", b.loop.refusals.skipped, b.loop.backoff.Failures())
 			}
 		})
 	}

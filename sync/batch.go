@@ -57,7 +57,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	}
 	want := l.ruleset.Want()
 	if !l.synced {
-		if err := l.doubt.look(have, want, time.Now()); err != nil {
+		if err := l.check.look(have, want, time.Now()); err != nil {
 			return p, err
 		}
 	}

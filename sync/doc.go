@@ -10,7 +10,7 @@
 //	                         v
 //	+------------------> UNKNOWN -----------------------+
 //	|                        | read the tables          | the kernel refuses the batch:
-//	|                        | commit the difference    | leave out Service ports (refusals)
+//	|                        | commit the difference    | skip Services (refusals)
 //	|                        v                          | or affinity entries, at most five
 //	|                      KNOWN <-----+                | times; then wait and try again
 //	|                        |         |                |
@@ -30,9 +30,9 @@
 // meanwhile. The other (affinity.Cleaner) has the loop commit the removal of entries, a few at a
 // time, because the tables may belong to its socket. A commit that fails changes
 // nothing: the rules stay as they were. Nothing is written before all sources have synced, and
-// nothing is removed when the loop ends. The first commit is held back (HeldError) if it would empty
+// nothing is removed when the loop ends. The safety check stops the first commit (HeldError) if it would empty
 // tables that serve, or if a takeover from kube-proxy would lose Services; then the loop stays
-// UNKNOWN and looks again.
+// UNKNOWN and checks again.
 //
 // A package of this name may itself import the standard library's sync. Importers call it
 // proxysync, so that a bare sync always is the standard one.

@@ -42,9 +42,9 @@ func filledWith(n int) *filled {
 	return &filled{have: ruleset.Want()}
 }
 
-// TestEmptySourceIsHeldBack: a start does not empty tables that serve, unless they serve little, the
-// source goes on for DoubtFor, or somebody says so.
-func TestEmptySourceIsHeldBack(t *testing.T) {
+// TestSafetyCheckOfEmptySource: a start does not empty tables that serve, unless they serve little, the
+// source stays empty for tracker.SafetyPeriod, or the user trusts it.
+func TestSafetyCheckOfEmptySource(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		have, source int
@@ -55,7 +55,7 @@ func TestEmptySourceIsHeldBack(t *testing.T) {
 		{"nearly nothing left", 60, 5, false, true},
 		{"one in ten left", 60, 6, false, false},
 		{"little there", 19, 0, false, false},
-		{"somebody says so", 60, 0, true, false},
+		{"the user trusts the source", 60, 0, true, false},
 		{"the first start", 0, 0, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -77,16 +77,16 @@ func TestEmptySourceIsHeldBack(t *testing.T) {
 				if !tt.held {
 					return
 				}
-				b.pass(DoubtFor - time.Second)
+				b.pass(tracker.SafetyPeriod - time.Second)
 				if len(k.batches) != 0 || len(b.reports) != 0 {
-					t.Errorf("%d batches before %s have passed", len(k.batches), DoubtFor)
+					t.Errorf("%d batches before %s have passed", len(k.batches), tracker.SafetyPeriod)
 				}
-				if looks := len(told); looks > int(DoubtFor/heldPause)+1 {
+				if looks := len(told); looks > int(tracker.SafetyPeriod/heldPause)+1 {
 					t.Errorf("looked %d times", looks)
 				}
 				b.pass(time.Second + heldPause)
 				if len(k.batches) != 1 || told[len(told)-1] != "over" {
-					t.Errorf("%d batches after %s, told %q", len(k.batches), DoubtFor, told[len(told)-1])
+					t.Errorf("%d batches after %s, told %q", len(k.batches), tracker.SafetyPeriod, told[len(told)-1])
 				}
 				if b.logged("sync failed") != 0 {
 					t.Error("a start that is held back counts as failed")
@@ -96,9 +96,9 @@ func TestEmptySourceIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestHeldBackUntilSourceIsThere: what is held back goes on as soon as the source has enough. From then
-// on it is followed at once, whatever it takes away.
-func TestHeldBackUntilSourceIsThere(t *testing.T) {
+// TestSafetyCheckPasses: the loop commits as soon as the source has enough. From then on it follows each
+// deletion at once.
+func TestSafetyCheckPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := filledWith(60)
 		b := start(t, k, Options{})

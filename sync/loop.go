@@ -18,6 +18,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 	"github.com/kube-nft/kube-nft/sync/affinity"
 	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -38,7 +39,8 @@ type Loop struct {
 	known   bool          // whether the kernel holds what the ruleset calls committed
 	synced  bool          // a sync has succeeded
 	waiting tracker.Delta // changes that no sync has committed yet
-	retry   backoff       // after a sync that failed
+	backoff retry.Backoff // after a sync that failed
+	again   *time.Timer   // rings when a sync is to be repeated
 	ended   time.Time     // of the latest sync that did something
 	took    time.Duration // that sync
 	taking  time.Duration // of it, what the source took to hand out changes
@@ -52,8 +54,8 @@ type Loop struct {
 	affinity  *affinity.Cleaner // nil leaves entries until they expire
 	stale     staleFlows
 	drift     driftDetector
-	doubt     doubt
-	holding   bool // the last sync was held back
+	check     sourceCheck
+	holding   bool // the safety check stopped the last sync
 
 	// The log sums up a minute at a time. A minute begins when there is something to log.
 	minute     *time.Timer
@@ -78,8 +80,8 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	}
 	l := &Loop{
 		options: options, source: source, ruleset: ruleset, kernel: kernel,
-		disown: make(chan chan<- error),
-		retry:  backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()},
+		disown:  make(chan chan<- error),
+		backoff: retry.Backoff{Min: options.RetryMin, Max: options.RetryMax}, again: stopped(),
 		refusals: refusals{
 			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
 			changes: make(map[tracker.PortID]portChange), skipped: make(map[familyService]*refusal),
@@ -90,14 +92,14 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 			deaf: true, auditing: stopped(), repair: stopped(),
 		},
 		due:       time.AfterFunc(time.Hour, options.Queue.Ring),
-		doubt:     doubt{trust: options.Trust},
+		check:     sourceCheck{trust: options.Trust},
 		minute:    stopped(),
 		commits:   commitLog{log: options.Log, wait: quota.Once{Interval: time.Minute}},
 		conflicts: newConflictLog(options.Log),
 	}
 	l.due.Stop()
 	l.stale.log, l.stale.cleaned, l.stale.bell = options.Log, options.Cleaned, make(chan struct{}, 1)
-	l.stale.retry = backoff{least: options.RetryMin, most: options.RetryMax, timer: stopped()}
+	l.stale.backoff = l.backoff
 	return l
 }
 
@@ -174,7 +176,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-l.options.Queue.bell:
-		case <-l.retry.timer.C:
+		case <-l.again.C:
 		case <-l.drift.repair.C:
 		case batch := <-entries:
 			batch.Answer <- l.commitEntries(ctx, batch.Ops)
@@ -195,10 +197,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.known, wanted = l.drift.hear(foreign, l.known)
 		}
 		if wait := time.Until(l.ended.Add(l.options.MinInterval)); wanted && wait > 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-			}
+			retry.Pause(ctx, wait)
 		}
 		if ctx.Err() != nil && asked != nil {
 			asked <- ctx.Err()
@@ -218,8 +217,9 @@ func (l *Loop) Run(ctx context.Context) error {
 			continue
 		}
 		if err != nil && ctx.Err() == nil { // only a success shortens the next pause, a new change does not
-			attempt := l.retry.failures + 1
-			l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", l.retry.failed()), zap.Int("attempt", attempt))
+			pause := l.backoff.Next()
+			l.again.Reset(pause)
+			l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", pause), zap.Int("attempt", l.backoff.Failures()))
 			if l.options.Failed != nil {
 				l.options.Failed(err)
 			}
@@ -374,13 +374,13 @@ func (e *partError) Error() string {
 // Unwrap returns the error of the part.
 func (e *partError) Unwrap() error { return e.err }
 
-// hold reports that a commit is held back, and sets the time of the next look. The pause is needed
+// hold reports that the safety check stops a commit, and sets the time of the next check. The pause is needed
 // because a wrong source may change all the time, and each look reads the tables.
 func (l *Loop) hold(err error) {
 	l.holding = true
-	pause := max(heldPause, heldRatio*l.took)
+	pause := max(heldPause, retry.Rest(l.took))
 	l.ended = time.Now().Add(pause)
-	l.retry.timer.Reset(pause)
+	l.again.Reset(pause)
 	if l.options.Held != nil {
 		l.options.Held(err)
 	}
@@ -407,7 +407,7 @@ func (l *Loop) commitEntries(ctx context.Context, ops []nft.Op) error {
 
 // done records and reports a successful sync.
 func (l *Loop) done(report Report) {
-	l.retry.failures = 0
+	l.backoff.Reset()
 	if l.options.Charge != nil && l.synced && !report.Full {
 		l.charge(report.Compile + report.Commit - l.taking)
 	}
@@ -421,7 +421,7 @@ func (l *Loop) done(report Report) {
 	unmet, standing := l.ruleset.Unmet()
 	report.Refused, report.StandUnmet = l.conflicts.addRefused(report.Delta.Refused, unmet), standing
 	if l.synced {
-		l.commits.note(&report)
+		l.commits.add(&report)
 	} else {
 		l.commits.started(&report, l.ruleset.Lengths())
 	}

@@ -34,7 +34,7 @@ type Options struct {
 	// Seeds, if set, is asked after Foreign for affinity entries of another proxy, which the first
 	// batch makes ours.
 	Seeds func(context.Context) []services.Seed
-	// Trust makes the first commit even if it takes nearly all away that our tables serve.
+	// Trust skips the safety check, which refuses a first commit that removes nearly all frontends.
 	Trust bool
 	// Held, if set, is called on the loop's goroutine with each *HeldError, and with nil after the
 	// first sync that succeeds after one.
@@ -78,5 +78,5 @@ type Report struct {
 	Refused    []*tracker.Refusal  // Services and annotations that this node has ceased to serve and that were logged
 	StandUnmet int                 // annotations that it does not follow now
 	LeftOut    int                 // ports of Services that are skipped now, see Options.Refused
-	Distrust   string              // why the tables were looked at or repaired; empty if nobody was suspected
+	Distrust   string              // why the tables were checked or repaired; empty for an ordinary sync
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -63,7 +64,7 @@ type portChange struct{ before, after *tracker.ServicePort }
 // A refusal is about one Service that is skipped.
 type refusal struct {
 	wanted  map[tracker.PortID]*tracker.ServicePort // its ports that differ from the last commit; nil for none
-	wait    time.Duration                           // from one try to the next
+	backoff retry.Backoff
 	due     time.Time
 	trying  bool // it is in the wanted state again
 	changed bool // since it was refused
@@ -86,7 +87,7 @@ func (r *refusals) change(id tracker.PortID, after *tracker.ServicePort) {
 		if wanted, differs := skipped.wanted[id]; differs && wanted == after {
 			return
 		}
-		skipped.wanted[id], skipped.wait, skipped.changed = after, firstRetry/2, true
+		skipped.wanted[id], skipped.changed = after, true
 		r.try(skipped)
 		return
 	}
@@ -124,7 +125,7 @@ func (r *refusals) set(id tracker.PortID, port *tracker.ServicePort) {
 func (r *refusals) skip(service familyService, now time.Time, err error) {
 	skipped := r.skipped[service]
 	if skipped == nil || skipped.changed {
-		skipped = &refusal{wait: firstRetry / 2}
+		skipped = &refusal{backoff: retry.Backoff{Min: firstRetry, Max: longestRetry}}
 		r.skipped[service] = skipped
 		r.log.Error("skipping a Service that the kernel refuses; it stays as it was last committed",
 			zap.String("service", service.namespace+"/"+service.name), zap.Stringer("family", service.family), zap.Error(err))
@@ -140,8 +141,7 @@ func (r *refusals) skip(service familyService, now time.Time, err error) {
 		}
 	}
 	skipped.trying = false
-	skipped.wait = min(2*skipped.wait, longestRetry)
-	skipped.due = now.Add(skipped.wait)
+	skipped.due = now.Add(skipped.backoff.Next())
 }
 
 // retry puts the Services that are due into the wanted state.

@@ -430,9 +430,9 @@ func TestRefusalsWhileOthersCommit(t *testing.T) {
 			if held := k.endpointsHeld(); !held[pod(1)] || held[pod(2)] || !held[pod(3)] {
 				t.Errorf("%d races: the kernel has %v", races, held)
 			}
-			if len(b.loop.refusals.skipped) != 1 || b.loop.retry.failures != 0 || k.unbounded > 0 {
+			if len(b.loop.refusals.skipped) != 1 || b.loop.backoff.Failures() != 0 || k.unbounded > 0 {
 				t.Errorf("%d races: %d Services skipped, %d failed syncs, %d questions about no generation",
-					races, len(b.loop.refusals.skipped), b.loop.retry.failures, k.unbounded)
+					races, len(b.loop.refusals.skipped), b.loop.backoff.Failures(), k.unbounded)
 			}
 		})
 	}

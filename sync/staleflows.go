@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -35,7 +36,7 @@ type staleFlows struct {
 	waiting staleChanges
 
 	// The rest is owned by the goroutine of run.
-	retry   backoff
+	backoff retry.Backoff
 	failing quota.Once
 }
 
@@ -110,20 +111,15 @@ func (s *staleFlows) run(ctx context.Context) {
 		case <-s.bell:
 		}
 		report := s.clean(ctx)
-		pause := restRatio * report.Duration
+		pause := retry.Rest(report.Duration)
 		if report.Err != nil {
-			pause = max(pause, s.retry.failed()) // nobody waits for the timer of this backoff
+			pause = max(pause, s.backoff.Next())
 			s.ring()
 		} else {
-			s.retry.failures = 0
+			s.backoff.Reset()
 		}
-		if pause == 0 {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
+		if pause > 0 {
+			retry.Pause(ctx, pause)
 		}
 	}
 }

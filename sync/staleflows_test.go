@@ -19,6 +19,7 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -146,7 +147,7 @@ func TestCommitsDoNotWaitForCleaning(t *testing.T) {
 		if len(c.all()) != 2 || c.all()[1].full {
 			t.Fatalf("asked for %+v, want one more clean-up", c.all())
 		}
-		if gap := c.all()[1].began.Sub(began); gap != (1+restRatio)*time.Second {
+		if gap := c.all()[1].began.Sub(began); gap != time.Second+retry.Rest(time.Second) {
 			t.Errorf("the next clean-up after %v, want one second of work and a rest", gap)
 		}
 		got := c.all()[1].changes
@@ -158,7 +159,7 @@ func TestCommitsDoNotWaitForCleaning(t *testing.T) {
 		if diff := cmp.Diff(want, got, compareAddresses); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}
-		if len(*cleaned) != 2 || (*cleaned)[0].Lag != time.Second || (*cleaned)[1].Lag != (2+restRatio)*time.Second ||
+		if len(*cleaned) != 2 || (*cleaned)[0].Lag != time.Second || (*cleaned)[1].Lag != (2+retry.Rest(1))*time.Second ||
 			(*cleaned)[1].Duration != time.Second || (*cleaned)[1].Deleted[tracker.IPv4] != 2 || (*cleaned)[1].Deleted[tracker.IPv6] != 1 {
 			t.Errorf("reports %+v", *cleaned)
 		}

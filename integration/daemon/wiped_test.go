@@ -88,7 +88,7 @@ func TestWipedServer(t *testing.T) {
 				name, ip := fmt.Sprintf("service-%d", i), lab.After(netip.MustParseAddr("10.96.1.0"), i)
 				wiped.Apply(lab.Service("shop", name, ip), lab.Slice("shop", name, 0, corev1.IPv4Protocol, lab.Addresses(webPods, 2)))
 			}
-			p.AwaitLog(t, `"not held back any more","reason":"list"`)
+			p.AwaitLog(t, `"safety check passed","reason":"list"`)
 			for i := range services { // as when their namespace is deleted
 				wiped.Delete("Service", "shop", fmt.Sprintf("service-%d", i))
 			}

@@ -1,9 +1,7 @@
 package health
 
 import (
-	"cmp"
 	"fmt"
-	"time"
 
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -19,38 +17,19 @@ func serviceOf(id tracker.PortID) Service { return Service{id.Namespace, id.Serv
 // String returns "namespace/name".
 func (s Service) String() string { return s.Namespace + "/" + s.Name }
 
-func (s Service) compare(other Service) int {
-	return cmp.Or(cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Name, other.Name),
-		cmp.Compare(s.Family, other.Family))
-}
-
-// A claim is a Service's wish for a health-check node port.
-type claim struct {
-	created time.Time
-	uid     string
-	port    uint16
-	ready   int // ready endpoints on this node
-}
-
-// before reports whether c of Service s wins over d of Service other, when both have the same port:
-// the older Service wins, then the smaller UID.
-func (c claim) before(s Service, d claim, other Service) bool {
-	return cmp.Or(c.created.Compare(d.created), cmp.Compare(c.uid, d.uid), s.compare(other)) < 0
-}
-
 // claims holds the Services with a health-check node port. All ports of a Service have the same
 // one; the Service claims it while one of them is left.
 type claims struct {
 	ports    map[tracker.PortID]bool
-	count    map[Service]int // of its ports
-	services map[Service]claim
+	count    map[Service]int                  // of its ports
+	services map[Service]*tracker.ServicePort // one of its ports
 }
 
 func newClaims() *claims {
 	return &claims{
 		ports:    make(map[tracker.PortID]bool),
 		count:    make(map[Service]int),
-		services: make(map[Service]claim),
+		services: make(map[Service]*tracker.ServicePort),
 	}
 }
 
@@ -80,7 +59,7 @@ func (c *claims) put(id tracker.PortID, port *tracker.ServicePort) {
 		c.ports[id] = true
 		c.count[service]++
 	}
-	c.services[service] = claim{created: port.Created, uid: port.UID, port: port.HealthCheckNodePort, ready: port.LocalReady}
+	c.services[service] = port
 }
 
 func (c *claims) remove(id tracker.PortID) bool {
@@ -105,18 +84,18 @@ type familyPort struct {
 // winners returns the Service served at each port, and for each other Service why it is not served.
 func (c *claims) winners() (map[familyPort]Service, map[Service]error) {
 	won := make(map[familyPort]Service)
-	for service, claim := range c.services {
-		at := familyPort{service.Family, claim.port}
+	for service, port := range c.services {
+		at := familyPort{service.Family, port.HealthCheckNodePort}
 		holder, taken := won[at]
-		if !taken || claim.before(service, c.services[holder], holder) {
+		if !taken || tracker.ByAge(port, c.services[holder]) < 0 {
 			won[at] = service
 		}
 	}
 	lost := make(map[Service]error)
-	for service, claim := range c.services {
-		if holder := won[familyPort{service.Family, claim.port}]; holder != service {
+	for service, port := range c.services {
+		if holder := won[familyPort{service.Family, port.HealthCheckNodePort}]; holder != service {
 			lost[service] = fmt.Errorf("health check node port %d (%s) belongs to Service %s, which is older; give Service %s another spec.healthCheckNodePort",
-				claim.port, service.Family, holder, service)
+				port.HealthCheckNodePort, service.Family, holder, service)
 		}
 	}
 	return won, lost

@@ -26,7 +26,7 @@ type Proxy struct {
 	started  time.Time // zero before Start
 	updated  time.Time // when the kernel was last found up to date
 	ready    bool      // a commit has succeeded
-	held     bool      // commits are held back on purpose
+	held     bool      // the safety check stops commits
 }
 
 // NewProxy returns a Proxy. A change may wait in queue for less than timeout; node returns
@@ -53,7 +53,7 @@ func (p *Proxy) Updated(taken time.Time) {
 	p.queue.Served(taken)
 }
 
-// Hold says whether commits are held back on purpose. What the kernel holds serves meanwhile: the proxy
+// Hold says whether the safety check stops commits. What the kernel holds serves meanwhile: the proxy
 // is healthy, for a restart changes nothing, and load balancers that withdrew every node of a cluster
 // at once would make an outage out of it. It is not ready before a commit, so that an update of all
 // nodes stops at the first.

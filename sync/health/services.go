@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -134,15 +135,15 @@ func (s *Services) review() {
 // Run opens and closes ports until ctx ends. Then it closes them all, and lets requests finish.
 func (s *Services) Run(ctx context.Context) error {
 	defer s.shutdown()
-	var retry <-chan time.Time
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
-		case <-retry:
+		case <-again:
 		}
-		retry = nil
+		again = nil
 		began := time.Now()
 		wanted, problems := s.wanted()
 		if !s.reconcile(ctx, wanted, problems) {
@@ -150,7 +151,7 @@ func (s *Services) Run(ctx context.Context) error {
 			if s.standIn.Load() {
 				interval = yieldInterval
 			}
-			retry = time.After(max(interval, 50*time.Since(began)))
+			again = time.After(max(interval, retry.Rest(time.Since(began))))
 		}
 	}
 }
@@ -196,11 +197,7 @@ func (s *Services) bound(ports map[netip.AddrPort]Service, lost map[Service]erro
 		sizes[service]++
 	}
 	order := slices.SortedFunc(maps.Keys(sizes), func(a, b Service) int {
-		older := 1
-		if s.claims.services[a].before(a, s.claims.services[b], b) {
-			older = -1
-		}
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), older)
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), tracker.ByAge(s.claims.services[a], s.claims.services[b]))
 	})
 	ranks, open := make(map[Service]int), 0 // in the namespace
 	for i, service := range order {
@@ -212,7 +209,7 @@ func (s *Services) bound(ports map[netip.AddrPort]Service, lost map[Service]erro
 	for _, service := range order {
 		if open += sizes[service]; open > s.most {
 			lost[service] = fmt.Errorf("health check node port %d (%s) of Service %s is not served: this node serves %d of such ports at most, a quarter of the files that kube-nft may open; "+
-				"Services that are younger in their namespace go without", s.claims.services[service].port, service.Family, service, s.most)
+				"Services that are younger in their namespace go without", s.claims.services[service].HealthCheckNodePort, service.Family, service, s.most)
 		}
 	}
 	maps.DeleteFunc(ports, func(_ netip.AddrPort, service Service) bool { return lost[service] != nil })
@@ -280,7 +277,10 @@ func (s *Services) listen(ctx context.Context, at netip.AddrPort, service Servic
 func (s *Services) ready(service Service) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claims.services[service].ready
+	if port := s.claims.services[service]; port != nil {
+		return port.LocalReady
+	}
+	return 0
 }
 
 // An answer is what a load balancer gets at the health-check node port of a Service.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -66,10 +67,7 @@ func (s *server) run(ctx, node context.Context) {
 		if err != nil && ctx.Err() == nil && failing.Report(err.Error()) && s.logged(err.Error()) {
 			s.log.Warn("node port is not served at localhost", zap.Stringer("address", s.at), zap.Error(err), zap.Duration("retry_in", s.retry))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(s.retry):
-		}
+		retry.Pause(ctx, s.retry)
 	}
 }
 

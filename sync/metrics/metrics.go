@@ -164,12 +164,12 @@ func (m *Metrics) Takeover(states []string, current func() string) {
 	}
 }
 
-// Held adds the metric of what is held back because it would take Services away, and returns the
+// Held adds the metric of the safety check, and returns the
 // function that sets it.
 func (m *Metrics) Held(reasons []string) (set func(reason string, held bool)) {
 	gauge := promauto.With(m.registry).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kube_nft_held",
-		Help: "1 while something is held back because it would take Services away: by reason, the takeover from kube-proxy, all commits since the source has nearly nothing, or the objects that a new list lacks.",
+		Help: "1 while the safety check keeps Services that would be removed: by reason, a takeover from kube-proxy, a source that has nearly nothing at a start, or a new list that lacks nearly all objects.",
 	}, []string{labelReason})
 	for _, reason := range reasons {
 		gauge.WithLabelValues(reason)
@@ -202,7 +202,7 @@ const (
 	labelFamily = "ip_family"
 	labelPolicy = "traffic_policy" // internal or external
 	labelCode   = "code"           // of HTTP
-	labelReason = "reason"         // why something is held back
+	labelReason = "reason"         // why the safety check keeps Services
 	labelKind   = "kind"           // of a Kubernetes object
 	labelSet    = "set"            // name of an nftables set or map
 	labelHost   = "host"           // of the API server, with its port

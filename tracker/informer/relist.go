@@ -5,15 +5,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/cache"
-)
 
-// When a list is doubted: the last one had at least doubtFrom objects, and the new one has less than
-// one in doubtKept of them. Objects that go one by one, as with their namespace, are watch events
-// and no matter of doubt; only what went while no watch ran is missing in a list. A wiped API server
-// and a wrong one answer with such lists.
-const (
-	doubtFrom = 100
-	doubtKept = 10
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // doubtRepeat is how often it is told that a list is doubted.
@@ -30,9 +23,10 @@ type doubt struct {
 	timer  *time.Timer
 }
 
-// doubts reports whether a list that lacks gone of n objects is doubted.
+// doubts reports whether a list that lacks gone of n objects is doubted. Objects that go one by one, as with
+// their namespace, are watch events and not doubted; a list lacks only what went while no watch ran.
 func (s *store) doubts(gone, n int) bool {
-	return s.options.DoubtFor > 0 && s.complete && n >= doubtFrom && (n-gone)*doubtKept < n
+	return s.options.DoubtFor > 0 && s.complete && tracker.TooFew(n-gone, n)
 }
 
 // hold keeps objects that a list does not have. A group that the list has follows the list: the

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
 	"github.com/kube-nft/kube-nft/tracker/manifest"
@@ -41,7 +40,7 @@ func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), h
 	}
 	options := c.informerOptions(changed, note, log)
 	if options.Held = held; held != nil && !c.ForceTakeover {
-		options.DoubtFor = proxysync.DoubtFor
+		options.DoubtFor = tracker.SafetyPeriod
 	}
 	s := informer.New(client, options)
 	return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil

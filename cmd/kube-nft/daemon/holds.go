@@ -13,9 +13,10 @@ import (
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Why something is held back; for metrics.
+// Why the safety check keeps Services; for metrics.
 const (
 	heldTakeover = "takeover" // frontends of kube-proxy's would vanish
 	heldSource   = "source"   // the source would empty our tables
@@ -49,9 +50,9 @@ func (h *holds) report(reason string, err error) {
 	h.set(reason, err != nil)
 	switch reported := h.reported[reason]; {
 	case err == nil && reported.Over():
-		h.log.Info("not held back any more", zap.String("reason", reason))
+		h.log.Info("safety check passed", zap.String("reason", reason))
 	case err != nil && reported.Report(err.Error()):
-		h.log.Error("held back, for Services would be lost", zap.String("reason", reason), zap.Error(err))
+		h.log.Error("safety check: not removing Services", zap.String("reason", reason), zap.Error(err))
 		h.events.node(warning, "HeldBack", "Program", err.Error())
 	}
 }
@@ -83,7 +84,7 @@ func (d *daemon) watchHolds(settings *proxysync.Options) {
 				continue
 			}
 			if err != nil && reason == heldSource {
-				err = fmt.Errorf("%w until the source has more, or until %s after the start", err, proxysync.DoubtFor)
+				err = fmt.Errorf("%w until the source has more, or until %s after the start", err, tracker.SafetyPeriod)
 			}
 			d.monitor.holds.report(reason, err)
 		}

@@ -194,9 +194,9 @@ func (d *daemonStatus) readMetrics(r io.Reader) error {
 func (s samples) obstacle() string {
 	switch has := s.any; {
 	case has("kube_nft_held", "reason", "takeover"):
-		return `a source that has what kube-proxy serves: the log line "held back" names what would be lost; kube-proxy's rules stay`
+		return `a source that has what kube-proxy serves: the log line "safety check" names the missing frontends; kube-proxy's rules stay`
 	case has("kube_nft_held", "reason", "source"):
-		return `a source that has what our tables serve: the log line "held back" says more; the tables stay`
+		return `a source that has what our tables serve: the log line "safety check" says more; the tables stay`
 	case has("kube_nft_takeover", "state", "waiting"):
 		return "a running kube-proxy to end"
 	case has("kube_nft_sync_retries_total", "", ""):
@@ -279,9 +279,9 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 	switch {
 	case d.HeldBack == nil || !*d.HeldBack || d.Ready == nil || !*d.Ready: // before, health says so
 	case d.doubtsList:
-		rows = append(rows, []string{"Source", "a new list lacks nearly all objects; the daemon keeps them for some minutes: the log line \"held back\" has their number"})
+		rows = append(rows, []string{"Source", "a new list lacks nearly all objects; the daemon keeps them for some minutes: the log line \"safety check\" has their number"})
 	default:
-		rows = append(rows, []string{"Takeover", "not done, because most Services would be removed: the log line \"held back\" names them; kube-proxy's rules stay under ours"})
+		rows = append(rows, []string{"Takeover", "not done, because most Services would be removed: the log line \"safety check\" names them; kube-proxy's rules stay under ours"})
 	}
 	if d.LastSync != nil {
 		age := now.Sub(*d.LastSync).Round(time.Second)

@@ -51,7 +51,7 @@ Refused fields      6
 	}{
 		"healthy": {answerOf{200, `{"healthy":true,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              healthy\n" + metrics, true},
 		"holds back": {answerOf{200, `{"healthy":true,"nodeEligible":true}`}, answerOf{200, scrapeOf + "# TYPE kube_nft_held gauge\nkube_nft_held{reason=\"takeover\"} 1\n"},
-			"Daemon              healthy\nTakeover not done, because most Services would be removed: the log line \"held back\" names them; kube-proxy's rules stay under ours\n" + metrics, true},
+			"Daemon              healthy\nTakeover not done, because most Services would be removed: the log line \"safety check\" names them; kube-proxy's rules stay under ours\n" + metrics, true},
 		"unhealthy":      {answerOf{503, `{"healthy":false,"nodeEligible":true}`}, answerOf{200, scrapeOf}, "Daemon              unhealthy: a change has waited for too long\n" + metrics, false},
 		"going away":     {answerOf{503, `{"healthy":true,"nodeEligible":false}`}, answerOf{200, scrapeOf}, "Daemon              healthy; load balancers should not send traffic here: the Node is going away or\n                    is missing\n" + metrics, true},
 		"hides health":   {answerOf{500, ""}, answerOf{200, scrapeOf}, "Daemon              running\n" + metrics + "Not known           HEALTHZ: status 500 Internal Server Error: another program listens there\n", true},

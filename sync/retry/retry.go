@@ -1,0 +1,46 @@
+// Package retry says how long to wait before something is done again:
+//
+//	backoff := retry.Backoff{Min: 50 * time.Millisecond, Max: 30 * time.Second}
+//	for try() != nil && retry.Pause(ctx, backoff.Next()) {
+//	}
+package retry
+
+import (
+	"context"
+	"time"
+)
+
+// A Backoff spaces out attempts that fail: each pause is twice the one before, from Min to Max.
+type Backoff struct {
+	Min, Max time.Duration
+	failures int
+}
+
+// Next counts one more failure and returns the pause after it.
+func (b *Backoff) Next() time.Duration {
+	pause := min(b.Min<<min(b.failures, 20), b.Max)
+	b.failures++
+	return pause
+}
+
+// Failures returns the number of failures in a row.
+func (b *Backoff) Failures() int { return b.failures }
+
+// Reset ends the row of failures.
+func (b *Backoff) Reset() { b.failures = 0 }
+
+// Rest returns the pause after work that took so long and that comes again and again: the work takes a
+// quarter of the time at most.
+func Rest(took time.Duration) time.Duration { return 3 * took }
+
+// Pause waits for d. It returns false if ctx ends before.
+func Pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

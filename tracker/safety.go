@@ -1,0 +1,12 @@
+package tracker
+
+import "time"
+
+// SafetyPeriod is how long Services stay that the source of objects no longer has, if TooFew are left. Then
+// the source is right: the rules of a cluster that was emptied must not stay for good.
+const SafetyPeriod = 10 * time.Minute
+
+// TooFew is the safety check: it reports whether a source that keeps so many of the objects that there were
+// is more likely wrong than right. A wiped API server, a wrong one and an empty directory lose nearly all
+// at once; clusters seldom do. Objects that are deleted while a watch runs need no check.
+func TooFew(kept, of int) bool { return of >= 20 && kept*10 < of }
