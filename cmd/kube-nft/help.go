@@ -13,9 +13,6 @@ import (
 // Every command accepts the flags of the root command, so that a command line of the daemon works
 // with any command. Help shows only the flags that affect the command.
 
-// statusSettings are the addresses of the daemon.
-var statusSettings = []string{"config", "bind-address", "healthz-bind-address", "metrics-bind-address"}
-
 // daemonSettings affect the running daemon, but not its rules.
 var daemonSettings = []string{
 	"healthz-bind-address", "metrics-bind-address", "bind-address-hard-fail", "profiling", "oom-score-adj",
@@ -29,8 +26,6 @@ func setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		matters := func(string) bool { return cmd == root }
 		switch strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ") {
-		case "status":
-			matters = func(name string) bool { return slices.Contains(statusSettings, name) }
 		case "diff", "explain":
 			matters = func(name string) bool { return matterToRules(name) && name != "host-proc" }
 		case "migrate plan", "migrate apply":

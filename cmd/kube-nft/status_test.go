@@ -9,15 +9,12 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// noDaemon asks no server.
-var noDaemon = []string{"status", "--healthz-bind-address", "", "--metrics-bind-address", ""}
-
 func TestStatusOfKernel(t *testing.T) {
 	program(t)
 	lab.Run(t, "", "nft", "add", "rule", "ip6", "kube-nft", "services", "counter")
 	generation := regexp.MustCompile(`(?i)(generation"?:? +)\d+`)
 	for _, tt := range []struct{ name, format string }{{"status", "table"}, {"status-json", "json"}} {
-		code, stdout, stderr := kubeNFT(t, append(noDaemon, "-o", tt.format)...)
+		code, stdout, stderr := kubeNFT(t, "status", "-o", tt.format)
 		if code != exitFound || stderr != "" { // no daemon is reached
 			t.Errorf("%s: exit %d: %s", tt.name, code, stderr)
 		}
@@ -28,13 +25,11 @@ func TestStatusOfKernel(t *testing.T) {
 
 func TestStatusWithoutTable(t *testing.T) {
 	lab.New(t)
-	code, stdout, stderr := kubeNFT(t, noDaemon...)
+	code, stdout, stderr := kubeNFT(t, "status")
 	const want = `Kernel              not programmed: no table kube-nft in this network namespace
 Generation          1
 
-Daemon              not reached
-Not known           no health server is configured (--healthz-bind-address)
-Not known           no metrics server is configured (--metrics-bind-address)
+Daemon              not reached: no kube-nft programs this network namespace
 `
 	if diff := cmp.Diff(want, stdout); code != exitFound || diff != "" || stderr != "" {
 		t.Errorf("exit %d, %s (-want +got):\n%s", code, stderr, diff)

@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"io"
+	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -247,6 +250,25 @@ func TestSettingsOfTheDaemon(t *testing.T) {
 	daemon.Stop(t)
 	if got := runProxy(t, "diff", examples[0], examples[1], examples[2], examples[3]); got.Code != 1 {
 		t.Errorf("diff without the daemon: %+v", got)
+	}
+}
+
+// TestStatusIgnoresOtherPrograms: a program that answers health checks as kube-proxy does, at the port of ours,
+// is no daemon to status.
+func TestStatusIgnoresOtherPrograms(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:10256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-02T03:04:05Z","healthy":true,"nodeEligible":true}`)
+	}))
+	const want = "Daemon              not reached: no kube-nft programs this network namespace\n"
+	if got := runProxy(t, "status"); got.Code != 1 || !strings.Contains(got.Stdout, want) {
+		t.Errorf("exit code %d\n%s", got.Code, got.Stdout)
 	}
 }
 

@@ -81,7 +81,7 @@ func TestWipedServer(t *testing.T) {
 				t.Errorf("/readyz: %d %s, %v", code, body, err)
 			}
 			status, err := lab.Execute(lab.Program(t), "status")
-			if err != nil || !strings.Contains(status.Stdout, "a new list lacks nearly all objects") {
+			if err != nil || !strings.Contains(status.Stdout, "lacks 300 of 300 that there were") {
 				t.Errorf("status, exit code %d, %v:\n%s", status.Code, err, status.Stdout)
 			}
 			for i := range services { // the source has them again

@@ -22,7 +22,7 @@ func TestForeignProxyKernel(t *testing.T) {
 			daemon := m.startDaemon(t, takeover)
 			daemon.AwaitLog(t, `"started"`)
 			awaitMetric(t, "kube_nft_foreign_proxy 0")
-			status := append([]string{binary, "status"}, "--metrics-bind-address", metricsAddress)
+			status := []string{binary, "status"}
 			if text := lab.Run(t, "", status...); strings.Contains(text, "\nkube-proxy ") {
 				t.Errorf("status without a kube-proxy:\n%s", text)
 			}
@@ -50,7 +50,7 @@ func TestForeignProxyExpectedKernel(t *testing.T) {
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	m.program(t)
-	status := []string{m.binary, "status", "--metrics-bind-address", metricsAddress}
+	status := []string{m.binary, "status"}
 	if out, err := lab.Execute(status...); err != nil || !strings.Contains(out.Stdout, "\nkube-proxy          has rules") {
 		t.Errorf("status without a daemon: %v\n%s", err, out.Stdout)
 	}

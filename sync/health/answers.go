@@ -37,7 +37,7 @@ func (p *Proxy) report() report {
 // Healthz answers whether load balancers should send traffic to this node: 200 if the proxy is
 // healthy and the Node exists and is not being deleted, else 503.
 func (p *Proxy) Healthz(w http.ResponseWriter, _ *http.Request) {
-	r, eligible := p.report(), p.eligible()
+	r, eligible := p.report(), p.Eligible()
 	r.NodeEligible = &eligible
 	r.write(w, r.Healthy && eligible)
 }

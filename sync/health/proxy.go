@@ -88,8 +88,8 @@ func (p *Proxy) Ready() bool {
 	return p.ready
 }
 
-// eligible reports whether load balancers may send traffic to this node.
-func (p *Proxy) eligible() bool {
+// Eligible reports whether load balancers may send traffic to this node.
+func (p *Proxy) Eligible() bool {
 	node := p.node()
 	return node != nil && node.Ineligible == ""
 }

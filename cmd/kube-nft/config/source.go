@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
+	"sync"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -24,6 +27,28 @@ import (
 type Feed struct {
 	Run    func(context.Context) error
 	Synced <-chan struct{} // closed when the tracker has all objects
+
+	mu       sync.Mutex
+	failures map[string]error // of requests to the API server, by resource
+}
+
+// reached records that requests for a resource fail, or with nil that they succeed again.
+func (f *Feed) reached(resource string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if delete(f.failures, resource); err != nil {
+		f.failures[resource] = err
+	}
+}
+
+// Failure returns why a request to the API server fails; nil if none does.
+func (f *Feed) Failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, resource := range slices.Sorted(maps.Keys(f.failures)) {
+		return f.failures[resource]
+	}
+	return nil
 }
 
 // NewFeed connects the source of the settings with a tracker. It calls changed when there is
@@ -32,7 +57,7 @@ type Feed struct {
 func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), held func(resource string, err error), log *zap.Logger) (*Feed, error) {
 	if c.Manifests != "" {
 		s := manifest.New(c.Manifests, manifestOptions(changed, note, log))
-		return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil
+		return &Feed{Run: func(ctx context.Context) error { return s.Run(ctx, t) }, Synced: s.Synced()}, nil
 	}
 	client, err := c.Client()
 	if err != nil {
@@ -42,8 +67,14 @@ func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), h
 	if options.Held = held; held != nil && !c.ForceTakeover {
 		options.DoubtFor = tracker.SafetyPeriod
 	}
+	feed, logged := &Feed{failures: make(map[string]error)}, options.Reached
+	options.Reached = func(resource string, err error) {
+		logged(resource, err)
+		feed.reached(resource, err)
+	}
 	s := informer.New(client, options)
-	return &Feed{func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()}, nil
+	feed.Run, feed.Synced = func(ctx context.Context) error { return s.Run(ctx, t) }, s.Synced()
+	return feed, nil
 }
 
 // CheckSource finds out whether there is a source to read, and leaves no trace.

@@ -237,14 +237,25 @@ func (d *daemon) letGo() {
 
 // status answers a command.
 func (d *daemon) status() *peer.Status {
-	s := &peer.Status{Ready: d.monitor.proxy.Ready()}
+	s := d.monitor.status()
+	s.NodeMissing = nodeMissing(d.tracker)()
 	select {
 	case <-d.feed.Synced:
 		s.Synced = true
 	default:
 	}
-	if waits := d.waits.Load(); waits != nil && !s.Ready {
+	waits, source, takeover := d.waits.Load(), s.Held[peer.HeldSource], s.Held[peer.HeldTakeover]
+	switch failure := d.feed.Failure(); {
+	case s.Ready:
+		s.WaitingFor = ""
+	case !s.Synced && failure != nil:
+		s.WaitingFor = "the API server: " + failure.Error()
+	case waits != nil:
 		s.WaitingFor = *waits
+	case takeover != "":
+		s.WaitingFor = "a source that has what kube-proxy serves: " + takeover
+	case source != "":
+		s.WaitingFor = "a source that has what our tables serve: " + source
 	}
 	return s
 }
@@ -299,12 +310,8 @@ func (d *daemon) sync(ctx context.Context) error {
 		return nil
 	}
 	for d.config.PodsFromNode && !d.config.UsePodCIDRs(d.tracker.Node()) {
-		select {
-		case <-ctx.Done():
+		if !d.wait(ctx, fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName), d.queue.Bell()) {
 			return nil
-		case <-d.queue.Bell():
-		case <-time.After(patience):
-			d.log.Warn("waiting", zap.String("for", fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName)))
 		}
 	}
 	if !d.wait(ctx, "the other kube-nft to end", d.claimed) {

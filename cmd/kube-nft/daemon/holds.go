@@ -10,20 +10,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Why the safety check keeps Services; for metrics.
-const (
-	heldTakeover = "takeover" // frontends of kube-proxy's would vanish
-	heldSource   = "source"   // the source would empty our tables
-	heldList     = "list"     // a new list lacks nearly all objects that there were
-)
-
-var heldReasons = []string{heldTakeover, heldSource, heldList}
+var heldReasons = []string{peer.HeldTakeover, peer.HeldSource, peer.HeldList}
 
 // holds reports that the safety check stops commits, because they would remove Services: in the log, as
 // an event of the Node, as a metric. It repeats the same words once in holdRepeat.
@@ -33,12 +27,15 @@ type holds struct {
 	set    func(reason string, held bool) // of the metric
 
 	reported map[string]*quota.Once // by reason
+
+	mu   sync.Mutex
+	held map[string]string // the latest errors, by reason
 }
 
 const holdRepeat = time.Minute
 
 func newHolds(log *zap.Logger, events *events, set func(reason string, held bool)) *holds {
-	h := &holds{log: log, events: events, set: set, reported: make(map[string]*quota.Once)}
+	h := &holds{log: log, events: events, set: set, reported: make(map[string]*quota.Once), held: make(map[string]string)}
 	for _, reason := range heldReasons {
 		h.reported[reason] = &quota.Once{Interval: holdRepeat}
 	}
@@ -48,6 +45,11 @@ func newHolds(log *zap.Logger, events *events, set func(reason string, held bool
 // report says why commits are stopped for a reason; a nil error, that they no longer are.
 func (h *holds) report(reason string, err error) {
 	h.set(reason, err != nil)
+	h.mu.Lock()
+	if delete(h.held, reason); err != nil {
+		h.held[reason] = err.Error()
+	}
+	h.mu.Unlock()
 	switch reported := h.reported[reason]; {
 	case err == nil && reported.Over():
 		h.log.Info("safety check passed", zap.String("reason", reason))
@@ -55,6 +57,13 @@ func (h *holds) report(reason string, err error) {
 		h.log.Error("safety check: not removing Services", zap.String("reason", reason), zap.Error(err))
 		h.events.node(warning, "HeldBack", "Program", err.Error())
 	}
+}
+
+// texts returns why commits are stopped, by reason.
+func (h *holds) texts() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.held)
 }
 
 // doubtedLists tells of the resources whose latest list is doubted.
@@ -71,7 +80,7 @@ func (h *holds) doubtedLists() func(resource string, err error) {
 		for _, resource := range slices.Sorted(maps.Keys(doubted)) {
 			all = append(all, doubted[resource])
 		}
-		h.report(heldList, errors.Join(all...))
+		h.report(peer.HeldList, errors.Join(all...))
 	}
 }
 
@@ -79,11 +88,11 @@ func (h *holds) doubtedLists() func(resource string, err error) {
 func (d *daemon) watchHolds(settings *proxysync.Options) {
 	settings.Held = func(err error) {
 		d.monitor.proxy.Hold(err != nil)
-		for _, reason := range []string{heldTakeover, heldSource} {
-			if err != nil && migrate.IsLoss(err) != (reason == heldTakeover) {
+		for _, reason := range []string{peer.HeldTakeover, peer.HeldSource} {
+			if err != nil && migrate.IsLoss(err) != (reason == peer.HeldTakeover) {
 				continue
 			}
-			if err != nil && reason == heldSource {
+			if err != nil && reason == peer.HeldSource {
 				err = fmt.Errorf("%w until the source has more, or until %s after the start", err, tracker.SafetyPeriod)
 			}
 			d.monitor.holds.report(reason, err)

@@ -9,6 +9,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 )
 
 // TestHolds: the safety check is reported once, again when its reason changes and once a minute, and when it is over.
@@ -18,19 +20,19 @@ func TestHolds(t *testing.T) {
 		e, recorded := newTestEvents(t)
 		metric := make(map[string]bool)
 		h := newHolds(zap.New(core), e, func(reason string, held bool) { metric[reason] = held })
-		h.report(heldSource, nil) // nothing was
+		h.report(peer.HeldSource, nil) // nothing was
 		for range 100 {
-			h.report(heldTakeover, errors.New("no Node"))
-			h.report(heldSource, errors.New("nothing left"))
+			h.report(peer.HeldTakeover, errors.New("no Node"))
+			h.report(peer.HeldSource, errors.New("nothing left"))
 			time.Sleep(time.Second)
 		}
-		h.report(heldTakeover, errors.New("no Service"))
-		if !metric[heldTakeover] || !metric[heldSource] {
+		h.report(peer.HeldTakeover, errors.New("no Service"))
+		if !metric[peer.HeldTakeover] || !metric[peer.HeldSource] {
 			t.Errorf("metrics %v", metric)
 		}
-		h.report(heldTakeover, nil)
-		h.report(heldTakeover, nil)
-		if metric[heldTakeover] || !metric[heldSource] {
+		h.report(peer.HeldTakeover, nil)
+		h.report(peer.HeldTakeover, nil)
+		if metric[peer.HeldTakeover] || !metric[peer.HeldSource] {
 			t.Errorf("metrics %v once one is over", metric)
 		}
 		var got []string

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
@@ -40,6 +42,10 @@ type monitor struct {
 	events   *events
 	holds    *holds
 	servers  []*web.Server
+
+	mu       sync.Mutex
+	reported peer.Status // what the loop and the source have reported, for kube-nft status
+
 	// awaits says that a takeover may still wait for kube-proxy, which has the ports until it ends.
 	awaits atomic.Bool
 }
@@ -61,7 +67,7 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 	}
 	component := config.Build()
 	m.metrics = metrics.New(metrics.Config{
-		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, NodeMissing: func() bool { node := t.Node(); return node == nil || node.Gone }, Kernel: m.scraped, Build: build,
+		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, NodeMissing: nodeMissing(t), Kernel: m.scraped, Build: build,
 		Component: &component, Gates: gates(c), Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
 	})
 	defer func(opened *monitor) {
@@ -126,7 +132,43 @@ func (m *monitor) refused(err error) {
 	var refusal *tracker.Refusal
 	if errors.As(err, &refusal) {
 		m.metrics.Refused(refusal.Kind)
+		m.count(func(s *peer.Status) { s.RefusedFields++ })
 	}
+}
+
+// count changes what the daemon answers to kube-nft status.
+func (m *monitor) count(change func(*peer.Status)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.reported)
+}
+
+// status returns what the monitor knows for kube-nft status.
+func (m *monitor) status() *peer.Status {
+	m.mu.Lock()
+	s := m.reported
+	m.mu.Unlock()
+	s.Ready, s.Healthy, s.NodeEligible = m.proxy.Ready(), m.proxy.Healthy(), m.proxy.Eligible()
+	s.UnservedChecks = m.services.Unserved()
+	s.Held = m.holds.texts()
+	s.HeldBack = len(s.Held) > 0
+	return &s
+}
+
+// countCommit counts a sync that succeeded.
+func (m *monitor) countCommit(r *proxysync.Report) {
+	m.count(func(s *peer.Status) {
+		s.LastSync = time.Now().UTC().Truncate(time.Millisecond)
+		s.Syncs++
+		if r.Distrust != "" {
+			s.Reviews++
+			if r.Operations > 0 {
+				s.Repairs++
+			}
+		}
+		s.Conflicts, s.SkippedPorts, s.UnmetAnnotations = r.Standing, r.LeftOut, r.StandUnmet
+		s.UnservedServices, s.WaitingServices = r.Delta.Unserved, r.Delta.Waiting
+	})
 }
 
 func (m *monitor) healthCheckFailed(service health.Service, err error) {
@@ -137,7 +179,12 @@ func (m *monitor) healthCheckFailed(service health.Service, err error) {
 // watch makes the loop's options report to the monitor. ruleset and kernel are the loop's, and are
 // read on its goroutine.
 func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, kernel *kernel.Client) {
-	options.Failed = m.metrics.Failed
+	options.Failed = func(err error) {
+		m.metrics.Failed(err)
+		m.count(func(s *peer.Status) {
+			s.SyncFailures, s.WaitingFor = s.SyncFailures+1, "a commit that the kernel accepts: "+err.Error()
+		})
+	}
 	options.Cleaned = m.metrics.Cleaned
 	options.Refused = func(namespace, service string, err error) {
 		if err != nil {
@@ -150,6 +197,7 @@ func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, k
 	options.Committed = func(r proxysync.Report) {
 		freeMemory()
 		m.proxy.Updated(r.Taken)
+		m.countCommit(&r)
 		m.metrics.Committed(&r, ruleset.Lengths(), kernel.Sent())
 		m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
 		m.recordReport(&r)
@@ -217,6 +265,14 @@ func (d *daemon) watchNode(settings *proxysync.Options) {
 		} else {
 			d.log.Info("/healthz tells load balancers that this node is eligible again", zap.String("node", node.Name))
 		}
+	}
+}
+
+// nodeMissing returns a function that reports whether there is no object of this node.
+func nodeMissing(t *tracker.Tracker) func() bool {
+	return func() bool {
+		node := t.Node()
+		return node == nil || node.Gone
 	}
 }
 

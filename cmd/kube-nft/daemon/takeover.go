@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
@@ -74,6 +75,7 @@ func (t *takeover) record(e migrate.Entry) {
 		const text = "kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. " +
 			"Stop it, or start kube-nft with --takeover=never"
 		t.enter(migrate.Waiting, nil)
+		t.waits.Store(new("a running kube-proxy to end: " + e.Text))
 		t.monitor.events.node(warning, "WaitingForKubeProxy", "TakeOver", text+": "+e.Text)
 		if t.apply == nil {
 			t.log.Warn(text, zap.String("kube_proxy", e.Text))
@@ -93,6 +95,7 @@ func (t *takeover) record(e migrate.Entry) {
 // enter notes the state of the takeover, with the error that led there.
 func (t *takeover) enter(s migrate.State, err error) {
 	t.state.Store(s)
+	t.waits.Store(nil)
 	if s != migrate.Waiting && s != migrate.Taking {
 		t.monitor.await(false) // kube-proxy has ended, or it is not known when it will
 	}
@@ -100,7 +103,7 @@ func (t *takeover) enter(s migrate.State, err error) {
 	if s == migrate.Refused {
 		refused = err
 	}
-	t.monitor.holds.report(heldTakeover, refused)
+	t.monitor.holds.report(peer.HeldTakeover, refused)
 	if t.apply != nil {
 		t.apply.entered(t, s, err)
 	}

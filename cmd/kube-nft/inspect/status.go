@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
@@ -27,16 +25,14 @@ type status struct {
 	Daemon       daemonStatus `json:"daemon"`
 }
 
-func newStatus(reader *config.Reader) *cobra.Command {
+func newStatus() *cobra.Command {
 	var f format
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Summarise the rules in the kernel and the state of the daemon",
-		Long: `status counts the objects in the kernel's tables of this network namespace. It reads health
-and metrics from the daemon's addresses, or from those of --healthz-bind-address,
---metrics-bind-address and --config. If the daemon has not synced since its start, status
-prints what it waits for. Version, start and settings that differ from the defaults come from
-the daemon's socket, which only root and the daemon's own user can use.
+		Long: `status counts the objects in the kernel's tables of this network namespace, and asks the daemon
+for its state over its socket file in /run/kube-nft, which only root and the daemon's own user can
+use. If the daemon has not synced since its start, status prints what it waits for.
 
 It exits 0 if the daemon answers, has synced since its start and is healthy; 1 if not; 2 if
 the kernel cannot be read.`,
@@ -44,11 +40,7 @@ the kernel cannot be read.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			c, running, err := readSettings(cmd.Context(), reader, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			s, err := readStatus(cmd.Context(), c, running)
+			s, err := readStatus(cmd.Context())
 			if err != nil {
 				return TroubleError{err}
 			}
@@ -71,7 +63,7 @@ the kernel cannot be read.`,
 var ErrUnhealthy = errors.New("the daemon does not work")
 
 // readStatus looks at the kernel and asks the daemon.
-func readStatus(ctx context.Context, c *config.Config, running *config.Running) (*status, error) {
+func readStatus(ctx context.Context) (*status, error) {
 	i, err := look(ctx)
 	if err != nil {
 		return nil, err
@@ -87,13 +79,9 @@ func readStatus(ctx context.Context, c *config.Config, running *config.Running) 
 			s.Tables = append(s.Tables, t)
 		}
 	}
-	client := daemonClient{client: &http.Client{Timeout: daemonTimeout}, healthz: c.Healthz, metrics: c.Metrics}
-	s.Daemon = client.read(ctx)
-	if running != nil {
-		s.Daemon.tell(running, time.Now())
-	}
-	// A daemon with --service-proxy-name works beside another proxy, and has no such metric.
-	if watch, err := legacy.NewWatch(); err == nil && c.ServiceProxyName == "" && !s.Daemon.expectsProxy {
+	s.Daemon = askDaemon(ctx, time.Now())
+	// A daemon with --service-proxy-name works beside another proxy.
+	if watch, err := legacy.NewWatch(); err == nil && s.Daemon.Settings["service-proxy-name"] == "" {
 		defer watch.Close()
 		s.ForeignProxy, _ = watch.Look(ctx) // what cannot be read does not keep the rest from being shown
 	}

@@ -26,15 +26,6 @@ const (
 	pathRelease  = "/release"
 )
 
-// A Status is what a daemon says of itself.
-type Status struct {
-	// Synced says that the daemon has read all objects, Ready that it has programmed them.
-	Synced bool `json:"synced"`
-	Ready  bool `json:"ready"`
-	// WaitingFor is what the first commit waits for, if it waits.
-	WaitingFor string `json:"waitingFor,omitempty"`
-}
-
 // released is the answer to a Release.
 type released struct {
 	Already bool `json:"already"`

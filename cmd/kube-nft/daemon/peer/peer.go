@@ -1,6 +1,6 @@
 // Package peer connects commands with the daemon that programs a network namespace.
 //
-// A command calls Settings, Status or Release. Running says whether a daemon programs this network
+// A command calls Settings, ReadStatus or Release. Running says whether a daemon programs this network
 // namespace, WaitForEnd waits until none does. The daemon calls Claim before it programs, and Open
 // to answer commands.
 //
