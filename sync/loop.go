@@ -426,6 +426,9 @@ func (l *Loop) done(report Report) {
 		l.commits.started(&report, l.ruleset.Lengths())
 	}
 	l.synced = true
+	if l.ruleset.Unfinished() {
+		l.due.Reset(0)
+	}
 	if l.holding && l.options.Held != nil {
 		l.options.Held(nil)
 	}

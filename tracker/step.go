@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/kube-nft/kube-nft/nft/maglev"
 )
 
 // A stepper turns the ports of a Service that Take has handed out into the wanted ones, a bounded number of elements at
@@ -99,6 +101,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	next.OnNode = common(next.OnNode, want.OnNode, netip.AddrPort.Compare)
 	next.ExternalLocal = next.ExternalLocal && next.External()
 	s.guard(&next, have, want)
+	s.left -= next.slotWork()
 	switch {
 	case !next.InternalLocal && !next.ExternalLocal:
 		next.Local, next.LocalWeights = nil, nil
@@ -232,16 +235,27 @@ func workBetween(have, want *ServicePort) int {
 	case have == want || have.Equal(want):
 		return 0
 	}
-	return 1 + differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
+	return 1 + want.slotWork() + differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
 		differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare) +
 		differing(have.Sources, want.Sources, comparePrefixes) +
 		differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
 		differing(have.Local, want.Local, netip.AddrPort.Compare)
 }
 
+// slotWork is the work of computing a port's slot table. The commits that write the table are bounded by themselves.
+func (p *ServicePort) slotWork() int {
+	if !p.Settings.Maglev || p.WithoutSlots {
+		return 0
+	}
+	return maglev.Size(len(p.Cluster)) / slotsPerElement
+}
+
+// slotsPerElement is how many slots of a table are computed in the time that the kernel takes for an element.
+const slotsPerElement = 100
+
 // size returns about how many elements a port takes.
 func (p *ServicePort) size() int {
-	return 1 + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) + len(p.Cluster) + len(p.Local)
+	return 1 + p.slotWork() + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) + len(p.Cluster) + len(p.Local)
 }
 
 // bare returns p with its cluster IP alone, and without endpoints.

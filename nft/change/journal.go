@@ -25,6 +25,9 @@ type Journal struct {
 // NewJournal returns the journal of a table that has never been committed.
 func NewJournal(table *nft.Table) *Journal { return &Journal{Table: table} }
 
+// Tracking reports whether there has been a commit.
+func (j *Journal) Tracking() bool { return j.tracking }
+
 // Reserve makes room in a set for n elements. It acts only before the first commit, when everything
 // comes at once.
 func (j *Journal) Reserve(set string, n int) {

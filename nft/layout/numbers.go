@@ -8,8 +8,10 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// listMaps is over how many maps the shared lists are spread.
-const listMaps = 4
+// listMaps is over how many maps the shared lists are spread. The kernel goes through all rules that name a map for each new
+// element, and through all elements for each new rule that names it, so that the cost of both falls with
+// the number of maps. A map exists while a list is in it.
+const listMaps = 256
 
 // ListsMap names the map of the shared lists with a number.
 func ListsMap(number uint32) string { return ListsPrefix + strconv.Itoa(int(number%listMaps)) }
@@ -17,7 +19,7 @@ func ListsMap(number uint32) string { return ListsPrefix + strconv.Itoa(int(numb
 // ListsPrefix is how the names of these maps begin.
 const ListsPrefix = "lists-"
 
-// ListsMaps names all of them.
+// ListsMaps names all of them, whether they exist or not.
 func ListsMaps() (names []string) {
 	for i := range uint32(listMaps) {
 		names = append(names, ListsMap(i))
@@ -36,9 +38,26 @@ func ListNumber(number uint32, local bool) uint32 {
 // IsLocalNumber reports whether a number is that of the local one of two lists.
 func IsLocalNumber(number uint32) bool { return number%2 == 1 }
 
-// ListKey is what the elements of a shared list have in common; the index follows.
-func ListKey(number uint32, local bool) string {
-	return string(nft.AppendNumber(nil, ListNumber(number, local)))
+// A ListTable is one of the two tables under which a shared list can stand: a long one is filled while packets
+// still use the other table.
+type ListTable uint32
+
+// Other returns the other table.
+func (t ListTable) Other() ListTable { return 1 - t }
+
+// ListTableNumber is the number under which the elements of a shared list stand in a table.
+func ListTableNumber(number uint32, local bool, table ListTable) uint32 {
+	return ListNumber(2*number+uint32(table), local)
+}
+
+// ListOfTable reads back what ListTableNumber returned.
+func ListOfTable(n uint32) (number uint32, local bool, table ListTable) {
+	return n / 4, IsLocalNumber(n), ListTable(n / 2 % 2)
+}
+
+// ListKey is what the elements of a shared list in a table have in common; the index follows.
+func ListKey(number uint32, local bool, table ListTable) string {
+	return string(nft.AppendNumber(nil, ListTableNumber(number, local, table)))
 }
 
 // sharedPrefix stands in the names of chains before the number of a shared list.

@@ -158,10 +158,10 @@ func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := layout.PolicyOf(s.Verdict)
 		if p.Kind != layout.InternalLocal {
-			s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, false)))
+			s.Cluster, s.ClusterPlaces = distinct(t.shared(number, false))
 		}
 		if p.Kind == layout.InternalLocal || p.Kind == layout.ExternalLocal {
-			s.Local, s.LocalPlaces = distinct(t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, true)))
+			s.Local, s.LocalPlaces = distinct(t.shared(number, true))
 		}
 	} else {
 		s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.NodePort(), false)].List(key))
@@ -177,6 +177,29 @@ func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 	}
 	s.HasLocal = hasLocal(s.Verdict)
 	return s
+}
+
+// SharedList returns the endpoints that a shared list's chain chooses from, in the order of their indexes, and the table in
+// which they stand.
+func (t Table) SharedList(number uint32, local bool) (list []netip.AddrPort, table layout.ListTable) {
+	chain := t.Chains[layout.ListChain(number, local)]
+	if chain == nil || len(chain.Rules) == 0 {
+		return nil, 0
+	}
+	dnat, ok := last(chain.Rules[0]).(nft.DNATFrom)
+	if !ok || len(dnat.Key) != 2 {
+		return nil, 0
+	}
+	n, _ := dnat.Key[0].Constant()
+	_, _, table = layout.ListOfTable(n)
+	list = t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, local, table))
+	return list[:min(len(list), int(dnat.Key[1].Modulus()))], table // what stands behind that is being removed
+}
+
+// shared returns a shared list without its table.
+func (t Table) shared(number uint32, local bool) []netip.AddrPort {
+	list, _ := t.SharedList(number, local)
+	return list
 }
 
 // distinct lists each endpoint of a list once, with the number of its places; nil if each has one.

@@ -70,7 +70,8 @@ func (r *familyRules) uses(port *portState, set, key string) bool {
 		return port.affinity.Uses(number)
 	}
 	if strings.HasPrefix(set, layout.ListsPrefix) && len(key) >= 4 {
-		return port.list.number != 0 && binary.NativeEndian.Uint32([]byte(key))/2 == port.list.number
+		number, _, _ := layout.ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
+		return port.list.number == number
 	}
 	for _, element := range sharedOf(port.current) {
 		if element.set == set && element.key == key {

@@ -102,28 +102,46 @@ type listWriter struct {
 	differing []int
 }
 
-// write writes the elements in which two lists under one key differ, index by index. Keys and
-// data of what it puts are parts of one string: one allocation instead of two for each endpoint.
+// write writes the elements in which two lists under one key differ, index by index.
 func (w *listWriter) write(set, key, comment string, have, want places) {
 	if have.is(want) {
 		return
 	}
-	w.text, w.differing = w.text[:0], w.differing[:0]
+	w.differing = w.differing[:0]
 	for i := range want.len() {
-		if ep := want.at(i); i >= have.len() || have.at(i) != ep {
-			w.text = nft.AppendNumber(append(w.text, key...), uint32(i))
-			w.text = nft.AppendPort(nft.AppendAddr(w.text, ep.Addr()), ep.Port())
+		if i >= have.len() || have.at(i) != want.at(i) {
 			w.differing = append(w.differing, i)
 		}
 	}
-	text, indexed := string(w.text), len(key)+4
-	for _, i := range w.differing {
-		end := indexed + want.at(i).Addr().BitLen()/8 + 4 // of its own family: the kernel refuses another
-		w.journal.Put(set, text[:indexed], nft.Element{Data: text[indexed:end], Comment: comment})
-		text = text[end:]
-	}
+	w.put(set, key, comment, want)
 	for i := want.len(); i < have.len(); i++ {
 		w.journal.Remove(set, nft.IndexedKey(key, i))
+	}
+}
+
+// writeFrom writes the elements of a list from one index to another, which is not included.
+func (w *listWriter) writeFrom(set, key, comment string, list places, from, to int) {
+	w.differing = w.differing[:0]
+	for i := from; i < to; i++ {
+		w.differing = append(w.differing, i)
+	}
+	w.put(set, key, comment, list)
+}
+
+// put writes the elements of a list whose indexes stand in w.differing. Keys and data are parts of one string: one
+// allocation instead of two for each endpoint.
+func (w *listWriter) put(set, key, comment string, list places) {
+	w.text = w.text[:0]
+	for _, i := range w.differing {
+		ep := list.at(i)
+		w.text = nft.AppendNumber(append(w.text, key...), uint32(i))
+		w.text = nft.AppendPort(nft.AppendAddr(w.text, ep.Addr()), ep.Port())
+	}
+	text, indexed := string(w.text), len(key)+4
+	for _, i := range w.differing {
+		end := indexed + list.at(i).Addr().BitLen()/8 + 4 // of its own family: the kernel refuses another
+		w.journal.Put(set, text[:indexed], nft.Element{Data: text[indexed:end], Comment: comment})
+		text = text[end:]
 	}
 }
 
@@ -136,8 +154,6 @@ const (
 	usualPlaces   = 1024
 )
 
-// manyPlaces is described with manyFrontends. manySlots stands in its place where a hash chooses: a
-// list of five endpoints has 503 slots there, and if so few were shared, thousands of Service ports
-// would be; a large table is shared from two frontends on, for one endpoint more can make all of it
-// anew. Random tests lower both.
-var manyPlaces, manySlots = usualPlaces, 16 * usualPlaces
+// manyPlaces is described with manyFrontends. Where a hash chooses, a table of manySlots or more is always shared, so that a
+// change of its size can be staged; most tables are smaller, and their Service ports share chains. Random tests lower both.
+var manyPlaces, manySlots = usualPlaces, 1009

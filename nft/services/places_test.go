@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -67,8 +69,12 @@ func TestSlotsThatChange(t *testing.T) {
 	r := NewRuleset(testConfig())
 	r.Apply(maglevWorld(cluster(1, 100)))
 	table := func() (slots []string) {
-		for key, element := range r.Want()[nft.IP].Sets["endpoints"].Map {
-			slots = append(slots, key+element.Data)
+		for name, set := range r.Want()[nft.IP].Sets {
+			if strings.HasPrefix(name, layout.ListsPrefix) {
+				for key, element := range set.Map {
+					slots = append(slots, key+element.Data)
+				}
+			}
 		}
 		slices.Sort(slots)
 		return slots

@@ -8,6 +8,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/maglev"
+	"github.com/kube-nft/kube-nft/nft/readback"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -47,6 +48,7 @@ type familyRules struct {
 	fresh          []Conflict   // not reported yet
 	successions    []Succession // not reported yet
 	lists          listWriter
+	staged         []stagedPort // with something left to do
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
 	touchedFrontends  map[tracker.Frontend]struct{}
 	touchedClusterIPs []netip.Addr
@@ -137,6 +139,10 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 			family.setPort(port, r.unmet.limitsOf(port))
 			r.work[port.ID.Namespace] += 1 + family.Work() - before
 		}
+	}
+	left := stagedFrom
+	for _, f := range r.config.Families {
+		left = r.families[f].advance(left, func(namespace string, work int) { r.work[namespace] += work })
 	}
 	if delta.CIDRsChanged {
 		for f, family := range r.families {
@@ -275,20 +281,20 @@ func (r *Ruleset) Committed() {
 
 // adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
 // the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
-// element shows whether the frontend belongs to this port. number is that of the shared lists that
-// the port had; 0 for none.
-func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster, local []netip.AddrPort) {
+// element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port had.
+func (r *familyRules) adoptLists(p *tracker.ServicePort) (shared sharedList, cluster, local []netip.AddrPort) {
 	if r.adopted == nil {
-		return 0, nil, nil
+		return shared, nil, nil
 	}
 	frontends := frontendsOf(p)
 	if len(frontends) >= manyFrontends || p.Settings.Maglev {
-		number = r.numberOf(listIdentity(p.ID))
-		shared := r.adopted.Sets[layout.ListsMap(number)]
-		cluster, local = shared.List(layout.ListKey(number, false)), shared.List(layout.ListKey(number, true))
+		shared.number = r.numberOf(listIdentity(p.ID))
+		table := readback.New(r.adopted)
+		cluster, shared.halves[0].table = table.SharedList(shared.number, false)
+		local, shared.halves[1].table = table.SharedList(shared.number, true)
 		if len(cluster)+len(local) == 0 {
-			delete(r.numbers, number)
-			number = 0
+			delete(r.numbers, shared.number)
+			shared = sharedList{}
 		}
 	}
 	for _, wanted := range frontends {
@@ -303,7 +309,7 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (number uint32, cluster
 			local = r.adopted.Sets[layout.EndpointsMapOf(f.NodePort(), true)].List(key)
 		}
 	}
-	return number, cluster, local
+	return shared, cluster, local
 }
 
 // verdict returns the policy's verdict. The elements of its frontends share one value.

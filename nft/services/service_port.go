@@ -100,7 +100,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	if port == nil {
 		port = &portState{comment: layout.Comment(p.ID)}
 		r.ports[p.ID] = port
-		port.list.number, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
+		port.list, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
 		if r.adopted != nil && p.Affinity != 0 {
 			adopted = r.adoptedAffinity(p, port.cluster.endpoints, port.local.endpoints)
 		}

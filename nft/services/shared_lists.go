@@ -17,26 +17,34 @@ import (
 // kernel goes through all rules that look something up there, and walks over the map for each such
 // rule that comes: 2,000 Service ports with shared lists of ten endpoints took 5 s, where direct lists
 // for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
-// product is large, and stand in one of listMaps maps.
+// product is large, and are spread over many maps.
 type sharedList struct {
-	number         uint32 // 0: the port has direct lists
-	cluster, local places
-	chains         [2]sharedChoice // for cluster and local
+	number uint32        // 0: the port has direct lists
+	halves [2]sharedHalf // for cluster and local
+}
+
+// A sharedHalf is one of the two lists.
+type sharedHalf struct {
+	shown  places           // what packets find
+	table  layout.ListTable // where it stands
+	choice sharedChoice     // what the chain follows from
+	staged stagedList
 }
 
 // A sharedChoice is what a chain that chooses from a shared list follows from; the zero value is no chain.
 type sharedChoice struct {
 	capacity int
 	hash     layout.Hash
+	table    layout.ListTable
 }
 
 // shares reports whether a Service port is to have shared lists.
 func (p *portState) shares() bool {
-	places, many, frontends := len(p.frontends)*(p.cluster.len()+p.local.len()), manyPlaces, manyFrontends
-	if p.hash() != layout.NoHash {
-		many, frontends = manySlots, 2
+	if p.hash() != layout.NoHash && max(p.cluster.len(), p.local.len()) >= manySlots {
+		return true
 	}
-	return len(p.frontends) >= frontends && (places >= many || p.list.number != 0 && places >= many/2)
+	places := len(p.frontends) * (p.cluster.len() + p.local.len())
+	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list.number != 0 && places >= manyPlaces/2)
 }
 
 func listIdentity(id tracker.PortID) string { return "list " + id.String() }
@@ -47,33 +55,101 @@ func (r *familyRules) setList(port *portState, shared bool) {
 	if !shared && l.number == 0 {
 		return
 	}
-	var cluster, local places
-	if shared {
-		cluster, local = port.cluster, port.local
+	if l.number == 0 {
 		l.number = r.numberOf(listIdentity(port.current.ID))
-	}
-	set := layout.ListsMap(l.number)
-	r.lists.write(set, layout.ListKey(l.number, false), port.comment, l.cluster, cluster)
-	r.lists.write(set, layout.ListKey(l.number, true), port.comment, l.local, local)
-	hash := port.hash()
-	for i, list := range []places{cluster, local} {
-		name, choice := layout.ListChain(l.number, i == 1), sharedChoice{capacityOf(list, hash), hash}
-		if choice.capacity == 0 {
-			choice = sharedChoice{}
+		if i := slices.IndexFunc(r.staged, func(s stagedPort) bool { return s.cleared != nil && s.cleared.number == l.number }); i >= 0 {
+			*l = *r.staged[i].cleared // it comes back while its former list is being removed
+			r.staged = slices.Delete(r.staged, i, i+1)
 		}
-		switch choice {
-		case l.chains[i]:
-		case sharedChoice{}:
-			r.RemoveChain(name)
-		default:
-			r.PutChain(choice.chain(name, l.number, i == 1, port.current.ID.Protocol))
-		}
-		l.chains[i] = choice
 	}
-	l.cluster, l.local = cluster, local
+	if set := layout.ListsMap(l.number); r.Table.Sets[set] == nil {
+		r.PutSet(r.config.listsSet(set))
+	}
+	for i, want := range []places{port.cluster, port.local} {
+		if !shared {
+			want = places{}
+		}
+		r.setHalf(port, i == 1, want)
+	}
 	if !shared {
-		delete(r.numbers, l.number)
-		l.number = 0
+		r.giveUpList(port)
+	}
+}
+
+// setHalf makes one of the lists of a Service port the wanted one.
+func (r *familyRules) setHalf(port *portState, local bool, want places) {
+	l := &port.list
+	h := l.half(local)
+	staged := &h.staged
+	switch {
+	case !r.stages(h, want):
+		staged.want = places{}
+	case want.len() == 0: // no chain leads to what is left, which advance removes
+		h.shown, staged.want = places{}, places{}
+		r.queueStaged(port)
+	default:
+		r.stage(port, h, want)
+		want = meanwhile(h.shown, want)
+	}
+	r.lists.write(layout.ListsMap(l.number), layout.ListKey(l.number, local, h.table), port.comment, h.shown, want)
+	if staged.held[h.table] <= h.shown.len() {
+		staged.held[h.table] = 0
+	}
+	h.shown, staged.held[h.table] = want, max(staged.held[h.table], want.len())
+	if r.unfinished(l) {
+		r.queueStaged(port)
+	}
+	r.putChoice(port, local)
+}
+
+func (l *sharedList) half(local bool) *sharedHalf {
+	if local {
+		return &l.halves[1]
+	}
+	return &l.halves[0]
+}
+
+// putChoice makes the chain of one of the lists choose from what is shown.
+func (r *familyRules) putChoice(port *portState, local bool) {
+	h := port.list.half(local)
+	name, choice := layout.ListChain(port.list.number, local), sharedChoice{table: h.table}
+	if h.shown.slots != nil {
+		choice.hash = port.hash()
+	}
+	choice.capacity = capacityOf(h.shown, choice.hash)
+	if h.staged.held[h.table] > h.shown.len() { // what stands behind the list must not be chosen
+		choice.capacity = h.shown.len()
+	}
+	if choice.capacity == 0 {
+		choice = sharedChoice{}
+	}
+	switch choice {
+	case h.choice:
+	case sharedChoice{}:
+		r.RemoveChain(name)
+	default:
+		r.PutChain(choice.chain(name, port.list.number, local, port.current.ID.Protocol))
+	}
+	h.choice = choice
+}
+
+// giveUpList frees the number of a Service port that has direct lists from now on, or has gone. What is left of its
+// slot tables is removed later: until then the number is in use.
+func (r *familyRules) giveUpList(port *portState) {
+	l := port.list
+	port.list = sharedList{}
+	if r.unfinished(&l) {
+		r.staged = append(r.staged, stagedPort{namespace: port.current.ID.Namespace, cleared: &l})
+		return
+	}
+	r.freeList(l.number)
+}
+
+// freeList frees the number of a list that is empty, and removes its map with the last list in it.
+func (r *familyRules) freeList(number uint32) {
+	delete(r.numbers, number)
+	if set := layout.ListsMap(number); r.Table.Sets[set] != nil && len(r.Table.Sets[set].Map) == 0 {
+		r.RemoveSet(set)
 	}
 }
 
@@ -82,7 +158,7 @@ func (r *familyRules) setList(port *portState, shared bool) {
 // may go on untranslated.
 func (c sharedChoice) chain(name string, number uint32, local bool, protocol tracker.Protocol) *nft.Chain {
 	dnat := func(index nft.Part) nft.DNATFrom {
-		return nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListNumber(number, local)), index}, Map: layout.ListsMap(number)}
+		return nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(number, local, c.table)), index}, Map: layout.ListsMap(number)}
 	}
 	draw := func(modulus int) nft.Rule {
 		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, dnat(nft.RandomIndex(uint32(modulus)))}

@@ -69,14 +69,22 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: layout.AffinityNodePortsMap, Key: nodePort, Verdicts: true},
 		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
 	}
-	for _, name := range layout.ListsMaps() {
-		sets = append(sets, &nft.Set{Name: name, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Counters: c.EndpointCounters})
-	}
 	for i, set := range sets {
 		set.Rank = i
 	}
 	return sets
 }
+
+// listsSet is the map of this name for shared lists.
+func (c *Config) listsSet(name string) *nft.Set {
+	return &nft.Set{
+		Name: name, Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: []nft.Field{nft.FieldAddr, nft.FieldPort},
+		Counters: c.EndpointCounters,
+	}
+}
+
+// listsRank puts the maps of shared lists after all sets that others look for.
+const listsRank = 2000
 
 // rangesRank plus the prefix length is the rank of a set of source ranges.
 const rangesRank = 100

@@ -1,0 +1,159 @@
+package services
+
+import (
+	"slices"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
+)
+
+// A slot table that changes its size is up to 65,521 elements, which the kernel takes a second for, and packets must not
+// find half of it. So a long change is staged: the new table is written under another number, some elements with each
+// commit, while packets find the old one. One commit makes the chain use the new table, and the commits after that
+// remove the old one. Meanwhile changes of other Services are committed as always.
+type stagedList struct {
+	want    places // what is being written to the other table; zero: nothing
+	written int    // of want
+	// held is how many elements stand in each table: from index 0 on, whatever they are.
+	held [2]int
+}
+
+// A stagedPort is a Service port with something left to write or to remove, or a list that has been given up.
+type stagedPort struct {
+	namespace string
+	port      *portState
+	cleared   *sharedList
+}
+
+// stagedFrom is from how many differing elements on a change of a slot table is staged, and how many elements each commit
+// writes or removes then. The kernel takes 10 to 20 ms for so many. Tests lower it.
+var stagedFrom = 1000
+
+// stages reports whether a change of a list is to be staged.
+func (r *familyRules) stages(h *sharedHalf, want places) bool {
+	if !r.Tracking() || h.shown.slots == nil && want.slots == nil || h.shown.is(want) {
+		return false
+	}
+	differing := max(h.shown.len(), want.len()) - min(h.shown.len(), want.len())
+	for i := 0; i < min(h.shown.len(), want.len()) && differing <= stagedFrom; i++ {
+		if h.shown.at(i) != want.at(i) {
+			differing++
+		}
+	}
+	return differing > stagedFrom
+}
+
+// stage begins to write a list to its other table.
+func (r *familyRules) stage(port *portState, h *sharedHalf, want places) {
+	if !h.staged.want.is(want) {
+		h.staged.want, h.staged.written = want, 0
+	}
+	r.queueStaged(port)
+}
+
+// queueStaged makes advance look at a Service port.
+func (r *familyRules) queueStaged(port *portState) {
+	if !slices.ContainsFunc(r.staged, func(s stagedPort) bool { return s.port == port }) {
+		r.staged = append(r.staged, stagedPort{namespace: port.current.ID.Namespace, port: port})
+	}
+}
+
+// meanwhile is what packets find until want stands in the other table: what is shown, without the endpoints that have
+// left. Where nothing is shown yet, endpoints are chosen by chance.
+func meanwhile(shown, want places) places {
+	if shown.slots == nil || want.len() == 0 {
+		return places{endpoints: want.endpoints}
+	}
+	at := make([]int, len(shown.endpoints))
+	for i, ep := range shown.endpoints {
+		at[i] = slices.Index(want.endpoints, ep)
+	}
+	slots := make([]uint16, len(shown.slots))
+	for i, slot := range shown.slots {
+		if slots[i] = uint16(i % len(want.endpoints)); at[slot] >= 0 {
+			slots[i] = uint16(at[slot])
+		}
+	}
+	return places{endpoints: want.endpoints, slots: slots}
+}
+
+// advance writes and removes up to n elements of staged lists, and returns what is left of n. work is called with the
+// namespace for which it has worked, and how much.
+func (r *familyRules) advance(n int, work func(namespace string, work int)) int {
+	for range len(r.staged) {
+		if n <= 0 {
+			break
+		}
+		s, before := r.staged[0], n
+		r.staged = r.staged[1:]
+		l := s.cleared
+		if s.port != nil {
+			l = &s.port.list
+		}
+		if l.number != 0 {
+			for i := range l.halves {
+				n = r.advanceHalf(l, i == 1, s.port, n)
+			}
+		}
+		switch work(s.namespace, before-n); {
+		case l.number != 0 && r.unfinished(l):
+			r.staged = append(r.staged, s)
+		case s.cleared != nil:
+			r.freeList(l.number)
+		}
+	}
+	return n
+}
+
+// advanceHalf is advance for one list. port is nil if the list has been given up.
+func (r *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n int) int {
+	h, set := l.half(local), layout.ListsMap(l.number)
+	if s := &h.staged; s.want.len() > 0 {
+		other := h.table.Other()
+		to := min(s.want.len(), s.written+n)
+		r.lists.writeFrom(set, layout.ListKey(l.number, local, other), port.comment, s.want, s.written, to)
+		n -= to - s.written
+		s.written, s.held[other] = to, max(s.held[other], to)
+		if to < s.want.len() {
+			return n
+		}
+		h.table, h.shown, s.want, s.written = other, s.want, places{}, 0
+		r.putChoice(port, local)
+	}
+	for t := range h.staged.held {
+		table, keep := layout.ListTable(t), 0
+		if table == h.table {
+			keep = h.shown.len()
+		}
+		for held := &h.staged.held[t]; *held > keep && n > 0; n-- {
+			*held--
+			r.Remove(set, nft.IndexedKey(layout.ListKey(l.number, local, table), *held))
+		}
+	}
+	if port != nil {
+		r.putChoice(port, local)
+	}
+	return n
+}
+
+// unfinished reports whether something of a list is to be written or removed.
+func (r *familyRules) unfinished(l *sharedList) bool {
+	for i := range l.halves {
+		h := &l.halves[i]
+		if h.staged.want.len() > 0 || h.staged.held[h.table] > h.shown.len() || h.staged.held[h.table.Other()] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Unfinished reports whether the next call of Apply has more to do, whatever delta it gets: a long slot table is being
+// written or removed.
+func (r *Ruleset) Unfinished() bool {
+	for _, family := range r.families {
+		if len(family.staged) > 0 {
+			return true
+		}
+	}
+	return false
+}
