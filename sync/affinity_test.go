@@ -275,7 +275,7 @@ func TestSeeds(t *testing.T) {
 			b := newBubble(k, Options{
 				RetryMin: time.Second, RetryMax: time.Minute,
 				Foreign: func(ctx context.Context, _ nft.Tables) ([]nft.ForeignMessage, uint32, error) {
-					_, generation, err := k.table.Read(ctx)
+					_, generation, err := k.table.ReadUnless(ctx, nil)
 					return nil, generation, err
 				},
 				Seeds: func(context.Context) []services.Seed { calls++; return []services.Seed{seed} },

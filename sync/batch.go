@@ -43,7 +43,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		}
 		l.known = false // a table takes more to make anew than what has changed of it
 	}
-	have, generation, err := read(ctx, l.kernel)
+	have, generation, err := l.read(ctx)
 	if err != nil {
 		return p, err
 	}
@@ -81,10 +81,10 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	case err != nil:
 		l.leaveForeign(err)
 		err = nil
-	case at != generation:
+	case !l.drift.unchanged(ctx, generation, at):
 		return p, fmt.Errorf("other programs commit to nf_tables all the time: %w", unix.ERESTART)
 	default:
-		p.batch.Foreign = messages
+		p.batch.Foreign, p.batch.Generation = messages, at
 		l.seed(ctx, &p, have)
 	}
 	return p, err

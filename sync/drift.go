@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,9 +42,12 @@ type driftDetector struct {
 
 	monitor monitor // nil without Watch
 	deaf    bool    // nothing comes from the monitor, or not any more
+	joined  bool    // the monitor listens
 	changes chan *change.ForeignChange
-	settled uint32 // a foreign change up to this generation is dealt with
-	seen    uint32 // the generation of the latest one that was noted
+	heard   atomic.Uint32 // the latest generation of which the monitor has told everything
+	told    chan struct{} // rings after each commit that the monitor has told
+	settled uint32        // a foreign change up to this generation is dealt with
+	seen    uint32        // the generation of the latest one that was noted
 
 	audits   int
 	auditing *time.Timer
@@ -57,12 +61,13 @@ type driftDetector struct {
 // start begins to watch until ctx ends.
 func (d *driftDetector) start(ctx context.Context) {
 	if d.monitor != nil {
+		d.deaf = false
 		go d.listen(ctx)
 		d.schedule()
 	}
 }
 
-// listen passes notifications on to the loop until ctx ends.
+// listen passes notifications about our tables on to the loop until ctx ends.
 func (d *driftDetector) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		change, err := d.monitor.Next()
@@ -72,12 +77,21 @@ func (d *driftDetector) listen(ctx context.Context) {
 			}
 			change = nil
 		}
-		select {
-		case d.changes <- change:
-		case <-ctx.Done():
+		if change == nil || !change.Elsewhere() {
+			select {
+			case d.changes <- change:
+			case <-ctx.Done():
+			}
 		}
 		if change == nil {
 			return
+		}
+		if !change.Lost {
+			d.heard.Store(change.Generation)
+		}
+		select {
+		case d.told <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -87,29 +101,95 @@ func (d *driftDetector) schedule() {
 	d.auditing.Reset(d.interval + time.Duration((rand.Float64()-0.5)*0.2*float64(d.interval)))
 }
 
-// quiet leaves the notification group before a batch that carries a generation: see kernel.Monitor.Join for
+// join joins the notification group.
+func (d *driftDetector) join() {
+	if d.deaf || d.joined {
+		return
+	}
+	if err := d.monitor.Join(); err != nil {
+		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit", zap.Error(err))
+		return
+	}
+	d.joined = true
+}
+
+// tellTime is how long unchanged waits for the monitor. It tells of a commit within a millisecond.
+const tellTime = time.Second
+
+// unchanged reports whether nobody has changed our tables between two generations. If there was a commit
+// between them, only the monitor can tell that it was about other tables, and only if it has listened since
+// the first of them. unchanged waits until the monitor has told of the second one. If our tables may have
+// changed, they must be read.
+func (d *driftDetector) unchanged(ctx context.Context, from, to uint32) bool {
+	if from == to {
+		return true
+	}
+	if d.deaf || !d.joined {
+		return false
+	}
+	timeout := time.NewTimer(tellTime)
+	defer timeout.Stop()
+	for ctx.Err() == nil {
+		complete := int32(d.heard.Load()-to) >= 0 // then changes has everything up to it
+		select {
+		case foreign := <-d.changes:
+			if foreign == nil {
+				d.deaf = true
+				return false
+			}
+			if foreign.Lost || int32(foreign.Generation-from) > 0 {
+				return false
+			}
+			continue
+		default:
+		}
+		if complete {
+			return true
+		}
+		select {
+		case <-d.told:
+		case <-timeout.C:
+			return false
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// renew returns the present generation, if nobody has changed our tables since another one.
+func (d *driftDetector) renew(ctx context.Context, from uint32) (now uint32, ok bool) {
+	if d.deaf || !d.joined {
+		return 0, false
+	}
+	now, err := d.kernel.Generation(ctx)
+	return now, err == nil && d.unchanged(ctx, from, now)
+}
+
+// quiet leaves the notification group before a large batch that carries a generation: see kernel.Monitor.Join for
 // the cost of notifications. The kernel refuses such a batch if others have committed.
 func (d *driftDetector) quiet() {
 	if d.deaf {
 		return
 	}
+	d.joined = false
 	if err := d.monitor.Leave(); err != nil {
 		d.log.Warn("cannot leave the nf_tables notification group; this commit is slower", zap.Error(err))
 	}
 }
 
-// listenFrom joins the notification group after a commit of a generation. If another program has committed
-// since, its notification was missed, and the tables are read back soon.
+// listenFrom joins the notification group after a commit of a generation, unless the monitor has been in it all
+// the time. If another program has committed meanwhile, its notification was missed, and the tables are read
+// back soon.
 func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 	if d.deaf {
 		return
 	}
 	d.settled = generation
-	err := d.monitor.Join()
-	now := generation
-	if err == nil {
-		now, err = d.kernel.Generation(ctx)
+	if d.joined {
+		return
 	}
+	d.join()
+	now, err := d.kernel.Generation(ctx)
 	if err != nil {
 		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit", zap.Error(err))
 	}

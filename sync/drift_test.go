@@ -3,14 +3,18 @@ package sync
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // An ear is a monitor whose news come from the test.
@@ -62,10 +66,11 @@ func (i *inspected) Audit(context.Context, nft.Tables) (string, error) {
 }
 
 // watch starts a loop that listens and waits for its first commit.
-func watch(t *testing.T, k *inspected) (*ear, *bubble) {
+func watch(t *testing.T, k *inspected, further ...tracker.Delta) (*ear, *bubble) {
 	t.Helper()
 	e := &ear{news: make(chan *change.ForeignChange)}
 	b := newBubble(k, Options{AuditInterval: time.Hour})
+	b.feed.deltas = append(b.feed.deltas, further...)
 	b.loop.Watch(e)
 	t.Cleanup(func() { // when the loop has ended
 		if !b.loop.drift.deaf {
@@ -76,31 +81,71 @@ func watch(t *testing.T, k *inspected) (*ear, *bubble) {
 	return e, b
 }
 
-func TestListeningBeginsAfterTheFirstCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &inspected{generation: 8}
-		e, _ := watch(t, k)
-		if len(e.joined) != 2 || e.joined[0] || !e.joined[1] {
-			t.Errorf("joined %v, want to leave before the first commit and to join after it", e.joined)
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if reads, _ := k.seen(); reads != 1 {
-			t.Errorf("%d reads, want only the first: nobody came between", reads)
-		}
-	})
+// TestListening: the monitor listens from the first read on, but not to a large first commit.
+func TestListening(t *testing.T) {
+	for _, size := range []struct {
+		services int
+		joined   []bool
+	}{{1, []bool{true}}, {busyPart, []bool{true, false, true}}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := &inspected{generation: 8}
+			e, _ := watch(t, k, manyServices(size.services, 1))
+			if !slices.Equal(e.joined, size.joined) {
+				t.Errorf("%d Services: joined %v, want %v", size.services, e.joined, size.joined)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if reads, _ := k.seen(); reads != 1 {
+				t.Errorf("%d reads, want only the first: nobody came between", reads)
+			}
+		})
+	}
 }
 
 func TestCommitBeforeListeningIsReadBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &inspected{generation: 9}
-		watch(t, k)
+		watch(t, k, manyServices(busyPart, 1))
 		time.Sleep(rereadAfter)
 		synctest.Wait()
 		if reads, _ := k.seen(); reads != 2 {
 			t.Errorf("%d reads, want another one: somebody committed before we listened", reads)
 		}
 	})
+}
+
+// TestOvertaken: after a commit to other tables the loop sends its batch again, bound to the new generation.
+// After a change of our tables it reads them again.
+func TestOvertaken(t *testing.T) {
+	for name, tt := range map[string]struct {
+		news  change.ForeignChange
+		reads int
+	}{
+		"other tables": {change.ForeignChange{Generation: 9}, 1},
+		"our table":    {change.ForeignChange{Generation: 9, Events: make([]change.Event, 1)}, 2},
+		"lost":         {change.ForeignChange{Lost: true}, 2},
+		"says nothing": {change.ForeignChange{Generation: 8}, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := &inspected{generation: 9}
+			k.answers = []error{&kernel.BatchError{Err: unix.ERESTART}}
+			e := &ear{news: make(chan *change.ForeignChange, 1)}
+			e.news <- &tt.news
+			b := newBubble(k, Options{AuditInterval: time.Hour})
+			b.loop.Watch(e)
+			b.run(t)
+			time.Sleep(2 * tellTime)
+			synctest.Wait()
+			close(e.news)
+			reads, batches := k.seen()
+			if reads != tt.reads || batches != 2 {
+				t.Errorf("%s: %d reads, %d batches; want %d and 2", name, reads, batches, tt.reads)
+			}
+			if tt.reads == 1 && k.batches[1].Generation != 9 {
+				t.Errorf("%s: the second batch is for generation %d, want 9", name, k.batches[1].Generation)
+			}
+		})
+	}
 }
 
 func TestLostNotificationsAreReadBack(t *testing.T) {

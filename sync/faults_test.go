@@ -37,11 +37,11 @@ func next(errs *[]error) (err error) {
 	return err
 }
 
-func (k *faulty) Read(ctx context.Context) (nft.Tables, uint32, error) {
+func (k *faulty) ReadUnless(ctx context.Context, changed func(before, after uint32) bool) (nft.Tables, uint32, error) {
 	if err := next(&k.read); err != nil {
 		return nil, 0, err
 	}
-	return k.Client.Read(ctx)
+	return k.Client.ReadUnless(ctx, changed)
 }
 
 func (k *faulty) Commit(ctx context.Context, batch nft.Batch) error {

@@ -18,8 +18,8 @@ type filled struct {
 	have nft.Tables
 }
 
-func (k *filled) Read(ctx context.Context) (nft.Tables, uint32, error) {
-	_, generation, err := k.table.Read(ctx)
+func (k *filled) ReadUnless(ctx context.Context, changed func(before, after uint32) bool) (nft.Tables, uint32, error) {
+	_, generation, err := k.table.ReadUnless(ctx, changed)
 	return k.have, generation, err
 }
 

@@ -56,6 +56,8 @@ type Loop struct {
 	drift     driftDetector
 	check     sourceCheck
 	holding   bool // the safety check stopped the last sync
+	// overtaken says that another program committed before an attempt of this sync could.
+	overtaken bool
 
 	// The log sums up a minute at a time. A minute begins when there is something to log.
 	minute     *time.Timer
@@ -89,7 +91,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
-			deaf: true, auditing: stopped(), repair: stopped(),
+			deaf: true, told: make(chan struct{}, 1), auditing: stopped(), repair: stopped(),
 		},
 		due:       time.AfterFunc(time.Hour, options.Queue.Ring),
 		check:     sourceCheck{trust: options.Trust},
@@ -117,7 +119,7 @@ func (l *Loop) CleanAffinity(reader affinity.Reader) {
 // Watch makes the loop repair foreign changes to our tables. Call it before Run. Close the monitor
 // only after Run has returned.
 func (l *Loop) Watch(monitor monitor) {
-	l.drift.monitor, l.drift.deaf, l.drift.changes = monitor, false, make(chan *change.ForeignChange, 64)
+	l.drift.monitor, l.drift.changes = monitor, make(chan *change.ForeignChange, 64)
 }
 
 // SetAddresses tells the loop which addresses the node's interfaces have. The latest call
@@ -249,7 +251,7 @@ func (l *Loop) Once(ctx context.Context) error {
 func (l *Loop) sync(ctx context.Context) (err error) {
 	began, idle := time.Now(), false
 	defer func() {
-		l.entriesRefused = nil
+		l.entriesRefused, l.overtaken = nil, false
 		if !idle { // after an idle sync the next one need not wait
 			l.ended = time.Now()
 			l.took = l.ended.Sub(began)
@@ -259,7 +261,9 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 		full := !l.known
 		idle, err = l.attempt(ctx)
 		switch {
-		case errors.Is(err, unix.ERESTART), errors.Is(err, kernel.ErrUnknownOutcome):
+		case errors.Is(err, unix.ERESTART):
+			l.overtaken = true
+		case errors.Is(err, kernel.ErrUnknownOutcome):
 		case isRefusal(err) && errors.As(err, new(*partError)):
 		case !isRefusal(err), full && !l.isolate(ctx, err):
 			return err
@@ -275,11 +279,11 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 // that commit.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
 	for range maxTrials {
-		have, generation, readErr := read(ctx, l.kernel)
+		have, generation, readErr := l.read(ctx)
 		if readErr != nil {
 			return false
 		}
-		t := trial{refusals: &l.refusals, kernel: l.kernel, have: have, generation: generation}
+		t := trial{refusals: &l.refusals, commit: l.commitRenewed, have: have, generation: generation}
 		if l.entriesRefused == nil && t.check(ctx) == nil {
 			l.entriesRefused = err
 			return true
@@ -307,23 +311,7 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	generation := p.batch.Generation
 	if !p.batch.Empty() {
 		l.known = false
-		if generation != 0 {
-			l.drift.quiet()
-		}
-		var before []nft.Batch
-		last := p.batch
-		if p.full || l.drift.reason != "" { // only such a batch makes a table
-			before, last = change.Parts(&p.batch, maxPart)
-		}
-		for i, part := range append(before, last) {
-			if err = l.kernel.Commit(ctx, part); err != nil && i > 0 {
-				err = &partError{part: i + 1, of: len(before) + 1, err: err}
-			}
-			if err != nil {
-				break
-			}
-		}
-		if err != nil {
+		if generation, err = l.commit(ctx, &p); err != nil {
 			var foreign *kernel.ForeignError
 			if errors.As(err, &foreign) {
 				l.leaveForeign(err)
@@ -331,9 +319,6 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 			return false, attribute(l.ruleset, err)
 		}
 		l.options.Foreign, l.options.Seeds = nil, nil // a later batch must not repeat them
-		if generation != 0 {
-			generation += uint32(len(before)) + 1
-		}
 	}
 	l.known = true
 	if generation != 0 {
@@ -355,6 +340,75 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
 	return !p.full && p.batch.Empty(), nil
+}
+
+// commit sends the batch of a plan, in parts if it is large. It returns the generation up to which changes by
+// others are dealt with; zero if the batch was not bound to a generation.
+//
+// The monitor does not listen to a large batch, unless somebody else has committed during the previous attempt
+// of this sync. Then commit sends smaller parts, and only the last is bound to a generation: packets do not
+// reach what the others make.
+func (l *Loop) commit(ctx context.Context, p *plan) (generation uint32, err error) {
+	from, most := p.batch.Generation, maxPart
+	busy := l.overtaken && l.drift.joined
+	if busy {
+		most = busyPart
+	} else if from != 0 && p.batch.ElementCount() > busyPart {
+		l.drift.quiet()
+	}
+	var before []nft.Batch
+	last := p.batch
+	if p.full || l.drift.reason != "" { // only such a batch makes a table
+		before, last = change.Parts(&p.batch, most)
+	}
+	for i, part := range append(before, last) {
+		if busy && i < len(before) {
+			part.Generation = 0
+		}
+		generation, err = l.commitRenewed(ctx, part, from)
+		if err != nil && i > 0 {
+			err = &partError{part: i + 1, of: len(before) + 1, err: err}
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return generation, nil
+}
+
+// Bounds of commitRenewed. Beside 400 commits a second, a batch of busyPart elements comes through at the
+// second try in the median.
+const (
+	busyPart    = 2_000 // elements
+	maxRenewals = 100
+	unboundFrom = 10
+)
+
+// commitRenewed sends a batch. If the batch is bound to a generation and somebody else has committed since, but
+// nobody has changed our tables since from, it sends the batch again at once, bound to the present generation.
+// The large ones that are always too late it sends unbound in the end, as the loop sends most batches: the
+// monitor listens, and what it tells later is repaired. commitRenewed returns what commit does.
+func (l *Loop) commitRenewed(ctx context.Context, batch nft.Batch, from uint32) (generation uint32, err error) {
+	bound := batch.Generation != 0
+	if bound {
+		generation = batch.Generation + 1
+	}
+	mayUnbind := !batch.Check && !batch.Makes() && !batch.Remakes()
+	for i := range maxRenewals {
+		err = l.kernel.Commit(ctx, batch)
+		if !bound || batch.Foreign != nil || !errors.Is(err, unix.ERESTART) {
+			break
+		}
+		now, ok := l.drift.renew(ctx, from)
+		if !ok {
+			break
+		}
+		batch.Generation, generation = now, now+1
+		if bound = i < unboundFrom || !mayUnbind; !bound {
+			batch.Generation, generation = 0, now
+		}
+	}
+	return generation, err
 }
 
 // maxPart is how many elements one part of a divided batch has at most, or a few more. The kernel takes

@@ -9,7 +9,7 @@ import (
 
 // client is what the loop needs of *kernel.Client.
 type client interface {
-	Read(context.Context) (nft.Tables, uint32, error)
+	ReadUnless(ctx context.Context, changed func(before, after uint32) bool) (nft.Tables, uint32, error)
 	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
 	Commit(context.Context, nft.Batch) error
 	Generation(context.Context) (uint32, error)
@@ -17,9 +17,10 @@ type client interface {
 }
 
 // read returns what the kernel holds at a generation, without what packets have put into affinity
-// maps: readEntries adds that.
-func read(ctx context.Context, k client) (nft.Tables, uint32, error) {
-	have, generation, err := k.Read(ctx)
+// maps: readEntries adds that. It joins the monitor before, so that commits to other tables do not matter.
+func (l *Loop) read(ctx context.Context) (nft.Tables, uint32, error) {
+	l.drift.join()
+	have, generation, err := l.kernel.ReadUnless(ctx, func(before, after uint32) bool { return !l.drift.unchanged(ctx, before, after) })
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the tables back: %w", err)
 	}

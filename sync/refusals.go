@@ -213,11 +213,12 @@ func attribute(r *services.Ruleset, err error) error {
 // so what is programmed stays in force. The batches leave out the entries of affinity maps.
 type trial struct {
 	*refusals
-	kernel client
+	// commit asks the kernel: it is commitRenewed.
+	commit func(ctx context.Context, batch nft.Batch, from uint32) (generation uint32, err error)
 	have   nft.Tables
-	// generation is that of have: the kernel refuses to check a batch for another one.
+	// generation is that of have: the kernel refuses to check a batch once others have changed our tables.
 	generation uint32
-	overtaken  bool // others have committed since
+	overtaken  bool // others have changed our tables since
 }
 
 // check asks the kernel whether it would accept the wanted state as it is now.
@@ -227,7 +228,7 @@ func (t *trial) check(ctx context.Context) error {
 		return nil
 	}
 	batch.Check, batch.Generation = true, t.generation
-	err := t.kernel.Commit(ctx, batch)
+	_, err := t.commit(ctx, batch, t.generation)
 	t.overtaken = t.overtaken || errors.Is(err, unix.ERESTART)
 	return attribute(t.ruleset, err)
 }

@@ -18,6 +18,9 @@ type ForeignChange struct {
 	Events []Event
 }
 
+// Elsewhere reports whether the commit left our tables alone.
+func (c *ForeignChange) Elsewhere() bool { return !c.Lost && len(c.Events) == 0 }
+
 // An Event is what one notification says about an object of one of our tables. Op has the shape of
 // the operation that somebody else did; its Verb is Add for a change too. For objects that are no
 // table, chain, rule, set or element, Op holds the family alone.

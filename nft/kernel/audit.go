@@ -23,7 +23,7 @@ func (k *Client) Audit(ctx context.Context, want nft.Tables) (difference string,
 }
 
 func (k *Client) audit(ctx context.Context, want nft.Tables) (difference string, err error) {
-	have, err := k.readTables(ctx)
+	have, uses, err := k.readTables(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -37,19 +37,19 @@ func (k *Client) audit(ctx context.Context, want nft.Tables) (difference string,
 		case !h.Marked(w):
 			return fmt.Sprintf("table %s %s has another comment or flag", f.NFT(), nft.TableName), nil
 		}
-		if difference, err := k.auditTable(ctx, h, w); err != nil || difference != "" {
+		if difference, err := k.auditTable(ctx, h, w, uses[f]); err != nil || difference != "" {
 			return difference, err
 		}
 	}
 	return "", nil
 }
 
-func (k *Client) auditTable(ctx context.Context, have, want *nft.Table) (difference string, err error) {
+func (k *Client) auditTable(ctx context.Context, have, want *nft.Table, use int) (difference string, err error) {
 	counts, err := k.readSets(ctx, have)
 	if err != nil {
 		return "", err
 	}
-	if err := k.readChains(ctx, have); err != nil {
+	if err := k.readChains(ctx, have, use); err != nil {
 		return "", err
 	}
 	table := fmt.Sprintf("table %s %s", have.Family.NFT(), nft.TableName)

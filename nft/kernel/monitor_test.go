@@ -28,13 +28,40 @@ func joined(t testing.TB, k *Client) *Monitor {
 	return m
 }
 
+// nextChange returns the next change of our tables.
 func nextChange(t testing.TB, m *Monitor) *change.ForeignChange {
 	t.Helper()
-	change, err := m.Next()
+	for {
+		change, err := m.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !change.Elsewhere() {
+			return change
+		}
+	}
+}
+
+// TestMonitorTellsEveryGeneration: also of our own commits, and of those to other tables.
+func TestMonitorTellsEveryGeneration(t *testing.T) {
+	lab.New(t)
+	k := lab.Open(t, Open)
+	m := joined(t, k)
+	before, err := k.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return change
+	commit(t, k, nfttest.FrontendBatch(100, nft.Drop))
+	lab.Run(t, "", "nft", "add", "table", "ip", "other")
+	for i := range uint32(2) {
+		change, err := m.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !change.Elsewhere() || change.Generation != before+1+i {
+			t.Errorf("heard %d events of generation %d, want none of generation %d", len(change.Events), change.Generation, before+1+i)
+		}
+	}
 }
 
 func TestMonitorHearsOthersAlone(t *testing.T) {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,8 +25,15 @@ const maxReads = 16
 // is compared by its expressions, flags of the table show in its Comment. Read passes over objects
 // and flowtables: they have no effect without a rule.
 func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err error) {
+	return k.ReadUnless(ctx, func(before, after uint32) bool { return before != after })
+}
+
+// ReadUnless is Read beside programs that commit to tables of their own: it reads again only if changed
+// says that our tables changed between the generations before and after the reading. The generation that
+// it returns is the later one.
+func (k *Client) ReadUnless(ctx context.Context, changed func(before, after uint32) bool) (t nft.Tables, generation uint32, err error) {
 	err = k.retry(ctx, func() error {
-		t, generation, err = k.readOnce(ctx)
+		t, generation, err = k.readOnce(ctx, changed)
 		return err
 	})
 	if err != nil {
@@ -109,46 +117,60 @@ func (k *Client) retry(ctx context.Context, read func() error) error {
 	return fmt.Errorf("nf_tables changed during each of %d attempts: %w", maxReads, unix.EINTR)
 }
 
-// readOnce returns EINTR if the generation changed.
-func (k *Client) readOnce(ctx context.Context) (nft.Tables, uint32, error) {
+// readOnce returns EINTR if our tables changed meanwhile.
+//
+// The kernel marks a dump as interrupted whenever any table changed. readOnce does not look at that mark.
+// If only other tables change, the dumps of our rules, sets and elements are complete: each goes on at a
+// number of objects to skip, counts only objects of our table, and their order stays. The dump of chains
+// counts those of all tables; see readChains. An element dump whose hash table grows repeats elements; see
+// checkCount.
+func (k *Client) readOnce(ctx context.Context, changed func(before, after uint32) bool) (nft.Tables, uint32, error) {
 	before, err := k.generation(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	tables, err := k.readTables(ctx)
-	for _, table := range tables {
+	tables, uses, err := k.readTables(ctx)
+	for f, table := range tables {
 		if err == nil {
-			err = k.readTable(ctx, table)
+			err = k.readTable(ctx, table, uses[f])
 		}
 	}
 	after, genErr := k.generation(ctx)
 	switch {
 	case genErr != nil:
 		return nil, 0, genErr
-	case before != after:
+	case changed(before, after):
 		return nil, 0, unix.EINTR
 	}
 	return tables, after, err
 }
 
-func (k *Client) readTables(ctx context.Context) (nft.Tables, error) {
-	tables := make(nft.Tables)
-	err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, func(*attr.Writer) {}, func(r attr.Reply) {
-		f := r.Family()
-		if name, table := wire.DecodeTable(f, r.Attributes()); name == nft.TableName && (f == nft.IP || f == nft.IP6) {
-			tables[f] = table
+// readTables asks for our tables by name, because a dump may leave out a table when another one goes. uses
+// says how many chains, sets and objects each has.
+func (k *Client) readTables(ctx context.Context) (tables nft.Tables, uses map[nft.Family]int, err error) {
+	tables, uses = make(nft.Tables), make(map[nft.Family]int)
+	for _, f := range nft.Families {
+		ours := func(w *attr.Writer) { w.Name(unix.NFTA_TABLE_NAME, nft.TableName) }
+		err := k.request(ctx, unix.NFT_MSG_GETTABLE, 0, f, ours, func(r attr.Reply) {
+			_, tables[f] = wire.DecodeTable(f, r.Attributes())
+			if use := attr.Find(r.Attributes(), unix.NFTA_TABLE_USE); len(use) == 4 {
+				uses[f] = int(binary.BigEndian.Uint32(use))
+			}
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, nil, err
 		}
-	})
-	return tables, err
+	}
+	return tables, uses, nil
 }
 
 // readTable fills in the chains, the sets with their elements, and the rules.
-func (k *Client) readTable(ctx context.Context, t *nft.Table) error {
+func (k *Client) readTable(ctx context.Context, t *nft.Table, use int) error {
 	counts, err := k.readSets(ctx, t)
 	if err != nil {
 		return err
 	}
-	if err := k.readChains(ctx, t); err != nil {
+	if err := k.readChains(ctx, t, use); err != nil {
 		return err
 	}
 	for name, set := range t.Sets {
@@ -175,7 +197,7 @@ func (k *Client) fill(ctx context.Context, f nft.Family, set *nft.Elements, coun
 func (k *Client) readSets(ctx context.Context, t *nft.Table) (counts map[string]uint32, err error) {
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_SET_TABLE, nft.TableName) }
 	counts = make(map[string]uint32)
-	return counts, k.Dump(ctx, unix.NFT_MSG_GETSET, t.Family, ours, func(r attr.Reply) {
+	return counts, k.request(ctx, unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, ours, func(r attr.Reply) {
 		name, set := wire.DecodeSet(t.Family, r.Attributes())
 		if name != nft.TableName {
 			return
@@ -200,7 +222,7 @@ func checkCount(s *nft.Elements, count uint32) error {
 
 func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
 	ours := func(w *attr.Writer) { w.Name(unix.NFTA_RULE_TABLE, nft.TableName) }
-	return k.Dump(ctx, unix.NFT_MSG_GETRULE, t.Family, ours, func(r attr.Reply) {
+	return k.request(ctx, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, ours, func(r attr.Reply) {
 		name, chain, rule := wire.DecodeRule(r.Attributes())
 		if c := t.Chains[chain]; c != nil && name == nft.TableName {
 			c.Rules = append(c.Rules, rule)
@@ -208,18 +230,27 @@ func (k *Client) readRules(ctx context.Context, t *nft.Table) error {
 	})
 }
 
-// readChains reads the chains without their rules. The kernel also lists chains of other tables.
-func (k *Client) readChains(ctx context.Context, t *nft.Table) error {
-	return k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
-		if name, chain := wire.DecodeChain(r.Attributes()); name == nft.TableName {
-			t.Chains[chain.Name] = chain
+// readChains reads the chains without their rules. The kernel also lists chains of other tables. If it
+// marks the list as interrupted, readChains counts: together with the sets, all chains are as many as the
+// kernel says that the table has. Only a chain of another table that goes during the listing makes the
+// kernel leave out one of ours.
+func (k *Client) readChains(ctx context.Context, t *nft.Table, use int) error {
+	return k.retry(ctx, func() error {
+		err := k.Dump(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(*attr.Writer) {}, func(r attr.Reply) {
+			if name, chain := wire.DecodeChain(r.Attributes()); name == nft.TableName {
+				t.Chains[chain.Name] = chain
+			}
+		})
+		if errors.Is(err, unix.EINTR) && len(t.Chains)+len(t.Sets) == use {
+			return nil
 		}
+		return err
 	})
 }
 
 func (k *Client) readElements(ctx context.Context, f nft.Family, s *nft.Set) (map[string]nft.Element, error) {
 	d := wire.NewElementDecoder(f, s)
-	if err := k.dumpElements(ctx, f, nft.TableName, s.Name, d); err != nil {
+	if err := k.dumpElements(ctx, f, nft.TableName, s.Name, d); err != nil && !errors.Is(err, unix.EINTR) {
 		return nil, err
 	}
 	if len(d.Repeated) > 0 {

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -161,6 +162,50 @@ func TestReadUnderChange(t *testing.T) {
 	close(stop)
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReadBesideOthers reads while chains, sets and tables of others come and go, before and after ours in the
+// kernel's lists: every reading is whole.
+func TestReadBesideOthers(t *testing.T) {
+	lab.New(t)
+	lab.Run(t, "add table ip old", "nft", "-f", "-")
+	k := lab.Open(t, Open)
+	tables := nfttest.SampleTables(1)
+	for f, table := range tables {
+		for i := range 1500 {
+			name := fmt.Sprintf("chain-%d", i)
+			table.Chains[name] = &nft.Chain{Name: name, Rules: []nft.Rule{{nft.Drop}, {nft.PortIs{Port: uint16(i)}, nft.Drop}}}
+		}
+		table.Sets["many"] = &nft.Elements{Set: &nft.Set{Name: "many", Key: []nft.Field{nft.FieldAddr}}, Map: make(map[string]nft.Element)}
+		for i := range 20_000 {
+			key := make([]byte, map[nft.Family]int{nft.IP: 4, nft.IP6: 16}[f])
+			binary.BigEndian.PutUint32(key, uint32(i))
+			table.Sets["many"].Map[string(key)] = nft.Element{}
+		}
+	}
+	commit(t, k, change.Diff(nil, tables))
+	lab.Start(t, "sh", "-c", `while :; do
+		nft "add chain ip old a; add chain ip old b; add set ip old s { type ipv4_addr; }; add table ip6 young"
+		nft "delete chain ip old a; delete chain ip old b; delete set ip old s; delete table ip6 young"
+	done`)
+	interrupted := 0
+	for range 8 {
+		got, _, err := k.ReadUnless(t.Context(), func(before, after uint32) bool {
+			if before != after {
+				interrupted++
+			}
+			return false
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := change.Diff(got, tables); !left.Empty() {
+			t.Fatalf("%d operations are left to do, first: %s", len(left.Ops), left.Ops[0].Text())
+		}
+	}
+	if interrupted == 0 {
+		t.Error("nobody has committed during a reading")
 	}
 }
 
