@@ -130,9 +130,6 @@ func (e Element) Equal(f Element) bool {
 type Life struct {
 	Timeout time.Duration // lifetime after a refresh
 	Expires time.Duration // remaining lifetime; zero means all of Timeout
-	// Twin says that the set holds another element under the same key: see change.InPlace. To delete
-	// the key deletes one of the two.
-	Twin bool
 }
 
 // Elements is a set together with what it holds. A Dynamic set holds what the packet path put

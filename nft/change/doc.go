@@ -6,7 +6,7 @@
 // commit, so that a change costs what it touches and not what the table holds. The journal also notes
 // what somebody else did to the table, and the next batch repairs it.
 //
-// Parts and TwoPhases say where the kernel needs several batches for one, InPlace and WithoutDestroy
+// Parts and TwoPhases say where the kernel needs several batches for one, WithoutDestroy
 // where some kernels need another one.
 //
 // # Tables that are made anew

@@ -87,44 +87,6 @@ func Reverse(b *nft.Batch) nft.Batch {
 	return back
 }
 
-// InPlace rewrites the replacement of elements of dynamic sets by elements with the same data: the
-// batch only adds the new ones, and a kernel from 6.12 on gives the elements that are there the new
-// age. Between Destroy and the end of a batch, a packet that updates the set finds neither the old
-// element, which is no longer in the next generation, nor the new one, which is not yet in the
-// present. It adds a third one, and after the batch the set holds two elements under one key.
-func InPlace(b *nft.Batch) *nft.Batch {
-	type place struct {
-		family   nft.Family
-		set, key string
-	}
-	added := make(map[place]string)
-	for _, op := range b.Ops {
-		if op.Verb == nft.Add && op.Elements != nil && op.Set.Dynamic {
-			for _, e := range op.Elements {
-				added[place{op.Family, op.Set.Name, e.Key}] = e.Data
-			}
-		}
-	}
-	if len(added) == 0 {
-		return b
-	}
-	same := *b
-	same.Ops = nil
-	for _, op := range b.Ops {
-		if op.Verb == nft.Destroy && op.Set.Dynamic {
-			op.Elements = slices.DeleteFunc(slices.Clone(op.Elements), func(e nft.KeyedElement) bool {
-				data, ok := added[place{op.Family, op.Set.Name, e.Key}]
-				return ok && data == e.Data
-			})
-			if len(op.Elements) == 0 {
-				continue
-			}
-		}
-		same.Ops = append(same.Ops, op)
-	}
-	return &same
-}
-
 // WithoutDestroy rewrites Destroy as add and delete, for kernels before 6.3. Adding an element that
 // exists changes nothing; afterwards the element exists in any case and can be deleted.
 func WithoutDestroy(b *nft.Batch) *nft.Batch {

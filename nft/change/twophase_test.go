@@ -90,31 +90,3 @@ func TestWithoutDestroy(t *testing.T) {
 		t.Error("a batch without Destroy is written again")
 	}
 }
-
-// TestInPlace: entries with the same data are not destroyed before they are added.
-func TestInPlace(t *testing.T) {
-	set := &nft.Set{Name: "affinity", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 16}
-	entry := func(client, endpoint byte) nft.KeyedElement {
-		return nft.KeyedElement{Key: string([]byte{10, 0, 0, client}), Element: nft.Element{Data: string([]byte{10, 244, 0, endpoint})}}
-	}
-	b := nft.Batch{Generation: 7, Ops: []nft.Op{
-		{Verb: nft.Destroy, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{entry(1, 1), entry(2, 2), entry(3, 3)}},
-		{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{entry(1, 1), entry(3, 4)}},
-		{Verb: nft.Add, Family: nft.IP6, Set: set, Elements: []nft.KeyedElement{entry(2, 2)}},
-	}}
-	same := change.InPlace(&b)
-	if len(same.Ops) != 3 || same.Generation != 7 || len(b.Ops[0].Elements) != 3 {
-		t.Fatalf("%d operations, generation %d, and %d elements of the first one before", len(same.Ops), same.Generation, len(b.Ops[0].Elements))
-	}
-	if diff := cmp.Diff([]nft.KeyedElement{entry(2, 2), entry(3, 3)}, same.Ops[0].Elements); diff != "" {
-		t.Errorf("destroyed (-want +got):\n%s", diff)
-	}
-	b.Ops[0].Elements = b.Ops[0].Elements[:1]
-	if same := change.InPlace(&b); len(same.Ops) != 2 || same.Ops[0].Verb != nft.Add {
-		t.Errorf("%d operations, want both additions", len(same.Ops))
-	}
-	b.Ops = b.Ops[:1]
-	if change.InPlace(&b) != &b {
-		t.Error("a batch that adds nothing is written again")
-	}
-}

@@ -23,9 +23,8 @@ type Client struct {
 	encoding wire.Encoding
 
 	traffic Traffic
-	// destroys says that the kernel knows the verb Destroy, refreshes that it gives an element that
-	// is added again its new age. Both are false before Probe.
-	destroys, refreshes bool
+	// destroys says that the kernel knows the verb Destroy. It is false before Probe.
+	destroys bool
 }
 
 // The kernel answers a dump in pieces of at most 32 KiB. Errors, about 1 KiB each, wait in the
@@ -82,9 +81,6 @@ func (k *Client) Commit(ctx context.Context, b nft.Batch) error {
 		return err
 	}
 	batch := &b
-	if k.refreshes {
-		batch = change.InPlace(batch)
-	}
 	if !k.destroys {
 		batch = change.WithoutDestroy(batch)
 	}

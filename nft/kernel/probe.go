@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -54,9 +53,6 @@ func (k *Client) Probe(ctx context.Context) (have Features, err error) {
 		}
 	}
 	if k.destroys, err = k.probeDestroy(ctx); err != nil {
-		return have, err
-	}
-	if k.refreshes, err = k.probeRefresh(ctx); err != nil {
 		return have, err
 	}
 	if err := k.probeOptional(ctx, &have.Lacks); err != nil {
@@ -258,30 +254,4 @@ func (k *Client) probeDestroy(ctx context.Context) (ok bool, err error) {
 		nft.Op{Verb: nft.Destroy, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: "\x7f\x00\x00\x01"}}},
 		nft.Op{Verb: nft.Delete, Family: nft.IP, Table: &nft.Table{}})}
 	return succeeded(k.commitProbe(ctx, &b, 0))
-}
-
-// probeRefresh finds out whether the kernel gives an element that is added again its new timeout.
-// Kernels before 6.12 pass over it without an error.
-func (k *Client) probeRefresh(ctx context.Context) (ok bool, err error) {
-	set := &nft.Set{Name: "affinity", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 16}
-	const addr = "\x7f\x00\x00\x01"
-	entry := func(timeout time.Duration) nft.Op {
-		return nft.Op{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: addr, Element: nft.Element{Data: addr, Life: &nft.Life{Timeout: timeout}}}}}
-	}
-	p := probe{sets: []*nft.Set{set}}
-	for _, ops := range [][]nft.Op{append(p.ops(nft.IP), entry(time.Hour)), {entry(2 * time.Hour)}} {
-		if err := k.commitProbe(ctx, &nft.Batch{Ops: ops}, unix.NFT_TABLE_F_DORMANT); err != nil {
-			return succeeded(err)
-		}
-	}
-	d := wire.NewElementDecoder(nft.IP, set)
-	readErr := k.dumpElements(ctx, nft.IP, probeTable, set.Name, d)
-	if _, err := succeeded(k.commitProbe(ctx, &nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: &nft.Table{}}}}, 0)); err != nil {
-		return false, err
-	}
-	if readErr != nil { // somebody else commits: without it, too, entries get their timeouts
-		return false, nil
-	}
-	entryNow := d.Elements()[addr]
-	return entryNow.Life != nil && entryNow.Life.Timeout == 2*time.Hour, nil
 }

@@ -43,7 +43,7 @@ func (k *Client) ReadUnless(ctx context.Context, changed func(before, after uint
 }
 
 // Elements returns what a set holds at this moment, with the ages of elements that expire. A dynamic
-// set may hold twins. As packets change it all the time, it does not matter if somebody commits
+// set may list one twice. As packets change it all the time, it does not matter if somebody commits
 // meanwhile.
 func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
 	var before map[string]bool
@@ -59,11 +59,6 @@ func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elemen
 		before, elements = d.Repeated, d.Elements()
 		return err
 	})
-	for key := range before {
-		if elements[key].Life != nil {
-			elements[key].Life.Twin = true
-		}
-	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
 	}
