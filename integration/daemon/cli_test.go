@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -166,6 +167,21 @@ func TestDiff(t *testing.T) {
 	missing := runProxy(t, "diff", "--manifests", "/nowhere")
 	if want := (lab.Output{Code: 2, Stderr: "kube-nft: manifests /nowhere: no such file or directory\n"}); missing != want {
 		t.Errorf("no manifests: %+v, want %+v", missing, want)
+	}
+}
+
+// TestDiffWithNodePortCIDR: node ports are served at addresses of interfaces, also if the Node does not have them.
+func TestDiffWithNodePortCIDR(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	if err := errors.Join(lab.AddSink("eth0"), lab.AddAddress("eth0", netip.MustParsePrefix("198.51.100.7/24"))); err != nil {
+		t.Fatal(err)
+	}
+	k := lab.Open(t, kernel.Open)
+	lab.Start(t, append([]string{lab.Program(t), "--nodeport-addresses=198.51.100.0/24", "--takeover=never"}, examples...)...)
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.80")) })
+	if got := runProxy(t, "diff"); got != (lab.Output{}) {
+		t.Errorf("diff: %+v", got)
 	}
 }
 

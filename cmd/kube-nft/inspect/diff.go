@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
+	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -25,7 +28,11 @@ func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
-	ruleset := compile(c, t, nil)
+	local, err := interfaceAddresses(t)
+	if err != nil {
+		return err
+	}
+	ruleset := compile(c, t, nil, local)
 	unmet, _ := ruleset.Unmet()
 	for _, u := range unmet {
 		c.Log(stderr).Warn("refused", zap.Error(u.Refusal()))
@@ -34,9 +41,20 @@ func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) err
 	return err
 }
 
-// compile builds the ruleset of the tracker's content, in the order that the kernel's tables
-// already have.
-func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.Ruleset {
+// interfaceAddresses returns the addresses of this node's interfaces. If none of the Node's addresses is among
+// them, this is another machine, such as one that prints rules for review: then it returns the Node's addresses.
+func interfaceAddresses(t *tracker.Tracker) ([]netip.Addr, error) {
+	local, err := proxysync.Addresses()
+	node := t.NodeAddresses()
+	if len(node) > 0 && !slices.ContainsFunc(node, func(addr netip.Addr) bool { return slices.Contains(local, addr) }) {
+		return node, nil
+	}
+	return local, err
+}
+
+// compile builds the ruleset of the tracker's content on a node with local addresses, in the order that the
+// kernel's tables already have.
+func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables, local []netip.Addr) *services.Ruleset {
 	ruleset := services.NewRuleset(c.Ruleset(nft.Families[:]))
 	ruleset.Adopt(kernel)
 	ruleset.Apply(t.Take())
@@ -44,7 +62,7 @@ func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables) *services.
 	if t.Node() == nil {
 		addrs = c.NodePorts.Keep(addrs, kernel)
 	}
-	ruleset.SetNodePortAddresses(c.NodePorts.Select(addrs, addrs))
+	ruleset.SetNodePortAddresses(c.NodePorts.Select(addrs, local))
 	return ruleset
 }
 
@@ -101,7 +119,11 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	ruleset := compile(c, t, have)
+	local, err := proxysync.Addresses()
+	if err != nil {
+		return err
+	}
+	ruleset := compile(c, t, have, local)
 	for _, table := range have {
 		ruleset.SetOwned(table.Owned) // the daemon decides about ownership
 		table.Orphaned = false        // and becomes the owner when it starts

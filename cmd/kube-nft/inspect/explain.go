@@ -122,7 +122,11 @@ func (q connection) explainSource(ctx context.Context, c *config.Config, stderr 
 	}
 	h := host{addresses: t.NodeAddresses()}
 	tables := make(map[nft.Family]*readback.Table)
-	for family, table := range compile(c, t, nil).Want() {
+	local, err := interfaceAddresses(t)
+	if err != nil {
+		return nil, err
+	}
+	for family, table := range compile(c, t, nil, local).Want() {
 		tables[family] = readback.New(table)
 	}
 	if err := q.resolve(tables, &h, nodeAddresses(ctx, c, &h, log)); err != nil {
