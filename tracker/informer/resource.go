@@ -2,6 +2,8 @@ package informer
 
 import (
 	"context"
+	"fmt"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -113,6 +115,9 @@ func (r *resource) listWatch() *cache.ListWatch {
 			list, err := requests.ListWithContext(ctx, options)
 			if err != nil {
 				return nil, err
+			}
+			if got, want := reflect.Indirect(reflect.ValueOf(list)).Type().Name(), reflect.TypeOf(r.example).Elem().Name()+"List"; got != want {
+				return nil, fmt.Errorf("expected %s, got %s", want, got)
 			}
 			return list, meta.EachListItem(list, func(object runtime.Object) error {
 				r.trim(object)
