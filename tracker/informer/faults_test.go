@@ -1,6 +1,7 @@
 package informer_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kube-nft/kube-nft/integration/apiserver"
+	"github.com/kube-nft/kube-nft/tracker"
 	"github.com/kube-nft/kube-nft/tracker/informer"
 	"github.com/kube-nft/kube-nft/tracker/trackertest"
 )
@@ -220,17 +222,27 @@ func TestReplayedEventsAreDropped(t *testing.T) {
 	}
 }
 
-// TestRelistGivesOnlyWhatDiffers holds that a new list costs the sink nothing.
-func TestRelistGivesOnlyWhatDiffers(t *testing.T) {
+// TestRelistChangesOnlyWhatDiffers: the tracker compares the objects of a new list with what it has.
+func TestRelistChangesOnlyWhatDiffers(t *testing.T) {
 	server, url := start(t)
 	w := newWorld(server)
-	sink := trackertest.NewSink()
-	awaitSync(t, run(t, dial(t, url, ""), informer.Options{}, sink))
-	before := sink.Calls()
+	known := tracker.New(tracker.Config{})
+	source := informer.New(dial(t, url, ""), informer.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- source.Run(ctx, known) }()
+	awaitSync(t, source)
+	before, _ := known.Changes()
 	server.Gone()
 	w.set("last")
-	await(t, sink, w.want)
-	if sets := sink.Calls() - before; sets != 1 {
-		t.Errorf("the sink was given %d objects, one was changed", sets)
+	now := before
+	for deadline := time.Now().Add(patience); now == before && time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		now, _ = known.Changes()
+	}
+	cancel()
+	must(t, <-ended)
+	now, _ = known.Changes() // the end of Run is after the list
+	if n := now.Services - before.Services; before.Services != 20 || n != 1 {
+		t.Errorf("%d Services at first, %d changes by the list; want 20, and the last one", before.Services, n)
 	}
 }

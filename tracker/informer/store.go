@@ -225,16 +225,14 @@ func (s *store) Resync() error {
 	return nil
 }
 
-// take gives the sink an object of a list unless it has this version, and returns its name.
+// take gives the sink an object of a list and returns its name. After a restore of the cluster the object may have
+// a version that the sink has seen with another content. The sink ignores what it has already.
 func (s *store) take(object metav1.Object) cache.ObjectName {
 	name, version := cache.MetaObjectToName(object), object.GetResourceVersion()
-	known, found := s.versions[name]
-	if !found {
+	if _, found := s.versions[name]; !found {
 		s.fresh++
 	}
-	if !found || known.number != version {
-		s.set(name, version, object)
-	}
+	s.set(name, version, object)
 	return name
 }
 
