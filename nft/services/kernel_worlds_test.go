@@ -1,6 +1,7 @@
 package services
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -92,14 +93,25 @@ func TestLengths(t *testing.T) {
 		r.Apply(w.change())
 	}
 	lengths := r.Lengths()
+	ranges := 0
 	for f, table := range r.Want() {
+		ranges += lengths[f]["allowed"]
 		for name, n := range lengths[f] {
-			if want := len(table.Sets[name].Map); n != want {
+			want := 0
+			for set, elements := range table.Sets {
+				if set == name || name == "allowed" && strings.HasPrefix(set, layout.RangesPrefix) {
+					want += len(elements.Map)
+				}
+			}
+			if n != want {
 				t.Errorf("%s %s: %d, want %d", f, name, n, want)
 			}
 		}
 		if lengths[f][layout.ServicesMap] == 0 {
 			t.Errorf("%s: nothing in %s", f, layout.ServicesMap)
 		}
+	}
+	if ranges == 0 {
+		t.Error("no source ranges")
 	}
 }

@@ -3,6 +3,7 @@ package services
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
@@ -403,8 +404,8 @@ func (r *familyRules) giveUp(name string) bool {
 	return true
 }
 
-// Lengths returns how many elements the fixed sets and maps should have, by family and name. Its cost
-// does not depend on these numbers.
+// Lengths returns how many elements the fixed sets and maps should have, by family and name. The sets of source
+// ranges, one for each prefix length, count together as layout.RangesPrefix. Its cost does not depend on these numbers.
 func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 	lengths := make(map[nft.Family]map[string]int, len(r.families))
 	for f, family := range r.families {
@@ -412,6 +413,13 @@ func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 		for _, set := range r.config.fixedSetDefinitions() {
 			lengths[f][set.Name] = len(family.Table.Sets[set.Name].Map)
 		}
+		ranges := 0
+		for name, set := range family.Table.Sets {
+			if strings.HasPrefix(name, layout.RangesPrefix) {
+				ranges += len(set.Map)
+			}
+		}
+		lengths[f][strings.TrimSuffix(layout.RangesPrefix, "-")] = ranges
 	}
 	return lengths
 }

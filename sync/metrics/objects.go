@@ -34,7 +34,7 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}, []string{labelPolicy, labelFamily}),
 		elements: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kube_nft_elements",
-			Help: "Elements of each nftables set and map as of the last commit. Affinity maps, which packets fill, are not among them.",
+			Help: "Elements of each nftables set and map as of the last commit; the sets of source ranges count together as allowed. Affinity maps, which packets fill, are not among them.",
 		}, []string{labelSet, labelFamily}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kube_nft_refused_fields_total",
