@@ -69,13 +69,6 @@ func (k *table) seen() (reads, batches int) {
 	return k.reads, len(k.batches)
 }
 
-// last returns when the last batch came, and how many have come.
-func (k *table) last() (at time.Time, batches int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.times[len(k.times)-1], len(k.times)
-}
-
 // answer sets the answer to everything from now on.
 func (k *table) answer(err error) {
 	k.mu.Lock()

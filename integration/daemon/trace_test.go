@@ -204,7 +204,7 @@ func TestTraceRefuses(t *testing.T) {
 		{"shop/nothing", "no Service shop/nothing is programmed"},
 		{"nonsense", "expected NAMESPACE/SERVICE"},
 		{"shop/web --source here", "expected an IP address or a CIDR"},
-		{"10.96.0.80:80/tcp --source fd00::1", "another IP family"},
+		{"10.96.0.80:80/tcp --source fd00::1", "of different IP families"},
 		{"shop/web --rate 0", "--rate 0"},
 		{"shop/web -o yaml", "--output yaml"},
 	} {

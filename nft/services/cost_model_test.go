@@ -268,17 +268,6 @@ func externalWorld(addresses, endpoints int) tracker.Delta {
 	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
 }
 
-// externalIPs gives each Service port of a world n external IPs.
-func externalIPs(delta tracker.Delta, n byte) tracker.Delta {
-	for _, p := range delta.Changed {
-		b := p.ClusterIP.As4()
-		for i := range n {
-			p.ExternalIPs = append(p.ExternalIPs, netip.AddrFrom4([4]byte{203, i, b[2], b[3]}))
-		}
-	}
-	return delta
-}
-
 // cpuTime is what this process has used of the CPUs, in the kernel as well. On a busy machine it says
 // more than the time that passes.
 func cpuTime(b *testing.B) time.Duration {
