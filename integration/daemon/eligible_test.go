@@ -63,7 +63,7 @@ func TestNodeWithoutNetwork(t *testing.T) {
 			t.Errorf("/healthz says %s, %v", body, err)
 		}
 		awaitCode(t, p, "127.0.0.1:10256", "/livez", 200)
-		lab.Eventually(t, "a log line that says why", func() bool { return strings.Count(p.Stderr(), "look elsewhere") == i+1 })
+		lab.Eventually(t, "a log line that says why", func() bool { return strings.Count(p.Stderr(), "/healthz returns 503: node not eligible") == i+1 })
 		fine := lab.Node(lab.NodeName)
 		fine.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse}}
 		server.Apply(fine)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft/migrate"
-	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
 // errApplied ends the daemon of Apply when the takeover is done.
@@ -53,28 +52,24 @@ func Apply(ctx context.Context, reader *config.Reader, c *config.Config, journal
 	return err
 }
 
-// watch ends the daemon if the first commit fails or must wait.
-func (a *apply) watch(t *takeover, settings *proxysync.Options) {
-	settings.Trust = t.Force
-	failed, held := settings.Failed, settings.Held
-	settings.Failed = func(err error) {
-		failed(err)
-		if !t.over {
-			a.record(migrate.Entry{Step: "commit", Event: migrate.Failed, Text: err.Error()})
-			a.end(fmt.Errorf("commit: %w", err))
-		}
+// failed ends the daemon if the first commit fails.
+func (a *apply) failed(t *takeover, err error) {
+	if !t.over {
+		a.record(migrate.Entry{Step: "commit", Event: migrate.Failed, Text: err.Error()})
+		a.end(fmt.Errorf("commit: %w", err))
 	}
-	settings.Held = func(err error) {
-		held(err)
-		switch {
-		case err == nil || t.over || migrate.IsLoss(err): // entered ends it after a loss
-		case t.needed:
-			a.end(fmt.Errorf("commit: %w; --force does it all the same", err))
-		default: // nothing has to be decided here
-			a.record(migrate.Entry{Step: "commit", Event: migrate.Done, Text: "our tables stay as they are: " + err.Error() +
-				"; the daemon waits for a while, --force does it all the same"})
-			a.end(nil)
-		}
+}
+
+// held ends the daemon if the first commit must wait.
+func (a *apply) held(t *takeover, err error) {
+	switch {
+	case t.over || migrate.IsLoss(err): // entered ends it after a loss
+	case t.needed:
+		a.end(fmt.Errorf("commit: %w; --force does it all the same", err))
+	default: // nothing has to be decided here
+		a.record(migrate.Entry{Step: "commit", Event: migrate.Done, Text: "our tables stay as they are: " + err.Error() +
+			"; the daemon waits for a while, --force does it all the same"})
+		a.end(nil)
 	}
 }
 

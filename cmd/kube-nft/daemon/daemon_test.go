@@ -1,10 +1,10 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,49 +14,47 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/migrate"
+	proxysync "github.com/kube-nft/kube-nft/sync"
 )
 
-// TestLetGo: the lock is free as soon as nothing is written any more. It stays while a commit is under way.
-func TestLetGo(t *testing.T) {
-	for _, busy := range []bool{false, true} {
-		lab.New(t)
-		lock, err := kernel.TakeLock()
-		if err != nil {
-			lab.SkipOrFail(t, "%v", err)
-		}
-		d := daemon{lock: lock, claimed: make(chan struct{}), stopped: make(chan struct{})}
-		close(d.claimed)
-		if !busy {
-			close(d.stopped)
-		}
-		d.letGo()
-		if kernel.Locked() != busy {
-			t.Errorf("a commit is under way: %v; locked: %v", busy, !busy)
-		}
-		if busy {
-			lock.Release()
-		}
+// TestReleaseWithoutOwnedTables: kube-nft release gets an error before there are tables, and hears later that
+// nobody owned them.
+func TestReleaseWithoutOwnedTables(t *testing.T) {
+	d := newDaemon(configOf(t, "--manifests=m"), zap.NewNop())
+	if _, err := d.release(t.Context()); err == nil {
+		t.Error("released before there are tables")
+	}
+	d.loop.Store(new(proxysync.Loop))
+	if already, err := d.release(t.Context()); !already || err != nil {
+		t.Errorf("without owned tables: already %v, %v", already, err)
 	}
 }
 
-// TestReleaser: it releases the tables once, and tries again after an error.
-func TestReleaser(t *testing.T) {
-	failure := errors.New("no memory")
-	outcomes := []error{failure, nil}
-	var r releaser
-	if _, err := r.release(t.Context()); err == nil {
-		t.Error("released before there are tables")
-	}
-	r.set(true, func(context.Context) (err error) {
-		err, outcomes = outcomes[0], outcomes[1:]
-		return err
-	})
-	for i, want := range []error{failure, nil, nil} {
-		if already, err := r.release(t.Context()); err != want || already != (i == 2) {
-			t.Errorf("release %d: already %v, %v", i+1, already, err)
-		}
+// TestStatusNamesWhatTheDaemonWaitsFor: the answer to kube-nft status has the reason why nothing is committed.
+func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(*daemon)
+		want    string
+	}{
+		"nothing":     {func(*daemon) {}, ""},
+		"objects":     {func(d *daemon) { d.waits.Store(new("Services")) }, "Services"},
+		"takeover":    {func(d *daemon) { d.held(&migrate.LossError{}) }, "a source that has what kube-proxy serves: "},
+		"source":      {func(d *daemon) { d.held(errors.New("no Service")) }, "a source that has what our tables serve: no Service"},
+		"kernel":      {func(d *daemon) { d.failed(errors.New("no memory")) }, "a commit that the kernel accepts: no memory"},
+		"commit done": {func(d *daemon) { d.failed(errors.New("no memory")); d.monitor.proxy.Updated(time.Now()) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemon(configOf(t, "--manifests=m"), zap.NewNop())
+			d.monitor, _ = newTestMonitor(t)
+			d.monitor.holds = newHolds(zap.NewNop(), d.monitor.events, func(string, bool) {})
+			d.feed = &config.Feed{Synced: make(chan struct{})}
+			tt.prepare(d)
+			if got := d.status().WaitingFor; !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

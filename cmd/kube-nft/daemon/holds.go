@@ -12,7 +12,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft/migrate"
-	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -26,16 +25,19 @@ type holds struct {
 	events *events
 	set    func(reason string, held bool) // of the metric
 
+	mu       sync.Mutex
 	reported map[string]*quota.Once // by reason
-
-	mu   sync.Mutex
-	held map[string]string // the latest errors, by reason
+	held     map[string]string      // the latest errors, by reason
+	lists    map[string]error       // the latest errors about lists, by resource
 }
 
 const holdRepeat = time.Minute
 
 func newHolds(log *zap.Logger, events *events, set func(reason string, held bool)) *holds {
-	h := &holds{log: log, events: events, set: set, reported: make(map[string]*quota.Once), held: make(map[string]string)}
+	h := &holds{
+		log: log, events: events, set: set,
+		reported: make(map[string]*quota.Once), held: make(map[string]string), lists: make(map[string]error),
+	}
 	for _, reason := range heldReasons {
 		h.reported[reason] = &quota.Once{Interval: holdRepeat}
 	}
@@ -44,12 +46,17 @@ func newHolds(log *zap.Logger, events *events, set func(reason string, held bool
 
 // report says why commits are stopped for a reason; a nil error, that they no longer are.
 func (h *holds) report(reason string, err error) {
-	h.set(reason, err != nil)
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.update(reason, err)
+}
+
+// update is report for callers that hold the mutex.
+func (h *holds) update(reason string, err error) {
+	h.set(reason, err != nil)
 	if delete(h.held, reason); err != nil {
 		h.held[reason] = err.Error()
 	}
-	h.mu.Unlock()
 	switch reported := h.reported[reason]; {
 	case err == nil && reported.Over():
 		h.log.Info("safety check passed", zap.String("reason", reason))
@@ -66,36 +73,31 @@ func (h *holds) texts() map[string]string {
 	return maps.Clone(h.held)
 }
 
-// doubtedLists tells of the resources whose latest list is doubted.
-func (h *holds) doubtedLists() func(resource string, err error) {
-	var mu sync.Mutex
-	doubted := make(map[string]error)
-	return func(resource string, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if doubted[resource] = err; err == nil {
-			delete(doubted, resource)
-		}
-		var all []error
-		for _, resource := range slices.Sorted(maps.Keys(doubted)) {
-			all = append(all, doubted[resource])
-		}
-		h.report(peer.HeldList, errors.Join(all...))
+// reportList says that the safety check keeps objects of a resource that its latest list lacks; a nil error, that it
+// no longer does. It may be called from any goroutine.
+func (h *holds) reportList(resource string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if delete(h.lists, resource); err != nil {
+		h.lists[resource] = err
 	}
+	var all []error
+	for _, resource := range slices.Sorted(maps.Keys(h.lists)) {
+		all = append(all, h.lists[resource])
+	}
+	h.update(peer.HeldList, errors.Join(all...))
 }
 
-// watchHolds makes the loop say what it holds back.
-func (d *daemon) watchHolds(settings *proxysync.Options) {
-	settings.Held = func(err error) {
-		d.monitor.proxy.Hold(err != nil)
-		for _, reason := range []string{peer.HeldTakeover, peer.HeldSource} {
-			if err != nil && migrate.IsLoss(err) != (reason == peer.HeldTakeover) {
-				continue
-			}
-			if err != nil && reason == peer.HeldSource {
-				err = fmt.Errorf("%w until the source has more, or until %s after the start", err, tracker.SafetyPeriod)
-			}
-			d.monitor.holds.report(reason, err)
-		}
+// reportCommit says that the safety check stops the sync loop's commit; a nil error, that it no longer does.
+func (h *holds) reportCommit(err error) {
+	switch {
+	case err == nil:
+		h.report(peer.HeldTakeover, nil)
+		h.report(peer.HeldSource, nil)
+	case migrate.IsLoss(err):
+		h.report(peer.HeldTakeover, err)
+	default:
+		h.report(peer.HeldSource,
+			fmt.Errorf("%w until the source has more, or until %s after the start", err, tracker.SafetyPeriod))
 	}
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/readback"
-	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/health"
 	"github.com/kube-nft/kube-nft/sync/metrics"
@@ -43,6 +42,7 @@ type monitor struct {
 	holds    *holds
 	servers  []*web.Server
 
+	freed    sync.Once
 	mu       sync.Mutex
 	reported peer.Status // what the loop and the source have reported, for kube-nft status
 
@@ -50,25 +50,29 @@ type monitor struct {
 	awaits atomic.Bool
 }
 
-// newMonitor returns a monitor that has not started. Events are recorded until ctx ends.
-func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, t *tracker.Tracker, families []nft.Family, queue *proxysync.Queue, log *zap.Logger) (m *monitor, err error) {
-	m = &monitor{config: c, log: log}
-	for _, family := range families {
+// newMonitor returns a monitor that has not started. Events are recorded until ctx ends. flags are what /flagz
+// shows.
+func (d *daemon) newMonitor(ctx context.Context, flags map[string]string) (m *monitor, err error) {
+	c, t := d.config, d.tracker
+	m = &monitor{config: c, log: d.log}
+	for _, family := range d.families {
 		m.families = append(m.families, tracker.Family(family))
 	}
 	if m.scraped, err = kernel.Open(); err != nil {
 		return nil, err
 	}
-	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), queue)
-	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, log)
+	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), d.queue)
+	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, d.log)
 	build, known := debug.ReadBuildInfo()
 	if known {
 		build.Main.Version = config.Build().GitVersion // a source archive knows what Go does not
 	}
 	component := config.Build()
 	m.metrics = metrics.New(metrics.Config{
-		Families: m.families, Changes: t.Changes, Queue: queue, Unserved: m.services.Unserved, NodeMissing: nodeMissing(t), Kernel: m.scraped, Build: build,
-		Component: &component, Gates: gates(c), Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
+		Families: m.families, Changes: t.Changes, Queue: d.queue, Kernel: m.scraped,
+		Unserved: m.services.Unserved, NodeMissing: nodeMissing(t),
+		Build: build, Component: &component, Gates: gates(c),
+		Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
 	})
 	defer func(opened *monitor) {
 		if err != nil {
@@ -79,9 +83,10 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 		if m.counted, err = kernel.Open(); err != nil {
 			return nil, err
 		}
-		m.metrics.CountConnections(func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
-			return readback.ReadConnections(ctx, m.counted, f, endpoints)
-		}, c.EndpointCounters)
+		m.metrics.CountConnections(
+			func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
+				return readback.ReadConnections(ctx, m.counted, f, endpoints)
+			}, c.EndpointCounters)
 	}
 	if c.Manifests == "" {
 		clientmetrics.Register(m.metrics.CountRequests()) // before there is a client that may send one
@@ -89,12 +94,12 @@ func newMonitor(ctx context.Context, c *config.Config, flags map[string]string, 
 		if err != nil {
 			return nil, err
 		}
-		if m.events, err = startEvents(ctx, client, t, c.NodeName, log); err != nil {
+		if m.events, err = startEvents(ctx, client, t, c.NodeName, d.log); err != nil {
 			return nil, err
 		}
 	}
-	m.holds = newHolds(log, m.events, m.metrics.Held(heldReasons))
-	m.servers, err = newServers(c, flags, m.proxy, m.metrics, m.events, log)
+	m.holds = newHolds(d.log, m.events, m.metrics.Held(heldReasons))
+	m.servers, err = m.newServers(flags)
 	m.await(c.Takeover)
 	for _, server := range m.servers {
 		server.Expected = m.awaits.Load
@@ -155,8 +160,15 @@ func (m *monitor) status() *peer.Status {
 	return &s
 }
 
-// countCommit counts a sync that succeeded.
-func (m *monitor) countCommit(r *proxysync.Report) {
+func (m *monitor) healthCheckFailed(service health.Service, err error) {
+	m.log.Error("health check node port", zap.Stringer("service", service), zap.Error(err))
+	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen", err.Error())
+}
+
+// committed follows a commit of the sync loop. lengths and sent are as for metrics.Metrics.Committed.
+func (m *monitor) committed(r *proxysync.Report, lengths map[nft.Family]map[string]int, sent kernel.Traffic) {
+	m.freed.Do(func() { go debug.FreeOSMemory() }) // a start leaves garbage, which Go would return over minutes
+	m.proxy.Updated(r.Taken)
 	m.count(func(s *peer.Status) {
 		s.LastSync = time.Now().UTC().Truncate(time.Millisecond)
 		s.Syncs++
@@ -169,38 +181,25 @@ func (m *monitor) countCommit(r *proxysync.Report) {
 		s.Conflicts, s.SkippedPorts, s.UnmetAnnotations = r.Standing, r.LeftOut, r.StandUnmet
 		s.UnservedServices, s.WaitingServices = r.Delta.Unserved, r.Delta.Waiting
 	})
+	m.metrics.Committed(r, lengths, sent)
+	m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
+	m.recordReport(r)
 }
 
-func (m *monitor) healthCheckFailed(service health.Service, err error) {
-	m.log.Error("health check node port", zap.Stringer("service", service), zap.Error(err))
-	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen", err.Error())
+// failed counts a sync that failed.
+func (m *monitor) failed(err error) {
+	m.metrics.Failed(err)
+	m.count(func(s *peer.Status) {
+		s.SyncFailures++
+		s.WaitingFor = "a commit that the kernel accepts: " + err.Error()
+	})
 }
 
-// watch makes the loop's options report to the monitor. ruleset and kernel are the loop's, and are
-// read on its goroutine.
-func (m *monitor) watch(options *proxysync.Options, ruleset *services.Ruleset, kernel *kernel.Client) {
-	options.Failed = func(err error) {
-		m.metrics.Failed(err)
-		m.count(func(s *peer.Status) {
-			s.SyncFailures, s.WaitingFor = s.SyncFailures+1, "a commit that the kernel accepts: "+err.Error()
-		})
-	}
-	options.Cleaned = m.metrics.Cleaned
-	options.Refused = func(namespace, service string, err error) {
-		if err != nil {
-			m.events.service(namespace, service, tracker.PortID{}, "ServiceSkipped", "Program",
-				"the kernel refuses this Service, which stays as it was last committed on this node: "+err.Error())
-		}
-	}
-	// A start leaves garbage as large as what stays. Go would return its memory only over minutes.
-	freeMemory := sync.OnceFunc(func() { go debug.FreeOSMemory() })
-	options.Committed = func(r proxysync.Report) {
-		freeMemory()
-		m.proxy.Updated(r.Taken)
-		m.countCommit(&r)
-		m.metrics.Committed(&r, ruleset.Lengths(), kernel.Sent())
-		m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
-		m.recordReport(&r)
+// serviceSkipped records that the kernel refuses a Service; a nil error, that it accepts it.
+func (m *monitor) serviceSkipped(namespace, service string, err error) {
+	if err != nil {
+		m.events.service(namespace, service, tracker.PortID{}, "ServiceSkipped", "Program",
+			"the kernel refuses this Service, which stays as it was last committed on this node: "+err.Error())
 	}
 }
 
@@ -242,30 +241,6 @@ func (m *monitor) healthCheckAddresses(nodePorts []netip.Addr) (addrs []netip.Ad
 		}
 	}
 	return addrs
-}
-
-// watchNode logs that there is no Node, each time that it is deleted, and what makes load balancers look
-// elsewhere.
-func (d *daemon) watchNode(settings *proxysync.Options) {
-	if d.tracker.Node() == nil {
-		d.config.WarnNode(d.log)
-	}
-	committed, shunned := settings.Committed, ""
-	settings.Committed = func(r proxysync.Report) {
-		committed(r)
-		node := r.Delta.Node
-		if node != nil && node.Gone {
-			d.config.WarnNodeGone(d.log)
-		}
-		if node == nil || node.Ineligible == shunned {
-			return
-		}
-		if shunned = node.Ineligible; shunned != "" {
-			d.log.Warn("/healthz tells load balancers to look elsewhere", zap.String("node", node.Name), zap.String("reason", shunned))
-		} else {
-			d.log.Info("/healthz tells load balancers that this node is eligible again", zap.String("node", node.Name))
-		}
-	}
 }
 
 // nodeMissing returns a function that reports whether there is no object of this node.

@@ -14,8 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kube-nft/kube-nft/integration/lab"
-	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -93,33 +91,32 @@ func TestHealthCheckAddresses(t *testing.T) {
 	}
 }
 
-// TestWatch follows a change from the source to the probes.
-func TestWatch(t *testing.T) {
+// TestReadyAfterTheFirstCommit: a sync that fails makes nothing ready.
+func TestReadyAfterTheFirstCommit(t *testing.T) {
 	m, _ := newTestMonitor(t)
-	var options proxysync.Options
-	client := lab.Open(t, kernel.Open)
-	m.watch(&options, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), client)
+	m.holds = newHolds(m.log, m.events, func(string, bool) {})
 	m.proxy.Start(m.families) // with everything to do
-	options.Failed(errors.New("refused by the kernel"))
+	m.failed(errors.New("refused by the kernel"))
 	if m.proxy.Ready() {
 		t.Error("ready after a failed sync")
 	}
-	options.Committed(proxysync.Report{Taken: time.Now()})
+	m.committed(&proxysync.Report{Taken: time.Now(), Distrust: "a test", Operations: 1}, nil, kernel.Traffic{})
 	if !m.proxy.Ready() || !m.proxy.Healthy() {
 		t.Error("not ready after a sync")
 	}
+	if s := m.status(); s.Syncs != 1 || s.SyncFailures != 1 || s.Reviews != 1 || s.Repairs != 1 || s.LastSync.IsZero() {
+		t.Errorf("status %+v", s)
+	}
 }
 
-// TestWatchNode: a missing Node is said once, and again when it has come and gone.
-func TestWatchNode(t *testing.T) {
+// TestMissingNodeIsLogged: each time that the Node is deleted.
+func TestMissingNodeIsLogged(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
-	d := daemon{config: configOf(t, "--hostname-override", "node-9"), log: zap.New(core)}
-	d.tracker = tracker.New(d.config.Tracker())
-	settings := proxysync.Options{Committed: func(proxysync.Report) {}}
-	d.watchNode(&settings)
+	d := newDaemon(configOf(t, "--hostname-override", "node-9"), zap.New(core))
+	d.logMissingNode()
 	commit := func(want int) {
 		t.Helper()
-		settings.Committed(proxysync.Report{Delta: d.tracker.Take()})
+		d.logNode(d.tracker.Take().Node)
 		if logs.Len() != want {
 			t.Errorf("%d lines, want %d: %v", logs.Len(), want, logs.All())
 		}

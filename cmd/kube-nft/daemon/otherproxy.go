@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // How often the daemon looks for rules of kube-proxy's. After a look that took long it rests for
@@ -31,7 +32,7 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 	var found atomic.Bool
 	d.monitor.metrics.ForeignProxy(found.Load)
 	problem := ""
-	for rest := proxyInterval; pause(ctx, rest); {
+	for rest := proxyInterval; retry.Pause(ctx, rest); {
 		rest = proxyInterval
 		if d.taking() {
 			continue

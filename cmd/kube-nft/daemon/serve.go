@@ -24,9 +24,10 @@ import (
 // proxyMode is the answer of /proxyMode: kube-proxy's name for the mode that kube-nft replaces.
 const proxyMode = "nftables"
 
-// newServers returns the servers of the settings.
-func newServers(c *config.Config, flags map[string]string, proxy *health.Proxy, m *metrics.Metrics, events *events, log *zap.Logger) ([]*web.Server, error) {
-	metricsHandler, err := metricsHandler(c, flags, m, log)
+// newServers returns the servers of the settings. flags are what /flagz shows.
+func (m *monitor) newServers(flags map[string]string) ([]*web.Server, error) {
+	c := m.config
+	metricsHandler, err := metricsHandler(c, flags, m.metrics, m.log)
 	if err != nil {
 		return nil, err
 	}
@@ -39,11 +40,11 @@ func newServers(c *config.Config, flags map[string]string, proxy *health.Proxy, 
 			Name: name, Address: address.String(), Flag: flag, Handler: handler,
 			KeepAlive: keepAlive,
 			HardFail:  c.BindAddressHardFail,
-			Failed:    func(err error) { events.node(warning, reason, "Listen", err.Error()) },
-			Log:       log,
+			Failed:    func(err error) { m.events.node(warning, reason, "Listen", err.Error()) },
+			Log:       m.log,
 		})
 	}
-	add("health", "--healthz-bind-address", "FailedToStartProxierHealthcheck", c.Healthz, false, healthHandler(proxy, m))
+	add("health", "--healthz-bind-address", "FailedToStartProxierHealthcheck", c.Healthz, false, healthHandler(m.proxy, m.metrics))
 	add("metrics", "--metrics-bind-address", "FailedToStartMetricServer", c.Metrics, true, metricsHandler)
 	return servers, nil
 }

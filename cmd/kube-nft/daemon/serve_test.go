@@ -166,8 +166,8 @@ func TestServers(t *testing.T) {
 		{"IPv6", []string{"--bind-address=::"}, "health [::]:10256 metrics [::1]:10249 "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			proxy := health.NewProxy(1, func() *tracker.Node { return nil }, proxysync.NewQueue())
-			servers, err := newServers(newTestConfig(t, tt.args...), nil, proxy, newTestMetrics(), nil, zap.NewNop())
+			m := &monitor{config: newTestConfig(t, tt.args...), metrics: newTestMetrics(), log: zap.NewNop()}
+			servers, err := m.newServers(nil)
 			if err != nil {
 				t.Fatal(err)
 			}

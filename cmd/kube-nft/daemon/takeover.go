@@ -15,13 +15,14 @@ import (
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
-// retry is the pause after a failed step of a takeover; every Service is served meanwhile. repair is the
+// stepPause is the pause after a failed step of a takeover; every Service is served meanwhile. repairPause is the
 // pause after another program has removed our tables, which the sync loop puts back at once.
 const (
-	retry  = 30 * time.Second
-	repair = time.Second
+	stepPause   = 30 * time.Second
+	repairPause = time.Second
 )
 
 // A takeover drives a migrate.Takeover: before, in and after the sync loop's first commit.
@@ -34,14 +35,14 @@ type takeover struct {
 	follow func()       // answers health checks while kube-proxy is alive
 }
 
-// takeOver removes what kube-proxy programmed. It waits until the sync loop may commit, prepares
-// the loop's settings, and removes the rest after the first sync that verifies. While it waits, source
-// feeds health checks. It returns false if ctx ended first.
-func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *services.Ruleset, settings *proxysync.Options) (bool, error) {
+// takeOver waits until the sync loop may commit; while it waits, source feeds health checks. What kube-proxy
+// programmed is removed by the first commit, and the rest after the first sync that verifies. It returns false if
+// ctx ended first.
+func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
 	t := &takeover{daemon: d, follow: func() { source.begin(ctx) }}
 	t.Takeover = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel, Force: d.config.ForceTakeover, Journal: t.record}
 	t.state.Store(migrate.Taking)
-	d.taking = func() bool { return t.state.Load() == migrate.Taking }
+	d.takeover = t
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(t.state.Load().(migrate.State)) })
 	needed, running, err := t.Begin(ctx)
 	d.monitor.await(running) // a kube-proxy that has the ports until it ends
@@ -51,20 +52,10 @@ func (d *daemon) takeOver(ctx context.Context, source *interim, ruleset *service
 	case err != nil:
 		return false, err
 	}
-	if t.needed = needed; needed {
-		settings.Foreign, settings.Seeds = t.foreign, t.keptClients
-	} else {
+	if t.needed = needed; !needed {
 		t.enter(migrate.Taken, nil)
 	}
-	if d.apply != nil {
-		d.apply.watch(t, settings)
-	}
 	t.over = !needed && d.apply == nil
-	next := settings.Committed
-	settings.Committed = func(r proxysync.Report) {
-		next(r)
-		t.committed(ctx, &r, ruleset.Want())
-	}
 	return true, nil
 }
 
@@ -134,7 +125,7 @@ func (t *takeover) keptClients(ctx context.Context) []services.Seed {
 
 // committed verifies our tables after a commit. After the first commit that verifies, the rest of
 // kube-proxy's state is removed on a goroutine of its own.
-func (t *takeover) committed(ctx context.Context, r *proxysync.Report, want nft.Tables) {
+func (t *takeover) committed(ctx context.Context, r *proxysync.Report) {
 	if t.over {
 		return
 	}
@@ -145,7 +136,7 @@ func (t *takeover) committed(ctx context.Context, r *proxysync.Report, want nft.
 		t.apply.end(nil)
 		return
 	}
-	verified, err := t.Verify(ctx, want)
+	verified, err := t.Verify(ctx, t.ruleset.Want())
 	if err != nil {
 		t.log.Error("takeover: kube-proxy's rules stay until our tables verify after a sync", zap.Error(err))
 		t.enter(migrate.Stuck, err)
@@ -178,10 +169,10 @@ func (t *takeover) remove(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		state, rest := migrate.StateAfter(err), retry
+		state, rest := migrate.StateAfter(err), stepPause
 		var tables *migrate.TablesError
 		if errors.As(err, &tables) {
-			rest = repair
+			rest = repairPause
 		}
 		t.enter(state, err)
 		switch state {
@@ -192,12 +183,15 @@ func (t *takeover) remove(ctx context.Context) error {
 			return nil
 		}
 		t.log.Error("takeover", zap.Error(err), zap.Duration("retry_in", rest))
-		if !pause(ctx, rest) {
+		if !retry.Pause(ctx, rest) {
 			return nil
 		}
 		t.enter(migrate.Taking, nil)
 	}
 }
+
+// taking reports whether a takeover is at work.
+func (d *daemon) taking() bool { return d.takeover != nil && d.takeover.state.Load() == migrate.Taking }
 
 // missingNode returns the name of this node if there is no such Node object.
 func (d *daemon) missingNode() string {

@@ -1,8 +1,8 @@
 // Package peer connects commands with the daemon that programs a network namespace.
 //
 // A command calls Settings, ReadStatus or Release. Running says whether a daemon programs this network
-// namespace, WaitForEnd waits until none does. The daemon calls Claim before it programs, and Open
-// to answer commands.
+// namespace, WaitForEnd waits until none does. The daemon has a Turn: Await before it programs, End
+// when it does not write any more.
 //
 // The right to program is a lock of the kernel (kernel.Lock). Questions go over a socket file in a
 // directory that only root, or the daemon's own user, can enter: whoever can open the file may ask.
@@ -83,7 +83,7 @@ func (r Role) dial(ctx context.Context) (conn net.Conn, err error) {
 	return nil, err
 }
 
-// ErrNone says that no daemon programs this network namespace.
+// ErrNone says that no daemon programs this network namespace, or that none waits.
 var ErrNone = errors.New("no kube-nft programs this network namespace")
 
 // Limits of an answer. Release takes longer, because it writes the tables anew.
@@ -110,22 +110,30 @@ func Release(ctx context.Context) (already bool, err error) {
 	return err == nil && answer.Already, err
 }
 
-// ask sends a request to the daemon of a role and decodes its answer.
+// ask sends a request to the daemon of a role and decodes its answer. It connects first: only the calling thread is
+// in the network namespace whose daemon is asked.
 func ask[T any](ctx context.Context, role Role, method, path string, patience time.Duration) (*T, error) {
-	client := http.Client{
-		Timeout: patience,
-		Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return role.dial(ctx) },
-		},
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := role.dial(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil, unanswered(ctx.Err(), patience)
+	case err != nil:
+		return nil, notReached(role, err)
 	}
+	defer conn.Close()
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+	}}
 	request, err := http.NewRequestWithContext(ctx, method, "http://kube-nft"+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, notReached(err, patience)
+		return nil, unanswered(err, patience)
 	}
 	defer response.Body.Close()
 	body := io.LimitReader(response.Body, maxAnswer)
@@ -135,21 +143,26 @@ func ask[T any](ctx context.Context, role Role, method, path string, patience ti
 	}
 	answer := new(T)
 	if err := json.NewDecoder(body).Decode(answer); err != nil {
-		return nil, fmt.Errorf("answer of the running kube-nft: %w", err)
+		return nil, unanswered(err, patience)
 	}
 	return answer, nil
 }
 
-// notReached says why a daemon was not reached, and what to do about it.
-func notReached(err error, patience time.Duration) error {
+// unanswered says why a daemon that was reached has not answered.
+func unanswered(err error, patience time.Duration) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the running kube-nft does not answer within %s", patience)
+	}
 	if failed := (*url.Error)(nil); errors.As(err, &failed) {
-		if failed.Timeout() {
-			return fmt.Errorf("the running kube-nft does not answer within %s", patience)
-		}
 		err = failed.Err // the rest repeats the request
 	}
+	return fmt.Errorf("answer of the running kube-nft: %w", err)
+}
+
+// notReached says why a daemon was not reached, and what to do about it.
+func notReached(role Role, err error) error {
 	switch {
-	case kernel.Locked():
+	case role == Programs && kernel.Locked():
 		return fmt.Errorf("a kube-nft programs this network namespace, but this process does not reach it: %w; "+
 			"run the command as root, in the pod of kube-nft (kubectl exec) or where the node's %s is", err, Directory)
 	case errors.Is(err, fs.ErrPermission):

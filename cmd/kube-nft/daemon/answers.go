@@ -1,0 +1,59 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
+)
+
+// answers returns the answers to commands.
+func (d *daemon) answers() *peer.Answers {
+	return &peer.Answers{
+		Settings: func() (*config.Running, error) { return d.config.Running(started) },
+		Status:   d.status,
+		Release:  d.release,
+	}
+}
+
+// status answers kube-nft status and kube-nft ready.
+func (d *daemon) status() *peer.Status {
+	s := d.monitor.status()
+	s.NodeMissing = nodeMissing(d.tracker)()
+	select {
+	case <-d.feed.Synced:
+		s.Synced = true
+	default:
+	}
+	waits, source, takeover := d.waits.Load(), s.Held[peer.HeldSource], s.Held[peer.HeldTakeover]
+	switch failure := d.feed.Failure(); {
+	case s.Ready:
+		s.WaitingFor = ""
+	case !s.Synced && failure != nil:
+		s.WaitingFor = "the API server: " + failure.Error()
+	case waits != nil:
+		s.WaitingFor = *waits
+	case takeover != "":
+		s.WaitingFor = "a source that has what kube-proxy serves: " + takeover
+	case source != "":
+		s.WaitingFor = "a source that has what our tables serve: " + source
+	}
+	return s
+}
+
+// release answers kube-nft release: it gives up the ownership of our tables. already says that nobody owned them.
+func (d *daemon) release(ctx context.Context) (already bool, err error) {
+	loop := d.loop.Load()
+	switch {
+	case loop == nil:
+		return false, errors.New("it has not programmed anything yet")
+	case !d.owned.Load():
+		return true, nil
+	}
+	if err := loop.Disown(ctx); err != nil {
+		return false, err
+	}
+	d.owned.Store(false)
+	return false, nil
+}

@@ -1,0 +1,120 @@
+package daemon
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// options returns the settings of the sync loop, and what follows its commits.
+func (d *daemon) options(ctx context.Context) proxysync.Options {
+	options := proxysync.Options{
+		MinInterval:   d.config.MinSyncPeriod,
+		AuditInterval: d.config.SyncPeriod,
+		Queue:         d.queue,
+		NodePorts:     d.config.NodePorts,
+		Trust:         d.apply != nil && d.config.ForceTakeover,
+		Log:           d.log,
+		Charge:        d.tracker.Charge,
+		Committed:     func(r proxysync.Report) { d.committed(ctx, &r) },
+		Failed:        d.failed,
+		Held:          d.held,
+		Refused:       d.monitor.serviceSkipped,
+		Cleaned:       d.monitor.metrics.Cleaned,
+	}
+	if d.takeover != nil && d.takeover.needed {
+		options.Foreign, options.Seeds = d.takeover.foreign, d.takeover.keptClients
+	}
+	return options
+}
+
+// committed follows a commit of the sync loop.
+func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
+	d.monitor.committed(r, d.ruleset.Lengths(), d.kernel.Sent())
+	d.logNode(r.Delta.Node)
+	d.localhost.committed(r.Delta)
+	if d.takeover != nil {
+		d.takeover.committed(ctx, r)
+	}
+}
+
+// failed follows a sync that failed.
+func (d *daemon) failed(err error) {
+	d.monitor.failed(err)
+	if d.apply != nil {
+		d.apply.failed(d.takeover, err)
+	}
+}
+
+// held follows a commit that the safety check stops; with nil, a sync that succeeds after one.
+func (d *daemon) held(err error) {
+	d.monitor.proxy.Hold(err != nil)
+	d.monitor.holds.reportCommit(err)
+	if d.apply != nil && err != nil {
+		d.apply.held(d.takeover, err)
+	}
+}
+
+// logMissingNode logs at the start that there is no Node.
+func (d *daemon) logMissingNode() {
+	if d.tracker.Node() == nil {
+		d.config.WarnNode(d.log)
+	}
+}
+
+// logNode logs that the Node was deleted, and what makes load balancers look elsewhere. node is nil if the Node
+// has not changed.
+func (d *daemon) logNode(node *tracker.Node) {
+	if node == nil {
+		return
+	}
+	if node.Gone {
+		d.config.WarnNodeGone(d.log)
+	}
+	if node.Ineligible == d.ineligible {
+		return
+	}
+	if d.ineligible = node.Ineligible; d.ineligible != "" {
+		d.log.Warn("/healthz returns 503: node not eligible", zap.String("node", node.Name),
+			zap.String("reason", d.ineligible))
+	} else {
+		d.log.Info("the node is eligible again for load balancers", zap.String("node", node.Name))
+	}
+}
+
+// runLoop connects the sync loop with the other parts and runs it until ctx ends.
+func (d *daemon) runLoop(ctx context.Context, loop *proxysync.Loop) error {
+	if table, err := conntrack.Open(); err != nil {
+		d.log.Warn("stale connections will not be removed", zap.Error(err))
+	} else {
+		defer table.Close()
+		loop.CleanFlows(conntrack.NewReconciler(table))
+	}
+	entries, err := kernel.Open()
+	if err != nil {
+		return err
+	}
+	defer entries.Close()
+	loop.CleanAffinity(entries)
+	foreign, err := kernel.NewMonitor(d.kernel)
+	if err != nil {
+		return err
+	}
+	defer foreign.Close()
+	loop.Watch(foreign)
+	if d.config.NodePorts.Follows() {
+		addrs, err := proxysync.Addresses()
+		if err != nil {
+			return err
+		}
+		loop.SetAddresses(addrs)
+		d.group.Go(func() error { return proxysync.FollowAddresses(ctx, loop.SetAddresses, d.log) })
+	}
+	d.monitor.proxy.Start(d.monitor.families)
+	return loop.Run(ctx)
+}

@@ -1,0 +1,80 @@
+package peer
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/sync/web"
+)
+
+// overlap is how long a daemon answers health checks after it has given up the lock, while the next one begins
+// to listen at the same addresses.
+const overlap = 500 * time.Millisecond
+
+// A Turn is the time in which this process may program its network namespace. It has the lock and the socket
+// file meanwhile. Make it with NewTurn.
+type Turn struct {
+	// Begun is closed when the turn has begun, or when the context of Await has ended.
+	Begun chan struct{}
+	// Follows says that another daemon programmed when this one started. Read it once Begun is closed.
+	Follows bool
+
+	lock *kernel.Lock // nil if the kernel has none
+	door *Door        // nil if it cannot be opened
+}
+
+// NewTurn returns a turn that has not begun.
+func NewTurn() *Turn { return &Turn{Begun: make(chan struct{})} }
+
+// Await waits until no other daemon programs this network namespace, and then opens the socket file. While it
+// waits, the socket file for the startup probe is open. It returns false if ctx ended. Call it once.
+func (t *Turn) Await(ctx context.Context, answers *Answers, log *zap.Logger) bool {
+	defer close(t.Begun)
+	var next *Door
+	lock, err := takeLock(ctx, func() {
+		t.Follows = true
+		log.Warn("another kube-nft programs this network namespace: waiting until it ends")
+		var err error
+		if next, err = Open(Waits, answers, log); err != nil {
+			log.Warn("kube-nft ready does not reach this kube-nft", zap.Error(err))
+		}
+	})
+	if t.lock = lock; t.Follows {
+		next.Close() // what is left of the file does no harm
+		log.Info("the other kube-nft has ended: taking over")
+	}
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err != nil:
+		log.Warn("this kernel has no lock that would keep two kube-nfts from programming the same network namespace",
+			zap.Error(err))
+	}
+	if t.door, err = Open(Programs, answers, log); err != nil {
+		log.Warn("commands such as kube-nft status do not reach this kube-nft", zap.Error(err))
+	}
+	return true
+}
+
+// End gives up the lock as soon as written is closed: then this process does not write to the kernel any more. If
+// another daemon waits for the lock, End leaves it the time to listen. While a commit is under way End does not
+// wait for long: the lock ends with the process.
+func (t *Turn) End(written <-chan struct{}) {
+	<-t.Begun
+	select {
+	case <-written:
+	case <-time.After(web.Farewell):
+		return
+	}
+	followed := Followed(context.Background())
+	t.door.Close() // what is left of the file does no harm
+	if t.lock != nil {
+		t.lock.Release() // a socket that does not close ends with the process
+	}
+	if followed {
+		time.Sleep(overlap)
+	}
+}
