@@ -168,21 +168,30 @@ func (k *Client) readTable(ctx context.Context, t *nft.Table, use int) error {
 	if err := k.readChains(ctx, t, use); err != nil {
 		return err
 	}
-	for name, set := range t.Sets {
-		if set.Set.Dynamic || len(set.Set.Key) == 0 {
-			continue
-		}
-		if err := k.fill(ctx, t.Family, set, counts[name]); err != nil {
-			return err
+	for _, verdicts := range []bool{true, false} { // the keys of verdict maps lead to lists
+		for name, set := range t.Sets {
+			if set.Set.Verdicts != verdicts || set.Set.Dynamic || len(set.Set.Key) == 0 {
+				continue
+			}
+			if err := k.fill(ctx, t, set, counts[name]); err != nil {
+				return err
+			}
 		}
 	}
 	return k.readRules(ctx, t)
 }
 
-// fill reads the elements of a set by a dump.
-func (k *Client) fill(ctx context.Context, f nft.Family, set *nft.Elements, count uint32) error {
+// fill reads the elements of a set: of a large map of endpoint lists by their keys, of any other set by a
+// dump. It also dumps a large map if some of its elements belong to no frontend.
+func (k *Client) fill(ctx context.Context, t *nft.Table, set *nft.Elements, count uint32) (err error) {
+	if frontends := frontendsOf(t, set.Set); frontends != nil && count >= manyElements {
+		set.Map, err = k.readLists(ctx, t.Family, set.Set, frontends.Map)
+		if err != nil || uint32(len(set.Map)) == count {
+			return err
+		}
+	}
 	return k.retry(ctx, func() (err error) {
-		set.Map, err = k.readElements(ctx, f, set.Set)
+		set.Map, err = k.readElements(ctx, t.Family, set.Set)
 		return cmp.Or(err, checkCount(set, count))
 	})
 }
@@ -282,19 +291,8 @@ func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(
 // by a structure that a dump does not use. ok is false if there is none. In a set of ranges the key
 // may be any key inside a range.
 func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error) {
-	which := func(w *attr.Writer) {
-		w.Name(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
-		w.Name(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		list := w.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		item := w.Open(unix.NFTA_LIST_ELEM)
-		value := w.Open(unix.NFTA_SET_ELEM_KEY)
-		w.Bytes(unix.NFTA_DATA_VALUE, key)
-		w.Close(value)
-		w.Close(item)
-		w.Close(list)
-	}
 	d := wire.NewElementDecoder(f, s)
-	err = k.request(ctx, unix.NFT_MSG_GETSETELEM, 0, f, which, func(r attr.Reply) { d.Message(r.Attributes()) })
+	err = k.lookup(ctx, f, s, d, key)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return element, false, nil

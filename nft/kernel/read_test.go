@@ -5,11 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,37 +15,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
-
-// BenchmarkRead reads lists of endpoints and reports the CPU time of the thread. A dump begins its walk over
-// the kernel's hash table anew every 32 KiB, so its time grows with the square of the number of elements.
-func BenchmarkRead(b *testing.B) {
-	for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10000, 10}, {30000, 10}, {100, 10000}} {
-		b.Run(fmt.Sprintf("services=%d/endpoints=%d", size.services, size.endpoints), func(b *testing.B) {
-			lab.New(b)
-			k := lab.Open(b, Open)
-			commit(b, k, nfttest.EndpointBatch(slices.Repeat([]int{size.endpoints}, size.services)...))
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			start := threadTime(b)
-			for b.Loop() {
-				if _, _, err := k.Read(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric((threadTime(b)-start).Seconds()/float64(b.N), "cpu-s/op")
-		})
-	}
-}
-
-// threadTime is the CPU time that the calling thread has used.
-func threadTime(tb testing.TB) time.Duration {
-	tb.Helper()
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
-		tb.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-}
 
 // TestReadForeign changes our tables behind our back. Whatever it is comes out as something
 // that differs from what we would write, or does nothing.

@@ -25,7 +25,7 @@ func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, w
 	seq := k.seq
 	k.seq++
 	var w attr.Writer
-	at := w.OpenMessage(wire.MessageType|typ, unix.NLM_F_REQUEST|flags, seq, f, 0)
+	at := w.OpenMessage(wire.MessageType|typ, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, seq, f, 0)
 	which(&w)
 	w.CloseMessage(at)
 	if err := k.socket.send(w.Buf); err != nil {
@@ -74,7 +74,6 @@ func answer(b []byte, seq uint32, each func(attr.Reply)) (done bool, err error) 
 			}
 		default:
 			each(r)
-			done = done || r.Flags&unix.NLM_F_MULTI == 0
 		}
 	})
 	return done, err

@@ -34,6 +34,38 @@ func TestFrontendsOfRandomWorlds(t *testing.T) {
 	}
 }
 
+// TestEndpointListsHaveFrontends: each endpoint in a list of a frontend is under the key of an element of the
+// verdict map, and both maps have the same fields. Reading large lists by their keys depends on it.
+func TestEndpointListsHaveFrontends(t *testing.T) {
+	found := make(map[string]int)
+	for seed := range uint64(100) {
+		w, r := newWorld(seed), NewRuleset(testConfig())
+		for range 10 {
+			r.Apply(w.change())
+		}
+		for _, table := range r.Want() {
+			for i := range 4 {
+				nodePort, local := i%2 == 1, i/2 == 1
+				name := layout.EndpointsMapOf(nodePort, local)
+				lists, frontends := table.Sets[name], table.Sets[layout.VerdictMap(nodePort)]
+				if !slices.Equal(lists.Set.Key, append(slices.Clip(frontends.Set.Key), nft.FieldIndex)) {
+					t.Fatalf("%s has the fields %v, its frontends %v", name, lists.Set.Key, frontends.Set.Key)
+				}
+				for key := range lists.Map {
+					if _, ok := frontends.Map[key[:len(key)-4]]; !ok {
+						t.Fatalf("seed %d: element %s of %s has no frontend", seed,
+							lists.Set.KeyText(table.Family, key), name)
+					}
+					found[name]++
+				}
+			}
+		}
+	}
+	if len(found) != 4 {
+		t.Errorf("elements were found in %v, want all four maps", found)
+	}
+}
+
 func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 	t.Helper()
 	want := state.shown
