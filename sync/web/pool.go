@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -22,8 +23,18 @@ type Pool struct {
 	clients map[netip.Prefix]int
 }
 
-// NewPool returns a pool for this many connections.
-func NewPool(most int) *Pool { return newPool(most, clientOf, nil) }
+// NewPool returns a pool for this many connections, or for fewer if the process may have few files. With those of
+// sync/localhost, and the ports of both, all pools together leave a fifth of the files to everything else.
+func NewPool(most int) *Pool {
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
+		most = affordable(most, files.Cur)
+	}
+	return newPool(most, clientOf, nil)
+}
+
+// affordable returns how many connections a pool may have: a 32nd of the files at most, but two.
+func affordable(most int, files uint64) int { return min(most, int(max(2, min(files, 1<<20)/32))) }
 
 // NewPortPool returns a pool in which the connections to one port are those of one client: for
 // clients that all have the same address. It calls full with each connection that it has ended.
