@@ -220,7 +220,7 @@ func TestEntriesWait(t *testing.T) {
 				if n := b.logged(complaint); n != 1 {
 					t.Errorf("logged %d times, want once: %v", n, b.logs.All())
 				}
-				if k.reads > 30 { // 8 of them at the start
+				if k.reads > 2*layout.AffinityMaps+22 { // all maps of both families at the start
 					t.Errorf("tried %d times in 10 minutes", k.reads)
 				}
 				k.set(nil, nil)

@@ -41,10 +41,10 @@ func program(t *testing.T) {
 	}
 	lab.Run(t, ruleset, "nft", "-f", "-")
 	for _, entry := range []string{
-		"270661590 . 10.244.0.9 timeout 1d : 10.244.1.5", // the numbers of shop/web:http
-		"270661591 . 10.244.0.9 timeout 1d : 10.244.0.5",
+		"270661608 . 10.244.0.9 timeout 1d : 10.244.1.5", // the numbers of shop/web:http
+		"270661609 . 10.244.0.9 timeout 1d : 10.244.0.5",
 	} {
-		lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", "affinity-3", "{ "+entry+" }")
+		lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", "affinity-52", "{ "+entry+" }")
 	}
 }
 

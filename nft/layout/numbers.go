@@ -84,11 +84,12 @@ func LocalInfix(local bool) string {
 	return ""
 }
 
-// AffinityMaps is over how many maps the Service ports are spread. A rule that looks something up
-// in a map costs the kernel a walk over the rules that do so already, and over the map's entries.
-const AffinityMaps = 4
+// AffinityMaps is over how many maps the namespaces are spread. A rule that looks something up in a map costs
+// the kernel a walk over the rules that do so already, and over the map's entries. So a namespace whose
+// clients fill a map pays for it, with the few namespaces that share the map.
+const AffinityMaps = 64
 
-// AffinityMap names the map that holds the entries under a number.
+// AffinityMap names the map that holds the entries under a number. Numbers of one namespace have one map.
 func AffinityMap(number uint32) string {
 	return AffinityPrefix + strconv.Itoa(int(number/2%AffinityMaps))
 }

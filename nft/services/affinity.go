@@ -39,7 +39,16 @@ func (r *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip.
 	if p.InternalLocal && !p.Settings.LocalFallback && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
 		cluster = nil // no frontend uses this list
 	}
-	return affinity.New(affinity.Facts{ID: p.ID, Timeout: p.Affinity, Cluster: cluster, Local: local}, r.numberOf)
+	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Cluster: cluster, Local: local}
+	return affinity.New(facts, r.affinityNumbers(p.ID.Namespace))
+}
+
+// affinityNumbers is numberOf for the session affinity of a namespace. All its numbers have one affinity map.
+func (r *familyRules) affinityNumbers(namespace string) func(identity string) uint32 {
+	const step = layout.AffinityMaps
+	return func(identity string) uint32 {
+		return r.freeNumber(identity, max(step, hashOf(identity)/step*step)+hashOf(namespace)%step, step)
+	}
 }
 
 // adoptedAffinity is the session affinity with the endpoints that the kernel had at start; without any, if
@@ -72,9 +81,9 @@ func (r *familyRules) setAffinity(port *portState, adopted affinity.Port, remove
 	case have.Number == 0 && want.Number == 0:
 		return
 	case have.Number == 0:
-		r.acquireUpdates()
+		r.acquireUpdates(want.Map())
 	case want.Number == 0:
-		defer r.releaseUpdates()
+		defer r.releaseUpdates(have.Map())
 	}
 	for _, pick := range want.balances {
 		r.acquireBalance(pick)
@@ -209,34 +218,34 @@ func (r *familyRules) programMembers(have, want []string) {
 	}
 }
 
-// acquireUpdates counts a Service port with affinity, and for the first one makes the affinity maps
-// and the chains that update them. releaseUpdates takes them away with the last one.
-func (r *familyRules) acquireUpdates() {
-	if r.withAffinity++; r.withAffinity > 1 {
-		return
+// acquireUpdates counts a Service port whose entries are in an affinity map. The first one of a map makes the
+// map, and the first one of all makes the chains that update entries. releaseUpdates removes both with the last.
+func (r *familyRules) acquireUpdates(name string) {
+	if len(r.affinityPorts) == 0 {
+		for _, chain := range r.affinity.SharedChains(srcnatPriority) {
+			r.PutChain(chain)
+		}
 	}
-	for _, set := range r.affinity.Maps() {
-		r.PutSet(set)
-	}
-	for _, chain := range r.affinity.SharedChains(srcnatPriority) {
-		r.PutChain(chain)
-	}
-}
-
-func (r *familyRules) releaseUpdates() {
-	if r.withAffinity--; r.withAffinity > 0 {
-		return
-	}
-	for _, set := range r.affinity.Maps() {
-		r.RemoveSet(set.Name)
-	}
-	for _, chain := range r.affinity.SharedChains(srcnatPriority) {
-		r.RemoveChain(chain.Name)
+	if r.affinityPorts[name]++; r.affinityPorts[name] == 1 {
+		r.PutSet(r.affinity.Map(name))
 	}
 }
 
-// AffinityMaps lists the affinity maps in the table of a family, which exist while a Service port has session
-// affinity. It depends on the Config alone, so any goroutine may call it.
+func (r *familyRules) releaseUpdates(name string) {
+	if r.affinityPorts[name]--; r.affinityPorts[name] > 0 {
+		return
+	}
+	delete(r.affinityPorts, name)
+	r.RemoveSet(name)
+	if len(r.affinityPorts) == 0 {
+		for _, chain := range r.affinity.SharedChains(srcnatPriority) {
+			r.RemoveChain(chain.Name)
+		}
+	}
+}
+
+// AffinityMaps lists all affinity maps of a family. Each exists while a Service port has entries there. It depends on
+// the Config alone, so any goroutine may call it.
 func (r *Ruleset) AffinityMaps(f nft.Family) []*nft.Set { return r.config.affinitySettings(f).Maps() }
 
 // AffinityChanges says what has changed since Committed for affinity entries.
@@ -272,7 +281,9 @@ type Seed struct {
 // that has affinity maps already keeps its own entries: have are the tables in the kernel.
 func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used int) {
 	for _, f := range r.config.Families {
-		if table := have[f]; table != nil && table.Sets[layout.AffinityMap(0)] != nil {
+		table := have[f]
+		exists := func(set *nft.Set) bool { return table.Sets[set.Name] != nil }
+		if table != nil && slices.ContainsFunc(r.AffinityMaps(f), exists) {
 			continue
 		}
 		var known []affinity.Known

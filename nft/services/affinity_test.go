@@ -17,7 +17,7 @@ func affinePort(n, endpoints int) *tracker.ServicePort {
 	return p
 }
 
-// TestAffinityNeedsFewObjects: no sets of its own, and at most three chains for each Service port,
+// TestAffinityNeedsFewObjects: the map of its namespace, and at most three chains for each Service port,
 // whatever frontends it has.
 func TestAffinityNeedsFewObjects(t *testing.T) {
 	base := NewRuleset(testConfig()).Want()[nft.IP]
@@ -41,7 +41,7 @@ func TestAffinityNeedsFewObjects(t *testing.T) {
 			tt.change(port)
 			r.Apply(changed(port))
 			table := r.Want()[nft.IP]
-			if want := len(base.Sets) + layout.AffinityMaps; len(table.Sets) != want {
+			if want := len(base.Sets) + 1; len(table.Sets) != want {
 				t.Errorf("%d sets, want %d", len(table.Sets), want)
 			}
 			shared := len(r.families[nft.IP].affinity.SharedChains(0))
@@ -53,6 +53,37 @@ func TestAffinityNeedsFewObjects(t *testing.T) {
 				t.Errorf("left behind: %d chains, %d members, %d numbers", len(table.Chains)-len(base.Chains), len(table.Sets[layout.MembersSet].Map), len(r.families[nft.IP].numbers))
 			}
 		})
+	}
+}
+
+// TestAffinityMapsByNamespace: a namespace has one map, from its first Service port with affinity to its last one.
+func TestAffinityMapsByNamespace(t *testing.T) {
+	r := NewRuleset(testConfig())
+	in := func(namespace string, n int) *tracker.ServicePort {
+		p := affinePort(n, 2)
+		p.ID.Namespace = namespace
+		return p
+	}
+	ports := []*tracker.ServicePort{in("shop", 1), in("shop", 2), in("bank", 3), in("bank", 4)}
+	mapOf := func(p *tracker.ServicePort) string { return r.families[nft.IP].ports[p.ID].affinity.Map() }
+	for _, p := range ports {
+		r.Apply(changed(p))
+		for _, group := range r.families[nft.IP].ports[p.ID].affinity.Groups {
+			if layout.AffinityMap(group.Number) != mapOf(p) {
+				t.Errorf("%s: a group in %s, the Service port in %s", p.ID, layout.AffinityMap(group.Number), mapOf(p))
+			}
+		}
+	}
+	shop, bank := mapOf(ports[0]), mapOf(ports[2])
+	if mapOf(ports[1]) != shop || mapOf(ports[3]) != bank || shop == bank {
+		t.Fatalf("maps %s, %s, %s, %s", shop, mapOf(ports[1]), bank, mapOf(ports[3]))
+	}
+	for i, p := range ports {
+		r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{p.ID: true}})
+		sets := r.Want()[nft.IP].Sets
+		if (sets[shop] != nil) != (i < 1) || (sets[bank] != nil) != (i < 3) {
+			t.Errorf("%d Service ports removed: shop has a map %v, bank %v", i+1, sets[shop] != nil, sets[bank] != nil)
+		}
 	}
 }
 

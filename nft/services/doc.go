@@ -65,7 +65,7 @@
 // two look for the client's entry before they pick an endpoint; the last makes the entry or
 // refreshes it, when the destination has been translated. Each group of endpoints with the same port,
 // of the cluster-wide list or of the one of this node, has a number G. Entries are elements
-// (G . client : endpoint) of the maps affinity-0 to affinity-3, which packets fill. In the IPv6 table
+// (G . client : endpoint) of the maps affinity-0 to affinity-63, which packets fill. In the IPv6 table
 // G stands in place of bits 64 to 95 of the client. Where both lists have a group with one port, the
 // endpoints that entries may name are elements (G . endpoint) of the set members.
 //

@@ -34,7 +34,7 @@ type familyRules struct {
 	ports          map[tracker.PortID]*portState
 	frontends      map[tracker.Frontend]*frontendState
 	chains         map[string]*chainUse
-	withAffinity   int // Service ports with affinity
+	affinityPorts  map[string]int // how many Service ports have entries in an affinity map, by its name
 	shared         map[sharedElement]int
 	pinged         pinged
 	guards         map[uint32]*guard // by number
@@ -86,6 +86,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		numbers:          make(map[uint32]string),
 		affinity:         config.affinitySettings(f),
 		affinityGroups:   make(map[uint32]affinity.Group),
+		affinityPorts:    make(map[string]int),
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
 	}

@@ -24,8 +24,8 @@ type Config struct {
 	// the sysctl route_localnet, with which others on the network could reach what listens
 	// on loopback addresses: the ruleset keeps them out.
 	Localhost bool
-	// AffinitySize is how many entries one affinity map holds at most. There are AffinityMaps of them
-	// in a table, which the Service ports share.
+	// AffinitySize is how many entries one affinity map holds at most. A namespace has its
+	// entries in one of them.
 	AffinitySize uint32
 	Lacks        nft.Lacks
 	// Counters makes the elements of the services and node-ports maps count the connections

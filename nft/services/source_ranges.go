@@ -30,13 +30,23 @@ type guard struct {
 // follows from the identity, so that a restart finds the same one. On a hash collision the first
 // identity keeps the number.
 func (r *familyRules) numberOf(identity string) uint32 {
-	sum := sha256.Sum256([]byte(identity))
-	for n := max(1, binary.BigEndian.Uint32(sum[:])>>2); ; n++ {
+	return r.freeNumber(identity, max(1, hashOf(identity)), 1)
+}
+
+// freeNumber returns the first number of n, n+step, n+2*step, ... that no other identity has.
+func (r *familyRules) freeNumber(identity string, n, step uint32) uint32 {
+	for ; ; n += step {
 		if holder, taken := r.numbers[n]; !taken || holder == identity {
 			r.numbers[n] = identity
 			return n
 		}
 	}
+}
+
+// hashOf returns a hash of 30 bits.
+func hashOf(text string) uint32 {
+	sum := sha256.Sum256([]byte(text))
+	return binary.BigEndian.Uint32(sum[:]) >> 2
 }
 
 const guardIdentity = "guard "

@@ -73,7 +73,7 @@ var settings = []setting{
 	{flag: "sync-period", field: "nftables.syncPeriod", weaker: "iptables.syncPeriod",
 		usage: "how often kube-nft compares the kernel's rules with the wanted rules"},
 	{flag: "affinity-size", field: "affinitySize",
-		usage: "maximum number of entries in each of the four maps of session affinity, which all Services share"},
+		usage: "maximum number of session affinity entries of a namespace; namespaces are spread over 64 maps of this size"},
 	{flag: "namespace-quota", field: "namespaceQuota",
 		usage: "maximum number of elements that the Services of one namespace may use: 8 for each frontend, 1 for " +
 			"each endpoint of each port, each source range and each slot of kube-nft.io/lb-algorithm maglev; the " +

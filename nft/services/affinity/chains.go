@@ -23,15 +23,20 @@ type Settings struct {
 	Size         uint32 // entries that one affinity map can have
 }
 
-// Maps are the affinity maps. They exist while a Service port has session affinity: the kernel makes room for
-// all entries of a map at once.
+// Maps are all affinity maps. Each exists while a Service port has entries there: the kernel makes the buckets
+// for all entries of a map at once.
 func (s *Settings) Maps() (sets []*nft.Set) {
 	for i := range uint32(layout.AffinityMaps) {
-		sets = append(sets, &nft.Set{
-			Name: layout.AffinityMap(2 * i), Rank: mapRank, Key: nft.NumberedFields(s.Family), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: s.Size,
-		})
+		sets = append(sets, s.Map(layout.AffinityMap(layout.ListNumber(i, false))))
 	}
 	return sets
+}
+
+// Map declares the affinity map with a name.
+func (s *Settings) Map(name string) *nft.Set {
+	return &nft.Set{
+		Name: name, Rank: mapRank, Key: nft.NumberedFields(s.Family), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: s.Size,
+	}
 }
 
 // mapRank puts the affinity maps after the sets that others look for.

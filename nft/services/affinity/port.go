@@ -40,7 +40,7 @@ type Group struct {
 }
 
 // New returns the affinity of a Service port. number gives a number to an identity: always the same one, and
-// no other identity has it at the same time.
+// no other identity has it at the same time. All numbers that it gives must have one affinity map.
 func New(facts Facts, number func(identity string) uint32) Port {
 	p := Port{Number: number(identity(facts.ID)), Protocol: uint8(facts.ID.Protocol)}
 	for _, local := range []bool{false, true} {
@@ -93,6 +93,9 @@ func (p *Port) Find(local bool, port uint16) (found Group) {
 	}
 	return found
 }
+
+// Map names the affinity map that has the entries of the Service port.
+func (p *Port) Map() string { return layout.AffinityMap(layout.ListNumber(p.Number, false)) }
 
 // Uses reports whether a number is that of a group.
 func (p *Port) Uses(number uint32) bool {
