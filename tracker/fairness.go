@@ -53,6 +53,11 @@ func (n *namespace) owes(now time.Time) bool { return n.due().After(now) }
 // due returns from when on the namespace may add something.
 func (n *namespace) due() time.Time { return n.paid.Add(-shareOfTime * burst) }
 
+// compare orders namespaces: the one with the least work first.
+func (n *namespace) compare(o *namespace, now time.Time) int {
+	return later(n.paid, now).Compare(later(o.paid, now))
+}
+
 // charge adds work that was done for the namespace.
 func (n *namespace) charge(now time.Time, work time.Duration) {
 	n.paid = later(n.paid, now).Add(shareOfTime * work)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -273,5 +274,82 @@ func TestNamespacesAreForgotten(t *testing.T) {
 	}
 	if n := len(tr.namespaces); n > 2 || tr.pending() {
 		t.Errorf("%d namespaces are known", n)
+	}
+}
+
+// manyPorts gives a Service n ports, and an address of a load balancer.
+func manyPorts(n int) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, nil
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+		for i := range n {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: int32(80 + i)})
+		}
+	}
+}
+
+// withEndpoints returns a slice that has n endpoints for each port of a Service with manyPorts.
+func withEndpoints(ports, n int) *discoveryv1.EndpointSlice {
+	s := newSlice("web-1")
+	s.Ports = nil
+	for i := range ports {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))})
+	}
+	for i := range n {
+		s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+	}
+	return s
+}
+
+// TestDeletionLeavesTimeForOthers: while a large Service is removed, a neighbour's change comes with the next Take, and all
+// ports of the large Service give way to others from the first Take on.
+func TestDeletionLeavesTimeForOthers(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts(40))))
+		must(t, tr.SetSlice(withEndpoints(40, 100)))
+	})
+	tr.Charge("shop", time.Millisecond)
+	tr.DeleteService("shop", "web")
+	must(t, tr.SetService(newService(named("other", "web", 1))))
+	d := tr.Take()
+	neighbour := false
+	for id, p := range d.Changed {
+		neighbour = neighbour || id.Namespace == "other"
+		if id.Namespace == "shop" && !p.Leaving {
+			t.Errorf("port %s of a deleted Service does not give way", id.Port)
+		}
+	}
+	if !neighbour {
+		t.Error("a neighbour waits until a large Service is removed")
+	}
+	if len(d.Changed)-1+len(d.Removed) != 40 {
+		t.Errorf("of 40 ports, %d give way and %d are removed", len(d.Changed)-1, len(d.Removed))
+	}
+	takes := 1
+	for removed := len(d.Removed); removed < 40; takes++ {
+		d = tr.Take()
+		if removed += len(d.Removed); d.Empty() {
+			t.Fatalf("%d of 40 ports are removed, and then no more", removed)
+		}
+	}
+	if takes < 6 { // 40 ports with two frontends and 100 endpoints at each of them
+		t.Errorf("8,000 elements are removed in %d steps", takes)
+	}
+}
+
+// TestAffinityOfManyPortsComesInSteps: switching session affinity on rewrites the lists of all ports.
+func TestAffinityOfManyPortsComesInSteps(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts(40))))
+		must(t, tr.SetSlice(withEndpoints(40, 100)))
+	})
+	must(t, tr.SetService(newService(manyPorts(40), func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })))
+	for done := 0; done < 40; {
+		d := tr.Take()
+		if done += len(d.Changed); len(d.Changed) == 0 || len(d.Changed) > mostWork/(2*100) {
+			t.Fatalf("%d ports change in one step, after %d of 40", len(d.Changed), done)
+		}
 	}
 }

@@ -27,8 +27,8 @@ func (t *Tracker) Take() Delta {
 	if !t.begun {
 		s.left = math.MaxInt
 	}
-	t.removed = t.takeRemoved(t.removed, &d, &s)
-	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return later(a.paid, now).Compare(later(b.paid, now)) })
+	t.removed = t.takeRemoved(t.removed, &d, &s, now)
+	slices.SortStableFunc(t.dirty, func(a, b *namespace) int { return a.compare(b, now) })
 	for _, n := range t.dirty {
 		t.takeFrom(n, &d, &s, now)
 	}
@@ -40,15 +40,20 @@ func (t *Tracker) Take() Delta {
 	return d
 }
 
-// takeRemoved adds to d what becomes of Services that were deleted, as far as s goes, and returns those of which something
-// is left.
-func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper) (left []*entry) {
+// takeRemoved adds to d what becomes of Services that were deleted, and returns those of which something is left. It
+// uses half of what s may hand out, so that what other namespaces change does not wait until a large Service is gone.
+// What others claim of a Service is free at once, see ServicePort.Leaving.
+func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper, now time.Time) (left []*entry) {
+	slices.SortStableFunc(removed, func(a, b *entry) int { return a.in.compare(b.in, now) })
+	half := s.left / 2
+	s.left -= half
+	defer func() { s.left = max(s.left, 0) + half }()
 	left = removed[:0]
 	for _, e := range removed {
 		switch {
 		case e.service != nil || len(e.out) == 0:
 			continue // it has come back, or was taken before
-		case s.left <= 0:
+		case s.left <= 0 && e.out[0].Leaving:
 			left = append(left, e)
 			continue
 		}

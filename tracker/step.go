@@ -57,8 +57,16 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	case work == 0:
 		return want
 	case want == nil || have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
-		if bare := have.bare(); have.size() > s.left && !have.Equal(bare) {
-			return s.change(have, bare)
+		leaving := *have
+		leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
+		if bare := leaving.bare(); have.size() > s.left && !leaving.Equal(bare) {
+			if s.left <= 0 {
+				return &leaving
+			}
+			removing := stepper{left: s.left} // adds nothing, so that source ranges hold until the end
+			next := removing.change(&leaving, bare)
+			s.left = removing.left
+			return next
 		}
 		s.left -= have.size()
 		return s.port(nil, want)
@@ -89,6 +97,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 		next.HealthCheckNodePort = 0
 	}
 	next.LocalReady, next.HasEndpoints = want.LocalReady, want.HasEndpoints
+	s.left -= rewritten(have, &next)
 
 	// An endpoint that is in none of want's lists has left. If the policies are others, a list may be missing because
 	// nothing uses it; then Serving tells which endpoints there are.
@@ -235,12 +244,35 @@ func workBetween(have, want *ServicePort) int {
 	case have == want || have.Equal(want):
 		return 0
 	}
-	return 1 + want.slotWork() + differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
+	return 1 + want.slotWork() + rewritten(have, want) + differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
 		differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare) +
 		differing(have.Sources, want.Sources, comparePrefixes) +
 		differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
 		differing(have.Local, want.Local, netip.AddrPort.Compare)
 }
+
+// rewritten returns about how many elements of the endpoint lists are written or removed because a port that stays has
+// other frontends, or chooses endpoints in another way.
+func rewritten(have, want *ServicePort) int {
+	endpoints := len(have.Cluster) + len(have.Local)
+	lists := max(have.lists(), want.lists()) - min(have.lists(), want.lists())
+	if (have.Affinity == 0) != (want.Affinity == 0) {
+		return affinityElements + want.lists()*endpoints
+	}
+	return lists * endpoints
+}
+
+// lists is how often the tables have the endpoints of a port: mostly once for each frontend, once for very many.
+func (p *ServicePort) lists() int {
+	lists := 1 + len(p.LoadBalancers) + len(p.ExternalIPs)
+	if p.NodePort != 0 {
+		lists++
+	}
+	return min(lists, mostLists)
+}
+
+// mostLists is how many frontends have lists of their own. A port with more has lists that they share.
+const mostLists = 4
 
 // slotWork is the work of computing a port's slot table. The commits that write the table are bounded by themselves.
 func (p *ServicePort) slotWork() int {
@@ -255,14 +287,14 @@ const slotsPerElement = 100
 
 // size returns about how many elements a port takes.
 func (p *ServicePort) size() int {
-	return 1 + p.slotWork() + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) + len(p.Cluster) + len(p.Local)
+	return 1 + p.slotWork() + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) + p.lists()*(len(p.Cluster)+len(p.Local))
 }
 
 // bare returns p with its cluster IP alone, and without endpoints.
 func (p *ServicePort) bare() *ServicePort {
 	return &ServicePort{
 		ID: p.ID, Created: p.Created, UID: p.UID, Port: p.Port, ClusterIP: p.ClusterIP,
-		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Settings: p.Settings, WithoutSlots: p.WithoutSlots,
+		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Settings: p.Settings, WithoutSlots: p.WithoutSlots, Leaving: p.Leaving,
 	}
 }
 

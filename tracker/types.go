@@ -152,6 +152,10 @@ type ServicePort struct {
 	Settings Settings
 	// WithoutSlots says that Config.Quota leaves nothing for slot tables and repeated places.
 	WithoutSlots bool
+
+	// Leaving says that the port has been deleted and is being removed step by step: any other Service that claims
+	// one of its frontends takes precedence.
+	Leaving bool
 }
 
 // ByAge orders Service ports: where two claim one frontend, the first one takes precedence.
@@ -171,7 +175,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.Guarded == q.Guarded && p.NodePortGuarded == q.NodePortGuarded && p.InternalLocal == q.InternalLocal &&
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
-		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
+		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots && p.Leaving == q.Leaving &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
 		slices.Equal(p.Local, q.Local) &&

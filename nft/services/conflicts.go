@@ -31,8 +31,11 @@ type claim struct {
 
 // precedes orders claims: the first one is served. The API server assigns a cluster IP to one Service, so that
 // Service comes first. Then comes the Service whose status has the address as a load balancer's. Otherwise the older
-// Service wins.
+// Service wins. A Service port that is being removed loses against any other.
 func (c claim) precedes(d claim) bool {
+	if c.port.current.Leaving != d.port.current.Leaving {
+		return d.port.current.Leaving
+	}
 	if c.kind != d.kind {
 		return c.kind < d.kind
 	}
@@ -236,7 +239,7 @@ func (r *familyRules) reportContests() {
 	for state, contest := range r.contests {
 		winner := state.claims.first()
 		for port := range contest.changed {
-			if c := state.claims.of(port); c != winner && !c.reported {
+			if c := state.claims.of(port); c != winner && !c.reported && !port.current.Leaving {
 				c.reported = true
 				r.fresh = append(r.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
 			}

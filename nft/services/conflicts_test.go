@@ -109,6 +109,38 @@ func changed(ports ...*tracker.ServicePort) tracker.Delta {
 	return delta
 }
 
+// TestLeavingPortGivesWay: a Service port that is being removed loses its frontends to any other that claims them, and
+// that is no conflict.
+func TestLeavingPortGivesWay(t *testing.T) {
+	r := NewRuleset(testConfig())
+	shared := netip.MustParseAddr("203.0.113.9")
+	apply := func(p *tracker.ServicePort) {
+		p.LoadBalancers = []netip.Addr{shared}
+		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+	}
+	owner := func() string {
+		return r.families[nft.IP].frontends[tracker.Frontend{Address: shared, Protocol: tracker.TCP, Port: 80}].shown.id.Service
+	}
+	apply(claimant("older", 2021, "10.96.0.1", 1))
+	leaving := claimant("older", 2021, "10.96.0.1", 1)
+	leaving.Leaving = true
+	apply(leaving)
+	if got := owner(); got != "older" {
+		t.Errorf("without another claim the address is served for %q, want the Service that is being removed", got)
+	}
+	apply(claimant("younger", 2024, "10.96.0.2", 2))
+	if got := owner(); got != "younger" {
+		t.Errorf("served for %q, want the Service that stays", got)
+	}
+	if fresh, _ := r.Conflicts(); len(fresh) > 0 {
+		t.Errorf("reported as a conflict: %v", fresh)
+	}
+	r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{leaving.ID: true}})
+	if got := owner(); got != "younger" {
+		t.Errorf("after the removal served for %q", got)
+	}
+}
+
 // TestConflictsThatNeverStood: what comes up within one change and is over at its end, or
 // between two reports, is not reported.
 func TestConflictsThatNeverStood(t *testing.T) {

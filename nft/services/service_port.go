@@ -150,7 +150,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 // sameClaims reports whether two values of one Service port claim the same frontends with the
 // same right.
 func sameClaims(p, q *tracker.ServicePort) bool {
-	return p.ClusterIP == q.ClusterIP && p.Port == q.Port && p.NodePort == q.NodePort &&
+	return p.ClusterIP == q.ClusterIP && p.Port == q.Port && p.NodePort == q.NodePort && p.Leaving == q.Leaving &&
 		p.UID == q.UID && p.Created.Equal(q.Created) &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs)
 }
