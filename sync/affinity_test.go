@@ -40,6 +40,12 @@ func (k *entryTable) Elements(_ context.Context, _ nft.Family, set *nft.Set) (ma
 	return held, k.fails
 }
 
+func (k *entryTable) Count(_ context.Context, _ nft.Family, set *nft.Set) (n uint32, known bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return uint32(len(k.entries[set.Name])), true, nil
+}
+
 func (k *entryTable) Lookup(_ context.Context, _ nft.Family, set *nft.Set, key string) (nft.Element, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,6 +153,18 @@ func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
 		}
 		if k.atOnce > 100 {
 			t.Errorf("%d entries in one batch", k.atOnce)
+		}
+	})
+}
+
+// TestFullMapMakesRoom: of a map that is nearly full, a quarter becomes free for new clients.
+func TestFullMapMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(entryTable)
+		runAffine(t, k, bubbleAffinitySize/2)
+		pass(time.Minute)
+		if n := k.count(); n != bubbleAffinitySize/4*3 {
+			t.Errorf("%d entries of %d, want three quarters", n, bubbleAffinitySize)
 		}
 	})
 }

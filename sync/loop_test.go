@@ -128,9 +128,12 @@ func newBubble(k client, options Options, ports ...*tracker.ServicePort) *bubble
 	b.feed.set(ports...)
 	options.Log = zap.New(core)
 	options.Committed = func(r Report) { b.reports = append(b.reports, r) }
-	b.loop = New(b.feed, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, AffinitySize: 16}), k, options)
+	ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, AffinitySize: bubbleAffinitySize})
+	b.loop = New(b.feed, ruleset, k, options)
 	return b
 }
+
+const bubbleAffinitySize = 1 << 15
 
 // run runs the loop until the test ends and waits for its first sync.
 func (b *bubble) run(t *testing.T) {

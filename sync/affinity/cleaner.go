@@ -1,5 +1,5 @@
-// Package affinity removes affinity entries of endpoints that have left. Make a Cleaner with New, start Run,
-// call Committed after each commit, and serve the channels Batches and Ended:
+// Package affinity removes affinity entries of endpoints that have left, and some of maps that are nearly full. Make a
+// Cleaner with New, start Run, call Committed after each commit, and serve the channels Batches and Ended:
 //
 //	cleaner := affinity.New(client, ruleset.AffinityMaps, affinity.Options{...})
 //	go cleaner.Run(ctx)
@@ -14,6 +14,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +30,7 @@ import (
 // Reader is what a Cleaner needs of a *kernel.Client. No other goroutine may use it.
 type Reader interface {
 	Elements(context.Context, nft.Family, *nft.Set) (map[string]nft.Element, error)
+	Count(ctx context.Context, f nft.Family, s *nft.Set) (n uint32, known bool, err error)
 	Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error)
 }
 
@@ -144,7 +147,12 @@ func (c *Cleaner) ring() {
 const (
 	settling  = time.Second
 	restRatio = 3
-	perBatch  = 100 // entries: to look these up takes a millisecond, to change them less, or a few if thousands of rules use the map
+	// lookInterval is how often it asks how full the maps are; uncountedInterval, if it has to read them for that.
+	lookInterval      = 10 * time.Second
+	uncountedInterval = time.Minute
+	// perBatch is a number of entries: to look these up takes a millisecond, to change them less, or a few if thousands of
+	// rules use the map.
+	perBatch = 100
 )
 
 // Run cleans up until ctx ends.
@@ -152,12 +160,16 @@ func (c *Cleaner) Run(ctx context.Context) {
 	retry := c.options.RetryMin
 	again := time.NewTimer(0)
 	again.Stop()
+	look := time.NewTimer(lookInterval)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.bell:
 		case <-again.C:
+		case <-look.C:
+			look.Reset(c.findFull(ctx))
 		}
 		began := time.Now()
 		left, err := c.clean(ctx)
@@ -174,6 +186,43 @@ func (c *Cleaner) Run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// findFull has maps read that are full but for a quarter, and returns when to look again. Linux before 6.16 does not
+// count entries: there it has all maps read.
+func (c *Cleaner) findFull(ctx context.Context) (next time.Duration) {
+	next = lookInterval
+	for _, id := range c.used() {
+		for _, set := range c.maps(id.family) {
+			if set.Name != id.name {
+				continue
+			}
+			n, known, err := c.reader.Count(ctx, id.family, set)
+			if err != nil { // the map has gone, or the next look will tell
+				continue
+			}
+			if !known {
+				next = uncountedInterval
+			}
+			if !known || int(n) > affinity.Room(set.Size) {
+				c.mu.Lock()
+				c.work[id] = true
+				c.mu.Unlock()
+			}
+		}
+	}
+	return next
+}
+
+// used returns the maps that have entries of Service ports.
+func (c *Cleaner) used() []mapID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	used := make(map[mapID]bool)
+	for n := range c.groups {
+		used[mapID{n.family, layout.AffinityMap(n.number)}] = true
+	}
+	return slices.Collect(maps.Keys(used))
 }
 
 func sleep(ctx context.Context, pause time.Duration) bool {
@@ -286,7 +335,7 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j jo
 	if err != nil {
 		return nil, fmt.Errorf("read affinity map %s: %w", set.Name, err)
 	}
-	changes, stale := affinity.Wrong(f, held, func(n uint32) affinity.Group {
+	changes, stale := affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) affinity.Group {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.groups[number{f, n}]

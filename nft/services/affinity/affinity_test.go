@@ -2,6 +2,7 @@ package affinity
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -116,7 +117,7 @@ func TestWrong(t *testing.T) {
 			{"a refreshed entry, of which the kernel tells no rest", 16, entry(a, time.Minute, 0), true, "add 1h0m0s 1m0s", 0},
 		} {
 			held := map[string]nft.Element{nft.NumberedKey(f, tt.number, client): tt.entry}
-			changes, stale := Wrong(f, held, func(n uint32) Group { return groups[n] }, map[uint32]bool{16: tt.renew})
+			changes, stale := Wrong(f, held, 10, func(n uint32) Group { return groups[n] }, map[uint32]bool{16: tt.renew})
 			var got []string
 			for _, op := range Ops(f, &nft.Set{Name: "affinity-0"}, changes) {
 				for _, e := range op.Elements {
@@ -186,6 +187,48 @@ func TestUpdateChain(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// TestSharesOfFullMap: the namespace with the most entries gives up its own, of its largest groups, and those that
+// expire first.
+func TestSharesOfFullMap(t *testing.T) {
+	type count map[uint32]int // entries by group: 2 and 4 are of shop, 6 and 8 of bank
+	for _, tt := range []struct {
+		name       string
+		room       int
+		have, want count
+	}{
+		{"there is room", 100, count{2: 60, 6: 40}, count{2: 60, 6: 40}},
+		{"one Service port alone", 50, count{2: 60}, count{2: 50}},
+		{"a small namespace keeps all", 100, count{2: 95, 6: 15}, count{2: 85, 6: 15}},
+		{"many Service ports are no larger share", 100, count{2: 80, 4: 80, 6: 60}, count{2: 25, 4: 25, 6: 50}},
+		{"a small Service port keeps all", 100, count{2: 10, 4: 200, 6: 50, 8: 50}, count{2: 10, 4: 40, 6: 25, 8: 25}},
+	} {
+		client, endpoint, held := addr(nft.IP, 1), addr(nft.IP, 2), make(map[string]nft.Element)
+		for number, n := range tt.have {
+			for i := range n {
+				client = client.Next()
+				life := &nft.Life{Timeout: time.Hour, Expires: time.Duration(i+1) * time.Second}
+				held[nft.NumberedKey(nft.IP, number, client)] = nft.Element{Data: nft.AddrKey(endpoint), Life: life}
+			}
+		}
+		changes, _ := Wrong(nft.IP, held, tt.room, func(n uint32) Group {
+			namespace := map[bool]string{true: "shop", false: "bank"}[n < 6]
+			return Group{Family: nft.IP, Namespace: namespace, Number: n, Members: []netip.Addr{endpoint}, Timeout: time.Hour}
+		}, nil)
+		left := maps.Clone(tt.have)
+		for _, c := range changes {
+			number, _, _ := nft.SplitNumberedKey(nft.IP, c.Key)
+			left[number]--
+			last, expires := time.Duration(tt.have[number]-tt.want[number])*time.Second, held[c.Key].Life.Expires
+			if c.Now != nil || expires > last {
+				t.Errorf("%s: an entry that expires after %s has to change", tt.name, expires)
+			}
+		}
+		if diff := cmp.Diff(tt.want, left); diff != "" {
+			t.Errorf("%s: entries left (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }

@@ -2,9 +2,11 @@ package affinity
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
@@ -20,15 +22,16 @@ type EntryChange struct {
 // Wrong returns the entries of an affinity map that have to change: those that name no member of their group
 // go, and those of a group in newTimeout get its timeout. group returns the group with a number; the zero
 // Group if no Service port uses the number. stale are the endpoints, members of no group, that entries name.
-//
-// This is the one place that decides which entries a map may have. A limit for the entries of a namespace
-// belongs here.
-func Wrong(f nft.Family, held map[string]nft.Element, group func(number uint32) Group, newTimeout map[uint32]bool) (changes []EntryChange, stale map[Endpoint]bool) {
+// What is more than room goes, too: see surplus. This is the one place that decides which entries a map may have.
+func Wrong(
+	f nft.Family, held map[string]nft.Element, room int, group func(number uint32) Group, newTimeout map[uint32]bool,
+) (changes []EntryChange, stale map[Endpoint]bool) {
 	stale = make(map[Endpoint]bool)
+	valid := make(map[string]map[uint32][]string) // keys of entries by namespace and group
 	for key, entry := range held {
 		number, _, ok := nft.SplitNumberedKey(f, key)
-		endpoint, valid := netip.AddrFromSlice([]byte(entry.Data))
-		if !ok || !valid || entry.Life == nil {
+		endpoint, isAddr := netip.AddrFromSlice([]byte(entry.Data))
+		if !ok || !isAddr || entry.Life == nil {
 			continue
 		}
 		c := EntryChange{Key: key, Data: entry.Data}
@@ -36,14 +39,73 @@ func Wrong(f nft.Family, held map[string]nft.Element, group func(number uint32) 
 		case !wanted.Has(endpoint):
 			stale[Endpoint{number, endpoint}] = true
 		case newTimeout[number] && entry.Life.Timeout != wanted.Timeout:
-			c.Now = &nft.Life{Timeout: wanted.Timeout, Expires: min(cmp.Or(entry.Life.Expires, entry.Life.Timeout), wanted.Timeout)}
+			c.Now = &nft.Life{Timeout: wanted.Timeout, Expires: min(remaining(entry.Life), wanted.Timeout)}
 		default:
+			if valid[wanted.Namespace] == nil {
+				valid[wanted.Namespace] = make(map[uint32][]string)
+			}
+			valid[wanted.Namespace][number] = append(valid[wanted.Namespace][number], key)
 			continue
 		}
 		changes = append(changes, c)
 	}
+	for _, key := range surplus(held, valid, room) {
+		changes = append(changes, EntryChange{Key: key, Data: held[key].Data})
+	}
 	slices.SortFunc(changes, func(a, b EntryChange) int { return strings.Compare(a.Key, b.Key) })
 	return changes, stale
+}
+
+// Room is how many entries of a map of a size stay. The rest is for new clients.
+func Room(size uint32) int { return int(size - size/4) }
+
+// surplus returns the keys of the entries that have to go if there is no room for all. The namespaces with the most
+// entries give up theirs, and in a namespace the groups with the most: those that expire first.
+func surplus(held map[string]nft.Element, keys map[string]map[uint32][]string, room int) (gone []string) {
+	var namespaces []int
+	for _, groups := range keys {
+		namespaces = append(namespaces, total(groups))
+	}
+	most := share(namespaces, room)
+	for _, groups := range keys {
+		if total(groups) <= most {
+			continue
+		}
+		var counts []int
+		for _, list := range groups {
+			counts = append(counts, len(list))
+		}
+		mostOfGroup := share(counts, most)
+		for _, list := range groups {
+			slices.SortFunc(list, func(a, b string) int {
+				return cmp.Or(cmp.Compare(remaining(held[a].Life), remaining(held[b].Life)), strings.Compare(a, b))
+			})
+			gone = append(gone, list[:max(0, len(list)-mostOfGroup)]...)
+		}
+	}
+	return gone
+}
+
+func total(groups map[uint32][]string) (n int) {
+	for _, list := range groups {
+		n += len(list)
+	}
+	return n
+}
+
+// remaining is after which time an entry expires.
+func remaining(l *nft.Life) time.Duration { return cmp.Or(l.Expires, l.Timeout) }
+
+// share returns the largest limit for each count so that all together fit into room.
+func share(counts []int, room int) int {
+	slices.Sort(counts)
+	for i, n := range counts {
+		if left := len(counts) - i; n > room/left {
+			return room / left
+		}
+		room -= n
+	}
+	return math.MaxInt
 }
 
 // Ops returns the operations of changes in one map.
@@ -79,7 +141,7 @@ func Entries(f nft.Family, maps []*nft.Set, clients []Known) (ops []nft.Op, made
 	known := make(map[string]bool)
 	most := 0
 	for _, set := range maps {
-		most = int(set.Size) / 4 * 3
+		most = Room(set.Size)
 	}
 	for i := range clients {
 		c, before := &clients[i], len(known)

@@ -31,12 +31,13 @@ type Port struct {
 // number. There is a group for each port, because nft can rewrite to an address from a map and one given
 // port, but cannot reload a map that packets fill with both.
 type Group struct {
-	Family  nft.Family
-	Number  uint32
-	Local   bool // of the list of this node's endpoints
-	Port    uint16
-	Members []netip.Addr // sorted: the endpoints that entries may name
-	Timeout time.Duration
+	Family    nft.Family
+	Namespace string
+	Number    uint32
+	Local     bool // of the list of this node's endpoints
+	Port      uint16
+	Members   []netip.Addr // sorted: the endpoints that entries may name
+	Timeout   time.Duration
 }
 
 // New returns the affinity of a Service port. number gives a number to an identity: always the same one, and
@@ -55,8 +56,9 @@ func New(facts Facts, number func(identity string) uint32) Port {
 				i = len(p.Groups)
 				at[ep.Port()] = i
 				p.Groups = append(p.Groups, Group{
-					Family: nft.Family(facts.ID.Family), Number: layout.ListNumber(number(groupIdentity(facts.ID, ep.Port())), local),
-					Local: local, Port: ep.Port(), Members: make([]netip.Addr, 0, len(list)/len(at)), Timeout: facts.Timeout,
+					Family: nft.Family(facts.ID.Family), Namespace: facts.ID.Namespace,
+					Number: layout.ListNumber(number(groupIdentity(facts.ID, ep.Port())), local),
+					Local:  local, Port: ep.Port(), Members: make([]netip.Addr, 0, len(list)/len(at)), Timeout: facts.Timeout,
 				})
 			}
 			p.Groups[i].Members = append(p.Groups[i].Members, ep.Addr())
