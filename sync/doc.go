@@ -21,7 +21,6 @@
 //	+------------------------+                          |
 //	^  the commit failed or its outcome is unknown      |
 //	|  somebody changed our tables, or may have (drift) |
-//	|  Disown                                           |
 //	+---------------------------------------------------+
 //
 // After each commit the loop hands over what it made stale among affinity entries and among

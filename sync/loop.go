@@ -32,8 +32,7 @@ type Loop struct {
 	ruleset *services.Ruleset
 	kernel  client
 
-	disown chan chan<- error
-	local  atomic.Pointer[[]netip.Addr] // the latest of SetAddresses; nil once the loop has taken it
+	local atomic.Pointer[[]netip.Addr] // the latest of SetAddresses; nil once the loop has taken it
 
 	// The goroutine of Run owns the fields below.
 	known   bool          // whether the kernel holds what the ruleset calls committed
@@ -82,7 +81,6 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 	}
 	l := &Loop{
 		options: options, source: source, ruleset: ruleset, kernel: kernel,
-		disown:  make(chan chan<- error),
 		backoff: retry.Backoff{Min: options.RetryMin, Max: options.RetryMax}, again: stopped(),
 		refusals: refusals{
 			ruleset: ruleset, log: options.Log, report: options.Refused, timer: stopped(),
@@ -129,29 +127,6 @@ func (l *Loop) SetAddresses(addrs []netip.Addr) {
 	l.options.Queue.Ring()
 }
 
-// Disown gives up the ownership of the tables, so that an administrator can change them. It returns
-// when that has been committed, or with the error of ctx or of the sync. The tables then have no
-// owner as long as the loop lives. The kernel gets new tables; connections and affinity entries stay.
-func (l *Loop) Disown(ctx context.Context) error {
-	answer := make(chan error, 1)
-	return request(ctx, l.disown, answer, answer)
-}
-
-// request hands a request over to the loop and waits for the answer.
-func request[T any](ctx context.Context, to chan<- T, what T, answer <-chan error) error {
-	select {
-	case to <- what:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Run syncs until ctx ends. Then it returns nil at once and leaves the rules in place. Start it
 // when all sources have synced, because its first sync is unconditional. It returns an error only
 // if the netlink socket is broken.
@@ -173,7 +148,6 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.drift.start(ctx)
 	for ctx.Err() == nil {
 		wanted := true
-		var asked chan<- error // gets the result of this sync; nil if nobody waits
 		select {
 		case <-ctx.Done():
 			return nil
@@ -190,9 +164,6 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.minute.C:
 			l.minuteRuns, wanted = false, false
 			l.commits.endMinute()
-		case asked = <-l.disown:
-			l.ruleset.SetOwned(false)
-			l.known = false
 		case <-l.drift.auditing.C:
 			l.known, wanted = l.drift.audit(ctx, l.known)
 		case foreign := <-l.drift.changes:
@@ -201,16 +172,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		if wait := time.Until(l.ended.Add(l.options.MinInterval)); wanted && wait > 0 {
 			retry.Pause(ctx, wait)
 		}
-		if ctx.Err() != nil && asked != nil {
-			asked <- ctx.Err()
-		}
 		if !wanted || ctx.Err() != nil {
 			continue
 		}
 		err := l.sync(ctx)
-		if asked != nil {
-			asked <- err
-		}
 		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // the socket was closed, and stays closed
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}

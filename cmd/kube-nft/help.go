@@ -44,7 +44,7 @@ func matterToRules(name string) bool {
 // commandGroups are the groups of commands in the help. Commands without a group come last.
 var commandGroups = []struct{ id, title, commands string }{
 	{"look", "Read the rules of this node:", "status ready get top explain trace diff"},
-	{"move", "Change the rules of this node:", "migrate cleanup release"},
+	{"move", "Change the rules of this node:", "migrate cleanup"},
 }
 
 // A flagGroup is flags that are about one subject.
@@ -83,7 +83,6 @@ var examples = map[string]string{
 	"kube-nft migrate apply":    "  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config /etc/kube-nft.yaml --timeout 1h",
 	"kube-nft migrate rollback": "  kube-nft migrate rollback --wait",
 	"kube-nft cleanup":          "  kube-nft cleanup\n  kube-nft cleanup --timeout 5m",
-	"kube-nft release":          "  kube-nft release",
 }
 
 // arrange gives the commands below root their groups and, where they have none, examples.

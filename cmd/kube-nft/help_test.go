@@ -25,7 +25,6 @@ func offered(help string) (flags []string) {
 func TestHelpOffersWhatMatters(t *testing.T) {
 	for command, want := range map[string]string{
 		"version":          "",
-		"release":          "",
 		"migrate":          "",
 		"cleanup":          "timeout",
 		"migrate rollback": "timeout wait",

@@ -24,10 +24,17 @@ func ownedRuleset(t *testing.T, k *kernel.Client) *Ruleset {
 	if !features.OwnerPersist {
 		lab.SkipOrFail(t, "this kernel cannot let a table outlive its owner")
 	}
-	r := NewRuleset(testConfig())
-	r.SetOwned(true)
-	r.Apply(cluster(10, 2))
+	r := ownableRuleset(true)
 	syncWith(t, k, r)
+	return r
+}
+
+// ownableRuleset returns a ruleset whose tables are to have an owner, or none.
+func ownableRuleset(owned bool) *Ruleset {
+	config := testConfig()
+	config.Owned = owned
+	r := NewRuleset(config)
+	r.Apply(cluster(10, 2))
 	return r
 }
 
@@ -60,9 +67,7 @@ func TestAdoptionWithoutBaseChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := lab.Open(t, kernel.Open)
-	r := NewRuleset(testConfig())
-	r.SetOwned(true)
-	r.Apply(cluster(10, 2))
+	r := ownableRuleset(true)
 	syncWith(t, next, r)
 	have, _, err := next.Read(t.Context())
 	if err != nil {
@@ -136,10 +141,9 @@ func TestOrphanCanBeFlushed(t *testing.T) {
 func TestOwnershipIsGivenUpAndTaken(t *testing.T) {
 	lab.New(t)
 	k, other := lab.Open(t, kernel.Open), lab.Open(t, kernel.Open)
-	r := ownedRuleset(t, k)
+	ownedRuleset(t, k)
 	for _, owned := range []bool{false, true, false} {
-		r.SetOwned(owned)
-		syncWith(t, k, r)
+		syncWith(t, k, ownableRuleset(owned))
 		err := other.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}}}})
 		if (err != nil) != owned {
 			t.Errorf("owned %v: somebody else's batch: %v", owned, err)

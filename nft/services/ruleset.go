@@ -425,14 +425,6 @@ func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 	return lengths
 }
 
-// SetOwned sets whether the tables are to belong to the socket that commits them. The kernel does not
-// change that in place, so a table that exists in the other way is replaced.
-func (r *Ruleset) SetOwned(owned bool) {
-	for _, family := range r.families {
-		family.Table.Owned = owned
-	}
-}
-
 // Note takes in what a foreign change did to our tables. Changes is then the repair. damaged is the
 // number of chains, sets and elements that are not as they should be; a missing table counts as one.
 // known is false if the notifications do not tell: then the tables must be read back.

@@ -28,6 +28,9 @@ type Config struct {
 	// entries in one of them.
 	AffinitySize uint32
 	Lacks        nft.Lacks
+	// Owned makes the tables belong to the socket that commits them. The kernel does not change that in place,
+	// so a table that exists in the other way is replaced.
+	Owned bool
 	// Counters makes the elements of the services and node-ports maps count the connections
 	// to their frontends. EndpointCounters makes the elements of lists of endpoints count the
 	// connections that they were chosen for; an endpoint of an affinity entry is not chosen.
@@ -92,6 +95,7 @@ const rangesRank = 100
 // skeleton is the table before any Service: fixed sets, fixed chains and base chains.
 func (c *Config) skeleton(f nft.Family) *nft.Table {
 	t := nft.NewTable(f)
+	t.Owned = c.Owned
 	for _, set := range c.fixedSetDefinitions() {
 		t.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
 	}

@@ -1,9 +1,6 @@
 package daemon
 
 import (
-	"context"
-	"errors"
-
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 )
@@ -13,7 +10,6 @@ func (d *daemon) answers() *peer.Answers {
 	return &peer.Answers{
 		Settings: func() (*config.Running, error) { return d.config.Running(started) },
 		Status:   d.status,
-		Release:  d.release,
 	}
 }
 
@@ -40,20 +36,4 @@ func (d *daemon) status() *peer.Status {
 		s.WaitingFor = "a source that has what our tables serve: " + source
 	}
 	return s
-}
-
-// release answers kube-nft release: it gives up the ownership of our tables. already says that nobody owned them.
-func (d *daemon) release(ctx context.Context) (already bool, err error) {
-	loop := d.loop.Load()
-	switch {
-	case loop == nil:
-		return false, errors.New("it has not programmed anything yet")
-	case !d.owned.Load():
-		return true, nil
-	}
-	if err := loop.Disown(ctx); err != nil {
-		return false, err
-	}
-	d.owned.Store(false)
-	return false, nil
 }

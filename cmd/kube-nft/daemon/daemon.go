@@ -37,8 +37,8 @@ type daemon struct {
 	log      *zap.Logger
 	kernel   *kernel.Client
 	families []nft.Family
-	lacks    nft.Lacks   // what the kernel cannot do for annotations
-	owned    atomic.Bool // our socket owns the tables
+	lacks    nft.Lacks // what the kernel cannot do for annotations
+	owned    bool      // our socket owns the tables
 	tracker  *tracker.Tracker
 	queue    *proxysync.Queue
 	feed     *config.Feed
@@ -49,7 +49,6 @@ type daemon struct {
 	turn    *peer.Turn
 	written chan struct{}          // closed when this process does not write to the kernel any more
 	waits   atomic.Pointer[string] // what the first commit waits for
-	loop    atomic.Pointer[proxysync.Loop]
 
 	// The goroutine of sync sets the fields below before the loop runs.
 	ruleset   *services.Ruleset
@@ -150,8 +149,8 @@ func (d *daemon) useKernel(ctx context.Context) error {
 		d.families = []nft.Family{nft.IP}
 		d.log.Warn("IPv6 Services are not served: this kernel has no IPv6 nat")
 	}
-	d.owned.Store(d.config.TableOwnership && features.OwnerPersist)
-	if d.config.TableOwnership && !d.owned.Load() {
+	d.owned = d.config.TableOwnership && features.OwnerPersist
+	if d.config.TableOwnership && !d.owned {
 		d.log.Warn("others can change our tables: this kernel cannot let a table outlive its owner (Linux 6.9 can)")
 	}
 	return nil
@@ -216,8 +215,8 @@ func (d *daemon) sync(ctx context.Context) error {
 	d.logMissingNode()
 	rules := d.config.Ruleset(d.families)
 	rules.Lacks = d.lacks
+	rules.Owned = d.owned
 	d.ruleset = services.NewRuleset(rules)
-	d.ruleset.SetOwned(d.owned.Load())
 	d.localhost = newLocalhostPorts(ctx, d.config, d.log)
 	source := &interim{
 		tracker: d.tracker, bell: d.queue.Bell(),
@@ -235,9 +234,7 @@ func (d *daemon) sync(ctx context.Context) error {
 		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}
 	source.finish()
-	loop := proxysync.New(source, d.ruleset, d.kernel, d.options(ctx))
-	d.loop.Store(loop)
-	return d.runLoop(ctx, loop)
+	return d.runLoop(ctx, proxysync.New(source, d.ruleset, d.kernel, d.options(ctx)))
 }
 
 // patience is the time after which the log says what the daemon waits for, again and again.

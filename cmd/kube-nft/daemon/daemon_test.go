@@ -16,21 +16,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/migrate"
-	proxysync "github.com/kube-nft/kube-nft/sync"
 )
-
-// TestReleaseWithoutOwnedTables: kube-nft release gets an error before there are tables, and hears later that
-// nobody owned them.
-func TestReleaseWithoutOwnedTables(t *testing.T) {
-	d := newDaemon(configOf(t, "--manifests=m"), zap.NewNop())
-	if _, err := d.release(t.Context()); err == nil {
-		t.Error("released before there are tables")
-	}
-	d.loop.Store(new(proxysync.Loop))
-	if already, err := d.release(t.Context()); !already || err != nil {
-		t.Errorf("without owned tables: already %v, %v", already, err)
-	}
-}
 
 // TestStatusNamesWhatTheDaemonWaitsFor: the answer to kube-nft status has the reason why nothing is committed.
 func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {

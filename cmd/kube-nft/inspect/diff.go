@@ -55,7 +55,11 @@ func interfaceAddresses(t *tracker.Tracker) ([]netip.Addr, error) {
 // compile builds the ruleset of the tracker's content on a node with local addresses, in the order that the
 // kernel's tables already have.
 func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables, local []netip.Addr) *services.Ruleset {
-	ruleset := services.NewRuleset(c.Ruleset(nft.Families[:]))
+	rules := c.Ruleset(nft.Families[:])
+	for _, table := range kernel {
+		rules.Owned = table.Owned // the daemon decides about ownership
+	}
+	ruleset := services.NewRuleset(rules)
 	ruleset.Adopt(kernel)
 	ruleset.Apply(t.Take())
 	addrs := t.NodeAddresses()
@@ -125,8 +129,7 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	}
 	ruleset := compile(c, t, have, local)
 	for _, table := range have {
-		ruleset.SetOwned(table.Owned) // the daemon decides about ownership
-		table.Orphaned = false        // and becomes the owner when it starts
+		table.Orphaned = false // the daemon becomes the owner when it starts
 	}
 	batch := change.Diff(have, ruleset.Want())
 	for i := range batch.Ops {

@@ -1,5 +1,4 @@
-// Package move holds the commands that change who serves a node, kube-proxy, kube-nft or nobody,
-// and who owns our tables.
+// Package move holds the commands that change who serves a node: kube-proxy, kube-nft or nobody.
 package move
 
 import (
@@ -10,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 )
 
 // Commands returns the commands; reader has the flags of the daemon.
@@ -27,29 +25,7 @@ The daemon does what migrate apply does by itself when it starts, unless
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	group.AddCommand(newPlan(reader), newApply(reader), newRollback())
-	release := &cobra.Command{
-		Use:   "release",
-		Short: "Make the running kube-nft give up the ownership of its tables",
-		Long: `With --table-ownership=auto nobody but the running kube-nft can change its tables;
-nft gets "Operation not permitted". release asks the kube-nft that runs in this network
-namespace to replace them by tables of the same content that belong to nobody, in one
-transaction. It goes on repairing what others change, and owns its tables again when it is
-started again. Tables that belong to nobody already stay as they are. When no kube-nft runs
-there is nothing to release: then nft can change and delete the tables.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			already, err := peer.Release(cmd.Context())
-			if err != nil {
-				return err
-			}
-			since := "now"
-			if already {
-				since = "already"
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the tables belong to nobody "+since)
-			return err
-		},
-	}
-	return []*cobra.Command{group, newCleanup(), release}
+	return []*cobra.Command{group, newCleanup()}
 }
 
 // A lateError says how long a command has waited; what it has waited for stands before it.

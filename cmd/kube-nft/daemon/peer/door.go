@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -23,19 +21,12 @@ import (
 const (
 	pathSettings = "/settings"
 	pathStatus   = "/status"
-	pathRelease  = "/release"
 )
-
-// released is the answer to a Release.
-type released struct {
-	Already bool `json:"already"`
-}
 
 // Answers are the daemon's answers. They are called from any goroutine.
 type Answers struct {
 	Settings func() (*config.Running, error)
 	Status   func() *Status
-	Release  func(context.Context) (already bool, err error)
 }
 
 func (a *Answers) handler() http.Handler {
@@ -45,14 +36,6 @@ func (a *Answers) handler() http.Handler {
 		write(w, settings, err)
 	})
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { write(w, a.Status(), nil) })
-	mux.HandleFunc("POST "+pathRelease, func(w http.ResponseWriter, r *http.Request) {
-		err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(releasePatience))
-		var answer released
-		if err == nil {
-			answer.Already, err = a.Release(r.Context())
-		}
-		write(w, &answer, err)
-	})
 	return mux
 }
 

@@ -1,6 +1,6 @@
 // Package peer connects commands with the daemon that programs a network namespace.
 //
-// A command calls Settings, ReadStatus or Release. Running says whether a daemon programs this network
+// A command calls Settings or ReadStatus. Running says whether a daemon programs this network
 // namespace, WaitForEnd waits until none does. The daemon has a Turn: Await before it programs, End
 // when it does not write any more.
 //
@@ -86,33 +86,25 @@ func (r Role) dial(ctx context.Context) (conn net.Conn, err error) {
 // ErrNone says that no daemon programs this network namespace, or that none waits.
 var ErrNone = errors.New("no kube-nft programs this network namespace")
 
-// Limits of an answer. Release takes longer, because it writes the tables anew.
+// Limits of an answer.
 const (
-	patience        = 3 * time.Second
-	releasePatience = time.Minute
-	maxAnswer       = 1 << 20
+	patience  = 3 * time.Second
+	maxAnswer = 1 << 20
 )
 
 // Settings returns the settings of the daemon that programs this network namespace, or ErrNone.
 func Settings(ctx context.Context) (*config.Running, error) {
-	return ask[config.Running](ctx, Programs, http.MethodGet, pathSettings, patience)
+	return ask[config.Running](ctx, Programs, pathSettings, patience)
 }
 
 // ReadStatus returns what the daemon of a role says of itself, or ErrNone.
 func ReadStatus(ctx context.Context, role Role) (*Status, error) {
-	return ask[Status](ctx, role, http.MethodGet, pathStatus, patience)
-}
-
-// Release makes the daemon give up the ownership of its tables. already says that the tables had no
-// owner. It returns ErrNone if no daemon runs.
-func Release(ctx context.Context) (already bool, err error) {
-	answer, err := ask[released](ctx, Programs, http.MethodPost, pathRelease, releasePatience)
-	return err == nil && answer.Already, err
+	return ask[Status](ctx, role, pathStatus, patience)
 }
 
 // ask sends a request to the daemon of a role and decodes its answer. It connects first: only the calling thread is
 // in the network namespace whose daemon is asked.
-func ask[T any](ctx context.Context, role Role, method, path string, patience time.Duration) (*T, error) {
+func ask[T any](ctx context.Context, role Role, path string, patience time.Duration) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := role.dial(ctx)
@@ -127,7 +119,7 @@ func ask[T any](ctx context.Context, role Role, method, path string, patience ti
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}}
-	request, err := http.NewRequestWithContext(ctx, method, "http://kube-nft"+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://kube-nft"+path, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,9 @@
 package peer
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +22,6 @@ func answersOf(name string) *Answers {
 	return &Answers{
 		Settings: func() (*config.Running, error) { return nil, errors.New("no \x1b[31msettings") },
 		Status:   func() *Status { return &Status{WaitingFor: name} },
-		Release:  func(context.Context) (bool, error) { return true, nil },
 	}
 }
 
@@ -57,9 +54,6 @@ func TestCommandsAskTheDaemon(t *testing.T) {
 	d := open(t, Programs, "first")
 	checkStatus(t, Programs, "first")
 	checkStatus(t, Waits, "")
-	if already, err := Release(t.Context()); !already || err != nil {
-		t.Errorf("release: %v, %v", already, err)
-	}
 	if _, err := Settings(t.Context()); err == nil || !strings.Contains(err.Error(), `the running kube-nft: no `) || strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("settings: %v; want the daemon's error without control characters", err)
 	}
@@ -171,7 +165,7 @@ func TestWrongAnswers(t *testing.T) {
 			if name == "nothing" {
 				patience = 300 * time.Millisecond
 			}
-			_, err = ask[Status](t.Context(), Programs, http.MethodGet, pathStatus, patience)
+			_, err = ask[Status](t.Context(), Programs, pathStatus, patience)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
