@@ -25,6 +25,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // Reader is what a Cleaner needs of a *kernel.Client. No other goroutine may use it.
@@ -142,11 +143,9 @@ func (c *Cleaner) ring() {
 	}
 }
 
-// Times of the clean-up. A packet needs much less than settling from its lookup to its end. restRatio times
-// what a reading or a batch took is left to other users of nf_tables.
+// Times of the clean-up. A packet needs much less than settling from its lookup to its end.
 const (
-	settling  = time.Second
-	restRatio = 3
+	settling = time.Second
 	// lookInterval is how often it asks how full the maps are; uncountedInterval, if it has to read them for that.
 	lookInterval      = 10 * time.Second
 	uncountedInterval = time.Minute
@@ -157,7 +156,7 @@ const (
 
 // Run cleans up until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
-	retry := c.options.RetryMin
+	backoff := retry.Backoff{Min: c.options.RetryMin, Max: c.options.RetryMax}
 	again := time.NewTimer(0)
 	again.Stop()
 	look := time.NewTimer(lookInterval)
@@ -173,16 +172,16 @@ func (c *Cleaner) Run(ctx context.Context) {
 		}
 		began := time.Now()
 		left, err := c.clean(ctx)
-		pause := restRatio * time.Since(began)
+		pause := retry.Rest(time.Since(began))
 		if err != nil {
-			pause, retry = max(pause, retry), min(2*retry, c.options.RetryMax)
+			pause = max(pause, backoff.Next())
 		} else {
-			retry = c.options.RetryMin
+			backoff.Reset()
 		}
 		if left {
 			again.Reset(max(pause, settling))
 		}
-		if !sleep(ctx, pause) {
+		if !retry.Pause(ctx, pause) {
 			return
 		}
 	}
@@ -223,15 +222,6 @@ func (c *Cleaner) used() []mapID {
 		used[mapID{n.family, layout.AffinityMap(n.number)}] = true
 	}
 	return slices.Collect(maps.Keys(used))
-}
-
-func sleep(ctx context.Context, pause time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(pause):
-		return true
-	}
 }
 
 // clean reads the maps that may have wrong entries. left says that some have to be read again.
@@ -349,7 +339,7 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j jo
 		if err != nil {
 			return nil, err
 		}
-		if changes = changes[n:]; len(changes) > 0 && !sleep(ctx, restRatio*time.Since(began)) {
+		if changes = changes[n:]; len(changes) > 0 && !retry.Pause(ctx, retry.Rest(time.Since(began))) {
 			return nil, ctx.Err()
 		}
 	}
