@@ -108,9 +108,8 @@ func (l *Loop) leaveForeign(err error) {
 // apply moves what the source has into the ruleset. It reports whether addresses have
 // moved in or out of our care as a whole: Service CIDRs, or the addresses of node ports.
 func (l *Loop) apply() (moved bool) {
-	began := time.Now()
 	delta := l.source.Take()
-	l.taking = time.Since(began)
+	l.worked = l.options.CPUTime()
 	if !delta.Due.IsZero() {
 		l.due.Reset(time.Until(delta.Due))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,7 +43,7 @@ type Loop struct {
 	again   *time.Timer   // rings when a sync is to be repeated
 	ended   time.Time     // of the latest sync that did something
 	took    time.Duration // that sync
-	taking  time.Duration // of it, what the source took to hand out changes
+	worked  time.Duration // Options.CPUTime when the source had handed out its changes
 	due     *time.Timer   // rings when what the last delta left out is due
 	// entriesRefused is the kernel's reason to refuse the affinity entries that this sync was to take
 	// over; nil if it did not refuse them.
@@ -69,6 +70,10 @@ type Loop struct {
 func New(source source, ruleset *services.Ruleset, kernel client, options Options) *Loop {
 	if options.Queue == nil {
 		options.Queue = NewQueue()
+	}
+	if options.CPUTime == nil {
+		began := time.Now()
+		options.CPUTime = func() time.Duration { return time.Since(began) }
 	}
 	if options.RetryMin == 0 {
 		options.RetryMin = DefaultRetryMin
@@ -214,6 +219,8 @@ func (l *Loop) Once(ctx context.Context) error {
 // So sync tries again without isolate. If the part itself is wrong, the batch after the read begins
 // with it, and the kernel refuses it again.
 func (l *Loop) sync(ctx context.Context) (err error) {
+	runtime.LockOSThread() // Options.CPUTime is that of a thread
+	defer runtime.UnlockOSThread()
 	began, idle := time.Now(), false
 	defer func() {
 		l.entriesRefused, l.overtaken = nil, false
@@ -428,7 +435,7 @@ func (l *Loop) commitEntries(ctx context.Context, ops []nft.Op) error {
 func (l *Loop) done(report Report) {
 	l.backoff.Reset()
 	if l.options.Charge != nil && l.synced && !report.Full {
-		l.charge(report.Compile + report.Commit - l.taking)
+		l.charge(max(0, l.options.CPUTime()-l.worked))
 	}
 	l.ruleset.Committed()
 	l.refusals.committed()

@@ -41,6 +41,8 @@ type Options struct {
 	Held func(error)
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
+	// CPUTime tells how long the calling thread has worked; nil: the time that passes.
+	CPUTime func() time.Duration
 	// Charge, if set, is called on the loop's goroutine for each namespace that a sync has changed, with the time that the
 	// sync took for it.
 	Charge func(namespace string, work time.Duration)

@@ -137,8 +137,8 @@ func TestWhatIsTakenAwayNeverWaits(t *testing.T) {
 		want          string
 	}{
 		{"an endpoint", balanced(one, []string{a}, nil, "10.0.0.1", "10.0.0.2"), balanced(one, []string{a}, nil, "10.0.0.2", "10.0.0.3"),
-			"http [198.51.100.1][][10.0.0.2:8080]"},
-		{"all endpoints for others", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a}, nil, "10.0.0.2"), "http [198.51.100.1][][]"},
+			"http [198.51.100.1][][10.0.0.2:8080 10.0.0.3:8080]"},
+		{"all endpoints for others", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a}, nil, "10.0.0.2"), "http [198.51.100.1][][10.0.0.2:8080]"},
 		{"an address", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{b}, nil, "10.0.0.1"), "http [][][10.0.0.1:8080]"},
 		{"a port", balanced(two, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a, b}, nil, "10.0.0.1"), "without more"},
 		{"a range", balanced(one, []string{a}, []string{"192.0.2.0/24", "203.0.113.0/24"}, "10.0.0.1"),

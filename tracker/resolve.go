@@ -69,7 +69,7 @@ func (t *Tracker) takeRemoved(removed []*entry, d *Delta, s *stepper, now time.T
 
 // takeFrom adds to d what has changed in a namespace, as far as s goes.
 func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
-	began := time.Now()
+	began := t.config.CPUTime()
 	s.adds = !t.begun || !n.owes(now)
 	left := n.dirty[:0]
 	for i, e := range n.dirty {
@@ -103,7 +103,7 @@ func (t *Tracker) takeFrom(n *namespace, d *Delta, s *stepper, now time.Time) {
 	clear(n.dirty[len(left):])
 	n.dirty = left
 	if t.begun {
-		n.charge(now, time.Since(began))
+		n.charge(now, max(0, t.config.CPUTime()-began))
 	}
 	if !s.adds && len(left) > 0 {
 		d.wait(n, now)

@@ -99,14 +99,14 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	next.LocalReady, next.HasEndpoints = want.LocalReady, want.HasEndpoints
 	s.left -= rewritten(have, &next)
 
-	// An endpoint that is in none of want's lists has left. If the policies are others, a list may be missing because
-	// nothing uses it; then Serving tells which endpoints there are.
-	cluster, local := want.Cluster, want.Local
-	if next.InternalLocal != want.InternalLocal || next.ExternalLocal != want.ExternalLocal || next.Settings != want.Settings {
-		cluster, local = want.Serving, want.Serving
+	if next.InternalLocal == want.InternalLocal && next.ExternalLocal == want.ExternalLocal && next.Settings == want.Settings {
+		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, want.Cluster, want.ClusterWeights)
+		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, want.Local, want.LocalWeights)
+	} else { // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
+		compare := netip.AddrPort.Compare
+		next.Cluster, next.ClusterWeights = commonWeighted(have.Cluster, have.ClusterWeights, want.Serving, compare)
+		next.Local, next.LocalWeights = commonWeighted(have.Local, have.LocalWeights, want.Serving, compare)
 	}
-	next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, cluster, want.ClusterWeights)
-	next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, local, want.LocalWeights)
 	next.OnNode = common(next.OnNode, want.OnNode, netip.AddrPort.Compare)
 	next.ExternalLocal = next.ExternalLocal && next.External()
 	s.guard(&next, have, want)
@@ -146,17 +146,35 @@ func (s *stepper) guard(next, have, want *ServicePort) {
 	}
 }
 
-// endpoints moves a list of endpoints. A list with weights is moved at once.
-func (s *stepper) endpoints(have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16) ([]netip.AddrPort, []uint16) {
+// endpoints moves a list of endpoints. A list with weights is moved at once. Even if nothing may be added, a few endpoints
+// come for those that leave: a rolling update must not leave a Service without endpoints.
+func (s *stepper) endpoints(
+	have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16,
+) ([]netip.AddrPort, []uint16) {
+	compare := netip.AddrPort.Compare
 	switch {
-	case haveWeights == nil && wantWeights == nil:
-		return move(s, have, want, netip.AddrPort.Compare), nil
+	case haveWeights == nil && wantWeights == nil && s.adds:
+		return move(s, have, want, compare), nil
 	case s.adds && s.left > 0:
-		s.left -= differing(have, want, netip.AddrPort.Compare)
+		s.left -= differing(have, want, compare)
 		return want, wantWeights
+	case haveWeights != nil || wantWeights != nil:
+		kept, weights := commonWeighted(have, haveWeights, want, compare)
+		if len(kept) == 0 && len(have) > 0 && len(want) <= replacements {
+			return want, wantWeights
+		}
+		return kept, weights
 	}
-	return commonWeighted(have, haveWeights, want, netip.AddrPort.Compare)
+	list := move(s, have, want, compare)
+	replaced := stepper{left: min(replacements, len(have)-len(list)), adds: true}
+	if replaced.left > 0 && len(common(list, want, compare)) == len(list) {
+		list = move(&replaced, list, want, compare)
+	}
+	return list, nil
 }
+
+// replacements is how many endpoints of a port may come for others that leave while its namespace waits.
+const replacements = 16
 
 // move returns the list that lies between have and want, all of which are sorted: without some that want does not have,
 // and, if none of those is left, with some that have does not have.

@@ -41,6 +41,9 @@ type Config struct {
 	Defaults Settings
 	// Clock tells the time at which changes are observed; nil: time.Now.
 	Clock func() time.Time
+	// CPUTime tells how long the calling thread has worked, to measure what Take works for a namespace; nil: the time
+	// that passes.
+	CPUTime func() time.Duration
 }
 
 // A Tracker holds the meaning of Kubernetes objects on one node. All methods may be called from any
@@ -115,6 +118,10 @@ func New(config Config) *Tracker {
 	config.ServiceCIDRs = slices.Clone(config.ServiceCIDRs)
 	if config.Clock == nil {
 		config.Clock = time.Now
+	}
+	if config.CPUTime == nil {
+		began := time.Now()
+		config.CPUTime = func() time.Duration { return time.Since(began) }
 	}
 	t := &Tracker{
 		config:     config,

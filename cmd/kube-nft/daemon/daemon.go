@@ -66,8 +66,10 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 }
 
 func newDaemon(c *config.Config, log *zap.Logger) *daemon {
+	services := c.Tracker()
+	services.CPUTime = proxysync.ThreadTime
 	return &daemon{
-		config: c, log: log, queue: proxysync.NewQueue(), tracker: tracker.New(c.Tracker()),
+		config: c, log: log, queue: proxysync.NewQueue(), tracker: tracker.New(services),
 		turn: peer.NewTurn(), written: make(chan struct{}),
 	}
 }

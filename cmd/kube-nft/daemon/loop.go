@@ -20,6 +20,7 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 		NodePorts:     d.config.NodePorts,
 		Trust:         d.apply != nil && d.config.ForceTakeover,
 		Log:           d.log,
+		CPUTime:       proxysync.ThreadTime,
 		Charge:        d.tracker.Charge,
 		Committed:     func(r proxysync.Report) { d.committed(ctx, &r) },
 		Failed:        d.failed,
