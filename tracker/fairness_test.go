@@ -353,3 +353,26 @@ func TestAffinityOfManyPortsComesInSteps(t *testing.T) {
 		}
 	}
 }
+
+// TestWeightsOfManyPortsComeInSteps: new weights rewrite the lists of all ports.
+func TestWeightsOfManyPortsComeInSteps(t *testing.T) {
+	now := started
+	heavy := withEndpoints(40, 100)
+	heavy.Name, heavy.Annotations = "web-2", map[string]string{"kube-nft.io/weight": "3"}
+	for i := range heavy.Endpoints {
+		heavy.Endpoints[i].Addresses = []string{fmt.Sprintf("10.1.0.%d", 1+i)}
+	}
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts(40))))
+		must(t, tr.SetSlice(withEndpoints(40, 100)))
+		must(t, tr.SetSlice(heavy))
+	})
+	heavy.Annotations = map[string]string{"kube-nft.io/weight": "5"}
+	must(t, tr.SetSlice(heavy))
+	for done := 0; done < 40; {
+		d := tr.Take()
+		if done += len(d.Changed); len(d.Changed) == 0 || len(d.Changed) > mostWork/(2*200) {
+			t.Fatalf("%d ports change in one step, after %d of 40", len(d.Changed), done)
+		}
+	}
+}

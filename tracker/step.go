@@ -97,7 +97,6 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 		next.HealthCheckNodePort = 0
 	}
 	next.LocalReady, next.HasEndpoints = want.LocalReady, want.HasEndpoints
-	s.left -= rewritten(have, &next)
 
 	if next.InternalLocal == want.InternalLocal && next.ExternalLocal == want.ExternalLocal && next.Settings == want.Settings {
 		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, want.Cluster, want.ClusterWeights)
@@ -110,7 +109,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	next.OnNode = common(next.OnNode, want.OnNode, netip.AddrPort.Compare)
 	next.ExternalLocal = next.ExternalLocal && next.External()
 	s.guard(&next, have, want)
-	s.left -= next.slotWork()
+	s.left -= next.slotWork() + rewritten(have, &next) // after the lists have moved: each step gets further
 	switch {
 	case !next.InternalLocal && !next.ExternalLocal:
 		next.Local, next.LocalWeights = nil, nil
@@ -270,14 +269,21 @@ func workBetween(have, want *ServicePort) int {
 }
 
 // rewritten returns about how many elements of the endpoint lists are written or removed because a port that stays has
-// other frontends, or chooses endpoints in another way.
+// other frontends or weights, or session affinity is switched on or off.
 func rewritten(have, want *ServicePort) int {
 	endpoints := len(have.Cluster) + len(have.Local)
 	lists := max(have.lists(), want.lists()) - min(have.lists(), want.lists())
 	if (have.Affinity == 0) != (want.Affinity == 0) {
 		return affinityElements + want.lists()*endpoints
 	}
-	return lists * endpoints
+	work := lists * endpoints
+	if !slices.Equal(have.ClusterWeights, want.ClusterWeights) {
+		work += want.lists() * len(want.Cluster) * maglev.PlacesEach(len(want.Cluster))
+	}
+	if !slices.Equal(have.LocalWeights, want.LocalWeights) {
+		work += want.lists() * len(want.Local) * maglev.PlacesEach(len(want.Local))
+	}
+	return work
 }
 
 // lists is how often the tables have the endpoints of a port: mostly once for each frontend, once for very many.
