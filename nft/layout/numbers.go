@@ -35,6 +35,9 @@ func ListNumber(number uint32, local bool) uint32 {
 	return 2 * number
 }
 
+// TwinNumber is the number of the other one of two lists.
+func TwinNumber(n uint32) uint32 { return n ^ 1 }
+
 // IsLocalNumber reports whether a number is that of the local one of two lists.
 func IsLocalNumber(number uint32) bool { return number%2 == 1 }
 

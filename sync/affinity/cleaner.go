@@ -72,7 +72,8 @@ type Cleaner struct {
 	mu         sync.Mutex
 	groups     map[number]affinity.Group
 	newTimeout map[number]bool
-	work       map[mapID]bool // maps to read; a map is missing if it has no wrong entries
+	fresh      map[number]bool // groups of Service ports whose other list has had entries before
+	work       map[mapID]bool  // maps to read; a map is missing if it has no wrong entries
 	departed   map[mapID]map[affinity.Departure]time.Time
 }
 
@@ -91,7 +92,7 @@ func New(reader Reader, maps func(nft.Family) []*nft.Set, options Options) *Clea
 	c := &Cleaner{
 		options: options, reader: reader, maps: maps,
 		batches: make(chan Batch), ended: make(chan Departures), bell: make(chan struct{}, 1),
-		groups: make(map[number]affinity.Group), newTimeout: make(map[number]bool),
+		groups: make(map[number]affinity.Group), newTimeout: make(map[number]bool), fresh: make(map[number]bool),
 		work: make(map[mapID]bool), departed: make(map[mapID]map[affinity.Departure]time.Time),
 	}
 	c.Batches, c.Ended = c.batches, c.ended
@@ -108,6 +109,14 @@ func (c *Cleaner) Committed(changes affinity.Changes) {
 	c.mu.Lock()
 	for _, now := range changes.Groups {
 		id := number{now.Family, now.Number}
+		_, known := c.groups[id]
+		if _, twin := c.groups[number{now.Family, layout.TwinNumber(now.Number)}]; twin && !known && len(now.Members) > 0 {
+			c.fresh[id] = true
+			c.work[mapID{now.Family, layout.AffinityMap(now.Number)}] = true
+		}
+	}
+	for _, now := range changes.Groups {
+		id := number{now.Family, now.Number}
 		before, known := c.groups[id]
 		if known && before.Timeout != now.Timeout {
 			c.newTimeout[id] = true
@@ -119,6 +128,7 @@ func (c *Cleaner) Committed(changes affinity.Changes) {
 		if len(now.Members) == 0 {
 			delete(c.groups, id)
 			delete(c.newTimeout, id)
+			delete(c.fresh, id)
 		}
 	}
 	for _, d := range changes.Departed {
@@ -268,6 +278,7 @@ type job struct {
 	id         mapID
 	began      time.Time
 	newTimeout map[uint32]bool
+	fresh      map[uint32]bool
 }
 
 // begin starts a reading if a map needs one. Commits from now on ask for another one.
@@ -278,11 +289,17 @@ func (c *Cleaner) begin(id mapID) (j job, ok bool) {
 		return j, false
 	}
 	delete(c.work, id)
-	j = job{id, time.Now(), make(map[uint32]bool)}
+	j = job{id, time.Now(), make(map[uint32]bool), make(map[uint32]bool)}
 	for n := range c.newTimeout {
 		if n.family == id.family && layout.AffinityMap(n.number) == id.name {
 			j.newTimeout[n.number] = true
 			delete(c.newTimeout, n)
+		}
+	}
+	for n := range c.fresh {
+		if n.family == id.family && layout.AffinityMap(n.number) == id.name {
+			j.fresh[n.number] = true
+			delete(c.fresh, n)
 		}
 	}
 	return j, true
@@ -295,6 +312,9 @@ func (c *Cleaner) postpone(j job) {
 	c.work[j.id] = true
 	for n := range j.newTimeout {
 		c.newTimeout[number{j.id.family, n}] = true
+	}
+	for n := range j.fresh {
+		c.fresh[number{j.id.family, n}] = true
 	}
 }
 
@@ -329,7 +349,7 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j jo
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.groups[number{f, n}]
-	}, j.newTimeout)
+	}, j.newTimeout, j.fresh)
 	for len(changes) > 0 {
 		n, began := min(perBatch, len(changes)), time.Now()
 		still, err := c.unchanged(ctx, f, set, changes[:n])
@@ -354,7 +374,7 @@ func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set, cha
 		if err != nil {
 			return nil, fmt.Errorf("look up an entry of affinity map %s: %w", set.Name, err)
 		}
-		if ok && entry.Data == change.Data {
+		if ok != change.New && (change.New || entry.Data == change.Data) {
 			still = append(still, change)
 		}
 	}

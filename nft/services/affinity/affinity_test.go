@@ -91,6 +91,34 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// TestFreshGroup: when a Service port gets another list, clients keep endpoints that are in it.
+func TestFreshGroup(t *testing.T) {
+	for _, f := range nft.Families {
+		kept, moved, a, b := addr(f, 1), addr(f, 2), addr(f, 3), addr(f, 4)
+		groups := map[uint32]Group{
+			16: {Family: f, Number: 16, Members: []netip.Addr{a, b}, Timeout: time.Hour},
+			17: {Family: f, Number: 17, Members: []netip.Addr{a}, Timeout: time.Hour},
+		}
+		life := &nft.Life{Timeout: time.Hour, Expires: time.Minute}
+		held := map[string]nft.Element{
+			nft.NumberedKey(f, 16, kept):  {Data: nft.AddrKey(a), Life: life},
+			nft.NumberedKey(f, 16, moved): {Data: nft.AddrKey(b), Life: life},
+		}
+		group := func(n uint32) Group { return groups[n] }
+		changes, stale := Wrong(f, held, 10, group, nil, map[uint32]bool{17: true})
+		want := EntryChange{Key: nft.NumberedKey(f, 17, kept), Data: nft.AddrKey(a), New: true}
+		if len(changes) != 1 || len(stale) != 0 || changes[0].Now == nil || changes[0].Now.Expires != time.Minute {
+			t.Fatalf("%s: changes %+v, stale %v", f, changes, stale)
+		}
+		if changes[0].Now = nil; changes[0] != want {
+			t.Errorf("%s: got %+v, want %+v", f, changes[0], want)
+		}
+		if changes, _ := Wrong(f, held, 10, group, nil, nil); len(changes) != 0 {
+			t.Errorf("%s: %+v for a group that is not fresh", f, changes)
+		}
+	}
+}
+
 // TestWrong: entries that name no member go, those of a group with a new timeout get it, all others stay.
 func TestWrong(t *testing.T) {
 	for _, f := range nft.Families {
@@ -117,7 +145,7 @@ func TestWrong(t *testing.T) {
 			{"a refreshed entry, of which the kernel tells no rest", 16, entry(a, time.Minute, 0), true, "add 1h0m0s 1m0s", 0},
 		} {
 			held := map[string]nft.Element{nft.NumberedKey(f, tt.number, client): tt.entry}
-			changes, stale := Wrong(f, held, 10, func(n uint32) Group { return groups[n] }, map[uint32]bool{16: tt.renew})
+			changes, stale := Wrong(f, held, 10, func(n uint32) Group { return groups[n] }, map[uint32]bool{16: tt.renew}, nil)
 			var got []string
 			for _, op := range Ops(f, &nft.Set{Name: "affinity-0"}, changes) {
 				for _, e := range op.Elements {
@@ -217,7 +245,7 @@ func TestSharesOfFullMap(t *testing.T) {
 		changes, _ := Wrong(nft.IP, held, tt.room, func(n uint32) Group {
 			namespace := map[bool]string{true: "shop", false: "bank"}[n < 6]
 			return Group{Family: nft.IP, Namespace: namespace, Number: n, Members: []netip.Addr{endpoint}, Timeout: time.Hour}
-		}, nil)
+		}, nil, nil)
 		left := maps.Clone(tt.have)
 		for _, c := range changes {
 			number, _, _ := nft.SplitNumberedKey(nft.IP, c.Key)
