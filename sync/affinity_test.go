@@ -93,8 +93,8 @@ func (k *entryTable) set(fails, refuses error) {
 }
 
 // affine is a Service port with affinity and these endpoints.
-func affine(service string, number byte, endpoints ...byte) *tracker.ServicePort {
-	p := udp(service, number, endpoints...)
+func affine(endpoints ...byte) *tracker.ServicePort {
+	p := udp("web", 1, endpoints...)
 	p.Affinity = time.Hour
 	return p
 }
@@ -103,14 +103,14 @@ func affine(service string, number byte, endpoints ...byte) *tracker.ServicePort
 // clients of each in its map.
 func runAffine(t *testing.T, k *entryTable, n int) *bubble {
 	t.Helper()
-	b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, affine("web", 1, 1, 2))
+	b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, affine(1, 2))
 	k.entries = make(map[string]map[string]nft.Element)
 	for _, set := range b.loop.ruleset.AffinityMaps(nft.IP) {
 		k.entries[set.Name] = make(map[string]nft.Element)
 	}
 	b.loop.CleanAffinity(k)
 	b.run(t)
-	number := numberOf(t, affine("web", 1, 1, 2))
+	number := numberOf(t, affine(1, 2))
 	name := b.loop.ruleset.AffinityMaps(nft.IP)[number/2%uint32(len(k.entries))].Name
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,7 +142,7 @@ func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(entryTable)
 		b := runAffine(t, k, 10_000)
-		b.change(affine("web", 1, 1))
+		b.change(affine())
 		b.change(portWith("other", 2, 2))
 		if held := b.loop.ruleset.Port(portWith("other", 2, 2).ID); held == nil {
 			t.Error("the other Service waits")
@@ -174,7 +174,7 @@ func TestTimeoutOfEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(entryTable)
 		b := runAffine(t, k, 100)
-		slower := affine("web", 1, 1, 2)
+		slower := affine(1, 2)
 		slower.Affinity = 2 * time.Hour
 		b.change(slower)
 		pass(time.Minute)
@@ -201,7 +201,7 @@ func TestEntriesOfNobodyGo(t *testing.T) {
 			b.change(udp("web", 1, 1, 2))
 			want := 0
 			if back {
-				b.change(affine("web", 1, 2))
+				b.change(affine(2))
 				want = 10
 			}
 			k.set(nil, nil)
@@ -216,7 +216,8 @@ func TestEntriesOfNobodyGo(t *testing.T) {
 // TestEntriesWait has a kernel that cannot read entries, or refuses to change them: everything else
 // is programmed, the complaint is logged once, and the work is done later.
 func TestEntriesWait(t *testing.T) {
-	const complaint = "session affinity: cannot remove entries of removed endpoints; connections that follow them are dropped"
+	const complaint = "session affinity: cannot remove entries of removed endpoints; connections that follow them are " +
+		"dropped"
 	for _, tt := range []struct {
 		name           string
 		fails, refuses error
@@ -229,10 +230,11 @@ func TestEntriesWait(t *testing.T) {
 				k := new(entryTable)
 				b := runAffine(t, k, 10)
 				k.set(tt.fails, tt.refuses)
-				b.change(affine("web", 1, 1))
+				b.change(affine())
 				b.change(portWith("other", 2, 2))
 				pass(10 * time.Minute)
-				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.backoff.Failures() != 0 || len(b.loop.refusals.skipped) != 0 {
+				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.backoff.Failures() != 0 ||
+					len(b.loop.refusals.skipped) != 0 {
 					t.Errorf("%d failed attempts, left out %v", b.loop.backoff.Failures(), b.loop.refusals.skipped)
 				}
 				if n := b.logged(complaint); n != 1 {
@@ -263,7 +265,7 @@ func TestTableIsNotMadeAnewFromAPart(t *testing.T) {
 			}
 		}
 		before, _ := k.seen()
-		b.change(affine("web", 1, 1, 2, 3))
+		b.change(affine(1, 2, 3))
 		b.change(portWith("other", 2, 2))
 		if reads, _ := k.seen(); reads > before+1 {
 			t.Errorf("%d reads after %d, want one more at most", reads, before)
@@ -281,7 +283,7 @@ func TestTableIsNotMadeAnewFromAPart(t *testing.T) {
 func TestSeeds(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			port, calls := affine("web", 1, 1, 2), 0
+			port, calls := affine(1, 2), 0
 			k := &entryTable{}
 			if refused {
 				k.refuses = &kernel.OpError{Family: nft.IP, Set: "affinity-0", Err: unix.EINVAL}
@@ -334,25 +336,25 @@ func TestDeparturesEnd(t *testing.T) {
 			b := runAffine(t, k, clients)
 			pass(time.Minute)
 			k.set(unix.ENOMEM, nil)
-			b.change(affine("web", 1, 1))
+			b.change(affine())
 			pass(10 * time.Minute)
-			if n := k.held(layout.DepartedSet); n != 1 {
+			if n := k.departures(); n != 1 {
 				t.Errorf("%d clients: %d departed endpoints while the entries cannot be read, want 1", clients, n)
 			}
 			k.set(nil, nil)
 			pass(2 * time.Minute)
-			if n, departed := k.count(), k.held(layout.DepartedSet); n != clients || departed != 0 {
+			if n, departed := k.count(), k.departures(); n != clients || departed != 0 {
 				t.Errorf("%d clients: %d entries and %d departed endpoints in the end", clients, n, departed)
 			}
-			b.change(affine("web", 1, 1, 2))
+			b.change(affine(1, 2))
 			pass(time.Minute)
-			b.change(affine("web", 1, 1))
+			b.change(affine())
 			pass(900 * time.Millisecond)
-			if n := k.held(layout.DepartedSet); n != 1 {
+			if n := k.departures(); n != 1 {
 				t.Errorf("%d clients: %d departed endpoints within a second, want 1", clients, n)
 			}
 			pass(30 * time.Second)
-			if n := k.held(layout.DepartedSet); n != 0 {
+			if n := k.departures(); n != 0 {
 				t.Errorf("%d clients: %d departed endpoints after half a minute", clients, n)
 			}
 		})
@@ -366,19 +368,20 @@ func TestEntryThatAReadingMissed(t *testing.T) {
 		k := new(entryTable)
 		b := runAffine(t, k, 0)
 		pass(time.Minute)
-		b.change(affine("web", 1, 1))
-		number := numberOf(t, affine("web", 1, 1, 2))
+		b.change(affine())
+		number := numberOf(t, affine(1, 2))
 		k.mu.Lock()
-		k.entries[layout.AffinityMap(number)][nft.NumberedKey(nft.IP, number, netip.MustParseAddr("192.0.2.1"))] = nft.Element{
+		k.entries[layout.AffinityMap(number)][nft.NumberedKey(nft.IP, number,
+			netip.MustParseAddr("192.0.2.1"))] = nft.Element{
 			Data: nft.AddrKey(pod(2)), Life: &nft.Life{Timeout: time.Hour, Expires: time.Minute},
 		}
 		k.mu.Unlock()
 		pass(settling)
-		if n, departed := k.count(), k.held(layout.DepartedSet); n != 0 || departed != 1 {
+		if n, departed := k.count(), k.departures(); n != 0 || departed != 1 {
 			t.Errorf("%d entries and %d departed endpoints, want 0 and 1", n, departed)
 		}
 		pass(10 * settling)
-		if departed := k.held(layout.DepartedSet); departed != 0 {
+		if departed := k.departures(); departed != 0 {
 			t.Errorf("%d departed endpoints in the end", departed)
 		}
 	})
@@ -387,17 +390,17 @@ func TestEntryThatAReadingMissed(t *testing.T) {
 // settling is how long a departure takes at least.
 const settling = time.Second
 
-// held counts what batches have added to a set and not deleted.
-func (k *entryTable) held(set string) int {
+// departures counts what batches have added to the set of departed endpoints and not deleted.
+func (k *entryTable) departures() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	keys := make(map[string]bool)
 	for _, batch := range k.batches {
 		for _, op := range batch.Ops {
 			for _, e := range op.Elements {
-				if op.Set.Name == set && op.Verb == nft.Add {
+				if op.Set.Name == layout.DepartedSet && op.Verb == nft.Add {
 					keys[e.Key] = true
-				} else if op.Set.Name == set {
+				} else if op.Set.Name == layout.DepartedSet {
 					delete(keys, e.Key)
 				}
 			}

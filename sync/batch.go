@@ -16,7 +16,8 @@ import (
 // ForeignMessages returns what is to happen to tables of others in the transaction of the
 // first batch, which makes our tables the wanted ones, and the generation of nf_tables for which
 // that holds.
-type ForeignMessages func(ctx context.Context, want nft.Tables) (messages []nft.ForeignMessage, generation uint32, err error)
+type ForeignMessages func(ctx context.Context,
+	want nft.Tables) (messages []nft.ForeignMessage, generation uint32, err error)
 
 // A plan is the batch of one attempt, and what follows when the kernel has taken it.
 type plan struct {

@@ -39,7 +39,8 @@ func TestForeignMessages(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			k, f := &table{answers: tt.answers}, &feed{}
-			l := New(f, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop(), Foreign: tt.foreign})
+			l := New(f, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k,
+				Options{Log: zap.NewNop(), Foreign: tt.foreign})
 			for i := range tt.syncs {
 				f.add("abc"[:i+1])
 				err := l.Once(t.Context())

@@ -20,7 +20,8 @@ func TestClockMayJump(t *testing.T) {
 	var report Report
 	changes := new(feed)
 	changes.add("web")
-	loop := New(changes, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), &inspected{generation: 8}, Options{Log: zap.NewNop()})
+	loop := New(changes, services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), &inspected{generation: 8},
+		Options{Log: zap.NewNop()})
 	monitor := &ear{news: make(chan *change.ForeignChange, 1)}
 	defer close(monitor.news)
 	loop.Watch(monitor)

@@ -43,7 +43,8 @@ func (c *commitLog) started(r *Report, lengths map[nft.Family]map[string]int) {
 		c.log.Info("in sync, nothing to write", zap.Int("elements", elements), zap.Duration("compile", r.Compile))
 		return
 	}
-	c.log.Info("started", zap.Int("service_ports", len(r.Delta.Changed)), zap.Int("elements", elements), zap.Int("operations", r.Operations),
+	c.log.Info("started", zap.Int("service_ports", len(r.Delta.Changed)), zap.Int("elements", elements),
+		zap.Int("operations", r.Operations),
 		zap.Duration("compile", r.Compile), zap.Duration("commit", r.Commit))
 }
 
@@ -58,7 +59,8 @@ func (c *commitLog) add(r *Report) {
 	}
 	c.slowest = max(c.slowest, took)
 	if d := &r.Delta; d.Wait >= longWait && c.wait.Report("") {
-		c.log.Info("a namespace changes so much that what it adds has to wait", zap.String("namespace", d.Slowest), zap.Duration("wait", d.Wait),
+		c.log.Info("a namespace changes so much that what it adds has to wait", zap.String("namespace", d.Slowest),
+			zap.Duration("wait", d.Wait),
 			zap.Int("waiting_services", d.Waiting))
 	}
 	level, message := zap.DebugLevel, "committed"

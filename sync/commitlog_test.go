@@ -61,7 +61,8 @@ func TestLinesOfManyCommits(t *testing.T) {
 func TestCommitLines(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	c := commitLog{log: zap.New(core), wait: quota.Once{Interval: time.Minute}}
-	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort), Removed: map[tracker.PortID]bool{logPort(0, 0).ID: true}}
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort),
+		Removed: map[tracker.PortID]bool{logPort(0, 0).ID: true}}
 	for i := range 200 {
 		port := logPort(1+i, 0)
 		delta.Changed[port.ID] = port
@@ -75,16 +76,22 @@ func TestCommitLines(t *testing.T) {
 	}{
 		{"nothing", Report{Compile: time.Millisecond}, "", nil},
 		{"steady", Report{Operations: 2, Elements: 3, Delta: delta, Commit: slowSync}, "debug committed",
-			map[string]any{"changed": int64(201), "service_ports": names, "operations": int64(2), "elements": int64(3), "commit": slowSync, "longest": nil}},
-		{"without Services", Report{Operations: 1}, "debug committed", map[string]any{"changed": int64(0), "service_ports": []any(nil)}},
+			map[string]any{"changed": int64(201), "service_ports": names, "operations": int64(2), "elements": int64(3),
+				"commit": slowSync, "longest": nil}},
+		{"without Services", Report{Operations: 1}, "debug committed",
+			map[string]any{"changed": int64(0), "service_ports": []any(nil)}},
 		{"slow commit", Report{Operations: 1, Delta: delta, Compile: 1, Commit: slowSync}, "info slow sync",
 			map[string]any{"longest": "commit", "changed": int64(201), "service_ports": names}},
-		{"slow compile", Report{Operations: 1, Compile: slowSync, Commit: 1}, "info slow sync", map[string]any{"longest": "compile"}},
-		{"slow in sum", Report{Operations: 1, Compile: slowSync * 6 / 10, Commit: slowSync * 7 / 10}, "info slow sync", map[string]any{"longest": "commit"}},
-		{"a long wait", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}}, "info a namespace changes so much that what it adds has to wait",
+		{"slow compile", Report{Operations: 1, Compile: slowSync, Commit: 1}, "info slow sync",
+			map[string]any{"longest": "compile"}},
+		{"slow in sum", Report{Operations: 1, Compile: slowSync * 6 / 10, Commit: slowSync * 7 / 10}, "info slow sync",
+			map[string]any{"longest": "commit"}},
+		{"a long wait", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}},
+			"info a namespace changes so much that what it adds has to wait",
 			map[string]any{"namespace": "shop", "wait": longWait, "waiting_services": int64(2)}},
 		{"the wait goes on", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}}, "", nil},
-		{"slow reading", Report{Full: true, Compile: 2 * slowSync}, "info slow sync", map[string]any{"longest": "reading the tables back, and compile"}},
+		{"slow reading", Report{Full: true, Compile: 2 * slowSync}, "info slow sync",
+			map[string]any{"longest": "reading the tables back, and compile"}},
 	} {
 		c.add(&tt.report)
 		lines := logs.TakeAll()
@@ -100,7 +107,8 @@ func TestCommitLines(t *testing.T) {
 		}
 		got := lines[0].ContextMap()
 		for key, want := range tt.want {
-			if diff := cmp.Diff(want, got[key]); diff != "" && !(key == "service_ports" && fmt.Sprint(want) == fmt.Sprint(got[key])) {
+			if diff := cmp.Diff(want, got[key]); diff != "" &&
+				!(key == "service_ports" && fmt.Sprint(want) == fmt.Sprint(got[key])) {
 				t.Errorf("%s: %s (-want +got):\n%s", tt.name, key, diff)
 			}
 		}
@@ -110,11 +118,14 @@ func TestCommitLines(t *testing.T) {
 		c.add(&Report{Operations: 1, Elements: 1, Commit: 3 * slowSync})
 	}
 	isInfo := func(line observer.LoggedEntry) bool { return line.Level == zap.InfoLevel }
-	if lines := logs.TakeAll(); len(slices.DeleteFunc(lines, func(l observer.LoggedEntry) bool { return !isInfo(l) })) != slowLines-4 {
+	if lines := logs.TakeAll(); len(slices.DeleteFunc(lines, func(l observer.LoggedEntry) bool {
+		return !isInfo(l)
+	})) != slowLines-4 {
 		t.Errorf("%d lines of slow syncs, four were before", len(lines))
 	}
 	c.endMinute()
-	want := map[string]any{"commits": int64(105), "operations": int64(106), "elements": int64(103), "slowest": 3 * slowSync, "slow": int64(104)}
+	want := map[string]any{"commits": int64(105), "operations": int64(106), "elements": int64(103),
+		"slowest": 3 * slowSync, "slow": int64(104)}
 	lines := logs.TakeAll()
 	if len(lines) != 1 || lines[0].Message != "in the last minute" {
 		t.Fatalf("lines %v", lines)

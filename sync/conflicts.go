@@ -49,8 +49,10 @@ func (c *conflictLog) add(conflicts []services.Conflict, ends []services.Success
 	return logged
 }
 
-// addRefused logs Services, and annotations of Services, that this node does not serve. It returns those that it has logged.
-func (c *conflictLog) addRefused(services []*tracker.Refusal, annotations []services.Unmet) (logged []*tracker.Refusal) {
+// addRefused logs Services, and annotations of Services, that this node does not serve. It returns those that it has
+// logged.
+func (c *conflictLog) addRefused(services []*tracker.Refusal,
+	annotations []services.Unmet) (logged []*tracker.Refusal) {
 	for _, a := range annotations {
 		services = append(services, a.Refusal())
 	}

@@ -73,7 +73,8 @@ func (d *driftDetector) listen(ctx context.Context) {
 		change, err := d.monitor.Next()
 		if err != nil {
 			if ctx.Err() == nil {
-				d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit", zap.Error(err))
+				d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit",
+					zap.Error(err))
 			}
 			change = nil
 		}
@@ -107,7 +108,8 @@ func (d *driftDetector) join() {
 		return
 	}
 	if err := d.monitor.Join(); err != nil {
-		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit", zap.Error(err))
+		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit",
+			zap.Error(err))
 		return
 	}
 	d.joined = true
@@ -191,7 +193,8 @@ func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 	d.join()
 	now, err := d.kernel.Generation(ctx)
 	if err != nil {
-		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit", zap.Error(err))
+		d.log.Error("cannot receive nf_tables notifications; changes by other programs are found by the next audit",
+			zap.Error(err))
 	}
 	if now != generation {
 		d.audits = -1
@@ -216,7 +219,8 @@ func (d *driftDetector) hear(foreign *change.ForeignChange, known bool) (_, repa
 	}
 	damaged, known := d.ruleset.Note(foreign)
 	if known && damaged == 0 {
-		d.log.Info("another program changed our tables; they need no repair", zap.String("program", foreign.Program), zap.Uint32("pid", foreign.PID))
+		d.log.Info("another program changed our tables; they need no repair", zap.String("program", foreign.Program),
+			zap.Uint32("pid", foreign.PID))
 		return true, false
 	}
 	d.seen = foreign.Generation
@@ -241,7 +245,8 @@ func (d *driftDetector) damaged(reason string) bool {
 		d.log.Warn("repairing our tables", zap.String("reason", reason))
 		return true
 	}
-	d.log.Warn("another program keeps changing our tables; delaying the repair", zap.String("reason", reason), zap.Duration("wait", wait))
+	d.log.Warn("another program keeps changing our tables; delaying the repair", zap.String("reason", reason),
+		zap.Duration("wait", wait))
 	d.repair.Reset(wait)
 	return false
 }

@@ -52,7 +52,8 @@ func watchServices(t testing.TB, services, endpoints int) *watched {
 // commits the monitor passes over, and cleans flows if given.
 func watchWith(t testing.TB, through client, own *kernel.Client, delta tracker.Delta, looks ...flows) *watched {
 	t.Helper()
-	g := &watched{reports: make(chan Report, 64), refusals: make(chan skipped, 64), stranger: lab.Open(t, kernel.Open), reader: lab.Open(t, kernel.Open)}
+	g := &watched{reports: make(chan Report, 64), refusals: make(chan skipped, 64), stranger: lab.Open(t, kernel.Open),
+		reader: lab.Open(t, kernel.Open)}
 	g.ruleset = services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 	monitor, err := kernel.NewMonitor(own)
 	if err != nil {
@@ -85,13 +86,15 @@ func manyServices(services, endpoints int) tracker.Delta {
 	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort, services)}
 	for i := range services {
 		p := &tracker.ServicePort{
-			ID:  tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Protocol: tracker.TCP, Family: tracker.IPv4},
+			ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Protocol: tracker.TCP,
+				Family: tracker.IPv4},
 			UID: fmt.Sprintf("uid-%d", i), Port: 80, HasEndpoints: true,
 			ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}),
 		}
 		for e := range endpoints {
 			n := i*endpoints + e
-			p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}), 8080))
+			p.Cluster = append(p.Cluster,
+				netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}), 8080))
 		}
 		if i%10 == 0 && services <= 100 {
 			p.Affinity = time.Hour
@@ -150,7 +153,9 @@ type vandal struct {
 var vandals = []vandal{
 	{name: "endpoint deleted", ops: func(t *nft.Table) []nft.Op { return deletion(t, "endpoints", 1) }},
 	{name: "frontend deleted", ops: func(t *nft.Table) []nft.Op { return deletion(t, "services", 1) }},
-	{name: "map emptied", ops: func(t *nft.Table) []nft.Op { return deletion(t, "services", len(t.Sets["services"].Map)) }},
+	{name: "map emptied", ops: func(t *nft.Table) []nft.Op {
+		return deletion(t, "services", len(t.Sets["services"].Map))
+	}},
 	{name: "endpoint redirected", ops: func(t *nft.Table) []nft.Op {
 		ops := deletion(t, "endpoints", 1)
 		element := ops[0].Elements[0]
@@ -168,7 +173,8 @@ var vandals = []vandal{
 	}},
 	{name: "range narrowed", ops: func(t *nft.Table) []nft.Op {
 		ops := deletion(t, "service-cidrs", 1)
-		return append(ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: ops[0].Set, Elements: []nft.KeyedElement{{Key: "\x0a\x60\x00\x00\x0a\x60\x00\xff"}}})
+		return append(ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: ops[0].Set,
+			Elements: []nft.KeyedElement{{Key: "\x0a\x60\x00\x00\x0a\x60\x00\xff"}}})
 	}},
 	{name: "rules deleted", ops: func(t *nft.Table) []nft.Op {
 		return []nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: t.Chains["services"]}}
@@ -185,7 +191,8 @@ var vandals = []vandal{
 		chain := &nft.Chain{Name: "foreign"}
 		return []nft.Op{
 			{Verb: nft.Add, Family: nft.IP, Set: set}, {Verb: nft.Add, Family: nft.IP, Chain: chain},
-			{Verb: nft.Add, Family: nft.IP, Chain: chain, Rules: []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Source}, Set: "foreign"}, nft.Drop}}},
+			{Verb: nft.Add, Family: nft.IP, Chain: chain,
+				Rules: []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Source}, Set: "foreign"}, nft.Drop}}},
 			{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: "\xc0\x00\x02\x01"}}},
 		}
 	}},
@@ -195,7 +202,9 @@ var vandals = []vandal{
 			{Verb: nft.Delete, Family: nft.IP, Set: t.Sets["hairpin"].Set},
 		}
 	}},
-	{name: "table deleted", ops: func(t *nft.Table) []nft.Op { return []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: t}} }},
+	{name: "table deleted", ops: func(t *nft.Table) []nft.Op {
+		return []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: t}}
+	}},
 	{name: "table replaced", read: true, ops: func(t *nft.Table) []nft.Op {
 		return []nft.Op{
 			{Verb: nft.Delete, Family: nft.IP, Table: t}, {Verb: nft.Add, Family: nft.IP, Table: t},
@@ -257,9 +266,12 @@ func TestRepairIsLogged(t *testing.T) {
 		operations int64
 		reason     string
 	}{
-		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 1), "add element ip kube-nft endpoints { ", 1, "changed our tables: 1 object is not as it should be"},
-		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 100), "add element ip kube-nft endpoints { ", 1, "changed our tables: 100 objects are not as they should be"},
-		{[]nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: g.ruleset.Want()[nft.IP].Chains["services"]}}, "flush chain ip kube-nft services", 2, "1 object is"},
+		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 1), "add element ip kube-nft endpoints { ", 1,
+			"changed our tables: 1 object is not as it should be"},
+		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 100), "add element ip kube-nft endpoints { ", 1,
+			"changed our tables: 100 objects are not as they should be"},
+		{[]nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: g.ruleset.Want()[nft.IP].Chains["services"]}},
+			"flush chain ip kube-nft services", 2, "1 object is"},
 	} {
 		g.commit(t, tt.damage...)
 		g.report(t)
@@ -275,7 +287,8 @@ func TestRepairIsLogged(t *testing.T) {
 			t.Errorf("first operation %q, want %s… in a line of %d bytes at most", first, tt.first, briefLength)
 		}
 		if fields["operations"] != tt.operations || !strings.Contains(reason, tt.reason) {
-			t.Errorf("%v operations because of %q, want %d because of %q", fields["operations"], reason, tt.operations, tt.reason)
+			t.Errorf("%v operations because of %q, want %d because of %q", fields["operations"], reason,
+				tt.operations, tt.reason)
 		}
 		if fields["after"].(time.Duration) <= 0 || repairs != 1 {
 			t.Errorf("repaired after %v; %d lines before the look at connections, want one", fields["after"], repairs)
@@ -286,7 +299,8 @@ func TestRepairIsLogged(t *testing.T) {
 // TestWhatOthersDoElsewhere commits to other tables, and to ours what changes nothing.
 func TestWhatOthersDoElsewhere(t *testing.T) {
 	g := watchServices(t, 20, 3)
-	lab.Run(t, "table ip other { map services { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }; }", "nft", "-f", "-")
+	lab.Run(t, "table ip other { map services { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }; }",
+		"nft", "-f", "-")
 	want := g.ruleset.Want()[nft.IP]
 	same := deletion(want, "endpoints", 1)
 	g.commit(t, same[0], nft.Op{Verb: nft.Add, Family: nft.IP, Set: same[0].Set, Elements: same[0].Elements})
@@ -305,7 +319,8 @@ func TestFlushRuleset(t *testing.T) {
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	report := g.report(t)
 	var pid, objects int
-	if n, err := fmt.Sscanf(report.Distrust, "nft (pid %d) changed our tables: %d objects are not as they should be", &pid, &objects); n != 2 || pid == 0 || objects != 2 {
+	if n, err := fmt.Sscanf(report.Distrust, "nft (pid %d) changed our tables: %d objects are not as they should be", &pid,
+		&objects); n != 2 || pid == 0 || objects != 2 {
 		t.Errorf("reason %q (%v), want that nft changed two objects, the tables", report.Distrust, err)
 	}
 	g.check(t)

@@ -66,7 +66,8 @@ func TestFaults(t *testing.T) {
 		{"EINTR while reading", faulty{read: []error{unix.EINTR, unix.EINTR}}, 1},
 		{"ENOBUFS while reading", faulty{read: []error{unix.ENOBUFS}}, 1},
 		{"EINTR", faulty{early: []error{&kernel.BatchError{Err: unix.EINTR}}}, 1},
-		{"ERESTART", faulty{early: []error{&kernel.BatchError{Err: unix.ERESTART}, &kernel.BatchError{Err: unix.ERESTART}}}, 1},
+		{"ERESTART", faulty{early: []error{&kernel.BatchError{Err: unix.ERESTART}, &kernel.BatchError{Err: unix.ERESTART}}},
+			1},
 		{"EMSGSIZE", faulty{early: []error{&kernel.BatchError{Err: unix.EMSGSIZE}}}, 1},
 		{"ENOMEM", faulty{early: []error{&kernel.OpError{Err: unix.ENOMEM}, &kernel.BatchError{Err: unix.ENOMEM}}}, 1},
 		{"EPERM", faulty{early: []error{&kernel.OpError{Err: unix.EPERM}}}, 1},
@@ -122,15 +123,18 @@ func TestFaultsLater(t *testing.T) {
 // TestFaultsAreReported holds what an administrator reads.
 func TestFaultsAreReported(t *testing.T) {
 	for text, fault := range map[string]error{
-		"commit to nf_tables: message too long (a batch of 7 bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user namespace); nothing was changed": &kernel.BatchError{Bytes: 7, Err: unix.EMSGSIZE},
-		"commit to nf_tables: cannot allocate memory; nothing was changed":                                                                                                 &kernel.BatchError{Err: unix.ENOMEM},
-		"table ip kube-nft: add table ip kube-nft (base chains): operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed": &kernel.OpError{
+		"commit to nf_tables: message too long (a batch of 7 bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in " +
+			"the initial user namespace); nothing was changed": &kernel.BatchError{Bytes: 7, Err: unix.EMSGSIZE},
+		"commit to nf_tables: cannot allocate memory; nothing was changed": &kernel.BatchError{Err: unix.ENOMEM},
+		"table ip kube-nft: add table ip kube-nft (base chains): operation not permitted (the table belongs to another " +
+			"program until that ends; nft list tables tells its name); nothing was changed": &kernel.OpError{
 			Table: "ip kube-nft", Op: "add table ip kube-nft", Err: unix.EPERM},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			core, logs := observer.New(zap.WarnLevel)
 			k := &table{answers: []error{fault}}
-			loop := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.New(core)})
+			loop := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k,
+				Options{Log: zap.New(core)})
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 			defer stop()
 			if err := loop.Run(ctx); err != nil {
@@ -148,9 +152,11 @@ func TestFaultsAreReported(t *testing.T) {
 func TestBrokenSocket(t *testing.T) {
 	for _, fault := range []error{unix.EBADF, unix.ENOTSOCK} {
 		k := &table{always: fmt.Errorf("enlarge the send buffer: %w", fault)}
-		loop := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k, Options{Log: zap.NewNop()})
+		loop := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), k,
+			Options{Log: zap.NewNop()})
 		err := loop.Run(t.Context())
-		want := "nf_tables cannot be reached any more: enlarge the send buffer: " + fault.Error() + "; the rules stay in force, start kube-nft again"
+		want := "nf_tables cannot be reached any more: enlarge the send buffer: " + fault.Error() +
+			"; the rules stay in force, start kube-nft again"
 		if err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
@@ -167,7 +173,8 @@ func TestOtherSchema(t *testing.T) {
 func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
-	old := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024, Counters: counters})
+	old := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024,
+		Counters: counters})
 	delta := manyServices(10, 2)
 	old.Apply(delta)
 	tables := old.Want()
@@ -176,7 +183,8 @@ func testOtherSchema(t *testing.T, counters bool, transactions uint32) {
 	}
 	batch := change.Diff(nft.Tables{}, tables)
 	group := firstGroup(t, old)
-	client, life := nft.NumberedKey(nft.IP, group.Number, netip.MustParseAddr("192.0.2.1")), &nft.Life{Timeout: time.Hour, Expires: 30 * time.Minute}
+	client, life := nft.NumberedKey(nft.IP, group.Number, netip.MustParseAddr("192.0.2.1")), &nft.Life{Timeout: time.Hour,
+		Expires: 30 * time.Minute}
 	endpoint := nft.AddrKey(group.Members[0])
 	affinityMap := tables[nft.IP].Sets[layout.AffinityMap(group.Number)].Set
 	batch.Ops = append(batch.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: affinityMap, Elements: []nft.KeyedElement{

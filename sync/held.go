@@ -45,7 +45,8 @@ func (d *sourceCheck) look(have, want nft.Tables, now time.Time) error {
 	if !tracker.TooFew(kept, before.Total) {
 		return nil
 	}
-	return &HeldError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them: is it the right one, with all Services and EndpointSlices? "+
+	return &HeldError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them: is it the right one, "+
+		"with all Services and EndpointSlices? "+
 		"Nothing is written", before.Total, kept)}
 }
 

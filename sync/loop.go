@@ -191,7 +191,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil { // only a success shortens the next pause, a new change does not
 			pause := l.backoff.Next()
 			l.again.Reset(pause)
-			l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", pause), zap.Int("attempt", l.backoff.Failures()))
+			l.options.Log.Error("sync failed", zap.Error(err), zap.Duration("retry_in", pause),
+				zap.Int("attempt", l.backoff.Failures()))
 			if l.options.Failed != nil {
 				l.options.Failed(err)
 			}
@@ -308,7 +309,8 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	}
 	l.stale.committed(p.flows, p.allFlows)
 	l.done(Report{
-		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign), Seeds: p.seeds,
+		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
+		Seeds: p.seeds,
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
 	return !p.full && p.batch.Empty(), nil

@@ -97,7 +97,8 @@ func (f *feed) add(service string) {
 	defer f.mu.Unlock()
 	id := tracker.PortID{Namespace: "ns", Service: service, Protocol: tracker.TCP, Family: tracker.IPv4}
 	port := &tracker.ServicePort{ID: id, Port: 80, ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, byte(len(service))})}
-	f.deltas = append(f.deltas, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port}, Oldest: time.Now()})
+	f.deltas = append(f.deltas, tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: port},
+		Oldest: time.Now()})
 }
 
 // runLoop runs a loop until the test ends.
@@ -271,7 +272,8 @@ func TestServiceAndItsEndpointsAreOneBatch(t *testing.T) {
 		}
 		add("prompt", 1, wait/2)
 		if len(k.batches) != 2 || last.Elements != 3 {
-			t.Errorf("%d batches, the last of %d elements; want one after the first: cluster IP, frontend and endpoint", len(k.batches), last.Elements)
+			t.Errorf("%d batches, the last of %d elements; want one after the first: cluster IP, frontend and endpoint",
+				len(k.batches), last.Elements)
 		}
 		began := time.Now()
 		add("late", 2, 3*wait)
@@ -303,7 +305,8 @@ func (k *slowTable) holds(endpoint netip.Addr) bool {
 	defer k.mu.Unlock()
 	for _, batch := range k.batches[max(0, len(k.batches)-10):] {
 		for _, op := range batch.Ops {
-			if op.Verb == nft.Add && slices.ContainsFunc(op.Elements, func(e nft.KeyedElement) bool { return strings.HasPrefix(e.Data, nft.AddrKey(endpoint)) }) {
+			if op.Verb == nft.Add && slices.ContainsFunc(op.Elements,
+				func(e nft.KeyedElement) bool { return strings.HasPrefix(e.Data, nft.AddrKey(endpoint)) }) {
 				return true
 			}
 		}
@@ -311,8 +314,8 @@ func (k *slowTable) holds(endpoint netip.Addr) bool {
 	return false
 }
 
-// TestNeighbourWaitsForOneSmallCommit: beside a namespace that changes very much all the time, in different ways, a change of
-// another namespace is committed within 30 ms.
+// TestNeighbourWaitsForOneSmallCommit: beside a namespace that changes very much all the time, in different ways, a
+// change of another namespace is committed within 30 ms.
 func TestNeighbourWaitsForOneSmallCommit(t *testing.T) {
 	addrs := func(net byte, n int) (list []netip.Addr) {
 		for i := range n {
@@ -327,8 +330,12 @@ func TestNeighbourWaitsForOneSmallCommit(t *testing.T) {
 		remove func(namespace, name string)
 	}
 	for name, change := range map[string]func(c cluster, i int){
-		"one Service grows and shrinks": func(c cluster, i int) { c.set("loud", "web", 1, [][]netip.Addr{few, many}[i%2]...) },
-		"all endpoints become others":   func(c cluster, i int) { c.set("loud", "web", 1, [][]netip.Addr{others, many}[i%2]...) },
+		"one Service grows and shrinks": func(c cluster, i int) {
+			c.set("loud", "web", 1, [][]netip.Addr{few, many}[i%2]...)
+		},
+		"all endpoints become others": func(c cluster, i int) {
+			c.set("loud", "web", 1, [][]netip.Addr{others, many}[i%2]...)
+		},
 		"a new name each time": func(c cluster, i int) {
 			c.set("loud", fmt.Sprint("web", i), byte(i), many...)
 			c.remove("loud", fmt.Sprint("web", i-1))
@@ -347,7 +354,8 @@ func TestNeighbourWaitsForOneSmallCommit(t *testing.T) {
 				c := cluster{Tracker: tr}
 				c.set = func(namespace, name string, ip byte, endpoints ...netip.Addr) {
 					service := lab.Service(namespace, name, netip.AddrFrom4([4]byte{10, 96, namespace[0], ip}))
-					if err := errors.Join(tr.SetService(service), tr.SetSlice(lab.Slice(namespace, name, 0, corev1.IPv4Protocol, endpoints))); err != nil {
+					if err := errors.Join(tr.SetService(service),
+						tr.SetSlice(lab.Slice(namespace, name, 0, corev1.IPv4Protocol, endpoints))); err != nil {
 						t.Fatal(err)
 					}
 					queue.Ring()
@@ -358,7 +366,8 @@ func TestNeighbourWaitsForOneSmallCommit(t *testing.T) {
 					queue.Ring()
 				}
 				ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
-				runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond, Charge: tr.Charge}))
+				runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond,
+					Charge: tr.Charge}))
 				synctest.Wait()
 				var longest time.Duration
 				for i := range 300 {
@@ -387,7 +396,8 @@ func TestNeighbourWaitsForOneSmallCommit(t *testing.T) {
 // TestAddressesWhileTheLoopTakesThem sets addresses all the time: neither side may wait for
 // the other, and the latest ones count.
 func TestAddressesWhileTheLoopTakesThem(t *testing.T) {
-	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table),
+		Options{Log: zap.NewNop()})
 	ctx, stop := context.WithCancel(t.Context())
 	latest := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	l.options.Committed = func(Report) {
@@ -423,7 +433,8 @@ func TestNodePortAddressesFollowTheNode(t *testing.T) {
 			want  []netip.Addr
 		}{
 			{name: "nothing is known"},
-			{name: "the Node", delta: tracker.Delta{AddressesChanged: true, NodeAddresses: []netip.Addr{node}}, want: []netip.Addr{node}},
+			{name: "the Node", delta: tracker.Delta{AddressesChanged: true, NodeAddresses: []netip.Addr{node}},
+				want: []netip.Addr{node}},
 			{name: "an interface", local: []netip.Addr{local}, want: []netip.Addr{node, local}},
 			{name: "another change", want: []netip.Addr{node, local}},
 			{name: "the Node loses its address", delta: tracker.Delta{AddressesChanged: true}, want: []netip.Addr{local}},
@@ -441,7 +452,8 @@ func TestNodePortAddressesFollowTheNode(t *testing.T) {
 			if held := b.loop.ruleset.Want()[nft.IP].Sets["node-port-addresses"]; held == nil || len(held.Map) != len(tt.want) {
 				t.Errorf("%s: the ruleset names %v, want %v", tt.name, held, tt.want)
 			}
-			if anew := len(before) > 0 && len(reached) > 0 && &before[0] != &reached[0]; anew != (tt.local != nil || tt.delta.AddressesChanged) && tt.name != "the Node" {
+			if anew := len(before) > 0 && len(reached) > 0 &&
+				&before[0] != &reached[0]; anew != (tt.local != nil || tt.delta.AddressesChanged) && tt.name != "the Node" {
 				t.Errorf("%s: worked out anew: %v", tt.name, anew)
 			}
 		}

@@ -28,7 +28,8 @@ type NodePortAddresses struct {
 // a prefix of length 0. Loopback addresses, which the keyword localhost stands for, count as
 // entries, but the ruleset does not serve them: see Localhost.
 func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
-	a := NodePortAddresses{entries: slices.Clone(entries), all: make(map[tracker.Family]bool), loopback: make(map[tracker.Family]bool)}
+	a := NodePortAddresses{entries: slices.Clone(entries), all: make(map[tracker.Family]bool),
+		loopback: make(map[tracker.Family]bool)}
 	named := make(map[tracker.Family]bool)
 	for _, entry := range entries {
 		switch entry {
@@ -42,7 +43,8 @@ func ParseNodePortAddresses(entries []string) (NodePortAddresses, error) {
 		default:
 			prefix, err := netip.ParsePrefix(entry)
 			if err != nil {
-				return a, fmt.Errorf("%q is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary, localhost and all", entry)
+				return a,
+					fmt.Errorf("%q is neither a CIDR such as 192.168.0.0/24 nor one of the keywords primary, localhost and all", entry)
 			}
 			family := tracker.FamilyOf(prefix.Addr())
 			named[family] = true

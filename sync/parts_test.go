@@ -101,7 +101,8 @@ func TestErrorOfPart(t *testing.T) {
 	k := &table{answers: []error{nil, &kernel.BatchError{Err: unix.ENOMEM}}}
 	loop, _, _ := newPartsLoop(k)
 	err := loop.Once(t.Context())
-	want := "part 2 of 3: commit to nf_tables: cannot allocate memory; nothing was changed; the parts before it stand, packets do not reach them"
+	want := "part 2 of 3: commit to nf_tables: cannot allocate memory; nothing was changed; the parts before it stand, " +
+		"packets do not reach them"
 	if err == nil || err.Error() != want || !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -156,7 +157,8 @@ func TestRefusalInLaterPart(t *testing.T) {
 	if err := loop.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if k.elements[0] < maxPart || loop.refusals.skipped[serviceOf(bad.ID)] == nil || len(loop.refusals.skipped) != 1 || ruleset.Port(good.ID) == nil {
+	if k.elements[0] < maxPart || loop.refusals.skipped[serviceOf(bad.ID)] == nil || len(loop.refusals.skipped) != 1 ||
+		ruleset.Port(good.ID) == nil {
 		t.Errorf("commits of %v elements; skipped %v", k.elements, loop.refusals.skipped)
 	}
 	checkWhole(t, k.Client, ruleset)

@@ -20,7 +20,9 @@ type client interface {
 // maps: readEntries adds that. It joins the monitor before, so that commits to other tables do not matter.
 func (l *Loop) read(ctx context.Context) (nft.Tables, uint32, error) {
 	l.drift.join()
-	have, generation, err := l.kernel.ReadUnless(ctx, func(before, after uint32) bool { return !l.drift.unchanged(ctx, before, after) })
+	have, generation, err := l.kernel.ReadUnless(ctx, func(before, after uint32) bool {
+		return !l.drift.unchanged(ctx, before, after)
+	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the tables back: %w", err)
 	}

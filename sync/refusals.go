@@ -55,7 +55,8 @@ func serviceOf(id tracker.PortID) familyService {
 }
 
 func (s familyService) compare(other familyService) int {
-	return cmp.Or(cmp.Compare(s.namespace, other.namespace), cmp.Compare(s.name, other.name), cmp.Compare(s.family, other.family))
+	return cmp.Or(cmp.Compare(s.namespace, other.namespace), cmp.Compare(s.name, other.name),
+		cmp.Compare(s.family, other.family))
 }
 
 // A portChange is a Service port at the last commit and as the source wants it; nil for none.
@@ -295,7 +296,8 @@ func (t *trial) named(err error) (familyService, bool) {
 // search puts as many Services as the kernel accepts together into the wanted state, and adds the others
 // to refused. It halves the list as long as the kernel refuses one of several: a first commit may have
 // 30,000 Services, and each check of it takes up to a second.
-func (t *trial) search(ctx context.Context, list []familyService, apply, fallBack func(familyService), refused map[familyService]error) error {
+func (t *trial) search(ctx context.Context, list []familyService, apply, fallBack func(familyService),
+	refused map[familyService]error) error {
 	for _, service := range list {
 		apply(service)
 	}

@@ -199,7 +199,8 @@ func TestRefusedServiceIsTriedWhenItChanges(t *testing.T) {
 func TestWhatIsNotAboutServicesIsNotIsolated(t *testing.T) {
 	for _, err := range []error{
 		unix.ENOMEM, unix.EPERM, errors.New("no"), &kernel.BatchError{Err: unix.EMSGSIZE},
-		&kernel.OpError{Family: nft.IP, Set: "services", Err: unix.ENOMEM}, &kernel.OpError{Family: nft.IP, Err: unix.EOPNOTSUPP},
+		&kernel.OpError{Family: nft.IP, Set: "services", Err: unix.ENOMEM},
+		&kernel.OpError{Family: nft.IP, Err: unix.EOPNOTSUPP},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := &table{always: err}
@@ -340,7 +341,8 @@ func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
 			}
 			k.forgive()
 			b.pass(10 * time.Minute)
-			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.9.0" || b.logged(acceptedText) != 1 || !k.endpointsHeld()[pod(3)] {
+			if got := rangesWanted(b.loop.ruleset.Want()[nft.IP]); got != "20.0.9.0" || b.logged(acceptedText) != 1 ||
+				!k.endpointsHeld()[pod(3)] {
 				t.Errorf("unnamed %v: source ranges %q, %d Services accepted", unnamed, got, b.logged(acceptedText))
 			}
 		})
@@ -366,10 +368,12 @@ func TestRefusalInKernel(t *testing.T) {
 		t.Fatalf("%d Services skipped", len(g.refusals))
 	}
 	want := "table ip kube-nft: add element endpoints { 10.96.200.1 . tcp . 80 . 0 : "
-	if refusal := <-g.refusals; refusal.service != "ns/bad" || !strings.HasPrefix(refusal.err.Error(), want) || !errors.Is(refusal.err, unix.EINVAL) {
+	if refusal := <-g.refusals; refusal.service != "ns/bad" || !strings.HasPrefix(refusal.err.Error(), want) ||
+		!errors.Is(refusal.err, unix.EINVAL) {
 		t.Errorf("skipped %s: %v", refusal.service, refusal.err)
 	}
-	if text := lab.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"); !strings.Contains(text, "10.96.200.2") || strings.Contains(text, "10.96.200.1 ") {
+	if text := lab.Run(t, "", "nft", "list", "map", "ip", "kube-nft",
+		"services"); !strings.Contains(text, "10.96.200.2") || strings.Contains(text, "10.96.200.1 ") {
 		t.Errorf("the kernel holds\n%s", text)
 	}
 }
@@ -385,7 +389,8 @@ func TestPortsOfRefusedServiceInKernel(t *testing.T) {
 		ports[0].Cluster = []netip.AddrPort{netip.MustParseAddrPort(endpoint)}
 		return ports
 	}
-	for _, ports := range [][]*tracker.ServicePort{shop("10.244.0.1:8080", "20.0.1.0/24"), shop("[fd00::1]:8080", "20.0.2.0/24")} {
+	for _, ports := range [][]*tracker.ServicePort{shop("10.244.0.1:8080", "20.0.1.0/24"),
+		shop("[fd00::1]:8080", "20.0.2.0/24")} {
 		g.feed.set(ports...)
 		g.loop.options.Queue.Ring()
 		g.report(t)
@@ -425,7 +430,8 @@ func TestRefusalsWhileOthersCommit(t *testing.T) {
 	for races := range maxTrials {
 		synctest.Test(t, func(t *testing.T) {
 			k := &overtaken{picky: picky{bad: map[netip.Addr]bool{pod(2): true}, unnamed: true}, races: races}
-			b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, portWith("good", 1, 1), portWith("bad", 2, 2), portWith("fine", 3, 3))
+			b := newBubble(k, Options{RetryMin: time.Second, RetryMax: time.Minute}, portWith("good", 1, 1),
+				portWith("bad", 2, 2), portWith("fine", 3, 3))
 			b.run(t)
 			if held := k.endpointsHeld(); !held[pod(1)] || held[pod(2)] || !held[pod(3)] {
 				t.Errorf("%d races: the kernel has %v", races, held)

@@ -52,7 +52,8 @@ func neighbour(b *testing.B, flows int) {
 	k := lab.Open(b, kernel.Open)
 	source, reports := &feed{deltas: []tracker.Delta{manyServices(1000, 3)}}, make(chan Report, 1)
 	var syncs, busy atomic.Int64
-	loop := New(source, services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024}), k, Options{
+	loop := New(source, services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14,
+		AffinitySize: 1024}), k, Options{
 		Log: zap.NewNop(), MinInterval: time.Millisecond,
 		Committed: func(r Report) {
 			syncs.Add(1)
@@ -105,7 +106,8 @@ func flapping(n int) *tracker.ServicePort { return movedTo(tracker.UDP, 2, n) }
 
 func movedTo(protocol tracker.Protocol, number byte, n int) *tracker.ServicePort {
 	p := &tracker.ServicePort{
-		ID:        tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("moving-%d", number), Protocol: protocol, Family: tracker.IPv4},
+		ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("moving-%d", number), Protocol: protocol,
+			Family: tracker.IPv4},
 		Port:      53,
 		ClusterIP: netip.AddrFrom4([4]byte{10, 96, 250, number}),
 		Cluster:   []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, number, byte(n)}), 5353)},

@@ -22,7 +22,8 @@ type gated struct {
 	gate chan struct{}
 }
 
-func (g *gated) Clean(ctx context.Context, changes []tracker.FlowChange, desired conntrack.Desired) (conntrack.Result, error) {
+func (g *gated) Clean(ctx context.Context, changes []tracker.FlowChange,
+	desired conntrack.Desired) (conntrack.Result, error) {
 	<-g.gate
 	return g.flows.Clean(ctx, changes, desired)
 }
@@ -54,7 +55,8 @@ func TestFlowsOfDepartedEndpoints(t *testing.T) {
 	<-cleaned
 	held := func() map[netip.AddrPort]int {
 		t.Helper()
-		list, err := table.Flows(t.Context(), conntrack.Filter{Family: tracker.IPv4, Protocol: tracker.UDP}, (*conntrack.Flow).Translated)
+		list, err := table.Flows(t.Context(), conntrack.Filter{Family: tracker.IPv4, Protocol: tracker.UDP},
+			(*conntrack.Flow).Translated)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,15 +36,18 @@ type flowTable struct {
 	flows  map[trackedFlow]bool
 }
 
-func (f *flowTable) Clean(ctx context.Context, changes []tracker.FlowChange, desired conntrack.Desired) (conntrack.Result, error) {
+func (f *flowTable) Clean(ctx context.Context, changes []tracker.FlowChange,
+	desired conntrack.Desired) (conntrack.Result, error) {
 	return f.look(changes, desired, false)
 }
 
-func (f *flowTable) Full(ctx context.Context, changes []tracker.FlowChange, desired conntrack.Desired) (conntrack.Result, error) {
+func (f *flowTable) Full(ctx context.Context, changes []tracker.FlowChange,
+	desired conntrack.Desired) (conntrack.Result, error) {
 	return f.look(changes, desired, true)
 }
 
-func (f *flowTable) look(changes []tracker.FlowChange, desired conntrack.Desired, full bool) (r conntrack.Result, err error) {
+func (f *flowTable) look(changes []tracker.FlowChange, desired conntrack.Desired,
+	full bool) (r conntrack.Result, err error) {
 	stale := func(flow trackedFlow) bool {
 		allowed, known := desired.Endpoints(flow.to)
 		at := slices.IndexFunc(changes, func(c tracker.FlowChange) bool { return c.Frontend == flow.to })

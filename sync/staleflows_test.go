@@ -40,11 +40,13 @@ type cleaner struct {
 	asked []cleaning
 }
 
-func (c *cleaner) Clean(_ context.Context, changes []tracker.FlowChange, desired conntrack.Desired) (conntrack.Result, error) {
+func (c *cleaner) Clean(_ context.Context, changes []tracker.FlowChange,
+	desired conntrack.Desired) (conntrack.Result, error) {
 	return c.clean(changes, desired, false)
 }
 
-func (c *cleaner) Full(_ context.Context, changes []tracker.FlowChange, desired conntrack.Desired) (conntrack.Result, error) {
+func (c *cleaner) Full(_ context.Context, changes []tracker.FlowChange,
+	desired conntrack.Desired) (conntrack.Result, error) {
 	return c.clean(changes, desired, true)
 }
 
@@ -160,7 +162,8 @@ func TestCommitsDoNotWaitForCleaning(t *testing.T) {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}
 		if len(*cleaned) != 2 || (*cleaned)[0].Lag != time.Second || (*cleaned)[1].Lag != (2+retry.Rest(1))*time.Second ||
-			(*cleaned)[1].Duration != time.Second || (*cleaned)[1].Deleted[tracker.IPv4] != 2 || (*cleaned)[1].Deleted[tracker.IPv6] != 1 {
+			(*cleaned)[1].Duration != time.Second || (*cleaned)[1].Deleted[tracker.IPv4] != 2 ||
+			(*cleaned)[1].Deleted[tracker.IPv6] != 1 {
 			t.Errorf("reports %+v", *cleaned)
 		}
 	})
@@ -253,7 +256,8 @@ func TestNothingIsCleanedBeforeTheCommit(t *testing.T) {
 		b.run(t)
 		k.answer(unix.ENOMEM)
 		b.change(udp("dns", 1, 2))
-		if allowed, known := b.loop.stale.view.Endpoints(frontendAt(udp("dns", 1))); !known || !allowed(at8080(1)[0]) || allowed(at8080(2)[0]) {
+		if allowed, known := b.loop.stale.view.Endpoints(frontendAt(udp("dns", 1))); !known || !allowed(at8080(1)[0]) ||
+			allowed(at8080(2)[0]) {
 			t.Error("the view is ahead of the kernel")
 		}
 		if len(c.all()) != 1 {
@@ -261,7 +265,8 @@ func TestNothingIsCleanedBeforeTheCommit(t *testing.T) {
 		}
 		k.answer(nil)
 		pass(10 * time.Second)
-		if allowed, _ := b.loop.stale.view.Endpoints(frontendAt(udp("dns", 1))); allowed(at8080(1)[0]) || !allowed(at8080(2)[0]) {
+		if allowed, _ := b.loop.stale.view.Endpoints(frontendAt(udp("dns", 1))); allowed(at8080(1)[0]) ||
+			!allowed(at8080(2)[0]) {
 			t.Error("the view is behind the kernel")
 		}
 		if len(c.all()) != 2 || len(c.all()[1].changes) != 1 || !slices.Equal(c.all()[1].changes[0].Removed, at8080(1)) {
@@ -293,7 +298,8 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 		}
 		c.fail(nil)
 		pass(time.Hour)
-		if last := len(*cleaned) - 1; len(c.all()) != 5 || last != 4 || (*cleaned)[3].Err == nil || (*cleaned)[3].Lag != 7*time.Second ||
+		if last := len(*cleaned) - 1; len(c.all()) != 5 || last != 4 || (*cleaned)[3].Err == nil ||
+			(*cleaned)[3].Lag != 7*time.Second ||
 			(*cleaned)[4].Err != nil || (*cleaned)[4].Lag != 11*time.Second {
 			t.Errorf("%d attempts, reports %+v; want one more, that succeeds after 11 s", len(c.all()), *cleaned)
 		}
@@ -313,7 +319,8 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 // after a success in that way again.
 func TestFailedCleaningIsLoggedOnce(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.New(core)})
+	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table),
+		Options{Log: zap.New(core)})
 	c := new(cleaner)
 	l.CleanFlows(c)
 	away, busy := errors.New("no connection tracking"), errors.New("busy")
@@ -333,7 +340,8 @@ func TestFailedCleaningIsLoggedOnce(t *testing.T) {
 // at the present state does not tell, and they do not need a clean-up of their own.
 func TestFullCleaningKnowsFrontends(t *testing.T) {
 	c := new(cleaner)
-	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table), Options{Log: zap.NewNop()})
+	l := New(new(feed), services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}}), new(table),
+		Options{Log: zap.NewNop()})
 	l.CleanFlows(c)
 	made, moved, gone := udp("made", 3), udp("moved", 4), udp("gone", 9)
 	l.stale.committed([]tracker.FlowChange{
@@ -449,7 +457,8 @@ func TestEndCleansUp(t *testing.T) {
 		stop()
 		<-ended
 		asked := c.all()
-		if len(asked) != 1 || asked[0].full || len(asked[0].changes) != 1 || asked[0].changes[0].Frontend != frontendAt(udp("dns", 1)) {
+		if len(asked) != 1 || asked[0].full || len(asked[0].changes) != 1 ||
+			asked[0].changes[0].Frontend != frontendAt(udp("dns", 1)) {
 			t.Errorf("asked for %+v, want the change that waited", asked)
 		}
 		if took := time.Since(began); took != c.takes {

@@ -81,7 +81,8 @@ type annotation[T any] struct {
 	shown *Option
 }
 
-// An Option is an annotation of a Service that the comment of its elements shows, so that get, explain and status know of it.
+// An Option is an annotation of a Service that the comment of its elements shows, so that get, explain and status know
+// of it.
 type Option struct {
 	Word       string // in the comment
 	Annotation string // as "key: value"
@@ -106,8 +107,9 @@ var serviceAnnotations = []annotation[Settings]{
 	{
 		name: "connections-of-departed", words: []string{"keep", "reset"},
 		without: "keep, or the value of `--connections-of-departed`",
-		meaning: "what happens to TCP and SCTP connections to an endpoint that was removed, or that neither serves nor terminates",
-		set:     func(s *Settings, value int) { s.ResetDeparted = value == 1 },
+		meaning: "what happens to TCP and SCTP connections to an endpoint that was removed, or that neither serves nor " +
+			"terminates",
+		set: func(s *Settings, value int) { s.ResetDeparted = value == 1 },
 		shown: &Option{"reset-departed", "connections-of-departed: reset", func(p *ServicePort) bool {
 			return p.Settings.ResetDeparted && p.ID.Protocol != UDP
 		}},

@@ -118,8 +118,8 @@ func (d *Delta) observe(at time.Time) {
 }
 
 // replace adds to d what turns have, the ports of a Service, into want, and reports whether anything differs. Both are
-// sorted by ID. Where a value of want equals one of have, want gets the value of have, which Take has already handed out
-// and others share.
+// sorted by ID. Where a value of want equals one of have, want gets the value of have, which Take has already handed
+// out and others share.
 func (d *Delta) replace(have, want []*ServicePort) (changed bool) {
 	if d.Changed == nil {
 		d.Changed = make(map[PortID]*ServicePort)

@@ -86,9 +86,11 @@ func TestNamespaceThatOwesWaits(t *testing.T) {
 	must(t, tr.SetSlice(newSlice("web-1", newEndpoint("10.0.0.1"), newEndpoint("10.0.0.2"), newEndpoint("10.0.0.3"))))
 	must(t, tr.SetService(newService(named("other", "web", 1))))
 	d := tr.Take()
-	if want := now.Add(shareOfTime * time.Second); len(d.Changed) != 1 || only(t, d).ID.Namespace != "other" || d.Due.Before(want) ||
+	if want := now.Add(shareOfTime * time.Second); len(d.Changed) != 1 || only(t, d).ID.Namespace != "other" ||
+		d.Due.Before(want) ||
 		d.Waiting != 1 || d.Slowest != "shop" || !now.Add(d.Wait).Equal(d.Due) {
-		t.Errorf("beside a namespace that owes a second, Take hands out %+v, want the other namespace and the rest at %v", d, want)
+		t.Errorf("beside a namespace that owes a second, Take hands out %+v, want the other namespace and the rest at %v", d,
+			want)
 	}
 	now = d.Due // Take's own work is charged, too
 	if d := tr.Take(); len(d.Changed) != 1 || len(only(t, d).Cluster) != 3 || d.Waiting != 0 {
@@ -105,7 +107,8 @@ func TestWhatIsTakenAwayNeverWaits(t *testing.T) {
 				s.Spec.Type, s.Spec.LoadBalancerSourceRanges = corev1.ServiceTypeLoadBalancer, ranges
 				s.Spec.Ports[0].NodePort = 30080
 				for i, name := range ports[1:] {
-					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: int32(1000 + i), NodePort: int32(31000 + i)})
+					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP,
+						Port: int32(1000 + i), NodePort: int32(31000 + i)})
 				}
 				for _, ip := range ips {
 					s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})
@@ -136,20 +139,28 @@ func TestWhatIsTakenAwayNeverWaits(t *testing.T) {
 		before, after func(tr *Tracker)
 		want          string
 	}{
-		{"an endpoint", balanced(one, []string{a}, nil, "10.0.0.1", "10.0.0.2"), balanced(one, []string{a}, nil, "10.0.0.2", "10.0.0.3"),
+		{"an endpoint", balanced(one, []string{a}, nil, "10.0.0.1", "10.0.0.2"), balanced(one, []string{a}, nil, "10.0.0.2",
+			"10.0.0.3"),
 			"http [198.51.100.1][][10.0.0.2:8080 10.0.0.3:8080]"},
-		{"all endpoints for others", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a}, nil, "10.0.0.2"), "http [198.51.100.1][][10.0.0.2:8080]"},
-		{"an address", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{b}, nil, "10.0.0.1"), "http [][][10.0.0.1:8080]"},
-		{"a port", balanced(two, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a, b}, nil, "10.0.0.1"), "without more"},
+		{"all endpoints for others", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a}, nil, "10.0.0.2"),
+			"http [198.51.100.1][][10.0.0.2:8080]"},
+		{"an address", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{b}, nil, "10.0.0.1"),
+			"http [][][10.0.0.1:8080]"},
+		{"a port", balanced(two, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a, b}, nil, "10.0.0.1"),
+			"without more"},
 		{"a range", balanced(one, []string{a}, []string{"192.0.2.0/24", "203.0.113.0/24"}, "10.0.0.1"),
-			balanced(one, []string{a}, []string{"192.0.2.0/25", "198.18.0.0/15"}, "10.0.0.1"), "http [198.51.100.1][192.0.2.0/25][10.0.0.1:8080]"},
-		{"everybody but a range", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(one, []string{a}, []string{"192.0.2.0/24"}, "10.0.0.1"),
+			balanced(one, []string{a}, []string{"192.0.2.0/25", "198.18.0.0/15"}, "10.0.0.1"),
+			"http [198.51.100.1][192.0.2.0/25][10.0.0.1:8080]"},
+		{"everybody but a range", balanced(one, []string{a}, nil, "10.0.0.1"),
+			balanced(one, []string{a}, []string{"192.0.2.0/24"}, "10.0.0.1"),
 			"http [198.51.100.1][192.0.2.0/24][10.0.0.1:8080]"},
-		{"the Service", balanced(one, []string{a}, nil, "10.0.0.1"), func(tr *Tracker) { tr.DeleteService("shop", "web") }, "without http"},
+		{"the Service", balanced(one, []string{a}, nil, "10.0.0.1"), func(tr *Tracker) { tr.DeleteService("shop", "web") },
+			"without http"},
 		{"the Service for another one of its name", balanced(one, []string{a}, nil, "10.0.0.1"), func(tr *Tracker) {
 			must(t, tr.SetService(newService(func(s *corev1.Service) { s.UID = "another" })))
 		}, "without http"},
-		{"nothing", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(two, []string{a, b}, nil, "10.0.0.1", "10.0.0.2"), ""},
+		{"nothing", balanced(one, []string{a}, nil, "10.0.0.1"), balanced(two, []string{a, b}, nil, "10.0.0.1", "10.0.0.2"),
+			""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			now := started
@@ -188,8 +199,10 @@ func TestReducedIsCommon(t *testing.T) {
 		return list
 	}
 	for _, tt := range []struct{ a, b, want []netip.Prefix }{
-		{prefixes("10.0.0.0/8"), prefixes("10.1.0.0/16", "10.3.0.0/16", "11.0.0.0/8"), prefixes("10.1.0.0/16", "10.3.0.0/16")},
-		{prefixes("10.1.0.0/16", "10.2.0.0/16"), prefixes("10.1.0.0/16", "10.2.0.0/24"), prefixes("10.1.0.0/16", "10.2.0.0/24")},
+		{prefixes("10.0.0.0/8"), prefixes("10.1.0.0/16", "10.3.0.0/16", "11.0.0.0/8"),
+			prefixes("10.1.0.0/16", "10.3.0.0/16")},
+		{prefixes("10.1.0.0/16", "10.2.0.0/16"), prefixes("10.1.0.0/16", "10.2.0.0/24"),
+			prefixes("10.1.0.0/16", "10.2.0.0/24")},
 		{prefixes("10.0.0.0/8"), prefixes("11.0.0.0/8"), nil},
 		{prefixes("0.0.0.0/0"), prefixes("11.0.0.0/8"), prefixes("11.0.0.0/8")},
 	} {
@@ -231,8 +244,10 @@ func TestQuota(t *testing.T) {
 		for _, r := range d.Refused {
 			told = append(told, r.Namespace+"/"+r.Name)
 		}
-		if got := strings.Join(slices.Sorted(maps.Keys(served)), " "); got != names || strings.Join(told, " ") != refused || d.Unserved != unserved {
-			t.Errorf("%s: served %q, refused %q, %d in all; want %q, %q, %d", when, got, told, d.Unserved, names, refused, unserved)
+		if got := strings.Join(slices.Sorted(maps.Keys(served)), " "); got != names || strings.Join(told, " ") != refused ||
+			d.Unserved != unserved {
+			t.Errorf("%s: served %q, refused %q, %d in all; want %q, %q, %d", when, got, told, d.Unserved, names,
+				refused, unserved)
 		}
 	}
 	add("shop", "a", 2, 1)
@@ -277,37 +292,38 @@ func TestNamespacesAreForgotten(t *testing.T) {
 	}
 }
 
-// manyPorts gives a Service n ports, and an address of a load balancer.
-func manyPorts(n int) func(*corev1.Service) {
-	return func(s *corev1.Service) {
-		s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, nil
-		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
-		for i := range n {
-			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: int32(80 + i)})
-		}
+// manyPorts gives a Service 40 ports, and an address of a load balancer.
+func manyPorts(s *corev1.Service) {
+	s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, nil
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+	for i := range 40 {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+			Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: int32(80 + i),
+		})
 	}
 }
 
-// withEndpoints returns a slice that has n endpoints for each port of a Service with manyPorts.
-func withEndpoints(ports, n int) *discoveryv1.EndpointSlice {
+// withEndpoints returns a slice that has 100 endpoints for each port of a Service with manyPorts.
+func withEndpoints() *discoveryv1.EndpointSlice {
 	s := newSlice("web-1")
 	s.Ports = nil
-	for i := range ports {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))})
+	for i := range 40 {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Protocol: new(corev1.ProtocolTCP),
+			Port: new(int32(8080))})
 	}
-	for i := range n {
+	for i := range 100 {
 		s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
 	}
 	return s
 }
 
-// TestDeletionLeavesTimeForOthers: while a large Service is removed, a neighbour's change comes with the next Take, and all
-// ports of the large Service give way to others from the first Take on.
+// TestDeletionLeavesTimeForOthers: while a large Service is removed, a neighbour's change comes with the next Take, and
+// all ports of the large Service give way to others from the first Take on.
 func TestDeletionLeavesTimeForOthers(t *testing.T) {
 	now := started
 	tr := newStopped(&now, Config{}, func(tr *Tracker) {
-		must(t, tr.SetService(newService(manyPorts(40))))
-		must(t, tr.SetSlice(withEndpoints(40, 100)))
+		must(t, tr.SetService(newService(manyPorts)))
+		must(t, tr.SetSlice(withEndpoints()))
 	})
 	tr.Charge("shop", time.Millisecond)
 	tr.DeleteService("shop", "web")
@@ -342,10 +358,12 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 func TestAffinityOfManyPortsComesInSteps(t *testing.T) {
 	now := started
 	tr := newStopped(&now, Config{}, func(tr *Tracker) {
-		must(t, tr.SetService(newService(manyPorts(40))))
-		must(t, tr.SetSlice(withEndpoints(40, 100)))
+		must(t, tr.SetService(newService(manyPorts)))
+		must(t, tr.SetSlice(withEndpoints()))
 	})
-	must(t, tr.SetService(newService(manyPorts(40), func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })))
+	must(t, tr.SetService(newService(manyPorts, func(s *corev1.Service) {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	})))
 	for done := 0; done < 40; {
 		d := tr.Take()
 		if done += len(d.Changed); len(d.Changed) == 0 || len(d.Changed) > mostWork/(2*100) {
@@ -357,14 +375,14 @@ func TestAffinityOfManyPortsComesInSteps(t *testing.T) {
 // TestWeightsOfManyPortsComeInSteps: new weights rewrite the lists of all ports.
 func TestWeightsOfManyPortsComeInSteps(t *testing.T) {
 	now := started
-	heavy := withEndpoints(40, 100)
+	heavy := withEndpoints()
 	heavy.Name, heavy.Annotations = "web-2", map[string]string{"kube-nft.io/weight": "3"}
 	for i := range heavy.Endpoints {
 		heavy.Endpoints[i].Addresses = []string{fmt.Sprintf("10.1.0.%d", 1+i)}
 	}
 	tr := newStopped(&now, Config{}, func(tr *Tracker) {
-		must(t, tr.SetService(newService(manyPorts(40))))
-		must(t, tr.SetSlice(withEndpoints(40, 100)))
+		must(t, tr.SetService(newService(manyPorts)))
+		must(t, tr.SetSlice(withEndpoints()))
 		must(t, tr.SetSlice(heavy))
 	})
 	heavy.Annotations = map[string]string{"kube-nft.io/weight": "5"}

@@ -193,7 +193,8 @@ func followWorld(t *testing.T, w *randomWorld) {
 	defer func(most int) { mostWork = most }(mostWork)
 	mostWork = one(w, mostWork, 1, 3, 10)
 	quota, now := one(w, 0, 0, 30, 100), started
-	tr, have := New(Config{NodeName: "node-a", AwaitSlices: one(w, 0, 10*time.Second), Quota: quota, Clock: func() time.Time { return now }}), Delta{}
+	tr, have := New(Config{NodeName: "node-a", AwaitSlices: one(w, 0, 10*time.Second), Quota: quota,
+		Clock: func() time.Time { return now }}), Delta{}
 	for range 40 {
 		for range 1 + w.IntN(8) {
 			w.event(tr)

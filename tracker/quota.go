@@ -141,15 +141,18 @@ func (e *entry) byAge(o *entry) int {
 	if e.service == nil || o.service == nil {
 		return cmp.Compare(e.name, o.name)
 	}
-	return cmp.Or(e.service.created.Compare(o.service.created), cmp.Compare(e.service.uid, o.service.uid), cmp.Compare(e.name, o.name))
+	return cmp.Or(e.service.created.Compare(o.service.created), cmp.Compare(e.service.uid, o.service.uid),
+		cmp.Compare(e.name, o.name))
 }
 
 // overQuota is the refusal of a Service for which too little of its namespace's quota is left.
 func (t *Tracker) overQuota(e *entry, granted int) *Refusal {
 	return &Refusal{
 		Kind: kindService, Namespace: e.namespace, Name: e.name, UID: e.service.uid, Field: "spec",
-		Reason: fmt.Sprintf("the Service asks for %d elements, but older Services of its namespace use %d of the %d that a namespace may have on a node "+
-			"(--namespace-quota); the Service is not served: give it fewer ports, addresses or endpoints, or raise the flag on all nodes",
+		Reason: fmt.Sprintf("the Service asks for %d elements, but older Services of its namespace use %d of the %d that a "+
+			"namespace may have on a node "+
+			"(--namespace-quota); the Service is not served: give it fewer ports, addresses or endpoints, or raise the flag "+
+			"on all nodes",
 			e.demand.base, granted, t.config.Quota),
 	}
 }

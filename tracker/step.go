@@ -49,14 +49,15 @@ func eachPair(have, want []*ServicePort, f func(h, w *ServicePort)) {
 	}
 }
 
-// port is step for one port: have is nil for a new one, want for one that goes. It returns want itself when nothing is left
-// to do.
+// port is step for one port: have is nil for a new one, want for one that goes. It returns want itself when nothing is
+// left to do.
 func (s *stepper) port(have, want *ServicePort) *ServicePort {
 	work := workBetween(have, want)
 	switch {
 	case work == 0:
 		return want
-	case want == nil || have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
+	case want == nil ||
+		have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
 		leaving := *have
 		leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
 		if bare := leaving.bare(); have.size() > s.left && !leaving.Equal(bare) {
@@ -98,7 +99,8 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	}
 	next.LocalReady, next.HasEndpoints = want.LocalReady, want.HasEndpoints
 
-	if next.InternalLocal == want.InternalLocal && next.ExternalLocal == want.ExternalLocal && next.Settings == want.Settings {
+	if next.InternalLocal == want.InternalLocal && next.ExternalLocal == want.ExternalLocal &&
+		next.Settings == want.Settings {
 		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, want.Cluster, want.ClusterWeights)
 		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, want.Local, want.LocalWeights)
 	} else { // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
@@ -145,8 +147,8 @@ func (s *stepper) guard(next, have, want *ServicePort) {
 	}
 }
 
-// endpoints moves a list of endpoints. A list with weights is moved at once. Even if nothing may be added, a few endpoints
-// come for those that leave: a rolling update must not leave a Service without endpoints.
+// endpoints moves a list of endpoints. A list with weights is moved at once. Even if nothing may be added, a few
+// endpoints come for those that leave: a rolling update must not leave a Service without endpoints.
 func (s *stepper) endpoints(
 	have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16,
 ) ([]netip.AddrPort, []uint16) {
@@ -261,7 +263,8 @@ func workBetween(have, want *ServicePort) int {
 	case have == want || have.Equal(want):
 		return 0
 	}
-	return 1 + want.slotWork() + rewritten(have, want) + differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
+	return 1 + want.slotWork() + rewritten(have, want) +
+		differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
 		differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare) +
 		differing(have.Sources, want.Sources, comparePrefixes) +
 		differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
@@ -311,14 +314,16 @@ const slotsPerElement = 100
 
 // size returns about how many elements a port takes.
 func (p *ServicePort) size() int {
-	return 1 + p.slotWork() + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) + p.lists()*(len(p.Cluster)+len(p.Local))
+	return 1 + p.slotWork() + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) +
+		p.lists()*(len(p.Cluster)+len(p.Local))
 }
 
 // bare returns p with its cluster IP alone, and without endpoints.
 func (p *ServicePort) bare() *ServicePort {
 	return &ServicePort{
 		ID: p.ID, Created: p.Created, UID: p.UID, Port: p.Port, ClusterIP: p.ClusterIP,
-		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Settings: p.Settings, WithoutSlots: p.WithoutSlots, Leaving: p.Leaving,
+		InternalLocal: p.InternalLocal, Affinity: p.Affinity, Settings: p.Settings, WithoutSlots: p.WithoutSlots,
+		Leaving: p.Leaving,
 	}
 }
 
@@ -347,7 +352,8 @@ func common[T comparable](list, other []T, compare func(a, b T) int) []T {
 }
 
 // commonWeighted is common for a list with weights, which may be nil.
-func commonWeighted[T comparable](list []T, weights []uint16, other []T, compare func(a, b T) int) (kept []T, keptWeights []uint16) {
+func commonWeighted[T comparable](list []T, weights []uint16, other []T,
+	compare func(a, b T) int) (kept []T, keptWeights []uint16) {
 	if slices.Equal(list, other) {
 		return list, weights
 	}

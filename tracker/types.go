@@ -175,8 +175,10 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.Guarded == q.Guarded && p.NodePortGuarded == q.NodePortGuarded && p.InternalLocal == q.InternalLocal &&
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
-		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots && p.Leaving == q.Leaving &&
-		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
+		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
+		p.Leaving == q.Leaving &&
+		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) &&
+		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
 		slices.Equal(p.Local, q.Local) &&
 		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) &&

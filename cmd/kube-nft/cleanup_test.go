@@ -16,8 +16,10 @@ func TestCleanup(t *testing.T) {
 func checkCleanup(t *testing.T, args ...string) {
 	program(t)
 	code, stdout, stderr := kubeNFT(t, args...)
-	const first = "kube-nft: no rules of kube-proxy's are in place: new connections to Services are not answered until a proxy is started\n"
-	if code != exitOK || stdout != "" || !strings.HasPrefix(stderr, first) || !strings.Contains(stderr, "table ip kube-nft, table ip6 kube-nft; connections") {
+	const first = "kube-nft: no rules of kube-proxy's are in place: new connections to Services are not answered until " +
+		"a proxy is started\n"
+	if code != exitOK || stdout != "" || !strings.HasPrefix(stderr, first) ||
+		!strings.Contains(stderr, "table ip kube-nft, table ip6 kube-nft; connections") {
 		t.Errorf("exit %d, %q, %s", code, stdout, stderr)
 	}
 	if left := lab.Run(t, "", "nft", "list", "tables"); left != "" {
@@ -29,13 +31,15 @@ func checkCleanup(t *testing.T, args ...string) {
 // soon as one IP family would be without; with them it removes our tables.
 func TestRollbackToNobody(t *testing.T) {
 	program(t)
-	const hint = "; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again with --wait, " +
+	const hint = "; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again " +
+		"with --wait, " +
 		"or remove them without a successor with kube-nft cleanup\n"
 	before := lab.Run(t, "", "nft", "-s", "list", "ruleset")
 	checkRefused := func(families string) {
 		t.Helper()
 		code, stdout, stderr := kubeNFT(t, "migrate", "rollback")
-		if want := "kube-nft: no rules of kube-proxy's are in place for " + families + hint; code != exitFailed || stdout != "" || stderr != want {
+		if want := "kube-nft: no rules of kube-proxy's are in place for " + families + hint; code != exitFailed ||
+			stdout != "" || stderr != want {
 			t.Errorf("exit %d, %q, %q, want %q", code, stdout, stderr, want)
 		}
 	}
@@ -51,7 +55,8 @@ func TestRollbackToNobody(t *testing.T) {
 	checkRefused("family ip6")
 	proxyTable("ip6", "ipv6_addr", "fd00::1 . tcp . 80 : accept")
 	code, _, stderr := kubeNFT(t, "migrate", "rollback")
-	if want := "kube-nft: kube-proxy's rules do not serve 2 of 3 frontends that our tables serve: 10.96.0.2:53/udp of kube-system/dns:dns, " +
+	if want := "kube-nft: kube-proxy's rules do not serve 2 of 3 frontends that our tables serve: 10.96.0.2:53/udp of " +
+		"kube-system/dns:dns, " +
 		"198.51.100.7:80/tcp of shop/web:http" + hint; code != exitFailed || stderr != want {
 		t.Errorf("exit %d, %q, want %q", code, stderr, want)
 	}
@@ -66,7 +71,8 @@ func TestRollbackToNobody(t *testing.T) {
 func TestRollbackWait(t *testing.T) {
 	program(t)
 	code, _, stderr := kubeNFT(t, "migrate", "rollback", "--wait", "--timeout", "1s")
-	if code != exitFailed || !strings.Contains(stderr, "no rules of kube-proxy's are in place for family ip and family ip6; nothing was removed") {
+	if code != exitFailed ||
+		!strings.Contains(stderr, "no rules of kube-proxy's are in place for family ip and family ip6; nothing was removed") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }
@@ -75,7 +81,8 @@ func TestCleanupOfNothing(t *testing.T) {
 	lab.New(t)
 	for _, command := range []string{"cleanup", "migrate rollback"} {
 		code, stdout, stderr := kubeNFT(t, strings.Fields(command)...)
-		if code != exitOK || stdout != "" || stderr != "kube-nft: nothing to remove: no table kube-nft in this network namespace\n" {
+		if code != exitOK || stdout != "" ||
+			stderr != "kube-nft: nothing to remove: no table kube-nft in this network namespace\n" {
 			t.Errorf("%s: exit %d, %q, %q", command, code, stdout, stderr)
 		}
 	}

@@ -99,7 +99,8 @@ func TestExplainArrow(t *testing.T) {
 func TestExplainWithoutTable(t *testing.T) {
 	lab.New(t)
 	code, stdout, stderr := kubeNFT(t, "explain", "10.244.0.8", "10.96.0.2:53/udp")
-	if code != exitTrouble || stdout != "" || !strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
+	if code != exitTrouble || stdout != "" ||
+		!strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 }
@@ -111,22 +112,31 @@ func TestExplainUsage(t *testing.T) {
 		{[]string{"10.0.0.1"}, shape},
 		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "10.0.0.3:80/tcp"}, shape},
 		{[]string{"Pod", "10.0.0.2:80/tcp"}, `source "Pod": expected an IP address, the name of a Node, or node`},
-		{[]string{"10.0.0.256", "10.0.0.2:80/tcp"}, `source "10.0.0.256": expected an IP address, the name of a Node, or node`},
-		{[]string{"fe80::1%eth0", "[fd96::10]:80/tcp"}, `source "fe80::1%eth0": expected an IP address, the name of a Node, or node`},
+		{[]string{"10.0.0.256", "10.0.0.2:80/tcp"},
+			`source "10.0.0.256": expected an IP address, the name of a Node, or node`},
+		{[]string{"fe80::1%eth0", "[fd96::10]:80/tcp"},
+			`source "fe80::1%eth0": expected an IP address, the name of a Node, or node`},
 		{[]string{"10.0.0.1", "shop/web/http"}, `protocol "web/http": expected tcp, udp, sctp or icmp`},
-		{[]string{"10.0.0.1", "10.0.0.2:80"}, `destination "10.0.0.2:80": expected a protocol at its end: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp`},
+		{[]string{"10.0.0.1", "10.0.0.2:80"},
+			`destination "10.0.0.2:80": expected a protocol at its end: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp`},
 		{[]string{"10.0.0.1", "10.0.0.2:80/http"}, `protocol "http": expected tcp, udp, sctp or icmp`},
-		{[]string{"10.0.0.1", "10.0.0.2/tcp"}, `destination "10.0.0.2/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
-		{[]string{"fd44::1", "fd96::10:80/tcp"}, `destination "fd96::10:80/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
+		{[]string{"10.0.0.1", "10.0.0.2/tcp"},
+			`destination "10.0.0.2/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
+		{[]string{"fd44::1", "fd96::10:80/tcp"},
+			`destination "fd96::10:80/tcp": expected ADDR:PORT/PROTO, such as 10.96.0.10:80/tcp or [fd96::10]:80/tcp`},
 		{[]string{"10.0.0.1", "10.0.0.256:80/tcp"}, `destination "10.0.0.256:80/tcp": "10.0.0.256" is not an IP address`},
 		{[]string{"10.0.0.1", "10.0.0.2:0/tcp"}, `destination "10.0.0.2:0/tcp": "0" is not a port, 1 to 65535`},
 		{[]string{"10.0.0.1", "10.0.0.2:65536/tcp"}, `destination "10.0.0.2:65536/tcp": "65536" is not a port, 1 to 65535`},
-		{[]string{"10.0.0.1", "10.0.0.2:8/icmp"}, `destination "10.0.0.2:8/icmp": "10.0.0.2:8" is not an IP address; icmp has no port`},
+		{[]string{"10.0.0.1", "10.0.0.2:8/icmp"},
+			`destination "10.0.0.2:8/icmp": "10.0.0.2:8" is not an IP address; icmp has no port`},
 		{[]string{"fd44::1", "10.0.0.2:80/tcp"}, "explain: fd44::1 and 10.0.0.2 are of different IP families"},
 		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "--from", "mars"}, "--from mars: expected pod, node or outside"},
-		{[]string{"node", "10.0.0.2:80/tcp", "--from", "pod"}, "--from pod: expected the address of the source instead of node"},
-		{[]string{"node", "10.0.0.2:80/tcp", "--interface", "eth0"}, "--interface eth0: packets that this node sends arrive on no interface"},
-		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "--interface", "a-name-that-is-too-long"}, "--interface a-name-that-is-too-long: the name of an interface has at most 15 bytes"},
+		{[]string{"node", "10.0.0.2:80/tcp", "--from", "pod"},
+			"--from pod: expected the address of the source instead of node"},
+		{[]string{"node", "10.0.0.2:80/tcp", "--interface", "eth0"},
+			"--interface eth0: packets that this node sends arrive on no interface"},
+		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "--interface", "a-name-that-is-too-long"},
+			"--interface a-name-that-is-too-long: the name of an interface has at most 15 bytes"},
 		{[]string{"10.0.0.1", "10.0.0.2:80/tcp", "-o", "table"}, "--output table: expected text, json or yaml"},
 	}
 	for i := range usages {
@@ -169,12 +179,16 @@ func TestExplainNames(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"10.244.0.8 shop/nobody":        "kube-nft: no Service shop/nobody is programmed here for the family of the source; kube-nft get services lists them\n",
-		"fd44::9 kube-system/dns":       "kube-nft: no Service kube-system/dns is programmed here for the family of the source; kube-nft get services lists them\n",
-		"10.244.0.8 kube-system/dns:99": "kube-nft: no Service kube-system/dns:99 is programmed here for the family of the source; kube-nft get services lists them\n",
-		"elsewhere 10.96.0.2:53/udp":    "kube-nft: there is no Node elsewhere\n",
+		"10.244.0.8 shop/nobody": "kube-nft: no Service shop/nobody is programmed here for the family of the " +
+			"source; kube-nft get services lists them\n",
+		"fd44::9 kube-system/dns": "kube-nft: no Service kube-system/dns is programmed here for the family of the " +
+			"source; kube-nft get services lists them\n",
+		"10.244.0.8 kube-system/dns:99": "kube-nft: no Service kube-system/dns:99 is programmed here for the family of the " +
+			"source; kube-nft get services lists them\n",
+		"elsewhere 10.96.0.2:53/udp": "kube-nft: there is no Node elsewhere\n",
 	} {
-		code, stdout, stderr := kubeNFT(t, append(append([]string{"explain"}, strings.Fields(args)...), inspectionSource...)...)
+		code, stdout, stderr := kubeNFT(t, append(append([]string{"explain"}, strings.Fields(args)...),
+			inspectionSource...)...)
 		if code != exitTrouble || stdout != "" || stderr != want {
 			t.Errorf("%s: exit %d, %q, %q; want %q", args, code, stdout, stderr, want)
 		}

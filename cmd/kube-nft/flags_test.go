@@ -23,12 +23,17 @@ func commandLine(t *testing.T, args ...string) (code int, stdout, stderr string)
 func TestSettingsOnTheCommandLine(t *testing.T) {
 	for line, want := range map[string][]string{
 		"--config=config/testdata/kubeadm.yaml --hostname-override=Node-1": {
-			"hostnameOverride: Node-1", "clusterCIDR: 10.244.0.0/16", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf", "minSyncPeriod: 1ms",
+			"hostnameOverride: Node-1", "clusterCIDR: 10.244.0.0/16", "kubeconfig: /var/lib/kube-proxy/kubeconfig.conf",
+			"minSyncPeriod: 1ms",
 		},
-		"--kubeconfig /f --hostname-override n --cluster-cidr 10.0.0.0/8 --masquerade-all --nodeport-addresses 192.168.0.0/16 --min-sync-period 1s": {
-			"kubeconfig: /f", "hostnameOverride: \"n\"", "clusterCIDR: 10.0.0.0/8", "masqueradeAll: true", "- 192.168.0.0/16", "minSyncPeriod: 1s",
+		"--kubeconfig /f --hostname-override n --cluster-cidr 10.0.0.0/8 --masquerade-all --nodeport-addresses " +
+			"192.168.0.0/16 --min-sync-period 1s": {
+			"kubeconfig: /f", "hostnameOverride: \"n\"", "clusterCIDR: 10.0.0.0/8", "masqueradeAll: true", "- 192.168.0.0/16",
+			"minSyncPeriod: 1s",
 		},
-		"--config config/testdata/kubeadm.yaml --cluster_cidr=10.1.0.0/16 --v=2 --proxy-mode=iptables": {"clusterCIDR: 10.1.0.0/16", "mode: nftables"},
+		"--config config/testdata/kubeadm.yaml --cluster_cidr=10.1.0.0/16 --v=2 --proxy-mode=iptables": {
+			"clusterCIDR: 10.1.0.0/16", "mode: nftables",
+		},
 	} {
 		code, stdout, stderr := commandLine(t, append(strings.Fields(line), "--show-config")...)
 		if inVain := strings.Contains(line, "=iptables"); code != exitOK || (stderr != "") != inVain {
@@ -58,7 +63,8 @@ func TestNoticesOnTheCommandLine(t *testing.T) {
 func TestVersionFlag(t *testing.T) {
 	_, want, _ := commandLine(t, "version")
 	for _, flag := range []string{"--version", "--version=true"} {
-		if code, stdout, stderr := commandLine(t, flag, "--cluster-cidr=x"); code != exitOK || stdout != want || stderr != "" {
+		if code, stdout, stderr := commandLine(t, flag, "--cluster-cidr=x"); code != exitOK || stdout != want ||
+			stderr != "" {
 			t.Errorf("%s: exit code %d, %q, %q; want %q", flag, code, stdout, stderr, want)
 		}
 	}
@@ -67,10 +73,12 @@ func TestVersionFlag(t *testing.T) {
 // TestRawVersion is what tools read that ask each component of Kubernetes in the same way.
 func TestRawVersion(t *testing.T) {
 	code, stdout, stderr := commandLine(t, "--version=raw", "--cluster-cidr=x")
-	if want := fmt.Sprintf("%#v\n", config.Build()); code != exitOK || stdout != want || stderr != "" || !strings.Contains(stdout, `GoVersion:"go`) {
+	if want := fmt.Sprintf("%#v\n", config.Build()); code != exitOK || stdout != want || stderr != "" ||
+		!strings.Contains(stdout, `GoVersion:"go`) {
 		t.Errorf("exit code %d, %q, %q; want %q", code, stdout, stderr, want)
 	}
-	if code, _, stderr := commandLine(t, "--version=v1.36.2"); code != exitUsage || !strings.HasPrefix(stderr, "kube-nft: --version v1.36.2: expected true, false or raw") {
+	if code, _, stderr := commandLine(t, "--version=v1.36.2"); code != exitUsage ||
+		!strings.HasPrefix(stderr, "kube-nft: --version v1.36.2: expected true, false or raw") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
@@ -95,7 +103,9 @@ func TestWriteConfig(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	directory := t.TempDir()
 	wrong := filepath.Join(directory, "wrong.yaml")
-	if err := os.WriteFile(wrong, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\noomScoreAdj: low\n"), 0o600); err != nil {
+	if err := os.WriteFile(wrong,
+		[]byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\noomScoreAdj: low\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -103,14 +113,21 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"--cluster-cidr", "x"}, exitUsage, "kube-nft: --cluster-cidr x: expected a CIDR such as 10.244.0.0/16, or one of each family with a comma\n"},
-		{[]string{"diff", "--masquerade-bit", "32"}, exitUsage, "kube-nft: --masquerade-bit 32: expected a bit of the packet mark, 0 to 31\n"},
+		{[]string{"--cluster-cidr", "x"}, exitUsage,
+			"kube-nft: --cluster-cidr x: expected a CIDR such as 10.244.0.0/16, or one of each family with a comma\n"},
+		{[]string{"diff", "--masquerade-bit", "32"}, exitUsage,
+			"kube-nft: --masquerade-bit 32: expected a bit of the packet mark, 0 to 31\n"},
 		{[]string{"--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft --help lists the flags\n"},
-		{[]string{"get", "services", "--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft get services --help lists the flags\n"},
-		{[]string{"migrate", "plan", "now"}, exitUsage, "kube-nft: unknown command \"now\"; kube-nft migrate plan --help lists the flags\n"},
-		{[]string{"--config", wrong}, exitUsage, "kube-nft: " + wrong + ": oomScoreAdj low: expected a whole number from -2147483648 to 2147483647\n"},
-		{[]string{"--config", directory}, exitFailed, "kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
-		{[]string{"--write-config-to", directory}, exitFailed, "kube-nft: --write-config-to: open " + directory + ": is a directory\n"},
+		{[]string{"get", "services", "--no-such-flag"}, exitUsage,
+			"kube-nft: unknown flag: --no-such-flag; kube-nft get services --help lists the flags\n"},
+		{[]string{"migrate", "plan", "now"}, exitUsage,
+			"kube-nft: unknown command \"now\"; kube-nft migrate plan --help lists the flags\n"},
+		{[]string{"--config", wrong}, exitUsage,
+			"kube-nft: " + wrong + ": oomScoreAdj low: expected a whole number from -2147483648 to 2147483647\n"},
+		{[]string{"--config", directory}, exitFailed,
+			"kube-nft: --config " + directory + ": is a directory; expected a file of kind KubeProxyConfiguration\n"},
+		{[]string{"--write-config-to", directory}, exitFailed,
+			"kube-nft: --write-config-to: open " + directory + ": is a directory\n"},
 	} {
 		if code, _, stderr := commandLine(t, tt.args...); code != tt.code || stderr != tt.want {
 			t.Errorf("%s: exit code %d, %q; want %d, %q", tt.args, code, stderr, tt.code, tt.want)

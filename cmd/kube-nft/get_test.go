@@ -53,10 +53,12 @@ func TestGetNothing(t *testing.T) {
 		{"get endpoints -n shop nobody", "kube-nft: no Service shop/nobody is programmed here\n", exitFound},
 		{"get affinity shop/nobody", "kube-nft: no Service shop/nobody is programmed here\n", exitFound},
 	} {
-		if code, stdout, stderr := kubeNFT(t, strings.Fields(tt.args)...); code != tt.code || stdout != "" || stderr != tt.want {
+		if code, stdout, stderr := kubeNFT(t, strings.Fields(tt.args)...); code != tt.code || stdout != "" ||
+			stderr != tt.want {
 			t.Errorf("%s: exit %d, %q, %q", tt.args, code, stdout, stderr)
 		}
-		if code, stdout, _ := kubeNFT(t, append(strings.Fields(tt.args), "-o", "json")...); code != tt.code || stdout != "[]\n" {
+		if code, stdout, _ := kubeNFT(t, append(strings.Fields(tt.args), "-o", "json")...); code != tt.code ||
+			stdout != "[]\n" {
 			t.Errorf("%s as json: exit %d, %q", tt.args, code, stdout)
 		}
 	}
@@ -157,14 +159,16 @@ func TestGetWatch(t *testing.T) {
 		t.Errorf("names %q, want %q", list, want)
 	}
 	_, wide, _ := kubeNFT(t, "get", "services", "-A", "-o", "wide", "shop/web6")
-	if got := strings.Join(strings.Fields(wide), " "); !strings.Contains(got, "POLICY AFFINITY FAMILY VERDICT shop/web6:http") || !strings.HasSuffix(got, "- IPv6 goto drop-not-local") {
+	if got := strings.Join(strings.Fields(wide), " "); !strings.Contains(got,
+		"POLICY AFFINITY FAMILY VERDICT shop/web6:http") || !strings.HasSuffix(got, "- IPv6 goto drop-not-local") {
 		t.Errorf("wide:\n%s", wide)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out := &changer{end: cancel, change: func() {
 		lab.Run(t, "delete element ip kube-nft services { 10.96.0.3 . tcp . 80 }\n"+
-			"add element ip kube-nft services { 10.96.0.4 . tcp . 80 comment \"shop/other\" : goto reject-new }\n", "nft", "-f", "-")
+			"add element ip kube-nft services { 10.96.0.4 . tcp . 80 comment \"shop/other\" : goto reject-new }\n",
+			"nft", "-f", "-")
 	}}
 	var stderr bytes.Buffer
 	if code := execute(ctx, []string{"get", "services", "-A", "-w"}, out, &stderr); code != exitOK || stderr.Len() > 0 {
@@ -172,7 +176,8 @@ func TestGetWatch(t *testing.T) {
 	}
 	_, changes, _ := strings.Cut(out.text.String(), "\n- ")
 	lines := strings.Split(strings.TrimSpace("- "+changes), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], "- shop/empty ") || !strings.HasPrefix(lines[1], "+ shop/other ") || !strings.Contains(lines[1], " 10.96.0.4:80/tcp ") {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "- shop/empty ") || !strings.HasPrefix(lines[1], "+ shop/other ") ||
+		!strings.Contains(lines[1], " 10.96.0.4:80/tcp ") {
 		t.Errorf("changes %q in\n%s", lines, out.text.String())
 	}
 	checkUsage(t, []usage{
@@ -198,7 +203,8 @@ status: {loadBalancer: {ingress: [{ip: 198.51.100.7}, {ip: 198.51.100.8, ipMode:
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, ruleset, stderr := kubeNFT(t, "--dry-run", "--manifests", objects, "--hostname-override", "node-1", "--external-ips", "203.0.113.6/32")
+	_, ruleset, stderr := kubeNFT(t, "--dry-run", "--manifests", objects, "--hostname-override", "node-1",
+		"--external-ips", "203.0.113.6/32")
 	if !strings.Contains(stderr, "spec.externalIPs[0]: 203.0.113.5 is not served") {
 		t.Errorf("a dry run says %s", stderr)
 	}
@@ -209,7 +215,8 @@ shop/web:http  198.51.100.7:80/tcp LB IP        0   -      reject: no endpoint
 shop/web:http  198.51.100.8:80/tcp LB IP        0   -      pass: no endpoint, ipMode Router
 shop/web:http  203.0.113.6:80/tcp  external IP  0   -      reject: no endpoint
 `
-	if _, got, stderr := kubeNFT(t, "get", "services"); stderr != "" || cmp.Diff(strings.Fields(want), strings.Fields(got)) != "" {
+	if _, got, stderr := kubeNFT(t, "get", "services"); stderr != "" ||
+		cmp.Diff(strings.Fields(want), strings.Fields(got)) != "" {
 		t.Errorf("get: %s%s", got, stderr)
 	}
 	for address, reason := range map[string]string{

@@ -53,10 +53,19 @@ type flagGroup struct{ title, flags string }
 // flagGroups are all flags of the daemon.
 var flagGroups = []flagGroup{
 	{"Instead of serving", "dry-run show-config write-config-to init-only cleanup version"},
-	{"Objects and settings", "config manifests kubeconfig master kube-api-qps kube-api-burst kube-api-content-type feature-gates"},
-	{"The node and its pods", "hostname-override host-proc bind-address cluster-cidr detect-local-mode pod-bridge-interface pod-interface-name-prefix"},
-	{"Services", "service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports ping-vips masquerade-all masquerade-bit affinity-size namespace-quota connection-counters endpoint-connection-counters"},
-	{"Writing to the kernel", "min-sync-period sync-period takeover table-ownership connections-of-departed oom-score-adj"},
+	{"Objects and settings",
+		"config manifests kubeconfig master kube-api-qps kube-api-burst kube-api-content-type feature-gates"},
+	{"The node and its pods",
+		"hostname-override host-proc bind-address cluster-cidr detect-local-mode pod-bridge-interface " +
+			"pod-interface-name-prefix"},
+	{
+		"Services",
+		"service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports " +
+			"ping-vips masquerade-all masquerade-bit affinity-size namespace-quota connection-counters " +
+			"endpoint-connection-counters",
+	},
+	{"Writing to the kernel",
+		"min-sync-period sync-period takeover table-ownership connections-of-departed oom-score-adj"},
 	{"Addresses", "healthz-bind-address metrics-bind-address bind-address-hard-fail profiling"},
 	{"Connection tracking", "conntrack-"},
 	{"Log", "log-level log-format v logging-format"},
@@ -77,10 +86,12 @@ var examples = map[string]string{
 	"kube-nft version": "  kube-nft version",
 	"kube-nft ready":   "  kube-nft ready",
 	"kube-nft status":  "  kube-nft status\n  kube-nft status -o json",
-	"kube-nft migrate": "  kube-nft migrate plan --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate rollback --wait",
+	"kube-nft migrate": "  kube-nft migrate plan --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config " +
+		"/etc/kube-nft.yaml\n  kube-nft migrate rollback --wait",
 	"kube-nft migrate plan": `  kube-nft migrate plan --config /etc/kube-nft.yaml
   kube-nft migrate plan --kubeconfig /etc/kubernetes/kube-proxy.conf --hostname-override worker-1 -o json`,
-	"kube-nft migrate apply":    "  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate apply --config /etc/kube-nft.yaml --timeout 1h",
+	"kube-nft migrate apply": "  kube-nft migrate apply --config /etc/kube-nft.yaml\n  kube-nft migrate apply " +
+		"--config /etc/kube-nft.yaml --timeout 1h",
 	"kube-nft migrate rollback": "  kube-nft migrate rollback --wait",
 	"kube-nft cleanup":          "  kube-nft cleanup\n  kube-nft cleanup --timeout 5m",
 }

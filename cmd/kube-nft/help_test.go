@@ -43,7 +43,8 @@ func TestHelpOfWhatReadsTheSource(t *testing.T) {
 	for _, command := range []string{"diff", "explain", "migrate plan", "migrate apply"} {
 		_, help, _ := commandLine(t, append(strings.Fields(command), "--help")...)
 		flags := offered(help)
-		for _, flag := range []string{"config", "manifests", "kubeconfig", "hostname-override", "cluster-cidr", "nodeport-addresses"} {
+		for _, flag := range []string{"config", "manifests", "kubeconfig", "hostname-override", "cluster-cidr",
+			"nodeport-addresses"} {
 			if !slices.Contains(flags, flag) {
 				t.Errorf("%s: --%s is not offered", command, flag)
 			}

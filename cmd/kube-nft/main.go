@@ -24,9 +24,9 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
 )
 
-// Exit codes; docs/operations.md has the table. A command that only reads ends with exitFound if it found a difference or
-// a fault, and with exitTrouble if it could not read. exitConfig means that the configuration file changed; it is not 0
-// because many service managers restart a program only after a failure.
+// Exit codes; docs/operations.md has the table. A command that only reads ends with exitFound if it found a difference
+// or a fault, and with exitTrouble if it could not read. exitConfig means that the configuration file changed; it is
+// not 0 because many service managers restart a program only after a failure.
 const (
 	exitOK      = 0
 	exitFailed  = 1
@@ -134,12 +134,16 @@ external IPs reaches ready endpoints.`,
 	root.SuggestionsMinimumDistance = 2 // letters that differ
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.UsageError{Err: plainly(err)} })
 	reader = config.NewReader(root.PersistentFlags())
-	root.Flags().BoolVar(&dryRun, "dry-run", false, "print the ruleset as nft text and exit; needs no privileges and does not change the kernel")
+	root.Flags().BoolVar(&dryRun, "dry-run", false,
+		"print the ruleset as nft text and exit; needs no privileges and does not change the kernel")
 	root.Flags().BoolVar(&cleanUp, "cleanup", false, "run the command cleanup, and exit")
-	root.Flags().Var(&version, "version", "run the command version, and exit; raw prints it as components of Kubernetes do")
+	root.Flags().Var(&version, "version",
+		"run the command version, and exit; raw prints it as components of Kubernetes do")
 	root.Flags().Lookup("version").NoOptDefVal = "true"
-	root.Flags().BoolVar(&initOnly, "init-only", false, "set the conntrack sysctls and exit, for a privileged init container")
-	root.Flags().BoolVar(&showConfig, "show-config", false, "print the settings from defaults, --config and flags, as a file for --config, and exit")
+	root.Flags().BoolVar(&initOnly, "init-only", false,
+		"set the conntrack sysctls and exit, for a privileged init container")
+	root.Flags().BoolVar(&showConfig, "show-config", false,
+		"print the settings from defaults, --config and flags, as a file for --config, and exit")
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write the output of --show-config to this file and exit")
 	reader.Show(root.Flags())
 	root.SetGlobalNormalizationFunc(config.NormalizeName)

@@ -23,7 +23,8 @@ func init() {
 				day := time.Unix(date, 0).UTC()
 				root := cmd.Root()
 				root.DisableAutoGenTag = true
-				return doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: "kube-nft", Manual: "kube-nft", Date: &day}, args[0])
+				return doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: "kube-nft", Manual: "kube-nft", Date: &day},
+					args[0])
 			},
 		}
 		manual.Flags().Int64Var(&date, "date", 0, "date of the pages, in seconds since the epoch")

@@ -19,12 +19,16 @@ func TestPlanExitCodes(t *testing.T) {
 		code        int
 		last        string
 	}{
-		{"a clean node", "", []string{"--manifests", dir}, exitOK, "apply would bring our tables up to date; nothing of kube-proxy's is left"},
-		{"no source", "", []string{"--kubeconfig", filepath.Join(dir, "none")}, exitTrouble, "1 thing could not be looked at, "},
-		{"an empty source", "add table ip kube-proxy\n", []string{"--manifests", dir}, exitFailed, "1 block: apply would refuse and change nothing"},
+		{"a clean node", "", []string{"--manifests", dir}, exitOK,
+			"apply would bring our tables up to date; nothing of kube-proxy's is left"},
+		{"no source", "", []string{"--kubeconfig", filepath.Join(dir, "none")}, exitTrouble,
+			"1 thing could not be looked at, "},
+		{"an empty source", "add table ip kube-proxy\n", []string{"--manifests", dir}, exitFailed,
+			"1 block: apply would refuse and change nothing"},
 	} {
 		lab.Run(t, tt.rules, "nft", "-f", "-")
-		code, stdout, stderr := kubeNFT(t, append([]string{"migrate", "plan", "--hostname-override", "node-a"}, tt.args...)...)
+		code, stdout, stderr := kubeNFT(t, append([]string{"migrate", "plan", "--hostname-override", "node-a"},
+			tt.args...)...)
 		lines := strings.Split(strings.TrimSpace(stdout), "\n")
 		if last := lines[len(lines)-1]; code != tt.code || !strings.Contains(last, tt.last) {
 			t.Errorf("%s: exit code %d, last line %q, want %d and %q\n%s", tt.name, code, last, tt.code, tt.last, stderr)

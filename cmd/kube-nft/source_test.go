@@ -15,8 +15,10 @@ import (
 func TestSourceIsCheckedFirst(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for flag, want := range map[string]string{
-		"--manifests":  "kube-nft: manifests " + missing + ": no such file or directory; --manifests takes a file or directory of YAML or JSON\n",
-		"--kubeconfig": "kube-nft: kubeconfig " + missing + ": no such file or directory; pass --kubeconfig FILE, or --manifests PATH to run without an API server\n",
+		"--manifests": "kube-nft: manifests " + missing +
+			": no such file or directory; --manifests takes a file or directory of YAML or JSON\n",
+		"--kubeconfig": "kube-nft: kubeconfig " + missing +
+			": no such file or directory; pass --kubeconfig FILE, or --manifests PATH to run without an API server\n",
 	} {
 		code, stdout, stderr := commandLine(t, flag, missing)
 		if code != exitFailed || stdout != "" || stderr != want {
@@ -31,7 +33,8 @@ func TestServerUnreachable(t *testing.T) {
 	server.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "{clusters: [{name: c, cluster: {server: \"" + server.URL + "\"}}], contexts: [{name: c, context: {cluster: c}}], current-context: c}"
+	text := "{clusters: [{name: c, cluster: {server: \"" + server.URL +
+		"\"}}], contexts: [{name: c, context: {cluster: c}}], current-context: c}"
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -50,12 +53,15 @@ func TestServerUnreachable(t *testing.T) {
 
 // TestDryRunWithoutNode: a wrong name is told, on stderr.
 func TestDryRunWithoutNode(t *testing.T) {
-	_, _, stderr := commandLine(t, "--dry-run", "--manifests", "testdata/inspection/cluster.yaml", "--hostname-override", "node-77")
+	_, _, stderr := commandLine(t, "--dry-run", "--manifests", "testdata/inspection/cluster.yaml", "--hostname-override",
+		"node-77")
 	var line struct{ Level, Msg, Node string }
 	if err := json.Unmarshal([]byte(stderr), &line); err != nil {
 		t.Fatalf("%v: %s", err, stderr)
 	}
-	if line.Level != "warn" || line.Node != "node-77" || !strings.HasPrefix(line.Msg, "no such Node: node ports are served at no primary addresses but those that the tables have already, ") {
+	if line.Level != "warn" || line.Node != "node-77" ||
+		!strings.HasPrefix(line.Msg,
+			"no such Node: node ports are served at no primary addresses but those that the tables have already, ") {
 		t.Errorf("got %s", stderr)
 	}
 }

@@ -74,7 +74,8 @@ func top(t *testing.T, args ...string) []topDocument {
 func topWhile(t *testing.T, once func(), args ...string) (documents []topDocument) {
 	t.Helper()
 	stdout, stderr := &interrupter{once: once}, new(strings.Builder)
-	if code := execute(t.Context(), append([]string{"top", "-o", "json"}, args...), stdout, stderr); code != exitOK || stderr.Len() > 0 {
+	if code := execute(t.Context(), append([]string{"top", "-o", "json"}, args...), stdout, stderr); code != exitOK ||
+		stderr.Len() > 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
 	for line := range strings.Lines(stdout.text.String()) {
@@ -92,7 +93,8 @@ func topWhile(t *testing.T, once func(), args ...string) (documents []topDocumen
 func connecting(t *testing.T, to string) func() {
 	t.Helper()
 	addr := netip.MustParseAddrPort(to)
-	family, sockaddr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(addr.Port()), Addr: [4]byte(addr.Addr().AsSlice()[:4])})
+	family, sockaddr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(addr.Port()),
+		Addr: [4]byte(addr.Addr().AsSlice()[:4])})
 	if addr.Addr().Is6() {
 		family, sockaddr = unix.AF_INET6, &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
 	}
@@ -135,7 +137,8 @@ func TestTopRefusals(t *testing.T) {
 	var s struct {
 		Tables []struct{ RefusedPackets map[string]uint64 }
 	}
-	if err := json.Unmarshal([]byte(stdout), &s); err != nil || len(s.Tables) != 2 || s.Tables[0].RefusedPackets["unused-port"] != 1 || s.Tables[1].RefusedPackets["not-local"] != 1 {
+	if err := json.Unmarshal([]byte(stdout), &s); err != nil || len(s.Tables) != 2 ||
+		s.Tables[0].RefusedPackets["unused-port"] != 1 || s.Tables[1].RefusedPackets["not-local"] != 1 {
 		t.Errorf("%v: status says %+v", err, s)
 	}
 }
@@ -167,10 +170,12 @@ func TestTop(t *testing.T) {
 	}
 	d := documents[1]
 	times := func(rate *float64, n float64) bool { return rate != nil && math.Abs(*rate*d.IntervalSeconds-n) < 1e-6 }
-	if !d.ConnectionsCounted || !d.ActiveComplete || !times(d.NewPerSecond, 3) || d.Active != 3 || len(d.Services) != 2 || d.OmittedServices == 0 {
+	if !d.ConnectionsCounted || !d.ActiveComplete || !times(d.NewPerSecond, 3) || d.Active != 3 || len(d.Services) != 2 ||
+		d.OmittedServices == 0 {
 		t.Fatalf("got %+v", d)
 	}
-	if s := d.Services[0]; s.Namespace != "kube-system" || s.Name != "dns" || !times(s.NewPerSecond, 3) || s.Active != 3 || *s.RefusedPerSecond != 0 {
+	if s := d.Services[0]; s.Namespace != "kube-system" || s.Name != "dns" || !times(s.NewPerSecond, 3) || s.Active != 3 ||
+		*s.RefusedPerSecond != 0 {
 		t.Errorf("the first is %+v", s)
 	}
 	if s := d.Services[1]; s.Name != "empty" || *s.NewPerSecond != 0 || s.Active != 0 || !times(s.RefusedPerSecond, 2) {
@@ -181,7 +186,8 @@ func TestTop(t *testing.T) {
 			t.Errorf("while nothing came: %+v", d)
 		}
 	}
-	if d = documents[2]; *d.NewPerSecond != 0 || d.Active != 3 || d.RefusedPerSecond["no-endpoints"] != 0 || d.RefusedPackets["no-endpoints"] != 2 {
+	if d = documents[2]; *d.NewPerSecond != 0 || d.Active != 3 || d.RefusedPerSecond["no-endpoints"] != 0 ||
+		d.RefusedPackets["no-endpoints"] != 2 {
 		t.Errorf("the second time: %+v", d)
 	}
 	d = top(t, "--count", "1", "--interval", "100ms", "-n", "shop", "--sort", "name")[0]
@@ -224,7 +230,8 @@ and 3 more Services; --rows 0 shows all
 	checkWidth(t, stdout)
 }
 
-// TestRepaint: a text comes in the place of another, without anything that somebody else wrote and a terminal would obey.
+// TestRepaint: a text comes in the place of another, without anything that somebody else wrote and a terminal would
+// obey.
 func TestRepaint(t *testing.T) {
 	var b strings.Builder
 	w := newVisibleWriter(&b)
@@ -239,7 +246,8 @@ func TestRepaint(t *testing.T) {
 func TestTopWithoutTable(t *testing.T) {
 	lab.New(t)
 	code, stdout, stderr := kubeNFT(t, "top")
-	if code != exitTrouble || stdout != "" || !strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
+	if code != exitTrouble || stdout != "" ||
+		!strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 }

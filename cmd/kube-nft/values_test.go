@@ -6,7 +6,8 @@ import "testing"
 func TestValuesThatFlagsDoNotTake(t *testing.T) {
 	checkUsage(t, []usage{
 		{[]string{"--kube-api-burst", "abc"}, "--kube-api-burst abc: expected a whole number, -2147483648 to 2147483647"},
-		{[]string{"--masquerade-bit=99999999999"}, "--masquerade-bit 99999999999: expected a whole number, -2147483648 to 2147483647"},
+		{[]string{"--masquerade-bit=99999999999"},
+			"--masquerade-bit 99999999999: expected a whole number, -2147483648 to 2147483647"},
 		{[]string{"--affinity-size", "-1"}, "--affinity-size -1: expected a whole number, 0 to 4294967295"},
 		{[]string{"-v", "x"}, "--v x: expected a whole number, 0 to 4294967295"},
 		{[]string{"--kube-api-qps", "many"}, "--kube-api-qps many: expected a number"},

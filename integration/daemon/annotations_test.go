@@ -78,7 +78,8 @@ func newCrossing(t *testing.T) *crossing {
 		anywhere := netip.PrefixFrom([]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}[family], 0)
 		must(lab.AddRoute("ext0", anywhere, crossClient[family]))
 		must(c.client.Do(func() error {
-			return errors.Join(lab.AddAddress("eth0", netip.PrefixFrom(crossClient[family], bits)), lab.AddRoute("eth0", anywhere, crossNode[family]))
+			return errors.Join(lab.AddAddress("eth0", netip.PrefixFrom(crossClient[family], bits)),
+				lab.AddRoute("eth0", anywhere, crossNode[family]))
 		}))
 		must(c.pods.Do(func() error {
 			var err error
@@ -88,12 +89,14 @@ func newCrossing(t *testing.T) *crossing {
 			return errors.Join(err, lab.AddRoute("eth0", anywhere, crossGateway[family]))
 		}))
 		must(c.pod.Do(func() error {
-			return errors.Join(lab.AddAddress("eth0", netip.PrefixFrom(crossPod[family], bits)), lab.AddRoute("eth0", anywhere, crossPodGate[family]))
+			return errors.Join(lab.AddAddress("eth0", netip.PrefixFrom(crossPod[family], bits)),
+				lab.AddRoute("eth0", anywhere, crossPodGate[family]))
 		}))
 		for i := range 3 {
 			must(c.pods.Do(func() error { return serveNames(t, crossEndpoint(i, family)) }))
 			// The first neighbour solicitation for an address may get lost, and the next one comes a second later.
-			conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(crossEndpoint(i, family), lab.EndpointPort).String(), crossPatience)
+			conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(crossEndpoint(i, family), lab.EndpointPort).String(),
+				crossPatience)
 			must(err)
 			must(conn.Close())
 		}
@@ -135,15 +138,16 @@ func serveNames(t *testing.T, addr netip.Addr) error {
 	return nil
 }
 
-// An endpointState is an endpoint and the words of its conditions: notready, notserving, terminating; here and elsewhere say
-// on which node it is.
+// An endpointState is an endpoint and the words of its conditions: notready, notserving, terminating; here and
+// elsewhere say on which node it is.
 type endpointState struct {
 	number int
 	words  string
 }
 
 // publish writes the Service, with endpoints in these states, and waits until the kernel has it.
-func (c *crossing) publish(t *testing.T, proxy *lab.Process, protocol corev1.Protocol, annotations map[string]string, states ...endpointState) {
+func (c *crossing) publish(t *testing.T, proxy *lab.Process, protocol corev1.Protocol, annotations map[string]string,
+	states ...endpointState) {
 	t.Helper()
 	service := lab.Service("shop", "web", crossCluster[:]...)
 	service.Annotations = make(map[string]string)
@@ -154,7 +158,8 @@ func (c *crossing) publish(t *testing.T, proxy *lab.Process, protocol corev1.Pro
 	service.Spec.Ports[0].NodePort, service.Spec.Ports[0].Protocol = crossNodePort, protocol
 	for family := range 2 {
 		service.Spec.ExternalIPs = append(service.Spec.ExternalIPs, crossExternal[family].String())
-		service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: crossBalancer[family].String()})
+		service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: crossBalancer[family].String()})
 	}
 	if c.change != nil {
 		c.change(service)
@@ -173,9 +178,10 @@ func (c *crossing) publish(t *testing.T, proxy *lab.Process, protocol corev1.Pro
 				node = new(lab.NodeName)
 			}
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				NodeName:   node,
-				Addresses:  []string{crossEndpoint(state.number, family).String()},
-				Conditions: discoveryv1.EndpointConditions{Ready: not("notready"), Serving: not("notserving"), Terminating: new(strings.Contains(state.words, "terminating"))},
+				NodeName:  node,
+				Addresses: []string{crossEndpoint(state.number, family).String()},
+				Conditions: discoveryv1.EndpointConditions{Ready: not("notready"), Serving: not("notserving"),
+					Terminating: new(strings.Contains(state.words, "terminating"))},
 			})
 		}
 		objects = append(objects, slice)
@@ -212,8 +218,10 @@ func (c *crossing) targets() (targets []crossTarget) {
 	for family := range 2 {
 		for from, in := range map[string]*lab.Namespace{"client": c.client, "pod": c.pod, "node": nil} {
 			for kind, at := range map[string]netip.AddrPort{
-				"cluster IP": netip.AddrPortFrom(crossCluster[family], 80), "external IP": netip.AddrPortFrom(crossExternal[family], 80),
-				"load balancer": netip.AddrPortFrom(crossBalancer[family], 80), "node port": netip.AddrPortFrom(crossNode[family], crossNodePort),
+				"cluster IP":    netip.AddrPortFrom(crossCluster[family], 80),
+				"external IP":   netip.AddrPortFrom(crossExternal[family], 80),
+				"load balancer": netip.AddrPortFrom(crossBalancer[family], 80),
+				"node port":     netip.AddrPortFrom(crossNode[family], crossNodePort),
 			} {
 				targets = append(targets, crossTarget{from + " to " + kind + " " + at.String(), in, family, at})
 			}
@@ -271,8 +279,8 @@ func exchange(conn net.Conn, patience time.Duration) (string, error) {
 	return strings.TrimSpace(string(buffer[:n])), err
 }
 
-// resetNext waits until the node has no entry of a connection to an endpoint any more, which goes after the commit, beside it.
-// The next segment has to be answered by a reset.
+// resetNext waits until the node has no entry of a connection to an endpoint any more, which goes after the commit,
+// beside it. The next segment has to be answered by a reset.
 func resetNext(t *testing.T, conn net.Conn, endpoint netip.Addr) error {
 	t.Helper()
 	from := conn.LocalAddr().(*net.TCPAddr).AddrPort()
@@ -309,7 +317,8 @@ func TestConnectionsOfDepartedInKernel(t *testing.T) {
 	lives := func(when string, conns []net.Conn, number int) {
 		t.Helper()
 		for i, conn := range conns {
-			if name, err := exchange(conn, crossPatience); err != nil || name != crossEndpoint(number, targets[i].family).String() {
+			if name, err := exchange(conn, crossPatience); err != nil ||
+				name != crossEndpoint(number, targets[i].family).String() {
 				t.Errorf("%s, %s: %q, %v; want endpoint %d", when, targets[i].name, name, err, number)
 			}
 		}
@@ -368,7 +377,8 @@ func TestDepartedLocalInKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCrossing(t)
 			c.change = func(s *corev1.Service) {
-				s.Spec.ExternalTrafficPolicy, s.Spec.InternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal, new(corev1.ServiceInternalTrafficPolicyLocal)
+				s.Spec.ExternalTrafficPolicy, s.Spec.InternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal,
+					new(corev1.ServiceInternalTrafficPolicyLocal)
 				change(s)
 			}
 			c.publish(t, nil, corev1.ProtocolTCP, reset, endpointState{0, "here"})
@@ -386,7 +396,8 @@ func TestDepartedLocalInKernel(t *testing.T) {
 			}
 			for i := range targets {
 				target := &targets[i]
-				served := target.in != c.client && !strings.Contains(target.name, "cluster IP") // pods and the node get all endpoints
+				// pods and the node get all endpoints
+				served := target.in != c.client && !strings.Contains(target.name, "cluster IP")
 				err := target.do(func() error {
 					dialer := net.Dialer{Timeout: 300 * time.Millisecond}
 					if served {
@@ -461,11 +472,13 @@ func TestPingInKernel(t *testing.T) {
 	check("not asked for", false)
 	c.publish(t, proxy, corev1.ProtocolTCP, yes, endpointState{0, ""})
 	check("asked for", true)
-	if text := lab.Run(t, "", "nft", "list", "set", "ip", "kube-nft", "pinged"); !strings.Contains(text, crossExternal[0].String()) {
+	if text := lab.Run(t, "", "nft", "list", "set", "ip", "kube-nft", "pinged"); !strings.Contains(text,
+		crossExternal[0].String()) {
 		t.Errorf("no address is listed:\n%s", text)
 	}
 	for family := range 2 { // the rest of the cluster's addresses, and the node itself, are as before
-		for addr, want := range map[netip.Addr]bool{lab.After(crossCluster[family], 1): false, crossNode[family]: true, crossEndpoint(1, family): true} {
+		for addr, want := range map[netip.Addr]bool{lab.After(crossCluster[family], 1): false, crossNode[family]: true,
+			crossEndpoint(1, family): true} {
 			other := crossTarget{in: c.client, family: family, at: netip.AddrPortFrom(addr, 0)}
 			if got := other.ping(t, want); got != want {
 				t.Errorf("client to %s: answered: %v, want %v", addr, got, want)
@@ -518,7 +531,8 @@ func (c *crossTarget) ping(t *testing.T, wanted bool) (answered bool) {
 		if err != nil {
 			return false
 		}
-		if n >= 8 && reply[0] == kinds[1] && string(reply[4:8]) == string(request[4:8]) && from.IP.Equal(c.at.Addr().AsSlice()) {
+		if n >= 8 && reply[0] == kinds[1] && string(reply[4:8]) == string(request[4:8]) &&
+			from.IP.Equal(c.at.Addr().AsSlice()) {
 			return true
 		}
 	}

@@ -59,12 +59,29 @@ func TestFailures(t *testing.T) {
 	}{
 		{"unknown flag", "unknown flag: --nonsense; kube-nft --help lists the flags", 2, []string{"--nonsense"}},
 		{"unknown command", `unknown command "start"; kube-nft --help lists the flags`, 2, []string{"start"}},
-		{"contradiction", "--manifests ../../deploy/examples: it replaces the API server, so it cannot be combined with a kubeconfig or a master", 2, append(examples, "--kubeconfig", "x")},
-		{"value out of range", "--masquerade-bit 32: expected a bit of the packet mark, 0 to 31", 2, append(examples, "--masquerade-bit=32")},
-		{"no kubeconfig", "kubeconfig /nowhere: no such file or directory; pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1, []string{"--kubeconfig", "/nowhere"}},
-		{"bad kubeconfig", "kubeconfig " + kubeconfig + ": yaml: line 1: did not find expected node content; pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1, []string{"--kubeconfig", kubeconfig}},
-		{"no source", "not running in a Kubernetes cluster: pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1, nil},
-		{"no manifests", "manifests /nowhere: no such file or directory", 1, []string{"--manifests", "/nowhere", "--dry-run"}},
+		{
+			"contradiction",
+			"--manifests ../../deploy/examples: it replaces the API server, so it cannot be combined with a kubeconfig or a " +
+				"master", 2, append(examples, "--kubeconfig", "x"),
+		},
+		{"value out of range", "--masquerade-bit 32: expected a bit of the packet mark, 0 to 31", 2,
+			append(examples, "--masquerade-bit=32")},
+		{
+			"no kubeconfig",
+			"kubeconfig /nowhere: no such file or directory; pass --kubeconfig FILE, or --manifests PATH to run without an " +
+				"API server", 1, []string{"--kubeconfig", "/nowhere"},
+		},
+		{"bad kubeconfig",
+			"kubeconfig " + kubeconfig +
+				": yaml: line 1: did not find expected node content; pass --kubeconfig FILE, or --manifests PATH to run without " +
+				"an API server", 1, []string{"--kubeconfig", kubeconfig}},
+		{
+			"no source",
+			"not running in a Kubernetes cluster: pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1,
+			nil,
+		},
+		{"no manifests", "manifests /nowhere: no such file or directory", 1,
+			[]string{"--manifests", "/nowhere", "--dry-run"}},
 	} {
 		want := lab.Output{Code: tt.code, Stderr: "kube-nft: " + tt.want + "\n"}
 		if diff := cmp.Diff(want, runProxy(t, tt.args...)); diff != "" {
@@ -80,7 +97,9 @@ func TestFailures(t *testing.T) {
 func TestWithoutPrivilege(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	want := lab.Output{Code: 1, Stderr: "kube-nft: probe nf_tables: commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was changed\n"}
+	want := lab.Output{Code: 1,
+		Stderr: "kube-nft: probe nf_tables: commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing " +
+			"was changed\n"}
 	got := runUnprivileged(t, examples...)
 	line, rest, _ := strings.Cut(got.Stderr, "\n") // the log begins with what starts
 	if !strings.Contains(line, `"msg":"starting"`) {
@@ -94,7 +113,9 @@ func TestWithoutPrivilege(t *testing.T) {
 	if diff := cmp.Diff(want, runUnprivileged(t, append([]string{"diff"}, examples...)...)); diff != "" {
 		t.Errorf("diff (-want +got):\n%s", diff)
 	}
-	want = lab.Output{Code: 1, Stderr: "kube-nft: read the generation of nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was removed\n"}
+	want = lab.Output{Code: 1,
+		Stderr: "kube-nft: read the generation of nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was " +
+			"removed\n"}
 	if diff := cmp.Diff(want, runUnprivileged(t, "cleanup")); diff != "" {
 		t.Errorf("cleanup (-want +got):\n%s", diff)
 	}
@@ -117,7 +138,8 @@ func TestDryRun(t *testing.T) {
 	}
 	for range 3 {
 		if again := runUnprivileged(t, dry...); again != first {
-			t.Errorf("without privilege, exit code %d, %s (-first +again):\n%s", again.Code, again.Stderr, cmp.Diff(first.Stdout, again.Stdout))
+			t.Errorf("without privilege, exit code %d, %s (-first +again):\n%s", again.Code, again.Stderr,
+				cmp.Diff(first.Stdout, again.Stdout))
 		}
 	}
 	if after, err := k.Generation(t.Context()); err != nil || after != before {
@@ -153,7 +175,8 @@ func TestDiff(t *testing.T) {
 	diff := append([]string{"diff"}, examples...)
 	first := runProxy(t, diff...)
 	if first.Code != 1 || first.Stderr != "" || !strings.HasPrefix(first.Stdout, "add table ip kube-nft ") {
-		t.Fatalf("empty kernel: exit code %d, standard error %q, standard output:\n%s", first.Code, first.Stderr, first.Stdout)
+		t.Fatalf("empty kernel: exit code %d, standard error %q, standard output:\n%s", first.Code, first.Stderr,
+			first.Stdout)
 	}
 	lab.Run(t, first.Stdout, "nft", "-f", "-")
 	if same := runProxy(t, diff...); same != (lab.Output{}) {
@@ -165,7 +188,8 @@ func TestDiff(t *testing.T) {
 		t.Errorf("a foreign element: %+v, want %+v", got, want)
 	}
 	missing := runProxy(t, "diff", "--manifests", "/nowhere")
-	if want := (lab.Output{Code: 2, Stderr: "kube-nft: manifests /nowhere: no such file or directory\n"}); missing != want {
+	if want := (lab.Output{Code: 2,
+		Stderr: "kube-nft: manifests /nowhere: no such file or directory\n"}); missing != want {
 		t.Errorf("no manifests: %+v, want %+v", missing, want)
 	}
 }
@@ -174,11 +198,13 @@ func TestDiff(t *testing.T) {
 func TestDiffWithNodePortCIDR(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
-	if err := errors.Join(lab.AddSink("eth0"), lab.AddAddress("eth0", netip.MustParsePrefix("198.51.100.7/24"))); err != nil {
+	if err := errors.Join(lab.AddSink("eth0"), lab.AddAddress("eth0",
+		netip.MustParsePrefix("198.51.100.7/24"))); err != nil {
 		t.Fatal(err)
 	}
 	k := lab.Open(t, kernel.Open)
-	lab.Start(t, append([]string{lab.Program(t), "--nodeport-addresses=198.51.100.0/24", "--takeover=never"}, examples...)...)
+	lab.Start(t, append([]string{lab.Program(t), "--nodeport-addresses=198.51.100.0/24", "--takeover=never"},
+		examples...)...)
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.80")) })
 	if got := runProxy(t, "diff"); got != (lab.Output{}) {
 		t.Errorf("diff: %+v", got)
@@ -197,7 +223,8 @@ func TestBrokenManifest(t *testing.T) {
 	before := read(t, k)
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, nil)+"---\nkind: [\n")
 	lines := strings.Count(lab.Web("web", firstWeb, nil), "\n") + 2
-	p.AwaitLog(t, filepath.Join(string(objects), "web.yaml")+":"+strconv.Itoa(lines)+": did not find expected node content")
+	p.AwaitLog(t, filepath.Join(string(objects), "web.yaml")+":"+strconv.Itoa(lines)+
+		": did not find expected node content")
 	if repair := change.Diff(read(t, k), before); !repair.Empty() {
 		t.Errorf("with a broken file %d operations are needed to bring back what was there", len(repair.Ops))
 	}
@@ -226,7 +253,8 @@ func TestInitOnly(t *testing.T) {
 	lab.New(t)
 	const timeout = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
 	config := filepath.Join(t.TempDir(), "config.conf")
-	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n"
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0, " +
+		"tcpEstablishedTimeout: 1h}\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -246,19 +274,24 @@ func TestSettingsOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
-	daemon := lab.Start(t, append([]string{lab.Program(t), "--masquerade-all", "--cluster-cidr=10.244.0.0/16,fd00:10:244::/64", "--metrics-bind-address=127.0.0.1:10999", "--takeover=never"}, examples...)...)
+	daemon := lab.Start(t, append([]string{lab.Program(t), "--masquerade-all",
+		"--cluster-cidr=10.244.0.0/16,fd00:10:244::/64", "--metrics-bind-address=127.0.0.1:10999", "--takeover=never"},
+		examples...)...)
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.80")) })
 	if got := runProxy(t, "diff"); got != (lab.Output{}) {
 		t.Errorf("diff: %+v", got)
 	}
-	if got := runProxy(t, "diff", "--masquerade-all=false"); got.Code != 1 || !strings.Contains(got.Stdout, "10.244.0.0/16") {
+	if got := runProxy(t, "diff", "--masquerade-all=false"); got.Code != 1 ||
+		!strings.Contains(got.Stdout, "10.244.0.0/16") {
 		t.Errorf("diff with another setting: %+v", got)
 	}
-	if got := runProxy(t, "explain", "--from-source", "--from-kernel", "192.168.0.9", "10.96.0.80:80/tcp"); got.Code != 0 || !strings.Contains(got.Stdout, "of shop/web:http, masqueraded") {
+	if got := runProxy(t, "explain", "--from-source", "--from-kernel", "192.168.0.9",
+		"10.96.0.80:80/tcp"); got.Code != 0 || !strings.Contains(got.Stdout, "of shop/web:http, masqueraded") {
 		t.Errorf("explain: %+v", got)
 	}
 	status := runProxy(t, "status")
-	for _, want := range []string{"\n  version           ", "\n  up                ", "--masquerade-all true\n", "--metrics-bind-address 127.0.0.1:10999\n", "\nSyncs  "} {
+	for _, want := range []string{"\n  version           ", "\n  up                ", "--masquerade-all true\n",
+		"--metrics-bind-address 127.0.0.1:10999\n", "\nSyncs  "} {
 		if status.Code != 0 || !strings.Contains(status.Stdout, want) {
 			t.Errorf("status: no %q in %+v", want, status)
 		}
@@ -280,7 +313,8 @@ func TestStatusIgnoresOtherPrograms(t *testing.T) {
 	}
 	defer listener.Close()
 	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-02T03:04:05Z","healthy":true,"nodeEligible":true}`)
+		io.WriteString(w,
+			`{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-02T03:04:05Z","healthy":true,"nodeEligible":true}`)
 	}))
 	const want = "Daemon              not reached: no kube-nft programs this network namespace\n"
 	if got := runProxy(t, "status"); got.Code != 1 || !strings.Contains(got.Stdout, want) {

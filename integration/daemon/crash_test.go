@@ -97,7 +97,8 @@ func (s *sequence) stateOf(t *testing.T, have nft.Tables) int {
 	for state, want := range s.rulesets {
 		if sameEndpoints(have, want) {
 			if repair := change.Diff(have, want); !onlyRemoves(repair) {
-				t.Fatalf("the kernel holds a mixture: to be state %d it lacks %d operations, the first is\n%s", state, len(repair.Ops), repair.Ops[0].Text())
+				t.Fatalf("the kernel holds a mixture: to be state %d it lacks %d operations, the first is\n%s", state,
+					len(repair.Ops), repair.Ops[0].Text())
 			}
 			return state
 		}

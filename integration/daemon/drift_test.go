@@ -93,7 +93,9 @@ func TestSecondInstanceWaits(t *testing.T) {
 	if err := first.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	lab.Eventually(t, "the second instance's commit", func() bool { return holds(t, k, secondWeb) && !holds(t, k, firstWeb) })
+	lab.Eventually(t, "the second instance's commit", func() bool {
+		return holds(t, k, secondWeb) && !holds(t, k, firstWeb)
+	})
 	second.Stop(t)
 }
 

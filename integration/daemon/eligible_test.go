@@ -27,7 +27,8 @@ func startWithServer(t *testing.T, apply func(*apiserver.Server), flags ...strin
 		t.Fatal(err)
 	}
 	apply(server)
-	return server, lab.Start(t, append([]string{lab.Program(t), "--hostname-override", lab.NodeName, "--kubeconfig", kubeconfig}, flags...)...)
+	return server, lab.Start(t, append([]string{lab.Program(t), "--hostname-override", lab.NodeName, "--kubeconfig",
+		kubeconfig}, flags...)...)
 }
 
 // TestNodeWithoutNetwork gives the Node what tells load balancers to look elsewhere, and takes it away
@@ -59,11 +60,14 @@ func TestNodeWithoutNetwork(t *testing.T) {
 			NodeEligible, Healthy *bool
 			Status                map[string]struct{ Healthy bool }
 		}
-		if json.Unmarshal([]byte(body), &report) != nil || report.NodeEligible == nil || *report.NodeEligible || report.Healthy == nil || !*report.Healthy || !report.Status["IPv4"].Healthy {
+		if json.Unmarshal([]byte(body), &report) != nil || report.NodeEligible == nil || *report.NodeEligible ||
+			report.Healthy == nil || !*report.Healthy || !report.Status["IPv4"].Healthy {
 			t.Errorf("/healthz says %s, %v", body, err)
 		}
 		awaitCode(t, p, "127.0.0.1:10256", "/livez", 200)
-		lab.Eventually(t, "a log line that says why", func() bool { return strings.Count(p.Stderr(), "/healthz returns 503: node not eligible") == i+1 })
+		lab.Eventually(t, "a log line that says why", func() bool {
+			return strings.Count(p.Stderr(), "/healthz returns 503: node not eligible") == i+1
+		})
 		fine := lab.Node(lab.NodeName)
 		fine.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse}}
 		server.Apply(fine)
@@ -86,7 +90,8 @@ func TestRefusedExternalIPIsAnEvent(t *testing.T) {
 	lab.Eventually(t, "the event", func() bool {
 		return slices.ContainsFunc(server.Events(), func(e *eventsv1.Event) bool {
 			return e.Reason == "FieldRefused" && e.Regarding.Kind == "Service" && e.Regarding.Name == "web" &&
-				strings.Contains(e.Note, "203.0.113.5 is not served: the nodes allow none as external IPs") && strings.Contains(e.Note, "--external-ips")
+				strings.Contains(e.Note, "203.0.113.5 is not served: the nodes allow none as external IPs") &&
+				strings.Contains(e.Note, "--external-ips")
 		})
 	})
 	checkScrape(t, `kube_nft_refused_fields_total{kind="Service"} 1`)

@@ -51,7 +51,8 @@ func TestNobodyReadsTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(t, writer)
-	cmd := exec.Command(lab.Program(t), "--manifests", string(objects), "--hostname-override", lab.NodeName, "--log-level", "debug")
+	cmd := exec.Command(lab.Program(t), "--manifests", string(objects), "--hostname-override", lab.NodeName,
+		"--log-level", "debug")
 	cmd.Stderr, cmd.SysProcAttr = writer, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	objects.Write(t, "web-0.yaml", lab.Web("web-0", clusterIPOf(0), lab.Addresses(webPods, 1)))
 	if err := cmd.Start(); err != nil {
@@ -110,7 +111,8 @@ func TestAffinityMapIsFull(t *testing.T) {
 	for _, pod := range pods {
 		serve(t, netip.AddrPortFrom(pod, 8080), served)
 	}
-	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, pods,
+		func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
 	p := objects.Start(t, "--affinity-size", "2")
 	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, firstWeb) })
 	faithful := 0
@@ -131,8 +133,8 @@ func TestAffinityMapIsFull(t *testing.T) {
 	p.Stop(t)
 }
 
-// TestAffinityEntryLivesWithItsService: a client gets an entry, keeps its endpoint over a restart, and the map goes when no
-// Service has affinity any more.
+// TestAffinityEntryLivesWithItsService: a client gets an entry, keeps its endpoint over a restart, and the map goes
+// when no Service has affinity any more.
 func TestAffinityEntryLivesWithItsService(t *testing.T) {
 	t.Parallel()
 	lab.New(t)

@@ -84,7 +84,8 @@ func TestLocalhostNodePortsWithoutSysctl(t *testing.T) {
 	greet(t, "[fd00:244:1::11]:8080", "six")
 	dir := t.TempDir()
 	objects, file := filepath.Join(dir, "objects.yaml"), filepath.Join(dir, "config.conf")
-	for path, text := range map[string]string{objects: localhostObjects, file: `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+	for path, text := range map[string]string{objects: localhostObjects,
+		file: `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
 nodePortAddresses: [primary, localhost]

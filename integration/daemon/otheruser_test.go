@@ -32,9 +32,11 @@ func TestOtherUserWhileDaemonRuns(t *testing.T) {
 		if diff := cmp.Diff(want, execute(t, argv...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", command, diff)
 		}
-		argv = slices.Concat(asNobody("net_admin"), []string{lab.Program(t)}, strings.Fields(command), []string{"--timeout", "3s"})
+		argv = slices.Concat(asNobody("net_admin"), []string{lab.Program(t)}, strings.Fields(command),
+			[]string{"--timeout", "3s"})
 		got := execute(t, argv...)
-		if got.Code != 1 || strings.Count(got.Stderr, "kube-nft: a daemon runs") != 1 || strings.Count(got.Stderr, "\n") != 2 {
+		if got.Code != 1 || strings.Count(got.Stderr, "kube-nft: a daemon runs") != 1 ||
+			strings.Count(got.Stderr, "\n") != 2 {
 			t.Errorf("%s with CAP_NET_ADMIN: exit code %d, standard error:\n%s", command, got.Code, got.Stderr)
 		}
 		if !holds(t, k, firstWeb) {

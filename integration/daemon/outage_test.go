@@ -18,7 +18,8 @@ func TestServerIsGone(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
 	apply := func(server *apiserver.Server, name string, clusterIP netip.Addr) {
-		server.Apply(lab.Service("shop", name, clusterIP), lab.Slice("shop", name, 1, lab.FamilyOf(clusterIP), lab.Addresses(webPods, 3)))
+		server.Apply(lab.Service("shop", name, clusterIP), lab.Slice("shop", name, 1, lab.FamilyOf(clusterIP),
+			lab.Addresses(webPods, 3)))
 	}
 	server, p := startWithServer(t, func(server *apiserver.Server) {
 		server.Apply(lab.Node(lab.NodeName))

@@ -24,8 +24,10 @@ exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs \
 
 // refusedPrivileges is what kube-nft says about each thing that it may not do there.
 var refusedPrivileges = []string{
-	"sysctl net.netfilter.nf_conntrack_tcp_timeout_established: want 86400, have 432000: read-only file system; set it on the node",
-	"sysctl net.netfilter.nf_conntrack_tcp_timeout_close_wait: want 3600, have 60: read-only file system; set it on the node",
+	"sysctl net.netfilter.nf_conntrack_tcp_timeout_established: want 86400, have 432000: read-only file system; set it " +
+		"on the node",
+	"sysctl net.netfilter.nf_conntrack_tcp_timeout_close_wait: want 3600, have 60: read-only file system; set it on the " +
+		"node",
 	"write /proc/self/oom_score_adj: permission denied",
 }
 
@@ -48,7 +50,9 @@ func TestLeastPrivilege(t *testing.T) {
 			objects.Write(t, "more.yaml", lab.Web("more", secondWeb, lab.Addresses(webPods, 3)))
 			lab.Eventually(t, "a Service that was added", func() bool { return holds(t, k, secondWeb) })
 			lab.Run(t, "", "nft", "flush", "ruleset")
-			lab.Eventually(t, "both Services after a flush", func() bool { return holds(t, k, firstWeb) && holds(t, k, secondWeb) })
+			lab.Eventually(t, "both Services after a flush", func() bool {
+				return holds(t, k, firstWeb) && holds(t, k, secondWeb)
+			})
 			objects.Write(t, "web.yaml", "")
 			lab.Eventually(t, "a Service that was removed", func() bool { return !holds(t, k, firstWeb) })
 			p.Stop(t)

@@ -51,7 +51,8 @@ func TestRestartInKernel(t *testing.T) {
 		{"nothing changed", func() {}, appears},
 		{"endpoints were replaced", func() {
 			objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods.Next(), 3)))
-		}, map[string]int{"add element ip services": 1, "add element ip endpoints": 4, "add element ip cluster-ips": 1, "delete element ip endpoints": 1}},
+		}, map[string]int{"add element ip services": 1, "add element ip endpoints": 4, "add element ip cluster-ips": 1,
+			"delete element ip endpoints": 1}},
 		{"an element was deleted", func() {
 			lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", "cluster-ips", "{", firstWeb.String(), "}")
 			heard.Next(t, lab.Any)

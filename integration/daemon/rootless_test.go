@@ -41,7 +41,8 @@ func TestRootless(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	out := lab.Run(t, "", "env", "HOME="+home, "XDG_RUNTIME_DIR="+filepath.Join(home, "session"), "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all",
+	out := lab.Run(t, "", "env", "HOME="+home, "XDG_RUNTIME_DIR="+filepath.Join(home, "session"), "setpriv",
+		"--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all",
 		"unshare", "--user", "--map-root-user", "--net", "sh", "-c", rootless, "sh", program, string(objects))
 	if !strings.Contains(out, "Daemon              healthy") || !strings.Contains(out, firstWeb.String()+":80/tcp") {
 		t.Errorf("status and Services:\n%s", out)

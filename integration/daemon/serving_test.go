@@ -102,7 +102,8 @@ func TestServingInKernel(t *testing.T) {
 		t.Error("the health-check node port is open at an address that is not for node ports")
 	}
 	checkScrape(t, `kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 0`,
-		`kube_nft_elements{ip_family="IPv4",set="services"} 1`, `kube_nft_batches_total 1`, `kube_nft_scrape_failures_total 0`)
+		`kube_nft_elements{ip_family="IPv4",set="services"} 1`, `kube_nft_batches_total 1`,
+		`kube_nft_scrape_failures_total 0`)
 
 	write(false) // the policy's chain is new, and comes in a batch of its own first
 	awaitCode(t, proxy, "192.0.2.1:31000", "/", 503)
@@ -162,7 +163,8 @@ func TestNodeDeletedInKernel(t *testing.T) {
 	proxy = lab.Start(t, argv...)
 	awaitCode(t, proxy, "127.0.0.1:10256", "/readyz", 200)
 	check("started without it", "1")
-	if out, err := lab.Execute(binary, "diff", "--hostname-override=node-a", "--manifests", string(objects)); err != nil || out.Code != 0 {
+	if out, err := lab.Execute(binary, "diff", "--hostname-override=node-a", "--manifests", string(objects)); err != nil ||
+		out.Code != 0 {
 		t.Errorf("diff: %v, %+v", err, out)
 	}
 
@@ -181,7 +183,8 @@ func TestHostileConnectionsInKernel(t *testing.T) {
 	lab.Run(t, "", "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
 	objects := lab.NewDirectory(t)
 	objects.Write(t, "objects.yaml", fmt.Sprintf(servedObjects, true))
-	proxy := lab.Start(t, "prlimit", "--nofile=700:700", binary, "--hostname-override=node-a", "--manifests", string(objects))
+	proxy := lab.Start(t, "prlimit", "--nofile=700:700", binary, "--hostname-override=node-a", "--manifests",
+		string(objects))
 	addresses := []string{"192.0.2.1:10256", "192.0.2.1:31000", "127.0.0.1:10249"}
 	awaitCode(t, proxy, addresses[1], "/", 200)
 	for i := range 900 {
@@ -210,7 +213,9 @@ func checkScrape(t *testing.T, series ...string) {
 	// Metrics know of a commit a moment after the kernel does.
 	for end := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
 		_, body, err := fetch("127.0.0.1:10249", "/metrics")
-		missing := slices.DeleteFunc(slices.Clone(series), func(line string) bool { return strings.Contains(body, line+"\n") })
+		missing := slices.DeleteFunc(slices.Clone(series), func(line string) bool {
+			return strings.Contains(body, line+"\n")
+		})
 		if len(missing) == 0 {
 			return
 		}
@@ -236,7 +241,9 @@ func checkPortsTaken(t *testing.T, argv []string) {
 	defer other.Close()
 	second := lab.Start(t, append(argv, "--config", config)...)
 	<-second.Exited()
-	if second.ExitCode() != 1 || !strings.Contains(second.Stderr(), "address already in use; another process has this port, perhaps kube-proxy or another kube-nft: stop it or set --") {
+	if second.ExitCode() != 1 ||
+		!strings.Contains(second.Stderr(),
+			"address already in use; another process has this port, perhaps kube-proxy or another kube-nft: stop it or set --") {
 		t.Errorf("exit code %d\n%s", second.ExitCode(), second.Stderr())
 	}
 }

@@ -50,7 +50,8 @@ func TestStopDuringStart(t *testing.T) {
 	for i := range stopServices {
 		name := fmt.Sprintf("service-%d", i)
 		pods := lab.Addresses(lab.After(netip.MustParseAddr("10.128.0.0"), i*stopEndpoints), stopEndpoints)
-		server.Apply(lab.Service("shop", name, lab.After(netip.MustParseAddr("10.96.1.0"), i)), lab.Slice("shop", name, 0, corev1.IPv4Protocol, pods))
+		server.Apply(lab.Service("shop", name, lab.After(netip.MustParseAddr("10.96.1.0"), i)),
+			lab.Slice("shop", name, 0, corev1.IPv4Protocol, pods))
 	}
 	for _, tt := range []struct {
 		name, ownership string
@@ -60,7 +61,8 @@ func TestStopDuringStart(t *testing.T) {
 		{"SIGTERM", "auto", syscall.SIGTERM}, {"SIGKILL", "auto", syscall.SIGKILL},
 	} {
 		lab.Run(t, "", "nft", "flush", "ruleset")
-		argv := []string{lab.Program(t), "--hostname-override", lab.NodeName, "--kubeconfig", kubeconfig, "--table-ownership", tt.ownership}
+		argv := []string{lab.Program(t), "--hostname-override", lab.NodeName, "--kubeconfig", kubeconfig, "--table-ownership",
+			tt.ownership}
 		p := lab.Start(t, argv...)
 		p.AwaitLog(t, "HTTP server") // it has looked at the kernel by then, with commits of its own
 		before, first := generation(t, k), 1+rand.Uint32N(stopCommits-1)
@@ -74,7 +76,8 @@ func TestStopDuringStart(t *testing.T) {
 			t.Errorf("on %s: %s\n%s", tt.name, p.State(), p.Stderr())
 		}
 		commits := generation(t, k) - stopped
-		t.Logf("%s with ownership %s after %d commits: ended in %s, %d commits later", tt.name, tt.ownership, stopped-before, time.Since(began), commits)
+		t.Logf("%s with ownership %s after %d commits: ended in %s, %d commits later", tt.name, tt.ownership, stopped-before,
+			time.Since(began), commits)
 		if commits > 2 { // one was under way, and one may have begun before the signal arrived
 			t.Errorf("%d commits after the signal", commits)
 		}

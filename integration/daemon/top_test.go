@@ -13,8 +13,8 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// TestTopInKernel: top counts each connection once, from outside through this node, from a pod and from the node itself, at
-// every address and in both families: new ones, and those that are open.
+// TestTopInKernel: top counts each connection once, from outside through this node, from a pod and from the node
+// itself, at every address and in both families: new ones, and those that are open.
 func TestTopInKernel(t *testing.T) {
 	c := newCrossing(t)
 	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})

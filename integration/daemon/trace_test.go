@@ -144,13 +144,16 @@ func TestTrace(t *testing.T) {
 			!strings.HasPrefix(p.Outcome, "to 10.244.0.1") || !p.Masquerade || p.In != "client" {
 			t.Errorf("%+v", p)
 		}
-		if path := chains(p); !strings.Contains(path, "kube-nft services") || !strings.Contains(path, "kube-nft nat-postrouting") {
+		if path := chains(p); !strings.Contains(path, "kube-nft services") ||
+			!strings.Contains(path, "kube-nft nat-postrouting") {
 			t.Errorf("the way of a packet to %s: %s", destination, path)
 		}
 	}
 
-	packets = traced(t, dial("10.96.0.80:80", "10.96.0.99:80"), "10.96.0.99:80/tcp", "--source", "192.168.0.0/24", "--count", "1")
-	if want := "rejected in table ip kube-nft, chain reject-new"; packets[0].Outcome != want || packets[0].Service != "shop/reports:http" {
+	packets = traced(t, dial("10.96.0.80:80", "10.96.0.99:80"), "10.96.0.99:80/tcp", "--source", "192.168.0.0/24",
+		"--count", "1")
+	if want := "rejected in table ip kube-nft, chain reject-new"; packets[0].Outcome != want ||
+		packets[0].Service != "shop/reports:http" {
 		t.Errorf("%+v, want %s", packets[0], want)
 	}
 
@@ -158,13 +161,17 @@ func TestTrace(t *testing.T) {
 	for wait := 1500 * time.Millisecond; ; wait *= 2 {
 		packets = traced(t, func() {
 			lab.Run(t, "add chain ip kube-nft late\nadd rule ip kube-nft late tcp dport 80 drop\n"+
-				"add element ip kube-nft services { 10.96.0.124 . tcp . 80 comment \"shop/late:http\" : goto late }\n", "nft", "-f", "-")
+				"add element ip kube-nft services { 10.96.0.124 . tcp . 80 comment \"shop/late:http\" : goto late }\n",
+				"nft", "-f", "-")
 			time.Sleep(wait) // it reads the tables once a second, or more seldom on a busy machine
 			dial("10.96.0.124:80")()
 		}, "--source", "192.168.0.9", "--count", "1")
-		lab.Run(t, "delete element ip kube-nft services { 10.96.0.124 . tcp . 80 }\nflush chain ip kube-nft late\ndelete chain ip kube-nft late\n", "nft", "-f", "-")
+		lab.Run(t,
+			"delete element ip kube-nft services { 10.96.0.124 . tcp . 80 }\nflush chain ip kube-nft late\ndelete chain ip "+
+				"kube-nft late\n", "nft", "-f", "-")
 		steps := packets[0].Steps
-		if packets[0].Service == "shop/late:http" && len(steps) > 0 && strings.HasSuffix(steps[len(steps)-1].Rule, "th dport 80 drop") {
+		if packets[0].Service == "shop/late:http" && len(steps) > 0 && strings.HasSuffix(steps[len(steps)-1].Rule,
+			"th dport 80 drop") {
 			break
 		}
 		if wait > 20*time.Second {
@@ -172,7 +179,9 @@ func TestTrace(t *testing.T) {
 		}
 	}
 
-	lab.Run(t, "add table inet fw\nadd chain inet fw forward { type filter hook forward priority 0; }\nadd rule inet fw forward tcp dport 8080 drop\n", "nft", "-f", "-")
+	lab.Run(t,
+		"add table inet fw\nadd chain inet fw forward { type filter hook forward priority 0; }\nadd rule inet fw forward "+
+			"tcp dport 8080 drop\n", "nft", "-f", "-")
 	packets = traced(t, dial("10.96.0.80:80"), "--source", "192.168.0.9", "--count", "1")
 	if want := "dropped in table inet fw, chain forward"; packets[0].Outcome != want {
 		t.Errorf("%+v, want %s", packets[0], want)

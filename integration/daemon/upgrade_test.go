@@ -77,7 +77,8 @@ func (n *probedNode) awaitReady(t *testing.T) {
 
 // probe sends probes until the function that it returns is called.
 func (n *probedNode) probe(t *testing.T) (stop func()) {
-	for _, target := range [][2]string{{"192.0.2.1:10256", "/healthz"}, {"192.0.2.1:10256", "/livez"}, {"192.0.2.1:31000", "/"}, {"192.0.2.1:31000", "/"}} {
+	for _, target := range [][2]string{{"192.0.2.1:10256", "/healthz"}, {"192.0.2.1:10256", "/livez"},
+		{"192.0.2.1:31000", "/"}, {"192.0.2.1:31000", "/"}} {
 		n.probing.Go(func() {
 			if err := n.ns.Join(); err != nil {
 				t.Error(err)
@@ -116,7 +117,8 @@ func TestUpgradeAnswersAllProbes(t *testing.T) {
 	n.awaitReady(t)
 	n.do(t, func() { awaitCode(t, p, "192.0.2.1:31000", "/", 200) })
 	stop := n.probe(t)
-	for _, takeover := range []string{"never", "auto", "never", "auto"} { // auto looks for kube-proxy before the first commit
+	// auto looks for kube-proxy before the first commit
+	for _, takeover := range []string{"never", "auto", "never", "auto"} {
 		next := n.start(t, "--takeover="+takeover)
 		next.AwaitLog(t, "another kube-nft programs this network namespace")
 		n.awaitReady(t)

@@ -35,7 +35,8 @@ func TestWipedServer(t *testing.T) {
 			server.Apply(lab.Node(lab.NodeName))
 			for i := range services {
 				name, ip := fmt.Sprintf("service-%d", i), lab.After(netip.MustParseAddr("10.96.1.0"), i)
-				server.Apply(lab.Service("shop", name, ip), lab.Slice("shop", name, 0, corev1.IPv4Protocol, lab.Addresses(webPods, 2)))
+				server.Apply(lab.Service("shop", name, ip), lab.Slice("shop", name, 0, corev1.IPv4Protocol,
+					lab.Addresses(webPods, 2)))
 			}
 			takeover := "--takeover=auto"
 			if forced {
@@ -54,7 +55,8 @@ func TestWipedServer(t *testing.T) {
 			server.Close()
 			wiped := apiserver.New()
 			t.Cleanup(wiped.Close)
-			wiped.Apply(lab.Node(lab.NodeName), lab.Service("default", "kubernetes", firstWeb), lab.Slice("default", "kubernetes", 0, corev1.IPv4Protocol, lab.Addresses(webPods, 1)))
+			wiped.Apply(lab.Node(lab.NodeName), lab.Service("default", "kubernetes", firstWeb),
+				lab.Slice("default", "kubernetes", 0, corev1.IPv4Protocol, lab.Addresses(webPods, 1)))
 			if _, err := wiped.Start(strings.TrimPrefix(url, "http://")); err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +71,8 @@ func TestWipedServer(t *testing.T) {
 				_, body, err := fetch("127.0.0.1:10249", "/metrics")
 				return err == nil && strings.Contains(body, `kube_nft_held{reason="list"} 1`)
 			})
-			wiped.Apply(lab.Service("shop", "new", secondWeb), lab.Slice("shop", "new", 0, corev1.IPv4Protocol, lab.Addresses(webPods, 1)))
+			wiped.Apply(lab.Service("shop", "new", secondWeb), lab.Slice("shop", "new", 0, corev1.IPv4Protocol,
+				lab.Addresses(webPods, 1)))
 			lab.Eventually(t, "a new Service", func() bool { return count() == services+2 })
 			wiped.Delete("Service", "shop", "new")
 			lab.Eventually(t, "the end of a Service", func() bool { return count() == services+1 })
@@ -86,7 +89,8 @@ func TestWipedServer(t *testing.T) {
 			}
 			for i := range services { // the source has them again
 				name, ip := fmt.Sprintf("service-%d", i), lab.After(netip.MustParseAddr("10.96.1.0"), i)
-				wiped.Apply(lab.Service("shop", name, ip), lab.Slice("shop", name, 0, corev1.IPv4Protocol, lab.Addresses(webPods, 2)))
+				wiped.Apply(lab.Service("shop", name, ip), lab.Slice("shop", name, 0, corev1.IPv4Protocol,
+					lab.Addresses(webPods, 2)))
 			}
 			p.AwaitLog(t, `"safety check passed","reason":"list"`)
 			for i := range services { // as when their namespace is deleted

@@ -196,7 +196,8 @@ func checkProbes(t *testing.T, container *corev1.Container) {
 	if exec := container.StartupProbe.Exec; exec == nil || !slices.Equal(exec.Command, []string{"/kube-nft", "ready"}) {
 		t.Errorf("startup probe: %v, want kube-nft ready", container.StartupProbe)
 	}
-	for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
+	for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe,
+		"/readyz": container.ReadinessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != want {
 			t.Errorf("probe of %s: %v, want port %q as in the arguments", path, probe, want)
 		}

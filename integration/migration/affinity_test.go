@@ -38,7 +38,8 @@ func affineClient(f nft.Family, n int) netip.Addr {
 // own address.
 func newAffinity(t *testing.T, binary string, state oldState) *migration {
 	t.Helper()
-	m := &migration{net: newMigrationNet(t), state: state, shapes: shapesOf(10), binary: binary, source: lab.NewDirectory(t)}
+	m := &migration{net: newMigrationNet(t), state: state, shapes: shapesOf(10), binary: binary,
+		source: lab.NewDirectory(t)}
 	if err := os.Chmod(filepath.Dir(string(m.source)), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +76,8 @@ func newAffinity(t *testing.T, binary string, state oldState) *migration {
 	return m
 }
 
-// reached connects from every client to a Service and returns the endpoints that answered.
-func (m *migration) reached(t *testing.T, service int) map[string]string {
+// reached connects from every client to the Service with affinity and returns the endpoints that answered.
+func (m *migration) reached(t *testing.T) map[string]string {
 	t.Helper()
 	endpoints := make(map[string]string)
 	err := m.net.client.Do(func() error {
@@ -84,7 +85,8 @@ func (m *migration) reached(t *testing.T, service int) map[string]string {
 			for n := range affineClients {
 				from := affineClient(s.Family, n)
 				dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Timeout: exchangePatience}
-				conn, err := dialer.DialContext(context.Background(), "tcp", netip.AddrPortFrom(s.ClusterIP(service), 80).String())
+				to := netip.AddrPortFrom(s.ClusterIP(affineService), 80).String()
+				conn, err := dialer.DialContext(context.Background(), "tcp", to)
 				if err != nil {
 					return err
 				}
@@ -130,26 +132,28 @@ func TestMigrateAffinityKernel(t *testing.T) {
 		t.Run(state.name, func(t *testing.T) {
 			m := newAffinity(t, binary, state)
 			began := time.Now()
-			before := m.reached(t, affineService)
+			before := m.reached(t)
 			if distinct := len(distinctValues(before)); distinct < 4 {
 				t.Fatalf("%d endpoints of 6 are in use; clients would stay by chance", distinct)
 			}
-			if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
+			if diff := cmp.Diff(before, m.reached(t)); diff != "" {
 				t.Fatalf("kube-proxy's own rules do not keep clients (-before +after):\n%s", diff)
 			}
 			since := time.Now()
-			want := fmt.Sprintf("session affinity: kube-proxy knows the endpoints of %d clients — %d of them keep theirs", 2*affineClients, 2*affineClients)
+			want := fmt.Sprintf("session affinity: kube-proxy knows the endpoints of %d clients — %d of them keep theirs",
+				2*affineClients, 2*affineClients)
 			if plan := strings.Join(strings.Fields(m.plan(t)), " "); !strings.Contains(plan, want) {
 				t.Errorf("the plan does not say %q:\n%s", want, plan)
 			}
-			if said, want := m.apply(t), fmt.Sprintf("session affinity: %d clients keep their endpoint", 2*affineClients); !strings.Contains(said, want) {
+			if said, want := m.apply(t), fmt.Sprintf("session affinity: %d clients keep their endpoint",
+				2*affineClients); !strings.Contains(said, want) {
 				t.Errorf("apply does not say %q:\n%s", want, said)
 			}
 			if left := proxys(m.state.save(t)); left != "" {
 				t.Errorf("left of kube-proxy's:\n%s", left)
 			}
 			checkEntries(t, 2*affineClients, since)
-			if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
+			if diff := cmp.Diff(before, m.reached(t)); diff != "" {
 				t.Errorf("endpoints that the clients reach (-kube-proxy +kube-nft, %v later):\n%s", time.Since(began), diff)
 			}
 		})
@@ -168,18 +172,19 @@ func distinctValues(m map[string]string) map[string]bool {
 // those that are there, and all others keep theirs.
 func TestMigrateAffinityOfLeftKernel(t *testing.T) {
 	m := newAffinity(t, lab.Program(t), oldStates[0])
-	before := m.reached(t, affineService)
+	before := m.reached(t)
 	gone := make(map[string]bool)
 	objects := migrationManifest(m.shapes)
 	for _, s := range m.shapes {
 		gone[netip.AddrPortFrom(s.Endpoint(affineService, 0), 8080).String()] = true
-		objects = strings.ReplaceAll(objects, fmt.Sprintf(`{"addresses":["%s"],"conditions":{}}`, s.Endpoint(affineService, 0)),
+		objects = strings.ReplaceAll(objects, fmt.Sprintf(`{"addresses":["%s"],"conditions":{}}`,
+			s.Endpoint(affineService, 0)),
 			fmt.Sprintf(`{"addresses":["%s"],"conditions":{"ready":false,"serving":false}}`, s.Endpoint(affineService, 0)))
 	}
 	m.source.Write(t, "objects.yaml", objects)
 	m.apply(t)
 	moved := 0
-	for client, endpoint := range m.reached(t, affineService) {
+	for client, endpoint := range m.reached(t) {
 		switch {
 		case gone[endpoint]:
 			t.Errorf("%s reaches %s, which has left", client, endpoint)

@@ -37,10 +37,12 @@ func TestMigrateNextToDaemonKernel(t *testing.T) {
 	if left := proxys(m.state.save(t)); left != "" {
 		t.Errorf("left of kube-proxy's:\n%s", left)
 	}
-	for _, command := range [][]string{{"migrate", "rollback", "--timeout", "3s"}, {"cleanup", "--timeout", "3s"}} { // enough to find the daemon
+	// enough to find the daemon
+	for _, command := range [][]string{{"migrate", "rollback", "--timeout", "3s"}, {"cleanup", "--timeout", "3s"}} {
 		refused := lab.Start(t, append([]string{m.binary}, command...)...)
 		<-refused.Exited()
-		if refused.ExitCode() != 1 || !strings.Contains(refused.Stderr(), "nothing was removed; stop it on this node and run this again") {
+		if refused.ExitCode() != 1 ||
+			!strings.Contains(refused.Stderr(), "nothing was removed; stop it on this node and run this again") {
 			t.Errorf("%v next to a daemon: exit code %d\n%s", command, refused.ExitCode(), refused.Stderr())
 		}
 	}
@@ -76,7 +78,8 @@ func TestMigrateBlindKernel(t *testing.T) {
 // startDaemon starts the daemon with the settings of migrate apply.
 func (m *migration) startDaemon(t *testing.T, flags ...string) *lab.Process {
 	t.Helper()
-	argv := slices.Concat(m.wrap, []string{m.binary, "--takeover=auto", "--metrics-bind-address", metricsAddress}, m.applyArgs()[1:], flags)
+	argv := slices.Concat(m.wrap, []string{m.binary, "--takeover=auto", "--metrics-bind-address", metricsAddress},
+		m.applyArgs()[1:], flags)
 	return lab.Start(t, argv...)
 }
 

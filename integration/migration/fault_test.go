@@ -83,7 +83,8 @@ var refusals = []refusal{
 	},
 	{
 		name: "foreign messages in our commit", states: []string{"nft-compat"},
-		hold:   "add table ip kube-proxy { flags owner; }\nadd chain ip kube-proxy filter-input { type filter hook input priority 0; }\nadd rule ip kube-proxy filter-input counter\n",
+		hold: "add table ip kube-proxy { flags owner; }\nadd chain ip kube-proxy filter-input { type filter hook input " +
+			"priority 0; }\nadd rule ip kube-proxy filter-input counter\n",
 		fails:  "operation not permitted",
 		serves: func(saved string) bool { return true },
 	},

@@ -16,7 +16,8 @@ func TestMigrateFlushedKernel(t *testing.T) {
 	newMigrationNet(t)
 	m := &migration{state: oldStates[0], shapes: shapesOf(60), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
-	for _, line := range []string{"verify: done", "remove from legacy ip filter: begins", "remove from legacy ip nat: begins"} {
+	for _, line := range []string{"verify: done", "remove from legacy ip filter: begins",
+		"remove from legacy ip nat: begins"} {
 		noticed := false
 		for tries := 0; !noticed; tries++ {
 			if tries == 20 { // a busy machine may let it end before it is stopped
@@ -45,10 +46,12 @@ func (m *migration) flush(t *testing.T, line string) bool {
 	<-p.Exited()
 	log, left := p.Stderr(), proxys(m.state.save(t))
 	// The takeover finds our tables changed, unless the sync loop has repaired them before it looks.
-	noticed := strings.Contains(log, "another program has changed our tables meanwhile") || strings.Contains(log, `"repaired our tables"`)
+	noticed := strings.Contains(log, "another program has changed our tables meanwhile") ||
+		strings.Contains(log, `"repaired our tables"`)
 	serves := strings.Contains(listed("map ip kube-nft services"), legacytest.Shape{}.ClusterIP(0).String())
 	if p.ExitCode() != 0 || left != "" || noticed && !serves {
-		t.Fatalf("flushed after %q: exit code %d, left of kube-proxy's %d bytes, our frontends served: %t\n%s", line, p.ExitCode(), len(left), serves, log)
+		t.Fatalf("flushed after %q: exit code %d, left of kube-proxy's %d bytes, our frontends served: %t\n%s", line,
+			p.ExitCode(), len(left), serves, log)
 	}
 	lab.Run(t, "", m.binary, "cleanup")
 	return noticed

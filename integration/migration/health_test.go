@@ -35,7 +35,8 @@ func probe(address, path string) int {
 func balancedManifest(node string) string {
 	service := lab.Service("shop", "balanced", lab.After(podRanges[0].Addr(), 1<<20))
 	local := corev1.ServiceExternalTrafficPolicyLocal
-	service.Spec.Type, service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, local, 31000
+	service.Spec.Type, service.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, local
+	service.Spec.HealthCheckNodePort = 31000
 	slice := lab.Slice("shop", "balanced", 1, corev1.IPv4Protocol, lab.Addresses(lab.After(podRanges[0].Addr(), 1), 1))
 	slice.Endpoints[0].NodeName = &node
 	return lab.Manifest(service, slice)
@@ -51,7 +52,9 @@ func TestMigrateHealthKernel(t *testing.T) {
 	write := func(port int32, node string) {
 		name := fmt.Sprintf("balanced-%d", port)
 		service := lab.Service("shop", name, lab.After(podRanges[0].Addr(), 1<<20+int(port)))
-		service.Spec.Type, service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, port
+		service.Spec.Type = corev1.ServiceTypeLoadBalancer
+		service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		service.Spec.HealthCheckNodePort = port
 		slice := lab.Slice("shop", name, 1, corev1.IPv4Protocol, lab.Addresses(lab.After(podRanges[0].Addr(), 1), 1))
 		slice.Endpoints[0].NodeName = &node
 		m.source.Write(t, name+".yaml", lab.Manifest(service, slice))
@@ -74,7 +77,8 @@ func TestMigrateHealthKernel(t *testing.T) {
 	for _, port := range ports {
 		port.Close()
 	}
-	checks := [][2]string{{"127.0.0.1:10256", "/healthz"}, {"192.168.7.1:31000", "/"}, {"192.168.7.1:31001", "/"}, {"127.0.0.1:10249", "/healthz"}}
+	checks := [][2]string{{"127.0.0.1:10256", "/healthz"}, {"192.168.7.1:31000", "/"}, {"192.168.7.1:31001", "/"},
+		{"127.0.0.1:10249", "/healthz"}}
 	for _, check := range checks {
 		for deadline := time.Now().Add(lab.Patience); probe(check[0], check[1]) != 200; {
 			if time.Now().After(deadline) {
@@ -121,7 +125,8 @@ func TestMigrateNextToHiddenDaemonKernel(t *testing.T) {
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	daemon := m.startDaemon(t, "--takeover=never")
 	daemon.AwaitLog(t, `"started"`)
-	apply := lab.Start(t, slices.Concat([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child", m.binary, "migrate"}, m.applyArgs(), []string{"--timeout", "1m"})...)
+	apply := lab.Start(t, slices.Concat([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child", m.binary,
+		"migrate"}, m.applyArgs(), []string{"--timeout", "1m"})...)
 	<-apply.Exited()
 	if apply.ExitCode() != 0 || !strings.Contains(apply.Stderr(), "commit: done: left to the running daemon") {
 		t.Errorf("exit code %d\n%s", apply.ExitCode(), apply.Stderr())

@@ -46,7 +46,8 @@ func TestMigrateInjectedKernel(t *testing.T) {
 func (m *migration) inject(t *testing.T, calls, what, shows string) bool {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "trace")
-	argv := []string{"strace", "-f", "-qq", "-o", log, "-e", "trace=" + calls, "-e", "inject=" + calls + ":" + what, m.binary, "migrate"}
+	argv := []string{"strace", "-f", "-qq", "-o", log, "-e", "trace=" + calls, "-e", "inject=" + calls + ":" + what,
+		m.binary, "migrate"}
 	p := lab.Start(t, append(argv, m.applyArgs()...)...)
 	<-p.Exited()
 	trace, err := os.ReadFile(log)

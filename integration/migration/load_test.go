@@ -199,6 +199,7 @@ func (l *load) check(t *testing.T) {
 		t.Errorf("%d failures, the first of them: %v", len(l.failures), l.some())
 	}
 	if rate < leastRate {
-		t.Logf("a load of %.0f connections per second is less than the %d that are asked for; is the machine busy?", rate, leastRate)
+		t.Logf("a load of %.0f connections per second is less than the %d that are asked for; is the machine busy?",
+			rate, leastRate)
 	}
 }

@@ -49,7 +49,9 @@ func newMigrationNet(t *testing.T) *migrationNet {
 			}))
 	}
 	n := &migrationNet{client: spaces[0], pods: spaces[1]}
-	err = errors.Join(err, n.pods.Do(func() error { return errors.Join(lab.AddLocal(podRanges[0]), lab.AddLocal(podRanges[1])) }),
+	err = errors.Join(err, n.pods.Do(func() error {
+		return errors.Join(lab.AddLocal(podRanges[0]), lab.AddLocal(podRanges[1]))
+	}),
 		lab.AddRoute("pods", podRanges[0], netip.MustParseAddr("192.168.8.2")),
 		lab.AddRoute("pods", podRanges[1], netip.MustParseAddr("fd00:8::2")))
 	if err != nil {
@@ -63,7 +65,8 @@ var podRanges = [2]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.Mu
 
 // addAddresses gives a device an address of each family, in a /24 and a /64.
 func addAddresses(device string, addrs [2]netip.Addr) error {
-	return errors.Join(lab.AddAddress(device, netip.PrefixFrom(addrs[0], 24)), lab.AddAddress(device, netip.PrefixFrom(addrs[1], 64)))
+	return errors.Join(lab.AddAddress(device, netip.PrefixFrom(addrs[0], 24)),
+		lab.AddAddress(device, netip.PrefixFrom(addrs[1], 64)))
 }
 
 // serve starts the pods: they send back what they get, over TCP at every address and over

@@ -29,7 +29,8 @@ func TestForeignProxyKernel(t *testing.T) {
 			m.program(t)
 			daemon.AwaitLog(t, "kube-proxy programs this node as well, in "+state.name+" ip")
 			awaitMetric(t, "kube_nft_foreign_proxy 1")
-			if text := lab.Run(t, "", status...); !strings.Contains(text, "\nkube-proxy          has rules on this node as well, in "+state.name+" ip") {
+			if text := lab.Run(t, "", status...); !strings.Contains(text,
+				"\nkube-proxy          has rules on this node as well, in "+state.name+" ip") {
 				t.Errorf("status beside a kube-proxy:\n%s", text)
 			}
 			m.apply(t)

@@ -49,7 +49,8 @@ func TestMigratePlanKernel(t *testing.T) {
 func TestMigratePlanOfAnotherNodeKernel(t *testing.T) {
 	newMigrationNet(t)
 	m := &migration{binary: lab.Program(t), source: lab.NewDirectory(t)}
-	m.source.Write(t, "objects.yaml", lab.Manifest(lab.Node("node-1", migrationNode(nft.IP)), lab.Node("node-2", netip.MustParseAddr("192.0.2.2"))))
+	m.source.Write(t, "objects.yaml", lab.Manifest(lab.Node("node-1", migrationNode(nft.IP)),
+		lab.Node("node-2", netip.MustParseAddr("192.0.2.2"))))
 	const warning = "warning Node node-2: it has the addresses [192.0.2.2], and none of them is on an interface"
 	for name, want := range map[string]bool{"node-1": false, "node-2": true} {
 		if text := m.plan(t, "--hostname-override", name); strings.Contains(text, warning) != want {

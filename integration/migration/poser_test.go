@@ -15,7 +15,8 @@ import (
 var asInit = []string{"setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--"}
 
 // asTenant are the words before a command that a pod of anybody's runs.
-var asTenant = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"}
+var asTenant = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all",
+	"--inh-caps=-all", "--no-new-privs", "--"}
 
 // startNamed starts a program that waits, as kube-proxy -f /dev/null -- ARGUMENT. before are the words
 // before it.
@@ -41,7 +42,9 @@ func TestMigratePosersKernel(t *testing.T) {
 	startNamed(t, "user-namespace", slices.Concat(asTenant, []string{"unshare", "--user", "--map-root-user"})...)
 	for _, port := range []string{"10249", "10256"} { // it sees the node's processes, not their files
 		lab.Start(t, slices.Concat(asTenant, []string{"socat", "TCP-LISTEN:" + port + ",fork", "PIPE"})...)
-		lab.Eventually(t, "a tenant listens", func() bool { return strings.Contains(lab.Run(t, "", "ss", "-Hltn"), ":"+port+" ") })
+		lab.Eventually(t, "a tenant listens", func() bool {
+			return strings.Contains(lab.Run(t, "", "ss", "-Hltn"), ":"+port+" ")
+		})
 	}
 	argv := slices.Concat(asInit, []string{m.binary, "migrate"}, m.applyArgs())
 	apply := func(want int, text string) {
@@ -82,7 +85,8 @@ func TestMigrateEscapesKernel(t *testing.T) {
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 	m.program(t)
 	lab.Run(t, "", "iptables-nft", "-t", "nat", "-N", "\x1b[31mred")
-	lab.Run(t, "", "iptables-nft", "-t", "nat", "-A", "\x1b[31mred", "-m", "comment", "--comment", "\x1b[5mblink", "-j", "KUBE-MARK-MASQ")
+	lab.Run(t, "", "iptables-nft", "-t", "nat", "-A", "\x1b[31mred", "-m", "comment", "--comment", "\x1b[5mblink", "-j",
+		"KUBE-MARK-MASQ")
 	startNamed(t, escapes)
 	plan := lab.Run(t, "", append([]string{m.binary, "migrate", "plan"}, m.applyArgs()[1:]...)...)
 	document := lab.Run(t, "", append([]string{m.binary, "migrate", "plan", "-o", "json"}, m.applyArgs()[1:]...)...)

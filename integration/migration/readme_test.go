@@ -105,7 +105,8 @@ func TestPageSingleNodeKernel(t *testing.T) {
 			t.Fatalf("the page has no %q", line)
 		}
 		for from, to := range map[string]string{
-			"/var/lib/kube-proxy/config.conf": config, "/etc/kube-nft.yaml": filepath.Join(dir, "kube-nft.yaml"), "worker-1": "node-1",
+			"/var/lib/kube-proxy/config.conf": config, "/etc/kube-nft.yaml": filepath.Join(dir, "kube-nft.yaml"),
+			"worker-1": "node-1",
 		} {
 			line = strings.ReplaceAll(line, from, to)
 		}
@@ -120,7 +121,8 @@ func TestPageSingleNodeKernel(t *testing.T) {
 		}
 	}
 	proxy := startFakeProxy(t)
-	succeeds("kube-nft --config /var/lib/kube-proxy/config.conf --hostname-override worker-1 --write-config-to /etc/kube-nft.yaml")
+	succeeds("kube-nft --config /var/lib/kube-proxy/config.conf --hostname-override worker-1 --write-config-to " +
+		"/etc/kube-nft.yaml")
 	succeeds("kube-nft migrate plan --config /etc/kube-nft.yaml")
 	proxy.Signal(syscall.SIGTERM)
 	<-proxy.Exited()

@@ -80,7 +80,8 @@ func TestMigrateLossRefusedKernel(t *testing.T) {
 				}
 				m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
 			}
-			m.source.Write(t, "objects.yaml", strings.Replace(migrationManifest(m.shapes), `"name":"node-1"`, `"name":"node-2"`, 1))
+			m.source.Write(t, "objects.yaml", strings.Replace(migrationManifest(m.shapes), `"name":"node-1"`, `"name":"node-2"`,
+				1))
 			daemon := m.startDaemon(t)
 			awaitMetric(t, `kube_nft_held{reason="takeover"} 1`)
 			awaitMetric(t, `kube_nft_takeover{state="refused"} 1`)
@@ -113,7 +114,8 @@ func TestMigrateLossRefusedKernel(t *testing.T) {
 			lab.Run(t, "", binary, "cleanup")
 			m.program(t)
 			journal := m.migrate(t, append(m.applyArgs(), "--hostname-override", "node-x", "--force")...)
-			if left := proxys(state.save(t)); left != "" || !strings.Contains(journal, "warning: frontends: no Node is called node-x") {
+			if left := proxys(state.save(t)); left != "" ||
+				!strings.Contains(journal, "warning: frontends: no Node is called node-x") {
 				t.Errorf("with --force, left of kube-proxy's:\n%s\n%s", left, journal)
 			}
 		})
@@ -171,13 +173,15 @@ func TestRestartWithEmptySourceKernel(t *testing.T) {
 	<-daemon.Exited()
 	p = lab.Start(t, append([]string{m.binary, "migrate"}, m.applyArgs()...)...)
 	<-p.Exited()
-	if p.ExitCode() != 0 || !strings.Contains(p.Stderr(), "commit: done: our tables stay as they are: ") { // an init container must not fail for good
+	// an init container must not fail for good
+	if p.ExitCode() != 0 || !strings.Contains(p.Stderr(), "commit: done: our tables stay as they are: ") {
 		t.Errorf("apply: exit code %d\n%s", p.ExitCode(), p.Stderr())
 	}
 	m.program(t)
 	p = lab.Start(t, append([]string{m.binary, "migrate"}, m.applyArgs()...)...)
 	<-p.Exited()
-	if p.ExitCode() != 1 || !strings.Contains(p.Stderr(), "refused, see the lines that begin with blocks") || proxys(m.state.save(t)) == "" {
+	if p.ExitCode() != 1 || !strings.Contains(p.Stderr(), "refused, see the lines that begin with blocks") ||
+		proxys(m.state.save(t)) == "" {
 		t.Errorf("apply over kube-proxy's rules: exit code %d\n%s", p.ExitCode(), p.Stderr())
 	}
 	m.load.await(t, 50)
@@ -189,7 +193,8 @@ func TestRestartWithEmptySourceKernel(t *testing.T) {
 	m.load.check(t) // until everything is deleted for real
 	m.source.Write(t, "objects.yaml", migrationManifest(nil))
 	lab.Eventually(t, "the daemon follows a source that is emptied while it runs", func() bool {
-		return !strings.Contains(lab.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"), legacytest.Shape{}.ClusterIP(0).String())
+		return !strings.Contains(lab.Run(t, "", "nft", "list", "map", "ip", "kube-nft", "services"),
+			legacytest.Shape{}.ClusterIP(0).String())
 	})
 }
 
@@ -207,8 +212,10 @@ func TestRollbackLossRefusedKernel(t *testing.T) {
 			for _, args := range [][]string{{"rollback"}, {"rollback", "--wait", "--timeout", "5s"}} {
 				p := lab.Start(t, append([]string{binary, "migrate"}, args...)...)
 				<-p.Exited()
-				want := "kube-proxy's rules do not serve 76 of 152 frontends that our tables serve: node port 30006/tcp of shop/service-ip-31:http, "
-				if p.ExitCode() != 1 || !strings.Contains(p.Stderr(), want) || !strings.Contains(p.Stderr(), "nothing was removed") {
+				want := "kube-proxy's rules do not serve 76 of 152 frontends that our tables serve: node port 30006/tcp of " +
+					"shop/service-ip-31:http, "
+				if p.ExitCode() != 1 || !strings.Contains(p.Stderr(), want) ||
+					!strings.Contains(p.Stderr(), "nothing was removed") {
 					t.Errorf("%v: exit code %d, want 1 and %q:\n%s", args, p.ExitCode(), want, p.Stderr())
 				}
 			}

@@ -71,7 +71,8 @@ func saveIPTables(backend string) func(*testing.T) string {
 func loadProxyTables(t *testing.T, s legacytest.Shape) {
 	t.Helper()
 	for _, table := range []string{"kube-proxy", "admin"} {
-		lab.Run(t, fmt.Sprintf("add table %s %s\ndelete table %s %s\n", s.Family.NFT(), table, s.Family.NFT(), table), "nft", "-f", "-")
+		lab.Run(t, fmt.Sprintf("add table %s %s\ndelete table %s %s\n", s.Family.NFT(), table, s.Family.NFT(), table),
+			"nft", "-f", "-")
 	}
 	lab.Run(t, s.NFTables(), "nft", "-f", "-")
 }
@@ -127,7 +128,9 @@ func migrationObjects(shapes []legacytest.Shape) []any {
 			port.Protocol = protocol
 			if s.Affine(i) {
 				service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-				service.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(3 * 3600))}}
+				service.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+					ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(3 * 3600))},
+				}
 			}
 			if nodePort, ok := s.NodePort(i); ok {
 				service.Spec.Type = corev1.ServiceTypeNodePort

@@ -28,7 +28,7 @@ func TestMigrateAfterTrialKernel(t *testing.T) {
 			trial.AwaitLog(t, `"started"`)
 			trial.Signal(syscall.SIGTERM)
 			<-trial.Exited()
-			before := m.reached(t, affineService)
+			before := m.reached(t)
 			proxy := startFakeProxy(t)
 			var ports []net.Listener
 			for _, address := range []string{":10256", ":31000"} {
@@ -43,7 +43,7 @@ func TestMigrateAfterTrialKernel(t *testing.T) {
 			daemon.AwaitLog(t, "kube-proxy runs on this node")
 			soon := gapAfter(time.Since(began))
 			daemon.AwaitLog(t, fmt.Sprintf("session affinity: %d clients keep their endpoint", 2*affineClients))
-			if diff := cmp.Diff(before, m.reached(t, affineService)); diff != "" {
+			if diff := cmp.Diff(before, m.reached(t)); diff != "" {
 				t.Errorf("endpoints that the clients reach (-kube-proxy +kube-nft):\n%s", diff)
 			}
 			time.Sleep(time.Second) // it tries to bind meanwhile
@@ -63,7 +63,8 @@ func TestMigrateAfterTrialKernel(t *testing.T) {
 			if left := proxys(m.state.save(t)); left != "" {
 				t.Errorf("left of kube-proxy's:\n%s", left)
 			}
-			if errors := slices.DeleteFunc(strings.Split(daemon.Stderr(), "\n"), func(line string) bool { return !strings.Contains(line, `"level":"error"`) }); len(errors) > 0 {
+			if errors := slices.DeleteFunc(strings.Split(daemon.Stderr(), "\n"),
+				func(line string) bool { return !strings.Contains(line, `"level":"error"`) }); len(errors) > 0 {
 				t.Errorf("errors while kube-proxy rightly had the ports:\n%s", strings.Join(errors, "\n"))
 			}
 		})

@@ -29,7 +29,8 @@ func TestWaitingEventKernel(t *testing.T) {
 	proxy := startNamed(t, "--config=x")
 	for _, args := range [][]string{{"migrate", "apply"}, {"--takeover=auto"}} {
 		before := len(server.Events())
-		argv := slices.Concat(asInit, []string{lab.Program(t)}, args, []string{"--kubeconfig", kubeconfig, "--hostname-override", "node-1"})
+		argv := slices.Concat(asInit, []string{lab.Program(t)}, args,
+			[]string{"--kubeconfig", kubeconfig, "--hostname-override", "node-1"})
 		p := lab.Start(t, argv...)
 		process := fmt.Sprintf("process %d (kube-proxy -f /dev/null -- --config=x)", proxy.PID())
 		p.AwaitLog(t, process)

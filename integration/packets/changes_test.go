@@ -374,7 +374,8 @@ func TestTrafficUnderChange(t *testing.T) {
 		flushTracked(t)
 		tr.forgotten = tr.opened
 	}
-	t.Logf("%d connections, %.0f a second; %d first packets dropped", tr.opened, float64(tr.opened)/time.Since(start).Seconds(), tr.dropped)
+	t.Logf("%d connections, %.0f a second; %d first packets dropped", tr.opened,
+		float64(tr.opened)/time.Since(start).Seconds(), tr.dropped)
 }
 
 // node is the Node of tests with traffic of their own.

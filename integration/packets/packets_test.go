@@ -5,8 +5,8 @@
 //   - A bench is a node and its pods: namespaces, devices, and listeners that say who they are.
 //   - A sentinel is a Service beside the case. When its latest endpoint answers, the proxy has programmed everything
 //     that came before it, so no test has to sleep.
-//   - The oracle is the code that sends a case's packets and judges the answers. Its own tests run it against oracleRules,
-//     an nft ruleset that is right, and against others that are wrong.
+//   - The oracle is the code that sends a case's packets and judges the answers. Its own tests run it against
+//     oracleRules, an nft ruleset that is right, and against others that are wrong.
 package packets
 
 import (

@@ -47,8 +47,8 @@ func (d *differ) tables(have, want *nft.Table) {
 
 // replaces reports whether a table has to be made anew, because something differs that cannot
 // change in place: it carries no marker of ours, an owner is there that should not be or the
-// reverse, or the definition of a set or of a hook differs. So has a table without its owner that lacks a base chain. The marker cannot change in place
-// either, but its number is no reason: see "Tables that are made anew" in the package
+// reverse, or the definition of a set or of a hook differs. So has a table without its owner that lacks a base chain.
+// The marker cannot change in place either, but its number is no reason: see "Tables that are made anew" in the package
 // documentation.
 func replaces(have, want *nft.Table) bool {
 	if !have.Marked(want) || have.Owned != want.Owned {

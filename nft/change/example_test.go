@@ -10,7 +10,8 @@ import (
 
 // blocklist is a table with a set of addresses.
 func blocklist(addrs ...string) *nft.Table {
-	blocked := &nft.Elements{Set: &nft.Set{Name: "blocked", Key: []nft.Field{nft.FieldAddr}}, Map: map[string]nft.Element{}}
+	blocked := &nft.Elements{Set: &nft.Set{Name: "blocked", Key: []nft.Field{nft.FieldAddr}},
+		Map: map[string]nft.Element{}}
 	for _, addr := range addrs {
 		blocked.Map[nft.AddrKey(netip.MustParseAddr(addr))] = nft.Element{}
 	}

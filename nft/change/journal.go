@@ -247,7 +247,8 @@ func (j *Journal) Committed() {
 		return
 	}
 	if !j.tracking {
-		j.elements, j.sets, j.chains = make(map[string]map[string]*nft.Element), make(map[string]*nft.Set), make(map[string]*nft.Chain)
+		j.elements, j.sets, j.chains = make(map[string]map[string]*nft.Element), make(map[string]*nft.Set),
+			make(map[string]*nft.Chain)
 	}
 	j.tracking, j.gone = true, false
 	clear(j.elements)

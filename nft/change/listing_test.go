@@ -22,7 +22,8 @@ func TestListing(t *testing.T) {
 	}{
 		"values": {&addresses, []change.ListedElement{{Key: []byte("\x0a\x00\x00\x01")}, {Key: []byte("\x0a\x00\x00\x02")}},
 			[]string{"\x0a\x00\x00\x01", "\x0a\x00\x00\x02"}, false},
-		"a value twice": {&addresses, []change.ListedElement{{Key: []byte("\x0a\x00\x00\x01")}, {Key: []byte("\x0a\x00\x00\x01")}},
+		"a value twice": {&addresses, []change.ListedElement{{Key: []byte("\x0a\x00\x00\x01")},
+			{Key: []byte("\x0a\x00\x00\x01")}},
 			[]string{"\x0a\x00\x00\x01"}, true},
 		"ranges that touch": {&prefixes, []change.ListedElement{
 			{Key: []byte("\x0a\x00\x02\x00"), End: true}, {Key: []byte("\x0a\x00\x01\x00"), End: true},
@@ -33,7 +34,8 @@ func TestListing(t *testing.T) {
 		"concatenations": {&pairs, []change.ListedElement{
 			{Key: []byte("\x0a\x00\x00\x00\x00\x50\x00\x00"), KeyEnd: []byte("\x0a\x00\x00\xff\x00\x50\x00\x00")},
 			{Key: []byte("\x0b\x00\x00\x00\x00\x50\x00\x00")},
-		}, []string{"\x0a\x00\x00\x00\x00\x50\x00\x00\x0a\x00\x00\xff\x00\x50\x00\x00", "\x0b\x00\x00\x00\x00\x50\x00\x00\x0b\x00\x00\x00\x00\x50\x00\x00"}, false},
+		}, []string{"\x0a\x00\x00\x00\x00\x50\x00\x00\x0a\x00\x00\xff\x00\x50\x00\x00",
+			"\x0b\x00\x00\x00\x00\x50\x00\x00\x0b\x00\x00\x00\x00\x50\x00\x00"}, false},
 	} {
 		listing, want := change.NewListing(nft.IP, tt.set), make(map[string]nft.Element)
 		for i := range tt.listed {

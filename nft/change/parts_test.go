@@ -22,7 +22,8 @@ func fresh() nft.Batch {
 		services.Map[frontend.Key] = frontend.Element
 	}
 	table.Sets["services"] = services
-	table.Chains["nat-output"] = &nft.Chain{Name: "nat-output", Rules: []nft.Rule{{nft.Drop}}, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: -101}}
+	table.Chains["nat-output"] = &nft.Chain{Name: "nat-output", Rules: []nft.Rule{{nft.Drop}},
+		Hook: &nft.Hook{Type: "nat", Point: "output", Priority: -101}}
 	return change.Diff(nil, nft.Tables{nft.IP: table})
 }
 
@@ -55,7 +56,8 @@ func TestParts(t *testing.T) {
 		}
 		got = append(got, p)
 	}
-	want := []part{{structure: 4, others: 1, lists: 3, verdicts: 2, generation: 7}, {lists: 3, verdicts: 1}, {base: 2, generation: 9}}
+	want := []part{{structure: 4, others: 1, lists: 3, verdicts: 2, generation: 7}, {lists: 3, verdicts: 1},
+		{base: 2, generation: 9}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(part{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -23,7 +23,8 @@ func TestElementsInOrder(t *testing.T) {
 	var d differ
 	d.elements(nft.Add, &nft.Set{}, m)
 	got := d.ops[0].Elements
-	if len(got) != len(m) || !slices.IsSortedFunc(got, func(a, b nft.KeyedElement) int { return strings.Compare(a.Key, b.Key) }) {
+	if len(got) != len(m) ||
+		!slices.IsSortedFunc(got, func(a, b nft.KeyedElement) int { return strings.Compare(a.Key, b.Key) }) {
 		t.Errorf("%d elements of %d, or not in the order of their keys", len(got), len(m))
 	}
 	for _, element := range got {

@@ -32,7 +32,8 @@ func TwoPhases(b *nft.Batch) (first, rest nft.Batch) {
 	}
 	var fresh map[chainKey]bool // what the batch adds to tables that exist already
 	for i := range b.Ops {
-		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil && !slices.Contains(whole, op.Family) {
+		if op := &b.Ops[i]; op.Verb == nft.Add && op.Chain != nil && op.Rules == nil && op.Chain.Hook == nil &&
+			!slices.Contains(whole, op.Family) {
 			if fresh == nil {
 				fresh = make(map[chainKey]bool)
 			}

@@ -24,7 +24,8 @@ func growth() nft.Batch {
 	have, want := nft.NewTable(nft.IP), nft.NewTable(nft.IP)
 	have.Sets["services"] = &nft.Elements{Set: &nfttest.FrontendSet}
 	frontend := nfttest.Frontends(1, nft.Goto("new"))[0]
-	want.Sets["services"] = &nft.Elements{Set: &nfttest.FrontendSet, Map: map[string]nft.Element{frontend.Key: frontend.Element}}
+	want.Sets["services"] = &nft.Elements{Set: &nfttest.FrontendSet,
+		Map: map[string]nft.Element{frontend.Key: frontend.Element}}
 	want.Sets["members"] = &nft.Elements{Set: &nft.Set{Name: "members", Key: []nft.Field{nft.FieldAddr}}}
 	want.Chains["new"] = chain
 	return change.Diff(nft.Tables{nft.IP: have}, nft.Tables{nft.IP: want})

@@ -25,7 +25,8 @@ func newRuleset(n int) *services.Ruleset {
 	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
 	for i := range byte(n) {
 		p := &tracker.ServicePort{
-			ID:        tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Port: "http", Protocol: tracker.TCP, Family: tracker.IPv4},
+			ID: tracker.PortID{Namespace: "ns", Service: fmt.Sprintf("service-%d", i), Port: "http",
+				Protocol: tracker.TCP, Family: tracker.IPv4},
 			ClusterIP: netip.AddrFrom4([4]byte{10, 96, 0, i}), Port: 80, HasEndpoints: true,
 		}
 		for e := range byte(2) {
@@ -53,7 +54,8 @@ func TestAudit(t *testing.T) {
 			{Verb: nft.Delete, Set: want.Sets["endpoints"].Set, Elements: anyElements(want.Sets["endpoints"], 1)}}},
 		{"table ip kube-nft: set cluster-ips has 8 elements instead of 10", []nft.Op{
 			{Verb: nft.Delete, Set: want.Sets["cluster-ips"].Set, Elements: anyElements(want.Sets["cluster-ips"], 2)}}},
-		{fmt.Sprintf("table ip kube-nft has %d sets instead of %d", 1+len(want.Sets), len(want.Sets)), []nft.Op{{Verb: nft.Add, Set: &nft.Set{Name: "foreign", Key: []nft.Field{nft.FieldAddr}}}}},
+		{fmt.Sprintf("table ip kube-nft has %d sets instead of %d", 1+len(want.Sets), len(want.Sets)),
+			[]nft.Op{{Verb: nft.Add, Set: &nft.Set{Name: "foreign", Key: []nft.Field{nft.FieldAddr}}}}},
 		{"table ip kube-nft: no chain nat-output", []nft.Op{
 			{Verb: nft.Add, Chain: &nft.Chain{Name: "foreign"}},
 			{Verb: nft.Flush, Chain: want.Chains["nat-output"]}, {Verb: nft.Delete, Chain: want.Chains["nat-output"]}}},

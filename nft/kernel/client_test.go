@@ -96,7 +96,8 @@ func TestWithoutCapability(t *testing.T) {
 	_, _, err := k.Read(t.Context())
 	checkError(t, err, unix.EPERM, "read nf_tables: operation not permitted (needs CAP_NET_ADMIN)")
 	_, err = k.Probe(t.Context())
-	checkError(t, err, unix.EPERM, "probe nf_tables: commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was changed")
+	checkError(t, err, unix.EPERM,
+		"probe nf_tables: commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was changed")
 }
 
 func dropNetAdmin(t *testing.T) {
@@ -121,7 +122,8 @@ func TestFirstPhaseIsTakenBack(t *testing.T) {
 	refused := nft.Batch{Ops: []nft.Op{
 		{Verb: nft.Add, Family: nft.IP, Chain: chain},
 		{Verb: nft.Add, Family: nft.IP, Chain: chain, Rules: chain.Rules},
-		{Verb: nft.Delete, Family: nft.IP, Set: &nft.Set{Name: "cluster-ips", Key: []nft.Field{nft.FieldAddr}}, Elements: []nft.KeyedElement{{Key: "\x0a\x60\x00\x0a"}}},
+		{Verb: nft.Delete, Family: nft.IP, Set: &nft.Set{Name: "cluster-ips", Key: []nft.Field{nft.FieldAddr}},
+			Elements: []nft.KeyedElement{{Key: "\x0a\x60\x00\x0a"}}},
 	}}
 	if err := k.Commit(t.Context(), refused); !errors.Is(err, unix.ENOENT) {
 		t.Fatalf("deleting an element that does not exist: %v", err)
@@ -149,16 +151,22 @@ func TestDestroyInKernel(t *testing.T) {
 				t.Skip("this kernel does not know the verb")
 			}
 			k.destroys = destroys
-			set := &nft.Set{Name: "affinity-test-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 1024}
+			set := &nft.Set{Name: "affinity-test-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr},
+				Dynamic: true, Size: 1024}
 			entry := func(client, endpoint byte) nft.KeyedElement {
-				return nft.KeyedElement{Key: string([]byte{10, 0, 0, client}), Element: nft.Element{Data: string([]byte{10, 244, 0, endpoint}), Life: &nft.Life{Timeout: time.Hour}}}
+				return nft.KeyedElement{Key: string([]byte{10, 0, 0, client}),
+					Element: nft.Element{Data: string([]byte{10, 244, 0, endpoint}), Life: &nft.Life{Timeout: time.Hour}}}
 			}
 			commit(t, k, nft.Batch{Ops: []nft.Op{
 				{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
 				{Verb: nft.Add, Family: nft.IP, Set: set},
 				{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{entry(1, 1), entry(2, 2)}},
 			}})
-			commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Destroy, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{entry(1, 1), entry(3, 3)}}}})
+			commit(t, k,
+				nft.Batch{
+					Ops: []nft.Op{{Verb: nft.Destroy, Family: nft.IP, Set: set,
+						Elements: []nft.KeyedElement{entry(1, 1), entry(3, 3)}}},
+				})
 			left, err := k.Elements(t.Context(), nft.IP, set)
 			if err != nil {
 				t.Fatal(err)

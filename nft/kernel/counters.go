@@ -45,7 +45,8 @@ func (k *Client) Counted(ctx context.Context, f nft.Family, sets ...string) (map
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("read counters of %s %s %s %s: %w%s", set.Set.Noun(), f.NFT(), nft.TableName, name, err, accessRemedy(err))
+			return nil, fmt.Errorf("read counters of %s %s %s %s: %w%s", set.Set.Noun(), f.NFT(), nft.TableName, name, err,
+				accessRemedy(err))
 		}
 		all[name] = c
 	}
@@ -71,7 +72,8 @@ func (k *Client) RuleCounters(ctx context.Context, f nft.Family, chains ...strin
 			})
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("read counters of chain %s %s %s: %w%s", f.NFT(), nft.TableName, chain, err, accessRemedy(err))
+			return nil, fmt.Errorf("read counters of chain %s %s %s: %w%s", f.NFT(), nft.TableName, chain, err,
+				accessRemedy(err))
 		}
 	}
 	return counts, nil
@@ -96,11 +98,14 @@ func (k *Client) DynamicFill(ctx context.Context, f nft.Family, limit int) (map[
 	if err != nil {
 		return nil, fmt.Errorf("read the sizes of dynamic sets: %w%s", err, accessRemedy(err))
 	}
-	return dynamicFill(t.Sets, counts, limit, func(s *nft.Set) (map[string]nft.Element, error) { return k.Elements(ctx, f, s) })
+	return dynamicFill(t.Sets, counts, limit, func(s *nft.Set) (map[string]nft.Element, error) {
+		return k.Elements(ctx, f, s)
+	})
 }
 
 // dynamicFill reads the sets that counts lacks.
-func dynamicFill(sets map[string]*nft.Elements, counts map[string]uint32, limit int, read func(*nft.Set) (map[string]nft.Element, error)) (map[string]Fill, error) {
+func dynamicFill(sets map[string]*nft.Elements, counts map[string]uint32, limit int,
+	read func(*nft.Set) (map[string]nft.Element, error)) (map[string]Fill, error) {
 	usage := make(map[string]Fill)
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		set := sets[name].Set

@@ -16,8 +16,10 @@ import (
 func TestDynamicFillInKernel(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
-	set := &nft.Set{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 4}
-	empty := &nft.Set{Name: "affinity-y-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 8}
+	set := &nft.Set{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr},
+		Dynamic: true, Size: 4}
+	empty := &nft.Set{Name: "affinity-y-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr},
+		Dynamic: true, Size: 8}
 	fixed := &nft.Set{Name: "fixed", Key: []nft.Field{nft.FieldAddr}}
 	life := &nft.Life{Timeout: time.Hour}
 	commit(t, k, nft.Batch{Ops: []nft.Op{
@@ -59,11 +61,14 @@ func TestDynamicFillOfKernelsThatDoNotCount(t *testing.T) {
 		read = append(read, s.Name)
 		return three, nil
 	})
-	want := map[string]Fill{"a": {Count: 3, Size: 8}, "b": {Count: 3, Size: 8}, "d": {Count: 7, Size: 8}} // after b, the limit is reached
+	// after b, the limit is reached
+	want := map[string]Fill{"a": {Count: 3, Size: 8}, "b": {Count: 3, Size: 8}, "d": {Count: 7, Size: 8}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil || !slices.Equal(read, []string{"a", "b"}) {
 		t.Errorf("error %v, read %q, fill (-want +got):\n%s", err, read, diff)
 	}
-	if _, err := dynamicFill(sets, nil, 1, func(*nft.Set) (map[string]nft.Element, error) { return nil, unix.EPERM }); err != unix.EPERM {
+	if _, err := dynamicFill(sets, nil, 1, func(*nft.Set) (map[string]nft.Element, error) {
+		return nil, unix.EPERM
+	}); err != unix.EPERM {
 		t.Errorf("got %v, want the error of reading", err)
 	}
 }

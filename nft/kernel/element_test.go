@@ -64,7 +64,8 @@ func TestReadStatements(t *testing.T) {
 func TestRangesInKernel(t *testing.T) {
 	for _, ranges := range []map[nft.Family][]string{
 		{nft.IP: {"0.0.0.0-255.255.255.255"}, nft.IP6: {"::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}},
-		{nft.IP: {"0.0.0.0-0.0.0.0", "224.0.0.0-255.255.255.255"}, nft.IP6: {"::-::", "ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}},
+		{nft.IP: {"0.0.0.0-0.0.0.0", "224.0.0.0-255.255.255.255"},
+			nft.IP6: {"::-::", "ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}},
 		{nft.IP: {"10.0.0.0-10.0.0.255", "10.0.1.0-10.0.1.255", "10.0.3.4-10.0.3.7", "10.0.3.9-10.0.3.12"},
 			nft.IP6: {"fd00::-fd00::ff", "fd00::100-fd00::1ff", "fd00::fff4-fd00::fff5"}},
 	} {
@@ -88,7 +89,8 @@ func TestRangesInKernel(t *testing.T) {
 
 func rangeTable(f nft.Family, ranges []string) *nft.Table {
 	t := nft.NewTable(f)
-	elements := &nft.Elements{Set: &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true}, Map: map[string]nft.Element{}}
+	elements := &nft.Elements{Set: &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true},
+		Map: map[string]nft.Element{}}
 	for _, r := range ranges {
 		first, last, _ := strings.Cut(r, "-")
 		elements.Map[nft.AddrKey(netip.MustParseAddr(first))+nft.AddrKey(netip.MustParseAddr(last))] = nft.Element{}
@@ -119,12 +121,14 @@ func TestDeleteElementsInKernel(t *testing.T) {
 func TestElementsThatExpire(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
-	set := &nft.Set{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536}
+	set := &nft.Set{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr},
+		Dynamic: true, Size: 65536}
 	commit(t, k, nft.Batch{Ops: []nft.Op{
 		{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
 		{Verb: nft.Add, Family: nft.IP, Set: set},
 		{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{
-			{Key: "\x0a\x00\x00\x01", Element: nft.Element{Data: "\x0a\x00\x00\x02", Life: &nft.Life{Timeout: 3 * time.Hour, Expires: time.Hour}}},
+			{Key: "\x0a\x00\x00\x01", Element: nft.Element{Data: "\x0a\x00\x00\x02",
+				Life: &nft.Life{Timeout: 3 * time.Hour, Expires: time.Hour}}},
 			{Key: "\x0a\x00\x00\x02", Element: nft.Element{Data: "\x0a\x00\x00\x02", Life: &nft.Life{Timeout: 3 * time.Hour}}},
 		}},
 	}})

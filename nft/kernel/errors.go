@@ -11,7 +11,8 @@ import (
 
 // ErrUnknownOutcome says that a batch was sent and the kernel's answer was lost: the batch may have
 // been done or not. Read finds out.
-var ErrUnknownOutcome = errors.New("the kernel's answer was lost, the batch may have been done or not; read the tables back")
+var ErrUnknownOutcome = errors.New("the kernel's answer was lost, the batch may have been done or not; read the " +
+	"tables back")
 
 // An OpError reports the operation for which the kernel refused a batch, or that cannot be encoded.
 type OpError = wire.OpError
@@ -39,7 +40,8 @@ func (e *BatchError) remedy() string {
 	case errors.Is(e.Err, unix.ERESTART):
 		return " (somebody else changed nf_tables since it was read)"
 	case errors.Is(e.Err, unix.EMSGSIZE):
-		return fmt.Sprintf(" (a batch of %d bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user namespace)", e.Bytes)
+		return fmt.Sprintf(" (a batch of %d bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user "+
+			"namespace)", e.Bytes)
 	}
 	return accessRemedy(e.Err)
 }

@@ -28,13 +28,18 @@ func TestErrorNamesElement(t *testing.T) {
 	commit(t, k, b)
 	again := nfttest.Frontends(70000, nft.Goto("other"))
 	again[69999].Verdict = &nft.Drop
-	checkError(t, k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: &nfttest.FrontendSet, Elements: again}}}), unix.EEXIST,
+	checkError(t,
+		k.Commit(t.Context(),
+			nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: &nfttest.FrontendSet, Elements: again}}}), unix.EEXIST,
 		`table ip kube-nft: add element services { 10.1.17.111 . tcp . 80 comment "shop/cart-69999:http" : drop }`+
 			` (shop/cart-69999:http): file exists; nothing was changed`)
 
 	again[100].Key = "\x01\x02\x03\x04\x06\x00\x00\x00\x00\x50\x00\x00"
 	again[100].Comment = ""
-	checkError(t, k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: &nfttest.FrontendSet, Elements: again[:1000]}}}), unix.ENOENT,
+	checkError(t,
+		k.Commit(t.Context(),
+			nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: &nfttest.FrontendSet, Elements: again[:1000]}}}),
+		unix.ENOENT,
 		`table ip kube-nft: delete element services { 1.2.3.4 . tcp . 80 }: no such file or directory; nothing was changed`)
 }
 
@@ -59,10 +64,13 @@ func TestErrorNamesRange(t *testing.T) {
 		first := binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i)<<8)
 		ranges[i].Key = string(first) + string(first[:3]) + "\x7f"
 	}
-	definition := []nft.Op{{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)}, {Verb: nft.Add, Family: nft.IP, Set: set}}
+	definition := []nft.Op{{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
+		{Verb: nft.Add, Family: nft.IP, Set: set}}
 	commit(t, k, nft.Batch{Ops: append(definition, nft.Op{Verb: nft.Add, Family: nft.IP, Set: set, Elements: ranges})})
 	ranges[500].Key = "\x0a\x00\x05\x00\x0a\x00\x06\xff"
-	checkError(t, k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: set, Elements: ranges}}}), unix.ENOENT,
+	checkError(t,
+		k.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Set: set, Elements: ranges}}}),
+		unix.ENOENT,
 		"table ip kube-nft: delete element prefixes { 10.0.5.0-10.0.6.255 }: no such file or directory; nothing was changed")
 }
 
@@ -74,11 +82,15 @@ func TestErrorNamesOperation(t *testing.T) {
 		text  string
 	}{
 		{nft.Op{Verb: nft.Delete, Family: nft.IP, Set: set}, unix.ENOENT, "delete set addresses: no such file or directory"},
-		{nft.Op{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "nowhere"}}, unix.ENOENT, "delete chain nowhere: no such file or directory"},
-		{nft.Op{Verb: nft.Flush, Family: nft.IP, Chain: &nft.Chain{Name: "nowhere"}}, unix.ENOENT, "flush chain nowhere: no such file or directory"},
-		{nft.Op{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "base", Hook: &nft.Hook{Type: "nat", Point: "forward", Priority: 0}}}, unix.EOPNOTSUPP,
+		{nft.Op{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "nowhere"}}, unix.ENOENT,
+			"delete chain nowhere: no such file or directory"},
+		{nft.Op{Verb: nft.Flush, Family: nft.IP, Chain: &nft.Chain{Name: "nowhere"}}, unix.ENOENT,
+			"flush chain nowhere: no such file or directory"},
+		{nft.Op{Verb: nft.Add, Family: nft.IP,
+			Chain: &nft.Chain{Name: "base", Hook: &nft.Hook{Type: "nat", Point: "forward", Priority: 0}}}, unix.EOPNOTSUPP,
 			"add chain base { type nat hook forward priority filter; policy accept; } (base chains): operation not supported"},
-		{nft.Op{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "other"}, Rules: []nft.Rule{{nft.Drop}, {nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source}, Set: "addresses"}}}},
+		{nft.Op{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "other"},
+			Rules: []nft.Rule{{nft.Drop}, {nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source}, Set: "addresses"}}}},
 			unix.ENOENT, "add rule other ct status dnat ip saddr @addresses: no such file or directory"},
 		{nft.Op{Verb: nft.Add, Family: nft.IP, Set: &nft.Set{Name: "services", Key: set.Key, Data: set.Key}}, unix.EEXIST,
 			"add map services { type ipv4_addr : ipv4_addr; }: file exists"},
@@ -105,15 +117,19 @@ func TestStaleGeneration(t *testing.T) {
 	b.Generation = generation
 	commit(t, k, b)
 	checkError(t, k.Commit(t.Context(), b), unix.ERESTART,
-		"commit to nf_tables: interrupted system call should be restarted (somebody else changed nf_tables since it was read); nothing was changed")
+		"commit to nf_tables: interrupted system call should be restarted (somebody else changed nf_tables since it was "+
+			"read); nothing was changed")
 }
 
 func TestBatchErrorText(t *testing.T) {
 	for text, err := range map[string]*BatchError{
-		"commit to nf_tables: message too long (a batch of 7000000 bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user namespace); nothing was changed": {7000000, unix.EMSGSIZE},
-		"commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was changed":                                                                                {100, unix.EPERM},
-		"commit to nf_tables: operation not supported (this kernel has no nf_tables: it needs CONFIG_NF_TABLES); nothing was changed":                                            {100, unix.EOPNOTSUPP},
-		"commit to nf_tables: cannot allocate memory; nothing was changed":                                                                                                       {100, unix.ENOMEM},
+		"commit to nf_tables: message too long (a batch of 7000000 bytes; raise net.core.wmem_max or run with " +
+			"CAP_NET_ADMIN in the initial user namespace); nothing was changed": {7000000, unix.EMSGSIZE},
+		"commit to nf_tables: operation not permitted (needs CAP_NET_ADMIN); nothing was " +
+			"changed": {100, unix.EPERM},
+		"commit to nf_tables: operation not supported (this kernel has no nf_tables: it needs CONFIG_NF_TABLES); nothing " +
+			"was changed": {100, unix.EOPNOTSUPP},
+		"commit to nf_tables: cannot allocate memory; nothing was changed": {100, unix.ENOMEM},
 	} {
 		if err.Error() != text {
 			t.Errorf("got  %s\nwant %s", err, text)

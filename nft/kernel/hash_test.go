@@ -19,7 +19,8 @@ import (
 func TestHashInKernel(t *testing.T) {
 	lab.New(t)
 	client := lab.Open(t, Open)
-	frontends := map[nft.Family]netip.Addr{nft.IP: netip.MustParseAddr("10.96.0.1"), nft.IP6: netip.MustParseAddr("fd96::1")}
+	frontends := map[nft.Family]netip.Addr{nft.IP: netip.MustParseAddr("10.96.0.1"),
+		nft.IP6: netip.MustParseAddr("fd96::1")}
 	networks := map[nft.Family]string{nft.IP: "10.244.0.0/16", nft.IP6: "fd24::/64"}
 	for _, f := range nft.Families { // the namespace owns the clients' networks
 		for _, args := range [][]string{
@@ -37,17 +38,20 @@ func TestHashInKernel(t *testing.T) {
 	for _, f := range nft.Families {
 		for _, ports := range []bool{true, false} {
 			table := nft.NewTable(f)
-			held := &nft.Elements{Set: &nft.Set{Name: "endpoints", Key: []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex},
+			held := &nft.Elements{Set: &nft.Set{Name: "endpoints",
+				Key:  []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex},
 				Data: []nft.Field{nft.FieldAddr, nft.FieldPort}, Counters: true}, Map: make(map[string]nft.Element)}
 			prefix := string(nft.AppendPort(nft.AppendProtocol(nft.AppendAddr(nil, frontends[f]), unix.IPPROTO_UDP), 53))
 			for i := range slots {
 				held.Map[nft.IndexedKey(prefix, i)] = nft.Element{Data: nft.AddrPortData(netip.AddrPortFrom(frontends[f], 9))}
 			}
 			table.Sets["endpoints"] = held
-			protocols := &nft.Elements{Set: &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}, Map: map[string]nft.Element{"\x11": {}}}
+			protocols := &nft.Elements{Set: &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
+				Map: map[string]nft.Element{"\x11": {}}}
 			table.Sets[nft.TransportProtocols] = protocols
 			key := []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.HashedIndex(slots, ports)}
-			table.Chains["nat-output"] = &nft.Chain{Name: "nat-output", Hook: &nft.Hook{Type: "nat", Point: "output", Priority: -101},
+			table.Chains["nat-output"] = &nft.Chain{Name: "nat-output",
+				Hook:  &nft.Hook{Type: "nat", Point: "output", Priority: -101},
 				Rules: []nft.Rule{{nft.DNATFrom{Key: key, Map: "endpoints"}}}}
 			batch := change.Diff(nil, nft.Tables{f: table})
 			if err := client.Commit(t.Context(), batch); err != nil {
@@ -56,7 +60,8 @@ func TestHashInKernel(t *testing.T) {
 			want := make(map[string]uint64)
 			for range 300 {
 				source := randomIn(random, netip.MustParsePrefix(networks[f]))
-				conn, err := net.DialUDP("udp", &net.UDPAddr{IP: source.AsSlice()}, &net.UDPAddr{IP: frontends[f].AsSlice(), Port: 53})
+				conn, err := net.DialUDP("udp", &net.UDPAddr{IP: source.AsSlice()},
+					&net.UDPAddr{IP: frontends[f].AsSlice(), Port: 53})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -65,7 +70,8 @@ func TestHashInKernel(t *testing.T) {
 					t.Fatal(err)
 				}
 				conn.Close()
-				fate := table.Trace(nft.Packet{Source: source, Destination: frontends[f], Protocol: unix.IPPROTO_UDP, Port: 53, SourcePort: port, SourceLocal: true})
+				fate := table.Trace(nft.Packet{Source: source, Destination: frontends[f], Protocol: unix.IPPROTO_UDP, Port: 53,
+					SourcePort: port, SourceLocal: true})
 				if len(fate.Endpoints) != 1 || fate.Steps[0].Key == "" {
 					t.Fatalf("the trace of %s port %d: %+v", source, port, fate)
 				}

@@ -59,7 +59,8 @@ func TestMonitorTellsEveryGeneration(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !change.Elsewhere() || change.Generation != before+1+i {
-			t.Errorf("heard %d events of generation %d, want none of generation %d", len(change.Events), change.Generation, before+1+i)
+			t.Errorf("heard %d events of generation %d, want none of generation %d", len(change.Events), change.Generation,
+				before+1+i)
 		}
 	}
 }
@@ -76,8 +77,10 @@ func TestMonitorHearsOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	change := nextChange(t, m)
-	if len(change.Events) != 1 || change.Events[0].Verb != nft.Add || change.Events[0].Chain == nil || change.Generation != generation {
-		t.Errorf("heard %d events of generation %d, want the new chain of generation %d", len(change.Events), change.Generation, generation)
+	if len(change.Events) != 1 || change.Events[0].Verb != nft.Add || change.Events[0].Chain == nil ||
+		change.Generation != generation {
+		t.Errorf("heard %d events of generation %d, want the new chain of generation %d", len(change.Events),
+			change.Generation, generation)
 	}
 	if change.PID == 0 || change.Program == "" || change.Lost {
 		t.Errorf("done by %q (pid %d), lost: %v", change.Program, change.PID, change.Lost)

@@ -57,7 +57,8 @@ type PacketTracer struct {
 	events []PacketEvent
 }
 
-// traceTable is the table of a tracer in each family. Its name has the port of its socket, so that two tracers do not meet.
+// traceTable is the table of a tracer in each family. Its name has the port of its socket, so that two tracers do not
+// meet.
 const traceTable = "kube-nft-trace-%d"
 
 // tracePriority comes after connection tracking at -200, which knows first packets, and before all that
@@ -67,8 +68,8 @@ const tracePriority = -199
 // traceBuffer is the length of the receive buffer in bytes.
 const traceBuffer = 4 << 20
 
-// NewPacketTracer begins to trace what any of the filters selects, in the network namespace of the calling thread, for at most
-// rate first packets a second for each filter. It needs Linux 5.12, and CAP_NET_ADMIN.
+// NewPacketTracer begins to trace what any of the filters selects, in the network namespace of the calling thread, for
+// at most rate first packets a second for each filter. It needs Linux 5.12, and CAP_NET_ADMIN.
 func NewPacketTracer(ctx context.Context, filters []PacketFilter, rate uint64) (p *PacketTracer, err error) {
 	client, err := Open()
 	if err != nil {
@@ -159,7 +160,8 @@ func traceBatch(filters []PacketFilter, rate uint64) (*nft.Batch, error) {
 		b.Ops = append(b.Ops, nft.Op{Verb: nft.Add, Family: f, Table: &nft.Table{Family: f}})
 		for _, point := range []string{"prerouting", "output"} {
 			chain := &nft.Chain{Name: point, Hook: &nft.Hook{Type: "filter", Point: point, Priority: tracePriority}}
-			b.Ops = append(b.Ops, nft.Op{Verb: nft.Add, Family: f, Chain: chain}, nft.Op{Verb: nft.Add, Family: f, Chain: chain, Rules: rules})
+			b.Ops = append(b.Ops, nft.Op{Verb: nft.Add, Family: f, Chain: chain}, nft.Op{Verb: nft.Add, Family: f, Chain: chain,
+				Rules: rules})
 		}
 	}
 	return &b, nil
@@ -193,7 +195,8 @@ func (f *PacketFilter) rule(rate uint64) (nft.Rule, error) {
 	}
 	mark, err := nft.RuleOf(f.Family,
 		&expr.Limit{Type: expr.LimitTypePkts, Rate: rate, Unit: expr.LimitTimeSecond, Burst: uint32(rate)},
-		&expr.Immediate{Register: 1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: 1})
+		&expr.Immediate{Register: 1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true,
+			Register: 1})
 	return append(rule, mark...), err
 }
 
@@ -251,7 +254,8 @@ func (e *PacketEvent) header(network, transport []byte) {
 		return
 	}
 	var from, to uint16
-	if hasPorts := e.Protocol == unix.IPPROTO_TCP || e.Protocol == unix.IPPROTO_UDP || e.Protocol == unix.IPPROTO_SCTP; hasPorts && len(transport) >= 4 {
+	if hasPorts := e.Protocol == unix.IPPROTO_TCP || e.Protocol == unix.IPPROTO_UDP ||
+		e.Protocol == unix.IPPROTO_SCTP; hasPorts && len(transport) >= 4 {
 		from, to = binary.BigEndian.Uint16(transport), binary.BigEndian.Uint16(transport[2:])
 	}
 	e.Source, e.Destination = netip.AddrPortFrom(source, from), netip.AddrPortFrom(destination, to)

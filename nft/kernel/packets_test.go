@@ -12,7 +12,8 @@ import (
 
 func TestDecodePacketEvent(t *testing.T) {
 	ipv4 := []byte{0x45, 0, 0, 60, 0, 0, 0, 0, 64, 6, 0, 0, 203, 0, 113, 7, 10, 96, 0, 80}
-	ipv6 := append([]byte{0x60, 0, 0, 0, 0, 20, 17, 64}, append(netip.MustParseAddr("fd00::7").AsSlice(), netip.MustParseAddr("fd00:10:96::80").AsSlice()...)...)
+	ipv6 := append([]byte{0x60, 0, 0, 0, 0, 20, 17, 64}, append(netip.MustParseAddr("fd00::7").AsSlice(),
+		netip.MustParseAddr("fd00:10:96::80").AsSlice()...)...)
 	ports := []byte{0x9c, 0x40, 0, 80, 0, 0, 0, 0}
 	for _, c := range []struct {
 		name               string

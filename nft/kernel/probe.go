@@ -114,7 +114,8 @@ func reason(err error) error {
 // isMissing reports whether a refusal means that the kernel does not know a thing. Other reasons
 // are missing permission or memory.
 func isMissing(err error) bool {
-	for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT} {
+	for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL, unix.EAFNOSUPPORT,
+		unix.EPROTONOSUPPORT} {
 		if errors.Is(err, errno) {
 			return true
 		}
@@ -169,7 +170,8 @@ func (k *Client) commitProbe(ctx context.Context, b *nft.Batch, flags uint32) er
 // ops make the probe's table, and replace a table that an interrupted probe has left.
 func (p *probe) ops(f nft.Family) []nft.Op {
 	table := &nft.Table{Family: f}
-	ops := []nft.Op{{Verb: nft.Add, Family: f, Table: table}, {Verb: nft.Delete, Family: f, Table: table}, {Verb: nft.Add, Family: f, Table: table}}
+	ops := []nft.Op{{Verb: nft.Add, Family: f, Table: table}, {Verb: nft.Delete, Family: f, Table: table},
+		{Verb: nft.Add, Family: f, Table: table}}
 	for _, s := range p.sets {
 		ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Set: s})
 	}
@@ -195,39 +197,50 @@ func natProbe() probe {
 func probes() []probe {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
 	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
-	endpoints := &nft.Set{Name: "endpoints", Key: append(frontend, nft.FieldIndex), Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
+	endpoints := &nft.Set{Name: "endpoints", Key: append(frontend, nft.FieldIndex),
+		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
 	numbered := &nft.Set{Name: "numbered", Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}}
 	prefixes := &nft.Set{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true}
-	affinity := &nft.Set{Name: "affinity", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 16}
+	affinity := &nft.Set{Name: "affinity", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr},
+		Dynamic: true, Size: 16}
 	numbers := &nft.Set{Name: "numbers", Key: []nft.Field{nft.FieldIndex}}
 	random := []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.RandomIndex(2)}
 	return []probe{
 		natProbe(),
-		{feature: "fib lookups", options: map[nft.Family]string{nft.IP: "CONFIG_NFT_FIB_IPV4 (module nft_fib_ipv4)", nft.IP6: "CONFIG_NFT_FIB_IPV6 (module nft_fib_ipv6)"},
+		{feature: "fib lookups", options: map[nft.Family]string{nft.IP: "CONFIG_NFT_FIB_IPV4 (module nft_fib_ipv4)",
+			nft.IP6: "CONFIG_NFT_FIB_IPV6 (module nft_fib_ipv6)"},
 			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.SourceLocal{}}, nft.Rule{nft.DestinationLocal{}})}},
 		{feature: "connection tracking matches", options: inBoth("CONFIG_NFT_CT (module nft_ct)"),
 			chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Translated{}})}},
 		{feature: "masquerading", options: inBoth("CONFIG_NFT_MASQ (module nft_masq)"),
 			chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Masquerade{}})}},
 		{feature: "the random number generator", options: inBoth("CONFIG_NFT_NUMGEN (module nft_numgen)"),
-			sets: []*nft.Set{numbers}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.InSet{Key: []nft.Part{nft.RandomIndex(2)}, Set: numbers.Name}})}},
+			sets: []*nft.Set{numbers},
+			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.InSet{Key: []nft.Part{nft.RandomIndex(2)},
+				Set: numbers.Name}})}},
 		{feature: "destination NAT from a map of concatenations", options: inBoth("CONFIG_NFT_NAT (module nft_nat)"),
-			sets: []*nft.Set{protocols, endpoints}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{Key: random, Map: endpoints.Name}})}},
-		{feature: "rejecting in nat prerouting", options: map[nft.Family]string{nft.IP: "Linux 5.9 and CONFIG_NFT_REJECT_IPV4 (module nft_reject_ipv4)", nft.IP6: "Linux 5.9 and CONFIG_NFT_REJECT_IPV6 (module nft_reject_ipv6)"},
+			sets:   []*nft.Set{protocols, endpoints},
+			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{Key: random, Map: endpoints.Name}})}},
+		{feature: "rejecting in nat prerouting",
+			options: map[nft.Family]string{nft.IP: "Linux 5.9 and CONFIG_NFT_REJECT_IPV4 (module nft_reject_ipv4)",
+				nft.IP6: "Linux 5.9 and CONFIG_NFT_REJECT_IPV6 (module nft_reject_ipv6)"},
 			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.RejectTCP{}}, nft.Rule{nft.Reject{}})}},
 		{feature: "sets of prefixes", options: inBoth("Linux 3.16"),
 			sets: []*nft.Set{prefixes}},
-		{feature: "lookups of a masked address under a number", options: inBoth("Linux 4.10 and CONFIG_NFT_NUMGEN (module nft_numgen)"),
-			sets: []*nft.Set{numbered}, chains: []*nft.Chain{natChain("prerouting",
+		{feature: "lookups of a masked address under a number",
+			options: inBoth("Linux 4.10 and CONFIG_NFT_NUMGEN (module nft_numgen)"),
+			sets:    []*nft.Set{numbered}, chains: []*nft.Chain{natChain("prerouting",
 				nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(1), nft.SourcePrefix(20)}, Set: numbered.Name}})}},
 		{feature: "sets that packets fill, with timeouts", options: inBoth("Linux 4.1"),
-			sets: []*nft.Set{affinity}, chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Update{Map: affinity.Name, Timeout: 60}})}},
+			sets:   []*nft.Set{affinity},
+			chains: []*nft.Chain{natChain("postrouting", nft.Rule{nft.Update{Map: affinity.Name, Timeout: 60}})}},
 	}
 }
 
 // optionalProbes are of consistent hashing and of addresses that answer echo requests.
 func optionalProbes() (hash, redirect probe) {
-	slots := &nft.Set{Name: "slots", Key: []nft.Field{nft.FieldAddr, nft.FieldIndex}, Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
+	slots := &nft.Set{Name: "slots", Key: []nft.Field{nft.FieldAddr, nft.FieldIndex},
+		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
 	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
 	hash = probe{feature: "hashes of packets", options: inBoth("CONFIG_NFT_HASH (module nft_hash)"),
 		sets: []*nft.Set{protocols, slots}, chains: []*nft.Chain{natChain("prerouting",

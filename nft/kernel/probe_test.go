@@ -79,8 +79,10 @@ func TestProbeFails(t *testing.T) {
 }
 
 func TestFeatureErrorText(t *testing.T) {
-	err := &FeatureError{Family: nft.IP6, Feature: "fib lookups", Option: "CONFIG_NFT_FIB_IPV6 (module nft_fib_ipv6)", Err: unix.ENOENT}
-	const want = "this kernel lacks fib lookups in family ip6: no such file or directory; it needs CONFIG_NFT_FIB_IPV6 (module nft_fib_ipv6)"
+	err := &FeatureError{Family: nft.IP6, Feature: "fib lookups", Option: "CONFIG_NFT_FIB_IPV6 (module nft_fib_ipv6)",
+		Err: unix.ENOENT}
+	const want = "this kernel lacks fib lookups in family ip6: no such file or directory; it needs CONFIG_NFT_FIB_IPV6 " +
+		"(module nft_fib_ipv6)"
 	if err.Error() != want {
 		t.Errorf("got  %s\nwant %s", err, want)
 	}

@@ -31,7 +31,8 @@ func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err
 // ReadUnless is Read beside programs that commit to tables of their own: it reads again only if changed
 // says that our tables changed between the generations before and after the reading. The generation that
 // it returns is the later one.
-func (k *Client) ReadUnless(ctx context.Context, changed func(before, after uint32) bool) (t nft.Tables, generation uint32, err error) {
+func (k *Client) ReadUnless(ctx context.Context,
+	changed func(before, after uint32) bool) (t nft.Tables, generation uint32, err error) {
 	err = k.retry(ctx, func() error {
 		t, generation, err = k.readOnce(ctx, changed)
 		return err
@@ -76,7 +77,8 @@ func (k *Client) Count(ctx context.Context, f nft.Family, s *nft.Set) (n uint32,
 		n, known = wire.SetCount(r.Attributes())
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("count the elements of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
+		return 0, false, fmt.Errorf("count the elements of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err,
+			accessRemedy(err))
 	}
 	return n, known, nil
 }
@@ -275,7 +277,8 @@ func (k *Client) dumpElements(ctx context.Context, f nft.Family, table, set stri
 // Dump requests all objects of a kind (NFT_MSG_GET…) and calls each for every message of the
 // answer. The message is valid during the call only. Dump returns EINTR if the kernel saw a change
 // meanwhile.
-func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
+func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(*attr.Writer),
+	each func(attr.Reply)) error {
 	interrupted := false
 	err := k.request(ctx, typ, unix.NLM_F_DUMP, f, which, func(r attr.Reply) {
 		interrupted = interrupted || r.Flags&unix.NLM_F_DUMP_INTR != 0
@@ -290,14 +293,16 @@ func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(
 // Lookup asks the kernel for one element by its key. The kernel finds it as it does for a packet,
 // by a structure that a dump does not use. ok is false if there is none. In a set of ranges the key
 // may be any key inside a range.
-func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set, key string) (element nft.Element, ok bool, err error) {
+func (k *Client) Lookup(ctx context.Context, f nft.Family, s *nft.Set,
+	key string) (element nft.Element, ok bool, err error) {
 	d := wire.NewElementDecoder(f, s)
 	err = k.lookup(ctx, f, s, d, key)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return element, false, nil
 	case err != nil:
-		return element, false, fmt.Errorf("look up an element of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name, err, accessRemedy(err))
+		return element, false, fmt.Errorf("look up an element of %s %s %s %s: %w%s", s.Noun(), f.NFT(), nft.TableName, s.Name,
+			err, accessRemedy(err))
 	}
 	for _, element = range d.Elements() {
 		return element, true, nil

@@ -24,7 +24,9 @@ func TestReadForeign(t *testing.T) {
 		commands string
 		differs  func(*nft.Table) bool
 	}{
-		{"add table ip kube-nft { flags dormant; }", func(t *nft.Table) bool { return t.Comment != nft.NewTable(nft.IP).Comment }},
+		{"add table ip kube-nft { flags dormant; }", func(t *nft.Table) bool {
+			return t.Comment != nft.NewTable(nft.IP).Comment
+		}},
 		{"add set ip kube-nft odd { type mark; }", odd},
 		{"add set ip kube-nft odd { type ipv4_addr; timeout 1h; }", odd},
 		{"add set ip kube-nft odd { type ipv4_addr; flags timeout; }", odd},
@@ -41,7 +43,9 @@ func TestReadForeign(t *testing.T) {
 			func(t *nft.Table) bool { return !t.Sets["addresses"].Set.Equal(set) }},
 		{"delete set ip kube-nft addresses; add set ip kube-nft addresses { type ipv4_addr; counter; }",
 			func(t *nft.Table) bool { return !t.Sets["addresses"].Set.Equal(set) }},
-		{"add element ip kube-nft addresses { 1.2.3.4 }", func(t *nft.Table) bool { return len(t.Sets["addresses"].Map) == 1 }},
+		{"add element ip kube-nft addresses { 1.2.3.4 }", func(t *nft.Table) bool {
+			return len(t.Sets["addresses"].Map) == 1
+		}},
 		{"add chain ip kube-nft odd { type filter hook input priority 0; policy drop; }",
 			func(t *nft.Table) bool { return t.Chains["odd"].Hook.Type == "filter (policy 0)" }},
 		{"add chain ip kube-nft odd { type filter hook forward priority 3; }",
@@ -55,7 +59,8 @@ func TestReadForeign(t *testing.T) {
 		t.Run(tt.commands, func(t *testing.T) {
 			lab.New(t)
 			k := lab.Open(t, Open)
-			commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)}, {Verb: nft.Add, Family: nft.IP, Set: set}}})
+			commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Table: nft.NewTable(nft.IP)},
+				{Verb: nft.Add, Family: nft.IP, Set: set}}})
 			lab.Run(t, tt.commands, "nft", "-f", "-")
 			tables, _, err := k.Read(t.Context())
 			if err != nil {
@@ -143,7 +148,8 @@ func TestReadBesideOthers(t *testing.T) {
 			name := fmt.Sprintf("chain-%d", i)
 			table.Chains[name] = &nft.Chain{Name: name, Rules: []nft.Rule{{nft.Drop}, {nft.PortIs{Port: uint16(i)}, nft.Drop}}}
 		}
-		table.Sets["many"] = &nft.Elements{Set: &nft.Set{Name: "many", Key: []nft.Field{nft.FieldAddr}}, Map: make(map[string]nft.Element)}
+		table.Sets["many"] = &nft.Elements{Set: &nft.Set{Name: "many", Key: []nft.Field{nft.FieldAddr}},
+			Map: make(map[string]nft.Element)}
 		for i := range 20_000 {
 			key := make([]byte, map[nft.Family]int{nft.IP: 4, nft.IP6: 16}[f])
 			binary.BigEndian.PutUint32(key, uint32(i))
@@ -213,7 +219,8 @@ func TestLookupKernel(t *testing.T) {
 		nft.Op{Verb: nft.Add, Family: nft.IP, Set: prefixes, Elements: []nft.KeyedElement{{Key: from + to}}})
 	commit(t, k, b)
 	for _, el := range nfttest.Frontends(2, nft.Drop) {
-		if got, ok, err := k.Lookup(t.Context(), nft.IP, &nfttest.FrontendSet, el.Key); err != nil || !ok || !got.Equal(el.Element) {
+		if got, ok, err := k.Lookup(t.Context(), nft.IP, &nfttest.FrontendSet, el.Key); err != nil || !ok ||
+			!got.Equal(el.Element) {
 			t.Errorf("got %v, %v, %v, want %v", got, ok, err, el.Element)
 		}
 	}

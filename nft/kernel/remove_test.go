@@ -53,7 +53,8 @@ func TestDetachKernel(t *testing.T) {
 			missing = append(missing, op.Family.NFT()+" "+op.Chain.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"ip nat-output", "ip nat-prerouting", "ip6 nat-output", "ip6 nat-prerouting"}, missing); diff != "" {
+	if diff := cmp.Diff([]string{"ip nat-output", "ip nat-prerouting", "ip6 nat-output", "ip6 nat-prerouting"},
+		missing); diff != "" {
 		t.Errorf("what it takes to come back (-want +got):\n%s", diff)
 	}
 	if detached, err := k.Detach(t.Context()); err != nil || len(detached) != 0 {

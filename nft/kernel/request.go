@@ -18,7 +18,8 @@ const answerTimeout = 30 * time.Second
 
 // request sends a request and reads until the kernel has answered it. When ctx ends meanwhile,
 // request still receives the rest of the answer but drops it: a socket has one dump at a time.
-func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, which func(*attr.Writer), each func(attr.Reply)) error {
+func (k *Client) request(ctx context.Context, typ, flags uint16, f nft.Family, which func(*attr.Writer),
+	each func(attr.Reply)) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ func TestAnswerThatDoesNotCome(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, Open)
 	_, err := k.await(time.Millisecond)
-	if want := "nf_tables has not answered for 1ms: connection timed out"; err == nil || err.Error() != want || !errors.Is(err, unix.ETIMEDOUT) {
+	if want := "nf_tables has not answered for 1ms: connection timed out"; err == nil || err.Error() != want ||
+		!errors.Is(err, unix.ETIMEDOUT) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	r := newRuleset(0)

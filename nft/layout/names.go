@@ -33,13 +33,14 @@ const (
 
 // The fixed chains. Base chains are named after their type and hook.
 const (
-	MarkChain                = "mark-for-masquerade"
-	MasqueradeChain          = "masquerade-marked"
-	RejectChain              = "reject-new"
-	RejectUnusedPortChain    = "reject-unused-port"
-	DropSourceChain          = "drop-source"
-	DropNotLocalChain        = "drop-not-local"
-	ResetNotLocalChain       = "reset-not-local" // as DropNotLocalChain, but segments of connections under way are reset; exists while somebody goes there
+	MarkChain             = "mark-for-masquerade"
+	MasqueradeChain       = "masquerade-marked"
+	RejectChain           = "reject-new"
+	RejectUnusedPortChain = "reject-unused-port"
+	DropSourceChain       = "drop-source"
+	DropNotLocalChain     = "drop-not-local"
+	// as DropNotLocalChain, but segments of connections under way are reset; exists while somebody goes there
+	ResetNotLocalChain       = "reset-not-local"
 	DropUnusedAddressChain   = "drop-unused-address"
 	PassChain                = "pass-on" // without rules; it exists while somebody goes there
 	ServicesChain            = "services"

@@ -8,8 +8,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// listMaps is over how many maps the shared lists are spread. The kernel goes through all rules that name a map for each new
-// element, and through all elements for each new rule that names it, so that the cost of both falls with
+// listMaps is over how many maps the shared lists are spread. The kernel goes through all rules that name a map for
+// each new element, and through all elements for each new rule that names it, so that the cost of both falls with
 // the number of maps. A map exists while a list is in it.
 const listMaps = 256
 

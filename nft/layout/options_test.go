@@ -10,7 +10,8 @@ import (
 
 // TestOptions writes and reads comments: what a Service port asks for is read back, and is no part of its name.
 func TestOptions(t *testing.T) {
-	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true, Ping: true}
+	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true,
+		Ping: true}
 	for _, tt := range []struct {
 		protocol tracker.Protocol
 		local    bool
@@ -19,8 +20,11 @@ func TestOptions(t *testing.T) {
 		want     []string
 	}{
 		{tracker.TCP, true, tracker.Settings{}, "shop/web:http", nil},
-		{tracker.TCP, true, all, "shop/web:http reset-departed,local-fallback,ping", []string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/local-fallback: cluster", "kube-nft.io/ping: true"}},
-		{tracker.UDP, false, all, "shop/web:http ping,keep-unready", []string{"kube-nft.io/ping: true", "kube-nft.io/udp-unready: keep"}},
+		{tracker.TCP, true, all, "shop/web:http reset-departed,local-fallback,ping",
+			[]string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/local-fallback: cluster",
+				"kube-nft.io/ping: true"}},
+		{tracker.UDP, false, all, "shop/web:http ping,keep-unready",
+			[]string{"kube-nft.io/ping: true", "kube-nft.io/udp-unready: keep"}},
 	} {
 		p := &tracker.ServicePort{Settings: tt.settings, ExternalLocal: tt.local}
 		p.ID = tracker.PortID{Namespace: "shop", Service: "web", Port: "http", Protocol: tt.protocol}
@@ -39,7 +43,8 @@ func TestOptionsOfLongNames(t *testing.T) {
 	long := strings.Repeat("x", 63)
 	p := &tracker.ServicePort{Settings: tracker.Settings{ResetDeparted: true}}
 	p.ID = tracker.PortID{Namespace: long, Service: long, Port: long, Protocol: tracker.TCP}
-	if comment := CommentWith(p, LoadBalancerWord); comment != Comment(p.ID) || ParseOptions(comment) != nil || HasWord(comment, LoadBalancerWord) {
+	if comment := CommentWith(p, LoadBalancerWord); comment != Comment(p.ID) || ParseOptions(comment) != nil ||
+		HasWord(comment, LoadBalancerWord) {
 		t.Errorf("%q shows %v", comment, ParseOptions(comment))
 	}
 }

@@ -69,14 +69,15 @@ type PolicyKind uint8
 
 // The kinds.
 const (
-	Refused          PolicyKind = iota + 1 // no endpoint on any node: reject
-	Dropped                                // endpoints, but none that the traffic policy allows: drop
-	Internal                               // a cluster IP: cluster-wide list
-	InternalLocal                          // a cluster IP with internal policy Local: local list
-	External                               // cluster-wide list, always masqueraded
-	ExternalLocal                          // external policy Local
-	ExternalFallback                       // external policy Local without local endpoints: cluster-wide list, pods are not masqueraded
-	Passed                                 // no endpoint on any node, at an address of ipMode Router: packets pass on
+	Refused       PolicyKind = iota + 1 // no endpoint on any node: reject
+	Dropped                             // endpoints, but none that the traffic policy allows: drop
+	Internal                            // a cluster IP: cluster-wide list
+	InternalLocal                       // a cluster IP with internal policy Local: local list
+	External                            // cluster-wide list, always masqueraded
+	ExternalLocal                       // external policy Local
+	// external policy Local without local endpoints: cluster-wide list, pods are not masqueraded
+	ExternalFallback
+	Passed // no endpoint on any node, at an address of ipMode Router: packets pass on
 )
 
 // Verdict is the verdict that sends a connection to the policy's chain.

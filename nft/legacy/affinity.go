@@ -122,7 +122,8 @@ func (rs *ruleset) clientLists(f nft.Family) (lists []ClientList) {
 		}
 		for _, r := range chains[name].rules {
 			// The name is that of a file: it has to be one of kube-proxy's.
-			if r.recent == nil || !r.recent.endpoint.Addr().IsValid() || !perService.MatchString(r.recent.name) || seen[r.recent.name] {
+			if r.recent == nil || !r.recent.endpoint.Addr().IsValid() || !perService.MatchString(r.recent.name) ||
+				seen[r.recent.name] {
 				continue
 			}
 			seen[r.recent.name] = true
@@ -158,8 +159,9 @@ func readClientLists(ctx context.Context, lists []ClientList) (entries []Affinit
 	r := clientReader{found: make(map[clientOf]lastSeen)}
 	for n := range lists {
 		if ctx.Err() != nil {
-			return r.entries, fmt.Errorf("session affinity of the iptables mode: %d of %d lists of clients were not read within %v",
-				len(lists)-n, len(lists), affinityPatience)
+			return r.entries,
+				fmt.Errorf("session affinity of the iptables mode: %d of %d lists of clients were not read within %v",
+					len(lists)-n, len(lists), affinityPatience)
 		}
 		err = cmp.Or(err, r.readFile(&lists[n]))
 	}

@@ -24,8 +24,10 @@ func TestAffinityInKernel(t *testing.T) {
 				client := map[nft.Family]string{nft.IP: "192.0.2.", nft.IP6: "2001:db8::"}[f]
 				enter := func(i, j int, client string) {
 					if b == ProxyTables {
-						lab.Run(t, fmt.Sprintf("add element %s kube-proxy %s { %s timeout 3h expires 2h }\n", f.NFT(), s.ClientSet(i, j), client), "nft", "-f", "-")
-					} else if err := os.WriteFile("/proc/thread-self/net/xt_recent/"+s.ClientList(i, j), []byte("+"+client), 0o644); err != nil {
+						lab.Run(t, fmt.Sprintf("add element %s kube-proxy %s { %s timeout 3h expires 2h }\n", f.NFT(), s.ClientSet(i, j),
+							client), "nft", "-f", "-")
+					} else if err := os.WriteFile("/proc/thread-self/net/xt_recent/"+s.ClientList(i, j), []byte("+"+client),
+						0o644); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -41,7 +43,8 @@ func TestAffinityInKernel(t *testing.T) {
 						t.Fatalf("Service %d has no affinity", i)
 					}
 					enter(i, k%3, fmt.Sprint(client, k+1))
-					want = append(want, fmt.Sprintf("%s %s%d %s", tracker.Frontend{Address: s.ClusterIP(i), Protocol: tracker.TCP, Port: 80},
+					want = append(want, fmt.Sprintf("%s %s%d %s", tracker.Frontend{Address: s.ClusterIP(i), Protocol: tracker.TCP,
+						Port: 80},
 						client, k+1, netip.AddrPortFrom(s.Endpoint(i, k%3), 8080)))
 				}
 				inv := take(t, n)
@@ -69,7 +72,8 @@ func TestAffinityUnreadable(t *testing.T) {
 	newNode(t)
 	entry := AffinityEntry{Client: netip.MustParseAddr("192.0.2.1"), Endpoint: netip.MustParseAddrPort("10.244.0.1:8080")}
 	inv := Inventory{Parts: []Part{
-		{Backend: Xtables, ClientLists: []ClientList{{Name: "KUBE-SEP-AAAAAAAAAAAAAAAA"}, {Name: "KUBE-SEP-BBBBBBBBBBBBBBBB"}}},
+		{Backend: Xtables, ClientLists: []ClientList{{Name: "KUBE-SEP-AAAAAAAAAAAAAAAA"},
+			{Name: "KUBE-SEP-BBBBBBBBBBBBBBBB"}}},
 		{Backend: ProxyTables, Entries: []AffinityEntry{entry}},
 	}}
 	entries, err := inv.Affinity(t.Context())
@@ -106,7 +110,8 @@ func TestReadClientList(t *testing.T) {
 	for _, e := range reader.entries {
 		got = append(got, fmt.Sprintf("%s %v", e.Client, e.Endpoint))
 	}
-	if want := []string{"192.0.2.1 10.244.0.2:8080", "192.0.2.2 10.244.0.1:8080", "192.0.2.3 10.244.0.2:8080"}; !slices.Equal(got, want) {
+	if want := []string{"192.0.2.1 10.244.0.2:8080", "192.0.2.2 10.244.0.1:8080",
+		"192.0.2.3 10.244.0.2:8080"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -107,7 +107,8 @@ func TestBlobRuleset(t *testing.T) {
 	}}
 	for _, f := range nft.Families {
 		b := decodeSample(t, f)
-		if diff := cmp.Diff(want, b.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{}, destination{})); diff != "" {
+		if diff := cmp.Diff(want, b.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{},
+			destination{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f, diff)
 		}
 	}
@@ -130,7 +131,8 @@ func TestBlobWithout(t *testing.T) {
 			{name: "POSTROUTING", base: true},
 			{name: "ADMIN", rules: []rule{{}}},
 		}}
-		if diff := cmp.Diff(want, again.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{}, destination{})); diff != "" {
+		if diff := cmp.Diff(want, again.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{},
+			destination{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f, diff)
 		}
 		if diff := cmp.Diff([]int{1, 2, 3, 7, 8, 9, 10}, rest.order()); diff != "" {
@@ -174,7 +176,8 @@ func TestBlobRefused(t *testing.T) {
 		{"twice", func(w *blobWriter) { w.hooks.entry[4] = 0 }, "two base chains begin at byte 0"},
 		{"nowhere", func(w *blobWriter) { w.hooks.entry[0] = 8 }, "the rule at byte 0 is in no chain"},
 		{"policy", func(w *blobWriter) { w.hooks.underflow[0] = 0 }, "the policy of PREROUTING is not at its end"},
-		{"hook", func(w *blobWriter) { w.hooks.valid |= 2; w.hooks.entry[1] = 4 }, "base chains at hooks 0x11 instead of 0x13"},
+		{"hook", func(w *blobWriter) { w.hooks.valid |= 2; w.hooks.entry[1] = 4 },
+			"base chains at hooks 0x11 instead of 0x13"},
 		{"same name", func(w *blobWriter) { copy(w.data[bytes.Index(w.data, []byte("ADMIN")):], "KUBE-SERVICES") },
 			`two chains are named "KUBE-SERVICES"`},
 		{"into a chain", func(w *blobWriter) { put.PutUint32(w.data[432:], 592) },
@@ -195,7 +198,8 @@ func TestBlobRefused(t *testing.T) {
 func FuzzBlob(f *testing.F) {
 	for _, family := range nft.Families {
 		w := sampleBlob(layoutOf(family))
-		f.Add(family == nft.IP6, w.hooks.valid, w.hooks.entry[4], w.hooks.underflow[0], w.hooks.underflow[4], w.hooks.entries, w.data)
+		f.Add(family == nft.IP6, w.hooks.valid, w.hooks.entry[4], w.hooks.underflow[0], w.hooks.underflow[4], w.hooks.entries,
+			w.data)
 	}
 	f.Fuzz(func(t *testing.T, v6 bool, valid, entry4, underflow0, underflow4, entries uint32, data []byte) {
 		l := &layoutIP

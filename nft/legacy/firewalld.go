@@ -37,7 +37,8 @@ func FirewalldRefuses(ctx context.Context) (bool, error) {
 		which.Name(unix.NFTA_RULE_CHAIN, firewalldChain)
 	}, func(r attr.Reply) {
 		// Kernels that do not know the filter list all rules of the table.
-		if b := r.Attributes(); attr.Name(attr.Find(b, unix.NFTA_RULE_TABLE)) == firewalldTable && attr.Name(attr.Find(b, unix.NFTA_RULE_CHAIN)) == firewalldChain {
+		if b := r.Attributes(); attr.Name(attr.Find(b, unix.NFTA_RULE_TABLE)) == firewalldTable &&
+			attr.Name(attr.Find(b, unix.NFTA_RULE_CHAIN)) == firewalldChain {
 			a, d := verdictOnTranslated(attr.Find(b, unix.NFTA_RULE_EXPRESSIONS))
 			accepts, refuses = accepts || a && !refuses, refuses || d
 		}

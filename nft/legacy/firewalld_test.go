@@ -32,16 +32,22 @@ func TestFirewalldInKernel(t *testing.T) {
 		rules string
 		want  bool
 	}{
-		"no firewalld":          {"", false},
-		"as usual":              {firewalldRules, false},
-		"StrictForwardPorts":    {strings.Replace(firewalldRules, "\t\tct status dnat accept\n", "", 1), true},
-		"for some alone":        {strings.Replace(firewalldRules, "ct status dnat accept", "ct status dnat tcp dport 80 accept", 1), true},
-		"too late":              {strings.Replace(strings.Replace(firewalldRules, "\t\tct status dnat accept\n", "", 1), "admin-prohibited\n", "admin-prohibited\n\t\tct status dnat accept\n", 1), true},
+		"no firewalld":       {"", false},
+		"as usual":           {firewalldRules, false},
+		"StrictForwardPorts": {strings.Replace(firewalldRules, "\t\tct status dnat accept\n", "", 1), true},
+		"for some alone": {strings.Replace(firewalldRules, "ct status dnat accept",
+			"ct status dnat tcp dport 80 accept", 1), true},
+		"too late": {strings.Replace(strings.Replace(firewalldRules, "\t\tct status dnat accept\n", "", 1),
+			"admin-prohibited\n", "admin-prohibited\n\t\tct status dnat accept\n", 1), true},
 		"of the source address": {strings.Replace(firewalldRules, "ct status dnat accept", "ct status snat accept", 1), true},
-		"log and accept":        {strings.Replace(firewalldRules, "ct status dnat accept", "ct status dnat counter accept", 1), false},
-		"another table":         {strings.Replace(firewalldRules, "inet firewalld", "inet firewalld2", 1), false},
-		"no such chain":         {"table inet firewalld { }\n", false},
-		"accepts the rest":      {"table inet firewalld {\n chain filter_FORWARD {\n type filter hook forward priority 10;\n ct state invalid drop\n }\n}\n", false},
+		"log and accept": {strings.Replace(firewalldRules, "ct status dnat accept", "ct status dnat counter accept",
+			1), false},
+		"another table": {strings.Replace(firewalldRules, "inet firewalld", "inet firewalld2", 1), false},
+		"no such chain": {"table inet firewalld { }\n", false},
+		"accepts the rest": {
+			"table inet firewalld {\n chain filter_FORWARD {\n type filter hook forward priority 10;\n ct state invalid " +
+				"drop\n }\n}\n", false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			newNode(t)

@@ -128,14 +128,17 @@ func TestFrontendsOfIPVS(t *testing.T) {
 	}
 	list, at := ipvsFrontends([]Server{
 		server("tcp", "10.96.0.1:443", 2), server("udp", "10.96.0.10:53", 0), server("udp", "[fd00:10:96::a]:53", 1),
-		server("tcp", "192.0.2.1:30080", 1), server("tcp", "198.51.100.1:30080", 1), server("tcp", "[2001:db8::1]:30080", 1), server("tcp", "192.0.2.9:8443", 3),
-	}, map[netip.Addr]bool{netip.MustParseAddr("10.96.0.1"): true, netip.MustParseAddr("10.96.0.10"): true, netip.MustParseAddr("fd00:10:96::a"): true},
+		server("tcp", "192.0.2.1:30080", 1), server("tcp", "198.51.100.1:30080", 1), server("tcp", "[2001:db8::1]:30080", 1),
+		server("tcp", "192.0.2.9:8443", 3),
+	}, map[netip.Addr]bool{netip.MustParseAddr("10.96.0.1"): true, netip.MustParseAddr("10.96.0.10"): true,
+		netip.MustParseAddr("fd00:10:96::a"): true},
 		map[nodePort]bool{{tracker.IPv4, tracker.TCP, 30080}: true})
 	var got []string
 	for _, f := range sorted(list) {
 		got = append(got, f.String())
 	}
-	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")}; !slices.Equal(at, want) {
+	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")}; !slices.Equal(at,
+		want) {
 		t.Errorf("node ports at %v, want %v", at, want)
 	}
 	want := []string{"node port 30080/tcp", "10.96.0.1:443/tcp", "[fd00:10:96::a]:53/udp"}

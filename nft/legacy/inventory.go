@@ -277,7 +277,8 @@ func (p *Part) Serves(f nft.Family) bool {
 		return slices.ContainsFunc(p.Sets, func(s Set) bool { return s.Name == "service-ips" && s.Elements > 0 })
 	}
 	toServices := func(j Jump) bool { return j.Chain == "PREROUTING" && j.Target == "KUBE-SERVICES" }
-	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) && slices.ContainsFunc(p.Chains, perService.MatchString)
+	return p.Table == "nat" && slices.ContainsFunc(p.Jumps, toServices) &&
+		slices.ContainsFunc(p.Chains, perService.MatchString)
 }
 
 // Affinity returns the entries of kube-proxy's session affinity in its nftables and iptables modes. The

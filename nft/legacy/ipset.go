@@ -20,8 +20,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Of linux/netfilter/ipset/ip_set.h. vishvananda/netlink lists ipsets, too, but always with all elements: 60,000 elements take
-// seconds where the headers take milliseconds. It also panics if the kernel interrupts a dump.
+// Of linux/netfilter/ipset/ip_set.h. vishvananda/netlink lists ipsets, too, but always with all elements: 60,000
+// elements take seconds where the headers take milliseconds. It also panics if the kernel interrupts a dump.
 const (
 	ipsetProtocol   = 6 // understood by every kernel since 2.6.39
 	ipsetCmdDestroy = 3

@@ -96,7 +96,8 @@ func (s *socket) read(table string) (*xtable, error) {
 	}
 	rules, err := decodeBlob(s.layout, hooks, data)
 	if err != nil {
-		return nil, fmt.Errorf("a form that kube-nft does not know: %w; remove kube-proxy's rules by hand, on the node: %s", err, s.byHand(table))
+		return nil, fmt.Errorf("a form that kube-nft does not know: %w; remove kube-proxy's rules by hand, on the node: %s",
+			err, s.byHand(table))
 	}
 	return &xtable{hooks, data, rules}, nil
 }
@@ -108,7 +109,8 @@ func (s *socket) byHand(table string) string {
 	if s.layout == layoutOf(nft.IP6) {
 		program = "ip6tables-legacy"
 	}
-	return fmt.Sprintf(`%s-save -c -t %s | grep -Ev '(^:|-A |-[jg] )KUBE-(SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY|(SVC|SVL|SEP|FW|EXT|XLB)-[A-Z2-7]{16})( |$)' | %s-restore -c -T %s`,
+	return fmt.Sprintf(
+		`%s-save -c -t %s | grep -Ev '(^:|-A |-[jg] )KUBE-(SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY|(SVC|SVL|SEP|FW|EXT|XLB)-[A-Z2-7]{16})( |$)' | %s-restore -c -T %s`,
 		program, table, program, table)
 }
 

@@ -91,7 +91,8 @@ func TestEqual(t *testing.T) {
 	if !first.equal(read()) {
 		t.Error("counters make a difference")
 	}
-	lab.Run(t, "", "iptables-legacy", "-R", "ADMIN", "1", "-p", "tcp", "-m", "multiport", "--dports", "22,443,8000:8081", "-g", "ZZZ-LAST")
+	lab.Run(t, "", "iptables-legacy", "-R", "ADMIN", "1", "-p", "tcp", "-m", "multiport", "--dports", "22,443,8000:8081",
+		"-g", "ZZZ-LAST")
 	if first.equal(read()) {
 		t.Error("another port makes no difference")
 	}
@@ -113,7 +114,8 @@ func TestConcurrentWriter(t *testing.T) {
 func removeUnderWriter(t *testing.T, n Node) {
 	t.Helper()
 	restore(t, nft.IP, Xtables, shape(nft.IP).IPTables())
-	writer := exec.Command("sh", "-c", `for i in $(seq 40); do until iptables-legacy -w -t nat -A ZZZ-LAST -p tcp --dport $i -j RETURN; do :; done; echo; done`)
+	writer := exec.Command("sh", "-c",
+		`for i in $(seq 40); do until iptables-legacy -w -t nat -A ZZZ-LAST -p tcp --dport $i -j RETURN; do :; done; echo; done`)
 	out, err := writer.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +148,8 @@ func TestCountersUnderTraffic(t *testing.T) {
 	n := newNode(t)
 	restore(t, nft.IP, Xtables, shape(nft.IP).IPTables())
 	lab.Run(t, "", "ip", "link", "set", "lo", "up")
-	lab.Run(t, "", "iptables-legacy", "-I", "OUTPUT", "-p", "udp", "--dport", "4000", "-m", "comment", "--comment", "counted")
+	lab.Run(t, "", "iptables-legacy", "-I", "OUTPUT", "-p", "udp", "--dport", "4000", "-m", "comment",
+		"--comment", "counted")
 	server, err := net.ListenPacket("udp", "127.0.0.1:4000")
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +225,8 @@ func TestUnprivileged(t *testing.T) {
 	want := []string{
 		"legacy: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
 		"nft-compat: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
-		"kube-proxy-nftables: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
+		"kube-proxy-nftables: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network " +
+			"namespace",
 		"ipvs: everything here (could not be read): needs CAP_NET_ADMIN, as root, in the node's network namespace",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {

@@ -141,7 +141,8 @@ func parseHexAddr(s string) (netip.Addr, error) {
 // ipvsFrontends lists the frontends of the IPVS mode: the virtual servers with destinations at the
 // addresses of kube-ipvs0, and the node ports among all others, which stand in ipsets. Virtual
 // servers at other addresses and ports belong to another program.
-func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) (list []Frontend, nodePortsAt []netip.Addr) {
+func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool,
+	nodePorts map[nodePort]bool) (list []Frontend, nodePortsAt []netip.Addr) {
 	seen := make(map[tracker.Frontend]bool)
 	for _, s := range servers {
 		at := tracker.Frontend{Address: s.Frontend.Addr(), Protocol: protocolNumbers[s.Protocol], Port: s.Frontend.Port()}

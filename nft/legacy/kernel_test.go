@@ -136,7 +136,8 @@ func TestRemoveAllBackends(t *testing.T) {
 // foreignTables lists the nf_tables tables of somebody else.
 func foreignTables(t *testing.T) string {
 	t.Helper()
-	return lab.Run(t, "", "nft", "-a", "list", "table", "ip", "admin") + lab.Run(t, "", "nft", "-a", "list", "table", "ip6", "admin")
+	return lab.Run(t, "", "nft", "-a", "list", "table", "ip", "admin") + lab.Run(t, "", "nft", "-a", "list", "table",
+		"ip6", "admin")
 }
 
 // TestSelector removes the filter table of one family first, as a takeover does.
@@ -172,7 +173,8 @@ func TestSelectorOfProxyTables(t *testing.T) {
 		}
 	}
 	want := []string{"ct state new jump service-endpoints-check", "ct state new jump service-endpoints-check",
-		"ct state new jump cluster-ips-check", "ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}
+		"ct state new jump cluster-ips-check", "ct state new jump service-endpoints-check",
+		"ct state new jump cluster-ips-check"}
 	if diff := cmp.Diff(want, gone); diff != "" {
 		t.Errorf("gone (-want +got):\n%s", diff)
 	}
@@ -269,7 +271,8 @@ func TestUntouched(t *testing.T) {
 func TestElementReference(t *testing.T) {
 	n := newNode(t)
 	restore(t, nft.IP, Compat, shape(nft.IP).IPTables())
-	lab.Run(t, "add map ip nat admin { type inet_service : verdict; elements = { 99 : jump KUBE-NODEPORTS }; }", "nft", "-f", "-")
+	lab.Run(t, "add map ip nat admin { type inet_service : verdict; elements = { 99 : jump KUBE-NODEPORTS }; }",
+		"nft", "-f", "-")
 	remove(t, n, Selector{})
 	want := []Jump{{Target: "KUBE-NODEPORTS"}}
 	if diff := cmp.Diff(want, nat(t, take(t, n)).Blocked); diff != "" {

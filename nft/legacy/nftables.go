@@ -105,7 +105,8 @@ func readTables(ctx context.Context, k *kernel.Client) (tables []*nfTable, err e
 
 // dump calls each with the attributes of every object of a kind. set is the set whose elements are
 // listed, if that is the kind.
-func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set string, each func(*attr.Reader)) (err error) {
+func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set string,
+	each func(*attr.Reader)) (err error) {
 	which := func(w *attr.Writer) {
 		w.Name(unix.NFTA_TABLE_NAME, t.rules.table) // attribute 1 of each kind
 		if set != "" {
@@ -172,13 +173,15 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 	err := t.dump(ctx, k, unix.NFT_MSG_GETSET, "", func(list *attr.Reader) {
 		for list.Next() {
-			if name := list.Name(); list.Type == unix.NFTA_SET_NAME && !strings.HasPrefix(name, "__") { // anonymous: part of a rule
+			// anonymous: part of a rule
+			if name := list.Name(); list.Type == unix.NFTA_SET_NAME && !strings.HasPrefix(name, "__") {
 				t.sets = append(t.sets, Set{Name: name})
 			}
 		}
 	})
 	dump := func(set *Set) {
-		endpoint, isAffinity := t.endpoints[proxyEndpoint+strings.TrimPrefix(set.Name, proxyAffinity)], strings.HasPrefix(set.Name, proxyAffinity)
+		endpoint, isAffinity := t.endpoints[proxyEndpoint+strings.TrimPrefix(set.Name, proxyAffinity)],
+			strings.HasPrefix(set.Name, proxyAffinity)
 		at := t.ports[proxyPortOf(set.Name)]
 		err = errors.Join(err, t.dump(ctx, k, unix.NFT_MSG_GETSETELEM, set.Name, func(list *attr.Reader) {
 			for list.Next() {
@@ -191,7 +194,8 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 						t.frontends = append(t.frontends, at)
 						t.notePort(at.Frontend, elements.Value)
 					}
-					if e := (AffinityEntry{at, proxyClient(elements.Value), endpoint}); isAffinity && at.Port != 0 && e.valid() && len(t.entries) < maxEntries {
+					if e := (AffinityEntry{at, proxyClient(elements.Value), endpoint}); isAffinity && at.Port != 0 && e.valid() &&
+						len(t.entries) < maxEntries {
 						t.entries = append(t.entries, e)
 					}
 					if set.Name == proxyNodeAddresses {
@@ -264,7 +268,8 @@ func decodeRule(list *attr.Reader, f nft.Family) (r wireRule) {
 		case unix.NFTA_RULE_EXPRESSIONS:
 			for expressions := list.Nested(); expressions.Next(); {
 				r.rule.addExpression(expressions.Value, f)
-				to.add(attr.Name(attr.Find(expressions.Value, unix.NFTA_EXPR_NAME)), attr.Find(expressions.Value, unix.NFTA_EXPR_DATA))
+				to.add(attr.Name(attr.Find(expressions.Value, unix.NFTA_EXPR_NAME)),
+					attr.Find(expressions.Value, unix.NFTA_EXPR_DATA))
 			}
 		}
 	}
@@ -301,7 +306,8 @@ func (r *rule) addExpression(expression []byte, f nft.Family) {
 		}
 	case "target": // an extension of x_tables
 		r.plain = false
-		if revision := attr.Find(data, unix.NFTA_TARGET_REV); r.recent != nil && attr.Name(attr.Find(data, unix.NFTA_TARGET_NAME)) == "DNAT" {
+		if revision := attr.Find(data, unix.NFTA_TARGET_REV); r.recent != nil &&
+			attr.Name(attr.Find(data, unix.NFTA_TARGET_NAME)) == "DNAT" {
 			r.recent.endpoint = translation(f, uint8(attr.Uint32(revision)), attr.Find(data, unix.NFTA_TARGET_INFO))
 		}
 	case "ct": // with the key state: a rule's test of it without an extension

@@ -70,7 +70,8 @@ nft-compat ip6 filter: chain KUBE-FIREWALL (the kubelet's protection of loopback
 func TestPlanOfProxyTable(t *testing.T) {
 	p := Part{Backend: ProxyTables, Family: "ip", Table: ProxyTable, Chains: []string{"a", "b"}, Rules: 1,
 		Sets: []Set{{Name: "service-ips", Elements: 2}, {Name: "cluster-ips", Elements: 3}}}
-	want := "kube-proxy-nftables ip kube-proxy: 2 chains, 1 rule, 2 sets, 5 elements (all of kube-proxy's nftables mode): removed with the table\n"
+	want := "kube-proxy-nftables ip kube-proxy: 2 chains, 1 rule, 2 sets, 5 elements (all of kube-proxy's nftables " +
+		"mode): removed with the table\n"
 	if diff := cmp.Diff(want, planText(p)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -77,7 +77,8 @@ func Processes(root string) ([]Process, error) {
 	for _, port := range proxyPorts {
 		for _, p := range sockets {
 			if p == port {
-				return []Process{{Command: fmt.Sprintf("hidden from here; it listens on TCP port %d, as kube-proxy does", port)}}, nil
+				return []Process{{Command: fmt.Sprintf("hidden from here; it listens on TCP port %d, as kube-proxy does", port)}},
+					nil
 			}
 		}
 	}
@@ -231,7 +232,8 @@ func newProcess(pid int, args []string) (Process, bool) {
 		return p, len(rest) > 0 && (rest[0] == "proxy" || rest[0] == "kube-proxy")
 	case "k3s", "kubelite":
 		p.Embedded = true
-		agent := len(rest) > 0 && (rest[0] == "server" || rest[0] == "agent") && !slices.Contains(rest, "--disable-kube-proxy")
+		agent := len(rest) > 0 && (rest[0] == "server" || rest[0] == "agent") &&
+			!slices.Contains(rest, "--disable-kube-proxy")
 		return p, program == "kubelite" || agent
 	}
 	return Process{}, false

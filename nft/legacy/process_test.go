@@ -76,7 +76,8 @@ func TestPosers(t *testing.T) {
 		"3":           {ours, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t00000000a80425fb\n"}, // a container's
 		"4":           {filepath.Join(root, "gone"), "kube-proxy\x00", ""},
 		"5":           {ours, "kube-proxy\x00" + long, "Name:\tCapPrm:\\n1000\nCapPrm:\t0000000000001000\n"},
-		"6":           {ours, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t000001ffffffffff\n"}, // in a user namespace of its own
+		// in a user namespace of its own
+		"6": {ours, "kube-proxy\x00", "Name:\tkube-proxy\nCapPrm:\t000001ffffffffff\n"},
 	} {
 		users := "         0          0 4294967295\n"
 		if dir == "6" {
@@ -120,7 +121,8 @@ func TestShowsAll(t *testing.T) {
 		{"nothing", "", nil, 1},
 	} {
 		root := proc(t, procNetTCP, tt.commands, nil)
-		if err := errors.Join(os.MkdirAll(filepath.Join(root, "2"), 0o700), os.WriteFile(filepath.Join(root, "2", "stat"), []byte(tt.stat), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, "2"), 0o700), os.WriteFile(filepath.Join(root, "2", "stat"),
+			[]byte(tt.stat), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		got, err := Processes(root)

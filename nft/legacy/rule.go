@@ -33,7 +33,8 @@ var (
 	layoutIP = layout{level: unix.SOL_IP, names: "ip_tables_names",
 		address: 4, mask: 12, addressLen: 4, protocol: 80, flags: 82, gotoFlag: 2, target: 88, counters: 96, header: 112}
 	layoutIP6 = layout{level: unix.SOL_IPV6, names: "ip6_tables_names",
-		address: 16, mask: 48, addressLen: 16, protocol: 128, flags: 131, gotoFlag: 4, target: 140, counters: 152, header: 168}
+		address: 16, mask: 48, addressLen: 16, protocol: 128, flags: 131, gotoFlag: 4, target: 140, counters: 152,
+		header: 168}
 )
 
 // family returns the family whose rules have the layout.

@@ -45,14 +45,16 @@ func seeds(ctx context.Context, inventory *legacy.Inventory) (list []services.Se
 func AffinityCheck(ctx context.Context, inventory *legacy.Inventory, ruleset *services.Ruleset) Check {
 	list, err := seeds(ctx, inventory)
 	_, used := ruleset.SeedEntries(list, nil)
-	c := Check{Level: OK, About: "session affinity", Found: fmt.Sprintf("kube-proxy knows the endpoints of %s", plural(len(list), "client"))}
+	c := Check{Level: OK, About: "session affinity", Found: fmt.Sprintf("kube-proxy knows the endpoints of %s",
+		plural(len(list), "client"))}
 	ipvs := func(p legacy.Part) bool { return p.Backend == legacy.IPVS && !p.Clean() }
 	switch {
 	case err != nil:
 		c.Level, c.Found = Warning, nft.Visible(err.Error())
 		c.Means = "these clients choose an endpoint anew, once"
 	case slices.ContainsFunc(inventory.Parts, ipvs):
-		c.Level, c.Found, c.Means = Note, "the endpoints of clients of the IPVS mode are not taken over", "these clients choose an endpoint anew, once"
+		c.Level, c.Found, c.Means = Note, "the endpoints of clients of the IPVS mode are not taken over",
+			"these clients choose an endpoint anew, once"
 	case len(list) > 0:
 		c.Means = fmt.Sprintf("%d of them keep theirs; on the way back to kube-proxy all choose anew, once", used)
 	}

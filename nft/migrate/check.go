@@ -94,9 +94,11 @@ func FirewalldChecks(ctx context.Context, checks []Check) []Check {
 		return nil
 	}
 	return []Check{{
-		Level: Warning, About: "firewalld", Found: "its rules refuse forwarded packets that others translate, as with StrictForwardPorts=yes",
+		Level: Warning, About: "firewalld",
+		Found: "its rules refuse forwarded packets that others translate, as with StrictForwardPorts=yes",
 		Means: "those of Services too, unless a policy or the zone trusted accepts them",
-		Do:    "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in /etc/firewalld/firewalld.conf and reload firewalld",
+		Do: "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in " +
+			"/etc/firewalld/firewalld.conf and reload firewalld",
 	}}
 }
 

@@ -123,15 +123,18 @@ func (c *Comparison) Refusal() error {
 	case c.Clean:
 	case c.Node != "":
 		return &LossError{
-			fmt.Sprintf("no Node is called %s, so neither the node's addresses nor its own endpoints are known, and %s", c.Node, c.Summary()),
+			fmt.Sprintf("no Node is called %s, so neither the node's addresses nor its own endpoints are known, and %s", c.Node,
+				c.Summary()),
 			"give the Node's name with --hostname-override",
 		}
 	case c.Empty:
-		return &LossError{"the source has no Service with an endpoint, and " + c.Summary(), "look whether it is the right API server or directory"}
+		return &LossError{"the source has no Service with an endpoint, and " + c.Summary(),
+			"look whether it is the right API server or directory"}
 	case slices.ContainsFunc(c.Lost, noAddress):
 		return &LossError{c.Summary(), "the Node's addresses, or --nodeport-addresses, have to be addresses of this node"}
 	case len(c.Lost) > few(c.Served):
-		return &LossError{c.Summary(), "look whether it is the right API server or directory, with all Services and endpoints"}
+		return &LossError{c.Summary(),
+			"look whether it is the right API server or directory, with all Services and endpoints"}
 	}
 	return nil
 }
@@ -161,7 +164,8 @@ func (c *Comparison) Summary() string {
 		}
 		reasons[i] = why + ": " + strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%d of %d frontends that kube-proxy serves would not be served; %s", len(c.Lost), c.Served, strings.Join(reasons, "; "))
+	return fmt.Sprintf("%d of %d frontends that kube-proxy serves would not be served; %s", len(c.Lost), c.Served,
+		strings.Join(reasons, "; "))
 }
 
 // Check is the comparison as a part of a plan. With force, a refusal is a warning.

@@ -19,8 +19,10 @@ func clusterIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(i
 func cluster(n, nodePorts int) (ports []*tracker.ServicePort) {
 	for i := range n {
 		p := &tracker.ServicePort{
-			ID:        tracker.PortID{Namespace: "shop", Service: fmt.Sprintf("s-%d", i), Protocol: tracker.TCP, Family: tracker.IPv4},
-			ClusterIP: clusterIP(i), Port: 80, HasEndpoints: true, Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")},
+			ID: tracker.PortID{Namespace: "shop", Service: fmt.Sprintf("s-%d", i), Protocol: tracker.TCP,
+				Family: tracker.IPv4},
+			ClusterIP: clusterIP(i), Port: 80, HasEndpoints: true,
+			Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")},
 		}
 		if i < nodePorts {
 			p.NodePort = uint16(30000 + i)
@@ -35,9 +37,12 @@ func theirs(ports []*tracker.ServicePort) *legacy.Inventory {
 	part := legacy.Part{Backend: legacy.Xtables, Family: "ip", Table: "nat", Chains: []string{"KUBE-SERVICES"}}
 	for _, p := range ports {
 		name := p.ID.Namespace + "/" + p.ID.Service
-		part.Frontends = append(part.Frontends, legacy.Frontend{Frontend: tracker.Frontend{Address: p.ClusterIP, Protocol: p.ID.Protocol, Port: p.Port}, Service: name})
+		part.Frontends = append(part.Frontends,
+			legacy.Frontend{Frontend: tracker.Frontend{Address: p.ClusterIP, Protocol: p.ID.Protocol, Port: p.Port},
+				Service: name})
 		if p.NodePort != 0 {
-			part.Frontends = append(part.Frontends, legacy.Frontend{Frontend: tracker.NodePort(tracker.IPv4, p.ID.Protocol, p.NodePort), Service: name})
+			part.Frontends = append(part.Frontends,
+				legacy.Frontend{Frontend: tracker.NodePort(tracker.IPv4, p.ID.Protocol, p.NodePort), Service: name})
 		}
 	}
 	return &legacy.Inventory{Parts: []legacy.Part{part}}
@@ -96,15 +101,19 @@ func TestCompare(t *testing.T) {
 		{"too many of a small cluster", theirs(all[90:94]), ours(all[92:94], here), "", "2 of 4 frontends", 2},
 		{"an hour of a large cluster", theirs(cluster(2000, 0)), ours(cluster(1980, 0), here), "", "", 20},
 		{"a source without Services", theirs(all), ours(nil, here), "", "the source has no Service with an endpoint", 110},
-		{"a source without slices", theirs(all), ours(without(all), here), "", "the source has no Service with an endpoint", 110},
+		{"a source without slices", theirs(all), ours(without(all), here), "", "the source has no Service with an endpoint",
+			110},
 		{"few have lost their endpoints", theirs(all), ours(append(without(all[94:]), all[:94]...), here), "", "", 6},
-		{"many have lost their endpoints", theirs(all), ours(append(without(all[50:]), all[:50]...), here), "", "their Services have no endpoint: 10.96.0.50:80/tcp of shop/s-50, ", 50},
+		{"many have lost their endpoints", theirs(all), ours(append(without(all[50:]), all[:50]...), here), "",
+			"their Services have no endpoint: 10.96.0.50:80/tcp of shop/s-50, ", 50},
 		{"none on this node", theirs(all), ours(local(all), here), "", "", 0},
 		{"no Node", theirs(all), ours(all), "node-x", "no Node is called node-x", 10},
 		{"no Node, no node ports", theirs(all[10:]), ours(all), "node-x", "no Node is called node-x", 0},
-		{"another Node", theirs(all), ours(all, elsewhere), "", "node ports would be served at no address of this node: node port 30000/tcp of shop/s-0, ", 10},
+		{"another Node", theirs(all), ours(all, elsewhere), "",
+			"node ports would be served at no address of this node: node port 30000/tcp of shop/s-0, ", 10},
 		{"nothing to lose", &legacy.Inventory{}, ours(nil), "node-x", "", 0},
-		{"what cannot be seen", &legacy.Inventory{Parts: []legacy.Part{{Needs: "CAP_NET_RAW"}}}, ours(nil), "", "the source has no Service", 0},
+		{"what cannot be seen", &legacy.Inventory{Parts: []legacy.Part{{Needs: "CAP_NET_RAW"}}}, ours(nil), "",
+			"the source has no Service", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := compare(tt.theirs, tt.ours, tt.node, []netip.Addr{here})
@@ -145,7 +154,8 @@ func TestCompareNames(t *testing.T) {
 	}
 	inv.Parts = append([]legacy.Part{ipvs}, inv.Parts...)
 	c := compare(inv, nil, "", nil)
-	want := "3 of 3 frontends that kube-proxy serves would not be served; no Service has them: node port 30000/tcp of shop/s-0, " +
+	want := "3 of 3 frontends that kube-proxy serves would not be served; no Service has them: node port 30000/tcp of " +
+		"shop/s-0, " +
 		"10.96.0.0:80/tcp of shop/s-0, 10.96.0.1:80/tcp of shop/s-1"
 	if got := c.Summary(); got != want {
 		t.Errorf("%s\nwant %s", got, want)

@@ -145,12 +145,15 @@ func judgeNFT(found string, c *Check) {
 	case found == "":
 		c.Level, c.Means = Note, "versions before 1.0.1 may crash on listing tables of kube-nft; kube-nft itself needs none"
 	case major < 1 || major == 1 && minor == 0 && patch < 1:
-		c.Level, c.Means = Warning, "it may crash on listing our tables and those of kube-proxy's nftables mode; kube-nft itself does not use it"
+		c.Level, c.Means = Warning,
+			"it may crash on listing our tables and those of kube-proxy's nftables mode; kube-nft itself does not use it"
 		c.Do = "do not run nft list ruleset from cron jobs or firewall scripts; update it"
 	case major == 1 && minor == 0:
-		c.Means = "lists our tables (tested with 1.0.6); it may crash on tables that nft 1.1.3 or later wrote. kube-nft does not use it"
+		c.Means = "lists our tables (tested with 1.0.6); it may crash on tables that nft 1.1.3 or later wrote. kube-nft " +
+			"does not use it"
 	default:
-		c.Means = "lists our tables; an older nft in a container may crash on what this one wrote. kube-nft does not use either"
+		c.Means = "lists our tables; an older nft in a container may crash on what this one wrote. kube-nft does not use " +
+			"either"
 	}
 }
 
@@ -173,12 +176,14 @@ func (h Host) firewalls() (checks []Check) {
 			checks = append(checks, Check{
 				Level: Warning, About: "firewalld", Found: "StrictForwardPorts=yes",
 				Means: "it drops forwarded packets that others translate, of Services too, unless a policy accepts them",
-				Do:    "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in /etc/firewalld/firewalld.conf",
+				Do: "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in " +
+					"/etc/firewalld/firewalld.conf",
 			})
 		}
 	}
 	if h.contains("etc/ufw/ufw.conf", "ENABLED=yes") {
-		c := Check{Level: Note, About: "ufw", Found: "enabled", Means: "its rules go on deciding about node ports, as with kube-proxy"}
+		c := Check{Level: Note, About: "ufw", Found: "enabled",
+			Means: "its rules go on deciding about node ports, as with kube-proxy"}
 		if !h.contains("etc/default/ufw", `DEFAULT_FORWARD_POLICY="ACCEPT"`) {
 			c.Level = Warning
 			c.Means += "; it drops forwarded packets, which kube-proxy's chain KUBE-FORWARD accepted for Services"
@@ -225,7 +230,8 @@ func (h Host) running(program string) bool {
 		text, err := io.ReadAll(io.LimitReader(file, commandLen))
 		file.Close()
 		args := strings.Split(string(text), "\x00")
-		if err == nil && slices.ContainsFunc(args[:min(len(args), 3)], func(a string) bool { return filepath.Base(a) == program }) {
+		if err == nil && slices.ContainsFunc(args[:min(len(args), 3)],
+			func(a string) bool { return filepath.Base(a) == program }) {
 			return true
 		}
 	}

@@ -23,7 +23,8 @@ func host(t *testing.T, files map[string]string) Host {
 			t.Fatal(err)
 		}
 	}
-	return Host{Proc: filepath.Join(dir, "proc"), Root: filepath.Join(dir, "root"), Release: "5.15.0-91-generic", IP6: true}
+	return Host{Proc: filepath.Join(dir, "proc"), Root: filepath.Join(dir, "root"), Release: "5.15.0-91-generic",
+		IP6: true}
 }
 
 // short returns checks as levels and subjects.
@@ -84,7 +85,7 @@ func TestHostChecks(t *testing.T) {
 			"root/etc/firewalld/firewalld.conf":                  "# StrictForwardPorts=no\nStrictForwardPorts = yes\n",
 			"root/etc/ufw/ufw.conf":                              "# ufw\nENABLED=yes\n",
 			"root/etc/default/ufw":                               "DEFAULT_FORWARD_POLICY=\"DROP\"\n",
-			"proc/17/cmdline":                                    "/usr/bin/python3\x00-s\x00/usr/sbin/firewalld\x00--nofork\x00",
+			"proc/17/cmdline":                                    "/usr/bin/python3\x00-s\x00/usr/sbin/firewalld\x00--nopid\x00",
 		}, []string{
 			"warning sysctl net.ipv4.ip_forward: 0",
 			"warning sysctl net.ipv6.conf.all.forwarding: 0",
@@ -111,7 +112,8 @@ func TestHostChecks(t *testing.T) {
 }
 
 func TestLiberal(t *testing.T) {
-	for release, want := range map[string]Level{"6.1.0": OK, "6.18.44": OK, "7.0": OK, "6.0.9": Warning, "5.15.0-91": Warning, "": Warning} {
+	for release, want := range map[string]Level{"6.1.0": OK, "6.18.44": OK, "7.0": OK, "6.0.9": Warning,
+		"5.15.0-91": Warning, "": Warning} {
 		h := host(t, map[string]string{"proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal": "0\n"})
 		h.Release = release
 		if got := h.sysctls()[0].Level; got != want {
@@ -121,7 +123,8 @@ func TestLiberal(t *testing.T) {
 }
 
 func TestNFTVersion(t *testing.T) {
-	for version, want := range map[string]Level{"": Note, "0.9.8": Warning, "1.0.0": Warning, "1.0.1": OK, "1.0.6": OK, "1.1.3": OK, "2.0": OK} {
+	for version, want := range map[string]Level{"": Note, "0.9.8": Warning, "1.0.0": Warning, "1.0.1": OK, "1.0.6": OK,
+		"1.1.3": OK, "2.0": OK} {
 		var c Check
 		judgeNFT(version, &c)
 		if c.Level == "" {
@@ -150,7 +153,8 @@ func TestRunningReadsLittle(t *testing.T) {
 		"8": "/usr/bin/python3\x00/usr/sbin/ufwd\x00" + strings.Repeat("x", 1<<20),
 	} {
 		dir := filepath.Join(h.Proc, pid)
-		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(args), 0o600)); err != nil {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(args),
+			0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

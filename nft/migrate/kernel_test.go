@@ -70,7 +70,8 @@ func TestVerifyKernel(t *testing.T) {
 	}
 	lab.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
 	_, err = verify(t.Context(), client, want)
-	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) + " { sctp } is missing, and 0 operations more"
+	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) +
+		" { sctp } is missing, and 0 operations more"
 	if err == nil || err.Error() != wanted {
 		t.Errorf("error %q, want %q", err, wanted)
 	}
@@ -172,7 +173,8 @@ func TestTakeoverBlindKernel(t *testing.T) {
 	becomeNobody(t)
 	steps, _ := takeover(t, client)
 	err := steps.Remove(t.Context(), "")
-	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN, as root, in the node's network namespace"
+	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN, as root, in the " +
+		"node's network namespace"
 	if StateAfter(err) != Blind || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
@@ -189,7 +191,8 @@ func TestTakeoverBesideDaemonKernel(t *testing.T) {
 	steps, _ := takeover(t, client)
 	steps.Beside = true
 	err := steps.Remove(t.Context(), "")
-	if want := "the daemon has not committed our tables yet; see its log, and run this again"; err == nil || err.Error() != want {
+	if want := "the daemon has not committed our tables yet; see its log, and run this again"; err == nil ||
+		err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	commitTables(t, client)
@@ -226,10 +229,12 @@ func TestRollbackKernel(t *testing.T) {
 	}
 	want := []string{
 		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
-		"pass connections on: begins", "pass connections on: done: new ones are not ours any more, in table ip kube-nft, table ip6 kube-nft",
+		"pass connections on: begins",
+		"pass connections on: done: new ones are not ours any more, in table ip kube-nft, table ip6 kube-nft",
 		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
 		"remove our tables: begins",
-		"remove our tables: done: table ip kube-nft, table ip6 kube-nft, table ip kube-nft-probe; connections that are under way keep their translation",
+		"remove our tables: done: table ip kube-nft, table ip6 kube-nft, table ip kube-nft-probe; connections that are " +
+			"under way keep their translation",
 		"look again: begins", "look again: done: no trace of kube-nft is left in nf_tables",
 		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
 		"pass connections on: begins", "pass connections on: done: there are no rules of ours",
@@ -266,12 +271,15 @@ func TestUnserved(t *testing.T) {
 	}{
 		{"no tables", nil, legacy.Part{}, nil},
 		{"no Services", nft.Tables{nft.IP: serving(0)}, legacy.Part{}, nil},
-		{"nothing there", nft.Tables{nft.IP: serving(1), nft.IP6: serving(1)}, legacy.Part{}, []string{"family ip", "family ip6"}},
+		{"nothing there", nft.Tables{nft.IP: serving(1), nft.IP6: serving(1)}, legacy.Part{},
+			[]string{"family ip", "family ip6"}},
 		{"the other family", nft.Tables{nft.IP: serving(1), nft.IP6: serving(1)}, iptables, []string{"family ip6"}},
 		{"begun", nft.Tables{nft.IP: serving(1)}, empty, []string{"family ip"}},
 		{"iptables", nft.Tables{nft.IP: serving(1)}, iptables, nil},
-		{"nftables", nft.Tables{nft.IP: serving(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips", Elements: 1}}}, nil},
-		{"nftables, begun", nft.Tables{nft.IP: serving(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip", Sets: []legacy.Set{{Name: "service-ips"}}}, []string{"family ip"}},
+		{"nftables", nft.Tables{nft.IP: serving(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip",
+			Sets: []legacy.Set{{Name: "service-ips", Elements: 1}}}, nil},
+		{"nftables, begun", nft.Tables{nft.IP: serving(1)}, legacy.Part{Backend: legacy.ProxyTables, Family: "ip",
+			Sets: []legacy.Set{{Name: "service-ips"}}}, []string{"family ip"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := unserved(tt.ours, &legacy.Inventory{Parts: []legacy.Part{tt.part}})

@@ -36,7 +36,8 @@ func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 		}
 	}
 	p.Ready, p.Complete = counts[Blocks] == 0, counts[Unknown] == 0
-	p.Summary = fmt.Sprintf("%s, %s: apply %s", plural(counts[Warning], "warning"), plural(counts[Blocks], "block"), p.outcome())
+	p.Summary = fmt.Sprintf("%s, %s: apply %s", plural(counts[Warning], "warning"), plural(counts[Blocks], "block"),
+		p.outcome())
 	if !p.Complete {
 		p.Summary = plural(counts[Unknown], "thing") + " could not be looked at, " + p.Summary
 	}
@@ -88,7 +89,8 @@ func steps(inv *legacy.Inventory) (list []string) {
 	if tables == "" {
 		add("commit the tables ip kube-nft and ip6 kube-nft, if they are not there already")
 	} else {
-		add("commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove what kube-proxy has in nf_tables that refuses packets")
+		add("commit the tables ip kube-nft and ip6 kube-nft and, in the same transaction, remove what kube-proxy has in " +
+			"nf_tables that refuses packets")
 	}
 	add("verify: read our tables back, look up every frontend in the kernel")
 	for _, table := range legacyTables {

@@ -19,18 +19,24 @@ func inventory() legacy.Inventory {
 	return legacy.Inventory{
 		Processes: []legacy.Process{{PID: 42, Command: "kube-proxy --config=/var/lib/kube-proxy/config.conf"}},
 		Parts: []legacy.Part{
-			{Backend: legacy.Xtables, Family: "ip", Table: "filter", Chains: []string{"KUBE-FORWARD"}, Jumps: []legacy.Jump{jump}, Drops: []string{"FORWARD"},
+			{Backend: legacy.Xtables, Family: "ip", Table: "filter", Chains: []string{"KUBE-FORWARD"},
+				Jumps: []legacy.Jump{jump}, Drops: []string{"FORWARD"},
 				Actions: []legacy.Action{
 					{Where: "legacy ip filter", Object: jump.String(), Means: "sends packets to kube-proxy's rules", Will: "removed"},
-					{Where: "legacy ip filter", Object: "chain KUBE-FORWARD", Means: "may reject or drop packets of Services", Will: "removed"},
-					{Where: "legacy ip filter", Object: "chain KUBE-FIREWALL", Means: "the kubelet's protection of loopback addresses", Will: "kept"},
+					{Where: "legacy ip filter", Object: "chain KUBE-FORWARD", Means: "may reject or drop packets of Services",
+						Will: "removed"},
+					{Where: "legacy ip filter", Object: "chain KUBE-FIREWALL", Means: "the kubelet's protection of loopback addresses",
+						Will: "kept"},
 				}},
 			{Backend: legacy.Compat, Family: "ip6", Table: "nat", Chains: []string{"KUBE-SERVICES"},
-				Actions: []legacy.Action{{Where: "nft-compat ip6 nat", Object: "chain KUBE-SERVICES", Means: "kube-proxy's, but a foreign rule jumps to it", Will: "kept without its rules"}}},
+				Actions: []legacy.Action{{Where: "nft-compat ip6 nat", Object: "chain KUBE-SERVICES",
+					Means: "kube-proxy's, but a foreign rule jumps to it", Will: "kept without its rules"}}},
 			{Backend: legacy.Compat, Family: "ip", Table: "mangle", Foreign: 3,
-				Actions: []legacy.Action{{Where: "nft-compat ip mangle", Object: "3 rules", Means: "foreign or the kubelet's", Will: "kept"}}},
+				Actions: []legacy.Action{{Where: "nft-compat ip mangle", Object: "3 rules", Means: "foreign or the kubelet's",
+					Will: "kept"}}},
 			{Backend: legacy.IPVS, Device: "kube-ipvs0",
-				Actions: []legacy.Action{{Where: "ipvs", Object: "virtual server tcp 10.96.0.1:443", Means: "answers for a Service", Will: "kept; remove it with ipvsadm -D -t 10.96.0.1:443"}}},
+				Actions: []legacy.Action{{Where: "ipvs", Object: "virtual server tcp 10.96.0.1:443", Means: "answers for a Service",
+					Will: "kept; remove it with ipvsadm -D -t 10.96.0.1:443"}}},
 		},
 	}
 }
@@ -95,12 +101,14 @@ func TestPlanOfTwins(t *testing.T) {
 	part := func(family string, chains ...string) legacy.Part {
 		p := legacy.Part{Backend: legacy.Xtables, Family: family, Table: "nat", Chains: chains}
 		for _, chain := range chains {
-			p.Actions = append(p.Actions, legacy.Action{Where: "legacy " + family + " nat", Object: "chain " + chain, Means: "Services", Will: "removed"})
+			p.Actions = append(p.Actions, legacy.Action{Where: "legacy " + family + " nat", Object: "chain " + chain,
+				Means: "Services", Will: "removed"})
 		}
 		return p
 	}
 	unread := legacy.Part{Backend: legacy.Compat, Family: "ip", Table: "nat", Needs: "CAP_NET_ADMIN"}
-	plan := NewPlan(legacy.Inventory{Parts: []legacy.Part{part("ip", "A", "B"), part("ip6", "A", "C"), unread, {Backend: legacy.Compat, Family: "ip6", Table: "nat"}}}, nil)
+	plan := NewPlan(legacy.Inventory{Parts: []legacy.Part{part("ip", "A", "B"), part("ip6", "A", "C"), unread,
+		{Backend: legacy.Compat, Family: "ip6", Table: "nat"}}}, nil)
 	_, text, _ := strings.Cut(plan.Text(), "Found\n")
 	text, _, _ = strings.Cut(text, "\nSteps")
 	want := `  legacy ip and ip6 nat
@@ -127,10 +135,14 @@ func TestPlanSummary(t *testing.T) {
 		checks    []Check
 		want      string
 	}{
-		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Warning}}, "1 warning, 0 blocks: apply would take this node over"},
-		{legacy.Inventory{Parts: []legacy.Part{dirty}, Processes: []legacy.Process{{PID: 1}}}, nil, "1 warning, 0 blocks: apply would wait for kube-proxy to end, then take this node over"},
-		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Unknown}, {Level: Unknown}}, "2 things could not be looked at, 0 warnings, 0 blocks: apply may fail there"},
-		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Unknown}, {Level: Blocks}}, "1 thing could not be looked at, 0 warnings, 1 block: apply would refuse and change nothing"},
+		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Warning}},
+			"1 warning, 0 blocks: apply would take this node over"},
+		{legacy.Inventory{Parts: []legacy.Part{dirty}, Processes: []legacy.Process{{PID: 1}}}, nil,
+			"1 warning, 0 blocks: apply would wait for kube-proxy to end, then take this node over"},
+		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Unknown}, {Level: Unknown}},
+			"2 things could not be looked at, 0 warnings, 0 blocks: apply may fail there"},
+		{legacy.Inventory{Parts: []legacy.Part{dirty}}, []Check{{Level: Unknown}, {Level: Blocks}},
+			"1 thing could not be looked at, 0 warnings, 1 block: apply would refuse and change nothing"},
 	} {
 		plan := NewPlan(tt.inventory, tt.checks)
 		if plan.Summary != tt.want {
@@ -190,9 +202,14 @@ func TestNodePorts(t *testing.T) {
 	}
 	want := []Check{
 		{OK, "node ports", "will be served at 192.0.2.1", "the addresses of --nodeport-addresses primary", ""},
-		{Warning, "node ports", "kube-proxy serves them at 127.0.0.1, 192.0.2.2 as well", "new connections to these addresses will not be answered", "if somebody uses them, --nodeport-addresses primary,192.0.2.2/32 and --localhost-nodeports"},
-		{Warning, "node port tcp 192.0.2.2:30080", "in use by 2 connections now", "they go on; new ones will not be answered at this address", "use another address, or --nodeport-addresses primary,192.0.2.2/32"},
-		{Warning, "node port udp 127.0.0.1:30053", "in use by 1 connection now", "they go on; new ones will not be answered at this address", "use another address, or --localhost-nodeports"},
+		{Warning, "node ports", "kube-proxy serves them at 127.0.0.1, 192.0.2.2 as well",
+			"new connections to these addresses will not be answered",
+			"if somebody uses them, --nodeport-addresses primary,192.0.2.2/32 and --localhost-nodeports"},
+		{Warning, "node port tcp 192.0.2.2:30080", "in use by 2 connections now",
+			"they go on; new ones will not be answered at this address",
+			"use another address, or --nodeport-addresses primary,192.0.2.2/32"},
+		{Warning, "node port udp 127.0.0.1:30053", "in use by 1 connection now",
+			"they go on; new ones will not be answered at this address", "use another address, or --localhost-nodeports"},
 	}
 	if diff := cmp.Diff(want, ports.Checks()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -202,7 +219,8 @@ func TestNodePorts(t *testing.T) {
 // TestNodePortsServed: which addresses kube-proxy serves depends on its mode, on its settings and on a
 // sysctl.
 func TestNodePortsServed(t *testing.T) {
-	local := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("::1"), netip.MustParseAddr("2001:db8::1")}
+	local := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"),
+		netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("::1"), netip.MustParseAddr("2001:db8::1")}
 	at := func(family tracker.Family, port uint16) []legacy.Frontend {
 		return []legacy.Frontend{{Frontend: tracker.NodePort(family, tracker.TCP, port)}}
 	}
@@ -212,9 +230,14 @@ func TestNodePortsServed(t *testing.T) {
 		localhost bool
 		want      string
 	}{
-		{"no node port", legacy.Part{Everywhere: true, Frontends: []legacy.Frontend{{Frontend: tracker.Frontend{Address: local[1]}}}}, true, ""},
+		{
+			"no node port",
+			legacy.Part{Everywhere: true, Frontends: []legacy.Frontend{{Frontend: tracker.Frontend{Address: local[1]}}}}, true,
+			"",
+		},
 		{"iptables", legacy.Part{Everywhere: true, Frontends: at(tracker.IPv4, 30080)}, false, "192.0.2.1, 192.0.2.2"},
-		{"iptables, route_localnet", legacy.Part{Everywhere: true, Frontends: at(tracker.IPv4, 30080)}, true, "127.0.0.1, 192.0.2.1, 192.0.2.2"},
+		{"iptables, route_localnet", legacy.Part{Everywhere: true, Frontends: at(tracker.IPv4, 30080)}, true,
+			"127.0.0.1, 192.0.2.1, 192.0.2.2"},
 		{"IPv6", legacy.Part{Everywhere: true, Frontends: at(tracker.IPv6, 30080)}, true, "2001:db8::1"},
 		{"its own setting", legacy.Part{NodePortsAt: local[1:2], Frontends: at(tracker.IPv4, 30080)}, true, "192.0.2.1"},
 	} {
@@ -241,7 +264,8 @@ func TestNodePortsMany(t *testing.T) {
 
 func TestNodePortsNowhere(t *testing.T) {
 	ports := NodePorts{Setting: "10.0.0.0/8"}
-	want := []Check{{Note, "node ports", "will be served at no address", "the addresses of --nodeport-addresses 10.0.0.0/8", ""}}
+	want := []Check{{Note, "node ports", "will be served at no address",
+		"the addresses of --nodeport-addresses 10.0.0.0/8", ""}}
 	if diff := cmp.Diff(want, ports.Checks()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

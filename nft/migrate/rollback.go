@@ -72,7 +72,8 @@ func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
 		return true, fmt.Errorf("%w; nothing was removed", err)
 	case r.Back && missing != "":
 		return true, fmt.Errorf("%s; nothing was removed, our tables go on serving: "+
-			"start kube-proxy on this node and run this again with --wait, or remove them without a successor with kube-nft cleanup", missing)
+			"start kube-proxy on this node and run this again with --wait, or remove them without a successor with kube-nft "+
+			"cleanup", missing)
 	case !r.Back && !slices.ContainsFunc(inventory.Parts, serves):
 		r.Notice(noRules(&inventory) + ": new connections to Services are not answered until a proxy is started")
 	}
@@ -106,18 +107,21 @@ func (r *Rollback) remove(ctx context.Context) error {
 		}
 		done := strings.Join(removed, ", ") + "; connections that are under way keep their translation"
 		if clients > 0 {
-			done += fmt.Sprintf("; session affinity begins anew, kube-proxy cannot be told the endpoints of %s", plural(clients, "client"))
+			done += fmt.Sprintf("; session affinity begins anew, kube-proxy cannot be told the endpoints of %s",
+				plural(clients, "client"))
 		}
 		return done, err
 	}
 	lookAgain := func(ctx context.Context) (string, error) {
 		left, _, err := r.Kernel.Read(ctx)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("our tables are back: is a kube-nft daemon running that is hidden from us? Stop it and run this again")
+			err = fmt.Errorf("our tables are back: is a kube-nft daemon running that is hidden from us? Stop it and run this " +
+				"again")
 		}
 		return "no trace of kube-nft is left in nf_tables", err
 	}
-	steps := []step{{"pass connections on", detach}, {"let packets pass", settle}, {"remove our tables", remove}, {"look again", lookAgain}}
+	steps := []step{{"pass connections on", detach}, {"let packets pass", settle}, {"remove our tables", remove},
+		{"look again", lookAgain}}
 	if r.Wait {
 		steps = append([]step{{"wait for kube-proxy's rules", r.waitForRules}}, steps...)
 	}
@@ -160,7 +164,9 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return "", fmt.Errorf("%s; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again, or remove them with kube-nft cleanup: %w", missing, context.Cause(ctx))
+			return "",
+				fmt.Errorf("%s; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again, "+
+					"or remove them with kube-nft cleanup: %w", missing, context.Cause(ctx))
 		}
 	}
 }
@@ -202,7 +208,8 @@ func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
 	if more := len(lost) - shownLost; more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("kube-proxy's rules do not serve %d of %d frontends that our tables serve: %s", len(lost), total, strings.Join(names, ", ")), nil
+	return fmt.Sprintf("kube-proxy's rules do not serve %d of %d frontends that our tables serve: %s", len(lost), total,
+		strings.Join(names, ", ")), nil
 }
 
 // unserved lists the families, as in "family ip", that have Services in our tables but not in

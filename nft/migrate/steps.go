@@ -34,7 +34,8 @@ const (
 func (e Entry) String() string {
 	switch {
 	case e.Event == Waits:
-		return fmt.Sprintf("kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay", e.Text)
+		return fmt.Sprintf("kube-proxy runs, %s; nothing is done before it has ended: stop it on this node, its rules stay",
+			e.Text)
 	case e.Text == "":
 		return fmt.Sprintf("%s: %s", e.Step, e.Event)
 	}

@@ -135,7 +135,8 @@ func (t *Takeover) permit(inventory *legacy.Inventory, ours nft.Tables, missing 
 //
 // A *LossError says that the commit must wait, too: an address that our tables know is not served by
 // kube-proxy's rules any more. After any other error our tables are committed without messages.
-func (t *Takeover) First(ctx context.Context, want nft.Tables, missing string) (messages []nft.ForeignMessage, generation uint32, err error) {
+func (t *Takeover) First(ctx context.Context, want nft.Tables,
+	missing string) (messages []nft.ForeignMessage, generation uint32, err error) {
 	if t.verified { // the rest is Remove's, which runs meanwhile
 		_, generation, err = legacy.Messages(ctx, refusing)
 		return nil, generation, err
@@ -226,10 +227,12 @@ func (t *Takeover) Remove(ctx context.Context, missing string) error {
 	var selectors []legacy.Selector
 	for _, table := range legacyTables {
 		for _, f := range nft.Families {
-			selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Xtables}, Families: []nft.Family{f}, Tables: []string{table}})
+			selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Xtables}, Families: []nft.Family{f},
+				Tables: []string{table}})
 		}
 	}
-	selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}}, legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}})
+	selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}},
+		legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}})
 	steps := []step{{"let packets pass", settle}}
 	for _, selector := range selectors {
 		var names, contents []string
@@ -345,7 +348,9 @@ func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
 		}
 	}
 	if len(left) > 0 {
-		return "", fmt.Errorf("in %s: kube-proxy's state is back: is a kube-proxy running that is hidden from us? Stop it and run this again", strings.Join(left, ", "))
+		return "",
+			fmt.Errorf("in %s: kube-proxy's state is back: is a kube-proxy running that is hidden from us? Stop it and run "+
+				"this again", strings.Join(left, ", "))
 	}
 	return "nothing of kube-proxy's is left" + exceptions(&inventory), nil
 }
@@ -360,7 +365,8 @@ func exceptions(inv *legacy.Inventory) string {
 	if blocked == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" but chains that %d foreign rules send to, %d of them empty; migrate plan lists them", blocked, empty)
+	return fmt.Sprintf(" but chains that %d foreign rules send to, %d of them empty; migrate plan lists them",
+		blocked, empty)
 }
 
 // A needsError says that a place where kube-proxy may have left state could not be read.

@@ -56,7 +56,8 @@ func (p *Plan) Text() string {
 func (p *Plan) twin(part *legacy.Part) *legacy.Part {
 	for i := range p.Inventory.Parts {
 		other := &p.Inventory.Parts[i]
-		if other.Backend == part.Backend && other.Table == part.Table && other.Family != part.Family && other.Needs+part.Needs == "" {
+		if other.Backend == part.Backend && other.Table == part.Table && other.Family != part.Family &&
+			other.Needs+part.Needs == "" {
 			return other
 		}
 	}

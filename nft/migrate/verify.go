@@ -49,7 +49,8 @@ func verifySet(ctx context.Context, kernel *kernel.Client, f nft.Family, set *nf
 			return looked, err
 		}
 		if !ok || !found.Equal(set.Map[keys[i]]) {
-			op := nft.Op{Verb: nft.Add, Family: f, Set: set.Set, Elements: []nft.KeyedElement{{Key: keys[i], Element: set.Map[keys[i]]}}}
+			op := nft.Op{Verb: nft.Add, Family: f, Set: set.Set,
+				Elements: []nft.KeyedElement{{Key: keys[i], Element: set.Map[keys[i]]}}}
 			return looked, fmt.Errorf("%s: the kernel lists it and does not find it", op.Text())
 		}
 		looked++

@@ -78,7 +78,8 @@ func sampleAddr(f nft.Family, octet byte, i int, ranged bool) (first, last []byt
 func sampleElement(f nft.Family, s *nft.Set, i int) (el nft.Element) {
 	switch {
 	case s.Verdicts:
-		el.Verdict = []*nft.Verdict{&nft.Drop, {Kind: nft.VerdictGoto, Chain: "other"}, {Kind: nft.VerdictJump, Chain: "other"}}[i%3]
+		el.Verdict = []*nft.Verdict{&nft.Drop, {Kind: nft.VerdictGoto, Chain: "other"},
+			{Kind: nft.VerdictJump, Chain: "other"}}[i%3]
 	case len(s.Data) == 1:
 		el.Data = string(netip.IPv6Loopback().AsSlice()[16-nft.AddrLen(f):])
 	case len(s.Data) == 2:

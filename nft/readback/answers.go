@@ -36,7 +36,8 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 	for f, table := range tables {
 		a.atNode[f] = nodePortsAnywhere(table)
 		for _, addr := range local {
-			if addresses := table.Sets[layout.NodePortAddressesSet]; addresses != nil && nft.Family(tracker.FamilyOf(addr)) == f {
+			if addresses := table.Sets[layout.NodePortAddressesSet]; addresses != nil &&
+				nft.Family(tracker.FamilyOf(addr)) == f {
 				_, named := addresses.Map[nft.AddrKey(addr)]
 				a.atNode[f] = a.atNode[f] || named
 			}
@@ -86,7 +87,8 @@ func (a *Answers) Frontends() iter.Seq2[tracker.Frontend, layout.PortName] {
 					continue
 				}
 				for key, element := range table.Sets[set].Map {
-					if answerOf(element) != NoEndpoint && !yield(layout.FrontendIn(family, set, key), layout.ParsePortName(element.Comment)) {
+					if answerOf(element) != NoEndpoint && !yield(layout.FrontendIn(family, set, key),
+						layout.ParsePortName(element.Comment)) {
 						return
 					}
 				}

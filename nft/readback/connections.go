@@ -37,7 +37,8 @@ type Connections struct {
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{layout.ServicesMap, layout.NodePortsMap}
 	if endpoints {
-		sets = append(sets, layout.EndpointsMap, layout.LocalEndpointsMap, layout.NodePortEndpointsMap, layout.NodePortLocalEndpointsMap)
+		sets = append(sets, layout.EndpointsMap, layout.LocalEndpointsMap, layout.NodePortEndpointsMap,
+			layout.NodePortLocalEndpointsMap)
 		sets = append(sets, layout.ListsMaps()...)
 	}
 	held, err := r.Counted(ctx, f, sets...)
@@ -49,7 +50,8 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 		if !endpoints {
 			for key, n := range held[frontends].Packets {
 				list = append(list, Connections{
-					Frontend: layout.FrontendIn(f, frontends, key), Name: layout.ParsePortName(held[frontends].Elements[key].Comment), Count: n,
+					Frontend: layout.FrontendIn(f, frontends, key), Name: layout.ParsePortName(held[frontends].Elements[key].Comment),
+					Count: n,
 				})
 			}
 			continue

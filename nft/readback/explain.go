@@ -101,13 +101,16 @@ func (e *explainer) explainNone() {
 	switch {
 	case e.Fate.Outcome == "redirect":
 		e.Reason = fmt.Sprintf("%s has endpoints, and answers echo requests", e.servicesAt(p.Destination))
-		e.add("Ping", fmt.Sprintf("at %s: %s; kube-nft.io/ping or --ping-vips asks for answers", p.Destination, e.servicesAt(p.Destination)), e.step(layout.PingedSet).String())
+		e.add("Ping", fmt.Sprintf("at %s: %s; kube-nft.io/ping or --ping-vips asks for answers", p.Destination,
+			e.servicesAt(p.Destination)), e.step(layout.PingedSet).String())
 	case e.step(layout.ClusterIPsSet) != nil:
 		e.Reason = fmt.Sprintf("%s is a cluster IP, but no Service port", p.Destination)
-		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, e.servicesAt(p.Destination)), e.step(layout.ClusterIPsSet).String())
+		e.add("Cluster IP", fmt.Sprintf("at %s: %s", p.Destination, e.servicesAt(p.Destination)),
+			e.step(layout.ClusterIPsSet).String())
 	case e.step(layout.ServiceCIDRsSet) != nil:
 		e.Reason = fmt.Sprintf("no Service has %s, which is in a Service CIDR", p.Destination)
-		e.add("Service CIDR", "addresses of Services that no Service has lead nowhere", e.step(layout.ServiceCIDRsSet).String())
+		e.add("Service CIDR", "addresses of Services that no Service has lead nowhere",
+			e.step(layout.ServiceCIDRsSet).String())
 	case e.Fate.Outcome == "drop":
 		e.Reason = "loopback addresses are for this node alone"
 		e.add("Loopback", "connections from elsewhere to loopback addresses are kept out", lastStep(e.Steps))
@@ -140,13 +143,18 @@ func (e *explainer) explainUnserved() {
 	if held == nil || held.Map[key].Verdict == nil {
 		return
 	}
-	name, element := layout.ParsePortName(held.Map[key].Comment), "element of "+layout.NodePortsMap+": "+held.ElementText(e.table.Family, key)
-	if e.packet.Protocol == uint8(tracker.TCP) && e.table.LocalhostProxy && e.packet.Destination == layout.LocalhostAddress(e.table.Family) {
+	name, element := layout.ParsePortName(held.Map[key].Comment), "element of "+layout.NodePortsMap+": "+
+		held.ElementText(e.table.Family, key)
+	if e.packet.Protocol == uint8(tracker.TCP) && e.table.LocalhostProxy &&
+		e.packet.Destination == layout.LocalhostAddress(e.table.Family) {
 		e.Reason = fmt.Sprintf("kube-nft itself listens there, and connects to an endpoint of Service %s", name)
-		e.add("Node port", fmt.Sprintf("served by the kube-nft daemon, at %s for this node alone; endpoints see an address of this node", e.packet.Destination), element)
+		e.add("Node port",
+			fmt.Sprintf("served by the kube-nft daemon, at %s for this node alone; endpoints see an address of this node",
+				e.packet.Destination), element)
 		return
 	}
-	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s", name, e.packet.Destination), element)
+	e.add("Node port", fmt.Sprintf("Service %s has this node port, but node ports are not served at %s", name,
+		e.packet.Destination), element)
 }
 
 // servicesAt names the Services that have an address.
@@ -168,7 +176,8 @@ func (e *explainer) servicesAt(addr netip.Addr) string {
 func (e *explainer) explainPolicy() {
 	p, ok := layout.PolicyOf(e.Service.Verdict)
 	if !ok {
-		e.Reason = fmt.Sprintf("an element that no kube-nft writes says %q at this frontend of Service %s", e.Service.Verdict, e.Service.Name)
+		e.Reason = fmt.Sprintf("an element that no kube-nft writes says %q at this frontend of Service %s", e.Service.Verdict,
+			e.Service.Name)
 		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict.String(), "")
 		return
 	}
@@ -198,8 +207,11 @@ func (e *explainer) explainPolicy() {
 		e.add("Policy", "internal traffic policy Local: endpoints on this node alone", "chain "+p.Open().ChainName())
 	case layout.ExternalLocal:
 		if p.Router && e.Outcome != "dnat" {
-			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, its external traffic policy is Local, and the address has the ipMode Router", e.Service.Name)
-			e.add("Policy", "external traffic policy Local, and no endpoint on this node, ipMode Router: packets from outside pass on", "chain "+p.Open().ChainName())
+			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, its external traffic policy is Local, and the "+
+				"address has the ipMode Router", e.Service.Name)
+			e.add("Policy",
+				"external traffic policy Local, and no endpoint on this node, ipMode Router: packets from outside pass on",
+				"chain "+p.Open().ChainName())
 			return
 		}
 		e.explainLocal(p.Open().ChainName())
@@ -244,7 +256,8 @@ func (e *explainer) explainLocal(chain string) {
 		e.add("Policy", local+"it does not apply to this node, which gets all endpoints", by.String())
 	default:
 		if stmt == nft.Goto(layout.DropNotLocalChain) {
-			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its external traffic policy is Local", e.Service.Name)
+			e.Reason = fmt.Sprintf("Service %s has no endpoint on this node, and its external traffic policy is Local",
+				e.Service.Name)
 			e.add("Policy", local+"clients outside get endpoints on this node, and there is none", by.String())
 			return
 		}
@@ -280,5 +293,6 @@ func (e *explainer) explainAffinity() {
 			return
 		}
 	}
-	e.add("Affinity", fmt.Sprintf("%s has no entry yet; its first connection makes one, for %s", e.packet.Source, nft.DurationText(s.Affinity)), "")
+	e.add("Affinity", fmt.Sprintf("%s has no entry yet; its first connection makes one, for %s", e.packet.Source,
+		nft.DurationText(s.Affinity)), "")
 }

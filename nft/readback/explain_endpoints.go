@@ -32,7 +32,8 @@ func (e *explainer) explainEndpoints() {
 	}
 	e.add("Endpoints", strings.Join(names, ", "), chain)
 	if e.Holes > 0 || e.Uneven {
-		e.add("Broken list", "the endpoints are not as likely as they should be, or some are missing: the table is damaged", chain)
+		e.add("Broken list", "the endpoints are not as likely as they should be, or some are missing: the table is damaged",
+			chain)
 	}
 }
 
@@ -43,7 +44,8 @@ func (e *explainer) explainHash() {
 		return
 	}
 	if e.Hash == nft.HashAddressPort && e.packet.SourcePort == 0 {
-		e.add("Hash", "the endpoint follows from the client's "+what+", alike on all nodes; pass its port, as ADDR:PORT, to see which", "")
+		e.add("Hash", "the endpoint follows from the client's "+what+
+			", alike on all nodes; pass its port, as ADDR:PORT, to see which", "")
 		return
 	}
 	for _, step := range e.Steps {
@@ -76,7 +78,8 @@ func (e *explainer) explainMasquerade() {
 	case hairpin != nil && e.Masquerade:
 		e.add("Masquerade", "yes: the endpoint would connect to itself", hairpin.String())
 	case hairpin != nil:
-		e.add("Masquerade", fmt.Sprintf("only to %s, which would connect to itself", endpointTexts(e.Hairpin)), hairpin.String())
+		e.add("Masquerade", fmt.Sprintf("only to %s, which would connect to itself", endpointTexts(e.Hairpin)),
+			hairpin.String())
 	default:
 		e.add("Masquerade", "no: "+e.whyNot(), "")
 	}

@@ -147,14 +147,16 @@ func (t Table) Frontends() []Frontend {
 	}
 	slices.SortFunc(list, func(a, b Frontend) int {
 		return cmp.Or(strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name),
-			strings.Compare(a.Name.Port, b.Name.Port), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)), a.Frontend.Compare(b.Frontend))
+			strings.Compare(a.Name.Port, b.Name.Port), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)),
+			a.Frontend.Compare(b.Frontend))
 	})
 	return list
 }
 
 // FrontendAt returns the frontend that an element of one of the table's sets stands for.
 func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
-	s := Frontend{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment), Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
+	s := Frontend{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment),
+		Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
 	if number := t.sharedList(s.Verdict); number != 0 {
 		p, _ := layout.PolicyOf(s.Verdict)
 		if p.Kind != layout.InternalLocal {
@@ -179,8 +181,8 @@ func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 	return s
 }
 
-// SharedList returns the endpoints that a shared list's chain chooses from, in the order of their indexes, and the table in
-// which they stand.
+// SharedList returns the endpoints that a shared list's chain chooses from, in the order of their indexes, and the
+// table in which they stand.
 func (t Table) SharedList(number uint32, local bool) (list []netip.AddrPort, table layout.ListTable) {
 	chain := t.Chains[layout.ListChain(number, local)]
 	if chain == nil || len(chain.Rules) == 0 {
@@ -281,7 +283,8 @@ func (t Table) sharedList(v nft.Verdict) uint32 {
 // own chain, and of the chain of the cluster IP, which may serve other frontends, too.
 func (t Table) affinityVerdicts(p layout.Policy) iter.Seq[nft.Verdict] {
 	return func(yield func(nft.Verdict) bool) {
-		for _, name := range []string{p.Open().ChainName(), layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}.ChainName()} {
+		for _, name := range []string{p.Open().ChainName(),
+			layout.Policy{Kind: layout.Internal, Affinity: p.Affinity}.ChainName()} {
 			chain := t.Chains[name]
 			if chain == nil {
 				continue
@@ -358,7 +361,8 @@ func (t Table) findAffinity(s *Frontend, key string) {
 			number := nft.NumberIn(r.Key)
 			s.Affinity = r.Duration()
 			s.AffinityGroups = append(s.AffinityGroups, AffinityGroup{
-				Map: r.Map, Number: number, Port: t.portOf(strings.TrimPrefix(chain.Name, layout.UpdatePrefix), number), Local: layout.IsLocalNumber(number),
+				Map: r.Map, Number: number, Port: t.portOf(strings.TrimPrefix(chain.Name, layout.UpdatePrefix), number),
+				Local: layout.IsLocalNumber(number),
 			})
 		}
 	}
@@ -368,7 +372,8 @@ func (t Table) findAffinity(s *Frontend, key string) {
 // hold is not read with the table.
 func (t Table) AffinityMaps(p nft.Packet) (sets []*nft.Set) {
 	family, protocol := tracker.Family(t.Family), tracker.Protocol(p.Protocol)
-	for _, f := range []tracker.Frontend{{Address: p.Destination, Protocol: protocol, Port: p.Port}, tracker.NodePort(family, protocol, p.Port)} {
+	for _, f := range []tracker.Frontend{{Address: p.Destination, Protocol: protocol, Port: p.Port},
+		tracker.NodePort(family, protocol, p.Port)} {
 		s := Frontend{Frontend: f}
 		t.findAffinity(&s, layout.FrontendKeyOf(f))
 		for _, group := range s.AffinityGroups {

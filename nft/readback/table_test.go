@@ -46,7 +46,8 @@ func TestPolicyWords(t *testing.T) {
 
 // words are those of a frontend in a table without chains.
 func words(verdict nft.Verdict, affinity time.Duration, places []int) string {
-	s := Frontend{Verdict: verdict, Affinity: affinity, ClusterPlaces: places, Hash: (Table{Table: nft.NewTable(nft.IP)}).hash(verdict)}
+	s := Frontend{Verdict: verdict, Affinity: affinity, ClusterPlaces: places,
+		Hash: (Table{Table: nft.NewTable(nft.IP)}).hash(verdict)}
 	return s.policyWords()
 }
 

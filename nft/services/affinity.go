@@ -23,7 +23,8 @@ type portAffinity struct {
 // affinitySettings say how the chains of session affinity look in a table.
 func (c *Config) affinitySettings(f nft.Family) *affinity.Settings {
 	s := &affinity.Settings{
-		Family: f, Masquerade: c.masqueradeInternal(f), MasqueradeAll: c.MasqueradeAll, AllNodePorts: c.AllNodePorts[f], Size: c.AffinitySize,
+		Family: f, Masquerade: c.masqueradeInternal(f), MasqueradeAll: c.MasqueradeAll, AllNodePorts: c.AllNodePorts[f],
+		Size: c.AffinitySize,
 	}
 	if pods := c.Pods[f]; !pods.None() {
 		s.FromPod = pods.Stmt(false)
@@ -140,7 +141,8 @@ func (r *familyRules) declareAffinity(port *portState, a *portAffinity) {
 }
 
 // affinityChoice says which chains choose among the endpoints of a list, and notes that they are used.
-func (r *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.Policy, local bool) (c affinity.Choice) {
+func (r *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.Policy,
+	local bool) (c affinity.Choice) {
 	if port.list.number != 0 {
 		c.Chain = layout.ListChain(port.list.number, local)
 		return c

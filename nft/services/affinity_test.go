@@ -49,8 +49,10 @@ func TestAffinityNeedsFewObjects(t *testing.T) {
 				t.Errorf("%d chains, want %d", got, tt.chains)
 			}
 			r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{port.ID: true}})
-			if table := r.Want()[nft.IP]; len(table.Chains) != len(base.Chains) || len(table.Sets) != len(base.Sets) || len(table.Sets[layout.MembersSet].Map) != 0 || len(r.families[nft.IP].numbers) != 0 {
-				t.Errorf("left behind: %d chains, %d members, %d numbers", len(table.Chains)-len(base.Chains), len(table.Sets[layout.MembersSet].Map), len(r.families[nft.IP].numbers))
+			if table := r.Want()[nft.IP]; len(table.Chains) != len(base.Chains) || len(table.Sets) != len(base.Sets) ||
+				len(table.Sets[layout.MembersSet].Map) != 0 || len(r.families[nft.IP].numbers) != 0 {
+				t.Errorf("left behind: %d chains, %d members, %d numbers", len(table.Chains)-len(base.Chains),
+					len(table.Sets[layout.MembersSet].Map), len(r.families[nft.IP].numbers))
 			}
 		})
 	}

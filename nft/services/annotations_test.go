@@ -83,10 +83,12 @@ func TestPingSharedAddress(t *testing.T) {
 		}
 		r.Apply(delta)
 		r.Committed()
-		for i, addr := range []netip.Addr{pingedPort(0, true).ExternalIPs[0], pingedPort(0, true).ClusterIP, pingedPort(1, true).ClusterIP} {
+		for i, addr := range []netip.Addr{pingedPort(0, true).ExternalIPs[0], pingedPort(0, true).ClusterIP,
+			pingedPort(1, true).ClusterIP} {
 			for _, device := range []string{"eth0", ""} {
 				e := readback.New(r.Want()[nft.IP]).Explain(nft.Packet{
-					Source: netip.MustParseAddr("203.0.113.1"), Destination: addr, Protocol: unix.IPPROTO_ICMP, Interface: device, SourceLocal: device == "",
+					Source: netip.MustParseAddr("203.0.113.1"), Destination: addr, Protocol: unix.IPPROTO_ICMP, Interface: device,
+					SourceLocal: device == "",
 				})
 				if got := e.Fate.Outcome == "redirect"; got != step.answers[i] {
 					t.Errorf("%s: %s, want answered: %v", addr, e.Fate.Outcome, step.answers[i])
@@ -145,7 +147,8 @@ func TestResetsOfFrontends(t *testing.T) {
 // BenchmarkAnnotatedNeighbours is a new connection of this machine to a plain Service among 1,000 others with all kinds
 // of frontends and source ranges, and beside the same with all annotations.
 func BenchmarkAnnotatedNeighbours(b *testing.B) {
-	for name, world := range map[string]func(tracker.Delta) tracker.Delta{"plain": plainWorld, "annotated": annotatedWorld} {
+	for name, world := range map[string]func(tracker.Delta) tracker.Delta{"plain": plainWorld,
+		"annotated": annotatedWorld} {
 		b.Run(name, func(b *testing.B) {
 			lab.New(b)
 			lab.Sysctl(b, "net.netfilter.nf_conntrack_udp_timeout", "1")

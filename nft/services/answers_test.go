@@ -16,11 +16,13 @@ import (
 func TestAnswersInKernel(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
-	ip, here, elsewhere := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9")
+	ip, here, elsewhere := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("192.0.2.1"),
+		netip.MustParseAddr("192.0.2.9")
 	endpoints := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:8080")}
 	port := func(number uint16, edit func(*tracker.ServicePort)) *tracker.ServicePort {
 		p := &tracker.ServicePort{
-			ID:        tracker.PortID{Namespace: "shop", Service: "web", Port: string(rune('a' + number)), Protocol: tracker.TCP, Family: tracker.IPv4},
+			ID: tracker.PortID{Namespace: "shop", Service: "web", Port: string(rune('a' + number)), Protocol: tracker.TCP,
+				Family: tracker.IPv4},
 			ClusterIP: ip, Port: number, NodePort: 30000 + number, HasEndpoints: true, Cluster: endpoints, Serving: endpoints,
 		}
 		edit(p)
@@ -84,7 +86,8 @@ func TestAnswersInKernel(t *testing.T) {
 			}
 		}
 	}
-	if got := readback.NewAnswers(nil, nil); got.Total != 0 || got.Of(tracker.Frontend{Address: ip}) != readback.NoFrontend {
+	if got := readback.NewAnswers(nil, nil); got.Total != 0 ||
+		got.Of(tracker.Frontend{Address: ip}) != readback.NoFrontend {
 		t.Errorf("without tables: %+v", got)
 	}
 }

@@ -106,7 +106,8 @@ func (b balance) chains() []*nft.Chain {
 		return []*nft.Chain{chain}
 	case b.capacity > exactLengths:
 		again := nft.Rule{nft.Jump(b.drawName())}
-		chain.Rules = append(slices.Repeat([]nft.Rule{again}, maxDraws), nft.Rule{nft.Jump(b.below())}, nft.Rule{nft.Goto(b.first().name())})
+		chain.Rules = append(slices.Repeat([]nft.Rule{again}, maxDraws), nft.Rule{nft.Jump(b.below())},
+			nft.Rule{nft.Goto(b.first().name())})
 		return []*nft.Chain{chain, {Name: b.drawName(), Rules: []nft.Rule{b.draw(b.capacity)}}}
 	}
 	for modulus := b.capacity; modulus >= b.shortest(); modulus-- {

@@ -10,7 +10,8 @@ import (
 )
 
 func TestCapacity(t *testing.T) {
-	want := map[int]int{0: 0, 1: 1, 2: 4, 3: 4, 4: 4, 5: 8, 10: 12, 32: 32, 33: 40, 64: 64, 65: 80, 999: 1024, 1001: 1024, 1025: 1280, 65535: 65536}
+	want := map[int]int{0: 0, 1: 1, 2: 4, 3: 4, 4: 4, 5: 8, 10: 12, 32: 32, 33: 40, 64: 64, 65: 80, 999: 1024, 1001: 1024,
+		1025: 1280, 65535: 65536}
 	for n, c := range want {
 		if got := capacity(n); got != c {
 			t.Errorf("capacity of a list of %d: got %d, want %d", n, got, c)

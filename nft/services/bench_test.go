@@ -32,13 +32,15 @@ func cluster(services, endpoints int) tracker.Delta {
 
 func clusterPort(i, endpoints int) *tracker.ServicePort {
 	p := &tracker.ServicePort{
-		ID:  tracker.PortID{Namespace: "bench", Service: fmt.Sprintf("service-%d", i), Port: "http", Protocol: tracker.TCP, Family: tracker.IPv4},
+		ID: tracker.PortID{Namespace: "bench", Service: fmt.Sprintf("service-%d", i), Port: "http", Protocol: tracker.TCP,
+			Family: tracker.IPv4},
 		UID: fmt.Sprintf("uid-%d", i), Created: time.Unix(int64(i), 0), Port: 80,
 		ClusterIP: netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}), HasEndpoints: true,
 	}
 	for e := range endpoints {
 		n := i*endpoints + e
-		p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}), 8080))
+		p.Cluster = append(p.Cluster,
+			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}), 8080))
 	}
 	p.Serving = p.Cluster
 	return p
@@ -79,7 +81,8 @@ func BenchmarkHeap(b *testing.B) {
 				runtime.ReadMemStats(&after)
 				runtime.KeepAlive(r)
 			}
-			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(size.services*size.endpoints), "heap-bytes/endpoint")
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(size.services*size.endpoints),
+				"heap-bytes/endpoint")
 		})
 	}
 }

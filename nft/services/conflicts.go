@@ -135,7 +135,8 @@ type Conflict struct {
 
 // String says who has the frontend and who goes without.
 func (c Conflict) String() string {
-	return fmt.Sprintf("%s is claimed by Service %s and by Service %s, which is not served there: a cluster IP comes first, then a load balancer's address in status, then the older Service",
+	return fmt.Sprintf("%s is claimed by Service %s and by Service %s, which is not served there: a cluster IP comes "+
+		"first, then a load balancer's address in status, then the older Service",
 		c.Frontend, c.Winner, c.Loser)
 }
 
@@ -162,7 +163,8 @@ func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 		}
 	}
 	for _, addr := range p.ExternalIPs {
-		if _, balanced := slices.BinarySearchFunc(p.LoadBalancers, addr, netip.Addr.Compare); addr != p.ClusterIP && !balanced {
+		if _, balanced := slices.BinarySearchFunc(p.LoadBalancers, addr, netip.Addr.Compare); addr != p.ClusterIP &&
+			!balanced {
 			add(addr, externalIP)
 		}
 	}

@@ -41,21 +41,28 @@ func TestClaims(t *testing.T) {
 		owner string
 	}{
 		{"older of two external IPs", []*tracker.ServicePort{
-			external(claimant("younger", 2024, "10.96.0.1", 1), shared), external(claimant("older", 2021, "10.96.0.2", 2), shared)}, shared, "older"},
+			external(claimant("younger", 2024, "10.96.0.1", 1), shared), external(claimant("older", 2021, "10.96.0.2", 2),
+				shared)}, shared, "older"},
 		{"load balancer's address against an older external IP", []*tracker.ServicePort{
-			balanced(claimant("younger", 2024, "10.96.0.1", 1)), external(claimant("older", 2021, "10.96.0.2", 2), shared)}, shared, "younger"},
+			balanced(claimant("younger", 2024, "10.96.0.1", 1)), external(claimant("older", 2021, "10.96.0.2", 2), shared)},
+			shared, "younger"},
 		{"load balancer's address that comes after an older external IP", []*tracker.ServicePort{
-			external(claimant("older", 2021, "10.96.0.2", 2), shared), balanced(claimant("younger", 2024, "10.96.0.1", 1))}, shared, "younger"},
+			external(claimant("older", 2021, "10.96.0.2", 2), shared), balanced(claimant("younger", 2024, "10.96.0.1", 1))},
+			shared, "younger"},
 		{"older of two load balancers' addresses", []*tracker.ServicePort{
-			balanced(claimant("younger", 2024, "10.96.0.1", 1)), balanced(claimant("older", 2021, "10.96.0.2", 2))}, shared, "older"},
+			balanced(claimant("younger", 2024, "10.96.0.1", 1)), balanced(claimant("older", 2021, "10.96.0.2", 2))},
+			shared, "older"},
 		{"cluster IP against an older load balancer's address", []*tracker.ServicePort{
 			balanced(claimant("thief", 2021, "10.96.0.2", 2)), claimant("victim", 2024, shared.String(), 1)}, shared, "victim"},
 		{"same age: smaller UID", []*tracker.ServicePort{
-			external(claimant("b", 2021, "10.96.0.1", 1), shared), external(claimant("a", 2021, "10.96.0.2", 2), shared)}, shared, "a"},
+			external(claimant("b", 2021, "10.96.0.1", 1), shared), external(claimant("a", 2021, "10.96.0.2", 2), shared)},
+			shared, "a"},
 		{"cluster IP against a younger external IP", []*tracker.ServicePort{
-			claimant("victim", 2021, "10.96.0.1", 1), external(claimant("thief", 2024, "10.96.0.2", 2), victim)}, victim, "victim"},
+			claimant("victim", 2021, "10.96.0.1", 1), external(claimant("thief", 2024, "10.96.0.2", 2), victim)},
+			victim, "victim"},
 		{"cluster IP against an older external IP", []*tracker.ServicePort{
-			claimant("victim", 2024, "10.96.0.1", 1), external(claimant("thief", 2021, "10.96.0.2", 2), victim)}, victim, "victim"},
+			claimant("victim", 2024, "10.96.0.1", 1), external(claimant("thief", 2021, "10.96.0.2", 2), victim)},
+			victim, "victim"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := NewRuleset(testConfig())
@@ -119,7 +126,8 @@ func TestLeavingPortGivesWay(t *testing.T) {
 		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
 	}
 	owner := func() string {
-		return r.families[nft.IP].frontends[tracker.Frontend{Address: shared, Protocol: tracker.TCP, Port: 80}].shown.id.Service
+		return r.families[nft.IP].frontends[tracker.Frontend{Address: shared, Protocol: tracker.TCP,
+			Port: 80}].shown.id.Service
 	}
 	apply(claimant("older", 2021, "10.96.0.1", 1))
 	leaving := claimant("older", 2021, "10.96.0.1", 1)
@@ -148,9 +156,12 @@ func TestConflictsThatNeverStood(t *testing.T) {
 		name  string
 		after []tracker.Delta
 	}{
-		{"two node ports change places", []tracker.Delta{changed(nodePortOf("1", 2021, 30002), nodePortOf("2", 2024, 30001))}},
-		{"three do", []tracker.Delta{changed(nodePortOf("1", 2021, 30003), nodePortOf("2", 2024, 30001), nodePortOf("3", 2022, 30002))}},
-		{"one moves to the place of another that moves away", []tracker.Delta{changed(nodePortOf("1", 2021, 30002), nodePortOf("2", 2024, 30004))}},
+		{"two node ports change places", []tracker.Delta{changed(nodePortOf("1", 2021, 30002),
+			nodePortOf("2", 2024, 30001))}},
+		{"three do", []tracker.Delta{changed(nodePortOf("1", 2021, 30003), nodePortOf("2", 2024, 30001),
+			nodePortOf("3", 2022, 30002))}},
+		{"one moves to the place of another that moves away",
+			[]tracker.Delta{changed(nodePortOf("1", 2021, 30002), nodePortOf("2", 2024, 30004))}},
 		{"a conflict that is over before it is reported", []tracker.Delta{
 			changed(nodePortOf("1", 2021, 30002)), changed(nodePortOf("1", 2021, 30001))}},
 		{"a conflict whose loser goes before it is reported", []tracker.Delta{
@@ -195,7 +206,8 @@ func TestConflictIsToldOnce(t *testing.T) {
 		{"it comes again", changed(one), []string{"1 2"}, nil, 2},
 		{"the last one gives up", changed(away), nil, nil, 1},
 		{"and wants it again", changed(three), []string{"1 3"}, nil, 2},
-		{"both winners go at once", tracker.Delta{Removed: map[tracker.PortID]bool{one.ID: true, two.ID: true}}, nil, []string{"1 3"}, 0},
+		{"both winners go at once", tracker.Delta{Removed: map[tracker.PortID]bool{one.ID: true, two.ID: true}}, nil,
+			[]string{"1 3"}, 0},
 	} {
 		r.Apply(step.delta)
 		conflicts, standing := r.Conflicts()
@@ -207,7 +219,8 @@ func TestConflictIsToldOnce(t *testing.T) {
 			heirs = append(heirs, s.Before.Service+" "+s.Heir.Service)
 		}
 		if !slices.Equal(fresh, step.fresh) || !slices.Equal(heirs, step.heirs) || standing != step.standing {
-			t.Errorf("%s: conflicts %v, successions %v, %d standing; want %v, %v, %d", step.name, fresh, heirs, standing, step.fresh, step.heirs, step.standing)
+			t.Errorf("%s: conflicts %v, successions %v, %d standing; want %v, %v, %d", step.name, fresh, heirs, standing,
+				step.fresh, step.heirs, step.standing)
 		}
 		r.Committed()
 	}
@@ -296,7 +309,8 @@ func TestCostOfClaims(t *testing.T) {
 			for i := n - 1; i > 0; i-- {
 				r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{ports[i].ID: true}})
 				fresh, standing := r.Conflicts()
-				if heirs := r.Successions(); len(fresh) != 0 || standing != i-1 || len(heirs) != 1 || heirs[0].Heir != ports[i-1].ID {
+				if heirs := r.Successions(); len(fresh) != 0 || standing != i-1 || len(heirs) != 1 ||
+					heirs[0].Heir != ports[i-1].ID {
 					t.Fatalf("after the removal of winner %d: %d conflicts, %d standing, heirs %v", i, len(fresh), standing, heirs)
 				}
 				r.Changes()
@@ -308,7 +322,8 @@ func TestCostOfClaims(t *testing.T) {
 	few, many := costs(1000), costs(2000)
 	t.Logf("1,000 claims %.0f, 2,000 claims %.0f", few, many)
 	if many.compile > 2.5*few.compile || many.drain > 2.5*few.drain || many.one > few.one {
-		t.Errorf("1,000 claims cost %.0f, 2,000 cost %.0f: bytes to compile and to remove winners one by one, allocations of one change", few, many)
+		t.Errorf("1,000 claims cost %.0f, 2,000 cost %.0f: bytes to compile and to remove winners one by one, allocations "+
+			"of one change", few, many)
 	}
 }
 

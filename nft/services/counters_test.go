@@ -42,7 +42,8 @@ func newCounted(t *testing.T) *counted {
 	lab.New(t)
 	config := testConfig()
 	config.Counters, config.EndpointCounters = true, true
-	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // nothing to masquerade with
+	// nothing to masquerade with
+	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
 	c := &counted{T: t, client: lab.Open(t, kernel.Open), ruleset: NewRuleset(config), port: 20000}
 	commit(t, c.client, change.Diff(nft.Tables{}, c.ruleset.Want()))
 	c.ruleset.Committed()

@@ -151,7 +151,8 @@ func testDepartedPackets(t *testing.T, both bool) {
 		p.Local, p.NodePort, p.ExternalLocal = p.Cluster, 30080, true
 	}
 	config := testConfig()
-	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}} // all clients are pods
+	// all clients are pods
+	config.Pods = map[nft.Family]layout.PodMatch{nft.IP: {CIDR: netip.MustParsePrefix("127.0.0.0/8")}}
 	r := NewRuleset(config)
 	r.Apply(changed(p))
 	commit(t, k, change.Diff(nil, r.Want()))
@@ -161,7 +162,9 @@ func testDepartedPackets(t *testing.T, both bool) {
 	client := netip.MustParseAddr("127.1.0.9")
 	key := nft.NumberedKey(nft.IP, group.Number, client)
 	entry := nft.Element{Data: nft.AddrKey(p.Cluster[1].Addr()), Life: &nft.Life{Timeout: time.Hour, Expires: time.Minute}}
-	enter := nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: key, Element: entry}}}}}
+	enter := nft.Batch{
+		Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Set: set, Elements: []nft.KeyedElement{{Key: key, Element: entry}}}},
+	}
 	commit(t, k, enter)
 	fewer := *p
 	fewer.Cluster, fewer.Serving = p.Cluster[:1], p.Cluster[:1]
@@ -210,10 +213,11 @@ func testDepartedPackets(t *testing.T, both bool) {
 	}
 	// A packet that was under way at the commit has been translated to the endpoint without an entry: here, by
 	// the list of the kernel, which still has it.
-	list := nft.Op{Verb: nft.Add, Family: nft.IP, Set: r.Want()[nft.IP].Sets[layout.EndpointsMap].Set, Elements: []nft.KeyedElement{{
-		Key:     layout.FrontendKey(p.ClusterIP, uint8(p.ID.Protocol), p.Port) + string(nft.AppendNumber(nil, 0)),
-		Element: nft.Element{Data: nft.AddrPortData(p.Cluster[1])},
-	}}}
+	list := nft.Op{Verb: nft.Add, Family: nft.IP, Set: r.Want()[nft.IP].Sets[layout.EndpointsMap].Set,
+		Elements: []nft.KeyedElement{{
+			Key:     layout.FrontendKey(p.ClusterIP, uint8(p.ID.Protocol), p.Port) + string(nft.AppendNumber(nil, 0)),
+			Element: nft.Element{Data: nft.AddrPortData(p.Cluster[1])},
+		}}}
 	first := list
 	first.Verb, first.Elements = nft.Delete, slices.Clone(list.Elements)
 	first.Elements[0].Data = nft.AddrPortData(p.Cluster[0])

@@ -1,7 +1,8 @@
 // Package services turns the Service ports of a cluster into nftables tables.
 //
-// To use it, make a [Ruleset] with [NewRuleset]. Give it what the kernel holds with [Ruleset.Adopt], so that a restart writes
-// only what differs. Then apply each delta of the tracker, commit the changes, and say that they are in the kernel:
+// To use it, make a [Ruleset] with [NewRuleset]. Give it what the kernel holds with [Ruleset.Adopt], so that a restart
+// writes only what differs. Then apply each delta of the tracker, commit the changes, and say that they are in the
+// kernel:
 //
 //	ruleset := services.NewRuleset(services.Config{Families: nft.Families, MasqueradeBit: 14})
 //	ruleset.Adopt(tables)         // once, as kernel.Client.Read returned them
@@ -9,8 +10,8 @@
 //	err := client.Commit(ctx, ruleset.Changes())
 //	ruleset.Committed()           // if there was no error
 //
-// [Ruleset.Want] returns the complete tables, for a dry run or for a comparison with the kernel. [Ruleset.Serving] says which
-// endpoints may keep connections to a frontend, [Ruleset.Conflicts] which Services ask for the same frontend.
+// [Ruleset.Want] returns the complete tables, for a dry run or for a comparison with the kernel. [Ruleset.Serving] says
+// which endpoints may keep connections to a frontend, [Ruleset.Conflicts] which Services ask for the same frontend.
 //
 // The package opens no socket. Names and keys come from package layout. Package readback reads tables back as Services.
 //

@@ -25,7 +25,8 @@ func web() *tracker.Tracker {
 		Ports: []corev1.ServicePort{{Port: 80}},
 	}})
 	t.SetSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new(string), Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.5"}}},
 	})
@@ -52,7 +53,8 @@ func Example_explain() {
 	ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}, MasqueradeBit: 14})
 	ruleset.Apply(web().Take())
 	e := readback.New(ruleset.Want()[nft.IP]).Explain(nft.Packet{
-		Source: netip.MustParseAddr("10.244.1.9"), Destination: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80, Interface: "eth0",
+		Source: netip.MustParseAddr("10.244.1.9"), Destination: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80,
+		Interface: "eth0",
 	})
 	fmt.Println(e.Outcome, e.Endpoints)
 	for _, fact := range e.Facts {

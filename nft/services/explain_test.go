@@ -37,7 +37,8 @@ func TestExplainRandomWorlds(t *testing.T) {
 
 func checkExplanation(t *testing.T, fate nft.Fate, e readback.Explanation, owner tracker.PortID) {
 	t.Helper()
-	if e.Fate.Outcome != fate.Outcome || !slices.Equal(e.Endpoints, fate.Endpoints) || e.Fate.Masquerade != fate.Masquerade {
+	if e.Fate.Outcome != fate.Outcome || !slices.Equal(e.Endpoints, fate.Endpoints) ||
+		e.Fate.Masquerade != fate.Masquerade {
 		t.Errorf("explained %+v, traced %+v", e.Fate, fate)
 	}
 	if e.Service == nil || e.Service.Name.String() != layout.Comment(owner) {
@@ -70,7 +71,8 @@ func factOf(e readback.Explanation, topic string) (fact readback.Fact) {
 // TestTraceOfBrokenTables: what is missing shows.
 func TestTraceOfBrokenTables(t *testing.T) {
 	p := clusterPort(0, 5)
-	packet := nft.Packet{Source: netip.MustParseAddr("192.0.2.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
+	packet := nft.Packet{Source: netip.MustParseAddr("192.0.2.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80,
+		Interface: "eth0"}
 	key := layout.FrontendKey(p.ClusterIP, 6, 80)
 	for name, tt := range map[string]struct {
 		missing []int // indexes
@@ -88,7 +90,8 @@ func TestTraceOfBrokenTables(t *testing.T) {
 			delete(table.Sets[layout.EndpointsMap].Map, nft.IndexedKey(key, index))
 		}
 		fate := table.Trace(packet)
-		if fate.Holes != tt.holes || fate.Outcome != "dnat" || len(fate.Endpoints) != 5-tt.holes || tt.holes == 0 && fate.Uneven {
+		if fate.Holes != tt.holes || fate.Outcome != "dnat" || len(fate.Endpoints) != 5-tt.holes ||
+			tt.holes == 0 && fate.Uneven {
 			t.Errorf("without %s: %d holes, uneven %v, %s", name, fate.Holes, fate.Uneven, fate.Outcome)
 		}
 	}
@@ -100,7 +103,8 @@ func TestTracePassesForeignRulesOver(t *testing.T) {
 	r.Apply(cluster(1, 1))
 	table := r.Want()[nft.IP]
 	table.Chains[layout.ServicesChain].Rules = append([]nft.Rule{{nft.Raw{}}}, table.Chains[layout.ServicesChain].Rules...)
-	e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+	e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"),
+		Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
 	if got := factOf(e, "Foreign rule"); e.Fate.Outcome != "dnat" || got.By != "rule of services: # expressions: " {
 		t.Errorf("%s, %+v", e.Fate.Outcome, got)
 	}
@@ -116,17 +120,21 @@ func TestExplainForeignVerdicts(t *testing.T) {
 		outcome, reason string
 		foreign         string // what the fact about it names
 	}{
-		{nft.Accept, "accept", "a rule or an element that no kube-nft writes accepts it", "element of services: 10.96.0.0 . tcp . 80 : accept"},
+		{nft.Accept, "accept", "a rule or an element that no kube-nft writes accepts it",
+			"element of services: 10.96.0.0 . tcp . 80 : accept"},
 		{nft.Return, "accept", `an element that no kube-nft writes says "return" at this frontend of Service `, ""},
 		{nft.Jump("cluster-4"), "dnat", "", ""},
 		{nft.Jump("accepts"), "accept", "a rule or an element that no kube-nft writes accepts it", "rule of accepts: accept"},
 		{nft.Jump("drops"), "drop", `an element that no kube-nft writes says "jump drops" at this frontend of Service `, ""},
-		{nft.Jump("comes-back"), "reject", `an element that no kube-nft writes says "jump comes-back" at this frontend of Service `, ""}, // as what is at a cluster IP, but no Service port
+		// as what is at a cluster IP, but no Service port
+		{nft.Jump("comes-back"), "reject",
+			`an element that no kube-nft writes says "jump comes-back" at this frontend of Service `, ""},
 		{nft.Goto("drops"), "drop", `an element that no kube-nft writes says "goto drops" at this frontend of Service `, ""},
 	} {
 		check := func(t *testing.T, table *nft.Table) {
 			t.Helper()
-			e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+			e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"), Destination: p.ClusterIP,
+				Protocol: 6, Port: 80, Interface: "eth0"})
 			if e.Outcome != tt.outcome || !strings.HasPrefix(e.Reason, tt.reason) || (e.Reason == "") != (tt.reason == "") {
 				t.Errorf("%s because of %q, want %s because of %q", e.Outcome, e.Reason, tt.outcome, tt.reason)
 			}
@@ -164,7 +172,8 @@ func TestExplainForeignVerdicts(t *testing.T) {
 			}
 			const frontend = "10.96.0.0 . tcp . 80"
 			lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", layout.ServicesMap, "{ "+frontend+" }")
-			lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", layout.ServicesMap, "{ "+frontend+" : "+tt.verdict.String()+" }")
+			lab.Run(t, "", "nft", "add", "element", "ip", "kube-nft", layout.ServicesMap,
+				"{ "+frontend+" : "+tt.verdict.String()+" }")
 			have, _, err := k.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -183,7 +192,8 @@ func TestExplainForeignRule(t *testing.T) {
 	table := r.Want()[nft.IP]
 	chain := table.Chains[layout.ServicesChain]
 	chain.Rules = append([]nft.Rule{{nft.Goto("cluster-4")}}, chain.Rules...)
-	e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("203.0.113.1"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+	e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("203.0.113.1"), Destination: port.ClusterIP,
+		Protocol: 6, Port: 80, Interface: "eth0"})
 	if e.Outcome != "dnat" || e.Service != nil || len(e.Endpoints) != 3 {
 		t.Errorf("got %+v", e)
 	}

@@ -74,7 +74,8 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 		r := NewRuleset(Config{Families: []nft.Family{nft.IP}})
 		port := func(i int, endpoint byte) *tracker.ServicePort {
 			p := &tracker.ServicePort{
-				ID:   tracker.PortID{Namespace: "ns", Service: "svc", Port: string(rune('a' + i)), Protocol: tracker.UDP, Family: tracker.IPv4},
+				ID: tracker.PortID{Namespace: "ns", Service: "svc", Port: string(rune('a' + i)), Protocol: tracker.UDP,
+					Family: tracker.IPv4},
 				Port: 53, ClusterIP: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), HasEndpoints: true,
 				Cluster: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, endpoint}), 53)},
 			}
@@ -86,7 +87,8 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 			p := port(i, 1)
 			delta.Changed[p.ID] = p
 		}
-		delta.CIDRsChanged, delta.ServiceCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")}
+		delta.CIDRsChanged, delta.ServiceCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"),
+			netip.MustParsePrefix("fd00::/112")}
 		r.Apply(delta)
 		r.Committed()
 		if got := r.ServiceCIDRs(); len(got) != 1 || got[0] != delta.ServiceCIDRs[0] {
@@ -121,9 +123,11 @@ func TestVanished(t *testing.T) {
 	want := []tracker.FlowChange{
 		{Frontend: tracker.NodePort(tracker.IPv4, tracker.UDP, 30053), Gone: true, Removed: endpoints(1)},
 		{Frontend: tracker.Frontend{Address: dns.ClusterIP, Protocol: tracker.UDP, Port: 80}, Gone: true},
-		{Frontend: tracker.Frontend{Address: dns.ExternalIPs[0], Protocol: tracker.UDP, Port: 80}, Gone: true, Removed: endpoints(1)},
+		{Frontend: tracker.Frontend{Address: dns.ExternalIPs[0], Protocol: tracker.UDP, Port: 80}, Gone: true,
+			Removed: endpoints(1)},
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

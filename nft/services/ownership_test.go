@@ -74,7 +74,8 @@ func TestAdoptionWithoutBaseChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := change.Diff(have, r.Want()); !b.Empty() || have[nft.IP].Orphaned || have[nft.IP].Chains["nat-output"] == nil {
-		t.Errorf("orphaned %v, base chain there: %v, %d operations are left", have[nft.IP].Orphaned, have[nft.IP].Chains["nat-output"] != nil, len(b.Ops))
+		t.Errorf("orphaned %v, base chain there: %v, %d operations are left", have[nft.IP].Orphaned,
+			have[nft.IP].Chains["nat-output"] != nil, len(b.Ops))
 	}
 }
 
@@ -83,8 +84,10 @@ func TestOwnedTableIsForItsOwner(t *testing.T) {
 	owner := lab.Open(t, kernel.Open)
 	other := lab.Open(t, kernel.Open)
 	ownedRuleset(t, owner)
-	const want = "table ip kube-nft: delete chain services: operation not permitted (the table belongs to another program until that ends; nft list tables tells its name); nothing was changed"
-	err := other.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "services"}}}})
+	const want = "table ip kube-nft: delete chain services: operation not permitted (the table belongs to another " +
+		"program until that ends; nft list tables tells its name); nothing was changed"
+	err := other.Commit(t.Context(),
+		nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Chain: &nft.Chain{Name: "services"}}}})
 	if !errors.Is(err, unix.EPERM) || err.Error() != want {
 		t.Errorf("somebody else's batch: %v, want %s", err, want)
 	}
@@ -144,7 +147,8 @@ func TestOwnershipIsGivenUpAndTaken(t *testing.T) {
 	ownedRuleset(t, k)
 	for _, owned := range []bool{false, true, false} {
 		syncWith(t, k, ownableRuleset(owned))
-		err := other.Commit(t.Context(), nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}}}})
+		err := other.Commit(t.Context(),
+			nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Chain: &nft.Chain{Name: "foreign"}}}})
 		if (err != nil) != owned {
 			t.Errorf("owned %v: somebody else's batch: %v", owned, err)
 		}

@@ -9,11 +9,12 @@ import (
 )
 
 // Addresses of Services answer echo requests where a Service asks for that: this node itself does, by a
-// redirect. One set holds the addresses of all Services, which count who needs them; the set and two base chains of their
-// own, which bind no map, exist while there is an address. A Service that has an endpoint somewhere answers at each address at
-// which it is served.
+// redirect. One set holds the addresses of all Services, which count who needs them; the set and two base chains of
+// their own, which bind no map, exist while there is an address. A Service that has an endpoint somewhere answers at
+// each address at which it is served.
 
-// setPing says whether the frontend's address answers echo requests: while the Service port has an endpoint on any node.
+// setPing says whether the frontend's address answers echo requests: while the Service port has an endpoint on any
+// node.
 func (c claim) setPing(s *program) {
 	p := c.port.current
 	s.ping = p.Settings.Ping && !c.port.limits.withoutPing && p.HasEndpoints && c.kind != nodePort
@@ -55,9 +56,12 @@ const pingedRank = rangesRank + 200
 // pingChains declares the base chains that answer. They come before those that reject whatever is addressed to a
 // cluster IP and to no port of it.
 func pingChains() []*nft.Chain {
-	answer := []nft.Rule{{nft.EchoRequest{}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.PingedSet}, nft.Redirect{}}}
+	answer := []nft.Rule{{nft.EchoRequest{}, nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.PingedSet},
+		nft.Redirect{}}}
 	return []*nft.Chain{
-		{Name: layout.PingPreroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority - 1}, Rules: answer},
-		{Name: layout.PingOutputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority - 1}, Rules: answer},
+		{Name: layout.PingPreroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority - 1},
+			Rules: answer},
+		{Name: layout.PingOutputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority - 1},
+			Rules: answer},
 	}
 }

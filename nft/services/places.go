@@ -58,8 +58,8 @@ func listing(p *tracker.ServicePort, local bool) (endpoints []netip.AddrPort, we
 	return p.Cluster, p.ClusterWeights
 }
 
-// arrange gives the endpoints of one of the two lists of a Service port their places, by the hash or by chance. have are the
-// places that they had when the port was shown; shown is nil if have was found in the kernel.
+// arrange gives the endpoints of one of the two lists of a Service port their places, by the hash or by chance. have
+// are the places that they had when the port was shown; shown is nil if have was found in the kernel.
 func (l limits) arrange(have places, shown, p *tracker.ServicePort, hash layout.Hash, local bool) places {
 	want, weights := listing(p, local)
 	before, beforeWeights := listing(shown, local)
@@ -154,6 +154,7 @@ const (
 	usualPlaces   = 1024
 )
 
-// manyPlaces is described with manyFrontends. Where a hash chooses, a table of manySlots or more is always shared, so that a
-// change of its size can be staged; most tables are smaller, and their Service ports share chains. Random tests lower both.
+// manyPlaces is described with manyFrontends. Where a hash chooses, a table of manySlots or more is always shared, so
+// that a change of its size can be staged; most tables are smaller, and their Service ports share chains. Random tests
+// lower both.
 var manyPlaces, manySlots = usualPlaces, 1009

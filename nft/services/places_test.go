@@ -142,7 +142,8 @@ func TestWeightedChoice(t *testing.T) {
 		p.ClusterWeights = weights
 		r := NewRuleset(testConfig())
 		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-		fate := r.Want()[nft.IP].Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: p.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
+		fate := r.Want()[nft.IP].Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: p.ClusterIP,
+			Protocol: 6, Port: 80, Interface: "eth0"})
 		if fate.Uneven || len(fate.Endpoints) != len(weights) || fate.Shares == nil {
 			t.Fatalf("weights %d: %+v", weights, fate)
 		}

@@ -134,7 +134,8 @@ func balancesOf(p layout.Policy) []balance {
 	if p.Guard != 0 || p.Affinity != 0 || p.List != 0 {
 		return nil
 	}
-	cluster, local := balance{listOf(p.NodePort, false), p.Cluster, p.Hash}, balance{listOf(p.NodePort, true), p.Local, p.Hash}
+	cluster, local := balance{listOf(p.NodePort, false), p.Cluster, p.Hash}, balance{listOf(p.NodePort, true),
+		p.Local, p.Hash}
 	switch {
 	case p.Kind == layout.Internal, p.Kind == layout.External, p.Kind == layout.ExternalFallback:
 		return []balance{cluster}

@@ -87,7 +87,8 @@ func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 	if !ok || want.policy.Kind != layout.Refused && want.policy.Kind != layout.Dropped && p != want.policy {
 		t.Errorf("%s: %s is read as policy %+v, want %+v", got.Frontend, got.Verdict, p, want.policy)
 	}
-	if got.Name.String() != layout.NameIn(want.comment) || !slices.Equal(got.Options, layout.ParseOptions(want.comment)) || !sameList(got.Cluster, got.ClusterPlaces, want.cluster) || !sameList(got.Local, got.LocalPlaces, want.local) {
+	if got.Name.String() != layout.NameIn(want.comment) || !slices.Equal(got.Options, layout.ParseOptions(want.comment)) ||
+		!sameList(got.Cluster, got.ClusterPlaces, want.cluster) || !sameList(got.Local, got.LocalPlaces, want.local) {
 		t.Errorf("%s: got %+v, want %+v", got.Frontend, got, want)
 	}
 	chooses := !slices.Contains([]layout.PolicyKind{layout.Refused, layout.Dropped, layout.Passed}, want.policy.Kind)
@@ -124,15 +125,18 @@ func TestAffinityMapsOfPacket(t *testing.T) {
 	port.Affinity, other.Affinity = time.Hour, time.Hour
 	r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, other.ID: other}})
 	table := r.Want()[nft.IP]
-	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"}
+	p := nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: port.ClusterIP, Protocol: 6, Port: 80,
+		Interface: "eth0"}
 	sets := readback.New(table).AffinityMaps(p)
 	number := r.families[nft.IP].ports[port.ID].affinity.Find(false, 8080).Number
 	if want := layout.AffinityMap(number); len(sets) != 1 || sets[0].Name != want {
 		t.Fatalf("%d maps, want %s", len(sets), want)
 	}
-	table.Sets[sets[0].Name].Map[nft.NumberedKey(nft.IP, number, p.Source)] = nft.Element{Data: nft.AddrKey(port.Cluster[1].Addr())}
+	table.Sets[sets[0].Name].Map[nft.NumberedKey(nft.IP, number,
+		p.Source)] = nft.Element{Data: nft.AddrKey(port.Cluster[1].Addr())}
 	fate := table.Trace(p)
-	if diff := cmp.Diff(port.Cluster[1:], fate.Endpoints, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(port.Cluster[1:], fate.Endpoints,
+		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("endpoints of a client with an entry (-want +got):\n%s", diff)
 	}
 }

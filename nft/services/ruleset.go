@@ -156,8 +156,8 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	}
 }
 
-// Work says how much each namespace has changed of the tables since the last commit, see change.Journal.Work. It is valid
-// until the next call of Apply or Committed.
+// Work says how much each namespace has changed of the tables since the last commit, see change.Journal.Work. It is
+// valid until the next call of Apply or Committed.
 func (r *Ruleset) Work() map[string]int { return r.work }
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
@@ -283,7 +283,8 @@ func (r *Ruleset) Committed() {
 
 // adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
 // the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
-// element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port had.
+// element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port
+// had.
 func (r *familyRules) adoptLists(p *tracker.ServicePort) (shared sharedList, cluster, local []netip.AddrPort) {
 	if r.adopted == nil {
 		return shared, nil, nil
@@ -301,7 +302,8 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (shared sharedList, clu
 	}
 	for _, wanted := range frontends {
 		f, key := wanted.Frontend, layout.FrontendKeyOf(wanted.Frontend)
-		if held := r.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil || layout.NameIn(held.Map[key].Comment) != layout.Comment(p.ID) {
+		if held := r.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil ||
+			layout.NameIn(held.Map[key].Comment) != layout.Comment(p.ID) {
 			continue
 		}
 		if cluster == nil {

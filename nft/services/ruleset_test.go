@@ -126,7 +126,8 @@ func (e expectation) checkShares(want, got *nft.Fate, c client, hashed map[strin
 	if want.Outcome != "dnat" {
 		return nil
 	}
-	if want.Hash = got.Hash; p.Settings.Maglev != (got.Hash != "") || p.Settings.Maglev && p.Settings.HashAddress != (got.Hash == nft.HashAddress) {
+	if want.Hash = got.Hash; p.Settings.Maglev != (got.Hash != "") ||
+		p.Settings.Maglev && p.Settings.HashAddress != (got.Hash == nft.HashAddress) {
 		return fmt.Errorf("the endpoint follows from %q", got.Hash)
 	}
 	if got.Hash == nft.HashAddress {
@@ -235,7 +236,8 @@ func clients(family tracker.Family) []client {
 }
 
 func (c client) packet(f place, family tracker.Family) nft.Packet {
-	p := nft.Packet{Source: c.addr, Destination: f.Address, Protocol: uint8(f.Protocol), Port: f.Port, Interface: "eth0", SourceLocal: c.node}
+	p := nft.Packet{Source: c.addr, Destination: f.Address, Protocol: uint8(f.Protocol), Port: f.Port, Interface: "eth0",
+		SourceLocal: c.node}
 	if c.node {
 		p.Interface = ""
 	}
@@ -281,5 +283,6 @@ func (e expectation) fate(c client) nft.Fate {
 	case len(list) == 0:
 		return nft.Fate{Outcome: "drop"}
 	}
-	return nft.Fate{Outcome: "dnat", Endpoints: slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare), Masquerade: masquerade}
+	return nft.Fate{Outcome: "dnat", Endpoints: slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare),
+		Masquerade: masquerade}
 }

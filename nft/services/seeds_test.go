@@ -19,7 +19,8 @@ func seeded(ops []nft.Op) (list []string) {
 		for _, e := range op.Elements {
 			number, client, _ := nft.SplitNumberedKey(op.Family, e.Key)
 			endpoint, _ := netip.AddrFromSlice([]byte(e.Data))
-			list = append(list, fmt.Sprintf("%v %v %v of %v, %v, local %v", op.Verb, client, endpoint, e.Life.Timeout, e.Life.Expires, layout.IsLocalNumber(number)))
+			list = append(list, fmt.Sprintf("%v %v %v of %v, %v, local %v", op.Verb, client, endpoint, e.Life.Timeout,
+				e.Life.Expires, layout.IsLocalNumber(number)))
 		}
 	}
 	slices.Sort(list)
@@ -45,12 +46,15 @@ func TestSeedEntries(t *testing.T) {
 	}{
 		{"an endpoint elsewhere", Seed{at, client, first}, []string{entry(first, false)}},
 		{"one on this node", Seed{at, client, here}, []string{entry(here, false), entry(here, true)}},
-		{"by the node port", Seed{tracker.NodePort(tracker.IPv4, port.ID.Protocol, 30080), client, first}, []string{entry(first, false)}},
+		{"by the node port", Seed{tracker.NodePort(tracker.IPv4, port.ID.Protocol, 30080), client, first},
+			[]string{entry(first, false)}},
 		{"another port of the endpoint", Seed{at, client, netip.AddrPortFrom(first.Addr(), 81)}, nil},
 		{"no endpoint any more", Seed{at, client, netip.MustParseAddrPort("10.244.99.99:8080")}, nil},
 		{"a client of the other family", Seed{at, netip.MustParseAddr("2001:db8::1"), first}, nil},
-		{"no such frontend", Seed{tracker.Frontend{Address: port.ClusterIP, Protocol: tracker.UDP, Port: port.Port}, client, first}, nil},
-		{"without affinity", Seed{tracker.Frontend{Address: without.ClusterIP, Protocol: tracker.TCP, Port: without.Port}, client, without.Cluster[0]}, nil},
+		{"no such frontend", Seed{tracker.Frontend{Address: port.ClusterIP, Protocol: tracker.UDP, Port: port.Port}, client,
+			first}, nil},
+		{"without affinity", Seed{tracker.Frontend{Address: without.ClusterIP, Protocol: tracker.TCP, Port: without.Port},
+			client, without.Cluster[0]}, nil},
 		{"nothing at all", Seed{}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -47,9 +47,9 @@ type program struct {
 	ping           bool             // its address answers echo requests
 }
 
-// serve says what the claim's Service port does at its frontend. This is the table of contents of what a Service port can
-// ask for: each line is one feature, in the order in which they decide. A later one relies on what an earlier one has
-// set and does not change it.
+// serve says what the claim's Service port does at its frontend. This is the table of contents of what a Service port
+// can ask for: each line is one feature, in the order in which they decide. A later one relies on what an earlier one
+// has set and does not change it.
 func (c claim) serve(f tracker.Frontend) program {
 	p := c.port.current
 	s := program{id: p.ID, comment: c.port.comments.other, serving: p.Serving}
@@ -62,8 +62,8 @@ func (c claim) serve(f tracker.Frontend) program {
 	return s
 }
 
-// setEndpoints says how an endpoint is chosen: by the chains of the Service port's session affinity, from the lists that
-// all its frontends share, or from the frontend's own lists.
+// setEndpoints says how an endpoint is chosen: by the chains of the Service port's session affinity, from the lists
+// that all its frontends share, or from the frontend's own lists.
 func (c claim) setEndpoints(s *program) {
 	var cluster, local places
 	switch s.policy.Kind {
@@ -108,7 +108,8 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	before, shown := port.frontends, port.current
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	hash := port.hash()
-	port.cluster, port.local = limits.arrange(port.cluster, shown, p, hash, false), limits.arrange(port.local, shown, p, hash, true)
+	port.cluster, port.local = limits.arrange(port.cluster, shown, p, hash, false), limits.arrange(port.local, shown, p,
+		hash, true)
 	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
 		r.changeShared(shown, p)
 	}
@@ -183,7 +184,8 @@ func (r *familyRules) program(state *frontendState) {
 		if want.policy.Kind == 0 {
 			r.Remove(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f))
 		} else {
-			r.Put(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy), Comment: want.comment})
+			r.Put(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy),
+				Comment: want.comment})
 		}
 		r.release(have.policy)
 	}
@@ -207,7 +209,8 @@ func (r *familyRules) program(state *frontendState) {
 // and SCTP end by themselves when their endpoint does, unless somebody asks for their reset. With a
 // frontend that goes they are left alone: nobody would answer their next segment.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
-	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset || !slices.Equal(have.serving, want.serving) {
+	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
+		!slices.Equal(have.serving, want.serving) {
 		r.touchedFrontends[f] = struct{}{}
 	}
 	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset

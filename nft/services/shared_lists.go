@@ -57,7 +57,9 @@ func (r *familyRules) setList(port *portState, shared bool) {
 	}
 	if l.number == 0 {
 		l.number = r.numberOf(listIdentity(port.current.ID))
-		if i := slices.IndexFunc(r.staged, func(s stagedPort) bool { return s.cleared != nil && s.cleared.number == l.number }); i >= 0 {
+		if i := slices.IndexFunc(r.staged, func(s stagedPort) bool {
+			return s.cleared != nil && s.cleared.number == l.number
+		}); i >= 0 {
 			*l = *r.staged[i].cleared // it comes back while its former list is being removed
 			r.staged = slices.Delete(r.staged, i, i+1)
 		}
@@ -158,7 +160,8 @@ func (r *familyRules) freeList(number uint32) {
 // may go on untranslated.
 func (c sharedChoice) chain(name string, number uint32, local bool, protocol tracker.Protocol) *nft.Chain {
 	dnat := func(index nft.Part) nft.DNATFrom {
-		return nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(number, local, c.table)), index}, Map: layout.ListsMap(number)}
+		return nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(number, local, c.table)), index},
+			Map: layout.ListsMap(number)}
 	}
 	draw := func(modulus int) nft.Rule {
 		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, dnat(nft.RandomIndex(uint32(modulus)))}

@@ -81,7 +81,8 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 // listsSet is the map of this name for shared lists.
 func (c *Config) listsSet(name string) *nft.Set {
 	return &nft.Set{
-		Name: name, Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: []nft.Field{nft.FieldAddr, nft.FieldPort},
+		Name: name, Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
+		Data:     []nft.Field{nft.FieldAddr, nft.FieldPort},
 		Counters: c.EndpointCounters,
 	}
 }
@@ -132,12 +133,16 @@ func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
 		{Name: layout.DropNotLocalChain, Rules: countedDrop},
 		{Name: layout.DropUnusedAddressChain, Rules: countedDrop},
 		{Name: layout.ServicesChain, Rules: c.servicesRules(f)},
-		{Name: layout.PreroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority}, Rules: arriving},
-		{Name: layout.OutputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority}, Rules: toServices},
-		{Name: layout.PostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority}, Rules: []nft.Rule{
-			{nft.MarkHas{Bits: bit}, nft.Goto(layout.MasqueradeChain)},
-			{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port}, Set: layout.HairpinSet}, nft.Masquerade{}},
-		}},
+		{Name: layout.PreroutingChain, Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: dstnatPriority},
+			Rules: arriving},
+		{Name: layout.OutputChain, Hook: &nft.Hook{Type: "nat", Point: "output", Priority: dstnatPriority},
+			Rules: toServices},
+		{Name: layout.PostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority},
+			Rules: []nft.Rule{
+				{nft.MarkHas{Bits: bit}, nft.Goto(layout.MasqueradeChain)},
+				{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port},
+					Set: layout.HairpinSet}, nft.Masquerade{}},
+			}},
 	}
 }
 
@@ -158,9 +163,11 @@ func (c *Config) servicesRules(f nft.Family) []nft.Rule {
 	if c.AllNodePorts[f] {
 		atNode = nft.Rule{nft.DestinationLocal{}, nft.DestinationIn{Prefix: loopback(f), Not: true}, nodePorts}
 	}
-	rules := []nft.Rule{{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port}, Map: layout.ServicesMap}}, atNode}
+	rules := []nft.Rule{{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port},
+		Map: layout.ServicesMap}}, atNode}
 	if c.localhost(f) {
-		rules = append(rules, nft.Rule{nft.DestinationIn{Prefix: netip.PrefixFrom(layout.LocalhostAddress(f), 32)}, nodePorts})
+		rules = append(rules, nft.Rule{nft.DestinationIn{Prefix: netip.PrefixFrom(layout.LocalhostAddress(f), 32)},
+			nodePorts})
 	}
 	return append(rules, []nft.Rule{
 		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ClusterIPsSet}, nft.Goto(layout.RejectUnusedPortChain)},

@@ -15,9 +15,9 @@ import (
 )
 
 // A guard holds the source ranges of one Service in one family. All ports and load-balancer IPs of the Service share
-// them. They are elements (number . first address) of one set without intervals for each prefix length. The kernel takes
-// longer for each element that it adds to an interval set, and copies the whole set in each commit that changes it:
-// 100,000 elements took 151 s, in which no other program could change nf_tables.
+// them. They are elements (number . first address) of one set without intervals for each prefix length. The kernel
+// takes longer for each element that it adds to an interval set, and copies the whole set in each commit that changes
+// it: 100,000 elements took 151 s, in which no other program could change nf_tables.
 type guard struct {
 	service  string // "namespace/name"
 	number   uint32
@@ -76,8 +76,9 @@ func (r *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
 	}
 }
 
-// setSourceRanges says which clients may connect. Source ranges apply at load-balancer addresses, and at node ports if the
-// Service asks for that; this node may always connect to its node ports. Where every client is dropped, they change nothing.
+// setSourceRanges says which clients may connect. Source ranges apply at load-balancer addresses, and at node ports if
+// the Service asks for that; this node may always connect to its node ports. Where every client is dropped, they change
+// nothing.
 func (c claim) setSourceRanges(s *program) {
 	switch {
 	case s.policy.Kind == layout.Dropped && !s.policy.Resets:
@@ -193,7 +194,8 @@ func (r *familyRules) guardChain(p layout.Policy) *nft.Chain {
 		if bits == 8*nft.AddrLen(r.Table.Family) {
 			source = nft.Source
 		}
-		chain.Rules = append(chain.Rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(g.number), source}, Set: layout.RangesSet(bits)}, behind})
+		chain.Rules = append(chain.Rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(g.number), source},
+			Set: layout.RangesSet(bits)}, behind})
 	}
 	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(layout.DropSourceChain)})
 	return chain

@@ -60,7 +60,8 @@ func TestSourceRangesAreStoredOnce(t *testing.T) {
 		r.Apply(tracker.Delta{Changed: changed})
 		batch := r.Changes()
 		if len(batch.Ops) != 2 || batch.ElementCount() != 2 {
-			t.Errorf("%d ports, %d ranges: one range changed is %d operations on %d elements", size.ports, size.ranges, len(batch.Ops), batch.ElementCount())
+			t.Errorf("%d ports, %d ranges: one range changed is %d operations on %d elements", size.ports, size.ranges,
+				len(batch.Ops), batch.ElementCount())
 		}
 	}
 }
@@ -76,8 +77,10 @@ func TestGuardsGo(t *testing.T) {
 		open.Guarded, open.Sources = false, nil
 		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &open}})
 	}
-	if n, _ := rangeElements(r.Want()[nft.IP]); n != 0 || len(r.families[nft.IP].guards) != 0 || len(r.families[nft.IP].numbers) != 0 {
-		t.Errorf("%d elements, %d guards, %d numbers are left", n, len(r.families[nft.IP].guards), len(r.families[nft.IP].numbers))
+	if n, _ := rangeElements(r.Want()[nft.IP]); n != 0 || len(r.families[nft.IP].guards) != 0 ||
+		len(r.families[nft.IP].numbers) != 0 {
+		t.Errorf("%d elements, %d guards, %d numbers are left", n, len(r.families[nft.IP].guards),
+			len(r.families[nft.IP].numbers))
 	}
 	r.Apply(tracker.Delta{Changed: service})
 	removed := make(map[tracker.PortID]bool)

@@ -7,9 +7,9 @@ import (
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
-// A slot table that changes its size is up to 65,521 elements, which the kernel takes a second for, and packets must not
-// find half of it. So a long change is staged: the new table is written under another number, some elements with each
-// commit, while packets find the old one. One commit makes the chain use the new table, and the commits after that
+// A slot table that changes its size is up to 65,521 elements, which the kernel takes a second for, and packets must
+// not find half of it. So a long change is staged: the new table is written under another number, some elements with
+// each commit, while packets find the old one. One commit makes the chain use the new table, and the commits after that
 // remove the old one. Meanwhile changes of other Services are committed as always.
 type stagedList struct {
 	want    places // what is being written to the other table; zero: nothing
@@ -25,8 +25,8 @@ type stagedPort struct {
 	cleared   *sharedList
 }
 
-// stagedFrom is from how many differing elements on a change of a slot table is staged, and how many elements each commit
-// writes or removes then. The kernel takes 10 to 20 ms for so many. Tests lower it.
+// stagedFrom is from how many differing elements on a change of a slot table is staged, and how many elements each
+// commit writes or removes then. The kernel takes 10 to 20 ms for so many. Tests lower it.
 var stagedFrom = 1000
 
 // stages reports whether a change of a list is to be staged.

@@ -15,7 +15,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// found returns the endpoints that packets to a Service's cluster IP may find, and whether a hash of the client chooses.
+// found returns the endpoints that packets to a Service's cluster IP may find, and whether a hash of the client
+// chooses.
 func found(t *testing.T, r *Ruleset, p *tracker.ServicePort) (endpoints []netip.AddrPort, hash layout.Hash) {
 	t.Helper()
 	for _, f := range readback.New(r.Want()[nft.IP]).Frontends() {
@@ -45,8 +46,8 @@ func chosen(t *testing.T, r *Ruleset) (list []string) {
 	return list
 }
 
-// TestLongChangeIsStaged: a slot table that changes its size is written a bounded number of elements at a time. Until it is there,
-// packets find the old one, without the endpoints that have left; then all of the new one.
+// TestLongChangeIsStaged: a slot table that changes its size is written a bounded number of elements at a time. Until
+// it is there, packets find the old one, without the endpoints that have left; then all of the new one.
 func TestLongChangeIsStaged(t *testing.T) {
 	r := NewRuleset(testConfig())
 	large, larger := maglevWorld(cluster(1, 40)), maglevWorld(cluster(1, 42))
@@ -115,8 +116,8 @@ func checkLists(t *testing.T, r *Ruleset, want int) {
 	}
 }
 
-// TestStagedChangesThatOvertake: whatever comes while slot tables are written and removed, the last value holds in the end, nothing
-// else is left, and a restart finds everything in its place.
+// TestStagedChangesThatOvertake: whatever comes while slot tables are written and removed, the last value holds in the
+// end, nothing else is left, and a restart finds everything in its place.
 func TestStagedChangesThatOvertake(t *testing.T) {
 	defer func(from, slots int) { stagedFrom, manySlots = from, slots }(stagedFrom, manySlots)
 	stagedFrom, manySlots = 100, 503
@@ -128,7 +129,8 @@ func TestStagedChangesThatOvertake(t *testing.T) {
 			r.Committed()
 			want := make(map[tracker.PortID]*tracker.ServicePort)
 			for range 30 {
-				delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort), Removed: make(map[tracker.PortID]bool)}
+				delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort),
+					Removed: make(map[tracker.PortID]bool)}
 				p := clusterPort(random.IntN(3), []int{0, 1, 3, 4, 6, 9, 12}[random.IntN(7)])
 				p.Settings.Maglev, p.HasEndpoints = random.IntN(4) > 0, true
 				p.Cluster = slices.Clone(p.Cluster[random.IntN(1+len(p.Cluster)/2):])

@@ -9,8 +9,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// Unmet annotations are those of Service ports that this node does not follow: the quota of the namespace leaves nothing
-// for what they take, or the kernel lacks something.
+// Unmet annotations are those of Service ports that this node does not follow: the quota of the namespace leaves
+// nothing for what they take, or the kernel lacks something.
 type unmetAnnotations struct {
 	config   *Config
 	standing map[unmetKey]bool
@@ -46,8 +46,8 @@ func (l limits) placesEach(n int) int {
 	return maglev.PlacesEach(n)
 }
 
-// noteLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port that is
-// no more.
+// noteLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port
+// that is no more.
 func (u *unmetAnnotations) noteLimits(id tracker.PortID, p *tracker.ServicePort) {
 	var l limits
 	if p != nil {
@@ -58,7 +58,8 @@ func (u *unmetAnnotations) noteLimits(id tracker.PortID, p *tracker.ServicePort)
 	}
 	hashed := p != nil && p.Settings.Maglev
 	short := func(instead string) string {
-		return fmt.Sprintf("the quota of the namespace (--namespace-quota) leaves nothing for the elements that port %s takes for it; %s", portAndFamily(id), instead)
+		return fmt.Sprintf("the quota of the namespace (--namespace-quota) leaves nothing for the elements that port %s "+
+			"takes for it; %s", portAndFamily(id), instead)
 	}
 	const byChance = "endpoints are chosen by chance on this node"
 	u.note(id, weight, l.withoutSlots && !hashed, func() string {
@@ -131,6 +132,8 @@ func (u *unmetAnnotations) unmet() (fresh []Unmet, standing int) {
 		}
 	}
 	u.fresh = nil
-	slices.SortFunc(fresh, func(a, b Unmet) int { return cmp.Or(a.ID.Compare(b.ID), cmp.Compare(a.Annotation, b.Annotation)) })
+	slices.SortFunc(fresh, func(a, b Unmet) int {
+		return cmp.Or(a.ID.Compare(b.ID), cmp.Compare(a.Annotation, b.Annotation))
+	})
 	return fresh, len(u.standing)
 }

@@ -31,7 +31,8 @@ func namespaced(delta tracker.Delta, namespace string, net byte) tracker.Delta {
 	return moved
 }
 
-// TestWorkIsCountedByNamespace: what a change touches counts for the namespace of its Service, and the first commit for none.
+// TestWorkIsCountedByNamespace: what a change touches counts for the namespace of its Service, and the first commit for
+// none.
 func TestWorkIsCountedByNamespace(t *testing.T) {
 	r := NewRuleset(testConfig())
 	large, small := maglevWorld(namespaced(cluster(1, 30), "large", 11)), namespaced(cluster(3, 6), "small", 12)
@@ -53,8 +54,8 @@ func TestWorkIsCountedByNamespace(t *testing.T) {
 	}
 }
 
-// TestWithoutSlots: a Service port for which the quota leaves no slots chooses by chance, one with weights follows them less
-// exactly, and each is reported once.
+// TestWithoutSlots: a Service port for which the quota leaves no slots chooses by chance, one with weights follows them
+// less exactly, and each is reported once.
 func TestWithoutSlots(t *testing.T) {
 	r := NewRuleset(testConfig())
 	set := func(delta tracker.Delta, without bool) {
@@ -72,7 +73,8 @@ func TestWithoutSlots(t *testing.T) {
 		for _, u := range told {
 			texts = append(texts, u.Refusal().Error())
 		}
-		if got := len(r.Want()[nft.IP].Sets[layout.EndpointsMap].Map); n != standing || !slices.Equal(texts, fresh) || got != places {
+		if got := len(r.Want()[nft.IP].Sets[layout.EndpointsMap].Map); n != standing || !slices.Equal(texts, fresh) ||
+			got != places {
 			t.Errorf("%s: %d stand, %d places, reported %q; want %d, %d, %q", when, n, got, texts, standing, places, fresh)
 		}
 	}
@@ -80,12 +82,15 @@ func TestWithoutSlots(t *testing.T) {
 	for _, p := range weighed.Changed {
 		p.ClusterWeights = []uint16{1, 2, 30}
 	}
-	const leaves = "the quota of the namespace (--namespace-quota) leaves nothing for the elements that port http (IPv4) takes for it; "
+	const leaves = "the quota of the namespace (--namespace-quota) leaves nothing for the elements that port http " +
+		"(IPv4) takes for it; "
 	set(hashed, true)
-	expect("slots", 1, 3, "Service hashed/service-0: metadata.annotations[kube-nft.io/lb-algorithm]: "+leaves+"endpoints are chosen by chance on this node")
+	expect("slots", 1, 3, "Service hashed/service-0: metadata.annotations[kube-nft.io/lb-algorithm]: "+leaves+
+		"endpoints are chosen by chance on this node")
 	set(weighed, true)
 	expect("weights", 2, 3+3*maglev.FewPlacesEach,
-		"Service weighed/service-0: metadata.annotations[kube-nft.io/weight] of its EndpointSlices: "+leaves+"shares of endpoints are off by up to a quarter of an equal one")
+		"Service weighed/service-0: metadata.annotations[kube-nft.io/weight] of its EndpointSlices: "+leaves+
+			"shares of endpoints are off by up to a quarter of an equal one")
 	set(hashed, false)
 	expect("slots after all", 1, 503+3*maglev.FewPlacesEach)
 }
@@ -93,7 +98,8 @@ func TestWithoutSlots(t *testing.T) {
 // TestKernelLacks: without the modules that annotations need, their Services are served as without them, and told.
 func TestKernelLacks(t *testing.T) {
 	config := testConfig()
-	config.Lacks = nft.Lacks{Hash: fmt.Errorf("this kernel lacks hashes of packets: %w", unix.ENOENT), Redirect: unix.ENOENT}
+	config.Lacks = nft.Lacks{Hash: fmt.Errorf("this kernel lacks hashes of packets: %w", unix.ENOENT),
+		Redirect: unix.ENOENT}
 	r := NewRuleset(config)
 	delta := maglevWorld(cluster(2, 3))
 	for _, p := range delta.Changed {

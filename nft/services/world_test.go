@@ -77,7 +77,8 @@ func (w *world) changeRanges(id tracker.PortID, delta tracker.Delta) {
 		if guarded.Guarded {
 			guarded.Sources = w.ranges[service]
 		}
-		if guarded.Guarded != p.Guarded || guarded.NodePortGuarded != p.NodePortGuarded || !slices.Equal(guarded.Sources, p.Sources) {
+		if guarded.Guarded != p.Guarded || guarded.NodePortGuarded != p.NodePortGuarded ||
+			!slices.Equal(guarded.Sources, p.Sources) {
 			w.ports[other], delta.Changed[other] = &guarded, &guarded
 		}
 	}
@@ -116,7 +117,8 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	}
 	if w.random.IntN(3) == 0 {
 		yes := func() bool { return w.random.IntN(2) == 0 }
-		p.Settings = tracker.Settings{KeepUnreadyUDP: yes(), ResetDeparted: yes(), LocalFallback: yes(), GuardNodePorts: yes(), Ping: yes()}
+		p.Settings = tracker.Settings{KeepUnreadyUDP: yes(), ResetDeparted: yes(), LocalFallback: yes(),
+			GuardNodePorts: yes(), Ping: yes()}
 	}
 	w.endpoints(p)
 	return p
@@ -228,7 +230,8 @@ func applyOp(tables nft.Tables, op nft.Op) error {
 		if table != nil {
 			return fmt.Errorf("table exists")
 		}
-		tables[op.Family] = &nft.Table{Family: op.Family, Comment: op.Table.Comment, Sets: make(map[string]*nft.Elements), Chains: make(map[string]*nft.Chain)}
+		tables[op.Family] = &nft.Table{Family: op.Family, Comment: op.Table.Comment, Sets: make(map[string]*nft.Elements),
+			Chains: make(map[string]*nft.Chain)}
 	case op.Table != nil:
 		delete(tables, op.Family)
 	case op.Elements != nil:

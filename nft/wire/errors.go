@@ -53,14 +53,15 @@ type ForeignError struct {
 }
 
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("commit to nf_tables: message %d of %d about tables of others: %v; nothing was changed", e.Message+1, e.Of, e.Err)
+	return fmt.Sprintf("commit to nf_tables: message %d of %d about tables of others: %v; nothing was changed",
+		e.Message+1, e.Of, e.Err)
 }
 
 // Unwrap returns the kernel's reason.
 func (e *ForeignError) Unwrap() error { return e.Err }
 
-// OpError names the operation of a refused message: an *OpError or a *ForeignError. It names the element too if offset, an offset
-// into the message, points at one.
+// OpError names the operation of a refused message: an *OpError or a *ForeignError. It names the element too if offset,
+// an offset into the message, points at one.
 func (x *Encoding) OpError(b *nft.Batch, index, offset int, err error) error {
 	ref := x.refs[index]
 	if ref.op == foreignOps {

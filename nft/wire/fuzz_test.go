@@ -21,7 +21,8 @@ func FuzzDecoders(f *testing.F) {
 	for i := range seed.Messages() {
 		f.Add(seed.Message(i))
 	}
-	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 12, 0, 4, 0, 8, 0, 2, 0, 1, 0, 0, 0})
+	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 12, 0, 4, 0, 8, 0, 2, 0,
+		1, 0, 0, 0})
 	sets := append(nfttest.ElementKinds(nft.IP), &nft.Set{Name: "nothing"})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		attr.Replies(b, func(r attr.Reply) {

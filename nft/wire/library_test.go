@@ -32,7 +32,8 @@ func TestSameAsLibrary(t *testing.T) {
 // commonMaps are a map and a verdict map without typeof, counters and ranges.
 func commonMaps() []*nft.Set {
 	key := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
-	return []*nft.Set{{Name: "map", Key: key, Data: []nft.Field{nft.FieldAddr}}, {Name: "verdicts", Key: key, Verdicts: true}}
+	return []*nft.Set{{Name: "map", Key: key, Data: []nft.Field{nft.FieldAddr}},
+		{Name: "verdicts", Key: key, Verdicts: true}}
 }
 
 func commonElements(f nft.Family, s *nft.Set) (list []nft.KeyedElement) {
@@ -43,7 +44,8 @@ func commonElements(f nft.Family, s *nft.Set) (list []nft.KeyedElement) {
 }
 
 func ourMessages(t *testing.T, f nft.Family) (messages []string) {
-	base, other := &nft.Chain{Name: "before", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -101}}, &nft.Chain{Name: "other"}
+	base, other := &nft.Chain{Name: "before", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -101}},
+		&nft.Chain{Name: "other"}
 	b := nft.Batch{Ops: []nft.Op{
 		{Verb: nft.Add, Family: f, Table: &nft.Table{}},
 		{Verb: nft.Add, Family: f, Chain: base},
@@ -56,7 +58,8 @@ func ourMessages(t *testing.T, f nft.Family) (messages []string) {
 	for _, s := range commonMaps() {
 		b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: f, Set: s})
 	}
-	b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: f, Chain: other}, nft.Op{Verb: nft.Delete, Family: f, Table: &nft.Table{}})
+	b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: f, Chain: other},
+		nft.Op{Verb: nft.Delete, Family: f, Table: &nft.Table{}})
 	var x Encoding
 	if err := x.Encode(&b, Ours, 1); err != nil {
 		t.Fatal(err)

@@ -268,7 +268,8 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 		c.logged = ""
 	case err.Error() != c.logged:
 		c.logged = err.Error()
-		c.options.Log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are dropped", zap.Error(err))
+		c.options.Log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are "+
+			"dropped", zap.Error(err))
 	}
 	return left, err
 }
@@ -337,7 +338,8 @@ func (c *Cleaner) finish(j job, stale map[affinity.Endpoint]bool) (ended []affin
 }
 
 // cleanMap removes the wrong entries of one map. stale are the endpoints that they name.
-func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j job) (stale map[affinity.Endpoint]bool, err error) {
+func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
+	j job) (stale map[affinity.Endpoint]bool, err error) {
 	held, err := c.reader.Elements(ctx, f, set)
 	if errors.Is(err, unix.ENOENT) { // it went with the last Service port that has affinity
 		return nil, nil
@@ -368,7 +370,8 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set, j jo
 
 // unchanged returns the changes whose entries are still as they were read. Packets may have removed an entry
 // since, and made another one of the same client, which must stay.
-func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set, changes []affinity.EntryChange) (still []affinity.EntryChange, err error) {
+func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set,
+	changes []affinity.EntryChange) (still []affinity.EntryChange, err error) {
 	for _, change := range changes {
 		entry, ok, err := c.reader.Lookup(ctx, f, set, change.Key)
 		if err != nil {

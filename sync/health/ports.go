@@ -94,7 +94,8 @@ func (c *claims) winners() (map[familyPort]Service, map[Service]error) {
 	lost := make(map[Service]error)
 	for service, port := range c.services {
 		if holder := won[familyPort{service.Family, port.HealthCheckNodePort}]; holder != service {
-			lost[service] = fmt.Errorf("health check node port %d (%s) belongs to Service %s, which is older; give Service %s another spec.healthCheckNodePort",
+			lost[service] = fmt.Errorf("health check node port %d (%s) belongs to Service %s, which is older; give Service %s "+
+				"another spec.healthCheckNodePort",
 				port.HealthCheckNodePort, service.Family, holder, service)
 		}
 	}

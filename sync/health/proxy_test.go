@@ -33,8 +33,10 @@ func TestHealthyUnlessAChangeWaitsTooLong(t *testing.T) {
 		{"the first sync takes too long", func(*Proxy) { wait(timeout) }, false},
 		{"almost too long", func(*Proxy) { wait(timeout - 1) }, true},
 		{"nothing to do for a day", func(p *Proxy) { p.Updated(time.Now()); wait(24 * time.Hour) }, true},
-		{"a change waits", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout - 1) }, true},
-		{"a change waits too long", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout) }, false},
+		{"a change waits", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout - 1) },
+			true},
+		{"a change waits too long", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout) },
+			false},
 		{"later changes do not make it young", func(p *Proxy) {
 			p.Updated(time.Now())
 			wait(time.Hour)
@@ -164,7 +166,8 @@ func TestProxyClockMayJump(t *testing.T) {
 	p := newTestProxy(&node)
 	p.queue.Ring()
 	oldest, newest := p.queue.Waiting()
-	for name, at := range map[string]time.Time{"oldest": oldest, "newest": newest, "started": p.started, "updated": p.updated} {
+	for name, at := range map[string]time.Time{"oldest": oldest, "newest": newest, "started": p.started,
+		"updated": p.updated} {
 		if at == at.Round(0) { // which takes the monotonic clock off
 			t.Errorf("%s: %v follows a clock that is set", name, at)
 		}

@@ -87,15 +87,16 @@ func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logg
 		most = int(min(files.Cur/4, 1<<16))
 	}
 	return &Services{
-		healthy:  healthy,
-		failed:   failed,
-		log:      log,
-		wake:     make(chan struct{}, 1),
-		pool:     web.NewPool(connections),
-		most:     most,
-		claims:   newClaims(),
-		open:     make(map[netip.AddrPort]*listener),
-		reported: &quota.Quota{Interval: time.Minute, PerNamespace: problemsPerNamespace, Total: problemsTotal, Repeat: time.Hour},
+		healthy: healthy,
+		failed:  failed,
+		log:     log,
+		wake:    make(chan struct{}, 1),
+		pool:    web.NewPool(connections),
+		most:    most,
+		claims:  newClaims(),
+		open:    make(map[netip.AddrPort]*listener),
+		reported: &quota.Quota{Interval: time.Minute, PerNamespace: problemsPerNamespace, Total: problemsTotal,
+			Repeat: time.Hour},
 	}
 }
 
@@ -208,8 +209,10 @@ func (s *Services) bound(ports map[netip.AddrPort]Service, lost map[Service]erro
 	slices.SortStableFunc(order, func(a, b Service) int { return cmp.Compare(ranks[a], ranks[b]) })
 	for _, service := range order {
 		if open += sizes[service]; open > s.most {
-			lost[service] = fmt.Errorf("health check node port %d (%s) of Service %s is not served: this node serves %d of such ports at most, a quarter of the files that kube-nft may open; "+
-				"Services that are younger in their namespace go without", s.claims.services[service].HealthCheckNodePort, service.Family, service, s.most)
+			lost[service] = fmt.Errorf("health check node port %d (%s) of Service %s is not served: this node serves %d of "+
+				"such ports at most, a quarter of the files that kube-nft may open; "+
+				"Services that are younger in their namespace go without", s.claims.services[service].HealthCheckNodePort,
+				service.Family, service, s.most)
 		}
 	}
 	maps.DeleteFunc(ports, func(_ netip.AddrPort, service Service) bool { return lost[service] != nil })
@@ -217,7 +220,8 @@ func (s *Services) bound(ports map[netip.AddrPort]Service, lost map[Service]erro
 
 // reconcile opens exactly the wanted ports, and reports whether it could. Closing comes first: a
 // port may pass from one Service to another, or from one address to all.
-func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Service, problems map[Service]error) (done bool) {
+func (s *Services) reconcile(ctx context.Context, wanted map[netip.AddrPort]Service,
+	problems map[Service]error) (done bool) {
 	for at, l := range s.open {
 		if service, ok := wanted[at]; !ok || service != l.service {
 			l.close()

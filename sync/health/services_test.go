@@ -51,7 +51,8 @@ func removed(ports ...*tracker.ServicePort) *tracker.Delta {
 func TestClaims(t *testing.T) {
 	old := newPort("old", "http", tracker.IPv4, 30000, 1, 9)
 	young := newPort("young", "http", tracker.IPv4, 30000, 1, 1)
-	const lost = "health check node port 30000 (IPv4) belongs to Service shop/old, which is older; give Service shop/young another spec.healthCheckNodePort"
+	const lost = "health check node port 30000 (IPv4) belongs to Service shop/old, which is older; give Service " +
+		"shop/young another spec.healthCheckNodePort"
 	for _, tt := range []struct {
 		name   string
 		deltas []*tracker.Delta
@@ -63,16 +64,19 @@ func TestClaims(t *testing.T) {
 		{"one", []*tracker.Delta{changed(old)}, "map[{2 30000}:shop/old]", "map[]"},
 		{"both families", []*tracker.Delta{changed(old, newPort("old", "http", tracker.IPv6, 30000, 1, 9))},
 			"map[{2 30000}:shop/old {10 30000}:shop/old]", "map[]"},
-		{"the older wins", []*tracker.Delta{changed(young), changed(old)}, "map[{2 30000}:shop/old]", "map[shop/young:" + lost + "]"},
+		{"the older wins", []*tracker.Delta{changed(young), changed(old)}, "map[{2 30000}:shop/old]",
+			"map[shop/young:" + lost + "]"},
 		{"until it goes", []*tracker.Delta{changed(young, old), removed(old)}, "map[{2 30000}:shop/young]", "map[]"},
-		{"one of two ports goes", []*tracker.Delta{changed(old, newPort("old", "https", tracker.IPv4, 30000, 1, 9)), removed(old)},
+		{"one of two ports goes", []*tracker.Delta{changed(old, newPort("old", "https", tracker.IPv4, 30000, 1, 9)),
+			removed(old)},
 			"map[{2 30000}:shop/old]", "map[]"},
 		{"a port is renamed", []*tracker.Delta{changed(old), {
 			Changed: changed(newPort("old", "web", tracker.IPv4, 30000, 1, 9)).Changed, Removed: removed(old).Removed,
 		}}, "map[{2 30000}:shop/old]", "map[]"},
 		{"another port", []*tracker.Delta{changed(old), changed(newPort("old", "http", tracker.IPv4, 30001, 1, 9))},
 			"map[{2 30001}:shop/old]", "map[]"},
-		{"policy Cluster again", []*tracker.Delta{changed(old), changed(newPort("old", "http", tracker.IPv4, 0, 0, 9))}, "map[]", "map[]"},
+		{"policy Cluster again", []*tracker.Delta{changed(old), changed(newPort("old", "http", tracker.IPv4, 0, 0, 9))},
+			"map[]", "map[]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			claims := newClaims()
@@ -141,7 +145,8 @@ func get(address, method, path string) (code int, weight, body string, err error
 
 func checkPort(t *testing.T, address string, code int, service, ready, healthy string) {
 	t.Helper()
-	want := "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"" + service + "\"\n\t},\n\t\"localEndpoints\": " +
+	want := "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"" + service +
+		"\"\n\t},\n\t\"localEndpoints\": " +
 		ready + ",\n\t\"serviceProxyHealthy\": " + healthy + "\n}"
 	for _, request := range [][2]string{{"GET", "/"}, {"POST", "/any/path?x=y"}} {
 		gotCode, weight, body, err := get(address, request[0], request[1])
@@ -198,7 +203,8 @@ func TestServicePortsInKernel(t *testing.T) {
 	checkPort(t, "127.0.0.1:30000", 200, "a", "2", "true")
 	checkPort(t, "[::1]:30000", 503, "a", "0", "true")
 
-	w.sync(t, changed(newPort("a", "http", tracker.IPv4, 30001, 2, 2), newPort("b", "http", tracker.IPv4, 30000, 1, 1)), "0.0.0.0", "::")
+	w.sync(t, changed(newPort("a", "http", tracker.IPv4, 30001, 2, 2), newPort("b", "http", tracker.IPv4, 30000, 1, 1)),
+		"0.0.0.0", "::")
 	checkPort(t, "192.0.2.1:30001", 200, "a", "2", "true")
 	checkPort(t, "192.0.2.1:30000", 200, "b", "1", "true")
 	checkPort(t, "[::1]:30000", 503, "a", "0", "true")
@@ -227,7 +233,8 @@ func TestTakenPortInKernel(t *testing.T) {
 	if got := w.Unserved(); got != 1 {
 		t.Errorf("%d Services are not served, want 1", got)
 	}
-	want := "shop/a: health check of Service shop/a: listen tcp4 192.0.2.1:30000: bind: address already in use; it is tried again every 5s"
+	want := "shop/a: health check of Service shop/a: listen tcp4 192.0.2.1:30000: bind: address already in use; it is " +
+		"tried again every 5s"
 	if len(w.problems) != 1 || w.problems[0] != want {
 		t.Errorf("problems: %q, want %q", w.problems, want)
 	}
@@ -319,7 +326,8 @@ func TestPortsAreBounded(t *testing.T) {
 	if len(open) != 5 || len(lost) != 6 {
 		t.Errorf("%d ports are served, %d Services go without", len(open), len(lost))
 	}
-	const want = "health check node port 30009 (IPv4) of Service many/web-9 is not served: this node serves 5 of such ports at most, " +
+	const want = "health check node port 30009 (IPv4) of Service many/web-9 is not served: this node serves 5 of such " +
+		"ports at most, " +
 		"a quarter of the files that kube-nft may open; Services that are younger in their namespace go without"
 	if got := lost[Service{"many", "web-9", tracker.IPv4}]; got == nil || got.Error() != want {
 		t.Errorf("got %v, want %s", got, want)

@@ -68,7 +68,8 @@ type Proxy struct {
 func NewProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger) *Proxy {
 	files := syscall.Rlimit{Cur: 1024}
 	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // else what was usual once
-	return newProxy(ctx, addrs, log, int(min(files.Cur/filesPerConnection, mostConnections)), int(min(files.Cur/filesPerPort, 1<<16)))
+	return newProxy(ctx, addrs, log, int(min(files.Cur/filesPerConnection, mostConnections)),
+		int(min(files.Cur/filesPerPort, 1<<16)))
 }
 
 func newProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger, connections, ports int) *Proxy {
@@ -81,7 +82,8 @@ func newProxy(ctx context.Context, addrs []netip.Addr, log *zap.Logger, connecti
 		}
 	}
 	p := &Proxy{
-		ctx: ctx, log: log, addrs: make(map[tracker.Family]netip.Addr), pool: web.NewPortPool(connections, makeRoom), most: ports,
+		ctx: ctx, log: log, addrs: make(map[tracker.Family]netip.Addr), pool: web.NewPortPool(connections, makeRoom),
+		most:    ports,
 		lines:   &quota.Quota{Interval: time.Minute, PerNamespace: linesPerNamespace, Total: linesTotal},
 		places:  make(map[tracker.PortID]place),
 		claims:  make(map[place]map[tracker.PortID]*tracker.ServicePort),
@@ -116,7 +118,8 @@ func (p *Proxy) set(id tracker.PortID, port *tracker.ServicePort, touched map[pl
 	if id.Protocol != tracker.TCP {
 		if port != nil && port.NodePort != 0 && !p.told {
 			p.told = true
-			p.log.Warn("node ports of UDP and SCTP are not served at localhost; --localhost-nodeports serves them at 127.0.0.1", zap.Stringer("first", id))
+			p.log.Warn("node ports of UDP and SCTP are not served at localhost; --localhost-nodeports serves them at 127.0.0.1",
+				zap.Stringer("first", id))
 		}
 		return
 	}

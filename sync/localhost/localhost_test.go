@@ -224,7 +224,8 @@ func TestPortInUse(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		s := &server{log: zap.New(core), lines: &quota.Quota{Interval: time.Minute}, at: netip.AddrPortFrom(at.Addr, number), stop: stop, pool: web.NewPortPool(10, func(net.Conn) {}), retry: time.Millisecond}
+		s := &server{log: zap.New(core), lines: &quota.Quota{Interval: time.Minute}, at: netip.AddrPortFrom(at.Addr, number),
+			stop: stop, pool: web.NewPortPool(10, func(net.Conn) {}), retry: time.Millisecond}
 		s.set(at.servicePort("web", number, at.endpoint(t, "a")))
 		go s.run(ctx, ctx)
 		told := func() int { return logs.FilterMessage("node port is not served at localhost").Len() }
@@ -311,7 +312,8 @@ func TestProxyIsBounded(t *testing.T) {
 	}
 	c := at.freePort(t)
 	p.Apply(changed(at.servicePort("c", c, at.endpoint(t, "c"))))
-	if logs.FilterMessageSnippet("is not served at localhost: too many node ports").Len() != 1 || !refusedConnection(at.exchange(t, c)) {
+	if logs.FilterMessageSnippet("is not served at localhost: too many node ports").Len() != 1 ||
+		!refusedConnection(at.exchange(t, c)) {
 		t.Errorf("a third node port is served, or nothing says that it is not: %v", logs.All())
 	}
 }
@@ -320,7 +322,8 @@ func TestRoute(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, routeLocalnet)
 	_, err := Route(root)
-	want := "node ports at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet=1: open " + path + ": no such file or directory; set it on the host"
+	want := "node ports at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet=1: open " + path +
+		": no such file or directory; set it on the host"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
@@ -338,8 +341,10 @@ func TestRoute(t *testing.T) {
 			t.Errorf("changed %v, %v; want %v", changed, err, want)
 		}
 	}
-	const exposure = "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's iptables mode leave it, and no rule of kube-nft's " +
-		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w net.ipv4.conf.all.route_localnet=0"
+	const exposure = "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's " +
+		"iptables mode leave it, and no rule of kube-nft's " +
+		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w " +
+		"net.ipv4.conf.all.route_localnet=0"
 	if text := Exposure(root); text != exposure {
 		t.Errorf("got %s\nwant %s", text, exposure)
 	}

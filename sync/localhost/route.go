@@ -24,7 +24,8 @@ func Route(root string) (changed bool, err error) {
 		err = os.WriteFile(path, []byte("1"), 0)
 	}
 	if err != nil {
-		return false, fmt.Errorf("node ports at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet=1: %w; set it on the host", err)
+		return false,
+			fmt.Errorf("node ports at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet=1: %w; set it on the host", err)
 	}
 	return true, nil
 }
@@ -36,8 +37,10 @@ func Exposure(root string) string {
 	if on, _ := routed(filepath.Join(root, routeLocalnet)); !on {
 		return ""
 	}
-	return "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's iptables mode leave it, and no rule of kube-nft's " +
-		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w net.ipv4.conf.all.route_localnet=0"
+	return "the sysctl net.ipv4.conf.all.route_localnet is 1, as --localhost-nodeports and kube-proxy's iptables mode " +
+		"leave it, and no rule of kube-nft's " +
+		"keeps neighbours on the network from what listens at 127.0.0.1; unless something on this node needs it: sysctl -w " +
+		"net.ipv4.conf.all.route_localnet=0"
 }
 
 // routed reports whether the sysctl is set.

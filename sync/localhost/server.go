@@ -65,7 +65,8 @@ func (s *server) run(ctx, node context.Context) {
 	for ctx.Err() == nil {
 		err := s.listen(ctx, node, &failing)
 		if err != nil && ctx.Err() == nil && failing.Report(err.Error()) && s.logged(err.Error()) {
-			s.log.Warn("node port is not served at localhost", zap.Stringer("address", s.at), zap.Error(err), zap.Duration("retry_in", s.retry))
+			s.log.Warn("node port is not served at localhost", zap.Stringer("address", s.at), zap.Error(err),
+				zap.Duration("retry_in", s.retry))
 		}
 		retry.Pause(ctx, s.retry)
 	}

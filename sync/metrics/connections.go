@@ -54,10 +54,13 @@ func (m *Metrics) CountConnections(read ReadConnections, endpoints bool) {
 
 var (
 	serviceConnectionsDesc = prometheus.NewDesc("kube_nft_service_connections_total",
-		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again because none answered counts again. Begins at zero again when a change replaces the verdict of the frontend.",
+		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is "+
+			"sent again because none answered counts again. Begins at zero again when a change replaces the verdict of the "+
+			"frontend.",
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
-		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.",
+		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. "+
+			"Connections that session affinity sends to the endpoint of an earlier one are not chosen.",
 		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
 )
 
@@ -82,7 +85,8 @@ func (c *connectionCollector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoints bool, desc *prometheus.Desc, metrics chan<- prometheus.Metric) {
+func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoints bool, desc *prometheus.Desc,
+	metrics chan<- prometheus.Metric) {
 	list, err := c.read(ctx, f, endpoints)
 	if err != nil {
 		metrics <- prometheus.NewInvalidMetric(desc, err)

@@ -39,7 +39,8 @@ func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints b
 
 func TestConnections(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:], endpoints: true})
+	registry.MustRegister(&connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:],
+		endpoints: true})
 	const want = `# HELP kube_nft_endpoint_connections_total Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.
 # TYPE kube_nft_endpoint_connections_total counter
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
@@ -70,7 +71,8 @@ func TestConnectionsOfServicesAlone(t *testing.T) {
 // TestConnectionsUnreadable: what cannot be read is an error, not a count of zero.
 func TestConnectionsUnreadable(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&connectionCollector{read: countingKernel{err: errors.New("no answer")}.Connections, families: tracker.Families[:1]})
+	registry.MustRegister(&connectionCollector{read: countingKernel{err: errors.New("no answer")}.Connections,
+		families: tracker.Families[:1]})
 	if families, err := registry.Gather(); err == nil || len(families) != 0 {
 		t.Errorf("%v, %v", families, err)
 	}
@@ -86,7 +88,8 @@ func TestLostCounts(t *testing.T) {
 		}
 		count := counts[0]
 		counts = counts[1:]
-		return []readback.Connections{{Frontend: tracker.NodePort(f, tracker.TCP, 30080), Endpoint: netip.MustParseAddrPort("10.244.0.5:8080"), Count: count}}, nil
+		return []readback.Connections{{Frontend: tracker.NodePort(f, tracker.TCP, 30080),
+			Endpoint: netip.MustParseAddrPort("10.244.0.5:8080"), Count: count}}, nil
 	}
 	for _, want := range []float64{100, 130, 130, 135} {
 		if got := testutil.ToFloat64(c); got != want {

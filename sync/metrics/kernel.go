@@ -49,7 +49,8 @@ var (
 	fillDesc = prometheus.NewDesc("kube_nft_affinity_fill_ratio",
 		"Fill of the fullest affinity map, 0 to 1. A full map takes no further clients.", []string{labelFamily}, nil)
 	refusedDesc = prometheus.NewDesc("kube_nft_refused_packets_total",
-		"First packets of connections to Service addresses that the rules rejected or dropped, by cause. A client that tries again counts again.",
+		"First packets of connections to Service addresses that the rules rejected or dropped, by cause. A client that "+
+			"tries again counts again.",
 		[]string{labelFamily, "cause"}, nil)
 	failedDesc = prometheus.NewDesc("kube_nft_scrape_failures_total",
 		"Questions to nf_tables that a scrape could not get answered.", nil, nil)

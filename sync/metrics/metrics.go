@@ -93,7 +93,8 @@ func New(config Config) *Metrics {
 	registerChanges(f, config.Changes)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_health_check_ports_unserved",
-		Help: "Services whose health-check node port is not served on this node, as somebody else has it or as there are too many; each family counts.",
+		Help: "Services whose health-check node port is not served on this node, as somebody else has it or as there are " +
+			"too many; each family counts.",
 	}, func() float64 { return float64(config.Unserved()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_node_missing",
@@ -112,11 +113,14 @@ func New(config Config) *Metrics {
 	}
 	if config.Component != nil {
 		f.NewGauge(prometheus.GaugeOpts{
-			Name: "kubernetes_build_info", Help: "What this binary was built from, in the labels of all Kubernetes components; always 1.",
+			Name: "kubernetes_build_info",
+			Help: "What this binary was built from, in the labels of all Kubernetes components; always 1.",
 			ConstLabels: prometheus.Labels{
 				"major": config.Component.Major, "minor": config.Component.Minor, "git_version": config.Component.GitVersion,
-				"git_commit": config.Component.GitCommit, "git_tree_state": config.Component.GitTreeState, "build_date": config.Component.BuildDate,
-				"go_version": config.Component.GoVersion, "compiler": config.Component.Compiler, "platform": config.Component.Platform,
+				"git_commit": config.Component.GitCommit, "git_tree_state": config.Component.GitTreeState,
+				"build_date": config.Component.BuildDate,
+				"go_version": config.Component.GoVersion, "compiler": config.Component.Compiler,
+				"platform": config.Component.Platform,
 			},
 		}).Set(1)
 	}
@@ -138,9 +142,10 @@ func New(config Config) *Metrics {
 			}
 		}
 		f.NewGauge(prometheus.GaugeOpts{
-			Name:        "kube_nft_build_info",
-			Help:        "What this binary was built from; always 1.",
-			ConstLabels: prometheus.Labels{"version": config.Build.Main.Version, "revision": revision, "go_version": config.Build.GoVersion},
+			Name: "kube_nft_build_info",
+			Help: "What this binary was built from; always 1.",
+			ConstLabels: prometheus.Labels{"version": config.Build.Main.Version, "revision": revision,
+				"go_version": config.Build.GoVersion},
 		}).Set(1)
 	}
 	return m
@@ -152,8 +157,9 @@ func New(config Config) *Metrics {
 func (m *Metrics) Takeover(states []string, current func() string) {
 	for _, state := range states {
 		promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "kube_nft_takeover",
-			Help:        "How far the takeover from kube-proxy is: 1 for the current state. It waits for a live kube-proxy to end.",
+			Name: "kube_nft_takeover",
+			Help: "How far the takeover from kube-proxy is: 1 for the current state. It waits for a live kube-proxy to " +
+				"end.",
 			ConstLabels: prometheus.Labels{"state": state},
 		}, func() float64 {
 			if current() == state {
@@ -169,7 +175,8 @@ func (m *Metrics) Takeover(states []string, current func() string) {
 func (m *Metrics) Held(reasons []string) (set func(reason string, held bool)) {
 	gauge := promauto.With(m.registry).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kube_nft_held",
-		Help: "1 while the safety check keeps Services that would be removed: by reason, a takeover from kube-proxy, a source that has nearly nothing at a start, or a new list that lacks nearly all objects.",
+		Help: "1 while the safety check keeps Services that would be removed: by reason, a takeover from kube-proxy, a " +
+			"source that has nearly nothing at a start, or a new list that lacks nearly all objects.",
 	}, []string{labelReason})
 	for _, reason := range reasons {
 		gauge.WithLabelValues(reason)

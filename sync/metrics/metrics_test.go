@@ -211,7 +211,8 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	for range maxScrapes {
 		arrived.Add(1)
 		scrapes.Go(func() {
-			handler.ServeHTTP(stuckClient{httptest.NewRecorder(), sync.OnceFunc(arrived.Done), reads}, httptest.NewRequest("GET", "/metrics", nil))
+			handler.ServeHTTP(stuckClient{httptest.NewRecorder(), sync.OnceFunc(arrived.Done), reads},
+				httptest.NewRequest("GET", "/metrics", nil))
 		})
 	}
 	arrived.Wait()
@@ -248,10 +249,13 @@ func TestCommitted(t *testing.T) {
 		Full: true, Operations: 3, Compile: time.Millisecond, Commit: 2 * time.Millisecond,
 		Delta:    tracker.Delta{Triggers: []tracker.Trigger{{Family: tracker.IPv6, At: time.Now().Add(-90 * time.Second)}}},
 		Standing: 2, LeftOut: 1,
-	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}}, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
-	m.Cleaned(proxysync.FlowReport{Duration: 5 * time.Millisecond, Lag: 250 * time.Millisecond, Deleted: map[tracker.Family]int{tracker.IPv6: 4}})
+	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}},
+		kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
+	m.Cleaned(proxysync.FlowReport{Duration: 5 * time.Millisecond, Lag: 250 * time.Millisecond,
+		Deleted: map[tracker.Family]int{tracker.IPv6: 4}})
 	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
-	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3, StandUnmet: 5, Delta: tracker.Delta{Waiting: 6, Unserved: 7}}, nil, kernel.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
+	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3, StandUnmet: 5,
+		Delta: tracker.Delta{Waiting: 6, Unserved: 7}}, nil, kernel.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
 	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3
 		kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.003
@@ -319,7 +323,8 @@ func TestNoLocalEndpoints(t *testing.T) {
 		delta              tracker.Delta
 		internal, external string
 	}{
-		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("a"): some, id("b"): external, id("c"): nowhere}}, "1", "2"},
+		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("a"): some, id("b"): external, id("c"): nowhere}},
+			"1", "2"},
 		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("a"): some}}, "1", "2"},
 		{tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id("a"): external}}, "0", "2"},
 		{tracker.Delta{Removed: map[tracker.PortID]bool{id("a"): true, id("c"): true}}, "0", "1"},

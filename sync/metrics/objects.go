@@ -34,11 +34,13 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}, []string{labelPolicy, labelFamily}),
 		elements: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kube_nft_elements",
-			Help: "Elements of each nftables set and map as of the last commit; the sets of source ranges count together as allowed. Affinity maps, which packets fill, are not among them.",
+			Help: "Elements of each nftables set and map as of the last commit; the sets of source ranges count together as " +
+				"allowed. Affinity maps, which packets fill, are not among them.",
 		}, []string{labelSet, labelFamily}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kube_nft_refused_fields_total",
-			Help: "Fields of Kubernetes objects that could not be used, by kind of object; counted each time that the object is read.",
+			Help: "Fields of Kubernetes objects that could not be used, by kind of object; counted each time that the object " +
+				"is read.",
 		}, []string{labelKind}),
 		conflicts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_conflicts",
@@ -50,7 +52,8 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}),
 		unmet: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_unmet_annotations",
-			Help: "Annotations of Service ports that this node does not follow, because the kernel lacks something or the quota of the namespace is used up.",
+			Help: "Annotations of Service ports that this node does not follow, because the kernel lacks something or the " +
+				"quota of the namespace is used up.",
 		}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_waiting_services",
@@ -58,7 +61,8 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}),
 		unserved: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_unserved_services",
-			Help: "Services that are not served on this node, because the quota of their namespace is used up (--namespace-quota).",
+			Help: "Services that are not served on this node, because the quota of their namespace is used up " +
+				"(--namespace-quota).",
 		}),
 		without: make(map[tracker.PortID]lacking),
 	}

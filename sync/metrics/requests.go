@@ -20,12 +20,14 @@ var (
 // are labels, paths are not.
 func (m *Metrics) CountRequests() clientmetrics.RegisterOpts {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		vec := prometheus.NewHistogramVec(native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}), []string{labelVerb, labelHost})
+		vec := prometheus.NewHistogramVec(native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}),
+			[]string{labelVerb, labelHost})
 		m.registry.MustRegister(vec)
 		return vec
 	}
 	counter := func(name, help, method string) *prometheus.CounterVec {
-		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelCode, method, labelHost})
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
+			[]string{labelCode, method, labelHost})
 		m.registry.MustRegister(vec)
 		return vec
 	}

@@ -72,7 +72,8 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 		return perFamily(f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{labelFamily}), families)
 	}
 	histogramPerFamily := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return perFamily(f.NewHistogramVec(native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}), []string{labelFamily}), families)
+		return perFamily(f.NewHistogramVec(native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}),
+			[]string{labelFamily}), families)
 	}
 	return &syncMetrics{
 		duration: histogramPerFamily("kubeproxy_sync_proxy_rules_duration_seconds",
@@ -86,7 +87,8 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 		finer: histogramPerFamily("kube_nft_network_programming_duration_seconds",
 			"kubeproxy_network_programming_duration_seconds with buckets from 1 ms.", finerBuckets),
 		change: histogram("kube_nft_change_duration_seconds",
-			"Time from the oldest change of a sync, as the source told of it, until the kernel had it. The first sync is not among them."),
+			"Time from the oldest change of a sync, as the source told of it, until the kernel had it. The first sync is not "+
+				"among them."),
 		last: perFamily(f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
 			Help: "When the last sync succeeded, in seconds since the epoch.",
@@ -98,15 +100,19 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 		deleted: counterPerFamily("kubeproxy_conntrack_reconciler_deleted_entries_total",
 			"Connections that were removed from connection tracking because a commit had made them stale."),
 		flowLag: histogram("kube_nft_stale_connections_lag_seconds",
-			"Time from the oldest commit that made connections stale until they were removed. An attempt that failed counts with what has passed so far."),
+			"Time from the oldest commit that made connections stale until they were removed. An attempt that failed counts "+
+				"with what has passed so far."),
 		compile:  histogram("kube_nft_compile_duration_seconds", "Time from taking the changes to the complete batch."),
 		commit:   histogram("kube_nft_commit_duration_seconds", "Time that the kernel took to apply what a sync had for it."),
 		batches:  counter("kube_nft_batches_total", "Batches sent to the kernel."),
 		messages: counter("kube_nft_batch_messages_total", "Netlink messages in all batches sent to the kernel."),
 		bytes:    counter("kube_nft_batch_bytes_total", "Bytes of all batches sent to the kernel."),
 		retries:  counter("kube_nft_sync_retries_total", "Syncs that failed and are tried again."),
-		repairs:  counter("kube_nft_repairs_total", "Syncs that had to write because somebody else had changed the tables. A change of the cluster at the same moment counts as one, too."),
-		reviews:  counter("kube_nft_reviews_total", "Syncs that looked at the tables because somebody else may have changed them."),
+		repairs: counter("kube_nft_repairs_total",
+			"Syncs that had to write because somebody else had changed the tables. A change of the cluster at the same moment "+
+				"counts as one, too."),
+		reviews: counter("kube_nft_reviews_total",
+			"Syncs that looked at the tables because somebody else may have changed them."),
 	}
 }
 

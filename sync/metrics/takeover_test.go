@@ -11,7 +11,9 @@ import (
 )
 
 func TestTakeover(t *testing.T) {
-	m := New(Config{Queue: proxysync.NewQueue(), Changes: func() (total, pending tracker.Changes) { return total, pending }, Unserved: func() int { return 0 }, NodeMissing: func() bool { return false }})
+	m := New(Config{Queue: proxysync.NewQueue(), Changes: func() (total, pending tracker.Changes) {
+		return total, pending
+	}, Unserved: func() int { return 0 }, NodeMissing: func() bool { return false }})
 	state := "waiting"
 	m.Takeover([]string{"waiting", "done"}, func() string { return state })
 	for _, want := range []string{
@@ -22,7 +24,8 @@ func TestTakeover(t *testing.T) {
 		kube_nft_takeover{state="waiting"} 0
 		`,
 	} {
-		want = "# HELP kube_nft_takeover How far the takeover from kube-proxy is: 1 for the current state. It waits for a live kube-proxy to end.\n# TYPE kube_nft_takeover gauge\n" + want
+		want = "# HELP kube_nft_takeover How far the takeover from kube-proxy is: 1 for the current state. It waits for a " +
+			"live kube-proxy to end.\n# TYPE kube_nft_takeover gauge\n" + want
 		if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "kube_nft_takeover"); err != nil {
 			t.Error(err)
 		}

@@ -94,7 +94,8 @@ func TestOnce(t *testing.T) {
 		for i, step := range []struct {
 			text            string
 			forever, minute bool
-		}{{"", true, true}, {"", false, false}, {"in use", true, true}, {"", true, true}, {"", false, false}, {"", false, true}} {
+		}{{"", true, true}, {"", false, false}, {"in use", true, true}, {"", true, true}, {"", false, false},
+			{"", false, true}} {
 			if i == 5 {
 				time.Sleep(time.Minute)
 			}

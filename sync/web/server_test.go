@@ -75,7 +75,8 @@ func TestServerBindsAgain(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(5 * time.Second) // of the bubble's clock
 		synctest.Wait()
-		want := fmt.Sprintf("serve health on %s: address already in use; another process has this port, perhaps kube-proxy or another kube-nft: stop it or set --healthz-bind-address", taken.Addr())
+		want := fmt.Sprintf("serve health on %s: address already in use; another process has this port, perhaps kube-proxy "+
+			"or another kube-nft: stop it or set --healthz-bind-address", taken.Addr())
 		if len(failures) != 2 || failures[0] != want || failures[1] != want {
 			t.Errorf("after five seconds: %q, want twice %q", failures, want)
 		}
@@ -128,8 +129,12 @@ func TestServerExpected(t *testing.T) {
 func TestServerHardFail(t *testing.T) {
 	taken := occupy(t)
 	for _, tt := range []struct{ address, want string }{
-		{taken.Addr().String(), "address already in use; another process has this port, perhaps kube-proxy or another kube-nft: stop it or set --metrics-bind-address"},
-		{"192.0.2.1:10249", "cannot assign requested address; no interface of this node has this address: set --metrics-bind-address to one that it has"},
+		{taken.Addr().String(),
+			"address already in use; another process has this port, perhaps kube-proxy or another kube-nft: stop it or set " +
+				"--metrics-bind-address"},
+		{"192.0.2.1:10249",
+			"cannot assign requested address; no interface of this node has this address: set --metrics-bind-address to one " +
+				"that it has"},
 	} {
 		failed := 0
 		server := Server{

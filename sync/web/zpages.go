@@ -48,8 +48,10 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		format, code = "application/json", http.StatusNotAcceptable
 		w.Header().Set("Content-Type", format)
 		object = map[string]any{
-			"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Failure", "reason": "NotAcceptable", "code": code,
-			"message": fmt.Sprintf("expected an Accept of text/plain, or of application/json or application/yaml with ;g=%s;v=%s;as=%s", pageGroup, pageVersion, p.Kind),
+			"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Failure", "reason": "NotAcceptable",
+			"code": code,
+			"message": fmt.Sprintf("expected an Accept of text/plain, or of application/json or application/yaml with "+
+				";g=%s;v=%s;as=%s", pageGroup, pageVersion, p.Kind),
 		}
 	default:
 		w.Header().Set("Content-Type", fmt.Sprintf("%s;g=%s;v=%s;as=%s", format, pageGroup, version, p.Kind))
@@ -57,7 +59,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Warning", fmt.Sprintf("299 - %q", "version "+version+" is deprecated, ask for "+pageVersion))
 		}
 		maps.Copy(object, p.Fields())
-		object["kind"], object["apiVersion"], object["metadata"] = p.Kind, pageGroup+"/"+version, map[string]string{"name": component}
+		object["kind"], object["apiVersion"], object["metadata"] = p.Kind, pageGroup+"/"+version,
+			map[string]string{"name": component}
 	}
 	text, err := json.MarshalIndent(object, "", "  ")
 	if err == nil && format == "application/yaml" {
@@ -97,7 +100,8 @@ func (p *Page) negotiate(accept string) (format, version string) {
 
 // title begins a page for people.
 func title(name string) string {
-	return fmt.Sprintf("\n%s %s\nFor people. A program asks for the object instead, for this text may change.\n", component, name)
+	return fmt.Sprintf("\n%s %s\nFor people. A program asks for the object instead, for this text may change.\n",
+		component, name)
 }
 
 // A Status is what /statusz tells.
@@ -117,8 +121,11 @@ func (s *Status) Page() *Page {
 		Kind: "Statusz",
 		Text: func() string {
 			up := uptime()
-			return title("statusz") + fmt.Sprintf("\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: %s\nPaths: %s\n",
-				s.Started.UTC().Format(time.UnixDate), up/3600, up/60%60, up%60, s.GoVersion, s.BinaryVersion, s.Follows, strings.Join(s.Paths, " "))
+			return title("statusz") +
+				fmt.Sprintf("\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: "+
+					"%s\nPaths: %s\n",
+					s.Started.UTC().Format(time.UnixDate), up/3600, up/60%60, up%60, s.GoVersion, s.BinaryVersion, s.Follows,
+					strings.Join(s.Paths, " "))
 		},
 		Fields: func() map[string]any {
 			return map[string]any{

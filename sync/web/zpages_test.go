@@ -24,7 +24,8 @@ func answerOf(t testing.TB, p *Page, accept string) *httptest.ResponseRecorder {
 // TestPageNegotiation holds the choice between text and object to what kube-proxy 1.36.2 answered
 // to the same requests.
 func TestPageNegotiation(t *testing.T) {
-	status := Status{Started: time.Now().Add(-3723 * time.Second), GoVersion: "go1", BinaryVersion: "1.2.3", Follows: "1.37", Paths: []string{"/configz"}}
+	status := Status{Started: time.Now().Add(-3723 * time.Second), GoVersion: "go1", BinaryVersion: "1.2.3",
+		Follows: "1.37", Paths: []string{"/configz"}}
 	const object = ";v=v1beta1;g=config.k8s.io;as=Statusz"
 	for _, tt := range []struct {
 		accept, contentType string
@@ -38,7 +39,8 @@ func TestPageNegotiation(t *testing.T) {
 		{"application/json" + object, "application/json;g=config.k8s.io;v=v1beta1;as=Statusz", 200},
 		{"application/json" + object + ", text/plain", "application/json;g=config.k8s.io;v=v1beta1;as=Statusz", 200},
 		{"application/yaml" + object, "application/yaml;g=config.k8s.io;v=v1beta1;as=Statusz", 200},
-		{"application/json;v=v1alpha1;g=config.k8s.io;as=Statusz", "application/json;g=config.k8s.io;v=v1alpha1;as=Statusz", 200},
+		{"application/json;v=v1alpha1;g=config.k8s.io;as=Statusz", "application/json;g=config.k8s.io;v=v1alpha1;as=Statusz",
+			200},
 		{"application/json", "application/json", 406},
 		{"application/json;v=v1;g=config.k8s.io;as=Statusz", "application/json", 406},
 		{"application/json;v=v1beta1;g=config.k8s.io;as=Flagz", "application/json", 406},
@@ -64,12 +66,14 @@ func TestPageNegotiation(t *testing.T) {
 		if err := json.Unmarshal(w.Body.Bytes(), &object); err != nil {
 			t.Fatal(err)
 		}
-		if tt.code == 200 && (object.Kind != "Statusz" || object.Metadata.Name != "kube-nft" || object.UptimeSeconds != 3723 || len(object.Paths) != 1) ||
+		if tt.code == 200 && (object.Kind != "Statusz" || object.Metadata.Name != "kube-nft" ||
+			object.UptimeSeconds != 3723 || len(object.Paths) != 1) ||
 			tt.code != 200 && (object.Kind != "Status" || object.Code != 406) {
 			t.Errorf("%q: %+v", tt.accept, object)
 		}
 	}
-	if text := answerOf(t, status.Page(), "").Body.String(); !strings.Contains(text, "\nUp: 1 hr 02 min 03 sec\nGo version: go1\nBinary version: 1.2.3\nEmulation version: 1.37\nPaths: /configz\n") {
+	if text := answerOf(t, status.Page(), "").Body.String(); !strings.Contains(text,
+		"\nUp: 1 hr 02 min 03 sec\nGo version: go1\nBinary version: 1.2.3\nEmulation version: 1.37\nPaths: /configz\n") {
 		t.Errorf("text %s", text)
 	}
 }
@@ -88,7 +92,8 @@ func TestFlagsPage(t *testing.T) {
 
 // FuzzAccept: no header makes a page fail in another way than with 406.
 func FuzzAccept(f *testing.F) {
-	for _, seed := range []string{"", "*/*", "application/json;v=v1beta1;g=config.k8s.io;as=Flagz", ";;,=/;q=x", "*;q=0", "a/b;c"} {
+	for _, seed := range []string{"", "*/*", "application/json;v=v1beta1;g=config.k8s.io;as=Flagz", ";;,=/;q=x",
+		"*;q=0", "a/b;c"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, accept string) {

@@ -236,7 +236,8 @@ func TestRelistChangesOnlyWhatDiffers(t *testing.T) {
 	server.Gone()
 	w.set("last")
 	now := before
-	for deadline := time.Now().Add(patience); now == before && time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); now == before &&
+		time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		now, _ = known.Changes()
 	}
 	cancel()

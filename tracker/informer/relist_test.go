@@ -73,7 +73,9 @@ func newRelisted(t *testing.T, n int, doubtFor time.Duration) *relisted {
 		defer r.sink.mu.Unlock()
 		r.words = append(r.words, fmt.Sprintf("%s: %v", resource, err))
 	}}.orNothing()
-	source := endpointSlicesOf(func(s tracker.Sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) })
+	source := endpointSlicesOf(func(s tracker.Sink, object any) error {
+		return s.SetSlice(object.(*discoveryv1.EndpointSlice))
+	})
 	r.store = newStore(source, r.sink, &options, func() {})
 	var list []any
 	for i := range n {

@@ -116,7 +116,8 @@ func (r *resource) listWatch() *cache.ListWatch {
 			if err != nil {
 				return nil, err
 			}
-			if got, want := reflect.Indirect(reflect.ValueOf(list)).Type().Name(), reflect.TypeOf(r.example).Elem().Name()+"List"; got != want {
+			if got, want := reflect.Indirect(reflect.ValueOf(list)).Type().Name(), reflect.TypeOf(r.example).Elem().Name()+
+				"List"; got != want {
 				return nil, fmt.Errorf("expected %s, got %s", want, got)
 			}
 			return list, meta.EachListItem(list, func(object runtime.Object) error {

@@ -78,7 +78,8 @@ func (s *Source) Synced() <-chan struct{} {
 func (s *Source) Run(ctx context.Context, sink tracker.Sink) error {
 	changes, err := watch.New(s.path)
 	if err != nil {
-		s.options.notice(fmt.Sprintf("cannot watch the manifests, so changes are read only every %s: %v", s.options.Rescan, err))
+		s.options.notice(fmt.Sprintf("cannot watch the manifests, so changes are read only every %s: %v", s.options.Rescan,
+			err))
 	}
 	defer changes.Close()
 	set := newFileSet(s.path, &s.options)

@@ -27,7 +27,8 @@ func versionOf(archive, module string) string {
 // Build says what this binary was built from, as components of Kubernetes do. What the build does
 // not tell is empty.
 func Build() version.Info {
-	build := version.Info{GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	build := version.Info{GoVersion: runtime.Version(), Compiler: runtime.Compiler,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return build
@@ -53,7 +54,8 @@ func Build() version.Info {
 // userAgent is how kube-nft names itself to the API server.
 func userAgent() string {
 	build := Build()
-	agent := fmt.Sprintf("kube-nft/%s (%s)", strings.Trim(build.GitVersion, "()"), build.Platform) // (devel) without a version
+	// (devel) without a version
+	agent := fmt.Sprintf("kube-nft/%s (%s)", strings.Trim(build.GitVersion, "()"), build.Platform)
 	if len(build.GitCommit) >= 7 {
 		agent += " " + build.GitCommit[:7]
 	}

@@ -83,7 +83,8 @@ func (p *proxyFlags) declare() {
 // useless lists the given flags without effect that somebody might miss.
 func (p *proxyFlags) useless() (given []string) {
 	for _, flag := range p.effectless {
-		if value := p.flags.Lookup(flag.name).Value.String(); p.flags.Changed(flag.name) && !slices.Contains(flag.harmless, value) {
+		if value := p.flags.Lookup(flag.name).Value.String(); p.flags.Changed(flag.name) &&
+			!slices.Contains(flag.harmless, value) {
 			given = append(given, brief("--"+flag.name+" "+value))
 		}
 	}
@@ -113,7 +114,8 @@ func (p *proxyFlags) resolve(a *alias, value string) (err error) {
 	flag := p.flags.Lookup(a.of)
 	before, given := flag.Value.String(), flag.Changed
 	if p.flags.Set(a.of, value) != nil {
-		expected := map[string]string{"duration": "a duration such as 30s", "int32": "a whole number", "bool": "true or false"}[flag.Value.Type()]
+		expected := map[string]string{"duration": "a duration such as 30s", "int32": "a whole number",
+			"bool": "true or false"}[flag.Value.Type()]
 		return errors.New("expected " + expected)
 	}
 	if given && flag.Value.String() != before {

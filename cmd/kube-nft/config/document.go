@@ -120,7 +120,8 @@ func (d *document) add(file string, part []byte, before int) (kind string, err e
 		matches := twice.FindAllStringSubmatch(err.Error(), -1)
 		for _, match := range matches {
 			line, _ := strconv.Atoi(match[1]) // digits
-			d.ignored = append(d.ignored, fmt.Sprintf("%s: line %d: field %s is there twice; the last one holds", file, before+line, brief(match[2])))
+			d.ignored = append(d.ignored, fmt.Sprintf("%s: line %d: field %s is there twice; the last one holds", file,
+				before+line, brief(match[2])))
 		}
 		if converted, err = yaml.YAMLToJSON(part); err != nil || len(matches) == 0 {
 			return "", &Error{Setting: file, Reason: strict}
@@ -144,7 +145,9 @@ func (d *document) add(file string, part []byte, before int) (kind string, err e
 	case version == ownVersion && kind == ownKind:
 		s.into = &d.own
 	default:
-		return "", &Error{Setting: file, Reason: fmt.Sprintf("it has kind %q of apiVersion %q; expected %s of %s or %s of %s", kind, version, proxyKind, proxyVersion, ownKind, ownVersion)}
+		return "",
+			&Error{Setting: file, Reason: fmt.Sprintf("it has kind %q of apiVersion %q; expected %s of %s or %s of %s", kind,
+				version, proxyKind, proxyVersion, ownKind, ownVersion)}
 	}
 	ignored, err := s.decode(converted)
 	d.ignored = append(d.ignored, ignored...)

@@ -105,8 +105,12 @@ func otherValue(t *testing.T, path string, field reflect.Type) any {
 
 // TestRetiredFields: what old versions wrote is accepted, and reported only if it was set.
 func TestRetiredFields(t *testing.T) {
-	file := proxyFile(t, "udpIdleTimeout: 1s\nresourceContainer: /other\nconntrack: {max: 5}\nipvs: {ExcludeCIDRs: [10.0.0.0/8]}\n")
-	want := []string{file + `: no effect in kube-nft: conntrack.max 5, ipvs.ExcludeCIDRs ["10.0.0.0/8"], resourceContainer /other, udpIdleTimeout 1s`}
+	file := proxyFile(t,
+		"udpIdleTimeout: 1s\nresourceContainer: /other\nconntrack: {max: 5}\nipvs: {ExcludeCIDRs: [10.0.0.0/8]}\n")
+	want := []string{
+		file +
+			`: no effect in kube-nft: conntrack.max 5, ipvs.ExcludeCIDRs ["10.0.0.0/8"], resourceContainer /other, udpIdleTimeout 1s`,
+	}
 	if c := mustRead(t, "--config", file); !slices.Equal(c.Notices, want) {
 		t.Errorf("notices %q, want %q", c.Notices, want)
 	}
@@ -115,9 +119,10 @@ func TestRetiredFields(t *testing.T) {
 // TestFileFormats: a file may be JSON, have empty documents, and have only one of the two kinds.
 func TestFileFormats(t *testing.T) {
 	for name, text := range map[string]string{
-		"JSON":       `{"apiVersion":"` + proxyVersion + `","kind":"` + proxyKind + `","nftables":{"masqueradeBit":3}}`,
-		"separators": "---\n# first\n---\napiVersion: " + proxyVersion + "\nkind: " + proxyKind + "\nnftables: {masqueradeBit: 3}\n---\n",
-		"CRLF":       "apiVersion: " + proxyVersion + "\r\nkind: " + proxyKind + "\r\nnftables:\r\n  masqueradeBit: 3\r\n",
+		"JSON": `{"apiVersion":"` + proxyVersion + `","kind":"` + proxyKind + `","nftables":{"masqueradeBit":3}}`,
+		"separators": "---\n# first\n---\napiVersion: " + proxyVersion + "\nkind: " + proxyKind +
+			"\nnftables: {masqueradeBit: 3}\n---\n",
+		"CRLF": "apiVersion: " + proxyVersion + "\r\nkind: " + proxyKind + "\r\nnftables:\r\n  masqueradeBit: 3\r\n",
 	} {
 		if c := mustRead(t, "--config", writeFile(t, text)); c.MasqueradeBit != 3 {
 			t.Errorf("%s: MasqueradeBit = %d, want 3", name, c.MasqueradeBit)
@@ -134,7 +139,8 @@ func TestFileFormats(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\niptables: {syncPeriod: 1}\n",
-		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.0.0.0/8\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nminSyncPeriod: 0s\n",
+		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: " +
+			"10.0.0.0/8\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nminSyncPeriod: 0s\n",
 		"a: &a [*a]", "{", "\x00", "- - -\n---\n...\n", "featureGates: {}\n? {}\n: 1",
 		"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\"\\n\": 1\n",
 	} {

@@ -17,7 +17,8 @@ func (r *reading) resolveExternalIPs(c *Config) (err error) {
 	switch {
 	case r.gate(gateExternalIPs), slices.Equal(r.own.ExternalIPs, none):
 	case r.given("external-ips"):
-		r.notices = append(r.notices, "the feature gate "+gateExternalIPs+" is false, but "+r.name("external-ips")+" "+strings.Join(r.own.ExternalIPs, ",")+" wins")
+		r.notices = append(r.notices, "the feature gate "+gateExternalIPs+" is false, but "+r.name("external-ips")+" "+
+			strings.Join(r.own.ExternalIPs, ",")+" wins")
 		delete(r.proxy.FeatureGates, gateExternalIPs)
 	default:
 		r.own.ExternalIPs = none

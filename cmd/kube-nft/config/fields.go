@@ -80,7 +80,8 @@ func (s *section) typeError(converted []byte, err error) error {
 			expected = duration
 		}
 		reason := "expected " + manifest.TypeName(expected)
-		if _, quoted := leaf.value.(string); quoted && json.Unmarshal([]byte(text), reflect.New(expected).Interface()) == nil {
+		if _, quoted := leaf.value.(string); quoted &&
+			json.Unmarshal([]byte(text), reflect.New(expected).Interface()) == nil {
 			text, reason = strconv.Quote(text), reason+", without quotes"
 		}
 		return &Error{Setting: s.file + ": " + wrong.Field, Value: text, Reason: reason}

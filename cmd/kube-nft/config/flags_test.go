@@ -16,14 +16,15 @@ import (
 func TestVisibleFlags(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	NewReader(f)
-	want := strings.Fields(`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters connections-of-departed
+	want := strings.Fields(
+		`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters connections-of-departed
 		conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait
 		conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode
-		endpoint-connection-counters external-ips feature-gates healthz-bind-address host-proc hostname-override kube-api-burst kube-api-content-type
-		kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
-		masquerade-bit master metrics-bind-address min-sync-period namespace-quota nodeport-addresses oom-score-adj ping-vips
-		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name source-ranges-for-node-ports sync-period
-		table-ownership takeover v`)
+		endpoint-connection-counters external-ips feature-gates healthz-bind-address host-proc hostname-override
+		kube-api-burst kube-api-content-type kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format
+		manifests masquerade-all masquerade-bit master metrics-bind-address min-sync-period namespace-quota nodeport-addresses oom-score-adj ping-vips
+		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name source-ranges-for-node-ports
+		sync-period table-ownership takeover v`)
 	var got []string
 	f.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Hidden {
@@ -59,10 +60,12 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 			check: func(c *Config) bool { return c.ExternalIPs.String() == "none" },
 		},
 		{
-			name:    "our setting says more than the gate",
-			line:    `--feature-gates AllowServiceExternalIPs=false --external-ips=203.0.113.0/24,2001:db8::/64`,
-			notices: []string{"the feature gate AllowServiceExternalIPs is false, but --external-ips 203.0.113.0/24,2001:db8::/64 wins"},
-			check:   func(c *Config) bool { return c.ExternalIPs.String() == "203.0.113.0/24,2001:db8::/64" },
+			name: "our setting says more than the gate",
+			line: `--feature-gates AllowServiceExternalIPs=false --external-ips=203.0.113.0/24,2001:db8::/64`,
+			notices: []string{
+				"the feature gate AllowServiceExternalIPs is false, but --external-ips 203.0.113.0/24,2001:db8::/64 wins",
+			},
+			check: func(c *Config) bool { return c.ExternalIPs.String() == "203.0.113.0/24,2001:db8::/64" },
 		},
 		{
 			name: "ipvs",
@@ -104,12 +107,17 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 			check: func(c *Config) bool { return c.MinSyncPeriod.String() == "2s" },
 		},
 		{
-			name:    "in vain",
-			line:    `--config-sync-period=1h --cleanup-ipvs=false --logtostderr=false --log-text-split-stream --machine-id-file=/f`,
-			notices: []string{"no effect in kube-nft: --machine-id-file /f, --config-sync-period 1h, --log-text-split-stream true, --logtostderr false, --cleanup-ipvs false"},
+			name: "in vain",
+			line: `--config-sync-period=1h --cleanup-ipvs=false --logtostderr=false --log-text-split-stream --machine-id-file=/f`,
+			notices: []string{
+				"no effect in kube-nft: --machine-id-file /f, --config-sync-period 1h, --log-text-split-stream true, " +
+					"--logtostderr false, --cleanup-ipvs false",
+			},
 		},
-		{name: "as it is anyway", line: `--config-sync-period=15m --cleanup-ipvs --logtostderr --log-json-split-stream=false --skip-headers=false`},
-		{name: "Windows", line: `--enable-dsr=false --source-vip 10.0.0.1`, notices: []string{"no effect in kube-nft: --source-vip 10.0.0.1"}},
+		{name: "as it is anyway",
+			line: `--config-sync-period=15m --cleanup-ipvs --logtostderr --log-json-split-stream=false --skip-headers=false`},
+		{name: "Windows", line: `--enable-dsr=false --source-vip 10.0.0.1`,
+			notices: []string{"no effect in kube-nft: --source-vip 10.0.0.1"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -132,7 +140,8 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 
 // TestLogging: which of the settings for the log holds.
 func TestLogging(t *testing.T) {
-	const own = "\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nlogLevel: warn\nlogFormat: console\n"
+	const own = "\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nlogLevel: warn\nlogFormat: " +
+		"console\n"
 	tests := []struct {
 		name, file, line string
 		level, format    string
@@ -140,11 +149,14 @@ func TestLogging(t *testing.T) {
 		{name: "default", level: "info", format: "auto"},
 		{name: "verbosity", line: "-v 4", level: "debug", format: "auto"},
 		{name: "less verbosity", line: "-v 3", level: "info", format: "auto"},
-		{name: "both flags", line: "-v 4 --log-level error --log-format json --logging-format text", level: "error", format: "json"},
+		{name: "both flags", line: "-v 4 --log-level error --log-format json --logging-format text", level: "error",
+			format: "json"},
 		{name: "file", file: "logging: {verbosity: 5, format: text}", level: "debug", format: "console"},
 		{name: "less verbosity over our field", file: own, line: "--v=2", level: "info", format: "console"},
-		{name: "flag over file", file: "logging: {verbosity: 5, format: text}", line: "--log-level info --logging-format json", level: "info", format: "json"},
-		{name: "our field over theirs", file: "logging: {verbosity: 5, format: json}" + own, level: "warn", format: "console"},
+		{name: "flag over file", file: "logging: {verbosity: 5, format: text}",
+			line: "--log-level info --logging-format json", level: "info", format: "json"},
+		{name: "our field over theirs", file: "logging: {verbosity: 5, format: json}" + own, level: "warn",
+			format: "console"},
 		{name: "their flag over our field", file: own, line: "--v 4 --logging-format json", level: "debug", format: "json"},
 	}
 	for _, tt := range tests {
@@ -164,15 +176,18 @@ func TestSource(t *testing.T) {
 		t.Errorf("--manifests over the file's kubeconfig: got %q, %q", c.Manifests, c.Connection.Kubeconfig)
 	}
 	files := writeFile(t, "apiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nmanifests: /m\n")
-	if c := mustRead(t, "--config", files, "--master", "https://h"); c.Manifests != "" || c.Connection.Master != "https://h" {
+	if c := mustRead(t, "--config", files, "--master", "https://h"); c.Manifests != "" ||
+		c.Connection.Master != "https://h" {
 		t.Errorf("--master over the file's manifests: got %q, %q", c.Manifests, c.Connection.Master)
 	}
 }
 
 // TestLocalhostNodePorts: who serves them, the ruleset or the daemon, follows from two settings and a gate.
 func TestLocalhostNodePorts(t *testing.T) {
-	const gate = "the feature gate KubeProxyNFTablesLocalhostNodePorts is false: the %s loopback addresses in --nodeport-addresses have no effect"
-	both, four, six := []tracker.Family{tracker.IPv4, tracker.IPv6}, []tracker.Family{tracker.IPv4}, []tracker.Family{tracker.IPv6}
+	const gate = "the feature gate KubeProxyNFTablesLocalhostNodePorts is false: the %s loopback addresses in " +
+		"--nodeport-addresses have no effect"
+	both, four, six := []tracker.Family{tracker.IPv4, tracker.IPv6}, []tracker.Family{tracker.IPv4},
+		[]tracker.Family{tracker.IPv6}
 	for line, want := range map[string]struct {
 		proxies []tracker.Family
 		notices []string
@@ -215,13 +230,16 @@ func TestLocalhostNodePortsOfKubeProxy(t *testing.T) {
 		{fields: "iptables: {localhostNodePorts: false}"},
 		{fields: "iptables: {localhostNodePorts: null}"},
 		{fields: "nodePortAddresses: [primary, localhost]\niptables: {localhostNodePorts: true}"},
-		{fields: "iptables: {localhostNodePorts: true}\n---\napiVersion: " + ownVersion + "\nkind: " + ownKind + "\nlocalhostNodePorts: true"},
+		{fields: "iptables: {localhostNodePorts: true}\n---\napiVersion: " + ownVersion + "\nkind: " + ownKind +
+			"\nlocalhostNodePorts: true"},
 	} {
 		file := proxyFile(t, tt.fields)
 		c := mustRead(t, append([]string{"--config", file}, tt.flags...)...)
 		var want []string
 		if tt.notice {
-			want = []string{file + ": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"}
+			want = []string{
+				file + ": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports",
+			}
 		}
 		if !slices.Equal(c.Notices, want) {
 			t.Errorf("%q %q: notices %q, want %q", tt.fields, tt.flags, c.Notices, want)
@@ -246,7 +264,8 @@ func TestLocalhostNodePortsByFlag(t *testing.T) {
 
 // TestUnlimitedRequests: a negative rate is no limit, as in kube-proxy.
 func TestUnlimitedRequests(t *testing.T) {
-	for _, c := range []*Config{mustRead(t, "--kube-api-qps=-1"), mustRead(t, "--config", proxyFile(t, "clientConnection: {qps: -1}"))} {
+	for _, c := range []*Config{mustRead(t, "--kube-api-qps=-1"),
+		mustRead(t, "--config", proxyFile(t, "clientConnection: {qps: -1}"))} {
 		if c.Connection.QPS != -1 || len(c.Notices) > 0 {
 			t.Errorf("QPS %v, notices %q", c.Connection.QPS, c.Notices)
 		}

@@ -89,7 +89,8 @@ func TestFollowConfigMap(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(volume, version), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		replaceFile(t, filepath.Join(volume, version, "config.conf"), "apiVersion: "+proxyVersion+"\nkind: "+proxyKind+"\n"+text)
+		replaceFile(t, filepath.Join(volume, version, "config.conf"),
+			"apiVersion: "+proxyVersion+"\nkind: "+proxyKind+"\n"+text)
 		if err := os.Symlink(version, filepath.Join(volume, "..data_tmp")); err != nil {
 			t.Fatal(err)
 		}

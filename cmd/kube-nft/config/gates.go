@@ -46,23 +46,33 @@ const Follows = "1.37"
 // Gates are all gates that kube-nft knows, by name. Defaults are kube-proxy's in the release that it
 // follows.
 var Gates = []Gate{
-	{Name: gateAllAlpha, Stage: "since 1.7", True: "turns all gates on that are alpha and not given", False: "turns them off"},
-	{Name: gateAllBeta, Stage: "since 1.7", True: "turns all gates on that are beta and not given", False: "turns them off"},
-	{Name: gateExternalIPs, Stage: "deprecated", On: true, True: "external IPs are served that `--external-ips` allows", False: "stands for `--external-ips=none`, unless that flag or its field is given"},
+	{Name: gateAllAlpha, Stage: "since 1.7", True: "turns all gates on that are alpha and not given",
+		False: "turns them off"},
+	{Name: gateAllBeta, Stage: "since 1.7", True: "turns all gates on that are beta and not given",
+		False: "turns them off"},
+	{Name: gateExternalIPs, Stage: "deprecated", On: true, True: "external IPs are served that `--external-ips` allows",
+		False: "stands for `--external-ips=none`, unless that flag or its field is given"},
 	{Name: gateFlagz, Stage: beta, On: true, True: "serves `/flagz` at the metrics address", False: "does not"},
 	{Name: gateStatusz, Stage: beta, On: true, True: "serves `/statusz` at the metrics address", False: "does not"},
 	{Name: "KubeProxyIPVS", Stage: "deprecated", Anyway: "there is no IPVS mode"},
 	// KEP-6032: kube-proxy has it on from 1.38 on. Here the addresses alone decide while it is not given.
-	{Name: gateLocalhost, Stage: alpha, On: true, True: "node ports are served at localhost, if `--nodeport-addresses` names it", False: "they are not, unless with `--localhost-nodeports`"},
+	{Name: gateLocalhost, Stage: alpha, On: true,
+		True:  "node ports are served at localhost, if `--nodeport-addresses` names it",
+		False: "they are not, unless with `--localhost-nodeports`"},
 	{Name: "LoadBalancerIPMode", Stage: "GA in 1.32", On: true, Anyway: "status.loadBalancer.ingress.ipMode is followed"},
-	{Name: "MultiCIDRServiceAllocator", Stage: "GA in 1.34", On: true, Anyway: "ServiceCIDR objects are followed where the API server has them"},
+	{Name: "MultiCIDRServiceAllocator", Stage: "GA in 1.34", On: true,
+		Anyway: "ServiceCIDR objects are followed where the API server has them"},
 	{Name: "NFTablesNetlink", Stage: beta, On: true, Anyway: "nf_tables are read and written over netlink, without nft"},
 	{Name: "NFTablesProxyMode", Stage: "GA in 1.33", On: true, Anyway: "nftables is the only mode"},
-	{Name: "PreferSameTrafficDistribution", Stage: "GA in 1.35", On: true, Anyway: "hints of EndpointSlices for nodes and zones are followed"},
-	{Name: "ProxyTerminatingEndpoints", Stage: "GA in 1.28", On: true, Anyway: "terminating endpoints serve where no others are left"},
-	{Name: "ServiceTrafficDistribution", Stage: "GA in 1.33", On: true, Anyway: "hints of EndpointSlices for zones are followed"},
+	{Name: "PreferSameTrafficDistribution", Stage: "GA in 1.35", On: true,
+		Anyway: "hints of EndpointSlices for nodes and zones are followed"},
+	{Name: "ProxyTerminatingEndpoints", Stage: "GA in 1.28", On: true,
+		Anyway: "terminating endpoints serve where no others are left"},
+	{Name: "ServiceTrafficDistribution", Stage: "GA in 1.33", On: true,
+		Anyway: "hints of EndpointSlices for zones are followed"},
 	{Name: "TopologyAwareHints", Stage: "GA in 1.33", On: true, Anyway: "hints of EndpointSlices for zones are followed"},
-	{Name: gateWatchList, Stage: beta, On: true, True: "objects come as a streaming list, where the API server has it", False: "objects come as an ordinary list"},
+	{Name: gateWatchList, Stage: beta, On: true, True: "objects come as a streaming list, where the API server has it",
+		False: "objects come as an ordinary list"},
 }
 
 // gateNamed returns a gate, or nil.
@@ -111,7 +121,8 @@ func (r *reading) resolveGates(c *Config) error {
 		if _, byFlag := r.gatesByFlag[name]; byFlag {
 			origin = "--feature-gates "
 		}
-		r.notices = append(r.notices, fmt.Sprintf("%s has no effect in kube-nft: %s", brief(fmt.Sprintf("%s%s %t", origin, name, value)), reason))
+		r.notices = append(r.notices, fmt.Sprintf("%s has no effect in kube-nft: %s",
+			brief(fmt.Sprintf("%s%s %t", origin, name, value)), reason))
 	}
 	c.gates = make(map[string]bool)
 	for _, known := range Gates {

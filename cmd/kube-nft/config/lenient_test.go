@@ -32,14 +32,21 @@ func TestUnknownFields(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"unknown", proxyHead + "sysctls: {}\n", "FILE: sysctls: ignored, there is no such field"},
 		{"misplaced", proxyHead + "qps: 5\n", "FILE: qps: ignored, there is no such field; is clientConnection.qps meant?"},
-		{"wrong case", proxyHead + "nftables: {MasqueradeAll: true}\n", "FILE: nftables.MasqueradeAll: ignored, there is no such field; is nftables.masqueradeAll meant?"},
-		{"wrong case of a section", proxyHead + "Nftables: {masqueradeAll: true}\n", "FILE: Nftables: ignored, there is no such field; is nftables meant?"},
-		{"in our own", proxyHead + "---\n" + ownHead + "clusterCIDR: 10.0.0.0/8\n", "FILE: clusterCIDR: ignored, there is no such field"},
+		{"wrong case", proxyHead + "nftables: {MasqueradeAll: true}\n",
+			"FILE: nftables.MasqueradeAll: ignored, there is no such field; is nftables.masqueradeAll meant?"},
+		{"wrong case of a section", proxyHead + "Nftables: {masqueradeAll: true}\n",
+			"FILE: Nftables: ignored, there is no such field; is nftables meant?"},
+		{"in our own", proxyHead + "---\n" + ownHead + "clusterCIDR: 10.0.0.0/8\n",
+			"FILE: clusterCIDR: ignored, there is no such field"},
 		{"hostile name", proxyHead + "\"a\\nb\\e[2J\": 1\n", `FILE: a\nb\x1b[2J: ignored, there is no such field`},
-		{"twice", proxyHead + "oomScoreAdj: 1\noomScoreAdj: -999\n", `FILE: line 4: field "oomScoreAdj" is there twice; the last one holds`},
-		{"twice in a section", "---\n# comment\n" + proxyHead + "nftables:\n  masqueradeBit: 3\n  masqueradeBit: 14\n", `FILE: line 7: field "masqueradeBit" is there twice; the last one holds`},
-		{"twice in the second document", proxyHead + "---\n" + ownHead + "affinitySize: 1\naffinitySize: 131072\n", `FILE: line 7: field "affinitySize" is there twice; the last one holds`},
-		{"twice in JSON", `{"apiVersion":"` + proxyVersion + `","kind":"` + proxyKind + `","oomScoreAdj":1,` + "\n" + `"oomScoreAdj":-999}`, `FILE: line 2: field "oomScoreAdj" is there twice; the last one holds`},
+		{"twice", proxyHead + "oomScoreAdj: 1\noomScoreAdj: -999\n",
+			`FILE: line 4: field "oomScoreAdj" is there twice; the last one holds`},
+		{"twice in a section", "---\n# comment\n" + proxyHead + "nftables:\n  masqueradeBit: 3\n  masqueradeBit: 14\n",
+			`FILE: line 7: field "masqueradeBit" is there twice; the last one holds`},
+		{"twice in the second document", proxyHead + "---\n" + ownHead + "affinitySize: 1\naffinitySize: 131072\n",
+			`FILE: line 7: field "affinitySize" is there twice; the last one holds`},
+		{"twice in JSON", `{"apiVersion":"` + proxyVersion + `","kind":"` + proxyKind + `","oomScoreAdj":1,` + "\n" +
+			`"oomScoreAdj":-999}`, `FILE: line 2: field "oomScoreAdj" is there twice; the last one holds`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := mustRead(t, "--config", writeFile(t, tt.text))
@@ -69,14 +76,23 @@ func TestGates(t *testing.T) {
 		watchList, list bool // WatchListClient is given, and its value
 	}{
 		{name: "none", flagz: true, statusz: true},
-		{name: "as it is anyway", gates: "NFTablesProxyMode: true, KubeProxyIPVS: false, NFTablesNetlink: true, MultiCIDRServiceAllocator: true", flagz: true, statusz: true},
-		{name: "false", gates: "ComponentFlagz: false, NFTablesNetlink: false, WatchListClient: false", statusz: true, watchList: true,
-			notices: []string{"FILE: featureGates.NFTablesNetlink false has no effect in kube-nft: in any case nf_tables are read and written over netlink, without nft"}},
+		{name: "as it is anyway",
+			gates: "NFTablesProxyMode: true, KubeProxyIPVS: false, NFTablesNetlink: true, MultiCIDRServiceAllocator: true",
+			flagz: true, statusz: true},
+		{name: "false", gates: "ComponentFlagz: false, NFTablesNetlink: false, WatchListClient: false", statusz: true,
+			watchList: true,
+			notices: []string{
+				"FILE: featureGates.NFTablesNetlink false has no effect in kube-nft: in any case nf_tables are read and written " +
+					"over netlink, without nft",
+			}},
 		{name: "unknown", gates: "componentstatusz: false, SupportIPVSProxyMode: true", flagz: true, statusz: true,
-			notices: []string{"FILE: featureGates.SupportIPVSProxyMode true has no effect in kube-nft: there is no such gate here",
-				"FILE: featureGates.componentstatusz false has no effect in kube-nft: there is no such gate here; is ComponentStatusz meant?"}},
+			notices: []string{"FILE: featureGates.SupportIPVSProxyMode true has no effect in kube-nft: there is no such gate " +
+				"here",
+				"FILE: featureGates.componentstatusz false has no effect in kube-nft: there is no such gate here; is " +
+					"ComponentStatusz meant?"}},
 		{name: "all of a stage", gates: "AllBeta: false, ComponentFlagz: true", flagz: true},
-		{name: "flag", gates: "ComponentStatusz: false, ComponentFlagz: false", flags: []string{"--feature-gates=ComponentStatusz=true,WatchListClient=true", "--feature-gates", "X=false"},
+		{name: "flag", gates: "ComponentStatusz: false, ComponentFlagz: false",
+			flags:   []string{"--feature-gates=ComponentStatusz=true,WatchListClient=true", "--feature-gates", "X=false"},
 			statusz: true, watchList: true, list: true,
 			notices:   []string{"--feature-gates X false has no effect in kube-nft: there is no such gate here"},
 			overrides: []Override{{"--feature-gates ComponentStatusz", "true", "featureGates.ComponentStatusz", "false"}}},
@@ -134,7 +150,8 @@ func TestGatesAreDocumented(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("go test ./cmd/kube-nft/config -run Gates -update accepts this (-want +got):\n%s", cmp.Diff(table, have+"\n"))
+		t.Fatalf("go test ./cmd/kube-nft/config -run Gates -update accepts this (-want +got):\n%s",
+			cmp.Diff(table, have+"\n"))
 	}
 	text := before + "rewrites this table -->\n\n" + table + "\n<!-- end of gates -->" + after
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

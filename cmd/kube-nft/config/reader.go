@@ -22,7 +22,9 @@ type Reader struct {
 // NewReader declares the flags in f. The caller parses f before it calls Read.
 func NewReader(f *pflag.FlagSet) *Reader {
 	r := &Reader{flags: f, given: defaults(), proxy: proxyFlags{flags: f}, shown: []*pflag.FlagSet{f}}
-	f.StringVar(&r.file, "config", "", "read settings from this file, in the format of kube-proxy's (KubeProxyConfiguration); flags win over it; if its settings change, kube-nft exits with code 3")
+	f.StringVar(&r.file, "config", "",
+		"read settings from this file, in the format of kube-proxy's (KubeProxyConfiguration); flags win over it; if its "+
+			"settings change, kube-nft exits with code 3")
 	r.given.addFlags(f)
 	r.proxy.declare()
 	return r

@@ -139,7 +139,8 @@ takeover: auto
 }
 
 // aSecond is what is said of kube-proxy's default.
-const aSecond = ".minSyncPeriod 1s: changes wait for up to a second, as with kube-proxy, whose default it is; leave it out for 1ms, or say it in KubeNFTConfiguration as minSyncPeriod"
+const aSecond = ".minSyncPeriod 1s: changes wait for up to a second, as with kube-proxy, whose default it is; leave " +
+	"it out for 1ms, or say it in KubeNFTConfiguration as minSyncPeriod"
 
 // TestFilesOfKubeProxy reads files as tools write them.
 func TestFilesOfKubeProxy(t *testing.T) {
@@ -155,10 +156,12 @@ func TestFilesOfKubeProxy(t *testing.T) {
 		{file: "kubeadm.yaml", settings: kubeadm.Replace},
 		{file: "v1.10.yaml", settings: kubeadm.Replace},
 		{
-			file:     "defaulted.yaml",
-			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: auto", "logFormat: console", "namespaceQ", "minSyncPeriod: 1s\nnamespaceQ").Replace,
+			file: "defaulted.yaml",
+			settings: strings.NewReplacer("minSyncPeriod: 1ms", "minSyncPeriod: 1s", "logFormat: auto", "logFormat: console",
+				"namespaceQ", "minSyncPeriod: 1s\nnamespaceQ").Replace,
 			notices: []string{"testdata/defaulted.yaml: nftables" + aSecond,
-				"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports"},
+				"testdata/defaulted.yaml: iptables.localhostNodePorts true: node ports are not served at localhost without " +
+					"--localhost-nodeports"},
 		},
 		{
 			file: "ipvs.yaml",
@@ -213,9 +216,11 @@ serviceCIDRs: [10.96.0.0/12]
 		"--masquerade-all=false", "--masquerade-bit", "14", "--min-sync-period", "0", "--conntrack-max-per-core", "0",
 		"--v", "4", "--logging-format", "json", "--takeover", "auto", "--service-cidr", "10.97.0.0/16,fd00::/108")
 	want := mustRead(t, "--cluster-cidr", "10.1.0.0/16", "--hostname-override", "flag", "--healthz-bind-address", "",
-		"--oom-score-adj", "0", "--min-sync-period", "0", "--conntrack-max-per-core", "0", "--log-level", "debug", "--log-format", "json",
+		"--oom-score-adj", "0", "--min-sync-period", "0", "--conntrack-max-per-core", "0", "--log-level", "debug",
+		"--log-format", "json",
 		"--service-cidr", "10.97.0.0/16,fd00::/108")
-	if got, want := yamlOf(t, c), strings.Replace(yamlOf(t, want), "hostnameOverride: flag", "hostnameOverride: ' Flag '", 1); got != want {
+	if got, want := yamlOf(t, c), strings.Replace(yamlOf(t, want), "hostnameOverride: flag", "hostnameOverride: ' Flag '",
+		1); got != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))
 	}
 	if c.NodeName != "flag" {
@@ -256,12 +261,18 @@ func TestSections(t *testing.T) {
 	}{
 		{name: "neither", bit: 14, sync: 30 * time.Second, min: time.Millisecond},
 		{name: "iptables alone", fields: iptables, all: true, bit: 3, sync: time.Minute, min: 2 * time.Second},
-		{name: "nftables wins", fields: iptables + "nftables: {masqueradeBit: 0, minSyncPeriod: 3s}", all: true, bit: 0, sync: time.Minute, min: 3 * time.Second},
-		{name: "in mode nftables, iptables has no effect", fields: iptables + "mode: nftables", bit: 14, sync: 30 * time.Second, min: time.Millisecond,
-			notices: "no effect in kube-nft: iptables.masqueradeAll true, iptables.masqueradeBit 3, iptables.minSyncPeriod 2s, iptables.syncPeriod 1m"},
-		{name: "flags of the other mode count", args: []string{"--iptables-sync-period", "2m", "--iptables-min-sync-period=4s", "--iptables-masquerade-bit=5"},
+		{name: "nftables wins", fields: iptables + "nftables: {masqueradeBit: 0, minSyncPeriod: 3s}", all: true, bit: 0,
+			sync: time.Minute, min: 3 * time.Second},
+		{name: "in mode nftables, iptables has no effect", fields: iptables + "mode: nftables", bit: 14,
+			sync: 30 * time.Second, min: time.Millisecond,
+			notices: "no effect in kube-nft: iptables.masqueradeAll true, iptables.masqueradeBit 3, iptables.minSyncPeriod " +
+				"2s, iptables.syncPeriod 1m"},
+		{name: "flags of the other mode count", args: []string{"--iptables-sync-period", "2m",
+			"--iptables-min-sync-period=4s", "--iptables-masquerade-bit=5"},
 			fields: "nftables: {masqueradeBit: 6, syncPeriod: 9m}", bit: 5, sync: 2 * time.Minute, min: 4 * time.Second},
-		{name: "an own document can take the pause away", fields: "nftables: {minSyncPeriod: 1s}\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: KubeNFTConfiguration\nminSyncPeriod: 0s",
+		{name: "an own document can take the pause away",
+			fields: "nftables: {minSyncPeriod: 1s}\n---\napiVersion: kube-nft.github.io/v1alpha1\nkind: " +
+				"KubeNFTConfiguration\nminSyncPeriod: 0s",
 			bit: 14, sync: 30 * time.Second},
 	}
 	for _, tt := range tests {
@@ -269,7 +280,8 @@ func TestSections(t *testing.T) {
 			file := proxyFile(t, tt.fields)
 			c := mustRead(t, append(tt.args, "--config", file)...)
 			if c.MasqueradeAll != tt.all || c.MasqueradeBit != tt.bit || c.SyncPeriod != tt.sync || c.MinSyncPeriod != tt.min {
-				t.Errorf("got %v, %d, %s, %s; want %v, %d, %s, %s", c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod, c.MinSyncPeriod, tt.all, tt.bit, tt.sync, tt.min)
+				t.Errorf("got %v, %d, %s, %s; want %v, %d, %s, %s", c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod, c.MinSyncPeriod,
+					tt.all, tt.bit, tt.sync, tt.min)
 			}
 			if got := strings.ReplaceAll(strings.Join(c.Notices, "\n"), file+": ", ""); got != tt.notices {
 				t.Errorf("notices %q, want %q", got, tt.notices)
@@ -300,20 +312,25 @@ func TestTakeoverDefault(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	for _, args := range [][]string{
-		{"--kubeconfig", "/f", "--hostname-override", "N1", "--cluster-cidr", "10.244.0.0/16", "--masquerade-all", "--nodeport-addresses", "10.0.0.0/8,::/0", "--min-sync-period", "250ms"},
+		{"--kubeconfig", "/f", "--hostname-override", "N1", "--cluster-cidr", "10.244.0.0/16", "--masquerade-all",
+			"--nodeport-addresses", "10.0.0.0/8,::/0", "--min-sync-period", "250ms"},
 		{"--manifests", "/m", "--master", "", "--service-cidr", "10.96.0.0/12", "--service-cidr", "fd00::/108"},
 		{"--master", "https://10.0.0.1:6443", "--kube-api-qps", "0", "--kube-api-burst", "0", "--kube-api-content-type", ""},
 		{"--service-proxy-name", "kube-nft", "--localhost-nodeports", "--connection-counters", "--table-ownership", "never"},
 		{"--takeover", "never", "--affinity-size", "1", "--log-level", "warn", "--log-format", "console"},
 		{"--healthz-bind-address", "", "--metrics-bind-address", ""},
-		{"--healthz-bind-address", "10.0.0.1", "--metrics-bind-address", ":9", "--profiling", "--bind-address-hard-fail", "--bind-address", "fd00::1"},
+		{"--healthz-bind-address", "10.0.0.1", "--metrics-bind-address", ":9", "--profiling", "--bind-address-hard-fail",
+			"--bind-address", "fd00::1"},
 		{"--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", "cbr0", "--min-sync-period", "0"},
-		{"--detect-local-mode", "InterfaceNamePrefix", "--pod-interface-name-prefix", "veth", "-v", "6", "--logging-format", "text"},
+		{"--detect-local-mode", "InterfaceNamePrefix", "--pod-interface-name-prefix", "veth", "-v", "6", "--logging-format",
+			"text"},
 		{"--nodeport-addresses", "primary,localhost", "--localhost-nodeports"},
 		{"--external-ips", "203.0.113.0/24,2001:db8::/64"},
 		{"--feature-gates", "AllowServiceExternalIPs=false"},
 		{"--detect-local-mode", "NodeCIDR", "--oom-score-adj", "1000", "--sync-period", "1h"},
-		{"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0", "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout", "10s", "--conntrack-udp-timeout-stream", "20s"},
+		{"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0",
+			"--conntrack-tcp-timeout-close-wait", "0", "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout", "10s",
+			"--conntrack-udp-timeout-stream", "20s"},
 	} {
 		t.Run(strings.Join(args[:2], " "), func(t *testing.T) { checkRoundTrip(t, mustRead(t, args...)) })
 	}
@@ -326,7 +343,8 @@ func TestExternalIPs(t *testing.T) {
 		"featureGates: {AllowServiceExternalIPs: false}": "none",
 		"featureGates: {AllowServiceExternalIPs: true}":  "all",
 		own + "externalIPs: [none]":                      "none",
-		"featureGates: {AllowServiceExternalIPs: false}" + own + "externalIPs: [203.0.113.0/25, 203.0.113.128/25]": "203.0.113.0/24",
+		"featureGates: {AllowServiceExternalIPs: false}" + own +
+			"externalIPs: [203.0.113.0/25, 203.0.113.128/25]": "203.0.113.0/24",
 	} {
 		c := mustRead(t, "--config", proxyFile(t, fields))
 		if got := c.ExternalIPs.String(); got != want || c.Tracker().ExternalIPs.String() != want {
@@ -334,7 +352,8 @@ func TestExternalIPs(t *testing.T) {
 		}
 		checkRoundTrip(t, c)
 	}
-	c := mustRead(t, "--config", proxyFile(t, "featureGates: {AllowServiceExternalIPs: false}"), "--feature-gates=AllowServiceExternalIPs=true")
+	c := mustRead(t, "--config", proxyFile(t, "featureGates: {AllowServiceExternalIPs: false}"),
+		"--feature-gates=AllowServiceExternalIPs=true")
 	if got := c.ExternalIPs.String(); got != "all" {
 		t.Errorf("a flag over the file: %s", got)
 	}
@@ -369,10 +388,12 @@ func TestExternalIPsFollowRelease(t *testing.T) {
 func TestWithoutNode(t *testing.T) {
 	const remedy = "; a Node object of this name or another --hostname-override changes that"
 	for line, want := range map[string]string{
-		"":                         "node ports are served at no primary addresses but those that the tables have already, and /healthz tells load balancers that this node is not eligible",
+		"": "node ports are served at no primary addresses but those that the tables have already, " +
+			"and /healthz tells load balancers that this node is not eligible",
 		"--nodeport-addresses all": "/healthz tells load balancers that this node is not eligible",
 		"--bind-address 192.0.2.1": "/healthz tells load balancers that this node is not eligible",
-		"--manifests m":            "node ports are served at no primary addresses but those that the tables have already, and the zone of this node is not known",
+		"--manifests m": "node ports are served at no primary addresses but those that " +
+			"the tables have already, and the zone of this node is not known",
 		"--manifests m --nodeport-addresses 192.168.0.0/16": "the zone of this node is not known",
 	} {
 		if got := mustRead(t, strings.Fields(line)...).withoutNode(); got != want+remedy {

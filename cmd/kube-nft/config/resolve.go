@@ -82,13 +82,18 @@ func (r *reading) merge(file *document) {
 		}
 	}
 	r.mergeGates(file.proxy.FeatureGates)
-	if field := r.fields["min-sync-period"]; strings.HasSuffix(field, ".minSyncPeriod") && r.proxy.NFTables.MinSyncPeriod.Duration == proxyMinSyncPeriod {
-		r.notices = append(r.notices, fmt.Sprintf("%s: %s %s: changes wait for up to a second, as with kube-proxy, whose default it is; leave it out for %s, or say it in %s as minSyncPeriod",
-			r.file, field, proxyMinSyncPeriod, defaults().proxy.NFTables.MinSyncPeriod.Duration, ownKind))
+	if field := r.fields["min-sync-period"]; strings.HasSuffix(field, ".minSyncPeriod") &&
+		r.proxy.NFTables.MinSyncPeriod.Duration == proxyMinSyncPeriod {
+		r.notices = append(r.notices,
+			fmt.Sprintf("%s: %s %s: changes wait for up to a second, as with kube-proxy, whose default it is; leave it out "+
+				"for %s, or say it in %s as minSyncPeriod",
+				r.file, field, proxyMinSyncPeriod, defaults().proxy.NFTables.MinSyncPeriod.Duration, ownKind))
 	}
 	// kube-proxy's default is true, too: the file does not show whether somebody chose it.
-	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts && !slices.Contains(r.proxy.NodePortAddresses, "localhost") {
-		r.notices = append(r.notices, r.file+": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports")
+	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts &&
+		!slices.Contains(r.proxy.NodePortAddresses, "localhost") {
+		r.notices = append(r.notices,
+			r.file+": iptables.localhostNodePorts true: node ports are not served at localhost without --localhost-nodeports")
 	}
 }
 
@@ -135,7 +140,8 @@ func (r *reading) override(s *setting, file *document) {
 	}
 	flag, theirs := r.flags.Lookup(s.flag).Value.String(), valueText(value)
 	if flag = strings.Trim(flag, "[]"); flag != theirs {
-		r.overrides = append(r.overrides, Override{Flag: "--" + s.flag, Value: brief(flag), Field: field, FileValue: brief(theirs)})
+		r.overrides = append(r.overrides, Override{Flag: "--" + s.flag, Value: brief(flag), Field: field,
+			FileValue: brief(theirs)})
 	}
 }
 
@@ -150,7 +156,8 @@ func (r *reading) mergeGates(file map[string]bool) {
 		value := r.gatesByFlag[name]
 		if theirs, found := file[name]; found && theirs != value {
 			r.overrides = append(r.overrides, Override{
-				Flag: "--feature-gates " + brief(name), Value: strconv.FormatBool(value), Field: "featureGates." + brief(name), FileValue: strconv.FormatBool(theirs),
+				Flag: "--feature-gates " + brief(name), Value: strconv.FormatBool(value), Field: "featureGates." + brief(name),
+				FileValue: strconv.FormatBool(theirs),
 			})
 		}
 		merged[name] = value
@@ -174,7 +181,8 @@ func valueText(v reflect.Value) string {
 func (r *reading) resolve() (*Config, error) {
 	c := &Config{File: r.file}
 	for _, step := range []func(*Config) error{
-		r.resolveGates, r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveExternalIPs, r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
+		r.resolveGates, r.resolveSource, r.resolveNode, r.resolvePods, r.resolveNodePorts, r.resolveExternalIPs,
+		r.resolveRuleset, r.resolveServers, r.resolveProcess, r.resolveLog,
 	} {
 		if err := step(c); err != nil {
 			return nil, err
@@ -201,11 +209,13 @@ func (r *reading) resolveSource(c *Config) error {
 		byFlag := r.flags.Changed("manifests")
 		switch server := r.flags.Changed("kubeconfig") || r.flags.Changed("master"); {
 		case byFlag == server:
-			return r.invalid("manifests", r.own.Manifests, "it replaces the API server, so it cannot be combined with a kubeconfig or a master")
+			return r.invalid("manifests", r.own.Manifests,
+				"it replaces the API server, so it cannot be combined with a kubeconfig or a master")
 		case byFlag:
 			for flag, value := range map[string]string{"kubeconfig": client.Kubeconfig, "master": r.own.Master} {
 				if value != "" {
-					r.overrides = append(r.overrides, Override{Flag: "--manifests", Value: r.own.Manifests, Field: r.fields[flag], FileValue: value})
+					r.overrides = append(r.overrides, Override{Flag: "--manifests", Value: r.own.Manifests, Field: r.fields[flag],
+						FileValue: value})
 				}
 			}
 			client.Kubeconfig, r.own.Master = "", ""
@@ -214,7 +224,8 @@ func (r *reading) resolveSource(c *Config) error {
 			if !r.flags.Changed("kubeconfig") {
 				winner, value = "--master", r.own.Master
 			}
-			r.overrides = append(r.overrides, Override{Flag: winner, Value: value, Field: r.fields["manifests"], FileValue: r.own.Manifests})
+			r.overrides = append(r.overrides, Override{Flag: winner, Value: value, Field: r.fields["manifests"],
+				FileValue: r.own.Manifests})
 			r.own.Manifests = ""
 		}
 	}
@@ -222,10 +233,13 @@ func (r *reading) resolveSource(c *Config) error {
 	if client.Burst < 0 { // a negative QPS means no limit, as in kube-proxy
 		return r.invalid("kube-api-burst", fmt.Sprint(client.Burst), "expected a number that is not negative")
 	}
-	client.QPS, client.Burst, client.ContentType = cmp.Or(client.QPS, defaultQPS), cmp.Or(client.Burst, defaultBurst), cmp.Or(client.ContentType, protobuf)
-	c.Connection = informer.Connection{Kubeconfig: client.Kubeconfig, Master: r.own.Master, QPS: client.QPS, Burst: int(client.Burst), ContentType: client.ContentType, UserAgent: userAgent()}
+	client.QPS, client.Burst, client.ContentType = cmp.Or(client.QPS, defaultQPS), cmp.Or(client.Burst,
+		defaultBurst), cmp.Or(client.ContentType, protobuf)
+	c.Connection = informer.Connection{Kubeconfig: client.Kubeconfig, Master: r.own.Master, QPS: client.QPS,
+		Burst: int(client.Burst), ContentType: client.ContentType, UserAgent: userAgent()}
 	if len(validation.IsValidLabelValue(r.own.ServiceProxyName)) > 0 {
-		return r.invalid("service-proxy-name", r.own.ServiceProxyName, "expected the value of a label: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
+		return r.invalid("service-proxy-name", r.own.ServiceProxyName,
+			"expected the value of a label: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
 	}
 	c.ServiceProxyName = r.own.ServiceProxyName
 	for _, text := range r.own.ServiceCIDRs {
@@ -323,7 +337,9 @@ func (r *reading) resolveNodePorts(c *Config) (err error) {
 		case c.LocalhostNodePorts, listed && r.gate(gateLocalhost):
 			c.LocalhostProxies = append(c.LocalhostProxies, family)
 		case listed:
-			r.notices = append(r.notices, fmt.Sprintf("the feature gate %s is false: the %s loopback addresses in %s have no effect", gateLocalhost, family, r.name("nodeport-addresses")))
+			r.notices = append(r.notices,
+				fmt.Sprintf("the feature gate %s is false: the %s loopback addresses in %s have no effect", gateLocalhost, family,
+					r.name("nodeport-addresses")))
 		}
 	}
 	return nil
@@ -347,7 +363,8 @@ func (r *reading) resolveRuleset(c *Config) error {
 	case most <= 0:
 		return r.invalid("sync-period", most.String(), "expected more than 0s")
 	case least > most:
-		return r.invalid("min-sync-period", least.String(), fmt.Sprintf("expected no more than %s, the value of %s", most, r.name("sync-period")))
+		return r.invalid("min-sync-period", least.String(), fmt.Sprintf("expected no more than %s, the value of %s", most,
+			r.name("sync-period")))
 	case own.Takeover != auto && own.Takeover != never && own.Takeover != force:
 		return r.invalid("takeover", own.Takeover, "expected auto, never or force")
 	case !filepath.IsAbs(own.HostProc):
@@ -357,15 +374,20 @@ func (r *reading) resolveRuleset(c *Config) error {
 	case own.ConnectionsOfDeparted != keep && own.ConnectionsOfDeparted != reset:
 		return r.invalid("connections-of-departed", own.ConnectionsOfDeparted, "expected keep or reset")
 	case own.ServiceProxyName != "" && own.Takeover != never && r.given("takeover"):
-		return r.invalid("takeover", own.Takeover, fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
+		return r.invalid("takeover", own.Takeover,
+			fmt.Sprintf("expected never, as %s leaves the other Services to another proxy", r.name("service-proxy-name")))
 	case own.ServiceProxyName != "", r.own.Manifests != "" && !r.given("takeover"):
 		own.Takeover = never
 	}
-	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize, c.NamespaceQuota = nftables.MasqueradeAll, uint8(bit), own.AffinitySize, own.NamespaceQuota
-	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters || own.EndpointConnectionCounters, own.EndpointConnectionCounters
-	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset, GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
+	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize, c.NamespaceQuota = nftables.MasqueradeAll, uint8(bit),
+		own.AffinitySize, own.NamespaceQuota
+	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters ||
+		own.EndpointConnectionCounters, own.EndpointConnectionCounters
+	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset,
+		GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
 	c.MinSyncPeriod, c.SyncPeriod, c.HostProc = least, most, own.HostProc
-	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force, own.TableOwnership == auto
+	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force,
+		own.TableOwnership == auto
 	return nil
 }
 
@@ -375,16 +397,20 @@ func (r *reading) resolveServers(c *Config) (err error) {
 	if bind, err := netip.ParseAddr(r.proxy.BindAddress); err == nil && bind.Is6() {
 		anywhere, loopback = netip.IPv6Unspecified(), netip.IPv6Loopback()
 	}
-	if c.Healthz, err = r.resolveServer("healthz-bind-address", &r.proxy.HealthzBindAddress, netip.AddrPortFrom(anywhere, 10256)); err != nil {
+	if c.Healthz, err = r.resolveServer("healthz-bind-address", &r.proxy.HealthzBindAddress,
+		netip.AddrPortFrom(anywhere, 10256)); err != nil {
 		return err
 	}
-	if c.Metrics, err = r.resolveServer("metrics-bind-address", &r.proxy.MetricsBindAddress, netip.AddrPortFrom(loopback, 10249)); err != nil {
+	if c.Metrics, err = r.resolveServer("metrics-bind-address", &r.proxy.MetricsBindAddress,
+		netip.AddrPortFrom(loopback, 10249)); err != nil {
 		return err
 	}
 	a, b := c.Healthz, c.Metrics
 	switch {
-	case a.IsValid() && a.Port() == b.Port() && (a.Addr() == b.Addr() || a.Addr().IsUnspecified() || b.Addr().IsUnspecified()):
-		return r.invalid("metrics-bind-address", b.String(), fmt.Sprintf("expected another port than that of %s, %s", r.name("healthz-bind-address"), a))
+	case a.IsValid() && a.Port() == b.Port() && (a.Addr() == b.Addr() || a.Addr().IsUnspecified() ||
+		b.Addr().IsUnspecified()):
+		return r.invalid("metrics-bind-address", b.String(), fmt.Sprintf("expected another port than that of %s, %s",
+			r.name("healthz-bind-address"), a))
 	case r.proxy.EnableProfiling && !b.IsValid():
 		return r.invalid("profiling", "true", fmt.Sprintf("it needs an address in %s", r.name("metrics-bind-address")))
 	}
@@ -497,10 +523,12 @@ func (r *reading) combine(theirs, value, means, ours string, setting *string) {
 		*setting = means
 	case flags.Changed(theirs) && !flags.Changed(ours):
 		if means != *setting {
-			r.overrides = append(r.overrides, Override{Flag: "--" + theirs, Value: value, Field: r.fields[ours], FileValue: *setting})
+			r.overrides = append(r.overrides, Override{Flag: "--" + theirs, Value: value, Field: r.fields[ours],
+				FileValue: *setting})
 		}
 		*setting = means
 	case flags.Changed(ours) && !flags.Changed(theirs) && means != *setting:
-		r.overrides = append(r.overrides, Override{Flag: "--" + ours, Value: *setting, Field: r.fields[theirs], FileValue: value})
+		r.overrides = append(r.overrides, Override{Flag: "--" + ours, Value: *setting, Field: r.fields[theirs],
+			FileValue: value})
 	}
 }

@@ -60,7 +60,8 @@ func (c *Config) changed() (map[string]string, error) {
 	changed := make(map[string]string)
 	for _, s := range settings {
 		value := c.effective.at(s.field)
-		if s.flag == "proxy-mode" || s.flag == "v" || s.flag == "logging-format" || reflect.DeepEqual(value.Interface(), plain.effective.at(s.field).Interface()) {
+		if s.flag == "proxy-mode" || s.flag == "v" || s.flag == "logging-format" ||
+			reflect.DeepEqual(value.Interface(), plain.effective.at(s.field).Interface()) {
 			continue // the first has one value, and ours replace the other two
 		}
 		if value.Kind() == reflect.Map {

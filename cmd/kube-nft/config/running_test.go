@@ -12,7 +12,10 @@ import (
 // TestRunning: a command without flags has the settings of the kube-nft that runs, wherever it is
 // started; its flags win, and so does its own file.
 func TestRunning(t *testing.T) {
-	daemon := mustRead(t, "--config", proxyFile(t, "clusterCIDR: 10.0.0.0/8\nfeatureGates: {ComponentFlagz: false}\nnftables: {minSyncPeriod: 1s}\nclientConnection: {kubeconfig: k/f}\n"),
+	daemon := mustRead(t, "--config",
+		proxyFile(t,
+			"clusterCIDR: 10.0.0.0/8\nfeatureGates: {ComponentFlagz: false}\nnftables: {minSyncPeriod: 1s}\nclientConnection: "+
+				"{kubeconfig: k/f}\n"),
 		"--hostname-override", "Node-1", "--masquerade-all", "--metrics-bind-address=")
 	running, err := daemon.Running(time.Unix(1700000000, 5))
 	if err != nil {
@@ -23,7 +26,8 @@ func TestRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"cluster-cidr": "10.0.0.0/8", "feature-gates": "ComponentFlagz=false", "hostname-override": "Node-1", "kubeconfig": "k/f",
+		"cluster-cidr": "10.0.0.0/8", "feature-gates": "ComponentFlagz=false", "hostname-override": "Node-1",
+		"kubeconfig":     "k/f",
 		"masquerade-all": "true", "metrics-bind-address": "", "min-sync-period": "1s",
 	}
 	if diff := cmp.Diff(want, running.Changed); diff != "" {
@@ -33,7 +37,8 @@ func TestRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same.NodeName != "node-1" || !same.MasqueradeAll || same.Flagz || same.Metrics.IsValid() || len(same.Notices)+len(same.Overrides) > 0 ||
+	if same.NodeName != "node-1" || !same.MasqueradeAll || same.Flagz || same.Metrics.IsValid() ||
+		len(same.Notices)+len(same.Overrides) > 0 ||
 		same.Connection.Kubeconfig != filepath.Join(here, "k/f") {
 		t.Errorf("got %+v", same)
 	}

@@ -195,7 +195,8 @@ func defaults() *document {
 	p.NFTables.MasqueradeBit = new(int32(14))
 	p.NFTables.SyncPeriod.Duration, p.NFTables.MinSyncPeriod.Duration = 30*time.Second, time.Millisecond
 	p.Conntrack.MaxPerCore, p.Conntrack.Min = new(int32(32768)), new(int32(131072))
-	p.Conntrack.TCPEstablishedTimeout, p.Conntrack.TCPCloseWaitTimeout = &metav1.Duration{Duration: 24 * time.Hour}, &metav1.Duration{Duration: time.Hour}
+	p.Conntrack.TCPEstablishedTimeout, p.Conntrack.TCPCloseWaitTimeout = &metav1.Duration{Duration: 24 * time.Hour},
+		&metav1.Duration{Duration: time.Hour}
 	p.ConfigSyncPeriod.Duration = 15 * time.Minute // kube-proxy's default; kube-nft has no such setting
 	return d
 }
@@ -271,9 +272,11 @@ func (c *Config) JSON() ([]byte, error) {
 // KubeProxyConfiguration without the fields that have no effect, and a KubeNFTConfiguration.
 func (c *Config) YAML() ([]byte, error) {
 	own := c.effective.own
-	own.HealthzDisabled, own.MetricsDisabled = c.effective.proxy.HealthzBindAddress == "", c.effective.proxy.MetricsBindAddress == ""
+	own.HealthzDisabled, own.MetricsDisabled = c.effective.proxy.HealthzBindAddress == "",
+		c.effective.proxy.MetricsBindAddress == ""
 	// A second, in kube-proxy's section, would have a notice; none would be the default.
-	if own.MinSyncPeriod = nil; slices.Contains([]time.Duration{0, proxyMinSyncPeriod}, c.effective.proxy.NFTables.MinSyncPeriod.Duration) {
+	if own.MinSyncPeriod = nil; slices.Contains([]time.Duration{0, proxyMinSyncPeriod},
+		c.effective.proxy.NFTables.MinSyncPeriod.Duration) {
 		own.MinSyncPeriod = new(c.effective.proxy.NFTables.MinSyncPeriod)
 	}
 	text, err := json.Marshal(c.effective.proxy)

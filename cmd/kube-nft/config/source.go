@@ -54,7 +54,8 @@ func (f *Feed) Failure() error {
 // NewFeed connects the source of the settings with a tracker. It calls changed when there is
 // something new, note with each field that could not be used, and held with what stays although a new
 // list of a resource lacks it. A nil held believes every list.
-func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), held func(resource string, err error), log *zap.Logger) (*Feed, error) {
+func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), held func(resource string, err error),
+	log *zap.Logger) (*Feed, error) {
 	if c.Manifests != "" {
 		s := manifest.New(c.Manifests, manifestOptions(changed, note, log))
 		return &Feed{Run: func(ctx context.Context) error { return s.Run(ctx, t) }, Synced: s.Synced()}, nil
@@ -135,7 +136,8 @@ func (c *Config) AddressesOf(ctx context.Context, name string, log *zap.Logger) 
 			return nil, fmt.Errorf("address of Node %s: %w", name, err)
 		}
 		// The role lets the daemon list Nodes, not get one.
-		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
+		nodes, err := client.CoreV1().Nodes().List(ctx,
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
 		if err == nil && len(nodes.Items) > 0 {
 			err = t.SetNode(&nodes.Items[0])
 		}

@@ -45,7 +45,8 @@ func Apply(ctx context.Context, reader *config.Reader, c *config.Config, journal
 	case errors.Is(err, errApplied):
 		return nil
 	case ctx.Err() != nil && waits != nil:
-		return fmt.Errorf("kube-proxy, %s, is still running: %w; its rules are in place; stop it on this node and run this again", *waits, context.Cause(ctx))
+		return fmt.Errorf("kube-proxy, %s, is still running: %w; its rules are in place; stop it on this node and run this "+
+			"again", *waits, context.Cause(ctx))
 	case ctx.Err() != nil:
 		return fmt.Errorf("the takeover is not complete: %w; run this again", context.Cause(ctx))
 	}

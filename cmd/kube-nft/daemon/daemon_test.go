@@ -24,10 +24,11 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 		prepare func(*daemon)
 		want    string
 	}{
-		"nothing":     {func(*daemon) {}, ""},
-		"objects":     {func(d *daemon) { d.waits.Store(new("Services")) }, "Services"},
-		"takeover":    {func(d *daemon) { d.held(&migrate.LossError{}) }, "a source that has what kube-proxy serves: "},
-		"source":      {func(d *daemon) { d.held(errors.New("no Service")) }, "a source that has what our tables serve: no Service"},
+		"nothing":  {func(*daemon) {}, ""},
+		"objects":  {func(d *daemon) { d.waits.Store(new("Services")) }, "Services"},
+		"takeover": {func(d *daemon) { d.held(&migrate.LossError{}) }, "a source that has what kube-proxy serves: "},
+		"source": {func(d *daemon) { d.held(errors.New("no Service")) },
+			"a source that has what our tables serve: no Service"},
 		"kernel":      {func(d *daemon) { d.failed(errors.New("no memory")) }, "a commit that the kernel accepts: no memory"},
 		"commit done": {func(d *daemon) { d.failed(errors.New("no memory")); d.monitor.proxy.Updated(time.Now()) }, ""},
 	} {

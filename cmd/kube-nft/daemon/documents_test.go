@@ -72,7 +72,8 @@ func scrape(t *testing.T, path string) map[string]*metric {
 	m.ForeignProxy(func() bool { return false })
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), nil, kernel.Traffic{})
-	m.Committed(&proxysync.Report{Delta: tracker.Delta{Oldest: time.Now()}}, map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
+	m.Committed(&proxysync.Report{Delta: tracker.Delta{Oldest: time.Now()}},
+		map[nft.Family]map[string]int{nft.IP: {"services": 1}}, kernel.Traffic{})
 	handler, err := metricsHandler(newTestConfig(t), nil, m, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +180,8 @@ func TestAlertsUseMetricsThatExist(t *testing.T) {
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {
 			checkExpression(t, found, rule.Alert, rule.Expr)
-			if seen[rule.Alert] || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+			if seen[rule.Alert] || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" ||
+				rule.Annotations["description"] == "" {
 				t.Errorf("%q: an alert has a name of its own, a severity, a summary and a description", rule.Alert)
 			}
 			seen[rule.Alert] = true
@@ -198,11 +200,13 @@ func checkRunbooks(t *testing.T, runbooks map[string]string) {
 		t.Fatal(err)
 	}
 	written := make(map[string]bool)
-	for _, section := range regexp.MustCompile(`(?m)^### (KubeNFT\w+)\n\n(\S.{80,})`).FindAllStringSubmatch(string(text), -1) {
+	for _, section := range regexp.MustCompile(`(?m)^### (KubeNFT\w+)\n\n(\S.{80,})`).FindAllStringSubmatch(string(text),
+		-1) {
 		written[section[1]] = true
 	}
 	for alert, url := range runbooks {
-		if want := "https://github.com/kube-nft/kube-nft/blob/main/docs/operations.md#" + strings.ToLower(alert); url != want || !written[alert] {
+		if want := "https://github.com/kube-nft/kube-nft/blob/main/docs/operations.md#" +
+			strings.ToLower(alert); url != want || !written[alert] {
 			t.Errorf("%s: runbook_url %q, want %q; a section is there: %v", alert, url, want, written[alert])
 		}
 		delete(written, alert)

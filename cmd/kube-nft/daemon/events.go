@@ -53,7 +53,8 @@ type events struct {
 
 // startEvents records events of this node through client until ctx ends. It logs why the API server
 // refuses one.
-func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string, log *zap.Logger) (*events, error) {
+func startEvents(ctx context.Context, client kubernetes.Interface, t *tracker.Tracker, nodeName string,
+	log *zap.Logger) (*events, error) {
 	ctx = klog.NewContext(ctx, klog.New(eventLog{log}))
 	broadcaster := k8sevents.NewBroadcaster(&k8sevents.EventSinkImpl{Interface: client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {

@@ -39,14 +39,16 @@ func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, actio
 		}
 		return fmt.Sprintf("%s %s/%s (%s)", ref.Kind, ref.Namespace, ref.Name, ref.UID)
 	}
-	*r = append(*r, fmt.Sprintf("%s, %s: %s %s %s: %s", text(regarding), text(related), kind, reason, action, fmt.Sprintf(note, args...)))
+	*r = append(*r, fmt.Sprintf("%s, %s: %s %s %s: %s", text(regarding), text(related), kind, reason, action,
+		fmt.Sprintf(note, args...)))
 }
 
 func newTestEvents(t *testing.T) (*events, *recorder) {
 	tr := tracker.New(tracker.Config{NodeName: "node"})
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1-2-3"},
-		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1",
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}},
 	}
 	if err := tr.SetService(service); err != nil {
 		t.Fatal(err)
@@ -58,15 +60,18 @@ func newTestEvents(t *testing.T) (*events, *recorder) {
 func TestEventTexts(t *testing.T) {
 	e, recorded := newTestEvents(t)
 	e.node(normal, "Starting", "StartProxy", "")
-	e.service("shop", "gone", tracker.PortID{Namespace: "shop", Service: "web"}, "FrontendConflict", "Program", "100%s taken")
+	e.service("shop", "gone", tracker.PortID{Namespace: "shop", Service: "web"}, "FrontendConflict", "Program",
+		"100%s taken")
 	e.refused(&tracker.Refusal{Kind: "Service", Namespace: "shop", Name: "web", Field: "spec.ports[0]", Reason: "no"})
 	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", Field: "endpoints", Reason: "no"})
-	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", UID: "4-5", Field: "metadata.annotations[kube-nft.io/x]", Reason: "no"})
+	e.refused(&tracker.Refusal{Kind: "EndpointSlice", Namespace: "shop", Name: "web-1", UID: "4-5",
+		Field: "metadata.annotations[kube-nft.io/x]", Reason: "no"})
 	want := []string{
 		"Node /node (node), -: Normal Starting StartProxy: ",
 		"Service shop/gone (), Service shop/web (1-2-3): Warning FrontendConflict Program: 100%s taken",
 		"Service shop/web (1-2-3), -: Warning FieldRefused Read: Service shop/web: spec.ports[0]: no",
-		"EndpointSlice shop/web-1 (4-5), -: Warning FieldRefused Read: EndpointSlice shop/web-1: metadata.annotations[kube-nft.io/x]: no",
+		"EndpointSlice shop/web-1 (4-5), -: Warning FieldRefused Read: EndpointSlice shop/web-1: " +
+			"metadata.annotations[kube-nft.io/x]: no",
 	}
 	if got := strings.Join(*recorded, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
@@ -172,13 +177,15 @@ func TestEventsReachTheServer(t *testing.T) {
 		if err := json.NewDecoder(r.Body).Decode(&event); err != nil {
 			t.Error(err)
 		}
-		received <- fmt.Sprintf("%s %s: %s %s by %s: %s", r.Method, r.URL.Path, event.Type, event.Reason, event.ReportingController, event.Note)
+		received <- fmt.Sprintf("%s %s: %s %s by %s: %s", r.Method, r.URL.Path, event.Type, event.Reason,
+			event.ReportingController, event.Note)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		json.NewEncoder(w).Encode(event)
 	}))
 	defer server.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +224,8 @@ func TestForeignProxyEvent(t *testing.T) {
 	e, recorded := newTestEvents(t)
 	d := daemon{config: &config.Config{}, log: zap.NewNop(), monitor: &monitor{events: e}}
 	d.reportProxy([]string{"legacy ip nat", "legacy ip6 nat"})
-	const want = "Node /node (node), -: Warning ForeignProxy Watch: kube-proxy programs this node as well, in legacy ip nat, legacy ip6 nat: "
+	const want = "Node /node (node), -: Warning ForeignProxy Watch: kube-proxy programs this node as well, in legacy ip " +
+		"nat, legacy ip6 nat: "
 	if len(*recorded) != 1 || !strings.HasPrefix((*recorded)[0], want) {
 		t.Errorf("got %q, want %q", *recorded, want)
 	}
@@ -227,7 +235,8 @@ func TestForeignProxyEvent(t *testing.T) {
 func TestEventIsVisible(t *testing.T) {
 	e, recorded := newTestEvents(t)
 	e.node(warning, "Reason", "Action", "\x1b[2J"+strings.Repeat("\x9b", maxNote))
-	if got := strings.Join(*recorded, ""); strings.Contains(got, "\x1b") || strings.Contains(got, "\x9b") || !strings.Contains(got, `\u001b[2J\x9b`) || len(got) > maxNote+100 {
+	if got := strings.Join(*recorded, ""); strings.Contains(got, "\x1b") || strings.Contains(got, "\x9b") ||
+		!strings.Contains(got, `\u001b[2J\x9b`) || len(got) > maxNote+100 {
 		t.Errorf("got %q", got)
 	}
 }

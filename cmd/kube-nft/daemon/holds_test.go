@@ -40,7 +40,8 @@ func TestHolds(t *testing.T) {
 			text, _ := line.ContextMap()["error"].(string)
 			got = append(got, line.Level.String()+" "+text)
 		}
-		want := []string{"error no Node", "error nothing left", "error no Node", "error nothing left", "error no Service", "info "}
+		want := []string{"error no Node", "error nothing left", "error no Node", "error nothing left", "error no Service",
+			"info "}
 		if !slices.Equal(got, want) {
 			t.Errorf("log %q, want %q", got, want)
 		}

@@ -18,7 +18,9 @@ func TestInterimTake(t *testing.T) {
 		t.Helper()
 		err := source.tracker.SetService(&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
-			Spec:       corev1.ServiceSpec{ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}},
+			Spec: corev1.ServiceSpec{ClusterIP: ip, ClusterIPs: []string{ip},
+				IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+				Ports:      []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -30,7 +32,8 @@ func TestInterimTake(t *testing.T) {
 	source.tracker.DeleteService("shop", "deleted")
 	set("new", "10.96.0.3")
 	delta := source.Take()
-	if len(delta.Changed) != 2 || len(delta.Removed) != 1 || delta.Oldest.IsZero() || time.Since(delta.Oldest) > time.Minute {
+	if len(delta.Changed) != 2 || len(delta.Removed) != 1 || delta.Oldest.IsZero() ||
+		time.Since(delta.Oldest) > time.Minute {
 		t.Errorf("first %+v", delta)
 	}
 	if delta := source.Take(); !delta.Empty() {

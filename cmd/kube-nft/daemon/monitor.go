@@ -162,7 +162,8 @@ func (m *monitor) status() *peer.Status {
 
 func (m *monitor) healthCheckFailed(service health.Service, err error) {
 	m.log.Error("health check node port", zap.Stringer("service", service), zap.Error(err))
-	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen", err.Error())
+	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen",
+		err.Error())
 }
 
 // committed follows a commit of the sync loop. lengths and sent are as for metrics.Metrics.Committed.
@@ -212,7 +213,8 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 		m.refused(refusal)
 	}
 	if r.Distrust != "" && r.Operations > 0 {
-		m.events.node(warning, "TablesRepaired", "Program", "the nftables tables of kube-nft differed from what they should be and were repaired: "+r.Distrust)
+		m.events.node(warning, "TablesRepaired", "Program",
+			"the nftables tables of kube-nft differed from what they should be and were repaired: "+r.Distrust)
 	}
 }
 

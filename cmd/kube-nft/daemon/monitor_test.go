@@ -52,7 +52,8 @@ func TestReportsBecomeEvents(t *testing.T) {
 			"Service shop/late (), Service shop/web (1-2-3): Warning FrontendConflict Program: " + conflict.String()},
 		{"review", proxysync.Report{Distrust: "nft flushed the ruleset"}, ""},
 		{"repair", proxysync.Report{Distrust: "nft flushed the ruleset", Operations: 1},
-			"Node /node (node), -: Warning TablesRepaired Program: the nftables tables of kube-nft differed from what they should be and were repaired: nft flushed the ruleset"},
+			"Node /node (node), -: Warning TablesRepaired Program: the nftables tables of kube-nft differed from what they " +
+				"should be and were repaired: nft flushed the ruleset"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, recorded := newTestMonitor(t)
@@ -74,7 +75,8 @@ func TestHealthCheckFailuresBecomeEvents(t *testing.T) {
 }
 
 func TestHealthCheckAddresses(t *testing.T) {
-	reached := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1")}
+	reached := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
+		netip.MustParseAddr("2001:db8::1")}
 	for _, tt := range []struct{ nodePorts, want string }{
 		{"", "[192.0.2.1 192.0.2.2 2001:db8::1]"},
 		{"primary", "[192.0.2.1 192.0.2.2 2001:db8::1]"},

@@ -65,8 +65,10 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 func (d *daemon) reportProxy(places []string) {
 	processes, _ := legacy.Processes(d.config.HostProc) // in a container without the node's nothing is to be seen
 	processes = slices.DeleteFunc(processes, func(p legacy.Process) bool { return p.PID == 0 })
-	text := "kube-proxy programs this node as well, in " + strings.Join(places, ", ") + ": kube-nft serves, but kube-proxy's rules can refuse connections, " +
-		"and it removes connections that it takes for stale. Keep it off this node, then remove its rules with kube-nft migrate apply"
+	text := "kube-proxy programs this node as well, in " + strings.Join(places, ", ") +
+		": kube-nft serves, but kube-proxy's rules can refuse connections, " +
+		"and it removes connections that it takes for stale. Keep it off this node, then remove its rules with kube-nft " +
+		"migrate apply"
 	fields := []zap.Field{}
 	if len(processes) > 0 {
 		fields = append(fields, zap.Stringer("kube_proxy", &processes[0]))

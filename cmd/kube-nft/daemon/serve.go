@@ -44,7 +44,8 @@ func (m *monitor) newServers(flags map[string]string) ([]*web.Server, error) {
 			Log:       m.log,
 		})
 	}
-	add("health", "--healthz-bind-address", "FailedToStartProxierHealthcheck", c.Healthz, false, healthHandler(m.proxy, m.metrics))
+	add("health", "--healthz-bind-address", "FailedToStartProxierHealthcheck", c.Healthz, false,
+		healthHandler(m.proxy, m.metrics))
 	add("metrics", "--metrics-bind-address", "FailedToStartMetricServer", c.Metrics, true, metricsHandler)
 	return servers, nil
 }
@@ -59,7 +60,8 @@ func healthHandler(proxy *health.Proxy, m *metrics.Metrics) http.Handler {
 }
 
 // metricsHandler answers Prometheus and people. flags are what /flagz shows.
-func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metrics, log *zap.Logger) (http.Handler, error) {
+func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metrics,
+	log *zap.Logger) (http.Handler, error) {
 	settings, err := c.JSON()
 	if err != nil {
 		return nil, err
@@ -79,7 +81,8 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 		build := config.Build()
 		slices.Sort(paths)
 		status := web.Status{
-			Started: started, GoVersion: build.GoVersion, BinaryVersion: strings.TrimPrefix(build.GitVersion, "v"), Follows: config.Follows, Paths: paths,
+			Started: started, GoVersion: build.GoVersion, BinaryVersion: strings.TrimPrefix(build.GitVersion, "v"),
+			Follows: config.Follows, Paths: paths,
 		}
 		mux.Handle("/statusz", status.Page())
 	}
@@ -88,7 +91,8 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 		mux.Handle("/debug/flags", list)
 		mux.Handle("/debug/flags/{$}", list)
 		mux.Handle("/debug/flags/v", &levelFlag{level: c.LogLevel, log: log, parse: parseVerbosity, text: verbosityText})
-		mux.Handle("/debug/flags/log-level", &levelFlag{level: c.LogLevel, log: log, parse: parseLevel, text: zapcore.Level.String})
+		mux.Handle("/debug/flags/log-level", &levelFlag{level: c.LogLevel, log: log, parse: parseLevel,
+			text: zapcore.Level.String})
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -161,7 +165,8 @@ func parseLevel(text string) (zapcore.Level, error) {
 func parseVerbosity(text string) (zapcore.Level, error) {
 	verbosity, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return zapcore.InfoLevel, errors.New("expected a whole number, 0 to 4294967295: from 4 on it means the level debug, else info")
+		return zapcore.InfoLevel,
+			errors.New("expected a whole number, 0 to 4294967295: from 4 on it means the level debug, else info")
 	}
 	return config.LevelOf(uint32(verbosity)), nil
 }

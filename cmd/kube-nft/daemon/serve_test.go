@@ -137,7 +137,8 @@ func TestLevelAtRunTime(t *testing.T) {
 		{"PUT", "v", "4", 200, "log level debug\n", "debug", `"from":"warn","to":"debug"`},
 		{"GET", "v", "", 200, "4\n", "debug", ""},
 		{"PUT", "v", "9\n", 200, "log level debug\n", "debug", ""},
-		{"PUT", "v", "x", 400, "expected a whole number, 0 to 4294967295: from 4 on it means the level debug, else info\n", "debug", ""},
+		{"PUT", "v", "x", 400, "expected a whole number, 0 to 4294967295: from 4 on it means the level debug, else info\n",
+			"debug", ""},
 		{"PUT", "v", "2", 200, "log level info\n", "info", `"from":"debug","to":"info"`},
 		{"PUT", "log-level", "error", 200, "log level error\n", "error", `"from":"info","to":"error"`},
 		{"GET", "log-level", "", 200, "error\n", "error", ""},
@@ -184,7 +185,8 @@ func TestServers(t *testing.T) {
 }
 
 func TestHealthServer(t *testing.T) {
-	handler := healthHandler(health.NewProxy(1, func() *tracker.Node { return new(tracker.Node) }, proxysync.NewQueue()), newTestMetrics())
+	handler := healthHandler(health.NewProxy(1, func() *tracker.Node { return new(tracker.Node) }, proxysync.NewQueue()),
+		newTestMetrics())
 	for path, code := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 503, "/": 404, "/metrics": 404} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))

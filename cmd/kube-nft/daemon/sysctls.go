@@ -25,7 +25,8 @@ const (
 func noteScore(path string, score int, refusal error, log *zap.Logger) {
 	text, _ := os.ReadFile(path)
 	if have, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && have < 0 {
-		log.Info("oom_score_adj stays as it was given to this process", zap.Int("want", score), zap.Int("have", have), zap.Error(refusal))
+		log.Info("oom_score_adj stays as it was given to this process", zap.Int("want", score), zap.Int("have", have),
+			zap.Error(refusal))
 		return
 	}
 	log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", score), zap.Error(refusal))
@@ -56,7 +57,8 @@ func tuneConntrack(c *config.Config, log *zap.Logger) {
 		case sysctl.Err != nil:
 			log.Warn("sysctl", zap.Error(sysctl.Err))
 		case sysctl.Changed:
-			log.Info("sysctl", zap.String("name", sysctl.Name), zap.Int64("value", sysctl.Want), zap.Int64("before", sysctl.Have))
+			log.Info("sysctl", zap.String("name", sysctl.Name), zap.Int64("value", sysctl.Want),
+				zap.Int64("before", sysctl.Have))
 		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 
 // TestOOMScoreThatIsRefused: a score that protects is as good as the one that was asked for.
 func TestOOMScoreThatIsRefused(t *testing.T) {
-	for given, want := range map[string]zapcore.Level{"-500\n": zap.InfoLevel, "100\n": zap.WarnLevel, "?": zap.WarnLevel} {
+	for given, want := range map[string]zapcore.Level{"-500\n": zap.InfoLevel, "100\n": zap.WarnLevel,
+		"?": zap.WarnLevel} {
 		path := filepath.Join(t.TempDir(), "oom_score_adj")
 		if err := os.WriteFile(path, []byte(given), 0o600); err != nil {
 			t.Fatal(err)

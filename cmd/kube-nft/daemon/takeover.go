@@ -40,7 +40,8 @@ type takeover struct {
 // ctx ended first.
 func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
 	t := &takeover{daemon: d, follow: func() { source.begin(ctx) }}
-	t.Takeover = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel, Force: d.config.ForceTakeover, Journal: t.record}
+	t.Takeover = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel,
+		Force: d.config.ForceTakeover, Journal: t.record}
 	t.state.Store(migrate.Taking)
 	d.takeover = t
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(t.state.Load().(migrate.State)) })
@@ -63,7 +64,8 @@ func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
 func (t *takeover) record(e migrate.Entry) {
 	switch {
 	case e.Event == migrate.Waits:
-		const text = "kube-proxy runs on this node and would write its rules again; waiting for it to end before anything is taken over. " +
+		const text = "kube-proxy runs on this node and would write its rules again; waiting for it to end before anything " +
+			"is taken over. " +
 			"Stop it, or start kube-nft with --takeover=never"
 		t.enter(migrate.Waiting, nil)
 		t.waits.Store(new("a running kube-proxy to end: " + e.Text))
@@ -151,7 +153,8 @@ func summary(r *proxysync.Report) string {
 	if r.Operations+r.Foreign == 0 {
 		return "nothing to change"
 	}
-	text := fmt.Sprintf("%d operations on our tables, %d elements, and %d on kube-proxy's", r.Operations, r.Elements, r.Foreign)
+	text := fmt.Sprintf("%d operations on our tables, %d elements, and %d on kube-proxy's", r.Operations,
+		r.Elements, r.Foreign)
 	if r.Seeds > 0 {
 		text += fmt.Sprintf("; session affinity: %d clients keep their endpoint", r.Seeds)
 	}
@@ -179,7 +182,8 @@ func (t *takeover) remove(ctx context.Context) error {
 		case migrate.Taken:
 			return nil
 		case migrate.Blind:
-			t.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege", zap.Error(err))
+			t.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege",
+				zap.Error(err))
 			return nil
 		}
 		t.log.Error("takeover", zap.Error(err), zap.Duration("retry_in", rest))

@@ -67,7 +67,8 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	}
 	a := &answer{
 		Source: sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.Fate.Outcome,
-		Endpoints: endpointTexts(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade, Hairpin: endpointTexts(e.Hairpin),
+		Endpoints: endpointTexts(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade,
+		Hairpin: endpointTexts(e.Hairpin),
 	}
 	if p.Interface != unknownInterface {
 		a.Interface = p.Interface

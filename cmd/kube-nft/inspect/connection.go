@@ -42,7 +42,8 @@ func parseConnection(args []string) (c connection, err error) {
 	words := strings.FieldsFunc(strings.Join(args, " "), func(r rune) bool { return r == ' ' || r == '→' || r == '>' })
 	words = slices.DeleteFunc(words, func(word string) bool { return word == "-" })
 	if len(words) != 2 {
-		return c, config.Usagef("explain: expected SRC and DEST, such as 10.244.0.9 10.96.0.10:80/tcp or 10.244.0.9 shop/web:http")
+		return c,
+			config.Usagef("explain: expected SRC and DEST, such as 10.244.0.9 10.96.0.10:80/tcp or 10.244.0.9 shop/web:http")
 	}
 	if source := strings.TrimSuffix(words[0], "-"); source != fromNode {
 		addr, ok := parseAddress(source)
@@ -83,7 +84,8 @@ func (c *connection) parseDestination(text string) error {
 	number, known := explainedProtocols[strings.ToLower(protocol)]
 	switch {
 	case !found:
-		return config.Usagef("destination %q: expected a protocol at its end: tcp, udp, sctp or icmp, such as 10.96.0.10:80/tcp", text)
+		return config.Usagef("destination %q: expected a protocol at its end: tcp, udp, sctp or icmp, such as "+
+			"10.96.0.10:80/tcp", text)
 	case !known:
 		return config.Usagef("protocol %q: expected tcp, udp, sctp or icmp", protocol)
 	}
@@ -172,7 +174,8 @@ func (h *host) sender(to netip.Addr) (netip.Addr, error) {
 			return addr, nil
 		}
 	}
-	return netip.Addr{}, config.Usagef("source node: this node has no address of the family of %s; pass an address and --from node", to)
+	return netip.Addr{},
+		config.Usagef("source node: this node has no address of the family of %s; pass an address and --from node", to)
 }
 
 // unknownInterface stands for an interface that is no pod's; no interface can have a slash in its
@@ -182,7 +185,8 @@ const unknownInterface = "not/a/pod"
 // packet is the first packet of the connection as it meets the table. It invents the interface on
 // which the packet arrives, and checks --from against the table's rule for pods.
 func (c *connection) packet(t *readback.Table, h *host) (p nft.Packet, err error) {
-	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port, SourcePort: c.sourcePort, Interface: c.iface}
+	p = nft.Packet{Source: c.source, Destination: c.destination, Protocol: c.protocol, Port: c.port,
+		SourcePort: c.sourcePort, Interface: c.iface}
 	if !p.Source.IsValid() {
 		if p.Source, err = h.sender(c.destination); err != nil {
 			return p, err
@@ -199,7 +203,8 @@ func (c *connection) packet(t *readback.Table, h *host) (p nft.Packet, err error
 		case in && c.from == fromOutside:
 			return p, config.Usagef("--from outside: the rules treat %s as a pod, because it is in %s", p.Source, pods.CIDR)
 		case !in && c.from == fromPod:
-			return p, config.Usagef("--from pod: the rules do not treat %s as a pod, because it is not in %s", p.Source, pods.CIDR)
+			return p, config.Usagef("--from pod: the rules do not treat %s as a pod, because it is not in %s",
+				p.Source, pods.CIDR)
 		}
 	}
 	if p.Interface = unknownInterface; c.from == fromPod && pods.Interface != "" {

@@ -11,7 +11,8 @@ func FuzzParseConnection(f *testing.F) {
 		if err == nil && q.names != (names{}) {
 			return // TestNames
 		}
-		if err == nil && (!q.destination.IsValid() || q.destination.Zone() != "" || q.protocol == 0 || q.source.IsValid() && q.source.Is4() != q.destination.Is4()) {
+		if err == nil && (!q.destination.IsValid() || q.destination.Zone() != "" || q.protocol == 0 ||
+			q.source.IsValid() && q.source.Is4() != q.destination.Is4()) {
 			t.Errorf("%q is taken for %+v", text, q)
 		}
 	})

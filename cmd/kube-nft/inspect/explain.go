@@ -78,7 +78,8 @@ tables.`,
 	set.StringVar(&flags.iface, "interface", "", "interface that the packet arrives on")
 	set.StringVar(&flags.from, "from", "", "kind of client: pod, node or outside; by default it follows from SRC")
 	set.BoolVar(&fromKernel, "from-kernel", false, "explain the rules in the kernel, also with a source of objects")
-	set.BoolVar(&fromSource, "from-source", false, "explain the rules that the daemon on this node would write for its current objects")
+	set.BoolVar(&fromSource, "from-source", false,
+		"explain the rules that the daemon on this node would write for its current objects")
 	offer(cmd, "from", fromPod, fromNode, fromOutside)
 	return cmd
 }
@@ -157,7 +158,8 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	}
 	table := i.tables[q.family()]
 	if table == nil {
-		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(), familyName(q.family()))
+		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(),
+			familyName(q.family()))
 	}
 	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, tracker.Family(table.Family))
 	p, err := q.packet(table, h)
@@ -174,7 +176,8 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 
 // nodeAddresses returns the function that finds the addresses of a Node: here's without asking anybody,
 // others' in the source of objects.
-func nodeAddresses(ctx context.Context, c *config.Config, here *host, log *zap.Logger) func(string) ([]netip.Addr, error) {
+func nodeAddresses(ctx context.Context, c *config.Config, here *host,
+	log *zap.Logger) func(string) ([]netip.Addr, error) {
 	return func(name string) ([]netip.Addr, error) {
 		if name == c.NodeName {
 			return here.addresses, nil

@@ -58,7 +58,8 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 	s.format.addFlag(get, formatTable, formatWide, formatName, formatJSON, formatYAML)
 	get.PersistentFlags().StringVarP(&s.namespace, "namespace", "n", "", "only Services of this namespace")
 	get.PersistentFlags().BoolVarP(&s.all, "all-namespaces", "A", false, "Services of all namespaces, the default")
-	get.PersistentFlags().BoolVarP(&s.watch, "watch", "w", false, "keep printing a line for each row that is added or removed")
+	get.PersistentFlags().BoolVarP(&s.watch, "watch", "w", false,
+		"keep printing a line for each row that is added or removed")
 	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
 	offer(get, "family", "4", "6")
 	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -78,11 +79,13 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 }
 
 // command declares one kind of list.
-func (s *selection) command(what, short string, list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
+func (s *selection) command(what, short string,
+	list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
 	return &cobra.Command{
-		Use:     what + " [[NAMESPACE/]NAME]",
-		Short:   short,
-		Example: "  kube-nft get " + what + "\n  kube-nft get " + what + " -n shop -o wide\n  kube-nft get " + what + " shop/web --watch",
+		Use:   what + " [[NAMESPACE/]NAME]",
+		Short: short,
+		Example: "  kube-nft get " + what + "\n  kube-nft get " + what + " -n shop -o wide\n  kube-nft get " + what +
+			" shop/web --watch",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -115,7 +118,8 @@ func (s *selection) command(what, short string, list func(*cobra.Command, *selec
 				}
 			}
 			if missing {
-				return fmt.Errorf("no Service %s is programmed here%s", strings.TrimPrefix(s.namespace+"/"+s.name, "/"), s.inFamily())
+				return fmt.Errorf("no Service %s is programmed here%s", strings.TrimPrefix(s.namespace+"/"+s.name, "/"),
+					s.inFamily())
 			}
 			return nil
 		},

@@ -106,7 +106,8 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 		for _, service := range s.services(table) {
 			row := serviceRow{
 				subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), Kind: service.Kind,
-				Policy: service.Policy, Verdict: service.Verdict.String(), Algorithm: algorithm(service.Hash), Hash: service.Hash.String(), Weighted: service.Weighted(),
+				Policy: service.Policy, Verdict: service.Verdict.String(), Algorithm: algorithm(service.Hash),
+				Hash: service.Hash.String(), Weighted: service.Weighted(),
 				Endpoints: len(service.Endpoints()), AffinitySeconds: int(service.Affinity / time.Second),
 				Annotations: service.Annotations(), options: service.Options,
 			}
@@ -203,7 +204,8 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 					sum += n
 				}
 				for index, ep := range endpoints {
-					row := endpointRow{subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend), List: listName(local), Index: index, Endpoint: ep.String()}
+					row := endpointRow{subject: subjectOf(table, &service), Frontend: frontendText(service.Frontend),
+						List: listName(local), Index: index, Endpoint: ep.String()}
 					if places != nil {
 						row.Places, row.Share = places[index], float64(places[index])/float64(sum)
 					}
@@ -261,7 +263,8 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 		}
 		for _, service := range withAffinity(s.services(table)) {
 			for _, c := range entries.Clients(&service) {
-				rows = append(rows, affinityRow{subjectOf(table, &service), c.Address.String(), listName(c.Local), c.Endpoint.String(), c.Expires.Seconds()})
+				rows = append(rows, affinityRow{subjectOf(table, &service), c.Address.String(), listName(c.Local),
+					c.Endpoint.String(), c.Expires.Seconds()})
 			}
 		}
 	}

@@ -102,7 +102,8 @@ func (p *programmed) take(ctx context.Context) error {
 	return nil
 }
 
-// rule returns the rule of a step, and writes its text into the step. A rule of ours that is not known has been made since.
+// rule returns the rule of a step, and writes its text into the step. A rule of ours that is not known has been made
+// since.
 func (p *programmed) rule(step *traceStep) nft.Rule {
 	if step.Table != nft.TableName || step.Handle == 0 {
 		return nil
@@ -168,7 +169,8 @@ func (w *journeys) add(e kernel.PacketEvent, now time.Time) {
 		j.cut = true
 		return
 	}
-	step := traceStep{Family: hookFamily(e.Family), Table: e.Table, Chain: e.Chain, Handle: e.Handle, Verdict: verdictWord(e.Verdict), family: e.Family}
+	step := traceStep{Family: hookFamily(e.Family), Table: e.Table, Chain: e.Chain, Handle: e.Handle,
+		Verdict: verdictWord(e.Verdict), family: e.Family}
 	rule := w.known.rule(&step)
 	if e.Policy {
 		step.Rule = "policy"
@@ -268,8 +270,9 @@ type tracedPacket struct {
 // packet describes a journey that is over.
 func (w *journeys) packet(j *journey) *tracedPacket {
 	p := &tracedPacket{
-		Time: j.began, Source: endText(j.first.Source), Destination: endText(j.first.Destination), Protocol: protocolText(j.first.Protocol),
-		Steps: j.steps, Cut: j.cut, In: interfaceName(j.first.In),
+		Time: j.began, Source: endText(j.first.Source), Destination: endText(j.first.Destination),
+		Protocol: protocolText(j.first.Protocol),
+		Steps:    j.steps, Cut: j.cut, In: interfaceName(j.first.In),
 	}
 	to := j.first.Destination
 	frontend := tracker.Frontend{Address: to.Addr(), Protocol: tracker.Protocol(j.first.Protocol), Port: to.Port()}

@@ -68,7 +68,8 @@ func TestJourneysUnknownRule(t *testing.T) {
 	reject := nft.Rule{nft.RejectTCP{}}
 	w.known.rules = map[nft.Family]map[uint64]nft.Rule{nft.IP: {7: reject}}
 	p := w.packet(w.ended(now)[0])
-	if want := "rejected in table ip kube-nft, chain services"; p.Outcome != want || p.Steps[0].Rule != reject.Text(nft.IP) {
+	if want := "rejected in table ip kube-nft, chain services"; p.Outcome != want ||
+		p.Steps[0].Rule != reject.Text(nft.IP) {
 		t.Errorf("%s, %+v; want %s", p.Outcome, p.Steps, want)
 	}
 }

@@ -63,7 +63,8 @@ func parseService(text string) (s serviceName, ok bool) {
 
 // resolve replaces names with addresses: of Services as the tables have them, of Nodes by nodeAddresses.
 // here are the addresses of this node.
-func (c *connection) resolve(tables map[nft.Family]*readback.Table, here *host, nodeAddresses func(name string) ([]netip.Addr, error)) error {
+func (c *connection) resolve(tables map[nft.Family]*readback.Table, here *host,
+	nodeAddresses func(name string) ([]netip.Addr, error)) error {
 	var sources, destinations []netip.Addr
 	var err error
 	if c.names.source != "" {
@@ -128,7 +129,8 @@ func (c *connection) resolve(tables map[nft.Family]*readback.Table, here *host, 
 	case lacking != "":
 		return fmt.Errorf("Node %s has no address of the family of the connection", lacking)
 	case c.names.service.name != "":
-		return fmt.Errorf("no Service %s is programmed here for the family of the source; kube-nft get services lists them", c.names.service)
+		return fmt.Errorf("no Service %s is programmed here for the family of the source; kube-nft get services lists them",
+			c.names.service)
 	}
 	return nil
 }

@@ -98,8 +98,9 @@ func (s *status) write(w io.Writer, now time.Time) error {
 		rows = tableRows(s.Tables)
 	}
 	if len(s.ForeignProxy) > 0 {
-		rows = append(rows, []string{"kube-proxy", "has rules on this node as well, in " + strings.Join(s.ForeignProxy, ", ") +
-			": they can refuse connections; keep it off this node, then remove them with kube-nft migrate apply"})
+		rows = append(rows,
+			[]string{"kube-proxy", "has rules on this node as well, in " + strings.Join(s.ForeignProxy, ", ") +
+				": they can refuse connections; keep it off this node, then remove them with kube-nft migrate apply"})
 	}
 	rows = append(rows, []string{"Generation", strconv.FormatUint(uint64(s.Generation), 10)}, []string{""})
 	rows = append(rows, s.Daemon.rows(now)...)

@@ -53,7 +53,8 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 		return rows
 	}
 	rows = append(rows, []string{"  version", strings.TrimSuffix(d.Version+", commit "+d.Commit, ", commit ")},
-		[]string{"  up", fmt.Sprintf("%s, since %s", time.Duration(*d.UptimeSeconds)*time.Second, d.Started.Format(time.RFC3339))},
+		[]string{"  up", fmt.Sprintf("%s, since %s", time.Duration(*d.UptimeSeconds)*time.Second,
+			d.Started.Format(time.RFC3339))},
 		[]string{"  log level", d.LogLevel})
 	head := "  settings"
 	for _, flag := range slices.Sorted(maps.Keys(d.Settings)) {
@@ -64,7 +65,8 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 		rows = append(rows, []string{head, "the defaults"})
 	}
 	if d.NodeMissing {
-		rows = append(rows, []string{"Node", "no Node object has this node's name; the daemon keeps the last known addresses and zone"})
+		rows = append(rows,
+			[]string{"Node", "no Node object has this node's name; the daemon keeps the last known addresses and zone"})
 	}
 	if reason := d.Held[peer.HeldList]; reason != "" {
 		rows = append(rows, []string{"Source", "the daemon keeps objects that a list lacks: " + nft.Visible(reason)})

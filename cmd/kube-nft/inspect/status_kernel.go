@@ -120,15 +120,18 @@ var derived = []tracker.Option{
 // tableRows returns the tables for people, one column for each.
 func tableRows(tables []tableStatus) (rows [][]string) {
 	for _, head := range []string{
-		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs", "  node ports", "  no endpoint",
+		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs",
+		"  node ports", "  no endpoint",
 		"Endpoints", "  in all lists", "Policy chains", "Affinity maps", "  clients", "  fullest", "Foreign rules",
 	} {
 		rows = append(rows, []string{head})
 	}
 	for _, t := range tables {
 		for i, cell := range []any{
-			t.Family, t.Services, t.ServicePorts, t.Frontends, t.ClusterIPs, t.BalancerIPs, t.ExternalIPs, t.NodePorts, t.Unreachable,
-			t.Endpoints, t.Places, t.PolicyChains, t.AffinityMaps, t.Clients, fmt.Sprintf("%d%%", t.FullestPercent), t.ForeignRules,
+			t.Family, t.Services, t.ServicePorts, t.Frontends, t.ClusterIPs, t.BalancerIPs, t.ExternalIPs, t.NodePorts,
+			t.Unreachable,
+			t.Endpoints, t.Places, t.PolicyChains, t.AffinityMaps, t.Clients, fmt.Sprintf("%d%%", t.FullestPercent),
+			t.ForeignRules,
 		} {
 			rows[i] = append(rows[i], fmt.Sprint(cell))
 		}

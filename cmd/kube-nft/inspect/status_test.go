@@ -19,7 +19,8 @@ func statusOf(change func(*peer.Status)) daemonStatus {
 		Started: new(time.Unix(1_700_000_000, 0).UTC()), UptimeSeconds: new(int64(60)),
 		Status: &peer.Status{
 			Synced: true, Ready: true, Healthy: true, NodeEligible: true,
-			LastSync: time.Unix(1_700_000_000, 0).UTC(), Syncs: 7, SyncFailures: 2, Reviews: 4, Repairs: 3, Conflicts: 1, RefusedFields: 6,
+			LastSync: time.Unix(1_700_000_000, 0).UTC(), Syncs: 7, SyncFailures: 2, Reviews: 4, Repairs: 3, Conflicts: 1,
+			RefusedFields: 6,
 		},
 	}
 	change(d.Status)
@@ -48,20 +49,28 @@ Refused fields      6
 		works  bool
 	}{
 		"healthy": {func(*peer.Status) {}, healthy + build + counts, true},
-		"takeover held back": {func(s *peer.Status) { s.HeldBack, s.Held = true, map[string]string{peer.HeldTakeover: "no Node"} },
+		"takeover held back": {func(s *peer.Status) {
+			s.HeldBack, s.Held = true, map[string]string{peer.HeldTakeover: "no Node"}
+		},
 			healthy + build + "Takeover            not done, because most Services would be removed: no Node\n" + counts, true},
-		"list held back": {func(s *peer.Status) { s.HeldBack, s.Held = true, map[string]string{peer.HeldList: "300 are gone"} },
+		"list held back": {func(s *peer.Status) {
+			s.HeldBack, s.Held = true, map[string]string{peer.HeldList: "300 are gone"}
+		},
 			healthy + build + "Source              the daemon keeps objects that a list lacks: 300 are gone\n" + counts, true},
 		"no Node": {func(s *peer.Status) { s.NodeMissing, s.NodeEligible = true, false },
-			"Daemon              healthy; load balancers should not send traffic here: the Node is going away or\n                    is missing\n" + build +
-				"Node                no Node object has this node's name; the daemon keeps the last known addresses\n                    and zone\n" + counts, true},
+			"Daemon              healthy; load balancers should not send traffic here: the Node is going away or\n            " +
+				"        is missing\n" + build +
+				"Node                no Node object has this node's name; the daemon keeps the last known addresses\n            " +
+				"        and zone\n" + counts, true},
 		"unhealthy": {func(s *peer.Status) { s.Healthy = false },
 			"Daemon              unhealthy: a change has waited for too long\n" + build + counts, false},
-		"waits": {func(s *peer.Status) { s.Ready, s.WaitingFor = false, "a running kube-proxy to end: pid 7" }, waits + build + counts, false},
+		"waits": {func(s *peer.Status) { s.Ready, s.WaitingFor = false, "a running kube-proxy to end: pid 7" },
+			waits + build + counts, false},
 		"not served": {func(s *peer.Status) {
 			s.SkippedPorts, s.UnmetAnnotations, s.UnservedServices, s.UnservedChecks, s.WaitingServices = 1, 2, 3, 4, 5
 		}, healthy + build + counts +
-			"Skipped ports       1\nUnmet annotations   2\nUnserved Services   3\nUnserved checks     4\nWaiting Services    5\n", true},
+			"Skipped ports       1\nUnmet annotations   2\nUnserved Services   3\nUnserved checks     4\nWaiting Services    " +
+			"5\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := status{Daemon: statusOf(tt.change)}
@@ -91,7 +100,8 @@ func TestStatusKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{
-		"reached", "version", "commit", "started", "uptimeSeconds", "logLevel", "synced", "ready", "healthy", "nodeEligible", "nodeMissing",
+		"reached", "version", "commit", "started", "uptimeSeconds", "logLevel", "synced", "ready", "healthy", "nodeEligible",
+		"nodeMissing",
 		"lastSync", "syncs", "syncFailures", "reviews", "repairs", "conflicts", "refusedFields", "heldBack", "held",
 		"skippedPorts", "unmetAnnotations", "unservedServices", "waitingServices", "unservedHealthChecks",
 	} {

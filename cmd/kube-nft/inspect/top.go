@@ -309,21 +309,22 @@ func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q 
 		if i.tables[nft.Family(family)] == nil {
 			continue
 		}
-		complete, err := flows.Visit(ctx, conntrack.Filter{Family: family, Translated: true}, left, func(flow *conntrack.Flow) {
-			left--
-			if flow.Ended() {
-				return
-			}
-			to := flow.Original.Destination
-			service := l.byFrontend[tracker.Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}]
-			if service == nil && nodePort(to.Addr()) {
-				service = l.byFrontend[tracker.NodePort(family, flow.Original.Protocol, to.Port())]
-			}
-			if service != nil {
-				service.Active++
-				l.Active++
-			}
-		})
+		complete, err := flows.Visit(ctx, conntrack.Filter{Family: family, Translated: true}, left,
+			func(flow *conntrack.Flow) {
+				left--
+				if flow.Ended() {
+					return
+				}
+				to := flow.Original.Destination
+				service := l.byFrontend[tracker.Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}]
+				if service == nil && nodePort(to.Addr()) {
+					service = l.byFrontend[tracker.NodePort(family, flow.Original.Protocol, to.Port())]
+				}
+				if service != nil {
+					service.Active++
+					l.Active++
+				}
+			})
 		if err != nil {
 			return err
 		}
@@ -415,13 +416,15 @@ func (l *topList) text(budget int) string {
 		b.WriteString("NEW/S and REFUSED/S are not counted: the daemon runs without --connection-counters\n")
 	}
 	if !l.Complete {
-		fmt.Fprintf(&b, "ACTIVE is incomplete: there are more than %d conntrack entries; raise --budget to read more\n", budget)
+		fmt.Fprintf(&b, "ACTIVE is incomplete: there are more than %d conntrack entries; raise --budget to read more\n",
+			budget)
 	}
 	b.WriteByte('\n')
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SERVICE\tNEW/S\tACTIVE\tREFUSED/S")
 	for _, s := range l.Services {
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", nft.Visible(s.Namespace+"/"+s.Name), rateText(s.New), s.Active, rateText(s.Refused))
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", nft.Visible(s.Namespace+"/"+s.Name), rateText(s.New), s.Active,
+			rateText(s.Refused))
 	}
 	_ = tw.Flush() // into memory
 	if l.Omitted > 0 {

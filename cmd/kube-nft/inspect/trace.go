@@ -117,7 +117,8 @@ func (q *packetQuery) filters(look *inspection) ([]kernel.PacketFilter, error) {
 		return nil, config.Usagef("--rate %d: expected 1 to %d", q.rate, 1<<20)
 	}
 	if q.to == "" && q.source == "" {
-		return nil, config.Usagef("trace: expected a Service or an address, --source, or both; trace cannot show all packets of a node")
+		return nil,
+			config.Usagef("trace: expected a Service or an address, --source, or both; trace cannot show all packets of a node")
 	}
 	var source netip.Prefix
 	if q.source != "" {
@@ -165,7 +166,8 @@ func (q *packetQuery) destinations(look *inspection) (filters []kernel.PacketFil
 		if err := c.parseDestination(q.to); err != nil {
 			return nil, err
 		}
-		return []kernel.PacketFilter{{Family: c.family(), Destination: c.destination, Protocol: c.protocol, Port: c.port}}, nil
+		return []kernel.PacketFilter{{Family: c.family(), Destination: c.destination, Protocol: c.protocol, Port: c.port}},
+			nil
 	}
 	service, ok := parseService(q.to)
 	if !ok {
@@ -194,9 +196,12 @@ func (q *packetQuery) destinations(look *inspection) (filters []kernel.PacketFil
 	}
 	switch {
 	case len(filters) == 0:
-		return nil, fmt.Errorf("no Service %s is programmed on this node; kube-nft get services lists the Services that are", q.to)
+		return nil, fmt.Errorf("no Service %s is programmed on this node; kube-nft get services lists the Services that are",
+			q.to)
 	case len(filters) > maxTraceFilters:
-		return nil, fmt.Errorf("%s has %d frontends, more than the %d that trace can select: name one of them, as ADDR:PORT/PROTO, or a port", q.to, len(filters), maxTraceFilters)
+		return nil,
+			fmt.Errorf("%s has %d frontends, more than the %d that trace can select: name one of them, as ADDR:PORT/PROTO, or "+
+				"a port", q.to, len(filters), maxTraceFilters)
 	}
 	return filters, nil
 }

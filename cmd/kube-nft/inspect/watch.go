@@ -22,7 +22,8 @@ const (
 
 // follow prints a list, and then a line for each row that comes or goes, until the command is
 // interrupted.
-func (s *selection) follow(cmd *cobra.Command, i *inspection, list func(*cobra.Command, *selection, *inspection) error) error {
+func (s *selection) follow(cmd *cobra.Command, i *inspection,
+	list func(*cobra.Command, *selection, *inspection) error) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	rows := func() ([]string, error) {
 		var text bytes.Buffer

@@ -46,7 +46,8 @@ it, and removes what kube-proxy has programmed.`,
 				return err
 			}
 			if c.ServiceProxyName != "" {
-				return config.Usagef("migrate apply removes all of kube-proxy's rules; with --service-proxy-name it is to keep some")
+				return config.Usagef("migrate apply removes all of kube-proxy's rules; with --service-proxy-name it is to keep " +
+					"some")
 			}
 			c.Takeover, c.ForceTakeover = true, force
 			ctx, cancel := withTimeout(cmd.Context(), timeout)

@@ -41,7 +41,8 @@ and the source.`,
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "form of the plan: text or json")
-	cmd.Flags().StringVar(&root, "host-root", "/", "where the node's file system is mounted, to look for its nft program and configuration")
+	cmd.Flags().StringVar(&root, "host-root", "/",
+		"where the node's file system is mounted, to look for its nft program and configuration")
 	return cmd
 }
 

@@ -55,7 +55,8 @@ nothing when they are missing. kube-nft cleanup removes our tables without a suc
 			return remove(cmd.Context(), timeout, migrate.Rollback{Back: true, Wait: wait}, cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait for kube-proxy's rules though no kube-proxy runs yet, instead of refusing")
+	cmd.Flags().BoolVar(&wait, "wait", false,
+		"wait for kube-proxy's rules though no kube-proxy runs yet, instead of refusing")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long all of it may take")
 	return cmd
 }
@@ -93,7 +94,8 @@ func waitForDaemon(ctx context.Context, journal io.Writer) error {
 	}
 	fmt.Fprintln(journal, "kube-nft: a daemon runs; nothing is removed before it has ended: stop it on this node")
 	if err := peer.WaitForEnd(ctx); err != nil {
-		return fmt.Errorf("the daemon is still running: %w; nothing was removed; stop it on this node and run this again", err)
+		return fmt.Errorf("the daemon is still running: %w; nothing was removed; stop it on this node and run this again",
+			err)
 	}
 	return nil
 }

@@ -44,17 +44,20 @@ func look(ctx context.Context, c *config.Config, root string, force bool, log *z
 	host := migrate.Host{Proc: c.HostProc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
 	s := &survey{}
 	hostChecks := host.Checks()
-	checks = slices.Concat(checks, hostChecks, migrate.FirewalldChecks(ctx, hostChecks), s.lookAtSource(ctx, c, &inventory, ip6, force, log))
+	checks = slices.Concat(checks, hostChecks, migrate.FirewalldChecks(ctx, hostChecks),
+		s.lookAtSource(ctx, c, &inventory, ip6, force, log))
 	s.plan = migrate.NewPlan(inventory, checks)
 	return s, nil
 }
 
 // lookAtSource reads the source, if reachable, for checks that depend on it.
-func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *legacy.Inventory, ip6, force bool, log *zap.Logger) []migrate.Check {
+func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *legacy.Inventory, ip6, force bool,
+	log *zap.Logger) []migrate.Check {
 	t := tracker.New(c.Tracker())
 	if s.problem = c.Fill(ctx, t, log); s.problem != nil {
 		check := migrate.NotSeen("Services", s.problem)
-		check.Means = "without them it is not known what would be lost, and the addresses of node ports depend on the Node object"
+		check.Means = "without them it is not known what would be lost, and the addresses of node ports depend on the Node " +
+			"object"
 		check.Do = "give the settings of the daemon: --config, --kubeconfig or --manifests, --hostname-override"
 		return []migrate.Check{check}
 	}
@@ -67,7 +70,8 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 	}}
 	if c.PodsFromNode && !c.UsePodCIDRs(t.Node()) {
 		s.problem = fmt.Errorf("Node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", c.NodeName)
-		checks = append(checks, migrate.Check{Level: migrate.Blocks, About: "pods", Found: s.problem.Error(), Do: "choose another --detect-local-mode, or the right --hostname-override"})
+		checks = append(checks, migrate.Check{Level: migrate.Blocks, About: "pods", Found: s.problem.Error(),
+			Do: "choose another --detect-local-mode, or the right --hostname-override"})
 	}
 	local, err := proxysync.Addresses()
 	if err != nil {
@@ -91,15 +95,18 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 	if s.node != "" && comparison.Refusal() == nil {
 		checks = append(checks, migrate.Check{
 			Level: migrate.Warning, About: "Node", Found: "no Node object is called " + s.node,
-			Means: "neither the node's addresses, for node ports, nor its own endpoints are known", Do: "give the Node's name with --hostname-override",
+			Means: "neither the node's addresses, for node ports, nor its own endpoints are known",
+			Do:    "give the Node's name with --hostname-override",
 		})
 	}
 	addrs := t.NodeAddresses()
 	isLocal := func(addr netip.Addr) bool { return slices.Contains(local, addr) }
 	if len(addrs) > 0 && !slices.ContainsFunc(addrs, isLocal) {
 		checks = append(checks, migrate.Check{
-			Level: migrate.Warning, About: "Node " + c.NodeName, Found: fmt.Sprintf("it has the addresses %v, and none of them is on an interface of this node", addrs),
-			Means: "it may be another node: then its node ports do not answer here, and endpoints on this node do not count as such", Do: "look whether --hostname-override is this node's name",
+			Level: migrate.Warning, About: "Node " + c.NodeName,
+			Found: fmt.Sprintf("it has the addresses %v, and none of them is on an interface of this node", addrs),
+			Means: "it may be another node: then its node ports do not answer here, and endpoints on this node do not count " +
+				"as such", Do: "look whether --hostname-override is this node's name",
 		})
 	}
 	if check, some := fallback(inventory, &delta); some {
@@ -112,7 +119,8 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 }
 
 // nodePorts looks at the addresses of node ports, and at who uses them.
-func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventory, node, local []netip.Addr, delta *tracker.Delta) (checks []migrate.Check) {
+func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventory, node, local []netip.Addr,
+	delta *tracker.Delta) (checks []migrate.Check) {
 	ports := migrate.NodePorts{Local: local, Reached: c.NodePorts.Reached(node, local), Setting: c.NodePorts.String()}
 	routed, _ := os.ReadFile("/proc/sys/net/ipv4/conf/all/route_localnet")
 	ports.Localhost = strings.TrimSpace(string(routed)) == "1"
@@ -138,7 +146,8 @@ func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventor
 		defer table.Close()
 		_, err = table.Flows(ctx, conntrack.Filter{}, func(f *conntrack.Flow) bool {
 			to := f.Original
-			if f.Translated() && all[nodePort{to.Protocol, to.Destination.Port()}] && slices.Contains(local, to.Destination.Addr()) {
+			if f.Translated() && all[nodePort{to.Protocol, to.Destination.Port()}] &&
+				slices.Contains(local, to.Destination.Addr()) {
 				ports.InUse = append(ports.InUse, migrate.Use{Protocol: to.Protocol, Address: to.Destination})
 			}
 			return false
@@ -185,8 +194,11 @@ func fallback(inventory *legacy.Inventory, delta *tracker.Delta) (check migrate.
 		shown = append(slices.Clone(shown), fmt.Sprintf("and %d more", more))
 	}
 	return migrate.Check{
-		Level: migrate.Warning, About: "traffic policy Local without an endpoint on this node", Found: strings.Join(shown, ", "),
-		Means: "the IPVS mode serves their connections from endpoints on other nodes, against the policy; kube-nft drops them, as kube-proxy's other modes do",
-		Do:    "annotate these Services with kube-nft.io/local-fallback: cluster, which goes on serving them so, have endpoints on this node, or set the policy to Cluster",
+		Level: migrate.Warning, About: "traffic policy Local without an endpoint on this node",
+		Found: strings.Join(shown, ", "),
+		Means: "the IPVS mode serves their connections from endpoints on other nodes, against the policy; kube-nft drops " +
+			"them, as kube-proxy's other modes do",
+		Do: "annotate these Services with kube-nft.io/local-fallback: cluster, which goes on serving them so, have " +
+			"endpoints on this node, or set the policy to Cluster",
 	}, true
 }

@@ -31,13 +31,16 @@ func TestFallback(t *testing.T) {
 	add("annotated", func(p *tracker.ServicePort) { p.ExternalLocal, p.Settings.LocalFallback = true, true })
 	ipvs := &legacy.Inventory{Parts: []legacy.Part{{Backend: legacy.IPVS, Device: legacy.Device}}}
 	check, some := fallback(ipvs, &delta)
-	if want := "shop/inside (internal), shop/outside (external)"; !some || check.Level != migrate.Warning || check.Found != want {
+	if want := "shop/inside (internal), shop/outside (external)"; !some || check.Level != migrate.Warning ||
+		check.Found != want {
 		t.Errorf("%v, %+v, want %s", some, check, want)
 	}
 	if !strings.Contains(check.Do, "kube-nft.io/local-fallback: cluster") {
 		t.Errorf("%q names no annotation", check.Do)
 	}
-	if check, some := fallback(&legacy.Inventory{Parts: []legacy.Part{{Backend: legacy.Xtables, Chains: []string{"KUBE-SERVICES"}}}}, &delta); some {
+	if check, some := fallback(&legacy.Inventory{
+		Parts: []legacy.Part{{Backend: legacy.Xtables, Chains: []string{"KUBE-SERVICES"}}},
+	}, &delta); some {
 		t.Errorf("in another mode: %+v", check)
 	}
 	for i := range 100 {

@@ -48,15 +48,20 @@ func TestCompare(t *testing.T) {
 		{name: "an endpoint leaves", before: "1:80 2:80", after: "1:80", groups: "4:1", left: "4.2"},
 		{name: "an endpoint comes", before: "1:80", after: "1:80 2:80", groups: "4:2", came: "4.2"},
 		{name: "another timeout", before: "1:80", after: "1:80", timeout: time.Minute, groups: "4:1"},
-		{name: "the port changes", before: "1:80 2:80", after: "3:90", groups: "4:0 6:1", left: "4.1 6.1 4.2 6.2", came: "6.3"},
-		{name: "the port of one endpoint changes", before: "1:80 2:80", after: "1:80 2:90", groups: "4:1 6:1", left: "4.2", came: "6.2"},
-		{name: "the local list alone is used", before: "1:80 2:80", afterLocal: "1:80", groups: "4:0 5:1", left: "4.1 4.2 5.2", came: "5.1"},
-		{name: "it leaves both lists", before: "1:80 2:80", local: "2:80", after: "1:80", afterLocal: "", groups: "4:1 5:0", left: "5.2 4.2 4.2"},
+		{name: "the port changes", before: "1:80 2:80", after: "3:90", groups: "4:0 6:1", left: "4.1 6.1 4.2 6.2",
+			came: "6.3"},
+		{name: "the port of one endpoint changes", before: "1:80 2:80", after: "1:80 2:90", groups: "4:1 6:1", left: "4.2",
+			came: "6.2"},
+		{name: "the local list alone is used", before: "1:80 2:80", afterLocal: "1:80", groups: "4:0 5:1",
+			left: "4.1 4.2 5.2", came: "5.1"},
+		{name: "it leaves both lists", before: "1:80 2:80", local: "2:80", after: "1:80", afterLocal: "", groups: "4:1 5:0",
+			left: "5.2 4.2 4.2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			facts := Facts{ID: tracker.PortID{Service: "web", Family: tracker.IPv4}, Timeout: time.Hour}
 			fixed := func(text string) uint32 {
-				return map[string]uint32{identity(facts.ID): 1, groupIdentity(facts.ID, 80): 2, groupIdentity(facts.ID, 90): 3}[text]
+				return map[string]uint32{identity(facts.ID): 1, groupIdentity(facts.ID, 80): 2,
+					groupIdentity(facts.ID, 90): 3}[text]
 			}
 			side := func(cluster, local string) Port {
 				if cluster+local == "" {

@@ -35,7 +35,8 @@ func (s *Settings) Maps() (sets []*nft.Set) {
 // Map declares the affinity map with a name.
 func (s *Settings) Map(name string) *nft.Set {
 	return &nft.Set{
-		Name: name, Rank: mapRank, Key: nft.NumberedFields(s.Family), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: s.Size,
+		Name: name, Rank: mapRank, Key: nft.NumberedFields(s.Family), Data: []nft.Field{nft.FieldAddr}, Dynamic: true,
+		Size: s.Size,
 	}
 }
 
@@ -53,7 +54,8 @@ func (s *Settings) SharedChains(priority int32) []*nft.Chain {
 	return append(mark, []*nft.Chain{
 		{Name: layout.UpdateAffinityChain, Rules: s.updateRules()},
 		{Name: layout.InputChain, Hook: &nft.Hook{Type: "nat", Point: "input", Priority: priority}, Rules: record},
-		{Name: layout.AffinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: priority - 1}, Rules: record},
+		{Name: layout.AffinityPostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: priority - 1},
+			Rules: record},
 	}...)
 }
 
@@ -73,14 +75,16 @@ func (s *Settings) updateRules() []nft.Rule {
 	var rules []nft.Rule
 	for _, protocol := range nft.TransportNumbers {
 		rules = append(rules, nft.Rule{nft.ProtocolIs{Number: protocol},
-			nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort}, Map: layout.AffinityFrontendsMap}})
+			nft.VerdictFrom{Key: []nft.Part{nft.OriginalDestination, nft.Protocol, nft.OriginalPort},
+				Map: layout.AffinityFrontendsMap}})
 	}
 	for _, protocol := range nft.TransportNumbers {
 		rule := nft.Rule{nft.ProtocolIs{Number: protocol}}
 		if !s.AllNodePorts {
 			rule = append(rule, nft.InSet{Key: []nft.Part{nft.OriginalDestination}, Set: layout.NodePortAddressesSet})
 		}
-		rules = append(rules, append(rule, nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort}, Map: layout.AffinityNodePortsMap}))
+		rules = append(rules, append(rule, nft.VerdictFrom{Key: []nft.Part{nft.Protocol, nft.OriginalPort},
+			Map: layout.AffinityNodePortsMap}))
 	}
 	return rules
 }
@@ -123,7 +127,8 @@ func (g *Group) in(set string) nft.InSet {
 }
 
 func (g *Group) update(f nft.Family) nft.Update {
-	return nft.Update{Key: nft.Numbered(f, g.Number, nft.OriginalSource), Map: layout.AffinityMap(g.Number), Timeout: uint64(g.Timeout / time.Second)}
+	return nft.Update{Key: nft.Numbered(f, g.Number, nft.OriginalSource), Map: layout.AffinityMap(g.Number),
+		Timeout: uint64(g.Timeout / time.Second)}
 }
 
 func (g *Group) forget(f nft.Family) nft.Forget {
@@ -146,7 +151,8 @@ type Choices struct{ Cluster, Local Choice }
 // ports share in one point: it looks for the client's entry first. toCluster says that the chain of the
 // cluster IP can serve clients of this one, too: those that are marked for masquerading or must not be.
 // notLocal are the rules for clients for whom the policy has no endpoint.
-func (p *Port) PolicyChain(s *Settings, policy layout.Policy, choices Choices, toCluster bool, notLocal []nft.Rule) *nft.Chain {
+func (p *Port) PolicyChain(s *Settings, policy layout.Policy, choices Choices, toCluster bool,
+	notLocal []nft.Rule) *nft.Chain {
 	chain := &nft.Chain{Name: policy.ChainName()}
 	add := func(rules ...nft.Rule) { chain.Rules = append(chain.Rules, rules...) }
 	choose := func(local bool, who ...nft.Stmt) { add(p.choose(s.Family, choices, local, who)...) }

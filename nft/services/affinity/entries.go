@@ -23,10 +23,12 @@ type EntryChange struct {
 // Wrong returns the entries of an affinity map that have to change: those that name no member of their group
 // go, and those of a group in newTimeout get its timeout. group returns the group with a number; the zero
 // Group if no Service port uses the number. stale are the endpoints, members of no group, that entries name. Clients of
-// the other list of the same Service port keep their endpoints in a group that is fresh, if it has them: a traffic policy has changed.
-// What is more than room goes, too: see surplus. This is the one place that decides which entries a map may have.
+// the other list of the same Service port keep their endpoints in a group that is fresh, if it has them: a traffic
+// policy has changed. What is more than room goes, too: see surplus. This is the one place that decides which entries a
+// map may have.
 func Wrong(
-	f nft.Family, held map[string]nft.Element, room int, group func(number uint32) Group, newTimeout, fresh map[uint32]bool,
+	f nft.Family, held map[string]nft.Element, room int, group func(number uint32) Group,
+	newTimeout, fresh map[uint32]bool,
 ) (changes []EntryChange, stale map[Endpoint]bool) {
 	stale = make(map[Endpoint]bool)
 	valid := make(map[string]map[uint32][]string) // keys of entries by namespace and group

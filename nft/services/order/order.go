@@ -1,5 +1,5 @@
-// Package order decides which endpoint stands under which index of a list, so that a change of the endpoints moves few of
-// the others. It is pure.
+// Package order decides which endpoint stands under which index of a list, so that a change of the endpoints moves few
+// of the others. It is pure.
 package order
 
 import (

@@ -44,7 +44,8 @@ func TestReorderMovesLittle(t *testing.T) {
 	for range 2000 {
 		have, want := endpoints(sample(random)...), endpoints(slices.Sorted(slices.Values(sample(random)))...)
 		list := KeepFound(have, want)
-		if before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare); !slices.Equal(list, Keep(have, before, want)) {
+		if before := slices.SortedFunc(slices.Values(have), netip.AddrPort.Compare); !slices.Equal(list,
+			Keep(have, before, want)) {
 			t.Fatalf("the two ways differ for %v and %v", have, want)
 		}
 		sorted := slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare)
@@ -65,7 +66,8 @@ func TestReorderMovesLittle(t *testing.T) {
 			}
 		}
 		if moved > max(0, went-came) {
-			t.Errorf("KeepFound(%v, %v) = %v moves %d endpoints for %d that left and %d that came", have, want, list, moved, went, came)
+			t.Errorf("KeepFound(%v, %v) = %v moves %d endpoints for %d that left and %d that came", have, want, list, moved,
+				went, came)
 		}
 	}
 }

@@ -54,7 +54,8 @@ func TestCommandsAskTheDaemon(t *testing.T) {
 	d := open(t, Programs, "first")
 	checkStatus(t, Programs, "first")
 	checkStatus(t, Waits, "")
-	if _, err := Settings(t.Context()); err == nil || !strings.Contains(err.Error(), `the running kube-nft: no `) || strings.Contains(err.Error(), "\x1b") {
+	if _, err := Settings(t.Context()); err == nil || !strings.Contains(err.Error(), `the running kube-nft: no `) ||
+		strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("settings: %v; want the daemon's error without control characters", err)
 	}
 	if mode := d.file.Mode().Perm(); mode != 0o600 {
@@ -134,12 +135,15 @@ func TestWrongAnswers(t *testing.T) {
 		answer func(net.Conn)
 		want   string
 	}{
-		"no HTTP":       {func(c net.Conn) { io.WriteString(c, "hello\n") }, "malformed HTTP"},
-		"closes":        {func(c net.Conn) {}, "EOF"},
-		"no JSON":       {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") }, "invalid character"},
-		"another shape": {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]") }, "cannot unmarshal"},
-		"cut":           {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{") }, "EOF"},
-		"an error":      {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\nno") }, "the running kube-nft: no"},
+		"no HTTP": {func(c net.Conn) { io.WriteString(c, "hello\n") }, "malformed HTTP"},
+		"closes":  {func(c net.Conn) {}, "EOF"},
+		"no JSON": {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") },
+			"invalid character"},
+		"another shape": {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]") },
+			"cannot unmarshal"},
+		"cut": {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{") }, "EOF"},
+		"an error": {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\nno") },
+			"the running kube-nft: no"},
 		"too long": {func(c net.Conn) {
 			io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n{\"waitingFor\":\"")
 			io.WriteString(c, strings.Repeat("x", 2*maxAnswer))
