@@ -17,14 +17,15 @@ func TestVisibleFlags(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	NewReader(f)
 	want := strings.Fields(
-		`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters connections-of-departed
-		conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait
-		conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode
-		endpoint-connection-counters external-ips feature-gates healthz-bind-address host-proc hostname-override
-		kube-api-burst kube-api-content-type kube-api-qps kubeconfig localhost-nodeports log-format log-level logging-format
-		manifests masquerade-all masquerade-bit master metrics-bind-address min-sync-period namespace-quota nodeport-addresses oom-score-adj ping-vips
-		pod-bridge-interface pod-interface-name-prefix profiling service-cidr service-proxy-name source-ranges-for-node-ports
-		sync-period table-ownership takeover v`)
+		`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters
+		connections-of-departed conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal
+		conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout
+		conntrack-udp-timeout-stream detect-local-mode endpoint-connection-counters external-ips feature-gates
+		healthz-bind-address host-proc hostname-override kube-api-burst kube-api-content-type kube-api-qps
+		kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
+		masquerade-bit master metrics-bind-address min-sync-period namespace-quota nodeport-addresses
+		oom-score-adj ping-vips pod-bridge-interface pod-interface-name-prefix profiling service-cidr
+		service-proxy-name source-ranges-for-node-ports sync-period table-ownership takeover v`)
 	var got []string
 	f.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Hidden {
