@@ -142,7 +142,7 @@ func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(entryTable)
 		b := runAffine(t, k, 10_000)
-		b.change(affine())
+		b.change(affine(1))
 		b.change(portWith("other", 2, 2))
 		if held := b.loop.ruleset.Port(portWith("other", 2, 2).ID); held == nil {
 			t.Error("the other Service waits")
@@ -230,7 +230,7 @@ func TestEntriesWait(t *testing.T) {
 				k := new(entryTable)
 				b := runAffine(t, k, 10)
 				k.set(tt.fails, tt.refuses)
-				b.change(affine())
+				b.change(affine(1))
 				b.change(portWith("other", 2, 2))
 				pass(10 * time.Minute)
 				if b.loop.ruleset.Port(portWith("other", 2, 2).ID) == nil || b.loop.backoff.Failures() != 0 ||
@@ -336,7 +336,7 @@ func TestDeparturesEnd(t *testing.T) {
 			b := runAffine(t, k, clients)
 			pass(time.Minute)
 			k.set(unix.ENOMEM, nil)
-			b.change(affine())
+			b.change(affine(1))
 			pass(10 * time.Minute)
 			if n := k.departures(); n != 1 {
 				t.Errorf("%d clients: %d departed endpoints while the entries cannot be read, want 1", clients, n)
@@ -348,7 +348,7 @@ func TestDeparturesEnd(t *testing.T) {
 			}
 			b.change(affine(1, 2))
 			pass(time.Minute)
-			b.change(affine())
+			b.change(affine(1))
 			pass(900 * time.Millisecond)
 			if n := k.departures(); n != 1 {
 				t.Errorf("%d clients: %d departed endpoints within a second, want 1", clients, n)
@@ -368,7 +368,7 @@ func TestEntryThatAReadingMissed(t *testing.T) {
 		k := new(entryTable)
 		b := runAffine(t, k, 0)
 		pass(time.Minute)
-		b.change(affine())
+		b.change(affine(1))
 		number := numberOf(t, affine(1, 2))
 		k.mu.Lock()
 		k.entries[layout.AffinityMap(number)][nft.NumberedKey(nft.IP, number,
