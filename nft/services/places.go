@@ -157,4 +157,4 @@ const (
 // manyPlaces is described with manyFrontends. Where a hash chooses, a table of manySlots or more is always shared, so
 // that a change of its size can be staged; most tables are smaller, and their Service ports share chains. Random tests
 // lower both.
-var manyPlaces, manySlots = usualPlaces, 1009
+var manyPlaces, manySlots = usualPlaces, 4001

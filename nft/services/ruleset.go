@@ -261,6 +261,7 @@ func (r *Ruleset) Committed() {
 	clear(r.work)
 	for _, family := range r.families {
 		family.Committed()
+		family.committedStaged()
 		family.adopted = nil
 		family.departures.Committed()
 		// The many changes of a start leave large maps. They are given up, because a walk over a large

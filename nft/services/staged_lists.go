@@ -16,6 +16,9 @@ type stagedList struct {
 	written int    // of want
 	// held is how many elements stand in each table: from index 0 on, whatever they are.
 	held [2]int
+	// switched says that the chain uses another table from the next commit on. Until then the old one stays: a packet
+	// that is under way may have read the chain's old rules.
+	switched bool
 }
 
 // A stagedPort is a Service port with something left to write or to remove, or a list that has been given up.
@@ -118,7 +121,11 @@ func (r *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n 
 			return n
 		}
 		h.table, h.shown, s.want, s.written = other, s.want, places{}, 0
+		s.switched = true
 		r.putChoice(port, local)
+	}
+	if h.staged.switched {
+		return n
 	}
 	for t := range h.staged.held {
 		table, keep := layout.ListTable(t), 0
@@ -145,6 +152,19 @@ func (r *familyRules) unfinished(l *sharedList) bool {
 		}
 	}
 	return false
+}
+
+// committedStaged says that the kernel has what the last calls of advance have done.
+func (r *familyRules) committedStaged() {
+	for _, s := range r.staged {
+		l := s.cleared
+		if s.port != nil {
+			l = &s.port.list
+		}
+		for i := range l.halves {
+			l.halves[i].staged.switched = false
+		}
+	}
 }
 
 // Unfinished reports whether the next call of Apply has more to do, whatever delta it gets: a long slot table is being

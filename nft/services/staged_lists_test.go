@@ -161,6 +161,7 @@ func TestStagedChangesThatOvertake(t *testing.T) {
 				}
 			}
 			for r.Apply(tracker.Delta{}); r.Unfinished(); r.Apply(tracker.Delta{}) {
+				r.Committed()
 			}
 			r.Committed()
 			fresh := NewRuleset(testConfig())
