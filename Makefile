@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin/kube-nft
+PLUGIN := kubectl-kube_nft
 # Debian packages for tests; kube-nft itself needs none of them.
 PACKAGES := nftables iptables ipset iproute2 conntrack strace socat gcc libc6-dev
 define PACKAGES_WHY
@@ -16,7 +17,13 @@ IMAGE_PACKAGES := buildah
 define IMAGE_PACKAGES_WHY
   buildah            to build the image
 endef
-export PACKAGES_WHY IMAGE_PACKAGES_WHY
+KERNEL_PACKAGES := qemu-system-x86 debootstrap e2fsprogs busybox-static cpio kmod zstd xz-utils
+define KERNEL_PACKAGES_WHY
+  qemu-system-x86    to boot other kernels
+  debootstrap        to make the userland of the guests
+  the others         to make file systems, and to unpack kernels
+endef
+export PACKAGES_WHY IMAGE_PACKAGES_WHY KERNEL_PACKAGES_WHY
 # Flags for go test; .ci/run passes -v to see what was skipped.
 TESTFLAGS ?=
 FUZZTIME ?= 60s
@@ -33,22 +40,24 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build install run check test test-unit test-kernel golden fuzz bench scale soak chaos lint gofmt vet vuln helm release release-test image image-test packages image-packages
+.PHONY: help build install run check test test-unit test-kernel kernels golden fuzz bench scale soak chaos lint gofmt vet vuln helm release release-test image image-test packages image-packages kernel-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the static binary bin/kube-nft
+build: ## build the static binary bin/kube-nft, which is the kubectl plug-in as bin/kubectl-kube_nft
 	$(GO) build -o $(BIN) ./cmd/kube-nft
+	ln -sf $(notdir $(BIN)) $(dir $(BIN))$(PLUGIN)
 
 # Where make install puts things; DESTDIR is for packagers.
 PREFIX ?= /usr/local
 MAN := $(DESTDIR)$(PREFIX)/share/man/man8
 COMPLETIONS := bash-completion/completions/kube-nft zsh/site-functions/_kube-nft fish/vendor_completions.d/kube-nft.fish
 
-install: build ## put program, man pages, completions and the systemd unit below DESTDIR and PREFIX (/usr/local)
+install: build ## put program, kubectl plug-in, man pages, completions and the systemd unit below DESTDIR and PREFIX (/usr/local)
 	install -D -m 755 $(BIN) $(DESTDIR)$(PREFIX)/sbin/kube-nft
-	install -d $(MAN)
+	install -d $(DESTDIR)$(PREFIX)/bin $(MAN)
+	ln -sf ../sbin/kube-nft $(DESTDIR)$(PREFIX)/bin/$(PLUGIN)
 	$(GO) run -tags man ./cmd/kube-nft man --date $$(git log -1 --format=%ct 2>/dev/null || echo 0) $(MAN)
 	@for file in $(COMPLETIONS); do shell=$${file%%/*}; \
 	  install -d $(DESTDIR)$(PREFIX)/share/$${file%/*} && \
@@ -74,6 +83,9 @@ packages:
 image-packages:
 	$(call install,IMAGE_PACKAGES)
 
+kernel-packages:
+	$(call install,KERNEL_PACKAGES)
+
 check: gofmt vet test-unit ## gofmt, go vet and unit tests: neither root nor Debian packages nor tools to build
 
 # The second run is what make check has of the tests in namespaces: they are skipped, and must not fail.
@@ -89,8 +101,12 @@ test-unit: ## tests without namespaces, nft and long runs
 test-kernel: packages ## kernel and packet tests alone (root)
 	KUBE_NFT_REQUIRE_KERNEL=1 $(GO) test -timeout 60m $(TESTFLAGS) -run 'Kernel|Cases|Packets' ./nft/... ./conntrack/... ./integration/...
 
-golden: ## rewrite the golden dry runs; review the difference
-	$(GO) test ./integration/golden -run Golden -update
+kernels: kernel-packages ## tests of packets, kernel and migration on Debian's kernels, in QEMU: SUITES (bullseye bookworm trixie trixie-backports); hours without KVM (root, Debian)
+	integration/kernels/run $(SUITES)
+
+golden: ## rewrite golden outputs, and the generated tables of docs; review the difference (root)
+	$(GO) test ./integration/golden ./tracker ./cmd/kube-nft/config ./cmd/kube-nft/daemon -run 'Golden|AreDocumented' -update
+	$(GO) test ./cmd/kube-nft -run 'TestGet|TestExplain' -update
 
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	@for package in $$($(GO) list ./...); do \

@@ -77,7 +77,7 @@ func (t *Table) deleteBatch(batch []Flow) (deleted int, err error) {
 	}
 	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
 	if messages, err = conn.SendMessages(messages); err != nil {
-		return 0, fmt.Errorf("delete connection tracking entries: %w", err)
+		return 0, fmt.Errorf("delete conntrack entries: %w", err)
 	}
 	return t.outcome(conn, batch, messages)
 }
@@ -90,13 +90,13 @@ func (t *Table) outcome(conn *netlink.Conn, batch []Flow, sent []netlink.Message
 		index := int(sequence - sent[0].Header.Sequence) // they are consecutive and may wrap
 		if sequence == 0 || index >= len(batch) {
 			t.broken = true
-			return 0, fmt.Errorf("delete connection tracking entries: %w", cmp.Or(refused, errMalformed))
+			return 0, fmt.Errorf("delete conntrack entries: %w", cmp.Or(refused, errMalformed))
 		}
 		if refused != nil {
 			deleted--
 		}
 		if refused != nil && !errors.Is(refused, unix.ENOENT) && err == nil {
-			err = fmt.Errorf("delete connection tracking entry %s: %w", batch[index].Original, refused)
+			err = fmt.Errorf("delete conntrack entry %s: %w", batch[index].Original, refused)
 		}
 		if errors.Is(refused, unix.EPERM) { // refused as a whole: there is no other answer
 			return 0, err

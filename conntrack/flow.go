@@ -51,14 +51,16 @@ type Flow struct {
 // destination unless it was translated.
 func (f *Flow) Endpoint() netip.AddrPort { return f.Reply.Source }
 
-// Translated reports whether the flow's destination was changed.
-func (f *Flow) Translated() bool { return f.Status&DestinationNAT != 0 }
+// Translated reports whether the flow's destination was changed. ip_vs changes it without the kernel's bit for that.
+func (f *Flow) Translated() bool {
+	return f.Status&DestinationNAT != 0 || f.Reply.Source != f.Original.Destination
+}
 
 // Bypasses reports whether the flow's first packet was neither translated nor answered. Repetitions
 // of that packet match the entry, so nat chains do not see them. They bypass translation until the
 // entry is deleted.
 func (f *Flow) Bypasses() bool {
-	if f.Status&(SeenReply|DestinationNAT) != 0 {
+	if f.Status&SeenReply != 0 || f.Translated() {
 		return false
 	}
 	switch f.Original.Protocol {

@@ -52,7 +52,7 @@ const (
 )
 
 // errMalformed says that bytes are no proper connection tracking entry.
-var errMalformed = errors.New("malformed connection tracking message")
+var errMalformed = errors.New("malformed conntrack message")
 
 // decode reads the body of an IPCTNL_MSG_CT_NEW message: nfgenmsg and attributes. It
 // returns an error, never panics, whatever the bytes. A dump has ten nested attributes for

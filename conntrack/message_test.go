@@ -42,7 +42,7 @@ func TestDecodeMalformed(t *testing.T) {
 	}
 }
 
-func TestBypasses(t *testing.T) {
+func TestBypassesOfConntrack(t *testing.T) {
 	f := flow(tracker.TCP, client, "10.96.0.10:53", "10.96.0.10:53", 0)
 	for state := range TCPState(12) {
 		f.TCPState = state

@@ -23,7 +23,7 @@ const receiveBuffer = 64 << 10
 
 // ErrInterrupted says that the table changed during every attempt to dump it, so that flows may be
 // missing. The flows that come with the error are real.
-var ErrInterrupted = errors.New("connection tracking table changed while it was read; flows may be missing")
+var ErrInterrupted = errors.New("the conntrack table changed while it was read; entries may be missing")
 
 // A Table is the connection tracking table of the network namespace in which it was
 // opened. It belongs to one goroutine.
@@ -46,7 +46,7 @@ func Open() (*Table, error) {
 func dial() (*netlink.Conn, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
 	if err != nil {
-		return nil, fmt.Errorf("open connection tracking socket: %w", err)
+		return nil, fmt.Errorf("open conntrack socket: %w", err)
 	}
 	// Both only make answers shorter or clearer; kernels that lack them do without.
 	_ = conn.SetOption(netlink.CapAcknowledge, true)
@@ -68,7 +68,7 @@ func (t *Table) ready() (*netlink.Conn, error) {
 		t.conn, t.broken = conn, false
 	}
 	if err := t.conn.SetReadDeadline(time.Now().Add(replyTimeout)); err != nil {
-		return nil, fmt.Errorf("connection tracking socket: %w", err)
+		return nil, fmt.Errorf("conntrack socket: %w", err)
 	}
 	return t.conn, nil
 }
@@ -88,7 +88,7 @@ func (t *Table) Flows(ctx context.Context, filter Filter, keep func(*Flow) bool)
 		}
 	}
 	if err != nil {
-		return flows, fmt.Errorf("read connection tracking table: %w", err)
+		return flows, fmt.Errorf("read conntrack table: %w", err)
 	}
 	return flows, nil
 }

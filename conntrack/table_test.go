@@ -158,7 +158,7 @@ func TestDumpLeft(t *testing.T) {
 	create(t, table, foreign(tracker.UDP, 2000)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := table.Flows(ctx, Filter{}, func(*Flow) bool { cancel(); return false })
-	want := "read connection tracking table: context canceled"
+	want := "read conntrack table: context canceled"
 	if err == nil || err.Error() != want || table.broken {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -179,7 +179,7 @@ func TestDeleteUnprivileged(t *testing.T) {
 	create(t, table, mixed()...)
 	dropCapabilities(t)
 	n, err := table.Delete(t.Context(), mixed(), nil)
-	want := "delete connection tracking entry udp 192.0.2.1:1000 -> 10.96.0.10:53: operation not permitted"
+	want := "delete conntrack entry udp 192.0.2.1:1000 -> 10.96.0.10:53: operation not permitted"
 	if n != 0 || err == nil || err.Error() != want {
 		t.Errorf("deleted %d, %v, want %s", n, err, want)
 	}

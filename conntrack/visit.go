@@ -40,7 +40,7 @@ func (t *Table) Visit(ctx context.Context, filter Filter, budget int, visit func
 		case errors.Is(err, ErrInterrupted):
 			return false, nil
 		case err != nil:
-			return false, fmt.Errorf("read connection tracking table: %w", err)
+			return false, fmt.Errorf("read conntrack table: %w", err)
 		}
 		return true, nil
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -12,65 +11,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TransportProtocols is the set {tcp, udp, sctp}: a rule that rewrites ports has to name
-// the protocols that have them. One named set serves every such rule, where nft's own
-// way, an anonymous set in each, would make hundreds.
-const TransportProtocols = "transport-protocols"
-
 // DNATFrom rewrites the destination to what the map has for Key. Without an entry the rule
 // does not apply.
 //
-// With ToPort zero the map holds addresses and ports; with ToPort it holds addresses, to which
-// that port is added. nft takes its own listing only after a test of the protocol: if Key contains
-// Port, the statement tests by itself for the protocols that have ports. If not, it tests for
-// Protocol, or the rule must test ProtocolIs before. Where a HashedIndex names the source port, nft
-// takes the test for granted in its listing, so it has to be Protocol.
+// With ToPort zero the map holds addresses and ports, and the statement tests for Protocol by itself; with ToPort it
+// holds addresses, to which that port is added, and the rule must test ProtocolIs before. Both because nft takes its
+// own listing only where it knows the protocol: see also Set.Protocol.
 type DNATFrom struct {
 	Key      []Part
 	Map      string
 	ToPort   uint16
-	Protocol uint8
+	Protocol uint8 // TCP, UDP or SCTP; 0 with ToPort
 }
-
-// testsProtocol reports whether the statement begins with havePorts.
-func (s DNATFrom) testsProtocol() bool { return s.ToPort == 0 && slices.Contains(s.Key, Port) }
-
-// havePorts tests for the protocols that have ports.
-var havePorts = InSet{Key: []Part{Protocol}, Set: TransportProtocols}
 
 func (s DNATFrom) text(f Family) string {
-	lookup := keyText(f, s.Key) + " map @" + s.Map
+	lookup := " map @" + s.Map
 	if s.ToPort != 0 {
-		return "dnat to " + lookup + ":" + strconv.Itoa(int(s.ToPort))
+		return "dnat to " + keyText(f, s.Key) + lookup + ":" + strconv.Itoa(int(s.ToPort))
 	}
-	lookup = "dnat " + f.NFT() + " to " + lookup
-	if s.Protocol != 0 {
-		if s.hashesPorts() {
-			return strings.Replace(lookup, sourcePort.text(f), ProtocolText(s.Protocol)+" sport", 1)
-		}
-		return ProtocolIs{s.Protocol}.text(f) + " " + lookup
+	parts := make([]string, len(s.Key))
+	for i, part := range s.Key {
+		parts[i] = portText(part, s.Protocol, f)
 	}
-	if s.testsProtocol() {
-		return havePorts.text(f) + " " + lookup
+	key := strings.Join(parts, " . ")
+	dnat := "dnat " + f.NFT() + " to " + key + lookup
+	if key != keyText(f, s.Key) { // a port of the protocol implies the test
+		return dnat
 	}
-	return lookup
+	return ProtocolIs{s.Protocol}.text(f) + " " + dnat
 }
 
-// hashesPorts reports whether the source port has a part in a HashedIndex.
-func (s DNATFrom) hashesPorts() bool {
-	ports, _ := s.Key[len(s.Key)-1].HashesPorts()
-	return ports
+// portText is a part of a key with the ports of a protocol; 0 stands for any.
+func portText(part Part, protocol uint8, f Family) string {
+	text := part.text(f)
+	if protocol == 0 {
+		return text
+	}
+	for _, port := range []Part{Port, sourcePort} {
+		header := strings.TrimPrefix(port.text(f), "th")
+		text = strings.Replace(text, port.text(f), ProtocolText(protocol)+header, 1)
+	}
+	return text
 }
 
 func (s DNATFrom) expressions(f Family) (x []expr.Any) {
 	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: register(0)}
-	switch {
-	case s.testsProtocol():
-		x = havePorts.expressions(f)
-	case s.Protocol != 0:
-		x = ProtocolIs{s.Protocol}.expressions(f)
-	}
 	if s.ToPort == 0 {
+		x = ProtocolIs{s.Protocol}.expressions(f)
 		nat.RegProtoMin = register(AddrLen(f) / 4) // the data's second field
 	}
 	x = append(x, load(f, s.Key...)...)
@@ -83,28 +70,24 @@ func (s DNATFrom) expressions(f Family) (x []expr.Any) {
 }
 
 func (DNATFrom) parse(f Family, x []expr.Any) (Stmt, int) {
-	n, protocol := 0, uint8(0)
-	if test, length := (InSet{}).parse(f, x); length > 0 && test.(InSet).Set == TransportProtocols {
-		n = length
-	} else if test, length := (ProtocolIs{}).parse(f, x); length > 0 {
-		n, protocol = length, test.(ProtocolIs).Number
+	protocol := uint8(0)
+	test, n := ProtocolIs{}.parse(f, x)
+	if n > 0 {
+		protocol = test.(ProtocolIs).Number
 	}
 	key, length := parseKey(f, x[n:])
 	n += length
 	l := at[*expr.Lookup](x, n)
-	if l == nil || !l.IsDestRegSet {
+	if l == nil || !l.IsDestRegSet || len(key) == 0 {
 		return nil, 0
 	}
 	n++
 	dnat := DNATFrom{Key: key, Map: l.SetName, Protocol: protocol}
-	if len(key) == 0 || protocol != 0 && !key[len(key)-1].hashed() { // then ProtocolIs is a statement of its own
-		return nil, 0
-	}
 	if port := at[*expr.Immediate](x, n); port != nil && len(port.Data) == 2 {
 		dnat.ToPort = binary.BigEndian.Uint16(port.Data)
 		n++
 	}
-	if at[*expr.NAT](x, n) == nil {
+	if at[*expr.NAT](x, n) == nil || (dnat.ToPort == 0) == (protocol == 0) { // ProtocolIs is a statement of its own
 		return nil, 0
 	}
 	return dnat, n + 1

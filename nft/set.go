@@ -29,6 +29,10 @@ type Set struct {
 	Dynamic  bool    // the packet path adds elements, with a timeout (flags dynamic,timeout)
 	Size     uint32  // a hard limit on the number of elements; 0: none
 	Counters bool    // each element counts the packets that matched it
+	// Protocol is that of the ports in key and data, for a map declared with typeof; 0 stands for any. The kernel does
+	// not know it: it only matters to nft. For the ports in the data of a map nft needs one, whatever rules use the map:
+	// it refuses to load rules over a map that exists and has th dport in its data.
+	Protocol uint8
 }
 
 // Equal reports whether s and t define the same set; their ranks do not matter.
@@ -108,7 +112,7 @@ func (s *Set) declaration(f Family) []string {
 func (s *Set) typeText(f Family) string {
 	word, name := "type ", Field.typeName
 	if s.DeclaredByExpression() {
-		word, name = "typeof ", Field.expression
+		word, name = "typeof ", s.expression
 	}
 	text := word + fieldsText(f, s.Key, name)
 	switch {
@@ -143,15 +147,15 @@ func (d Field) typeName(f Family) string {
 	return "integer"
 }
 
-// expression is the field as typeof declares it.
-func (d Field) expression(f Family) string {
+// expression is a field as typeof declares it.
+func (s *Set) expression(d Field, f Family) string {
 	switch d {
 	case FieldAddr:
 		return Destination.text(f)
 	case FieldProtocol:
 		return Protocol.text(f)
 	case FieldPort:
-		return Port.text(f)
+		return portText(Port, s.Protocol, f)
 	}
 	return RandomIndex(IndexModulus).text(f)
 }

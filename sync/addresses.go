@@ -11,18 +11,24 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
-// Addresses returns the addresses of all interfaces of this network namespace, sorted.
+// Addresses returns the addresses of the interfaces of this network namespace, sorted. The ones of kube-ipvs0, where
+// kube-proxy's IPVS mode has the addresses of Services, are not the node's.
 func Addresses() ([]netip.Addr, error) {
 	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list interface addresses: %w", err)
 	}
+	services, err := legacy.ServiceAddresses()
+	if err != nil {
+		return nil, err
+	}
 	var addrs []netip.Addr
 	for _, entry := range list {
-		if addr, ok := netip.AddrFromSlice(entry.IP); ok {
+		if addr, ok := netip.AddrFromSlice(entry.IP); ok && !services[addr.Unmap()] {
 			addrs = append(addrs, addr.Unmap())
 		}
 	}

@@ -25,8 +25,8 @@ func TestAddressesAreSetWhenTheyChange(t *testing.T) {
 	}
 }
 
-// TestEndTakesWhatIsLeft ends a subscription whose sender waits for room.
-func TestEndTakesWhatIsLeft(t *testing.T) {
+// TestEndOfSubscriptionWithFullChannel ends a subscription whose sender waits for room.
+func TestEndOfSubscriptionWithFullChannel(t *testing.T) {
 	updates, stop := make(chan netlink.AddrUpdate, 1), make(chan struct{})
 	go func() {
 		defer close(updates)

@@ -26,7 +26,6 @@ type entryTable struct {
 	reads   int
 	fails   error // to read the entries
 	refuses error // batches with entries
-	atOnce  int   // the most entries of one batch
 }
 
 func (k *entryTable) Elements(_ context.Context, _ nft.Family, set *nft.Set) (map[string]nft.Element, error) {
@@ -63,7 +62,6 @@ func (k *entryTable) Commit(ctx context.Context, batch nft.Batch) error {
 		if k.refuses != nil {
 			return k.refuses
 		}
-		k.atOnce = max(k.atOnce, len(op.Elements))
 		for _, entry := range op.Elements {
 			if op.Verb == nft.Add {
 				k.entries[op.Set.Name][entry.Key] = entry.Element
@@ -135,82 +133,6 @@ func numberOf(t *testing.T, p *tracker.ServicePort) uint32 {
 		t.Fatalf("%d groups, want one", len(groups))
 	}
 	return groups[0].Number
-}
-
-// TestEntriesOfDepartedEndpointsGo beside the loop, a few at a time, while other commits go on.
-func TestEntriesOfDepartedEndpointsGo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := new(entryTable)
-		b := runAffine(t, k, 10_000)
-		b.change(affine(1))
-		b.change(portWith("other", 2, 2))
-		if held := b.loop.ruleset.Port(portWith("other", 2, 2).ID); held == nil {
-			t.Error("the other Service waits")
-		}
-		pass(time.Minute)
-		if n := k.count(); n != 10_000 {
-			t.Errorf("%d entries, want 10,000: those of the endpoint that stays", n)
-		}
-		if k.atOnce > 100 {
-			t.Errorf("%d entries in one batch", k.atOnce)
-		}
-	})
-}
-
-// TestFullMapMakesRoom: of a map that is nearly full, a quarter becomes free for new clients.
-func TestFullMapMakesRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := new(entryTable)
-		runAffine(t, k, bubbleAffinitySize/2)
-		pass(time.Minute)
-		if n := k.count(); n != bubbleAffinitySize/4*3 {
-			t.Errorf("%d entries of %d, want three quarters", n, bubbleAffinitySize)
-		}
-	})
-}
-
-// TestTimeoutOfEntries rewrites them.
-func TestTimeoutOfEntries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := new(entryTable)
-		b := runAffine(t, k, 100)
-		slower := affine(1, 2)
-		slower.Affinity = 2 * time.Hour
-		b.change(slower)
-		pass(time.Minute)
-		for _, entries := range k.entries {
-			for _, entry := range entries {
-				if entry.Life.Timeout != 2*time.Hour || entry.Life.Expires != time.Minute {
-					t.Fatalf("an entry lives %+v", entry.Life)
-				}
-			}
-		}
-		if n := k.count(); n != 200 {
-			t.Errorf("%d entries, want 200", n)
-		}
-	})
-}
-
-// TestEntriesOfNobodyGo takes affinity away, and gives it back before they have been looked at.
-func TestEntriesOfNobodyGo(t *testing.T) {
-	for _, back := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			k := new(entryTable)
-			b := runAffine(t, k, 10)
-			k.set(unix.ENOMEM, nil)
-			b.change(udp("web", 1, 1, 2))
-			want := 0
-			if back {
-				b.change(affine(2))
-				want = 10
-			}
-			k.set(nil, nil)
-			pass(5 * time.Minute)
-			if n := k.count(); n != want {
-				t.Errorf("affinity comes back %v: %d entries, want %d", back, n, want)
-			}
-		})
-	}
 }
 
 // TestEntriesWait has a kernel that cannot read entries, or refuses to change them: everything else
@@ -360,35 +282,6 @@ func TestDeparturesEnd(t *testing.T) {
 		})
 	}
 }
-
-// TestEntryThatAReadingMissed: an entry that is found only by the second reading goes, too, and its endpoint is
-// in the set until then.
-func TestEntryThatAReadingMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := new(entryTable)
-		b := runAffine(t, k, 0)
-		pass(time.Minute)
-		b.change(affine(1))
-		number := numberOf(t, affine(1, 2))
-		k.mu.Lock()
-		k.entries[layout.AffinityMap(number)][nft.NumberedKey(nft.IP, number,
-			netip.MustParseAddr("192.0.2.1"))] = nft.Element{
-			Data: nft.AddrKey(pod(2)), Life: &nft.Life{Timeout: time.Hour, Expires: time.Minute},
-		}
-		k.mu.Unlock()
-		pass(settling)
-		if n, departed := k.count(), k.departures(); n != 0 || departed != 1 {
-			t.Errorf("%d entries and %d departed endpoints, want 0 and 1", n, departed)
-		}
-		pass(10 * settling)
-		if departed := k.departures(); departed != 0 {
-			t.Errorf("%d departed endpoints in the end", departed)
-		}
-	})
-}
-
-// settling is how long a departure takes at least.
-const settling = time.Second
 
 // departures counts what batches have added to the set of departed endpoints and not deleted.
 func (k *entryTable) departures() int {

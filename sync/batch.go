@@ -3,13 +3,13 @@ package sync
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
-	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -18,6 +18,10 @@ import (
 // that holds.
 type ForeignMessages func(ctx context.Context,
 	want nft.Tables) (messages []nft.ForeignMessage, generation uint32, err error)
+
+// elementsEach is about how many elements a batch has that brings tables in use up to what is wanted. The kernel takes
+// 5 to 20 ms for so many.
+const elementsEach = 1000
 
 // A plan is the batch of one attempt, and what follows when the kernel has taken it.
 type plan struct {
@@ -34,12 +38,13 @@ type plan struct {
 func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	if l.known {
 		moved := l.apply()
+		l.ruleset.Advance(max(elementsEach-l.ruleset.AllWork(), elementsEach/4))
 		p.batch = l.ruleset.Changes()
 		if !p.batch.Remakes() {
 			if p.batch.Makes() { // a table that somebody deleted: nobody may have committed since
 				p.batch.Generation = l.drift.seen
 			}
-			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != ""
+			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != "" && !l.behind
 			return p, err
 		}
 		l.known = false // a table takes more to make anew than what has changed of it
@@ -62,12 +67,18 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 			return p, err
 		}
 	}
-	p = plan{batch: change.Diff(have, want), full: true, allFlows: true}
+	l.ruleset.Found(have)
+	most := elementsEach
+	if l.options.Foreign != nil { // what others have done until now is ours from this batch on
+		most = math.MaxInt
+	}
+	l.ruleset.Advance(most)
+	p = plan{batch: l.ruleset.Changes(), full: true, allFlows: true}
 	if p.batch.Remakes() && l.entriesRefused == nil { // with the affinity entries that the table has
 		if err := readEntries(ctx, l.kernel, have); err != nil {
 			return p, err
 		}
-		p.batch = change.Diff(have, want)
+		p.batch = l.ruleset.Changes()
 	}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
 	p.batch.Generation = generation
@@ -77,7 +88,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	// Our own part of the first batch does not wait for what fails here.
 	messages, at, err := l.options.Foreign(ctx, want)
 	switch {
-	case held(err):
+	case isSafety(err):
 		return p, err
 	case err != nil:
 		l.leaveForeign(err)
@@ -103,7 +114,7 @@ func (l *Loop) seed(ctx context.Context, p *plan, have nft.Tables) {
 // batches out.
 func (l *Loop) leaveForeign(err error) {
 	l.options.Foreign = nil
-	l.options.Log.Warn("the first commit will leave tables of others as they are", zap.Error(err))
+	l.options.Log.Warn("the first commit leaves kube-proxy's tables in place", zap.Error(err))
 }
 
 // apply moves what the source has into the ruleset. It reports whether addresses have
@@ -116,6 +127,9 @@ func (l *Loop) apply() (moved bool) {
 	}
 	l.refusals.add(&delta)
 	l.ruleset.Apply(delta)
+	if reserved := l.reserved.Swap(nil); reserved != nil {
+		l.ruleset.Reserve(*reserved)
+	}
 	local := l.local.Swap(nil)
 	if delta.AddressesChanged {
 		l.nodePorts.node = delta.NodeAddresses

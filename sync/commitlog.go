@@ -59,7 +59,7 @@ func (c *commitLog) add(r *Report) {
 	}
 	c.slowest = max(c.slowest, took)
 	if d := &r.Delta; d.Wait >= longWait && c.wait.Report("") {
-		c.log.Info("a namespace changes so much that what it adds has to wait", zap.String("namespace", d.Slowest),
+		c.log.Info("a namespace exceeds its share of the time: its additions wait", zap.String("namespace", d.Slowest),
 			zap.Duration("wait", d.Wait),
 			zap.Int("waiting_services", d.Waiting))
 	}

@@ -87,7 +87,7 @@ func TestCommitLines(t *testing.T) {
 		{"slow in sum", Report{Operations: 1, Compile: slowSync * 6 / 10, Commit: slowSync * 7 / 10}, "info slow sync",
 			map[string]any{"longest": "commit"}},
 		{"a long wait", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}},
-			"info a namespace changes so much that what it adds has to wait",
+			"info a namespace exceeds its share of the time: its additions wait",
 			map[string]any{"namespace": "shop", "wait": longWait, "waiting_services": int64(2)}},
 		{"the wait goes on", Report{Delta: tracker.Delta{Waiting: 2, Slowest: "shop", Wait: longWait}}, "", nil},
 		{"slow reading", Report{Full: true, Compile: 2 * slowSync}, "info slow sync",

@@ -26,10 +26,10 @@
 // After each commit the loop hands over what it made stale among affinity entries and among
 // connections, and reports. Two other goroutines look for these: one (staleFlows) removes
 // connections; it asks what was committed (flowView), not the ruleset, so that the loop goes on
-// meanwhile. The other (affinity.Cleaner) has the loop commit the removal of entries, a few at a
+// meanwhile. The other (affinityentries.Cleaner) has the loop commit the removal of entries, a few at a
 // time, because the tables may belong to its socket. A commit that fails changes
 // nothing: the rules stay as they were. Nothing is written before all sources have synced, and
-// nothing is removed when the loop ends. The safety check stops the first commit (HeldError) if it would empty
+// nothing is removed when the loop ends. The safety check stops the first commit (SafetyError) if it would empty
 // tables that serve, or if a takeover from kube-proxy would lose Services; then the loop stays
 // UNKNOWN and checks again.
 //

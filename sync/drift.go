@@ -255,8 +255,8 @@ func (d *driftDetector) damaged(reason string) bool {
 // if nothing comes from the monitor, it asks to read them back. It returns what hear returns.
 func (d *driftDetector) audit(ctx context.Context, known bool) (_, repair bool) {
 	defer d.schedule()
-	if !known {
-		return false, false // a retry is under way
+	if !known || d.ruleset.Behind() {
+		return known, false // a retry, or the rest, is under way
 	}
 	d.audits++
 	if d.deaf || d.audits%auditsPerRead == 0 {

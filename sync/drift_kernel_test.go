@@ -151,13 +151,13 @@ type vandal struct {
 
 // vandals lists kinds of damage.
 var vandals = []vandal{
-	{name: "endpoint deleted", ops: func(t *nft.Table) []nft.Op { return deletion(t, "endpoints", 1) }},
+	{name: "endpoint deleted", ops: func(t *nft.Table) []nft.Op { return deletion(t, "endpoints-tcp", 1) }},
 	{name: "frontend deleted", ops: func(t *nft.Table) []nft.Op { return deletion(t, "services", 1) }},
 	{name: "map emptied", ops: func(t *nft.Table) []nft.Op {
 		return deletion(t, "services", len(t.Sets["services"].Map))
 	}},
 	{name: "endpoint redirected", ops: func(t *nft.Table) []nft.Op {
-		ops := deletion(t, "endpoints", 1)
+		ops := deletion(t, "endpoints-tcp", 1)
 		element := ops[0].Elements[0]
 		element.Data = string([]byte{192, 0, 2, 1, 0, 80, 0, 0})
 		return append(ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: ops[0].Set, Elements: []nft.KeyedElement{element}})
@@ -266,9 +266,9 @@ func TestRepairIsLogged(t *testing.T) {
 		operations int64
 		reason     string
 	}{
-		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 1), "add element ip kube-nft endpoints { ", 1,
+		{deletion(g.ruleset.Want()[nft.IP], "endpoints-tcp", 1), "add element ip kube-nft endpoints-tcp { ", 1,
 			"changed our tables: 1 object is not as it should be"},
-		{deletion(g.ruleset.Want()[nft.IP], "endpoints", 100), "add element ip kube-nft endpoints { ", 1,
+		{deletion(g.ruleset.Want()[nft.IP], "endpoints-tcp", 100), "add element ip kube-nft endpoints-tcp { ", 1,
 			"changed our tables: 100 objects are not as they should be"},
 		{[]nft.Op{{Verb: nft.Flush, Family: nft.IP, Chain: g.ruleset.Want()[nft.IP].Chains["services"]}},
 			"flush chain ip kube-nft services", 2, "1 object is"},
@@ -296,13 +296,13 @@ func TestRepairIsLogged(t *testing.T) {
 	}
 }
 
-// TestWhatOthersDoElsewhere commits to other tables, and to ours what changes nothing.
-func TestWhatOthersDoElsewhere(t *testing.T) {
+// TestForeignCommitsWithoutEffect commits to other tables, and to ours what changes nothing.
+func TestForeignCommitsWithoutEffect(t *testing.T) {
 	g := watchServices(t, 20, 3)
 	lab.Run(t, "table ip other { map services { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }; }",
 		"nft", "-f", "-")
 	want := g.ruleset.Want()[nft.IP]
-	same := deletion(want, "endpoints", 1)
+	same := deletion(want, "endpoints-tcp", 1)
 	g.commit(t, same[0], nft.Op{Verb: nft.Add, Family: nft.IP, Set: same[0].Set, Elements: same[0].Elements})
 	lab.Run(t, "", "nft", "delete", "table", "ip", "other")
 	g.commit(t, deletion(want, "services", 1)...)

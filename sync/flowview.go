@@ -13,8 +13,8 @@ import (
 // goroutine goes on with the ruleset. A commit costs it what the commit changed.
 type flowView struct {
 	mu         sync.RWMutex
-	serving    map[tracker.Frontend][]netip.AddrPort // sorted, and never written to
-	resets     map[tracker.Frontend]struct{}         // those whose connections of TCP and SCTP end with their endpoint
+	serving    map[tracker.Frontend]tracker.Served
+	resets     map[tracker.Frontend]struct{} // those whose connections of TCP and SCTP end with their endpoint
 	clusterIPs map[netip.Addr]struct{}
 	cidrs      []netip.Prefix
 	nodePorts  []netip.Addr // where node ports are reached, sorted
@@ -26,7 +26,7 @@ func (v *flowView) update(r *services.Ruleset, nodePorts []netip.Addr) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.serving == nil {
-		v.serving, v.clusterIPs = make(map[tracker.Frontend][]netip.AddrPort), make(map[netip.Addr]struct{})
+		v.serving, v.clusterIPs = make(map[tracker.Frontend]tracker.Served), make(map[netip.Addr]struct{})
 		v.resets = make(map[tracker.Frontend]struct{})
 	}
 	for f := range r.TouchedFrontends() {
@@ -56,10 +56,7 @@ func (v *flowView) Endpoints(f tracker.Frontend) (allowed func(netip.AddrPort) b
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	serving, known := v.serving[f]
-	return func(ep netip.AddrPort) bool {
-		_, ok := slices.BinarySearchFunc(serving, ep, netip.AddrPort.Compare)
-		return ok
-	}, known
+	return serving.Has, known
 }
 
 // Resets implements conntrack.Desired.

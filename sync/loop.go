@@ -17,7 +17,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/services"
-	"github.com/kube-nft/kube-nft/sync/affinity"
+	"github.com/kube-nft/kube-nft/sync/affinityentries"
 	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -34,6 +34,8 @@ type Loop struct {
 	kernel  client
 
 	local atomic.Pointer[[]netip.Addr] // the latest of SetAddresses; nil once the loop has taken it
+	// reserved is the same of Reserve.
+	reserved atomic.Pointer[map[netip.Addr]bool]
 
 	// The goroutine of Run owns the fields below.
 	known   bool          // whether the kernel holds what the ruleset calls committed
@@ -51,11 +53,13 @@ type Loop struct {
 
 	nodePorts nodePorts
 	refusals  refusals
-	affinity  *affinity.Cleaner // nil leaves entries until they expire
+	affinity  *affinityentries.Cleaner // nil leaves entries until they expire
 	stale     staleFlows
 	drift     driftDetector
 	check     sourceCheck
-	holding   bool // the safety check stopped the last sync
+	stopped   bool                 // the safety check stopped the last sync
+	behind    bool                 // the kernel lacks some of what the ruleset wants, see services.Ruleset.Behind
+	later     []tracker.FlowChange // of commits while it was behind
 	// overtaken says that another program committed before an attempt of this sync could.
 	overtaken bool
 
@@ -114,9 +118,9 @@ func (l *Loop) CleanFlows(flows flows) { l.stale.flows = flows }
 
 // CleanAffinity makes Run remove affinity entries of endpoints that have left, on a goroutine of its
 // own. Call it before Run. No other goroutine may use the reader.
-func (l *Loop) CleanAffinity(reader affinity.Reader) {
-	options := affinity.Options{Log: l.options.Log, RetryMin: l.options.RetryMin, RetryMax: l.options.RetryMax}
-	l.affinity = affinity.New(reader, l.ruleset.AffinityMaps, options)
+func (l *Loop) CleanAffinity(reader affinityentries.Reader) {
+	options := affinityentries.Options{Log: l.options.Log, RetryMin: l.options.RetryMin, RetryMax: l.options.RetryMax}
+	l.affinity = affinityentries.New(reader, l.ruleset.AffinityMaps, options)
 }
 
 // Watch makes the loop repair foreign changes to our tables. Call it before Run. Close the monitor
@@ -132,6 +136,13 @@ func (l *Loop) SetAddresses(addrs []netip.Addr) {
 	l.options.Queue.Ring()
 }
 
+// Reserve tells the loop which addresses of the node are there for Services alone. The latest call counts. It
+// never blocks.
+func (l *Loop) Reserve(addrs map[netip.Addr]bool) {
+	l.reserved.Store(&addrs)
+	l.options.Queue.Ring()
+}
+
 // Run syncs until ctx ends. Then it returns nil at once and leaves the rules in place. Start it
 // when all sources have synced, because its first sync is unconditional. It returns an error only
 // if the netlink socket is broken.
@@ -143,8 +154,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	if l.stale.flows != nil {
 		cleaning.Go(func() { l.stale.run(ctx) })
 	}
-	var entries <-chan affinity.Batch
-	var ended <-chan affinity.Departures
+	var entries <-chan affinityentries.Batch
+	var ended <-chan affinityentries.Departures
 	if l.affinity != nil {
 		entries, ended = l.affinity.Batches, l.affinity.Ended
 		cleaning.Go(func() { l.affinity.Run(ctx) })
@@ -174,7 +185,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case foreign := <-l.drift.changes:
 			l.known, wanted = l.drift.hear(foreign, l.known)
 		}
-		if wait := time.Until(l.ended.Add(l.options.MinInterval)); wanted && wait > 0 {
+		if wait := time.Until(l.ended.Add(l.options.MinInterval)); wanted && wait > 0 && !l.behind {
 			retry.Pause(ctx, wait)
 		}
 		if !wanted || ctx.Err() != nil {
@@ -184,8 +195,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) { // the socket was closed, and stays closed
 			return fmt.Errorf("nf_tables cannot be reached any more: %w; the rules stay in force, start kube-nft again", err)
 		}
-		if held(err) {
-			l.hold(err)
+		if isSafety(err) {
+			l.stop(err)
 			continue
 		}
 		if err != nil && ctx.Err() == nil { // only a success shortens the next pause, a new change does not
@@ -204,8 +215,13 @@ func (l *Loop) Run(ctx context.Context) error {
 // Once syncs one time and removes stale connections. It is for callers that do not go on with Run.
 // It returns the error of the sync, and only logs a failure to remove connections.
 func (l *Loop) Once(ctx context.Context) error {
-	if err := l.sync(ctx); err != nil {
-		return err
+	for {
+		if err := l.sync(ctx); err != nil {
+			return err
+		}
+		if !l.behind {
+			break
+		}
 	}
 	l.stale.clean(ctx)
 	return nil
@@ -297,18 +313,27 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	if generation != 0 {
 		l.drift.listenFrom(ctx, generation)
 	}
-	if l.affinity != nil {
+	behind := l.ruleset.Behind()
+	if l.affinity != nil && !behind {
 		l.affinity.Committed(l.ruleset.AffinityChanges())
 	}
 	committed := time.Now()
-	if l.drift.reason != "" && len(p.batch.Ops) > 0 {
+	if l.drift.reason != "" && len(p.batch.Ops) > 0 && !behind {
 		l.drift.logRepair(p.batch.Ops, committed)
 	}
 	if l.stale.flows != nil {
 		l.stale.view.update(l.ruleset, l.nodePorts.reached)
 	}
+	switch {
+	case behind: // packets may still make flows that will be stale
+		l.later = append(l.later, p.flows...)
+	case l.behind:
+		p.flows, p.allFlows, l.later = append(l.later, p.flows...), true, nil
+	}
 	l.stale.committed(p.flows, p.allFlows)
-	l.done(Report{
+	charge := !p.full && !l.behind && !behind // otherwise most of the work was for what is behind
+	l.behind = behind
+	l.done(charge, Report{
 		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
 		Seeds: p.seeds,
 		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
@@ -402,25 +427,22 @@ func (e *partError) Error() string {
 // Unwrap returns the error of the part.
 func (e *partError) Unwrap() error { return e.err }
 
-// hold reports that the safety check stops a commit, and sets the time of the next check. The pause is needed
+// stop reports that the safety check stops a commit, and sets the time of the next check. The pause is needed
 // because a wrong source may change all the time, and each look reads the tables.
-func (l *Loop) hold(err error) {
-	l.holding = true
-	pause := max(heldPause, retry.Rest(l.took))
+func (l *Loop) stop(err error) {
+	l.stopped = true
+	pause := max(safetyPause, retry.Rest(l.took))
 	l.ended = time.Now().Add(pause)
 	l.again.Reset(pause)
-	if l.options.Held != nil {
-		l.options.Held(err)
+	if l.options.SafetyCheck != nil {
+		l.options.SafetyCheck(err)
 	}
 }
 
 // charge tells how long the sync has worked for each namespace: in proportion to what each has changed of the tables.
 func (l *Loop) charge(took time.Duration) {
-	work, all := l.ruleset.Work(), 0
-	for _, n := range work {
-		all += n
-	}
-	for namespace, n := range work {
+	all := l.ruleset.AllWork()
+	for namespace, n := range l.ruleset.Work() {
 		l.options.Charge(namespace, took*time.Duration(n)/time.Duration(all))
 	}
 }
@@ -428,22 +450,25 @@ func (l *Loop) charge(took time.Duration) {
 // commitEntries commits operations on affinity entries.
 func (l *Loop) commitEntries(ctx context.Context, ops []nft.Op) error {
 	if !l.known || !l.synced {
-		return affinity.ErrTablesUnknown
+		return affinityentries.ErrTablesUnknown
 	}
 	return l.kernel.Commit(ctx, nft.Batch{Ops: ops})
 }
 
-// done records and reports a successful sync.
-func (l *Loop) done(report Report) {
+// done records and reports a successful sync, and charges the namespaces for it or not.
+func (l *Loop) done(charge bool, report Report) {
 	l.backoff.Reset()
-	if l.options.Charge != nil && l.synced && !report.Full {
+	if l.options.Charge != nil && l.synced && charge {
 		l.charge(max(0, l.options.CPUTime()-l.worked))
 	}
 	l.ruleset.Committed()
 	l.refusals.committed()
-	report.Delta, report.NodePorts, report.Distrust = l.waiting, l.nodePorts.reached, l.drift.reason
+	report.Delta, report.NodePorts = l.waiting, l.nodePorts.reached
 	report.LeftOut = l.refusals.ports()
-	l.waiting, l.drift.reason = tracker.Delta{}, ""
+	l.waiting = tracker.Delta{}
+	if !l.behind {
+		report.Distrust, l.drift.reason = l.drift.reason, ""
+	}
 	fresh, standing := l.ruleset.Conflicts()
 	report.Conflicts, report.Standing = l.conflicts.add(fresh, l.ruleset.Successions()), standing
 	unmet, standing := l.ruleset.Unmet()
@@ -454,13 +479,13 @@ func (l *Loop) done(report Report) {
 		l.commits.started(&report, l.ruleset.Lengths())
 	}
 	l.synced = true
-	if l.ruleset.Unfinished() {
+	if l.behind || l.ruleset.Unfinished() {
 		l.due.Reset(0)
 	}
-	if l.holding && l.options.Held != nil {
-		l.options.Held(nil)
+	if l.stopped && l.options.SafetyCheck != nil {
+		l.options.SafetyCheck(nil)
 	}
-	l.holding = false
+	l.stopped = false
 	if !l.minuteRuns && (report.Operations > 0 || l.commits.slow > 0) {
 		l.minute.Reset(time.Minute)
 		l.minuteRuns = true

@@ -29,16 +29,16 @@ type Options struct {
 	// DefaultAuditInterval. Without Watch there are none.
 	AuditInterval time.Duration
 	// Foreign, if set, is asked for what goes into the same transaction as the first batch. With a
-	// *HeldError it keeps the batch back; any other error leaves the tables of others as they are.
+	// *SafetyError it keeps the batch back; any other error leaves the tables of others as they are.
 	Foreign ForeignMessages
 	// Seeds, if set, is asked after Foreign for affinity entries of another proxy, which the first
 	// batch makes ours.
 	Seeds func(context.Context) []services.Seed
 	// Trust skips the safety check, which refuses a first commit that removes nearly all frontends.
 	Trust bool
-	// Held, if set, is called on the loop's goroutine with each *HeldError, and with nil after the
+	// SafetyCheck, if set, is called on the loop's goroutine with each *SafetyError, and with nil after the
 	// first sync that succeeds after one.
-	Held func(error)
+	SafetyCheck func(error)
 	// Committed, if set, is called on the loop's goroutine after each successful sync.
 	Committed func(Report)
 	// CPUTime tells how long the calling thread has worked; nil: the time that passes.

@@ -55,7 +55,7 @@ func (k *picky) refusal(batch nft.Batch) error {
 // addressIn is the address of an endpoint, or with which a source range begins.
 func addressIn(set string, element *nft.KeyedElement) (addr netip.Addr) {
 	switch {
-	case set == "endpoints":
+	case set == "endpoints-tcp":
 		addr = netip.AddrFrom4([4]byte([]byte(element.Data[:4])))
 	case strings.HasPrefix(set, "allowed-"):
 		addr = netip.AddrFrom4([4]byte([]byte(element.Key[4:8])))
@@ -83,7 +83,7 @@ func (k *picky) endpointsHeld() map[netip.Addr]bool {
 			}
 			for _, element := range op.Elements {
 				switch {
-				case op.Set.Name != "endpoints":
+				case op.Set.Name != "endpoints-tcp":
 				case op.Verb == nft.Add:
 					byKey[element.Key] = addressIn(op.Set.Name, &element)
 				default:
@@ -257,8 +257,11 @@ func guardedPorts(endpoints [2]byte, ranges ...string) []*tracker.ServicePort {
 func rangesWanted(t *nft.Table) string {
 	var list []string
 	for name, held := range t.Sets {
+		if name == "endpoints-tcp" {
+			continue
+		}
 		for key, element := range held.Map {
-			if addr := addressIn(name, &nft.KeyedElement{Key: key, Element: element}); addr.IsValid() && name != "endpoints" {
+			if addr := addressIn(name, &nft.KeyedElement{Key: key, Element: element}); addr.IsValid() {
 				list = append(list, addr.String())
 			}
 		}
@@ -367,7 +370,7 @@ func TestRefusalInKernel(t *testing.T) {
 	if len(g.refusals) != 1 {
 		t.Fatalf("%d Services skipped", len(g.refusals))
 	}
-	want := "table ip kube-nft: add element endpoints { 10.96.200.1 . tcp . 80 . 0 : "
+	want := "table ip kube-nft: add element endpoints-tcp { 10.96.200.1 . tcp . 80 . 0 : "
 	if refusal := <-g.refusals; refusal.service != "ns/bad" || !strings.HasPrefix(refusal.err.Error(), want) ||
 		!errors.Is(refusal.err, unix.EINVAL) {
 		t.Errorf("skipped %s: %v", refusal.service, refusal.err)

@@ -159,7 +159,7 @@ func (s *staleFlows) clean(ctx context.Context) (report FlowReport) {
 	case err == nil:
 		s.failing.Over()
 	case s.failing.Report(err.Error()):
-		s.log.Warn("stale connections may have stayed; they are looked for again", zap.Error(err))
+		s.log.Warn("cannot delete stale conntrack entries; retrying", zap.Error(err))
 	}
 	if s.cleaned != nil {
 		s.cleaned(report)

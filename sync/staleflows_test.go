@@ -303,13 +303,13 @@ func TestFailedCleaningIsRepeated(t *testing.T) {
 			(*cleaned)[4].Err != nil || (*cleaned)[4].Lag != 11*time.Second {
 			t.Errorf("%d attempts, reports %+v; want one more, that succeeds after 11 s", len(c.all()), *cleaned)
 		}
-		if n := b.logged("stale connections may have stayed; they are looked for again"); n != 1 {
+		if n := b.logged("cannot delete stale conntrack entries; retrying"); n != 1 {
 			t.Errorf("%d lines, want one", n)
 		}
 		c.fail(errors.New("no connection tracking"))
 		b.change(udp("dns", 1, 1))
 		b.change(udp("dns", 1, 2))
-		if n := b.logged("stale connections may have stayed; they are looked for again"); n != 2 {
+		if n := b.logged("cannot delete stale conntrack entries; retrying"); n != 2 {
 			t.Errorf("%d lines, want one more", n)
 		}
 	})

@@ -240,9 +240,9 @@ func TestAnnotationTables(t *testing.T) {
 	}
 }
 
-// TestAnnotationsDocument compares the table of docs/annotations.md with the tables of this package; -update
+// TestAnnotationsAreDocumented compares the table of docs/annotations.md with the tables of this package; -update
 // rewrites it.
-func TestAnnotationsDocument(t *testing.T) {
+func TestAnnotationsAreDocumented(t *testing.T) {
 	const path, begin, end = "../docs/annotations.md", "<!-- annotations -->\n", "<!-- end of annotations -->\n"
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -262,7 +262,7 @@ func TestAnnotationsDocument(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if table != want {
-		t.Errorf("the table of %s differs from the code; go test ./tracker -run AnnotationsDocument -update writes it:\n%s",
+		t.Errorf("the table of %s differs from the code; make golden accepts it:\n%s",
 			path, want)
 	}
 	for _, a := range Annotations() {

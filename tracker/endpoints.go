@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 )
@@ -14,7 +15,7 @@ type candidate struct {
 }
 
 // newCandidate returns an endpoint that serves a port under a number, for a node in zone, which may
-// be empty.
+// be empty. The number is 0 if it is the same for all endpoints of the port.
 func newCandidate(e *endpoint, number uint16, zone string) candidate {
 	c := candidate{netip.AddrPortFrom(e.addr, number), e.is, e.weight}
 	if zone != "" && e.forZone(zone) {
@@ -35,17 +36,17 @@ type gathering struct {
 }
 
 // gather returns the endpoints that parts have for p in family, sorted and without duplicates; they
-// are valid until the next call. parts must be in the order of their names: the winner among
-// duplicates must not depend on the order of events.
-func (g *gathering) gather(parts []*slice, p *port, family Family, zone string) []candidate {
+// are valid until the next call. With uniform, their ports are 0. parts must be in the order of their names: the
+// winner among duplicates must not depend on the order of events.
+func (g *gathering) gather(parts []*slice, p *port, family Family, zone string, uniform bool) []candidate {
 	g.all, g.ends = g.all[:0], g.ends[:0]
 	for _, part := range parts {
 		if part.family != family {
 			continue
 		}
-		for _, served := range part.serving(p) {
+		for _, number := range part.numbers(p, uniform) {
 			for i := range part.endpoints {
-				g.all = append(g.all, newCandidate(&part.endpoints[i], served.number, zone))
+				g.all = append(g.all, newCandidate(&part.endpoints[i], number, zone))
 			}
 			g.ends = append(g.ends, len(g.all))
 		}
@@ -95,7 +96,7 @@ func mergeRuns(merged, a, b []candidate) []candidate {
 type listing []candidate
 
 // update brings what parts have at addr into the listing.
-func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string) {
+func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string, uniform bool) {
 	var found []candidate
 	for _, part := range parts {
 		i, ok := slices.BinarySearchFunc(part.endpoints, addr, func(e endpoint, addr netip.Addr) int {
@@ -104,8 +105,8 @@ func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string) 
 		if !ok {
 			continue
 		}
-		for _, served := range part.serving(p) {
-			found = append(found, newCandidate(&part.endpoints[i], served.number, zone))
+		for _, number := range part.numbers(p, uniform) {
+			found = append(found, newCandidate(&part.endpoints[i], number, zone))
 		}
 	}
 	slices.SortStableFunc(found, candidate.compare)
@@ -120,25 +121,72 @@ func (l *listing) update(addr netip.Addr, parts []*slice, p *port, zone string) 
 	*l = slices.Replace(*l, first, last, found...)
 }
 
-// candidates returns the endpoints that e has for its port i in the family of its front j, as
-// gather does.
-func (t *Tracker) candidates(e *entry, i, j int) []candidate {
-	p, family := &e.service.ports[i], e.service.fronts[j].family
+// A portGroup is ports of a Service that have the same endpoints in a family, but for the number of the port: the same
+// slices serve them. Then the endpoints are gathered once.
+type portGroup struct {
+	ports   []int    // of the Service, in order
+	uniform bool     // all endpoints of a port have one number
+	numbers []uint16 // by index in ports, if uniform: the number of its endpoints
+}
+
+// portGroups returns the groups of e's ports in a family. A port whose endpoints differ in their numbers is a group of
+// its own.
+func (t *Tracker) portGroups(e *entry, family Family) (groups []portGroup) {
+	var known map[string]int // the group of ports that certain slices serve
+	if len(e.service.ports) > 1 {
+		known = make(map[string]int)
+	}
+	for i := range e.service.ports {
+		var number uint16
+		which, uniform := t.which[:0], true
+		for at, part := range e.slices {
+			if part.family != family {
+				continue
+			}
+			for n, served := range part.serving(&e.service.ports[i]) {
+				if n == 0 {
+					which = binary.BigEndian.AppendUint32(which, uint32(at))
+				}
+				uniform = uniform && (number == 0 || number == served.number)
+				number = served.number
+			}
+		}
+		t.which = which
+		g, found := known[string(which)]
+		if !found || !uniform {
+			g = len(groups)
+			groups = append(groups, portGroup{uniform: uniform})
+			if uniform && known != nil {
+				known[string(which)] = g
+			}
+		}
+		groups[g].ports, groups[g].numbers = append(groups[g].ports, i), append(groups[g].numbers, number)
+	}
+	return groups
+}
+
+// candidates returns the endpoints that e has for a group of its ports in the family of its front j, as gather does.
+func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
+	p, family := &e.service.ports[g.ports[0]], e.service.fronts[j].family
 	if len(e.slices) < manySlices {
 		e.listings, e.changed = nil, nil
-		return t.gathering.gather(e.slices, p, family, t.zone)
+		return t.gathering.gather(e.slices, p, family, t.zone, g.uniform)
 	}
 	if e.listings == nil {
 		e.listings = make([]listing, len(e.service.ports)*len(e.service.fronts))
 	}
-	l := &e.listings[i*len(e.service.fronts)+j]
-	if *l == nil {
-		*l = append(listing{}, t.gathering.gather(e.slices, p, family, t.zone)...)
+	of := func(port int) *listing { return &e.listings[port*len(e.service.fronts)+j] }
+	for _, port := range g.ports[1:] { // they may have been no members of the group
+		*of(port) = nil
+	}
+	l := of(g.ports[0])
+	if len(*l) == 0 || ((*l)[0].at.Port() == 0) != g.uniform {
+		*l = append(listing{}, t.gathering.gather(e.slices, p, family, t.zone, g.uniform)...)
 		return *l
 	}
 	for _, addr := range e.changed {
 		if FamilyOf(addr) == family {
-			l.update(addr, e.slices, p, t.zone)
+			l.update(addr, e.slices, p, t.zone, g.uniform)
 		}
 	}
 	return *l
@@ -253,7 +301,7 @@ func (p *ServicePort) choose(all []candidate) {
 	p.Local = having(all, p.Serving, inLocal)
 	p.OnNode = having(all, p.Serving, onNode|inCluster, onNode|inLocal)
 	p.ClusterWeights, p.LocalWeights = weights(all, inCluster), weights(all, inLocal)
-	lists := [...]*[]netip.AddrPort{&p.Cluster, &p.Serving, &p.Local, &p.OnNode}
+	lists := p.endpointLists()
 	for i, list := range lists { // equal lists share memory
 		for _, earlier := range lists[:i] {
 			if slices.Equal(*earlier, *list) {
@@ -265,6 +313,18 @@ func (p *ServicePort) choose(all []candidate) {
 	if wantLocal && p.Local == nil {
 		p.Local = []netip.AddrPort{}
 	}
+}
+
+// choosesAs reports whether p and another port of its Service choose the same lists from the same endpoints.
+func (p *ServicePort) choosesAs(q *ServicePort) bool {
+	return p.External() == q.External() && p.ExternalLocal == q.ExternalLocal &&
+		(p.ID.Protocol == UDP) == (q.ID.Protocol == UDP)
+}
+
+// takeLists gives p the lists of another port of its Service.
+func (p *ServicePort) takeLists(q *ServicePort) {
+	p.Cluster, p.Local, p.Serving, p.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
+	p.ClusterWeights, p.LocalWeights, p.HasEndpoints = q.ClusterWeights, q.LocalWeights, q.HasEndpoints
 }
 
 // having returns the addresses of the candidates that have all traits of one of sets, nil for

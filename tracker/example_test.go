@@ -31,7 +31,7 @@ func ExampleTracker() {
 		},
 	})
 	for id, p := range t.Take().Changed {
-		fmt.Println(id, "on this node:", p.Local)
+		fmt.Println(id, "on this node:", p.Endpoints(p.Local))
 	}
 	// Output: shop/web/tcp on this node: [10.244.0.5:8080]
 }

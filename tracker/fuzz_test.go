@@ -41,7 +41,7 @@ func checkHostile(t *testing.T, tr *Tracker, refused error) {
 		if id.Service == "neighbour" {
 			t.Errorf("another Service changed to %+v", p)
 		}
-		checkPort(t, p)
+		checkPort(t, p.withPorts())
 	}
 	if len(d.Removed) > 0 {
 		t.Errorf("removed %v", d.Removed)

@@ -122,6 +122,7 @@ func nodeLocal(all []view) []view {
 
 // checkEndpoints compares the lists of p with the rules.
 func (w *randomWorld) checkEndpoints(t *testing.T, p *ServicePort) {
+	p = p.withPorts()
 	listed, zone := w.views(p), ""
 	all := filter(listed, func(v view) bool { return v.weight > 0 })
 	if w.node != nil {

@@ -147,8 +147,8 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	if s == nil || e.granted == nothing {
 		return nil
 	}
-	ports := make([]*ServicePort, 0, len(s.ports)*len(s.fronts))
-	var here [len(Families)][]netip.Addr // ready endpoints on this node, by front; see LocalReady
+	ports := make([]*ServicePort, len(s.ports)*len(s.fronts)) // sorted by ID
+	var here [len(Families)][]netip.Addr                      // ready endpoints on this node, by front; see LocalReady
 	var guards [len(Families)][]netip.Prefix
 	for j := range s.fronts {
 		if f := &s.fronts[j]; len(f.ranges) > 0 {
@@ -183,9 +183,25 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 || p.NodePortGuarded {
 				p.Guarded, p.Sources = true, guards[j]
 			}
-			all := t.candidates(e, i, j)
-			p.choose(all)
-			ports = append(ports, p)
+			ports[i*len(s.fronts)+j] = p
+		}
+	}
+	for j := range s.fronts {
+		for _, g := range t.portGroups(e, s.fronts[j].family) {
+			all := t.candidates(e, &g, j)
+			var chosen []*ServicePort
+			for n, i := range g.ports {
+				p := ports[i*len(s.fronts)+j]
+				if at := slices.IndexFunc(chosen, p.choosesAs); at >= 0 {
+					p.takeLists(chosen[at])
+				} else {
+					p.choose(all)
+					chosen = append(chosen, p)
+				}
+				if g.uniform && p.hasEndpoints() {
+					p.TargetPort = g.numbers[n]
+				}
+			}
 			for n := range all {
 				if s.healthPort != 0 && all[n].is.has(ready|onNode|weighted) {
 					here[j] = append(here[j], all[n].at.Addr())
@@ -194,6 +210,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 		}
 	}
 	e.changed = e.changed[:0]
+	reuse(e.out, ports)
 	if s.healthPort == 0 { // without it, their number is no part of the port
 		return ports
 	}

@@ -9,4 +9,5 @@ const SafetyPeriod = 10 * time.Minute
 // TooFew is the safety check: it reports whether a source that keeps so many of the objects that there were
 // is more likely wrong than right. A wiped API server, a wrong one and an empty directory lose nearly all
 // at once; clusters seldom do. Objects that are deleted while a watch runs need no check.
+// It only delays. A takeover removes at once and for good, and is refused for less: migrate.Comparison.Refusal.
 func TooFew(kept, of int) bool { return of >= 20 && kept*10 < of }

@@ -47,6 +47,21 @@ func (s *slice) serving(p *port) []slicePort {
 	return s.ports[first:last]
 }
 
+// numbers returns the numbers under which the endpoints of the slice serve p, as newCandidate takes them: one 0 if
+// uniform.
+func (s *slice) numbers(p *port, uniform bool) (numbers []uint16) {
+	served := s.serving(p)
+	if uniform && len(served) > 0 {
+		return uniformNumber
+	}
+	for i := range served {
+		numbers = append(numbers, served[i].number)
+	}
+	return numbers
+}
+
+var uniformNumber = []uint16{0}
+
 // An endpoint is one of the endpoints of an EndpointSlice. There may be hundreds of thousands:
 // instead of node names it holds their meaning here, and names of zones are shared.
 type endpoint struct {

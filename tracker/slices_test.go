@@ -87,7 +87,7 @@ func TestSlices(t *testing.T) {
 			if refused := strings.TrimPrefix(errorText(err), "EndpointSlice shop/web-1: "); refused != tt.refused {
 				t.Errorf("refused\n%s\nwant\n%s", refused, tt.refused)
 			}
-			if got := texts(only(t, tr.Take()).Cluster); got != tt.want {
+			if got := texts(only(t, tr.Take()).withPorts().Cluster); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -165,7 +165,7 @@ func TestLargeServices(t *testing.T) {
 		}
 		d = tr.Take()
 	}
-	if got, want := texts(only(t, d).Cluster), "10.2.0.99:8080 10.2.1.99:8080"; got != want {
+	if got, want := texts(only(t, d).withPorts().Cluster), "10.2.0.99:8080 10.2.1.99:8080"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

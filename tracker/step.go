@@ -84,9 +84,17 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 
 // change is port for a port that stays.
 func (s *stepper) change(have, want *ServicePort) *ServicePort {
+	to := want
+	switch { // lists without endpoints are of any port
+	case !have.hasEndpoints():
+		have = have.withTargetPort(want.TargetPort)
+	case !want.hasEndpoints():
+		to = want.withTargetPort(have.TargetPort)
+	}
 	next := *have
+	stays := s.left <= 0 && have.TargetPort != to.TargetPort // the lists stay
 	if s.adds && s.left > 0 {
-		next = *want
+		next = *to
 	}
 	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare)
 	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare)
@@ -99,16 +107,22 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	}
 	next.LocalReady, next.HasEndpoints = want.LocalReady, want.HasEndpoints
 
-	if next.InternalLocal == want.InternalLocal && next.ExternalLocal == want.ExternalLocal &&
-		next.Settings == want.Settings {
-		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, want.Cluster, want.ClusterWeights)
-		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, want.Local, want.LocalWeights)
+	if have.TargetPort != to.TargetPort && !stays { // the lists between them name other endpoints
+		have, to = have.withPorts(), to.withPorts()
+		next.TargetPort, next.OnNode = 0, next.Endpoints(next.OnNode)
+	}
+	if stays {
+		to = have
+	} else if next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal &&
+		next.Settings == to.Settings {
+		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights)
+		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights)
 	} else { // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
 		compare := netip.AddrPort.Compare
-		next.Cluster, next.ClusterWeights = commonWeighted(have.Cluster, have.ClusterWeights, want.Serving, compare)
-		next.Local, next.LocalWeights = commonWeighted(have.Local, have.LocalWeights, want.Serving, compare)
+		next.Cluster, next.ClusterWeights = commonWeighted(have.Cluster, have.ClusterWeights, to.Serving, compare)
+		next.Local, next.LocalWeights = commonWeighted(have.Local, have.LocalWeights, to.Serving, compare)
 	}
-	next.OnNode = common(next.OnNode, want.OnNode, netip.AddrPort.Compare)
+	next.OnNode = common(next.OnNode, to.OnNode, netip.AddrPort.Compare)
 	next.ExternalLocal = next.ExternalLocal && next.External()
 	s.guard(&next, have, want)
 	s.left -= next.slotWork() + rewritten(have, &next) // after the lists have moved: each step gets further
@@ -118,16 +132,41 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	case next.Local == nil:
 		next.Local = []netip.AddrPort{}
 	}
-	next.Serving = want.Serving
-	if !slices.Equal(next.Cluster, want.Cluster) || !slices.Equal(next.Local, want.Local) {
-		next.Serving = slices.Concat(common(have.Serving, want.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
+	next.Serving = to.Serving
+	if !sameEndpoints(next.Cluster, to.Cluster) || !sameEndpoints(next.Local, to.Local) {
+		next.Serving = slices.Concat(common(have.Serving, to.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
 		slices.SortFunc(next.Serving, netip.AddrPort.Compare)
 		next.Serving = slices.Compact(next.Serving)
 	}
-	if next.Equal(want) {
+	if !next.hasEndpoints() {
+		next.TargetPort = 0
+	}
+	if next.Equal(want) || next.TargetPort != want.TargetPort && next.Equal(to) {
 		return want
 	}
 	return &next
+}
+
+// withTargetPort returns p with another TargetPort.
+func (p *ServicePort) withTargetPort(port uint16) *ServicePort {
+	q := *p
+	q.TargetPort = port
+	return &q
+}
+
+// hasEndpoints reports whether a list of p has endpoints.
+func (p *ServicePort) hasEndpoints() bool {
+	return len(p.Cluster)+len(p.Local)+len(p.Serving)+len(p.OnNode) > 0
+}
+
+// withPorts returns p with the ports of its endpoints in the lists.
+func (p *ServicePort) withPorts() *ServicePort {
+	q := *p
+	q.TargetPort = 0
+	for i, list := range q.endpointLists() {
+		*list = p.Endpoints(*p.endpointLists()[i])
+	}
+	return &q
 }
 
 // guard sets the source ranges of next. Where have has none and want has, they hold at once.
@@ -263,11 +302,18 @@ func workBetween(have, want *ServicePort) int {
 	case have == want || have.Equal(want):
 		return 0
 	}
-	return 1 + want.slotWork() + rewritten(have, want) +
+	return 1 + want.slotWork() + rewritten(have, want) + differingEndpoints(have, want) +
 		differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
 		differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare) +
-		differing(have.Sources, want.Sources, comparePrefixes) +
-		differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
+		differing(have.Sources, want.Sources, comparePrefixes)
+}
+
+// differingEndpoints returns in how many endpoints the lists of two values of a port differ.
+func differingEndpoints(have, want *ServicePort) int {
+	if have.TargetPort != want.TargetPort {
+		return len(have.Cluster) + len(have.Local) + len(want.Cluster) + len(want.Local)
+	}
+	return differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
 		differing(have.Local, want.Local, netip.AddrPort.Compare)
 }
 

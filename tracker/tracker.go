@@ -70,6 +70,7 @@ type Tracker struct {
 	taken      Changes               // what seen was at the last Take
 
 	gathering gathering // reused by Take
+	which     []byte    // reused by portGroups
 
 	node versioned[*Node]
 

@@ -122,6 +122,11 @@ type ServicePort struct {
 	// policy uses it, but not if it is merely empty.
 	Cluster, Local []netip.AddrPort
 
+	// TargetPort is the port of all endpoints. Then those in Cluster, Local, OnNode and Serving have port 0, and ports
+	// of one Service share the memory of these lists: a Service with many ports and many endpoints has its endpoints
+	// once. See Endpoints. 0: there are no endpoints, or their ports differ and stand in the lists.
+	TargetPort uint16
+
 	// ClusterWeights and LocalWeights are the weights of the endpoints of Cluster and of Local, at least
 	// 1; nil if they are equal. Endpoints of weight 0 are in neither list.
 	ClusterWeights, LocalWeights []uint16
@@ -173,17 +178,15 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 	return p.ID == q.ID && p.Created.Equal(q.Created) && p.UID == q.UID &&
 		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
 		p.Guarded == q.Guarded && p.NodePortGuarded == q.NodePortGuarded && p.InternalLocal == q.InternalLocal &&
-		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity &&
+		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity && p.TargetPort == q.TargetPort &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
 		p.Leaving == q.Leaving &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
-		slices.Equal(p.Sources, q.Sources) && slices.Equal(p.Cluster, q.Cluster) &&
-		slices.Equal(p.Local, q.Local) &&
+		slices.Equal(p.Sources, q.Sources) && sameEndpoints(p.Cluster, q.Cluster) && sameEndpoints(p.Local, q.Local) &&
 		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) &&
-		slices.Equal(p.OnNode, q.OnNode) &&
-		slices.Equal(p.Serving, q.Serving)
+		sameEndpoints(p.OnNode, q.OnNode) && sameEndpoints(p.Serving, q.Serving)
 }
 
 // A Node is what the proxy needs to know of its own node.

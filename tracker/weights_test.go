@@ -69,6 +69,7 @@ func TestWeights(t *testing.T) {
 			tr.SetSlice(second)
 			tr.SetSlice(first)
 			for _, p := range tr.Take().Changed {
+				p = p.withPorts()
 				for _, list := range []struct {
 					name string
 					got  any

@@ -27,9 +27,9 @@ func checkCleanup(t *testing.T, args ...string) {
 	}
 }
 
-// TestRollbackToNobody: without kube-proxy's rules rollback removes nothing, and refuses as
+// TestRollbackWithoutKubeProxy: without kube-proxy's rules rollback removes nothing, and refuses as
 // soon as one IP family would be without; with them it removes our tables.
-func TestRollbackToNobody(t *testing.T) {
+func TestRollbackWithoutKubeProxy(t *testing.T) {
 	program(t)
 	const hint = "; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again " +
 		"with --wait, " +

@@ -15,7 +15,7 @@ import (
 func commandLine(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	code = execute(t.Context(), args, &out, &err)
+	code = execute(t.Context(), newRoot(), args, &out, &err)
 	return code, out.String(), err.String()
 }
 

@@ -78,7 +78,7 @@ func TestGetWithoutTable(t *testing.T) {
 func TestGetConnections(t *testing.T) {
 	lab.New(t)
 	_, ruleset, _ := kubeNFT(t, append(inspectionSource, "--dry-run")...)
-	counting := regexp.MustCompile(`(map [a-z-]*endpoints \{\n\t\ttypeof .*)\n`)
+	counting := regexp.MustCompile(`(map [a-z-]*endpoints-[a-z]* \{\n\t\ttypeof .*)\n`)
 	lab.Run(t, counting.ReplaceAllString(ruleset, "$1\n\t\tcounter\n"), "nft", "-f", "-")
 	_, stdout, stderr := kubeNFT(t, "get", "endpoints", "dns")
 	const want = `SERVICE              FRONTEND         LIST     INDEX  ENDPOINT       CONNECTIONS
@@ -171,7 +171,8 @@ func TestGetWatch(t *testing.T) {
 			"nft", "-f", "-")
 	}}
 	var stderr bytes.Buffer
-	if code := execute(ctx, []string{"get", "services", "-A", "-w"}, out, &stderr); code != exitOK || stderr.Len() > 0 {
+	code := execute(ctx, newRoot(), []string{"get", "services", "-A", "-w"}, out, &stderr)
+	if code != exitOK || stderr.Len() > 0 {
 		t.Errorf("exit %d, %s", code, &stderr)
 	}
 	_, changes, _ := strings.Cut(out.text.String(), "\n- ")
@@ -210,10 +211,10 @@ status: {loadBalancer: {ingress: [{ip: 198.51.100.7}, {ip: 198.51.100.8, ipMode:
 	}
 	lab.Run(t, ruleset, "nft", "-f", "-")
 	const want = `SERVICE        FRONTEND            KIND         EP  LOCAL  POLICY
-shop/web:http  10.96.0.10:80/tcp   cluster IP   0   -      reject: no endpoint
-shop/web:http  198.51.100.7:80/tcp LB IP        0   -      reject: no endpoint
-shop/web:http  198.51.100.8:80/tcp LB IP        0   -      pass: no endpoint, ipMode Router
-shop/web:http  203.0.113.6:80/tcp  external IP  0   -      reject: no endpoint
+shop/web:http  10.96.0.10:80/tcp   cluster IP   0   -      reject (no endpoint)
+shop/web:http  198.51.100.7:80/tcp LB IP        0   -      reject (no endpoint)
+shop/web:http  198.51.100.8:80/tcp LB IP        0   -      pass (no endpoint), ipMode Router
+shop/web:http  203.0.113.6:80/tcp  external IP  0   -      reject (no endpoint)
 `
 	if _, got, stderr := kubeNFT(t, "get", "services"); stderr != "" ||
 		cmp.Diff(strings.Fields(want), strings.Fields(got)) != "" {

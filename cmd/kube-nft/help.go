@@ -16,12 +16,11 @@ import (
 // daemonSettings affect the running daemon, but not its rules.
 var daemonSettings = []string{
 	"healthz-bind-address", "metrics-bind-address", "bind-address-hard-fail", "profiling", "oom-score-adj",
-	"sync-period", "min-sync-period", "takeover", "table-ownership",
+	"sync-period", "min-sync-period", "takeover", "takeover-drain-timeout", "table-ownership",
 }
 
-// setHelp makes the help of root and its commands fit a terminal, and hides flags without effect on the command.
+// setHelp hides flags without effect on a command in its help.
 func setHelp(root *cobra.Command) {
-	root.SetUsageFunc(writeUsage)
 	show := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		matters := func(string) bool { return cmd == root }
@@ -65,7 +64,7 @@ var flagGroups = []flagGroup{
 			"endpoint-connection-counters",
 	},
 	{"Writing to the kernel",
-		"min-sync-period sync-period takeover table-ownership connections-of-departed oom-score-adj"},
+		"min-sync-period sync-period takeover takeover-drain-timeout table-ownership connections-of-departed oom-score-adj"},
 	{"Addresses", "healthz-bind-address metrics-bind-address bind-address-hard-fail profiling"},
 	{"Connection tracking", "conntrack-"},
 	{"Log", "log-level log-format v logging-format"},
@@ -184,7 +183,7 @@ func writeFlags(b *strings.Builder, cmd *cobra.Command) {
 		}
 		name, title := text[at[2]:at[3]], "Flags"
 		for j := range flagGroups {
-			if flagGroups[j].has(name) {
+			if cmd.Root().Name() == "kube-nft" && flagGroups[j].has(name) {
 				title = flagGroups[j].title
 			}
 		}

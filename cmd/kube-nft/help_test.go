@@ -85,8 +85,8 @@ func TestHelpKeepsDescriptionsTogether(t *testing.T) {
 	})
 }
 
-// TestHelpIsWhole: every help text has examples that parse, and the daemon's flags stand by subject.
-func TestHelpIsWhole(t *testing.T) {
+// TestHelpHasExamples: every help text has examples that parse, and the daemon's flags stand by subject.
+func TestHelpHasExamples(t *testing.T) {
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		if cmd.Name() == "help" || cmd.Name() == "completion" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" {

@@ -14,7 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-var updateInspection = flag.Bool("update-inspection", false, "rewrite testdata/inspection/*.golden")
+var update = flag.Bool("update", false, "rewrite testdata/inspection/*.golden")
 
 // inspectionSource are the flags of a node of the cluster in testdata.
 var inspectionSource = []string{
@@ -26,7 +26,7 @@ var inspectionSource = []string{
 func kubeNFT(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	code = execute(t.Context(), args, &out, &err)
+	code = execute(t.Context(), newRoot(), args, &out, &err)
 	return code, out.String(), err.String()
 }
 
@@ -35,6 +35,9 @@ func kubeNFT(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func program(t *testing.T) {
 	t.Helper()
 	lab.New(t)
+	if err := lab.Forward(); err != nil { // else explain and status say so
+		t.Fatal(err)
+	}
 	code, ruleset, stderr := kubeNFT(t, append(inspectionSource, "--dry-run")...)
 	if code != exitOK {
 		t.Fatal(stderr)
@@ -52,14 +55,14 @@ func program(t *testing.T) {
 func checkGolden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", "inspection", name+".golden")
-	if *updateInspection {
+	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatalf("%v; go test -update-inspection writes it", err)
+		t.Fatalf("%v; make golden writes it", err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/cluster"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
@@ -38,13 +40,17 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	root := newRoot
+	if filepath.Base(os.Args[0]) == cluster.Name {
+		root = newPlugin
+	}
+	code := execute(ctx, root(), os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
 // execute runs one command line and returns the exit code. Errors are one line on stderr.
-func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	args = slices.Clone(args)
 	for i := range args {
 		if args[i] == "->" { // as in SRC -> ADDR: not a flag
@@ -55,7 +61,6 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer visibleOut.flush()
 	defer visibleErr.flush()
 	stdout, stderr = visibleOut, visibleErr
-	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -63,7 +68,8 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, inspect.ErrDiffers), errors.Is(err, inspect.ErrUnhealthy): // the output says so
+	case errors.Is(err, inspect.ErrDiffers), errors.Is(err, inspect.ErrUnhealthy),
+		errors.Is(err, cluster.ErrNoGo): // the output says so
 		return exitFound
 	case errors.Is(err, daemon.ErrConfigChanged): // the log has said so
 		return exitConfig
@@ -75,7 +81,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &usage) {
 		hint = "; " + command.CommandPath() + " --help lists the flags"
 	}
-	fmt.Fprintln(stderr, "kube-nft: "+strings.ReplaceAll(err.Error(), "\n", "; ")+hint)
+	fmt.Fprintln(stderr, root.DisplayName()+": "+strings.ReplaceAll(err.Error(), "\n", "; ")+hint)
 	switch {
 	case errors.As(err, &usage), errors.As(err, &setting):
 		return exitUsage
@@ -121,6 +127,7 @@ external IPs reaches ready endpoints.`,
 				c.LogNotices(c.Log(stderr))
 				return printConfig(c, showConfig, writeConfig, stdout)
 			case dryRun:
+				c.LogNotices(c.Log(stderr))
 				return inspect.DryRun(ctx, c, stdout, stderr)
 			case initOnly:
 				return daemon.Prepare(ctx, c, stderr)
@@ -131,8 +138,6 @@ external IPs reaches ready endpoints.`,
 			return daemon.Run(ctx, reader, c, stderr)
 		},
 	}
-	root.SuggestionsMinimumDistance = 2 // letters that differ
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.UsageError{Err: plainly(err)} })
 	reader = config.NewReader(root.PersistentFlags())
 	root.Flags().BoolVar(&dryRun, "dry-run", false,
 		"print the ruleset as nft text and exit; needs no privileges and does not change the kernel")
@@ -147,20 +152,51 @@ external IPs reaches ready endpoints.`,
 	root.Flags().StringVar(&writeConfig, "write-config-to", "", "write the output of --show-config to this file and exit")
 	reader.Show(root.Flags())
 	root.SetGlobalNormalizationFunc(config.NormalizeName)
-	root.AddCommand(&cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this binary",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) },
-	})
+	root.AddCommand(newVersion())
 	root.AddCommand(inspect.Commands(reader)...)
 	root.AddCommand(move.Commands(reader)...)
 	for _, extra := range extraCommands {
 		root.AddCommand(extra())
 	}
-	takeNoArguments(root)
+	finish(root)
 	arrange(root)
 	setHelp(root)
 	return root
+}
+
+// newPlugin declares the commands of the kubectl plug-in, kubectl kube-nft.
+func newPlugin() *cobra.Command {
+	root := &cobra.Command{
+		Use:   cluster.Name,
+		Short: "Look at kube-nft on all nodes of a cluster",
+		Long: `kubectl kube-nft looks at kube-nft, a Kubernetes Service proxy, on all nodes of a cluster. It uses
+your kubeconfig and runs commands in the pods of kube-nft: you need the rights to list nodes, and to
+list pods and to create pods/exec in their namespace.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl kube-nft"},
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddCommand(cluster.Commands(root.PersistentFlags())...)
+	root.AddCommand(newVersion())
+	finish(root)
+	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this binary",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) },
+	}
+}
+
+// finish gives a root command and those below it what they have in common.
+func finish(root *cobra.Command) {
+	root.SuggestionsMinimumDistance = 2 // letters that differ
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.UsageError{Err: plainly(err)} })
+	root.SetUsageFunc(writeUsage)
+	takeNoArguments(root)
 }
 
 // printConfig writes the settings as a file for --config, to stdout or to path.

@@ -61,7 +61,7 @@ func TestDryRunWithoutNode(t *testing.T) {
 	}
 	if line.Level != "warn" || line.Node != "node-77" ||
 		!strings.HasPrefix(line.Msg,
-			"no such Node: node ports are served at no primary addresses but those that the tables have already, ") {
+			"no such Node: node ports keep the primary addresses that the tables have already, ") {
 		t.Errorf("got %s", stderr)
 	}
 }

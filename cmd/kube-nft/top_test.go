@@ -74,8 +74,8 @@ func top(t *testing.T, args ...string) []topDocument {
 func topWhile(t *testing.T, once func(), args ...string) (documents []topDocument) {
 	t.Helper()
 	stdout, stderr := &interrupter{once: once}, new(strings.Builder)
-	if code := execute(t.Context(), append([]string{"top", "-o", "json"}, args...), stdout, stderr); code != exitOK ||
-		stderr.Len() > 0 {
+	code := execute(t.Context(), newRoot(), append([]string{"top", "-o", "json"}, args...), stdout, stderr)
+	if code != exitOK || stderr.Len() > 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
 	for line := range strings.Lines(stdout.text.String()) {
@@ -230,9 +230,9 @@ and 3 more Services; --rows 0 shows all
 	checkWidth(t, stdout)
 }
 
-// TestRepaint: a text comes in the place of another, without anything that somebody else wrote and a terminal would
-// obey.
-func TestRepaint(t *testing.T) {
+// TestTopReplacesLastList: a text comes in the place of another, without anything that somebody else wrote and a
+// terminal would obey.
+func TestTopReplacesLastList(t *testing.T) {
 	var b strings.Builder
 	w := newVisibleWriter(&b)
 	if err := w.Repaint("a\nb\x1b[2J\n"); err != nil {

@@ -238,7 +238,7 @@ func TestCompressedStreamingList(t *testing.T) {
 	})
 }
 
-func TestGone(t *testing.T) {
+func TestExpiredResourceVersion(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, server *Server, client kubernetes.Interface) {
 		server.Apply(service("a", "10.0.0.1"))
 		events := follow(t, client, metav1.ListOptions{ResourceVersion: "2"})

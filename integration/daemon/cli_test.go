@@ -161,7 +161,9 @@ func TestDryRunProgramsTheSame(t *testing.T) {
 	heard := lab.ListenToNotices(t)
 	objects.Start(t)
 	objects.Write(t, "99-more.yaml", lab.Web("more", netip.MustParseAddr("10.96.0.200"), lab.Addresses(webPods, 1)))
-	want := map[string]int{"add element ip services": 1, "add element ip endpoints": 1, "add element ip cluster-ips": 1}
+	want := map[string]int{
+		"add element ip services": 1, "add element ip endpoints-tcp": 1, "add element ip cluster-ips": 1,
+	}
 	if diff := cmp.Diff(want, lab.Summary(heard.Next(t, lab.About("shop/more:http")))); diff != "" {
 		t.Errorf("written after a start on the dry run (-want +got):\n%s", diff)
 	}
@@ -229,7 +231,7 @@ func TestBrokenManifest(t *testing.T) {
 		t.Errorf("with a broken file %d operations are needed to bring back what was there", len(repair.Ops))
 	}
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 4)))
-	if got := lab.Summary(heard.Next(t, lab.Any)); got["add element ip endpoints"] != 1 {
+	if got := lab.Summary(heard.Next(t, lab.Any)); got["add element ip endpoints-tcp"] != 1 {
 		t.Errorf("after the file was mended: %v", got)
 	}
 }

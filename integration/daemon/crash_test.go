@@ -118,7 +118,7 @@ func onlyRemoves(batch nft.Batch) bool {
 
 // sameEndpoints tells states apart without comparing everything.
 func sameEndpoints(a, b nft.Tables) bool {
-	return a[nft.IP] != nil && maps.Equal(a[nft.IP].Sets["endpoints"].Map, b[nft.IP].Sets["endpoints"].Map)
+	return a[nft.IP] != nil && maps.Equal(a[nft.IP].Sets["endpoints-tcp"].Map, b[nft.IP].Sets["endpoints-tcp"].Map)
 }
 
 // other returns a state that is not the given one.
@@ -197,7 +197,7 @@ func TestTermination(t *testing.T) {
 }
 
 // changesEndpoints is for the commit that takes the cluster to another state.
-func changesEndpoints(n lab.Notice) bool { return n.String() == "add element ip endpoints" }
+func changesEndpoints(n lab.Notice) bool { return n.String() == "add element ip endpoints-tcp" }
 
 // kill ends kube-nft without a warning and returns when it is gone.
 func kill(t *testing.T, p *lab.Process) {

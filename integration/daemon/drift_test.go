@@ -61,7 +61,7 @@ func TestDrift(t *testing.T) {
 		"flush ruleset",
 		"delete table ip kube-nft",
 		"delete element ip kube-nft services { 10.96.0.1 . tcp . 80 }",
-		"flush map ip kube-nft endpoints",
+		"flush map ip kube-nft endpoints-tcp",
 		"flush chain ip kube-nft services",
 		"insert rule ip kube-nft services drop",
 		"add chain ip6 kube-nft foreign",

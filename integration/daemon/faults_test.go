@@ -41,8 +41,8 @@ func signal(t *testing.T, p *lab.Process, s syscall.Signal) {
 	}
 }
 
-// TestNobodyReadsTheLog fills the pipe that kube-nft logs to, and then closes it.
-func TestNobodyReadsTheLog(t *testing.T) {
+// TestLogWithoutReader fills the pipe that kube-nft logs to, and then closes it.
+func TestLogWithoutReader(t *testing.T) {
 	t.Parallel()
 	lab.New(t)
 	k, objects := lab.Open(t, kernel.Open), lab.NewDirectory(t)

@@ -42,7 +42,9 @@ func TestRestartInKernel(t *testing.T) {
 	objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods, 3)))
 	p := objects.Start(t)
 	heard.Next(t, lab.About("shop/web:http"))
-	appears := map[string]int{"add element ip services": 1, "add element ip endpoints": 3, "add element ip cluster-ips": 1}
+	appears := map[string]int{
+		"add element ip services": 1, "add element ip endpoints-tcp": 3, "add element ip cluster-ips": 1,
+	}
 	for i, tt := range []struct {
 		name   string
 		change func() // while kube-nft is away
@@ -51,12 +53,12 @@ func TestRestartInKernel(t *testing.T) {
 		{"nothing changed", func() {}, appears},
 		{"endpoints were replaced", func() {
 			objects.Write(t, "web.yaml", lab.Web("web", firstWeb, lab.Addresses(webPods.Next(), 3)))
-		}, map[string]int{"add element ip services": 1, "add element ip endpoints": 4, "add element ip cluster-ips": 1,
-			"delete element ip endpoints": 1}},
+		}, map[string]int{"add element ip services": 1, "add element ip endpoints-tcp": 4, "add element ip cluster-ips": 1,
+			"delete element ip endpoints-tcp": 1}},
 		{"an element was deleted", func() {
 			lab.Run(t, "", "nft", "delete", "element", "ip", "kube-nft", "cluster-ips", "{", firstWeb.String(), "}")
 			heard.Next(t, lab.Any)
-		}, map[string]int{"add element ip services": 1, "add element ip endpoints": 3, "add element ip cluster-ips": 2}},
+		}, map[string]int{"add element ip services": 1, "add element ip endpoints-tcp": 3, "add element ip cluster-ips": 2}},
 	} {
 		p.Stop(t)
 		tt.change()

@@ -156,7 +156,7 @@ func TestNodeDeletedInKernel(t *testing.T) {
 	if err := os.Remove(filepath.Join(string(objects), "node.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	proxy.AwaitLog(t, "the Node was deleted: its last addresses, zone and labels hold")
+	proxy.AwaitLog(t, "the Node was deleted: kube-nft uses its last addresses, zone and labels")
 	check("deleted", "1")
 
 	proxy.Stop(t)

@@ -114,7 +114,7 @@ func checkStopped(t *testing.T, table *nft.Table) {
 	if table == nil {
 		return
 	}
-	frontends, endpoints := table.Sets["services"].Map, table.Sets["endpoints"].Map
+	frontends, endpoints := table.Sets["services"].Map, table.Sets["endpoints-tcp"].Map
 	for name, chain := range table.Chains {
 		if chain.Hook != nil && len(frontends) < stopServices {
 			t.Errorf("base chain %s leads to %d Services, want %d", name, len(frontends), stopServices)

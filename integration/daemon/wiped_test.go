@@ -69,7 +69,7 @@ func TestWipedServer(t *testing.T) {
 			p.AwaitLog(t, "a new list of endpointslices lacks 300 of 300 that there were")
 			lab.Eventually(t, "the metric", func() bool {
 				_, body, err := fetch("127.0.0.1:10249", "/metrics")
-				return err == nil && strings.Contains(body, `kube_nft_held{reason="list"} 1`)
+				return err == nil && strings.Contains(body, `kube_nft_safety_check{reason="list"} 1`)
 			})
 			wiped.Apply(lab.Service("shop", "new", secondWeb), lab.Slice("shop", "new", 0, corev1.IPv4Protocol,
 				lab.Addresses(webPods, 1)))

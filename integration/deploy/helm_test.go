@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
@@ -117,6 +118,22 @@ func TestHelmValues(t *testing.T) {
 		pod.ImagePullSecrets[0].Name != "pull" ||
 		set.Spec.Template.Labels["team"] != "net" {
 		t.Errorf("pod %+v, labels %v", pod, set.Spec.Template.Labels)
+	}
+}
+
+// TestHelmName: all objects have the name of nameOverride, and the pods keep the label by which commands find them.
+func TestHelmName(t *testing.T) {
+	objects := chartObjects(t, "mode=base", "image.repository=registry.example/kube-nft", "image.tag=v1",
+		"nameOverride=net-proxy")
+	for name := range objects {
+		if !strings.HasSuffix(name, " net-proxy") {
+			t.Errorf("%s has another name", name)
+		}
+	}
+	set, ok := objects["DaemonSet net-proxy"].(*appsv1.DaemonSet)
+	if !ok || set.Spec.Template.Spec.ServiceAccountName != "net-proxy" ||
+		set.Spec.Template.Labels["app.kubernetes.io/name"] != "kube-nft" {
+		t.Errorf("got %+v", objects["DaemonSet net-proxy"])
 	}
 }
 

@@ -143,6 +143,8 @@ var (
 	applyCommand  = regexp.MustCompile(`^kubectl apply -k deploy/(\S+)$`)
 	deleteCommand = regexp.MustCompile(
 		`^kubectl (?:-n kube-system delete daemonset kube-nft|delete -k deploy/\S+ --ignore-not-found)$`)
+	// gate begins a command that runs only if kube-nft waits for kube-proxy's end on the nodes.
+	gate         = regexp.MustCompile(`^kubectl kube-nft check ?(worker-\d)?(?: --wait 5m)? && `)
 	labelCommand = regexp.MustCompile(
 		`^kubectl label (?:--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
 	rollbackPod = regexp.MustCompile(
@@ -152,11 +154,23 @@ var (
 // run does what commands of the pages do. Those about Services change no node.
 func (c *cluster) run(commands ...string) {
 	c.t.Helper()
-	for _, command := range commands {
+	for _, given := range commands {
+		command := given
+		if m := gate.FindStringSubmatch(command); m != nil {
+			for _, n := range c.nodes {
+				if (m[1] == "" || m[1] == n.name) && !n.waits && !n.serves {
+					c.t.Fatalf("%s: no pod of kube-nft on %s", command, n.name)
+				}
+			}
+			command = strings.TrimPrefix(command, m[0])
+		}
 		if m := patchCommand.FindStringSubmatch(command); m != nil {
 			var patch map[string]any
 			if err := json.Unmarshal([]byte(m[2]), &patch); err != nil || c.sets[m[1]] == nil {
 				c.t.Fatalf("%s: %v", command, err)
+			}
+			if strings.Contains(m[2], `"disabled"`) && !gate.MatchString(given) {
+				c.t.Errorf("%s: no check before kube-proxy stops", command)
 			}
 			mergePatch(c.sets[m[1]], patch)
 			c.restarts = c.restarts || m[1] == "kube-proxy" &&

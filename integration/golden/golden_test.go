@@ -64,7 +64,7 @@ func (s *scenario) finish(t *testing.T, before string) {
 		return
 	}
 	if !*update {
-		t.Errorf("%s: go test ./integration/golden -run Golden -update accepts this (-want +got):\n%s", s.path, diff)
+		t.Errorf("%s: make golden accepts this (-want +got):\n%s", s.path, diff)
 		return
 	}
 	if err := os.WriteFile(s.path, []byte(s.String()), 0o644); err != nil {

@@ -213,7 +213,7 @@ func compile(t *testing.T, delta tracker.Delta) nft.Tables {
 
 // frontends lists the keys of what leads packets to Services and endpoints, sorted.
 func frontends(tables nft.Tables) (keys []string) {
-	for _, set := range []string{"services", "node-ports", "cluster-ips", "endpoints"} {
+	for _, set := range []string{"services", "node-ports", "cluster-ips", "endpoints-tcp", "endpoints-udp"} {
 		for key := range tables[nft.IP].Sets[set].Map {
 			keys = append(keys, set+" "+key)
 		}

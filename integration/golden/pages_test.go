@@ -43,7 +43,7 @@ func (s section) check(t *testing.T, want string) {
 		return
 	}
 	if !*update {
-		t.Errorf("go test ./integration/golden -run Golden -update accepts this (-want +got):\n%s", diff)
+		t.Errorf("make golden accepts this (-want +got):\n%s", diff)
 		return
 	}
 	if err := os.WriteFile(s.page, []byte(before+s.begin+want+s.end+after), 0o644); err != nil {
@@ -77,6 +77,9 @@ func TestGoldenPageRuleset(t *testing.T) {
 // where the Services of the examples are programmed.
 func TestGoldenPageInspection(t *testing.T) {
 	lab.New(t)
+	if err := lab.Forward(); err != nil { // else explain says so
+		t.Fatal(err)
+	}
 	ruleset := output(t, "--manifests", "../../deploy/examples", "--hostname-override", "node-a",
 		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
 	lab.Run(t, ruleset, "nft", "-f", "-")
@@ -146,7 +149,7 @@ func excerpt(t *testing.T, ruleset string) string {
 	pick := strings.Fields(chain[strings.LastIndex(chain, "goto "):])[1]
 	return table + strings.Join([]string{
 		elements(services, "10.96.0.80 ", "10.96.0.99 "),
-		elements(find("map endpoints"), "10.96.0.80 "),
+		elements(find("map endpoints-tcp"), "10.96.0.80 "),
 		chain,
 		find("chain " + pick),
 		find("chain services"),

@@ -35,7 +35,7 @@ var kinds = map[uint16]string{
 	unix.NFT_MSG_DELSETELEM: "delete element",
 }
 
-// String returns what was done to which object: "add element ip endpoints". A rule is named
+// String returns what was done to which object: "add element ip endpoints-tcp". A rule is named
 // after its chain.
 func (n Notice) String() string {
 	const objectName = 2 // NFTA_RULE_CHAIN, NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET

@@ -130,6 +130,7 @@ func TestMigrateAffinityKernel(t *testing.T) {
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
+			t.Parallel()
 			m := newAffinity(t, binary, state)
 			began := time.Now()
 			before := m.reached(t)

@@ -3,6 +3,7 @@ package migration
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -21,6 +22,7 @@ const leastRate = 500
 // A load makes connections from the clients' namespace without a pause and counts what
 // becomes of them.
 type load struct {
+	pace      time.Duration // of exchanges over a connection that lasts
 	stop      chan struct{}
 	wait      sync.WaitGroup
 	began     time.Time
@@ -48,7 +50,7 @@ const (
 // network, and connections that last to each of them.
 func startLoad(t *testing.T, n *migrationNet, targets []target) *load {
 	t.Helper()
-	l := &load{stop: make(chan struct{}), began: time.Now()}
+	l := &load{pace: 20 * time.Millisecond, stop: make(chan struct{}), began: time.Now()}
 	t.Cleanup(l.end)
 	only := func(network string) []target {
 		return slices.DeleteFunc(slices.Clone(targets), func(x target) bool { return x.network != network })
@@ -114,8 +116,13 @@ func (l *load) last(x target) {
 		l.fail("lasting connection to %s %s: %v", x.network, x.address, err)
 		return
 	}
+	l.keep(conn, x)
+}
+
+// keep uses a connection again and again.
+func (l *load) keep(conn exchanger, x target) {
 	defer conn.Close()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(l.pace)
 	defer tick.Stop()
 	for {
 		if err := exchange(conn); err != nil {
@@ -131,8 +138,14 @@ func (l *load) last(x target) {
 	}
 }
 
+// An exchanger is a connection, also of a protocol that package net lacks.
+type exchanger interface {
+	io.ReadWriteCloser
+	SetDeadline(time.Time) error
+}
+
 // exchange sends a byte and reads it back.
-func exchange(conn net.Conn) error {
+func exchange(conn exchanger) error {
 	if err := conn.SetDeadline(time.Now().Add(exchangePatience)); err != nil {
 		return err
 	}

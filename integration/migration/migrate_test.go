@@ -81,7 +81,10 @@ func TestMigrateKernel(t *testing.T) {
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		for range *migrationRuns {
-			t.Run(state.name, func(t *testing.T) { moveThereAndBack(t, binary, state) })
+			t.Run(state.name, func(t *testing.T) {
+				t.Parallel()
+				moveThereAndBack(t, binary, state)
+			})
 		}
 	}
 }

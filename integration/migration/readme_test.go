@@ -61,10 +61,10 @@ func TestMigrateWrongNameKernel(t *testing.T) {
 	server, config := m.serveAPI(t, t.TempDir())
 	before := m.state.save(t)
 	daemon := lab.Start(t, m.binary, "--config", config, "--hostname-override", "node-x")
-	awaitMetric(t, `kube_nft_held{reason="takeover"} 1`)
+	awaitMetric(t, `kube_nft_safety_check{reason="takeover"} 1`)
 	lab.Eventually(t, "an event", func() bool {
 		for _, event := range server.Events() {
-			if event.Reason == "HeldBack" && strings.Contains(event.Note, "no Node is called node-x") {
+			if event.Reason == "SafetyCheck" && strings.Contains(event.Note, "no Node is called node-x") {
 				return true
 			}
 		}

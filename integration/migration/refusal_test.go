@@ -57,6 +57,7 @@ func TestMigrateLossRefusedKernel(t *testing.T) {
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
+			t.Parallel()
 			m := newMigration(t, binary, state, shapesOf(60))
 			before := state.save(t)
 			wrongs := wrongSources
@@ -83,7 +84,7 @@ func TestMigrateLossRefusedKernel(t *testing.T) {
 			m.source.Write(t, "objects.yaml", strings.Replace(migrationManifest(m.shapes), `"name":"node-1"`, `"name":"node-2"`,
 				1))
 			daemon := m.startDaemon(t)
-			awaitMetric(t, `kube_nft_held{reason="takeover"} 1`)
+			awaitMetric(t, `kube_nft_safety_check{reason="takeover"} 1`)
 			awaitMetric(t, `kube_nft_takeover{state="refused"} 1`)
 			daemon.AwaitLog(t, "no Node is called node-1")
 			m.load.await(t, 100)
@@ -104,7 +105,7 @@ func TestMigrateLossRefusedKernel(t *testing.T) {
 			}
 			proxy.Signal(syscall.SIGTERM)
 			awaitMetric(t, `kube_nft_takeover{state="done"} 1`)
-			awaitMetric(t, `kube_nft_held{reason="takeover"} 0`)
+			awaitMetric(t, `kube_nft_safety_check{reason="takeover"} 0`)
 			if left := proxys(state.save(t)); left != "" {
 				t.Errorf("left of kube-proxy's:\n%s\n%s", left, daemon.Stderr())
 			}
@@ -160,7 +161,7 @@ func TestRestartWithEmptySourceKernel(t *testing.T) {
 	m.apply(t)
 	m.source.Write(t, "objects.yaml", migrationManifest(nil))
 	daemon := m.startDaemon(t)
-	awaitMetric(t, `kube_nft_held{reason="source"} 1`)
+	awaitMetric(t, `kube_nft_safety_check{reason="source"} 1`)
 	daemon.AwaitLog(t, "frontends, and the source has 0 of them")
 	m.load.await(t, 100)
 	if status := m.status(t); !strings.Contains(status, "a source that has what our tables serve") {
@@ -186,9 +187,9 @@ func TestRestartWithEmptySourceKernel(t *testing.T) {
 	}
 	m.load.await(t, 50)
 	m.startDaemon(t)
-	awaitMetric(t, `kube_nft_held{reason="source"} 1`)
+	awaitMetric(t, `kube_nft_safety_check{reason="source"} 1`)
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
-	awaitMetric(t, `kube_nft_held{reason="source"} 0`)
+	awaitMetric(t, `kube_nft_safety_check{reason="source"} 0`)
 	m.load.await(t, 50)
 	m.load.check(t) // until everything is deleted for real
 	m.source.Write(t, "objects.yaml", migrationManifest(nil))
@@ -204,6 +205,7 @@ func TestRollbackLossRefusedKernel(t *testing.T) {
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
+			t.Parallel()
 			m := newMigration(t, binary, state, shapesOf(60))
 			m.apply(t)
 			for _, s := range shapesOf(30) { // a kube-proxy that has just begun

@@ -205,7 +205,6 @@ type traffic struct {
 	opened    int
 	forgotten int                // of opened, those that connection tracking has forgotten
 	dropped   int                // of opened, those whose first packet was dropped because its endpoint left
-	moved     int                // of opened, those whose client has lost its new affinity entry
 	last      map[netip.Addr]int // the endpoint that a client of the Service affine reached last
 }
 
@@ -225,7 +224,7 @@ func (tr *traffic) burst(t *testing.T, states ...movingState) {
 			t.Fatal(err)
 		}
 		out := tr.comeOut(t)
-		if len(out) == 0 && target.service == "affine" && (!tr.keeps(connection.src.Addr(), states) || tr.mayMove()) {
+		if len(out) == 0 && target.service == "affine" && !tr.keeps(connection.src.Addr(), states) {
 			// Its affinity entry may name an endpoint that left: then the packet was dropped, and the next one of
 			// the connection chooses another endpoint.
 			if err := tr.bench.device(target.via).write(opening(connection)); err != nil {
@@ -300,17 +299,10 @@ func hostOf(endpoint netip.AddrPort, family int) int {
 func (tr *traffic) affinityComplaint(client netip.Addr, host int, states []movingState) string {
 	before, known := tr.last[client]
 	tr.last[client] = host
-	if known && host != before && stays("affine", before, states) && !tr.mayMove() {
+	if known && host != before && stays("affine", before, states) {
 		return fmt.Sprintf("went to endpoint %d, but the client is known to endpoint %d", host, before)
 	}
 	return ""
-}
-
-// mayMove counts a client that has lost its new affinity entry, and reports whether that is still seldom: the clean-up
-// removes an entry by its key, a moment after it has looked that it names a departed endpoint (docs/limits.md).
-func (tr *traffic) mayMove() bool {
-	tr.moved++
-	return tr.moved <= 10+tr.opened/200
 }
 
 // keeps reports whether a client of the Service affine is known to an endpoint that stays.

@@ -64,7 +64,7 @@ func flatten(block string, content []string) []string {
 		return lines
 	}
 	for element := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSpace(elements), "}"), ",") {
-		if element = strings.TrimSpace(element); strings.HasSuffix(block, "endpoints") ||
+		if element = strings.TrimSpace(element); strings.Contains(block, "endpoints-") ||
 			strings.HasPrefix(block, "map lists-") {
 			element = index.ReplaceAllString(element, "$1 : ")
 		}

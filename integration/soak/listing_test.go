@@ -16,13 +16,13 @@ const listed = `table ip kube-nft { # progname kube-nft
 			     10.96.0.11 . tcp . 80 comment "soak/rolling:tcp" : goto external-2 }
 	}
 
-	map node-port-endpoints {
-		typeof meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport
+	map node-port-endpoints-tcp {
+		typeof meta l4proto . tcp dport . numgen random mod 65536 : ip daddr . tcp dport
 		elements = { tcp . 32501 . 0 : 10.0.0.1 . 8080, tcp . 32501 . 1 : 10.0.0.2 . 8080 }
 	}
 
-	map lists-1 {
-		typeof numgen random mod 65536 . numgen random mod 65536 : ip daddr . th dport
+	map lists-tcp-1 {
+		typeof numgen random mod 65536 . numgen random mod 65536 : ip daddr . tcp dport
 		elements = { 2016379018 . 1 comment "soak/affine:tcp" : 10.0.0.3 . 8080 }
 	}
 
@@ -50,11 +50,11 @@ func TestParseListing(t *testing.T) {
 		`map services: type ipv4_addr . inet_proto . inet_service : verdict`,
 		`map services holds 10.96.0.10 . tcp . 80 comment "soak/steady:tcp" : goto external-8`,
 		`map services holds 10.96.0.11 . tcp . 80 comment "soak/rolling:tcp" : goto external-2`,
-		`map node-port-endpoints: typeof meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport`,
-		`map node-port-endpoints holds tcp . 32501 : 10.0.0.1 . 8080`,
-		`map node-port-endpoints holds tcp . 32501 : 10.0.0.2 . 8080`,
-		`map lists-1: typeof numgen random mod 65536 . numgen random mod 65536 : ip daddr . th dport`,
-		`map lists-1 holds 2016379018 comment "soak/affine:tcp" : 10.0.0.3 . 8080`,
+		`map node-port-endpoints-tcp: typeof meta l4proto . tcp dport . numgen random mod 65536 : ip daddr . tcp dport`,
+		`map node-port-endpoints-tcp holds tcp . 32501 : 10.0.0.1 . 8080`,
+		`map node-port-endpoints-tcp holds tcp . 32501 : 10.0.0.2 . 8080`,
+		`map lists-tcp-1: typeof numgen random mod 65536 . numgen random mod 65536 : ip daddr . tcp dport`,
+		`map lists-tcp-1 holds 2016379018 comment "soak/affine:tcp" : 10.0.0.3 . 8080`,
 		`map affinity-x-8080: type ipv4_addr : ipv4_addr size 65536 flags dynamic,timeout`,
 		`set hairpin: type ipv4_addr . ipv4_addr . inet_proto . inet_service`,
 		`chain pick-1: ip daddr 10.0.0.1 accept drop`,

@@ -31,10 +31,10 @@ type Event struct {
 	Listed []ListedElement
 }
 
-// Note follows one notification. It returns false if it cannot follow it.
+// Note follows one notification. It returns false if it cannot follow it: then the table is to be read.
 func (j *Journal) Note(e *Event) bool {
 	switch {
-	case !j.tracking:
+	case !j.tracking, j.backlog != nil:
 		return false
 	case e.Table != nil && e.Verb == nft.Delete:
 		j.Committed()

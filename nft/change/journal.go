@@ -1,6 +1,7 @@
 package change
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -12,8 +13,11 @@ type Journal struct {
 	Table *nft.Table
 	// tracking is false until the first commit: until then everything is new.
 	tracking bool
-	// gone says that somebody deleted the table: the next batch makes all of it again.
+	// gone says that the next batch makes all of the table: there is none, or found cannot become it.
 	gone bool
+	// found is what the kernel had when it was read, until the next commit.
+	found   *nft.Table
+	backlog *backlog // nil: the next batch has all that differs
 
 	// The state of touched objects before they were first touched; nil where nothing was.
 	elements map[string]map[string]*nft.Element
@@ -49,6 +53,9 @@ func (j *Journal) Put(set, key string, element nft.Element) {
 		j.touch(set, key, old, ok)
 	}
 	held[key] = element
+	if j.backlog != nil && element.Verdict != nil {
+		j.takeReached(element.Verdict.Chain)
+	}
 }
 
 // Remove makes set hold nothing under key.
@@ -63,6 +70,9 @@ func (j *Journal) Remove(set, key string) {
 func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 	if !j.tracking {
 		return
+	}
+	if j.backlog != nil {
+		j.takeElement(elementName{set, key})
 	}
 	touched := j.touchedIn(set)
 	if _, done := touched[key]; done {
@@ -91,6 +101,7 @@ func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 func (j *Journal) PutChain(chain *nft.Chain) {
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
+	j.takeReached(chain.Name)
 }
 
 // RemoveChain removes the chain of that name, if there is one.
@@ -100,6 +111,9 @@ func (j *Journal) RemoveChain(name string) {
 }
 
 func (j *Journal) touchChain(name string) {
+	if j.backlog != nil {
+		j.takeChain(name)
+	}
 	if _, done := j.chains[name]; !done && j.tracking {
 		j.work += chainWork
 		j.chains[name] = j.Table.Chains[name]
@@ -133,6 +147,9 @@ func (j *Journal) touchSet(name string) {
 	if !j.tracking {
 		return
 	}
+	if j.backlog != nil {
+		j.takeSet(name)
+	}
 	have, ok := j.Table.Sets[name]
 	if _, done := j.sets[name]; !done {
 		j.sets[name] = nil
@@ -154,7 +171,7 @@ func (j *Journal) touched() bool { return j.gone || len(j.sets)+len(j.elements)+
 // sets; if only elements were touched, there is no comparison by Diff.
 func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 	d := differ{family: j.Table.Family, ops: ops}
-	if j.gone || len(j.sets)+len(j.chains) > 0 {
+	if j.gone || len(j.sets)+len(j.chains) > 0 || j.orphaned() {
 		d.tables(j.pending())
 		return d.ops
 	}
@@ -189,21 +206,34 @@ func (j *Journal) Changes(ops []nft.Op) []nft.Op {
 	return d.ops
 }
 
+// orphaned reports whether the next batch makes the committing socket the table's owner.
+func (j *Journal) orphaned() bool { return j.found != nil && j.found.Orphaned && j.Table.Owned }
+
 // pending returns the touched part of the table, as it was and as it is wanted: all that Diff
-// needs. Of a table that is gone, nothing was there.
+// needs.
 func (j *Journal) pending() (have, want *nft.Table) {
 	if j.gone {
-		return nil, j.Table
+		return j.found, j.Table
 	}
 	have, want = nft.NewTable(j.Table.Family), nft.NewTable(j.Table.Family)
+	if j.orphaned() {
+		have.Owned, have.Orphaned, want.Owned = true, true, true
+	}
 	for name := range j.sets {
-		j.pendingSet(name, have, want)
+		if !j.waits(j.Table.Sets[name] != nil) {
+			j.pendingSet(name, have, want)
+		}
 	}
 	for name := range j.elements {
-		j.pendingSet(name, have, want)
-		j.pendingElements(name, have, want)
+		if !j.waits(j.Table.Sets[name] != nil) {
+			j.pendingSet(name, have, want)
+			j.pendingElements(name, have, want)
+		}
 	}
 	for name, old := range j.chains {
+		if j.waits(j.Table.Chains[name] != nil) {
+			continue
+		}
 		if old != nil {
 			have.Chains[name] = old
 		}
@@ -213,6 +243,9 @@ func (j *Journal) pending() (have, want *nft.Table) {
 	}
 	return have, want
 }
+
+// waits reports whether a chain or set that may not be wanted any more stays until the end of the backlog.
+func (j *Journal) waits(wanted bool) bool { return !wanted && j.backlog != nil }
 
 func (j *Journal) pendingSet(name string, have, want *nft.Table) {
 	now, present := j.Table.Sets[name]
@@ -243,6 +276,7 @@ func (j *Journal) pendingElements(name string, have, want *nft.Table) {
 
 // Committed forgets the earlier values: the kernel now holds the wanted table.
 func (j *Journal) Committed() {
+	j.found = nil
 	if j.tracking && !j.touched() {
 		return
 	}
@@ -251,7 +285,9 @@ func (j *Journal) Committed() {
 			make(map[string]*nft.Chain)
 	}
 	j.tracking, j.gone = true, false
-	clear(j.elements)
-	clear(j.sets)
-	clear(j.chains)
+	maps.DeleteFunc(j.elements, func(set string, _ map[string]*nft.Element) bool {
+		return !j.waits(j.Table.Sets[set] != nil)
+	})
+	maps.DeleteFunc(j.sets, func(set string, _ *nft.Set) bool { return !j.waits(j.Table.Sets[set] != nil) })
+	maps.DeleteFunc(j.chains, func(chain string, _ *nft.Chain) bool { return !j.waits(j.Table.Chains[chain] != nil) })
 }

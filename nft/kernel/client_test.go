@@ -23,7 +23,7 @@ func commit(t testing.TB, k *Client, b nft.Batch) {
 }
 
 // checkTriangle holds tables against the kernel: our batch lists as our text, and our text
-// loaded by nft lists as itself.
+// loaded by nft lists as itself, and nft loads it again over itself.
 func checkTriangle(t *testing.T, k *Client, tables nft.Tables) {
 	t.Helper()
 	want := tables.Text()
@@ -35,6 +35,7 @@ func checkTriangle(t *testing.T, k *Client, tables nft.Tables) {
 	if diff := cmp.Diff(lines(want), lines(lab.Listing(t, want))); diff != "" {
 		t.Errorf("after our text (-want +got):\n%s", diff)
 	}
+	lab.Run(t, want, "nft", "-f", "-") // a saved listing loads over the tables that it was made of
 }
 
 func lines(s string) []string { return strings.Split(s, "\n") }
@@ -113,8 +114,8 @@ func dropNetAdmin(t *testing.T) {
 	}
 }
 
-// TestFirstPhaseIsTakenBack has the kernel refuse what follows the first phase: nothing is changed.
-func TestFirstPhaseIsTakenBack(t *testing.T) {
+// TestRefusalAfterFirstPhaseChangesNothing has the kernel refuse what follows the first phase: nothing is changed.
+func TestRefusalAfterFirstPhaseChangesNothing(t *testing.T) {
 	lab.New(t)
 	k, r := lab.Open(t, Open), newRuleset(0)
 	commit(t, k, change.Diff(nil, r.Want()))

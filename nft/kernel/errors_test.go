@@ -100,10 +100,28 @@ func TestErrorNamesOperation(t *testing.T) {
 			b := nfttest.FrontendBatch(10, nft.Drop)
 			b.Ops = append(b.Ops, tt.op)
 			k := lab.Open(t, Open)
+			if tt.errno == unix.EEXIST && !comparesSets(t, k) {
+				t.Skip("this kernel adds a set that exists with another type, and changes nothing, as all before 6.2")
+			}
 			checkError(t, k.Commit(t.Context(), b), tt.errno, "table ip kube-nft: "+tt.text+"; nothing was changed")
 			checkRead(t, k, nft.Tables{})
 		})
 	}
+}
+
+// comparesSets reports whether the kernel refuses to add a set that exists with another type. It leaves no table.
+func comparesSets(t *testing.T, k *Client) bool {
+	t.Helper()
+	table := nft.NewTable(nft.IP)
+	b := nft.Batch{Ops: []nft.Op{{Verb: nft.Add, Family: nft.IP, Table: table}}}
+	for _, field := range []nft.Field{nft.FieldAddr, nft.FieldPort} {
+		b.Ops = append(b.Ops, nft.Op{Verb: nft.Add, Family: nft.IP, Set: &nft.Set{Name: "twice", Key: []nft.Field{field}}})
+	}
+	err := k.Commit(t.Context(), b)
+	if err == nil {
+		commit(t, k, nft.Batch{Ops: []nft.Op{{Verb: nft.Delete, Family: nft.IP, Table: table}}})
+	}
+	return err != nil
 }
 
 func TestStaleGeneration(t *testing.T) {

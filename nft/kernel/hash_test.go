@@ -46,13 +46,10 @@ func TestHashInKernel(t *testing.T) {
 				held.Map[nft.IndexedKey(prefix, i)] = nft.Element{Data: nft.AddrPortData(netip.AddrPortFrom(frontends[f], 9))}
 			}
 			table.Sets["endpoints"] = held
-			protocols := &nft.Elements{Set: &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
-				Map: map[string]nft.Element{"\x11": {}}}
-			table.Sets[nft.TransportProtocols] = protocols
 			key := []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.HashedIndex(slots, ports)}
 			table.Chains["nat-output"] = &nft.Chain{Name: "nat-output",
 				Hook:  &nft.Hook{Type: "nat", Point: "output", Priority: -101},
-				Rules: []nft.Rule{{nft.DNATFrom{Key: key, Map: "endpoints"}}}}
+				Rules: []nft.Rule{{nft.DNATFrom{Key: key, Map: "endpoints", Protocol: unix.IPPROTO_UDP}}}}
 			batch := change.Diff(nil, nft.Tables{f: table})
 			if err := client.Commit(t.Context(), batch); err != nil {
 				t.Fatal(err)

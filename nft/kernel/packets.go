@@ -57,9 +57,12 @@ type PacketTracer struct {
 	events []PacketEvent
 }
 
+// TracePrefix begins the names of the tables of tracers.
+const TracePrefix = "kube-nft-trace-"
+
 // traceTable is the table of a tracer in each family. Its name has the port of its socket, so that two tracers do not
 // meet.
-const traceTable = "kube-nft-trace-%d"
+const traceTable = TracePrefix + "%d"
 
 // tracePriority comes after connection tracking at -200, which knows first packets, and before all that
 // usually filters and translates.
@@ -110,7 +113,7 @@ func (p *PacketTracer) Close() error {
 }
 
 // ErrPacketsLost says that steps of packets were lost, as they came faster than they were read.
-var ErrPacketsLost = errors.New("steps of packets were lost; a lower rate or a narrower filter lets none be lost")
+var ErrPacketsLost = errors.New("trace events were lost; use a lower rate or a narrower filter")
 
 // Next returns the next step. It returns os.ErrDeadlineExceeded if there is none within patience, and
 // ErrPacketsLost once after a loss.

@@ -196,7 +196,6 @@ func natProbe() probe {
 // probes lists what kube-nft needs. Each probe comes after the probes that it depends on.
 func probes() []probe {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
-	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
 	endpoints := &nft.Set{Name: "endpoints", Key: append(frontend, nft.FieldIndex),
 		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
 	numbered := &nft.Set{Name: "numbered", Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}}
@@ -219,8 +218,8 @@ func probes() []probe {
 			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.InSet{Key: []nft.Part{nft.RandomIndex(2)},
 				Set: numbers.Name}})}},
 		{feature: "destination NAT from a map of concatenations", options: inBoth("CONFIG_NFT_NAT (module nft_nat)"),
-			sets:   []*nft.Set{protocols, endpoints},
-			chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{Key: random, Map: endpoints.Name}})}},
+			sets: []*nft.Set{endpoints}, chains: []*nft.Chain{natChain("prerouting",
+				nft.Rule{nft.DNATFrom{Key: random, Map: endpoints.Name, Protocol: unix.IPPROTO_TCP}})}},
 		{feature: "rejecting in nat prerouting",
 			options: map[nft.Family]string{nft.IP: "Linux 5.9 and CONFIG_NFT_REJECT_IPV4 (module nft_reject_ipv4)",
 				nft.IP6: "Linux 5.9 and CONFIG_NFT_REJECT_IPV6 (module nft_reject_ipv6)"},
@@ -241,10 +240,9 @@ func probes() []probe {
 func optionalProbes() (hash, redirect probe) {
 	slots := &nft.Set{Name: "slots", Key: []nft.Field{nft.FieldAddr, nft.FieldIndex},
 		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}}
-	protocols := &nft.Set{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}}
 	hash = probe{feature: "hashes of packets", options: inBoth("CONFIG_NFT_HASH (module nft_hash)"),
-		sets: []*nft.Set{protocols, slots}, chains: []*nft.Chain{natChain("prerouting",
-			nft.Rule{nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.HashedIndex(2, true)}, Map: slots.Name}})}}
+		sets: []*nft.Set{slots}, chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.DNATFrom{
+			Key: []nft.Part{nft.Destination, nft.HashedIndex(2, true)}, Map: slots.Name, Protocol: unix.IPPROTO_TCP}})}}
 	redirect = probe{feature: "redirecting to this host", options: inBoth("CONFIG_NFT_REDIR (module nft_redir)"),
 		chains: []*nft.Chain{natChain("prerouting", nft.Rule{nft.EchoRequest{}, nft.Redirect{}})}}
 	return hash, redirect

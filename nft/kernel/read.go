@@ -290,6 +290,13 @@ func (k *Client) Dump(ctx context.Context, typ uint16, f nft.Family, which func(
 	return err
 }
 
+// Get requests one object (NFT_MSG_GET…) and calls each for every message of the answer, which is valid
+// during the call only.
+func (k *Client) Get(ctx context.Context, typ uint16, f nft.Family, which func(*attr.Writer),
+	each func(attr.Reply)) error {
+	return k.request(ctx, typ, 0, f, which, each)
+}
+
 // Lookup asks the kernel for one element by its key. The kernel finds it as it does for a packet,
 // by a structure that a dump does not use. ok is false if there is none. In a set of ranges the key
 // may be any key inside a range.

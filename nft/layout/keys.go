@@ -33,11 +33,17 @@ func FrontendKeyOf(f tracker.Frontend) string {
 func FrontendIn(family nft.Family, set, key string) (f tracker.Frontend) {
 	n := nft.AddrLen(family)
 	switch set {
-	case NodePortsMap, NodePortEndpointsMap, NodePortLocalEndpointsMap, AffinityNodePortsMap:
+	case NodePortsMap, AffinityNodePortsMap:
 		n = 0
-	case ServicesMap, EndpointsMap, LocalEndpointsMap, AffinityFrontendsMap:
+	case ServicesMap, AffinityFrontendsMap:
 	default:
-		return f
+		m, ok := endpointMaps[set]
+		if !ok {
+			return f
+		}
+		if m.NodePort {
+			n = 0
+		}
 	}
 	if len(key) < n+8 {
 		return f
@@ -59,17 +65,44 @@ func VerdictMap(nodePort bool) string {
 	return ServicesMap
 }
 
-// EndpointsMapOf is the map of the endpoint lists of frontends that have their own.
-func EndpointsMapOf(nodePort, local bool) string {
-	switch {
-	case nodePort && local:
-		return NodePortLocalEndpointsMap
-	case nodePort:
-		return NodePortEndpointsMap
-	case local:
-		return LocalEndpointsMap
+// An EndpointMap is one of the maps in which frontends have endpoint lists of their own. There is one for each
+// protocol: nft does not load over its own listing a map whose data are ports of any protocol.
+type EndpointMap struct {
+	NodePort, Local bool
+	Protocol        tracker.Protocol
+}
+
+// EndpointMaps lists them all.
+func EndpointMaps() (list []EndpointMap) {
+	for _, nodePort := range []bool{false, true} {
+		for _, local := range []bool{false, true} {
+			for _, protocol := range nft.TransportNumbers {
+				list = append(list, EndpointMap{nodePort, local, tracker.Protocol(protocol)})
+			}
+		}
 	}
-	return EndpointsMap
+	return list
+}
+
+var endpointMaps, endpointMapNames = func() (byName map[string]EndpointMap, names map[EndpointMap]string) {
+	byName, names = make(map[string]EndpointMap), make(map[EndpointMap]string)
+	for _, m := range EndpointMaps() {
+		name := LocalInfix(m.Local) + "endpoints-" + m.Protocol.String()
+		if m.NodePort {
+			name = "node-port-" + name
+		}
+		byName[name], names[m] = m, name
+	}
+	return byName, names
+}()
+
+// Name is the name of the map; empty for a protocol that no Service port can have.
+func (m EndpointMap) Name() string { return endpointMapNames[m] }
+
+// EndpointsMapOf is the map of one of the two endpoint lists of a frontend. The elements of a list have the frontend's
+// key and an index.
+func EndpointsMapOf(f tracker.Frontend, local bool) string {
+	return EndpointMap{f.NodePort(), local, f.Protocol}.Name()
 }
 
 // MemberKey is the key of an endpoint that affinity entries under a number may name.

@@ -11,17 +11,13 @@ import (
 // The fixed sets and maps, in the order in which they are created and listed. Those that
 // hold most come first: the kernel finds a set by walking the table's list of them.
 const (
-	ServicesMap               = "services"
-	EndpointsMap              = "endpoints"
-	LocalEndpointsMap         = "local-endpoints"
-	NodePortsMap              = "node-ports"
-	NodePortEndpointsMap      = "node-port-endpoints"
-	NodePortLocalEndpointsMap = "node-port-local-endpoints"
-	NodePortAddressesSet      = "node-port-addresses"
-	ClusterIPsSet             = "cluster-ips"
-	ServiceCIDRsSet           = "service-cidrs"
-	HairpinSet                = "hairpin"
-	MembersSet                = "members"
+	ServicesMap          = "services"
+	NodePortsMap         = "node-ports"
+	NodePortAddressesSet = "node-port-addresses"
+	ClusterIPsSet        = "cluster-ips"
+	ServiceCIDRsSet      = "service-cidrs"
+	HairpinSet           = "hairpin"
+	MembersSet           = "members"
 	// DepartedSet has endpoints that left while affinity entries or packets under way may name them. Connections
 	// there are dropped.
 	DepartedSet          = "departed"

@@ -6,23 +6,28 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// listMaps is over how many maps the shared lists are spread. The kernel goes through all rules that name a map for
-// each new element, and through all elements for each new rule that names it, so that the cost of both falls with
-// the number of maps. A map exists while a list is in it.
+// listMaps is over how many maps the shared lists of a protocol are spread. The kernel goes through all rules that name
+// a map for each new element, and through all elements for each new rule that names it, so that the cost of both falls
+// with the number of maps. A map exists while a list is in it.
 const listMaps = 256
 
-// ListsMap names the map of the shared lists with a number.
-func ListsMap(number uint32) string { return ListsPrefix + strconv.Itoa(int(number%listMaps)) }
+// ListsMap names the map of the shared lists with a number, of Service ports with a protocol.
+func ListsMap(number uint32, protocol tracker.Protocol) string {
+	return ListsPrefix + protocol.String() + "-" + strconv.Itoa(int(number%listMaps))
+}
 
 // ListsPrefix is how the names of these maps begin.
 const ListsPrefix = "lists-"
 
 // ListsMaps names all of them, whether they exist or not.
 func ListsMaps() (names []string) {
-	for i := range uint32(listMaps) {
-		names = append(names, ListsMap(i))
+	for _, protocol := range nft.TransportNumbers {
+		for i := range uint32(listMaps) {
+			names = append(names, ListsMap(i, tracker.Protocol(protocol)))
+		}
 	}
 	return names
 }

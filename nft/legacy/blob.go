@@ -186,10 +186,6 @@ func (b *blob) ruleset(table string) ruleset {
 	rs := ruleset{table: table}
 	for _, c := range b.chains {
 		out := chain{name: c.name, base: c.hook >= 0}
-		if policy := c.entries[len(c.entries)-1]; out.base {
-			at, ok := policy.verdict(b.layout)
-			out.drops = ok && int32(binary.NativeEndian.Uint32(policy.data[at:])) == -verdictDrop-1
-		}
 		for _, e := range c.rules() {
 			out.rules = append(out.rules, e.summary(b.layout))
 		}

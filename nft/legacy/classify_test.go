@@ -57,8 +57,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// TestEntrances checks that where kube-proxy's rules begin is kube-proxy's.
-func TestEntrances(t *testing.T) {
+// TestJumpsToKubeProxy checks that where kube-proxy's rules begin is kube-proxy's.
+func TestJumpsToKubeProxy(t *testing.T) {
 	for _, table := range iptablesTables {
 		for _, chain := range []string{"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD",
 			"KUBE-PROXY-FIREWALL", "KUBE-NODEPORTS", "KUBE-NODE-PORT", "KUBE-POSTROUTING",

@@ -1,8 +1,10 @@
 package legacy
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"net/netip"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -133,55 +135,129 @@ func TestDecodeSet(t *testing.T) {
 	}
 }
 
-// ipvsFile has the form of /proc/net/ip_vs.
-const ipvsFile = `IP Virtual Server version 1.2.1 (size=4096)
-Prot LocalAddress:Port Scheduler Flags
-  -> RemoteAddress:Port Forward Weight ActiveConn InActConn
-TCP  0A600001:01BB rr
-  -> C0A80002:192B      Masq    1      0          0
-UDP  [fd00:0010:0096:0000:0000:0000:0000:000a]:0035 rr persistent 10800
-  -> [fd00:0010:0244:0000:0000:0000:0000:0002]:0035      Masq    0      0          0
-FWM  00000001 rr
-  -> C0A80003:192B      Masq    1      0          0
-`
-
-func TestParseServers(t *testing.T) {
-	got, err := parseServers(strings.NewReader(ipvsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Server{
-		{"tcp", netip.MustParseAddrPort("10.96.0.1:443"), 1},
-		{"udp", netip.MustParseAddrPort("[fd00:10:96::a]:53"), 0},
-	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if got, want := got[1].command(), "ipvsadm -D -u [fd00:10:96::a]:53"; got != want {
-		t.Errorf("command %q, want %q", got, want)
-	}
-}
-
-func TestParseServersRefused(t *testing.T) {
-	for line, want := range map[string]string{
-		"TCP 0A600001 rr":       `virtual server "0A600001": no port`,
-		"TCP 0A6000:01BB rr":    `virtual server "0A6000:01BB": not an IPv4 address in hexadecimal`,
-		"UDP 0A600001:1FFFF rr": `virtual server "0A600001:1FFFF": strconv.ParseUint: parsing "1FFFF": value out of range`,
+// TestHasServers reads lists in the form of /proc/net/ip_vs.
+func TestHasServers(t *testing.T) {
+	const head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n" +
+		"  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
+	for list, want := range map[string]bool{
+		"": false, head: false, head + "FWM  00000001 rr\n": false, head + "TCP  0A600001:01BB rr\n": true,
+		head + "FWM  00000001 rr\n  -> C0A80003:192B      Masq    1      0          0\nSCTP 0A600001:01BB rr\n": true,
+		head + "UDP  [fd00:0010:0096:0000:0000:0000:0000:000a]:0035 rr persistent 10800\n":                      true,
 	} {
-		if _, err := parseServers(strings.NewReader(line)); err == nil || err.Error() != want {
-			t.Errorf("%q: error %v, want %s", line, err, want)
+		if got := hasServers([]byte(list)); got != want {
+			t.Errorf("%q: %v, want %v", list, got, want)
 		}
 	}
 }
 
-// FuzzServers feeds lines to the parser of /proc/net/ip_vs: what it takes is valid.
+// destinationBytes is what the kernel says of a destination.
+func destinationBytes(endpoint string, method, weight, active, inactive uint32) []byte {
+	at := netip.MustParseAddrPort(endpoint)
+	var w ipvsWriter
+	w.address(ipvsDestAddr, at.Addr())
+	w.Uint16(ipvsDestPort, at.Port())
+	w.host32(ipvsDestMethod, method)
+	w.host32(ipvsDestWeight, weight)
+	w.host32(ipvsDestActive, active)
+	w.host32(ipvsDestInactive, inactive)
+	w.host16(ipvsDestFamily, family(at.Addr()))
+	return w.Buf
+}
+
+// TestDecodeServer reads servers back from our own messages about them, and destinations as the kernel lists them.
+func TestDecodeServer(t *testing.T) {
+	for _, want := range []Server{
+		{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443")},
+		{Protocol: "udp", Frontend: netip.MustParseAddrPort("[fd00:10:96::a]:53")},
+		{Protocol: "sctp", Frontend: netip.MustParseAddrPort("192.168.0.1:3868")},
+	} {
+		got, ok := decodeServer(attr.Find(deleteServer(&want)[genericHeader:], ipvsAttrServer))
+		if !ok || got.Protocol != want.Protocol || got.Frontend != want.Frontend {
+			t.Errorf("%+v, %v; want %+v", got, ok, want)
+		}
+	}
+	s := Server{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443")}
+	if got, want := s.command(), "ipvsadm -D -t 10.96.0.1:443"; got != want {
+		t.Errorf("command %q, want %q", got, want)
+	}
+	s.addDestination(destinationBytes("192.168.0.2:6443", 0, 1, 2, 1))
+	s.addDestination(destinationBytes("192.168.0.3:6443", 0, 0, 1, 0))
+	want := []netip.AddrPort{netip.MustParseAddrPort("192.168.0.2:6443")}
+	if s.foreign || s.Connections != 4 || !slices.Equal(s.open, want) {
+		t.Errorf("%+v, want 4 connections, and only %v takes new ones", s, want)
+	}
+	for _, of := range [][]byte{nil, destinationBytes("192.168.0.2:6443", 3, 1, 0, 0),
+		destinationBytes("[fd00::1]:6443", 0, 1, 0, 0)} {
+		other := s
+		if other.addDestination(of); !other.foreign {
+			t.Errorf("%x: a destination of kube-proxy's", of)
+		}
+	}
+	mark := ipvsMessage(ipvsGetServer)
+	mark.host16(ipvsServerFamily, unix.AF_INET)
+	mark.host32(5, 7) // IPVS_SVC_ATTR_FWMARK
+	if s, ok := decodeServer(mark.Buf[genericHeader:]); ok {
+		t.Errorf("a server by firewall mark is %+v", s)
+	}
+}
+
+// checkMessage expects a message to ip_vs with so many attributes, all well-formed.
+func checkMessage(t *testing.T, message []byte, attributes int) {
+	t.Helper()
+	list := attr.NewReader(message[genericHeader:])
+	for list.Next() {
+		attributes--
+		nested := list.Nested()
+		for nested.Next() {
+			continue
+		}
+		if err := nested.Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := list.Err(); err != nil || attributes != 0 {
+		t.Errorf("%x: %v, %d attributes are missing", message, err, attributes)
+	}
+}
+
+// TestIPVSMessages holds the messages against what linux/ip_vs.h wants, byte by byte.
+func TestIPVSMessages(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the bytes are those of a little-endian machine")
+	}
+	s := Server{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443")}
+	const server = "30000180" + "0600010002000000" + "0600020006000000" + // AF_INET, TCP
+		"14000300" + "0a600001" + "000000000000000000000000" + "0600040001bb0000"
+	const destination = "48000280" + "14000100" + "c0a80002" + "000000000000000000000000" + "06000200192b0000" +
+		"0800040000000000" + "0800050000000000" + "0800060000000000" + "0800030000000000" + "06000b0002000000"
+	if got, want := hex.EncodeToString(deleteServer(&s)), "03010000"+server; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	got := hex.EncodeToString(setDestination(&s, netip.MustParseAddrPort("192.168.0.2:6443")))
+	if want := "06010000" + server + destination; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// FuzzServers feeds attributes to what reads virtual servers and destinations: what it takes is valid, and messages
+// about it are well-formed.
 func FuzzServers(f *testing.F) {
-	f.Add(ipvsFile)
-	f.Fuzz(func(t *testing.T, text string) {
-		servers, err := parseServers(strings.NewReader(text))
-		for _, s := range servers {
-			if err == nil && !s.Frontend.IsValid() {
-				t.Errorf("server %v", s)
+	server := Server{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443")}
+	f.Add(attr.Find(deleteServer(&server)[genericHeader:], ipvsAttrServer),
+		destinationBytes("192.168.0.2:6443", 0, 1, 2, 1))
+	f.Fuzz(func(t *testing.T, server, destination []byte) {
+		s, ok := decodeServer(server)
+		if !ok {
+			return
+		}
+		s.addDestination(destination)
+		if !s.Frontend.IsValid() || s.Connections < 0 {
+			t.Errorf("server %+v", s)
+		}
+		checkMessage(t, deleteServer(&s), 1)
+		for _, endpoint := range s.open {
+			if !s.foreign {
+				checkMessage(t, setDestination(&s, endpoint), 2)
 			}
 		}
 	})

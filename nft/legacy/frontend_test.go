@@ -121,29 +121,43 @@ func TestServiceOfChain(t *testing.T) {
 	}
 }
 
-// TestFrontendsOfIPVS: servers without destinations refuse, servers elsewhere are somebody else's.
-func TestFrontendsOfIPVS(t *testing.T) {
-	server := func(protocol, at string, destinations int) Server {
-		return Server{protocol, netip.MustParseAddrPort(at), destinations}
+// TestClassifyServers: servers without open destinations refuse; servers elsewhere, and those that do not
+// translate, are of another program.
+func TestClassifyServers(t *testing.T) {
+	server := func(protocol, at string, open, connections int, foreign bool) Server {
+		return Server{Protocol: protocol, Frontend: netip.MustParseAddrPort(at), Connections: connections,
+			open: make([]netip.AddrPort, open), foreign: foreign}
 	}
-	list, at := ipvsFrontends([]Server{
-		server("tcp", "10.96.0.1:443", 2), server("udp", "10.96.0.10:53", 0), server("udp", "[fd00:10:96::a]:53", 1),
-		server("tcp", "192.0.2.1:30080", 1), server("tcp", "198.51.100.1:30080", 1), server("tcp", "[2001:db8::1]:30080", 1),
-		server("tcp", "192.0.2.9:8443", 3),
+	var s ipvsState
+	s.classify([]Server{
+		server("tcp", "10.96.0.1:443", 2, 3, false), server("udp", "10.96.0.10:53", 0, 0, false),
+		server("udp", "[fd00:10:96::a]:53", 1, 4, false), server("tcp", "192.0.2.1:30080", 1, 5, false),
+		server("tcp", "198.51.100.1:30080", 1, 0, false), server("tcp", "[2001:db8::1]:30080", 1, 9, false),
+		server("tcp", "192.0.2.9:8443", 3, 9, false), server("tcp", "192.0.2.7:30080", 3, 9, true),
+		server("tcp", "203.0.113.1:30080", 0, 1, false),
 	}, map[netip.Addr]bool{netip.MustParseAddr("10.96.0.1"): true, netip.MustParseAddr("10.96.0.10"): true,
 		netip.MustParseAddr("fd00:10:96::a"): true},
 		map[nodePort]bool{{tracker.IPv4, tracker.TCP, 30080}: true})
-	var got []string
-	for _, f := range sorted(list) {
-		got = append(got, f.String())
+	var frontends, foreign []string
+	for _, f := range sorted(s.frontends) {
+		frontends = append(frontends, f.String())
 	}
-	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")}; !slices.Equal(at,
-		want) {
-		t.Errorf("node ports at %v, want %v", at, want)
+	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")}; !slices.Equal(
+		s.nodePortsAt, want) {
+		t.Errorf("node ports at %v, want %v", s.nodePortsAt, want)
 	}
 	want := []string{"node port 30080/tcp", "10.96.0.1:443/tcp", "[fd00:10:96::a]:53/udp"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, frontends); diff != "" {
+		t.Errorf("frontends (-want +got):\n%s", diff)
+	}
+	for _, server := range s.foreign {
+		foreign = append(foreign, server.Frontend.String())
+	}
+	if diff := cmp.Diff([]string{"[2001:db8::1]:30080", "192.0.2.9:8443", "192.0.2.7:30080"}, foreign); diff != "" {
+		t.Errorf("foreign servers (-want +got):\n%s", diff)
+	}
+	if got := len(s.servers); got != 6 {
+		t.Errorf("%d servers of kube-proxy's, want 6", got)
 	}
 }
 

@@ -72,8 +72,6 @@ type Part struct {
 	Jumps   []Jump   `json:"jumps"`   // to be removed from chains that stay
 	Blocked []Jump   `json:"blocked"` // foreign rules for which chains of kube-proxy's stay
 	Foreign int      `json:"foreignRules"`
-	// Drops are the base chains with the policy to drop.
-	Drops []string `json:"drops,omitempty"`
 
 	Frontends []Frontend `json:"-"` // what leads to endpoints of Services
 	// Node ports are reached at NodePortsAt, or Everywhere: at all addresses of the node.
@@ -85,7 +83,9 @@ type Part struct {
 
 	Sets    []Set    `json:"sets,omitempty"`    // of an nf_tables table, or ipsets
 	Device  string   `json:"device,omitempty"`  // kube-ipvs0
-	Servers []Server `json:"servers,omitempty"` // virtual servers on the device's addresses
+	Servers []Server `json:"servers,omitempty"` // virtual servers of Services
+	// OtherServers are virtual servers of other programs.
+	OtherServers []Server `json:"otherServers,omitempty"`
 
 	// Needs is the privilege that kube-nft lacks to read the part, such as a capability.
 	Needs   string   `json:"needs,omitempty"`
@@ -157,7 +157,7 @@ func (n Node) Remove(ctx context.Context, sel Selector) error {
 		failures = append(failures, explain(removeNFTables(ctx, sel)))
 	}
 	if sel.takes(IPVS) {
-		failures = append(failures, explain(deleteDevice()), explain(destroySets(ctx)))
+		failures = append(failures, explain(removeIPVS(ctx)))
 	}
 	return errors.Join(failures...)
 }
@@ -215,34 +215,16 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 
 // takeIPVS reads the state of the IPVS mode that is not in chains. It returns no part if there is none.
 func takeIPVS(context.Context) ([]Part, error) {
-	p := Part{Backend: IPVS}
-	link, addrs, err := findDevice()
-	if err != nil {
-		return nil, fmt.Errorf("device %s: %w", Device, err)
+	s, err := readIPVS()
+	p := Part{Backend: IPVS, Servers: s.servers, OtherServers: s.foreign, Sets: s.sets, Frontends: s.frontends,
+		NodePortsAt: s.nodePortsAt, Needs: needs(err)}
+	if err != nil && p.Needs == "" {
+		return nil, err
 	}
-	var servers []Server
-	if link != nil {
+	if s.device {
 		p.Device = Device
-		if servers, err = readServers(); err != nil && needs(err) == "" {
-			return nil, fmt.Errorf("virtual servers: %w", err)
-		}
 	}
-	sets, setErr := readSets()
-	var nodePorts map[nodePort]bool
-	if setErr == nil && len(servers) > 0 {
-		nodePorts, setErr = readNodePorts(sets)
-	}
-	p.Sets, p.Needs = sets, cmp.Or(needs(err), needs(setErr))
-	if setErr != nil && p.Needs == "" {
-		return nil, fmt.Errorf("ipsets: %w", setErr)
-	}
-	p.Frontends, p.NodePortsAt = ipvsFrontends(servers, addrs, nodePorts)
-	for _, s := range servers {
-		if addrs[s.Frontend.Addr()] { // all others are foreign
-			p.Servers = append(p.Servers, s)
-		}
-	}
-	if p.Device == "" && len(p.Sets) == 0 && p.Needs == "" {
+	if p.Clean() && len(p.Sets)+len(p.OtherServers) == 0 {
 		return nil, nil
 	}
 	return []Part{p}, nil
@@ -268,7 +250,9 @@ func explain(err error) error {
 // the node can work with only kube-proxy's rules.
 func (p *Part) Serves(f nft.Family) bool {
 	if p.Backend == IPVS {
-		return slices.ContainsFunc(p.Servers, func(s Server) bool { return s.Frontend.Addr().Is6() == (f == nft.IP6) })
+		return slices.ContainsFunc(p.Servers, func(s Server) bool {
+			return len(s.open) > 0 && s.Frontend.Addr().Is6() == (f == nft.IP6)
+		})
 	}
 	if p.Family != f.NFT() {
 		return false

@@ -96,7 +96,7 @@ func (s *socket) read(table string) (*xtable, error) {
 	}
 	rules, err := decodeBlob(s.layout, hooks, data)
 	if err != nil {
-		return nil, fmt.Errorf("a form that kube-nft does not know: %w; remove kube-proxy's rules by hand, on the node: %s",
+		return nil, fmt.Errorf("unknown format: %w; remove kube-proxy's rules by hand, on the node: %s",
 			err, s.byHand(table))
 	}
 	return &xtable{hooks, data, rules}, nil

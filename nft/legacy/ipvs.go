@@ -1,21 +1,18 @@
 package legacy
 
 import (
-	"bufio"
-	"cmp"
-	"encoding/hex"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -27,8 +24,11 @@ const Device = "kube-ipvs0"
 type Server struct {
 	Protocol string         `json:"protocol"` // tcp, udp or sctp
 	Frontend netip.AddrPort `json:"frontend"`
-	// Destinations counts the endpoints that take new connections.
-	Destinations int `json:"-"`
+	// Connections counts those that ip_vs translates, with the ones that time out.
+	Connections int `json:"connections"`
+
+	open    []netip.AddrPort // the destinations that take new connections
+	foreign bool             // it does not translate, or has destinations of another address family
 }
 
 // command returns the command that removes the server, which also serves as its name.
@@ -60,6 +60,15 @@ func findDevice() (netlink.Link, map[netip.Addr]bool, error) {
 	return link, addrs, nil
 }
 
+// ServiceAddresses returns the addresses of kube-ipvs0.
+func ServiceAddresses() (map[netip.Addr]bool, error) {
+	_, addrs, err := findDevice()
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", Device, err)
+	}
+	return addrs, nil
+}
+
 // deleteDevice deletes kube-ipvs0, if it exists, with its addresses.
 func deleteDevice() error {
 	link, _, err := findDevice()
@@ -72,97 +81,141 @@ func deleteDevice() error {
 	return nil
 }
 
-// readServers lists the virtual servers.
+// serversFile lists the virtual servers, and exists where ip_vs is loaded. The kernel leaves some out after the first
+// 4096 bytes if another network namespace has virtual servers, too (seen on 6.1). So it serves only to find out
+// whether there is any: netlink has them all, and needs a privilege that user namespaces cannot give.
+const serversFile = "/proc/thread-self/net/ip_vs"
+
+// hasServers reports whether a list in the form of serversFile has virtual servers by address: their lines begin with
+// the protocol.
+func hasServers(list []byte) bool {
+	for _, protocol := range []string{"\nTCP ", "\nUDP ", "\nSCTP "} {
+		if bytes.Contains(list, []byte(protocol)) {
+			return true
+		}
+	}
+	return false
+}
+
+// readServers lists the virtual servers by address; those by firewall mark have none.
 func readServers() ([]Server, error) {
-	file, err := os.Open("/proc/thread-self/net/ip_vs")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // IPVS is not loaded
+	list, err := os.ReadFile(serversFile)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !hasServers(list) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	return parseServers(file)
-}
-
-// parseServers reads the form of /proc/net/ip_vs: one line per virtual server, such as "TCP
-// 0A600001:01BB rr", and its destinations indented below, such as "-> 0AF40001:1F90 Masq 1 0 0" with
-// a weight of 1. A weight of 0 takes no new connections. Servers by firewall mark have no address;
-// they are left out.
-func parseServers(r io.Reader) (servers []Server, err error) {
-	lines := bufio.NewScanner(r)
-	marked := true // whether the destinations that follow have no server of ours
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) >= 4 && fields[0] == "->" && fields[3] != "0" && !marked {
-			servers[len(servers)-1].Destinations++
+	c, err := dialIPVS()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	var servers []Server
+	err = c.list(ipvsMessage(ipvsGetServer).Buf, func(data []byte) {
+		if s, ok := decodeServer(attr.Find(data, ipvsAttrServer)); ok {
+			servers = append(servers, s)
 		}
-		if len(fields) < 2 || !slices.Contains([]string{"TCP", "UDP", "SCTP", "FWM"}, fields[0]) {
-			continue
-		}
-		if marked = fields[0] == "FWM"; marked {
-			continue
-		}
-		frontend, err := parseFrontend(fields[1])
+	})
+	for i := range servers {
 		if err != nil {
 			return nil, err
 		}
-		servers = append(servers, Server{Protocol: strings.ToLower(fields[0]), Frontend: frontend})
+		s := &servers[i]
+		err = c.list(listDestinations(s), func(data []byte) { s.addDestination(attr.Find(data, ipvsAttrDest)) })
 	}
-	return servers, lines.Err()
+	return servers, err
 }
 
-// parseFrontend reads 0A600001:01BB or [fd00:0000:…:0001]:01BB.
-func parseFrontend(s string) (frontend netip.AddrPort, err error) {
-	colon := strings.LastIndexByte(s, ':')
-	if colon < 0 {
-		return frontend, fmt.Errorf("virtual server %q: no port", s)
-	}
-	addr, err := parseHexAddr(strings.Trim(s[:colon], "[]"))
-	port, portErr := strconv.ParseUint(s[colon+1:], 16, 16)
-	if err = cmp.Or(err, portErr); err != nil {
-		return frontend, fmt.Errorf("virtual server %q: %w", s, err)
-	}
-	return netip.AddrPortFrom(addr, uint16(port)), nil
+// An ipvsState is what there is of IPVS on a node.
+type ipvsState struct {
+	device  bool // kube-ipvs0 exists
+	servers []Server
+	foreign []Server // of other programs
+	sets    []Set
+
+	frontends   []Frontend
+	nodePortsAt []netip.Addr
 }
 
-// parseHexAddr reads 0A600001, or an IPv6 address in its usual form.
-func parseHexAddr(s string) (netip.Addr, error) {
-	if strings.Contains(s, ":") {
-		return netip.ParseAddr(s)
+// readIPVS reads the state of IPVS. kube-proxy's are the virtual servers at the addresses of kube-ipvs0,
+// and the node ports among all others, which stand in ipsets.
+func readIPVS() (s ipvsState, err error) {
+	link, addrs, err := findDevice()
+	if err != nil {
+		return s, fmt.Errorf("device %s: %w", Device, err)
 	}
-	raw, err := hex.DecodeString(s)
-	if err != nil || len(raw) != 4 {
-		return netip.Addr{}, errors.New("not an IPv4 address in hexadecimal")
+	s.device = link != nil
+	all, err := readServers()
+	if err != nil {
+		return s, fmt.Errorf("virtual servers: %w", err)
 	}
-	return netip.AddrFrom4([4]byte(raw)), nil
-}
-
-// ipvsFrontends lists the frontends of the IPVS mode: the virtual servers with destinations at the
-// addresses of kube-ipvs0, and the node ports among all others, which stand in ipsets. Virtual
-// servers at other addresses and ports belong to another program.
-func ipvsFrontends(servers []Server, addrs map[netip.Addr]bool,
-	nodePorts map[nodePort]bool) (list []Frontend, nodePortsAt []netip.Addr) {
-	seen := make(map[tracker.Frontend]bool)
-	for _, s := range servers {
-		at := tracker.Frontend{Address: s.Frontend.Addr(), Protocol: protocolNumbers[s.Protocol], Port: s.Frontend.Port()}
-		if s.Destinations == 0 {
-			continue
+	if s.sets, err = readSets(); err != nil {
+		return s, fmt.Errorf("ipsets: %w", err)
+	}
+	var nodePorts map[nodePort]bool
+	if len(all) > 0 && len(s.sets) > 0 {
+		if nodePorts, err = readNodePorts(s.sets); err != nil {
+			return s, fmt.Errorf("ipsets: %w", err)
 		}
-		if !addrs[at.Address] {
+	}
+	s.classify(all, addrs, nodePorts)
+	return s, nil
+}
+
+// classify tells kube-proxy's virtual servers from those of others, and lists the frontends of those
+// that take new connections.
+func (s *ipvsState) classify(all []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) {
+	seen := make(map[tracker.Frontend]bool)
+	for _, server := range all {
+		at := tracker.Frontend{Address: server.Frontend.Addr(), Protocol: protocolNumbers[server.Protocol],
+			Port: server.Frontend.Port()}
+		if atNode := !addrs[at.Address]; atNode {
 			family := tracker.FamilyOf(at.Address)
-			if !nodePorts[nodePort{family, at.Protocol, at.Port}] {
+			if server.foreign || !nodePorts[nodePort{family, at.Protocol, at.Port}] {
+				s.foreign = append(s.foreign, server)
 				continue
 			}
-			if !slices.Contains(nodePortsAt, at.Address) {
-				nodePortsAt = append(nodePortsAt, at.Address)
+			if len(server.open) > 0 && !slices.Contains(s.nodePortsAt, at.Address) {
+				s.nodePortsAt = append(s.nodePortsAt, at.Address)
 			}
 			at = tracker.NodePort(family, at.Protocol, at.Port)
 		}
-		if !seen[at] {
+		s.servers = append(s.servers, server)
+		if len(server.open) > 0 && !seen[at] {
 			seen[at] = true
-			list = append(list, Frontend{Frontend: at})
+			s.frontends = append(s.frontends, Frontend{Frontend: at})
 		}
 	}
-	return list, nodePortsAt
+}
+
+// Connections counts the connections of kube-proxy's virtual servers.
+func Connections() (n int, err error) {
+	s, err := readIPVS()
+	for i := range s.servers {
+		n += s.servers[i].Connections
+	}
+	return n, explain(err)
+}
+
+// Quiesce lets kube-proxy's virtual servers take no new connections.
+func Quiesce(ctx context.Context) error {
+	s, err := readIPVS()
+	if err == nil {
+		err = closeServers(ctx, s.servers)
+	}
+	return explain(err)
+}
+
+// removeIPVS removes what there is of kube-proxy's IPVS mode. The virtual servers go first: they are
+// known by the device and the sets.
+func removeIPVS(ctx context.Context) error {
+	s, err := readIPVS()
+	if err == nil {
+		err = deleteServers(ctx, s.servers)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(deleteDevice(), destroySets(ctx))
 }

@@ -245,9 +245,9 @@ func nat(t *testing.T, inv Inventory) Part {
 	return inv.Parts[i]
 }
 
-// TestUntouched checks that looking and removing create no table and commit nothing where
+// TestNothingToRemoveCommitsNothing checks that looking and removing create no table and commit nothing where
 // there is nothing.
-func TestUntouched(t *testing.T) {
+func TestNothingToRemoveCommitsNothing(t *testing.T) {
 	n := newNode(t)
 	_, generation, err := Messages(t.Context(), Selector{})
 	if err != nil {
@@ -283,8 +283,8 @@ func TestElementReference(t *testing.T) {
 	}
 }
 
-// TestPassedGeneration checks that a batch read before somebody else's commit is refused.
-func TestPassedGeneration(t *testing.T) {
+// TestStaleGenerationIsRefused checks that a batch read before somebody else's commit is refused.
+func TestStaleGenerationIsRefused(t *testing.T) {
 	newNode(t)
 	restore(t, nft.IP, Compat, shape(nft.IP).IPTables())
 	messages, generation, err := Messages(t.Context(), Selector{})

@@ -237,8 +237,6 @@ func decodeChain(list *attr.Reader) (table string, c chain, use uint32) {
 			c.name = list.Name()
 		case unix.NFTA_CHAIN_HOOK:
 			c.base = true
-		case unix.NFTA_CHAIN_POLICY:
-			c.drops = list.Uint32() == verdictDrop
 		case unix.NFTA_CHAIN_USE:
 			use = list.Uint32()
 		}

@@ -30,9 +30,6 @@ func (p *Part) fill(rs ruleset, f nft.Family) {
 	p.Frontends, p.ClientLists = rs.frontends(f), rs.clientLists(f)
 	p.NodePortsAt, p.Everywhere = rs.nodePortsAt()
 	for _, c := range rs.chains {
-		if c.drops {
-			p.Drops = append(p.Drops, c.name)
-		}
 		f, ours := gone.fates[c.name]
 		switch {
 		case ours && f == leaves:
@@ -63,12 +60,9 @@ func (p *Part) finish() {
 			count(len(p.Sets), "set"), count(elements, "element")),
 			"all of kube-proxy's nftables mode", "removed with the table")
 	case p.Backend == IPVS:
-		for _, s := range p.Servers {
-			p.add(fmt.Sprintf("virtual server %s %s", s.Protocol, s.Frontend),
-				"answers for a Service", "kept; remove it with "+s.command())
-		}
+		p.addServers()
 		if p.Device != "" {
-			p.add("device "+p.Device, "holds the addresses of Services", "removed")
+			p.add("device "+p.Device, "holds the addresses of Services", "removed with the virtual servers")
 		}
 		for _, s := range p.Sets {
 			will := "removed"
@@ -79,6 +73,26 @@ func (p *Part) finish() {
 		}
 	default:
 		p.addIPTables()
+	}
+}
+
+// shownServers is how many virtual servers of others a plan names.
+const shownServers = 10
+
+// addServers describes virtual servers.
+func (p *Part) addServers() {
+	for _, s := range p.Servers {
+		p.add(fmt.Sprintf("virtual server %s %s", s.Protocol, s.Frontend),
+			"answers for a Service, has "+count(s.Connections, "connection"),
+			"removed when none of kube-proxy's has a connection")
+	}
+	for _, s := range p.OtherServers[:min(len(p.OtherServers), shownServers)] {
+		p.add(fmt.Sprintf("virtual server %s %s", s.Protocol, s.Frontend),
+			"neither at an address of kube-ipvs0 nor a node port of kube-proxy's",
+			"kept; if nothing needs it, remove it with "+s.command())
+	}
+	if more := len(p.OtherServers) - shownServers; more > 0 {
+		p.add(count(more, "further virtual server"), "as the last one", "kept")
 	}
 }
 

@@ -3,6 +3,7 @@ package legacy
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,10 +80,16 @@ func TestPlanOfProxyTable(t *testing.T) {
 
 func TestPlanOfIPVS(t *testing.T) {
 	p := Part{Backend: IPVS, Device: Device,
-		Servers: []Server{{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443")}},
-		Sets:    []Set{{Name: "KUBE-CLUSTER-IP", Elements: 1}, {Name: "KUBE-IPVS-IPS", References: 1}}}
-	want := `ipvs: virtual server tcp 10.96.0.1:443 (answers for a Service): kept; remove it with ipvsadm -D -t 10.96.0.1:443
-ipvs: device kube-ipvs0 (holds the addresses of Services): removed
+		Servers:      []Server{{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443"), Connections: 2}},
+		OtherServers: slices.Repeat([]Server{{Protocol: "udp", Frontend: netip.MustParseAddrPort("192.0.2.1:53")}}, 12),
+		Sets:         []Set{{Name: "KUBE-CLUSTER-IP", Elements: 1}, {Name: "KUBE-IPVS-IPS", References: 1}}}
+	const other = `ipvs: virtual server udp 192.0.2.1:53 (neither at an address of kube-ipvs0 nor a node port of ` +
+		`kube-proxy's): kept; if nothing needs it, remove it with ipvsadm -D -u 192.0.2.1:53
+`
+	want := `ipvs: virtual server tcp 10.96.0.1:443 (answers for a Service, has 2 connections): removed when none ` +
+		`of kube-proxy's has a connection
+` + strings.Repeat(other, 10) + `ipvs: 2 further virtual servers (as the last one): kept
+ipvs: device kube-ipvs0 (holds the addresses of Services): removed with the virtual servers
 ipvs: ipset KUBE-CLUSTER-IP, 1 element (kube-proxy's IPVS mode): removed
 ipvs: ipset KUBE-IPVS-IPS, 0 elements (kube-proxy's IPVS mode): removed as soon as no rule uses it
 `

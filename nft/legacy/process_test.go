@@ -55,9 +55,9 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestPosers: a process is a kube-proxy if it has the name, is in our network namespace, may
+// TestWhichProcessIsKubeProxy: a process is a kube-proxy if it has the name, is in our network namespace, may
 // program it, and lives.
-func TestPosers(t *testing.T) {
+func TestWhichProcessIsKubeProxy(t *testing.T) {
 	root := t.TempDir()
 	ours, theirs := filepath.Join(root, "ours"), filepath.Join(root, "theirs")
 	for _, network := range []string{ours, theirs} {
@@ -107,8 +107,8 @@ func TestPosers(t *testing.T) {
 	}
 }
 
-// TestShowsAll: nobody is hidden where the kernel's threads are to be seen.
-func TestShowsAll(t *testing.T) {
+// TestProcShowsAllProcesses: nobody is hidden where the kernel's threads are to be seen.
+func TestProcShowsAllProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		name, stat string
 		commands   map[string]string

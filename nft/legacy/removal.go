@@ -15,7 +15,6 @@ type ruleset struct {
 type chain struct {
 	name  string
 	base  bool
-	drops bool // a base chain with the policy to drop
 	rules []rule
 	// elsewhere says that something other than a rule leads to the chain: with nf_tables, an element
 	// of a verdict map. Such a chain cannot be deleted.

@@ -90,9 +90,6 @@ func (e entry) verdict(l *layout) (off int, ok bool) {
 	return off + extensionHeader, ok
 }
 
-// verdictDrop is NF_DROP. A rule holds a verdict as -1 minus its value.
-const verdictDrop = 0
-
 // text returns the string at the start of data, which ends with a zero or after n bytes.
 func text(data []byte, n int) string {
 	s, _, _ := bytes.Cut(data[:min(n, len(data))], []byte{0})

@@ -51,10 +51,10 @@ func AffinityCheck(ctx context.Context, inventory *legacy.Inventory, ruleset *se
 	switch {
 	case err != nil:
 		c.Level, c.Found = Warning, nft.Visible(err.Error())
-		c.Means = "these clients choose an endpoint anew, once"
+		c.Means = "these clients change their endpoint, once"
 	case slices.ContainsFunc(inventory.Parts, ipvs):
 		c.Level, c.Found, c.Means = Note, "the endpoints of clients of the IPVS mode are not taken over",
-			"these clients choose an endpoint anew, once"
+			"these clients change their endpoint, once"
 	case len(list) > 0:
 		c.Means = fmt.Sprintf("%d of them keep theirs; on the way back to kube-proxy all choose anew, once", used)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
@@ -67,8 +68,8 @@ func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 	switch {
 	case errors.As(err, &missing):
 		c.Level, c.Found, c.Means = Blocks, missing.Error(), ""
-	case err != nil:
-		c = NotSeen(c.About, err)
+	case err != nil: // it is not known what is missing
+		c, features.IP6 = NotSeen(c.About, err), true
 	case !features.IP6:
 		c.Level, c.Found = Warning, "all there for IPv4, no nat chains for IPv6"
 		c.Means = "IPv6 Services will not be served"
@@ -85,21 +86,39 @@ func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 	return []Check{c, t}, features.IP6
 }
 
-// FirewalldChecks are about the rules that firewalld has in the kernel. checks are those about the host,
-// which may have read its configuration.
-func FirewalldChecks(ctx context.Context, checks []Check) []Check {
-	refuses, err := legacy.FirewalldRefuses(ctx)
-	known := func(c Check) bool { return c.About == "firewalld" && c.Level == Warning }
-	if err != nil || !refuses || slices.ContainsFunc(checks, known) { // what cannot be read, other checks say
-		return nil
+// ForwardChecks are about rules of other programs that refuse connections to endpoints, of which targets are some;
+// mark is that of masqueraded packets. They leave out what kube-proxy's iptables mode accepts, as its rules go.
+func ForwardChecks(ctx context.Context, targets []firewall.Target, mark uint32) (checks []Check) {
+	const about = "rules at forward"
+	client, err := kernel.Open()
+	if err != nil {
+		return nil // KernelChecks says so
 	}
-	return []Check{{
-		Level: Warning, About: "firewalld",
-		Found: "its rules refuse forwarded packets that others translate, as with StrictForwardPorts=yes",
-		Means: "those of Services too, unless a policy or the zone trusted accepts them",
-		Do: "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in " +
-			"/etc/firewalld/firewalld.conf and reload firewalld",
-	}}
+	defer client.Close()
+	rules, err := firewall.Read(ctx, client)
+	if err != nil {
+		return []Check{NotSeen(about, err)}
+	}
+	rules.Without = "KUBE-FORWARD"
+	found, err := rules.Survey(ctx, targets, mark)
+	switch {
+	case errors.Is(err, firewall.ErrTooMany), errors.Is(err, legacy.ErrTooLarge):
+		return []Check{{Level: Note, About: about, Found: err.Error(),
+			Means: "whether they refuse connections to endpoints is not known"}}
+	case err != nil:
+		checks = append(checks, NotSeen(about, err))
+	}
+	for _, f := range found {
+		c := Check{Level: Warning, About: about, Found: f.String(), Do: f.Remedy,
+			Means: "what our tables translate is forwarded, and they cannot accept what another table refuses; kube-proxy's " +
+				"chain KUBE-FORWARD, which may have accepted it, goes"}
+		if f.Firewalld {
+			c.Level, c.About = Blocks, "firewalld"
+			c.Means = "no Service with endpoints works, as with StrictForwardPorts=yes"
+		}
+		checks = append(checks, c)
+	}
+	return checks
 }
 
 // liveCheck is about running kube-proxies.
@@ -137,36 +156,6 @@ func describe(processes []legacy.Process) string {
 		}
 	}
 	return strings.Join(list, ", ")
-}
-
-// forwardChecks are about hosts that drop forwarded packets unless a rule accepts them.
-// kube-proxy's iptables mode has such a rule, in KUBE-FORWARD.
-func forwardChecks(parts []legacy.Part) (checks []Check) {
-	var accepts, others []string // tables with and without KUBE-FORWARD
-	for i := range parts {
-		p := &parts[i]
-		switch {
-		case p.Table != "filter" || !slices.Contains(p.Drops, "FORWARD"):
-		case slices.Contains(p.Chains, "KUBE-FORWARD"):
-			accepts = append(accepts, partName(p))
-		default:
-			others = append(others, partName(p))
-		}
-	}
-	if len(accepts) > 0 {
-		checks = append(checks, Check{
-			Level: Warning, About: "policy of FORWARD in " + strings.Join(accepts, " and "), Found: "drop",
-			Means: "until now kube-proxy's chain KUBE-FORWARD accepts packets of Services; it goes",
-			Do:    "see that the network plug-in accepts pod traffic (-s and -d the pod CIDR), or set the policy to ACCEPT",
-		})
-	}
-	if len(others) > 0 {
-		checks = append(checks, Check{
-			Level: Note, About: "policy of FORWARD in " + strings.Join(others, " and "), Found: "drop",
-			Means: "packets of pods need a rule that accepts them; kube-nft has none",
-		})
-	}
-	return checks
 }
 
 // partName says where a part is.

@@ -174,10 +174,10 @@ func (c *Comparison) Check(force bool) Check {
 	var loss *LossError
 	switch err := c.Refusal(); {
 	case errors.As(err, &loss) && force:
-		check.Level, check.Found, check.Means = Warning, loss.reason, "--force takes the node over all the same"
+		check.Level, check.Found, check.Means = Warning, loss.reason, "--force skips this check"
 	case errors.As(err, &loss):
 		check.Level, check.Found, check.Means = Blocks, loss.reason, "kube-proxy's rules stay"
-		check.Do = loss.remedy + "; --force takes the node over all the same"
+		check.Do = loss.remedy + "; --force skips this check"
 	case len(c.Lost) > 0:
 		check.Level = Warning
 		check.Means = "so few may have been deleted since kube-proxy wrote its rules"

@@ -83,7 +83,9 @@ func (h Host) sysctls() (checks []Check) {
 		case value != "0":
 			c.Means = "packets outside a TCP window are translated like all others"
 		case major > 6 || major == 6 && minor >= 1:
-			c.Means = "right for this kernel, " + h.Release
+			c.Means = fmt.Sprintf("kernel %s translates late packets; packets beyond the TCP window it does not, and they can "+
+				"reset a connection, as with kube-proxy's nftables mode", h.Release)
+			c.Do = "--conntrack-tcp-be-liberal if packets of a connection take several ways, or connections are reset"
 		default:
 			c.Level = Warning
 			c.Means = fmt.Sprintf("kernel %s, before 6.1, calls late packets invalid and does not translate them; "+
@@ -163,33 +165,25 @@ func version(text string) (major, minor, patch int) {
 	return major, minor, patch
 }
 
-// firewalls looks for programs that manage the host's firewall. What they drop stays dropped:
-// accepting in a nat chain does not override them.
+// notDecided is what rules for ports of the host mean for Services, under any proxy.
+const notDecided = "its rules for ports of the host do not see node ports and load-balancer addresses, which are " +
+	"translated before INPUT: docs/firewalls.md says how to close them. It does decide about the health port, 10256, " +
+	"and health-check node ports: if it refuses them, load balancers take this node for dead"
+
+// firewalls looks for programs that manage the host's firewall. What they refuse at forward, ForwardChecks find in
+// the kernel.
 func (h Host) firewalls() (checks []Check) {
 	if h.running("firewalld") {
 		checks = append(checks, Check{
 			Level: Note, About: "firewalld", Found: "runs",
-			Means: "its zones go on deciding about node ports and pods, as with kube-proxy; a reload leaves our tables alone",
-			Do:    "see that pod interfaces are in the zone trusted and node ports are open",
+			Means: notDecided + "; during a reload of firewalld, new connections wait for up to half a second",
+			Do: "firewall-cmd --permanent --add-port=10256/tcp, the same with health-check node ports, and " +
+				"firewall-cmd --reload",
 		})
-		if strings.EqualFold(h.setting("etc/firewalld/firewalld.conf", "StrictForwardPorts"), "yes") {
-			checks = append(checks, Check{
-				Level: Warning, About: "firewalld", Found: "StrictForwardPorts=yes",
-				Means: "it drops forwarded packets that others translate, of Services too, unless a policy accepts them",
-				Do: "see that a policy accepts packets to the pod CIDR, or set StrictForwardPorts=no in " +
-					"/etc/firewalld/firewalld.conf",
-			})
-		}
 	}
 	if h.contains("etc/ufw/ufw.conf", "ENABLED=yes") {
-		c := Check{Level: Note, About: "ufw", Found: "enabled",
-			Means: "its rules go on deciding about node ports, as with kube-proxy"}
-		if !h.contains("etc/default/ufw", `DEFAULT_FORWARD_POLICY="ACCEPT"`) {
-			c.Level = Warning
-			c.Means += "; it drops forwarded packets, which kube-proxy's chain KUBE-FORWARD accepted for Services"
-			c.Do = `set DEFAULT_FORWARD_POLICY="ACCEPT" in /etc/default/ufw, or ufw route allow for the pod CIDR`
-		}
-		checks = append(checks, c)
+		checks = append(checks, Check{Level: Note, About: "ufw", Found: "enabled", Means: notDecided,
+			Do: "ufw allow 10256/tcp, and the same with health-check node ports"})
 	}
 	return checks
 }
@@ -198,20 +192,6 @@ func (h Host) firewalls() (checks []Check) {
 func (h Host) contains(path, line string) bool {
 	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), path))
 	return err == nil && slices.Contains(strings.Fields(string(text)), line)
-}
-
-// setting returns a value of a file of the node that has lines NAME=VALUE; the last one counts.
-func (h Host) setting(path, name string) (value string) {
-	text, err := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), path))
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(text)) {
-		if left, right, ok := strings.Cut(line, "="); ok && strings.TrimSpace(left) == name {
-			value = strings.TrimSpace(right)
-		}
-	}
-	return value
 }
 
 // commandLen is how much of a process's arguments is read: a pod may have thousands of processes

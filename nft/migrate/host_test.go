@@ -2,12 +2,15 @@ package migrate
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // host writes the files of a node, below proc/ and root/.
@@ -82,9 +85,7 @@ func TestHostChecks(t *testing.T) {
 			"root/etc/cni/net.d/10-calico.conflist":              `{"plugins":[{"type":"calico"},{"type":"portmap","externalSetMarkChain":"KUBE-MARK-MASQ"}]}`,
 			"root/etc/cni/net.d/20-router.conf":                  `{"type":"kube-router"}`,
 			"root/etc/cni/net.d/99.conf":                         `no JSON`,
-			"root/etc/firewalld/firewalld.conf":                  "# StrictForwardPorts=no\nStrictForwardPorts = yes\n",
 			"root/etc/ufw/ufw.conf":                              "# ufw\nENABLED=yes\n",
-			"root/etc/default/ufw":                               "DEFAULT_FORWARD_POLICY=\"DROP\"\n",
 			"proc/17/cmdline":                                    "/usr/bin/python3\x00-s\x00/usr/sbin/firewalld\x00--nopid\x00",
 		}, []string{
 			"warning sysctl net.ipv4.ip_forward: 0",
@@ -95,8 +96,7 @@ func TestHostChecks(t *testing.T) {
 			"ok module nf_conntrack: loaded or built in",
 			"warning program nft: version 0.9.8",
 			"note firewalld: runs",
-			"warning firewalld: StrictForwardPorts=yes",
-			"warning ufw: enabled",
+			"note ufw: enabled",
 			"warning network plug-in cilium-cni: configured",
 			"note network plug-in calico: configured",
 			"note network plug-in portmap: configured",
@@ -163,5 +163,30 @@ func TestRunningReadsLittle(t *testing.T) {
 	}
 	if !h.running("ufwd") {
 		t.Error("a process with many arguments is not seen")
+	}
+}
+
+// TestForwardChecksInKernel: what refuses connections to endpoints is a warning with the remedy, and blocks if no
+// Service can work.
+func TestForwardChecksInKernel(t *testing.T) {
+	const chain = "table inet %s {\n chain forward {\n type filter hook forward priority 0; policy drop;\n }\n}\n"
+	for name, tt := range map[string]struct{ rules, want, remedy string }{
+		"none": {"", "", ""},
+		"a table": {fmt.Sprintf(chain, "mine"), "warning rules at forward",
+			"nft insert rule inet mine forward ct status dnat accept"},
+		"firewalld": {fmt.Sprintf(chain, "firewalld"), "blocks firewalld", "StrictForwardPorts=no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lab.New(t)
+			lab.Run(t, tt.rules, "nft", "-f", "-")
+			checks := ForwardChecks(t.Context(), nil, 1<<14)
+			if tt.want == "" && len(checks) == 0 {
+				return
+			}
+			if len(checks) != 1 || string(checks[0].Level)+" "+checks[0].About != tt.want ||
+				!strings.Contains(checks[0].Do, tt.remedy) {
+				t.Errorf("%v", checks)
+			}
+		})
 	}
 }

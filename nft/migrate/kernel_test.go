@@ -3,8 +3,10 @@ package migrate
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,8 +36,14 @@ func newClient(t *testing.T) *kernel.Client {
 // commitTables commits the tables of a cluster without Services and returns them.
 func commitTables(t *testing.T, client *kernel.Client) nft.Tables {
 	t.Helper()
+	var nodeAddresses []netip.Addr
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 16})
 	ruleset.Apply(tracker.Delta{})
+	for i := range 3 {
+		nodeAddresses = append(nodeAddresses, netip.AddrFrom4([4]byte{192, 168, 0, byte(2 + i)}),
+			netip.MustParseAddr("fd00::2:"+strconv.Itoa(i)))
+	}
+	ruleset.SetNodePortAddresses(nodeAddresses)
 	want := ruleset.Want()
 	if err := client.Commit(t.Context(), change.Diff(nil, want)); err != nil {
 		t.Fatal(err)
@@ -65,26 +73,16 @@ func TestVerifyKernel(t *testing.T) {
 	client := newClient(t)
 	want := commitTables(t, client)
 	looked, err := verify(t.Context(), client, want)
-	if err != nil || looked != 6 { // the protocols that have ports, in both families
+	if err != nil || looked != 6 { // the addresses for node ports, in both families
 		t.Errorf("looked %d elements up, %v", looked, err)
 	}
-	lab.Run(t, "", "nft", "delete element ip6 kube-nft "+protocolsSet(want)+" { sctp }")
+	lab.Run(t, "", "nft", "delete element ip6 kube-nft "+layout.NodePortAddressesSet+" { fd00::2:1 }")
 	_, err = verify(t.Context(), client, want)
-	wanted := "the kernel holds something else: add element ip6 kube-nft " + protocolsSet(want) +
-		" { sctp } is missing, and 0 operations more"
+	wanted := "the kernel's tables differ: add element ip6 kube-nft " + layout.NodePortAddressesSet +
+		" { fd00::2:1 } is missing, and 0 operations more"
 	if err == nil || err.Error() != wanted {
 		t.Errorf("error %q, want %q", err, wanted)
 	}
-}
-
-// protocolsSet is the name of the only set that has elements without Services.
-func protocolsSet(tables nft.Tables) string {
-	for name, set := range tables[nft.IP].Sets {
-		if len(set.Map) > 0 {
-			return name
-		}
-	}
-	return ""
 }
 
 // takeover returns a Takeover, and the journal it writes.
@@ -141,7 +139,7 @@ func TestTakeoverKernel(t *testing.T) {
 	lines := []string{
 		(*journal)[0], "verify: begins", (*journal)[2],
 		"verify: begins", "verify: done: our tables read back as they should be, 6 elements looked up",
-		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
+		"wait for packets in flight: begins", "wait for packets in flight: done: no packet is between two hooks any more",
 		"remove from legacy ip filter: begins", "remove from legacy ip filter: done: 9 jumps, 6 chains, 16 rules in them",
 		"remove from legacy ip nat: begins", "remove from legacy ip nat: done: 3 jumps, 106 chains, 273 rules in them",
 		"remove from legacy ip mangle: begins", "remove from legacy ip mangle: done: 1 chain",
@@ -229,16 +227,16 @@ func TestRollbackKernel(t *testing.T) {
 	}
 	want := []string{
 		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
-		"pass connections on: begins",
-		"pass connections on: done: new ones are not ours any more, in table ip kube-nft, table ip6 kube-nft",
-		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
+		"stop serving new connections: begins",
+		"stop serving new connections: done: our base chains are gone from table ip kube-nft, table ip6 kube-nft",
+		"wait for packets in flight: begins", "wait for packets in flight: done: no packet is between two hooks any more",
 		"remove our tables: begins",
 		"remove our tables: done: table ip kube-nft, table ip6 kube-nft, table ip kube-nft-probe; connections that are " +
 			"under way keep their translation",
 		"look again: begins", "look again: done: no trace of kube-nft is left in nf_tables",
 		"wait for kube-proxy's rules: begins", "wait for kube-proxy's rules: done: they are in place under ours",
-		"pass connections on: begins", "pass connections on: done: there are no rules of ours",
-		"let packets pass: begins", "let packets pass: done: those that were between two hooks have left them",
+		"stop serving new connections: begins", "stop serving new connections: done: there are no rules of ours",
+		"wait for packets in flight: begins", "wait for packets in flight: done: no packet is between two hooks any more",
 		"remove our tables: begins", "remove our tables: done: there are none",
 		"look again: begins", "look again: done: no trace of kube-nft is left in nf_tables",
 	}

@@ -71,7 +71,7 @@ func (n *NodePorts) Checks() []Check {
 		checks = append(checks, Check{
 			Level: Warning, About: "node ports", Found: "kube-proxy serves them at " + join(lost) + " as well",
 			Means: "new connections to these addresses will not be answered",
-			Do:    "if somebody uses them, " + n.keep(lost),
+			Do:    "if clients use them, " + n.keep(lost),
 		})
 	}
 	counts := make(map[Use]int) // connections to addresses that stop answering

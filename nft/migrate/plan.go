@@ -24,7 +24,6 @@ type Plan struct {
 // NewPlan builds the plan from the inventory and the checks.
 func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 	checks = append([]Check{liveCheck(inventory.Processes)}, checks...)
-	checks = append(checks, forwardChecks(inventory.Parts)...)
 	p := Plan{Inventory: inventory, Checks: checks, Steps: steps(&inventory)}
 	counts := make(map[Level]int)
 	for _, c := range checks {
@@ -102,7 +101,8 @@ func steps(inv *legacy.Inventory) (list []string) {
 		add("remove kube-proxy's from %s, in one transaction", tables)
 	}
 	if named(func(p *legacy.Part) bool { return p.Backend == legacy.IPVS }) != "" {
-		add("remove the device and the ipsets of kube-proxy's IPVS mode")
+		add("let the virtual servers of kube-proxy's IPVS mode take no new connections; remove them, the device and the " +
+			"ipsets when no connection uses them, or after --takeover-drain-timeout; the daemon waits for that")
 	}
 	add("look again: nothing of kube-proxy's may be left")
 	return list

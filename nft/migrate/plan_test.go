@@ -20,7 +20,7 @@ func inventory() legacy.Inventory {
 		Processes: []legacy.Process{{PID: 42, Command: "kube-proxy --config=/var/lib/kube-proxy/config.conf"}},
 		Parts: []legacy.Part{
 			{Backend: legacy.Xtables, Family: "ip", Table: "filter", Chains: []string{"KUBE-FORWARD"},
-				Jumps: []legacy.Jump{jump}, Drops: []string{"FORWARD"},
+				Jumps: []legacy.Jump{jump},
 				Actions: []legacy.Action{
 					{Where: "legacy ip filter", Object: jump.String(), Means: "sends packets to kube-proxy's rules", Will: "removed"},
 					{Where: "legacy ip filter", Object: "chain KUBE-FORWARD", Means: "may reject or drop packets of Services",
@@ -35,8 +35,8 @@ func inventory() legacy.Inventory {
 				Actions: []legacy.Action{{Where: "nft-compat ip mangle", Object: "3 rules", Means: "foreign or the kubelet's",
 					Will: "kept"}}},
 			{Backend: legacy.IPVS, Device: "kube-ipvs0",
-				Actions: []legacy.Action{{Where: "ipvs", Object: "virtual server tcp 10.96.0.1:443", Means: "answers for a Service",
-					Will: "kept; remove it with ipvsadm -D -t 10.96.0.1:443"}}},
+				Actions: []legacy.Action{{Where: "ipvs", Object: "virtual server tcp 10.96.0.1:443",
+					Means: "answers for a Service, has 2 connections", Will: "removed when none of kube-proxy's has a connection"}}},
 		},
 	}
 }
@@ -47,9 +47,6 @@ const planText = `Before
             its rules again as soon as it misses them. Do: stop it on this node; its rules stay and
             serve until they are taken over
     blocks  kernel features: no nat
-    warning policy of FORWARD in legacy ip filter: drop — until now kube-proxy's chain KUBE-FORWARD
-            accepts packets of Services; it goes. Do: see that the network plug-in accepts pod
-            traffic (-s and -d the pod CIDR), or set the policy to ACCEPT
 
 Found
   legacy ip filter
@@ -62,8 +59,8 @@ Found
   nft-compat ip mangle: nothing of kube-proxy's to remove
     kept    3 rules — foreign or the kubelet's
   ipvs
-    kept    virtual server tcp 10.96.0.1:443 — answers for a Service; remove it with ipvsadm -D -t
-            10.96.0.1:443
+    removed virtual server tcp 10.96.0.1:443 — answers for a Service, has 2 connections; when none
+            of kube-proxy's has a connection
 
 Steps of kube-nft migrate apply
     1.      wait until kube-proxy has ended; stop it first
@@ -74,10 +71,12 @@ Steps of kube-nft migrate apply
     4.      verify: read our tables back, look up every frontend in the kernel
     5.      remove kube-proxy's from legacy ip filter, each by one atomic replacement
     6.      remove kube-proxy's from nft-compat ip6 nat, in one transaction
-    7.      remove the device and the ipsets of kube-proxy's IPVS mode
+    7.      let the virtual servers of kube-proxy's IPVS mode take no new connections; remove them,
+            the device and the ipsets when no connection uses them, or after
+            --takeover-drain-timeout; the daemon waits for that
     8.      look again: nothing of kube-proxy's may be left
 
-2 warnings, 1 block: apply would refuse and change nothing
+1 warning, 1 block: apply would refuse and change nothing
 `
 
 func TestPlanText(t *testing.T) {
@@ -96,8 +95,8 @@ func TestPlanText(t *testing.T) {
 	}
 }
 
-// TestPlanOfTwins: what two families have in common stands once.
-func TestPlanOfTwins(t *testing.T) {
+// TestPlanJoinsFamilies: what two families have in common stands once.
+func TestPlanJoinsFamilies(t *testing.T) {
 	part := func(family string, chains ...string) legacy.Part {
 		p := legacy.Part{Backend: legacy.Xtables, Family: family, Table: "nat", Chains: chains}
 		for _, chain := range chains {
@@ -204,7 +203,7 @@ func TestNodePorts(t *testing.T) {
 		{OK, "node ports", "will be served at 192.0.2.1", "the addresses of --nodeport-addresses primary", ""},
 		{Warning, "node ports", "kube-proxy serves them at 127.0.0.1, 192.0.2.2 as well",
 			"new connections to these addresses will not be answered",
-			"if somebody uses them, --nodeport-addresses primary,192.0.2.2/32 and --localhost-nodeports"},
+			"if clients use them, --nodeport-addresses primary,192.0.2.2/32 and --localhost-nodeports"},
 		{Warning, "node port tcp 192.0.2.2:30080", "in use by 2 connections now",
 			"they go on; new ones will not be answered at this address",
 			"use another address, or --nodeport-addresses primary,192.0.2.2/32"},
@@ -257,7 +256,7 @@ func TestNodePortsMany(t *testing.T) {
 	for i := range byte(100) {
 		ports.Served = append(ports.Served, netip.AddrFrom4([4]byte{192, 0, 2, i}))
 	}
-	if got, want := ports.Checks()[1].Do, "if somebody uses them, --nodeport-addresses all"; got != want {
+	if got, want := ports.Checks()[1].Do, "if clients use them, --nodeport-addresses all"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

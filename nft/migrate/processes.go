@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // poll is the pause between two looks at all processes; glance, between two looks at those that are
@@ -49,10 +50,8 @@ func (list processList) steady(ctx context.Context, node legacy.Node) (found []l
 		if err != nil || !hidden || time.Since(began) >= hiddenGrace {
 			return found, err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Pause(ctx, hiddenRetry) {
 			return found, err
-		case <-time.After(hiddenRetry):
 		}
 	}
 }
@@ -74,9 +73,7 @@ func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive 
 			last, told = now, time.Now()
 		}
 		for began := time.Now(); time.Since(began) < poll && !ended(cmp.Or(node.Proc, "/proc"), processes); {
-			select {
-			case <-time.After(glance):
-			case <-ctx.Done():
+			if !retry.Pause(ctx, glance) {
 				return fmt.Errorf("%s is still running: %w", last, context.Cause(ctx))
 			}
 		}

@@ -97,7 +97,7 @@ func (r *Rollback) remove(ctx context.Context) error {
 		if len(detached) == 0 {
 			return "there are no rules of ours", err
 		}
-		return "new ones are not ours any more, in " + strings.Join(detached, ", "), err
+		return "our base chains are gone from " + strings.Join(detached, ", "), err
 	}
 	remove := func(ctx context.Context) (string, error) {
 		clients := r.clients(ctx)
@@ -107,7 +107,7 @@ func (r *Rollback) remove(ctx context.Context) error {
 		}
 		done := strings.Join(removed, ", ") + "; connections that are under way keep their translation"
 		if clients > 0 {
-			done += fmt.Sprintf("; session affinity begins anew, kube-proxy cannot be told the endpoints of %s",
+			done += fmt.Sprintf("; kube-proxy cannot import affinity entries: %s may change endpoints",
 				plural(clients, "client"))
 		}
 		return done, err
@@ -115,13 +115,13 @@ func (r *Rollback) remove(ctx context.Context) error {
 	lookAgain := func(ctx context.Context) (string, error) {
 		left, _, err := r.Kernel.Read(ctx)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("our tables are back: is a kube-nft daemon running that is hidden from us? Stop it and run this " +
-				"again")
+			err = fmt.Errorf("our tables are back: a kube-nft daemon that this process does not see must be running; " +
+				"stop it and run this again")
 		}
 		return "no trace of kube-nft is left in nf_tables", err
 	}
-	steps := []step{{"pass connections on", detach}, {"let packets pass", settle}, {"remove our tables", remove},
-		{"look again", lookAgain}}
+	steps := []step{{"stop serving new connections", detach}, {"wait for packets in flight", settle},
+		{"remove our tables", remove}, {"look again", lookAgain}}
 	if r.Wait {
 		steps = append([]step{{"wait for kube-proxy's rules", r.waitForRules}}, steps...)
 	}

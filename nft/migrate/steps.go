@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // An Entry of a migration's journal says that a step begins, what it waits for, or how it ended.
@@ -81,12 +82,10 @@ const settleTime = 100 * time.Millisecond
 // settle waits until every packet under way has seen the new rules.
 func settle(ctx context.Context) (string, error) {
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno == 0 {
-		return "those that were between two hooks have left them", nil
+		return "no packet is between two hooks any more", nil
 	}
-	select {
-	case <-time.After(settleTime):
-		return "waited for " + settleTime.String(), nil
-	case <-ctx.Done():
+	if !retry.Pause(ctx, settleTime) {
 		return "", context.Cause(ctx)
 	}
+	return "waited for " + settleTime.String(), nil
 }

@@ -25,6 +25,9 @@ type Takeover struct {
 	Force bool
 	// Beside says that another process, a daemon, makes the commits.
 	Beside bool
+	// Drain is how long connections of kube-proxy's IPVS mode may keep its device and virtual servers,
+	// from the first Remove on.
+	Drain time.Duration
 
 	verified bool
 	// compared is the result of the comparison that the journal had last. served is the generation at
@@ -33,6 +36,8 @@ type Takeover struct {
 	served   uint32
 	// covers says that our tables serve already. Then a refusal does not hold back their updates.
 	covers bool
+	// drained is when Drain is over; the zero value before the first Remove that finds IPVS.
+	drained time.Time
 	// inventory is what First has found.
 	inventory *legacy.Inventory
 	// seeds and seedsErr are what Seeds has read at seedsRead.
@@ -46,16 +51,17 @@ type State string
 
 // The states.
 const (
-	Waiting State = "waiting" // for a live kube-proxy to end
-	Taking  State = "taking"  // committing, verifying, removing
-	Taken   State = "done"    // nothing of kube-proxy's is left
-	Stuck   State = "failed"  // a step failed; the daemon tries again
-	Blind   State = "blind"   // done, except places that need a privilege to read
-	Refused State = "refused" // frontends would vanish; kube-proxy's rules stay until that changes
+	Waiting  State = "waiting"  // for a live kube-proxy to end
+	Taking   State = "taking"   // committing, verifying, removing
+	Draining State = "draining" // done, except what connections of the IPVS mode use
+	Taken    State = "done"     // nothing of kube-proxy's is left
+	Stuck    State = "failed"   // a step failed; the daemon tries again
+	Blind    State = "blind"    // done, except places that need a privilege to read
+	Refused  State = "refused"  // frontends would vanish; kube-proxy's rules stay until that changes
 )
 
 // States lists all states.
-var States = [...]State{Waiting, Taking, Taken, Stuck, Blind, Refused}
+var States = [...]State{Waiting, Taking, Draining, Taken, Stuck, Blind, Refused}
 
 // StateAfter returns the state after a step that returned err, or after the last step if err is nil.
 func StateAfter(err error) State {
@@ -63,6 +69,8 @@ func StateAfter(err error) State {
 	switch {
 	case err == nil:
 		return Taken
+	case IsDraining(err):
+		return Draining
 	case errors.As(err, &needs):
 		return Blind
 	case IsLoss(err):
@@ -209,8 +217,9 @@ var refusing = legacy.Selector{
 }
 
 // Remove removes what remains of kube-proxy's state. Our tables must be in force. Remove leaves what it
-// cannot read: after it has removed the rest, StateAfter its error is Blind. It can be called again after
-// any error, and continues with what is left. missing is the name of this node if it has no Node object.
+// cannot read: after it has removed the rest, StateAfter its error is Blind. It also leaves what connections
+// of the IPVS mode use: then StateAfter its error is Draining. It can be called again after any error, and
+// continues with what is left. missing is the name of this node if it has no Node object.
 //
 // The tables of ip_tables come first, and of these the ones that can refuse connections. IPVS comes
 // last, because rules use its sets until the rules are gone.
@@ -231,9 +240,9 @@ func (t *Takeover) Remove(ctx context.Context, missing string) error {
 				Tables: []string{table}})
 		}
 	}
-	selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}},
-		legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}})
-	steps := []step{{"let packets pass", settle}}
+	selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}}, ipvs)
+	steps := []step{{"wait for packets in flight", settle}}
+	var draining *drainError
 	for _, selector := range selectors {
 		var names, contents []string
 		for i := range inventory.Parts {
@@ -245,6 +254,14 @@ func (t *Takeover) Remove(ctx context.Context, missing string) error {
 			steps = append(steps, step{"remove from " + strings.Join(names, ", "), func(ctx context.Context) (string, error) {
 				if err := t.serves(ctx, &inventory, missing); err != nil {
 					return "", err
+				}
+				if slices.Contains(selector.Backends, legacy.IPVS) {
+					var err error
+					if draining, err = t.drain(ctx); err != nil {
+						return "", err
+					} else if draining != nil {
+						return "later: " + draining.Error(), nil
+					}
 				}
 				return strings.Join(contents, "; "), t.Node.Remove(ctx, selector)
 			}})
@@ -262,9 +279,13 @@ func (t *Takeover) Remove(ctx context.Context, missing string) error {
 				return "", err
 			}
 		}
-		return t.lookAgain(ctx)
+		return t.lookAgain(ctx, draining)
 	}
-	return perform(ctx, t.Journal, append(steps, step{"look again", lookAgain}))
+	err = perform(ctx, t.Journal, append(steps, step{"look again", lookAgain}))
+	if err == nil && draining != nil {
+		return draining
+	}
+	return err
 }
 
 // serves returns an error unless our tables, as the kernel holds them now, serve enough of what
@@ -326,14 +347,18 @@ func content(p *legacy.Part) string {
 			list = append(list, fmt.Sprintf("%d %s", count.n, count.many))
 		}
 	}
+	if len(p.Servers) > 0 {
+		list = append(list, plural(len(p.Servers), "virtual server"))
+	}
 	if p.Device != "" {
 		list = append(list, "device "+p.Device)
 	}
 	return strings.Join(list, ", ")
 }
 
-// lookAgain is the last step. It fails if kube-proxy's state is back or cannot be read.
-func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
+// lookAgain is the last step. It fails if kube-proxy's state is back or cannot be read. draining says that
+// IPVS stays for a while.
+func (t *Takeover) lookAgain(ctx context.Context, draining *drainError) (string, error) {
 	inventory, err := t.Node.Take(ctx)
 	if err != nil {
 		return "", fmt.Errorf("look for kube-proxy's state: %w", err)
@@ -343,16 +368,21 @@ func (t *Takeover) lookAgain(ctx context.Context) (string, error) {
 	}
 	var left []string
 	for i := range inventory.Parts {
-		if p := &inventory.Parts[i]; !p.Clean() {
+		p := &inventory.Parts[i]
+		if !p.Clean() && (draining == nil || p.Backend != legacy.IPVS) {
 			left = append(left, partName(p))
 		}
 	}
 	if len(left) > 0 {
 		return "",
-			fmt.Errorf("in %s: kube-proxy's state is back: is a kube-proxy running that is hidden from us? Stop it and run "+
-				"this again", strings.Join(left, ", "))
+			fmt.Errorf("in %s: kube-proxy's state is back: a kube-proxy that this process does not see must be running; "+
+				"stop it and run this again", strings.Join(left, ", "))
 	}
-	return "nothing of kube-proxy's is left" + exceptions(&inventory), nil
+	text := "nothing of kube-proxy's is left" + exceptions(&inventory)
+	if draining != nil {
+		text += " but its IPVS mode: the daemon removes that later, or another migrate apply"
+	}
+	return text, nil
 }
 
 // exceptions says in words what had to stay because foreign rules lead there; empty for nothing.

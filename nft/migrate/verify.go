@@ -23,7 +23,7 @@ func verify(ctx context.Context, kernel *kernel.Client, want nft.Tables) (looked
 		return 0, err
 	}
 	if difference := change.Diff(have, want); !difference.Empty() {
-		return 0, fmt.Errorf("the kernel holds something else: %s is missing, and %d operations more",
+		return 0, fmt.Errorf("the kernel's tables differ: %s is missing, and %d operations more",
 			difference.Ops[0].Text(), len(difference.Ops)-1)
 	}
 	for _, table := range want {
@@ -51,7 +51,7 @@ func verifySet(ctx context.Context, kernel *kernel.Client, f nft.Family, set *nf
 		if !ok || !found.Equal(set.Map[keys[i]]) {
 			op := nft.Op{Verb: nft.Add, Family: f, Set: set.Set,
 				Elements: []nft.KeyedElement{{Key: keys[i], Element: set.Map[keys[i]]}}}
-			return looked, fmt.Errorf("%s: the kernel lists it and does not find it", op.Text())
+			return looked, fmt.Errorf("%s: present in the dump, but a lookup fails", op.Text())
 		}
 		looked++
 	}

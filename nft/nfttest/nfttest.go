@@ -34,10 +34,10 @@ var Statements = []Statement{
 	{"in set of four fields", always(nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port},
 		Set: "pairs"}),
 		"ip saddr . ip daddr . meta l4proto . th dport @pairs", "ip6 saddr . ip6 daddr . meta l4proto . th dport @pairs"},
-	{"in set of ranges", always(nft.InSet{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.Source},
-		Set: "ranges", Not: true}),
-		"ip daddr . meta l4proto . th dport . ip saddr != @ranges",
-		"ip6 daddr . meta l4proto . th dport . ip6 saddr != @ranges"},
+	{"in no set of sources", always(nft.InSet{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.Source},
+		Set: "sources", Not: true}),
+		"ip daddr . meta l4proto . th dport . ip saddr != @sources",
+		"ip6 daddr . meta l4proto . th dport . ip6 saddr != @sources"},
 	{"numbered prefix in set", always(nft.InSet{Key: []nft.Part{nft.Constant(17), nft.SourcePrefix(24)}, Set: "numbered"}),
 		"numgen random mod 1 offset 17 . ip saddr & 255.255.255.0 @numbered",
 		"numgen random mod 1 offset 17 . ip6 saddr & ffff:ff00:: @numbered"},
@@ -47,8 +47,6 @@ var Statements = []Statement{
 		"numgen random mod 1 offset 70000 . ip6 saddr & ff80:: @numbered"},
 	{"numbered source in set", always(nft.InSet{Key: []nft.Part{nft.Constant(17), nft.Source}, Set: "numbered"}),
 		"numgen random mod 1 offset 17 . ip saddr @numbered", "numgen random mod 1 offset 17 . ip6 saddr @numbered"},
-	{"protocol in set", always(nft.InSet{Key: []nft.Part{nft.Protocol}, Set: nft.TransportProtocols}),
-		"meta l4proto @transport-protocols", ""},
 	{"source in whole bytes", prefix(false, false, "10.244.0.0/16", "fd00::/64"), "ip saddr 10.244.0.0/16",
 		"ip6 saddr fd00::/64"},
 	{"source not in whole bytes", prefix(false, true, "10.0.0.0/8", "fd00::/8"), "ip saddr != 10.0.0.0/8",
@@ -85,30 +83,25 @@ var Statements = []Statement{
 		"meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @frontends",
 		"meta l4proto tcp ct original ip6 daddr . meta l4proto . ct original proto-dst vmap @frontends"},
 	{"dnat", always(nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.RandomIndex(2)},
-		Map: "endpoints"}),
-		"meta l4proto @transport-protocols dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 2 map " +
-			"@endpoints",
-		"meta l4proto @transport-protocols dnat ip6 to ip6 daddr . meta l4proto . th dport . numgen random mod 2 map " +
-			"@endpoints"},
+		Map: "endpoints-tcp", Protocol: 6}),
+		"dnat ip to ip daddr . meta l4proto . tcp dport . numgen random mod 2 map @endpoints-tcp",
+		"dnat ip6 to ip6 daddr . meta l4proto . tcp dport . numgen random mod 2 map @endpoints-tcp"},
 	{"dnat of node port", always(nft.DNATFrom{Key: []nft.Part{nft.Protocol, nft.Port, nft.RandomIndex(1000)},
-		Map: "node-port-endpoints"}),
-		"meta l4proto @transport-protocols dnat ip to meta l4proto . th dport . numgen random mod 1000 map " +
-			"@node-port-endpoints",
-		"meta l4proto @transport-protocols dnat ip6 to meta l4proto . th dport . numgen random mod 1000 map " +
-			"@node-port-endpoints"},
+		Map: "node-port-endpoints-tcp", Protocol: 6}),
+		"dnat ip to meta l4proto . tcp dport . numgen random mod 1000 map @node-port-endpoints-tcp",
+		"dnat ip6 to meta l4proto . tcp dport . numgen random mod 1000 map @node-port-endpoints-tcp"},
 	{"dnat by hash",
 		always(nft.DNATFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.HashedIndex(2, true)},
-			Map: "endpoints"}),
-		"meta l4proto @transport-protocols dnat ip to ip daddr . meta l4proto . th dport . jhash ip saddr . th sport mod 2 " +
-			"seed 0x6b6e6674 map @endpoints",
-		"meta l4proto @transport-protocols dnat ip6 to ip6 daddr . meta l4proto . th dport . jhash ip6 saddr . th sport " +
-			"mod 2 seed 0x6b6e6674 map @endpoints"},
-	{"dnat by hash of the address", always(nft.DNATFrom{Key: []nft.Part{nft.Protocol, nft.Port, nft.HashedIndex(1, false)},
-		Map: "node-port-endpoints"}),
-		"meta l4proto @transport-protocols dnat ip to meta l4proto . th dport . jhash ip saddr mod 1 seed 0x6b6e6674 map " +
-			"@node-port-endpoints",
-		"meta l4proto @transport-protocols dnat ip6 to meta l4proto . th dport . jhash ip6 saddr mod 1 seed 0x6b6e6674 map " +
-			"@node-port-endpoints"},
+			Map: "endpoints-tcp", Protocol: 6}),
+		"dnat ip to ip daddr . meta l4proto . tcp dport . jhash ip saddr . tcp sport mod 2 seed 0x6b6e6674 map " +
+			"@endpoints-tcp",
+		"dnat ip6 to ip6 daddr . meta l4proto . tcp dport . jhash ip6 saddr . tcp sport mod 2 seed 0x6b6e6674 map " +
+			"@endpoints-tcp"},
+	{"dnat by hash of the address",
+		always(nft.DNATFrom{Key: []nft.Part{nft.Protocol, nft.Port, nft.HashedIndex(1, false)},
+			Map: "node-port-endpoints-tcp", Protocol: 6}),
+		"dnat ip to meta l4proto . tcp dport . jhash ip saddr mod 1 seed 0x6b6e6674 map @node-port-endpoints-tcp",
+		"dnat ip6 to meta l4proto . tcp dport . jhash ip6 saddr mod 1 seed 0x6b6e6674 map @node-port-endpoints-tcp"},
 	{"dnat by hash from numbered list", always(nft.DNATFrom{Key: []nft.Part{nft.Constant(34), nft.HashedIndex(2, true)},
 		Map: "lists", Protocol: 6}),
 		"dnat ip to numgen random mod 1 offset 34 . jhash ip saddr . tcp sport mod 2 seed 0x6b6e6674 map @lists",
@@ -117,8 +110,8 @@ var Statements = []Statement{
 		always(nft.DNATFrom{Key: []nft.Part{nft.Constant(34), nft.HashedIndex(2, false)}, Map: "lists", Protocol: 6}),
 		"meta l4proto tcp dnat ip to numgen random mod 1 offset 34 . jhash ip saddr mod 2 seed 0x6b6e6674 map @lists",
 		"meta l4proto tcp dnat ip6 to numgen random mod 1 offset 34 . jhash ip6 saddr mod 2 seed 0x6b6e6674 map @lists"},
-	{"dnat from numbered list", always(nft.ProtocolIs{Number: 6},
-		nft.DNATFrom{Key: []nft.Part{nft.Constant(34), nft.RandomIndex(2)}, Map: "lists"}),
+	{"dnat from numbered list",
+		always(nft.DNATFrom{Key: []nft.Part{nft.Constant(34), nft.RandomIndex(2)}, Map: "lists", Protocol: 6}),
 		"meta l4proto tcp dnat ip to numgen random mod 1 offset 34 . numgen random mod 2 map @lists",
 		"meta l4proto tcp dnat ip6 to numgen random mod 1 offset 34 . numgen random mod 2 map @lists"},
 	{"dnat to port", numbered(func(key func(nft.Part) []nft.Part) nft.Rule {
@@ -197,7 +190,6 @@ func StatementTables() nft.Tables {
 		for _, s := range StatementSets(f) {
 			t.Sets[s.Name] = &nft.Elements{Set: s, Map: map[string]nft.Element{}}
 		}
-		t.Sets[nft.TransportProtocols].Map = map[string]nft.Element{"\x06": {}, "\x11": {}, "\x84": {}}
 		before := &nft.Chain{Name: "before", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -101}}
 		after := &nft.Chain{Name: "after", Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: 100}}
 		for _, s := range Statements {
@@ -219,23 +211,22 @@ func StatementTables() nft.Tables {
 func StatementSets(f nft.Family) []*nft.Set {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
 	endpoint := []nft.Field{nft.FieldAddr, nft.FieldPort}
+	indexed := append(frontend, nft.FieldIndex)
 	return []*nft.Set{
 		{Name: "addresses", Key: []nft.Field{nft.FieldAddr}},
 		{Name: "pairs", Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}, Size: 1000},
-		{Name: "ranges", Key: append(frontend, nft.FieldAddr), Interval: true},
+		{Name: "sources", Key: append(frontend, nft.FieldAddr)},
 		{Name: "numbered", Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
 		{Name: "prefixes", Key: []nft.Field{nft.FieldAddr}, Interval: true},
 		{Name: "frontends", Key: frontend, Verdicts: true},
 		{Name: "counted", Key: frontend, Verdicts: true, Counters: true},
 		{Name: "node-ports", Key: frontend[1:], Verdicts: true},
-		{Name: "endpoints", Key: append(frontend, nft.FieldIndex), Data: endpoint},
-		{Name: "lists", Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint},
-		{Name: "node-port-endpoints", Key: []nft.Field{nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}, Data: endpoint,
-			Counters: true},
+		{Name: "endpoints-tcp", Key: indexed, Data: endpoint, Protocol: 6},
+		{Name: "lists", Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Protocol: 6},
+		{Name: "node-port-endpoints-tcp", Key: indexed[1:], Data: endpoint, Counters: true, Protocol: 6},
 		{Name: "affinity", Key: nft.NumberedFields(f), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536},
 		{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true,
 			Size: 65536},
 		{Name: "ports", Key: []nft.Field{nft.FieldPort}},
-		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
 	}
 }

@@ -37,16 +37,16 @@ type Connections struct {
 func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool) (list []Connections, err error) {
 	sets := []string{layout.ServicesMap, layout.NodePortsMap}
 	if endpoints {
-		sets = append(sets, layout.EndpointsMap, layout.LocalEndpointsMap, layout.NodePortEndpointsMap,
-			layout.NodePortLocalEndpointsMap)
+		for _, m := range layout.EndpointMaps() {
+			sets = append(sets, m.Name())
+		}
 		sets = append(sets, layout.ListsMaps()...)
 	}
 	held, err := r.Counted(ctx, f, sets...)
 	if err != nil {
 		return nil, fmt.Errorf("count connections: %w", err)
 	}
-	for _, nodePort := range []bool{false, true} {
-		frontends := layout.VerdictMap(nodePort)
+	for _, frontends := range []string{layout.ServicesMap, layout.NodePortsMap} {
 		if !endpoints {
 			for key, n := range held[frontends].Packets {
 				list = append(list, Connections{
@@ -54,21 +54,19 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 					Count: n,
 				})
 			}
-			continue
 		}
-		for _, local := range []bool{false, true} {
-			set := layout.EndpointsMapOf(nodePort, local)
-			for key, n := range held[set].Packets {
-				ep, ok := nft.AddrPortOf(held[set].Elements[key].Data)
-				if !ok {
-					continue
-				}
-				frontend := key[:len(key)-4]
-				list = append(list, Connections{
-					Frontend: layout.FrontendIn(f, set, key), Name: layout.ParsePortName(held[frontends].Elements[frontend].Comment),
-					Endpoint: ep, Local: local, Count: n,
-				})
+	}
+	for _, m := range layout.EndpointMaps() {
+		set, frontends := m.Name(), held[layout.VerdictMap(m.NodePort)]
+		for key, n := range held[set].Packets {
+			ep, ok := nft.AddrPortOf(held[set].Elements[key].Data)
+			if !ok {
+				continue
 			}
+			list = append(list, Connections{
+				Frontend: layout.FrontendIn(f, set, key), Name: layout.ParsePortName(frontends.Elements[key[:len(key)-4]].Comment),
+				Endpoint: ep, Local: m.Local, Count: n,
+			})
 		}
 	}
 	for _, set := range layout.ListsMaps() {

@@ -100,7 +100,7 @@ func (e *explainer) explainNone() {
 	p := &e.packet
 	switch {
 	case e.Fate.Outcome == "redirect":
-		e.Reason = fmt.Sprintf("%s has endpoints, and answers echo requests", e.servicesAt(p.Destination))
+		e.Reason = fmt.Sprintf("%s has endpoints, and responds to ping", e.servicesAt(p.Destination))
 		e.add("Ping", fmt.Sprintf("at %s: %s; kube-nft.io/ping or --ping-vips asks for answers", p.Destination,
 			e.servicesAt(p.Destination)), e.step(layout.PingedSet).String())
 	case e.step(layout.ClusterIPsSet) != nil:
@@ -109,11 +109,11 @@ func (e *explainer) explainNone() {
 			e.step(layout.ClusterIPsSet).String())
 	case e.step(layout.ServiceCIDRsSet) != nil:
 		e.Reason = fmt.Sprintf("no Service has %s, which is in a Service CIDR", p.Destination)
-		e.add("Service CIDR", "addresses of Services that no Service has lead nowhere",
+		e.add("Service CIDR", "packets to unused addresses of a Service CIDR are dropped",
 			e.step(layout.ServiceCIDRsSet).String())
 	case e.Fate.Outcome == "drop":
 		e.Reason = "loopback addresses are for this node alone"
-		e.add("Loopback", "connections from elsewhere to loopback addresses are kept out", lastStep(e.Steps))
+		e.add("Loopback", "connections from other hosts to loopback addresses are dropped", lastStep(e.Steps))
 	default:
 		e.Reason = "it is addressed to no Service"
 		e.add("Frontend", "none: no element of services or node-ports is about "+e.target(), "")

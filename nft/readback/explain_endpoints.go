@@ -32,7 +32,7 @@ func (e *explainer) explainEndpoints() {
 	}
 	e.add("Endpoints", strings.Join(names, ", "), chain)
 	if e.Holes > 0 || e.Uneven {
-		e.add("Broken list", "the endpoints are not as likely as they should be, or some are missing: the table is damaged",
+		e.add("Broken list", "the table is damaged: endpoints are missing, or have wrong weights",
 			chain)
 	}
 }

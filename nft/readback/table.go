@@ -166,8 +166,8 @@ func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 			s.Local, s.LocalPlaces = distinct(t.shared(number, true))
 		}
 	} else {
-		s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.NodePort(), false)].List(key))
-		s.Local, s.LocalPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.NodePort(), true)].List(key))
+		s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.Frontend, false)].List(key))
+		s.Local, s.LocalPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.Frontend, true)].List(key))
 	}
 	t.findAffinity(&s, key)
 	s.Router = layout.HasWord(element.Comment, layout.RouterWord)
@@ -194,7 +194,7 @@ func (t Table) SharedList(number uint32, local bool) (list []netip.AddrPort, tab
 	}
 	n, _ := dnat.Key[0].Constant()
 	_, _, table = layout.ListOfTable(n)
-	list = t.Sets[layout.ListsMap(number)].List(layout.ListKey(number, local, table))
+	list = t.Sets[dnat.Map].List(layout.ListKey(number, local, table))
 	return list[:min(len(list), int(dnat.Key[1].Modulus()))], table // what stands behind that is being removed
 }
 
@@ -303,10 +303,10 @@ func (t Table) kindOf(f tracker.Frontend, comment string) string {
 	switch {
 	case f.NodePort():
 		return KindNodePort
-	case t.has(layout.ClusterIPsSet, nft.AddrKey(f.Address)):
-		return KindClusterIP
 	case layout.HasWord(comment, layout.LoadBalancerWord), layout.HasWord(comment, layout.RouterWord):
 		return KindLoadBalancerIP
+	case t.has(layout.ClusterIPsSet, nft.AddrKey(f.Address)): // or, for a while, an external IP on kube-ipvs0
+		return KindClusterIP
 	}
 	return KindExternalIP
 }
@@ -452,21 +452,21 @@ func (s *Frontend) policyWords() string {
 func kindWords(p layout.Policy) string {
 	switch p.Kind {
 	case layout.Refused:
-		return "reject: no endpoint"
+		return "reject (no endpoint)"
 	case layout.Passed:
-		return "pass: no endpoint"
+		return "pass (no endpoint)"
 	case layout.Dropped:
-		return "drop: none local"
+		return "drop (no local endpoint)"
 	case layout.InternalLocal:
 		return "local endpoints"
 	case layout.ExternalFallback:
-		return "all endpoints, none local"
+		return "all endpoints (none local)"
 	case layout.ExternalLocal:
 		switch {
 		case p.Router:
-			return "outside: pass, none local"
+			return "outside: pass (no local endpoint)"
 		case p.Local == 0:
-			return "outside: drop, none local"
+			return "outside: drop (no local endpoint)"
 		}
 		return "outside local"
 	}

@@ -11,8 +11,8 @@ import (
 func TestPolicyWords(t *testing.T) {
 	for verdict, want := range map[string]string{
 		"drop":                                  "unknown: drop",
-		"goto reject-new":                       "reject: no endpoint",
-		"goto guarded-17-reject-new":            "reject: no endpoint, ranges",
+		"goto reject-new":                       "reject (no endpoint)",
+		"goto guarded-17-reject-new":            "reject (no endpoint), ranges",
 		"goto cluster-3":                        "all endpoints",
 		"goto cluster-local-1":                  "local endpoints",
 		"goto external-7":                       "all endpoints",
@@ -21,10 +21,10 @@ func TestPolicyWords(t *testing.T) {
 		"goto cluster-maglev-maglev-503":        "unknown: goto cluster-maglev-maglev-503",
 		"goto cluster-maglev-list-17":           "unknown: goto cluster-maglev-list-17",
 		"goto external-local-7-2":               "outside local",
-		"goto external-local-7-0":               "outside: drop, none local",
+		"goto external-local-7-0":               "outside: drop (no local endpoint)",
 		"goto guarded-17-external-1":            "all endpoints, ranges",
 		"goto node-port-local-3-1":              "outside local",
-		"goto node-port-local-affinity-17-none": "outside: drop, none local",
+		"goto node-port-local-affinity-17-none": "outside: drop (no local endpoint)",
 		"goto cluster-03":                       "unknown: goto cluster-03",
 		"goto elsewhere":                        "unknown: goto elsewhere",
 		"goto guarded-external-1":               "unknown: goto guarded-external-1",

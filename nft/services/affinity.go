@@ -71,7 +71,8 @@ func (r *familyRules) adoptedAffinity(p *tracker.ServicePort, cluster, local []n
 func (r *familyRules) setAffinity(port *portState, adopted affinity.Port, remove bool) {
 	have, want := port.affinity, portAffinity{}
 	if !remove {
-		want.Port = r.affinityOf(port.current, port.current.Cluster, port.current.Local)
+		p := port.current
+		want.Port = r.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local))
 	}
 	port.affinity = want
 	if want.Number != 0 {
@@ -149,7 +150,7 @@ func (r *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.
 	}
 	hash := port.hash()
 	use := func(nodePort bool) string {
-		b := balance{listOf(nodePort, local), capacityOf(port.listed(local), hash), hash}
+		b := balance{endpointList{nodePort, local}, capacityOf(port.listed(local), hash), hash}
 		if !slices.Contains(a.balances, b) {
 			a.balances = append(a.balances, b)
 		}
@@ -250,7 +251,7 @@ func (r *familyRules) releaseUpdates(name string) {
 // the Config alone, so any goroutine may call it.
 func (r *Ruleset) AffinityMaps(f nft.Family) []*nft.Set { return r.config.affinitySettings(f).Maps() }
 
-// AffinityChanges says what has changed since Committed for affinity entries.
+// AffinityChanges says what has changed since Committed for affinity entries. Ask when the ruleset is not Behind.
 func (r *Ruleset) AffinityChanges() (c affinity.Changes) {
 	for _, f := range r.config.Families {
 		family := r.families[f]

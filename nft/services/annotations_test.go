@@ -92,7 +92,7 @@ func TestPingSharedAddress(t *testing.T) {
 				})
 				if got := e.Fate.Outcome == "redirect"; got != step.answers[i] {
 					t.Errorf("%s: %s, want answered: %v", addr, e.Fate.Outcome, step.answers[i])
-				} else if got && (!strings.Contains(e.Reason, "answers echo requests") || factOf(e, "Ping").By == "") {
+				} else if got && (!strings.Contains(e.Reason, "responds to ping") || factOf(e, "Ping").By == "") {
 					t.Errorf("%s: %q, %+v", addr, e.Reason, e.Facts)
 				}
 			}

@@ -7,40 +7,24 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// An endpointList is one of the maps that lists of endpoints are in.
-type endpointList struct {
-	Map  string
-	Key  []nft.Part // what a list is found by; the random index follows
-	name string     // what stands in the names of the choosing chains before the capacity
-}
+// An endpointList says in which of the maps of a protocol a list of endpoints is.
+type endpointList struct{ nodePort, local bool }
 
-var (
-	atAddress         = []nft.Part{nft.Destination, nft.Protocol, nft.Port}
-	atNodePort        = []nft.Part{nft.Protocol, nft.Port}
-	clusterList       = endpointList{layout.EndpointsMap, atAddress, ""}
-	localList         = endpointList{layout.LocalEndpointsMap, atAddress, "local-"}
-	nodePortList      = endpointList{layout.NodePortEndpointsMap, atNodePort, "node-port-"}
-	nodePortLocalList = endpointList{layout.NodePortLocalEndpointsMap, atNodePort, "node-port-local-"}
-)
-
-func listOf(nodePort, local bool) *endpointList {
-	switch {
-	case nodePort && local:
-		return &nodePortLocalList
-	case nodePort:
-		return &nodePortList
-	case local:
-		return &localList
+// name is what stands in the names of the choosing chains before the capacity.
+func (l endpointList) name() string {
+	if l.nodePort {
+		return "node-port-" + layout.LocalInfix(l.local)
 	}
-	return &clusterList
+	return layout.LocalInfix(l.local)
 }
 
 // A balance names the chains that choose among the endpoints of a list of some capacity, by chance or
 // by a hash of the client.
 type balance struct {
-	list     *endpointList
+	list     endpointList
 	capacity int
 	hash     layout.Hash
 }
@@ -68,14 +52,14 @@ func capacity(n int) int {
 // name returns the name of the chain that chooses.
 func (b balance) name() string {
 	if b.hash != layout.NoHash {
-		return b.hash.Infix() + b.list.name + strconv.Itoa(b.capacity)
+		return b.hash.Infix() + b.list.name() + strconv.Itoa(b.capacity)
 	}
-	return "pick-" + b.list.name + strconv.Itoa(b.capacity)
+	return "pick-" + b.list.name() + strconv.Itoa(b.capacity)
 }
 
 // drawName returns the name of the chain that draws an index below the capacity, and comes back if
 // there is no endpoint of that index.
-func (b balance) drawName() string { return "draw-" + b.list.name + strconv.Itoa(b.capacity) }
+func (b balance) drawName() string { return "draw-" + b.list.name() + strconv.Itoa(b.capacity) }
 
 // maxDraws is how often an index is drawn for a long list.
 const maxDraws = 5
@@ -99,28 +83,38 @@ func (b balance) chains() []*nft.Chain {
 	chain := &nft.Chain{Name: b.name()}
 	switch {
 	case b.hash != layout.NoHash: // every slot is there, but the instants that are described above
-		chain.Rules = []nft.Rule{b.draw(b.capacity), b.draw(b.capacity), {nft.Goto(b.first().name())}}
+		chain.Rules = append(b.draw(b.capacity, b.capacity), nft.Rule{nft.Goto(b.first().name())})
 		return []*nft.Chain{chain}
 	case b.capacity == 1:
-		chain.Rules = []nft.Rule{b.draw(1), b.draw(1), {nft.Drop}}
+		chain.Rules = append(b.draw(1, 1), nft.Rule{nft.Drop})
 		return []*nft.Chain{chain}
 	case b.capacity > exactLengths:
 		again := nft.Rule{nft.Jump(b.drawName())}
 		chain.Rules = append(slices.Repeat([]nft.Rule{again}, maxDraws), nft.Rule{nft.Jump(b.below())},
 			nft.Rule{nft.Goto(b.first().name())})
-		return []*nft.Chain{chain, {Name: b.drawName(), Rules: []nft.Rule{b.draw(b.capacity)}}}
+		return []*nft.Chain{chain, {Name: b.drawName(), Rules: b.draw(b.capacity)}}
 	}
+	var moduli []int
 	for modulus := b.capacity; modulus >= b.shortest(); modulus-- {
-		chain.Rules = append(chain.Rules, b.draw(modulus))
+		moduli = append(moduli, modulus)
 	}
-	chain.Rules = append(chain.Rules, nft.Rule{nft.Goto(b.first().name())})
+	chain.Rules = append(b.draw(moduli...), nft.Rule{nft.Goto(b.first().name())})
 	return []*nft.Chain{chain}
 }
 
-// draw translates to the endpoint whose index is drawn below modulus, if there is one.
-func (b balance) draw(modulus int) nft.Rule {
-	key := append(b.list.Key[:len(b.list.Key):len(b.list.Key)], indexBelow(modulus, b.hash))
-	return nft.Rule{nft.DNATFrom{Key: key, Map: b.list.Map}}
+// draw translates to the endpoint whose index is drawn below the first modulus, if there is one; else below the next.
+func (b balance) draw(moduli ...int) (rules []nft.Rule) {
+	for _, protocol := range nft.TransportNumbers {
+		m := layout.EndpointMap{NodePort: b.list.nodePort, Local: b.list.local, Protocol: tracker.Protocol(protocol)}
+		for _, modulus := range moduli {
+			key := []nft.Part{nft.Destination, nft.Protocol, nft.Port, indexBelow(modulus, b.hash)}
+			if b.list.nodePort {
+				key = key[1:]
+			}
+			rules = append(rules, nft.Rule{nft.DNATFrom{Key: key, Map: m.Name(), Protocol: protocol}})
+		}
+	}
+	return rules
 }
 
 // indexBelow is the index that chance or a hash of the client chooses below modulus.

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kube-nft/kube-nft/nft"
 )
 
@@ -19,7 +21,7 @@ func TestCapacity(t *testing.T) {
 	}
 	for n := 1; n < 5000; n++ {
 		c := capacity(n)
-		p := balance{list: &clusterList, capacity: c}
+		p := balance{capacity: c}
 		if n > c || capacity(c) != c || c-n > max(3, n/4) || c > exactLengths && p.lower().capacity >= n {
 			t.Errorf("list of %d: capacity %d, below that %d", n, c, p.lower().capacity)
 		}
@@ -30,7 +32,7 @@ func TestCapacity(t *testing.T) {
 func TestChoiceIsUniform(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 9, 10, 13, 16, 17, 29, 33, 57, 64, 65, 97, 513, 1000, 1025} {
 		d := newDistribution(n)
-		left := d.follow(balance{list: &clusterList, capacity: capacity(n)}.name(), 1)
+		left := d.follow(balance{capacity: capacity(n)}.name(), 1)
 		if left > 0 {
 			t.Errorf("list of %d: %g of the connections come to no endpoint", n, left)
 		}
@@ -61,6 +63,9 @@ func (d *distribution) follow(chain string, share float64) (left float64) {
 	for _, rule := range d.table.Chains[chain].Rules {
 		switch s := rule[0].(type) {
 		case nft.DNATFrom:
+			if s.Protocol != unix.IPPROTO_TCP {
+				continue
+			}
 			share = d.draw(modulusOf(s.Key[len(s.Key)-1]), share)
 		case nft.Verdict:
 			switch s.Kind {

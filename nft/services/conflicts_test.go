@@ -116,9 +116,9 @@ func changed(ports ...*tracker.ServicePort) tracker.Delta {
 	return delta
 }
 
-// TestLeavingPortGivesWay: a Service port that is being removed loses its frontends to any other that claims them, and
-// that is no conflict.
-func TestLeavingPortGivesWay(t *testing.T) {
+// TestRemovedPortLosesFrontends: a Service port that is being removed loses its frontends to any other that claims
+// them, and that is no conflict.
+func TestRemovedPortLosesFrontends(t *testing.T) {
 	r := NewRuleset(testConfig())
 	shared := netip.MustParseAddr("203.0.113.9")
 	apply := func(p *tracker.ServicePort) {
@@ -149,9 +149,9 @@ func TestLeavingPortGivesWay(t *testing.T) {
 	}
 }
 
-// TestConflictsThatNeverStood: what comes up within one change and is over at its end, or
+// TestTransientConflictsAreNotReported: what comes up within one change and is over at its end, or
 // between two reports, is not reported.
-func TestConflictsThatNeverStood(t *testing.T) {
+func TestTransientConflictsAreNotReported(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		after []tracker.Delta
@@ -184,9 +184,9 @@ func TestConflictsThatNeverStood(t *testing.T) {
 	}
 }
 
-// TestConflictIsToldOnce: neither a change of the loser nor a change of winners tells it again;
+// TestConflictIsReportedOnce: neither a change of the loser nor a change of winners tells it again;
 // when the loser has had the frontend or has given it up, the next conflict is a new one.
-func TestConflictIsToldOnce(t *testing.T) {
+func TestConflictIsReportedOnce(t *testing.T) {
 	r := NewRuleset(testConfig())
 	one, two, three := nodePortOf("1", 2021, 30001), nodePortOf("2", 2022, 30001), nodePortOf("3", 2023, 30001)
 	moved := *three

@@ -213,7 +213,8 @@ func testDepartedPackets(t *testing.T, both bool) {
 	}
 	// A packet that was under way at the commit has been translated to the endpoint without an entry: here, by
 	// the list of the kernel, which still has it.
-	list := nft.Op{Verb: nft.Add, Family: nft.IP, Set: r.Want()[nft.IP].Sets[layout.EndpointsMap].Set,
+	name := layout.EndpointMap{Protocol: p.ID.Protocol}.Name()
+	list := nft.Op{Verb: nft.Add, Family: nft.IP, Set: r.Want()[nft.IP].Sets[name].Set,
 		Elements: []nft.KeyedElement{{
 			Key:     layout.FrontendKey(p.ClusterIP, uint8(p.ID.Protocol), p.Port) + string(nft.AppendNumber(nil, 0)),
 			Element: nft.Element{Data: nft.AddrPortData(p.Cluster[1])},

@@ -42,13 +42,13 @@
 //
 // Frontends of equal policy share one chain. The chains of usual lengths always exist; others
 // come with the first frontend and go with the last. A policy ends in a pick chain: pick-N
-// looks up the frontend and a random number below N in the map endpoints, and translates the
+// looks up the frontend and a random number below N in the map endpoints-tcp (-udp, -sctp), and translates the
 // destination to what it finds. If it finds nothing, because the list is shorter, it draws
 // again. So each endpoint is equally likely, and a list that grows from 9 to 10 is a plain
 // element more.
 //
 // A Service port with so many frontends and endpoints that their product is large has its endpoint
-// lists once, in one of the maps lists-0 to lists-3, under a number L that its chains hold
+// lists once, in one of the maps lists-tcp-0 to lists-tcp-255, under a number L that its chains hold
 // (external-list-L, pick-list-L): what it takes is in proportion to its frontends and endpoints.
 //
 // Where the Service asks for consistent hashing (Settings.Maglev), its lists are slot tables of package
@@ -71,7 +71,7 @@
 // endpoints that entries may name are elements (G . endpoint) of the set members.
 //
 // The commit that takes an endpoint out of its list adds (G . endpoint) to the set departed: a connection there is
-// dropped and makes no entry. The entries that name the endpoint are removed afterwards (package sync/affinity);
+// dropped and makes no entry. The entries that name the endpoint are removed afterwards (package sync/affinityentries);
 // then the next commit takes the endpoint out of the set.
 //
 // # Packet path

@@ -87,7 +87,7 @@ func TestTraceOfBrokenTables(t *testing.T) {
 		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
 		table := r.Want()[nft.IP]
 		for _, index := range tt.missing {
-			delete(table.Sets[layout.EndpointsMap].Map, nft.IndexedKey(key, index))
+			delete(table.Sets[clusterMap].Map, nft.IndexedKey(key, index))
 		}
 		fate := table.Trace(packet)
 		if fate.Holes != tt.holes || fate.Outcome != "dnat" || len(fate.Endpoints) != 5-tt.holes ||

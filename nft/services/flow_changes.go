@@ -57,12 +57,12 @@ func (r *familyRules) vanished(have readback.Table) (changes []tracker.FlowChang
 	return changes
 }
 
-// Serving returns the endpoints that may go on serving connections to a frontend, sorted.
+// Serving returns the endpoints that may go on serving connections to a frontend.
 // Known is false if nothing is reached there.
-func (r *Ruleset) Serving(at tracker.Frontend) (endpoints []netip.AddrPort, known bool) {
+func (r *Ruleset) Serving(at tracker.Frontend) (endpoints tracker.Served, known bool) {
 	family := r.families[at.Family()]
 	if family == nil || family.frontends[at] == nil {
-		return nil, false
+		return endpoints, false
 	}
 	return family.frontends[at].shown.serving, true
 }

@@ -23,7 +23,7 @@ func (s *served) follow(r *Ruleset) (looked int) {
 		looked++
 		delete(s.endpoints, f)
 		if endpoints, known := r.Serving(f); known {
-			s.endpoints[f] = endpoints
+			s.endpoints[f] = endpoints.All()
 		}
 	}
 	for addr := range r.TouchedClusterIPs() {
@@ -36,9 +36,9 @@ func (s *served) follow(r *Ruleset) (looked int) {
 	return looked
 }
 
-// TestTouched takes worlds through random changes, some of which are committed together: who
+// TestFlowChangesOfRandomWorlds takes worlds through random changes, some of which are committed together: who
 // looks at what was touched knows all frontends with their endpoints, and all cluster IPs.
-func TestTouched(t *testing.T) {
+func TestFlowChangesOfRandomWorlds(t *testing.T) {
 	for seed := range uint64(20) {
 		w, r, _ := startWorld(t, seed)
 		s := served{endpoints: make(map[tracker.Frontend][]netip.AddrPort), clusterIPs: make(map[netip.Addr]bool)}
@@ -52,7 +52,7 @@ func TestTouched(t *testing.T) {
 			want := served{endpoints: make(map[tracker.Frontend][]netip.AddrPort), clusterIPs: make(map[netip.Addr]bool)}
 			for _, family := range r.families {
 				for f, state := range family.frontends {
-					want.endpoints[f] = state.shown.serving
+					want.endpoints[f] = state.shown.serving.All()
 				}
 				for _, port := range family.ports {
 					want.clusterIPs[port.current.ClusterIP] = true
@@ -106,9 +106,9 @@ func TestTouchedIsWhatChanged(t *testing.T) {
 	}
 }
 
-// TestVanished: what the tables hold and nobody wants. The tables do not have draining endpoints,
+// TestFlowsOfRemovedFrontends: what the tables hold and nobody wants. The tables do not have draining endpoints,
 // so that every flow to a cluster IP counts; elsewhere only those to listed endpoints do.
-func TestVanished(t *testing.T) {
+func TestFlowsOfRemovedFrontends(t *testing.T) {
 	dns := claimant("dns", 2024, "10.96.0.10", 1)
 	dns.ID.Protocol, dns.NodePort, dns.ExternalIPs = tracker.UDP, 30053, []netip.Addr{netip.MustParseAddr("203.0.113.9")}
 	dns.Serving = endpoints(1, 2) // 2 is draining

@@ -11,7 +11,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
 // ownedRuleset commits a ruleset whose tables belong to k. Kernels before 6.9 cannot.
@@ -96,9 +95,9 @@ func TestOwnedTableIsForItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !have[nft.IP].Owned || have[nft.IP].Orphaned || len(have[nft.IP].Sets[layout.EndpointsMap].Map) != 20 {
+	if !have[nft.IP].Owned || have[nft.IP].Orphaned || len(have[nft.IP].Sets[clusterMap].Map) != 20 {
 		t.Errorf("owned %v, orphaned %v, %d endpoints; want all of it to belong to its owner",
-			have[nft.IP].Owned, have[nft.IP].Orphaned, len(have[nft.IP].Sets[layout.EndpointsMap].Map))
+			have[nft.IP].Owned, have[nft.IP].Orphaned, len(have[nft.IP].Sets[clusterMap].Map))
 	}
 }
 

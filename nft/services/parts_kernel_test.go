@@ -62,10 +62,10 @@ func checkUnseen(t *testing.T, have, want nft.Tables) {
 				t.Errorf("%s: base chain %s stands before the last part", family.NFT(), name)
 			}
 		}
-		for _, nodePort := range []bool{false, true} {
-			for key := range table.Sets[layout.VerdictMap(nodePort)].Map {
+		for _, verdicts := range []string{layout.ServicesMap, layout.NodePortsMap} {
+			for key := range table.Sets[verdicts].Map {
 				for _, local := range []bool{false, true} {
-					list := layout.EndpointsMapOf(nodePort, local)
+					list := layout.EndpointsMapOf(layout.FrontendIn(family, verdicts, key), local)
 					got, whole := table.Sets[list].List(key), want[family].Sets[list].List(key)
 					if !slices.Equal(whole, got) {
 						t.Errorf("%s: %s of %x is %v, want %v", family.NFT(), list, key, got, whole)

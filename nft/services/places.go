@@ -21,6 +21,7 @@ import (
 // and chance or hash is a matter of the chains that choose.
 type places struct {
 	endpoints []netip.AddrPort
+	port      uint16   // of endpoints whose port is 0, see tracker.ServicePort.TargetPort
 	slots     []uint16 // by index: which of endpoints; nil: they are in the order of their indexes
 }
 
@@ -33,14 +34,17 @@ func (l places) len() int {
 
 func (l places) at(i int) netip.AddrPort {
 	if l.slots != nil {
-		return l.endpoints[l.slots[i]]
+		i = int(l.slots[i])
 	}
-	return l.endpoints[i]
+	if ep := l.endpoints[i]; ep.Port() != 0 {
+		return ep
+	}
+	return netip.AddrPortFrom(l.endpoints[i].Addr(), l.port)
 }
 
 // is reports whether l and m are the same list, as far as that is known at once.
 func (l places) is(m places) bool {
-	return l.len() == m.len() && sameMemory(l.endpoints, m.endpoints) && sameMemory(l.slots, m.slots)
+	return l.len() == m.len() && l.port == m.port && sameMemory(l.endpoints, m.endpoints) && sameMemory(l.slots, m.slots)
 }
 
 func sameMemory[T any](a, b []T) bool {
@@ -63,28 +67,60 @@ func listing(p *tracker.ServicePort, local bool) (endpoints []netip.AddrPort, we
 func (l limits) arrange(have places, shown, p *tracker.ServicePort, hash layout.Hash, local bool) places {
 	want, weights := listing(p, local)
 	before, beforeWeights := listing(shown, local)
-	switch {
-	case hash != layout.NoHash:
-		if have.slots != nil && slices.Equal(before, want) && slices.Equal(beforeWeights, weights) {
+	port := uint16(0) // of before
+	if shown != nil {
+		port = shown.TargetPort
+	}
+	if hash != layout.NoHash {
+		if have.slots != nil && port == p.TargetPort && slices.Equal(before, want) &&
+			slices.Equal(beforeWeights, weights) {
 			return have
 		}
 		if len(want) == 0 {
 			return places{}
 		}
-		return places{endpoints: want, slots: maglev.Table(want, weights)}
-	case have.slots != nil:
-		have = places{}
+		return places{endpoints: want, slots: maglev.Table(p.Endpoints(want), weights), port: p.TargetPort}
 	}
+	held := have.endpoints
+	if have.slots != nil {
+		held = nil
+	}
+	if (port == 0) != (p.TargetPort == 0) {
+		held, before = withTargetPort(held, port, p.TargetPort), withTargetPort(before, port, p.TargetPort)
+		slices.SortFunc(before, netip.AddrPort.Compare)
+	}
+	list := places{port: p.TargetPort}
 	switch {
 	case weights != nil:
-		return places{endpoints: order.Spread(have.endpoints, want, maglev.Places(weights, l.placesEach(len(weights))))}
+		list.endpoints = order.Spread(held, want, maglev.Places(weights, l.placesEach(len(weights))))
 	case beforeWeights != nil:
-		return places{endpoints: order.Spread(have.endpoints, want, slices.Repeat([]int{1}, len(want)))}
+		list.endpoints = order.Spread(held, want, slices.Repeat([]int{1}, len(want)))
 	case shown == nil:
-		return places{endpoints: order.KeepFound(have.endpoints, want)}
+		list.endpoints = order.KeepFound(held, want)
+	default:
+		list.endpoints = order.Keep(held, before, want)
 	}
-	return places{endpoints: order.Keep(have.endpoints, before, want)}
+	return list
 }
+
+// withTargetPort returns endpoints as a Service port with another TargetPort has them in its lists.
+func withTargetPort(list []netip.AddrPort, from, to uint16) []netip.AddrPort {
+	list = slices.Clone(list)
+	for i, ep := range list {
+		port := ep.Port()
+		if port == 0 {
+			port = from
+		}
+		if port == to {
+			port = 0
+		}
+		list[i] = netip.AddrPortFrom(ep.Addr(), port)
+	}
+	return list
+}
+
+// all lists the endpoints with their ports.
+func (l places) all() []netip.AddrPort { return withTargetPort(l.endpoints, l.port, 0) }
 
 // capacityOf is the number of places that the choice from a list reckons with. A hash leads to every
 // slot of its table, and to no other.

@@ -100,14 +100,15 @@ func (c *Config) masqueradeInternal(f nft.Family) []nft.Rule {
 	case c.MasqueradeAll:
 		return []nft.Rule{{nft.Jump(layout.MarkChain)}}
 	case pods.None():
-		return nil
+		// A connection of the node has a cluster IP as its source if that is an address of the node, as on kube-ipvs0.
+		return []nft.Rule{{nft.InSet{Key: []nft.Part{nft.Source}, Set: layout.ClusterIPsSet}, nft.Jump(layout.MarkChain)}}
 	}
 	return []nft.Rule{{pods.Stmt(true), nft.Jump(layout.MarkChain)}}
 }
 
 // choose names the chain that picks an endpoint, without session affinity.
 func choose(p layout.Policy, local bool) string {
-	list := listOf(p.NodePort, local)
+	list := endpointList{p.NodePort, local}
 	if p.List != 0 {
 		return layout.ListChain(p.List, local)
 	}
@@ -134,8 +135,8 @@ func balancesOf(p layout.Policy) []balance {
 	if p.Guard != 0 || p.Affinity != 0 || p.List != 0 {
 		return nil
 	}
-	cluster, local := balance{listOf(p.NodePort, false), p.Cluster, p.Hash}, balance{listOf(p.NodePort, true),
-		p.Local, p.Hash}
+	cluster := balance{endpointList{p.NodePort, false}, p.Cluster, p.Hash}
+	local := balance{endpointList{p.NodePort, true}, p.Local, p.Hash}
 	switch {
 	case p.Kind == layout.Internal, p.Kind == layout.External, p.Kind == layout.ExternalFallback:
 		return []balance{cluster}

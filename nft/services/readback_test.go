@@ -44,10 +44,9 @@ func TestEndpointListsHaveFrontends(t *testing.T) {
 			r.Apply(w.change())
 		}
 		for _, table := range r.Want() {
-			for i := range 4 {
-				nodePort, local := i%2 == 1, i/2 == 1
-				name := layout.EndpointsMapOf(nodePort, local)
-				lists, frontends := table.Sets[name], table.Sets[layout.VerdictMap(nodePort)]
+			for _, m := range layout.EndpointMaps() {
+				name := m.Name()
+				lists, frontends := table.Sets[name], table.Sets[layout.VerdictMap(m.NodePort)]
 				if !slices.Equal(lists.Set.Key, append(slices.Clip(frontends.Set.Key), nft.FieldIndex)) {
 					t.Fatalf("%s has the fields %v, its frontends %v", name, lists.Set.Key, frontends.Set.Key)
 				}
@@ -61,8 +60,8 @@ func TestEndpointListsHaveFrontends(t *testing.T) {
 			}
 		}
 	}
-	if len(found) != 4 {
-		t.Errorf("elements were found in %v, want all four maps", found)
+	if len(found) != len(layout.EndpointMaps()) {
+		t.Errorf("elements were found in %v, want all maps", found)
 	}
 }
 

@@ -22,9 +22,11 @@ type Ruleset struct {
 	config       Config
 	families     map[nft.Family]*familyRules
 	serviceCIDRs []netip.Prefix // in the families that are served
+	reserved     map[netip.Addr]bool
 
 	unmet unmetAnnotations
 	work  map[string]int // since the last commit, see Work
+	stray []*nft.Table   // that the kernel had in families that are not served, until the next commit
 }
 
 // familyRules is the part of a Ruleset in one table.
@@ -102,7 +104,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 	}
 	for c := 1; c <= usualLocalLengths; c = capacity(c + 1) {
 		r.acquire(layout.Policy{Kind: layout.InternalLocal, Local: c})
-		r.acquireBalance(balance{list: &nodePortLocalList, capacity: c})
+		r.acquireBalance(balance{endpointList{nodePort: true, local: true}, c, layout.NoHash})
 	}
 	return r
 }
@@ -160,28 +162,45 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 // valid until the next call of Apply or Committed.
 func (r *Ruleset) Work() map[string]int { return r.work }
 
+// AllWork is the sum of Work.
+func (r *Ruleset) AllWork() (sum int) {
+	for _, n := range r.work {
+		sum += n
+	}
+	return sum
+}
+
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
 func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
-	services, endpoints := make(map[nft.Family]int), make(map[nft.Family]int)
+	services, endpoints := make(map[nft.Family]int), make(map[nft.Family]map[tracker.Protocol]int)
+	for f := range r.families {
+		endpoints[f] = make(map[tracker.Protocol]int)
+	}
 	for _, port := range ports {
 		services[nft.Family(port.ID.Family)]++
 		n := len(port.Cluster)
 		if port.Settings.Maglev && r.unmet.limitsOf(port) == (limits{}) {
 			n = maglev.Size(n)
 		}
-		endpoints[nft.Family(port.ID.Family)] += n
+		if byProtocol := endpoints[nft.Family(port.ID.Family)]; byProtocol != nil {
+			byProtocol[port.ID.Protocol] += n
+		}
 	}
 	for f, family := range r.families {
 		if n := services[f]; len(family.ports) == 0 {
 			family.ports = make(map[tracker.PortID]*portState, n)
 			family.frontends = make(map[tracker.Frontend]*frontendState, n)
-			family.shared = make(map[sharedElement]int, n)
+			if len(family.shared) == 0 {
+				family.shared = make(map[sharedElement]int, n)
+			}
 			family.touchedFrontends = make(map[tracker.Frontend]struct{}, n)
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange, n)
 		}
 		family.Reserve(layout.ServicesMap, services[f])
 		family.Reserve(layout.ClusterIPsSet, services[f])
-		family.Reserve(layout.EndpointsMap, endpoints[f])
+		for protocol, n := range endpoints[f] {
+			family.Reserve(layout.EndpointMap{Protocol: protocol}.Name(), n)
+		}
 	}
 }
 
@@ -210,6 +229,28 @@ func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 		}
 		family.fillSet(layout.NodePortAddressesSet, keys)
 	}
+}
+
+// Reserve sets addresses of the node that are there for Services alone, as those of kube-ipvs0. Nothing of the node
+// answers there: ports that no Service has are rejected, as at cluster IPs. The caller must not change addrs.
+func (r *Ruleset) Reserve(addrs map[netip.Addr]bool) {
+	change := func(addr netip.Addr, f func(*familyRules, sharedElement)) {
+		if family := r.families[nft.Family(tracker.FamilyOf(addr))]; family != nil {
+			family.touchedClusterIPs = append(family.touchedClusterIPs, addr)
+			f(family, sharedElement{layout.ClusterIPsSet, nft.AddrKey(addr)})
+		}
+	}
+	for addr := range addrs {
+		if !r.reserved[addr] {
+			change(addr, (*familyRules).share)
+		}
+	}
+	for addr := range r.reserved {
+		if !addrs[addr] {
+			change(addr, (*familyRules).unshare)
+		}
+	}
+	r.reserved = addrs
 }
 
 func rangesOf(f nft.Family, prefixes []netip.Prefix) map[string]bool {
@@ -244,10 +285,44 @@ func (r *Ruleset) Want() nft.Tables {
 	return tables
 }
 
+// Found tells the ruleset what the kernel has. The next calls of Changes turn that into what is wanted: each call of
+// Advance adds a part of it.
+func (r *Ruleset) Found(have nft.Tables) {
+	r.stray = nil
+	for f, table := range have {
+		if r.families[f] == nil {
+			r.stray = append(r.stray, table)
+		}
+	}
+	for f, family := range r.families {
+		family.Found(have[f], layout.Units{Have: have[f], Want: family.Table})
+	}
+}
+
+// Advance adds about n elements of what Found has shown to the next Changes.
+func (r *Ruleset) Advance(n int) {
+	for _, f := range r.config.Families {
+		n = r.families[f].Advance(n)
+	}
+}
+
+// Behind reports whether the kernel lacks something that the next Changes does not have: see Found.
+func (r *Ruleset) Behind() bool {
+	for _, family := range r.families {
+		if family.Behind() {
+			return true
+		}
+	}
+	return false
+}
+
 // Changes returns the batch for what has changed since Committed. It equals the difference between the
 // whole tables as they were and as they are wanted, but costs only as much as was touched.
 func (r *Ruleset) Changes() nft.Batch {
 	var b nft.Batch
+	for _, table := range r.stray {
+		b.Ops = append(b.Ops, nft.Op{Verb: nft.Delete, Family: table.Family, Table: table})
+	}
 	for _, f := range nft.Families {
 		if family := r.families[f]; family != nil {
 			b.Ops = family.Changes(b.Ops)
@@ -256,29 +331,33 @@ func (r *Ruleset) Changes() nft.Batch {
 	return b
 }
 
-// Committed tells the ruleset that the kernel holds what is wanted now.
+// Committed tells the ruleset that the kernel has the batch of Changes: all that is wanted, unless it is Behind.
 func (r *Ruleset) Committed() {
 	clear(r.work)
+	r.stray = nil
 	for _, family := range r.families {
 		family.Committed()
 		family.committedStaged()
 		family.adopted = nil
-		family.departures.Committed()
 		// The many changes of a start leave large maps. They are given up, because a walk over a large
 		// map takes long even if it holds little.
 		if len(family.flows) > 1024 {
 			family.flows = make(map[tracker.Frontend]*tracker.FlowChange)
 		}
-		if len(family.affinityGroups) > 1024 {
-			family.affinityGroups = make(map[uint32]affinity.Group)
-		}
-		clear(family.affinityGroups)
 		clear(family.flows)
 		if len(family.touchedFrontends) > 1024 {
 			family.touchedFrontends = make(map[tracker.Frontend]struct{})
 		}
 		clear(family.touchedFrontends)
 		family.touchedClusterIPs = emptied(family.touchedClusterIPs)
+		if r.Behind() { // a frontend may still lead to an endpoint that has left
+			continue
+		}
+		family.departures.Committed()
+		if len(family.affinityGroups) > 1024 {
+			family.affinityGroups = make(map[uint32]affinity.Group)
+		}
+		clear(family.affinityGroups)
 	}
 }
 
@@ -308,10 +387,10 @@ func (r *familyRules) adoptLists(p *tracker.ServicePort) (shared sharedList, clu
 			continue
 		}
 		if cluster == nil {
-			cluster = r.adopted.Sets[layout.EndpointsMapOf(f.NodePort(), false)].List(key)
+			cluster = r.adopted.Sets[layout.EndpointsMapOf(f, false)].List(key)
 		}
 		if local == nil {
-			local = r.adopted.Sets[layout.EndpointsMapOf(f.NodePort(), true)].List(key)
+			local = r.adopted.Sets[layout.EndpointsMapOf(f, true)].List(key)
 		}
 	}
 	return shared, cluster, local

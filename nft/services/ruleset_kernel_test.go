@@ -37,6 +37,7 @@ func TestRulesetInKernel(t *testing.T) {
 			t.Fatalf("seed %d: after our text (-want +got):\n%s", seed, diff)
 		}
 		checkNothingToWrite(t, k, r)
+		lab.Run(t, want, "nft", "--check", "-f", "-") // a saved listing loads over the tables that it was made of
 		for range 20 {
 			r.Apply(w.change())
 			commit(t, k, r.Changes())

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
@@ -142,7 +143,7 @@ func (e expectation) checkShares(want, got *nft.Fate, c client, hashed map[strin
 		return nil
 	}
 	weights := make(map[netip.AddrPort]float64)
-	for i, ep := range p.Cluster {
+	for i, ep := range p.Endpoints(p.Cluster) {
 		if weights[ep] = 1; p.ClusterWeights != nil {
 			weights[ep] = float64(p.ClusterWeights[i])
 		}
@@ -283,6 +284,42 @@ func (e expectation) fate(c client) nft.Fate {
 	case len(list) == 0:
 		return nft.Fate{Outcome: "drop"}
 	}
-	return nft.Fate{Outcome: "dnat", Endpoints: slices.SortedFunc(slices.Values(list), netip.AddrPort.Compare),
-		Masquerade: masquerade}
+	endpoints := slices.SortedFunc(slices.Values(p.Endpoints(list)), netip.AddrPort.Compare)
+	return nft.Fate{Outcome: "dnat", Endpoints: endpoints, Masquerade: masquerade}
+}
+
+// TestReserve: at an address that is there for Services alone, unused ports are rejected, whatever comes and goes
+// around it.
+func TestReserve(t *testing.T) {
+	r := NewRuleset(testConfig())
+	external, cluster := netip.MustParseAddr("198.51.100.7"), clusterPort(0, 1).ClusterIP
+	expect := func(step string, addr netip.Addr, outcome string) {
+		t.Helper()
+		p := nft.Packet{Source: netip.MustParseAddr("192.0.2.1"), Destination: addr, Protocol: unix.IPPROTO_TCP, Port: 9}
+		if fate := r.Want()[nft.IP].Trace(p); fate.Outcome != outcome {
+			t.Errorf("%s: a packet to %s: %s, want %s", step, addr, fate.Outcome, outcome)
+		}
+	}
+	reserve := func(addrs ...netip.Addr) {
+		reserved := make(map[netip.Addr]bool)
+		for _, addr := range addrs {
+			reserved[addr] = true
+		}
+		r.Reserve(reserved)
+	}
+	reserve(external, cluster, netip.MustParseAddr("2001:db8::7"))
+	expect("reserved", external, "reject")
+	ports := make([]*tracker.ServicePort, manyPorts)
+	for i := range ports {
+		ports[i] = clusterPort(i, 1)
+	}
+	r.Apply(changed(ports...))
+	r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{ports[0].ID: true}})
+	expect("without its Service", cluster, "reject")
+	reserve(external)
+	expect("reserved no more", cluster, "accept")
+	expect("still reserved", external, "reject")
+	reserve()
+	expect("none is reserved", external, "accept")
+	expect("of a Service", ports[1].ClusterIP, "reject")
 }

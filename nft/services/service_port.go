@@ -7,7 +7,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
-	"github.com/kube-nft/kube-nft/nft/services/order"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -40,11 +39,11 @@ type program struct {
 	policy         layout.Policy
 	id             tracker.PortID
 	comment        string
-	cluster, local places           // the lists that the policy uses
-	updateChain    string           // the chain that updates affinity maps; empty without affinity
-	serving        []netip.AddrPort // whose flows are left alone
-	reset          bool             // connections of TCP and SCTP to other endpoints end
-	ping           bool             // its address answers echo requests
+	cluster, local places         // the lists that the policy uses
+	updateChain    string         // the chain that updates affinity maps; empty without affinity
+	serving        tracker.Served // whose flows are left alone
+	reset          bool           // connections of TCP and SCTP to other endpoints end
+	ping           bool           // its address answers echo requests
 }
 
 // serve says what the claim's Service port does at its frontend. This is the table of contents of what a Service port
@@ -52,7 +51,7 @@ type program struct {
 // has set and does not change it.
 func (c claim) serve(f tracker.Frontend) program {
 	p := c.port.current
-	s := program{id: p.ID, comment: c.port.comments.other, serving: p.Serving}
+	s := program{id: p.ID, comment: c.port.comments.other, serving: p.Served()}
 	c.setTrafficPolicy(&s)   // policy.go: which endpoints serve; or reject, or drop
 	c.setLoadBalancer(f, &s) // load_balancers.go: addresses of load balancers, and their ipMode
 	c.setReset(&s)           // reset.go: whether connections of departed endpoints are reset
@@ -110,7 +109,8 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	hash := port.hash()
 	port.cluster, port.local = limits.arrange(port.cluster, shown, p, hash, false), limits.arrange(port.local, shown, p,
 		hash, true)
-	if shown == nil || shown.ClusterIP != p.ClusterIP || !slices.Equal(shown.OnNode, p.OnNode) {
+	if shown == nil || shown.ClusterIP != p.ClusterIP || shown.TargetPort != p.TargetPort ||
+		!slices.Equal(shown.OnNode, p.OnNode) {
 		r.changeShared(shown, p)
 	}
 	claims := shown == nil || !sameClaims(shown, p)
@@ -190,10 +190,10 @@ func (r *familyRules) program(state *frontendState) {
 		r.release(have.policy)
 	}
 	if have.cluster.len()+want.cluster.len() > 0 {
-		r.lists.write(layout.EndpointsMapOf(f.NodePort(), false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
+		r.lists.write(layout.EndpointsMapOf(f, false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
 	}
 	if have.local.len()+want.local.len() > 0 {
-		r.lists.write(layout.EndpointsMapOf(f.NodePort(), true), layout.FrontendKeyOf(f), "", have.local, want.local)
+		r.lists.write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
 	if have.updateChain != want.updateChain {
 		r.programUpdates(f, want.updateChain)
@@ -210,13 +210,13 @@ func (r *familyRules) program(state *frontendState) {
 // frontend that goes they are left alone: nobody would answer their next segment.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
-		!slices.Equal(have.serving, want.serving) {
+		!have.serving.Equal(want.serving) {
 		r.touchedFrontends[f] = struct{}{}
 	}
 	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
 	var removed []netip.AddrPort
 	if f.Protocol == tracker.UDP || want.reset {
-		removed, _ = order.Difference(have.serving, want.serving, netip.AddrPort.Compare)
+		removed = have.serving.Without(want.serving)
 	}
 	if !appeared && !reset && len(removed) == 0 {
 		return
@@ -227,13 +227,13 @@ func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 		r.flows[f] = change
 	}
 	change.Removed = append(change.Removed, removed...)
-	change.Gone = len(want.serving) == 0
+	change.Gone = want.serving.Len() == 0
 	change.Appeared = change.Appeared || appeared
 	change.Reset = change.Reset || reset
 }
 
 // serves reports whether connections are translated.
-func (s *program) serves() bool { return s.policy.Kind != 0 && len(s.serving) > 0 }
+func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
 
 func (r *familyRules) programUpdates(f tracker.Frontend, chain string) {
 	set := layout.AffinityFrontendsMap
@@ -258,15 +258,24 @@ func (r *familyRules) changeShared(have, want *tracker.ServicePort) {
 		}
 	}
 	for _, element := range sharedOf(want) {
-		if r.shared[element]++; r.shared[element] == 1 {
-			r.Put(element.set, element.key, nft.Element{})
-		}
+		r.share(element)
 	}
 	for _, element := range sharedOf(have) {
-		if r.shared[element]--; r.shared[element] == 0 {
-			delete(r.shared, element)
-			r.Remove(element.set, element.key)
-		}
+		r.unshare(element)
+	}
+}
+
+// share counts a user of an element, and puts it in place for the first one. unshare removes it with the last.
+func (r *familyRules) share(element sharedElement) {
+	if r.shared[element]++; r.shared[element] == 1 {
+		r.Put(element.set, element.key, nft.Element{})
+	}
+}
+
+func (r *familyRules) unshare(element sharedElement) {
+	if r.shared[element]--; r.shared[element] == 0 {
+		delete(r.shared, element)
+		r.Remove(element.set, element.key)
 	}
 }
 
@@ -280,7 +289,7 @@ func sharedOf(p *tracker.ServicePort) []sharedElement {
 	}
 	elements := make([]sharedElement, 0, 1+len(p.OnNode))
 	elements = append(elements, sharedElement{layout.ClusterIPsSet, nft.AddrKey(p.ClusterIP)})
-	for _, ep := range p.OnNode {
+	for _, ep := range p.Endpoints(p.OnNode) {
 		addr := nft.AddrKey(ep.Addr())
 		key := addr + addr + layout.FrontendKey(netip.Addr{}, uint8(p.ID.Protocol), ep.Port())
 		elements = append(elements, sharedElement{layout.HairpinSet, key})

@@ -19,8 +19,9 @@ import (
 // for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
 // product is large, and are spread over many maps.
 type sharedList struct {
-	number uint32        // 0: the port has direct lists
-	halves [2]sharedHalf // for cluster and local
+	number   uint32 // 0: the port has direct lists
+	protocol tracker.Protocol
+	halves   [2]sharedHalf // for cluster and local
 }
 
 // A sharedHalf is one of the two lists.
@@ -64,8 +65,8 @@ func (r *familyRules) setList(port *portState, shared bool) {
 			r.staged = slices.Delete(r.staged, i, i+1)
 		}
 	}
-	if set := layout.ListsMap(l.number); r.Table.Sets[set] == nil {
-		r.PutSet(r.config.listsSet(set))
+	if l.protocol = port.current.ID.Protocol; r.Table.Sets[layout.ListsMap(l.number, l.protocol)] == nil {
+		r.PutSet(r.config.listsSet(l.number, l.protocol))
 	}
 	for i, want := range []places{port.cluster, port.local} {
 		if !shared {
@@ -93,7 +94,8 @@ func (r *familyRules) setHalf(port *portState, local bool, want places) {
 		r.stage(port, h, want)
 		want = meanwhile(h.shown, want)
 	}
-	r.lists.write(layout.ListsMap(l.number), layout.ListKey(l.number, local, h.table), port.comment, h.shown, want)
+	r.lists.write(layout.ListsMap(l.number, l.protocol), layout.ListKey(l.number, local, h.table), port.comment, h.shown,
+		want)
 	if staged.held[h.table] <= h.shown.len() {
 		staged.held[h.table] = 0
 	}
@@ -144,13 +146,13 @@ func (r *familyRules) giveUpList(port *portState) {
 		r.staged = append(r.staged, stagedPort{namespace: port.current.ID.Namespace, cleared: &l})
 		return
 	}
-	r.freeList(l.number)
+	r.freeList(&l)
 }
 
 // freeList frees the number of a list that is empty, and removes its map with the last list in it.
-func (r *familyRules) freeList(number uint32) {
-	delete(r.numbers, number)
-	if set := layout.ListsMap(number); r.Table.Sets[set] != nil && len(r.Table.Sets[set].Map) == 0 {
+func (r *familyRules) freeList(l *sharedList) {
+	delete(r.numbers, l.number)
+	if set := layout.ListsMap(l.number, l.protocol); r.Table.Sets[set] != nil && len(r.Table.Sets[set].Map) == 0 {
 		r.RemoveSet(set)
 	}
 }
@@ -159,20 +161,15 @@ func (r *familyRules) freeList(number uint32) {
 // describes, but within one chain, and ends with the first endpoint, which any list has: nothing
 // may go on untranslated.
 func (c sharedChoice) chain(name string, number uint32, local bool, protocol tracker.Protocol) *nft.Chain {
-	dnat := func(index nft.Part) nft.DNATFrom {
-		return nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(number, local, c.table)), index},
-			Map: layout.ListsMap(number)}
-	}
 	draw := func(modulus int) nft.Rule {
-		return nft.Rule{nft.ProtocolIs{Number: uint8(protocol)}, dnat(nft.RandomIndex(uint32(modulus)))}
+		return nft.Rule{nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(number, local, c.table)),
+			indexBelow(modulus, c.hash)}, Map: layout.ListsMap(number, protocol), Protocol: uint8(protocol)}}
 	}
 	chain := &nft.Chain{Name: name}
 	b := balance{capacity: c.capacity}
 	switch {
 	case c.hash != layout.NoHash:
-		hashed := dnat(indexBelow(c.capacity, c.hash))
-		hashed.Protocol = uint8(protocol)
-		chain.Rules = []nft.Rule{{hashed}, {hashed}}
+		chain.Rules = []nft.Rule{draw(c.capacity), draw(c.capacity)}
 	case c.capacity > exactLengths:
 		chain.Rules = append(slices.Repeat([]nft.Rule{draw(c.capacity)}, maxDraws), draw(b.lower().capacity))
 	case c.capacity > 1:
@@ -180,6 +177,7 @@ func (c sharedChoice) chain(name string, number uint32, local bool, protocol tra
 			chain.Rules = append(chain.Rules, draw(modulus))
 		}
 	}
+	c.hash = layout.NoHash
 	chain.Rules = append(chain.Rules, draw(1), draw(1), nft.Rule{nft.Drop})
 	return chain
 }

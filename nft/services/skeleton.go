@@ -2,9 +2,11 @@ package services
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // Config is what the ruleset depends on besides the cluster's objects. It is fixed for the
@@ -52,16 +54,19 @@ const (
 func (c *Config) fixedSetDefinitions() []*nft.Set {
 	frontend := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}
 	nodePort := []nft.Field{nft.FieldProtocol, nft.FieldPort}
-	indexed := []nft.Field{nft.FieldAddr, nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}
-	nodePortIndexed := []nft.Field{nft.FieldProtocol, nft.FieldPort, nft.FieldIndex}
-	endpoint := []nft.Field{nft.FieldAddr, nft.FieldPort}
 	sets := []*nft.Set{
 		{Name: layout.ServicesMap, Key: frontend, Verdicts: true, Counters: c.Counters},
-		{Name: layout.EndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
-		{Name: layout.LocalEndpointsMap, Key: indexed, Data: endpoint, Counters: c.EndpointCounters},
 		{Name: layout.NodePortsMap, Key: nodePort, Verdicts: true, Counters: c.Counters},
-		{Name: layout.NodePortEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
-		{Name: layout.NodePortLocalEndpointsMap, Key: nodePortIndexed, Data: endpoint, Counters: c.EndpointCounters},
+	}
+	for _, m := range layout.EndpointMaps() {
+		key := frontend
+		if m.NodePort {
+			key = nodePort
+		}
+		sets = append(sets, &nft.Set{Name: m.Name(), Key: append(slices.Clip(key), nft.FieldIndex),
+			Data: []nft.Field{nft.FieldAddr, nft.FieldPort}, Protocol: uint8(m.Protocol), Counters: c.EndpointCounters})
+	}
+	sets = append(sets, []*nft.Set{
 		{Name: layout.MembersSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
 		{Name: layout.DepartedSet, Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}},
 		{Name: layout.NodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
@@ -70,20 +75,18 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: layout.HairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}},
 		{Name: layout.AffinityFrontendsMap, Key: frontend, Verdicts: true},
 		{Name: layout.AffinityNodePortsMap, Key: nodePort, Verdicts: true},
-		{Name: nft.TransportProtocols, Key: []nft.Field{nft.FieldProtocol}},
-	}
+	}...)
 	for i, set := range sets {
 		set.Rank = i
 	}
 	return sets
 }
 
-// listsSet is the map of this name for shared lists.
-func (c *Config) listsSet(name string) *nft.Set {
+// listsSet is the map for the shared lists of a number and protocol.
+func (c *Config) listsSet(number uint32, protocol tracker.Protocol) *nft.Set {
 	return &nft.Set{
-		Name: name, Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
-		Data:     []nft.Field{nft.FieldAddr, nft.FieldPort},
-		Counters: c.EndpointCounters,
+		Name: layout.ListsMap(number, protocol), Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
+		Data: []nft.Field{nft.FieldAddr, nft.FieldPort}, Protocol: uint8(protocol), Counters: c.EndpointCounters,
 	}
 }
 
@@ -99,9 +102,6 @@ func (c *Config) skeleton(f nft.Family) *nft.Table {
 	t.Owned = c.Owned
 	for _, set := range c.fixedSetDefinitions() {
 		t.Sets[set.Name] = &nft.Elements{Set: set, Map: make(map[string]nft.Element)}
-	}
-	for _, protocol := range nft.TransportNumbers {
-		t.Sets[nft.TransportProtocols].Map[string([]byte{protocol})] = nft.Element{}
 	}
 	for _, chain := range c.fixedChains(f) {
 		t.Chains[chain.Name] = chain
@@ -139,7 +139,8 @@ func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
 			Rules: toServices},
 		{Name: layout.PostroutingChain, Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: srcnatPriority},
 			Rules: []nft.Rule{
-				{nft.MarkHas{Bits: bit}, nft.Goto(layout.MasqueradeChain)},
+				// Others may set a mark that has the bit, as wg-quick does with 51820.
+				{nft.Translated{}, nft.MarkHas{Bits: bit}, nft.Goto(layout.MasqueradeChain)},
 				{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port},
 					Set: layout.HairpinSet}, nft.Masquerade{}},
 			}},
@@ -163,16 +164,17 @@ func (c *Config) servicesRules(f nft.Family) []nft.Rule {
 	if c.AllNodePorts[f] {
 		atNode = nft.Rule{nft.DestinationLocal{}, nft.DestinationIn{Prefix: loopback(f), Not: true}, nodePorts}
 	}
+	// A cluster IP is no address for node ports, even where it is an address of the node, as on kube-ipvs0.
 	rules := []nft.Rule{{nft.VerdictFrom{Key: []nft.Part{nft.Destination, nft.Protocol, nft.Port},
-		Map: layout.ServicesMap}}, atNode}
+		Map: layout.ServicesMap}},
+		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ClusterIPsSet}, nft.Goto(layout.RejectUnusedPortChain)},
+		atNode}
 	if c.localhost(f) {
 		rules = append(rules, nft.Rule{nft.DestinationIn{Prefix: netip.PrefixFrom(layout.LocalhostAddress(f), 32)},
 			nodePorts})
 	}
-	return append(rules, []nft.Rule{
-		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ClusterIPsSet}, nft.Goto(layout.RejectUnusedPortChain)},
-		{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ServiceCIDRsSet}, nft.Goto(layout.DropUnusedAddressChain)},
-	}...)
+	return append(rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Destination}, Set: layout.ServiceCIDRsSet},
+		nft.Goto(layout.DropUnusedAddressChain)})
 }
 
 // localhost reports whether node ports are served at a loopback address. The kernel does

@@ -66,8 +66,8 @@ func TestSourceRangesAreStoredOnce(t *testing.T) {
 	}
 }
 
-// TestGuardsGo: with the last port that needs it goes all that stands for a guard.
-func TestGuardsGo(t *testing.T) {
+// TestUnusedSourceRangesAreRemoved: with the last port that needs it goes all that stands for a guard.
+func TestUnusedSourceRangesAreRemoved(t *testing.T) {
 	r := NewRuleset(testConfig())
 	empty := nft.Tables{nft.IP: r.Want()[nft.IP], nft.IP6: r.Want()[nft.IP6]}.Text()
 	service := guardedService(3, 10)
@@ -93,8 +93,8 @@ func TestGuardsGo(t *testing.T) {
 	}
 }
 
-// TestNumbersThatMeet: two identities at one number get two.
-func TestNumbersThatMeet(t *testing.T) {
+// TestHashCollision: two identities at one number get two.
+func TestHashCollision(t *testing.T) {
 	r := NewRuleset(testConfig()).families[nft.IP]
 	a := r.numberOf("guard shop/web")
 	delete(r.numbers, a)

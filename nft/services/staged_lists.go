@@ -65,11 +65,11 @@ func (r *familyRules) queueStaged(port *portState) {
 // left. Where nothing is shown yet, endpoints are chosen by chance.
 func meanwhile(shown, want places) places {
 	if shown.slots == nil || want.len() == 0 {
-		return places{endpoints: want.endpoints}
+		return places{endpoints: want.endpoints, port: want.port}
 	}
-	at := make([]int, len(shown.endpoints))
-	for i, ep := range shown.endpoints {
-		at[i] = slices.Index(want.endpoints, ep)
+	at, stay := make([]int, len(shown.endpoints)), want.all()
+	for i, ep := range shown.all() {
+		at[i] = slices.Index(stay, ep)
 	}
 	slots := make([]uint16, len(shown.slots))
 	for i, slot := range shown.slots {
@@ -77,7 +77,7 @@ func meanwhile(shown, want places) places {
 			slots[i] = uint16(at[slot])
 		}
 	}
-	return places{endpoints: want.endpoints, slots: slots}
+	return places{endpoints: want.endpoints, slots: slots, port: want.port}
 }
 
 // advance writes and removes up to n elements of staged lists, and returns what is left of n. work is called with the
@@ -102,7 +102,7 @@ func (r *familyRules) advance(n int, work func(namespace string, work int)) int 
 		case l.number != 0 && r.unfinished(l):
 			r.staged = append(r.staged, s)
 		case s.cleared != nil:
-			r.freeList(l.number)
+			r.freeList(l)
 		}
 	}
 	return n
@@ -110,7 +110,7 @@ func (r *familyRules) advance(n int, work func(namespace string, work int)) int 
 
 // advanceHalf is advance for one list. port is nil if the list has been given up.
 func (r *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n int) int {
-	h, set := l.half(local), layout.ListsMap(l.number)
+	h, set := l.half(local), layout.ListsMap(l.number, l.protocol)
 	if s := &h.staged; s.want.len() > 0 {
 		other := h.table.Other()
 		to := min(s.want.len(), s.written+n)

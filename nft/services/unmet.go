@@ -72,7 +72,7 @@ func (u *unmetAnnotations) noteLimits(id tracker.PortID, p *tracker.ServicePort)
 		return short(byChance)
 	})
 	u.note(id, ping, l.withoutPing, func() string {
-		return fmt.Sprintf("its addresses do not answer on this node: %v", u.config.Lacks.Redirect)
+		return fmt.Sprintf("its addresses do not respond to ping on this node: %v", u.config.Lacks.Redirect)
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
-	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/maglev"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -54,9 +53,9 @@ func TestWorkIsCountedByNamespace(t *testing.T) {
 	}
 }
 
-// TestWithoutSlots: a Service port for which the quota leaves no slots chooses by chance, one with weights follows them
-// less exactly, and each is reported once.
-func TestWithoutSlots(t *testing.T) {
+// TestQuotaWithoutSlots: a Service port for which the quota leaves no slots chooses by chance, one with weights follows
+// them less exactly, and each is reported once.
+func TestQuotaWithoutSlots(t *testing.T) {
 	r := NewRuleset(testConfig())
 	set := func(delta tracker.Delta, without bool) {
 		for _, p := range delta.Changed {
@@ -73,7 +72,7 @@ func TestWithoutSlots(t *testing.T) {
 		for _, u := range told {
 			texts = append(texts, u.Refusal().Error())
 		}
-		if got := len(r.Want()[nft.IP].Sets[layout.EndpointsMap].Map); n != standing || !slices.Equal(texts, fresh) ||
+		if got := len(r.Want()[nft.IP].Sets[clusterMap].Map); n != standing || !slices.Equal(texts, fresh) ||
 			got != places {
 			t.Errorf("%s: %d stand, %d places, reported %q; want %d, %d, %q", when, n, got, texts, standing, places, fresh)
 		}

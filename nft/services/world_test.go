@@ -125,14 +125,21 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 }
 
 func (w *world) endpoints(p *tracker.ServicePort) {
+	uniform := w.random.IntN(2) == 0 // all endpoints have one port
 	for range w.random.IntN(5) {
 		ep := netip.AddrPortFrom(address(p.ID.Family, 244, byte(w.random.IntN(6))), uint16(8080+w.random.IntN(2)))
+		if uniform {
+			ep = netip.AddrPortFrom(ep.Addr(), 0)
+		}
 		if !slices.Contains(p.Cluster, ep) {
 			p.Cluster = append(p.Cluster, ep)
 		}
 	}
 	slices.SortFunc(p.Cluster, netip.AddrPort.Compare)
 	p.Serving, p.HasEndpoints = p.Cluster, len(p.Cluster) > 0
+	if uniform && p.HasEndpoints {
+		p.TargetPort = uint16(8080 + w.random.IntN(2))
+	}
 	for _, ep := range p.Cluster {
 		if w.random.IntN(2) == 0 {
 			p.OnNode = append(p.OnNode, ep)
@@ -343,3 +350,6 @@ func endpoints(last ...byte) (list []netip.AddrPort) {
 	}
 	return list
 }
+
+// clusterMap is the map of the cluster-wide lists of TCP ports at an address.
+var clusterMap = layout.EndpointMap{Protocol: tracker.TCP}.Name()

@@ -143,13 +143,13 @@ func setUserdata(s *nft.Set, f nft.Family) string {
 		b = userdata.AppendUint32(b, userdata.NFTNL_UDATA_SET_DATABYTEORDER, byteOrder(s.Data))
 	}
 	if len(s.Key) > 1 {
-		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_KEY_TYPEOF, typeofConcat(f, typeofKey(s)))
+		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_KEY_TYPEOF, typeofConcat(f, typeofKey(s), s.Protocol))
 	}
 	switch {
 	case len(s.Data) > 1:
-		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_DATA_TYPEOF, typeofConcat(f, s.Data))
+		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_DATA_TYPEOF, typeofConcat(f, s.Data, s.Protocol))
 	case len(s.Data) == 1 && s.DeclaredByExpression():
-		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_DATA_TYPEOF, typeofData(s.Data[0], f))
+		b = userdata.Append(b, userdata.NFTNL_UDATA_SET_DATA_TYPEOF, typeofData(s.Data[0], f, s.Protocol))
 	}
 	if s.IsMap() {
 		b = userdata.AppendUint32(b, userdata.NFTNL_UDATA_SET_DATA_INTERVAL, 0)
@@ -189,21 +189,24 @@ const (
 	exprConcat  = 13
 	exprNumgen  = 23
 
-	protoTH  = 11
-	protoIP  = 12
-	protoIP6 = 13
+	protoUDP  = 6
+	protoTCP  = 8
+	protoSCTP = 10
+	protoTH   = 11
+	protoIP   = 12
+	protoIP6  = 13
 
-	fieldTHDport  = 2
+	fieldDport    = 2 // of each transport header
 	fieldIPDaddr  = 12
 	fieldIP6Daddr = 9
 )
 
 // typeofConcat is the userdata of a concatenation: the expression's number, then its parts, each
 // under its index.
-func typeofConcat(f nft.Family, fields []nft.Field) []byte {
+func typeofConcat(f nft.Family, fields []nft.Field, protocol uint8) []byte {
 	var parts []byte
 	for i, field := range fields {
-		parts = userdata.Append(parts, userdata.Type(i), typeofData(field, f))
+		parts = userdata.Append(parts, userdata.Type(i), typeofData(field, f, protocol))
 	}
 	return typeofExpr(exprConcat, parts)
 }
@@ -212,7 +215,7 @@ func typeofExpr(number uint32, data []byte) []byte {
 	return userdata.Append(userdata.AppendUint32(nil, 0, number), 1, data)
 }
 
-func typeofData(d nft.Field, f nft.Family) []byte {
+func typeofData(d nft.Field, f nft.Family, protocol uint8) []byte {
 	switch {
 	case d == nft.FieldAddr && f == nft.IP6:
 		return typeofExpr(exprPayload, hostUint32s(protoIP6, fieldIP6Daddr))
@@ -221,9 +224,22 @@ func typeofData(d nft.Field, f nft.Family) []byte {
 	case d == nft.FieldProtocol:
 		return typeofExpr(exprMeta, hostUint32s(unix.NFT_META_L4PROTO))
 	case d == nft.FieldPort:
-		return typeofExpr(exprPayload, hostUint32s(protoTH, fieldTHDport))
+		return typeofExpr(exprPayload, hostUint32s(headerOf(protocol), fieldDport))
 	}
 	return typeofExpr(exprNumgen, hostUint32s(unix.NFT_NG_RANDOM, nft.IndexModulus, 0))
+}
+
+// headerOf is the header in which a port of a protocol stands.
+func headerOf(protocol uint8) uint32 {
+	switch protocol {
+	case unix.IPPROTO_UDP:
+		return protoUDP
+	case unix.IPPROTO_TCP:
+		return protoTCP
+	case unix.IPPROTO_SCTP:
+		return protoSCTP
+	}
+	return protoTH
 }
 
 // hostUint32s is a list of numbers, each under its index.

@@ -216,7 +216,7 @@ func TestServicePortsInKernel(t *testing.T) {
 	}
 }
 
-func TestTakenPortInKernel(t *testing.T) {
+func TestPortInUseInKernel(t *testing.T) {
 	node(t)
 	w := newWorld(t)
 	taken, err := net.Listen("tcp4", "192.0.2.1:30000")
@@ -249,9 +249,9 @@ func TestTakenPortInKernel(t *testing.T) {
 	checkPort(t, "192.0.2.1:30000", 200, "a", "1", "true")
 }
 
-// TestStandInInKernel: a port that the proxy before this one has rightly is no problem, and it is served
+// TestPortOfLastProxyInKernel: a port that the proxy before this one has rightly is no problem, and it is served
 // soon after that one has ended.
-func TestStandInInKernel(t *testing.T) {
+func TestPortOfLastProxyInKernel(t *testing.T) {
 	node(t)
 	w := newWorld(t)
 	taken, err := net.Listen("tcp4", "192.0.2.1:30000")

@@ -195,8 +195,8 @@ func TestProxyTriesAnotherEndpoint(t *testing.T) {
 	})
 }
 
-// TestOtherProtocolsAreTold: the log says once that UDP is not served, and nothing listens for it.
-func TestOtherProtocolsAreTold(t *testing.T) {
+// TestUnservedProtocolsAreLogged: the log says once that UDP is not served, and nothing listens for it.
+func TestUnservedProtocolsAreLogged(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	p := NewProxy(t.Context(), []netip.Addr{netip.IPv6Loopback()}, zap.New(core))
 	at := address{netip.IPv6Loopback()}
@@ -242,9 +242,9 @@ func TestPortInUse(t *testing.T) {
 	})
 }
 
-// TestLinesWithoutEndpointsAreFew: a client that connects all the time to a node port without a working
+// TestLogOfNodePortsWithoutEndpointsIsLimited: a client that connects all the time to a node port without a working
 // endpoint makes one line a minute.
-func TestLinesWithoutEndpointsAreFew(t *testing.T) {
+func TestLogOfNodePortsWithoutEndpointsIsLimited(t *testing.T) {
 	inBothFamilies(t, func(t *testing.T, at address) {
 		core, logs := observer.New(zap.InfoLevel)
 		ctx, stop := context.WithCancel(t.Context())

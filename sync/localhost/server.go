@@ -151,7 +151,7 @@ func (s *server) candidates(now time.Time) []netip.AddrPort {
 	defer s.mu.Unlock()
 	list := make([]netip.AddrPort, 0, attempts)
 	for _, i := range weightedOrder(len(s.port.Cluster), s.port.ClusterWeights) {
-		ep := s.port.Cluster[i]
+		ep := s.port.Endpoints(s.port.Cluster[i : i+1])[0]
 		switch {
 		case ep == s.pinned && now.Before(s.until):
 			list = append([]netip.AddrPort{ep}, list...)

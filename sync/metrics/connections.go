@@ -54,13 +54,13 @@ func (m *Metrics) CountConnections(read ReadConnections, endpoints bool) {
 
 var (
 	serviceConnectionsDesc = prometheus.NewDesc("kube_nft_service_connections_total",
-		"Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is "+
-			"sent again because none answered counts again. Begins at zero again when a change replaces the verdict of the "+
-			"frontend.",
+		"Connections to each frontend of a Service port, also rejected and dropped ones. Each retry of an "+
+			"unanswered first packet counts. The counter restarts at zero when the verdict of the frontend "+
+			"changes.",
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
-		"Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. "+
-			"Connections that session affinity sends to the endpoint of an earlier one are not chosen.",
+		"Connections for which a balance chose the endpoint, by the frontend's list: all endpoints of the cluster, "+
+			"or those on this node. Connections that follow an affinity entry do not count.",
 		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
 )
 

@@ -41,13 +41,13 @@ func TestConnections(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:],
 		endpoints: true})
-	const want = `# HELP kube_nft_endpoint_connections_total Connections that each endpoint was chosen for, in the cluster-wide list of a frontend or in the one of this node. Connections that session affinity sends to the endpoint of an earlier one are not chosen.
+	const want = `# HELP kube_nft_endpoint_connections_total Connections for which a balance chose the endpoint, by the frontend's list: all endpoints of the cluster, or those on this node. Connections that follow an affinity entry do not count.
 # TYPE kube_nft_endpoint_connections_total counter
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="[::]:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="[::]:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2
-# HELP kube_nft_service_connections_total Connections to each frontend of a Service port, with those that were rejected or dropped. A first packet that is sent again because none answered counts again. Begins at zero again when a change replaces the verdict of the frontend.
+# HELP kube_nft_service_connections_total Connections to each frontend of a Service port, also rejected and dropped ones. Each retry of an unanswered first packet counts. The counter restarts at zero when the verdict of the frontend changes.
 # TYPE kube_nft_service_connections_total counter
 kube_nft_service_connections_total{frontend="0.0.0.0:30080/tcp",namespace="shop",port="http",service="web"} 5
 kube_nft_service_connections_total{frontend="10.96.0.10:80/tcp",namespace="shop",port="http",service="web"} 1.099511627776e+12

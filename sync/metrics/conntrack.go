@@ -8,9 +8,9 @@ type connectionsCollector func() (entries, limit int64, err error)
 
 var (
 	entriesDesc = prometheus.NewDesc("kube_nft_conntrack_entries",
-		"Entries of connection tracking in this network namespace.", nil, nil)
+		"Conntrack entries in this network namespace.", nil, nil)
 	limitDesc = prometheus.NewDesc("kube_nft_conntrack_entries_limit",
-		"Entries that connection tracking may have; beyond it the kernel drops first packets.", nil, nil)
+		"Maximum number of conntrack entries; at the maximum, the kernel drops packets of new connections.", nil, nil)
 )
 
 func (c connectionsCollector) Describe(descs chan<- *prometheus.Desc) {

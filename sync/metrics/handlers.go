@@ -33,11 +33,11 @@ func newChecks() *checks {
 		registry: registry,
 		last: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubernetes_healthcheck",
-			Help: "Last answer of a health check: 1 for success, 0 for an error. At /metrics/slis.",
+			Help: "Result of the last health check: 1 for success, 0 for an error. At /metrics/slis.",
 		}, []string{labelName, labelType}),
 		total: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubernetes_healthchecks_total",
-			Help: "Answers of health checks. At /metrics/slis.",
+			Help: "Results of health checks. At /metrics/slis.",
 		}, []string{labelName, labelType, labelStatus}),
 	}
 }

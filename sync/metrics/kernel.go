@@ -43,17 +43,18 @@ type kernelCollector struct {
 
 var (
 	generationDesc = prometheus.NewDesc("kube_nft_nftables_generation",
-		"Number of the last commit to nf_tables in this network namespace, by anybody.", nil, nil)
+		"Generation of nf_tables in this network namespace: each commit of any program increments it.", nil, nil)
 	affinityDesc = prometheus.NewDesc("kube_nft_affinity_entries",
-		"Clients that affinity maps hold.", []string{labelFamily}, nil)
+		"Entries of the affinity maps: clients with session affinity.", []string{labelFamily}, nil)
 	fillDesc = prometheus.NewDesc("kube_nft_affinity_fill_ratio",
-		"Fill of the fullest affinity map, 0 to 1. A full map takes no further clients.", []string{labelFamily}, nil)
+		"Fill of the fullest affinity map, 0 to 1. New clients of a full map are served without affinity.",
+		[]string{labelFamily}, nil)
 	refusedDesc = prometheus.NewDesc("kube_nft_refused_packets_total",
-		"First packets of connections to Service addresses that the rules rejected or dropped, by cause. A client that "+
-			"tries again counts again.",
+		"First packets of connections to Service addresses that the rules rejected or dropped, by cause. Each "+
+			"retry of a client counts.",
 		[]string{labelFamily, "cause"}, nil)
 	failedDesc = prometheus.NewDesc("kube_nft_scrape_failures_total",
-		"Questions to nf_tables that a scrape could not get answered.", nil, nil)
+		"Requests of scrapes to nf_tables that failed.", nil, nil)
 )
 
 func (c *kernelCollector) Describe(descs chan<- *prometheus.Desc) {

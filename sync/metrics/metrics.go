@@ -85,20 +85,20 @@ func New(config Config) *Metrics {
 		families: config.Families,
 		sync:     newSyncMetrics(f, config.Families, config.Queue),
 		objects:  newObjectMetrics(f, config.Families),
-		healthz:  probe("kubeproxy_proxy_healthz_total", "Answers of /healthz by status code."),
-		livez:    probe("kubeproxy_proxy_livez_total", "Answers of /livez by status code."),
+		healthz:  probe("kubeproxy_proxy_healthz_total", "Responses of /healthz by status code."),
+		livez:    probe("kubeproxy_proxy_livez_total", "Responses of /livez by status code."),
 		checks:   newChecks(),
 	}
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registerChanges(f, config.Changes)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_health_check_ports_unserved",
-		Help: "Services whose health-check node port is not served on this node, as somebody else has it or as there are " +
-			"too many; each family counts.",
+		Help: "Health-check node ports that this node does not serve, because another program has the port or the " +
+			"limit is reached; each IP family counts.",
 	}, func() float64 { return float64(config.Unserved()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_node_missing",
-		Help: "1 if there is no Node object of this node's name; what was last known of it holds.",
+		Help: "1 while there is no Node object with the name of this node; kube-nft then uses the last known one.",
 	}, func() float64 {
 		if config.NodeMissing() {
 			return 1
@@ -114,7 +114,7 @@ func New(config Config) *Metrics {
 	if config.Component != nil {
 		f.NewGauge(prometheus.GaugeOpts{
 			Name: "kubernetes_build_info",
-			Help: "What this binary was built from, in the labels of all Kubernetes components; always 1.",
+			Help: "Version and commit of this binary, with the labels that all Kubernetes components have; always 1.",
 			ConstLabels: prometheus.Labels{
 				"major": config.Component.Major, "minor": config.Component.Minor, "git_version": config.Component.GitVersion,
 				"git_commit": config.Component.GitCommit, "git_tree_state": config.Component.GitTreeState,
@@ -125,7 +125,7 @@ func New(config Config) *Metrics {
 		}).Set(1)
 	}
 	enabled := f.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kubernetes_feature_enabled", Help: "Feature gates that kube-nft knows: 1 if on.",
+		Name: "kubernetes_feature_enabled", Help: "Feature gates that kube-nft knows: 1 if enabled.",
 	}, []string{labelName, labelStage})
 	for _, gate := range config.Gates {
 		value := 0.0
@@ -143,7 +143,7 @@ func New(config Config) *Metrics {
 		}
 		f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_build_info",
-			Help: "What this binary was built from; always 1.",
+			Help: "Version and commit of this binary; always 1.",
 			ConstLabels: prometheus.Labels{"version": config.Build.Main.Version, "revision": revision,
 				"go_version": config.Build.GoVersion},
 		}).Set(1)
@@ -157,9 +157,8 @@ func New(config Config) *Metrics {
 func (m *Metrics) Takeover(states []string, current func() string) {
 	for _, state := range states {
 		promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "kube_nft_takeover",
-			Help: "How far the takeover from kube-proxy is: 1 for the current state. It waits for a live kube-proxy to " +
-				"end.",
+			Name:        "kube_nft_takeover",
+			Help:        "State of the takeover from kube-proxy: 1 for the current state.",
 			ConstLabels: prometheus.Labels{"state": state},
 		}, func() float64 {
 			if current() == state {
@@ -170,20 +169,20 @@ func (m *Metrics) Takeover(states []string, current func() string) {
 	}
 }
 
-// Held adds the metric of the safety check, and returns the
-// function that sets it.
-func (m *Metrics) Held(reasons []string) (set func(reason string, held bool)) {
+// SafetyCheck adds kube_nft_safety_check, and returns the function that sets it.
+func (m *Metrics) SafetyCheck(reasons []string) (set func(reason string, active bool)) {
 	gauge := promauto.With(m.registry).NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kube_nft_held",
-		Help: "1 while the safety check keeps Services that would be removed: by reason, a takeover from kube-proxy, a " +
-			"source that has nearly nothing at a start, or a new list that lacks nearly all objects.",
+		Name: "kube_nft_safety_check",
+		Help: "1 while the safety check keeps Services that kube-nft would otherwise remove. reason: a takeover " +
+			"from kube-proxy (takeover), nearly no objects at a start (source), or a new list without nearly all " +
+			"objects (list).",
 	}, []string{labelReason})
 	for _, reason := range reasons {
 		gauge.WithLabelValues(reason)
 	}
-	return func(reason string, held bool) {
+	return func(reason string, active bool) {
 		value := 0.0
-		if held {
+		if active {
 			value = 1
 		}
 		gauge.WithLabelValues(reason).Set(value)
@@ -195,13 +194,23 @@ func (m *Metrics) Held(reasons []string) (set func(reason string, held bool)) {
 func (m *Metrics) ForeignProxy(found func() bool) {
 	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_foreign_proxy",
-		Help: "Whether kube-proxy has rules on this node as well: 1 if so. It is not there with --service-proxy-name.",
+		Help: "1 while kube-proxy also has rules on this node. Absent with --service-proxy-name.",
 	}, func() float64 {
 		if found() {
 			return 1
 		}
 		return 0
 	})
+}
+
+// ForwardRefusals adds kube_nft_forward_refusals. Call it once at most; number may be called from any
+// goroutine.
+func (m *Metrics) ForwardRefusals(number func() int64) {
+	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kube_nft_forward_refusals",
+		Help: "Chains of other programs, and kernel parameters, that refuse connections to endpoints on their way through " +
+			"this node.",
+	}, func() float64 { return float64(number()) })
 }
 
 // Labels. Values of ip_family are IPv4 and IPv6.
@@ -242,10 +251,10 @@ func registerChanges(f promauto.Factory, changes func() (total, pending tracker.
 	} {
 		name := "kubeproxy_sync_proxy_rules_" + kind.name + "_changes_"
 		f.NewCounterFunc(prometheus.CounterOpts{
-			Name: name + "total", Help: "Changes of " + kind.plural + " that mean something to this proxy.",
+			Name: name + "total", Help: "Changes of " + kind.plural + " that affect this proxy.",
 		}, func() float64 { total, _ := changes(); return float64(kind.count(total)) })
 		f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: name + "pending", Help: "Changes of " + kind.plural + " that no sync has taken yet.",
+			Name: name + "pending", Help: "Changes of " + kind.plural + " that wait for a sync.",
 		}, func() float64 { _, pending := changes(); return float64(kind.count(pending)) })
 	}
 }

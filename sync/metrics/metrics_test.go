@@ -149,7 +149,7 @@ func check(t *testing.T, handler http.Handler, want string) {
 	}
 }
 
-func TestBeforeAnythingHappened(t *testing.T) {
+func TestScrapeBeforeFirstSync(t *testing.T) {
 	m := newTestMetrics(&fakeKernel{usage: map[nft.Family]map[string]kernel.Fill{
 		nft.IP: {"a": {Count: 1, Size: 4}, "b": {Count: 3, Size: 4}},
 	}})

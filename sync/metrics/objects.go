@@ -34,35 +34,33 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		}, []string{labelPolicy, labelFamily}),
 		elements: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kube_nft_elements",
-			Help: "Elements of each nftables set and map as of the last commit; the sets of source ranges count together as " +
-				"allowed. Affinity maps, which packets fill, are not among them.",
+			Help: "Elements of each nftables set and map as of the last commit. set=\"allowed\" counts all sets of source " +
+				"ranges together. Without affinity maps, which packets fill.",
 		}, []string{labelSet, labelFamily}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kube_nft_refused_fields_total",
-			Help: "Fields of Kubernetes objects that could not be used, by kind of object; counted each time that the object " +
-				"is read.",
+			Help: "Invalid fields of Kubernetes objects, by kind; counted each time that kube-nft reads the object.",
 		}, []string{labelKind}),
 		conflicts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_conflicts",
-			Help: "Frontends that a Service asks for and does not get, because another Service has them.",
+			Help: "Frontends that a Service asks for and that another Service has.",
 		}),
 		leftOut: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_refused_ports",
-			Help: "Ports of Services that are skipped on this node, because the kernel refuses them.",
+			Help: "Service ports that this node skips, because the kernel refuses their rules.",
 		}),
 		unmet: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_unmet_annotations",
-			Help: "Annotations of Service ports that this node does not follow, because the kernel lacks something or the " +
-				"quota of the namespace is used up.",
+			Help: "Annotations of Service ports that this node does not apply, because the kernel lacks a feature " +
+				"or the quota of the namespace is used up.",
 		}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_waiting_services",
-			Help: "Services that wait with what they add, because their namespaces have used more than a tenth of the time.",
+			Help: "Services whose additions wait, because their namespace has used more than a tenth of the time.",
 		}),
 		unserved: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_unserved_services",
-			Help: "Services that are not served on this node, because the quota of their namespace is used up " +
-				"(--namespace-quota).",
+			Help: "Services that this node does not serve, because their namespace exceeds --namespace-quota.",
 		}),
 		without: make(map[tracker.PortID]lacking),
 	}

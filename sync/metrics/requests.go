@@ -33,17 +33,17 @@ func (m *Metrics) CountRequests() clientmetrics.RegisterOpts {
 	}
 	return clientmetrics.RegisterOpts{
 		RequestResult: results{counter("rest_client_requests_total",
-			"Requests to the API server by status code, which says error if there was no answer.", labelMethod)},
+			"Requests to the API server by status code (error without a response).", labelMethod)},
 		RequestRetry: retries{counter("rest_client_request_retries_total",
-			"Requests to the API server that were repeated, by the status code that was the reason.", labelVerb)},
+			"Retries of requests to the API server, by the status code of the failed request.", labelVerb)},
 		RequestLatency: latencies{histogram("rest_client_request_duration_seconds",
-			"Time until the API server answered a request. Watches are not among them.", requestBuckets)},
+			"Duration of requests to the API server, without watches.", requestBuckets)},
 		RateLimiterLatency: latencies{histogram("rest_client_rate_limiter_duration_seconds",
 			"Time that requests to the API server waited for --kube-api-qps.", requestBuckets)},
 		RequestSize: sizes{histogram("rest_client_request_size_bytes",
-			"Size of the bodies of requests to the API server.", sizeBuckets)},
+			"Size of request bodies sent to the API server.", sizeBuckets)},
 		ResponseSize: sizes{histogram("rest_client_response_size_bytes",
-			"Size of the bodies of answers of the API server. Watches are not among them.", sizeBuckets)},
+			"Size of response bodies of the API server, without watches.", sizeBuckets)},
 	}
 }
 

@@ -52,7 +52,7 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 	for _, family := range families {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-			Help:        "When the last change came that asked for a sync, in seconds since the epoch.",
+			Help:        "Time of the last change that requested a sync, in seconds since the epoch.",
 			ConstLabels: prometheus.Labels{labelFamily: family.String()},
 		}, func() float64 {
 			_, newest := queue.Waiting()
@@ -77,42 +77,44 @@ func newSyncMetrics(f promauto.Factory, families []tracker.Family, queue *proxys
 	}
 	return &syncMetrics{
 		duration: histogramPerFamily("kubeproxy_sync_proxy_rules_duration_seconds",
-			"Duration of syncs that succeeded, from taking the changes until the kernel had them.", syncBuckets),
+			"Duration of successful syncs, from reading the pending changes until the kernel's commit.", syncBuckets),
 		full: histogramPerFamily("kubeproxy_sync_full_proxy_rules_duration_seconds",
 			"Duration of syncs that read the kernel's tables first.", syncBuckets),
 		partial: histogramPerFamily("kubeproxy_sync_partial_proxy_rules_duration_seconds",
-			"Duration of syncs that committed only what had changed.", syncBuckets),
+			"Duration of syncs that committed changes only, without reading the tables.", syncBuckets),
 		programming: histogramPerFamily("kubeproxy_network_programming_duration_seconds",
-			"Time from a change of endpoints, as the control plane saw it, until the kernel had it.", programmingBuckets),
+			"Time from a change of endpoints, by the control plane's clock, until the kernel's commit.", programmingBuckets),
 		finer: histogramPerFamily("kube_nft_network_programming_duration_seconds",
 			"kubeproxy_network_programming_duration_seconds with buckets from 1 ms.", finerBuckets),
 		change: histogram("kube_nft_change_duration_seconds",
-			"Time from the oldest change of a sync, as the source told of it, until the kernel had it. The first sync is not "+
-				"among them."),
+			"Time from the oldest change of a sync, as the source delivered it, until the kernel's commit. Without "+
+				"the first sync."),
 		last: perFamily(f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-			Help: "When the last sync succeeded, in seconds since the epoch.",
+			Help: "Time of the last successful sync, in seconds since the epoch.",
 		}, []string{labelFamily}), families),
 		failures: counterPerFamily("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-			"Syncs that failed, because of this family if that is known."),
+			"Failed syncs, by the family that caused the failure; if unknown, both count."),
 		flowDuration: histogramPerFamily("kubeproxy_conntrack_reconciler_sync_duration_seconds",
-			"Time that it took to look for stale connections and to remove them.", syncBuckets),
+			"Time to find and delete stale conntrack entries.", syncBuckets),
 		deleted: counterPerFamily("kubeproxy_conntrack_reconciler_deleted_entries_total",
-			"Connections that were removed from connection tracking because a commit had made them stale."),
+			"Stale conntrack entries that kube-nft deleted after commits."),
 		flowLag: histogram("kube_nft_stale_connections_lag_seconds",
-			"Time from the oldest commit that made connections stale until they were removed. An attempt that failed counts "+
-				"with what has passed so far."),
-		compile:  histogram("kube_nft_compile_duration_seconds", "Time from taking the changes to the complete batch."),
-		commit:   histogram("kube_nft_commit_duration_seconds", "Time that the kernel took to apply what a sync had for it."),
+			"Time from the oldest commit that made conntrack entries stale until kube-nft had deleted them. A "+
+				"failed attempt counts with the time until then."),
+		compile: histogram("kube_nft_compile_duration_seconds", "Time from reading the pending changes to the "+
+			"complete batch."),
+		commit: histogram("kube_nft_commit_duration_seconds", "Time that the kernel took to commit the batches "+
+			"of a sync."),
 		batches:  counter("kube_nft_batches_total", "Batches sent to the kernel."),
 		messages: counter("kube_nft_batch_messages_total", "Netlink messages in all batches sent to the kernel."),
 		bytes:    counter("kube_nft_batch_bytes_total", "Bytes of all batches sent to the kernel."),
-		retries:  counter("kube_nft_sync_retries_total", "Syncs that failed and are tried again."),
+		retries:  counter("kube_nft_sync_retries_total", "Failed syncs that kube-nft retries."),
 		repairs: counter("kube_nft_repairs_total",
-			"Syncs that had to write because somebody else had changed the tables. A change of the cluster at the same moment "+
-				"counts as one, too."),
+			"Repairs: syncs that found changes by another program in the tables of kube-nft and wrote to them. A "+
+				"Service that changes at the same moment can count as one."),
 		reviews: counter("kube_nft_reviews_total",
-			"Syncs that looked at the tables because somebody else may have changed them."),
+			"Syncs that compared the tables with the wanted ones, because another program may have changed them."),
 	}
 }
 

@@ -24,8 +24,8 @@ func TestTakeover(t *testing.T) {
 		kube_nft_takeover{state="waiting"} 0
 		`,
 	} {
-		want = "# HELP kube_nft_takeover How far the takeover from kube-proxy is: 1 for the current state. It waits for a " +
-			"live kube-proxy to end.\n# TYPE kube_nft_takeover gauge\n" + want
+		want = "# HELP kube_nft_takeover State of the takeover from kube-proxy: 1 for the current state.\n" +
+			"# TYPE kube_nft_takeover gauge\n" + want
 		if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "kube_nft_takeover"); err != nil {
 			t.Error(err)
 		}

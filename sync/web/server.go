@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // Limits of every connection. A CPU profile takes longer than writeTimeout; net/http/pprof
@@ -83,7 +85,7 @@ func (s *Server) Run(ctx context.Context) error {
 		expected := s.Expected != nil && s.Expected()
 		if expected && !said {
 			said = true
-			s.Log.Info("HTTP server: the address is not free yet", zap.Error(err))
+			s.Log.Info("HTTP server: the address is in use; retrying", zap.Error(err))
 		}
 		if !expected && time.Since(reported) >= reportInterval {
 			reported = time.Now()
@@ -95,10 +97,8 @@ func (s *Server) Run(ctx context.Context) error {
 		if s.HardFail && !expected {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Pause(ctx, rebindInterval) {
 			return nil
-		case <-time.After(rebindInterval):
 		}
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // remedy ends every error about an unknown API server.
@@ -22,6 +24,8 @@ type Connection struct {
 	Kubeconfig string
 	// Master is a URL that takes precedence over the server of the kubeconfig.
 	Master string
+	// Process is the process in a pod whose files and service account are used; nil means this process.
+	Process *Process
 	// QPS and Burst limit requests to the server; 0 means client-go's defaults, 5 and 10.
 	QPS   float32
 	Burst int
@@ -32,6 +36,26 @@ type Connection struct {
 	// default, the program's name and build.
 	UserAgent string
 }
+
+// A Process is another process, in a pod, whose connection to the API server this process uses as well.
+type Process struct {
+	Root   string // where its file system is, /proc/PID/root
+	Server string // URL of its API server
+}
+
+// path returns where this process finds a file that p calls by this path.
+func (p *Process) path(path string) string {
+	if p == nil || !filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(p.Root, path)
+}
+
+// Files of the service account of a pod.
+const (
+	tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	caFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
 
 // Config returns the client configuration of c. Its errors are single lines that say what to do. It
 // does not contact the server.
@@ -77,6 +101,8 @@ func (c *Connection) origin() string {
 		return "kubeconfig " + c.Kubeconfig
 	case c.Master != "":
 		return "--master " + c.Master
+	case c.Process != nil:
+		return "service account of the pod of the running kube-nft"
 	}
 	return "service account of this pod"
 }
@@ -87,6 +113,12 @@ func (c *Connection) credentials() (*rest.Config, error) {
 		return c.fromFile()
 	case c.Master != "":
 		return &rest.Config{Host: c.Master}, nil
+	case c.Process != nil:
+		return &rest.Config{
+			Host:            c.Process.Server,
+			BearerTokenFile: c.Process.path(tokenFile),
+			TLSClientConfig: rest.TLSClientConfig{CAFile: c.Process.path(caFile)},
+		}, nil
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
@@ -99,11 +131,12 @@ func (c *Connection) credentials() (*rest.Config, error) {
 }
 
 func (c *Connection) fromFile() (*rest.Config, error) {
-	file, err := clientcmd.LoadFromFile(c.Kubeconfig)
+	file, err := clientcmd.LoadFromFile(c.Process.path(c.Kubeconfig))
 	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
 		return nil, fmt.Errorf("%s: %s; %s", c.origin(), pathError.Err, remedy)
 	}
 	if err == nil {
+		c.Process.relocate(file)
 		err = clientcmd.ResolveLocalPaths(file)
 	}
 	if err != nil {
@@ -119,6 +152,20 @@ func (c *Connection) fromFile() (*rest.Config, error) {
 		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)
 	}
 	return config, nil
+}
+
+// relocate changes the absolute paths in a kubeconfig of p.
+func (p *Process) relocate(file *clientcmdapi.Config) {
+	for _, cluster := range file.Clusters {
+		for _, path := range clientcmd.GetClusterFileReferences(cluster) {
+			*path = p.path(*path)
+		}
+	}
+	for _, user := range file.AuthInfos {
+		for _, path := range clientcmd.GetAuthInfoFileReferences(user) {
+			*path = p.path(*path)
+		}
+	}
 }
 
 // oneLine returns the text of err without line breaks.

@@ -59,6 +59,31 @@ func TestConnection(t *testing.T) {
 	}
 }
 
+// TestConnectionOfAProcess: paths lead to the files of the process in the pod, those of its kubeconfig as well.
+func TestConnectionOfAProcess(t *testing.T) {
+	process := &informer.Process{Root: t.TempDir(), Server: "https://192.0.2.9:6443"}
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount"
+	must(t, os.MkdirAll(filepath.Join(process.Root, account), 0o700))
+	for _, name := range []string{"token", "ca.crt"} {
+		must(t, os.WriteFile(filepath.Join(process.Root, account, name), []byte("secret"), 0o600))
+	}
+	must(t, os.WriteFile(filepath.Join(process.Root, "kubeconfig"), []byte(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://192.0.2.1:6443", certificate-authority: `+account+`/ca.crt}}]
+users: [{name: u, user: {tokenFile: `+account+`/token}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`), 0o600))
+	for kubeconfig, server := range map[string]string{"": process.Server, "/kubeconfig": "https://192.0.2.1:6443"} {
+		got, err := (&informer.Connection{Kubeconfig: kubeconfig, Process: process}).Config()
+		must(t, err)
+		if got.Host != server || got.BearerTokenFile != filepath.Join(process.Root, account, "token") ||
+			got.CAFile != filepath.Join(process.Root, account, "ca.crt") {
+			t.Errorf("kubeconfig %q: got %v", kubeconfig, got)
+		}
+	}
+}
+
 func TestConnectionErrors(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	const remedy = "pass --kubeconfig FILE, or --manifests PATH to run without an API server"

@@ -29,11 +29,11 @@ type Options struct {
 	// they begin to fail or fail for another reason, and with nil when they succeed again. Failed
 	// requests are retried.
 	Reached func(resource string, err error)
-	// DoubtFor is how long objects stay that a new list lacks, if it lacks nearly all of many; see
-	// doubt. Zero believes every list.
-	DoubtFor time.Duration
-	// Held says what stays for that reason, again and again, and with nil when nothing does any more.
-	Held func(resource string, err error)
+	// KeepMissing is how long objects stay that a new list lacks, if it lacks nearly all of many; see
+	// the type missing. With zero, every list is followed at once.
+	KeepMissing time.Duration
+	// Missing is called again and again while such objects of a resource stay, and with nil when none does any more.
+	Missing func(resource string, err error)
 }
 
 // orNothing returns o with empty functions in place of nil ones.
@@ -47,8 +47,8 @@ func (o Options) orNothing() Options {
 	if o.Reached == nil {
 		o.Reached = func(string, error) {}
 	}
-	if o.Held == nil {
-		o.Held = func(string, error) {}
+	if o.Missing == nil {
+		o.Missing = func(string, error) {}
 	}
 	return o
 }

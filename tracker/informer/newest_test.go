@@ -59,7 +59,7 @@ func endpoints(list ...string) func(*tracker.ServicePort) bool {
 	return func(p *tracker.ServicePort) bool {
 		var texts []string
 		if p != nil {
-			for _, ep := range p.Cluster {
+			for _, ep := range p.Endpoints(p.Cluster) {
 				texts = append(texts, ep.String())
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-func TestConcise(t *testing.T) {
+func TestShortErrorsOfTheAPIServer(t *testing.T) {
 	const list = "https://192.0.2.10:6443/api/v1/services?labelSelector=a&limit=500"
 	request := func(reason error) error { return &url.Error{Op: "Get", URL: list, Err: reason} }
 	dial := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 10), Port: 6443},

@@ -9,45 +9,45 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// doubtRepeat is how often it is told that a list is doubted.
-const doubtRepeat = time.Minute
+// missingRepeat is how often missing objects are reported.
+const missingRepeat = time.Minute
 
-// A doubt is about objects that the latest list does not have. They stay as they were, until the
-// source has them again, has another one of their group, or Options.DoubtFor has passed. All other
-// objects are followed.
-type doubt struct {
-	held   map[cache.ObjectName]string             // with their groups
-	groups map[cache.ObjectName][]cache.ObjectName // held objects by namespace and group
-	of     int                                     // objects of the last list that was believed
+// A missing has the objects that the sink keeps although the latest list lacks them, because it lacks nearly all. They
+// stay until the source has them again, has another object of their group, or Options.KeepMissing has passed. All
+// other objects are followed.
+type missing struct {
+	names  map[cache.ObjectName]string             // with their groups
+	groups map[cache.ObjectName][]cache.ObjectName // missing objects by namespace and group
+	of     int                                     // objects of the last complete list
 	until  time.Time
 	timer  *time.Timer
 }
 
-// doubts reports whether a list that lacks gone of n objects is doubted. Objects that go one by one, as with
-// their namespace, are watch events and not doubted; a list lacks only what went while no watch ran.
-func (s *store) doubts(gone, n int) bool {
-	return s.options.DoubtFor > 0 && s.complete && tracker.TooFew(n-gone, n)
+// tooFew reports whether a list that lacks gone of n objects lacks too many. Objects that go one by one, as with
+// their namespace, are watch events and do not count; a list lacks only what went while no watch ran.
+func (s *store) tooFew(gone, n int) bool {
+	return s.options.KeepMissing > 0 && s.complete && tracker.TooFew(n-gone, n)
 }
 
-// hold keeps objects that a list does not have. A group that the list has follows the list: the
+// keep keeps objects that a list lacks. A group that the list has follows the list: the
 // endpoints of a Service are those of its slices together.
-func (s *store) hold(gone []cache.ObjectName, of int) {
+func (s *store) keep(gone []cache.ObjectName, of int) {
 	there := make(map[cache.ObjectName]bool)
-	missing := make(map[cache.ObjectName]bool, len(gone))
+	lacking := make(map[cache.ObjectName]bool, len(gone))
 	for _, name := range gone {
-		missing[name] = true
+		lacking[name] = true
 	}
 	for name, known := range s.versions {
-		if !missing[name] {
+		if !lacking[name] {
 			there[groupKey(name, known.group)] = true
 		}
 	}
-	if len(s.doubt.held) == 0 {
-		s.doubt = doubt{
-			held: make(map[cache.ObjectName]string), groups: make(map[cache.ObjectName][]cache.ObjectName),
-			of: of, until: time.Now().Add(s.options.DoubtFor),
+	if len(s.missing.names) == 0 {
+		s.missing = missing{
+			names: make(map[cache.ObjectName]string), groups: make(map[cache.ObjectName][]cache.ObjectName),
+			of: of, until: time.Now().Add(s.options.KeepMissing),
 		}
-		s.doubt.timer = time.AfterFunc(min(doubtRepeat, s.options.DoubtFor), s.ring)
+		s.missing.timer = time.AfterFunc(min(missingRepeat, s.options.KeepMissing), s.tick)
 	}
 	for _, name := range gone {
 		group := s.versions[name].group
@@ -55,14 +55,14 @@ func (s *store) hold(gone []cache.ObjectName, of int) {
 			s.unset(name)
 			continue
 		}
-		delete(s.versions, name) // what a watch says of it is news, whatever version it has
-		s.doubt.held[name] = group
+		delete(s.versions, name) // the next event of the object is a change, whatever its version
+		s.missing.names[name] = group
 		if group != "" {
 			key := groupKey(name, group)
-			s.doubt.groups[key] = append(s.doubt.groups[key], name)
+			s.missing.groups[key] = append(s.missing.groups[key], name)
 		}
 	}
-	s.tellDoubt()
+	s.reportMissing()
 }
 
 // groupKey names a group of objects of the object's namespace.
@@ -70,60 +70,61 @@ func groupKey(name cache.ObjectName, group string) cache.ObjectName {
 	return cache.ObjectName{Namespace: name.Namespace, Name: group}
 }
 
-// believe ends the doubt about an object of which the source has spoken, and about its group.
-func (s *store) believe(name cache.ObjectName, group string) {
-	if len(s.doubt.held) == 0 {
+// found takes an object that the source has again, or has deleted, off the missing ones. It drops the missing objects
+// of its group.
+func (s *store) found(name cache.ObjectName, group string) {
+	if len(s.missing.names) == 0 {
 		return
 	}
-	delete(s.doubt.held, name)
+	delete(s.missing.names, name)
 	if key := groupKey(name, group); group != "" {
-		for _, other := range s.doubt.groups[key] {
-			if _, held := s.doubt.held[other]; held {
+		for _, other := range s.missing.groups[key] {
+			if _, missing := s.missing.names[other]; missing {
 				s.drop(other)
 			}
 		}
-		delete(s.doubt.groups, key)
+		delete(s.missing.groups, key)
 	}
-	if len(s.doubt.held) == 0 {
-		s.tellDoubt()
+	if len(s.missing.names) == 0 {
+		s.reportMissing()
 	}
 }
 
-// drop removes an object that was held.
+// drop removes a missing object from the sink.
 func (s *store) drop(name cache.ObjectName) {
-	delete(s.doubt.held, name)
+	delete(s.missing.names, name)
 	s.remove(s.sink, name.Namespace, name.Name)
 }
 
-// ring tells of a doubt again, or ends it.
-func (s *store) ring() {
+// tick reports missing objects again, or drops them when their time is over.
+func (s *store) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.doubt.held) == 0 {
+	if len(s.missing.names) == 0 {
 		return
 	}
-	if left := time.Until(s.doubt.until); left > 0 {
-		s.doubt.timer.Reset(min(doubtRepeat, left))
-		s.tellDoubt()
+	if left := time.Until(s.missing.until); left > 0 {
+		s.missing.timer.Reset(min(missingRepeat, left))
+		s.reportMissing()
 		return
 	}
-	for name := range s.doubt.held {
+	for name := range s.missing.names {
 		s.drop(name)
 	}
-	s.tellDoubt()
+	s.reportMissing()
 	s.options.Changed()
 }
 
-// tellDoubt reports what is held.
-func (s *store) tellDoubt() {
-	if len(s.doubt.held) == 0 {
-		s.doubt.timer.Stop()
-		s.doubt = doubt{}
-		s.options.Held(s.name, nil)
+// reportMissing reports the missing objects, or that there are none left.
+func (s *store) reportMissing() {
+	if len(s.missing.names) == 0 {
+		s.missing.timer.Stop()
+		s.missing = missing{}
+		s.options.Missing(s.name, nil)
 		return
 	}
-	s.options.Held(s.name,
+	s.options.Missing(s.name,
 		fmt.Errorf("a new list of %s lacks %d of %d that there were: is it the right API server, with all objects? "+
-			"They stay as they were until it has them, or until %s", s.name, len(s.doubt.held), s.doubt.of,
-			s.doubt.until.Format(time.TimeOnly)))
+			"They stay as they were until it has them, or until %s", s.name, len(s.missing.names), s.missing.of,
+			s.missing.until.Format(time.TimeOnly)))
 }

@@ -19,7 +19,7 @@ import (
 // sliceHolder is a sink that knows which EndpointSlices it has.
 type sliceHolder struct {
 	tracker.Sink
-	mu    sync.Mutex        // the hold ends in a goroutine of its own
+	mu    sync.Mutex        // the time ends in a goroutine of its own
 	names map[string]string // with the version
 }
 
@@ -58,17 +58,17 @@ func (r *relisted) names() map[string]string {
 	return maps.Clone(r.sink.names)
 }
 
-// told is what was said about held objects so far.
+// told is what was reported about missing objects so far.
 func (r *relisted) told() []string {
 	r.sink.mu.Lock()
 	defer r.sink.mu.Unlock()
 	return slices.Clone(r.words)
 }
 
-func newRelisted(t *testing.T, n int, doubtFor time.Duration) *relisted {
+func newRelisted(t *testing.T, n int, keepFor time.Duration) *relisted {
 	t.Helper()
 	r := &relisted{sink: &sliceHolder{names: make(map[string]string)}}
-	options := Options{DoubtFor: doubtFor, Held: func(resource string, err error) {
+	options := Options{KeepMissing: keepFor, Missing: func(resource string, err error) {
 		r.sink.mu.Lock()
 		defer r.sink.mu.Unlock()
 		r.words = append(r.words, fmt.Sprintf("%s: %v", resource, err))
@@ -97,41 +97,41 @@ func endpointSlicesOf(set func(tracker.Sink, any) error) resource {
 	}
 }
 
-// TestDoubtedList: what nearly empties a resource is held for DoubtFor, and everything else is followed.
-func TestDoubtedList(t *testing.T) {
-	const held = 10 * time.Minute
+// TestListThatLacksNearlyAll: a list lacks nearly all objects: these stay for KeepMissing, all else is followed.
+func TestListThatLacksNearlyAll(t *testing.T) {
+	const kept = 10 * time.Minute
 	for _, tt := range []struct {
 		name     string
 		services int
-		doubtFor time.Duration
+		keepFor  time.Duration
 		list     []any
 		left     int // right after it
 	}{
-		{"a wiped server", 60, held, nil, 120},
-		{"one Service is left", 60, held, []any{sliceOf(0, 0, "7")}, 119}, // its other slice goes
-		{"a tenth is left", 60, held, listOf(0, 12), 12},
-		{"another cluster", 60, held, []any{sliceOf(900, 0, "7")}, 121},
-		{"few there were", 9, held, nil, 0},                                    //
+		{"a wiped server", 60, kept, nil, 120},
+		{"one Service is left", 60, kept, []any{sliceOf(0, 0, "7")}, 119}, // its other slice goes
+		{"a tenth is left", 60, kept, listOf(0, 12), 12},
+		{"another cluster", 60, kept, []any{sliceOf(900, 0, "7")}, 121},
+		{"few there were", 9, kept, nil, 0},                                    //
 		{"not wanted", 60, 0, nil, 0},                                          //
-		{"a slice of each Service is left", 60, held, listOf(0, 60), 60},       //
-		{"a new slice of a Service", 60, held, []any{sliceOf(0, 7, "7")}, 119}, // its two go
+		{"a slice of each Service is left", 60, kept, listOf(0, 60), 60},       //
+		{"a new slice of a Service", 60, kept, []any{sliceOf(0, 7, "7")}, 119}, // its two go
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRelisted(t, tt.services, tt.doubtFor)
+				r := newRelisted(t, tt.services, tt.keepFor)
 				if err := r.Replace(tt.list, "7"); err != nil {
 					t.Fatal(err)
 				}
 				if got := len(r.names()); got != tt.left {
 					t.Errorf("%d objects, want %d", got, tt.left)
 				}
-				if doubted := tt.left > len(tt.list); doubted != (len(r.told()) > 0) {
+				if kept := tt.left > len(tt.list); kept != (len(r.told()) > 0) {
 					t.Errorf("told %q", r.told())
 				}
-				time.Sleep(held + time.Second)
+				time.Sleep(kept + time.Second)
 				synctest.Wait()
 				if got := len(r.names()); got != len(tt.list) {
-					t.Errorf("%d objects after the hold, want %d", got, len(tt.list))
+					t.Errorf("%d objects after that time, want %d", got, len(tt.list))
 				}
 				if n := len(r.told()); n > 0 && (n != 11 || r.told()[n-1] != "endpointslices: <nil>") {
 					t.Errorf("told %d times: %q", n, r.told())
@@ -148,9 +148,9 @@ func listOf(from, to int) (list []any) {
 	return list
 }
 
-// TestDoubtFollowsTheSource: while objects are held, what the source says is done at once, and a hold ends
-// when nothing is held any more.
-func TestDoubtFollowsTheSource(t *testing.T) {
+// TestMissingObjectsFollowTheSource: while objects are missing, each change of the source is followed at once.
+// Reports end with the last missing object.
+func TestMissingObjectsFollowTheSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelisted(t, 60, 10*time.Minute)
 		must := func(err error) {
@@ -190,23 +190,23 @@ func TestDoubtFollowsTheSource(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if !maps.Equal(before, r.names()) {
-			t.Error("objects went although the hold was over")
+			t.Error("objects went although they were no longer missing")
 		}
 		for i := range 60 { // as when a namespace is deleted
 			must(r.Delete(sliceOf(i, 0, "300")))
 			must(r.Delete(sliceOf(i, 1, "300")))
 		}
 		if len(r.names()) != 0 {
-			t.Errorf("%d objects are held after they were deleted", len(r.names()))
+			t.Errorf("%d objects are kept after they were deleted", len(r.names()))
 		}
 	})
 }
 
-// TestFirstListIsBelieved: there is nothing yet that it could take away; a stream that broke off has
+// TestFirstListIsFollowed: there is nothing yet that it could take away; a stream that broke off has
 // brought what it brought.
-func TestFirstListIsBelieved(t *testing.T) {
+func TestFirstListIsFollowed(t *testing.T) {
 	h := &holder{services: make(map[string]string)}
-	options := Options{DoubtFor: time.Hour}.orNothing()
+	options := Options{KeepMissing: time.Hour}.orNothing()
 	s := newStore(resource{
 		name: "services", remove: tracker.Sink.DeleteService,
 		set: func(s tracker.Sink, object any) error { return s.SetService(object.(*corev1.Service)) },

@@ -24,7 +24,7 @@ import (
 const maxDeleted = 4096
 
 // A store passes what a reflector receives of one resource on to the sink. One goroutine uses it, and
-// a timer while a list is doubted.
+// a timer while objects are missing.
 //
 // The store drops watch events that are older than what it knows: a repeated or late event must not
 // undo a newer one. It takes a list as it is, even with lower versions, as after a restore of the
@@ -37,11 +37,11 @@ type store struct {
 	failing quota.Once // requests
 
 	mu       sync.Mutex
-	versions map[cache.ObjectName]version // of what the sink holds, but for what a doubt holds
+	versions map[cache.ObjectName]version // of what the sink holds, without missing ones
 	deleted  map[cache.ObjectName]string  // versions of deletions since the last list
 	complete bool                         // there was a list
 	fresh    int                          // objects that lists have brought since the last whole one
-	doubt    doubt
+	missing  missing
 }
 
 // A version is the resource version of an object, with the group that the object belongs to.
@@ -177,9 +177,9 @@ func (s *store) Delete(object any) error {
 	if found {
 		s.unset(name)
 		s.options.Changed()
-	} else if _, held := s.doubt.held[name]; held {
+	} else if _, missing := s.missing.names[name]; missing {
 		s.drop(name)
-		s.believe(name, "")
+		s.found(name, "")
 		s.options.Changed()
 	}
 	return nil
@@ -207,8 +207,8 @@ func (s *store) Replace(objects []any, _ string) error {
 			gone = append(gone, name)
 		}
 	}
-	if s.doubts(len(gone), before) {
-		s.hold(gone, before)
+	if s.tooFew(len(gone), before) {
+		s.keep(gone, before)
 	} else {
 		for _, name := range gone {
 			s.unset(name)
@@ -243,7 +243,7 @@ func (s *store) set(name cache.ObjectName, number string, object any) {
 	}
 	s.versions[name] = v
 	delete(s.deleted, name)
-	s.believe(name, v.group)
+	s.found(name, v.group)
 	if err := s.resource.set(s.sink, object); err != nil {
 		s.options.Refused(err)
 	}

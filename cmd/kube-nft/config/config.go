@@ -72,6 +72,8 @@ type Config struct {
 	Takeover bool
 	// ForceTakeover requests it whatever frontends that costs.
 	ForceTakeover bool
+	// TakeoverDrain is how long connections of kube-proxy's IPVS mode may keep its device and virtual servers.
+	TakeoverDrain time.Duration
 	// HostProc is a proc file system that shows the node's processes.
 	HostProc string
 	// TableOwnership requests that others cannot change our tables, where the kernel can do that.
@@ -162,8 +164,8 @@ func (c *Config) WarnNode(log *zap.Logger) {
 
 // WarnNodeGone logs that the Node object was deleted, and what holds until there is one again.
 func (c *Config) WarnNodeGone(log *zap.Logger) {
-	log.Warn("the Node was deleted: its last addresses, zone and labels hold until there is one of this name again",
-		zap.String("node", c.NodeName))
+	log.Warn("the Node was deleted: kube-nft uses its last addresses, zone and labels until a Node of this name "+
+		"exists again", zap.String("node", c.NodeName))
 }
 
 // withoutNode says what a daemon cannot do while there has been no Node object.
@@ -173,10 +175,9 @@ func (c *Config) withoutNode() string {
 		consequence = "the zone of this node is not known"
 	}
 	if c.NodePorts.Primary() && len(c.NodeAddresses) == 0 {
-		consequence = "node ports are served at no primary addresses but those that the tables have already, and " +
-			consequence
+		consequence = "node ports keep the primary addresses that the tables have already, and " + consequence
 	}
-	return fmt.Sprintf("%s; a Node object of this name or another --hostname-override changes that", consequence)
+	return fmt.Sprintf("%s; create a Node object of this name, or pass another --hostname-override", consequence)
 }
 
 // TerminalRows returns how many lines a writer shows that is a terminal; 0 if it is none.
@@ -219,7 +220,7 @@ func (c *Config) Log(w io.Writer) *zap.Logger {
 // LogNotices logs the given settings without effect, and the flags that win over the file.
 func (c *Config) LogNotices(log *zap.Logger) {
 	for _, o := range c.Overrides {
-		log.Info("a flag wins over the file", zap.String("flag", o.Flag), zap.String("value", o.Value),
+		log.Info("a flag overrides the file", zap.String("flag", o.Flag), zap.String("value", o.Value),
 			zap.String("field", o.Field), zap.String("file_value", o.FileValue))
 	}
 	for _, notice := range c.Notices {

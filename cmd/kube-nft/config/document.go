@@ -39,6 +39,7 @@ type KubeNFTConfiguration struct {
 	PingVIPs                   bool             `json:"pingVIPs,omitempty"`
 	SourceRangesForNodePorts   bool             `json:"sourceRangesForNodePorts,omitempty"`
 	Takeover                   string           `json:"takeover,omitempty"`
+	TakeoverDrain              metav1.Duration  `json:"takeoverDrainTimeout"`
 	HostProc                   string           `json:"hostProc,omitempty"`
 	TableOwnership             string           `json:"tableOwnership,omitempty"`
 	LogLevel                   string           `json:"logLevel,omitempty"`

@@ -25,7 +25,7 @@ func TestVisibleFlags(t *testing.T) {
 		kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
 		masquerade-bit master metrics-bind-address min-sync-period namespace-quota nodeport-addresses
 		oom-score-adj ping-vips pod-bridge-interface pod-interface-name-prefix profiling service-cidr
-		service-proxy-name source-ranges-for-node-ports sync-period table-ownership takeover v`)
+		service-proxy-name source-ranges-for-node-ports sync-period table-ownership takeover takeover-drain-timeout v`)
 	var got []string
 	f.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Hidden {

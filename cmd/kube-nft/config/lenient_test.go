@@ -58,8 +58,8 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// TestStaleAndWrong: a field that does not exist does not hide a wrong value.
-func TestStaleAndWrong(t *testing.T) {
+// TestUnknownFieldDoesNotHideInvalidValue: a field that does not exist does not hide a wrong value.
+func TestUnknownFieldDoesNotHideInvalidValue(t *testing.T) {
 	file := writeFile(t, proxyHead+"sysctls: {}\noomScoreAdj: 1\noomScoreAdj: low\n")
 	_, err := newReader(t, "--config", file).Read()
 	checkError(t, err, file, "FILE: oomScoreAdj low: expected a whole number from -2147483648 to 2147483647")
@@ -141,7 +141,7 @@ func TestGatesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, found := strings.Cut(string(content), "rewrites this table -->\n")
+	before, rest, found := strings.Cut(string(content), "make golden rewrites this table -->\n")
 	have, after, closed := strings.Cut(rest, "<!-- end of gates -->")
 	if !found || !closed {
 		t.Fatal(path + " has no table of gates")
@@ -150,10 +150,10 @@ func TestGatesAreDocumented(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("go test ./cmd/kube-nft/config -run Gates -update accepts this (-want +got):\n%s",
+		t.Fatalf("make golden accepts this (-want +got):\n%s",
 			cmp.Diff(table, have+"\n"))
 	}
-	text := before + "rewrites this table -->\n\n" + table + "\n<!-- end of gates -->" + after
+	text := before + "make golden rewrites this table -->\n\n" + table + "\n<!-- end of gates -->" + after
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type Reader struct {
 func NewReader(f *pflag.FlagSet) *Reader {
 	r := &Reader{flags: f, given: defaults(), proxy: proxyFlags{flags: f}, shown: []*pflag.FlagSet{f}}
 	f.StringVar(&r.file, "config", "",
-		"read settings from this file, in the format of kube-proxy's (KubeProxyConfiguration); flags win over it; if its "+
+		"read settings from this file, in the format of kube-proxy's (KubeProxyConfiguration); flags override it; if its "+
 			"settings change, kube-nft exits with code 3")
 	r.given.addFlags(f)
 	r.proxy.declare()

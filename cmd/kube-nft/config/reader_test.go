@@ -130,6 +130,7 @@ logLevel: info
 namespaceQuota: 1000000
 tableOwnership: never
 takeover: auto
+takeoverDrainTimeout: 24h0m0s
 `
 	c := mustRead(t)
 	if diff := cmp.Diff(want, yamlOf(t, c)); diff != "" {
@@ -379,21 +380,21 @@ func TestExternalIPsFollowRelease(t *testing.T) {
 		t.Errorf("the default is %s, of kube-proxy 1.%d it is %s", defaultExternalIPs, minor, want)
 	}
 	for _, s := range settings {
-		if named := fmt.Sprintf("kube-proxy 1.%d,", minor); s.flag == "external-ips" && !strings.Contains(s.usage, named) {
+		if named := fmt.Sprintf("kube-proxy 1.%d;", minor); s.flag == "external-ips" && !strings.Contains(s.usage, named) {
 			t.Errorf("--external-ips does not say that its default is that of %s", named)
 		}
 	}
 }
 
 func TestWithoutNode(t *testing.T) {
-	const remedy = "; a Node object of this name or another --hostname-override changes that"
+	const remedy = "; create a Node object of this name, or pass another --hostname-override"
 	for line, want := range map[string]string{
-		"": "node ports are served at no primary addresses but those that the tables have already, " +
+		"": "node ports keep the primary addresses that the tables have already, " +
 			"and /healthz tells load balancers that this node is not eligible",
 		"--nodeport-addresses all": "/healthz tells load balancers that this node is not eligible",
 		"--bind-address 192.0.2.1": "/healthz tells load balancers that this node is not eligible",
-		"--manifests m": "node ports are served at no primary addresses but those that " +
-			"the tables have already, and the zone of this node is not known",
+		"--manifests m": "node ports keep the primary addresses that the tables have already, " +
+			"and the zone of this node is not known",
 		"--manifests m --nodeport-addresses 192.168.0.0/16": "the zone of this node is not known",
 	} {
 		if got := mustRead(t, strings.Fields(line)...).withoutNode(); got != want+remedy {

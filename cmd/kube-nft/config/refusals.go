@@ -17,8 +17,8 @@ const (
 	fieldsTotal        = 1000
 )
 
-// refused logs invalid fields of objects, each once a minute, and calls report with each if report is not nil.
-func refused(log *zap.Logger, report func(error)) func(error) {
+// logRefused logs invalid fields of objects, each once a minute, and calls report with each if report is not nil.
+func logRefused(log *zap.Logger, report func(error)) func(error) {
 	lines := &quota.Quota{Interval: time.Minute, PerNamespace: fieldsPerNamespace, Total: fieldsTotal}
 	return func(err error) {
 		list := []error{err}

@@ -17,7 +17,7 @@ import (
 func TestRefusedFieldsDoNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logged := observer.New(zap.WarnLevel)
-		refused := refused(zap.New(core), nil)
+		refused := logRefused(zap.New(core), nil)
 		refuse := func(namespace, name string) {
 			refused(&tracker.Refusal{Kind: "Service", Namespace: namespace, Name: name, Field: "spec", Reason: "is wrong"})
 		}

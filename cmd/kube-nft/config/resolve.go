@@ -367,6 +367,9 @@ func (r *reading) resolveRuleset(c *Config) error {
 			r.name("sync-period")))
 	case own.Takeover != auto && own.Takeover != never && own.Takeover != force:
 		return r.invalid("takeover", own.Takeover, "expected auto, never or force")
+	case own.TakeoverDrain.Duration < 0:
+		return r.invalid("takeover-drain-timeout", own.TakeoverDrain.Duration.String(),
+			"expected a duration that is not negative")
 	case !filepath.IsAbs(own.HostProc):
 		return r.invalid("host-proc", own.HostProc, "expected an absolute path")
 	case own.TableOwnership != auto && own.TableOwnership != never:
@@ -386,6 +389,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset,
 		GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
 	c.MinSyncPeriod, c.SyncPeriod, c.HostProc = least, most, own.HostProc
+	c.TakeoverDrain = own.TakeoverDrain.Duration
 	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force,
 		own.TableOwnership == auto
 	return nil

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
 // Running is what a kube-nft that runs tells of itself.
@@ -17,8 +19,12 @@ type Running struct {
 	LogLevel string    `json:"logLevel"` // of this moment
 	// Changed are the settings that are not the defaults, by flag.
 	Changed map[string]string `json:"changed"`
+	// Server is the URL of the API server; empty with manifests.
+	Server string `json:"server,omitempty"`
 	// Settings are all settings, as a file for --config. Paths are absolute, and the node has a name.
 	Settings string `json:"settings"`
+	// Root is where the files of that process are, if it has a file system of its own; empty if not.
+	Root string `json:"-"`
 }
 
 // Running tells of the process that these settings are in force in.
@@ -43,10 +49,16 @@ func (c *Config) Running(started time.Time) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
+	server := ""
+	if c.Manifests == "" {
+		if connection, err := c.Connection.Config(); err == nil { // the daemon has one that was right at its start
+			server = connection.Host
+		}
+	}
 	build := Build()
 	return &Running{
 		Version: build.GitVersion, Commit: build.GitCommit, Started: started.UTC().Truncate(time.Second),
-		LogLevel: c.LogLevel.String(), Changed: changed, Settings: string(settings),
+		LogLevel: c.LogLevel.String(), Changed: changed, Server: server, Settings: string(settings),
 	}, nil
 }
 
@@ -73,8 +85,8 @@ func (c *Config) changed() (map[string]string, error) {
 	return changed, nil
 }
 
-// ReadOver is Read for a command that looks at what a running kube-nft does: without --config, that
-// one's settings take the place of the file's. Without a running one it is Read.
+// ReadOver is Read for a command beside a running kube-nft: without --config, that one's settings take the place of
+// the file's, and paths lead to its files. Without a running one it is Read.
 func (r *Reader) ReadOver(running *Running) (*Config, error) {
 	if running == nil || r.file != "" {
 		return r.Read()
@@ -95,7 +107,24 @@ func (r *Reader) ReadOver(running *Running) (*Config, error) {
 		return nil, err
 	}
 	c.File = ""
+	if running.Root != "" {
+		c.use(running, r.flags)
+	}
 	return c, nil
+}
+
+// use makes paths in the settings of a running kube-nft, whose file system is not this process's, lead to its files.
+// Flags of this process name its own files.
+func (c *Config) use(running *Running, flags *pflag.FlagSet) {
+	if c.Manifests != "" && !flags.Changed("manifests") {
+		c.Manifests = filepath.Join(running.Root, c.Manifests)
+	}
+	if !flags.Changed("host-proc") { // this process sees that one: its own /proc shows the node's processes
+		c.HostProc = defaults().own.HostProc
+	}
+	if !flags.Changed("kubeconfig") {
+		c.Connection.Process = &informer.Process{Root: running.Root, Server: running.Server}
+	}
 }
 
 // reading returns what defaults and flags give.

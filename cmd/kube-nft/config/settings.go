@@ -62,14 +62,14 @@ var settings = []setting{
 			"net.ipv4.conf.all.route_localnet and drops packets from other hosts), and TCP at [::1]"},
 	{flag: "external-ips", field: "externalIPs",
 		usage: "addresses that Services may list in spec.externalIPs: CIDRs, all or none; other addresses are not " +
-			"served; default: all, the default of kube-proxy 1.37, where the feature gate " +
-			"AllowServiceExternalIPs=false means none, as here"},
+			"served; default: all, as in kube-proxy 1.37; the feature gate " +
+			"AllowServiceExternalIPs=false means none"},
 	{flag: "masquerade-all", field: "nftables.masqueradeAll", weaker: "iptables.masqueradeAll",
 		usage: "masquerade all connections to cluster IPs"},
 	{flag: "masquerade-bit", field: "nftables.masqueradeBit", weaker: "iptables.masqueradeBit",
 		usage: "bit of the packet mark that requests masquerading, 0 to 31"},
 	{flag: "min-sync-period", field: "nftables.minSyncPeriod", weaker: "iptables.minSyncPeriod", stronger: "minSyncPeriod",
-		usage: "minimum time between two commits; changes in between are committed together; 0 is no pause at all"},
+		usage: "minimum time between two commits; kube-nft commits the changes in between together; 0: no minimum"},
 	{flag: "sync-period", field: "nftables.syncPeriod", weaker: "iptables.syncPeriod",
 		usage: "how often kube-nft compares the kernel's rules with the wanted rules"},
 	{flag: "affinity-size", field: "affinitySize",
@@ -95,6 +95,8 @@ var settings = []setting{
 		usage: "remove kube-proxy's rules on this node once kube-nft's rules are in force: auto, unless too many of " +
 			"its frontends would not be served; force, without that check; or never, the default with --manifests " +
 			"and --service-proxy-name"},
+	{flag: "takeover-drain-timeout", field: "takeoverDrainTimeout",
+		usage: "how long connections of kube-proxy's IPVS mode may keep its virtual servers and device after a takeover"},
 	{flag: "host-proc", field: "hostProc",
 		usage: "path of a proc file system that shows the node's processes, to look for a running kube-proxy; in a " +
 			"container without hostPID, the mount of the node's /proc"},
@@ -111,14 +113,14 @@ var settings = []setting{
 	{flag: "metrics-bind-address", field: "metricsBindAddress",
 		usage: "address and port of /metrics; [::1] if --bind-address is IPv6; empty: no such server"},
 	{flag: "bind-address-hard-fail", field: "bindAddressHardFail",
-		usage: "fail if kube-nft cannot listen at one of these addresses"},
+		usage: "exit if kube-nft cannot listen at --healthz-bind-address or --metrics-bind-address"},
 	{flag: "profiling", field: "enableProfiling",
 		usage: "serve /debug/pprof at the metrics address, and /debug/flags, where PUT changes the level of the log"},
 
 	{flag: "conntrack-max-per-core", field: "conntrack.maxPerCore",
-		usage: "maximum number of conntrack entries for each CPU; 0 does not change the limit, whatever " +
-			"--conntrack-min"},
-	{flag: "conntrack-min", field: "conntrack.min", usage: "least maximum number of conntrack entries"},
+		usage: "maximum number of conntrack entries for each CPU; 0 leaves the limit unchanged, and " +
+			"--conntrack-min without effect"},
+	{flag: "conntrack-min", field: "conntrack.min", usage: "lower bound of the maximum number of conntrack entries"},
 	{flag: "conntrack-tcp-timeout-established", field: "conntrack.tcpEstablishedTimeout",
 		usage: "timeout of an idle TCP connection in conntrack; 0 does not change it"},
 	{flag: "conntrack-tcp-timeout-close-wait", field: "conntrack.tcpCloseWaitTimeout",
@@ -133,9 +135,9 @@ var settings = []setting{
 	{flag: "log-format", field: "logFormat",
 		usage: "log lines as json, or as text for people (console); auto is text if stderr is a terminal"},
 	{flag: "v", field: "logging.verbosity",
-		usage: "log verbosity in kube-proxy's numbers: 0 to 3 are --log-level info, 4 and more are debug"},
+		usage: "log verbosity, as in kube-proxy: 0 to 3 mean --log-level info, 4 and more mean debug"},
 	{flag: "logging-format", field: "logging.format",
-		usage: "log format in kube-proxy's words: text is --log-format console, json is json"},
+		usage: "kube-proxy's name for --log-format: text means console, json means json"},
 }
 
 // Values of detectLocalMode.
@@ -182,6 +184,7 @@ func defaults() *document {
 		ConnectionsOfDeparted: keep,
 
 		Takeover:       auto,
+		TakeoverDrain:  metav1.Duration{Duration: 24 * time.Hour},
 		HostProc:       "/proc",
 		TableOwnership: never,
 		LogLevel:       "info",

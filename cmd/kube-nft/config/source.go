@@ -52,21 +52,21 @@ func (f *Feed) Failure() error {
 }
 
 // NewFeed connects the source of the settings with a tracker. It calls changed when there is
-// something new, note with each field that could not be used, and held with what stays although a new
-// list of a resource lacks it. A nil held believes every list.
-func (c *Config) NewFeed(t *tracker.Tracker, changed func(), note func(error), held func(resource string, err error),
-	log *zap.Logger) (*Feed, error) {
+// something new, refused with each invalid field, and missing with what stays although a new
+// list of a resource lacks it. With a nil missing, every list is followed at once.
+func (c *Config) NewFeed(t *tracker.Tracker, changed func(), refused func(error),
+	missing func(resource string, err error), log *zap.Logger) (*Feed, error) {
 	if c.Manifests != "" {
-		s := manifest.New(c.Manifests, manifestOptions(changed, note, log))
+		s := manifest.New(c.Manifests, manifestOptions(changed, refused, log))
 		return &Feed{Run: func(ctx context.Context) error { return s.Run(ctx, t) }, Synced: s.Synced()}, nil
 	}
 	client, err := c.Client()
 	if err != nil {
 		return nil, err
 	}
-	options := c.informerOptions(changed, note, log)
-	if options.Held = held; held != nil && !c.ForceTakeover {
-		options.DoubtFor = tracker.SafetyPeriod
+	options := c.informerOptions(changed, refused, log)
+	if options.Missing = missing; missing != nil && !c.ForceTakeover {
+		options.KeepMissing = tracker.SafetyPeriod
 	}
 	feed, logged := &Feed{failures: make(map[string]error)}, options.Reached
 	options.Reached = func(resource string, err error) {
@@ -151,6 +151,29 @@ func (c *Config) AddressesOf(ctx context.Context, name string, log *zap.Logger) 
 	return t.NodeAddresses(), nil
 }
 
+// NodeOfPod returns the name of the Node whose spec.podCIDRs contain an address; empty if none has it.
+func (c *Config) NodeOfPod(ctx context.Context, addr netip.Addr) (string, error) {
+	if c.Manifests != "" {
+		return "", nil // they may have the Node of this process alone
+	}
+	client, err := c.Client()
+	if err != nil {
+		return "", err
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", c.unanswered(err)
+	}
+	for _, node := range nodes.Items {
+		for _, text := range node.Spec.PodCIDRs {
+			if prefix, err := netip.ParsePrefix(text); err == nil && prefix.Contains(addr) {
+				return node.Name, nil
+			}
+		}
+	}
+	return "", nil
+}
+
 // unanswered names the API server, the reason and the remedy in the error of a request that got no
 // answer. It returns other errors, and nil, unchanged.
 func (c *Config) unanswered(err error) error {
@@ -189,21 +212,21 @@ func (c *Config) Client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-func manifestOptions(changed func(), note func(error), log *zap.Logger) manifest.Options {
+func manifestOptions(changed func(), refused func(error), log *zap.Logger) manifest.Options {
 	return manifest.Options{
 		Changed: changed,
-		Refused: refused(log, note),
+		Refused: logRefused(log, refused),
 		Problem: func(err error) { log.Error("manifest", zap.Error(err)) },
 		Notice:  func(text string) { log.Warn("manifest", zap.String("notice", text)) },
 	}
 }
 
-func (c *Config) informerOptions(changed func(), note func(error), log *zap.Logger) informer.Options {
+func (c *Config) informerOptions(changed func(), refused func(error), log *zap.Logger) informer.Options {
 	return informer.Options{
 		NodeName:  c.NodeName,
 		ProxyName: c.ServiceProxyName,
 		Changed:   changed,
-		Refused:   refused(log, note),
+		Refused:   logRefused(log, refused),
 		Reached: func(resource string, err error) {
 			if err != nil {
 				log.Warn("API server", zap.String("resource", resource), zap.Error(err))

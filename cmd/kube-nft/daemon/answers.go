@@ -17,12 +17,16 @@ func (d *daemon) answers() *peer.Answers {
 func (d *daemon) status() *peer.Status {
 	s := d.monitor.status()
 	s.NodeMissing = nodeMissing(d.tracker)()
+	if draining := d.draining.Load(); draining != nil {
+		s.Draining = *draining
+	}
 	select {
 	case <-d.feed.Synced:
 		s.Synced = true
 	default:
 	}
-	waits, source, takeover := d.waits.Load(), s.Held[peer.HeldSource], s.Held[peer.HeldTakeover]
+	waits, source, takeover := d.waits.Load(), s.SafetyCheck[peer.SafetySource], s.SafetyCheck[peer.SafetyTakeover]
+	s.AwaitsProxy = d.awaitsProxy.Load()
 	switch failure := d.feed.Failure(); {
 	case s.Ready:
 		s.WaitingFor = ""

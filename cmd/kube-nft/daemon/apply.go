@@ -61,15 +61,15 @@ func (a *apply) failed(t *takeover, err error) {
 	}
 }
 
-// held ends the daemon if the first commit must wait.
-func (a *apply) held(t *takeover, err error) {
+// safetyStop ends the daemon if the first commit must wait.
+func (a *apply) safetyStop(t *takeover, err error) {
 	switch {
 	case t.over || migrate.IsLoss(err): // entered ends it after a loss
 	case t.needed:
-		a.end(fmt.Errorf("commit: %w; --force does it all the same", err))
+		a.end(fmt.Errorf("commit: %w; --force skips this check", err))
 	default: // nothing has to be decided here
 		a.record(migrate.Entry{Step: "commit", Event: migrate.Done, Text: "our tables stay as they are: " + err.Error() +
-			"; the daemon waits for a while, --force does it all the same"})
+			"; the daemon waits for a while, --force skips this check"})
 		a.end(nil)
 	}
 }
@@ -78,7 +78,7 @@ func (a *apply) held(t *takeover, err error) {
 func (a *apply) entered(t *takeover, s migrate.State, err error) {
 	var tables *migrate.TablesError
 	switch {
-	case s == migrate.Taken && t.needed:
+	case s == migrate.Taken && t.needed, s == migrate.Draining: // the daemon that follows sees to the rest
 		a.end(nil)
 	case err != nil && !errors.As(err, &tables):
 		a.end(err)

@@ -49,12 +49,18 @@ type daemon struct {
 	turn    *peer.Turn
 	written chan struct{}          // closed when this process does not write to the kernel any more
 	waits   atomic.Pointer[string] // what the first commit waits for
+	// awaitsProxy says that waits is about a running kube-proxy, whose end is all that the takeover lacks.
+	awaitsProxy atomic.Bool
+	// draining is what the last step of a takeover waits for.
+	draining atomic.Pointer[string]
 
 	// The goroutine of sync sets the fields below before the loop runs.
 	ruleset   *services.Ruleset
 	localhost *localhostPorts
-	takeover  *takeover // from kube-proxy; nil without one
-	apply     *apply    // ends the daemon with its takeover; nil if it runs on
+	loop      *proxysync.Loop // set before it runs
+	takeover  *takeover       // from kube-proxy; nil without one
+	sample    sample          // of what is served
+	apply     *apply          // ends the daemon with its takeover; nil if it runs on
 
 	ineligible string // why load balancers should not send traffic here, as last logged
 }
@@ -97,7 +103,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	if d.monitor, err = d.newMonitor(working, reader.Flags()); err != nil {
 		return err
 	}
-	d.feed, err = d.config.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.monitor.holds.reportList, d.log)
+	d.feed, err = d.config.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.monitor.safety.reportList, d.log)
 	if err != nil {
 		return err
 	}
@@ -153,7 +159,8 @@ func (d *daemon) useKernel(ctx context.Context) error {
 	}
 	d.owned = d.config.TableOwnership && features.OwnerPersist
 	if d.config.TableOwnership && !d.owned {
-		d.log.Warn("others can change our tables: this kernel cannot let a table outlive its owner (Linux 6.9 can)")
+		d.log.Warn("other programs can change our tables: this kernel cannot keep a table after its owner ended " +
+			"(Linux 6.9 can)")
 	}
 	return nil
 }
@@ -182,7 +189,7 @@ func followConfig(ctx context.Context, reader *config.Reader, c *config.Config, 
 	if !reader.Follow(ctx, c, problem) {
 		return nil
 	}
-	log.Info("ending, to be started with the changed configuration", zap.String("file", c.File))
+	log.Info("exiting, so that a restart reads the changed configuration", zap.String("file", c.File))
 	return ErrConfigChanged
 }
 
@@ -235,8 +242,13 @@ func (d *daemon) sync(ctx context.Context) error {
 	if d.config.ServiceProxyName == "" { // else another proxy is to be there
 		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}
+	d.group.Go(func() error { return d.watchForward(ctx) })
 	source.finish()
-	return d.runLoop(ctx, proxysync.New(source, d.ruleset, d.kernel, d.options(ctx)))
+	d.loop = proxysync.New(source, d.ruleset, d.kernel, d.options(ctx))
+	if d.takeover != nil {
+		d.takeover.reserve()
+	}
+	return d.runLoop(ctx, d.loop)
 }
 
 // patience is the time after which the log says what the daemon waits for, again and again.

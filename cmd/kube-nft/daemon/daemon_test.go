@@ -26,8 +26,8 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 	}{
 		"nothing":  {func(*daemon) {}, ""},
 		"objects":  {func(d *daemon) { d.waits.Store(new("Services")) }, "Services"},
-		"takeover": {func(d *daemon) { d.held(&migrate.LossError{}) }, "a source that has what kube-proxy serves: "},
-		"source": {func(d *daemon) { d.held(errors.New("no Service")) },
+		"takeover": {func(d *daemon) { d.safetyStop(&migrate.LossError{}) }, "a source that has what kube-proxy serves: "},
+		"source": {func(d *daemon) { d.safetyStop(errors.New("no Service")) },
 			"a source that has what our tables serve: no Service"},
 		"kernel":      {func(d *daemon) { d.failed(errors.New("no memory")) }, "a commit that the kernel accepts: no memory"},
 		"commit done": {func(d *daemon) { d.failed(errors.New("no memory")); d.monitor.proxy.Updated(time.Now()) }, ""},
@@ -35,7 +35,7 @@ func TestStatusNamesWhatTheDaemonWaitsFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDaemon(configOf(t, "--manifests=m"), zap.NewNop())
 			d.monitor, _ = newTestMonitor(t)
-			d.monitor.holds = newHolds(zap.NewNop(), d.monitor.events, func(string, bool) {})
+			d.monitor.safety = newSafetyCheck(zap.NewNop(), d.monitor.events, func(string, bool) {})
 			d.feed = &config.Feed{Synced: make(chan struct{})}
 			tt.prepare(d)
 			if got := d.status().WaitingFor; !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {

@@ -67,9 +67,10 @@ func scrape(t *testing.T, path string) map[string]*metric {
 		Gates: gates(newTestConfig(t)), Connections: func() (entries, limit int64, err error) { return },
 	})
 	m.CountConnections(silentKernel{}.Connections, true)
-	m.Held(heldReasons)
+	m.SafetyCheck(safetyReasons)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
 	m.ForeignProxy(func() bool { return false })
+	m.ForwardRefusals(func() int64 { return 0 })
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), nil, kernel.Traffic{})
 	m.Committed(&proxysync.Report{Delta: tracker.Delta{Oldest: time.Now()}},

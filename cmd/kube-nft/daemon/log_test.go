@@ -28,7 +28,7 @@ func TestLinesAreWrittenInOrder(t *testing.T) {
 	close(w.lines)
 }
 
-func TestBlockedLogHoldsNobodyUp(t *testing.T) {
+func TestBlockedLogDoesNotBlockCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader, pipe := io.Pipe() // nobody reads
 		w := newLineWriter(pipe, droppedNotice)

@@ -24,7 +24,7 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 		Charge:        d.tracker.Charge,
 		Committed:     func(r proxysync.Report) { d.committed(ctx, &r) },
 		Failed:        d.failed,
-		Held:          d.held,
+		SafetyCheck:   d.safetyStop,
 		Refused:       d.monitor.serviceSkipped,
 		Cleaned:       d.monitor.metrics.Cleaned,
 	}
@@ -37,6 +37,7 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 // committed follows a commit of the sync loop.
 func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 	d.monitor.committed(r, d.ruleset.Lengths(), d.kernel.Sent())
+	d.sample.note(&r.Delta)
 	d.logNode(r.Delta.Node)
 	d.localhost.committed(r.Delta)
 	if d.takeover != nil {
@@ -52,12 +53,12 @@ func (d *daemon) failed(err error) {
 	}
 }
 
-// held follows a commit that the safety check stops; with nil, a sync that succeeds after one.
-func (d *daemon) held(err error) {
+// safetyStop follows a commit that the safety check stops; with nil, a sync that succeeds after one.
+func (d *daemon) safetyStop(err error) {
 	d.monitor.proxy.Hold(err != nil)
-	d.monitor.holds.reportCommit(err)
+	d.monitor.safety.reportCommit(err)
 	if d.apply != nil && err != nil {
-		d.apply.held(d.takeover, err)
+		d.apply.safetyStop(d.takeover, err)
 	}
 }
 
@@ -91,7 +92,7 @@ func (d *daemon) logNode(node *tracker.Node) {
 // runLoop connects the sync loop with the other parts and runs it until ctx ends.
 func (d *daemon) runLoop(ctx context.Context, loop *proxysync.Loop) error {
 	if table, err := conntrack.Open(); err != nil {
-		d.log.Warn("stale connections will not be removed", zap.Error(err))
+		d.log.Warn("stale conntrack entries will not be deleted", zap.Error(err))
 	} else {
 		defer table.Close()
 		loop.CleanFlows(conntrack.NewReconciler(table))

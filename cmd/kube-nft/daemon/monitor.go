@@ -39,7 +39,7 @@ type monitor struct {
 	services *health.Services
 	metrics  *metrics.Metrics
 	events   *events
-	holds    *holds
+	safety   *safetyCheck
 	servers  []*web.Server
 
 	freed    sync.Once
@@ -98,7 +98,7 @@ func (d *daemon) newMonitor(ctx context.Context, flags map[string]string) (m *mo
 			return nil, err
 		}
 	}
-	m.holds = newHolds(d.log, m.events, m.metrics.Held(heldReasons))
+	m.safety = newSafetyCheck(d.log, m.events, m.metrics.SafetyCheck(safetyReasons))
 	m.servers, err = m.newServers(flags)
 	m.await(c.Takeover)
 	for _, server := range m.servers {
@@ -155,8 +155,7 @@ func (m *monitor) status() *peer.Status {
 	m.mu.Unlock()
 	s.Ready, s.Healthy, s.NodeEligible = m.proxy.Ready(), m.proxy.Healthy(), m.proxy.Eligible()
 	s.UnservedChecks = m.services.Unserved()
-	s.Held = m.holds.texts()
-	s.HeldBack = len(s.Held) > 0
+	s.SafetyCheck = m.safety.texts()
 	return &s
 }
 

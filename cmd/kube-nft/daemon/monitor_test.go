@@ -96,7 +96,7 @@ func TestHealthCheckAddresses(t *testing.T) {
 // TestReadyAfterTheFirstCommit: a sync that fails makes nothing ready.
 func TestReadyAfterTheFirstCommit(t *testing.T) {
 	m, _ := newTestMonitor(t)
-	m.holds = newHolds(m.log, m.events, func(string, bool) {})
+	m.safety = newSafetyCheck(m.log, m.events, func(string, bool) {})
 	m.proxy.Start(m.families) // with everything to do
 	m.failed(errors.New("refused by the kernel"))
 	if m.proxy.Ready() {
@@ -136,8 +136,8 @@ func TestMissingNodeIsLogged(t *testing.T) {
 	d.tracker.DeleteNode("node-8")
 	commit(2)
 	for i, want := range []string{
-		"no such Node: node ports are served at no primary addresses but those that the tables have already, and /healthz ",
-		"the Node was deleted: its last addresses, zone and labels hold until there is one of this name again",
+		"no such Node: node ports keep the primary addresses that the tables have already, and /healthz ",
+		"the Node was deleted: kube-nft uses its last addresses, zone and labels until a Node of this name exists again",
 	} {
 		if line := logs.All()[i]; !strings.HasPrefix(line.Message, want) || line.ContextMap()["node"] != "node-9" {
 			t.Errorf("%s %v", line.Message, line.ContextMap())

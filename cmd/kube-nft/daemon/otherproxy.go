@@ -13,12 +13,8 @@ import (
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
-// How often the daemon looks for rules of kube-proxy's. After a look that took long it rests for
-// proxyRest times as long.
-const (
-	proxyInterval = 5 * time.Second
-	proxyRest     = 20
-)
+// proxyInterval is the time between two looks for rules of kube-proxy's, at least.
+const proxyInterval = 5 * time.Second
 
 // watchProxy notices when kube-proxy programs this node as well, whether it has come back after a
 // takeover or was never to be taken over. It looks until ctx ends, except while a takeover is at
@@ -39,13 +35,13 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 		}
 		began := time.Now()
 		places, err := watch.Look(ctx)
-		rest = max(rest, proxyRest*time.Since(began))
+		rest = max(rest, retry.Rest(time.Since(began)))
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && len(places) == 0:
 			if text := err.Error(); text != problem {
-				d.log.Warn("kube-nft does not see whether a kube-proxy programs this node", zap.Error(err))
+				d.log.Warn("cannot check whether kube-proxy programs this node", zap.Error(err))
 				problem = text
 			}
 			continue

@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // metricsTable is the table of metrics that the reference has to have.
@@ -26,19 +29,31 @@ func metricsTable(found map[string]*metric) string {
 	return table
 }
 
+var update = flag.Bool("update", false, "rewrite the table of metrics in docs/reference.md")
+
+// TestMetricsAreDocumented compares the table of metrics in docs/reference.md with a scrape.
 func TestMetricsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/reference.md")
+	const path, begin, end = "../../../docs/reference.md", "<!-- metrics: make golden rewrites this table -->\n",
+		"<!-- end of metrics -->\n"
+	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(page), "\n## Metrics\n")
-	if !found {
-		t.Fatal("docs/reference.md has no section Metrics")
+	before, rest, found := strings.Cut(string(page), begin)
+	have, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no table of metrics", path)
 	}
 	metrics := scrape(t, "/metrics")
 	maps.Copy(metrics, scrape(t, "/metrics/slis"))
-	table := metricsTable(metrics)
-	if !strings.Contains(section, table) {
-		t.Errorf("the section Metrics of docs/reference.md has to contain this table:\n%s", table)
+	want := "\n" + metricsTable(metrics) + "\n"
+	switch {
+	case have == want:
+	case *update:
+		if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("make golden accepts this (-have +want):\n%s", cmp.Diff(have, want))
 	}
 }

@@ -25,11 +25,12 @@ const (
 func noteScore(path string, score int, refusal error, log *zap.Logger) {
 	text, _ := os.ReadFile(path)
 	if have, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && have < 0 {
-		log.Info("oom_score_adj stays as it was given to this process", zap.Int("want", score), zap.Int("have", have),
+		log.Info("oom_score_adj stays unchanged", zap.Int("want", score), zap.Int("have", have),
 			zap.Error(refusal))
 		return
 	}
-	log.Warn("the kernel may end this process when memory runs out", zap.Int("oom_score_adj", score), zap.Error(refusal))
+	log.Warn("cannot set oom_score_adj: the kernel may kill this process when memory runs out",
+		zap.Int("oom_score_adj", score), zap.Error(refusal))
 }
 
 // Prepare does what needs more privileges than the daemon has, and nothing else. It logs what it
@@ -49,7 +50,7 @@ func Prepare(ctx context.Context, c *config.Config, stderr io.Writer) error {
 func tuneConntrack(c *config.Config, log *zap.Logger) {
 	cpus, err := conntrack.OnlineCPUs(onlineCPUs)
 	if err != nil {
-		log.Warn("connection tracking is not sized", zap.Error(err))
+		log.Warn("conntrack limits are not set", zap.Error(err))
 		return
 	}
 	for _, sysctl := range conntrack.Apply(c.Conntrack, sysctlRoot, cpus) {

@@ -41,7 +41,7 @@ type takeover struct {
 func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
 	t := &takeover{daemon: d, follow: func() { source.begin(ctx) }}
 	t.Takeover = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel,
-		Force: d.config.ForceTakeover, Journal: t.record}
+		Force: d.config.ForceTakeover, Drain: d.config.TakeoverDrain, Journal: t.record}
 	t.state.Store(migrate.Taking)
 	d.takeover = t
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(t.state.Load().(migrate.State)) })
@@ -89,6 +89,7 @@ func (t *takeover) record(e migrate.Entry) {
 func (t *takeover) enter(s migrate.State, err error) {
 	t.state.Store(s)
 	t.waits.Store(nil)
+	t.awaitsProxy.Store(s == migrate.Waiting)
 	if s != migrate.Waiting && s != migrate.Taking {
 		t.monitor.await(false) // kube-proxy has ended, or it is not known when it will
 	}
@@ -96,7 +97,7 @@ func (t *takeover) enter(s migrate.State, err error) {
 	if s == migrate.Refused {
 		refused = err
 	}
-	t.monitor.holds.report(peer.HeldTakeover, refused)
+	t.monitor.safety.report(peer.SafetyTakeover, refused)
 	if t.apply != nil {
 		t.apply.entered(t, s, err)
 	}
@@ -107,7 +108,7 @@ func (t *takeover) foreign(ctx context.Context, want nft.Tables) ([]nft.ForeignM
 	messages, generation, err := t.First(ctx, want, t.missingNode())
 	if migrate.IsLoss(err) {
 		t.enter(migrate.Refused, err)
-		return nil, 0, &proxysync.HeldError{Err: err}
+		return nil, 0, &proxysync.SafetyError{Err: err}
 	}
 	if err == nil {
 		t.enter(migrate.Taking, nil)
@@ -120,7 +121,7 @@ func (t *takeover) foreign(ctx context.Context, want nft.Tables) ([]nft.ForeignM
 func (t *takeover) keptClients(ctx context.Context) []services.Seed {
 	seeds, err := t.Seeds(ctx)
 	if err != nil {
-		t.log.Warn("takeover: some clients choose an endpoint anew, once", zap.Error(err))
+		t.log.Warn("takeover: some clients with session affinity change their endpoint, once", zap.Error(err))
 	}
 	return seeds
 }
@@ -140,7 +141,8 @@ func (t *takeover) committed(ctx context.Context, r *proxysync.Report) {
 	}
 	verified, err := t.Verify(ctx, t.ruleset.Want())
 	if err != nil {
-		t.log.Error("takeover: kube-proxy's rules stay until our tables verify after a sync", zap.Error(err))
+		t.log.Error("takeover: kube-proxy's rules stay, because our tables are not verified; retrying after the next sync",
+			zap.Error(err))
 		t.enter(migrate.Stuck, err)
 	}
 	if t.over = verified; verified {
@@ -167,7 +169,9 @@ func (t *takeover) remove(ctx context.Context) error {
 	for {
 		err := t.Wait(ctx)
 		if err == nil {
+			t.reserve()
 			err = t.Remove(ctx, t.missingNode())
+			t.reserve()
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -181,6 +185,10 @@ func (t *takeover) remove(ctx context.Context) error {
 		switch state {
 		case migrate.Taken:
 			return nil
+		case migrate.Draining:
+			if err = t.drained(ctx, err); err == nil {
+				continue
+			}
 		case migrate.Blind:
 			t.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege",
 				zap.Error(err))
@@ -192,6 +200,26 @@ func (t *takeover) remove(ctx context.Context) error {
 		}
 		t.enter(migrate.Taking, nil)
 	}
+}
+
+// reserve keeps the addresses of kube-ipvs0, as long as it is there, for Services: kube-proxy's rules do not reject
+// what comes for other ports there any more.
+func (t *takeover) reserve() {
+	addrs, err := legacy.ServiceAddresses()
+	if err != nil {
+		t.log.Warn("takeover: the node may answer at addresses of Services until kube-ipvs0 is removed", zap.Error(err))
+		return
+	}
+	t.loop.Reserve(addrs)
+}
+
+// drained waits until connections of kube-proxy's IPVS mode have ended, or for as long as they may last; status
+// says so.
+func (t *takeover) drained(ctx context.Context, draining error) error {
+	report := func(text string) { t.draining.Store(&text) }
+	report(draining.Error())
+	defer t.draining.Store(nil)
+	return t.Drained(ctx, report)
 }
 
 // taking reports whether a takeover is at work.

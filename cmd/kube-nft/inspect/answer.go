@@ -27,7 +27,10 @@ type answer struct {
 	Hairpin    []string       `json:"hairpin,omitempty"` // endpoints with masquerading; all others without
 	Facts      []answerFact   `json:"facts"`
 	Path       []answerStep   `json:"path"`             // the rules that applied, in order
+	Others     []answerFact   `json:"others,omitempty"` // what rules of other programs do
 	Wanted     string         `json:"wanted,omitempty"` // the verdict by the source, if it differs
+	// Elsewhere says that the source is a pod of another node.
+	Elsewhere string `json:"elsewhere,omitempty"`
 }
 
 type answerService struct {
@@ -141,22 +144,32 @@ func (a *answer) print(w io.Writer, f *format) error {
 	return err
 }
 
+// indent is what stands below a topic.
+var indent = strings.Repeat(" ", topicWidth)
+
+// writeFacts writes facts for people.
+func writeFacts(b *strings.Builder, facts []answerFact) {
+	for _, fact := range facts {
+		fmt.Fprintf(b, "%-*s%s", topicWidth, fact.Topic, wrap(fact.Text, textWidth, indent))
+		if fact.By != "" {
+			b.WriteString(indent + "· " + wrap(fact.By, textWidth-2, indent+"  "))
+		}
+	}
+}
+
 // text is the answer for people: the verdict, the facts, and the chains on the way.
 func (a *answer) text() string {
 	var b strings.Builder
 	b.WriteString(wrap(a.Verdict, 100, "  "))
+	if a.Elsewhere != "" {
+		b.WriteString(wrap("Not the right node: "+a.Elsewhere, 100, "  "))
+	}
 	if a.Wanted != "" {
 		b.WriteString(wrap("The rules for the source's objects give another result: "+a.Wanted, 100, "  "))
 		b.WriteString("  kube-nft diff lists all differences.\n")
 	}
 	b.WriteString("\n")
-	indent := strings.Repeat(" ", topicWidth)
-	for _, fact := range a.Facts {
-		fmt.Fprintf(&b, "%-*s%s", topicWidth, fact.Topic, wrap(fact.Text, textWidth, indent))
-		if fact.By != "" {
-			b.WriteString(indent + "· " + wrap(fact.By, textWidth-2, indent+"  "))
-		}
-	}
+	writeFacts(&b, a.Facts)
 	var chains []string // without repetitions in a row
 	for _, step := range a.Path {
 		if len(chains) == 0 || chains[len(chains)-1] != step.Chain {
@@ -164,5 +177,6 @@ func (a *answer) text() string {
 		}
 	}
 	fmt.Fprintf(&b, "%-*s%s", topicWidth, "Chains", wrap(strings.Join(chains, " > "), textWidth, indent))
+	writeFacts(&b, a.Others)
 	return b.String()
 }

@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -74,9 +76,12 @@ func compile(c *config.Config, t *tracker.Tracker, kernel nft.Tables, local []ne
 var ErrDiffers = errors.New("the kernel's rules differ")
 
 // A TroubleError means that a command could not compare or read: it has no result.
-type TroubleError struct{ error }
+type TroubleError struct{ Err error }
 
-func (e TroubleError) Unwrap() error { return e.error }
+func (e TroubleError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e TroubleError) Unwrap() error { return e.Err }
 
 func newDiff(reader *config.Reader) *cobra.Command {
 	return &cobra.Command{
@@ -91,7 +96,7 @@ Without --config, diff uses the settings of the daemon that runs here. Flags tak
   kube-nft diff --masquerade-all                  # what another setting would change
   kube-nft diff --manifests deploy/examples --hostname-override node-a`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, _, err := readSettings(cmd.Context(), reader, cmd.ErrOrStderr())
+			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			var invalid *config.Error
 			if err != nil && !errors.As(err, &invalid) {
 				return TroubleError{err} // 1 would say that something differs
@@ -128,6 +133,13 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 		return err
 	}
 	ruleset := compile(c, t, have, local)
+	if c.Takeover {
+		reserved, err := legacy.ServiceAddresses()
+		if err != nil {
+			return err
+		}
+		ruleset.Reserve(reserved)
+	}
 	for _, table := range have {
 		table.Orphaned = false // the daemon becomes the owner when it starts
 	}

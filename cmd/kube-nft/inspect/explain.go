@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	proxysync "github.com/kube-nft/kube-nft/sync"
@@ -47,8 +49,10 @@ explain reads the rules from the kernel. With --from-source it computes the rule
 daemon on this node would write for its current objects; with --manifests, --kubeconfig or
 --master, the rules for the objects there, without reading anything from this host. With
 --from-kernel as well, it explains the kernel's rules and compares the result: the exit code
-is 1 if the other rules treat the connection differently. It does not follow rules of other
-tables.`,
+is 1 if the other rules treat the connection differently.
+
+Rules of other programs in the kernel come last: chains that translate the packet before
+kube-nft's do or keep it from being tracked, and what refuses it on its way to the endpoints.`,
 		Example: `  kube-nft explain 10.244.0.9 10.96.0.10:80/tcp
   kube-nft explain 10.244.0.9:40000 10.96.0.10:80/tcp
   kube-nft explain node kube-system/kube-dns:dns
@@ -65,7 +69,7 @@ tables.`,
 				return err
 			}
 			sourced := fromSource || slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
-			c, _, err := readSettings(cmd.Context(), reader, cmd.ErrOrStderr())
+			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -171,7 +175,30 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 			return nil, err
 		}
 	}
-	return newAnswer(p, table.Explain(p)), nil
+	explanation := table.Explain(p)
+	a := newAnswer(p, explanation)
+	a.Others = i.besides(ctx, table, p, &explanation)
+	a.Elsewhere = elsewhere(ctx, c, p)
+	return a, nil
+}
+
+// elsewherePatience bounds how long the API server may take to say where a pod runs. The answer is there without it.
+const elsewherePatience = time.Second
+
+// elsewhere says that the source is a pod of another node, whose rules its packets meet; empty if it is not, or if the
+// API server does not say so. Only packets to an address of this node come here all the same.
+func elsewhere(ctx context.Context, c *config.Config, p nft.Packet) string {
+	if p.SourceLocal || p.DestinationLocal {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, elsewherePatience)
+	defer cancel()
+	node, err := c.NodeOfPod(ctx, p.Source)
+	if err != nil || node == "" || node == c.NodeName {
+		return ""
+	}
+	return fmt.Sprintf("%s is a pod of Node %s, by its spec.podCIDRs: its packets meet the rules of that node, and this "+
+		"is the answer of %s. Run explain in the pod of kube-nft on %s.", p.Source, node, c.NodeName, node)
 }
 
 // nodeAddresses returns the function that finds the addresses of a Node: here's without asking anybody,

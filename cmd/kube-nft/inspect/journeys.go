@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -26,10 +28,9 @@ const (
 	journeyEnd = 200 * time.Millisecond
 	// sweepInterval is the time between two looks for packets that are gone.
 	sweepInterval = journeyEnd / 4
-	// refreshInterval is the time between two readings of the tables at least. A reading that takes long rests for
-	// refreshRest times as long: while it lasts, steps wait in the receive buffer.
+	// refreshInterval is the time between two readings of the tables, at least: meanwhile steps wait in the receive
+	// buffer.
 	refreshInterval = time.Second
-	refreshRest     = 9
 )
 
 // journeys makes ways of packets from their steps.
@@ -137,7 +138,7 @@ func (w *journeys) refresh(ctx context.Context) {
 	}
 	p.stale = err != nil
 	now := time.Now()
-	p.refreshAt = now.Add(max(refreshInterval, refreshRest*now.Sub(began)))
+	p.refreshAt = now.Add(max(refreshInterval, retry.Rest(now.Sub(began))))
 	for _, j := range w.underWay { // none ends because its next steps waited meanwhile
 		j.last = now
 	}
@@ -145,7 +146,7 @@ func (w *journeys) refresh(ctx context.Context) {
 
 // add adds a step to its packet's way.
 func (w *journeys) add(e kernel.PacketEvent, now time.Time) {
-	if strings.HasPrefix(e.Table, "kube-nft-trace-") {
+	if strings.HasPrefix(e.Table, kernel.TracePrefix) {
 		e.Chain = "" // only its packet is of interest
 	}
 	j := w.underWay[e.ID]
@@ -235,8 +236,8 @@ func hookFamily(f nft.Family) string {
 	return f.NFT()
 }
 
-// endOf says what a verdict that ends a packet did.
-func endOf(rule nft.Rule, e *kernel.PacketEvent) string {
+// endOf says what a verdict that ends a packet did. The kernel reports a rejection as a drop.
+func (w *journeys) endOf(rule nft.Rule, e *kernel.PacketEvent) string {
 	where := fmt.Sprintf("table %s %s, chain %s", hookFamily(e.Family), e.Table, e.Chain)
 	for _, stmt := range rule {
 		switch stmt.(type) {
@@ -247,7 +248,35 @@ func endOf(rule nft.Rule, e *kernel.PacketEvent) string {
 	if e.Policy {
 		return "dropped by the policy of " + where
 	}
-	return "dropped in " + where // a foreign rule may also have rejected it: the kernel does not report which
+	if firewall.Rejects(context.Background(), w.known.look.kernel, e.Family, e.Table, e.Chain, e.Handle) {
+		return "rejected in " + where
+	}
+	return "dropped in " + where
+}
+
+// vanished says what may have become of a packet that our tables have translated and no later hook has seen.
+func (w *journeys) vanished(p *tracedPacket, s *readback.Frontend, j *journey) string {
+	const text = "translated, then not seen again: "
+	family := nft.IP
+	if j.first.Destination.Addr().Is6() {
+		family = nft.IP6
+	}
+	if name := firewall.ForwardingOff(family); name != "" {
+		return text + "this node forwards no packet, as " + name + " is 0"
+	}
+	ctx := context.Background()
+	rules, err := firewall.Read(ctx, w.known.look.kernel)
+	for _, ep := range s.Endpoints() {
+		if err != nil {
+			break
+		}
+		first := firewall.Packet{Family: family, Source: j.first.Source.Addr(), SourcePort: j.first.Source.Port(),
+			Protocol: j.first.Protocol, In: p.In, State: firewall.StateNew}
+		if refusal, _ := rules.Forward(ctx, first.Translated(ep)); refusal != nil {
+			return text + refusal.String()
+		}
+	}
+	return text + "dropped by legacy iptables, or by the kernel (no route, rp_filter)"
 }
 
 // A tracedPacket is a journey for programs.
@@ -305,7 +334,7 @@ func (w *journeys) packet(j *journey) *tracedPacket {
 		if j.by == nil {
 			j.by = w.known.rule(&j.steps[len(j.steps)-1])
 		}
-		p.Outcome = endOf(j.by, j.dropped)
+		p.Outcome = w.endOf(j.by, j.dropped)
 	case p.Endpoint != "":
 		p.Outcome = "to " + p.Endpoint
 		if p.Masquerade {
@@ -313,6 +342,8 @@ func (w *journeys) packet(j *journey) *tracedPacket {
 		} else {
 			p.Outcome += ", source kept"
 		}
+	case slices.ContainsFunc(j.steps, traceStep.translates):
+		p.Outcome = w.vanished(p, &s, j)
 	default:
 		p.Outcome = "went on untranslated"
 	}
@@ -355,6 +386,11 @@ func (w *journeys) print(j *journey, f *format, out io.Writer) error {
 	return err
 }
 
+// translates reports whether the step has sent the packet to an endpoint.
+func (s traceStep) translates() bool {
+	return s.Table == nft.TableName && s.Verdict == nft.Accept.String() && strings.Contains(s.Rule, "dnat ")
+}
+
 // where names the chain, with its table if that is not ours.
 func (s *traceStep) where() string {
 	if s.Table == nft.TableName {
@@ -367,7 +403,7 @@ func (s *traceStep) where() string {
 func (s *traceStep) what() string {
 	rule := s.Rule
 	if rule == "" && s.Handle != 0 {
-		rule = fmt.Sprintf("rule %d", s.Handle)
+		rule = fmt.Sprintf("handle %d", s.Handle)
 	}
 	switch {
 	case rule == "":

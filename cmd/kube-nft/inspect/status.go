@@ -12,17 +12,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
-// A status is what the command status prints.
-type status struct {
+// A Status is what the command status prints.
+type Status struct {
 	// Generation is the number of the latest commit to nf_tables in this network namespace.
 	Generation uint32        `json:"generation"`
-	Tables     []tableStatus `json:"tables"`
+	Tables     []TableStatus `json:"tables"`
 	// ForeignProxy lists the places where kube-proxy has rules as well.
-	ForeignProxy []string     `json:"foreignProxy,omitempty"`
-	Daemon       daemonStatus `json:"daemon"`
+	ForeignProxy []string `json:"foreignProxy,omitempty"`
+	// Forward lists what refuses connections to endpoints: rules of other programs, and kernel parameters.
+	Forward []firewall.Finding `json:"forward,omitempty"`
+	// ForwardUnknown is why it is not known whether there is more.
+	ForwardUnknown string       `json:"forwardUnknown,omitempty"`
+	Daemon         DaemonStatus `json:"daemon"`
 }
 
 func newStatus() *cobra.Command {
@@ -49,7 +54,7 @@ the kernel cannot be read.`,
 			} else {
 				err = s.write(cmd.OutOrStdout(), time.Now())
 			}
-			if err == nil && !s.Daemon.works() {
+			if err == nil && !s.Daemon.Works() {
 				return ErrUnhealthy
 			}
 			return err
@@ -60,16 +65,16 @@ the kernel cannot be read.`,
 }
 
 // ErrUnhealthy is the result of a status that has printed why the daemon does not work.
-var ErrUnhealthy = errors.New("the daemon does not work")
+var ErrUnhealthy = errors.New("the daemon is not healthy")
 
 // readStatus looks at the kernel and asks the daemon.
-func readStatus(ctx context.Context) (*status, error) {
+func readStatus(ctx context.Context) (*Status, error) {
 	i, err := look(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer i.close()
-	s := &status{Generation: i.generation, Tables: []tableStatus{}}
+	s := &Status{Generation: i.generation, Tables: []TableStatus{}}
 	for _, f := range nft.Families {
 		if table := i.tables[f]; table != nil {
 			t, err := i.tableStatus(ctx, table)
@@ -78,6 +83,10 @@ func readStatus(ctx context.Context) (*status, error) {
 			}
 			s.Tables = append(s.Tables, t)
 		}
+	}
+	targets, mark := i.targets()
+	if s.Forward, err = firewall.Look(ctx, i.kernel, targets, mark); err != nil {
+		s.ForwardUnknown = err.Error()
 	}
 	s.Daemon = askDaemon(ctx, time.Now())
 	// A daemon with --service-proxy-name works beside another proxy.
@@ -90,7 +99,7 @@ func readStatus(ctx context.Context) (*status, error) {
 
 // write prints the status for people. Cells are aligned; the last cell of a row may have any
 // length.
-func (s *status) write(w io.Writer, now time.Time) error {
+func (s *Status) write(w io.Writer, now time.Time) error {
 	rows := [][]string{{"Kernel"}}
 	if len(s.Tables) == 0 {
 		rows[0] = append(rows[0], "not programmed: no table kube-nft in this network namespace")
@@ -101,6 +110,14 @@ func (s *status) write(w io.Writer, now time.Time) error {
 		rows = append(rows,
 			[]string{"kube-proxy", "has rules on this node as well, in " + strings.Join(s.ForeignProxy, ", ") +
 				": they can refuse connections; keep it off this node, then remove them with kube-nft migrate apply"})
+	}
+	head := "Firewall"
+	for _, f := range s.Forward {
+		rows = append(rows, []string{head, f.String() + ". Do: " + f.Remedy})
+		head = ""
+	}
+	if s.ForwardUnknown != "" {
+		rows = append(rows, []string{head, "not known: " + s.ForwardUnknown})
 	}
 	rows = append(rows, []string{"Generation", strconv.FormatUint(uint64(s.Generation), 10)}, []string{""})
 	rows = append(rows, s.Daemon.rows(now)...)

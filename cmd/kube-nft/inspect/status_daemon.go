@@ -14,8 +14,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 )
 
-// A daemonStatus is the daemon's answer about itself. Without an answer, most of it is missing.
-type daemonStatus struct {
+// A DaemonStatus is the daemon's answer about itself. Without an answer, most of it is missing.
+type DaemonStatus struct {
 	Reached  bool     `json:"reached"`
 	Problems []string `json:"problems,omitempty"` // why there is no answer
 
@@ -30,16 +30,16 @@ type daemonStatus struct {
 }
 
 // askDaemon asks the daemon that programs this network namespace.
-func askDaemon(ctx context.Context, now time.Time) daemonStatus {
+func askDaemon(ctx context.Context, now time.Time) DaemonStatus {
 	status, err := peer.ReadStatus(ctx, peer.Programs)
 	var running *config.Running
 	if err == nil {
 		running, err = peer.Settings(ctx)
 	}
 	if err != nil {
-		return daemonStatus{Problems: []string{err.Error()}}
+		return DaemonStatus{Problems: []string{err.Error()}}
 	}
-	return daemonStatus{
+	return DaemonStatus{
 		Reached: true, Status: status,
 		Version: running.Version, Commit: running.Commit, LogLevel: running.LogLevel, Settings: running.Changed,
 		Started: &running.Started, UptimeSeconds: new(int64(max(0, now.Sub(running.Started)).Seconds())),
@@ -47,8 +47,8 @@ func askDaemon(ctx context.Context, now time.Time) daemonStatus {
 }
 
 // rows is the status for people.
-func (d *daemonStatus) rows(now time.Time) [][]string {
-	rows := [][]string{{"Daemon", d.health()}}
+func (d *DaemonStatus) rows(now time.Time) [][]string {
+	rows := [][]string{{"Daemon", d.Health()}}
 	if !d.Reached {
 		return rows
 	}
@@ -68,11 +68,14 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 		rows = append(rows,
 			[]string{"Node", "no Node object has this node's name; the daemon keeps the last known addresses and zone"})
 	}
-	if reason := d.Held[peer.HeldList]; reason != "" {
+	if reason := d.SafetyCheck[peer.SafetyList]; reason != "" {
 		rows = append(rows, []string{"Source", "the daemon keeps objects that a list lacks: " + nft.Visible(reason)})
 	}
-	if reason := d.Held[peer.HeldTakeover]; reason != "" && d.Ready { // before, health says so
+	if reason := d.SafetyCheck[peer.SafetyTakeover]; reason != "" && d.Ready { // before, health says so
 		rows = append(rows, []string{"Takeover", "not done, because most Services would be removed: " + nft.Visible(reason)})
+	}
+	if d.Draining != "" {
+		rows = append(rows, []string{"Takeover", "done; " + nft.Visible(d.Draining)})
 	}
 	if !d.LastSync.IsZero() {
 		age := now.Sub(d.LastSync).Round(time.Second)
@@ -97,11 +100,11 @@ func (d *daemonStatus) rows(now time.Time) [][]string {
 	return rows
 }
 
-// works reports whether the daemon answers, has synced and is healthy.
-func (d *daemonStatus) works() bool { return d.Reached && d.Ready && d.Healthy }
+// Works reports whether the daemon answers, has synced and is healthy.
+func (d *DaemonStatus) Works() bool { return d.Reached && d.Ready && d.Healthy }
 
-// health is the daemon's state in a few words.
-func (d *daemonStatus) health() string {
+// Health is the daemon's state in a few words.
+func (d *DaemonStatus) Health() string {
 	switch {
 	case !d.Reached:
 		return "not reached: " + strings.Join(d.Problems, "; ")

@@ -10,8 +10,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A tableStatus counts what one table holds.
-type tableStatus struct {
+// A TableStatus counts what one table holds.
+type TableStatus struct {
 	Family       string `json:"family"`
 	Services     int    `json:"services"`
 	ServicePorts int    `json:"servicePorts"`
@@ -38,8 +38,8 @@ type tableStatus struct {
 // countedClients is how many clients are counted one by one where the kernel does not count them.
 const countedClients = 1_000_000
 
-func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tableStatus, err error) {
-	s = tableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
+func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s TableStatus, err error) {
+	s = TableStatus{Family: familyName(t.Family), PolicyChains: t.PolicyChains(), ForeignRules: t.RawRules()}
 	frontends := t.Frontends()
 	names, ports, endpoints := make(map[string]bool), make(map[string]map[string]bool), make(map[netip.AddrPort]bool)
 	for _, service := range frontends {
@@ -102,7 +102,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s tabl
 	return s, nil
 }
 
-func (s *tableStatus) countAnnotation(annotation string) {
+func (s *TableStatus) countAnnotation(annotation string) {
 	if s.Annotations == nil {
 		s.Annotations = make(map[string]int)
 	}
@@ -118,7 +118,7 @@ var derived = []tracker.Option{
 }
 
 // tableRows returns the tables for people, one column for each.
-func tableRows(tables []tableStatus) (rows [][]string) {
+func tableRows(tables []TableStatus) (rows [][]string) {
 	for _, head := range []string{
 		"Kernel", "Services", "Service ports", "Frontends", "  cluster IPs", "  load-balancer IPs", "  external IPs",
 		"  node ports", "  no endpoint",

@@ -13,8 +13,8 @@ import (
 )
 
 // statusOf returns the answer of a daemon that works, after a change.
-func statusOf(change func(*peer.Status)) daemonStatus {
-	d := daemonStatus{
+func statusOf(change func(*peer.Status)) DaemonStatus {
+	d := DaemonStatus{
 		Reached: true, Version: "v1.2.3", Commit: "abc", LogLevel: "info",
 		Started: new(time.Unix(1_700_000_000, 0).UTC()), UptimeSeconds: new(int64(60)),
 		Status: &peer.Status{
@@ -50,11 +50,11 @@ Refused fields      6
 	}{
 		"healthy": {func(*peer.Status) {}, healthy + build + counts, true},
 		"takeover held back": {func(s *peer.Status) {
-			s.HeldBack, s.Held = true, map[string]string{peer.HeldTakeover: "no Node"}
+			s.SafetyCheck = map[string]string{peer.SafetyTakeover: "no Node"}
 		},
 			healthy + build + "Takeover            not done, because most Services would be removed: no Node\n" + counts, true},
 		"list held back": {func(s *peer.Status) {
-			s.HeldBack, s.Held = true, map[string]string{peer.HeldList: "300 are gone"}
+			s.SafetyCheck = map[string]string{peer.SafetyList: "300 are gone"}
 		},
 			healthy + build + "Source              the daemon keeps objects that a list lacks: 300 are gone\n" + counts, true},
 		"no Node": {func(s *peer.Status) { s.NodeMissing, s.NodeEligible = true, false },
@@ -73,8 +73,8 @@ Refused fields      6
 			"5\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := status{Daemon: statusOf(tt.change)}
-			if got := s.Daemon.works(); got != tt.works {
+			s := Status{Daemon: statusOf(tt.change)}
+			if got := s.Daemon.Works(); got != tt.works {
 				t.Errorf("works: %v", got)
 			}
 			var b bytes.Buffer
@@ -92,7 +92,9 @@ Refused fields      6
 // TestStatusKeys: scripts read these keys of -o json.
 func TestStatusKeys(t *testing.T) {
 	var fields map[string]any
-	text, err := json.Marshal(statusOf(func(s *peer.Status) { s.Held = map[string]string{peer.HeldList: "gone"} }))
+	text, err := json.Marshal(statusOf(func(s *peer.Status) {
+		s.SafetyCheck = map[string]string{peer.SafetyList: "gone"}
+	}))
 	if err == nil {
 		err = json.Unmarshal(text, &fields)
 	}
@@ -102,14 +104,14 @@ func TestStatusKeys(t *testing.T) {
 	for _, key := range []string{
 		"reached", "version", "commit", "started", "uptimeSeconds", "logLevel", "synced", "ready", "healthy", "nodeEligible",
 		"nodeMissing",
-		"lastSync", "syncs", "syncFailures", "reviews", "repairs", "conflicts", "refusedFields", "heldBack", "held",
+		"lastSync", "syncs", "syncFailures", "reviews", "repairs", "conflicts", "refusedFields", "safetyCheck",
 		"skippedPorts", "unmetAnnotations", "unservedServices", "waitingServices", "unservedHealthChecks",
 	} {
 		if _, ok := fields[key]; !ok {
 			t.Errorf("no %s in %s", key, text)
 		}
 	}
-	text, err = json.Marshal(daemonStatus{Problems: []string{"none"}})
+	text, err = json.Marshal(DaemonStatus{Problems: []string{"none"}})
 	if err != nil || string(text) != `{"reached":false,"problems":["none"]}` {
 		t.Errorf("%s, %v: what is not known has no value", text, err)
 	}

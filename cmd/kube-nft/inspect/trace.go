@@ -28,6 +28,8 @@ type packetQuery struct {
 	source string
 	count  int
 	rate   uint64
+	// timeout ends a trace whose terminal has gone: kubectl exec without -t leaves the process in the pod.
+	timeout time.Duration
 }
 
 func newTrace() *cobra.Command {
@@ -61,6 +63,7 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
 	set := cmd.Flags()
 	set.StringVar(&q.source, "source", "", "client: an address or a CIDR")
 	set.IntVar(&q.count, "count", 0, "number of packets to show; 0: until you interrupt it")
+	set.DurationVar(&q.timeout, "timeout", 5*time.Minute, "how long to trace; 0: until you interrupt it")
 	set.Uint64Var(&q.rate, "rate", 100, "maximum number of packets a second that each rule of the filter selects")
 	return cmd
 }
@@ -85,7 +88,14 @@ func (q *packetQuery) run(ctx context.Context, f *format, stdout, stderr io.Writ
 		return err
 	}
 	defer tracer.Close()
-	fmt.Fprintln(stderr, "tracing; end with Ctrl-C")
+	ends := "tracing; end with Ctrl-C"
+	if q.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, q.timeout)
+		defer cancel()
+		ends += fmt.Sprintf(", or after %s", q.timeout)
+	}
+	fmt.Fprintln(stderr, ends)
 	shown := 0
 	for ctx.Err() == nil && (q.count == 0 || shown < q.count) {
 		event, err := tracer.Next(sweepInterval)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 const (
@@ -40,12 +42,7 @@ func (s *selection) follow(cmd *cobra.Command, i *inspection,
 		return TroubleError{err}
 	}
 	fmt.Fprintln(out, strings.Join(have, "\n"))
-	for looked := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(watchInterval):
-		}
+	for looked := time.Now(); retry.Pause(ctx, watchInterval); {
 		changed, err := i.readIfChanged(ctx)
 		if err == nil && !changed && cmd.Name() == "affinity" && time.Since(looked) >= entriesInterval {
 			changed, err = true, i.read(ctx)
@@ -65,6 +62,7 @@ func (s *selection) follow(cmd *cobra.Command, i *inspection,
 			return TroubleError{err}
 		}
 	}
+	return nil
 }
 
 // writeChanges writes the lines that only one of two lists has: with - those that went, with + those that

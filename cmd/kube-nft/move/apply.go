@@ -38,10 +38,12 @@ or if more are missing than may have been deleted meanwhile. --force takes the n
 all the same.
 
 Our tables serve from then on, but only the daemon follows changes: start it before or
-right after, with the same settings. If it is running already, apply leaves the tables to
-it, and removes what kube-proxy has programmed.`,
+right after, with the same settings. If it is running already, apply uses its settings,
+leaves the tables to it, and removes what kube-proxy has programmed. Connections of
+kube-proxy's IPVS mode go on: apply lets its virtual servers take no new ones, and leaves
+them and the device kube-ipvs0 to the daemon, which removes them when these have ended.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := reader.Read()
+			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -76,13 +78,17 @@ func apply(ctx context.Context, reader *config.Reader, c *config.Config, journal
 		Node:    legacy.Node{Proc: c.HostProc},
 		Journal: migrate.WriteJournal(journal),
 		Force:   c.ForceTakeover,
+		Drain:   c.TakeoverDrain,
 		Beside:  true,
 	}
 	if err := t.Wait(ctx); err != nil {
 		return fmt.Errorf("kube-proxy, %w; nothing was changed; stop it on this node and run this again", err)
 	}
 	t.Journal(migrate.Entry{Step: "commit", Event: migrate.Done, Text: "left to the running daemon"})
-	return t.Remove(ctx, s.node)
+	if err = t.Remove(ctx, s.node); migrate.IsDraining(err) {
+		return nil
+	}
+	return err
 }
 
 // refuse prints the warnings and blocks of a plan. It returns an error if the takeover must not begin.

@@ -11,13 +11,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 )
 
 // planTimeout is how long a plan waits for the API server; most of the plan does not need it.
 const planTimeout = 5 * time.Second
 
 // ErrIncomplete is the result of a plan that could not look at everything.
-var ErrIncomplete = errors.New("the plan could not look at everything: see what begins with unknown")
+var ErrIncomplete = errors.New("the plan is incomplete: see the lines that begin with unknown")
 
 func newPlan(reader *config.Reader) *cobra.Command {
 	var output, root string
@@ -25,18 +26,20 @@ func newPlan(reader *config.Reader) *cobra.Command {
 		Use:   "plan",
 		Short: "Print what a migration would find, remove and keep; change nothing",
 		Long: `plan prints what kube-proxy and others have programmed on this node, what migrate apply
-would remove and keep, and what an operator should know first. It changes nothing. Give it
-the settings of the daemon. Its last line sums it up. Exit code 1 means that something
+would remove and keep, and what an operator should know first. It changes nothing. It uses
+the settings of the daemon if one runs on this node, and flags win over them; without one,
+give it the settings of the daemon. Its last line sums it up. Exit code 1 means that something
 stands in the way, 2 that it could not look at everything: it needs CAP_NET_ADMIN, as root,
 and the source.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return config.Usagef("--output %q: expected text or json", output)
 			}
-			c, err := reader.Read()
+			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
+			c.ServiceProxyName = "" // of a trial, which leaves kube-proxy's Services alone: the plan is about these
 			return plan(cmd.Context(), c, root, output == "json", cmd.OutOrStdout())
 		},
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/kube-nft/kube-nft/sync/localhost"
 )
 
-// TestExposureIsTold: cleanup says what it leaves open.
-func TestExposureIsTold(t *testing.T) {
+// TestCleanupWarnsOfRouteLocalnet: cleanup says what it leaves open.
+func TestCleanupWarnsOfRouteLocalnet(t *testing.T) {
 	lab.New(t)
 	for _, value := range []string{"0", "1"} {
 		lab.Sysctl(t, "net.ipv4.conf.all.route_localnet", value)

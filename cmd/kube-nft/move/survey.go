@@ -14,6 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
@@ -27,6 +28,7 @@ type survey struct {
 	plan    migrate.Plan
 	node    string // the name of this node if there is no such Node object
 	problem error  // why the source could not be read
+	targets []firewall.Target
 }
 
 // look looks at kube-proxy's rules, the kernel, the host whose file system is at root, and the
@@ -43,9 +45,9 @@ func look(ctx context.Context, c *config.Config, root string, force bool, log *z
 	}
 	host := migrate.Host{Proc: c.HostProc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
 	s := &survey{}
-	hostChecks := host.Checks()
-	checks = slices.Concat(checks, hostChecks, migrate.FirewalldChecks(ctx, hostChecks),
-		s.lookAtSource(ctx, c, &inventory, ip6, force, log))
+	source := s.lookAtSource(ctx, c, &inventory, ip6, force, log)
+	forward := migrate.ForwardChecks(ctx, s.targets, 1<<c.MasqueradeBit)
+	checks = slices.Concat(checks, host.Checks(), forward, source)
 	s.plan = migrate.NewPlan(inventory, checks)
 	return s, nil
 }
@@ -65,6 +67,9 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 		s.node = c.NodeName
 	}
 	delta := t.Take()
+	for _, p := range delta.Changed {
+		s.targets = append(s.targets, firewall.TargetsOf(p)...)
+	}
 	checks := []migrate.Check{{
 		Level: migrate.OK, About: "Services", Found: fmt.Sprintf("%d Service ports to serve", len(delta.Changed)),
 	}}

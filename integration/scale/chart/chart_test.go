@@ -32,8 +32,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// TestUnmeasured draws what was measured of a few rows alone.
-func TestUnmeasured(t *testing.T) {
+// TestChartWithMissingRows draws what was measured of a few rows alone.
+func TestChartWithMissingRows(t *testing.T) {
 	dir := t.TempDir()
 	const text = "goos: linux\nBenchmarkScale/first-packet-of-a-connection/services=1000/endpoints=10 1 1e-06 sec/op\n" +
 		"BenchmarkScale/first-packet-of-a-connection/services=5000/endpoints=50 1 2e-06 sec/op\n"

@@ -2,6 +2,7 @@ package legacytest
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -29,10 +30,57 @@ func (s Shape) IPSets() string {
 	} {
 		fmt.Fprintf(&b, "create %s %s family %s\n", s.setName(set[0]), set[1], family)
 	}
-	fmt.Fprintf(&b, "create %s bitmap:port range 0-65535\n", s.setName("NODE-PORT-TCP"))
+	nodePorts := func(i int) string { return s.setName("NODE-PORT-" + strings.ToUpper(s.Protocol(i))) }
+	for _, protocol := range []string{"TCP", "UDP"} {
+		fmt.Fprintf(&b, "create %s bitmap:port range 0-65535\n", s.setName("NODE-PORT-"+protocol))
+	}
 	for i := range s.Services {
-		fmt.Fprintf(&b, "add %s %s,tcp:80\n", s.setName("CLUSTER-IP"), s.ClusterIP(i))
+		fmt.Fprintf(&b, "add %s %s,%s:80\n", s.setName("CLUSTER-IP"), s.ClusterIP(i), s.Protocol(i))
 		fmt.Fprintf(&b, "add %s %s\n", s.setName("IPVS-IPS"), s.ClusterIP(i))
+		if port, ok := s.NodePort(i); ok {
+			fmt.Fprintf(&b, "add %s %d\n", nodePorts(i), port)
+		}
+		if s.Local(i) {
+			fmt.Fprintf(&b, "add %s %s,%s:80\n", s.setName("LOAD-BALANCER"), s.LoadBalancer(i), s.Protocol(i))
+			fmt.Fprintf(&b, "add %s %s\n", s.setName("IPVS-IPS"), s.LoadBalancer(i))
+		}
+	}
+	return b.String()
+}
+
+// ServiceAddresses are the addresses that kube-ipvs0 has.
+func (s Shape) ServiceAddresses() (list []netip.Addr) {
+	for i := range s.Services {
+		if list = append(list, s.ClusterIP(i)); s.Local(i) {
+			list = append(list, s.LoadBalancer(i))
+		}
+	}
+	return list
+}
+
+// Servers returns the text for ipvsadm -R of the virtual servers. Node ports are served at the addresses of
+// the node.
+func (s Shape) Servers(node ...netip.Addr) string {
+	var b strings.Builder
+	for i := range s.Services {
+		at := []string{socket(s.ClusterIP(i), 80)}
+		if s.Local(i) {
+			at = append(at, socket(s.LoadBalancer(i), 80))
+		}
+		if port, ok := s.NodePort(i); ok {
+			for _, addr := range node {
+				at = append(at, socket(addr, uint16(port)))
+			}
+		}
+		for _, frontend := range at {
+			server := "-" + s.Protocol(i)[:1] + " " + frontend
+			fmt.Fprintf(&b, "-A %s -s rr\n", server)
+			for j := range s.Endpoints {
+				if !s.Refused(i) {
+					fmt.Fprintf(&b, "-a %s -r %s -m -w 1\n", server, socket(s.Endpoint(i, j), 8080))
+				}
+			}
+		}
 	}
 	return b.String()
 }
@@ -54,6 +102,7 @@ func (s Shape) IPVS() string {
 	filter.rule(`OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER`)
 	filter.rule(`KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT`)
 	filter.rule(`KUBE-IPVS-FILTER -m set --match-set %s dst,dst -j RETURN`, s.setName("LOAD-BALANCER"))
+	filter.rule(`KUBE-IPVS-FILTER -m set --match-set %s dst,dst -j RETURN`, s.setName("CLUSTER-IP"))
 	filter.rule(`KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set %s dst -j REJECT --reject-with %s`,
 		s.setName("IPVS-IPS"), s.reject())
 	filter.rule(`KUBE-SOURCE-RANGES-FIREWALL -j DROP`)
@@ -69,6 +118,9 @@ func (s Shape) IPVS() string {
 	nat.rule(`KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`)
 	nat.rule(`KUBE-NODE-PORT -p tcp -m set --match-set %s dst -j KUBE-MARK-MASQ`, s.setName("NODE-PORT-TCP"))
 	nat.rule(`KUBE-POSTROUTING -m set --match-set %s dst,dst,src -j MASQUERADE`, s.setName("LOOP-BACK"))
+	nat.rule(`KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN`)
+	nat.rule(`KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0`)
+	nat.rule(`KUBE-POSTROUTING -j MASQUERADE`)
 	nat.rule(`KUBE-SERVICES -m set --match-set %s dst,dst -j KUBE-LOAD-BALANCER`, s.setName("LOAD-BALANCER"))
 	nat.rule(`KUBE-SERVICES ! -s %s -m set --match-set %s dst,dst -j KUBE-MARK-MASQ`, s.pods(), s.setName("CLUSTER-IP"))
 	nat.rule(`KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT`)

@@ -132,6 +132,7 @@ func TestWrong(t *testing.T) {
 		entry := func(ep netip.Addr, timeout, expires time.Duration) nft.Element {
 			return nft.Element{Data: nft.AddrKey(ep), Life: &nft.Life{Timeout: timeout, Expires: expires}}
 		}
+		const remove = "add 10ms 10ms, destroy 10ms 10ms"
 		for _, tt := range []struct {
 			name   string
 			number uint32
@@ -141,8 +142,8 @@ func TestWrong(t *testing.T) {
 			stale  int
 		}{
 			{"a member", 16, entry(a, time.Hour, time.Minute), false, "", 0},
-			{"no member", 16, entry(stranger, time.Hour, time.Minute), false, "destroy", 1},
-			{"a number that no Service port uses", 99, entry(a, time.Hour, time.Minute), false, "destroy", 1},
+			{"no member", 16, entry(stranger, time.Hour, time.Minute), false, remove, 1},
+			{"a number that no Service port uses", 99, entry(a, time.Hour, time.Minute), false, remove, 1},
 			{"another timeout that is not new", 16, entry(a, 3*time.Hour, 2*time.Hour), false, "", 0},
 			{"a shorter timeout", 16, entry(a, 3*time.Hour, 2*time.Hour), true, "add 1h0m0s 1h0m0s", 0},
 			{"a longer timeout", 16, entry(a, time.Minute, time.Second), true, "add 1h0m0s 1s", 0},

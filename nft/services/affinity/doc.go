@@ -1,6 +1,6 @@
 // Package affinity is the session affinity of Service ports: which chains it takes, which endpoints affinity
 // entries may name, and which entries are wrong. It is pure: package services calls it, and package
-// sync/affinity applies what it says of entries.
+// sync/affinityentries applies what it says of entries.
 //
 // New makes a Port from the facts about a Service port. UpdateChain and PolicyChain return its chains,
 // MembersSet its elements, and Compare what a change from one Port to the next means:

@@ -119,24 +119,27 @@ func share(counts []int, room int) int {
 	return math.MaxInt
 }
 
-// Ops returns the operations of changes in one map.
+// Ops returns the operations of changes in one map. Packets may have made another entry of a client since it was
+// read, which must stay, and Destroy takes away what is under a key. So the entry that goes is added first: the kernel
+// refuses that, and with it the whole batch, with EEXIST if the data under the key is another.
 func Ops(f nft.Family, set *nft.Set, changes []EntryChange) (ops []nft.Op) {
-	var gone, renewed []nft.KeyedElement
 	for _, c := range changes {
-		if e := (nft.KeyedElement{Key: c.Key, Element: nft.Element{Data: c.Data, Life: c.Now}}); c.Now == nil {
-			gone = append(gone, e)
-		} else {
-			renewed = append(renewed, e)
+		life := c.Now
+		if life == nil {
+			life = &nft.Life{Timeout: fading, Expires: fading}
 		}
-	}
-	if len(gone) > 0 {
-		ops = append(ops, nft.Op{Verb: nft.Destroy, Family: f, Set: set, Elements: gone})
-	}
-	if len(renewed) > 0 {
-		ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Set: set, Elements: renewed})
+		entry := []nft.KeyedElement{{Key: c.Key, Element: nft.Element{Data: c.Data, Life: life}}}
+		ops = append(ops, nft.Op{Verb: nft.Add, Family: f, Set: set, Elements: entry})
+		if c.Now == nil { // the next message: microseconds later
+			ops = append(ops, nft.Op{Verb: nft.Destroy, Family: f, Set: set, Elements: entry})
+		}
 	}
 	return ops
 }
+
+// fading is the life of an entry that is added to be removed: a tick of the slowest kernel's clock. It would matter
+// only if a packet made an entry of the same client between the two operations.
+const fading = 10 * time.Millisecond
 
 // A Known is a client whose endpoint is known from another proxy.
 type Known struct {

@@ -101,8 +101,8 @@ func TestSettle(t *testing.T) {
 	w.Settle(ctx, time.Hour, time.Hour)
 }
 
-// TestNil: where inotify cannot be used, a nil Watch stands for the one that is missing.
-func TestNil(t *testing.T) {
+// TestWatchWithoutInotify: where inotify cannot be used, a nil Watch stands for the one that is missing.
+func TestWatchWithoutInotify(t *testing.T) {
 	var w *Watch
 	w.Arm()
 	w.Close()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // lockInterval is the pause between two looks at the lock. Health checks have no answer for about as
@@ -20,8 +21,8 @@ func takeLock(ctx context.Context, waiting func()) (*kernel.Lock, error) {
 		waiting()
 	}
 	for errors.Is(err, kernel.ErrLocked) {
-		if err := pause(ctx); err != nil {
-			return nil, err
+		if !retry.Pause(ctx, lockInterval) {
+			return nil, context.Cause(ctx)
 		}
 		lock, err = kernel.TakeLock()
 	}
@@ -53,19 +54,9 @@ func answers(ctx context.Context, role Role) bool {
 // WaitForEnd waits until no daemon programs this network namespace, or returns the reason why ctx ended.
 func WaitForEnd(ctx context.Context) error {
 	for Running(ctx) {
-		if err := pause(ctx); err != nil {
-			return err
+		if !retry.Pause(ctx, lockInterval) {
+			return context.Cause(ctx)
 		}
 	}
 	return nil
-}
-
-// pause waits for lockInterval, or returns the reason why ctx ended.
-func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(lockInterval):
-		return nil
-	}
 }

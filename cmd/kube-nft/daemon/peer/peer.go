@@ -92,19 +92,43 @@ const (
 	maxAnswer = 1 << 20
 )
 
+// ReadSettings works out the settings of a command: those of the daemon that programs this network namespace, if it
+// answers and the command line names no file, under the flags of the command. running is nil without a daemon. It warns
+// of what has no effect.
+func ReadSettings(ctx context.Context, reader *config.Reader,
+	stderr io.Writer) (c *config.Config, running *config.Running, err error) {
+	if running, err = Settings(ctx); err != nil && !errors.Is(err, ErrNone) {
+		fmt.Fprintf(stderr, "kube-nft: warning: %v; using flags and defaults\n", err)
+	}
+	if c, err = reader.ReadOver(running); err != nil {
+		return nil, nil, err
+	}
+	for _, notice := range c.Notices {
+		fmt.Fprintln(stderr, "kube-nft: warning: "+notice)
+	}
+	return c, running, nil
+}
+
 // Settings returns the settings of the daemon that programs this network namespace, or ErrNone.
 func Settings(ctx context.Context) (*config.Running, error) {
-	return ask[config.Running](ctx, Programs, pathSettings, patience)
+	root := ""
+	running, err := ask[config.Running](ctx, Programs, pathSettings, patience,
+		func(conn net.Conn) { root = rootOf(conn) })
+	if err == nil {
+		running.Root = root
+	}
+	return running, err
 }
 
 // ReadStatus returns what the daemon of a role says of itself, or ErrNone.
 func ReadStatus(ctx context.Context, role Role) (*Status, error) {
-	return ask[Status](ctx, role, pathStatus, patience)
+	return ask[Status](ctx, role, pathStatus, patience, func(net.Conn) {})
 }
 
-// ask sends a request to the daemon of a role and decodes its answer. It connects first: only the calling thread is
-// in the network namespace whose daemon is asked.
-func ask[T any](ctx context.Context, role Role, path string, patience time.Duration) (*T, error) {
+// ask sends a request to the daemon of a role and decodes its answer. It connects first, and calls reached: only the
+// calling thread is in the network namespace whose daemon is asked.
+func ask[T any](ctx context.Context, role Role, path string, patience time.Duration,
+	reached func(net.Conn)) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := role.dial(ctx)
@@ -115,6 +139,7 @@ func ask[T any](ctx context.Context, role Role, path string, patience time.Durat
 		return nil, notReached(role, err)
 	}
 	defer conn.Close()
+	reached(conn)
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
@@ -138,6 +163,35 @@ func ask[T any](ctx context.Context, role Role, path string, patience time.Durat
 		return nil, unanswered(err, patience)
 	}
 	return answer, nil
+}
+
+// rootOf returns where the files of the daemon at the other end of a connection are, if it has a file system of its
+// own, as in a pod; empty if it has not, or if its process cannot be seen from here.
+func rootOf(conn net.Conn) string {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		return ""
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	var process *unix.Ucred
+	controlErr := raw.Control(func(fd uintptr) {
+		process, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if controlErr != nil || err != nil || process.Pid == 0 { // 0: in a PID namespace that this process does not see
+		return ""
+	}
+	root := fmt.Sprintf("/proc/%d/root", process.Pid)
+	theirs, err := os.Stat(root)
+	if err != nil {
+		return ""
+	}
+	if ours, err := os.Stat("/"); err != nil || os.SameFile(theirs, ours) {
+		return ""
+	}
+	return root
 }
 
 // unanswered says why a daemon that was reached has not answered.

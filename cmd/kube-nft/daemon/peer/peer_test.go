@@ -73,9 +73,9 @@ func TestCommandsAskTheDaemon(t *testing.T) {
 	}
 }
 
-// TestLatestWaiterIsAsked: of two daemons that wait, the one that was started last has the file, and the end of the
-// other one does not remove it.
-func TestLatestWaiterIsAsked(t *testing.T) {
+// TestCommandsReachTheLatestDaemon: of two daemons that wait, the one that was started last has the file, and the end
+// of the other one does not remove it.
+func TestCommandsReachTheLatestDaemon(t *testing.T) {
 	lab.New(t)
 	first := open(t, Waits, "first")
 	open(t, Waits, "second")
@@ -169,7 +169,7 @@ func TestWrongAnswers(t *testing.T) {
 			if name == "nothing" {
 				patience = 300 * time.Millisecond
 			}
-			_, err = ask[Status](t.Context(), Programs, pathStatus, patience)
+			_, err = ask[Status](t.Context(), Programs, pathStatus, patience, func(net.Conn) {})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}

@@ -8,6 +8,10 @@ type Status struct {
 	Ready  bool `json:"ready"`  // it has programmed them
 	// WaitingFor is what the first commit waits for, if it waits.
 	WaitingFor string `json:"waitingFor,omitempty"`
+	// AwaitsProxy says that it waits for a running kube-proxy to end, and for nothing else.
+	AwaitsProxy bool `json:"awaitsKubeProxy,omitempty"`
+	// Draining says which connections of kube-proxy's keep a part of its state, after the rest was removed.
+	Draining string `json:"draining,omitempty"`
 
 	Healthy      bool `json:"healthy"`      // changes reach the kernel in time
 	NodeEligible bool `json:"nodeEligible"` // load balancers may send traffic here
@@ -21,10 +25,8 @@ type Status struct {
 	Repairs       int       `json:"repairs"` // reviews that had to write
 	RefusedFields int       `json:"refusedFields"`
 
-	// HeldBack says that the safety check keeps the daemon from removing Services, Held for which reason: the
-	// texts by takeover, source or list.
-	HeldBack bool              `json:"heldBack"`
-	Held     map[string]string `json:"held,omitempty"`
+	// SafetyCheck has the texts of the safety check, by reason, while it keeps the daemon from removing Services.
+	SafetyCheck map[string]string `json:"safetyCheck,omitempty"`
 
 	// What this node does not serve as it is asked for.
 	Conflicts        int `json:"conflicts"`
@@ -35,9 +37,9 @@ type Status struct {
 	UnservedChecks   int `json:"unservedHealthChecks"`
 }
 
-// The reasons in Status.Held.
+// The reasons in Status.SafetyCheck.
 const (
-	HeldTakeover = "takeover" // frontends of kube-proxy's would vanish
-	HeldSource   = "source"   // the source would empty our tables
-	HeldList     = "list"     // a new list lacks nearly all objects that there were
+	SafetyTakeover = "takeover" // frontends of kube-proxy's would vanish
+	SafetySource   = "source"   // the source would empty our tables
+	SafetyList     = "list"     // a new list lacks nearly all objects that there were
 )

@@ -1,3 +1,7 @@
+{{- define "kube-nft.name" -}}
+{{ .Values.nameOverride | default "kube-nft" }}
+{{- end }}
+
 {{- define "kube-nft.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}

@@ -1,14 +1,14 @@
-// Package affinity removes affinity entries of endpoints that have left, and some of maps that are nearly full. Make a
-// Cleaner with New, start Run, call Committed after each commit, and serve the channels Batches and Ended:
+// Package affinityentries removes affinity entries of endpoints that have left, and some of maps that are nearly
+// full. Make a Cleaner with New, start Run, call Committed after each commit, and serve the channels Batches and Ended:
 //
-//	cleaner := affinity.New(client, ruleset.AffinityMaps, affinity.Options{...})
+//	cleaner := affinityentries.New(client, ruleset.AffinityMaps, affinityentries.Options{...})
 //	go cleaner.Run(ctx)
 //	...
 //	cleaner.Committed(ruleset.AffinityChanges())
 //
 // Packets make the entries. To read a large map takes long, so a Cleaner has a goroutine and a kernel client
 // of its own. It does not commit, because the tables may belong to the loop's socket.
-package affinity
+package affinityentries
 
 import (
 	"context"
@@ -358,18 +358,22 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
 		if err == nil && len(still) > 0 {
 			err = c.commit(ctx, affinity.Ops(f, set, still))
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, unix.EEXIST): // packets have replaced an entry since: look again
+		case err != nil:
 			return nil, err
+		default:
+			changes = changes[n:]
 		}
-		if changes = changes[n:]; len(changes) > 0 && !retry.Pause(ctx, retry.Rest(time.Since(began))) {
+		if len(changes) > 0 && !retry.Pause(ctx, retry.Rest(time.Since(began))) {
 			return nil, ctx.Err()
 		}
 	}
 	return stale, nil
 }
 
-// unchanged returns the changes whose entries are still as they were read. Packets may have removed an entry
-// since, and made another one of the same client, which must stay.
+// unchanged returns the changes whose entries are still as they were read. A change of another one would fail a
+// batch: see affinity.Ops.
 func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set,
 	changes []affinity.EntryChange) (still []affinity.EntryChange, err error) {
 	for _, change := range changes {

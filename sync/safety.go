@@ -10,15 +10,15 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A HeldError says why the safety check stops a commit: it would remove Services. The loop checks again after
+// A SafetyError says why the safety check stops a commit: it would remove Services. The loop checks again after
 // a pause. Options.Foreign may return one, too.
-type HeldError struct{ Err error }
+type SafetyError struct{ Err error }
 
-func (e *HeldError) Error() string { return e.Err.Error() }
-func (e *HeldError) Unwrap() error { return e.Err }
+func (e *SafetyError) Error() string { return e.Err.Error() }
+func (e *SafetyError) Unwrap() error { return e.Err }
 
-// heldPause is the pause before the safety check is repeated; retry.Rest of the last one, if that is more.
-const heldPause = 2 * time.Second
+// safetyPause is the pause before the safety check is repeated; retry.Rest of the last one, if that is more.
+const safetyPause = 2 * time.Second
 
 // A sourceCheck keeps a start from emptying tables that the last process left and that serve.
 type sourceCheck struct {
@@ -26,7 +26,7 @@ type sourceCheck struct {
 	since time.Time // of the first look
 }
 
-// look returns a *HeldError if want removes nearly all frontends of have, until tracker.SafetyPeriod has passed.
+// look returns a *SafetyError if want removes nearly all frontends of have, until tracker.SafetyPeriod has passed.
 func (d *sourceCheck) look(have, want nft.Tables, now time.Time) error {
 	if d.since.IsZero() {
 		d.since = now
@@ -45,13 +45,13 @@ func (d *sourceCheck) look(have, want nft.Tables, now time.Time) error {
 	if !tracker.TooFew(kept, before.Total) {
 		return nil
 	}
-	return &HeldError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them: is it the right one, "+
+	return &SafetyError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them: is it the right one, "+
 		"with all Services and EndpointSlices? "+
 		"Nothing is written", before.Total, kept)}
 }
 
-// held reports whether err is a HeldError.
-func held(err error) bool {
-	var h *HeldError
-	return errors.As(err, &h)
+// isSafety reports whether err is a SafetyError.
+func isSafety(err error) bool {
+	var s *SafetyError
+	return errors.As(err, &s)
 }

@@ -13,26 +13,27 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 )
 
-// TestHolds: the safety check is reported once, again when its reason changes and once a minute, and when it is over.
-func TestHolds(t *testing.T) {
+// TestSafetyCheckIsReported: the safety check is reported once, again when its reason changes and once a minute, and
+// when it is over.
+func TestSafetyCheckIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		e, recorded := newTestEvents(t)
 		metric := make(map[string]bool)
-		h := newHolds(zap.New(core), e, func(reason string, held bool) { metric[reason] = held })
-		h.report(peer.HeldSource, nil) // nothing was
+		c := newSafetyCheck(zap.New(core), e, func(reason string, active bool) { metric[reason] = active })
+		c.report(peer.SafetySource, nil) // nothing was
 		for range 100 {
-			h.report(peer.HeldTakeover, errors.New("no Node"))
-			h.report(peer.HeldSource, errors.New("nothing left"))
+			c.report(peer.SafetyTakeover, errors.New("no Node"))
+			c.report(peer.SafetySource, errors.New("nothing left"))
 			time.Sleep(time.Second)
 		}
-		h.report(peer.HeldTakeover, errors.New("no Service"))
-		if !metric[peer.HeldTakeover] || !metric[peer.HeldSource] {
+		c.report(peer.SafetyTakeover, errors.New("no Service"))
+		if !metric[peer.SafetyTakeover] || !metric[peer.SafetySource] {
 			t.Errorf("metrics %v", metric)
 		}
-		h.report(peer.HeldTakeover, nil)
-		h.report(peer.HeldTakeover, nil)
-		if metric[peer.HeldTakeover] || !metric[peer.HeldSource] {
+		c.report(peer.SafetyTakeover, nil)
+		c.report(peer.SafetyTakeover, nil)
+		if metric[peer.SafetyTakeover] || !metric[peer.SafetySource] {
 			t.Errorf("metrics %v once one is over", metric)
 		}
 		var got []string

@@ -63,7 +63,7 @@ func TestSafetyCheckOfEmptySource(t *testing.T) {
 				k := filledWith(tt.have)
 				var told []string
 				b := newBubble(k, Options{Trust: tt.trust}, portsFrom(tt.source)...)
-				b.loop.options.Held = func(err error) {
+				b.loop.options.SafetyCheck = func(err error) {
 					text := "over"
 					if err != nil {
 						text = err.Error()
@@ -81,10 +81,10 @@ func TestSafetyCheckOfEmptySource(t *testing.T) {
 				if len(k.batches) != 0 || len(b.reports) != 0 {
 					t.Errorf("%d batches before %s have passed", len(k.batches), tracker.SafetyPeriod)
 				}
-				if looks := len(told); looks > int(tracker.SafetyPeriod/heldPause)+1 {
+				if looks := len(told); looks > int(tracker.SafetyPeriod/safetyPause)+1 {
 					t.Errorf("looked %d times", looks)
 				}
-				b.pass(time.Second + heldPause)
+				b.pass(time.Second + safetyPause)
 				if len(k.batches) != 1 || told[len(told)-1] != "over" {
 					t.Errorf("%d batches after %s, told %q", len(k.batches), tracker.SafetyPeriod, told[len(told)-1])
 				}
@@ -109,7 +109,7 @@ func TestSafetyCheckPasses(t *testing.T) {
 			t.Errorf("%d reads for changes while it is held back", reads)
 		}
 		b.feed.set(portsFrom(59)...)
-		b.pass(2 * heldPause)
+		b.pass(2 * safetyPause)
 		if len(k.batches) != 1 {
 			t.Fatalf("%d batches once the source is there", len(k.batches))
 		}
@@ -125,11 +125,11 @@ func TestSafetyCheckPasses(t *testing.T) {
 	})
 }
 
-// TestForeignMayHold: messages about tables of others may hold the first batch back.
-func TestForeignMayHold(t *testing.T) {
+// TestForeignMayStopFirstCommit: messages about tables of others may hold the first batch back.
+func TestForeignMayStopFirstCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
-		refusal := error(&HeldError{errors.New("no")})
+		refusal := error(&SafetyError{errors.New("no")})
 		b := start(t, k, Options{Foreign: func(_ context.Context, want nft.Tables) ([]nft.ForeignMessage, uint32, error) {
 			if want[nft.IP] == nil {
 				t.Error("it does not get the wanted tables")
@@ -141,7 +141,7 @@ func TestForeignMayHold(t *testing.T) {
 			t.Fatalf("%d batches", len(k.batches))
 		}
 		refusal = nil
-		b.pass(2 * heldPause)
+		b.pass(2 * safetyPause)
 		if len(k.batches) != 1 || len(k.batches[0].Foreign) != 1 {
 			t.Errorf("%d batches once it does not hold any more", len(k.batches))
 		}

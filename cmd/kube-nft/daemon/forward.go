@@ -1,0 +1,114 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/nft/firewall"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/sync/retry"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// How often the daemon looks for rules that refuse connections to endpoints: after a commit of anybody's to nf_tables,
+// but at most once in forwardInterval, and otherwise, for legacy iptables, which reports nothing, once in
+// forwardAudit. After a look that took long it rests for forwardRest times as long.
+const (
+	forwardInterval = 10 * time.Second
+	forwardAudit    = time.Minute
+	forwardRest     = 50
+)
+
+// maxSample is how many Service ports the sample of endpoints has.
+const maxSample = 64
+
+// A sample has some of the Service ports that are served, to know some endpoints. Methods may be called from any
+// goroutine.
+type sample struct {
+	mu    sync.Mutex
+	ports map[tracker.PortID]*tracker.ServicePort
+}
+
+// note follows the changes of a commit.
+func (s *sample) note(delta *tracker.Delta) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ports == nil {
+		s.ports = make(map[tracker.PortID]*tracker.ServicePort)
+	}
+	for id := range delta.Removed {
+		delete(s.ports, id)
+	}
+	for id, p := range delta.Changed {
+		if _, known := s.ports[id]; known || len(s.ports) < maxSample && len(p.Cluster)+len(p.Local) > 0 {
+			s.ports[id] = p
+		}
+	}
+}
+
+// targets are the endpoints of the sample.
+func (s *sample) targets() (list []firewall.Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.ports {
+		list = append(list, firewall.TargetsOf(p)...)
+	}
+	return list
+}
+
+// watchForward notices when this node does not forward connections to endpoints, because of the rules of
+// another program or a kernel parameter. It looks until ctx ends, except while a takeover is at work.
+func (d *daemon) watchForward(ctx context.Context) error {
+	client, err := kernel.Open()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var refusals atomic.Int64
+	d.monitor.metrics.ForwardRefusals(refusals.Load)
+	var known []string
+	problem := ""
+	var generation uint32
+	var last time.Time
+	for rest := time.Duration(0); retry.Pause(ctx, rest); {
+		began := time.Now()
+		rest = forwardInterval
+		now, err := client.Generation(ctx)
+		targets := d.sample.targets()
+		if d.taking() || len(targets) == 0 || err == nil && now == generation && began.Sub(last) < forwardAudit {
+			continue
+		}
+		generation, last = now, began
+		found, err := firewall.Look(ctx, client, targets, 1<<d.config.MasqueradeBit)
+		rest = max(rest, forwardRest*time.Since(began))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && err.Error() != problem {
+			d.log.Warn("cannot check whether rules of other programs refuse connections to endpoints", zap.Error(err))
+		}
+		if problem = ""; err != nil {
+			problem = err.Error()
+		}
+		refusals.Store(int64(len(found)))
+		var places []string
+		for _, f := range found {
+			if places = append(places, f.Where); !slices.Contains(known, f.Where) {
+				text := "connections to endpoints are refused on this node: " + f.String()
+				d.log.Warn(text, zap.String("remedy", f.Remedy))
+				d.monitor.events.node(warning, "ForwardRefused", "Watch", text+". Do: "+f.Remedy)
+			}
+		}
+		if gone := slices.DeleteFunc(known, func(p string) bool { return slices.Contains(places, p) }); len(gone) > 0 {
+			d.log.Info("connections to endpoints are not refused any more", zap.String("by", strings.Join(gone, ", ")))
+		}
+		known = places
+	}
+	return nil
+}

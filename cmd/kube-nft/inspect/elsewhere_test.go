@@ -1,0 +1,62 @@
+package inspect
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/nft"
+)
+
+// TestElsewhere: explain says that a pod runs on another node, whose rules its packets meet, and that its answer is
+// another node's.
+func TestElsewhere(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"kind": "NodeList", "apiVersion": "v1", "items": [
+			{"metadata": {"name": "n1"}, "spec": {"podCIDRs": ["10.244.1.0/24", "fd00:1::/64"]}},
+			{"metadata": {"name": "n2"}, "spec": {"podCIDRs": ["10.244.2.0/24", "fd00:2::/64"]}}]}`)
+	}))
+	t.Cleanup(server.Close)
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	reader := config.NewReader(flags)
+	err := flags.Parse([]string{"--master", server.URL, "--hostname-override", "n1", "--kube-api-content-type",
+		"application/json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := reader.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, source string
+		edit         func(*nft.Packet)
+		node         string
+	}{
+		{"a pod of this node", "10.244.1.9", nil, ""},
+		{"a pod of another node", "10.244.2.9", nil, "n2"},
+		{"an IPv6 pod of another node", "fd00:2::9", nil, "n2"},
+		{"a client outside", "192.0.2.9", nil, ""},
+		{"to an address of this node", "10.244.2.9", func(p *nft.Packet) { p.DestinationLocal = true }, ""},
+	} {
+		p := nft.Packet{Source: netip.MustParseAddr(tt.source)}
+		if tt.edit != nil {
+			tt.edit(&p)
+		}
+		got := elsewhere(t.Context(), c, p)
+		if (got == "") != (tt.node == "") || !strings.Contains(got, "a pod of Node "+tt.node) && tt.node != "" {
+			t.Errorf("%s: got %q, want Node %q", tt.name, got, tt.node)
+		}
+	}
+	server.Close()
+	if got := elsewhere(t.Context(), c, nft.Packet{Source: netip.MustParseAddr("10.244.2.9")}); got != "" {
+		t.Errorf("without an API server: %q", got)
+	}
+}

@@ -1,0 +1,118 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/firewall"
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
+)
+
+// targets are the endpoints that the tables lead to, and the mark of masqueraded packets.
+func (i *inspection) targets() (list []firewall.Target, mark uint32) {
+	for _, table := range i.tables {
+		mark = table.MasqueradeMark()
+		for _, s := range table.Frontends() {
+			p, _ := layout.PolicyOf(s.Verdict)
+			endpoints, outside := s.Cluster, s.Kind != readback.KindClusterIP
+			kept := p.Open().Kind == layout.ExternalLocal
+			if kept || p.Open().Kind == layout.InternalLocal {
+				endpoints = s.Local
+			}
+			for _, ep := range endpoints {
+				list = append(list, firewall.Target{Endpoint: ep, Protocol: uint8(s.Protocol), Outside: outside, Kept: kept})
+			}
+		}
+	}
+	return list, mark
+}
+
+// maxTried is how many endpoints of a frontend are tried.
+const maxTried = 16
+
+// besides are facts about the connection that do not stand in our tables: what sees the packet before
+// them, and what refuses it behind them.
+func (i *inspection) besides(ctx context.Context, table *readback.Table, p nft.Packet,
+	e *readback.Explanation) (facts []answerFact) {
+	rules, err := firewall.Read(ctx, i.kernel)
+	if err != nil {
+		return []answerFact{{Topic: "Other rules", Text: "not known: " + err.Error()}}
+	}
+	first := firewall.Packet{Family: table.Family, Source: p.Source, Destination: p.Destination, SourcePort: p.SourcePort,
+		DestinationPort: p.Port, Protocol: p.Protocol, State: firewall.StateNew}
+	hook, chain := uint32(unix.NF_INET_PRE_ROUTING), layout.PreroutingChain
+	if p.SourceLocal {
+		hook, chain = unix.NF_INET_LOCAL_OUT, layout.OutputChain
+	} else if first.In = p.Interface; p.Interface == unknownInterface {
+		first.In = firewall.DeviceTo(p.Source)
+	}
+	priority := int32(0)
+	if c := table.Chains[chain]; c != nil && c.Hook != nil {
+		priority = int32(c.Hook.Priority)
+	}
+	ahead, err := rules.Ahead(ctx, first, hook, priority)
+	for _, n := range ahead {
+		facts = append(facts, answerFact{Topic: "Ahead of us", Text: n.String()})
+	}
+	if err != nil {
+		facts = append(facts, answerFact{Topic: "Ahead of us", Text: "not known: " + err.Error()})
+	}
+	if e.Outcome != "dnat" || p.SourceLocal { // what this node sends is not forwarded
+		return facts
+	}
+	return append(facts, forwardFacts(ctx, rules, first, table.MasqueradeMark(), e)...)
+}
+
+// forwardFacts say what refuses the connection on its way to endpoints.
+func forwardFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Packet, mark uint32,
+	e *readback.Explanation) (facts []answerFact) {
+	forwarded := 0
+	refused := map[string][]string{} // endpoints by what refuses them
+	remedies, order := map[string]string{}, []string(nil)
+	for _, ep := range e.Endpoints[:min(len(e.Endpoints), maxTried)] {
+		if !firewall.Forwarded(ep.Addr()) {
+			continue
+		}
+		forwarded++
+		to := p.Translated(ep)
+		if e.Masquerade {
+			to.Mark = mark
+		}
+		refusal, err := rules.Forward(ctx, to)
+		if err != nil {
+			return append(facts, answerFact{Topic: "Firewall", Text: "not known: " + err.Error()})
+		}
+		if refusal == nil {
+			continue
+		}
+		text := refusal.String()
+		if refused[text] == nil {
+			order = append(order, text)
+		}
+		refused[text], remedies[text] = append(refused[text], ep.String()), refusal.Remedy
+		if !refusal.General {
+			remedies[text] = ""
+		}
+	}
+	if name := firewall.ForwardingOff(p.Family); name != "" && forwarded > 0 {
+		facts = append(facts, answerFact{Topic: "Forwarding", Text: "this node forwards no packet: " + name + " is 0",
+			By: "remedy: sysctl -w " + name + "=1"})
+	}
+	for _, text := range order {
+		where := "all endpoints"
+		if n := len(refused[text]); n < forwarded {
+			where = fmt.Sprintf("%d of %d endpoints that were tried (%s)", n, forwarded, strings.Join(refused[text], ", "))
+		}
+		fact := answerFact{Topic: "Firewall", Text: "on the way to " + where + ", " + text}
+		if remedies[text] != "" {
+			fact.By = "remedy: " + remedies[text]
+		}
+		facts = append(facts, fact)
+	}
+	return facts
+}

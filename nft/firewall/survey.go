@@ -1,0 +1,248 @@
+package firewall
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A Target is an endpoint to which our tables send connections.
+type Target struct {
+	Endpoint netip.AddrPort
+	Protocol uint8
+	// Outside says that clients outside the cluster reach it, too; Kept, that it sees their addresses.
+	Outside, Kept bool
+}
+
+// perPort is how many endpoints of a list TargetsOf returns.
+const perPort = 32
+
+// TargetsOf returns some of the endpoints of a Service port that are used.
+func TargetsOf(p *tracker.ServicePort) (list []Target) {
+	add := func(endpoints []netip.AddrPort, outside, kept bool) {
+		for i := 0; i < len(endpoints); i += max(1, len(endpoints)/perPort) {
+			list = append(list, Target{p.Endpoints(endpoints[i : i+1])[0], uint8(p.ID.Protocol), outside, kept})
+		}
+	}
+	switch {
+	case !p.External():
+	case p.ExternalLocal:
+		add(p.Local, true, true)
+	default:
+		add(p.Cluster, true, false)
+	}
+	if p.InternalLocal {
+		add(p.Local, false, false)
+	} else {
+		add(p.Cluster, false, false)
+	}
+	return list
+}
+
+// Bounds of a survey.
+const (
+	maxRoutes     = 64 // endpoints whose route is looked up, in each family
+	perInterface  = 3  // endpoints that are tried behind one interface
+	maxInterfaces = 6
+)
+
+// A Finding is a base chain that refuses connections to endpoints in general.
+type Finding struct {
+	Where   string `json:"where"`   // "table inet filter, chain forward"
+	By      string `json:"by"`      // "its policy", or a rule
+	Refused int    `json:"refused"` // of the connections that were tried
+	Tried   int    `json:"tried"`
+	Example string `json:"example"` // one that is refused
+	Remedy  string `json:"remedy"`
+
+	// Firewalld says that the rules are those of firewalld with StrictForwardPorts=yes.
+	Firewalld bool `json:"-"`
+}
+
+// String says what was found.
+func (f *Finding) String() string {
+	return fmt.Sprintf("%s: %s refuses %d of %d kinds of connections to endpoints, such as %s", f.Where, f.By, f.Refused,
+		f.Tried, f.Example)
+}
+
+// A path is where packets to an address leave this node.
+type path struct {
+	device  string
+	gateway bool
+	local   bool // the address is this node's
+}
+
+// pathTo looks a route up.
+func pathTo(addr netip.Addr) (p path, ok bool) {
+	routes, err := netlink.RouteGet(addr.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return p, false
+	}
+	r := routes[0]
+	if i, err := net.InterfaceByIndex(r.LinkIndex); err == nil {
+		p.device = i.Name
+	}
+	p.gateway, p.local = r.Gw != nil || r.Via != nil, r.Type == unix.RTN_LOCAL
+	return p, true
+}
+
+// DeviceTo is the interface by which packets to an address leave this node; empty if they do not, or none is known.
+func DeviceTo(addr netip.Addr) string {
+	if p, ok := pathTo(addr); ok && !p.local {
+		return p.device
+	}
+	return ""
+}
+
+// Forwarded reports whether packets for an address are forwarded: it is not this node's own.
+func Forwarded(addr netip.Addr) bool {
+	p, ok := pathTo(addr)
+	return !ok || !p.local
+}
+
+// A place is a target and the way there.
+type place struct {
+	Target
+	path
+}
+
+// choose returns a few targets of a family that are forwarded, behind different interfaces.
+func choose(targets []Target, f nft.Family) (chosen []place) {
+	targets = slices.DeleteFunc(slices.Clone(targets), func(t Target) bool { return !ofFamily(f, t.Endpoint.Addr()) })
+	outside := func(t Target) int { // first
+		if t.Outside {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(targets, func(a, b Target) int {
+		return cmp.Or(a.Endpoint.Compare(b.Endpoint), cmp.Compare(a.Protocol, b.Protocol), outside(a)-outside(b))
+	})
+	targets = slices.CompactFunc(targets, func(a, b Target) bool {
+		return a.Endpoint == b.Endpoint && a.Protocol == b.Protocol
+	})
+	slices.SortStableFunc(targets, func(a, b Target) int { return outside(a) - outside(b) })
+	step := max(1, len(targets)/maxRoutes)
+	behind := map[string]int{}
+	for i := 0; i < len(targets); i += step {
+		p, ok := pathTo(targets[i].Endpoint.Addr())
+		if !ok || p.local || behind[p.device] == perInterface || behind[p.device] == 0 && len(behind) == maxInterfaces {
+			continue
+		}
+		behind[p.device]++
+		chosen = append(chosen, place{targets[i], p})
+	}
+	return chosen
+}
+
+// beyond are addresses on the Internet, to find the interface by which packets from outside arrive: no host has
+// those of RFC 5737 and RFC 3849.
+var beyond = map[nft.Family]netip.Addr{
+	nft.IP:  netip.AddrFrom4([4]byte{192, 0, 2, 1}),
+	nft.IP6: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1}),
+}
+
+// Survey tries connections to some of the targets: from outside, masqueraded with the mark, and from pods on this
+// node. It returns what refuses them in general. Without any target it tries a connection of which nothing is known.
+func (f *Firewall) Survey(ctx context.Context, targets []Target, mark uint32) (list []Finding, err error) {
+	for _, family := range nft.Families {
+		packets, seen := trials(targets, mark, family), map[int]bool{} // findings of this family
+		for i := range packets {
+			refusal, tryErr := f.Forward(ctx, packets[i])
+			if errors.Is(tryErr, ErrTooMany) {
+				return nil, tryErr
+			}
+			err = cmp.Or(err, tryErr)
+			if refusal == nil || !refusal.General {
+				continue
+			}
+			at := slices.IndexFunc(list, func(f Finding) bool { return f.Where == refusal.Where && f.By == refusal.By })
+			if at < 0 {
+				at = len(list)
+				example := packets[i].text()
+				if refusal.Answer {
+					example = "the answers to " + example
+				}
+				list = append(list, Finding{Where: refusal.Where, By: refusal.By, Example: example, Remedy: refusal.Remedy,
+					Firewalld: refusal.firewalld})
+			}
+			list[at].Refused++
+			if !seen[at] {
+				seen[at] = true
+				list[at].Tried += len(packets)
+			}
+		}
+	}
+	return list, err
+}
+
+// trials are first packets as they come to the hook forward.
+func trials(targets []Target, mark uint32, f nft.Family) (packets []Packet) {
+	base := Packet{Family: f, State: StateNew, Status: statusTranslated}
+	if len(targets) == 0 {
+		return []Packet{base}
+	}
+	outside, _ := pathTo(beyond[f])
+	chosen := choose(targets, f)
+	var pods []place // behind different interfaces
+	for _, p := range chosen {
+		if !p.gateway && p.device != outside.device && len(pods) < 2 &&
+			!slices.ContainsFunc(pods, func(q place) bool { return q.device == p.device }) {
+			pods = append(pods, p)
+		}
+	}
+	for _, to := range chosen {
+		p := base
+		p.Destination, p.DestinationPort, p.Protocol, p.Out = to.Endpoint.Addr(), to.Endpoint.Port(), to.Protocol, to.device
+		if to.Outside {
+			q := p
+			if q.In = outside.device; !to.Kept {
+				q.Mark = mark
+			}
+			packets = append(packets, q)
+		}
+		for _, from := range pods {
+			if from.Endpoint.Addr() != to.Endpoint.Addr() {
+				q := p
+				q.Source, q.In = from.Endpoint.Addr(), from.device
+				packets = append(packets, q)
+			}
+		}
+		if !to.Outside && len(pods) == 0 {
+			packets = append(packets, p)
+		}
+	}
+	return packets
+}
+
+// text describes the connection for people.
+func (p *Packet) text() string {
+	from := "a client"
+	switch {
+	case p.Source.IsValid():
+		from = p.Source.String()
+	case p.Mark != 0:
+		from = "a masqueraded client"
+	}
+	if p.In != "" {
+		from += " by " + nft.Visible(p.In)
+	}
+	if !p.Destination.IsValid() {
+		return from + " to an endpoint"
+	}
+	to := netip.AddrPortFrom(p.Destination, p.DestinationPort).String() + "/" + nft.ProtocolText(p.Protocol)
+	if p.Out != "" {
+		to += " by " + nft.Visible(p.Out)
+	}
+	return from + " to " + to
+}

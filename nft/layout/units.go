@@ -1,0 +1,74 @@
+package layout
+
+import (
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
+)
+
+// Units says what belongs together in a table that becomes another one: the elements of a frontend, those of all
+// frontends of a Service port with session affinity and its chains, and those under a number that a chain holds.
+type Units struct{ Have, Want *nft.Table }
+
+// OfElement returns the unit of an element.
+func (u Units) OfElement(set, key string) change.Unit {
+	lists, isLists := endpointMaps[set]
+	switch {
+	case set == ClusterIPsSet || set == DepartedSet:
+		return change.Unit{Refuses: true}
+	case set == NodePortsMap || set == AffinityNodePortsMap || lists.NodePort:
+		return u.ofFrontend(NodePortsMap, key[:nodePortKeyLen])
+	case set == ServicesMap || set == AffinityFrontendsMap || isLists:
+		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.Want.Family)+nodePortKeyLen])
+	case strings.HasPrefix(set, ListsPrefix):
+		number, _, _ := ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
+		return change.Unit{Name: unitName("list", number)}
+	case strings.HasPrefix(set, RangesPrefix):
+		return change.Unit{Name: unitName("guard", binary.NativeEndian.Uint32([]byte(key)))}
+	}
+	return change.Unit{}
+}
+
+func (u Units) ofFrontend(verdicts, key string) change.Unit {
+	for _, table := range []*nft.Table{u.Want, u.Have} {
+		held := table.Sets[verdicts]
+		if held == nil || held.Map[key].Verdict == nil {
+			continue
+		}
+		if p, ok := PolicyOf(*held.Map[key].Verdict); ok && p.Affinity != 0 {
+			return ofAffinity(p.Affinity)
+		}
+	}
+	return change.Unit{Name: key, Whole: true}
+}
+
+// OfChain returns the unit of a chain.
+func (u Units) OfChain(name string) change.Unit {
+	if number, _, ok := ListOfChain(name); ok {
+		return change.Unit{Name: unitName("list", number)}
+	}
+	if number, err := strconv.ParseUint(strings.TrimPrefix(name, UpdatePrefix), 10, 32); err == nil {
+		return ofAffinity(uint32(number))
+	}
+	switch p, _ := PolicyOfChain(name); {
+	case p.Guard != 0:
+		return change.Unit{Name: unitName("guard", p.Guard)}
+	case p.Affinity != 0:
+		return ofAffinity(p.Affinity)
+	}
+	return change.Unit{}
+}
+
+func ofAffinity(number uint32) change.Unit {
+	return change.Unit{Name: unitName("affinity", number), Whole: true}
+}
+
+func unitName(what string, number uint32) string {
+	return what + " " + strconv.FormatUint(uint64(number), 10)
+}
+
+// nodePortKeyLen is the length of a protocol and port in a key.
+const nodePortKeyLen = 8

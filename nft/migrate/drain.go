@@ -1,0 +1,85 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kube-nft/kube-nft/nft/legacy"
+)
+
+// ipvs selects what kube-proxy's IPVS mode has beside rules.
+var ipvs = legacy.Selector{Backends: []legacy.Backend{legacy.IPVS}}
+
+// A drainError says that connections still use kube-proxy's IPVS mode. ip_vs translates them while the
+// packets of their clients are addressed to this node, that is while kube-ipvs0 has its addresses, and while
+// it has the virtual servers.
+type drainError struct {
+	connections int
+	until       time.Time
+}
+
+func (e *drainError) Error() string {
+	return fmt.Sprintf("%s of kube-proxy's IPVS mode last; its virtual servers take no new ones, and stay with "+
+		"kube-ipvs0 until these have ended, or until %s", plural(e.connections, "connection"),
+		e.until.UTC().Format(time.RFC3339))
+}
+
+// IsDraining reports whether err of Remove means that only connections of the IPVS mode are left. Call
+// Drained, and Remove again.
+func IsDraining(err error) bool {
+	var draining *drainError
+	return errors.As(err, &draining)
+}
+
+// drain lets kube-proxy's virtual servers take no new connections. It returns a drainError while they have
+// connections, and nil when all of IPVS may go.
+func (t *Takeover) drain(ctx context.Context) (*drainError, error) {
+	if t.drained.IsZero() {
+		t.drained = time.Now().Add(t.Drain)
+	}
+	if err := legacy.Quiesce(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := settle(ctx); err != nil { // a packet may have found its endpoint and have no connection yet
+		return nil, err
+	}
+	return t.connections()
+}
+
+// connections returns a drainError while kube-proxy's virtual servers have connections and may keep them.
+func (t *Takeover) connections() (*drainError, error) {
+	n, err := legacy.Connections()
+	if err != nil || n == 0 || !time.Now().Before(t.drained) {
+		return nil, err
+	}
+	return &drainError{n, t.drained}, nil
+}
+
+// The virtual servers are counted every drainPoll. It takes a fifth of a second where there are 30,000:
+// drainShare bounds the share of a CPU.
+const (
+	drainPoll  = 5 * time.Second
+	drainShare = 20
+)
+
+// Drained waits until Remove may remove the rest of IPVS. Now and then it calls report with what it waits for.
+func (t *Takeover) Drained(ctx context.Context, report func(string)) error {
+	for pause := drainPoll; ; {
+		timer := time.NewTimer(min(pause, max(0, time.Until(t.drained))))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		began := time.Now()
+		draining, err := t.connections()
+		if err != nil || draining == nil {
+			return err
+		}
+		report(draining.Error())
+		pause = max(drainPoll, drainShare*time.Since(began))
+	}
+}

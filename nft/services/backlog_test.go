@@ -1,0 +1,158 @@
+package services
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+)
+
+// TestLargeDifferenceGoesInParts restarts over the tables of another time, with another mark now and then, and brings
+// them up to date a few elements at a time, while Services change. After each batch, what a frontend does is what it
+// did at the start, or was to do at some time since.
+func TestLargeDifferenceGoesInParts(t *testing.T) {
+	parts, kept := 0, 0
+	for seed := range worlds(8) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		w, old, applied := startWorld(t, seed)
+		for range 10 {
+			old.Apply(w.change())
+		}
+		commitChanges(t, seed, old, applied)
+		for range 10 {
+			w.change()
+		}
+		config := testConfig()
+		config.MasqueradeBit += uint8(seed % 2)
+		r := NewRuleset(config)
+		r.Adopt(applied)
+		r.SetNodePortAddresses(nodeAddresses)
+		r.Apply(w.everything())
+		var seen fates
+		seen.add(w, applied)
+		seen.add(w, r.Want())
+		r.Found(applied)
+		for r.Advance(5); ; r.Advance(5) {
+			if random.IntN(3) == 0 {
+				r.Apply(w.change())
+				seen.add(w, r.Want())
+			}
+			mustApply(t, applied, r.Changes())
+			r.Committed()
+			if !r.Behind() {
+				break
+			}
+			parts++
+			kept += seen.check(t, seed, applied)
+		}
+		checkEqual(t, seed, applied, r.Want())
+		if batch := r.Changes(); !batch.Empty() {
+			t.Fatalf("seed %d: %d operations are left over", seed, len(batch.Ops))
+		}
+		r.Apply(w.change())
+		commitChanges(t, seed, r, applied)
+	}
+	if parts == 0 || kept == 0 {
+		t.Errorf("%d parts, and %d fates as before: the test shows nothing", parts, kept)
+	}
+}
+
+// fates are what each frontend has done, or was to do, for each client.
+type fates map[place]map[string][]nft.Fate
+
+func (s *fates) add(w *world, tables nft.Tables) {
+	if *s == nil {
+		*s = make(fates)
+	}
+	for f := range w.claims() {
+		if (*s)[f] == nil {
+			(*s)[f] = make(map[string][]nft.Fate)
+		}
+	}
+	for f, of := range *s {
+		for _, c := range clients(f.family) {
+			of[c.name] = append(of[c.name], tables[nft.Family(f.family)].Trace(c.packet(f, f.family)))
+		}
+	}
+}
+
+// check fails the test if a frontend does something that it never did. It returns how many still do what they did
+// first.
+func (s *fates) check(t *testing.T, seed uint64, tables nft.Tables) (first int) {
+	t.Helper()
+	for f, of := range *s {
+		for _, c := range clients(f.family) {
+			got := tables[nft.Family(f.family)].Trace(c.packet(f, f.family))
+			var outcomes []string
+			endpoints := make(map[netip.AddrPort]bool)
+			for _, fate := range of[c.name] {
+				outcomes = append(outcomes, fate.Outcome)
+				for _, ep := range fate.Endpoints {
+					endpoints[ep] = true
+				}
+			}
+			foreign := slices.ContainsFunc(got.Endpoints, func(ep netip.AddrPort) bool { return !endpoints[ep] })
+			if steps := fmt.Sprint(of[c.name]); strings.Contains(steps, "guarded-") || strings.Contains(steps, "pick-list-") {
+				continue // source ranges and shared lists change before the frontends that use them come or go
+			}
+			if slices.Contains(outcomes, "reject") { // cluster IPs are the last that comes
+				outcomes = append(outcomes, "accept")
+			}
+			if !slices.Contains(outcomes, got.Outcome) || foreign || got.Outcome == "dnat" && len(got.Endpoints) == 0 {
+				t.Fatalf("seed %d: %s from %s: %+v\nwant one of %+v", seed, f, c.name, got, of[c.name])
+			}
+			if slices.Equal(got.Endpoints, of[c.name][0].Endpoints) {
+				first++
+			}
+		}
+	}
+	return first
+}
+
+// TestLargeDifferenceInKernel is TestLargeDifferenceGoesInParts in the kernel.
+func TestLargeDifferenceInKernel(t *testing.T) {
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	for seed := range uint64(4) {
+		lab.Run(t, "", "nft", "flush", "ruleset")
+		w, old := newWorld(seed), NewRuleset(testConfig())
+		for range 10 {
+			old.Apply(w.change())
+		}
+		commit(t, k, change.Diff(nil, old.Want()))
+		for range 10 {
+			w.change()
+		}
+		r := NewRuleset(testConfig())
+		have, _, err := k.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Adopt(have)
+		r.SetNodePortAddresses(nodeAddresses)
+		r.Apply(w.everything())
+		r.Found(have)
+		parts := 0
+		for r.Advance(10); ; r.Advance(10) {
+			if parts%3 == 1 {
+				r.Apply(w.change())
+			}
+			commit(t, k, r.Changes())
+			r.Committed()
+			if parts++; !r.Behind() {
+				break
+			}
+		}
+		if parts < 5 {
+			t.Errorf("seed %d: %d parts: the test shows nothing", seed, parts)
+		}
+		checkNothingToWrite(t, k, r)
+	}
+}
