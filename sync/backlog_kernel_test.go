@@ -46,7 +46,7 @@ func TestLargeDifferenceAtStart(t *testing.T) {
 	const count, endpoints = 2000, 50
 	source := &feed{deltas: []tracker.Delta{manyServices(count, endpoints)}}
 	first, _ := newLoop(lab.Open(t, kernel.Open), source, Options{})
-	if err := first.Once(t.Context()); err != nil {
+	if err := first.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	others := manyServices(count, endpoints)

@@ -43,7 +43,7 @@ func TestForeignMessages(t *testing.T) {
 				Options{Log: zap.NewNop(), Foreign: tt.foreign})
 			for i := range tt.syncs {
 				f.add("abc"[:i+1])
-				err := l.Once(t.Context())
+				err := l.once(t.Context())
 				if i == 0 && (err == nil) != (tt.fails == nil) {
 					t.Errorf("the first sync: %v, want %v", err, tt.fails)
 				}

@@ -40,7 +40,7 @@ func TestBusyNeighbor(t *testing.T) {
 					if restart {
 						ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
 						loop := New(&feed{deltas: []tracker.Delta{delta}}, ruleset, lab.Open(t, kernel.Open), Options{Log: zap.NewNop()})
-						if err := loop.Once(t.Context()); err != nil {
+						if err := loop.once(t.Context()); err != nil {
 							t.Fatal(err)
 						}
 					}

@@ -212,21 +212,6 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// Once syncs one time and removes stale connections. It is for callers that do not go on with Run.
-// It returns the error of the sync, and only logs a failure to remove connections.
-func (l *Loop) Once(ctx context.Context) error {
-	for {
-		if err := l.sync(ctx); err != nil {
-			return err
-		}
-		if !l.behind {
-			break
-		}
-	}
-	l.stale.clean(ctx)
-	return nil
-}
-
 // sync brings the kernel up to date. It reads the tables and tries again if somebody else committed
 // between our read and our commit, if the outcome of a commit is unknown, or if the kernel refuses a
 // batch. If the kernel also refuses the batch after a read, isolate skips the Services that

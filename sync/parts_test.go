@@ -57,13 +57,13 @@ func TestEndBetweenParts(t *testing.T) {
 		}
 	}
 	loop, _, _ := newPartsLoop(k)
-	if err := loop.Once(ctx); !errors.Is(err, context.Canceled) || k.commits != 2 {
+	if err := loop.once(ctx); !errors.Is(err, context.Canceled) || k.commits != 2 {
 		t.Fatalf("%d commits and %v, want 2 and the end of the context", k.commits, err)
 	}
 	first := k.elements[0]
 	*k = disturbed{Client: k.Client, before: func(int) {}}
 	loop, ruleset, _ := newPartsLoop(k)
-	if err := loop.Once(t.Context()); err != nil {
+	if err := loop.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	rest := 0
@@ -87,7 +87,7 @@ func TestForeignCommitBetweenParts(t *testing.T) {
 		}
 	}
 	loop, ruleset, _ := newPartsLoop(k)
-	if err := loop.Once(t.Context()); err != nil {
+	if err := loop.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Contains(k.elements[2:], 0) || k.commits < 4 {
@@ -100,7 +100,7 @@ func TestForeignCommitBetweenParts(t *testing.T) {
 func TestErrorOfPart(t *testing.T) {
 	k := &table{answers: []error{nil, &kernel.BatchError{Err: unix.ENOMEM}}}
 	loop, _, _ := newPartsLoop(k)
-	err := loop.Once(t.Context())
+	err := loop.once(t.Context())
 	want := "part 2 of 3: commit to nf_tables: cannot allocate memory; nothing was changed; the parts before it stand, " +
 		"packets do not reach them"
 	if err == nil || err.Error() != want || !errors.Is(err, unix.ENOMEM) {
@@ -113,7 +113,7 @@ func TestErrorOfPart(t *testing.T) {
 func TestTableDeletedBetweenParts(t *testing.T) {
 	fake := &table{answers: []error{nil, nil, &kernel.OpError{Family: nft.IP, Set: "services", Err: unix.ENOENT}}}
 	loop, _, logs := newPartsLoop(fake)
-	if err := loop.Once(t.Context()); err != nil || logs.Len() != 0 || fake.reads != 2 {
+	if err := loop.once(t.Context()); err != nil || logs.Len() != 0 || fake.reads != 2 {
 		t.Errorf("%v after %d reads, log %v; want the tables read again and no more", err, fake.reads, logs.All())
 	}
 	if slices.ContainsFunc(fake.batches, func(b nft.Batch) bool { return b.Check }) {
@@ -129,7 +129,7 @@ func TestTableDeletedBetweenParts(t *testing.T) {
 				}
 			}
 			loop, ruleset, logs := newPartsLoop(k)
-			if err := loop.Once(t.Context()); err != nil || logs.Len() != 0 || len(loop.refusals.skipped) != 0 {
+			if err := loop.once(t.Context()); err != nil || logs.Len() != 0 || len(loop.refusals.skipped) != 0 {
 				t.Errorf("%v; %d ports skipped; log %v", err, len(loop.refusals.skipped), logs.All())
 			}
 			if k.commits != commit+3 {
@@ -154,7 +154,7 @@ func TestRefusalInLaterPart(t *testing.T) {
 		}
 	}
 	loop, ruleset, _ := newPartsLoop(k, bad, good)
-	if err := loop.Once(t.Context()); err != nil {
+	if err := loop.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if k.elements[0] < maxPart || loop.refusals.skipped[serviceOf(bad.ID)] == nil || len(loop.refusals.skipped) != 1 ||

@@ -368,7 +368,7 @@ func TestOnceWaitsForCleaning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cleaner{takes: time.Second}
 		b, cleaned := newCleaning(new(table), c, Options{}, udp("dns", 1, 1))
-		if err := b.loop.Once(t.Context()); err != nil || len(*cleaned) != 1 || (*cleaned)[0].Deleted[tracker.IPv4] != 2 {
+		if err := b.loop.once(t.Context()); err != nil || len(*cleaned) != 1 || (*cleaned)[0].Deleted[tracker.IPv4] != 2 {
 			t.Errorf("%v, reports %+v", err, *cleaned)
 		}
 	})
