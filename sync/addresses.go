@@ -15,27 +15,6 @@ import (
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
-// Addresses returns the addresses of the interfaces of this network namespace, sorted. The ones of kube-ipvs0, where
-// kube-proxy's IPVS mode has the addresses of Services, are not the node's.
-func Addresses() ([]netip.Addr, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list interface addresses: %w", err)
-	}
-	services, err := legacy.ServiceAddresses()
-	if err != nil {
-		return nil, err
-	}
-	var addrs []netip.Addr
-	for _, entry := range list {
-		if addr, ok := netip.AddrFromSlice(entry.IP); ok && !services[addr.Unmap()] {
-			addrs = append(addrs, addr.Unmap())
-		}
-	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs), nil
-}
-
 // addressRetry is the pause before the kernel is asked again for notifications that it
 // refused or broke off, and addressAudit how often addresses are listed without one.
 const (
@@ -91,7 +70,7 @@ func followOnce(ctx context.Context, set func([]netip.Addr)) error {
 	audit := time.NewTicker(addressAudit)
 	defer audit.Stop()
 	for {
-		addrs, err := Addresses()
+		addrs, err := legacy.InterfaceAddresses()
 		if err != nil {
 			return err
 		}

@@ -69,6 +69,27 @@ func ServiceAddresses() (map[netip.Addr]bool, error) {
 	return addrs, nil
 }
 
+// InterfaceAddresses returns the addresses of the interfaces of this network namespace, sorted. Those of kube-ipvs0,
+// where kube-proxy's IPVS mode has the addresses of Services, are not the node's.
+func InterfaceAddresses() ([]netip.Addr, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list interface addresses: %w", err)
+	}
+	services, err := ServiceAddresses()
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	for _, entry := range list {
+		if addr, ok := netip.AddrFromSlice(entry.IP); ok && !services[addr.Unmap()] {
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil
+}
+
 // deleteDevice deletes kube-ipvs0, if it exists, with its addresses.
 func deleteDevice() error {
 	link, _, err := findDevice()

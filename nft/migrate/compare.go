@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -49,7 +48,7 @@ type Lost struct {
 // Compare holds kube-proxy's frontends against tables of ours, wanted ones or what the kernel holds.
 // node is the name of this node if it has no Node object.
 func Compare(inv *legacy.Inventory, tables nft.Tables, node string) (Comparison, error) {
-	local, err := localAddresses()
+	local, err := legacy.InterfaceAddresses()
 	if err != nil {
 		return Comparison{}, err
 	}
@@ -85,22 +84,6 @@ func compare(inv *legacy.Inventory, tables nft.Tables, node string, local []neti
 	}
 	c.Served = len(theirs)
 	return c
-}
-
-// localAddresses lists the addresses of this network namespace.
-func localAddresses() (addrs []netip.Addr, err error) {
-	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list interface addresses: %w", err)
-	}
-	for _, entry := range list {
-		if network, ok := entry.(*net.IPNet); ok {
-			if addr, ok := netip.AddrFromSlice(network.IP); ok {
-				addrs = append(addrs, addr.Unmap())
-			}
-		}
-	}
-	return addrs, nil
 }
 
 // A LossError says why a takeover is refused: frontends would not be served any more.

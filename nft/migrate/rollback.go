@@ -177,7 +177,7 @@ func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
 	if missing := unserved(ours, inv); len(missing) > 0 {
 		return noRules(inv) + " for " + strings.Join(missing, " and "), nil
 	}
-	local, err := localAddresses()
+	local, err := legacy.InterfaceAddresses()
 	if err != nil {
 		return "", err
 	}

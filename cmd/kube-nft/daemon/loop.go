@@ -7,6 +7,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -110,7 +111,7 @@ func (d *daemon) runLoop(ctx context.Context, loop *proxysync.Loop) error {
 	defer foreign.Close()
 	loop.Watch(foreign)
 	if d.config.NodePorts.Follows() {
-		addrs, err := proxysync.Addresses()
+		addrs, err := legacy.InterfaceAddresses()
 		if err != nil {
 			return err
 		}

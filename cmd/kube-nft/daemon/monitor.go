@@ -19,6 +19,7 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/health"
@@ -219,7 +220,7 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 
 // applyHealthChecks brings the answers at health-check node ports up to date with what a tracker has told.
 func (m *monitor) applyHealthChecks(delta *tracker.Delta, t *tracker.Tracker) {
-	if local, err := proxysync.Addresses(); err == nil {
+	if local, err := legacy.InterfaceAddresses(); err == nil {
 		m.services.Apply(delta, m.healthCheckAddresses(m.config.NodePorts.Reached(t.NodeAddresses(), local)))
 	}
 }

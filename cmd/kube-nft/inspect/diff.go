@@ -19,7 +19,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
-	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -46,7 +45,7 @@ func DryRun(ctx context.Context, c *config.Config, stdout, stderr io.Writer) err
 // interfaceAddresses returns the addresses of this node's interfaces. If none of the Node's addresses is among
 // them, this is another machine, such as one that prints rules for review: then it returns the Node's addresses.
 func interfaceAddresses(t *tracker.Tracker) ([]netip.Addr, error) {
-	local, err := proxysync.Addresses()
+	local, err := legacy.InterfaceAddresses()
 	node := t.NodeAddresses()
 	if len(node) > 0 && !slices.ContainsFunc(node, func(addr netip.Addr) bool { return slices.Contains(local, addr) }) {
 		return node, nil
@@ -128,7 +127,7 @@ func diff(ctx context.Context, c *config.Config, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	local, err := proxysync.Addresses()
+	local, err := legacy.InterfaceAddresses()
 	if err != nil {
 		return err
 	}

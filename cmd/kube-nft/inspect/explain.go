@@ -17,8 +17,8 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
-	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -215,7 +215,7 @@ func nodeAddresses(ctx context.Context, c *config.Config, here *host,
 
 // thisHost is the host of this process.
 func thisHost() (*host, error) {
-	addrs, err := proxysync.Addresses()
+	addrs, err := legacy.InterfaceAddresses()
 	return &host{route: senderTo, addresses: slices.DeleteFunc(addrs, netip.Addr.IsLoopback)}, err
 }
 

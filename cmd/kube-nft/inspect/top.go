@@ -21,8 +21,8 @@ import (
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
-	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -343,7 +343,7 @@ func (i *inspection) nodePortAddress() func(netip.Addr) bool {
 		}
 	}
 	if len(served) == 0 {
-		addrs, _ := proxysync.Addresses() // after an error, no connection counts for a node port
+		addrs, _ := legacy.InterfaceAddresses() // after an error, no connection counts for a node port
 		for _, addr := range addrs {
 			served[addr] = true
 		}

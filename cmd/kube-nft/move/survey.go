@@ -19,7 +19,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/services"
-	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -78,7 +77,7 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 		checks = append(checks, migrate.Check{Level: migrate.Blocks, About: "pods", Found: s.problem.Error(),
 			Do: "choose another --detect-local-mode, or the right --hostname-override"})
 	}
-	local, err := proxysync.Addresses()
+	local, err := legacy.InterfaceAddresses()
 	if err != nil {
 		return append(checks, migrate.NotSeen("node ports", err))
 	}
