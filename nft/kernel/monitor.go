@@ -126,6 +126,21 @@ func (m *Monitor) Next() (*change.ForeignChange, error) {
 	}
 }
 
+// changed reports whether our tables may have changed between two generations. It waits for the notification of the
+// later one.
+func (m *Monitor) changed(from, to uint32) bool {
+	for from != to {
+		foreign, err := m.Next()
+		if err != nil || foreign.Lost || !foreign.Elsewhere() && int32(foreign.Generation-from) > 0 {
+			return true
+		}
+		if int32(foreign.Generation-to) >= 0 {
+			break
+		}
+	}
+	return false
+}
+
 func (m *Monitor) receive() (n int, from uint32, err error) {
 	rawErr := m.raw.Read(func(fd uintptr) bool {
 		var sender unix.Sockaddr

@@ -24,8 +24,23 @@ const maxReads = 16
 // kube-nft never writes equals nothing that it would write: a foreign set has an empty Key, a rule
 // is compared by its expressions, flags of the table show in its Comment. Read passes over objects
 // and flowtables: they have no effect without a rule.
+//
+// If another program commits meanwhile, Read goes on beside a Monitor, which says whether the commit was about our
+// tables.
 func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err error) {
-	return k.ReadUnless(ctx, func(before, after uint32) bool { return before != after })
+	moved := func(before, after uint32) bool { return before != after }
+	t, generation, err = k.readOnce(ctx, moved)
+	if err == nil {
+		return t, generation, nil
+	}
+	if m, err := NewMonitor(k); err == nil {
+		defer context.AfterFunc(ctx, func() { _ = m.Close() })()
+		defer func() { _ = m.Close() }()
+		if m.Join() == nil {
+			moved = m.changed
+		}
+	}
+	return k.ReadUnless(ctx, moved)
 }
 
 // ReadUnless is Read beside programs that commit to tables of their own: it reads again only if changed
