@@ -23,10 +23,6 @@ func commitElsewhere(t testing.TB, pause string) *lab.Process {
 	done`, pause)
 }
 
-// busyTime bounds a start, a restart and a repair beside another program that commits. On an idle machine
-// each takes half a second for 5,000 Services.
-const busyTime = 5 * time.Second
-
 // TestBusyNeighbor starts a loop, with and without tables of an earlier one, and lets it repair a table that
 // somebody deletes, while another program commits to tables of its own.
 func TestBusyNeighbor(t *testing.T) {
@@ -60,6 +56,10 @@ func TestBusyNeighbor(t *testing.T) {
 		}
 	}
 }
+
+// busyTime bounds a start, a restart and a repair beside another program that commits, on a machine that may be busy.
+// On an idle machine each takes half a second for 5,000 Services. Without the monitor it would be more than a minute.
+const busyTime = 30 * time.Second
 
 // wasQuick fails the test if something took too long or a sync has failed.
 func (g *watched) wasQuick(t testing.TB, what string, began time.Time) {
