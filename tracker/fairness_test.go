@@ -244,6 +244,9 @@ func TestQuota(t *testing.T) {
 		for _, r := range d.Refused {
 			told = append(told, r.Namespace+"/"+r.Name)
 		}
+		if n := len(tr.Unserved(100)); n != unserved {
+			t.Errorf("%s: Unserved lists %d, want %d", when, n, unserved)
+		}
 		if got := strings.Join(slices.Sorted(maps.Keys(served)), " "); got != names || strings.Join(told, " ") != refused ||
 			d.Unserved != unserved {
 			t.Errorf("%s: served %q, refused %q, %d in all; want %q, %q, %d", when, got, told, d.Unserved, names,

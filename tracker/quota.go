@@ -123,8 +123,10 @@ func (t *Tracker) applyQuotas() (refused []*Refusal) {
 			}
 			e.forgetListings()
 			t.touch(e)
+			e.refusal = nil
 			if e.granted == nothing {
-				refused = append(refused, t.overQuota(e, granted))
+				e.refusal = t.overQuota(e, granted)
+				refused = append(refused, e.refusal)
 			}
 		}
 		t.unserved += leftOut - n.unserved

@@ -107,6 +107,7 @@ type entry struct {
 
 	demand  demand
 	granted grant
+	refusal *Refusal // why nothing is granted; else nil
 
 	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
 	changed  []netip.Addr // what has changed since they were brought up to date

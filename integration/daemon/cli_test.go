@@ -304,6 +304,32 @@ func TestSettingsOfTheDaemon(t *testing.T) {
 	}
 }
 
+// TestServicesOverTheQuota: commands name a Service that the quota of its namespace leaves out.
+func TestServicesOverTheQuota(t *testing.T) {
+	t.Parallel()
+	lab.New(t)
+	k := lab.Open(t, kernel.Open)
+	lab.Start(t, append([]string{lab.Program(t), "--namespace-quota=100", "--takeover=never"}, examples...)...)
+	lab.Eventually(t, "the first commit", func() bool { return holds(t, k, netip.MustParseAddr("10.96.0.90")) })
+	const want = "Service shop/web: the Service asks for 38 elements, but older Services of its namespace " +
+		"use 75 of the 100"
+	check := func(code int, args ...string) {
+		t.Helper()
+		got := runProxy(t, args...)
+		text := strings.Join(strings.Fields(got.Stdout+got.Stderr), " ")
+		if got.Code != code || !strings.Contains(text, want) {
+			t.Errorf("%v: exit code %d, want %d\n%s%s", args, got.Code, code, got.Stdout, got.Stderr)
+		}
+	}
+	check(0, "status")
+	check(0, "get", "services")
+	check(1, "get", "endpoints", "shop/web")
+	check(0, "explain", "10.244.0.9", "10.96.0.80:80/tcp")
+	if got := runProxy(t, "get", "services", "shop/game"); got.Code != 0 || got.Stderr != "" {
+		t.Errorf("get of another Service: exit code %d\n%s", got.Code, got.Stderr)
+	}
+}
+
 // TestStatusIgnoresOtherPrograms: a program that answers health checks as kube-proxy does, at the port of ours,
 // is no daemon to status.
 func TestStatusIgnoresOtherPrograms(t *testing.T) {

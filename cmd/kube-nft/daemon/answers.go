@@ -13,10 +13,21 @@ func (d *daemon) answers() *peer.Answers {
 	}
 }
 
+// Limits of what an answer lists of Services that a quota leaves out: with them it stays below 500 KB.
+const (
+	maxUnserved          = 200
+	maxUnservedAddresses = 50
+)
+
 // status answers kube-nft status and kube-nft ready.
 func (d *daemon) status() *peer.Status {
 	s := d.monitor.status()
 	s.NodeMissing = nodeMissing(d.tracker)()
+	for _, u := range d.tracker.Unserved(maxUnserved) {
+		s.Unserved = append(s.Unserved, peer.UnservedService{Namespace: u.Refusal.Namespace, Name: u.Refusal.Name,
+			Reason: u.Refusal.Reason, Addresses: u.Addresses[:min(len(u.Addresses), maxUnservedAddresses)],
+			NodePorts: u.NodePorts[:min(len(u.NodePorts), maxUnservedAddresses)]})
+	}
 	if draining := d.draining.Load(); draining != nil {
 		s.Draining = *draining
 	}

@@ -178,6 +178,9 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	explanation := table.Explain(p)
 	a := newAnswer(p, explanation)
 	a.Others = i.besides(ctx, table, p, &explanation)
+	if explanation.Service == nil {
+		a.Facts = append(a.Facts, unservedFacts(ctx, p)...)
+	}
 	a.Elsewhere = elsewhere(ctx, c, p)
 	return a, nil
 }

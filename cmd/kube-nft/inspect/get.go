@@ -31,7 +31,8 @@ func newGet() *cobra.Command {
 		Use:   "get",
 		Short: "List Services, endpoints or affinity entries in the kernel",
 		Long: `get lists the Services that are programmed in this network namespace. It reads them from the
-kernel, and needs neither the daemon nor the API server.
+kernel, and needs neither the daemon nor the API server. If the daemon runs, get names on stderr
+the Services that the quota of their namespace leaves out.
 
 A frontend is an address, protocol and port of a Service, or a node port. It has one list of
 endpoints or two: cluster has the endpoints of all nodes, local the endpoints on this node,
@@ -116,6 +117,9 @@ func (s *selection) command(what, short string,
 				if err := list(cmd, s, i); err != nil {
 					return TroubleError{err}
 				}
+			}
+			for _, text := range s.unserved(cmd.Context()) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "kube-nft: "+text)
 			}
 			if missing {
 				return fmt.Errorf("no Service %s is programmed here%s", strings.TrimPrefix(s.namespace+"/"+s.name, "/"),

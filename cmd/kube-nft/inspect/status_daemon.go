@@ -97,8 +97,14 @@ func (d *DaemonStatus) rows(now time.Time) [][]string {
 			rows = append(rows, []string{line.head, strconv.Itoa(line.n)})
 		}
 	}
+	for i := range d.Unserved[:min(len(d.Unserved), shownUnserved)] {
+		rows = append(rows, []string{"", unservedText(&d.Unserved[i])})
+	}
 	return rows
 }
+
+// shownUnserved is how many Services that a quota leaves out status names; get services names more.
+const shownUnserved = 5
 
 // Works reports whether the daemon answers, has synced and is healthy.
 func (d *DaemonStatus) Works() bool { return d.Reached && d.Ready && d.Healthy }

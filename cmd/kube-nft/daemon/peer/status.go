@@ -1,6 +1,9 @@
 package peer
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // A Status is what a daemon says of itself.
 type Status struct {
@@ -34,7 +37,18 @@ type Status struct {
 	UnmetAnnotations int `json:"unmetAnnotations"`
 	UnservedServices int `json:"unservedServices"` // over the quota of their namespace
 	WaitingServices  int `json:"waitingServices"`  // their namespace has used its share of the time
-	UnservedChecks   int `json:"unservedHealthChecks"`
+	// Unserved are some of the UnservedServices.
+	Unserved       []UnservedService `json:"unserved,omitempty"`
+	UnservedChecks int               `json:"unservedHealthChecks"`
+}
+
+// An UnservedService is one that the quota of its namespace leaves out.
+type UnservedService struct {
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	Reason    string       `json:"reason"`
+	Addresses []netip.Addr `json:"addresses"`
+	NodePorts []uint16     `json:"nodePorts,omitempty"`
 }
 
 // The reasons in Status.SafetyCheck.
