@@ -357,6 +357,36 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 	}
 }
 
+// TestGivenUpAddressIsFreeAtOnce: a Service with many ports loses its load-balancer IP. The ports that a first step does
+// not reach say that they give it up.
+func TestGivenUpAddressIsFreeAtOnce(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, func(tr *Tracker) {
+		must(t, tr.SetService(newService(manyPorts)))
+		must(t, tr.SetSlice(withEndpoints(1000)))
+	})
+	must(t, tr.SetService(newService(manyPorts, func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = nil })))
+	address := []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	waiting := 0
+	for id, p := range tr.Take().Changed {
+		if !slices.Equal(p.LoadBalancers, p.GivenUp) || len(p.GivenUp) > 0 && !slices.Equal(p.GivenUp, address) {
+			t.Errorf("port %s has %v and gives up %v", id.Port, p.LoadBalancers, p.GivenUp)
+		}
+		waiting += len(p.GivenUp)
+	}
+	if waiting == 0 {
+		t.Error("the first step removes the address from all ports: the Service is too small for this test")
+	}
+	for tr.Take().Due != (time.Time{}) {
+		continue
+	}
+	for _, p := range tr.entries[objectName{"shop", "web"}].out {
+		if len(p.LoadBalancers)+len(p.GivenUp) > 0 {
+			t.Errorf("at the end port %s has %v and gives up %v", p.ID.Port, p.LoadBalancers, p.GivenUp)
+		}
+	}
+}
+
 // TestAffinityOfManyPortsComesInSteps: switching session affinity on rewrites the lists of all ports.
 func TestAffinityOfManyPortsComesInSteps(t *testing.T) {
 	now := started

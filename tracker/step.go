@@ -98,6 +98,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	}
 	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare)
 	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare)
+	next.GivenUp = givenUp(&next, want)
 	next.Routers = common(want.Routers, next.LoadBalancers, netip.Addr.Compare)
 	if next.NodePort != want.NodePort {
 		next.NodePort = 0
@@ -167,6 +168,22 @@ func (p *ServicePort) withPorts() *ServicePort {
 		*list = p.Endpoints(*p.endpointLists()[i])
 	}
 	return &q
+}
+
+// givenUp lists the addresses of p that want does not have, sorted.
+func givenUp(p, want *ServicePort) (addrs []netip.Addr) {
+	if slices.Equal(p.LoadBalancers, want.LoadBalancers) && slices.Equal(p.ExternalIPs, want.ExternalIPs) {
+		return nil
+	}
+	kept := slices.Concat(want.LoadBalancers, want.ExternalIPs)
+	slices.SortFunc(kept, netip.Addr.Compare)
+	for _, addr := range slices.Concat(p.LoadBalancers, p.ExternalIPs) {
+		if _, found := slices.BinarySearchFunc(kept, addr, netip.Addr.Compare); !found {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
 }
 
 // guard sets the source ranges of next. Where have has none and want has, they hold at once.

@@ -161,6 +161,9 @@ type ServicePort struct {
 	// Leaving says that the port has been deleted and is being removed step by step: any other Service that claims
 	// one of its frontends takes precedence.
 	Leaving bool
+	// GivenUp are those of LoadBalancers and ExternalIPs, sorted, that the Service does not have any more. A later step
+	// removes them. Any other Service that claims one of them takes precedence there.
+	GivenUp []netip.Addr
 }
 
 // ByAge orders Service ports: where two claim one frontend, the first one takes precedence.
@@ -181,7 +184,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity && p.TargetPort == q.TargetPort &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&
-		p.Leaving == q.Leaving &&
+		p.Leaving == q.Leaving && slices.Equal(p.GivenUp, q.GivenUp) &&
 		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.Routers, q.Routers) &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.Sources, q.Sources) && sameEndpoints(p.Cluster, q.Cluster) && sameEndpoints(p.Local, q.Local) &&

@@ -23,18 +23,19 @@ const (
 
 // A claim is a Service port's wish for a frontend.
 type claim struct {
-	port *portState
-	kind frontendKind
+	port    *portState
+	kind    frontendKind
+	givenUp bool // as in wantedFrontend
 	// reported says that Conflicts has reported this claim as one that is not served.
 	reported bool
 }
 
 // precedes orders claims: the first one is served. The API server assigns a cluster IP to one Service, so that
 // Service comes first. Then comes the Service whose status has the address as a load balancer's. Otherwise the older
-// Service wins. A Service port that is being removed loses against any other.
+// Service wins. A frontend that its Service gives up goes to any other.
 func (c claim) precedes(d claim) bool {
-	if c.port.current.Leaving != d.port.current.Leaving {
-		return d.port.current.Leaving
+	if c.givenUp != d.givenUp {
+		return d.givenUp
 	}
 	if c.kind != d.kind {
 		return c.kind < d.kind
@@ -94,17 +95,17 @@ func (s *claims) of(port *portState) *claim {
 }
 
 // set adds a port's claim or replaces it; its right may have changed with the port.
-func (s *claims) set(port *portState, kind frontendKind) {
+func (s *claims) set(port *portState, wanted wantedFrontend) {
 	switch have := s.of(port); {
 	case have != nil:
-		have.kind = kind
+		have.kind, have.givenUp = wanted.kind, wanted.givenUp
 		if len(s.list) > 1 {
 			heap.Fix(s, s.places[port])
 		}
 	case len(s.list) == 0: // as nearly always
-		s.list = append(s.list, claim{port: port, kind: kind})
+		s.list = append(s.list, claim{port: port, kind: wanted.kind, givenUp: wanted.givenUp})
 	default:
-		heap.Push(s, claim{port: port, kind: kind})
+		heap.Push(s, claim{port: port, kind: wanted.kind, givenUp: wanted.givenUp})
 	}
 }
 
@@ -143,7 +144,8 @@ func (c Conflict) String() string {
 // A wantedFrontend is a frontend that a Service port wants, and what it is to it.
 type wantedFrontend struct {
 	tracker.Frontend
-	kind frontendKind
+	kind    frontendKind
+	givenUp bool // the port has it until a later step removes it
 }
 
 // frontendsOf lists where a Service port wants to be reached. Of the ways in which it names
@@ -151,10 +153,13 @@ type wantedFrontend struct {
 func frontendsOf(p *tracker.ServicePort) []wantedFrontend {
 	wanted := make([]wantedFrontend, 0, 2+len(p.LoadBalancers)+len(p.ExternalIPs))
 	if p.NodePort != 0 {
-		wanted = append(wanted, wantedFrontend{tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort), nodePort})
+		wanted = append(wanted,
+			wantedFrontend{tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort), nodePort, p.Leaving})
 	}
 	add := func(addr netip.Addr, kind frontendKind) {
-		wanted = append(wanted, wantedFrontend{tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}, kind})
+		_, givenUp := slices.BinarySearchFunc(p.GivenUp, addr, netip.Addr.Compare)
+		wanted = append(wanted, wantedFrontend{tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port}, kind,
+			givenUp || p.Leaving})
 	}
 	add(p.ClusterIP, clusterIP)
 	for _, addr := range p.LoadBalancers {
@@ -191,7 +196,7 @@ func (r *familyRules) claim(wanted wantedFrontend, port *portState) {
 		before = first.port
 	}
 	losers := state.claims.losers()
-	state.claims.set(port, wanted.kind)
+	state.claims.set(port, wanted)
 	r.standing += state.claims.losers() - losers
 	if before != nil && before != port || losers > 0 {
 		changed := r.contest(state, before).changed
@@ -241,7 +246,7 @@ func (r *familyRules) reportContests() {
 	for state, contest := range r.contests {
 		winner := state.claims.first()
 		for port := range contest.changed {
-			if c := state.claims.of(port); c != winner && !c.reported && !port.current.Leaving {
+			if c := state.claims.of(port); c != winner && !c.reported && !c.givenUp {
 				c.reported = true
 				r.fresh = append(r.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
 			}

@@ -116,36 +116,43 @@ func changed(ports ...*tracker.ServicePort) tracker.Delta {
 	return delta
 }
 
-// TestRemovedPortLosesFrontends: a Service port that is being removed loses its frontends to any other that claims
-// them, and that is no conflict.
-func TestRemovedPortLosesFrontends(t *testing.T) {
-	r := NewRuleset(testConfig())
+// TestRemovedFrontendGoesToOthers: a Service port that is being removed, or that gives up an address, loses it to any
+// other that claims it, and that is no conflict.
+func TestRemovedFrontendGoesToOthers(t *testing.T) {
 	shared := netip.MustParseAddr("203.0.113.9")
-	apply := func(p *tracker.ServicePort) {
-		p.LoadBalancers = []netip.Addr{shared}
-		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-	}
-	owner := func() string {
-		return r.families[nft.IP].frontends[tracker.Frontend{Address: shared, Protocol: tracker.TCP,
-			Port: 80}].shown.id.Service
-	}
-	apply(claimant("older", 2021, "10.96.0.1", 1))
-	leaving := claimant("older", 2021, "10.96.0.1", 1)
-	leaving.Leaving = true
-	apply(leaving)
-	if got := owner(); got != "older" {
-		t.Errorf("without another claim the address is served for %q, want the Service that is being removed", got)
-	}
-	apply(claimant("younger", 2024, "10.96.0.2", 2))
-	if got := owner(); got != "younger" {
-		t.Errorf("served for %q, want the Service that stays", got)
-	}
-	if fresh, _ := r.Conflicts(); len(fresh) > 0 {
-		t.Errorf("reported as a conflict: %v", fresh)
-	}
-	r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{leaving.ID: true}})
-	if got := owner(); got != "younger" {
-		t.Errorf("after the removal served for %q", got)
+	for name, leave := range map[string]func(*tracker.ServicePort){
+		"the port is removed":     func(p *tracker.ServicePort) { p.Leaving = true },
+		"the address is given up": func(p *tracker.ServicePort) { p.GivenUp = []netip.Addr{shared} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRuleset(testConfig())
+			apply := func(p *tracker.ServicePort) {
+				p.LoadBalancers = []netip.Addr{shared}
+				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+			}
+			owner := func() string {
+				return r.families[nft.IP].frontends[tracker.Frontend{Address: shared, Protocol: tracker.TCP,
+					Port: 80}].shown.id.Service
+			}
+			apply(claimant("older", 2021, "10.96.0.1", 1))
+			leaving := claimant("older", 2021, "10.96.0.1", 1)
+			leave(leaving)
+			apply(leaving)
+			if got := owner(); got != "older" {
+				t.Errorf("without another claim the address is served for %q, want the Service that is being removed", got)
+			}
+			apply(claimant("younger", 2024, "10.96.0.2", 2))
+			if got := owner(); got != "younger" {
+				t.Errorf("served for %q, want the Service that stays", got)
+			}
+			if fresh, _ := r.Conflicts(); len(fresh) > 0 {
+				t.Errorf("reported as a conflict: %v", fresh)
+			}
+			r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{leaving.ID: true}})
+			if got := owner(); got != "younger" {
+				t.Errorf("after the removal served for %q", got)
+			}
+		})
 	}
 }
 

@@ -153,7 +153,8 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 func sameClaims(p, q *tracker.ServicePort) bool {
 	return p.ClusterIP == q.ClusterIP && p.Port == q.Port && p.NodePort == q.NodePort && p.Leaving == q.Leaving &&
 		p.UID == q.UID && p.Created.Equal(q.Created) &&
-		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs)
+		slices.Equal(p.LoadBalancers, q.LoadBalancers) && slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
+		slices.Equal(p.GivenUp, q.GivenUp)
 }
 
 // removePort takes a Service port out.
