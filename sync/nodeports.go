@@ -148,5 +148,6 @@ func (n *nodePorts) update(r *services.Ruleset) (moved bool) {
 	r.SetNodePortAddresses(n.setting.Select(n.node, n.local))
 	before := n.reached
 	n.reached = n.setting.Reached(n.node, n.local)
+	r.ReportOverlaps(n.reached)
 	return !slices.Equal(n.reached, before)
 }

@@ -137,7 +137,7 @@ type Conflict struct {
 // String says who has the frontend and who goes without.
 func (c Conflict) String() string {
 	return fmt.Sprintf("%s is claimed by Service %s and by Service %s, which is not served there: a cluster IP comes "+
-		"first, then a load balancer's address in status, then the older Service",
+		"first, then a load balancer's address in status, then the older Service; an address comes before a node port",
 		c.Frontend, c.Winner, c.Loser)
 }
 
@@ -285,8 +285,8 @@ func (r *Ruleset) Conflicts() (fresh []Conflict, standing int) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
 		family.reportContests()
-		fresh, family.fresh = append(fresh, family.fresh...), nil
-		standing += family.standing
+		fresh, family.fresh = slices.Concat(fresh, family.fresh, family.overlaps.update(family)), nil
+		standing += family.standing + len(family.overlaps.conflicts)
 	}
 	return fresh, standing
 }

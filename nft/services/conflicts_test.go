@@ -156,6 +156,45 @@ func TestRemovedFrontendGoesToOthers(t *testing.T) {
 	}
 }
 
+// TestAddressHidesNodePort: an external IP that is an address of this node hides another Service's node port there.
+func TestAddressHidesNodePort(t *testing.T) {
+	r := NewRuleset(testConfig())
+	node := netip.MustParseAddr("192.168.0.2")
+	r.ReportOverlaps([]netip.Addr{node})
+	external := func(port uint16) *tracker.ServicePort {
+		p := claimant("2", 2024, "10.96.0.2", 1)
+		p.Port, p.ExternalIPs = port, []netip.Addr{node}
+		return p
+	}
+	own := external(30001)
+	own.NodePort = 30001
+	for _, step := range []struct {
+		what            string
+		delta           tracker.Delta
+		fresh, standing int
+	}{
+		{"the node port alone", changed(nodePortOf("1", 2021, 30001)), 0, 0},
+		{"an external IP with another port", changed(external(30002)), 0, 0},
+		{"with that port", changed(external(30001)), 1, 1},
+		{"nothing new", changed(nodePortOf("3", 2021, 30003)), 0, 1},
+		{"the node port goes", tracker.Delta{Removed: map[tracker.PortID]bool{nodePortOf("1", 2021, 0).ID: true}}, 0, 0},
+		{"the Service's own node port", changed(own), 0, 0},
+		{"the node port comes back, and loses to the other node port as well", changed(nodePortOf("1", 2025, 30001)), 1, 1},
+	} {
+		r.Apply(step.delta)
+		fresh, standing := r.Conflicts()
+		if len(fresh) != step.fresh || standing != step.standing {
+			t.Errorf("%s: new %v, %d standing; want %d and %d", step.what, fresh, standing, step.fresh, step.standing)
+		}
+	}
+	r.Apply(changed(nodePortOf("2", 2024, 30009), nodePortOf("3", 2021, 30003), external(30003)))
+	r.Conflicts()
+	r.ReportOverlaps(nil)
+	if fresh, standing := r.Conflicts(); len(fresh) > 0 || standing > 0 {
+		t.Errorf("at an address that the node has lost: %v, %d standing", fresh, standing)
+	}
+}
+
 // TestTransientConflictsAreNotReported: what comes up within one change and is over at its end, or
 // between two reports, is not reported.
 func TestTransientConflictsAreNotReported(t *testing.T) {

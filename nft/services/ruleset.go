@@ -47,7 +47,8 @@ type familyRules struct {
 	departures     *affinity.Departures
 	flows          map[tracker.Frontend]*tracker.FlowChange
 	contests       map[*frontendState]*contest
-	standing       int          // conflicts
+	overlaps       overlaps
+	standing       int          // conflicts within contests
 	fresh          []Conflict   // not reported yet
 	successions    []Succession // not reported yet
 	lists          listWriter
@@ -91,6 +92,9 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		affinityPorts:    make(map[string]int),
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
+		overlaps: overlaps{
+			touched: make(map[tracker.Frontend]struct{}), conflicts: make(map[tracker.Frontend]Conflict),
+		},
 	}
 	r.lists.journal = r.Journal
 	r.departures = affinity.NewDepartures(f, r.Journal)
@@ -228,6 +232,20 @@ func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 			}
 		}
 		family.fillSet(layout.NodePortAddressesSet, keys)
+	}
+}
+
+// ReportOverlaps sets the addresses at which node ports are reached, sorted: Conflicts reports node ports that another
+// Service's load-balancer IP or external IP hides there. The caller must not change addrs.
+func (r *Ruleset) ReportOverlaps(addrs []netip.Addr) {
+	for f, family := range r.families {
+		var reached []netip.Addr
+		for _, addr := range addrs {
+			if nft.Family(tracker.FamilyOf(addr)) == f {
+				reached = append(reached, addr)
+			}
+		}
+		family.overlaps.reach(family, reached)
 	}
 }
 

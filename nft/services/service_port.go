@@ -180,6 +180,7 @@ func (r *familyRules) program(state *frontendState) {
 		want = first.serve(state.Frontend)
 	}
 	f, have := state.Frontend, &state.shown
+	r.overlaps.touch(f)
 	if have.policy != want.policy || have.comment != want.comment {
 		r.acquire(want.policy) // first, for the two may share chains
 		if want.policy.Kind == 0 {
