@@ -44,7 +44,7 @@ func (t *Table) Delete(ctx context.Context, flows []Flow, still func(*Flow) bool
 }
 
 // deleteSafely deletes one batch. If the kernel drops answers because the receive buffer is full,
-// nobody knows which deletions failed: deleteSafely repeats them one by one and waits for each
+// it is unknown which deletions failed: deleteSafely repeats them one by one and waits for each
 // answer.
 func (t *Table) deleteSafely(batch []Flow) (deleted int, err error) {
 	deleted, err = t.deleteBatch(batch)

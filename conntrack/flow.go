@@ -32,7 +32,7 @@ const (
 // TCPState is a state of the kernel's TCP tracker (enum tcp_conntrack).
 type TCPState uint8
 
-// SYNSent is the state after a SYN that nobody answered yet (TCP_CONNTRACK_SYN_SENT).
+// SYNSent is the state after a SYN without an answer (TCP_CONNTRACK_SYN_SENT).
 const SYNSent TCPState = 1
 
 // A Flow is one entry of the connection tracking table.

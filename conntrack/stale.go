@@ -52,7 +52,7 @@ func serving(flow *Flow, desired Desired) (at tracker.Frontend, allowed func(net
 }
 
 // stale reports whether flow contradicts desired, whatever changed when. A translated flow
-// to an address or node port that is not ours is somebody else's. Addresses of a Service CIDR
+// to an address or node port that is not ours belongs to another program. Addresses of a Service CIDR
 // are ours, with a Service or without: a new flow to an unused one would be dropped.
 func stale(flow *Flow, desired Desired) bool {
 	addr := flow.Original.Destination.Addr()
@@ -67,7 +67,7 @@ func stale(flow *Flow, desired Desired) bool {
 func isUDP(flow *Flow) bool { return flow.Original.Protocol == tracker.UDP }
 
 // resets reports whether a flow at this frontend ends when its endpoint stops serving, although it is
-// none of UDP: somebody asked for that. Without its entry, the client's next segment is the first
+// none of UDP: the Service asked for that. Without its entry, the client's next segment is the first
 // packet of a connection to another endpoint, which resets it.
 func resets(flow *Flow, at tracker.Frontend, desired Desired) bool {
 	return !isUDP(flow) && flow.Translated() && desired.Resets(at)
@@ -123,7 +123,7 @@ func (s *changeSet) stale(flow *Flow) bool {
 }
 
 // orphans reports whether flow was a flow of the changed frontend, which is gone: with the
-// change, or with a later one that has overtaken it. At a node port that nobody owns now,
+// change, or with a later one that has overtaken it. At a node port that no Service has now,
 // anybody may translate: its endpoint must be one that we know.
 func orphans(c *tracker.FlowChange, flow *Flow) bool {
 	if !isUDP(flow) || !flow.Translated() {

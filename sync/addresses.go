@@ -96,7 +96,7 @@ func followOnce(ctx context.Context, set func([]netip.Addr)) error {
 	}
 }
 
-// end ends a subscription and takes what it has left: whoever sends it may be waiting.
+// end ends a subscription and takes what it has left: its sender may be waiting.
 func end(updates <-chan netlink.AddrUpdate, stop chan<- struct{}) {
 	close(stop)
 	for range updates {

@@ -41,7 +41,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 		l.ruleset.Advance(max(elementsEach-l.ruleset.AllWork(), elementsEach/4))
 		p.batch = l.ruleset.Changes()
 		if !p.batch.Remakes() {
-			if p.batch.Makes() { // a table that somebody deleted: nobody may have committed since
+			if p.batch.Makes() { // a table that another program deleted: it must not have committed since
 				p.batch.Generation = l.drift.seen
 			}
 			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != "" && !l.behind

@@ -20,7 +20,7 @@
 //	|                        |                          |
 //	+------------------------+                          |
 //	^  the commit failed or its outcome is unknown      |
-//	|  somebody changed our tables, or may have (drift) |
+//	|  other program changed our tables, or may (drift) |
 //	+---------------------------------------------------+
 //
 // After each commit the loop hands over what it made stale among affinity entries and among

@@ -118,7 +118,7 @@ func (d *driftDetector) join() {
 // tellTime is how long unchanged waits for the monitor. It tells of a commit within a millisecond.
 const tellTime = time.Second
 
-// unchanged reports whether nobody has changed our tables between two generations. If there was a commit
+// unchanged reports whether no other program has changed our tables between two generations. If there was a commit
 // between them, only the monitor can tell that it was about other tables, and only if it has listened since
 // the first of them. unchanged waits until the monitor has told of the second one. If our tables may have
 // changed, they must be read.
@@ -158,7 +158,7 @@ func (d *driftDetector) unchanged(ctx context.Context, from, to uint32) bool {
 	return false
 }
 
-// renew returns the present generation, if nobody has changed our tables since another one.
+// renew returns the present generation, if no other program has changed our tables since another one.
 func (d *driftDetector) renew(ctx context.Context, from uint32) (now uint32, ok bool) {
 	if d.deaf || !d.joined {
 		return 0, false

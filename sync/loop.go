@@ -212,12 +212,12 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// sync brings the kernel up to date. It reads the tables and tries again if somebody else committed
+// sync brings the kernel up to date. It reads the tables and tries again if another program committed
 // between our read and our commit, if the outcome of a commit is unknown, or if the kernel refuses a
 // batch. If the kernel also refuses the batch after a read, isolate skips the Services that
 // cause the refusal.
 //
-// The kernel may refuse a later part of a batch because somebody has removed what earlier parts made.
+// The kernel may refuse a later part of a batch because another program has removed what earlier parts made.
 // So sync tries again without isolate. If the part itself is wrong, the batch after the read begins
 // with it, and the kernel refuses it again.
 func (l *Loop) sync(ctx context.Context) (err error) {
@@ -249,7 +249,7 @@ func (l *Loop) sync(ctx context.Context) (err error) {
 // isolate removes from the wanted state what the kernel refuses. It reports whether there is another
 // batch to try. It first tries the wanted state without the affinity entries of another proxy or
 // of a table that is made anew. If the kernel takes that, the next batch leaves out these entries and nothing
-// else. isolate begins again if somebody commits meanwhile, because the kernel's answer may be about
+// else. isolate begins again if another program commits meanwhile, because the kernel's answer may be about
 // that commit.
 func (l *Loop) isolate(ctx context.Context, err error) bool {
 	for range maxTrials {
@@ -274,7 +274,7 @@ func (l *Loop) isolate(ctx context.Context, err error) bool {
 }
 
 // attempt computes a batch, commits it and does what follows a commit. idle says that there was
-// nothing to do. Between a commit and the kernel's answer, nobody knows what the kernel holds.
+// nothing to do. Between a commit and the kernel's answer, it is unknown what the kernel holds.
 func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	taken := time.Now()
 	p, err := l.plan(ctx)
@@ -329,7 +329,7 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 // commit sends the batch of a plan, in parts if it is large. It returns the generation up to which changes by
 // others are dealt with; zero if the batch was not bound to a generation.
 //
-// The monitor does not listen to a large batch, unless somebody else has committed during the previous attempt
+// The monitor does not listen to a large batch, unless another program has committed during the previous attempt
 // of this sync. Then commit sends smaller parts, and only the last is bound to a generation: packets do not
 // reach what the others make.
 func (l *Loop) commit(ctx context.Context, p *plan) (generation uint32, err error) {
@@ -368,10 +368,10 @@ const (
 	unboundFrom = 10
 )
 
-// commitRenewed sends a batch. If the batch is bound to a generation and somebody else has committed since, but
-// nobody has changed our tables since from, it sends the batch again at once, bound to the present generation.
-// The large ones that are always too late it sends unbound in the end, as the loop sends most batches: the
-// monitor listens, and what it tells later is repaired. commitRenewed returns what commit does.
+// commitRenewed sends a batch. The kernel refuses a batch that is bound to a generation if another program has
+// committed since. If that commit was not to our tables, commitRenewed sends the batch again at once, bound to the
+// present generation. A large batch may be too late each time. In the end it is sent unbound, as the loop sends most
+// batches: the monitor listens, and the loop repairs what it reports. commitRenewed returns what commit does.
 func (l *Loop) commitRenewed(ctx context.Context, batch nft.Batch, from uint32) (generation uint32, err error) {
 	bound := batch.Generation != 0
 	if bound {
@@ -396,7 +396,7 @@ func (l *Loop) commitRenewed(ctx context.Context, batch nft.Batch, from uint32) 
 }
 
 // maxPart is how many elements one part of a divided batch has at most, or a few more. The kernel takes
-// 0.1 to 0.2 s for a part. Meanwhile nobody else can commit, and this process cannot end.
+// 0.1 to 0.2 s for a part. Meanwhile no other process can commit, and this process cannot end.
 const maxPart = 50_000
 
 // A partError says that a part of a batch failed after the kernel had committed the parts before it.

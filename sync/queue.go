@@ -31,7 +31,7 @@ func (q *Queue) Ring() {
 	}
 }
 
-// Bell receives when there is a change that nobody has looked at. The loop listens to it once
+// Bell receives when there is a change that the loop has not looked at. The loop listens to it once
 // it runs.
 func (q *Queue) Bell() <-chan struct{} { return q.bell }
 

@@ -40,7 +40,7 @@ type staleFlows struct {
 	failing quota.Once
 }
 
-// staleChanges is what commits have made stale and nobody has cleaned up.
+// staleChanges is what commits have made stale and what is not cleaned up yet.
 type staleChanges struct {
 	all       bool // which connections is not known
 	frontends map[tracker.Frontend]tracker.FlowChange

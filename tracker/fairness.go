@@ -11,7 +11,7 @@ import (
 //
 // A namespace that has used more than its share of the time waits before it adds anything. What it takes away is
 // handed out at once: a frontend that a Service has given up may belong to another one, and an endpoint that has
-// left may be somebody else's pod by now.
+// left may belong to another pod by now.
 const (
 	// shareOfTime is the part of the time, one in so many, that the changes of one namespace may take in the long run.
 	shareOfTime = 10

@@ -53,7 +53,7 @@ type FlowChange struct {
 	// Removed are endpoints that served the frontend before the commit and do not serve it any more,
 	// on any node. Endpoints that only stop taking new connections do not belong to Removed. For a
 	// frontend that is Gone, Removed holds all endpoints that served it since the last FlowChange:
-	// they distinguish its flows from flows that somebody else translated.
+	// they distinguish its flows from flows that another program translated.
 	Removed []netip.AddrPort
 
 	// Gone says that the frontend no longer exists or has lost its last endpoint.

@@ -28,7 +28,7 @@ type Config struct {
 	ServiceProxyName string
 	// ServiceCIDRs count in addition to the ServiceCIDR objects. May be empty.
 	ServiceCIDRs []netip.Prefix
-	// ExternalIPs are the addresses that Services may list in spec.externalIPs. Whoever may write a
+	// ExternalIPs are the addresses that Services may list in spec.externalIPs. A user who may write a
 	// Service can draw traffic for any address to it (CVE-2020-8554).
 	ExternalIPs ExternalIPs
 	// AwaitSlices is how long Take leaves out a new Service that has no EndpointSlice. Both are often

@@ -57,7 +57,7 @@ var levelPattern = regexp.MustCompile(`(?m)^(\d{4}-\d\d-\d\dT[0-9:.]+Z?[0-9:+-]*
 // levelColours are the numbers of colours in ECMA-48, SGR.
 var levelColours = map[string]string{"debug": "35", "info": "34", "warn": "33", "error": "31"}
 
-// text returns what a terminal shows. Colours come last: whatever somebody else wrote into a line cannot
+// text returns what a terminal shows. Colours come last: what an object's author wrote into a line cannot
 // bring its own.
 func (v *visibleWriter) text(from []byte) string {
 	text := nft.VisibleLines(string(from))

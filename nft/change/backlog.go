@@ -93,7 +93,7 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 	if len(b.elements)+len(b.chains)+len(b.sets) > 0 {
 		j.backlog = b
 	}
-	if unseen { // nobody waits for the parts of what no packet reaches
+	if unseen { // no packet waits for the parts of what none reaches
 		j.all()
 	}
 }

@@ -3,9 +3,9 @@
 //
 // State is two values: the wanted tables and the applied ones. Diff gives the batch that turns the
 // second into the first. A Journal is a wanted table together with what has changed since the last
-// commit, so that a change costs what it touches and not what the table holds. The journal also notes
-// what somebody else did to the table, and the next batch repairs it. Found tells it what the kernel has: what differs
-// goes into the next batches, some of it into each.
+// commit, so that a change costs what it touches and not what the table holds. The journal also records
+// what another program did to the table, and the next batch repairs it. Found tells it what the kernel has: the
+// differences go into the next batches, some of them into each.
 //
 // Parts and TwoPhases say where the kernel needs several batches for one, WithoutDestroy
 // where some kernels need another one.

@@ -12,7 +12,7 @@ type ForeignChange struct {
 	// PID and Program name the thread that committed; zero if not known.
 	PID     uint32
 	Program string
-	// Lost says that notifications were lost, or were too many to look at: nobody knows what has
+	// Lost says that notifications were lost, or were too many to look at: it is unknown what has
 	// changed.
 	Lost   bool
 	Events []Event
@@ -22,7 +22,7 @@ type ForeignChange struct {
 func (c *ForeignChange) Elsewhere() bool { return !c.Lost && len(c.Events) == 0 }
 
 // An Event is what one notification says about an object of one of our tables. Op has the shape of
-// the operation that somebody else did; its Verb is Add for a change too. For objects that are no
+// the operation that another program did; its Verb is Add for a change too. For objects that are no
 // table, chain, rule, set or element, Op holds the family alone.
 type Event struct {
 	nft.Op

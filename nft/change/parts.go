@@ -13,13 +13,13 @@ import (
 // The last part has the base chains, and everything else that the batch does. So packets see the
 // same as when all is one batch: nothing, then everything.
 //
-// The kernel lets nobody else commit during a batch, and lets no process end that waits for one;
+// The kernel lets no other process commit during a batch, and lets no process end that waits for one;
 // it works on 100,000 elements for 0.3 s (measured). Both find their turn between two parts. What
 // stands after some of the parts does no harm, and a batch that is based on a reading goes on
 // from there.
 //
 // The first part is bound to the batch's Generation. The last part is bound to the generation
-// that results if nobody else commits: what it lets packets see is what was wanted. Parts in
+// that results if no other program commits: what it lets packets see is what was wanted. Parts in
 // between are not bound, so that others who commit hold none of them up.
 //
 // Otherwise all of the batch is last if it is not large, if it only asks (Check), and if it deletes

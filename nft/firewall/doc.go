@@ -8,5 +8,5 @@
 //
 // What refuses the packet must also concern Services in general: the policy of a base chain, or a
 // rule without conditions but for the state of connections and the mark. A rule about certain addresses,
-// ports or interfaces is somebody's intention, such as a NetworkPolicy.
+// ports or interfaces is intended, such as by a NetworkPolicy.
 package firewall

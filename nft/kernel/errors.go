@@ -21,7 +21,7 @@ type OpError = wire.OpError
 type ForeignError = wire.ForeignError
 
 // A BatchError reports that the kernel refused a batch as a whole; it unwraps to the errno.
-// ERESTART means that somebody has changed nf_tables since Batch.Generation.
+// ERESTART means that another program has changed nf_tables since Batch.Generation.
 type BatchError struct {
 	Bytes int // length of the batch
 	Err   error
@@ -38,7 +38,7 @@ func (e *BatchError) Unwrap() error { return e.Err }
 func (e *BatchError) remedy() string {
 	switch {
 	case errors.Is(e.Err, unix.ERESTART):
-		return " (somebody else changed nf_tables since it was read)"
+		return " (another program changed nf_tables since it was read)"
 	case errors.Is(e.Err, unix.EMSGSIZE):
 		return fmt.Sprintf(" (a batch of %d bytes; raise net.core.wmem_max or run with CAP_NET_ADMIN in the initial user "+
 			"namespace)", e.Bytes)

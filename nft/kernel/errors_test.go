@@ -135,7 +135,7 @@ func TestStaleGeneration(t *testing.T) {
 	b.Generation = generation
 	commit(t, k, b)
 	checkError(t, k.Commit(t.Context(), b), unix.ERESTART,
-		"commit to nf_tables: interrupted system call should be restarted (somebody else changed nf_tables since it was "+
+		"commit to nf_tables: interrupted system call should be restarted (another program changed nf_tables since it was "+
 			"read); nothing was changed")
 }
 

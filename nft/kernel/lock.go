@@ -21,7 +21,7 @@ type Lock struct{ conn *netlink.Conn }
 var ErrLocked = errors.New("another process has the lock of this network namespace")
 
 // lockGroup is the number of the group: "kn". Programs that log packets choose theirs from 0 up.
-// freeGroup is one that nobody uses.
+// freeGroup is one that no program uses.
 const (
 	lockGroup = 0x6b6e
 	freeGroup = lockGroup + 1
@@ -51,7 +51,7 @@ func TakeLock() (*Lock, error) {
 // Locked reports whether a process has the Lock of the calling thread's network namespace, as far as
 // a caller with CAP_NET_ADMIN sees.
 func Locked() bool {
-	// Nobody can unbind the group of another socket: the kernel answers EPERM then. Without the
+	// No process can unbind the group of another one's socket: the kernel answers EPERM then. Without the
 	// capability it answers EPERM about any group.
 	_, err := configureLog(lockGroup, logUnbind)
 	return errors.Is(err, unix.EPERM) && isFree(freeGroup)
@@ -61,7 +61,7 @@ func Locked() bool {
 // namespace. Without CAP_NET_ADMIN, or where the kernel has no such lock, nothing is certain.
 func Unlocked() bool { return isFree(lockGroup) }
 
-// isFree reports whether no socket has a group: the kernel answers ENODEV to whoever wants to
+// isFree reports whether no socket has a group: the kernel answers ENODEV to a process that wants to
 // unbind it.
 func isFree(group uint16) bool {
 	_, err := configureLog(group, logUnbind)

@@ -59,7 +59,7 @@ func (k *Client) ReadUnless(ctx context.Context,
 }
 
 // Elements returns what a set holds at this moment, with the ages of elements that expire. A dynamic
-// set may list one twice. As packets change it all the time, it does not matter if somebody commits
+// set may list one twice. As packets change it all the time, it does not matter if another program commits
 // meanwhile.
 func (k *Client) Elements(ctx context.Context, f nft.Family, s *nft.Set) (elements map[string]nft.Element, err error) {
 	var before map[string]bool
@@ -116,7 +116,7 @@ func (k *Client) generation(ctx context.Context) (generation uint32, err error) 
 }
 
 // retry repeats read while nf_tables changes under it. Later attempts come after a pause: a start
-// of somebody's may be a dozen commits in a row.
+// of another program may be a dozen commits in a row.
 func (k *Client) retry(ctx context.Context, read func() error) error {
 	for i := range maxReads {
 		if err := read(); !errors.Is(err, unix.EINTR) || ctx.Err() != nil {

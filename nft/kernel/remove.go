@@ -43,7 +43,7 @@ func detach(t *nft.Table) (ops []nft.Op) {
 
 // Remove deletes our tables with everything in them, in one transaction. It also deletes tables
 // that an interrupted Probe has left. It returns the names of what it deleted, none if there was
-// nothing. The kernel refuses (EPERM) to delete a table that somebody else's socket owns.
+// nothing. The kernel refuses (EPERM) to delete a table that another socket owns.
 func (k *Client) Remove(ctx context.Context) (removed []string, err error) {
 	for _, name := range []string{nft.TableName, probeTable} {
 		var b nft.Batch

@@ -44,7 +44,7 @@ func (s *socket) bind() error {
 	return nil
 }
 
-// close acts once: later the descriptor may be somebody else's.
+// close acts once: later the descriptor may belong to another socket.
 func (s *socket) close() error {
 	fd := s.fd
 	s.fd = -1

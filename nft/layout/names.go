@@ -35,10 +35,10 @@ const (
 	RejectUnusedPortChain = "reject-unused-port"
 	DropSourceChain       = "drop-source"
 	DropNotLocalChain     = "drop-not-local"
-	// as DropNotLocalChain, but segments of connections under way are reset; exists while somebody goes there
+	// as DropNotLocalChain, but segments of connections under way are reset; exists while a rule or element leads there
 	ResetNotLocalChain       = "reset-not-local"
 	DropUnusedAddressChain   = "drop-unused-address"
-	PassChain                = "pass-on" // without rules; it exists while somebody goes there
+	PassChain                = "pass-on" // without rules; it exists while a rule or element leads there
 	ServicesChain            = "services"
 	MarkUnlessPodChain       = "mark-unless-pod" // of Service ports with affinity
 	UpdateAffinityChain      = "update-affinity"
@@ -76,7 +76,7 @@ type PortName struct{ Namespace, Name, Port string }
 
 // String returns "namespace/name:port", without the colon if the port has no name.
 func (n PortName) String() string {
-	if n == (PortName{}) { // an element of somebody else, without a comment
+	if n == (PortName{}) { // an element of another program, without a comment
 		return "(unknown)"
 	}
 	if n.Port == "" {

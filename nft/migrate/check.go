@@ -20,7 +20,7 @@ type Level string
 const (
 	OK      Level = "ok"
 	Note    Level = "note"    // something will change
-	Warning Level = "warning" // somebody may lose something
+	Warning Level = "warning" // some clients or programs may lose something
 	Blocks  Level = "blocks"  // kube-nft cannot work here
 	Unknown Level = "unknown" // it could not be read
 )

@@ -38,5 +38,5 @@
 // cluster IP without a frontend, and its connection would be rejected (measured, about one in a
 // hundred).
 //
-// Connections under way keep their translation, whoever made it.
+// Connections under way keep their translation, whichever proxy made it.
 package migrate

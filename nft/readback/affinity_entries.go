@@ -11,7 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
-// A Client is somebody who has an affinity entry of a Service port.
+// A Client is an address that has an affinity entry of a Service port.
 type Client struct {
 	// Address is the client's, of IPv6 without bits 64 to 95: see nft.Numbered.
 	Address  netip.Addr

@@ -13,7 +13,7 @@ type ruleCounter interface {
 }
 
 // ReadRefusals returns how many packets of new connections the table of a family has refused since it was
-// made, by cause. A cause is missing if somebody has removed the chain that counts it.
+// made, by cause. A cause is missing if another program has removed the chain that counts it.
 func ReadRefusals(ctx context.Context, r ruleCounter, f nft.Family) (map[string]uint64, error) {
 	var chains []string
 	for _, refusal := range layout.Refusals() {

@@ -94,7 +94,7 @@
 // tracking takes for the first of a connection. Untracked packets pass: those that somebody's
 // notrack rule exempts, and those that tracking calls invalid, such as a TCP segment out of the
 // blue. So a neighbour on the link cannot connect, but may find out which ports are in use;
-// where somebody has exempted 127.0.0.0/8 from tracking, it can connect.
+// where a rule exempts 127.0.0.0/8 from tracking, it can connect.
 //
 // Others may rely on the names of the tables, on the maps services and node-ports, and on
 // the priorities. The packet mark is our own: one bit, set before postrouting and cleared there.

@@ -24,9 +24,9 @@ func (r *Ruleset) FlowChanges() (changes []tracker.FlowChange) {
 }
 
 // Vanished returns the UDP frontends that the kernel's tables have and that are not wanted,
-// with the endpoints that they have there: what happened while nobody watched. The tables do not list
-// draining endpoints. A cluster IP is nobody else's, so that all flows to one of them have gone; at
-// other addresses somebody else may translate.
+// with the endpoints that they have there: what happened while no daemon ran. The tables do not list
+// draining endpoints. No other program uses a cluster IP, so that all flows to one of them have gone; at
+// other addresses another program may translate.
 func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
 	for _, f := range r.config.Families {
 		if table := have[f]; table != nil {

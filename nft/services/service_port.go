@@ -208,8 +208,8 @@ func (r *familyRules) program(state *frontendState) {
 }
 
 // noteFlows notes what the change from have to want means for connections. Those of TCP
-// and SCTP end by themselves when their endpoint does, unless somebody asks for their reset. With a
-// frontend that goes they are left alone: nobody would answer their next segment.
+// and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a
+// frontend that goes they are left alone: no endpoint would answer their next segment.
 func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
 	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
 		!have.serving.Equal(want.serving) {

@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 // Flags of tables (NFTA_TABLE_FLAGS). Source: linux/netfilter/nf_tables.h.
 const (
-	TableOwner   = 0x2 // NFT_TABLE_F_OWNER: the table goes with its socket, and nobody else can change it
+	TableOwner   = 0x2 // NFT_TABLE_F_OWNER: the table goes with its socket, and no other process can change it
 	TablePersist = 0x4 // NFT_TABLE_F_PERSIST: the table stays without its socket
 )
 

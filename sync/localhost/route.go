@@ -32,7 +32,7 @@ func Route(root string) (changed bool, err error) {
 
 // Exposure says what the kernel leaves open if it routes loopback addresses while no rule of ours
 // keeps other hosts out, and how to close it; empty if the kernel does not route them. root is the
-// path of /proc/sys. Exposure does not reset the sysctl: nobody knows who set it.
+// path of /proc/sys. Exposure does not reset the sysctl: another program may have set it.
 func Exposure(root string) string {
 	if on, _ := routed(filepath.Join(root, routeLocalnet)); !on {
 		return ""

@@ -74,7 +74,7 @@ func (a *answer) WriteHeader(code int) {
 
 // maxScrapes is how many scrapes gather at a time; others get status 503. scrapeTimeout ends one that
 // takes longer, before the server ends its connection. With it an answer is complete before it is
-// sent: a client that does not read keeps nobody else from a scrape.
+// sent: a client that does not read keeps no other client from a scrape.
 const (
 	maxScrapes    = 4
 	scrapeTimeout = 20 * time.Second

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Pool bounds the connections of all listeners that share it. Whoever opens one too many ends the
+// A Pool bounds the connections of all listeners that share it. A client that opens one too many ends the
 // oldest connection of the client that has most of them, so that a client that holds connections
 // loses its own, and a probe is answered however many others hold. Its methods may be called from
 // any goroutine.
@@ -136,7 +136,7 @@ func (p *Pool) remove(c *pooled) {
 	}
 }
 
-// Drain waits until no connection is left, for up to Farewell. Nobody may accept any more. It stands
+// Drain waits until no connection is left, for up to Farewell. No listener may accept any more. It stands
 // for http.Server.Shutdown, which drops requests on connections that have just been accepted.
 func (p *Pool) Drain() {
 	for deadline := time.Now().Add(Farewell); time.Now().Before(deadline); time.Sleep(time.Millisecond) {

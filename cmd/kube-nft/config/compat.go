@@ -35,7 +35,7 @@ var aliases = []alias{
 	{"iptables-sync-period", "sync-period", nil},
 	{"healthz-port", "healthz-bind-address", portAddress},
 	{"metrics-port", "metrics-bind-address", portAddress},
-	{"iptables-localhost-nodeports", "localhost-nodeports", nil}, // whoever gives it asks for what it says
+	{"iptables-localhost-nodeports", "localhost-nodeports", nil}, // an operator who sets it wants what it says
 }
 
 // An effectless flag has no effect here.
@@ -80,7 +80,7 @@ func (p *proxyFlags) declare() {
 	}
 }
 
-// useless lists the given flags without effect that somebody might miss.
+// useless lists the given flags without effect that an operator might miss.
 func (p *proxyFlags) useless() (given []string) {
 	for _, flag := range p.effectless {
 		if value := p.flags.Lookup(flag.name).Value.String(); p.flags.Changed(flag.name) &&

@@ -120,7 +120,7 @@ func (c *Config) Tracker() tracker.Config {
 }
 
 // awaitSlices is far longer than two watches that bring a Service and its first EndpointSlice are
-// apart, and so short that nobody notices when connections to a new Service without endpoints are
+// apart, and so short that users do not notice when connections to a new Service without endpoints are
 // refused so much later.
 const awaitSlices = 10 * time.Millisecond
 

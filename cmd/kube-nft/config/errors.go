@@ -23,7 +23,7 @@ func (e *Error) Error() string {
 	return setting + ": " + brief(e.Reason)
 }
 
-// A UsageError is an invalid command line. Whoever reports it adds which command's help says more.
+// A UsageError is an invalid command line. The caller that reports it adds which command's help says more.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() }

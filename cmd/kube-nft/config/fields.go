@@ -200,7 +200,7 @@ type uselessField struct {
 	harmless []string // values besides zero that are, or were, kube-proxy's defaults
 }
 
-// uselessFields lists fields of a KubeProxyConfiguration that somebody might miss, as "path value":
+// uselessFields lists fields of a KubeProxyConfiguration that an operator might miss, as "path value":
 // fields for other modes and systems, and of older versions, with values other than their defaults.
 // Of two entries that match, the first counts. iptables.localhostNodePorts has a notice of its own
 // instead.

@@ -142,7 +142,7 @@ func (r *reading) resolveGates(c *Config) error {
 	return nil
 }
 
-// GateOn reports what kube-nft does of a known gate, whoever decides it.
+// GateOn reports what kube-nft does of a known gate, whether a flag, the file or the default decides it.
 func (c *Config) GateOn(name string) bool { return c.gates[name] }
 
 // setWatchList tells client-go whether it may ask for streaming lists. client-go has one such switch

@@ -89,7 +89,7 @@ func (r *reading) merge(file *document) {
 				"for %s, or say it in %s as minSyncPeriod",
 				r.file, field, proxyMinSyncPeriod, defaults().proxy.NFTables.MinSyncPeriod.Duration, ownKind))
 	}
-	// kube-proxy's default is true, too: the file does not show whether somebody chose it.
+	// kube-proxy's default is true, too: the file does not show whether an operator chose it.
 	if asked := file.proxy.IPTables.LocalhostNodePorts; asked != nil && *asked && !*r.own.LocalhostNodePorts &&
 		!slices.Contains(r.proxy.NodePortAddresses, "localhost") {
 		r.notices = append(r.notices,
@@ -98,7 +98,7 @@ func (r *reading) merge(file *document) {
 }
 
 // proxyMinSyncPeriod is kube-proxy's default of minSyncPeriod. Its --write-config-to writes it into
-// files in which nobody chose it.
+// files in which no operator chose it.
 const proxyMinSyncPeriod = time.Second
 
 // leftOut reports whether a field of a file counts as left out. A pointer to zero counts as given.

@@ -254,7 +254,7 @@ func nodeMissing(t *tracker.Tracker) func() bool {
 }
 
 // nodeOf returns the Node whose state /healthz reports. Manifests need not have Node objects:
-// without one, nobody deletes the node.
+// without one, /healthz says nothing of its deletion.
 func nodeOf(c *config.Config, t *tracker.Tracker) func() *tracker.Node {
 	if c.Manifests == "" {
 		return t.Node

@@ -10,7 +10,7 @@ import (
 )
 
 // unserved asks the daemon which Services the quotas of their namespaces leave out. The tables do not have them, and
-// without a daemon nobody knows.
+// without a daemon it is unknown.
 func unserved(ctx context.Context) []peer.UnservedService {
 	status, err := peer.ReadStatus(ctx, peer.Programs)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package move holds the commands that change who serves a node: kube-proxy, kube-nft or nobody.
+// Package move holds the commands that change which proxy serves a node: kube-proxy, kube-nft or none.
 package move
 
 import (

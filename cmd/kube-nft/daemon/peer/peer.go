@@ -5,7 +5,7 @@
 // when it does not write any more.
 //
 // The right to program is a lock of the kernel (kernel.Lock). Questions go over a socket file in a
-// directory that only root, or the daemon's own user, can enter: whoever can open the file may ask.
+// directory that only root, or the daemon's own user, can enter: a process that can open the file may ask.
 // docs/decisions/039-one-door.md has the reasons.
 package peer
 
