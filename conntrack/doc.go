@@ -1,5 +1,6 @@
 // Package conntrack deletes flows from the kernel's connection tracking table whose translation, or
-// lack of one, comes from rules that are no longer in force.
+// lack of one, comes from rules that are no longer in force. Make a Reconciler with NewReconciler of an open Table.
+// Call Clean after each commit with what it has changed, and Full after a start or when changes may have been missed.
 //
 // Nat chains see only the first packet of a flow; the flow's entry keeps their decision as long as
 // packets come. Most flows should go on undisturbed when rules change. Two kinds must not:

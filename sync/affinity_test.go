@@ -200,9 +200,9 @@ func TestTableIsNotMadeAnewFromAPart(t *testing.T) {
 	})
 }
 
-// TestSeeds: the first commit makes entries of seeds, later ones do not; a kernel that refuses them gets
+// TestKnownClients: the first commit makes entries of known clients, later ones do not; a kernel that refuses them gets
 // everything else.
-func TestSeeds(t *testing.T) {
+func TestKnownClients(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			port, calls := affine(1, 2), 0
@@ -210,7 +210,7 @@ func TestSeeds(t *testing.T) {
 			if refused {
 				k.refuses = &kernel.OpError{Family: nft.IP, Set: "affinity-0", Err: unix.EINVAL}
 			}
-			seed := services.Seed{
+			seed := services.KnownClient{
 				Frontend: tracker.Frontend{Address: port.ClusterIP, Protocol: port.ID.Protocol, Port: port.Port},
 				Client:   netip.MustParseAddr("192.0.2.1"), Endpoint: port.Cluster[0],
 			}
@@ -220,7 +220,7 @@ func TestSeeds(t *testing.T) {
 					_, generation, err := k.table.ReadUnless(ctx, nil)
 					return nil, generation, err
 				},
-				Seeds: func(context.Context) []services.Seed { calls++; return []services.Seed{seed} },
+				KnownClients: func(context.Context) []services.KnownClient { calls++; return []services.KnownClient{seed} },
 			}, port)
 			k.entries = make(map[string]map[string]nft.Element)
 			for _, set := range b.loop.ruleset.AffinityMaps(nft.IP) {
@@ -238,9 +238,9 @@ func TestSeeds(t *testing.T) {
 			}
 			b.change(portWith("third", 3, 3))
 			want := map[bool]int{false: 1}[refused]
-			if entries != want || b.reports[0].Seeds != want || calls != again {
+			if entries != want || b.reports[0].KnownClients != want || calls != again {
 				t.Errorf("refused %v: %d entries committed, %d reported, want %d; asked %d times at the start and %d later",
-					refused, entries, b.reports[0].Seeds, want, again, calls-again)
+					refused, entries, b.reports[0].KnownClients, want, again, calls-again)
 			}
 			if len(b.loop.refusals.skipped) != 0 || b.loop.backoff.Failures() != 0 {
 				t.Errorf("left out %v, %d failures", b.loop.refusals.skipped, b.loop.backoff.Failures())

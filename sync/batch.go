@@ -25,10 +25,10 @@ const elementsEach = 1000
 
 // A plan is the batch of one attempt, and what follows when the kernel has taken it.
 type plan struct {
-	batch nft.Batch
-	full  bool // the kernel's state was read first
-	seeds int  // that the batch makes entries of
-	flows []tracker.FlowChange
+	batch        nft.Batch
+	full         bool // the kernel's state was read first
+	knownClients int  // that the batch makes entries of
+	flows        []tracker.FlowChange
 	// allFlows asks to look at every connection: those that matter are not known.
 	allFlows bool
 }
@@ -104,9 +104,9 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 
 // seed adds the affinity entries of another proxy to a plan, unless the kernel has refused it with them.
 func (l *Loop) seed(ctx context.Context, p *plan, have nft.Tables) {
-	if l.options.Seeds != nil && l.entriesRefused == nil {
-		ops, used := l.ruleset.SeedEntries(l.options.Seeds(ctx), have)
-		p.batch.Ops, p.seeds = append(p.batch.Ops, ops...), used
+	if l.options.KnownClients != nil && l.entriesRefused == nil {
+		ops, used := l.ruleset.EntriesOfClients(l.options.KnownClients(ctx), have)
+		p.batch.Ops, p.knownClients = append(p.batch.Ops, ops...), used
 	}
 }
 

@@ -30,7 +30,7 @@ func newConflictLog(log *zap.Logger) *conflictLog {
 }
 
 // add logs new conflicts and the ends of others. It returns the conflicts that it has logged.
-func (c *conflictLog) add(conflicts []services.Conflict, ends []services.Succession) (logged []services.Conflict) {
+func (c *conflictLog) add(conflicts []services.Conflict, ends []services.OwnerChange) (logged []services.Conflict) {
 	for _, conflict := range conflicts {
 		if c.allow(c.conflicts, conflict.Loser.Namespace, "conflicts") {
 			logged = append(logged, conflict)
@@ -41,9 +41,9 @@ func (c *conflictLog) add(conflicts []services.Conflict, ends []services.Success
 		}
 	}
 	for _, s := range ends {
-		if c.allow(c.ends, s.Heir.Namespace, "ends of conflicts") {
+		if c.allow(c.ends, s.Now.Namespace, "ends of conflicts") {
 			c.log.Info("conflict over: the loser is served there now", zap.Stringer("frontend", s.Frontend),
-				zap.Stringer("before", s.Before), zap.Stringer("now", s.Heir))
+				zap.Stringer("before", s.Before), zap.Stringer("now", s.Now))
 		}
 	}
 	return logged

@@ -28,7 +28,7 @@ func TestLogConflicts(t *testing.T) {
 	apply := func(d tracker.Delta) {
 		ruleset.Apply(d)
 		conflicts, _ := ruleset.Conflicts()
-		c.add(conflicts, ruleset.Successions())
+		c.add(conflicts, ruleset.OwnerChanges())
 		ruleset.Committed()
 	}
 	apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{i.ID: i, j.ID: j}})
@@ -93,9 +93,9 @@ func TestFloodOfConflicts(t *testing.T) {
 		if logged := c.add(flood("bad", 1), nil); len(logged) != 1 {
 			t.Errorf("in the next minute: logged %v", logged)
 		}
-		var ends []services.Succession
+		var ends []services.OwnerChange
 		for _, conflict := range flood("bad", 20) {
-			ends = append(ends, services.Succession{Frontend: conflict.Frontend, Before: conflict.Winner, Heir: conflict.Loser})
+			ends = append(ends, services.OwnerChange{Frontend: conflict.Frontend, Before: conflict.Winner, Now: conflict.Loser})
 		}
 		c.add(nil, ends)
 		if n := lines("conflict over: the loser is served there now"); n != conflictsPerNamespace {

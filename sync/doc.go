@@ -1,4 +1,5 @@
-// Package sync keeps the kernel's tables equal to what the tracker says.
+// Package sync keeps the kernel's tables equal to what the tracker says. Make a Loop with New, add what it is to do
+// besides with CleanFlows, CleanAffinity and Watch, and start its Run.
 //
 // The goroutine of Loop.Run owns the wanted ruleset and the knowledge of what the kernel
 // holds. It compiles what changed, computes the difference and commits it as one netlink

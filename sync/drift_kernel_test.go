@@ -229,8 +229,9 @@ func TestDamageIsRepaired(t *testing.T) {
 	for _, v := range vandals {
 		g.commit(t, v.ops(g.ruleset.Want()[nft.IP])...)
 		report := g.report(t)
-		if report.Distrust == "" || report.Operations == 0 || report.Full != v.read {
-			t.Errorf("%s: %d operations because of %q, full read %v", v.name, report.Operations, report.Distrust, report.Full)
+		if report.ReviewReason == "" || report.Operations == 0 || report.Full != v.read {
+			t.Errorf("%s: %d operations because of %q, full read %v", v.name, report.Operations, report.ReviewReason,
+				report.Full)
 		}
 		g.check(t)
 	}
@@ -319,9 +320,10 @@ func TestFlushRuleset(t *testing.T) {
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	report := g.report(t)
 	var pid, objects int
-	if n, err := fmt.Sscanf(report.Distrust, "nft (pid %d) changed our tables: %d objects are not as they should be", &pid,
+	if n, err := fmt.Sscanf(report.ReviewReason,
+		"nft (pid %d) changed our tables: %d objects are not as they should be", &pid,
 		&objects); n != 2 || pid == 0 || objects != 2 {
-		t.Errorf("reason %q (%v), want that nft changed two objects, the tables", report.Distrust, err)
+		t.Errorf("reason %q (%v), want that nft changed two objects, the tables", report.ReviewReason, err)
 	}
 	g.check(t)
 }

@@ -292,7 +292,7 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 			}
 			return false, attribute(l.ruleset, err)
 		}
-		l.options.Foreign, l.options.Seeds = nil, nil // a later batch must not repeat them
+		l.options.Foreign, l.options.KnownClients = nil, nil // a later batch must not repeat them
 	}
 	l.known = true
 	if generation != 0 {
@@ -320,8 +320,8 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	l.behind = behind
 	l.done(charge, Report{
 		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
-		Seeds: p.seeds,
-		Taken: taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
+		KnownClients: p.knownClients,
+		Taken:        taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
 	})
 	return !p.full && p.batch.Empty(), nil
 }
@@ -449,13 +449,13 @@ func (l *Loop) done(charge bool, report Report) {
 	l.ruleset.Committed()
 	l.refusals.committed()
 	report.Delta, report.NodePorts = l.waiting, l.nodePorts.reached
-	report.LeftOut = l.refusals.ports()
+	report.SkippedPorts = l.refusals.ports()
 	l.waiting = tracker.Delta{}
 	if !l.behind {
-		report.Distrust, l.drift.reason = l.drift.reason, ""
+		report.ReviewReason, l.drift.reason = l.drift.reason, ""
 	}
 	fresh, standing := l.ruleset.Conflicts()
-	report.Conflicts, report.Standing = l.conflicts.add(fresh, l.ruleset.Successions()), standing
+	report.Conflicts, report.Standing = l.conflicts.add(fresh, l.ruleset.OwnerChanges()), standing
 	unmet, standing := l.ruleset.Unmet()
 	report.Refused, report.StandUnmet = l.conflicts.addRefused(report.Delta.Refused, unmet), standing
 	if l.synced {

@@ -31,9 +31,9 @@ type Options struct {
 	// Foreign, if set, is asked for what goes into the same transaction as the first batch. With a
 	// *SafetyError it keeps the batch back; any other error leaves the tables of others as they are.
 	Foreign ForeignMessages
-	// Seeds, if set, is asked after Foreign for affinity entries of another proxy, which the first
+	// KnownClients, if set, is asked after Foreign for affinity entries of another proxy, which the first
 	// batch makes ours.
-	Seeds func(context.Context) []services.Seed
+	KnownClients func(context.Context) []services.KnownClient
 	// Trust skips the safety check, which refuses a first commit that removes nearly all frontends.
 	Trust bool
 	// SafetyCheck, if set, is called on the loop's goroutine with each *SafetyError, and with nil after the
@@ -65,20 +65,20 @@ const (
 
 // A Report says what a sync did. An empty batch is not sent: Operations is 0 then.
 type Report struct {
-	Full       bool // the kernel's state was read first
-	Operations int
-	Elements   int
-	Seeds      int                 // that became entries, see Options.Seeds
-	Foreign    int                 // messages about tables of others, see Options.Foreign
-	Compile    time.Duration       // from the delta to the batch
-	Commit     time.Duration       // the kernel's part
-	Taken      time.Time           // everything that the source had before is in the kernel now
-	Delta      tracker.Delta       // what changed since the last successful sync
-	NodePorts  []netip.Addr        // the addresses at which node ports are reached
-	Conflicts  []services.Conflict // new ones that were logged
-	Standing   int                 // conflicts that there are now, new ones or not
-	Refused    []*tracker.Refusal  // Services and annotations that this node has ceased to serve and that were logged
-	StandUnmet int                 // annotations that it does not follow now
-	LeftOut    int                 // ports of Services that are skipped now, see Options.Refused
-	Distrust   string              // why the tables were checked or repaired; empty for an ordinary sync
+	Full         bool // the kernel's state was read first
+	Operations   int
+	Elements     int
+	KnownClients int                 // that became entries, see Options.KnownClients
+	Foreign      int                 // messages about tables of others, see Options.Foreign
+	Compile      time.Duration       // from the delta to the batch
+	Commit       time.Duration       // the kernel's part
+	Taken        time.Time           // everything that the source had before is in the kernel now
+	Delta        tracker.Delta       // what changed since the last successful sync
+	NodePorts    []netip.Addr        // the addresses at which node ports are reached
+	Conflicts    []services.Conflict // new ones that were logged
+	Standing     int                 // conflicts that there are now, new ones or not
+	Refused      []*tracker.Refusal  // Services and annotations that this node has ceased to serve and that were logged
+	StandUnmet   int                 // annotations that it does not follow now
+	SkippedPorts int                 // ports of Services that are skipped now, see Options.Refused
+	ReviewReason string              // why the tables were checked or repaired; empty for an ordinary sync
 }

@@ -227,7 +227,7 @@ func TestRefusedServiceIsReported(t *testing.T) {
 		var told []bool
 		b.loop.refusals.report = func(_, _ string, err error) { told = append(told, err != nil) }
 		var leftOut []int
-		b.loop.options.Committed = func(r Report) { leftOut = append(leftOut, r.LeftOut) }
+		b.loop.options.Committed = func(r Report) { leftOut = append(leftOut, r.SkippedPorts) }
 		for _, endpoint := range []byte{8, 7} {
 			b.change(portWith("a", 1, endpoint))
 		}
@@ -315,7 +315,7 @@ func TestPortsOfRefusedService(t *testing.T) {
 				if held := k.endpointsHeld(); !maps.Equal(held, want) {
 					t.Errorf("%s, unnamed %v: endpoints %v, want %v", tt.name, unnamed, held, want)
 				}
-				if len(b.reports) != 2 || b.reports[1].LeftOut != ports || b.logged(skippedText) != ports/2 {
+				if len(b.reports) != 2 || b.reports[1].SkippedPorts != ports || b.logged(skippedText) != ports/2 {
 					t.Errorf("%s, unnamed %v: %d syncs, %d Services skipped", tt.name, unnamed, len(b.reports), b.logged(skippedText))
 				}
 			})

@@ -148,7 +148,7 @@ var serviceAnnotations = []annotation[Settings]{
 	{
 		name: "source-ranges-for-node-ports", words: yesNo,
 		without: "false, or the value of `--source-ranges-for-node-ports`",
-		meaning: "whether `spec.loadBalancerSourceRanges` the node ports, too",
+		meaning: "whether `spec.loadBalancerSourceRanges` apply to the node ports, too",
 		set:     func(s *Settings, value int) { s.GuardNodePorts = value == 1 },
 		shown: &Option{"node-port-ranges", "source-ranges-for-node-ports: true", func(p *ServicePort) bool {
 			return p.NodePortGuarded

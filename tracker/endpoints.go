@@ -199,9 +199,9 @@ const manySlices = 4
 // maxChanged bounds how many changed addresses are looked up one by one.
 const maxChanged = 64
 
-// note marks the addresses at which two values of a slice differ, if there are listings to update;
+// markChanged marks the addresses at which two values of a slice differ, if there are listings to update;
 // nil is a slice without endpoints.
-func (e *entry) note(before, now *slice) {
+func (e *entry) markChanged(before, now *slice) {
 	var a, b []endpoint
 	if before != nil {
 		a = before.endpoints
@@ -321,8 +321,8 @@ func (p *ServicePort) choosesAs(q *ServicePort) bool {
 		(p.ID.Protocol == UDP) == (q.ID.Protocol == UDP)
 }
 
-// takeLists gives p the lists of another port of its Service.
-func (p *ServicePort) takeLists(q *ServicePort) {
+// shareLists gives p the lists of another port of its Service.
+func (p *ServicePort) shareLists(q *ServicePort) {
 	p.Cluster, p.Local, p.Serving, p.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
 	p.ClusterWeights, p.LocalWeights, p.HasEndpoints = q.ClusterWeights, q.LocalWeights, q.HasEndpoints
 }

@@ -357,8 +357,8 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 	}
 }
 
-// TestGivenUpAddressIsFreeAtOnce: a Service with many ports loses its load-balancer IP. The ports that a first step does
-// not reach say that they give it up.
+// TestGivenUpAddressIsFreeAtOnce: a Service with many ports loses its load-balancer IP. The ports that a first step
+// does not reach say that they give it up.
 func TestGivenUpAddressIsFreeAtOnce(t *testing.T) {
 	now := started
 	tr := newStopped(&now, Config{}, func(tr *Tracker) {

@@ -193,7 +193,7 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			for n, i := range g.ports {
 				p := ports[i*len(s.fronts)+j]
 				if at := slices.IndexFunc(chosen, p.choosesAs); at >= 0 {
-					p.takeLists(chosen[at])
+					p.shareLists(chosen[at])
 				} else {
 					p.choose(all)
 					chosen = append(chosen, p)

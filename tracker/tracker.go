@@ -224,7 +224,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 		before, e.slices[i] = e.slices[i], parsed
 	}
 	if e.listings != nil {
-		e.note(before, parsed)
+		e.markChanged(before, parsed)
 	}
 	t.holders[name] = e
 	t.seen.Slices++
@@ -360,7 +360,7 @@ func (t *Tracker) touch(e *entry) {
 func (e *entry) removeSlice(name string) {
 	if i, found := e.findSlice(name); found {
 		if e.listings != nil {
-			e.note(e.slices[i], nil)
+			e.markChanged(e.slices[i], nil)
 		}
 		e.slices = slices.Delete(e.slices, i, i+1)
 		e.triggers = nil

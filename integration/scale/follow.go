@@ -64,10 +64,10 @@ func (l *live) measureCold(sheet *sheet, runs int) error {
 	sheet.duration(l.at, coldDaemon, least(walls))
 	sheet.duration(l.at, "daemon: CPU time until then", least(cpus))
 	time.Sleep(settling)
-	return l.noteMemory(sheet, "after the start")
+	return l.recordMemory(sheet, "after the start")
 }
 
-func (l *live) noteMemory(sheet *sheet, when string) error {
+func (l *live) recordMemory(sheet *sheet, when string) error {
 	for _, field := range []struct{ proc, name string }{{"VmRSS", "RSS"}, {"VmHWM", "highest RSS"}} {
 		size, err := l.daemon.memory(field.proc)
 		if err != nil {
@@ -151,7 +151,7 @@ func (l *live) measureChurn(sheet *sheet, rate int, d time.Duration) error {
 		return err
 	}
 	run.note(sheet, l.at, fmt.Sprintf("churn of %d changes/s for %s", rate, d))
-	return l.noteMemory(sheet, fmt.Sprintf("after churn of %d changes/s", rate))
+	return l.recordMemory(sheet, fmt.Sprintf("after churn of %d changes/s", rate))
 }
 
 // A run is what a series of changes took.

@@ -206,11 +206,11 @@ func measureStart(sheet *sheet, at size, runs int) (*loaded, error) {
 		}
 		starts = append(starts, s)
 	}
-	noteStart(sheet, at, starts)
+	recordStart(sheet, at, starts)
 	return last, nil
 }
 
-func noteStart(sheet *sheet, at size, starts []*start) {
+func recordStart(sheet *sheet, at size, starts []*start) {
 	smallest := func(step func(*start) time.Duration) time.Duration {
 		var list []time.Duration
 		for _, s := range starts {

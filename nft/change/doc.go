@@ -1,5 +1,6 @@
 // Package change works out which operations turn one table into another, and in which batches they go
-// to the kernel. It is pure, as package nft is.
+// to the kernel. Diff compares two tables. A Journal, made with NewJournal, records the changes of one.
+// It is pure, as package nft is.
 //
 // State is two values: the wanted tables and the applied ones. Diff gives the batch that turns the
 // second into the first. A Journal is a wanted table together with what has changed since the last

@@ -43,13 +43,13 @@ func (j *Journal) Note(e *Event) bool {
 	case e.Table != nil:
 		return false
 	case e.Listed != nil:
-		return j.noteElements(e)
+		return j.recordElements(e)
 	case e.Rules != nil:
-		return j.noteRule(e)
+		return j.recordRule(e)
 	case e.Chain != nil:
-		return j.noteChain(e)
+		return j.recordChain(e)
 	case e.Set != nil:
-		return j.noteSet(e)
+		return j.recordSet(e)
 	}
 	return true
 }
@@ -57,9 +57,9 @@ func (j *Journal) Note(e *Event) bool {
 // unknownRules stands for rules that were not read. They equal none of ours.
 func unknownRules() []nft.Rule { return []nft.Rule{{nft.Raw{}}} }
 
-// noteChain follows a chain that came, changed or went. The hook and the policy of a base chain
+// recordChain follows a chain that came, changed or went. The hook and the policy of a base chain
 // cannot change in place.
-func (j *Journal) noteChain(e *Event) bool {
+func (j *Journal) recordChain(e *Event) bool {
 	chain := e.Chain
 	wanted := j.Table.Chains[chain.Name]
 	switch {
@@ -75,8 +75,8 @@ func (j *Journal) noteChain(e *Event) bool {
 	return true
 }
 
-// noteRule follows a rule that came or went: the next batch writes its chain anew.
-func (j *Journal) noteRule(e *Event) bool {
+// recordRule follows a rule that came or went: the next batch writes its chain anew.
+func (j *Journal) recordRule(e *Event) bool {
 	name := e.Chain.Name
 	chain, touched := j.chains[name]
 	if !touched {
@@ -89,8 +89,8 @@ func (j *Journal) noteRule(e *Event) bool {
 	return true
 }
 
-// noteSet follows a set that came or went.
-func (j *Journal) noteSet(e *Event) bool {
+// recordSet follows a set that came or went.
+func (j *Journal) recordSet(e *Event) bool {
 	set := e.Set
 	wanted := j.Table.Sets[set.Name]
 	switch {
@@ -110,9 +110,9 @@ func (j *Journal) noteSet(e *Event) bool {
 	return true
 }
 
-// noteElements follows elements that came, changed or went. It passes over dynamic sets, whose
+// recordElements follows elements that came, changed or went. It passes over dynamic sets, whose
 // elements belong to the packets, and foreign sets, which go with their elements.
-func (j *Journal) noteElements(e *Event) bool {
+func (j *Journal) recordElements(e *Event) bool {
 	name := e.Set.Name
 	wanted := j.Table.Sets[name]
 	switch {
@@ -130,7 +130,7 @@ func (j *Journal) noteElements(e *Event) bool {
 		heard.Add(&e.Listed[i])
 	}
 	if wanted.Set.Ranges() == nft.TwoPoints {
-		j.notePoints(name, heard, e.Verb == nft.Add)
+		j.recordReferences(name, heard, e.Verb == nft.Add)
 		return true
 	}
 	for key, element := range heard.Elements() {
@@ -142,9 +142,9 @@ func (j *Journal) noteElements(e *Event) bool {
 	return true
 }
 
-// notePoints follows points that came to a set of ranges or left it. Each point alone changes where
+// recordReferences follows points that came to a set of ranges or left it. Each point alone changes where
 // ranges begin and end.
-func (j *Journal) notePoints(name string, heard *Listing, came bool) {
+func (j *Journal) recordReferences(name string, heard *Listing, came bool) {
 	wanted, touched := j.Table.Sets[name], j.elements[name]
 	now := NewListing(j.Table.Family, wanted.Set)
 	for key, element := range j.held(name) {

@@ -157,7 +157,7 @@ func (w *walk) run(name string, depth int, match truth, general bool) (decided b
 		if m == no {
 			continue
 		}
-		w.note(d, m)
+		w.record(d, m)
 		switch {
 		case d.action == returns && m == match: // as certain as the packet is here
 			return false
@@ -189,8 +189,8 @@ func (w *walk) run(name string, depth int, match truth, general bool) (decided b
 	return false
 }
 
-// note records the side effects of a rule that matches.
-func (w *walk) note(d decision, m truth) {
+// record records the side effects of a rule that matches.
+func (w *walk) record(d decision, m truth) {
 	if w.out.possible |= d.effect; m == yes {
 		w.out.certain |= d.effect
 	}

@@ -120,7 +120,7 @@ func (m *Monitor) Next() (*change.ForeignChange, error) {
 		case from != 0:
 			continue
 		}
-		if foreign := m.take(m.buf[:n]); foreign != nil {
+		if foreign := m.parse(m.buf[:n]); foreign != nil {
 			return foreign, nil
 		}
 	}
@@ -153,9 +153,9 @@ func (m *Monitor) receive() (n int, from uint32, err error) {
 	return n, from, errors.Join(rawErr, err)
 }
 
-// take goes through one datagram. The notification of the new generation ends a commit and has a
+// parse goes through one datagram. The notification of the new generation ends a commit and has a
 // datagram of its own.
-func (m *Monitor) take(b []byte) (finished *change.ForeignChange) {
+func (m *Monitor) parse(b []byte) (finished *change.ForeignChange) {
 	attr.Replies(b, func(r attr.Reply) {
 		if r.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
 			return
@@ -163,15 +163,15 @@ func (m *Monitor) take(b []byte) (finished *change.ForeignChange) {
 		if typ := r.Type & 0xff; typ == unix.NFT_MSG_NEWGEN {
 			finished = m.finish(r.Attributes())
 		} else {
-			m.note(typ, &r)
+			m.add(typ, &r)
 		}
 	})
 	return finished
 }
 
-// note keeps a notification about one of our tables. The name of the table is attribute 1 of every
+// add keeps a notification about one of our tables. The name of the table is attribute 1 of every
 // kind of object.
-func (m *Monitor) note(typ uint16, r *attr.Reply) {
+func (m *Monitor) add(typ uint16, r *attr.Reply) {
 	f, attrs := r.Family(), r.Attributes()
 	if f != nft.IP && f != nft.IP6 || attr.Name(attr.Find(attrs, unix.NFTA_TABLE_NAME)) != nft.TableName {
 		return

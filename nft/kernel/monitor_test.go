@@ -179,7 +179,7 @@ func FuzzForeignChange(f *testing.F) {
 		r.Committed()
 		var m Monitor
 		for _, b := range [][]byte{first, second, generation} {
-			change := m.take(b)
+			change := m.parse(b)
 			if change == nil {
 				continue
 			}

@@ -122,7 +122,7 @@ type Node struct {
 func (n Node) Take(ctx context.Context) (Inventory, error) {
 	var inv Inventory
 	var failures []error
-	for _, look := range []func(context.Context) ([]Part, error){takeXtables, takeNFTables, takeIPVS} {
+	for _, look := range []func(context.Context) ([]Part, error){xtablesParts, nftablesParts, ipvsParts} {
 		parts, err := look(ctx)
 		inv.Parts = append(inv.Parts, parts...)
 		failures = append(failures, err)
@@ -162,8 +162,8 @@ func (n Node) Remove(ctx context.Context, sel Selector) error {
 	return errors.Join(failures...)
 }
 
-// takeXtables reads the tables of ip_tables and ip6_tables that exist.
-func takeXtables(ctx context.Context) (parts []Part, err error) {
+// xtablesParts reads the tables of ip_tables and ip6_tables that exist.
+func xtablesParts(ctx context.Context) (parts []Part, err error) {
 	for _, f := range nft.Families {
 		family := f.NFT()
 		var tables []Part
@@ -186,8 +186,8 @@ func takeXtables(ctx context.Context) (parts []Part, err error) {
 	return parts, err
 }
 
-// takeNFTables reads both nf_tables backends, nft-compat before kube-proxy's own tables.
-func takeNFTables(ctx context.Context) ([]Part, error) {
+// nftablesParts reads both nf_tables backends, nft-compat before kube-proxy's own tables.
+func nftablesParts(ctx context.Context) ([]Part, error) {
 	tables, _, err := readNFTables(ctx)
 	if missing := needs(err); missing != "" {
 		return []Part{{Backend: Compat, Needs: missing}, {Backend: ProxyTables, Needs: missing}}, nil
@@ -213,8 +213,8 @@ func takeNFTables(ctx context.Context) ([]Part, error) {
 	return append(compat, own...), nil
 }
 
-// takeIPVS reads the state of the IPVS mode that is not in chains. It returns no part if there is none.
-func takeIPVS(context.Context) ([]Part, error) {
+// ipvsParts reads the state of the IPVS mode that is not in chains. It returns no part if there is none.
+func ipvsParts(context.Context) ([]Part, error) {
 	s, err := readIPVS()
 	p := Part{Backend: IPVS, Servers: s.servers, OtherServers: s.foreign, Sets: s.sets, Frontends: s.frontends,
 		NodePortsAt: s.nodePortsAt, Needs: needs(err)}

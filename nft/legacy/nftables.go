@@ -192,7 +192,7 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 					set.Elements++
 					if at, ok := elementFrontend(t.family, set.Name, elements.Value); ok {
 						t.frontends = append(t.frontends, at)
-						t.notePort(at.Frontend, elements.Value)
+						t.recordPort(at.Frontend, elements.Value)
 					}
 					if e := (AffinityEntry{at, proxyClient(elements.Value), endpoint}); isAffinity && at.Port != 0 && e.valid() &&
 						len(t.entries) < maxEntries {
@@ -216,9 +216,9 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 	return err
 }
 
-// notePort notes the frontend of an element that leads to a chain of a Service port: of several the
+// recordPort notes the frontend of an element that leads to a chain of a Service port: of several the
 // cluster IP, which no other Service can have.
-func (t *nfTable) notePort(at tracker.Frontend, element []byte) {
+func (t *nfTable) recordPort(at tracker.Frontend, element []byte) {
 	verdict := attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VERDICT)
 	chain := attr.Name(attr.Find(verdict, unix.NFTA_VERDICT_CHAIN))
 	port := proxyPortOf(chain)

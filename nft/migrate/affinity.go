@@ -11,31 +11,31 @@ import (
 	"github.com/kube-nft/kube-nft/nft/services"
 )
 
-// Seeds returns the entries of kube-proxy's session affinity, for the transaction that carries what
+// KnownClients returns the entries of kube-proxy's session affinity, for the transaction that carries what
 // Foreign has returned. Each has the Service's full timeout. An error says what could not be read; the
 // clients there choose an endpoint anew.
 //
 // A commit is repeated at once when another program has committed meanwhile, and a long list may take
 // longer to read than that program needs for its next commit. So a list is used again for seedsAge.
-func (t *Takeover) Seeds(ctx context.Context) ([]services.Seed, error) {
+func (t *Takeover) KnownClients(ctx context.Context) ([]services.KnownClient, error) {
 	if t.inventory == nil {
 		return nil, nil
 	}
-	if t.seedsRead.IsZero() || time.Since(t.seedsRead) > seedsAge {
-		t.seeds, t.seedsErr = seeds(ctx, t.inventory)
-		t.seedsRead = time.Now()
+	if t.knownClientsAt.IsZero() || time.Since(t.knownClientsAt) > seedsAge {
+		t.knownClients, t.knownClientsErr = knownClients(ctx, t.inventory)
+		t.knownClientsAt = time.Now()
 	}
-	return t.seeds, t.seedsErr
+	return t.knownClients, t.knownClientsErr
 }
 
 // seedsAge is how long kube-proxy's session affinity is used after it was read. Clients that came
 // to kube-proxy's rules meanwhile choose an endpoint anew.
 const seedsAge = 10 * time.Second
 
-func seeds(ctx context.Context, inventory *legacy.Inventory) (list []services.Seed, err error) {
+func knownClients(ctx context.Context, inventory *legacy.Inventory) (list []services.KnownClient, err error) {
 	entries, err := inventory.Affinity(ctx)
 	for _, e := range entries {
-		list = append(list, services.Seed{Frontend: e.Frontend, Client: e.Client, Endpoint: e.Endpoint})
+		list = append(list, services.KnownClient{Frontend: e.Frontend, Client: e.Client, Endpoint: e.Endpoint})
 	}
 	return list, err
 }
@@ -43,8 +43,8 @@ func seeds(ctx context.Context, inventory *legacy.Inventory) (list []services.Se
 // AffinityCheck says how many clients keep the endpoint to which kube-proxy's session affinity sends
 // them. ruleset is what our tables are going to be.
 func AffinityCheck(ctx context.Context, inventory *legacy.Inventory, ruleset *services.Ruleset) Check {
-	list, err := seeds(ctx, inventory)
-	_, used := ruleset.SeedEntries(list, nil)
+	list, err := knownClients(ctx, inventory)
+	_, used := ruleset.EntriesOfClients(list, nil)
 	c := Check{Level: OK, About: "session affinity", Found: fmt.Sprintf("kube-proxy knows the endpoints of %s",
 		plural(len(list), "client"))}
 	ipvs := func(p legacy.Part) bool { return p.Backend == legacy.IPVS && !p.Clean() }

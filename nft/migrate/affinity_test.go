@@ -19,7 +19,7 @@ func TestSeedsOfRepeatedCommits(t *testing.T) {
 		takeover := &Takeover{inventory: found("192.0.2.1")}
 		check := func(client string) {
 			t.Helper()
-			got, err := takeover.Seeds(t.Context())
+			got, err := takeover.KnownClients(t.Context())
 			if err != nil || len(got) != 1 || got[0].Client.String() != client {
 				t.Errorf("%v, %v, want the client %s", got, err, client)
 			}

@@ -30,7 +30,7 @@
 // could pass the hook at our priority before the transaction and the hook of kube-proxy's after it,
 // and nothing would translate it. Measured, with 900 new connections a second on a busy machine:
 // one packet in about a hundred takeovers. While both exist, ours win and theirs catch such a
-// packet. settle waits until there is no such packet any more.
+// packet. waitForPackets waits until there is no such packet any more.
 //
 // The way back is the same. First our chains let go of new connections, which kube-proxy serves
 // from then on; then the tables are deleted. While the kernel deletes a table, packets still in its

@@ -42,7 +42,7 @@ func (t *Takeover) drain(ctx context.Context) (*drainError, error) {
 	if err := legacy.Quiesce(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := settle(ctx); err != nil { // a packet may have found its endpoint and have no connection yet
+	if _, err := waitForPackets(ctx); err != nil { // a packet may have found its endpoint and have no connection yet
 		return nil, err
 	}
 	return t.connections()

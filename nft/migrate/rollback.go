@@ -120,7 +120,7 @@ func (r *Rollback) remove(ctx context.Context) error {
 		}
 		return "no trace of kube-nft is left in nf_tables", err
 	}
-	steps := []step{{"stop serving new connections", detach}, {"wait for packets in flight", settle},
+	steps := []step{{"stop serving new connections", detach}, {"wait for packets in flight", waitForPackets},
 		{"remove our tables", remove}, {"look again", lookAgain}}
 	if r.Wait {
 		steps = append([]step{{"wait for kube-proxy's rules", r.waitForRules}}, steps...)

@@ -76,16 +76,16 @@ func perform(ctx context.Context, journal func(Entry), steps []step) error {
 // between two hooks of netfilter.
 const membarrierGlobal = 1
 
-// settleTime is the pause where the kernel lacks membarrier.
-const settleTime = 100 * time.Millisecond
+// packetPause is the pause where the kernel lacks membarrier.
+const packetPause = 100 * time.Millisecond
 
-// settle waits until every packet under way has seen the new rules.
-func settle(ctx context.Context) (string, error) {
+// waitForPackets waits until every packet under way has seen the new rules.
+func waitForPackets(ctx context.Context) (string, error) {
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno == 0 {
 		return "no packet is between two hooks any more", nil
 	}
-	if !retry.Pause(ctx, settleTime) {
+	if !retry.Pause(ctx, packetPause) {
 		return "", context.Cause(ctx)
 	}
-	return "waited for " + settleTime.String(), nil
+	return "waited for " + packetPause.String(), nil
 }

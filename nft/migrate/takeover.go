@@ -40,10 +40,10 @@ type Takeover struct {
 	drained time.Time
 	// inventory is what First has found.
 	inventory *legacy.Inventory
-	// seeds and seedsErr are what Seeds has read at seedsRead.
-	seeds     []services.Seed
-	seedsErr  error
-	seedsRead time.Time
+	// knownClients and knownClientsErr are what KnownClients has read at knownClientsAt.
+	knownClients    []services.KnownClient
+	knownClientsErr error
+	knownClientsAt  time.Time
 }
 
 // A State says how far a takeover is; for metrics.
@@ -241,7 +241,7 @@ func (t *Takeover) Remove(ctx context.Context, missing string) error {
 		}
 	}
 	selectors = append(selectors, legacy.Selector{Backends: []legacy.Backend{legacy.Compat, legacy.ProxyTables}}, ipvs)
-	steps := []step{{"wait for packets in flight", settle}}
+	steps := []step{{"wait for packets in flight", waitForPackets}}
 	var draining *drainError
 	for _, selector := range selectors {
 		var names, contents []string

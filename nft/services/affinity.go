@@ -271,18 +271,18 @@ func (r *Ruleset) EndDepartures(ended []affinity.Departure) {
 	}
 }
 
-// A Seed is a client whose endpoint is known from another proxy: its connections to the Service port that has
+// A KnownClient is a client whose endpoint is known from another proxy: its connections to the Service port that has
 // the frontend go to the endpoint.
-type Seed struct {
+type KnownClient struct {
 	Frontend tracker.Frontend
 	Client   netip.Addr
 	Endpoint netip.AddrPort
 }
 
-// SeedEntries returns the operations that make affinity entries of seeds, with the full timeout, and of how
-// many clients. A seed counts if the frontend's Service port has session affinity and the endpoint. A table
+// EntriesOfClients returns the operations that make affinity entries of these clients, with the full timeout, and of
+// how many clients. A client counts if the frontend's Service port has session affinity and its endpoint. A table
 // that has affinity maps already keeps its own entries: have are the tables in the kernel.
-func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used int) {
+func (r *Ruleset) EntriesOfClients(knownClients []KnownClient, have nft.Tables) (ops []nft.Op, used int) {
 	for _, f := range r.config.Families {
 		table := have[f]
 		exists := func(set *nft.Set) bool { return table.Sets[set.Name] != nil }
@@ -290,8 +290,8 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 			continue
 		}
 		var known []affinity.Known
-		for i := range seeds {
-			if k := r.families[f].knownFrom(&seeds[i]); len(k.Groups) > 0 {
+		for i := range knownClients {
+			if k := r.families[f].knownFrom(&knownClients[i]); len(k.Groups) > 0 {
 				known = append(known, k)
 			}
 		}
@@ -303,7 +303,7 @@ func (r *Ruleset) SeedEntries(seeds []Seed, have nft.Tables) (ops []nft.Op, used
 
 // knownFrom returns the client of a seed with the groups that get an entry: one of the cluster-wide list and
 // one of the local list. It has none if the seed does not fit the Service port.
-func (r *familyRules) knownFrom(seed *Seed) (known affinity.Known) {
+func (r *familyRules) knownFrom(seed *KnownClient) (known affinity.Known) {
 	state := r.frontends[seed.Frontend]
 	if state == nil || state.claims.first() == nil || seed.Client.Is4() != (r.Table.Family == nft.IP) {
 		return known

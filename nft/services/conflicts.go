@@ -239,10 +239,10 @@ func (r *familyRules) contest(state *frontendState, served *portState) *contest 
 	return c
 }
 
-// reportContests turns the contests since the last report into conflicts and successions. A winner that was replaced
+// reportContests turns the contests since the last report into conflicts and ownerChanges. A winner that was replaced
 // before the next commit has never been in the kernel and is not reported.
 func (r *familyRules) reportContests() {
-	fresh, successions := len(r.fresh), len(r.successions)
+	fresh, ownerChanges := len(r.fresh), len(r.ownerChanges)
 	for state, contest := range r.contests {
 		winner := state.claims.first()
 		for port := range contest.changed {
@@ -253,28 +253,28 @@ func (r *familyRules) reportContests() {
 		}
 		if winner.reported {
 			winner.reported = false
-			r.successions = append(r.successions, Succession{state.Frontend, contest.winner, winner.port.current.ID})
+			r.ownerChanges = append(r.ownerChanges, OwnerChange{state.Frontend, contest.winner, winner.port.current.ID})
 		}
 	}
 	clear(r.contests)
 	slices.SortFunc(r.fresh[fresh:], func(a, b Conflict) int {
 		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Loser.Compare(b.Loser))
 	})
-	slices.SortFunc(r.successions[successions:], func(a, b Succession) int { return a.Frontend.Compare(b.Frontend) })
+	slices.SortFunc(r.ownerChanges[ownerChanges:], func(a, b OwnerChange) int { return a.Frontend.Compare(b.Frontend) })
 }
 
-// A Succession is a frontend that moved from Before to Heir, which Conflicts had reported as a loser.
-type Succession struct {
+// An OwnerChange is a frontend that moved from Before to Now, which Conflicts had reported as a loser.
+type OwnerChange struct {
 	tracker.Frontend
-	Before, Heir tracker.PortID
+	Before, Now tracker.PortID
 }
 
-// Successions returns the successions since the last call.
-func (r *Ruleset) Successions() (list []Succession) {
+// OwnerChanges returns the changes of owners since the last call.
+func (r *Ruleset) OwnerChanges() (list []OwnerChange) {
 	for _, f := range r.config.Families {
 		family := r.families[f]
 		family.reportContests()
-		list, family.successions = append(list, family.successions...), nil
+		list, family.ownerChanges = append(list, family.ownerChanges...), nil
 	}
 	return list
 }

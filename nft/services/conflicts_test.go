@@ -88,13 +88,13 @@ func TestClaims(t *testing.T) {
 				t.Errorf("still served for %s", got)
 			}
 			var heirs []string
-			for _, s := range r.Successions() {
+			for _, s := range r.OwnerChanges() {
 				if s.Frontend == at && s.Before.Service == tt.owner {
-					heirs = append(heirs, s.Heir.Service)
+					heirs = append(heirs, s.Now.Service)
 				}
 			}
-			if len(heirs) != 1 || len(r.Successions()) != 0 {
-				t.Errorf("successions to %v", heirs)
+			if len(heirs) != 1 || len(r.OwnerChanges()) != 0 {
+				t.Errorf("ownerChanges to %v", heirs)
 			}
 		})
 	}
@@ -223,8 +223,8 @@ func TestTransientConflictsAreNotReported(t *testing.T) {
 			if fresh, standing := r.Conflicts(); len(fresh) != 0 || standing != 0 {
 				t.Errorf("conflicts %v, %d standing", fresh, standing)
 			}
-			if successions := r.Successions(); len(successions) != 0 {
-				t.Errorf("successions %v", successions)
+			if ownerChanges := r.OwnerChanges(); len(ownerChanges) != 0 {
+				t.Errorf("ownerChanges %v", ownerChanges)
 			}
 		})
 	}
@@ -261,11 +261,11 @@ func TestConflictIsReportedOnce(t *testing.T) {
 		for _, c := range conflicts {
 			fresh = append(fresh, c.Winner.Service+" "+c.Loser.Service)
 		}
-		for _, s := range r.Successions() {
-			heirs = append(heirs, s.Before.Service+" "+s.Heir.Service)
+		for _, s := range r.OwnerChanges() {
+			heirs = append(heirs, s.Before.Service+" "+s.Now.Service)
 		}
 		if !slices.Equal(fresh, step.fresh) || !slices.Equal(heirs, step.heirs) || standing != step.standing {
-			t.Errorf("%s: conflicts %v, successions %v, %d standing; want %v, %v, %d", step.name, fresh, heirs, standing,
+			t.Errorf("%s: conflicts %v, ownerChanges %v, %d standing; want %v, %v, %d", step.name, fresh, heirs, standing,
 				step.fresh, step.heirs, step.standing)
 		}
 		r.Committed()
@@ -355,8 +355,8 @@ func TestCostOfClaims(t *testing.T) {
 			for i := n - 1; i > 0; i-- {
 				r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{ports[i].ID: true}})
 				fresh, standing := r.Conflicts()
-				if heirs := r.Successions(); len(fresh) != 0 || standing != i-1 || len(heirs) != 1 ||
-					heirs[0].Heir != ports[i-1].ID {
+				if heirs := r.OwnerChanges(); len(fresh) != 0 || standing != i-1 || len(heirs) != 1 ||
+					heirs[0].Now != ports[i-1].ID {
 					t.Fatalf("after the removal of winner %d: %d conflicts, %d standing, heirs %v", i, len(fresh), standing, heirs)
 				}
 				r.Changes()

@@ -48,9 +48,9 @@ type familyRules struct {
 	flows          map[tracker.Frontend]*tracker.FlowChange
 	contests       map[*frontendState]*contest
 	overlaps       overlaps
-	standing       int          // conflicts within contests
-	fresh          []Conflict   // not reported yet
-	successions    []Succession // not reported yet
+	standing       int           // conflicts within contests
+	fresh          []Conflict    // not reported yet
+	ownerChanges   []OwnerChange // not reported yet
 	lists          listWriter
 	staged         []stagedPort // with something left to do
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
@@ -129,7 +129,7 @@ func (r *Ruleset) Adopt(tables nft.Tables) {
 // passed over.
 func (r *Ruleset) Apply(delta tracker.Delta) {
 	for id := range delta.Removed {
-		r.unmet.noteLimits(id, nil)
+		r.unmet.updateLimits(id, nil)
 		if family := r.families[nft.Family(id.Family)]; family != nil {
 			before := family.Work()
 			family.removePort(id)
@@ -141,7 +141,7 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 		r.reserve(ports)
 	}
 	for _, port := range ports {
-		r.unmet.noteLimits(port.ID, port)
+		r.unmet.updateLimits(port.ID, port)
 		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
 			before := family.Work()
 			family.setPort(port, r.unmet.limitsOf(port))

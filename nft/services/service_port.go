@@ -203,14 +203,14 @@ func (r *familyRules) program(state *frontendState) {
 	if have.ping != want.ping {
 		r.pinged.program(r.Journal, f.Address, want.ping)
 	}
-	r.noteFlows(f, have, &want)
+	r.recordFlowChange(f, have, &want)
 	state.shown = want
 }
 
-// noteFlows notes what the change from have to want means for connections. Those of TCP
+// recordFlowChange notes what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a
 // frontend that goes they are left alone: no endpoint would answer their next segment.
-func (r *familyRules) noteFlows(f tracker.Frontend, have, want *program) {
+func (r *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) {
 	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
 		!have.serving.Equal(want.serving) {
 		r.touchedFrontends[f] = struct{}{}

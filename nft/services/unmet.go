@@ -46,9 +46,9 @@ func (l limits) placesEach(n int) int {
 	return maglev.PlacesEach(n)
 }
 
-// noteLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port
+// updateLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port
 // that is no more.
-func (u *unmetAnnotations) noteLimits(id tracker.PortID, p *tracker.ServicePort) {
+func (u *unmetAnnotations) updateLimits(id tracker.PortID, p *tracker.ServicePort) {
 	var l limits
 	if p != nil {
 		l = u.limitsOf(p)
@@ -62,16 +62,16 @@ func (u *unmetAnnotations) noteLimits(id tracker.PortID, p *tracker.ServicePort)
 			"takes for it; %s", portAndFamily(id), instead)
 	}
 	const byChance = "endpoints are chosen by chance on this node"
-	u.note(id, weight, l.withoutSlots && !hashed, func() string {
+	u.set(id, weight, l.withoutSlots && !hashed, func() string {
 		return short("shares of endpoints are off by up to a quarter of an equal one")
 	})
-	u.note(id, lbAlgorithm, hashed && (l.withoutSlots || l.withoutHash), func() string {
+	u.set(id, lbAlgorithm, hashed && (l.withoutSlots || l.withoutHash), func() string {
 		if l.withoutHash {
 			return fmt.Sprintf("%s: %v", byChance, u.config.Lacks.Hash)
 		}
 		return short(byChance)
 	})
-	u.note(id, ping, l.withoutPing, func() string {
+	u.set(id, ping, l.withoutPing, func() string {
 		return fmt.Sprintf("its addresses do not respond to ping on this node: %v", u.config.Lacks.Redirect)
 	})
 }
@@ -96,8 +96,8 @@ type unmetKey struct {
 	annotation string
 }
 
-// note notes whether this node does not follow an annotation.
-func (u *unmetAnnotations) note(id tracker.PortID, annotation string, unmet bool, reason func() string) {
+// set records whether this node does not follow an annotation.
+func (u *unmetAnnotations) set(id tracker.PortID, annotation string, unmet bool, reason func() string) {
 	key := unmetKey{id, annotation}
 	switch {
 	case !unmet && len(u.standing) > 0:

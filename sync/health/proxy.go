@@ -1,6 +1,7 @@
 // Package health reports whether this node's proxy works: to the kubelet and to load balancers as
 // /healthz, /livez and /readyz (Proxy), and to load balancers of one Service on its health-check
-// node port (Services). Status codes, headers and bodies are kube-proxy's.
+// node port (Services). Make them with NewProxy and NewServices, give Proxy.Updated the time of each commit and
+// Services.Apply each delta, and serve the handlers of Proxy. Status codes, headers and bodies are kube-proxy's.
 package health
 
 import (

@@ -1,4 +1,5 @@
-// Package localhost serves node ports at loopback addresses.
+// Package localhost serves node ports at loopback addresses: call Route, or make a Proxy with NewProxy and Apply each
+// delta.
 //
 // There are two ways. The ruleset can serve 127.0.0.1, once the kernel routes such packets: Route sets
 // the sysctl, which exposes what listens there, so that the ruleset has to keep other hosts out. Or a

@@ -1,4 +1,5 @@
-// Package metrics counts what the proxy does, for Prometheus.
+// Package metrics counts what the proxy does, for Prometheus. Make a Metrics with New, call Committed after each commit
+// and Failed after each failure, and serve its Handler.
 //
 // Names and labels that begin with kubeproxy_ are kube-proxy's and have its meaning; names that
 // begin with kube_nft_ are ours. Nothing is global: each Metrics has its own registry.

@@ -248,13 +248,14 @@ func TestCommitted(t *testing.T) {
 	m.Committed(&proxysync.Report{
 		Full: true, Operations: 3, Compile: time.Millisecond, Commit: 2 * time.Millisecond,
 		Delta:    tracker.Delta{Triggers: []tracker.Trigger{{Family: tracker.IPv6, At: time.Now().Add(-90 * time.Second)}}},
-		Standing: 2, LeftOut: 1,
+		Standing: 2, SkippedPorts: 1,
 	}, map[nft.Family]map[string]int{nft.IP: {"services": 10}, nft.IP6: {"services": 20}},
 		kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
 	m.Cleaned(proxysync.FlowReport{Duration: 5 * time.Millisecond, Lag: 250 * time.Millisecond,
 		Deleted: map[tracker.Family]int{tracker.IPv6: 4}})
-	m.Committed(&proxysync.Report{Distrust: "foreign commit"}, nil, kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
-	m.Committed(&proxysync.Report{Distrust: "foreign commit", Operations: 1, LeftOut: 3, StandUnmet: 5,
+	m.Committed(&proxysync.Report{ReviewReason: "foreign commit"}, nil,
+		kernel.Traffic{Batches: 1, Messages: 10, Bytes: 1000})
+	m.Committed(&proxysync.Report{ReviewReason: "foreign commit", Operations: 1, SkippedPorts: 3, StandUnmet: 5,
 		Delta: tracker.Delta{Waiting: 6, Unserved: 7}}, nil, kernel.Traffic{Batches: 3, Messages: 25, Bytes: 2500})
 	check(t, m.Handler(zap.NewNop()), `
 		kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3

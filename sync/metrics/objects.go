@@ -11,14 +11,14 @@ import (
 
 // objectMetrics are about Kubernetes objects and what the proxy has made of them.
 type objectMetrics struct {
-	noLocal   *prometheus.GaugeVec
-	elements  *prometheus.GaugeVec
-	refused   *prometheus.CounterVec
-	conflicts prometheus.Gauge
-	leftOut   prometheus.Gauge
-	unmet     prometheus.Gauge
-	waiting   prometheus.Gauge
-	unserved  prometheus.Gauge
+	noLocal      *prometheus.GaugeVec
+	elements     *prometheus.GaugeVec
+	refused      *prometheus.CounterVec
+	conflicts    prometheus.Gauge
+	skippedPorts prometheus.Gauge
+	unmet        prometheus.Gauge
+	waiting      prometheus.Gauge
+	unserved     prometheus.Gauge
 
 	without map[tracker.PortID]lacking // ports counted in noLocal
 }
@@ -45,7 +45,7 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 			Name: "kube_nft_conflicts",
 			Help: "Frontends that a Service asks for and that another Service has.",
 		}),
-		leftOut: f.NewGauge(prometheus.GaugeOpts{
+		skippedPorts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kube_nft_refused_ports",
 			Help: "Service ports that this node skips, because the kernel refuses their rules.",
 		}),
@@ -79,7 +79,7 @@ func (m *Metrics) Refused(kind string) { m.objects.refused.WithLabelValues(kind)
 
 func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[string]int) {
 	o.conflicts.Set(float64(r.Standing))
-	o.leftOut.Set(float64(r.LeftOut))
+	o.skippedPorts.Set(float64(r.SkippedPorts))
 	o.unmet.Set(float64(r.StandUnmet))
 	o.waiting.Set(float64(r.Delta.Waiting))
 	o.unserved.Set(float64(r.Delta.Unserved))

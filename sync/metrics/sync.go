@@ -174,7 +174,7 @@ func (s *syncMetrics) observe(families []tracker.Family, r *proxysync.Report, se
 	if r.Operations > 0 {
 		s.commit.Observe(r.Commit.Seconds())
 	}
-	if r.Distrust != "" {
+	if r.ReviewReason != "" {
 		s.reviews.Inc()
 		if r.Operations > 0 {
 			s.repairs.Inc()

@@ -1,4 +1,5 @@
-// Package informer feeds a tracker from a Kubernetes API server.
+// Package informer feeds a tracker from a Kubernetes API server. Make a client with Connection.Client and a Source with
+// New, and start its Run with the tracker; Synced says when it has read everything once. Load reads once and ends.
 //
 // It lists and watches Services, EndpointSlices, ServiceCIDRs and one Node with the reflectors of
 // client-go: streaming lists where the server offers them, lists and watches otherwise, and relists

@@ -137,7 +137,7 @@ func (s *store) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.take(object.(metav1.Object)), nil
+		return s.put(object.(metav1.Object)), nil
 	}
 }
 
@@ -195,7 +195,7 @@ func (s *store) Replace(objects []any, _ string) error {
 	for _, object := range objects {
 		name, taken := object.(cache.ObjectName)
 		if !taken {
-			name = s.take(object.(metav1.Object))
+			name = s.put(object.(metav1.Object))
 		}
 		listed[name] = true
 	}
@@ -225,9 +225,9 @@ func (s *store) Resync() error {
 	return nil
 }
 
-// take gives the sink an object of a list and returns its name. After a restore of the cluster the object may have
+// put gives the sink an object of a list and returns its name. After a restore of the cluster the object may have
 // a version that the sink has seen with another content. The sink ignores what it has already.
-func (s *store) take(object metav1.Object) cache.ObjectName {
+func (s *store) put(object metav1.Object) cache.ObjectName {
 	name, version := cache.MetaObjectToName(object), object.GetResourceVersion()
 	if _, found := s.versions[name]; !found {
 		s.fresh++

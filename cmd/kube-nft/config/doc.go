@@ -1,4 +1,5 @@
-// Package config works out the settings of kube-nft: from defaults, from a file in kube-proxy's
+// Package config works out the settings of kube-nft. Make a Reader with NewReader of the command's flags, and call its
+// Read. The settings come from defaults, from a file in kube-proxy's
 // format (KubeProxyConfiguration, kubeproxy.config.k8s.io/v1alpha1), and from flags with
 // kube-proxy's names. A given flag wins over the file, even where kube-proxy ignores it.
 //

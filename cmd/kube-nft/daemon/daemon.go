@@ -1,4 +1,5 @@
-// Package daemon is the kube-nft that runs on a node: it follows a source of objects, keeps the
+// Package daemon is the kube-nft that runs on a node. Call Run, or Apply for a daemon that ends with its takeover,
+// or Prepare to set the sysctls alone. Run follows a source of objects, keeps the
 // kernel's tables equal to them, and shows its health, metrics and events.
 package daemon
 
@@ -109,7 +110,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	}
 	tuneConntrack(d.config, d.log) // after all checks: a failed start leaves the host as it was
 	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(d.config.OOMScoreAdj)), 0); err != nil {
-		noteScore(oomScore, d.config.OOMScoreAdj, err, d.log)
+		logScore(oomScore, d.config.OOMScoreAdj, err, d.log)
 	}
 
 	d.working = true

@@ -35,8 +35,8 @@ type sample struct {
 	ports map[tracker.PortID]*tracker.ServicePort
 }
 
-// note follows the changes of a commit.
-func (s *sample) note(delta *tracker.Delta) {
+// follow applies the changes of a commit.
+func (s *sample) follow(delta *tracker.Delta) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ports == nil {

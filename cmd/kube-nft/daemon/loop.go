@@ -30,7 +30,7 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 		Cleaned:       d.monitor.metrics.Cleaned,
 	}
 	if d.takeover != nil && d.takeover.needed {
-		options.Foreign, options.Seeds = d.takeover.foreign, d.takeover.keptClients
+		options.Foreign, options.KnownClients = d.takeover.foreign, d.takeover.keptClients
 	}
 	return options
 }
@@ -38,7 +38,7 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 // committed follows a commit of the sync loop.
 func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 	d.monitor.committed(r, d.ruleset.Lengths(), d.kernel.Sent())
-	d.sample.note(&r.Delta)
+	d.sample.follow(&r.Delta)
 	d.logNode(r.Delta.Node)
 	d.localhost.committed(r.Delta)
 	if d.takeover != nil {

@@ -173,13 +173,13 @@ func (m *monitor) committed(r *proxysync.Report, lengths map[nft.Family]map[stri
 	m.count(func(s *peer.Status) {
 		s.LastSync = time.Now().UTC().Truncate(time.Millisecond)
 		s.Syncs++
-		if r.Distrust != "" {
+		if r.ReviewReason != "" {
 			s.Reviews++
 			if r.Operations > 0 {
 				s.Repairs++
 			}
 		}
-		s.Conflicts, s.SkippedPorts, s.UnmetAnnotations = r.Standing, r.LeftOut, r.StandUnmet
+		s.Conflicts, s.SkippedPorts, s.UnmetAnnotations = r.Standing, r.SkippedPorts, r.StandUnmet
 		s.UnservedServices, s.WaitingServices = r.Delta.Unserved, r.Delta.Waiting
 	})
 	m.metrics.Committed(r, lengths, sent)
@@ -212,9 +212,9 @@ func (m *monitor) recordReport(r *proxysync.Report) {
 	for _, refusal := range r.Refused {
 		m.refused(refusal)
 	}
-	if r.Distrust != "" && r.Operations > 0 {
+	if r.ReviewReason != "" && r.Operations > 0 {
 		m.events.node(warning, "TablesRepaired", "Program",
-			"the nftables tables of kube-nft differed from what they should be and were repaired: "+r.Distrust)
+			"the nftables tables of kube-nft differed from what they should be and were repaired: "+r.ReviewReason)
 	}
 }
 

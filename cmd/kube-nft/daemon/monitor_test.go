@@ -50,8 +50,8 @@ func TestReportsBecomeEvents(t *testing.T) {
 		{"ordinary", proxysync.Report{Operations: 1}, ""},
 		{"conflict", proxysync.Report{Conflicts: []services.Conflict{conflict}},
 			"Service shop/late (), Service shop/web (1-2-3): Warning FrontendConflict Program: " + conflict.String()},
-		{"review", proxysync.Report{Distrust: "nft flushed the ruleset"}, ""},
-		{"repair", proxysync.Report{Distrust: "nft flushed the ruleset", Operations: 1},
+		{"review", proxysync.Report{ReviewReason: "nft flushed the ruleset"}, ""},
+		{"repair", proxysync.Report{ReviewReason: "nft flushed the ruleset", Operations: 1},
 			"Node /node (node), -: Warning TablesRepaired Program: the nftables tables of kube-nft differed from what they " +
 				"should be and were repaired: nft flushed the ruleset"},
 	} {
@@ -102,7 +102,7 @@ func TestReadyAfterTheFirstCommit(t *testing.T) {
 	if m.proxy.Ready() {
 		t.Error("ready after a failed sync")
 	}
-	m.committed(&proxysync.Report{Taken: time.Now(), Distrust: "a test", Operations: 1}, nil, kernel.Traffic{})
+	m.committed(&proxysync.Report{Taken: time.Now(), ReviewReason: "a test", Operations: 1}, nil, kernel.Traffic{})
 	if !m.proxy.Ready() || !m.proxy.Healthy() {
 		t.Error("not ready after a sync")
 	}

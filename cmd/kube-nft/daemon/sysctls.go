@@ -20,9 +20,9 @@ const (
 	oomScore   = "/proc/self/oom_score_adj"
 )
 
-// noteScore logs that the score was refused. A protecting score that the kubelet has given is as
+// logScore logs that the score was refused. A protecting score that the kubelet has given is as
 // good.
-func noteScore(path string, score int, refusal error, log *zap.Logger) {
+func logScore(path string, score int, refusal error, log *zap.Logger) {
 	text, _ := os.ReadFile(path)
 	if have, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && have < 0 {
 		log.Info("oom_score_adj stays unchanged", zap.Int("want", score), zap.Int("have", have),

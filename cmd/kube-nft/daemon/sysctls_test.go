@@ -19,7 +19,7 @@ func TestOOMScoreThatIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		core, logs := observer.New(zap.DebugLevel)
-		noteScore(path, -999, os.ErrPermission, zap.New(core))
+		logScore(path, -999, os.ErrPermission, zap.New(core))
 		if logs.Len() != 1 || logs.All()[0].Level != want {
 			t.Errorf("with score %q, logged %v, want one line of level %s", given, logs.All(), want)
 		}

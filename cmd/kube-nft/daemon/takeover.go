@@ -117,13 +117,13 @@ func (t *takeover) foreign(ctx context.Context, want nft.Tables) ([]nft.ForeignM
 	return messages, generation, err
 }
 
-// keptClients returns kube-proxy's affinity entries; see proxysync.Options.Seeds.
-func (t *takeover) keptClients(ctx context.Context) []services.Seed {
-	seeds, err := t.Seeds(ctx)
+// keptClients returns kube-proxy's affinity entries; see proxysync.Options.KnownClients.
+func (t *takeover) keptClients(ctx context.Context) []services.KnownClient {
+	knownClients, err := t.KnownClients(ctx)
 	if err != nil {
 		t.log.Warn("takeover: some clients with session affinity change their endpoint, once", zap.Error(err))
 	}
-	return seeds
+	return knownClients
 }
 
 // committed verifies our tables after a commit. After the first commit that verifies, the rest of
@@ -157,8 +157,8 @@ func summary(r *proxysync.Report) string {
 	}
 	text := fmt.Sprintf("%d operations on our tables, %d elements, and %d on kube-proxy's", r.Operations,
 		r.Elements, r.Foreign)
-	if r.Seeds > 0 {
-		text += fmt.Sprintf("; session affinity: %d clients keep their endpoint", r.Seeds)
+	if r.KnownClients > 0 {
+		text += fmt.Sprintf("; session affinity: %d clients keep their endpoint", r.KnownClients)
 	}
 	return text
 }

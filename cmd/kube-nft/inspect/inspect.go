@@ -1,5 +1,5 @@
-// Package inspect has the commands that change nothing: what the kernel holds, what a
-// sync would write, the state of the daemon, the way of a connection.
+// Package inspect has the commands that change nothing. Add Commands to the root command. They show what the kernel
+// holds, what a sync would write, the state of the daemon, the way of a connection.
 package inspect
 
 import (

@@ -1,4 +1,5 @@
-// Package move holds the commands that change which proxy serves a node: kube-proxy, kube-nft or none.
+// Package move holds the commands migrate, rollback and cleanup. Add Commands to the root command. They change
+// which proxy serves a node: kube-proxy, kube-nft or none.
 package move
 
 import (

@@ -1,5 +1,6 @@
-// Package watch reports when the content of a file or directory may have changed. It notices files
-// that are written in place, renamed over, or exchanged as mounted ConfigMaps are.
+// Package watch reports when the content of a file or directory may have changed: make a Watch with New, call Arm,
+// read, and wait for Events. It notices files that are written in place, renamed over, or exchanged as mounted
+// ConfigMaps are.
 package watch
 
 import (

@@ -13,9 +13,9 @@ import (
 // long after a daemon was killed.
 const lockInterval = 20 * time.Millisecond
 
-// takeLock waits until this process has the lock of its network namespace. It calls waiting if another daemon
+// waitForLock waits until this process has the lock of its network namespace. It calls waiting if another daemon
 // has it. It returns an error without a lock if ctx ends, or if this kernel has no such lock.
-func takeLock(ctx context.Context, waiting func()) (*kernel.Lock, error) {
+func waitForLock(ctx context.Context, waiting func()) (*kernel.Lock, error) {
 	lock, err := kernel.TakeLock()
 	if errors.Is(err, kernel.ErrLocked) {
 		waiting()

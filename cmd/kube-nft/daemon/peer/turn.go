@@ -34,7 +34,7 @@ func NewTurn() *Turn { return &Turn{Begun: make(chan struct{})} }
 func (t *Turn) Await(ctx context.Context, answers *Answers, log *zap.Logger) bool {
 	defer close(t.Begun)
 	var next *Door
-	lock, err := takeLock(ctx, func() {
+	lock, err := waitForLock(ctx, func() {
 		t.Follows = true
 		log.Warn("another kube-nft programs this network namespace: waiting until it ends")
 		var err error

@@ -41,32 +41,34 @@ func TestSeedEntries(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		seed Seed
+		seed KnownClient
 		want []string
 	}{
-		{"an endpoint elsewhere", Seed{at, client, first}, []string{entry(first, false)}},
-		{"one on this node", Seed{at, client, here}, []string{entry(here, false), entry(here, true)}},
-		{"by the node port", Seed{tracker.NodePort(tracker.IPv4, port.ID.Protocol, 30080), client, first},
+		{"an endpoint elsewhere", KnownClient{at, client, first}, []string{entry(first, false)}},
+		{"one on this node", KnownClient{at, client, here}, []string{entry(here, false), entry(here, true)}},
+		{"by the node port", KnownClient{tracker.NodePort(tracker.IPv4, port.ID.Protocol, 30080), client, first},
 			[]string{entry(first, false)}},
-		{"another port of the endpoint", Seed{at, client, netip.AddrPortFrom(first.Addr(), 81)}, nil},
-		{"no endpoint any more", Seed{at, client, netip.MustParseAddrPort("10.244.99.99:8080")}, nil},
-		{"a client of the other family", Seed{at, netip.MustParseAddr("2001:db8::1"), first}, nil},
-		{"no such frontend", Seed{tracker.Frontend{Address: port.ClusterIP, Protocol: tracker.UDP, Port: port.Port}, client,
+		{"another port of the endpoint", KnownClient{at, client, netip.AddrPortFrom(first.Addr(), 81)}, nil},
+		{"no endpoint any more", KnownClient{at, client, netip.MustParseAddrPort("10.244.99.99:8080")}, nil},
+		{"a client of the other family", KnownClient{at, netip.MustParseAddr("2001:db8::1"), first}, nil},
+		{"no such frontend", KnownClient{
+			tracker.Frontend{Address: port.ClusterIP, Protocol: tracker.UDP, Port: port.Port}, client,
 			first}, nil},
-		{"without affinity", Seed{tracker.Frontend{Address: without.ClusterIP, Protocol: tracker.TCP, Port: without.Port},
+		{"without affinity", KnownClient{
+			tracker.Frontend{Address: without.ClusterIP, Protocol: tracker.TCP, Port: without.Port},
 			client, without.Cluster[0]}, nil},
-		{"nothing at all", Seed{}, nil},
+		{"nothing at all", KnownClient{}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ops, used := r.SeedEntries([]Seed{tt.seed}, nil)
+			ops, used := r.EntriesOfClients([]KnownClient{tt.seed}, nil)
 			if diff := cmp.Diff(tt.want, seeded(ops)); diff != "" || (used == 1) != (len(tt.want) > 0) {
-				t.Errorf("%d seeds used (-want +got):\n%s", used, diff)
+				t.Errorf("%d clients used (-want +got):\n%s", used, diff)
 			}
 		})
 	}
 	t.Run("a table keeps its own entries", func(t *testing.T) {
-		if ops, used := r.SeedEntries([]Seed{{at, client, here}}, r.Want()); len(ops) != 0 || used != 0 {
-			t.Errorf("%d seeds used, %v", used, seeded(ops))
+		if ops, used := r.EntriesOfClients([]KnownClient{{at, client, here}}, r.Want()); len(ops) != 0 || used != 0 {
+			t.Errorf("%d knownClients used, %v", used, seeded(ops))
 		}
 	})
 }
@@ -81,32 +83,32 @@ func TestSeedEntriesOfOneClient(t *testing.T) {
 	r := NewRuleset(testConfig())
 	r.Apply(changed(port))
 	at := tracker.Frontend{Address: port.ClusterIP, Protocol: port.ID.Protocol, Port: port.Port}
-	seed := func(client string, ep int) Seed {
-		return Seed{at, netip.MustParseAddr(client), port.Cluster[ep]}
+	seed := func(client string, ep int) KnownClient {
+		return KnownClient{at, netip.MustParseAddr(client), port.Cluster[ep]}
 	}
-	ops, used := r.SeedEntries([]Seed{seed("2001:db8::1:0:1", 1), seed("2001:db8::2:0:1", 0)}, nil)
+	ops, used := r.EntriesOfClients([]KnownClient{seed("2001:db8::1:0:1", 1), seed("2001:db8::2:0:1", 0)}, nil)
 	want := []string{fmt.Sprintf("add 2001:db8::1 %v of 1h0m0s, 1h0m0s, local false", port.Cluster[1].Addr())}
 	if diff := cmp.Diff(want, seeded(ops)); diff != "" || used != 1 {
-		t.Errorf("%d seeds used (-want +got):\n%s", used, diff)
+		t.Errorf("%d clients used (-want +got):\n%s", used, diff)
 	}
 }
 
-// TestSeedEntriesLeaveRoom: seeds fill no more than three quarters of an affinity map.
-func TestSeedEntriesLeaveRoom(t *testing.T) {
+// TestKnownClientsLeaveRoom: known clients fill no more than three quarters of an affinity map.
+func TestKnownClientsLeaveRoom(t *testing.T) {
 	config := testConfig()
 	config.AffinitySize = 400
 	r := NewRuleset(config)
 	port := affinePort(1, 1)
 	r.Apply(changed(port))
-	var seeds []Seed
+	var knownClients []KnownClient
 	for i := range 3000 {
-		seeds = append(seeds, Seed{
+		knownClients = append(knownClients, KnownClient{
 			tracker.Frontend{Address: port.ClusterIP, Protocol: port.ID.Protocol, Port: port.Port},
 			netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), port.Cluster[0],
 		})
 	}
-	if ops, used := r.SeedEntries(seeds, nil); used != 300 || len(ops) != 1 || len(ops[0].Elements) != 300 {
-		t.Errorf("%d of 3,000 seeds are used in %d operations, want 300 in one", used, len(ops))
+	if ops, used := r.EntriesOfClients(knownClients, nil); used != 300 || len(ops) != 1 || len(ops[0].Elements) != 300 {
+		t.Errorf("%d of 3,000 knownClients are used in %d operations, want 300 in one", used, len(ops))
 	}
 }
 
