@@ -30,6 +30,11 @@ type Firewall struct {
 	unread error
 }
 
+// HasTable reports whether a table of this name, in any family, has a base chain.
+func (f *Firewall) HasTable(name string) bool {
+	return slices.ContainsFunc(f.bases, func(c baseChain) bool { return c.table == name })
+}
+
 // Read reads what there is at the hooks. It makes the kernel load nothing.
 func Read(ctx context.Context, k *kernel.Client) (*Firewall, error) {
 	f := &Firewall{kernel: k, tables: map[string]*table{}}

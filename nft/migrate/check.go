@@ -86,9 +86,11 @@ func KernelChecks(ctx context.Context) (checks []Check, ip6 bool) {
 	return []Check{c, t}, features.IP6
 }
 
-// ForwardChecks are about rules of other programs that refuse connections to endpoints, of which targets are some;
-// mark is that of masqueraded packets. They leave out what kube-proxy's iptables mode accepts, as its rules go.
-func ForwardChecks(ctx context.Context, targets []firewall.Target, mark uint32) (checks []Check) {
+// FirewallChecks are about rules of other programs that refuse connections to endpoints, of which targets are some;
+// mark is that of masqueraded packets. They leave out what kube-proxy's iptables mode accepts, as its rules go. They
+// also name a program that follows the removal of kube-proxy's tables.
+func FirewallChecks(ctx context.Context, inventory *legacy.Inventory, targets []firewall.Target,
+	mark uint32) (checks []Check) {
 	const about = "rules at forward"
 	client, err := kernel.Open()
 	if err != nil {
@@ -99,12 +101,15 @@ func ForwardChecks(ctx context.Context, targets []firewall.Target, mark uint32) 
 	if err != nil {
 		return []Check{NotSeen(about, err)}
 	}
+	if rules.HasTable("calico") && slices.ContainsFunc(inventory.Parts, ofProxyTables) {
+		checks = append(checks, calicoCheck)
+	}
 	rules.Without = "KUBE-FORWARD"
 	found, err := rules.Survey(ctx, targets, mark)
 	switch {
 	case errors.Is(err, firewall.ErrTooMany), errors.Is(err, legacy.ErrTooLarge):
-		return []Check{{Level: Note, About: about, Found: err.Error(),
-			Means: "whether they refuse connections to endpoints is not known"}}
+		return append(checks, Check{Level: Note, About: about, Found: err.Error(),
+			Means: "whether they refuse connections to endpoints is not known"})
 	case err != nil:
 		checks = append(checks, NotSeen(about, err))
 	}
@@ -119,6 +124,18 @@ func ForwardChecks(ctx context.Context, targets []firewall.Target, mark uint32) 
 		checks = append(checks, c)
 	}
 	return checks
+}
+
+func ofProxyTables(p legacy.Part) bool { return p.Backend == legacy.ProxyTables }
+
+// calicoCheck is about Calico's setting Auto. Felix looks at kube-proxy's table every 15 s (felix/nftables/utils.go and
+// felix/dataplane/linux/int_dataplane.go of Calico 3.33).
+var calicoCheck = Check{
+	Level: Warning, About: "Calico", Found: "its nftables dataplane runs, and kube-proxy runs in nftables mode",
+	Means: "with nftablesMode Auto, the default, Calico changes to its iptables dataplane and rebuilds the policies of " +
+		"all pods, up to 15 s after the table kube-proxy has gone",
+	Do: `before the takeover, kubectl patch felixconfiguration default --type merge -p ` +
+		`'{"spec":{"nftablesMode":"Enabled"}}', or linuxDataplane: Nftables in the Installation of its operator`,
 }
 
 // liveCheck is about running kube-proxies.

@@ -170,7 +170,7 @@ const notDecided = "its rules for ports of the host do not see node ports and lo
 	"translated before INPUT: docs/firewalls.md says how to close them. It does decide about the health port, 10256, " +
 	"and health-check node ports: if it refuses them, load balancers take this node for dead"
 
-// firewalls looks for programs that manage the host's firewall. What they refuse at forward, ForwardChecks find in
+// firewalls looks for programs that manage the host's firewall. What they refuse at forward, FirewallChecks find in
 // the kernel.
 func (h Host) firewalls() (checks []Check) {
 	if h.running("firewalld") {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 // host writes the files of a node, below proc/ and root/.
@@ -166,12 +167,17 @@ func TestRunningReadsLittle(t *testing.T) {
 	}
 }
 
-// TestForwardChecksInKernel: what refuses connections to endpoints is a warning with the remedy, and blocks if no
+// TestFirewallChecksInKernel: what refuses connections to endpoints is a warning with the remedy, and blocks if no
 // Service can work.
-func TestForwardChecksInKernel(t *testing.T) {
+func TestFirewallChecksInKernel(t *testing.T) {
 	const chain = "table inet %s {\n chain forward {\n type filter hook forward priority 0; policy drop;\n }\n}\n"
 	for name, tt := range map[string]struct{ rules, want, remedy string }{
 		"none": {"", "", ""},
+		"Calico and kube-proxy in nftables mode": {
+			"table ip calico { chain filter-FORWARD { type filter hook forward priority 0; }; }\n" +
+				"table ip kube-proxy { chain nat-output { type nat hook output priority -100; }; }",
+			"warning Calico", `{"spec":{"nftablesMode":"Enabled"}}`},
+		"Calico alone": {"table ip calico { chain filter-FORWARD { type filter hook forward priority 0; }; }", "", ""},
 		"a table": {fmt.Sprintf(chain, "mine"), "warning rules at forward",
 			"nft insert rule inet mine forward ct status dnat accept"},
 		"firewalld": {fmt.Sprintf(chain, "firewalld"), "blocks firewalld", "StrictForwardPorts=no"},
@@ -179,7 +185,11 @@ func TestForwardChecksInKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lab.New(t)
 			lab.Run(t, tt.rules, "nft", "-f", "-")
-			checks := ForwardChecks(t.Context(), nil, 1<<14)
+			inventory, err := legacy.Node{Proc: t.TempDir()}.Take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			checks := FirewallChecks(t.Context(), &inventory, nil, 1<<14)
 			if tt.want == "" && len(checks) == 0 {
 				return
 			}

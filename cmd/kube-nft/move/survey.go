@@ -45,7 +45,7 @@ func look(ctx context.Context, c *config.Config, root string, force bool, log *z
 	host := migrate.Host{Proc: c.HostProc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
 	s := &survey{}
 	source := s.lookAtSource(ctx, c, &inventory, ip6, force, log)
-	forward := migrate.ForwardChecks(ctx, s.targets, 1<<c.MasqueradeBit)
+	forward := migrate.FirewallChecks(ctx, &inventory, s.targets, 1<<c.MasqueradeBit)
 	checks = slices.Concat(checks, host.Checks(), forward, source)
 	s.plan = migrate.NewPlan(inventory, checks)
 	return s, nil
