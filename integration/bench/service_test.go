@@ -41,7 +41,7 @@ func BenchmarkServiceAdd(b *testing.B) {
 
 // manyServices returns a tracker of n Services.
 func manyServices(b *testing.B, n int, await time.Duration) *tracker.Tracker {
-	tr := tracker.New(tracker.Config{NodeName: "node-a", AwaitSlices: await})
+	tr := tracker.New(tracker.Config{NodeName: "node-a", AwaitSlices: await, CPUTime: trackerConfig.CPUTime})
 	for i := range n {
 		addService(b, tr, i, func() {})
 	}

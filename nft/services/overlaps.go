@@ -33,7 +33,7 @@ func (o *overlaps) reach(r *familyRules, addrs []netip.Addr) {
 
 // touch notes that a frontend is served in another way from now on.
 func (o *overlaps) touch(f tracker.Frontend) {
-	if f.NodePort() || slices.Contains(o.reached, f.Address) {
+	if len(o.reached) > 0 && f.NodePort() || slices.Contains(o.reached, f.Address) {
 		o.touched[tracker.NodePort(tracker.FamilyOf(f.Address), f.Protocol, f.Port)] = struct{}{}
 	}
 }
@@ -56,7 +56,9 @@ func (o *overlaps) update(r *familyRules) (fresh []Conflict) {
 			o.conflicts[f] = conflict
 		}
 	}
-	clear(o.touched)
+	if len(o.touched) > 0 { // a cleared map would keep the memory that a start has needed
+		o.touched = make(map[tracker.Frontend]struct{})
+	}
 	return fresh
 }
 

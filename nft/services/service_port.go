@@ -180,7 +180,9 @@ func (r *familyRules) program(state *frontendState) {
 		want = first.serve(state.Frontend)
 	}
 	f, have := state.Frontend, &state.shown
-	r.overlaps.touch(f)
+	if have.id != want.id {
+		r.overlaps.touch(f)
+	}
 	if have.policy != want.policy || have.comment != want.comment {
 		r.acquire(want.policy) // first, for the two may share chains
 		if want.policy.Kind == 0 {
