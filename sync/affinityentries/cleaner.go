@@ -360,6 +360,8 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
 		}
 		switch {
 		case errors.Is(err, unix.EEXIST): // packets have replaced an entry since: look again
+		case errors.Is(err, unix.ENOENT): // the map went since
+			return nil, nil
 		case err != nil:
 			return nil, err
 		default:
