@@ -18,10 +18,11 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/retry"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // ErrNoGo is the result of a check that has printed what stands in the way.
-var ErrNoGo = errors.New("kube-proxy has to go on running")
+var ErrNoGo = errors.New("kube-proxy must not stop yet")
 
 func newCheck(c *connection) *cobra.Command {
 	var wait time.Duration
@@ -44,7 +45,7 @@ go, 1 for no go, and 2 if it could not look.`,
 			if err != nil {
 				return inspect.TroubleError{Err: err}
 			}
-			rows, err := cluster.checkUntil(cmd.Context(), time.Now().Add(wait), names, c.selector)
+			rows, err := cluster.checkUntil(cmd.Context(), time.Now().Add(wait), names, c.selector, cmd.ErrOrStderr())
 			if err != nil {
 				return inspect.TroubleError{Err: err}
 			}
@@ -59,9 +60,10 @@ go, 1 for no go, and 2 if it could not look.`,
 const checkPause = 2 * time.Second
 
 // checkUntil looks at nodes until kube-proxy may stop, until a plan has blocks, which waiting does not change, or until
-// the deadline.
-func (c *cluster) checkUntil(ctx context.Context, deadline time.Time, names []string, selector string) (checks, error) {
-	for {
+// the deadline. It writes to progress which node it waits for.
+func (c *cluster) checkUntil(ctx context.Context, deadline time.Time, names []string, selector string,
+	progress io.Writer) (checks, error) {
+	for last := ""; ; {
 		members, err := c.members(ctx, names, selector)
 		if err != nil {
 			return nil, err
@@ -72,6 +74,11 @@ func (c *cluster) checkUntil(ctx context.Context, deadline time.Time, names []st
 		if !slices.ContainsFunc(rows, waits) || slices.ContainsFunc(rows, blocks) ||
 			time.Now().Add(checkPause).After(deadline) || !retry.Pause(ctx, checkPause) {
 			return rows, nil
+		}
+		i := slices.IndexFunc(rows, waits)
+		if text := fmt.Sprintf("waiting for %s: %s", rows[i].node, rows[i].state); text != last {
+			fmt.Fprintln(progress, text)
+			last = text
 		}
 	}
 }
@@ -124,7 +131,7 @@ func (m *member) state() (name, problem string) {
 		return name, problem
 	}
 	if len(m.pods) == 0 {
-		return name, "no pod of kube-nft: its DaemonSet does not select this node"
+		return name, "no pod of kube-nft: no DaemonSet of kube-nft in this namespace (-n) selects the node"
 	}
 	for i, pod := range m.pods {
 		reason := whyNotRunning(pod)
@@ -152,7 +159,7 @@ func (c *cluster) daemonState(ctx context.Context, pod *corev1.Pod) (state strin
 	case d.Status == nil:
 		return "the daemon does not answer: " + strings.Join(d.Problems, "; "), true
 	case d.Settings["service-proxy-name"] != "":
-		return "a trial: serves only Services with the label service-proxy-name " + d.Settings["service-proxy-name"], true
+		return trial(d.Settings["service-proxy-name"]), true
 	case d.AwaitsProxy:
 		return "waits for kube-proxy to end", false
 	case !d.Ready:
@@ -161,6 +168,11 @@ func (c *cluster) daemonState(ctx context.Context, pod *corev1.Pod) (state strin
 		return "unhealthy: a change has waited for too long", true
 	}
 	return "serves", false
+}
+
+// trial says that a daemon serves only the Services of a --service-proxy-name.
+func trial(name string) string {
+	return "a trial: it serves only Services with the label " + tracker.ProxyNameLabel + "=" + name
 }
 
 // write prints the rows, then the warnings and blocks of all nodes in groups, and the result.
@@ -184,10 +196,10 @@ func (rows checks) write(w io.Writer) error {
 		}
 	}
 	if len(against) > 0 {
-		_, err := fmt.Fprintf(w, "\nno go: kube-proxy has to go on running on %s\n", some(against))
+		_, err := fmt.Fprintf(w, "\nno go: kube-nft is not ready to serve alone on %s\n", some(against))
 		return cmp.Or(err, ErrNoGo)
 	}
-	_, err := fmt.Fprintf(w, "\ngo: kube-nft is ready on all %d nodes; kube-proxy may stop\n", len(rows))
+	_, err := fmt.Fprintf(w, "\ngo: kube-nft is ready on %s; kube-proxy may stop\n", plural(len(rows), "node"))
 	return err
 }
 
@@ -200,7 +212,7 @@ func (r *checked) summary() string {
 	for _, check := range r.plan.Checks {
 		counts[check.Level]++
 	}
-	text := fmt.Sprintf("%d warnings, %d blocks", counts[migrate.Warning], counts[migrate.Blocks])
+	text := plural(counts[migrate.Warning], "warning") + ", " + plural(counts[migrate.Blocks], "block")
 	if !r.plan.Complete {
 		text += ", incomplete"
 	}
@@ -232,6 +244,14 @@ func (rows checks) group(level migrate.Level) (groups []checkGroup) {
 		}
 	}
 	return groups
+}
+
+// plural is a number of things.
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
 }
 
 // shownNodes is how many nodes a line names.

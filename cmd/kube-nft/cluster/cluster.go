@@ -109,9 +109,12 @@ type member struct {
 	pods []*corev1.Pod
 }
 
+// listTimeout bounds how long the API server may take to list nodes and pods.
+const listTimeout = 30 * time.Second
+
 // members returns the Linux nodes with these names, or all that the selector selects, by name.
 func (c *cluster) members(ctx context.Context, names []string, selector string) ([]member, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -143,7 +146,11 @@ func (c *cluster) members(ctx context.Context, names []string, selector string) 
 	}
 	switch {
 	case len(missing) > 0:
-		return nil, fmt.Errorf("no Linux node is called %s", strings.Join(missing, ", "))
+		text := "no Linux node is called " + strings.Join(missing, ", ")
+		if selector != "" {
+			text = "no Linux node with the labels " + selector + " is called " + strings.Join(missing, ", ")
+		}
+		return nil, errors.New(text)
 	case len(list) == 0:
 		return nil, errors.New("no Linux node is selected")
 	}

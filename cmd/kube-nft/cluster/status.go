@@ -88,8 +88,11 @@ func (c *cluster) statuses(ctx context.Context, members []member) []nodeStatus {
 			return
 		}
 		r.Status = status
-		r.Serves = status.Daemon.Works() && r.State == ""
+		r.Serves = status.Daemon.Works()
 		notes := []string{cmp.Or(r.State, status.Daemon.Health())}
+		if d := status.Daemon; d.Status != nil && d.Settings["service-proxy-name"] != "" {
+			notes = append(notes, trial(d.Settings["service-proxy-name"]))
+		}
 		if len(status.ForeignProxy) > 0 {
 			notes = append(notes, "kube-proxy has rules here as well")
 		}
@@ -113,6 +116,7 @@ func writeStatuses(w io.Writer, rows []nodeStatus, now time.Time) error {
 			for _, t := range r.Status.Tables { // one for each family
 				services, endpoints = max(services, t.Services), endpoints+t.Endpoints
 			}
+			services = max(services, r.Status.Services) // versions before 0.2 do not have it
 			cells[3], cells[4] = fmt.Sprint(services), fmt.Sprint(endpoints)
 			if d := r.Status.Daemon; d.Status != nil {
 				versions[d.Version]++

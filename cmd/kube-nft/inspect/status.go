@@ -21,6 +21,8 @@ type Status struct {
 	// Generation is the number of the latest commit to nf_tables in this network namespace.
 	Generation uint32        `json:"generation"`
 	Tables     []TableStatus `json:"tables"`
+	// Services is the number of Services in the tables of both families together.
+	Services int `json:"services"`
 	// ForeignProxy lists the places where kube-proxy has rules as well.
 	ForeignProxy []string `json:"foreignProxy,omitempty"`
 	// Forward lists what refuses connections to endpoints: rules of other programs, and kernel parameters.
@@ -74,7 +76,7 @@ func readStatus(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	defer i.close()
-	s := &Status{Generation: i.generation, Tables: []TableStatus{}}
+	s, names := &Status{Generation: i.generation, Tables: []TableStatus{}}, make(map[string]bool)
 	for _, f := range nft.Families {
 		if table := i.tables[f]; table != nil {
 			t, err := i.tableStatus(ctx, table)
@@ -82,8 +84,12 @@ func readStatus(ctx context.Context) (*Status, error) {
 				return nil, err
 			}
 			s.Tables = append(s.Tables, t)
+			for _, f := range table.Frontends() {
+				names[f.Name.Namespace+"/"+f.Name.Name] = true
+			}
 		}
 	}
+	s.Services = len(names)
 	targets, mark := i.targets()
 	if s.Forward, err = firewall.Look(ctx, i.kernel, targets, mark); err != nil {
 		s.ForwardUnknown = err.Error()
