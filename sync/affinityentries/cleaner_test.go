@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
@@ -232,6 +233,34 @@ func TestReplacedEntryStays(t *testing.T) {
 		k.run(t).Committed(left())
 		synctest.Wait()
 		k.check(t, 1, 0)
+	})
+}
+
+// TestMapGoesBeforeTheBatch: a map that the loop removes between the reading and the batch is no failure, and the
+// departure ends.
+func TestMapGoesBeforeTheBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newEntryTable()
+		k.put(0, 3, leaves)
+		core, logs := observer.New(zap.InfoLevel)
+		c := newCleaner(k)
+		c.options.Log = zap.New(core)
+		go c.Run(t.Context())
+		c.Committed(left())
+		ended := 0
+		go func() {
+			for t.Context().Err() == nil {
+				ended += len(serve(t.Context(), c, func([]nft.Op) error {
+					k.fail(unix.ENOENT)
+					return unix.ENOENT
+				}))
+			}
+		}()
+		time.Sleep(10 * settling)
+		synctest.Wait()
+		if ended != 1 || logs.Len() > 0 {
+			t.Errorf("%d departures have ended, want 1; log: %v", ended, logs.All())
+		}
 	})
 }
 
