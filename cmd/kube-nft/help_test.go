@@ -120,3 +120,13 @@ func TestHelpHasExamples(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryFlagHasAGroup: the daemon's help lists each of its flags in a group, and only -h under "Flags".
+func TestEveryFlagHasAGroup(t *testing.T) {
+	_, help, _ := commandLine(t, "--help")
+	_, rest, found := strings.Cut(help, "\nFlags:\n")
+	list, _, _ := strings.Cut(rest, "\n\n")
+	if !found || strings.Count(list, " --") != 1 || !strings.Contains(list, "-h, --help ") {
+		t.Errorf("flags without a group:\n%s", list)
+	}
+}

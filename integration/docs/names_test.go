@@ -17,6 +17,8 @@ var (
 	fileName = regexp.MustCompile("`([a-z][a-z/-]*/[a-z_]+\\.go)`")
 	// testName matches a test or a benchmark.
 	testName = regexp.MustCompile("`((?:Test|Benchmark)[A-Z][A-Za-z0-9]*)`")
+	// testFilter matches what -run selects, up to the first /.
+	testFilter = regexp.MustCompile("-run '?(?:Test)?([A-Z][A-Za-z0-9]+)")
 	// testFunction matches the definition of a test or a benchmark.
 	testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w+)\(`)
 )
@@ -43,6 +45,12 @@ func TestNamedFilesAndTestsExist(t *testing.T) {
 			if !slices.Contains(tests, found[1]) {
 				t.Errorf("%s names the test %s, which does not exist", filepath.Base(page), found[1])
 			}
+		}
+	}
+	contributing := readPage(t, lab.Path(t, "CONTRIBUTING.md"))
+	for _, found := range testFilter.FindAllStringSubmatch(contributing, -1) {
+		if !slices.ContainsFunc(tests, func(name string) bool { return strings.Contains(name, found[1]) }) {
+			t.Errorf("CONTRIBUTING.md runs %s, which selects no test", found[0])
 		}
 	}
 	if named < 50 {
