@@ -80,6 +80,21 @@ func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:n+2]))), true
 }
 
+// endpointOf reads an endpoint from the data of a map of addresses.
+func endpointOf(data string, port uint16) (ep netip.AddrPort, ok bool) {
+	addr, ok := netip.AddrFromSlice([]byte(data))
+	return netip.AddrPortFrom(addr, port), ok
+}
+
+// NumberedPort is the key of a port under a number.
+func NumberedPort(number uint32, port uint16) string {
+	var buf [8]byte
+	return string(AppendPort(AppendNumber(buf[:0], number), port))
+}
+
+// PortData is a port as the data of a map.
+func PortData(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
+
 // RangeKey is the key of an interval: before and the prefix's first address, then before and its
 // last address.
 func RangeKey(before string, p netip.Prefix) string {

@@ -16,12 +16,15 @@ import (
 //
 // With ToPort zero the map holds addresses and ports, and the statement tests for Protocol by itself; with ToPort it
 // holds addresses, to which that port is added, and the rule must test ProtocolIs before. Both because nft takes its
-// own listing only where it knows the protocol: see also Set.Protocol.
+// own listing only where it knows the protocol: see also Set.Protocol. With Ports the map holds addresses, too, and the
+// port is what the map Ports has for PortKey: without an entry there, the rule does not apply either.
 type DNATFrom struct {
 	Key      []Part
 	Map      string
 	ToPort   uint16
 	Protocol uint8 // TCP, UDP or SCTP; 0 with ToPort
+	PortKey  []Part
+	Ports    string
 }
 
 func (s DNATFrom) text(f Family) string {
@@ -29,16 +32,25 @@ func (s DNATFrom) text(f Family) string {
 	if s.ToPort != 0 {
 		return "dnat to " + keyText(f, s.Key) + lookup + ":" + strconv.Itoa(int(s.ToPort))
 	}
-	parts := make([]string, len(s.Key))
-	for i, part := range s.Key {
-		parts[i] = portText(part, s.Protocol, f)
+	key := s.keyText(f, s.Key)
+	if s.Ports != "" {
+		port := s.keyText(f, s.PortKey) + " map @" + s.Ports
+		return ProtocolIs{s.Protocol}.text(f) + " dnat to " + key + lookup + ":" + port
 	}
-	key := strings.Join(parts, " . ")
 	dnat := "dnat " + f.NFT() + " to " + key + lookup
 	if key != keyText(f, s.Key) { // a port of the protocol implies the test
 		return dnat
 	}
 	return ProtocolIs{s.Protocol}.text(f) + " " + dnat
+}
+
+// keyText joins parts with the ports of the statement's protocol.
+func (s DNATFrom) keyText(f Family, key []Part) string {
+	parts := make([]string, len(key))
+	for i, part := range key {
+		parts[i] = portText(part, s.Protocol, f)
+	}
+	return strings.Join(parts, " . ")
 }
 
 // portText is a part of a key with the ports of a protocol; 0 stands for any.
@@ -62,7 +74,13 @@ func (s DNATFrom) expressions(f Family) (x []expr.Any) {
 	}
 	x = append(x, load(f, s.Key...)...)
 	x = append(x, &expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: register(0)})
-	if s.ToPort != 0 {
+	switch {
+	case s.Ports != "":
+		nat.RegProtoMin, nat.Specified = register(portWord), true
+		x = append(x, loadAt(f, portWord, s.PortKey...)...)
+		x = append(x, &expr.Lookup{SourceRegister: nat.RegProtoMin, SetName: s.Ports, IsDestRegSet: true,
+			DestRegister: nat.RegProtoMin})
+	case s.ToPort != 0:
 		nat.RegProtoMin, nat.Specified = unix.NFT_REG_2, true
 		x = append(x, &expr.Immediate{Register: nat.RegProtoMin, Data: binary.BigEndian.AppendUint16(nil, s.ToPort)})
 	}
@@ -86,6 +104,13 @@ func (DNATFrom) parse(f Family, x []expr.Any) (Stmt, int) {
 	if port := at[*expr.Immediate](x, n); port != nil && len(port.Data) == 2 {
 		dnat.ToPort = binary.BigEndian.Uint16(port.Data)
 		n++
+	} else if key, length := parseKey(f, x[n:]); length > 0 {
+		ports := at[*expr.Lookup](x, n+length)
+		if ports == nil || !ports.IsDestRegSet {
+			return nil, 0
+		}
+		dnat.PortKey, dnat.Ports = key, ports.SetName
+		n += length + 1
 	}
 	if at[*expr.NAT](x, n) == nil || (dnat.ToPort == 0) == (protocol == 0) { // ProtocolIs is a statement of its own
 		return nil, 0
@@ -100,8 +125,15 @@ func (s DNATFrom) trace(t *tracer, step int) flow {
 	}
 	key, index := t.key(s.Key)
 	switch {
+	case s.Ports != "":
+		portKey, _ := t.key(s.PortKey)
+		port := t.table.Sets[s.Ports].Port(portKey)
+		if port == 0 {
+			return skip
+		}
+		return t.draw(held, key, int(index.number), port)
 	case index.kind == partRandom:
-		return t.draw(held, key, int(index.number))
+		return t.draw(held, key, int(index.number), 0)
 	case index.hashed():
 		return t.hash(step, held, key, index)
 	}
@@ -113,6 +145,9 @@ func (s DNATFrom) trace(t *tracer, step int) flow {
 	t.decided(step, held, key)
 	return t.seal("dnat")
 }
+
+// portWord is the register in which the port comes from a map of its own: behind an address of either family.
+const portWord = 4
 
 // TransportNumbers are the protocols of Service ports: TCP, UDP and SCTP (IANA).
 var TransportNumbers = [...]uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP}

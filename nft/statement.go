@@ -206,8 +206,11 @@ func parsePart(f Family, x expr.Any) (p Part, ok bool) {
 }
 
 // load puts the values of parts into consecutive registers, beginning with the first.
-func load(f Family, parts ...Part) []expr.Any {
-	x, word, all := make([]expr.Any, 0, 2*len(parts)+2), 0, 0 // with room for masks, and for what is done with the values
+func load(f Family, parts ...Part) []expr.Any { return loadAt(f, 0, parts...) }
+
+// loadAt is load for registers that begin some words after the first.
+func loadAt(f Family, word int, parts ...Part) []expr.Any {
+	x, all := make([]expr.Any, 0, 2*len(parts)+2), 0 // with room for masks, and for what is done with the values
 	for _, p := range parts {
 		all += p.words(f)
 	}

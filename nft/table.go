@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -176,11 +177,23 @@ func (e *Elements) List(key string) (endpoints []netip.AddrPort) {
 	if e == nil {
 		return nil
 	}
+	of := AddrPortOf
+	if len(e.Set.Data) == 1 { // addresses, of endpoints whose port stands elsewhere
+		of = func(data string) (netip.AddrPort, bool) { return endpointOf(data, 0) }
+	}
 	for {
-		ep, ok := AddrPortOf(e.Map[IndexedKey(key, len(endpoints))].Data)
+		ep, ok := of(e.Map[IndexedKey(key, len(endpoints))].Data)
 		if !ok {
 			return endpoints
 		}
 		endpoints = append(endpoints, ep)
 	}
+}
+
+// Port reads the port back that stands under a key of a map of ports; 0 if there is none.
+func (e *Elements) Port(key string) uint16 {
+	if e == nil || len(e.Map[key].Data) != 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16([]byte(e.Map[key].Data))
 }

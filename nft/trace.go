@@ -259,13 +259,17 @@ func (t *tracer) source() {
 }
 
 // draw evaluates a random choice. The share of the connections that it misses goes on with the next
-// rule.
-func (t *tracer) draw(held *Elements, key string, modulus int) flow {
+// rule. port is that of the endpoints if the elements are addresses, else 0.
+func (t *tracer) draw(held *Elements, key string, modulus int, port uint16) flow {
 	missed, holes := 0, 0 // a hole is a place that is missing before one that is there
 	share := t.share() / float64(modulus)
 	places := make(map[netip.AddrPort]int)
 	for i := range modulus {
-		ep, ok := AddrPortOf(held.Map[IndexedKey(key, i)].Data)
+		data := held.Map[IndexedKey(key, i)].Data
+		ep, ok := AddrPortOf(data)
+		if port != 0 {
+			ep, ok = endpointOf(data, port)
+		}
 		if !ok {
 			missed++
 			continue
@@ -292,7 +296,7 @@ func (t *tracer) hash(step int, held *Elements, key string, index Part) flow {
 	if ports, _ := index.HashesPorts(); ports {
 		t.fate.Hash = HashAddressPort
 		if t.packet.SourcePort == 0 {
-			return t.draw(held, key, int(index.number))
+			return t.draw(held, key, int(index.number), 0)
 		}
 	}
 	key = IndexedKey(key, index.index(t.packet.Source, t.packet.SourcePort))

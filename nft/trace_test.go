@@ -154,6 +154,7 @@ var traces = map[string]struct {
 	"dnat by hash from numbered list": {thenDrop, same, "dnat to 0 1", udp, "drop"},
 	"dnat by hash of the address from numbered list": {thenDrop, same, "dnat to 1", udp, "drop"},
 	"dnat from numbered list":                        {thenDrop, same, "dnat to 0 1", udp, "drop"},
+	"dnat from numbered addresses and ports":         {thenDrop, same, "dnat to 0 1", to(81), "drop"},
 	"dnat to port":                                   {thenDrop, same, "dnat to 1", from(stranger), "drop"},
 	"not a member":                                   {drops, same, "drop", toAddr(client), "accept"},
 	"forget":                                         {drops, same, "drop", nil, ""},
@@ -255,9 +256,12 @@ func tracedTable(f nft.Family, place place, rule nft.Rule) *nft.Table {
 	hold("sources", destination+portKey+nft.AddrKey(client[f]), nft.Element{})
 	hold("frontends", destination+portKey, nft.Element{Verdict: &jump})
 	hold("node-ports", portKey, nft.Element{Verdict: &jump})
+	hold("list-ports", nft.NumberedPort(34, port), nft.Element{Data: nft.PortData(endpointPort)})
 	for i := range endpoints {
 		hold("endpoints-tcp", nft.IndexedKey(destination+portKey, i), data(i))
 		hold("lists", nft.IndexedKey(string(nft.AppendNumber(nil, 34)), i), data(i))
+		hold("list-addresses", nft.IndexedKey(string(nft.AppendNumber(nil, 34)), i),
+			nft.Element{Data: nft.AddrKey(endpoints[i][f])})
 	}
 	for i := range 1000 {
 		hold("node-port-endpoints-tcp", nft.IndexedKey(portKey, i), data(0))

@@ -114,6 +114,10 @@ var Statements = []Statement{
 		always(nft.DNATFrom{Key: []nft.Part{nft.Constant(34), nft.RandomIndex(2)}, Map: "lists", Protocol: 6}),
 		"meta l4proto tcp dnat ip to numgen random mod 1 offset 34 . numgen random mod 2 map @lists",
 		"meta l4proto tcp dnat ip6 to numgen random mod 1 offset 34 . numgen random mod 2 map @lists"},
+	{"dnat from numbered addresses and ports", always(nft.DNATFrom{Key: []nft.Part{nft.Constant(34), nft.RandomIndex(2)},
+		Map: "list-addresses", Protocol: 6, PortKey: []nft.Part{nft.Constant(34), nft.Port}, Ports: "list-ports"}),
+		"meta l4proto tcp dnat to numgen random mod 1 offset 34 . numgen random mod 2 map @list-addresses:" +
+			"numgen random mod 1 offset 34 . tcp dport map @list-ports", ""},
 	{"dnat to port", numbered(func(key func(nft.Part) []nft.Part) nft.Rule {
 		return nft.Rule{nft.ProtocolIs{Number: 6}, nft.DNATFrom{Key: key(nft.Source), Map: "affinity", ToPort: 8080}}
 	}),
@@ -223,6 +227,8 @@ func StatementSets(f nft.Family) []*nft.Set {
 		{Name: "node-ports", Key: frontend[1:], Verdicts: true},
 		{Name: "endpoints-tcp", Key: indexed, Data: endpoint, Protocol: 6},
 		{Name: "lists", Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint, Protocol: 6},
+		{Name: "list-addresses", Key: []nft.Field{nft.FieldIndex, nft.FieldIndex}, Data: endpoint[:1]},
+		{Name: "list-ports", Key: []nft.Field{nft.FieldIndex, nft.FieldPort}, Data: endpoint[1:], Protocol: 6},
 		{Name: "node-port-endpoints-tcp", Key: indexed[1:], Data: endpoint, Counters: true, Protocol: 6},
 		{Name: "affinity", Key: nft.NumberedFields(f), Data: []nft.Field{nft.FieldAddr}, Dynamic: true, Size: 65536},
 		{Name: "affinity-x-8080", Key: []nft.Field{nft.FieldAddr}, Data: []nft.Field{nft.FieldAddr}, Dynamic: true,

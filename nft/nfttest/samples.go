@@ -80,6 +80,8 @@ func sampleElement(f nft.Family, s *nft.Set, i int) (el nft.Element) {
 	case s.Verdicts:
 		el.Verdict = []*nft.Verdict{&nft.Drop, {Kind: nft.VerdictGoto, Chain: "other"},
 			{Kind: nft.VerdictJump, Chain: "other"}}[i%3]
+	case len(s.Data) == 1 && s.Data[0] == nft.FieldPort:
+		el.Data = nft.PortData(uint16(8000 + i))
 	case len(s.Data) == 1:
 		el.Data = string(netip.IPv6Loopback().AsSlice()[16-nft.AddrLen(f):])
 	case len(s.Data) == 2:
