@@ -404,3 +404,77 @@ func TestAffinityOfManyPortsComesInSteps(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedListsComeInSteps: ports that share their endpoints take each step together, a step is large by the
+// endpoints and not by ports times endpoints, and the quota counts the endpoints once.
+func TestSharedListsComeInSteps(t *testing.T) {
+	now := started
+	const ports, endpoints = 500, 500
+	tr := newStopped(&now, Config{Quota: ports*(frontendElements+2) + endpoints}, nil)
+	service := newService()
+	service.Spec.Ports = nil
+	for i := range ports {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i),
+			Protocol: corev1.ProtocolTCP, Port: int32(1000 + i)})
+	}
+	must(t, tr.SetService(service))
+	served := make(map[PortID]*ServicePort)
+	take := func(want int) {
+		t.Helper()
+		for steps := 1; ; steps++ {
+			d := tr.Take()
+			maps.Copy(served, d.Changed)
+			for id := range d.Removed {
+				delete(served, id)
+			}
+			var first *ServicePort
+			for _, p := range served {
+				if first == nil {
+					first = p
+				}
+				if p.hasEndpoints() && first.hasEndpoints() && !sameMemory(p.Cluster, first.Cluster) {
+					t.Fatalf("step %d: the lists of two ports have %d and %d endpoints, or memory of their own", steps,
+						len(p.Cluster), len(first.Cluster))
+				}
+			}
+			if d.Due.IsZero() {
+				if steps > 4 || first != nil && len(first.Cluster) != want || d.Unserved > 0 {
+					t.Errorf("after %d steps there are %d endpoints, want %d; %d Services are not served", steps,
+						len(first.Cluster), want, d.Unserved)
+				}
+				return
+			}
+		}
+	}
+	slice := func(endpoints int, target func(port int) int32) {
+		t.Helper()
+		s := newSlice("web-1")
+		s.Ports = nil
+		for i := range ports {
+			name, protocol, number := fmt.Sprint("p", i), corev1.ProtocolTCP, target(i)
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &number})
+		}
+		for i := range endpoints {
+			s.Endpoints = append(s.Endpoints, newEndpoint(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+		}
+		must(t, tr.SetSlice(s))
+	}
+	each := func(port int) int32 { return int32(2000 + port) }
+	take(0)
+	slice(endpoints, each)
+	take(endpoints)
+	slice(endpoints-1, each)
+	take(endpoints - 1)
+	slice(endpoints-1, func(port int) int32 { return int32(3000 + port) }) // other ports of the same endpoints
+	take(endpoints - 1)
+	for id, p := range served {
+		if want := p.Port + 2000; p.TargetPort != want {
+			t.Errorf("%s goes to port %d, want %d", id, p.TargetPort, want)
+		}
+	}
+	tr.DeleteService("shop", "web")
+	take(0)
+	if len(served) > 0 {
+		t.Errorf("%d ports of the deleted Service are left", len(served))
+	}
+}

@@ -16,11 +16,19 @@ import (
 //
 // A frontend counts as frontendElements: for each frontend of anybody, the kernel takes a step whenever a frontend
 // gets another verdict. A port of a Service with session affinity counts as affinityElements, for its chains. An
-// endpoint counts once for each port that it serves, and each time that an EndpointSlice lists it.
+// endpoint counts each time that an EndpointSlice lists it, and once for each port that it serves; but once for all
+// ports that share their lists in the tables.
 const (
 	frontendElements = 8
 	affinityElements = 40
 )
+
+// JointFrom is from how many elements of direct lists on, ports times endpoints, ports of a Service share their lists.
+// They go on to share them until it is half of that, so that an endpoint that comes and goes does not move them.
+const JointFrom = 1024
+
+// jointFrom is JointFrom. Random tests lower it.
+var jointFrom = JointFrom
 
 // A demand is what a Service asks for, in elements.
 type demand struct {
@@ -40,7 +48,8 @@ const (
 )
 
 // demandOf works out the demand of a Service with its slices.
-func demandOf(s *service, parts []*slice) (d demand) {
+func (t *Tracker) demandOf(e *entry) (d demand) {
+	s, parts := e.service, e.slices
 	if s == nil {
 		return d
 	}
@@ -61,7 +70,6 @@ func demandOf(s *service, parts []*slice) (d demand) {
 			if part.family != f.family {
 				continue
 			}
-			d.base += len(part.endpoints) * len(part.ports)
 			endpoints += len(part.endpoints)
 			uneven = uneven || part.settings.Weight != parts[0].settings.Weight
 		}
@@ -69,15 +77,49 @@ func demandOf(s *service, parts []*slice) (d demand) {
 		if s.internalLocal || s.externalLocal {
 			lists = 2
 		}
-		switch {
-		case endpoints == 0:
-		case s.settings.Maglev:
+		if endpoints == 0 {
+			continue
+		}
+		if s.settings.Maglev {
 			d.slots += len(s.ports) * lists * maglev.Size(endpoints)
-		case uneven:
-			d.slots += len(s.ports) * lists * endpoints * maglev.PlacesEach(endpoints)
+		}
+		for _, g := range t.portGroups(e, f.family) {
+			served, times := t.servedBy(e, &g, f.family), len(g.ports)
+			if g.uniform && len(g.ports)*served >= jointFrom && (s.timeout == 0 || lists == 1) {
+				times = e.kinds(&g)
+				d.base += 2 * len(g.ports)
+			}
+			d.base += times * served
+			if uneven && !s.settings.Maglev {
+				d.slots += times * lists * served * maglev.PlacesEach(served)
+			}
 		}
 	}
 	return d
+}
+
+// servedBy counts the endpoints that slices list for a group of ports.
+func (t *Tracker) servedBy(e *entry, g *portGroup, family Family) (n int) {
+	for _, part := range e.slices {
+		if part.family == family {
+			n += len(part.endpoints) * len(part.numbers(&e.service.ports[g.ports[0]], g.uniform))
+		}
+	}
+	return n
+}
+
+// kinds counts the lists that the ports of a group have at least: those of one protocol may share them, and only
+// those with a node port may differ from the others in what a policy Local means.
+func (e *entry) kinds(g *portGroup) int {
+	type kind struct {
+		protocol Protocol
+		nodePort bool
+	}
+	kinds := make(map[kind]bool)
+	for _, i := range g.ports {
+		kinds[kind{e.service.ports[i].protocol, e.service.ports[i].nodePort != 0}] = true
+	}
+	return len(kinds)
 }
 
 // measure brings the demand of e up to date, and with it that of its namespace.
@@ -85,7 +127,7 @@ func (t *Tracker) measure(e *entry) {
 	if t.config.Quota == 0 {
 		return
 	}
-	d := demandOf(e.service, e.slices)
+	d := t.demandOf(e)
 	n := e.in
 	n.demand += d.all() - e.demand.all()
 	e.demand = d

@@ -13,18 +13,172 @@ import (
 type stepper struct {
 	left int  // elements; may become negative
 	adds bool // whether it may add anything
+
+	sharing map[listID]int             // how many ports of a Service have these lists, where they share them
+	moved   map[[2]listID]*ServicePort // what the first of them has become
+	free    bool                       // endpoints cost nothing: another port has them
+}
+
+// A listID names the lists of a port by their memory.
+type listID struct {
+	first              [4]*netip.AddrPort
+	length             [4]int
+	internal, external bool // the policies Local
+}
+
+func (p *ServicePort) listID() (id listID) {
+	if p == nil {
+		return id
+	}
+	for i, list := range p.endpointLists() {
+		if id.length[i] = len(*list); len(*list) > 0 {
+			id.first[i] = &(*list)[0]
+		}
+	}
+	id.internal, id.external = p.InternalLocal, p.ExternalLocal
+	return id
+}
+
+// sharesLists reports whether a port has its lists with others, if these are long enough.
+func (p *ServicePort) sharesLists() bool {
+	return p.TargetPort != 0 && p.Affinity == 0 && (!p.Settings.Maglev || p.WithoutSlots)
+}
+
+// findSharing finds the lists that ports share in the tables.
+func (s *stepper) findSharing(ports ...[]*ServicePort) {
+	s.sharing, s.moved = nil, nil
+	for _, list := range ports {
+		if len(list) < 2 {
+			continue
+		}
+		sharing := make(map[listID]int)
+		for _, p := range list {
+			if p.sharesLists() {
+				sharing[p.listID()]++
+			}
+		}
+		for id, n := range sharing {
+			if endpoints := id.length[0] + id.length[1] + id.length[2] + id.length[3]; n < 2 || endpoints*n < jointFrom {
+				delete(sharing, id)
+			}
+		}
+		if s.sharing == nil {
+			s.sharing = sharing
+			continue
+		}
+		for id, n := range sharing {
+			s.sharing[id] = max(s.sharing[id], n)
+		}
+	}
+	if len(s.sharing) > 0 {
+		s.moved = make(map[[2]listID]*ServicePort)
+	}
+}
+
+// portOfService is port for one of the ports of a Service. What shares its lists with others moves with them: the lists
+// cost what they cost once.
+func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
+	ids := [2]listID{have.listID(), want.listID()}
+	if s.sharing[ids[0]] == 0 && s.sharing[ids[1]] == 0 ||
+		have != nil && want != nil && (have.Affinity == 0) != (want.Affinity == 0) {
+		return s.port(have, want)
+	}
+	if have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints() &&
+		have.TargetPort != 0 && s.left > 0 { // the list of their port changes at once
+		q := *have
+		q.TargetPort = want.TargetPort
+		for i, list := range q.endpointLists() {
+			*list = *want.endpointLists()[i]
+		}
+		q.ClusterWeights, q.LocalWeights = want.ClusterWeights, want.LocalWeights
+		if s.moved[ids] == nil {
+			s.left -= differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
+				differing(have.Local, want.Local, netip.AddrPort.Compare)
+			s.note(ids, want)
+		}
+		s.left--
+		return s.freely(&q, want)
+	}
+	first := s.moved[ids]
+	switch {
+	case want == nil && s.sharing[ids[0]] > 1: // the endpoints go with the last port
+		s.sharing[ids[0]]--
+		return s.freely(have, nil)
+	case want == nil || first == nil:
+		next := s.port(have, want)
+		if next != nil && want != nil {
+			s.note(ids, next)
+		}
+		return next
+	}
+	port := want.TargetPort
+	if have != nil && port == 0 {
+		port = have.TargetPort
+	}
+	target := want.withListsOf(first, port)
+	if have != nil {
+		have = have.withListsOf(first, port)
+	}
+	next := s.freely(have, target)
+	if next == target && target.listID() == ids[1] && target.TargetPort == want.TargetPort {
+		return want
+	}
+	return next
+}
+
+// note notes what the first of the ports with certain lists has become. New ports get the same.
+func (s *stepper) note(ids [2]listID, next *ServicePort) {
+	s.moved[ids] = next
+	if fresh := [2]listID{{}, ids[1]}; s.moved[fresh] == nil {
+		s.moved[fresh] = next
+	}
+}
+
+// withListsOf returns p with the lists of another port of its Service, and with a port of its endpoints.
+func (p *ServicePort) withListsOf(q *ServicePort, port uint16) *ServicePort {
+	r := *p
+	r.Cluster, r.Local, r.Serving, r.OnNode = q.Cluster, q.Local, q.Serving, q.OnNode
+	r.ClusterWeights, r.LocalWeights = q.ClusterWeights, q.LocalWeights
+	if r.TargetPort = port; !r.hasEndpoints() {
+		r.TargetPort = 0
+	}
+	return &r
+}
+
+// freely is port where endpoints cost nothing.
+func (s *stepper) freely(have, want *ServicePort) *ServicePort {
+	s.free = true
+	next := s.port(have, want)
+	s.free = false
+	return next
+}
+
+// counted is p as it counts: without endpoints that cost nothing.
+func (s *stepper) counted(p *ServicePort) *ServicePort {
+	if p == nil || !s.free {
+		return p
+	}
+	q := *p
+	q.Cluster, q.Local, q.ClusterWeights, q.LocalWeights, q.TargetPort = nil, nil, nil, nil, 0
+	return &q
 }
 
 // step returns the ports after the next step from have to want, both sorted by ID, and whether that is all of want.
 func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bool) {
 	done = true
-	eachPair(have, want, func(h, w *ServicePort) {
-		next := s.port(h, w)
-		if next != nil {
-			ports = append(ports, next)
+	s.findSharing(have, want)
+	var pairs [][2]*ServicePort
+	eachPair(have, want, func(h, w *ServicePort) { pairs = append(pairs, [2]*ServicePort{h, w}) })
+	next := make([]*ServicePort, len(pairs))
+	for _, fresh := range []bool{false, true} { // new ports get the lists of those that stay
+		for i, pair := range pairs {
+			if (pair[0] == nil) == fresh {
+				next[i] = s.portOfService(pair[0], pair[1])
+				done = done && next[i] == pair[1]
+			}
 		}
-		done = done && next == w
-	})
+	}
+	ports = slices.DeleteFunc(next, func(p *ServicePort) bool { return p == nil })
 	return ports, done
 }
 
@@ -52,24 +206,28 @@ func eachPair(have, want []*ServicePort, f func(h, w *ServicePort)) {
 // port is step for one port: have is nil for a new one, want for one that goes. It returns want itself when nothing is
 // left to do.
 func (s *stepper) port(have, want *ServicePort) *ServicePort {
-	work := workBetween(have, want)
+	work := workBetween(s.counted(have), s.counted(want))
 	switch {
-	case work == 0:
+	case work == 0 && (!s.free || have == nil || want == nil || have.Equal(want)):
 		return want
 	case want == nil ||
 		have != nil && (have.UID != want.UID || have.ClusterIP != want.ClusterIP || have.Port != want.Port):
 		leaving := *have
 		leaving.Leaving, leaving.HealthCheckNodePort, leaving.LocalReady = true, 0, 0
-		if bare := leaving.bare(); have.size() > s.left && !leaving.Equal(bare) {
+		bare := leaving.bare()
+		if s.free {
+			bare = bare.withListsOf(&leaving, leaving.TargetPort)
+		}
+		if size := s.counted(have).size(); size > s.left && !leaving.Equal(bare) {
 			if s.left <= 0 {
 				return &leaving
 			}
-			removing := stepper{left: s.left} // adds nothing, so that source ranges hold until the end
+			removing := stepper{left: s.left, free: s.free} // adds nothing, so that source ranges hold until the end
 			next := removing.change(&leaving, bare)
 			s.left = removing.left
 			return next
 		}
-		s.left -= have.size()
+		s.left -= s.counted(have).size()
 		return s.port(nil, want)
 	case have == nil && (want == nil || !s.adds || s.left <= 0):
 		return nil
@@ -77,7 +235,9 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 		s.left -= work
 		return want
 	case have == nil:
-		have = want.bare()
+		if have = want.bare(); s.free {
+			have = have.withListsOf(want, want.TargetPort)
+		}
 	}
 	return s.change(have, want)
 }
@@ -126,7 +286,8 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	next.OnNode = common(next.OnNode, to.OnNode, netip.AddrPort.Compare)
 	next.ExternalLocal = next.ExternalLocal && next.External()
 	s.guard(&next, have, want)
-	s.left -= next.slotWork() + rewritten(have, &next) // after the lists have moved: each step gets further
+	// after the lists have moved: each step gets further
+	s.left -= next.slotWork() + rewritten(s.counted(have), s.counted(&next))
 	switch {
 	case !next.InternalLocal && !next.ExternalLocal:
 		next.Local, next.LocalWeights = nil, nil
