@@ -32,6 +32,52 @@ func ListsMaps() (names []string) {
 	return names
 }
 
+// A joint list is one that several ports of a Service share: addresses stand in one map, and in another one stands the
+// port of the endpoints, by the port that a connection goes to. The maps are spread as those of ListsMap are.
+
+// AddressesMap names the map of the addresses of the joint lists with a number.
+func AddressesMap(number uint32) string {
+	return AddressesPrefix + strconv.Itoa(int(number%listMaps))
+}
+
+// PortsMap names the map of the ports of the joint lists with a number, of Service ports with a protocol.
+func PortsMap(number uint32, protocol tracker.Protocol) string {
+	return PortsPrefix + protocol.String() + "-" + strconv.Itoa(int(number%listMaps))
+}
+
+// AddressesPrefix and PortsPrefix are how the names of these maps begin.
+const (
+	AddressesPrefix = "addresses-"
+	PortsPrefix     = "ports-"
+)
+
+// AddressesMaps names all maps of addresses, whether they exist or not.
+func AddressesMaps() (names []string) {
+	for i := range uint32(listMaps) {
+		names = append(names, AddressesMap(i))
+	}
+	return names
+}
+
+// JointPortNumber is the number under which the ports of a joint list stand.
+func JointPortNumber(number uint32) uint32 { return ListTableNumber(number, false, 0) }
+
+// JointPortKey is the key of a port that connections go to.
+func JointPortKey(number uint32, port uint16) string {
+	return nft.NumberedPort(JointPortNumber(number), port)
+}
+
+// InList returns the number of the shared or joint list that an element belongs to.
+func InList(set, key string) (number uint32, ok bool) {
+	for _, prefix := range []string{ListsPrefix, AddressesPrefix, PortsPrefix} {
+		if strings.HasPrefix(set, prefix) && len(key) >= 4 {
+			number, _, _ = ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
+			return number, true
+		}
+	}
+	return 0, false
+}
+
 // ListNumber is the number of one of the two lists under which its elements stand.
 func ListNumber(number uint32, local bool) uint32 {
 	if local {

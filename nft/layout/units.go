@@ -23,11 +23,11 @@ func (u Units) OfElement(set, key string) change.Unit {
 		return u.ofFrontend(NodePortsMap, key[:nodePortKeyLen])
 	case set == ServicesMap || set == AffinityFrontendsMap || isLists:
 		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.Want.Family)+nodePortKeyLen])
-	case strings.HasPrefix(set, ListsPrefix):
-		number, _, _ := ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
-		return change.Unit{Name: unitName("list", number)}
 	case strings.HasPrefix(set, RangesPrefix):
 		return change.Unit{Name: unitName("guard", binary.NativeEndian.Uint32([]byte(key)))}
+	}
+	if number, ok := InList(set, key); ok {
+		return change.Unit{Name: unitName("list", number)}
 	}
 	return change.Unit{}
 }

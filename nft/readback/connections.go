@@ -26,7 +26,8 @@ type Connections struct {
 	tracker.Frontend
 	Name layout.PortName
 	// Endpoint and Local say which endpoint of which list, in the counts of endpoints. Those of a
-	// shared list have no Frontend: they are for all of the Service port's.
+	// shared list have no Frontend: they are for all of the Service port's. Where ports of the Service share the list,
+	// the Name has no port and the Endpoint's port is 0.
 	Endpoint netip.AddrPort
 	Local    bool
 	Count    uint64
@@ -41,6 +42,7 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 			sets = append(sets, m.Name())
 		}
 		sets = append(sets, layout.ListsMaps()...)
+		sets = append(sets, layout.AddressesMaps()...)
 	}
 	held, err := r.Counted(ctx, f, sets...)
 	if err != nil {
@@ -69,10 +71,16 @@ func ReadConnections(ctx context.Context, r reader, f nft.Family, endpoints bool
 			})
 		}
 	}
-	for _, set := range layout.ListsMaps() {
+	for _, set := range slices.Concat(layout.ListsMaps(), layout.AddressesMaps()) {
 		for key, n := range held[set].Packets {
 			element := held[set].Elements[key]
-			if ep, ok := nft.AddrPortOf(element.Data); ok {
+			ep, ok := nft.AddrPortOf(element.Data)
+			if strings.HasPrefix(set, layout.AddressesPrefix) { // the ports stand elsewhere
+				var addr netip.Addr
+				addr, ok = netip.AddrFromSlice([]byte(element.Data))
+				ep = netip.AddrPortFrom(addr, 0)
+			}
+			if ok {
 				local := layout.IsLocalNumber(binary.NativeEndian.Uint32([]byte(key)))
 				list = append(list, Connections{Name: layout.ParsePortName(element.Comment), Endpoint: ep, Local: local, Count: n})
 			}

@@ -157,13 +157,13 @@ func (t Table) Frontends() []Frontend {
 func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 	s := Frontend{Frontend: layout.FrontendIn(t.Family, set, key), Name: layout.ParsePortName(element.Comment),
 		Options: layout.ParseOptions(element.Comment), Verdict: verdictOf(element)}
-	if number := t.sharedList(s.Verdict); number != 0 {
+	if number := t.ListNumber(s.Verdict); number != 0 {
 		p, _ := layout.PolicyOf(s.Verdict)
 		if p.Kind != layout.InternalLocal {
-			s.Cluster, s.ClusterPlaces = distinct(t.shared(number, false))
+			s.Cluster, s.ClusterPlaces = distinct(t.shared(number, false, s.Port))
 		}
 		if p.Kind == layout.InternalLocal || p.Kind == layout.ExternalLocal {
-			s.Local, s.LocalPlaces = distinct(t.shared(number, true))
+			s.Local, s.LocalPlaces = distinct(t.shared(number, true, s.Port))
 		}
 	} else {
 		s.Cluster, s.ClusterPlaces = distinct(t.Sets[layout.EndpointsMapOf(s.Frontend, false)].List(key))
@@ -184,12 +184,8 @@ func (t Table) FrontendAt(set, key string, element nft.Element) Frontend {
 // SharedList returns the endpoints that a shared list's chain chooses from, in the order of their indexes, and the
 // table in which they stand.
 func (t Table) SharedList(number uint32, local bool) (list []netip.AddrPort, table layout.ListTable) {
-	chain := t.Chains[layout.ListChain(number, local)]
-	if chain == nil || len(chain.Rules) == 0 {
-		return nil, 0
-	}
-	dnat, ok := last(chain.Rules[0]).(nft.DNATFrom)
-	if !ok || len(dnat.Key) != 2 {
+	dnat, ok := t.listDNAT(number, local)
+	if !ok {
 		return nil, 0
 	}
 	n, _ := dnat.Key[0].Constant()
@@ -198,10 +194,39 @@ func (t Table) SharedList(number uint32, local bool) (list []netip.AddrPort, tab
 	return list[:min(len(list), int(dnat.Key[1].Modulus()))], table // what stands behind that is being removed
 }
 
-// shared returns a shared list without its table.
-func (t Table) shared(number uint32, local bool) []netip.AddrPort {
+// shared returns the endpoints of a shared list to which connections to a port go.
+func (t Table) shared(number uint32, local bool, port uint16) []netip.AddrPort {
 	list, _ := t.SharedList(number, local)
+	if dnat, ok := t.listDNAT(number, local); ok && dnat.Ports != "" {
+		target := t.Sets[dnat.Ports].Port(layout.JointPortKey(number, port))
+		if target == 0 { // nobody gets there
+			return nil
+		}
+		for i, ep := range list {
+			list[i] = netip.AddrPortFrom(ep.Addr(), target)
+		}
+	}
 	return list
+}
+
+// IsJoint reports whether several ports of a Service share the list with a number.
+func (t Table) IsJoint(number uint32) bool {
+	for _, local := range []bool{false, true} {
+		if dnat, ok := t.listDNAT(number, local); ok && dnat.Ports != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// listDNAT is the statement with which a shared list's chain chooses first.
+func (t Table) listDNAT(number uint32, local bool) (dnat nft.DNATFrom, ok bool) {
+	chain := t.Chains[layout.ListChain(number, local)]
+	if chain == nil || len(chain.Rules) == 0 {
+		return dnat, false
+	}
+	dnat, ok = last(chain.Rules[0]).(nft.DNATFrom)
+	return dnat, ok && len(dnat.Key) == 2
 }
 
 // distinct lists each endpoint of a list once, with the number of its places; nil if each has one.
@@ -264,9 +289,9 @@ func (t Table) chainHash(name string) layout.Hash {
 	return layout.HashAddress
 }
 
-// sharedList returns the number of the shared lists to which a verdict leads; 0 if it leads to none.
+// ListNumber returns the number of the shared lists to which a verdict leads; 0 if it leads to none.
 // With affinity, the chain of the Service port tells.
-func (t Table) sharedList(v nft.Verdict) uint32 {
+func (t Table) ListNumber(v nft.Verdict) uint32 {
 	p, _ := layout.PolicyOf(v)
 	if p.Affinity == 0 {
 		return p.List

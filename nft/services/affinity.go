@@ -144,8 +144,8 @@ func (r *familyRules) declareAffinity(port *portState, a *portAffinity) {
 // affinityChoice says which chains choose among the endpoints of a list, and notes that they are used.
 func (r *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.Policy,
 	local bool) (c affinity.Choice) {
-	if port.list.number != 0 {
-		c.Chain = layout.ListChain(port.list.number, local)
+	if number := port.listNumber(); number != 0 {
+		c.Chain = layout.ListChain(number, local)
 		return c
 	}
 	hash := port.hash()

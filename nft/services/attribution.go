@@ -1,7 +1,6 @@
 package services
 
 import (
-	"encoding/binary"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -69,9 +68,8 @@ func (r *familyRules) uses(port *portState, set, key string) bool {
 	if number, ok := layout.NumberIn(r.Table.Family, set, key); ok {
 		return port.affinity.Uses(number)
 	}
-	if strings.HasPrefix(set, layout.ListsPrefix) && len(key) >= 4 {
-		number, _, _ := layout.ListOfTable(binary.NativeEndian.Uint32([]byte(key)))
-		return port.list.number == number
+	if number, ok := layout.InList(set, key); ok {
+		return port.listNumber() == number
 	}
 	for _, element := range sharedOf(port.current) {
 		if element.set == set && element.key == key {

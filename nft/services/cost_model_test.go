@@ -144,6 +144,13 @@ func costWorlds() []costWorld {
 			change: func(n int) tracker.Delta { return onePort(portsWorld(n, 6)) },
 			chains: constantChains,
 		},
+		{ // the verdict and the port, for each port
+			name: "one Service of many ports with the same endpoints", size: 250, large: 1000, elements: 1.1, changeMessages: 3,
+			changeElements: 1,
+			world:          func(n int) tracker.Delta { return sharingWorld(n, n) },
+			change:         func(n int) tracker.Delta { return sharingWorld(n, n+1) },
+			chains:         func(int) int { return 1 + usualChains },
+		},
 		{
 			name: "Services with session affinity", size: 200, large: 4000, elements: 3, changeMessages: 24, changeElements: 10,
 			world:  func(n int) tracker.Delta { return affinityWorld(cluster(n, 3)) },
@@ -358,9 +365,16 @@ func onePort(delta tracker.Delta) tracker.Delta {
 // objects counts what the API's objects name: frontends, endpoints and ranges. Ports of one
 // Service share its ranges.
 func objects(delta tracker.Delta) (n int) {
-	guards := make(map[string]int)
+	guards, shared := make(map[string]int), make(map[*netip.AddrPort]bool)
 	for id, p := range delta.Changed {
-		n += 1 + len(p.ExternalIPs) + len(p.LoadBalancers) + len(p.Cluster)
+		n += 1 + len(p.ExternalIPs) + len(p.LoadBalancers)
+		if len(p.Cluster) > 0 && p.TargetPort != 0 { // ports that share their endpoints name a port each
+			if n++; shared[&p.Cluster[0]] {
+				continue
+			}
+			shared[&p.Cluster[0]] = true
+		}
+		n += len(p.Cluster)
 		if p.NodePort != 0 {
 			n += 1 + len(p.Cluster) // the endpoints of a node port stand in maps of their own
 		}

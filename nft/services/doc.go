@@ -51,6 +51,11 @@
 // lists once, in one of the maps lists-tcp-0 to lists-tcp-255, under a number L that its chains hold
 // (external-list-L, pick-list-L): what it takes is in proportion to its frontends and endpoints.
 //
+// Ports of a Service that have the same endpoints share one such list where their own lists would be long together: the
+// addresses stand in one of the maps addresses-0 to addresses-255, and the port of the endpoints in one of the maps
+// ports-tcp-0 to ports-tcp-255 (-udp, -sctp), by the port that a connection goes to. Ports times endpoints are so ports
+// plus endpoints.
+//
 // Where the Service asks for consistent hashing (Settings.Maglev), its lists are slot tables of package
 // maglev, and its policies (cluster-maglev-N, external-local-maglev-N-M) end in chains maglev-N, which
 // look up a hash of the client below N instead of a random number: the same on all nodes. Weights

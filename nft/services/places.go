@@ -23,6 +23,7 @@ type places struct {
 	endpoints []netip.AddrPort
 	port      uint16   // of endpoints whose port is 0, see tracker.ServicePort.TargetPort
 	slots     []uint16 // by index: which of endpoints; nil: they are in the order of their indexes
+	joint     bool     // written without ports, which stand in a map of their own
 }
 
 func (l places) len() int {
@@ -45,6 +46,12 @@ func (l places) at(i int) netip.AddrPort {
 // is reports whether l and m are the same list, as far as that is known at once.
 func (l places) is(m places) bool {
 	return l.len() == m.len() && l.port == m.port && sameMemory(l.endpoints, m.endpoints) && sameMemory(l.slots, m.slots)
+}
+
+// with returns a joint list as a Service port has it whose endpoints have a port.
+func (l places) with(port uint16) places {
+	l.port, l.joint = port, false
+	return l
 }
 
 func sameMemory[T any](a, b []T) bool {
@@ -171,11 +178,16 @@ func (w *listWriter) put(set, key, comment string, list places) {
 	for _, i := range w.differing {
 		ep := list.at(i)
 		w.text = nft.AppendNumber(append(w.text, key...), uint32(i))
-		w.text = nft.AppendPort(nft.AppendAddr(w.text, ep.Addr()), ep.Port())
+		if w.text = nft.AppendAddr(w.text, ep.Addr()); !list.joint {
+			w.text = nft.AppendPort(w.text, ep.Port())
+		}
 	}
-	text, indexed := string(w.text), len(key)+4
+	text, indexed, port := string(w.text), len(key)+4, 4
+	if list.joint {
+		port = 0
+	}
 	for _, i := range w.differing {
-		end := indexed + list.at(i).Addr().BitLen()/8 + 4 // of its own family: the kernel refuses another
+		end := indexed + list.at(i).Addr().BitLen()/8 + port // of its own family: the kernel refuses another
 		w.journal.Put(set, text[:indexed], nft.Element{Data: text[indexed:end], Comment: comment})
 		text = text[end:]
 	}
@@ -187,7 +199,7 @@ func (w *listWriter) put(set, key, comment string, list places) {
 // does not move them each time.
 const (
 	manyFrontends = 5
-	usualPlaces   = 1024
+	usualPlaces   = tracker.JointFrom
 )
 
 // manyPlaces is described with manyFrontends. Where a hash chooses, a table of manySlots or more is always shared, so

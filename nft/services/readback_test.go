@@ -73,7 +73,7 @@ func checkFrontend(t *testing.T, got *readback.Frontend, state *frontendState) {
 		p.Cluster, p.Local = want.policy.Cluster, want.policy.Local
 	}
 	p.NodePort = want.policy.NodePort
-	if port := state.claims.first().port; port.list.number != 0 {
+	if port := state.claims.first().port; port.listNumber() != 0 {
 		switch want.policy.Kind {
 		case layout.Internal, layout.External, layout.ExternalFallback:
 			want.cluster = port.cluster

@@ -53,6 +53,10 @@ type familyRules struct {
 	ownerChanges   []OwnerChange // not reported yet
 	lists          listWriter
 	staged         []stagedPort // with something left to do
+	siblings       map[serviceKey]*portState
+	joints         map[serviceKey][]*jointList
+	jointNames     map[string]bool // identities of joint lists
+	adoptedView    *readback.Table
 	// Since the last commit, see TouchedFrontends and TouchedClusterIPs.
 	touchedFrontends  map[tracker.Frontend]struct{}
 	touchedClusterIPs []netip.Addr
@@ -87,6 +91,9 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 
 		touchedFrontends: make(map[tracker.Frontend]struct{}),
 		numbers:          make(map[uint32]string),
+		siblings:         make(map[serviceKey]*portState),
+		joints:           make(map[serviceKey][]*jointList),
+		jointNames:       make(map[string]bool),
 		affinity:         config.affinitySettings(f),
 		affinityGroups:   make(map[uint32]affinity.Group),
 		affinityPorts:    make(map[string]int),
@@ -128,12 +135,18 @@ func (r *Ruleset) Adopt(tables nft.Tables) {
 // Apply makes the wanted tables follow a delta. Service ports of a family that is not served are
 // passed over.
 func (r *Ruleset) Apply(delta tracker.Delta) {
+	type service struct {
+		family tracker.Family
+		serviceKey
+	}
+	left := make(map[service]bool) // Services of which a port has gone
 	for id := range delta.Removed {
 		r.unmet.updateLimits(id, nil)
 		if family := r.families[nft.Family(id.Family)]; family != nil {
 			before := family.Work()
 			family.removePort(id)
 			r.work[id.Namespace] += 1 + family.Work() - before
+			left[service{id.Family, serviceOf(id)}] = true
 		}
 	}
 	ports := inOrder(delta.Changed)
@@ -143,14 +156,39 @@ func (r *Ruleset) Apply(delta tracker.Delta) {
 	for _, port := range ports {
 		r.unmet.updateLimits(port.ID, port)
 		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
-			before := family.Work()
-			family.setPort(port, r.unmet.limitsOf(port))
-			r.work[port.ID.Namespace] += 1 + family.Work() - before
+			family.portOf(port)
 		}
 	}
-	left := stagedFrom
+	wanted := make(map[*portState]setting)
+	for _, port := range ports {
+		if family := r.families[nft.Family(port.ID.Family)]; family != nil && family.mayJoin(serviceOf(port.ID)) {
+			wanted[family.portOf(port)] = setting{port, r.unmet.limitsOf(port)}
+		}
+	}
+	joined := make(map[service]bool)
+	for _, port := range ports {
+		family := r.families[nft.Family(port.ID.Family)]
+		if family == nil {
+			continue
+		}
+		before := family.Work()
+		if of := (service{port.ID.Family, serviceOf(port.ID)}); family.mayJoin(of.serviceKey) && !joined[of] {
+			joined[of] = true
+			family.join(of.serviceKey, wanted)
+		}
+		family.setPort(port, r.unmet.limitsOf(port))
+		r.work[port.ID.Namespace] += 1 + family.Work() - before
+	}
+	for of := range left {
+		if family := r.families[nft.Family(of.family)]; !joined[of] && family.mayJoin(of.serviceKey) {
+			before := family.Work()
+			family.join(of.serviceKey, nil)
+			r.work[of.namespace] += family.Work() - before
+		}
+	}
+	rest := stagedFrom
 	for _, f := range r.config.Families {
-		left = r.families[f].advance(left, func(namespace string, work int) { r.work[namespace] += work })
+		rest = r.families[f].advance(rest, func(namespace string, work int) { r.work[namespace] += work })
 	}
 	if delta.CIDRsChanged {
 		for f, family := range r.families {
@@ -356,7 +394,7 @@ func (r *Ruleset) Committed() {
 	for _, family := range r.families {
 		family.Committed()
 		family.committedStaged()
-		family.adopted = nil
+		family.adopted, family.adoptedView = nil, nil
 		// The many changes of a start leave large maps. They are given up, because a walk over a large
 		// map takes long even if it holds little.
 		if len(family.flows) > 1024 {

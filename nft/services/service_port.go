@@ -20,6 +20,8 @@ type portState struct {
 	affinity       portAffinity
 	guard          *guard // of a Service with source ranges
 	list           sharedList
+	joint          *jointList // that it shares with other ports of its Service; nil if it has lists of its own
+	sibling        *portState // the next port of its Service with the same protocol
 	limits         limits
 }
 
@@ -75,7 +77,8 @@ func (c claim) setEndpoints(s *program) {
 	default: // no connection is translated
 		return
 	}
-	if c.port.list.number == 0 {
+	number := c.port.listNumber()
+	if number == 0 {
 		s.cluster, s.local = cluster, local
 	}
 	s.policy.Cluster, s.policy.Local = min(cluster.len(), 1), min(local.len(), 1)
@@ -84,8 +87,8 @@ func (c claim) setEndpoints(s *program) {
 		s.policy.Affinity = c.port.affinity.Number
 		s.policy.NodePort = c.kind == nodePort && !c.port.sharesExternal()
 		s.updateChain = layout.UpdateChain(s.policy.Affinity)
-	case c.port.list.number != 0:
-		s.policy.List = c.port.list.number
+	case number != 0:
+		s.policy.List = number
 	default:
 		s.policy.Hash = c.port.hash()
 		s.policy.Cluster, s.policy.Local = capacityOf(cluster, s.policy.Hash), capacityOf(local, s.policy.Hash)
@@ -94,21 +97,20 @@ func (c claim) setEndpoints(s *program) {
 
 // setPort programs a Service port that is new or has changed.
 func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
-	port := r.ports[p.ID]
+	port := r.portOf(p)
 	var adopted affinity.Port
-	if port == nil {
-		port = &portState{comment: layout.Comment(p.ID)}
-		r.ports[p.ID] = port
-		port.list, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
-		if r.adopted != nil && p.Affinity != 0 {
-			adopted = r.adoptedAffinity(p, port.cluster.endpoints, port.local.endpoints)
-		}
-	}
 	before, shown := port.frontends, port.current
+	if shown == nil && r.adopted != nil && p.Affinity != 0 {
+		adopted = r.adoptedAffinity(p, port.cluster.endpoints, port.local.endpoints)
+	}
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	hash := port.hash()
-	port.cluster, port.local = limits.arrange(port.cluster, shown, p, hash, false), limits.arrange(port.local, shown, p,
-		hash, true)
+	if l := port.joint; l != nil {
+		port.cluster, port.local = l.halves[0].with(p.TargetPort), l.halves[1].with(p.TargetPort)
+	} else {
+		port.cluster = limits.arrange(port.cluster, shown, p, hash, false)
+		port.local = limits.arrange(port.local, shown, p, hash, true)
+	}
 	if shown == nil || shown.ClusterIP != p.ClusterIP || shown.TargetPort != p.TargetPort ||
 		!slices.Equal(shown.OnNode, p.OnNode) {
 		r.changeShared(shown, p)
@@ -118,7 +120,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 		port.frontends = frontendsOf(p)
 	}
 	if len(port.frontends) >= manyFrontends || p.Settings.Maglev || port.list.number != 0 {
-		r.setList(port, port.shares())
+		r.setList(port, port.joint == nil && port.shares())
 	}
 	if p.Guarded || port.guard != nil {
 		r.setGuard(port, p)
@@ -163,7 +165,7 @@ func (r *familyRules) removePort(id tracker.PortID) {
 	if port == nil {
 		return
 	}
-	delete(r.ports, id)
+	r.forgetPort(port)
 	for _, wanted := range port.frontends {
 		r.unclaim(wanted.Frontend, port)
 	}

@@ -37,6 +37,7 @@ type sharedChoice struct {
 	capacity int
 	hash     layout.Hash
 	table    layout.ListTable
+	joint    bool
 }
 
 // shares reports whether a Service port is to have shared lists.
@@ -162,8 +163,13 @@ func (r *familyRules) freeList(l *sharedList) {
 // may go on untranslated.
 func (c sharedChoice) chain(name string, number uint32, local bool, protocol tracker.Protocol) *nft.Chain {
 	draw := func(modulus int) nft.Rule {
-		return nft.Rule{nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(number, local, c.table)),
-			indexBelow(modulus, c.hash)}, Map: layout.ListsMap(number, protocol), Protocol: uint8(protocol)}}
+		dnat := nft.DNATFrom{Key: []nft.Part{nft.Constant(layout.ListTableNumber(number, local, c.table)),
+			indexBelow(modulus, c.hash)}, Map: layout.ListsMap(number, protocol), Protocol: uint8(protocol)}
+		if c.joint {
+			dnat.Map, dnat.Ports = layout.AddressesMap(number), layout.PortsMap(number, protocol)
+			dnat.PortKey = []nft.Part{nft.Constant(layout.JointPortNumber(number)), nft.Port}
+		}
+		return nft.Rule{dnat}
 	}
 	chain := &nft.Chain{Name: name}
 	b := balance{capacity: c.capacity}

@@ -90,6 +90,17 @@ func (c *Config) listsSet(number uint32, protocol tracker.Protocol) *nft.Set {
 	}
 }
 
+// addressesSet and portsSet are the maps for the joint lists of a number.
+func (c *Config) addressesSet(number uint32) *nft.Set {
+	return &nft.Set{Name: layout.AddressesMap(number), Rank: listsRank, Key: []nft.Field{nft.FieldIndex, nft.FieldIndex},
+		Data: []nft.Field{nft.FieldAddr}, Counters: c.EndpointCounters}
+}
+
+func (c *Config) portsSet(number uint32, protocol tracker.Protocol) *nft.Set {
+	return &nft.Set{Name: layout.PortsMap(number, protocol), Rank: listsRank,
+		Key: []nft.Field{nft.FieldIndex, nft.FieldPort}, Data: []nft.Field{nft.FieldPort}, Protocol: uint8(protocol)}
+}
+
 // listsRank puts the maps of shared lists after all sets that others look for.
 const listsRank = 2000
 

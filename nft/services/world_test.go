@@ -89,7 +89,7 @@ func (w *world) everything() tracker.Delta { return tracker.Delta{Changed: w.por
 
 func (w *world) id() tracker.PortID {
 	return tracker.PortID{
-		Namespace: "ns", Service: fmt.Sprintf("svc-%d", w.random.IntN(8)), Port: "p",
+		Namespace: "ns", Service: fmt.Sprintf("svc-%d", w.random.IntN(8)), Port: []string{"p", "q", "r"}[w.random.IntN(3)],
 		Protocol: []tracker.Protocol{tracker.TCP, tracker.UDP, tracker.SCTP}[w.random.IntN(3)],
 		Family:   tracker.Families[w.random.IntN(2)],
 	}
@@ -120,8 +120,34 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 		p.Settings = tracker.Settings{KeepUnreadyUDP: yes(), ResetDeparted: yes(), LocalFallback: yes(),
 			GuardNodePorts: yes(), Ping: yes()}
 	}
+	p.Port += uint16(id.Port[0] - 'p')
+	if other := w.sibling(p); other != nil && w.random.IntN(4) > 0 {
+		w.share(p, other)
+		return p
+	}
 	w.endpoints(p)
 	return p
+}
+
+// sibling is another port of p's Service.
+func (w *world) sibling(p *tracker.ServicePort) *tracker.ServicePort {
+	for _, name := range []string{"p", "q", "r"} {
+		id := p.ID
+		if id.Port = name; id != p.ID && w.ports[id] != nil {
+			return w.ports[id]
+		}
+	}
+	return nil
+}
+
+// share gives p the endpoints of another port of its Service, as the tracker does.
+func (w *world) share(p, other *tracker.ServicePort) {
+	p.InternalLocal, p.ExternalLocal, p.Settings = other.InternalLocal, other.ExternalLocal, other.Settings
+	p.Cluster, p.Local, p.OnNode, p.Serving = other.Cluster, other.Local, other.OnNode, other.Serving
+	p.ClusterWeights, p.LocalWeights, p.HasEndpoints = other.ClusterWeights, other.LocalWeights, other.HasEndpoints
+	if p.TargetPort = other.TargetPort; p.TargetPort != 0 {
+		p.TargetPort = uint16(8080 + w.random.IntN(2))
+	}
 }
 
 func (w *world) endpoints(p *tracker.ServicePort) {

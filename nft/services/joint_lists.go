@@ -1,0 +1,366 @@
+package services
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A jointList holds the endpoints of several ports of a Service once: ports times endpoints become ports plus
+// endpoints. Its elements are the addresses of the endpoints, and for each port that connections go to the port of the
+// endpoints. The tracker gives ports with the same endpoints the same memory, which is how join finds them.
+type jointList struct {
+	number   uint32
+	identity string
+	comment  string
+	members  int
+	like     *tracker.ServicePort // whose endpoints these are; nil if they were found in the kernel
+	halves   [2]places            // cluster and local
+	choices  [2]sharedChoice
+	ports    map[uint16]uint16 // by the port that connections go to
+}
+
+// A serviceKey names the ports of a Service that may have joint lists.
+type serviceKey struct {
+	namespace, service string
+	protocol           tracker.Protocol
+}
+
+func serviceOf(id tracker.PortID) serviceKey {
+	return serviceKey{id.Namespace, id.Service, id.Protocol}
+}
+
+// A setting is what a Service port is to become.
+type setting struct {
+	*tracker.ServicePort
+	limits limits
+}
+
+// A jointGroup is ports of a Service that have the same endpoints.
+type jointGroup struct {
+	ports   []*portState
+	wanted  []setting
+	targets map[uint16]uint16 // the port of the endpoints, by the port that connections go to
+	places  int               // elements of direct lists
+	list    *jointList
+}
+
+// listNumber is the number of the lists that all frontends of a Service port share; 0 if each has lists of its own.
+func (p *portState) listNumber() uint32 {
+	if p.joint != nil {
+		return p.joint.number
+	}
+	return p.list.number
+}
+
+// portOf returns the state of a Service port, new or not.
+func (r *familyRules) portOf(p *tracker.ServicePort) *portState {
+	port := r.ports[p.ID]
+	if port != nil {
+		return port
+	}
+	port = &portState{comment: layout.Comment(p.ID), sibling: r.siblings[serviceOf(p.ID)]}
+	r.ports[p.ID], r.siblings[serviceOf(p.ID)] = port, port
+	port.list, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
+	return port
+}
+
+// forgetPort takes a port out of its Service.
+func (r *familyRules) forgetPort(port *portState) {
+	key := serviceOf(port.current.ID)
+	delete(r.ports, port.current.ID)
+	if r.siblings[key] == port {
+		if r.siblings[key] = port.sibling; port.sibling == nil {
+			delete(r.siblings, key)
+		}
+		return
+	}
+	for p := r.siblings[key]; p != nil; p = p.sibling {
+		if p.sibling == port {
+			p.sibling = port.sibling
+			return
+		}
+	}
+}
+
+// mayJoin reports whether a Service has several ports with one protocol, or may have had and still keep their list. At
+// a start, the kernel may hold such a list.
+func (r *familyRules) mayJoin(key serviceKey) bool {
+	first := r.siblings[key]
+	return r.adopted != nil || first != nil && first.sibling != nil || len(r.joints[key]) > 0
+}
+
+// join decides which ports of a Service share a list, and writes their lists. wanted has the ports that are set
+// afterwards. Other ports that share a list from now on, or no more, are set at once.
+func (r *familyRules) join(key serviceKey, wanted map[*portState]setting) {
+	groups := r.jointGroups(key, wanted)
+	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.places, a.places) })
+	lists, taken := r.joints[key], make(map[*jointList]bool)
+	was := make(map[*portState]*jointList)
+	for port := r.siblings[key]; port != nil; port = port.sibling {
+		was[port], port.joint = port.joint, nil
+	}
+	for _, l := range lists {
+		l.members = 0
+	}
+	for _, g := range groups {
+		if g.places < manyPlaces/2 {
+			break // the groups after it are smaller
+		}
+		if g.list = g.mostlyIn(was, taken); g.list == nil {
+			g.list = r.adoptJoint(g)
+		}
+		if g.list == nil && len(g.ports) > 1 && g.places >= manyPlaces {
+			g.list = r.newJoint(g)
+		}
+		if g.list == nil {
+			continue
+		}
+		if !slices.Contains(lists, g.list) {
+			lists = append(lists, g.list)
+		}
+		taken[g.list] = true
+		r.setJoint(g, key.protocol)
+	}
+	lists = slices.DeleteFunc(lists, func(l *jointList) bool {
+		if l.members == 0 {
+			r.removeJoint(l, key.protocol)
+		}
+		return l.members == 0
+	})
+	if r.joints[key] = lists; len(lists) == 0 {
+		delete(r.joints, key)
+	}
+	for port := r.siblings[key]; port != nil; port = port.sibling {
+		if _, changes := wanted[port]; !changes && was[port] != port.joint {
+			r.setPort(port.current, port.limits)
+		}
+	}
+}
+
+// jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a
+// hash, or if their ports differ.
+func (r *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting) (groups []*jointGroup) {
+	type lists struct {
+		cluster, local   *netip.AddrPort
+		clusters, locals int
+	}
+	first := func(list []netip.AddrPort) *netip.AddrPort {
+		if len(list) == 0 {
+			return nil
+		}
+		return &list[0]
+	}
+	var ports []*portState
+	settings := make(map[*portState]setting)
+	for port := r.siblings[key]; port != nil; port = port.sibling {
+		s, changes := wanted[port]
+		if !changes {
+			s = setting{port.current, port.limits}
+		}
+		hashed := s.Settings.Maglev && !s.limits.withoutSlots && !s.limits.withoutHash
+		if !hashed && s.TargetPort != 0 && len(s.Cluster)+len(s.Local) > 0 {
+			ports, settings[port] = append(ports, port), s
+		}
+	}
+	slices.SortFunc(ports, func(a, b *portState) int { return settings[a].ID.Compare(settings[b].ID) })
+	known := make(map[lists][]*jointGroup)
+	for _, port := range ports {
+		s := settings[port]
+		of := lists{first(s.Cluster), first(s.Local), len(s.Cluster), len(s.Local)}
+		fits := slices.IndexFunc(known[of], func(g *jointGroup) bool { return g.fits(s) })
+		if fits < 0 {
+			fits = len(known[of])
+			g := &jointGroup{targets: make(map[uint16]uint16)}
+			known[of], groups = append(known[of], g), append(groups, g)
+		}
+		known[of][fits].add(port, s)
+	}
+	return groups
+}
+
+// fits reports whether a port with the same lists may share the list of the group. No more than three groups have the
+// same lists: a port meets one port at most that is its node port, and one whose node port it is.
+func (g *jointGroup) fits(s setting) bool {
+	for _, port := range []uint16{s.Port, s.NodePort} {
+		if target, taken := g.targets[port]; taken && target != s.TargetPort {
+			return false
+		}
+	}
+	return slices.Equal(g.wanted[0].ClusterWeights, s.ClusterWeights) &&
+		slices.Equal(g.wanted[0].LocalWeights, s.LocalWeights)
+}
+
+// add adds a port to the group.
+func (g *jointGroup) add(port *portState, s setting) {
+	g.ports, g.wanted = append(g.ports, port), append(g.wanted, s)
+	g.targets[s.Port] = s.TargetPort
+	frontends := 1 + len(s.LoadBalancers) + len(s.ExternalIPs)
+	if s.NodePort != 0 {
+		g.targets[s.NodePort] = s.TargetPort
+		frontends++
+	}
+	g.places += frontends * (len(s.Cluster) + len(s.Local))
+}
+
+// mostlyIn returns the list that most ports of the group share so far, of those that no other group has taken.
+func (g *jointGroup) mostlyIn(was map[*portState]*jointList, taken map[*jointList]bool) (most *jointList) {
+	votes := make(map[*jointList]int)
+	for _, port := range g.ports {
+		if l := was[port]; l != nil && !taken[l] {
+			if votes[l]++; most == nil || votes[l] > votes[most] {
+				most = l
+			}
+		}
+	}
+	return most
+}
+
+// adoptJoint returns the list that a port of the group shares in the kernel; nil if there is none, or if its number is
+// in use.
+func (r *familyRules) adoptJoint(g *jointGroup) *jointList {
+	if r.adopted == nil {
+		return nil
+	}
+	for i := range g.wanted {
+		for _, wanted := range frontendsOf(g.wanted[i].ServicePort) {
+			held := r.adopted.Sets[layout.VerdictMap(wanted.NodePort())]
+			if held == nil {
+				continue
+			}
+			element := held.Map[layout.FrontendKeyOf(wanted.Frontend)]
+			if element.Verdict == nil || layout.NameIn(element.Comment) != layout.Comment(g.wanted[i].ID) {
+				continue
+			}
+			if p, _ := layout.PolicyOf(*element.Verdict); p.List == 0 && p.Affinity == 0 {
+				continue
+			}
+			table := r.readAdopted()
+			number := table.ListNumber(*element.Verdict)
+			if _, taken := r.numbers[number]; taken || !table.IsJoint(number) {
+				continue
+			}
+			l := r.declareJoint(g, "adopted "+strconv.FormatUint(uint64(number), 10), number)
+			for half := range l.halves {
+				l.halves[half].endpoints, _ = table.SharedList(number, half == 1)
+			}
+			return l
+		}
+	}
+	return nil
+}
+
+// readAdopted is what the kernel held at start, seen as Services.
+func (r *familyRules) readAdopted() readback.Table {
+	if r.adoptedView == nil {
+		view := readback.New(r.adopted)
+		r.adoptedView = view
+	}
+	return *r.adoptedView
+}
+
+// newJoint makes a list for a group. It begins with the order in which the first port has the endpoints.
+func (r *familyRules) newJoint(g *jointGroup) *jointList {
+	identity := "joint " + listIdentity(g.wanted[0].ID)
+	for r.jointNames[identity] { // the list that the port has left
+		identity += " again"
+	}
+	l := r.declareJoint(g, identity, r.numberOf(identity))
+	first := g.ports[0]
+	l.like, l.halves = first.current, [2]places{first.cluster, first.local}
+	return l
+}
+
+func (r *familyRules) declareJoint(g *jointGroup, identity string, number uint32) *jointList {
+	id := g.wanted[0].ID
+	l := &jointList{number: number, identity: identity, ports: make(map[uint16]uint16),
+		comment: layout.Comment(tracker.PortID{Namespace: id.Namespace, Service: id.Service})}
+	r.numbers[number], r.jointNames[identity] = identity, true
+	if r.Table.Sets[layout.AddressesMap(number)] == nil {
+		r.PutSet(r.config.addressesSet(number))
+	}
+	if r.Table.Sets[layout.PortsMap(number, id.Protocol)] == nil {
+		r.PutSet(r.config.portsSet(number, id.Protocol))
+	}
+	return l
+}
+
+// setJoint makes the list of a group hold the endpoints that the group wants, and the ports of its members.
+func (r *familyRules) setJoint(g *jointGroup, protocol tracker.Protocol) {
+	l, like := g.list, g.wanted[0]
+	for half := range l.halves {
+		have := l.halves[half]
+		want := like.limits.arrange(have, l.like, like.ServicePort, layout.NoHash, half == 1)
+		want.port, want.joint = 0, true
+		if !have.joint { // the list is new in the wanted table
+			have = places{}
+		}
+		r.lists.write(layout.AddressesMap(l.number), layout.ListKey(l.number, half == 1, 0), l.comment, have, want)
+		l.halves[half] = want
+		r.putJointChoice(l, half, protocol)
+	}
+	l.like = like.ServicePort
+	for _, port := range g.ports {
+		port.joint = l
+	}
+	l.members = len(g.ports)
+	r.setJointPorts(l, protocol, g.targets)
+}
+
+func (r *familyRules) setJointPorts(l *jointList, protocol tracker.Protocol, ports map[uint16]uint16) {
+	set := layout.PortsMap(l.number, protocol)
+	for port := range l.ports {
+		if _, stays := ports[port]; !stays {
+			r.Remove(set, layout.JointPortKey(l.number, port))
+		}
+	}
+	for port, target := range ports {
+		if l.ports[port] != target {
+			r.Put(set, layout.JointPortKey(l.number, port), nft.Element{Data: nft.PortData(target)})
+		}
+	}
+	l.ports = ports
+}
+
+// putJointChoice makes the chain of one of the lists choose among what it holds.
+func (r *familyRules) putJointChoice(l *jointList, half int, protocol tracker.Protocol) {
+	choice := sharedChoice{capacity: capacityOf(l.halves[half], layout.NoHash), joint: true}
+	if choice.capacity == 0 {
+		choice = sharedChoice{}
+	}
+	name := layout.ListChain(l.number, half == 1)
+	switch choice {
+	case l.choices[half]:
+	case sharedChoice{}:
+		r.RemoveChain(name)
+	default:
+		r.PutChain(choice.chain(name, l.number, half == 1, protocol))
+	}
+	l.choices[half] = choice
+}
+
+// removeJoint takes a list away that no port uses any more.
+func (r *familyRules) removeJoint(l *jointList, protocol tracker.Protocol) {
+	addresses, ports := layout.AddressesMap(l.number), layout.PortsMap(l.number, protocol)
+	for half := range l.halves {
+		if have := l.halves[half]; have.joint {
+			r.lists.write(addresses, layout.ListKey(l.number, half == 1, 0), l.comment, have, places{})
+		}
+		l.halves[half] = places{}
+		r.putJointChoice(l, half, protocol)
+	}
+	r.setJointPorts(l, protocol, nil)
+	for _, set := range []string{addresses, ports} {
+		if r.Table.Sets[set] != nil && len(r.Table.Sets[set].Map) == 0 {
+			r.RemoveSet(set)
+		}
+	}
+	delete(r.numbers, l.number)
+	delete(r.jointNames, l.identity)
+}

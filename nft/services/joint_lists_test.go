@@ -1,0 +1,265 @@
+package services
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// sharingWorld has one Service of many ports that have the same endpoints, as the tracker hands them out: each port has
+// another target port, and the lists share memory.
+func sharingWorld(ports, endpoints int) tracker.Delta {
+	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	list := slices.Clone(clusterPort(0, endpoints).Cluster)
+	for i, ep := range list {
+		list[i] = netip.AddrPortFrom(ep.Addr(), 0)
+	}
+	for i := range ports {
+		p := clusterPort(0, 0)
+		p.ID.Port, p.Port, p.TargetPort = fmt.Sprintf("port-%d", i), uint16(1000+i), uint16(8000+i)
+		p.Cluster, p.Serving = list, list
+		delta.Changed[p.ID] = p
+	}
+	return delta
+}
+
+// lengthen makes the endpoints of a Service of so many ports a number.
+func lengthen(t *testing.T, r *Ruleset, ports, endpoints int) (elements int, joint bool) {
+	t.Helper()
+	r.Apply(sharingWorld(ports, endpoints))
+	batch := r.Changes()
+	r.Committed()
+	checkSharing(t, r.Want()[nft.IP], ports, endpoints)
+	return batch.ElementCount(), len(r.families[nft.IP].joints) > 0
+}
+
+// checkSharing fails unless connections to each port go to all endpoints, at the port's own target port.
+func checkSharing(t *testing.T, table *nft.Table, ports, endpoints int) {
+	t.Helper()
+	for i := range ports {
+		fate := table.Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: clusterPort(0, 0).ClusterIP,
+			Protocol: 6, Port: uint16(1000 + i), Interface: "eth0"})
+		if len(fate.Endpoints) != endpoints || fate.Uneven || fate.Holes > 0 {
+			t.Fatalf("connections to port %d go to %d of %d endpoints", i, len(fate.Endpoints), endpoints)
+		}
+		for _, ep := range fate.Endpoints {
+			if ep.Port() != uint16(8000+i) {
+				t.Fatalf("a connection to port %d goes to %s", i, ep)
+			}
+		}
+	}
+	for _, f := range readback.New(table).Frontends() {
+		if len(f.Cluster) != endpoints || endpoints > 0 && f.Cluster[0].Port() != f.Port-1000+8000 {
+			t.Fatalf("%s is read as %v", f.Frontend, f.Cluster)
+		}
+	}
+}
+
+// TestPortsTimesEndpointsAreASum: 500 ports and 500 endpoints are about 1,500 elements, and a change of an endpoint is
+// one.
+func TestPortsTimesEndpointsAreASum(t *testing.T) {
+	r := NewRuleset(testConfig())
+	empty := change.Diff(nil, r.Want())
+	r.Apply(sharingWorld(500, 500))
+	whole := change.Diff(nil, r.Want())
+	if n := whole.ElementCount() - empty.ElementCount(); n > 500+500+500+1 { // verdicts, ports, addresses; the cluster IP
+		t.Errorf("%d elements", n)
+	}
+	r.Committed()
+	if n, _ := lengthen(t, r, 500, 501); n != 1 {
+		t.Errorf("one endpoint more is %d elements", n)
+	}
+	world := sharingWorld(500, 501)
+	id := inOrder(world.Changed)[7].ID
+	r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{id: true}})
+	if batch := r.Changes(); batch.ElementCount() != 2 { // the verdict and the port
+		t.Errorf("one port less is %d elements", batch.ElementCount())
+	}
+}
+
+// TestSharingBegins: ports share a list from 1,024 elements on, and until it would be half of that. A new process goes
+// on as it finds the table.
+func TestSharingBegins(t *testing.T) {
+	defer func(places int) { manyPlaces = places }(manyPlaces)
+	manyPlaces = usualPlaces
+	r := NewRuleset(testConfig())
+	const ports = 16
+	for _, step := range []struct {
+		endpoints int
+		joint     bool
+	}{{31, false}, {63, false}, {64, true}, {63, true}, {32, true}, {31, false}, {63, false}, {100, true}, {0, false},
+		{64, true}} {
+		if _, joint := lengthen(t, r, ports, step.endpoints); joint != step.joint {
+			t.Fatalf("%d endpoints: sharing is %v", step.endpoints, joint)
+		}
+		next := NewRuleset(testConfig())
+		next.Adopt(r.Want())
+		next.Apply(sharingWorld(ports, step.endpoints))
+		if diff := change.Diff(r.Want(), next.Want()); !diff.Empty() {
+			t.Fatalf("%d endpoints: a new process changes %d things, first: %s", step.endpoints, len(diff.Ops),
+				diff.Ops[0].Text())
+		}
+	}
+	next := NewRuleset(testConfig()) // half of the endpoints left while no process ran
+	next.Adopt(r.Want())
+	next.Apply(sharingWorld(ports, 20))
+	for name, set := range next.Want()[nft.IP].Sets {
+		if strings.HasPrefix(name, layout.AddressesPrefix) || strings.HasPrefix(name, layout.PortsPrefix) {
+			t.Errorf("%s is kept, with %d elements", name, len(set.Map))
+		}
+	}
+	removed := tracker.Delta{Removed: make(map[tracker.PortID]bool)}
+	for id := range sharingWorld(ports, 1).Changed {
+		removed.Removed[id] = true
+	}
+	r.Apply(removed)
+	if diff := change.Diff(NewRuleset(testConfig()).Want(), r.Want()); !diff.Empty() {
+		t.Errorf("the deleted Service has left: %s", diff.Ops[0].Text())
+	}
+	if f := r.families[nft.IP]; len(f.numbers)+len(f.siblings)+len(f.joints)+len(f.jointNames) > 0 {
+		t.Errorf("%d numbers and %d lists are left", len(f.numbers), len(f.joints))
+	}
+}
+
+// TestNodePortThatIsAnotherPort: where a node port has the number of another port of the Service, connections to each
+// still go to their own target port.
+func TestNodePortThatIsAnotherPort(t *testing.T) {
+	world := sharingWorld(20, 10)
+	for _, p := range world.Changed {
+		p.NodePort = 1000 + (p.Port-1000+1)%20
+	}
+	r := NewRuleset(testConfig())
+	r.SetNodePortAddresses([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	r.Apply(world)
+	table := r.Want()[nft.IP]
+	for _, p := range world.Changed {
+		for addr, port := range map[netip.Addr]uint16{p.ClusterIP: p.Port, netip.MustParseAddr("192.0.2.1"): p.NodePort} {
+			fate := table.Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: addr, Protocol: 6,
+				Port: port, Interface: "eth0"})
+			if len(fate.Endpoints) != 10 || fate.Endpoints[0].Port() != p.TargetPort {
+				t.Fatalf("%s port %d goes to %v, want port %d", addr, port, fate.Endpoints, p.TargetPort)
+			}
+		}
+	}
+	if n := len(r.families[nft.IP].joints[serviceOf(inOrder(world.Changed)[0].ID)]); n < 2 || n > 3 {
+		t.Errorf("%d lists", n)
+	}
+}
+
+// TestSharingInKernel: the kernel takes each batch while a Service crosses the bound both ways, and holds what is
+// wanted.
+func TestSharingInKernel(t *testing.T) {
+	defer func(places int) { manyPlaces = places }(manyPlaces)
+	manyPlaces = usualPlaces
+	lab.New(t)
+	client := lab.Open(t, kernel.Open)
+	r := NewRuleset(testConfig())
+	commit(t, client, change.Diff(nil, r.Want()))
+	r.Committed()
+	for _, endpoints := range []int{63, 64, 70, 40, 31, 80} {
+		r.Apply(sharingWorld(16, endpoints))
+		batch := r.Changes()
+		first, rest := change.TwoPhases(&batch)
+		if !first.Empty() {
+			commit(t, client, first)
+		}
+		commit(t, client, rest)
+		r.Committed()
+		tables, _, err := client.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := change.Diff(tables, r.Want()); !diff.Empty() {
+			t.Fatalf("%d endpoints: the kernel lacks %s", endpoints, diff.Ops[0].Text())
+		}
+		checkSharing(t, readback.New(tables[nft.IP]).Table, 16, endpoints)
+		next := NewRuleset(testConfig())
+		next.Adopt(tables)
+		next.Apply(sharingWorld(16, endpoints))
+		if diff := change.Diff(tables, next.Want()); !diff.Empty() {
+			t.Fatalf("%d endpoints: a new process writes %s", endpoints, diff.Ops[0].Text())
+		}
+	}
+}
+
+// TestSharingPackets: real connections to each of several ports come to the port's own target port, at all endpoints,
+// while the Service crosses the bound both ways. None fails.
+func TestSharingPackets(t *testing.T) {
+	defer func(places int) { manyPlaces = places }(manyPlaces)
+	manyPlaces = usualPlaces
+	lab.New(t)
+	const ports = 16
+	client := lab.Open(t, kernel.Open)
+	for _, err := range []error{lab.SetUp("lo"), lab.AddAddress("lo", netip.MustParsePrefix("10.128.0.0/16")),
+		lab.AddSink("sink"), lab.AddAddress("sink", netip.MustParsePrefix("10.244.0.9/32")),
+		lab.AddRoute("sink", netip.MustParsePrefix("10.96.0.0/16"), netip.Addr{})} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range ports {
+		listener, err := net.Listen("tcp4", fmt.Sprintf(":%d", 8000+i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		lab.Serve(listener, func(c net.Conn) { fmt.Fprint(c, c.LocalAddr()) })
+	}
+	r := NewRuleset(testConfig())
+	commit(t, client, change.Diff(nil, r.Want()))
+	r.Committed()
+	apply := func(endpoints int) {
+		t.Helper()
+		r.Apply(sharingWorld(ports, endpoints))
+		batch := r.Changes()
+		first, rest := change.TwoPhases(&batch)
+		if !first.Empty() {
+			commit(t, client, first)
+		}
+		commit(t, client, rest)
+		r.Committed()
+	}
+	connect := func(port int) netip.AddrPort {
+		t.Helper()
+		conn, err := net.DialTimeout("tcp4", fmt.Sprintf("10.96.0.0:%d", 1000+port), lab.Patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		text, err := io.ReadAll(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := netip.MustParseAddrPort(string(text))
+		if at.Port() != uint16(8000+port) {
+			t.Fatalf("a connection to port %d comes to %s", port, at)
+		}
+		return at
+	}
+	for _, endpoints := range []int{63, 64, 40, 31, 70, 31, 100} {
+		apply(endpoints)
+		list, hit := inOrder(sharingWorld(1, endpoints).Changed)[0].Cluster, make(map[netip.Addr]bool)
+		for i := range 20 * ports {
+			at := connect(i % ports)
+			if !slices.Contains(list, netip.AddrPortFrom(at.Addr(), 0)) {
+				t.Fatalf("with %d endpoints, a connection comes to %s", endpoints, at)
+			}
+			hit[at.Addr()] = true
+		}
+		if len(hit) < endpoints*3/4 {
+			t.Errorf("320 connections come to %d of %d endpoints", len(hit), endpoints)
+		}
+	}
+}
