@@ -1,0 +1,114 @@
+package sync
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestNeighbourOfManyPorts: a Service of many ports gets many endpoints, which makes a sum of elements and no product,
+// and a change of another namespace is committed soon meanwhile.
+func TestNeighbourOfManyPorts(t *testing.T) {
+	for _, n := range []int{500, 1000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { testNeighbourOfManyPorts(t, n, n) })
+	}
+}
+
+func testNeighbourOfManyPorts(t *testing.T, ports, endpoints int) {
+	lab.New(t)
+	tr, queue := tracker.New(tracker.Config{NodeName: "node"}), NewQueue()
+	calm := func(last byte) {
+		endpoint := []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 0, last})}
+		must(t, errors.Join(tr.SetService(lab.Service("calm", "web", netip.MustParseAddr("10.96.1.1"))),
+			tr.SetSlice(lab.Slice("calm", "web", 0, corev1.IPv4Protocol, endpoint))))
+		queue.Ring()
+	}
+	calm(0)
+	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
+	k := &timed{Client: lab.Open(t, kernel.Open), before: func() {}}
+	reports := make(chan Report, 10_000)
+	loop := New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond, Charge: tr.Charge,
+		Committed: func(r Report) { reports <- r }})
+	runLoop(t, loop)
+	<-reports
+	memory := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc >> 10
+	}
+	before := memory()
+
+	service := lab.Service("loud", "web", netip.MustParseAddr("10.96.1.2"))
+	slice := lab.Slice("loud", "web", 0, corev1.IPv4Protocol, nil)
+	service.Spec.Ports, slice.Ports = nil, nil
+	for i := range ports {
+		name, protocol, target := fmt.Sprint("p", i), corev1.ProtocolTCP, int32(2000+i)
+		service.Spec.Ports = append(service.Spec.Ports,
+			corev1.ServicePort{Name: name, Protocol: protocol, Port: int32(1000 + i)})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &target})
+	}
+	ready := true
+	for i := range endpoints {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.8.%d.%d", i/250,
+			1+i%250)}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+	}
+	began := time.Now()
+	must(t, errors.Join(tr.SetService(service), tr.SetSlice(slice)))
+	queue.Ring()
+	var longest time.Duration
+	done := false
+	for i := 1; !done && time.Since(began) < lab.Patience; i++ {
+		calm(byte(i))
+		came := time.Now()
+		for at := false; !at; {
+			r := <-reports
+			for id := range r.Delta.Changed {
+				at = at || id.Namespace == "calm"
+			}
+			done = done || r.Delta.Due.IsZero() && i > 3
+		}
+		longest = max(longest, time.Since(came))
+	}
+	have, _, err := lab.Open(t, kernel.Open).Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	elements := 0
+	for _, set := range have[nft.IP].Sets {
+		elements += len(set.Map)
+	}
+	t.Logf("%d ports, %d endpoints: %d elements, %d commits in %v, the longest %v; a neighbour waited %v; "+
+		"heap %d KiB more", ports, endpoints, elements, k.commits, time.Since(began), k.longest, longest, memory()-before)
+	runtime.KeepAlive(loop)
+	if most := 2*ports + endpoints + 20; elements > most {
+		t.Errorf("%d elements, want at most %d", elements, most)
+	}
+	if longest > time.Second {
+		t.Errorf("a neighbour waited %v", longest)
+	}
+	if diff := change.Diff(have, ruleset.Want()); !diff.Empty() {
+		t.Errorf("%d operations are left", len(diff.Ops))
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
