@@ -76,8 +76,8 @@ var settings = []setting{
 		usage: "maximum number of session affinity entries of a namespace; namespaces are spread over 64 maps of this size"},
 	{flag: "namespace-quota", field: "namespaceQuota",
 		usage: "maximum number of elements that the Services of one namespace may use: 8 for each frontend, 1 for " +
-			"each endpoint of each port, each source range and each slot of kube-nft.io/lb-algorithm maglev; the " +
-			"oldest Services are served first; use the same value on all nodes"},
+			"each endpoint, each source range and each slot of kube-nft.io/lb-algorithm maglev (docs/limits.md has the rest); " +
+			"the oldest Services are served first; use the same value on all nodes"},
 	{flag: "connection-counters", field: "connectionCounters",
 		usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters",
