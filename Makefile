@@ -106,7 +106,7 @@ kernels: kernel-packages ## tests of packets, kernel and migration on Debian's k
 
 golden: ## rewrite golden outputs, and the generated tables of docs; review the difference (root)
 	$(GO) test ./integration/golden ./tracker ./cmd/kube-nft/config ./cmd/kube-nft/daemon -run 'Golden|AreDocumented' -update
-	$(GO) test ./cmd/kube-nft -run 'TestGet|TestExplain' -update
+	$(GO) test ./cmd/kube-nft -run 'TestGet|TestExplain|TestStatus' -update
 
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	@for package in $$($(GO) list ./...); do \
