@@ -56,7 +56,10 @@ func (p *portState) listNumber() uint32 {
 	if p.joint != nil {
 		return p.joint.number
 	}
-	return p.list.number
+	if p.list != nil {
+		return p.list.number
+	}
+	return 0
 }
 
 // portOf returns the state of a Service port, new or not.

@@ -420,20 +420,20 @@ func (r *Ruleset) Committed() {
 // adoptLists returns the order in which the kernel has the endpoints of a Service port that is new to
 // the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
 // element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port
-// had.
-func (r *familyRules) adoptLists(p *tracker.ServicePort) (shared sharedList, cluster, local []netip.AddrPort) {
+// had; nil if there are none.
+func (r *familyRules) adoptLists(p *tracker.ServicePort) (shared *sharedList, cluster, local []netip.AddrPort) {
 	if r.adopted == nil {
-		return shared, nil, nil
+		return nil, nil, nil
 	}
 	frontends := frontendsOf(p)
 	if len(frontends) >= manyFrontends || p.Settings.Maglev {
-		shared.number = r.numberOf(listIdentity(p.ID))
-		table := readback.New(r.adopted)
+		shared = &sharedList{number: r.numberOf(listIdentity(p.ID))}
+		table := r.readAdopted()
 		cluster, shared.halves[0].table = table.SharedList(shared.number, false)
 		local, shared.halves[1].table = table.SharedList(shared.number, true)
 		if len(cluster)+len(local) == 0 {
 			delete(r.numbers, shared.number)
-			shared = sharedList{}
+			shared = nil
 		}
 	}
 	for _, wanted := range frontends {

@@ -19,7 +19,7 @@ type portState struct {
 	cluster, local places // its endpoints
 	affinity       portAffinity
 	guard          *guard // of a Service with source ranges
-	list           sharedList
+	list           *sharedList // nil: it has direct lists, as nearly always
 	joint          *jointList // that it shares with other ports of its Service; nil if it has lists of its own
 	sibling        *portState // the next port of its Service with the same protocol
 	limits         limits
@@ -119,7 +119,7 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	if claims {
 		port.frontends = frontendsOf(p)
 	}
-	if len(port.frontends) >= manyFrontends || p.Settings.Maglev || port.list.number != 0 {
+	if len(port.frontends) >= manyFrontends || p.Settings.Maglev || port.list != nil {
 		r.setList(port, port.joint == nil && port.shares())
 	}
 	if p.Guarded || port.guard != nil {

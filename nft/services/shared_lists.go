@@ -19,7 +19,7 @@ import (
 // for their five frontends each are 100,000 elements, 0.2 s. So lists are shared only where the
 // product is large, and are spread over many maps.
 type sharedList struct {
-	number   uint32 // 0: the port has direct lists
+	number   uint32
 	protocol tracker.Protocol
 	halves   [2]sharedHalf // for cluster and local
 }
@@ -46,25 +46,26 @@ func (p *portState) shares() bool {
 		return true
 	}
 	places := len(p.frontends) * (p.cluster.len() + p.local.len())
-	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list.number != 0 && places >= manyPlaces/2)
+	return len(p.frontends) >= manyFrontends && (places >= manyPlaces || p.list != nil && places >= manyPlaces/2)
 }
 
 func listIdentity(id tracker.PortID) string { return "list " + id.String() }
 
 // setList writes the shared lists of a Service port, or removes them.
 func (r *familyRules) setList(port *portState, shared bool) {
-	l := &port.list
-	if !shared && l.number == 0 {
+	l := port.list
+	if !shared && l == nil {
 		return
 	}
-	if l.number == 0 {
-		l.number = r.numberOf(listIdentity(port.current.ID))
+	if l == nil {
+		l = &sharedList{number: r.numberOf(listIdentity(port.current.ID))}
 		if i := slices.IndexFunc(r.staged, func(s stagedPort) bool {
 			return s.cleared != nil && s.cleared.number == l.number
 		}); i >= 0 {
-			*l = *r.staged[i].cleared // it comes back while its former list is being removed
+			l = r.staged[i].cleared // it comes back while its former list is being removed
 			r.staged = slices.Delete(r.staged, i, i+1)
 		}
+		port.list = l
 	}
 	if l.protocol = port.current.ID.Protocol; r.Table.Sets[layout.ListsMap(l.number, l.protocol)] == nil {
 		r.PutSet(r.config.listsSet(l.number, l.protocol))
@@ -82,7 +83,7 @@ func (r *familyRules) setList(port *portState, shared bool) {
 
 // setHalf makes one of the lists of a Service port the wanted one.
 func (r *familyRules) setHalf(port *portState, local bool, want places) {
-	l := &port.list
+	l := port.list
 	h := l.half(local)
 	staged := &h.staged
 	switch {
@@ -142,12 +143,12 @@ func (r *familyRules) putChoice(port *portState, local bool) {
 // slot tables is removed later: until then the number is in use.
 func (r *familyRules) giveUpList(port *portState) {
 	l := port.list
-	port.list = sharedList{}
-	if r.unfinished(&l) {
-		r.staged = append(r.staged, stagedPort{namespace: port.current.ID.Namespace, cleared: &l})
+	port.list = nil
+	if r.unfinished(l) {
+		r.staged = append(r.staged, stagedPort{namespace: port.current.ID.Namespace, cleared: l})
 		return
 	}
-	r.freeList(&l)
+	r.freeList(l)
 }
 
 // freeList frees the number of a list that is empty, and removes its map with the last list in it.

@@ -91,15 +91,15 @@ func (r *familyRules) advance(n int, work func(namespace string, work int)) int 
 		r.staged = r.staged[1:]
 		l := s.cleared
 		if s.port != nil {
-			l = &s.port.list
+			l = s.port.list
 		}
-		if l.number != 0 {
+		if l != nil {
 			for i := range l.halves {
 				n = r.advanceHalf(l, i == 1, s.port, n)
 			}
 		}
 		switch work(s.namespace, before-n); {
-		case l.number != 0 && r.unfinished(l):
+		case l != nil && r.unfinished(l):
 			r.staged = append(r.staged, s)
 		case s.cleared != nil:
 			r.freeList(l)
@@ -159,7 +159,10 @@ func (r *familyRules) committedStaged() {
 	for _, s := range r.staged {
 		l := s.cleared
 		if s.port != nil {
-			l = &s.port.list
+			l = s.port.list
+		}
+		if l == nil {
+			continue
 		}
 		for i := range l.halves {
 			l.halves[i].staged.switched = false
