@@ -18,10 +18,10 @@ type portState struct {
 	frontends      []wantedFrontend
 	cluster, local places // its endpoints
 	affinity       portAffinity
-	guard          *guard // of a Service with source ranges
+	guard          *guard      // of a Service with source ranges
 	list           *sharedList // nil: it has direct lists, as nearly always
-	joint          *jointList // that it shares with other ports of its Service; nil if it has lists of its own
-	sibling        *portState // the next port of its Service with the same protocol
+	joint          *jointList  // that it shares with other ports of its Service; nil if it has lists of its own
+	sibling        *portState  // the next port of its Service with the same protocol
 	limits         limits
 }
 
