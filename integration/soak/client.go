@@ -75,6 +75,7 @@ type tally struct {
 	outage   time.Duration // the longest, from a question without an answer to the next answer
 
 	cutOff  int           // how many exchanges were lost in flight since the latest answer
+	cutAt   time.Time     // when the first of these began
 	failing bool          // there is an outage, which began
 	since   time.Duration // with the exchange at this time of the pulse
 	failed  time.Time     // when the latest exchange began that failed
@@ -243,15 +244,22 @@ func (t *tally) fails(now time.Duration) {
 	}
 }
 
+// cleanUp is how long packets may follow an affinity entry to an endpoint that has left and are dropped: a reading of
+// the map can miss the entry, and the next one comes a second later, on a busy machine a little more.
+const cleanUp = 3 * time.Second
+
 // lose counts a question without an answer. Left says whether an endpoint has been taken out.
 func (c *client) lose(started time.Time, since time.Duration, err error, left func(netip.Addr) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	most := 1
-	if c.loyal { // an answer in flight, and then the packet that follows the affinity entry
-		most = 2
+	if c.tally.cutOff == 0 {
+		c.tally.cutAt = started
 	}
-	again := c.tally.cutOff >= most || c.tally.failing
+	again := c.tally.cutOff > 0
+	if c.loyal { // an answer in flight, and then the packets that follow the affinity entry
+		again = again && time.Since(c.tally.cutAt) > cleanUp
+	}
+	again = again || c.tally.failing
 	at, arrived := c.desks.arrival(c.id, c.requests)
 	c.tally.failed = started
 	if c.network == "udp" && !again && (arrived && left(at) || !arrived && c.forgotten()) {
