@@ -361,8 +361,10 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
 		switch {
 		case errors.Is(err, unix.EEXIST): // packets have replaced an entry since: look again
 		case err != nil:
-			if _, readErr := c.reader.Elements(ctx, f, set); errors.Is(readErr, unix.ENOENT) { // the map went since
-				return nil, nil
+			if errors.Is(err, unix.ENOENT) {
+				if _, readErr := c.reader.Elements(ctx, f, set); errors.Is(readErr, unix.ENOENT) { // the map went since
+					return nil, nil
+				}
 			}
 			return nil, err
 		default:
