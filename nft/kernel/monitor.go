@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/mdlayher/netlink"
@@ -127,8 +128,11 @@ func (m *Monitor) Next() (*change.ForeignChange, error) {
 }
 
 // changed reports whether our tables may have changed between two generations. It waits for the notification of the
-// later one.
+// later one, for notifyTime at most.
 func (m *Monitor) changed(from, to uint32) bool {
+	if m.conn.SetReadDeadline(time.Now().Add(notifyTime)) != nil {
+		return true
+	}
 	for from != to {
 		foreign, err := m.Next()
 		if err != nil || foreign.Lost || !foreign.Elsewhere() && int32(foreign.Generation-from) > 0 {
@@ -140,6 +144,9 @@ func (m *Monitor) changed(from, to uint32) bool {
 	}
 	return false
 }
+
+// notifyTime bounds the wait for the notification of a commit, which comes within a millisecond.
+const notifyTime = time.Second
 
 func (m *Monitor) receive() (n int, from uint32, err error) {
 	rawErr := m.raw.Read(func(fd uintptr) bool {

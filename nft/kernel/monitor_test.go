@@ -199,3 +199,24 @@ func FuzzForeignChange(f *testing.F) {
 		}
 	})
 }
+
+// TestMonitorDoesNotWaitForever: a notification that does not come counts as a change of our tables.
+func TestMonitorDoesNotWaitForever(t *testing.T) {
+	lab.New(t)
+	k := lab.Open(t, Open)
+	m, err := NewMonitor(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Join(); err != nil {
+		t.Fatal(err)
+	}
+	generation, err := k.Generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !m.changed(generation, generation+1) {
+		t.Error("a generation that nobody has made is no change")
+	}
+}

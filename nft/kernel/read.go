@@ -33,11 +33,13 @@ func (k *Client) Read(ctx context.Context) (t nft.Tables, generation uint32, err
 	if err == nil {
 		return t, generation, nil
 	}
-	if m, err := NewMonitor(k); err == nil {
-		defer context.AfterFunc(ctx, func() { _ = m.Close() })()
-		defer func() { _ = m.Close() }()
-		if m.Join() == nil {
-			moved = m.changed
+	if errors.Is(err, unix.EINTR) {
+		if m, err := NewMonitor(k); err == nil {
+			defer context.AfterFunc(ctx, func() { _ = m.Close() })()
+			defer func() { _ = m.Close() }()
+			if m.Join() == nil {
+				moved = m.changed
+			}
 		}
 	}
 	return k.ReadUnless(ctx, moved)
