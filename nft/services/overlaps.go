@@ -33,7 +33,8 @@ func (o *overlaps) reach(r *familyRules, addrs []netip.Addr) {
 
 // touch notes that a frontend is served in another way from now on.
 func (o *overlaps) touch(f tracker.Frontend) {
-	if len(o.reached) > 0 && f.NodePort() || slices.Contains(o.reached, f.Address) {
+	_, atNode := slices.BinarySearchFunc(o.reached, f.Address, netip.Addr.Compare)
+	if len(o.reached) > 0 && f.NodePort() || atNode {
 		o.touched[tracker.NodePort(tracker.FamilyOf(f.Address), f.Protocol, f.Port)] = struct{}{}
 	}
 }
