@@ -10,40 +10,69 @@ import (
 // overlaps finds the Services that have an address of this node as a load-balancer IP or external IP, with the port of
 // another Service's node port. Packets meet the address first, so that the node port is not served there.
 type overlaps struct {
-	reached   []netip.Addr                  // addresses at which node ports are reached
-	touched   map[tracker.Frontend]struct{} // node ports that were programmed at the address or at the port
+	reached []netip.Addr // addresses at which node ports are reached
+	// at has the addresses of reached at which a Service has the number of a node port, by the node port.
+	at        map[tracker.Frontend]map[netip.Addr]struct{}
+	touched   map[tracker.Frontend]struct{} // node ports whose owner, or that of such an address, has changed
 	conflicts map[tracker.Frontend]Conflict // present ones, by the address
 }
 
-// reach sets the addresses at which node ports are reached.
+func newOverlaps() overlaps {
+	return overlaps{
+		at: make(map[tracker.Frontend]map[netip.Addr]struct{}), touched: make(map[tracker.Frontend]struct{}),
+		conflicts: make(map[tracker.Frontend]Conflict),
+	}
+}
+
+// reach sets the addresses at which node ports are reached, sorted.
 func (o *overlaps) reach(r *familyRules, addrs []netip.Addr) {
 	if slices.Equal(o.reached, addrs) {
 		return
 	}
-	for f, conflict := range o.conflicts {
-		if !slices.Contains(addrs, f.Address) {
-			delete(o.conflicts, conflict.Frontend)
+	before := o.conflicts
+	*o = newOverlaps()
+	o.reached = addrs
+	for f, conflict := range before {
+		if o.has(f.Address) {
+			o.conflicts[f] = conflict
 		}
 	}
-	o.reached = addrs
 	for f := range r.frontends {
 		o.touch(f)
 	}
 }
 
-// touch notes that a frontend is served in another way from now on.
+// has reports whether node ports are reached at an address.
+func (o *overlaps) has(addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(o.reached, addr, netip.Addr.Compare)
+	return found
+}
+
+// touch records that a frontend has another owner from now on.
 func (o *overlaps) touch(f tracker.Frontend) {
-	_, atNode := slices.BinarySearchFunc(o.reached, f.Address, netip.Addr.Compare)
-	if len(o.reached) > 0 && f.NodePort() || atNode {
-		o.touched[tracker.NodePort(tracker.FamilyOf(f.Address), f.Protocol, f.Port)] = struct{}{}
+	port := tracker.NodePort(f.Family(), f.Protocol, f.Port)
+	switch {
+	case len(o.reached) == 0:
+		return
+	case f.NodePort():
+	case !o.has(f.Address):
+		return
+	case o.at[port] == nil:
+		o.at[port] = map[netip.Addr]struct{}{f.Address: {}}
+	default:
+		o.at[port][f.Address] = struct{}{}
 	}
+	o.touched[port] = struct{}{}
 }
 
 // update looks at what was touched, and returns the new conflicts.
 func (o *overlaps) update(r *familyRules) (fresh []Conflict) {
 	for port := range o.touched {
-		for _, addr := range o.reached {
+		for addr := range o.at[port] {
 			f := tracker.Frontend{Address: addr, Protocol: port.Protocol, Port: port.Port}
+			if r.frontends[f] == nil {
+				delete(o.at[port], addr)
+			}
 			winner, loser := r.frontends[f].served(), r.frontends[port].served()
 			if winner == nil || loser == nil || winner.ID.Namespace == loser.ID.Namespace &&
 				winner.ID.Service == loser.ID.Service {
@@ -55,6 +84,9 @@ func (o *overlaps) update(r *familyRules) (fresh []Conflict) {
 				fresh = append(fresh, conflict)
 			}
 			o.conflicts[f] = conflict
+		}
+		if len(o.at[port]) == 0 {
+			delete(o.at, port)
 		}
 	}
 	if len(o.touched) > 0 { // a cleared map would keep the memory that a start has needed

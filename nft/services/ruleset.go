@@ -99,9 +99,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		affinityPorts:    make(map[string]int),
 		flows:            make(map[tracker.Frontend]*tracker.FlowChange),
 		contests:         make(map[*frontendState]*contest),
-		overlaps: overlaps{
-			touched: make(map[tracker.Frontend]struct{}), conflicts: make(map[tracker.Frontend]Conflict),
-		},
+		overlaps:         newOverlaps(),
 	}
 	r.lists.journal = r.Journal
 	r.departures = affinity.NewDepartures(f, r.Journal)
