@@ -432,10 +432,14 @@ func (l *Loop) charge(took time.Duration) {
 	}
 }
 
-// commitEntries commits operations on affinity entries.
-func (l *Loop) commitEntries(ctx context.Context, ops []nft.Op) error {
-	if !l.known || !l.synced {
+// commitEntries commits operations on affinity entries. While a repair is behind, the cleaner does not know all members.
+func (l *Loop) commitEntries(ctx context.Context, wanted func() []nft.Op) error {
+	if !l.known || !l.synced || l.behind {
 		return affinityentries.ErrTablesUnknown
+	}
+	ops := wanted()
+	if len(ops) == 0 {
+		return nil
 	}
 	return l.kernel.Commit(ctx, nft.Batch{Ops: ops})
 }

@@ -38,9 +38,10 @@ type Reader interface {
 // ErrTablesUnknown is the answer to a Batch while the tables are about to be repaired.
 var ErrTablesUnknown = errors.New("the tables are about to be repaired")
 
-// A Batch asks the loop to commit operations on affinity entries.
+// A Batch asks the loop to commit operations on affinity entries. The loop calls Ops when it has told the Cleaner of
+// every commit: an endpoint may have come since the entry was read, and its entries stay.
 type Batch struct {
-	Ops    []nft.Op
+	Ops    func() []nft.Op
 	Answer chan<- error
 }
 
@@ -356,7 +357,7 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
 		n, began := min(perBatch, len(changes)), time.Now()
 		still, err := c.unchanged(ctx, f, set, changes[:n])
 		if err == nil && len(still) > 0 {
-			err = c.commit(ctx, affinity.Ops(f, set, still))
+			err = c.commit(ctx, func() []nft.Op { return affinity.Ops(f, set, c.withoutMembers(f, still)) })
 		}
 		switch {
 		case errors.Is(err, unix.EEXIST): // packets have replaced an entry since: look again
@@ -393,8 +394,20 @@ func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set,
 	return still, nil
 }
 
+// withoutMembers leaves out the removal of entries whose endpoint has become a member of its group since they were read.
+func (c *Cleaner) withoutMembers(f nft.Family, changes []affinity.EntryChange) (still []affinity.EntryChange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, change := range changes {
+		if g := c.groups[number{f, change.Left.Number}]; !g.Has(change.Left.Addr) {
+			still = append(still, change)
+		}
+	}
+	return still
+}
+
 // commit has the loop commit operations.
-func (c *Cleaner) commit(ctx context.Context, ops []nft.Op) error {
+func (c *Cleaner) commit(ctx context.Context, ops func() []nft.Op) error {
 	answer := make(chan error, 1)
 	select {
 	case c.batches <- Batch{ops, answer}:

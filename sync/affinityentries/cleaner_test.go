@@ -175,7 +175,7 @@ func serve(ctx context.Context, c *Cleaner, commit func([]nft.Op) error) (ended 
 	select {
 	case <-ctx.Done():
 	case b := <-c.Batches:
-		b.Answer <- commit(b.Ops)
+		b.Answer <- commit(b.Ops())
 	case ended = <-c.Ended:
 	}
 	return ended
@@ -233,6 +233,19 @@ func TestReplacedEntryStays(t *testing.T) {
 		k.run(t).Committed(left())
 		synctest.Wait()
 		k.check(t, 1, 0)
+	})
+}
+
+// TestEntriesOfReturnedEndpointStay: the endpoint is a member again before the batch that would remove its entries.
+func TestEntriesOfReturnedEndpointStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newEntryTable()
+		k.put(0, 3, leaves)
+		c := k.run(t)
+		k.lookedUp = func() { c.Committed(affinity.Changes{Groups: []affinity.Group{group(stays, leaves)}}) }
+		c.Committed(left())
+		synctest.Wait()
+		k.check(t, 0, 3)
 	})
 }
 

@@ -18,6 +18,7 @@ type EntryChange struct {
 	Data string
 	Now  *nft.Life // nil: the entry goes
 	New  bool      // there was no entry
+	Left Endpoint  // which the entry names and is no member; zero if the entry changes for another reason
 }
 
 // Wrong returns the entries of an affinity map that have to change: those that name no member of their group
@@ -48,7 +49,8 @@ func Wrong(
 		c := EntryChange{Key: key, Data: entry.Data}
 		switch wanted := group(number); {
 		case !wanted.Has(endpoint):
-			stale[Endpoint{number, endpoint}] = true
+			c.Left = Endpoint{number, endpoint}
+			stale[c.Left] = true
 		case newTimeout[number] && entry.Life.Timeout != wanted.Timeout:
 			c.Now = &nft.Life{Timeout: wanted.Timeout, Expires: min(remaining(entry.Life), wanted.Timeout)}
 		default:
