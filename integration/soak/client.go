@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,7 +76,8 @@ type tally struct {
 	outage   time.Duration // the longest, from a question without an answer to the next answer
 
 	cutOff  int           // how many exchanges were lost in flight since the latest answer
-	cutAt   time.Time     // when the first of these began
+	cutAt   time.Time     // when the first of these ended
+	trace   []string      // the exchanges without an answer since the latest answer
 	failing bool          // there is an outage, which began
 	since   time.Duration // with the exchange at this time of the pulse
 	failed  time.Time     // when the latest exchange began that failed
@@ -199,11 +201,21 @@ func (c *client) read() (by netip.Addr, err error) {
 	}
 }
 
+// The ports of loyal clients, which have addresses of their own.
+const (
+	firstPort = 20_000
+	numPorts  = 40_000
+)
+
 // connect opens the socket.
 func (c *client) connect(ctx context.Context) (err error) {
 	dialer := net.Dialer{Timeout: c.patience(), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))}
 	if c.network == "udp" {
-		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
+		port := uint16(0)
+		if c.loyal { // a port that comes again soon has a conntrack entry, maybe to an endpoint that left and came back
+			port = firstPort + uint16(c.requests%numPorts)
+		}
+		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.from, port))
 	}
 	if c.conn, err = dialer.DialContext(ctx, c.network, c.to.String()); err != nil {
 		c.conn = nil
@@ -234,7 +246,7 @@ func (c *client) note(since time.Duration) {
 	c.tally.answers++
 	c.tally.slowest = max(c.tally.slowest, now-since)
 	c.tally.fails(now)
-	c.tally.failing, c.tally.cutOff = false, 0
+	c.tally.failing, c.tally.cutOff, c.tally.trace = false, 0, nil
 }
 
 // fails counts the outage that is under way, if there is one.
@@ -248,12 +260,18 @@ func (t *tally) fails(now time.Duration) {
 // the map can miss the entry, and the next one comes a second later, on a busy machine a little more.
 const cleanUp = 3 * time.Second
 
+// maxTrace is how many exchanges without an answer a complaint tells of.
+const maxTrace = 20
+
 // lose counts a question without an answer. Left says whether an endpoint has been taken out.
 func (c *client) lose(started time.Time, since time.Duration, err error, left func(netip.Addr) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tally.cutOff == 0 {
-		c.tally.cutAt = started
+		c.tally.cutAt = time.Now()
+	}
+	if len(c.tally.trace) < maxTrace {
+		c.tally.trace = append(c.tally.trace, fmt.Sprintf("%s to %s: %v", started.Format("15:04:05.000"), c.to, err))
 	}
 	again := c.tally.cutOff > 0
 	if c.loyal { // an answer in flight, and then the packets that follow the affinity entry
@@ -279,7 +297,7 @@ func (c *client) lose(started time.Time, since time.Duration, err error, left fu
 		where = fmt.Sprintf("it reached %s, which answered", at)
 	}
 	if again {
-		where += "; the exchange before failed, too"
+		where += "; so failed, since the last answer: " + strings.Join(c.tally.trace, ", ")
 	}
 	if c.bound.IsValid() {
 		where += fmt.Sprintf("; it has affinity to %s", c.bound)

@@ -315,7 +315,7 @@ const patience = 90 * time.Second
 
 // steady is how often in a row, 250 ms apart, the kernel has to hold what is wanted. kube-nft
 // removes stale connections beside its loop, after a rest of up to three times the last look.
-const steady = 8
+const steady = 12
 
 // settle waits until the kernel holds what a fresh start would program, and went on to do so
 // while stale connections were removed.
