@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -31,7 +32,7 @@ func (h Host) Checks() []Check {
 		tracking.Level, tracking.Found = Note, "not loaded"
 		tracking.Means = "the first commit loads it; conntrack settings are applied after that"
 	}
-	return slices.Concat(h.processes(), h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.network())
+	return slices.Concat(h.processes(), h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.savedRules(), h.network())
 }
 
 // processes looks whether the node's processes can be seen: in a container with a process namespace of
@@ -186,6 +187,40 @@ func (h Host) firewalls() (checks []Check) {
 			Do: "ufw allow 10256/tcp, and the same with health-check node ports"})
 	}
 	return checks
+}
+
+// savedRules looks into the files that distributions load at boot, for rules that `nft list ruleset` or
+// iptables-save has put there with the host's own.
+func (h Host) savedRules() (checks []Check) {
+	for _, path := range []string{"etc/nftables.conf", "etc/sysconfig/nftables.conf", "etc/iptables/rules.v4",
+		"etc/iptables/rules.v6", "etc/sysconfig/iptables", "etc/sysconfig/ip6tables"} {
+		text, err := os.ReadFile(filepath.Join(cmp.Or(h.Root, "/"), path))
+		if err != nil {
+			continue
+		}
+		about := "saved rules /" + path
+		if savedTable(text, "kube-nft") {
+			checks = append(checks, Check{
+				Level: Warning, About: about, Found: "has tables of kube-nft",
+				Means: "if an endpoint has changed since, or kube-nft owns its tables, nft refuses the whole file, and the " +
+					"host's own rules in it are not in force",
+				Do: "take the tables kube-nft out of the file; docs/operations.md says how to save your own tables",
+			})
+		}
+		if savedTable(text, "kube-proxy") || bytes.Contains(text, []byte("\n:KUBE-SERVICES ")) {
+			checks = append(checks, Check{
+				Level: Warning, About: about, Found: "has rules of kube-proxy",
+				Means: "they come back at the next boot, and send packets to endpoints of the time when they were saved",
+				Do:    "take the rules of kube-proxy out of the file before the node boots again",
+			})
+		}
+	}
+	return checks
+}
+
+// savedTable reports whether a script of nft declares a table.
+func savedTable(text []byte, name string) bool {
+	return regexp.MustCompile(`(?m)^\s*(add\s+)?table\s+(ip|ip6)\s+` + name + `[\s{]`).Match(text)
 }
 
 // contains reports whether a file of the node has a line.

@@ -64,6 +64,8 @@ func TestHostChecks(t *testing.T) {
 			"root/usr/sbin/nft":                                  "\x7fELF\x00\x001.1.3\x00",
 			"root/etc/cni/net.d/10-flannel.conflist":             `{"plugins":[{"type":"flannel"},{"type":"portmap"}]}`,
 			"root/etc/ufw/ufw.conf":                              "ENABLED=no\n",
+			"root/etc/nftables.conf":                             "flush ruleset\ntable ip kube-nft-mine {\n}\n",
+			"root/etc/iptables/rules.v4":                         "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n",
 			"proc/17/cmdline":                                    "/usr/bin/python3\x00/usr/bin/other\x00",
 		}, []string{
 			"ok sysctl net.ipv4.ip_forward: 1",
@@ -87,6 +89,8 @@ func TestHostChecks(t *testing.T) {
 			"root/etc/cni/net.d/20-router.conf":                  `{"type":"kube-router"}`,
 			"root/etc/cni/net.d/99.conf":                         `no JSON`,
 			"root/etc/ufw/ufw.conf":                              "# ufw\nENABLED=yes\n",
+			"root/etc/nftables.conf":                             "table ip kube-nft {\n}\ntable ip6 kube-proxy {\n}\n",
+			"root/etc/iptables/rules.v6":                         "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n",
 			"proc/17/cmdline":                                    "/usr/bin/python3\x00-s\x00/usr/sbin/firewalld\x00--nopid\x00",
 		}, []string{
 			"warning sysctl net.ipv4.ip_forward: 0",
@@ -98,6 +102,9 @@ func TestHostChecks(t *testing.T) {
 			"warning program nft: version 0.9.8",
 			"note firewalld: runs",
 			"note ufw: enabled",
+			"warning saved rules /etc/nftables.conf: has tables of kube-nft",
+			"warning saved rules /etc/nftables.conf: has rules of kube-proxy",
+			"warning saved rules /etc/iptables/rules.v6: has rules of kube-proxy",
 			"warning network plug-in cilium-cni: configured",
 			"note network plug-in calico: configured",
 			"note network plug-in portmap: configured",
