@@ -37,7 +37,12 @@ func TestCases(t *testing.T) {
 
 // runCase plays one case from its first objects to its last step.
 func runCase(t *testing.T, c behaviourCase, binary string, newSource func(testing.TB) source) {
-	b, w := startCase(t, c, binary, newSource)
+	b, w := startCase(t, c, binary, newSource, func() {})
+	playCase(t, b, w, c)
+}
+
+// playCase sends the packets of a case and changes its objects.
+func playCase(t *testing.T, b *bench, w *world, c behaviourCase) {
 	runFlows(t, b, c.Flows, 0)
 	for _, step := range c.Steps {
 		w.change(step.Apply, step.Delete)
@@ -47,8 +52,9 @@ func runCase(t *testing.T, c behaviourCase, binary string, newSource func(testin
 }
 
 // startCase moves the calling test onto a bench on which kube-nft has acted on the first
-// objects of a case.
-func startCase(t *testing.T, c behaviourCase, binary string, newSource func(testing.TB) source) (*bench, *world) {
+// objects of a case. It calls prepare before kube-nft starts.
+func startCase(t *testing.T, c behaviourCase, binary string, newSource func(testing.TB) source,
+	prepare func()) (*bench, *world) {
 	t.Helper()
 	pods, err := c.Proxy.podRanges()
 	if err != nil {
@@ -61,6 +67,7 @@ func startCase(t *testing.T, c behaviourCase, binary string, newSource func(test
 	w := &world{source: newSource(t), sentinel: newSentinel(c.NodeIPs)}
 	w.change(c.Objects, nil)
 	w.publish(t)
+	prepare()
 	w.proxy = lab.Start(t, slices.Concat([]string{binary}, c.Proxy.flags(), w.source.Flags())...)
 	t.Cleanup(func() { logOnFailure(t, w.proxy) })
 	w.sync(t, b)
