@@ -432,7 +432,8 @@ func (l *Loop) charge(took time.Duration) {
 	}
 }
 
-// commitEntries commits operations on affinity entries. While a repair is behind, the cleaner does not know all members.
+// commitEntries commits operations on affinity entries. While a repair is behind, the cleaner does not know all
+// members.
 func (l *Loop) commitEntries(ctx context.Context, wanted func() []nft.Op) error {
 	if !l.known || !l.synced || l.behind {
 		return affinityentries.ErrTablesUnknown

@@ -8,14 +8,15 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
-// besidePlugins are the behaviour cases that TestPlugins runs: those with node ports, load-balancer IPs, external IPs and
-// cluster IPs, both policies, affinity, hairpins and masquerading.
+// besidePlugins are the behaviour cases that TestPlugins runs: those with node ports, load-balancer IPs, external
+// IPs and cluster IPs, both policies, affinity, hairpins and masquerading.
 var besidePlugins = []string{
-	"clusterip-general", "external-policy-cluster", "external-policy-local", "hairpin", "masquerade-base", "session-affinity",
+	"clusterip-general", "external-policy-cluster", "external-policy-local", "hairpin", "masquerade-base",
+	"session-affinity",
 }
 
-// TestPlugins runs behaviour cases beside the rules of network plug-ins, written before kube-nft starts and after it: of two
-// chains with one hook and one priority, the kernel asks the later one first.
+// TestPlugins runs behaviour cases beside the rules of network plug-ins, written before kube-nft starts and after it:
+// of two chains with one hook and one priority, the kernel asks the later one first.
 func TestPlugins(t *testing.T) {
 	lab.Require(t)
 	paths, err := filepath.Glob("testdata/plugins/*.nft")

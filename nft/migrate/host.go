@@ -32,7 +32,8 @@ func (h Host) Checks() []Check {
 		tracking.Level, tracking.Found = Note, "not loaded"
 		tracking.Means = "the first commit loads it; conntrack settings are applied after that"
 	}
-	return slices.Concat(h.processes(), h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.savedRules(), h.network())
+	return slices.Concat(h.processes(), h.sysctls(), []Check{tracking}, h.nftProgram(), h.firewalls(), h.savedRules(),
+		h.network())
 }
 
 // processes looks whether the node's processes can be seen: in a container with a process namespace of

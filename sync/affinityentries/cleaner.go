@@ -394,7 +394,8 @@ func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set,
 	return still, nil
 }
 
-// withoutMembers leaves out the removal of entries whose endpoint has become a member of its group since they were read.
+// withoutMembers leaves out the removal of entries whose endpoint has become a member of its group since they were
+// read.
 func (c *Cleaner) withoutMembers(f nft.Family, changes []affinity.EntryChange) (still []affinity.EntryChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
