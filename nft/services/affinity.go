@@ -33,7 +33,7 @@ func (c *Config) affinitySettings(f nft.Family) *affinity.Settings {
 }
 
 // affinityOf returns the session affinity that a Service port asks for, with these endpoint lists.
-func (r *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip.AddrPort) affinity.Port {
+func (fr *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip.AddrPort) affinity.Port {
 	if p.Affinity == 0 {
 		return affinity.Port{}
 	}
@@ -41,20 +41,20 @@ func (r *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip.
 		cluster = nil // no frontend uses this list
 	}
 	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Cluster: cluster, Local: local}
-	return affinity.New(facts, r.affinityNumbers(p.ID.Namespace))
+	return affinity.New(facts, fr.affinityNumbers(p.ID.Namespace))
 }
 
 // affinityNumbers is numberOf for the session affinity of a namespace. All its numbers have one affinity map.
-func (r *familyRules) affinityNumbers(namespace string) func(identity string) uint32 {
+func (fr *familyRules) affinityNumbers(namespace string) func(identity string) uint32 {
 	const step = layout.AffinityMaps
 	return func(identity string) uint32 {
-		return r.freeNumber(identity, max(step, hashOf(identity)/step*step)+hashOf(namespace)%step, step)
+		return fr.freeNumber(identity, max(step, hashOf(identity)/step*step)+hashOf(namespace)%step, step)
 	}
 }
 
 // adoptedAffinity is the session affinity with the endpoints that the kernel had at start; without any, if
 // the kernel had no endpoints.
-func (r *familyRules) adoptedAffinity(p *tracker.ServicePort, cluster, local []netip.AddrPort) affinity.Port {
+func (fr *familyRules) adoptedAffinity(p *tracker.ServicePort, cluster, local []netip.AddrPort) affinity.Port {
 	if len(cluster)+len(local) == 0 {
 		return affinity.Port{}
 	}
@@ -63,66 +63,66 @@ func (r *familyRules) adoptedAffinity(p *tracker.ServicePort, cluster, local []n
 		slices.SortFunc(list, netip.AddrPort.Compare)
 		return slices.Compact(list)
 	}
-	return r.affinityOf(p, sorted(cluster), sorted(local))
+	return fr.affinityOf(p, sorted(cluster), sorted(local))
 }
 
 // setAffinity makes the tables have the affinity that a Service port wants. With remove, it takes away what
 // they have. adopted is what the kernel had at start, for a port that is new to the ruleset.
-func (r *familyRules) setAffinity(port *portState, adopted affinity.Port, remove bool) {
+func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remove bool) {
 	have, want := port.affinity, portAffinity{}
 	if !remove {
 		p := port.current
-		want.Port = r.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local))
+		want.Port = fr.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local))
 	}
 	port.affinity = want
 	if want.Number != 0 {
-		r.declareAffinity(port, &want)
+		fr.declareAffinity(port, &want)
 		port.affinity = want
 	}
 	switch {
 	case have.Number == 0 && want.Number == 0:
 		return
 	case have.Number == 0:
-		r.acquireUpdates(want.Map())
+		fr.acquireUpdates(want.Map())
 	case want.Number == 0:
-		defer r.releaseUpdates(have.Map())
+		defer fr.releaseUpdates(have.Map())
 	}
 	for _, pick := range want.balances {
-		r.acquireBalance(pick)
+		fr.acquireBalance(pick)
 	}
-	r.programChains(have.chains, want.chains)
+	fr.programChains(have.chains, want.chains)
 	for _, pick := range have.balances {
-		r.releaseBalance(pick)
+		fr.releaseBalance(pick)
 	}
-	r.programMembers(have.MembersSet(), want.MembersSet())
+	fr.programMembers(have.MembersSet(), want.MembersSet())
 	before := &have.Port
 	if adopted.Number != 0 {
 		before = &adopted
 	}
 	change := before.Compare(&want.Port)
 	for _, endpoint := range change.Left {
-		r.departures.Begin(endpoint)
+		fr.departures.Begin(endpoint)
 	}
 	for _, endpoint := range change.Came {
-		r.departures.Return(endpoint)
+		fr.departures.Return(endpoint)
 	}
 	for _, group := range change.Groups {
-		r.affinityGroups[group.Number] = group
+		fr.affinityGroups[group.Number] = group
 	}
 	if adopted.Number != 0 { // all groups are new to those who follow them
 		for _, group := range want.Groups {
-			r.affinityGroups[group.Number] = group
+			fr.affinityGroups[group.Number] = group
 		}
 	}
 	for _, number := range change.Freed {
-		delete(r.numbers, number)
+		delete(fr.numbers, number)
 	}
 }
 
 // declareAffinity adds the chains of a Service port with affinity: one for each policy that its frontends
 // have, and the one that updates entries.
-func (r *familyRules) declareAffinity(port *portState, a *portAffinity) {
-	a.chains = []*nft.Chain{a.UpdateChain(r.affinity)}
+func (fr *familyRules) declareAffinity(port *portState, a *portAffinity) {
+	a.chains = []*nft.Chain{a.UpdateChain(fr.affinity)}
 	declared := make(map[string]bool)
 	for _, wanted := range port.frontends {
 		p := claim{port: port, kind: wanted.kind}.serve(wanted.Frontend).policy.Open()
@@ -132,17 +132,17 @@ func (r *familyRules) declareAffinity(port *portState, a *portAffinity) {
 		declared[p.ChainName()] = true
 		var choices affinity.Choices
 		if p.Kind != layout.InternalLocal {
-			choices.Cluster = r.affinityChoice(port, a, p, false)
+			choices.Cluster = fr.affinityChoice(port, a, p, false)
 		}
 		if p.Local > 0 {
-			choices.Local = r.affinityChoice(port, a, p, true)
+			choices.Local = fr.affinityChoice(port, a, p, true)
 		}
-		a.chains = append(a.chains, a.PolicyChain(r.affinity, p, choices, port.sharesCluster(), notLocal(p)))
+		a.chains = append(a.chains, a.PolicyChain(fr.affinity, p, choices, port.sharesCluster(), notLocal(p)))
 	}
 }
 
 // affinityChoice says which chains choose among the endpoints of a list, and notes that they are used.
-func (r *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.Policy,
+func (fr *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.Policy,
 	local bool) (c affinity.Choice) {
 	if number := port.listNumber(); number != 0 {
 		c.Chain = layout.ListChain(number, local)
@@ -188,21 +188,21 @@ func (p *portState) listed(local bool) places {
 	return p.cluster
 }
 
-func (r *familyRules) programChains(have, want []*nft.Chain) {
+func (fr *familyRules) programChains(have, want []*nft.Chain) {
 	wanted := make(map[string]bool, len(want))
 	for _, chain := range want {
 		wanted[chain.Name] = true
-		r.PutChain(chain)
+		fr.PutChain(chain)
 	}
 	for _, chain := range have {
 		if !wanted[chain.Name] {
-			r.RemoveChain(chain.Name)
+			fr.RemoveChain(chain.Name)
 		}
 	}
 }
 
 // programMembers writes the elements in which two lists of keys of the set of members differ.
-func (r *familyRules) programMembers(have, want []string) {
+func (fr *familyRules) programMembers(have, want []string) {
 	if len(have)+len(want) == 0 {
 		return
 	}
@@ -212,37 +212,37 @@ func (r *familyRules) programMembers(have, want []string) {
 	}
 	for _, key := range want {
 		if !gone[key] {
-			r.Put(layout.MembersSet, key, nft.Element{})
+			fr.Put(layout.MembersSet, key, nft.Element{})
 		}
 		delete(gone, key)
 	}
 	for _, key := range slices.Sorted(maps.Keys(gone)) {
-		r.Remove(layout.MembersSet, key)
+		fr.Remove(layout.MembersSet, key)
 	}
 }
 
 // acquireUpdates counts a Service port whose entries are in an affinity map. The first one of a map makes the
 // map, and the first one of all makes the chains that update entries. releaseUpdates removes both with the last.
-func (r *familyRules) acquireUpdates(name string) {
-	if len(r.affinityPorts) == 0 {
-		for _, chain := range r.affinity.SharedChains(srcnatPriority) {
-			r.PutChain(chain)
+func (fr *familyRules) acquireUpdates(name string) {
+	if len(fr.affinityPorts) == 0 {
+		for _, chain := range fr.affinity.SharedChains(srcnatPriority) {
+			fr.PutChain(chain)
 		}
 	}
-	if r.affinityPorts[name]++; r.affinityPorts[name] == 1 {
-		r.PutSet(r.affinity.Map(name))
+	if fr.affinityPorts[name]++; fr.affinityPorts[name] == 1 {
+		fr.PutSet(fr.affinity.Map(name))
 	}
 }
 
-func (r *familyRules) releaseUpdates(name string) {
-	if r.affinityPorts[name]--; r.affinityPorts[name] > 0 {
+func (fr *familyRules) releaseUpdates(name string) {
+	if fr.affinityPorts[name]--; fr.affinityPorts[name] > 0 {
 		return
 	}
-	delete(r.affinityPorts, name)
-	r.RemoveSet(name)
-	if len(r.affinityPorts) == 0 {
-		for _, chain := range r.affinity.SharedChains(srcnatPriority) {
-			r.RemoveChain(chain.Name)
+	delete(fr.affinityPorts, name)
+	fr.RemoveSet(name)
+	if len(fr.affinityPorts) == 0 {
+		for _, chain := range fr.affinity.SharedChains(srcnatPriority) {
+			fr.RemoveChain(chain.Name)
 		}
 	}
 }
@@ -303,9 +303,9 @@ func (r *Ruleset) EntriesOfClients(knownClients []KnownClient, have nft.Tables) 
 
 // knownFrom returns the client of a seed with the groups that get an entry: one of the cluster-wide list and
 // one of the local list. It has none if the seed does not fit the Service port.
-func (r *familyRules) knownFrom(seed *KnownClient) (known affinity.Known) {
-	state := r.frontends[seed.Frontend]
-	if state == nil || state.claims.first() == nil || seed.Client.Is4() != (r.Table.Family == nft.IP) {
+func (fr *familyRules) knownFrom(seed *KnownClient) (known affinity.Known) {
+	state := fr.frontends[seed.Frontend]
+	if state == nil || state.claims.first() == nil || seed.Client.Is4() != (fr.Table.Family == nft.IP) {
 		return known
 	}
 	known.Client, known.Endpoint = seed.Client, seed.Endpoint.Addr()

@@ -51,12 +51,12 @@ func (r *Ruleset) Port(id tracker.PortID) *tracker.ServicePort {
 	return nil
 }
 
-func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
-	if state := r.frontends[layout.FrontendIn(r.Table.Family, set, key)]; state != nil {
+func (fr *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
+	if state := fr.frontends[layout.FrontendIn(fr.Table.Family, set, key)]; state != nil {
 		return state.shown.id, true
 	}
-	for _, port := range r.ports {
-		if r.uses(port, set, key) {
+	for _, port := range fr.ports {
+		if fr.uses(port, set, key) {
 			return port.current.ID, true
 		}
 	}
@@ -64,8 +64,8 @@ func (r *familyRules) attributed(set, key string) (id tracker.PortID, ok bool) {
 }
 
 // uses reports whether a Service port needs an element that several may share.
-func (r *familyRules) uses(port *portState, set, key string) bool {
-	if number, ok := layout.NumberIn(r.Table.Family, set, key); ok {
+func (fr *familyRules) uses(port *portState, set, key string) bool {
+	if number, ok := layout.NumberIn(fr.Table.Family, set, key); ok {
 		return port.affinity.Uses(number)
 	}
 	if number, ok := layout.InList(set, key); ok {

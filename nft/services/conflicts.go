@@ -185,11 +185,11 @@ type contest struct {
 
 // claim adds a Service port's claim to a frontend or replaces it. The claim of a port that is
 // not served programs nothing.
-func (r *familyRules) claim(wanted wantedFrontend, port *portState) {
-	state := r.frontends[wanted.Frontend]
+func (fr *familyRules) claim(wanted wantedFrontend, port *portState) {
+	state := fr.frontends[wanted.Frontend]
 	if state == nil {
 		state = &frontendState{Frontend: wanted.Frontend}
-		r.frontends[wanted.Frontend] = state
+		fr.frontends[wanted.Frontend] = state
 	}
 	var before *portState
 	if first := state.claims.first(); first != nil {
@@ -197,70 +197,70 @@ func (r *familyRules) claim(wanted wantedFrontend, port *portState) {
 	}
 	losers := state.claims.losers()
 	state.claims.set(port, wanted)
-	r.standing += state.claims.losers() - losers
+	fr.standing += state.claims.losers() - losers
 	if before != nil && before != port || losers > 0 {
-		changed := r.contest(state, before).changed
+		changed := fr.contest(state, before).changed
 		changed[before], changed[port] = struct{}{}, struct{}{}
 	}
 	if now := state.claims.first().port; now != before || now == port {
-		r.program(state)
+		fr.program(state)
 	}
 }
 
 // unclaim removes a Service port's claim to a frontend.
-func (r *familyRules) unclaim(f tracker.Frontend, port *portState) {
-	state := r.frontends[f]
+func (fr *familyRules) unclaim(f tracker.Frontend, port *portState) {
+	state := fr.frontends[f]
 	served := state.claims.first().port == port
 	losers := state.claims.losers()
 	if served && losers > 0 {
-		r.contest(state, port)
+		fr.contest(state, port)
 	}
 	state.claims.drop(port)
-	r.standing += state.claims.losers() - losers
-	if contest := r.contests[state]; contest != nil {
+	fr.standing += state.claims.losers() - losers
+	if contest := fr.contests[state]; contest != nil {
 		delete(contest.changed, port)
 	}
 	if served {
-		r.program(state)
+		fr.program(state)
 	}
 	if state.claims.Len() == 0 {
-		delete(r.frontends, f)
-		delete(r.contests, state)
+		delete(fr.frontends, f)
+		delete(fr.contests, state)
 	}
 }
 
 // contest returns the contest for a frontend, with the port that is served there so far.
-func (r *familyRules) contest(state *frontendState, served *portState) *contest {
-	c := r.contests[state]
+func (fr *familyRules) contest(state *frontendState, served *portState) *contest {
+	c := fr.contests[state]
 	if c == nil {
 		c = &contest{winner: served.current.ID, changed: make(map[*portState]struct{})}
-		r.contests[state] = c
+		fr.contests[state] = c
 	}
 	return c
 }
 
 // reportContests turns the contests since the last report into conflicts and ownerChanges. A winner that was replaced
 // before the next commit has never been in the kernel and is not reported.
-func (r *familyRules) reportContests() {
-	fresh, ownerChanges := len(r.fresh), len(r.ownerChanges)
-	for state, contest := range r.contests {
+func (fr *familyRules) reportContests() {
+	fresh, ownerChanges := len(fr.fresh), len(fr.ownerChanges)
+	for state, contest := range fr.contests {
 		winner := state.claims.first()
 		for port := range contest.changed {
 			if c := state.claims.of(port); c != winner && !c.reported && !c.givenUp {
 				c.reported = true
-				r.fresh = append(r.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
+				fr.fresh = append(fr.fresh, Conflict{state.Frontend, winner.port.current.ID, port.current.ID})
 			}
 		}
 		if winner.reported {
 			winner.reported = false
-			r.ownerChanges = append(r.ownerChanges, OwnerChange{state.Frontend, contest.winner, winner.port.current.ID})
+			fr.ownerChanges = append(fr.ownerChanges, OwnerChange{state.Frontend, contest.winner, winner.port.current.ID})
 		}
 	}
-	clear(r.contests)
-	slices.SortFunc(r.fresh[fresh:], func(a, b Conflict) int {
+	clear(fr.contests)
+	slices.SortFunc(fr.fresh[fresh:], func(a, b Conflict) int {
 		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Loser.Compare(b.Loser))
 	})
-	slices.SortFunc(r.ownerChanges[ownerChanges:], func(a, b OwnerChange) int { return a.Frontend.Compare(b.Frontend) })
+	slices.SortFunc(fr.ownerChanges[ownerChanges:], func(a, b OwnerChange) int { return a.Frontend.Compare(b.Frontend) })
 }
 
 // An OwnerChange is a frontend that moved from Before to Now, which Conflicts had reported as a loser.

@@ -36,15 +36,15 @@ func (r *Ruleset) Vanished(have nft.Tables) (changes []tracker.FlowChange) {
 	return changes
 }
 
-func (r *familyRules) vanished(have readback.Table) (changes []tracker.FlowChange) {
+func (fr *familyRules) vanished(have readback.Table) (changes []tracker.FlowChange) {
 	for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
 		held := have.Sets[set]
 		if held == nil {
 			continue
 		}
 		for key, element := range held.Map {
-			f := layout.FrontendIn(r.Table.Family, set, key)
-			if f.Protocol != tracker.UDP || r.frontends[f] != nil {
+			f := layout.FrontendIn(fr.Table.Family, set, key)
+			if f.Protocol != tracker.UDP || fr.frontends[f] != nil {
 				continue
 			}
 			change := tracker.FlowChange{Frontend: f, Gone: true}

@@ -63,28 +63,28 @@ func (p *portState) listNumber() uint32 {
 }
 
 // portOf returns the state of a Service port, new or not.
-func (r *familyRules) portOf(p *tracker.ServicePort) *portState {
-	port := r.ports[p.ID]
+func (fr *familyRules) portOf(p *tracker.ServicePort) *portState {
+	port := fr.ports[p.ID]
 	if port != nil {
 		return port
 	}
-	port = &portState{comment: layout.Comment(p.ID), sibling: r.siblings[serviceOf(p.ID)]}
-	r.ports[p.ID], r.siblings[serviceOf(p.ID)] = port, port
-	port.list, port.cluster.endpoints, port.local.endpoints = r.adoptLists(p)
+	port = &portState{comment: layout.Comment(p.ID), sibling: fr.siblings[serviceOf(p.ID)]}
+	fr.ports[p.ID], fr.siblings[serviceOf(p.ID)] = port, port
+	port.list, port.cluster.endpoints, port.local.endpoints = fr.adoptLists(p)
 	return port
 }
 
 // forgetPort takes a port out of its Service.
-func (r *familyRules) forgetPort(port *portState) {
+func (fr *familyRules) forgetPort(port *portState) {
 	key := serviceOf(port.current.ID)
-	delete(r.ports, port.current.ID)
-	if r.siblings[key] == port {
-		if r.siblings[key] = port.sibling; port.sibling == nil {
-			delete(r.siblings, key)
+	delete(fr.ports, port.current.ID)
+	if fr.siblings[key] == port {
+		if fr.siblings[key] = port.sibling; port.sibling == nil {
+			delete(fr.siblings, key)
 		}
 		return
 	}
-	for p := r.siblings[key]; p != nil; p = p.sibling {
+	for p := fr.siblings[key]; p != nil; p = p.sibling {
 		if p.sibling == port {
 			p.sibling = port.sibling
 			return
@@ -94,19 +94,19 @@ func (r *familyRules) forgetPort(port *portState) {
 
 // mayJoin reports whether a Service has several ports with one protocol, or may have had and still keep their list. At
 // a start, the kernel may hold such a list.
-func (r *familyRules) mayJoin(key serviceKey) bool {
-	first := r.siblings[key]
-	return r.adopted != nil || first != nil && first.sibling != nil || len(r.joints[key]) > 0
+func (fr *familyRules) mayJoin(key serviceKey) bool {
+	first := fr.siblings[key]
+	return fr.adopted != nil || first != nil && first.sibling != nil || len(fr.joints[key]) > 0
 }
 
 // join decides which ports of a Service share a list, and writes their lists. wanted has the ports that are set
 // afterwards. Other ports that share a list from now on, or no more, are set at once.
-func (r *familyRules) join(key serviceKey, wanted map[*portState]setting) {
-	groups := r.jointGroups(key, wanted)
+func (fr *familyRules) join(key serviceKey, wanted map[*portState]setting) {
+	groups := fr.jointGroups(key, wanted)
 	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.places, a.places) })
-	lists, taken := r.joints[key], make(map[*jointList]bool)
+	lists, taken := fr.joints[key], make(map[*jointList]bool)
 	was := make(map[*portState]*jointList)
-	for port := r.siblings[key]; port != nil; port = port.sibling {
+	for port := fr.siblings[key]; port != nil; port = port.sibling {
 		was[port], port.joint = port.joint, nil
 	}
 	for _, l := range lists {
@@ -117,10 +117,10 @@ func (r *familyRules) join(key serviceKey, wanted map[*portState]setting) {
 			break // the groups after it are smaller
 		}
 		if g.list = g.mostlyIn(was, taken); g.list == nil {
-			g.list = r.adoptJoint(g)
+			g.list = fr.adoptJoint(g)
 		}
 		if g.list == nil && len(g.ports) > 1 && g.places >= manyPlaces {
-			g.list = r.newJoint(g)
+			g.list = fr.newJoint(g)
 		}
 		if g.list == nil {
 			continue
@@ -129,27 +129,27 @@ func (r *familyRules) join(key serviceKey, wanted map[*portState]setting) {
 			lists = append(lists, g.list)
 		}
 		taken[g.list] = true
-		r.setJoint(g, key.protocol)
+		fr.setJoint(g, key.protocol)
 	}
 	lists = slices.DeleteFunc(lists, func(l *jointList) bool {
 		if l.members == 0 {
-			r.removeJoint(l, key.protocol)
+			fr.removeJoint(l, key.protocol)
 		}
 		return l.members == 0
 	})
-	if r.joints[key] = lists; len(lists) == 0 {
-		delete(r.joints, key)
+	if fr.joints[key] = lists; len(lists) == 0 {
+		delete(fr.joints, key)
 	}
-	for port := r.siblings[key]; port != nil; port = port.sibling {
+	for port := fr.siblings[key]; port != nil; port = port.sibling {
 		if _, changes := wanted[port]; !changes && was[port] != port.joint {
-			r.setPort(port.current, port.limits)
+			fr.setPort(port.current, port.limits)
 		}
 	}
 }
 
 // jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a
 // hash, or if their ports differ.
-func (r *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting) (groups []*jointGroup) {
+func (fr *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting) (groups []*jointGroup) {
 	type lists struct {
 		cluster, local   *netip.AddrPort
 		clusters, locals int
@@ -162,7 +162,7 @@ func (r *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting)
 	}
 	var ports []*portState
 	settings := make(map[*portState]setting)
-	for port := r.siblings[key]; port != nil; port = port.sibling {
+	for port := fr.siblings[key]; port != nil; port = port.sibling {
 		s, changes := wanted[port]
 		if !changes {
 			s = setting{port.current, port.limits}
@@ -227,13 +227,13 @@ func (g *jointGroup) mostlyIn(was map[*portState]*jointList, taken map[*jointLis
 
 // adoptJoint returns the list that a port of the group shares in the kernel; nil if there is none, or if its number is
 // in use.
-func (r *familyRules) adoptJoint(g *jointGroup) *jointList {
-	if r.adopted == nil {
+func (fr *familyRules) adoptJoint(g *jointGroup) *jointList {
+	if fr.adopted == nil {
 		return nil
 	}
 	for i := range g.wanted {
 		for _, wanted := range frontendsOf(g.wanted[i].ServicePort) {
-			held := r.adopted.Sets[layout.VerdictMap(wanted.NodePort())]
+			held := fr.adopted.Sets[layout.VerdictMap(wanted.NodePort())]
 			if held == nil {
 				continue
 			}
@@ -244,12 +244,12 @@ func (r *familyRules) adoptJoint(g *jointGroup) *jointList {
 			if p, _ := layout.PolicyOf(*element.Verdict); p.List == 0 && p.Affinity == 0 {
 				continue
 			}
-			table := r.readAdopted()
+			table := fr.readAdopted()
 			number := table.ListNumber(*element.Verdict)
-			if _, taken := r.numbers[number]; taken || !table.IsJoint(number) {
+			if _, taken := fr.numbers[number]; taken || !table.IsJoint(number) {
 				continue
 			}
-			l := r.declareJoint(g, "adopted "+strconv.FormatUint(uint64(number), 10), number)
+			l := fr.declareJoint(g, "adopted "+strconv.FormatUint(uint64(number), 10), number)
 			for half := range l.halves {
 				l.halves[half].endpoints, _ = table.SharedList(number, half == 1)
 			}
@@ -260,42 +260,42 @@ func (r *familyRules) adoptJoint(g *jointGroup) *jointList {
 }
 
 // readAdopted is what the kernel held at start, seen as Services.
-func (r *familyRules) readAdopted() readback.Table {
-	if r.adoptedView == nil {
-		view := readback.New(r.adopted)
-		r.adoptedView = view
+func (fr *familyRules) readAdopted() readback.Table {
+	if fr.adoptedView == nil {
+		view := readback.New(fr.adopted)
+		fr.adoptedView = view
 	}
-	return *r.adoptedView
+	return *fr.adoptedView
 }
 
 // newJoint makes a list for a group. It begins with the order in which the first port has the endpoints.
-func (r *familyRules) newJoint(g *jointGroup) *jointList {
+func (fr *familyRules) newJoint(g *jointGroup) *jointList {
 	identity := "joint " + listIdentity(g.wanted[0].ID)
-	for r.jointNames[identity] { // the list that the port has left
+	for fr.jointNames[identity] { // the list that the port has left
 		identity += " again"
 	}
-	l := r.declareJoint(g, identity, r.numberOf(identity))
+	l := fr.declareJoint(g, identity, fr.numberOf(identity))
 	first := g.ports[0]
 	l.like, l.halves = first.current, [2]places{first.cluster, first.local}
 	return l
 }
 
-func (r *familyRules) declareJoint(g *jointGroup, identity string, number uint32) *jointList {
+func (fr *familyRules) declareJoint(g *jointGroup, identity string, number uint32) *jointList {
 	id := g.wanted[0].ID
 	l := &jointList{number: number, identity: identity, ports: make(map[uint16]uint16),
 		comment: layout.Comment(tracker.PortID{Namespace: id.Namespace, Service: id.Service})}
-	r.numbers[number], r.jointNames[identity] = identity, true
-	if r.Table.Sets[layout.AddressesMap(number)] == nil {
-		r.PutSet(r.config.addressesSet(number))
+	fr.numbers[number], fr.jointNames[identity] = identity, true
+	if fr.Table.Sets[layout.AddressesMap(number)] == nil {
+		fr.PutSet(fr.config.addressesSet(number))
 	}
-	if r.Table.Sets[layout.PortsMap(number, id.Protocol)] == nil {
-		r.PutSet(r.config.portsSet(number, id.Protocol))
+	if fr.Table.Sets[layout.PortsMap(number, id.Protocol)] == nil {
+		fr.PutSet(fr.config.portsSet(number, id.Protocol))
 	}
 	return l
 }
 
 // setJoint makes the list of a group hold the endpoints that the group wants, and the ports of its members.
-func (r *familyRules) setJoint(g *jointGroup, protocol tracker.Protocol) {
+func (fr *familyRules) setJoint(g *jointGroup, protocol tracker.Protocol) {
 	l, like := g.list, g.wanted[0]
 	for half := range l.halves {
 		have := l.halves[half]
@@ -304,35 +304,35 @@ func (r *familyRules) setJoint(g *jointGroup, protocol tracker.Protocol) {
 		if !have.joint { // the list is new in the wanted table
 			have = places{}
 		}
-		r.lists.write(layout.AddressesMap(l.number), layout.ListKey(l.number, half == 1, 0), l.comment, have, want)
+		fr.lists.write(layout.AddressesMap(l.number), layout.ListKey(l.number, half == 1, 0), l.comment, have, want)
 		l.halves[half] = want
-		r.putJointChoice(l, half, protocol)
+		fr.putJointChoice(l, half, protocol)
 	}
 	l.like = like.ServicePort
 	for _, port := range g.ports {
 		port.joint = l
 	}
 	l.members = len(g.ports)
-	r.setJointPorts(l, protocol, g.targets)
+	fr.setJointPorts(l, protocol, g.targets)
 }
 
-func (r *familyRules) setJointPorts(l *jointList, protocol tracker.Protocol, ports map[uint16]uint16) {
+func (fr *familyRules) setJointPorts(l *jointList, protocol tracker.Protocol, ports map[uint16]uint16) {
 	set := layout.PortsMap(l.number, protocol)
 	for port := range l.ports {
 		if _, stays := ports[port]; !stays {
-			r.Remove(set, layout.JointPortKey(l.number, port))
+			fr.Remove(set, layout.JointPortKey(l.number, port))
 		}
 	}
 	for port, target := range ports {
 		if l.ports[port] != target {
-			r.Put(set, layout.JointPortKey(l.number, port), nft.Element{Data: nft.PortData(target)})
+			fr.Put(set, layout.JointPortKey(l.number, port), nft.Element{Data: nft.PortData(target)})
 		}
 	}
 	l.ports = ports
 }
 
 // putJointChoice makes the chain of one of the lists choose among what it holds.
-func (r *familyRules) putJointChoice(l *jointList, half int, protocol tracker.Protocol) {
+func (fr *familyRules) putJointChoice(l *jointList, half int, protocol tracker.Protocol) {
 	choice := sharedChoice{capacity: capacityOf(l.halves[half], layout.NoHash), joint: true}
 	if choice.capacity == 0 {
 		choice = sharedChoice{}
@@ -341,29 +341,29 @@ func (r *familyRules) putJointChoice(l *jointList, half int, protocol tracker.Pr
 	switch choice {
 	case l.choices[half]:
 	case sharedChoice{}:
-		r.RemoveChain(name)
+		fr.RemoveChain(name)
 	default:
-		r.PutChain(choice.chain(name, l.number, half == 1, protocol))
+		fr.PutChain(choice.chain(name, l.number, half == 1, protocol))
 	}
 	l.choices[half] = choice
 }
 
 // removeJoint takes a list away that no port uses any more.
-func (r *familyRules) removeJoint(l *jointList, protocol tracker.Protocol) {
+func (fr *familyRules) removeJoint(l *jointList, protocol tracker.Protocol) {
 	addresses, ports := layout.AddressesMap(l.number), layout.PortsMap(l.number, protocol)
 	for half := range l.halves {
 		if have := l.halves[half]; have.joint {
-			r.lists.write(addresses, layout.ListKey(l.number, half == 1, 0), l.comment, have, places{})
+			fr.lists.write(addresses, layout.ListKey(l.number, half == 1, 0), l.comment, have, places{})
 		}
 		l.halves[half] = places{}
-		r.putJointChoice(l, half, protocol)
+		fr.putJointChoice(l, half, protocol)
 	}
-	r.setJointPorts(l, protocol, nil)
+	fr.setJointPorts(l, protocol, nil)
 	for _, set := range []string{addresses, ports} {
-		if r.Table.Sets[set] != nil && len(r.Table.Sets[set].Map) == 0 {
-			r.RemoveSet(set)
+		if fr.Table.Sets[set] != nil && len(fr.Table.Sets[set].Map) == 0 {
+			fr.RemoveSet(set)
 		}
 	}
-	delete(r.numbers, l.number)
-	delete(r.jointNames, l.identity)
+	delete(fr.numbers, l.number)
+	delete(fr.jointNames, l.identity)
 }

@@ -25,7 +25,7 @@ func newOverlaps() overlaps {
 }
 
 // reach sets the addresses at which node ports are reached, sorted.
-func (o *overlaps) reach(r *familyRules, addrs []netip.Addr) {
+func (o *overlaps) reach(fr *familyRules, addrs []netip.Addr) {
 	if slices.Equal(o.reached, addrs) {
 		return
 	}
@@ -37,7 +37,7 @@ func (o *overlaps) reach(r *familyRules, addrs []netip.Addr) {
 			o.conflicts[f] = conflict
 		}
 	}
-	for f := range r.frontends {
+	for f := range fr.frontends {
 		o.touch(f)
 	}
 }
@@ -66,14 +66,14 @@ func (o *overlaps) touch(f tracker.Frontend) {
 }
 
 // update looks at what was touched, and returns the new conflicts.
-func (o *overlaps) update(r *familyRules) (fresh []Conflict) {
+func (o *overlaps) update(fr *familyRules) (fresh []Conflict) {
 	for port := range o.touched {
 		for addr := range o.at[port] {
 			f := tracker.Frontend{Address: addr, Protocol: port.Protocol, Port: port.Port}
-			if r.frontends[f] == nil {
+			if fr.frontends[f] == nil {
 				delete(o.at[port], addr)
 			}
-			winner, loser := r.frontends[f].served(), r.frontends[port].served()
+			winner, loser := fr.frontends[f].served(), fr.frontends[port].served()
 			if winner == nil || loser == nil || winner.ID.Namespace == loser.ID.Namespace &&
 				winner.ID.Service == loser.ID.Service {
 				delete(o.conflicts, f)

@@ -79,7 +79,7 @@ func NewRuleset(config Config) *Ruleset {
 }
 
 func newFamily(config *Config, f nft.Family) *familyRules {
-	r := &familyRules{
+	fr := &familyRules{
 		Journal:   change.NewJournal(config.skeleton(f)),
 		config:    config,
 		ports:     make(map[tracker.PortID]*portState),
@@ -101,21 +101,21 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		contests:         make(map[*frontendState]*contest),
 		overlaps:         newOverlaps(),
 	}
-	r.lists.journal = r.Journal
-	r.departures = affinity.NewDepartures(f, r.Journal)
+	fr.lists.journal = fr.Journal
+	fr.departures = affinity.NewDepartures(f, fr.Journal)
 	for _, name := range []string{layout.RejectChain, layout.DropNotLocalChain} { // they are always there
-		r.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
+		fr.chains[name] = &chainUse{verdict: gotoChain(name), users: 1}
 	}
 	for c := 1; c <= usualLengths; c = capacity(c + 1) {
-		r.acquire(layout.Policy{Kind: layout.Internal, Cluster: c})
-		r.acquire(layout.Policy{Kind: layout.External, Cluster: c})
-		r.acquire(layout.Policy{Kind: layout.External, NodePort: true, Cluster: c})
+		fr.acquire(layout.Policy{Kind: layout.Internal, Cluster: c})
+		fr.acquire(layout.Policy{Kind: layout.External, Cluster: c})
+		fr.acquire(layout.Policy{Kind: layout.External, NodePort: true, Cluster: c})
 	}
 	for c := 1; c <= usualLocalLengths; c = capacity(c + 1) {
-		r.acquire(layout.Policy{Kind: layout.InternalLocal, Local: c})
-		r.acquireBalance(balance{endpointList{nodePort: true, local: true}, c, layout.NoHash})
+		fr.acquire(layout.Policy{Kind: layout.InternalLocal, Local: c})
+		fr.acquireBalance(balance{endpointList{nodePort: true, local: true}, c, layout.NoHash})
 	}
-	return r
+	return fr
 }
 
 // Adopt tells the ruleset what the kernel holds. Then endpoints keep the places that they have there,
@@ -318,14 +318,14 @@ func rangesOf(f nft.Family, prefixes []netip.Prefix) map[string]bool {
 }
 
 // fillSet makes a fixed set hold exactly these keys.
-func (r *familyRules) fillSet(set string, keys map[string]bool) {
-	for key := range r.Table.Sets[set].Map {
+func (fr *familyRules) fillSet(set string, keys map[string]bool) {
+	for key := range fr.Table.Sets[set].Map {
 		if !keys[key] {
-			r.Remove(set, key)
+			fr.Remove(set, key)
 		}
 	}
 	for key := range keys {
-		r.Put(set, key, nft.Element{})
+		fr.Put(set, key, nft.Element{})
 	}
 }
 
@@ -419,40 +419,40 @@ func (r *Ruleset) Committed() {
 // the ruleset; nil if Adopt did not tell. All frontends of the port share one order. The comment of an
 // element shows whether the frontend belongs to this port. shared is what is known of the shared lists that the port
 // had; nil if there are none.
-func (r *familyRules) adoptLists(p *tracker.ServicePort) (shared *sharedList, cluster, local []netip.AddrPort) {
-	if r.adopted == nil {
+func (fr *familyRules) adoptLists(p *tracker.ServicePort) (shared *sharedList, cluster, local []netip.AddrPort) {
+	if fr.adopted == nil {
 		return nil, nil, nil
 	}
 	frontends := frontendsOf(p)
 	if len(frontends) >= manyFrontends || p.Settings.Maglev {
-		shared = &sharedList{number: r.numberOf(listIdentity(p.ID))}
-		table := r.readAdopted()
+		shared = &sharedList{number: fr.numberOf(listIdentity(p.ID))}
+		table := fr.readAdopted()
 		cluster, shared.halves[0].table = table.SharedList(shared.number, false)
 		local, shared.halves[1].table = table.SharedList(shared.number, true)
 		if len(cluster)+len(local) == 0 {
-			delete(r.numbers, shared.number)
+			delete(fr.numbers, shared.number)
 			shared = nil
 		}
 	}
 	for _, wanted := range frontends {
 		f, key := wanted.Frontend, layout.FrontendKeyOf(wanted.Frontend)
-		if held := r.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil ||
+		if held := fr.adopted.Sets[layout.VerdictMap(f.NodePort())]; held == nil ||
 			layout.NameIn(held.Map[key].Comment) != layout.Comment(p.ID) {
 			continue
 		}
 		if cluster == nil {
-			cluster = r.adopted.Sets[layout.EndpointsMapOf(f, false)].List(key)
+			cluster = fr.adopted.Sets[layout.EndpointsMapOf(f, false)].List(key)
 		}
 		if local == nil {
-			local = r.adopted.Sets[layout.EndpointsMapOf(f, true)].List(key)
+			local = fr.adopted.Sets[layout.EndpointsMapOf(f, true)].List(key)
 		}
 	}
 	return shared, cluster, local
 }
 
 // verdict returns the policy's verdict. The elements of its frontends share one value.
-func (r *familyRules) verdict(p layout.Policy) *nft.Verdict {
-	if use, ok := r.chains[p.ChainName()]; ok {
+func (fr *familyRules) verdict(p layout.Policy) *nft.Verdict {
+	if use, ok := fr.chains[p.ChainName()]; ok {
 		return use.verdict
 	}
 	return p.Verdict()
@@ -460,84 +460,84 @@ func (r *familyRules) verdict(p layout.Policy) *nft.Verdict {
 
 // acquire counts a user of a policy's chain, and for the first one makes the chains that it needs.
 // release takes them away with the last user.
-func (r *familyRules) acquire(p layout.Policy) {
+func (fr *familyRules) acquire(p layout.Policy) {
 	if p.Kind == 0 || ownedByAffinity(p) {
 		return
 	}
 	name := p.ChainName()
-	if use, ok := r.chains[name]; ok {
+	if use, ok := fr.chains[name]; ok {
 		use.users++
 		return
 	}
-	r.chains[name] = &chainUse{verdict: p.Verdict(), users: 1}
+	fr.chains[name] = &chainUse{verdict: p.Verdict(), users: 1}
 	for _, next := range nextPolicies(p) {
-		r.acquire(next)
+		fr.acquire(next)
 	}
 	for _, b := range balancesOf(p) {
-		r.acquireBalance(b)
+		fr.acquireBalance(b)
 	}
 	if p.Guard != 0 {
-		r.useGuard(p)
-		r.PutChain(r.guardChain(p))
+		fr.useGuard(p)
+		fr.PutChain(fr.guardChain(p))
 		return
 	}
-	r.PutChain(r.config.policyChain(p, r.Table.Family))
+	fr.PutChain(fr.config.policyChain(p, fr.Table.Family))
 }
 
-func (r *familyRules) release(p layout.Policy) {
+func (fr *familyRules) release(p layout.Policy) {
 	if p.Kind == 0 || ownedByAffinity(p) {
 		return
 	}
 	name := p.ChainName()
-	if !r.giveUp(name) {
+	if !fr.giveUp(name) {
 		return
 	}
 	for _, next := range nextPolicies(p) {
-		r.release(next)
+		fr.release(next)
 	}
 	for _, b := range balancesOf(p) {
-		r.releaseBalance(b)
+		fr.releaseBalance(b)
 	}
 	if p.Guard != 0 {
-		r.leaveGuard(p)
+		fr.leaveGuard(p)
 	}
 }
 
-func (r *familyRules) acquireBalance(b balance) {
-	if use, ok := r.chains[b.name()]; ok {
+func (fr *familyRules) acquireBalance(b balance) {
+	if use, ok := fr.chains[b.name()]; ok {
 		use.users++
 		return
 	}
-	r.chains[b.name()] = &chainUse{users: 1}
+	fr.chains[b.name()] = &chainUse{users: 1}
 	for _, next := range b.next() {
-		r.acquireBalance(next)
+		fr.acquireBalance(next)
 	}
 	for _, chain := range b.chains() {
-		r.PutChain(chain)
+		fr.PutChain(chain)
 	}
 }
 
-func (r *familyRules) releaseBalance(b balance) {
-	if !r.giveUp(b.name()) {
+func (fr *familyRules) releaseBalance(b balance) {
+	if !fr.giveUp(b.name()) {
 		return
 	}
 	for _, chain := range b.chains()[1:] {
-		r.RemoveChain(chain.Name)
+		fr.RemoveChain(chain.Name)
 	}
 	for _, next := range b.next() {
-		r.releaseBalance(next)
+		fr.releaseBalance(next)
 	}
 }
 
 // giveUp takes away one user of a chain and reports whether it was the last. With the last user the
 // chain goes.
-func (r *familyRules) giveUp(name string) bool {
-	use := r.chains[name]
+func (fr *familyRules) giveUp(name string) bool {
+	use := fr.chains[name]
 	if use.users--; use.users > 0 {
 		return false
 	}
-	delete(r.chains, name)
-	r.RemoveChain(name)
+	delete(fr.chains, name)
+	fr.RemoveChain(name)
 	return true
 }
 

@@ -96,12 +96,12 @@ func (c claim) setEndpoints(s *program) {
 }
 
 // setPort programs a Service port that is new or has changed.
-func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
-	port := r.portOf(p)
+func (fr *familyRules) setPort(p *tracker.ServicePort, limits limits) {
+	port := fr.portOf(p)
 	var adopted affinity.Port
 	before, shown := port.frontends, port.current
-	if shown == nil && r.adopted != nil && p.Affinity != 0 {
-		adopted = r.adoptedAffinity(p, port.cluster.endpoints, port.local.endpoints)
+	if shown == nil && fr.adopted != nil && p.Affinity != 0 {
+		adopted = fr.adoptedAffinity(p, port.cluster.endpoints, port.local.endpoints)
 	}
 	port.current, port.limits, port.comments = p, limits, commentsOf(limits.of(p), port.comment)
 	hash := port.hash()
@@ -113,25 +113,25 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	}
 	if shown == nil || shown.ClusterIP != p.ClusterIP || shown.TargetPort != p.TargetPort ||
 		!slices.Equal(shown.OnNode, p.OnNode) {
-		r.changeShared(shown, p)
+		fr.changeShared(shown, p)
 	}
 	claims := shown == nil || !sameClaims(shown, p)
 	if claims {
 		port.frontends = frontendsOf(p)
 	}
 	if len(port.frontends) >= manyFrontends || p.Settings.Maglev || port.list != nil {
-		r.setList(port, port.joint == nil && port.shares())
+		fr.setList(port, port.joint == nil && port.shares())
 	}
 	if p.Guarded || port.guard != nil {
-		r.setGuard(port, p)
+		fr.setGuard(port, p)
 	}
 	if p.Affinity != 0 || port.affinity.Number != 0 {
-		r.setAffinity(port, adopted, false)
+		fr.setAffinity(port, adopted, false)
 	}
 	if !claims {
 		for _, wanted := range port.frontends {
-			if state := r.frontends[wanted.Frontend]; state.claims.first().port == port {
-				r.program(state)
+			if state := fr.frontends[wanted.Frontend]; state.claims.first().port == port {
+				fr.program(state)
 			}
 		}
 		return
@@ -142,11 +142,11 @@ func (r *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	}
 	for _, wanted := range before {
 		if !kept[wanted.Frontend] {
-			r.unclaim(wanted.Frontend, port)
+			fr.unclaim(wanted.Frontend, port)
 		}
 	}
 	for _, wanted := range port.frontends {
-		r.claim(wanted, port)
+		fr.claim(wanted, port)
 	}
 }
 
@@ -160,64 +160,64 @@ func sameClaims(p, q *tracker.ServicePort) bool {
 }
 
 // removePort takes a Service port out.
-func (r *familyRules) removePort(id tracker.PortID) {
-	port := r.ports[id]
+func (fr *familyRules) removePort(id tracker.PortID) {
+	port := fr.ports[id]
 	if port == nil {
 		return
 	}
-	r.forgetPort(port)
+	fr.forgetPort(port)
 	for _, wanted := range port.frontends {
-		r.unclaim(wanted.Frontend, port)
+		fr.unclaim(wanted.Frontend, port)
 	}
-	r.changeShared(port.current, nil)
-	r.setAffinity(port, affinity.Port{}, true)
-	r.setGuard(port, nil)
-	r.setList(port, false)
+	fr.changeShared(port.current, nil)
+	fr.setAffinity(port, affinity.Port{}, true)
+	fr.setGuard(port, nil)
+	fr.setList(port, false)
 }
 
 // program makes a frontend do what its first claim says.
-func (r *familyRules) program(state *frontendState) {
+func (fr *familyRules) program(state *frontendState) {
 	var want program
 	if first := state.claims.first(); first != nil {
 		want = first.serve(state.Frontend)
 	}
 	f, have := state.Frontend, &state.shown
 	if have.id != want.id {
-		r.overlaps.touch(f)
+		fr.overlaps.touch(f)
 	}
 	if have.policy != want.policy || have.comment != want.comment {
-		r.acquire(want.policy) // first, for the two may share chains
+		fr.acquire(want.policy) // first, for the two may share chains
 		if want.policy.Kind == 0 {
-			r.Remove(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f))
+			fr.Remove(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f))
 		} else {
-			r.Put(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f), nft.Element{Verdict: r.verdict(want.policy),
+			fr.Put(layout.VerdictMap(f.NodePort()), layout.FrontendKeyOf(f), nft.Element{Verdict: fr.verdict(want.policy),
 				Comment: want.comment})
 		}
-		r.release(have.policy)
+		fr.release(have.policy)
 	}
 	if have.cluster.len()+want.cluster.len() > 0 {
-		r.lists.write(layout.EndpointsMapOf(f, false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
+		fr.lists.write(layout.EndpointsMapOf(f, false), layout.FrontendKeyOf(f), "", have.cluster, want.cluster)
 	}
 	if have.local.len()+want.local.len() > 0 {
-		r.lists.write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
+		fr.lists.write(layout.EndpointsMapOf(f, true), layout.FrontendKeyOf(f), "", have.local, want.local)
 	}
 	if have.updateChain != want.updateChain {
-		r.programUpdates(f, want.updateChain)
+		fr.programUpdates(f, want.updateChain)
 	}
 	if have.ping != want.ping {
-		r.pinged.program(r.Journal, f.Address, want.ping)
+		fr.pinged.program(fr.Journal, f.Address, want.ping)
 	}
-	r.recordFlowChange(f, have, &want)
+	fr.recordFlowChange(f, have, &want)
 	state.shown = want
 }
 
 // recordFlowChange notes what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a
 // frontend that goes they are left alone: no endpoint would answer their next segment.
-func (r *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) {
+func (fr *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) {
 	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
 		!have.serving.Equal(want.serving) {
-		r.touchedFrontends[f] = struct{}{}
+		fr.touchedFrontends[f] = struct{}{}
 	}
 	appeared, reset := want.serves() && !have.serves(), want.reset && !have.reset
 	var removed []netip.AddrPort
@@ -227,10 +227,10 @@ func (r *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) 
 	if !appeared && !reset && len(removed) == 0 {
 		return
 	}
-	change := r.flows[f]
+	change := fr.flows[f]
 	if change == nil {
 		change = &tracker.FlowChange{Frontend: f}
-		r.flows[f] = change
+		fr.flows[f] = change
 	}
 	change.Removed = append(change.Removed, removed...)
 	change.Gone = want.serving.Len() == 0
@@ -241,47 +241,47 @@ func (r *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) 
 // serves reports whether connections are translated.
 func (s *program) serves() bool { return s.policy.Kind != 0 && s.serving.Len() > 0 }
 
-func (r *familyRules) programUpdates(f tracker.Frontend, chain string) {
+func (fr *familyRules) programUpdates(f tracker.Frontend, chain string) {
 	set := layout.AffinityFrontendsMap
 	if f.NodePort() {
 		set = layout.AffinityNodePortsMap
 	}
 	if chain == "" {
-		r.Remove(set, layout.FrontendKeyOf(f))
+		fr.Remove(set, layout.FrontendKeyOf(f))
 		return
 	}
-	r.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(chain)})
+	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(chain)})
 }
 
 // changeShared counts the elements that several Service ports may need, of a port that
 // changes; nil stands for none. Those that stay are not touched.
-func (r *familyRules) changeShared(have, want *tracker.ServicePort) {
+func (fr *familyRules) changeShared(have, want *tracker.ServicePort) {
 	if have == nil || want == nil || have.ClusterIP != want.ClusterIP {
 		for _, p := range []*tracker.ServicePort{have, want} {
 			if p != nil {
-				r.touchedClusterIPs = append(r.touchedClusterIPs, p.ClusterIP)
+				fr.touchedClusterIPs = append(fr.touchedClusterIPs, p.ClusterIP)
 			}
 		}
 	}
 	for _, element := range sharedOf(want) {
-		r.share(element)
+		fr.share(element)
 	}
 	for _, element := range sharedOf(have) {
-		r.unshare(element)
+		fr.unshare(element)
 	}
 }
 
 // share counts a user of an element, and puts it in place for the first one. unshare removes it with the last.
-func (r *familyRules) share(element sharedElement) {
-	if r.shared[element]++; r.shared[element] == 1 {
-		r.Put(element.set, element.key, nft.Element{})
+func (fr *familyRules) share(element sharedElement) {
+	if fr.shared[element]++; fr.shared[element] == 1 {
+		fr.Put(element.set, element.key, nft.Element{})
 	}
 }
 
-func (r *familyRules) unshare(element sharedElement) {
-	if r.shared[element]--; r.shared[element] == 0 {
-		delete(r.shared, element)
-		r.Remove(element.set, element.key)
+func (fr *familyRules) unshare(element sharedElement) {
+	if fr.shared[element]--; fr.shared[element] == 0 {
+		delete(fr.shared, element)
+		fr.Remove(element.set, element.key)
 	}
 }
 

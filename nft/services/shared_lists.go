@@ -52,60 +52,60 @@ func (p *portState) shares() bool {
 func listIdentity(id tracker.PortID) string { return "list " + id.String() }
 
 // setList writes the shared lists of a Service port, or removes them.
-func (r *familyRules) setList(port *portState, shared bool) {
+func (fr *familyRules) setList(port *portState, shared bool) {
 	l := port.list
 	if !shared && l == nil {
 		return
 	}
 	if l == nil {
-		l = &sharedList{number: r.numberOf(listIdentity(port.current.ID))}
-		if i := slices.IndexFunc(r.staged, func(s stagedPort) bool {
+		l = &sharedList{number: fr.numberOf(listIdentity(port.current.ID))}
+		if i := slices.IndexFunc(fr.staged, func(s stagedPort) bool {
 			return s.cleared != nil && s.cleared.number == l.number
 		}); i >= 0 {
-			l = r.staged[i].cleared // it comes back while its former list is being removed
-			r.staged = slices.Delete(r.staged, i, i+1)
+			l = fr.staged[i].cleared // it comes back while its former list is being removed
+			fr.staged = slices.Delete(fr.staged, i, i+1)
 		}
 		port.list = l
 	}
-	if l.protocol = port.current.ID.Protocol; r.Table.Sets[layout.ListsMap(l.number, l.protocol)] == nil {
-		r.PutSet(r.config.listsSet(l.number, l.protocol))
+	if l.protocol = port.current.ID.Protocol; fr.Table.Sets[layout.ListsMap(l.number, l.protocol)] == nil {
+		fr.PutSet(fr.config.listsSet(l.number, l.protocol))
 	}
 	for i, want := range []places{port.cluster, port.local} {
 		if !shared {
 			want = places{}
 		}
-		r.setHalf(port, i == 1, want)
+		fr.setHalf(port, i == 1, want)
 	}
 	if !shared {
-		r.giveUpList(port)
+		fr.giveUpList(port)
 	}
 }
 
 // setHalf makes one of the lists of a Service port the wanted one.
-func (r *familyRules) setHalf(port *portState, local bool, want places) {
+func (fr *familyRules) setHalf(port *portState, local bool, want places) {
 	l := port.list
 	h := l.half(local)
 	staged := &h.staged
 	switch {
-	case !r.stages(h, want):
+	case !fr.stages(h, want):
 		staged.want = places{}
 	case want.len() == 0: // no chain leads to what is left, which advance removes
 		h.shown, staged.want = places{}, places{}
-		r.queueStaged(port)
+		fr.queueStaged(port)
 	default:
-		r.stage(port, h, want)
+		fr.stage(port, h, want)
 		want = meanwhile(h.shown, want)
 	}
-	r.lists.write(layout.ListsMap(l.number, l.protocol), layout.ListKey(l.number, local, h.table), port.comment, h.shown,
+	fr.lists.write(layout.ListsMap(l.number, l.protocol), layout.ListKey(l.number, local, h.table), port.comment, h.shown,
 		want)
 	if staged.held[h.table] <= h.shown.len() {
 		staged.held[h.table] = 0
 	}
 	h.shown, staged.held[h.table] = want, max(staged.held[h.table], want.len())
-	if r.unfinished(l) {
-		r.queueStaged(port)
+	if fr.unfinished(l) {
+		fr.queueStaged(port)
 	}
-	r.putChoice(port, local)
+	fr.putChoice(port, local)
 }
 
 func (l *sharedList) half(local bool) *sharedHalf {
@@ -116,7 +116,7 @@ func (l *sharedList) half(local bool) *sharedHalf {
 }
 
 // putChoice makes the chain of one of the lists choose from what is shown.
-func (r *familyRules) putChoice(port *portState, local bool) {
+func (fr *familyRules) putChoice(port *portState, local bool) {
 	h := port.list.half(local)
 	name, choice := layout.ListChain(port.list.number, local), sharedChoice{table: h.table}
 	if h.shown.slots != nil {
@@ -132,30 +132,30 @@ func (r *familyRules) putChoice(port *portState, local bool) {
 	switch choice {
 	case h.choice:
 	case sharedChoice{}:
-		r.RemoveChain(name)
+		fr.RemoveChain(name)
 	default:
-		r.PutChain(choice.chain(name, port.list.number, local, port.current.ID.Protocol))
+		fr.PutChain(choice.chain(name, port.list.number, local, port.current.ID.Protocol))
 	}
 	h.choice = choice
 }
 
 // giveUpList frees the number of a Service port that has direct lists from now on, or has gone. What is left of its
 // slot tables is removed later: until then the number is in use.
-func (r *familyRules) giveUpList(port *portState) {
+func (fr *familyRules) giveUpList(port *portState) {
 	l := port.list
 	port.list = nil
-	if r.unfinished(l) {
-		r.staged = append(r.staged, stagedPort{namespace: port.current.ID.Namespace, cleared: l})
+	if fr.unfinished(l) {
+		fr.staged = append(fr.staged, stagedPort{namespace: port.current.ID.Namespace, cleared: l})
 		return
 	}
-	r.freeList(l)
+	fr.freeList(l)
 }
 
 // freeList frees the number of a list that is empty, and removes its map with the last list in it.
-func (r *familyRules) freeList(l *sharedList) {
-	delete(r.numbers, l.number)
-	if set := layout.ListsMap(l.number, l.protocol); r.Table.Sets[set] != nil && len(r.Table.Sets[set].Map) == 0 {
-		r.RemoveSet(set)
+func (fr *familyRules) freeList(l *sharedList) {
+	delete(fr.numbers, l.number)
+	if set := layout.ListsMap(l.number, l.protocol); fr.Table.Sets[set] != nil && len(fr.Table.Sets[set].Map) == 0 {
+		fr.RemoveSet(set)
 	}
 }
 

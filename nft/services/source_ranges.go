@@ -29,15 +29,15 @@ type guard struct {
 // numberOf returns a number for an identity, which no other identity has at this time. It
 // follows from the identity, so that a restart finds the same one. On a hash collision the first
 // identity keeps the number.
-func (r *familyRules) numberOf(identity string) uint32 {
-	return r.freeNumber(identity, max(1, hashOf(identity)), 1)
+func (fr *familyRules) numberOf(identity string) uint32 {
+	return fr.freeNumber(identity, max(1, hashOf(identity)), 1)
 }
 
 // freeNumber returns the first number of n, n+step, n+2*step, ... that no other identity has.
-func (r *familyRules) freeNumber(identity string, n, step uint32) uint32 {
+func (fr *familyRules) freeNumber(identity string, n, step uint32) uint32 {
 	for ; ; n += step {
-		if holder, taken := r.numbers[n]; !taken || holder == identity {
-			r.numbers[n] = identity
+		if holder, taken := fr.numbers[n]; !taken || holder == identity {
+			fr.numbers[n] = identity
 			return n
 		}
 	}
@@ -53,26 +53,26 @@ const guardIdentity = "guard "
 
 // setGuard gives a Service port the guard of its Service, with the ranges that it has now; nil
 // stands for a port that goes.
-func (r *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
+func (fr *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
 	have := port.guard
 	port.guard = nil
 	if p != nil && p.Guarded {
 		service := p.ID.Namespace + "/" + p.ID.Service
-		number := r.numberOf(guardIdentity + service)
-		g := r.guards[number]
+		number := fr.numberOf(guardIdentity + service)
+		g := fr.guards[number]
 		if g == nil {
 			g = &guard{service: service, number: number, policies: make(map[string]layout.Policy)}
-			r.guards[number] = g
+			fr.guards[number] = g
 		}
 		g.ports++
 		port.guard = g
 		if !slices.Equal(g.ranges, p.Sources) {
-			r.setRanges(g, p.Sources)
+			fr.setRanges(g, p.Sources)
 		}
 	}
 	if have != nil {
 		have.ports--
-		r.dropGuard(have)
+		fr.dropGuard(have)
 	}
 }
 
@@ -91,54 +91,54 @@ func (c claim) setSourceRanges(s *program) {
 
 // setRanges changes the ranges of a guard. Its chains are written anew only if the prefix
 // lengths change.
-func (r *familyRules) setRanges(g *guard, ranges []netip.Prefix) {
+func (fr *familyRules) setRanges(g *guard, ranges []netip.Prefix) {
 	before := g.ranges
 	g.ranges = ranges
 	if len(g.policies) == 0 {
 		return
 	}
-	r.changeRanges(g, before, ranges)
+	fr.changeRanges(g, before, ranges)
 	if !slices.Equal(lengthsOf(before), lengthsOf(ranges)) {
 		for _, p := range g.policies {
-			r.PutChain(r.guardChain(p))
+			fr.PutChain(fr.guardChain(p))
 		}
 	}
 }
 
 // useGuard notes that a policy has a chain of its guard, leaveGuard that it has none any more.
-func (r *familyRules) useGuard(p layout.Policy) {
-	g := r.guards[p.Guard]
+func (fr *familyRules) useGuard(p layout.Policy) {
+	g := fr.guards[p.Guard]
 	if len(g.policies) == 0 {
-		r.changeRanges(g, nil, g.ranges)
+		fr.changeRanges(g, nil, g.ranges)
 	}
 	g.policies[p.ChainName()] = p
 }
 
-func (r *familyRules) leaveGuard(p layout.Policy) {
-	g := r.guards[p.Guard]
+func (fr *familyRules) leaveGuard(p layout.Policy) {
+	g := fr.guards[p.Guard]
 	delete(g.policies, p.ChainName())
 	if len(g.policies) == 0 {
-		r.changeRanges(g, g.ranges, nil)
+		fr.changeRanges(g, g.ranges, nil)
 	}
-	r.dropGuard(g)
+	fr.dropGuard(g)
 }
 
 // dropGuard forgets a guard that no Service port has and no chain uses.
-func (r *familyRules) dropGuard(g *guard) {
+func (fr *familyRules) dropGuard(g *guard) {
 	if g.ports == 0 && len(g.policies) == 0 {
-		delete(r.guards, g.number)
-		delete(r.numbers, g.number)
+		delete(fr.guards, g.number)
+		delete(fr.numbers, g.number)
 	}
 }
 
 // changeRanges writes the elements in which two lists of ranges differ. Both are sorted.
-func (r *familyRules) changeRanges(g *guard, have, want []netip.Prefix) {
+func (fr *familyRules) changeRanges(g *guard, have, want []netip.Prefix) {
 	gone, come := order.Difference(have, want, comparePrefixes)
 	for _, p := range gone {
-		r.removeRange(g, p)
+		fr.removeRange(g, p)
 	}
 	for _, p := range come {
-		r.addRange(g, p)
+		fr.addRange(g, p)
 	}
 }
 
@@ -146,28 +146,28 @@ func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-func (r *familyRules) addRange(g *guard, p netip.Prefix) {
+func (fr *familyRules) addRange(g *guard, p netip.Prefix) {
 	set := layout.RangesSet(p.Bits())
-	if r.Table.Sets[set] == nil {
-		r.PutSet(&nft.Set{Name: set, Rank: rangesRank + p.Bits(), Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}})
+	if fr.Table.Sets[set] == nil {
+		fr.PutSet(&nft.Set{Name: set, Rank: rangesRank + p.Bits(), Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}})
 	}
-	r.Put(set, layout.RangeKey(g.number, p), nft.Element{})
+	fr.Put(set, layout.RangeKey(g.number, p), nft.Element{})
 }
 
-func (r *familyRules) removeRange(g *guard, p netip.Prefix) {
+func (fr *familyRules) removeRange(g *guard, p netip.Prefix) {
 	set := layout.RangesSet(p.Bits())
-	r.Remove(set, layout.RangeKey(g.number, p))
-	if len(r.Table.Sets[set].Map) == 0 {
-		r.RemoveSet(set)
+	fr.Remove(set, layout.RangeKey(g.number, p))
+	if len(fr.Table.Sets[set].Map) == 0 {
+		fr.RemoveSet(set)
 	}
 }
 
 // guardIn returns the guard whose range an element is; nil if the set is another one.
-func (r *familyRules) guardIn(set, key string) *guard {
+func (fr *familyRules) guardIn(set, key string) *guard {
 	if !strings.HasPrefix(set, layout.RangesPrefix) || len(key) < 4 {
 		return nil
 	}
-	return r.guards[binary.NativeEndian.Uint32([]byte(key))]
+	return fr.guards[binary.NativeEndian.Uint32([]byte(key))]
 }
 
 // lengthsOf lists the prefix lengths in use, the longest first.
@@ -183,15 +183,15 @@ func lengthsOf(ranges []netip.Prefix) (lengths []int) {
 
 // guardChain declares the chain of a guarded policy: a source in one of the ranges goes on to
 // the policy behind the guard. It costs a lookup for each prefix length in use.
-func (r *familyRules) guardChain(p layout.Policy) *nft.Chain {
-	g, behind := r.guards[p.Guard], nft.Goto(p.Open().ChainName())
+func (fr *familyRules) guardChain(p layout.Policy) *nft.Chain {
+	g, behind := fr.guards[p.Guard], nft.Goto(p.Open().ChainName())
 	chain := &nft.Chain{Name: p.ChainName()}
 	if p.NodePasses {
 		chain.Rules = append(chain.Rules, nft.Rule{nft.SourceLocal{}, behind})
 	}
 	for _, bits := range lengthsOf(g.ranges) {
 		source := nft.SourcePrefix(bits)
-		if bits == 8*nft.AddrLen(r.Table.Family) {
+		if bits == 8*nft.AddrLen(fr.Table.Family) {
 			source = nft.Source
 		}
 		chain.Rules = append(chain.Rules, nft.Rule{nft.InSet{Key: []nft.Part{nft.Constant(g.number), source},

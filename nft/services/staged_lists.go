@@ -33,8 +33,8 @@ type stagedPort struct {
 var stagedFrom = 1000
 
 // stages reports whether a change of a list is to be staged.
-func (r *familyRules) stages(h *sharedHalf, want places) bool {
-	if !r.Tracking() || h.shown.slots == nil && want.slots == nil || h.shown.is(want) {
+func (fr *familyRules) stages(h *sharedHalf, want places) bool {
+	if !fr.Tracking() || h.shown.slots == nil && want.slots == nil || h.shown.is(want) {
 		return false
 	}
 	differing := max(h.shown.len(), want.len()) - min(h.shown.len(), want.len())
@@ -47,17 +47,17 @@ func (r *familyRules) stages(h *sharedHalf, want places) bool {
 }
 
 // stage begins to write a list to its other table.
-func (r *familyRules) stage(port *portState, h *sharedHalf, want places) {
+func (fr *familyRules) stage(port *portState, h *sharedHalf, want places) {
 	if !h.staged.want.is(want) {
 		h.staged.want, h.staged.written = want, 0
 	}
-	r.queueStaged(port)
+	fr.queueStaged(port)
 }
 
 // queueStaged makes advance look at a Service port.
-func (r *familyRules) queueStaged(port *portState) {
-	if !slices.ContainsFunc(r.staged, func(s stagedPort) bool { return s.port == port }) {
-		r.staged = append(r.staged, stagedPort{namespace: port.current.ID.Namespace, port: port})
+func (fr *familyRules) queueStaged(port *portState) {
+	if !slices.ContainsFunc(fr.staged, func(s stagedPort) bool { return s.port == port }) {
+		fr.staged = append(fr.staged, stagedPort{namespace: port.current.ID.Namespace, port: port})
 	}
 }
 
@@ -82,39 +82,39 @@ func meanwhile(shown, want places) places {
 
 // advance writes and removes up to n elements of staged lists, and returns what is left of n. work is called with the
 // namespace for which it has worked, and how much.
-func (r *familyRules) advance(n int, work func(namespace string, work int)) int {
-	for range len(r.staged) {
+func (fr *familyRules) advance(n int, work func(namespace string, work int)) int {
+	for range len(fr.staged) {
 		if n <= 0 {
 			break
 		}
-		s, before := r.staged[0], n
-		r.staged = r.staged[1:]
+		s, before := fr.staged[0], n
+		fr.staged = fr.staged[1:]
 		l := s.cleared
 		if s.port != nil {
 			l = s.port.list
 		}
 		if l != nil {
 			for i := range l.halves {
-				n = r.advanceHalf(l, i == 1, s.port, n)
+				n = fr.advanceHalf(l, i == 1, s.port, n)
 			}
 		}
 		switch work(s.namespace, before-n); {
-		case l != nil && r.unfinished(l):
-			r.staged = append(r.staged, s)
+		case l != nil && fr.unfinished(l):
+			fr.staged = append(fr.staged, s)
 		case s.cleared != nil:
-			r.freeList(l)
+			fr.freeList(l)
 		}
 	}
 	return n
 }
 
 // advanceHalf is advance for one list. port is nil if the list has been given up.
-func (r *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n int) int {
+func (fr *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n int) int {
 	h, set := l.half(local), layout.ListsMap(l.number, l.protocol)
 	if s := &h.staged; s.want.len() > 0 {
 		other := h.table.Other()
 		to := min(s.want.len(), s.written+n)
-		r.lists.writeFrom(set, layout.ListKey(l.number, local, other), port.comment, s.want, s.written, to)
+		fr.lists.writeFrom(set, layout.ListKey(l.number, local, other), port.comment, s.want, s.written, to)
 		n -= to - s.written
 		s.written, s.held[other] = to, max(s.held[other], to)
 		if to < s.want.len() {
@@ -122,7 +122,7 @@ func (r *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n 
 		}
 		h.table, h.shown, s.want, s.written = other, s.want, places{}, 0
 		s.switched = true
-		r.putChoice(port, local)
+		fr.putChoice(port, local)
 	}
 	if h.staged.switched {
 		return n
@@ -134,17 +134,17 @@ func (r *familyRules) advanceHalf(l *sharedList, local bool, port *portState, n 
 		}
 		for held := &h.staged.held[t]; *held > keep && n > 0; n-- {
 			*held--
-			r.Remove(set, nft.IndexedKey(layout.ListKey(l.number, local, table), *held))
+			fr.Remove(set, nft.IndexedKey(layout.ListKey(l.number, local, table), *held))
 		}
 	}
 	if port != nil {
-		r.putChoice(port, local)
+		fr.putChoice(port, local)
 	}
 	return n
 }
 
 // unfinished reports whether something of a list is to be written or removed.
-func (r *familyRules) unfinished(l *sharedList) bool {
+func (fr *familyRules) unfinished(l *sharedList) bool {
 	for i := range l.halves {
 		h := &l.halves[i]
 		if h.staged.want.len() > 0 || h.staged.held[h.table] > h.shown.len() || h.staged.held[h.table.Other()] > 0 {
@@ -155,8 +155,8 @@ func (r *familyRules) unfinished(l *sharedList) bool {
 }
 
 // committedStaged says that the kernel has what the last calls of advance have done.
-func (r *familyRules) committedStaged() {
-	for _, s := range r.staged {
+func (fr *familyRules) committedStaged() {
+	for _, s := range fr.staged {
 		l := s.cleared
 		if s.port != nil {
 			l = s.port.list
