@@ -28,7 +28,8 @@ func FollowAddresses(ctx context.Context, set func([]netip.Addr), log *zap.Logge
 	set = onChange(set)
 	for ctx.Err() == nil {
 		if err := followOnce(ctx, set); err != nil && ctx.Err() == nil {
-			log.Warn("interface addresses", zap.Error(err), zap.Duration("retry_in", addressRetry))
+			log.Warn("cannot follow the addresses of interfaces; retrying", zap.Error(err),
+				zap.Duration("retry_in", addressRetry))
 			retry.Pause(ctx, addressRetry)
 		}
 	}

@@ -69,7 +69,7 @@ func (c *commitLog) add(r *Report) {
 		if c.slow++; c.slow <= slowLines {
 			level = zap.InfoLevel
 		}
-		message = "slow sync"
+		message = "a sync was slow"
 	case r.Operations == 0:
 		return
 	}

@@ -34,7 +34,7 @@ func (c *conflictLog) add(conflicts []services.Conflict, ends []services.OwnerCh
 	for _, conflict := range conflicts {
 		if c.allow(c.conflicts, conflict.Loser.Namespace, "conflicts") {
 			logged = append(logged, conflict)
-			c.log.Warn("conflict", zap.Stringer("frontend", conflict.Frontend),
+			c.log.Warn("two Services claim one frontend", zap.Stringer("frontend", conflict.Frontend),
 				zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser),
 				zap.String("remedy", "the loser is not served there while the winner claims it: "+
 					"change the address or port of one of them"))
@@ -42,7 +42,7 @@ func (c *conflictLog) add(conflicts []services.Conflict, ends []services.OwnerCh
 	}
 	for _, s := range ends {
 		if c.allow(c.ends, s.Now.Namespace, "ends of conflicts") {
-			c.log.Info("conflict over: the loser is served there now", zap.Stringer("frontend", s.Frontend),
+			c.log.Info("a conflict is over: the loser is served there now", zap.Stringer("frontend", s.Frontend),
 				zap.Stringer("before", s.Before), zap.Stringer("now", s.Now))
 		}
 	}
@@ -59,7 +59,7 @@ func (c *conflictLog) addRefused(services []*tracker.Refusal,
 	for _, r := range services {
 		if c.allow(c.ignored, r.Namespace, "refused Services and annotations") {
 			logged = append(logged, r)
-			c.log.Warn("refused", zap.Error(r))
+			c.log.Warn("this node does not serve what a Service requests", zap.Error(r))
 		}
 	}
 	return logged

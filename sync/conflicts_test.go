@@ -49,7 +49,7 @@ func TestLogConflicts(t *testing.T) {
 			}
 		}
 	}
-	if got := lines[1].Message; got != "conflict over: the loser is served there now" {
+	if got := lines[1].Message; got != "a conflict is over: the loser is served there now" {
 		t.Error(got)
 	}
 }
@@ -98,7 +98,7 @@ func TestFloodOfConflicts(t *testing.T) {
 			ends = append(ends, services.OwnerChange{Frontend: conflict.Frontend, Before: conflict.Winner, Now: conflict.Loser})
 		}
 		c.add(nil, ends)
-		if n := lines("conflict over: the loser is served there now"); n != conflictsPerNamespace {
+		if n := lines("a conflict is over: the loser is served there now"); n != conflictsPerNamespace {
 			t.Errorf("%d ends of conflicts logged, want %d", n, conflictsPerNamespace)
 		}
 		var ignored []services.Unmet

@@ -266,7 +266,7 @@ func (d *driftDetector) audit(ctx context.Context, known bool) (_, repair bool) 
 	difference, err := d.kernel.Audit(ctx, d.ruleset.Want())
 	switch {
 	case err != nil:
-		d.log.Warn("audit", zap.Error(err))
+		d.log.Warn("cannot audit our tables; retrying at the next audit", zap.Error(err))
 		return true, false
 	case difference == "":
 		return true, false

@@ -85,14 +85,14 @@ func (s *Server) Run(ctx context.Context) error {
 		expected := s.Expected != nil && s.Expected()
 		if expected && !said {
 			said = true
-			s.Log.Info("HTTP server: the address is in use; retrying", zap.Error(err))
+			s.Log.Info("HTTP server waits: its address is in use; retrying", zap.Error(err))
 		}
 		if !expected && time.Since(reported) >= reportInterval {
 			reported = time.Now()
 			if s.Failed != nil {
 				s.Failed(err)
 			}
-			s.Log.Error("HTTP server", zap.Error(err), zap.Bool("retried", !s.HardFail))
+			s.Log.Error("HTTP server cannot serve its address", zap.Error(err), zap.Bool("retried", !s.HardFail))
 		}
 		if s.HardFail && !expected {
 			return err
@@ -109,7 +109,7 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return s.bindError(err)
 	}
-	s.Log.Info("HTTP server", zap.String("name", s.Name), zap.Stringer("address", listener.Addr()))
+	s.Log.Info("HTTP server listens", zap.String("name", s.Name), zap.Stringer("address", listener.Addr()))
 	server := NewServer(s.Handler, s.KeepAlive, s.Log)
 	pool := NewPool(connections)
 	defer context.AfterFunc(ctx, func() { listener.Close() })()

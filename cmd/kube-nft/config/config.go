@@ -224,6 +224,6 @@ func (c *Config) LogNotices(log *zap.Logger) {
 			zap.String("field", o.Field), zap.String("file_value", o.FileValue))
 	}
 	for _, notice := range c.Notices {
-		log.Warn("configuration", zap.String("notice", notice))
+		log.Warn("a setting may not do what you expect", zap.String("notice", notice))
 	}
 }

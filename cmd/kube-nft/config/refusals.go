@@ -32,7 +32,7 @@ func logRefused(log *zap.Logger, report func(error)) func(error) {
 			}
 			switch {
 			case lines.Allow(namespace, err.Error()):
-				log.Warn("refused", zap.Error(err))
+				log.Warn("kube-nft ignores an invalid field", zap.Error(err))
 			case lines.Exceeded(namespace):
 				log.Warn("too many invalid fields in this namespace; the rest is not logged this minute",
 					zap.String("namespace", namespace))

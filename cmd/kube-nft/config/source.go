@@ -216,8 +216,8 @@ func manifestOptions(changed func(), refused func(error), log *zap.Logger) manif
 	return manifest.Options{
 		Changed: changed,
 		Refused: logRefused(log, refused),
-		Problem: func(err error) { log.Error("manifest", zap.Error(err)) },
-		Notice:  func(text string) { log.Warn("manifest", zap.String("notice", text)) },
+		Problem: func(err error) { log.Error("cannot use a manifest", zap.Error(err)) },
+		Notice:  func(text string) { log.Warn("kube-nft ignores a part of a manifest", zap.String("notice", text)) },
 	}
 }
 
@@ -229,10 +229,11 @@ func (c *Config) informerOptions(changed func(), refused func(error), log *zap.L
 		Refused:   logRefused(log, refused),
 		Reached: func(resource string, err error) {
 			if err != nil {
-				log.Warn("API server", zap.String("resource", resource), zap.Error(err))
+				log.Warn("cannot list or watch a resource at the API server",
+					zap.String("resource", resource), zap.Error(err))
 				return
 			}
-			log.Info("API server", zap.String("resource", resource), zap.String("state", "reached again"))
+			log.Info("the API server answers again", zap.String("resource", resource))
 		},
 	}
 }

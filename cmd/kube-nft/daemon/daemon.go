@@ -185,7 +185,7 @@ func openKernel(ctx context.Context) (*kernel.Client, kernel.Features, error) {
 // ctx ends.
 func followConfig(ctx context.Context, reader *config.Reader, c *config.Config, log *zap.Logger) error {
 	problem := func(err error) {
-		log.Error("configuration", zap.String("file", c.File), zap.Error(err))
+		log.Error("cannot use the changed configuration; the settings stay", zap.String("file", c.File), zap.Error(err))
 	}
 	if !reader.Follow(ctx, c, problem) {
 		return nil
@@ -266,7 +266,7 @@ func (d *daemon) wait(ctx context.Context, what string, ready <-chan struct{}) b
 		case <-ctx.Done():
 			return false
 		case <-time.After(patience):
-			d.log.Warn("waiting", zap.String("for", what))
+			d.log.Warn("kube-nft waits before its first commit", zap.String("for", what))
 		}
 	}
 }

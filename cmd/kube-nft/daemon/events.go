@@ -74,7 +74,7 @@ func (eventLog) Info(int, string, ...any)         {}
 func (e eventLog) WithValues(...any) klog.LogSink { return e }
 func (e eventLog) WithName(string) klog.LogSink   { return e }
 func (e eventLog) Error(err error, text string, _ ...any) {
-	e.log.Warn("event not recorded", zap.String("reason", text), zap.Error(informer.Concise(err)))
+	e.log.Warn("cannot record an event", zap.String("problem", text), zap.Error(informer.Concise(err)))
 }
 
 func newEvents(recorder k8sevents.EventRecorder, t *tracker.Tracker, nodeName string) *events {

@@ -210,10 +210,10 @@ func TestEventLog(t *testing.T) {
 	logger.V(5).Info("Server rejected event")
 	logger.Error(errors.New("connection refused"), "Unable to write event", "event", 1)
 	lines := logs.All()
-	if len(lines) != 1 || lines[0].Message != "event not recorded" {
+	if len(lines) != 1 || lines[0].Message != "cannot record an event" {
 		t.Fatalf("log %v", lines)
 	}
-	want := map[string]any{"reason": "Unable to write event", "error": "connection refused"}
+	want := map[string]any{"problem": "Unable to write event", "error": "connection refused"}
 	if diff := cmp.Diff(want, lines[0].ContextMap()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

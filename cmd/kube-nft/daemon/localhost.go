@@ -24,7 +24,7 @@ type localhostPorts struct {
 func newLocalhostPorts(ctx context.Context, c *config.Config, log *zap.Logger) *localhostPorts {
 	l := &localhostPorts{log: log, route: c.LocalhostNodePorts}
 	if exposure := localhost.Exposure(sysctlRoot); !l.route && exposure != "" {
-		log.Warn("loopback addresses", zap.String("notice", exposure))
+		log.Warn("hosts on this network may reach what listens at loopback addresses", zap.String("notice", exposure))
 	}
 	var addrs []netip.Addr
 	for _, family := range c.LocalhostProxies {
@@ -42,9 +42,9 @@ func (l *localhostPorts) committed(delta tracker.Delta) {
 		l.route = false
 		switch changed, err := localhost.Route(sysctlRoot); {
 		case err != nil:
-			l.log.Warn("localhost node ports", zap.Error(err))
+			l.log.Warn("cannot serve node ports at loopback addresses", zap.Error(err))
 		case changed:
-			l.log.Info("localhost node ports: the kernel now routes loopback addresses; our ruleset drops connections to "+
+			l.log.Info("the kernel now routes loopback addresses; our ruleset drops connections to "+
 				"them from other hosts", zap.String("sysctl", "net.ipv4.conf.all.route_localnet"), zap.Int("value", 1))
 		}
 	}

@@ -161,7 +161,7 @@ func (m *monitor) status() *peer.Status {
 }
 
 func (m *monitor) healthCheckFailed(service health.Service, err error) {
-	m.log.Error("health check node port", zap.Stringer("service", service), zap.Error(err))
+	m.log.Error("cannot serve a health check node port", zap.Stringer("service", service), zap.Error(err))
 	m.events.service(service.Namespace, service.Name, tracker.PortID{}, "FailedToStartServiceHealthcheck", "Listen",
 		err.Error())
 }

@@ -56,9 +56,9 @@ func tuneConntrack(c *config.Config, log *zap.Logger) {
 	for _, sysctl := range conntrack.Apply(c.Conntrack, sysctlRoot, cpus) {
 		switch {
 		case sysctl.Err != nil:
-			log.Warn("sysctl", zap.Error(sysctl.Err))
+			log.Warn("cannot set a sysctl", zap.Error(sysctl.Err))
 		case sysctl.Changed:
-			log.Info("sysctl", zap.String("name", sysctl.Name), zap.Int64("value", sysctl.Want),
+			log.Info("kube-nft set a sysctl", zap.String("name", sysctl.Name), zap.Int64("value", sysctl.Want),
 				zap.Int64("before", sysctl.Have))
 		}
 	}

@@ -81,7 +81,7 @@ func (t *takeover) record(e migrate.Entry) {
 	case t.apply != nil:
 		t.apply.record(e)
 	case e.Event == migrate.Done:
-		t.log.Info("takeover", zap.String("step", e.Step), zap.String("done", e.Text))
+		t.log.Info("takeover: a step is done", zap.String("step", e.Step), zap.String("done", e.Text))
 	}
 }
 
@@ -190,11 +190,13 @@ func (t *takeover) remove(ctx context.Context) error {
 				continue
 			}
 		case migrate.Blind:
-			t.log.Warn("takeover: if kube-proxy left rules there, run kube-nft migrate apply on this node with the privilege",
+			t.log.Warn("takeover: kube-proxy may have left rules where this process cannot look; run kube-nft migrate "+
+				"apply on this node with the privilege",
 				zap.Error(err))
 			return nil
 		}
-		t.log.Error("takeover", zap.Error(err), zap.Duration("retry_in", rest))
+		t.log.Error("takeover: cannot remove all that kube-proxy left; retrying", zap.Error(err),
+			zap.Duration("retry_in", rest))
 		if !retry.Pause(ctx, rest) {
 			return nil
 		}
