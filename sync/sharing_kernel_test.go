@@ -23,12 +23,24 @@ import (
 // TestNeighbourOfManyPorts: a Service of many ports gets many endpoints, which makes a sum of elements and no product,
 // and a change of another namespace is committed soon meanwhile.
 func TestNeighbourOfManyPorts(t *testing.T) {
-	for _, n := range []int{500, 1000} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) { testNeighbourOfManyPorts(t, n, n) })
+	for _, w := range []sharing{
+		{name: "500", n: 500, most: 2*500 + 500},
+		{name: "1000", n: 1000, most: 2*1000 + 1000},
+		{name: "on this node", n: 500, node: "node", most: 2*500 + 2*500},
+	} {
+		t.Run(w.name, func(t *testing.T) { testNeighbourOfManyPorts(t, w) })
 	}
 }
 
-func testNeighbourOfManyPorts(t *testing.T, ports, endpoints int) {
+// A sharing is a Service of n ports with the same n endpoints.
+type sharing struct {
+	name string
+	n    int
+	node string // of the endpoints
+	most int    // elements
+}
+
+func testNeighbourOfManyPorts(t *testing.T, w sharing) {
 	lab.New(t)
 	tr, queue := tracker.New(tracker.Config{NodeName: "node"}), NewQueue()
 	calm := func(last byte) {
@@ -56,16 +68,16 @@ func testNeighbourOfManyPorts(t *testing.T, ports, endpoints int) {
 	service := lab.Service("loud", "web", netip.MustParseAddr("10.96.1.2"))
 	slice := lab.Slice("loud", "web", 0, corev1.IPv4Protocol, nil)
 	service.Spec.Ports, slice.Ports = nil, nil
-	for i := range ports {
+	for i := range w.n {
 		name, protocol, target := fmt.Sprint("p", i), corev1.ProtocolTCP, int32(2000+i)
 		service.Spec.Ports = append(service.Spec.Ports,
 			corev1.ServicePort{Name: name, Protocol: protocol, Port: int32(1000 + i)})
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &target})
 	}
 	ready := true
-	for i := range endpoints {
+	for i := range w.n {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.8.%d.%d", i/250,
-			1+i%250)}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+			1+i%250)}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, NodeName: &w.node})
 	}
 	began := time.Now()
 	must(t, errors.Join(tr.SetService(service), tr.SetSlice(slice)))
@@ -93,9 +105,9 @@ func testNeighbourOfManyPorts(t *testing.T, ports, endpoints int) {
 		elements += len(set.Map)
 	}
 	t.Logf("%d ports, %d endpoints: %d elements, %d commits in %v, the longest %v; a neighbour waited %v; "+
-		"heap %d KiB more", ports, endpoints, elements, k.commits, time.Since(began), k.longest, longest, memory()-before)
+		"heap %d KiB more", w.n, w.n, elements, k.commits, time.Since(began), k.longest, longest, memory()-before)
 	runtime.KeepAlive(loop)
-	if most := 2*ports + endpoints + 20; elements > most {
+	if most := w.most + 20; elements > most {
 		t.Errorf("%d elements, want at most %d", elements, most)
 	}
 	if longest > time.Second {

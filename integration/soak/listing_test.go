@@ -34,7 +34,7 @@ const listed = `table ip kube-nft { # progname kube-nft
 	}
 
 	set hairpin {
-		type ipv4_addr . ipv4_addr . inet_proto . inet_service
+		type ipv4_addr . ipv4_addr
 	}
 
 	chain pick-1 {
@@ -56,7 +56,7 @@ func TestParseListing(t *testing.T) {
 		`map lists-tcp-1: typeof numgen random mod 65536 . numgen random mod 65536 : ip daddr . tcp dport`,
 		`map lists-tcp-1 holds 2016379018 comment "soak/affine:tcp" : 10.0.0.3 . 8080`,
 		`map affinity-x-8080: type ipv4_addr : ipv4_addr size 65536 flags dynamic,timeout`,
-		`set hairpin: type ipv4_addr . ipv4_addr . inet_proto . inet_service`,
+		`set hairpin: type ipv4_addr . ipv4_addr`,
 		`chain pick-1: ip daddr 10.0.0.1 accept drop`,
 	}
 	if err != nil || !slices.Equal(got, want) {

@@ -23,7 +23,7 @@ func (e *explainer) explainEndpoints() {
 	names := make([]string, len(e.Endpoints))
 	for i, ep := range e.Endpoints {
 		names[i] = ep.String()
-		if e.table.onNode(ep, e.packet.Protocol) {
+		if e.table.onNode(ep.Addr()) {
 			names[i] += " (on this node)"
 		}
 		if e.Shares != nil && e.Service != nil && (e.Hash != "" || e.Service.Weighted()) {
@@ -57,14 +57,13 @@ func (e *explainer) explainHash() {
 
 // onNode reports whether an endpoint is known to run on this node: those that may reach
 // themselves are listed.
-func (t Table) onNode(ep netip.AddrPort, protocol uint8) bool {
-	held := t.Sets[layout.HairpinSet]
+func (t Table) onNode(endpoint netip.Addr) bool {
+	held, key := t.Sets[layout.HairpinSet], nft.AddrKey(endpoint)
 	if held == nil {
 		return false
 	}
-	addr := nft.AddrKey(ep.Addr())
-	_, ok := held.Map[addr+addr+layout.FrontendKey(netip.Addr{}, protocol, ep.Port())]
-	return ok
+	_, found := held.Map[key+key]
+	return found
 }
 
 // explainMasquerade says whether the endpoint sees the client's address.

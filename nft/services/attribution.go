@@ -1,6 +1,8 @@
 package services
 
 import (
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -71,10 +73,11 @@ func (fr *familyRules) uses(port *portState, set, key string) bool {
 	if number, ok := layout.InList(set, key); ok {
 		return port.listNumber() == number
 	}
-	for _, element := range sharedOf(port.current) {
-		if element.set == set && element.key == key {
-			return true
-		}
+	switch set {
+	case layout.ClusterIPsSet:
+		return key == nft.AddrKey(port.current.ClusterIP)
+	case layout.HairpinSet:
+		return slices.ContainsFunc(port.onNode, func(ep netip.AddrPort) bool { return key == hairpin(ep.Addr()).key })
 	}
 	return false
 }

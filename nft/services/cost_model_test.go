@@ -151,6 +151,13 @@ func costWorlds() []costWorld {
 			change:         func(n int) tracker.Delta { return sharingWorld(n, n+1) },
 			chains:         func(int) int { return 1 + usualChains },
 		},
+		{ // each endpoint may reach itself
+			name: "one Service of many ports with the same endpoints on this node", size: 250, large: 1000, elements: 1.5,
+			changeMessages: 4, changeElements: 2,
+			world:  func(n int) tracker.Delta { return onNodeWorld(sharingWorld(n, n)) },
+			change: func(n int) tracker.Delta { return onNodeWorld(sharingWorld(n, n+1)) },
+			chains: func(int) int { return 1 + usualChains },
+		},
 		{
 			name: "Services with session affinity", size: 200, large: 4000, elements: 3, changeMessages: 24, changeElements: 10,
 			world:  func(n int) tracker.Delta { return affinityWorld(cluster(n, 3)) },
@@ -213,6 +220,14 @@ func costWorlds() []costWorld {
 			chains: constantChains,
 		},
 	}
+}
+
+// onNodeWorld puts the endpoints of a world on this node.
+func onNodeWorld(delta tracker.Delta) tracker.Delta {
+	for _, p := range delta.Changed {
+		p.OnNode = p.Cluster
+	}
+	return delta
 }
 
 // mixedWorld has Services of each policy and of 0 to 9 endpoints; each has the shape of the one ten before.

@@ -2,7 +2,6 @@ package services
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strconv"
 
@@ -150,16 +149,7 @@ func (fr *familyRules) join(key serviceKey, wanted map[*portState]setting) {
 // jointGroups returns the groups of ports with the same endpoints. A port is in none if its endpoints are chosen by a
 // hash, or if their ports differ.
 func (fr *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting) (groups []*jointGroup) {
-	type lists struct {
-		cluster, local   *netip.AddrPort
-		clusters, locals int
-	}
-	first := func(list []netip.AddrPort) *netip.AddrPort {
-		if len(list) == 0 {
-			return nil
-		}
-		return &list[0]
-	}
+	type lists struct{ cluster, local endpointListID }
 	var ports []*portState
 	settings := make(map[*portState]setting)
 	for port := fr.siblings[key]; port != nil; port = port.sibling {
@@ -176,7 +166,7 @@ func (fr *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting
 	known := make(map[lists][]*jointGroup)
 	for _, port := range ports {
 		s := settings[port]
-		of := lists{first(s.Cluster), first(s.Local), len(s.Cluster), len(s.Local)}
+		of := lists{listID(s.Cluster), listID(s.Local)}
 		fits := slices.IndexFunc(known[of], func(g *jointGroup) bool { return g.fits(s) })
 		if fits < 0 {
 			fits = len(known[of])

@@ -38,6 +38,7 @@ type familyRules struct {
 	chains         map[string]*chainUse
 	affinityPorts  map[string]int // how many Service ports have entries in an affinity map, by its name
 	shared         map[sharedElement]int
+	onNode         map[endpointListID]int // how many Service ports have this list
 	pinged         pinged
 	guards         map[uint32]*guard // by number
 	numbers        map[uint32]string // the identity that has a number
@@ -86,6 +87,7 @@ func newFamily(config *Config, f nft.Family) *familyRules {
 		frontends: make(map[tracker.Frontend]*frontendState),
 		chains:    make(map[string]*chainUse),
 		shared:    make(map[sharedElement]int),
+		onNode:    make(map[endpointListID]int),
 		guards:    make(map[uint32]*guard),
 		pinged:    make(pinged),
 

@@ -18,10 +18,11 @@ type portState struct {
 	frontends      []wantedFrontend
 	cluster, local places // its endpoints
 	affinity       portAffinity
-	guard          *guard      // of a Service with source ranges
-	list           *sharedList // nil: it has direct lists, as nearly always
-	joint          *jointList  // that it shares with other ports of its Service; nil if it has lists of its own
-	sibling        *portState  // the next port of its Service with the same protocol
+	guard          *guard           // of a Service with source ranges
+	list           *sharedList      // nil: it has direct lists, as nearly always
+	joint          *jointList       // that it shares with other ports of its Service; nil if it has lists of its own
+	sibling        *portState       // the next port of its Service with the same protocol
+	onNode         []netip.AddrPort // its endpoints on this node
 	limits         limits
 }
 
@@ -111,10 +112,12 @@ func (fr *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 		port.cluster = limits.arrange(port.cluster, shown, p, hash, false)
 		port.local = limits.arrange(port.local, shown, p, hash, true)
 	}
-	if shown == nil || shown.ClusterIP != p.ClusterIP || shown.TargetPort != p.TargetPort ||
-		!slices.Equal(shown.OnNode, p.OnNode) {
-		fr.changeShared(shown, p)
+	var clusterIP netip.Addr
+	if shown != nil {
+		clusterIP = shown.ClusterIP
 	}
+	fr.setClusterIP(clusterIP, p.ClusterIP)
+	fr.setOnNode(port, p.OnNode)
 	claims := shown == nil || !sameClaims(shown, p)
 	if claims {
 		port.frontends = frontendsOf(p)
@@ -169,7 +172,8 @@ func (fr *familyRules) removePort(id tracker.PortID) {
 	for _, wanted := range port.frontends {
 		fr.unclaim(wanted.Frontend, port)
 	}
-	fr.changeShared(port.current, nil)
+	fr.setClusterIP(port.current.ClusterIP, netip.Addr{})
+	fr.setOnNode(port, nil)
 	fr.setAffinity(port, affinity.Port{}, true)
 	fr.setGuard(port, nil)
 	fr.setList(port, false)
@@ -253,22 +257,59 @@ func (fr *familyRules) programUpdates(f tracker.Frontend, chain string) {
 	fr.Put(set, layout.FrontendKeyOf(f), nft.Element{Verdict: gotoChain(chain)})
 }
 
-// changeShared counts the elements that several Service ports may need, of a port that
-// changes; nil stands for none. Those that stay are not touched.
-func (fr *familyRules) changeShared(have, want *tracker.ServicePort) {
-	if have == nil || want == nil || have.ClusterIP != want.ClusterIP {
-		for _, p := range []*tracker.ServicePort{have, want} {
-			if p != nil {
-				fr.touchedClusterIPs = append(fr.touchedClusterIPs, p.ClusterIP)
+// setClusterIP counts the Service ports that have a cluster IP. The zero address stands for none.
+func (fr *familyRules) setClusterIP(have, want netip.Addr) {
+	if have == want {
+		return
+	}
+	for _, addr := range []netip.Addr{have, want} {
+		if addr.IsValid() {
+			fr.touchedClusterIPs = append(fr.touchedClusterIPs, addr)
+		}
+	}
+	if want.IsValid() {
+		fr.share(sharedElement{layout.ClusterIPsSet, nft.AddrKey(want)})
+	}
+	if have.IsValid() {
+		fr.unshare(sharedElement{layout.ClusterIPsSet, nft.AddrKey(have)})
+	}
+}
+
+// setOnNode sets which endpoints of a Service port are on this node: they may reach themselves through it.
+func (fr *familyRules) setOnNode(port *portState, list []netip.AddrPort) {
+	before := port.onNode
+	if slices.Equal(before, list) {
+		return
+	}
+	port.onNode = list
+	if id := listID(list); len(list) > 0 {
+		if fr.onNode[id]++; fr.onNode[id] == 1 {
+			for _, ep := range list {
+				fr.share(hairpin(ep.Addr()))
 			}
 		}
 	}
-	for _, element := range sharedOf(want) {
-		fr.share(element)
+	if id := listID(before); len(before) > 0 {
+		if fr.onNode[id]--; fr.onNode[id] == 0 {
+			delete(fr.onNode, id)
+			for _, ep := range before {
+				fr.unshare(hairpin(ep.Addr()))
+			}
+		}
 	}
-	for _, element := range sharedOf(have) {
-		fr.unshare(element)
+}
+
+// An endpointListID names a list of endpoints by its memory, which ports of a Service share.
+type endpointListID struct {
+	first  *netip.AddrPort
+	length int
+}
+
+func listID(list []netip.AddrPort) (id endpointListID) {
+	if len(list) > 0 {
+		id = endpointListID{&list[0], len(list)}
 	}
+	return id
 }
 
 // share counts a user of an element, and puts it in place for the first one. unshare removes it with the last.
@@ -287,18 +328,8 @@ func (fr *familyRules) unshare(element sharedElement) {
 
 type sharedElement struct{ set, key string }
 
-// sharedOf lists the cluster IP of a Service port, and the endpoints on this node that may
-// reach themselves through it.
-func sharedOf(p *tracker.ServicePort) []sharedElement {
-	if p == nil {
-		return nil
-	}
-	elements := make([]sharedElement, 0, 1+len(p.OnNode))
-	elements = append(elements, sharedElement{layout.ClusterIPsSet, nft.AddrKey(p.ClusterIP)})
-	for _, ep := range p.Endpoints(p.OnNode) {
-		addr := nft.AddrKey(ep.Addr())
-		key := addr + addr + layout.FrontendKey(netip.Addr{}, uint8(p.ID.Protocol), ep.Port())
-		elements = append(elements, sharedElement{layout.HairpinSet, key})
-	}
-	return elements
+// hairpin is the element for an endpoint that may be its own client, whatever the port.
+func hairpin(endpoint netip.Addr) sharedElement {
+	key := nft.AddrKey(endpoint)
+	return sharedElement{layout.HairpinSet, key + key}
 }

@@ -72,7 +72,7 @@ func (c *Config) fixedSetDefinitions() []*nft.Set {
 		{Name: layout.NodePortAddressesSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ClusterIPsSet, Key: []nft.Field{nft.FieldAddr}},
 		{Name: layout.ServiceCIDRsSet, Key: []nft.Field{nft.FieldAddr}, Interval: true},
-		{Name: layout.HairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr, nft.FieldProtocol, nft.FieldPort}},
+		{Name: layout.HairpinSet, Key: []nft.Field{nft.FieldAddr, nft.FieldAddr}},
 		{Name: layout.AffinityFrontendsMap, Key: frontend, Verdicts: true},
 		{Name: layout.AffinityNodePortsMap, Key: nodePort, Verdicts: true},
 	}...)
@@ -152,8 +152,8 @@ func (c *Config) fixedChains(f nft.Family) []*nft.Chain {
 			Rules: []nft.Rule{
 				// Others may set a mark that has the bit, as wg-quick does with 51820.
 				{nft.Translated{}, nft.MarkHas{Bits: bit}, nft.Goto(layout.MasqueradeChain)},
-				{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination, nft.Protocol, nft.Port},
-					Set: layout.HairpinSet}, nft.Masquerade{}},
+				{nft.Translated{}, nft.InSet{Key: []nft.Part{nft.Source, nft.Destination}, Set: layout.HairpinSet},
+					nft.Masquerade{}},
 			}},
 	}
 }
