@@ -2,13 +2,16 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/integration/lab"
 )
 
 // commandLine runs one and returns its exit code and output.
@@ -83,6 +86,44 @@ func TestRawVersion(t *testing.T) {
 	}
 }
 
+// TestVersionDocument is what programs read of the version.
+func TestVersionDocument(t *testing.T) {
+	code, stdout, stderr := commandLine(t, "version", "-o", "json")
+	var document struct {
+		APIVersion, Kind, GoVersion, Platform string
+		Modules                               map[string]string
+	}
+	if err := json.Unmarshal([]byte(stdout), &document); code != exitOK || err != nil {
+		t.Fatalf("exit code %d, %v: %q, %q", code, err, stdout, stderr)
+	}
+	if document.APIVersion != config.APIVersion || document.Kind != "Version" || document.GoVersion != runtime.Version() ||
+		document.Platform == "" {
+		t.Errorf("it says %s", stdout)
+	}
+}
+
+// TestCompletionOfValues asks for words as shells do.
+func TestCompletionOfValues(t *testing.T) {
+	for line, want := range map[string]string{
+		"--takeover":                 "auto force never",
+		"--detect-local-mode":        "ClusterCIDR NodeCIDR BridgeInterface InterfaceNamePrefix",
+		"diff --log-format":          "auto json console",
+		"version --output":           "text json yaml",
+		"migrate plan -o":            "text json yaml",
+		"get services --family":      "4 6",
+		"explain 10.0.0.1 --from":    "pod node outside",
+		"migrate apply --log-level":  "debug info warn error",
+		"explain 10.0.0.1 10.0.0.2 ": "",
+	} {
+		args := append([]string{"__complete"}, strings.Fields(line)...)
+		code, stdout, _ := commandLine(t, append(args, "")...)
+		words, _, _ := strings.Cut(stdout, ":4\n")
+		if code != exitOK || strings.Join(strings.Fields(words), " ") != want {
+			t.Errorf("%s: exit code %d, %q", line, code, stdout)
+		}
+	}
+}
+
 // TestWriteConfig: what is written is what is shown, and starts the same settings.
 func TestWriteConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
@@ -117,9 +158,26 @@ func TestExitCodes(t *testing.T) {
 			"kube-nft: --cluster-cidr x: expected a CIDR such as 10.244.0.0/16, or one of each family with a comma\n"},
 		{[]string{"diff", "--masquerade-bit", "32"}, exitUsage,
 			"kube-nft: --masquerade-bit 32: expected a bit of the packet mark, 0 to 31\n"},
-		{[]string{"--no-such-flag"}, exitUsage, "kube-nft: unknown flag: --no-such-flag; kube-nft --help lists the flags\n"},
+		{[]string{"--no-such-flag"}, exitUsage, "kube-nft: unknown flag --no-such-flag; kube-nft --help lists the flags\n"},
+		{[]string{"-x"}, exitUsage, "kube-nft: unknown shorthand flag: 'x' in -x; kube-nft --help lists the flags\n"},
 		{[]string{"get", "services", "--no-such-flag"}, exitUsage,
-			"kube-nft: unknown flag: --no-such-flag; kube-nft get services --help lists the flags\n"},
+			"kube-nft: unknown flag --no-such-flag; kube-nft get services --help lists the flags\n"},
+		{[]string{"--hostname-overide=n"}, exitUsage,
+			"kube-nft: unknown flag --hostname-overide, did you mean --hostname-override?; kube-nft --help lists the flags\n"},
+		{[]string{"get", "services", "--namspace", "shop"}, exitUsage, "kube-nft: unknown flag --namspace, did you mean " +
+			"--namespace?; kube-nft get services --help lists the flags\n"},
+		{[]string{"migrate"}, exitUsage,
+			"kube-nft: migrate: expected plan, apply or rollback; kube-nft migrate --help lists the flags\n"},
+		{[]string{"migrate", "aply"}, exitUsage,
+			"kube-nft: unknown command \"aply\", did you mean apply?; kube-nft migrate --help lists the flags\n"},
+		{[]string{"help", "statuss"}, exitUsage,
+			"kube-nft: unknown command \"statuss\", did you mean status?; kube-nft help --help lists the flags\n"},
+		{[]string{"help", "get", "pods"}, exitUsage,
+			"kube-nft: unknown command \"pods\"; kube-nft help --help lists the flags\n"},
+		{[]string{"version", "-o", "xml"}, exitUsage,
+			"kube-nft: --output xml: expected text, json or yaml; kube-nft version --help lists the flags\n"},
+		{[]string{"--dry-run"}, exitUsage, "kube-nft: not running in a Kubernetes cluster: pass --kubeconfig FILE, or " +
+			"--manifests PATH to run without an API server\n"},
 		{[]string{"migrate", "plan", "now"}, exitUsage,
 			"kube-nft: unknown command \"now\"; kube-nft migrate plan --help lists the flags\n"},
 		{[]string{"--config", wrong}, exitUsage,
@@ -131,6 +189,26 @@ func TestExitCodes(t *testing.T) {
 	} {
 		if code, _, stderr := commandLine(t, tt.args...); code != tt.code || stderr != tt.want {
 			t.Errorf("%s: exit code %d, %q; want %d, %q", tt.args, code, stderr, tt.code, tt.want)
+		}
+	}
+}
+
+// TestUnknownFields: all actions that read the file say which of its fields do not exist.
+func TestUnknownFields(t *testing.T) {
+	lab.New(t)
+	path := filepath.Join(t.TempDir(), "config.conf")
+	if err := os.WriteFile(path, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+
+		"hostnameOveride: node-a\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"--dry-run", "--show-config", "--init-only", "diff", "explain 10.0.0.1 10.96.0.80:80/tcp --from-source",
+		"migrate plan", "migrate apply",
+	} {
+		_, _, stderr := kubeNFT(t, append(strings.Fields(line), "--config", path, "--manifests",
+			"testdata/inspection/cluster.yaml", "--hostname-override", "node-1")...)
+		if want := path + ": hostnameOveride: ignored, there is no such field"; !strings.Contains(stderr, want) {
+			t.Errorf("%s: %q does not say %q", line, stderr, want)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestGetNothing(t *testing.T) {
 			t.Errorf("%s: exit %d, %q, %q", tt.args, code, stdout, stderr)
 		}
 		if code, stdout, _ := kubeNFT(t, append(strings.Fields(tt.args), "-o", "json")...); code != tt.code ||
-			stdout != "[]\n" {
+			!strings.HasSuffix(stdout, "\n  \"items\": []\n}\n") {
 			t.Errorf("%s as json: exit %d, %q", tt.args, code, stdout)
 		}
 	}
@@ -114,6 +114,9 @@ func TestCompletion(t *testing.T) {
 		"__complete get services web ":      ":4",
 		"__complete get services --family ": "4 6 :4",
 		"__complete get services -o ":       "table wide name json yaml :4",
+		"__complete trace ":                 "kube-system/dns shop/empty shop/web shop/web6 :4",
+		"__complete trace shop/web ":        ":4",
+		"__complete explain node ":          "kube-system/dns shop/empty shop/web shop/web6 :4",
 	} {
 		_, stdout, _ := kubeNFT(t, strings.Split(args, " ")...)
 		if got := strings.Join(strings.Fields(stdout), " "); got != want {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,12 +19,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/cluster"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/move"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
+	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
 // Exit codes; docs/operations.md has the table. A command that only reads ends with exitFound if it found a difference
@@ -83,7 +88,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	}
 	fmt.Fprintln(stderr, root.DisplayName()+": "+strings.ReplaceAll(err.Error(), "\n", "; ")+hint)
 	switch {
-	case errors.As(err, &usage), errors.As(err, &setting):
+	case errors.As(err, &usage), errors.As(err, &setting), errors.Is(err, informer.ErrNoServer):
 		return exitUsage
 	case errors.As(err, &trouble), errors.Is(err, move.ErrIncomplete):
 		return exitTrouble
@@ -98,7 +103,7 @@ var extraCommands []func() *cobra.Command
 func newRoot() *cobra.Command {
 	var reader *config.Reader
 	var dryRun, showConfig, initOnly, cleanUp bool
-	var version versionFlag
+	var asked versionFlag
 	var writeConfig string
 	root := &cobra.Command{
 		Use:   "kube-nft",
@@ -111,7 +116,7 @@ external IPs reaches ready endpoints.`,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-			switch version {
+			switch asked {
 			case versionPlain:
 				return printVersion(stdout)
 			case versionRaw:
@@ -139,10 +144,13 @@ external IPs reaches ready endpoints.`,
 		},
 	}
 	reader = config.NewReader(root.PersistentFlags())
+	for flag, values := range config.Choices() {
+		output.Offer(root, flag, values...)
+	}
 	root.Flags().BoolVar(&dryRun, "dry-run", false,
 		"print the ruleset as nft text and exit; needs no privileges and does not change the kernel")
 	root.Flags().BoolVar(&cleanUp, "cleanup", false, "run the command cleanup, and exit")
-	root.Flags().Var(&version, "version",
+	root.Flags().Var(&asked, "version",
 		"run the command version, and exit; raw prints it as components of Kubernetes do")
 	root.Flags().Lookup("version").NoOptDefVal = "true"
 	root.Flags().BoolVar(&initOnly, "init-only", false,
@@ -184,20 +192,52 @@ list pods and to create pods/exec in their namespace.`,
 }
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var form output.Form
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this binary",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := form.Check(); err != nil {
+				return err
+			}
+			if form.Value == output.Text {
+				return printVersion(cmd.OutOrStdout())
+			}
+			return form.Write(cmd.OutOrStdout(), &buildVersion{output.Kind("Version"), config.Build(), spokenModules()})
+		},
 	}
+	form.AddFlag(cmd, output.Text, output.JSON, output.YAML)
+	return cmd
+}
+
+// A buildVersion is the document of the command version.
+type buildVersion struct {
+	metav1.TypeMeta
+	version.Info
+	Modules map[string]string `json:"modules"` // versions of the modules that speak to the kernel and the API server
 }
 
 // finish gives a root command and those below it what they have in common.
 func finish(root *cobra.Command) {
-	root.SuggestionsMinimumDistance = 2 // letters that differ
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.UsageError{Err: plainly(err)} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return config.UsageError{Err: plainly(cmd, err)} })
 	root.SetUsageFunc(writeUsage)
+	root.InitDefaultHelpCmd()
 	takeNoArguments(root)
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				below, rest, err := root.Find(args)
+				if err == nil && len(rest) > 0 {
+					return unknownCommand(below, rest[0])
+				}
+				return err
+			}
+		}
+	}
 }
+
+// suggestedDistance is how many letters of a suggested name may differ.
+const suggestedDistance = 2
 
 // printConfig writes the settings as a file for --config, to stdout or to path.
 func printConfig(c *config.Config, show bool, path string, stdout io.Writer) error {
@@ -215,26 +255,52 @@ func printConfig(c *config.Config, show bool, path string, stdout io.Writer) err
 	return nil
 }
 
-// takeNoArguments makes commands refuse arguments unless they declare some.
+// takeNoArguments makes commands refuse arguments unless they declare some, and suggest a command below.
 func takeNoArguments(cmd *cobra.Command) {
 	if cmd.Args == nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
 			}
-			if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
-				return config.Usagef("unknown command %q, did you mean %s?", args[0], strings.Join(meant, " or "))
-			}
-			return config.Usagef("unknown command %q", args[0])
+			return unknownCommand(cmd, args[0])
 		}
 	}
+	cmd.SuggestionsMinimumDistance = suggestedDistance
 	for _, below := range cmd.Commands() {
 		takeNoArguments(below)
 	}
 }
 
-// plainly says in plain words which values a flag takes.
-func plainly(err error) error {
+// unknownCommand is the error of a command that is not below cmd.
+func unknownCommand(cmd *cobra.Command, name string) error {
+	return config.Usagef("unknown command %q%s", name, didYouMean(cmd.SuggestionsFor(name), ""))
+}
+
+// didYouMean suggests names, each after a prefix; empty without any.
+func didYouMean(names []string, prefix string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return ", did you mean " + prefix + strings.Join(names, " or "+prefix) + "?"
+}
+
+// similarFlags lists the flags that cmd shows and that are nearly called name: by cobra's rule for commands.
+func similarFlags(cmd *cobra.Command, name string) []string {
+	index := &cobra.Command{SuggestionsMinimumDistance: suggestedDistance}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			index.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	return index.SuggestionsFor(name)
+}
+
+// plainly says in plain words which values a flag takes, and which flag an unknown one may be.
+func plainly(cmd *cobra.Command, err error) error {
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		name := unknown.GetSpecifiedName()
+		return fmt.Errorf("unknown flag --%s%s", name, didYouMean(similarFlags(cmd, name), "--"))
+	}
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
 		return err
@@ -301,12 +367,24 @@ func printVersion(w io.Writer) error {
 		fmt.Fprintf(&b, "commit %s of %s\n", revision, settings["vcs.time"])
 	}
 	fmt.Fprintf(&b, "%s %s/%s\n", info.GoVersion, settings["GOOS"], settings["GOARCH"])
-	for _, dep := range info.Deps {
-		switch dep.Path {
-		case "github.com/google/nftables", "github.com/mdlayher/netlink", "k8s.io/client-go":
-			fmt.Fprintf(&b, "%s %s\n", dep.Path, dep.Version)
-		}
+	modules := spokenModules()
+	for _, path := range slices.Sorted(maps.Keys(modules)) {
+		fmt.Fprintf(&b, "%s %s\n", path, modules[path])
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// spokenModules returns the versions of the modules that speak to the kernel and the API server, by path.
+func spokenModules() map[string]string {
+	modules := make(map[string]string)
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			switch dep.Path {
+			case "github.com/google/nftables", "github.com/mdlayher/netlink", "k8s.io/client-go":
+				modules[dep.Path] = dep.Version
+			}
+		}
+	}
+	return modules
 }

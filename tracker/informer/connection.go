@@ -14,6 +14,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
+// ErrNoServer says that nothing names an API server.
+var ErrNoServer = errors.New("not running in a Kubernetes cluster")
+
 // remedy ends every error about an unknown API server.
 const remedy = "pass --kubeconfig FILE, or --manifests PATH to run without an API server"
 
@@ -122,7 +125,7 @@ func (c *Connection) credentials() (*rest.Config, error) {
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, errors.New("not running in a Kubernetes cluster: " + remedy)
+		return nil, fmt.Errorf("%w: %s", ErrNoServer, remedy)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s; %s", c.origin(), oneLine(err), remedy)

@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,14 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 )
 
 func newStatus(c *connection) *cobra.Command {
-	var output string
+	var form output.Form
 	cmd := &cobra.Command{
 		Use:   "status [NODE]...",
 		Short: "Print a line for each node: whether kube-nft serves there",
@@ -35,8 +33,8 @@ It exits 0 if kube-nft serves on all of them, 1 if not, and 2 if it could not lo
   kubectl kube-nft status -o json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if !slices.Contains([]string{"table", "json", "yaml"}, output) {
-				return config.Usagef("--output %s: expected table, json or yaml", output)
+			if err := form.Check(); err != nil {
+				return err
 			}
 			cluster, err := c.connect(cmd.Flags())
 			if err != nil {
@@ -47,10 +45,10 @@ It exits 0 if kube-nft serves on all of them, 1 if not, and 2 if it could not lo
 				return inspect.TroubleError{Err: err}
 			}
 			rows := cluster.statuses(cmd.Context(), members)
-			if output == "table" {
-				err = writeStatuses(cmd.OutOrStdout(), rows, time.Now())
+			if form.Document() {
+				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeStatus", rows))
 			} else {
-				err = writeDocument(cmd.OutOrStdout(), rows, output == "yaml")
+				err = writeStatuses(cmd.OutOrStdout(), rows, time.Now())
 			}
 			if slices.ContainsFunc(rows, func(s nodeStatus) bool { return !s.Serves }) {
 				err = cmp.Or(err, inspect.ErrUnhealthy)
@@ -58,7 +56,7 @@ It exits 0 if kube-nft serves on all of them, 1 if not, and 2 if it could not lo
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "what to print: table, json or yaml")
+	form.AddFlag(cmd, output.Table, output.JSON, output.YAML)
 	return cmd
 }
 
@@ -135,17 +133,4 @@ func writeStatuses(w io.Writer, rows []nodeStatus, now time.Time) error {
 	err := table.Flush()
 	_, textErr := fmt.Fprintln(w, text)
 	return errors.Join(err, textErr)
-}
-
-// writeDocument prints a value for programs.
-func writeDocument(w io.Writer, value any, asYAML bool) error {
-	text, err := json.MarshalIndent(value, "", "  ")
-	if err == nil && asYAML {
-		text, err = yaml.JSONToYAML(text)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append([]byte(strings.TrimRight(string(text), "\n")), '\n'))
-	return err
 }

@@ -50,11 +50,14 @@ type KubeNFTConfiguration struct {
 	MetricsDisabled bool `json:"metricsDisabled,omitempty"`
 }
 
-// The identities of the two kinds of documents.
+// APIVersion is that of kube-nft's own documents.
+const APIVersion = "kube-nft.github.io/v1alpha1"
+
+// The identities of the two kinds of files.
 const (
 	proxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	proxyKind    = "KubeProxyConfiguration"
-	ownVersion   = "kube-nft.github.io/v1alpha1"
+	ownVersion   = APIVersion
 	ownKind      = "KubeNFTConfiguration"
 )
 

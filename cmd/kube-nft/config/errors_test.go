@@ -2,8 +2,11 @@ package config
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 // checkError holds the text of an error to want, in which FILE stands for the file.
@@ -18,6 +21,29 @@ func checkError(t *testing.T, err error, file, want string) {
 	var setting *Error
 	if !errors.As(err, &setting) {
 		t.Errorf("%v is a %T, want an *Error", err, err)
+	}
+}
+
+// TestChoices: what the shell offers is what the error of another value names.
+func TestChoices(t *testing.T) {
+	for flag, values := range Choices() {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		reader := NewReader(flags)
+		if err := flags.Set(flag, "x"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := reader.Read()
+		if err == nil {
+			t.Errorf("--%s takes x", flag)
+			continue
+		}
+		_, expected, _ := strings.Cut(err.Error(), ": expected ")
+		named := strings.Split(strings.ReplaceAll(expected, " or ", ", "), ", ")
+		slices.Sort(named)
+		slices.Sort(values)
+		if !slices.Equal(named, values) {
+			t.Errorf("--%s: %v names others than %v", flag, err, values)
+		}
 	}
 }
 

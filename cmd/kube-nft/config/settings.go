@@ -21,6 +21,7 @@ type setting struct {
 	weaker      string // field of the section iptables, which holds where field is left out
 	stronger    string // field of KubeNFTConfiguration, which wins over field
 	usage       string // empty hides the flag
+	choice      string // all values that it takes, if these are words
 }
 
 // settings are all settings.
@@ -43,7 +44,8 @@ var settings = []setting{
 		usage: "addresses of pods, one CIDR or one of each family with a comma; connections from other addresses to " +
 			"cluster IPs are masqueraded"},
 	{flag: "detect-local-mode", field: "detectLocalMode",
-		usage: "how to recognise pod traffic: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"},
+		choice: "ClusterCIDR NodeCIDR BridgeInterface InterfaceNamePrefix",
+		usage:  "how to recognise pod traffic: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"},
 	{flag: "pod-bridge-interface", field: "detectLocal.bridgeInterface",
 		usage: "bridge of the pods, for BridgeInterface"},
 	{flag: "pod-interface-name-prefix", field: "detectLocal.interfaceNamePrefix",
@@ -82,7 +84,7 @@ var settings = []setting{
 		usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters",
 		usage: "count the connections to each endpoint as well: a time series for each endpoint of each frontend"},
-	{flag: "connections-of-departed", field: "connectionsOfDeparted",
+	{flag: "connections-of-departed", field: "connectionsOfDeparted", choice: "keep reset",
 		usage: "what happens to TCP and SCTP connections to an endpoint that was removed from its Service: keep or " +
 			"reset; kube-nft.io/connections-of-departed on a Service takes precedence"},
 	{flag: "ping-vips", field: "pingVIPs",
@@ -91,7 +93,7 @@ var settings = []setting{
 	{flag: "source-ranges-for-node-ports", field: "sourceRangesForNodePorts",
 		usage: "apply loadBalancerSourceRanges to node ports, too; kube-nft.io/source-ranges-for-node-ports on a " +
 			"Service takes precedence"},
-	{flag: "takeover", field: "takeover",
+	{flag: "takeover", field: "takeover", choice: "auto force never",
 		usage: "remove kube-proxy's rules on this node once kube-nft's rules are in force: auto, unless too many of " +
 			"its frontends would not be served; force, without that check; or never, the default with --manifests " +
 			"and --service-proxy-name"},
@@ -100,7 +102,7 @@ var settings = []setting{
 	{flag: "host-proc", field: "hostProc",
 		usage: "path of a proc file system that shows the node's processes, to look for a running kube-proxy; in a " +
 			"container without hostPID, the mount of the node's /proc"},
-	{flag: "table-ownership", field: "tableOwnership",
+	{flag: "table-ownership", field: "tableOwnership", choice: "auto never",
 		usage: "keep other programs from changing kube-nft's tables, if the kernel can: auto or never"},
 	{flag: "proxy-mode", field: "mode"},
 	{flag: "feature-gates", field: "featureGates",
@@ -131,12 +133,13 @@ var settings = []setting{
 	{flag: "conntrack-udp-timeout-stream", field: "conntrack.udpStreamTimeout",
 		usage: "timeout of a UDP flow with replies in conntrack; 0 does not change it"},
 
-	{flag: "log-level", field: "logLevel", usage: "lowest level of log lines to write: debug, info, warn or error"},
-	{flag: "log-format", field: "logFormat",
+	{flag: "log-level", field: "logLevel", choice: "debug info warn error",
+		usage: "lowest level of log lines to write: debug, info, warn or error"},
+	{flag: "log-format", field: "logFormat", choice: "auto json console",
 		usage: "log lines as json, or as text for people (console); auto is text if stderr is a terminal"},
 	{flag: "v", field: "logging.verbosity",
 		usage: "log verbosity, as in kube-proxy: 0 to 3 mean --log-level info, 4 and more mean debug"},
-	{flag: "logging-format", field: "logging.format",
+	{flag: "logging-format", field: "logging.format", choice: "text json",
 		usage: "kube-proxy's name for --log-format: text means console, json means json"},
 }
 
@@ -202,6 +205,17 @@ func defaults() *document {
 		&metav1.Duration{Duration: time.Hour}
 	p.ConfigSyncPeriod.Duration = 15 * time.Minute // kube-proxy's default; kube-nft has no such setting
 	return d
+}
+
+// Choices lists the values of those flags that take one of a few words.
+func Choices() map[string][]string {
+	choices := make(map[string][]string)
+	for _, s := range settings {
+		if s.choice != "" {
+			choices[s.flag] = strings.Fields(s.choice)
+		}
+	}
+	return choices
 }
 
 // addFlags declares the flags, which write into the document.

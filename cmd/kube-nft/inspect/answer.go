@@ -6,12 +6,16 @@ import (
 	"net/netip"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
 
 // An answer is what explain prints.
 type answer struct {
+	metav1.TypeMeta
 	// Verdict is one sentence.
 	Verdict     string `json:"verdict"`
 	Source      string `json:"source"`
@@ -69,7 +73,8 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 		destination = netip.AddrPortFrom(p.Destination, p.Port).String()
 	}
 	a := &answer{
-		Source: sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.Fate.Outcome,
+		TypeMeta: output.Kind("Explanation"),
+		Source:   sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.Fate.Outcome,
 		Endpoints: endpointTexts(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade,
 		Hairpin: endpointTexts(e.Hairpin),
 	}
@@ -136,9 +141,9 @@ const (
 )
 
 // print writes the answer.
-func (a *answer) print(w io.Writer, f *format) error {
-	if f.value != formatText {
-		return f.document(w, a)
+func (a *answer) print(w io.Writer, f *output.Form) error {
+	if f.Value != output.Text {
+		return f.Write(w, a)
 	}
 	_, err := io.WriteString(w, a.text())
 	return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -24,7 +25,7 @@ import (
 
 func newExplain(reader *config.Reader) *cobra.Command {
 	var flags connection
-	var f format
+	var f output.Form
 	var fromKernel, fromSource bool
 	cmd := &cobra.Command{
 		Use:   "explain SRC DEST",
@@ -65,7 +66,7 @@ kube-nft's do or keep it from being tracked, and what refuses it on its way to t
 				return err
 			}
 			q.iface, q.from = flags.iface, flags.from
-			if err := cmp.Or(q.check(), f.check()); err != nil {
+			if err := cmp.Or(q.check(), f.Check()); err != nil {
 				return err
 			}
 			sourced := fromSource || slices.ContainsFunc([]string{"manifests", "kubeconfig", "master"}, cmd.Flags().Changed)
@@ -75,22 +76,24 @@ kube-nft's do or keep it from being tracked, and what refuses it on its way to t
 			}
 			return q.explain(cmd, c, &f, sourced, fromKernel)
 		},
-		Args: cobra.ArbitraryArgs, // parseConnection checks them
+		Args:              cobra.ArbitraryArgs, // parseConnection checks them
+		ValidArgsFunction: serviceAt(1),
 	}
-	f.addFlag(cmd, formatText, formatJSON, formatYAML)
+	f.AddFlag(cmd, output.Text, output.JSON, output.YAML)
 	set := cmd.Flags()
 	set.StringVar(&flags.iface, "interface", "", "interface that the packet arrives on")
 	set.StringVar(&flags.from, "from", "", "kind of client: pod, node or outside; by default it follows from SRC")
 	set.BoolVar(&fromKernel, "from-kernel", false, "explain the rules in the kernel, also with a source of objects")
 	set.BoolVar(&fromSource, "from-source", false,
 		"explain the rules that the daemon on this node would write for its current objects")
-	offer(cmd, "from", fromPod, fromNode, fromOutside)
+	output.Offer(cmd, "from", fromPod, fromNode, fromOutside)
 	return cmd
 }
 
 // explain prints the connection's fate by the kernel's rules, by the rules that the daemon would
 // write, or by both.
-func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *format, sourced, fromKernel bool) (err error) {
+func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *output.Form,
+	sourced, fromKernel bool) (err error) {
 	var wanted *answer
 	trouble := func(err error) error {
 		var usage config.UsageError

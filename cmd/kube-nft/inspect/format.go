@@ -1,84 +1,15 @@
 package inspect
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
-	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 )
-
-// Formats of what commands print: a table or a text for people, documents for programs.
-const (
-	formatTable = "table"
-	formatWide  = "wide" // the table with more columns
-	formatName  = "name" // the names of Services alone
-	formatText  = "text"
-	formatJSON  = "json"
-	formatYAML  = "yaml"
-)
-
-// A format is the value of --output; the first allowed one is the default.
-type format struct {
-	value   string
-	allowed []string
-}
-
-// addFlag declares --output.
-func (f *format) addFlag(cmd *cobra.Command, allowed ...string) {
-	f.allowed = allowed
-	cmd.PersistentFlags().StringVarP(&f.value, "output", "o", allowed[0], "what to print: "+alternatives(allowed))
-	offer(cmd, "output", allowed...)
-}
-
-func (f *format) check() error {
-	if slices.Contains(f.allowed, f.value) {
-		return nil
-	}
-	return config.Usagef("--output %s: expected %s", f.value, alternatives(f.allowed))
-}
-
-// alternatives joins words as in a, b or c.
-func alternatives(words []string) string {
-	last := len(words) - 1
-	if last == 0 {
-		return words[0]
-	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
-
-// offer makes the shell offer values of a flag.
-func offer(cmd *cobra.Command, flag string, values ...string) {
-	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-	if err := cmd.RegisterFlagCompletionFunc(flag, fixed); err != nil {
-		panic(err) // the flag is declared one line before
-	}
-}
-
-// document writes a value as JSON or YAML.
-func (f *format) document(w io.Writer, value any) error {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(value)
-	encoded := text.Bytes()
-	if err == nil && f.value == formatYAML {
-		encoded, err = yaml.JSONToYAML(encoded)
-	}
-	if err != nil {
-		return fmt.Errorf("print as %s: %w", f.value, err)
-	}
-	_, err = w.Write(encoded)
-	return err
-}
 
 // A column is one column of a table of Rows.
 type column[Row any] struct {
@@ -87,23 +18,18 @@ type column[Row any] struct {
 }
 
 // onRequest returns columns of -o wide.
-func onRequest[Row any](f *format, columns []column[Row]) []column[Row] {
-	if f.value != formatWide {
+func onRequest[Row any](f *output.Form, columns []column[Row]) []column[Row] {
+	if f.Value != output.Wide {
 		return nil
 	}
 	return columns
 }
 
-// tabular reports whether the format is for people who read lines.
-func (f *format) tabular() bool {
-	return slices.Contains([]string{formatTable, formatWide, formatName}, f.value)
-}
-
-// writeList prints rows in a format. If there are none it says so on stderr, which does not disturb
+// writeList prints rows of a kind in a form. If there are none it says so on stderr, which does not disturb
 // a program that reads a table.
-func writeList[Row any](cmd *cobra.Command, f *format, columns []column[Row], rows []Row) error {
-	if !f.tabular() {
-		return f.document(cmd.OutOrStdout(), rows)
+func writeList[Row any](cmd *cobra.Command, f *output.Form, kind string, columns []column[Row], rows []Row) error {
+	if f.Document() {
+		return f.Write(cmd.OutOrStdout(), output.NewList(kind, rows))
 	}
 	if len(rows) == 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "no %s found\n", cmd.Name())
@@ -113,8 +39,8 @@ func writeList[Row any](cmd *cobra.Command, f *format, columns []column[Row], ro
 }
 
 // tableLines returns a table: the heads, unless only names are asked for, and the cells of each row.
-func tableLines[Row any](f *format, columns []column[Row], rows []Row) (lines [][]string) {
-	if f.value == formatName { // of the first column, without the port
+func tableLines[Row any](f *output.Form, columns []column[Row], rows []Row) (lines [][]string) {
+	if f.Value == output.Name { // of the first column, without the port
 		seen := make(map[string]bool)
 		for i := range rows {
 			name, _, _ := strings.Cut(columns[0].cell(&rows[i]), ":")

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -20,7 +21,7 @@ type selection struct {
 	namespace string
 	name      string
 	family    string
-	format    format
+	format    output.Form
 	all       bool // of every namespace, as without a namespace
 	watch     bool
 }
@@ -56,13 +57,13 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	s.format.addFlag(get, formatTable, formatWide, formatName, formatJSON, formatYAML)
+	s.format.AddFlag(get, output.Table, output.Wide, output.Name, output.JSON, output.YAML)
 	get.PersistentFlags().StringVarP(&s.namespace, "namespace", "n", "", "only Services of this namespace")
 	get.PersistentFlags().BoolVarP(&s.all, "all-namespaces", "A", false, "Services of all namespaces, the default")
 	get.PersistentFlags().BoolVarP(&s.watch, "watch", "w", false,
 		"keep printing a line for each row that is added or removed")
 	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
-	offer(get, "family", "4", "6")
+	output.Offer(get, "family", "4", "6")
 	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return new(selection).names(cmd, func(n layout.PortName) string { return n.Namespace })
 	}
@@ -113,7 +114,7 @@ func (s *selection) command(what, short string,
 				return s.follow(cmd, i, list)
 			}
 			missing := s.name != "" && !slices.ContainsFunc(s.families(i.tables), programmed)
-			if !missing || !s.format.tabular() { // a program gets an empty list
+			if !missing || s.format.Document() { // a program gets an empty list
 				if err := list(cmd, s, i); err != nil {
 					return TroubleError{err}
 				}
@@ -160,13 +161,13 @@ func (s *selection) check() error {
 			s.family, known = digit, true
 		}
 	}
-	if s.watch && s.format.check() == nil && !s.format.tabular() {
+	if s.watch && s.format.Check() == nil && s.format.Document() {
 		return config.Usagef("--watch: expected --output table, wide or name")
 	}
 	if !known {
 		return config.Usagef("--family %s: expected 4, 6, IPv4 or IPv6", s.family)
 	}
-	return s.format.check()
+	return s.format.Check()
 }
 
 // families lists the selected tables.
@@ -193,6 +194,16 @@ func (s *selection) services(table *readback.Table) []readback.Frontend {
 	return slices.DeleteFunc(table.Frontends(), func(service readback.Frontend) bool {
 		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
 	})
+}
+
+// serviceAt offers the shell NAMESPACE/NAME of each Service in the kernel as the argument with this index.
+func serviceAt(index int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) != index {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return new(selection).names(cmd, func(n layout.PortName) string { return n.Namespace + "/" + n.Name })
+	}
 }
 
 // names offers the shell the kernel's names; nothing if they cannot be read.

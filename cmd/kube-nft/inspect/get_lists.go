@@ -117,7 +117,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 			rows = append(rows, row)
 		}
 	}
-	return writeList(cmd, &s.format, slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)
+	return writeList(cmd, &s.format, "Frontend", slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)
 }
 
 // algorithm names the way to choose an endpoint as the annotation lb-algorithm does; empty for chance.
@@ -223,7 +223,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 	if counted && !s.watch {
 		columns = append(columns, connectionsColumn)
 	}
-	return writeList(cmd, &s.format, slices.Concat(columns, onRequest(&s.format, wideEndpoints)), rows)
+	return writeList(cmd, &s.format, "Endpoint", slices.Concat(columns, onRequest(&s.format, wideEndpoints)), rows)
 }
 
 // listName is the name of a list of endpoints.
@@ -272,7 +272,7 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 	if s.watch { // what is left changes all the time
 		columns = columns[:len(columns)-1]
 	}
-	return writeList(cmd, &s.format, slices.Concat(columns, onRequest(&s.format, wideAffinity)), rows)
+	return writeList(cmd, &s.format, "AffinityEntry", slices.Concat(columns, onRequest(&s.format, wideAffinity)), rows)
 }
 
 // withAffinity lists one frontend of each Service port with session affinity: all its frontends

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/kernel"
@@ -281,6 +284,7 @@ func (w *journeys) vanished(p *tracedPacket, s *readback.Frontend, j *journey) s
 
 // A tracedPacket is a journey for programs.
 type tracedPacket struct {
+	metav1.TypeMeta
 	Time        time.Time   `json:"time"`
 	Source      string      `json:"source"`
 	Destination string      `json:"destination"`
@@ -299,7 +303,8 @@ type tracedPacket struct {
 // packet describes a journey that is over.
 func (w *journeys) packet(j *journey) *tracedPacket {
 	p := &tracedPacket{
-		Time: j.began, Source: endText(j.first.Source), Destination: endText(j.first.Destination),
+		TypeMeta: output.Kind("TracedPacket"),
+		Time:     j.began, Source: endText(j.first.Source), Destination: endText(j.first.Destination),
 		Protocol: protocolText(j.first.Protocol),
 		Steps:    j.steps, Cut: j.cut, In: interfaceName(j.first.In),
 	}
@@ -353,9 +358,9 @@ func (w *journeys) packet(j *journey) *tracedPacket {
 	return p
 }
 
-func (w *journeys) print(j *journey, f *format, out io.Writer) error {
+func (w *journeys) print(j *journey, f *output.Form, out io.Writer) error {
 	p := w.packet(j)
-	if f.value == formatJSON { // a line for each packet
+	if f.Value == output.JSON { // a line for each packet
 		line, err := json.Marshal(p)
 		if err == nil {
 			_, err = fmt.Fprintf(out, "%s\n", line)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/readback"
 )
@@ -177,5 +178,5 @@ func (s serviceName) frontend(t *readback.Table) (*readback.Frontend, error) {
 	for i, key := range keys {
 		keys[i] = serviceName{namespace: s.namespace, name: s.name}.String() + ":" + key
 	}
-	return nil, config.Usagef("Service %s has several ports: name one of %s", s, alternatives(keys))
+	return nil, config.Usagef("Service %s has several ports: name one of %s", s, output.Alternatives(keys))
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/legacy"
@@ -18,6 +20,7 @@ import (
 
 // A Status is what the command status prints.
 type Status struct {
+	metav1.TypeMeta
 	// Generation is the number of the latest commit to nf_tables in this network namespace.
 	Generation uint32        `json:"generation"`
 	Tables     []TableStatus `json:"tables"`
@@ -33,7 +36,7 @@ type Status struct {
 }
 
 func newStatus() *cobra.Command {
-	var f format
+	var f output.Form
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Summarise the rules in the kernel and the state of the daemon",
@@ -44,15 +47,15 @@ use. If the daemon has not synced since its start, status prints what it waits f
 It exits 0 if the daemon answers, has synced since its start and is healthy; 1 if not; 2 if
 the kernel cannot be read.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(); err != nil {
+			if err := f.Check(); err != nil {
 				return err
 			}
 			s, err := readStatus(cmd.Context())
 			if err != nil {
 				return TroubleError{err}
 			}
-			if f.value != formatTable {
-				err = f.document(cmd.OutOrStdout(), s)
+			if f.Value != output.Table {
+				err = f.Write(cmd.OutOrStdout(), s)
 			} else {
 				err = s.write(cmd.OutOrStdout(), time.Now())
 			}
@@ -62,7 +65,7 @@ the kernel cannot be read.`,
 			return err
 		},
 	}
-	f.addFlag(cmd, formatTable, formatJSON, formatYAML)
+	f.AddFlag(cmd, output.Table, output.JSON, output.YAML)
 	return cmd
 }
 
@@ -76,7 +79,8 @@ func readStatus(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	defer i.close()
-	s, names := &Status{Generation: i.generation, Tables: []TableStatus{}}, make(map[string]bool)
+	s := &Status{TypeMeta: output.Kind("Status"), Generation: i.generation, Tables: []TableStatus{}}
+	names := make(map[string]bool)
 	for _, f := range nft.Families {
 		if table := i.tables[f]; table != nil {
 			t, err := i.tableStatus(ctx, table)

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
@@ -48,7 +50,7 @@ type topQuery struct {
 
 func newTop() *cobra.Command {
 	var q topQuery
-	var f format
+	var f output.Form
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the busiest Services: new and active connections, and refusals",
@@ -67,24 +69,24 @@ most --budget of them, and reports if there are more.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q.fit = !cmd.Flags().Changed("rows")
-			if err := cmp.Or(f.check(), q.check()); err != nil {
+			if err := cmp.Or(f.Check(), q.check()); err != nil {
 				return err
 			}
-			if err := q.run(cmd.Context(), f.value, cmd.OutOrStdout()); err != nil && cmd.Context().Err() == nil {
+			if err := q.run(cmd.Context(), f.Value, cmd.OutOrStdout()); err != nil && cmd.Context().Err() == nil {
 				return TroubleError{err}
 			}
 			return nil
 		},
 	}
-	f.addFlag(cmd, formatTable, formatJSON)
+	f.AddFlag(cmd, output.Table, output.JSON)
 	set := cmd.Flags()
 	set.StringVarP(&q.namespace, "namespace", "n", "", "only Services of this namespace")
 	set.DurationVar(&q.interval, "interval", 2*time.Second, "time between two lists")
 	set.IntVar(&q.count, "count", 0, "number of lists to print; 0: until you interrupt it")
 	set.IntVar(&q.rows, "rows", topRows, "maximum number of Services in a list; 0: all")
 	set.IntVar(&q.budget, "budget", topBudget, "maximum number of conntrack entries to read for a list")
-	set.StringVar(&q.order, "sort", topOrders[0], "column to sort by: "+alternatives(topOrders))
-	offer(cmd, "sort", topOrders...)
+	set.StringVar(&q.order, "sort", topOrders[0], "column to sort by: "+output.Alternatives(topOrders))
+	output.Offer(cmd, "sort", topOrders...)
 	return cmd
 }
 
@@ -101,7 +103,7 @@ func (q *topQuery) check() error {
 	case q.budget < 1:
 		return config.Usagef("--budget %d: expected 1 or more", q.budget)
 	case !slices.Contains(topOrders, q.order):
-		return config.Usagef("--sort %s: expected %s", q.order, alternatives(topOrders))
+		return config.Usagef("--sort %s: expected %s", q.order, output.Alternatives(topOrders))
 	}
 	return nil
 }
@@ -145,7 +147,7 @@ func (q *topQuery) run(ctx context.Context, format string, out io.Writer) error 
 			rows = max(1, height-topHeadLines)
 		}
 		list.finish(q.order, rows)
-		if format == formatJSON {
+		if format == output.JSON {
 			err = list.writeJSON(out)
 		} else {
 			err = screen.show(list.text(q.budget))
@@ -220,6 +222,7 @@ func (i *inspection) sample(ctx context.Context) (*topSample, error) {
 
 // A topList is one list of top, and its document for programs.
 type topList struct {
+	metav1.TypeMeta
 	Time            time.Time `json:"time"`
 	IntervalSeconds float64   `json:"intervalSeconds"`
 	// Counted says whether the kernel counts the connections of each Service: --connection-counters.
@@ -258,7 +261,7 @@ func (s *topSample) since(before *topSample, namespace string) *topList {
 		return float64(now-then) / seconds
 	}
 	l := &topList{
-		Time: s.at, IntervalSeconds: seconds, Counted: s.counted, Services: []*topService{},
+		TypeMeta: output.Kind("Top"), Time: s.at, IntervalSeconds: seconds, Counted: s.counted, Services: []*topService{},
 		Refused: make(map[string]float64), RefusedTotal: s.refused,
 		byName: make(map[string]*topService), byFrontend: make(map[tracker.Frontend]*topService),
 	}

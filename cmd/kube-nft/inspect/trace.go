@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/readback"
@@ -34,7 +35,7 @@ type packetQuery struct {
 
 func newTrace() *cobra.Command {
 	var q packetQuery
-	var f format
+	var f output.Form
 	cmd := &cobra.Command{
 		Use:   "trace [NAMESPACE/SERVICE[:PORT] | ADDR[:PORT/PROTO]]",
 		Short: "Show the rules that live packets meet on this node",
@@ -48,18 +49,19 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
 		Example: `  kube-nft trace shop/web
   kube-nft trace shop/web:http --source 203.0.113.0/24 --count 1
   kube-nft trace 198.51.100.9:7777/udp -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: serviceAt(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				q.to = args[0]
 			}
-			if err := f.check(); err != nil {
+			if err := f.Check(); err != nil {
 				return err
 			}
 			return q.run(cmd.Context(), &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f.addFlag(cmd, formatText, formatJSON)
+	f.AddFlag(cmd, output.Text, output.JSON)
 	set := cmd.Flags()
 	set.StringVar(&q.source, "source", "", "client: an address or a CIDR")
 	set.IntVar(&q.count, "count", 0, "number of packets to show; 0: until you interrupt it")
@@ -69,7 +71,7 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
 }
 
 // run traces until the context ends or enough packets were shown.
-func (q *packetQuery) run(ctx context.Context, f *format, stdout, stderr io.Writer) error {
+func (q *packetQuery) run(ctx context.Context, f *output.Form, stdout, stderr io.Writer) error {
 	look, err := lookAtTables(ctx)
 	if err != nil {
 		return err

@@ -23,7 +23,9 @@ node to kube-nft without a gap in service. It runs no iptables, nft or ipset pro
 
 The daemon does what migrate apply does by itself when it starts, unless
 --takeover=never is set.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(*cobra.Command, []string) error {
+			return config.Usagef("migrate: expected plan, apply or rollback")
+		},
 	}
 	group.AddCommand(newPlan(reader), newApply(reader), newRollback())
 	return []*cobra.Command{group, newCleanup()}

@@ -2,16 +2,18 @@ package move
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
+	"github.com/kube-nft/kube-nft/nft/migrate"
 )
 
 // planTimeout is how long a plan waits for the API server; most of the plan does not need it.
@@ -21,7 +23,8 @@ const planTimeout = 5 * time.Second
 var ErrIncomplete = errors.New("the plan is incomplete: see the lines that begin with unknown")
 
 func newPlan(reader *config.Reader) *cobra.Command {
-	var output, root string
+	var form output.Form
+	var root string
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print what a migration would find, remove and keep; change nothing",
@@ -32,36 +35,39 @@ give it the settings of the daemon. Its last line sums it up. Exit code 1 means 
 stands in the way, 2 that it could not look at everything: it needs CAP_NET_ADMIN, as root,
 and the source.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return config.Usagef("--output %q: expected text or json", output)
+			if err := form.Check(); err != nil {
+				return err
 			}
 			c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			c.ServiceProxyName = "" // of a trial, which leaves kube-proxy's Services alone: the plan is about these
-			return plan(cmd.Context(), c, root, output == "json", cmd.OutOrStdout())
+			return plan(cmd.Context(), c, root, &form, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "form of the plan: text or json")
+	form.AddFlag(cmd, output.Text, output.JSON, output.YAML)
 	cmd.Flags().StringVar(&root, "host-root", "/",
 		"where the node's file system is mounted, to look for its nft program and configuration")
 	return cmd
 }
 
+// A planDocument is a plan for programs.
+type planDocument struct {
+	metav1.TypeMeta
+	migrate.Plan
+}
+
 // plan prints the plan. root is the host's file system.
-func plan(ctx context.Context, c *config.Config, root string, asJSON bool, w io.Writer) error {
+func plan(ctx context.Context, c *config.Config, root string, form *output.Form, w io.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, planTimeout, lateError("no answer within "+planTimeout.String()))
 	defer cancel()
 	s, err := look(ctx, c, root, false, zap.NewNop())
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false)
-		err = encoder.Encode(s.plan)
+	if form.Document() {
+		err = form.Write(w, &planDocument{output.Kind("MigrationPlan"), s.plan})
 	} else {
 		_, err = io.WriteString(w, s.plan.Text())
 	}

@@ -1,0 +1,103 @@
+// Package output prints what commands have found in the form of --output: declare the flag with Form.AddFlag, and give
+// Form.Write a document that begins with a Kind. Tables and texts for people are the commands' own.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+)
+
+// Values of --output: a table or a text for people, documents for programs.
+const (
+	Table = "table"
+	Wide  = "wide" // the table with more columns
+	Name  = "name" // the names of Services alone
+	Text  = "text"
+	JSON  = "json"
+	YAML  = "yaml"
+)
+
+// A Form is the value of --output; the first allowed one is the default.
+type Form struct {
+	Value   string
+	allowed []string
+}
+
+// AddFlag declares --output.
+func (f *Form) AddFlag(cmd *cobra.Command, allowed ...string) {
+	f.allowed = allowed
+	cmd.PersistentFlags().StringVarP(&f.Value, "output", "o", allowed[0], "what to print: "+Alternatives(allowed))
+	Offer(cmd, "output", allowed...)
+}
+
+// Check returns a config.UsageError if the value is not allowed.
+func (f *Form) Check() error {
+	if slices.Contains(f.allowed, f.Value) {
+		return nil
+	}
+	return config.Usagef("--output %s: expected %s", f.Value, Alternatives(f.allowed))
+}
+
+// Document reports whether the form is for programs.
+func (f *Form) Document() bool { return f.Value == JSON || f.Value == YAML }
+
+// Write writes a document as JSON or YAML.
+func (f *Form) Write(w io.Writer, document any) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(document)
+	encoded := text.Bytes()
+	if err == nil && f.Value == YAML {
+		encoded, err = yaml.JSONToYAML(encoded)
+	}
+	if err != nil {
+		return fmt.Errorf("print as %s: %w", f.Value, err)
+	}
+	_, err = w.Write(encoded)
+	return err
+}
+
+// Kind returns the beginning of a document; docs/operations.md lists the kinds.
+func Kind(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: config.APIVersion, Kind: kind}
+}
+
+// A List is a document with rows.
+type List[Row any] struct {
+	metav1.TypeMeta
+	Items []Row `json:"items"`
+}
+
+// NewList returns a list of rows of a kind: kindList.
+func NewList[Row any](kind string, rows []Row) *List[Row] {
+	return &List[Row]{Kind(kind + "List"), rows}
+}
+
+// Alternatives joins words as in a, b or c.
+func Alternatives(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// Offer makes the shell offer values of a flag.
+func Offer(cmd *cobra.Command, flag string, values ...string) {
+	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc(flag, fixed); err != nil {
+		panic(err) // the flag is declared before
+	}
+}
