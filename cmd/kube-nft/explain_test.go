@@ -86,6 +86,17 @@ func TestExplainForeignChanges(t *testing.T) {
 	checkWidth(t, stdout)
 }
 
+// TestExplainOwnConnection: another program's chain at output refuses what this node sends.
+func TestExplainOwnConnection(t *testing.T) {
+	program(t)
+	const drop = "table inet mine {\nchain out {\ntype filter hook output priority 0; policy drop;\n}\n}\n"
+	lab.Run(t, drop, "nft", "-f", "-")
+	code, stdout, stderr := kubeNFT(t, "explain", "192.168.0.2", "10.96.0.2:53/udp", "--from", "node")
+	if code != exitOK || stderr != "" || !strings.Contains(stdout, "table inet mine, chain out: its policy refuses it") {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+}
+
 // TestExplainArrow: an arrow may be quoted alone, and changes nothing.
 func TestExplainArrow(t *testing.T) {
 	command := append([]string{"explain", "10.244.0.9", "10.96.0.2:53/udp"}, inspectionSource...)

@@ -1,8 +1,8 @@
 package firewall
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,9 +25,20 @@ type Firewall struct {
 	steps  int
 	bases  []baseChain
 	tables map[string]*table
-	legacy []base // at forward
-	// unread is why legacy tables could not be read.
-	unread error
+	legacy map[legacyChain]legacyBase // those that were read
+}
+
+// A legacyChain is a base chain of the table filter of legacy ip_tables.
+type legacyChain struct {
+	family nft.Family
+	hook   uint32
+}
+
+// A legacyBase is what was read of a legacyChain.
+type legacyBase struct {
+	base
+	ok  bool // there is one
+	err error
 }
 
 // HasTable reports whether a table of this name, in any family, has a base chain.
@@ -37,34 +48,35 @@ func (f *Firewall) HasTable(name string) bool {
 
 // Read reads what there is at the hooks. It makes the kernel load nothing.
 func Read(ctx context.Context, k *kernel.Client) (*Firewall, error) {
-	f := &Firewall{kernel: k, tables: map[string]*table{}}
+	f := &Firewall{kernel: k, tables: map[string]*table{}, legacy: map[legacyChain]legacyBase{}}
 	var err error
-	if f.bases, err = readBases(ctx, k); err != nil {
-		return nil, err
-	}
-	for _, family := range nft.Families {
-		b, ok, err := readXtables(ctx, family, "filter", "FORWARD")
-		if ok {
-			f.legacy = append(f.legacy, b)
-		}
-		f.unread = errors.Join(f.unread, err)
-	}
-	return f, nil
+	f.bases, err = readBases(ctx, k)
+	return f, err
 }
 
-// atForward returns the base chains that decide about forwarded packets of a family.
-func (f *Firewall) atForward(family nft.Family) (list []base) {
+// legacyNames are the base chains of the table filter of ip_tables.
+var legacyNames = map[uint32]string{
+	unix.NF_INET_LOCAL_IN: "INPUT", unix.NF_INET_FORWARD: "FORWARD", unix.NF_INET_LOCAL_OUT: "OUTPUT",
+}
+
+// at returns the base chains that decide at a hook about packets of a family that were translated before. An error
+// says why the legacy table could not be read.
+func (f *Firewall) at(ctx context.Context, family nft.Family, hook uint32) (list []base, err error) {
 	for _, c := range f.bases {
-		if c.typ == "filter" && c.hook == unix.NF_INET_FORWARD && (c.family == family || c.family == inet) {
+		if c.typ == "filter" && c.hook == hook && (c.family == family || c.family == inet) &&
+			(hook != unix.NF_INET_LOCAL_OUT || c.priority > translatedPriority) {
 			list = append(list, f.base(c))
 		}
 	}
-	for _, b := range f.legacy {
-		if b.family == family {
-			list = append(list, b)
-		}
+	l, known := f.legacy[legacyChain{family, hook}]
+	if !known {
+		l.base, l.ok, l.err = readXtables(ctx, family, "filter", legacyNames[hook])
+		f.legacy[legacyChain{family, hook}] = l
 	}
-	return list
+	if l.ok {
+		list = append(list, l.base)
+	}
+	return list, l.err
 }
 
 // base returns a base chain of nf_tables to follow packets through.
@@ -102,47 +114,59 @@ func (r *Refusal) String() string {
 	return r.Where + ": " + r.By + what
 }
 
-// Forward returns what refuses a packet at forward, or its answer; nil if nothing does for certain.
-func (f *Firewall) Forward(ctx context.Context, p Packet) (*Refusal, error) {
-	chains := f.atForward(p.Family)
-	for i := range chains {
-		b := &chains[i]
-		for _, answer := range []bool{false, true} {
-			q := p
-			if answer {
-				q = p.reply()
-			}
-			out, err := f.follow(ctx, b, &q)
+// answerHooks are the hooks that answers pass.
+var answerHooks = map[uint32]uint32{
+	unix.NF_INET_FORWARD: unix.NF_INET_FORWARD, unix.NF_INET_LOCAL_OUT: unix.NF_INET_LOCAL_IN,
+	unix.NF_INET_LOCAL_IN: unix.NF_INET_LOCAL_OUT,
+}
+
+// Refuses returns what refuses a packet at a hook behind its translation, or its answer; nil if nothing does for
+// certain. hook is NF_INET_FORWARD, NF_INET_LOCAL_OUT or NF_INET_LOCAL_IN of linux/netfilter.h.
+func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal, error) {
+	var unread error
+	for _, answer := range []bool{false, true} {
+		if answer {
+			hook, p = answerHooks[hook], p.reply()
+		}
+		chains, err := f.at(ctx, p.Family, hook)
+		unread = cmp.Or(unread, err)
+		for i := range chains {
+			b := &chains[i]
+			out, err := f.follow(ctx, b, &p)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", b.where, err)
 			}
 			if out.refused && !out.unless {
-				return &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer, Remedy: b.remedy(p.Family),
+				return &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer, Remedy: b.remedy(hook, &p),
 					firewalld: b.table == firewalld}, nil
 			}
 		}
 	}
-	return nil, f.unread
+	return nil, unread
 }
 
 // firewalld is the name of the table of that program.
 const firewalld = "firewalld"
 
-// remedy returns what lets connections to Services pass the chain.
-func (b *base) remedy(f nft.Family) string {
-	iptables := b.family != inet && b.table == "filter" && b.name == "FORWARD"
+// remedy returns what lets connections to Services pass the chain, which is at a hook.
+func (b *base) remedy(hook uint32, p *Packet) string {
+	iptables := b.family != inet && b.table == "filter" && b.name == legacyNames[hook]
+	forward := hook == unix.NF_INET_FORWARD
 	switch {
+	case b.table == firewalld && hook == unix.NF_INET_LOCAL_IN:
+		return fmt.Sprintf("firewall-cmd --permanent --add-port=%d/%s; firewall-cmd --reload", p.DestinationPort,
+			nft.ProtocolText(p.Protocol))
 	case b.table == firewalld:
 		return "set StrictForwardPorts=no in /etc/firewalld/firewalld.conf and reload firewalld; no zone or policy of " +
 			"firewalld can allow what others translate"
-	case slices.Contains(b.users, ufwChain), slices.Contains(b.users, ufwChain6):
+	case forward && (slices.Contains(b.users, ufwChain) || slices.Contains(b.users, ufwChain6)):
 		return "ufw route allow to POD-CIDR, for the pod CIDRs of all nodes"
 	case iptables:
-		program, chain := programOf(f), "FORWARD"
+		program, chain := programOf(p.Family), b.name
 		if b.legacy {
 			program += "-legacy"
 		}
-		if slices.Contains(b.users, dockerChain) {
+		if forward && slices.Contains(b.users, dockerChain) {
 			chain = dockerChain
 		}
 		return fmt.Sprintf("%s -I %s -m conntrack --ctstate DNAT -j ACCEPT; %s -I %s -m conntrack --ctstate "+
@@ -173,8 +197,11 @@ func (n Neighbour) String() string {
 	return fmt.Sprintf("%s (priority %d) %s the packet first", n.Where, n.Priority, what)
 }
 
-// conntrackPriority is NF_IP_PRI_CONNTRACK.
-const conntrackPriority = -200
+// conntrackPriority is NF_IP_PRI_CONNTRACK, and translatedPriority NF_IP_PRI_NAT_DST.
+const (
+	conntrackPriority  = -200
+	translatedPriority = -100
+)
 
 // Ahead lists the base chains of nf_tables that translate a first packet before our chains of a priority do, or
 // keep it from being tracked. hook is NF_INET_PRE_ROUTING or NF_INET_LOCAL_OUT.

@@ -300,6 +300,66 @@ func TestWithoutKubeForward(t *testing.T) {
 	}
 }
 
+// TestRefuses: what refuses connections of this node's own, and those to its own endpoints.
+func TestRefuses(t *testing.T) {
+	node, pod := netip.MustParseAddr("192.168.0.2"), netip.MustParseAddrPort("10.244.0.7:8080")
+	own := Packet{Family: nft.IP, Source: node, Protocol: unix.IPPROTO_TCP, State: StateNew}.Translated(pod)
+	toOwn := Packet{Family: nft.IP, Source: netip.MustParseAddr("192.168.0.9"), Protocol: unix.IPPROTO_TCP, In: "eth0",
+		State: StateNew}.Translated(netip.MustParseAddrPort("192.168.0.2:6443"))
+	at := func(hook, rules string) string {
+		return strings.Replace(forward("drop", rules), "hook forward", "hook "+hook, 1)
+	}
+	firewalld := func(rules string) string { return strings.Replace(rules, "inet filter", "inet firewalld", 1) }
+	const (
+		chain          = "table inet filter, chain forward: its policy refuses "
+		firewalldChain = "table inet firewalld, chain forward: its policy refuses it"
+		out, in        = unix.NF_INET_LOCAL_OUT, unix.NF_INET_LOCAL_IN
+	)
+	for name, tt := range map[string]struct {
+		hook   uint32
+		packet Packet
+		rules  string
+		want   string
+		remedy string
+	}{
+		"own, forward":     {out, own, at("forward", ""), "", ""},
+		"own":              {out, own, at("output", ""), chain + "it", "ct status dnat accept"},
+		"own, accepted":    {out, own, at("output", "ct status dnat accept"), "", ""},
+		"own, before":      {out, own, strings.Replace(at("output", ""), "priority 0", "priority -150", 1), "", ""},
+		"own, answers":     {out, own, at("input", "ct state new accept"), chain + "the answers", "ct state"},
+		"to own":           {in, toOwn, at("input", ""), chain + "it", "ct status dnat accept"},
+		"to own, accepted": {in, toOwn, at("input", "tcp dport 6443 accept"), "", ""},
+		"to own, answers":  {in, toOwn, at("output", "ct state new accept"), chain + "the answers", "ct state"},
+		"own, legacy": {out, own, "*filter\n:OUTPUT DROP\nCOMMIT\n",
+			"legacy iptables table filter, chain OUTPUT: its policy refuses it", "iptables-legacy -I OUTPUT"},
+		"to own, firewalld": {in, toOwn, firewalld(at("input", "")), firewalldChain, "--add-port=6443/tcp"},
+		"own, firewalld":    {out, own, firewalld(at("output", "")), firewalldChain, "StrictForwardPorts=no"},
+		"to own, some ports": {in, toOwn, strings.Replace(at("input", "tcp dport 6443 drop"), "policy drop",
+			"policy accept", 1), "table inet filter, chain forward: its rule with handle 2 refuses it", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			newNode(t)
+			t.Setenv("XTABLES_LOCKFILE", t.TempDir()+"/lock")
+			if strings.HasPrefix(tt.rules, "*filter") {
+				lab.Run(t, tt.rules, "iptables-legacy-restore")
+			} else {
+				lab.Run(t, tt.rules, "nft", "-f", "-")
+			}
+			refusal, err := read(t).Refuses(t.Context(), tt.hook, tt.packet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, remedy := "", ""
+			if refusal != nil {
+				got, remedy = refusal.String(), refusal.Remedy
+			}
+			if got != tt.want || !strings.Contains(remedy, tt.remedy) {
+				t.Errorf("%s, remedy %s; want %s, %s", got, remedy, tt.want, tt.remedy)
+			}
+		})
+	}
+}
+
 // TestManyRules: a host may have any number of rules; a survey reads and follows a bounded number of them.
 func TestManyRules(t *testing.T) {
 	newNode(t)

@@ -158,7 +158,7 @@ func (f *Firewall) Survey(ctx context.Context, targets []Target, mark uint32) (l
 	for _, family := range nft.Families {
 		packets, seen := trials(targets, mark, family), map[int]bool{} // findings of this family
 		for i := range packets {
-			refusal, tryErr := f.Forward(ctx, packets[i])
+			refusal, tryErr := f.Refuses(ctx, unix.NF_INET_FORWARD, packets[i])
 			if errors.Is(tryErr, ErrTooMany) {
 				return nil, tryErr
 			}

@@ -62,28 +62,32 @@ func (i *inspection) besides(ctx context.Context, table *readback.Table, p nft.P
 	if err != nil {
 		facts = append(facts, answerFact{Topic: "Ahead of us", Text: "not known: " + err.Error()})
 	}
-	if e.Outcome != "dnat" || p.SourceLocal { // what this node sends is not forwarded
+	if e.Outcome != "dnat" {
 		return facts
 	}
-	return append(facts, forwardFacts(ctx, rules, first, table.MasqueradeMark(), e)...)
+	return append(facts, refusalFacts(ctx, rules, first, p.SourceLocal, table.MasqueradeMark(), e)...)
 }
 
-// forwardFacts say what refuses the connection on its way to endpoints.
-func forwardFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Packet, mark uint32,
+// refusalFacts say what refuses the connection on its way to endpoints. own says that it is this node's.
+func refusalFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Packet, own bool, mark uint32,
 	e *readback.Explanation) (facts []answerFact) {
-	forwarded := 0
+	forwarded, tried := 0, e.Endpoints[:min(len(e.Endpoints), maxTried)]
 	refused := map[string][]string{} // endpoints by what refuses them
 	remedies, order := map[string]string{}, []string(nil)
-	for _, ep := range e.Endpoints[:min(len(e.Endpoints), maxTried)] {
-		if !firewall.Forwarded(ep.Addr()) {
-			continue
-		}
-		forwarded++
-		to := p.Translated(ep)
+	for _, ep := range tried {
+		hook, to := uint32(unix.NF_INET_FORWARD), p.Translated(ep)
 		if e.Masquerade {
 			to.Mark = mark
 		}
-		refusal, err := rules.Forward(ctx, to)
+		switch {
+		case own:
+			hook = unix.NF_INET_LOCAL_OUT
+		case !firewall.Forwarded(ep.Addr()):
+			hook = unix.NF_INET_LOCAL_IN
+		default:
+			forwarded++
+		}
+		refusal, err := rules.Refuses(ctx, hook, to)
 		if err != nil {
 			return append(facts, answerFact{Topic: "Firewall", Text: "not known: " + err.Error()})
 		}
@@ -105,8 +109,8 @@ func forwardFacts(ctx context.Context, rules *firewall.Firewall, p firewall.Pack
 	}
 	for _, text := range order {
 		where := "all endpoints"
-		if n := len(refused[text]); n < forwarded {
-			where = fmt.Sprintf("%d of %d endpoints that were tried (%s)", n, forwarded, strings.Join(refused[text], ", "))
+		if n := len(refused[text]); n < len(tried) {
+			where = fmt.Sprintf("%d of %d endpoints that were tried (%s)", n, len(tried), strings.Join(refused[text], ", "))
 		}
 		fact := answerFact{Topic: "Firewall", Text: "on the way to " + where + ", " + text}
 		if remedies[text] != "" {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
@@ -275,7 +276,7 @@ func (w *journeys) vanished(p *tracedPacket, s *readback.Frontend, j *journey) s
 		}
 		first := firewall.Packet{Family: family, Source: j.first.Source.Addr(), SourcePort: j.first.Source.Port(),
 			Protocol: j.first.Protocol, In: p.In, State: firewall.StateNew}
-		if refusal, _ := rules.Forward(ctx, first.Translated(ep)); refusal != nil {
+		if refusal, _ := rules.Refuses(ctx, unix.NF_INET_FORWARD, first.Translated(ep)); refusal != nil {
 			return text + refusal.String()
 		}
 	}
