@@ -209,3 +209,35 @@ func rawCommit(b *testing.B, batch *nft.Batch) time.Duration {
 	})
 	return took
 }
+
+// BenchmarkPortsOfOneService applies changes of a Service with many ports that share their endpoints: of one port, and
+// the removal of all.
+func BenchmarkPortsOfOneService(b *testing.B) {
+	for _, ports := range []int{1000, 10_000} {
+		world := sharingWorld(ports, 10)
+		id := inOrder(world.Changed)[ports/2].ID
+		b.Run(fmt.Sprintf("change=one/ports=%d", ports), func(b *testing.B) {
+			r := NewRuleset(testConfig())
+			r.Apply(world)
+			for i := 0; b.Loop(); i++ {
+				port := *world.Changed[id]
+				port.TargetPort += uint16(i % 2)
+				r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &port}})
+				r.Committed()
+			}
+		})
+		b.Run(fmt.Sprintf("change=removal/ports=%d", ports), func(b *testing.B) {
+			removed := make(map[tracker.PortID]bool)
+			for id := range world.Changed {
+				removed[id] = true
+			}
+			for b.Loop() {
+				b.StopTimer()
+				r := NewRuleset(testConfig())
+				r.Apply(world)
+				b.StartTimer()
+				r.Apply(tracker.Delta{Removed: removed})
+			}
+		})
+	}
+}

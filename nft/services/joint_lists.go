@@ -67,7 +67,11 @@ func (fr *familyRules) portOf(p *tracker.ServicePort) *portState {
 	if port != nil {
 		return port
 	}
-	port = &portState{comment: layout.Comment(p.ID), sibling: fr.siblings[serviceOf(p.ID)]}
+	first := fr.siblings[serviceOf(p.ID)]
+	port = &portState{comment: layout.Comment(p.ID), next: first}
+	if first != nil {
+		first.previous = port
+	}
 	fr.ports[p.ID], fr.siblings[serviceOf(p.ID)] = port, port
 	port.list, port.cluster.endpoints, port.local.endpoints = fr.adoptLists(p)
 	return port
@@ -75,19 +79,17 @@ func (fr *familyRules) portOf(p *tracker.ServicePort) *portState {
 
 // forgetPort takes a port out of its Service.
 func (fr *familyRules) forgetPort(port *portState) {
-	key := serviceOf(port.current.ID)
 	delete(fr.ports, port.current.ID)
-	if fr.siblings[key] == port {
-		if fr.siblings[key] = port.sibling; port.sibling == nil {
-			delete(fr.siblings, key)
-		}
-		return
+	if port.next != nil {
+		port.next.previous = port.previous
 	}
-	for p := fr.siblings[key]; p != nil; p = p.sibling {
-		if p.sibling == port {
-			p.sibling = port.sibling
-			return
-		}
+	switch key := serviceOf(port.current.ID); {
+	case port.previous != nil:
+		port.previous.next = port.next
+	case port.next != nil:
+		fr.siblings[key] = port.next
+	default:
+		delete(fr.siblings, key)
 	}
 }
 
@@ -95,7 +97,7 @@ func (fr *familyRules) forgetPort(port *portState) {
 // a start, the kernel may hold such a list.
 func (fr *familyRules) mayJoin(key serviceKey) bool {
 	first := fr.siblings[key]
-	return fr.adopted != nil || first != nil && first.sibling != nil || len(fr.joints[key]) > 0
+	return fr.adopted != nil || first != nil && first.next != nil || len(fr.joints[key]) > 0
 }
 
 // join decides which ports of a Service share a list, and writes their lists. wanted has the ports that are set
@@ -105,7 +107,7 @@ func (fr *familyRules) join(key serviceKey, wanted map[*portState]setting) {
 	slices.SortStableFunc(groups, func(a, b *jointGroup) int { return cmp.Compare(b.places, a.places) })
 	lists, taken := fr.joints[key], make(map[*jointList]bool)
 	was := make(map[*portState]*jointList)
-	for port := fr.siblings[key]; port != nil; port = port.sibling {
+	for port := fr.siblings[key]; port != nil; port = port.next {
 		was[port], port.joint = port.joint, nil
 	}
 	for _, l := range lists {
@@ -139,7 +141,7 @@ func (fr *familyRules) join(key serviceKey, wanted map[*portState]setting) {
 	if fr.joints[key] = lists; len(lists) == 0 {
 		delete(fr.joints, key)
 	}
-	for port := fr.siblings[key]; port != nil; port = port.sibling {
+	for port := fr.siblings[key]; port != nil; port = port.next {
 		if _, changes := wanted[port]; !changes && was[port] != port.joint {
 			fr.setPort(port.current, port.limits)
 		}
@@ -152,7 +154,7 @@ func (fr *familyRules) jointGroups(key serviceKey, wanted map[*portState]setting
 	type lists struct{ cluster, local endpointListID }
 	var ports []*portState
 	settings := make(map[*portState]setting)
-	for port := fr.siblings[key]; port != nil; port = port.sibling {
+	for port := fr.siblings[key]; port != nil; port = port.next {
 		s, changes := wanted[port]
 		if !changes {
 			s = setting{port.current, port.limits}

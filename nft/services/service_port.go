@@ -21,7 +21,7 @@ type portState struct {
 	guard          *guard           // of a Service with source ranges
 	list           *sharedList      // nil: it has direct lists, as nearly always
 	joint          *jointList       // that it shares with other ports of its Service; nil if it has lists of its own
-	sibling        *portState       // the next port of its Service with the same protocol
+	next, previous *portState       // ports of its Service with the same protocol
 	onNode         []netip.AddrPort // its endpoints on this node
 	limits         limits
 }
