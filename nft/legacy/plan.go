@@ -56,8 +56,8 @@ func (p *Part) finish() {
 		for _, s := range p.Sets {
 			elements += s.Elements
 		}
-		p.add(fmt.Sprintf("%s, %s, %s, %s", count(len(p.Chains), "chain"), count(p.Rules, "rule"),
-			count(len(p.Sets), "set"), count(elements, "element")),
+		p.add(fmt.Sprintf("%s, %s, %s, %s", Plural(len(p.Chains), "chain"), Plural(p.Rules, "rule"),
+			Plural(len(p.Sets), "set"), Plural(elements, "element")),
 			"all of kube-proxy's nftables mode", "removed with the table")
 	case p.Backend == IPVS:
 		p.addServers()
@@ -69,7 +69,7 @@ func (p *Part) finish() {
 			if s.References > 0 {
 				will = "removed as soon as no rule uses it"
 			}
-			p.add(fmt.Sprintf("ipset %s, %s", s.Name, count(s.Elements, "element")), "kube-proxy's IPVS mode", will)
+			p.add(fmt.Sprintf("ipset %s, %s", s.Name, Plural(s.Elements, "element")), "kube-proxy's IPVS mode", will)
 		}
 	default:
 		p.addIPTables()
@@ -83,7 +83,7 @@ const shownServers = 10
 func (p *Part) addServers() {
 	for _, s := range p.Servers {
 		p.add(fmt.Sprintf("virtual server %s %s", s.Protocol, s.Frontend),
-			"answers for a Service, has "+count(s.Connections, "connection"),
+			"answers for a Service, has "+Plural(s.Connections, "connection"),
 			"removed when none of kube-proxy's has a connection")
 	}
 	for _, s := range p.OtherServers[:min(len(p.OtherServers), shownServers)] {
@@ -92,7 +92,7 @@ func (p *Part) addServers() {
 			"kept; if nothing needs it, remove it with "+s.command())
 	}
 	if more := len(p.OtherServers) - shownServers; more > 0 {
-		p.add(count(more, "further virtual server"), "as the last one", "kept")
+		p.add(Plural(more, "further virtual server"), "as the last one", "kept")
 	}
 }
 
@@ -109,7 +109,7 @@ func (p *Part) addIPTables() {
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		object := "chain " + name
 		if strings.HasSuffix(name, "*") {
-			object = count(counts[name], "chain") + " " + name
+			object = Plural(counts[name], "chain") + " " + name
 		}
 		means, known := proxyChains[name]
 		if !known && p.Table == "filter" {
@@ -130,7 +130,7 @@ func (p *Part) addIPTables() {
 		p.add("chain "+name, cmp.Or(keptChains[name], "the kubelet's"), "kept")
 	}
 	if p.Foreign > 0 {
-		p.add(count(p.Foreign, "rule"), "foreign or the kubelet's", "kept")
+		p.add(Plural(p.Foreign, "rule"), "foreign or the kubelet's", "kept")
 	}
 }
 
@@ -168,8 +168,8 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// count returns a number with its noun.
-func count(n int, noun string) string {
+// Plural returns a number with its noun, as in "1 rule" and "2 rules".
+func Plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

@@ -46,7 +46,7 @@ func AffinityCheck(ctx context.Context, inventory *legacy.Inventory, ruleset *se
 	list, err := knownClients(ctx, inventory)
 	_, used := ruleset.EntriesOfClients(list, nil)
 	c := Check{Level: OK, About: "session affinity", Found: fmt.Sprintf("kube-proxy knows the endpoints of %s",
-		plural(len(list), "client"))}
+		legacy.Plural(len(list), "client"))}
 	ipvs := func(p legacy.Part) bool { return p.Backend == legacy.IPVS && !p.Clean() }
 	switch {
 	case err != nil:

@@ -22,7 +22,7 @@ type drainError struct {
 
 func (e *drainError) Error() string {
 	return fmt.Sprintf("%s of kube-proxy's IPVS mode last; its virtual servers take no new ones, and stay with "+
-		"kube-ipvs0 until these have ended, or until %s", plural(e.connections, "connection"),
+		"kube-ipvs0 until these have ended, or until %s", legacy.Plural(e.connections, "connection"),
 		e.until.UTC().Format(time.RFC3339))
 }
 

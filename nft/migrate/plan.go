@@ -35,10 +35,11 @@ func NewPlan(inventory legacy.Inventory, checks []Check) Plan {
 		}
 	}
 	p.Ready, p.Complete = counts[Blocks] == 0, counts[Unknown] == 0
-	p.Summary = fmt.Sprintf("%s, %s: apply %s", plural(counts[Warning], "warning"), plural(counts[Blocks], "block"),
+	p.Summary = fmt.Sprintf("%s, %s: apply %s", legacy.Plural(counts[Warning], "warning"),
+		legacy.Plural(counts[Blocks], "block"),
 		p.outcome())
 	if !p.Complete {
-		p.Summary = plural(counts[Unknown], "thing") + " could not be looked at, " + p.Summary
+		p.Summary = legacy.Plural(counts[Unknown], "thing") + " could not be looked at, " + p.Summary
 	}
 	return p
 }
@@ -56,14 +57,6 @@ func (p *Plan) outcome() string {
 		return "would wait for kube-proxy to end, then take this node over"
 	}
 	return "would take this node over"
-}
-
-// plural returns a number with its noun.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // steps describes the steps of a takeover of inv.

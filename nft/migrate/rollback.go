@@ -108,7 +108,7 @@ func (r *Rollback) remove(ctx context.Context) error {
 		done := strings.Join(removed, ", ") + "; connections that are under way keep their translation"
 		if clients > 0 {
 			done += fmt.Sprintf("; kube-proxy cannot import affinity entries: %s may change endpoints",
-				plural(clients, "client"))
+				legacy.Plural(clients, "client"))
 		}
 		return done, err
 	}

@@ -348,7 +348,7 @@ func content(p *legacy.Part) string {
 		}
 	}
 	if len(p.Servers) > 0 {
-		list = append(list, plural(len(p.Servers), "virtual server"))
+		list = append(list, legacy.Plural(len(p.Servers), "virtual server"))
 	}
 	if p.Device != "" {
 		list = append(list, "device "+p.Device)

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
@@ -199,7 +200,7 @@ func (rows checks) write(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "\nno go: kube-nft is not ready to serve alone on %s\n", some(against))
 		return cmp.Or(err, ErrNoGo)
 	}
-	_, err := fmt.Fprintf(w, "\ngo: kube-nft is ready on %s; kube-proxy may stop\n", plural(len(rows), "node"))
+	_, err := fmt.Fprintf(w, "\ngo: kube-nft is ready on %s; kube-proxy may stop\n", legacy.Plural(len(rows), "node"))
 	return err
 }
 
@@ -212,7 +213,7 @@ func (r *checked) summary() string {
 	for _, check := range r.plan.Checks {
 		counts[check.Level]++
 	}
-	text := plural(counts[migrate.Warning], "warning") + ", " + plural(counts[migrate.Blocks], "block")
+	text := legacy.Plural(counts[migrate.Warning], "warning") + ", " + legacy.Plural(counts[migrate.Blocks], "block")
 	if !r.plan.Complete {
 		text += ", incomplete"
 	}
@@ -244,14 +245,6 @@ func (rows checks) group(level migrate.Level) (groups []checkGroup) {
 		}
 	}
 	return groups
-}
-
-// plural is a number of things.
-func plural(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return strconv.Itoa(n) + " " + noun
 }
 
 // shownNodes is how many nodes a line names.
