@@ -237,16 +237,16 @@ func TestRefusedServiceIsReported(t *testing.T) {
 	})
 }
 
-// guardedPorts returns the two ports of a Service at one load-balancer IP, with an endpoint each
+// portsWithRanges returns the two ports of a Service at one load-balancer IP, with an endpoint each
 // and source ranges.
-func guardedPorts(endpoints [2]byte, ranges ...string) []*tracker.ServicePort {
+func portsWithRanges(endpoints [2]byte, ranges ...string) []*tracker.ServicePort {
 	var ports []*tracker.ServicePort
 	for i, endpoint := range endpoints {
 		p := portWith("shop", 1, endpoint)
 		p.ID.Port, p.Port = string('a'+rune(i)), uint16(80+i)
 		p.LoadBalancers = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
 		for _, text := range ranges {
-			p.Guarded, p.Sources = true, append(p.Sources, netip.MustParsePrefix(text))
+			p.HasSourceRanges, p.Sources = true, append(p.Sources, netip.MustParsePrefix(text))
 		}
 		ports = append(ports, p)
 	}
@@ -285,21 +285,21 @@ func TestPortsOfRefusedService(t *testing.T) {
 		after   []*tracker.ServicePort
 		refused bool
 	}{
-		{"nothing is refused", guardedPorts([2]byte{3, 4}, "20.0.2.0/24"), false},
-		{"first port", guardedPorts([2]byte{9, 4}, "20.0.2.0/24"), true},
-		{"second port", guardedPorts([2]byte{3, 9}, "20.0.2.0/24"), true},
-		{"both ports", guardedPorts([2]byte{9, 9}, "20.0.2.0/24"), true},
-		{"ranges of other lengths", guardedPorts([2]byte{9, 4}, "20.0.1.0/25", "20.0.2.0/24"), true},
-		{"without ranges", guardedPorts([2]byte{9, 4}), true},
-		{"without load balancer", without(guardedPorts([2]byte{9, 4})), true},
-		{"ranges", guardedPorts([2]byte{3, 4}, "20.0.9.0/24"), true},
-		{"ranges and first port", guardedPorts([2]byte{9, 4}, "20.0.9.0/24"), true},
-		{"ranges and second port", guardedPorts([2]byte{3, 9}, "20.0.2.0/24", "20.0.9.0/24"), true},
+		{"nothing is refused", portsWithRanges([2]byte{3, 4}, "20.0.2.0/24"), false},
+		{"first port", portsWithRanges([2]byte{9, 4}, "20.0.2.0/24"), true},
+		{"second port", portsWithRanges([2]byte{3, 9}, "20.0.2.0/24"), true},
+		{"both ports", portsWithRanges([2]byte{9, 9}, "20.0.2.0/24"), true},
+		{"ranges of other lengths", portsWithRanges([2]byte{9, 4}, "20.0.1.0/25", "20.0.2.0/24"), true},
+		{"without ranges", portsWithRanges([2]byte{9, 4}), true},
+		{"without load balancer", without(portsWithRanges([2]byte{9, 4})), true},
+		{"ranges", portsWithRanges([2]byte{3, 4}, "20.0.9.0/24"), true},
+		{"ranges and first port", portsWithRanges([2]byte{9, 4}, "20.0.9.0/24"), true},
+		{"ranges and second port", portsWithRanges([2]byte{3, 9}, "20.0.2.0/24", "20.0.9.0/24"), true},
 	} {
 		for _, unnamed := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				k := &picky{bad: map[netip.Addr]bool{pod(9): true, netip.MustParseAddr("20.0.9.0"): true}, unnamed: unnamed}
-				b := start(t, k, Options{}, append(guardedPorts([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
+				b := start(t, k, Options{}, append(portsWithRanges([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
 				b.change(append(tt.after, portWith("other", 2, 8))...)
 				ranges, endpoints, ports := "20.0.2.0", []byte{3, 4, 8}, 0
 				if tt.refused {
@@ -330,8 +330,8 @@ func TestNewPortOfServiceWithRefusedRanges(t *testing.T) {
 	for _, unnamed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			k := &picky{bad: map[netip.Addr]bool{netip.MustParseAddr("20.0.9.0"): true}, unnamed: unnamed}
-			b := start(t, k, Options{}, append(guardedPorts([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
-			after := guardedPorts([2]byte{3, 4}, "20.0.9.0/24")
+			b := start(t, k, Options{}, append(portsWithRanges([2]byte{1, 2}, "20.0.1.0/24"), portWith("other", 2, 7))...)
+			after := portsWithRanges([2]byte{3, 4}, "20.0.9.0/24")
 			b.change(after...)
 			added := *after[0]
 			added.ID.Port, added.Port = "c", 90
@@ -385,7 +385,7 @@ func TestRefusalInKernel(t *testing.T) {
 func TestPortsOfRefusedServiceInKernel(t *testing.T) {
 	g := watchServices(t, 20, 3)
 	shop := func(endpoint, source string) []*tracker.ServicePort {
-		ports := guardedPorts([2]byte{1, 2}, source)
+		ports := portsWithRanges([2]byte{1, 2}, source)
 		for _, p := range ports {
 			p.ClusterIP = netip.MustParseAddr("10.96.200.1")
 		}

@@ -24,8 +24,8 @@ type Settings struct {
 	// LocalFallback lets a traffic policy Local use the cluster-wide list while there is no endpoint on
 	// this node.
 	LocalFallback bool
-	// GuardNodePorts applies the source ranges of the Service to its node ports.
-	GuardNodePorts bool
+	// SourceRangesForNodePorts applies the source ranges of the Service to its node ports.
+	SourceRangesForNodePorts bool
 	// Ping lets the addresses of the Service answer echo requests while it has endpoints.
 	Ping bool
 	// Router makes the ipMode of the Service's load-balancer IPs Router where the API says VIP, see
@@ -149,9 +149,9 @@ var serviceAnnotations = []annotation[Settings]{
 		name: "source-ranges-for-node-ports", words: yesNo,
 		without: "false, or the value of `--source-ranges-for-node-ports`",
 		meaning: "whether `spec.loadBalancerSourceRanges` apply to the node ports, too",
-		set:     func(s *Settings, value int) { s.GuardNodePorts = value == 1 },
+		set:     func(s *Settings, value int) { s.SourceRangesForNodePorts = value == 1 },
 		shown: &Option{"node-port-ranges", "source-ranges-for-node-ports: true", func(p *ServicePort) bool {
-			return p.NodePortGuarded
+			return p.RangesForNodePort
 		}},
 	},
 	{

@@ -180,7 +180,7 @@ func TestFallbackKeepsHealthCheckFailing(t *testing.T) {
 	}
 }
 
-// TestNodePortRanges says which node ports are guarded, and by what.
+// TestNodePortRanges says for which node ports source ranges hold, and which.
 func TestNodePortRanges(t *testing.T) {
 	ranges := func(list ...string) func(*corev1.Service) {
 		return func(s *corev1.Service) {
@@ -191,7 +191,7 @@ func TestNodePortRanges(t *testing.T) {
 		name              string
 		defaults          bool
 		edits             []func(*corev1.Service)
-		guarded, atNode   bool
+		limited, atNode   bool
 		nodePort          uint16
 		sources, refusals int
 	}{
@@ -208,10 +208,10 @@ func TestNodePortRanges(t *testing.T) {
 		{"no range is valid, and it is not asked for", false, []func(*corev1.Service){ranges("10.0.0.0/99")}, false, false,
 			30080, 0, 2},
 	} {
-		tr := newTracker(Config{Defaults: Settings{GuardNodePorts: tt.defaults}})
+		tr := newTracker(Config{Defaults: Settings{SourceRangesForNodePorts: tt.defaults}})
 		err := tr.SetService(newService(tt.edits...))
 		p := only(t, tr.Take())
-		if p.Guarded != tt.guarded || p.NodePortGuarded != tt.atNode || p.NodePort != tt.nodePort ||
+		if p.HasSourceRanges != tt.limited || p.RangesForNodePort != tt.atNode || p.NodePort != tt.nodePort ||
 			len(p.Sources) != tt.sources {
 			t.Errorf("%s: %+v", tt.name, p)
 		}

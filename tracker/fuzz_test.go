@@ -51,7 +51,7 @@ func checkHostile(t *testing.T, tr *Tracker, refused error) {
 // checkPort fails unless p keeps what its type promises.
 func checkPort(t *testing.T, p *ServicePort) {
 	if p.Port == 0 || FamilyOf(p.ClusterIP) != p.ID.Family || nameFault(p.ID.Service, false) != "" ||
-		p.Guarded != (len(p.Sources) > 0) {
+		p.HasSourceRanges != (len(p.Sources) > 0) {
 		t.Errorf("broken port %+v", p)
 	}
 	for _, list := range [][]netip.Addr{p.LoadBalancers, p.ExternalIPs} {

@@ -149,10 +149,10 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	}
 	ports := make([]*ServicePort, len(s.ports)*len(s.fronts)) // sorted by ID
 	var here [len(Families)][]netip.Addr                      // ready endpoints on this node, by front; see LocalReady
-	var guards [len(Families)][]netip.Prefix
+	var ranges [len(Families)][]netip.Prefix
 	for j := range s.fronts {
 		if f := &s.fronts[j]; len(f.ranges) > 0 {
-			guards[j] = sources(f, t.addresses)
+			ranges[j] = sources(f, t.addresses)
 		}
 	}
 	for i := range s.ports {
@@ -175,13 +175,13 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 				Settings:            s.settings,
 				WithoutSlots:        e.granted == withoutSlots,
 			}
-			if s.settings.GuardNodePorts && f.closed {
+			if s.settings.SourceRangesForNodePorts && f.closed {
 				p.NodePort = 0
 			}
 			p.ExternalLocal = s.externalLocal && p.External()
-			p.NodePortGuarded = s.settings.GuardNodePorts && len(f.ranges) > 0 && p.NodePort != 0
-			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 || p.NodePortGuarded {
-				p.Guarded, p.Sources = true, guards[j]
+			p.RangesForNodePort = s.settings.SourceRangesForNodePorts && len(f.ranges) > 0 && p.NodePort != 0
+			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 || p.RangesForNodePort {
+				p.HasSourceRanges, p.Sources = true, ranges[j]
 			}
 			ports[i*len(s.fronts)+j] = p
 		}

@@ -56,7 +56,7 @@ type front struct {
 	routers       []netip.Addr // of loadBalancers
 	externalIPs   []netip.Addr
 	ranges        []netip.Prefix // merged loadBalancerSourceRanges; nil: everybody may come
-	closed        bool           // no source range of the family is valid: nothing that they guard is served
+	closed        bool           // no source range of the family is valid: nothing for which they hold is served
 }
 
 // equal reports whether s and o mean the same; either may be nil.
@@ -77,8 +77,8 @@ func (f front) equal(o front) bool {
 		slices.Equal(f.externalIPs, o.externalIPs) && slices.Equal(f.ranges, o.ranges) && f.closed == o.closed
 }
 
-// guarded reports whether the meaning of the Service depends on this node's addresses.
-func (s *service) guarded() bool {
+// hasSourceRanges reports whether the Service has source ranges: what they mean depends on this node's addresses.
+func (s *service) hasSourceRanges() bool {
 	return s != nil && slices.ContainsFunc(s.fronts, func(f front) bool { return f.ranges != nil })
 }
 
@@ -190,11 +190,11 @@ func (p *serviceParser) fronts() []front {
 			routers: ofFamily(routers, family),
 		}
 		if closed[family] {
-			guarded := fmt.Sprintf("the %s addresses of the load balancer are", family)
-			if p.settings.GuardNodePorts {
-				guarded = fmt.Sprintf("the %s addresses of the load balancer and the %s node ports are", family, family)
+			unserved := fmt.Sprintf("the %s addresses of the load balancer are", family)
+			if p.settings.SourceRangesForNodePorts {
+				unserved = fmt.Sprintf("the %s addresses of the load balancer and the %s node ports are", family, family)
 			}
-			p.add("spec.loadBalancerSourceRanges", "no %s range is valid; %s not served", family, guarded)
+			p.add("spec.loadBalancerSourceRanges", "no %s range is valid; %s not served", family, unserved)
 			f.loadBalancers, f.routers, f.closed = nil, nil, true
 		}
 		fronts = append(fronts, f)

@@ -25,7 +25,7 @@ func summary(d Delta) string {
 			{"ext", texts(p.ExternalIPs), len(p.ExternalIPs) > 0},
 			{"router", texts(p.Routers), len(p.Routers) > 0},
 			{"node", fmt.Sprint(p.NodePort), p.NodePort != 0},
-			{"from", texts(p.Sources), p.Guarded},
+			{"from", texts(p.Sources), p.HasSourceRanges},
 			{"internal", "Local", p.InternalLocal},
 			{"external", "Local", p.ExternalLocal},
 			{"affinity", p.Affinity.String(), p.Affinity != 0},
@@ -262,7 +262,7 @@ func TestSourceRanges(t *testing.T) {
 			want: lb + " from=192.168.0.0/24 198.51.100.0/24"},
 		{name: "each family by itself", edit: dual("203.0.113.0/24", "fd00:192::/64"),
 			want: dual4 + " from=203.0.113.0/24\n" + dual6 + " lb=2001:db8::1 from=2001:db8::1/128 fd00:192::/64"},
-		{name: "no load-balancer address to guard", edit: func(s *corev1.Service) {
+		{name: "no load-balancer address", edit: func(s *corev1.Service) {
 			s.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/24"}
 		}, want: web},
 		{name: "one invalid", edit: ranges("203.0.113.0/24", "203.0.113.0/33"), want: lb + " from=203.0.113.0/24",
@@ -279,7 +279,7 @@ func TestSourceRanges(t *testing.T) {
 		{name: "of any family's look: those without a range are closed", edit: dual("203.0.113.0/24", "x"),
 			want:    dual4 + " from=203.0.113.0/24\n" + dual6,
 			refused: `spec.loadBalancerSourceRanges[1]: "x" is not a CIDR` + "\n" + closed6},
-		{name: "the other family's invalid: this one has a guard", edit: dual("203.0.113.0/33", "fd00:192::/64"),
+		{name: "the other family's invalid: this one has ranges", edit: dual("203.0.113.0/33", "fd00:192::/64"),
 			want: web + "\n" + dual6 + " lb=2001:db8::1 from=2001:db8::1/128 fd00:192::/64",
 			refused: `spec.loadBalancerSourceRanges[0]: "203.0.113.0/33" is not a CIDR` + "\n" +
 				"spec.loadBalancerSourceRanges: no IPv4 range is valid; the IPv4 addresses of the load balancer are not served"},

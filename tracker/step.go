@@ -285,7 +285,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	}
 	next.OnNode = common(next.OnNode, to.OnNode, netip.AddrPort.Compare)
 	next.ExternalLocal = next.ExternalLocal && next.External()
-	s.guard(&next, have, want)
+	s.setSourceRanges(&next, have, want)
 	// after the lists have moved: each step gets further
 	s.left -= next.slotWork() + rewritten(s.counted(have), s.counted(&next))
 	switch {
@@ -347,16 +347,17 @@ func givenUp(p, want *ServicePort) (addrs []netip.Addr) {
 	return slices.Compact(addrs)
 }
 
-// guard sets the source ranges of next. Where have has none and want has, they hold at once.
-func (s *stepper) guard(next, have, want *ServicePort) {
-	next.NodePortGuarded = (have.NodePortGuarded && !s.adds || want.NodePortGuarded) && next.NodePort != 0
-	next.Guarded = (have.Guarded && !s.adds || want.Guarded) && (len(next.LoadBalancers) > 0 || next.NodePortGuarded)
+// setSourceRanges sets the source ranges of next. Where have has none and want has, they hold at once.
+func (s *stepper) setSourceRanges(next, have, want *ServicePort) {
+	next.RangesForNodePort = (have.RangesForNodePort && !s.adds || want.RangesForNodePort) && next.NodePort != 0
+	next.HasSourceRanges = (have.HasSourceRanges && !s.adds || want.HasSourceRanges) &&
+		(len(next.LoadBalancers) > 0 || next.RangesForNodePort)
 	switch {
-	case !next.Guarded:
+	case !next.HasSourceRanges:
 		next.Sources = nil
-	case have.Guarded && want.Guarded:
+	case have.HasSourceRanges && want.HasSourceRanges:
 		next.Sources = s.prefixes(have.Sources, want.Sources)
-	case want.Guarded:
+	case want.HasSourceRanges:
 		all := stepper{left: s.left, adds: true} // have admits everybody, so that no range is an addition
 		next.Sources, s.left = all.prefixes(nil, want.Sources), all.left
 	default:

@@ -278,7 +278,7 @@ func (t *Tracker) setNode(parsed *Node) {
 		return
 	}
 	for _, e := range t.entries {
-		if moved && e.hinted() || readdressed && e.service.guarded() {
+		if moved && e.hinted() || readdressed && e.service.hasSourceRanges() {
 			e.forgetListings()
 			t.mark(e)
 		}

@@ -97,15 +97,14 @@ type ServicePort struct {
 	ExternalIPs   []netip.Addr // spec.externalIPs, those that Config.ExternalIPs allows
 	NodePort      uint16       // 0: none
 
-	// Guarded says that load-balancer IPs take connections from Sources only; with NodePortGuarded the
+	// HasSourceRanges says that load-balancer IPs take connections from Sources only; with RangesForNodePort the
 	// node port does so, too, but for connections of this node itself. Sources are merged:
 	// none overlaps another, and no two form one prefix. Two may still touch, as 10.0.1.0/24 and
 	// 10.0.2.0/24 do. They include the load-balancer IPs themselves if this node's primary address
-	// is in the ranges. Guarded implies Sources, and LoadBalancers or NodePortGuarded: ranges of the other family alone,
-	// or ranges that contain every address, guard nothing here. Source:
-	// spec.loadBalancerSourceRanges.
-	Guarded, NodePortGuarded bool
-	Sources                  []netip.Prefix
+	// is in the ranges. HasSourceRanges implies Sources, and LoadBalancers or RangesForNodePort: ranges of the other
+	// family alone, or ranges that contain every address, limit nothing here. Source: spec.loadBalancerSourceRanges.
+	HasSourceRanges, RangesForNodePort bool
+	Sources                            []netip.Prefix
 
 	// InternalLocal restricts the cluster IP to Local. ExternalLocal restricts every other frontend,
 	// for clients that are neither pods nor this node; it is false for a port without another
@@ -180,7 +179,8 @@ func (p *ServicePort) External() bool {
 func (p *ServicePort) Equal(q *ServicePort) bool {
 	return p.ID == q.ID && p.Created.Equal(q.Created) && p.UID == q.UID &&
 		p.Port == q.Port && p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
-		p.Guarded == q.Guarded && p.NodePortGuarded == q.NodePortGuarded && p.InternalLocal == q.InternalLocal &&
+		p.HasSourceRanges == q.HasSourceRanges && p.RangesForNodePort == q.RangesForNodePort &&
+		p.InternalLocal == q.InternalLocal &&
 		p.ExternalLocal == q.ExternalLocal && p.Affinity == q.Affinity && p.TargetPort == q.TargetPort &&
 		p.HasEndpoints == q.HasEndpoints && p.HealthCheckNodePort == q.HealthCheckNodePort &&
 		p.LocalReady == q.LocalReady && p.Settings == q.Settings && p.WithoutSlots == q.WithoutSlots &&

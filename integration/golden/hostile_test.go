@@ -154,7 +154,7 @@ func plainPort(number int) *tracker.ServicePort {
 		p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 97, byte(number >> 8), byte(number)})}
 	case 6:
 		p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{10, 98, byte(number >> 8), byte(number)})}
-		p.Guarded, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+		p.HasSourceRanges, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	case 7:
 		p.InternalLocal = true
 	}

@@ -52,7 +52,7 @@ func complementOfLast(format string, bits, group int) string {
 	return strings.Join(list, ",")
 }
 
-// rangeObjects returns a Service of both families whose load-balancer IPs are guarded by
+// rangeObjects returns a Service of both families whose load-balancer IPs have
 // the ranges, and a ServiceCIDR that consists of them: of those that one may have.
 func rangeObjects(lists [2]string) string {
 	sources := strings.FieldsFunc(lists[0]+","+lists[1], func(r rune) bool { return r == ',' })

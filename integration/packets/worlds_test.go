@@ -78,8 +78,8 @@ func (s *randomService) address(kind string) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf(net, s.number+1))
 }
 
-// guardRange holds the only clients that guarded load-balancer IPs serve.
-var guardRange = []string{"203.0.113.0/25", "2001:db8:113:8000::/49"}
+// allowedRange holds the only clients that guarded load-balancer IPs serve.
+var allowedRange = []string{"203.0.113.0/25", "2001:db8:113:8000::/49"}
 
 // objects returns the Service and its EndpointSlices.
 func (s *randomService) objects() []any {
@@ -113,7 +113,7 @@ func (s *randomService) objects() []any {
 		spec.HealthCheckNodePort = int32(31000 + s.number)
 	}
 	if s.balancer && s.guarded {
-		spec.LoadBalancerSourceRanges = []string{guardRange[s.family]}
+		spec.LoadBalancerSourceRanges = []string{allowedRange[s.family]}
 	}
 	if s.affinity && s.one() {
 		spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -185,7 +185,7 @@ func (s *randomService) lists() (everywhere, here []netip.AddrPort) {
 type randomClient struct {
 	via     string
 	from    []string // by family
-	allowed bool     // by guardRange
+	allowed bool     // by allowedRange
 }
 
 var randomClients = []randomClient{

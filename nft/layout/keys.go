@@ -111,7 +111,7 @@ func MemberKey(number uint32, addr netip.Addr) string {
 	return string(nft.AppendAddr(nft.AppendNumber(buf[:0], number), addr))
 }
 
-// RangeKey is the key of a source range of the guard with a number, in the set of its prefix length.
+// RangeKey is the key of a source range in the source ranges with a number, in the set of its prefix length.
 func RangeKey(number uint32, p netip.Prefix) string {
 	var buf [20]byte
 	return string(nft.AppendAddr(nft.AppendNumber(buf[:0], number), p.Addr()))

@@ -10,7 +10,7 @@ import (
 
 // TestOptions writes and reads comments: what a Service port asks for is read back, and is no part of its name.
 func TestOptions(t *testing.T) {
-	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true,
+	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, SourceRangesForNodePorts: true,
 		Ping: true}
 	for _, tt := range []struct {
 		protocol tracker.Protocol

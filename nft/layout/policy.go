@@ -18,7 +18,8 @@ type Policy struct {
 	// Resets says of a policy Local without an endpoint on this node that segments of connections under way are
 	// answered with a reset; otherwise they are dropped as new connections are.
 	Resets bool
-	Guard  uint32 // the number of the source ranges from which clients may connect; 0 if every client may
+	// SourceRanges is the number of the source ranges from which clients may connect; 0 if every client may.
+	SourceRanges uint32
 	// NodePasses says that this node may connect, too, whatever the source ranges: as it may to its node ports.
 	NodePasses bool
 	// List is the number of the Service port's shared lists; 0 if each frontend has its own.
@@ -96,22 +97,22 @@ const routerPrefix = "router-local-"
 // resetInfix stands in the names of external policies Local with Resets.
 const resetInfix = "reset-local-"
 
-// guardedPrefix begins the names of policies with source ranges; the number of the ranges follows.
-const guardedPrefix = "guarded-"
+// sourceRangesPrefix begins the names of policies with source ranges; the number of the ranges follows.
+const sourceRangesPrefix = "guarded-"
 
-// guardedNodePortPrefix begins those with NodePasses.
-const guardedNodePortPrefix = "guarded-node-port-"
+// sourceRangesNodePortPrefix begins those with NodePasses.
+const sourceRangesNodePortPrefix = "guarded-node-port-"
 
 // ChainName names a chain after what it does: the kind of frontend and the lengths of its
 // lists, or the Service port whose affinity it keeps.
 func (p Policy) ChainName() string {
 	name := p.openName()
-	if p.Guard != 0 {
-		prefix := guardedPrefix
+	if p.SourceRanges != 0 {
+		prefix := sourceRangesPrefix
 		if p.NodePasses {
-			prefix = guardedNodePortPrefix
+			prefix = sourceRangesNodePortPrefix
 		}
-		return prefix + strconv.FormatUint(uint64(p.Guard), 10) + "-" + name
+		return prefix + strconv.FormatUint(uint64(p.SourceRanges), 10) + "-" + name
 	}
 	return name
 }
@@ -175,7 +176,7 @@ func (p Policy) bothSuffix() string {
 
 // Open is the policy for a client in the source ranges.
 func (p Policy) Open() Policy {
-	p.Guard, p.NodePasses = 0, false
+	p.SourceRanges, p.NodePasses = 0, false
 	return p
 }
 
@@ -216,17 +217,17 @@ func PolicyOf(verdict nft.Verdict) (p Policy, ok bool) {
 // PolicyOfChain reads a policy back from the name of its chain.
 func PolicyOfChain(chain string) (p Policy, ok bool) {
 	name := chain
-	rest, guarded := strings.CutPrefix(chain, guardedNodePortPrefix)
-	if p.NodePasses = guarded; !guarded {
-		rest, guarded = strings.CutPrefix(chain, guardedPrefix)
+	rest, limited := strings.CutPrefix(chain, sourceRangesNodePortPrefix)
+	if p.NodePasses = limited; !limited {
+		rest, limited = strings.CutPrefix(chain, sourceRangesPrefix)
 	}
-	if guarded {
+	if limited {
 		number, behind, _ := strings.Cut(rest, "-")
 		n, err := strconv.ParseUint(number, 10, 32)
 		if err != nil || n == 0 {
 			return p, false
 		}
-		p.Guard, name = uint32(n), behind
+		p.SourceRanges, name = uint32(n), behind
 	}
 	for _, kind := range []PolicyKind{Refused, Dropped, Passed} {
 		if p.Kind = kind; name == p.openName() {

@@ -24,7 +24,7 @@ func (u Units) OfElement(set, key string) change.Unit {
 	case set == ServicesMap || set == AffinityFrontendsMap || isLists:
 		return u.ofFrontend(ServicesMap, key[:nft.AddrLen(u.Want.Family)+nodePortKeyLen])
 	case strings.HasPrefix(set, RangesPrefix):
-		return change.Unit{Name: unitName("guard", binary.NativeEndian.Uint32([]byte(key)))}
+		return change.Unit{Name: unitName("source ranges", binary.NativeEndian.Uint32([]byte(key)))}
 	}
 	if number, ok := InList(set, key); ok {
 		return change.Unit{Name: unitName("list", number)}
@@ -54,8 +54,8 @@ func (u Units) OfChain(name string) change.Unit {
 		return ofAffinity(uint32(number))
 	}
 	switch p, _ := PolicyOfChain(name); {
-	case p.Guard != 0:
-		return change.Unit{Name: unitName("guard", p.Guard)}
+	case p.SourceRanges != 0:
+		return change.Unit{Name: unitName("source ranges", p.SourceRanges)}
 	case p.Affinity != 0:
 		return ofAffinity(p.Affinity)
 	}

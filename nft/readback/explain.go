@@ -181,7 +181,7 @@ func (e *explainer) explainPolicy() {
 		e.add("Policy", "no kube-nft gives this verdict: "+e.Service.Verdict.String(), "")
 		return
 	}
-	if p.Guard != 0 && !e.explainGuard() {
+	if p.SourceRanges != 0 && !e.explainSourceRanges() {
 		return
 	}
 	switch p.Kind {
@@ -219,11 +219,11 @@ func (e *explainer) explainPolicy() {
 	e.explainAffinity()
 }
 
-// explainGuard says whether the client is in the source ranges.
-func (e *explainer) explainGuard() bool {
-	guarded := "this load balancer"
+// explainSourceRanges says whether the client is in the source ranges.
+func (e *explainer) explainSourceRanges() bool {
+	limited := "this load balancer"
 	if e.Service.NodePort() {
-		guarded = "its Service: they guard the node port, too"
+		limited = "its Service: they hold for the node port as well"
 	}
 	for _, step := range e.Steps {
 		if _, node := e.firstOf(step).(nft.SourceLocal); node && step.Chain == e.Service.Verdict.Chain {
@@ -236,7 +236,7 @@ func (e *explainer) explainGuard() bool {
 		}
 	}
 	e.Reason = fmt.Sprintf("%s is in none of the source ranges of Service %s", e.packet.Source, e.Service.Name)
-	e.add("Source", fmt.Sprintf("%s is in no allowed range of %s", e.packet.Source, guarded), lastStep(e.Steps))
+	e.add("Source", fmt.Sprintf("%s is in no allowed range of %s", e.packet.Source, limited), lastStep(e.Steps))
 	return false
 }
 

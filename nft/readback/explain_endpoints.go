@@ -132,7 +132,7 @@ func (e *explainer) fromPod(pods layout.PodMatch) bool {
 func (t Table) Pods() layout.PodMatch {
 	for name, chain := range t.Chains {
 		p, ok := layout.PolicyOfChain(name)
-		if !ok || p.Guard != 0 || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
+		if !ok || p.SourceRanges != 0 || len(chain.Rules) == 0 || len(chain.Rules[0]) == 0 {
 			continue
 		}
 		switch stmt := chain.Rules[0][0].(type) {

@@ -465,7 +465,7 @@ func (s *Frontend) policyWords() string {
 	if s.Weighted() {
 		words += ", weighted"
 	}
-	if p.Guard != 0 {
+	if p.SourceRanges != 0 {
 		words += ", ranges"
 	}
 	if s.Affinity > 0 {

@@ -18,7 +18,7 @@ import (
 // plainWorld is annotatedWorld as it is without the annotations.
 func plainWorld(delta tracker.Delta) tracker.Delta {
 	for _, p := range annotatedWorld(delta).Changed {
-		p.Settings, p.NodePortGuarded = tracker.Settings{}, false
+		p.Settings, p.RangesForNodePort = tracker.Settings{}, false
 	}
 	return delta
 }

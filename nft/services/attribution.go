@@ -17,7 +17,7 @@ func (r *Ruleset) Attribution(f nft.Family, set, key string) string {
 	if family == nil {
 		return "base chains"
 	}
-	if g := family.guardIn(set, key); g != nil {
+	if g := family.rangesIn(set, key); g != nil {
 		return "Service " + g.service
 	}
 	if id, ok := family.attributed(set, key); ok {
@@ -38,7 +38,7 @@ func (r *Ruleset) Attributed(f nft.Family, set, key string) (namespace, name str
 	if family == nil || set == "" {
 		return "", "", false
 	}
-	if g := family.guardIn(set, key); g != nil {
+	if g := family.rangesIn(set, key); g != nil {
 		return strings.Cut(g.service, "/")
 	}
 	id, ok := family.attributed(set, key)

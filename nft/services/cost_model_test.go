@@ -93,9 +93,9 @@ func costWorlds() []costWorld {
 		},
 		{
 			name: "Services with source ranges", size: 25, large: 100, elements: 1.5, changeMessages: 4, changeElements: 2,
-			world: func(n int) tracker.Delta { return guardedWorld(n, 100) },
+			world: func(n int) tracker.Delta { return worldWithRanges(n, 100) },
 			change: func(n int) tracker.Delta {
-				delta := guardedWorld(1, 100)
+				delta := worldWithRanges(1, 100)
 				for _, p := range delta.Changed {
 					p.Sources[99] = netip.MustParsePrefix("30.0.0.0/24")
 				}
@@ -106,9 +106,9 @@ func costWorlds() []costWorld {
 		{
 			name: "source ranges of a Service of 20 ports", size: 500, large: 5000, elements: 1.5, changeMessages: 4,
 			changeElements: 2,
-			world:          func(n int) tracker.Delta { return tracker.Delta{Changed: guardedService(20, n)} },
+			world:          func(n int) tracker.Delta { return tracker.Delta{Changed: serviceWithRanges(20, n)} },
 			change: func(n int) tracker.Delta {
-				service := guardedService(20, n)
+				service := serviceWithRanges(20, n)
 				for _, p := range service {
 					p.Sources[n-1] = netip.MustParsePrefix("30.0.0.0/24")
 				}
@@ -190,7 +190,7 @@ func costWorlds() []costWorld {
 			changeElements: 16,
 			world:          func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(n, 3))) },
 			change:         func(n int) tracker.Delta { return annotatedWorld(everywhere(cluster(1, 2))) },
-			chains:         func(n int) int { return 2*n + usualChains }, // the guards of a Service
+			chains:         func(n int) int { return 2*n + usualChains }, // those of the source ranges of a Service
 		},
 		{ // a table of 503 slots for 3 endpoints at each frontend; the change moves a third of it, and few others
 			name: "Services with a hash", size: 20, large: 400, elements: 503.0/4 + 1, changeMessages: 8,
@@ -247,7 +247,7 @@ func mixedWorld(n int) tracker.Delta {
 			p.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})}
 		case 6:
 			p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
-			p.Guarded, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+			p.HasSourceRanges, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 		case 7:
 			p.InternalLocal = true
 		}
@@ -267,11 +267,11 @@ func mixedChange() tracker.Delta {
 	return tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}}
 }
 
-// guardedWorld has so many guarded Services, each with one port and ranges of its own.
-func guardedWorld(services, ranges int) tracker.Delta {
+// worldWithRanges has so many Services, each with one port and source ranges of its own.
+func worldWithRanges(services, ranges int) tracker.Delta {
 	delta := tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
 	for i := range services {
-		for _, p := range guardedService(1, ranges) {
+		for _, p := range serviceWithRanges(1, ranges) {
 			other := clusterPort(i, 2)
 			p.ID, p.UID, p.ClusterIP, p.Cluster, p.Serving = other.ID, other.UID, other.ClusterIP, other.Cluster, other.Serving
 			p.LoadBalancers = []netip.Addr{netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
@@ -304,10 +304,10 @@ func cpuTime(b *testing.B) time.Duration {
 func annotatedWorld(delta tracker.Delta) tracker.Delta {
 	for _, p := range delta.Changed {
 		p.InternalLocal, p.ExternalLocal = true, true
-		p.Guarded, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}
-		p.Settings = tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, GuardNodePorts: true,
-			Ping: true}
-		p.NodePortGuarded = true
+		p.HasSourceRanges, p.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}
+		p.Settings = tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true,
+			SourceRangesForNodePorts: true, Ping: true}
+		p.RangesForNodePort = true
 	}
 	return delta
 }
@@ -380,7 +380,7 @@ func onePort(delta tracker.Delta) tracker.Delta {
 // objects counts what the API's objects name: frontends, endpoints and ranges. Ports of one
 // Service share its ranges.
 func objects(delta tracker.Delta) (n int) {
-	guards, shared := make(map[string]int), make(map[*netip.AddrPort]bool)
+	ranges, shared := make(map[string]int), make(map[*netip.AddrPort]bool)
 	for id, p := range delta.Changed {
 		n += 1 + len(p.ExternalIPs) + len(p.LoadBalancers)
 		if len(p.Cluster) > 0 && p.TargetPort != 0 { // ports that share their endpoints name a port each
@@ -393,10 +393,10 @@ func objects(delta tracker.Delta) (n int) {
 		if p.NodePort != 0 {
 			n += 1 + len(p.Cluster) // the endpoints of a node port stand in maps of their own
 		}
-		guards[id.Namespace+"/"+id.Service] = len(p.Sources)
+		ranges[id.Namespace+"/"+id.Service] = len(p.Sources)
 	}
-	for _, ranges := range guards {
-		n += ranges
+	for _, r := range ranges {
+		n += r
 	}
 	return n
 }

@@ -41,9 +41,9 @@ func (c claim) policyKind() layout.PolicyKind {
 
 // ownedByAffinity reports whether the policy's chain comes and goes with the affinity of its Service
 // port.
-func ownedByAffinity(p layout.Policy) bool { return p.Affinity != 0 && p.Guard == 0 }
+func ownedByAffinity(p layout.Policy) bool { return p.Affinity != 0 && p.SourceRanges == 0 }
 
-// policyChain declares the chain of a policy without a guard; guardChain is for a policy with one.
+// policyChain declares the chain of a policy without source ranges; sourceRangesChain is for a policy with some.
 func (c *Config) policyChain(p layout.Policy, f nft.Family) *nft.Chain {
 	chain := &nft.Chain{Name: p.ChainName()}
 	switch p.Kind {
@@ -121,7 +121,7 @@ func choose(p layout.Policy, local bool) string {
 // nextPolicies lists the policies whose chains the policy's own chain goes to.
 func nextPolicies(p layout.Policy) []layout.Policy {
 	switch {
-	case p.Guard != 0:
+	case p.SourceRanges != 0:
 		return []layout.Policy{p.Open()}
 	case p.Kind == layout.ExternalLocal && p.Affinity == 0:
 		return []layout.Policy{p.Everywhere()}
@@ -132,7 +132,7 @@ func nextPolicies(p layout.Policy) []layout.Policy {
 // balancesOf lists the choosing chains that the policy's own chain goes to. With affinity or shared
 // lists they belong to the Service port.
 func balancesOf(p layout.Policy) []balance {
-	if p.Guard != 0 || p.Affinity != 0 || p.List != 0 {
+	if p.SourceRanges != 0 || p.Affinity != 0 || p.List != 0 {
 		return nil
 	}
 	cluster := balance{endpointList{p.NodePort, false}, p.Cluster, p.Hash}

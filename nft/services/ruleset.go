@@ -40,9 +40,9 @@ type familyRules struct {
 	shared         map[sharedElement]int
 	onNode         map[endpointListID]int // how many Service ports have this list
 	pinged         pinged
-	guards         map[uint32]*guard // by number
-	numbers        map[uint32]string // the identity that has a number
-	adopted        *nft.Table        // what the kernel held at start; for the order of lists
+	sourceRanges   map[uint32]*sourceRanges // by number
+	numbers        map[uint32]string        // the identity that has a number
+	adopted        *nft.Table               // what the kernel held at start; for the order of lists
 	affinity       *affinity.Settings
 	affinityGroups map[uint32]affinity.Group // that have changed since the last commit, by number
 	departures     *affinity.Departures
@@ -81,15 +81,15 @@ func NewRuleset(config Config) *Ruleset {
 
 func newFamily(config *Config, f nft.Family) *familyRules {
 	fr := &familyRules{
-		Journal:   change.NewJournal(config.skeleton(f)),
-		config:    config,
-		ports:     make(map[tracker.PortID]*portState),
-		frontends: make(map[tracker.Frontend]*frontendState),
-		chains:    make(map[string]*chainUse),
-		shared:    make(map[sharedElement]int),
-		onNode:    make(map[endpointListID]int),
-		guards:    make(map[uint32]*guard),
-		pinged:    make(pinged),
+		Journal:      change.NewJournal(config.skeleton(f)),
+		config:       config,
+		ports:        make(map[tracker.PortID]*portState),
+		frontends:    make(map[tracker.Frontend]*frontendState),
+		chains:       make(map[string]*chainUse),
+		shared:       make(map[sharedElement]int),
+		onNode:       make(map[endpointListID]int),
+		sourceRanges: make(map[uint32]*sourceRanges),
+		pinged:       make(pinged),
 
 		touchedFrontends: make(map[tracker.Frontend]struct{}),
 		numbers:          make(map[uint32]string),
@@ -478,9 +478,9 @@ func (fr *familyRules) acquire(p layout.Policy) {
 	for _, b := range balancesOf(p) {
 		fr.acquireBalance(b)
 	}
-	if p.Guard != 0 {
-		fr.useGuard(p)
-		fr.PutChain(fr.guardChain(p))
+	if p.SourceRanges != 0 {
+		fr.addRangesPolicy(p)
+		fr.PutChain(fr.sourceRangesChain(p))
 		return
 	}
 	fr.PutChain(fr.config.policyChain(p, fr.Table.Family))
@@ -500,8 +500,8 @@ func (fr *familyRules) release(p layout.Policy) {
 	for _, b := range balancesOf(p) {
 		fr.releaseBalance(b)
 	}
-	if p.Guard != 0 {
-		fr.leaveGuard(p)
+	if p.SourceRanges != 0 {
+		fr.removeRangesPolicy(p)
 	}
 }
 

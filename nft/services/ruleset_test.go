@@ -255,8 +255,8 @@ func (c client) packet(f place, family tracker.Family) nft.Packet {
 // code that compiles policies.
 func (e expectation) fate(c client) nft.Fate {
 	p := e.port
-	guarded := e.kind == "balancer" && p.Guarded || e.kind == "node port" && p.NodePortGuarded && !c.node
-	if guarded && !slices.ContainsFunc(p.Sources, func(s netip.Prefix) bool { return s.Contains(c.addr) }) {
+	limited := e.kind == "balancer" && p.HasSourceRanges || e.kind == "node port" && p.RangesForNodePort && !c.node
+	if limited && !slices.ContainsFunc(p.Sources, func(s netip.Prefix) bool { return s.Contains(c.addr) }) {
 		return nft.Fate{Outcome: "drop"}
 	}
 	switch {

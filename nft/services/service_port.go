@@ -18,7 +18,7 @@ type portState struct {
 	frontends      []wantedFrontend
 	cluster, local places // its endpoints
 	affinity       portAffinity
-	guard          *guard           // of a Service with source ranges
+	sourceRanges   *sourceRanges    // of its Service; nil if it has none
 	list           *sharedList      // nil: it has direct lists, as nearly always
 	joint          *jointList       // that it shares with other ports of its Service; nil if it has lists of its own
 	next, previous *portState       // ports of its Service with the same protocol
@@ -125,8 +125,8 @@ func (fr *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	if len(port.frontends) >= manyFrontends || p.Settings.Maglev || port.list != nil {
 		fr.setList(port, port.joint == nil && port.shares())
 	}
-	if p.Guarded || port.guard != nil {
-		fr.setGuard(port, p)
+	if p.HasSourceRanges || port.sourceRanges != nil {
+		fr.setPortRanges(port, p)
 	}
 	if p.Affinity != 0 || port.affinity.Number != 0 {
 		fr.setAffinity(port, adopted, false)
@@ -175,7 +175,7 @@ func (fr *familyRules) removePort(id tracker.PortID) {
 	fr.setClusterIP(port.current.ClusterIP, netip.Addr{})
 	fr.setOnNode(port, nil)
 	fr.setAffinity(port, affinity.Port{}, true)
-	fr.setGuard(port, nil)
+	fr.setPortRanges(port, nil)
 	fr.setList(port, false)
 }
 

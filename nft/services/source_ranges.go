@@ -14,11 +14,11 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// A guard holds the source ranges of one Service in one family. All ports and load-balancer IPs of the Service share
+// sourceRanges are those of one Service in one family. All ports and load-balancer IPs of the Service share
 // them. They are elements (number . first address) of one set without intervals for each prefix length. The kernel
 // takes longer for each element that it adds to an interval set, and copies the whole set in each commit that changes
 // it: 100,000 elements took 151 s, in which no other program could change nf_tables.
-type guard struct {
+type sourceRanges struct {
 	service  string // "namespace/name"
 	number   uint32
 	ranges   []netip.Prefix           // sorted, none overlaps another
@@ -49,30 +49,31 @@ func hashOf(text string) uint32 {
 	return binary.BigEndian.Uint32(sum[:]) >> 2
 }
 
-const guardIdentity = "guard "
+// rangesIdentity begins what the number of source ranges follows from. Another text would change all numbers, and the
+// names of chains with them.
+const rangesIdentity = "guard "
 
-// setGuard gives a Service port the guard of its Service, with the ranges that it has now; nil
-// stands for a port that goes.
-func (fr *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
-	have := port.guard
-	port.guard = nil
-	if p != nil && p.Guarded {
+// setPortRanges gives a Service port the source ranges that its Service has now; nil stands for a port that is removed.
+func (fr *familyRules) setPortRanges(port *portState, p *tracker.ServicePort) {
+	have := port.sourceRanges
+	port.sourceRanges = nil
+	if p != nil && p.HasSourceRanges {
 		service := p.ID.Namespace + "/" + p.ID.Service
-		number := fr.numberOf(guardIdentity + service)
-		g := fr.guards[number]
+		number := fr.numberOf(rangesIdentity + service)
+		g := fr.sourceRanges[number]
 		if g == nil {
-			g = &guard{service: service, number: number, policies: make(map[string]layout.Policy)}
-			fr.guards[number] = g
+			g = &sourceRanges{service: service, number: number, policies: make(map[string]layout.Policy)}
+			fr.sourceRanges[number] = g
 		}
 		g.ports++
-		port.guard = g
+		port.sourceRanges = g
 		if !slices.Equal(g.ranges, p.Sources) {
 			fr.setRanges(g, p.Sources)
 		}
 	}
 	if have != nil {
 		have.ports--
-		fr.dropGuard(have)
+		fr.forgetRanges(have)
 	}
 }
 
@@ -82,16 +83,15 @@ func (fr *familyRules) setGuard(port *portState, p *tracker.ServicePort) {
 func (c claim) setSourceRanges(s *program) {
 	switch {
 	case s.policy.Kind == layout.Dropped && !s.policy.Resets:
-	case c.kind == loadBalancerIP && c.port.guard != nil:
-		s.policy.Guard = c.port.guard.number
-	case c.kind == nodePort && c.port.current.NodePortGuarded:
-		s.policy.Guard, s.policy.NodePasses = c.port.guard.number, true
+	case c.kind == loadBalancerIP && c.port.sourceRanges != nil:
+		s.policy.SourceRanges = c.port.sourceRanges.number
+	case c.kind == nodePort && c.port.current.RangesForNodePort:
+		s.policy.SourceRanges, s.policy.NodePasses = c.port.sourceRanges.number, true
 	}
 }
 
-// setRanges changes the ranges of a guard. Its chains are written anew only if the prefix
-// lengths change.
-func (fr *familyRules) setRanges(g *guard, ranges []netip.Prefix) {
+// setRanges changes the source ranges of a Service. Its chains are written again only if the prefix lengths change.
+func (fr *familyRules) setRanges(g *sourceRanges, ranges []netip.Prefix) {
 	before := g.ranges
 	g.ranges = ranges
 	if len(g.policies) == 0 {
@@ -100,39 +100,39 @@ func (fr *familyRules) setRanges(g *guard, ranges []netip.Prefix) {
 	fr.changeRanges(g, before, ranges)
 	if !slices.Equal(lengthsOf(before), lengthsOf(ranges)) {
 		for _, p := range g.policies {
-			fr.PutChain(fr.guardChain(p))
+			fr.PutChain(fr.sourceRangesChain(p))
 		}
 	}
 }
 
-// useGuard notes that a policy has a chain of its guard, leaveGuard that it has none any more.
-func (fr *familyRules) useGuard(p layout.Policy) {
-	g := fr.guards[p.Guard]
+// addRangesPolicy adds a policy that has a chain of these source ranges. removeRangesPolicy removes it.
+func (fr *familyRules) addRangesPolicy(p layout.Policy) {
+	g := fr.sourceRanges[p.SourceRanges]
 	if len(g.policies) == 0 {
 		fr.changeRanges(g, nil, g.ranges)
 	}
 	g.policies[p.ChainName()] = p
 }
 
-func (fr *familyRules) leaveGuard(p layout.Policy) {
-	g := fr.guards[p.Guard]
+func (fr *familyRules) removeRangesPolicy(p layout.Policy) {
+	g := fr.sourceRanges[p.SourceRanges]
 	delete(g.policies, p.ChainName())
 	if len(g.policies) == 0 {
 		fr.changeRanges(g, g.ranges, nil)
 	}
-	fr.dropGuard(g)
+	fr.forgetRanges(g)
 }
 
-// dropGuard forgets a guard that no Service port has and no chain uses.
-func (fr *familyRules) dropGuard(g *guard) {
+// forgetRanges forgets source ranges that no Service port has and no chain uses.
+func (fr *familyRules) forgetRanges(g *sourceRanges) {
 	if g.ports == 0 && len(g.policies) == 0 {
-		delete(fr.guards, g.number)
+		delete(fr.sourceRanges, g.number)
 		delete(fr.numbers, g.number)
 	}
 }
 
 // changeRanges writes the elements in which two lists of ranges differ. Both are sorted.
-func (fr *familyRules) changeRanges(g *guard, have, want []netip.Prefix) {
+func (fr *familyRules) changeRanges(g *sourceRanges, have, want []netip.Prefix) {
 	gone, come := order.Difference(have, want, comparePrefixes)
 	for _, p := range gone {
 		fr.removeRange(g, p)
@@ -146,7 +146,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-func (fr *familyRules) addRange(g *guard, p netip.Prefix) {
+func (fr *familyRules) addRange(g *sourceRanges, p netip.Prefix) {
 	set := layout.RangesSet(p.Bits())
 	if fr.Table.Sets[set] == nil {
 		fr.PutSet(&nft.Set{Name: set, Rank: rangesRank + p.Bits(), Key: []nft.Field{nft.FieldIndex, nft.FieldAddr}})
@@ -154,7 +154,7 @@ func (fr *familyRules) addRange(g *guard, p netip.Prefix) {
 	fr.Put(set, layout.RangeKey(g.number, p), nft.Element{})
 }
 
-func (fr *familyRules) removeRange(g *guard, p netip.Prefix) {
+func (fr *familyRules) removeRange(g *sourceRanges, p netip.Prefix) {
 	set := layout.RangesSet(p.Bits())
 	fr.Remove(set, layout.RangeKey(g.number, p))
 	if len(fr.Table.Sets[set].Map) == 0 {
@@ -162,12 +162,12 @@ func (fr *familyRules) removeRange(g *guard, p netip.Prefix) {
 	}
 }
 
-// guardIn returns the guard whose range an element is; nil if the set is another one.
-func (fr *familyRules) guardIn(set, key string) *guard {
+// rangesIn returns the source ranges to which an element belongs; nil if the set is another one.
+func (fr *familyRules) rangesIn(set, key string) *sourceRanges {
 	if !strings.HasPrefix(set, layout.RangesPrefix) || len(key) < 4 {
 		return nil
 	}
-	return fr.guards[binary.NativeEndian.Uint32([]byte(key))]
+	return fr.sourceRanges[binary.NativeEndian.Uint32([]byte(key))]
 }
 
 // lengthsOf lists the prefix lengths in use, the longest first.
@@ -181,10 +181,10 @@ func lengthsOf(ranges []netip.Prefix) (lengths []int) {
 	return lengths
 }
 
-// guardChain declares the chain of a guarded policy: a source in one of the ranges goes on to
-// the policy behind the guard. It costs a lookup for each prefix length in use.
-func (fr *familyRules) guardChain(p layout.Policy) *nft.Chain {
-	g, behind := fr.guards[p.Guard], nft.Goto(p.Open().ChainName())
+// sourceRangesChain declares the chain of a policy with source ranges: a source in one of the ranges goes on to the
+// chain of the policy without them. It costs a lookup for each prefix length in use.
+func (fr *familyRules) sourceRangesChain(p layout.Policy) *nft.Chain {
+	g, behind := fr.sourceRanges[p.SourceRanges], nft.Goto(p.Open().ChainName())
 	chain := &nft.Chain{Name: p.ChainName()}
 	if p.NodePasses {
 		chain.Rules = append(chain.Rules, nft.Rule{nft.SourceLocal{}, behind})

@@ -15,10 +15,10 @@ import (
 	"github.com/kube-nft/kube-nft/nft/layout"
 )
 
-// BenchmarkGuardedFirstPacket is a new connection of this machine to a load balancer's address
+// BenchmarkSourceRangesFirstPacket is a new connection of this machine to a load balancer's address
 // whose source ranges have so many prefix lengths, a hundred ranges of each; the range that lets the
 // connection in is looked up last. lengths=0 is the same without source ranges.
-func BenchmarkGuardedFirstPacket(b *testing.B) {
+func BenchmarkSourceRangesFirstPacket(b *testing.B) {
 	for _, lengths := range []int{0, 1, 2, 4, 8, 16} {
 		b.Run(fmt.Sprintf("lengths=%d", lengths), func(b *testing.B) {
 			lab.New(b)
@@ -34,19 +34,19 @@ func BenchmarkGuardedFirstPacket(b *testing.B) {
 			p := countingPort("172.18.1.1:8080", "172.18.1.2:8080")
 			p.LoadBalancers = []netip.Addr{netip.MustParseAddr("172.17.0.1")}
 			p.ExternalLocal = true // for pods: no masquerading, which costs more than all else
-			p.Guarded = lengths > 0
+			p.HasSourceRanges = lengths > 0
 			for bits := 9; bits < 8+lengths; bits++ {
 				for i := range 100 {
 					p.Sources = append(p.Sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(1 + i), byte(bits)}), bits).Masked())
 				}
 			}
-			if p.Guarded {
+			if p.HasSourceRanges {
 				p.Sources = append(p.Sources, netip.MustParsePrefix("172.0.0.0/8"))
 			}
 			delta.Changed[p.ID] = p
 			r := NewRuleset(config)
 			r.Apply(delta)
-			if chain := guardChainOf(r); lengths > 0 && len(chain.Rules) != lengths+1 {
+			if chain := sourceRangesChainOf(r); lengths > 0 && len(chain.Rules) != lengths+1 {
 				b.Fatalf("%d rules, want a lookup for each of %d lengths and the end", len(chain.Rules), lengths)
 			}
 			commit(b, k, change.Diff(nft.Tables{}, r.Want()))
@@ -65,8 +65,8 @@ func BenchmarkGuardedFirstPacket(b *testing.B) {
 	}
 }
 
-// guardChainOf returns the chain of the only guarded policy.
-func guardChainOf(r *Ruleset) *nft.Chain {
+// sourceRangesChainOf returns the chain of the only policy with source ranges.
+func sourceRangesChainOf(r *Ruleset) *nft.Chain {
 	for name, chain := range r.Want()[nft.IP].Chains {
 		if len(name) > len("guarded-") && name[:len("guarded-")] == "guarded-" {
 			return chain

@@ -10,8 +10,8 @@ import (
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// guardedService is a Service of some ports at one load-balancer IP each, with some ranges.
-func guardedService(ports, ranges int) map[tracker.PortID]*tracker.ServicePort {
+// serviceWithRanges is a Service of some ports at one load-balancer IP each, with some ranges.
+func serviceWithRanges(ports, ranges int) map[tracker.PortID]*tracker.ServicePort {
 	var sources []netip.Prefix
 	for i := range ranges {
 		sources = append(sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 7), byte(i<<1) & 0xfe, 0}), 24))
@@ -21,7 +21,7 @@ func guardedService(ports, ranges int) map[tracker.PortID]*tracker.ServicePort {
 		p := clusterPort(0, 2)
 		p.ID.Port, p.Port = fmt.Sprintf("port-%d", i), uint16(1000+i)
 		p.LoadBalancers = []netip.Addr{netip.MustParseAddr("198.51.100.7")}
-		p.Guarded, p.Sources = true, sources
+		p.HasSourceRanges, p.Sources = true, sources
 		service[p.ID] = p
 	}
 	return service
@@ -46,13 +46,13 @@ func rangeElements(t *nft.Table) (elements, intervals int) {
 func TestSourceRangesAreStoredOnce(t *testing.T) {
 	for _, size := range []struct{ ports, ranges int }{{1, 1000}, {20, 1000}, {20, 5000}} {
 		r := NewRuleset(testConfig())
-		service := guardedService(size.ports, size.ranges)
+		service := serviceWithRanges(size.ports, size.ranges)
 		r.Apply(tracker.Delta{Changed: service})
 		if n, intervals := rangeElements(r.Want()[nft.IP]); n != size.ranges || intervals != 0 {
 			t.Errorf("%d ports, %d ranges: %d elements, %d sets of ranges", size.ports, size.ranges, n, intervals)
 		}
 		r.Committed()
-		changed := guardedService(size.ports, size.ranges)
+		changed := serviceWithRanges(size.ports, size.ranges)
 		other := netip.MustParsePrefix("21.0.0.0/24")
 		for _, p := range changed {
 			p.Sources = append(append([]netip.Prefix{}, p.Sources[:size.ranges-1]...), other)
@@ -66,20 +66,20 @@ func TestSourceRangesAreStoredOnce(t *testing.T) {
 	}
 }
 
-// TestUnusedSourceRangesAreRemoved: with the last port that needs it goes all that stands for a guard.
+// TestUnusedSourceRangesAreRemoved: with the last port that needs it goes all that stands for its source ranges.
 func TestUnusedSourceRangesAreRemoved(t *testing.T) {
 	r := NewRuleset(testConfig())
 	empty := nft.Tables{nft.IP: r.Want()[nft.IP], nft.IP6: r.Want()[nft.IP6]}.Text()
-	service := guardedService(3, 10)
+	service := serviceWithRanges(3, 10)
 	r.Apply(tracker.Delta{Changed: service})
 	for id, p := range service {
 		open := *p
-		open.Guarded, open.Sources = false, nil
+		open.HasSourceRanges, open.Sources = false, nil
 		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{id: &open}})
 	}
-	if n, _ := rangeElements(r.Want()[nft.IP]); n != 0 || len(r.families[nft.IP].guards) != 0 ||
+	if n, _ := rangeElements(r.Want()[nft.IP]); n != 0 || len(r.families[nft.IP].sourceRanges) != 0 ||
 		len(r.families[nft.IP].numbers) != 0 {
-		t.Errorf("%d elements, %d guards, %d numbers are left", n, len(r.families[nft.IP].guards),
+		t.Errorf("%d elements, %d source ranges, %d numbers are left", n, len(r.families[nft.IP].sourceRanges),
 			len(r.families[nft.IP].numbers))
 	}
 	r.Apply(tracker.Delta{Changed: service})
@@ -96,10 +96,10 @@ func TestUnusedSourceRangesAreRemoved(t *testing.T) {
 // TestHashCollision: two identities at one number get two.
 func TestHashCollision(t *testing.T) {
 	r := NewRuleset(testConfig()).families[nft.IP]
-	a := r.numberOf("guard shop/web")
+	a := r.numberOf(rangesIdentity + "shop/web")
 	delete(r.numbers, a)
 	r.numbers[a] = "somebody else"
-	if b := r.numberOf("guard shop/web"); b != a+1 || r.numberOf("guard shop/web") != b {
+	if b := r.numberOf(rangesIdentity + "shop/web"); b != a+1 || r.numberOf(rangesIdentity+"shop/web") != b {
 		t.Errorf("numbers %d and %d", a, b)
 	}
 }

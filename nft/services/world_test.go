@@ -70,16 +70,16 @@ func (w *world) changeRanges(id tracker.PortID, delta tracker.Delta) {
 		if (serviceName{other.Service, other.Family}) != service {
 			continue
 		}
-		guarded := *p
-		guarded.NodePortGuarded = p.Settings.GuardNodePorts && p.NodePort != 0 && w.ranges[service] != nil
-		guarded.Guarded = len(p.LoadBalancers) > 0 && w.ranges[service] != nil || guarded.NodePortGuarded
-		guarded.Sources = nil
-		if guarded.Guarded {
-			guarded.Sources = w.ranges[service]
+		limited := *p
+		limited.RangesForNodePort = p.Settings.SourceRangesForNodePorts && p.NodePort != 0 && w.ranges[service] != nil
+		limited.HasSourceRanges = len(p.LoadBalancers) > 0 && w.ranges[service] != nil || limited.RangesForNodePort
+		limited.Sources = nil
+		if limited.HasSourceRanges {
+			limited.Sources = w.ranges[service]
 		}
-		if guarded.Guarded != p.Guarded || guarded.NodePortGuarded != p.NodePortGuarded ||
-			!slices.Equal(guarded.Sources, p.Sources) {
-			w.ports[other], delta.Changed[other] = &guarded, &guarded
+		if limited.HasSourceRanges != p.HasSourceRanges || limited.RangesForNodePort != p.RangesForNodePort ||
+			!slices.Equal(limited.Sources, p.Sources) {
+			w.ports[other], delta.Changed[other] = &limited, &limited
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (w *world) port(id tracker.PortID) *tracker.ServicePort {
 	if w.random.IntN(3) == 0 {
 		yes := func() bool { return w.random.IntN(2) == 0 }
 		p.Settings = tracker.Settings{KeepUnreadyUDP: yes(), ResetDeparted: yes(), LocalFallback: yes(),
-			GuardNodePorts: yes(), Ping: yes()}
+			SourceRangesForNodePorts: yes(), Ping: yes()}
 	}
 	p.Port += uint16(id.Port[0] - 'p')
 	if other := w.sibling(p); other != nil && w.random.IntN(4) > 0 {

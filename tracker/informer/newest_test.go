@@ -150,7 +150,7 @@ func TestStrictAddresses(t *testing.T) {
 		server.Apply(web, webSlice("web", discoveryv1.Endpoint{Addresses: []string{"010.244.000.005"}}))
 		m := follow(t, server, client)
 		same := func(p *tracker.ServicePort) bool {
-			return endpoints("10.244.0.5:8080")(p) && p.ClusterIP == netip.MustParseAddr("10.96.0.1") && p.Guarded &&
+			return endpoints("10.244.0.5:8080")(p) && p.ClusterIP == netip.MustParseAddr("10.96.0.1") && p.HasSourceRanges &&
 				slices.Equal(p.Sources, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}) &&
 				slices.Equal(p.LoadBalancers, []netip.Addr{netip.MustParseAddr("198.51.100.7")})
 		}

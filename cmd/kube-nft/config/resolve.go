@@ -387,7 +387,7 @@ func (r *reading) resolveRuleset(c *Config) error {
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters ||
 		own.EndpointConnectionCounters, own.EndpointConnectionCounters
 	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset,
-		GuardNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
+		SourceRangesForNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
 	c.MinSyncPeriod, c.SyncPeriod, c.HostProc = least, most, own.HostProc
 	c.TakeoverDrain = own.TakeoverDrain.Duration
 	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force,
