@@ -1,7 +1,27 @@
-// Package attr reads and writes netlink attributes, in one way for nf_tables, connection tracking
-// and ipset: the [Reader] and the [Writer]. It also splits what a netfilter socket received into
-// messages ([Replies]). It allocates nothing but the Writer's buffer, opens no socket and imports
-// none of our packages.
+// Package attr reads and writes netlink attributes. nf_tables, connection tracking and ipset use the same format.
+//
+// To read, make a [Reader] and walk over the attributes:
+//
+//	list := attr.NewReader(b)
+//	for list.Next() {
+//		switch list.Type {
+//		case unix.NFTA_TABLE_NAME:
+//			name = list.Name()
+//		}
+//	}
+//
+// To write, append to a [Writer]:
+//
+//	var w attr.Writer
+//	message := w.OpenMessage(typ, unix.NLM_F_REQUEST, seq, attr.IPv4, 0)
+//	w.Name(unix.NFTA_TABLE_NAME, "kube-nft")
+//	w.CloseMessage(message) // w.Buf is ready to be sent
+//
+// [Replies] splits what a netfilter socket received into messages. [Reply.Ack] decodes the kernel's answer to one of
+// ours.
+//
+// The package accepts any bytes. It allocates only the Writer's buffer, opens no socket and imports no other package of
+// this module.
 package attr
 
 import (

@@ -1,12 +1,21 @@
-// Package firewall says what the rules of other programs do with connections that our tables have
-// translated. Rules in our tables cannot accept what another base chain drops.
+// Package firewall finds rules of other programs that refuse connections to endpoints of Services.
 //
-// It follows one packet at a time through the rules that the kernel has, as the kernel would (evaluate.go):
-// those of nf_tables, iptables-nft's among them (expressions.go), and those of legacy ip_tables
-// (xtables.go). What it does not know of the packet, or does not understand of a rule, makes the
-// rule's condition uncertain. A packet counts as refused only if no uncertain rule accepts it.
+//	targets := firewall.TargetsOf(servicePort)
+//	findings, err := firewall.Look(ctx, client, targets, mark)
+//	for _, f := range findings {
+//		fmt.Println(f.Where, f.By, f.Remedy)
+//	}
 //
-// What refuses the packet must also concern Services in general: the policy of a base chain, or a
-// rule without conditions but for the state of connections and the mark. A rule about certain addresses,
-// ports or interfaces is intended, such as by a NetworkPolicy.
+// Look tries a sample of connections that our tables have translated. To follow one packet only, call Read, and then
+// the methods of the Firewall that it returns. The rules of our tables cannot help: a packet that they accept is
+// dropped if another base chain drops it.
+//
+// A packet follows the rules in the order of the kernel (evaluate.go). The rules are those of nf_tables, including
+// those of iptables-nft (expressions.go), and those of legacy ip_tables (xtables.go). A condition is uncertain if the
+// package does not understand it, or does not know that property of the packet. A packet counts as refused only if no
+// uncertain rule accepts it.
+//
+// Look reports only what concerns Services in general: the policy of a base chain, or a rule with no other condition
+// than the connection's state or the mark. A rule about certain addresses, ports or interfaces is intended, for example
+// by a NetworkPolicy.
 package firewall

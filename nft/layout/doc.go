@@ -1,7 +1,13 @@
-// Package layout is what things are called in our tables: the names of sets, maps and chains, the keys
-// of elements, and the numbers that stand in both. What is written here is read back here:
-// Policy.ChainName and PolicyOfChain, FrontendKeyOf and FrontendIn, Comment and ParsePortName stand
-// side by side. Package services writes tables with it, package readback reads them.
+// Package layout holds the names in our tables: of sets, maps and chains, of the keys of elements, and of the numbers
+// in both. For each name there is a function that writes it and one that reads it:
 //
-// Others may rely on the names of the tables and on the maps services and node-ports.
+//	chain := policy.ChainName()                  // "external-3"
+//	policy, ok := layout.PolicyOfChain(chain)
+//	key := layout.FrontendKeyOf(frontend)
+//	frontend := layout.FrontendIn(nft.IP, layout.ServicesMap, key)
+//	comment := layout.Comment(id)                // "shop/web:http/tcp"
+//
+// Package nft/services writes tables with these functions. Package nft/readback reads them.
+//
+// Other programs may rely on the names of the tables, and on the maps services and node-ports.
 package layout

@@ -1,8 +1,15 @@
-// Package web runs the HTTP servers of the daemon.
+// Package web runs the HTTP servers of the daemon. Fill in a Server and run it:
 //
-// The node's network reaches these servers without authentication: answers are small, requests are
-// bounded in size, in time and in number. Nothing changes state but the level of the log, where that
-// was asked for.
+//	server := &web.Server{Name: "metrics", Address: "127.0.0.1:10249", Flag: "--metrics-bind-address",
+//		Handler: handler, Log: log}
+//	err := server.Run(ctx)
+//
+// For listeners of your own, use NewServer with Listen, and Limit of a Pool. A Page answers as text or as an object of
+// Kubernetes; Status.Page and FlagsPage are /statusz and /flagz.
+//
+// Anybody in the node's network reaches these servers without authentication. So answers are small, and the size,
+// duration and number of requests are bounded. A request changes nothing but the log level, and that only if a flag
+// allows it.
 package web
 
 import (

@@ -1,9 +1,7 @@
-// Package affinity is the session affinity of Service ports: which chains it takes, which endpoints affinity
-// entries may name, and which entries are wrong. It is pure: package services calls it, and package
-// sync/affinityentries applies what it says of entries.
+// Package affinity makes the chains and sets of session affinity, and says which affinity entries are wrong.
 //
-// New makes a Port from the facts about a Service port. UpdateChain and PolicyChain return its chains,
-// MembersSet its elements, and Compare what a change from one Port to the next means:
+// New makes a Port from the facts about a Service port. UpdateChain and PolicyChain return its chains, MembersSet its
+// elements. Compare says what a change from one Port to the next means:
 //
 //	port := affinity.New(facts, number)
 //	chains := []*nft.Chain{port.UpdateChain(settings), port.PolicyChain(settings, policy, choices, ...)}
@@ -12,6 +10,9 @@
 //		departures.Begin(endpoint)
 //	}
 //
-// Departures keeps the set of departed endpoints. Wrong says which entries of an affinity map have to change, and
-// Ops how. docs/decisions has the reasons.
+// Departures keeps the set of departed endpoints. Wrong says which entries of an affinity map have to change, and Ops
+// returns the operations for that.
+//
+// The package opens no socket and knows no frontends. Package nft/services calls it. Package sync/affinityentries reads
+// the affinity maps and removes the wrong entries. The reasons are in docs/decisions.
 package affinity

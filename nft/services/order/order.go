@@ -1,5 +1,11 @@
-// Package order decides which endpoint stands under which index of a list, so that a change of the endpoints moves few
-// of the others. It is pure.
+// Package order decides which index each endpoint has in a list, so that a change moves few endpoints:
+//
+//	list = order.Keep(list, before, want)
+//
+// before and want are the sorted endpoints before and after the change. KeepFound is Keep for a list that was read from
+// the kernel. Spread is for lists in which an endpoint may have several places. Difference compares two sorted lists.
+//
+// The functions depend on nothing but their arguments.
 package order
 
 import (
