@@ -173,13 +173,13 @@ func matched(ok, not bool) flow {
 	return skip
 }
 
-// foreign notes a rule or an element whose effect is unknown. The trace passes over it.
+// foreign records a rule or an element whose effect is unknown. The trace passes over it.
 func (t *tracer) foreign(step int) flow {
 	t.fate.Foreign = append(t.fate.Foreign, t.fate.Steps[step])
 	return skip
 }
 
-// decided notes the element that decided a step.
+// decided records the element that decided a step.
 func (t *tracer) decided(step int, held *Elements, key string) {
 	s := &t.fate.Steps[step]
 	s.Set, s.Element, s.Key = held.Set.Name, held.ElementText(t.table.Family, key), key

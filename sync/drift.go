@@ -47,7 +47,7 @@ type driftDetector struct {
 	heard   atomic.Uint32 // the latest generation of which the monitor has told everything
 	told    chan struct{} // rings after each commit that the monitor has told
 	settled uint32        // a foreign change up to this generation is dealt with
-	seen    uint32        // the generation of the latest one that was noted
+	seen    uint32        // the generation of the latest one that was recorded
 
 	audits   int
 	auditing *time.Timer
@@ -202,7 +202,7 @@ func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 	}
 }
 
-// suspect notes why the tables may differ from what they should be.
+// suspect records why the tables may differ from what they should be.
 func (d *driftDetector) suspect(reason string) { d.reason, d.suspected = reason, time.Now() }
 
 // hear evaluates a change of our tables by another program; nil says that no more notifications will come. It

@@ -90,7 +90,7 @@ func (d *Delta) Merge(newer Delta) {
 	d.Triggers = append(d.Triggers, newer.Triggers[:min(room, len(newer.Triggers))]...)
 }
 
-// leaveOut reports whether what is due at a time has to wait, and if so notes when it is due.
+// leaveOut reports whether what is due at a time has to wait, and if so records when it is due.
 func (d *Delta) leaveOut(due, now time.Time) bool {
 	if !due.After(now) {
 		return false
@@ -101,7 +101,7 @@ func (d *Delta) leaveOut(due, now time.Time) bool {
 	return true
 }
 
-// wait notes that additions of a namespace wait.
+// wait records that additions of a namespace wait.
 func (d *Delta) wait(n *namespace, now time.Time) {
 	d.leaveOut(n.due(), now)
 	d.Waiting += len(n.dirty)
@@ -110,7 +110,7 @@ func (d *Delta) wait(n *namespace, now time.Time) {
 	}
 }
 
-// observe notes that d carries a change observed at that time.
+// observe records that d carries a change observed at that time.
 func (d *Delta) observe(at time.Time) {
 	if d.Oldest.IsZero() || at.Before(d.Oldest) {
 		d.Oldest = at

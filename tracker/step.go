@@ -94,7 +94,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		if s.moved[ids] == nil {
 			s.left -= differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
 				differing(have.Local, want.Local, netip.AddrPort.Compare)
-			s.note(ids, want)
+			s.record(ids, want)
 		}
 		s.left--
 		return s.freely(&q, want)
@@ -107,7 +107,7 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	case want == nil || first == nil:
 		next := s.port(have, want)
 		if next != nil && want != nil {
-			s.note(ids, next)
+			s.record(ids, next)
 		}
 		return next
 	}
@@ -126,8 +126,8 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	return next
 }
 
-// note notes what the first of the ports with certain lists has become. New ports get the same.
-func (s *stepper) note(ids [2]listID, next *ServicePort) {
+// record records what the first of the ports with certain lists has become. New ports get the same.
+func (s *stepper) record(ids [2]listID, next *ServicePort) {
 	s.moved[ids] = next
 	if fresh := [2]listID{{}, ids[1]}; s.moved[fresh] == nil {
 		s.moved[fresh] = next

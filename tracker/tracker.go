@@ -49,7 +49,7 @@ type Config struct {
 // A Tracker holds the meaning of Kubernetes objects on one node. All methods may be called from any
 // goroutine. It neither keeps nor changes the objects passed in.
 //
-// Set methods read an object and note which Service it touches; Take works out what that means. The
+// Set methods read an object and record which Service it touches; Take works out what that means. The
 // cost of both depends on the Service, not on the number of Services, except for changes of this
 // node's zone or addresses.
 type Tracker struct {
@@ -247,7 +247,7 @@ func (t *Tracker) SetNode(obj *corev1.Node) error {
 	return err
 }
 
-// DeleteNode notes that the Node is gone and ignores other nodes. Its addresses, zone and pod CIDRs
+// DeleteNode records that the Node is gone and ignores other nodes. Its addresses, zone and pod CIDRs
 // stay: pods and packets are where they were, whatever became of the object.
 func (t *Tracker) DeleteNode(name string) {
 	if name != t.config.NodeName {

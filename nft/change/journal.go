@@ -142,7 +142,7 @@ func (j *Journal) RemoveSet(name string) {
 	delete(j.Table.Sets, name)
 }
 
-// touchSet notes a set with all that it holds.
+// touchSet records a set with all that it holds.
 func (j *Journal) touchSet(name string) {
 	if !j.tracking {
 		return

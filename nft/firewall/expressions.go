@@ -296,7 +296,7 @@ func compare(operation uint32, f field, with []byte) truth {
 	return maybe
 }
 
-// verdict notes what a verdict says.
+// verdict records what a verdict says.
 func (e *run) verdict(b []byte) {
 	e.decision.chain = attr.Name(attr.Find(b, unix.NFTA_VERDICT_CHAIN))
 	switch code := int32(attr.Uint32(attr.Find(b, unix.NFTA_VERDICT_CODE))); code {

@@ -288,7 +288,7 @@ func (x *extension) multiport(p *Packet) truth {
 	return is(found != (x.u8(invertAt) != 0))
 }
 
-// target notes what a target does.
+// target records what a target does.
 func (x *extension) target(w *walk, d *decision) {
 	switch x.name {
 	case "REJECT", "TARPIT":

@@ -86,8 +86,8 @@ func ListNumber(number uint32, local bool) uint32 {
 	return 2 * number
 }
 
-// TwinNumber is the number of the other one of two lists.
-func TwinNumber(n uint32) uint32 { return n ^ 1 }
+// OtherList returns the number of the local list for that of the cluster-wide one of a Service port, and the reverse.
+func OtherList(n uint32) uint32 { return n ^ 1 }
 
 // IsLocalNumber reports whether a number is that of the local one of two lists.
 func IsLocalNumber(number uint32) bool { return number%2 == 1 }

@@ -161,7 +161,7 @@ func (e *expressionReader) add(name string, data []byte) {
 	}
 }
 
-// compare notes the value that the loaded field must have.
+// compare records the value that the loaded field must have.
 func (e *expressionReader) compare(operand []byte) {
 	switch {
 	case e.loaded == addressField:

@@ -216,7 +216,7 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 	return err
 }
 
-// recordPort notes the frontend of an element that leads to a chain of a Service port: of several the
+// recordPort records the frontend of an element that leads to a chain of a Service port: of several the
 // cluster IP, which no other Service can have.
 func (t *nfTable) recordPort(at tracker.Frontend, element []byte) {
 	verdict := attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VERDICT)

@@ -12,7 +12,7 @@ import (
 // textWidth is the largest number of columns of a plan's text, unless a single word is longer.
 const textWidth = 100
 
-// Text returns the plan for an operator. Each line begins with the fate of a thing or, among the
+// Text returns the plan for an operator. Each line begins with what becomes of a thing or, among the
 // checks, with its level.
 func (p *Plan) Text() string {
 	var b strings.Builder
@@ -23,12 +23,12 @@ func (p *Plan) Text() string {
 	b.WriteString("\nFound\n")
 	for i := range p.Inventory.Parts {
 		part := &p.Inventory.Parts[i]
-		twin := p.twin(part)
+		other := p.inOtherFamily(part)
 		switch {
-		case twin != nil && part.Family == "ip6":
+		case other != nil && part.Family == "ip6":
 			continue // with the one of family ip
-		case twin != nil:
-			b.WriteString(both(part, twin))
+		case other != nil:
+			b.WriteString(both(part, other))
 		default:
 			b.WriteString(heading(partName(part), part.Clean()))
 			if part.Needs != "" {
@@ -51,9 +51,9 @@ func (p *Plan) Text() string {
 	return b.String()
 }
 
-// twin returns the part of the same table in the other family; nil if there is none, or one of the two
+// inOtherFamily returns the part of the same table in the other family; nil if there is none, or one of the two
 // could not be read.
-func (p *Plan) twin(part *legacy.Part) *legacy.Part {
+func (p *Plan) inOtherFamily(part *legacy.Part) *legacy.Part {
 	for i := range p.Inventory.Parts {
 		other := &p.Inventory.Parts[i]
 		if other.Backend == part.Backend && other.Table == part.Table && other.Family != part.Family &&

@@ -141,7 +141,7 @@ func (fr *familyRules) declareAffinity(port *portState, a *portAffinity) {
 	}
 }
 
-// affinityChoice says which chains choose among the endpoints of a list, and notes that they are used.
+// affinityChoice says which chains choose among the endpoints of a list, and records that they are used.
 func (fr *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.Policy,
 	local bool) (c affinity.Choice) {
 	if number := port.listNumber(); number != 0 {

@@ -215,7 +215,7 @@ func (fr *familyRules) program(state *frontendState) {
 	state.shown = want
 }
 
-// recordFlowChange notes what the change from have to want means for connections. Those of TCP
+// recordFlowChange records what the change from have to want means for connections. Those of TCP
 // and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a
 // frontend that goes they are left alone: no endpoint would answer their next segment.
 func (fr *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) {

@@ -46,8 +46,8 @@ func (l limits) placesEach(n int) int {
 	return maglev.PlacesEach(n)
 }
 
-// updateLimits notes which annotations of a Service port this node does not follow, why, and what helps; nil is a port
-// that is no more.
+// updateLimits records which annotations of a Service port this node does not follow, why, and what helps. A nil port
+// has been removed.
 func (u *unmetAnnotations) updateLimits(id tracker.PortID, p *tracker.ServicePort) {
 	var l limits
 	if p != nil {

@@ -111,7 +111,7 @@ func (c *Cleaner) Committed(changes affinity.Changes) {
 	for _, now := range changes.Groups {
 		id := number{now.Family, now.Number}
 		_, known := c.groups[id]
-		if _, twin := c.groups[number{now.Family, layout.TwinNumber(now.Number)}]; twin && !known && len(now.Members) > 0 {
+		if _, other := c.groups[number{now.Family, layout.OtherList(now.Number)}]; other && !known && len(now.Members) > 0 {
 			c.fresh[id] = true
 			c.work[mapID{now.Family, layout.AffinityMap(now.Number)}] = true
 		}

@@ -177,7 +177,7 @@ func weightedOrder(n int, weights []uint16) []int {
 	return order
 }
 
-// pin notes the endpoint of the node's connection, if the Service has session affinity.
+// pin records the endpoint of the node's connection, if the Service has session affinity.
 func (s *server) pin(ep netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -65,12 +65,12 @@ func (r retries) IncrementRetry(_ context.Context, code, verb, host string) {
 	r.WithLabelValues(code, verb, host).Inc()
 }
 
-// Observe notes the duration of a request.
+// Observe records the duration of a request.
 func (l latencies) Observe(_ context.Context, verb string, u url.URL, d time.Duration) {
 	l.WithLabelValues(verb, u.Host).Observe(d.Seconds())
 }
 
-// Observe notes the length of a body in bytes.
+// Observe records the length of a body in bytes.
 func (s sizes) Observe(_ context.Context, verb, host string, size float64) {
 	s.WithLabelValues(verb, host).Observe(size)
 }

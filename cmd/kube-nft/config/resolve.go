@@ -125,7 +125,7 @@ type Override struct {
 	Field, FileValue string
 }
 
-// override notes that a given flag wins over the file, if their values differ.
+// override records that a given flag wins over the file, if their values differ.
 func (r *reading) override(s *setting, file *document) {
 	field := s.field
 	switch {

@@ -132,7 +132,7 @@ func (m *monitor) close() {
 	}
 }
 
-// refused notes a field of an object that could not be used.
+// refused records a field of an object that could not be used.
 func (m *monitor) refused(err error) {
 	m.events.refused(err)
 	var refusal *tracker.Refusal

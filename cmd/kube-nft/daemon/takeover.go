@@ -85,7 +85,7 @@ func (t *takeover) record(e migrate.Entry) {
 	}
 }
 
-// enter notes the state of the takeover, with the error that led there.
+// enter records the state of the takeover, with the error that led there.
 func (t *takeover) enter(s migrate.State, err error) {
 	t.state.Store(s)
 	t.waits.Store(nil)

@@ -36,7 +36,7 @@ func NewDepartures(f nft.Family, t table) *Departures {
 	return &Departures{table: t, family: f, serials: make(map[Endpoint]uint64)}
 }
 
-// Begin notes that an endpoint leaves a group with the next commit.
+// Begin records that an endpoint leaves a group with the next commit.
 func (d *Departures) Begin(e Endpoint) {
 	if _, known := d.serials[e]; !known {
 		d.table.Put(layout.DepartedSet, layout.MemberKey(e.Number, e.Addr), nft.Element{})
@@ -46,7 +46,7 @@ func (d *Departures) Begin(e Endpoint) {
 	d.fresh = append(d.fresh, Departure{d.family, e, d.serial})
 }
 
-// Return notes that an endpoint has come back.
+// Return records that an endpoint has come back.
 func (d *Departures) Return(e Endpoint) {
 	if _, known := d.serials[e]; known {
 		delete(d.serials, e)

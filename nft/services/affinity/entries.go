@@ -39,10 +39,10 @@ func Wrong(
 		if !ok || !isAddr || entry.Life == nil {
 			continue
 		}
-		if twin := group(layout.TwinNumber(number)); fresh[twin.Number] && twin.Has(endpoint) {
-			key := nft.NumberedKey(f, twin.Number, client)
+		if other := group(layout.OtherList(number)); fresh[other.Number] && other.Has(endpoint) {
+			key := nft.NumberedKey(f, other.Number, client)
 			if _, ok := held[key]; !ok {
-				life := &nft.Life{Timeout: twin.Timeout, Expires: min(remaining(entry.Life), twin.Timeout)}
+				life := &nft.Life{Timeout: other.Timeout, Expires: min(remaining(entry.Life), other.Timeout)}
 				changes = append(changes, EntryChange{Key: key, Data: entry.Data, Now: life, New: true})
 			}
 		}
