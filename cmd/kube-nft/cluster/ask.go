@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,9 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
+// A streamer runs a command of the program in a pod until it ends, or ctx does. stdin, which may be nil, ends with ctx.
+type streamer func(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, stdout io.Writer) error
+
 // A runner runs a command of the program in a pod until it ends. stdout is what it prints, also if it ends with an
 // error.
 type runner func(ctx context.Context, pod *corev1.Pod, args []string) (stdout []byte, err error)
@@ -27,6 +31,9 @@ const maxAnswer = 16 << 20
 
 // errTooLong ends a command that prints more.
 var errTooLong = fmt.Errorf("its answer is longer than %d MiB", maxAnswer>>20)
+
+// errNoJSON is the problem of a node that answers something else.
+var errNoJSON = errors.New("its answer is not the JSON that kube-nft prints")
 
 // A bounded buffer refuses what is too long.
 type bounded struct{ bytes.Buffer }
@@ -39,34 +46,42 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// execIn returns a runner that uses the API server's exec.
-func execIn(client kubernetes.Interface, settings *rest.Config) runner {
-	return func(ctx context.Context, pod *corev1.Pod, args []string) ([]byte, error) {
+// collect is the runner of a streamer.
+func (s streamer) collect(ctx context.Context, pod *corev1.Pod, args []string) ([]byte, error) {
+	var stdout bounded
+	err := s(ctx, pod, args, nil, &stdout)
+	return stdout.Bytes(), err
+}
+
+// execIn returns a streamer that uses the API server's exec.
+func execIn(client kubernetes.Interface, settings *rest.Config) streamer {
+	return func(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, stdout io.Writer) error {
 		url := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).
 			SubResource("exec").VersionedParams(&corev1.PodExecOptions{
-			Container: container, Command: append([]string{program}, args...), Stdout: true, Stderr: true,
+			Container: container, Command: append([]string{program}, args...), Stdin: stdin != nil, Stdout: true,
+			Stderr: true,
 		}, scheme.ParameterCodec).URL()
 		// As kubectl: WebSockets, and SPDY for an API server before Kubernetes 1.31 or a proxy that knows no other.
 		socket, err := remotecommand.NewWebSocketExecutor(settings, "GET", url.String())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		spdy, err := remotecommand.NewSPDYExecutor(settings, "POST", url)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		executor, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
 			return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		var stdout, stderr bounded
-		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
+		var stderr bounded
+		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr})
 		if said := strings.TrimSpace(stderr.String()); said != "" && errors.As(err, new(exec.ExitError)) {
 			err = fmt.Errorf("%w: %s", err, said)
 		}
-		return stdout.Bytes(), err
+		return err
 	}
 }
 
@@ -81,7 +96,7 @@ func (c *cluster) decode(ctx context.Context, pod *corev1.Pod, document any, arg
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("no answer within %s", c.timeout)
 	case err == nil:
-		return errors.New("its answer is not the JSON that kube-nft prints")
+		return errNoJSON
 	}
 	return err
 }

@@ -41,7 +41,7 @@ const (
 // Commands returns the commands, whose common flags it declares in flags.
 func Commands(flags *pflag.FlagSet) []*cobra.Command {
 	c := newConnection(flags)
-	return []*cobra.Command{newCheck(c), newStatus(c)}
+	return []*cobra.Command{newCheck(c), newStatus(c), newDiff(c), newExplain(c), newGet(c), newTrace(c)}
 }
 
 // A connection has the user's flags and connects with the cluster that they choose.
@@ -71,6 +71,7 @@ func newConnection(flags *pflag.FlagSet) *connection {
 type cluster struct {
 	client    kubernetes.Interface
 	run       runner
+	stream    streamer
 	namespace string
 	timeout   time.Duration
 	parallel  int
@@ -98,8 +99,9 @@ func (c *connection) connect(flags *pflag.FlagSet) (*cluster, error) {
 	if flags.Changed("namespace") {
 		namespace = flags.Lookup("namespace").Value.String()
 	}
+	stream := execIn(client, settings)
 	return &cluster{
-		client: client, run: execIn(client, settings), namespace: namespace, timeout: c.timeout, parallel: c.parallel,
+		client: client, run: stream.collect, stream: stream, namespace: namespace, timeout: c.timeout, parallel: c.parallel,
 	}, nil
 }
 

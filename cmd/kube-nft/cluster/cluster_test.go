@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/util/exec"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
@@ -28,7 +31,11 @@ type testNode struct {
 	pods    []corev1.Pod
 	status  any
 	plan    any
-	failure error // of any command
+	failure error             // of any command
+	printed map[string]string // by the command's first words, what else it prints
+	code    int               // of these commands
+	labels  map[string]string
+	address string
 }
 
 func node(name string, edit func(*testNode)) testNode {
@@ -74,8 +81,9 @@ func newCluster(nodes ...testNode) *cluster {
 		if n.notice != "" {
 			ready.Status, ready.Message = corev1.ConditionUnknown, n.notice
 		}
-		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name},
-			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}})
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: n.labels},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready},
+				Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address}}}})
 		for i := range n.pods {
 			objects = append(objects, &n.pods[i])
 		}
@@ -87,6 +95,14 @@ func newCluster(nodes ...testNode) *cluster {
 			n := answers[pod.Spec.NodeName]
 			if n.failure != nil {
 				return nil, n.failure
+			}
+			for words, text := range n.printed {
+				if strings.HasPrefix(strings.Join(args, " "), words) {
+					if n.code != 0 {
+						return []byte(text), exec.CodeExitError{Err: errors.New("exit"), Code: n.code}
+					}
+					return []byte(text), nil
+				}
 			}
 			if args[0] == "status" {
 				text, err := json.Marshal(n.status)
@@ -268,6 +284,165 @@ func TestCheckWaits(t *testing.T) {
 		rows, err = c.checkUntil(t.Context(), time.Now().Add(time.Hour), nil, "", io.Discard)
 		if err != nil || rows[0].ready() {
 			t.Errorf("a plan with blocks: %+v, %v", rows, err)
+		}
+	})
+}
+
+// prints returns a node whose commands print texts; the exit code is 0 or 1.
+func prints(name string, code int, printed map[string]string) testNode {
+	return node(name, func(n *testNode) { n.printed, n.code = printed, code })
+}
+
+// TestExplain: the node where a connection begins answers, or all nodes, in groups of the same answer.
+func TestExplain(t *testing.T) {
+	const command = "explain "
+	said := func(name, address, text string) testNode {
+		n := prints(name, 0, map[string]string{command: text})
+		n.address = address
+		return n
+	}
+	c := newCluster(said("a", "192.168.0.1", "goes to web\n"), said("b", "192.168.0.2", "is dropped\n"),
+		said("c", "192.168.0.3", "goes to web\n"), node("d", func(n *testNode) { n.failure = errors.New("refused") }))
+	web := pod("b", "web", "")
+	web.Namespace, web.Labels, web.Status.PodIPs = "shop", nil, []corev1.PodIP{{IP: "10.244.1.7"}, {IP: "fd44::7"}}
+	if _, err := c.client.CoreV1().Pods("shop").Create(t.Context(), &web, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	members, err := c.members(t.Context(), nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for source, want := range map[string]string{
+		"shop/web": "10.244.1.7 b []", "10.244.1.7": "10.244.1.7 b []", "b": "192.168.0.2 b [--from node]",
+		"192.168.0.3": "192.168.0.3 c [--from node]", "203.0.113.5": "203.0.113.5  []",
+		"shop/none": "error: there is no pod shop/none", "nobody": "error: no Linux node",
+	} {
+		from, err := c.origin(t.Context(), members, source, false)
+		got := fmt.Sprintf("%s %s %v", from.address, from.node, from.flags)
+		if err != nil {
+			got = "error: " + err.Error()
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %s, want %s", source, got, want)
+		}
+	}
+	if from, err := c.origin(t.Context(), members, "shop/web", true); err != nil || from.address != "fd44::7" {
+		t.Errorf("IPv6: %v, %v", from, err)
+	}
+	var out strings.Builder
+	err = writeGroups(&out, c.answers(t.Context(), members, []string{"explain", "203.0.113.5", "shop/web"}))
+	const want = "2 nodes (a, c):\ngoes to web\n\nb:\nis dropped\n\nd: no answer: refused\n"
+	if err == nil || out.String() != want {
+		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)
+	}
+}
+
+// TestDiff: operations of a node, and nodes that do not have what most have. Endpoints may differ between zones.
+func TestDiff(t *testing.T) {
+	withDigests := func(name, zone, frontends, endpoints, diff string, lists map[string]string) testNode {
+		n := prints(name, 0, map[string]string{"diff": diff})
+		if diff != "" {
+			n.code = 1
+		}
+		for words, text := range lists {
+			n.printed[words] = text
+		}
+		s := statusOf(func(*peer.Status) {})
+		s.Tables = []inspect.TableStatus{{Family: "IPv4", FrontendsDigest: frontends, EndpointsDigest: endpoints}}
+		n.status, n.labels = s, map[string]string{corev1.LabelTopologyZone: zone}
+		return n
+	}
+	list := func(endpoints ...string) string {
+		var items []string
+		for _, ep := range endpoints {
+			items = append(items, fmt.Sprintf(`{"namespace":"shop","name":"web","port":"http","frontend":"10.96.0.1:80/tcp",`+
+				`"list":"cluster","endpoint":%q}`, ep))
+		}
+		return `{"items":[` + strings.Join(items, ",") + `]}`
+	}
+	most := map[string]string{"get endpoints": list("10.0.0.1:80", "10.0.0.2:80")}
+	c := newCluster(
+		withDigests("a", "one", "f", "e", "", most), withDigests("b", "one", "f", "e", "add element ip kube-nft\n", most),
+		withDigests("c", "one", "f", "other", "", map[string]string{"get endpoints": list("10.0.0.1:80", "10.0.0.3:80")}),
+		withDigests("d", "two", "f", "of zone two", "", nil),
+		node("e", func(n *testNode) { n.failure = errors.New("refused") }))
+	members, err := c.members(t.Context(), nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := c.diff(t.Context(), members)
+	var out strings.Builder
+	if err := writeDiffs(&out, rows); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"a     0      as the API server says", "b     1      differs from the API server",
+		"c     0      as the API server says; differs from a", "d     0      as the API server says\n",
+		"e     -      refused",
+		"b would do:\n  add element ip kube-nft", "c has more (+) or less (-) than a:\n" +
+			"  - shop/web:http at 10.96.0.1:80/tcp: 10.0.0.2:80\n  + shop/web:http at 10.96.0.1:80/tcp: 10.0.0.3:80\n",
+		"3 of 5 nodes differ",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, &out)
+		}
+	}
+	if err := resultOf(rows); !errors.As(err, new(inspect.TroubleError)) {
+		t.Errorf("a node without an answer: %v", err)
+	}
+	if err := resultOf(rows[:4]); !errors.Is(err, inspect.ErrDiffers) {
+		t.Errorf("a difference: %v", err)
+	}
+	if err := resultOf(rows[:1]); err != nil {
+		t.Errorf("no difference: %v", err)
+	}
+}
+
+// TestTables: the tables of all nodes are one, with a headline for each width of columns.
+func TestTables(t *testing.T) {
+	var out strings.Builder
+	err := writeTables(&out, []answer{{Node: "a", Text: "SERVICE  EP\nweb      1\ndb       2\n"},
+		{Node: "worker-1", Text: "SERVICE  EP\nweb      1\n"}, {Node: "c", Problem: "refused"}})
+	const want = "NODE      SERVICE  EP\na         web      1\na         db       2\nworker-1  web      1\n"
+	if err != nil || out.String() != want {
+		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)
+	}
+}
+
+// TestFollow: lines of all nodes come whole, with the node before each, and the commands end with the context.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(node("a", nil), node("worker-1", nil), node("c", func(n *testNode) { n.pods = nil }))
+		ended := 0
+		c.stream = func(_ context.Context, pod *corev1.Pod, _ []string, stdin io.Reader, stdout io.Writer) error {
+			for _, part := range []string{"one ", "line\nand ", "another\n"} {
+				if _, err := io.WriteString(stdout, part); err != nil {
+					return err
+				}
+			}
+			_, err := io.Copy(io.Discard, stdin)
+			ended++
+			return err
+		}
+		members, err := c.members(t.Context(), nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			time.Sleep(time.Second)
+			stop()
+		}()
+		var out strings.Builder
+		problems := c.follow(ctx, members, []string{"trace"}, &out)
+		if ended != 2 || len(problems) != 1 || problems[0].Node != "c" {
+			t.Errorf("%d commands have ended, problems %v", ended, problems)
+		}
+		got := strings.Split(strings.TrimSpace(out.String()), "\n")
+		slices.Sort(got)
+		want := []string{"a         and another", "a         one line", "worker-1  and another", "worker-1  one line"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }

@@ -33,6 +33,10 @@ type TableStatus struct {
 	Refused map[string]uint64 `json:"refusedPackets"`
 	// Annotations counts the Service ports that show an annotation, by "key: value".
 	Annotations map[string]int `json:"annotations,omitempty"`
+	// FrontendsDigest is the same on all nodes that serve the same frontends, and EndpointsDigest on all nodes of a
+	// zone whose frontends with policy Cluster have the same endpoints.
+	FrontendsDigest string `json:"frontendsDigest"`
+	EndpointsDigest string `json:"endpointsDigest"`
 }
 
 // countedClients is how many clients are counted one by one where the kernel does not count them.
@@ -73,6 +77,7 @@ func (i *inspection) tableStatus(ctx context.Context, t *readback.Table) (s Tabl
 		}
 	}
 	s.Services, s.ServicePorts, s.Frontends, s.Endpoints = len(names), len(ports), len(frontends), len(endpoints)
+	s.FrontendsDigest, s.EndpointsDigest = digestOf(frontends)
 	usage, err := i.kernel.DynamicFill(ctx, t.Family, countedClients)
 	if err != nil {
 		return s, err

@@ -36,6 +36,7 @@ type packetQuery struct {
 func newTrace() *cobra.Command {
 	var q packetQuery
 	var f output.Form
+	var untilInputEnds bool
 	cmd := &cobra.Command{
 		Use:   "trace [NAMESPACE/SERVICE[:PORT] | ADDR[:PORT/PROTO]]",
 		Short: "Show the rules that live packets meet on this node",
@@ -58,7 +59,16 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
 			if err := f.Check(); err != nil {
 				return err
 			}
-			return q.run(cmd.Context(), &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			ctx := cmd.Context()
+			if untilInputEnds {
+				var stop context.CancelFunc
+				ctx, stop = context.WithCancel(ctx)
+				go func() {
+					defer stop()
+					_, _ = io.Copy(io.Discard, cmd.InOrStdin()) // an input that fails has ended as well
+				}()
+			}
+			return q.run(ctx, &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.AddFlag(cmd, output.Text, output.JSON)
@@ -66,6 +76,8 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
 	set.StringVar(&q.source, "source", "", "client: an address or a CIDR")
 	set.IntVar(&q.count, "count", 0, "number of packets to show; 0: until you interrupt it")
 	set.DurationVar(&q.timeout, "timeout", 5*time.Minute, "how long to trace; 0: until you interrupt it")
+	set.BoolVar(&untilInputEnds, "until-input-ends", false, "end when the standard input does, for kubectl kube-nft trace")
+	_ = set.MarkHidden("until-input-ends") // it is declared above
 	set.Uint64Var(&q.rate, "rate", 100, "maximum number of packets a second that each rule of the filter selects")
 	return cmd
 }
