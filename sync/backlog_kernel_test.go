@@ -67,7 +67,7 @@ func TestLargeDifferenceAtStart(t *testing.T) {
 		if k.commits == 1 {
 			came = time.Now()
 			source.set(neighbour)
-			queue.Ring()
+			queue.Notify()
 		}
 	}
 	done := make(chan bool, 1)

@@ -15,7 +15,7 @@
 //	|                        v                          | or affinity entries, at most five
 //	|                      KNOWN <-----+                | times; then wait and try again
 //	|                        |         |                |
-//	|                        | the queue rings:         |
+//	|                        | the queue notifies:      |
 //	|                        | commit what changed      |
 //	|                        +---------+                |
 //	|                        |                          |

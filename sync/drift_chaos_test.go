@@ -43,7 +43,7 @@ func damageAndChange(t *testing.T, random *rand.Rand) {
 			case <-time.After(time.Millisecond):
 			}
 			g.feed.set(changedPort(n))
-			g.loop.options.Queue.Ring()
+			g.loop.options.Queue.Notify()
 		}
 	}()
 	for range promptRepairs {

@@ -110,7 +110,7 @@ func TestFaultsLater(t *testing.T) {
 			port := portWith("web", 1, 1)
 			port.ClusterIP = netip.MustParseAddr("10.96.200.1")
 			g.feed.set(port)
-			g.loop.options.Queue.Ring()
+			g.loop.options.Queue.Notify()
 			if batch := <-failed; !batch.Empty() {
 				t.Errorf("%d operations away from what was programmed", len(batch.Ops))
 			}
@@ -239,7 +239,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	if again.commits != 0 || g.first.Operations != 0 {
 		t.Errorf("%d commits of %d operations", again.commits, g.first.Operations)
 	}
-	g.loop.options.Queue.Ring()
+	g.loop.options.Queue.Notify()
 	g.report(t)
 	lines := g.logs.FilterMessage("in sync, nothing to write").All()
 	if len(lines) != 1 || lines[0].ContextMap()["elements"] != int64(count(g.ruleset.Lengths())) {

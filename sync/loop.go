@@ -42,11 +42,11 @@ type Loop struct {
 	synced  bool          // a sync has succeeded
 	waiting tracker.Delta // changes that no sync has committed yet
 	backoff retry.Backoff // after a sync that failed
-	again   *time.Timer   // rings when a sync is to be repeated
+	again   *time.Timer   // fires when a sync is to be repeated
 	ended   time.Time     // of the latest sync that did something
 	took    time.Duration // that sync
 	worked  time.Duration // Options.CPUTime when the source had handed out its changes
-	due     *time.Timer   // rings when what the last delta left out is due
+	due     *time.Timer   // fires when what the last delta left out is due
 	// entriesRefused is the kernel's reason to refuse the affinity entries that this sync was to take
 	// over; nil if it did not refuse them.
 	entriesRefused error
@@ -100,14 +100,14 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
 			deaf: true, told: make(chan struct{}, 1), auditing: stopped(), repair: stopped(),
 		},
-		due:       time.AfterFunc(time.Hour, options.Queue.Ring),
+		due:       time.AfterFunc(time.Hour, options.Queue.Notify),
 		check:     sourceCheck{trust: options.Trust},
 		minute:    stopped(),
 		commits:   commitLog{log: options.Log, wait: quota.Once{Interval: time.Minute}},
 		conflicts: newConflictLog(options.Log),
 	}
 	l.due.Stop()
-	l.stale.log, l.stale.cleaned, l.stale.bell = options.Log, options.Cleaned, make(chan struct{}, 1)
+	l.stale.log, l.stale.cleaned, l.stale.wake = options.Log, options.Cleaned, make(chan struct{}, 1)
 	l.stale.backoff = l.backoff
 	return l
 }
@@ -133,14 +133,14 @@ func (l *Loop) Watch(monitor monitor) {
 // counts. It never blocks.
 func (l *Loop) SetAddresses(addrs []netip.Addr) {
 	l.local.Store(&addrs)
-	l.options.Queue.Ring()
+	l.options.Queue.Notify()
 }
 
 // Reserve tells the loop which addresses of the node are there for Services alone. The latest call counts. It
 // never blocks.
 func (l *Loop) Reserve(addrs map[netip.Addr]bool) {
 	l.reserved.Store(&addrs)
-	l.options.Queue.Ring()
+	l.options.Queue.Notify()
 }
 
 // Run syncs until ctx ends. Then it returns nil at once and leaves the rules in place. Start it
@@ -160,14 +160,14 @@ func (l *Loop) Run(ctx context.Context) error {
 		entries, ended = l.affinity.Batches, l.affinity.Ended
 		cleaning.Go(func() { l.affinity.Run(ctx) })
 	}
-	l.options.Queue.Ring()
+	l.options.Queue.Notify()
 	l.drift.start(ctx)
 	for ctx.Err() == nil {
 		wanted := true
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.options.Queue.bell:
+		case <-l.options.Queue.wake:
 		case <-l.again.C:
 		case <-l.drift.repair.C:
 		case batch := <-entries:

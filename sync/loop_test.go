@@ -152,12 +152,12 @@ func start(t *testing.T, k client, options Options, ports ...*tracker.ServicePor
 // change hands ports to the loop and waits until it has dealt with them.
 func (b *bubble) change(ports ...*tracker.ServicePort) {
 	b.feed.set(ports...)
-	b.loop.options.Queue.Ring()
+	b.loop.options.Queue.Notify()
 	synctest.Wait()
 }
 
 // pass lets time of the bubble pass, in which timers of the loop run. What the test has looked at
-// before, the loop may change then: the bell orders the two for the race detector.
+// before, the loop may change then: the notification orders the two for the race detector.
 func (b *bubble) pass(d time.Duration) {
 	b.change()
 	time.Sleep(d)
@@ -173,7 +173,7 @@ func TestBurstIsOneBatch(t *testing.T) {
 		b := start(t, k, Options{MinInterval: time.Second})
 		for _, name := range []string{"a", "bb", "ccc"} {
 			b.feed.add(name)
-			b.loop.options.Queue.Ring()
+			b.loop.options.Queue.Notify()
 			time.Sleep(100 * time.Millisecond) // of the bubble's clock
 		}
 		time.Sleep(2 * time.Second)
@@ -191,7 +191,7 @@ func TestNothingNewSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := new(table)
 		b := start(t, k, Options{})
-		b.loop.options.Queue.Ring()
+		b.loop.options.Queue.Notify()
 		synctest.Wait()
 		if len(k.batches) != 1 || len(b.reports) != 2 || b.reports[1].Operations != 0 {
 			t.Errorf("%d batches, reports %+v", len(k.batches), b.reports)
@@ -234,7 +234,7 @@ func TestOldestSurvivesFailure(t *testing.T) {
 		k.answers = []error{errors.New("no")}
 		observed := time.Now()
 		b.feed.add("a")
-		b.loop.options.Queue.Ring()
+		b.loop.options.Queue.Notify()
 		synctest.Wait()
 		b.feed.add("bb")
 		time.Sleep(5 * time.Second)
@@ -261,13 +261,13 @@ func TestServiceAndItsEndpointsAreOneBatch(t *testing.T) {
 			if err := tr.SetService(lab.Service("ns", name, netip.AddrFrom4([4]byte{10, 96, 0, ip}))); err != nil {
 				t.Fatal(err)
 			}
-			queue.Ring()
+			queue.Notify()
 			time.Sleep(pause)
 			slice := lab.Slice("ns", name, 0, corev1.IPv4Protocol, []netip.Addr{netip.AddrFrom4([4]byte{10, 128, 0, ip})})
 			if err := tr.SetSlice(slice); err != nil {
 				t.Fatal(err)
 			}
-			queue.Ring()
+			queue.Notify()
 			synctest.Wait()
 		}
 		add("prompt", 1, wait/2)
@@ -358,12 +358,12 @@ func TestNeighbourWaitsForOneSmallCommit(t *testing.T) {
 						tr.SetSlice(lab.Slice(namespace, name, 0, corev1.IPv4Protocol, endpoints))); err != nil {
 						t.Fatal(err)
 					}
-					queue.Ring()
+					queue.Notify()
 				}
 				c.remove = func(namespace, name string) {
 					tr.DeleteService(namespace, name)
 					tr.DeleteSlice(namespace, name+"-0")
-					queue.Ring()
+					queue.Notify()
 				}
 				ruleset := services.NewRuleset(services.Config{Families: []nft.Family{nft.IP}})
 				runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond,

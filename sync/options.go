@@ -20,7 +20,7 @@ type Options struct {
 	// RetryMin is the pause after a first refused batch. It doubles with every further
 	// one, up to RetryMax.
 	RetryMin, RetryMax time.Duration
-	// Queue is rung when the source has something new. It may be nil.
+	// Queue is notified when the source has something new. It may be nil.
 	Queue *Queue
 	// NodePorts says at which addresses node ports are served.
 	NodePorts NodePortAddresses

@@ -8,17 +8,17 @@ import (
 // A Queue tells the loop that its source has changed, and everybody since when a change waits.
 // Make it with NewQueue. Its methods may be called from any goroutine and do not block.
 type Queue struct {
-	bell chan struct{} // holds at most one: rung twice is rung
+	wake chan struct{} // holds at most one value, for any number of changes
 
 	mu             sync.Mutex
 	oldest, newest time.Time // of the changes that may not be in the kernel; oldest is zero if all are
 }
 
 // NewQueue returns a Queue in which nothing waits.
-func NewQueue() *Queue { return &Queue{bell: make(chan struct{}, 1)} }
+func NewQueue() *Queue { return &Queue{wake: make(chan struct{}, 1)} }
 
-// Ring says that there is a change.
-func (q *Queue) Ring() {
+// Notify says that there is a change.
+func (q *Queue) Notify() {
 	q.mu.Lock()
 	q.newest = time.Now()
 	if q.oldest.IsZero() {
@@ -26,14 +26,14 @@ func (q *Queue) Ring() {
 	}
 	q.mu.Unlock()
 	select {
-	case q.bell <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Bell receives when there is a change that the loop has not looked at. The loop listens to it once
+// Notified receives when there is a change that the loop has not looked at. The loop listens to it once
 // it runs.
-func (q *Queue) Bell() <-chan struct{} { return q.bell }
+func (q *Queue) Notified() <-chan struct{} { return q.wake }
 
 // Served says that the kernel has all changes that came before taken. Those that came later
 // go on waiting.

@@ -362,7 +362,7 @@ func TestRefusalInKernel(t *testing.T) {
 	good := portWith("good", 2, 2)
 	good.ClusterIP = netip.MustParseAddr("10.96.200.2")
 	g.feed.set(bad, good)
-	g.loop.options.Queue.Ring()
+	g.loop.options.Queue.Notify()
 	if report := g.report(t); report.Operations == 0 {
 		t.Errorf("report %+v", report)
 	}
@@ -395,7 +395,7 @@ func TestPortsOfRefusedServiceInKernel(t *testing.T) {
 	for _, ports := range [][]*tracker.ServicePort{shop("10.244.0.1:8080", "20.0.1.0/24"),
 		shop("[fd00::1]:8080", "20.0.2.0/24")} {
 		g.feed.set(ports...)
-		g.loop.options.Queue.Ring()
+		g.loop.options.Queue.Notify()
 		g.report(t)
 		g.check(t)
 	}

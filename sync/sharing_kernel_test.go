@@ -47,7 +47,7 @@ func testNeighbourOfManyPorts(t *testing.T, w sharing) {
 		endpoint := []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 0, last})}
 		must(t, errors.Join(tr.SetService(lab.Service("calm", "web", netip.MustParseAddr("10.96.1.1"))),
 			tr.SetSlice(lab.Slice("calm", "web", 0, corev1.IPv4Protocol, endpoint))))
-		queue.Ring()
+		queue.Notify()
 	}
 	calm(0)
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 1024})
@@ -81,7 +81,7 @@ func testNeighbourOfManyPorts(t *testing.T, w sharing) {
 	}
 	began := time.Now()
 	must(t, errors.Join(tr.SetService(service), tr.SetSlice(slice)))
-	queue.Ring()
+	queue.Notify()
 	var longest time.Duration
 	done := false
 	for i := 1; !done && time.Since(began) < lab.Patience; i++ {

@@ -30,7 +30,7 @@ type staleFlows struct {
 	log     *zap.Logger
 	cleaned func(FlowReport) // may be nil
 	view    flowView
-	bell    chan struct{} // holds a value when something may wait
+	wake    chan struct{} // holds a value when something may wait
 
 	mu      sync.Mutex
 	waiting staleChanges
@@ -82,12 +82,12 @@ func (s *staleFlows) committed(changes []tracker.FlowChange, all bool) {
 	s.mu.Lock()
 	s.waiting.add(changes, all, time.Now())
 	s.mu.Unlock()
-	s.ring()
+	s.notify()
 }
 
-func (s *staleFlows) ring() {
+func (s *staleFlows) notify() {
 	select {
-	case s.bell <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
@@ -108,13 +108,13 @@ func (s *staleFlows) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.bell:
+		case <-s.wake:
 		}
 		report := s.clean(ctx)
 		pause := retry.Rest(report.Duration)
 		if report.Err != nil {
 			pause = max(pause, s.backoff.Next())
-			s.ring()
+			s.notify()
 		} else {
 			s.backoff.Reset()
 		}

@@ -79,7 +79,7 @@ func neighbour(b *testing.B, flows int) {
 			case <-time.After(time.Second / 30):
 			}
 			source.set(flapping(n))
-			loop.options.Queue.Ring()
+			loop.options.Queue.Notify()
 		}
 	}()
 	var took []time.Duration
@@ -87,7 +87,7 @@ func neighbour(b *testing.B, flows int) {
 		time.Sleep(20*time.Millisecond + time.Duration(n*7%33)*time.Millisecond)
 		began := time.Now()
 		source.set(quiet(n))
-		loop.options.Queue.Ring()
+		loop.options.Queue.Notify()
 		r := <-reports
 		took = append(took, r.Taken.Add(r.Compile+r.Commit).Sub(began))
 	}

@@ -46,7 +46,7 @@ func TestFlowsOfDepartedEndpoints(t *testing.T) {
 	l.CleanFlows(g)
 	change := func(p *tracker.ServicePort) {
 		f.set(p)
-		l.options.Queue.Ring()
+		l.options.Queue.Notify()
 		<-reports
 	}
 	f.set(udp("dns", 1, 1, 2))

@@ -133,7 +133,7 @@ func forgetNoFlow(t *testing.T, seed uint64) {
 		k.answers = slices.Repeat([]error{unix.ENOMEM}, max(0, random.IntN(6)-4))
 		k.mu.Unlock()
 		before := commits.Load()
-		b.loop.options.Queue.Ring()
+		b.loop.options.Queue.Notify()
 		pass(time.Duration(random.IntN(30)) * time.Millisecond)
 		if commits.Load() == before { // the kernel does not hold what is wanted
 			continue

@@ -428,7 +428,7 @@ func TestViewWhileCommitsGoOn(t *testing.T) {
 	for n := range 500 {
 		f.set(udp(fmt.Sprint("service-", n%7), byte(n%7), byte(n%100), byte(n%100+100)))
 		l.SetAddresses([]netip.Addr{pod(byte(n))})
-		l.options.Queue.Ring()
+		l.options.Queue.Notify()
 		<-committed
 	}
 }

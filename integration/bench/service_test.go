@@ -99,14 +99,14 @@ func benchmarkAdd(b *testing.B, n int, await time.Duration) {
 		time.Sleep(calm)
 		began := time.Now()
 		addService(b, tr, n, func() {
-			queue.Ring()
+			queue.Notify()
 			time.Sleep(apart)
 		})
-		queue.Ring()
+		queue.Notify()
 		commits += awaitEndpoints()
 		lags = append(lags, time.Since(began))
 		removeService(tr, n)
-		queue.Ring()
+		queue.Notify()
 		awaitEndpoints()
 	}
 	reportMedian(b, lags)

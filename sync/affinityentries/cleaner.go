@@ -67,7 +67,7 @@ type Cleaner struct {
 	maps    func(nft.Family) []*nft.Set
 	batches chan Batch
 	ended   chan Departures
-	bell    chan struct{} // has a value when there may be something to do
+	wake    chan struct{} // has a value when there may be something to do
 	logged  string        // the latest warning of Run: the same one is not logged again
 
 	mu         sync.Mutex
@@ -92,7 +92,7 @@ type mapID struct {
 func New(reader Reader, maps func(nft.Family) []*nft.Set, options Options) *Cleaner {
 	c := &Cleaner{
 		options: options, reader: reader, maps: maps,
-		batches: make(chan Batch), ended: make(chan Departures), bell: make(chan struct{}, 1),
+		batches: make(chan Batch), ended: make(chan Departures), wake: make(chan struct{}, 1),
 		groups: make(map[number]affinity.Group), newTimeout: make(map[number]bool), fresh: make(map[number]bool),
 		work: make(map[mapID]bool), departed: make(map[mapID]map[affinity.Departure]time.Time),
 	}
@@ -143,13 +143,13 @@ func (c *Cleaner) Committed(changes affinity.Changes) {
 	work := len(c.work) > 0
 	c.mu.Unlock()
 	if work {
-		c.ring()
+		c.notify()
 	}
 }
 
-func (c *Cleaner) ring() {
+func (c *Cleaner) notify() {
 	select {
-	case c.bell <- struct{}{}:
+	case c.wake <- struct{}{}:
 	default:
 	}
 }
@@ -176,7 +176,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.bell:
+		case <-c.wake:
 		case <-again.C:
 		case <-look.C:
 			look.Reset(c.findFull(ctx))

@@ -43,7 +43,7 @@ func (p *Proxy) Start(families []tracker.Family) {
 	defer p.mu.Unlock()
 	p.families, p.started = families, time.Now()
 	p.updated = p.started
-	p.queue.Ring()
+	p.queue.Notify()
 }
 
 // Updated says that the kernel has all changes that came before taken. Later changes go on waiting.

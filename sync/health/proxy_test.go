@@ -33,29 +33,30 @@ func TestHealthyUnlessAChangeWaitsTooLong(t *testing.T) {
 		{"the first sync takes too long", func(*Proxy) { wait(timeout) }, false},
 		{"almost too long", func(*Proxy) { wait(timeout - 1) }, true},
 		{"nothing to do for a day", func(p *Proxy) { p.Updated(time.Now()); wait(24 * time.Hour) }, true},
-		{"a change waits", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout - 1) },
+		{"a change waits", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Notify(); wait(timeout - 1) },
 			true},
-		{"a change waits too long", func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Ring(); wait(timeout) },
+		{"a change waits too long",
+			func(p *Proxy) { p.Updated(time.Now()); wait(time.Hour); p.queue.Notify(); wait(timeout) },
 			false},
 		{"later changes do not make it young", func(p *Proxy) {
 			p.Updated(time.Now())
 			wait(time.Hour)
-			p.queue.Ring()
+			p.queue.Notify()
 			wait(timeout / 2)
-			p.queue.Ring()
+			p.queue.Notify()
 			wait(timeout / 2)
 		}, false},
 		{"one that came during a sync waits on", func(p *Proxy) {
 			taken := time.Now()
 			wait(time.Second)
-			p.queue.Ring()
+			p.queue.Notify()
 			p.Updated(taken)
 			wait(timeout)
 		}, false},
 		{"and is done with the next", func(p *Proxy) {
 			taken := time.Now()
 			wait(time.Second)
-			p.queue.Ring()
+			p.queue.Notify()
 			p.Updated(taken)
 			wait(timeout)
 			p.Updated(time.Now())
@@ -77,7 +78,7 @@ func TestHealthyUnlessAChangeWaitsTooLong(t *testing.T) {
 func TestNothingIsQueuedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewProxy(timeout, func() *tracker.Node { return nil }, proxysync.NewQueue())
-		p.queue.Ring()
+		p.queue.Notify()
 		time.Sleep(time.Hour) // the API server does not answer
 		if !p.Healthy() {
 			t.Error("unhealthy without anything that could be done")
@@ -164,7 +165,7 @@ func TestReadyz(t *testing.T) {
 func TestProxyClockMayJump(t *testing.T) {
 	var node *tracker.Node
 	p := newTestProxy(&node)
-	p.queue.Ring()
+	p.queue.Notify()
 	oldest, newest := p.queue.Waiting()
 	for name, at := range map[string]time.Time{"oldest": oldest, "newest": newest, "started": p.started,
 		"updated": p.updated} {

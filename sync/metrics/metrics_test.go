@@ -52,7 +52,7 @@ func (k *fakeKernel) Generation(context.Context) (uint32, error) { return 42, k.
 // newTestMetrics returns Metrics of both families with everything that can be in them.
 func newTestMetrics(k *fakeKernel) *Metrics {
 	queue := proxysync.NewQueue()
-	queue.Ring()
+	queue.Notify()
 	return New(Config{
 		Families: bothFamilies,
 		Changes: func() (total, pending tracker.Changes) {

@@ -104,7 +104,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	if d.monitor, err = d.newMonitor(working, reader.Flags()); err != nil {
 		return err
 	}
-	d.feed, err = d.config.NewFeed(d.tracker, d.queue.Ring, d.monitor.refused, d.monitor.safety.reportList, d.log)
+	d.feed, err = d.config.NewFeed(d.tracker, d.queue.Notify, d.monitor.refused, d.monitor.safety.reportList, d.log)
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func (d *daemon) sync(ctx context.Context) error {
 		return nil
 	}
 	for d.config.PodsFromNode && !d.config.UsePodCIDRs(d.tracker.Node()) {
-		if !d.wait(ctx, fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName), d.queue.Bell()) {
+		if !d.wait(ctx, fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName), d.queue.Notified()) {
 			return nil
 		}
 	}
@@ -229,7 +229,7 @@ func (d *daemon) sync(ctx context.Context) error {
 	d.ruleset = services.NewRuleset(rules)
 	d.localhost = newLocalhostPorts(ctx, d.config, d.log)
 	source := &interim{
-		tracker: d.tracker, bell: d.queue.Bell(),
+		tracker: d.tracker, wake: d.queue.Notified(),
 		follow: func(delta *tracker.Delta) { d.monitor.applyHealthChecks(delta, d.tracker) },
 	}
 	if d.turn.Follows {

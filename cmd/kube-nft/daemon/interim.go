@@ -14,7 +14,7 @@ import (
 type interim struct {
 	tracker *tracker.Tracker
 	follow  func(*tracker.Delta) // brings the answers up to date
-	bell    <-chan struct{}      // rings when the tracker has something
+	wake    <-chan struct{}      // has a value when the tracker has changed
 	taken   tracker.Delta        // of the goroutine that follows, then of the loop
 
 	mu       sync.Mutex
@@ -43,7 +43,7 @@ func (i *interim) begin(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-i.bell:
+			case <-i.wake:
 			case <-time.After(interimReview): // addresses of the node come and go, too
 			}
 		}
