@@ -25,12 +25,12 @@ func blocklist(addrs ...string) *nft.Table {
 
 // A trace follows the first packet of a connection through a table.
 func ExampleTable_Trace() {
-	fate := blocklist("192.0.2.1").Trace(nft.Packet{
+	result := blocklist("192.0.2.1").Trace(nft.Packet{
 		Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80,
 		Interface: "eth0",
 	})
-	fmt.Println(fate.Outcome)
-	for _, step := range fate.Steps {
+	fmt.Println(result.Outcome)
+	for _, step := range result.Steps {
 		fmt.Println(step)
 	}
 	// Output:

@@ -279,7 +279,7 @@ func (Translated) parse(_ Family, x []expr.Any) (Stmt, int) {
 	return Translated{}, 3
 }
 
-func (Translated) trace(t *tracer, _ int) flow { return matched(t.fate.Outcome == "dnat", false) }
+func (Translated) trace(t *tracer, _ int) flow { return matched(t.result.Outcome == "dnat", false) }
 
 // MarkHas matches packets with any bit of Bits in their mark.
 type MarkHas struct{ Bits uint32 }

@@ -141,7 +141,7 @@ func (s DNATFrom) trace(t *tracer, step int) flow {
 	if !ok {
 		return skip
 	}
-	t.fate.Endpoints = []netip.AddrPort{netip.AddrPortFrom(addr, s.ToPort)}
+	t.result.Endpoints = []netip.AddrPort{netip.AddrPortFrom(addr, s.ToPort)}
 	t.decided(step, held, key)
 	return t.seal("dnat")
 }
@@ -171,7 +171,7 @@ func (Masquerade) parse(_ Family, x []expr.Any) (Stmt, int) {
 }
 
 func (Masquerade) trace(t *tracer, _ int) flow {
-	t.fate.Masquerade = true
+	t.result.Masquerade = true
 	return done
 }
 
@@ -195,7 +195,7 @@ func (SetMark) parse(_ Family, x []expr.Any) (Stmt, int) {
 func (s SetMark) trace(t *tracer, step int) flow {
 	t.mark |= s.Bits
 	if step > 0 { // the rule that jumped here asked for masquerading
-		t.fate.Steps[step-1].Masquerade = true
+		t.result.Steps[step-1].Masquerade = true
 	}
 	return next
 }

@@ -18,8 +18,8 @@ type Packet struct {
 	SourceLocal, DestinationLocal bool
 }
 
-// A Fate is what becomes of a connection.
-type Fate struct {
+// A TraceResult is what becomes of a connection.
+type TraceResult struct {
 	Outcome string // "accept" (not touched), "dnat", "drop", "reject" or "redirect" (answered by this node)
 	// Endpoints lists the possible targets of the translation; a single one if an affinity entry or
 	// the hash of the client names it. Shares are their parts of all connections; nil if they are equal.
@@ -68,29 +68,29 @@ func (s Step) String() string {
 
 // Trace follows a new connection through the table, from the base chain that translates
 // destinations to the one that translates sources. It uses nothing but the content of the table.
-func (t *Table) Trace(p Packet) Fate {
+func (t *Table) Trace(p Packet) TraceResult {
 	tr := tracer{table: t, packet: p}
 	hook := "prerouting"
 	if p.Interface == "" {
 		hook = "output"
 	}
-	tr.fate.Outcome = "accept"
+	tr.result.Outcome = "accept"
 	for _, base := range t.BaseChains(hook) {
-		if tr.chain(base.Name) == done && tr.fate.Outcome != "accept" {
+		if tr.chain(base.Name) == done && tr.result.Outcome != "accept" {
 			break
 		}
 	}
-	tr.fate.Uneven = tr.uneven()
-	if len(tr.fate.Endpoints) == len(tr.shares) && unequal(tr.shares) {
-		tr.fate.Shares = tr.shares
+	tr.result.Uneven = tr.uneven()
+	if len(tr.result.Endpoints) == len(tr.shares) && unequal(tr.shares) {
+		tr.result.Shares = tr.shares
 	}
-	if len(tr.fate.Endpoints) > 0 && tr.fate.Outcome != "dnat" { // some connections end so
-		tr.fate.Outcome, tr.fate.Uneven = "dnat", true
+	if len(tr.result.Endpoints) > 0 && tr.result.Outcome != "dnat" { // some connections end so
+		tr.result.Outcome, tr.result.Uneven = "dnat", true
 	}
-	if tr.fate.Outcome == "dnat" {
+	if tr.result.Outcome == "dnat" {
 		tr.source()
 	}
-	return tr.fate
+	return tr.result
 }
 
 // BaseChains lists the base chains of a hook in the order in which packets meet them.
@@ -108,7 +108,7 @@ func (t *Table) BaseChains(point string) (chains []*Chain) {
 
 // Matches reports whether a packet matches a statement that needs no set.
 func Matches(stmt Stmt, f Family, p Packet) bool {
-	tr := tracer{table: NewTable(f), packet: p, fate: Fate{Steps: make([]Step, 1)}}
+	tr := tracer{table: NewTable(f), packet: p, result: TraceResult{Steps: make([]Step, 1)}}
 	return stmt.trace(&tr, 0) == next
 }
 
@@ -116,9 +116,9 @@ type tracer struct {
 	table  *Table
 	packet Packet
 	mark   uint32
-	fate   Fate
+	result TraceResult
 	depth  int
-	shares []float64              // of the endpoints of fate
+	shares []float64              // of the endpoints of result
 	places []int                  // in the longest list that they were drawn from
 	at     map[netip.AddrPort]int // where in the lists above an endpoint is
 	missed []float64              // the chance of each draw so far to hit nothing
@@ -131,7 +131,7 @@ const (
 	next  flow = iota // with the next one
 	skip              // with the next rule: the statement did not match
 	leave             // in the chain that jumped here
-	done              // not at all: the packet's fate is sealed
+	done              // not at all: what becomes of the packet is decided
 )
 
 // maxDepth bounds the walk; the kernel allows 16 jumps (NFT_JUMP_STACK_SIZE).
@@ -153,12 +153,12 @@ func (t *tracer) chain(name string) flow {
 }
 
 func (t *tracer) rule(chain string, index int, rule Rule) flow {
-	t.fate.Steps = append(t.fate.Steps, Step{Chain: chain, Index: index, Rule: rule.Text(t.table.Family)})
-	step := len(t.fate.Steps) - 1
+	t.result.Steps = append(t.result.Steps, Step{Chain: chain, Index: index, Rule: rule.Text(t.table.Family)})
+	step := len(t.result.Steps) - 1
 	for _, stmt := range rule {
 		if f := stmt.trace(t, step); f != next {
 			if f == skip {
-				t.fate.Steps = t.fate.Steps[:step]
+				t.result.Steps = t.result.Steps[:step]
 			}
 			return f
 		}
@@ -175,18 +175,18 @@ func matched(ok, not bool) flow {
 
 // foreign records a rule or an element whose effect is unknown. The trace passes over it.
 func (t *tracer) foreign(step int) flow {
-	t.fate.Foreign = append(t.fate.Foreign, t.fate.Steps[step])
+	t.result.Foreign = append(t.result.Foreign, t.result.Steps[step])
 	return skip
 }
 
 // decided records the element that decided a step.
 func (t *tracer) decided(step int, held *Elements, key string) {
-	s := &t.fate.Steps[step]
+	s := &t.result.Steps[step]
 	s.Set, s.Element, s.Key = held.Set.Name, held.ElementText(t.table.Family, key), key
 }
 
 func (t *tracer) seal(verdict string) flow {
-	t.fate.Outcome = verdict
+	t.result.Outcome = verdict
 	return done
 }
 
@@ -233,28 +233,28 @@ func (t *tracer) key(parts []Part) (key string, index Part) {
 // source evaluates the translation of the source for each endpoint that the connection may go to.
 func (t *tracer) source() {
 	original, mark := t.packet, t.mark
-	endpoints, masqueraded := t.fate.Endpoints, 0
-	steps := t.fate.Steps
+	endpoints, masqueraded := t.result.Endpoints, 0
+	steps := t.result.Steps
 	for _, ep := range endpoints {
 		t.packet.Destination, t.packet.Port, t.mark = ep.Addr(), ep.Port(), mark
-		t.fate.Masquerade, t.fate.Steps = false, nil
+		t.result.Masquerade, t.result.Steps = false, nil
 		if chains := t.table.BaseChains("postrouting"); len(chains) > 0 {
 			t.chain(chains[len(chains)-1].Name) // earlier ones update affinity maps
 		}
-		for _, step := range t.fate.Steps {
+		for _, step := range t.result.Steps {
 			if !slices.Contains(steps, step) {
 				steps = append(steps, step)
 			}
 		}
-		if t.fate.Masquerade {
+		if t.result.Masquerade {
 			masqueraded++
-			t.fate.Hairpin = append(t.fate.Hairpin, ep)
+			t.result.Hairpin = append(t.result.Hairpin, ep)
 		}
 	}
-	t.packet, t.fate.Steps = original, steps
-	t.fate.Outcome = "dnat"
-	if t.fate.Masquerade = masqueraded == len(endpoints); t.fate.Masquerade {
-		t.fate.Hairpin = nil
+	t.packet, t.result.Steps = original, steps
+	t.result.Outcome = "dnat"
+	if t.result.Masquerade = masqueraded == len(endpoints); t.result.Masquerade {
+		t.result.Hairpin = nil
 	}
 }
 
@@ -281,7 +281,7 @@ func (t *tracer) draw(held *Elements, key string, modulus int, port uint16) flow
 	for ep, n := range places {
 		t.places[t.at[ep]] = max(t.places[t.at[ep]], n)
 	}
-	t.fate.Holes = max(t.fate.Holes, holes)
+	t.result.Holes = max(t.result.Holes, holes)
 	t.missed = append(t.missed, float64(missed)/float64(modulus))
 	if missed > 0 {
 		return skip
@@ -292,9 +292,9 @@ func (t *tracer) draw(held *Elements, key string, modulus int, port uint16) flow
 // hash evaluates a choice by the client. If that takes a source port that is not known, any slot may
 // be the client's.
 func (t *tracer) hash(step int, held *Elements, key string, index Part) flow {
-	t.fate.Hash = HashAddress
+	t.result.Hash = HashAddress
 	if ports, _ := index.HashesPorts(); ports {
-		t.fate.Hash = HashAddressPort
+		t.result.Hash = HashAddressPort
 		if t.packet.SourcePort == 0 {
 			return t.draw(held, key, int(index.number), 0)
 		}
@@ -304,7 +304,7 @@ func (t *tracer) hash(step int, held *Elements, key string, index Part) flow {
 	if !ok {
 		return skip
 	}
-	t.fate.Endpoints = []netip.AddrPort{ep}
+	t.result.Endpoints = []netip.AddrPort{ep}
 	t.decided(step, held, key)
 	return t.seal("dnat")
 }
@@ -325,9 +325,9 @@ func (t *tracer) choose(ep netip.AddrPort, share float64) {
 		if t.at == nil {
 			t.at = make(map[netip.AddrPort]int)
 		}
-		i = len(t.fate.Endpoints)
+		i = len(t.result.Endpoints)
 		t.at[ep] = i
-		t.fate.Endpoints, t.shares, t.places = append(t.fate.Endpoints, ep), append(t.shares, 0), append(t.places, 0)
+		t.result.Endpoints, t.shares, t.places = append(t.result.Endpoints, ep), append(t.shares, 0), append(t.places, 0)
 	}
 	t.shares[i] += share
 }

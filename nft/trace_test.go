@@ -211,22 +211,22 @@ func traced(table *nft.Table, c change) string {
 	f := table.Family
 	p := nft.Packet{Source: client[f], Destination: frontend[f], Protocol: unix.IPPROTO_TCP, Port: port, Interface: "eth0"}
 	c(&p, f)
-	fate := table.Trace(p)
-	text := fate.Outcome
-	if len(fate.Endpoints) > 0 {
+	result := table.Trace(p)
+	text := result.Outcome
+	if len(result.Endpoints) > 0 {
 		text += " to"
 	}
-	for _, ep := range fate.Endpoints {
+	for _, ep := range result.Endpoints {
 		number := slices.IndexFunc(endpoints, func(a map[nft.Family]netip.Addr) bool {
 			return netip.AddrPortFrom(a[f], endpointPort) == ep
 		})
 		text += fmt.Sprintf(" %d", number)
 	}
-	if fate.Masquerade {
+	if result.Masquerade {
 		text += " masqueraded"
 	}
-	if fate.Uneven || fate.Holes > 0 || len(fate.Hairpin) > 0 || len(fate.Foreign) > 0 {
-		text += fmt.Sprintf(", and %+v", fate)
+	if result.Uneven || result.Holes > 0 || len(result.Hairpin) > 0 || len(result.Foreign) > 0 {
+		text += fmt.Sprintf(", and %+v", result)
 	}
 	return text
 }
@@ -302,10 +302,10 @@ func TestTraceForeignElements(t *testing.T) {
 			table.Chains["other"].Rules = tt.other
 			table.Chains["later"] = &nft.Chain{Name: "later", Hook: &nft.Hook{Type: "nat", Point: "prerouting", Priority: -100},
 				Rules: tt.again}
-			fate := table.Trace(nft.Packet{Source: client[f], Destination: frontend[f], Protocol: unix.IPPROTO_TCP, Port: port,
+			result := table.Trace(nft.Packet{Source: client[f], Destination: frontend[f], Protocol: unix.IPPROTO_TCP, Port: port,
 				Interface: "eth0"})
-			if fate.Outcome != tt.want || (len(fate.Foreign) > 0) != tt.foreign {
-				t.Errorf("%s: %s: %s, foreign %v, want %s", f, tt.name, fate.Outcome, fate.Foreign, tt.want)
+			if result.Outcome != tt.want || (len(result.Foreign) > 0) != tt.foreign {
+				t.Errorf("%s: %s: %s, foreign %v, want %s", f, tt.name, result.Outcome, result.Foreign, tt.want)
 			}
 		}
 	}
@@ -318,12 +318,12 @@ func TestTraceNamesForeignElement(t *testing.T) {
 	for key := range table.Sets["frontends"].Map {
 		table.Sets["frontends"].Map[key] = nft.Element{Verdict: &nft.Accept}
 	}
-	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP,
+	result := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP,
 		Port: port, Interface: "eth0"})
 	const rule = "ip daddr . meta l4proto . th dport vmap @frontends"
 	want := []nft.Step{{Chain: "before", Index: 1, Rule: rule, Set: "frontends", Element: "10.96.0.1 . tcp . 80 : accept",
 		Key: "\x0a\x60\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00"}}
-	if diff := cmp.Diff(want, fate.Foreign); diff != "" {
+	if diff := cmp.Diff(want, result.Foreign); diff != "" {
 		t.Errorf("foreign steps (-want +got):\n%s", diff)
 	}
 }
@@ -332,9 +332,10 @@ func TestTraceNamesForeignElement(t *testing.T) {
 // passes it over and names it.
 func TestTraceForeignRule(t *testing.T) {
 	table := tracedTable(nft.IP, thenDrop, nft.Rule{nft.Raw{}})
-	fate := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP,
+	result := table.Trace(nft.Packet{Source: client[nft.IP], Destination: frontend[nft.IP], Protocol: unix.IPPROTO_TCP,
 		Port: port, Interface: "eth0"})
-	if fate.Outcome != "drop" || len(fate.Foreign) != 1 || fate.Foreign[0].String() != "rule of before: # expressions: " {
-		t.Errorf("%s, foreign %v", fate.Outcome, fate.Foreign)
+	if result.Outcome != "drop" || len(result.Foreign) != 1 ||
+		result.Foreign[0].String() != "rule of before: # expressions: " {
+		t.Errorf("%s, foreign %v", result.Outcome, result.Foreign)
 	}
 }

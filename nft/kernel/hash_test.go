@@ -67,12 +67,12 @@ func TestHashInKernel(t *testing.T) {
 					t.Fatal(err)
 				}
 				conn.Close()
-				fate := table.Trace(nft.Packet{Source: source, Destination: frontends[f], Protocol: unix.IPPROTO_UDP, Port: 53,
+				result := table.Trace(nft.Packet{Source: source, Destination: frontends[f], Protocol: unix.IPPROTO_UDP, Port: 53,
 					SourcePort: port, SourceLocal: true})
-				if len(fate.Endpoints) != 1 || fate.Steps[0].Key == "" {
-					t.Fatalf("the trace of %s port %d: %+v", source, port, fate)
+				if len(result.Endpoints) != 1 || result.Steps[0].Key == "" {
+					t.Fatalf("the trace of %s port %d: %+v", source, port, result)
 				}
-				want[fate.Steps[0].Key]++
+				want[result.Steps[0].Key]++
 			}
 			counted, err := client.Counted(t.Context(), f, "endpoints")
 			if err != nil {

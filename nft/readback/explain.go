@@ -13,7 +13,7 @@ import (
 
 // An Explanation is what becomes of a connection, and why.
 type Explanation struct {
-	nft.Fate
+	nft.TraceResult
 	// Service is the frontend that the connection is addressed to; nil if it is none.
 	Service *Frontend
 	// Reason goes on where "is rejected", "is dropped" or "is left alone" ends; empty for
@@ -34,7 +34,7 @@ type Fact struct {
 
 // Explain traces a packet and says why it fares as it does.
 func (t Table) Explain(p nft.Packet) Explanation {
-	e := explainer{table: t, packet: p, Explanation: Explanation{Fate: t.Trace(p)}}
+	e := explainer{table: t, packet: p, Explanation: Explanation{TraceResult: t.Trace(p)}}
 	e.frontend()
 	if e.Service != nil {
 		e.explainPolicy()
@@ -48,7 +48,7 @@ func (t Table) Explain(p nft.Packet) Explanation {
 	}
 	for _, step := range e.Foreign {
 		text := "no kube-nft writes this; what it does is not known and was left out"
-		if e.Fate.Outcome == "accept" && step == e.Steps[len(e.Steps)-1] {
+		if e.TraceResult.Outcome == "accept" && step == e.Steps[len(e.Steps)-1] {
 			text = "no kube-nft writes this; it accepts the packet, so that no Service gets it"
 			e.Reason = "a rule or an element that no kube-nft writes accepts it"
 		}
@@ -99,7 +99,7 @@ func (e *explainer) frontend() {
 func (e *explainer) explainNone() {
 	p := &e.packet
 	switch {
-	case e.Fate.Outcome == "redirect":
+	case e.TraceResult.Outcome == "redirect":
 		e.Reason = fmt.Sprintf("%s has endpoints, and responds to ping", e.servicesAt(p.Destination))
 		e.add("Ping", fmt.Sprintf("at %s: %s; kube-nft.io/ping or --ping-vips asks for answers", p.Destination,
 			e.servicesAt(p.Destination)), e.step(layout.PingedSet).String())
@@ -111,7 +111,7 @@ func (e *explainer) explainNone() {
 		e.Reason = fmt.Sprintf("no Service has %s, which is in a Service CIDR", p.Destination)
 		e.add("Service CIDR", "packets to unused addresses of a Service CIDR are dropped",
 			e.step(layout.ServiceCIDRsSet).String())
-	case e.Fate.Outcome == "drop":
+	case e.TraceResult.Outcome == "drop":
 		e.Reason = "loopback addresses are for this node alone"
 		e.add("Loopback", "connections from other hosts to loopback addresses are dropped", lastStep(e.Steps))
 	default:

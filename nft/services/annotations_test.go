@@ -90,8 +90,8 @@ func TestPingSharedAddress(t *testing.T) {
 					Source: netip.MustParseAddr("203.0.113.1"), Destination: addr, Protocol: unix.IPPROTO_ICMP, Interface: device,
 					SourceLocal: device == "",
 				})
-				if got := e.Fate.Outcome == "redirect"; got != step.answers[i] {
-					t.Errorf("%s: %s, want answered: %v", addr, e.Fate.Outcome, step.answers[i])
+				if got := e.TraceResult.Outcome == "redirect"; got != step.answers[i] {
+					t.Errorf("%s: %s, want answered: %v", addr, e.TraceResult.Outcome, step.answers[i])
 				} else if got && (!strings.Contains(e.Reason, "responds to ping") || factOf(e, "Ping").By == "") {
 					t.Errorf("%s: %q, %+v", addr, e.Reason, e.Facts)
 				}

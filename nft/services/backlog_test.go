@@ -35,7 +35,7 @@ func TestLargeDifferenceGoesInParts(t *testing.T) {
 		r.Adopt(applied)
 		r.SetNodePortAddresses(nodeAddresses)
 		r.Apply(w.everything())
-		var seen fates
+		var seen results
 		seen.add(w, applied)
 		seen.add(w, r.Want())
 		r.Found(applied)
@@ -60,20 +60,20 @@ func TestLargeDifferenceGoesInParts(t *testing.T) {
 		commitChanges(t, seed, r, applied)
 	}
 	if parts == 0 || kept == 0 {
-		t.Errorf("%d parts, and %d fates as before: the test shows nothing", parts, kept)
+		t.Errorf("%d parts, and %d results as before: the test shows nothing", parts, kept)
 	}
 }
 
-// fates are what each frontend has done, or was to do, for each client.
-type fates map[place]map[string][]nft.Fate
+// results are what each frontend has done, or was to do, for each client.
+type results map[place]map[string][]nft.TraceResult
 
-func (s *fates) add(w *world, tables nft.Tables) {
+func (s *results) add(w *world, tables nft.Tables) {
 	if *s == nil {
-		*s = make(fates)
+		*s = make(results)
 	}
 	for f := range w.claims() {
 		if (*s)[f] == nil {
-			(*s)[f] = make(map[string][]nft.Fate)
+			(*s)[f] = make(map[string][]nft.TraceResult)
 		}
 	}
 	for f, of := range *s {
@@ -85,16 +85,16 @@ func (s *fates) add(w *world, tables nft.Tables) {
 
 // check fails the test if a frontend does something that it never did. It returns how many still do what they did
 // first.
-func (s *fates) check(t *testing.T, seed uint64, tables nft.Tables) (first int) {
+func (s *results) check(t *testing.T, seed uint64, tables nft.Tables) (first int) {
 	t.Helper()
 	for f, of := range *s {
 		for _, c := range clients(f.family) {
 			got := tables[nft.Family(f.family)].Trace(c.packet(f, f.family))
 			var outcomes []string
 			endpoints := make(map[netip.AddrPort]bool)
-			for _, fate := range of[c.name] {
-				outcomes = append(outcomes, fate.Outcome)
-				for _, ep := range fate.Endpoints {
+			for _, result := range of[c.name] {
+				outcomes = append(outcomes, result.Outcome)
+				for _, ep := range result.Endpoints {
 					endpoints[ep] = true
 				}
 			}

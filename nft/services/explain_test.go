@@ -35,26 +35,27 @@ func TestExplainRandomWorlds(t *testing.T) {
 	}
 }
 
-func checkExplanation(t *testing.T, fate nft.Fate, e readback.Explanation, owner tracker.PortID) {
+func checkExplanation(t *testing.T, result nft.TraceResult, e readback.Explanation, owner tracker.PortID) {
 	t.Helper()
-	if e.Fate.Outcome != fate.Outcome || !slices.Equal(e.Endpoints, fate.Endpoints) ||
-		e.Fate.Masquerade != fate.Masquerade {
-		t.Errorf("explained %+v, traced %+v", e.Fate, fate)
+	if e.TraceResult.Outcome != result.Outcome || !slices.Equal(e.Endpoints, result.Endpoints) ||
+		e.TraceResult.Masquerade != result.Masquerade {
+		t.Errorf("explained %+v, traced %+v", e.TraceResult, result)
 	}
 	if e.Service == nil || e.Service.Name.String() != layout.Comment(owner) {
 		t.Errorf("explained as %+v, want %s", e.Service, owner)
 	}
-	if (e.Reason == "") != (fate.Outcome == "dnat") {
-		t.Errorf("%s because of %q", fate.Outcome, e.Reason)
+	if (e.Reason == "") != (result.Outcome == "dnat") {
+		t.Errorf("%s because of %q", result.Outcome, e.Reason)
 	}
 	masquerade := factOf(e, "Masquerade")
 	switch {
-	case fate.Outcome != "dnat" && masquerade.Text != "",
-		fate.Masquerade && !strings.HasPrefix(masquerade.Text, "yes: "),
-		fate.Outcome == "dnat" && !fate.Masquerade && len(fate.Hairpin) == 0 && !strings.HasPrefix(masquerade.Text, "no: "):
-		t.Errorf("%s, masquerade %v: %q", fate.Outcome, fate.Masquerade, masquerade.Text)
+	case result.Outcome != "dnat" && masquerade.Text != "",
+		result.Masquerade && !strings.HasPrefix(masquerade.Text, "yes: "),
+		result.Outcome == "dnat" && !result.Masquerade && len(result.Hairpin) == 0 &&
+			!strings.HasPrefix(masquerade.Text, "no: "):
+		t.Errorf("%s, masquerade %v: %q", result.Outcome, result.Masquerade, masquerade.Text)
 	}
-	if fate.Uneven || factOf(e, "Broken list").Text != "" || factOf(e, "Foreign rule").Text != "" {
+	if result.Uneven || factOf(e, "Broken list").Text != "" || factOf(e, "Foreign rule").Text != "" {
 		t.Errorf("a table of ours is called broken: %+v", e.Facts)
 	}
 }
@@ -89,10 +90,10 @@ func TestTraceOfBrokenTables(t *testing.T) {
 		for _, index := range tt.missing {
 			delete(table.Sets[clusterMap].Map, nft.IndexedKey(key, index))
 		}
-		fate := table.Trace(packet)
-		if fate.Holes != tt.holes || fate.Outcome != "dnat" || len(fate.Endpoints) != 5-tt.holes ||
-			tt.holes == 0 && fate.Uneven {
-			t.Errorf("without %s: %d holes, uneven %v, %s", name, fate.Holes, fate.Uneven, fate.Outcome)
+		result := table.Trace(packet)
+		if result.Holes != tt.holes || result.Outcome != "dnat" || len(result.Endpoints) != 5-tt.holes ||
+			tt.holes == 0 && result.Uneven {
+			t.Errorf("without %s: %d holes, uneven %v, %s", name, result.Holes, result.Uneven, result.Outcome)
 		}
 	}
 }
@@ -105,8 +106,8 @@ func TestTracePassesForeignRulesOver(t *testing.T) {
 	table.Chains[layout.ServicesChain].Rules = append([]nft.Rule{{nft.Raw{}}}, table.Chains[layout.ServicesChain].Rules...)
 	e := readback.New(table).Explain(nft.Packet{Source: netip.MustParseAddr("10.244.0.1"),
 		Destination: clusterPort(0, 1).ClusterIP, Protocol: 6, Port: 80, Interface: "eth0"})
-	if got := factOf(e, "Foreign rule"); e.Fate.Outcome != "dnat" || got.By != "rule of services: # expressions: " {
-		t.Errorf("%s, %+v", e.Fate.Outcome, got)
+	if got := factOf(e, "Foreign rule"); e.TraceResult.Outcome != "dnat" || got.By != "rule of services: # expressions: " {
+		t.Errorf("%s, %+v", e.TraceResult.Outcome, got)
 	}
 }
 

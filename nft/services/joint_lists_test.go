@@ -49,12 +49,12 @@ func lengthen(t *testing.T, r *Ruleset, ports, endpoints int) (elements int, joi
 func checkSharing(t *testing.T, table *nft.Table, ports, endpoints int) {
 	t.Helper()
 	for i := range ports {
-		fate := table.Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: clusterPort(0, 0).ClusterIP,
+		result := table.Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: clusterPort(0, 0).ClusterIP,
 			Protocol: 6, Port: uint16(1000 + i), Interface: "eth0"})
-		if len(fate.Endpoints) != endpoints || fate.Uneven || fate.Holes > 0 {
-			t.Fatalf("connections to port %d go to %d of %d endpoints", i, len(fate.Endpoints), endpoints)
+		if len(result.Endpoints) != endpoints || result.Uneven || result.Holes > 0 {
+			t.Fatalf("connections to port %d go to %d of %d endpoints", i, len(result.Endpoints), endpoints)
 		}
-		for _, ep := range fate.Endpoints {
+		for _, ep := range result.Endpoints {
 			if ep.Port() != uint16(8000+i) {
 				t.Fatalf("a connection to port %d goes to %s", i, ep)
 			}
@@ -146,10 +146,10 @@ func TestNodePortThatIsAnotherPort(t *testing.T) {
 	table := r.Want()[nft.IP]
 	for _, p := range world.Changed {
 		for addr, port := range map[netip.Addr]uint16{p.ClusterIP: p.Port, netip.MustParseAddr("192.0.2.1"): p.NodePort} {
-			fate := table.Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: addr, Protocol: 6,
+			result := table.Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: addr, Protocol: 6,
 				Port: port, Interface: "eth0"})
-			if len(fate.Endpoints) != 10 || fate.Endpoints[0].Port() != p.TargetPort {
-				t.Fatalf("%s port %d goes to %v, want port %d", addr, port, fate.Endpoints, p.TargetPort)
+			if len(result.Endpoints) != 10 || result.Endpoints[0].Port() != p.TargetPort {
+				t.Fatalf("%s port %d goes to %v, want port %d", addr, port, result.Endpoints, p.TargetPort)
 			}
 		}
 	}

@@ -142,19 +142,19 @@ func TestWeightedChoice(t *testing.T) {
 		p.ClusterWeights = weights
 		r := NewRuleset(testConfig())
 		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
-		fate := r.Want()[nft.IP].Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: p.ClusterIP,
+		result := r.Want()[nft.IP].Trace(nft.Packet{Source: netip.MustParseAddr("10.244.0.9"), Destination: p.ClusterIP,
 			Protocol: 6, Port: 80, Interface: "eth0"})
-		if fate.Uneven || len(fate.Endpoints) != len(weights) || fate.Shares == nil {
-			t.Fatalf("weights %d: %+v", weights, fate)
+		if result.Uneven || len(result.Endpoints) != len(weights) || result.Shares == nil {
+			t.Fatalf("weights %d: %+v", weights, result)
 		}
 		sum := 0.0
 		for _, w := range weights {
 			sum += float64(w)
 		}
-		for i, ep := range fate.Endpoints {
+		for i, ep := range result.Endpoints {
 			want := float64(weights[slices.Index(p.Cluster, ep)]) / sum
-			if off := math.Abs(fate.Shares[i] - want); off > 1.0/64/float64(len(weights))+0.001 {
-				t.Errorf("weights %d: %v has a share of %.4f, want %.4f", weights, ep, fate.Shares[i], want)
+			if off := math.Abs(result.Shares[i] - want); off > 1.0/64/float64(len(weights))+0.001 {
+				t.Errorf("weights %d: %v has a share of %.4f, want %.4f", weights, ep, result.Shares[i], want)
 			}
 		}
 	}

@@ -133,8 +133,8 @@ func TestAffinityMapsOfPacket(t *testing.T) {
 	}
 	table.Sets[sets[0].Name].Map[nft.NumberedKey(nft.IP, number,
 		p.Source)] = nft.Element{Data: nft.AddrKey(port.Cluster[1].Addr())}
-	fate := table.Trace(p)
-	if diff := cmp.Diff(port.Cluster[1:], fate.Endpoints,
+	result := table.Trace(p)
+	if diff := cmp.Diff(port.Cluster[1:], result.Endpoints,
 		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("endpoints of a client with an entry (-want +got):\n%s", diff)
 	}

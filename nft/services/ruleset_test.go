@@ -106,7 +106,7 @@ func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 		for _, client := range clients(owner.port.ID.Family) {
 			p := client.packet(f, owner.port.ID.Family)
 			got := tables[nft.Family(owner.port.ID.Family)].Trace(p)
-			want := owner.fate(client)
+			want := owner.result(client)
 			got.Steps = nil
 			if err := owner.checkShares(&want, &got, client, hashed); err != nil {
 				t.Fatalf("seed %d: %s from %s: %v\n%+v", seed, f, client.name, err, owner.port)
@@ -122,7 +122,7 @@ func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 
 // checkShares compares the shares of endpoints with their weights, and says where one endpoint is to
 // be the only one: that of the client's hash.
-func (e expectation) checkShares(want, got *nft.Fate, c client, hashed map[string]netip.AddrPort) error {
+func (e expectation) checkShares(want, got *nft.TraceResult, c client, hashed map[string]netip.AddrPort) error {
 	p := e.port
 	if want.Outcome != "dnat" {
 		return nil
@@ -251,19 +251,19 @@ func (c client) packet(f place, family tracker.Family) nft.Packet {
 	return p
 }
 
-// fate is written from the Service API's documentation alone; it shares nothing with the
-// code that compiles policies.
-func (e expectation) fate(c client) nft.Fate {
+// result returns what should become of a connection. It follows from the Service API's documentation alone, and shares
+// nothing with the code that compiles policies.
+func (e expectation) result(c client) nft.TraceResult {
 	p := e.port
 	limited := e.kind == "balancer" && p.HasSourceRanges || e.kind == "node port" && p.RangesForNodePort && !c.node
 	if limited && !slices.ContainsFunc(p.Sources, func(s netip.Prefix) bool { return s.Contains(c.addr) }) {
-		return nft.Fate{Outcome: "drop"}
+		return nft.TraceResult{Outcome: "drop"}
 	}
 	switch {
 	case !p.HasEndpoints && e.router:
-		return nft.Fate{Outcome: "accept"}
+		return nft.TraceResult{Outcome: "accept"}
 	case !p.HasEndpoints:
-		return nft.Fate{Outcome: "reject"}
+		return nft.TraceResult{Outcome: "reject"}
 	}
 	list, masquerade := p.Cluster, true
 	fallback := p.Settings.LocalFallback && len(p.Local) == 0
@@ -280,12 +280,12 @@ func (e expectation) fate(c client) nft.Fate {
 	}
 	switch {
 	case len(list) == 0 && e.router:
-		return nft.Fate{Outcome: "accept"}
+		return nft.TraceResult{Outcome: "accept"}
 	case len(list) == 0:
-		return nft.Fate{Outcome: "drop"}
+		return nft.TraceResult{Outcome: "drop"}
 	}
 	endpoints := slices.SortedFunc(slices.Values(p.Endpoints(list)), netip.AddrPort.Compare)
-	return nft.Fate{Outcome: "dnat", Endpoints: endpoints, Masquerade: masquerade}
+	return nft.TraceResult{Outcome: "dnat", Endpoints: endpoints, Masquerade: masquerade}
 }
 
 // TestReserve: at an address that is there for Services alone, unused ports are rejected, whatever comes and goes
@@ -296,8 +296,8 @@ func TestReserve(t *testing.T) {
 	expect := func(step string, addr netip.Addr, outcome string) {
 		t.Helper()
 		p := nft.Packet{Source: netip.MustParseAddr("192.0.2.1"), Destination: addr, Protocol: unix.IPPROTO_TCP, Port: 9}
-		if fate := r.Want()[nft.IP].Trace(p); fate.Outcome != outcome {
-			t.Errorf("%s: a packet to %s: %s, want %s", step, addr, fate.Outcome, outcome)
+		if result := r.Want()[nft.IP].Trace(p); result.Outcome != outcome {
+			t.Errorf("%s: a packet to %s: %s, want %s", step, addr, result.Outcome, outcome)
 		}
 	}
 	reserve := func(addrs ...netip.Addr) {

@@ -74,7 +74,7 @@ func newAnswer(p nft.Packet, e readback.Explanation) *answer {
 	}
 	a := &answer{
 		TypeMeta: output.Kind("Explanation"),
-		Source:   sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.Fate.Outcome,
+		Source:   sourceText(p), Destination: destination + "/" + protocolText(p.Protocol), Outcome: e.TraceResult.Outcome,
 		Endpoints: endpointTexts(e.Endpoints), Shares: e.Shares, Hash: e.Hash, Masquerade: e.Masquerade,
 		Hairpin: endpointTexts(e.Hairpin),
 	}
@@ -103,7 +103,7 @@ func endpointTexts(endpoints []netip.AddrPort) (texts []string) {
 
 // verdictText is what follows "source -> destination".
 func verdictText(p nft.Packet, e *readback.Explanation) string {
-	switch e.Fate.Outcome {
+	switch e.TraceResult.Outcome {
 	case "dnat":
 		source, target := "its source is kept", fmt.Sprintf("one of %d endpoints", len(e.Endpoints))
 		switch {

@@ -90,7 +90,7 @@ kube-nft's do or keep it from being tracked, and what refuses it on its way to t
 	return cmd
 }
 
-// explain prints the connection's fate by the kernel's rules, by the rules that the daemon would
+// explain prints what becomes of the connection by the kernel's rules, by the rules that the daemon would
 // write, or by both.
 func (q *connection) explain(cmd *cobra.Command, c *config.Config, f *output.Form,
 	sourced, fromKernel bool) (err error) {
