@@ -260,7 +260,7 @@ func (d *driftDetector) audit(ctx context.Context, known bool) (_, repair bool) 
 	}
 	d.audits++
 	if d.deaf || d.audits%auditsPerRead == 0 {
-		d.suspect("audit")
+		d.suspect("an audit read the tables back")
 		return false, true
 	}
 	difference, err := d.kernel.Audit(ctx, d.ruleset.Want())
@@ -271,7 +271,7 @@ func (d *driftDetector) audit(ctx context.Context, known bool) (_, repair bool) 
 	case difference == "":
 		return true, false
 	}
-	return false, d.damaged("audit: " + difference)
+	return false, d.damaged("an audit found: " + difference)
 }
 
 // Bounds of what the log shows of an operation, which may be about every endpoint there is.

@@ -87,14 +87,14 @@ func TestClaims(t *testing.T) {
 			if got := r.families[nft.IP].frontends[at].shown.id.Service; got == tt.owner {
 				t.Errorf("still served for %s", got)
 			}
-			var heirs []string
+			var owners []string
 			for _, s := range r.OwnerChanges() {
 				if s.Frontend == at && s.Before.Service == tt.owner {
-					heirs = append(heirs, s.Now.Service)
+					owners = append(owners, s.Now.Service)
 				}
 			}
-			if len(heirs) != 1 || len(r.OwnerChanges()) != 0 {
-				t.Errorf("ownerChanges to %v", heirs)
+			if len(owners) != 1 || len(r.OwnerChanges()) != 0 {
+				t.Errorf("owners become %v", owners)
 			}
 		})
 	}
@@ -242,7 +242,7 @@ func TestConflictIsReportedOnce(t *testing.T) {
 		name     string
 		delta    tracker.Delta
 		fresh    []string // "winner loser"
-		heirs    []string // "before heir"
+		owners   []string // "before now"
 		standing int
 	}{
 		{"two come", changed(two, three), []string{"2 3"}, nil, 1},
@@ -257,16 +257,16 @@ func TestConflictIsReportedOnce(t *testing.T) {
 	} {
 		r.Apply(step.delta)
 		conflicts, standing := r.Conflicts()
-		var fresh, heirs []string
+		var fresh, owners []string
 		for _, c := range conflicts {
 			fresh = append(fresh, c.Winner.Service+" "+c.Loser.Service)
 		}
 		for _, s := range r.OwnerChanges() {
-			heirs = append(heirs, s.Before.Service+" "+s.Now.Service)
+			owners = append(owners, s.Before.Service+" "+s.Now.Service)
 		}
-		if !slices.Equal(fresh, step.fresh) || !slices.Equal(heirs, step.heirs) || standing != step.standing {
-			t.Errorf("%s: conflicts %v, ownerChanges %v, %d standing; want %v, %v, %d", step.name, fresh, heirs, standing,
-				step.fresh, step.heirs, step.standing)
+		if !slices.Equal(fresh, step.fresh) || !slices.Equal(owners, step.owners) || standing != step.standing {
+			t.Errorf("%s: conflicts %v, ownerChanges %v, %d standing; want %v, %v, %d", step.name, fresh, owners, standing,
+				step.fresh, step.owners, step.standing)
 		}
 		r.Committed()
 	}
@@ -355,9 +355,9 @@ func TestCostOfClaims(t *testing.T) {
 			for i := n - 1; i > 0; i-- {
 				r.Apply(tracker.Delta{Removed: map[tracker.PortID]bool{ports[i].ID: true}})
 				fresh, standing := r.Conflicts()
-				if heirs := r.OwnerChanges(); len(fresh) != 0 || standing != i-1 || len(heirs) != 1 ||
-					heirs[0].Now != ports[i-1].ID {
-					t.Fatalf("after the removal of winner %d: %d conflicts, %d standing, heirs %v", i, len(fresh), standing, heirs)
+				if owners := r.OwnerChanges(); len(fresh) != 0 || standing != i-1 || len(owners) != 1 ||
+					owners[0].Now != ports[i-1].ID {
+					t.Fatalf("after the removal of winner %d: %d conflicts, %d standing, owners %v", i, len(fresh), standing, owners)
 				}
 				r.Changes()
 				r.Committed()
