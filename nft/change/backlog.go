@@ -210,7 +210,7 @@ func (j *Journal) Advance(n int) int {
 		if next == nil {
 			next = &step{chains: slices.Collect(maps.Keys(b.chains))}
 		}
-		n -= j.takeStep(next)
+		n -= j.moveStep(next)
 	}
 	return n
 }
@@ -222,8 +222,8 @@ func (j *Journal) all() {
 	}
 }
 
-// takeStep moves what is left of a step into the next Changes, and returns how much work that is.
-func (j *Journal) takeStep(s *step) (work int) {
+// moveStep moves what is left of a step into the next Changes, and returns how much work that is.
+func (j *Journal) moveStep(s *step) (work int) {
 	b := j.backlog
 	for _, e := range s.elements {
 		if old, ok := b.elements[e]; ok {
@@ -242,60 +242,60 @@ func (j *Journal) takeStep(s *step) (work int) {
 	return work
 }
 
-// takeElement moves an element that changes now into the next Changes, with what belongs to it.
-func (j *Journal) takeElement(e elementName) {
+// moveElement moves an element that changes now into the next Changes, with what belongs to it.
+func (j *Journal) moveElement(e elementName) {
 	b := j.backlog
-	j.takeUnit(b.of(j.Table.Sets[e.set].Set, e.key))
-	j.takeStep(&step{elements: []elementName{e}})
+	j.moveUnit(b.of(j.Table.Sets[e.set].Set, e.key))
+	j.moveStep(&step{elements: []elementName{e}})
 }
 
-// takeUnit moves a unit into the next Changes, with what its chains need.
-func (j *Journal) takeUnit(unit Unit) {
+// moveUnit moves a unit into the next Changes, with what its chains need.
+func (j *Journal) moveUnit(unit Unit) {
 	s := j.backlog.along[unit.Name]
 	if s == nil {
 		return
 	}
 	delete(j.backlog.along, unit.Name)
-	j.takeStep(s)
+	j.moveStep(s)
 	for _, e := range s.elements {
 		if set := j.Table.Sets[e.set]; set != nil && set.Set.Verdicts && set.Map[e.key].Verdict != nil {
-			j.takeReached(set.Map[e.key].Verdict.Chain)
+			j.moveReached(set.Map[e.key].Verdict.Chain)
 		}
 	}
 	for _, name := range s.chains {
-		j.takeReached(name)
+		j.moveReached(name)
 	}
 }
 
-// takeReached moves the units of a wanted chain, and of those to which its rules lead, into the next Changes.
-func (j *Journal) takeReached(name string) {
+// moveReached moves the units of a wanted chain, and of those to which its rules lead, into the next Changes.
+func (j *Journal) moveReached(name string) {
 	chain := j.Table.Chains[name]
 	if j.backlog == nil || chain == nil {
 		return
 	}
-	j.takeUnit(j.backlog.units.OfChain(name))
+	j.moveUnit(j.backlog.units.OfChain(name))
 	for _, rule := range chain.Rules {
 		for _, stmt := range rule {
 			if v, ok := stmt.(nft.Verdict); ok && v.Chain != "" {
-				j.takeReached(v.Chain)
+				j.moveReached(v.Chain)
 			}
 		}
 	}
 }
 
-// takeSet is takeElement for a set.
-func (j *Journal) takeSet(name string) {
+// moveSet is moveElement for a set.
+func (j *Journal) moveSet(name string) {
 	if j.backlog.sets[name] != nil {
 		j.all()
 	}
 }
 
-// takeChain is takeElement for a chain. The rules of one that belongs to no unit may need anything.
-func (j *Journal) takeChain(name string) {
+// moveChain is moveElement for a chain. The rules of one that belongs to no unit may need anything.
+func (j *Journal) moveChain(name string) {
 	if _, behind := j.backlog.chains[name]; !behind {
 		return
 	}
-	if j.takeUnit(j.backlog.units.OfChain(name)); j.backlog.chains[name] != nil {
+	if j.moveUnit(j.backlog.units.OfChain(name)); j.backlog.chains[name] != nil {
 		j.all()
 	}
 }

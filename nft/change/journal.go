@@ -54,7 +54,7 @@ func (j *Journal) Put(set, key string, element nft.Element) {
 	}
 	held[key] = element
 	if j.backlog != nil && element.Verdict != nil {
-		j.takeReached(element.Verdict.Chain)
+		j.moveReached(element.Verdict.Chain)
 	}
 }
 
@@ -72,7 +72,7 @@ func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 		return
 	}
 	if j.backlog != nil {
-		j.takeElement(elementName{set, key})
+		j.moveElement(elementName{set, key})
 	}
 	touched := j.touchedIn(set)
 	if _, done := touched[key]; done {
@@ -101,7 +101,7 @@ func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 func (j *Journal) PutChain(chain *nft.Chain) {
 	j.touchChain(chain.Name)
 	j.Table.Chains[chain.Name] = chain
-	j.takeReached(chain.Name)
+	j.moveReached(chain.Name)
 }
 
 // RemoveChain removes the chain of that name, if there is one.
@@ -112,7 +112,7 @@ func (j *Journal) RemoveChain(name string) {
 
 func (j *Journal) touchChain(name string) {
 	if j.backlog != nil {
-		j.takeChain(name)
+		j.moveChain(name)
 	}
 	if _, done := j.chains[name]; !done && j.tracking {
 		j.work += chainWork
@@ -148,7 +148,7 @@ func (j *Journal) touchSet(name string) {
 		return
 	}
 	if j.backlog != nil {
-		j.takeSet(name)
+		j.moveSet(name)
 	}
 	have, ok := j.Table.Sets[name]
 	if _, done := j.sets[name]; !done {

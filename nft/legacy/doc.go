@@ -1,7 +1,6 @@
-// Package legacy finds kube-proxy's rules on a node and removes them. Take reads an Inventory of all
-// places; its plan lists what a removal would do, and its Remove methods do it. Watch looks for a
-// kube-proxy that comes back. The package runs no iptables, ipset or nft program, loads no kernel module
-// and creates no table.
+// Package legacy finds kube-proxy's rules on a node and removes them. Node.Inventory reads all places and returns an
+// Inventory. Its plan lists what a removal would do, and its Remove methods do it. Watch looks for a kube-proxy that
+// comes back. The package runs no iptables, ipset or nft program, loads no kernel module and creates no table.
 //
 // There are four places to look, the backends:
 //
@@ -41,6 +40,6 @@
 // iptables-legacy. One transaction removes the rules of both nf_tables backends; Messages returns the
 // same messages for use in a larger transaction.
 //
-// Each removal reads again, changes only what Take lists, and does nothing the second time. A running
+// Each removal reads again, changes only what an Inventory lists, and does nothing the second time. A running
 // kube-proxy (Processes) writes everything again as soon as its canary chain is missing: stop it first.
 package legacy

@@ -11,7 +11,7 @@ import (
 
 // An inventory is what kube-proxy left on a node. To take one changes nothing; a part that needs
 // a privilege says so.
-func ExampleNode_Take() {
+func ExampleNode_Inventory() {
 	proc, err := os.MkdirTemp("", "proc") // a node without processes; leave Proc empty for this one
 	if err != nil {
 		fmt.Println(err)
@@ -22,7 +22,7 @@ func ExampleNode_Take() {
 		fmt.Println(err)
 		return
 	}
-	inventory, _ := legacy.Node{Proc: proc}.Take(context.Background())
+	inventory, _ := legacy.Node{Proc: proc}.Inventory(context.Background())
 	for _, part := range inventory.Parts {
 		if part.Needs == "" && !part.Clean() {
 			fmt.Printf("%s %s %s: %d chains, %d rules\n", part.Backend, part.Family, part.Table, len(part.Chains), part.Rules)

@@ -37,16 +37,16 @@ var iptablesTables = [...]string{"filter", "nat", "mangle"}
 type Selector struct {
 	Backends []Backend
 	Families []nft.Family
-	Tables   []string // filter, nat or mangle; for ProxyTables see takesTable
+	Tables   []string // filter, nat or mangle; for ProxyTables see allowsTable
 }
 
-// takes reports whether the selector allows backend b.
-func (s Selector) takes(b Backend) bool { return allows(s.Backends, b) }
+// allows reports whether the selector allows backend b.
+func (s Selector) allows(b Backend) bool { return allows(s.Backends, b) }
 
-// takesTable reports whether the selector allows a table of backend b in family f. In ProxyTables
+// allowsTable reports whether the selector allows a table of backend b in family f. In ProxyTables
 // the chains at filter hooks count as filter, the rest as nat.
-func (s Selector) takesTable(b Backend, f nft.Family, table string) bool {
-	return s.takes(b) && allows(s.Families, f) && allows(s.Tables, table)
+func (s Selector) allowsTable(b Backend, f nft.Family, table string) bool {
+	return s.allows(b) && allows(s.Families, f) && allows(s.Tables, table)
 }
 
 // allows reports whether list contains v or is nil.
@@ -117,9 +117,9 @@ type Node struct {
 	Lock string // the lock of the iptables programs; empty: LockFile
 }
 
-// Take looks everywhere and changes nothing. Where the caller lacks a privilege, the Part says so.
-// Any other failure is in the error; Take reads the rest nevertheless.
-func (n Node) Take(ctx context.Context) (Inventory, error) {
+// Inventory looks everywhere and changes nothing. Where the caller lacks a privilege, the Part says so.
+// Any other failure is in the error; Inventory reads the rest nevertheless.
+func (n Node) Inventory(ctx context.Context) (Inventory, error) {
 	var inv Inventory
 	var failures []error
 	for _, look := range []func(context.Context) ([]Part, error){xtablesParts, nftablesParts, ipvsParts} {
@@ -143,20 +143,20 @@ func (n Node) Take(ctx context.Context) (Inventory, error) {
 func (n Node) Remove(ctx context.Context, sel Selector) error {
 	var failures []error
 	for _, f := range nft.Families {
-		if !sel.takes(Xtables) || !allows(sel.Families, f) {
+		if !sel.allows(Xtables) || !allows(sel.Families, f) {
 			continue
 		}
 		failures = append(failures, explain(eachXtable(ctx, f, cmp.Or(n.Lock, LockFile), func(s *socket, table string) error {
-			if !sel.takesTable(Xtables, f, table) {
+			if !sel.allowsTable(Xtables, f, table) {
 				return nil
 			}
 			return s.clean(ctx, table)
 		})))
 	}
-	if sel.takes(Compat) || sel.takes(ProxyTables) {
+	if sel.allows(Compat) || sel.allows(ProxyTables) {
 		failures = append(failures, explain(removeNFTables(ctx, sel)))
 	}
-	if sel.takes(IPVS) {
+	if sel.allows(IPVS) {
 		failures = append(failures, explain(removeIPVS(ctx)))
 	}
 	return errors.Join(failures...)

@@ -48,7 +48,7 @@ func save(t *testing.T, f nft.Family, b Backend) string {
 // take takes the inventory and fails the test if that fails.
 func take(t *testing.T, n Node) Inventory {
 	t.Helper()
-	inv, err := n.Take(t.Context())
+	inv, err := n.Inventory(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

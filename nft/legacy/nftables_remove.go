@@ -36,7 +36,7 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 	if t.backend() == ProxyTables {
 		return t.proxyRemoval(sel)
 	}
-	if !sel.takesTable(Compat, t.family, t.rules.table) {
+	if !sel.allowsTable(Compat, t.family, t.rules.table) {
 		return nil
 	}
 	gone := newRemoval(t.rules)
@@ -65,10 +65,10 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 // selector allows table filter but not nat, only the chains at filter hooks go, which can refuse a
 // packet.
 func (t *nfTable) proxyRemoval(sel Selector) (requests []*request) {
-	if sel.takesTable(ProxyTables, t.family, "nat") {
+	if sel.allowsTable(ProxyTables, t.family, "nat") {
 		return []*request{t.request(unix.NFT_MSG_DELTABLE)}
 	}
-	if !sel.takesTable(ProxyTables, t.family, "filter") {
+	if !sel.allowsTable(ProxyTables, t.family, "filter") {
 		return nil
 	}
 	for _, c := range t.rules.chains {

@@ -131,7 +131,7 @@ func TestSelectorTakes(t *testing.T) {
 		{filter, Compat, "filter", false},
 		{Selector{Backends: []Backend{}}, Xtables, "nat", false},
 	} {
-		if got := tt.sel.takesTable(tt.b, 2, tt.table); got != tt.want {
+		if got := tt.sel.allowsTable(tt.b, 2, tt.table); got != tt.want {
 			t.Errorf("%+v takes %s %s: %v", tt.sel, tt.b, tt.table, got)
 		}
 	}

@@ -192,7 +192,7 @@ func TestFirewallChecksInKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lab.New(t)
 			lab.Run(t, tt.rules, "nft", "-f", "-")
-			inventory, err := legacy.Node{Proc: t.TempDir()}.Take(t.Context())
+			inventory, err := legacy.Node{Proc: t.TempDir()}.Inventory(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -60,7 +60,7 @@ func (r *Rollback) Run(ctx context.Context) (found bool, err error) {
 		}
 		r.Wait = len(alive) > 0
 	}
-	inventory, err := r.Node.Take(ctx)
+	inventory, err := r.Node.Inventory(ctx)
 	if err != nil {
 		return true, fmt.Errorf("%w; nothing was removed", err)
 	}
@@ -151,7 +151,7 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for missing := ""; ; {
-		inventory, err := r.Node.Take(ctx)
+		inventory, err := r.Node.Inventory(ctx)
 		if err == nil {
 			missing, err = lacking(ours, &inventory)
 		}

@@ -86,7 +86,7 @@ func StateAfter(err error) State {
 func (t *Takeover) Begin(ctx context.Context) (needed, running bool, err error) {
 	list := processList(legacy.Processes)
 	alive, aliveErr := list.steady(ctx, t.Node)
-	found, err := t.Node.Take(ctx)
+	found, err := t.Node.Inventory(ctx)
 	if aliveErr == nil && len(alive) == 0 && err == nil && found.Clean() {
 		return false, false, nil // nothing to verify, so a start need not read our own tables
 	}
@@ -149,7 +149,7 @@ func (t *Takeover) First(ctx context.Context, want nft.Tables,
 		_, generation, err = legacy.Messages(ctx, refusing)
 		return nil, generation, err
 	}
-	inventory, err := t.Node.Take(ctx)
+	inventory, err := t.Node.Inventory(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -224,7 +224,7 @@ var refusing = legacy.Selector{
 // The tables of ip_tables come first, and of these the ones that can refuse connections. IPVS comes
 // last, because rules use its sets until the rules are gone.
 func (t *Takeover) Remove(ctx context.Context, missing string) error {
-	inventory, err := t.Node.Take(ctx)
+	inventory, err := t.Node.Inventory(ctx)
 	if err != nil {
 		return fmt.Errorf("look for kube-proxy's state: %w", err)
 	}
@@ -359,7 +359,7 @@ func content(p *legacy.Part) string {
 // lookAgain is the last step. It fails if kube-proxy's state is back or cannot be read. draining says that
 // IPVS stays for a while.
 func (t *Takeover) lookAgain(ctx context.Context, draining *drainError) (string, error) {
-	inventory, err := t.Node.Take(ctx)
+	inventory, err := t.Node.Inventory(ctx)
 	if err != nil {
 		return "", fmt.Errorf("look for kube-proxy's state: %w", err)
 	}

@@ -88,11 +88,11 @@ type traceStep struct {
 // newJourneys reads the rules; look has the frontends already.
 func newJourneys(ctx context.Context, look *inspection) (*journeys, error) {
 	known := &programmed{look: look}
-	return &journeys{underWay: make(map[uint32]*journey), known: known}, known.take(ctx)
+	return &journeys{underWay: make(map[uint32]*journey), known: known}, known.read(ctx)
 }
 
-// take computes programmed from the tables of the inspection.
-func (p *programmed) take(ctx context.Context) error {
+// read computes programmed from the tables of the inspection.
+func (p *programmed) read(ctx context.Context) error {
 	frontends, rules := make(map[tracker.Frontend]readback.Frontend), make(map[nft.Family]map[uint64]nft.Rule)
 	for f, table := range p.look.tables {
 		for _, s := range table.Frontends() {
@@ -138,7 +138,7 @@ func (w *journeys) refresh(ctx context.Context) {
 		err = p.look.read(ctx)
 	}
 	if err == nil {
-		err = p.take(ctx)
+		err = p.read(ctx)
 	}
 	p.stale = err != nil
 	now := time.Now()

@@ -33,7 +33,7 @@ type survey struct {
 // look looks at kube-proxy's rules, the kernel, the host whose file system is at root, and the
 // source. With force, what would be lost is a warning.
 func look(ctx context.Context, c *config.Config, root string, force bool, log *zap.Logger) (*survey, error) {
-	inventory, err := legacy.Node{Proc: c.HostProc}.Take(ctx)
+	inventory, err := legacy.Node{Proc: c.HostProc}.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}
