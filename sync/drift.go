@@ -40,14 +40,14 @@ type driftDetector struct {
 	log      *zap.Logger
 	interval time.Duration // between two audits
 
-	monitor monitor // nil without Watch
-	deaf    bool    // nothing comes from the monitor, or not any more
-	joined  bool    // the monitor listens
-	changes chan *change.ForeignChange
-	heard   atomic.Uint32 // the latest generation of which the monitor has told everything
-	told    chan struct{} // rings after each commit that the monitor has told
-	settled uint32        // a foreign change up to this generation is dealt with
-	seen    uint32        // the generation of the latest one that was recorded
+	monitor     monitor // nil without Watch
+	unmonitored bool    // the monitor sends nothing, or not any more
+	joined      bool    // the monitor listens
+	changes     chan *change.ForeignChange
+	received    atomic.Uint32 // everything up to this generation has come from the monitor
+	notified    chan struct{} // has a value after each commit that the monitor has reported
+	handled     uint32        // foreign changes up to this generation have been dealt with
+	seen        uint32        // the generation of the latest one that was recorded
 
 	audits   int
 	auditing *time.Timer
@@ -61,7 +61,7 @@ type driftDetector struct {
 // start begins to watch until ctx ends.
 func (d *driftDetector) start(ctx context.Context) {
 	if d.monitor != nil {
-		d.deaf = false
+		d.unmonitored = false
 		go d.listen(ctx)
 		d.schedule()
 	}
@@ -88,10 +88,10 @@ func (d *driftDetector) listen(ctx context.Context) {
 			return
 		}
 		if !change.Lost {
-			d.heard.Store(change.Generation)
+			d.received.Store(change.Generation)
 		}
 		select {
-		case d.told <- struct{}{}:
+		case d.notified <- struct{}{}:
 		default:
 		}
 	}
@@ -104,7 +104,7 @@ func (d *driftDetector) schedule() {
 
 // join joins the notification group.
 func (d *driftDetector) join() {
-	if d.deaf || d.joined {
+	if d.unmonitored || d.joined {
 		return
 	}
 	if err := d.monitor.Join(); err != nil {
@@ -120,23 +120,23 @@ const tellTime = time.Second
 
 // unchanged reports whether no other program has changed our tables between two generations. If there was a commit
 // between them, only the monitor can tell that it was about other tables, and only if it has listened since
-// the first of them. unchanged waits until the monitor has told of the second one. If our tables may have
+// the first of them. unchanged waits until the monitor has reported the second one. If our tables may have
 // changed, they must be read.
 func (d *driftDetector) unchanged(ctx context.Context, from, to uint32) bool {
 	if from == to {
 		return true
 	}
-	if d.deaf || !d.joined {
+	if d.unmonitored || !d.joined {
 		return false
 	}
 	timeout := time.NewTimer(tellTime)
 	defer timeout.Stop()
 	for ctx.Err() == nil {
-		complete := int32(d.heard.Load()-to) >= 0 // then changes has everything up to it
+		complete := int32(d.received.Load()-to) >= 0 // then changes has everything up to it
 		select {
 		case foreign := <-d.changes:
 			if foreign == nil {
-				d.deaf = true
+				d.unmonitored = true
 				return false
 			}
 			if foreign.Lost || int32(foreign.Generation-from) > 0 {
@@ -149,7 +149,7 @@ func (d *driftDetector) unchanged(ctx context.Context, from, to uint32) bool {
 			return true
 		}
 		select {
-		case <-d.told:
+		case <-d.notified:
 		case <-timeout.C:
 			return false
 		case <-ctx.Done():
@@ -160,7 +160,7 @@ func (d *driftDetector) unchanged(ctx context.Context, from, to uint32) bool {
 
 // renew returns the present generation, if no other program has changed our tables since another one.
 func (d *driftDetector) renew(ctx context.Context, from uint32) (now uint32, ok bool) {
-	if d.deaf || !d.joined {
+	if d.unmonitored || !d.joined {
 		return 0, false
 	}
 	now, err := d.kernel.Generation(ctx)
@@ -170,7 +170,7 @@ func (d *driftDetector) renew(ctx context.Context, from uint32) (now uint32, ok 
 // quiet leaves the notification group before a large batch that carries a generation: see kernel.Monitor.Join for
 // the cost of notifications. The kernel refuses such a batch if others have committed.
 func (d *driftDetector) quiet() {
-	if d.deaf {
+	if d.unmonitored {
 		return
 	}
 	d.joined = false
@@ -183,10 +183,10 @@ func (d *driftDetector) quiet() {
 // the time. If another program has committed meanwhile, its notification was missed, and the tables are read
 // back soon.
 func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
-	if d.deaf {
+	if d.unmonitored {
 		return
 	}
-	d.settled = generation
+	d.handled = generation
 	if d.joined {
 		return
 	}
@@ -205,16 +205,16 @@ func (d *driftDetector) listenFrom(ctx context.Context, generation uint32) {
 // suspect records why the tables may differ from what they should be.
 func (d *driftDetector) suspect(reason string) { d.reason, d.suspected = reason, time.Now() }
 
-// hear evaluates a change of our tables by another program; nil says that no more notifications will come. It
+// handle evaluates a change of our tables by another program; nil says that no more notifications will come. It
 // returns whether the state of the kernel is known now, if it was before, and whether to repair it at once.
-func (d *driftDetector) hear(foreign *change.ForeignChange, known bool) (_, repair bool) {
+func (d *driftDetector) handle(foreign *change.ForeignChange, known bool) (_, repair bool) {
 	switch {
 	case foreign == nil:
-		d.deaf = true
+		d.unmonitored = true
 		return known, false
 	case !known: // the tables are going to be read back
 		return false, false
-	case !foreign.Lost && int32(foreign.Generation-d.settled) <= 0:
+	case !foreign.Lost && int32(foreign.Generation-d.handled) <= 0:
 		return true, false
 	}
 	damaged, known := d.ruleset.Note(foreign)
@@ -252,14 +252,14 @@ func (d *driftDetector) damaged(reason string) bool {
 }
 
 // audit compares the tables with what is wanted, as far as that is cheap; now and then, and
-// if nothing comes from the monitor, it asks to read them back. It returns what hear returns.
+// if nothing comes from the monitor, it asks to read them back. It returns what handle returns.
 func (d *driftDetector) audit(ctx context.Context, known bool) (_, repair bool) {
 	defer d.schedule()
 	if !known || d.ruleset.Behind() {
 		return known, false // a retry, or the rest, is under way
 	}
 	d.audits++
-	if d.deaf || d.audits%auditsPerRead == 0 {
+	if d.unmonitored || d.audits%auditsPerRead == 0 {
 		d.suspect("an audit read the tables back")
 		return false, true
 	}

@@ -73,7 +73,7 @@ func watch(t *testing.T, k *inspected, further ...tracker.Delta) (*ear, *bubble)
 	b.feed.deltas = append(b.feed.deltas, further...)
 	b.loop.Watch(e)
 	t.Cleanup(func() { // when the loop has ended
-		if !b.loop.drift.deaf {
+		if !b.loop.drift.unmonitored {
 			close(e.news)
 		}
 	})

@@ -98,7 +98,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
-			deaf: true, told: make(chan struct{}, 1), auditing: stopped(), repair: stopped(),
+			unmonitored: true, notified: make(chan struct{}, 1), auditing: stopped(), repair: stopped(),
 		},
 		due:       time.AfterFunc(time.Hour, options.Queue.Notify),
 		check:     sourceCheck{trust: options.Trust},
@@ -183,7 +183,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.drift.auditing.C:
 			l.known, wanted = l.drift.audit(ctx, l.known)
 		case foreign := <-l.drift.changes:
-			l.known, wanted = l.drift.hear(foreign, l.known)
+			l.known, wanted = l.drift.handle(foreign, l.known)
 		}
 		if wait := time.Until(l.ended.Add(l.options.MinInterval)); wanted && wait > 0 && !l.behind {
 			retry.Pause(ctx, wait)
