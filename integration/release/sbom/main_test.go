@@ -37,8 +37,22 @@ func TestBill(t *testing.T) {
 	for _, c := range *bom.Components {
 		names[c.Name] = c.Version
 	}
-	if names["github.com/CycloneDX/cyclonedx-go"] == "" || !strings.HasPrefix(names["std"], "go1.") {
+	if names["github.com/CycloneDX/cyclonedx-go"] == "" || !strings.HasPrefix(names["stdlib"], "1.") {
 		t.Errorf("the parts are %v", names)
+	}
+	for _, c := range *bom.Components {
+		if c.Licenses == nil || c.Name != "stdlib" && (c.Hashes == nil || len((*c.Hashes)[0].Value) != 64) {
+			t.Errorf("%s: licences %v, hashes %v", c.Name, c.Licenses, c.Hashes)
+		}
+	}
+	below := make(map[string][]string)
+	for _, d := range *bom.Dependencies {
+		if d.Dependencies != nil {
+			below[d.Ref] = *d.Dependencies
+		}
+	}
+	if parts := below[bom.Metadata.Component.BOMRef]; len(parts) < 3 {
+		t.Errorf("the program needs %v", parts)
 	}
 	for _, name := range []string{"", "main.go", "missing"} {
 		if err := run(name, "", time.Time{}, &out); err == nil {
