@@ -36,11 +36,14 @@ GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOLANGCI_LINT_BIN := $(CURDIR)/bin/$(notdir $(GOLANGCI_LINT))
 HELM := helm.sh/helm/v4/cmd/helm@v4.3.1
 HELM_BIN := $(CURDIR)/bin/$(notdir $(HELM))
+# Later versions need modules that the module proxy does not serve.
+NFPM := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
+NFPM_BIN := $(CURDIR)/bin/$(notdir $(NFPM))
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build install run check test test-unit test-kernel kernels golden fuzz bench scale soak chaos lint gofmt vet vuln helm release release-test image image-test packages image-packages kernel-packages
+.PHONY: help build install run check test test-unit test-kernel kernels golden fuzz bench scale soak chaos lint gofmt vet vuln helm nfpm release release-test image image-test packages image-packages kernel-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,23 +143,27 @@ gofmt:
 vet:
 	@for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
 
+nfpm: $(NFPM_BIN) # makes .deb and .rpm
+	@ln -sf $(notdir $(NFPM_BIN)) bin/nfpm
+
 helm: $(HELM_BIN) ## build helm into bin, for the tests of the chart
 	@ln -sf $(notdir $(HELM_BIN)) bin/helm
 
 # go install makes bin/NAME; the file gets the version that the Makefile names.
 $(GOLANGCI_LINT_BIN): PROGRAM := $(GOLANGCI_LINT)
 $(HELM_BIN): PROGRAM := $(HELM)
-$(GOLANGCI_LINT_BIN) $(HELM_BIN):
+$(NFPM_BIN): PROGRAM := $(NFPM)
+$(GOLANGCI_LINT_BIN) $(HELM_BIN) $(NFPM_BIN):
 	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && mkdir -p $(@D) && \
 	echo "$(GO) install $(PROGRAM)" && GOBIN="$$work" $(GO) install $(PROGRAM) && mv "$$work"/* $@
 
 vuln: ## known vulnerabilities that the code can reach, from vuln.go.dev (network)
 	$(GO) run $(GOVULNCHECK) ./...
 
-release: ## make everything of the version that the commit is tagged with, in dist (buildah); see docs/release.md
+release: helm nfpm ## make everything of the version that the commit is tagged with, in dist (buildah); see docs/release.md
 	./deploy/release.sh
 
-release-test: helm ## make a release twice and compare, byte for byte
+release-test: helm nfpm image-packages ## make a release twice, compare byte for byte, and install from it (root, Debian)
 	./deploy/release-test.sh
 
 image: ## build the container image; IMAGE, BUILDER, BUILD_IMAGE, FINAL_IMAGE: see docs/install.md

@@ -6,6 +6,8 @@
 #   BUILD_IMAGE  image with Go                  (see Dockerfile)
 #   FINAL_IMAGE  image that the program goes to (scratch)
 #   PLATFORMS    such as linux/amd64,linux/arm64: a manifest list of an image for each, cross-compiled
+#   PROGRAMS     folder of programs PLATFORM/out/kube-nft that the images of PLATFORMS get; nothing is compiled then, and
+#                BUILD_IMAGE is not needed. Not with docker
 # Arguments go to the builder's build command. Two builds of one commit are equal: no time
 # but the commit's goes in.
 set -euo pipefail
@@ -53,7 +55,9 @@ case $builder in
       host=$("$builder" info --format "$([ "$builder" = podman ] && echo '{{.Host.Arch}}' || echo '{{.host.arch}}')")
       # One after the other: the list has them in the order in which they end.
       for platform in ${PLATFORMS//,/ }; do
-        "$builder" build --platform "$platform" --manifest "$image" --build-arg "BUILDPLATFORM=linux/$host" "${arguments[@]}" "$@" .
+        programs=() # in place of the stage that compiles
+        [ -z "${PROGRAMS:-}" ] || programs=(--build-context "build=$PROGRAMS/$platform")
+        "$builder" build "${programs[@]}" --platform "$platform" --manifest "$image" --build-arg "BUILDPLATFORM=linux/$host" "${arguments[@]}" "$@" .
       done
     else
       "$builder" build -t "$image" "${arguments[@]}" "$@" .

@@ -1,17 +1,19 @@
 #!/bin/bash
-# Makes everything of a version, in dist/VERSION: programs for each architecture with man pages and completions,
-# the source, the Helm chart, the image as an OCI archive of a manifest list, a bill of materials for each program,
-# release notes and checksums. Two runs of one commit are equal, byte for byte.
+# Makes everything of a version, in dist/VERSION; docs/release.md lists the files. The image and the packages hold the
+# programs of the archives. Two runs of one commit are equal, byte for byte.
 # The version is the tag of the commit; a commit without one, or a tree with changes, is refused.
 # Environment:
 #   ARCHES   architectures (amd64 arm64 arm ppc64le s390x riscv64)
+#   IMAGE    where the image will be, without a tag: the chart and the manifests name it (ghcr.io/kube-nft/kube-nft)
+#   DOWNLOADS  where the files will be, for the manifest of the kubectl plug-in (the releases of the repository on GitHub)
 #   NO_IMAGE if not empty, no image is made, for which buildah is needed
-#   IMAGE_ARGUMENTS  for deploy/image.sh, such as volumes with caches
+#   HELM, NFPM  the programs (those that make release puts into bin)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { echo "release: $*" >&2; exit 1; }
 
 arches=${ARCHES:-amd64 arm64 arm ppc64le s390x riscv64}
+image=${IMAGE:-ghcr.io/kube-nft/kube-nft} helm=${HELM:-$PWD/bin/helm} nfpm=${NFPM:-$PWD/bin/nfpm}
 version=$(git describe --tags --exact-match --match 'v*' 2>/dev/null) ||
   fail "the commit has no tag such as v0.2.0; git tag -a makes one"
 [[ $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$ ]] || fail "$version is no version such as v0.2.0 or v0.2.0-rc.1"
@@ -42,6 +44,9 @@ emulator() {
   command -v "$name-static" || command -v "$name" || true
 }
 
+# platform ARCH: how registries call it.
+platform() { echo "linux/$1" | sed 's,/arm$,/arm/v7,'; }
+
 echo "release: $version, man pages and completions"
 env -u GOOS go build -tags man -o "$work/manual" ./cmd/kube-nft
 mkdir -p "$work/common/man" "$work/common/completions"
@@ -49,6 +54,20 @@ mkdir -p "$work/common/man" "$work/common/completions"
 for shell in bash zsh fish; do "$work/manual" completion "$shell" >"$work/common/completions/kube-nft.$shell"; done
 cp LICENSE README.md CHANGELOG.md deploy/systemd/kube-nft.service "$work/common/"
 (cd integration/release/sbom && env -u GOOS go build -o "$work/sbom" .)
+
+# The unit of the archives, as make install has it, is for /usr/local; packages have the program in /usr.
+package() {
+  local name=$1 arch=$2 kind
+  mkdir "$work/package"
+  cp -r "$work/$name/." "$work/package"
+  sed -i 's,/usr/local/sbin,/usr/sbin,' "$work/package/kube-nft.service"
+  find "$work/package" -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
+  for kind in deb rpm; do
+    env -u GOOS ARCH="${arch/%arm/arm7}" VERSION="$version" DIR="$work/package" \
+      "$nfpm" package --config deploy/nfpm.yaml --packager "$kind" --target "$dist/" >/dev/null
+  done
+  rm -r "$work/package"
+}
 
 for arch in $arches; do
   name=kube-nft-$version-linux-$arch
@@ -69,19 +88,60 @@ for arch in $arches; do
   fi
   "$work/sbom" --program "$work/$name/kube-nft" --version "$version" --date "$SOURCE_DATE_EPOCH" >"$dist/$name.cdx.json"
   archive "$work" "$name" | gzip -9n >"$dist/$name.tar.gz"
+  package "$name" "$arch"
+  mkdir -p "$work/image/$(platform "$arch")/out"
+  ln "$work/$name/kube-nft" "$work/image/$(platform "$arch")/out/kube-nft"
 done
 
 echo "release: source and chart"
 git archive --format=tar --prefix="kube-nft-$version/" HEAD | gzip -9n >"$dist/kube-nft-$version-source.tar.gz"
 cp -rL deploy/helm/kube-nft "$work/kube-nft"
 sed -i "s/^version: .*/version: ${version#v}/; s/^appVersion: .*/appVersion: $version/" "$work/kube-nft/Chart.yaml"
+sed -i "s,repository: kube-nft .*,repository: $image," "$work/kube-nft/values.yaml"
 archive "$work" kube-nft | gzip -9n >"$dist/kube-nft-${version#v}.tgz"
+
+echo "release: manifests, alerts, dashboard, kubectl plug-in"
+# manifest NAME ARGUMENT...: the chart's objects as a file for kubectl apply.
+manifest() { "$helm" template kube-nft "$dist/kube-nft-${version#v}.tgz" --namespace kube-system "${@:2}" >"$dist/kube-nft-$1.yaml"; }
+manifest kubeadm --set mode=kubeadm
+sed -n 's/^ \{6\}//; /^affinity:/,$p' deploy/overlays/kubeadm-labels/daemonset.yaml >"$work/labels.yaml"
+manifest kubeadm-labels --set mode=kubeadm --values "$work/labels.yaml"
+manifest base --set mode=base
+manifest canary --set mode=canary
+cp deploy/alerts.yaml "$dist/kube-nft-alerts.yaml"
+cp deploy/dashboard.json "$dist/kube-nft-dashboard.json"
+downloads=${DOWNLOADS:-https://github.com/kube-nft/kube-nft/releases/download}/$version
+{
+  cat <<END
+apiVersion: krew.googlecontainertools.github.com/v1alpha2
+kind: Plugin
+metadata: {name: kube-nft}
+spec:
+  version: $version
+  homepage: https://github.com/kube-nft/kube-nft
+  shortDescription: Look at kube-nft on all nodes of a cluster
+  description: |
+    kube-nft is a Kubernetes Service proxy on nftables. "check" says whether
+    kube-proxy may stop, "status" has a line for each node.
+  platforms:
+END
+  for arch in $arches; do
+    name=kube-nft-$version-linux-$arch
+    cat <<END
+  - selector: {matchLabels: {os: linux, arch: $arch}}
+    uri: $downloads/$name.tar.gz
+    sha256: $(sha256sum <"$dist/$name.tar.gz" | cut -d' ' -f1)
+    bin: kube-nft
+    files: [{from: $name/kube-nft, to: .}, {from: $name/LICENSE, to: .}]
+END
+  done
+} >"$dist/kube-nft-krew.yaml"
 
 if [ -z "${NO_IMAGE:-}" ]; then
   echo "release: image"
-  platforms=$(for arch in $arches; do echo "linux/$arch"; done | sed 's,/arm$,/arm/v7,' | paste -sd,)
-  # shellcheck disable=SC2086 # several words
-  env -u GOOS -u GOARM IMAGE="localhost/kube-nft:$version" BUILDER=buildah PLATFORMS="$platforms" deploy/image.sh -q ${IMAGE_ARGUMENTS:-}
+  platforms=$(for arch in $arches; do platform "$arch"; done | paste -sd,)
+  env -u GOOS -u GOARM IMAGE="localhost/kube-nft:$version" BUILDER=buildah PLATFORMS="$platforms" PROGRAMS="$work/image" \
+    deploy/image.sh -q --identity-label=false
   name=kube-nft-$version-image
   buildah manifest push -q --all "localhost/kube-nft:$version" "oci:$work/$name:$version"
   archive "$work/$name" . >"$dist/$name.tar"
