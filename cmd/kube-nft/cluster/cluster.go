@@ -41,7 +41,7 @@ const (
 // Commands returns the commands, whose common flags it declares in flags.
 func Commands(flags *pflag.FlagSet) []*cobra.Command {
 	c := newConnection(flags)
-	return []*cobra.Command{newCheck(c), newStatus(c), newDiff(c), newExplain(c), newGet(c), newTrace(c)}
+	return []*cobra.Command{newCheck(c), newStatus(c), newDiff(c), newExplain(c), newGet(c), newTrace(c), newBugReport(c)}
 }
 
 // A connection has the user's flags and connects with the cluster that they choose.

@@ -1,11 +1,16 @@
 package cluster
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -106,7 +111,7 @@ func newCluster(nodes ...testNode) *cluster {
 			}
 			if args[0] == "status" {
 				text, err := json.Marshal(n.status)
-				return text, errors.Join(err, errors.New("exit code 1")) // status has an answer all the same
+				return text, errors.Join(err, exec.CodeExitError{Err: errors.New("exit code 1"), Code: 1})
 			}
 			text, err := json.Marshal(n.plan)
 			return text, err
@@ -445,4 +450,63 @@ func TestFollow(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
+}
+
+// TestBugReport: the archive has the state of all nodes, lists what it lacks, and does not grow beyond its bound.
+func TestBugReport(t *testing.T) {
+	random := make([]byte, maxReportFile+5)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(random) // it never fails
+	c := newCluster(
+		node("a", func(n *testNode) {
+			n.printed = map[string]string{"diff": "", "get services": "the Services of a", "get endpoints": string(random)}
+			n.pods[0].Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "hunter2"}
+			n.pods[0].Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "me:hunter2@x"}}}}
+		}),
+		node("b", func(n *testNode) { n.failure = errors.New("refused") }),
+		prints("c", 0, map[string]string{"diff": "", "get services": string(random[:2<<20]), "get endpoints": "x"}))
+	members, err := c.members(t.Context(), nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, problems := c.collectReport(t.Context(), members)
+	if len(problems) != 1 || problems[0].Node != "b" {
+		t.Errorf("problems %v", problems)
+	}
+	var out bytes.Buffer
+	if err := writeArchive(&out, files, time.Now()); err != nil || out.Len() > maxArchive {
+		t.Fatalf("%d bytes, %v", out.Len(), err)
+	}
+	expanded, err := gzip.NewReader(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make(map[string]string)
+	for archive := tar.NewReader(expanded); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		text, readErr := io.ReadAll(archive)
+		if err != nil || readErr != nil {
+			t.Fatal(err, readErr)
+		}
+		held[strings.TrimPrefix(header.Name, "kube-nft-bugreport/")] = string(text)
+	}
+	contents := held["CONTENTS.txt"]
+	for _, want := range []string{
+		"nodes/b/status.json  no answer: refused", "nodes/a/endpoints.json  left out: the archive would be larger",
+		fmt.Sprintf("%9d  nodes/c/services.json", 2<<20), "nodes.yaml", "pods.yaml", "daemonsets.yaml", "events.yaml",
+		"nodes/a/log.txt",
+	} {
+		if !strings.Contains(contents, want) {
+			t.Errorf("the list lacks %q:\n%s", want, contents)
+		}
+	}
+	if strings.Contains(held["pods.yaml"], "hunter2") || !strings.Contains(held["pods.yaml"], "HTTPS_PROXY") {
+		t.Errorf("pods:\n%s", held["pods.yaml"])
+	}
+	if held["nodes/a/services.json"] != "the Services of a" || held["nodes/a/log.txt"] != "fake logs" ||
+		!strings.Contains(held["nodes.yaml"], "name: a") {
+		t.Errorf("files %q", slices.Sorted(maps.Keys(held)))
+	}
 }
