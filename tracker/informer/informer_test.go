@@ -32,11 +32,12 @@ func service(name, clusterIP string, labels ...string) *corev1.Service {
 
 func slice(name string, endpoints int, labels ...string) *discoveryv1.EndpointSlice {
 	o := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
-		Endpoints:  make([]discoveryv1.Endpoint, endpoints),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		Endpoints: make([]discoveryv1.Endpoint, endpoints),
 	}
 	if len(labels) > 0 {
-		o.Labels = map[string]string{labels[0]: labels[1]}
+		o.Labels[labels[0]] = labels[1]
 	}
 	return o
 }
@@ -137,6 +138,23 @@ func inAllModes(t *testing.T, test func(t *testing.T, server *apiserver.Server, 
 			test(t, server, dial(t, url, mode.contentType))
 		})
 	}
+}
+
+// TestSlicesWithoutService: the server does not send them, so that they cost nothing and are no fault. KEP-6116 makes
+// such slices.
+func TestSlicesWithoutService(t *testing.T) {
+	inAllModes(t, func(t *testing.T, server *apiserver.Server, client kubernetes.Interface) {
+		lone := slice("lone-1", 2)
+		lone.Labels = nil
+		server.Apply(lone, slice("web-1", 2))
+		sink := trackertest.NewSink()
+		awaitSync(t, run(t, client, informer.Options{}, sink))
+		await(t, sink, map[string]string{"EndpointSlice shop/web-1": "2"})
+		lone = lone.DeepCopy()
+		lone.Endpoints = lone.Endpoints[1:]
+		server.Apply(lone, slice("web-1", 3))
+		await(t, sink, map[string]string{"EndpointSlice shop/web-1": "3"})
+	})
 }
 
 func TestFollowsServer(t *testing.T) {

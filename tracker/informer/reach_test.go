@@ -136,13 +136,13 @@ func TestRequests(t *testing.T) {
 	}{
 		{"default proxy", "", map[string]string{
 			"services":       "!service.kubernetes.io/service-proxy-name | spec.clusterIP!=None",
-			"endpointslices": "!service.kubernetes.io/headless | ",
+			"endpointslices": "kubernetes.io/service-name,!service.kubernetes.io/headless | ",
 			"nodes":          " | metadata.name=one",
 			"servicecidrs":   " | ",
 		}},
 		{"named proxy", "edge", map[string]string{
 			"services":       "service.kubernetes.io/service-proxy-name=edge | spec.clusterIP!=None",
-			"endpointslices": "!service.kubernetes.io/headless | ",
+			"endpointslices": "kubernetes.io/service-name,!service.kubernetes.io/headless | ",
 			"nodes":          " | metadata.name=one",
 			"servicecidrs":   " | ",
 		}},

@@ -68,7 +68,7 @@ func endpointSlices(client kubernetes.Interface) resource {
 	return resource{
 		name:    "endpointslices",
 		client:  client.DiscoveryV1().RESTClient(),
-		labels:  "!" + corev1.IsHeadlessService,
+		labels:  discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService, // others are of no Service that we serve
 		example: &discoveryv1.EndpointSlice{},
 		set:     func(s tracker.Sink, object any) error { return s.SetSlice(object.(*discoveryv1.EndpointSlice)) },
 		group: func(object any) string {
