@@ -53,32 +53,38 @@ func (c *cluster) answers(ctx context.Context, members []member, args []string) 
 	return list
 }
 
-// writeGroups prints each text once, with the nodes that have printed it, then the problems. It returns an error if a
+// writeGroups prints one text for each group of nodes with the same key, then the problems. It returns an error if a
 // node has no answer.
-func writeGroups(w io.Writer, answers []answer) error {
-	nodes := make(map[string][]string)
-	var texts []string
+func writeGroups(w io.Writer, answers []answer, key func(text string) string) error {
+	groups := make(map[string][]answer)
+	var keys []string
 	var problems []answer
 	for _, a := range answers {
 		if a.Problem != "" {
 			problems = append(problems, a)
 			continue
 		}
-		if nodes[a.Text] == nil {
-			texts = append(texts, a.Text)
+		k := key(a.Text)
+		if groups[k] == nil {
+			keys = append(keys, k)
 		}
-		nodes[a.Text] = append(nodes[a.Text], a.Node)
+		groups[k] = append(groups[k], a)
 	}
-	slices.SortStableFunc(texts, func(a, b string) int { return len(nodes[b]) - len(nodes[a]) })
-	for i, text := range texts {
+	slices.SortStableFunc(keys, func(a, b string) int { return len(groups[b]) - len(groups[a]) })
+	for i, k := range keys {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		head := nodes[text][0]
-		if n := len(nodes[text]); n > 1 {
-			head = fmt.Sprintf("%s (%s)", legacy.Plural(n, "node"), some(nodes[text]))
+		first := groups[k][0]
+		head := first.Node
+		if n := len(groups[k]); n > 1 {
+			var nodes []string
+			for _, a := range groups[k] {
+				nodes = append(nodes, a.Node)
+			}
+			head = fmt.Sprintf("%s (%s), as %s says", legacy.Plural(n, "node"), some(nodes), head)
 		}
-		fmt.Fprintf(w, "%s:\n%s\n", head, strings.TrimRight(text, "\n"))
+		fmt.Fprintf(w, "%s:\n%s\n", head, strings.TrimRight(first.Text, "\n"))
 	}
 	return writeProblems(w, problems)
 }
@@ -90,7 +96,7 @@ func writeProblems(w io.Writer, problems []answer) error {
 	}
 	fmt.Fprintln(w)
 	for _, a := range problems {
-		fmt.Fprintf(w, "%s: no answer: %s\n", a.Node, a.Problem)
+		fmt.Fprintf(w, "%s: %s\n", a.Node, a.Problem)
 	}
-	return inspect.TroubleError{Err: fmt.Errorf("%s did not answer", legacy.Plural(len(problems), "node"))}
+	return inspect.TroubleError{Err: fmt.Errorf("no answer from %s", legacy.Plural(len(problems), "node"))}
 }

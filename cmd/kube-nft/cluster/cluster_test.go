@@ -26,6 +26,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 )
 
@@ -206,6 +207,7 @@ func TestStatuses(t *testing.T) {
 	serves := func(n *testNode) {
 		s := statusOf(func(s *peer.Status) { s.Ready, s.Healthy, s.NodeEligible = true, true, true })
 		s.Tables = []inspect.TableStatus{{Services: 7, Endpoints: 20}, {Services: 3, Endpoints: 5}}
+		s.Forward = []firewall.Finding{{Where: "table inet filter, chain forward"}}
 		n.status = s
 	}
 	c := newCluster(node("a", serves), node("b", func(n *testNode) { n.failure = errors.New("dial: refused") }),
@@ -220,7 +222,8 @@ func TestStatuses(t *testing.T) {
 	}
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range []string{
-		"NODE", "a     v1", "dial: refused", "has not synced", "", "kube-nft serves on 1 of 3 nodes",
+		"NODE", "healthy; table inet filter, chain forward refuses connections to endpoints", "dial: refused",
+		"has not synced", "", "kube-nft serves on 1 of 3 nodes",
 	} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d is %q, want %q", i, lines[i], want)
@@ -306,8 +309,9 @@ func TestExplain(t *testing.T) {
 		n.address = address
 		return n
 	}
-	c := newCluster(said("a", "192.168.0.1", "goes to web\n"), said("b", "192.168.0.2", "is dropped\n"),
-		said("c", "192.168.0.3", "goes to web\n"), node("d", func(n *testNode) { n.failure = errors.New("refused") }))
+	c := newCluster(said("a", "192.168.0.1", "goes to web\n\nEndpoints  on a\n"), said("b", "192.168.0.2", "is dropped\n"),
+		said("c", "192.168.0.3", "goes to web\n\nEndpoints  on c\n"),
+		node("d", func(n *testNode) { n.failure = errors.New("refused") }))
 	web := pod("b", "web", "")
 	web.Namespace, web.Labels, web.Status.PodIPs = "shop", nil, []corev1.PodIP{{IP: "10.244.1.7"}, {IP: "fd44::7"}}
 	if _, err := c.client.CoreV1().Pods("shop").Create(t.Context(), &web, metav1.CreateOptions{}); err != nil {
@@ -335,8 +339,12 @@ func TestExplain(t *testing.T) {
 		t.Errorf("IPv6: %v, %v", from, err)
 	}
 	var out strings.Builder
-	err = writeGroups(&out, c.answers(t.Context(), members, []string{"explain", "203.0.113.5", "shop/web"}))
-	const want = "2 nodes (a, c):\ngoes to web\n\nb:\nis dropped\n\nd: no answer: refused\n"
+	got := nodeOf(members, "192.168.0.2:30080/tcp") + nodeOf(members, "a:30080/tcp") + nodeOf(members, "shop/web:http")
+	if got != "ba" {
+		t.Errorf("nodes of destinations: %s", got)
+	}
+	err = writeGroups(&out, c.answers(t.Context(), members, []string{"explain", "203.0.113.5", "shop/web"}), essence)
+	const want = "2 nodes (a, c), as a says:\ngoes to web\n\nEndpoints  on a\n\nb:\nis dropped\n\nd: refused\n"
 	if err == nil || out.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)
 	}

@@ -28,13 +28,14 @@ func newExplain(c *connection) *cobra.Command {
 		Short: "Say where a connection from a pod, a node or an address goes, and why",
 		Long: `explain asks kube-nft on the node where a connection begins. SRC is NAMESPACE/POD, the name of a
 node, or an address. The node of a pod, of a pod's address or of a node's own address answers.
-For any other address all nodes answer, as for a client outside the cluster: it may come to any.
+For any other address, that of a client outside the cluster, the node of DEST answers, or all nodes
+if DEST is not at a node's address.
 
 DEST is as in kube-nft explain: ADDR:PORT/PROTO, NODE:PORT/PROTO or
 NAMESPACE/SERVICE[:PORT][/PROTO].
 
-Nodes with the same answer are one group, the largest first. It exits 0 if all nodes that were
-asked have answered, and 2 if not.`,
+Nodes whose answers begin with the same sentence, and name the same rules of other programs, are one
+group, the largest first. It exits 0 if all nodes that were asked have answered, and 2 if not.`,
 		Example: `  kubectl kube-nft explain shop/web-7d4b9-x2x7p kube-system/kube-dns:dns
   kubectl kube-nft explain worker-1 shop/web:http
   kubectl kube-nft explain 203.0.113.5 192.168.0.2:30080/tcp
@@ -61,6 +62,9 @@ asked have answered, and 2 if not.`,
 			if err != nil {
 				return inspect.TroubleError{Err: err}
 			}
+			if from.node == "" {
+				from.node = nodeOf(members, args[1])
+			}
 			if from.node != "" && !everywhere {
 				members = slices.DeleteFunc(members, func(m member) bool { return m.node.Name != from.node })
 				if len(members) == 0 {
@@ -73,12 +77,39 @@ asked have answered, and 2 if not.`,
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeAnswer", answers))
 				return cmp.Or(err, writeProblems(cmd.ErrOrStderr(), withProblems(answers)))
 			}
-			return writeGroups(cmd.OutOrStdout(), answers)
+			return writeGroups(cmd.OutOrStdout(), answers, essence)
 		},
 	}
 	form.AddFlag(cmd, output.Text, output.JSON, output.YAML)
 	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "ask all nodes, not only the one where the connection begins")
 	return cmd
+}
+
+// essence is what answers of a group have in common: the first paragraph, and the facts about rules of other programs.
+// The rest names endpoints on the node, and its pod CIDR.
+func essence(text string) string {
+	first, rest, _ := strings.Cut(text, "\n\n")
+	for line := range strings.Lines(rest) {
+		for _, topic := range []string{"Ahead of us ", "Firewall ", "Forwarding "} {
+			if strings.HasPrefix(line, topic) {
+				first += "\n" + line
+			}
+		}
+	}
+	return first
+}
+
+// nodeOf returns the node whose address or name a destination has; empty if none.
+func nodeOf(members []member, destination string) string {
+	at := destination[:max(0, strings.LastIndex(destination, ":"))]
+	at = strings.Trim(at, "[]")
+	for _, m := range members {
+		same := func(a corev1.NodeAddress) bool { return a.Address == at }
+		if m.node.Name == at || slices.ContainsFunc(m.node.Status.Addresses, same) {
+			return m.node.Name
+		}
+	}
+	return ""
 }
 
 // withProblems returns the answers that are none.

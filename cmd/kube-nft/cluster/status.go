@@ -94,6 +94,9 @@ func (c *cluster) statuses(ctx context.Context, members []member) []nodeStatus {
 		if len(status.ForeignProxy) > 0 {
 			notes = append(notes, "kube-proxy has rules here as well")
 		}
+		for _, f := range status.Forward {
+			notes = append(notes, f.Where+" refuses connections to endpoints")
+		}
 		r.State = strings.Join(notes, "; ")
 	})
 	return rows
