@@ -1,7 +1,6 @@
 package services
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,6 +10,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // TestTwoPhasesOfRandomWorlds takes random changes apart: both phases, one after the other, do what
@@ -92,26 +92,31 @@ func TestLengths(t *testing.T) {
 	for range 50 {
 		r.Apply(w.change())
 	}
+	external := externalWorld(40, 40)
+	for _, p := range external.Changed {
+		p.ID.Service = "external"
+		r.Apply(tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{p.ID: p}})
+	}
+	r.Apply(sharingWorld(40, 40))
 	lengths := r.Lengths()
-	ranges := 0
 	for f, table := range r.Want() {
-		ranges += lengths[f]["allowed"]
-		for name, n := range lengths[f] {
-			want := 0
-			for set, elements := range table.Sets {
-				if set == name || name == "allowed" && strings.HasPrefix(set, layout.RangesPrefix) {
-					want += len(elements.Map)
-				}
+		all, counted := 0, 0
+		for name, set := range table.Sets {
+			if n, fixed := lengths[f][name]; fixed && n != len(set.Map) {
+				t.Errorf("%s %s: %d, want %d", f, name, n, len(set.Map))
 			}
-			if n != want {
-				t.Errorf("%s %s: %d, want %d", f, name, n, want)
-			}
+			all += len(set.Map)
 		}
-		if lengths[f][layout.ServicesMap] == 0 {
-			t.Errorf("%s: nothing in %s", f, layout.ServicesMap)
+		for _, n := range lengths[f] {
+			counted += n
+		}
+		if counted != all {
+			t.Errorf("%s: %d elements, want %d", f, counted, all)
 		}
 	}
-	if ranges == 0 {
-		t.Error("no source ranges")
+	for _, name := range []string{layout.ServicesMap, "allowed", "lists", "addresses", "ports"} {
+		if lengths[nft.IP][name] == 0 {
+			t.Errorf("nothing in %s", name)
+		}
 	}
 }

@@ -543,22 +543,27 @@ func (fr *familyRules) giveUp(name string) bool {
 	return true
 }
 
-// Lengths returns how many elements the fixed sets and maps should have, by family and name. The sets of source
-// ranges, one for each prefix length, count together as layout.RangesPrefix. Its cost does not depend on these numbers.
+// Lengths returns how many elements the sets and maps should have, by family and name. The sets of source ranges, one
+// for each prefix length, count together, and so do the maps of shared lists of one kind. Affinity maps do not count.
+// Its cost does not depend on these numbers.
 func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 	lengths := make(map[nft.Family]map[string]int, len(r.families))
 	for f, family := range r.families {
-		lengths[f] = make(map[string]int)
-		for _, set := range r.config.fixedSetDefinitions() {
-			lengths[f][set.Name] = len(family.Table.Sets[set.Name].Map)
+		n := make(map[string]int)
+		for _, prefix := range []string{
+			layout.RangesPrefix, layout.ListsPrefix, layout.AddressesPrefix, layout.PortsPrefix,
+		} {
+			n[strings.TrimSuffix(prefix, "-")] = 0
 		}
-		ranges := 0
 		for name, set := range family.Table.Sets {
-			if strings.HasPrefix(name, layout.RangesPrefix) {
-				ranges += len(set.Map)
+			if set.Set.Rank >= rangesRank {
+				name, _, _ = strings.Cut(name, "-")
+			}
+			if !set.Set.Dynamic {
+				n[name] += len(set.Map)
 			}
 		}
-		lengths[f][strings.TrimSuffix(layout.RangesPrefix, "-")] = ranges
+		lengths[f] = n
 	}
 	return lengths
 }

@@ -60,7 +60,8 @@ var (
 		[]string{"namespace", "service", "port", "frontend"}, nil)
 	endpointConnectionsDesc = prometheus.NewDesc("kube_nft_endpoint_connections_total",
 		"Connections for which a balance chose the endpoint, by the frontend's list: all endpoints of the cluster, "+
-			"or those on this node. Connections that follow an affinity entry do not count.",
+			"or those on this node. Connections that follow an affinity entry do not count. Where ports of a Service share "+
+			"a list, the endpoint has no port, and the label port is empty.",
 		[]string{"namespace", "service", "port", "frontend", "endpoint", "list"}, nil)
 )
 
@@ -110,7 +111,7 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 			if n.Local {
 				list = "local"
 			}
-			labels = append(labels, n.Endpoint.String(), list)
+			labels = append(labels, endpointLabel(n.Endpoint), list)
 		}
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Count), labels...)
 	}
@@ -120,6 +121,14 @@ func (c *connectionCollector) collect(ctx context.Context, f nft.Family, endpoin
 		}
 		c.kept[f] = kept
 	}
+}
+
+// endpointLabel is address:port, or an address of a list that several ports share.
+func endpointLabel(endpoint netip.AddrPort) string {
+	if endpoint.Port() == 0 {
+		return endpoint.Addr().String()
+	}
+	return endpoint.String()
 }
 
 // frontendLabel is address:port/protocol. A node port has the unspecified address of its

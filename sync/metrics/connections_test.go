@@ -31,18 +31,24 @@ func (k countingKernel) Connections(_ context.Context, f nft.Family, endpoints b
 		return list, k.err
 	}
 	ep := netip.MustParseAddrPort("10.244.0.5:8080")
-	return []readback.Connections{
+	list := []readback.Connections{
 		{Frontend: at, Name: name, Endpoint: ep, Count: 3},
 		{Frontend: at, Name: name, Endpoint: ep, Local: true, Count: 2},
-	}, k.err
+	}
+	if f == nft.IP { // of a list that ports share
+		list = append(list, readback.Connections{Name: layout.PortName{Namespace: "shop", Name: "many"},
+			Endpoint: netip.AddrPortFrom(ep.Addr(), 0), Count: 7})
+	}
+	return list, k.err
 }
 
 func TestConnections(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&connectionCollector{read: countingKernel{}.Connections, families: tracker.Families[:],
 		endpoints: true})
-	const want = `# HELP kube_nft_endpoint_connections_total Connections for which a balance chose the endpoint, by the frontend's list: all endpoints of the cluster, or those on this node. Connections that follow an affinity entry do not count.
+	const want = `# HELP kube_nft_endpoint_connections_total Connections for which a balance chose the endpoint, by the frontend's list: all endpoints of the cluster, or those on this node. Connections that follow an affinity entry do not count. Where ports of a Service share a list, the endpoint has no port, and the label port is empty.
 # TYPE kube_nft_endpoint_connections_total counter
+kube_nft_endpoint_connections_total{endpoint="10.244.0.5",frontend="*",list="cluster",namespace="shop",port="",service="many"} 7
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="0.0.0.0:30080/tcp",list="local",namespace="shop",port="http",service="web"} 2
 kube_nft_endpoint_connections_total{endpoint="10.244.0.5:8080",frontend="[::]:30080/tcp",list="cluster",namespace="shop",port="http",service="web"} 3
