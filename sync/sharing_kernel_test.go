@@ -27,6 +27,8 @@ func TestNeighbourOfManyPorts(t *testing.T) {
 		{name: "500", n: 500, most: 2*500 + 500},
 		{name: "1000", n: 1000, most: 2*1000 + 1000},
 		{name: "on this node", n: 500, node: "node", most: 2*500 + 2*500},
+		{name: "affinity", n: 150, sticky: true, most: 3*150 + 150},
+		{name: "affinity, policy Local", n: 150, node: "node", local: true, sticky: true, most: 5*150 + 5*150},
 	} {
 		t.Run(w.name, func(t *testing.T) { testNeighbourOfManyPorts(t, w) })
 	}
@@ -38,6 +40,8 @@ type sharing struct {
 	n    int
 	node string // of the endpoints
 	most int    // elements
+
+	sticky, local bool // session affinity, and an external IP with the policy Local
 }
 
 func testNeighbourOfManyPorts(t *testing.T, w sharing) {
@@ -68,6 +72,13 @@ func testNeighbourOfManyPorts(t *testing.T, w sharing) {
 	service := lab.Service("loud", "web", netip.MustParseAddr("10.96.1.2"))
 	slice := lab.Slice("loud", "web", 0, corev1.IPv4Protocol, nil)
 	service.Spec.Ports, slice.Ports = nil, nil
+	if w.sticky {
+		service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	if w.local {
+		service.Spec.ExternalIPs = []string{"192.0.2.1"}
+		service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
 	for i := range w.n {
 		name, protocol, target := fmt.Sprint("p", i), corev1.ProtocolTCP, int32(2000+i)
 		service.Spec.Ports = append(service.Spec.Ports,

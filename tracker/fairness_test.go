@@ -277,6 +277,24 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestSharedListsCountOnce: what ports of a Service share in the tables counts once for them, also with session
+// affinity.
+func TestSharedListsCountOnce(t *testing.T) {
+	const ports, endpoints = 40, 200
+	sticky := func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	local := func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal) }
+	for _, edits := range [][]func(*corev1.Service){{manyPorts}, {manyPorts, sticky}, {manyPorts, sticky, local}} {
+		now := started
+		tr := newStopped(&now, Config{Quota: 1 << 20}, nil)
+		must(t, tr.SetService(newService(edits...)))
+		must(t, tr.SetSlice(withEndpoints(endpoints)))
+		demand := tr.namespaces["shop"].demand
+		if most := ports*(2*frontendElements+affinityElements+2) + endpoints; demand == 0 || demand > most {
+			t.Errorf("%d edits: the demand is %d, want at most %d", len(edits), demand, most)
+		}
+	}
+}
+
 // TestNamespacesAreForgotten: what is known of a namespace goes with its last object, when its work is paid off.
 func TestNamespacesAreForgotten(t *testing.T) {
 	now := started

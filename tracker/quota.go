@@ -85,7 +85,7 @@ func (t *Tracker) demandOf(e *entry) (d demand) {
 		}
 		for _, g := range t.portGroups(e, f.family) {
 			served, times := t.servedBy(e, &g, f.family), len(g.ports)
-			if g.uniform && len(g.ports)*served >= jointFrom && (s.timeout == 0 || lists == 1) {
+			if g.uniform && len(g.ports)*served >= jointFrom {
 				times = e.kinds(&g)
 				d.base += 2 * len(g.ports)
 			}

@@ -33,14 +33,15 @@ func (c *Config) affinitySettings(f nft.Family) *affinity.Settings {
 }
 
 // affinityOf returns the session affinity that a Service port asks for, with these endpoint lists.
-func (fr *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip.AddrPort) affinity.Port {
+func (fr *familyRules) affinityOf(p *tracker.ServicePort, cluster, local []netip.AddrPort,
+	joint affinity.Joint) affinity.Port {
 	if p.Affinity == 0 {
 		return affinity.Port{}
 	}
 	if p.InternalLocal && !p.Settings.LocalFallback && p.NodePort == 0 && len(p.LoadBalancers)+len(p.ExternalIPs) == 0 {
-		cluster = nil // no frontend uses this list
+		cluster, joint.Members[0] = nil, nil // no frontend uses this list
 	}
-	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Cluster: cluster, Local: local}
+	facts := affinity.Facts{ID: p.ID, Timeout: p.Affinity, Cluster: cluster, Local: local, Joint: joint}
 	return affinity.New(facts, fr.affinityNumbers(p.ID.Namespace))
 }
 
@@ -63,16 +64,21 @@ func (fr *familyRules) adoptedAffinity(p *tracker.ServicePort, cluster, local []
 		slices.SortFunc(list, netip.AddrPort.Compare)
 		return slices.Compact(list)
 	}
-	return fr.affinityOf(p, sorted(cluster), sorted(local))
+	return fr.affinityOf(p, sorted(cluster), sorted(local), affinity.Joint{})
 }
 
 // setAffinity makes the tables have the affinity that a Service port wants. With remove, it takes away what
 // they have. adopted is what the kernel had at start, for a port that is new to the ruleset.
 func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remove bool) {
 	have, want := port.affinity, portAffinity{}
-	if !remove {
-		p := port.current
-		want.Port = fr.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local))
+	switch p := port.current; {
+	case remove:
+	case port.joint != nil:
+		joint := port.joint.affinity
+		joint.Port = p.TargetPort
+		want.Port = fr.affinityOf(p, nil, nil, joint)
+	default:
+		want.Port = fr.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local), affinity.Joint{})
 	}
 	port.affinity = want
 	if want.Number != 0 {

@@ -178,6 +178,13 @@ func costWorlds() []costWorld {
 			change:         func(n int) tracker.Delta { return affinityWorld(onePort(portsWorld(n, 4))) },
 			chains:         func(n int) int { return 3*2*n + usualChains },
 		},
+		{ // the endpoints that entries may name stand once for all ports
+			name: "one Service of many ports with the same endpoints, session affinity and the policy Local", size: 100,
+			large: 500, elements: 2.5, changeMessages: 6, changeElements: 4,
+			world:  func(n int) tracker.Delta { return stickyLocal(sharingWorld(n, n)) },
+			change: func(n int) tracker.Delta { return stickyLocal(sharingWorld(n, n+1)) },
+			chains: func(n int) int { return 3*n + usualChains },
+		},
 		{
 			name: "one Service with external IPs, endpoints and session affinity", size: 400, large: 2000, elements: 3,
 			changeMessages: 24, changeElements: 10,
@@ -226,6 +233,15 @@ func costWorlds() []costWorld {
 func onNodeWorld(delta tracker.Delta) tracker.Delta {
 	for _, p := range delta.Changed {
 		p.OnNode = p.Cluster
+	}
+	return delta
+}
+
+// stickyLocal gives the Service ports of a world session affinity, and an external IP with the policy Local.
+func stickyLocal(delta tracker.Delta) tracker.Delta {
+	for _, p := range delta.Changed {
+		p.Affinity, p.ExternalLocal, p.Local = time.Hour, true, p.Cluster
+		p.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 	}
 	return delta
 }

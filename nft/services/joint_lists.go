@@ -2,12 +2,14 @@ package services
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strconv"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -23,6 +25,7 @@ type jointList struct {
 	halves   [2]places            // cluster and local
 	choices  [2]sharedChoice
 	ports    map[uint16]uint16 // by the port that connections go to
+	affinity affinity.Joint    // the endpoints; none if no port has session affinity
 }
 
 // A serviceKey names the ports of a Service that may have joint lists.
@@ -301,11 +304,26 @@ func (fr *familyRules) setJoint(g *jointGroup, protocol tracker.Protocol) {
 		fr.putJointChoice(l, half, protocol)
 	}
 	l.like = like.ServicePort
+	fr.setJointAffinity(g)
 	for _, port := range g.ports {
 		port.joint = l
 	}
 	l.members = len(g.ports)
 	fr.setJointPorts(l, protocol, g.targets)
+}
+
+// setJointAffinity makes the set of members hold the endpoints of a list if one of its ports has session affinity.
+func (fr *familyRules) setJointAffinity(g *jointGroup) {
+	have, want := g.list.affinity, affinity.Joint{Number: g.list.number}
+	if slices.ContainsFunc(g.wanted, func(s setting) bool { return s.Affinity != 0 }) {
+		for i, list := range [][]netip.AddrPort{g.wanted[0].Cluster, g.wanted[0].Local} {
+			for _, ep := range list {
+				want.Members[i] = append(want.Members[i], ep.Addr())
+			}
+		}
+	}
+	g.list.affinity = want
+	fr.programMembers(have.MembersSet(), want.MembersSet())
 }
 
 func (fr *familyRules) setJointPorts(l *jointList, protocol tracker.Protocol, ports map[uint16]uint16) {
@@ -350,6 +368,7 @@ func (fr *familyRules) removeJoint(l *jointList, protocol tracker.Protocol) {
 		l.halves[half] = places{}
 		fr.putJointChoice(l, half, protocol)
 	}
+	fr.programMembers(l.affinity.MembersSet(), nil)
 	fr.setJointPorts(l, protocol, nil)
 	for _, set := range []string{addresses, ports} {
 		if fr.Table.Sets[set] != nil && len(fr.Table.Sets[set].Map) == 0 {

@@ -35,8 +35,8 @@ func newObjectMetrics(f promauto.Factory, families []tracker.Family) *objectMetr
 		elements: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kube_nft_elements",
 			Help: "Elements of each nftables set and map as of the last commit. set=\"allowed\" counts all sets of source " +
-				"ranges together, and set=\"lists\", \"addresses\" and \"ports\" all maps of shared lists. Without affinity maps, " +
-				"which packets fill.",
+				"ranges together, and set=\"lists\", \"addresses\" and \"ports\" all maps of shared lists. Without affinity " +
+				"maps, which packets fill.",
 		}, []string{labelSet, labelFamily}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kube_nft_refused_fields_total",

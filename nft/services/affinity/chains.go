@@ -107,10 +107,10 @@ func (p *Port) UpdateChain(s *Settings) *nft.Chain {
 		add := func(stmts ...nft.Stmt) { chain.Rules = append(chain.Rules, slices.Concat(there, nft.Rule(stmts))) }
 		switch {
 		case other.Number == 0:
-			add(g.in(layout.DepartedSet), g.forget(s.Family), nft.Drop)
+			add(in(layout.DepartedSet, g.Number), g.forget(s.Family), nft.Drop)
 			add(g.update(s.Family))
 		case g.Local: // these rules serve the other list, too
-			member, otherMember := g.in(layout.MembersSet), other.in(layout.MembersSet)
+			member, otherMember := in(layout.MembersSet, g.List), in(layout.MembersSet, other.List)
 			no, neither := member, otherMember
 			no.Not, neither.Not = true, true
 			add(no, neither, g.forget(s.Family), other.forget(s.Family), nft.Drop)
@@ -121,9 +121,9 @@ func (p *Port) UpdateChain(s *Settings) *nft.Chain {
 	return chain
 }
 
-// in matches connections to an endpoint that a set has under the number of the group.
-func (g *Group) in(set string) nft.InSet {
-	return nft.InSet{Key: []nft.Part{nft.Constant(g.Number), nft.Destination}, Set: set}
+// in matches connections to an endpoint that a set has under a number.
+func in(set string, number uint32) nft.InSet {
+	return nft.InSet{Key: []nft.Part{nft.Constant(number), nft.Destination}, Set: set}
 }
 
 func (g *Group) update(f nft.Family) nft.Update {

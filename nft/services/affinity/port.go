@@ -18,6 +18,31 @@ type Facts struct {
 	Timeout time.Duration
 	// Cluster and Local are the two endpoint lists, sorted by address. A list that no frontend uses is empty.
 	Cluster, Local []netip.AddrPort
+	// Joint are the two lists instead, if several ports of the Service share them.
+	Joint Joint
+}
+
+// Joint are lists of endpoints that several ports of a Service share. The zero value has none.
+type Joint struct {
+	Number  uint32
+	Port    uint16          // of the endpoints
+	Members [2][]netip.Addr // cluster-wide and local
+}
+
+// List is the number under which the set of members has one of the lists.
+func (j *Joint) List(local bool) uint32 { return layout.ListNumber(j.Number, local) }
+
+// MembersSet returns the keys of the elements that the lists have in the set of members, as Port.MembersSet does.
+func (j *Joint) MembersSet() (keys []string) {
+	if len(j.Members[0]) == 0 || len(j.Members[1]) == 0 {
+		return nil
+	}
+	for i, members := range j.Members {
+		for _, addr := range members {
+			keys = append(keys, layout.MemberKey(j.List(i == 1), addr))
+		}
+	}
+	return keys
 }
 
 // A Port is the session affinity of one Service port. The zero Port has none.
@@ -34,7 +59,8 @@ type Group struct {
 	Family    nft.Family
 	Namespace string
 	Number    uint32
-	Local     bool // of the list of this node's endpoints
+	List      uint32 // under which the set of members has it
+	Local     bool   // of the list of this node's endpoints
 	Port      uint16
 	Members   []netip.Addr // sorted: the endpoints that entries may name
 	Timeout   time.Duration
@@ -44,10 +70,24 @@ type Group struct {
 // no other identity has it at the same time. All numbers that it gives must have one affinity map.
 func New(facts Facts, number func(identity string) uint32) Port {
 	p := Port{Number: number(identity(facts.ID)), Protocol: uint8(facts.ID.Protocol)}
+	group := func(local bool, port uint16, members []netip.Addr) Group {
+		g := Group{
+			Family: nft.Family(facts.ID.Family), Namespace: facts.ID.Namespace,
+			Number: layout.ListNumber(number(groupIdentity(facts.ID, port)), local),
+			Local:  local, Port: port, Members: members, Timeout: facts.Timeout,
+		}
+		if g.List = g.Number; facts.Joint.Number != 0 {
+			g.List = facts.Joint.List(local)
+		}
+		return g
+	}
 	for _, local := range []bool{false, true} {
-		list := facts.Cluster
+		list, joint := facts.Cluster, facts.Joint.Members[0]
 		if local {
-			list = facts.Local
+			list, joint = facts.Local, facts.Joint.Members[1]
+		}
+		if len(joint) > 0 {
+			p.Groups = append(p.Groups, group(local, facts.Joint.Port, joint))
 		}
 		at := make(map[uint16]int) // where the groups of this list are
 		for _, ep := range list {
@@ -55,11 +95,7 @@ func New(facts Facts, number func(identity string) uint32) Port {
 			if !known {
 				i = len(p.Groups)
 				at[ep.Port()] = i
-				p.Groups = append(p.Groups, Group{
-					Family: nft.Family(facts.ID.Family), Namespace: facts.ID.Namespace,
-					Number: layout.ListNumber(number(groupIdentity(facts.ID, ep.Port())), local),
-					Local:  local, Port: ep.Port(), Members: make([]netip.Addr, 0, len(list)/len(at)), Timeout: facts.Timeout,
-				})
+				p.Groups = append(p.Groups, group(local, ep.Port(), make([]netip.Addr, 0, len(list)/len(at))))
 			}
 			p.Groups[i].Members = append(p.Groups[i].Members, ep.Addr())
 		}
@@ -99,9 +135,9 @@ func (p *Port) Find(local bool, port uint16) (found Group) {
 // Map names the affinity map that has the entries of the Service port.
 func (p *Port) Map() string { return layout.AffinityMap(layout.ListNumber(p.Number, false)) }
 
-// Uses reports whether a number is that of a group.
+// Uses reports whether a number is that of a group, or of its members.
 func (p *Port) Uses(number uint32) bool {
-	return slices.ContainsFunc(p.Groups, func(g Group) bool { return g.Number == number })
+	return slices.ContainsFunc(p.Groups, func(g Group) bool { return g.Number == number || g.List == number })
 }
 
 // other returns the group of the other list with the same port; the zero Group if there is none.
@@ -176,11 +212,11 @@ func (p *Port) Compare(q *Port) (c Change) {
 	return c
 }
 
-// MembersSet returns the keys of the elements that p has in the set of members. Only the rules for a port of
-// both lists look there: see UpdateChain.
+// MembersSet returns the keys of the elements that p has in the set of members, without those of Joint lists. Only the
+// rules for a port of both lists look there: see UpdateChain.
 func (p *Port) MembersSet() (keys []string) {
 	for i := range p.Groups {
-		if g := &p.Groups[i]; p.other(g).Number != 0 {
+		if g := &p.Groups[i]; g.List == g.Number && p.other(g).Number != 0 {
 			for _, addr := range g.Members {
 				keys = append(keys, layout.MemberKey(g.Number, addr))
 			}
