@@ -196,8 +196,21 @@ func (t *Tracker) candidates(e *entry, g *portGroup, j int) []candidate {
 // gathering anew is as quick.
 const manySlices = 4
 
-// maxChanged bounds how many changed addresses are looked up one by one.
+// maxChanged is how many changed addresses are looked up one by one at least. In many long slices it is as many as half
+// of a slice has: they are looked up in each slice, which costs less than to gather all slices.
 const maxChanged = 64
+
+// manyChanged reports whether gathering anew is quicker than looking up what has changed.
+func (e *entry) manyChanged() bool {
+	if len(e.changed) <= maxChanged {
+		return false
+	}
+	endpoints := 0
+	for _, part := range e.slices {
+		endpoints += len(part.endpoints)
+	}
+	return len(e.changed) > endpoints/len(e.slices)/2
+}
 
 // markChanged marks the addresses at which two values of a slice differ, if there are listings to update;
 // nil is a slice without endpoints.
@@ -210,7 +223,7 @@ func (e *entry) markChanged(before, now *slice) {
 		b = now.endpoints
 	}
 	e.changed = appendChanged(e.changed, a, b)
-	if len(e.changed) > maxChanged || before != nil && now != nil && !slices.Equal(before.ports, now.ports) {
+	if e.manyChanged() || before != nil && now != nil && !slices.Equal(before.ports, now.ports) {
 		e.forgetListings()
 	}
 }

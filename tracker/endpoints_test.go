@@ -19,6 +19,29 @@ func part(number, first, n int) *discoveryv1.EndpointSlice {
 	return s
 }
 
+// TestListingsOfLongSlices: where slices are long, a change of many endpoints is looked up too: to gather all slices
+// would take a neighbour's time.
+func TestListingsOfLongSlices(t *testing.T) {
+	objects := make(map[int]*discoveryv1.EndpointSlice)
+	tr := newTracker(Config{})
+	tr.SetService(newService())
+	for i := range manySlices + 1 {
+		objects[i] = part(i, 0, 200)
+		tr.SetSlice(objects[i])
+	}
+	have := tr.Take()
+	for _, n := range []int{110, 200, 50} {
+		objects[2] = part(2, 0, n)
+		tr.SetSlice(objects[2])
+		kept := tr.entries[objectName{"shop", "web"}].listings != nil
+		if want := n != 50; kept != want {
+			t.Errorf("%d endpoints: the listing is kept: %t, want %t", n, kept, want)
+		}
+		have.Merge(tr.Take())
+		comparePorts(t, have.Changed, fromScratch(objects).Changed)
+	}
+}
+
 // TestListings changes a Service of many slices by as many endpoints as are looked up one by
 // one, by more, and to fewer slices than have listings: it has to end as a new Tracker begins.
 func TestListings(t *testing.T) {
