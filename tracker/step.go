@@ -287,7 +287,7 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	next.ExternalLocal = next.ExternalLocal && next.External()
 	s.setSourceRanges(&next, have, want)
 	// after the lists have moved: each step gets further
-	s.left -= next.slotWork() + rewritten(s.counted(have), s.counted(&next))
+	s.left -= next.slotWork() + rewritten(s.counted(have), s.counted(&next)) + affinityWork(have, &next)
 	switch {
 	case !next.InternalLocal && !next.ExternalLocal:
 		next.Local, next.LocalWeights = nil, nil
@@ -475,13 +475,13 @@ func workBetween(have, want *ServicePort) int {
 	case have == nil && want == nil:
 		return 0
 	case have == nil:
-		return want.size()
+		return want.size() + affinityWork(nil, want)
 	case want == nil:
 		return have.size()
 	case have == want || have.Equal(want):
 		return 0
 	}
-	return 1 + want.slotWork() + rewritten(have, want) + differingEndpoints(have, want) +
+	return 1 + want.slotWork() + affinityWork(have, want) + rewritten(have, want) + differingEndpoints(have, want) +
 		differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
 		differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare) +
 		differing(have.Sources, want.Sources, comparePrefixes)
@@ -502,7 +502,7 @@ func rewritten(have, want *ServicePort) int {
 	endpoints := len(have.Cluster) + len(have.Local)
 	lists := max(have.lists(), want.lists()) - min(have.lists(), want.lists())
 	if (have.Affinity == 0) != (want.Affinity == 0) {
-		return affinityElements + want.lists()*endpoints
+		return want.lists() * endpoints
 	}
 	work := lists * endpoints
 	if !slices.Equal(have.ClusterWeights, want.ClusterWeights) {
@@ -512,6 +512,17 @@ func rewritten(have, want *ServicePort) int {
 		work += want.lists() * len(want.Local) * maglev.PlacesEach(len(want.Local))
 	}
 	return work
+}
+
+// affinityWork is the work of chains that look for a client's affinity entry. They are written anew when the endpoint
+// lists of a port become longer or shorter, and for each the kernel goes through all entries of the affinity map: up to
+// 20 ms for a port.
+func affinityWork(have, want *ServicePort) int {
+	if want.Affinity == 0 || have != nil && have.Affinity == want.Affinity && have.TargetPort == want.TargetPort &&
+		len(have.Cluster) == len(want.Cluster) && len(have.Local) == len(want.Local) {
+		return 0
+	}
+	return mostWork
 }
 
 // lists is how often the tables have the endpoints of a port: mostly once for each frontend, once for very many.

@@ -1,0 +1,191 @@
+package sync
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A loudWorld is what a namespace has, and how it changes all the time.
+type loudWorld struct {
+	name   string
+	begin  func(t *testing.T, w *loudCluster)
+	change func(t *testing.T, w *loudCluster, i int)
+}
+
+// A loudCluster is where a loudWorld lives.
+type loudCluster struct {
+	*tracker.Tracker
+	kernel  *kernel.Client
+	service *corev1.Service
+	slices  []*discoveryv1.EndpointSlice
+}
+
+// set writes the Service and its slices.
+func (c *loudCluster) set(t *testing.T) {
+	t.Helper()
+	must(t, c.SetService(c.service.DeepCopy()))
+	for _, s := range c.slices {
+		must(t, c.SetSlice(s.DeepCopy()))
+	}
+}
+
+// ofPorts gives the Service so many ports, and slices with these endpoints.
+func (c *loudCluster) ofPorts(ports, slices int, endpoints []netip.Addr) {
+	c.service = lab.Service("loud", "web", netip.MustParseAddr("10.96.1.2"))
+	c.service.Spec.Ports, c.slices = nil, nil
+	var served []discoveryv1.EndpointPort
+	for i := range ports {
+		name, target := fmt.Sprint("p", i), int32(2000+i)
+		c.service.Spec.Ports = append(c.service.Spec.Ports,
+			corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: int32(1000 + i)})
+		served = append(served, discoveryv1.EndpointPort{Name: &name, Protocol: new(corev1.ProtocolTCP), Port: &target})
+	}
+	for i := range slices {
+		s := lab.Slice("loud", "web", i, corev1.IPv4Protocol, endpoints)
+		s.Ports = served
+		c.slices = append(c.slices, s)
+	}
+}
+
+// flip writes a slice that has 100 endpoints more, and others each time.
+func (c *loudCluster) flip(t *testing.T, i int) {
+	t.Helper()
+	s := c.slices[0].DeepCopy()
+	for _, addr := range lab.Addresses(netip.AddrFrom4([4]byte{10, 7, byte(i % 2), 0}), 100) {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr.String()}})
+	}
+	must(t, c.SetSlice(s))
+}
+
+// fill fills the affinity map of the namespace with entries, as clients do.
+func (c *loudCluster) fill(t *testing.T, entries int) {
+	t.Helper()
+	have, _, err := c.kernel.Read(t.Context())
+	must(t, err)
+	life := &nft.Life{Timeout: time.Hour, Expires: time.Hour}
+	for name, set := range have[nft.IP].Sets {
+		if !set.Set.Dynamic {
+			continue
+		}
+		for part := range slices.Chunk(lab.Addresses(netip.MustParseAddr("20.0.0.0"), entries), 10_000) {
+			op := nft.Op{Verb: nft.Add, Family: nft.IP, Set: set.Set}
+			for _, client := range part {
+				key := nft.NumberedKey(nft.IP, 2*layout.AffinityMaps, client)
+				op.Elements = append(op.Elements,
+					nft.KeyedElement{Key: key, Element: nft.Element{Data: nft.AddrKey(client), Life: life}})
+			}
+			must(t, c.kernel.Commit(t.Context(), nft.Batch{Ops: []nft.Op{op}}))
+		}
+		t.Logf("%d entries in %s", entries, name)
+	}
+}
+
+// TestNeighbourOfLoudWorlds: beside a namespace that changes all the time, a neighbour's change comes with a small
+// commit.
+func TestNeighbourOfLoudWorlds(t *testing.T) {
+	thousand := lab.Addresses(netip.MustParseAddr("10.8.0.1"), 1000)
+	for _, w := range []loudWorld{
+		{"quiet", func(*testing.T, *loudCluster) {}, func(*testing.T, *loudCluster, int) {}},
+		{"300 slices of one port", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(1, 300, thousand)
+			c.set(t)
+		}, func(t *testing.T, c *loudCluster, i int) { c.flip(t, i) }},
+		{"40 ports, 100 slices with the same endpoints", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(40, 100, thousand)
+			c.set(t)
+		}, func(t *testing.T, c *loudCluster, i int) { c.flip(t, i) }},
+		{"20,000 source ranges", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(1, 1, thousand[:1])
+			c.service.Spec.Type = corev1.ServiceTypeLoadBalancer
+			c.service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+			c.set(t)
+		}, func(t *testing.T, c *loudCluster, i int) {
+			c.service.Spec.LoadBalancerSourceRanges = nil
+			for _, addr := range lab.Addresses(netip.AddrFrom4([4]byte{20, byte(i % 2), 0, 0}), 20_000) {
+				c.service.Spec.LoadBalancerSourceRanges = append(c.service.Spec.LoadBalancerSourceRanges,
+					netip.PrefixFrom(lab.After(addr, int(addr.As4()[2])<<8+int(addr.As4()[3])), 32).String())
+			}
+			c.set(t)
+		}},
+		{"300 sticky ports with a full affinity map", func(t *testing.T, c *loudCluster) {
+			sticky := lab.Service("loud", "sticky", netip.MustParseAddr("10.96.1.3"))
+			sticky.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			must(t, c.SetService(sticky))
+			must(t, c.SetSlice(lab.Slice("loud", "sticky", 0, corev1.IPv4Protocol, thousand[:2])))
+		}, func(t *testing.T, c *loudCluster, i int) {
+			if i == 10 {
+				c.fill(t, 100_000)
+				c.ofPorts(300, 1, thousand[:2])
+			}
+			if i >= 10 && i%20 == 10 {
+				c.service.Spec.SessionAffinity = []corev1.ServiceAffinity{"ClientIP", "None"}[i/20%2]
+				c.set(t)
+			}
+		}},
+	} {
+		t.Run(w.name, func(t *testing.T) { testNeighbourOfLoudWorld(t, w) })
+	}
+}
+
+func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
+	lab.New(t)
+	tr, queue := tracker.New(tracker.Config{NodeName: "node"}), NewQueue()
+	calm := func(i int) {
+		endpoint := []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})}
+		must(t, tr.SetService(lab.Service("calm", "web", netip.MustParseAddr("10.96.1.1"))))
+		must(t, tr.SetSlice(lab.Slice("calm", "web", 0, corev1.IPv4Protocol, endpoint)))
+		queue.Notify()
+	}
+	calm(0)
+	c := &loudCluster{Tracker: tr, kernel: lab.Open(t, kernel.Open)}
+	w.begin(t, c)
+	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 131072})
+	k := &timed{Client: lab.Open(t, kernel.Open), before: func() {}}
+	reports := make(chan Report, 10_000)
+	runLoop(t, New(tr, ruleset, k, Options{Log: zap.NewNop(), Queue: queue, MinInterval: time.Millisecond,
+		Charge: tr.Charge, Committed: func(r Report) { reports <- r }}))
+	<-reports
+	k.elements, k.longest = 0, 0 // of the start
+	var waits []time.Duration
+	sticky := 0 // the most ports with session affinity that one commit changes
+	for i := 1; i <= 100; i++ {
+		w.change(t, c, i)
+		time.Sleep(5 * time.Millisecond)
+		came := time.Now()
+		calm(i)
+		for at := false; !at; {
+			r, n := <-reports, 0
+			for id, p := range r.Delta.Changed {
+				at = at || id.Namespace == "calm"
+				if p.Affinity > 0 {
+					n++
+				}
+			}
+			sticky = max(sticky, n)
+		}
+		waits = append(waits, time.Since(came))
+	}
+	slices.Sort(waits)
+	t.Logf("a neighbour waits %v in the median, %v in 9 of 10, %v at most; the longest of %d commits took %v, "+
+		"the largest had %d elements", waits[50], waits[90], waits[99], k.commits, k.longest, k.elements)
+	if sticky > 2 { // for each the kernel goes through the affinity map
+		t.Errorf("a commit changes %d ports with session affinity", sticky)
+	}
+	if most := 3 * elementsEach; k.elements > most {
+		t.Errorf("a commit has %d elements, want at most %d", k.elements, most)
+	}
+}
