@@ -57,7 +57,7 @@ func TestFailures(t *testing.T) {
 		code       int
 		args       []string
 	}{
-		{"unknown flag", "unknown flag: --nonsense; kube-nft --help lists the flags", 2, []string{"--nonsense"}},
+		{"unknown flag", "unknown flag --nonsense; kube-nft --help lists the flags", 2, []string{"--nonsense"}},
 		{"unknown command", `unknown command "start"; kube-nft --help lists the flags`, 2, []string{"start"}},
 		{
 			"contradiction",
@@ -77,7 +77,7 @@ func TestFailures(t *testing.T) {
 				"an API server", 1, []string{"--kubeconfig", kubeconfig}},
 		{
 			"no source",
-			"not running in a Kubernetes cluster: pass --kubeconfig FILE, or --manifests PATH to run without an API server", 1,
+			"not running in a Kubernetes cluster: pass --kubeconfig FILE, or --manifests PATH to run without an API server", 2,
 			nil,
 		},
 		{"no manifests", "manifests /nowhere: no such file or directory", 1,
