@@ -198,15 +198,15 @@ func (b *blob) ruleset(table string) ruleset {
 func (b *blob) without(r removal) *blob {
 	rest := &blob{layout: b.layout, valid: b.valid, end: b.end}
 	for _, c := range b.chains {
-		f := r.fates[c.name]
-		if f == leaves {
+		f := r.actions[c.name]
+		if f == deleteChain {
 			continue
 		}
 		kept := c
 		kept.entries = nil
 		gone := r.deletes(c.name)
 		for i, e := range c.rules() {
-			if f == keeps && !gone[i] {
+			if f == keepChain && !gone[i] {
 				kept.entries = append(kept.entries, e)
 			}
 		}

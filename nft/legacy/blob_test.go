@@ -234,7 +234,7 @@ func checkLaws(l *layout, hooks hookTable, data []byte, b *blob) error {
 	}
 	rs := again.ruleset("nat")
 	if r := newRemoval(rs); !r.empty(rs) {
-		return fmt.Errorf("a second removal finds %v", r.fates)
+		return fmt.Errorf("a second removal finds %v", r.actions)
 	}
 	return nil
 }

@@ -47,12 +47,12 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 		requests = append(requests, r)
 	}
 	for _, c := range t.rules.chains {
-		if gone.fates[c.name] != keeps && len(c.rules) > 0 {
+		if gone.actions[c.name] != keepChain && len(c.rules) > 0 {
 			requests = append(requests, t.flush(c.name))
 		}
 	}
 	for _, c := range t.rules.chains {
-		if gone.fates[c.name] == leaves {
+		if gone.actions[c.name] == deleteChain {
 			r := t.request(unix.NFT_MSG_DELCHAIN)
 			r.Name(unix.NFTA_CHAIN_NAME, c.name)
 			requests = append(requests, r)

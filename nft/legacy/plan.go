@@ -30,11 +30,11 @@ func (p *Part) fill(rs ruleset, f nft.Family) {
 	p.Frontends, p.ClientLists = rs.frontends(f), rs.clientLists(f)
 	p.NodePortsAt, p.Everywhere = rs.nodePortsAt()
 	for _, c := range rs.chains {
-		f, ours := gone.fates[c.name]
+		f, ours := gone.actions[c.name]
 		switch {
-		case ours && f == leaves:
+		case ours && f == deleteChain:
 			p.Chains = append(p.Chains, c.name)
-		case ours && f == empties:
+		case ours && f == emptyChain:
 			p.Emptied = append(p.Emptied, c.name)
 		case ours, classify(rs.table, c.name) == kubelet:
 			p.Kept = append(p.Kept, c.name)

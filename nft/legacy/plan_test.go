@@ -23,7 +23,7 @@ func planText(p Part) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// sampleRuleset has a chain of every fate.
+// sampleRuleset has a chain for every chainAction.
 func sampleRuleset() ruleset {
 	return ruleset{table: "nat", chains: []chain{
 		{name: "OUTPUT", base: true, rules: []rule{{target: "KUBE-SERVICES", plain: true, comment: "portals"}, {}}},

@@ -51,41 +51,41 @@ func (j Jump) String() string {
 	return s
 }
 
-// A fate is what becomes of a chain.
-type fate uint8
+// A chainAction is what becomes of a chain.
+type chainAction uint8
 
 const (
-	keeps   fate = iota // its rules stay, except kube-proxy's jumps
-	leaves              // deleted
-	empties             // kube-proxy's, but foreign rules lead to it: kept without its rules
+	keepChain chainAction = iota // its rules stay, except kube-proxy's jumps
+	deleteChain
+	emptyChain // kube-proxy's, but foreign rules lead to it: kept without its rules
 )
 
 // A removal says how to remove kube-proxy's share from a ruleset and leave the rest.
 type removal struct {
-	fates   map[string]fate // of kube-proxy's chains; all others keep
-	jumps   []Jump          // rules to delete from chains that keep, in the ruleset's order
-	blocked []Jump          // foreign rules that keep a chain of kube-proxy's in place
-	foreign int             // rules that are not kube-proxy's
-	rules   int             // rules inside kube-proxy's chains that go
+	actions map[string]chainAction // of kube-proxy's chains; all others keep
+	jumps   []Jump                 // rules to delete from chains that keep, in the ruleset's order
+	blocked []Jump                 // foreign rules that keep a chain of kube-proxy's in place
+	foreign int                    // rules that are not kube-proxy's
+	rules   int                    // rules inside kube-proxy's chains that go
 }
 
 // newRemoval decides for every chain and rule of rs. It changes nothing.
 func newRemoval(rs ruleset) removal {
-	r := removal{fates: map[string]fate{}}
+	r := removal{actions: map[string]chainAction{}}
 	for _, c := range rs.chains {
 		if classify(rs.table, c.name) == kubeProxy && !c.base {
-			r.fates[c.name] = leaves
+			r.actions[c.name] = deleteChain
 		}
 	}
 	for _, c := range rs.chains {
-		if _, ours := r.fates[c.name]; ours {
+		if _, ours := r.actions[c.name]; ours {
 			if c.elsewhere {
 				r.blocked = append(r.blocked, Jump{Target: c.name})
 			}
 			continue
 		}
 		for i, rule := range c.rules {
-			_, sends := r.fates[rule.target]
+			_, sends := r.actions[rule.target]
 			jump := Jump{Chain: c.name, Rule: i + 1, Target: rule.target, Comment: rule.comment}
 			if sends && c.base && rule.plain && isEntrance(rs.table, rule.target) {
 				r.jumps = append(r.jumps, jump)
@@ -98,15 +98,15 @@ func newRemoval(rs ruleset) removal {
 		}
 	}
 	for _, j := range r.blocked {
-		r.fates[j.Target] = empties
+		r.actions[j.Target] = emptyChain
 	}
 	sends := func(r rule) bool { return r.target != "" }
 	for _, c := range rs.chains {
 		// The chain may keep its rules: a foreign rule uses it to request masquerading.
-		if r.fates[c.name] == empties && c.name == "KUBE-MARK-MASQ" && !slices.ContainsFunc(c.rules, sends) {
-			r.fates[c.name] = keeps
+		if r.actions[c.name] == emptyChain && c.name == "KUBE-MARK-MASQ" && !slices.ContainsFunc(c.rules, sends) {
+			r.actions[c.name] = keepChain
 		}
-		if r.fates[c.name] != keeps {
+		if r.actions[c.name] != keepChain {
 			r.rules += len(c.rules)
 		}
 	}
@@ -130,8 +130,8 @@ func (r *removal) empty(rs ruleset) bool {
 		return false
 	}
 	for _, c := range rs.chains {
-		f, ours := r.fates[c.name]
-		if ours && (f == leaves || f == empties && len(c.rules) > 0) {
+		f, ours := r.actions[c.name]
+		if ours && (f == deleteChain || f == emptyChain && len(c.rules) > 0) {
 			return false
 		}
 	}
