@@ -217,7 +217,7 @@ func (d *driftDetector) handle(foreign *change.ForeignChange, known bool) (_, re
 	case !foreign.Lost && int32(foreign.Generation-d.handled) <= 0:
 		return true, false
 	}
-	damaged, known := d.ruleset.Note(foreign)
+	damaged, known := d.ruleset.Record(foreign)
 	if known && damaged == 0 {
 		d.log.Info("another program changed our tables; they need no repair", zap.String("program", foreign.Program),
 			zap.Uint32("pid", foreign.PID))

@@ -31,8 +31,8 @@ type Event struct {
 	Listed []ListedElement
 }
 
-// Note follows one notification. It returns false if it cannot follow it: then the table is to be read.
-func (j *Journal) Note(e *Event) bool {
+// Record follows one notification. It returns false if it cannot follow it: then the table is to be read.
+func (j *Journal) Record(e *Event) bool {
 	switch {
 	case !j.tracking, j.backlog != nil:
 		return false

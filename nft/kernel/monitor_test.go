@@ -183,7 +183,7 @@ func FuzzForeignChange(f *testing.F) {
 			if change == nil {
 				continue
 			}
-			damaged, known := r.Note(change)
+			damaged, known := r.Record(change)
 			if !known {
 				return
 			}

@@ -568,14 +568,14 @@ func (r *Ruleset) Lengths() map[nft.Family]map[string]int {
 	return lengths
 }
 
-// Note takes in what a foreign change did to our tables. Changes is then the repair. damaged is the
+// Record records what a foreign change did to our tables. Changes is then the repair. damaged is the
 // number of chains, sets and elements that are not as they should be; a missing table counts as one.
 // known is false if the notifications do not tell: then the tables must be read back.
 //
-// Call it when the ruleset's changes have been committed. A foreign change may be noted after our last
+// Call it when the ruleset's changes have been committed. A foreign change may be recorded after our last
 // commit although the kernel made it before. That does no harm: if the two concern each other, the
 // kernel has refused our commit, or has done what the repair will do again.
-func (r *Ruleset) Note(foreign *change.ForeignChange) (damaged int, known bool) {
+func (r *Ruleset) Record(foreign *change.ForeignChange) (damaged int, known bool) {
 	if foreign.Lost {
 		return 0, false
 	}
@@ -591,7 +591,7 @@ func (r *Ruleset) Note(foreign *change.ForeignChange) (damaged int, known bool) 
 		switch {
 		case family == nil: // IPv6 is not served
 		case i < last[e.Family]: // what went with the table
-		case !family.Note(e):
+		case !family.Record(e):
 			return 0, false
 		}
 	}

@@ -57,7 +57,7 @@ func damage(t *testing.T, r *Ruleset, applied nft.Tables, random *rand.Rand) {
 			}
 		}
 	}
-	if damaged, known := r.Note(&heard); damaged != len(heard.Events) || !known {
+	if damaged, known := r.Record(&heard); damaged != len(heard.Events) || !known {
 		t.Fatalf("%d elements are damaged, known %v; want %d", damaged, known, len(heard.Events))
 	}
 }
