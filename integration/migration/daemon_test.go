@@ -58,13 +58,13 @@ func TestMigrateNextToDaemonKernel(t *testing.T) {
 var asNobody = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
 	"--bounding-set=-all,+net_admin", "--inh-caps=-all,+net_admin", "--ambient-caps=-all,+net_admin", "--"}
 
-// TestMigrateBlindKernel starts a daemon that is not root's where there is state in the legacy
+// TestMigrateUnverifiedKernel starts a daemon that is not root's where there is state in the legacy
 // tables: it serves, and says what it could not do.
-func TestMigrateBlindKernel(t *testing.T) {
+func TestMigrateUnverifiedKernel(t *testing.T) {
 	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
 	m.wrap = asNobody
 	daemon := m.startDaemon(t)
-	awaitMetric(t, `kube_nft_takeover{state="blind"} 1`)
+	awaitMetric(t, `kube_nft_takeover{state="unverified"} 1`)
 	daemon.AwaitLog(t, "run kube-nft migrate apply on this node with the privilege")
 	m.wrap = nil
 	m.apply(t)

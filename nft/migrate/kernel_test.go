@@ -161,8 +161,8 @@ func TestTakeoverKernel(t *testing.T) {
 	}
 }
 
-// TestTakeoverBlindKernel has CAP_NET_ADMIN, but is not root: ip_tables cannot be read, nf_tables can.
-func TestTakeoverBlindKernel(t *testing.T) {
+// TestTakeoverUnverifiedKernel has CAP_NET_ADMIN, but is not root: ip_tables cannot be read, nf_tables can.
+func TestTakeoverUnverifiedKernel(t *testing.T) {
 	client := newClient(t)
 	shape := legacytest.Shape{Family: nft.IP, Services: 30, Endpoints: 2}
 	lab.Run(t, shape.IPTables(), "iptables-legacy-restore", "-w")
@@ -173,7 +173,7 @@ func TestTakeoverBlindKernel(t *testing.T) {
 	err := steps.Remove(t.Context(), "")
 	want := "look again: look for kube-proxy's state: legacy ip could not be read: needs CAP_NET_ADMIN, as root, in the " +
 		"node's network namespace"
-	if StateAfter(err) != Blind || err.Error() != want {
+	if StateAfter(err) != Unverified || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
 	if tables := lab.Run(t, "", "nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {

@@ -51,17 +51,17 @@ type State string
 
 // The states.
 const (
-	Waiting  State = "waiting"  // for a live kube-proxy to end
-	Taking   State = "taking"   // committing, verifying, removing
-	Draining State = "draining" // done, except what connections of the IPVS mode use
-	Taken    State = "done"     // nothing of kube-proxy's is left
-	Stuck    State = "failed"   // a step failed; the daemon tries again
-	Blind    State = "blind"    // done, except places that need a privilege to read
-	Refused  State = "refused"  // frontends would vanish; kube-proxy's rules stay until that changes
+	Waiting    State = "waiting"    // for a live kube-proxy to end
+	Replacing  State = "replacing"  // committing, verifying, removing
+	Draining   State = "draining"   // done, except what connections of the IPVS mode use
+	Taken      State = "done"       // nothing of kube-proxy's is left
+	Stuck      State = "failed"     // a step failed; the daemon tries again
+	Unverified State = "unverified" // done, except places that need a privilege to read
+	Refused    State = "refused"    // frontends would vanish; kube-proxy's rules stay until that changes
 )
 
 // States lists all states.
-var States = [...]State{Waiting, Taking, Draining, Taken, Stuck, Blind, Refused}
+var States = [...]State{Waiting, Replacing, Draining, Taken, Stuck, Unverified, Refused}
 
 // StateAfter returns the state after a step that returned err, or after the last step if err is nil.
 func StateAfter(err error) State {
@@ -72,7 +72,7 @@ func StateAfter(err error) State {
 	case IsDraining(err):
 		return Draining
 	case errors.As(err, &needs):
-		return Blind
+		return Unverified
 	case IsLoss(err):
 		return Refused
 	}
@@ -217,7 +217,7 @@ var refusing = legacy.Selector{
 }
 
 // Remove removes what remains of kube-proxy's state. Our tables must be in force. Remove leaves what it
-// cannot read: after it has removed the rest, StateAfter its error is Blind. It also leaves what connections
+// cannot read: after it has removed the rest, StateAfter its error is Unverified. It also leaves what connections
 // of the IPVS mode use: then StateAfter its error is Draining. It can be called again after any error, and
 // continues with what is left. missing is the name of this node if it has no Node object.
 //

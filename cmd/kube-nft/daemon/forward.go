@@ -81,7 +81,7 @@ func (d *daemon) watchForward(ctx context.Context) error {
 		rest = forwardInterval
 		now, err := client.Generation(ctx)
 		targets := d.sample.targets()
-		if d.taking() || len(targets) == 0 || err == nil && now == generation && began.Sub(last) < forwardAudit {
+		if d.takingOver() || len(targets) == 0 || err == nil && now == generation && began.Sub(last) < forwardAudit {
 			continue
 		}
 		generation, last = now, began

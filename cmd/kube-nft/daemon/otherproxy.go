@@ -30,7 +30,7 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 	problem := ""
 	for rest := proxyInterval; retry.Pause(ctx, rest); {
 		rest = proxyInterval
-		if d.taking() {
+		if d.takingOver() {
 			continue
 		}
 		began := time.Now()

@@ -42,7 +42,7 @@ func (d *daemon) takeOver(ctx context.Context, source *interim) (bool, error) {
 	t := &takeover{daemon: d, follow: func() { source.begin(ctx) }}
 	t.Takeover = migrate.Takeover{Node: legacy.Node{Proc: d.config.HostProc}, Kernel: d.kernel,
 		Force: d.config.ForceTakeover, Drain: d.config.TakeoverDrain, Journal: t.record}
-	t.state.Store(migrate.Taking)
+	t.state.Store(migrate.Replacing)
 	d.takeover = t
 	d.monitor.metrics.Takeover(takeoverStates(), func() string { return string(t.state.Load().(migrate.State)) })
 	needed, running, err := t.Begin(ctx)
@@ -75,7 +75,7 @@ func (t *takeover) record(e migrate.Entry) {
 		}
 		t.follow()
 	case t.state.Load() == migrate.Waiting:
-		t.enter(migrate.Taking, nil)
+		t.enter(migrate.Replacing, nil)
 	}
 	switch {
 	case t.apply != nil:
@@ -90,7 +90,7 @@ func (t *takeover) enter(s migrate.State, err error) {
 	t.state.Store(s)
 	t.waits.Store(nil)
 	t.awaitsProxy.Store(s == migrate.Waiting)
-	if s != migrate.Waiting && s != migrate.Taking {
+	if s != migrate.Waiting && s != migrate.Replacing {
 		t.monitor.await(false) // kube-proxy has ended, or it is not known when it will
 	}
 	var refused error
@@ -111,7 +111,7 @@ func (t *takeover) foreign(ctx context.Context, want nft.Tables) ([]nft.ForeignM
 		return nil, 0, &proxysync.SafetyError{Err: err}
 	}
 	if err == nil {
-		t.enter(migrate.Taking, nil)
+		t.enter(migrate.Replacing, nil)
 		t.record(migrate.Entry{Step: "commit", Event: migrate.Begins})
 	}
 	return messages, generation, err
@@ -189,7 +189,7 @@ func (t *takeover) remove(ctx context.Context) error {
 			if err = t.drained(ctx, err); err == nil {
 				continue
 			}
-		case migrate.Blind:
+		case migrate.Unverified:
 			t.log.Warn("takeover: kube-proxy may have left rules where this process cannot look; run kube-nft migrate "+
 				"apply on this node with the privilege",
 				zap.Error(err))
@@ -200,7 +200,7 @@ func (t *takeover) remove(ctx context.Context) error {
 		if !retry.Pause(ctx, rest) {
 			return nil
 		}
-		t.enter(migrate.Taking, nil)
+		t.enter(migrate.Replacing, nil)
 	}
 }
 
@@ -224,8 +224,10 @@ func (t *takeover) drained(ctx context.Context, draining error) error {
 	return t.Drained(ctx, report)
 }
 
-// taking reports whether a takeover is at work.
-func (d *daemon) taking() bool { return d.takeover != nil && d.takeover.state.Load() == migrate.Taking }
+// takingOver reports whether a takeover is under way.
+func (d *daemon) takingOver() bool {
+	return d.takeover != nil && d.takeover.state.Load() == migrate.Replacing
+}
 
 // missingNode returns the name of this node if there is no such Node object.
 func (d *daemon) missingNode() string {
