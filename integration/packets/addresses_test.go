@@ -35,7 +35,7 @@ func TestNodePortAddressesAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range outcomes {
-			if o.fate != delivered || o.endpoint.Port() != 8080 {
+			if o.result != delivered || o.endpoint.Port() != 8080 {
 				return false
 			}
 		}

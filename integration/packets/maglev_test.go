@@ -115,7 +115,7 @@ func hashedEndpoints(t *testing.T, b *bench) map[hashedClient]netip.AddrPort {
 			}
 			for sent, o := range outcomes {
 				client := hashedClient{family, sent.src.Port()}
-				if other, known := all[client]; o.fate != delivered || known && other != o.endpoint {
+				if other, known := all[client]; o.result != delivered || known && other != o.endpoint {
 					t.Errorf("%s: %s; %s at another frontend", sent, o, other)
 				}
 				all[client] = o.endpoint
@@ -255,7 +255,7 @@ func TestDrain(t *testing.T) {
 					t.Fatal(err)
 				}
 				for sent, o := range fresh {
-					if o.fate != delivered || o.endpoint == drained {
+					if o.result != delivered || o.endpoint == drained {
 						t.Errorf("new: %s: %s", sent, o)
 					}
 				}
@@ -285,7 +285,7 @@ func TestDrain(t *testing.T) {
 					t.Fatal(err)
 				}
 				for sent, o := range none {
-					if o.fate != rejected {
+					if o.result != rejected {
 						t.Errorf("all drained: %s: %s", sent, o)
 					}
 				}

@@ -8,34 +8,34 @@ import (
 	"strings"
 )
 
-// A fate is what became of one connection.
-type fate uint8
+// A result says what became of one connection.
+type result uint8
 
-// The fates of connections.
+// The results of connections.
 const (
-	dropped   fate = iota // nothing came out, and nothing was tracked
-	delivered             // the first packet left the node or reached a listener on it
-	rejected              // the client got an ICMP error or a reset
-	vanished              // tracked, so past the last hook, but seen nowhere
-	corrupted             // came out with a wrong checksum
+	dropped   result = iota // nothing came out, and nothing was tracked
+	delivered               // the first packet left the node or reached a listener on it
+	rejected                // the client got an ICMP error or a reset
+	vanished                // tracked, so past the last hook, but seen nowhere
+	corrupted               // came out with a wrong checksum
 )
 
-// String returns the fate as it stands in a test's failure.
-func (f fate) String() string {
+// String returns the result as it stands in a test's failure.
+func (f result) String() string {
 	return [...]string{"dropped", "delivered", "rejected", "tracked but not delivered", "corrupted"}[f]
 }
 
-// An outcome is the fate of one connection, and for a delivered one where it went.
+// An outcome is the result of one connection, and for a delivered one where it went.
 type outcome struct {
-	fate     fate
+	result   result
 	endpoint netip.AddrPort // the destination that was reached
 	source   netip.Addr     // the client's address as the endpoint sees it
 }
 
 // String returns the outcome as it stands in a test's failure.
 func (o outcome) String() string {
-	if o.fate != delivered {
-		return o.fate.String()
+	if o.result != delivered {
+		return o.result.String()
 	}
 	return fmt.Sprintf("delivered to %s from %s", o.endpoint, o.source)
 }
@@ -98,18 +98,18 @@ func outcomeOf(connection tuple, s *sighting, tracked trackedTable) outcome {
 	}
 	switch {
 	case s.rejected:
-		return outcome{fate: rejected}
+		return outcome{result: rejected}
 	case s.forward != nil && s.forward.device != nil && !s.forward.intact:
-		return outcome{fate: corrupted}
+		return outcome{result: corrupted}
 	case s.forward != nil:
 		translated = s.forward.tuple
 	case s.accepted:
 	case known:
-		return outcome{fate: vanished}
+		return outcome{result: vanished}
 	default:
-		return outcome{fate: dropped}
+		return outcome{result: dropped}
 	}
-	return outcome{fate: delivered, endpoint: translated.dst, source: translated.src.Addr()}
+	return outcome{result: delivered, endpoint: translated.dst, source: translated.src.Addr()}
 }
 
 // outcomes judges all connections of a flow.
@@ -140,10 +140,10 @@ func (e expectation) endpoints() int { return max(1, len(e.DNAT)) }
 func (e expectation) accepts(connection tuple, o outcome, node []netip.Addr) bool {
 	switch {
 	case e.Reject:
-		return o.fate == rejected
+		return o.result == rejected
 	case e.Drop:
-		return o.fate == dropped
-	case o.fate != delivered:
+		return o.result == dropped
+	case o.result != delivered:
 		return false
 	case e.Passthrough:
 		return o.endpoint == connection.dst && o.source == connection.src.Addr()
