@@ -98,10 +98,10 @@ const routerPrefix = "router-local-"
 const resetInfix = "reset-local-"
 
 // sourceRangesPrefix begins the names of policies with source ranges; the number of the ranges follows.
-const sourceRangesPrefix = "guarded-"
+const sourceRangesPrefix = "source-ranges-"
 
 // sourceRangesNodePortPrefix begins those with NodePasses.
-const sourceRangesNodePortPrefix = "guarded-node-port-"
+const sourceRangesNodePortPrefix = "source-ranges-node-port-"
 
 // ChainName names a chain after what it does: the kind of frontend and the lengths of its
 // lists, or the Service port whose affinity it keeps.

@@ -68,7 +68,7 @@ func BenchmarkSourceRangesFirstPacket(b *testing.B) {
 // sourceRangesChainOf returns the chain of the only policy with source ranges.
 func sourceRangesChainOf(r *Ruleset) *nft.Chain {
 	for name, chain := range r.Want()[nft.IP].Chains {
-		if len(name) > len("guarded-") && name[:len("guarded-")] == "guarded-" {
+		if len(name) > len("source-ranges-") && name[:len("source-ranges-")] == "source-ranges-" {
 			return chain
 		}
 	}
