@@ -26,7 +26,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822
+require (
+	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822
+	golang.org/x/net v0.59.0
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -71,7 +74,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/net v0.59.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/term v0.46.0 // indirect
 	golang.org/x/text v0.42.0 // indirect

@@ -45,6 +45,27 @@ type Flow struct {
 	ID              uint32   // the kernel's name for this very entry, in network byte order as sent
 	Mark            uint32
 	Timeout         time.Duration // until it expires without another packet; whole seconds
+
+	// Sent counts the original direction, Returned the reply direction. Both are 0 for flows that were made while
+	// net.netfilter.nf_conntrack_acct was 0.
+	Sent, Returned Counter
+
+	// When the flow was made and removed, in nanoseconds since 1970 by the node's clock. Both are 0 for flows that were
+	// made while net.netfilter.nf_conntrack_timestamp was 0; Stopped is 0 as long as the flow exists.
+	Started, Stopped uint64
+}
+
+// A Counter is what the kernel counted in one direction of a flow. Bytes are those of whole IP packets, with the
+// headers of IP and of the transport, without those of the link.
+type Counter struct{ Packets, Bytes uint64 }
+
+// Duration returns how long the flow existed, 0 if the kernel did not note both ends. A clock that was set back
+// meanwhile makes 0, too.
+func (f *Flow) Duration() time.Duration {
+	if f.Started == 0 || f.Stopped <= f.Started {
+		return 0
+	}
+	return time.Duration(f.Stopped - f.Started)
 }
 
 // Endpoint is where the flow's packets end up: the reply's source, which is the original

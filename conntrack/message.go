@@ -27,10 +27,19 @@ const (
 	ctaProtoInfo  = 4
 	ctaTimeout    = 7
 	ctaMark       = 8
+	ctaSent       = 9  // CTA_COUNTERS_ORIG
+	ctaReturned   = 10 // CTA_COUNTERS_REPLY
 	ctaID         = 12
 	ctaZone       = 18
+	ctaTimestamp  = 20
 	ctaFilter     = 25
 	ctaStatusMask = 26
+
+	ctaCountersPackets = 1
+	ctaCountersBytes   = 2
+
+	ctaTimestampStart = 1
+	ctaTimestampStop  = 2
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -54,7 +63,7 @@ const (
 // errMalformed says that bytes are no proper connection tracking entry.
 var errMalformed = errors.New("malformed conntrack message")
 
-// decode reads the body of an IPCTNL_MSG_CT_NEW message: nfgenmsg and attributes. It
+// decode reads the body of an IPCTNL_MSG_CT_NEW or IPCTNL_MSG_CT_DELETE message: nfgenmsg and attributes. It
 // returns an error, never panics, whatever the bytes. A dump has ten nested attributes for
 // each of perhaps a million flows: nothing is copied and nothing allocated.
 func decode(data []byte) (flow Flow, err error) {
@@ -77,6 +86,12 @@ func decode(data []byte) (flow Flow, err error) {
 			flow.Timeout = time.Duration(list.Uint32()) * time.Second
 		case ctaMark:
 			flow.Mark = list.Uint32()
+		case ctaSent:
+			flow.Sent = decodeCounter(list.Nested())
+		case ctaReturned:
+			flow.Returned = decodeCounter(list.Nested())
+		case ctaTimestamp:
+			flow.Started, flow.Stopped = decodeTimestamp(list.Nested())
 		case ctaID:
 			flow.ID = list.Uint32()
 		case ctaZone:
@@ -130,6 +145,30 @@ func decodeTuple(list attr.Reader, zone uint16) (Tuple, uint16) {
 		Destination: netip.AddrPortFrom(destination, destinationPort),
 		Protocol:    protocol,
 	}, zone
+}
+
+func decodeCounter(list attr.Reader) (c Counter) {
+	for list.Next() {
+		switch list.Type {
+		case ctaCountersPackets:
+			c.Packets = list.Uint64()
+		case ctaCountersBytes:
+			c.Bytes = list.Uint64()
+		}
+	}
+	return c
+}
+
+func decodeTimestamp(list attr.Reader) (start, stop uint64) {
+	for list.Next() {
+		switch list.Type {
+		case ctaTimestampStart:
+			start = list.Uint64()
+		case ctaTimestampStop:
+			stop = list.Uint64()
+		}
+	}
+	return start, stop
 }
 
 // decodeTCPState returns 0 when the protocol information is not TCP's.

@@ -79,6 +79,21 @@ func Apply(settings Settings, root string, cpus int) []Sysctl {
 	return done
 }
 
+// Account makes the kernel count packets and bytes, and note when flows begin and end, for flows that begin from now
+// on. Each packet of such a flow then costs two additions. root is usually /proc/sys.
+func Account(root string) []Sysctl {
+	return []Sysctl{
+		apply(root, "net.netfilter.nf_conntrack_acct", 1, equal),
+		apply(root, "net.netfilter.nf_conntrack_timestamp", 1, equal),
+	}
+}
+
+// Restore sets a changed setting back to what it was, unless somebody has changed it since.
+func (s *Sysctl) Restore(root string) error {
+	changed := func(have, _ int64) bool { return have != s.Want }
+	return apply(root, s.Name, s.Have, changed).Err
+}
+
 // entries returns the wanted size of the table, 0 to leave it.
 func (s *Settings) entries(cpus int) int64 {
 	if s.MaxPerCore <= 0 {
