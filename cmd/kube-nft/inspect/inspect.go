@@ -10,5 +10,6 @@ import (
 
 // Commands returns the commands; reader has the flags of the daemon.
 func Commands(reader *config.Reader) []*cobra.Command {
-	return []*cobra.Command{newDiff(reader), newStatus(), newReady(), newGet(), newExplain(reader), newTrace(), newTop()}
+	return []*cobra.Command{newDiff(reader), newStatus(), newReady(), newGet(), newExplain(reader), newTrace(), newTop(),
+		newFlows()}
 }
