@@ -106,6 +106,7 @@ type outcome struct {
 	// general says that what refuses it is about all Services.
 	general bool
 	by      string // what refuses it: "its policy" or a rule
+	policy  bool   // it is the policy
 	// unless says that a rule whose conditions are uncertain may accept the packet.
 	unless bool
 	// certain and possible are the side effects.
@@ -130,7 +131,7 @@ type walk struct {
 func (f *Firewall) follow(ctx context.Context, b *base, p *Packet) (outcome, error) {
 	w := walk{ctx: ctx, packet: p, from: b.chains, steps: &f.steps, without: f.Without, mark: number(p.Mark)}
 	if !w.run(b.name, 0, yes, true) && w.err == nil && b.drops {
-		w.out.refused, w.out.general, w.out.by = true, true, "its policy"
+		w.out.refused, w.out.general, w.out.policy, w.out.by = true, true, true, "its policy"
 	}
 	return w.out, w.err
 }

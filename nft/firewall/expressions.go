@@ -144,9 +144,9 @@ func (e *run) expression(name string) {
 // extension evaluates an extension of x_tables.
 func (e *run) extension(kind string) {
 	x := extension{
-		name:     attr.Name(attr.Find(e.data, unix.NFTA_MATCH_NAME)), // the attributes of targets have the same numbers
-		revision: uint8(e.number(unix.NFTA_MATCH_REV)),
-		data:     attr.Find(e.data, unix.NFTA_MATCH_INFO),
+		Name:     attr.Name(attr.Find(e.data, unix.NFTA_MATCH_NAME)), // the attributes of targets have the same numbers
+		Revision: uint8(e.number(unix.NFTA_MATCH_REV)),
+		Data:     attr.Find(e.data, unix.NFTA_MATCH_INFO),
 	}
 	if kind == "target" {
 		x.target(e.walk, &e.decision)
@@ -181,9 +181,11 @@ func (e *run) meta() {
 		}
 		e.load(unix.NFTA_META_DREG, knownField(ethertype))
 		return
-	case unix.NFT_META_L4PROTO:
+	case unix.NFT_META_L4PROTO: // general, as firewalls refuse each protocol in its own way
 		f = unknownField(1)
 		f.put(0, p.protocol()...)
+		e.load(unix.NFTA_META_DREG, f)
+		return
 	case unix.NFT_META_IIFNAME:
 		f = interfaceName(p.In)
 	case unix.NFT_META_OIFNAME:
@@ -228,7 +230,14 @@ func (e *run) payload() {
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
 		header = e.walk.packet.transportHeader()
 	}
-	e.about()
+	protocolAt := uint32(9)
+	if e.walk.packet.Family == nft.IP6 {
+		protocolAt = 6
+	}
+	if e.number(unix.NFTA_PAYLOAD_BASE) != unix.NFT_PAYLOAD_NETWORK_HEADER || n != 1 ||
+		e.number(unix.NFTA_PAYLOAD_OFFSET) != protocolAt { // as for NFT_META_L4PROTO
+		e.about()
+	}
 	e.load(unix.NFTA_PAYLOAD_DREG, header.cut(int(min(e.number(unix.NFTA_PAYLOAD_OFFSET), 1<<16)), n))
 }
 

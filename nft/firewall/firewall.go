@@ -137,8 +137,8 @@ func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal
 				return nil, fmt.Errorf("%s: %w", b.where, err)
 			}
 			if out.refused && !out.unless {
-				return &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer, Remedy: b.remedy(hook, &p),
-					firewalld: b.table == firewalld}, nil
+				return &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer,
+					Remedy: b.remedy(hook, &p, out.policy), firewalld: b.table == firewalld}, nil
 			}
 		}
 	}
@@ -148,8 +148,9 @@ func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal
 // firewalld is the name of the table of that program.
 const firewalld = "firewalld"
 
-// remedy returns what lets connections to Services pass the chain, which is at a hook.
-func (b *base) remedy(hook uint32, p *Packet) string {
+// remedy returns what lets connections to Services pass the chain, which is at a hook. Before a policy, the rules go to
+// the end of the chain: at its top they would accept what rules of a network policy in the chain refuse.
+func (b *base) remedy(hook uint32, p *Packet, policy bool) string {
 	iptables := b.family != inet && b.table == "filter" && b.name == legacyNames[hook]
 	forward := hook == unix.NF_INET_FORWARD
 	switch {
@@ -169,30 +170,50 @@ func (b *base) remedy(hook uint32, p *Packet) string {
 		if forward && slices.Contains(b.users, dockerChain) {
 			chain = dockerChain
 		}
-		return fmt.Sprintf("%s -I %s -m conntrack --ctstate DNAT -j ACCEPT; %s -I %s -m conntrack --ctstate "+
-			"RELATED,ESTABLISHED -j ACCEPT", program, chain, program, chain)
+		how := "-I"
+		if policy && chain == b.name {
+			how = "-A"
+		}
+		return fmt.Sprintf("%s %s %s -m conntrack --ctstate DNAT -j ACCEPT; %s %s %s -m conntrack --ctstate "+
+			"RELATED,ESTABLISHED -j ACCEPT", program, how, chain, program, how, chain)
 	}
-	return strings.NewReplacer("TABLE", familyText(b.family)+" "+nft.Visible(b.table), "CHAIN", nft.Visible(b.name)).
-		Replace("nft insert rule TABLE CHAIN ct status dnat accept; nft insert rule TABLE CHAIN ct state " +
-			"established,related accept")
+	how := "insert"
+	if policy {
+		how = "add"
+	}
+	return strings.NewReplacer("TABLE", familyText(b.family)+" "+nft.Visible(b.table), "CHAIN", nft.Visible(b.name),
+		"HOW", how).Replace("nft HOW rule TABLE CHAIN ct status dnat accept; nft HOW rule TABLE CHAIN ct state " +
+		"established,related accept")
 }
 
 // A Neighbour is a base chain of another program that sees a packet before our nat chains.
 type Neighbour struct {
 	Where    string
 	Priority int32
-	Untracks bool // it keeps the packet from connection tracking, and so from our tables; otherwise it translates it
+	Effect   Effect
 	Certain  bool // it does so for certain
 }
 
+// An Effect is what becomes of a packet before our nat chains.
+type Effect int
+
+// The effects.
+const (
+	Translates Effect = iota
+	Untracks          // it keeps the packet from connection tracking, and so from our tables
+	Refuses
+)
+
 // String says what the rules do.
 func (n Neighbour) String() string {
-	what := "translates"
-	if n.Untracks {
-		what = "keeps connection tracking off"
-	}
+	words := [...][2]string{
+		Translates: {"translates", "may translate"},
+		Untracks:   {"keeps connection tracking off", "may keep connection tracking off"},
+		Refuses:    {"refuses", "may refuse"},
+	}[n.Effect]
+	what := words[0]
 	if !n.Certain {
-		what = "may " + strings.Replace(strings.Replace(what, "translates", "translate", 1), "keeps", "keep", 1)
+		what = words[1]
 	}
 	return fmt.Sprintf("%s (priority %d) %s the packet first", n.Where, n.Priority, what)
 }
@@ -203,55 +224,65 @@ const (
 	translatedPriority = -100
 )
 
-// Ahead lists the base chains of nf_tables that translate a first packet before our chains of a priority do, or
-// keep it from being tracked. hook is NF_INET_PRE_ROUTING or NF_INET_LOCAL_OUT.
+// Ahead lists the base chains that translate a first packet before our chains of a priority do, refuse it, or keep it
+// from being tracked. hook is NF_INET_PRE_ROUTING or NF_INET_LOCAL_OUT.
 func (f *Firewall) Ahead(ctx context.Context, p Packet, hook uint32, priority int32) (list []Neighbour, err error) {
 	for _, c := range f.bases {
-		untracks := c.typ == "filter" && c.priority < conntrackPriority
-		if c.hook != hook || c.family != p.Family && c.family != inet ||
-			!untracks && (c.typ != "nat" || c.priority >= priority) {
+		if c.hook != hook || c.family != p.Family && c.family != inet || c.priority >= priority {
 			continue
 		}
 		b := f.base(c)
-		out, err := f.follow(ctx, &b, &p)
+		found, err := f.ahead(ctx, &b, &p, c.typ == "nat", c.priority)
 		if err != nil {
-			return list, fmt.Errorf("%s: %w", b.where, err)
+			return list, err
 		}
-		wanted := translating
-		if untracks {
-			wanted = untracking
-		}
-		if out.possible&wanted != 0 {
-			list = append(list, Neighbour{b.where, c.priority, untracks, out.certain&wanted != 0})
-		}
+		list = append(list, found...)
 	}
-	for _, chain := range []struct {
-		hook uint32
-		name string
-	}{{unix.NF_INET_PRE_ROUTING, "PREROUTING"}, {unix.NF_INET_LOCAL_OUT, "OUTPUT"}} {
-		if chain.hook != hook {
-			continue
-		}
-		b, ok, err := readXtables(ctx, p.Family, "raw", chain.name)
+	name := map[uint32]string{unix.NF_INET_PRE_ROUTING: "PREROUTING", unix.NF_INET_LOCAL_OUT: "OUTPUT"}[hook]
+	for _, legacy := range []struct {
+		table    string
+		priority int32
+	}{{"raw", rawPriority}, {"mangle", manglePriority}} {
+		b, ok, err := readXtables(ctx, p.Family, legacy.table, name)
 		if err != nil {
 			return list, err
 		}
 		if !ok {
 			continue
 		}
-		out, err := f.follow(ctx, &b, &p)
+		found, err := f.ahead(ctx, &b, &p, false, legacy.priority)
 		if err != nil {
 			return list, err
 		}
-		if out.possible&untracking != 0 {
-			list = append(list, Neighbour{b.where, rawPriority, true, out.certain&untracking != 0})
-		}
+		list = append(list, found...)
 	}
 	return list, nil
 }
 
-// rawPriority is NF_IP_PRI_RAW.
-const rawPriority = -300
+// ahead says what a base chain does with a packet before our chains.
+func (f *Firewall) ahead(ctx context.Context, b *base, p *Packet, nat bool, priority int32) (list []Neighbour,
+	err error) {
+	out, err := f.follow(ctx, b, p)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", b.where, err)
+	}
+	if out.refused {
+		list = append(list, Neighbour{b.where, priority, Refuses, !out.unless})
+	}
+	if nat && out.possible&translating != 0 {
+		list = append(list, Neighbour{b.where, priority, Translates, out.certain&translating != 0})
+	}
+	if !nat && priority < conntrackPriority && out.possible&untracking != 0 {
+		list = append(list, Neighbour{b.where, priority, Untracks, out.certain&untracking != 0})
+	}
+	return list, nil
+}
+
+// rawPriority is NF_IP_PRI_RAW, and manglePriority NF_IP_PRI_MANGLE.
+const (
+	rawPriority    = -300
+	manglePriority = -150
+)
 
 // ofFamily reports whether an address is of a family.
 func ofFamily(f nft.Family, addr netip.Addr) bool { return addr.Is6() == (f == nft.IP6) }

@@ -128,6 +128,10 @@ func TestSurveyNFTInKernel(t *testing.T) {
 		"some addresses": {forward("accept", "ip daddr 10.244.0.7 drop\nip saddr 10.0.0.0/8 drop\n"+
 			"tcp dport 8080 reject"), ""},
 		"invalid": {forward("accept", "ct state invalid drop\nct state untracked drop"), ""},
+		"each protocol": {forward("accept", "ct state established accept\nip protocol tcp reject with tcp reset\n"+
+			"ip6 nexthdr tcp drop\nudp dport 1-65535 drop"),
+			"table inet filter, chain forward: its rule with handle 3 5 of 5\n" +
+				"table inet filter, chain forward: its rule with handle 4 3 of 3"},
 		"limited": {forward("accept", "ct state new limit rate over 1000/second drop"), ""},
 		"by state": {forward("drop", "ct state vmap { established : accept, related : accept, invalid : drop }\n"+
 			"ct status dnat accept"), ""},
@@ -179,30 +183,33 @@ var iptablesRules = map[string]struct {
 	remedy        string
 }{
 	"accept": {"ACCEPT", "", 0, ""},
-	"drop":   {"DROP", "", 5, "-I FORWARD -m conntrack --ctstate DNAT"},
+	"drop":   {"DROP", "", 5, "-A FORWARD -m conntrack --ctstate DNAT"},
+	// Shorewall's last rule sends all to a chain that refuses each protocol in its own way.
+	"Shorewall's": {"DROP", "-N reject\n-A FORWARD -g reject\n" +
+		"-A reject -p 2 -j DROP\n-A reject -p tcp -j REJECT --reject-with tcp-reset\n-A reject -j REJECT", 5, "-I FORWARD"},
 	"last rule": {"ACCEPT", "-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n-A FORWARD -j REJECT", 5,
 		"-I FORWARD -m conntrack --ctstate DNAT"},
 	"remedy": {"DROP", "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A FORWARD -m conntrack " +
 		"--ctstate DNAT -j ACCEPT", 0, ""},
-	"not dnat": {"DROP", "-A FORWARD -m conntrack ! --ctstate DNAT -j ACCEPT", 5, "-I FORWARD"},
+	"not dnat": {"DROP", "-A FORWARD -m conntrack ! --ctstate DNAT -j ACCEPT", 5, "-A FORWARD"},
 	"kube-proxy's": {"DROP", "-N KUBE-FORWARD\n-A FORWARD -j KUBE-FORWARD\n" +
 		"-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n" +
 		"-A KUBE-FORWARD -m comment --comment \"kubernetes forwarding rules\" -m mark --mark 0x4000/0x4000 -j ACCEPT\n" +
-		"-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", 2, "-I FORWARD"},
+		"-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", 2, "-A FORWARD"},
 	"kube-proxy's and a plug-in's": {"DROP", "-N KUBE-FORWARD\n-A FORWARD -j KUBE-FORWARD\n" +
 		"-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT\n" +
 		"-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A FORWARD -i cali+ -j ACCEPT", 0, ""},
 	"flannel's": {"DROP", "-N FLANNEL-FWD\n-A FORWARD -j FLANNEL-FWD\n-A FLANNEL-FWD -s POD -j ACCEPT\n" +
 		"-A FLANNEL-FWD -d POD -j ACCEPT", 0, ""},
 	"Calico's kind": {"DROP", "-N cali-FORWARD\n-A FORWARD -j cali-FORWARD\n-A cali-FORWARD -i cali+ -j ACCEPT\n" +
-		"-A cali-FORWARD -o cali+ -j ACCEPT", 1, "-I FORWARD"},
+		"-A cali-FORWARD -o cali+ -j ACCEPT", 1, "-A FORWARD"},
 	"Calico's marks": {"DROP", "-N cali-FORWARD\n-N cali-tw\n-A FORWARD -j cali-FORWARD\n" +
 		"-A cali-FORWARD -j MARK --set-xmark 0x0/0xe0000\n-A cali-FORWARD -o cali+ -g cali-tw\n" +
 		"-A cali-FORWARD -i cali+ -j cali-tw\n" +
 		"-A cali-tw -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n" +
 		"-A cali-tw -j MARK --set-xmark 0x10000/0x10000\n-A cali-tw -m mark --mark 0x10000/0x10000 -j RETURN\n" +
 		"-A cali-tw -j DROP\n" +
-		"-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT", 1, "-I FORWARD"},
+		"-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT", 1, "-A FORWARD"},
 	"Docker's": {"DROP", "-N DOCKER-USER\n-N DOCKER\n-A FORWARD -j DOCKER-USER\n" +
 		"-A FORWARD -o docker0 -m conntrack --ctstate " +
 		"RELATED,ESTABLISHED -j ACCEPT\n-A FORWARD -o docker0 -j DOCKER\n-A FORWARD -i docker0 ! -o docker0 -j ACCEPT\n" +
@@ -223,7 +230,7 @@ var iptablesRules = map[string]struct {
 		"-j ACCEPT", 0, ""},
 	"other ports": {"DROP", "-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT\n" +
 		"-A FORWARD -p tcp -m tcp --dport 80 -j ACCEPT", 5,
-		"-I FORWARD"},
+		"-A FORWARD"},
 	"some addresses": {"ACCEPT", "-A FORWARD -d POD -j DROP\n-A FORWARD -o cali+ -j REJECT", 0, ""},
 }
 
@@ -331,7 +338,7 @@ func TestRefuses(t *testing.T) {
 		"to own, accepted": {in, toOwn, at("input", "tcp dport 6443 accept"), "", ""},
 		"to own, answers":  {in, toOwn, at("output", "ct state new accept"), chain + "the answers", "ct state"},
 		"own, legacy": {out, own, "*filter\n:OUTPUT DROP\nCOMMIT\n",
-			"legacy iptables table filter, chain OUTPUT: its policy refuses it", "iptables-legacy -I OUTPUT"},
+			"legacy iptables table filter, chain OUTPUT: its policy refuses it", "iptables-legacy -A OUTPUT"},
 		"to own, firewalld": {in, toOwn, firewalld(at("input", "")), firewalldChain, "--add-port=6443/tcp"},
 		"own, firewalld":    {out, own, firewalld(at("output", "")), firewalldChain, "StrictForwardPorts=no"},
 		"to own, some ports": {in, toOwn, strings.Replace(at("input", "tcp dport 6443 drop"), "policy drop",
@@ -380,8 +387,9 @@ func TestManyRules(t *testing.T) {
 
 // TestAhead: chains that see a packet before ours.
 func TestAhead(t *testing.T) {
-	p := Packet{Family: nft.IP, Destination: netip.MustParseAddr("192.168.0.2"), DestinationPort: 30080,
-		Protocol: unix.IPPROTO_TCP, State: StateNew, In: "eth0"}
+	p := Packet{Family: nft.IP, Source: netip.MustParseAddr("192.0.2.9"), Destination: netip.MustParseAddr("192.168.0.2"),
+		DestinationPort: 30080,
+		Protocol:        unix.IPPROTO_TCP, State: StateNew, In: "eth0"}
 	chain := func(typ string, priority int, rule string) string {
 		return fmt.Sprintf("table ip other {\n chain pre {\n type %s hook prerouting priority %d;\n%s\n }\n}\n", typ,
 			priority, rule)
@@ -392,13 +400,22 @@ func TestAhead(t *testing.T) {
 		"behind us": {chain("nat", -100, "tcp dport 30080 dnat to 10.0.0.1:80"), ""},
 		"ahead": {chain("nat", -110, "tcp dport 30080 dnat to 10.0.0.1:80"), where + "-110) translates " +
 			"the packet first"},
-		"maybe": {chain("nat", -110, "ip saddr 10.0.0.9 counter redirect"), where + "-110) may translate " +
+		"maybe": {chain("nat", -110, "fib saddr type local counter redirect"), where + "-110) may translate " +
 			"the packet first"},
 		"another packet": {chain("nat", -110, "tcp dport 30081 dnat to 10.0.0.1:80"), ""},
 		"untracked": {chain("filter", -300, "tcp dport 30080 notrack"),
 			where + "-300) keeps connection tracking off the packet first"},
 		"tracked":  {chain("filter", -300, "tcp dport 53 notrack"), ""},
 		"too late": {chain("filter", -150, "notrack"), ""},
+		"a ban": {chain("filter", -150, "meta l4proto tcp ip saddr { 192.0.2.7, 192.0.2.9 } drop"),
+			where + "-150) refuses the packet first"},
+		"a ban of others":   {chain("filter", -150, "ip saddr 192.0.2.10 drop"), ""},
+		"a ban, after ours": {chain("filter", -50, "ip saddr 192.0.2.9 drop"), ""},
+		"a panic":           {chain("filter", -310, "drop"), where + "-310) refuses the packet first"},
+		"a ban for the rest": {chain("filter", -150, "fib daddr type local accept\ndrop"),
+			where + "-150) may refuse the packet first"},
+		"legacy mangle": {"*mangle\n-A PREROUTING -s 192.0.2.9/32 -j DROP\nCOMMIT\n",
+			"legacy iptables table mangle, chain PREROUTING (priority -150) refuses the packet first"},
 		"legacy": {"*raw\n-A PREROUTING -p tcp -m tcp --dport 30080 -j NOTRACK\nCOMMIT\n",
 			"legacy iptables table raw, chain PREROUTING (priority -300) keeps connection tracking off the packet first"},
 		"legacy CT": {"*raw\n-A PREROUTING -d 192.168.0.2/32 -j CT --notrack\nCOMMIT\n",
@@ -407,7 +424,7 @@ func TestAhead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			newNode(t)
 			t.Setenv("XTABLES_LOCKFILE", t.TempDir()+"/lock")
-			if strings.HasPrefix(tt.rules, "*raw") {
+			if strings.HasPrefix(tt.rules, "*") {
 				lab.Run(t, tt.rules, "iptables-legacy-restore")
 			} else {
 				lab.Run(t, tt.rules, "nft", "-f", "-")

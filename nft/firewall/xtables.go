@@ -94,7 +94,6 @@ func (r xrule) decide(w *walk) decision {
 		only(masked(interfaceName(p.Out), r.Out), r.NotOut)
 	}
 	if r.Protocol != 0 {
-		d.general = false
 		t := is(r.Protocol == p.Protocol)
 		if p.Protocol == 0 {
 			t = maybe
@@ -106,7 +105,7 @@ func (r xrule) decide(w *walk) decision {
 		only(maybe, false)
 	}
 	for _, m := range r.Matches {
-		x := extension{m.Name, m.Revision, m.Data}
+		x := extension(m)
 		t, general := x.matches(w)
 		only(t, false)
 		d.general = d.general && general
@@ -118,7 +117,7 @@ func (r xrule) decide(w *walk) decision {
 	case r.Jump != "":
 		d.action, d.chain = jumps, r.Jump
 	case r.Target.Name != "":
-		x := extension{r.Target.Name, r.Target.Revision, r.Target.Data}
+		x := extension(r.Target)
 		x.target(w, &d)
 	case r.Verdict == verdictOf(verdictAccept):
 		d.action = accepts
@@ -153,47 +152,44 @@ func masked(f field, with legacy.Masked) truth {
 }
 
 // An extension is a match or a target of x_tables, of either kind of tables.
-type extension struct {
-	name     string
-	revision uint8
-	data     []byte
-}
+type extension legacy.Extension
 
 // u16 and u32 are numbers in the kernel's order; zero beyond the end.
 func (x *extension) u16(at int) uint16 {
-	if at+2 > len(x.data) {
+	if at+2 > len(x.Data) {
 		return 0
 	}
-	return binary.NativeEndian.Uint16(x.data[at:])
+	return binary.NativeEndian.Uint16(x.Data[at:])
 }
 
 func (x *extension) u32(at int) uint32 {
-	if at+4 > len(x.data) {
+	if at+4 > len(x.Data) {
 		return 0
 	}
-	return binary.NativeEndian.Uint32(x.data[at:])
+	return binary.NativeEndian.Uint32(x.Data[at:])
 }
 
 func (x *extension) u8(at int) uint8 {
-	if at >= len(x.data) {
+	if at >= len(x.Data) {
 		return 0
 	}
-	return x.data[at]
+	return x.Data[at]
 }
 
 // States that only the match conntrack knows. Source: linux/netfilter/xt_conntrack.h.
 const xtStateDNAT = 1 << 7
 
-// matches says whether the packet meets a match. general says that it is not about certain packets.
+// matches says whether the packet meets a match. general says that it is not about certain packets: a protocol is
+// general, because firewalls refuse each in its own way.
 func (x *extension) matches(w *walk) (t truth, general bool) {
 	p := w.packet
-	switch x.name {
+	switch x.Name {
 	case "comment":
 		return yes, true
 	case "state":
 		return is(x.u32(0)&p.State != 0), true
 	case "mark":
-		if x.revision != 1 {
+		if x.Revision != 1 {
 			break
 		}
 		mask := binary.NativeEndian.AppendUint32(nil, x.u32(4))
@@ -203,13 +199,13 @@ func (x *extension) matches(w *walk) (t truth, general bool) {
 		}
 		return t, true
 	case "conntrack":
-		if x.revision >= 1 {
+		if x.Revision >= 1 {
 			return x.conntrack(p)
 		}
 	case "tcp", "udp":
-		return x.ports(p), false
+		return x.ports(p)
 	case "multiport":
-		if x.revision == 1 {
+		if x.Revision == 1 {
 			return x.multiport(p), false
 		}
 	}
@@ -225,7 +221,7 @@ func (x *extension) conntrack(p *Packet) (t truth, general bool) {
 	)
 	flags, inverted := x.u16(flagsAt), x.u16(invertAt)
 	states, statuses := x.u16(statesAt), x.u16(statesAt+2)
-	if x.revision == 1 {
+	if x.Revision == 1 {
 		states, statuses = uint16(x.u8(statesAt)), uint16(x.u8(statesAt+1))
 	}
 	t, general = yes, true
@@ -247,26 +243,29 @@ func (x *extension) conntrack(p *Packet) (t truth, general bool) {
 }
 
 // ports is the match of TCP or UDP: struct xt_tcp, xt_udp.
-func (x *extension) ports(p *Packet) truth {
+func (x *extension) ports(p *Packet) (t truth, general bool) {
 	flagsAt := 8
-	if x.name == "tcp" {
+	if x.Name == "tcp" {
 		flagsAt = 11
 	}
-	between := func(port, from, to uint16, not bool) truth {
+	t, general = yes, true
+	between := func(port, from, to uint16, not bool) {
 		switch {
 		case from == 0 && to == 0xffff && !not:
-			return yes
+			return
 		case port == 0:
-			return maybe
+			t = t.and(maybe)
+		default:
+			t = t.and(is((port >= from && port <= to) != not))
 		}
-		return is((port >= from && port <= to) != not)
+		general = false
 	}
-	t := between(p.SourcePort, x.u16(0), x.u16(2), x.u8(flagsAt)&1 != 0).
-		and(between(p.DestinationPort, x.u16(4), x.u16(6), x.u8(flagsAt)&2 != 0))
-	if x.name == "tcp" && (x.u8(8) != 0 || x.u8(9) != 0) { // options and flags
-		t = t.and(maybe)
+	between(p.SourcePort, x.u16(0), x.u16(2), x.u8(flagsAt)&1 != 0)
+	between(p.DestinationPort, x.u16(4), x.u16(6), x.u8(flagsAt)&2 != 0)
+	if x.Name == "tcp" && (x.u8(8) != 0 || x.u8(9) != 0) { // options and flags
+		t, general = t.and(maybe), false
 	}
-	return t
+	return t, general
 }
 
 // multiport is struct xt_multiport_v1.
@@ -290,7 +289,7 @@ func (x *extension) multiport(p *Packet) truth {
 
 // target records what a target does.
 func (x *extension) target(w *walk, d *decision) {
-	switch x.name {
+	switch x.Name {
 	case "REJECT", "TARPIT":
 		d.action = refuses
 	case "NFQUEUE", "QUEUE": // a program decides
@@ -305,7 +304,7 @@ func (x *extension) target(w *walk, d *decision) {
 		}
 	case "MARK":
 		d.sets, d.mark = true, unknownField(4)
-		if x.revision != 2 {
+		if x.Revision != 2 {
 			return
 		}
 		mask := x.u32(4)
@@ -315,7 +314,7 @@ func (x *extension) target(w *walk, d *decision) {
 	case "CONNMARK": // struct xt_connmark_tginfo1, xt_connmark_tginfo2
 		const restores = 2
 		mode := x.u8(12)
-		if x.revision == 2 {
+		if x.Revision == 2 {
 			mode = x.u8(14)
 		}
 		if mode == restores { // a mark of the connection, which is not known

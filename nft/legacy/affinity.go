@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -48,38 +47,6 @@ const maxEntries = 1 << 17
 // affinityPatience bounds how long Affinity reads. It returns what it has read by then.
 const affinityPatience = 2 * time.Second
 
-// A recent is the use that a rule makes of a list of clients. The chain of a Service port looks a
-// client up in the list of each endpoint. The chain of the endpoint adds the client to its list, in
-// the rule that has the DNAT.
-type recent struct {
-	name     string
-	endpoint netip.AddrPort // of the rule's DNAT; zero if it has none
-}
-
-// recentOf reads the parameters of the extension recent: struct xt_recent_mtinfo of
-// linux/netfilter/xt_recent.h, which later revisions only add to.
-func recentOf(info []byte) *recent {
-	const nameAt, nameLen = 10, 200
-	if len(info) < nameAt+nameLen {
-		return nil
-	}
-	return &recent{name: text(info[nameAt:], nameLen)}
-}
-
-// translation reads the target DNAT: struct nf_nat_ipv4_multi_range_compat in its first revision, for
-// IPv4, and struct nf_nat_range, which later ones only add to (linux/netfilter/nf_nat.h).
-func translation(f nft.Family, revision uint8, info []byte) (to netip.AddrPort) {
-	address, port, n := 4, 4+2*16, nft.AddrLen(f)
-	if revision == 0 && f == nft.IP {
-		address, port = 8, 8+2*4
-	}
-	if len(info) < port+2 {
-		return to
-	}
-	addr, _ := netip.AddrFromSlice(info[address : address+n])
-	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(info[port:]))
-}
-
 // clientLists finds the lists of clients of a table nat. Which frontend a list is for follows from the
 // chains that lead to the one that enters clients.
 func (rs *ruleset) clientLists(f nft.Family) (lists []ClientList) {
@@ -97,7 +64,7 @@ func (rs *ruleset) clientLists(f nft.Family) (lists []ClientList) {
 			leads[chain], reached = at, append(reached, chain)
 		}
 	}
-	for _, entrance := range []string{"KUBE-SERVICES", "KUBE-NODEPORTS"} {
+	for _, entrance := range []string{serviceChain, nodePortChain} {
 		if c := chains[entrance]; c != nil {
 			for _, r := range c.rules {
 				if at, ok := r.frontend(f, entrance); ok {
@@ -122,12 +89,12 @@ func (rs *ruleset) clientLists(f nft.Family) (lists []ClientList) {
 		}
 		for _, r := range chains[name].rules {
 			// The name is that of a file: it has to be one of kube-proxy's.
-			if r.recent == nil || !r.recent.endpoint.Addr().IsValid() || !perService.MatchString(r.recent.name) ||
+			if r.recent == nil || !r.endpoint.IsValid() || !perService.MatchString(r.recent.name) ||
 				seen[r.recent.name] {
 				continue
 			}
 			seen[r.recent.name] = true
-			lists = append(lists, ClientList{r.recent.name, leads[name], r.recent.endpoint})
+			lists = append(lists, ClientList{r.recent.name, leads[name], r.endpoint})
 		}
 	}
 	return lists

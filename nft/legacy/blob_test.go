@@ -19,11 +19,11 @@ type blobWriter struct {
 }
 
 // rule appends a rule with the given matches, each a name and its data, and target.
-func (w *blobWriter) rule(matches []match, target string, data []byte) {
+func (w *blobWriter) rule(matches []Extension, target string, data []byte) {
 	start := len(w.data)
 	w.data = append(w.data, make([]byte, w.layout.header)...)
 	for _, m := range matches {
-		w.extension(m.name, m.data)
+		w.extension(m.Name, m.Data)
 	}
 	at := len(w.data)
 	w.extension(target, data)
@@ -45,7 +45,7 @@ func (w *blobWriter) extension(name string, data []byte) {
 }
 
 // verdict appends a rule with a standard verdict or the offset of a jump.
-func (w *blobWriter) verdict(v int, matches ...match) {
+func (w *blobWriter) verdict(v int, matches ...Extension) {
 	w.rule(matches, "", binary.NativeEndian.AppendUint32(nil, uint32(int32(v))))
 }
 
@@ -67,8 +67,8 @@ func sampleBlob(l *layout) *blobWriter {
 	w := &blobWriter{layout: l}
 	plain := l.header + verdictEntry
 	head := l.header + 64
-	comment := match{"comment", append([]byte("kubernetes service portals"), make([]byte, 230)...)}
-	services := plain + extensionHeader + len(comment.data) + 3*plain + head
+	comment := Extension{Name: "comment", Data: append([]byte("kubernetes service portals"), make([]byte, 230)...)}
+	services := plain + extensionHeader + len(comment.Data) + 3*plain + head
 	w.hooks.valid = 1<<0 | 1<<4
 	w.verdict(services, comment)
 	w.verdict(len(w.data) + plain)
@@ -80,7 +80,7 @@ func sampleBlob(l *layout) *blobWriter {
 	w.verdict(services + 2*plain + head)
 	w.verdict(returns)
 	w.chain("ADMIN")
-	w.rule([]match{{"limit", make([]byte, 40)}}, "MARK", make([]byte, 8))
+	w.rule([]Extension{{Name: "limit", Data: make([]byte, 40)}}, "MARK", make([]byte, 8))
 	w.verdict(returns)
 	w.chain("ERROR")
 	return w
@@ -107,8 +107,8 @@ func TestBlobRuleset(t *testing.T) {
 	}}
 	for _, f := range nft.Families {
 		b := decodeSample(t, f)
-		if diff := cmp.Diff(want, b.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{},
-			destination{})); diff != "" {
+		private := cmp.AllowUnexported(ruleset{}, chain{}, rule{})
+		if diff := cmp.Diff(want, b.ruleset("nat"), compareAddr, private); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f, diff)
 		}
 	}
@@ -131,8 +131,8 @@ func TestBlobWithout(t *testing.T) {
 			{name: "POSTROUTING", base: true},
 			{name: "ADMIN", rules: []rule{{}}},
 		}}
-		if diff := cmp.Diff(want, again.ruleset("nat"), compareAddr, cmp.AllowUnexported(ruleset{}, chain{}, rule{},
-			destination{})); diff != "" {
+		private := cmp.AllowUnexported(ruleset{}, chain{}, rule{})
+		if diff := cmp.Diff(want, again.ruleset("nat"), compareAddr, private); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f, diff)
 		}
 		if diff := cmp.Diff([]int{1, 2, 3, 7, 8, 9, 10}, rest.order()); diff != "" {

@@ -97,7 +97,7 @@ func TestDecodeRule(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := wireRule{"nat", "OUTPUT", 7, tt.want}
-			if diff := cmp.Diff(want, got, compareAddr, cmp.AllowUnexported(wireRule{}, rule{}, destination{})); diff != "" {
+			if diff := cmp.Diff(want, got, compareAddr, cmp.AllowUnexported(wireRule{}, rule{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -35,13 +35,6 @@ type Rule struct {
 // Masked are bytes that are compared where the mask has bits.
 type Masked struct{ Value, Mask []byte }
 
-// An Extension is a match or a target of x_tables.
-type Extension struct {
-	Name     string
-	Revision uint8
-	Data     []byte
-}
-
 // largestTable is the length of the largest table that ReadTable reads: about 50,000 rules.
 const largestTable = 16 << 20
 
@@ -113,13 +106,8 @@ func (e entry) conditions(l *layout) Rule {
 		Fragments: l.family() == nft.IP && flags&1 != 0 || inverted&notFragments != 0,
 		Jump:      e.jump, Goto: flags&l.gotoFlag != 0, Through: e.through,
 	}
-	for data := e.data[l.header:e.field(l.target)]; len(data) > 0; { // checked by cutEntry
-		size := int(binary.NativeEndian.Uint16(data))
-		r.Matches = append(r.Matches, extensionOf(data[:size]))
-		data = data[size:]
-	}
-	target := e.data[e.field(l.target):]
-	r.Target = extensionOf(target)
+	r.Matches, _ = e.matches(l) // checked by cutEntry
+	r.Target = extensionOf(e.data[e.field(l.target):])
 	if at, ok := e.verdict(l); ok && r.Jump == "" && !r.Through {
 		r.Verdict = int32(binary.NativeEndian.Uint32(e.data[at:]))
 	}

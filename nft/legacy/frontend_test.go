@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
@@ -20,12 +21,16 @@ func served(s legacytest.Shape) (list []Frontend) {
 			continue
 		}
 		name, protocol := legacytest.Name(i), protocolNumbers[s.Protocol(i)]
-		list = append(list, Frontend{tracker.Frontend{Address: s.ClusterIP(i), Protocol: protocol, Port: 80}, name})
+		at := func(addr netip.Addr) tracker.Frontend {
+			return tracker.Frontend{Address: addr, Protocol: protocol, Port: 80}
+		}
+		list = append(list, Frontend{Frontend: at(s.ClusterIP(i)), Service: name})
 		if port, ok := s.NodePort(i); ok {
-			list = append(list, Frontend{tracker.NodePort(tracker.Family(s.Family), protocol, uint16(port)), name})
+			list = append(list,
+				Frontend{Frontend: tracker.NodePort(s.Family, protocol, uint16(port)), Service: name})
 		}
 		if s.Local(i) {
-			list = append(list, Frontend{tracker.Frontend{Address: s.LoadBalancer(i), Protocol: protocol, Port: 80}, name})
+			list = append(list, Frontend{Frontend: at(s.LoadBalancer(i)), Service: name})
 		}
 	}
 	return sorted(list)
@@ -44,7 +49,67 @@ func found(inv Inventory) (list []Frontend) {
 	return sorted(list)
 }
 
-var compareAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+// compareAddr compares addresses, and frontends but for the chains to which they lead.
+var compareAddr = cmp.Options{
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+	cmpopts.IgnoreUnexported(Frontend{}),
+}
+
+// withEndpoints fills in the endpoint lists of a shape's frontends.
+func withEndpoints(s legacytest.Shape, list []Frontend) []Frontend {
+	index := make(map[string]int)
+	for i := range s.Services {
+		index[legacytest.Name(i)] = i
+	}
+	for n := range list {
+		i, l := index[list[n].Service], &list[n].Lists
+		for j := range s.Endpoints {
+			l.Cluster = append(l.Cluster, netip.AddrPortFrom(s.Endpoint(i, j), 8080))
+		}
+		if s.Local(i) && list[n].Address != s.ClusterIP(i) {
+			l.HasLocal, l.Local = true, l.Cluster[:1:1]
+		}
+	}
+	return list
+}
+
+// TestEndpointLists reads the endpoints of frontends out of the rules of each backend, in both ways of reading.
+func TestEndpointLists(t *testing.T) {
+	for _, f := range nft.Families {
+		for _, b := range []Backend{Xtables, Compat, ProxyTables} {
+			t.Run(string(b)+"/"+f.String(), func(t *testing.T) {
+				n := newNode(t)
+				if b == ProxyTables {
+					lab.Run(t, shape(f).NFTables(), "nft", "-f", "-")
+				} else {
+					restore(t, f, b, shape(f).IPTables())
+				}
+				want := withEndpoints(shape(f), served(shape(f)))
+				var reader Reader
+				for i := range 3 { // the second time nothing has changed, the third time it knows the maps
+					if i == 2 {
+						lab.Run(t, "add table ip other", "nft", "-f", "-")
+					}
+					inv, err := reader.Read(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if inv.Same != (i == 1 && b != Xtables) {
+						t.Errorf("reading %d: the same as before: %v", i, inv.Same)
+					}
+					if diff := cmp.Diff(want, found(inv), compareAddr); diff != "" {
+						t.Errorf("Reader (-want +got):\n%s", diff)
+					}
+				}
+				n.Endpoints = true
+				if diff := cmp.Diff(want, found(take(t, n)), compareAddr); diff != "" {
+					t.Errorf("Inventory (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
 
 // TestFrontends reads the frontends out of the rules of each backend.
 func TestFrontends(t *testing.T) {

@@ -56,6 +56,11 @@ func allows[T comparable](list []T, v T) bool { return list == nil || slices.Con
 type Inventory struct {
 	Parts     []Part    `json:"parts"`
 	Processes []Process `json:"processes"`
+	// Endpoints says that the endpoint lists of frontends were read, too.
+	Endpoints bool `json:"-"`
+	// Same says that a Reader found nothing else than in its last reading. It is false where it would have to read all
+	// to know: in legacy ip_tables and in IPVS.
+	Same bool `json:"-"`
 }
 
 // A Part is one table of a backend, or all of IPVS. A table without anything of kube-proxy's is a
@@ -67,7 +72,7 @@ type Part struct {
 
 	Chains  []string `json:"chains"`  // to be removed
 	Emptied []string `json:"emptied"` // kube-proxy's chains that must stay, but without rules
-	Kept    []string `json:"kept"`    // the kubelet's, and KUBE-MARK-MASQ if it is in use
+	Kept    []string `json:"kept"`    // the kubelet's, KUBE-MARK-MASQ if it is in use, and what Keep keeps
 	Rules   int      `json:"rules"`   // inside the chains to be removed or emptied
 	Jumps   []Jump   `json:"jumps"`   // to be removed from chains that stay
 	Blocked []Jump   `json:"blocked"` // foreign rules for which chains of kube-proxy's stay
@@ -115,6 +120,15 @@ func (i *Inventory) Clean() bool {
 type Node struct {
 	Proc string // a proc file system with the node's processes; empty: /proc
 	Lock string // the lock of the iptables programs; empty: LockFile
+	// Endpoints asks Inventory for the endpoint lists of frontends as well.
+	Endpoints bool
+}
+
+// A scope says how much of kube-proxy's state is read.
+type scope struct {
+	endpoints bool // the endpoint lists of frontends, too
+	served    bool // nothing but frontends
+	reader    *Reader
 }
 
 // Inventory looks everywhere and changes nothing. Where the caller lacks a privilege, the Part says so.
@@ -122,12 +136,10 @@ type Node struct {
 func (n Node) Inventory(ctx context.Context) (Inventory, error) {
 	var inv Inventory
 	var failures []error
-	for _, look := range []func(context.Context) ([]Part, error){xtablesParts, nftablesParts, ipvsParts} {
-		parts, err := look(ctx)
-		inv.Parts = append(inv.Parts, parts...)
-		failures = append(failures, err)
-	}
 	var err error
+	inv.Endpoints = n.Endpoints
+	inv.Parts, err = readParts(ctx, scope{endpoints: n.Endpoints})
+	failures = append(failures, err)
 	inv.Processes, err = Processes(cmp.Or(n.Proc, "/proc"))
 	failures = append(failures, err)
 	for i := range inv.Parts {
@@ -135,6 +147,15 @@ func (n Node) Inventory(ctx context.Context) (Inventory, error) {
 	}
 	inv.Parts, inv.Processes = orEmpty(inv.Parts), orEmpty(inv.Processes)
 	return inv, errors.Join(failures...)
+}
+
+// readParts reads all places. After an error it goes on with the others.
+func readParts(ctx context.Context, s scope) (parts []Part, err error) {
+	for _, look := range []func(context.Context, scope) ([]Part, error){xtablesParts, nftablesParts, ipvsParts} {
+		found, lookErr := look(ctx, s)
+		parts, err = append(parts, found...), errors.Join(err, lookErr)
+	}
+	return parts, err
 }
 
 // Remove removes kube-proxy's state from what sel selects and leaves all else as it is. After an
@@ -163,17 +184,20 @@ func (n Node) Remove(ctx context.Context, sel Selector) error {
 }
 
 // xtablesParts reads the tables of ip_tables and ip6_tables that exist.
-func xtablesParts(ctx context.Context) (parts []Part, err error) {
+func xtablesParts(ctx context.Context, s scope) (parts []Part, err error) {
 	for _, f := range nft.Families {
 		family := f.NFT()
 		var tables []Part
-		familyErr := eachXtable(ctx, f, "", func(s *socket, table string) error {
-			x, err := s.read(table)
+		familyErr := eachXtable(ctx, f, "", func(socket *socket, table string) error {
+			if s.served && table != "nat" {
+				return nil
+			}
+			x, err := socket.read(table)
 			if err != nil {
 				return err
 			}
 			part := Part{Backend: Xtables, Family: family, Table: table}
-			part.fill(x.rules.ruleset(table), f)
+			part.fill(x.rules.ruleset(table), f, s)
 			tables = append(tables, part)
 			return nil
 		})
@@ -187,8 +211,8 @@ func xtablesParts(ctx context.Context) (parts []Part, err error) {
 }
 
 // nftablesParts reads both nf_tables backends, nft-compat before kube-proxy's own tables.
-func nftablesParts(ctx context.Context) ([]Part, error) {
-	tables, _, err := readNFTables(ctx)
+func nftablesParts(ctx context.Context, s scope) ([]Part, error) {
+	tables, _, err := readNFTables(ctx, s)
 	if missing := needs(err); missing != "" {
 		return []Part{{Backend: Compat, Needs: missing}, {Backend: ProxyTables, Needs: missing}}, nil
 	}
@@ -198,13 +222,23 @@ func nftablesParts(ctx context.Context) ([]Part, error) {
 	var compat, own []Part
 	for _, t := range tables {
 		p := Part{Backend: t.backend(), Family: t.family.NFT(), Table: t.rules.table}
+		if p.Backend == Compat && s.served {
+			p.Frontends = t.frontends
+			p.NodePortsAt, p.Everywhere = t.rules.nodePortsAt()
+			compat = append(compat, p)
+			continue
+		}
 		if p.Backend == Compat {
-			p.fill(t.rules, t.family)
+			p.fill(t.rules, t.family, s)
 			compat = append(compat, p)
 			continue
 		}
 		for _, c := range t.rules.chains {
-			p.Chains = append(p.Chains, c.name)
+			if c.name == keptChain {
+				p.Kept = append(p.Kept, c.name)
+			} else {
+				p.Chains = append(p.Chains, c.name)
+			}
 		}
 		p.Rules, p.Sets, p.Frontends = t.count, t.sets, t.frontends
 		p.NodePortsAt, p.Everywhere, p.Entries = t.nodePortsAt, len(t.nodePortsAt) == 0, t.entries
@@ -214,7 +248,7 @@ func nftablesParts(ctx context.Context) ([]Part, error) {
 }
 
 // ipvsParts reads the state of the IPVS mode that is not in chains. It returns no part if there is none.
-func ipvsParts(context.Context) ([]Part, error) {
+func ipvsParts(context.Context, scope) ([]Part, error) {
 	s, err := readIPVS()
 	p := Part{Backend: IPVS, Servers: s.servers, OtherServers: s.foreign, Sets: s.sets, Frontends: s.frontends,
 		NodePortsAt: s.nodePortsAt, Needs: needs(err)}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -145,10 +146,7 @@ func destroySets(ctx context.Context) error {
 	used := func(s Set) bool { return s.References > 0 }
 	sets, err := readSets()
 	for err == nil && settle.Err() == nil && slices.ContainsFunc(sets, used) {
-		select {
-		case <-time.After(ipsetSettlePoll):
-		case <-settle.Done():
-		}
+		retry.Pause(settle, ipsetSettlePoll)
 		sets, err = readSets()
 	}
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kube-nft/kube-nft/nft"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // replaceAttempts is how often a table is read again, after a pause, because others write to it.
@@ -125,10 +126,7 @@ func (s *socket) clean(ctx context.Context, table string) error {
 		if !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		select {
-		case <-time.After(replacePause):
-		case <-ctx.Done():
-		}
+		retry.Pause(ctx, replacePause)
 	}
 	return errBusy
 }
@@ -207,8 +205,6 @@ func lock(ctx context.Context, path string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	tick := time.NewTicker(lockPoll)
-	defer tick.Stop()
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -218,9 +214,7 @@ func lock(ctx context.Context, path string) (release func(), err error) {
 			_ = file.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !retry.Pause(ctx, lockPoll) {
 			_ = file.Close()
 			return nil, fmt.Errorf("an iptables program holds %s: %w", path, context.Cause(ctx))
 		}

@@ -205,7 +205,8 @@ func (s *ipvsState) classify(all []Server, addrs map[netip.Addr]bool, nodePorts 
 		s.servers = append(s.servers, server)
 		if len(server.open) > 0 && !seen[at] {
 			seen[at] = true
-			s.frontends = append(s.frontends, Frontend{Frontend: at})
+			lists := Lists{Cluster: sortedEndpoints(server.open), OneList: true}
+			s.frontends = append(s.frontends, Frontend{Frontend: at, Lists: lists})
 		}
 	}
 }

@@ -20,9 +20,9 @@ const (
 	ipSets   = unix.NFNL_SUBSYS_IPSET << 8
 )
 
-// A request is a message to netfilter under construction: its type and attributes.
+// A request is a message to netfilter under construction: its type, flags and attributes.
 type request struct {
-	typ uint16
+	typ, flags uint16
 	attr.Writer
 }
 

@@ -3,6 +3,7 @@ package legacy
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"strings"
@@ -19,16 +20,22 @@ import (
 // listing takes some ten milliseconds.
 const readAttempts = 50
 
+// servedAttempts is how often it is, at most, for a reading that comes again soon, and that may be torn.
+const servedAttempts = 4
+
 // errMoving is the error after the last attempt.
 var errMoving = errors.New("nf_tables changes faster than it can be read; stop kube-proxy and try again")
 
 // A nfTable is an nf_tables table that kube-proxy writes to.
 type nfTable struct {
+	scope   scope
+	handle  uint64
 	family  nft.Family
 	rules   ruleset
 	handles map[string][]uint64 // of the rules of each chain, in their order
 	count   int                 // rules
 	// Of ProxyTables:
+	setHandles  map[string]uint64 // of anonymous sets, for a Reader
 	sets        []Set
 	frontends   []Frontend
 	nodePortsAt []netip.Addr
@@ -54,22 +61,33 @@ func (t *nfTable) request(command uint16) *request {
 
 // readNFTables lists the tables of both nf_tables backends in the order of an inventory. It returns
 // the generation for which the list holds. It needs CAP_NET_ADMIN.
-func readNFTables(ctx context.Context) (tables []*nfTable, generation uint32, err error) {
+func readNFTables(ctx context.Context, s scope) (tables []*nfTable, generation uint32, err error) {
 	k, err := kernel.Open()
 	if err != nil {
 		return nil, 0, err
 	}
 	defer k.Close()
-	for range readAttempts {
+	attempts := readAttempts
+	if s.served {
+		attempts = servedAttempts
+	}
+	for range attempts {
 		if generation, err = k.Generation(ctx); err != nil {
 			return nil, 0, err
 		}
-		tables, err = readTables(ctx, k)
+		tables, err = s.reader.readTables(generation, func() ([]*nfTable, error) { return readTables(ctx, k, s) })
 		after, genErr := k.Generation(ctx)
 		if genErr != nil {
 			return nil, 0, genErr
 		}
-		if after == generation && !errors.Is(err, unix.EINTR) {
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case after == generation:
+			if err == nil {
+				s.reader.keepTables(generation, tables)
+			}
+			return tables, generation, err
+		case s.served: // torn, for what has changed meanwhile
 			return tables, generation, err
 		}
 	}
@@ -77,27 +95,31 @@ func readNFTables(ctx context.Context) (tables []*nfTable, generation uint32, er
 }
 
 // readTables reads the tables of both families.
-func readTables(ctx context.Context, k *kernel.Client) (tables []*nfTable, err error) {
+func readTables(ctx context.Context, k *kernel.Client, s scope) (tables []*nfTable, err error) {
 	for _, f := range nft.Families {
-		exist := map[string]bool{}
+		exist := map[string]uint64{} // with their handles
 		err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
-			exist[attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))] = true
+			if handle := attr.Find(r.Attributes(), tableHandle); len(handle) == 8 {
+				exist[attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))] = binary.BigEndian.Uint64(handle)
+			}
 		})
 		if err != nil {
 			return nil, err
 		}
 		for _, name := range append(iptablesTables[:len(iptablesTables):len(iptablesTables)], ProxyTable) {
-			if !exist[name] {
+			if exist[name] == 0 || s.served && name != "nat" && name != ProxyTable {
 				continue
 			}
 			t := &nfTable{
 				family: f, rules: ruleset{table: name}, handles: map[string][]uint64{},
-				ports: map[proxyPort]tracker.Frontend{}, endpoints: map[string]netip.AddrPort{},
+				ports: map[proxyPort]tracker.Frontend{}, endpoints: map[string]netip.AddrPort{}, scope: s, handle: exist[name],
 			}
 			if err := t.read(ctx, k); err != nil {
 				return nil, err
 			}
-			tables = append(tables, t)
+			if !t.isKept() {
+				tables = append(tables, t)
+			}
 		}
 	}
 	return tables, nil
@@ -123,14 +145,10 @@ func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set st
 
 // read fills in what the table contains.
 func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
-	var uses []uint32 // of each chain: its rules, and what leads to it
-	err := t.dump(ctx, k, unix.NFT_MSG_GETCHAIN, "", func(list *attr.Reader) {
-		table, found, use := decodeChain(list)
-		if table == t.rules.table {
-			t.rules.chains = append(t.rules.chains, found)
-			uses = append(uses, use)
-		}
-	})
+	if t.scope.served {
+		return t.readServed(ctx, k)
+	}
+	uses, err := t.readChains(ctx, k)
 	if err != nil {
 		return err
 	}
@@ -148,8 +166,8 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 		place.rules = append(place.rules, r.rule)
 		t.handles[r.chain] = append(t.handles[r.chain], r.handle)
 		t.count++
-		if r.rule.recent != nil && t.backend() == ProxyTables {
-			t.endpoints[r.chain] = r.rule.recent.endpoint
+		if r.rule.endpoint.IsValid() && t.backend() == ProxyTables {
+			t.endpoints[r.chain] = r.rule.endpoint
 		}
 		known[r.chain]++
 		known[r.rule.target]++
@@ -158,7 +176,10 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 		return err
 	}
 	if t.backend() == ProxyTables {
-		return t.readSets(ctx, k)
+		if err = t.readSets(ctx, k); err == nil && t.scope.endpoints {
+			err = t.fillEndpoints(ctx, k)
+		}
+		return err
 	}
 	// A use that is no rule is an element of a verdict map, which iptables never writes.
 	for i := range t.rules.chains {
@@ -166,6 +187,18 @@ func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
 		c.elsewhere = !c.base && uses[i] > known[c.name]
 	}
 	return nil
+}
+
+// readChains lists the chains. It returns how often each is used: its rules, and what leads to it.
+func (t *nfTable) readChains(ctx context.Context, k *kernel.Client) (uses []uint32, err error) {
+	err = t.dump(ctx, k, unix.NFT_MSG_GETCHAIN, "", func(list *attr.Reader) {
+		table, found, use := decodeChain(list)
+		if table == t.rules.table {
+			t.rules.chains = append(t.rules.chains, found)
+			uses = append(uses, use)
+		}
+	})
+	return uses, err
 }
 
 // readSets lists the named sets and maps with the number of their elements, and the frontends and the
@@ -183,26 +216,12 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 		endpoint, isAffinity := t.endpoints[proxyEndpoint+strings.TrimPrefix(set.Name, proxyAffinity)],
 			strings.HasPrefix(set.Name, proxyAffinity)
 		at := t.ports[proxyPortOf(set.Name)]
-		err = errors.Join(err, t.dump(ctx, k, unix.NFT_MSG_GETSETELEM, set.Name, func(list *attr.Reader) {
-			for list.Next() {
-				if list.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-					continue
-				}
-				for elements := list.Nested(); elements.Next(); {
-					set.Elements++
-					if at, ok := elementFrontend(t.family, set.Name, elements.Value); ok {
-						t.frontends = append(t.frontends, at)
-						t.recordPort(at.Frontend, elements.Value)
-					}
-					if e := (AffinityEntry{at, proxyClient(elements.Value), endpoint}); isAffinity && at.Port != 0 && e.valid() &&
-						len(t.entries) < maxEntries {
-						t.entries = append(t.entries, e)
-					}
-					if set.Name == proxyNodeAddresses {
-						addr, _ := netip.AddrFromSlice(attr.Find(attr.Find(elements.Value, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
-						t.nodePortsAt = append(t.nodePortsAt, addr)
-					}
-				}
+		err = errors.Join(err, t.elements(ctx, k, set.Name, func(element []byte) {
+			set.Elements++
+			t.addElement(set.Name, element)
+			if e := (AffinityEntry{at, proxyClient(element), endpoint}); isAffinity && at.Port != 0 && e.valid() &&
+				len(t.entries) < maxEntries {
+				t.entries = append(t.entries, e)
 			}
 		}))
 	}
@@ -214,6 +233,18 @@ func (t *nfTable) readSets(ctx context.Context, k *kernel.Client) error {
 		}
 	}
 	return err
+}
+
+// addElement takes in an element of a set that says which frontends there are, and where.
+func (t *nfTable) addElement(set string, element []byte) {
+	if at, ok := elementFrontend(t.family, set, element); ok {
+		t.frontends = append(t.frontends, at)
+		t.recordPort(at.Frontend, element)
+	}
+	if set == proxyNodeAddresses {
+		addr, _ := netip.AddrFromSlice(attr.Find(attr.Find(element, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
+		t.nodePortsAt = append(t.nodePortsAt, addr)
+	}
 }
 
 // recordPort records the frontend of an element that leads to a chain of a Service port: of several the
@@ -253,8 +284,7 @@ type wireRule struct {
 
 // decodeRule reads a rule of family f from the attributes of NFT_MSG_NEWRULE.
 func decodeRule(list *attr.Reader, f nft.Family) (r wireRule) {
-	r.rule.plain = true
-	var to expressionReader
+	reader := ruleReader{rule: rule{plain: true}, family: f}
 	for list.Next() {
 		switch list.Type {
 		case unix.NFTA_RULE_TABLE:
@@ -265,53 +295,109 @@ func decodeRule(list *attr.Reader, f nft.Family) (r wireRule) {
 			r.handle = list.Uint64()
 		case unix.NFTA_RULE_EXPRESSIONS:
 			for expressions := list.Nested(); expressions.Next(); {
-				r.rule.addExpression(expressions.Value, f)
-				to.add(attr.Name(attr.Find(expressions.Value, unix.NFTA_EXPR_NAME)),
-					attr.Find(expressions.Value, unix.NFTA_EXPR_DATA))
+				reader.add(expressions.Value)
 			}
 		}
 	}
-	r.rule.destination = to.destination
-	if to.endpoint.IsValid() {
-		if r.rule.recent == nil {
-			r.rule.recent = new(recent)
-		}
-		r.rule.recent.endpoint = to.endpoint
-	}
+	r.rule = reader.rule
 	return r
 }
 
-// addExpression notes one expression of the rule. An expression that it does not know is a
-// condition: the rule is no plain jump.
-func (r *rule) addExpression(expression []byte, f nft.Family) {
-	data := attr.Find(expression, unix.NFTA_EXPR_DATA)
-	switch attr.Name(attr.Find(expression, unix.NFTA_EXPR_NAME)) {
-	case "counter", "bitwise", "cmp": // the last two only test what another expression has loaded
+// A ruleReader reads a rule expression by expression: a payload or a meta expression loads what the next
+// comparison tests, an immediate one what a translation uses.
+type ruleReader struct {
+	rule
+	family nft.Family
+	loaded field
+	// What the last immediate expressions have loaded.
+	translatedTo   netip.Addr
+	translatedPort uint16
+}
+
+// A field is what the last expression has loaded, as far as it matters.
+type field uint8
+
+const (
+	otherField field = iota
+	addressField
+	protocolField
+	portField
+)
+
+// add takes in one expression. One that it does not know is a condition: the rule is no plain jump.
+func (r *ruleReader) add(expression []byte) {
+	name, data := attr.Name(attr.Find(expression, unix.NFTA_EXPR_NAME)), attr.Find(expression, unix.NFTA_EXPR_DATA)
+	value := func(typ uint16) uint32 { return attr.Uint32(attr.Find(data, typ)) }
+	loaded, plain := r.loaded, r.plain
+	r.loaded, r.plain = otherField, false
+	switch name {
+	case "counter", "bitwise": // only a comparison tests what they work on: with bitwise, a range of addresses
+		r.plain = plain
+	case "cmp":
+		if r.plain = plain; value(unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+			r.compare(loaded, attr.Find(attr.Find(data, unix.NFTA_CMP_DATA), unix.NFTA_DATA_VALUE))
+		}
 	case "immediate": // a verdict, which may name a chain, or a value
-		verdict := attr.Find(attr.Find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
-		if chain := attr.Find(verdict, unix.NFTA_VERDICT_CHAIN); chain != nil {
+		r.plain = plain
+		content := attr.Find(data, unix.NFTA_IMMEDIATE_DATA)
+		if chain := attr.Find(attr.Find(content, unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN); chain != nil {
 			r.target = attr.Name(chain)
 		}
-	case "match": // an extension of x_tables
-		switch attr.Name(attr.Find(data, unix.NFTA_MATCH_NAME)) {
-		case "comment":
-			r.comment = attr.Name(attr.Find(data, unix.NFTA_MATCH_INFO))
-		case "conntrack", "state":
-		case "recent":
-			r.recent, r.plain = recentOf(attr.Find(data, unix.NFTA_MATCH_INFO)), false
-		default:
-			r.plain = false
+		switch v := attr.Find(content, unix.NFTA_DATA_VALUE); len(v) {
+		case 2:
+			r.translatedPort = binary.BigEndian.Uint16(v)
+		case 4, 16:
+			r.translatedTo, _ = netip.AddrFromSlice(v)
 		}
-	case "target": // an extension of x_tables
-		r.plain = false
-		if revision := attr.Find(data, unix.NFTA_TARGET_REV); r.recent != nil &&
-			attr.Name(attr.Find(data, unix.NFTA_TARGET_NAME)) == "DNAT" {
-			r.recent.endpoint = translation(f, uint8(attr.Uint32(revision)), attr.Find(data, unix.NFTA_TARGET_INFO))
+	case "match":
+		r.plain = plain
+		r.addMatch(attr.Name(attr.Find(data, unix.NFTA_MATCH_NAME)), attr.Find(data, unix.NFTA_MATCH_INFO))
+	case "target":
+		r.addTarget(r.family, attr.Name(attr.Find(data, unix.NFTA_TARGET_NAME)), uint8(value(unix.NFTA_TARGET_REV)),
+			attr.Find(data, unix.NFTA_TARGET_INFO))
+	case "lookup": // in a set, which is a condition; or in a map, whose value is a verdict or an address
+		if attr.Find(data, unix.NFTA_LOOKUP_DREG) != nil {
+			r.chooses = attr.Name(attr.Find(data, unix.NFTA_LOOKUP_SET))
 		}
 	case "ct": // with the key state: a rule's test of it without an extension
 		key := attr.Find(data, unix.NFTA_CT_KEY)
-		r.plain = r.plain && len(key) == 4 && attr.Uint32(key) == unix.NFT_CT_STATE
-	default:
-		r.plain = false
+		r.plain = plain && len(key) == 4 && attr.Uint32(key) == unix.NFT_CT_STATE
+	case "meta":
+		if value(unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO {
+			r.loaded = protocolField
+		}
+	case "payload":
+		r.loaded = payloadField(value(unix.NFTA_PAYLOAD_BASE), value(unix.NFTA_PAYLOAD_OFFSET), value(unix.NFTA_PAYLOAD_LEN))
+	case "nat":
+		if value(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT && r.translatedTo.IsValid() {
+			r.endpoint = netip.AddrPortFrom(r.translatedTo, r.translatedPort)
+		}
 	}
+}
+
+// compare records the value that a loaded field must have.
+func (r *ruleReader) compare(loaded field, operand []byte) {
+	switch {
+	case loaded == addressField:
+		r.to, _ = netip.AddrFromSlice(operand)
+	case loaded == protocolField && len(operand) == 1:
+		r.protocol = operand[0]
+	case loaded == portField && len(operand) == 2:
+		r.port = binary.BigEndian.Uint16(operand)
+	}
+}
+
+// payloadField says which field of a packet lies at an offset: of RFC 791, RFC 8200 and of every
+// protocol that has ports.
+func payloadField(base, offset, length uint32) field {
+	type place struct{ base, offset, length uint32 }
+	switch (place{base, offset, length}) {
+	case place{unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4}, place{unix.NFT_PAYLOAD_NETWORK_HEADER, 24, 16}:
+		return addressField
+	case place{unix.NFT_PAYLOAD_NETWORK_HEADER, 9, 1}, place{unix.NFT_PAYLOAD_NETWORK_HEADER, 6, 1}:
+		return protocolField
+	case place{unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2}:
+		return portField
+	}
+	return otherField
 }

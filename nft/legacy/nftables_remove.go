@@ -18,16 +18,22 @@ import (
 // to that generation may fail because an object is gone. It never removes anything foreign, since
 // the kernel never reuses handles. Without messages there is nothing to remove.
 func Messages(ctx context.Context, sel Selector) (messages []nft.ForeignMessage, generation uint32, err error) {
-	tables, generation, err := readNFTables(ctx)
+	tables, generation, err := readNFTables(ctx, scope{})
 	if err != nil {
 		return nil, 0, fmt.Errorf("read nf_tables: %w", err)
 	}
 	for _, t := range tables {
-		for _, r := range t.removal(sel) {
-			messages = append(messages, nft.ForeignMessage{Type: r.typ, Flags: unix.NLM_F_REQUEST, Data: r.Buf})
-		}
+		messages = append(messages, foreignMessages(t.removal(sel))...)
 	}
 	return messages, generation, nil
+}
+
+// foreignMessages returns the requests as messages of a transaction.
+func foreignMessages(requests []*request) (messages []nft.ForeignMessage) {
+	for _, r := range requests {
+		messages = append(messages, nft.ForeignMessage{Type: r.typ, Flags: unix.NLM_F_REQUEST | r.flags, Data: r.Buf})
+	}
+	return messages
 }
 
 // removal returns the messages that remove kube-proxy's share from the table: jumps first, then all
@@ -61,12 +67,16 @@ func (t *nfTable) removal(sel Selector) (requests []*request) {
 	return requests
 }
 
-// proxyRemoval deletes a table of kube-proxy's nftables mode; most of it is its nat part. If the
-// selector allows table filter but not nat, only the chains at filter hooks go, which can refuse a
-// packet.
+// proxyRemoval deletes a table of kube-proxy's nftables mode, or all that Keep does not keep of it; most of it is
+// its nat part. If the selector allows table filter but not nat, only the chains at filter hooks go, which can refuse
+// a packet.
 func (t *nfTable) proxyRemoval(sel Selector) (requests []*request) {
 	if sel.allowsTable(ProxyTables, t.family, "nat") {
-		return []*request{t.request(unix.NFT_MSG_DELTABLE)}
+		requests = []*request{t.request(unix.NFT_MSG_DELTABLE)}
+		if t.keeps() {
+			requests = append(requests, t.kept()...)
+		}
+		return requests
 	}
 	if !sel.allowsTable(ProxyTables, t.family, "filter") {
 		return nil
@@ -94,8 +104,11 @@ func removeNFTables(ctx context.Context, sel Selector) error {
 		if err != nil || len(messages) == 0 {
 			return err
 		}
-		if err = commit(ctx, messages, generation); !errors.Is(err, unix.ERESTART) {
-			return err
+		switch err = commit(ctx, messages, generation); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.ERESTART):
+			return fmt.Errorf("remove kube-proxy's state from nf_tables: %w", err)
 		}
 	}
 	return errMoving
@@ -109,8 +122,5 @@ func commit(ctx context.Context, messages []nft.ForeignMessage, generation uint3
 		return err
 	}
 	defer k.Close()
-	if err := k.Commit(ctx, nft.Batch{Foreign: messages, Generation: generation}); err != nil {
-		return fmt.Errorf("remove kube-proxy's state from nf_tables: %w", err)
-	}
-	return nil
+	return k.Commit(ctx, nft.Batch{Foreign: messages, Generation: generation})
 }

@@ -25,10 +25,17 @@ func (a Action) String() string {
 }
 
 // fill sets what the part contains and what a removal does with it.
-func (p *Part) fill(rs ruleset, f nft.Family) {
-	gone := newRemoval(rs)
-	p.Frontends, p.ClientLists = rs.frontends(f), rs.clientLists(f)
+func (p *Part) fill(rs ruleset, f nft.Family, s scope) {
+	p.Frontends = rs.frontends(f)
 	p.NodePortsAt, p.Everywhere = rs.nodePortsAt()
+	if s.endpoints {
+		newChainReader(rs.chains).fill(p.Frontends)
+	}
+	if s.served {
+		return
+	}
+	gone := newRemoval(rs)
+	p.ClientLists = rs.clientLists(f)
 	for _, c := range rs.chains {
 		f, ours := gone.actions[c.name]
 		switch {
@@ -174,4 +181,16 @@ func Plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Some names the first ones of a list, at most so many, and counts the rest: "a, b, and 3 more".
+func Some[T any](list []T, most int, separator string) string {
+	var names []string
+	for _, x := range list[:min(len(list), most)] {
+		names = append(names, fmt.Sprint(x))
+	}
+	if more := len(list) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, separator)
 }

@@ -39,7 +39,7 @@ func sampleRuleset() ruleset {
 func TestPlanOfTable(t *testing.T) {
 	p := Part{Backend: Xtables, Family: "ip", Table: "nat"}
 	rs := sampleRuleset()
-	p.fill(rs, nft.IP)
+	p.fill(rs, nft.IP, scope{})
 	want := `legacy ip nat: OUTPUT rule 1 to KUBE-SERVICES ("portals") (sends packets to kube-proxy's rules): removed
 legacy ip nat: chain KUBE-POSTROUTING (masquerading): removed
 legacy ip nat: chain KUBE-PROXY-CANARY (kube-proxy uses it to notice flushed rules): removed
@@ -59,7 +59,7 @@ legacy ip nat: 2 rules (foreign or the kubelet's): kept
 func TestPlanOfFilter(t *testing.T) {
 	p := Part{Backend: Compat, Family: "ip6", Table: "filter"}
 	rs := ruleset{table: "filter", chains: []chain{{name: "KUBE-FORWARD"}, {name: "KUBE-FIREWALL"}}}
-	p.fill(rs, nft.IP)
+	p.fill(rs, nft.IP, scope{})
 	want := `nft-compat ip6 filter: chain KUBE-FORWARD (may reject or drop packets of Services): removed
 nft-compat ip6 filter: chain KUBE-FIREWALL (the kubelet's protection of loopback addresses): kept
 `

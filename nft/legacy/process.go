@@ -52,7 +52,8 @@ func Processes(root string) ([]Process, error) {
 	if len(list) > 0 && !embedded {
 		return list, nil
 	}
-	sockets, known, err := readListeners(root)
+	isProxy := func(_ string, port uint16) bool { return slices.Contains(proxyPorts[:], port) }
+	sockets, known, err := readListeners(root, isProxy)
 	if err != nil || !known || !embedded && (len(sockets) == 0 || showsAll(root)) {
 		return list, err
 	}
@@ -102,10 +103,25 @@ func showsAll(root string) bool {
 	return err == nil && flags&kernelThread != 0
 }
 
-// readListeners returns the sockets that listen on one of proxyPorts in the caller's network
-// namespace: their link in a proc file system, and the port. known is false if root has no tables
-// of TCP sockets.
-func readListeners(root string) (found map[string]uint16, known bool, err error) {
+// Listening returns the ports at which a TCP socket of the caller's network namespace listens, other than at a loopback
+// address. root is a proc file system.
+func Listening(root string) (found map[uint16]bool, err error) {
+	const loopback4, loopback6 = "0100007F", "00000000000000000000000001000000"
+	sockets, _, err := readListeners(root, func(addr string, _ uint16) bool {
+		return addr != loopback4 && addr != loopback6
+	})
+	found = make(map[uint16]bool, len(sockets))
+	for _, port := range sockets {
+		found[port] = true
+	}
+	return found, err
+}
+
+// readListeners returns the sockets that listen in the caller's network namespace at an address, in hexadecimal as the
+// kernel prints it, and a port that are wanted: their link in a proc file system, and the port. known is false if root
+// has no tables of TCP sockets.
+func readListeners(root string, wanted func(addr string, port uint16) bool) (found map[string]uint16, known bool,
+	err error) {
 	const listening = "0A" // TCP_LISTEN
 	found = map[string]uint16{}
 	for _, name := range []string{"tcp", "tcp6"} {
@@ -130,9 +146,9 @@ func readListeners(root string) (found map[string]uint16, known bool, err error)
 			if fields[3] != listening {
 				break
 			}
-			_, hex, _ := strings.Cut(fields[1], ":")
+			addr, hex, _ := strings.Cut(fields[1], ":")
 			port, err := strconv.ParseUint(hex, 16, 16)
-			if err == nil && slices.Contains(proxyPorts[:], uint16(port)) {
+			if err == nil && wanted(addr, uint16(port)) {
 				found["socket:["+fields[9]+"]"] = uint16(port)
 			}
 		}

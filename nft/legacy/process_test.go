@@ -2,6 +2,8 @@ package legacy
 
 import (
 	"errors"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -197,5 +199,28 @@ func TestListeners(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestListening: programs at node ports are found, except at loopback addresses, where no node port is served.
+func TestListening(t *testing.T) {
+	ports := map[uint16]bool{}
+	port := func(address string) uint16 {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		port := listener.Addr().(*net.TCPAddr).AddrPort().Port()
+		ports[port] = true
+		return port
+	}
+	everywhere, only4 := port("[::]:0"), port("0.0.0.0:0")
+	port("127.0.0.1:0")
+	port("[::1]:0")
+	got, err := Listening("/proc")
+	maps.DeleteFunc(got, func(port uint16, _ bool) bool { return !ports[port] }) // of other programs
+	if want := map[uint16]bool{everywhere: true, only4: true}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v (%v), want %v", got, err, want)
 	}
 }

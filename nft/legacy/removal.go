@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 )
 
@@ -27,8 +28,13 @@ type rule struct {
 	comment string
 	// plain says that the rule has no condition but a connection state.
 	plain bool
-	destination
-	recent *recent // of session affinity; nil without
+	// What it asks of a packet's destination.
+	to       netip.Addr     // a single address; the zero Addr if the rule takes others as well
+	protocol uint8          // 0: any
+	port     uint16         // 0: any, or more than one
+	recent   *recent        // of session affinity; nil without
+	endpoint netip.AddrPort // to which the rule translates; the zero value if it does not
+	chooses  string         // the map in nf_tables from which the rule takes its endpoint or its chain
 }
 
 // A Jump is a rule that leads to one of kube-proxy's chains.

@@ -114,14 +114,8 @@ func cutEntry(l *layout, data []byte) (entry, error) {
 	return e, err
 }
 
-// A match is a condition of a rule: the name of an extension and its parameters.
-type match struct {
-	name string
-	data []byte
-}
-
 // matches returns the rule's conditions apart from addresses, interfaces and protocol.
-func (e entry) matches(l *layout) (list []match, err error) {
+func (e entry) matches(l *layout) (list []Extension, err error) {
 	for data := e.data[l.header:e.field(l.target)]; len(data) > 0; {
 		if len(data) < extensionHeader {
 			return nil, fmt.Errorf("a match cut off after %d bytes", len(data))
@@ -130,7 +124,7 @@ func (e entry) matches(l *layout) (list []match, err error) {
 		if size < extensionHeader || size > len(data) {
 			return nil, fmt.Errorf("a match of %d bytes", size)
 		}
-		list = append(list, match{text(data[2:], extensionName), data[extensionHeader:size]})
+		list = append(list, extensionOf(data[:size]))
 		data = data[size:]
 	}
 	return list, nil
@@ -151,20 +145,9 @@ func (e entry) summary(l *layout) rule {
 	}
 	matches, _ := e.matches(l) // checked by cutEntry
 	for _, m := range matches {
-		r.addMatch(m.name, m.data)
-		switch m.name {
-		case "comment":
-			r.comment = text(m.data, len(m.data))
-		case "conntrack", "state":
-		case "recent":
-			r.recent, r.plain = recentOf(m.data), false
-		default:
-			r.plain = false
-		}
+		r.addMatch(m.Name, m.Data)
 	}
-	if r.recent != nil && e.targetName(l) == "DNAT" {
-		target := e.data[e.field(l.target):]
-		r.recent.endpoint = translation(l.family(), target[extensionHeader-1], target[extensionHeader:])
-	}
+	target := extensionOf(e.data[e.field(l.target):])
+	r.addTarget(l.family(), target.Name, target.Revision, target.Data)
 	return r
 }

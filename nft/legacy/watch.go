@@ -31,6 +31,9 @@ type xtableLook struct {
 // never makes it, and a removal that has to leave the chain leaves it without rules.
 const serviceChain = "KUBE-SERVICES"
 
+// nodePortChain is the chain of node ports in these modes.
+const nodePortChain = "KUBE-NODEPORTS"
+
 // NewWatch returns a Watch of the network namespace of the calling thread.
 func NewWatch() (*Watch, error) {
 	k, err := kernel.Open()
@@ -92,15 +95,21 @@ func (w *Watch) xtables(f nft.Family) (served bool, err error) {
 // nftables lists the places in nf_tables: a table of kube-proxy's own, or iptables-nft's table nat
 // with rules in the chain of Services.
 func (w *Watch) nftables(ctx context.Context, f nft.Family) (places []string, err error) {
-	nat := false
+	nat, proxy := false, false
 	err = w.kernel.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
 		switch attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME)) {
 		case ProxyTable:
-			places = append(places, fmt.Sprintf("%s %s", ProxyTables, f.NFT()))
+			proxy = true
 		case "nat":
 			nat = true
 		}
 	})
+	if proxy && err == nil {
+		t := &nfTable{family: f, rules: ruleset{table: ProxyTable}}
+		if _, err = t.readChains(ctx, w.kernel); !t.isKept() {
+			places = append(places, fmt.Sprintf("%s %s", ProxyTables, f.NFT()))
+		}
+	}
 	if err != nil || !nat {
 		return places, err
 	}

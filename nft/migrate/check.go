@@ -101,7 +101,7 @@ func FirewallChecks(ctx context.Context, inventory *legacy.Inventory, targets []
 	if err != nil {
 		return []Check{NotSeen(about, err)}
 	}
-	if rules.HasTable("calico") && slices.ContainsFunc(inventory.Parts, ofProxyTables) {
+	if rules.HasTable("calico") && followedByCalico(inventory.Parts) {
 		checks = append(checks, calicoCheck)
 	}
 	rules.Without = "KUBE-FORWARD"
@@ -126,7 +126,12 @@ func FirewallChecks(ctx context.Context, inventory *legacy.Inventory, targets []
 	return checks
 }
 
-func ofProxyTables(p legacy.Part) bool { return p.Backend == legacy.ProxyTables }
+// followedByCalico reports whether kube-proxy has tables whose removal makes Calico change its dataplane.
+func followedByCalico(parts []legacy.Part) bool {
+	ofProxy := func(p legacy.Part) bool { return p.Backend == legacy.ProxyTables }
+	kept := func(p legacy.Part) bool { return ofProxy(p) && len(p.Kept) > 0 }
+	return slices.ContainsFunc(parts, ofProxy) && !slices.ContainsFunc(parts, kept)
+}
 
 // calicoCheck is about Calico's setting Auto. Felix looks at kube-proxy's table every 15 s (felix/nftables/utils.go and
 // felix/dataplane/linux/int_dataplane.go of Calico 3.33).
@@ -135,7 +140,8 @@ var calicoCheck = Check{
 	Means: "with nftablesMode Auto, the default, Calico changes to its iptables dataplane and rebuilds the policies of " +
 		"all pods, up to 15 s after the table kube-proxy has gone",
 	Do: `before the takeover, kubectl patch felixconfiguration default --type merge -p ` +
-		`'{"spec":{"nftablesMode":"Enabled"}}', or linuxDataplane: Nftables in the Installation of its operator`,
+		`'{"spec":{"nftablesMode":"Enabled"}}', or linuxDataplane: Nftables in the Installation of its operator; or run ` +
+		`kube-nft with --keep-kube-proxy-table`,
 }
 
 // liveCheck is about running kube-proxies.

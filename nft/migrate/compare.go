@@ -30,6 +30,9 @@ func few(n int) int { return min(max(fewLost, n/fewLostIn), n/fewLostOfAll) }
 type Comparison struct {
 	Served int    `json:"served"` // by kube-proxy
 	Lost   []Lost `json:"lost"`   // in order
+	// Differences are those of frontends and, if the inventory has them, of endpoint lists; in order. Lost is the part
+	// of them that a takeover asks about.
+	Differences []Difference `json:"differences,omitempty"`
 	// Node is the name of this node if there is no such Node object.
 	Node string `json:"node,omitempty"`
 	// Empty says that our tables serve nothing.
@@ -67,22 +70,29 @@ func compare(inv *legacy.Inventory, tables nft.Tables, node string, local []neti
 	slices.SortFunc(theirs, func(a, b legacy.Frontend) int {
 		return cmp.Or(a.Compare(b.Frontend), -strings.Compare(a.Service, b.Service))
 	})
+	each := slices.Clone(theirs)
 	theirs = slices.CompactFunc(theirs, func(a, b legacy.Frontend) bool { return a.Frontend == b.Frontend })
 	for _, f := range theirs {
-		lost := Lost{Frontend: f.String()}
+		lost, detail := Lost{Frontend: f.String()}, ""
 		switch ours.Of(f.Frontend) {
-		case readback.Served, readback.NotLocal: // kube-proxy's modes differ in what they do then
+		case readback.Served, readback.NotLocal: // a difference of lists at most: kube-proxy's modes differ in NotLocal
 			continue
 		case readback.NoFrontend:
-			lost.Why = "no Service has them"
+			lost.Why, detail = "no Service has them", "no Service has it"
 		case readback.NoAddress:
 			lost.Why, lost.address = "node ports would be served at no address of this node", true
+			detail = "kube-nft would serve node ports at no address of this node"
 		case readback.NoEndpoint:
-			lost.Why = "their Services have no endpoint"
+			lost.Why, detail = "their Services have no endpoint", "its Service has no endpoint"
 		}
 		c.Lost = append(c.Lost, lost)
+		c.Differences = append(c.Differences, Difference{Kind: OnlyKubeProxy, Frontend: lost.Frontend,
+			Detail: "kube-proxy serves it, and " + detail, At: f.Frontend})
 	}
 	c.Served = len(theirs)
+	if inv.Endpoints {
+		c.compareLists(each, ours, tables)
+	}
 	return c
 }
 
@@ -151,8 +161,22 @@ func (c *Comparison) Summary() string {
 		strings.Join(reasons, "; "))
 }
 
-// Check is the comparison as a part of a plan. With force, a refusal is a warning.
-func (c *Comparison) Check(force bool) Check {
+// Checks are the comparison as a part of a plan. With force, a refusal is a warning.
+func (c *Comparison) Checks(force bool) []Check {
+	checks := []Check{c.check(force)}
+	lists := slices.DeleteFunc(slices.Clone(c.Differences), func(d Difference) bool { return d.Kind == OnlyKubeProxy })
+	if len(lists) > 0 {
+		checks = append(checks, Check{
+			Level: Note, About: "endpoints", Found: "kube-proxy's rules and kube-nft's differ at " + Named(lists),
+			Means: "kube-proxy may not have followed the latest change yet, or its rules are old because it does not run",
+			Do:    "look again; --mode=shadow counts the differences that last",
+		})
+	}
+	return checks
+}
+
+// check is about what would be lost.
+func (c *Comparison) check(force bool) Check {
 	check := Check{Level: OK, About: "frontends", Found: c.Summary()}
 	var loss *LossError
 	switch err := c.Refusal(); {

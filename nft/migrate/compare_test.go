@@ -134,10 +134,10 @@ func TestCompare(t *testing.T) {
 			if refusal == nil && tt.lost > 0 {
 				want = Warning
 			}
-			if check := c.Check(false); check.Level != want {
+			if check := c.check(false); check.Level != want {
 				t.Errorf("check %+v, want %s", check, want)
 			}
-			if check := c.Check(true); check.Level == Blocks {
+			if check := c.check(true); check.Level == Blocks {
 				t.Errorf("by force: check %+v", check)
 			}
 		})

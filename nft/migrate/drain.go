@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // ipvs selects what kube-proxy's IPVS mode has beside rules.
@@ -67,11 +68,7 @@ const (
 // Drained waits until Remove may remove the rest of IPVS. Now and then it calls report with what it waits for.
 func (t *Takeover) Drained(ctx context.Context, report func(string)) error {
 	for pause := drainPoll; ; {
-		timer := time.NewTimer(min(pause, max(0, time.Until(t.drained))))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !retry.Pause(ctx, min(pause, time.Until(t.drained))) {
 			return context.Cause(ctx)
 		}
 		began := time.Now()

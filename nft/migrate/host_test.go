@@ -186,7 +186,7 @@ func TestFirewallChecksInKernel(t *testing.T) {
 			"warning Calico", `{"spec":{"nftablesMode":"Enabled"}}`},
 		"Calico alone": {"table ip calico { chain filter-FORWARD { type filter hook forward priority 0; }; }", "", ""},
 		"a table": {fmt.Sprintf(chain, "mine"), "warning rules at forward",
-			"nft insert rule inet mine forward ct status dnat accept"},
+			"nft add rule inet mine forward ct status dnat accept"},
 		"firewalld": {fmt.Sprintf(chain, "firewalld"), "blocks firewalld", "StrictForwardPorts=no"},
 	} {
 		t.Run(name, func(t *testing.T) {

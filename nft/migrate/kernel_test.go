@@ -144,7 +144,7 @@ func TestTakeoverKernel(t *testing.T) {
 		"remove from legacy ip nat: begins", "remove from legacy ip nat: done: 3 jumps, 106 chains, 273 rules in them",
 		"remove from legacy ip mangle: begins", "remove from legacy ip mangle: done: 1 chain",
 		"remove from kube-proxy-nftables ip kube-proxy: begins",
-		"remove from kube-proxy-nftables ip kube-proxy: done: 55 chains, 107 rules in them, 10 sets",
+		"remove from kube-proxy-nftables ip kube-proxy: done: 60 chains, 122 rules in them, 10 sets",
 		"look again: begins", "look again: done: nothing of kube-proxy's is left",
 	}
 	if diff := cmp.Diff(lines, *journal); diff != "" {

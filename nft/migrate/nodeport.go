@@ -17,6 +17,8 @@ type NodePorts struct {
 	Reached []netip.Addr // the addresses at which kube-nft will serve node ports
 	Setting string       // of --nodeport-addresses, for the message
 	InUse   []Use        // translated connections to addresses of the node
+	// Taken has the TCP node ports at which a program of the node listens, with their Services.
+	Taken map[uint16]string
 	// Localhost says that the kernel routes 127.0.0.0/8: kube-proxy serves node ports there only then.
 	Localhost bool
 	// Served has the addresses at which kube-proxy serves node ports; see ServedBy.
@@ -81,6 +83,13 @@ func (n *NodePorts) Checks() []Check {
 		}
 	}
 	var used []Check
+	for port, service := range n.Taken {
+		used = append(used, Check{
+			Level: Note, About: fmt.Sprintf("node port %s %d", tracker.TCP, port),
+			Found: "a program on this node listens at this port as well (ss -ltnp shows it)",
+			Means: "at the addresses above Service " + service + " answers, not the program, as with kube-proxy",
+		})
+	}
 	for use, count := range counts {
 		connections := "connections"
 		if count == 1 {
@@ -121,13 +130,4 @@ func (n *NodePorts) keep(lost []netip.Addr) string {
 const shownAddresses = 8
 
 // join lists addresses; of many, the first ones.
-func join(addrs []netip.Addr) string {
-	var list []string
-	for _, addr := range addrs[:min(len(addrs), shownAddresses)] {
-		list = append(list, addr.String())
-	}
-	if more := len(addrs) - shownAddresses; more > 0 {
-		list = append(list, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(list, ", ")
-}
+func join(addrs []netip.Addr) string { return legacy.Some(addrs, shownAddresses, ", ") }

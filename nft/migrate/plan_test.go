@@ -198,6 +198,7 @@ func TestNodePorts(t *testing.T) {
 			{tracker.TCP, netip.MustParseAddrPort("192.0.2.1:30080")},
 			{tracker.UDP, netip.MustParseAddrPort("127.0.0.1:30053")},
 		},
+		Taken: map[uint16]string{30081: "shop/web"},
 	}
 	want := []Check{
 		{OK, "node ports", "will be served at 192.0.2.1", "the addresses of --nodeport-addresses primary", ""},
@@ -207,6 +208,8 @@ func TestNodePorts(t *testing.T) {
 		{Warning, "node port tcp 192.0.2.2:30080", "in use by 2 connections now",
 			"they go on; new ones will not be answered at this address",
 			"use another address, or --nodeport-addresses primary,192.0.2.2/32"},
+		{Note, "node port tcp 30081", "a program on this node listens at this port as well (ss -ltnp shows it)",
+			"at the addresses above Service shop/web answers, not the program, as with kube-proxy", ""},
 		{Warning, "node port udp 127.0.0.1:30053", "in use by 1 connection now",
 			"they go on; new ones will not be answered at this address", "use another address, or --localhost-nodeports"},
 	}

@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // poll is the pause between two looks at all processes; glance, between two looks at those that are
-// known. Health-check node ports of a daemon answer nobody between kube-proxy's end and the look that
+// known. Health-check node ports of a daemon do not answer between kube-proxy's end and the look that
 // notices it.
 const (
 	poll   = 500 * time.Millisecond
@@ -62,19 +63,19 @@ const remind = 30 * time.Minute
 // waitForEnd waits until no kube-proxy is alive. It calls alive whenever the list of processes
 // changes, and again every half hour.
 func (list processList) waitForEnd(ctx context.Context, node legacy.Node, alive func(processes string)) error {
-	var told time.Time
-	for last := ""; ; {
+	waiting := quota.Once{Interval: remind}
+	for {
 		processes, err := list.steady(ctx, node)
 		if err != nil || len(processes) == 0 {
 			return err
 		}
-		if now := describe(processes); now != last || time.Since(told) >= remind {
-			alive(now)
-			last, told = now, time.Now()
+		found := describe(processes)
+		if waiting.Report(found) {
+			alive(found)
 		}
 		for began := time.Now(); time.Since(began) < poll && !ended(cmp.Or(node.Proc, "/proc"), processes); {
 			if !retry.Pause(ctx, glance) {
-				return fmt.Errorf("%s is still running: %w", last, context.Cause(ctx))
+				return fmt.Errorf("%s is still running: %w", found, context.Cause(ctx))
 			}
 		}
 	}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
+	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -148,8 +148,6 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
 	for missing := ""; ; {
 		inventory, err := r.Node.Inventory(ctx)
 		if err == nil {
@@ -161,9 +159,7 @@ func (r *Rollback) waitForRules(ctx context.Context) (string, error) {
 		case err == nil && missing == "":
 			return "they are in place under ours", nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !retry.Pause(ctx, poll) {
 			return "",
 				fmt.Errorf("%s; nothing was removed, our tables go on serving: start kube-proxy on this node and run this again, "+
 					"or remove them with kube-nft cleanup: %w", missing, context.Cause(ctx))
@@ -201,15 +197,8 @@ func lacking(ours nft.Tables, inv *legacy.Inventory) (string, error) {
 		return "", nil
 	}
 	slices.SortFunc(lost, func(a, b legacy.Frontend) int { return a.Compare(b.Frontend) })
-	var names []string
-	for _, f := range lost[:min(len(lost), shownLost)] {
-		names = append(names, f.String())
-	}
-	if more := len(lost) - shownLost; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
 	return fmt.Sprintf("kube-proxy's rules do not serve %d of %d frontends that our tables serve: %s", len(lost), total,
-		strings.Join(names, ", ")), nil
+		legacy.Some(lost, shownLost, ", ")), nil
 }
 
 // unserved lists the families, as in "family ip", that have Services in our tables but not in

@@ -72,11 +72,11 @@ func (s Shape) Servers(node ...netip.Addr) string {
 				at = append(at, socket(addr, uint16(port)))
 			}
 		}
-		for _, frontend := range at {
+		for n, frontend := range at {
 			server := "-" + s.Protocol(i)[:1] + " " + frontend
 			fmt.Fprintf(&b, "-A %s -s rr\n", server)
 			for j := range s.Endpoints {
-				if !s.Refused(i) {
+				if there := n == 0 || !s.Local(i) || j == 0; there && !s.Refused(i) { // endpoint 0 is on this node
 					fmt.Fprintf(&b, "-a %s -r %s -m -w 1\n", server, socket(s.Endpoint(i, j), 8080))
 				}
 			}

@@ -111,7 +111,13 @@ func (s Shape) nftService(b *strings.Builder, i int) {
 		fmt.Fprintf(b, "\t\tmeta l4proto %s dnat %s to numgen random mod %d map { %s }\n\t}\n", s.Protocol(i), family,
 			s.Endpoints, strings.Join(ends, ", "))
 	}
-	if _, ok := s.NodePort(i); ok || s.Local(i) {
+	if s.Local(i) {
+		fmt.Fprintf(b, "\tchain %s {\n\t\tmeta l4proto %s dnat %s to numgen random mod 1 map { 0 : %s . 8080 }\n\t}\n",
+			nftChain("local", i), s.Protocol(i), family, s.Endpoint(i, 0))
+		fmt.Fprintf(b, "\tchain %s {\n\t\t%s saddr %s goto %s\n\t\tfib saddr type local jump mark-for-masquerade\n"+
+			"\t\tfib saddr type local goto %s\n\t\tgoto %s\n\t}\n", nftChain("external", i), family, s.pods(),
+			nftChain("service", i), nftChain("service", i), nftChain("local", i))
+	} else if _, ok := s.NodePort(i); ok {
 		fmt.Fprintf(b, "\tchain %s {\n\t\tjump mark-for-masquerade\n\t\tgoto %s\n\t}\n", nftChain("external", i),
 			nftChain("service", i))
 	}
