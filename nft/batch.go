@@ -67,7 +67,7 @@ type Batch struct {
 	// not check hooks and loops of chains before it really applies a batch.
 	Check bool
 	// Generation, if not zero, is the generation that the batch is based on. The kernel refuses the
-	// batch (ERESTART) if anybody has committed to nf_tables since. Source: NFNL_BATCH_GENID.
+	// batch (ERESTART) if another program has committed to nf_tables since. Source: NFNL_BATCH_GENID.
 	Generation uint32
 }
 

@@ -337,7 +337,7 @@ func prefixText(p netip.Prefix) string {
 
 // Visible returns a text of others for people: control characters, which a terminal would obey,
 // characters that change the direction of writing, and bytes that are no character stand in it as
-// escapes such as \u001b. Anybody may choose the arguments of a process, the comment of a rule or the
+// escapes such as \u001b. Any user may choose the arguments of a process, the comment of a rule or the
 // name of a chain. The escapes are also those of JSON, except \x9b for a byte that is no character.
 func Visible(text string) string { return visible(text, "") }
 

@@ -117,39 +117,27 @@ func (r *Reader) Name() string { return Name(r.Value) }
 
 // Uint8 is the value as a number; zero if it has another length. Uint16, Uint32 and Uint64 do the
 // same for longer numbers.
-func (r *Reader) Uint8() uint8 {
-	if len(r.Value) != 1 {
-		r.malformed()
-		return 0
-	}
-	return r.Value[0]
-}
+func (r *Reader) Uint8() uint8 { return r.number(1)[0] }
 
 // Uint16 is Uint8 for two bytes.
-func (r *Reader) Uint16() uint16 {
-	if len(r.Value) != 2 {
-		r.malformed()
-		return 0
-	}
-	return binary.BigEndian.Uint16(r.Value)
-}
+func (r *Reader) Uint16() uint16 { return binary.BigEndian.Uint16(r.number(2)) }
 
 // Uint32 is Uint8 for four bytes.
-func (r *Reader) Uint32() uint32 {
-	if len(r.Value) != 4 {
-		r.malformed()
-		return 0
-	}
-	return binary.BigEndian.Uint32(r.Value)
-}
+func (r *Reader) Uint32() uint32 { return binary.BigEndian.Uint32(r.number(4)) }
 
 // Uint64 is Uint8 for eight bytes.
-func (r *Reader) Uint64() uint64 {
-	if len(r.Value) != 8 {
+func (r *Reader) Uint64() uint64 { return binary.BigEndian.Uint64(r.number(8)) }
+
+// zero is the number in place of a malformed one.
+var zero [8]byte
+
+// number is the value, which must have n bytes.
+func (r *Reader) number(n int) []byte {
+	if len(r.Value) != n {
 		r.malformed()
-		return 0
+		return zero[:n]
 	}
-	return binary.BigEndian.Uint64(r.Value)
+	return r.Value
 }
 
 // Addr is the value as an address of a family; the zero address if the value has another length.

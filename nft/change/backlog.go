@@ -24,7 +24,7 @@ type backlog struct {
 	elements map[elementName]*nft.Element // what the kernel has there; nil for nothing
 	along    map[string]*step             // by unit, what comes along if one of its elements changes
 	queue    []*step                      // in order; nil stands for all chains that change and belong to no unit
-	chains   map[string]*nft.Chain        // that change or go, as the kernel has them; nil for a base chain that comes
+	chains   map[string]*nft.Chain        // that change, go or come later, as the kernel has them; nil for nothing
 	sets     map[string]*nft.Elements     // that go, with what they hold
 }
 
@@ -49,7 +49,12 @@ type Unit struct {
 	Whole bool
 	// Refuses says that packets are refused because of the element, unless another element comes first.
 	Refuses bool
+	// Walks says that for each chain of the unit the kernel goes through a map that packets fill. It needs Whole.
+	Walks bool
 }
+
+// walkWork is how many elements cost the kernel about as much as a walk through a map that packets have filled.
+const walkWork = 1000
 
 // Units says what belongs together.
 type Units interface {
@@ -78,7 +83,7 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 	for name, chain := range j.Table.Chains {
 		switch {
 		case have.Chains[name] != nil:
-		case chain.Hook != nil:
+		case chain.Hook != nil || units.OfChain(name).Walks:
 			b.chains[name] = nil
 		default:
 			j.chains[name] = nil
@@ -92,6 +97,9 @@ func (j *Journal) Found(have *nft.Table, units Units) {
 	b.find(j, have)
 	if len(b.elements)+len(b.chains)+len(b.sets) > 0 {
 		j.backlog = b
+	}
+	for name := range maps.Clone(j.chains) {
+		j.moveReached(name)
 	}
 	if unseen { // no packet waits for the parts of what none reaches
 		j.all()
@@ -236,7 +244,9 @@ func (j *Journal) moveStep(s *step) (work int) {
 		if old, ok := b.chains[name]; ok && j.Table.Chains[name] != nil {
 			delete(b.chains, name)
 			j.chains[name] = old
-			work += chainWork
+			if work += chainWork; b.units.OfChain(name).Walks {
+				work += walkWork
+			}
 		}
 	}
 	return work

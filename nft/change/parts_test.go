@@ -27,8 +27,7 @@ func fresh() nft.Batch {
 	return change.Diff(nil, nft.Tables{nft.IP: table})
 }
 
-// TestParts takes the batch apart: what packets see comes last, and a frontend comes with its
-// lists.
+// TestParts takes the batch apart: what packets see comes last, frontends come before their lists, and no list is cut.
 func TestParts(t *testing.T) {
 	whole := fresh()
 	whole.Generation, whole.Foreign = 7, make([]nft.ForeignMessage, 1)
@@ -56,8 +55,8 @@ func TestParts(t *testing.T) {
 		}
 		got = append(got, p)
 	}
-	want := []part{{structure: 4, others: 1, lists: 3, verdicts: 2, generation: 7}, {lists: 3, verdicts: 1},
-		{base: 2, generation: 9}}
+	want := []part{
+		{structure: 4, verdicts: 3, lists: 1, generation: 7}, {lists: 5}, {others: 1}, {base: 2, generation: 10}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(part{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

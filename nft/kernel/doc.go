@@ -9,7 +9,7 @@
 //
 // A table with the flags owner and persist (Linux 6.9) belongs to the socket that made it. As
 // long as that is open no other process can change the table: nft gets "Operation not permitted", and
-// nft flush ruleset passes over it. When the socket is closed the table stays, anybody can
+// nft flush ruleset passes over it. When the socket is closed the table stays, any program can
 // change it, and the next kube-nft adopts it by adding the table with the same flags. Measured on
 // Linux 6.18 with nft 1.0.6; and these are the reasons why the default is not to own:
 //

@@ -13,7 +13,7 @@ import (
 
 // A Lock is the right to program a network namespace. At most one process has it, and only one with
 // CAP_NET_ADMIN in that namespace can have it: a group of the packet log (nfnetlink_log), to which
-// nobody logs. The kernel gives a group to one socket, whatever mount or process namespace its
+// no rule logs. The kernel gives a group to one socket, whatever mount or process namespace its
 // process is in, and takes it back when the process has ended, however it ended.
 type Lock struct{ conn *netlink.Conn }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/attr"
 	"github.com/kube-nft/kube-nft/nft/wire"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // maxReads is how often a read is tried while others change nf_tables.
@@ -101,7 +102,7 @@ func (k *Client) Count(ctx context.Context, f nft.Family, s *nft.Set) (n uint32,
 }
 
 // Generation returns the number of the latest commit to nf_tables in this network namespace,
-// whoever made it.
+// by any program.
 func (k *Client) Generation(ctx context.Context) (uint32, error) {
 	generation, err := k.generation(ctx)
 	if err != nil {
@@ -125,7 +126,7 @@ func (k *Client) retry(ctx context.Context, read func() error) error {
 			return err
 		}
 		if i >= maxReads/4 {
-			time.Sleep(time.Duration(i) * time.Millisecond)
+			retry.Pause(ctx, time.Duration(i)*time.Millisecond)
 		}
 	}
 	return fmt.Errorf("nf_tables changed during each of %d attempts: %w", maxReads, unix.EINTR)

@@ -11,7 +11,7 @@ import (
 // TestOptions writes and reads comments: what a Service port asks for is read back, and is no part of its name.
 func TestOptions(t *testing.T) {
 	all := tracker.Settings{KeepUnreadyUDP: true, ResetDeparted: true, LocalFallback: true, SourceRangesForNodePorts: true,
-		Ping: true}
+		Ping: true, Eject: true}
 	for _, tt := range []struct {
 		protocol tracker.Protocol
 		local    bool
@@ -20,8 +20,9 @@ func TestOptions(t *testing.T) {
 		want     []string
 	}{
 		{tracker.TCP, true, tracker.Settings{}, "shop/web:http", nil},
-		{tracker.TCP, true, all, "shop/web:http reset-departed,local-fallback,ping",
-			[]string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/local-fallback: cluster",
+		{tracker.TCP, true, all, "shop/web:http reset-departed,eject,local-fallback,ping",
+			[]string{"kube-nft.io/connections-of-departed: reset", "kube-nft.io/eject: true",
+				"kube-nft.io/local-fallback: cluster",
 				"kube-nft.io/ping: true"}},
 		{tracker.UDP, false, all, "shop/web:http ping,keep-unready",
 			[]string{"kube-nft.io/ping: true", "kube-nft.io/udp-unready: keep"}},

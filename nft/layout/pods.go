@@ -17,7 +17,7 @@ type PodMatch struct {
 // None reports whether there is no way to recognise pods.
 func (m PodMatch) None() bool { return !m.CIDR.IsValid() && m.Interface == "" }
 
-// Stmt matches pods, or with not everybody else.
+// Stmt matches pods, or with not all other clients.
 func (m PodMatch) Stmt(not bool) nft.Stmt {
 	if m.Interface != "" {
 		return nft.InputInterface{Name: m.Interface, Prefix: m.Prefix, Not: not}

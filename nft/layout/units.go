@@ -63,7 +63,7 @@ func (u Units) OfChain(name string) change.Unit {
 }
 
 func ofAffinity(number uint32) change.Unit {
-	return change.Unit{Name: unitName("affinity", number), Whole: true}
+	return change.Unit{Name: unitName("affinity", number), Whole: true, Walks: true}
 }
 
 func unitName(what string, number uint32) string {

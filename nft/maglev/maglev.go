@@ -74,6 +74,23 @@ func Table(endpoints []netip.AddrPort, weights []uint16) []uint16 {
 	return table
 }
 
+// Reassign gives each slot of a table whose endpoint is out to another endpoint, in proportion to the slots that the
+// others have. All other slots stay. At least one endpoint is not out.
+func Reassign(table []uint16, out func(endpoint uint16) bool) []uint16 {
+	whole := slices.Clone(table)
+	for slot, endpoint := range whole {
+		if !out(endpoint) {
+			continue
+		}
+		at := int(mix(uint64(slot)) % uint64(len(whole)))
+		for out(whole[at]) {
+			at = (at + 1) % len(whole)
+		}
+		table[slot] = whole[at]
+	}
+	return table
+}
+
 // free marks a slot without an endpoint.
 const free = 1<<16 - 1
 

@@ -245,3 +245,39 @@ func BenchmarkTable(b *testing.B) {
 		})
 	}
 }
+
+// TestReassign: the slots of endpoints that are out go to the others in proportion to theirs, and no other slot moves.
+func TestReassign(t *testing.T) {
+	for _, tt := range []struct {
+		n       int
+		weights []uint16
+		out     []uint16
+	}{
+		{3, nil, []uint16{1}}, {6, nil, []uint16{0, 3, 5}}, {4, []uint16{1, 2, 4, 1}, []uint16{3}},
+		{200, nil, []uint16{17}},
+	} {
+		whole := Table(endpoints(tt.n, false), tt.weights)
+		isOut := func(i uint16) bool { return slices.Contains(tt.out, i) }
+		table := Reassign(slices.Clone(whole), isOut)
+		before, now := make([]int, tt.n), make([]int, tt.n)
+		left := 0
+		for slot := range whole {
+			before[whole[slot]]++
+			now[table[slot]]++
+			if isOut(whole[slot]) {
+				left++
+			} else if table[slot] != whole[slot] {
+				t.Fatalf("%d endpoints: slot %d of %d moves to %d", tt.n, slot, whole[slot], table[slot])
+			}
+		}
+		for i := range before {
+			share := float64(left) * float64(before[i]) / float64(len(whole)-left)
+			switch gained := float64(now[i] - before[i]); {
+			case isOut(uint16(i)) && now[i] > 0:
+				t.Errorf("%d endpoints: %d keeps %d slots", tt.n, i, now[i])
+			case !isOut(uint16(i)) && math.Abs(gained-share) > 5*math.Sqrt(share)+1:
+				t.Errorf("%d endpoints: %d gains %.0f slots, want about %.0f", tt.n, i, gained, share)
+			}
+		}
+	}
+}

@@ -37,7 +37,7 @@ func NewAnswers(tables nft.Tables, local []netip.Addr) *Answers {
 		a.atNode[f] = nodePortsAnywhere(table)
 		for _, addr := range local {
 			if addresses := table.Sets[layout.NodePortAddressesSet]; addresses != nil &&
-				nft.Family(tracker.FamilyOf(addr)) == f {
+				tracker.FamilyOf(addr) == f {
 				_, named := addresses.Map[nft.AddrKey(addr)]
 				a.atNode[f] = a.atNode[f] || named
 			}
@@ -63,7 +63,7 @@ func nodePortsAnywhere(t *nft.Table) bool {
 
 // Of returns the answer of a frontend.
 func (a *Answers) Of(f tracker.Frontend) Answer {
-	family := nft.Family(f.Family())
+	family := f.Family()
 	table := a.tables[family]
 	if table == nil || table.Sets[layout.VerdictMap(f.NodePort())] == nil {
 		return NoFrontend

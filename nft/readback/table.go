@@ -199,7 +199,7 @@ func (t Table) shared(number uint32, local bool, port uint16) []netip.AddrPort {
 	list, _ := t.SharedList(number, local)
 	if dnat, ok := t.listDNAT(number, local); ok && dnat.Ports != "" {
 		target := t.Sets[dnat.Ports].Port(layout.JointPortKey(number, port))
-		if target == 0 { // nobody gets there
+		if target == 0 { // no connection gets there
 			return nil
 		}
 		for i, ep := range list {
@@ -396,7 +396,7 @@ func (t Table) findAffinity(s *Frontend, key string) {
 // AffinityMaps returns the maps that may hold the affinity entry of a client that connects to a Service. What they
 // hold is not read with the table.
 func (t Table) AffinityMaps(p nft.Packet) (sets []*nft.Set) {
-	family, protocol := tracker.Family(t.Family), tracker.Protocol(p.Protocol)
+	family, protocol := t.Family, tracker.Protocol(p.Protocol)
 	for _, f := range []tracker.Frontend{{Address: p.Destination, Protocol: protocol, Port: p.Port},
 		tracker.NodePort(family, protocol, p.Port)} {
 		s := Frontend{Frontend: f}

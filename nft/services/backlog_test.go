@@ -78,7 +78,7 @@ func (s *results) add(w *world, tables nft.Tables) {
 	}
 	for f, of := range *s {
 		for _, c := range clients(f.family) {
-			of[c.name] = append(of[c.name], tables[nft.Family(f.family)].Trace(c.packet(f, f.family)))
+			of[c.name] = append(of[c.name], tables[f.family].Trace(c.packet(f, f.family)))
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (s *results) check(t *testing.T, seed uint64, tables nft.Tables) (first int
 	t.Helper()
 	for f, of := range *s {
 		for _, c := range clients(f.family) {
-			got := tables[nft.Family(f.family)].Trace(c.packet(f, f.family))
+			got := tables[f.family].Trace(c.packet(f, f.family))
 			var outcomes []string
 			endpoints := make(map[netip.AddrPort]bool)
 			for _, result := range of[c.name] {

@@ -293,7 +293,7 @@ func TestRandomConflicts(t *testing.T) {
 			lost := make(map[loss]bool)
 			for at, claims := range w.claims() {
 				winner := slices.MinFunc(claims, first).port.ID
-				if got := r.families[nft.Family(at.family)].frontends[at.Frontend].shown.id; got != winner {
+				if got := r.families[at.family].frontends[at.Frontend].shown.id; got != winner {
 					t.Fatalf("seed %d: %s is served for %s, want %s", seed, at.Frontend, got, winner)
 				}
 				for _, c := range claims {

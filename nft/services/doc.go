@@ -31,9 +31,9 @@
 //	cluster-local-M          the same with internal traffic policy Local, M endpoints here
 //	external-N               other addresses: always masquerade
 //	external-local-N-M       external traffic policy Local: pods and this node get the
-//	                         cluster-wide list, everybody else the M endpoints here
+//	                         cluster-wide list, other clients the M endpoints here
 //	node-port-…              the same for node ports
-//	source-ranges-G-…              before any of these: drop sources that are not in the source ranges with number G
+//	source-ranges-G-…        before any of these: drop sources that are not in the source ranges with number G
 //	reject-new               no endpoints anywhere
 //	drop-not-local           endpoints, and none that a traffic policy Local allows
 //
@@ -96,8 +96,8 @@
 //
 // With Config.Localhost the kernel routes packets to 127.0.0.0/8 from anywhere, and
 // nat-prerouting drops those that did not come over lo. It sees the packets that connection
-// tracking takes for the first of a connection. Untracked packets pass: those that somebody's
-// notrack rule exempts, and those that tracking calls invalid, such as a TCP segment out of the
+// tracking takes for the first of a connection. Untracked packets pass: those that another
+// program's notrack rule exempts, and those that tracking calls invalid, such as a TCP segment out of the
 // blue. So a neighbour on the link cannot connect, but may find out which ports are in use;
 // where a rule exempts 127.0.0.0/8 from tracking, it can connect.
 //

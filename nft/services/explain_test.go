@@ -28,7 +28,7 @@ func TestExplainRandomWorlds(t *testing.T) {
 		for f, claims := range w.claims() {
 			owner := slices.MinFunc(claims, first).port
 			for _, client := range clients(owner.ID.Family) {
-				table, p := r.Want()[nft.Family(owner.ID.Family)], client.packet(f, owner.ID.Family)
+				table, p := r.Want()[owner.ID.Family], client.packet(f, owner.ID.Family)
 				checkExplanation(t, table.Trace(p), readback.New(table).Explain(p), owner.ID)
 			}
 		}

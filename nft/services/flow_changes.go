@@ -67,6 +67,16 @@ func (r *Ruleset) Serving(at tracker.Frontend) (endpoints tracker.Served, known 
 	return family.frontends[at].shown.serving, true
 }
 
+// Owner returns the Service port that has a frontend; false if none does.
+func (r *Ruleset) Owner(at tracker.Frontend) (id tracker.PortID, ok bool) {
+	family := r.families[at.Family()]
+	if family == nil || family.frontends[at] == nil {
+		return id, false
+	}
+	id = family.frontends[at].shown.id
+	return id, id != tracker.PortID{}
+}
+
 // Resets reports whether connections of TCP and SCTP to a frontend end when their endpoint stops
 // serving.
 func (r *Ruleset) Resets(at tracker.Frontend) bool {
@@ -76,7 +86,7 @@ func (r *Ruleset) Resets(at tracker.Frontend) bool {
 
 // HasClusterIP reports whether addr is the cluster IP of a Service.
 func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
-	family := r.families[nft.Family(tracker.FamilyOf(addr))]
+	family := r.families[tracker.FamilyOf(addr)]
 	if family == nil {
 		return false
 	}
@@ -88,7 +98,7 @@ func (r *Ruleset) HasClusterIP(addr netip.Addr) bool {
 func (r *Ruleset) ServiceCIDRs() []netip.Prefix { return r.serviceCIDRs }
 
 // TouchedFrontends returns the frontends that have come, gone or got other endpoints since
-// Committed: the frontends for which Serving may answer otherwise.
+// Committed: the frontends for which Serving or Owner may answer otherwise.
 func (r *Ruleset) TouchedFrontends() iter.Seq[tracker.Frontend] {
 	return func(yield func(tracker.Frontend) bool) {
 		for _, family := range r.families {

@@ -16,12 +16,22 @@ import (
 type served struct {
 	endpoints  map[tracker.Frontend][]netip.AddrPort
 	clusterIPs map[netip.Addr]bool
+	owners     map[tracker.Frontend]tracker.PortID
+}
+
+func newServed() served {
+	return served{endpoints: make(map[tracker.Frontend][]netip.AddrPort), clusterIPs: make(map[netip.Addr]bool),
+		owners: make(map[tracker.Frontend]tracker.PortID)}
 }
 
 func (s *served) follow(r *Ruleset) (looked int) {
 	for f := range r.TouchedFrontends() {
 		looked++
 		delete(s.endpoints, f)
+		delete(s.owners, f)
+		if owner, ok := r.Owner(f); ok {
+			s.owners[f] = owner
+		}
 		if endpoints, known := r.Serving(f); known {
 			s.endpoints[f] = endpoints.All()
 		}
@@ -41,7 +51,7 @@ func (s *served) follow(r *Ruleset) (looked int) {
 func TestFlowChangesOfRandomWorlds(t *testing.T) {
 	for seed := range uint64(20) {
 		w, r, _ := startWorld(t, seed)
-		s := served{endpoints: make(map[tracker.Frontend][]netip.AddrPort), clusterIPs: make(map[netip.Addr]bool)}
+		s := newServed()
 		for step := range 40 {
 			r.Apply(w.change())
 			if step%3 == 0 { // this one goes with the next
@@ -49,10 +59,11 @@ func TestFlowChangesOfRandomWorlds(t *testing.T) {
 			}
 			s.follow(r)
 			r.Committed()
-			want := served{endpoints: make(map[tracker.Frontend][]netip.AddrPort), clusterIPs: make(map[netip.Addr]bool)}
+			want := newServed()
 			for _, family := range r.families {
 				for f, state := range family.frontends {
 					want.endpoints[f] = state.shown.serving.All()
+					want.owners[f] = state.claims.first().port.current.ID
 				}
 				for _, port := range family.ports {
 					want.clusterIPs[port.current.ClusterIP] = true

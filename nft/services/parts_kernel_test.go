@@ -13,8 +13,8 @@ import (
 )
 
 // TestPartsInKernel commits the first batch of made-up worlds in parts of a few elements and
-// stops after each of them: no packet can reach what stands, every frontend in it has its whole
-// lists, and the next batch goes on from there, in parts in turn.
+// stops after each of them: no packet can reach what stands, no list in it is half, and the next batch goes on from
+// there, in parts in turn.
 func TestPartsInKernel(t *testing.T) {
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)
@@ -52,8 +52,7 @@ func TestPartsInKernel(t *testing.T) {
 	}
 }
 
-// checkUnseen fails the test if a packet can reach a table, or if a frontend lacks something that
-// is wanted.
+// checkUnseen fails the test if a packet can reach a table, or if a list of a frontend is half.
 func checkUnseen(t *testing.T, have, want nft.Tables) {
 	t.Helper()
 	for family, table := range have {
@@ -67,7 +66,7 @@ func checkUnseen(t *testing.T, have, want nft.Tables) {
 				for _, local := range []bool{false, true} {
 					list := layout.EndpointsMapOf(layout.FrontendIn(family, verdicts, key), local)
 					got, whole := table.Sets[list].List(key), want[family].Sets[list].List(key)
-					if !slices.Equal(whole, got) {
+					if len(got) > 0 && !slices.Equal(whole, got) {
 						t.Errorf("%s: %s of %x is %v, want %v", family.NFT(), list, key, got, whole)
 					}
 				}

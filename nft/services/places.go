@@ -80,13 +80,13 @@ func (l limits) arrange(have places, shown, p *tracker.ServicePort, hash layout.
 	}
 	if hash != layout.NoHash {
 		if have.slots != nil && port == p.TargetPort && slices.Equal(before, want) &&
-			slices.Equal(beforeWeights, weights) {
+			slices.Equal(beforeWeights, weights) && slices.Equal(shown.LeftOut, p.LeftOut) {
 			return have
 		}
 		if len(want) == 0 {
 			return places{}
 		}
-		return places{endpoints: want, slots: maglev.Table(p.Endpoints(want), weights), port: p.TargetPort}
+		return places{endpoints: want, slots: slotTable(p, local), port: p.TargetPort}
 	}
 	held := have.endpoints
 	if have.slots != nil {
@@ -108,6 +108,51 @@ func (l limits) arrange(have places, shown, p *tracker.ServicePort, hash layout.
 		list.endpoints = order.Keep(held, before, want)
 	}
 	return list
+}
+
+// slotTable returns the slot table of one of the two lists of a Service port. It is made of all endpoints, also of
+// those that are left out because they do not answer: the slots of the others stay where they are, on nodes that leave
+// out the same ones and on nodes that do not.
+func slotTable(p *tracker.ServicePort, local bool) []uint16 {
+	list, weights := listing(p, local)
+	if len(p.LeftOut) == 0 {
+		return maglev.Table(p.Endpoints(list), weights)
+	}
+	type member struct {
+		endpoint netip.AddrPort
+		weight   uint16
+		index    uint16 // in the list
+		out      bool
+	}
+	var all []member
+	for i, ep := range list[:min(len(list), maglev.MaxSize)] {
+		all = append(all, member{endpoint: ep, index: uint16(i)})
+		if weights != nil {
+			all[i].weight = weights[i]
+		}
+	}
+	for _, left := range p.LeftOut {
+		in := left.Cluster
+		if local {
+			in = left.Local
+		}
+		if _, found := slices.BinarySearchFunc(list, left.Endpoint, netip.AddrPort.Compare); in && !found {
+			all = append(all, member{endpoint: left.Endpoint, weight: left.Weight, out: true})
+		}
+	}
+	slices.SortFunc(all, func(a, b member) int { return a.endpoint.Compare(b.endpoint) })
+	endpoints, every := make([]netip.AddrPort, len(all)), make([]uint16, len(all))
+	for i, m := range all {
+		endpoints[i], every[i] = m.endpoint, m.weight
+	}
+	if weights == nil {
+		every = nil
+	}
+	table := maglev.Reassign(maglev.Table(p.Endpoints(endpoints), every), func(i uint16) bool { return all[i].out })
+	for slot, i := range table {
+		table[slot] = all[i].index
+	}
+	return table
 }
 
 // withTargetPort returns endpoints as a Service port with another TargetPort has them in its lists.
@@ -198,11 +243,11 @@ func (w *listWriter) put(set, key, comment string, list places) {
 // elements; it has them until they would have half of that, so that an endpoint that comes and goes
 // does not move them each time.
 const (
-	manyFrontends = 5
+	manyFrontends = tracker.ManyFrontends
 	usualPlaces   = tracker.JointFrom
 )
 
 // manyPlaces is described with manyFrontends. Where a hash chooses, a table of manySlots or more is always shared, so
 // that a change of its size can be staged; most tables are smaller, and their Service ports share chains. Random tests
 // lower both.
-var manyPlaces, manySlots = usualPlaces, 4001
+var manyPlaces, manySlots = usualPlaces, tracker.StagedSlots

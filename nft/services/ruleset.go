@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -135,68 +136,81 @@ func (r *Ruleset) Adopt(tables nft.Tables) {
 // Apply makes the wanted tables follow a delta. Service ports of a family that is not served are
 // passed over.
 func (r *Ruleset) Apply(delta tracker.Delta) {
-	type service struct {
-		family tracker.Family
-		serviceKey
-	}
-	left := make(map[service]bool) // Services of which a port has gone
 	for id := range delta.Removed {
 		r.unmet.updateLimits(id, nil)
-		if family := r.families[nft.Family(id.Family)]; family != nil {
-			before := family.Work()
-			family.removePort(id)
-			r.work[id.Namespace] += 1 + family.Work() - before
-			left[service{id.Family, serviceOf(id)}] = true
+	}
+	for id, port := range delta.Changed {
+		r.unmet.updateLimits(id, port)
+	}
+	ports, rest := inOrder(delta.Changed), stagedFrom
+	for _, f := range r.config.Families {
+		family, mine := r.families[f], ports
+		is := func(p *tracker.ServicePort) bool { return p.ID.Family == f }
+		other := func(p *tracker.ServicePort) bool { return !is(p) }
+		switch { // mostly all ports are of one family
+		case !slices.ContainsFunc(ports, is):
+			mine = nil
+		case slices.ContainsFunc(ports, other):
+			mine = slices.DeleteFunc(slices.Clone(ports), other)
+		}
+		if len(mine)+len(delta.Removed) > 0 {
+			family.apply(delta.Removed, mine, &r.unmet, r.work)
+		}
+		rest = family.advance(rest, func(namespace string, work int) { r.work[namespace] += work })
+		if delta.CIDRsChanged {
+			family.fillSet(layout.ServiceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
 		}
 	}
-	ports := inOrder(delta.Changed)
+	if delta.CIDRsChanged {
+		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
+			return r.families[tracker.FamilyOf(p.Addr())] == nil
+		})
+	}
+}
+
+// apply makes the table follow what has become of Service ports: ports are those of its family that are new or have
+// changed, removed may be of any family. It adds to work what each namespace has changed.
+func (fr *familyRules) apply(removed map[tracker.PortID]bool, ports []*tracker.ServicePort, unmet *unmetAnnotations,
+	work map[string]int) {
+	workOf := func(change func()) int {
+		before := fr.Work()
+		change()
+		return fr.Work() - before
+	}
+	left := make(map[serviceKey]bool) // Services of which a port has gone
+	for id := range removed {
+		if id.Family == fr.Table.Family {
+			work[id.Namespace] += 1 + workOf(func() { fr.removePort(id) })
+			left[serviceOf(id)] = true
+		}
+	}
 	if len(ports) >= manyPorts {
-		r.reserve(ports)
+		fr.reserve(ports, unmet)
 	}
 	for _, port := range ports {
-		r.unmet.updateLimits(port.ID, port)
-		if family := r.families[nft.Family(port.ID.Family)]; family != nil {
-			family.portOf(port)
-		}
+		fr.portOf(port)
 	}
 	wanted := make(map[*portState]setting)
 	for _, port := range ports {
-		if family := r.families[nft.Family(port.ID.Family)]; family != nil && family.mayJoin(serviceOf(port.ID)) {
-			wanted[family.portOf(port)] = setting{port, r.unmet.limitsOf(port)}
+		if fr.mayJoin(serviceOf(port.ID)) {
+			wanted[fr.portOf(port)] = setting{port, unmet.limitsOf(port)}
 		}
 	}
-	joined := make(map[service]bool)
+	joined := make(map[serviceKey]bool)
+	join := func(key serviceKey) {
+		if fr.mayJoin(key) && !joined[key] {
+			joined[key] = true
+			fr.join(key, wanted)
+		}
+	}
 	for _, port := range ports {
-		family := r.families[nft.Family(port.ID.Family)]
-		if family == nil {
-			continue
-		}
-		before := family.Work()
-		if of := (service{port.ID.Family, serviceOf(port.ID)}); family.mayJoin(of.serviceKey) && !joined[of] {
-			joined[of] = true
-			family.join(of.serviceKey, wanted)
-		}
-		family.setPort(port, r.unmet.limitsOf(port))
-		r.work[port.ID.Namespace] += 1 + family.Work() - before
-	}
-	for of := range left {
-		if family := r.families[nft.Family(of.family)]; !joined[of] && family.mayJoin(of.serviceKey) {
-			before := family.Work()
-			family.join(of.serviceKey, nil)
-			r.work[of.namespace] += family.Work() - before
-		}
-	}
-	rest := stagedFrom
-	for _, f := range r.config.Families {
-		rest = r.families[f].advance(rest, func(namespace string, work int) { r.work[namespace] += work })
-	}
-	if delta.CIDRsChanged {
-		for f, family := range r.families {
-			family.fillSet(layout.ServiceCIDRsSet, rangesOf(f, delta.ServiceCIDRs))
-		}
-		r.serviceCIDRs = slices.DeleteFunc(slices.Clone(delta.ServiceCIDRs), func(p netip.Prefix) bool {
-			return r.families[nft.Family(tracker.FamilyOf(p.Addr()))] == nil
+		work[port.ID.Namespace] += 1 + workOf(func() {
+			join(serviceOf(port.ID))
+			fr.setPort(port, unmet.limitsOf(port))
 		})
+	}
+	for key := range left {
+		work[key.namespace] += workOf(func() { join(key) })
 	}
 }
 
@@ -213,49 +227,44 @@ func (r *Ruleset) AllWork() (sum int) {
 }
 
 // reserve makes room for the first Service ports in the sets and indexes that grow with them.
-func (r *Ruleset) reserve(ports []*tracker.ServicePort) {
-	services, endpoints := make(map[nft.Family]int), make(map[nft.Family]map[tracker.Protocol]int)
-	for f := range r.families {
-		endpoints[f] = make(map[tracker.Protocol]int)
-	}
+func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotations) {
+	endpoints := make(map[tracker.Protocol]int)
 	for _, port := range ports {
-		services[nft.Family(port.ID.Family)]++
 		n := len(port.Cluster)
-		if port.Settings.Maglev && r.unmet.limitsOf(port) == (limits{}) {
+		if port.Settings.Maglev && unmet.limitsOf(port) == (limits{}) {
 			n = maglev.Size(n)
 		}
-		if byProtocol := endpoints[nft.Family(port.ID.Family)]; byProtocol != nil {
-			byProtocol[port.ID.Protocol] += n
-		}
+		endpoints[port.ID.Protocol] += n
 	}
-	for f, family := range r.families {
-		if n := services[f]; len(family.ports) == 0 {
-			family.ports = make(map[tracker.PortID]*portState, n)
-			family.frontends = make(map[tracker.Frontend]*frontendState, n)
-			if len(family.shared) == 0 {
-				family.shared = make(map[sharedElement]int, n)
-			}
-			family.touchedFrontends = make(map[tracker.Frontend]struct{}, n)
-			family.flows = make(map[tracker.Frontend]*tracker.FlowChange, n)
+	n := len(ports)
+	if len(fr.ports) == 0 {
+		fr.ports = make(map[tracker.PortID]*portState, n)
+		fr.frontends = make(map[tracker.Frontend]*frontendState, n)
+		if len(fr.shared) == 0 {
+			fr.shared = make(map[sharedElement]int, n)
 		}
-		family.Reserve(layout.ServicesMap, services[f])
-		family.Reserve(layout.ClusterIPsSet, services[f])
-		for protocol, n := range endpoints[f] {
-			family.Reserve(layout.EndpointMap{Protocol: protocol}.Name(), n)
-		}
+		fr.touchedFrontends = make(map[tracker.Frontend]struct{}, n)
+		fr.flows = make(map[tracker.Frontend]*tracker.FlowChange, n)
+	}
+	fr.Reserve(layout.ServicesMap, n)
+	fr.Reserve(layout.ClusterIPsSet, n)
+	for protocol, n := range endpoints {
+		fr.Reserve(layout.EndpointMap{Protocol: protocol}.Name(), n)
 	}
 }
 
 // manyPorts is from how many Service ports on it pays to count what they will need.
 const manyPorts = 64
 
-// inOrder makes the result of a change independent of the order of a Go map.
+// inOrder makes the result of a change independent of the order of a Go map. The ports of a family are neighbours.
 func inOrder(ports map[tracker.PortID]*tracker.ServicePort) []*tracker.ServicePort {
 	list := make([]*tracker.ServicePort, 0, len(ports))
 	for _, port := range ports {
 		list = append(list, port)
 	}
-	slices.SortFunc(list, func(a, b *tracker.ServicePort) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(list, func(a, b *tracker.ServicePort) int {
+		return cmp.Or(cmp.Compare(a.ID.Family, b.ID.Family), a.ID.Compare(b.ID))
+	})
 	return list
 }
 
@@ -265,7 +274,7 @@ func (r *Ruleset) SetNodePortAddresses(addrs []netip.Addr) {
 	for f, family := range r.families {
 		keys := make(map[string]bool)
 		for _, addr := range addrs {
-			if nft.Family(tracker.FamilyOf(addr)) == f {
+			if tracker.FamilyOf(addr) == f {
 				keys[nft.AddrKey(addr)] = true
 			}
 		}
@@ -279,7 +288,7 @@ func (r *Ruleset) ReportOverlaps(addrs []netip.Addr) {
 	for f, family := range r.families {
 		var reached []netip.Addr
 		for _, addr := range addrs {
-			if nft.Family(tracker.FamilyOf(addr)) == f {
+			if tracker.FamilyOf(addr) == f {
 				reached = append(reached, addr)
 			}
 		}
@@ -291,7 +300,7 @@ func (r *Ruleset) ReportOverlaps(addrs []netip.Addr) {
 // answers there: ports that no Service has are rejected, as at cluster IPs. The caller must not change addrs.
 func (r *Ruleset) Reserve(addrs map[netip.Addr]bool) {
 	change := func(addr netip.Addr, f func(*familyRules, sharedElement)) {
-		if family := r.families[nft.Family(tracker.FamilyOf(addr))]; family != nil {
+		if family := r.families[tracker.FamilyOf(addr)]; family != nil {
 			family.touchedClusterIPs = append(family.touchedClusterIPs, addr)
 			f(family, sharedElement{layout.ClusterIPsSet, nft.AddrKey(addr)})
 		}
@@ -312,7 +321,7 @@ func (r *Ruleset) Reserve(addrs map[netip.Addr]bool) {
 func rangesOf(f nft.Family, prefixes []netip.Prefix) map[string]bool {
 	keys := make(map[string]bool)
 	for _, p := range prefixes {
-		if nft.Family(tracker.FamilyOf(p.Addr())) == f {
+		if tracker.FamilyOf(p.Addr()) == f {
 			keys[nft.RangeKey("", p)] = true
 		}
 	}

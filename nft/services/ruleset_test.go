@@ -105,7 +105,7 @@ func checkFates(t *testing.T, seed uint64, w *world, tables nft.Tables) {
 		owner := slices.MinFunc(claims, first)
 		for _, client := range clients(owner.port.ID.Family) {
 			p := client.packet(f, owner.port.ID.Family)
-			got := tables[nft.Family(owner.port.ID.Family)].Trace(p)
+			got := tables[owner.port.ID.Family].Trace(p)
 			want := owner.result(client)
 			got.Steps = nil
 			if err := owner.checkShares(&want, &got, client, hashed); err != nil {

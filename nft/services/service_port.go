@@ -51,7 +51,8 @@ type program struct {
 
 // serve says what the claim's Service port does at its frontend. This is the table of contents of what a Service port
 // can ask for: each line is one feature, in the order in which they decide. A later one relies on what an earlier one
-// has set and does not change it.
+// has set. setLoadBalancer alone changes it: a refusal by the traffic policy becomes a pass at an address of ipMode
+// Router. A line that refuses connections for another reason belongs behind it, before setReset.
 func (c claim) serve(f tracker.Frontend) program {
 	p := c.port.current
 	s := program{id: p.ID, comment: c.port.comments.other, serving: p.Served()}
@@ -122,23 +123,24 @@ func (fr *familyRules) setPort(p *tracker.ServicePort, limits limits) {
 	if claims {
 		port.frontends = frontendsOf(p)
 	}
-	if len(port.frontends) >= manyFrontends || p.Settings.Maglev || port.list != nil {
-		fr.setList(port, port.joint == nil && port.shares())
-	}
-	if p.HasSourceRanges || port.sourceRanges != nil {
-		fr.setPortRanges(port, p)
-	}
+	fr.setList(port, port.joint == nil && port.shares())
+	fr.setPortRanges(port, p)
 	if p.Affinity != 0 || port.affinity.Number != 0 {
 		fr.setAffinity(port, adopted, false)
 	}
-	if !claims {
-		for _, wanted := range port.frontends {
-			if state := fr.frontends[wanted.Frontend]; state.claims.first().port == port {
-				fr.program(state)
-			}
-		}
+	if claims {
+		fr.changeClaims(port, before)
 		return
 	}
+	for _, wanted := range port.frontends {
+		if state := fr.frontends[wanted.Frontend]; state.claims.first().port == port {
+			fr.program(state)
+		}
+	}
+}
+
+// changeClaims makes a Service port claim its frontends, and no other ones of those that it had before.
+func (fr *familyRules) changeClaims(port *portState, before []wantedFrontend) {
 	kept := make(map[tracker.Frontend]bool, len(port.frontends))
 	for _, wanted := range port.frontends {
 		kept[wanted.Frontend] = true
@@ -219,7 +221,7 @@ func (fr *familyRules) program(state *frontendState) {
 // and SCTP end by themselves when their endpoint does, unless the Service asks for their reset. With a
 // frontend that goes they are left alone: no endpoint would answer their next segment.
 func (fr *familyRules) recordFlowChange(f tracker.Frontend, have, want *program) {
-	if (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
+	if have.id != want.id || (have.policy.Kind == 0) != (want.policy.Kind == 0) || have.reset != want.reset ||
 		!have.serving.Equal(want.serving) {
 		fr.touchedFrontends[f] = struct{}{}
 	}

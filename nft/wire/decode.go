@@ -168,30 +168,23 @@ func (d *setDecoder) read(b []byte) {
 			d.keyType = attrs.Uint32()
 		case unix.NFTA_SET_KEY_LEN:
 			d.keyLen = attrs.Uint32()
-		default:
-			d.readOptional(&attrs)
-		}
-	}
-}
-
-func (d *setDecoder) readOptional(attrs *attr.Reader) {
-	switch attrs.Type {
-	case unix.NFTA_SET_DATA_TYPE:
-		d.dataType = attrs.Uint32()
-	case unix.NFTA_SET_DATA_LEN:
-		d.dataLen = attrs.Uint32()
-	case unix.NFTA_SET_DESC:
-		description := attr.NewReader(attrs.Value)
-		for description.Next() {
-			if description.Type == unix.NFTA_SET_DESC_SIZE {
-				d.size = description.Uint32()
+		case unix.NFTA_SET_DATA_TYPE:
+			d.dataType = attrs.Uint32()
+		case unix.NFTA_SET_DATA_LEN:
+			d.dataLen = attrs.Uint32()
+		case unix.NFTA_SET_DESC:
+			description := attr.NewReader(attrs.Value)
+			for description.Next() {
+				if description.Type == unix.NFTA_SET_DESC_SIZE {
+					d.size = description.Uint32()
+				}
 			}
+		case attrSetExpr:
+			d.counter = string(attr.Find(attrs.Value, unix.NFTA_EXPR_NAME)) == "counter\x00"
+			d.odd = d.odd || !d.counter
+		case attrSetExpressions, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL:
+			d.odd = true
 		}
-	case attrSetExpr:
-		d.counter = string(attr.Find(attrs.Value, unix.NFTA_EXPR_NAME)) == "counter\x00"
-		d.odd = d.odd || !d.counter
-	case attrSetExpressions, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL:
-		d.odd = true
 	}
 }
 

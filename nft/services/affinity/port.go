@@ -72,7 +72,7 @@ func New(facts Facts, number func(identity string) uint32) Port {
 	p := Port{Number: number(identity(facts.ID)), Protocol: uint8(facts.ID.Protocol)}
 	group := func(local bool, port uint16, members []netip.Addr) Group {
 		g := Group{
-			Family: nft.Family(facts.ID.Family), Namespace: facts.ID.Namespace,
+			Family: facts.ID.Family, Namespace: facts.ID.Namespace,
 			Number: layout.ListNumber(number(groupIdentity(facts.ID, port)), local),
 			Local:  local, Port: port, Members: members, Timeout: facts.Timeout,
 		}

@@ -1,0 +1,52 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// TestSlotsOfOthersStay: a node that leaves out an endpoint, and one that does not, agree on the slots of all others,
+// also where the table without the endpoint would have another size.
+func TestSlotsOfOthersStay(t *testing.T) {
+	for _, weights := range [][]uint16{nil, {1, 2, 7, 1, 1, 3}} {
+		whole := &tracker.ServicePort{TargetPort: 8080, ClusterWeights: weights}
+		for i := range 6 {
+			whole.Cluster = append(whole.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 0))
+		}
+		for out := range 6 {
+			without := *whole
+			left := tracker.LeftOut{Endpoint: whole.Cluster[out], Cluster: true}
+			without.Cluster = slices.Delete(slices.Clone(whole.Cluster), out, out+1)
+			if weights != nil {
+				left.Weight = weights[out]
+				without.ClusterWeights = slices.Delete(slices.Clone(weights), out, out+1)
+			}
+			without.LeftOut = []tracker.LeftOut{left}
+			before := limits{}.arrange(places{}, nil, whole, layout.HashAddress, false)
+			now := limits{}.arrange(before, whole, &without, layout.HashAddress, false)
+			if now.len() != before.len() {
+				t.Fatalf("%d slots, want %d", now.len(), before.len())
+			}
+			for slot := range before.len() {
+				was, is := before.at(slot), now.at(slot)
+				if was.Addr() == left.Endpoint.Addr() {
+					if is == was {
+						t.Fatalf("slot %d stays with the endpoint that is left out", slot)
+					}
+				} else if is != was {
+					t.Fatalf("slot %d moves from %v to %v", slot, was, is)
+				}
+			}
+			again := limits{}.arrange(now, &without, whole, layout.HashAddress, false)
+			for slot := range before.len() {
+				if again.at(slot) != before.at(slot) {
+					t.Fatalf("slot %d has %v after the return, want %v", slot, again.at(slot), before.at(slot))
+				}
+			}
+		}
+	}
+}
