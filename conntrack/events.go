@@ -1,14 +1,22 @@
 package conntrack
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
 	"unsafe"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // groupDestroy is NFNLGRP_CONNTRACK_DESTROY of linux/netfilter/nfnetlink.h: an entry has left the table.
@@ -25,11 +33,15 @@ const (
 // belongs to one goroutine.
 //
 // The kernel keeps what is needed for the news with each entry. It does so only for entries made while
-// somebody listens, if net.netfilter.nf_conntrack_events is 2, its default since Linux 5.19. Connections that
+// a program listens, if net.netfilter.nf_conntrack_events is 2, its default since Linux 5.19. Connections that
 // were there before Listen therefore may end without news.
 type Endings struct {
-	conn    *netlink.Conn
-	dropped uint32 // the kernel's count at the last call of Lost
+	conn     *netlink.Conn
+	raw      syscall.RawConn
+	buffer   []byte
+	flow     Flow // what Next hands out: one is enough
+	timeouts timeouts
+	dropped  uint32 // the kernel's count at the last call of Lost
 }
 
 // Listen starts to listen in the network namespace of the calling thread; buffer is how many bytes of news may
@@ -57,7 +69,11 @@ func listen(buffer int) (*Endings, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Endings{conn: conn}, nil
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Endings{conn: conn, raw: raw, buffer: make([]byte, receiveBuffer), timeouts: readTimeouts("/proc/sys")}, nil
 }
 
 // translatedOnly returns the filter: accept a message if its CTA_STATUS has IPS_DST_NAT.
@@ -83,21 +99,56 @@ func translatedOnly() []bpf.RawInstruction {
 // time is never. Unlike the other methods it may be called at any time.
 func (e *Endings) SetDeadline(t time.Time) error { return e.conn.SetReadDeadline(t) }
 
-// Next waits for news and calls visit for each connection in it. The flow is valid during the call only.
+// mostAtOnce is how many messages one call of Next reads, each with one connection: some milliseconds of work.
+const mostAtOnce = 4096
+
+// Next waits for news, reads what has come, and calls visit for each connection in it. The flow is valid during the
+// call only.
 func (e *Endings) Next(visit func(*Flow)) error {
-	messages, err := e.conn.Receive()
-	if err != nil {
+	messages := 0
+	var failed error
+	err := e.raw.Read(func(fd uintptr) (done bool) {
+		for messages < mostAtOnce {
+			n, err := unix.Read(int(fd), e.buffer)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case errors.Is(err, unix.EAGAIN):
+				return messages > 0
+			case err == nil:
+				messages++
+				err = e.read(e.buffer[:n], visit)
+			}
+			if err != nil {
+				failed = err
+				return true
+			}
+		}
+		return true
+	})
+	if err = errors.Join(err, failed); err != nil {
 		return fmt.Errorf("listen to conntrack: %w", err)
 	}
-	for _, message := range messages {
-		if message.Header.Type != typeDelete {
-			continue
+	return nil
+}
+
+// read calls visit for each connection in a datagram.
+func (e *Endings) read(data []byte, visit func(*Flow)) error {
+	for len(data) >= unix.SizeofNlMsghdr {
+		length := binary.NativeEndian.Uint32(data)
+		kind := netlink.HeaderType(binary.NativeEndian.Uint16(data[4:]))
+		if length < unix.SizeofNlMsghdr || uint64(length) > uint64(len(data)) {
+			return errMalformed
 		}
-		flow, err := decode(message.Data)
-		if err != nil {
-			return fmt.Errorf("listen to conntrack: %w", err)
+		if kind == typeDelete {
+			var err error
+			if e.flow, err = decode(data[unix.SizeofNlMsghdr:length]); err != nil {
+				return err
+			}
+			e.flow.Idle = e.timeouts.idle(&e.flow)
+			visit(&e.flow)
 		}
-		visit(&flow)
+		data = data[min(uint64(len(data)), (uint64(length)+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
 	}
 	return nil
 }
@@ -105,15 +156,11 @@ func (e *Endings) Next(visit func(*Flow)) error {
 // Lost returns how many connections ended since the last call of Lost whose news the kernel dropped, because
 // the buffer was full.
 func (e *Endings) Lost() (uint64, error) {
-	raw, err := e.conn.SyscallConn()
-	if err != nil {
-		return 0, fmt.Errorf("count lost news of conntrack: %w", err)
-	}
 	var memory [9]uint32 // SK_MEMINFO_VARS of linux/sock_diag.h
 	const drops = 8      // SK_MEMINFO_DROPS
 	size := uint32(unsafe.Sizeof(memory))
 	var errno unix.Errno
-	err = raw.Control(func(fd uintptr) {
+	err := e.raw.Control(func(fd uintptr) {
 		_, _, errno = unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
 			uintptr(unsafe.Pointer(&memory)), uintptr(unsafe.Pointer(&size)), 0)
 	})
@@ -130,3 +177,54 @@ func (e *Endings) Lost() (uint64, error) {
 
 // Close stops listening.
 func (e *Endings) Close() error { return e.conn.Close() }
+
+// timeouts say how long an entry stays after its last packet. The kernel removes an entry when the timeout of its
+// state is over, which for TCP is two minutes after the end of the connection.
+type timeouts struct {
+	tcp         [9]time.Duration // by state
+	udp, stream time.Duration
+}
+
+// readTimeouts leaves out what cannot be read.
+func readTimeouts(root string) (t timeouts) {
+	read := func(name string) time.Duration {
+		text, err := os.ReadFile(filepath.Join(root, "net/netfilter/nf_conntrack_"+name))
+		if err != nil {
+			return 0
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			return 0
+		}
+		return time.Duration(n) * time.Second
+	}
+	// The states in the order of enum tcp_conntrack; 0 is none.
+	for i, name := range []string{"syn_sent", "syn_recv", "established", "fin_wait", "close_wait", "last_ack", "time_wait",
+		"close"} {
+		t.tcp[i+1] = read("tcp_timeout_" + name)
+	}
+	t.udp, t.stream = read("udp_timeout"), read("udp_timeout_stream")
+	return t
+}
+
+// idle returns for how long no packet had come when the kernel removed a flow; 0 if that is not known, as for SCTP
+// and on kernels that do not send the last state of TCP.
+func (t *timeouts) idle(f *Flow) time.Duration {
+	existed := f.existed()
+	var timeout time.Duration
+	switch {
+	case f.Original.Protocol == tracker.TCP && int(f.TCPState) < len(t.tcp):
+		timeout = t.tcp[f.TCPState]
+		if f.TCPState >= finWait { // a new connection with the same ports removes the entry early
+			return min(timeout, existed)
+		}
+	case f.Original.Protocol == tracker.UDP && f.Status&Assured != 0:
+		timeout = t.stream
+	case f.Original.Protocol == tracker.UDP:
+		timeout = t.udp
+	}
+	if timeout > existed { // removed by a program
+		return 0
+	}
+	return timeout
+}

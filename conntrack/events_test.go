@@ -170,3 +170,84 @@ func exchangeBytes(t *testing.T, conn *net.UDPConn, returned *counted) int {
 	returned.add(answer)
 	return n
 }
+
+// TestEndingsDuration: a TCP connection lasts until its last packet, not until the kernel removes the entry.
+func TestEndingsDuration(t *testing.T) {
+	p := paths[0]
+	p.lay(t)
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "1")
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_tcp_timeout_time_wait", "3")
+	p.translate(t, p.endpoints[0])
+	listener, err := net.Listen("tcp", p.endpoints[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	lab.Serve(listener, func(net.Conn) {})
+	endings := startListening(t, 1<<20)
+	began := time.Now()
+	conn, err := net.Dial("tcp", p.clusterIP.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Fatal("the server sent something")
+	}
+	_ = conn.Close()
+	// The next packet of any connection may find the entry expired; without one the kernel takes up to a minute.
+	var f Flow
+	for ended := false; !ended; {
+		if time.Since(began) > lab.Patience {
+			t.Fatal("the entry stays")
+		}
+		table := openTable(t)
+		if _, err := table.Flows(t.Context(), Filter{Family: tracker.IPv4}, nil); err != nil {
+			t.Fatal(err)
+		}
+		_ = endings.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		err := endings.Next(func(flow *Flow) { f, ended = *flow, true })
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+	if f.TCPState == 0 {
+		t.Skip("this kernel does not send the last state")
+	}
+	const ticks = 100 * time.Millisecond // the kernel rounds to its ticks
+	if d := f.Duration(); d < 0 || f.Idle < 3*time.Second-ticks || f.Idle > 3*time.Second || d != f.existed()-f.Idle {
+		t.Errorf("there was an entry for %s, idle for %s, and the connection lasted %s", f.existed(), f.Idle, d)
+	}
+}
+
+// TestIdle: how long nothing had come, by state.
+func TestIdle(t *testing.T) {
+	all := timeouts{udp: 30 * time.Second, stream: 2 * time.Minute}
+	for i := range all.tcp {
+		all.tcp[i] = time.Duration(i) * time.Minute
+	}
+	for _, tt := range []struct {
+		name     string
+		protocol tracker.Protocol
+		state    TCPState
+		status   Status
+		existed  time.Duration
+		want     time.Duration
+	}{
+		{"closed", tracker.TCP, 7, 0, 8 * time.Minute, 7 * time.Minute},
+		{"ports used again", tracker.TCP, 7, 0, time.Minute, time.Minute},
+		{"expired", tracker.TCP, 3, 0, time.Hour, 3 * time.Minute},
+		{"deleted", tracker.TCP, 3, 0, time.Minute, 0},
+		{"a state that is not sent", tracker.TCP, 0, 0, time.Hour, 0},
+		{"a state of another kernel", tracker.TCP, 200, 0, time.Hour, 0},
+		{"UDP", tracker.UDP, 0, SeenReply, time.Minute, 30 * time.Second},
+		{"UDP, a stream", tracker.UDP, 0, SeenReply | Assured, time.Hour, 2 * time.Minute},
+		{"UDP, deleted", tracker.UDP, 0, SeenReply, time.Second, 0},
+		{"SCTP", tracker.SCTP, 3, 0, time.Hour, 0},
+	} {
+		f := Flow{Original: Tuple{Protocol: tt.protocol}, TCPState: tt.state, Status: tt.status, Started: 1,
+			Stopped: 1 + uint64(tt.existed)}
+		if got := all.idle(&f); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}

@@ -13,8 +13,26 @@ type Filter struct {
 	Protocol tracker.Protocol // 0: any
 
 	// Unanswered selects flows that were not translated and have seen no reply, Translated those
-	// whose destination was translated.
-	Unanswered, Translated bool
+	// whose destination was translated. Silent and Answered select, of the translated ones, those that have seen no
+	// reply, and those that have.
+	Unanswered, Translated, Silent, Answered bool
+}
+
+// status returns which bits of a flow's status count, and what they have to be.
+func (f *Filter) status() (mask, value Status) {
+	if f.Unanswered || f.Silent || f.Answered {
+		mask |= SeenReply
+	}
+	if f.Unanswered || f.Silent || f.Answered || f.Translated {
+		mask |= DestinationNAT
+	}
+	if f.Answered {
+		value |= SeenReply
+	}
+	if f.Silent || f.Answered || f.Translated {
+		value |= DestinationNAT
+	}
+	return mask, value
 }
 
 // everyStale returns the filters that together select every flow of a family that can be stale: UDP flows, and
@@ -70,10 +88,13 @@ func (s *changeSet) filters() (filters []Filter) {
 
 // Matches reports whether f selects flow.
 func (f *Filter) Matches(flow *Flow) bool {
+	mask, value := f.status()
+	if f.Translated { // ip_vs does not set the bit
+		mask, value = mask&^DestinationNAT, value&^DestinationNAT
+	}
 	return (f.Family == 0 || flow.Family == f.Family) &&
 		(f.Protocol == 0 || flow.Original.Protocol == f.Protocol) &&
-		(!f.Unanswered || flow.Status&(SeenReply|DestinationNAT) == 0) &&
-		(!f.Translated || flow.Translated())
+		flow.Status&mask == value && (!f.Translated || flow.Translated())
 }
 
 // encode returns the body of a dump request. Without a family the kernel refuses to compare protocols.
@@ -83,13 +104,9 @@ func (f *Filter) encode() []byte {
 	if f.Family != 0 && f.Protocol != 0 {
 		f.encodeProtocol(&w)
 	}
-	if f.Unanswered {
-		w.Uint32(ctaStatus, 0)
-		w.Uint32(ctaStatusMask, uint32(SeenReply|DestinationNAT))
-	}
-	if f.Translated {
-		w.Uint32(ctaStatus, uint32(DestinationNAT))
-		w.Uint32(ctaStatusMask, uint32(DestinationNAT))
+	if mask, value := f.status(); mask != 0 {
+		w.Uint32(ctaStatus, uint32(value))
+		w.Uint32(ctaStatusMask, uint32(mask))
 	}
 	return w.Buf
 }

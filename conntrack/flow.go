@@ -27,13 +27,18 @@ const (
 	SeenReply      Status = 1 << 1 // IPS_SEEN_REPLY: a packet of the reply direction was seen
 	Assured        Status = 1 << 2 // IPS_ASSURED: never dropped early
 	DestinationNAT Status = 1 << 5 // IPS_DST_NAT: the destination was translated
+	Dying          Status = 1 << 9 // IPS_DYING: the kernel removes it
 )
 
 // TCPState is a state of the kernel's TCP tracker (enum tcp_conntrack).
 type TCPState uint8
 
-// SYNSent is the state after a SYN without an answer (TCP_CONNTRACK_SYN_SENT).
-const SYNSent TCPState = 1
+// SYNSent is the state after a SYN without an answer (TCP_CONNTRACK_SYN_SENT), finWait the first one of a connection
+// that ends (TCP_CONNTRACK_FIN_WAIT).
+const (
+	SYNSent TCPState = 1
+	finWait TCPState = 4
+)
 
 // A Flow is one entry of the connection tracking table.
 type Flow struct {
@@ -53,15 +58,21 @@ type Flow struct {
 	// When the flow was made and removed, in nanoseconds since 1970 by the node's clock. Both are 0 for flows that were
 	// made while net.netfilter.nf_conntrack_timestamp was 0; Stopped is 0 as long as the flow exists.
 	Started, Stopped uint64
+
+	// Idle is for how long no packet had come when the flow was removed, as far as an Endings knows.
+	Idle time.Duration
 }
 
 // A Counter is what the kernel counted in one direction of a flow. Bytes are those of whole IP packets, with the
 // headers of IP and of the transport, without those of the link.
 type Counter struct{ Packets, Bytes uint64 }
 
-// Duration returns how long the flow existed, 0 if the kernel did not note both ends. A clock that was set back
-// meanwhile makes 0, too.
-func (f *Flow) Duration() time.Duration {
+// Duration returns how long the flow lasted, until its last packet; 0 if the kernel did not note both ends. A clock
+// that was set back meanwhile makes 0, too.
+func (f *Flow) Duration() time.Duration { return f.existed() - f.Idle }
+
+// existed returns how long there was an entry.
+func (f *Flow) existed() time.Duration {
 	if f.Started == 0 || f.Stopped <= f.Started {
 		return 0
 	}

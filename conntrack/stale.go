@@ -124,7 +124,7 @@ func (s *changeSet) stale(flow *Flow) bool {
 
 // orphans reports whether flow was a flow of the changed frontend, which is gone: with the
 // change, or with a later one that has overtaken it. At a node port that no Service has now,
-// anybody may translate: its endpoint must be one that we know.
+// any program may translate: its endpoint must be one that we know.
 func orphans(c *tracker.FlowChange, flow *Flow) bool {
 	if !isUDP(flow) || !flow.Translated() {
 		return false

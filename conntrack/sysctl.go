@@ -88,7 +88,7 @@ func Account(root string) []Sysctl {
 	}
 }
 
-// Restore sets a changed setting back to what it was, unless somebody has changed it since.
+// Restore sets a changed setting back to what it was, unless another program has changed it since.
 func (s *Sysctl) Restore(root string) error {
 	changed := func(have, _ int64) bool { return have != s.Want }
 	return apply(root, s.Name, s.Have, changed).Err

@@ -25,6 +25,8 @@ var filterCases = []struct {
 	{"translated SCTP", Filter{Family: tracker.IPv4, Protocol: tracker.SCTP, Translated: true}},
 	{"translated IPv6", Filter{Family: tracker.IPv6, Protocol: tracker.TCP, Translated: true}},
 	{"translated TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Translated: true}},
+	{"silent TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Silent: true}},
+	{"answered TCP", Filter{Family: tracker.IPv4, Protocol: tracker.TCP, Answered: true}},
 	{"unanswered IPv6", Filter{Family: tracker.IPv6, Unanswered: true}},
 }
 

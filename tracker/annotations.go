@@ -21,6 +21,8 @@ type Settings struct {
 	// ResetDeparted ends connections of TCP and SCTP to endpoints that are no part of the Service any
 	// more, or neither serving nor terminating.
 	ResetDeparted bool
+	// Eject leaves out endpoints that do not answer, for a while, see Tracker.LeaveOut.
+	Eject bool
 	// LocalFallback lets a traffic policy Local use the cluster-wide list while there is no endpoint on
 	// this node.
 	LocalFallback bool
@@ -53,6 +55,7 @@ type Annotation struct {
 	Values  string // the allowed values, as in "keep or cut"
 	Default string // the value without the annotation
 	Meaning string
+	Stage   string // stable, or alpha: it may change or go with any minor version
 }
 
 // Annotations returns all annotations that kube-nft knows: of Services, then of EndpointSlices, each in
@@ -75,6 +78,7 @@ type annotation[T any] struct {
 	most    int
 	without string // the value without the annotation, for the documentation
 	meaning string // for the documentation, one sentence
+	alpha   bool
 	// set stores a value: the index of the word, or the number.
 	set func(settings *T, value int)
 	// shown is for an annotation that changes no chain or list from which commands could tell it.
@@ -112,6 +116,14 @@ var serviceAnnotations = []annotation[Settings]{
 		set: func(s *Settings, value int) { s.ResetDeparted = value == 1 },
 		shown: &Option{"reset-departed", "connections-of-departed: reset", func(p *ServicePort) bool {
 			return p.Settings.ResetDeparted && p.ID.Protocol != UDP
+		}},
+	},
+	{
+		name: "eject", words: yesNo, alpha: true, without: "false, or the value of `--eject-endpoints`",
+		meaning: "whether an endpoint that does not answer TCP connections gets no new ones for a while",
+		set:     func(s *Settings, value int) { s.Eject = value == 1 },
+		shown: &Option{"eject", "eject: true", func(p *ServicePort) bool {
+			return p.Settings.Eject && p.ID.Protocol == TCP
 		}},
 	},
 	{
@@ -254,7 +266,10 @@ func documented[T any](kind string, table []annotation[T]) []Annotation {
 	for i := range table {
 		a := &table[i]
 		all[i] = Annotation{Kind: kind, Key: AnnotationPrefix + a.name, Values: a.values(), Default: a.without,
-			Meaning: a.meaning}
+			Meaning: a.meaning, Stage: "stable"}
+		if a.alpha {
+			all[i].Stage = "alpha"
+		}
 	}
 	return all
 }

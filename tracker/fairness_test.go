@@ -54,6 +54,21 @@ func TestTakeIsBounded(t *testing.T) {
 	}
 }
 
+// TestTakeAll: a Take before the first commit leaves out nothing, though it is not the first one.
+func TestTakeAll(t *testing.T) {
+	now := started
+	tr := newStopped(&now, Config{}, nil)
+	n := 3 * mostWork
+	for i := range n {
+		must(t, tr.SetService(newService(named("many", fmt.Sprint("s", i), i))))
+	}
+	handedOut := len(tr.Take().Changed)
+	tr.TakeAll()
+	if d := tr.Take(); handedOut+len(d.Changed) != n || !d.Due.IsZero() {
+		t.Errorf("%d and %d of %d Services are handed out, the rest is due at %v", handedOut, len(d.Changed), n, d.Due)
+	}
+}
+
 // TestNamespaceThatWorkedLeastGoesFirst: changes of a neighbour come before those of a namespace that had a turn.
 func TestNamespaceThatWorkedLeastGoesFirst(t *testing.T) {
 	now := started
@@ -378,6 +393,8 @@ func TestDeletionLeavesTimeForOthers(t *testing.T) {
 // TestGivenUpAddressIsFreeAtOnce: a Service with many ports loses its load-balancer IP. The ports that a first step
 // does not reach say that they give it up.
 func TestGivenUpAddressIsFreeAtOnce(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	mostWork = 20
 	now := started
 	tr := newStopped(&now, Config{}, func(tr *Tracker) {
 		must(t, tr.SetService(newService(manyPorts)))
@@ -494,5 +511,54 @@ func TestSharedListsComeInSteps(t *testing.T) {
 	take(0)
 	if len(served) > 0 {
 		t.Errorf("%d ports of the deleted Service are left", len(served))
+	}
+}
+
+// TestNewPortLeavesSourceRanges: the ports of a Service have their source ranges in common, so that a port that comes
+// in steps must not narrow those of another port, and one that waits must not widen them.
+func TestNewPortLeavesSourceRanges(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	mostWork = 20
+	ranges := func(from, n int) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			for i := range n {
+				s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, fmt.Sprintf("192.0.2.%d/32", from+2*i))
+			}
+		}
+	}
+	another := func(s *corev1.Service) {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "a", Protocol: corev1.ProtocolTCP, Port: 1000},
+			corev1.ServicePort{Name: "z", Protocol: corev1.ProtocolTCP, Port: 1001})
+	}
+	now := started
+	for name, after := range map[string][]func(*corev1.Service){
+		"new ports":            {balanced("198.51.100.1"), ranges(0, 100), another},
+		"other ranges":         {balanced("198.51.100.1"), ranges(1, 100)},
+		"more of both":         {balanced("198.51.100.1"), ranges(0, 120), another},
+		"new ports, new range": {balanced("198.51.100.1"), ranges(1, 100), another},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newStopped(&now, Config{}, func(tr *Tracker) {
+				must(t, tr.SetService(newService(balanced("198.51.100.1"), ranges(0, 100))))
+			})
+			old := tr.entries[objectName{"shop", "web"}].out[0].Sources
+			must(t, tr.SetService(newService(after...)))
+			fresh := newStopped(&now, Config{}, func(tr *Tracker) { must(t, tr.SetService(newService(after...))) })
+			last := fresh.entries[objectName{"shop", "web"}].out[0].Sources
+			both := commonPrefixes(old, last)
+			for d := (Delta{Due: now}); !d.Due.IsZero(); {
+				d = tr.Take()
+				var all []netip.Prefix
+				for i, p := range tr.entries[objectName{"shop", "web"}].out {
+					if i > 0 && p.HasSourceRanges && !slices.Equal(p.Sources, all) {
+						t.Fatalf("ports %v have the ranges %v and %v", p.ID, p.Sources, all)
+					}
+					all = p.Sources
+				}
+				if !slices.Equal(commonPrefixes(all, both), both) {
+					t.Fatalf("%v meanwhile, but %v are in force before and after", all, both)
+				}
+			}
+		})
 	}
 }

@@ -24,6 +24,7 @@ type randomWorld struct {
 	node     *corev1.Node
 	gone     bool // deleted after that
 	parts    int  // how many slices there are at most; with many, most belong to one Service
+	followed *Tracker
 }
 
 func newRandomWorld(seed uint64) *randomWorld {
@@ -45,7 +46,10 @@ func (w *randomWorld) chance(n int) bool { return w.IntN(n) == 0 }
 
 // event changes the world and tells tr.
 func (w *randomWorld) event(tr *Tracker) {
-	switch w.IntN(10) {
+	w.followed = tr
+	switch w.IntN(11) {
+	case 10:
+		w.silenceEvent(tr)
 	case 0, 1:
 		s := w.service()
 		w.services[objectName{s.Namespace, s.Name}] = s
@@ -67,6 +71,23 @@ func (w *randomWorld) event(tr *Tracker) {
 	case 9:
 		w.cidrEvent(tr)
 	}
+}
+
+// silenceEvent says of a port that some of its endpoints do not answer, or that some that did not answer do.
+func (w *randomWorld) silenceEvent(tr *Tracker) {
+	id := PortID{"shop", one(w, "web", "api", "db"), one(w, "http", "dns"), TCP, one(w, IPv4, IPv6)}
+	if id.Port == "dns" {
+		id.Protocol = UDP
+	}
+	var silent []netip.AddrPort
+	for _, n := range w.Perm(6)[:w.IntN(4)] {
+		format, port := "10.0.0.%d", one(w, uint16(8080), 5353)
+		if id.Family == IPv6 {
+			format = "fd01::%d"
+		}
+		silent = append(silent, netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf(format, 1+n)), port))
+	}
+	tr.LeaveOut(id, silent)
 }
 
 func (w *randomWorld) nodeEvent(tr *Tracker) {
@@ -115,6 +136,9 @@ func (w *randomWorld) service() *corev1.Service {
 		}
 		if w.chance(4) {
 			annotated("lb-algorithm", one(w, "maglev", "random", "x"), "hash", one(w, "source-ip", "source-ip-port"))(s)
+		}
+		if w.chance(2) {
+			annotated("eject", "true")(s)
 		}
 		if w.chance(2) {
 			internalLocal(s)
@@ -176,6 +200,11 @@ func (w *randomWorld) replay(tr *Tracker) {
 	}
 	if w.gone {
 		tr.DeleteNode("node-a")
+	}
+	for _, e := range w.followed.entries {
+		for id, silent := range e.silent {
+			tr.LeaveOut(id, silent)
+		}
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 // Take returns what has changed since the last call. It leaves out what changed and changed back, and for a short
 // time new Services without slices, see Config.AwaitSlices. One call hands out about mostWork elements, and Delta.Due
 // says when there is more. Namespaces for which this node has worked least come first. What is deleted, and what a
-// Service gives up, never waits for what was added before, see fairness.go. The first Take leaves out nothing.
+// Service gives up, never waits for what was added before, see fairness.go. The first Take, and one after TakeAll,
+// leave out nothing.
 func (t *Tracker) Take() Delta {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,6 +39,14 @@ func (t *Tracker) Take() Delta {
 	t.takeNode(&d)
 	t.forgetNamespaces(now)
 	return d
+}
+
+// TakeAll lets the next Take leave out nothing. It is for a process that has taken changes and committed none of them:
+// its first commit must have all Services, or it removes those of the last process.
+func (t *Tracker) TakeAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun = false
 }
 
 // takeRemoved adds to d what becomes of Services that were deleted, and returns those of which something is left. It
@@ -147,17 +156,34 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 	if s == nil || e.granted == nothing {
 		return nil
 	}
-	ports := make([]*ServicePort, len(s.ports)*len(s.fronts)) // sorted by ID
-	var here [len(Families)][]netip.Addr                      // ready endpoints on this node, by front; see LocalReady
-	var ranges [len(Families)][]netip.Prefix
+	ports := t.portsOf(e)
 	for j := range s.fronts {
-		if f := &s.fronts[j]; len(f.ranges) > 0 {
-			ranges[j] = sources(f, t.addresses)
+		here := t.chooseEndpoints(e, j, ports)
+		if s.healthPort == 0 { // without it, their number is no part of the port
+			continue
+		}
+		n := len(distinct(here))
+		for i := j; i < len(ports); i += len(s.fronts) {
+			ports[i].LocalReady = n
 		}
 	}
-	for i := range s.ports {
-		for j := range s.fronts {
-			port, f := &s.ports[i], &s.fronts[j]
+	e.changed = e.changed[:0]
+	reuse(e.out, ports)
+	return ports
+}
+
+// portsOf returns the ports of e in each of its fronts, sorted by ID, without endpoints.
+func (t *Tracker) portsOf(e *entry) []*ServicePort {
+	s := e.service
+	ports := make([]*ServicePort, len(s.ports)*len(s.fronts))
+	for j := range s.fronts {
+		f := &s.fronts[j]
+		var ranges []netip.Prefix
+		if len(f.ranges) > 0 {
+			ranges = sources(f, t.addresses)
+		}
+		for i := range s.ports {
+			port := &s.ports[i]
 			p := &ServicePort{
 				ID: PortID{Namespace: e.namespace, Service: e.name, Port: port.name, Protocol: port.protocol,
 					Family: f.family},
@@ -181,46 +207,51 @@ func (t *Tracker) resolve(e *entry) []*ServicePort {
 			p.ExternalLocal = s.externalLocal && p.External()
 			p.RangesForNodePort = s.settings.SourceRangesForNodePorts && len(f.ranges) > 0 && p.NodePort != 0
 			if len(f.ranges) > 0 && len(f.loadBalancers) > 0 || p.RangesForNodePort {
-				p.HasSourceRanges, p.Sources = true, ranges[j]
+				p.HasSourceRanges, p.Sources = true, ranges
 			}
 			ports[i*len(s.fronts)+j] = p
 		}
 	}
-	for j := range s.fronts {
-		for _, g := range t.portGroups(e, s.fronts[j].family) {
-			all := t.candidates(e, &g, j)
-			var chosen []*ServicePort
-			for n, i := range g.ports {
-				p := ports[i*len(s.fronts)+j]
-				if at := slices.IndexFunc(chosen, p.choosesAs); at >= 0 {
-					p.shareLists(chosen[at])
-				} else {
-					p.choose(all)
-					chosen = append(chosen, p)
-				}
-				if g.uniform && p.hasEndpoints() {
-					p.TargetPort = g.numbers[n]
-				}
-			}
-			for n := range all {
-				if s.healthPort != 0 && all[n].is.has(ready|onNode|weighted) {
-					here[j] = append(here[j], all[n].at.Addr())
-				}
-			}
-		}
-	}
-	e.changed = e.changed[:0]
-	reuse(e.out, ports)
-	if s.healthPort == 0 { // without it, their number is no part of the port
-		return ports
-	}
-	for j := range s.fronts {
-		n := len(distinct(here[j]))
-		for i := j; i < len(ports); i += len(s.fronts) {
-			ports[i].LocalReady = n
-		}
-	}
 	return ports
+}
+
+// chooseEndpoints chooses the endpoints of the ports in the front with index j. It returns the ready endpoints on this
+// node, see ServicePort.LocalReady.
+func (t *Tracker) chooseEndpoints(e *entry, j int, ports []*ServicePort) (here []netip.Addr) {
+	s := e.service
+	for _, g := range t.portGroups(e, s.fronts[j].family) {
+		all := t.candidates(e, &g, j)
+		var chosen []*ServicePort
+		apart := 0
+		for n, i := range g.ports {
+			p := ports[i*len(s.fronts)+j]
+			silent := e.silentAt(p.ID, &g, n)
+			if len(g.ports) > 1 && (apart == mostApart || len(all) > longestApart) {
+				silent = nil
+			}
+			at := slices.IndexFunc(chosen, p.choosesAs)
+			switch {
+			case len(silent) > 0:
+				p.choose(all)
+				p.leaveOut(silent, all)
+				apart++
+			case at >= 0:
+				p.shareLists(chosen[at])
+			default:
+				p.choose(all)
+				chosen = append(chosen, p)
+			}
+			if g.uniform && p.hasEndpoints() {
+				p.TargetPort = g.numbers[n]
+			}
+		}
+		for n := range all {
+			if s.healthPort != 0 && all[n].is.has(ready|onNode|weighted) {
+				here = append(here, all[n].at.Addr())
+			}
+		}
+	}
+	return here
 }
 
 // sources returns who may reach the load-balancer IPs of f, which has source ranges. A node within

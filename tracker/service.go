@@ -55,7 +55,7 @@ type front struct {
 	loadBalancers []netip.Addr
 	routers       []netip.Addr // of loadBalancers
 	externalIPs   []netip.Addr
-	ranges        []netip.Prefix // merged loadBalancerSourceRanges; nil: everybody may come
+	ranges        []netip.Prefix // merged loadBalancerSourceRanges; nil: all clients may connect
 	closed        bool           // no source range of the family is valid: nothing for which they hold is served
 }
 

@@ -106,7 +106,7 @@ func (p *serviceParser) loadBalancers() (ips, routers []netip.Addr) {
 }
 
 // sourceRanges reads spec.loadBalancerSourceRanges. A family is closed if its ranges are all invalid:
-// the author of the Service wanted to limit the clients: to let everybody in would be worse than no load balancer.
+// the author of the Service wanted to limit the clients: to let all clients in would be worse than no load balancer.
 // An invalid range counts for the family that it looks like, or for both.
 func (p *serviceParser) sourceRanges() (ranges []netip.Prefix, closed map[Family]bool) {
 	closed = make(map[Family]bool, len(Families))

@@ -2,10 +2,9 @@ package tracker
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
-
-	"github.com/kube-nft/kube-nft/nft/maglev"
 )
 
 // A stepper turns the ports of a Service that Take has handed out into the wanted ones, a bounded number of elements at
@@ -16,6 +15,7 @@ type stepper struct {
 
 	sharing map[listID]int             // how many ports of a Service have these lists, where they share them
 	moved   map[[2]listID]*ServicePort // what the first of them has become
+	stand   map[listID]int             // sharing, of the lists that the tables have
 	free    bool                       // endpoints cost nothing: another port has them
 }
 
@@ -41,13 +41,13 @@ func (p *ServicePort) listID() (id listID) {
 
 // sharesLists reports whether a port has its lists with others, if these are long enough.
 func (p *ServicePort) sharesLists() bool {
-	return p.TargetPort != 0 && p.Affinity == 0 && (!p.Settings.Maglev || p.WithoutSlots)
+	return p.TargetPort != 0 && !p.hashes()
 }
 
 // findSharing finds the lists that ports share in the tables.
-func (s *stepper) findSharing(ports ...[]*ServicePort) {
-	s.sharing, s.moved = nil, nil
-	for _, list := range ports {
+func (s *stepper) findSharing(have, want []*ServicePort) {
+	s.sharing, s.moved, s.stand = nil, nil, nil
+	for i, list := range [][]*ServicePort{have, want} {
 		if len(list) < 2 {
 			continue
 		}
@@ -61,6 +61,9 @@ func (s *stepper) findSharing(ports ...[]*ServicePort) {
 			if endpoints := id.length[0] + id.length[1] + id.length[2] + id.length[3]; n < 2 || endpoints*n < jointFrom {
 				delete(sharing, id)
 			}
+		}
+		if i == 0 {
+			s.stand = maps.Clone(sharing)
 		}
 		if s.sharing == nil {
 			s.sharing = sharing
@@ -80,7 +83,10 @@ func (s *stepper) findSharing(ports ...[]*ServicePort) {
 func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 	ids := [2]listID{have.listID(), want.listID()}
 	if s.sharing[ids[0]] == 0 && s.sharing[ids[1]] == 0 ||
-		have != nil && want != nil && (have.Affinity == 0) != (want.Affinity == 0) {
+		have != nil && want != nil && (have.Affinity == 0) != (want.Affinity == 0) ||
+		have != nil && have.Affinity != 0 && have.hasEndpoints() && ids[0] != ids[1] || // each port has departed endpoints
+		want != nil && want.hasEndpoints() && !want.sharesLists() ||
+		have != nil && have.hasEndpoints() && !have.sharesLists() {
 		return s.port(have, want)
 	}
 	if have != nil && want != nil && have.TargetPort != want.TargetPort && have.hasEndpoints() && want.hasEndpoints() &&
@@ -92,14 +98,17 @@ func (s *stepper) portOfService(have, want *ServicePort) *ServicePort {
 		}
 		q.ClusterWeights, q.LocalWeights = want.ClusterWeights, want.LocalWeights
 		if s.moved[ids] == nil {
-			s.left -= differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
-				differing(have.Local, want.Local, netip.AddrPort.Compare)
+			gone, come := differingEndpoints(have, want)
+			s.left -= gone + come
 			s.record(ids, want)
 		}
 		s.left--
 		return s.freely(&q, want)
 	}
 	first := s.moved[ids]
+	if first == nil && s.stand[ids[1]] > 0 {
+		first = want
+	}
 	switch {
 	case want == nil && s.sharing[ids[0]] > 1: // the endpoints go with the last port
 		s.sharing[ids[0]]--
@@ -159,7 +168,7 @@ func (s *stepper) counted(p *ServicePort) *ServicePort {
 		return p
 	}
 	q := *p
-	q.Cluster, q.Local, q.ClusterWeights, q.LocalWeights, q.TargetPort = nil, nil, nil, nil, 0
+	q.Cluster, q.Local, q.ClusterWeights, q.LocalWeights, q.OnNode, q.TargetPort = nil, nil, nil, nil, nil, 0
 	return &q
 }
 
@@ -174,12 +183,42 @@ func (s *stepper) step(have, want []*ServicePort) (ports []*ServicePort, done bo
 		for i, pair := range pairs {
 			if (pair[0] == nil) == fresh {
 				next[i] = s.portOfService(pair[0], pair[1])
-				done = done && next[i] == pair[1]
 			}
 		}
 	}
+	shareSources(pairs, next)
+	for i, pair := range pairs {
+		done = done && next[i] == pair[1]
+	}
 	ports = slices.DeleteFunc(next, func(p *ServicePort) bool { return p == nil })
 	return ports, done
+}
+
+// shareSources gives ports of a family the same source ranges: those that are in force belong to the Service. So a port
+// that comes, or waits for its turn, does not change them for the others. pairs are the ports before and at the end.
+func shareSources(pairs [][2]*ServicePort, next []*ServicePort) {
+	lead := make(map[Family]int) // the first port that has ranges in the tables, else the first that gets some
+	for i, p := range next {
+		if p == nil || !p.HasSourceRanges {
+			continue
+		}
+		have := func(i int) bool {
+			return pairs[i][0] != nil && pairs[i][0].HasSourceRanges && pairs[i][1] != nil
+		}
+		if first, found := lead[p.ID.Family]; !found || have(i) && !have(first) {
+			lead[p.ID.Family] = i
+		}
+	}
+	for i, p := range next {
+		if p == nil || !p.HasSourceRanges || slices.Equal(p.Sources, next[lead[p.ID.Family]].Sources) {
+			continue
+		}
+		q := *p
+		q.Sources = next[lead[p.ID.Family]].Sources
+		if next[i] = &q; pairs[i][1] != nil && q.Equal(pairs[i][1]) {
+			next[i] = pairs[i][1]
+		}
+	}
 }
 
 // eachPair calls f for each ID of two sorted lists, with nil where a list has no such port.
@@ -206,7 +245,7 @@ func eachPair(have, want []*ServicePort, f func(h, w *ServicePort)) {
 // port is step for one port: have is nil for a new one, want for one that goes. It returns want itself when nothing is
 // left to do.
 func (s *stepper) port(have, want *ServicePort) *ServicePort {
-	work := workBetween(s.counted(have), s.counted(want))
+	work := writes(s.counted(have), s.counted(want)) + affinityWork(have, want)
 	switch {
 	case work == 0 && (!s.free || have == nil || want == nil || have.Equal(want)):
 		return want
@@ -218,7 +257,8 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 		if s.free {
 			bare = bare.withListsOf(&leaving, leaving.TargetPort)
 		}
-		if size := s.counted(have).size(); size > s.left && !leaving.Equal(bare) {
+		size := writes(s.counted(have), nil)
+		if size > s.left && !leaving.Equal(bare) {
 			if s.left <= 0 {
 				return &leaving
 			}
@@ -227,7 +267,7 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 			s.left = removing.left
 			return next
 		}
-		s.left -= s.counted(have).size()
+		s.left -= size
 		return s.port(nil, want)
 	case have == nil && (want == nil || !s.adds || s.left <= 0):
 		return nil
@@ -235,29 +275,34 @@ func (s *stepper) port(have, want *ServicePort) *ServicePort {
 		s.left -= work
 		return want
 	case have == nil:
-		if have = want.bare(); s.free {
-			have = have.withListsOf(want, want.TargetPort)
+		bare := want.bare()
+		if s.free {
+			bare = bare.withListsOf(want, want.TargetPort)
 		}
+		next := s.change(bare, want)
+		s.left -= affinityWork(nil, want)
+		return next
 	}
 	return s.change(have, want)
 }
 
 // change is port for a port that stays.
 func (s *stepper) change(have, want *ServicePort) *ServicePort {
-	to := want
+	to, had, before := want, have, s.counted(have)
 	switch { // lists without endpoints are of any port
 	case !have.hasEndpoints():
 		have = have.withTargetPort(want.TargetPort)
 	case !want.hasEndpoints():
 		to = want.withTargetPort(have.TargetPort)
 	}
-	next := *have
+	next, left := *have, s.left
 	stays := s.left <= 0 && have.TargetPort != to.TargetPort // the lists stay
 	if s.adds && s.left > 0 {
 		next = *to
 	}
-	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare)
-	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare)
+	frontend := price{comes: s.counted(to).eachFrontend(), goes: s.counted(have).eachFrontend()}
+	next.LoadBalancers = move(s, have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare, frontend)
+	next.ExternalIPs = move(s, have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare, frontend)
 	next.GivenUp = givenUp(&next, want)
 	next.Routers = common(want.Routers, next.LoadBalancers, netip.Addr.Compare)
 	if next.NodePort != want.NodePort {
@@ -266,47 +311,67 @@ func (s *stepper) change(have, want *ServicePort) *ServicePort {
 	if next.HealthCheckNodePort != want.HealthCheckNodePort {
 		next.HealthCheckNodePort = 0
 	}
-	next.LocalReady, next.HasEndpoints = want.LocalReady, want.HasEndpoints
+	next.LocalReady = want.LocalReady
+	if left > 0 { // it decides what frontends without endpoints do
+		next.HasEndpoints = want.HasEndpoints
+	}
 
 	if have.TargetPort != to.TargetPort && !stays { // the lists between them name other endpoints
 		have, to = have.withPorts(), to.withPorts()
-		next.TargetPort, next.OnNode = 0, next.Endpoints(next.OnNode)
+		next.TargetPort = 0
 	}
 	if stays {
 		to = have
 	} else if next.InternalLocal == to.InternalLocal && next.ExternalLocal == to.ExternalLocal &&
 		next.Settings == to.Settings {
-		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights)
-		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights)
+		each := price{comes: s.counted(to).each().comes, goes: s.counted(have).each().goes}
+		next.Cluster, next.ClusterWeights = s.endpoints(have.Cluster, have.ClusterWeights, to.Cluster, to.ClusterWeights,
+			each)
+		next.Local, next.LocalWeights = s.endpoints(have.Local, have.LocalWeights, to.Local, to.LocalWeights, each)
 	} else { // a list of want may be missing because nothing uses it; Serving tells which endpoints there are
 		compare := netip.AddrPort.Compare
 		next.Cluster, next.ClusterWeights = commonWeighted(have.Cluster, have.ClusterWeights, to.Serving, compare)
 		next.Local, next.LocalWeights = commonWeighted(have.Local, have.LocalWeights, to.Serving, compare)
 	}
-	next.OnNode = common(next.OnNode, to.OnNode, netip.AddrPort.Compare)
+	next.OnNode = hairpins(&next, have, to)
 	next.ExternalLocal = next.ExternalLocal && next.External()
-	s.setSourceRanges(&next, have, want)
-	// after the lists have moved: each step gets further
-	s.left -= next.slotWork() + rewritten(s.counted(have), s.counted(&next)) + affinityWork(have, &next)
+	s.setSourceRanges(&next, have, want, left > 0)
 	switch {
 	case !next.InternalLocal && !next.ExternalLocal:
 		next.Local, next.LocalWeights = nil, nil
 	case next.Local == nil:
 		next.Local = []netip.AddrPort{}
 	}
+	next.LeftOut = to.LeftOut
 	next.Serving = to.Serving
 	if !sameEndpoints(next.Cluster, to.Cluster) || !sameEndpoints(next.Local, to.Local) {
 		next.Serving = slices.Concat(common(have.Serving, to.Serving, netip.AddrPort.Compare), next.Cluster, next.Local)
 		slices.SortFunc(next.Serving, netip.AddrPort.Compare)
-		next.Serving = slices.Compact(next.Serving)
+		next.Serving = inMemory(slices.Compact(next.Serving), have.Serving)
 	}
 	if !next.hasEndpoints() {
 		next.TargetPort = 0
 	}
-	if next.Equal(want) || next.TargetPort != want.TargetPort && next.Equal(to) {
-		return want
+	is := &next
+	if next.Equal(want) || !stays && next.TargetPort != want.TargetPort && next.Equal(to) {
+		is = want
 	}
-	return &next
+	s.left = min(s.left, left-writes(before, s.counted(is))-affinityWork(had, is))
+	return is
+}
+
+// hairpins lists the endpoints of p that are on this node, as they are for have or for to. Removed endpoints leave the
+// set with them: their addresses may be others'.
+func hairpins(p, have, to *ServicePort) (list []netip.AddrPort) {
+	compare := netip.AddrPort.Compare
+	if sameEndpoints(p.Cluster, to.Cluster) && sameEndpoints(p.Local, to.Local) {
+		return to.OnNode
+	}
+	for _, here := range [][]netip.AddrPort{have.OnNode, to.OnNode} {
+		list = slices.Concat(list, common(here, p.Cluster, compare), common(here, p.Local, compare))
+	}
+	slices.SortFunc(list, compare)
+	return inMemory(slices.Compact(list), have.OnNode)
 }
 
 // withTargetPort returns p with another TargetPort.
@@ -328,6 +393,7 @@ func (p *ServicePort) withPorts() *ServicePort {
 	for i, list := range q.endpointLists() {
 		*list = p.Endpoints(*p.endpointLists()[i])
 	}
+	q.LeftOut = p.Silent()
 	return &q
 }
 
@@ -347,8 +413,12 @@ func givenUp(p, want *ServicePort) (addrs []netip.Addr) {
 	return slices.Compact(addrs)
 }
 
-// setSourceRanges sets the source ranges of next. Where have has none and want has, they hold at once.
-func (s *stepper) setSourceRanges(next, have, want *ServicePort) {
+// setSourceRanges sets the source ranges of next. Where have has none and want has, they hold as soon as the port has
+// its turn, though nothing may be added.
+func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
+	if !turn {
+		want = have
+	}
 	next.RangesForNodePort = (have.RangesForNodePort && !s.adds || want.RangesForNodePort) && next.NodePort != 0
 	next.HasSourceRanges = (have.HasSourceRanges && !s.adds || want.HasSourceRanges) &&
 		(len(next.LoadBalancers) > 0 || next.RangesForNodePort)
@@ -368,14 +438,15 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort) {
 // endpoints moves a list of endpoints. A list with weights is moved at once. Even if nothing may be added, a few
 // endpoints come for those that leave: a rolling update must not leave a Service without endpoints.
 func (s *stepper) endpoints(
-	have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16,
+	have []netip.AddrPort, haveWeights []uint16, want []netip.AddrPort, wantWeights []uint16, each price,
 ) ([]netip.AddrPort, []uint16) {
 	compare := netip.AddrPort.Compare
 	switch {
 	case haveWeights == nil && wantWeights == nil && s.adds:
-		return move(s, have, want, compare), nil
+		return move(s, have, want, compare, each), nil
 	case s.adds && s.left > 0:
-		s.left -= differing(have, want, compare)
+		gone, come := differing(have, want, compare)
+		s.left -= gone*each.goes + come*each.comes
 		return want, wantWeights
 	case haveWeights != nil || wantWeights != nil:
 		kept, weights := commonWeighted(have, haveWeights, want, compare)
@@ -384,10 +455,10 @@ func (s *stepper) endpoints(
 		}
 		return kept, weights
 	}
-	list := move(s, have, want, compare)
+	list := move(s, have, want, compare, each)
 	replaced := stepper{left: min(replacements, len(have)-len(list)), adds: true}
 	if replaced.left > 0 && len(common(list, want, compare)) == len(list) {
-		list = move(&replaced, list, want, compare)
+		list = move(&replaced, list, want, compare, price{1, 1})
 	}
 	return list, nil
 }
@@ -397,16 +468,15 @@ const replacements = 16
 
 // move returns the list that lies between have and want, all of which are sorted: without some that want does not have,
 // and, if none of those is left, with some that have does not have.
-func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int) []T {
-	n := differing(have, want, compare)
-	if n == 0 {
+func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int, each price) []T {
+	if slices.Equal(have, want) {
 		return have
 	}
-	if n <= s.left && s.adds {
+	kept := common(have, want, compare)
+	if n := (len(have)-len(kept))*each.goes + (len(want)-len(kept))*each.comes; n <= s.left && s.adds {
 		s.left -= n
 		return want
 	}
-	kept := common(have, want, compare)
 	next := make([]T, 0, max(len(have), len(want)))
 	for rest, i := kept, 0; i < len(have); i++ {
 		switch {
@@ -415,11 +485,11 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int) []
 		case s.left <= 0:
 			next = append(next, have[i])
 		default:
-			s.left--
+			s.left -= each.goes
 		}
 	}
 	if len(next) > len(kept) || !s.adds {
-		return next
+		return inMemory(next, have)
 	}
 	next = next[:0]
 	for _, x := range want {
@@ -427,10 +497,18 @@ func move[T comparable](s *stepper, have, want []T, compare func(a, b T) int) []
 			next, kept = append(next, x), kept[1:]
 		} else if s.left > 0 {
 			next = append(next, x)
-			s.left--
+			s.left -= each.comes
 		}
 	}
-	return next
+	return inMemory(next, have)
+}
+
+// inMemory returns have if list equals it: other ports of the Service may share its memory.
+func inMemory[T comparable](list, have []T) []T {
+	if slices.Equal(list, have) {
+		return have
+	}
+	return list
 }
 
 // prefixes is move for source ranges: an address that have and want both admit is admitted meanwhile.
@@ -468,92 +546,6 @@ func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// workBetween returns about how many elements differ between two values of a port, each of which may be nil; 0 if they
-// are equal.
-func workBetween(have, want *ServicePort) int {
-	switch {
-	case have == nil && want == nil:
-		return 0
-	case have == nil:
-		return want.size() + affinityWork(nil, want)
-	case want == nil:
-		return have.size()
-	case have == want || have.Equal(want):
-		return 0
-	}
-	return 1 + want.slotWork() + affinityWork(have, want) + rewritten(have, want) + differingEndpoints(have, want) +
-		differing(have.LoadBalancers, want.LoadBalancers, netip.Addr.Compare) +
-		differing(have.ExternalIPs, want.ExternalIPs, netip.Addr.Compare) +
-		differing(have.Sources, want.Sources, comparePrefixes)
-}
-
-// differingEndpoints returns in how many endpoints the lists of two values of a port differ.
-func differingEndpoints(have, want *ServicePort) int {
-	if have.TargetPort != want.TargetPort {
-		return len(have.Cluster) + len(have.Local) + len(want.Cluster) + len(want.Local)
-	}
-	return differing(have.Cluster, want.Cluster, netip.AddrPort.Compare) +
-		differing(have.Local, want.Local, netip.AddrPort.Compare)
-}
-
-// rewritten returns about how many elements of the endpoint lists are written or removed because a port that stays has
-// other frontends or weights, or session affinity is switched on or off.
-func rewritten(have, want *ServicePort) int {
-	endpoints := len(have.Cluster) + len(have.Local)
-	lists := max(have.lists(), want.lists()) - min(have.lists(), want.lists())
-	if (have.Affinity == 0) != (want.Affinity == 0) {
-		return want.lists() * endpoints
-	}
-	work := lists * endpoints
-	if !slices.Equal(have.ClusterWeights, want.ClusterWeights) {
-		work += want.lists() * len(want.Cluster) * maglev.PlacesEach(len(want.Cluster))
-	}
-	if !slices.Equal(have.LocalWeights, want.LocalWeights) {
-		work += want.lists() * len(want.Local) * maglev.PlacesEach(len(want.Local))
-	}
-	return work
-}
-
-// affinityWork is the work of chains that look for a client's affinity entry. They are written anew when the endpoint
-// lists of a port become longer or shorter, and for each the kernel goes through all entries of the affinity map: up to
-// 20 ms for a port.
-func affinityWork(have, want *ServicePort) int {
-	if want.Affinity == 0 || have != nil && have.Affinity == want.Affinity && have.TargetPort == want.TargetPort &&
-		len(have.Cluster) == len(want.Cluster) && len(have.Local) == len(want.Local) {
-		return 0
-	}
-	return mostWork
-}
-
-// lists is how often the tables have the endpoints of a port: mostly once for each frontend, once for very many.
-func (p *ServicePort) lists() int {
-	lists := 1 + len(p.LoadBalancers) + len(p.ExternalIPs)
-	if p.NodePort != 0 {
-		lists++
-	}
-	return min(lists, mostLists)
-}
-
-// mostLists is how many frontends have lists of their own. A port with more has lists that they share.
-const mostLists = 4
-
-// slotWork is the work of computing a port's slot table. The commits that write the table are bounded by themselves.
-func (p *ServicePort) slotWork() int {
-	if !p.Settings.Maglev || p.WithoutSlots {
-		return 0
-	}
-	return maglev.Size(len(p.Cluster)) / slotsPerElement
-}
-
-// slotsPerElement is how many slots of a table are computed in the time that the kernel takes for an element.
-const slotsPerElement = 100
-
-// size returns about how many elements a port takes.
-func (p *ServicePort) size() int {
-	return 1 + p.slotWork() + len(p.LoadBalancers) + len(p.ExternalIPs) + len(p.Sources) +
-		p.lists()*(len(p.Cluster)+len(p.Local))
-}
-
 // bare returns p with its cluster IP alone, and without endpoints.
 func (p *ServicePort) bare() *ServicePort {
 	return &ServicePort{
@@ -563,22 +555,22 @@ func (p *ServicePort) bare() *ServicePort {
 	}
 }
 
-// differing returns how many values only one of two sorted lists has.
-func differing[T comparable](a, b []T, compare func(a, b T) int) (n int) {
+// differing returns how many values only the first of two sorted lists has, and how many only the second.
+func differing[T comparable](a, b []T, compare func(a, b T) int) (gone, come int) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] { // mostly nearly all is common to both
 		a, b = a[1:], b[1:]
 	}
 	for len(a) > 0 && len(b) > 0 {
 		switch c := compare(a[0], b[0]); {
 		case c < 0:
-			a, n = a[1:], n+1
+			a, gone = a[1:], gone+1
 		case c > 0:
-			b, n = b[1:], n+1
+			b, come = b[1:], come+1
 		default:
 			a, b = a[1:], b[1:]
 		}
 	}
-	return n + len(a) + len(b)
+	return gone + len(a), come + len(b)
 }
 
 // common returns what two sorted lists have in common: list itself if that is all of it.

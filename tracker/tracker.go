@@ -65,7 +65,7 @@ type Tracker struct {
 	recount    []*namespace          // whose demand may be more than the quota
 	unserved   int                   // Services that the quota leaves out
 	inUse      int                   // namespaces, when those that are gone were forgotten last
-	begun      bool                  // Take has been called
+	begun      bool                  // Take has been called, and TakeAll has not since
 	seen       Changes               // since New
 	taken      Changes               // what seen was at the last Take
 
@@ -108,6 +108,8 @@ type entry struct {
 	demand  demand
 	granted grant
 	refusal *Refusal // why nothing is granted; else nil
+
+	silent map[PortID][]netip.AddrPort // see Tracker.LeaveOut; the oldest first
 
 	listings []listing    // of each port in each front; nil, or some of them nil: not gathered
 	changed  []netip.Addr // what has changed since they were brought up to date
@@ -167,6 +169,9 @@ func (t *Tracker) setService(name objectName, parsed *service) {
 		e = t.newEntry(name)
 	}
 	if !e.service.equal(parsed) {
+		if parsed == nil || !parsed.settings.Eject {
+			e.silent = nil
+		}
 		e.service = parsed
 		e.forgetListings()
 		t.seen.Services++
@@ -226,6 +231,7 @@ func (t *Tracker) setSlice(name objectName, parsed *slice, trigger time.Time) {
 	if e.listings != nil {
 		e.markChanged(before, parsed)
 	}
+	e.trustAgain(before, parsed)
 	t.holders[name] = e
 	t.seen.Slices++
 	t.mark(e)
@@ -362,6 +368,7 @@ func (e *entry) removeSlice(name string) {
 		if e.listings != nil {
 			e.markChanged(e.slices[i], nil)
 		}
+		e.trustAgain(e.slices[i], nil)
 		e.slices = slices.Delete(e.slices, i, i+1)
 		e.triggers = nil
 	}

@@ -127,8 +127,12 @@ type ServicePort struct {
 	TargetPort uint16
 
 	// ClusterWeights and LocalWeights are the weights of the endpoints of Cluster and of Local, at least
-	// 1; nil if they are equal. Endpoints of weight 0 are in neither list.
+	// 1; nil if they are equal, with those that are left out. Endpoints of weight 0 are in neither list.
 	ClusterWeights, LocalWeights []uint16
+
+	// LeftOut are endpoints that Cluster or Local lacks because they do not answer, sorted, with ports as in these lists.
+	// See Tracker.LeaveOut.
+	LeftOut []LeftOut
 
 	// HasEndpoints says that a ready, or serving and terminating, endpoint exists on some node whose
 	// weight is not 0. If so, an empty list means drop, otherwise reject.
@@ -189,7 +193,7 @@ func (p *ServicePort) Equal(q *ServicePort) bool {
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.Sources, q.Sources) && sameEndpoints(p.Cluster, q.Cluster) && sameEndpoints(p.Local, q.Local) &&
 		slices.Equal(p.ClusterWeights, q.ClusterWeights) && slices.Equal(p.LocalWeights, q.LocalWeights) &&
-		sameEndpoints(p.OnNode, q.OnNode) && sameEndpoints(p.Serving, q.Serving)
+		sameEndpoints(p.OnNode, q.OnNode) && sameEndpoints(p.Serving, q.Serving) && slices.Equal(p.LeftOut, q.LeftOut)
 }
 
 // A Node is what the proxy needs to know of its own node.
