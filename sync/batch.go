@@ -37,42 +37,18 @@ type plan struct {
 // last, or against what the kernel says it holds.
 func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	if l.known {
-		moved := l.apply()
-		l.ruleset.Advance(max(elementsEach-l.ruleset.AllWork(), elementsEach/4))
-		p.batch = l.ruleset.Changes()
-		if !p.batch.Remakes() {
-			if p.batch.Makes() { // a table that another program deleted: it must not have committed since
-				p.batch.Generation = l.drift.seen
-			}
-			p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != "" && !l.behind
-			return p, err
+		if p = l.planChanges(); !p.batch.Remakes() {
+			return p, nil
 		}
 		l.known = false // a table takes more to make anew than what has changed of it
 	}
 	have, generation, err := l.read(ctx)
+	if err == nil {
+		err = l.goOnFrom(have)
+	}
 	if err != nil {
 		return p, err
 	}
-	if !l.synced {
-		l.ruleset.Adopt(have)
-	}
-	l.apply()
-	if !l.synced && l.waiting.Node == nil { // what it had when the tables were written is still the best guess
-		l.nodePorts.node = l.nodePorts.setting.Keep(l.nodePorts.node, have)
-		l.nodePorts.update(l.ruleset)
-	}
-	want := l.ruleset.Want()
-	if !l.synced {
-		if err := l.check.look(have, want, time.Now()); err != nil {
-			return p, err
-		}
-	}
-	l.ruleset.Found(have)
-	most := elementsEach
-	if l.options.Foreign != nil { // what others have done until now is ours from this batch on
-		most = math.MaxInt
-	}
-	l.ruleset.Advance(most)
 	p = plan{batch: l.ruleset.Changes(), full: true, allFlows: true}
 	if p.batch.Remakes() && l.entriesRefused == nil { // with the affinity entries that the table has
 		if err := readEntries(ctx, l.kernel, have); err != nil {
@@ -82,24 +58,65 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 	}
 	p.flows = append(l.ruleset.Vanished(have), l.ruleset.FlowChanges()...)
 	p.batch.Generation = generation
-	if l.options.Foreign == nil {
-		return p, nil
-	}
-	// Our own part of the first batch does not wait for what fails here.
-	messages, at, err := l.options.Foreign(ctx, want)
-	switch {
-	case isSafety(err):
-		return p, err
-	case err != nil:
-		l.leaveForeign(err)
-		err = nil
-	case !l.drift.unchanged(ctx, generation, at):
-		return p, fmt.Errorf("other programs commit to nf_tables all the time: %w", unix.ERESTART)
-	default:
-		p.batch.Foreign, p.batch.Generation = messages, at
-		l.seed(ctx, &p, have)
+	if l.options.Foreign != nil {
+		err = l.addForeign(ctx, &p, have)
 	}
 	return p, err
+}
+
+// planChanges is plan against what was committed last.
+func (l *Loop) planChanges() (p plan) {
+	moved := l.apply()
+	l.ruleset.Advance(max(elementsEach-l.ruleset.AllWork(), elementsEach/4))
+	p.batch = l.ruleset.Changes()
+	if p.batch.Makes() { // a table that another program deleted: it must not have committed since
+		p.batch.Generation = l.drift.seen
+	}
+	p.flows, p.allFlows = l.ruleset.FlowChanges(), moved || l.drift.reason != "" && !l.behind
+	return p
+}
+
+// goOnFrom makes the ruleset's next changes lead from what the kernel has to what the source wants. At a start it
+// returns a *SafetyError if the source lacks nearly all that the kernel has.
+func (l *Loop) goOnFrom(have nft.Tables) error {
+	if !l.synced {
+		l.ruleset.Adopt(have)
+	}
+	l.apply()
+	if !l.synced {
+		if l.waiting.Node == nil { // what it had when the tables were written is still the best guess
+			l.nodePorts.node = l.nodePorts.setting.Keep(l.nodePorts.node, have)
+			l.nodePorts.update(l.ruleset)
+		}
+		if err := l.check.look(have, l.ruleset.Want(), time.Now()); err != nil {
+			return err
+		}
+	}
+	l.ruleset.Found(have)
+	most := elementsEach
+	if l.options.Foreign != nil { // what others have done until now is ours from this batch on
+		most = math.MaxInt
+	}
+	l.ruleset.Advance(most)
+	return nil
+}
+
+// addForeign adds to a plan what is to happen to tables of others. If that fails, our own part of the batch does not
+// wait for it.
+func (l *Loop) addForeign(ctx context.Context, p *plan, have nft.Tables) error {
+	messages, at, err := l.options.Foreign(ctx, l.ruleset.Want())
+	switch {
+	case isSafety(err):
+		return err
+	case err != nil:
+		l.leaveForeign(err)
+	case !l.drift.unchanged(ctx, p.batch.Generation, at):
+		return fmt.Errorf("other programs commit to nf_tables all the time: %w", unix.ERESTART)
+	default:
+		p.batch.Foreign, p.batch.Generation = messages, at
+		l.seed(ctx, p, have)
+	}
+	return nil
 }
 
 // seed adds the affinity entries of another proxy to a plan, unless the kernel has refused it with them.

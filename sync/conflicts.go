@@ -23,16 +23,21 @@ type conflictLog struct {
 }
 
 func newConflictLog(log *zap.Logger) *conflictLog {
-	minute := func() *quota.Quota {
-		return &quota.Quota{Interval: time.Minute, PerNamespace: conflictsPerNamespace, Total: conflictsTotal}
+	minute := func(what string) *quota.Quota {
+		return &quota.Quota{Interval: time.Minute, PerNamespace: conflictsPerNamespace, Total: conflictsTotal,
+			Exceeded: func(namespace string) {
+				log.Warn("too many "+what+" in this namespace; the rest is not logged this minute",
+					zap.String("namespace", namespace))
+			}}
 	}
-	return &conflictLog{log: log, conflicts: minute(), ends: minute(), ignored: minute()}
+	return &conflictLog{log: log, conflicts: minute("conflicts"), ends: minute("ends of conflicts"),
+		ignored: minute("refused Services and annotations")}
 }
 
 // add logs new conflicts and the ends of others. It returns the conflicts that it has logged.
 func (c *conflictLog) add(conflicts []services.Conflict, ends []services.OwnerChange) (logged []services.Conflict) {
 	for _, conflict := range conflicts {
-		if c.allow(c.conflicts, conflict.Loser.Namespace, "conflicts") {
+		if c.conflicts.Allow(conflict.Loser.Namespace, "") {
 			logged = append(logged, conflict)
 			c.log.Warn("two Services claim one frontend", zap.Stringer("frontend", conflict.Frontend),
 				zap.Stringer("winner", conflict.Winner), zap.Stringer("loser", conflict.Loser),
@@ -41,7 +46,7 @@ func (c *conflictLog) add(conflicts []services.Conflict, ends []services.OwnerCh
 		}
 	}
 	for _, s := range ends {
-		if c.allow(c.ends, s.Now.Namespace, "ends of conflicts") {
+		if c.ends.Allow(s.Now.Namespace, "") {
 			c.log.Info("a conflict is over: the loser is served there now", zap.Stringer("frontend", s.Frontend),
 				zap.Stringer("before", s.Before), zap.Stringer("now", s.Now))
 		}
@@ -57,20 +62,10 @@ func (c *conflictLog) addRefused(services []*tracker.Refusal,
 		services = append(services, a.Refusal())
 	}
 	for _, r := range services {
-		if c.allow(c.ignored, r.Namespace, "refused Services and annotations") {
+		if c.ignored.Allow(r.Namespace, "") {
 			logged = append(logged, r)
 			c.log.Warn("this node does not serve what a Service requests", zap.Error(r))
 		}
 	}
 	return logged
-}
-
-// allow reports whether to log one more line about a namespace, and logs once when lines are left out.
-func (c *conflictLog) allow(q *quota.Quota, namespace, what string) bool {
-	allowed := q.Allow(namespace, "")
-	if !allowed && q.Exceeded(namespace) {
-		c.log.Warn("too many "+what+" in this namespace; the rest is not logged this minute",
-			zap.String("namespace", namespace))
-	}
-	return allowed
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/services"
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
 // monitor is what the drift detector needs of *kernel.Monitor.
@@ -45,7 +46,7 @@ type driftDetector struct {
 	joined      bool    // the monitor listens
 	changes     chan *change.ForeignChange
 	received    atomic.Uint32 // everything up to this generation has come from the monitor
-	notified    chan struct{} // has a value after each commit that the monitor has reported
+	notified    retry.Wake    // has a value after each commit that the monitor has reported
 	handled     uint32        // foreign changes up to this generation have been dealt with
 	seen        uint32        // the generation of the latest one that was recorded
 
@@ -90,10 +91,7 @@ func (d *driftDetector) listen(ctx context.Context) {
 		if !change.Lost {
 			d.received.Store(change.Generation)
 		}
-		select {
-		case d.notified <- struct{}{}:
-		default:
-		}
+		d.notified.Notify()
 	}
 }
 

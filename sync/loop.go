@@ -98,7 +98,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		nodePorts: nodePorts{setting: options.NodePorts},
 		drift: driftDetector{
 			kernel: kernel, ruleset: ruleset, log: options.Log, interval: options.AuditInterval,
-			unmonitored: true, notified: make(chan struct{}, 1), auditing: stopped(), repair: stopped(),
+			unmonitored: true, notified: retry.NewWake(), auditing: stopped(), repair: stopped(),
 		},
 		due:       time.AfterFunc(time.Hour, options.Queue.Notify),
 		check:     sourceCheck{trust: options.Trust},
@@ -107,7 +107,7 @@ func New(source source, ruleset *services.Ruleset, kernel client, options Option
 		conflicts: newConflictLog(options.Log),
 	}
 	l.due.Stop()
-	l.stale.log, l.stale.cleaned, l.stale.wake = options.Log, options.Cleaned, make(chan struct{}, 1)
+	l.stale.log, l.stale.cleaned, l.stale.wake = options.Log, options.Cleaned, retry.NewWake()
 	l.stale.backoff = l.backoff
 	return l
 }
@@ -308,6 +308,12 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	}
 	if l.stale.flows != nil {
 		l.stale.view.update(l.ruleset, l.nodePorts.reached)
+	}
+	if l.options.Owner != nil {
+		for at := range l.ruleset.TouchedFrontends() {
+			port, ok := l.ruleset.Owner(at)
+			l.options.Owner(at, port, ok)
+		}
 	}
 	switch {
 	case behind: // packets may still make flows that will be stale

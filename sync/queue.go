@@ -3,19 +3,21 @@ package sync
 import (
 	"sync"
 	"time"
+
+	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
-// A Queue tells the loop that its source has changed, and everybody since when a change waits.
+// A Queue tells the loop that its source has changed, and its callers since when a change waits.
 // Make it with NewQueue. Its methods may be called from any goroutine and do not block.
 type Queue struct {
-	wake chan struct{} // holds at most one value, for any number of changes
+	wake retry.Wake
 
 	mu             sync.Mutex
 	oldest, newest time.Time // of the changes that may not be in the kernel; oldest is zero if all are
 }
 
 // NewQueue returns a Queue in which nothing waits.
-func NewQueue() *Queue { return &Queue{wake: make(chan struct{}, 1)} }
+func NewQueue() *Queue { return &Queue{wake: retry.NewWake()} }
 
 // Notify says that there is a change.
 func (q *Queue) Notify() {
@@ -25,10 +27,7 @@ func (q *Queue) Notify() {
 		q.oldest = q.newest
 	}
 	q.mu.Unlock()
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	q.wake.Notify()
 }
 
 // Notified receives when there is a change that the loop has not looked at. The loop listens to it once

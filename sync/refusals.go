@@ -290,7 +290,7 @@ func (t *trial) named(err error) (familyService, bool) {
 		return familyService{}, false
 	}
 	namespace, name, ok := t.ruleset.Attributed(op.Family, op.Set, op.Element)
-	return familyService{namespace, name, tracker.Family(op.Family)}, ok
+	return familyService{namespace, name, op.Family}, ok
 }
 
 // search puts as many Services as the kernel accepts together into the wanted state, and adds the others

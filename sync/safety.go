@@ -24,9 +24,14 @@ const safetyPause = 2 * time.Second
 type sourceCheck struct {
 	trust bool
 	since time.Time // of the first look
+
+	stopped bool // the last look stopped the commit
+	kept    int  // the frontends that it found in the source
 }
 
-// look returns a *SafetyError if want removes nearly all frontends of have, until tracker.SafetyPeriod has passed.
+// look returns a *SafetyError if want removes nearly all frontends of have, until tracker.SafetyPeriod has passed. A
+// source may get its objects one by one after an error. So look stops a commit, too, if it stopped the last one and the
+// source has more frontends now: a part of them would remove the rest.
 func (d *sourceCheck) look(have, want nft.Tables, now time.Time) error {
 	if d.since.IsZero() {
 		d.since = now
@@ -42,7 +47,9 @@ func (d *sourceCheck) look(have, want nft.Tables, now time.Time) error {
 			kept++
 		}
 	}
-	if !tracker.TooFew(kept, before.Total) {
+	fills := d.stopped && kept > d.kept
+	d.stopped, d.kept = fills || tracker.TooFew(kept, before.Total), kept
+	if !d.stopped {
 		return nil
 	}
 	return &SafetyError{fmt.Errorf("our tables serve %d frontends, and the source has %d of them: is it the right one, "+

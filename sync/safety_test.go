@@ -96,8 +96,8 @@ func TestSafetyCheckOfEmptySource(t *testing.T) {
 	}
 }
 
-// TestSafetyCheckPasses: the loop commits as soon as the source has enough. From then on it follows each
-// deletion at once.
+// TestSafetyCheckPasses: the loop commits when the source has enough and does not grow any more. From then on it
+// follows each deletion at once.
 func TestSafetyCheckPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := filledWith(60)
@@ -108,8 +108,14 @@ func TestSafetyCheckPasses(t *testing.T) {
 		if reads, _ := k.seen(); reads > 2 {
 			t.Errorf("%d reads for changes while it is held back", reads)
 		}
-		b.feed.set(portsFrom(59)...)
-		b.pass(2 * safetyPause)
+		for _, n := range []int{30, 59} {
+			b.feed.set(portsFrom(n)...)
+			b.pass(safetyPause)
+			if len(k.batches) != 0 {
+				t.Fatalf("%d batches while the source fills: it has %d", len(k.batches), n)
+			}
+		}
+		b.pass(safetyPause)
 		if len(k.batches) != 1 {
 			t.Fatalf("%d batches once the source is there", len(k.batches))
 		}

@@ -30,7 +30,7 @@ type staleFlows struct {
 	log     *zap.Logger
 	cleaned func(FlowReport) // may be nil
 	view    flowView
-	wake    chan struct{} // holds a value when something may wait
+	wake    retry.Wake // holds a value when something may wait
 
 	mu      sync.Mutex
 	waiting staleChanges
@@ -82,14 +82,7 @@ func (s *staleFlows) committed(changes []tracker.FlowChange, all bool) {
 	s.mu.Lock()
 	s.waiting.add(changes, all, time.Now())
 	s.mu.Unlock()
-	s.notify()
-}
-
-func (s *staleFlows) notify() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Notify()
 }
 
 // lastClean is how long the end of the process may wait for the last clean-up.
@@ -114,7 +107,7 @@ func (s *staleFlows) run(ctx context.Context) {
 		pause := retry.Rest(report.Duration)
 		if report.Err != nil {
 			pause = max(pause, s.backoff.Next())
-			s.notify()
+			s.wake.Notify()
 		} else {
 			s.backoff.Reset()
 		}

@@ -71,6 +71,27 @@ func (c *loudCluster) flip(t *testing.T, i int) {
 	must(t, c.SetSlice(s))
 }
 
+// ofServices writes Services with two endpoints each, edited.
+func (c *loudCluster) ofServices(t *testing.T, n int, edit func(*corev1.Service, *discoveryv1.EndpointSlice)) {
+	t.Helper()
+	for i := range n {
+		name := fmt.Sprint("s", i)
+		service := lab.Service("loud", name, lab.After(netip.MustParseAddr("10.97.0.1"), i))
+		slice := lab.Slice("loud", name, 0, corev1.IPv4Protocol, lab.Addresses(netip.MustParseAddr("10.8.0.1"), 2))
+		if edit != nil {
+			edit(service, slice)
+		}
+		must(t, c.SetService(service))
+		must(t, c.SetSlice(slice))
+	}
+}
+
+func setReady(s *discoveryv1.EndpointSlice, ready bool) {
+	for i := range s.Endpoints {
+		s.Endpoints[i].Conditions.Ready = &ready
+	}
+}
+
 // fill fills the affinity map of the namespace with entries, as clients do.
 func (c *loudCluster) fill(t *testing.T, entries int) {
 	t.Helper()
@@ -121,6 +142,61 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 			}
 			c.set(t)
 		}},
+		{"60 Maglev Services get other endpoints", func(t *testing.T, c *loudCluster) {
+			c.ofServices(t, 60, nil)
+		}, func(t *testing.T, c *loudCluster, i int) {
+			c.ofServices(t, 60, func(s *corev1.Service, e *discoveryv1.EndpointSlice) {
+				s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
+				*e = *lab.Slice("loud", s.Name, 0, corev1.IPv4Protocol, thousand[i%2*100:][:20])
+			})
+		}},
+		{"1,000 Services lose and get their endpoints", func(t *testing.T, c *loudCluster) {
+			c.ofServices(t, 1000, nil)
+		}, func(t *testing.T, c *loudCluster, i int) {
+			c.ofServices(t, 1000, func(_ *corev1.Service, e *discoveryv1.EndpointSlice) { setReady(e, i%2 == 0) })
+		}},
+		{"100 ports at 100 addresses lose and get their endpoints", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(100, 1, thousand[:2])
+			for _, addr := range lab.Addresses(netip.MustParseAddr("198.51.100.1"), 100) {
+				c.service.Spec.ExternalIPs = append(c.service.Spec.ExternalIPs, addr.String())
+			}
+			c.set(t)
+		}, func(t *testing.T, c *loudCluster, i int) {
+			setReady(c.slices[0], i%2 == 0)
+			c.set(t)
+		}},
+		{"100 ports leave the list that they share, and come back", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(100, 2, thousand[:100])
+			c.set(t)
+		}, func(t *testing.T, c *loudCluster, i int) {
+			other := lab.Slice("loud", "web", 1, corev1.IPv4Protocol, thousand[100:101])
+			other.Ports = slices.Clone(c.slices[0].Ports)
+			for j := range other.Ports {
+				other.Ports[j].Port = new(*other.Ports[j].Port + int32(i%2))
+			}
+			c.slices[1] = other
+			c.set(t)
+		}},
+		{"5,000 endpoints on this node become others", func(*testing.T, *loudCluster) {},
+			func(t *testing.T, c *loudCluster, i int) {
+				c.ofPorts(1, 5, nil)
+				for j, s := range c.slices {
+					first := netip.AddrFrom4([4]byte{10, byte(10 + i%2), byte(4 * j), 1})
+					s.Endpoints = lab.Slice("loud", "web", j, corev1.IPv4Protocol, lab.Addresses(first, 1000)).Endpoints
+					for n := range s.Endpoints {
+						s.Endpoints[n].NodeName = new("node")
+					}
+				}
+				c.set(t)
+			}},
+		{"200 sticky ports get other endpoints", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(200, 1, thousand[:200])
+			c.service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			c.set(t)
+		}, func(t *testing.T, c *loudCluster, i int) {
+			c.slices[0].Endpoints = lab.Slice("loud", "web", 0, corev1.IPv4Protocol, thousand[i%2*200:][:200]).Endpoints
+			c.set(t)
+		}},
 		{"300 sticky ports with a full affinity map", func(t *testing.T, c *loudCluster) {
 			sticky := lab.Service("loud", "sticky", netip.MustParseAddr("10.96.1.3"))
 			sticky.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -161,7 +237,8 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
 	<-reports
 	k.elements, k.longest = 0, 0 // of the start
 	var waits []time.Duration
-	sticky := 0 // the most ports with session affinity that one commit changes
+	sticky := 0 // the most ports with session affinity whose endpoint lists one commit makes longer or shorter
+	lengths := make(map[tracker.PortID][2]int)
 	for i := 1; i <= 100; i++ {
 		w.change(t, c, i)
 		time.Sleep(5 * time.Millisecond)
@@ -171,7 +248,8 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
 			r, n := <-reports, 0
 			for id, p := range r.Delta.Changed {
 				at = at || id.Namespace == "calm"
-				if p.Affinity > 0 {
+				if is := [2]int{len(p.Cluster), len(p.Local)}; p.Affinity > 0 && lengths[id] != is {
+					lengths[id] = is
 					n++
 				}
 			}
@@ -183,7 +261,7 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
 	t.Logf("a neighbour waits %v in the median, %v in 9 of 10, %v at most; the longest of %d commits took %v, "+
 		"the largest had %d elements", waits[50], waits[90], waits[99], k.commits, k.longest, k.elements)
 	if sticky > 2 { // for each the kernel goes through the affinity map
-		t.Errorf("a commit changes %d ports with session affinity", sticky)
+		t.Errorf("a commit writes the chains of %d ports with session affinity", sticky)
 	}
 	if most := 3 * elementsEach; k.elements > most {
 		t.Errorf("a commit has %d elements, want at most %d", k.elements, most)

@@ -14,8 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
@@ -67,20 +66,11 @@ type Cleaner struct {
 	maps    func(nft.Family) []*nft.Set
 	batches chan Batch
 	ended   chan Departures
-	wake    chan struct{} // has a value when there may be something to do
-	logged  string        // the latest warning of Run: the same one is not logged again
+	wake    retry.Wake // has a value when there may be something to do
+	failing quota.Once
 
-	mu         sync.Mutex
-	groups     map[number]affinity.Group
-	newTimeout map[number]bool
-	fresh      map[number]bool // groups of Service ports whose other list has had entries before
-	work       map[mapID]bool  // maps to read; a map is missing if it has no wrong entries
-	departed   map[mapID]map[affinity.Departure]time.Time
-}
-
-type number struct {
-	family nft.Family
-	number uint32
+	mu     sync.Mutex
+	states map[mapID]*mapState
 }
 
 type mapID struct {
@@ -88,69 +78,78 @@ type mapID struct {
 	name   string
 }
 
+// A mapState is what is known of an affinity map.
+type mapState struct {
+	groups   map[uint32]*groupState // that have entries in it, by number
+	departed map[affinity.Departure]time.Time
+	read     bool // it may have wrong entries: it has to be read
+}
+
+type groupState struct {
+	affinity.Group
+	newTimeout bool // its entries may have another one
+	fresh      bool // of a Service port whose other list has had entries before
+}
+
 // New returns a Cleaner. maps returns the affinity maps of a family; any goroutine may call it.
 func New(reader Reader, maps func(nft.Family) []*nft.Set, options Options) *Cleaner {
 	c := &Cleaner{
 		options: options, reader: reader, maps: maps,
-		batches: make(chan Batch), ended: make(chan Departures), wake: make(chan struct{}, 1),
-		groups: make(map[number]affinity.Group), newTimeout: make(map[number]bool), fresh: make(map[number]bool),
-		work: make(map[mapID]bool), departed: make(map[mapID]map[affinity.Departure]time.Time),
+		batches: make(chan Batch), ended: make(chan Departures), wake: retry.NewWake(),
+		states: make(map[mapID]*mapState),
 	}
 	c.Batches, c.Ended = c.batches, c.ended
 	for _, f := range nft.Families { // an earlier process may have left wrong entries
 		for _, set := range maps(f) {
-			c.work[mapID{f, set.Name}] = true
+			c.state(mapID{f, set.Name}).read = true
 		}
 	}
 	return c
 }
 
+// state returns what is known of a map. The caller holds the mutex.
+func (c *Cleaner) state(id mapID) *mapState {
+	m := c.states[id]
+	if m == nil {
+		m = &mapState{groups: make(map[uint32]*groupState), departed: make(map[affinity.Departure]time.Time)}
+		c.states[id] = m
+	}
+	return m
+}
+
 // Committed takes in what a commit has changed.
 func (c *Cleaner) Committed(changes affinity.Changes) {
 	c.mu.Lock()
-	for _, now := range changes.Groups {
-		id := number{now.Family, now.Number}
-		_, known := c.groups[id]
-		if _, other := c.groups[number{now.Family, layout.OtherList(now.Number)}]; other && !known && len(now.Members) > 0 {
-			c.fresh[id] = true
-			c.work[mapID{now.Family, layout.AffinityMap(now.Number)}] = true
+	for _, now := range changes.Groups { // before they are all known
+		m := c.state(mapID{now.Family, layout.AffinityMap(now.Number)})
+		if m.groups[now.Number] == nil && m.groups[layout.OtherList(now.Number)] != nil && len(now.Members) > 0 {
+			m.groups[now.Number] = &groupState{Group: now, fresh: true}
 		}
 	}
 	for _, now := range changes.Groups {
-		id := number{now.Family, now.Number}
-		before, known := c.groups[id]
-		if known && before.Timeout != now.Timeout {
-			c.newTimeout[id] = true
+		m := c.state(mapID{now.Family, layout.AffinityMap(now.Number)})
+		g := m.groups[now.Number]
+		if g == nil {
+			g = &groupState{Group: now}
+			m.groups[now.Number] = g
 		}
-		if len(now.Members) == 0 || c.newTimeout[id] {
-			c.work[mapID{now.Family, layout.AffinityMap(now.Number)}] = true
-		}
-		c.groups[id] = now
-		if len(now.Members) == 0 {
-			delete(c.groups, id)
-			delete(c.newTimeout, id)
-			delete(c.fresh, id)
+		g.newTimeout = g.newTimeout || g.Timeout != now.Timeout
+		m.read = m.read || len(now.Members) == 0 || g.newTimeout || g.fresh
+		if g.Group = now; len(now.Members) == 0 {
+			delete(m.groups, now.Number)
 		}
 	}
 	for _, d := range changes.Departed {
-		id := mapID{d.Family, layout.AffinityMap(d.Number)}
-		if c.departed[id] == nil {
-			c.departed[id] = make(map[affinity.Departure]time.Time)
-		}
-		c.departed[id][d] = time.Now()
-		c.work[id] = true
+		m := c.state(mapID{d.Family, layout.AffinityMap(d.Number)})
+		m.departed[d], m.read = time.Now(), true
 	}
-	work := len(c.work) > 0
+	work := false
+	for _, m := range c.states {
+		work = work || m.read
+	}
 	c.mu.Unlock()
 	if work {
-		c.notify()
-	}
-}
-
-func (c *Cleaner) notify() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
+		c.wake.Notify()
 	}
 }
 
@@ -202,12 +201,13 @@ func (c *Cleaner) Run(ctx context.Context) {
 // count entries: there it has all maps read.
 func (c *Cleaner) findFull(ctx context.Context) (next time.Duration) {
 	next = lookInterval
-	for _, id := range c.used() {
-		for _, set := range c.maps(id.family) {
-			if set.Name != id.name {
+	for _, f := range nft.Families {
+		for _, set := range c.maps(f) {
+			id := mapID{f, set.Name}
+			if !c.used(id) {
 				continue
 			}
-			n, known, err := c.reader.Count(ctx, id.family, set)
+			n, known, err := c.reader.Count(ctx, f, set)
 			if err != nil { // the map has gone, or the next look will tell
 				continue
 			}
@@ -216,7 +216,7 @@ func (c *Cleaner) findFull(ctx context.Context) (next time.Duration) {
 			}
 			if !known || int(n) > affinity.Room(set.Size) {
 				c.mu.Lock()
-				c.work[id] = true
+				c.state(id).read = true
 				c.mu.Unlock()
 			}
 		}
@@ -224,15 +224,11 @@ func (c *Cleaner) findFull(ctx context.Context) (next time.Duration) {
 	return next
 }
 
-// used returns the maps that have entries of Service ports.
-func (c *Cleaner) used() []mapID {
+// used reports whether a map has entries of Service ports.
+func (c *Cleaner) used(id mapID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	used := make(map[mapID]bool)
-	for n := range c.groups {
-		used[mapID{n.family, layout.AffinityMap(n.number)}] = true
-	}
-	return slices.Collect(maps.Keys(used))
+	return len(c.state(id).groups) > 0
 }
 
 // clean reads the maps that may have wrong entries. left says that some have to be read again.
@@ -266,9 +262,8 @@ func (c *Cleaner) clean(ctx context.Context) (left bool, err error) {
 	switch {
 	case ctx.Err() != nil, errors.Is(err, ErrTablesUnknown): // no failure
 	case err == nil:
-		c.logged = ""
-	case err.Error() != c.logged:
-		c.logged = err.Error()
+		c.failing.Over()
+	case c.failing.Report(err.Error()):
 		c.options.Log.Warn("session affinity: cannot remove entries of removed endpoints; connections that follow them are "+
 			"dropped", zap.Error(err))
 	}
@@ -287,22 +282,15 @@ type job struct {
 func (c *Cleaner) begin(id mapID) (j job, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.work[id] {
+	m := c.state(id)
+	if !m.read {
 		return j, false
 	}
-	delete(c.work, id)
+	m.read = false
 	j = job{id, time.Now(), make(map[uint32]bool), make(map[uint32]bool)}
-	for n := range c.newTimeout {
-		if n.family == id.family && layout.AffinityMap(n.number) == id.name {
-			j.newTimeout[n.number] = true
-			delete(c.newTimeout, n)
-		}
-	}
-	for n := range c.fresh {
-		if n.family == id.family && layout.AffinityMap(n.number) == id.name {
-			j.fresh[n.number] = true
-			delete(c.fresh, n)
-		}
+	for n, g := range m.groups {
+		j.newTimeout[n], j.fresh[n] = g.newTimeout, g.fresh
+		g.newTimeout, g.fresh = false, false
 	}
 	return j, true
 }
@@ -311,12 +299,10 @@ func (c *Cleaner) begin(id mapID) (j job, ok bool) {
 func (c *Cleaner) postpone(j job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.work[j.id] = true
-	for n := range j.newTimeout {
-		c.newTimeout[number{j.id.family, n}] = true
-	}
-	for n := range j.fresh {
-		c.fresh[number{j.id.family, n}] = true
+	m := c.state(j.id)
+	m.read = true
+	for n, g := range m.groups {
+		g.newTimeout, g.fresh = g.newTimeout || j.newTimeout[n], g.fresh || j.fresh[n]
 	}
 }
 
@@ -326,15 +312,15 @@ func (c *Cleaner) postpone(j job) {
 func (c *Cleaner) finish(j job, stale map[affinity.Endpoint]bool) (ended []affinity.Departure, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for d, at := range c.departed[j.id] {
+	m := c.state(j.id)
+	for d, at := range m.departed {
 		if !stale[d.Endpoint] && j.began.Sub(at) >= settling {
 			ended = append(ended, d)
-			delete(c.departed[j.id], d)
+			delete(m.departed, d)
 		}
 	}
-	if again = len(stale) > 0 || len(c.departed[j.id]) > 0; again {
-		c.work[j.id] = true
-	}
+	again = len(stale) > 0 || len(m.departed) > 0
+	m.read = m.read || again
 	return ended, again
 }
 
@@ -351,13 +337,13 @@ func (c *Cleaner) cleanMap(ctx context.Context, f nft.Family, set *nft.Set,
 	changes, stale := affinity.Wrong(f, held, affinity.Room(set.Size), func(n uint32) affinity.Group {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.groups[number{f, n}]
+		return c.group(j.id, n)
 	}, j.newTimeout, j.fresh)
 	for len(changes) > 0 {
 		n, began := min(perBatch, len(changes)), time.Now()
 		still, err := c.unchanged(ctx, f, set, changes[:n])
 		if err == nil && len(still) > 0 {
-			err = c.commit(ctx, func() []nft.Op { return affinity.Ops(f, set, c.withoutMembers(f, still)) })
+			err = c.commit(ctx, func() []nft.Op { return affinity.Ops(f, set, c.withoutMembers(j.id, still)) })
 		}
 		switch {
 		case errors.Is(err, unix.EEXIST): // packets have replaced an entry since: look again
@@ -396,15 +382,23 @@ func (c *Cleaner) unchanged(ctx context.Context, f nft.Family, set *nft.Set,
 
 // withoutMembers leaves out the removal of entries whose endpoint has become a member of its group since they were
 // read.
-func (c *Cleaner) withoutMembers(f nft.Family, changes []affinity.EntryChange) (still []affinity.EntryChange) {
+func (c *Cleaner) withoutMembers(id mapID, changes []affinity.EntryChange) (still []affinity.EntryChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, change := range changes {
-		if g := c.groups[number{f, change.Left.Number}]; !g.Has(change.Left.Addr) {
+		if g := c.group(id, change.Left.Number); !g.Has(change.Left.Addr) {
 			still = append(still, change)
 		}
 	}
 	return still
+}
+
+// group returns a group; a zero one without members if it is not known. The caller holds the mutex.
+func (c *Cleaner) group(id mapID, number uint32) affinity.Group {
+	if g := c.state(id).groups[number]; g != nil {
+		return g.Group
+	}
+	return affinity.Group{}
 }
 
 // commit has the loop commit operations.

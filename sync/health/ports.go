@@ -33,7 +33,7 @@ func newClaims() *claims {
 	}
 }
 
-// apply applies a delta, and reports whether it concerns any claim. Removals come first, as a
+// apply applies a delta, and reports whether claims come, go or change. Removals come first, as a
 // Service may have renamed its ports.
 func (c *claims) apply(delta *tracker.Delta) (changed bool) {
 	for id := range delta.Removed {
@@ -46,20 +46,22 @@ func (c *claims) apply(delta *tracker.Delta) (changed bool) {
 	}
 	for id, port := range delta.Changed {
 		if port.HealthCheckNodePort != 0 {
-			c.put(id, port)
-			changed = true
+			changed = c.put(id, port) || changed
 		}
 	}
 	return changed
 }
 
-func (c *claims) put(id tracker.PortID, port *tracker.ServicePort) {
+func (c *claims) put(id tracker.PortID, port *tracker.ServicePort) (changed bool) {
 	service := serviceOf(id)
+	have := c.services[service]
 	if !c.ports[id] {
 		c.ports[id] = true
 		c.count[service]++
 	}
 	c.services[service] = port
+	return have == nil || have.HealthCheckNodePort != port.HealthCheckNodePort || have.UID != port.UID ||
+		!have.Created.Equal(port.Created)
 }
 
 func (c *claims) remove(id tracker.PortID) bool {
@@ -82,17 +84,17 @@ type familyPort struct {
 }
 
 // winners returns the Service served at each port, and for each other Service why it is not served.
-func (c *claims) winners() (map[familyPort]Service, map[Service]error) {
+func winners(services map[Service]*tracker.ServicePort) (map[familyPort]Service, map[Service]error) {
 	won := make(map[familyPort]Service)
-	for service, port := range c.services {
+	for service, port := range services {
 		at := familyPort{service.Family, port.HealthCheckNodePort}
 		holder, taken := won[at]
-		if !taken || tracker.ByAge(port, c.services[holder]) < 0 {
+		if !taken || tracker.ByAge(port, services[holder]) < 0 {
 			won[at] = service
 		}
 	}
 	lost := make(map[Service]error)
-	for service, port := range c.services {
+	for service, port := range services {
 		if holder := won[familyPort{service.Family, port.HealthCheckNodePort}]; holder != service {
 			lost[service] = fmt.Errorf("health check node port %d (%s) belongs to Service %s, which is older; give Service %s "+
 				"another spec.healthCheckNodePort",

@@ -46,7 +46,7 @@ type Services struct {
 	healthy func() bool
 	failed  func(Service, error)
 	log     *zap.Logger
-	wake    chan struct{}
+	wake    retry.Wake // when open ports may differ from those that should be
 	pool    *web.Pool
 	most    int // ports that are open at a time, each at each address
 
@@ -90,7 +90,7 @@ func NewServices(healthy func() bool, failed func(Service, error), log *zap.Logg
 		healthy: healthy,
 		failed:  failed,
 		log:     log,
-		wake:    make(chan struct{}, 1),
+		wake:    retry.NewWake(),
 		pool:    web.NewPool(connections),
 		most:    most,
 		claims:  newClaims(),
@@ -111,7 +111,7 @@ func (s *Services) Apply(delta *tracker.Delta, addresses []netip.Addr) {
 	}
 	s.applied = true
 	s.addresses = addresses
-	s.review()
+	s.wake.Notify()
 }
 
 // StandIn says whether kube-proxy may still have the ports: then Run tries again soon, and does not report
@@ -121,15 +121,7 @@ func (s *Services) StandIn(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.applied {
-		s.review()
-	}
-}
-
-// review makes the goroutine of Run compare what is open with what should be.
-func (s *Services) review() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+		s.wake.Notify()
 	}
 }
 
@@ -147,13 +139,15 @@ func (s *Services) Run(ctx context.Context) error {
 		again = nil
 		began := time.Now()
 		wanted, problems := s.wanted()
-		if !s.reconcile(ctx, wanted, problems) {
+		open, rest := s.reconcile(ctx, wanted, problems), retry.Rest(time.Since(began))
+		if !open {
 			interval := reopenInterval
 			if s.standIn.Load() {
 				interval = yieldInterval
 			}
-			again = time.After(max(interval, retry.Rest(time.Since(began))))
+			again = time.After(max(interval, rest))
 		}
+		retry.Pause(ctx, rest) // any tenant can wake it all the time
 	}
 }
 
@@ -174,31 +168,33 @@ func (s *Services) shutdown() {
 // the limit.
 func (s *Services) wanted() (map[netip.AddrPort]Service, map[Service]error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	won, lost := s.claims.winners()
-	ports := make(map[netip.AddrPort]Service, len(won)*len(s.addresses))
+	services, addresses := maps.Clone(s.claims.services), s.addresses // Apply does not wait for the rest
+	s.mu.Unlock()
+	won, lost := winners(services)
+	ports := make(map[netip.AddrPort]Service, len(won)*len(addresses))
 	for at, service := range won {
-		for _, addr := range s.addresses {
+		for _, addr := range addresses {
 			if tracker.FamilyOf(addr) == at.family {
 				ports[netip.AddrPortFrom(addr, at.port)] = service
 			}
 		}
 	}
 	if len(ports) > s.most {
-		s.bound(ports, lost)
+		s.bound(services, ports, lost)
 	}
 	return ports, lost
 }
 
 // bound leaves out Services until no more than the limit of ports are open: any tenant can make
 // many. Each namespace keeps its oldest Services, as many as every other namespace.
-func (s *Services) bound(ports map[netip.AddrPort]Service, lost map[Service]error) {
+func (s *Services) bound(services map[Service]*tracker.ServicePort, ports map[netip.AddrPort]Service,
+	lost map[Service]error) {
 	sizes := make(map[Service]int)
 	for _, service := range ports {
 		sizes[service]++
 	}
 	order := slices.SortedFunc(maps.Keys(sizes), func(a, b Service) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), tracker.ByAge(s.claims.services[a], s.claims.services[b]))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), tracker.ByAge(services[a], services[b]))
 	})
 	ranks, open := make(map[Service]int), 0 // in the namespace
 	for i, service := range order {
@@ -211,7 +207,7 @@ func (s *Services) bound(ports map[netip.AddrPort]Service, lost map[Service]erro
 		if open += sizes[service]; open > s.most {
 			lost[service] = fmt.Errorf("health check node port %d (%s) of Service %s is not served: this node serves %d of "+
 				"such ports at most, a quarter of the files that kube-nft may open; "+
-				"Services that are younger in their namespace go without", s.claims.services[service].HealthCheckNodePort,
+				"Services that are younger in their namespace go without", services[service].HealthCheckNodePort,
 				service.Family, service, s.most)
 		}
 	}

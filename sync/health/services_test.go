@@ -83,7 +83,7 @@ func TestClaims(t *testing.T) {
 			for _, delta := range tt.deltas {
 				claims.apply(delta)
 			}
-			won, lost := claims.winners()
+			won, lost := winners(claims.services)
 			if got := fmt.Sprint(won); got != tt.want {
 				t.Errorf("served: %s, want %s", got, tt.want)
 			}
@@ -91,6 +91,27 @@ func TestClaims(t *testing.T) {
 				t.Errorf("lost: %s, want %s", got, tt.lost)
 			}
 		})
+	}
+}
+
+// TestClaimsChange: only what decides who gets a port makes all ports be looked at again. Endpoints come and go often.
+func TestClaimsChange(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		port *tracker.ServicePort
+		want bool
+	}{
+		{"another number of endpoints", newPort("web", "http", tracker.IPv4, 30000, 5, 9), false},
+		{"another port", newPort("web", "http", tracker.IPv4, 30001, 1, 9), true},
+		{"another age", newPort("web", "http", tracker.IPv4, 30000, 1, 8), true},
+		{"no port", newPort("web", "http", tracker.IPv4, 0, 0, 9), true},
+		{"another Service", newPort("other", "http", tracker.IPv4, 30000, 1, 9), true},
+	} {
+		claims := newClaims()
+		claims.apply(changed(newPort("web", "http", tracker.IPv4, 30000, 1, 9)))
+		if got := claims.apply(changed(tt.port)); got != tt.want {
+			t.Errorf("%s: changed %v, want %v", tt.name, got, tt.want)
+		}
 	}
 }
 

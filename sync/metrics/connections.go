@@ -79,9 +79,9 @@ func (c *connectionCollector) Collect(metrics chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), kernelTimeout)
 	defer cancel()
 	for _, family := range c.families {
-		c.collect(ctx, nft.Family(family), false, serviceConnectionsDesc, metrics)
+		c.collect(ctx, family, false, serviceConnectionsDesc, metrics)
 		if c.endpoints {
-			c.collect(ctx, nft.Family(family), true, endpointConnectionsDesc, metrics)
+			c.collect(ctx, family, true, endpointConnectionsDesc, metrics)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func newHandler(registry *prometheus.Registry, log *zap.Logger) http.Handler {
 	})
 }
 
-// A scrapeLog leaves out scrapes whose client has gone: anybody on the node can make many of these.
+// A scrapeLog leaves out scrapes whose client has gone: any program on the node can make many of these.
 type scrapeLog struct{ *log.Logger }
 
 // Println implements promhttp.Logger.

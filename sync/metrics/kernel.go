@@ -74,7 +74,7 @@ func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
 		c.failed++
 	}
 	for _, family := range c.families {
-		usage, err := c.kernel.DynamicFill(ctx, nft.Family(family), affinityLimit)
+		usage, err := c.kernel.DynamicFill(ctx, family, affinityLimit)
 		if err != nil && !errors.Is(err, unix.ENOENT) { // before the first commit there is no table
 			c.failed++
 			continue
@@ -82,7 +82,7 @@ func (c *kernelCollector) Collect(metrics chan<- prometheus.Metric) {
 		entries, fill := sum(usage)
 		metrics <- prometheus.MustNewConstMetric(affinityDesc, prometheus.GaugeValue, entries, family.String())
 		metrics <- prometheus.MustNewConstMetric(fillDesc, prometheus.GaugeValue, fill, family.String())
-		refused, err := readback.ReadRefusals(ctx, c.kernel, nft.Family(family))
+		refused, err := readback.ReadRefusals(ctx, c.kernel, family)
 		if err != nil {
 			c.failed++
 			continue

@@ -40,7 +40,12 @@ type Config struct {
 	Gates []Gate
 	// Connections returns how many entries connection tracking has and may have; nil leaves that out.
 	Connections func() (entries, limit int64, err error)
+	// Ejected counts the endpoints that do not answer by Service; nil leaves that out.
+	Ejected func() map[Service]int
 }
+
+// A Service names one in labels.
+type Service struct{ Namespace, Name string }
 
 // A Gate is a feature gate for kubernetes_feature_enabled. Stage is ALPHA, BETA, DEPRECATED or empty.
 type Gate struct {
@@ -111,6 +116,9 @@ func New(config Config) *Metrics {
 	}
 	if config.Connections != nil {
 		registry.MustRegister(connectionsCollector(config.Connections))
+	}
+	if config.Ejected != nil {
+		registry.MustRegister(ejectedCollector(config.Ejected))
 	}
 	if config.Component != nil {
 		f.NewGauge(prometheus.GaugeOpts{

@@ -86,7 +86,7 @@ func (o *objectMetrics) observe(r *proxysync.Report, lengths map[nft.Family]map[
 	o.unserved.Set(float64(r.Delta.Unserved))
 	for family, sets := range lengths {
 		for name, n := range sets {
-			o.elements.WithLabelValues(name, tracker.Family(family).String()).Set(float64(n))
+			o.elements.WithLabelValues(name, family.String()).Set(float64(n))
 		}
 	}
 	for id := range r.Delta.Removed {

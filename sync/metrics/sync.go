@@ -124,7 +124,7 @@ func (m *Metrics) Failed(err error) {
 	families := m.families
 	var op *kernel.OpError
 	if errors.As(err, &op) {
-		families = []tracker.Family{tracker.Family(op.Family)}
+		families = []tracker.Family{op.Family}
 	}
 	for _, family := range families {
 		m.sync.failures.WithLabelValues(family.String()).Inc()

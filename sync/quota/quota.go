@@ -4,11 +4,11 @@
 // A Quota is for reports about objects of namespaces. Declare it with its limits, and ask it before
 // each report:
 //
-//	limit := quota.Quota{Interval: time.Minute, PerNamespace: 10, Total: 100}
+//	limit := quota.Quota{Interval: time.Minute, PerNamespace: 10, Total: 100, Exceeded: func(namespace string) {
+//		log.Warn("too many …; the rest is not logged this minute")
+//	}}
 //	if limit.Allow(service.Namespace, service.Name) {
 //		log.Warn(…)
-//	} else if limit.Exceeded(service.Namespace) {
-//		log.Warn("too many …; the rest is not logged this minute")
 //	}
 //
 // A Once is for one condition that lasts, such as a port that is in use:
@@ -36,6 +36,9 @@ type Quota struct {
 	Firsts int
 	// Repeat is the time after which the same report is allowed again, if that is more than Interval.
 	Repeat time.Duration
+	// Exceeded is called when Allow refuses a report because of the limits, once in an interval for each namespace, so
+	// that the log says that lines are missing. It must not call Allow. It may be nil.
+	Exceeded func(namespace string)
 
 	mu            sync.Mutex
 	began         time.Time // of the interval
@@ -46,8 +49,8 @@ type Quota struct {
 
 // usage is what a namespace has reported in the interval.
 type usage struct {
-	reports          int
-	exceeded, logged bool
+	reports  int
+	exceeded bool
 }
 
 type report struct{ namespace, key string }
@@ -75,6 +78,9 @@ func (q *Quota) Allow(namespace, key string) bool {
 	case full && u.reports == 0 && (q.Firsts == 0 || q.firsts < q.Firsts):
 		q.firsts++
 	case full, q.PerNamespace > 0 && u.reports >= q.PerNamespace:
+		if !u.exceeded && q.Exceeded != nil {
+			q.Exceeded(namespace)
+		}
 		u.exceeded = true
 		return false
 	default:
@@ -87,19 +93,6 @@ func (q *Quota) Allow(namespace, key string) bool {
 	if key != "" {
 		q.allowed[this] = now
 	}
-	return true
-}
-
-// Exceeded reports whether Allow has refused a report of a namespace because of the limits. It does so
-// once in an interval, so that the log says once that lines are missing.
-func (q *Quota) Exceeded(namespace string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	u := q.namespaces[namespace]
-	if u == nil || !u.exceeded || u.logged {
-		return false
-	}
-	u.logged = true
 	return true
 }
 

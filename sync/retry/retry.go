@@ -1,4 +1,4 @@
-// Package retry says how long to wait before something is done again:
+// Package retry says when something is done again: after a pause, or when a Wake is notified.
 //
 //	backoff := retry.Backoff{Min: 50 * time.Millisecond, Max: 30 * time.Second}
 //	for try() != nil && retry.Pause(ctx, backoff.Next()) {
@@ -32,6 +32,20 @@ func (b *Backoff) Reset() { b.failures = 0 }
 // Rest returns the pause after work that took so long and that comes again and again: the work takes a
 // quarter of the time at most.
 func Rest(took time.Duration) time.Duration { return 3 * took }
+
+// A Wake wakes the goroutine that receives from it. Until it does, further notices count as one. Make it with NewWake.
+type Wake chan struct{}
+
+// NewWake returns a Wake without a notice.
+func NewWake() Wake { return make(Wake, 1) }
+
+// Notify wakes the goroutine. It never blocks.
+func (w Wake) Notify() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
 
 // Pause waits for d. It returns false if ctx ends before.
 func Pause(ctx context.Context, d time.Duration) bool {

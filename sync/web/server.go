@@ -7,7 +7,7 @@
 // For listeners of your own, use NewServer with Listen, and Limit of a Pool. A Page answers as text or as an object of
 // Kubernetes; Status.Page and FlagsPage are /statusz and /flagz.
 //
-// Anybody in the node's network reaches these servers without authentication. So answers are small, and the size,
+// Every host in the node's network reaches these servers without authentication. So answers are small, and the size,
 // duration and number of requests are bounded. A request changes nothing but the log level, and that only if a flag
 // allows it.
 package web
@@ -22,6 +22,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
@@ -82,20 +83,18 @@ type Server struct {
 
 // Run serves until ctx ends, and then lets requests finish for up to Farewell.
 func (s *Server) Run(ctx context.Context) error {
-	var reported time.Time
-	said := false
+	var waiting quota.Once
+	failing := quota.Once{Interval: reportInterval}
 	for {
 		err := s.serve(ctx)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
 		expected := s.Expected != nil && s.Expected()
-		if expected && !said {
-			said = true
+		if expected && waiting.Report("") {
 			s.Log.Info("HTTP server waits: its address is in use; retrying", zap.Error(err))
 		}
-		if !expected && time.Since(reported) >= reportInterval {
-			reported = time.Now()
+		if !expected && failing.Report("") {
 			if s.Failed != nil {
 				s.Failed(err)
 			}

@@ -1,0 +1,429 @@
+// Package ejection finds endpoints that do not answer TCP connections, and has them left out of their Services for a
+// while. Make a Watcher with New, start Run, and call Committed after each commit of the sync loop:
+//
+//	watcher := ejection.New(ejection.Options{...})
+//	go watcher.Run(ctx)
+//	...
+//	watcher.Committed(&delta)
+//
+// It only watches what connection tracking knows of translated connections: their first packet is a SYN; their entry
+// says whether anything came back. While a Service port asks for it (tracker.Settings.Eject), a Watcher looks once a
+// second at the entries without an answer, which the kernel selects. Only when one of them is older than a second does
+// it read the entries with an answer, too: it needs to know who else was answered. docs/decisions has the reasons.
+package ejection
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/sync/retry"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// Times of the watch.
+const (
+	lookInterval  = time.Second
+	trialInterval = 200 * time.Millisecond // while an endpoint is tried again
+	// A client that is there sends its SYN again after one second (RFC 6298). unanswered leaves the endpoint nearly a
+	// second more for the answer.
+	unanswered = 1900 * time.Millisecond
+	// window is how old a connection may be that counts against an endpoint.
+	window = 10 * time.Second
+	// An endpoint is left out for firstOut, then for twice as long each time, up to longestOut.
+	firstOut   = 10 * time.Second
+	longestOut = time.Minute
+)
+
+// Bounds of what one look reads and keeps. A flow takes about a microsecond.
+const (
+	silentBudget     = 200_000 // entries without an answer, of a family
+	answeredBudget   = 1 << 20 // entries with an answer, of a family
+	mostOfPort       = 1_000   // entries without an answer that are kept
+	mostOfNamespace  = 4_000
+	mostDeleted      = 5_000
+	leftOutNamespace = 1_000 // endpoints of a namespace that are left out
+)
+
+// Table is what a Watcher needs of a *conntrack.Table. No other goroutine may use it.
+type Table interface {
+	Visit(ctx context.Context, filter conntrack.Filter, budget int, visit func(*conntrack.Flow)) (complete bool, err error)
+	Delete(ctx context.Context, flows []conntrack.Flow, still func(*conntrack.Flow) bool) (deleted int, err error)
+}
+
+// Options of a Watcher.
+type Options struct {
+	Log *zap.Logger
+	// Open opens the table; it is called when the first port asks for a watch. The table stays open.
+	Open func() (Table, error)
+	// LeaveOut says which endpoints of a port are to be left out, as tracker.Tracker.LeaveOut. Silent says which of them
+	// Kubernetes has not spoken of since, as tracker.Tracker.Silent.
+	LeaveOut func(tracker.PortID, []netip.AddrPort)
+	Silent   func(tracker.PortID) []netip.AddrPort
+	// CPUTime tells how long the calling thread has worked; nil: the time that passes.
+	CPUTime func() time.Duration
+	// Found, if set, is called for each endpoint that is left out, also when it is again.
+	Found func(Endpoint)
+}
+
+// An Endpoint is one that is left out, or that is tried again.
+type Endpoint struct {
+	Port     tracker.PortID
+	Endpoint netip.AddrPort
+	// Since is when it was left out, Until when it will be tried again; zero Until while it is being tried.
+	Since, Until time.Time
+	// Times is how often it has been left out in a row.
+	Times int
+	// Clients and Connections are what it did not answer when it was left out the last time.
+	Clients, Connections int
+}
+
+// A Watcher finds endpoints that do not answer.
+type Watcher struct {
+	options Options
+	wake    retry.Wake
+	failing quota.Once
+
+	mu        sync.RWMutex
+	ports     map[tracker.PortID]*tracker.ServicePort // those that ask for it, as committed
+	frontends map[tracker.Frontend]tracker.PortID
+	found     []Endpoint // what Endpoints returns
+
+	// Run's goroutine owns the fields below.
+	table    Table // nil: not opened
+	suspects map[tracker.PortID]*suspect
+}
+
+// New returns a Watcher that watches nothing yet.
+func New(options Options) *Watcher {
+	if options.CPUTime == nil {
+		began := time.Now()
+		options.CPUTime = func() time.Duration { return time.Since(began) }
+	}
+	return &Watcher{
+		options: options, wake: retry.NewWake(),
+		ports: make(map[tracker.PortID]*tracker.ServicePort), frontends: make(map[tracker.Frontend]tracker.PortID),
+		suspects: make(map[tracker.PortID]*suspect),
+	}
+}
+
+// Committed takes in what a commit has changed. It does not block.
+func (w *Watcher) Committed(delta *tracker.Delta) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	look := false
+	for id := range delta.Removed {
+		w.set(id, nil)
+	}
+	for id, port := range delta.Changed {
+		if asks := port.Settings.Eject && id.Protocol == tracker.TCP; !asks {
+			w.set(id, nil)
+			continue
+		}
+		before := w.ports[id]
+		look = look || len(w.ports) == 0 || before != nil && !slices.Equal(before.LeftOut, port.LeftOut)
+		w.set(id, port)
+	}
+	if look {
+		w.wake.Notify()
+	}
+}
+
+// set stores the value of a port; nil is none. Of two that claim a frontend, the older one has it, as in the ruleset.
+func (w *Watcher) set(id tracker.PortID, port *tracker.ServicePort) {
+	if before := w.ports[id]; before != nil {
+		for _, at := range frontends(before) {
+			if w.frontends[at] == id {
+				delete(w.frontends, at)
+			}
+		}
+		delete(w.ports, id)
+	}
+	if port == nil {
+		return
+	}
+	w.ports[id] = port
+	for _, at := range frontends(port) {
+		if other := w.ports[w.frontends[at]]; other == nil || tracker.ByAge(port, other) < 0 {
+			w.frontends[at] = id
+		}
+	}
+}
+
+// frontends lists where a port can be reached.
+func frontends(p *tracker.ServicePort) []tracker.Frontend {
+	list := []tracker.Frontend{{Address: p.ClusterIP, Protocol: p.ID.Protocol, Port: p.Port}}
+	for _, addr := range slices.Concat(p.LoadBalancers, p.ExternalIPs) {
+		list = append(list, tracker.Frontend{Address: addr, Protocol: p.ID.Protocol, Port: p.Port})
+	}
+	if p.NodePort != 0 {
+		list = append(list, tracker.NodePort(p.ID.Family, p.ID.Protocol, p.NodePort))
+	}
+	return list
+}
+
+// portOf returns the port that a connection was made to; nil if that does not ask for anything.
+func (w *Watcher) portOf(flow *conntrack.Flow) *tracker.ServicePort {
+	to := flow.Original.Destination
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	id, ok := w.frontends[tracker.Frontend{Address: to.Addr(), Protocol: tracker.TCP, Port: to.Port()}]
+	if !ok {
+		id, ok = w.frontends[tracker.NodePort(flow.Family, tracker.TCP, to.Port())]
+	}
+	if !ok {
+		return nil
+	}
+	return w.ports[id]
+}
+
+// Endpoints returns the endpoints that are left out or tried again, by port.
+func (w *Watcher) Endpoints() []Endpoint {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.found
+}
+
+// Run watches until ctx ends. It takes a quarter of one CPU at most, and nothing while no port asks for it.
+func (w *Watcher) Run(ctx context.Context) {
+	runtime.LockOSThread() // Options.CPUTime is that of a thread
+	defer runtime.UnlockOSThread()
+	for ctx.Err() == nil {
+		w.mu.RLock()
+		asked := len(w.ports) > 0
+		w.mu.RUnlock()
+		next := time.NewTimer(time.Hour)
+		if asked {
+			began, worked := time.Now(), w.options.CPUTime()
+			w.look(ctx, began)
+			if !retry.Pause(ctx, retry.Rest(w.options.CPUTime()-worked)) {
+				return
+			}
+			next.Reset(max(0, w.interval(began)-time.Since(began)))
+		} else {
+			next.Stop()
+			w.clear()
+		}
+		select {
+		case <-ctx.Done():
+		case <-next.C:
+		case <-w.wake:
+		}
+		next.Stop()
+	}
+}
+
+// clear forgets what was found: no port asks any more.
+func (w *Watcher) clear() {
+	clear(w.suspects)
+	w.show()
+}
+
+// interval is the time from one look to the next.
+func (w *Watcher) interval(now time.Time) time.Duration {
+	for _, s := range w.suspects {
+		for _, o := range s.out {
+			if o.urgent(now) {
+				return trialInterval
+			}
+		}
+	}
+	return lookInterval
+}
+
+// look reads what connection tracking knows, and decides which endpoints are left out from now on.
+func (w *Watcher) look(ctx context.Context, now time.Time) {
+	w.refresh()
+	var stuck []conntrack.Flow
+	var err error
+	if w.table == nil {
+		w.table, err = w.options.Open()
+	}
+	if err == nil {
+		stuck, err = w.readSilent(ctx, now)
+	}
+	if err == nil {
+		err = w.readAnswered(ctx, now)
+	}
+	if err == nil {
+		w.judge(now)
+		if len(stuck) > 0 {
+			_, err = w.table.Delete(ctx, stuck, nil)
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil:
+		w.failing.Over()
+	case w.failing.Report(err.Error()):
+		w.options.Log.Warn("cannot see which endpoints do not answer; all stay in their Services", zap.Error(err))
+	}
+	w.show()
+}
+
+// refresh brings suspects up to date with what was committed and with what Kubernetes says.
+func (w *Watcher) refresh() {
+	for id, s := range w.suspects {
+		w.mu.RLock()
+		port := w.ports[id]
+		w.mu.RUnlock()
+		if port == nil {
+			delete(w.suspects, id)
+			continue
+		}
+		s.port = port
+		if len(s.out) > 0 {
+			s.follow(w.options.Silent(id))
+		}
+		if s.idle() {
+			delete(w.suspects, id)
+		}
+	}
+}
+
+// readSilent reads the connections without an answer. It returns those to endpoints that are left out by now: without
+// its entry, a connection goes to another endpoint when its client sends the SYN again.
+func (w *Watcher) readSilent(ctx context.Context, now time.Time) (stuck []conntrack.Flow, err error) {
+	kept := make(map[string]int) // by namespace
+	for family := range w.families(nil) {
+		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Silent: true}
+		_, err = w.table.Visit(ctx, filter, silentBudget, func(flow *conntrack.Flow) {
+			port := w.portOf(flow)
+			if port == nil || flow.TCPState != conntrack.SYNSent {
+				return
+			}
+			s := w.suspects[port.ID]
+			endpoint := flow.Endpoint()
+			if s != nil && s.stuck(endpoint) && len(stuck) < mostDeleted {
+				stuck = append(stuck, *flow)
+				return
+			}
+			if !member(port, endpoint) || kept[port.ID.Namespace] == mostOfNamespace {
+				return
+			}
+			if s == nil {
+				s = newSuspect(port)
+				w.suspects[port.ID] = s
+			}
+			if s.unanswered(flow, now) {
+				kept[port.ID.Namespace]++
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range w.suspects {
+		s.forgetAnswered(now)
+	}
+	return stuck, nil
+}
+
+// readAnswered reads which endpoints have answered, as far as there is a suspicion.
+func (w *Watcher) readAnswered(ctx context.Context, now time.Time) error {
+	open := make(map[tracker.PortID]*suspect)
+	for id, s := range w.suspects {
+		if s.open(now) {
+			open[id] = s
+			s.begin()
+		} else {
+			s.close()
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	for family := range w.families(open) {
+		filter := conntrack.Filter{Family: family, Protocol: tracker.TCP, Answered: true}
+		complete, err := w.table.Visit(ctx, filter, answeredBudget, func(flow *conntrack.Flow) {
+			if port := w.portOf(flow); port != nil && open[port.ID] != nil {
+				open[port.ID].answer(flow, now)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for id, s := range open {
+			if id.Family == family {
+				s.end(complete)
+			}
+		}
+	}
+	return nil
+}
+
+// families returns the families of some ports, or with nil of all that ask.
+func (w *Watcher) families(some map[tracker.PortID]*suspect) map[tracker.Family]bool {
+	families := make(map[tracker.Family]bool)
+	for id := range some {
+		families[id.Family] = true
+	}
+	if some != nil {
+		return families
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	for id := range w.ports {
+		if families[id.Family] = true; len(families) == len(tracker.Families) {
+			break
+		}
+	}
+	return families
+}
+
+// judge decides which endpoints are left out, and says so.
+func (w *Watcher) judge(now time.Time) {
+	left := make(map[string]int) // by namespace
+	for id, s := range w.suspects {
+		left[id.Namespace] += len(s.out)
+	}
+	for id, s := range w.suspects {
+		before := s.leftOut()
+		s.endTerms(now)
+		for _, verdict := range s.verdicts(now) {
+			if s.out[verdict.endpoint] == nil {
+				if left[id.Namespace] >= leftOutNamespace {
+					continue
+				}
+				left[id.Namespace]++
+			}
+			if !s.mayLeave(verdict.endpoint) {
+				continue
+			}
+			o := s.leave(verdict, now)
+			if w.options.Found != nil {
+				w.options.Found(o.shown(id, verdict.endpoint))
+			}
+		}
+		if after := s.leftOut(); !slices.Equal(before, after) {
+			w.options.LeaveOut(id, after)
+		}
+	}
+}
+
+// show publishes what Endpoints returns.
+func (w *Watcher) show() {
+	var list []Endpoint
+	for id, s := range w.suspects {
+		for endpoint, o := range s.out {
+			list = append(list, o.shown(id, endpoint))
+		}
+	}
+	slices.SortFunc(list, func(a, b Endpoint) int {
+		if c := a.Port.Compare(b.Port); c != 0 {
+			return c
+		}
+		return a.Endpoint.Compare(b.Endpoint)
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found = list
+}

@@ -1,0 +1,514 @@
+package ejection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// webPort is the port of the Service of these tests.
+var webPort = tracker.PortID{Namespace: "shop", Service: "web", Protocol: tracker.TCP, Family: tracker.IPv4}
+
+var clusterIP = netip.MustParseAddr("10.96.0.80")
+
+func endpointAt(n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(n >> 8), byte(n)}), 8080)
+}
+
+func clientAt(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}) }
+
+// never is how long a connection waits for an endpoint that does not answer.
+const never = time.Hour
+
+// A connection is one of the world's. It was begun, and will be answered.
+type connection struct {
+	conntrack.Flow
+	begun, answered time.Time
+}
+
+// A world has a Service, clients that connect to it, and a Watcher. Its clock is its own. It is the Watcher's Table.
+type world struct {
+	*testing.T
+	*rand.Rand
+	now     time.Time
+	tracker *tracker.Tracker
+	watcher *Watcher
+	port    *tracker.ServicePort
+	flows   []*connection
+	next    uint32
+	found   []Endpoint
+	looks   time.Time // when the next look is
+
+	// answer says how long an endpoint takes to answer a client, never if it does not. connect is called each 10 ms.
+	answer  func(endpoint int, client int) time.Duration
+	connect func()
+	dumps   int // of connections with an answer
+
+	affinity bool // clients keep their endpoints
+	kept     map[int]netip.AddrPort
+}
+
+func newWorld(t *testing.T, endpoints int) *world {
+	w := &world{T: t, Rand: rand.New(rand.NewPCG(1, 2)), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	w.tracker = tracker.New(tracker.Config{NodeName: "node-a", Clock: func() time.Time { return w.now }})
+	w.watcher = New(Options{Log: zap.NewNop(), Open: func() (Table, error) { return w, nil },
+		LeaveOut: w.tracker.LeaveOut, Silent: w.tracker.Silent,
+		Found: func(e Endpoint) { w.found = append(w.found, e) }})
+	w.answer = func(int, int) time.Duration { return 0 }
+	w.connect = func() {}
+	w.kept = make(map[int]netip.AddrPort)
+	w.looks = w.now
+	w.publish(endpoints)
+	w.commit()
+	return w
+}
+
+// publish gives the Service so many endpoints, some of them not ready.
+func (w *world) publish(endpoints int, unready ...int) {
+	err := w.tracker.SetService(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web",
+			Annotations: map[string]string{"kube-nft.io/eject": "true"}},
+		Spec: corev1.ServiceSpec{ClusterIP: clusterIP.String(), ClusterIPs: []string{clusterIP.String()},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Protocol: "TCP", Port: 80}}},
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080))}},
+	}
+	for n := range endpoints {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{endpointAt(n).Addr().String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(!slices.Contains(unready, n))}})
+	}
+	if err := w.tracker.SetSlice(slice); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// commit hands what has changed to the Watcher.
+func (w *world) commit() {
+	d := w.tracker.Take()
+	if p := d.Changed[webPort]; p != nil {
+		w.port = p
+	}
+	w.watcher.Committed(&d)
+}
+
+// open makes a client connect.
+func (w *world) open(client int) {
+	if len(w.port.Cluster) == 0 {
+		return
+	}
+	list := w.port.Endpoints(w.port.Cluster)
+	endpoint := list[w.IntN(len(list))]
+	if w.affinity {
+		if kept := w.kept[client]; slices.Contains(list, kept) {
+			endpoint = kept
+		}
+		w.kept[client] = endpoint
+	}
+	b := endpoint.Addr().As4()
+	w.next++
+	from := netip.AddrPortFrom(clientAt(client), uint16(1024+w.next%60000))
+	c := &connection{begun: w.now, answered: w.now.Add(w.answer(int(b[2])<<8+int(b[3]), client))}
+	c.Family, c.ID = tracker.IPv4, w.next*2654435761
+	c.Original = conntrack.Tuple{Source: from, Destination: netip.AddrPortFrom(clusterIP, 80), Protocol: tracker.TCP}
+	c.Reply = conntrack.Tuple{Source: endpoint, Destination: from, Protocol: tracker.TCP}
+	w.flows = append(w.flows, c)
+}
+
+// Visit implements Table.
+func (w *world) Visit(_ context.Context, filter conntrack.Filter, _ int, visit func(*conntrack.Flow)) (bool, error) {
+	if filter.Answered {
+		w.dumps++
+	}
+	for _, c := range w.flows {
+		c.Status, c.TCPState = conntrack.DestinationNAT, conntrack.SYNSent
+		if !w.now.Before(c.answered) {
+			c.Status, c.TCPState = c.Status|conntrack.SeenReply, 3
+		}
+		if filter.Matches(&c.Flow) {
+			visit(&c.Flow)
+		}
+	}
+	return true, nil
+}
+
+// Delete implements Table: the client sends its SYN again, and gets another endpoint.
+func (w *world) Delete(_ context.Context, flows []conntrack.Flow, _ func(*conntrack.Flow) bool) (int, error) {
+	for _, flow := range flows {
+		w.flows = slices.DeleteFunc(w.flows, func(c *connection) bool { return c.ID == flow.ID })
+	}
+	return len(flows), nil
+}
+
+// run lets time pass.
+func (w *world) run(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(10 * time.Millisecond) {
+		w.connect()
+		if w.now.Before(w.looks) {
+			continue
+		}
+		w.watcher.look(w.Context(), w.now)
+		w.looks = w.now.Add(w.watcher.interval(w.now))
+		w.commit()
+		w.flows = slices.DeleteFunc(w.flows, func(c *connection) bool { return w.now.Sub(c.begun) > 30*time.Second })
+	}
+}
+
+// every calls f once in so many of the calls of connect.
+func every(n int, f func()) func() {
+	calls := 0
+	return func() {
+		if calls++; calls%n == 0 {
+			f()
+		}
+	}
+}
+
+// foundAt lists the endpoints that were left out, each once.
+func (w *world) foundAt() (list []netip.AddrPort) {
+	for _, e := range w.found {
+		if !slices.Contains(list, e.Endpoint) {
+			list = append(list, e.Endpoint)
+		}
+	}
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return list
+}
+
+// lossy is how long a handshake takes if one of 20 packets is lost: it is repeated after 1, 3 and 7 seconds.
+func (w *world) lossy() time.Duration {
+	const bothArrive = .95 * .95
+	for _, at := range []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second} {
+		if w.Float64() < bothArrive {
+			return at
+		}
+	}
+	return never
+}
+
+// TestVerdicts says which endpoints are left out in a minute of certain troubles.
+func TestVerdicts(t *testing.T) {
+	type scenario struct {
+		name      string
+		endpoints int
+		clients   int
+		every     int // 10 ms between connections
+		answer    func(w *world, endpoint, client int) time.Duration
+		want      []int // endpoints that are left out at some time
+		within    time.Duration
+		affinity  bool
+	}
+	dead := func(endpoints ...int) func(*world, int, int) time.Duration {
+		return func(_ *world, endpoint, _ int) time.Duration {
+			if slices.Contains(endpoints, endpoint) {
+				return never
+			}
+			return 0
+		}
+	}
+	// later begins after five seconds.
+	start := newWorld(t, 1).now
+	later := func(answer func(*world, int, int) time.Duration) func(*world, int, int) time.Duration {
+		return func(w *world, endpoint, client int) time.Duration {
+			if w.now.Sub(start) < 5*time.Second {
+				return 0
+			}
+			return answer(w, endpoint, client)
+		}
+	}
+	for _, s := range []scenario{
+		{name: "one of 500", endpoints: 500, clients: 50, every: 1, answer: dead(1), want: []int{1},
+			within: 30 * time.Second},
+		{name: "affinity, one dies", endpoints: 3, clients: 20, every: 1, answer: later(dead(1)), want: []int{1},
+			within: 10 * time.Second, affinity: true},
+		{name: "affinity, one has never answered", endpoints: 3, clients: 20, every: 1, answer: dead(1), affinity: true},
+		{name: "affinity, all die", endpoints: 3, clients: 20, every: 1, answer: later(dead(0, 1, 2)), affinity: true},
+		{name: "affinity, a client is blocked", endpoints: 3, clients: 20, every: 1, affinity: true,
+			answer: later(func(_ *world, _, client int) time.Duration {
+				if client == 0 {
+					return never
+				}
+				return 0
+			})},
+		{name: "affinity, clients are blocked", endpoints: 3, clients: 30, every: 1, affinity: true,
+			answer: later(func(_ *world, _, client int) time.Duration {
+				if client < 15 {
+					return never
+				}
+				return 0
+			})},
+		{name: "affinity, loss of 5 %", endpoints: 3, clients: 20, every: 1, affinity: true,
+			answer: func(w *world, _, _ int) time.Duration { return w.lossy() }},
+		{name: "one of three, many clients", endpoints: 3, clients: 20, every: 1, answer: dead(1), want: []int{1},
+			within: 4 * time.Second},
+		{name: "one of three, one client", endpoints: 3, clients: 1, every: 10, answer: dead(1), want: []int{1},
+			within: 6 * time.Second},
+		{name: "one of three, few connections", endpoints: 3, clients: 3, every: 50, answer: dead(1), want: []int{1},
+			within: 15 * time.Second},
+		{name: "one of two", endpoints: 2, clients: 5, every: 5, answer: dead(0), want: []int{0}, within: 5 * time.Second},
+		{name: "the only one", endpoints: 1, clients: 5, every: 5, answer: dead(0)},
+		{name: "all", endpoints: 3, clients: 5, every: 5, answer: dead(0, 1, 2)},
+		{name: "40 of 100", endpoints: 100, clients: 50, every: 1, want: sequence(40), within: time.Minute,
+			answer: func(_ *world, endpoint, _ int) time.Duration {
+				if endpoint < 40 {
+					return never
+				}
+				return 0
+			}},
+		{name: "answers after 1.5 s", endpoints: 3, clients: 5, every: 5,
+			answer: func(_ *world, endpoint, _ int) time.Duration {
+				if endpoint == 1 {
+					return 1500 * time.Millisecond
+				}
+				return 0
+			}},
+		{name: "a client is blocked", endpoints: 3, clients: 4, every: 5,
+			answer: func(_ *world, _, client int) time.Duration {
+				if client == 0 {
+					return never
+				}
+				return 0
+			}},
+		{name: "blocked clients, others rarely", endpoints: 3, clients: 30, every: 10,
+			answer: func(_ *world, _, client int) time.Duration {
+				if client < 28 {
+					return never
+				}
+				return 0
+			}},
+		{name: "a client is blocked at one endpoint", endpoints: 3, clients: 4, every: 5,
+			answer: func(_ *world, endpoint, client int) time.Duration {
+				if client == 0 && endpoint == 1 {
+					return never
+				}
+				return 0
+			}},
+		{name: "loss of 5 %", endpoints: 3, clients: 10, every: 1,
+			answer: func(w *world, _, _ int) time.Duration { return w.lossy() }},
+		{name: "loss of 5 %, one client", endpoints: 3, clients: 1, every: 10,
+			answer: func(w *world, _, _ int) time.Duration { return w.lossy() }},
+		{name: "loss of 5 %, few connections", endpoints: 20, clients: 3, every: 30,
+			answer: func(w *world, _, _ int) time.Duration { return w.lossy() }},
+		{name: "loss of 5 %, and one is dead", endpoints: 3, clients: 2, every: 1, want: []int{1}, within: 6 * time.Second,
+			answer: func(w *world, endpoint, _ int) time.Duration {
+				if endpoint == 1 {
+					return never
+				}
+				return w.lossy()
+			}},
+		{name: "flaps each second", endpoints: 3, clients: 5, every: 5,
+			answer: func(w *world, endpoint, _ int) time.Duration {
+				if endpoint == 1 && w.now.Second()%2 == 0 {
+					return time.Second
+				}
+				return 0
+			}},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			w := newWorld(t, s.endpoints)
+			w.affinity = s.affinity
+			w.answer = func(endpoint, client int) time.Duration { return s.answer(w, endpoint, client) }
+			w.connect = every(s.every, func() { w.open(w.IntN(s.clients)) })
+			began := w.now
+			w.run(time.Minute)
+			var want []netip.AddrPort
+			for _, n := range s.want {
+				want = append(want, endpointAt(n))
+			}
+			if got := w.foundAt(); !slices.Equal(got, want) {
+				t.Errorf("left out %v, want %v", got, want)
+			}
+			for _, e := range w.found {
+				if e.Times == 1 && e.Since.Sub(began) > s.within {
+					t.Errorf("%v was left out after %v, want %v", e.Endpoint, e.Since.Sub(began), s.within)
+				}
+			}
+		})
+	}
+}
+
+func sequence(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
+}
+
+// TestTerms: an endpoint is tried again after 10 s, then after twice as long, up to a minute, by few connections. When
+// it answers, it stays.
+func TestTerms(t *testing.T) {
+	w := newWorld(t, 3)
+	down, lost := true, 0
+	w.answer = func(endpoint, _ int) time.Duration {
+		if endpoint == 1 && down {
+			lost++
+			return never
+		}
+		return 0
+	}
+	w.connect = func() { w.open(w.IntN(20)) } // 100 a second
+	w.run(6 * time.Second)
+	first := lost
+	w.run(4 * time.Minute)
+	var waits []time.Duration
+	for i, e := range w.found {
+		if e.Times != i+1 {
+			t.Errorf("%d. time: %+v", i+1, e)
+		}
+		waits = append(waits, e.Until.Sub(e.Since))
+	}
+	want := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute, time.Minute}
+	if !slices.Equal(waits, want) {
+		t.Errorf("left out for %v, want %v", waits, want)
+	}
+	if trials := len(w.found) - 1; lost-first > 12*trials {
+		t.Errorf("%d trials took %d connections", trials, lost-first)
+	}
+	down = false
+	w.run(3 * time.Minute)
+	if len(w.found) != len(want) || len(w.watcher.Endpoints()) > 0 || len(w.port.Cluster) != 3 {
+		t.Errorf("after its return: %v, %v", w.watcher.Endpoints(), w.port.Cluster)
+	}
+}
+
+// TestKubernetesDecides: an endpoint of which Kubernetes says something new is in its Service at once.
+func TestKubernetesDecides(t *testing.T) {
+	w := newWorld(t, 3)
+	down := true
+	w.answer = func(endpoint, _ int) time.Duration {
+		if endpoint == 1 && down {
+			return never
+		}
+		return 0
+	}
+	w.connect = every(2, func() { w.open(w.IntN(20)) })
+	w.run(6 * time.Second)
+	if shown := w.watcher.Endpoints(); len(shown) != 1 || shown[0].Endpoint != endpointAt(1) || shown[0].Clients < 2 ||
+		len(w.port.Cluster) != 2 {
+		t.Fatalf("%+v, %v", shown, w.port.Cluster)
+	}
+	w.publish(3, 1)
+	w.commit()
+	w.publish(3)
+	w.commit()
+	down = false
+	if len(w.port.Cluster) != 3 {
+		t.Errorf("%v: the endpoint was ready again", w.port.Cluster)
+	}
+	w.run(30 * time.Second)
+	if len(w.found) != 1 || len(w.watcher.Endpoints()) > 0 {
+		t.Errorf("found %v, now %v", w.found, w.watcher.Endpoints())
+	}
+}
+
+// TestConnectionsAreSaved: connections that wait for an endpoint that is left out go to another one.
+func TestConnectionsAreSaved(t *testing.T) {
+	w := newWorld(t, 3)
+	w.answer = func(endpoint, _ int) time.Duration {
+		if endpoint == 1 {
+			return never
+		}
+		return 0
+	}
+	w.connect = every(2, func() { w.open(w.IntN(20)) })
+	w.run(6 * time.Second)
+	for _, c := range w.flows {
+		if c.Endpoint() == endpointAt(1) && w.now.Sub(c.begun) > time.Second {
+			t.Errorf("a connection waits since %v", c.begun)
+		}
+	}
+}
+
+// TestAnswersAreReadOnSuspicion: while all connections are answered, only those without an answer are read.
+func TestAnswersAreReadOnSuspicion(t *testing.T) {
+	w := newWorld(t, 3)
+	w.connect = func() { w.open(w.IntN(20)) }
+	w.run(10 * time.Second)
+	if w.dumps > 0 || len(w.watcher.suspects) > 0 {
+		t.Errorf("%d readings, %d suspects", w.dumps, len(w.watcher.suspects))
+	}
+}
+
+// TestFloodIsBounded: connections without an answer take bounded memory, and those of one namespace leave room.
+func TestFloodIsBounded(t *testing.T) {
+	w := newWorld(t, 3)
+	w.answer = func(int, int) time.Duration { return never }
+	for range 20 * mostOfPort {
+		w.open(w.IntN(200))
+	}
+	w.run(time.Second)
+	if n := len(w.watcher.suspects[webPort].syns); n != mostOfPort {
+		t.Errorf("%d connections are kept, want %d", n, mostOfPort)
+	}
+}
+
+// A sleeper is a Table that counts what it is asked, and takes long for it.
+type sleeper struct {
+	visits int
+	took   time.Duration
+	err    error
+}
+
+func (s *sleeper) Visit(context.Context, conntrack.Filter, int, func(*conntrack.Flow)) (bool, error) {
+	s.visits++
+	time.Sleep(s.took)
+	return true, s.err
+}
+
+func (s *sleeper) Delete(context.Context, []conntrack.Flow, func(*conntrack.Flow) bool) (int, error) {
+	return 0, nil
+}
+
+// TestShareOfTime: looks take a quarter of the time at most, and no look is made while no port asks for one.
+func TestShareOfTime(t *testing.T) {
+	for _, tt := range []struct {
+		asks   bool
+		took   time.Duration
+		err    error
+		visits int
+	}{
+		{asks: false}, {asks: true, took: 10 * time.Millisecond, visits: 60},
+		{asks: true, took: 3 * time.Second, visits: 5}, {asks: true, err: errors.New("no"), visits: 60},
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := &sleeper{took: tt.took, err: tt.err}
+				w := New(Options{Log: zap.NewNop(), Open: func() (Table, error) { return table, nil }})
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute-time.Millisecond)
+				defer stop()
+				port := &tracker.ServicePort{ID: webPort, ClusterIP: clusterIP, Port: 80,
+					Settings: tracker.Settings{Eject: tt.asks}}
+				udp := *port
+				udp.ID.Protocol, udp.Settings.Eject = tracker.UDP, true
+				go func() {
+					time.Sleep(time.Millisecond)
+					w.Committed(&tracker.Delta{Changed: map[tracker.PortID]*tracker.ServicePort{port.ID: port, udp.ID: &udp}})
+				}()
+				w.Run(ctx)
+				if table.visits != tt.visits {
+					t.Errorf("%d looks, want %d", table.visits, tt.visits)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kube-nft/kube-nft/sync/flows"
+)
+
+// A Flows counts what connections to Services move: *flows.Counter.
+type Flows interface {
+	Usages() []flows.Usage
+	State() flows.State
+}
+
+// CountFlows makes scrapes show what connections to Services have moved. Call it once, before the first scrape.
+func (m *Metrics) CountFlows(f Flows) { m.registry.MustRegister(flowCollector{f}) }
+
+type flowCollector struct{ flows Flows }
+
+var (
+	flowBytesDesc = flowDesc("service_bytes_total",
+		"Bytes of IP packets, with all headers, of connections to a Service: sent by clients, or returned to them.",
+		"direction")
+	flowPacketsDesc = flowDesc("service_packets_total",
+		"Packets of connections to a Service: sent by clients, or returned to them.", "direction")
+	flowEndedDesc = flowDesc("service_ended_connections_total",
+		"Connections to a Service that ended, also those that nothing has answered.")
+	flowDurationDesc = flowDesc("service_connection_duration_seconds",
+		"How long connections to a Service lasted, from their first packet to the last one.")
+	flowLostDesc = prometheus.NewDesc("kube_nft_flow_lost_connections_total",
+		"Connections that ended and that --flow-metrics could not count, because too many ended at once. Those that no "+
+			"Service translated may be among them.", nil, nil)
+)
+
+func flowDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("kube_nft_"+name, help+" With --flow-metrics; _other stands for all Services without a "+
+		"series of their own.", append([]string{"namespace", "service"}, labels...), nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c flowCollector) Describe(descs chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{flowBytesDesc, flowPacketsDesc, flowEndedDesc, flowDurationDesc,
+		flowLostDesc} {
+		descs <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c flowCollector) Collect(metrics chan<- prometheus.Metric) {
+	for _, u := range c.flows.Usages() {
+		count := func(desc *prometheus.Desc, n uint64, labels ...string) {
+			metrics <- prometheus.MustNewConstMetricWithCreatedTimestamp(desc, prometheus.CounterValue, float64(n), u.Since,
+				append([]string{u.Service.Namespace, u.Service.Name}, labels...)...)
+		}
+		count(flowBytesDesc, u.Sent.Bytes, "sent")
+		count(flowBytesDesc, u.Returned.Bytes, "returned")
+		count(flowPacketsDesc, u.Sent.Packets, "sent")
+		count(flowPacketsDesc, u.Returned.Packets, "returned")
+		count(flowEndedDesc, u.Ended)
+		buckets := make(map[float64]uint64, len(flows.Bounds))
+		for i, bound := range flows.Bounds {
+			buckets[bound] = u.Durations[i]
+		}
+		metrics <- prometheus.MustNewConstHistogramWithCreatedTimestamp(flowDurationDesc, u.Timed, u.Seconds, buckets,
+			u.Since, u.Service.Namespace, u.Service.Name)
+	}
+	metrics <- prometheus.MustNewConstMetric(flowLostDesc, prometheus.CounterValue, float64(c.flows.State().Lost))
+}
