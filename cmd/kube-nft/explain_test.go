@@ -71,8 +71,8 @@ func TestExplainAsJSON(t *testing.T) {
 	checkGolden(t, "explain-json", stdout)
 }
 
-// TestExplainForeignChanges: a rule that somebody put in is named, an element that somebody
-// took away shows against the source.
+// TestExplainForeignChanges: explain names a rule that another program added. If another program removed an element,
+// the verdict differs from the source's.
 func TestExplainForeignChanges(t *testing.T) {
 	program(t)
 	lab.Run(t, "", "nft", "insert", "rule", "ip", "kube-nft", "services", "counter", "accept")

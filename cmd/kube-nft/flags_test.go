@@ -50,7 +50,7 @@ func TestSettingsOnTheCommandLine(t *testing.T) {
 	}
 }
 
-// TestNoticesOnTheCommandLine: whoever looks at the settings hears what was given in vain.
+// TestNoticesOnTheCommandLine: --show-config names settings without effect.
 func TestNoticesOnTheCommandLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
 	for _, action := range []string{"--show-config", "--write-config-to=" + path} {

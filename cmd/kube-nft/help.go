@@ -16,7 +16,8 @@ import (
 // daemonSettings affect the running daemon, but not its rules.
 var daemonSettings = []string{
 	"healthz-bind-address", "metrics-bind-address", "bind-address-hard-fail", "profiling", "oom-score-adj",
-	"sync-period", "min-sync-period", "takeover", "takeover-drain-timeout", "table-ownership",
+	"sync-period", "min-sync-period", "takeover", "takeover-drain-timeout", "keep-kube-proxy-table",
+	"table-ownership",
 }
 
 // setHelp hides flags without effect on a command in its help.
@@ -42,7 +43,7 @@ func matterToRules(name string) bool {
 
 // commandGroups are the groups of commands in the help. Commands without a group come last.
 var commandGroups = []struct{ id, title, commands string }{
-	{"look", "Read the rules of this node:", "status ready get top explain trace diff"},
+	{"look", "Read the rules of this node:", "status ready get top explain trace flows diff facts"},
 	{"move", "Change the rules of this node:", "migrate cleanup"},
 }
 
@@ -60,11 +61,12 @@ var flagGroups = []flagGroup{
 	{
 		"Services",
 		"service-cidr service-proxy-name external-ips nodeport-addresses localhost-nodeports source-ranges-for-node-ports " +
-			"ping-vips masquerade-all masquerade-bit affinity-size namespace-quota connection-counters " +
-			"endpoint-connection-counters",
+			"ping-vips eject-endpoints masquerade-all masquerade-bit affinity-size namespace-quota connection-counters " +
+			"endpoint-connection-counters flow-metrics",
 	},
 	{"Writing to the kernel",
-		"min-sync-period sync-period takeover takeover-drain-timeout table-ownership connections-of-departed oom-score-adj"},
+		"mode min-sync-period sync-period takeover takeover-drain-timeout keep-kube-proxy-table table-ownership " +
+			"connections-of-departed oom-score-adj"},
 	{"Addresses", "healthz-bind-address metrics-bind-address bind-address-hard-fail profiling"},
 	{"Connection tracking", "conntrack-"},
 	{"Log", "log-level log-format v logging-format"},
@@ -76,6 +78,9 @@ func (g *flagGroup) has(name string) bool {
 		return flag == name || strings.HasSuffix(flag, "-") && strings.HasPrefix(name, flag)
 	})
 }
+
+// documentation is where users read more.
+const documentation = "https://github.com/kube-nft/kube-nft/tree/main/docs"
 
 // examples are those of commands that have none of their own, by command.
 var examples = map[string]string{
@@ -138,6 +143,9 @@ func writeUsage(cmd *cobra.Command) error {
 	writeFlags(&b, cmd)
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n\nUse %q for more information about a command.", cmd.CommandPath()+" [command] --help")
+		if !cmd.HasParent() {
+			b.WriteString("\nDocumentation: " + documentation)
+		}
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStderr(), b.String())
 	return err

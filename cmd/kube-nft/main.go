@@ -45,11 +45,14 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	root := newRoot
-	if filepath.Base(os.Args[0]) == cluster.Name {
+	root, args := newRoot, os.Args[1:]
+	switch filepath.Base(os.Args[0]) {
+	case cluster.Name:
 		root = newPlugin
+	case cluster.CompletionName:
+		root, args = newPlugin, append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
-	code := execute(ctx, root(), os.Args[1:], os.Stdout, os.Stderr)
+	code := execute(ctx, root(), args, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }

@@ -21,10 +21,15 @@ func init() {
 			Hidden: true,
 			RunE: func(cmd *cobra.Command, args []string) error {
 				day := time.Unix(date, 0).UTC()
-				root := cmd.Root()
-				root.DisableAutoGenTag = true
-				return doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: "kube-nft", Manual: "kube-nft", Date: &day},
-					args[0])
+				for _, root := range []*cobra.Command{cmd.Root(), newPlugin()} {
+					root.DisableAutoGenTag = true
+					err := doc.GenManTree(root,
+						&doc.GenManHeader{Section: "8", Source: "kube-nft", Manual: "kube-nft", Date: &day}, args[0])
+					if err != nil {
+						return err
+					}
+				}
+				return nil
 			},
 		}
 		manual.Flags().Int64Var(&date, "date", 0, "date of the pages, in seconds since the epoch")

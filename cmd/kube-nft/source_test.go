@@ -51,7 +51,7 @@ func TestServerUnreachable(t *testing.T) {
 	}
 }
 
-// TestDryRunWithoutNode: a wrong name is told, on stderr.
+// TestDryRunWithoutNode: stderr names the wrong host name.
 func TestDryRunWithoutNode(t *testing.T) {
 	_, _, stderr := commandLine(t, "--dry-run", "--manifests", "testdata/inspection/cluster.yaml", "--hostname-override",
 		"node-77")

@@ -26,10 +26,10 @@ func TestStatusOfKernel(t *testing.T) {
 func TestStatusWithoutTable(t *testing.T) {
 	lab.New(t)
 	code, stdout, stderr := kubeNFT(t, "status")
-	const want = `Kernel              not programmed: no table kube-nft in this network namespace
-Generation          1
+	const want = `Daemon              not reached: no kube-nft programs this network namespace
 
-Daemon              not reached: no kube-nft programs this network namespace
+Kernel              not programmed: no table kube-nft in this network namespace
+Generation          1
 `
 	if diff := cmp.Diff(want, stdout); code != exitFound || diff != "" || stderr != "" {
 		t.Errorf("exit %d, %s (-want +got):\n%s", code, stderr, diff)

@@ -230,8 +230,7 @@ and 3 more Services; --rows 0 shows all
 	checkWidth(t, stdout)
 }
 
-// TestTopReplacesLastList: a text comes in the place of another, without anything that somebody else wrote and a
-// terminal would obey.
+// TestTopReplacesLastList: each text replaces the last one, and control characters in names do not reach the terminal.
 func TestTopReplacesLastList(t *testing.T) {
 	var b strings.Builder
 	w := newVisibleWriter(&b)
@@ -249,6 +248,14 @@ func TestTopWithoutTable(t *testing.T) {
 	if code != exitTrouble || stdout != "" ||
 		!strings.HasPrefix(stderr, "kube-nft: this network namespace has no table kube-nft: ") {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// TestTopEndsWithInput: top ends with its input, which here is empty, as kubectl kube-nft needs it.
+func TestTopEndsWithInput(t *testing.T) {
+	topWorld(t, func(ruleset string) string { return ruleset })
+	if code, _, stderr := kubeNFT(t, "top", "--until-input-ends"); code != exitOK || stderr != "" {
+		t.Errorf("exit %d, %s", code, stderr)
 	}
 }
 

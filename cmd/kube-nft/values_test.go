@@ -1,6 +1,10 @@
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kube-nft/kube-nft/integration/schema"
+)
 
 // TestValuesThatFlagsDoNotTake: no word of Go's in what is said about them.
 func TestValuesThatFlagsDoNotTake(t *testing.T) {
@@ -16,3 +20,6 @@ func TestValuesThatFlagsDoNotTake(t *testing.T) {
 		{[]string{"--config"}, "flag needs an argument: --config"},
 	})
 }
+
+// TestSchema holds the published schema of version to its document.
+func TestSchema(t *testing.T) { schema.Check(t, *update, "Version", buildVersion{}) }

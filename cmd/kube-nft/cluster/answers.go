@@ -29,13 +29,13 @@ type answer struct {
 const foundCode = 1
 
 // answers runs a command on all members. Those that do not answer have a problem.
-func (c *cluster) answers(ctx context.Context, members []member, args []string) []answer {
+func (c *cluster) answers(ctx context.Context, members []member, args []string) ([]answer, error) {
 	list := make([]answer, len(members))
 	for i := range members {
 		list[i].Node = members[i].node.Name
 		_, list[i].Problem = members[i].state()
 	}
-	c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) {
+	err := c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) error {
 		stdout, err := c.run(ctx, pod, args)
 		a := &list[i]
 		a.Text, a.Problem = string(stdout), ""
@@ -49,8 +49,9 @@ func (c *cluster) answers(ctx context.Context, members []member, args []string) 
 		default:
 			a.Problem = err.Error()
 		}
+		return err
 	})
-	return list
+	return list, err
 }
 
 // writeGroups prints one text for each group of nodes with the same key, then the problems. It returns an error if a
@@ -97,6 +98,14 @@ func writeProblems(w io.Writer, problems []answer) error {
 	fmt.Fprintln(w)
 	for _, a := range problems {
 		fmt.Fprintf(w, "%s: %s\n", a.Node, a.Problem)
+	}
+	return noAnswer(problems)
+}
+
+// noAnswer returns an error if there are nodes without an answer.
+func noAnswer(problems []answer) error {
+	if len(problems) == 0 {
+		return nil
 	}
 	return inspect.TroubleError{Err: fmt.Errorf("no answer from %s", legacy.Plural(len(problems), "node"))}
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -56,11 +57,12 @@ func (s streamer) collect(ctx context.Context, pod *corev1.Pod, args []string) (
 // execIn returns a streamer that uses the API server's exec.
 func execIn(client kubernetes.Interface, settings *rest.Config) streamer {
 	return func(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, stdout io.Writer) error {
-		url := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).
+		request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).
 			SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 			Container: container, Command: append([]string{program}, args...), Stdin: stdin != nil, Stdout: true,
 			Stderr: true,
-		}, scheme.ParameterCodec).URL()
+		}, scheme.ParameterCodec)
+		url := request.URL()
 		// As kubectl: WebSockets, and SPDY for an API server before Kubernetes 1.31 or a proxy that knows no other.
 		socket, err := remotecommand.NewWebSocketExecutor(settings, "GET", url.String())
 		if err != nil {
@@ -80,6 +82,12 @@ func execIn(client kubernetes.Interface, settings *rest.Config) streamer {
 		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr})
 		if said := strings.TrimSpace(stderr.String()); said != "" && errors.As(err, new(exec.ExitError)) {
 			err = fmt.Errorf("%w: %s", err, said)
+		}
+		if err != nil && ctx.Err() == nil && !errors.As(err, new(exec.ExitError)) {
+			// Executors keep only the text of a refusal. The same request without an upgrade runs nothing, and has the reason.
+			if refusal := request.Do(ctx).Error(); apierrors.IsForbidden(refusal) {
+				return refusal
+			}
 		}
 		return err
 	}
@@ -101,21 +109,40 @@ func (c *cluster) decode(ctx context.Context, pod *corev1.Pod, document any, arg
 	return err
 }
 
-// ask asks all members with a pod that runs, side by side, and within the timeout each.
+// ask asks all members with a pod that runs, side by side, and within the timeout each. A question returns why a node
+// did not answer: that is for its row. But a right that the user lacks on one node is missing on all: ask stops then,
+// and returns an error.
 func (c *cluster) ask(ctx context.Context, members []member,
-	question func(ctx context.Context, i int, pod *corev1.Pod)) {
-	var group errgroup.Group
+	question func(ctx context.Context, i int, pod *corev1.Pod) error) error {
+	group, all := errgroup.WithContext(ctx)
 	group.SetLimit(c.parallel)
 	for i := range members {
-		if len(members[i].pods) == 0 || rank(members[i].pods[0]) > 0 {
+		if !members[i].answers() {
 			continue
 		}
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, c.timeout)
+			if all.Err() != nil {
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(all, c.timeout)
 			defer cancel()
-			question(ctx, i, members[i].pods[0])
+			if err := question(ctx, i, members[i].pods[0]); apierrors.IsForbidden(err) {
+				return err
+			}
 			return nil
 		})
 	}
-	_ = group.Wait() // what a node lacks is in its row
+	return permitted(group.Wait())
 }
+
+// permitted names the rule that the user lacks, if that is the error.
+func permitted(err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("your rights are not enough: %w. deploy/plugin-rbac.yaml has the rules that kubectl kube-nft needs",
+		err)
+}
+
+// answers reports whether a member has a pod that can answer.
+func (m *member) answers() bool { return len(m.pods) > 0 && rank(m.pods[0]) == 0 }

@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -18,203 +20,346 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/exec"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 )
 
 func newBugReport(c *connection) *cobra.Command {
 	var file string
+	var clients bool
 	cmd := &cobra.Command{
 		Use:   "bugreport [NODE]...",
 		Short: "Write an archive for a bug report: state, logs and events of all nodes",
 		Long: `bugreport collects what a bug report needs of the given nodes, or of all Linux nodes, and writes it
-to one archive of at most 10 MiB: what status, migrate plan, diff, get services and get endpoints
-print, the logs of kube-nft's containers and of those that ended before them, kube-nft's pods and
-DaemonSets, the nodes, and the events about them. CONTENTS.txt lists the files, and what was left out
-or cut.
+to one archive of at most 10 MiB. Of each node: the kernel, modules, sysctls and counters of
+connection tracking; the metrics and the tables of kube-nft; what status (with the settings), migrate
+plan, diff, get services and get endpoints print; the logs of kube-nft's container and of the one that
+ended before it. Of the cluster: kube-nft's pods and DaemonSets, the nodes, the events about them, and
+the events that kube-nft sent. CONTENTS.txt lists the files, and what was left out or cut.
 
-The archive has names and addresses of Services, pods and nodes. It has no Secret, no ConfigMap, no
-values of environment variables, and no addresses of clients: session affinity and conntrack entries
-are left out. Look at it before you publish it.
+The archive has names and addresses of Services, pods and nodes. It has no Secret, no ConfigMap, and
+no values of environment variables and annotations. Addresses of clients are left out: session
+affinity and source ranges, which --clients adds, and conntrack entries. But log lines and events quote
+fields of objects that kube-nft could not use. Look at the archive before you publish it.
 
-It exits 0, and 2 if a node did not answer. Then the archive has the rest.`,
-		Example: "  kubectl kube-nft bugreport\n  kubectl kube-nft bugreport worker-1 --file report.tar.gz",
-		Args:    cobra.ArbitraryArgs,
+It exits 0, and 2 if a node did not answer, or you lack a right. Then the archive has the rest.`,
+		Example:           "  kubectl kube-nft bugreport\n  kubectl kube-nft bugreport worker-1 --file report.tar.gz",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: c.nodeNames,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			cluster, err := c.connect(cmd.Flags())
+			cluster, members, err := c.open(cmd, names)
 			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
-			members, err := cluster.members(cmd.Context(), names, c.selector)
-			if err != nil {
-				return inspect.TroubleError{Err: err}
-			}
-			now := time.Now()
-			name := cmp.Or(file, "kube-nft-bugreport-"+now.UTC().Format("20060102-150405")+".tar.gz")
+			cluster.parallel = min(cluster.parallel, maxReported)
+			r := &report{cluster: cluster, members: members, clients: clients, at: time.Now()}
+			name := cmp.Or(file, "kube-nft-bugreport-"+r.at.UTC().Format("20060102-150405")+".tar.gz")
 			out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil {
 				return inspect.TroubleError{Err: err}
 			}
-			files, problems := cluster.collectReport(cmd.Context(), members)
-			err = writeArchive(out, files, now)
+			refused := r.collect(cmd.Context())
+			err = r.write(out)
 			if err = errors.Join(err, out.Close()); err != nil {
 				return inspect.TroubleError{Err: err}
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s has %s of %s; look at it before you publish it\n", name,
-				legacy.Plural(len(files), "file"), legacy.Plural(len(members), "node"))
-			return writeProblems(cmd.ErrOrStderr(), problems)
+				legacy.Plural(len(r.files), "file"), legacy.Plural(len(members), "node"))
+			if refused != nil {
+				return inspect.TroubleError{Err: refused}
+			}
+			return writeProblems(cmd.ErrOrStderr(), r.problems)
 		},
 	}
 	cmd.Flags().StringVar(&file, "file", "",
 		"file to write, which must not exist (default kube-nft-bugreport-TIME.tar.gz)")
+	cmd.Flags().BoolVar(&clients, "clients", false, "with session affinity and source ranges, which name clients")
 	return cmd
 }
 
-// A reportFile is a file of a report. The first ones matter most.
-type reportFile struct {
-	name string
-	text []byte
-	note string // for the list of contents
+// Bounds of a report.
+const (
+	maxReported   = 8 // nodes at a time: each answer may have maxAnswer
+	maxArchive    = 10 << 20
+	maxReportFile = 8 << 20 // before it is compressed
+	logLines      = 5000
+	logBytes      = 1 << 20 // of a log, its end
+)
+
+// A report is what bugreport writes. Files are compressed as they come, so that it does not hold the text of all nodes.
+type report struct {
+	cluster *cluster
+	members []member
+	clients bool // with what names clients
+	at      time.Time
+
+	mu       sync.Mutex
+	files    []reportFile
+	problems []answer // of nodes that did not answer, one for each
 }
 
-// reportCommands are what a report has of each node, the most important first.
+// A reportFile is a file of a report.
+type reportFile struct {
+	rank   int    // the lowest matter most
+	name   string // in the archive
+	size   int    // of the text
+	packed []byte // a whole gzip stream with its part of a tar archive
+	note   string // for the list of contents
+}
+
+// reportCommands are what a report has of each node, and the rank of the file.
 var reportCommands = []struct {
+	rank int
 	file string
 	args []string
 }{
-	{"status.json", []string{"status", "-o", "json"}},
-	{"version.json", []string{"version", "-o", "json"}},
-	{"diff.txt", []string{"diff"}},
-	{"plan.json", []string{"migrate", "plan", "-o", "json"}}, // sysctls, modules and other programs
-	{"services.json", []string{"get", "services", "-o", "json"}},
-	{"endpoints.json", []string{"get", "endpoints", "-o", "json"}},
+	{1, "status.json", []string{"status", "-o", "json"}},
+	{1, "version.json", []string{"version", "-o", "json"}},
+	{2, factsFile, []string{"facts", "-o", "json"}},
+	{4, "diff.txt", []string{"diff"}},
+	{4, "plan.json", []string{"migrate", "plan", "-o", "json"}},
+	{6, "services.json", []string{"get", "services", "-o", "json"}},
+	{8, "endpoints.json", []string{"get", "endpoints", "-o", "json"}},
 }
 
-// logBytes is how much of a log is kept, its end.
-const logBytes = 1 << 20
+// Files that are made of facts, or ranked elsewhere than in reportCommands.
+const (
+	factsFile                                                  = "facts.json"
+	rankObjects, rankLog, rankMetrics, rankRuleset, rankClient = 0, 3, 5, 7, 9
+)
 
-// collectReport collects the files. problems are the nodes that did not answer.
-func (c *cluster) collectReport(ctx context.Context, members []member) (files []reportFile, problems []answer) {
-	files = c.objectFiles(ctx, members)
-	for _, command := range reportCommands {
-		for _, a := range c.answers(ctx, members, command.args) {
-			f := reportFile{name: "nodes/" + a.Node + "/" + command.file, text: []byte(a.Text)}
-			if a.Problem != "" {
-				f.note = "no answer: " + a.Problem
-				if !slices.ContainsFunc(problems, func(p answer) bool { return p.Node == a.Node }) {
-					problems = append(problems, a)
-				}
+// collect collects the files. It returns what the user may not do.
+func (r *report) collect(ctx context.Context) (refused error) {
+	r.objects(ctx)
+	commands := reportCommands
+	if r.clients {
+		commands = slices.Clone(commands)
+		for i := range commands {
+			if commands[i].file == factsFile {
+				commands[i].args = append(slices.Clone(commands[i].args), "--clients")
 			}
-			files = append(files, f)
+		}
+		affinity := commands[0]
+		affinity.rank, affinity.file, affinity.args = rankClient, "affinity.json", []string{"get", "affinity", "-o", "json"}
+		commands = append(commands, affinity)
+	}
+	for i := range r.members {
+		if m := &r.members[i]; !m.answers() {
+			_, problem := m.state()
+			r.fail(m.node.Name, problem)
 		}
 	}
-	return append(files, c.logFiles(ctx, members)...), problems
+	for _, command := range commands {
+		err := r.cluster.ask(ctx, r.members, func(ctx context.Context, i int, pod *corev1.Pod) error {
+			return r.ofNode(ctx, r.members[i].node.Name, pod, command.rank, command.file, command.args)
+		})
+		refused = cmp.Or(refused, err)
+	}
+	return cmp.Or(refused, r.logs(ctx))
 }
 
-// objectFiles are kube-nft's pods and DaemonSets, the nodes, and the events about them.
-func (c *cluster) objectFiles(ctx context.Context, members []member) (files []reportFile) {
+// fail notes why a node did not answer; one problem of a node is enough.
+func (r *report) fail(node, problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.ContainsFunc(r.problems, func(a answer) bool { return a.Node == node }) {
+		r.problems = append(r.problems, answer{Node: node, Problem: problem})
+	}
+}
+
+// add packs a file.
+func (r *report) add(rank int, name string, text []byte, note string) {
+	if len(text) > maxReportFile {
+		text, note = text[:maxReportFile], "the first 8 MiB"
+	}
+	f := reportFile{rank: rank, name: name, size: len(text), note: note}
+	if len(text) > 0 {
+		f.packed = packFile(name, text, r.at)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.files = append(r.files, f)
+}
+
+// ofNode adds what a command prints on a node.
+func (r *report) ofNode(ctx context.Context, node string, pod *corev1.Pod, rank int, file string, args []string) error {
+	directory := "nodes/" + node + "/"
+	text, err := r.cluster.run(ctx, pod, args)
+	var ended exec.CodeExitError
+	switch {
+	case err == nil, errors.As(err, &ended) && ended.Code == foundCode && len(text) > 0:
+	default:
+		problem := err.Error()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			problem = fmt.Sprintf("no answer within %s", r.cluster.timeout)
+		}
+		r.fail(node, strings.Join(args, " ")+": "+problem)
+		r.add(rank, directory+file, nil, "no answer: "+problem)
+		return err
+	}
+	switch file {
+	case "diff.txt":
+		if !r.clients {
+			text = withoutClients(text)
+		}
+	case factsFile: // the two long texts have files of their own
+		var facts inspect.Facts
+		if json.Unmarshal(text, &facts) != nil {
+			break
+		}
+		r.add(rankMetrics, directory+"metrics.txt", []byte(facts.Metrics), "")
+		r.add(rankRuleset, directory+"ruleset.nft", []byte(facts.Ruleset), "")
+		facts.Metrics, facts.Ruleset = "", ""
+		var short bytes.Buffer
+		if form := (output.Form{Value: output.JSON}); form.Write(&short, &facts) == nil {
+			text = short.Bytes()
+		}
+	}
+	r.add(rank, directory+file, text, "")
+	return nil
+}
+
+// clientSets match lines of nft text about sets whose elements name clients.
+var clientSets = regexp.MustCompile(
+	`(?m)^.*\bkube-nft (?:` + layout.RangesPrefix + `|` + layout.AffinityPrefix + `).*$`)
+
+// withoutClients replaces such lines of nft text.
+func withoutClients(text []byte) []byte {
+	return clientSets.ReplaceAll(text, []byte("# left out: a line about a set that names clients"))
+}
+
+// objects adds kube-nft's pods and DaemonSets, the nodes, the events about them, and those that kube-nft sent.
+func (r *report) objects(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	add := func(name string, objects any, err error) {
-		f := reportFile{name: name}
-		if err == nil {
-			f.text, err = yaml.Marshal(objects)
-		}
+		note := ""
 		if err != nil {
-			f.note = "not read: " + err.Error()
+			note = "not read: " + err.Error()
 		}
-		files = append(files, f)
+		text, err := yaml.Marshal(objects)
+		if err != nil {
+			note = "not printed: " + err.Error()
+		}
+		r.add(rankObjects, name, text, note)
 	}
 	var nodes []corev1.Node
 	var pods []corev1.Pod
 	about := make(map[string]bool)
-	for _, m := range members {
-		n := *m.node
-		n.ManagedFields, n.Status.Images = nil, nil
-		nodes, about[n.Name] = append(nodes, n), true
+	for _, m := range r.members {
+		n := m.node.DeepCopy()
+		tidy(&n.ObjectMeta)
+		n.Status.Images = nil
+		nodes, about[n.Name] = append(nodes, *n), true
 		for _, pod := range m.pods {
 			p := pod.DeepCopy()
-			tidy(&p.ObjectMeta, &p.Spec)
+			tidy(&p.ObjectMeta)
+			tidyPod(&p.Spec)
 			pods, about[p.Name] = append(pods, *p), true
 		}
 	}
 	add("nodes.yaml", nodes, nil)
 	add("pods.yaml", pods, nil)
-	sets, err := c.client.AppsV1().DaemonSets(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: podLabel})
+	client := r.cluster.client
+	sets, err := client.AppsV1().DaemonSets(r.cluster.namespace).List(ctx, metav1.ListOptions{LabelSelector: podLabel})
 	if err == nil {
 		for i := range sets.Items {
-			tidy(&sets.Items[i].ObjectMeta, &sets.Items[i].Spec.Template.Spec)
 			about[sets.Items[i].Name] = true
+			tidy(&sets.Items[i].ObjectMeta)
+			tidy(&sets.Items[i].Spec.Template.ObjectMeta)
+			tidyPod(&sets.Items[i].Spec.Template.Spec)
 		}
 		add("daemonsets.yaml", sets.Items, nil)
 	} else {
 		add("daemonsets.yaml", nil, err)
 	}
+	const maxEvents = 2000
 	var events []corev1.Event
-	for _, namespace := range []string{c.namespace, metav1.NamespaceDefault} { // those of nodes are in the latter
-		list, listErr := c.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+	err = nil
+	seen := make(map[types.UID]bool)
+	for _, list := range []struct{ namespace, source string }{
+		{r.cluster.namespace, ""}, {metav1.NamespaceDefault, ""}, // those of nodes are in the latter
+		{metav1.NamespaceAll, eventSource},
+	} {
+		options := metav1.ListOptions{Limit: maxEvents}
+		if list.source != "" {
+			options.FieldSelector = fields.OneTermEqualSelector("source", list.source).String()
+		}
+		found, listErr := client.CoreV1().Events(list.namespace).List(ctx, options)
 		if listErr != nil {
 			err = errors.Join(err, listErr)
 			continue
 		}
-		for _, event := range list.Items {
-			if about[event.InvolvedObject.Name] {
-				event.ManagedFields = nil
+		for _, event := range found.Items {
+			ours := event.ReportingController == eventSource || event.Source.Component == eventSource
+			if (ours || about[event.InvolvedObject.Name]) && !seen[event.UID] {
+				seen[event.UID] = event.UID != ""
+				tidy(&event.ObjectMeta)
 				events = append(events, event)
 			}
 		}
 	}
 	add("events.yaml", events, err)
-	return files
 }
 
-// tidy takes away what a report must not have: a value of the environment may be a password.
-func tidy(meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
+// eventSource is what kube-nft's events have as their source.
+const eventSource = "kube-nft"
+
+// tidy takes away what a report must not have: annotations may repeat what the rest leaves out, and some distributions
+// keep a node's token in one.
+func tidy(meta *metav1.ObjectMeta) {
 	meta.ManagedFields = nil
-	delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
+	for name := range meta.Annotations {
+		meta.Annotations[name] = leftOut
+	}
+}
+
+// leftOut stands in the place of a value.
+const leftOut = "(left out)"
+
+// tidyPod takes away the values of the environment: one may be a password.
+func tidyPod(spec *corev1.PodSpec) {
 	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range list {
 			for j := range list[i].Env {
 				if e := &list[i].Env[j]; e.Value != "" && !strings.HasPrefix(e.Name, "KUBERNETES_SERVICE_") {
-					e.Value = "(left out)"
+					e.Value = leftOut
 				}
 			}
 		}
 	}
 }
 
-// logFiles are the logs of the containers that run, and of those before them.
-func (c *cluster) logFiles(ctx context.Context, members []member) (files []reportFile) {
-	var mu sync.Mutex
-	c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) {
-		for _, previous := range []bool{false, true} {
-			f := reportFile{name: "nodes/" + members[i].node.Name + "/log.txt"}
-			if previous {
-				f.name = "nodes/" + members[i].node.Name + "/log-before.txt"
-				if !restarted(pod) {
-					continue
-				}
+// logs adds the logs of the containers that run, and of those before them.
+func (r *report) logs(ctx context.Context) error {
+	return r.cluster.ask(ctx, r.members, func(ctx context.Context, i int, pod *corev1.Pod) error {
+		var failed error
+		for name, previous := range map[string]bool{"log.txt": false, "log-before.txt": true} {
+			if previous && !restarted(pod) {
+				continue
 			}
-			var err error
-			f.text, err = c.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-				Container: container, Previous: previous, TailLines: new(int64(20_000)),
+			text, err := r.cluster.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+				Container: container, Previous: previous, TailLines: new(int64(logLines)),
 			}).Do(ctx).Raw()
-			if err != nil {
-				f.note = "not read: " + err.Error()
+			note := ""
+			if more := len(text) - logBytes; more > 0 {
+				text, note = text[more:], "the last MiB"
 			}
-			if more := len(f.text) - logBytes; more > 0 {
-				f.text, f.note = f.text[more:], "the last MiB"
+			if err != nil { // text is then the API server's answer
+				text, note, failed = nil, "not read: "+err.Error(), err
 			}
-			mu.Lock()
-			files = append(files, f)
-			mu.Unlock()
+			r.add(rankLog, "nodes/"+r.members[i].node.Name+"/"+name, text, note)
 		}
+		return failed
 	})
-	slices.SortFunc(files, func(a, b reportFile) int { return cmp.Compare(a.name, b.name) })
-	return files
 }
 
 // restarted reports whether a container of kube-nft has ended in the pod.
@@ -224,67 +369,53 @@ func restarted(pod *corev1.Pod) bool {
 	})
 }
 
-// Bounds of an archive, and of a file before it is compressed. The list of contents, which is last, has what is left
-// out.
-const (
-	maxArchive    = 10 << 20
-	maxReportFile = 8 << 20
-	contentsRoom  = 1 << 20 // for files in the compressor, and for the list
-)
-
-// writeArchive writes files as tar.gz, within the bounds.
-func writeArchive(w io.Writer, files []reportFile, now time.Time) error {
-	counted := &counter{w: w}
-	compressor := gzip.NewWriter(counted)
+// packFile returns a gzip stream with a file of a tar archive. Such streams one after the other, and the one of
+// endArchive, are an archive.
+func packFile(name string, text []byte, at time.Time) []byte {
+	var packed bytes.Buffer
+	compressor := gzip.NewWriter(&packed)
 	archive := tar.NewWriter(compressor)
+	header := &tar.Header{Name: "kube-nft-bugreport/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: at}
+	_ = archive.WriteHeader(header) // into memory, as all that follows
+	_, _ = archive.Write(text)
+	_ = archive.Flush()
+	_ = compressor.Close()
+	return packed.Bytes()
+}
+
+// endArchive returns the gzip stream that ends an archive.
+func endArchive() []byte {
+	var packed bytes.Buffer
+	compressor := gzip.NewWriter(&packed)
+	_ = tar.NewWriter(compressor).Close() // into memory
+	_ = compressor.Close()
+	return packed.Bytes()
+}
+
+// write writes the files as tar.gz, the most important ones first, and the list of contents, within maxArchive.
+func (r *report) write(w io.Writer) error {
+	slices.SortStableFunc(r.files, func(a, b reportFile) int {
+		return cmp.Or(a.rank-b.rank, strings.Compare(a.name, b.name))
+	})
 	var contents bytes.Buffer
-	fmt.Fprintf(&contents, "kubectl kube-nft %s, %s\n\n", config.Build().GitVersion, now.UTC().Format(time.RFC3339))
-	add := func(name string, text []byte) error {
-		header := &tar.Header{Name: "kube-nft-bugreport/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: now}
-		if err := archive.WriteHeader(header); err != nil {
+	fmt.Fprintf(&contents, "kubectl kube-nft %s, %s\n\n", config.Build().GitVersion, r.at.UTC().Format(time.RFC3339))
+	for _, a := range r.problems {
+		fmt.Fprintf(&contents, "no answer from %s: %s\n", a.Node, a.Problem)
+	}
+	room := maxArchive - maxArchive/16 // the rest is for the list
+	for _, f := range r.files {
+		if len(f.packed) > room {
+			f.size, f.packed, f.note = 0, nil, "left out: the archive would be larger than 10 MiB"
+		}
+		room -= len(f.packed)
+		fmt.Fprintf(&contents, "%9d  %s  %s\n", f.size, f.name, f.note)
+		if _, err := w.Write(f.packed); err != nil {
 			return err
 		}
-		if _, err := archive.Write(text); err != nil {
-			return err
-		}
-		return compressor.Flush()
 	}
-	for _, f := range files {
-		if cut := len(f.text) - maxReportFile; cut > 0 {
-			f.text, f.note = f.text[:maxReportFile], fmt.Sprintf("cut: %d bytes more", cut)
-		}
-		// A compressor may make a file a little larger, but not by more than a thousandth.
-		room := maxArchive - contentsRoom - counted.n
-		if len(f.text)+len(f.text)/1000 > room && !fits(f.text, room) {
-			f.text, f.note = nil, "left out: the archive would be larger than 10 MiB"
-		}
-		fmt.Fprintf(&contents, "%9d  %s  %s\n", len(f.text), f.name, f.note)
-		if len(f.text) > 0 {
-			if err := add(f.name, f.text); err != nil {
-				return err
-			}
-		}
+	_, err := w.Write(packFile("CONTENTS.txt", contents.Bytes(), r.at))
+	if err == nil {
+		_, err = w.Write(endArchive())
 	}
-	return errors.Join(add("CONTENTS.txt", contents.Bytes()), archive.Close(), compressor.Close())
-}
-
-// fits reports whether a compressed text has room.
-func fits(text []byte, room int) bool {
-	counted := &counter{w: io.Discard}
-	compressor := gzip.NewWriter(counted)
-	_, err := compressor.Write(text)
-	return errors.Join(err, compressor.Close()) == nil && counted.n < room
-}
-
-// A counter counts what is written.
-type counter struct {
-	w io.Writer
-	n int
-}
-
-// Write implements io.Writer.
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += n
-	return n, err
+	return err
 }

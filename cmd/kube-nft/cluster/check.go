@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
@@ -34,13 +35,15 @@ func newCheck(c *connection) *cobra.Command {
 kube-nft whose container runs, with its image, whether the daemon there waits for kube-proxy to
 end, or serves already, and what migrate plan says on that node.
 
-Run it between the installation of kube-nft and the command that stops kube-proxy. With --wait it
-looks again and again, until it can say go. Its last line begins with go or no go. It exits 0 for
+Run it between the installation of kube-nft and the command that stops kube-proxy, and once more when
+kube-proxy has stopped: then it says whether kube-nft serves on all of them. With --wait it looks again
+and again, until it can say go. Its last line begins with go or no go. It exits 0 for
 go, 1 for no go, and 2 if it could not look.`,
 		Example: `  kubectl kube-nft check --wait 5m
   kubectl kube-nft check worker-1
   kubectl kube-nft check -l service-proxy=next`,
-		Args: cobra.ArbitraryArgs,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: c.nodeNames,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cluster, err := c.connect(cmd.Flags())
 			if err != nil {
@@ -69,7 +72,10 @@ func (c *cluster) checkUntil(ctx context.Context, deadline time.Time, names []st
 		if err != nil {
 			return nil, err
 		}
-		rows := c.check(ctx, members)
+		rows, err := c.check(ctx, members)
+		if err != nil {
+			return nil, err
+		}
 		blocks := func(r checked) bool { return r.planned && !r.plan.Ready }
 		waits := func(r checked) bool { return !r.ready() }
 		if !slices.ContainsFunc(rows, waits) || slices.ContainsFunc(rows, blocks) ||
@@ -92,6 +98,7 @@ type checked struct {
 	node, pod string
 	state     string // of the daemon, or of the pod if it does not run
 	problem   bool   // state stands in the way
+	serves    bool   // kube-nft serves, and kube-proxy has no rules there
 	planned   bool   // plan is there
 	plan      migrate.Plan
 }
@@ -100,7 +107,7 @@ type checked struct {
 func (r *checked) ready() bool { return !r.problem && r.planned && r.plan.Ready && r.plan.Complete }
 
 // check looks at the members.
-func (c *cluster) check(ctx context.Context, members []member) checks {
+func (c *cluster) check(ctx context.Context, members []member) (checks, error) {
 	rows := make(checks, len(members))
 	for i, m := range members {
 		r := &rows[i]
@@ -108,18 +115,19 @@ func (c *cluster) check(ctx context.Context, members []member) checks {
 		r.pod, r.state = m.state()
 		r.problem = r.state != ""
 	}
-	c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) {
+	err := c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) error {
 		r := &rows[i]
 		if !r.problem {
-			r.state, r.problem = c.daemonState(ctx, pod)
+			r.state, r.problem, r.serves = c.daemonState(ctx, pod)
 		}
 		if err := c.decode(ctx, pod, &r.plan, "migrate", "plan", "-o", "json"); err != nil {
 			r.state, r.problem = strings.TrimPrefix(r.state+"; migrate plan: "+err.Error(), "; "), true
-			return
+			return err
 		}
 		r.planned = true
+		return nil
 	})
-	return rows
+	return rows, err
 }
 
 // state returns the name of a member's pod, and what is wrong with the node or with one of its pods.
@@ -150,25 +158,39 @@ func (m *member) state() (name, problem string) {
 }
 
 // daemonState asks the daemon in a pod what it does.
-func (c *cluster) daemonState(ctx context.Context, pod *corev1.Pod) (state string, problem bool) {
+func (c *cluster) daemonState(ctx context.Context, pod *corev1.Pod) (state string, problem, serves bool) {
 	var answer inspect.Status
 	if err := c.decode(ctx, pod, &answer, "status", "-o", "json"); err != nil {
-		return err.Error(), true
+		return err.Error(), true, false
 	}
 	d := &answer.Daemon
 	switch {
 	case d.Status == nil:
-		return "the daemon does not answer: " + strings.Join(d.Problems, "; "), true
+		return "the daemon does not answer: " + strings.Join(d.Problems, "; "), true, false
 	case d.Settings["service-proxy-name"] != "":
-		return trial(d.Settings["service-proxy-name"]), true
+		return trial(d.Settings["service-proxy-name"]), true, false
+	case d.Shadow != nil:
+		return shadows(d.Shadow), true, false
 	case d.AwaitsProxy:
-		return "waits for kube-proxy to end", false
+		return "waits for kube-proxy to end", false, false
 	case !d.Ready:
-		return "waits for " + d.WaitingFor, true
+		return "waits for " + d.WaitingFor, true, false
 	case !d.Healthy:
-		return "unhealthy: a change has waited for too long", true
+		return "unhealthy: a change has waited for too long", true, false
 	}
-	return "serves", false
+	if len(answer.ForeignProxy) > 0 {
+		return "serves; kube-proxy has rules here as well", false, false
+	}
+	return "serves", false, true
+}
+
+// shadows says what the shadow mode found, in which a daemon does not serve.
+func shadows(s *peer.Shadow) string {
+	text := "the shadow mode, which serves nothing: " + legacy.Plural(s.Differences, "difference") + " from kube-proxy"
+	if s.Problem != "" {
+		text += "; " + s.Problem
+	}
+	return text
 }
 
 // trial says that a daemon serves only the Services of a --service-proxy-name.
@@ -200,7 +222,11 @@ func (rows checks) write(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "\nno go: kube-nft is not ready to serve alone on %s\n", some(against))
 		return cmp.Or(err, ErrNoGo)
 	}
-	_, err := fmt.Fprintf(w, "\ngo: kube-nft is ready on %s; kube-proxy may stop\n", legacy.Plural(len(rows), "node"))
+	text := "kube-nft is ready on %s; kube-proxy may stop"
+	if !slices.ContainsFunc(rows, func(r checked) bool { return !r.serves }) {
+		text = "kube-nft serves on %s" // after a migration
+	}
+	_, err := fmt.Fprintf(w, "\ngo: "+text+"\n", legacy.Plural(len(rows), "node"))
 	return err
 }
 

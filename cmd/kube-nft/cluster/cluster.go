@@ -25,10 +25,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
 )
 
-// Name is the file name of the program under which it is the kubectl plug-in.
-const Name = "kubectl-kube_nft"
+// Name is the file name of the program under which it is the kubectl plug-in. kubectl runs CompletionName with the
+// words of a command line, for the shell.
+const (
+	Name           = "kubectl-kube_nft"
+	CompletionName = "kubectl_complete-kube_nft"
+)
 
 // Where kube-nft runs in a cluster, as in deploy/.
 const (
@@ -41,7 +46,8 @@ const (
 // Commands returns the commands, whose common flags it declares in flags.
 func Commands(flags *pflag.FlagSet) []*cobra.Command {
 	c := newConnection(flags)
-	return []*cobra.Command{newCheck(c), newStatus(c), newDiff(c), newExplain(c), newGet(c), newTrace(c), newBugReport(c)}
+	return []*cobra.Command{newCheck(c), newStatus(c), newDiff(c), newExplain(c), newGet(c), newTrace(c), newTop(c),
+		newFlows(c), newBugReport(c)}
 }
 
 // A connection has the user's flags and connects with the cluster that they choose.
@@ -63,7 +69,7 @@ func newConnection(flags *pflag.FlagSet) *connection {
 	c := &connection{loader: clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)}
 	flags.StringVarP(&c.selector, "selector", "l", "", "only nodes with these labels, as with kubectl get nodes -l")
 	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long one node may take to answer")
-	flags.IntVar(&c.parallel, "parallel", 16, "how many nodes to ask at the same time")
+	flags.IntVar(&c.parallel, "parallel", 32, "how many nodes to ask at the same time")
 	return c
 }
 
@@ -105,6 +111,49 @@ func (c *connection) connect(flags *pflag.FlagSet) (*cluster, error) {
 	}, nil
 }
 
+// open connects, and returns the chosen nodes.
+func (c *connection) open(cmd *cobra.Command, names []string) (*cluster, []member, error) {
+	cluster, err := c.connect(cmd.Flags())
+	if err != nil {
+		return nil, nil, inspect.TroubleError{Err: err}
+	}
+	members, err := cluster.members(cmd.Context(), names, c.selector)
+	if err != nil {
+		return nil, nil, inspect.TroubleError{Err: err}
+	}
+	return cluster, members, nil
+}
+
+// completionTimeout bounds how long the shell waits for names.
+const completionTimeout = 3 * time.Second
+
+// nodeNames offers the names of nodes to the shell.
+func (c *connection) nodeNames(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cluster, err := c.connect(cmd.Flags())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	nodes, err := cluster.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: c.selector})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for i := range nodes.Items {
+		names = append(names, nodes.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// addNodes declares --node.
+func (c *connection) addNodes(cmd *cobra.Command, nodes *[]string) {
+	cmd.Flags().StringSliceVar(nodes, "node", nil, "only these nodes")
+	if err := cmd.RegisterFlagCompletionFunc("node", c.nodeNames); err != nil {
+		panic(err) // it is declared above
+	}
+}
+
 // A member is a node, and kube-nft's pods on it, the one that serves or is to serve first.
 type member struct {
 	node *corev1.Node
@@ -120,11 +169,11 @@ func (c *cluster) members(ctx context.Context, names []string, selector string) 
 	defer cancel()
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return nil, permitted(fmt.Errorf("list nodes: %w", err))
 	}
 	pods, err := c.client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: podLabel})
 	if err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
+		return nil, permitted(fmt.Errorf("list pods: %w", err))
 	}
 	byNode := make(map[string][]*corev1.Pod)
 	for i := range pods.Items {

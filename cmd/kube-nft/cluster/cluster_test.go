@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 )
@@ -160,6 +160,11 @@ func TestCheck(t *testing.T) {
 			s.Daemon.Settings = map[string]string{"service-proxy-name": "kube-nft"}
 			n.status = s
 		}), "a trial"},
+		"the shadow mode": {node("b", func(n *testNode) {
+			n.status = statusOf(func(s *peer.Status) {
+				s.Ready, s.Healthy, s.Shadow = true, true, &peer.Shadow{Differences: 2}
+			})
+		}), "the shadow mode, which serves nothing: 2 differences from kube-proxy"},
 		"blocks": {node("b", func(n *testNode) {
 			n.plan = migrate.Plan{Complete: true, Checks: []migrate.Check{{Level: migrate.Blocks, About: "frontends"}}}
 		}), "0 warnings, 1 block"},
@@ -172,7 +177,11 @@ func TestCheck(t *testing.T) {
 			t.Fatalf("%s: %d members, %v", name, len(members), err)
 		}
 		var out strings.Builder
-		err = c.check(t.Context(), members).write(&out)
+		rows, err := c.check(t.Context(), members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = rows.write(&out)
 		text := out.String()
 		switch {
 		case tt.want == "":
@@ -185,6 +194,38 @@ func TestCheck(t *testing.T) {
 		case !errors.Is(err, ErrNoGo) || !strings.Contains(text, "\nno go: kube-nft is not ready to serve alone on b\n") ||
 			!strings.Contains(strings.Split(text, "\n")[2], tt.want):
 			t.Errorf("%s: %v, want %q in the row of b\n%s", name, err, tt.want, text)
+		}
+	}
+}
+
+// TestCheckAfterwards: when kube-nft serves on all nodes, check says so, and does not send one to stop kube-proxy.
+func TestCheckAfterwards(t *testing.T) {
+	serving := func(foreign ...string) func(*testNode) {
+		return func(n *testNode) {
+			s := statusOf(func(s *peer.Status) { s.Ready, s.Healthy = true, true })
+			s.ForeignProxy, n.status = foreign, s
+		}
+	}
+	for name, tt := range map[string]struct {
+		b    func(*testNode)
+		want string
+	}{
+		"all serve":            {serving(), "\ngo: kube-nft serves on 2 nodes\n"},
+		"rules of kube-proxy":  {serving("table ip kube-proxy"), "\ngo: kube-nft is ready on 2 nodes; kube-proxy may stop\n"},
+		"one waits for an end": {nil, "\ngo: kube-nft is ready on 2 nodes; kube-proxy may stop\n"},
+	} {
+		c := newCluster(node("a", serving()), node("b", tt.b))
+		members, err := c.members(t.Context(), nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := c.check(t.Context(), members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := rows.write(&out); err != nil || !strings.HasSuffix(out.String(), tt.want) {
+			t.Errorf("%s: %v\n%s", name, err, &out)
 		}
 	}
 }
@@ -217,19 +258,23 @@ func TestStatuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := writeStatuses(&out, c.statuses(t.Context(), members), time.Now()); err != nil {
+	rows, err := c.statuses(t.Context(), members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeStatuses(&out, rows, false, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range []string{
 		"NODE", "healthy; table inet filter, chain forward refuses connections to endpoints", "dial: refused",
-		"has not synced", "", "kube-nft serves on 1 of 3 nodes",
+		"has not synced", "", "kube-nft serves on 1 of 3 nodes", "without an answer: b", "not serving: c",
 	} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d is %q, want %q", i, lines[i], want)
 		}
 	}
-	if !strings.Contains(lines[1], "  7         25  ") {
+	if !strings.Contains(lines[1], "  7         25         ") {
 		t.Errorf("Services and endpoints: %s", lines[1])
 	}
 }
@@ -260,7 +305,11 @@ func TestAskIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range c.statuses(t.Context(), members) {
+	rows, err := c.statuses(t.Context(), members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
 		if r.State != "no answer within 100ms" {
 			t.Errorf("%s: %s", r.Node, r.State)
 		}
@@ -343,7 +392,11 @@ func TestExplain(t *testing.T) {
 	if got != "ba" {
 		t.Errorf("nodes of destinations: %s", got)
 	}
-	err = writeGroups(&out, c.answers(t.Context(), members, []string{"explain", "203.0.113.5", "shop/web"}), essence)
+	answers, err := c.answers(t.Context(), members, []string{"explain", "203.0.113.5", "shop/web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = writeGroups(&out, answers, essence)
 	const want = "2 nodes (a, c), as a says:\ngoes to web\n\nEndpoints  on a\n\nb:\nis dropped\n\nd: refused\n"
 	if err == nil || out.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)
@@ -383,7 +436,10 @@ func TestDiff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := c.diff(t.Context(), members)
+	rows, err := c.diff(t.Context(), members)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out strings.Builder
 	if err := writeDiffs(&out, rows); err != nil {
 		t.Fatal(err)
@@ -411,80 +467,188 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestTables: the tables of all nodes are one, with a headline for each width of columns.
+// TestTables: the tables of all nodes are one, also if their columns have other widths.
 func TestTables(t *testing.T) {
 	var out strings.Builder
-	err := writeTables(&out, []answer{{Node: "a", Text: "SERVICE  EP\nweb      1\ndb       2\n"},
-		{Node: "worker-1", Text: "SERVICE  EP\nweb      1\n"}, {Node: "c", Problem: "refused"}})
-	const want = "NODE      SERVICE  EP\na         web      1\na         db       2\nworker-1  web      1\n"
+	err := writeTables(&out, []answer{
+		{Node: "a", Text: "SERVICE  NOTE     EP\nweb      é b      1\ndb                2\n"},
+		{Node: "worker-1", Text: "SERVICE   NOTE  EP\nlong/web  x     1\n"}, {Node: "c", Problem: "refused"},
+		{Node: "d"}})
+	const want = "NODE      SERVICE   NOTE  EP\na         web       é b   1\na         db              2\n" +
+		"worker-1  long/web  x     1\n"
 	if err != nil || out.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)
 	}
 }
 
-// TestFollow: lines of all nodes come whole, with the node before each, and the commands end with the context.
-func TestFollow(t *testing.T) {
+// TestMerger: events of all nodes come in the order of their times, also if one comes late, and no more than asked for.
+func TestMerger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(node("a", nil), node("worker-1", nil), node("c", func(n *testNode) { n.pods = nil }))
-		ended := 0
-		c.stream = func(_ context.Context, pod *corev1.Pod, _ []string, stdin io.Reader, stdout io.Writer) error {
-			for _, part := range []string{"one ", "line\nand ", "another\n"} {
-				if _, err := io.WriteString(stdout, part); err != nil {
-					return err
-				}
+		began := time.Now()
+		lost := func(after time.Duration, n int) []byte {
+			text, err := json.Marshal(&inspect.LostConnections{TypeMeta: output.Kind("LostConnections"),
+				Origin: inspect.Origin{Time: began.Add(after)}, Lost: uint64(n)})
+			if err != nil {
+				t.Fatal(err)
 			}
-			_, err := io.Copy(io.Discard, stdin)
-			ended++
-			return err
+			return text
 		}
-		members, err := c.members(t.Context(), nil, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		go func() {
-			time.Sleep(time.Second)
-			stop()
-		}()
 		var out strings.Builder
-		problems := c.follow(ctx, members, []string{"trace"}, &out)
-		if ended != 2 || len(problems) != 1 || problems[0].Node != "c" {
-			t.Errorf("%d commands have ended, problems %v", ended, problems)
+		m := &merger{form: &output.Form{Value: output.Text}, out: &out, head: "HEAD\n", width: 8, count: 3}
+		ctx, stop := context.WithCancelCause(t.Context())
+		go m.printLate(ctx, stop)
+		for _, line := range []struct {
+			node string
+			text []byte
+		}{{"a", lost(2*time.Second, 2)}, {"worker-1", lost(time.Second, 1)}, {"a", lost(3*time.Second, 3)}} {
+			if err := m.take(line.node, line.text); err != nil {
+				t.Fatal(err)
+			}
 		}
-		got := strings.Split(strings.TrimSpace(out.String()), "\n")
-		slices.Sort(got)
-		want := []string{"a         and another", "a         one line", "worker-1  and another", "worker-1  one line"}
+		if m.take("a", []byte("{}")) == nil || m.take("a", []byte("text")) == nil {
+			t.Error("what is no event was taken")
+		}
+		if out.Len() > 0 {
+			t.Errorf("printed at once: %s", &out)
+		}
+		<-ctx.Done()
+		if took := time.Since(began); took < mergeDelay || !errors.Is(context.Cause(ctx), errEnough) {
+			t.Errorf("after %s: %v", took, context.Cause(ctx))
+		}
+		if err := m.take("a", lost(0, 4)); err != nil {
+			t.Error(err)
+		}
+		if err := m.flush(time.Time{}); !errors.Is(err, errEnough) {
+			t.Error(err)
+		}
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			words := strings.Fields(line)
+			got = append(got, strings.Join(words[:min(3, len(words))], " "))
+		}
+		text := func(node string, n int) string {
+			return fmt.Sprintf("%s %s %d", node, began.Add(time.Duration(n)*time.Second).Format(time.TimeOnly), n)
+		}
+		want := []string{"NODE HEAD", text("worker-1", 1), text("a", 2), text("a", 3)}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
 
-// TestBugReport: the archive has the state of all nodes, lists what it lacks, and does not grow beyond its bound.
+// TestBugReport: the archive has the state of all nodes, no secret and no address of a client unless it is asked for;
+// its list is true; and it does not grow beyond its bound.
 func TestBugReport(t *testing.T) {
+	const secret, client = "hunter2", "203.0.113.77"
 	random := make([]byte, maxReportFile+5)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(random) // it never fails
+	facts, err := json.Marshal(&inspect.Facts{Kernel: inspect.KernelFacts{Release: "6.1.0"},
+		Metrics: "kube_nft_elements 7\n", Ruleset: "table ip kube-nft {\n}\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff := "add element ip kube-nft allowed-24 { 7 . " + client + " }\nadd element ip kube-nft services { 10.96.0.80 }\n"
 	c := newCluster(
 		node("a", func(n *testNode) {
-			n.printed = map[string]string{"diff": "", "get services": "the Services of a", "get endpoints": string(random)}
-			n.pods[0].Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "hunter2"}
-			n.pods[0].Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "me:hunter2@x"}}}}
+			n.printed = map[string]string{"diff": diff, "get services": "the Services of a", "get endpoints": string(random),
+				"facts": string(facts), "get affinity": client}
+			n.pods[0].Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: secret}
+			n.pods[0].Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "me:" + secret}}}}
+			n.pods[0].Status.ContainerStatuses[0].RestartCount = 1
 		}),
 		node("b", func(n *testNode) { n.failure = errors.New("refused") }),
-		prints("c", 0, map[string]string{"diff": "", "get services": string(random[:2<<20]), "get endpoints": "x"}))
+		prints("c", 0, map[string]string{"diff": "", "get services": string(random[:6<<20]), "get endpoints": "x"}),
+		node("d", func(n *testNode) { n.pods = nil }))
+	nodes := c.client.CoreV1().Nodes()
+	a, err := nodes.Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Annotations = map[string]string{"k3s.io/node-args": "--token " + secret}
+	if _, err := nodes.Update(t.Context(), a, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, event := range []corev1.Event{
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "1"}, ReportingController: "kube-nft",
+			Message: "of kube-nft"},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "2"}, ReportingController: "other", Message: "of others"},
+	} {
+		if _, err := c.client.CoreV1().Events("shop").Create(t.Context(), &event, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	members, err := c.members(t.Context(), nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, problems := c.collectReport(t.Context(), members)
-	if len(problems) != 1 || problems[0].Node != "b" {
-		t.Errorf("problems %v", problems)
+	for _, clients := range []bool{false, true} {
+		r := &report{cluster: c, members: members, clients: clients, at: time.Now()}
+		if err := r.collect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if nodes := fmt.Sprint(len(r.problems), r.problems); !strings.HasPrefix(nodes, "2 ") ||
+			!strings.Contains(nodes, "{b ") || !strings.Contains(nodes, "{d ") {
+			t.Errorf("problems %s", nodes)
+		}
+		var out bytes.Buffer
+		if err := r.write(&out); err != nil || out.Len() > maxArchive {
+			t.Fatalf("%d bytes, %v", out.Len(), err)
+		}
+		held := unpack(t, &out)
+		contents := held["CONTENTS.txt"]
+		for _, want := range []string{
+			"no answer from b: status -o json: refused\n", "no answer from d: no pod of kube-nft",
+			"        0  nodes/b/status.json  no answer: refused",
+			"        0  nodes/a/endpoints.json  left out: the archive would be larger than 10 MiB",
+			fmt.Sprintf("%9d  nodes/c/services.json", 6<<20),
+		} {
+			if !strings.Contains(contents, want) {
+				t.Errorf("the list lacks %q:\n%s", want, contents)
+			}
+		}
+		listed := make(map[string]bool)
+		for line := range strings.Lines(contents) {
+			var size int
+			var name string
+			if n, _ := fmt.Sscanf(line, "%d %s", &size, &name); n == 2 {
+				listed[name] = true
+				if len(held[name]) != size {
+					t.Errorf("%s has %d bytes, listed as %d", name, len(held[name]), size)
+				}
+			}
+		}
+		all := ""
+		for name, text := range held {
+			if name != "CONTENTS.txt" && !listed[name] {
+				t.Errorf("%s is not listed", name)
+			}
+			all += text
+		}
+		if strings.Contains(all, secret) || strings.Contains(all, client) != clients || strings.Contains(all, "of others") {
+			t.Errorf("with clients %t: secret %t, client %t, other events %t", clients, strings.Contains(all, secret),
+				strings.Contains(all, client), strings.Contains(all, "of others"))
+		}
+		for name, want := range map[string]string{
+			"nodes/a/services.json": "the Services of a", "nodes/a/log.txt": "fake logs", "nodes/a/log-before.txt": "fake logs",
+			"nodes.yaml": "name: a", "pods.yaml": "HTTPS_PROXY", "events.yaml": "of kube-nft", "daemonsets.yaml": "null",
+			"nodes/a/metrics.txt": "kube_nft_elements 7", "nodes/a/ruleset.nft": "table ip kube-nft {",
+			"nodes/a/facts.json": "6.1.0", "nodes/a/diff.txt": "services { 10.96.0.80 }",
+			"nodes/a/plan.json": "", "nodes/a/version.json": "", "nodes/a/status.json": "",
+		} {
+			if text, ok := held[name]; !ok || !strings.Contains(text, want) {
+				t.Errorf("%s: %.200q, want %q", name, text, want)
+			}
+		}
+		if _, ok := held["nodes/a/affinity.json"]; ok != clients {
+			t.Errorf("with clients %t: affinity is there: %t", clients, ok)
+		}
 	}
-	var out bytes.Buffer
-	if err := writeArchive(&out, files, time.Now()); err != nil || out.Len() > maxArchive {
-		t.Fatalf("%d bytes, %v", out.Len(), err)
-	}
-	expanded, err := gzip.NewReader(&out)
+}
+
+// unpack returns the files of a report.
+func unpack(t *testing.T, packed io.Reader) map[string]string {
+	t.Helper()
+	expanded, err := gzip.NewReader(packed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,29 +656,12 @@ func TestBugReport(t *testing.T) {
 	for archive := tar.NewReader(expanded); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			break
+			return held
 		}
 		text, readErr := io.ReadAll(archive)
 		if err != nil || readErr != nil {
 			t.Fatal(err, readErr)
 		}
 		held[strings.TrimPrefix(header.Name, "kube-nft-bugreport/")] = string(text)
-	}
-	contents := held["CONTENTS.txt"]
-	for _, want := range []string{
-		"nodes/b/status.json  no answer: refused", "nodes/a/endpoints.json  left out: the archive would be larger",
-		fmt.Sprintf("%9d  nodes/c/services.json", 2<<20), "nodes.yaml", "pods.yaml", "daemonsets.yaml", "events.yaml",
-		"nodes/a/log.txt",
-	} {
-		if !strings.Contains(contents, want) {
-			t.Errorf("the list lacks %q:\n%s", want, contents)
-		}
-	}
-	if strings.Contains(held["pods.yaml"], "hunter2") || !strings.Contains(held["pods.yaml"], "HTTPS_PROXY") {
-		t.Errorf("pods:\n%s", held["pods.yaml"])
-	}
-	if held["nodes/a/services.json"] != "the Services of a" || held["nodes/a/log.txt"] != "fake logs" ||
-		!strings.Contains(held["nodes.yaml"], "name: a") {
-		t.Errorf("files %q", slices.Sorted(maps.Keys(held)))
 	}
 }

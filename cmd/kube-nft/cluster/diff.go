@@ -31,21 +31,21 @@ tables. Of a node whose digest is not that of most nodes, diff prints the first 
 While Services change, nodes differ for a moment: run diff again.
 
 It exits 0 if nothing differs, 1 if something does, and 2 if a node did not answer.`,
-		Example: "  kubectl kube-nft diff\n  kubectl kube-nft diff worker-1",
-		Args:    cobra.ArbitraryArgs,
+		Example:           "  kubectl kube-nft diff\n  kubectl kube-nft diff worker-1",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: c.nodeNames,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if err := form.Check(); err != nil {
 				return err
 			}
-			cluster, err := c.connect(cmd.Flags())
+			cluster, members, err := c.open(cmd, names)
+			if err != nil {
+				return err
+			}
+			rows, err := cluster.diff(cmd.Context(), members)
 			if err != nil {
 				return inspect.TroubleError{Err: err}
 			}
-			members, err := cluster.members(cmd.Context(), names, c.selector)
-			if err != nil {
-				return inspect.TroubleError{Err: err}
-			}
-			rows := cluster.diff(cmd.Context(), members)
 			if form.Document() {
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeDiff", rows))
 			} else {
@@ -86,40 +86,50 @@ func resultOf(rows []nodeDiff) error {
 }
 
 // diff asks the members.
-func (c *cluster) diff(ctx context.Context, members []member) []nodeDiff {
+func (c *cluster) diff(ctx context.Context, members []member) ([]nodeDiff, error) {
+	answers, err := c.answers(ctx, members, []string{"diff"})
+	if err != nil {
+		return nil, err
+	}
 	rows := make([]nodeDiff, len(members))
-	for i, a := range c.answers(ctx, members, []string{"diff"}) {
+	for i, a := range answers {
 		rows[i] = nodeDiff{Node: a.Node, Problem: a.Problem, Operations: []string{}}
 		if text := strings.TrimSpace(a.Text); text != "" && a.Found {
 			rows[i].Operations = strings.Split(text, "\n")
 		}
 	}
 	frontends, endpoints := make([]string, len(members)), make([]string, len(members)) // what must be equal, by node
-	c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) {
+	err = c.ask(ctx, members, func(ctx context.Context, i int, pod *corev1.Pod) error {
 		var status inspect.Status
 		if rows[i].Problem != "" {
-			return
+			return nil
 		}
 		if err := c.decode(ctx, pod, &status, "status", "-o", "json"); err != nil {
 			rows[i].Problem = err.Error()
-			return
+			return err
 		}
 		for _, t := range status.Tables {
 			frontends[i] += t.Family + t.FrontendsDigest
 			endpoints[i] += t.Family + t.EndpointsDigest
 		}
+		return nil
 	})
-	c.compare(ctx, members, rows, frontends, "services", func(*corev1.Node) string { return "" })
-	c.compare(ctx, members, rows, endpoints, "endpoints", func(n *corev1.Node) string {
+	if err != nil {
+		return nil, err
+	}
+	err = c.compare(ctx, members, rows, frontends, "services", func(*corev1.Node) string { return "" })
+	if err != nil {
+		return nil, err
+	}
+	return rows, c.compare(ctx, members, rows, endpoints, "endpoints", func(n *corev1.Node) string {
 		return n.Labels[corev1.LabelTopologyZone]
 	})
-	return rows
 }
 
 // compare finds the nodes whose digest is not that of most nodes of their group, and what they have of a kind of list
 // that a node of the others has not, or the other way round.
 func (c *cluster) compare(ctx context.Context, members []member, rows []nodeDiff, digests []string, list string,
-	group func(*corev1.Node) string) {
+	group func(*corev1.Node) string) error {
 	counts := make(map[string]map[string]int)
 	for i := range members {
 		if rows[i].Problem == "" {
@@ -146,13 +156,17 @@ func (c *cluster) compare(ctx context.Context, members []member, rows []nodeDiff
 		}
 	}
 	if len(others) == 0 {
-		return
+		return nil
 	}
 	others = slices.CompactFunc(slices.SortedFunc(slices.Values(others), func(a, b member) int {
 		return cmp.Compare(a.node.Name, b.node.Name)
 	}), func(a, b member) bool { return a.node.Name == b.node.Name })
 	held := make(map[string]map[string]bool)
-	for _, a := range c.answers(ctx, others, []string{"get", list, "-o", "json"}) {
+	answers, err := c.answers(ctx, others, []string{"get", list, "-o", "json"})
+	if err != nil {
+		return err
+	}
+	for _, a := range answers {
 		held[a.Node] = rowsOf(a.Text, list)
 	}
 	for i := range rows {
@@ -173,6 +187,7 @@ func (c *cluster) compare(ctx context.Context, members []member, rows []nodeDiff
 		}
 		slices.SortFunc(r.Differences, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
 	}
+	return nil
 }
 
 // rowsOf returns the rows of a list that must be the same on nodes with the same digest.

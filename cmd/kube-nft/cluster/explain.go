@@ -46,17 +46,19 @@ group, the largest first. It exits 0 if all nodes that were asked have answered,
 			}
 			return nil
 		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return c.nodeNames(cmd, args, word)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := form.Check(); err != nil {
 				return err
 			}
-			cluster, err := c.connect(cmd.Flags())
+			cluster, members, err := c.open(cmd, nil)
 			if err != nil {
-				return inspect.TroubleError{Err: err}
-			}
-			members, err := cluster.members(cmd.Context(), nil, c.selector)
-			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			from, err := cluster.origin(cmd.Context(), members, args[0], strings.HasPrefix(args[1], "["))
 			if err != nil {
@@ -72,7 +74,10 @@ group, the largest first. It exits 0 if all nodes that were asked have answered,
 				}
 			}
 			command := append([]string{"explain", from.address, args[1]}, from.flags...)
-			answers := cluster.answers(cmd.Context(), members, command)
+			answers, err := cluster.answers(cmd.Context(), members, command)
+			if err != nil {
+				return inspect.TroubleError{Err: err}
+			}
 			if form.Document() {
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeAnswer", answers))
 				return cmp.Or(err, writeProblems(cmd.ErrOrStderr(), withProblems(answers)))

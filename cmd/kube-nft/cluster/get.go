@@ -3,8 +3,8 @@ package cluster
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,23 +33,23 @@ It exits 0, and 2 if a node did not answer or does not have NAME.`,
 			}
 			return nil
 		},
+		ValidArgs: []string{"services", "endpoints", "affinity"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := form.Check(); err != nil {
 				return err
 			}
-			cluster, err := c.connect(cmd.Flags())
+			cluster, members, err := c.open(cmd, nodes)
 			if err != nil {
-				return inspect.TroubleError{Err: err}
-			}
-			members, err := cluster.members(cmd.Context(), nodes, c.selector)
-			if err != nil {
-				return inspect.TroubleError{Err: err}
+				return err
 			}
 			remote := form.Value
 			if form.Document() {
 				remote = output.JSON
 			}
-			answers := cluster.answers(cmd.Context(), members, append([]string{"get", "-o", remote}, args...))
+			answers, err := cluster.answers(cmd.Context(), members, append([]string{"get", "-o", remote}, args...))
+			if err != nil {
+				return inspect.TroubleError{Err: err}
+			}
 			if form.Document() {
 				documents := make([]nodeDocument, len(answers))
 				for i := range answers {
@@ -67,7 +67,7 @@ It exits 0, and 2 if a node did not answer or does not have NAME.`,
 		},
 	}
 	form.AddFlag(cmd, output.Table, output.Wide, output.JSON, output.YAML)
-	cmd.Flags().StringSliceVar(&nodes, "node", nil, "only these nodes")
+	c.addNodes(cmd, &nodes)
 	return cmd
 }
 
@@ -78,30 +78,37 @@ type nodeDocument struct {
 	Document json.RawMessage `json:"document,omitempty"`
 }
 
-// writeTables prints the tables of all nodes as one, with the node in the first column. Their columns have the widths
-// that each node has chosen.
+// columnHead matches the head of a column, with the gap to the next one.
+var columnHead = regexp.MustCompile(`\S+(?: \S+)*(?: {2,}|$)`)
+
+// writeTables prints the tables of all nodes as one, with the node in the first column.
 func writeTables(w io.Writer, answers []answer) error {
-	width := len("NODE")
+	var lines [][]string
 	for _, a := range answers {
-		width = max(width, len(a.Node))
-	}
-	head := ""
-	for _, a := range answers {
-		first, rest, _ := strings.Cut(strings.TrimRight(a.Text, "\n"), "\n")
-		if a.Problem != "" || first == "" {
+		head, rows, _ := strings.Cut(strings.TrimRight(a.Text, "\n"), "\n")
+		if a.Problem != "" || head == "" {
 			continue
 		}
-		if first != head { // widths may differ
-			head = first
-			if _, err := fmt.Fprintf(w, "%-*s  %s\n", width, "NODE", head); err != nil {
-				return err
+		columns := columnHead.FindAllStringIndex(head, -1) // heads are ASCII
+		cells := func(node, line string) []string {
+			list, letters := []string{node}, []rune(line)
+			for i, c := range columns {
+				end := len(letters)
+				if i+1 < len(columns) {
+					end = min(end, c[1])
+				}
+				list = append(list, strings.TrimRight(string(letters[min(c[0], end):end]), " "))
 			}
+			return list
 		}
-		for line := range strings.Lines(rest) {
-			if _, err := fmt.Fprintf(w, "%-*s  %s\n", width, a.Node, strings.TrimRight(line, "\n")); err != nil {
-				return err
-			}
+		if len(lines) == 0 {
+			lines = append(lines, cells("NODE", head))
+		}
+		for line := range strings.Lines(rows) {
+			lines = append(lines, cells(a.Node, strings.TrimRight(line, "\n")))
 		}
 	}
-	return nil
+	var table alignment
+	_, err := io.WriteString(w, table.lines(lines))
+	return err
 }

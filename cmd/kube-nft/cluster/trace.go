@@ -1,11 +1,12 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,110 +14,205 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/inspect"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 )
 
 func newTrace(c *connection) *cobra.Command {
-	var nodes []string
-	var source string
-	var duration time.Duration
-	cmd := &cobra.Command{
+	return newEvents(c, inspect.NewTrace(), "", &cobra.Command{
 		Use:   "trace [DEST]",
 		Short: "Show live packets and the rules that they meet, on all nodes",
-		Long: `trace runs kube-nft trace on all Linux nodes, or on those of --node, side by side, and prints
-their lines as they come, each with its node before it. Tracing costs the packets that it selects
-some time: name a DEST or a --source. It ends on every node when you interrupt it.
+		Long: `trace runs kube-nft trace on all Linux nodes, or on those of --node, side by side, and prints the
+packets of all nodes in the order of time, with the node before each line. Tracing costs the packets
+that it selects some time: name a DEST or a --source. It ends on every node when you interrupt it.
 
 It exits 0, and 2 if a node did not trace.`,
 		Example: `  kubectl kube-nft trace shop/web
-  kubectl kube-nft trace 192.168.0.2:30080/tcp --source 203.0.113.0/24 --node worker-1`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return config.Usagef("trace: expected one DEST at most, got %d", len(args))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := c.connect(cmd.Flags())
-			if err != nil {
-				return inspect.TroubleError{Err: err}
-			}
-			members, err := cluster.members(cmd.Context(), nodes, c.selector)
-			if err != nil {
-				return inspect.TroubleError{Err: err}
-			}
-			command := append([]string{"trace", "--until-input-ends", "--timeout", duration.String()}, args...)
-			if source != "" {
-				command = append(command, "--source", source)
-			}
-			problems := cluster.follow(cmd.Context(), members, command, cmd.OutOrStdout())
-			return writeProblems(cmd.ErrOrStderr(), problems)
-		},
+  kubectl kube-nft trace 192.168.0.2:30080/tcp --source 203.0.113.0/24 --node worker-1
+  kubectl kube-nft trace shop/web --count 1 -o json`,
+	})
+}
+
+func newFlows(c *connection) *cobra.Command {
+	return newEvents(c, inspect.NewFlows(), inspect.EndedHead, &cobra.Command{
+		Use:   "flows [[NAMESPACE/]SERVICE[:PORT]]",
+		Short: "Show each connection to a Service when it ends, on all nodes",
+		Long: `flows runs kube-nft flows on all Linux nodes, or on those of --node, side by side, and prints the
+connections of all nodes in the order of time, with the node before each. A connection that passes
+two nodes has an entry on both, but only the node that translated it prints it. It ends on every node
+when you interrupt it.
+
+In a pod that is not privileged, as in kube-nft's manifests, flows cannot switch the kernel's accounting
+on, and prints - for bytes and durations, unless both containers have --flow-metrics.
+
+It exits 0, and 2 if a node did not answer.`,
+		Example: `  kubectl kube-nft flows shop/web
+  kubectl kube-nft flows --in shop --min-duration 1m --node worker-1,worker-2 -o json`,
+	})
+}
+
+// newEvents completes a command that merges the events of a command of the nodes. head is the line above them.
+func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Command) *cobra.Command {
+	var form output.Form
+	var nodes []string
+	r := newRemote(node)
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return config.Usagef("%s: expected one argument at most, got %d", cmd.Name(), len(args))
+		}
+		return nil
 	}
-	cmd.Flags().StringSliceVar(&nodes, "node", nil, "only these nodes")
-	cmd.Flags().StringVar(&source, "source", "", "client: an address or a CIDR")
-	cmd.Flags().DurationVar(&duration, "duration", 5*time.Minute, "how long to trace; 0: until you interrupt it")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := form.Check(); err != nil {
+			return err
+		}
+		command, err := r.command(cmd, args)
+		if err != nil {
+			return err
+		}
+		count := 0
+		if flag := cmd.Flags().Lookup("count"); flag != nil {
+			count, _ = cmd.Flags().GetInt("count") // it is declared as a number
+		}
+		cluster, members, err := c.open(cmd, nodes)
+		if err != nil {
+			return err
+		}
+		m := &merger{form: &form, out: cmd.OutOrStdout(), head: head, count: count}
+		for _, member := range members {
+			m.width = max(m.width, len(member.node.Name))
+		}
+		ctx, stop := context.WithCancelCause(cmd.Context())
+		defer stop(nil)
+		go m.printLate(ctx, stop)
+		var mu sync.Mutex
+		var problems []answer
+		cluster.follow(ctx, members, command, m.take, func(a answer) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Problem != "" { // at once: the others may go on for long
+				problems = append(problems, a)
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", a.Node, a.Problem)
+			}
+		})
+		if err := m.flush(time.Time{}); err != nil && !errors.Is(err, errEnough) {
+			return inspect.TroubleError{Err: err}
+		}
+		return noAnswer(problems)
+	}
+	form.AddFlag(cmd, output.Text, output.JSON)
+	c.addNodes(cmd, &nodes)
+	r.addFlags(cmd)
 	return cmd
 }
 
-// follow runs a command on all members at once until ctx ends, and prints what they print. It returns those that
-// could not.
-func (c *cluster) follow(ctx context.Context, members []member, args []string, w io.Writer) (problems []answer) {
-	var all sync.WaitGroup
-	var mu sync.Mutex // of problems and w
-	width := 0
-	for _, m := range members {
-		width = max(width, len(m.node.Name))
+const (
+	// mergeDelay is how long an event waits for earlier ones of other nodes.
+	mergeDelay = time.Second
+	// maxHeld bounds the events that wait.
+	maxHeld = 100_000
+)
+
+// errEnough ends a command that has printed as many events as it was asked for.
+var errEnough = errors.New("as many as asked for")
+
+// A merger prints events of many nodes in the order of their times. The clocks of nodes may differ.
+type merger struct {
+	form  *output.Form
+	out   io.Writer
+	head  string // printed once
+	width int    // of the names of nodes
+	count int    // of events to print; 0: all
+
+	mu     sync.Mutex
+	held   []heldEvent
+	failed error // no more is printed
+	begun  bool
+	shown  int
+}
+
+type heldEvent struct {
+	event inspect.Event
+	came  time.Time
+}
+
+// take holds a line of a node back.
+func (m *merger) take(node string, line []byte) error {
+	event, err := inspect.ReadEvent(line)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoJSON, err)
 	}
-	fail := func(m member, problem string) {
-		mu.Lock()
-		defer mu.Unlock()
-		problems = append(problems, answer{Node: m.node.Name, Problem: problem})
+	event.At().Node = node
+	m.mu.Lock()
+	m.held = append(m.held, heldEvent{event, time.Now()})
+	full := len(m.held) >= maxHeld
+	m.mu.Unlock()
+	if full {
+		return m.flush(time.Time{})
 	}
-	for _, m := range members {
-		if _, problem := m.state(); len(m.pods) == 0 || rank(m.pods[0]) > 0 {
-			fail(m, problem)
+	return nil
+}
+
+// printLate prints events that have waited, until ctx ends; stop ends the commands if nothing can be printed any more.
+func (m *merger) printLate(ctx context.Context, stop context.CancelCauseFunc) {
+	ticker := time.NewTicker(mergeDelay / 4)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			if err := m.flush(now.Add(-mergeDelay)); err != nil {
+				stop(err)
+				return
+			}
+		}
+	}
+}
+
+// flush prints the events that came before a moment, and those that happened before them; a zero moment prints all.
+func (m *merger) flush(before time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	slices.SortStableFunc(m.held, func(a, b heldEvent) int { return a.event.At().Time.Compare(b.event.At().Time) })
+	n := len(m.held)
+	for !before.IsZero() && n > 0 && !m.held[n-1].came.Before(before) {
+		n--
+	}
+	for _, h := range m.held[:n] {
+		if m.failed == nil {
+			m.failed = m.print(h.event)
+		}
+	}
+	m.held = slices.Clone(m.held[n:])
+	return m.failed
+}
+
+// print prints one event.
+func (m *merger) print(event inspect.Event) error {
+	if m.count > 0 && m.shown == m.count {
+		return errEnough
+	}
+	m.shown++
+	if m.form.Document() {
+		return m.form.WriteNext(m.out, event)
+	}
+	text := ""
+	if !m.begun && m.head != "" {
+		text = fmt.Sprintf("%-*s  %s", max(m.width, len("NODE")), "NODE", m.head)
+	}
+	m.begun = true
+	for line := range strings.Lines(event.Text()) {
+		if line == "\n" {
+			text += line
 			continue
 		}
-		all.Go(func() {
-			stdin, end := io.Pipe() // the command ends when nothing can come any more
-			defer end.Close()
-			defer context.AfterFunc(ctx, func() { end.Close() })()
-			out := &lines{head: fmt.Sprintf("%-*s  ", width, m.node.Name), mu: &mu, w: w}
-			err := c.stream(ctx, m.pods[0], args, stdin, out)
-			if err != nil && ctx.Err() == nil {
-				fail(m, err.Error())
-			}
-		})
+		text += fmt.Sprintf("%-*s  %s", max(m.width, len("NODE")), event.At().Node, line)
 	}
-	all.Wait()
-	return problems
-}
-
-// lines writes whole lines with a head before each.
-type lines struct {
-	head string
-	mu   *sync.Mutex
-	w    io.Writer
-	rest []byte // of a line that has not ended
-}
-
-// maxLine bounds a line.
-const maxLine = 64 << 10
-
-// Write implements io.Writer.
-func (l *lines) Write(p []byte) (int, error) {
-	l.rest = append(l.rest, p...)
-	end := bytes.LastIndexByte(l.rest, '\n') + 1
-	if end == 0 && len(l.rest) > maxLine {
-		return 0, errors.New("a line is longer than 64 KiB")
+	if _, err := io.WriteString(m.out, text); err != nil {
+		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range bytes.Lines(l.rest[:end]) {
-		if _, err := fmt.Fprintf(l.w, "%s%s", l.head, line); err != nil {
-			return 0, err
-		}
+	if m.count > 0 && m.shown == m.count {
+		return errEnough
 	}
-	l.rest = append(l.rest[:0], l.rest[end:]...)
-	return len(p), nil
+	return nil
 }

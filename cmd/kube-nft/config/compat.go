@@ -33,6 +33,7 @@ var aliases = []alias{
 	{"iptables-min-sync-period", "min-sync-period", nil},
 	{"iptables-masquerade-bit", "masquerade-bit", nil},
 	{"iptables-sync-period", "sync-period", nil},
+	{"proxy-mode", "mode", nil},
 	{"healthz-port", "healthz-bind-address", portAddress},
 	{"metrics-port", "metrics-bind-address", portAddress},
 	{"iptables-localhost-nodeports", "localhost-nodeports", nil}, // an operator who sets it wants what it says

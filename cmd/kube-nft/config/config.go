@@ -30,6 +30,9 @@ type Config struct {
 	// Overrides lists the flags that win over the file.
 	Overrides []Override
 
+	// Shadow requests the shadow mode: the daemon compares and changes nothing.
+	Shadow bool
+
 	// Manifests is the path of the objects to use; empty means the API server of Connection.
 	Manifests  string
 	Connection informer.Connection
@@ -67,13 +70,17 @@ type Config struct {
 	// ConnectionCounters requests counts of the connections to frontends, EndpointCounters to
 	// endpoints as well.
 	ConnectionCounters, EndpointCounters bool
+	// FlowMetrics requests counts of what connections to Services move, and makes the kernel count.
+	FlowMetrics bool
 	// Takeover requests the removal of what kube-proxy programmed. It is false if another proxy goes
-	// on, that is with a ServiceProxyName.
+	// on, that is with a ServiceProxyName or in the shadow mode.
 	Takeover bool
 	// ForceTakeover requests it whatever frontends that costs.
 	ForceTakeover bool
 	// TakeoverDrain is how long connections of kube-proxy's IPVS mode may keep its device and virtual servers.
 	TakeoverDrain time.Duration
+	// KeepProxyTable keeps the table by which Calico chooses its dataplane.
+	KeepProxyTable bool
 	// HostProc is a proc file system that shows the node's processes.
 	HostProc string
 	// TableOwnership requests that others cannot change our tables, where the kernel can do that.
@@ -128,7 +135,7 @@ const awaitSlices = 10 * time.Millisecond
 func (c *Config) Ruleset(families []nft.Family) services.Config {
 	all := make(map[nft.Family]bool)
 	for _, family := range tracker.Families {
-		all[nft.Family(family)] = c.NodePorts.All(family)
+		all[family] = c.NodePorts.All(family)
 	}
 	return services.Config{
 		Families:         families,
@@ -149,7 +156,7 @@ func (c *Config) UsePodCIDRs(node *tracker.Node) bool {
 		return false
 	}
 	for _, prefix := range node.PodCIDRs {
-		family := nft.Family(tracker.FamilyOf(prefix.Addr()))
+		family := tracker.FamilyOf(prefix.Addr())
 		if _, twice := c.Pods[family]; !twice {
 			c.Pods[family] = layout.PodMatch{CIDR: prefix}
 		}

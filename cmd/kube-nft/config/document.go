@@ -36,10 +36,13 @@ type KubeNFTConfiguration struct {
 	ConnectionCounters         bool             `json:"connectionCounters,omitempty"`
 	EndpointConnectionCounters bool             `json:"endpointConnectionCounters,omitempty"`
 	ConnectionsOfDeparted      string           `json:"connectionsOfDeparted,omitempty"`
+	FlowMetrics                bool             `json:"flowMetrics,omitempty"`
+	EjectEndpoints             bool             `json:"ejectEndpoints,omitempty"`
 	PingVIPs                   bool             `json:"pingVIPs,omitempty"`
 	SourceRangesForNodePorts   bool             `json:"sourceRangesForNodePorts,omitempty"`
 	Takeover                   string           `json:"takeover,omitempty"`
 	TakeoverDrain              metav1.Duration  `json:"takeoverDrainTimeout"`
+	KeepKubeProxyTable         bool             `json:"keepKubeProxyTable,omitempty"`
 	HostProc                   string           `json:"hostProc,omitempty"`
 	TableOwnership             string           `json:"tableOwnership,omitempty"`
 	LogLevel                   string           `json:"logLevel,omitempty"`

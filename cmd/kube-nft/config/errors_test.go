@@ -49,7 +49,12 @@ func TestChoices(t *testing.T) {
 
 func TestErrorsOfFlags(t *testing.T) {
 	tests := []struct{ line, want string }{
-		{"--proxy-mode nft", "--proxy-mode nft: expected nftables"},
+		{"--proxy-mode nft", "--proxy-mode nft: expected nftables or shadow"},
+		{"--mode nft", "--mode nft: expected nftables or shadow"},
+		{"--mode shadow --service-proxy-name x",
+			"--mode shadow: expected nftables, as kube-proxy does not serve the Services of --service-proxy-name"},
+		{"--mode shadow --proxy-mode nftables",
+			"--proxy-mode nftables: it is another name of --mode, which is given as shadow; give one of them"},
 		{"--manifests /m --kubeconfig /k",
 			"--manifests /m: it replaces the API server, so it cannot be combined with a kubeconfig or a master"},
 		{"--manifests /m --master https://h",
@@ -189,7 +194,7 @@ func TestErrorsOfFields(t *testing.T) {
 		{name: "gates", text: proxy + "featureGates: A=true\n", want: "FILE: featureGates A=true: expected an object"},
 		{name: "gate", text: proxy + "featureGates: {A: 1}\n", want: "FILE: featureGates 1: expected true or false"},
 
-		{name: "mode", text: proxy + "mode: nft\n", want: "FILE: mode nft: expected nftables"},
+		{name: "mode", text: proxy + "mode: nft\n", want: "FILE: mode nft: expected nftables or shadow"},
 		{name: "iptables section", text: proxy + "iptables: {masqueradeBit: 32}\n",
 			want: "FILE: iptables.masqueradeBit 32: expected a bit of the packet mark, 0 to 31"},
 		{name: "nftables section", text: proxy + "nftables: {masqueradeBit: -1}\n",

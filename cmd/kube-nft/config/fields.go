@@ -191,8 +191,11 @@ func isSection(api reflect.Type) bool {
 	return api.Kind() == reflect.Struct && !reflect.PointerTo(api).Implements(reflect.TypeFor[json.Unmarshaler]())
 }
 
-// modeNFTables is kube-proxy's name for kube-nft's mode.
-const modeNFTables = "nftables"
+// The modes: kube-proxy's name for what kube-nft does, and one that only kube-nft has.
+const (
+	modeNFTables = "nftables"
+	modeShadow   = "shadow"
+)
 
 // A uselessField is a field of KubeProxyConfiguration, or a section, that has no effect here.
 type uselessField struct {
@@ -206,7 +209,7 @@ type uselessField struct {
 // instead.
 func uselessFields(tree map[string]any) []string {
 	known := []uselessField{
-		{"mode", []string{modeNFTables}},
+		{"mode", []string{modeNFTables, modeShadow}},
 		{"ipvs.syncPeriod", []string{"30s"}},
 		{"ipvs", nil},
 		{"winkernel", nil},

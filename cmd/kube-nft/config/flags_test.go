@@ -20,10 +20,11 @@ func TestVisibleFlags(t *testing.T) {
 		`affinity-size bind-address bind-address-hard-fail cluster-cidr config connection-counters
 		connections-of-departed conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal
 		conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout
-		conntrack-udp-timeout-stream detect-local-mode endpoint-connection-counters external-ips feature-gates
-		healthz-bind-address host-proc hostname-override kube-api-burst kube-api-content-type kube-api-qps
+		conntrack-udp-timeout-stream detect-local-mode eject-endpoints endpoint-connection-counters external-ips feature-gates
+		flow-metrics healthz-bind-address host-proc hostname-override keep-kube-proxy-table kube-api-burst
+		kube-api-content-type kube-api-qps
 		kubeconfig localhost-nodeports log-format log-level logging-format manifests masquerade-all
-		masquerade-bit master metrics-bind-address min-sync-period namespace-quota nodeport-addresses
+		masquerade-bit master metrics-bind-address min-sync-period mode namespace-quota nodeport-addresses
 		oom-score-adj ping-vips pod-bridge-interface pod-interface-name-prefix profiling service-cidr
 		service-proxy-name source-ranges-for-node-ports sync-period table-ownership takeover takeover-drain-timeout v`)
 	var got []string
@@ -76,6 +77,26 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 				"--feature-gates A true has no effect in kube-nft: there is no such gate here",
 				"--feature-gates B false has no effect in kube-nft: there is no such gate here",
 				"no effect in kube-nft: --proxy-mode ipvs",
+			},
+		},
+		{
+			name:    "another mode by our name of the flag",
+			line:    `--mode=ipvs --takeover=auto`,
+			notices: []string{"no effect in kube-nft: --mode ipvs"},
+			check:   func(c *Config) bool { return !c.Shadow && c.Takeover },
+		},
+		{
+			name: "shadow",
+			line: `--proxy-mode=shadow --takeover=force`,
+			check: func(c *Config) bool {
+				return c.Shadow && !c.Takeover && c.Healthz.String() == "0.0.0.0:10356" && c.Metrics.String() == "127.0.0.1:10349"
+			},
+		},
+		{
+			name: "shadow at ports of its own",
+			line: `--mode=shadow --healthz-bind-address=:10256 --metrics-bind-address=127.0.0.1:9000`,
+			check: func(c *Config) bool {
+				return c.Healthz.String() == "0.0.0.0:10356" && c.Metrics.String() == "127.0.0.1:9000"
 			},
 		},
 		{

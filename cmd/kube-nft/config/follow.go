@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/tracker/manifest/watch"
 )
 
@@ -36,8 +37,8 @@ func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) 
 	defer changes.Close()
 	ticker := time.NewTicker(rescan)
 	defer ticker.Stop()
-	notices := have.Notices
-	for last := ""; ; {
+	var failing quota.Once
+	for notices := have.Notices; ; {
 		changes.Arm() // before the file is read, so that nothing falls in between
 		now, changed, err := r.differs(have)
 		if err == nil && !changed {
@@ -52,9 +53,8 @@ func (r *Reader) Follow(ctx context.Context, have *Config, problem func(error)) 
 		case changed:
 			return true
 		case err == nil:
-			last = ""
-		case err.Error() != last:
-			last = err.Error()
+			failing.Over()
+		case failing.Report(err.Error()):
 			problem(err)
 		}
 		select {

@@ -34,7 +34,7 @@ func receive[T any](t *testing.T, what string, from <-chan T) T {
 	case value := <-from:
 		return value
 	case <-time.After(patience):
-		t.Fatal("waited in vain for " + what)
+		t.Fatal("did not happen: " + what)
 		panic("unreachable")
 	}
 }
@@ -56,7 +56,7 @@ func TestFollow(t *testing.T) {
 	f := follow(t, newReader(t, "--config", file, "--cluster-cidr", "10.0.0.0/8"))
 
 	replaceFile(t, file, head+"mode: nft\n")
-	if got, want := receive(t, "a problem", f.problems), file+": mode nft: expected nftables"; got != want {
+	if got, want := receive(t, "a problem", f.problems), file+": mode nft: expected nftables or shadow"; got != want {
 		t.Errorf("problem %q, want %q", got, want)
 	}
 	if err := os.Remove(file); err != nil {

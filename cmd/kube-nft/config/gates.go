@@ -145,7 +145,7 @@ func (r *reading) resolveGates(c *Config) error {
 // GateOn reports what kube-nft does of a known gate, whether a flag, the file or the default decides it.
 func (c *Config) GateOn(name string) bool { return c.gates[name] }
 
-// setWatchList tells client-go whether it may ask for streaming lists. client-go has one such switch
+// setWatchList sets whether client-go may ask for streaming lists. client-go has one such switch
 // for the whole process.
 func (c *Config) setWatchList() {
 	gates, ok := features.FeatureGates().(interface {

@@ -19,7 +19,11 @@ const (
 
 // logRefused logs invalid fields of objects, each once a minute, and calls report with each if report is not nil.
 func logRefused(log *zap.Logger, report func(error)) func(error) {
-	lines := &quota.Quota{Interval: time.Minute, PerNamespace: fieldsPerNamespace, Total: fieldsTotal}
+	lines := &quota.Quota{Interval: time.Minute, PerNamespace: fieldsPerNamespace, Total: fieldsTotal,
+		Exceeded: func(namespace string) {
+			log.Warn("too many invalid fields in this namespace; the rest is not logged this minute",
+				zap.String("namespace", namespace))
+		}}
 	return func(err error) {
 		list := []error{err}
 		if joined := (interface{ Unwrap() []error })(nil); errors.As(err, &joined) {
@@ -30,12 +34,8 @@ func logRefused(log *zap.Logger, report func(error)) func(error) {
 			if refusal := (*tracker.Refusal)(nil); errors.As(err, &refusal) {
 				namespace = refusal.Namespace
 			}
-			switch {
-			case lines.Allow(namespace, err.Error()):
+			if lines.Allow(namespace, err.Error()) {
 				log.Warn("kube-nft ignores an invalid field", zap.Error(err))
-			case lines.Exceeded(namespace):
-				log.Warn("too many invalid fields in this namespace; the rest is not logged this minute",
-					zap.String("namespace", namespace))
 			}
 			if report != nil {
 				report(err)

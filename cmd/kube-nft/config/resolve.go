@@ -194,16 +194,27 @@ func (r *reading) resolve() (*Config, error) {
 
 // resolveSource chooses between files and an API server: a flag wins over the file.
 func (r *reading) resolveSource(c *Config) error {
-	switch r.proxy.Mode {
+	flag := "mode"
+	if r.flags.Changed("proxy-mode") {
+		flag = "proxy-mode"
+	}
+	mode := r.proxy.Mode
+	r.proxy.Mode = modeNFTables
+	switch mode {
 	case modeNFTables, "":
+	case modeShadow:
+		if r.own.ServiceProxyName != "" {
+			return r.invalid(flag, string(mode), "expected nftables, as kube-proxy does not serve the Services of "+
+				r.name("service-proxy-name"))
+		}
+		r.proxy.Mode, c.Shadow = mode, true
 	case "iptables", "ipvs", "userspace", "kernelspace":
-		if r.flags.Changed("proxy-mode") {
-			r.notices = append(r.notices, "no effect in kube-nft: --proxy-mode "+string(r.proxy.Mode))
+		if r.flags.Changed("mode") {
+			r.notices = append(r.notices, "no effect in kube-nft: --"+flag+" "+string(mode))
 		}
 	default:
-		return r.invalid("proxy-mode", string(r.proxy.Mode), "expected nftables")
+		return r.invalid(flag, string(mode), "expected nftables or shadow")
 	}
-	r.proxy.Mode = modeNFTables
 	client := &r.proxy.ClientConnection
 	if r.own.Manifests != "" && (client.Kubeconfig != "" || r.own.Master != "") {
 		byFlag := r.flags.Changed("manifests")
@@ -290,7 +301,7 @@ func (r *reading) resolvePods(c *Config) error {
 			if err != nil {
 				return r.invalid("cluster-cidr", cidrs, "expected a CIDR such as 10.244.0.0/16, or one of each family with a comma")
 			}
-			family := nft.Family(tracker.FamilyOf(prefix.Addr()))
+			family := tracker.FamilyOf(prefix.Addr())
 			if _, twice := c.Pods[family]; twice {
 				return r.invalid("cluster-cidr", cidrs, "expected no more than one CIDR of a family")
 			}
@@ -384,13 +395,15 @@ func (r *reading) resolveRuleset(c *Config) error {
 	}
 	c.MasqueradeAll, c.MasqueradeBit, c.AffinitySize, c.NamespaceQuota = nftables.MasqueradeAll, uint8(bit),
 		own.AffinitySize, own.NamespaceQuota
+	c.FlowMetrics = own.FlowMetrics
 	c.ConnectionCounters, c.EndpointCounters = own.ConnectionCounters ||
 		own.EndpointConnectionCounters, own.EndpointConnectionCounters
 	c.Defaults = tracker.Settings{ResetDeparted: own.ConnectionsOfDeparted == reset,
-		SourceRangesForNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs}
+		SourceRangesForNodePorts: own.SourceRangesForNodePorts, Ping: own.PingVIPs,
+		Eject: own.EjectEndpoints}
 	c.MinSyncPeriod, c.SyncPeriod, c.HostProc = least, most, own.HostProc
-	c.TakeoverDrain = own.TakeoverDrain.Duration
-	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never, own.Takeover == force,
+	c.TakeoverDrain, c.KeepProxyTable = own.TakeoverDrain.Duration, own.KeepKubeProxyTable
+	c.Takeover, c.ForceTakeover, c.TableOwnership = own.Takeover != never && !c.Shadow, own.Takeover == force,
 		own.TableOwnership == auto
 	return nil
 }
@@ -402,12 +415,15 @@ func (r *reading) resolveServers(c *Config) (err error) {
 		anywhere, loopback = netip.IPv6Unspecified(), netip.IPv6Loopback()
 	}
 	if c.Healthz, err = r.resolveServer("healthz-bind-address", &r.proxy.HealthzBindAddress,
-		netip.AddrPortFrom(anywhere, 10256)); err != nil {
+		netip.AddrPortFrom(anywhere, healthzPort)); err != nil {
 		return err
 	}
 	if c.Metrics, err = r.resolveServer("metrics-bind-address", &r.proxy.MetricsBindAddress,
-		netip.AddrPortFrom(loopback, 10249)); err != nil {
+		netip.AddrPortFrom(loopback, metricsPort)); err != nil {
 		return err
+	}
+	if c.Shadow {
+		c.Healthz, c.Metrics = besideProxy(c.Healthz), besideProxy(c.Metrics)
 	}
 	a, b := c.Healthz, c.Metrics
 	switch {
@@ -420,6 +436,21 @@ func (r *reading) resolveServers(c *Config) (err error) {
 	}
 	c.BindAddressHardFail, c.Profiling = r.proxy.BindAddressHardFail, r.proxy.EnableProfiling
 	return nil
+}
+
+// The ports of kube-proxy's health and metrics servers by default, and how much higher those of the shadow mode are.
+const (
+	healthzPort, metricsPort = 10256, 10249
+	shadowPorts              = 100
+)
+
+// besideProxy returns the address that stands for one in the shadow mode. kube-proxy needs its ports: if it restarts,
+// it must find them free.
+func besideProxy(address netip.AddrPort) netip.AddrPort {
+	if port := address.Port(); port == healthzPort || port == metricsPort {
+		return netip.AddrPortFrom(address.Addr(), port+shadowPorts)
+	}
+	return address
 }
 
 // resolveServer reads an address and completes it if its IP or port is missing. An empty text gives

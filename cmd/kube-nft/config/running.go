@@ -11,7 +11,7 @@ import (
 	"github.com/kube-nft/kube-nft/tracker/informer"
 )
 
-// Running is what a kube-nft that runs tells of itself.
+// Running describes a kube-nft process that runs.
 type Running struct {
 	Version  string    `json:"version"`
 	Commit   string    `json:"commit,omitempty"`
@@ -27,7 +27,7 @@ type Running struct {
 	Root string `json:"-"`
 }
 
-// Running tells of the process that these settings are in force in.
+// Running describes this process, which has used these settings since started.
 func (c *Config) Running(started time.Time) (*Running, error) {
 	d := c.effective
 	d.proxy.HostnameOverride = c.NodeName
@@ -72,9 +72,9 @@ func (c *Config) changed() (map[string]string, error) {
 	changed := make(map[string]string)
 	for _, s := range settings {
 		value := c.effective.at(s.field)
-		if s.flag == "proxy-mode" || s.flag == "v" || s.flag == "logging-format" ||
+		if s.flag == "v" || s.flag == "logging-format" ||
 			reflect.DeepEqual(value.Interface(), plain.effective.at(s.field).Interface()) {
-			continue // the first has one value, and ours replace the other two
+			continue // ours replace these two
 		}
 		if value.Kind() == reflect.Map {
 			changed[s.flag] = gatesText(c.effective.proxy.FeatureGates)
@@ -101,6 +101,7 @@ func (r *Reader) ReadOver(running *Running) (*Config, error) {
 	}
 	reading := r.reading()
 	reading.file = origin
+	document.proxy.Mode = modeNFTables // what a daemon after the shadow would have
 	reading.merge(document)
 	c, err := reading.resolve()
 	if err != nil {

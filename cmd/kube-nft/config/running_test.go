@@ -56,4 +56,15 @@ func TestRunning(t *testing.T) {
 	if file.MasqueradeAll || file.NodeName != "other" {
 		t.Errorf("got %+v", file)
 	}
+	// A command programs or compares as the daemon after the shadow does.
+	if running, err = mustRead(t, "--mode=shadow", "--takeover=auto").Running(time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	after, err := newReader(t).ReadOver(running)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Shadow || !after.Takeover || after.Healthz.Port() != 10256 || running.Changed["mode"] != "shadow" {
+		t.Errorf("got %+v, changed %v", after, running.Changed)
+	}
 }

@@ -22,6 +22,7 @@ type setting struct {
 	stronger    string // field of KubeNFTConfiguration, which wins over field
 	usage       string // empty hides the flag
 	choice      string // all values that it takes, if these are words
+	stage       string // alpha or beta; empty is stable
 }
 
 // settings are all settings.
@@ -84,9 +85,15 @@ var settings = []setting{
 		usage: "count the connections to each frontend of a Service port in the kernel, for metrics"},
 	{flag: "endpoint-connection-counters", field: "endpointConnectionCounters",
 		usage: "count the connections to each endpoint as well: a time series for each endpoint of each frontend"},
+	{flag: "flow-metrics", field: "flowMetrics", stage: alpha,
+		usage: "count the bytes, packets and connections of each Service, and how long they last, for metrics (sets the " +
+			"sysctls net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp)"},
 	{flag: "connections-of-departed", field: "connectionsOfDeparted", choice: "keep reset",
 		usage: "what happens to TCP and SCTP connections to an endpoint that was removed from its Service: keep or " +
 			"reset; kube-nft.io/connections-of-departed on a Service takes precedence"},
+	{flag: "eject-endpoints", field: "ejectEndpoints", stage: alpha,
+		usage: "give endpoints that do not answer TCP connections no new ones for a while; kube-nft.io/eject on a " +
+			"Service takes precedence"},
 	{flag: "ping-vips", field: "pingVIPs",
 		usage: "let the cluster, load-balancer and external IPs of Services with endpoints respond to ping; " +
 			"kube-nft.io/ping on a Service takes precedence"},
@@ -99,12 +106,17 @@ var settings = []setting{
 			"and --service-proxy-name"},
 	{flag: "takeover-drain-timeout", field: "takeoverDrainTimeout",
 		usage: "how long connections of kube-proxy's IPVS mode may keep its virtual servers and device after a takeover"},
+	{flag: "keep-kube-proxy-table", field: "keepKubeProxyTable",
+		usage: "keep a table ip kube-proxy with an empty chain: Calico with nftablesMode Auto looks for it, and changes " +
+			"its dataplane when it goes"},
 	{flag: "host-proc", field: "hostProc",
 		usage: "path of a proc file system that shows the node's processes, to look for a running kube-proxy; in a " +
 			"container without hostPID, the mount of the node's /proc"},
 	{flag: "table-ownership", field: "tableOwnership", choice: "auto never",
 		usage: "keep other programs from changing kube-nft's tables, if the kernel can: auto or never"},
-	{flag: "proxy-mode", field: "mode"},
+	{flag: "mode", field: "mode", choice: modeNFTables + " " + modeShadow,
+		usage: "nftables: serve; or shadow: compare with kube-proxy's rules and change nothing; kube-proxy's other modes " +
+			"count as nftables"},
 	{flag: "feature-gates", field: "featureGates",
 		usage: "feature gates of Kubernetes, as NAME=true,NAME=false; the log names gates without effect"},
 	{flag: "oom-score-adj", field: "oomScoreAdj", usage: "oom_score_adj of this process, -1000 to 1000"},
@@ -221,38 +233,41 @@ func Choices() map[string][]string {
 // addFlags declares the flags, which write into the document.
 func (d *document) addFlags(f *pflag.FlagSet) {
 	for _, s := range settings {
-		v := d.at(s.field)
+		v, usage := d.at(s.field), s.usage
 		if v.Kind() == reflect.Pointer {
 			v = v.Elem()
+		}
+		if s.stage != "" {
+			usage += " (" + s.stage + ")"
 		}
 		switch {
 		case v.Type() == reflect.TypeFor[metav1.Duration]():
 			p := pointerTo[metav1.Duration](v)
-			f.DurationVar(&p.Duration, s.flag, p.Duration, s.usage)
+			f.DurationVar(&p.Duration, s.flag, p.Duration, usage)
 		case v.Kind() == reflect.String:
 			p := pointerTo[string](v)
-			f.StringVar(p, s.flag, *p, s.usage)
+			f.StringVar(p, s.flag, *p, usage)
 		case v.Kind() == reflect.Bool:
 			p := pointerTo[bool](v)
-			f.BoolVar(p, s.flag, *p, s.usage)
+			f.BoolVar(p, s.flag, *p, usage)
 		case v.Kind() == reflect.Int32:
 			p := pointerTo[int32](v)
-			f.Int32Var(p, s.flag, *p, s.usage)
+			f.Int32Var(p, s.flag, *p, usage)
 		case v.Kind() == reflect.Uint32:
 			p := pointerTo[uint32](v)
 			short := "" // -v is the only one
 			if len(s.flag) == 1 {
 				short = s.flag
 			}
-			f.Uint32VarP(p, s.flag, short, *p, s.usage)
+			f.Uint32VarP(p, s.flag, short, *p, usage)
 		case v.Kind() == reflect.Float32:
 			p := pointerTo[float32](v)
-			f.Float32Var(p, s.flag, *p, s.usage)
+			f.Float32Var(p, s.flag, *p, usage)
 		case v.Kind() == reflect.Map:
-			f.Var(gateValues{pointerTo[map[string]bool](v)}, s.flag, s.usage)
+			f.Var(gateValues{pointerTo[map[string]bool](v)}, s.flag, usage)
 		default:
 			p := pointerTo[[]string](v)
-			f.StringSliceVar(p, s.flag, *p, s.usage)
+			f.StringSliceVar(p, s.flag, *p, usage)
 		}
 		f.Lookup(s.flag).Hidden = s.usage == ""
 	}

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"time"
+
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 )
@@ -10,6 +12,7 @@ func (d *daemon) answers() *peer.Answers {
 	return &peer.Answers{
 		Settings: func() (*config.Running, error) { return d.config.Running(started) },
 		Status:   d.status,
+		Metrics:  d.monitor.metrics.Handler(d.log),
 	}
 }
 
@@ -17,16 +20,30 @@ func (d *daemon) answers() *peer.Answers {
 const (
 	maxUnserved          = 200
 	maxUnservedAddresses = 50
+	// maxEjected is how many endpoints that do not answer it lists.
+	maxEjected = 1000
 )
 
 // status answers kube-nft status and kube-nft ready.
 func (d *daemon) status() *peer.Status {
 	s := d.monitor.status()
-	s.NodeMissing = nodeMissing(d.tracker)()
+	s.NodeMissing, s.Shadow = nodeMissing(d.tracker)(), d.shadow.status()
 	for _, u := range d.tracker.Unserved(maxUnserved) {
 		s.Unserved = append(s.Unserved, peer.UnservedService{Namespace: u.Refusal.Namespace, Name: u.Refusal.Name,
 			Reason: u.Refusal.Reason, Addresses: u.Addresses[:min(len(u.Addresses), maxUnservedAddresses)],
 			NodePorts: u.NodePorts[:min(len(u.NodePorts), maxUnservedAddresses)]})
+	}
+	ejected := d.ejection.Endpoints()
+	s.EjectedEndpoints = len(ejected)
+	for _, e := range ejected[:min(len(ejected), maxEjected)] {
+		s.Ejected = append(s.Ejected, peer.EjectedEndpoint{Namespace: e.Port.Namespace, Name: e.Port.Service,
+			Port: e.Port.Port, Endpoint: e.Endpoint, Since: e.Since.UTC().Truncate(time.Millisecond),
+			Until: e.Until.UTC().Truncate(time.Millisecond), Times: e.Times})
+	}
+	if d.flows != nil {
+		state := d.flows.State()
+		s.FlowMetrics = &peer.FlowMetrics{Problem: state.Problem, Lost: state.Lost, Services: state.Services,
+			Connections: state.Connections}
 	}
 	if draining := d.draining.Load(); draining != nil {
 		s.Draining = *draining

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/signal"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +20,11 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/ejection"
+	"github.com/kube-nft/kube-nft/sync/flows"
 	"github.com/kube-nft/kube-nft/sync/web"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -36,7 +37,8 @@ var ErrConfigChanged = errors.New("the configuration file changed")
 type daemon struct {
 	config   *config.Config
 	log      *zap.Logger
-	kernel   *kernel.Client
+	kernel   *kernel.Client // nil in the shadow mode
+	shadow   *shadow        // nil except in the shadow mode
 	families []nft.Family
 	lacks    nft.Lacks // what the kernel cannot do for annotations
 	owned    bool      // our socket owns the tables
@@ -44,6 +46,8 @@ type daemon struct {
 	queue    *proxysync.Queue
 	feed     *config.Feed
 	monitor  *monitor
+	ejection *ejection.Watcher
+	flows    *flows.Counter // nil without --flow-metrics
 	group    *errgroup.Group
 	working  bool // goroutines have the sockets
 
@@ -75,10 +79,18 @@ func Run(ctx context.Context, reader *config.Reader, c *config.Config, stderr io
 func newDaemon(c *config.Config, log *zap.Logger) *daemon {
 	services := c.Tracker()
 	services.CPUTime = proxysync.ThreadTime
-	return &daemon{
+	d := &daemon{
 		config: c, log: log, queue: proxysync.NewQueue(), tracker: tracker.New(services),
 		turn: peer.NewTurn(), written: make(chan struct{}),
 	}
+	d.ejection = d.newEjection()
+	switch {
+	case c.Shadow:
+		d.shadow = newShadow(d)
+	case c.FlowMetrics:
+		d.flows = d.newFlows()
+	}
+	return d
 }
 
 func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
@@ -87,10 +99,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	if err := d.config.CheckSource(); err != nil {
 		return err
 	}
-	build := config.Build()
-	d.log.Info("starting", zap.String("version", build.GitVersion), zap.String("commit", build.GitCommit),
-		zap.String("go", build.GoVersion), zap.String("platform", build.Platform))
-	d.config.LogNotices(d.log)
+	logStart(d.config, d.log)
 	defer d.close()
 	if err := d.useKernel(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -100,17 +109,17 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	}
 	group, working := errgroup.WithContext(ctx)
 	d.group = group
-	var err error
-	if d.monitor, err = d.newMonitor(working, reader.Flags()); err != nil {
+	err := d.openMonitor(working, reader.Flags())
+	if err != nil {
 		return err
 	}
 	d.feed, err = d.config.NewFeed(d.tracker, d.queue.Notify, d.monitor.refused, d.monitor.safety.reportList, d.log)
 	if err != nil {
 		return err
 	}
-	tuneConntrack(d.config, d.log) // after all checks: a failed start leaves the host as it was
-	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(d.config.OOMScoreAdj)), 0); err != nil {
-		logScore(oomScore, d.config.OOMScoreAdj, err, d.log)
+	if d.shadow == nil { // after all checks: a failed start leaves the host as it was
+		tuneConntrack(d.config, d.log)
+		setScore(d.config.OOMScoreAdj, d.log)
 	}
 
 	d.working = true
@@ -119,11 +128,7 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	served := make(chan struct{})
 	group.Go(func() error {
 		defer close(served)
-		if !d.turn.Await(working, d.answers(), d.log) {
-			return nil
-		}
-		d.monitor.events.node(normal, "Starting", "StartProxy", "")
-		return d.monitor.run(serving)
+		return d.serve(working, serving)
 	})
 	group.Go(func() error { return d.feed.Run(working) })
 	group.Go(func() error {
@@ -147,8 +152,23 @@ func (d *daemon) run(ctx context.Context, reader *config.Reader) error {
 	return nil
 }
 
+// serve waits for this daemon's turn to program, unless ctx ends before. Then it answers until serving ends.
+func (d *daemon) serve(ctx, serving context.Context) error {
+	if d.shadow != nil {
+		d.turn.Watch(d.answers(), d.log)
+	} else if !d.turn.Await(ctx, d.answers(), d.log) {
+		return nil
+	}
+	d.monitor.events.node(normal, "Starting", "StartProxy", "")
+	return d.monitor.run(serving)
+}
+
 // useKernel opens the lasting socket, and looks at what this kernel can do.
 func (d *daemon) useKernel(ctx context.Context) error {
+	if d.shadow != nil {
+		d.families = shadowFamilies()
+		return nil
+	}
 	client, features, err := openKernel(ctx)
 	if err != nil {
 		return err
@@ -211,15 +231,7 @@ func (d *daemon) close() {
 // sync waits for everything that the first commit needs, and then keeps the kernel up to date until
 // ctx ends.
 func (d *daemon) sync(ctx context.Context) error {
-	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced) {
-		return nil
-	}
-	for d.config.PodsFromNode && !d.config.UsePodCIDRs(d.tracker.Node()) {
-		if !d.wait(ctx, fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName), d.queue.Notified()) {
-			return nil
-		}
-	}
-	if !d.wait(ctx, "the other kube-nft to end", d.turn.Begun) {
+	if !d.waitForAll(ctx) {
 		return nil
 	}
 	d.logMissingNode()
@@ -227,6 +239,9 @@ func (d *daemon) sync(ctx context.Context) error {
 	rules.Lacks = d.lacks
 	rules.Owned = d.owned
 	d.ruleset = services.NewRuleset(rules)
+	if d.shadow != nil {
+		return d.runShadow(ctx)
+	}
 	d.localhost = newLocalhostPorts(ctx, d.config, d.log)
 	source := &interim{
 		tracker: d.tracker, wake: d.queue.Notified(),
@@ -240,7 +255,12 @@ func (d *daemon) sync(ctx context.Context) error {
 			return err
 		}
 	}
-	if d.config.ServiceProxyName == "" { // else another proxy is to be there
+	if d.config.KeepProxyTable { // before the takeover removes kube-proxy's table
+		if err := legacy.Keep(ctx); err != nil {
+			d.log.Error("Calico with nftablesMode Auto may change its dataplane", zap.Error(err))
+		}
+	}
+	if d.config.ServiceProxyName == "" { // with a name, another proxy belongs on this node
 		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}
 	d.group.Go(func() error { return d.watchForward(ctx) })
@@ -254,6 +274,19 @@ func (d *daemon) sync(ctx context.Context) error {
 
 // patience is the time after which the log says what the daemon waits for, again and again.
 const patience = 10 * time.Second
+
+// waitForAll waits for what every first commit needs; false if ctx ended.
+func (d *daemon) waitForAll(ctx context.Context) bool {
+	if !d.wait(ctx, "Services and EndpointSlices", d.feed.Synced) {
+		return false
+	}
+	for d.config.PodsFromNode && !d.config.UsePodCIDRs(d.tracker.Node()) {
+		if !d.wait(ctx, fmt.Sprintf("spec.podCIDRs of Node %s", d.config.NodeName), d.queue.Notified()) {
+			return false
+		}
+	}
+	return d.wait(ctx, "the other kube-nft to end", d.turn.Begun)
+}
 
 // wait waits until ready is closed; false if ctx ended.
 func (d *daemon) wait(ctx context.Context, what string, ready <-chan struct{}) bool {

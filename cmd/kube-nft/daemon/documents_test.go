@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/nft/readback"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/flows"
 	"github.com/kube-nft/kube-nft/sync/metrics"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -48,6 +50,12 @@ func (silentKernel) Connections(context.Context, nft.Family, bool) ([]readback.C
 	return make([]readback.Connections, 1), nil
 }
 
+// noFlows are those to one Service that has had none.
+type noFlows struct{}
+
+func (noFlows) Usages() []flows.Usage { return make([]flows.Usage, 1) }
+func (noFlows) State() flows.State    { return flows.State{} }
+
 // isDocumented says of which metrics the reference and the dashboard speak: not of those that
 // every Go program has.
 func isDocumented(name string) bool {
@@ -65,12 +73,15 @@ func scrape(t *testing.T, path string) map[string]*metric {
 		NodeMissing: func() bool { return false },
 		Kernel:      silentKernel{}, Build: new(debug.BuildInfo), Component: new(version.Info),
 		Gates: gates(newTestConfig(t)), Connections: func() (entries, limit int64, err error) { return },
+		Ejected: func() map[metrics.Service]int { return map[metrics.Service]int{{Namespace: "shop", Name: "web"}: 1} },
 	})
 	m.CountConnections(silentKernel{}.Connections, true)
+	m.CountFlows(noFlows{})
 	m.SafetyCheck(safetyReasons)
 	m.Takeover(takeoverStates(), func() string { return string(migrate.Taken) })
 	m.ForeignProxy(func() bool { return false })
 	m.ForwardRefusals(func() int64 { return 0 })
+	m.Shadow(new(shadow).metrics)
 	reportRequest(m.CountRequests())
 	m.Committed(new(proxysync.Report), nil, kernel.Traffic{})
 	m.Committed(&proxysync.Report{Delta: tracker.Delta{Oldest: time.Now()}},
@@ -156,6 +167,26 @@ func checkExpression(t *testing.T, found map[string]*metric, where, expression s
 	for _, name := range names {
 		if found[baseName(name, found)] == nil {
 			t.Errorf("%s: no scrape has %s", where, name)
+		}
+	}
+}
+
+// TestPagesNameMetricsThatExist holds the recipes of the documentation against a scrape.
+func TestPagesNameMetricsThatExist(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	found := scrape(t, "/metrics")
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range metricName.FindAllString(string(text), -1) {
+			if strings.HasPrefix(name, "kube_nft_") && found[baseName(name, found)] == nil {
+				t.Errorf("%s: no scrape has %s", page, name)
+			}
 		}
 	}
 }

@@ -48,6 +48,7 @@ type events struct {
 	recorder         k8sevents.EventRecorder
 	tracker          *tracker.Tracker
 	nodeName         string
+	nodeOnly         bool // events about Services are not recorded: what they say does not concern tenants
 	ofNode, services quota.Quota
 }
 
@@ -102,7 +103,7 @@ func (e *events) node(kind, reason, action, note string) {
 
 // service records a warning about a Service; related, if not empty, is another Service involved.
 func (e *events) service(namespace, name string, related tracker.PortID, reason, action, note string) {
-	if e == nil {
+	if e == nil || e.nodeOnly {
 		return
 	}
 	var other runtime.Object
@@ -121,7 +122,7 @@ func (e *events) serviceRef(namespace, name string) *corev1.ObjectReference {
 // people write. Other refusals stay in the log, because people look at Services.
 func (e *events) refused(err error) {
 	var refusal *tracker.Refusal
-	if e == nil || !errors.As(err, &refusal) {
+	if e == nil || e.nodeOnly || !errors.As(err, &refusal) {
 		return
 	}
 	const reason, action = "FieldRefused", "Read"

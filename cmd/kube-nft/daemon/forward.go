@@ -12,13 +12,14 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft/firewall"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/retry"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// How often the daemon looks for rules that refuse connections to endpoints: after a commit of anybody's to nf_tables,
-// but at most once in forwardInterval, and otherwise, for legacy iptables, which reports nothing, once in
-// forwardAudit. After a look that took long it rests for forwardRest times as long.
+// How often the daemon looks for rules that refuse connections to endpoints: after a commit of any program to
+// nf_tables, but at most once in forwardInterval. Legacy iptables does not notify, so it also looks once in
+// forwardAudit. After a look it pauses for forwardRest times as long as the look took.
 const (
 	forwardInterval = 10 * time.Second
 	forwardAudit    = time.Minute
@@ -73,7 +74,7 @@ func (d *daemon) watchForward(ctx context.Context) error {
 	var refusals atomic.Int64
 	d.monitor.metrics.ForwardRefusals(refusals.Load)
 	var known []string
-	problem := ""
+	var failing quota.Once
 	var generation uint32
 	var last time.Time
 	for rest := time.Duration(0); retry.Pause(ctx, rest); {
@@ -90,11 +91,10 @@ func (d *daemon) watchForward(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil && err.Error() != problem {
+		if err == nil {
+			failing.Over()
+		} else if failing.Report(err.Error()) {
 			d.log.Warn("cannot check whether rules of other programs refuse connections to endpoints", zap.Error(err))
-		}
-		if problem = ""; err != nil {
-			problem = err.Error()
 		}
 		refusals.Store(int64(len(found)))
 		var places []string

@@ -60,6 +60,7 @@ func (i *interim) finish() {
 	i.finished = true
 	if i.end != nil {
 		i.end()
+		i.tracker.TakeAll()
 	}
 }
 

@@ -30,7 +30,7 @@ func TestLinesAreWrittenInOrder(t *testing.T) {
 
 func TestBlockedLogDoesNotBlockCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reader, pipe := io.Pipe() // nobody reads
+		reader, pipe := io.Pipe() // without a reader
 		w := newLineWriter(pipe, droppedNotice)
 		const lines = 3 * waitingLines
 		for range lines {

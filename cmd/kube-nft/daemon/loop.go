@@ -9,6 +9,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/flows"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -29,6 +30,14 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 		Refused:       d.monitor.serviceSkipped,
 		Cleaned:       d.monitor.metrics.Cleaned,
 	}
+	if d.shadow != nil { // the period is kube-proxy's
+		options.MinInterval = 0
+	}
+	if d.flows != nil {
+		options.Owner = func(at tracker.Frontend, port tracker.PortID, _ bool) {
+			d.flows.SetOwner(at, flows.Service{Namespace: port.Namespace, Name: port.Service})
+		}
+	}
 	if d.takeover != nil && d.takeover.needed {
 		options.Foreign, options.KnownClients = d.takeover.foreign, d.takeover.keptClients
 	}
@@ -37,10 +46,18 @@ func (d *daemon) options(ctx context.Context) proxysync.Options {
 
 // committed follows a commit of the sync loop.
 func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
-	d.monitor.committed(r, d.ruleset.Lengths(), d.kernel.Sent())
-	d.sample.follow(&r.Delta)
+	d.monitor.committed(r, d.ruleset.Lengths(), d.sent())
 	d.logNode(r.Delta.Node)
+	if d.shadow != nil {
+		d.shadow.committed()
+		return
+	}
+	d.sample.follow(&r.Delta)
 	d.localhost.committed(r.Delta)
+	d.ejection.Committed(&r.Delta)
+	if d.flows != nil {
+		d.flows.SetNodePorts(r.NodePorts)
+	}
 	if d.takeover != nil {
 		d.takeover.committed(ctx, r)
 	}
@@ -58,6 +75,9 @@ func (d *daemon) failed(err error) {
 func (d *daemon) safetyStop(err error) {
 	d.monitor.proxy.Hold(err != nil)
 	d.monitor.safety.reportCommit(err)
+	if err != nil {
+		d.tracker.TakeAll()
+	}
 	if d.apply != nil && err != nil {
 		d.apply.safetyStop(d.takeover, err)
 	}
@@ -98,6 +118,16 @@ func (d *daemon) runLoop(ctx context.Context, loop *proxysync.Loop) error {
 		defer table.Close()
 		loop.CleanFlows(conntrack.NewReconciler(table))
 	}
+	d.group.Go(func() error {
+		d.ejection.Run(ctx)
+		return nil
+	})
+	if d.flows != nil {
+		d.group.Go(func() error {
+			d.flows.Run(ctx)
+			return nil
+		})
+	}
 	entries, err := kernel.Open()
 	if err != nil {
 		return err
@@ -110,14 +140,23 @@ func (d *daemon) runLoop(ctx context.Context, loop *proxysync.Loop) error {
 	}
 	defer foreign.Close()
 	loop.Watch(foreign)
-	if d.config.NodePorts.Follows() {
-		addrs, err := legacy.InterfaceAddresses()
-		if err != nil {
-			return err
-		}
-		loop.SetAddresses(addrs)
-		d.group.Go(func() error { return proxysync.FollowAddresses(ctx, loop.SetAddresses, d.log) })
+	if err := d.followAddresses(ctx, loop); err != nil {
+		return err
 	}
 	d.monitor.proxy.Start(d.monitor.families)
 	return loop.Run(ctx)
+}
+
+// followAddresses brings the addresses of the node's interfaces into a loop, if they matter, until ctx ends.
+func (d *daemon) followAddresses(ctx context.Context, loop *proxysync.Loop) error {
+	if !d.config.NodePorts.Follows() {
+		return nil
+	}
+	addrs, err := legacy.InterfaceAddresses()
+	if err != nil {
+		return err
+	}
+	loop.SetAddresses(addrs)
+	d.group.Go(func() error { return proxysync.FollowAddresses(ctx, loop.SetAddresses, d.log) })
+	return nil
 }

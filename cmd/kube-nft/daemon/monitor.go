@@ -33,7 +33,7 @@ type monitor struct {
 	config   *config.Config
 	log      *zap.Logger
 	families []tracker.Family
-	scraped  *kernel.Client // for scrapes; the sync loop has another one
+	scraped  *kernel.Client // for scrapes; the sync loop has another one; nil in the shadow mode
 	counted  *kernel.Client // for scrapes of counters; nil without
 
 	proxy    *health.Proxy
@@ -51,16 +51,18 @@ type monitor struct {
 	awaits atomic.Bool
 }
 
-// newMonitor returns a monitor that has not started. Events are recorded until ctx ends. flags are what /flagz
+// openMonitor makes the monitor, which has not started. Events are recorded until ctx ends. flags are what /flagz
 // shows.
-func (d *daemon) newMonitor(ctx context.Context, flags map[string]string) (m *monitor, err error) {
+func (d *daemon) openMonitor(ctx context.Context, flags map[string]string) (err error) {
 	c, t := d.config, d.tracker
-	m = &monitor{config: c, log: d.log}
-	for _, family := range d.families {
-		m.families = append(m.families, tracker.Family(family))
-	}
-	if m.scraped, err = kernel.Open(); err != nil {
-		return nil, err
+	m := &monitor{config: c, log: d.log, families: d.families}
+	d.monitor = m // close closes it after an error
+	var scraped metrics.Kernel
+	if !c.Shadow {
+		if m.scraped, err = kernel.Open(); err != nil {
+			return err
+		}
+		scraped = m.scraped
 	}
 	m.proxy = health.NewProxy(2*c.SyncPeriod, nodeOf(c, t), d.queue)
 	m.services = health.NewServices(m.proxy.Healthy, m.healthCheckFailed, d.log)
@@ -70,34 +72,37 @@ func (d *daemon) newMonitor(ctx context.Context, flags map[string]string) (m *mo
 	}
 	component := config.Build()
 	m.metrics = metrics.New(metrics.Config{
-		Families: m.families, Changes: t.Changes, Queue: d.queue, Kernel: m.scraped,
+		Families: m.families, Changes: t.Changes, Queue: d.queue, Kernel: scraped,
 		Unserved: m.services.Unserved, NodeMissing: nodeMissing(t),
 		Build: build, Component: &component, Gates: gates(c),
 		Connections: func() (entries, limit int64, err error) { return conntrack.Usage(sysctlRoot) },
+		Ejected:     d.ejectedByService,
 	})
-	defer func(opened *monitor) {
-		if err != nil {
-			opened.close()
-		}
-	}(m)
-	if c.ConnectionCounters { // a socket of its own: a scrape runs all collectors at the same time
+	if d.shadow != nil {
+		m.metrics.Shadow(d.shadow.metrics)
+	}
+	if c.ConnectionCounters && !c.Shadow { // a socket of its own: a scrape runs all collectors at the same time
 		if m.counted, err = kernel.Open(); err != nil {
-			return nil, err
+			return err
 		}
 		m.metrics.CountConnections(
 			func(ctx context.Context, f nft.Family, endpoints bool) ([]readback.Connections, error) {
 				return readback.ReadConnections(ctx, m.counted, f, endpoints)
 			}, c.EndpointCounters)
 	}
+	if d.flows != nil {
+		m.metrics.CountFlows(d.flows)
+	}
 	if c.Manifests == "" {
 		clientmetrics.Register(m.metrics.CountRequests()) // before there is a client that may send one
 		client, err := c.Client()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if m.events, err = startEvents(ctx, client, t, c.NodeName, d.log); err != nil {
-			return nil, err
+			return err
 		}
+		m.events.nodeOnly = c.Shadow
 	}
 	m.safety = newSafetyCheck(d.log, m.events, m.metrics.SafetyCheck(safetyReasons))
 	m.servers, err = m.newServers(flags)
@@ -105,7 +110,7 @@ func (d *daemon) newMonitor(ctx context.Context, flags map[string]string) (m *mo
 	for _, server := range m.servers {
 		server.Expected = m.awaits.Load
 	}
-	return m, err
+	return err
 }
 
 // await says whether a takeover may still wait for kube-proxy to end.
@@ -126,7 +131,9 @@ func (m *monitor) run(ctx context.Context) error {
 
 // close closes the sockets of scrapes, of which none has begun.
 func (m *monitor) close() {
-	m.scraped.Close()
+	if m.scraped != nil {
+		m.scraped.Close()
+	}
 	if m.counted != nil {
 		m.counted.Close()
 	}
@@ -183,7 +190,9 @@ func (m *monitor) committed(r *proxysync.Report, lengths map[nft.Family]map[stri
 		s.UnservedServices, s.WaitingServices = r.Delta.Unserved, r.Delta.Waiting
 	})
 	m.metrics.Committed(r, lengths, sent)
-	m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
+	if !m.config.Shadow { // kube-proxy has the ports
+		m.services.Apply(&r.Delta, m.healthCheckAddresses(r.NodePorts))
+	}
 	m.recordReport(r)
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/nft/legacy"
+	"github.com/kube-nft/kube-nft/sync/quota"
 	"github.com/kube-nft/kube-nft/sync/retry"
 )
 
@@ -27,7 +28,7 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 	defer watch.Close()
 	var found atomic.Bool
 	d.monitor.metrics.ForeignProxy(found.Load)
-	problem := ""
+	var failing quota.Once
 	for rest := proxyInterval; retry.Pause(ctx, rest); {
 		rest = proxyInterval
 		if d.takingOver() {
@@ -40,9 +41,8 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && len(places) == 0:
-			if text := err.Error(); text != problem {
+			if failing.Report(err.Error()) {
 				d.log.Warn("cannot check whether kube-proxy programs this node", zap.Error(err))
-				problem = text
 			}
 			continue
 		case len(places) > 0 && !found.Load():
@@ -52,19 +52,19 @@ func (d *daemon) watchProxy(ctx context.Context) error {
 			found.Store(false)
 			d.log.Info("kube-proxy has no rules on this node any more")
 		}
-		problem = ""
+		failing.Over()
 	}
 	return nil
 }
 
-// reportProxy says where kube-proxy has rules, and who it is as far as visible.
+// reportProxy says where kube-proxy has rules, and which process it is, if that is visible.
 func (d *daemon) reportProxy(places []string) {
-	processes, _ := legacy.Processes(d.config.HostProc) // in a container without the node's nothing is to be seen
+	processes, _ := legacy.Processes(d.config.HostProc) // a container may not see the node's processes
 	processes = slices.DeleteFunc(processes, func(p legacy.Process) bool { return p.PID == 0 })
 	text := "kube-proxy programs this node as well, in " + strings.Join(places, ", ") +
 		": kube-nft serves, but kube-proxy's rules can refuse connections, " +
-		"and it removes connections that it takes for stale. Keep it off this node, then remove its rules with kube-nft " +
-		"migrate apply"
+		"and kube-proxy deletes conntrack entries that it regards as stale. Keep it off this node, then remove its " +
+		"rules with kube-nft migrate apply"
 	fields := []zap.Field{}
 	if len(processes) > 0 {
 		fields = append(fields, zap.Stringer("kube_proxy", &processes[0]))

@@ -98,6 +98,7 @@ func (c *safetyCheck) reportCommit(err error) {
 		c.report(peer.SafetyTakeover, err)
 	default:
 		c.report(peer.SafetySource,
-			fmt.Errorf("%w until the source has more, or until %s after the start", err, tracker.SafetyPeriod))
+			fmt.Errorf("%w until the source has more and has stopped growing, or until %s after the start", err,
+				tracker.SafetyPeriod))
 	}
 }

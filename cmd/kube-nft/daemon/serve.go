@@ -106,7 +106,7 @@ func metricsHandler(c *config.Config, flags map[string]string, m *metrics.Metric
 var started = time.Now()
 
 // A levelFlag is a flag for the level of the log that a request can change, as kube-proxy has one for its
-// verbosity: PUT sets it, GET tells it.
+// verbosity: PUT sets it, GET returns it.
 type levelFlag struct {
 	level zap.AtomicLevel
 	log   *zap.Logger

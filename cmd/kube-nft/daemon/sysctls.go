@@ -20,6 +20,13 @@ const (
 	oomScore   = "/proc/self/oom_score_adj"
 )
 
+// setScore sets how readily the kernel kills this process when memory runs out.
+func setScore(score int, log *zap.Logger) {
+	if err := os.WriteFile(oomScore, []byte(strconv.Itoa(score)), 0); err != nil {
+		logScore(oomScore, score, err, log)
+	}
+}
+
 // logScore logs that the score was refused. A protecting score that the kubelet has given is as
 // good.
 func logScore(path string, score int, refusal error, log *zap.Logger) {
@@ -38,6 +45,9 @@ func logScore(path string, score int, refusal error, log *zap.Logger) {
 func Prepare(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	log := c.Log(stderr)
 	c.LogNotices(log)
+	if c.Shadow { // it changes nothing
+		return nil
+	}
 	kernel, _, err := openKernel(ctx) // the probe makes the kernel load connection tracking
 	if err != nil {
 		return err
@@ -53,13 +63,25 @@ func tuneConntrack(c *config.Config, log *zap.Logger) {
 		log.Warn("conntrack limits are not set", zap.Error(err))
 		return
 	}
-	for _, sysctl := range conntrack.Apply(c.Conntrack, sysctlRoot, cpus) {
+	sysctls := conntrack.Apply(c.Conntrack, sysctlRoot, cpus)
+	if c.FlowMetrics {
+		sysctls = append(sysctls, conntrack.Account(sysctlRoot)...)
+	}
+	for _, err := range logSysctls(sysctls, log) {
+		log.Warn("cannot set a sysctl", zap.Error(err))
+	}
+}
+
+// logSysctls logs what was set, and returns why other sysctls were not.
+func logSysctls(list []conntrack.Sysctl, log *zap.Logger) (failed []error) {
+	for _, sysctl := range list {
 		switch {
 		case sysctl.Err != nil:
-			log.Warn("cannot set a sysctl", zap.Error(sysctl.Err))
+			failed = append(failed, sysctl.Err)
 		case sysctl.Changed:
 			log.Info("kube-nft set a sysctl", zap.String("name", sysctl.Name), zap.Int64("value", sysctl.Want),
 				zap.Int64("before", sysctl.Have))
 		}
 	}
+	return failed
 }

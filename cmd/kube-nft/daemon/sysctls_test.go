@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// TestOOMScoreThatIsRefused: a score that protects is as good as the one that was asked for.
+// TestOOMScoreThatIsRefused: a score that protects the process may replace the one of the settings.
 func TestOOMScoreThatIsRefused(t *testing.T) {
 	for given, want := range map[string]zapcore.Level{"-500\n": zap.InfoLevel, "100\n": zap.WarnLevel,
 		"?": zap.WarnLevel} {

@@ -75,6 +75,21 @@ func parseAddress(text string) (netip.Addr, bool) {
 	return addr.Unmap(), err == nil && addr.Zone() == ""
 }
 
+// parseClient reads --source; without it, it returns the zero Prefix.
+func parseClient(source string) (netip.Prefix, error) {
+	if source == "" {
+		return netip.Prefix{}, nil
+	}
+	if prefix, err := netip.ParsePrefix(source); err == nil {
+		return prefix, nil
+	}
+	addr, ok := parseAddress(source)
+	if !ok {
+		return netip.Prefix{}, config.Usagef("--source %q: expected an IP address or a CIDR", source)
+	}
+	return addr.Prefix(addr.BitLen())
+}
+
 func (c *connection) parseDestination(text string) error {
 	if s, ok := parseService(text); ok {
 		c.names.service, c.protocol = s, explainedProtocols[s.protocol]

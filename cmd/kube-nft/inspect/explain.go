@@ -20,7 +20,6 @@ import (
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/readback"
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 func newExplain(reader *config.Reader) *cobra.Command {
@@ -38,9 +37,9 @@ SRC is an IP address, the name of a Node, or node for this node itself. A port a
 address, as in 10.244.0.9:40000, matters if a hash of the client chooses the endpoint. DEST is
 one of
 
-  ADDR:PORT/PROTO                     an address; write IPv6 addresses with a port in brackets
-  NODE:PORT/PROTO                     the address of a Node
-  NAMESPACE/SERVICE[:PORT][/PROTO]    the cluster IP of a Service, or its first other address;
+    ADDR:PORT/PROTO                   an address; write IPv6 addresses with a port in brackets
+    NODE:PORT/PROTO                   the address of a Node
+    NAMESPACE/SERVICE[:PORT][/PROTO]  the cluster IP of a Service, or its first other address;
                                       PORT is a name or a number
 
 PROTO is tcp, udp, sctp or icmp; icmp has no port. You can put a quoted arrow between the
@@ -141,7 +140,7 @@ func (q connection) explainSource(ctx context.Context, c *config.Config, stderr 
 		return nil, err
 	}
 	table := tables[q.family()]
-	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, tracker.Family(table.Family))
+	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, table.Family)
 	p, err := q.packet(table, &h)
 	if err != nil {
 		return nil, err
@@ -168,7 +167,7 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 		return nil, fmt.Errorf("this network namespace has no table %s kube-nft: %s is not served here", q.family().NFT(),
 			familyName(q.family()))
 	}
-	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, tracker.Family(table.Family))
+	table.LocalhostProxy = slices.Contains(c.LocalhostProxies, table.Family)
 	p, err := q.packet(table, h)
 	if err != nil {
 		return nil, err
@@ -183,6 +182,8 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	a.Others = i.besides(ctx, table, p, &explanation)
 	if explanation.Service == nil {
 		a.Facts = append(a.Facts, unservedFacts(ctx, p)...)
+	} else if slices.Contains(explanation.Service.Options, "kube-nft.io/eject: true") {
+		a.Facts = append(a.Facts, ejectedFacts(ctx, explanation.Service.Name)...)
 	}
 	a.Elsewhere = elsewhere(ctx, c, p)
 	return a, nil
@@ -207,7 +208,7 @@ func elsewhere(ctx context.Context, c *config.Config, p nft.Packet) string {
 		"is the answer of %s. Run explain in the pod of kube-nft on %s.", p.Source, node, c.NodeName, node)
 }
 
-// nodeAddresses returns the function that finds the addresses of a Node: here's without asking anybody,
+// nodeAddresses returns the function that finds the addresses of a Node: this node's from its interfaces,
 // others' in the source of objects.
 func nodeAddresses(ctx context.Context, c *config.Config, here *host,
 	log *zap.Logger) func(string) ([]netip.Addr, error) {

@@ -1,8 +1,8 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +20,8 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/nft/layout"
 	"github.com/kube-nft/kube-nft/nft/readback"
-	"github.com/kube-nft/kube-nft/tracker"
 )
 
 const (
@@ -41,16 +41,16 @@ type flowsQuery struct {
 	to     netip.AddrPort // port 0 is every port
 }
 
-func newFlows() *cobra.Command {
+// NewFlows returns the command flows. kubectl kube-nft shares its flags, and checks them with PreRunE.
+func NewFlows() *cobra.Command {
 	var q flowsQuery
 	var f output.Form
-	var untilInputEnds bool
 	cmd := &cobra.Command{
 		Use:   "flows [[NAMESPACE/]SERVICE[:PORT]]",
 		Short: "Show each connection to a Service when it ends, with its bytes",
 		Long: `flows prints a line for each connection to a Service on this node when the kernel removes its conntrack entry: for TCP
 some time after its end, for UDP when nothing has come for a while. SENT is what the client sent, RETURNED what it got:
-packets/bytes, as whole IP packets with their headers.
+packets/bytes, as whole IP packets with their headers. DURATION is the time until the last packet.
 
 flows sets net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp to 1 if they are 0, says so, and sets them back
 when it ends. The kernel counts only connections that begin afterwards; for others flows prints -, or no line at all.
@@ -60,25 +60,16 @@ The kernel drops news that flows is too slow to read; flows prints how many. flo
   kube-nft flows -n shop --min-duration 1m -o json`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: serviceAt(0),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				q.service = args[0]
 			}
-			if err := errors.Join(f.Check(), q.check()); err != nil {
-				return err
-			}
-			ctx := cmd.Context()
-			if untilInputEnds {
-				var stop context.CancelFunc
-				ctx, stop = context.WithCancel(ctx)
-				go func() {
-					defer stop()
-					_, _ = io.Copy(io.Discard, cmd.InOrStdin()) // an input that fails has ended as well
-				}()
-			}
+			return cmp.Or(f.Check(), q.check())
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			// A closed output must not kill the process before it has set the sysctls back.
 			signal.Ignore(syscall.SIGPIPE)
-			err := q.run(ctx, f.Value == output.JSON, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			err := q.run(untilInputEnds(cmd), &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if errors.Is(err, unix.EPIPE) {
 				return nil
 			}
@@ -92,8 +83,7 @@ The kernel drops news that flows is too slow to read; flows prints how many. flo
 	set.StringVar(&q.endpoint, "endpoint", "", "endpoint: an address or ADDR:PORT")
 	set.DurationVar(&q.minDuration, "min-duration", 0, "only connections that lasted at least this long")
 	set.DurationVar(&q.timeout, "timeout", 0, "how long to show connections; 0: until you interrupt it")
-	set.BoolVar(&untilInputEnds, "until-input-ends", false, "end when the standard input does, for kubectl kube-nft flows")
-	_ = set.MarkHidden("until-input-ends") // it is declared above
+	addUntilInputEnds(cmd)
 	return cmd
 }
 
@@ -111,15 +101,9 @@ func (q *flowsQuery) check() error {
 			q.name.namespace = ""
 		}
 	}
-	if q.source != "" {
-		var err error
-		if q.client, err = netip.ParsePrefix(q.source); err != nil {
-			addr, ok := parseAddress(q.source)
-			if !ok {
-				return config.Usagef("--source %q: expected an IP address or a CIDR", q.source)
-			}
-			q.client = netip.PrefixFrom(addr, addr.BitLen())
-		}
+	var err error
+	if q.client, err = parseClient(q.source); err != nil {
+		return err
 	}
 	if q.endpoint != "" {
 		if addr, ok := parseAddress(q.endpoint); ok {
@@ -151,7 +135,7 @@ func (q *flowsQuery) matches(p *readback.Frontend, flow *conntrack.Flow) bool {
 }
 
 // run prints connections until the context or the output ends.
-func (q *flowsQuery) run(ctx context.Context, asJSON bool, stdout, stderr io.Writer) error {
+func (q *flowsQuery) run(ctx context.Context, f *output.Form, stdout, stderr io.Writer) error {
 	look, err := lookAtTables(ctx)
 	if err != nil {
 		return err
@@ -168,8 +152,8 @@ func (q *flowsQuery) run(ctx context.Context, asJSON bool, stdout, stderr io.Wri
 		ctx, cancel = context.WithTimeout(ctx, q.timeout)
 		defer cancel()
 	}
-	w := flowWriter{q: q, out: stdout, json: asJSON}
-	w.learn(look)
+	w := flowWriter{q: q, out: stdout, form: f, now: look.frontends()}
+	w.before = w.now
 	for next := time.Now(); ctx.Err() == nil && w.err == nil; {
 		if now := time.Now(); !now.Before(next) {
 			next = now.Add(flowsInterval)
@@ -181,7 +165,7 @@ func (q *flowsQuery) run(ctx context.Context, asJSON bool, stdout, stderr io.Wri
 				return ignoreEnd(ctx, err)
 			}
 			if changed {
-				w.learn(look)
+				w.before, w.now = w.now, look.frontends()
 			}
 			lost, err := endings.Lost()
 			if err != nil {
@@ -227,7 +211,7 @@ func account(stderr io.Writer) (restore func()) {
 	}
 }
 
-// hungUp reports whether nobody can read an output any more.
+// hungUp reports whether the reader of an output has ended.
 func hungUp(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	if !ok {
@@ -242,64 +226,42 @@ func hungUp(out io.Writer) bool {
 type flowWriter struct {
 	q    *flowsQuery
 	out  io.Writer
-	json bool
+	form *output.Form
 	head bool // it was printed
 	err  error
 
-	// frontends are those of the tables now, before those of the tables that were read before: a connection may end
-	// with its Service.
-	frontends, before map[tracker.Frontend]readback.Frontend
-	nodePort          func(netip.Addr) bool
-}
-
-// learn takes the Services of the tables.
-func (w *flowWriter) learn(look *inspection) {
-	w.before, w.frontends = w.frontends, make(map[tracker.Frontend]readback.Frontend)
-	w.nodePort = look.nodePortAddress()
-	for family, table := range look.tables {
-		for _, p := range table.Frontends() {
-			at := tracker.Frontend{Address: p.Address, Protocol: p.Protocol, Port: p.Port}
-			if p.NodePort() {
-				at = tracker.NodePort(tracker.Family(family), p.Protocol, p.Port)
-			}
-			w.frontends[at] = p
-		}
-	}
+	// now are the frontends of the tables, before those of the tables that were read before: a connection may end with
+	// its Service.
+	now, before *frontends
 }
 
 // frontend returns what a client connected to; false if it is no Service's.
-func (w *flowWriter) frontend(flow *conntrack.Flow) (p readback.Frontend, ok bool) {
-	to, protocol := flow.Original.Destination, flow.Original.Protocol
-	for _, frontends := range []map[tracker.Frontend]readback.Frontend{w.frontends, w.before} {
-		p, ok = frontends[tracker.Frontend{Address: to.Addr(), Protocol: protocol, Port: to.Port()}]
-		if !ok && w.nodePort(to.Addr()) {
-			p, ok = frontends[tracker.NodePort(flow.Family, protocol, to.Port())]
-		}
-		if ok {
-			break
-		}
+func (w *flowWriter) frontend(flow *conntrack.Flow) (readback.Frontend, bool) {
+	p, ok := w.now.at(flow.Original.Destination, flow.Original.Protocol)
+	if !ok {
+		p, ok = w.before.at(flow.Original.Destination, flow.Original.Protocol)
 	}
 	return p, ok
 }
 
-// An endedFlow is the document of one connection.
-type endedFlow struct {
+// An EndedConnection is one connection that has ended.
+type EndedConnection struct {
 	metav1.TypeMeta
-	Time      time.Time     `json:"time"`
-	Namespace string        `json:"namespace"`
-	Service   string        `json:"service"`
-	Port      string        `json:"port,omitempty"`
-	Protocol  string        `json:"protocol"`
-	Frontend  string        `json:"frontend"`
-	Client    string        `json:"client"`
-	Endpoint  string        `json:"endpoint"`
-	Sent      *flowCounter  `json:"sent,omitempty"`     // by the client; absent if the kernel did not count
-	Returned  *flowCounter  `json:"returned,omitempty"` // to the client
-	Seconds   *float64      `json:"durationSeconds,omitempty"`
-	duration  time.Duration // the same for people
+	Origin
+	Namespace string       `json:"namespace"`
+	Service   string       `json:"service"`
+	Port      string       `json:"port,omitempty"`
+	Protocol  string       `json:"protocol"`
+	Frontend  string       `json:"frontend"`
+	Client    string       `json:"client"`
+	Endpoint  string       `json:"endpoint"`
+	Sent      *FlowCounter `json:"sent,omitempty"`     // by the client; absent if the kernel did not count
+	Returned  *FlowCounter `json:"returned,omitempty"` // to the client
+	Seconds   *float64     `json:"durationSeconds,omitempty"`
 }
 
-type flowCounter struct {
+// A FlowCounter is what one end has sent.
+type FlowCounter struct {
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
 }
@@ -310,43 +272,38 @@ func (w *flowWriter) write(flow *conntrack.Flow) {
 	if !ok || w.err != nil || !w.q.matches(&p, flow) {
 		return
 	}
-	e := endedFlow{
-		TypeMeta: output.Kind("EndedConnection"), Time: time.Now(), Namespace: p.Name.Namespace, Service: p.Name.Name,
+	e := EndedConnection{
+		TypeMeta: output.Kind("EndedConnection"), Origin: now(), Namespace: p.Name.Namespace, Service: p.Name.Name,
 		Port: p.Name.Port, Protocol: strings.ToLower(flow.Original.Protocol.String()),
 		Frontend: flow.Original.Destination.String(), Client: flow.Original.Source.String(),
-		Endpoint: flow.Endpoint().String(), duration: flow.Duration(),
+		Endpoint: flow.Endpoint().String(),
 	}
 	if flow.Sent.Packets > 0 { // each connection has a first packet
-		e.Sent, e.Returned = (*flowCounter)(&flow.Sent), (*flowCounter)(&flow.Returned)
+		e.Sent, e.Returned = (*FlowCounter)(&flow.Sent), (*FlowCounter)(&flow.Returned)
 	}
 	if flow.Stopped > 0 {
 		seconds := flow.Duration().Seconds()
 		e.Seconds = &seconds
 	}
-	if w.json {
-		w.document(&e)
-		return
+	if !w.head && !w.form.Document() {
+		_, w.err = io.WriteString(w.out, EndedHead)
 	}
-	w.line(&e)
-}
-
-func (w *flowWriter) document(d any) {
-	line, err := json.Marshal(d)
-	if err == nil {
-		_, err = fmt.Fprintf(w.out, "%s\n", line)
+	w.head = true
+	if w.err == nil {
+		w.err = w.form.WriteNext(w.out, &e)
 	}
-	w.err = err
 }
 
 // flowColumns are wide enough for IPv4; longer words move what follows.
 const flowColumns = "%-8s  %-24s  %-22s  %-21s  %-21s  %15s  %15s  %s\n"
 
-func (w *flowWriter) line(e *endedFlow) {
-	if !w.head {
-		w.head = true
-		fmt.Fprintf(w.out, flowColumns, "TIME", "SERVICE", "FRONTEND", "CLIENT", "ENDPOINT", "SENT", "RETURNED", "DURATION")
-	}
-	counter := func(c *flowCounter) string {
+// EndedHead is the line above the texts of EndedConnections.
+var EndedHead = fmt.Sprintf(flowColumns, "TIME", "SERVICE", "FRONTEND", "CLIENT", "ENDPOINT", "SENT", "RETURNED",
+	"DURATION")
+
+// Text implements output.Document.
+func (e *EndedConnection) Text() string {
+	counter := func(c *FlowCounter) string {
 		if c == nil {
 			return "-"
 		}
@@ -354,28 +311,29 @@ func (w *flowWriter) line(e *endedFlow) {
 	}
 	duration := "-"
 	if e.Seconds != nil {
-		duration = e.duration.Round(time.Millisecond).String()
+		duration = time.Duration(*e.Seconds * float64(time.Second)).Round(time.Millisecond).String()
 	}
-	name := e.Namespace + "/" + e.Service
-	if e.Port != "" {
-		name += ":" + e.Port
-	}
-	_, w.err = fmt.Fprintf(w.out, flowColumns, e.Time.Format(time.TimeOnly), name, e.Frontend+"/"+e.Protocol, e.Client,
-		e.Endpoint, counter(e.Sent), counter(e.Returned), duration)
+	name := layout.PortName{Namespace: e.Namespace, Name: e.Service, Port: e.Port}.String()
+	return fmt.Sprintf(flowColumns, e.Time.Format(time.TimeOnly), name, e.Frontend+"/"+e.Protocol, e.Client, e.Endpoint,
+		counter(e.Sent), counter(e.Returned), duration)
+}
+
+// LostConnections stands where connections are missing.
+type LostConnections struct {
+	metav1.TypeMeta
+	Origin
+	Lost uint64 `json:"lost"` // since the last such document
 }
 
 // lost prints how many connections are missing.
 func (w *flowWriter) lost(n uint64) {
-	switch {
-	case n == 0 || w.err != nil:
-	case w.json:
-		w.document(struct {
-			metav1.TypeMeta
-			Time time.Time `json:"time"`
-			Lost uint64    `json:"lost"` // since the last such document
-		}{output.Kind("LostConnections"), time.Now(), n})
-	default:
-		_, w.err = fmt.Fprintf(w.out, "%s  %d connections are missing here: flows was too slow to read of them\n",
-			time.Now().Format(time.TimeOnly), n)
+	if n > 0 && w.err == nil {
+		w.err = w.form.WriteNext(w.out, &LostConnections{output.Kind("LostConnections"), now(), n})
 	}
+}
+
+// Text implements output.Document.
+func (l *LostConnections) Text() string {
+	return fmt.Sprintf("%s  %d connections are missing here: flows was too slow to read of them\n",
+		l.Time.Format(time.TimeOnly), l.Lost)
 }

@@ -1,11 +1,8 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -51,7 +48,7 @@ type journeys struct {
 type programmed struct {
 	look      *inspection
 	rules     map[nft.Family]map[uint64]nft.Rule // by handle
-	frontends map[tracker.Frontend]readback.Frontend
+	frontends *frontends
 
 	stale     bool // a step met a rule that is not known
 	checkAt   time.Time
@@ -65,7 +62,7 @@ type journey struct {
 	last  time.Time
 	first kernel.PacketEvent // with the packet as it came
 	now   kernel.PacketEvent // with the packet as it was seen last
-	steps []traceStep
+	steps []TraceStep
 	cut   bool
 	over  bool
 	// dropped is the step that ended it, if one did, and by the rule, if that was known then.
@@ -73,8 +70,8 @@ type journey struct {
 	by      nft.Rule
 }
 
-// A traceStep is one rule, or the end of a chain.
-type traceStep struct {
+// A TraceStep is one rule, or the end of a chain.
+type TraceStep struct {
 	Family  string `json:"family"`
 	Table   string `json:"table"`
 	Chain   string `json:"chain"`
@@ -93,23 +90,20 @@ func newJourneys(ctx context.Context, look *inspection) (*journeys, error) {
 
 // read computes programmed from the tables of the inspection.
 func (p *programmed) read(ctx context.Context) error {
-	frontends, rules := make(map[tracker.Frontend]readback.Frontend), make(map[nft.Family]map[uint64]nft.Rule)
-	for f, table := range p.look.tables {
-		for _, s := range table.Frontends() {
-			frontends[s.Frontend] = s
-		}
+	rules := make(map[nft.Family]map[uint64]nft.Rule)
+	for f := range p.look.tables {
 		var err error
 		if rules[f], err = p.look.kernel.RulesByHandle(ctx, f); err != nil {
 			return err
 		}
 	}
-	p.frontends, p.rules = frontends, rules
+	p.frontends, p.rules = p.look.frontends(), rules
 	return nil
 }
 
 // rule returns the rule of a step, and writes its text into the step. A rule of ours that is not known has been made
 // since.
-func (p *programmed) rule(step *traceStep) nft.Rule {
+func (p *programmed) rule(step *TraceStep) nft.Rule {
 	if step.Table != nft.TableName || step.Handle == 0 {
 		return nil
 	}
@@ -174,7 +168,7 @@ func (w *journeys) add(e kernel.PacketEvent, now time.Time) {
 		j.cut = true
 		return
 	}
-	step := traceStep{Family: hookFamily(e.Family), Table: e.Table, Chain: e.Chain, Handle: e.Handle,
+	step := TraceStep{Family: hookFamily(e.Family), Table: e.Table, Chain: e.Chain, Handle: e.Handle,
 		Verdict: verdictWord(e.Verdict), family: e.Family}
 	rule := w.known.rule(&step)
 	if e.Policy {
@@ -259,7 +253,7 @@ func (w *journeys) endOf(rule nft.Rule, e *kernel.PacketEvent) string {
 }
 
 // vanished says what may have become of a packet that our tables have translated and no later hook has seen.
-func (w *journeys) vanished(p *tracedPacket, s *readback.Frontend, j *journey) string {
+func (w *journeys) vanished(p *TracedPacket, s *readback.Frontend, j *journey) string {
 	const text = "translated, then not seen again: "
 	family := nft.IP
 	if j.first.Destination.Addr().Is6() {
@@ -283,10 +277,10 @@ func (w *journeys) vanished(p *tracedPacket, s *readback.Frontend, j *journey) s
 	return text + "dropped by legacy iptables, or by the kernel (no route, rp_filter)"
 }
 
-// A tracedPacket is a journey for programs.
-type tracedPacket struct {
+// A TracedPacket is the way of a packet through the rules.
+type TracedPacket struct {
 	metav1.TypeMeta
-	Time        time.Time   `json:"time"`
+	Origin
 	Source      string      `json:"source"`
 	Destination string      `json:"destination"`
 	Protocol    string      `json:"protocol"`
@@ -297,33 +291,24 @@ type tracedPacket struct {
 	Endpoint    string      `json:"endpoint,omitempty"`
 	Masquerade  bool        `json:"masquerade"`
 	Outcome     string      `json:"outcome"`
-	Steps       []traceStep `json:"steps"`
+	Steps       []TraceStep `json:"steps"`
 	Cut         bool        `json:"cut,omitempty"`
 }
 
 // packet describes a journey that is over.
-func (w *journeys) packet(j *journey) *tracedPacket {
-	p := &tracedPacket{
+func (w *journeys) packet(j *journey) *TracedPacket {
+	p := &TracedPacket{
 		TypeMeta: output.Kind("TracedPacket"),
-		Time:     j.began, Source: endText(j.first.Source), Destination: endText(j.first.Destination),
+		Origin:   Origin{Time: j.began}, Source: endText(j.first.Source), Destination: endText(j.first.Destination),
 		Protocol: protocolText(j.first.Protocol),
 		Steps:    j.steps, Cut: j.cut, In: interfaceName(j.first.In),
 	}
-	to := j.first.Destination
-	frontend := tracker.Frontend{Address: to.Addr(), Protocol: tracker.Protocol(j.first.Protocol), Port: to.Port()}
 	for i := range j.steps {
 		if step := &j.steps[i]; step.Rule == "" {
 			w.known.rule(step) // the tables may have been read since
 		}
 	}
-	s, found := w.known.frontends[frontend]
-	if !found && to.Addr().IsValid() {
-		family := tracker.IPv4
-		if to.Addr().Is6() {
-			family = tracker.IPv6
-		}
-		s, found = w.known.frontends[tracker.NodePort(family, frontend.Protocol, to.Port())]
-	}
+	s, found := w.known.frontends.at(j.first.Destination, tracker.Protocol(j.first.Protocol))
 	if found {
 		p.Service, p.Frontend, p.Policy = s.Name.String(), s.Kind, s.Policy
 	}
@@ -348,7 +333,7 @@ func (w *journeys) packet(j *journey) *tracedPacket {
 		} else {
 			p.Outcome += ", source kept"
 		}
-	case slices.ContainsFunc(j.steps, traceStep.translates):
+	case slices.ContainsFunc(j.steps, TraceStep.translates):
 		p.Outcome = w.vanished(p, &s, j)
 	default:
 		p.Outcome = "went on untranslated"
@@ -359,16 +344,9 @@ func (w *journeys) packet(j *journey) *tracedPacket {
 	return p
 }
 
-func (w *journeys) print(j *journey, f *output.Form, out io.Writer) error {
-	p := w.packet(j)
-	if f.Value == output.JSON { // a line for each packet
-		line, err := json.Marshal(p)
-		if err == nil {
-			_, err = fmt.Fprintf(out, "%s\n", line)
-		}
-		return err
-	}
-	var b bytes.Buffer
+// Text implements output.Document.
+func (p *TracedPacket) Text() string {
+	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s -> %s/%s", p.Time.Format("15:04:05.000000"), p.Source, p.Destination, p.Protocol)
 	if p.In != "" {
 		fmt.Fprintf(&b, ", in by %s", p.In)
@@ -388,17 +366,16 @@ func (w *journeys) print(j *journey, f *output.Form, out io.Writer) error {
 		fmt.Fprintf(&b, "    ... more than %d steps\n", maxTraceSteps)
 	}
 	fmt.Fprintf(&b, "  %s\n\n", p.Outcome)
-	_, err := out.Write(b.Bytes())
-	return err
+	return b.String()
 }
 
 // translates reports whether the step has sent the packet to an endpoint.
-func (s traceStep) translates() bool {
+func (s TraceStep) translates() bool {
 	return s.Table == nft.TableName && s.Verdict == nft.Accept.String() && strings.Contains(s.Rule, "dnat ")
 }
 
 // where names the chain, with its table if that is not ours.
-func (s *traceStep) where() string {
+func (s *TraceStep) where() string {
 	if s.Table == nft.TableName {
 		return nft.Visible(s.Chain)
 	}
@@ -406,7 +383,7 @@ func (s *traceStep) where() string {
 }
 
 // what returns the rule's text, and its verdict if the text does not contain it.
-func (s *traceStep) what() string {
+func (s *TraceStep) what() string {
 	rule := s.Rule
 	if rule == "" && s.Handle != 0 {
 		rule = fmt.Sprintf("handle %d", s.Handle)

@@ -19,7 +19,7 @@ func step(id uint32, handle uint64, verdict nft.Verdict) kernel.PacketEvent {
 }
 
 func emptyJourneys() *journeys {
-	return &journeys{underWay: make(map[uint32]*journey), known: &programmed{}}
+	return &journeys{underWay: make(map[uint32]*journey), known: &programmed{frontends: new(frontends)}}
 }
 
 // TestJourneys: a packet ends when it is dropped, when nothing more comes of it, and when too many are under way.

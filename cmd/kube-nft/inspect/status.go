@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,8 @@ func newStatus() *cobra.Command {
 		Short: "Summarise the rules in the kernel and the state of the daemon",
 		Long: `status counts the objects in the kernel's tables of this network namespace, and asks the daemon
 for its state over its socket file in /run/kube-nft, which only root and the daemon's own user can
-use. If the daemon has not synced since its start, status prints what it waits for.
+use. If the daemon has not synced since its start, status prints what it waits for. Of a daemon with
+--mode=shadow it prints in what kube-proxy's rules and kube-nft's differ.
 
 It exits 0 if the daemon answers, has synced since its start and is healthy; 1 if not; 2 if
 the kernel cannot be read.`,
@@ -99,20 +101,25 @@ func readStatus(ctx context.Context) (*Status, error) {
 		s.ForwardUnknown = err.Error()
 	}
 	s.Daemon = askDaemon(ctx, time.Now())
-	// A daemon with --service-proxy-name works beside another proxy.
-	if watch, err := legacy.NewWatch(); err == nil && s.Daemon.Settings["service-proxy-name"] == "" {
+	// A daemon with --service-proxy-name or --mode=shadow works beside another proxy.
+	beside := s.Daemon.Settings["service-proxy-name"] != "" || s.Daemon.shadows()
+	if watch, err := legacy.NewWatch(); err == nil && !beside {
 		defer watch.Close()
 		s.ForeignProxy, _ = watch.Look(ctx) // what cannot be read does not keep the rest from being shown
 	}
 	return s, nil
 }
 
-// write prints the status for people. Cells are aligned; the last cell of a row may have any
+// write prints the status for people, the daemon's health first. Cells are aligned; the last cell of a row may have any
 // length.
 func (s *Status) write(w io.Writer, now time.Time) error {
 	rows := [][]string{{"Kernel"}}
 	if len(s.Tables) == 0 {
-		rows[0] = append(rows[0], "not programmed: no table kube-nft in this network namespace")
+		text := "not programmed: no table kube-nft in this network namespace"
+		if s.Daemon.shadows() {
+			text += ", as with --mode=shadow"
+		}
+		rows[0] = append(rows[0], text)
 	} else {
 		rows = tableRows(s.Tables)
 	}
@@ -129,8 +136,8 @@ func (s *Status) write(w io.Writer, now time.Time) error {
 	if s.ForwardUnknown != "" {
 		rows = append(rows, []string{head, "not known: " + s.ForwardUnknown})
 	}
-	rows = append(rows, []string{"Generation", strconv.FormatUint(uint64(s.Generation), 10)}, []string{""})
-	rows = append(rows, s.Daemon.rows(now)...)
+	rows = append(rows, []string{"Generation", strconv.FormatUint(uint64(s.Generation), 10)})
+	rows = slices.Concat(s.Daemon.rows(now), [][]string{{""}}, rows)
 	for _, cells := range rows {
 		last := len(cells) - 1
 		line := fmt.Sprintf("%-20s", cells[0])

@@ -77,6 +77,9 @@ func (d *DaemonStatus) rows(now time.Time) [][]string {
 	if d.Draining != "" {
 		rows = append(rows, []string{"Takeover", "done; " + nft.Visible(d.Draining)})
 	}
+	if d.Shadow != nil {
+		rows = append(rows, shadowRows(d.Shadow, now)...)
+	}
 	if !d.LastSync.IsZero() {
 		age := now.Sub(d.LastSync).Round(time.Second)
 		rows = append(rows, []string{"Last sync", fmt.Sprintf("%s, %s ago", d.LastSync.Format(time.RFC3339), age)})
@@ -91,19 +94,34 @@ func (d *DaemonStatus) rows(now time.Time) [][]string {
 		{"Conflicts", d.Conflicts, true}, {"Refused fields", d.RefusedFields, true},
 		{"Skipped ports", d.SkippedPorts, false}, {"Unmet annotations", d.UnmetAnnotations, false},
 		{"Unserved Services", d.UnservedServices, false}, {"Unserved checks", d.UnservedChecks, false},
-		{"Waiting Services", d.WaitingServices, false},
+		{"Waiting Services", d.WaitingServices, false}, {"Ejected endpoints", d.EjectedEndpoints, false},
 	} {
 		if line.always || line.n > 0 {
 			rows = append(rows, []string{line.head, strconv.Itoa(line.n)})
 		}
 	}
+	if f := d.FlowMetrics; f != nil {
+		rows = append(rows, []string{"Flow metrics", fmt.Sprintf("on; Services: %d, connections that last: %d",
+			f.Services, f.Connections)})
+		if f.Lost > 0 {
+			text := fmt.Sprintf("%d connections ended and are missing: too many at once", f.Lost)
+			rows = append(rows, []string{"  lost", text})
+		}
+		if f.Problem != "" {
+			rows = append(rows, []string{"  problem", nft.Visible(f.Problem)})
+		}
+	}
 	for i := range d.Unserved[:min(len(d.Unserved), shownUnserved)] {
 		rows = append(rows, []string{"", unservedText(&d.Unserved[i])})
+	}
+	for i := range d.Ejected[:min(len(d.Ejected), shownUnserved)] {
+		rows = append(rows, []string{"", ejectedText(&d.Ejected[i], now)})
 	}
 	return rows
 }
 
-// shownUnserved is how many Services that a quota leaves out status names; get services names more.
+// shownUnserved is how many Services that a quota leaves out, and how many endpoints that do not answer, status names;
+// get names more.
 const shownUnserved = 5
 
 // Works reports whether the daemon answers, has synced and is healthy.
@@ -120,6 +138,8 @@ func (d *DaemonStatus) Health() string {
 		return "has not synced since its start; it waits for " + nft.Visible(d.WaitingFor)
 	case !d.Healthy:
 		return "unhealthy: a change has waited for too long"
+	case d.Shadow != nil:
+		return "healthy, in the shadow mode: it compares with kube-proxy's rules and changes nothing"
 	case !d.NodeEligible:
 		return "healthy; load balancers should not send traffic here: the Node is going away or is missing"
 	}

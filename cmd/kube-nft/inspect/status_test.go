@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
+	"github.com/kube-nft/kube-nft/nft/migrate"
 )
 
 // statusOf returns the answer of a daemon that works, after a change.
@@ -66,6 +67,18 @@ Refused fields      6
 			"Daemon              unhealthy: a change has waited for too long\n" + build + counts, false},
 		"waits": {func(s *peer.Status) { s.Ready, s.WaitingFor = false, "a running kube-proxy to end: pid 7" },
 			waits + build + counts, false},
+		"shadow": {func(s *peer.Status) {
+			s.Shadow = &peer.Shadow{Compared: time.Unix(1_700_000_058, 5e8), Seconds: 0.0125, Frontends: 1, Differences: 2,
+				Passing: 3, Problem: "cannot read kube-proxy's rules: x",
+				First: []migrate.Difference{
+					{Kind: migrate.Endpoints, Frontend: "10.0.0.1:80/tcp of a/b", Detail: "kube-proxy lacks x"}}}
+		}, "Daemon              healthy, in the shadow mode: it compares with kube-proxy's rules and changes\n" +
+			"                    nothing\n" + build +
+			"Compared            2023-11-14T22:14:18Z, 2s ago; 1 frontend of kube-proxy's; it took 13ms\n" +
+			"  not now           cannot read kube-proxy's rules: x\n" +
+			"Differences         2; 3 more may pass with kube-proxy's next sync\n" +
+			"                    endpoints: 10.0.0.1:80/tcp of a/b: kube-proxy lacks x\n" +
+			"                    and 1 more\n" + counts, true},
 		"not served": {func(s *peer.Status) {
 			s.SkippedPorts, s.UnmetAnnotations, s.UnservedServices, s.UnservedChecks, s.WaitingServices = 1, 2, 3, 4, 5
 		}, healthy + build + counts +
@@ -81,7 +94,8 @@ Refused fields      6
 			if err := s.write(&b, time.Unix(1_700_000_060, 0)); err != nil {
 				t.Fatal(err)
 			}
-			_, got, _ := strings.Cut(b.String(), "\n\n")
+			got, _, _ := strings.Cut(b.String(), "\n\n")
+			got += "\n"
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

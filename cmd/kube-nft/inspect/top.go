@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/nft"
@@ -48,7 +47,8 @@ type topQuery struct {
 	fit       bool // --rows was not given: show as many as the terminal has room for
 }
 
-func newTop() *cobra.Command {
+// NewTop returns the command top. kubectl kube-nft shares its flags, and checks them with PreRunE.
+func NewTop() *cobra.Command {
 	var q topQuery
 	var f output.Form
 	cmd := &cobra.Command{
@@ -66,13 +66,12 @@ most --budget of them, and reports if there are more.`,
 		Example: `  kube-nft top
   kube-nft top -n shop --sort active
   kube-nft top -o json --count 1 --interval 10s`,
-		Args: cobra.NoArgs,
+		Args:    cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error { return cmp.Or(f.Check(), q.check()) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q.fit = !cmd.Flags().Changed("rows")
-			if err := cmp.Or(f.Check(), q.check()); err != nil {
-				return err
-			}
-			if err := q.run(cmd.Context(), f.Value, cmd.OutOrStdout()); err != nil && cmd.Context().Err() == nil {
+			ctx := untilInputEnds(cmd)
+			if err := q.run(ctx, &f, cmd.OutOrStdout()); err != nil && ctx.Err() == nil {
 				return TroubleError{err}
 			}
 			return nil
@@ -87,6 +86,7 @@ most --budget of them, and reports if there are more.`,
 	set.IntVar(&q.budget, "budget", topBudget, "maximum number of conntrack entries to read for a list")
 	set.StringVar(&q.order, "sort", topOrders[0], "column to sort by: "+output.Alternatives(topOrders))
 	output.Offer(cmd, "sort", topOrders...)
+	addUntilInputEnds(cmd)
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func (q *topQuery) check() error {
 }
 
 // run prints lists until the context ends or enough were printed.
-func (q *topQuery) run(ctx context.Context, format string, out io.Writer) error {
+func (q *topQuery) run(ctx context.Context, f *output.Form, out io.Writer) error {
 	i, err := lookAtTables(ctx)
 	if err != nil {
 		return err
@@ -120,11 +120,11 @@ func (q *topQuery) run(ctx context.Context, format string, out io.Writer) error 
 		return err
 	}
 	defer flows.Close()
-	before, err := i.sample(ctx)
+	before, err := i.sample(ctx, nil)
 	if err != nil {
 		return err
 	}
-	screen := &screen{out: out}
+	screen := output.NewScreen(out)
 	ticker := time.NewTicker(q.interval)
 	defer ticker.Stop()
 	for shown := 0; q.count == 0 || shown < q.count; shown++ {
@@ -133,24 +133,29 @@ func (q *topQuery) run(ctx context.Context, format string, out io.Writer) error 
 			return nil
 		case <-ticker.C:
 		}
-		now, err := i.sample(ctx)
+		now, err := i.sample(ctx, before)
 		if err != nil {
 			return err
 		}
-		list := now.since(before, q.namespace)
+		list := now.since(before, q)
 		if err := i.countActive(ctx, flows, q, list); err != nil {
 			return err
 		}
+		for _, e := range ejected(ctx) {
+			if q.namespace == "" || q.namespace == e.Namespace {
+				list.Ejected = append(list.Ejected, e)
+			}
+		}
 		before = now
 		rows := q.rows
-		if height := screen.rows(); height > 0 && q.fit {
-			rows = max(1, height-topHeadLines)
+		if height := screen.Rows(); height > 0 && q.fit {
+			rows = max(1, height-TopHeadLines)
 		}
-		list.finish(q.order, rows)
-		if format == output.JSON {
-			err = list.writeJSON(out)
+		list.Finish(q.order, rows)
+		if f.Document() {
+			err = f.WriteNext(out, list)
 		} else {
-			err = screen.show(list.text(q.budget))
+			err = screen.Show(list.Text())
 		}
 		if err != nil {
 			return err
@@ -162,40 +167,25 @@ func (q *topQuery) run(ctx context.Context, format string, out io.Writer) error 
 // A topSample is what the kernel has counted up to a moment.
 type topSample struct {
 	at        time.Time
-	frontends map[tracker.Frontend]topFrontend
-	refused   map[string]uint64 // by cause
-	counted   bool              // connections are counted at frontends
+	frontends *frontends
+	counted   bool                        // connections are counted at frontends
+	counts    map[tracker.Frontend]uint64 // of new connections, or of refusals if the frontend refuses all clients
+	refused   map[string]uint64           // by cause
 }
 
-// A topFrontend is the count of one frontend.
-type topFrontend struct {
-	name    layout.PortName
-	refuses bool   // it refuses everybody: count is of refusals
-	count   uint64 // of new connections
-}
-
-// sample reads the counters, and the tables again if they have changed.
-func (i *inspection) sample(ctx context.Context) (*topSample, error) {
-	if _, err := i.readIfChanged(ctx); err != nil {
+// sample reads the counters, and the tables again if they have changed since the last sample, which may be nil.
+func (i *inspection) sample(ctx context.Context, last *topSample) (*topSample, error) {
+	changed, err := i.readIfChanged(ctx)
+	if err != nil {
 		return nil, err
 	}
-	s := &topSample{at: time.Now(), frontends: make(map[tracker.Frontend]topFrontend), refused: make(map[string]uint64)}
+	s := &topSample{at: time.Now(), counts: make(map[tracker.Frontend]uint64), refused: make(map[string]uint64)}
+	if last != nil && !changed {
+		s.frontends = last.frontends
+	} else {
+		s.frontends = i.frontends()
+	}
 	for f, table := range i.tables {
-		for _, set := range []string{layout.ServicesMap, layout.NodePortsMap} {
-			held := table.Sets[set]
-			if held == nil {
-				continue
-			}
-			s.counted = s.counted || held.Set.Counters
-			for key, element := range held.Map {
-				frontend := topFrontend{name: layout.ParsePortName(element.Comment)}
-				if element.Verdict != nil {
-					p, _ := layout.PolicyOf(*element.Verdict)
-					frontend.refuses = p.Kind == layout.Refused || p.Kind == layout.Dropped
-				}
-				s.frontends[layout.FrontendIn(f, set, key)] = frontend
-			}
-		}
 		refused, err := readback.ReadRefusals(ctx, i.kernel, f)
 		if err != nil {
 			return nil, err
@@ -203,47 +193,55 @@ func (i *inspection) sample(ctx context.Context) (*topSample, error) {
 		for cause, n := range refused {
 			s.refused[cause] += n
 		}
-		if !s.counted {
+		if services := table.Sets[layout.ServicesMap]; services == nil || !services.Set.Counters {
 			continue
 		}
+		s.counted = true
 		counts, err := readback.ReadConnections(ctx, i.kernel, f, false)
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range counts {
-			if frontend, ok := s.frontends[c.Frontend]; ok {
-				frontend.count = c.Count
-				s.frontends[c.Frontend] = frontend
-			}
+			s.counts[c.Frontend] = c.Count
 		}
 	}
 	return s, nil
 }
 
-// A topList is one list of top, and its document for programs.
-type topList struct {
+// A topCount makes a list.
+type topCount struct {
+	Top
+	byName    map[string]*TopService // by namespace/name
+	frontends *frontends
+}
+
+// A Top is one list of top.
+type Top struct {
 	metav1.TypeMeta
 	Time            time.Time `json:"time"`
 	IntervalSeconds float64   `json:"intervalSeconds"`
 	// Counted says whether the kernel counts the connections of each Service: --connection-counters.
 	Counted bool `json:"connectionsCounted"`
-	// Complete says whether all active connections were read.
+	// Complete says whether all active connections were read: there are not more than Budget conntrack entries.
 	Complete bool     `json:"activeComplete"`
+	Budget   int      `json:"budget"`
 	New      *float64 `json:"newPerSecond,omitempty"`
 	Active   int      `json:"active"`
 	// Refused is the rate of refused packets on the whole node, by cause. RefusedTotal counts them
 	// since the tables were made.
 	Refused      map[string]float64 `json:"refusedPerSecond"`
 	RefusedTotal map[string]uint64  `json:"refusedPackets"`
-	Services     []*topService      `json:"services"`
+	Services     []*TopService      `json:"services"`
 	Omitted      int                `json:"omittedServices"`
-
-	byName     map[string]*topService
-	byFrontend map[tracker.Frontend]*topService
+	// Nodes is how many nodes there are lists of, from kubectl kube-nft; 0 on a node.
+	Nodes int `json:"nodes,omitempty"`
+	// Ejected are endpoints that get no new connections because they do not answer.
+	Ejected []peer.EjectedEndpoint `json:"ejected,omitempty"`
 }
 
-// A topService is one row.
-type topService struct {
+// A TopService is one row.
+type TopService struct {
+	Node      string   `json:"node,omitempty"` // from kubectl kube-nft
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
 	New       *float64 `json:"newPerSecond,omitempty"`
@@ -252,7 +250,7 @@ type topService struct {
 }
 
 // since makes the list of what has happened since an earlier sample, without active connections.
-func (s *topSample) since(before *topSample, namespace string) *topList {
+func (s *topSample) since(before *topSample, q *topQuery) *topCount {
 	seconds := s.at.Sub(before.at).Seconds()
 	rate := func(now, then uint64) float64 {
 		if now < then { // the counter began again, as in a new table
@@ -260,40 +258,38 @@ func (s *topSample) since(before *topSample, namespace string) *topList {
 		}
 		return float64(now-then) / seconds
 	}
-	l := &topList{
-		TypeMeta: output.Kind("Top"), Time: s.at, IntervalSeconds: seconds, Counted: s.counted, Services: []*topService{},
-		Refused: make(map[string]float64), RefusedTotal: s.refused,
-		byName: make(map[string]*topService), byFrontend: make(map[tracker.Frontend]*topService),
-	}
+	l := &topCount{Top: Top{
+		TypeMeta: output.Kind("Top"), Time: s.at, IntervalSeconds: seconds, Counted: s.counted, Services: []*TopService{},
+		Refused: make(map[string]float64), RefusedTotal: s.refused, Budget: q.budget,
+	}, byName: make(map[string]*TopService), frontends: s.frontends}
 	if s.counted {
 		l.New = new(float64)
 	}
 	for cause, n := range s.refused {
 		l.Refused[cause] = rate(n, before.refused[cause])
 	}
-	for at, frontend := range s.frontends {
-		if namespace != "" && frontend.name.Namespace != namespace {
+	for at, frontend := range s.frontends.list {
+		if q.namespace != "" && frontend.Name.Namespace != q.namespace {
 			continue
 		}
-		name := frontend.name.Namespace + "/" + frontend.name.Name
-		service := l.byName[name]
+		service := l.of(&frontend)
 		if service == nil {
-			service = &topService{Namespace: frontend.name.Namespace, Name: frontend.name.Name}
+			service = &TopService{Namespace: frontend.Name.Namespace, Name: frontend.Name.Name}
 			if s.counted {
 				service.New, service.Refused = new(float64), new(float64)
 			}
-			l.byName[name] = service
+			l.byName[frontend.Name.Namespace+"/"+frontend.Name.Name] = service
 			l.Services = append(l.Services, service)
 		}
-		l.byFrontend[at] = service
 		if !s.counted {
 			continue
 		}
-		then := before.frontends[at]
-		if then.name != frontend.name {
-			then.count = 0 // it was another Service's
+		then := before.counts[at]
+		if before.frontends.list[at].Name != frontend.Name {
+			then = 0 // it was another Service's
 		}
-		if n := rate(frontend.count, then.count); frontend.refuses {
+		policy, _ := layout.PolicyOf(frontend.Verdict)
+		if n := rate(s.counts[at], then); policy.Kind == layout.Refused || policy.Kind == layout.Dropped {
 			*service.Refused += n
 		} else {
 			*service.New += n
@@ -303,13 +299,17 @@ func (s *topSample) since(before *topSample, namespace string) *topList {
 	return l
 }
 
+// of returns the row of a frontend's Service; nil if there is none.
+func (l *topCount) of(p *readback.Frontend) *TopService {
+	return l.byName[p.Name.Namespace+"/"+p.Name.Name]
+}
+
 // countActive adds the active connections.
-func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q *topQuery, l *topList) error {
-	nodePort := i.nodePortAddress()
+func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q *topQuery, l *topCount) error {
 	left := q.budget
 	l.Complete = true
 	for _, family := range tracker.Families {
-		if i.tables[nft.Family(family)] == nil {
+		if i.tables[family] == nil {
 			continue
 		}
 		complete, err := flows.Visit(ctx, conntrack.Filter{Family: family, Translated: true}, left,
@@ -318,12 +318,8 @@ func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q 
 				if flow.Ended() {
 					return
 				}
-				to := flow.Original.Destination
-				service := l.byFrontend[tracker.Frontend{Address: to.Addr(), Protocol: flow.Original.Protocol, Port: to.Port()}]
-				if service == nil && nodePort(to.Addr()) {
-					service = l.byFrontend[tracker.NodePort(family, flow.Original.Protocol, to.Port())]
-				}
-				if service != nil {
+				p, ok := l.frontends.at(flow.Original.Destination, flow.Original.Protocol)
+				if service := l.of(&p); ok && service != nil {
 					service.Active++
 					l.Active++
 				}
@@ -336,36 +332,59 @@ func (i *inspection) countActive(ctx context.Context, flows *conntrack.Table, q 
 	return nil
 }
 
-// nodePortAddress returns a function that reports whether node ports are served at an address. If the
-// tables name no addresses, all addresses of the node serve them.
-func (i *inspection) nodePortAddress() func(netip.Addr) bool {
-	served := make(map[netip.Addr]bool)
-	for _, table := range i.tables {
-		for _, addr := range nodePortAddressesOf(table) {
-			served[addr] = true
+// MergeTops makes one list of those of several nodes, with the node in each row.
+func MergeTops(byNode map[string]*Top) *Top {
+	all := &Top{TypeMeta: output.Kind("Top"), Counted: true, Complete: true, New: new(float64), Services: []*TopService{},
+		Refused: make(map[string]float64), RefusedTotal: make(map[string]uint64), Nodes: len(byNode)}
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		l := byNode[node]
+		if l.Time.After(all.Time) {
+			all.Time, all.IntervalSeconds = l.Time, l.IntervalSeconds
+		}
+		all.Counted, all.Complete = all.Counted && l.Counted, all.Complete && l.Complete
+		all.Budget, all.Active, all.Omitted = max(all.Budget, l.Budget), all.Active+l.Active, all.Omitted+l.Omitted
+		if l.New != nil {
+			*all.New += *l.New
+		}
+		for cause, n := range l.Refused {
+			all.Refused[cause] += n
+		}
+		for cause, n := range l.RefusedTotal {
+			all.RefusedTotal[cause] += n
+		}
+		for _, s := range l.Services {
+			row := *s
+			row.Node = node
+			all.Services = append(all.Services, &row)
+		}
+		for _, e := range l.Ejected { // most nodes find the same ones
+			same := func(o peer.EjectedEndpoint) bool {
+				return o.Namespace == e.Namespace && o.Name == e.Name && o.Port == e.Port && o.Endpoint == e.Endpoint
+			}
+			if !slices.ContainsFunc(all.Ejected, same) {
+				all.Ejected = append(all.Ejected, e)
+			}
 		}
 	}
-	if len(served) == 0 {
-		addrs, _ := legacy.InterfaceAddresses() // after an error, no connection counts for a node port
-		for _, addr := range addrs {
-			served[addr] = true
-		}
+	if !all.Counted {
+		all.New = nil
 	}
-	return func(addr netip.Addr) bool { return served[addr] }
+	return all
 }
 
-// finish sorts the rows and keeps the first ones; 0 keeps all.
-func (l *topList) finish(order string, rows int) {
+// Finish sorts the rows by a column of --sort and keeps the first ones; 0 keeps all.
+func (l *Top) Finish(order string, rows int) {
 	number := func(f *float64) float64 {
 		if f == nil {
 			return 0
 		}
 		return *f
 	}
-	slices.SortFunc(l.Services, func(a, b *topService) int {
+	slices.SortFunc(l.Services, func(a, b *TopService) int {
 		byNew, byActive := cmp.Compare(number(b.New), number(a.New)), cmp.Compare(b.Active, a.Active)
 		byRefused := cmp.Compare(number(b.Refused), number(a.Refused))
-		byName := cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		byName := cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name),
+			strings.Compare(a.Node, b.Node))
 		switch order {
 		case "active":
 			return cmp.Or(byActive, byNew, byRefused, byName)
@@ -377,26 +396,23 @@ func (l *topList) finish(order string, rows int) {
 		return cmp.Or(byNew, byActive, byRefused, byName)
 	})
 	if rows > 0 && len(l.Services) > rows {
-		l.Omitted = len(l.Services) - rows
+		l.Omitted += len(l.Services) - rows
 		l.Services = l.Services[:rows]
 	}
 }
 
-func (l *topList) writeJSON(w io.Writer) error {
-	line, err := json.Marshal(l)
-	if err == nil {
-		_, err = fmt.Fprintf(w, "%s\n", line)
-	}
-	return err
-}
+// TopHeadLines is how many lines stand around the rows of a list at most.
+const TopHeadLines = 10
 
-// topHeadLines is how many lines stand around the rows at most.
-const topHeadLines = 9
-
-// text renders the list for people. budget is the bound that it names if the list is incomplete.
-func (l *topList) text(budget int) string {
+// Text implements output.Document.
+func (l *Top) Text() string {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s, %.1f s: %d Services", l.Time.Format(time.TimeOnly), l.IntervalSeconds, len(l.byName))
+	here, services, nodeHead := "this node", "Services", ""
+	if l.Nodes > 0 {
+		here, services, nodeHead = legacy.Plural(l.Nodes, "node"), "rows", "NODE\t"
+	}
+	fmt.Fprintf(&b, "%s, %.1f s: %d %s", l.Time.Format(time.TimeOnly), l.IntervalSeconds, len(l.Services)+l.Omitted,
+		services)
 	if l.Counted {
 		fmt.Fprintf(&b, ", %s new connections a second", rateText(l.New))
 	}
@@ -414,24 +430,30 @@ func (l *topList) text(budget int) string {
 	if len(refused) == 0 {
 		refused = []string{"none"}
 	}
-	b.WriteString("refused a second on this node: " + strings.Join(refused, ", ") + "\n")
+	b.WriteString("refused a second on " + here + ": " + strings.Join(refused, ", ") + "\n")
+	if n := len(l.Ejected); n > 0 {
+		fmt.Fprintf(&b, "endpoints that do not answer and get no new connections: %d; kube-nft get endpoints names them\n", n)
+	}
 	if !l.Counted {
 		b.WriteString("NEW/S and REFUSED/S are not counted: the daemon runs without --connection-counters\n")
 	}
 	if !l.Complete {
 		fmt.Fprintf(&b, "ACTIVE is incomplete: there are more than %d conntrack entries; raise --budget to read more\n",
-			budget)
+			l.Budget)
 	}
 	b.WriteByte('\n')
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "SERVICE\tNEW/S\tACTIVE\tREFUSED/S")
+	fmt.Fprintln(tw, nodeHead+"SERVICE\tNEW/S\tACTIVE\tREFUSED/S")
 	for _, s := range l.Services {
+		if l.Nodes > 0 {
+			fmt.Fprint(tw, s.Node+"\t")
+		}
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", nft.Visible(s.Namespace+"/"+s.Name), rateText(s.New), s.Active,
 			rateText(s.Refused))
 	}
 	_ = tw.Flush() // into memory
 	if l.Omitted > 0 {
-		fmt.Fprintf(&b, "and %d more Services; --rows 0 shows all\n", l.Omitted)
+		fmt.Fprintf(&b, "and %d more %s; --rows 0 shows all\n", l.Omitted, services)
 	}
 	return b.String()
 }
@@ -442,37 +464,4 @@ func rateText(rate *float64) string {
 		return "-"
 	}
 	return strconv.FormatFloat(*rate, 'f', 1, 64)
-}
-
-// A painter is a writer that, on a terminal, can replace the lines that it showed before.
-type painter interface {
-	Rows() int // of the terminal; 0 if there is none
-	Repaint(lines string) error
-}
-
-// A screen shows one text after the other. On a terminal, each takes the place of the one before.
-type screen struct {
-	out   io.Writer
-	begun bool
-}
-
-// rows returns how many lines the terminal has; 0 if there is no terminal.
-func (s *screen) rows() int {
-	if terminal, ok := s.out.(painter); ok {
-		return terminal.Rows()
-	}
-	return 0
-}
-
-// show prints a text of whole lines.
-func (s *screen) show(text string) error {
-	if s.rows() > 0 {
-		return s.out.(painter).Repaint(text)
-	}
-	if s.begun {
-		text = "\n" + text
-	}
-	s.begun = true
-	_, err := io.WriteString(s.out, text)
-	return err
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,10 +34,10 @@ type packetQuery struct {
 	timeout time.Duration
 }
 
-func newTrace() *cobra.Command {
+// NewTrace returns the command trace. kubectl kube-nft shares its flags, and checks them with PreRunE.
+func NewTrace() *cobra.Command {
 	var q packetQuery
 	var f output.Form
-	var untilInputEnds bool
 	cmd := &cobra.Command{
 		Use:   "trace [NAMESPACE/SERVICE[:PORT] | ADDR[:PORT/PROTO]]",
 		Short: "Show the rules that live packets meet on this node",
@@ -52,23 +53,14 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
   kube-nft trace 198.51.100.9:7777/udp -o json`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: serviceAt(0),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				q.to = args[0]
 			}
-			if err := f.Check(); err != nil {
-				return err
-			}
-			ctx := cmd.Context()
-			if untilInputEnds {
-				var stop context.CancelFunc
-				ctx, stop = context.WithCancel(ctx)
-				go func() {
-					defer stop()
-					_, _ = io.Copy(io.Discard, cmd.InOrStdin()) // an input that fails has ended as well
-				}()
-			}
-			return q.run(ctx, &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return cmp.Or(f.Check(), q.check())
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return q.run(untilInputEnds(cmd), &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.AddFlag(cmd, output.Text, output.JSON)
@@ -76,8 +68,7 @@ comparison, and first packets those of the filter. trace needs CAP_NET_ADMIN and
 	set.StringVar(&q.source, "source", "", "client: an address or a CIDR")
 	set.IntVar(&q.count, "count", 0, "number of packets to show; 0: until you interrupt it")
 	set.DurationVar(&q.timeout, "timeout", 5*time.Minute, "how long to trace; 0: until you interrupt it")
-	set.BoolVar(&untilInputEnds, "until-input-ends", false, "end when the standard input does, for kubectl kube-nft trace")
-	_ = set.MarkHidden("until-input-ends") // it is declared above
+	addUntilInputEnds(cmd)
 	set.Uint64Var(&q.rate, "rate", 100, "maximum number of packets a second that each rule of the filter selects")
 	return cmd
 }
@@ -124,7 +115,7 @@ func (q *packetQuery) run(ctx context.Context, f *output.Form, stdout, stderr io
 		}
 		w.refresh(ctx)
 		for _, j := range w.ended(time.Now()) {
-			if err := w.print(j, f, stdout); err != nil {
+			if err := f.WriteNext(stdout, w.packet(j)); err != nil {
 				return err
 			}
 			if shown++; shown == q.count {
@@ -135,25 +126,24 @@ func (q *packetQuery) run(ctx context.Context, f *output.Form, stdout, stderr io
 	return nil
 }
 
-// filters are what the kernel is to select.
-func (q *packetQuery) filters(look *inspection) ([]kernel.PacketFilter, error) {
+// check returns an error if the query asks for too much, without a look at the tables.
+func (q *packetQuery) check() error {
 	if q.rate == 0 || q.rate > 1<<20 {
-		return nil, config.Usagef("--rate %d: expected 1 to %d", q.rate, 1<<20)
+		return config.Usagef("--rate %d: expected 1 to %d", q.rate, 1<<20)
 	}
 	if q.to == "" && q.source == "" {
-		return nil,
-			config.Usagef("trace: expected a Service or an address, --source, or both; trace cannot show all packets of a node")
+		return config.Usagef("trace: expected a Service or an address, --source, or both; trace cannot show all packets of " +
+			"a node")
 	}
-	var source netip.Prefix
-	if q.source != "" {
-		var err error
-		if source, err = netip.ParsePrefix(q.source); err != nil {
-			addr, ok := parseAddress(q.source)
-			if !ok {
-				return nil, config.Usagef("--source %q: expected an IP address or a CIDR", q.source)
-			}
-			source = netip.PrefixFrom(addr, addr.BitLen())
-		}
+	_, err := parseClient(q.source)
+	return err
+}
+
+// filters are what the kernel is to select.
+func (q *packetQuery) filters(look *inspection) ([]kernel.PacketFilter, error) {
+	source, err := parseClient(q.source)
+	if err != nil {
+		return nil, err
 	}
 	filters, err := q.destinations(look)
 	if err != nil {

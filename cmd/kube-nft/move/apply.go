@@ -48,8 +48,8 @@ them and the device kube-ipvs0 to the daemon, which removes them when these have
 				return err
 			}
 			if c.ServiceProxyName != "" {
-				return config.Usagef("migrate apply removes all of kube-proxy's rules; with --service-proxy-name it is to keep " +
-					"some")
+				return config.Usagef("migrate apply removes all rules of kube-proxy, and --service-proxy-name leaves Services to " +
+					"kube-proxy: give one of them")
 			}
 			c.Takeover, c.ForceTakeover = true, force
 			ctx, cancel := withTimeout(cmd.Context(), timeout)
@@ -64,7 +64,8 @@ them and the device kube-ipvs0 to the daemon, which removes them when these have
 
 // apply takes the node over and writes a journal.
 func apply(ctx context.Context, reader *config.Reader, c *config.Config, journal io.Writer) error {
-	s, err := look(ctx, c, "/", c.ForceTakeover, c.Log(journal))
+	deadline, _ := ctx.Deadline()
+	s, err := look(ctx, c, "/", time.Until(deadline), c.ForceTakeover, c.Log(journal))
 	if err == nil {
 		err = refuse(s, journal)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/kube-nft/kube-nft/nft/migrate"
 )
 
-// planTimeout is how long a plan waits for the API server; most of the plan does not need it.
+// planTimeout is how long a plan waits for the API server; most of the plan does not need it. The kernel may need
+// longer to load its modules on a slow machine.
 const planTimeout = 5 * time.Second
 
 // ErrIncomplete is the result of a plan that could not look at everything.
@@ -60,9 +61,7 @@ type planDocument struct {
 
 // plan prints the plan. root is the host's file system.
 func plan(ctx context.Context, c *config.Config, root string, form *output.Form, w io.Writer) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, planTimeout, lateError("no answer within "+planTimeout.String()))
-	defer cancel()
-	s, err := look(ctx, c, root, false, zap.NewNop())
+	s, err := look(ctx, c, root, planTimeout, false, zap.NewNop())
 	if err != nil {
 		return err
 	}

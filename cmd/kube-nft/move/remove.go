@@ -10,6 +10,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft/kernel"
+	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/migrate"
 	"github.com/kube-nft/kube-nft/sync/localhost"
 )
@@ -76,6 +77,13 @@ func remove(ctx context.Context, timeout time.Duration, r migrate.Rollback, jour
 	found, err := r.Run(ctx)
 	if err == nil && found {
 		warnExposed(r.Notice)
+	}
+	if err != nil || r.Back { // Calico looks for the table until kube-proxy has it again
+		return err
+	}
+	dropped, err := legacy.DropKept(ctx)
+	if dropped {
+		r.Notice("removed: table ip " + legacy.ProxyTable + ", which --keep-kube-proxy-table kept")
 	}
 	return err
 }

@@ -3,10 +3,12 @@ package move
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -31,9 +33,10 @@ type survey struct {
 }
 
 // look looks at kube-proxy's rules, the kernel, the host whose file system is at root, and the
-// source. With force, what would be lost is a warning.
-func look(ctx context.Context, c *config.Config, root string, force bool, log *zap.Logger) (*survey, error) {
-	inventory, err := legacy.Node{Proc: c.HostProc}.Inventory(ctx)
+// source, which has patience to answer. With force, what would be lost is a warning.
+func look(ctx context.Context, c *config.Config, root string, patience time.Duration, force bool,
+	log *zap.Logger) (*survey, error) {
+	inventory, err := legacy.Node{Proc: c.HostProc, Endpoints: true}.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +47,7 @@ func look(ctx context.Context, c *config.Config, root string, force bool, log *z
 	}
 	host := migrate.Host{Proc: c.HostProc, Root: root, Release: unix.ByteSliceToString(name.Release[:]), IP6: ip6}
 	s := &survey{}
-	source := s.lookAtSource(ctx, c, &inventory, ip6, force, log)
+	source := s.lookAtSource(ctx, c, patience, &inventory, ip6, force, log)
 	forward := migrate.FirewallChecks(ctx, &inventory, s.targets, 1<<c.MasqueradeBit)
 	checks = slices.Concat(checks, host.Checks(), forward, source)
 	s.plan = migrate.NewPlan(inventory, checks)
@@ -52,10 +55,12 @@ func look(ctx context.Context, c *config.Config, root string, force bool, log *z
 }
 
 // lookAtSource reads the source, if reachable, for checks that depend on it.
-func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *legacy.Inventory, ip6, force bool,
-	log *zap.Logger) []migrate.Check {
+func (s *survey) lookAtSource(ctx context.Context, c *config.Config, patience time.Duration,
+	inventory *legacy.Inventory, ip6, force bool, log *zap.Logger) []migrate.Check {
 	t := tracker.New(c.Tracker())
-	if s.problem = c.Fill(ctx, t, log); s.problem != nil {
+	filling, cancel := context.WithTimeoutCause(ctx, patience, lateError("no answer within "+patience.String()))
+	defer cancel()
+	if s.problem = c.Fill(filling, t, log); s.problem != nil {
 		check := migrate.NotSeen("Services", s.problem)
 		check.Means = "without them it is not known what would be lost, and the addresses of node ports depend on the Node " +
 			"object"
@@ -95,7 +100,7 @@ func (s *survey) lookAtSource(ctx context.Context, c *config.Config, inventory *
 	if err != nil {
 		return append(checks, migrate.NotSeen("frontends", err))
 	}
-	checks = append(checks, comparison.Check(force))
+	checks = append(checks, comparison.Checks(force)...)
 	if s.node != "" && comparison.Refusal() == nil {
 		checks = append(checks, migrate.Check{
 			Level: migrate.Warning, About: "Node", Found: "no Node object is called " + s.node,
@@ -139,12 +144,21 @@ func nodePorts(ctx context.Context, c *config.Config, inventory *legacy.Inventor
 		protocol tracker.Protocol
 		port     uint16
 	}
-	all := make(map[nodePort]bool)
+	listening, err := legacy.Listening("/proc")
+	if err != nil {
+		checks = append(checks, migrate.NotSeen("programs at node ports", err))
+	}
+	all, taken := make(map[nodePort]bool), make(map[uint16]string)
 	for id, p := range delta.Changed {
-		if p.NodePort != 0 {
-			all[nodePort{id.Protocol, p.NodePort}] = true
+		if p.NodePort == 0 {
+			continue
+		}
+		all[nodePort{id.Protocol, p.NodePort}] = true
+		if id.Protocol == tracker.TCP && listening[p.NodePort] {
+			taken[p.NodePort] = id.Namespace + "/" + id.Service
 		}
 	}
+	ports.Taken = taken
 	table, err := conntrack.Open()
 	if err == nil {
 		defer table.Close()
@@ -188,18 +202,9 @@ func fallback(inventory *legacy.Inventory, delta *tracker.Delta) (check migrate.
 	if len(seen) == 0 {
 		return check, false
 	}
-	names := make([]string, 0, len(seen))
-	for name := range seen {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	shown := names[:min(len(names), shownServices)]
-	if more := len(names) - len(shown); more > 0 {
-		shown = append(slices.Clone(shown), fmt.Sprintf("and %d more", more))
-	}
 	return migrate.Check{
 		Level: migrate.Warning, About: "traffic policy Local without an endpoint on this node",
-		Found: strings.Join(shown, ", "),
+		Found: legacy.Some(slices.Sorted(maps.Keys(seen)), shownServices, ", "),
 		Means: "the IPVS mode serves their connections from endpoints on other nodes, against the policy; kube-nft drops " +
 			"them, as kube-proxy's other modes do",
 		Do: "annotate these Services with kube-nft.io/local-fallback: cluster, which goes on serving them so, have " +

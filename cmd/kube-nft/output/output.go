@@ -1,5 +1,6 @@
 // Package output prints what commands have found in the form of --output: declare the flag with Form.AddFlag, and give
-// Form.Write a document that begins with a Kind. Tables and texts for people are the commands' own.
+// Form.Write a document that begins with a Kind. A command that goes on gives each document to Form.WriteNext, or its
+// text to a Screen. Other tables and texts for people are the commands' own.
 package output
 
 import (
@@ -68,6 +69,25 @@ func (f *Form) Write(w io.Writer, document any) error {
 	_, err = w.Write(encoded)
 	return err
 }
+
+// A Document is one of many that a command prints one after the other. kubectl kube-nft reads it on each node, and
+// prints it as the node would.
+type Document interface {
+	// Text is the document for people, in whole lines.
+	Text() string
+}
+
+// WriteNext writes the next document: as JSON on a line of its own, or as its text.
+func (f *Form) WriteNext(w io.Writer, d Document) error {
+	if f.Value == JSON {
+		return WriteLine(w, d)
+	}
+	_, err := io.WriteString(w, d.Text())
+	return err
+}
+
+// WriteLine writes a document as JSON on a line of its own.
+func WriteLine(w io.Writer, document any) error { return json.NewEncoder(w).Encode(document) }
 
 // Kind returns the beginning of a document; docs/operations.md lists the kinds.
 func Kind(kind string) metav1.TypeMeta {

@@ -16,17 +16,19 @@ import (
 	"github.com/kube-nft/kube-nft/sync/web"
 )
 
-// What can be asked, in HTTP with answers in JSON:
+// What can be asked, in HTTP, with answers in JSON but for metrics:
 // curl --unix-socket /run/kube-nft/net-4026531840.sock http://kube-nft/status
 const (
 	pathSettings = "/settings"
 	pathStatus   = "/status"
+	pathMetrics  = "/metrics" // in the text format of Prometheus
 )
 
 // Answers are the daemon's answers. They are called from any goroutine.
 type Answers struct {
 	Settings func() (*config.Running, error)
 	Status   func() *Status
+	Metrics  http.Handler
 }
 
 func (a *Answers) handler() http.Handler {
@@ -36,6 +38,9 @@ func (a *Answers) handler() http.Handler {
 		write(w, settings, err)
 	})
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { write(w, a.Status(), nil) })
+	if a.Metrics != nil {
+		mux.Handle("GET "+pathMetrics, a.Metrics)
+	}
 	return mux
 }
 

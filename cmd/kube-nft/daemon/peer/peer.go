@@ -50,8 +50,9 @@ type Role string
 
 // The roles.
 const (
-	Programs Role = "sock" // has the lock
-	Waits    Role = "next" // waits for the lock; of several daemons the one that was started last
+	Programs Role = "sock"   // has the lock
+	Waits    Role = "next"   // waits for the lock; of several daemons the one that was started last
+	Shadows  Role = "shadow" // compares, without the lock
 )
 
 // fileName is the name of the socket file: daemons in different network namespaces may share the
@@ -89,7 +90,7 @@ var ErrNone = errors.New("no kube-nft programs this network namespace")
 // Limits of an answer.
 const (
 	patience  = 3 * time.Second
-	maxAnswer = 1 << 20
+	maxAnswer = 4 << 20 // the metrics of a node whose namespaces are many
 )
 
 // ReadSettings works out the settings of a command: those of the daemon that programs this network namespace, if it
@@ -109,26 +110,57 @@ func ReadSettings(ctx context.Context, reader *config.Reader,
 	return c, running, nil
 }
 
-// Settings returns the settings of the daemon that programs this network namespace, or ErrNone.
+// Settings returns the settings of the daemon that programs this network namespace, or of one in the shadow mode, or
+// ErrNone.
 func Settings(ctx context.Context) (*config.Running, error) {
 	root := ""
-	running, err := ask[config.Running](ctx, Programs, pathSettings, patience,
-		func(conn net.Conn) { root = rootOf(conn) })
+	reached := func(conn net.Conn) { root = rootOf(conn) }
+	running, err := ask[config.Running](ctx, Programs, pathSettings, patience, reached)
+	if errors.Is(err, ErrNone) {
+		running, err = ask[config.Running](ctx, Shadows, pathSettings, patience, reached)
+	}
 	if err == nil {
 		running.Root = root
 	}
 	return running, err
 }
 
-// ReadStatus returns what the daemon of a role says of itself, or ErrNone.
+// ReadStatus returns what the daemon of a role says of itself, or ErrNone. If none programs, one in the shadow mode
+// answers.
 func ReadStatus(ctx context.Context, role Role) (*Status, error) {
-	return ask[Status](ctx, role, pathStatus, patience, func(net.Conn) {})
+	status, err := ask[Status](ctx, role, pathStatus, patience, func(net.Conn) {})
+	if role == Programs && errors.Is(err, ErrNone) {
+		return ask[Status](ctx, Shadows, pathStatus, patience, func(net.Conn) {})
+	}
+	return status, err
 }
 
-// ask sends a request to the daemon of a role and decodes its answer. It connects first, and calls reached: only the
-// calling thread is in the network namespace whose daemon is asked.
+// Metrics returns the metrics of the daemon that programs, or is in the shadow mode, as a scrape would; or ErrNone.
+func Metrics(ctx context.Context) (string, error) {
+	text, err := read(ctx, Programs, pathMetrics, patience, func(net.Conn) {})
+	if errors.Is(err, ErrNone) {
+		text, err = read(ctx, Shadows, pathMetrics, patience, func(net.Conn) {})
+	}
+	return string(text), err
+}
+
+// ask sends a request to the daemon of a role and decodes its answer, as read does.
 func ask[T any](ctx context.Context, role Role, path string, patience time.Duration,
 	reached func(net.Conn)) (*T, error) {
+	text, err := read(ctx, role, path, patience, reached)
+	if err != nil {
+		return nil, err
+	}
+	answer := new(T)
+	if err := json.Unmarshal(text, answer); err != nil {
+		return nil, unanswered(err, patience)
+	}
+	return answer, nil
+}
+
+// read sends a request to the daemon of a role and returns its answer. It connects first, and calls reached: only the
+// calling thread is in the network namespace whose daemon is asked.
+func read(ctx context.Context, role Role, path string, patience time.Duration, reached func(net.Conn)) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := role.dial(ctx)
@@ -153,16 +185,16 @@ func ask[T any](ctx context.Context, role Role, path string, patience time.Durat
 		return nil, unanswered(err, patience)
 	}
 	defer response.Body.Close()
-	body := io.LimitReader(response.Body, maxAnswer)
-	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(body) // the status says that something is wrong, whatever the text
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case len(text) > maxAnswer:
+		return nil, fmt.Errorf("answer of the running kube-nft: longer than %d MiB", maxAnswer>>20)
+	case response.StatusCode != http.StatusOK: // which says that something is wrong, whatever the text
 		return nil, fmt.Errorf("the running kube-nft: %s", nft.Visible(strings.TrimSpace(string(text))))
-	}
-	answer := new(T)
-	if err := json.NewDecoder(body).Decode(answer); err != nil {
+	case err != nil:
 		return nil, unanswered(err, patience)
 	}
-	return answer, nil
+	return text, nil
 }
 
 // rootOf returns where the files of the daemon at the other end of a connection are, if it has a file system of its

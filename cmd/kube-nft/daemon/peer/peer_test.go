@@ -147,7 +147,7 @@ func TestWrongAnswers(t *testing.T) {
 		"too long": {func(c net.Conn) {
 			io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n{\"waitingFor\":\"")
 			io.WriteString(c, strings.Repeat("x", 2*maxAnswer))
-		}, "EOF"},
+		}, "longer than 4 MiB"},
 		"nothing": {func(c net.Conn) { io.Copy(io.Discard, c) }, "does not answer within 300ms"},
 	} {
 		t.Run(name, func(t *testing.T) {

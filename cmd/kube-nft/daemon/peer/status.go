@@ -3,6 +3,8 @@ package peer
 import (
 	"net/netip"
 	"time"
+
+	"github.com/kube-nft/kube-nft/nft/migrate"
 )
 
 // A Status is what a daemon says of itself.
@@ -40,6 +42,50 @@ type Status struct {
 	// Unserved are some of the UnservedServices.
 	Unserved       []UnservedService `json:"unserved,omitempty"`
 	UnservedChecks int               `json:"unservedHealthChecks"`
+
+	// EjectedEndpoints is how many endpoints get no new connections because they do not answer, or are being tried
+	// again; Ejected are some of them.
+	EjectedEndpoints int               `json:"ejectedEndpoints"`
+	Ejected          []EjectedEndpoint `json:"ejected,omitempty"`
+
+	FlowMetrics *FlowMetrics `json:"flowMetrics,omitempty"` // nil without --flow-metrics
+
+	// Shadow is what the shadow mode found; missing in other modes, where the fields above are about the kernel.
+	Shadow *Shadow `json:"shadow,omitempty"`
+}
+
+// A Shadow is what the shadow mode found at its last comparison.
+type Shadow struct {
+	Compared  time.Time `json:"lastComparison,omitzero"`
+	Seconds   float64   `json:"comparisonSeconds"` // how long it took, with the reading of kube-proxy's rules
+	Frontends int       `json:"frontends"`         // that kube-proxy served
+	// Problem is why there has been no comparison since.
+	Problem string `json:"problem,omitempty"`
+
+	Differences int                  `json:"differences"` // that last
+	Counts      map[migrate.Kind]int `json:"differencesByKind"`
+	First       []migrate.Difference `json:"firstDifferences,omitempty"`
+	// Passing are differences that may pass with kube-proxy's next sync.
+	Passing int `json:"passingDifferences"`
+}
+
+// FlowMetrics say how the counting of --flow-metrics is doing.
+type FlowMetrics struct {
+	Problem     string `json:"problem,omitempty"` // why nothing is counted, or not all
+	Lost        uint64 `json:"lostConnections"`   // that ended and that the metrics lack, because too many ended at once
+	Services    int    `json:"services"`          // that have metrics of their own
+	Connections int    `json:"connections"`       // that last and are counted so far
+}
+
+// An EjectedEndpoint is one that gets no new connections because it does not answer.
+type EjectedEndpoint struct {
+	Namespace string         `json:"namespace"`
+	Name      string         `json:"name"`
+	Port      string         `json:"port,omitempty"`
+	Endpoint  netip.AddrPort `json:"endpoint"`
+	Since     time.Time      `json:"since"`
+	Until     time.Time      `json:"until,omitzero"` // when it will be tried again; missing while it is tried
+	Times     int            `json:"times"`          // in a row
 }
 
 // An UnservedService is one that the quota of its namespace leaves out.

@@ -59,6 +59,16 @@ func (t *Turn) Await(ctx context.Context, answers *Answers, log *zap.Logger) boo
 	return true
 }
 
+// Watch opens the socket file of a daemon that never programs. It takes no lock: a daemon that programs need not wait
+// for this one.
+func (t *Turn) Watch(answers *Answers, log *zap.Logger) {
+	defer close(t.Begun)
+	var err error
+	if t.door, err = Open(Shadows, answers, log); err != nil {
+		log.Warn("commands such as kube-nft status do not reach this kube-nft", zap.Error(err))
+	}
+}
+
 // End gives up the lock as soon as written is closed: then this process does not write to the kernel any more. If
 // another daemon waits for the lock, End leaves it the time to listen. While a commit is under way End does not
 // wait for long: the lock ends with the process.
@@ -69,7 +79,7 @@ func (t *Turn) End(written <-chan struct{}) {
 	case <-time.After(web.Farewell):
 		return
 	}
-	followed := Followed(context.Background())
+	followed := t.lock != nil && Followed(context.Background())
 	t.door.Close() // what is left of the file does no harm
 	if t.lock != nil {
 		t.lock.Release() // a socket that does not close ends with the process

@@ -1,0 +1,124 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// A remote is a command of the node that runs on many nodes, and prints documents.
+type remote struct {
+	node *cobra.Command
+	// local has the names of its flags here, where they are others: kubectl has flags of the same name.
+	local map[string]string
+}
+
+// newRemote returns a remote for a command of the node.
+func newRemote(node *cobra.Command) *remote {
+	return &remote{node, map[string]string{"namespace": "in", "timeout": "duration"}}
+}
+
+// visit calls f for each flag of the node that the plug-in has as well, with its name here.
+func (r *remote) visit(f func(flag *pflag.Flag, name string)) {
+	r.node.Flags().VisitAll(func(flag *pflag.Flag) {
+		if flag.Hidden || flag.Name == "output" || flag.Name == "help" {
+			return
+		}
+		name, other := r.local[flag.Name]
+		if !other {
+			name = flag.Name
+		}
+		f(flag, name)
+	})
+}
+
+// addFlags gives a command the flags of the node's. Both have the same values.
+func (r *remote) addFlags(cmd *cobra.Command) {
+	r.visit(func(flag *pflag.Flag, name string) {
+		if name != flag.Name {
+			other := *flag
+			other.Name, other.Shorthand = name, ""
+			flag = &other
+		}
+		cmd.Flags().AddFlag(flag)
+	})
+}
+
+// command checks the command line as the node does, and returns that of the nodes.
+func (r *remote) command(cmd *cobra.Command, args []string) ([]string, error) {
+	if err := r.node.PreRunE(r.node, args); err != nil {
+		return nil, err
+	}
+	list := []string{r.node.Name(), "--until-input-ends", "-o", "json"}
+	r.visit(func(flag *pflag.Flag, name string) {
+		if set := cmd.Flags().Lookup(name); set.Changed && name != "count" { // the plug-in counts
+			value := set.Value.String()
+			if several, ok := set.Value.(pflag.SliceValue); ok {
+				value = strings.Join(several.GetSlice(), ",")
+			}
+			list = append(list, "--"+flag.Name+"="+value)
+		}
+	})
+	return append(append(list, "--"), args...), nil
+}
+
+// maxLine bounds a document of a node.
+const maxLine = 8 << 20
+
+// follow runs a command that prints documents on all members at once until ctx ends, and gives each line to take, which
+// may be called by several goroutines. ended has the nodes whose command has ended, with the problem if there was one.
+func (c *cluster) follow(ctx context.Context, members []member, args []string,
+	take func(node string, line []byte) error, ended func(answer)) {
+	var all sync.WaitGroup
+	for _, m := range members {
+		if _, problem := m.state(); !m.answers() {
+			ended(answer{Node: m.node.Name, Problem: problem})
+			continue
+		}
+		all.Go(func() {
+			stdin, end := io.Pipe() // the command ends when nothing can come any more
+			defer end.Close()
+			defer context.AfterFunc(ctx, func() { end.Close() })()
+			out := &lines{take: func(line []byte) error { return take(m.node.Name, line) }}
+			a := answer{Node: m.node.Name}
+			if err := c.stream(ctx, m.pods[0], args, stdin, out); err != nil && ctx.Err() == nil {
+				a.Problem = permitted(err).Error()
+			}
+			ended(a)
+		})
+	}
+	all.Wait()
+}
+
+// lines gives whole lines to take.
+type lines struct {
+	take func(line []byte) error
+	rest []byte // of a line that has not ended
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
+		if !whole {
+			break
+		}
+		if err := l.take(line); err != nil {
+			return 0, err
+		}
+		l.rest = rest
+	}
+	if len(l.rest) > maxLine {
+		return 0, fmt.Errorf("a document is longer than %d MiB", maxLine>>20)
+	}
+	l.rest = slices.Clone(l.rest)
+	return len(p), nil
+}

@@ -1,0 +1,62 @@
+package daemon
+
+import (
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/ejection"
+	"github.com/kube-nft/kube-nft/sync/metrics"
+	"github.com/kube-nft/kube-nft/sync/quota"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// newEjection returns the watcher of endpoints that do not answer. It watches once it runs and a Service asks for it.
+func (d *daemon) newEjection() *ejection.Watcher {
+	lines := &quota.Quota{Interval: time.Minute, PerNamespace: 10, Total: 100, Exceeded: func(namespace string) {
+		d.log.Warn("too many endpoints do not answer: the rest is not logged this minute",
+			zap.String("namespace", namespace))
+	}}
+	return ejection.New(ejection.Options{
+		Log: d.log,
+		Open: func() (ejection.Table, error) {
+			table, err := conntrack.Open()
+			if err != nil {
+				return nil, err
+			}
+			return table, nil
+		},
+		LeaveOut: func(id tracker.PortID, endpoints []netip.AddrPort) {
+			d.tracker.LeaveOut(id, endpoints)
+			d.queue.Notify()
+		},
+		Silent: d.tracker.Silent, CPUTime: proxysync.ThreadTime,
+		Found: func(e ejection.Endpoint) {
+			if lines.Allow(e.Port.Namespace, "") {
+				d.log.Warn("an endpoint does not answer: new connections go to others", zap.Stringer("port", e.Port),
+					zap.Stringer("endpoint", e.Endpoint), zap.Int("connections", e.Connections), zap.Int("clients", e.Clients),
+					zap.Duration("tried_again_in", e.Until.Sub(e.Since)))
+			}
+			d.monitor.ejected(e)
+		},
+	})
+}
+
+// ejected records that an endpoint does not answer.
+func (m *monitor) ejected(e ejection.Endpoint) {
+	m.events.service(e.Port.Namespace, e.Port.Service, tracker.PortID{}, "EndpointEjected", "Program",
+		"endpoint "+e.Endpoint.String()+" gets no new connections from this node for a while: it does not answer, and other "+
+			"endpoints of the Service do (kube-nft.io/eject)")
+}
+
+// ejectedByService counts the endpoints that are left out, or tried again.
+func (d *daemon) ejectedByService() map[metrics.Service]int {
+	count := make(map[metrics.Service]int)
+	for _, e := range d.ejection.Endpoints() {
+		count[metrics.Service{Namespace: e.Port.Namespace, Name: e.Port.Service}]++
+	}
+	return count
+}

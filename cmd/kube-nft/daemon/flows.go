@@ -1,0 +1,34 @@
+package daemon
+
+import (
+	"errors"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	proxysync "github.com/kube-nft/kube-nft/sync"
+	"github.com/kube-nft/kube-nft/sync/flows"
+)
+
+// endingsBuffer is what may wait for flow metrics: 16,000 connections that ended, or more.
+const endingsBuffer = 16 << 20
+
+// newFlows returns the counter of what connections to Services move.
+func (d *daemon) newFlows() *flows.Counter {
+	return flows.New(flows.Options{
+		Log: d.log, CPUTime: proxysync.ThreadTime,
+		Open: func() (flows.Table, error) {
+			table, err := conntrack.Open()
+			if err != nil {
+				return nil, err
+			}
+			return table, nil
+		},
+		Listen: func() (flows.Endings, error) {
+			endings, err := conntrack.Listen(endingsBuffer)
+			if err != nil {
+				return nil, err
+			}
+			return endings, nil
+		},
+		Account: func() error { return errors.Join(logSysctls(conntrack.Account(sysctlRoot), d.log)...) },
+	})
+}
