@@ -6,14 +6,15 @@ import (
 
 // faults are the faults that are switched on.
 type faults struct {
-	failing     int             // HTTP status of every answer; 0: none
-	forbidden   map[string]bool // resources
-	hidden      map[string]bool
-	noWatchList bool
-	noProtobuf  bool
-	duplicate   bool
-	compress    bool
-	delay       time.Duration
+	failing      int             // HTTP status of every answer; 0: none
+	forbidden    map[string]bool // resources
+	hidden       map[string]bool
+	noWatchList  bool
+	noProtobuf   bool
+	noWebSockets bool
+	duplicate    bool
+	compress     bool
+	delay        time.Duration
 }
 
 func newFaults() faults {
@@ -86,7 +87,8 @@ func (s *Server) Fail(status int) {
 	s.change(func() { s.faults.failing = status })
 }
 
-// Forbid answers requests for a resource, named in the plural, with 403, or no longer.
+// Forbid answers requests for a resource, named in the plural, or for a subresource such as pods/exec with 403, or no
+// longer.
 func (s *Server) Forbid(resource string, on bool) {
 	s.change(func() { s.faults.forbidden[resource] = on })
 }

@@ -101,6 +101,9 @@ func parse(r *http.Request) Request {
 	if len(parts) > 1 {
 		request.Name = parts[1]
 	}
+	if len(parts) > 2 {
+		request.Subresource = parts[2]
+	}
 	request.Verb = verb(r.Method, query.Get("watch"), request.Name)
 	return request
 }
@@ -131,6 +134,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, request Request,
 	if c == nil {
 		return errNotServed()
 	}
+	if request.Subresource != "" {
+		return s.ofPod(w.(*statusRecorder), r, request)
+	}
 	selector, err := newSelector(request)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
@@ -152,14 +158,19 @@ func (s *Server) refuse(request Request) statusError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resource := schema.GroupResource{Group: request.Group, Resource: request.Resource}
+	right, forbidden := request.Resource, errors.New("switched on by Forbid")
+	if request.Subresource != "" {
+		right += "/" + request.Subresource
+		forbidden = fmt.Errorf("User \"test\" cannot %s resource %q, switched on by Forbid", request.Verb, right)
+	}
 	switch {
 	case s.faults.failing != 0:
 		return apierrors.NewGenericServerResponse(s.faults.failing, request.Verb, resource, request.Name,
 			"switched on by Fail", 0, true)
 	case s.faults.hidden[request.Resource]:
 		return errNotServed()
-	case s.faults.forbidden[request.Resource]:
-		return apierrors.NewForbidden(resource, request.Name, errors.New("switched on by Forbid"))
+	case s.faults.forbidden[right]:
+		return apierrors.NewForbidden(resource, request.Name, forbidden)
 	}
 	return nil
 }

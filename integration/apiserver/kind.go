@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -28,6 +29,9 @@ type kind struct {
 var kinds = [...]kind{
 	{corev1.SchemeGroupVersion.WithKind("Service"), "services", func() object { return &corev1.Service{} }},
 	{corev1.SchemeGroupVersion.WithKind("Node"), "nodes", func() object { return &corev1.Node{} }},
+	{corev1.SchemeGroupVersion.WithKind("Pod"), "pods", func() object { return &corev1.Pod{} }},
+	{corev1.SchemeGroupVersion.WithKind("Event"), "events", func() object { return &corev1.Event{} }},
+	{appsv1.SchemeGroupVersion.WithKind("DaemonSet"), "daemonsets", func() object { return &appsv1.DaemonSet{} }},
 	{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), "endpointslices",
 		func() object { return &discoveryv1.EndpointSlice{} }},
 	{networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), "servicecidrs",
@@ -41,6 +45,12 @@ func kindOf(o object) string {
 		return "Service"
 	case *corev1.Node:
 		return "Node"
+	case *corev1.Pod:
+		return "Pod"
+	case *corev1.Event:
+		return "Event"
+	case *appsv1.DaemonSet:
+		return "DaemonSet"
 	case *discoveryv1.EndpointSlice:
 		return "EndpointSlice"
 	case *networkingv1.ServiceCIDR:
@@ -58,6 +68,10 @@ func selectable(o object) fields.Set {
 	if service, ok := o.(*corev1.Service); ok {
 		set["spec.clusterIP"] = service.Spec.ClusterIP
 		set["spec.type"] = string(service.Spec.Type)
+	}
+	if pod, ok := o.(*corev1.Pod); ok {
+		set["spec.nodeName"] = pod.Spec.NodeName
+		set["status.podIP"] = pod.Status.PodIP
 	}
 	return set
 }

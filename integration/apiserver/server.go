@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -23,18 +24,24 @@ type Server struct {
 	changed     chan struct{}          // closed and replaced when a watch has something to do
 	faults      faults
 	signals     signals
+	command     Command
+	logs        Logs
 	requests    []Request
 	events      []*eventsv1.Event
 
 	handlers sync.WaitGroup // requests being served; added to under mu, while not closed
 	closed   bool
+	ended    context.Context // commands in pods end when the server does
+	end      context.CancelFunc
 	address  string // host:port, once started
 	web      *http.Server
 }
 
 // New returns an empty server that listens nowhere yet.
 func New() *Server {
+	ended, end := context.WithCancel(context.Background())
 	s := &Server{
+		ended: ended, end: end,
 		version:     1,
 		collections: make(map[string]*collection, len(kinds)),
 		changed:     make(chan struct{}),
@@ -76,6 +83,7 @@ func (s *Server) listen(address string) error {
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
+	s.end()
 	s.hangUp()
 	s.mu.Unlock()
 	s.handlers.Wait()
@@ -120,8 +128,8 @@ func (s *Server) Apply(objects ...object) {
 	s.wake()
 }
 
-// Delete removes an object, named by its kind (Service, Node, EndpointSlice or
-// ServiceCIDR), namespace and name; it reports whether there was one.
+// Delete removes an object, named by its kind (Service, Node, Pod, Event, DaemonSet,
+// EndpointSlice or ServiceCIDR), namespace and name; it reports whether there was one.
 func (s *Server) Delete(kind, namespace, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,6 +150,7 @@ type Request struct {
 	Verb            string // as in RBAC: get, list, watch or create
 	Group, Resource string
 	Namespace, Name string // empty: all
+	Subresource     string // exec or log, of a Pod
 
 	LabelSelector, FieldSelector string
 

@@ -302,6 +302,7 @@ func resetNext(t *testing.T, conn net.Conn, endpoint netip.Addr) error {
 // TestConnectionsOfDepartedInKernel: a client's next segment after its endpoint has left is answered by a
 // reset, everywhere in both families, and by nothing without the annotation. All other connections go on.
 func TestConnectionsOfDepartedInKernel(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t)
 	reset := map[string]string{"connections-of-departed": "reset"}
 	all := []endpointState{{0, ""}, {1, ""}, {2, ""}}
@@ -364,6 +365,7 @@ func TestConnectionsOfDepartedInKernel(t *testing.T) {
 // TestDepartedLocalInKernel: where a traffic policy Local leaves no endpoint on this node, connections under way are
 // reset and new ones dropped, with session affinity, source ranges and many addresses as well.
 func TestDepartedLocalInKernel(t *testing.T) {
+	t.Parallel()
 	reset := map[string]string{"connections-of-departed": "reset"}
 	for name, change := range map[string]func(*corev1.Service){
 		"plain":    func(*corev1.Service) {},
@@ -375,6 +377,7 @@ func TestDepartedLocalInKernel(t *testing.T) {
 		"maglev": func(s *corev1.Service) { s.Annotations[tracker.AnnotationPrefix+"lb-algorithm"] = "maglev" },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := newCrossing(t)
 			c.change = func(s *corev1.Service) {
 				s.Spec.ExternalTrafficPolicy, s.Spec.InternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal,
@@ -421,6 +424,7 @@ func TestDepartedLocalInKernel(t *testing.T) {
 
 // TestUnreadyUDPInKernel: a flow stays with an endpoint that is not ready, if the Service asks for that.
 func TestUnreadyUDPInKernel(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t)
 	all := []endpointState{{0, ""}, {1, ""}}
 	unready := endpointState{0, "notready notserving"}
@@ -454,6 +458,7 @@ func TestUnreadyUDPInKernel(t *testing.T) {
 
 // TestPingInKernel: the addresses of Services with endpoints answer echo requests, and no others do.
 func TestPingInKernel(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t)
 	yes := map[string]string{"ping": "true"}
 	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})

@@ -78,6 +78,35 @@ func TestDrift(t *testing.T) {
 	p.Stop(t)
 }
 
+// TestSavedRulesetLoads does what nftables.service does at a restart with a file that nft list ruleset has written. It
+// has our tables, and kube-nft is often back before the second command. The host's own rules must be in force
+// afterwards.
+func TestSavedRulesetLoads(t *testing.T) {
+	t.Parallel()
+	k, _, p := startWeb(t)
+	want := read(t, k)
+	const host = "table inet mine {\n chain input {\n type filter hook input priority 0; policy drop;\n }\n}\n"
+	lab.Run(t, host, "nft", "-f", "-")
+	saved := lab.Run(t, "", "nft", "list", "ruleset")
+	if !strings.Contains(saved, "table ip kube-nft") {
+		t.Fatalf("the saved rules lack our tables:\n%s", saved)
+	}
+	repaired := func() bool {
+		batch := change.Diff(read(t, k), want)
+		return batch.Empty()
+	}
+	for _, back := range []bool{false, true} { // whether kube-nft is back already
+		lab.Run(t, "", "nft", "flush", "ruleset")
+		if back {
+			lab.Eventually(t, "repair after a flush", repaired)
+		}
+		lab.Run(t, saved, "nft", "-f", "-")
+		lab.Run(t, "", "nft", "list", "table", "inet", "mine")
+		lab.Eventually(t, "repair after the load", repaired)
+	}
+	p.Stop(t)
+}
+
 // TestSecondInstanceWaits starts another kube-nft while one runs, as the upgrade of a
 // DaemonSet may: it waits, says so, and takes over.
 func TestSecondInstanceWaits(t *testing.T) {
@@ -118,6 +147,11 @@ func TestOwnership(t *testing.T) {
 	lab.Run(t, "", "nft", "flush", "ruleset")
 	if !holds(t, k, firstWeb) {
 		t.Error("nft flush ruleset emptied a table that is owned")
+	}
+	lab.Run(t, "", "nft", "add", "table", "inet", "mine")
+	const save = "(echo 'table inet mine'; echo 'delete table inet mine'; nft list table inet mine) | nft -f -"
+	for range 2 { // docs/operations.md
+		lab.Run(t, "", "sh", "-ec", save)
 	}
 	kill(t, p)
 	p = objects.Start(t, "--table-ownership", "auto")

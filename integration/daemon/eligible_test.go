@@ -34,6 +34,7 @@ func startWithServer(t *testing.T, apply func(*apiserver.Server), flags ...strin
 // TestNodeWithoutNetwork gives the Node what tells load balancers to look elsewhere, and takes it away
 // again; /livez stays well, as a restart would not help.
 func TestNodeWithoutNetwork(t *testing.T) {
+	t.Parallel()
 	lab.Require(t)
 	lab.New(t)
 	lab.Open(t, kernel.Open)
@@ -78,6 +79,7 @@ func TestNodeWithoutNetwork(t *testing.T) {
 // TestRefusedExternalIPIsAnEvent: whoever looks at the Service sees which address is not served and what
 // to do.
 func TestRefusedExternalIPIsAnEvent(t *testing.T) {
+	t.Parallel()
 	lab.Require(t)
 	lab.New(t)
 	k := lab.Open(t, kernel.Open)

@@ -18,6 +18,7 @@ import (
 // TestFlowsInKernel: flows prints one line for each connection that ends, with its client's name for the Service, at
 // every address and in both families; and it sets the kernel's accounting back when it is interrupted.
 func TestFlowsInKernel(t *testing.T) {
+	t.Parallel()
 	const accounting = "/proc/sys/net/netfilter/nf_conntrack_acct"
 	c := newCrossing(t)
 	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})

@@ -26,12 +26,12 @@ const (
 var firewalls = []firewall{
 	{"nft", "nft add table inet fw; nft add chain inet fw forward '{ type filter hook forward priority 0; policy drop; }'",
 		"table inet fw, chain forward: its policy",
-		"nft insert rule inet fw forward ct status dnat accept; nft insert rule inet fw forward ct state " +
+		"nft add rule inet fw forward ct status dnat accept; nft add rule inet fw forward ct state " +
 			"established,related accept"},
 	{"iptables-nft", "iptables-nft -P FORWARD DROP", "table ip filter, chain FORWARD: its policy",
-		"iptables-nft -I FORWARD " + translated + "; iptables-nft -I FORWARD " + answers},
+		"iptables-nft -A FORWARD " + translated + "; iptables-nft -A FORWARD " + answers},
 	{"legacy iptables", "iptables-legacy -P FORWARD DROP", "legacy iptables table filter, chain FORWARD: its policy",
-		"iptables-legacy -I FORWARD " + translated + "; iptables-legacy -I FORWARD " + answers},
+		"iptables-legacy -A FORWARD " + translated + "; iptables-legacy -A FORWARD " + answers},
 	{"what kube-proxy had", "iptables-legacy -P FORWARD DROP", "legacy iptables table filter, chain FORWARD: its policy",
 		"iptables-legacy -I FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT; iptables-legacy -I FORWARD " + answers},
 	{"the last rule", "iptables-nft -A FORWARD -p icmp -j ACCEPT; iptables-nft -A FORWARD -j REJECT",
@@ -159,6 +159,7 @@ func TestMarkOfOthers(t *testing.T) {
 
 // TestForwardIsWatched: the daemon notices rules that refuse connections to endpoints, and their end.
 func TestForwardIsWatched(t *testing.T) {
+	t.Parallel()
 	traceWorld(t)
 	p := lab.Start(t, append([]string{lab.Program(t), "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64",
 		"--takeover=never"}, examples...)...)

@@ -74,6 +74,7 @@ func hear(address string) string {
 // at localhost in both families, the kernel goes on refusing to route loopback addresses, and explain
 // says who serves.
 func TestLocalhostNodePortsWithoutSysctl(t *testing.T) {
+	t.Parallel()
 	lab.Require(t)
 	binary := lab.Program(t)
 	lab.New(t)

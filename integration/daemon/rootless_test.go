@@ -22,6 +22,7 @@ kill $daemon; wait $daemon`
 // TestRootless follows docs/rootless.md: a user without any right on the machine programs the network namespace of
 // his own user namespace.
 func TestRootless(t *testing.T) {
+	t.Parallel()
 	lab.Require(t)
 	lab.New(t)
 	home := t.TempDir()

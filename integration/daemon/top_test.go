@@ -16,6 +16,7 @@ import (
 // TestTopInKernel: top counts each connection once, from outside through this node, from a pod and from the node
 // itself, at every address and in both families: new ones, and those that are open.
 func TestTopInKernel(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t)
 	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})
 	c.start(t, "--connection-counters")

@@ -114,6 +114,7 @@ func (s *signalling) Write(p []byte) (int, error) {
 
 // TestTrace follows first packets through the kernel: forwarded ones, rejected ones, those that another table drops.
 func TestTrace(t *testing.T) {
+	t.Parallel()
 	client := traceWorld(t)
 	dial := func(to ...string) func() {
 		return func() {
@@ -190,6 +191,7 @@ func TestTrace(t *testing.T) {
 
 // TestTraceLeavesNothing: the kernel removes what a killed trace had.
 func TestTraceLeavesNothing(t *testing.T) {
+	t.Parallel()
 	traceWorld(t)
 	p := lab.Start(t, lab.Program(t), "trace", "shop/web")
 	p.AwaitLog(t, "tracing")
@@ -204,6 +206,7 @@ func TestTraceLeavesNothing(t *testing.T) {
 
 // TestTraceRefuses: what cannot be traced is refused with a word.
 func TestTraceRefuses(t *testing.T) {
+	t.Parallel()
 	traceWorld(t)
 	for _, c := range []struct {
 		args string

@@ -19,6 +19,7 @@ import (
 // the 300 stay, what the new one has is programmed, and what is deleted there goes at once. With the
 // word to go on, all of them go.
 func TestWipedServer(t *testing.T) {
+	t.Parallel()
 	const services = 300
 	for _, forced := range []bool{false, true} {
 		t.Run(fmt.Sprintf("forced %v", forced), func(t *testing.T) {

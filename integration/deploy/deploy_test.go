@@ -20,7 +20,8 @@ import (
 )
 
 // overlays are the directories that are applied to clusters.
-var overlays = []string{"base", "overlays/kubeadm", "overlays/kubeadm-labels", "overlays/canary"}
+var overlays = []string{"base", "overlays/kubeadm", "overlays/kubeadm-labels", "overlays/canary",
+	"overlays/shadow"}
 
 // kubeadmConfig is where the overlay kubeadm mounts kube-proxy's ConfigMap, and an example
 // of what is in there.
@@ -48,8 +49,9 @@ func TestDeployObjects(t *testing.T) {
 			if strings.HasPrefix(overlay, "overlays/kubeadm") {
 				writable = append(writable, "/run/xtables.lock")
 				checkSeesProcesses(t, set, container)
-			} else if !slices.Contains(container.Args, "--takeover=never") &&
-				!slices.Contains(container.Args, "--service-proxy-name=kube-nft") {
+			} else if !slices.ContainsFunc(container.Args, func(arg string) bool {
+				return slices.Contains([]string{"--takeover=never", "--service-proxy-name=kube-nft", "--mode=shadow"}, arg)
+			}) {
 				t.Errorf("arguments %v: a takeover that does not see the node's processes", container.Args)
 			}
 			checkMounts(t, set, container, writable...)

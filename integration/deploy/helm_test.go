@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kube-nft/kube-nft/integration/lab"
@@ -70,7 +72,7 @@ func chartObjects(t *testing.T, values ...string) deployment {
 // TestHelmEqualsOverlays: each mode of the chart gives the objects of its overlay.
 func TestHelmEqualsOverlays(t *testing.T) {
 	for mode, overlay := range map[string]string{"base": "base", "kubeadm": "overlays/kubeadm",
-		"canary": "overlays/canary"} {
+		"canary": "overlays/canary", "shadow": "overlays/shadow"} {
 		t.Run(mode, func(t *testing.T) {
 			if diff := cmp.Diff(kustomize(t, "../../deploy/"+overlay), chartObjects(t, "mode="+mode),
 				cmpopts.EquateEmpty()); diff != "" {
@@ -82,7 +84,7 @@ func TestHelmEqualsOverlays(t *testing.T) {
 
 // TestHelmLint holds the chart against helm's own rules.
 func TestHelmLint(t *testing.T) {
-	for _, mode := range []string{"base", "kubeadm", "canary"} {
+	for _, mode := range []string{"base", "kubeadm", "canary", "shadow"} {
 		if out, errors, err := helm(t, "lint", "--strict", "--set", "mode="+mode, chart); err != nil {
 			t.Errorf("mode %s: %v\n%s%s", mode, err, out, errors)
 		}
@@ -95,7 +97,9 @@ func TestHelmValues(t *testing.T) {
 		"image.pullPolicy=Always",
 		"apiServer.host=192.0.2.10", "apiServer.port=443", "metricsBindAddress=0.0.0.0:9999",
 		"extraArgs={--table-ownership=auto}",
-		"nodeSelector.pool=a", "imagePullSecrets[0].name=pull", "podLabels.team=net")
+		"nodeSelector.pool=a", "imagePullSecrets[0].name=pull", "podLabels.team=net",
+		"extraEnv[0].name=GOMAXPROCS", "extraVolumes[0].name=settings", "extraVolumes[0].configMap.name=kube-nft",
+		"extraVolumeMounts[0].name=settings", "extraVolumeMounts[0].mountPath=/etc/kube-nft")
 	set, container := objects.daemonSet(t)
 	pod := set.Spec.Template.Spec
 	for _, c := range append(pod.InitContainers, *container) {
@@ -106,6 +110,14 @@ func TestHelmValues(t *testing.T) {
 	env := make(map[string]string)
 	for _, e := range container.Env {
 		env[e.Name] = e.Value
+	}
+	if _, ok := env["GOMAXPROCS"]; !ok {
+		t.Errorf("environment %v", env)
+	}
+	volumes, mounts := pod.Volumes, container.VolumeMounts
+	if v, m := volumes[len(volumes)-1], mounts[len(mounts)-1]; v.ConfigMap == nil || v.ConfigMap.Name != "kube-nft" ||
+		m.Name != v.Name || m.MountPath != "/etc/kube-nft" {
+		t.Errorf("volume %+v, mount %+v", v, m)
 	}
 	if env["KUBERNETES_SERVICE_HOST"] != "192.0.2.10" || env["KUBERNETES_SERVICE_PORT"] != "443" {
 		t.Errorf("the API server is at %v", env)
@@ -121,10 +133,99 @@ func TestHelmValues(t *testing.T) {
 	}
 }
 
+// TestHelmTags: a tag of --set that looks like a number is taken as it is written, and one in a file, where YAML has
+// changed it, is refused.
+func TestHelmTags(t *testing.T) {
+	for _, tag := range []string{"20261123", "007", "1.10", "v1"} {
+		_, container := chartObjects(t, "image.tag="+tag).daemonSet(t)
+		if container.Image != "kube-nft:"+tag {
+			t.Errorf("tag %s: image %s", tag, container.Image)
+		}
+	}
+	for text, want := range map[string]string{"20261123": "is a number", "1.10": "is a number", `"1.10"`: ""} {
+		path := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(path, []byte("image: {tag: "+text+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, errors, err := helm(t, "template", "kube-nft", chart, "--values", path)
+		if (err != nil) != (want != "") || !strings.Contains(errors, want) {
+			t.Errorf("tag: %s in a file: %v, %s", text, err, errors)
+		}
+	}
+}
+
+// TestHelmViewers: the rights to use the plug-in are those of deploy/plugin-rbac.yaml, and go to the subjects.
+func TestHelmViewers(t *testing.T) {
+	roles := make(deployment)
+	for _, document := range documents(t, "../../deploy/plugin-rbac.yaml") {
+		name, object := decodeStrictly(t, "plugin-rbac.yaml", document)
+		roles[name] = object
+	}
+	if len(roles) != 2 {
+		t.Fatalf("plugin-rbac.yaml has %d objects", len(roles))
+	}
+	objects := chartObjects(t, "mode=base", "viewers.enabled=true", "viewers.subjects[0].kind=Group",
+		"viewers.subjects[0].name=platform")
+	for name, role := range roles {
+		if diff := cmp.Diff(role, objects[name], cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-plugin-rbac.yaml +chart):\n%s", name, diff)
+		}
+	}
+	cluster, ok := objects["ClusterRoleBinding kube-nft-viewer"].(*rbacv1.ClusterRoleBinding)
+	local, alsoOK := objects["RoleBinding kube-nft-viewer"].(*rbacv1.RoleBinding)
+	if !ok || !alsoOK || cluster.Subjects[0].Name != "platform" || local.Subjects[0].Name != "platform" ||
+		cluster.RoleRef.Name != "kube-nft-viewer" || local.RoleRef.Kind != "Role" || local.Namespace != "kube-system" {
+		t.Errorf("bindings %+v, %+v", cluster, local)
+	}
+	if _, there := chartObjects(t, "mode=base")["Role kube-nft-viewer"]; there {
+		t.Error("the rights are there although nobody asks for them")
+	}
+}
+
+// TestHelmDashboard: the ConfigMap has the dashboard as it is.
+func TestHelmDashboard(t *testing.T) {
+	objects := chartObjects(t, "mode=base", "dashboard.enabled=true", "dashboard.namespace=monitoring")
+	config, ok := objects["ConfigMap kube-nft-dashboard"].(*corev1.ConfigMap)
+	if !ok || config.Namespace != "monitoring" || config.Labels["grafana_dashboard"] != "1" {
+		t.Fatalf("got %+v", objects["ConfigMap kube-nft-dashboard"])
+	}
+	want := strings.TrimSpace(string(readFile(t, "../../deploy/dashboard.json")))
+	if config.Data["kube-nft.json"] != want {
+		t.Errorf("%d bytes, want those of deploy/dashboard.json, %d", len(config.Data["kube-nft.json"]), len(want))
+	}
+}
+
+// TestHelmReadme: the chart's README names all values that there are.
+func TestHelmReadme(t *testing.T) {
+	readme := string(readFile(t, chart+"/README.md"))
+	values := make(map[string]any)
+	if err := yaml.Unmarshal(readFile(t, chart+"/values.yaml"), &values); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range values {
+		names := []string{name}
+		below, ok := value.(map[string]any)
+		if ok && len(below) > 0 && name != "resources" && name != "updateStrategy" {
+			names = nil
+			for key := range below {
+				names = append(names, name+"."+key)
+			}
+		}
+		for _, name := range names {
+			if !strings.Contains(readme, "`"+name+"`") {
+				t.Errorf("README.md lacks %s", name)
+			}
+		}
+	}
+}
+
 // TestHelmName: all objects have the name of nameOverride, and the pods keep the label by which commands find them.
 func TestHelmName(t *testing.T) {
 	objects := chartObjects(t, "mode=base", "image.repository=registry.example/kube-nft", "image.tag=v1",
 		"nameOverride=net-proxy")
+	if full := chartObjects(t, "mode=base", "nameOverride=a", "fullnameOverride=b"); full["DaemonSet b"] == nil {
+		t.Error("fullnameOverride does not take precedence")
+	}
 	for name := range objects {
 		if !strings.HasSuffix(name, " net-proxy") {
 			t.Errorf("%s has another name", name)
@@ -167,6 +268,7 @@ func TestHelmMonitoring(t *testing.T) {
 func TestHelmRefuses(t *testing.T) {
 	for value, want := range map[string]string{
 		"mode=ipvs":                       "/mode",
+		"kubeProxyConfigMap=":             "kubeProxyConfigMap",
 		"imagetag=v1":                     "imagetag",
 		"image.tagg=v1":                   "tagg",
 		"apiServer.port=70000":            "/apiServer/port",
@@ -177,6 +279,9 @@ func TestHelmRefuses(t *testing.T) {
 		"podMonitor.enabled=yes-please":   "/podMonitor/enabled",
 		"tolerations=Exists":              "/tolerations",
 		"image.pullPolicy=WheneverItFits": "/image/pullPolicy",
+		"image.tag=true":                  "/image/tag",
+		"viewers.subjects[0].kind=Team":   "/viewers/subjects/0",
+		"extraEnv[0].value=x":             "/extraEnv/0",
 	} {
 		_, errors, err := helm(t, "template", "kube-nft", chart, "--set", value)
 		if err == nil || !strings.Contains(strings.ReplaceAll(errors, ".", "/"), want) && !strings.Contains(errors, want) {

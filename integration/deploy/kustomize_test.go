@@ -46,6 +46,9 @@ var deployTypes = map[schema.GroupVersionKind]any{
 	corev1.SchemeGroupVersion.WithKind("ServiceAccount"):     corev1.ServiceAccount{},
 	rbacv1.SchemeGroupVersion.WithKind("ClusterRole"):        rbacv1.ClusterRole{},
 	rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"): rbacv1.ClusterRoleBinding{},
+	rbacv1.SchemeGroupVersion.WithKind("Role"):               rbacv1.Role{},
+	rbacv1.SchemeGroupVersion.WithKind("RoleBinding"):        rbacv1.RoleBinding{},
+	corev1.SchemeGroupVersion.WithKind("ConfigMap"):          corev1.ConfigMap{},
 }
 
 // A deployment is what kubectl apply -k DIR would create, by kind and name.

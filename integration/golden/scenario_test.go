@@ -184,13 +184,13 @@ func (s scenarioFlags) config(t testing.TB) (services.Config, proxysync.NodePort
 		AffinitySize:  131072,
 	}
 	for _, family := range tracker.Families {
-		config.AllNodePorts[nft.Family(family)] = nodePorts.All(family)
+		config.AllNodePorts[family] = nodePorts.All(family)
 		if s.bridge+s.prefix != "" {
-			config.Pods[nft.Family(family)] = layout.PodMatch{Interface: s.bridge + s.prefix, Prefix: s.prefix != ""}
+			config.Pods[family] = layout.PodMatch{Interface: s.bridge + s.prefix, Prefix: s.prefix != ""}
 		}
 	}
 	for _, prefix := range parsePrefixes(t, s.clusterCIDR) {
-		config.Pods[nft.Family(tracker.FamilyOf(prefix.Addr()))] = layout.PodMatch{CIDR: prefix}
+		config.Pods[tracker.FamilyOf(prefix.Addr())] = layout.PodMatch{CIDR: prefix}
 	}
 	return config, nodePorts
 }

@@ -76,6 +76,17 @@ func Node(name string, addrs ...netip.Addr) *corev1.Node {
 	return n
 }
 
+// Pod returns the pod of kube-nft on a node, which runs.
+func Pod(node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-nft-" + node,
+			Labels: map[string]string{"app.kubernetes.io/name": "kube-nft"}},
+		Spec: corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "kube-nft",
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}},
+	}
+}
+
 // Manifest returns objects as the documents of a manifest, a line each.
 func Manifest(objects ...any) string {
 	var b strings.Builder

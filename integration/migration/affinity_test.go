@@ -127,6 +127,7 @@ func checkEntries(t *testing.T, clients int, since time.Time) {
 // TestMigrateAffinityKernel: each client reaches the endpoint after the takeover that it has reached
 // before, from each of kube-proxy's modes but IPVS, in both families.
 func TestMigrateAffinityKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
@@ -172,15 +173,16 @@ func distinctValues(m map[string]string) map[string]bool {
 // TestMigrateAffinityOfLeftKernel: the client of an endpoint that has left meanwhile chooses among
 // those that are there, and all others keep theirs.
 func TestMigrateAffinityOfLeftKernel(t *testing.T) {
+	t.Parallel()
 	m := newAffinity(t, lab.Program(t), oldStates[0])
 	before := m.reached(t)
 	gone := make(map[string]bool)
 	objects := migrationManifest(m.shapes)
 	for _, s := range m.shapes {
 		gone[netip.AddrPortFrom(s.Endpoint(affineService, 0), 8080).String()] = true
-		objects = strings.ReplaceAll(objects, fmt.Sprintf(`{"addresses":["%s"],"conditions":{}}`,
+		objects = strings.ReplaceAll(objects, fmt.Sprintf(`{"addresses":["%s"],"conditions":{}`,
 			s.Endpoint(affineService, 0)),
-			fmt.Sprintf(`{"addresses":["%s"],"conditions":{"ready":false,"serving":false}}`, s.Endpoint(affineService, 0)))
+			fmt.Sprintf(`{"addresses":["%s"],"conditions":{"ready":false,"serving":false}`, s.Endpoint(affineService, 0)))
 	}
 	m.source.Write(t, "objects.yaml", objects)
 	m.apply(t)

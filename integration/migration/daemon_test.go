@@ -24,6 +24,7 @@ const metricsAddress = "127.0.0.1:10249"
 // TestMigrateNextToDaemonKernel applies and rolls back while a daemon runs that is told not
 // to take over: apply leaves the tables to it, rollback waits for its end.
 func TestMigrateNextToDaemonKernel(t *testing.T) {
+	t.Parallel()
 	m := newMigration(t, lab.Program(t), oldStates[1], shapesOf(60))
 	before := m.state.save(t)
 	daemon := m.startDaemon(t, "--takeover=never")
@@ -61,6 +62,7 @@ var asNobody = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-gr
 // TestMigrateUnverifiedKernel starts a daemon that is not root's where there is state in the legacy
 // tables: it serves, and says what it could not do.
 func TestMigrateUnverifiedKernel(t *testing.T) {
+	t.Parallel()
 	m := newMigration(t, lab.Program(t), oldStates[0], shapesOf(60))
 	m.wrap = asNobody
 	daemon := m.startDaemon(t)
@@ -80,7 +82,13 @@ func (m *migration) startDaemon(t *testing.T, flags ...string) *lab.Process {
 	t.Helper()
 	argv := slices.Concat(m.wrap, []string{m.binary, "--takeover=auto", "--metrics-bind-address", metricsAddress},
 		m.applyArgs()[1:], flags)
-	return lab.Start(t, argv...)
+	daemon := lab.Start(t, argv...)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the daemon wrote:\n%s", daemon.Stderr())
+		}
+	})
+	return daemon
 }
 
 // startFakeProxy starts a program that is called kube-proxy and does nothing.

@@ -16,11 +16,12 @@ import (
 // TestMigrateKilledKernel kills migrate apply at the beginning of each of its steps, and at its last line. Whatever
 // had been done by then, no connection fails, and a rerun completes.
 func TestMigrateKilledKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMigration(t, binary, state, shapesOf(60))
+			m := newMigration(t, binary, state, shapesOf(30))
 			before := foreign(state.save(t))
 			lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(m.apply(t)), "\n"), func(line string) bool {
 				return !strings.HasPrefix(line, "kube-nft: ") // the daemon's log has the time
@@ -102,6 +103,7 @@ var refusals = []refusal{
 // TestMigrateRefusedKernel has the kernel refuse each kind of step. No connection fails, the
 // error says why, and a rerun completes once the reason is gone.
 func TestMigrateRefusedKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, r := range refusals {
 		for _, state := range oldStates {

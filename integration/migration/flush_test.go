@@ -13,6 +13,7 @@ import (
 // TestMigrateFlushedKernel: a firewall flushes the ruleset during a takeover, and takes our tables away.
 // None of kube-proxy's rules go while ours are not there, and in the end ours serve.
 func TestMigrateFlushedKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{state: oldStates[0], shapes: shapesOf(60), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))

@@ -21,6 +21,7 @@ func gapAfter(start time.Duration) time.Duration { return max(mostGap, 10*start)
 // TestMigrateGapKernel ends a kube-proxy beside a daemon that waits for it, while probes ask every 5 ms.
 // It shows for how long no health check is answered.
 func TestMigrateGapKernel(t *testing.T) {
+	t.Parallel()
 	clients := newMigrationNet(t).client
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))

@@ -46,6 +46,7 @@ func balancedManifest(node string) string {
 // are free, with what the source says, and answers from then on at each moment of the takeover, though
 // bindAddressHardFail is set. It does not complain about ports that kube-proxy has rightly.
 func TestMigrateHealthKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
@@ -120,6 +121,7 @@ func TestMigrateHealthKernel(t *testing.T) {
 // daemon of the old one, which the container does not see: it does not take the daemon's ports for
 // kube-proxy's, and ends.
 func TestMigrateNextToHiddenDaemonKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))

@@ -95,6 +95,19 @@ func newIPVSMigration(t *testing.T) *migration {
 	return m
 }
 
+// TestShadowIPVSKernel: beside the IPVS mode the shadow mode finds what differs, and nothing else.
+func TestShadowIPVSKernel(t *testing.T) {
+	requireIPVS(t)
+	m := newIPVSMigration(t)
+	m.startShadow(t)
+	m.awaitDifferences(t)
+	if found := m.awaitComparisons(t, 3); len(found) > 0 {
+		t.Errorf("differences: %v", found)
+	}
+	lab.Run(t, "", "ipvsadm", "-d", "-t", "10.96.0.1:80", "-r", "10.244.0.1:8080")
+	m.awaitDifferences(t, "endpoints: 10.96.0.1:80/tcp of shop/service-ip-0:http: kube-proxy lacks 10.244.0.1:8080")
+}
+
 // addDevice makes kube-ipvs0 with addresses.
 func addDevice(addrs []netip.Addr) error {
 	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: legacy.Device}})

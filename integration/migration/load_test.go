@@ -2,6 +2,7 @@ package migration
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -15,9 +16,6 @@ import (
 
 	"github.com/kube-nft/kube-nft/integration/lab"
 )
-
-// leastRate is how many new TCP connections a second the load must make to count.
-const leastRate = 500
 
 // A load makes connections from the clients' namespace without a pause and counts what
 // becomes of them.
@@ -46,19 +44,22 @@ const (
 	slowExchange     = 700 * time.Millisecond
 )
 
-// startLoad connects to all targets in turn: a stream of new connections to the targets of each
-// network, and connections that last to each of them.
-func startLoad(t *testing.T, n *migrationNet, targets []target) *load {
+// A stream makes a new connection each streamPause, 250 in a second. It is longer where the processor is emulated.
+var streamPause = flag.Duration("pause", 4*time.Millisecond, "between two new connections of a stream of the load")
+
+// startLoad connects to all targets in turn: streams of new TCP connections, one of UDP, and a connection to each of
+// them that lasts and is used each pace.
+func startLoad(t *testing.T, n *migrationNet, targets []target, streams int, pace time.Duration) *load {
 	t.Helper()
-	l := &load{pace: 20 * time.Millisecond, stop: make(chan struct{}), began: time.Now()}
+	l := &load{pace: max(pace, *streamPause), stop: make(chan struct{}), began: time.Now()}
 	t.Cleanup(l.end)
 	only := func(network string) []target {
 		return slices.DeleteFunc(slices.Clone(targets), func(x target) bool { return x.network != network })
 	}
-	for range 4 {
-		l.worker(n.client, func() { l.stream(only("tcp"), 4*time.Millisecond, &l.tcp) })
+	for range streams {
+		l.worker(n.client, func() { l.stream(only("tcp"), *streamPause, &l.tcp) })
 	}
-	l.worker(n.client, func() { l.stream(only("udp"), 4*time.Millisecond, &l.udp) })
+	l.worker(n.client, func() { l.stream(only("udp"), *streamPause, &l.udp) })
 	for _, x := range targets {
 		l.worker(n.client, func() { l.last(x) })
 	}
@@ -210,9 +211,5 @@ func (l *load) check(t *testing.T) {
 		l.tcp.Load(), rate, l.udp.Load(), l.exchanges.Load(), len(l.slow), l.slow)
 	if len(l.failures) > 0 {
 		t.Errorf("%d failures, the first of them: %v", len(l.failures), l.some())
-	}
-	if rate < leastRate {
-		t.Logf("a load of %.0f connections per second is less than the %d that are asked for; is the machine busy?",
-			rate, leastRate)
 	}
 }

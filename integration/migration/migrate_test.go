@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // migrationRuns is a flag.
-var migrationRuns = flag.Int("runs", 2, "how often to move each kind of old state to kube-nft and back under load")
+var migrationRuns = flag.Int("runs", 1, "how often to move each kind of old state to kube-nft and back under load")
 
 // A migration is a node with old state under load.
 type migration struct {
@@ -28,8 +29,16 @@ type migration struct {
 	load   *load
 }
 
-// newMigration makes a node on which kube-proxy has been until now, and puts it under load.
+// newMigration makes a node on which kube-proxy has been until now, and puts it under a light load. The load is most of
+// what these tests cost; newMigrationUnder chooses another one.
 func newMigration(t *testing.T, binary string, state oldState, shapes []legacytest.Shape) *migration {
+	t.Helper()
+	return newMigrationUnder(t, binary, state, shapes, 1, 100*time.Millisecond)
+}
+
+// newMigrationUnder is newMigration with the load of startLoad.
+func newMigrationUnder(t *testing.T, binary string, state oldState, shapes []legacytest.Shape, streams int,
+	pace time.Duration) *migration {
 	t.Helper()
 	m := &migration{net: newMigrationNet(t), state: state, shapes: shapes, binary: binary, source: lab.NewDirectory(t)}
 	if err := os.Chmod(filepath.Dir(string(m.source)), 0o755); err != nil { // for nobody
@@ -39,8 +48,8 @@ func newMigration(t *testing.T, binary string, state oldState, shapes []legacyte
 	m.program(t)
 	targets, pods := migrationTargets(m.shapes)
 	m.net.serve(t, pods)
-	m.load = startLoad(t, m.net, targets)
-	m.load.await(t, 200)
+	m.load = startLoad(t, m.net, targets, streams, pace)
+	m.load.await(t, 50)
 	return m
 }
 
@@ -78,6 +87,7 @@ func (m *migration) applyArgs() []string {
 // TestMigrateKernel moves a node with each kind of old state to kube-nft and back, under load: no
 // connection may fail, and everything foreign stays as it was.
 func TestMigrateKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		for range *migrationRuns {
@@ -90,7 +100,7 @@ func TestMigrateKernel(t *testing.T) {
 }
 
 func moveThereAndBack(t *testing.T, binary string, state oldState) {
-	m := newMigration(t, binary, state, shapesOf(300))
+	m := newMigrationUnder(t, binary, state, shapesOf(300), 4, 20*time.Millisecond)
 	before := state.save(t)
 	journal := m.applyAfterProxy(t)
 	m.load.await(t, 200)

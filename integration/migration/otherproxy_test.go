@@ -11,6 +11,7 @@ import (
 // whatever --takeover says, by a daemon that has CAP_NET_ADMIN alone and sees no process of it; and so
 // is its end.
 func TestForeignProxyKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for i, state := range oldStates {
 		takeover := []string{"--takeover=never", "--takeover=auto"}[i%2]
@@ -47,6 +48,7 @@ func TestForeignProxyKernel(t *testing.T) {
 // TestForeignProxyExpectedKernel: a daemon that is to work beside kube-proxy does not complain of it, nor
 // does status.
 func TestForeignProxyExpectedKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))

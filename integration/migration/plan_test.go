@@ -16,9 +16,11 @@ import (
 // TestMigratePlanKernel plans for each kind of old state: the plan is for people and for
 // programs, and changes nothing.
 func TestMigratePlanKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
+			t.Parallel()
 			newMigrationNet(t)
 			m := &migration{state: state, shapes: shapesOf(60), binary: binary, source: lab.NewDirectory(t)}
 			m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
@@ -47,6 +49,7 @@ func TestMigratePlanKernel(t *testing.T) {
 // TestMigratePlanOfAnotherNodeKernel: the name of another Node is noticed by its addresses, even where
 // there are no node ports.
 func TestMigratePlanOfAnotherNodeKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", lab.Manifest(lab.Node("node-1", migrationNode(nft.IP)),
@@ -80,6 +83,7 @@ func (m *migration) plan(t *testing.T, flags ...string) string {
 // TestMigratePlanUnprivilegedKernel plans without any capability: what it cannot look at it
 // says, and the rest it shows.
 func TestMigratePlanUnprivilegedKernel(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		lab.SkipOrFail(t, "%v", err)
 	}

@@ -31,6 +31,7 @@ func startNamed(t *testing.T, argument string, before ...string) *lab.Process {
 // TestMigratePosersKernel: a takeover does not wait for processes that have no more than
 // kube-proxy's name, and waits for one that can write its rules.
 func TestMigratePosersKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
@@ -79,6 +80,7 @@ func TestMigratePosersKernel(t *testing.T) {
 // TestMigrateEscapesKernel: what others have put into arguments, names of chains and comments does
 // not reach the terminal of whoever plans or applies, and makes no lines of its own.
 func TestMigrateEscapesKernel(t *testing.T) {
+	t.Parallel()
 	const escapes = "\x1b]0;title\a\x1b[2J\u009b31m\x7f\u202e\nkube-nft: look again: done: forged"
 	newMigrationNet(t)
 	m := &migration{state: oldStates[1], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}

@@ -57,6 +57,7 @@ func (m *migration) serveAPI(t *testing.T, dir string) (server *apiserver.Server
 // TestMigrateWrongNameKernel: a daemon with the name of no Node, and no word about the takeover, leaves a
 // node as it is, answers the kubelet that it lives and is not ready, and records an event.
 func TestMigrateWrongNameKernel(t *testing.T) {
+	t.Parallel()
 	m := newMigration(t, lab.Program(t), oldStates[1], shapesOf(60))
 	server, config := m.serveAPI(t, t.TempDir())
 	before := m.state.save(t)
@@ -87,6 +88,7 @@ func TestMigrateWrongNameKernel(t *testing.T) {
 // TestPageSingleNodeKernel goes the migration page's way for a single node, by its commands, from a live
 // kube-proxy to kube-nft and back, under load.
 func TestPageSingleNodeKernel(t *testing.T) {
+	t.Parallel()
 	root, err := lab.Root()
 	if err != nil {
 		t.Fatal(err)

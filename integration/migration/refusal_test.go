@@ -54,6 +54,7 @@ var wrongSources = []wrongSource{
 // nothing. A daemon keeps running, commits nothing, says so, and takes over as soon as the source has
 // what it lacked. --force takes over nevertheless.
 func TestMigrateLossRefusedKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
@@ -137,6 +138,7 @@ func (m *migration) status(t *testing.T) string {
 // TestNoTakeoverOfManifestsKernel: a daemon that reads files leaves kube-proxy's rules alone, unless
 // --takeover says otherwise.
 func TestNoTakeoverOfManifestsKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{state: oldStates[0], shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.program(t)
@@ -157,6 +159,7 @@ func TestNoTakeoverOfManifestsKernel(t *testing.T) {
 // TestRestartWithEmptySourceKernel: a daemon that is started again with a source that has nothing goes
 // on serving what its tables have.
 func TestRestartWithEmptySourceKernel(t *testing.T) {
+	t.Parallel()
 	m := newMigration(t, lab.Program(t), oldStates[2], shapesOf(60))
 	m.apply(t)
 	m.source.Write(t, "objects.yaml", migrationManifest(nil))
@@ -202,6 +205,7 @@ func TestRestartWithEmptySourceKernel(t *testing.T) {
 // TestRollbackLossRefusedKernel: our tables stay as long as kube-proxy's rules lack much of what they
 // serve.
 func TestRollbackLossRefusedKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
@@ -233,6 +237,7 @@ func TestRollbackLossRefusedKernel(t *testing.T) {
 // TestMigrateIPVSRefusedKernel: chains and ipsets of the IPVS mode stay where the source is wrong. This
 // kernel may lack IPVS itself, so nothing is known to be served.
 func TestMigrateIPVSRefusedKernel(t *testing.T) {
+	t.Parallel()
 	newMigrationNet(t)
 	m := &migration{shapes: shapesOf(30), binary: lab.Program(t), source: lab.NewDirectory(t)}
 	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))

@@ -138,6 +138,7 @@ func migrationObjects(shapes []legacytest.Shape) []any {
 			}
 			if s.Local(i) {
 				service.Spec.Type = corev1.ServiceTypeLoadBalancer
+				service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 				service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: s.LoadBalancer(i).String()}}
 			}
 			var endpoints []netip.Addr
@@ -148,6 +149,9 @@ func migrationObjects(shapes []legacytest.Shape) []any {
 			}
 			slice := lab.Slice("shop", name, 1, service.Spec.IPFamilies[0], endpoints)
 			slice.Ports[0].Protocol = &protocol
+			if len(slice.Endpoints) > 0 { // the local one of the shapes
+				slice.Endpoints[0].NodeName = new("node-1")
+			}
 			objects = append(objects, service, slice)
 		}
 	}

@@ -19,9 +19,11 @@ import (
 // affinity knows, and the health-check node ports, which are kube-proxy's until it ends, are answered
 // soon afterwards, without a complaint before.
 func TestMigrateAfterTrialKernel(t *testing.T) {
+	t.Parallel()
 	binary := lab.Program(t)
 	for _, state := range oldStates {
 		t.Run(state.name, func(t *testing.T) {
+			t.Parallel()
 			m := newAffinity(t, binary, state)
 			m.source.Write(t, "balanced.yaml", balancedManifest("node-1"))
 			trial := m.startDaemon(t, "--takeover=never", "--service-proxy-name=trial")

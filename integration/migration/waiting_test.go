@@ -15,6 +15,7 @@ import (
 // TestWaitingEventKernel: while a takeover waits for kube-proxy to end, the Node has an event that names
 // the process.
 func TestWaitingEventKernel(t *testing.T) {
+	t.Parallel()
 	lab.New(t)
 	server := apiserver.New()
 	server.Apply(lab.Node("node-1"))

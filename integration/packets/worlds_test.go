@@ -22,19 +22,19 @@ const (
 
 // A randomService is a Service that was made up, in one family.
 type randomService struct {
-	name                         string
-	number, family               int
-	proto                        string
-	nodePort                     int  // 0: none
-	external, balancer, guarded  bool // has an external IP, a load-balancer IP, source ranges for the latter
-	internalLocal, externalLocal bool
-	crowded                      bool // has so many external IPs that its endpoint lists are shared
-	maglev, sourceIP             bool // a hash of address and port chooses, or of the address alone
-	fallback                     bool // a policy Local without an endpoint here uses all
-	nodePortGuarded              bool // by the same ranges
-	reset, ping, affinity        bool
-	weights                      [2]string
-	endpoints                    []randomEndpoint
+	name                           string
+	number, family                 int
+	proto                          string
+	nodePort                       int  // 0: none
+	external, balancer, restricted bool // has an external IP, a load-balancer IP, source ranges for the latter
+	internalLocal, externalLocal   bool
+	crowded                        bool // has so many external IPs that its endpoint lists are shared
+	maglev, sourceIP               bool // a hash of address and port chooses, or of the address alone
+	fallback                       bool // a policy Local without an endpoint here uses all
+	nodePortRestricted             bool // by the same ranges
+	reset, ping, affinity          bool
+	weights                        [2]string
+	endpoints                      []randomEndpoint
 }
 
 // A randomEndpoint is an endpoint of a randomService.
@@ -50,10 +50,10 @@ func newRandomService(random *rand.Rand, number int) randomService {
 	s := randomService{
 		name: fmt.Sprintf("web-%d", number), number: number, family: random.IntN(2),
 		proto:    []string{"tcp", "udp", "sctp"}[random.IntN(3)],
-		external: yes(), balancer: yes(), guarded: yes(),
+		external: yes(), balancer: yes(), restricted: yes(),
 		internalLocal: yes(), externalLocal: yes(), crowded: random.IntN(3) == 0, maglev: random.IntN(3) == 0,
 		sourceIP: yes(),
-		fallback: random.IntN(3) == 0, nodePortGuarded: yes(), reset: yes(), ping: yes(), affinity: yes(),
+		fallback: random.IntN(3) == 0, nodePortRestricted: yes(), reset: yes(), ping: yes(), affinity: yes(),
 	}
 	for i := range s.weights {
 		s.weights[i] = []string{"", "", "", "0", "2", "3"}[random.IntN(6)]
@@ -78,7 +78,7 @@ func (s *randomService) address(kind string) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf(net, s.number+1))
 }
 
-// allowedRange holds the only clients that guarded load-balancer IPs serve.
+// allowedRange holds the only clients that restricted load-balancer IPs serve.
 var allowedRange = []string{"203.0.113.0/25", "2001:db8:113:8000::/49"}
 
 // objects returns the Service and its EndpointSlices.
@@ -112,7 +112,7 @@ func (s *randomService) objects() []any {
 	if s.balancer && s.externalLocal {
 		spec.HealthCheckNodePort = int32(31000 + s.number)
 	}
-	if s.balancer && s.guarded {
+	if s.balancer && s.restricted {
 		spec.LoadBalancerSourceRanges = []string{allowedRange[s.family]}
 	}
 	if s.affinity && s.one() {
@@ -121,7 +121,7 @@ func (s *randomService) objects() []any {
 	service.Annotations = make(map[string]string)
 	for annotation, wanted := range map[string]bool{
 		"lb-algorithm: maglev": s.maglev, "hash: source-ip": s.sourceIP, "local-fallback: cluster": s.fallback,
-		"source-ranges-for-node-ports: true": s.nodePortGuarded, "connections-of-departed: reset": s.reset,
+		"source-ranges-for-node-ports: true": s.nodePortRestricted, "connections-of-departed: reset": s.reset,
 		"ping: true": s.ping,
 	} {
 		if key, value, _ := strings.Cut(annotation, ": "); wanted {
@@ -200,9 +200,9 @@ func (s *randomService) expect(kind string, c randomClient) expectation {
 	everywhere, here := s.lists()
 	list, masquerade := everywhere, true
 	switch {
-	case kind == "balancer" && s.guarded && !c.allowed:
+	case kind == "balancer" && s.restricted && !c.allowed:
 		return expectation{Drop: true}
-	case kind == "node port" && s.balancer && s.guarded && s.nodePortGuarded && !c.allowed && c.via != "local":
+	case kind == "node port" && s.balancer && s.restricted && s.nodePortRestricted && !c.allowed && c.via != "local":
 		return expectation{Drop: true}
 	case len(everywhere) == 0:
 		return expectation{Reject: true}

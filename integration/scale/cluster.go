@@ -26,10 +26,10 @@ var (
 	clientAddress = netip.MustParsePrefix("10.255.255.1/32")
 )
 
-// What parseSizes allows: addresses for all, and one EndpointSlice for each Service.
+// What parseSizes allows: addresses for all.
 const (
 	maxServices  = 1 << 19
-	maxEndpoints = perSlice
+	maxEndpoints = 100_000
 	maxAddresses = 1 << 22
 	perSlice     = 100 // as many as the EndpointSlice controller puts into one
 )
@@ -89,23 +89,29 @@ func (s *sequence) next() netip.Addr { return lab.After(firstNewcomer, int(s.use
 // IPs lead to a device that swallows everything, and so do endpoints, unless answering:
 // then they are addresses of the namespace itself.
 func newSpace(answering bool) (*lab.Namespace, error) {
-	const sink = "sink"
 	space, err := lab.NewNamespace()
 	if err != nil {
 		return nil, err
 	}
 	err = space.Do(func() error {
-		err := errors.Join(lab.AddSink(sink), lab.AddAddress(sink, clientAddress),
-			lab.AddRoute(sink, serviceCIDR, netip.Addr{}), lab.Forward())
 		if answering {
-			return errors.Join(err, lab.AddLocal(podCIDR))
+			return errors.Join(layNode(), lab.AddLocal(podCIDR))
 		}
-		return errors.Join(err, lab.AddRoute(sink, podCIDR, netip.Addr{}))
+		return errors.Join(layNode(), lab.AddRoute(sink, podCIDR, netip.Addr{}))
 	})
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
 	}
 	return space, nil
+}
+
+// sink is a device that swallows everything.
+const sink = "sink"
+
+// layNode gives the calling thread's namespace the node's address, and routes to cluster IPs.
+func layNode() error {
+	return errors.Join(lab.AddSink(sink), lab.AddAddress(sink, clientAddress),
+		lab.AddRoute(sink, serviceCIDR, netip.Addr{}), lab.Forward())
 }
 
 // A size is how large a cluster is: so many Services with so many endpoints each.

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,13 +19,14 @@ import (
 )
 
 // patience bounds every wait for the daemon.
-const patience = 2 * time.Minute
+var patience = 2 * time.Minute
 
 // A live cluster is an API server with a kube-nft that follows it, in a space where every
 // endpoint answers.
 type live struct {
 	at         size
-	space      *lab.Namespace
+	space      *lab.Namespace // the node
+	pods       *lab.Namespace // the endpoints; may be the same
 	server     *apiserver.Server
 	observer   *observer
 	listener   net.Listener
@@ -54,13 +54,22 @@ func newLive(binary string, at size) (*live, error) {
 }
 
 // newEmptyLive returns a live cluster of a node alone.
-func newEmptyLive(binary string) (l *live, err error) {
-	l = &live{binary: binary, server: apiserver.New()}
-	if l.space, err = newSpace(true); err != nil {
+func newEmptyLive(binary string) (*live, error) {
+	space, err := newSpace(true)
+	if err != nil {
 		return nil, err
 	}
-	if err := l.space.Do(l.listen); err != nil {
-		l.space.Close()
+	l, err := newLiveIn(space, space, binary)
+	if err != nil {
+		return nil, errors.Join(err, space.Close())
+	}
+	return l, nil
+}
+
+// newLiveIn returns a live cluster of a node alone, which is one namespace; its endpoints are another one, or the same.
+func newLiveIn(space, pods *lab.Namespace, binary string) (*live, error) {
+	l := &live{binary: binary, server: apiserver.New(), space: space, pods: pods}
+	if err := errors.Join(space.Do(l.listen), pods.Do(l.listenAsEndpoint)); err != nil {
 		return nil, err
 	}
 	go answer(l.listener)
@@ -68,7 +77,7 @@ func newEmptyLive(binary string) (l *live, err error) {
 	return l, nil
 }
 
-// listen opens the sockets that belong to the space.
+// listen opens the sockets that belong to the node.
 func (l *live) listen() (err error) {
 	if l.dir, err = os.MkdirTemp("", "kube-nft-scale-"); err != nil {
 		return err
@@ -79,10 +88,12 @@ func (l *live) listen() (err error) {
 	if l.kubeconfig, err = l.server.Kubeconfig(l.dir); err != nil {
 		return err
 	}
-	if l.listener, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.EndpointPort)); err != nil {
-		return err
-	}
 	l.observer, err = observe()
+	return err
+}
+
+func (l *live) listenAsEndpoint() (err error) {
+	l.listener, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.EndpointPort))
 	return err
 }
 
@@ -104,24 +115,31 @@ func (l *live) close() error {
 		err = l.daemon.stop()
 	}
 	l.server.Close()
-	return errors.Join(err, l.observer.notices.Close(), l.listener.Close(), l.space.Close(), os.RemoveAll(l.dir))
+	if l.observer != nil {
+		err = errors.Join(err, l.observer.notices.Close())
+	}
+	if l.pods != l.space {
+		err = errors.Join(err, l.pods.Close())
+	}
+	return errors.Join(err, l.listener.Close(), l.space.Close(), os.RemoveAll(l.dir))
+}
+
+// reset ends the daemon and removes what it has left in the kernel.
+func (l *live) reset() error {
+	if l.daemon != nil {
+		if err := l.daemon.stop(); err != nil {
+			return err
+		}
+		l.daemon = nil
+	}
+	return l.space.Do(func() error { return loadText("flush ruleset") })
 }
 
 // startUnobserved is start after the removal of what an earlier one has left in the kernel, and
 // without the observer: while anybody listens, a first commit takes the kernel half as long again.
 func (l *live) startUnobserved() (took time.Duration, err error) {
-	if l.daemon != nil {
-		if err := l.daemon.stop(); err != nil {
-			return 0, err
-		}
-		l.daemon = nil
-	}
-	if err := l.observer.notices.Close(); err != nil {
+	if err := errors.Join(l.observer.notices.Close(), l.reset()); err != nil {
 		return 0, err
-	}
-	flush := func() error { return exec.Command("nft", "flush", "ruleset").Run() }
-	if err := l.space.Do(flush); err != nil {
-		return 0, fmt.Errorf("nft flush ruleset: %w", err)
 	}
 	took, startErr := l.start()
 	err = l.space.Do(func() error {
@@ -181,13 +199,21 @@ func (l *live) answers(to netip.AddrPort) error {
 			}
 			select {
 			case <-l.daemon.Exited():
-				return errors.New("kube-nft has ended")
+				return fmt.Errorf("%s has ended", l.binary)
 			default:
 			}
 		}
-		return fmt.Errorf("%s does not answer within %s", to, patience)
+		return tooLate{to, patience}
 	})
 }
+
+// tooLate says that a Service did not answer.
+type tooLate struct {
+	to     netip.AddrPort
+	within time.Duration
+}
+
+func (e tooLate) Error() string { return fmt.Sprintf("%s does not answer within %s", e.to, e.within) }
 
 // replace puts a fresh endpoint in the place of the last one of Service i.
 func (l *live) replace(i int) netip.Addr {

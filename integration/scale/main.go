@@ -22,6 +22,7 @@ import (
 type options struct {
 	binary string
 	peer   string
+	modes  string
 	out    string
 	sizes  []size
 	runs   int
@@ -37,14 +38,16 @@ func main() {
 	sizes := flag.String("sizes", "1000x10,5000x10,10000x10,30000x10,5000x50",
 		"clusters to measure, SERVICESxENDPOINTS with commas")
 	flag.StringVar(&o.binary, "binary", "bin/kube-nft", "the kube-nft to measure; none if empty")
-	flag.StringVar(&o.peer, "peer", "", "a kube-proxy to measure beside it, for the part peer")
+	flag.StringVar(&o.peer, "peer", "", "a kube-proxy, for the part compare; none if empty")
+	flag.StringVar(&o.modes, "modes", "nftables,iptables", "modes of the peer, with commas")
+	flag.DurationVar(&patience, "patience", patience, "how long to wait for a proxy; the part compare then goes on")
 	flag.StringVar(&o.out, "out", "", "directory to write the results page, charts and benchmark lines to")
 	flag.IntVar(&o.runs, "runs", 3, "how often each start is repeated")
 	flag.DurationVar(&o.churn, "churn", 30*time.Second, "how long each rate of changes is kept up")
 	flag.BoolVar(&o.start, "start", false, "measure the starts alone: their steps, and the time and memory of the daemon")
 	flag.StringVar(&o.parts, "parts", "sizes,worst",
-		"what to measure, with commas: clusters of the sizes, worst cases beside their friendly twins, or a peer in the "+
-			"same clusters")
+		"what to measure, with commas: sizes, clusters of the sizes; worst, worst cases beside their friendly twins; "+
+			"compare, a peer in the same clusters")
 	flag.Float64Var(&o.share, "share", 1, "size of the worst cases; less than 1 for a trial")
 	only := flag.String("only", "",
 		"regular expression: the worst cases to measure, by a part of the names in the table; all if empty")
@@ -84,15 +87,21 @@ func (o *options) run() error {
 				return err
 			}
 			worst.writeTable(os.Stdout)
-		case "peer":
-			if err := o.measurePeer(os.Stdout); err != nil {
+		case "compare":
+			trial, err := o.compare(os.Stdout)
+			if err != nil {
 				return err
 			}
+			if o.out != "" {
+				if err := trial.write(o.out, os.Args); err != nil {
+					return err
+				}
+			}
 		default:
-			return fmt.Errorf("-parts %q: want sizes, worst or peer", o.parts)
+			return fmt.Errorf("-parts %q: want sizes, worst or compare", o.parts)
 		}
 	}
-	if o.out == "" {
+	if o.out == "" || o.parts == "compare" { // which has a page of its own
 		return nil
 	}
 	return write(o.out, os.Args, &sheet, &worst)

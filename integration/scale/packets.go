@@ -155,8 +155,11 @@ func staticMap(at size) string {
 		fmt.Fprintf(&b, "%s . tcp . %d : %s . %d,\n", clusterIP(i), lab.ServicePort,
 			lab.After(firstEndpoint, 1+i*at.endpoints), lab.EndpointPort)
 	}
-	b.WriteString("} }\n\tchain output { type nat hook output priority -101; meta l4proto { tcp, udp, sctp } dnat ip to " +
-		"ip daddr . meta l4proto . th dport map @services; }\n")
+	b.WriteString("} }\n")
+	for _, hook := range []string{"prerouting", "output"} {
+		fmt.Fprintf(&b, "\tchain %s { type nat hook %[1]s priority -101; meta l4proto { tcp, udp, sctp } dnat ip to "+
+			"ip daddr . meta l4proto . th dport map @services; }\n", hook)
+	}
 	b.WriteString("\tchain postrouting { type nat hook postrouting priority 100; }\n}\n")
 	return b.String()
 }

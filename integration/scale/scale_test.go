@@ -20,8 +20,8 @@ func TestParseSizes(t *testing.T) {
 		{"", `size "": want SERVICESxENDPOINTS, such as 1000x10`},
 		{"1000", `size "1000": want SERVICESxENDPOINTS, such as 1000x10`},
 		{"1x2x3", `size "1x2x3": want SERVICESxENDPOINTS, such as 1000x10`},
-		{"0x10", `size "0x10": want 1 to 524288 Services of 1 to 100 endpoints`},
-		{"1x101", `size "1x101": want 1 to 524288 Services of 1 to 100 endpoints`},
+		{"0x10", `size "0x10": want 1 to 524288 Services of 1 to 100000 endpoints`},
+		{"1x100001", `size "1x100001": want 1 to 524288 Services of 1 to 100000 endpoints`},
 		{"500000x100", `size "500000x100": want at most 4194304 endpoints in all`},
 	} {
 		if _, err := parseSizes(tt.text); err == nil || err.Error() != tt.err {
@@ -62,7 +62,7 @@ func TestSheet(t *testing.T) {
 	var table, bench bytes.Buffer
 	s.writeTable(&table)
 	s.writeBench(&bench)
-	wantTable := "| | 1000x10 | 30000x10 |\n|---|--:|--:|\n| one change: p50 | 62.8 µs | 1.23s |\n| batch length | | " +
+	wantTable := "| | 1000x10 | 30000x10 |\n|---|--:|--:|\n| one change: p50 | 62.8 µs | 1.23s |\n| batch length |  | " +
 		"1024 KiB |\n"
 	wantBench := "goos: linux\nBenchmarkScale/one-change-p50/services=1000/endpoints=10 1 6.28e-05 sec/op\n" +
 		"BenchmarkScale/one-change-p50/services=30000/endpoints=10 1 1.234567 " +

@@ -12,10 +12,11 @@ import (
 type unit string
 
 const (
-	seconds unit = "sec/op"
-	octets  unit = "B"
-	count   unit = "count"
-	ratio   unit = "x"
+	seconds   unit = "sec/op"
+	octets    unit = "B"
+	count     unit = "count"
+	perSecond unit = "op/s"
+	ratio     unit = "x"
 )
 
 // text returns a value for people.
@@ -92,14 +93,27 @@ func (s *sheet) writeTable(w io.Writer) {
 	for _, m := range s.metrics {
 		fmt.Fprintf(w, "| %s |", m.name)
 		for _, size := range s.sizes {
-			if value, ok := s.values[m][size]; ok {
-				fmt.Fprintf(w, " %s |", m.unit.text(value))
-			} else {
-				fmt.Fprint(w, " |")
-			}
+			fmt.Fprintf(w, " %s |", m.text(s.values[m], size))
 		}
 		fmt.Fprintln(w)
 	}
+}
+
+// text returns the value of a row for people, "" if it was not measured.
+func (s *sheet) text(at size, name string) string {
+	for _, m := range s.metrics {
+		if m.name == name {
+			return m.text(s.values[m], at)
+		}
+	}
+	return ""
+}
+
+func (m metric) text(values map[size]float64, at size) string {
+	if value, ok := values[at]; ok {
+		return m.unit.text(value)
+	}
+	return ""
 }
 
 // writeBench writes one line for each number, as go test -bench does.

@@ -80,8 +80,8 @@ func balanced(i int, s *corev1.Service) {
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: lab.After(balancerCIDR.Addr(), 1+i).String()}}
 }
 
-// guarded lets a number of ranges in, each Service other ones.
-func guarded(ranges int) edit {
+// restricted lets a number of ranges in, each Service other ones.
+func restricted(ranges int) edit {
 	return func(i int, s *corev1.Service) {
 		balanced(i, s)
 		for n := range ranges {

@@ -311,7 +311,7 @@ func (o *options) measureAffinity(c *comparison) error {
 func (o *options) measureRangeChange(c *comparison) error {
 	n, ranges := o.part(100), 1000
 	name := fmt.Sprintf("%d Services of %d source ranges, one range changes; twin: an endpoint does", n, ranges)
-	l, err := newWorldly(o.binary, worldOf(n, 3, guarded(ranges)))
+	l, err := newWorldly(o.binary, worldOf(n, 3, restricted(ranges)))
 	if err != nil {
 		return err
 	}
@@ -325,7 +325,7 @@ func (o *options) measureRangeChange(c *comparison) error {
 		}
 		worst, err := l.repeat(func(i int) netip.Addr {
 			service := newService(serviceName(0), clusterIP(0))
-			guarded(ranges)(0, service)
+			restricted(ranges)(0, service)
 			fresh := sourceRange(n*ranges + i)
 			service.Spec.LoadBalancerSourceRanges[ranges/2] = fresh.String()
 			l.observer.expect(fresh.Addr())
@@ -374,13 +374,13 @@ func (o *options) measureFairness(c *comparison) error {
 	}
 	ranges := o.part(20_000)
 	swapping := func(all bool) *scene {
-		return &scene{world: worldOf(2, 3, guarded(ranges)), rate: 10, happen: func(l *live, i int) {
+		return &scene{world: worldOf(2, 3, restricted(ranges)), rate: 10, happen: func(l *live, i int) {
 			if !all {
 				l.server.Apply(newSlice(serviceName(0), 0, size{2, 3}.endpointsOf(0)[:2+i%2]))
 				return
 			}
 			s := newService(serviceName(0), clusterIP(0))
-			guarded(ranges)(i%2*2, s)
+			restricted(ranges)(i%2*2, s)
 			balanced(0, s)
 			l.server.Apply(s)
 		}}
@@ -546,7 +546,7 @@ func (o *options) measureFarewellOfCommit(c *comparison) error {
 			if _, err := l.start(); err != nil {
 				return err
 			}
-			coming := worldOf(n, 3, guarded(1000))
+			coming := worldOf(n, 3, restricted(1000))
 			coming.fill(l.server)
 			time.Sleep(time.Duration(i) * 2 * calm)
 			took, err := l.farewell()

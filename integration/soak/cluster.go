@@ -26,7 +26,7 @@ type staying struct {
 // few of them, which change. The others are what a tenant may do to everybody: see hostile.go.
 var stays = [...]staying{
 	{name: "steady", nodePort: 32501}, {name: "rolling", nodePort: 32502}, {name: "affine", nodePort: 32503},
-	{name: "guarded", nodePort: 32504}, {name: "contested", nodePort: 32505}, {name: "moving", nodePort: 32506},
+	{name: "restricted", nodePort: 32504}, {name: "contested", nodePort: 32505}, {name: "moving", nodePort: 32506},
 }
 
 // Numbers in stays.
@@ -34,7 +34,7 @@ const (
 	_ = iota // steady
 	rolling
 	affine
-	guarded
+	restricted
 	contested
 	moving
 )
@@ -83,8 +83,8 @@ func (c *cluster) stayingService(i int) *corev1.Service {
 	switch i {
 	case affine:
 		c.makeAffineEverywhere(service)
-	case guarded:
-		c.makeGuarded(service)
+	case restricted:
+		c.makeRestricted(service)
 	case contested:
 		makeBalanced(service, contestedAddress)
 	}

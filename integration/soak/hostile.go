@@ -11,15 +11,15 @@ import (
 
 // What a tenant may do to everybody. Services that change do some of it at random; of those that
 // stay, affine has session affinity over many frontends, endpoints that come and go and timeouts
-// that change; guarded has hundreds of source ranges that change; contested has an address that
+// that change; restricted has hundreds of source ranges that change; contested has an address that
 // many others claim; the endpoint of moving is another one fifty times a second. Once in a while a
 // hundred Services come or go at a time.
 
 // How many changes there are between two of a kind.
 const (
-	affineEvery  = 20
-	guardedEvery = 30
-	crowdEvery   = 100
+	affineEvery     = 20
+	restrictedEvery = 30
+	crowdEvery      = 100
 )
 
 // crowdServices come and go at a time. They are the last that have numbers.
@@ -39,8 +39,8 @@ func (c *cluster) changeHostile() {
 			c.fill(affine, f, c.random.IntN(servers), 3+c.random.IntN(servers-3))
 		}
 	}
-	if c.changes%guardedEvery == 0 {
-		c.server.Apply(c.stayingService(guarded))
+	if c.changes%restrictedEvery == 0 {
+		c.server.Apply(c.stayingService(restricted))
 	}
 	if c.changes%crowdEvery == 0 {
 		c.crowd()
@@ -156,9 +156,9 @@ func (c *cluster) makeAffineEverywhere(s *corev1.Service) {
 	}
 }
 
-// makeGuarded lets the node in, and whoever is in some ranges.
-func (c *cluster) makeGuarded(s *corev1.Service) {
-	makeBalanced(s, balancerAddress+guarded)
+// makeRestricted lets the node in, and clients in some ranges.
+func (c *cluster) makeRestricted(s *corev1.Service) {
+	makeBalanced(s, balancerAddress+restricted)
 	c.addRanges(s, 100+c.random.IntN(300))
 	for f := range families {
 		s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges,

@@ -137,7 +137,7 @@ func (s *soak) run(ctx context.Context) error {
 	if err := s.start(); err != nil {
 		return err
 	}
-	if err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx, 1); err != nil {
 		return err
 	}
 	s.traffic.start(ctx)
@@ -159,7 +159,7 @@ func (s *soak) finish(ctx context.Context) error {
 		return err
 	}
 	s.cluster.unshare()
-	if err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx, steady); err != nil {
 		return err
 	}
 	if err := s.startFresh(ctx); err != nil {
@@ -198,7 +198,7 @@ func (s *soak) startFresh(ctx context.Context) error {
 	if err := s.start(); err != nil {
 		return err
 	}
-	if err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx, 1); err != nil {
 		return err
 	}
 	if err := s.daemon.Terminate(); err != nil {
@@ -225,7 +225,7 @@ func (s *soak) turn(ctx context.Context) error {
 		return err
 	}
 	started := time.Now()
-	if err := s.settle(ctx); err != nil || ctx.Err() != nil {
+	if err := s.settle(ctx, steady); err != nil || ctx.Err() != nil {
 		return err
 	}
 	settled := time.Since(started)
@@ -313,13 +313,12 @@ func (s *soak) restart() error {
 // then some, before it asks an API server again that failed several times.
 const patience = 90 * time.Second
 
-// steady is how often in a row, 250 ms apart, the kernel has to hold what is wanted. kube-nft
+// steady is how often in a row, 250 ms apart, the kernel has to hold what is wanted after trouble. kube-nft
 // removes stale connections beside its loop, after a rest of up to three times the last look.
 const steady = 12
 
-// settle waits until the kernel holds what a fresh start would program, and went on to do so
-// while stale connections were removed.
-func (s *soak) settle(ctx context.Context) error {
+// settle waits until the kernel has held what a fresh start would program so many times in a row.
+func (s *soak) settle(ctx context.Context, times int) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	same := 0
@@ -331,7 +330,7 @@ func (s *soak) settle(ctx context.Context) error {
 			return err
 		case rest != "":
 			same = 0
-		case same == steady:
+		case same == times:
 			s.cluster.ledger.settled()
 			return nil
 		}

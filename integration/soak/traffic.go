@@ -81,7 +81,7 @@ func (t *traffic) addHostile(f *family, r rules) {
 			t.clients = append(t.clients, c)
 		}
 		t.clients = append(t.clients,
-			next(guarded, network, f.node, at(balancerAddress+guarded)),
+			next(restricted, network, f.node, at(balancerAddress+restricted)),
 			next(contested, network, f.node, at(contestedAddress)))
 	}
 	impatient := r
@@ -92,7 +92,7 @@ func (t *traffic) addHostile(f *family, r rules) {
 		c.rules, c.lasting = impatient, lasting
 		t.followers = append(t.followers, c)
 	}
-	o := next(guarded, "tcp", f.clientOf(2*loyals), at(balancerAddress+guarded))
+	o := next(restricted, "tcp", f.clientOf(2*loyals), at(balancerAddress+restricted))
 	o.rules = impatient
 	t.outsiders = append(t.outsiders, &outsider{o})
 }

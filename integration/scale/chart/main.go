@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -44,38 +45,36 @@ var figures = []figure{
 	},
 }
 
+// comparisons are charts of a row of make compare, with a line for each contender.
+var comparisons = []struct{ file, title, row string }{
+	{"compare-start.svg", "Start: until the last Service answers", "start, until the last Service answers"},
+	{"compare-endpoint.svg", "A Service gets its first endpoint: until a client reaches it",
+		"first endpoint of a Service, until a client reaches it, median"},
+}
+
 func main() {
-	dir := flag.String("results", "../../results", "directory with bench.txt of the scale program, to write the charts to")
+	dir := flag.String("results", "../../results", "directory to write the charts to, with bench.txt of the scale program")
+	compared := flag.Bool("compare", false, "draw compare.txt of make compare instead")
 	flag.Parse()
-	if err := run(*dir); err != nil {
+	draw := run
+	if *compared {
+		draw = compare
+	}
+	if err := draw(*dir); err != nil {
 		fmt.Fprintln(os.Stderr, "chart:", err)
 		os.Exit(1)
 	}
 }
 
 func run(dir string) error {
-	file, err := os.Open(filepath.Join(dir, "bench.txt"))
+	r, err := readFile(filepath.Join(dir, "bench.txt"))
 	if err != nil {
 		return err
-	}
-	defer file.Close()
-	r, err := read(file)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file.Name(), err)
 	}
 	for _, f := range figures {
 		c := chart{title: f.title, x: r.services}
 		for i, name := range slices.Concat(f.rows, f.floors) {
-			row := r.rows[benchName(name)]
-			s := series{name: name, floor: i >= len(f.rows)}
-			for _, x := range r.services {
-				y, measured := row[x]
-				if !measured {
-					y = math.NaN()
-				}
-				s.y = append(s.y, y)
-			}
-			c.series = append(c.series, s)
+			c.series = append(c.series, r.series(name, benchName(name), i >= len(f.rows)))
 		}
 		if err := c.write(filepath.Join(dir, f.file)); err != nil {
 			return err
@@ -84,10 +83,55 @@ func run(dir string) error {
 	return nil
 }
 
+func compare(dir string) error {
+	r, err := readFile(filepath.Join(dir, "compare.txt"))
+	if err != nil {
+		return err
+	}
+	for _, f := range comparisons {
+		c := chart{title: f.title, x: r.services}
+		for _, row := range slices.Sorted(maps.Keys(r.rows)) {
+			if contender, ok := strings.CutPrefix(row, benchName(f.row)+"-"); ok {
+				c.series = append(c.series, r.series(contender, row, false))
+			}
+		}
+		if err := c.write(filepath.Join(dir, f.file)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readFile(path string) (*results, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	r, err := read(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
 // results are the durations in seconds, by row and number of Services.
 type results struct {
 	services []float64
 	rows     map[string]map[float64]float64
+}
+
+// series returns a row of the results.
+func (r *results) series(name, row string, floor bool) series {
+	s := series{name: name, floor: floor}
+	for _, x := range r.services {
+		y, measured := r.rows[row][x]
+		if !measured {
+			y = math.NaN()
+		}
+		s.y = append(s.y, y)
+	}
+	return s
 }
 
 // read takes the durations of the clusters that have as many endpoints to a Service as the first

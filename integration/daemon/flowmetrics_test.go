@@ -1,0 +1,259 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/tracker"
+)
+
+// A moved is what a client has sent and got, without headers, or what the metrics say with the headers taken off.
+type moved struct{ sent, returned float64 }
+
+func (m *moved) add(n moved) { m.sent, m.returned = m.sent+n.sent, m.returned+n.returned }
+
+// move sends n bytes or datagrams over a connection and waits for all answers.
+func move(t *testing.T, conn net.Conn, n int) moved {
+	t.Helper()
+	_ = conn.SetDeadline(time.Now().Add(lab.Patience))
+	if _, ok := conn.(*net.UDPConn); ok {
+		var all moved
+		buffer := make([]byte, 64)
+		for range n {
+			if _, err := conn.Write([]byte("?")); err != nil {
+				t.Fatal(err)
+			}
+			got, err := conn.Read(buffer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.add(moved{1, float64(got)})
+		}
+		return all
+	}
+	go func() { _, _ = io.CopyN(conn, zeros{}, int64(n)) }()
+	returned := 0
+	buffer := make([]byte, 1<<16)
+	for lines := 0; lines < n; {
+		got, err := conn.Read(buffer)
+		if err != nil {
+			t.Fatalf("after %d lines of %d: %v", lines, n, err)
+		}
+		returned += got
+		lines += strings.Count(string(buffer[:got]), "\n")
+	}
+	return moved{float64(n), float64(returned)}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// flowCounts are what the metrics say of shop/web.
+type flowCounts struct {
+	bytes, packets moved
+	ended          float64
+}
+
+// payload takes the headers off: those of IP in both families, and those of TCP with its time stamps.
+func (f *flowCounts) payload(family int, protocol corev1.Protocol) moved {
+	header := []float64{20, 40}[family] + 32
+	if protocol == corev1.ProtocolUDP {
+		header += 8 - 32
+	}
+	return moved{f.bytes.sent - header*f.packets.sent, f.bytes.returned - header*f.packets.returned}
+}
+
+func scrapeFlows(t *testing.T) (counts flowCounts) {
+	t.Helper()
+	_, body, err := fetch("127.0.0.1:10249", "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]*float64{
+		`bytes_total{direction="sent",`: &counts.bytes.sent, `bytes_total{direction="returned",`: &counts.bytes.returned,
+		`packets_total{direction="sent",`:     &counts.packets.sent,
+		`packets_total{direction="returned",`: &counts.packets.returned, `ended_connections_total{`: &counts.ended,
+	} {
+		series := regexp.QuoteMeta(`kube_nft_service_`+name+`namespace="shop",service="web"}`) + ` (\S+)`
+		if found := regexp.MustCompile(series).FindStringSubmatch(body); found != nil {
+			*to, _ = strconv.ParseFloat(found[1], 64)
+		}
+	}
+	return counts
+}
+
+// flowState is what kube-nft status says.
+func flowState(t *testing.T) (state struct {
+	Problem               string
+	LostConnections       uint64
+	Services, Connections int
+}) {
+	t.Helper()
+	var status struct{ Daemon struct{ FlowMetrics any } }
+	status.Daemon.FlowMetrics = &state
+	out := runProxy(t, "status", "-o", "json")
+	if err := json.Unmarshal([]byte(out.Stdout), &status); err != nil {
+		t.Fatalf("%v\n%s%s", err, out.Stdout, out.Stderr)
+	}
+	return state
+}
+
+// endFlows removes the entries of all translated connections of a protocol, as the kernel does after their time.
+func endFlows(t *testing.T, protocol tracker.Protocol) {
+	t.Helper()
+	table := lab.Open(t, conntrack.Open)
+	for _, family := range tracker.Families {
+		filter := conntrack.Filter{Family: family, Protocol: protocol, Translated: true}
+		flows, err := table.Flows(context.Background(), filter, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := table.Delete(context.Background(), flows, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFlowMetricsInKernel: what clients sent and got is what the metrics say, in both families and at every address,
+// for connections that end and for one that outlives a daemon, of which counts what it moves while a daemon runs.
+func TestFlowMetricsInKernel(t *testing.T) {
+	for _, tt := range []struct {
+		protocol corev1.Protocol
+		network  string
+		number   tracker.Protocol
+		n        int
+	}{
+		{corev1.ProtocolTCP, "tcp", tracker.TCP, 1500},
+		{corev1.ProtocolUDP, "udp", tracker.UDP, 200},
+	} {
+		t.Run(tt.network, func(t *testing.T) {
+			c := newCrossing(t)
+			lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
+			lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "0")
+			c.publish(t, nil, tt.protocol, nil, endpointState{0, ""})
+			asks := []string{"--flow-metrics", "--metrics-bind-address", "127.0.0.1:10249"}
+			proxy := c.start(t, asks...)
+			lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounts(t) })
+			for family := range 2 {
+				before := scrapeFlows(t)
+				var want moved
+				connections := 0.0
+				for _, target := range c.targets() {
+					if target.family != family {
+						continue
+					}
+					conn := target.connect(t, tt.network, 0)
+					want.add(moved{1, float64(len(crossEndpoint(0, family).String())) + map[string]float64{"tcp": 1}[tt.network]})
+					want.add(move(t, conn, tt.n))
+					_ = conn.Close()
+					connections++
+				}
+				endFlows(t, tt.number)
+				lab.Eventually(t, "all ends are counted", func() bool {
+					return scrapeFlows(t).ended-before.ended == connections
+				})
+				compareFlows(t, fmt.Sprint("family ", family), before, want, family, tt.protocol)
+			}
+
+			// One that outlives the daemon.
+			target := c.targets()[0]
+			conn := target.connect(t, tt.network, 0)
+			move(t, conn, 3*tt.n)
+			proxy.Stop(t)
+			proxy = c.start(t, asks...)
+			lab.Eventually(t, "the daemon knows the connection", func() bool { return flowState(t).Connections == 1 })
+			want := move(t, conn, tt.n)
+			endFlows(t, tt.number)
+			lab.Eventually(t, "its end is counted", func() bool { return scrapeFlows(t).ended == 1 })
+			compareFlows(t, "after a restart", flowCounts{}, want, target.family, tt.protocol)
+			if state := flowState(t); state.LostConnections != 0 || state.Problem != "" || state.Services != 1 {
+				t.Errorf("status says %+v", state)
+			}
+			text := strings.Join(strings.Fields(runProxy(t, "status").Stdout), " ")
+			if !strings.Contains(text, "Flow metrics on; Services: 1, connections that last: 0") {
+				t.Errorf("status says\n%s", text)
+			}
+			for _, name := range []string{"nf_conntrack_acct", "nf_conntrack_timestamp"} {
+				if log := proxy.Stderr(); strings.Contains(log, name) {
+					t.Errorf("the second daemon speaks of %s, which the first has set\n%s", name, log)
+				}
+			}
+		})
+	}
+}
+
+// accounts reports whether the kernel counts packets and notes times.
+func accounts(t *testing.T) bool {
+	t.Helper()
+	out, err := lab.Execute("sysctl", "-n", "net.netfilter.nf_conntrack_acct", "net.netfilter.nf_conntrack_timestamp")
+	return err == nil && out.Stdout == "1\n1\n"
+}
+
+// compareFlows holds what was counted since against what clients sent and got: within one percent.
+func compareFlows(t *testing.T, when string, before flowCounts, want moved, family int, protocol corev1.Protocol) {
+	t.Helper()
+	now := scrapeFlows(t)
+	counts := flowCounts{
+		bytes:   moved{now.bytes.sent - before.bytes.sent, now.bytes.returned - before.bytes.returned},
+		packets: moved{now.packets.sent - before.packets.sent, now.packets.returned - before.packets.returned},
+	}
+	got := counts.payload(family, protocol)
+	if off(got.sent, want.sent) > 0.01 || off(got.returned, want.returned) > 0.01 {
+		t.Errorf("%s: the metrics have %+v, which is %+v without headers; the clients %+v", when, counts, got, want)
+	}
+	t.Logf("%s: %+v counted, %+v without headers; the clients have %+v", when, counts.bytes, got, want)
+}
+
+func off(got, want float64) float64 { return math.Abs(got-want) / want }
+
+// TestFlowMetricsNotAskedFor: without the flag the daemon leaves the kernel's accounting alone, listens to no ends of
+// connections, and has no such metrics.
+func TestFlowMetricsNotAskedFor(t *testing.T) {
+	c := newCrossing(t)
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
+	lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "0")
+	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})
+	c.start(t, "--metrics-bind-address", "127.0.0.1:10249")
+	target := c.targets()[0]
+	conn := target.connect(t, "tcp", 0)
+	_ = conn.Close()
+	endFlows(t, tracker.TCP)
+	if accounts(t) {
+		t.Error("the kernel counts")
+	}
+	_, body, err := fetch("127.0.0.1:10249", "/metrics")
+	if err != nil || strings.Contains(body, "kube_nft_service_bytes") {
+		t.Errorf("%v\n%s", err, body)
+	}
+	listeners, err := lab.Execute("cat", "/proc/net/netlink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const destroy = 1 << 2 // NFNLGRP_CONNTRACK_DESTROY as a bit of the groups
+	for line := range strings.Lines(listeners.Stdout) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || fields[1] != "12" { // NETLINK_NETFILTER
+			continue
+		}
+		if groups, err := strconv.ParseUint(fields[3], 16, 64); err != nil || groups&destroy != 0 {
+			t.Errorf("%s: somebody listens to connections that end, %v", strings.TrimSpace(line), err)
+		}
+	}
+}
