@@ -43,7 +43,7 @@ tar -C "$work" -xzf "$first/kube-nft-$version-source.tar.gz"
 # The chart, and what was rendered from it.
 chart=$first/kube-nft-${version#v}.tgz
 "$HELM" lint --strict "$chart" >/dev/null 2>&1 || fail "helm lint refuses the chart"
-for mode in kubeadm kubeadm-labels base canary; do
+for mode in kubeadm kubeadm-labels base canary shadow; do
   [ "$(grep -c "image: $IMAGE:$version$" "$first/kube-nft-$mode.yaml")" -ge 1 ] || fail "kube-nft-$mode.yaml names another image"
 done
 "$HELM" template kube-nft "$chart" --namespace kube-system | cmp - "$first/kube-nft-kubeadm.yaml" || fail "the chart renders something else"

@@ -108,8 +108,10 @@ sed -n 's/^ \{6\}//; /^affinity:/,$p' deploy/overlays/kubeadm-labels/daemonset.y
 manifest kubeadm-labels --set mode=kubeadm --values "$work/labels.yaml"
 manifest base --set mode=base
 manifest canary --set mode=canary
+manifest shadow --set mode=shadow
 cp deploy/alerts.yaml "$dist/kube-nft-alerts.yaml"
 cp deploy/dashboard.json "$dist/kube-nft-dashboard.json"
+archive docs schema | gzip -9n >"$dist/kube-nft-$version-schema.tar.gz"
 downloads=${DOWNLOADS:-https://github.com/kube-nft/kube-nft/releases/download}/$version
 {
   cat <<END
