@@ -26,6 +26,8 @@ LABEL org.opencontainers.image.title="kube-nft" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /out/kube-nft /kube-nft
+# For kubectl exec POD -- kube-nft.
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/
 # The user stays root: a container's capabilities reach another user only as ambient ones,
 # which Kubernetes cannot give. The DaemonSet takes all of them away but CAP_NET_ADMIN.
 ENTRYPOINT ["/kube-nft"]

@@ -3,6 +3,8 @@ SHELL := /bin/bash
 GO ?= go
 BIN := bin/kube-nft
 PLUGIN := kubectl-kube_nft
+# kubectl runs this one for the shell.
+PLUGIN_COMPLETION := kubectl_complete-kube_nft
 # Debian packages for tests; kube-nft itself needs none of them.
 PACKAGES := nftables iptables ipset iproute2 conntrack strace socat gcc libc6-dev
 define PACKAGES_WHY
@@ -43,7 +45,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
-.PHONY: help build install run check test test-unit test-kernel kernels golden fuzz bench scale soak chaos lint gofmt vet vuln helm nfpm release release-test image image-test packages image-packages kernel-packages
+.PHONY: help build install uninstall run check test test-unit test-kernel kernels golden fuzz bench scale compare soak chaos lint gofmt vet vuln helm nfpm release release-test image image-test packages image-packages kernel-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +53,7 @@ help: ## list the targets
 build: ## build the static binary bin/kube-nft, which is the kubectl plug-in as bin/kubectl-kube_nft
 	$(GO) build -o $(BIN) ./cmd/kube-nft
 	ln -sf $(notdir $(BIN)) $(dir $(BIN))$(PLUGIN)
+	ln -sf $(notdir $(BIN)) $(dir $(BIN))$(PLUGIN_COMPLETION)
 
 # Where make install puts things; DESTDIR is for packagers.
 PREFIX ?= /usr/local
@@ -61,12 +64,18 @@ install: build ## put program, kubectl plug-in, man pages, completions and the s
 	install -D -m 755 $(BIN) $(DESTDIR)$(PREFIX)/sbin/kube-nft
 	install -d $(DESTDIR)$(PREFIX)/bin $(MAN)
 	ln -sf ../sbin/kube-nft $(DESTDIR)$(PREFIX)/bin/$(PLUGIN)
+	ln -sf ../sbin/kube-nft $(DESTDIR)$(PREFIX)/bin/$(PLUGIN_COMPLETION)
 	$(GO) run -tags man ./cmd/kube-nft man --date $$(git log -1 --format=%ct 2>/dev/null || echo 0) $(MAN)
 	@for file in $(COMPLETIONS); do shell=$${file%%/*}; \
 	  install -d $(DESTDIR)$(PREFIX)/share/$${file%/*} && \
 	  $(BIN) completion $${shell%-completion} >$(DESTDIR)$(PREFIX)/share/$$file || exit 1; done
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's,/usr/local/sbin,$(PREFIX)/sbin,' deploy/systemd/kube-nft.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/kube-nft.service
+
+uninstall: ## remove what make install has put there; the rules in the kernel stay
+	rm -f $(DESTDIR)$(PREFIX)/sbin/kube-nft $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PLUGIN) $(PLUGIN_COMPLETION)) \
+	  $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETIONS)) $(DESTDIR)$(PREFIX)/lib/systemd/system/kube-nft.service \
+	  $(MAN)/kube-nft.8 $(MAN)/kube-nft-*.8 $(MAN)/kubectl-kube-nft.8 $(MAN)/kubectl-kube-nft-*.8
 
 run: build ## show it at work: namespaces, traffic, a change, clean up (root)
 	$(GO) run ./integration/demo -binary $(BIN) -manifests deploy/examples
@@ -107,9 +116,10 @@ test-kernel: packages ## kernel and packet tests alone (root)
 kernels: kernel-packages ## tests of packets, kernel and migration on Debian's kernels, in QEMU: SUITES (bullseye bookworm trixie trixie-backports); hours without KVM (root, Debian)
 	integration/kernels/run $(SUITES)
 
-golden: ## rewrite golden outputs, and the generated tables of docs; review the difference (root)
+golden: ## rewrite golden outputs, the generated tables of docs and the schemas of documents; review the difference (root)
 	$(GO) test ./integration/golden ./tracker ./cmd/kube-nft/config ./cmd/kube-nft/daemon -run 'Golden|AreDocumented' -update
 	$(GO) test ./cmd/kube-nft -run 'TestGet|TestExplain|TestStatus' -update
+	$(GO) test ./cmd/kube-nft ./cmd/kube-nft/{inspect,move,cluster} -run 'TestSchemas?$$' -update
 
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	@for package in $$($(GO) list ./...); do \
@@ -125,6 +135,14 @@ bench: ## benchmarks, in the format that benchstat reads (root)
 scale: build ## measure clusters of up to 30,000 Services next to the kernel's floor, and worst cases next to friendly twins; writes integration/results (root)
 	$(GO) run ./integration/scale -binary $(BIN) -out integration/results
 	cd $(CHARTS) && $(GO) run . -results ../../results
+
+# Of compare. They have commas, which end an argument of a function of make.
+MODES ?= nftables,iptables
+SIZES ?= 1000x4,5000x4,10000x4
+compare: build ## kube-nft, PEER=PROGRAM (a kube-proxy) in its MODES (nftables,iptables), and a static map, in clusters of SIZES for TIME each; writes to OUT if set (root, nft)
+	PATH="$$PATH:/usr/sbin" $(GO) run ./integration/scale -binary $(BIN) -parts compare -peer "$(PEER)" -modes $(MODES) \
+	  -sizes $(SIZES) -churn $(or $(TIME),10s) -patience $(or $(PATIENCE),5m) -out "$(OUT)"
+	$(if $(OUT),cd $(CHARTS) && $(GO) run . -compare -results $(abspath $(OUT)))
 
 soak: build ## random churn, drift and API faults for DURATION (10m): no leak, no wrong delivery, no difference at the end (root, nft)
 	$(GO) run ./integration/soak -binary $(BIN) -duration $(or $(DURATION),10m)
