@@ -157,7 +157,7 @@ func (k *caller) run(at netip.AddrPort, family, rate, clients int) {
 			switch {
 			case polled[i].Revents != 0:
 				value, _ := unix.GetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-				p.answered = value == 0 || value == int(unix.ECONNREFUSED)
+				p.answered = value == 0 || value == int(unix.ECONNREFUSED) || value == int(unix.ECONNRESET)
 			case now.Sub(p.began) > patientFor || stopping:
 			default:
 				left = append(left, *p)
@@ -205,13 +205,20 @@ func (c *crossing) disturb(t *testing.T, rules string) {
 	} else if back, ok := strings.CutPrefix(rules, "client:"); ok {
 		in, rules = c.client, back
 	}
-	file := filepath.Join(t.TempDir(), "trouble.nft")
 	text := "table inet trouble\ndelete table inet trouble\n"
 	if rules != "" {
 		text += "table inet trouble {\n" +
 			"set seen { type ipv4_addr . inet_service; timeout 20s; flags dynamic; size 65535; }\n" +
+			"set down { type ipv4_addr; flags timeout; }\n" +
 			"chain trouble { type filter hook " + hook + " priority -300;\n" + rules + "\n}\n}\n"
 	}
+	loadRules(t, in, text)
+}
+
+// loadRules has nft read a text in a namespace.
+func loadRules(t *testing.T, in *lab.Namespace, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "rules.nft")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -251,6 +258,116 @@ func dropped(n int) string {
 	return fmt.Sprintf("ip daddr %s drop\nip6 daddr %s drop", crossEndpoint(n, 0), crossEndpoint(n, 1))
 }
 
+// redirect lets the pods redirect connections that come to them.
+func (c *crossing) redirect(t *testing.T, rule string) {
+	t.Helper()
+	loadRules(t, c.pods, "table ip elsewhere {\nchain in {\ntype nat hook prerouting priority -100\n"+rule+"\n}\n}\n")
+}
+
+// late makes endpoint 1 get all packets so much later.
+func late(delay time.Duration) func(*testing.T, *crossing) {
+	return func(t *testing.T, c *crossing) {
+		tun, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			lab.SkipOrFail(t, "open /dev/net/tun: %v", err)
+		}
+		request, err := unix.NewIfreq("late")
+		if err == nil {
+			request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+			err = errors.Join(unix.IoctlIfreq(tun, unix.TUNSETIFF, request), unix.SetNonblock(tun, true), lab.SetUp("late"))
+		}
+		var out int
+		err = errors.Join(err, c.pods.Do(func() (err error) {
+			out, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+			return err
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lab.Run(t, "", "ip", "route", "add", crossEndpoint(1, 0).String(), "dev", "late")
+		device := os.NewFile(uintptr(tun), "late")
+		var reader sync.WaitGroup
+		t.Cleanup(func() {
+			_ = device.Close()
+			reader.Wait()
+			time.AfterFunc(2*delay, func() { _ = unix.Close(out) })
+		})
+		reader.Go(func() {
+			for {
+				packet := make([]byte, 2048)
+				n, err := device.Read(packet)
+				if err != nil {
+					return
+				}
+				time.AfterFunc(delay, func() {
+					_ = unix.Sendto(out, packet[:n], 0, &unix.SockaddrInet4{Addr: crossEndpoint(1, 0).As4()})
+				})
+			}
+		})
+	}
+}
+
+// hasty makes endpoint 1 close connections as soon as it has them; with a reset, if asked.
+func hasty(reset bool) func(*testing.T, *crossing) {
+	return func(t *testing.T, c *crossing) {
+		const port = lab.EndpointPort + 1
+		err := c.pods.Do(func() error {
+			listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(crossEndpoint(1, 0), port)))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { _ = listener.Close() })
+			lab.Serve(listener, func(conn net.Conn) {
+				if reset {
+					_ = conn.(*net.TCPConn).SetLinger(0)
+				}
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.redirect(t, fmt.Sprintf("ip daddr %s tcp dport %d redirect to :%d", crossEndpoint(1, 0), lab.EndpointPort, port))
+	}
+}
+
+// many makes the pods answer at the addresses of 500 endpoints, too.
+func many(t *testing.T, c *crossing) {
+	lab.Run(t, "", "ip", "route", "add", "10.244.2.0/23", "via", crossEndpoint(0, 0).String())
+	c.redirect(t, fmt.Sprintf("ip daddr 10.244.2.0/23 tcp dport %d redirect", lab.EndpointPort))
+}
+
+// gone takes the address of endpoint 1 off its link, as a node does that dies: nothing answers ARP.
+func gone(t *testing.T, c *crossing) {
+	err := c.pods.Do(func() error { return lab.RemoveAddress("eth0", netip.PrefixFrom(crossEndpoint(1, 0), 24)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flaps keeps packets from endpoint 1 for 0.9 s, about every two seconds. The kernel ends that: it is never longer.
+func flaps(t *testing.T, c *crossing, turn int) {
+	if turn%7 == 0 {
+		loadRules(t, c.pods, "add element inet trouble down { "+crossEndpoint(1, 0).String()+" timeout 900ms }\n")
+	}
+}
+
+// linkFlaps sets the link to all endpoints down, and up again.
+func linkFlaps(t *testing.T, c *crossing, turn int) {
+	err := c.pods.Do(func() error {
+		switch turn % 7 {
+		case 0:
+			return lab.SetDown("eth0")
+		case 3:
+			return errors.Join(lab.SetUp("eth0"), lab.AddRoute("eth0", netip.MustParsePrefix("0.0.0.0/0"), crossGateway[0]))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestEjectionInKernel disturbs the links to endpoints, and says which are left out.
 func TestEjectionInKernel(t *testing.T) {
 	for _, tt := range []struct {
@@ -264,7 +381,23 @@ func TestEjectionInKernel(t *testing.T) {
 		local         bool // the policy is Local, and endpoint 2 elsewhere
 		alone         bool // endpoint 1 is the only one
 		churn         bool // endpoint 2 comes and goes
+		many          bool // there are 500 endpoints
+		slow          bool // some connections have to wait
+		// More trouble: at first, and three times a second.
+		also  func(*testing.T, *crossing)
+		again func(t *testing.T, c *crossing, turn int)
 	}{
+		{name: "dropped, one of 500", rules: dropped(1), rate: 300, clients: 20, annotation: "true", many: true,
+			also: many, out: true},
+		{name: "its address is gone", also: gone, rate: 60, clients: 5, annotation: "true", out: true},
+		{name: "answers after 1.5 s", also: late(1500 * time.Millisecond), rate: 60, clients: 5, annotation: "true",
+			slow: true},
+		{name: "accepts and closes", also: hasty(false), rate: 60, clients: 5, annotation: "true"},
+		{name: "accepts and resets", also: hasty(true), rate: 60, clients: 5, annotation: "true"},
+		{name: "flaps", rules: "ip daddr @down drop", again: flaps, rate: 60, clients: 5, annotation: "true",
+			slow: true},
+		{name: "the link to all flaps", again: linkFlaps, rate: 60, clients: 5, annotation: "true",
+			slow: true},
 		{name: "the way back is dropped", rules: "out:ip saddr " + crossEndpoint(1, 0).String() + " drop", rate: 60,
 			clients: 5, annotation: "true", out: true},
 		{name: "clients that only send SYNs", rules: "client:tcp sport 80 ip daddr " + callerAt(0, 0).String() + "/30 drop",
@@ -314,25 +447,40 @@ func TestEjectionInKernel(t *testing.T) {
 				}
 			case tt.alone:
 				endpoints = endpoints[1:2]
+			case tt.many:
+				for n := range 497 {
+					endpoints = append(endpoints, endpointState{492 + n, ""}) // from 10.244.2.0 on
+				}
 			}
 			c.publish(t, nil, corev1.ProtocolTCP, asks, endpoints...)
 			proxy := c.start(t, tt.flags...)
 			calls := c.callAt(t, at, tt.rate, tt.clients)
 			time.Sleep(time.Second)
 			c.disturb(t, tt.rules)
+			if tt.also != nil {
+				tt.also(t, c)
+			}
 			if !tt.out {
 				for end, n := time.Now().Add(*ejectionFor), 0; time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
+					if tt.again != nil {
+						tt.again(t, c, n)
+					}
 					if n++; tt.churn {
 						words := map[bool]string{true: "notready", false: ""}[n%2 > 0]
 						c.publish(t, proxy, corev1.ProtocolTCP, asks, endpointState{0, ""}, endpointState{1, ""}, endpointState{2, words})
 					}
-					if got := ejectedEndpoints(t); len(got) > 0 {
-						t.Fatalf("%v are left out\n%s", got, proxy.Stderr())
+					if strings.Contains(proxy.Stderr(), "an endpoint does not answer") {
+						t.Fatalf("%v are left out\n%s", ejectedEndpoints(t), proxy.Stderr())
 					}
 				}
-				if n := tollOf(calls.end()); n.all == 0 || calls.err != nil {
+				n := tollOf(calls.end())
+				if n.all == 0 || calls.err != nil || tt.slow && n.slow == 0 {
 					t.Errorf("%+v, %v", n, calls.err)
 				}
+				if got := ejectedEndpoints(t); len(got) > 0 {
+					t.Errorf("%v are left out\n%s", got, proxy.Stderr())
+				}
+				t.Logf("none of %+v led to an ejection", n)
 				return
 			}
 			want := netip.AddrPortFrom(crossEndpoint(1, tt.family), lab.EndpointPort).String()

@@ -150,6 +150,15 @@ func SetUp(device string) error {
 	return wrap(err, "set up device %s", device)
 }
 
+// SetDown sets a device down. Its routes go, its IPv4 addresses stay.
+func SetDown(device string) error {
+	link, err := netlink.LinkByName(device)
+	if err == nil {
+		err = netlink.LinkSetDown(link)
+	}
+	return wrap(err, "set down device %s", device)
+}
+
 // AddSink makes a device that drops every packet that is sent through it, and sets it up.
 func AddSink(device string) error {
 	err := netlink.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: device, TxQLen: -1}})
