@@ -62,6 +62,21 @@ func TestKeptTableIsRemovedKernel(t *testing.T) {
 	}
 }
 
+// TestKeptTableComesBackKernel: nft flush ruleset takes the table away with ours, and a repair brings both back.
+func TestKeptTableComesBackKernel(t *testing.T) {
+	t.Parallel()
+	newMigrationNet(t)
+	m := &migration{state: oldStates[2], shapes: shapesOf(5), binary: lab.Program(t), source: lab.NewDirectory(t)}
+	m.source.Write(t, "objects.yaml", migrationManifest(m.shapes))
+	daemon := m.startDaemon(t, "--keep-kube-proxy-table")
+	daemon.AwaitLog(t, `"started"`)
+	lab.Run(t, "", "nft", "flush", "ruleset")
+	daemon.AwaitLog(t, `"repaired our tables"`)
+	lab.Eventually(t, "table ip kube-proxy is back", func() bool {
+		return strings.Contains(lab.Run(t, "", "nft", "list", "tables"), "table ip kube-proxy")
+	})
+}
+
 // watchChains counts, on a goroutine, the chains of table ip kube-proxy again and again. The function that it returns
 // ends that, and says how often it looked, and how often there was no chain.
 func watchChains(t *testing.T) func() (looks, none int) {

@@ -20,7 +20,6 @@ import (
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/kernel"
-	"github.com/kube-nft/kube-nft/nft/legacy"
 	"github.com/kube-nft/kube-nft/nft/services"
 	proxysync "github.com/kube-nft/kube-nft/sync"
 	"github.com/kube-nft/kube-nft/sync/ejection"
@@ -255,11 +254,8 @@ func (d *daemon) sync(ctx context.Context) error {
 			return err
 		}
 	}
-	if d.config.KeepProxyTable { // before the takeover removes kube-proxy's table
-		if err := legacy.Keep(ctx); err != nil {
-			d.log.Error("Calico with nftablesMode Auto may change its dataplane", zap.Error(err))
-		}
-	}
+	d.keepProxyTable(ctx) // before the takeover removes kube-proxy's table
+
 	if d.config.ServiceProxyName == "" { // with a name, another proxy belongs on this node
 		d.group.Go(func() error { return d.watchProxy(ctx) })
 	}

@@ -52,6 +52,9 @@ func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 		d.shadow.committed()
 		return
 	}
+	if r.ReviewReason != "" { // what has taken our tables away, such as nft flush ruleset, has taken that one, too
+		d.keepProxyTable(ctx)
+	}
 	d.sample.follow(&r.Delta)
 	d.localhost.committed(r.Delta)
 	d.ejection.Committed(&r.Delta)
@@ -60,6 +63,16 @@ func (d *daemon) committed(ctx context.Context, r *proxysync.Report) {
 	}
 	if d.takeover != nil {
 		d.takeover.committed(ctx, r)
+	}
+}
+
+// keepProxyTable makes the table that --keep-kube-proxy-table asks for, if it is not there.
+func (d *daemon) keepProxyTable(ctx context.Context) {
+	if !d.config.KeepProxyTable {
+		return
+	}
+	if err := legacy.Keep(ctx); err != nil {
+		d.log.Error("Calico with nftablesMode Auto may change its dataplane", zap.Error(err))
 	}
 }
 
