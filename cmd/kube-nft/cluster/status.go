@@ -142,7 +142,8 @@ func (c *cluster) statuses(ctx context.Context, members []member) ([]nodeStatus,
 			notes = append(notes, f.Where+" refuses connections to endpoints")
 		}
 		if d := status.Daemon; d.Status != nil && d.Shadow != nil {
-			notes = append(notes, legacy.Plural(d.Shadow.Differences, "difference"))
+			notes = append(notes, legacy.Plural(d.Shadow.Differences, "difference")+" among "+
+				legacy.Plural(d.Shadow.Frontends, "frontend"))
 		}
 		if d := status.Daemon; d.Status != nil && d.EjectedEndpoints > 0 {
 			notes = append(notes, legacy.Plural(d.EjectedEndpoints, "endpoint")+" without an answer")
@@ -178,7 +179,11 @@ func (s *nodeStatus) cells(wide bool, now time.Time) []string {
 		services = max(services, s.Status.Services) // versions before 0.2 do not have it
 		cells[4], cells[5] = fmt.Sprint(services), fmt.Sprint(endpoints)
 		cells[2] = "no"
-		more[6], more[7] = yesOrNo(len(s.Status.ForeignProxy) > 0), fmt.Sprint(len(s.Status.Forward))
+		foreign := len(s.Status.ForeignProxy) > 0
+		if d := s.Status.Daemon; d.Status != nil && d.Shadow != nil {
+			foreign = d.Shadow.Frontends > 0
+		}
+		more[6], more[7] = yesOrNo(foreign), fmt.Sprint(len(s.Status.Forward))
 	}
 	if s.Status != nil && s.Status.Daemon.Status != nil {
 		d := &s.Status.Daemon
