@@ -105,12 +105,7 @@ func New(config Config) *Metrics {
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_node_missing",
 		Help: "1 while there is no Node object with the name of this node; kube-nft then uses the last known one.",
-	}, func() float64 {
-		if config.NodeMissing() {
-			return 1
-		}
-		return 0
-	})
+	}, func() float64 { return oneIf(config.NodeMissing()) })
 	if config.Kernel != nil {
 		registry.MustRegister(&kernelCollector{kernel: config.Kernel, families: config.Families})
 	}
@@ -120,44 +115,55 @@ func New(config Config) *Metrics {
 	if config.Ejected != nil {
 		registry.MustRegister(ejectedCollector(config.Ejected))
 	}
-	if config.Component != nil {
-		f.NewGauge(prometheus.GaugeOpts{
-			Name: "kubernetes_build_info",
-			Help: "Version and commit of this binary, with the labels that all Kubernetes components have; always 1.",
-			ConstLabels: prometheus.Labels{
-				"major": config.Component.Major, "minor": config.Component.Minor, "git_version": config.Component.GitVersion,
-				"git_commit": config.Component.GitCommit, "git_tree_state": config.Component.GitTreeState,
-				"build_date": config.Component.BuildDate,
-				"go_version": config.Component.GoVersion, "compiler": config.Component.Compiler,
-				"platform": config.Component.Platform,
-			},
-		}).Set(1)
+	setBuild(f, config.Build, config.Component)
+	setGates(f, config.Gates)
+	return m
+}
+
+// oneIf is a boolean as the value of a gauge.
+func oneIf(b bool) float64 {
+	if b {
+		return 1
 	}
+	return 0
+}
+
+// setBuild exports what this binary was built from, as labels of constants.
+func setBuild(f promauto.Factory, build *debug.BuildInfo, component *version.Info) {
+	constant := func(name, help string, labels prometheus.Labels) {
+		f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}).Set(1)
+	}
+	if component != nil {
+		constant("kubernetes_build_info",
+			"Version and commit of this binary, with the labels that all Kubernetes components have; always 1.",
+			prometheus.Labels{
+				"major": component.Major, "minor": component.Minor, "git_version": component.GitVersion,
+				"git_commit": component.GitCommit, "git_tree_state": component.GitTreeState,
+				"build_date": component.BuildDate, "go_version": component.GoVersion, "compiler": component.Compiler,
+				"platform": component.Platform,
+			})
+	}
+	if build == nil {
+		return
+	}
+	revision := ""
+	for _, setting := range build.Settings {
+		if setting.Key == "vcs.revision" {
+			revision = setting.Value
+		}
+	}
+	constant("kube_nft_build_info", "Version and commit of this binary; always 1.",
+		prometheus.Labels{"version": build.Main.Version, "revision": revision, "go_version": build.GoVersion})
+}
+
+// setGates exports the feature gates.
+func setGates(f promauto.Factory, gates []Gate) {
 	enabled := f.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubernetes_feature_enabled", Help: "Feature gates that kube-nft knows: 1 if enabled.",
 	}, []string{labelName, labelStage})
-	for _, gate := range config.Gates {
-		value := 0.0
-		if gate.On {
-			value = 1
-		}
-		enabled.WithLabelValues(gate.Name, gate.Stage).Set(value)
+	for _, gate := range gates {
+		enabled.WithLabelValues(gate.Name, gate.Stage).Set(oneIf(gate.On))
 	}
-	if config.Build != nil { // a constant whose labels say what the binary was built from
-		revision := ""
-		for _, setting := range config.Build.Settings {
-			if setting.Key == "vcs.revision" {
-				revision = setting.Value
-			}
-		}
-		f.NewGauge(prometheus.GaugeOpts{
-			Name: "kube_nft_build_info",
-			Help: "Version and commit of this binary; always 1.",
-			ConstLabels: prometheus.Labels{"version": config.Build.Main.Version, "revision": revision,
-				"go_version": config.Build.GoVersion},
-		}).Set(1)
-	}
-	return m
 }
 
 // Takeover adds kube_nft_takeover: the state of the takeover from kube-proxy, as one series for
@@ -169,12 +175,7 @@ func (m *Metrics) Takeover(states []string, current func() string) {
 			Name:        "kube_nft_takeover",
 			Help:        "State of the takeover from kube-proxy: 1 for the current state.",
 			ConstLabels: prometheus.Labels{"state": state},
-		}, func() float64 {
-			if current() == state {
-				return 1
-			}
-			return 0
-		})
+		}, func() float64 { return oneIf(current() == state) })
 	}
 }
 
@@ -190,11 +191,7 @@ func (m *Metrics) SafetyCheck(reasons []string) (set func(reason string, active 
 		gauge.WithLabelValues(reason)
 	}
 	return func(reason string, active bool) {
-		value := 0.0
-		if active {
-			value = 1
-		}
-		gauge.WithLabelValues(reason).Set(value)
+		gauge.WithLabelValues(reason).Set(oneIf(active))
 	}
 }
 
@@ -204,12 +201,7 @@ func (m *Metrics) ForeignProxy(found func() bool) {
 	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kube_nft_foreign_proxy",
 		Help: "1 while kube-proxy also has rules on this node. Absent with --service-proxy-name.",
-	}, func() float64 {
-		if found() {
-			return 1
-		}
-		return 0
-	})
+	}, func() float64 { return oneIf(found()) })
 }
 
 // ForwardRefusals adds kube_nft_forward_refusals. Call it once at most; number may be called from any
