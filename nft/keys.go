@@ -64,13 +64,7 @@ func IndexedKey(frontend string, i int) string {
 	return string(binary.NativeEndian.AppendUint32(b, uint32(i)))
 }
 
-// AddrPortData is an address and port as the data of a map.
-func AddrPortData(ep netip.AddrPort) string {
-	var buf [20]byte
-	return string(AppendPort(AppendAddr(buf[:0], ep.Addr()), ep.Port()))
-}
-
-// AddrPortOf reads back what AddrPortData wrote; ok is false for data of another shape.
+// AddrPortOf reads an address and port from the data of a map; ok is false for data of another shape.
 func AddrPortOf(data string) (ep netip.AddrPort, ok bool) {
 	n := len(data) - 4
 	if n != 4 && n != 16 {

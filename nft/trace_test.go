@@ -245,7 +245,7 @@ func tracedTable(f nft.Family, place place, rule nft.Rule) *nft.Table {
 	jump := nft.Goto("other")
 	hold := func(set, key string, element nft.Element) { t.Sets[set].Map[key] = element }
 	data := func(i int) nft.Element {
-		return nft.Element{Data: nft.AddrPortData(netip.AddrPortFrom(endpoints[i][f], endpointPort))}
+		return nft.Element{Data: nfttest.AddrPortData(netip.AddrPortFrom(endpoints[i][f], endpointPort))}
 	}
 	hold("addresses", source, nft.Element{})
 	for bits, number := range map[int]uint32{24: 17, 9: 70000, client[f].BitLen(): 17} {

@@ -80,7 +80,7 @@ func benchmarkChange(b *testing.B, n int) {
 		b.ReportAllocs()
 		for i := 0; i < b.N*2; i++ {
 			batch := change(b, i)
-			if _, err := wire.Encode(&batch); err != nil {
+			if err := new(wire.Encoding).Encode(&batch, wire.Ours, 1); err != nil {
 				b.Fatal(err)
 			}
 			ruleset.Committed()
@@ -134,7 +134,7 @@ func BenchmarkLargeService(b *testing.B) {
 					}
 					ruleset.Apply(tr.Take())
 					batch := ruleset.Changes()
-					if _, err := wire.Encode(&batch); err != nil || len(batch.Ops) == 0 {
+					if err := new(wire.Encoding).Encode(&batch, wire.Ours, 1); err != nil || len(batch.Ops) == 0 {
 						b.Fatal(len(batch.Ops), err)
 					}
 					ruleset.Committed()

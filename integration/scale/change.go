@@ -53,12 +53,12 @@ func (l *loaded) change(c *cost, bare bool, set func() error) error {
 }
 
 func (l *loaded) changeBare(c *cost, batch *nft.Batch, begin time.Time) error {
-	b, err := wire.Encode(batch)
-	if err != nil {
+	var encoding wire.Encoding
+	if err := encoding.Encode(batch, wire.Ours, 1); err != nil {
 		return err
 	}
-	c.own, c.length = append(c.own, time.Since(begin)), len(b)
-	raw, err := l.floor.commit(b)
+	c.own, c.length = append(c.own, time.Since(begin)), len(encoding.Buf)
+	raw, err := l.floor.commit(encoding.Buf)
 	c.raw = append(c.raw, raw)
 	l.ruleset.Committed()
 	return err

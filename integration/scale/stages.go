@@ -152,10 +152,11 @@ func lap(at *time.Time) time.Duration {
 // rawCommit encodes a batch and commits it in a namespace that goes at once.
 func rawCommit(batch *nft.Batch) (raw, encode time.Duration, length int, err error) {
 	at := time.Now()
-	b, err := wire.Encode(batch)
-	if err != nil {
+	var encoding wire.Encoding
+	if err := encoding.Encode(batch, wire.Ours, 1); err != nil {
 		return 0, 0, 0, err
 	}
+	b := encoding.Buf
 	encode = lap(&at)
 	s, err := newSpace(false)
 	if err != nil {

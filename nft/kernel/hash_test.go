@@ -12,6 +12,7 @@ import (
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/change"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 )
 
 // TestHashInKernel sends packets from many addresses and ports, and compares the slots that the
@@ -43,7 +44,7 @@ func TestHashInKernel(t *testing.T) {
 				Data: []nft.Field{nft.FieldAddr, nft.FieldPort}, Counters: true}, Map: make(map[string]nft.Element)}
 			prefix := string(nft.AppendPort(nft.AppendProtocol(nft.AppendAddr(nil, frontends[f]), unix.IPPROTO_UDP), 53))
 			for i := range slots {
-				held.Map[nft.IndexedKey(prefix, i)] = nft.Element{Data: nft.AddrPortData(netip.AddrPortFrom(frontends[f], 9))}
+				held.Map[nft.IndexedKey(prefix, i)] = nft.Element{Data: nfttest.AddrPortData(netip.AddrPortFrom(frontends[f], 9))}
 			}
 			table.Sets["endpoints"] = held
 			key := []nft.Part{nft.Destination, nft.Protocol, nft.Port, nft.HashedIndex(slots, ports)}

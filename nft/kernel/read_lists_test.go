@@ -56,7 +56,7 @@ func TestReadLargeMapWithForeignElement(t *testing.T) {
 	k, table := commitLists(t, slices.Repeat([]int{10}, manyElements/10)...)
 	key := nft.IndexedKey("\x0a\x60\x01\xfa\x06\x00\x00\x00\x00\x01\x00\x00", 3)
 	foreign := nft.KeyedElement{Key: key, Element: nft.Element{
-		Data: nft.AddrPortData(netip.MustParseAddrPort("10.128.0.1:8080"))}}
+		Data: nfttest.AddrPortData(netip.MustParseAddrPort("10.128.0.1:8080"))}}
 	want := table.Sets[nfttest.EndpointSet.Name].Map
 	for _, more := range [][]nft.KeyedElement{nil, {foreign}} {
 		if more != nil {

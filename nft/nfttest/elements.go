@@ -3,6 +3,7 @@ package nfttest
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/kube-nft/kube-nft/nft"
@@ -79,3 +80,8 @@ func TableOf(b nft.Batch) *nft.Table {
 // Comments must not reach the kernel unchanged.
 var Comments = []string{"", "shop/cart:http", `a" ; flush ruleset ; "`, "a\nb", `\"`, strings.Repeat("é\"", 200),
 	"\x00\x7f\xff"}
+
+// AddrPortData is an address and port as the data of a map.
+func AddrPortData(ep netip.AddrPort) string {
+	return string(nft.AppendPort(nft.AppendAddr(nil, ep.Addr()), ep.Port()))
+}

@@ -89,7 +89,7 @@ func sampleElement(f nft.Family, s *nft.Set, i int) (el nft.Element) {
 		if f == nft.IP6 {
 			addr = netip.MustParseAddr("fd00::123")
 		}
-		el.Data = nft.AddrPortData(netip.AddrPortFrom(addr, uint16(8000+i)))
+		el.Data = AddrPortData(netip.AddrPortFrom(addr, uint16(8000+i)))
 	}
 	if i%2 == 0 {
 		el.Comment = fmt.Sprintf("shop/cart-%d:http", i)

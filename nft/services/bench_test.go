@@ -180,10 +180,11 @@ func clearTables(b *testing.B, k *kernel.Client, tables nft.Tables) {
 // how long the kernel took.
 func rawCommit(b *testing.B, batch *nft.Batch) time.Duration {
 	b.Helper()
-	encoded, err := wire.Encode(batch)
-	if err != nil {
+	var encoding wire.Encoding
+	if err := encoding.Encode(batch, wire.Ours, 1); err != nil {
 		b.Fatal(err)
 	}
+	encoded := encoding.Buf
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		b.Fatal(err)

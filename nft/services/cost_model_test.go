@@ -23,12 +23,12 @@ type cost struct{ sets, chains, rules, elements, messages, bytes int }
 // costOf counts the netlink messages of a batch.
 func costOf(t *testing.T, batch *nft.Batch) cost {
 	t.Helper()
-	encoded, err := wire.Encode(batch)
-	if err != nil {
+	var encoding wire.Encoding
+	if err := encoding.Encode(batch, wire.Ours, 1); err != nil {
 		t.Fatal(err)
 	}
-	c := cost{elements: batch.ElementCount(), bytes: len(encoded)}
-	for rest := encoded; len(rest) > 0; rest = rest[(binary.NativeEndian.Uint32(rest)+3)&^3:] {
+	c := cost{elements: batch.ElementCount(), bytes: len(encoding.Buf)}
+	for rest := encoding.Buf; len(rest) > 0; rest = rest[(binary.NativeEndian.Uint32(rest)+3)&^3:] {
 		c.messages++
 		switch typ := binary.NativeEndian.Uint16(rest[4:]); {
 		case typ>>8 != unix.NFNL_SUBSYS_NFTABLES:

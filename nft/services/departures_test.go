@@ -15,6 +15,7 @@ import (
 	"github.com/kube-nft/kube-nft/nft/change"
 	"github.com/kube-nft/kube-nft/nft/kernel"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/nft/nfttest"
 	"github.com/kube-nft/kube-nft/nft/services/affinity"
 	"github.com/kube-nft/kube-nft/tracker"
 )
@@ -217,11 +218,11 @@ func testDepartedPackets(t *testing.T, both bool) {
 	list := nft.Op{Verb: nft.Add, Family: nft.IP, Set: r.Want()[nft.IP].Sets[name].Set,
 		Elements: []nft.KeyedElement{{
 			Key:     layout.FrontendKey(p.ClusterIP, uint8(p.ID.Protocol), p.Port) + string(nft.AppendNumber(nil, 0)),
-			Element: nft.Element{Data: nft.AddrPortData(p.Cluster[1])},
+			Element: nft.Element{Data: nfttest.AddrPortData(p.Cluster[1])},
 		}}}
 	first := list
 	first.Verb, first.Elements = nft.Delete, slices.Clone(list.Elements)
-	first.Elements[0].Data = nft.AddrPortData(p.Cluster[0])
+	first.Elements[0].Data = nfttest.AddrPortData(p.Cluster[0])
 	commit(t, k, nft.Batch{Ops: []nft.Op{first, list}})
 	if arrives(1, false) || len(held()) != 0 {
 		t.Errorf("a packet under way to the endpoint has made entries: %+v", held())

@@ -12,11 +12,11 @@ func BenchmarkEncode(b *testing.B) {
 	b.ReportAllocs()
 	n, bytes := 0, 0
 	for b.Loop() {
-		x, err := Encode(&batch)
-		if err != nil {
+		var x Encoding
+		if err := x.Encode(&batch, Ours, 1); err != nil {
 			b.Fatal(err)
 		}
-		n, bytes = n+330000, len(x)
+		n, bytes = n+330000, len(x.Buf)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/element")
 	b.ReportMetric(float64(bytes)/330000, "bytes/element")

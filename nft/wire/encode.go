@@ -111,15 +111,6 @@ func (x *Encoding) Trim() {
 	}
 }
 
-// Encode returns the netlink messages of a batch about our tables.
-func Encode(b *nft.Batch) ([]byte, error) {
-	var x Encoding
-	if err := x.Encode(b, Ours, 1); err != nil {
-		return nil, err
-	}
-	return x.Buf, nil
-}
-
 // envelope writes the begin or the end of the batch.
 func (e *encoder) envelope(typ uint16) (at int) {
 	at = e.OpenMessage(typ, unix.NLM_F_REQUEST, e.seq, unix.AF_UNSPEC, subsystemNFTables)

@@ -18,7 +18,7 @@ func TestErrorOfEncoding(t *testing.T) {
 			Chain: &nft.Chain{Name: "base", Hook: &nft.Hook{Type: "nat", Point: "nowhere", Priority: 0}}},
 		"operation 0 of the batch has no object": {Verb: nft.Add, Family: nft.IP},
 	} {
-		_, err := Encode(&nft.Batch{Ops: []nft.Op{op}})
+		err := new(Encoding).Encode(&nft.Batch{Ops: []nft.Op{op}}, Ours, 1)
 		if err == nil || err.Error() != text {
 			t.Errorf("got  %v\nwant %s", err, text)
 		}
