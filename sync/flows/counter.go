@@ -13,7 +13,6 @@ package flows
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -138,32 +137,17 @@ type Counter struct {
 	first   chan struct{} // closed by the first call of SetNodePorts
 	ready   sync.Once
 
-	mu        sync.Mutex
-	owners    map[tracker.Frontend]*owner
-	frontends map[Service]int // how many each has now
-	gone      []goneFrontend  // in the order of time
-	nodePorts []netip.Addr    // where node ports are reached, sorted
+	owners owners
 
-	began  time.Time // when counting began
-	origin uint64    // the same in nanoseconds since 1970, as the node's clock has it or has had it, the earliest
+	mu     sync.Mutex // what follows; a look may hold it for as long as a walk through all connections takes
+	began  time.Time  // when counting began
+	origin uint64     // the same in nanoseconds since 1970, as the node's clock has it or has had it, the earliest
 	usages map[Service]*usage
 	shares map[string]*share // of namespaces
 	live   map[connection]*lasting
 	looks  int                     // complete ones
 	ended  map[connection]struct{} // since the look under way began; nil without one
 	state  State
-}
-
-// An owner is the Service of a frontend. It stays for a while after the frontend has lost it.
-type owner struct {
-	Service
-	gone bool
-}
-
-type goneFrontend struct {
-	at    tracker.Frontend
-	owner *owner
-	when  time.Time
 }
 
 type usage struct {
@@ -202,58 +186,19 @@ func New(options Options) *Counter {
 	}
 	return &Counter{
 		options: options, first: make(chan struct{}),
-		owners: make(map[tracker.Frontend]*owner), frontends: make(map[Service]int),
+		owners: owners{at: make(map[tracker.Frontend]*owner), frontends: make(map[Service]int)},
 		usages: make(map[Service]*usage), shares: make(map[string]*share), live: make(map[connection]*lasting),
 	}
 }
 
-// SetOwner says which Service has a frontend from now on; the zero Service is none.
-func (c *Counter) SetOwner(at tracker.Frontend, service Service) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	have := c.owners[at]
-	switch {
-	case have != nil && !have.gone && have.Service == service:
-		return
-	case have != nil && !have.gone:
-		if c.frontends[have.Service]--; c.frontends[have.Service] == 0 {
-			delete(c.frontends, have.Service)
-		}
-	}
-	switch {
-	case service != Service{}:
-		c.owners[at] = &owner{Service: service}
-		c.frontends[service]++
-	case have == nil || have.gone:
-	case len(c.gone) == mostGone:
-		delete(c.owners, at)
-	default:
-		have.gone = true
-		c.gone = append(c.gone, goneFrontend{at, have, time.Now()})
-	}
-}
+// SetOwner says which Service has a frontend from now on; the zero Service is none. It waits for no look.
+func (c *Counter) SetOwner(at tracker.Frontend, service Service) { c.owners.set(at, service) }
 
-// SetNodePorts says at which addresses node ports are reached, sorted. Run counts from the first call on.
+// SetNodePorts says at which addresses node ports are reached, sorted. Run counts from the first call on. It waits for no
+// look.
 func (c *Counter) SetNodePorts(addrs []netip.Addr) {
-	c.mu.Lock()
-	c.nodePorts = addrs
-	c.mu.Unlock()
+	c.owners.setNodePorts(addrs)
 	c.ready.Do(func() { close(c.first) })
-}
-
-// serviceOf returns the Service that a connection was made to.
-func (c *Counter) serviceOf(f *conntrack.Flow) (Service, bool) {
-	to, protocol := f.Original.Destination, f.Original.Protocol
-	have := c.owners[tracker.Frontend{Address: to.Addr(), Protocol: protocol, Port: to.Port()}]
-	if have == nil {
-		if _, ok := slices.BinarySearchFunc(c.nodePorts, to.Addr(), netip.Addr.Compare); ok {
-			have = c.owners[tracker.NodePort(f.Family, protocol, to.Port())]
-		}
-	}
-	if have == nil {
-		return Service{}, false
-	}
-	return have.Service, true
 }
 
 // usageOf returns where the connections to a Service count.
@@ -334,7 +279,7 @@ func (c *Counter) end(f *conntrack.Flow, now time.Time) {
 		c.forget(id, known)
 		return
 	}
-	service, ok := c.serviceOf(f)
+	service, ok := c.owners.of(f)
 	if !ok || c.old(f, now) {
 		return
 	}
@@ -357,7 +302,7 @@ func (c *Counter) see(f *conntrack.Flow, now time.Time) {
 		known.seen = c.looks + 1
 		return
 	}
-	service, ok := c.serviceOf(f)
+	service, ok := c.owners.of(f)
 	if !ok || f.Ended() || len(c.ended) == mostEnded { // its end counts all
 		return
 	}
@@ -397,6 +342,7 @@ func (c *Counter) forget(id connection, known *lasting) {
 
 // tidy ends a look: it forgets what is not needed any more.
 func (c *Counter) tidy(complete bool, now time.Time) {
+	c.owners.forget(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = nil
@@ -409,16 +355,8 @@ func (c *Counter) tidy(complete bool, now time.Time) {
 			c.forget(id, known)
 		}
 	}
-	n := 0
-	for n < len(c.gone) && now.Sub(c.gone[n].when) > goneFor {
-		if old := c.gone[n]; c.owners[old.at] == old.owner {
-			delete(c.owners, old.at)
-		}
-		n++
-	}
-	c.gone = slices.Delete(c.gone, 0, n)
 	for service, u := range c.usages {
-		if service != Rest && u.live == 0 && c.frontends[service] == 0 && now.Sub(u.last) > idleFor {
+		if service != Rest && u.live == 0 && now.Sub(u.last) > idleFor && !c.owners.has(service) {
 			delete(c.usages, service)
 			c.shares[service.Namespace].services--
 		}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kube-nft/kube-nft/conntrack"
+	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
@@ -160,8 +161,8 @@ func TestServiceIsDeleted(t *testing.T) {
 	c.lookAt(later)
 	c.end(ended(connectionTo(nodePort, 5, time.Second, 1000, 0), time.Second), later)
 	c.want(t, 210, 0, 2)
-	if len(c.owners) != 1 || len(c.gone) != 0 {
-		t.Errorf("%d owners and %d that are gone are kept", len(c.owners), len(c.gone))
+	if len(c.owners.at) != 1 || len(c.owners.gone) != 0 {
+		t.Errorf("%d owners and %d that are gone are kept", len(c.owners.at), len(c.owners.gone))
 	}
 	c.lookAt(later.Add(idleFor))
 	if c.usages[web] != nil || c.usages[Service{"other", "web"}] == nil {
@@ -277,6 +278,42 @@ func TestManyConnections(t *testing.T) {
 		c.end(ended(f, time.Second), start)
 	}
 	c.want(t, 10*many, 0, many)
+}
+
+// TestLoopDoesNotWait: the sync loop says who has which frontend while a walk through all connections is under way.
+func TestLoopDoesNotWait(t *testing.T) {
+	c := newCounter()
+	c.mu.Lock() // as tidy holds it
+	defer c.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		c.SetOwner(cluster, Service{"other", "web"})
+		c.SetNodePorts([]netip.Addr{node})
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(lab.Patience):
+		t.Error("it waits")
+	}
+}
+
+// TestManyFrontendsAreGone: all are forgotten, in several turns.
+func TestManyFrontendsAreGone(t *testing.T) {
+	c := newCounter()
+	const many = 2*mostForgotten + 1
+	for i := range many {
+		at := tracker.Frontend{Address: lab.After(cluster.Address, 1+i), Protocol: tracker.TCP, Port: 80}
+		c.SetOwner(at, web)
+		c.SetOwner(at, Service{})
+	}
+	if got := len(c.owners.gone); got != many {
+		t.Errorf("%d frontends are gone", got)
+	}
+	c.lookAt(time.Now().Add(goneFor + time.Second))
+	if len(c.owners.gone) > 0 || len(c.owners.at) != 2 {
+		t.Errorf("%d frontends that are gone are kept, %d in all", len(c.owners.gone), len(c.owners.at))
+	}
 }
 
 // TestRandomConnections lets connections come, move bytes and go while looks are under way, some of which read what is
