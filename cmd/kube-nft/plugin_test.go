@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -302,7 +303,7 @@ func TestPluginDiff(t *testing.T) {
 }
 
 // TestPluginFollows: trace, flows and top merge the documents of all nodes, pass their flags on, name a node that
-// cannot, and end on every node when the plug-in is interrupted, or has printed as many as it was asked for.
+// cannot, show warnings, and end on every node when the plug-in is interrupted, or has printed as many as it was asked for.
 func TestPluginFollows(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 58, 1, 0, time.UTC)
 	rate := 2.5
@@ -335,6 +336,9 @@ func TestPluginFollows(t *testing.T) {
 		case "trace":
 			own := *packet
 			own.Origin, d = origin, &own
+		}
+		if args[0] == "flows" {
+			fmt.Fprint(stderr, "kube-nft: warning: the kernel does not count\n")
 		}
 		_ = output.WriteLine(stdout, d)
 		_, _ = io.Copy(io.Discard, stdin) // until the plug-in is gone
@@ -373,10 +377,17 @@ func TestPluginFollows(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var out bytes.Buffer
 	done := make(chan int)
+	read, write := io.Pipe()
 	go func() {
-		code, _ := c.plugin(ctx, &out, "flows", "--node", "a,b", "-o", "json")
-		done <- code
+		done <- execute(ctx, newPlugin(), []string{"flows", "--node", "a,b", "-o", "json", "--kubeconfig", c.kubeconfig},
+			&out, write)
+		_ = write.Close()
 	}()
+	warned := bufio.NewScanner(read)
+	if warned.Scan(); !strings.HasSuffix(warned.Text(), ": warning: the kernel does not count") {
+		t.Errorf("it warns %q", warned.Text())
+	}
+	go func() { _, _ = io.Copy(io.Discard, read) }() // a busy machine may take a second for the other node
 	lab.Eventually(t, "the commands of both nodes", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 )
 
 // A streamer runs a command of the program in a pod until it ends, or ctx does. stdin, which may be nil, ends with ctx.
-type streamer func(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, stdout io.Writer) error
+type streamer func(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, stdout, stderr io.Writer) error
 
 // A runner runs a command of the program in a pod until it ends. stdout is what it prints, also if it ends with an
 // error.
@@ -50,13 +50,13 @@ func (b *bounded) Write(p []byte) (int, error) {
 // collect is the runner of a streamer.
 func (s streamer) collect(ctx context.Context, pod *corev1.Pod, args []string) ([]byte, error) {
 	var stdout bounded
-	err := s(ctx, pod, args, nil, &stdout)
+	err := s(ctx, pod, args, nil, &stdout, io.Discard)
 	return stdout.Bytes(), err
 }
 
 // execIn returns a streamer that uses the API server's exec.
 func execIn(client kubernetes.Interface, settings *rest.Config) streamer {
-	return func(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, stdout io.Writer) error {
+	return func(ctx context.Context, pod *corev1.Pod, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).
 			SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 			Container: container, Command: append([]string{program}, args...), Stdin: stdin != nil, Stdout: true,
@@ -78,9 +78,11 @@ func execIn(client kubernetes.Interface, settings *rest.Config) streamer {
 		if err != nil {
 			return err
 		}
-		var stderr bounded
-		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr})
-		if said := strings.TrimSpace(stderr.String()); said != "" && errors.As(err, new(exec.ExitError)) {
+		var said bounded
+		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{
+			Stdin: stdin, Stdout: stdout, Stderr: io.MultiWriter(&said, stderr),
+		})
+		if said := strings.TrimSpace(said.String()); said != "" && errors.As(err, new(exec.ExitError)) {
 			err = fmt.Errorf("%w: %s", err, said)
 		}
 		if err != nil && ctx.Err() == nil && !errors.As(err, new(exec.ExitError)) {

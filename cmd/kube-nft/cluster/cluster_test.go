@@ -665,3 +665,26 @@ func unpack(t *testing.T, packed io.Reader) map[string]string {
 		held[strings.TrimPrefix(header.Name, "kube-nft-bugreport/")] = string(text)
 	}
 }
+
+// TestWarnings: what several nodes warn of is one line, and names five of them.
+func TestWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		w := warnings{out: &out}
+		for _, node := range []string{"g", "b", "c", "d", "e", "f", "a"} {
+			w.add(node, "full")
+		}
+		w.add("b", "empty")
+		time.Sleep(mergeDelay)
+		synctest.Wait()
+		w.add("h", "full")
+		w.flush()
+		const want = "b: warning: empty\na, b, c, d, e, and 2 more: warning: full\nh: warning: full\n"
+		lines := strings.SplitAfter(out.String(), "\n")
+		slices.Sort(lines[:2]) // both were due
+		slices.Reverse(lines[:2])
+		if got := strings.Join(lines, ""); got != want {
+			t.Errorf("got\n%swant\n%s", got, want)
+		}
+	})
+}

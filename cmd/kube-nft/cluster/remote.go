@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -73,9 +75,10 @@ func (r *remote) command(cmd *cobra.Command, args []string) ([]string, error) {
 const maxLine = 8 << 20
 
 // follow runs a command that prints documents on all members at once until ctx ends, and gives each line to take, which
-// may be called by several goroutines. ended has the nodes whose command has ended, with the problem if there was one.
+// may be called by several goroutines, and its warnings to warn. ended has the nodes whose command has ended, with the
+// problem if there was one.
 func (c *cluster) follow(ctx context.Context, members []member, args []string,
-	take func(node string, line []byte) error, ended func(answer)) {
+	take func(node string, line []byte) error, warn func(node, text string), ended func(answer)) {
 	var all sync.WaitGroup
 	for _, m := range members {
 		if _, problem := m.state(); !m.answers() {
@@ -87,8 +90,14 @@ func (c *cluster) follow(ctx context.Context, members []member, args []string,
 			defer end.Close()
 			defer context.AfterFunc(ctx, func() { end.Close() })()
 			out := &lines{take: func(line []byte) error { return take(m.node.Name, line) }}
+			said := &lines{take: func(line []byte) error {
+				if text, ok := strings.CutPrefix(string(line), "kube-nft: warning: "); ok {
+					warn(m.node.Name, text)
+				}
+				return nil
+			}}
 			a := answer{Node: m.node.Name}
-			if err := c.stream(ctx, m.pods[0], args, stdin, out); err != nil && ctx.Err() == nil {
+			if err := c.stream(ctx, m.pods[0], args, stdin, out, said); err != nil && ctx.Err() == nil {
 				a.Problem = permitted(err).Error()
 			}
 			ended(a)
@@ -121,4 +130,50 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 	l.rest = slices.Clone(l.rest)
 	return len(p), nil
+}
+
+// warnings prints what nodes warn of, once for all nodes that say the same within a second.
+type warnings struct {
+	out io.Writer
+
+	mu    sync.Mutex
+	nodes map[string][]string // that have said a text, and have not been printed
+}
+
+func (w *warnings) add(node, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nodes == nil {
+		w.nodes = make(map[string][]string)
+	}
+	if w.nodes[text] == nil {
+		time.AfterFunc(mergeDelay, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.print(text)
+		})
+	}
+	w.nodes[text] = append(w.nodes[text], node)
+}
+
+// flush prints what has not been printed.
+func (w *warnings) flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, text := range slices.Sorted(maps.Keys(w.nodes)) {
+		w.print(text)
+	}
+}
+
+func (w *warnings) print(text string) {
+	const named = 5
+	nodes := slices.Sorted(slices.Values(w.nodes[text]))
+	delete(w.nodes, text)
+	switch more := len(nodes) - named; {
+	case len(nodes) == 0:
+		return
+	case more > 0:
+		nodes = append(nodes[:named], fmt.Sprintf("and %d more", more))
+	}
+	fmt.Fprintf(w.out, "%s: warning: %s\n", strings.Join(nodes, ", "), text)
 }

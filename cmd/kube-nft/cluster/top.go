@@ -92,7 +92,7 @@ func (t *topLists) run(ctx context.Context, c *cluster, members []member, comman
 		case <-ctx.Done():
 		}
 		return nil
-	}, func(a answer) { t.ended <- a })
+	}, func(string, string) {}, func(a answer) { t.ended <- a })
 	running := make(map[string]bool)
 	for _, m := range members {
 		running[m.node.Name] = true

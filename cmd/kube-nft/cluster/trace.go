@@ -86,7 +86,8 @@ func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Comma
 		go m.printLate(ctx, stop)
 		var mu sync.Mutex
 		var problems []answer
-		cluster.follow(ctx, members, command, m.take, func(a answer) {
+		warned := warnings{out: cmd.ErrOrStderr()}
+		cluster.follow(ctx, members, command, m.take, warned.add, func(a answer) {
 			mu.Lock()
 			defer mu.Unlock()
 			if a.Problem != "" { // at once: the others may go on for long
@@ -94,6 +95,7 @@ func newEvents(c *connection, node *cobra.Command, head string, cmd *cobra.Comma
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", a.Node, a.Problem)
 			}
 		})
+		warned.flush()
 		if err := m.flush(time.Time{}); err != nil && !errors.Is(err, errEnough) {
 			return inspect.TroubleError{Err: err}
 		}
