@@ -24,6 +24,8 @@ type Journal struct {
 	sets     map[string]*nft.Set
 	chains   map[string]*nft.Chain
 	work     int
+
+	spare map[string]*nft.Element // empty; most commits touch one set, so that the next one needs no new map
 }
 
 // NewJournal returns the journal of a table that has never been committed.
@@ -91,7 +93,9 @@ func (j *Journal) touch(set, key string, old nft.Element, present bool) {
 func (j *Journal) touchedIn(set string) map[string]*nft.Element {
 	touched := j.elements[set]
 	if touched == nil {
-		touched = make(map[string]*nft.Element)
+		if touched, j.spare = j.spare, nil; touched == nil {
+			touched = make(map[string]*nft.Element)
+		}
 		j.elements[set] = touched
 	}
 	return touched
@@ -274,6 +278,9 @@ func (j *Journal) pendingElements(name string, have, want *nft.Table) {
 	}
 }
 
+// maxSpare is up to which length a map is kept: to clear a map, or walk over it, takes as long as it was.
+const maxSpare = 64
+
 // Committed forgets the earlier values: the kernel now holds the wanted table.
 func (j *Journal) Committed() {
 	j.found = nil
@@ -285,8 +292,15 @@ func (j *Journal) Committed() {
 			make(map[string]*nft.Chain)
 	}
 	j.tracking, j.gone = true, false
-	maps.DeleteFunc(j.elements, func(set string, _ map[string]*nft.Element) bool {
-		return !j.waits(j.Table.Sets[set] != nil)
+	maps.DeleteFunc(j.elements, func(set string, touched map[string]*nft.Element) bool {
+		if j.waits(j.Table.Sets[set] != nil) {
+			return false
+		}
+		if len(touched) <= maxSpare {
+			clear(touched)
+			j.spare = touched
+		}
+		return true
 	})
 	maps.DeleteFunc(j.sets, func(set string, _ *nft.Set) bool { return !j.waits(j.Table.Sets[set] != nil) })
 	maps.DeleteFunc(j.chains, func(chain string, _ *nft.Chain) bool { return !j.waits(j.Table.Chains[chain] != nil) })

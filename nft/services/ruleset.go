@@ -240,6 +240,7 @@ func (fr *familyRules) reserve(ports []*tracker.ServicePort, unmet *unmetAnnotat
 	if len(fr.ports) == 0 {
 		fr.ports = make(map[tracker.PortID]*portState, n)
 		fr.frontends = make(map[tracker.Frontend]*frontendState, n)
+		fr.siblings = make(map[serviceKey]*portState, n)
 		if len(fr.shared) == 0 {
 			fr.shared = make(map[sharedElement]int, n)
 		}
@@ -400,6 +401,7 @@ func (r *Ruleset) Changes() nft.Batch {
 func (r *Ruleset) Committed() {
 	clear(r.work)
 	r.stray = nil
+	behind := r.Behind()
 	for _, family := range r.families {
 		family.Committed()
 		family.committedStaged()
@@ -415,7 +417,7 @@ func (r *Ruleset) Committed() {
 		}
 		clear(family.touchedFrontends)
 		family.touchedClusterIPs = emptied(family.touchedClusterIPs)
-		if r.Behind() { // a frontend may still lead to an endpoint that has left
+		if behind { // a frontend may still lead to an endpoint that has left
 			continue
 		}
 		family.departures.Committed()
