@@ -273,8 +273,7 @@ func (l *Loop) isolate(ctx context.Context, err error) bool {
 	return false
 }
 
-// attempt computes a batch, commits it and does what follows a commit. idle says that there was
-// nothing to do. Between a commit and the kernel's answer, it is unknown what the kernel holds.
+// attempt computes a batch, commits it and does what follows a commit. idle says that there was nothing to do.
 func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	taken := time.Now()
 	p, err := l.plan(ctx)
@@ -282,15 +281,36 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 		return false, err
 	}
 	compiled := time.Now()
+	if err := l.program(ctx, &p); err != nil {
+		return false, err
+	}
+	committed := time.Now()
+	wasBehind := l.behind
+	l.behind = l.ruleset.Behind()
+	if l.drift.reason != "" && len(p.batch.Ops) > 0 && !l.behind {
+		l.drift.logRepair(p.batch.Ops, committed)
+	}
+	l.publish(&p, wasBehind)
+	charge := !p.full && !wasBehind && !l.behind // otherwise most of the work was for what is behind
+	l.done(charge, Report{
+		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
+		KnownClients: p.knownClients,
+		Taken:        taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
+	})
+	return !p.full && p.batch.Empty(), nil
+}
+
+// program commits the batch of a plan, if there is something in it. Between a commit and the kernel's answer, it is
+// unknown what the kernel holds.
+func (l *Loop) program(ctx context.Context, p *plan) (err error) {
 	generation := p.batch.Generation
 	if !p.batch.Empty() {
 		l.known = false
-		if generation, err = l.commit(ctx, &p); err != nil {
-			var foreign *kernel.ForeignError
-			if errors.As(err, &foreign) {
+		if generation, err = l.commit(ctx, p); err != nil {
+			if errors.As(err, new(*kernel.ForeignError)) {
 				l.leaveForeign(err)
 			}
-			return false, attribute(l.ruleset, err)
+			return attribute(l.ruleset, err)
 		}
 		l.options.Foreign, l.options.KnownClients = nil, nil // a later batch must not repeat them
 	}
@@ -298,16 +318,14 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 	if generation != 0 {
 		l.drift.listenFrom(ctx, generation)
 	}
-	behind := l.ruleset.Behind()
-	if l.affinity != nil && !behind {
+	return nil
+}
+
+// publish hands what a commit has changed to those that work beside the loop: the cleaners of affinity entries and of
+// stale connections, and Options.Owner. wasBehind is l.behind before the commit.
+func (l *Loop) publish(p *plan, wasBehind bool) {
+	if l.affinity != nil && !l.behind {
 		l.affinity.Committed(l.ruleset.AffinityChanges())
-	}
-	committed := time.Now()
-	if l.drift.reason != "" && len(p.batch.Ops) > 0 && !behind {
-		l.drift.logRepair(p.batch.Ops, committed)
-	}
-	if l.stale.flows != nil {
-		l.stale.view.update(l.ruleset, l.nodePorts.reached)
 	}
 	if l.options.Owner != nil {
 		for at := range l.ruleset.TouchedFrontends() {
@@ -315,21 +333,17 @@ func (l *Loop) attempt(ctx context.Context) (idle bool, err error) {
 			l.options.Owner(at, port, ok)
 		}
 	}
+	if l.stale.flows == nil {
+		return
+	}
+	l.stale.view.update(l.ruleset, l.nodePorts.reached)
 	switch {
-	case behind: // packets may still make flows that will be stale
+	case l.behind: // packets may still make flows that will be stale
 		l.later = append(l.later, p.flows...)
-	case l.behind:
+	case wasBehind:
 		p.flows, p.allFlows, l.later = append(l.later, p.flows...), true, nil
 	}
 	l.stale.committed(p.flows, p.allFlows)
-	charge := !p.full && !l.behind && !behind // otherwise most of the work was for what is behind
-	l.behind = behind
-	l.done(charge, Report{
-		Full: p.full, Operations: len(p.batch.Ops), Elements: p.batch.ElementCount(), Foreign: len(p.batch.Foreign),
-		KnownClients: p.knownClients,
-		Taken:        taken, Compile: compiled.Sub(taken), Commit: committed.Sub(compiled),
-	})
-	return !p.full && p.batch.Empty(), nil
 }
 
 // commit sends the batch of a plan, in parts if it is large. It returns the generation up to which changes by

@@ -76,7 +76,7 @@ func (c *staleChanges) add(changes []tracker.FlowChange, all bool, at time.Time)
 
 // committed takes in what a commit has made stale; all says that it may be any connection.
 func (s *staleFlows) committed(changes []tracker.FlowChange, all bool) {
-	if s.flows == nil || len(changes) == 0 && !all {
+	if len(changes) == 0 && !all {
 		return
 	}
 	s.mu.Lock()
