@@ -70,21 +70,12 @@ func (fr *familyRules) adoptedAffinity(p *tracker.ServicePort, cluster, local []
 // setAffinity makes the tables have the affinity that a Service port wants. With remove, it takes away what
 // they have. adopted is what the kernel had at start, for a port that is new to the ruleset.
 func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remove bool) {
-	have, want := port.affinity, portAffinity{}
-	switch p := port.current; {
-	case remove:
-	case port.joint != nil:
-		joint := port.joint.affinity
-		joint.Port = p.TargetPort
-		want.Port = fr.affinityOf(p, nil, nil, joint)
-	default:
-		want.Port = fr.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local), affinity.Joint{})
+	have := port.affinity
+	port.affinity = portAffinity{}
+	if !remove {
+		port.affinity.Port = fr.wantedAffinity(port)
 	}
-	port.affinity = want
-	if want.Number != 0 {
-		fr.declareAffinity(port, &want)
-		port.affinity = want
-	}
+	want := &port.affinity
 	switch {
 	case have.Number == 0 && want.Number == 0:
 		return
@@ -92,6 +83,9 @@ func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remov
 		fr.acquireUpdates(want.Map())
 	case want.Number == 0:
 		defer fr.releaseUpdates(have.Map())
+	}
+	if want.Number != 0 {
+		fr.declareAffinity(port)
 	}
 	for _, pick := range want.balances {
 		fr.acquireBalance(pick)
@@ -101,11 +95,29 @@ func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remov
 		fr.releaseBalance(pick)
 	}
 	fr.programMembers(have.MembersSet(), want.MembersSet())
-	before := &have.Port
-	if adopted.Number != 0 {
-		before = &adopted
+	if adopted.Number == 0 {
+		fr.recordMembers(have.Compare(&want.Port))
+		return
 	}
-	change := before.Compare(&want.Port)
+	fr.recordMembers(adopted.Compare(&want.Port))
+	for _, group := range want.Groups { // all are new to the cleaner of entries
+		fr.affinityGroups[group.Number] = group
+	}
+}
+
+// wantedAffinity is the affinity that a Service port asks for.
+func (fr *familyRules) wantedAffinity(port *portState) affinity.Port {
+	p := port.current
+	if port.joint == nil {
+		return fr.affinityOf(p, p.Endpoints(p.Cluster), p.Endpoints(p.Local), affinity.Joint{})
+	}
+	joint := port.joint.affinity
+	joint.Port = p.TargetPort
+	return fr.affinityOf(p, nil, nil, joint)
+}
+
+// recordMembers records which endpoints affinity entries may name from the next commit on.
+func (fr *familyRules) recordMembers(change affinity.Change) {
 	for _, endpoint := range change.Left {
 		fr.departures.Begin(endpoint)
 	}
@@ -115,11 +127,6 @@ func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remov
 	for _, group := range change.Groups {
 		fr.affinityGroups[group.Number] = group
 	}
-	if adopted.Number != 0 { // all groups are new to those who follow them
-		for _, group := range want.Groups {
-			fr.affinityGroups[group.Number] = group
-		}
-	}
 	for _, number := range change.Freed {
 		delete(fr.numbers, number)
 	}
@@ -127,7 +134,8 @@ func (fr *familyRules) setAffinity(port *portState, adopted affinity.Port, remov
 
 // declareAffinity adds the chains of a Service port with affinity: one for each policy that its frontends
 // have, and the one that updates entries.
-func (fr *familyRules) declareAffinity(port *portState, a *portAffinity) {
+func (fr *familyRules) declareAffinity(port *portState) {
+	a := &port.affinity
 	a.chains = []*nft.Chain{a.UpdateChain(fr.affinity)}
 	declared := make(map[string]bool)
 	for _, wanted := range port.frontends {
@@ -138,18 +146,17 @@ func (fr *familyRules) declareAffinity(port *portState, a *portAffinity) {
 		declared[p.ChainName()] = true
 		var choices affinity.Choices
 		if p.Kind != layout.InternalLocal {
-			choices.Cluster = fr.affinityChoice(port, a, p, false)
+			choices.Cluster = fr.affinityChoice(port, p, false)
 		}
 		if p.Local > 0 {
-			choices.Local = fr.affinityChoice(port, a, p, true)
+			choices.Local = fr.affinityChoice(port, p, true)
 		}
 		a.chains = append(a.chains, a.PolicyChain(fr.affinity, p, choices, port.sharesCluster(), notLocal(p)))
 	}
 }
 
 // affinityChoice says which chains choose among the endpoints of a list, and records that they are used.
-func (fr *familyRules) affinityChoice(port *portState, a *portAffinity, p layout.Policy,
-	local bool) (c affinity.Choice) {
+func (fr *familyRules) affinityChoice(port *portState, p layout.Policy, local bool) (c affinity.Choice) {
 	if number := port.listNumber(); number != 0 {
 		c.Chain = layout.ListChain(number, local)
 		return c
@@ -157,7 +164,7 @@ func (fr *familyRules) affinityChoice(port *portState, a *portAffinity, p layout
 	hash := port.hash()
 	use := func(nodePort bool) string {
 		b := balance{endpointList{nodePort, local}, capacityOf(port.listed(local), hash), hash}
-		if !slices.Contains(a.balances, b) {
+		if a := &port.affinity; !slices.Contains(a.balances, b) {
 			a.balances = append(a.balances, b)
 		}
 		return b.name()
