@@ -481,6 +481,40 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestLines: lines arrive whole, however they are cut. A line in many small parts is not copied again for each part, and
+// one that does not end is refused.
+func TestLines(t *testing.T) {
+	const text = "one\n\nthree is longer\nfour"
+	for size := 1; size <= len(text); size++ {
+		var got []string
+		l := &lines{take: func(line []byte) error { got = append(got, string(line)); return nil }}
+		for part := range slices.Chunk([]byte(text), size) {
+			if n, err := l.Write(part); n != len(part) || err != nil {
+				t.Fatalf("parts of %d: wrote %d, %v", size, n, err)
+			}
+		}
+		if !slices.Equal(got, []string{"one", "", "three is longer"}) || string(l.rest) != "four" {
+			t.Errorf("parts of %d: %q, rest %q", size, got, l.rest)
+		}
+	}
+	l, part, grown := new(lines), bytes.Repeat([]byte("x"), 512), 0
+	for n := 0; n < maxLine; n += len(part) {
+		before := cap(l.rest)
+		if _, err := l.Write(part); err != nil {
+			t.Fatal(err)
+		}
+		if cap(l.rest) != before {
+			grown++
+		}
+	}
+	if grown > 100 { // of 16,384 parts
+		t.Errorf("the line was copied %d times", grown)
+	}
+	if _, err := l.Write(part); err == nil || err.Error() != "a document is longer than 8 MiB" {
+		t.Errorf("a longer line: %v", err)
+	}
+}
+
 // TestMerger: events of all nodes come in the order of their times, also if one comes late, and no more than asked for.
 func TestMerger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

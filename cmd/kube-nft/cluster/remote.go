@@ -106,29 +106,28 @@ func (c *cluster) follow(ctx context.Context, members []member, args []string,
 	all.Wait()
 }
 
-// lines gives whole lines to take.
+// lines gives whole lines to take, which must not keep them.
 type lines struct {
 	take func(line []byte) error
 	rest []byte // of a line that has not ended
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It looks at each byte once: a node may send a long line in many small parts.
 func (l *lines) Write(p []byte) (int, error) {
-	l.rest = append(l.rest, p...)
-	for {
-		line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
+	for part := range bytes.Lines(p) {
+		line, whole := bytes.CutSuffix(part, []byte("\n"))
+		if len(l.rest)+len(line) > maxLine {
+			return 0, fmt.Errorf("a document is longer than %d MiB", maxLine>>20)
+		}
+		l.rest = append(l.rest, line...)
 		if !whole {
 			break
 		}
-		if err := l.take(line); err != nil {
+		if err := l.take(l.rest); err != nil {
 			return 0, err
 		}
-		l.rest = rest
+		l.rest = l.rest[:0]
 	}
-	if len(l.rest) > maxLine {
-		return 0, fmt.Errorf("a document is longer than %d MiB", maxLine>>20)
-	}
-	l.rest = slices.Clone(l.rest)
 	return len(p), nil
 }
 
