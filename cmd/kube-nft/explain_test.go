@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -202,6 +205,53 @@ func TestExplainNames(t *testing.T) {
 			inspectionSource...)...)
 		if code != exitTrouble || stdout != "" || stderr != want {
 			t.Errorf("%s: exit %d, %q, %q; want %q", args, code, stdout, stderr, want)
+		}
+	}
+}
+
+// TestExplainPort: a Service whose endpoints are ready, but do not have the port, is told from one without endpoints.
+func TestExplainPort(t *testing.T) {
+	program(t)
+	cluster, err := os.ReadFile("testdata/inspection/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const slice = `
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: empty-1, namespace: shop, labels: {kubernetes.io/service-name: empty}}
+addressType: IPv4
+ports: %s
+endpoints:
+- {addresses: [10.244.0.5], conditions: {ready: %t}}
+- {addresses: [10.244.1.5], conditions: {ready: %t}}
+`
+	const begin = "10.244.0.8 -> 10.96.0.3:80/tcp is rejected with a TCP reset: Service shop/empty has no endpoint"
+	for _, tt := range []struct {
+		target, ports string
+		ready         bool
+		want          string
+	}{
+		{"http", "[]", true, `; it has 2 ready endpoints, none with this port: no ready pod has a container port named ` +
+			`"http", the targetPort.`},
+		{"8080", "[]", true, "; it has 2 ready endpoints, none with this port."},
+		{"http", "[]", false, "."},
+		{"http", `[{name: "", port: 8080}]`, false, "."},
+	} {
+		file := filepath.Join(t.TempDir(), "cluster.yaml")
+		text := strings.Replace(string(cluster), "{port: 80}", "{port: 80, targetPort: "+tt.target+"}", 1) +
+			fmt.Sprintf(slice, tt.ports, tt.ready, tt.ready)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range []string{"--from-source", "--from-kernel"} {
+			code, stdout, stderr := kubeNFT(t, "explain", "10.244.0.8", "shop/empty", from, "--manifests", file,
+				"--hostname-override", "node-1", "--cluster-cidr", "10.244.0.0/16", "--log-level", "error")
+			first, _, _ := strings.Cut(stdout, "\n\n")
+			if got := strings.Join(strings.Fields(first), " "); code != exitOK || got != begin+tt.want {
+				t.Errorf("%+v, %s: exit %d, %s%s", tt, from, code, got, stderr)
+			}
 		}
 	}
 }

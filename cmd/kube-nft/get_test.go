@@ -41,6 +41,30 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// TestGetSelected: labels come from the source of objects, in tables and documents alike.
+func TestGetSelected(t *testing.T) {
+	program(t)
+	for args, want := range map[string]string{
+		"get services -l app=web -o name":                    "shop/web",
+		"get services -l app!=web -o name":                   "kube-system/dns shop/empty shop/web6",
+		"get services -l app!=web --sort-by ep -o name":      "shop/empty shop/web6 kube-system/dns",
+		"get services -l app -n kube-system -o name":         "",
+		"get affinity -l app=web -o name":                    "shop/web",
+		"get services --sort-by frontend -o name":            "shop/web kube-system/dns shop/empty shop/web6",
+		"get endpoints dns --sort-by ENDPOINT -o name":       "kube-system/dns",
+		"get services empty -l app=web -o name --sort-by EP": "",
+	} {
+		_, stdout, _ := kubeNFT(t, append(strings.Fields(args), inspectionSource...)...)
+		if got := strings.Join(strings.Fields(stdout), " "); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+	code, _, stderr := kubeNFT(t, "get", "services", "-l", "a=b", "--manifests", "/nowhere")
+	if code != exitTrouble || !strings.HasPrefix(stderr, "kube-nft: --selector: ") {
+		t.Errorf("without a source: exit %d, %s", code, stderr)
+	}
+}
+
 func TestGetNothing(t *testing.T) {
 	program(t)
 	for _, tt := range []struct {
@@ -101,6 +125,11 @@ func TestGetUsage(t *testing.T) {
 		{[]string{"get", "services", "shop/web", "-n", "dev"}, "Service shop/web: --namespace dev says otherwise"},
 		{[]string{"get", "services", "-o", "xml"}, "--output xml: expected table, wide, name, json or yaml"},
 		{[]string{"get", "affinity", "--family", "5"}, "--family 5: expected 4, 6, IPv4 or IPv6"},
+		{[]string{"get", "affinity", "--sort-by", "ep"},
+			"--sort-by ep: expected service, client, list, endpoint, remaining or family"},
+		{[]string{"get", "services", "-w", "-l", "a=b"}, "--watch: get reads labels once, so --selector cannot be watched"},
+		{[]string{"get", "services", "-l", "a=b=c"},
+			`--selector "a=b=c": found '=', expected: ',' or 'end of string'`},
 	})
 }
 
@@ -108,15 +137,16 @@ func TestGetUsage(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	program(t)
 	for args, want := range map[string]string{
-		"__complete get -n ":                "kube-system shop :4",
-		"__complete get services ":          "dns empty web web6 :4",
-		"__complete get services -n shop ":  "empty web web6 :4",
-		"__complete get services web ":      ":4",
-		"__complete get services --family ": "4 6 :4",
-		"__complete get services -o ":       "table wide name json yaml :4",
-		"__complete trace ":                 "kube-system/dns shop/empty shop/web shop/web6 :4",
-		"__complete trace shop/web ":        ":4",
-		"__complete explain node ":          "kube-system/dns shop/empty shop/web shop/web6 :4",
+		"__complete get -n ":                 "kube-system shop :4",
+		"__complete get services ":           "dns empty web web6 :4",
+		"__complete get services -n shop ":   "empty web web6 :4",
+		"__complete get services web ":       ":4",
+		"__complete get services --family ":  "4 6 :4",
+		"__complete get affinity --sort-by ": "service client list endpoint remaining family :4",
+		"__complete get services -o ":        "table wide name json yaml :4",
+		"__complete trace ":                  "kube-system/dns shop/empty shop/web shop/web6 :4",
+		"__complete trace shop/web ":         ":4",
+		"__complete explain node ":           "kube-system/dns shop/empty shop/web shop/web6 :4",
 	} {
 		_, stdout, _ := kubeNFT(t, strings.Split(args, " ")...)
 		if got := strings.Join(strings.Fields(stdout), " "); got != want {

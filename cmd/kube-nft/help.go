@@ -20,6 +20,9 @@ var daemonSettings = []string{
 	"table-ownership",
 }
 
+// sourceFlags say where a command reads objects. get needs them for --selector.
+var sourceFlags = []string{"config", "manifests", "kubeconfig", "master"}
+
 // setHelp hides flags without effect on a command in its help.
 func setHelp(root *cobra.Command) {
 	show := root.HelpFunc()
@@ -28,6 +31,8 @@ func setHelp(root *cobra.Command) {
 		switch strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ") {
 		case "diff", "explain":
 			matters = func(name string) bool { return matterToRules(name) && name != "host-proc" }
+		case "get services", "get endpoints", "get affinity":
+			matters = func(name string) bool { return slices.Contains(sourceFlags, name) }
 		case "migrate plan", "migrate apply":
 			matters = matterToRules
 		}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -252,7 +253,8 @@ func TestPluginCompletes(t *testing.T) {
 	c := newPluginCluster(t, nil, "worker-1", "worker-2")
 	for words, want := range map[string]string{
 		"status ": "worker-1 worker-2", "top --node ": "worker-1 worker-2", "explain ": "worker-1 worker-2",
-		"get ": "services endpoints affinity", "top --sort ": "new active refused name", "status -o ": "table wide json yaml",
+		"get ": "services endpoints affinity", "get services --sort-by ": "node service frontend kind ep local policy affinity " +
+			"family verdict", "top --sort ": "new active refused name", "status -o ": "table wide json yaml",
 	} {
 		var out bytes.Buffer
 		args := append([]string{"__complete", "--kubeconfig", c.kubeconfig}, strings.Split(words, " ")...)
@@ -260,6 +262,32 @@ func TestPluginCompletes(t *testing.T) {
 		offered, _, _ := strings.Cut(out.String(), ":")
 		if got := strings.Join(strings.Fields(offered), " "); code != exitOK || got != want {
 			t.Errorf("%s: exit %d, %q, want %q", words, code, got, want)
+		}
+	}
+}
+
+// TestPluginGet: the nodes get the flags about Services, each under its own name.
+func TestPluginGet(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	c := newPluginCluster(t, func(_ context.Context, _ string, args []string, _ io.Reader, stdout, _ io.Writer) int {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, strings.Join(args, " "))
+		fmt.Fprint(stdout, "SERVICE   EP\nshop/web  2\n")
+		return exitOK
+	}, "n1")
+	for args, want := range map[string]string{
+		"get services shop/web":                             "get -o table services shop/web",
+		"get services -A --sort-by ep":                      "get -o table --all-namespaces=true services",
+		"get services --sort-by ep -o json":                 "get -o json --sort-by ep services",
+		"get services --sort-by node -o yaml":               "get -o json services",
+		"get services --in shop --service-selector app=b,c": "get -o table --namespace=shop --selector=app=b,c services",
+	} {
+		asked = nil
+		var out bytes.Buffer
+		if _, stderr := c.plugin(t.Context(), &out, strings.Fields(args)...); !slices.Equal(asked, []string{want}) {
+			t.Errorf("%s: asked %q, want %q; %s%s", args, asked, want, &out, stderr)
 		}
 	}
 }

@@ -473,11 +473,30 @@ func TestTables(t *testing.T) {
 	err := writeTables(&out, []answer{
 		{Node: "a", Text: "SERVICE  NOTE     EP\nweb      é b      1\ndb                2\n"},
 		{Node: "worker-1", Text: "SERVICE   NOTE  EP\nlong/web  x     1\n"}, {Node: "c", Problem: "refused"},
-		{Node: "d"}})
+		{Node: "d"}}, "")
 	const want = "NODE      SERVICE   NOTE  EP\na         web       é b   1\na         db              2\n" +
 		"worker-1  long/web  x     1\n"
 	if err != nil || out.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, &out, want)
+	}
+}
+
+// TestTablesSorted: rows of all nodes are sorted together.
+func TestTablesSorted(t *testing.T) {
+	answers := []answer{{Node: "a", Text: "SERVICE  EP\nweb      10\ndb       2\n"}, {Node: "b", Text: "SERVICE  EP\nweb  -\n"}}
+	for by, want := range map[string]string{
+		"ep": "b web - a db 2 a web 10", "SERVICE": "a db 2 a web 10 b web -", "node": "a web 10 a db 2 b web -",
+	} {
+		var out strings.Builder
+		err := writeTables(&out, answers, by)
+		_, rows, _ := strings.Cut(out.String(), "\n")
+		if got := strings.Join(strings.Fields(rows), " "); err != nil || got != want {
+			t.Errorf("by %s: %v, %q, want %q", by, err, got, want)
+		}
+	}
+	if err := writeTables(io.Discard, answers, "age"); err == nil ||
+		err.Error() != "--sort-by age: expected node, service or ep" {
+		t.Errorf("another column: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,15 +18,19 @@ import (
 func newGet(c *connection) *cobra.Command {
 	var form output.Form
 	var nodes []string
+	var sortBy string
+	r := newRemote(inspect.NewGet(nil))
 	cmd := &cobra.Command{
 		Use:   "get services|endpoints|affinity [[NAMESPACE/]NAME]",
 		Short: "List Services, endpoints or affinity entries of all nodes",
 		Long: `get runs kube-nft get on all Linux nodes, or on those of --node, and prints what they have in
-their kernels, with the node in the first column.
+their kernels, with the node in the first column. -n and -l are about the pods of kube-nft and the nodes:
+--in has the namespace of the Services, --service-selector their labels.
 
 It exits 0, and 2 if a node did not answer or does not have NAME.`,
 		Example: `  kubectl kube-nft get services shop/web
   kubectl kube-nft get endpoints shop/web --node worker-1,worker-2
+  kubectl kube-nft get services --in shop --service-selector app=web --sort-by ep
   kubectl kube-nft get affinity shop/game -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
@@ -42,11 +47,14 @@ It exits 0, and 2 if a node did not answer or does not have NAME.`,
 			if err != nil {
 				return err
 			}
-			remote := form.Value
+			command := []string{"get", "-o", form.Value}
 			if form.Document() {
-				remote = output.JSON
+				command[2] = output.JSON
 			}
-			answers, err := cluster.answers(cmd.Context(), members, append([]string{"get", "-o", remote}, args...))
+			if form.Document() && sortBy != "" && sortBy != nodeColumn { // the rows of a node stay together
+				command = append(command, "--sort-by", sortBy)
+			}
+			answers, err := cluster.answers(cmd.Context(), members, slices.Concat(command, r.flags(cmd), args))
 			if err != nil {
 				return inspect.TroubleError{Err: err}
 			}
@@ -61,15 +69,29 @@ It exits 0, and 2 if a node did not answer or does not have NAME.`,
 				}
 				err = form.Write(cmd.OutOrStdout(), output.NewList("NodeDocument", documents))
 			} else {
-				err = writeTables(cmd.OutOrStdout(), answers)
+				err = writeTables(cmd.OutOrStdout(), answers, sortBy)
 			}
 			return cmp.Or(err, writeProblems(cmd.ErrOrStderr(), withProblems(answers)))
 		},
 	}
 	form.AddFlag(cmd, output.Table, output.Wide, output.JSON, output.YAML)
 	c.addNodes(cmd, &nodes)
+	r.addFlags(cmd)
+	cmd.Flags().StringVar(&sortBy, "sort-by", "", "sort by the column with this head; by node without it")
+	columns := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return append([]string{nodeColumn}, inspect.Columns(args[0])...), cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc("sort-by", columns); err != nil {
+		panic(err) // it is declared above
+	}
 	return cmd
 }
+
+// nodeColumn is the column that the plug-in adds.
+const nodeColumn = "node"
 
 // A nodeDocument is what a command printed for programs on a node.
 type nodeDocument struct {
@@ -81,8 +103,9 @@ type nodeDocument struct {
 // columnHead matches the head of a column, with the gap to the next one.
 var columnHead = regexp.MustCompile(`\S+(?: \S+)*(?: {2,}|$)`)
 
-// writeTables prints the tables of all nodes as one, with the node in the first column.
-func writeTables(w io.Writer, answers []answer) error {
+// writeTables prints the tables of all nodes as one, with the node in the first column, sorted by the column with a head
+// if there is one.
+func writeTables(w io.Writer, answers []answer, sortBy string) error {
 	var lines [][]string
 	for _, a := range answers {
 		head, rows, _ := strings.Cut(strings.TrimRight(a.Text, "\n"), "\n")
@@ -107,6 +130,13 @@ func writeTables(w io.Writer, answers []answer) error {
 		for line := range strings.Lines(rows) {
 			lines = append(lines, cells(a.Node, strings.TrimRight(line, "\n")))
 		}
+	}
+	if sortBy != "" && len(lines) > 0 {
+		at := slices.IndexFunc(lines[0], func(head string) bool { return strings.EqualFold(head, sortBy) })
+		if at < 0 {
+			return config.Usagef("--sort-by %s: expected %s", sortBy, strings.ToLower(output.Alternatives(lines[0])))
+		}
+		slices.SortStableFunc(lines[1:], func(a, b []string) int { return output.CompareCells(a[at], b[at]) })
 	}
 	var table alignment
 	_, err := io.WriteString(w, table.lines(lines))

@@ -18,20 +18,20 @@ import (
 // A remote is a command of the node that runs on many nodes, and prints documents.
 type remote struct {
 	node *cobra.Command
-	// local has the names of its flags here, where they are others: kubectl has flags of the same name.
+	// local has the names of its flags here, where they are others: kubectl and the plug-in have flags of the same name.
 	local map[string]string
 }
 
 // newRemote returns a remote for a command of the node.
 func newRemote(node *cobra.Command) *remote {
-	return &remote{node, map[string]string{"namespace": "in", "timeout": "duration"}}
+	return &remote{node, map[string]string{"namespace": "in", "timeout": "duration", "selector": "service-selector"}}
 }
 
 // visit calls f for each flag of the node that the plug-in has as well, with its name here.
 func (r *remote) visit(f func(flag *pflag.Flag, name string)) {
-	r.node.Flags().VisitAll(func(flag *pflag.Flag) {
-		if flag.Hidden || flag.Name == "output" || flag.Name == "help" {
-			return
+	r.node.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+		if flag.Hidden || slices.Contains([]string{"output", "help", "watch", "sort-by"}, flag.Name) {
+			return // these are the plug-in's own
 		}
 		name, other := r.local[flag.Name]
 		if !other {
@@ -58,7 +58,12 @@ func (r *remote) command(cmd *cobra.Command, args []string) ([]string, error) {
 	if err := r.node.PreRunE(r.node, args); err != nil {
 		return nil, err
 	}
-	list := []string{r.node.Name(), "--until-input-ends", "-o", "json"}
+	list := append([]string{r.node.Name(), "--until-input-ends", "-o", "json"}, r.flags(cmd)...)
+	return append(append(list, "--"), args...), nil
+}
+
+// flags returns the flags of the nodes' command line.
+func (r *remote) flags(cmd *cobra.Command) (list []string) {
 	r.visit(func(flag *pflag.Flag, name string) {
 		if set := cmd.Flags().Lookup(name); set.Changed && name != "count" { // the plug-in counts
 			value := set.Value.String()
@@ -68,7 +73,7 @@ func (r *remote) command(cmd *cobra.Command, args []string) ([]string, error) {
 			list = append(list, "--"+flag.Name+"="+value)
 		}
 	})
-	return append(append(list, "--"), args...), nil
+	return list
 }
 
 // maxLine bounds a document of a node.

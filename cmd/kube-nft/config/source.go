@@ -14,8 +14,11 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kube-nft/kube-nft/tracker"
@@ -119,6 +122,68 @@ func (c *Config) Fill(ctx context.Context, t *tracker.Tracker, log *zap.Logger) 
 		return err
 	}
 	return c.unanswered(informer.Load(ctx, client, c.informerOptions(nil, nil, log), t))
+}
+
+// objects keeps objects of manifests as they are.
+type objects struct {
+	tracker.Sink // takes the others
+	services     []corev1.Service
+	slices       []discoveryv1.EndpointSlice
+}
+
+func (o *objects) SetService(s *corev1.Service) error {
+	o.services = append(o.services, *s)
+	return nil
+}
+
+func (o *objects) SetSlice(s *discoveryv1.EndpointSlice) error {
+	o.slices = append(o.slices, *s)
+	return nil
+}
+
+// Services returns the Services of a namespace, or of all if it is empty, whose labels a selector matches, as the
+// source has them now.
+func (c *Config) Services(ctx context.Context, namespace string, selector labels.Selector,
+	log *zap.Logger) ([]corev1.Service, error) {
+	if c.Manifests != "" {
+		o := &objects{Sink: tracker.New(c.Tracker())}
+		err := manifest.Load(c.Manifests, manifestOptions(nil, nil, log), o)
+		return slices.DeleteFunc(o.services, func(s corev1.Service) bool {
+			return namespace != "" && s.Namespace != namespace || !selector.Matches(labels.Set(s.Labels))
+		}), err
+	}
+	client, err := c.Client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String(),
+		ResourceVersion: "0"}) // from the API server's cache: all nodes may ask at once
+	if err != nil {
+		return nil, c.unanswered(err)
+	}
+	return list.Items, nil
+}
+
+// Slices returns the EndpointSlices of a Service, as the source has them now.
+func (c *Config) Slices(ctx context.Context, namespace, service string,
+	log *zap.Logger) ([]discoveryv1.EndpointSlice, error) {
+	if c.Manifests != "" {
+		o := &objects{Sink: tracker.New(c.Tracker())}
+		err := manifest.Load(c.Manifests, manifestOptions(nil, nil, log), o)
+		return slices.DeleteFunc(o.slices, func(s discoveryv1.EndpointSlice) bool {
+			return s.Namespace != namespace || s.Labels[discoveryv1.LabelServiceName] != service
+		}), err
+	}
+	client, err := c.Client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0",
+		LabelSelector: labels.Set{discoveryv1.LabelServiceName: service}.String()})
+	if err != nil {
+		return nil, c.unanswered(err)
+	}
+	return list.Items, nil
 }
 
 // AddressesOf returns the addresses of a Node, by its name, as the source has it now.

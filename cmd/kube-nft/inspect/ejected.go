@@ -37,7 +37,7 @@ func (s *selection) ejected(ctx context.Context) (texts []string) {
 	all := ejected(ctx)
 	for i := range all {
 		e := &all[i]
-		if (s.namespace == "" || s.namespace == e.Namespace) && (s.name == "" || s.name == e.Name) {
+		if s.has(e.Namespace, e.Name) {
 			texts = append(texts, ejectedText(e, time.Now()))
 		}
 	}

@@ -13,6 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
@@ -145,7 +148,9 @@ func (q connection) explainSource(ctx context.Context, c *config.Config, stderr 
 	if err != nil {
 		return nil, err
 	}
-	return newAnswer(p, table.Explain(p)), nil
+	explanation := table.Explain(p)
+	explainPort(ctx, c, &explanation)
+	return newAnswer(p, explanation), nil
 }
 
 // explainKernel explains the rules in the kernel.
@@ -178,6 +183,7 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 		}
 	}
 	explanation := table.Explain(p)
+	explainPort(ctx, c, &explanation)
 	a := newAnswer(p, explanation)
 	a.Others = i.besides(ctx, table, p, &explanation)
 	if explanation.Service == nil {
@@ -189,8 +195,50 @@ func (q connection) explainKernel(ctx context.Context, c *config.Config, stderr 
 	return a, nil
 }
 
-// elsewherePatience bounds how long the API server may take to say where a pod runs. The answer is there without it.
-const elsewherePatience = time.Second
+// sourcePatience bounds how long the API server may take to say more than the rules do. The answer is there without it.
+const sourcePatience = time.Second
+
+// explainPort says of a Service port without endpoints that the Service has ready endpoints, but none with this port. The
+// usual cause is a targetPort that no pod has.
+func explainPort(ctx context.Context, c *config.Config, e *readback.Explanation) {
+	if e.Service == nil || e.TraceResult.Outcome != "reject" || len(e.Service.Endpoints()) > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, sourcePatience)
+	defer cancel()
+	name, ready := e.Service.Name, 0
+	list, err := c.Slices(ctx, name.Namespace, name.Name, zap.NewNop())
+	if err != nil {
+		return
+	}
+	for i := range list {
+		has := func(p discoveryv1.EndpointPort) bool {
+			return p.Name == nil && name.Port == "" || p.Name != nil && *p.Name == name.Port
+		}
+		if slices.ContainsFunc(list[i].Ports, has) {
+			return
+		}
+		for _, ep := range list[i].Endpoints {
+			if ep.Conditions.Ready == nil || *ep.Conditions.Ready {
+				ready++
+			}
+		}
+	}
+	if ready == 0 {
+		return
+	}
+	text := legacy.Plural(ready, "ready endpoint") + ", none with this port"
+	services, err := c.Services(ctx, name.Namespace, labels.Everything(), zap.NewNop())
+	for i := range services {
+		for _, p := range services[i].Spec.Ports {
+			if err == nil && services[i].Name == name.Name && p.Name == name.Port && p.TargetPort.Type == intstr.String {
+				text += fmt.Sprintf(": no ready pod has a container port named %q, the targetPort", p.TargetPort.StrVal)
+			}
+		}
+	}
+	e.Reason += "; it has " + text
+	e.Facts = append(e.Facts, readback.Fact{Topic: "Port", Text: text})
+}
 
 // elsewhere says that the source is a pod of another node, whose rules its packets meet; empty if it is not, or if the
 // API server does not say so. Only packets to an address of this node come here all the same.
@@ -198,7 +246,7 @@ func elsewhere(ctx context.Context, c *config.Config, p nft.Packet) string {
 	if p.SourceLocal || p.DestinationLocal {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, elsewherePatience)
+	ctx, cancel := context.WithTimeout(ctx, sourcePatience)
 	defer cancel()
 	node, err := c.NodeOfPod(ctx, p.Source)
 	if err != nil || node == "" || node == c.NodeName {

@@ -3,6 +3,7 @@ package inspect
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -23,6 +24,23 @@ func onRequest[Row any](f *output.Form, columns []column[Row]) []column[Row] {
 		return nil
 	}
 	return columns
+}
+
+// heads returns the heads of columns, as --sort-by takes them.
+func heads[Row any](columns ...[]column[Row]) (list []string) {
+	for _, c := range slices.Concat(columns...) {
+		list = append(list, strings.ToLower(c.head))
+	}
+	return list
+}
+
+// sortRows sorts rows by the column with this head, if there is one.
+func sortRows[Row any](rows []Row, head string, columns ...[]column[Row]) {
+	for _, c := range slices.Concat(columns...) {
+		if strings.EqualFold(c.head, head) {
+			slices.SortStableFunc(rows, func(a, b Row) int { return output.CompareCells(c.cell(&a), c.cell(&b)) })
+		}
+	}
 }
 
 // writeList prints rows of a kind in a form. If there are none it says so on stderr, which does not disturb

@@ -2,14 +2,18 @@ package inspect
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/config"
+	"github.com/kube-nft/kube-nft/cmd/kube-nft/daemon/peer"
 	"github.com/kube-nft/kube-nft/cmd/kube-nft/output"
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
@@ -22,18 +26,23 @@ type selection struct {
 	name      string
 	family    string
 	format    output.Form
+	labels    string
+	labelled  map[types.NamespacedName]bool // the Services with these labels; nil without labels
+	sortBy    string
 	all       bool // of every namespace, as without a namespace
 	watch     bool
 }
 
-func newGet() *cobra.Command {
+// NewGet returns the command; reader has the flags of the daemon.
+func NewGet(reader *config.Reader) *cobra.Command {
 	var s selection
 	get := &cobra.Command{
 		Use:   "get",
 		Short: "List Services, endpoints or affinity entries in the kernel",
 		Long: `get lists the Services that are programmed in this network namespace. It reads them from the
 kernel, and needs neither the daemon nor the API server. If the daemon runs, get names on stderr
-the Services that the quota of their namespace leaves out.
+the Services that the quota of their namespace leaves out. The kernel does not know labels: with
+--selector, get lists the Services at the daemon's source, the API server or its manifests.
 
 A frontend is an address, protocol and port of a Service, or a node port. It has one list of
 endpoints or two: cluster has the endpoints of all nodes, local the endpoints on this node,
@@ -48,7 +57,8 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 		Example: `  kube-nft get services -A -o wide
   kube-nft get endpoints -n shop web --watch
   kube-nft get services -o name | xargs -n1 kube-nft get endpoints
-  kube-nft get affinity shop/game -o json`,
+  kube-nft get affinity shop/game -o json
+  kube-nft get services -l app=web --sort-by ep`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return config.Usagef("get: expected services, endpoints or affinity")
@@ -63,17 +73,25 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 	get.PersistentFlags().BoolVarP(&s.watch, "watch", "w", false,
 		"keep printing a line for each row that is added or removed")
 	get.PersistentFlags().StringVar(&s.family, "family", "", "only this IP family: 4 or 6, also as IPv4 or IPv6")
+	get.PersistentFlags().StringVarP(&s.labels, "selector", "l", "",
+		"only Services with these labels, as with kubectl get services -l")
+	get.PersistentFlags().StringVar(&s.sortBy, "sort-by", "", "sort by the column with this head")
 	output.Offer(get, "family", "4", "6")
+	columns := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return Columns(cmd.Name()), cobra.ShellCompDirectiveNoFileComp
+	}
 	namespaces := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return new(selection).names(cmd, func(n layout.PortName) string { return n.Namespace })
 	}
-	if err := get.RegisterFlagCompletionFunc("namespace", namespaces); err != nil {
-		panic(err) // the flag is declared above
+	err := errors.Join(get.RegisterFlagCompletionFunc("namespace", namespaces),
+		get.RegisterFlagCompletionFunc("sort-by", columns))
+	if err != nil {
+		panic(err) // the flags are declared above
 	}
 	lists := []*cobra.Command{
-		s.command("services", "List frontends, with the Service that each belongs to", getServices),
-		s.command("endpoints", "List the endpoints of each frontend, with connections if they are counted", getEndpoints),
-		s.command("affinity", "List the entries of affinity maps: clients and their endpoints", getAffinity),
+		s.command(reader, "services", "List frontends, with the Service that each belongs to", getServices),
+		s.command(reader, "endpoints", "List the endpoints of each frontend, with connections if they are counted", getEndpoints),
+		s.command(reader, "affinity", "List the entries of affinity maps: clients and their endpoints", getAffinity),
 	}
 	lists[0].Aliases, lists[1].Aliases = []string{"service", "svc"}, []string{"ep"} // kubectl's short names
 	get.AddCommand(lists...)
@@ -81,7 +99,7 @@ The exit code is 1 if NAME is not programmed, and 2 if the kernel cannot be read
 }
 
 // command declares one kind of list.
-func (s *selection) command(what, short string,
+func (s *selection) command(reader *config.Reader, what, short string,
 	list func(*cobra.Command, *selection, *inspection) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   what + " [[NAMESPACE/]NAME]",
@@ -101,7 +119,10 @@ func (s *selection) command(what, short string,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cmp.Or(s.setName(args), s.check()); err != nil {
+			if err := cmp.Or(s.setName(args), s.check(), s.checkColumn(what)); err != nil {
+				return err
+			}
+			if err := s.setLabelled(cmd, reader); err != nil {
 				return err
 			}
 			i, err := lookAtTables(cmd.Context())
@@ -164,10 +185,64 @@ func (s *selection) check() error {
 	if s.watch && s.format.Check() == nil && s.format.Document() {
 		return config.Usagef("--watch: expected --output table, wide or name")
 	}
+	if s.watch && s.labels != "" {
+		return config.Usagef("--watch: get reads labels once, so --selector cannot be watched")
+	}
 	if !known {
 		return config.Usagef("--family %s: expected 4, 6, IPv4 or IPv6", s.family)
 	}
 	return s.format.Check()
+}
+
+// Columns returns the columns of a list by which it can be sorted.
+func Columns(list string) []string {
+	switch list {
+	case "services":
+		return heads(serviceColumns, wideServices)
+	case "endpoints":
+		return heads(endpointColumns, []column[endpointRow]{shareColumn, connectionsColumn}, wideEndpoints)
+	case "affinity":
+		return heads(affinityColumns, wideAffinity)
+	}
+	return nil
+}
+
+// checkColumn takes --sort-by.
+func (s *selection) checkColumn(list string) error {
+	if known := Columns(list); s.sortBy != "" && !slices.Contains(known, strings.ToLower(s.sortBy)) {
+		return config.Usagef("--sort-by %s: expected %s", s.sortBy, output.Alternatives(known))
+	}
+	return nil
+}
+
+// setLabelled asks the source of objects which Services have the labels.
+func (s *selection) setLabelled(cmd *cobra.Command, reader *config.Reader) error {
+	if s.labels == "" {
+		return nil
+	}
+	selector, err := labels.Parse(s.labels)
+	if err != nil {
+		return config.Usagef("--selector %q: %v", s.labels, err)
+	}
+	c, _, err := peer.ReadSettings(cmd.Context(), reader, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	services, err := c.Services(cmd.Context(), s.namespace, selector, c.Log(cmd.ErrOrStderr()))
+	if err != nil {
+		return TroubleError{fmt.Errorf("--selector: %w", err)}
+	}
+	s.labelled = make(map[types.NamespacedName]bool, len(services))
+	for i := range services {
+		s.labelled[types.NamespacedName{Namespace: services[i].Namespace, Name: services[i].Name}] = true
+	}
+	return nil
+}
+
+// has reports whether a Service is selected.
+func (s *selection) has(namespace, name string) bool {
+	return (s.namespace == "" || s.namespace == namespace) && (s.name == "" || s.name == name) &&
+		(s.labelled == nil || s.labelled[types.NamespacedName{Namespace: namespace, Name: name}])
 }
 
 // families lists the selected tables.
@@ -192,7 +267,7 @@ func (s *selection) inFamily() string {
 // services lists the selected frontends of a table.
 func (s *selection) services(table *readback.Table) []readback.Frontend {
 	return slices.DeleteFunc(table.Frontends(), func(service readback.Frontend) bool {
-		return s.namespace != "" && service.Name.Namespace != s.namespace || s.name != "" && service.Name.Name != s.name
+		return !s.has(service.Name.Namespace, service.Name.Name)
 	})
 }
 

@@ -117,6 +117,7 @@ func getServices(cmd *cobra.Command, s *selection, i *inspection) error {
 			rows = append(rows, row)
 		}
 	}
+	sortRows(rows, s.sortBy, serviceColumns, wideServices)
 	return writeList(cmd, &s.format, "Frontend", slices.Concat(serviceColumns, onRequest(&s.format, wideServices)), rows)
 }
 
@@ -223,6 +224,7 @@ func getEndpoints(cmd *cobra.Command, s *selection, i *inspection) error {
 	if counted && !s.watch {
 		columns = append(columns, connectionsColumn)
 	}
+	sortRows(rows, s.sortBy, endpointColumns, []column[endpointRow]{shareColumn, connectionsColumn}, wideEndpoints)
 	return writeList(cmd, &s.format, "Endpoint", slices.Concat(columns, onRequest(&s.format, wideEndpoints)), rows)
 }
 
@@ -268,6 +270,7 @@ func getAffinity(cmd *cobra.Command, s *selection, i *inspection) error {
 			}
 		}
 	}
+	sortRows(rows, s.sortBy, affinityColumns, wideAffinity)
 	columns := affinityColumns
 	if s.watch { // what is left changes all the time
 		columns = columns[:len(columns)-1]

@@ -13,7 +13,7 @@ import (
 
 // Commands returns the commands; reader has the flags of the daemon.
 func Commands(reader *config.Reader) []*cobra.Command {
-	return []*cobra.Command{newDiff(reader), newStatus(), newReady(), newGet(), newExplain(reader), NewTrace(), NewTop(),
+	return []*cobra.Command{newDiff(reader), newStatus(), newReady(), NewGet(reader), newExplain(reader), NewTrace(), NewTop(),
 		NewFlows(), newFacts()}
 }
 

@@ -28,7 +28,7 @@ func unservedText(u *peer.UnservedService) string {
 // unserved lists the selected Services that are left out.
 func (s *selection) unserved(ctx context.Context) (texts []string) {
 	for _, u := range unserved(ctx) {
-		if (s.namespace == "" || s.namespace == u.Namespace) && (s.name == "" || s.name == u.Name) {
+		if s.has(u.Namespace, u.Name) {
 			texts = append(texts, unservedText(&u))
 		}
 	}

@@ -5,11 +5,13 @@ package output
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,6 +115,34 @@ func Alternatives(words []string) string {
 	}
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
+
+// CompareCells orders cells of a table: durations by their length, other texts by the numbers in them. A - for what is
+// missing comes first.
+func CompareCells(a, b string) int {
+	if x, err := time.ParseDuration(a); err == nil {
+		if y, err := time.ParseDuration(b); err == nil {
+			return cmp.Compare(x, y)
+		}
+	}
+	for a != "" && b != "" {
+		x, y := len(a)-len(strings.TrimLeft(a, digits)), len(b)-len(strings.TrimLeft(b, digits))
+		if x > 0 && y > 0 {
+			n, m := strings.TrimLeft(a[:x], "0"), strings.TrimLeft(b[:y], "0")
+			if c := cmp.Or(cmp.Compare(len(n), len(m)), cmp.Compare(n, m)); c != 0 {
+				return c
+			}
+			a, b = a[x:], b[y:]
+			continue
+		}
+		if a[0] != b[0] {
+			return cmp.Compare(a[0], b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+const digits = "0123456789"
 
 // Offer makes the shell offer values of a flag.
 func Offer(cmd *cobra.Command, flag string, values ...string) {
