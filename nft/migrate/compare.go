@@ -165,7 +165,7 @@ func (c *Comparison) Summary() string {
 func (c *Comparison) Checks(force bool) []Check {
 	checks := []Check{c.check(force)}
 	lists := slices.DeleteFunc(slices.Clone(c.Differences), func(d Difference) bool { return d.Kind == OnlyKubeProxy })
-	if len(lists) > 0 {
+	if len(lists) > 0 && c.Served > 0 { // otherwise kube-proxy has left, or was never here
 		checks = append(checks, Check{
 			Level: Note, About: "endpoints", Found: "kube-proxy's rules and kube-nft's differ at " + Named(lists),
 			Means: "kube-proxy may not have followed the latest change yet, or its rules are old because it does not run",

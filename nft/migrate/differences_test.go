@@ -51,6 +51,14 @@ func served(ports []*tracker.ServicePort) (list []legacy.Frontend) {
 	return list
 }
 
+// TestNoDifferencesFromNothing: where kube-proxy serves nothing, a plan does not say that its endpoints differ.
+func TestNoDifferencesFromNothing(t *testing.T) {
+	c := compare(&legacy.Inventory{Endpoints: true}, ours(world()), "", nil)
+	if checks := c.Checks(false); len(c.Differences) == 0 || len(checks) != 1 || checks[0].About != "frontends" {
+		t.Errorf("%d differences: %v", len(c.Differences), checks)
+	}
+}
+
 // TestDifferences plants one difference each in kube-proxy's rules.
 func TestDifferences(t *testing.T) {
 	here := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}

@@ -178,7 +178,7 @@ func (h Host) firewalls() (checks []Check) {
 	if h.running("firewalld") {
 		checks = append(checks, Check{
 			Level: Note, About: "firewalld", Found: "runs",
-			Means: notDecided + "; during a reload of firewalld, new connections wait for up to half a second",
+			Means: notDecided + "; new connections wait while firewalld reloads",
 			Do: "firewall-cmd --permanent --add-port=10256/tcp, the same with health-check node ports, and " +
 				"firewall-cmd --reload",
 		})
