@@ -18,7 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/integration/lab"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A caller opens connections to the cluster IP of a crossing, from several addresses outside, at a rate.
@@ -50,13 +52,13 @@ func callerAt(family, n int) netip.Addr {
 // call begins to open connections to the cluster IP: so many a second, from so many clients in turns.
 func (c *crossing) call(t *testing.T, family, rate, clients int) *caller {
 	t.Helper()
-	return c.callAt(t, netip.AddrPortFrom(crossCluster[family], 80), rate, clients)
+	return c.callAt(t, rate, clients, netip.AddrPortFrom(crossCluster[family], 80))
 }
 
-// callAt is call to another address.
-func (c *crossing) callAt(t *testing.T, at netip.AddrPort, rate, clients int) *caller {
+// callAt is call to other addresses, in turns.
+func (c *crossing) callAt(t *testing.T, rate, clients int, at ...netip.AddrPort) *caller {
 	t.Helper()
-	family := map[bool]int{true: 0, false: 1}[at.Addr().Is4()]
+	family := map[bool]int{true: 0, false: 1}[at[0].Addr().Is4()]
 	err := c.client.Do(func() (err error) {
 		for n := range clients {
 			err = errors.Join(err, lab.AddAddress("eth0", netip.PrefixFrom(callerAt(family, n), []int{24, 64}[family])))
@@ -109,7 +111,7 @@ func sockaddr(at netip.AddrPort) unix.Sockaddr {
 }
 
 // run opens connections without waiting for them, and looks after all of them in turns: one thread for thousands.
-func (k *caller) run(at netip.AddrPort, family, rate, clients int) {
+func (k *caller) run(at []netip.AddrPort, family, rate, clients int) {
 	type pending struct {
 		call
 		fd int
@@ -134,7 +136,7 @@ func (k *caller) run(at netip.AddrPort, family, rate, clients int) {
 				err = errors.Join(unix.Bind(fd, sockaddr(netip.AddrPortFrom(callerAt(family, client), 0))))
 			}
 			if err == nil {
-				err = unix.Connect(fd, sockaddr(at))
+				err = unix.Connect(fd, sockaddr(at[opened%len(at)]))
 			}
 			if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 				k.mu.Lock()
@@ -454,7 +456,7 @@ func TestEjectionInKernel(t *testing.T) {
 			}
 			c.publish(t, nil, corev1.ProtocolTCP, asks, endpoints...)
 			proxy := c.start(t, tt.flags...)
-			calls := c.callAt(t, at, tt.rate, tt.clients)
+			calls := c.callAt(t, tt.rate, tt.clients, at)
 			time.Sleep(time.Second)
 			c.disturb(t, tt.rules)
 			if tt.also != nil {
@@ -677,5 +679,45 @@ func TestEjectionLeavesUDPAlone(t *testing.T) {
 		if got := ejectedEndpoints(t); len(got) > 0 {
 			t.Fatalf("%v are left out", got)
 		}
+	}
+}
+
+// TestEjectionOf10000Services: 10,000 Services ask, their connections wait for one of three endpoints, and looks take a
+// quarter of a CPU at most.
+func TestEjectionOf10000Services(t *testing.T) {
+	c := newCrossing(t)
+	var endpoints []netip.Addr
+	for n := range 3 {
+		endpoints = append(endpoints, crossEndpoint(n, 0))
+	}
+	var text strings.Builder
+	var at []netip.AddrPort
+	for n := range 10_000 {
+		at = append(at, netip.AddrPortFrom(lab.After(netip.MustParseAddr("10.97.0.1"), n), 80))
+		text.WriteString(lab.Web(fmt.Sprint("web-", n), at[n].Addr(), endpoints))
+	}
+	c.objects.Write(t, "many.yaml", text.String())
+	c.publish(t, nil, corev1.ProtocolTCP, nil)
+	proxy := c.start(t, "--eject-endpoints")
+	calls := c.callAt(t, 400, 20, at...)
+	c.disturb(t, dropped(1))
+	table := lab.Open(t, conntrack.Open)
+	waiting := func() int {
+		flows, err := table.Flows(t.Context(), conntrack.Filter{Family: tracker.IPv4, Silent: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(flows)
+	}
+	lab.Eventually(t, "1,000 connections wait", func() bool { return waiting() > 1000 })
+	began, worked := time.Now(), cpuTime(t, proxy.PID())
+	time.Sleep(*ejectionFor)
+	took, cpu := time.Since(began), cpuTime(t, proxy.PID())-worked
+	t.Logf("%d connections wait; the daemon worked %.1f %% of %s", waiting(), 100*cpu.Seconds()/took.Seconds(), took)
+	if cpu > took*3/10 { // for other things, too
+		t.Errorf("it worked %s of %s", cpu, took)
+	}
+	if calls.end(); calls.err != nil {
+		t.Error(calls.err)
 	}
 }

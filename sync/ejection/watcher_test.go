@@ -512,3 +512,97 @@ func TestShareOfTime(t *testing.T) {
 		})
 	}
 }
+
+// A crowd is a Table with some connections, and counts how often it is read.
+type crowd struct {
+	flows []*conntrack.Flow
+	reads int
+}
+
+func (c *crowd) Visit(_ context.Context, filter conntrack.Filter, _ int, visit func(*conntrack.Flow)) (bool, error) {
+	c.reads++
+	for _, f := range c.flows {
+		if filter.Matches(f) {
+			visit(f)
+		}
+	}
+	return true, nil
+}
+
+func (c *crowd) Delete(context.Context, []conntrack.Flow, func(*conntrack.Flow) bool) (int, error) {
+	return 0, nil
+}
+
+// newCrowd returns a Watcher that so many Services ask, each with three endpoints, of which one has answered two
+// connections and another one has not answered one.
+func newCrowd(services int) (*Watcher, *crowd, *tracker.Delta) {
+	table := &crowd{}
+	w := New(Options{Log: zap.NewNop(), Open: func() (Table, error) { return table, nil },
+		LeaveOut: func(tracker.PortID, []netip.AddrPort) {}, Silent: func(tracker.PortID) []netip.AddrPort { return nil }})
+	delta := &tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for n := range services {
+		id := webPort
+		id.Namespace, id.Service = fmt.Sprint("shop-", n%100), fmt.Sprint("web-", n)
+		port := &tracker.ServicePort{ID: id, ClusterIP: netip.AddrFrom4([4]byte{10, 97, byte(n >> 8), byte(n)}), Port: 80,
+			Cluster: []netip.AddrPort{endpointAt(0), endpointAt(1), endpointAt(2)}, Settings: tracker.Settings{Eject: true}}
+		delta.Changed[id] = port
+		for i := range 3 {
+			from := netip.AddrPortFrom(clientAt(i), uint16(1024+n%60000))
+			f := &conntrack.Flow{Family: tracker.IPv4, ID: uint32(3*n + i), Status: conntrack.DestinationNAT,
+				TCPState: conntrack.SYNSent, Original: conntrack.Tuple{Source: from, Protocol: tracker.TCP,
+					Destination: netip.AddrPortFrom(port.ClusterIP, 80)}}
+			f.Reply = conntrack.Tuple{Source: endpointAt(1), Destination: from, Protocol: tracker.TCP}
+			if i > 0 {
+				f.Status, f.TCPState, f.Reply.Source = f.Status|conntrack.SeenReply, 3, endpointAt(2)
+			}
+			table.flows = append(table.flows, f)
+		}
+	}
+	return w, table, delta
+}
+
+// TestManyServicesAsk: a look reads the connections once, however many Services ask, and those with an answer once.
+func TestManyServicesAsk(t *testing.T) {
+	const services = 10_000
+	w, table, delta := newCrowd(services)
+	w.Committed(delta)
+	now := time.Now()
+	for n := range 3 {
+		w.look(t.Context(), now.Add(time.Duration(n)*lookInterval))
+	}
+	if table.reads != 3+2 || len(w.suspects) != services || len(w.Endpoints()) > 0 {
+		t.Errorf("%d readings, %d suspects, %v", table.reads, len(w.suspects), w.Endpoints())
+	}
+}
+
+// BenchmarkLook10000Services is a look at 30,000 connections, of which 10,000 wait, to 10,000 Services, without the
+// kernel's part.
+func BenchmarkLook10000Services(b *testing.B) {
+	w, _, delta := newCrowd(10_000)
+	w.Committed(delta)
+	now := time.Now()
+	w.look(b.Context(), now)
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(lookInterval)
+		w.look(b.Context(), now)
+	}
+}
+
+// BenchmarkNotAsked is what a commit of a Service that does not ask costs, among 10,000.
+func BenchmarkNotAsked(b *testing.B) {
+	w, _, delta := newCrowd(10_000)
+	for _, port := range delta.Changed {
+		port.Settings.Eject = false
+	}
+	w.Committed(delta)
+	one := &tracker.Delta{Changed: make(map[tracker.PortID]*tracker.ServicePort)}
+	for id, port := range delta.Changed {
+		one.Changed[id] = port
+		break
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		w.Committed(one)
+	}
+}
