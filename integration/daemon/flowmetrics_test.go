@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kube-nft/kube-nft/conntrack"
@@ -140,7 +143,7 @@ func TestFlowMetricsInKernel(t *testing.T) {
 		number   tracker.Protocol
 		n        int
 	}{
-		{corev1.ProtocolTCP, "tcp", tracker.TCP, 1500},
+		{corev1.ProtocolTCP, "tcp", tracker.TCP, 3000},
 		{corev1.ProtocolUDP, "udp", tracker.UDP, 200},
 	} {
 		t.Run(tt.network, func(t *testing.T) {
@@ -150,24 +153,13 @@ func TestFlowMetricsInKernel(t *testing.T) {
 			c.publish(t, nil, tt.protocol, nil, endpointState{0, ""})
 			asks := []string{"--flow-metrics", "--metrics-bind-address", "127.0.0.1:10249"}
 			proxy := c.start(t, asks...)
-			lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounts(t) })
+			lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounting(t) == 2 })
 			for family := range 2 {
 				before := scrapeFlows(t)
-				var want moved
-				connections := 0.0
-				for _, target := range c.targets() {
-					if target.family != family {
-						continue
-					}
-					conn := target.connect(t, tt.network, 0)
-					want.add(moved{1, float64(len(crossEndpoint(0, family).String())) + map[string]float64{"tcp": 1}[tt.network]})
-					want.add(move(t, conn, tt.n))
-					_ = conn.Close()
-					connections++
-				}
+				want, connections := c.moveAll(t, family, tt.network, tt.n)
 				endFlows(t, tt.number)
 				lab.Eventually(t, "all ends are counted", func() bool {
-					return scrapeFlows(t).ended-before.ended == connections
+					return scrapeFlows(t).ended-before.ended == float64(connections)
 				})
 				compareFlows(t, fmt.Sprint("family ", family), before, want, family, tt.protocol)
 			}
@@ -199,14 +191,34 @@ func TestFlowMetricsInKernel(t *testing.T) {
 	}
 }
 
-// accounts reports whether the kernel counts packets and notes times.
-func accounts(t *testing.T) bool {
+// moveAll opens a connection to each address of a family, from each place, sends n bytes or datagrams over it, and closes
+// it.
+func (c *crossing) moveAll(t *testing.T, family int, network string, n int) (all moved, connections int) {
 	t.Helper()
-	out, err := lab.Execute("sysctl", "-n", "net.netfilter.nf_conntrack_acct", "net.netfilter.nf_conntrack_timestamp")
-	return err == nil && out.Stdout == "1\n1\n"
+	for _, target := range c.targets() {
+		if target.family != family {
+			continue
+		}
+		conn := target.connect(t, network, 0)
+		all.add(moved{1, float64(len(crossEndpoint(0, family).String())) + map[string]float64{"tcp": 1}[network]})
+		all.add(move(t, conn, n))
+		_ = conn.Close()
+		connections++
+	}
+	return all, connections
 }
 
-// compareFlows holds what was counted since against what clients sent and got: within one percent.
+// accounting is how many of two things the kernel does: count packets, and note times.
+func accounting(t *testing.T) int {
+	t.Helper()
+	out, err := lab.Execute("sysctl", "-n", "net.netfilter.nf_conntrack_acct", "net.netfilter.nf_conntrack_timestamp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(out.Stdout, "1\n")
+}
+
+// compareFlows holds what the metrics have counted since against what clients sent and got.
 func compareFlows(t *testing.T, when string, before flowCounts, want moved, family int, protocol corev1.Protocol) {
 	t.Helper()
 	now := scrapeFlows(t)
@@ -214,11 +226,17 @@ func compareFlows(t *testing.T, when string, before flowCounts, want moved, fami
 		bytes:   moved{now.bytes.sent - before.bytes.sent, now.bytes.returned - before.bytes.returned},
 		packets: moved{now.packets.sent - before.packets.sent, now.packets.returned - before.packets.returned},
 	}
-	got := counts.payload(family, protocol)
+	counts.compare(t, when, want, family, protocol)
+}
+
+// compare holds counts against what clients sent and got: within one percent.
+func (f *flowCounts) compare(t *testing.T, when string, want moved, family int, protocol corev1.Protocol) {
+	t.Helper()
+	got := f.payload(family, protocol)
 	if off(got.sent, want.sent) > 0.01 || off(got.returned, want.returned) > 0.01 {
-		t.Errorf("%s: the metrics have %+v, which is %+v without headers; the clients %+v", when, counts, got, want)
+		t.Errorf("%s: %+v were counted, which is %+v without headers; the clients have %+v", when, f, got, want)
 	}
-	t.Logf("%s: %+v counted, %+v without headers; the clients have %+v", when, counts.bytes, got, want)
+	t.Logf("%s: %+v counted, %+v without headers; the clients have %+v", when, f.bytes, got, want)
 }
 
 func off(got, want float64) float64 { return math.Abs(got-want) / want }
@@ -235,13 +253,21 @@ func TestFlowMetricsNotAskedFor(t *testing.T) {
 	conn := target.connect(t, "tcp", 0)
 	_ = conn.Close()
 	endFlows(t, tracker.TCP)
-	if accounts(t) {
+	if accounting(t) > 0 {
 		t.Error("the kernel counts")
 	}
 	_, body, err := fetch("127.0.0.1:10249", "/metrics")
 	if err != nil || strings.Contains(body, "kube_nft_service_bytes") {
 		t.Errorf("%v\n%s", err, body)
 	}
+	if n := endListeners(t); n > 0 {
+		t.Errorf("%d sockets listen to connections that end", n)
+	}
+}
+
+// endListeners counts the sockets of the namespace that listen to connections that end.
+func endListeners(t *testing.T) (n int) {
+	t.Helper()
 	listeners, err := lab.Execute("cat", "/proc/net/netlink")
 	if err != nil {
 		t.Fatal(err)
@@ -252,8 +278,59 @@ func TestFlowMetricsNotAskedFor(t *testing.T) {
 		if len(fields) < 4 || fields[1] != "12" { // NETLINK_NETFILTER
 			continue
 		}
-		if groups, err := strconv.ParseUint(fields[3], 16, 64); err != nil || groups&destroy != 0 {
-			t.Errorf("%s: somebody listens to connections that end, %v", strings.TrimSpace(line), err)
+		groups, err := strconv.ParseUint(fields[3], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if groups&destroy != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// TestSCTPInKernel: associations count, packets and bytes, and have lines of kube-nft flows. The test's packets are those that
+// open an association; nothing answers.
+func TestSCTPInKernel(t *testing.T) {
+	c := newCrossing(t)
+	c.publish(t, nil, corev1.ProtocolSCTP, nil, endpointState{0, ""})
+	c.start(t, "--flow-metrics", "--metrics-bind-address", "127.0.0.1:10249")
+	lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounting(t) == 2 })
+	documents := startFlows(t)
+	const associations, headers = 20, 20
+	opening := make([]byte, 32) // a header and a chunk INIT of RFC 9260
+	err := c.client.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		for n := range associations {
+			binary.BigEndian.PutUint32(opening, uint32(5000+n)<<16|80) // ports
+			binary.BigEndian.PutUint32(opening[8:], 0)                 // the checksum
+			copy(opening[12:], []byte{1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1})
+			sum := crc32.Checksum(opening, crc32.MakeTable(crc32.Castagnoli))
+			binary.LittleEndian.PutUint32(opening[8:], sum)
+			if err := unix.Sendto(fd, opening, 0, &unix.SockaddrInet4{Addr: crossCluster[0].As4()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "all associations have ended", func() bool {
+		endFlows(t, tracker.SCTP)
+		return scrapeFlows(t).ended == associations
+	})
+	if got := scrapeFlows(t); got.bytes.sent != float64(associations*(headers+len(opening))) ||
+		got.packets != (moved{associations, 0}) {
+		t.Errorf("%+v", got)
+	}
+	for range associations {
+		if d := documents.next(t); d.Protocol != "sctp" || d.Sent.Packets != 1 || d.Sent.Bytes != uint64(headers+len(opening)) {
+			t.Errorf("%+v", d)
 		}
 	}
 }

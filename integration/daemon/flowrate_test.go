@@ -120,7 +120,7 @@ func TestFlowRate(t *testing.T) {
 	c := newCrossing(t)
 	c.publish(t, nil, corev1.ProtocolUDP, nil, endpointState{0, ""})
 	proxy := c.start(t, "--flow-metrics", "--metrics-bind-address", "127.0.0.1:10249")
-	lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounts(t) })
+	lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounting(t) == 2 })
 	lab.Sysctl(t, "net.netfilter.nf_conntrack_udp_timeout", "2")
 	c.disturb(t, "udp dport 8080 drop") // nobody answers: the load is that of the node
 	began, worked := time.Now(), cpuTime(t, proxy.PID())
@@ -164,7 +164,7 @@ func TestFlowFlood(t *testing.T) {
 	c := newCrossing(t)
 	c.publish(t, nil, corev1.ProtocolUDP, nil, endpointState{0, ""})
 	proxy := c.start(t, "--flow-metrics", "--metrics-bind-address", "127.0.0.1:10249")
-	lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounts(t) })
+	lab.Eventually(t, "the kernel counts", func() bool { return flowState(t).Problem == "" && accounting(t) == 2 })
 	lab.Sysctl(t, "net.netfilter.nf_conntrack_udp_timeout", "300")
 	c.disturb(t, "udp dport 8080 drop")
 	many := c.openFlows(t, 20_000, 3*time.Second)

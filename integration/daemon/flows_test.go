@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -10,69 +11,102 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kube-nft/kube-nft/conntrack"
 	"github.com/kube-nft/kube-nft/integration/lab"
 	"github.com/kube-nft/kube-nft/tracker"
 )
 
-// TestFlowsInKernel: flows prints one line for each connection that ends, with its client's name for the Service, at
-// every address and in both families; and it sets the kernel's accounting back when it is interrupted.
-func TestFlowsInKernel(t *testing.T) {
-	t.Parallel()
-	const accounting = "/proc/sys/net/netfilter/nf_conntrack_acct"
-	c := newCrossing(t)
-	c.publish(t, nil, corev1.ProtocolTCP, nil, endpointState{0, ""})
-	c.start(t)
-	lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
+// endedFlows are the documents of a running kube-nft flows.
+type endedFlows struct {
+	cmd *exec.Cmd
+	*json.Decoder
+}
+
+// An endedFlow is one of them.
+type endedFlow struct {
+	Kind, Service, Frontend, Protocol string
+	Sent, Returned                    struct{ Packets, Bytes uint64 }
+	DurationSeconds                   *float64
+}
+
+// startFlows runs kube-nft flows for shop/web, and waits until the kernel counts.
+func startFlows(t *testing.T) endedFlows {
+	t.Helper()
+	listen := endListeners(t)
 	cmd := exec.Command(lab.Program(t), "flows", "-o", "json", "-n", "shop", "web")
 	stdout, err := cmd.StdoutPipe()
 	if err := errors.Join(err, cmd.Start()); err != nil {
 		t.Fatal(err)
 	}
-	defer cmd.Process.Kill()
-	value := func() string {
-		text, _ := os.ReadFile(accounting)
-		return string(text)
+	stop := time.AfterFunc(2*lab.Patience, func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() {
+		stop.Stop()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	lab.Eventually(t, "flows listens", func() bool { return endListeners(t) > listen && accounting(t) == 2 })
+	return endedFlows{cmd, json.NewDecoder(stdout)}
+}
+
+func (f *endedFlows) next(t *testing.T) (d endedFlow) {
+	t.Helper()
+	if err := f.Decode(&d); err != nil {
+		t.Fatal(err)
 	}
-	lab.Eventually(t, "accounting", func() bool { return value() == "1\n" })
-	want := make(map[string]bool) // by client and frontend
-	for _, target := range c.targets() {
-		conn := target.connect(t, "tcp", 0)
-		want[target.at.String()] = true
-		_ = conn.Close()
-	}
-	table := lab.Open(t, conntrack.Open)
-	for _, family := range tracker.Families {
-		flows, err := table.Flows(t.Context(), conntrack.Filter{Family: family, Translated: true}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := table.Delete(t.Context(), flows, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	stop := time.AfterFunc(lab.Patience, func() { _ = cmd.Process.Kill() })
-	defer stop.Stop()
-	documents := json.NewDecoder(stdout)
-	for n := range c.targets() {
-		var d struct {
-			Kind, Service, Frontend string
-			Sent, Returned          struct{ Packets, Bytes uint64 }
-			DurationSeconds         *float64
-		}
-		if err := documents.Decode(&d); err != nil {
-			t.Fatalf("after %d connections: %v", n, err)
-		}
-		if d.Kind != "EndedConnection" || d.Service != "web" || !want[d.Frontend] || d.Sent.Packets < 2 ||
-			d.Returned.Packets < 1 || d.Sent.Bytes < 20*d.Sent.Packets {
-			t.Errorf("got %+v", d)
-		}
-	}
-	_ = cmd.Process.Signal(os.Interrupt)
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("interrupted: %v", err)
-	}
-	if value() != "0\n" {
-		t.Errorf("accounting is %q after the command", value())
+	return d
+}
+
+// TestFlowsInKernel: flows prints one line for each connection that ends, with its client's name for the Service, at
+// every address, in both families and over a restart of the daemon, and what the lines have is what clients sent and got.
+// It sets the kernel's accounting back when it is interrupted.
+func TestFlowsInKernel(t *testing.T) {
+	for _, tt := range []struct {
+		protocol corev1.Protocol
+		network  string
+		number   tracker.Protocol
+		n        int
+	}{
+		{corev1.ProtocolTCP, "tcp", tracker.TCP, 3000},
+		{corev1.ProtocolUDP, "udp", tracker.UDP, 100},
+	} {
+		t.Run(tt.network, func(t *testing.T) {
+			t.Parallel()
+			c := newCrossing(t)
+			c.publish(t, nil, tt.protocol, nil, endpointState{0, ""})
+			proxy := c.start(t)
+			lab.Sysctl(t, "net.netfilter.nf_conntrack_acct", "0")
+			lab.Sysctl(t, "net.netfilter.nf_conntrack_timestamp", "0")
+			flows := startFlows(t)
+			for family := range 2 {
+				at := make(map[string]int)
+				for _, target := range c.targets() {
+					at[target.at.String()]++
+				}
+				want, connections := c.moveAll(t, family, tt.network, tt.n)
+				endFlows(t, tt.number)
+				var got flowCounts
+				for range connections {
+					d := flows.next(t)
+					if at[d.Frontend]--; d.Kind != "EndedConnection" || d.Service != "web" || d.Protocol != tt.network ||
+						d.DurationSeconds == nil || at[d.Frontend] < 0 {
+						t.Errorf("got %+v", d)
+					}
+					got.bytes.add(moved{float64(d.Sent.Bytes), float64(d.Returned.Bytes)})
+					got.packets.add(moved{float64(d.Sent.Packets), float64(d.Returned.Packets)})
+				}
+				got.compare(t, fmt.Sprint("family ", family), want, family, tt.protocol)
+				proxy.Stop(t)
+				proxy = c.start(t)
+			}
+			_ = flows.cmd.Process.Signal(os.Interrupt)
+			if flows.More() {
+				t.Error("there are more lines")
+			}
+			if err := flows.cmd.Wait(); err != nil {
+				t.Errorf("interrupted: %v", err)
+			}
+			if accounting(t) > 0 {
+				t.Error("the kernel counts after the command")
+			}
+		})
 	}
 }
