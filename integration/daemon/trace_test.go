@@ -20,8 +20,30 @@ type tracedPacket struct {
 	Steps                                       []struct{ Table, Chain, Rule, Verdict string }
 }
 
-// traceWorld programs the examples in a node that forwards between a client and a pod.
+// traceWorld programs the examples in a node that forwards between a client and a pod, which accepts connections.
 func traceWorld(t *testing.T) (client *lab.Namespace) {
+	t.Helper()
+	client, pods := forwardingNode(t, "10.244.0.0/16")
+	listenIn(t, pods)
+	return client
+}
+
+// listenIn makes the pods accept connections.
+func listenIn(t *testing.T, pods *lab.Namespace) (listener net.Listener) {
+	t.Helper()
+	if err := pods.Do(func() (err error) {
+		listener, err = net.Listen("tcp4", "0.0.0.0:8080")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	return listener
+}
+
+// forwardingNode programs the examples in a node that forwards between a client and pods. Connections from outside the
+// cluster's addresses are masqueraded.
+func forwardingNode(t *testing.T, cluster string) (client, pods *lab.Namespace) {
 	t.Helper()
 	lab.New(t)
 	must := func(err error) {
@@ -45,21 +67,15 @@ func traceWorld(t *testing.T) (client *lab.Namespace) {
 		return n
 	}
 	client = namespace("client", "192.168.0.2/24", "192.168.0.9/24", "192.168.0.2", "10.0.0.0/8")
-	pods := namespace("pods", "10.244.0.1/24", "10.244.0.11/24", "10.244.0.1", "192.168.0.0/24")
+	pods = namespace("pods", "10.244.0.1/24", "10.244.0.11/24", "10.244.0.1", "192.168.0.0/24")
 	for _, addr := range []string{"10.244.0.12/32", "10.244.0.13/32"} {
 		must(pods.Do(func() error { return lab.AddAddress("eth0", netip.MustParsePrefix(addr)) }))
 	}
 	must(lab.Forward())
 	ruleset := lab.Run(t, "", lab.Program(t), "--manifests", "../../deploy/examples", "--hostname-override", "node-a",
-		"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/64", "--dry-run")
+		"--cluster-cidr", cluster+",fd00:10:244::/64", "--dry-run")
 	lab.Run(t, ruleset, "nft", "-f", "-")
-	var listener net.Listener
-	must(pods.Do(func() (err error) {
-		listener, err = net.Listen("tcp4", "0.0.0.0:8080")
-		return err
-	}))
-	t.Cleanup(func() { listener.Close() })
-	return client
+	return client, pods
 }
 
 // traced runs trace, lets connect make connections, and returns the packets that it told.
