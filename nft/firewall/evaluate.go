@@ -3,6 +3,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/kube-nft/kube-nft/nft"
 )
@@ -97,7 +98,6 @@ type base struct {
 	drops  bool
 	chains chains
 	legacy bool
-	users  []string // of userChains, in the same table
 }
 
 // An outcome is what becomes of a packet in a base chain.
@@ -109,6 +109,8 @@ type outcome struct {
 	policy  bool   // it is the policy
 	// unless says that a rule whose conditions are uncertain may accept the packet.
 	unless bool
+	// through are those of userChains that the packet reaches for certain.
+	through []string
 	// certain and possible are the side effects.
 	certain, possible effect
 }
@@ -142,6 +144,9 @@ func (w *walk) run(name string, depth int, match truth, general bool) (decided b
 	if depth > maxDepth {
 		w.err = ErrTooMany
 		return true
+	}
+	if match == yes && slices.Contains(userChains, name) {
+		w.out.through = append(w.out.through, name)
 	}
 	list, err := w.from.chain(w.ctx, name)
 	if err != nil {

@@ -89,7 +89,7 @@ func (f *Firewall) base(c baseChain) base {
 		f.tables[name] = t
 	}
 	return base{where: fmt.Sprintf("table %s, chain %s", nft.Visible(name), nft.Visible(c.name)), table: c.table,
-		family: c.family, name: c.name, drops: c.drops, chains: t, users: c.users}
+		family: c.family, name: c.name, drops: c.drops, chains: t}
 }
 
 // A Refusal says which base chain refuses a forwarded packet.
@@ -138,7 +138,7 @@ func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal
 			}
 			if out.refused && !out.unless {
 				return &Refusal{Where: b.where, By: out.by, General: out.general, Answer: answer,
-					Remedy: b.remedy(hook, &p, out.policy), firewalld: b.table == firewalld}, nil
+					Remedy: b.remedy(hook, &p, &out), firewalld: b.table == firewalld}, nil
 			}
 		}
 	}
@@ -148,9 +148,10 @@ func (f *Firewall) Refuses(ctx context.Context, hook uint32, p Packet) (*Refusal
 // firewalld is the name of the table of that program.
 const firewalld = "firewalld"
 
-// remedy returns what lets connections to Services pass the chain, which is at a hook. Before a policy, the rules go to
-// the end of the chain: at its top they would accept what rules of a network policy in the chain refuse.
-func (b *base) remedy(hook uint32, p *Packet, policy bool) string {
+// remedy returns what lets connections to Services pass the chain, which is at a hook and has refused a packet. Before a
+// policy, the rules go to the end of the chain: at its top they would accept what rules of a network policy in the chain
+// refuse.
+func (b *base) remedy(hook uint32, p *Packet, out *outcome) string {
 	iptables := b.family != inet && b.table == "filter" && b.name == legacyNames[hook]
 	forward := hook == unix.NF_INET_FORWARD
 	switch {
@@ -160,25 +161,25 @@ func (b *base) remedy(hook uint32, p *Packet, policy bool) string {
 	case b.table == firewalld:
 		return "set StrictForwardPorts=no in /etc/firewalld/firewalld.conf and reload firewalld; no zone or policy of " +
 			"firewalld can allow what others translate"
-	case forward && (slices.Contains(b.users, ufwChain) || slices.Contains(b.users, ufwChain6)):
+	case forward && (slices.Contains(out.through, ufwChain) || slices.Contains(out.through, ufwChain6)):
 		return "ufw route allow to POD-CIDR, for the pod CIDRs of all nodes"
 	case iptables:
 		program, chain := programOf(p.Family), b.name
 		if b.legacy {
 			program += "-legacy"
 		}
-		if forward && slices.Contains(b.users, dockerChain) {
+		if forward && slices.Contains(out.through, dockerChain) {
 			chain = dockerChain
 		}
 		how := "-I"
-		if policy && chain == b.name {
+		if out.policy && chain == b.name {
 			how = "-A"
 		}
 		return fmt.Sprintf("%s %s %s -m conntrack --ctstate DNAT -j ACCEPT; %s %s %s -m conntrack --ctstate "+
 			"RELATED,ESTABLISHED -j ACCEPT", program, how, chain, program, how, chain)
 	}
 	how := "insert"
-	if policy {
+	if out.policy {
 		how = "add"
 	}
 	return strings.NewReplacer("TABLE", familyText(b.family)+" "+nft.Visible(b.table), "CHAIN", nft.Visible(b.name),

@@ -217,6 +217,7 @@ var iptablesRules = map[string]struct {
 	"Docker's with a rule": {"DROP", "-N DOCKER-USER\n-A FORWARD -j DOCKER-USER\n" +
 		"-A DOCKER-USER -m conntrack --ctstate DNAT -j ACCEPT\n" +
 		"-A DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A DOCKER-USER -j RETURN", 0, ""},
+	"Docker's without a jump": {"DROP", "-N DOCKER-USER\n-A DOCKER-USER -j RETURN", 5, "-A FORWARD"},
 	"ufw's": {"DROP", "-N UFW-before\n-N UFW-user\n-A FORWARD -j UFW-before\n" +
 		"-A UFW-before -m conntrack --ctstate RELATED,ESTABLISHED -j " +
 		"ACCEPT\n-A UFW-before -j UFW-user", 5, "ufw route allow"},

@@ -57,7 +57,6 @@ type baseChain struct {
 	hook        uint32
 	priority    int32
 	drops       bool
-	users       []string // of userChains, in the same table
 }
 
 // readBases lists the base chains of other programs in the tables that are in force.
@@ -77,7 +76,6 @@ func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err err
 	const dormant = 1 // NFT_TABLE_F_DORMANT
 	for _, f := range []nft.Family{nft.IP, nft.IP6, inet} {
 		passed := map[string]bool{nft.TableName: f != inet}
-		users := map[string][]string{} // by table
 		err := k.Dump(ctx, unix.NFT_MSG_GETTABLE, f, func(*attr.Writer) {}, func(r attr.Reply) {
 			name := attr.Name(attr.Find(r.Attributes(), unix.NFTA_TABLE_NAME))
 			if attr.Uint32(attr.Find(r.Attributes(), unix.NFTA_TABLE_FLAGS))&dormant != 0 ||
@@ -91,10 +89,6 @@ func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err err
 		err = k.Dump(ctx, unix.NFT_MSG_GETCHAIN, f, func(*attr.Writer) {}, func(r attr.Reply) {
 			b := r.Attributes()
 			hook := attr.Find(b, unix.NFTA_CHAIN_HOOK)
-			if name := attr.Name(attr.Find(b, unix.NFTA_CHAIN_NAME)); slices.Contains(userChains, name) {
-				table := attr.Name(attr.Find(b, unix.NFTA_CHAIN_TABLE))
-				users[table] = append(users[table], name)
-			}
 			if c := (baseChain{
 				family: f, table: attr.Name(attr.Find(b, unix.NFTA_CHAIN_TABLE)),
 				name: attr.Name(attr.Find(b, unix.NFTA_CHAIN_NAME)), typ: attr.Name(attr.Find(b, unix.NFTA_CHAIN_TYPE)),
@@ -107,11 +101,6 @@ func listBases(ctx context.Context, k *kernel.Client) (list []baseChain, err err
 		})
 		if err != nil {
 			return nil, err
-		}
-		for i := range list {
-			if list[i].family == f {
-				list[i].users = users[list[i].table]
-			}
 		}
 	}
 	slices.SortStableFunc(list, func(a, b baseChain) int { return int(a.priority) - int(b.priority) })

@@ -42,11 +42,6 @@ func readXtables(ctx context.Context, f nft.Family, tableName, name string) (b b
 		where: fmt.Sprintf("legacy %s table %s, chain %s", programOf(f), tableName, name), table: tableName, family: f,
 		name: name, chains: own, legacy: true, drops: chains[name][last].Verdict == verdictOf(verdictDrop),
 	}
-	for _, chain := range userChains {
-		if chains[chain] != nil {
-			b.users = append(b.users, chain)
-		}
-	}
 	own[name] = own[name][:last]
 	return b, true, nil
 }
