@@ -261,7 +261,7 @@ func onNode(commands []string, node string) (list []string) {
 func TestInstallAndMigrationPages(t *testing.T) {
 	pages := string(readFile(t, "../../docs/install.md")) + string(readFile(t, "../../docs/migration.md"))
 	const deploy, nodes, back = "## In a cluster", "## A kubeadm cluster, node by node", "## Back to kube-proxy"
-	atOnce := func(c *cluster) { c.run(block(t, pages, deploy, "nodeSelector")...) }
+	atOnce := func(c *cluster) { c.run(block(t, pages, deploy, "disabled")...) }
 	byLabel := func(c *cluster) {
 		for _, n := range c.nodes {
 			c.run(onNode(block(t, pages, nodes, "service-proxy=next"), n.name)...)
@@ -282,6 +282,11 @@ func TestInstallAndMigrationPages(t *testing.T) {
 			c.add("worker-4")
 			c.run(block(t, pages, back, "delete daemonset kube-nft")...)
 			c.back(pages)
+		}},
+		{"node by node, as the install page begins", func(c *cluster) {
+			c.run(block(t, pages, deploy, "OnDelete")...)
+			byLabel(c)
+			backByLabel(c)
 		}},
 		{"node by node", func(c *cluster) {
 			c.run(block(t, pages, nodes, "OnDelete")...)
