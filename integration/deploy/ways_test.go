@@ -284,8 +284,11 @@ func TestInstallAndMigrationPages(t *testing.T) {
 			c.back(pages)
 		}},
 		{"node by node, as the install page begins", func(c *cluster) {
-			c.run(block(t, pages, deploy, "OnDelete")...)
-			byLabel(c)
+			begin := block(t, pages, deploy, "OnDelete")
+			c.run(begin...) // worker-1
+			for _, n := range c.nodes[1:] {
+				c.run(onNode(begin[2:], n.name)...)
+			}
 			backByLabel(c)
 		}},
 		{"node by node", func(c *cluster) {
