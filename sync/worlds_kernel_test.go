@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -24,6 +25,36 @@ type loudWorld struct {
 	name   string
 	begin  func(t *testing.T, w *loudCluster)
 	change func(t *testing.T, w *loudCluster, i int)
+	twin   friendlyTwin
+	dear   float64 // the most CPU time that it may take, as a multiple of its twin's; 0: 2. More is for worlds with
+	// what the twin has not, though it counts for the quota: slot tables, slices with the same endpoints, lists for each port
+}
+
+// A friendlyTwin has as many frontends and endpoints as a loudWorld, and as many of them change, but in Services with
+// one port, each in a namespace of its own.
+type friendlyTwin struct {
+	services, endpoints int
+	others              int // endpoints of each Service that become others in a round; 0: all go, and come back
+	edit                func(s *corev1.Service, e *discoveryv1.EndpointSlice, i int)
+}
+
+// change writes all Services of the twin as they are in a round.
+func (f *friendlyTwin) change(t *testing.T, c *loudCluster, i int) {
+	t.Helper()
+	for n := range f.services {
+		service := lab.Service(fmt.Sprint("friend", n), "web", lab.After(netip.MustParseAddr("10.97.0.1"), n))
+		first := lab.After(netip.MustParseAddr("10.128.0.0"), n*(f.endpoints+f.others))
+		endpoints := lab.Addresses(first, f.endpoints+f.others)
+		slice := lab.Slice(service.Namespace, "web", 0, corev1.IPv4Protocol, endpoints[i%2*f.others:][:f.endpoints])
+		if f.others == 0 {
+			setReady(slice, i%2 == 0)
+		}
+		if f.edit != nil {
+			f.edit(service, slice, i)
+		}
+		must(t, c.SetService(service))
+		must(t, c.SetSlice(slice))
+	}
 }
 
 // A loudCluster is where a loudWorld lives.
@@ -32,6 +63,19 @@ type loudCluster struct {
 	kernel  *kernel.Client
 	service *corev1.Service
 	slices  []*discoveryv1.EndpointSlice
+	tracked time.Duration // CPU time of the tracker's share
+}
+
+func (c *loudCluster) SetService(s *corev1.Service) error {
+	began := ThreadTime()
+	defer func() { c.tracked += ThreadTime() - began }()
+	return c.Tracker.SetService(s)
+}
+
+func (c *loudCluster) SetSlice(s *discoveryv1.EndpointSlice) error {
+	began := ThreadTime()
+	defer func() { c.tracked += ThreadTime() - began }()
+	return c.Tracker.SetSlice(s)
 }
 
 // set writes the Service and its slices.
@@ -86,6 +130,12 @@ func (c *loudCluster) ofServices(t *testing.T, n int, edit func(*corev1.Service,
 	}
 }
 
+func withFirst(addr netip.Addr, first byte) netip.Addr {
+	b := addr.As4()
+	b[0] = first
+	return netip.AddrFrom4(b)
+}
+
 func setReady(s *discoveryv1.EndpointSlice, ready bool) {
 	for i := range s.Endpoints {
 		s.Endpoints[i].Conditions.Ready = &ready
@@ -119,16 +169,17 @@ func (c *loudCluster) fill(t *testing.T, entries int) {
 // commit.
 func TestNeighbourOfLoudWorlds(t *testing.T) {
 	thousand := lab.Addresses(netip.MustParseAddr("10.8.0.1"), 1000)
+	var quiet time.Duration
 	for _, w := range []loudWorld{
-		{"quiet", func(*testing.T, *loudCluster) {}, func(*testing.T, *loudCluster, int) {}},
+		{"quiet", func(*testing.T, *loudCluster) {}, func(*testing.T, *loudCluster, int) {}, friendlyTwin{}, 0},
 		{"300 slices of one port", func(t *testing.T, c *loudCluster) {
 			c.ofPorts(1, 300, thousand)
 			c.set(t)
-		}, func(t *testing.T, c *loudCluster, i int) { c.flip(t, i) }},
+		}, func(t *testing.T, c *loudCluster, i int) { c.flip(t, i) }, friendlyTwin{1, 1000, 100, nil}, 10},
 		{"40 ports, 100 slices with the same endpoints", func(t *testing.T, c *loudCluster) {
 			c.ofPorts(40, 100, thousand)
 			c.set(t)
-		}, func(t *testing.T, c *loudCluster, i int) { c.flip(t, i) }},
+		}, func(t *testing.T, c *loudCluster, i int) { c.flip(t, i) }, friendlyTwin{40, 25, 3, nil}, 5},
 		{"20,000 source ranges", func(t *testing.T, c *loudCluster) {
 			c.ofPorts(1, 1, thousand[:1])
 			c.service.Spec.Type = corev1.ServiceTypeLoadBalancer
@@ -141,7 +192,15 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 					netip.PrefixFrom(lab.After(addr, int(addr.As4()[2])<<8+int(addr.As4()[3])), 32).String())
 			}
 			c.set(t)
-		}},
+		}, friendlyTwin{1000, 1, 0, func(s *corev1.Service, e *discoveryv1.EndpointSlice, i int) {
+			setReady(e, true)
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			ip, _ := netip.ParseAddr(s.Spec.ClusterIP)
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: withFirst(ip, 198).String()}}
+			for _, addr := range lab.Addresses(netip.AddrFrom4([4]byte{20, byte(i % 2), 0, 0}), 20) {
+				s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, netip.PrefixFrom(addr, 32).String())
+			}
+		}}, 0},
 		{"60 Maglev Services get other endpoints", func(t *testing.T, c *loudCluster) {
 			c.ofServices(t, 60, nil)
 		}, func(t *testing.T, c *loudCluster, i int) {
@@ -149,12 +208,33 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 				s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
 				*e = *lab.Slice("loud", s.Name, 0, corev1.IPv4Protocol, thousand[i%2*100:][:20])
 			})
-		}},
+		}, friendlyTwin{60, 20, 20, nil}, 4},
+		{"8 Maglev Services pass 320 endpoints", nil, func(t *testing.T, c *loudCluster, i int) {
+			c.ofServices(t, 8, func(s *corev1.Service, e *discoveryv1.EndpointSlice) {
+				s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
+				*e = *lab.Slice("loud", s.Name, 0, corev1.IPv4Protocol, thousand[:320+i%2])
+			})
+		}, friendlyTwin{8, 320, 1, nil}, 8},
+		{"500 ports with 500 endpoints come and go", func(t *testing.T, c *loudCluster) {
+			c.ofPorts(500, 1, thousand[:500])
+		}, func(t *testing.T, c *loudCluster, i int) {
+			setReady(c.slices[0], i%2 == 0)
+			c.set(t)
+		}, friendlyTwin{500, 1, 0, nil}, 0},
+		{"a new name each time", nil, func(t *testing.T, c *loudCluster, i int) {
+			if i > 1 {
+				c.DeleteService("loud", fmt.Sprint("s", i-1))
+			}
+			s := lab.Service("loud", fmt.Sprint("s", i), netip.MustParseAddr("10.96.1.3"))
+			s.Annotations = map[string]string{tracker.AnnotationPrefix + "lb-algorithm": "maglev"}
+			must(t, c.SetService(s))
+			must(t, c.SetSlice(lab.Slice("loud", s.Name, 0, corev1.IPv4Protocol, thousand[:320])))
+		}, friendlyTwin{1, 320, 320, nil}, 6},
 		{"1,000 Services lose and get their endpoints", func(t *testing.T, c *loudCluster) {
 			c.ofServices(t, 1000, nil)
 		}, func(t *testing.T, c *loudCluster, i int) {
 			c.ofServices(t, 1000, func(_ *corev1.Service, e *discoveryv1.EndpointSlice) { setReady(e, i%2 == 0) })
-		}},
+		}, friendlyTwin{1000, 2, 0, nil}, 0},
 		{"100 ports at 100 addresses lose and get their endpoints", func(t *testing.T, c *loudCluster) {
 			c.ofPorts(100, 1, thousand[:2])
 			for _, addr := range lab.Addresses(netip.MustParseAddr("198.51.100.1"), 100) {
@@ -164,7 +244,7 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 		}, func(t *testing.T, c *loudCluster, i int) {
 			setReady(c.slices[0], i%2 == 0)
 			c.set(t)
-		}},
+		}, friendlyTwin{10_100, 2, 0, nil}, 0},
 		{"100 ports leave the list that they share, and come back", func(t *testing.T, c *loudCluster) {
 			c.ofPorts(100, 2, thousand[:100])
 			c.set(t)
@@ -176,7 +256,7 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 			}
 			c.slices[1] = other
 			c.set(t)
-		}},
+		}, friendlyTwin{100, 2, 1, nil}, 5},
 		{"5,000 endpoints on this node become others", func(*testing.T, *loudCluster) {},
 			func(t *testing.T, c *loudCluster, i int) {
 				c.ofPorts(1, 5, nil)
@@ -188,7 +268,11 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 					}
 				}
 				c.set(t)
-			}},
+			}, friendlyTwin{50, 100, 100, func(_ *corev1.Service, e *discoveryv1.EndpointSlice, _ int) {
+				for n := range e.Endpoints {
+					e.Endpoints[n].NodeName = new("node")
+				}
+			}}, 0},
 		{"200 sticky ports get other endpoints", func(t *testing.T, c *loudCluster) {
 			c.ofPorts(200, 1, thousand[:200])
 			c.service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -196,7 +280,9 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 		}, func(t *testing.T, c *loudCluster, i int) {
 			c.slices[0].Endpoints = lab.Slice("loud", "web", 0, corev1.IPv4Protocol, thousand[i%2*200:][:200]).Endpoints
 			c.set(t)
-		}},
+		}, friendlyTwin{200, 1, 1, func(s *corev1.Service, _ *discoveryv1.EndpointSlice, _ int) {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		}}, 0},
 		{"300 sticky ports with a full affinity map", func(t *testing.T, c *loudCluster) {
 			sticky := lab.Service("loud", "sticky", netip.MustParseAddr("10.96.1.3"))
 			sticky.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -211,13 +297,35 @@ func TestNeighbourOfLoudWorlds(t *testing.T) {
 				c.service.Spec.SessionAffinity = []corev1.ServiceAffinity{"ClientIP", "None"}[i/20%2]
 				c.set(t)
 			}
-		}},
+		}, friendlyTwin{300, 1, 0, func(s *corev1.Service, e *discoveryv1.EndpointSlice, i int) {
+			setReady(e, true)
+			if i >= 10 {
+				s.Spec.SessionAffinity = []corev1.ServiceAffinity{"ClientIP", "None"}[(i-10)/20%2]
+			}
+		}}, 0},
 	} {
-		t.Run(w.name, func(t *testing.T) { testNeighbourOfLoudWorld(t, w) })
+		t.Run(w.name, func(t *testing.T) { testLoudWorld(t, w, &quiet) })
 	}
 }
 
-func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
+// testLoudWorld compares a world with its twin: what a round takes above that of the first world, which is quiet.
+func testLoudWorld(t *testing.T, w loudWorld, quiet *time.Duration) {
+	loud := testNeighbourOfLoudWorld(t, w, 100)
+	if w.twin.services == 0 {
+		*quiet = loud
+		return
+	}
+	rounds := min(100, max(10, 20_000/w.twin.services))
+	friend := testNeighbourOfLoudWorld(t, loudWorld{change: w.twin.change}, rounds)
+	times, most := float64(loud-*quiet)/float64(friend-*quiet), max(w.dear, 2)
+	t.Logf("CPU time of a round: %v, %.2f times that of the friendly twin", loud, times)
+	if times > most {
+		t.Errorf("CPU time %.2f times that of the friendly twin, want at most %v", times, most)
+	}
+}
+
+// testNeighbourOfLoudWorld returns the CPU time of tracker, loop and kernel for a round.
+func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) time.Duration {
 	lab.New(t)
 	tr, queue := tracker.New(tracker.Config{NodeName: "node"}), NewQueue()
 	calm := func(i int) {
@@ -228,7 +336,9 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
 	}
 	calm(0)
 	c := &loudCluster{Tracker: tr, kernel: lab.Open(t, kernel.Open)}
-	w.begin(t, c)
+	if w.begin != nil {
+		w.begin(t, c)
+	}
 	ruleset := services.NewRuleset(services.Config{Families: nft.Families[:], MasqueradeBit: 14, AffinitySize: 131072})
 	k := &timed{Client: lab.Open(t, kernel.Open), before: func() {}}
 	reports := make(chan Report, 10_000)
@@ -236,10 +346,12 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
 		Charge: tr.Charge, Committed: func(r Report) { reports <- r }}))
 	<-reports
 	k.elements, k.longest = 0, 0 // of the start
+	process, thread := cputime(t, unix.CLOCK_PROCESS_CPUTIME_ID), ThreadTime()
+	c.tracked = 0
 	var waits []time.Duration
 	sticky := 0 // the most ports with session affinity whose endpoint lists one commit makes longer or shorter
 	lengths := make(map[tracker.PortID][2]int)
-	for i := 1; i <= 100; i++ {
+	for i := 1; i <= rounds; i++ {
 		w.change(t, c, i)
 		time.Sleep(5 * time.Millisecond)
 		came := time.Now()
@@ -257,13 +369,24 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld) {
 		}
 		waits = append(waits, time.Since(came))
 	}
+	// Without what the test itself has taken on its thread, which lab.New has locked.
+	took := cputime(t, unix.CLOCK_PROCESS_CPUTIME_ID) - process - (ThreadTime() - thread) + c.tracked
 	slices.Sort(waits)
 	t.Logf("a neighbour waits %v in the median, %v in 9 of 10, %v at most; the longest of %d commits took %v, "+
-		"the largest had %d elements", waits[50], waits[90], waits[99], k.commits, k.longest, k.elements)
+		"the largest had %d elements; a round takes %v of CPU time", waits[rounds/2], waits[rounds*9/10], waits[rounds-1],
+		k.commits, k.longest, k.elements, took/time.Duration(rounds))
 	if sticky > 2 { // for each the kernel goes through the affinity map
 		t.Errorf("a commit writes the chains of %d ports with session affinity", sticky)
 	}
 	if most := 3 * elementsEach; k.elements > most {
 		t.Errorf("a commit has %d elements, want at most %d", k.elements, most)
 	}
+	return took / time.Duration(rounds)
+}
+
+func cputime(t *testing.T, clock int32) time.Duration {
+	t.Helper()
+	var at unix.Timespec
+	must(t, unix.ClockGettime(clock, &at))
+	return time.Duration(at.Nano())
 }
