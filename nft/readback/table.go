@@ -489,11 +489,11 @@ func kindWords(p layout.Policy) string {
 	case layout.ExternalLocal:
 		switch {
 		case p.Router:
-			return "outside: pass (no local endpoint)"
+			return "external: pass (no local endpoint)"
 		case p.Local == 0:
-			return "outside: drop (no local endpoint)"
+			return "external: drop (no local endpoint)"
 		}
-		return "outside local"
+		return "external: local"
 	}
 	return "all endpoints"
 }
