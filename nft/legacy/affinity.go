@@ -89,12 +89,11 @@ func (rs *ruleset) clientLists(f nft.Family) (lists []ClientList) {
 		}
 		for _, r := range chains[name].rules {
 			// The name is that of a file: it has to be one of kube-proxy's.
-			if r.recent == nil || !r.endpoint.IsValid() || !perService.MatchString(r.recent.name) ||
-				seen[r.recent.name] {
+			if !r.endpoint.IsValid() || !perService.MatchString(r.recent) || seen[r.recent] {
 				continue
 			}
-			seen[r.recent.name] = true
-			lists = append(lists, ClientList{r.recent.name, leads[name], r.endpoint})
+			seen[r.recent] = true
+			lists = append(lists, ClientList{r.recent, leads[name], r.endpoint})
 		}
 	}
 	return lists

@@ -15,7 +15,7 @@ const (
 	kubeProxy                // kube-proxy in its iptables or IPVS mode, any release
 )
 
-// classify returns the creator of a chain in the tables filter, nat or mangle. If in doubt, the
+// classify returns the creator of a chain in the tables filter, nat or mangle. If the name does not tell, the
 // chain is foreign: kube-router names chains KUBE-ROUTER-*, KUBE-NWPLCY-* and KUBE-POD-FW-*.
 func classify(table, chain string) creator {
 	switch chain { // what the kubelet creates, or did so before 1.28

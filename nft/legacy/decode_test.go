@@ -171,7 +171,7 @@ func TestDecodeServer(t *testing.T) {
 		{Protocol: "udp", Frontend: netip.MustParseAddrPort("[fd00:10:96::a]:53")},
 		{Protocol: "sctp", Frontend: netip.MustParseAddrPort("192.168.0.1:3868")},
 	} {
-		got, ok := decodeServer(attr.Find(deleteServer(&want)[genericHeader:], ipvsAttrServer))
+		got, ok := decodeServer(attr.Find(aboutServer(ipvsDelServer, &want)[genericHeader:], ipvsAttrServer))
 		if !ok || got.Protocol != want.Protocol || got.Frontend != want.Frontend {
 			t.Errorf("%+v, %v; want %+v", got, ok, want)
 		}
@@ -230,7 +230,7 @@ func TestIPVSMessages(t *testing.T) {
 		"14000300" + "0a600001" + "000000000000000000000000" + "0600040001bb0000"
 	const destination = "48000280" + "14000100" + "c0a80002" + "000000000000000000000000" + "06000200192b0000" +
 		"0800040000000000" + "0800050000000000" + "0800060000000000" + "0800030000000000" + "06000b0002000000"
-	if got, want := hex.EncodeToString(deleteServer(&s)), "03010000"+server; got != want {
+	if got, want := hex.EncodeToString(aboutServer(ipvsDelServer, &s)), "03010000"+server; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	got := hex.EncodeToString(setDestination(&s, netip.MustParseAddrPort("192.168.0.2:6443")))
@@ -243,7 +243,7 @@ func TestIPVSMessages(t *testing.T) {
 // about it are well-formed.
 func FuzzServers(f *testing.F) {
 	server := Server{Protocol: "tcp", Frontend: netip.MustParseAddrPort("10.96.0.1:443")}
-	f.Add(attr.Find(deleteServer(&server)[genericHeader:], ipvsAttrServer),
+	f.Add(attr.Find(aboutServer(ipvsDelServer, &server)[genericHeader:], ipvsAttrServer),
 		destinationBytes("192.168.0.2:6443", 0, 1, 2, 1))
 	f.Fuzz(func(t *testing.T, server, destination []byte) {
 		s, ok := decodeServer(server)
@@ -254,7 +254,7 @@ func FuzzServers(f *testing.F) {
 		if !s.Frontend.IsValid() || s.Connections < 0 {
 			t.Errorf("server %+v", s)
 		}
-		checkMessage(t, deleteServer(&s), 1)
+		checkMessage(t, aboutServer(ipvsDelServer, &s), 1)
 		for _, endpoint := range s.open {
 			if !s.foreign {
 				checkMessage(t, setDestination(&s, endpoint), 2)

@@ -158,7 +158,7 @@ func (r *chainReader) endpoints(name string) []netip.AddrPort {
 // listing of all rules goes on where it has ended by counting, piece by piece, and takes seconds for 5,000 Services.
 func (t *nfTable) fillEndpoints(ctx context.Context, k *kernel.Client) (err error) {
 	r := newChainReader(t.rules.chains)
-	if t.scope.served {
+	if t.scope.served() {
 		r.rules = func(chain string) (rules []rule) {
 			if err == nil {
 				rules, err = t.rulesOf(ctx, k, chain)
@@ -178,7 +178,7 @@ func (t *nfTable) fillEndpoints(ctx context.Context, k *kernel.Client) (err erro
 			if err == nil {
 				t.scope.reader.keep(t, name, c)
 			}
-			if t.scope.served {
+			if t.scope.served() {
 				err = present(err)
 			}
 		}
@@ -281,7 +281,7 @@ type choiceID struct {
 // frontend may be missing, or have a part of its endpoints. The next reading sees it as it is.
 func (r *Reader) Read(ctx context.Context) (inv Inventory, err error) {
 	inv.Endpoints, r.same = true, false
-	inv.Parts, err = readParts(ctx, scope{endpoints: true, served: true, reader: r})
+	inv.Parts, err = readParts(ctx, scope{endpoints: true, reader: r})
 	r.last = nil
 	inv.Same = err == nil && r.same && !slices.ContainsFunc(inv.Parts, func(p Part) bool {
 		return (p.Backend == Xtables || p.Backend == IPVS) && len(p.Frontends) > 0

@@ -52,19 +52,15 @@ func (r *rule) addTarget(f nft.Family, name string, revision uint8, info []byte)
 	}
 }
 
-// A recent is the use that a rule makes of a list of clients. The chain of a Service port looks a
-// client up in the list of each endpoint. The chain of the endpoint adds the client to its list, in
-// the rule that has the DNAT.
-type recent struct{ name string }
-
-// recentOf reads the parameters of the extension recent: struct xt_recent_mtinfo of
-// linux/netfilter/xt_recent.h, which later revisions only add to.
-func recentOf(info []byte) *recent {
+// recentOf reads the name of the list of clients from the parameters of the extension recent: struct xt_recent_mtinfo
+// of linux/netfilter/xt_recent.h, which later revisions only add to. The chain of a Service port looks a client up in
+// the list of each endpoint. The chain of the endpoint adds the client to its list, in the rule that has the DNAT.
+func recentOf(info []byte) string {
 	const nameAt, nameLen = 10, 200
 	if len(info) < nameAt+nameLen {
-		return nil
+		return ""
 	}
-	return &recent{name: text(info[nameAt:], nameLen)}
+	return text(info[nameAt:], nameLen)
 }
 
 // translation reads the target DNAT: struct nf_nat_ipv4_multi_range_compat in its first revision, for

@@ -5,10 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -54,14 +51,11 @@ const (
 // ReadTable returns the rules of a table of family f by chain, nil if there is no such table. The policy is the
 // last rule of a base chain. It makes the kernel load nothing.
 func ReadTable(ctx context.Context, f nft.Family, table string) (chains map[string][]Rule, err error) {
-	names, err := os.ReadFile(filepath.Join("/proc/thread-self/net", layoutOf(f).names))
-	if errors.Is(err, os.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(names)), table) {
-		return nil, nil
+	exist, err := tablesInUse(f)
+	if err != nil || !slices.Contains(exist, table) {
+		return nil, err
 	}
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s, err := openSocket(f)
@@ -69,8 +63,8 @@ func ReadTable(ctx context.Context, f nft.Family, table string) (chains map[stri
 		return nil, err
 	}
 	defer s.close()
-	info := append(nameField(table), make([]byte, infoLen-tableName)...)
-	if err := s.get(optGetInfo, info); err != nil {
+	info, err := s.info(table)
+	if err != nil {
 		return nil, fmt.Errorf("%s %s %s: %w", Xtables, f.NFT(), table, err)
 	}
 	if u32(info, 80) > largestTable {

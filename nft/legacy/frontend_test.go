@@ -193,8 +193,8 @@ func TestClassifyServers(t *testing.T) {
 		return Server{Protocol: protocol, Frontend: netip.MustParseAddrPort(at), Connections: connections,
 			open: make([]netip.AddrPort, open), foreign: foreign}
 	}
-	var s ipvsState
-	s.classify([]Server{
+	var p Part
+	p.addServers([]Server{
 		server("tcp", "10.96.0.1:443", 2, 3, false), server("udp", "10.96.0.10:53", 0, 0, false),
 		server("udp", "[fd00:10:96::a]:53", 1, 4, false), server("tcp", "192.0.2.1:30080", 1, 5, false),
 		server("tcp", "198.51.100.1:30080", 1, 0, false), server("tcp", "[2001:db8::1]:30080", 1, 9, false),
@@ -204,24 +204,24 @@ func TestClassifyServers(t *testing.T) {
 		netip.MustParseAddr("fd00:10:96::a"): true},
 		map[nodePort]bool{{tracker.IPv4, tracker.TCP, 30080}: true})
 	var frontends, foreign []string
-	for _, f := range sorted(s.frontends) {
+	for _, f := range sorted(p.Frontends) {
 		frontends = append(frontends, f.String())
 	}
 	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")}; !slices.Equal(
-		s.nodePortsAt, want) {
-		t.Errorf("node ports at %v, want %v", s.nodePortsAt, want)
+		p.NodePortsAt, want) {
+		t.Errorf("node ports at %v, want %v", p.NodePortsAt, want)
 	}
 	want := []string{"node port 30080/tcp", "10.96.0.1:443/tcp", "[fd00:10:96::a]:53/udp"}
 	if diff := cmp.Diff(want, frontends); diff != "" {
 		t.Errorf("frontends (-want +got):\n%s", diff)
 	}
-	for _, server := range s.foreign {
+	for _, server := range p.OtherServers {
 		foreign = append(foreign, server.Frontend.String())
 	}
 	if diff := cmp.Diff([]string{"[2001:db8::1]:30080", "192.0.2.9:8443", "192.0.2.7:30080"}, foreign); diff != "" {
 		t.Errorf("foreign servers (-want +got):\n%s", diff)
 	}
-	if got := len(s.servers); got != 6 {
+	if got := len(p.Servers); got != 6 {
 		t.Errorf("%d servers of kube-proxy's, want 6", got)
 	}
 }

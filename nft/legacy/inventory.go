@@ -126,10 +126,12 @@ type Node struct {
 
 // A scope says how much of kube-proxy's state is read.
 type scope struct {
-	endpoints bool // the endpoint lists of frontends, too
-	served    bool // nothing but frontends
-	reader    *Reader
+	endpoints bool    // the endpoint lists of frontends, too
+	reader    *Reader // not nil: nothing but frontends and these lists, for this Reader
 }
+
+// served reports whether frontends and their lists are all that is read.
+func (s scope) served() bool { return s.reader != nil }
 
 // Inventory looks everywhere and changes nothing. Where the caller lacks a privilege, the Part says so.
 // Any other failure is in the error; Inventory reads the rest nevertheless.
@@ -189,7 +191,7 @@ func xtablesParts(ctx context.Context, s scope) (parts []Part, err error) {
 		family := f.NFT()
 		var tables []Part
 		familyErr := eachXtable(ctx, f, "", func(socket *socket, table string) error {
-			if s.served && table != "nat" {
+			if s.served() && table != "nat" {
 				return nil
 			}
 			x, err := socket.read(table)
@@ -222,7 +224,7 @@ func nftablesParts(ctx context.Context, s scope) ([]Part, error) {
 	var compat, own []Part
 	for _, t := range tables {
 		p := Part{Backend: t.backend(), Family: t.family.NFT(), Table: t.rules.table}
-		if p.Backend == Compat && s.served {
+		if p.Backend == Compat && s.served() {
 			p.Frontends = t.frontends
 			p.NodePortsAt, p.Everywhere = t.rules.nodePortsAt()
 			compat = append(compat, p)
@@ -249,14 +251,9 @@ func nftablesParts(ctx context.Context, s scope) ([]Part, error) {
 
 // ipvsParts reads the state of the IPVS mode that is not in chains. It returns no part if there is none.
 func ipvsParts(context.Context, scope) ([]Part, error) {
-	s, err := readIPVS()
-	p := Part{Backend: IPVS, Servers: s.servers, OtherServers: s.foreign, Sets: s.sets, Frontends: s.frontends,
-		NodePortsAt: s.nodePortsAt, Needs: needs(err)}
-	if err != nil && p.Needs == "" {
+	p, err := readIPVS()
+	if p.Needs = needs(err); err != nil && p.Needs == "" {
 		return nil, err
-	}
-	if s.device {
-		p.Device = Device
 	}
 	if p.Clean() && len(p.Sets)+len(p.OtherServers) == 0 {
 		return nil, nil

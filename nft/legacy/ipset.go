@@ -37,8 +37,8 @@ const (
 	ipsetAttrCount  = 24
 	ipsetAttrRefs   = 25
 	ipsetErrBusy    = unix.Errno(4101)
-	ipsetSettle     = time.Second // how long nf_tables may take to drop what a commit removed
-	ipsetSettlePoll = 20 * time.Millisecond
+	ipsetRelease    = time.Second // how long nf_tables may take to drop what a commit removed
+	ipsetPoll       = 20 * time.Millisecond
 	ipsetModule     = "/sys/module/ip_set" // exists also if built into the kernel
 )
 
@@ -141,12 +141,12 @@ func decodeSet(list *attr.Reader) (s Set) {
 // destroySets destroys kube-proxy's ipsets, except those that rules still use. It waits, because
 // nf_tables drops the references of removed rules a little after the commit.
 func destroySets(ctx context.Context) error {
-	settle, cancel := context.WithTimeout(ctx, ipsetSettle)
+	waiting, cancel := context.WithTimeout(ctx, ipsetRelease)
 	defer cancel()
 	used := func(s Set) bool { return s.References > 0 }
 	sets, err := readSets()
-	for err == nil && settle.Err() == nil && slices.ContainsFunc(sets, used) {
-		retry.Pause(settle, ipsetSettlePoll)
+	for err == nil && waiting.Err() == nil && slices.ContainsFunc(sets, used) {
+		retry.Pause(waiting, ipsetPoll)
 		sets, err = readSets()
 	}
 	if err != nil {

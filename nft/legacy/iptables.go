@@ -33,23 +33,25 @@ var errBusy = errors.New("other programs keep changing it; nothing was changed; 
 // return of its counters.
 var errCounters = errors.New("removed, but the counters of the other rules were reset")
 
-// xtablesTables returns the tables of ours that exist in family f. Any other table must not be
+// tablesInUse returns the names of the tables that exist in family f. Any other table must not be
 // requested: the kernel would create it, and its hooks cost every packet something.
-func xtablesTables(f nft.Family) ([]string, error) {
+func tablesInUse(f nft.Family) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join("/proc/thread-self/net", layoutOf(f).names))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the module is not loaded
 	}
-	if err != nil {
-		return nil, err
-	}
-	exist := strings.Fields(string(data))
-	return slices.DeleteFunc(slices.Clone(iptablesTables[:]), func(table string) bool {
-		return !slices.Contains(exist, table)
-	}), nil
+	return strings.Fields(string(data)), err
 }
 
-// eachXtable calls do with every table of ours that exists in family f, under the lock if lockFile
+// xtablesTables returns the tables in use to which kube-proxy writes.
+func xtablesTables(f nft.Family) ([]string, error) {
+	exist, err := tablesInUse(f)
+	return slices.DeleteFunc(slices.Clone(iptablesTables[:]), func(table string) bool {
+		return !slices.Contains(exist, table)
+	}), err
+}
+
+// eachXtable calls do with every table of xtablesTables, under the lock if lockFile
 // is set. It goes on after an error.
 func eachXtable(ctx context.Context, f nft.Family, lockFile string, do func(s *socket, table string) error) error {
 	tables, err := xtablesTables(f)

@@ -143,50 +143,42 @@ func readServers() ([]Server, error) {
 			return nil, err
 		}
 		s := &servers[i]
-		err = c.list(listDestinations(s), func(data []byte) { s.addDestination(attr.Find(data, ipvsAttrDest)) })
+		err = c.list(aboutServer(ipvsGetDest, s), func(data []byte) { s.addDestination(attr.Find(data, ipvsAttrDest)) })
 	}
 	return servers, err
 }
 
-// An ipvsState is what there is of IPVS on a node.
-type ipvsState struct {
-	device  bool // kube-ipvs0 exists
-	servers []Server
-	foreign []Server // of other programs
-	sets    []Set
-
-	frontends   []Frontend
-	nodePortsAt []netip.Addr
-}
-
 // readIPVS reads the state of IPVS. kube-proxy's are the virtual servers at the addresses of kube-ipvs0,
 // and the node ports among all others, which stand in ipsets.
-func readIPVS() (s ipvsState, err error) {
+func readIPVS() (p Part, err error) {
+	p.Backend = IPVS
 	link, addrs, err := findDevice()
 	if err != nil {
-		return s, fmt.Errorf("device %s: %w", Device, err)
+		return p, fmt.Errorf("device %s: %w", Device, err)
 	}
-	s.device = link != nil
+	if link != nil {
+		p.Device = Device
+	}
 	all, err := readServers()
 	if err != nil {
-		return s, fmt.Errorf("virtual servers: %w", err)
+		return p, fmt.Errorf("virtual servers: %w", err)
 	}
-	if s.sets, err = readSets(); err != nil {
-		return s, fmt.Errorf("ipsets: %w", err)
+	if p.Sets, err = readSets(); err != nil {
+		return p, fmt.Errorf("ipsets: %w", err)
 	}
 	var nodePorts map[nodePort]bool
-	if len(all) > 0 && len(s.sets) > 0 {
-		if nodePorts, err = readNodePorts(s.sets); err != nil {
-			return s, fmt.Errorf("ipsets: %w", err)
+	if len(all) > 0 && len(p.Sets) > 0 {
+		if nodePorts, err = readNodePorts(p.Sets); err != nil {
+			return p, fmt.Errorf("ipsets: %w", err)
 		}
 	}
-	s.classify(all, addrs, nodePorts)
-	return s, nil
+	p.addServers(all, addrs, nodePorts)
+	return p, nil
 }
 
-// classify tells kube-proxy's virtual servers from those of others, and lists the frontends of those
+// addServers tells kube-proxy's virtual servers from those of others, and lists the frontends of those
 // that take new connections.
-func (s *ipvsState) classify(all []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) {
+func (p *Part) addServers(all []Server, addrs map[netip.Addr]bool, nodePorts map[nodePort]bool) {
 	seen := make(map[tracker.Frontend]bool)
 	for _, server := range all {
 		at := tracker.Frontend{Address: server.Frontend.Addr(), Protocol: protocolNumbers[server.Protocol],
@@ -194,37 +186,37 @@ func (s *ipvsState) classify(all []Server, addrs map[netip.Addr]bool, nodePorts 
 		if atNode := !addrs[at.Address]; atNode {
 			family := tracker.FamilyOf(at.Address)
 			if server.foreign || !nodePorts[nodePort{family, at.Protocol, at.Port}] {
-				s.foreign = append(s.foreign, server)
+				p.OtherServers = append(p.OtherServers, server)
 				continue
 			}
-			if len(server.open) > 0 && !slices.Contains(s.nodePortsAt, at.Address) {
-				s.nodePortsAt = append(s.nodePortsAt, at.Address)
+			if len(server.open) > 0 && !slices.Contains(p.NodePortsAt, at.Address) {
+				p.NodePortsAt = append(p.NodePortsAt, at.Address)
 			}
 			at = tracker.NodePort(family, at.Protocol, at.Port)
 		}
-		s.servers = append(s.servers, server)
+		p.Servers = append(p.Servers, server)
 		if len(server.open) > 0 && !seen[at] {
 			seen[at] = true
 			lists := Lists{Cluster: sortedEndpoints(server.open), OneList: true}
-			s.frontends = append(s.frontends, Frontend{Frontend: at, Lists: lists})
+			p.Frontends = append(p.Frontends, Frontend{Frontend: at, Lists: lists})
 		}
 	}
 }
 
 // Connections counts the connections of kube-proxy's virtual servers.
 func Connections() (n int, err error) {
-	s, err := readIPVS()
-	for i := range s.servers {
-		n += s.servers[i].Connections
+	p, err := readIPVS()
+	for i := range p.Servers {
+		n += p.Servers[i].Connections
 	}
 	return n, explain(err)
 }
 
 // Quiesce lets kube-proxy's virtual servers take no new connections.
 func Quiesce(ctx context.Context) error {
-	s, err := readIPVS()
+	p, err := readIPVS()
 	if err == nil {
-		err = closeServers(ctx, s.servers)
+		err = closeServers(ctx, p.Servers)
 	}
 	return explain(err)
 }
@@ -232,9 +224,9 @@ func Quiesce(ctx context.Context) error {
 // removeIPVS removes what there is of kube-proxy's IPVS mode. The virtual servers go first: they are
 // known by the device and the sets.
 func removeIPVS(ctx context.Context) error {
-	s, err := readIPVS()
+	p, err := readIPVS()
 	if err == nil {
-		err = deleteServers(ctx, s.servers)
+		err = deleteServers(ctx, p.Servers)
 	}
 	if err != nil {
 		return err

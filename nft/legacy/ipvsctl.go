@@ -104,7 +104,7 @@ func closeServers(ctx context.Context, servers []Server) error {
 
 // deleteServers deletes virtual servers, and with them what ip_vs knows of their connections.
 func deleteServers(ctx context.Context, servers []Server) error {
-	return eachServer(ctx, servers, func(c *ipvsSocket, s *Server) error { return c.change(deleteServer(s)) })
+	return eachServer(ctx, servers, func(c *ipvsSocket, s *Server) error { return c.change(aboutServer(ipvsDelServer, s)) })
 }
 
 // eachServer calls do for each server, with a socket.
@@ -183,16 +183,9 @@ func host32(value []byte) uint32 {
 	return binary.NativeEndian.Uint32(value)
 }
 
-// deleteServer is the message that deletes a virtual server.
-func deleteServer(s *Server) []byte {
-	w := ipvsMessage(ipvsDelServer)
-	w.server(s)
-	return w.Buf
-}
-
-// listDestinations is the message that lists the destinations of a virtual server.
-func listDestinations(s *Server) []byte {
-	w := ipvsMessage(ipvsGetDest)
+// aboutServer is a message that says no more than which virtual server it is about.
+func aboutServer(command byte, s *Server) []byte {
+	w := ipvsMessage(command)
 	w.server(s)
 	return w.Buf
 }

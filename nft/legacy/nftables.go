@@ -68,7 +68,7 @@ func readNFTables(ctx context.Context, s scope) (tables []*nfTable, generation u
 	}
 	defer k.Close()
 	attempts := readAttempts
-	if s.served {
+	if s.served() {
 		attempts = servedAttempts
 	}
 	for range attempts {
@@ -87,7 +87,7 @@ func readNFTables(ctx context.Context, s scope) (tables []*nfTable, generation u
 				s.reader.keepTables(generation, tables)
 			}
 			return tables, generation, err
-		case s.served: // torn, for what has changed meanwhile
+		case s.served(): // torn, for what has changed meanwhile
 			return tables, generation, err
 		}
 	}
@@ -107,7 +107,7 @@ func readTables(ctx context.Context, k *kernel.Client, s scope) (tables []*nfTab
 			return nil, err
 		}
 		for _, name := range append(iptablesTables[:len(iptablesTables):len(iptablesTables)], ProxyTable) {
-			if exist[name] == 0 || s.served && name != "nat" && name != ProxyTable {
+			if exist[name] == 0 || s.served() && name != "nat" && name != ProxyTable {
 				continue
 			}
 			t := &nfTable{
@@ -145,7 +145,7 @@ func (t *nfTable) dump(ctx context.Context, k *kernel.Client, typ uint16, set st
 
 // read fills in what the table contains.
 func (t *nfTable) read(ctx context.Context, k *kernel.Client) error {
-	if t.scope.served {
+	if t.scope.served() {
 		return t.readServed(ctx, k)
 	}
 	uses, err := t.readChains(ctx, k)

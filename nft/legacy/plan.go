@@ -31,7 +31,7 @@ func (p *Part) fill(rs ruleset, f nft.Family, s scope) {
 	if s.endpoints {
 		newChainReader(rs.chains).fill(p.Frontends)
 	}
-	if s.served {
+	if s.served() {
 		return
 	}
 	gone := newRemoval(rs)
@@ -67,7 +67,7 @@ func (p *Part) finish() {
 			Plural(len(p.Sets), "set"), Plural(elements, "element")),
 			"all of kube-proxy's nftables mode", "removed with the table")
 	case p.Backend == IPVS:
-		p.addServers()
+		p.addServerActions()
 		if p.Device != "" {
 			p.add("device "+p.Device, "holds the addresses of Services", "removed with the virtual servers")
 		}
@@ -86,8 +86,8 @@ func (p *Part) finish() {
 // shownServers is how many virtual servers of others a plan names.
 const shownServers = 10
 
-// addServers describes virtual servers.
-func (p *Part) addServers() {
+// addServerActions describes virtual servers.
+func (p *Part) addServerActions() {
 	for _, s := range p.Servers {
 		p.add(fmt.Sprintf("virtual server %s %s", s.Protocol, s.Frontend),
 			"answers for a Service, has "+Plural(s.Connections, "connection"),

@@ -32,7 +32,7 @@ type rule struct {
 	to       netip.Addr     // a single address; the zero Addr if the rule takes others as well
 	protocol uint8          // 0: any
 	port     uint16         // 0: any, or more than one
-	recent   *recent        // of session affinity; nil without
+	recent   string         // the list of clients of session affinity; empty without
 	endpoint netip.AddrPort // to which the rule translates; the zero value if it does not
 	chooses  string         // the map in nf_tables from which the rule takes its endpoint or its chain
 }

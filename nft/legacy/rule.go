@@ -12,7 +12,7 @@ import (
 )
 
 // A layout is the form of a rule in one family, in bytes: struct ipt_entry of
-// linux/netfilter_ipv4/ip_tables.h or struct ip6t_entry of its IPv6 twin. 64-bit numbers are
+// linux/netfilter_ipv4/ip_tables.h or struct ip6t_entry for IPv6. 64-bit numbers are
 // aligned to eight bytes.
 type layout struct {
 	level      int    // of the socket options

@@ -60,11 +60,17 @@ func openSocket(f nft.Family) (*socket, error) {
 
 func (s *socket) close() { _ = unix.Close(s.fd) } // nothing is buffered
 
+// info reads the kernel's summary of a table that must exist, struct ipt_getinfo.
+func (s *socket) info(table string) ([]byte, error) {
+	info := append(nameField(table), make([]byte, infoLen-tableName)...)
+	return info, s.get(optGetInfo, info)
+}
+
 // snapshot reads a table that must exist: the kernel would create any other. EAGAIN means that the
 // table changed meanwhile.
 func (s *socket) snapshot(table string) (hookTable, []byte, error) {
-	info := append(nameField(table), make([]byte, infoLen-tableName)...)
-	if err := s.get(optGetInfo, info); err != nil {
+	info, err := s.info(table)
+	if err != nil {
 		return hookTable{}, nil, err
 	}
 	hooks := hookTable{valid: u32(info, 32), entries: u32(info, 76)}

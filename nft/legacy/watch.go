@@ -74,8 +74,8 @@ func (w *Watch) xtables(f nft.Family) (served bool, err error) {
 		return false, err
 	}
 	defer s.close()
-	info := append(nameField("nat"), make([]byte, infoLen-tableName)...)
-	if err := s.get(optGetInfo, info); err != nil {
+	info, err := s.info("nat")
+	if err != nil {
 		return false, fmt.Errorf("%s %s nat: %w", Xtables, f.NFT(), err)
 	}
 	if last, ok := w.tables[f.NFT()]; ok && last.info == string(info) {
