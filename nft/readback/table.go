@@ -493,7 +493,7 @@ func kindWords(p layout.Policy) string {
 		case p.Local == 0:
 			return "external: drop (no local endpoint)"
 		}
-		return "external: local"
+		return "external local"
 	}
 	return "all endpoints"
 }
