@@ -146,7 +146,7 @@ var (
 	// gate begins a command that runs only if kube-nft waits for kube-proxy's end on the nodes.
 	gate         = regexp.MustCompile(`^kubectl kube-nft check ?(worker-\d)?(?: --wait 5m)? && `)
 	labelCommand = regexp.MustCompile(
-		`^kubectl label (?:--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
+		`^kubectl label (--overwrite )?nodes? (\S+|-l '!service-proxy') service-proxy(?:=(\S+)|-)$`)
 	rollbackPod = regexp.MustCompile(
 		`^kubectl -n kube-system run rollback-(\S+) .*"args":\["migrate","rollback","--wait"\]`)
 )
@@ -191,11 +191,12 @@ func (c *cluster) run(commands ...string) {
 		} else if m := labelCommand.FindStringSubmatch(command); m != nil {
 			for _, n := range c.nodes {
 				switch {
-				case m[1] != "--all" && m[1] != n.name && (m[1] != "-l '!service-proxy'" || n.labels.Has("service-proxy")):
-				case m[2] == "":
+				case m[2] != "--all" && m[2] != n.name && (m[2] != "-l '!service-proxy'" || n.labels.Has("service-proxy")):
+				case m[3] == "":
 					delete(n.labels, "service-proxy")
+				case m[1] == "" && n.labels.Has("service-proxy"): // kubectl refuses
 				default:
-					n.labels["service-proxy"] = m[2]
+					n.labels["service-proxy"] = m[3]
 				}
 			}
 		} else if m := rollbackPod.FindStringSubmatch(command); m != nil {
@@ -284,11 +285,8 @@ func TestInstallAndMigrationPages(t *testing.T) {
 			c.back(pages)
 		}},
 		{"node by node, as the install page begins", func(c *cluster) {
-			begin := block(t, pages, deploy, "OnDelete")
-			c.run(begin...) // worker-1
-			for _, n := range c.nodes[1:] {
-				c.run(onNode(begin[2:], n.name)...)
-			}
+			c.run(block(t, pages, deploy, "OnDelete")...)
+			byLabel(c) // worker-1 again
 			backByLabel(c)
 		}},
 		{"node by node", func(c *cluster) {
@@ -317,7 +315,7 @@ func TestInstallAndMigrationPages(t *testing.T) {
 		{"a trial, then all at once", func(c *cluster) {
 			c.run("kubectl apply -k deploy/overlays/canary")
 			c.run(block(t, pages, nodes, "label services")...)
-			c.run(block(t, pages, deploy, "nodeSelector")[1])
+			c.run(block(t, pages, deploy, "disabled")[1])
 			c.run(block(t, pages, back, "delete daemonset kube-nft")...)
 			c.back(pages)
 		}},
