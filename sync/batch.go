@@ -19,10 +19,6 @@ import (
 type ForeignMessages func(ctx context.Context,
 	want nft.Tables) (messages []nft.ForeignMessage, generation uint32, err error)
 
-// elementsEach is about how many elements a batch has that brings tables in use up to what is wanted. The kernel takes
-// 5 to 20 ms for so many.
-const elementsEach = 1000
-
 // A plan is the batch of one attempt, and what follows when the kernel has taken it.
 type plan struct {
 	batch        nft.Batch
@@ -67,7 +63,7 @@ func (l *Loop) plan(ctx context.Context) (p plan, err error) {
 // planChanges is plan against what was committed last.
 func (l *Loop) planChanges() (p plan) {
 	moved := l.apply()
-	l.ruleset.Advance(max(elementsEach-l.ruleset.AllWork(), elementsEach/4))
+	l.ruleset.Advance(max(tracker.CommitElements-l.ruleset.AllWork(), tracker.CommitElements/4))
 	p.batch = l.ruleset.Changes()
 	if p.batch.Makes() { // a table that another program deleted: it must not have committed since
 		p.batch.Generation = l.drift.seen
@@ -93,7 +89,7 @@ func (l *Loop) goOnFrom(have nft.Tables) error {
 		}
 	}
 	l.ruleset.Found(have)
-	most := elementsEach
+	most := tracker.CommitElements
 	if l.options.Foreign != nil { // what others have done until now is ours from this batch on
 		most = math.MaxInt
 	}

@@ -378,7 +378,7 @@ func testNeighbourOfLoudWorld(t *testing.T, w loudWorld, rounds int) time.Durati
 	if sticky > 2 { // for each the kernel goes through the affinity map
 		t.Errorf("a commit writes the chains of %d ports with session affinity", sticky)
 	}
-	if most := 3 * elementsEach; k.elements > most {
+	if most := 3 * tracker.CommitElements; k.elements > most {
 		t.Errorf("a commit has %d elements, want at most %d", k.elements, most)
 	}
 	return took / time.Duration(rounds)

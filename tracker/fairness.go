@@ -19,9 +19,12 @@ const (
 	burst = 500 * time.Millisecond
 )
 
-// mostWork is about how many elements one call of Take hands out. The kernel takes 5 to 20 ms for so many. Random tests
-// lower it.
-var mostWork = 1000
+// CommitElements is about how many elements one commit writes while packets use the tables. The kernel takes 5 to 20 ms
+// for so many, and meanwhile no other change gets in.
+const CommitElements = 1000
+
+// mostWork is about how many elements one call of Take hands out. Random tests lower it.
+var mostWork = CommitElements
 
 // A namespace is what the Tracker knows of all Services of a namespace together.
 type namespace struct {

@@ -14,8 +14,8 @@ import (
 // those that do not fit are not. So an object that comes later takes nothing from one that is served, and all
 // nodes serve the same.
 //
-// A frontend counts as frontendElements: for each frontend of anybody, the kernel takes a step whenever a frontend
-// gets another verdict. A port of a Service with session affinity counts as affinityElements, for its chains. An
+// A frontend counts as frontendElements: whenever a frontend gets another verdict, the kernel takes a step for each
+// frontend of all Services. A port of a Service with session affinity counts as affinityElements, for its chains. An
 // endpoint counts each time that an EndpointSlice lists it, and once for each port that it serves; but once for all
 // ports that share their lists in the tables.
 const (

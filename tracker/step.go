@@ -428,7 +428,7 @@ func (s *stepper) setSourceRanges(next, have, want *ServicePort, turn bool) {
 	case have.HasSourceRanges && want.HasSourceRanges:
 		next.Sources = s.prefixes(have.Sources, want.Sources)
 	case want.HasSourceRanges:
-		all := stepper{left: s.left, adds: true} // have admits everybody, so that no range is an addition
+		all := stepper{left: s.left, adds: true} // have admits all clients, so that no range is an addition
 		next.Sources, s.left = all.prefixes(nil, want.Sources), all.left
 	default:
 		next.Sources = have.Sources

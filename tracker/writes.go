@@ -8,7 +8,7 @@ import (
 )
 
 // How much of the tables a step writes follows from what nft/services makes of a port. It is counted in elements, and
-// rather too high: everybody waits for a commit of too many elements.
+// rather too high: all other changes wait for a commit of too many elements.
 
 // Where all frontends of a port share its endpoint lists.
 const (

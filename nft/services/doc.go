@@ -104,5 +104,5 @@
 // Others may rely on the names of the tables, on the maps services and node-ports, and on
 // the priorities. The packet mark is our own: one bit, set before postrouting and cleared there.
 //
-// docs/architecture.md has the reasons for these shapes, with their measurements.
+// docs/decisions has the reasons for these shapes, with their measurements.
 package services

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kube-nft/kube-nft/nft"
 	"github.com/kube-nft/kube-nft/nft/layout"
+	"github.com/kube-nft/kube-nft/tracker"
 )
 
 // A slot table that changes its size is up to 65,521 elements, which the kernel takes a second for, and packets must
@@ -28,9 +29,17 @@ type stagedPort struct {
 	cleared   *sharedList
 }
 
+// list is the list in question; nil if the port has given it up since.
+func (s *stagedPort) list() *sharedList {
+	if s.port != nil {
+		return s.port.list
+	}
+	return s.cleared
+}
+
 // stagedFrom is from how many differing elements on a change of a slot table is staged, and how many elements each
-// commit writes or removes then. The kernel takes 10 to 20 ms for so many. Tests lower it.
-var stagedFrom = 1000
+// commit writes or removes then. Tests lower it.
+var stagedFrom = tracker.CommitElements
 
 // stages reports whether a change of a list is to be staged.
 func (fr *familyRules) stages(h *sharedHalf, want places) bool {
@@ -89,10 +98,7 @@ func (fr *familyRules) advance(n int, work func(namespace string, work int)) int
 		}
 		s, before := fr.staged[0], n
 		fr.staged = fr.staged[1:]
-		l := s.cleared
-		if s.port != nil {
-			l = s.port.list
-		}
+		l := s.list()
 		if l != nil {
 			for i := range l.halves {
 				n = fr.advanceHalf(l, i == 1, s.port, n)
@@ -157,15 +163,10 @@ func (fr *familyRules) unfinished(l *sharedList) bool {
 // committedStaged says that the kernel has what the last calls of advance have done.
 func (fr *familyRules) committedStaged() {
 	for _, s := range fr.staged {
-		l := s.cleared
-		if s.port != nil {
-			l = s.port.list
-		}
-		if l == nil {
-			continue
-		}
-		for i := range l.halves {
-			l.halves[i].staged.switched = false
+		if l := s.list(); l != nil {
+			for i := range l.halves {
+				l.halves[i].staged.switched = false
+			}
 		}
 	}
 }
