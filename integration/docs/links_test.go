@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,24 +21,31 @@ var (
 	punctuation = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
+// repository begins the address of a file of this one, as pages that are read elsewhere have it.
+const repository = "https://github.com/kube-nft/kube-nft/blob/main/"
+
 // maxReadme is how many lines of README a reader is asked to bear.
 const maxReadme = 250
 
 // TestLinks follows each link within the repository to a file, and to a heading of it.
 func TestLinks(t *testing.T) {
 	followed := 0
-	for _, page := range slices.Concat(glob(t, "docs/*.md"), glob(t, "docs/decisions/*.md"), glob(t, "*.md")) {
+	pages := slices.Concat(glob(t, "docs/*.md"), glob(t, "docs/decisions/*.md"), glob(t, "*.md"),
+		glob(t, "deploy/helm/*/README.md"), glob(t, "integration/results/*.md"), glob(t, "integration/packets/testdata/*/*.md"))
+	for _, page := range pages {
 		text := fence.ReplaceAllString(readPage(t, page), "")
 		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			file, anchor, _ := strings.Cut(match[1], "#")
-			if strings.Contains(match[1], "://") || strings.HasPrefix(match[1], "mailto:") {
+			here := ""
+			if path, ours := strings.CutPrefix(file, repository); ours {
+				here = lab.Path(t, path)
+			} else if strings.Contains(match[1], "://") || strings.HasPrefix(match[1], "mailto:") {
 				continue
+			} else if file != "" {
+				here = filepath.Join(filepath.Dir(page), file)
 			}
 			followed++
-			target := page
-			if file != "" {
-				target = filepath.Join(filepath.Dir(page), file)
-			}
+			target := cmp.Or(here, page)
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s: %v", filepath.Base(page), match[1], err)
 			} else if anchor != "" && !anchors(readPage(t, target))[anchor] {
